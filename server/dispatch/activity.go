@@ -2,16 +2,16 @@
 
 package dispatch
 
-// Activity is what consumers of a queue, or of one of its subscriptions, do.
+// Activity is the activity of the consumers of a queue or of one of its subscriptions.
 type Activity struct {
-	// Consumers that are attached.
+	// Consumers is the number of attached consumers.
 	Consumers uint32
-	// Delivered is how many messages were handed to consumers. It begins again when the last consumer of a subscription
-	// has left.
+	// Delivered is the number of messages delivered to consumers. It restarts at 0 when the last consumer of a
+	// subscription has left.
 	Delivered uint64
 }
 
-// Activity returns what is done in each queue that has consumers, by its number.
+// Activity returns the activity of each queue that has consumers, by queue number.
 func (r *Registry) Activity() map[uint64]Activity {
 	r.mu.Lock()
 	all := make([]*dispatcher, 0, len(r.byKey))
@@ -31,7 +31,7 @@ func (r *Registry) Activity() map[uint64]Activity {
 	return out
 }
 
-// Load tells how many more messages the consumer may be given, and how many it has and has not answered for.
+// Load returns the remaining credit of the consumer and its number of unacknowledged messages.
 func (c *Consumer) Load() (credit, unacknowledged uint64) {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()

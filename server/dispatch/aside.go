@@ -9,14 +9,14 @@ import (
 
 const (
 	asideBits = 12
-	// maxAsideChunks bounds what is set aside of a subscription: pieces of 4096 sequences of which one is, 512 bytes
-	// each.
+	// maxAsideChunks bounds the deferred messages of a subscription: chunks of 4096 sequences with at least one
+	// member, 512 bytes each.
 	maxAsideChunks = 1 << 14
 )
 
-// asideSet is a set of sequences: a bitmap for each piece of 4096 that has some.
+// asideSet is a set of sequences, with a bitmap for each nonempty chunk of 4096.
 type asideSet struct {
-	chunks []*asideChunk // by number
+	chunks []*asideChunk // sorted by number
 	n      int
 }
 
@@ -28,10 +28,10 @@ type asideChunk struct {
 
 func (s *asideSet) len() int { return s.n }
 
-// at is the place of the first chunk from number on.
+// at returns the index of the first chunk with at least this number.
 func (s *asideSet) at(number uint64) int {
 	if n := len(s.chunks); n > 0 && s.chunks[n-1].number < number {
-		return n // the usual case: messages come in order
+		return n // the usual case: messages arrive in order
 	}
 	return sort.Search(len(s.chunks), func(i int) bool { return s.chunks[i].number >= number })
 }
@@ -53,7 +53,7 @@ func (s *asideSet) add(sequence uint64) {
 	}
 }
 
-// visit takes out the members from first to last, the lowest first, for as long as take is true.
+// visit removes the members from first to last in ascending order, as long as take returns true.
 func (s *asideSet) visit(first, last uint64, take func(sequence uint64) bool) {
 	going := true
 	from := s.at(first >> asideBits)
@@ -84,7 +84,7 @@ func (s *asideSet) visit(first, last uint64, take func(sequence uint64) bool) {
 	s.chunks = kept
 }
 
-// take takes out the first members from a sequence on and appends them to dst, at most `most`.
+// take removes up to most members, starting at from, and appends them to dst.
 func (s *asideSet) take(from uint64, most int, dst []uint64) []uint64 {
 	s.visit(from, ^uint64(0), func(sequence uint64) bool {
 		if most == 0 {

@@ -11,69 +11,69 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Consumer is one consumer of a subscription. Next is for one goroutine; everything else may be called by any.
+// Consumer is one consumer of a subscription. Next must be called by one goroutine; all other methods are safe for
+// concurrent use.
 type Consumer struct {
 	d      *dispatcher
-	notify chan struct{} // to Next
+	notify chan struct{} // wakes Next
 
 	// Guarded by dispatcher.mu.
 	err         error
 	credit      int
 	outbox      []Message
 	outboxBytes int
-	unheard     int             // bytes that were handed out since the client said anything
-	counted     int             // what the registry knows that the consumer holds, see recount
-	inFlight    map[uint64]bool // given and not answered; true once Next has returned it
-	asked       uint64          // the highest confirmation asked for
+	unheard     int             // bytes delivered since the client's last message
+	counted     int             // bytes counted for the consumer in the registry, see recount
+	inFlight    map[uint64]bool // assigned and unanswered; true once returned by Next
+	asked       uint64          // highest requested confirmation
 	confirmed   uint64
-	told        uint64 // the last `confirmed` that Next has returned
+	told        uint64 // last confirmation returned by Next
 	drain       draining
 	finishing   bool
 	left        bool
-	groups      int           // that are with it
-	aside       [lanes]uint64 // by lane, below which it was asked about everything that is set aside
-	// hearsWaiting: it understands Event.Waiting. waiting are rejects that it is to be told of.
-	// moved are those of them that were moved since.
+	groups      int           // number of groups that it owns
+	aside       [lanes]uint64 // by lane: it was offered all deferred messages below this sequence
+	// hearsWaiting: the consumer supports Event.Waiting. waiting contains its pending rejects that Next must report.
+	// moved contains those that have been moved since.
 	hearsWaiting   bool
 	waiting, moved []uint64
-	// accepts tells whether it wants a message; nil: all of them.
+	// accepts reports whether the consumer accepts a message; nil accepts all.
 	accepts func(m *Message) bool
-	// from says where it comes from. firstSince is since when no other one has been attached for longer; the zero value
-	// while one has.
+	// from is the origin of the consumer. firstSince is the time since when it has been the consumer attached
+	// longest; zero if it is not.
 	from       string
 	firstSince time.Time
 }
 
-// wants tells whether the consumer may be given a message.
+// wants reports whether the consumer accepts a message.
 func (c *Consumer) wants(m *Message) bool { return c.accepts == nil || c.accepts(m) }
 
-// Event is what a consumer's client has to be sent.
+// Event contains the updates to send to a consumer's client.
 type Event struct {
-	// Messages in order of sequence but for redeliveries; in a queue with priorities the higher ones first.
+	// Messages are in order of sequence except for redeliveries. In a queue with priorities, higher priorities come
+	// first.
 	Messages []Message
-	// Confirmed is the highest number whose acks are committed; 0 when there is nothing new.
+	// Confirmed is the highest number whose acks are committed, or 0 if it has not changed.
 	Confirmed uint64
-	// Drained is the number of the Drain that is answered, after Messages; 0 for none. DrainedCredit is the credit that
-	// was taken back.
+	// Drained is the number of the answered Drain, after Messages; 0 for none. DrainedCredit is the revoked credit.
 	Drained       uint64
 	DrainedCredit uint32
-	// Waiting are messages that the consumer has rejected and that wait, since there is no room in the dead-letter
-	// queue: Confirmed does not speak of them. They are moved when there is room; if the active is replaced before, they
-	// are delivered again. Only for a consumer for which HearWaiting was called.
+	// Waiting contains rejects that are pending because the dead-letter queue is full. Confirmed does not cover them.
+	// They are moved when there is space. If the active is replaced first, they are redelivered. Waiting is set only
+	// after HearWaiting was called.
 	Waiting []uint64
-	// Moved are messages of an earlier Waiting that no longer wait.
+	// Moved contains messages of an earlier Waiting that are no longer pending.
 	Moved []uint64
 }
 
-// HearWaiting has Next return Event.Waiting. Without it, a reject that waits holds back all confirmations that were
-// asked for after it.
+// HearWaiting enables Event.Waiting. Without it, a pending reject blocks all confirmations requested after it.
 func (c *Consumer) HearWaiting() {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
 	c.hearsWaiting = true
 }
 
-// AddCredit lets the consumer get n more messages. It returns ErrTooMuchCredit above the limit.
+// AddCredit increases the credit by n messages. It returns ErrTooMuchCredit above the limit.
 func (c *Consumer) AddCredit(n uint32) error {
 	d := c.d
 	d.mu.Lock()
@@ -89,25 +89,26 @@ func (c *Consumer) AddCredit(n uint32) error {
 	return nil
 }
 
-// Answers are what a consumer says of messages that it has been given.
+// Answers contains a consumer's outcomes for its messages.
 type Answers struct {
-	// Acks are acknowledged: also messages that are not with this consumer, since they may have been delivered before a
-	// failover.
+	// Acks are acknowledged. They may include messages that are not in flight at this consumer, since they may have
+	// been delivered before a failover.
 	Acks []Range
-	// Nacks are given back, as far as they are with this consumer. They go out again after NackDelay; nil: after the
-	// redelivery delay of their queue.
+	// Nacks are requeued if they are in flight at this consumer. They are redelivered after NackDelay, or after the
+	// redelivery delay of their queue if NackDelay is nil.
 	Nacks     []Range
 	NackDelay *time.Duration
-	// Rejects are given up, as far as they are with this consumer: moved to the dead-letter queue, or dropped.
+	// Rejects are dead-lettered if they are in flight at this consumer, or discarded if there is no dead-letter
+	// queue.
 	Rejects []Range
-	// Releases are given back, as far as they are with this consumer, as if they had not been given to it: they go out
-	// again at once, and are not counted as delivered.
+	// Releases are requeued if they are in flight at this consumer, as if never delivered: they are redelivered
+	// immediately and not counted as deliveries.
 	Releases []Range
-	// Confirm, if not 0: Next returns it when these answers and all before them are committed.
+	// Confirm, if not 0, is returned by Next when these answers and all earlier ones are committed.
 	Confirm uint64
 }
 
-// Settle takes a consumer's answers. It returns at once, or waits while too much waits to be committed.
+// Settle accepts a consumer's answers. It blocks while too many answers are pending.
 func (c *Consumer) Settle(ctx context.Context, a Answers) error {
 	d := c.d
 	if err := d.checkDelivered(&a); err != nil {
@@ -151,7 +152,7 @@ func (c *Consumer) Settle(ctx context.Context, a Answers) error {
 	return nil
 }
 
-// nack gives messages back that the consumer has. The dispatcher's lock is held.
+// nack requeues messages in flight at the consumer. The dispatcher's lock is held.
 func (c *Consumer) nack(a *Answers) {
 	p := &c.d.pending
 	before := len(p.releases)
@@ -169,7 +170,7 @@ func (c *Consumer) nack(a *Answers) {
 	}
 }
 
-// reject gives up messages that the consumer has. The dispatcher's lock is held.
+// reject dead-letters messages in flight at the consumer. The dispatcher's lock is held.
 func (c *Consumer) reject(ranges []Range) {
 	var held []uint64
 	for _, r := range ranges {
@@ -198,8 +199,8 @@ func (c *Consumer) Leave(seen []Range) {
 	signal(c.notify)
 }
 
-// Finish tells that the client will send nothing more: it gets no more messages, and Next returns ErrFinished once all
-// confirmations that were asked for are told.
+// Finish marks the end of the client's requests. The consumer gets no further messages, and Next returns ErrFinished
+// after all requested confirmations.
 func (c *Consumer) Finish() {
 	d := c.d
 	d.mu.Lock()
@@ -228,8 +229,8 @@ func (c *Consumer) Fail(err error) {
 	signal(c.notify)
 }
 
-// Next waits for something to send. It returns ErrFinished after Finish, the reason when the consumer was ended
-// otherwise, and ctx's error.
+// Next waits for the next event. It returns ErrFinished after Finish, the reason if the consumer was ended otherwise,
+// or ctx's error.
 func (c *Consumer) Next(ctx context.Context) (Event, error) {
 	for {
 		event, err := c.take()
@@ -245,10 +246,10 @@ func (c *Consumer) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// Close detaches the consumer; what it had not answered is given back at once.
+// Close detaches the consumer and requeues its messages in flight.
 func (c *Consumer) Close() { c.d.detach(c) }
 
-// take collects what can be sent now.
+// take collects the event to send now.
 func (c *Consumer) take() (Event, error) {
 	d := c.d
 	d.mu.Lock()
@@ -273,7 +274,7 @@ func (c *Consumer) take() (Event, error) {
 	return event, nil
 }
 
-// takeOutbox takes out what can be sent together. The dispatcher's lock is held.
+// takeOutbox removes and returns the messages for one event. The dispatcher's lock is held.
 func (c *Consumer) takeOutbox() []Message {
 	d := c.d
 	bytes, taken, kept, now := 0, 0, 0, int64(0)
@@ -286,7 +287,7 @@ func (c *Consumer) takeOutbox() []Message {
 		taken++
 		c.outboxBytes -= len(m.Record)
 		if _, still := c.inFlight[m.Sequence]; !still {
-			continue // acknowledged from elsewhere while it waited here
+			continue // acknowledged by another client while in the outbox
 		}
 		if d.expired(&m, &now) {
 			overdue = append(overdue, m.Sequence)
@@ -294,13 +295,13 @@ func (c *Consumer) takeOutbox() []Message {
 		}
 		c.inFlight[m.Sequence] = true
 		bytes += len(m.Record)
-		c.outbox[kept] = m // in place: what is taken out belongs to the caller
+		c.outbox[kept] = m // in place: the removed messages belong to the caller
 		kept++
 	}
 	out := c.outbox[:kept:kept]
 	c.outbox = c.outbox[taken:]
 	if len(c.outbox) == 0 {
-		c.outbox = nil // let go of the records
+		c.outbox = nil // release the records
 	} else {
 		signal(c.notify)
 	}
@@ -320,7 +321,7 @@ func (c *Consumer) takeOutbox() []Message {
 	return out
 }
 
-// canTake tells how many more messages the consumer can be given. The dispatcher's lock is held.
+// canTake returns the number of messages that the consumer can accept now. The dispatcher's lock is held.
 func (c *Consumer) canTake() int {
 	r := c.d.registry
 	if c.finishing || c.err != nil || c.outboxBytes >= r.outboxBytes() {
@@ -329,12 +330,13 @@ func (c *Consumer) canTake() int {
 	return max(0, min(c.credit, r.limits.Load().Outstanding-len(c.inFlight)))
 }
 
-// give puts a message into the consumer's hands; about so many more will follow. The dispatcher's lock is held.
+// give assigns a message to the consumer. more is the approximate number of messages that follow. The dispatcher's
+// lock is held.
 func (c *Consumer) give(m Message, more int) {
 	c.credit--
 	c.inFlight[m.Sequence] = false
 	if c.outbox == nil {
-		c.outbox = make([]Message, 0, 1+more) // it would grow step by step
+		c.outbox = make([]Message, 0, 1+more) // avoid growing in steps
 	}
 	c.outbox = append(c.outbox, m)
 	c.outboxBytes += len(m.Record)
@@ -342,8 +344,9 @@ func (c *Consumer) give(m Message, more int) {
 	signal(c.notify)
 }
 
-// drop takes the sequences of r out of the consumer's hands, appends those that it had to held, unless that is nil, and
-// returns their number. It costs the smaller of the range and of what the consumer has. The dispatcher's lock is held.
+// drop removes the sequences of r from the consumer's messages and returns their number. It appends them to held,
+// unless that is nil. The cost is the smaller of the range and the consumer's messages. The dispatcher's lock is
+// held.
 func (c *Consumer) drop(r Range, held *[]uint64) (n uint64) {
 	dropOne := func(sequence uint64, sent bool) {
 		n++
@@ -368,7 +371,7 @@ func (c *Consumer) drop(r Range, held *[]uint64) (n uint64) {
 	return n
 }
 
-// forgetOne gives the credit back for a message that never reached the client.
+// forgetOne restores the credit for a message that never reached the client.
 func (c *Consumer) forgetOne(sequence uint64, sent bool) {
 	delete(c.inFlight, sequence)
 	if !sent {

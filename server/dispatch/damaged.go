@@ -4,8 +4,8 @@ package dispatch
 
 import "slices"
 
-// setDamaged takes the messages out of a result that could not be read. It looks for the first one with a group, too:
-// from then on the dispatcher keeps groups.
+// setDamaged removes corrupt messages from a read result. It also detects the first message with a group, from which
+// on the dispatcher maintains groups.
 func (d *dispatcher) setDamaged(messages []Message) []Message {
 	_, grouped := d.order.(*selective)
 	messages = slices.DeleteFunc(messages, func(m Message) bool {
@@ -22,7 +22,7 @@ func (d *dispatcher) setDamaged(messages []Message) []Message {
 	return messages
 }
 
-// retryDamaged has the messages read again that could not be read: they may have been repaired.
+// retryDamaged schedules another read of corrupt messages, which may have been repaired.
 func (d *dispatcher) retryDamaged() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 )
 
-// damagedQueue cannot read some of its messages.
+// damagedQueue is a queue with corrupt messages.
 type damagedQueue struct {
 	*memoryQueue
 	damaged map[uint64]bool // guarded by memoryQueue.mu
@@ -34,8 +34,7 @@ func (q *damagedQueue) Read(
 	return dst, next, err
 }
 
-// TestDamagedMessagesAreSteppedOver: those behind them are delivered at once, they themselves when they can be read
-// again.
+// Messages behind corrupt ones are delivered immediately, and the corrupt ones once they are readable again.
 func TestDamagedMessagesAreSteppedOver(t *testing.T) {
 	synctest.Test(t, testDamagedMessagesAreSteppedOver)
 }
@@ -70,7 +69,7 @@ func testDamagedMessagesAreSteppedOver(t *testing.T) {
 	q.damaged = map[uint64]bool{3: true}
 	q.mu.Unlock()
 	require.Equal(t, []uint64{1, 4, 6}, next(3))
-	r.Settled(dispatch.Key{Queue: 1, Sub: 1}, []dispatch.Range{{First: 3, Last: 3}}, nil) // an operator has given it up
+	r.Settled(dispatch.Key{Queue: 1, Sub: 1}, []dispatch.Range{{First: 3, Last: 3}}, nil) // an operator has discarded it
 	q.publish("seven")
 	require.Equal(t, []uint64{7}, next(1))
 }

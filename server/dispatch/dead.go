@@ -16,29 +16,29 @@ import (
 )
 
 const (
-	// deadAgain is how often it is tried again to move messages that the dead-letter queue has no room for.
+	// deadAgain is the retry interval for dead letters that do not fit into the dead-letter queue.
 	deadAgain = time.Second
-	// maxMoveMessages bounds the messages of one transaction that moves some.
+	// maxMoveMessages bounds the messages of one move transaction.
 	maxMoveMessages = 256
 )
 
-// dying is a message that is to be moved. Its record is read when it is.
+// dying is a message to be dead-lettered. Its record is read when it is moved.
 type dying struct {
 	sequence uint64
 	reason   txn.DeadReason
-	by       *Consumer // that has rejected it; nil if none has
-	told     bool      // by was told that it waits
+	by       *Consumer // consumer that rejected it; nil if none did
+	told     bool      // by was notified that it is pending
 }
 
-// giveUp has messages moved.
+// giveUp adds messages to be dead-lettered.
 func (s *settlement) giveUp(sequences []uint64, reason txn.DeadReason, by *Consumer) {
 	for _, sequence := range sequences {
 		s.dead = append(s.dead, dying{sequence: sequence, reason: reason, by: by})
 	}
 }
 
-// maxDeliveries is how often the messages of a result may be delivered; 0 when none was delivered before, or there is
-// no limit.
+// maxDeliveries returns the delivery limit for the messages of a result. It returns 0 if none was delivered before,
+// or without a limit.
 func (d *dispatcher) maxDeliveries(messages []Message) uint64 {
 	for i := range messages {
 		if messages[i].DeliveryCount > 0 {
@@ -48,8 +48,8 @@ func (d *dispatcher) maxDeliveries(messages []Message) uint64 {
 	return 0
 }
 
-// setDead takes the messages out of a result that were delivered as often as they may be, and has them moved: after a
-// failover, or since the limit was lowered. The dispatcher's lock is held.
+// setDead removes messages that have reached the delivery limit from a result and dead-letters them. This happens
+// after a failover, or if the limit was lowered. The dispatcher's lock is held.
 func (d *dispatcher) setDead(messages []Message, most uint64) []Message {
 	return slices.DeleteFunc(messages, func(m Message) bool {
 		dead := uint64(m.DeliveryCount) >= most
@@ -61,7 +61,7 @@ func (d *dispatcher) setDead(messages []Message, most uint64) []Message {
 	})
 }
 
-// giveUpExhausted has those of the releases of a settlement moved, which are committed, that are not delivered again.
+// giveUpExhausted dead-letters those committed releases of a settlement that have reached the delivery limit.
 func (d *dispatcher) giveUpExhausted(batch *settlement) {
 	if len(batch.releases) == 0 {
 		return
@@ -81,12 +81,12 @@ func (d *dispatcher) giveUpExhausted(batch *settlement) {
 	d.order.answered(exhausted)
 }
 
-// FullError reports that dead letters of a queue wait because the dead-letter queue has no room for them. It wraps
+// FullError reports that dead letters of a queue are pending because the dead-letter queue is full. It wraps
 // txn.ErrQueueFull.
 type FullError struct {
 	// Queue and DeadLetter are the names of the two queues.
 	Queue, DeadLetter string
-	// Never reports that the waiting messages are larger than the dead-letter queue may hold in all.
+	// Never reports that each pending message exceeds the capacity of the dead-letter queue.
 	Never bool
 }
 
@@ -101,8 +101,8 @@ func (e *FullError) Error() string {
 // Unwrap returns txn.ErrQueueFull.
 func (*FullError) Unwrap() error { return txn.ErrQueueFull }
 
-// moveDead has the dead messages of a settlement moved, a batch at a time. Those that the dead-letter queue has no room
-// for wait for their next turn.
+// moveDead moves the dead messages of a settlement in batches. Messages that do not fit into the dead-letter queue
+// remain pending.
 func (d *dispatcher) moveDead(ctx context.Context, batch *settlement) error {
 	slices.SortFunc(batch.dead, func(a, b dying) int { return cmp.Compare(a.sequence, b.sequence) })
 	var waiting []dying
@@ -141,7 +141,7 @@ func (d *dispatcher) moveDead(ctx context.Context, batch *settlement) error {
 	return nil
 }
 
-// reportMoved reports to the consumers that have rejected messages that these no longer wait, except those that stay.
+// reportMoved notifies the consumers that rejected messages that these are no longer pending, except those in stay.
 func (d *dispatcher) reportMoved(list []dying, stay []uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -153,7 +153,7 @@ func (d *dispatcher) reportMoved(list []dying, stay []uint64) {
 	}
 }
 
-// only returns the elements of list that have one of the sequences. Both are rising.
+// only returns the elements of list with one of the sequences. Both are in ascending order.
 func only(list []dying, sequences []uint64) (found []dying) {
 	for _, m := range list {
 		if _, is := slices.BinarySearch(sequences, m.sequence); is {
@@ -163,7 +163,7 @@ func only(list []dying, sequences []uint64) (found []dying) {
 	return found
 }
 
-// readDead reads the first ones of a list, those that are not acknowledged by now, and gives the rest of it.
+// readDead reads the first messages of a list that are not acknowledged, and returns the rest of the list.
 func (d *dispatcher) readDead(ctx context.Context, list []dying) (now []Dead, rest []dying, err error) {
 	from := list[0].sequence
 	messages, next, err := d.registry.source.Read(ctx, d.key, from, maxMoveMessages,
@@ -188,14 +188,14 @@ func (d *dispatcher) readDead(ctx context.Context, list []dying) (now []Dead, re
 		}
 		one := Dead{Sequence: m.Sequence, Reason: list[0].reason, Deliveries: m.DeliveryCount, Record: m.Record}
 		if one.Reason == txn.DeadRejected {
-			one.Deliveries++ // the delivery that was rejected
+			one.Deliveries++ // the rejected delivery
 		}
 		now = append(now, one)
 	}
 	return now, list, nil
 }
 
-// moveLater keeps pending the messages that could not be moved.
+// moveLater keeps the messages pending that could not be moved.
 func (d *dispatcher) moveLater(left []dying, batch *settlement, why *FullError) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -215,9 +215,8 @@ func (d *dispatcher) moveLater(left []dying, batch *settlement, why *FullError) 
 	})
 }
 
-// keepDead leaves pending, of a settlement that was taken, the dead messages. The consumers that have rejected some of
-// them are told that these wait. A consumer that does not understand that gets its confirmation when they are moved.
-// The dispatcher's lock is held.
+// keepDead keeps the dead messages of a settlement pending, and notifies the consumers that rejected them. A consumer
+// without support for that gets its confirmation when they are moved. The dispatcher's lock is held.
 func (d *dispatcher) keepDead(batch *settlement) {
 	if len(batch.dead) == 0 && len(d.pending.dead) == 0 {
 		return

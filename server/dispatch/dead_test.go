@@ -89,8 +89,8 @@ func (f *fixture) answer(c *dispatch.Consumer, a dispatch.Answers) {
 	}
 }
 
-// TestMaxDeliveries: a message is delivered as often as its queue allows for, whether it is given back or its consumer
-// is lost, and then moved; the others go on.
+// A message is delivered up to the limit of its queue, whether nacked or requeued from a lost consumer, and then
+// dead-lettered. Other messages are not affected.
 func TestMaxDeliveries(t *testing.T) { synctest.Test(t, testMaxDeliveries) }
 
 func testMaxDeliveries(t *testing.T) {
@@ -116,7 +116,8 @@ func testMaxDeliveries(t *testing.T) {
 	f.nothing(c)
 }
 
-// TestReject: a rejected message is moved at once, and confirmed when it is. Another consumer's is left to that one.
+// A rejected message is moved immediately, and confirmed once moved. A message in flight at another consumer is
+// ignored.
 func TestReject(t *testing.T) { synctest.Test(t, testReject) }
 
 func testReject(t *testing.T) {
@@ -136,8 +137,8 @@ func testReject(t *testing.T) {
 	require.ErrorIs(t, first.Settle(f.ctx, dispatch.Answers{Rejects: one(4)}), dispatch.ErrNotDelivered)
 }
 
-// TestDeadLettersHaveNoRoom: while the dead-letter queue is full, the message is with no consumer and not confirmed;
-// acks go on, and another consumer's are confirmed. It is moved once there is room.
+// While the dead-letter queue is full, the message has no consumer and is not confirmed. Acknowledgements and
+// confirmations of other consumers continue. It is moved once there is space.
 func TestDeadLettersHaveNoRoom(t *testing.T) { synctest.Test(t, testDeadLettersHaveNoRoom) }
 
 func testDeadLettersHaveNoRoom(t *testing.T) {
@@ -159,7 +160,7 @@ func testDeadLettersHaveNoRoom(t *testing.T) {
 	require.Len(t, f.queue.moved(), 1)
 }
 
-// TestMoveFails: what cannot be moved for another reason ends the consumers, and is delivered again.
+// If a move fails for another reason, the consumers end and the messages are redelivered.
 func TestMoveFails(t *testing.T) { synctest.Test(t, testMoveFails) }
 
 func testMoveFails(t *testing.T) {

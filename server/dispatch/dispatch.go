@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dispatch hands the messages of a subscription to the consumers that share it.
+// Package dispatch distributes the messages of a subscription to its consumers.
 //
-// There is one dispatcher for each subscription that has consumers. It reads forward through the queue in batches,
-// gives each message to the next consumer in turn that has credit, and remembers who has what. Messages that were given
-// back (nack, lost consumer) go out again before new ones, lowest sequence first. Queues with priorities, message
-// groups, single active consumers and consumers with filters have another order: see selective. Acknowledgements of all
-// consumers of a subscription gather while a transaction with earlier ones is being committed, and go into the next
-// one.
+// Each subscription with consumers has one dispatcher. It reads the queue in batches, assigns each message to the
+// next consumer in turn that has credit, and tracks the messages in flight. Requeued messages (nacked, or from a lost
+// consumer) precede new ones, lowest sequence first. Queues with priorities, message groups, single active consumers
+// and consumers with filters use another order: see selective. Acknowledgements of all consumers of a subscription
+// are collected while a transaction is being committed, and form the next one.
 //
 // # Invariants
 //
-//   - A message is with at most one consumer at a time: Consumer.inFlight is the truth, everything else is derived.
-//   - Only applied messages are seen (Source.Read shows nothing else), and nothing is handed out while paused (INV-2).
-//   - `confirmed` moves only after the transaction that holds the acks is committed.
-//   - A message that was delivered as often as its queue allows for, or that a consumer has rejected, is moved to the
-//     queue's dead-letter queue, and a reject is confirmed when that is committed. While there is no room for it, it
-//     stays where it is, with no consumer, and a consumer that understands that is told so instead.
-//   - A message that does not match the filter of its subscription is acknowledged, and given to no consumer. That
-//     takes a moment, and happens while a consumer waits for messages.
-//   - A message that cannot be read holds up no other: it is skipped, and read again every few seconds until it can
-//     be, or until it is acknowledged from elsewhere.
-//   - Of each message group one message is out at a time, and the next one follows when that is acknowledged, rejected
-//     or dead (see groups).
-//   - A message whose time is over is sent to no consumer. It is given up by others (package server/sweep).
-//   - A message that was given back, and is to wait, holds up no other message but those of its group.
-//   - What waits for a slow consumer's connection is bounded in bytes, whatever its credit.
-//   - Deliveries do not starve publishers: while others want the processors, the dispatchers keep to a share
-//     of them, and take turns, so that no subscription waits for another one's backlog.
+//   - A message is in flight at one consumer at most: Consumer.inFlight is authoritative, everything else is derived.
+//   - Only applied messages are visible (Source.Read returns nothing else), and nothing is delivered while paused
+//     (INV-2).
+//   - `confirmed` increases only after the transaction that contains the acks is committed.
+//   - A message that reached the delivery limit of its queue, or was rejected, is moved to the queue's dead-letter
+//     queue. A reject is confirmed when the move is committed. While the dead-letter queue is full, the message stays
+//     in its queue without a consumer. A consumer that supports it is notified of that.
+//   - A message that does not match the filter of its subscription is acknowledged instead of delivered. That is
+//     delayed, and happens while a consumer waits for messages.
+//   - A corrupt message does not block others: it is skipped, and read again every few seconds until it is readable or
+//     acknowledged by another client.
+//   - Each message group has at most one message in flight. The next one follows when that is acknowledged, rejected
+//     or dead-lettered (see groups).
+//   - An expired message is not delivered. Package server/sweep removes it.
+//   - A requeued message with a delay blocks only messages of its group.
+//   - The bytes buffered for a slow connection are bounded, regardless of the consumer's credit.
+//   - Deliveries do not starve publishers: while others need the CPU, the dispatchers are limited to a fraction of it,
+//     and take turns, so that no subscription waits for the backlog of another.
 //
-// The package knows neither gRPC nor protobuf nor replication: it is given a Source and a Settler.
+// The package is independent of gRPC, protobuf and replication: it works with a Source and a Settler.
 package dispatch
 
 import (
@@ -50,20 +50,20 @@ import (
 var (
 	// ErrClosed is returned by Attach and Next when the registry was closed without a reason.
 	ErrClosed = errors.New("consumers are closed")
-	// ErrMoved is returned by Next and Settle when the consumer's subscription was moved: what was delivered before
-	// says nothing any more, nor do answers to it.
+	// ErrMoved is returned by Next and Settle when the consumer's subscription was moved. Earlier deliveries and
+	// answers to them are invalid.
 	ErrMoved = errors.New("the subscription was moved: attach again, and repeat no acknowledgements")
-	// ErrFinished is returned by Next when the client is done and has been told everything.
+	// ErrFinished is returned by Next when the client has finished and has received everything.
 	ErrFinished = errors.New("consumer is finished")
-	// ErrTooManyConsumers is returned by Attach when the node has as many consumers as it may have.
+	// ErrTooManyConsumers is returned by Attach when the node has reached its limit of consumers.
 	ErrTooManyConsumers = errors.New("too many consumers")
-	// ErrTooMuchCredit is returned by AddCredit when the consumer's credit would exceed what is allowed.
+	// ErrTooMuchCredit is returned by AddCredit when the consumer's credit would exceed the limit.
 	ErrTooMuchCredit = errors.New("too much credit")
 	// ErrNotDelivered is returned by Settle for a sequence that the queue has not reached.
 	ErrNotDelivered = errors.New("sequence was never delivered")
 )
 
-// Key names a subscription.
+// Key identifies a subscription.
 type Key struct {
 	// Queue is the queue's number.
 	Queue uint64
@@ -74,46 +74,44 @@ type Key struct {
 // Range is an inclusive range of sequences, First <= Last.
 type Range = txn.Range
 
-// Message is a stored message on its way to a consumer.
+// Message is a stored message to be delivered to a consumer.
 type Message = store.Delivery
 
-// Source is what a dispatcher reads from.
+// Source provides messages to a dispatcher.
 type Source interface {
-	// Read appends to dst the messages of the subscription that are not acknowledged, from sequence `from` on, in
-	// order: at most maxMessages, and no more once maxBytes are reached, but at least one if there is one. A message
-	// that is damaged comes without its record. next is where to go on.
+	// Read appends to dst the unacknowledged messages of the subscription in order, starting at sequence from. It
+	// appends at most maxMessages, and stops once maxBytes are reached, but returns at least one message if one is
+	// available. A corrupt message comes without its record. next is the position to continue from.
 	Read(ctx context.Context, key Key, from uint64, maxMessages, maxBytes int, dst []Message) (messages []Message,
 		next uint64, err error)
-	// ReadLanes is Read in a queue with priorities: the messages of a higher priority first, of each from where lanes
-	// says on, which it moves on. next is above all that it has read.
+	// ReadLanes is Read for a queue with priorities, highest priority first. It reads each priority from its position
+	// in lanes, and advances that. next is above all sequences read.
 	ReadLanes(ctx context.Context, key Key, lanes *store.Lanes, maxMessages, maxBytes int, dst []Message) (
 		messages []Message, next uint64, err error)
-	// Priorities of messages that were given back, in the same order.
+	// Priorities returns the priorities of requeued messages, in the same order.
 	Priorities(queue uint64, sequences []uint64) []uint8
-	// Order tells whether a queue delivers messages of a higher priority first, which never changes, and whether each
-	// of its subscriptions has only one consumer at a time that gets messages. A change of it is one of the queue.
+	// Order reports whether a queue delivers higher priorities first, which never changes, and whether each of its
+	// subscriptions has a single active consumer. A change of the latter is a change of the queue.
 	Order(queue uint64) (prioritized, exclusive bool)
-	// NextSequence is the sequence that the queue's next message will get.
+	// NextSequence returns the sequence of the queue's next message.
 	NextSequence(queue uint64) (uint64, bool)
-	// MaxDeliveries is how many times a message is given to a consumer of a subscription at most; 0: there
-	// is no limit.
+	// MaxDeliveries returns the delivery limit of a subscription; 0 for no limit.
 	MaxDeliveries(key Key) uint64
-	// Exhausted returns those of the sequences, of messages that were given back, that were delivered as often as they
-	// may be.
+	// Exhausted returns those of the sequences of requeued messages that have reached the delivery limit.
 	Exhausted(key Key, sequences []uint64) []uint64
-	// TTL is how long after it came to the queue a message expires, in milliseconds; 0: never. A change of it is one of
-	// the queue.
+	// TTL returns the TTL of the queue's messages in milliseconds; 0 for none. A change of it is a change of the
+	// queue.
 	TTL(queue uint64) int64
-	// RedeliveryDelays returns for each of the sequences, of messages that were given back, how long it is to wait
-	// before it is given to a consumer again; nil if none has to.
+	// RedeliveryDelays returns the redelivery delay of each of the sequences of requeued messages; nil if none has a
+	// delay.
 	RedeliveryDelays(key Key, sequences []uint64) []time.Duration
-	// Filter returns what tells of a stored record whether the subscription gets that message; nil if it gets all of
-	// them. The error says why its filter cannot be used.
+	// Filter returns a function that reports whether a stored record matches the subscription's filter; nil if it has
+	// no filter. It returns an error if the filter cannot be used.
 	Filter(key Key) (matches func(record []byte) bool, err error)
-	// Filters changes whenever Filter may give something else for some subscription, before anything that is published
-	// later can be read.
+	// Filters returns a value that changes whenever Filter may return a different result, before later published
+	// messages can be read.
 	Filters() uint64
-	// Watch returns a channel that receives after the queue changed; coalesced. cancel ends it.
+	// Watch returns a channel that receives after changes of the queue; coalesced. cancel ends it.
 	Watch(queue uint64) (changed <-chan struct{}, cancel func())
 }
 
@@ -121,59 +119,59 @@ type Source interface {
 type Settler interface {
 	// Settle returns nil only when the transaction is committed and applied.
 	Settle(ctx context.Context, key Key, acks, releases []Range) error
-	// Move moves messages of one subscription, which are rising, to its dead-letter queue, or drops them if it has none;
-	// what is acknowledged by then stays where it is. It returns nil only when that is committed and applied. If there is
-	// not enough room, it moves as many as fit, the oldest first, and returns the sequences of the others with a
+	// Move moves messages of one subscription, in ascending order, to its dead-letter queue, or discards them without
+	// one. Messages acknowledged by then are not moved. It returns nil only when the move is committed and applied.
+	// If not all fit, it moves as many as fit, oldest first, and returns the sequences of the others with a
 	// *FullError.
 	Move(ctx context.Context, key Key, dead []Dead) (waiting []uint64, err error)
 }
 
-// Dead is a message that no consumer of a subscription could deal with.
+// Dead is a message to be dead-lettered.
 type Dead struct {
 	// Sequence of the message.
 	Sequence uint64
-	// Reason why it is given up.
+	// Reason is why it is dead-lettered.
 	Reason txn.DeadReason
-	// Deliveries is how many times it was given to a consumer.
+	// Deliveries is the number of its deliveries.
 	Deliveries uint32
 	// Record of the message.
 	Record []byte
 }
 
-// Limits bound the registry. All of them must be positive.
+// Limits bounds the registry. All of them must be positive.
 type Limits struct {
-	// Consumers on this node.
+	// Consumers bounds the consumers on this node.
 	Consumers int
-	// Outstanding messages of one consumer (delivered, not answered), and its largest credit.
+	// Outstanding bounds the messages in flight at one consumer, and its credit.
 	Outstanding int
-	// BatchBytes is about how much one read takes in and one Next hands out.
+	// BatchBytes is the approximate size of one read and of one event of Next.
 	BatchBytes int
-	// OutboxBytes is about how much waits for one consumer's connection.
+	// OutboxBytes is the approximate limit of bytes buffered for one consumer's connection.
 	OutboxBytes int
-	// WaitingBytes is about how much waits for the connections of all consumers: when it is half of that, each may have
-	// an equal part of it, or 16 KiB, if that is more. 0: no limit.
+	// WaitingBytes is the approximate limit of bytes buffered for all connections. From half of it on, each consumer
+	// is limited to an equal fraction, but at least 16 KiB. 0: no limit.
 	WaitingBytes int
-	// Busy tells whether others want the processors that deliveries use. It is called before each read, by any
-	// goroutine. nil: they never do.
+	// Busy reports whether other work needs the CPU that deliveries use. It is called before each read, from any
+	// goroutine. nil: never.
 	Busy func() bool
-	// Share is what part of the node's processors deliveries may use while Busy, above 0 if there is a Busy; 1: nothing
-	// holds them back. They may always use as much as it takes to deliver each message once.
+	// Share is the fraction of the node's CPU that deliveries may use while Busy, above 0 if Busy is set. 1 disables
+	// the limit. Delivering each published message once is always allowed.
 	Share float64
-	// Counters are added to; nil: nothing is counted.
+	// Counters is updated; nil for none.
 	Counters *Counters
 }
 
-// Counters count what was handed to consumers. They outlive the registries that add to them. Each addition is for all
-// messages that were handed out together.
+// Counters counts deliveries. It outlives the registries that update it. Each update covers all messages of one
+// delivery.
 type Counters struct {
-	// Delivered messages and their bytes, redelivered ones among them. Redelivered were given back before, or their
-	// consumer was lost.
+	// Delivered messages and their bytes, including redelivered ones. Redelivered counts messages that were requeued
+	// by a consumer or after its loss.
 	Delivered, DeliveredBytes, Redelivered atomic.Uint64
-	// Filtered messages did not match the filter of their subscription, and were acknowledged instead.
+	// Filtered counts messages that did not match the filter of their subscription and were acknowledged instead.
 	Filtered atomic.Uint64
 }
 
-// Registry holds the dispatchers of one term in which the node is active.
+// Registry contains the dispatchers of one term in which the node is active.
 type Registry struct {
 	source   Source
 	settler  Settler
@@ -184,18 +182,18 @@ type Registry struct {
 	waiting  waiting
 	running  sync.WaitGroup
 
-	mu        sync.Mutex // guards what is below
+	mu        sync.Mutex // guards the fields below
 	byKey     map[Key]*dispatcher
-	moving    map[Key]int // Seek is at work on it
+	moving    map[Key]int // Seek is in progress
 	consumers int
 	paused    bool
 	closed    error
-	full      map[FullError]time.Time // when dead letters were last found to wait; nil while none ever did
-	withheld  map[Key][]Range         // of which Return is under way; nil while there never was one
-	holding   map[Key]int             // calls of Withdraw under way; nil while there never was one
+	full      map[FullError]time.Time // when dead letters were last found pending; nil while none were
+	withheld  map[Key][]Range         // ranges of running Return calls; nil before the first
+	holding   map[Key]int             // running Withdraw calls; nil before the first
 }
 
-// NewRegistry makes an empty registry. Close must be called.
+// NewRegistry creates an empty registry. Close must be called.
 func NewRegistry(source Source, settler Settler, limits Limits, logger *zap.Logger) *Registry {
 	if limits.Counters == nil {
 		limits.Counters = new(Counters)
@@ -209,19 +207,20 @@ func NewRegistry(source Source, settler Settler, limits Limits, logger *zap.Logg
 	return r
 }
 
-// SetLimits changes all limits but Busy and Counters. Consumers that have more than they may now keep it.
+// SetLimits changes all limits except Busy and Counters. Consumers above a lowered limit keep their messages and
+// credit.
 func (r *Registry) SetLimits(limits Limits) {
 	r.limits.Store(&limits)
 	r.waiting.add(0, &limits)
 	r.throttle.setShare(limits.Share)
 }
 
-// Published tells that messages were published, which take so many bytes in all, about.
+// Published records the number and approximate total size of published messages.
 func (r *Registry) Published(messages, bytes int) { r.throttle.publish(messages, bytes) }
 
-// Attach adds a consumer to a subscription. The caller must Close it. accepts tells which messages it may be given, nil
-// for all: it is called with locks held, must not block, and must say the same of a message whenever it is asked. What
-// it does not accept stays for other consumers. from says where the consumer comes from, for people.
+// Attach adds a consumer to a subscription. The caller must Close it. accepts reports whether the consumer accepts a
+// message; nil accepts all. It is called with locks held, must not block, and must be deterministic. Messages that it
+// does not accept remain for other consumers. from describes the origin of the consumer.
 func (r *Registry) Attach(key Key, from string, accepts func(m *Message) bool) (*Consumer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -232,7 +231,7 @@ func (r *Registry) Attach(key Key, from string, accepts func(m *Message) bool) (
 		return nil, ErrTooManyConsumers
 	}
 	if r.moving[key] > 0 {
-		return nil, ErrClosed // to be tried again
+		return nil, ErrClosed // retryable
 	}
 	d := r.byKey[key]
 	if d == nil {
@@ -249,7 +248,7 @@ func (r *Registry) Attach(key Key, from string, accepts func(m *Message) bool) (
 	return d.attach(from, accepts), nil
 }
 
-// start runs the dispatcher's goroutines; they end when the dispatcher stops and are joined in Close.
+// start runs the dispatcher's goroutines. They end when the dispatcher stops, and Close waits for them.
 func (r *Registry) start(d *dispatcher) {
 	ctx, cancel := context.WithCancel(context.Background())
 	d.cancel = cancel
@@ -264,8 +263,7 @@ func (r *Registry) start(d *dispatcher) {
 	go run(d.settle)
 }
 
-// SetPaused stops deliveries, or lets them go on. Nothing is handed out by Next after SetPaused(true) has returned
-// (INV-2).
+// SetPaused pauses or resumes deliveries. Next returns no message after SetPaused(true) has returned (INV-2).
 func (r *Registry) SetPaused(paused bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -299,8 +297,8 @@ func (r *Registry) Stop(reason error) {
 // Wait waits for the dispatchers after Stop.
 func (r *Registry) Wait() { r.running.Wait() }
 
-// Settled tells that a transaction from elsewhere acknowledged or released messages of a subscription, so that they no
-// longer count as being with a consumer. It must be called after the transaction was applied and before it is answered.
+// Settled records that another transaction acknowledged or released messages of a subscription, so that they are no
+// longer in flight. It must be called after the transaction was applied and before it is answered.
 func (r *Registry) Settled(key Key, acks, releases []Range) {
 	r.mu.Lock()
 	d := r.byKey[key]
@@ -310,9 +308,8 @@ func (r *Registry) Settled(key Key, acks, releases []Range) {
 	}
 }
 
-// First tells where the consumer of a subscription comes from that has been attached for longest, as Attach was told,
-// and since when it is that one: of a queue with a single active consumer, the active one. ok is false if there is no
-// consumer.
+// First returns the origin of the consumer of a subscription that has been attached longest, as passed to Attach, and
+// since when. In a queue with a single active consumer, that is the active one. ok is false without a consumer.
 func (r *Registry) First(key Key) (from string, since time.Time, ok bool) {
 	r.mu.Lock()
 	d := r.byKey[key]
@@ -328,7 +325,7 @@ func (r *Registry) First(key Key) (from string, since time.Time, ok bool) {
 	return d.consumers[0].from, d.consumers[0].firstSince, true
 }
 
-// Stats tells how many messages of a subscription are with consumers, and how many consumers there are.
+// Stats returns the number of messages in flight and of consumers of a subscription.
 func (r *Registry) Stats(key Key) (inFlight uint64, consumers uint32) {
 	r.mu.Lock()
 	d := r.byKey[key]
@@ -339,7 +336,7 @@ func (r *Registry) Stats(key Key) (inFlight uint64, consumers uint32) {
 	return d.stats()
 }
 
-// Attached is how many consumers there are.
+// Attached returns the number of consumers.
 func (r *Registry) Attached() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -354,7 +351,7 @@ func (r *Registry) detached() {
 	r.waiting.attached(r.consumers, r.limits.Load())
 }
 
-// retire forgets a dispatcher that has no consumers and nothing to settle, unless a consumer came in the meantime.
+// retire removes a dispatcher without consumers and pending settlements, unless a consumer attached in the meantime.
 func (r *Registry) retire(d *dispatcher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -363,7 +360,8 @@ func (r *Registry) retire(d *dispatcher) {
 	}
 }
 
-// fail ends a dispatcher and its consumers; the next Attach makes a new one that begins at the subscription's floor.
+// fail ends a dispatcher and its consumers. The next Attach creates a new one that starts at the subscription's
+// floor.
 func (r *Registry) fail(d *dispatcher, reason error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

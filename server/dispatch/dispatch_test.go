@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// memoryQueue is a queue with one subscription, in memory: what a store shows of one.
+// memoryQueue is an in-memory source with one queue and one subscription.
 type memoryQueue struct {
 	mu       sync.Mutex
 	records  [][]byte // records[i] has sequence i+1
@@ -38,7 +38,7 @@ type memoryQueue struct {
 	most      uint64 // deliveries of a message; 0: no limit
 	dead      []dispatch.Dead
 	moveFails error
-	deadRoom  *int // messages that the dead-letter queue has room for; nil: any number
+	deadRoom  *int // messages that fit into the dead-letter queue; nil: no limit
 
 	matches  func([]byte) bool
 	noFilter error
@@ -46,7 +46,7 @@ type memoryQueue struct {
 
 	delayed map[uint64]bool
 	ttl     int64
-	delay   time.Duration // before a message goes out again: so much for each time that it was given back
+	delay   time.Duration // redelivery delay for each time the message was requeued
 	onRead  func()        // called, without the lock, when a read has its result
 	toRead  func()        // called with the lock when a read begins
 }
@@ -252,7 +252,7 @@ func limits() dispatch.Limits {
 	return dispatch.Limits{Consumers: 10, Outstanding: 1000, BatchBytes: 1 << 10, OutboxBytes: 4 << 10}
 }
 
-// simulated runs a subtest in a synctest bubble of its own.
+// simulated runs a subtest in its own synctest bubble.
 func simulated(t *testing.T, name string, test func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
@@ -299,8 +299,7 @@ func (f *fixture) take(c *dispatch.Consumer, n int) []dispatch.Message {
 	return got
 }
 
-// nothing checks that the consumer gets nothing, once everything that could cause a delivery has been seen by the
-// others.
+// nothing checks that the consumer gets nothing, after all pending work is done.
 func (f *fixture) nothing(c *dispatch.Consumer) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.ctx, time.Second)
@@ -309,7 +308,7 @@ func (f *fixture) nothing(c *dispatch.Consumer) {
 	require.ErrorIs(f.t, err, context.DeadlineExceeded, "got %v", event)
 }
 
-// confirm settles, waits for the confirmation, and returns the messages that came before or with it.
+// confirm settles, waits for the confirmation, and returns the messages received until then.
 func (f *fixture) confirm(c *dispatch.Consumer, acks, nacks []dispatch.Range, number uint64) []dispatch.Message {
 	f.t.Helper()
 	var got []dispatch.Message
@@ -393,7 +392,7 @@ func testLostConsumer(t *testing.T) {
 	require.Zero(t, f.queue.backlog())
 }
 
-// TestNeverSentIsNotCounted: what a lost consumer's client never saw is no delivery.
+// A message that a lost consumer's client never received does not count as delivered.
 func TestNeverSentIsNotCounted(t *testing.T) { synctest.Test(t, testNeverSentIsNotCounted) }
 
 func testNeverSentIsNotCounted(t *testing.T) {
@@ -421,14 +420,13 @@ func testLastConsumerLeavesAndComesBack(t *testing.T) {
 	c := f.attach(1)
 	f.take(c, 1)
 	c.Close()
-	c.Close() // twice is no harm
+	c.Close() // a second close is harmless
 	again := f.take(f.attach(2), 2)
 	require.Equal(t, []uint64{1, 2}, sequences(again))
 	require.Equal(t, uint32(1), again[0].DeliveryCount)
 }
 
-// TestAcksGather: what is acknowledged while a transaction is being committed goes into one more, and `confirmed` waits
-// for it.
+// Acknowledgements received during a commit form one further transaction, and `confirmed` waits for it.
 func TestAcksGather(t *testing.T) { synctest.Test(t, testAcksGather) }
 
 func testAcksGather(t *testing.T) {
@@ -453,7 +451,7 @@ func testAcksGather(t *testing.T) {
 	require.LessOrEqual(t, f.queue.commits, 3)
 }
 
-// TestPausedDeliversNothing is INV-2 as far as this package goes.
+// A paused registry delivers nothing (INV-2).
 func TestPausedDeliversNothing(t *testing.T) { synctest.Test(t, testPausedDeliversNothing) }
 
 func testPausedDeliversNothing(t *testing.T) {
@@ -464,7 +462,7 @@ func testPausedDeliversNothing(t *testing.T) {
 		n, _ := f.registry.Stats(dispatch.Key{Queue: 1, Sub: 1})
 		return n == 1
 	}, 5*time.Second, time.Millisecond)
-	f.registry.SetPaused(true) // the message waits in the outbox already
+	f.registry.SetPaused(true) // the message is already in the outbox
 	f.queue.publish("2")
 	f.nothing(c)
 	f.registry.SetPaused(false)
@@ -511,7 +509,7 @@ func testFailuresEndTheConsumers(t *testing.T) {
 	require.Equal(t, []uint64{1}, sequences(f.take(f.attach(1), 1)), "the next consumer begins anew")
 }
 
-// TestSettledElsewhere: a transaction took messages that a consumer has, or is about to get.
+// A transaction acknowledges messages that are in flight at a consumer, or about to be.
 func TestSettledElsewhere(t *testing.T) { synctest.Test(t, testSettledElsewhere) }
 
 func testSettledElsewhere(t *testing.T) {
@@ -530,7 +528,7 @@ func testSettledElsewhere(t *testing.T) {
 	require.Equal(t, uint32(1), again[0].DeliveryCount)
 }
 
-// TestForeignAck: a consumer acknowledges what was delivered to it before it lost its connection.
+// A consumer acknowledges messages that were delivered before it reconnected.
 func TestForeignAck(t *testing.T) { synctest.Test(t, testForeignAck) }
 
 func testForeignAck(t *testing.T) {
@@ -567,7 +565,7 @@ func testLimits(t *testing.T) {
 	require.Equal(t, []uint64{6}, sequences(append(got, f.take(c, 1-len(got))...)))
 }
 
-// TestOutboxIsBounded: credit alone does not fill the memory when the client's connection is slow.
+// The outbox of a slow client is bounded regardless of its credit.
 func TestOutboxIsBounded(t *testing.T) { synctest.Test(t, testOutboxIsBounded) }
 
 func testOutboxIsBounded(t *testing.T) {
@@ -585,8 +583,8 @@ func testOutboxIsBounded(t *testing.T) {
 	f.take(c, 100)
 }
 
-// TestRandom: many consumers that ack, nack and leave; in the end every message was acknowledged, and no message was
-// ever with two consumers at a time.
+// With many consumers that ack, nack and leave, every message is acknowledged in the end, and no message is in flight
+// at two consumers.
 func TestRandom(t *testing.T) { synctest.Test(t, testRandom) }
 
 func testRandom(t *testing.T) {
@@ -611,7 +609,7 @@ func testRandom(t *testing.T) {
 	require.Zero(t, f.queue.backlog())
 }
 
-// consumeSome is one life of a consumer.
+// consumeSome runs one consumer from attach to close.
 func (f *fixture) consumeSome(rng *rand.Rand, holders *sync.Map) {
 	c, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, "", nil)
 	if err != nil {

@@ -12,64 +12,65 @@ import (
 	"go.uber.org/zap"
 )
 
-// maxReadMessages bounds one read, so that a large credit does not hold the store for long.
+// maxReadMessages bounds one read, so that a large credit does not occupy the store for long.
 const maxReadMessages = 4096
 
-// pollEvery is after how many steps of a busy dispatcher it is looked whether the queue was altered.
+// pollEvery is the number of steps after which a busy dispatcher checks whether the queue was altered.
 const pollEvery = 64
 
-// damagedAgain is how often it is tried to read messages again that could not be read.
+// damagedAgain is the retry interval for corrupt messages.
 const damagedAgain = 5 * time.Second
 
 // dispatcher serves one subscription.
 type dispatcher struct {
 	registry *Registry
 	key      Key
-	wake     chan struct{} // to the delivering goroutine: credit, room, redeliveries, or no longer paused
-	work     chan struct{} // to the settling goroutine: something to commit
+	wake     chan struct{} // to the delivering goroutine: credit, space, redeliveries, or resumed
+	work     chan struct{} // to the settling goroutine: pending answers
 	room     chan struct{} // from the settling goroutine, closed and replaced when pending work was taken
 	cancel   context.CancelFunc
-	// matches tells whether a message matches the subscription's filter; nil if it has none.
+	// matches reports whether a message matches the subscription's filter; nil if it has none.
 	matches func(record []byte) bool
-	// filters is Source.Filters before matches was asked for. Of the delivering goroutine, as matches is.
+	// filters is the value of Source.Filters before matches was fetched. Both are used only by the delivering
+	// goroutine.
 	filters uint64
-	// others is how many messages of a turn did not match. Of the delivering goroutine alone.
+	// others is the number of messages of a turn that did not match. Used only by the delivering goroutine.
 	others  int
 	running sync.WaitGroup // the two goroutines
-	// noneTakes: no consumer can be given anything. Of the delivering goroutine alone.
+	// noneTakes: no consumer can accept a message. Used only by the delivering goroutine.
 	noneTakes bool
-	// polls: what is new may have to go out before what was read. Of the delivering goroutine alone.
+	// polls: new messages may precede messages already read. Used only by the delivering goroutine.
 	polls bool
 
-	mu        sync.Mutex // guards what is below, and the consumers' fields
+	mu        sync.Mutex // guards the fields below and those of the consumers
 	consumers []*Consumer
 	order     order
-	turn      int // index of the consumer whose turn it is
+	turn      int // index of the next consumer in turn
 	paused    bool
-	holding   int // calls of Withdraw under way
+	holding   int // running Withdraw calls
 	stopped   error
 	next      uint64    // above every sequence that was read
-	later     later     // given back, and not yet to be given out again
+	later     later     // requeued with a delay
 	overdue   sequences // expired before they were sent
 	ttl       int64     // of the queue, in milliseconds; 0 for none
-	// could not be read; tried again now and then, and skipped meanwhile so that they hold up no other message
+	// corrupt; retried periodically and skipped until then, so that they do not block other messages
 	damaged    sequences
-	committing settlement // what the settling goroutine has taken and not yet committed; only what is answered
-	returning  bool       // a lost consumer's messages are about to be given back: nothing newer goes out before them
-	drains     bool       // a consumer has requested to drain, and nothing was looked for since
-	reading    bool       // a read is going on, outside the lock
+	committing settlement // taken by the settling goroutine and not yet committed; only the answers
+	returning  bool       // a lost consumer's messages are about to be requeued: no newer message precedes them
+	drains     bool       // a consumer has requested a drain, and nothing was read since
+	reading    bool       // a read is in progress, outside the lock
 	pending    settlement
 	skipped    skipped
-	// deadWait: it is not yet time to try again to move the dead messages that are pending. deadFull: it was said why.
+	// deadWait: the retry time of the pending dead messages is not reached. deadFull: the reason was logged.
 	deadWait, deadFull bool
-	// ackedInRead was acknowledged while the read was going on: its result may still hold it.
+	// ackedInRead was acknowledged during the read: its result may still contain it.
 	ackedInRead []Range
-	// withheld is dropped from what is read, because it may be made deliverable at any moment and must not be delivered
-	// twice; lettingOut are those of it for which that is over.
+	// withheld is removed from read results, because it may become deliverable at any moment and must not be
+	// delivered twice. lettingOut contains the ranges that are no longer withheld.
 	withheld, lettingOut []Range
-	// dueInRead became deliverable while it was going on, and its result does not have it.
+	// dueInRead became deliverable during the read, and its result does not contain it.
 	dueInRead []uint64
-	// delivered is how many messages were handed to consumers.
+	// delivered is the number of messages delivered to consumers.
 	delivered uint64
 }
 
@@ -87,7 +88,7 @@ func newDispatcher(r *Registry, key Key, paused bool) *dispatcher {
 func signal(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
-	default: // a signal is waiting already
+	default: // a signal is already pending
 	}
 }
 
@@ -119,7 +120,7 @@ func (d *dispatcher) setPaused(paused bool) {
 	}
 }
 
-// stop ends the dispatcher and tells its consumers why.
+// stop ends the dispatcher and passes the reason to its consumers.
 func (d *dispatcher) stop(reason error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -155,15 +156,14 @@ func (d *dispatcher) stats() (inFlight uint64, consumers uint32) {
 	return inFlight, uint32(len(d.consumers))
 }
 
-// noteFirst notes since when the consumer that has been attached for longest is that one. The dispatcher's lock is
-// held.
+// noteFirst records since when the first consumer has been the one attached longest. The dispatcher's lock is held.
 func (d *dispatcher) noteFirst() {
 	if len(d.consumers) > 0 && d.consumers[0].firstSince.IsZero() {
 		d.consumers[0].firstSince = time.Now()
 	}
 }
 
-// deliver is the delivering goroutine: it reads when a consumer can take something, and waits otherwise.
+// deliver is the delivering goroutine: it reads when a consumer can accept a message, and waits otherwise.
 func (d *dispatcher) deliver(ctx context.Context) {
 	changed, cancel := d.registry.source.Watch(d.key.Queue)
 	defer cancel()
@@ -190,7 +190,8 @@ func (d *dispatcher) deliver(ctx context.Context) {
 		}
 		news := changed
 		if d.noneTakes {
-			news = nil // it stays there until a consumer can take a message; publishers need not wake those that cannot
+			// Keep the signal pending: publishers must not wake a dispatcher whose consumers cannot accept messages.
+			news = nil
 		}
 		select {
 		case <-ctx.Done():
@@ -207,7 +208,7 @@ func (d *dispatcher) deliver(ctx context.Context) {
 	}
 }
 
-// news tells that the queue has changed, or its configuration.
+// news handles a change of the queue or its configuration.
 func (d *dispatcher) news() {
 	_, exclusive := d.registry.source.Order(d.key.Queue)
 	ttl := d.registry.source.TTL(d.key.Queue)
@@ -225,7 +226,7 @@ func (d *dispatcher) followExclusive() {
 	d.setExclusive(exclusive)
 }
 
-// step hands out one batch.
+// step delivers one batch.
 func (d *dispatcher) step(ctx context.Context, changed <-chan struct{}) (progressed bool, err error) {
 	maxMessages, maxBytes := maxReadMessages, d.registry.batchBytes()
 	if d.registry.throttle.isBusy() {
@@ -262,13 +263,13 @@ func (d *dispatcher) step(ctx context.Context, changed <-chan struct{}) (progres
 	return progressed, err
 }
 
-// readOn reads new messages and hands them out.
+// readOn reads and delivers new messages.
 func (d *dispatcher) readOn(
 	ctx context.Context, from order, want, maxBytes int,
 ) (messages []Message, progressed bool, err error) {
 	messages, next, err := from.read(ctx, want, maxBytes)
 	if d.polls {
-		d.followExclusive() // a message that was published after the queue was altered goes out as the queue is now
+		d.followExclusive() // a message published after the queue was altered follows the new setting
 	}
 	d.wasRead(messages)
 	matching, others, filterErr := d.match(messages)
@@ -287,9 +288,9 @@ func (d *dispatcher) readOn(
 	return messages, progressed, nil
 }
 
-// demand gives out what waits in memory and tells how many more messages the consumers can take, not more than most:
-// those in `again` first, and otherwise new ones, which from is to read. Unless want is 0 the caller must now read, and
-// end with endRead. news tells that the queue has changed; the order knows that already.
+// demand delivers buffered messages and returns how many more the consumers can accept, at most most: first those in
+// again, then new ones, to be read by from. Unless want is 0, the caller must read, and call endRead. news reports
+// that the queue has changed; the order is already notified.
 func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again []uint64, from order, news bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -298,7 +299,7 @@ func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again 
 		return 0, nil, nil, false
 	}
 	if d.polls {
-		// What was published before a consumer asked for more must be known where that is seen: under the lock.
+		// Messages published before a consumer added credit must be visible here, so check under the lock.
 		select {
 		case <-changed:
 			news = true
@@ -315,8 +316,8 @@ func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again 
 	return want, again, d.order, news
 }
 
-// endRead drops from the result what was acknowledged while it was read, which no consumer may get any more, and what
-// was delivered as often as it may be (most; 0: there is no limit).
+// endRead removes from the result messages acknowledged during the read, and those that have reached the delivery
+// limit (most; 0: no limit).
 func (d *dispatcher) endRead(messages []Message, most uint64) []Message {
 	acked := d.ackedInRead
 	d.reading, d.ackedInRead = false, nil
@@ -327,10 +328,10 @@ func (d *dispatcher) endRead(messages []Message, most uint64) []Message {
 	return messages
 }
 
-// gives reports whether consumers may be given messages at present. The dispatcher's lock is held.
+// gives reports whether deliveries are enabled. The dispatcher's lock is held.
 func (d *dispatcher) gives() bool { return !d.paused && d.holding == 0 && d.stopped == nil }
 
-// nextConsumer finds the next consumer in turn that can take a message; nil if none can.
+// nextConsumer returns the next consumer in turn that can accept a message; nil if none can.
 func (d *dispatcher) nextConsumer() *Consumer {
 	if !d.gives() {
 		return nil
@@ -345,8 +346,8 @@ func (d *dispatcher) nextConsumer() *Consumer {
 	return nil
 }
 
-// readAgain reads given sequences (ascending), about as many as have maxBytes; left are the others. Those that were
-// acknowledged meanwhile are in neither.
+// readAgain reads given sequences in ascending order, up to about maxBytes, and returns the others in left. Messages
+// acknowledged in the meantime are in neither.
 func (d *dispatcher) readAgain(
 	ctx context.Context, sequences []uint64, maxBytes int,
 ) (found []Message, left []uint64, err error) {
@@ -380,8 +381,8 @@ func (d *dispatcher) readAgain(
 	return found, nil, nil
 }
 
-// handOutAgain gives messages out for another time, and skips others, which do not match (they were damaged before);
-// those that no consumer can take now, and those that are left to be read, go back to wait.
+// handOutAgain redelivers messages, and skips others, which do not match the filter (they were corrupt before).
+// Messages that no consumer can accept now, and those in left, keep waiting.
 func (d *dispatcher) handOutAgain(messages []Message, left []uint64, others []Range) {
 	most := d.maxDeliveries(messages)
 	d.mu.Lock()
@@ -395,7 +396,7 @@ func (d *dispatcher) handOutAgain(messages []Message, left []uint64, others []Ra
 	d.endDue()
 }
 
-// settled takes messages from the consumers that have them, because they were acknowledged or released from elsewhere.
+// settled removes messages from their consumers after another transaction acknowledged or released them.
 func (d *dispatcher) settled(acks, releases []Range) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -403,7 +404,7 @@ func (d *dispatcher) settled(acks, releases []Range) {
 	d.giveBackLater(d.takeFromConsumers(releases), nil)
 }
 
-// forget removes acknowledged sequences from everything that waits to be delivered or answered.
+// forget removes acknowledged sequences from all messages that wait to be delivered or answered.
 func (d *dispatcher) forget(acks []Range) {
 	if len(acks) == 0 {
 		return
@@ -420,7 +421,7 @@ func (d *dispatcher) forget(acks []Range) {
 	d.takeFromConsumers(acks)
 }
 
-// takeFromConsumers takes the sequences away from the consumers that have them and returns those that one had.
+// takeFromConsumers removes the sequences from their consumers and returns those that were in flight.
 func (d *dispatcher) takeFromConsumers(ranges []Range) []uint64 {
 	var held []uint64
 	for _, c := range d.consumers {
@@ -429,12 +430,12 @@ func (d *dispatcher) takeFromConsumers(ranges []Range) []uint64 {
 		}
 	}
 	if len(held) > 0 {
-		signal(d.wake) // a consumer at its limit of outstanding messages can take one again
+		signal(d.wake) // a consumer at its limit of outstanding messages can accept one again
 	}
 	return held
 }
 
-// giveBack makes sequences deliverable again.
+// giveBack requeues sequences.
 func (d *dispatcher) giveBack(sequences []uint64) {
 	if len(sequences) == 0 {
 		return
@@ -443,14 +444,14 @@ func (d *dispatcher) giveBack(sequences []uint64) {
 	signal(d.wake)
 }
 
-// detach removes a consumer. Messages that it was sent count as one more delivery and are redelivered when that is
-// committed, together with those that it was not sent yet.
+// detach removes a consumer. Messages sent to it count as one more delivery, and are redelivered when that is
+// committed, together with those not yet sent.
 func (d *dispatcher) detach(c *Consumer) {
 	d.mu.Lock()
 	at := slices.Index(d.consumers, c)
 	if at < 0 {
 		d.mu.Unlock()
-		return // closed before
+		return // already closed
 	}
 	d.consumers = slices.Delete(d.consumers, at, at+1)
 	d.noteFirst()
@@ -469,14 +470,14 @@ func (d *dispatcher) detach(c *Consumer) {
 	d.order.left(c)
 	if d.stopped == nil {
 		if len(sent) > 0 {
-			d.pending.unsent = append(d.pending.unsent, unsent...) // so that they go out in order
+			d.pending.unsent = append(d.pending.unsent, unsent...) // to keep them in order
 		} else {
 			d.giveBack(unsent)
 		}
 		d.pending.releases = append(d.pending.releases, sent...)
 		d.returning = d.returning || len(sent) > 0
 		d.pending.returns = d.pending.returns || len(sent) > 0
-		signal(d.work) // also to let it notice that no consumer is left
+		signal(d.work) // also to detect that no consumer is left
 	}
 	d.mu.Unlock()
 	if len(sent) > 0 {

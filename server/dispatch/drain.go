@@ -5,16 +5,15 @@ package dispatch
 // draining is a consumer's request to be notified when no further message can be delivered to it. Guarded by
 // dispatcher.mu.
 type draining struct {
-	number uint64 // 0: there is no request
+	number uint64 // 0: no request
 	upTo   uint64 // messages below it were published before the request
-	began  bool   // the dispatcher has begun to look for messages since the request
-	empty  uint16 // lanes that were read to their end since then, by bit
+	began  bool   // the dispatcher has started to read since the request
+	empty  uint16 // lanes that were read to their end since then, as bits
 	done   bool
 }
 
-// Drain requests an Event with Drained = number once all messages that are available now and that the consumer may be
-// given were delivered, or its credit is used up. The credit that is left then is taken back. A later request takes the
-// place of an earlier one.
+// Drain requests an Event with Drained = number. The event follows once all messages available to the consumer now
+// were delivered, or its credit is used up. The remaining credit is revoked. A later request replaces an earlier one.
 func (c *Consumer) Drain(number uint64) {
 	d := c.d
 	next, ok := d.registry.source.NextSequence(d.key.Queue)
@@ -29,8 +28,8 @@ func (c *Consumer) Drain(number uint64) {
 	signal(d.wake)
 }
 
-// beginDrains makes the order look for messages again, since what it knows may be older than a request. The
-// dispatcher's lock is held, and no read is going on.
+// beginDrains restarts the reads of the order, since its state may be older than a request. The dispatcher's lock is
+// held, and no read is in progress.
 func (d *dispatcher) beginDrains() {
 	if !d.drains {
 		return
@@ -52,7 +51,7 @@ func (d *dispatcher) answerDrains(want int, again []uint64) {
 		}
 		usedUp := c.credit == 0 || len(c.inFlight) >= limit
 		if !usedUp && (d.returning || c.outboxBytes >= d.registry.outboxBytes()) {
-			continue // more follows when that is over
+			continue // more messages follow then
 		}
 		if usedUp || want == 0 || len(again) == 0 && d.order.passedAll(c) {
 			c.drain.done = true
@@ -61,8 +60,7 @@ func (d *dispatcher) answerDrains(want int, again []uint64) {
 	}
 }
 
-// takeDrained answers a request when all messages were taken that were handed out before. The dispatcher's lock is
-// held.
+// takeDrained answers a request once all messages assigned before were taken. The dispatcher's lock is held.
 func (c *Consumer) takeDrained(e *Event) {
 	if !c.drain.done || len(c.outbox) > 0 {
 		return
@@ -90,7 +88,7 @@ func (s *selective) passedAll(c *Consumer) bool {
 	return true
 }
 
-// sawEmpty notes the lanes that a read has found empty.
+// sawEmpty records the lanes that a read has found empty.
 func (s *selective) sawEmpty(bits uint16) {
 	for _, c := range s.d.consumers {
 		if c.drain.began {
@@ -99,7 +97,7 @@ func (s *selective) sawEmpty(bits uint16) {
 	}
 }
 
-// hasFrom reports whether the set has a member that is not below from.
+// hasFrom reports whether the set has a member >= from.
 func (s *asideSet) hasFrom(from uint64) bool {
 	for i := s.at(from >> asideBits); i < len(s.chunks); i++ {
 		c := s.chunks[i]

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// drained returns the messages up to the answer to a drain, and the credit that was taken back.
+// drained returns the messages up to the answer to a drain, and the revoked credit.
 func (f *fixture) drained(c *dispatch.Consumer, number uint64) (list []dispatch.Message, credit uint32) {
 	f.t.Helper()
 	c.Drain(number)
@@ -29,7 +29,7 @@ func (f *fixture) drained(c *dispatch.Consumer, number uint64) (list []dispatch.
 	}
 }
 
-// TestDrain: a drain is answered behind the messages that were there, and takes the rest of the credit back.
+// A drain is answered after the available messages, and revokes the remaining credit.
 func TestDrain(t *testing.T) {
 	for name, prioritized := range map[string]bool{"plain": false, "prioritized": true} {
 		t.Run(name, func(t *testing.T) {
@@ -69,8 +69,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestDrainReadsAll: a consumer with a filter gets what matches behind any number of other messages, also when they
-// were set aside for others before, and the answer does not wait for publishers to stop.
+// A consumer with a filter gets the matching messages behind any number of others, also if they were deferred for
+// other consumers before. The answer does not wait for publishers to stop.
 func TestDrainReadsAll(t *testing.T) {
 	for name, prioritized := range map[string]bool{"plain": false, "prioritized": true} {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestDrainReadsAll(t *testing.T) {
 					f.queue.publish(bodies[0])
 					f.queue.set(func() { f.queue.onRead = more })
 				}
-				if !prioritized { // there, one message is looked for in many reads
+				if !prioritized { // with priorities, finding one message takes many reads
 					f.queue.set(func() { f.queue.onRead = more })
 				}
 				list, credit = f.drained(c, 1)
@@ -120,7 +120,7 @@ func TestDrainReadsAll(t *testing.T) {
 	}
 }
 
-// TestDrainAtTheLimit: a consumer that has as many messages as it may have gets no more, and a drain says so.
+// A consumer at its limit of messages in flight gets no further messages, and a drain reports that.
 func TestDrainAtTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limits()
@@ -136,7 +136,7 @@ func TestDrainAtTheLimit(t *testing.T) {
 	})
 }
 
-// TestDrainWaitsForALostConsumer: what a lost consumer had is delivered before the answer.
+// The messages of a lost consumer are delivered before the answer.
 func TestDrainWaitsForALostConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())

@@ -4,23 +4,24 @@ package dispatch
 
 import "slices"
 
-// Due tells that messages have become deliverable because their time has come. It must be called once for each of them,
-// after they can be read.
+// Due notifies the dispatchers that delayed messages have become deliverable. It must be called once for each
+// message, after it can be read.
 func (r *Registry) Due(queue uint64, sequences []uint64) {
 	for _, d := range r.ofQueue(queue) {
 		d.due(sequences)
 	}
 }
 
-// Expired tells that messages were acknowledged for all subscriptions of a queue because their time is over.
+// Expired notifies the dispatchers that messages were acknowledged for all subscriptions of a queue because they
+// expired.
 func (r *Registry) Expired(queue uint64, expired []Range) {
 	for _, d := range r.ofQueue(queue) {
 		d.settled(expired, nil)
 	}
 }
 
-// Held returns those of the sequences that must not be dead-lettered at present: a consumer of some subscription of the
-// queue was sent them and has not answered, or its answer is not committed yet, or they do not match the filter of a
+// Held returns those of the sequences that must not be dead-lettered now. They are in flight at a consumer of any
+// subscription of the queue, or their answers are not committed yet. Or they do not match the filter of a
 // subscription and are about to be acknowledged for it.
 func (r *Registry) Held(queue uint64, sequences []uint64) (held []uint64) {
 	for _, d := range r.ofQueue(queue) {
@@ -32,7 +33,8 @@ func (r *Registry) Held(queue uint64, sequences []uint64) (held []uint64) {
 	return held
 }
 
-// sentOf returns those of the sequences that a consumer was sent and has not answered. The dispatcher's lock is held.
+// sentOf returns those of the sequences that were sent to a consumer and are unanswered. The dispatcher's lock is
+// held.
 func (d *dispatcher) sentOf(sequences []uint64) (sent []uint64) {
 	for _, c := range d.consumers {
 		for _, sequence := range sequences {
@@ -44,8 +46,7 @@ func (d *dispatcher) sentOf(sequences []uint64) (sent []uint64) {
 	return sent
 }
 
-// answeredOf returns those of the sequences that were answered and whose answers are not committed. The dispatcher's
-// lock is held.
+// answeredOf returns those of the sequences with uncommitted answers. The dispatcher's lock is held.
 func (d *dispatcher) answeredOf(sequences []uint64) []uint64 {
 	open := make(map[uint64]bool, len(sequences))
 	for _, sequence := range d.unanswered(slices.Clone(sequences)) {
@@ -54,12 +55,11 @@ func (d *dispatcher) answeredOf(sequences []uint64) []uint64 {
 	return slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool { return open[sequence] })
 }
 
-// unanswered removes from sequences those whose answers are not committed yet. The dispatcher's lock is held.
+// unanswered removes sequences with uncommitted answers. The dispatcher's lock is held.
 func (d *dispatcher) unanswered(sequences []uint64) []uint64 {
 	return d.skipped.without(d.pending.without(d.committing.without(sequences)))
 }
 
-// ofQueue gives the dispatchers of a queue's subscriptions.
 func (r *Registry) ofQueue(queue uint64) (list []*dispatcher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,8 +71,7 @@ func (r *Registry) ofQueue(queue uint64) (list []*dispatcher) {
 	return list
 }
 
-// due has messages delivered that reading has passed. While a read is going on, it is not known whether it has; endDue
-// looks again.
+// due requeues messages behind the read position. During a read that position is unknown, and endDue handles them.
 func (d *dispatcher) due(sequences []uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -86,9 +85,9 @@ func (d *dispatcher) due(sequences []uint64) {
 	d.giveDue(sequences)
 }
 
-// giveDue has those of the messages delivered that reading has passed; it finds the others. A read may have found some
-// already, between the moment in which they could be read and this call: what a consumer has stays with it, what waits
-// for one waits once, and what a consumer has answered goes the way of its answer. The dispatcher's lock is held.
+// giveDue requeues messages behind the read position; later reads find the others. A read may have found some
+// already, after they became readable and before this call. Messages in flight stay in flight, buffered messages are
+// not duplicated, and answered messages keep their answers. The dispatcher's lock is held.
 func (d *dispatcher) giveDue(sequences []uint64) {
 	passed := slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool {
 		_, later := d.later.at[sequence]
@@ -103,8 +102,8 @@ func (d *dispatcher) giveDue(sequences []uint64) {
 	d.giveBack(passed)
 }
 
-// wasRead takes note of what a read has found of the messages that became deliverable meanwhile. What becomes
-// deliverable from now on it has not found.
+// wasRead removes messages found by a read from dueInRead. The read has not found messages that become deliverable
+// from now on.
 func (d *dispatcher) wasRead(messages []Message) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -118,7 +117,7 @@ func (d *dispatcher) wasRead(messages []Message) {
 	d.dueInRead = slices.DeleteFunc(d.dueInRead, func(sequence uint64) bool { return found[sequence] })
 }
 
-// endDue has messages delivered that became deliverable during a read that has passed them. The dispatcher's lock is
+// endDue requeues messages that became deliverable behind the position of a running read. The dispatcher's lock is
 // held.
 func (d *dispatcher) endDue() {
 	if len(d.dueInRead) > 0 {

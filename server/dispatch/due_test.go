@@ -13,15 +13,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// release lets a delayed message go, as the store does.
+// release makes a delayed message deliverable, as the store does.
 func (q *memoryQueue) release(sequence uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.delayed, sequence)
 }
 
-// TestDueIsDelivered: a message that reading has passed, one that it has not, and one that becomes deliverable while a
-// read goes on, whether the read has found it or not; each exactly once.
+// Delayed messages are delivered exactly once: behind the read position, ahead of it, and during a read that may have
+// found them.
 func TestDueIsDelivered(t *testing.T) { synctest.Test(t, testDueIsDelivered) }
 
 func testDueIsDelivered(t *testing.T) {
@@ -42,7 +42,7 @@ func testDueIsDelivered(t *testing.T) {
 		require.Equal(t, []uint64{2}, sequences(f.take(c, 1)), "it was passed")
 		f.nothing(c)
 
-		// 7 comes while 4 becomes deliverable behind the read, and 8 in front of it.
+		// 7 is published while 4 becomes deliverable behind the read position, and 8 ahead of it.
 		f.queue.mu.Lock()
 		f.queue.delayed[7], f.queue.delayed[8] = true, true
 		f.queue.onRead = func() {
@@ -55,7 +55,7 @@ func testDueIsDelivered(t *testing.T) {
 		require.ElementsMatch(t, []uint64{4, 8, 9}, sequences(f.take(c, 3)))
 		f.nothing(c)
 
-		// 10 is released before the read that finds it, and told of during it.
+		// 10 is released before the read that finds it, and Due is called during it.
 		f.queue.mu.Lock()
 		f.queue.onRead = func() { f.registry.Due(1, []uint64{10}) }
 		f.queue.mu.Unlock()
@@ -75,12 +75,12 @@ func timed(t *testing.T, a txn.Attributes) []byte {
 	return rec
 }
 
-// TestExpiredIsNotDelivered: what is over by its own word or by its queue's TTL when it is to be sent is not sent,
-// costs no credit, and is looked at again after a while.
+// A message that expires before it is sent, by its own expiry or its queue's TTL, is not sent and uses no credit. It
+// is checked again later.
 func TestExpiredIsNotDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
-		f.ctx = t.Context() // without its time-out
+		f.ctx = t.Context() // without its timeout
 		now := time.Now()
 		dead := &txn.DeadLetter{
 			Queue: "o", Subscription: "s", Sequence: 1, Reason: txn.DeadRejected, MovedMS: now.UnixMilli(),
@@ -119,7 +119,7 @@ func TestExpiredIsNotDelivered(t *testing.T) {
 	})
 }
 
-// TestRedeliveryDelay: what was given back waits, longer each time; a consumer can ask for another delay.
+// Requeued messages are delayed, longer each time. A consumer can request another delay.
 func TestRedeliveryDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
@@ -144,7 +144,7 @@ func TestRedeliveryDelay(t *testing.T) {
 		require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Nacks: one(3), NackDelay: &atOnce}))
 		again(3*time.Second, 3)
 
-		// What is acknowledged meanwhile does not come again; a lost consumer's messages wait as well.
+		// A message acknowledged in the meantime is not redelivered. A lost consumer's messages are delayed as well.
 		f.confirm(c, one(2), one(1), 3)
 		f.registry.Settled(dispatch.Key{Queue: 1, Sub: 1}, one(1), nil)
 		f.queue.acked[1] = true
@@ -158,7 +158,7 @@ func TestRedeliveryDelay(t *testing.T) {
 	})
 }
 
-// TestHeld: only what was sent and not answered is held, by a consumer of the queue that is asked for.
+// Held returns only messages in flight at a consumer of the given queue.
 func TestHeld(t *testing.T) { synctest.Test(t, testHeld) }
 
 func testHeld(t *testing.T) {
@@ -173,8 +173,8 @@ func testHeld(t *testing.T) {
 	require.Empty(t, f.registry.Held(1, []uint64{1, 2, 3}))
 }
 
-// TestDueIsDeliveredOnce: a message that a read has found before the dispatcher is told that its time has come is not
-// delivered a second time, whether a consumer has it, or it waits for one.
+// A message that a read has found before the call of Due is not delivered twice, whether it is in flight or waits for
+// a consumer.
 func TestDueIsDeliveredOnce(t *testing.T) {
 	for name, prioritized := range map[string]bool{"plain": false, "priorities": true} {
 		simulated(t, name, func(t *testing.T) {
@@ -193,13 +193,12 @@ func TestDueIsDeliveredOnce(t *testing.T) {
 	}
 }
 
-// TestDueWhileAnswered: a message that a consumer has got and answered before the dispatcher is told that its time has
-// come is not delivered again by that: neither while the answer waits to be committed, nor while it is being committed,
-// nor while it waits for its redelivery delay.
+// A message that a consumer has received and answered before the call of Due is not redelivered because of it: not
+// while the answer is pending or being committed, nor during its redelivery delay.
 func TestDueWhileAnswered(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer dispatch.Answers
-		delay  time.Duration // of the redelivery
+		delay  time.Duration // redelivery delay
 		again  []uint64
 	}{
 		"nack":           {answer: dispatch.Answers{Nacks: one(1)}, again: []uint64{1}},
@@ -210,7 +209,7 @@ func TestDueWhileAnswered(t *testing.T) {
 		for _, prioritized := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t, limits())
-				f.ctx = t.Context() // without its time-out
+				f.ctx = t.Context() // without its timeout
 				f.queue.prioritized, f.queue.delay = prioritized, c.delay
 				f.queue.publish(string(timed(t, txn.Attributes{Subject: "s"})), string(timed(t, txn.Attributes{Subject: "s"})))
 				consumer := f.attach(100)
@@ -221,7 +220,7 @@ func TestDueWhileAnswered(t *testing.T) {
 				f.queue.mu.Unlock()
 				require.NoError(t, consumer.Settle(f.ctx, dispatch.Answers{Nacks: one(2)})) // is being committed
 				synctest.Wait()
-				require.NoError(t, consumer.Settle(f.ctx, c.answer)) // waits
+				require.NoError(t, consumer.Settle(f.ctx, c.answer)) // is pending
 				f.registry.Due(1, []uint64{1, 2})
 				synctest.Wait()
 				f.nothing(consumer)

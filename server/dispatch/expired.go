@@ -8,13 +8,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// overdueAgain is after how many rounds of damagedAgain it is looked whether expired messages are gone: the clock may
-// have gone back, or their queue have a longer TTL.
+// overdueAgain is the number of damagedAgain rounds after which expired messages are checked again: the clock may
+// have been set back, or the queue's TTL raised.
 const overdueAgain = 12
 
-// expired tells whether the time of a message is over, by its own word or by its queue's TTL. A message without
-// attributes of a queue without a TTL costs two looks. now is asked for when it is needed. The dispatcher's lock is
-// held.
+// expired reports whether a message has expired by its own expiry or its queue's TTL. For a message without
+// attributes in a queue without a TTL, it costs two checks. now is set on first use. The dispatcher's lock is held.
 func (d *dispatcher) expired(m *Message, now *int64) bool {
 	has := txn.RecordHasAttributes(m.Record)
 	if !has && d.ttl == 0 {
@@ -33,8 +32,8 @@ func (d *dispatcher) expired(m *Message, now *int64) bool {
 	return at != 0 && at <= *now
 }
 
-// overdueMessages takes messages from the consumer that has them in its outbox and will not be sent them: they are
-// expired, or moved to the dead-letter queue, by others. The dispatcher's lock is held.
+// overdueMessages removes expired messages from the consumer's outbox. Others delete or dead-letter them. The
+// dispatcher's lock is held.
 func (c *Consumer) overdueMessages(sequences []uint64) {
 	d := c.d
 	for _, sequence := range sequences {
@@ -47,7 +46,7 @@ func (c *Consumer) overdueMessages(sequences []uint64) {
 	signal(d.wake)
 }
 
-// retryOverdue has messages read again that had expired.
+// retryOverdue schedules another read of expired messages.
 func (d *dispatcher) retryOverdue() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

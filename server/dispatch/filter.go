@@ -8,28 +8,28 @@ import (
 )
 
 const (
-	// filterReadMessages is how many messages are read at once at least for a subscription with a filter, of which most
-	// may not match.
+	// filterReadMessages is the minimum size of a read for a subscription with a filter, of which most messages may
+	// not match.
 	filterReadMessages = 1024
-	// skippedMost is how many ranges of messages that do not match gather before they are acknowledged.
+	// skippedMost is the number of ranges of filtered messages that are collected before they are acknowledged.
 	skippedMost = 1024
-	// skippedDelay is how long they gather at most: one transaction for each of them would cost more than to deliver
-	// it.
+	// skippedDelay is how long they are collected at most. One transaction for each message would cost more than its
+	// delivery.
 	skippedDelay = 200 * time.Millisecond
 )
 
-// skipped are messages that do not match the subscription's filter, and are not acknowledged yet. Guarded by
+// skipped contains messages that do not match the subscription's filter and are not acknowledged yet. Guarded by
 // dispatcher.mu.
 type skipped struct {
-	settlement // of which only acks are used
+	settlement // only acks is used
 
 	timed bool // a timer is set
 }
 
-// setFilter makes the dispatcher of a subscription with a filter, or follows one that was altered. The caller starts it
-// afterwards, or is its delivering goroutine.
+// setFilter sets or updates the subscription's filter. The caller is the delivering goroutine, or starts it
+// afterwards.
 func (d *dispatcher) setFilter() error {
-	d.filters = d.registry.source.Filters() // before the filter: one that is altered in between is looked at again
+	d.filters = d.registry.source.Filters() // read before the filter, so that a concurrent change is detected
 	matches, err := d.registry.source.Filter(d.key)
 	if err != nil {
 		return fmt.Errorf("filter of the subscription: %w", err)
@@ -38,8 +38,9 @@ func (d *dispatcher) setFilter() error {
 	return nil
 }
 
-// match divides what was read into what matches the subscription's filter and the ranges of what does not, by the
-// filter as it is now: the messages were read before. The dispatcher's lock is not held: an expression takes its time.
+// match splits a read result into messages that match the subscription's filter and ranges of those that do not. It
+// uses the current filter: the messages were read before. The dispatcher's lock is not held, since expressions are
+// slow.
 func (d *dispatcher) match(messages []Message) (matching []Message, others []Range, err error) {
 	if d.filters != d.registry.source.Filters() {
 		if err := d.setFilter(); err != nil {
@@ -51,7 +52,7 @@ func (d *dispatcher) match(messages []Message) (matching []Message, others []Ran
 	}
 	kept := 0
 	for _, m := range messages {
-		if m.Record == nil || d.matches(m.Record) { // a damaged one is looked at when it can be read
+		if m.Record == nil || d.matches(m.Record) { // a corrupt message is checked when it is readable
 			messages[kept] = m
 			kept++
 			continue
@@ -63,11 +64,11 @@ func (d *dispatcher) match(messages []Message) (matching []Message, others []Ran
 		}
 	}
 	d.others += len(messages) - kept
-	clear(messages[kept:]) // let go of the records
+	clear(messages[kept:]) // release the records
 	return messages[:kept], others, nil
 }
 
-// skip has messages acknowledged that do not match, within a moment and many at a time. The dispatcher's lock is held.
+// skip acknowledges messages that do not match, with a short delay and in batches. The dispatcher's lock is held.
 func (d *dispatcher) skip(others []Range) {
 	if len(others) == 0 {
 		return
@@ -90,7 +91,7 @@ func (d *dispatcher) skip(others []Range) {
 	}
 }
 
-// settleSkipped hands over what was skipped. The dispatcher's lock is held.
+// settleSkipped moves the skipped messages to the pending settlement. The dispatcher's lock is held.
 func (d *dispatcher) settleSkipped() {
 	if len(d.skipped.acks) == 0 || d.stopped != nil {
 		return

@@ -18,7 +18,7 @@ import (
 // wanted matches records that begin with "yes".
 func wanted(record []byte) bool { return bytes.HasPrefix(record, []byte("yes")) }
 
-// mixed gives n bodies of which every tenth one is wanted.
+// mixed returns n bodies, of which every tenth matches.
 func mixed(n int) (bodies []string, matching []uint64) {
 	for i := range n {
 		body := fmt.Sprintf("no %d", i)
@@ -31,8 +31,8 @@ func mixed(n int) (bodies []string, matching []uint64) {
 	return bodies, matching
 }
 
-// TestSubscriptionFilter: only what matches is delivered, in order; all the rest is acknowledged, in few transactions,
-// although the consumer takes one message at a time.
+// Only matching messages are delivered, in order. The others are acknowledged in few transactions, although the
+// consumer accepts one message at a time.
 func TestSubscriptionFilter(t *testing.T) { synctest.Test(t, testSubscriptionFilter) }
 
 func testSubscriptionFilter(t *testing.T) {
@@ -56,7 +56,7 @@ func testSubscriptionFilter(t *testing.T) {
 	require.Eventually(t, func() bool { return f.queue.backlog() == 1 }, 10*time.Second, time.Millisecond)
 }
 
-// TestFilterWithoutConsumer: what was looked at is acknowledged when the last consumer leaves; the rest stays.
+// Messages already filtered are acknowledged when the last consumer leaves. The others stay.
 func TestFilterWithoutConsumer(t *testing.T) { synctest.Test(t, testFilterWithoutConsumer) }
 
 func testFilterWithoutConsumer(t *testing.T) {
@@ -79,7 +79,7 @@ func testFilterWithoutConsumer(t *testing.T) {
 	require.Equal(t, uint32(1), f.take(f.attach(1), 1)[0].DeliveryCount)
 }
 
-// TestFilterAndNack: what matches is given back and delivered again.
+// A matching message is nacked and redelivered.
 func TestFilterAndNack(t *testing.T) { synctest.Test(t, testFilterAndNack) }
 
 func testFilterAndNack(t *testing.T) {
@@ -95,7 +95,7 @@ func testFilterAndNack(t *testing.T) {
 	require.Eventually(t, func() bool { return f.queue.backlog() == 0 }, 10*time.Second, time.Millisecond)
 }
 
-// TestFilterHeldUp: while nothing is committed, reading does not go on for ever.
+// While commits block, reads stop.
 func TestFilterHeldUp(t *testing.T) { synctest.Test(t, testFilterHeldUp) }
 
 func testFilterHeldUp(t *testing.T) {

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// fullFor is how long dead letters count as waiting after they were last found to wait: each of the tasks that move
-// them tries again about every second.
+// fullFor is how long dead letters count as pending after they were last found pending. Each task that moves them
+// retries about every second.
 const fullFor = 5 * time.Second
 
-// NoteFull notes that dead letters wait for room.
+// NoteFull records that dead letters are pending.
 func (r *Registry) NoteFull(e *FullError) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -22,7 +22,7 @@ func (r *Registry) NoteFull(e *FullError) {
 	r.full[*e] = time.Now()
 }
 
-// Full returns the queues whose dead letters wait, by name.
+// Full returns the queues with pending dead letters, by name.
 func (r *Registry) Full() (list []FullError) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,35 +10,35 @@ import (
 )
 
 const (
-	// maxGroups is how many groups a subscription remembers a consumer for. One of which nothing is out may be
-	// forgotten then, so that its next message may go to another consumer.
+	// maxGroups bounds the groups of a subscription with a recorded consumer. Beyond it, groups without a message in
+	// flight are evicted, and their next message may go to another consumer.
 	maxGroups = 1 << 18
-	// maxParked is how many messages may wait behind others of their groups before nothing new is read.
+	// maxParked bounds the messages parked behind others of their groups. Beyond it, no new messages are read.
 	maxParked = 1 << 17
 )
 
-// groups keeps the messages of each group in order: one of them is out at a time, from when it is given to a consumer
-// until it is acknowledged, rejected or dead, however often it is given back meanwhile. Those behind it are parked, as
-// sequences, and read again when their turn comes. A group stays with the consumer that got its last message for as
-// long as that is attached and wants its messages; otherwise it goes to the one that has the fewest groups.
+// groups keeps the messages of each group in order. One message of a group is out at a time: from its first delivery
+// until it is acknowledged, rejected or dead-lettered, regardless of redeliveries. The messages behind it are parked,
+// as sequences, and read again when their turn comes. A group stays with the consumer of its last message, as long as
+// that is attached and accepts its messages. Otherwise it goes to the consumer with the fewest groups.
 //
-// Groups are known by a hash of their names: should two have the same, they keep their messages in one order.
+// Groups are identified by a hash of their names: groups with the same hash share one order.
 type groups struct {
 	seed   maphash.Seed
-	byHash map[uint64]*group // nil: there is none yet
+	byHash map[uint64]*group // nil while there are no groups
 	outs   map[uint64]*group // by the sequence that is out
 	parked int
 }
 
 type group struct {
 	hash  uint64
-	owner *Consumer // that got its last message; it may have left
-	out   uint64    // 0 if none is
-	// parked messages are behind it, each with its lane so that they are in the order in which they go out.
+	owner *Consumer // consumer of its last message; it may have left
+	out   uint64    // 0 for none
+	// parked contains the messages behind it, with their lanes, in delivery order.
 	parked []parkedMessage
 }
 
-// parkedMessage is a sequence, with its lane counted from the highest one in the upper bits.
+// parkedMessage is a sequence, with its lane in the upper bits, counted from the highest one.
 type parkedMessage uint64
 
 const laneShift = 58
@@ -48,12 +48,12 @@ func (p parkedMessage) lane() uint8      { return uint8(lanes - 1 - int(p>>laneS
 
 func (s *groups) any() bool { return len(s.outs) > 0 }
 
-// hasGroup tells whether a message is one of a group.
+// hasGroup reports whether a message belongs to a group.
 func hasGroup(rec []byte) bool {
 	return txn.RecordHasAttributes(rec) && txn.RecordAttribute(rec, txn.AttributeGroup) != nil
 }
 
-// of gives the group of a message, nil if it has none.
+// of returns the group of a message, or nil if it has none.
 func (s *groups) of(m *Message) *group {
 	name := txn.RecordAttribute(m.Record, txn.AttributeGroup)
 	if name == nil {
@@ -73,7 +73,7 @@ func (s *groups) of(m *Message) *group {
 	return g
 }
 
-// evict makes room for one more group, if there is one of which nothing is out.
+// evict removes a group without a message out, if one exists.
 func (s *groups) evict() {
 	if len(s.byHash) < maxGroups {
 		return
@@ -91,7 +91,7 @@ func (s *groups) evict() {
 	}
 }
 
-// leave takes the group from its consumer.
+// leave removes the group from its consumer.
 func (g *group) leave() {
 	if g.owner != nil {
 		g.owner.groups--
@@ -99,13 +99,13 @@ func (g *group) leave() {
 	}
 }
 
-// hold makes a message the one of its group that is out.
+// hold marks a message as the one of its group that is out.
 func (s *groups) hold(g *group, sequence uint64) {
 	g.out = sequence
 	s.outs[sequence] = g
 }
 
-// give notes that a consumer gets a message.
+// give records that a message is assigned to a consumer.
 func (s *groups) give(g *group, sequence uint64, c *Consumer) {
 	s.hold(g, sequence)
 	if g.owner != c {
@@ -115,7 +115,7 @@ func (s *groups) give(g *group, sequence uint64, c *Consumer) {
 	}
 }
 
-// park has a message wait until its group comes to it.
+// park defers a message until its turn in the group comes.
 func (s *groups) park(g *group, lane uint8, sequence uint64) {
 	p := parkedMessage(lanes-1-int(lane))<<laneShift | parkedMessage(sequence)
 	at, there := slices.BinarySearch(g.parked, p)
@@ -126,7 +126,7 @@ func (s *groups) park(g *group, lane uint8, sequence uint64) {
 	s.parked++
 }
 
-// done ends a message being out, if it is, and gives the next one of its group.
+// done ends the turn of a message, if it is out, and returns the next one of its group.
 func (s *groups) done(sequence uint64) (next uint64, lane uint8, more bool) {
 	g := s.outs[sequence]
 	if g == nil {
@@ -146,7 +146,7 @@ func (s *groups) done(sequence uint64) (next uint64, lane uint8, more bool) {
 	return first.sequence(), first.lane(), true
 }
 
-// each calls fn for the messages of a range that are out. It costs the smaller of the range and of what is out.
+// each calls fn for the messages of a range that are out. The cost is the smaller of the range and the messages out.
 func (s *groups) each(r Range, fn func(sequence uint64)) {
 	var list []uint64
 	if r.Last-r.First < uint64(len(s.outs)) {

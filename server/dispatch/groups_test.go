@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// TestManyGroups: a subscription remembers so many groups and no more, but never forgets one of which a message is out.
+// A subscription stores a bounded number of groups, but never evicts one with a message out.
 func TestManyGroups(t *testing.T) {
 	var s groups
 	c := new(Consumer)
@@ -27,7 +27,7 @@ func TestManyGroups(t *testing.T) {
 			s.done(i + 1)
 		}
 	}
-	n := len(s.byHash) // some are forgotten at a time
+	n := len(s.byHash) // several are evicted at a time
 	require.InDelta(t, maxGroups, n, 64)
 	require.LessOrEqual(t, n, maxGroups)
 	require.Equal(t, n, c.groups, "and the consumer has only these")

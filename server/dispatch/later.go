@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// later has messages that were given back and go out again at a time of their own. Guarded by dispatcher.mu.
+// later contains requeued messages with a delay. Guarded by dispatcher.mu.
 type later struct {
-	at    map[uint64]time.Time // the truth; the heap may hold sequences that were removed, or are there once more
+	at    map[uint64]time.Time // authoritative; the heap may contain removed or duplicate sequences
 	heap  laterHeap
-	timer *time.Timer // for the first one; nil while there is none
+	timer *time.Timer // for the first one; nil if empty
 }
 
 type laterEntry struct {
@@ -19,8 +19,8 @@ type laterEntry struct {
 	sequence uint64
 }
 
-// giveBackLater makes sequences deliverable again, each after the delay that a consumer has asked for, or else that of
-// the queue's configuration. The dispatcher's lock is held.
+// giveBackLater requeues sequences, each after the delay that a consumer requested, or else that of the queue's
+// configuration. The dispatcher's lock is held.
 func (d *dispatcher) giveBackLater(sequences []uint64, asked map[uint64]time.Duration) {
 	if len(sequences) == 0 {
 		return
@@ -61,7 +61,7 @@ func (d *dispatcher) setLater(now time.Time) {
 	l.timer.Reset(wait)
 }
 
-// isLater gives out again what is due.
+// isLater requeues the messages that are due.
 func (d *dispatcher) isLater() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -81,7 +81,7 @@ func (l *later) add(sequence uint64, at time.Time) {
 	heap.Push(&l.heap, laterEntry{at, sequence})
 }
 
-// take takes out what is due.
+// take removes and returns the messages that are due.
 func (l *later) take(now time.Time) (due []uint64) {
 	for len(l.heap) > 0 && !l.heap[0].at.After(now) {
 		e, _ := heap.Pop(&l.heap).(laterEntry)
@@ -93,7 +93,7 @@ func (l *later) take(now time.Time) (due []uint64) {
 	return due
 }
 
-// removeRange costs the smaller of the range and the set.
+// removeRange removes a range. The cost is the smaller of the range and the set.
 func (l *later) removeRange(r Range) {
 	if r.Last-r.First < uint64(len(l.at)) {
 		for i := range r.Last - r.First + 1 {
@@ -111,7 +111,6 @@ func (l *later) removeRange(r Range) {
 	}
 }
 
-// stop ends the timer.
 func (l *later) stop() {
 	if l.timer != nil {
 		l.timer.Stop()

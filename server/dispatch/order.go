@@ -4,54 +4,54 @@ package dispatch
 
 import "context"
 
-// order decides who gets what next: what is read, and which consumer it is given to. A dispatcher has a fifo, until
-// something asks for more than that: see selective.
+// order decides which messages are read next and which consumer gets them. A dispatcher has a fifo until it needs a
+// selective order.
 //
-// The dispatcher's lock is held in every call but read, which is for the delivering goroutine alone.
+// The dispatcher's lock is held in every call except read, which only the delivering goroutine calls.
 type order interface {
-	// demand gives out what waits in memory and tells how many more messages the consumers can take, not more than
-	// most. again are sequences, ascending, that must be read and handed out before anything new. It sets
+	// demand delivers buffered messages and returns how many more the consumers can accept, at most most. again
+	// contains sequences, in ascending order, that must be read and delivered before new messages. It sets
 	// dispatcher.noneTakes.
 	demand(most int) (want int, again []uint64)
-	// read reads new messages. What next means is for handOut alone.
+	// read reads new messages. Only handOut interprets next.
 	read(ctx context.Context, want, maxBytes int) (messages []Message, next uint64, err error)
-	// handOut gives out messages that read has read, as far as they are still to be delivered; what no consumer can
-	// take now waits. It tells whether read has found anything.
+	// handOut delivers the messages of a read that are still deliverable, and keeps those that no consumer can accept
+	// now. It reports whether the read has made progress.
 	handOut(messages []Message, next uint64) (progressed bool)
-	// notRead has sequences wait again that demand has named and that were not read, since what was read with them is
-	// enough for one time. It is called before handOutAgain.
+	// notRead requeues sequences that demand has returned and that were not read, because one read is limited. It is
+	// called before handOutAgain.
 	notRead(sequences []uint64)
-	// handOutAgain gives out messages of which demand has named the sequences; what no consumer can take now waits. It
-	// tells how many were given to a consumer that a consumer was given before.
+	// handOutAgain delivers messages that demand has requested, and keeps those that no consumer can accept now. It
+	// returns the number of delivered messages that had been delivered before.
 	handOutAgain(messages []Message) (redelivered uint64)
-	// unread drops messages that were read and that no consumer was given: they are given back in another way.
+	// unread removes messages that were read and not assigned to a consumer: they are requeued separately.
 	unread(ranges []Range)
-	// passedAll reports whether all messages were looked at that were there when a consumer has requested to drain.
+	// passedAll reports whether all messages that existed when a consumer requested a drain were examined.
 	passedAll(c *Consumer) bool
-	// passed tells whether new messages are read from behind a sequence on. Not to be called while a read is going on.
+	// passed reports whether the read position is behind a sequence. It must not be called during a read.
 	passed(sequence uint64) bool
-	// giveBack has sequences delivered again that are with no consumer any more.
+	// giveBack requeues sequences that no longer have a consumer.
 	giveBack(sequences []uint64)
-	// forget drops what is acknowledged from all that waits.
+	// forget removes acknowledged messages from all waiting ones.
 	forget(acks []Range)
-	// tracks tells whether answered must be called for what consumers answer.
+	// tracks reports whether answered must be called for the answers of consumers.
 	tracks() bool
-	// answered tells that messages are acknowledged, rejected or dead.
+	// answered records that messages are acknowledged, rejected or dead-lettered.
 	answered(sequences []uint64)
-	// left tells that a consumer has left. What it had is given back by other calls.
+	// left records that a consumer has left. Its messages are requeued by other calls.
 	left(c *Consumer)
-	// news tells that the queue has changed: there may be something to read.
+	// news records that the queue has changed: there may be messages to read.
 	news()
-	// stop lets go of all records.
+	// stop releases all records.
 	stop()
 }
 
-// fifo is the order of a plain queue: messages in the order of their sequences, each to the next consumer in turn that
-// can take it; those that were given back before new ones, the lowest sequence first.
+// fifo is the order of a plain queue. Messages are delivered in the order of their sequences, each to the next
+// consumer in turn that can accept it. Requeued messages precede new ones, lowest sequence first.
 type fifo struct {
 	d         *dispatcher
-	ready     []Message // read, not yet given to a consumer
-	redeliver sequences // given back; not yet given out again
+	ready     []Message // read, not yet assigned to a consumer
+	redeliver sequences // requeued, not yet redelivered
 	atEnd     bool      // the last message of the queue was read
 }
 
@@ -74,7 +74,7 @@ func (f *fifo) demand(most int) (want int, again []uint64) {
 	return want, again
 }
 
-// read goes on behind what was read before: only the delivering goroutine changes that.
+// read continues at the read position, which only the delivering goroutine changes.
 func (f *fifo) read(ctx context.Context, want, maxBytes int) ([]Message, uint64, error) {
 	return f.d.registry.source.Read(ctx, f.d.key, f.d.next, want, maxBytes, nil)
 }
@@ -90,7 +90,7 @@ func (f *fifo) handOut(messages []Message, next uint64) (progressed bool) {
 	return progressed
 }
 
-// handOutReady gives ready messages to the consumers, each to the next one in turn that can take it.
+// handOutReady assigns each ready message to the next consumer in turn that can accept it.
 func (f *fifo) handOutReady() {
 	given := 0
 	for _, m := range f.ready {
@@ -103,7 +103,7 @@ func (f *fifo) handOutReady() {
 	}
 	f.ready = f.ready[given:]
 	if len(f.ready) == 0 {
-		f.ready = nil // let go of the records
+		f.ready = nil // release the records
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// message encodes one with attributes.
+// message encodes a message with attributes.
 func message(t *testing.T, a txn.Attributes, body string) string {
 	t.Helper()
 	rec, err := txn.AppendMessage(nil, 1, &a, nil, []byte(body))
@@ -60,7 +60,8 @@ func testHigherPrioritiesFirst(t *testing.T) {
 	c := f.attach(4)
 	require.Equal(t, []uint64{3, 6, 2, 4}, sequences(f.take(c, 4)))
 	f.nothing(c)
-	// What comes now overtakes all that no consumer was given, and what is given back comes at its place.
+	// A new message with a higher priority overtakes all unassigned ones, and a requeued message returns to its
+	// position.
 	f.prioritized(5)
 	require.Empty(t, f.confirm(c, nil, append(one(4), one(3)...), 1))
 	require.NoError(t, c.AddCredit(4))
@@ -70,7 +71,7 @@ func testHigherPrioritiesFirst(t *testing.T) {
 	f.nothing(c)
 }
 
-// TestHighOneIsNextInABusyQueue has a consumer that always takes more, so that the dispatcher never comes to rest.
+// TestHighOneIsNextInABusyQueue uses a consumer with permanent credit, so that the dispatcher never becomes idle.
 func TestHighOneIsNextInABusyQueue(t *testing.T) { synctest.Test(t, testHighOneIsNextInABusyQueue) }
 
 func testHighOneIsNextInABusyQueue(t *testing.T) {
@@ -94,14 +95,14 @@ func testHighOneIsNextInABusyQueue(t *testing.T) {
 	}
 }
 
-// TestHighOneComesBeforeTheCredit publishes, and then lets the consumer take a message, between the dispatcher's look
-// at the queue and its look at the consumers.
+// TestHighOneComesBeforeTheCredit publishes a message and then adds credit, between the dispatcher's checks of the
+// queue and of the consumers.
 func TestHighOneComesBeforeTheCredit(t *testing.T) { synctest.Test(t, testHighOneComesBeforeTheCredit) }
 
 func testHighOneComesBeforeTheCredit(t *testing.T) {
 	var between atomic.Pointer[func()]
 	l := limits()
-	l.Share, l.Busy = 0.5, func() bool { // is asked there
+	l.Share, l.Busy = 0.5, func() bool { // called at this point
 		if act := between.Swap(nil); act != nil {
 			(*act)()
 		}
@@ -116,10 +117,10 @@ func testHighOneComesBeforeTheCredit(t *testing.T) {
 	body := message(t, txn.Attributes{Priority: &high}, "")
 	act := func() {
 		f.queue.publish(body)
-		_ = c.AddCredit(1) // it has none; if this failed, nothing would come
+		_ = c.AddCredit(1) // it has none; if this failed, nothing would be delivered
 	}
 	between.Store(&act)
-	require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Acks: one(1)})) // has the dispatcher look
+	require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Acks: one(1)})) // triggers the dispatcher
 	require.Equal(t, []uint64{3}, sequences(f.take(c, 1)))
 	require.NoError(t, c.AddCredit(1))
 	require.Equal(t, []uint64{2}, sequences(f.take(c, 1)))
@@ -129,7 +130,7 @@ func TestGroupIsDeliveredInOrder(t *testing.T) { synctest.Test(t, testGroupIsDel
 
 func testGroupIsDeliveredInOrder(t *testing.T) {
 	f := newFixture(t, limits())
-	// Both are attached before the first group comes: one that is alone gets every group.
+	// Both are attached before the first group arrives: a single consumer gets every group.
 	x, y := f.attach(10), f.attach(10)
 	f.grouped("a", "a", "b", "a", "b")
 	inX, inY := sequences(f.take(x, 1)), sequences(f.take(y, 1))
@@ -137,23 +138,23 @@ func testGroupIsDeliveredInOrder(t *testing.T) {
 	require.Equal(t, []uint64{3}, inY, "the second one to the one that has fewer")
 	f.nothing(x)
 	f.nothing(y)
-	// A message that is given back blocks its group.
+	// A requeued message blocks its group.
 	again := f.confirm(y, nil, one(3), 1) // it may come with the confirmation
 	again = append(again, f.take(y, 1-len(again))...)
 	require.Equal(t, []uint64{3}, sequences(again), "it stays with its consumer")
 	require.NoError(t, x.Settle(f.ctx, dispatch.Answers{Acks: one(1)}))
 	require.Equal(t, []uint64{2}, sequences(f.take(x, 1)))
-	// A message that is rejected does not.
+	// A rejected message does not.
 	require.NoError(t, y.Settle(f.ctx, dispatch.Answers{Rejects: one(3)}))
 	require.Equal(t, []uint64{5}, sequences(f.take(y, 1)))
-	// When the consumer is lost, the other one goes on with the message that it had.
+	// When the consumer is lost, the other one continues with the message in flight.
 	x.Close()
 	require.Equal(t, []uint64{2}, sequences(f.take(y, 1)))
 	require.NoError(t, y.Settle(f.ctx, dispatch.Answers{Acks: one(2)}))
 	require.Equal(t, []uint64{4}, sequences(f.take(y, 1)))
 }
 
-// TestGroupGoesOnWhenItsMessageIsAnsweredElsewhere acknowledges what is out in a transaction of its own.
+// TestGroupGoesOnWhenItsMessageIsAnsweredElsewhere acknowledges the message that is out in a separate transaction.
 func TestGroupGoesOnWhenItsMessageIsAnsweredElsewhere(t *testing.T) {
 	synctest.Test(t, testGroupGoesOnWhenItsMessageIsAnsweredElsewhere)
 }
@@ -170,7 +171,8 @@ func testGroupGoesOnWhenItsMessageIsAnsweredElsewhere(t *testing.T) {
 	require.Equal(t, []uint64{3}, sequences(f.take(c, 1)), "3 was given back")
 }
 
-// TestGroupsGoOnWhileOneConsumerIsFull has messages of other groups overtake those of a consumer that has no room.
+// TestGroupsGoOnWhileOneConsumerIsFull verifies that messages of other groups overtake those of a consumer at its
+// limit.
 func TestGroupsGoOnWhileOneConsumerIsFull(t *testing.T) {
 	synctest.Test(t, testGroupsGoOnWhileOneConsumerIsFull)
 }
@@ -181,7 +183,7 @@ func testGroupsGoOnWhileOneConsumerIsFull(t *testing.T) {
 	x, y := f.attach(1), f.attach(1)
 	require.Equal(t, []uint64{1}, sequences(f.take(x, 1)))
 	require.Equal(t, []uint64{2}, sequences(f.take(y, 1)))
-	require.NoError(t, x.Settle(f.ctx, dispatch.Answers{Acks: one(1)})) // but it wants no more
+	require.NoError(t, x.Settle(f.ctx, dispatch.Answers{Acks: one(1)})) // but it has no more credit
 	require.NoError(t, y.Settle(f.ctx, dispatch.Answers{Acks: one(2)}))
 	f.grouped("a", "a", "b", "c")
 	require.NoError(t, y.AddCredit(10))
@@ -204,7 +206,7 @@ func testExclusiveConsumer(t *testing.T) {
 	x.Close()
 	require.Equal(t, []uint64{2, 3}, sequences(f.take(y, 2)), "the next in line takes over")
 	f.nothing(z)
-	// It can be altered at any time.
+	// The setting can be altered at any time.
 	f.queue.set(func() { f.queue.exclusive = false })
 	f.queue.publish("5")
 	require.Equal(t, []uint64{4, 5}, sequences(f.take(z, 2)))
@@ -216,8 +218,8 @@ func testExclusiveConsumer(t *testing.T) {
 	require.Equal(t, []uint64{6}, sequences(f.take(y, 1)))
 }
 
-// TestExclusiveBeforePublish alters the queue and then publishes, between the dispatcher's look at the configuration
-// and its read: the message goes to the active consumer alone.
+// TestExclusiveBeforePublish alters the queue and then publishes, between the dispatcher's check of the configuration
+// and its read: only the active consumer gets the message.
 func TestExclusiveBeforePublish(t *testing.T) { synctest.Test(t, testExclusiveBeforePublish) }
 
 func testExclusiveBeforePublish(t *testing.T) {
@@ -233,7 +235,7 @@ func testExclusiveBeforePublish(t *testing.T) {
 			f.queue.records = append(f.queue.records, []byte("2"))
 		}
 	})
-	f.queue.publish() // nothing; but the dispatcher looks at the queue
+	f.queue.publish() // nothing, but the dispatcher checks the queue
 	require.NoError(t, y.AddCredit(1))
 	f.nothing(y)
 	require.NoError(t, x.AddCredit(1))
@@ -255,7 +257,8 @@ func testConsumersWithFilters(t *testing.T) {
 	f.nothing(a)
 	require.NoError(t, b.AddCredit(10))
 	require.Equal(t, []uint64{4, 7}, sequences(f.take(b, 2)))
-	// What a lost consumer had goes only to one that wants it, and what no consumer wants stays.
+	// Messages of a lost consumer go only to a consumer that accepts them, and messages that no consumer accepts
+	// stay.
 	b.Close()
 	f.nothing(a)
 	all := f.attach(10)
@@ -269,15 +272,15 @@ func (q *memoryQueue) set(change func()) {
 	change()
 }
 
-// TestGroupsInAnyWeather lets consumers come, go, acknowledge, reject and give back at random: within each group no
-// message is with a consumer while another one is, or before all those ahead of it were answered.
+// Consumers attach, leave, acknowledge, reject and nack at random. In each group, no message is in flight while
+// another one is, or before all preceding ones were answered.
 func TestGroupsInAnyWeather(t *testing.T) {
 	for seed := range uint64(4) {
 		simulated(t, fmt.Sprint(seed), func(t *testing.T) { groupsInAnyWeather(t, seed) })
 	}
 }
 
-// weather records who has what.
+// weather records the messages in flight.
 type weather struct {
 	mu     sync.Mutex
 	group  map[uint64]string
@@ -321,7 +324,7 @@ func groupsInAnyWeather(t *testing.T, seed uint64) {
 	require.Zero(t, w.left, "all are answered in the end")
 }
 
-// consume is the life of one consumer. It tells whether all is answered.
+// consume runs one consumer. It reports whether all messages are answered.
 func (w *weather) consume(ctx context.Context, f *fixture, rng *rand.Rand) (end bool) {
 	var accepts func(*dispatch.Message) bool
 	if rng.IntN(4) == 0 {
@@ -337,7 +340,7 @@ func (w *weather) consume(ctx context.Context, f *fixture, rng *rand.Rand) (end 
 	defer func() {
 		w.mu.Lock()
 		for sequence := range held {
-			w.out[w.group[sequence]] = 0 // it was with this consumer until now
+			w.out[w.group[sequence]] = 0 // in flight at this consumer until now
 		}
 		w.mu.Unlock()
 		c.Close()

@@ -4,9 +4,9 @@ package dispatch
 
 import "slices"
 
-// Return has messages of a subscription delivered that were held by no consumer, but were out of delivery: free makes
-// that so, and returns when it is applied. They go out once, whether they were read meanwhile or not. The error is that
-// of free; the messages are looked at again all the same.
+// Return redelivers messages of a subscription that had no consumer and were excluded from delivery. free ends the
+// exclusion and returns when that is applied. The messages are delivered once, whether or not they were read in the
+// meantime. Return returns the error of free, and requeues the messages in any case.
 func (r *Registry) Return(key Key, ranges []Range, free func() error) error {
 	if len(ranges) == 0 {
 		return free()
@@ -15,7 +15,7 @@ func (r *Registry) Return(key Key, ranges []Range, free func() error) error {
 	if r.withheld == nil {
 		r.withheld = make(map[Key][]Range)
 	}
-	// Also for a dispatcher that is made meanwhile: what it reads may be from before or after free.
+	// Also for a dispatcher created in the meantime: its reads may precede or follow free.
 	r.withheld[key] = append(slices.Clone(r.withheld[key]), ranges...)
 	if d := r.byKey[key]; d != nil {
 		d.withhold(ranges)
@@ -45,7 +45,7 @@ func withoutSame(from, ranges []Range) []Range {
 	})
 }
 
-// withhold drops messages from all that is read until letOut is called for them.
+// withhold removes messages from all read results until letOut is called for them.
 func (d *dispatcher) withhold(ranges []Range) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -53,7 +53,8 @@ func (d *dispatcher) withhold(ranges []Range) {
 	d.forget(ranges)
 }
 
-// letOut has withheld messages delivered: now, or when the read has ended that may have left them out.
+// letOut makes withheld messages deliverable: immediately, or at the end of the running read, which may have omitted
+// them.
 func (d *dispatcher) letOut(ranges []Range) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -63,8 +64,8 @@ func (d *dispatcher) letOut(ranges []Range) {
 	}
 }
 
-// endWithholding gives back what was read past. The rest will be read. The dispatcher's lock is held, and no read is
-// going on.
+// endWithholding requeues the messages behind the read position. The others will be read. The dispatcher's lock is
+// held, and no read is in progress.
 func (d *dispatcher) endWithholding() {
 	if len(d.lettingOut) == 0 {
 		return
@@ -80,6 +81,6 @@ func (d *dispatcher) endWithholding() {
 	d.withheld = withoutSame(d.withheld, d.lettingOut)
 	d.lettingOut = nil
 	d.giveBack(back)
-	d.order.news() // what is not read past yet
+	d.order.news() // for messages ahead of the read position
 	signal(d.wake)
 }

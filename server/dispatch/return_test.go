@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 )
 
-// hide has the queue show messages no more, or again: as if a prepared transaction held them.
+// hide hides or shows messages of the queue, as if a prepared transaction held them.
 func (q *memoryQueue) hide(hidden bool, sequences ...uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -27,7 +27,7 @@ func (q *memoryQueue) hide(hidden bool, sequences ...uint64) {
 	}
 }
 
-// TestReturn: messages that were out of delivery go out once, read past or not.
+// Messages excluded from delivery are delivered once, whether or not the read position has passed them.
 func TestReturn(t *testing.T) { synctest.Test(t, testReturn) }
 
 func testReturn(t *testing.T) {
@@ -40,14 +40,14 @@ func testReturn(t *testing.T) {
 	both := []dispatch.Range{{First: 2, Last: 2}, {First: 5, Last: 5}}
 	require.NoError(t, f.registry.Return(key, both, func() error {
 		f.queue.hide(false, 2, 5)
-		f.queue.publish("6") // has the dispatcher read on
+		f.queue.publish("6") // triggers a read
 		require.Equal(t, []uint64{6}, sequences(f.take(c, 1)), "not before it is over")
 		return nil
 	}))
 	require.Equal(t, []uint64{2, 5}, sequences(f.take(c, 2)))
 	f.nothing(c)
 
-	// One that fails makes nothing deliverable.
+	// A failed call makes nothing deliverable.
 	f.queue.publish("7")
 	f.queue.hide(true, 7)
 	broken := errors.New("broken")
@@ -56,7 +56,7 @@ func testReturn(t *testing.T) {
 	require.NoError(t, f.registry.Return(key, nil, func() error { return nil }))
 }
 
-// TestReturnToANewDispatcher: the first consumer comes while messages are returned.
+// The first consumer attaches while messages are returned.
 func TestReturnToANewDispatcher(t *testing.T) { synctest.Test(t, testReturnToANewDispatcher) }
 
 func testReturnToANewDispatcher(t *testing.T) {
@@ -74,7 +74,7 @@ func testReturnToANewDispatcher(t *testing.T) {
 	f.nothing(c)
 }
 
-// TestReturnAtAnyMoment: whatever is read meanwhile, each message goes out once.
+// Each message is delivered once, regardless of concurrent reads.
 func TestReturnAtAnyMoment(t *testing.T) { synctest.Test(t, testReturnAtAnyMoment) }
 
 func testReturnAtAnyMoment(t *testing.T) {

@@ -2,10 +2,10 @@
 
 package dispatch
 
-// Seek has commit move a subscription, with nothing of it being delivered or settled meanwhile. If commit returns nil,
-// its consumers are ended with ErrMoved. If not, the subscription may have been moved or not, and they are ended with
-// ErrClosed: they attach again, and repeat what was not confirmed. commit must not return before the outcome is
-// certain, or the registry is about to be closed.
+// Seek calls commit to move a subscription, and blocks its deliveries and settlements until commit returns. If commit
+// returns nil, its consumers end with ErrMoved. Otherwise the outcome is unknown, and they end with ErrClosed: they
+// attach again, and repeat unconfirmed answers. commit must not return before the outcome is certain or the registry
+// is about to be closed.
 func (r *Registry) Seek(key Key, commit func() error) error {
 	r.mu.Lock()
 	if r.closed != nil {
@@ -18,7 +18,7 @@ func (r *Registry) Seek(key Key, commit func() error) error {
 	r.mu.Unlock()
 	if d != nil {
 		d.cancel()
-		d.running.Wait() // what it was about to commit is in the log, or never will be
+		d.running.Wait() // its last batch is in the log by now, or never will be
 	}
 	err := commit()
 	if d != nil && err == nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 )
 
-// TestSeek: while a subscription is moved nothing of it is settled and no consumer attaches; its consumers are ended so
-// that they know whether what they have said before still counts, and the next ones begin anew.
+// While a subscription is moved, nothing of it is settled and no consumer attaches. The error that ends its consumers
+// shows whether their earlier answers are valid, and later consumers start at the new position.
 func TestSeek(t *testing.T) {
 	key := dispatch.Key{Queue: 1, Sub: 1}
 	for name, failed := range map[string]error{"moved": nil, "not moved": errors.New("refused")} {

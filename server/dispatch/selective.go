@@ -12,42 +12,40 @@ import (
 )
 
 const (
-	// lanes is the number of priorities. A queue without priorities has all messages in one lane.
+	// lanes is the number of priorities. A queue without priorities uses one lane for all messages.
 	lanes = len(store.Lanes{}.Next)
-	// maxAsideTaken bounds the messages that are read once more at a time to see whether a consumer takes them.
+	// maxAsideTaken bounds the deferred messages that are read again in one step to offer them to a consumer.
 	maxAsideTaken = 256
 )
 
-// selective is the order of a subscription in which not every consumer may be given every message at any time: one of a
-// queue with priorities, with message groups or with a single active consumer, or one that has a consumer with a filter
-// of its own, and of all of these together.
+// selective is the order of a subscription in which not every consumer may get every message at any time. That
+// applies to queues with priorities, message groups or a single active consumer, to consumers with a filter, and to
+// combinations.
 //
-//   - Priorities: what is given back and what is new goes out by lane, the highest first, and by sequence in each. New
-//     messages are read as the consumers can take them, so that one of a higher priority overtakes everything that no
-//     consumer has been given.
+//   - Priorities: requeued and new messages are delivered by lane, the highest first, and by sequence in each lane. New
+//     messages are read only on demand, so that a message with a higher priority overtakes all unassigned ones.
 //   - Groups: see groups.
-//   - A single active consumer: the one that is attached for longest is the only one that gets messages.
-//   - A message that could go out but for the consumers that may have it, which do not want it or have no room, is
-//     set aside, as a sequence, and those behind it go on. It is read again when a consumer that may take it comes, or
-//     has room.
+//   - Single active consumer: only the consumer that has been attached longest gets messages.
+//   - Deferred messages: if all eligible consumers lack credit or do not accept a message, its sequence is deferred.
+//     The messages behind it are delivered. It is read again when an eligible consumer attaches or has credit.
 //
-// What is set aside or parked is bounded, about 8 MiB for a subscription: beyond that nothing new is read until some of
-// it is answered.
+// Deferred and parked messages are bounded to about 8 MiB for a subscription. Beyond that, nothing new is read until
+// some of them are answered.
 type selective struct {
 	d         *dispatcher
 	exclusive bool
-	lanes     *store.Lanes // where reading goes on; nil without priorities
-	empty     uint16       // lanes in which there is nothing to read, by bit
+	lanes     *store.Lanes // read positions; nil without priorities
+	empty     uint16       // lanes with nothing to read, as bits
 	atEnd     bool         // without priorities: the last message of the queue was read
-	ready     []Message    // read, and there was no room for it
+	ready     []Message    // read, but no consumer could accept it
 	redeliver [lanes]sequences
 	aside     [lanes]asideSet
 	groups    groups
-	asked     []uint64 // the sequences that demand had read again
-	askedLane int      // theirs
+	asked     []uint64 // the sequences that demand has requested
+	askedLane int      // their lane
 }
 
-// orderOf makes the order of a new dispatcher.
+// orderOf returns the order of a new dispatcher.
 func orderOf(d *dispatcher) order {
 	plain := &fifo{d: d, redeliver: newSequences()}
 	prioritized, exclusive := d.registry.source.Order(d.key.Queue)
@@ -62,7 +60,7 @@ func orderOf(d *dispatcher) order {
 	return s
 }
 
-// newSelective takes over from a fifo.
+// newSelective converts a fifo.
 func newSelective(f *fifo) *selective {
 	s := &selective{d: f.d, ready: f.ready, atEnd: f.atEnd}
 	for lane := range s.redeliver {
@@ -72,7 +70,7 @@ func newSelective(f *fifo) *selective {
 	return s
 }
 
-// selects has the dispatcher look at each message from now on before it chooses a consumer.
+// selects switches the dispatcher to a selective order.
 func (d *dispatcher) selects() *selective {
 	if f, plain := d.order.(*fifo); plain {
 		d.order = newSelective(f)
@@ -92,7 +90,7 @@ func (d *dispatcher) setExclusive(exclusive bool) {
 	}
 }
 
-// candidates are the consumers that may be given a message.
+// candidates returns the eligible consumers.
 func (s *selective) candidates() []*Consumer {
 	if s.exclusive && len(s.d.consumers) > 0 {
 		return s.d.consumers[:1]
@@ -111,7 +109,7 @@ func (s *selective) demand(most int) (want int, again []uint64) {
 		want += c.canTake()
 	}
 	want = min(want, most)
-	d.noneTakes = want == 0 && !s.exclusive // others may take something when the queue is altered
+	d.noneTakes = want == 0 && !s.exclusive // others may accept messages when the queue is altered
 	if want == 0 {
 		return 0, nil
 	}
@@ -134,7 +132,7 @@ func (s *selective) demand(most int) (want int, again []uint64) {
 	return 0, nil
 }
 
-// mayRead tells whether new messages of a lane are to be read.
+// mayRead reports whether new messages of a lane may be read.
 func (s *selective) mayRead(lane int) bool {
 	if s.d.returning || s.full() {
 		return false
@@ -145,7 +143,7 @@ func (s *selective) mayRead(lane int) bool {
 	return s.empty>>lane&1 == 0
 }
 
-// skipBelow has the next read begin with a lane, and end before the first one below it in which something older waits.
+// skipBelow starts the next read at a lane, and ends it above the first lower lane in which an older message waits.
 func (s *selective) skipBelow(lane int) {
 	if s.lanes == nil {
 		return
@@ -174,7 +172,7 @@ func (s *selective) handOut(messages []Message, next uint64) (progressed bool) {
 	} else {
 		s.empty |= s.lanes.Empty
 		s.sawEmpty(s.lanes.Empty)
-		progressed = true // in the end all lanes are empty
+		progressed = true // eventually, all lanes are empty
 	}
 	s.d.next = max(s.d.next, next)
 	s.ready = append(s.ready, messages...)
@@ -184,10 +182,10 @@ func (s *selective) handOut(messages []Message, next uint64) (progressed bool) {
 	return progressed
 }
 
-// handOutWaiting gives out what was read before, unless something else is to go first.
+// handOutWaiting delivers messages read before, unless others may precede them.
 func (s *selective) handOutWaiting() {
 	switch {
-	case s.lanes != nil: // something of a higher priority may have come
+	case s.lanes != nil: // a message with a higher priority may have arrived
 		for i := range s.ready {
 			s.redeliver[s.laneOf(&s.ready[i])].push(s.ready[i].Sequence)
 		}
@@ -197,7 +195,7 @@ func (s *selective) handOutWaiting() {
 	}
 }
 
-// handOutReady gives out what was read, as long as some consumer has room.
+// handOutReady delivers messages already read, as long as a consumer can accept one.
 func (s *selective) handOutReady() {
 	done := 0
 	for done < len(s.ready) {
@@ -208,7 +206,7 @@ func (s *selective) handOutReady() {
 	}
 	s.ready = s.ready[done:]
 	if len(s.ready) == 0 {
-		s.ready = nil // let go of the records
+		s.ready = nil // release the records
 	}
 }
 
@@ -227,7 +225,7 @@ func (s *selective) handOutAgain(messages []Message) (redelivered uint64) {
 	return redelivered
 }
 
-// notRead takes them out of those that were asked for: they are not missing.
+// notRead removes sequences from the requested ones, so that they do not count as missing.
 func (s *selective) notRead(sequences []uint64) {
 	if len(sequences) == 0 {
 		return
@@ -240,8 +238,8 @@ func (s *selective) notRead(sequences []uint64) {
 	s.asked = slices.DeleteFunc(s.asked, func(sequence uint64) bool { return left[sequence] })
 }
 
-// missing deals with sequences that were to be read again and were not found: they are acknowledged, dead or damaged,
-// and their groups go on.
+// missing handles requested sequences that were not found: they are acknowledged, dead-lettered or corrupt, and their
+// groups continue.
 func (s *selective) missing(found []Message) {
 	for _, sequence := range s.asked {
 		for len(found) > 0 && found[0].Sequence < sequence {
@@ -254,8 +252,8 @@ func (s *selective) missing(found []Message) {
 	s.asked = s.asked[:0]
 }
 
-// place gives a message to a consumer, or puts it where it waits. room is false when it does neither, since no consumer
-// has room for any message. more is how many messages follow.
+// place assigns a message to a consumer, or parks or defers it. room is false if it does neither, because no consumer
+// can accept any message. more is the number of messages that follow.
 func (s *selective) place(m *Message, more int) (given, room bool) {
 	g := s.groups.of(m)
 	if g != nil && g.out != 0 && g.out != m.Sequence &&
@@ -278,7 +276,7 @@ func (s *selective) place(m *Message, more int) (given, room bool) {
 	return false, true
 }
 
-// choose finds the consumer that gets a message, nil if none does now. room tells whether any has room for a message.
+// choose returns the consumer for a message, or nil. room reports whether any consumer can accept a message.
 func (s *selective) choose(m *Message, g *group) (chosen *Consumer, room bool) {
 	d := s.d
 	if !d.gives() {
@@ -319,7 +317,8 @@ func (s *selective) choose(m *Message, g *group) (chosen *Consumer, room bool) {
 	return chosen, room
 }
 
-// ownerOf gives the consumer that the messages of a group go to, nil if there is none, or it does not want this one.
+// ownerOf returns the consumer that owns a group, or nil if it has no owner, or the owner does not accept this
+// message.
 func (s *selective) ownerOf(g *group, m *Message) *Consumer {
 	if g == nil || g.owner == nil || g.owner.left || g.owner.finishing || g.owner.err != nil {
 		return nil
@@ -330,7 +329,7 @@ func (s *selective) ownerOf(g *group, m *Message) *Consumer {
 	return g.owner
 }
 
-// setAside keeps the sequence of a message until a consumer that may have it has room.
+// setAside defers the sequence of a message until an eligible consumer can accept it.
 func (s *selective) setAside(m *Message, g *group) {
 	lane := s.laneOf(m)
 	owner := s.ownerOf(g, m)
@@ -345,7 +344,7 @@ func (s *selective) setAside(m *Message, g *group) {
 	}
 }
 
-// takeAside has messages of a lane read again that a consumer with room has not yet been asked about.
+// takeAside requests deferred messages of a lane that were not yet offered to a consumer with credit.
 func (s *selective) takeAside(lane, most int) {
 	if s.aside[lane].len() == 0 {
 		return
@@ -371,7 +370,7 @@ func (s *selective) takeAside(lane, most int) {
 	}
 }
 
-// consumersChanged has all that is set aside looked at anew.
+// consumersChanged re-evaluates deferred messages.
 func (s *selective) consumersChanged() {
 	for _, c := range s.d.consumers {
 		c.aside = [lanes]uint64{}
@@ -379,7 +378,7 @@ func (s *selective) consumersChanged() {
 	signal(s.d.wake)
 }
 
-// full tells whether so much waits that nothing new may be read.
+// full reports whether too many messages are parked or deferred to read new ones.
 func (s *selective) full() bool {
 	chunks := 0
 	for lane := range s.aside {
@@ -443,8 +442,8 @@ func (s *selective) answered(list []uint64) {
 	}
 }
 
-// groupDone tells that a message is acknowledged, rejected or dead: if it was the one of its group that was out, the
-// next one follows.
+// groupDone records that a message is acknowledged, rejected or dead-lettered. If it was out, it requeues the next
+// message of its group.
 func (s *selective) groupDone(sequence uint64) {
 	if next, lane, more := s.groups.done(sequence); more {
 		s.redeliver[lane].push(next)

@@ -4,10 +4,10 @@ package dispatch
 
 import "container/heap"
 
-// sequences is a set that gives its lowest member first.
+// sequences is a set that returns its lowest member first.
 type sequences struct {
 	heap   sequenceHeap
-	member map[uint64]struct{} // the truth; the heap may hold sequences that were removed
+	member map[uint64]struct{} // authoritative; the heap may contain removed sequences
 }
 
 func newSequences() sequences { return sequences{member: make(map[uint64]struct{})} }
@@ -38,7 +38,7 @@ func (s *sequences) pop() uint64 {
 	}
 }
 
-// removeRange costs the smaller of the range and the set.
+// removeRange removes a range. The cost is the smaller of the range and the set.
 func (s *sequences) removeRange(r Range) {
 	if r.Last-r.First < uint64(len(s.member)) {
 		for i := range r.Last - r.First + 1 {

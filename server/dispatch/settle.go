@@ -11,26 +11,26 @@ import (
 )
 
 const (
-	// maxPendingRanges bounds what gathers while a transaction is being committed.
+	// maxPendingRanges bounds the answers collected while a transaction is being committed.
 	maxPendingRanges = 1 << 15
-	// maxSettleItems bounds the ranges and the released messages of one transaction: half of what the store takes.
+	// maxSettleItems bounds the ranges and the released messages of one transaction: half of the store's limit.
 	maxSettleItems = 1 << 15
 )
 
-// settlement is what waits to be committed.
+// settlement contains the answers to be committed.
 type settlement struct {
 	acks     []Range
-	foreign  []Range  // acks of messages that were not with the consumer that acknowledged them
-	releases []uint64 // with no consumer until they are committed as given back
-	unsent   []uint64 // of a lost consumer that has releases: they go out again together
-	// after which releases are to go out again; the queue's for those that are not in it
+	foreign  []Range  // acks of messages that were not in flight at the acknowledging consumer
+	releases []uint64 // without a consumer until their release is committed
+	unsent   []uint64 // of a lost consumer that has releases: redelivered together with them
+	// redelivery delays of releases; those not in it use the queue's delay
 	delays   map[uint64]time.Duration
 	returns  bool    // some of the releases are of a lost consumer
-	dead     []dying // with no consumer until they are moved
+	dead     []dying // without a consumer until they are moved
 	confirms []confirmation
 }
 
-// confirmation is answered once the settlement that holds it is committed.
+// confirmation is sent once the settlement that contains it is committed.
 type confirmation struct {
 	consumer *Consumer
 	number   uint64
@@ -40,8 +40,8 @@ func (s *settlement) empty() bool {
 	return len(s.acks) == 0 && len(s.releases) == 0 && len(s.dead) == 0 && len(s.confirms) == 0
 }
 
-// full reports whether no more answers may be added. Dead messages can wait for long: they hold up only answers that
-// may add to them.
+// full reports whether no more answers may be added. Dead messages can be pending for long: they block only answers
+// that may add to them.
 func (s *settlement) full(kills bool) bool {
 	n := len(s.acks) + len(s.releases) + len(s.confirms)
 	if kills {
@@ -50,7 +50,7 @@ func (s *settlement) full(kills bool) bool {
 	return n >= maxPendingRanges
 }
 
-// ack adds a range; acks mostly come in order, so the last range often just grows.
+// ack adds a range. Acks are mostly in order, so that the last range often just grows.
 func (s *settlement) ack(r Range, foreign bool) {
 	if foreign {
 		s.foreign = append(s.foreign, r)
@@ -62,7 +62,7 @@ func (s *settlement) ack(r Range, foreign bool) {
 	s.acks = append(s.acks, r)
 }
 
-// without removes what is answered from sequences, which it changes.
+// without removes answered messages from sequences, in place.
 func (s *settlement) without(sequences []uint64) []uint64 {
 	if len(sequences) == 0 || s.empty() {
 		return sequences
@@ -95,7 +95,7 @@ func (s *settlement) without(sequences []uint64) []uint64 {
 	return kept
 }
 
-// checkDelivered refuses sequences that the queue has not reached.
+// checkDelivered returns an error for sequences that the queue has not reached.
 func (d *dispatcher) checkDelivered(a *Answers) error {
 	highest := uint64(0)
 	for _, ranges := range [...][]Range{a.Acks, a.Nacks, a.Rejects, a.Releases} {
@@ -109,14 +109,14 @@ func (d *dispatcher) checkDelivered(a *Answers) error {
 	if known {
 		return nil
 	}
-	// Not read by this dispatcher: the client may answer what an earlier active delivered.
+	// Not read by this dispatcher: the client may answer deliveries of an earlier active.
 	if next, ok := d.registry.source.NextSequence(d.key.Queue); ok && highest >= next {
 		return fmt.Errorf("%w: %d, and the queue's last one is %d", ErrNotDelivered, highest, next-1)
 	}
 	return nil
 }
 
-// waitForRoom waits until less than maxPendingRanges wait to be committed. kills: the answers give up messages.
+// waitForRoom waits until fewer than maxPendingRanges are pending. kills: the answers dead-letter messages.
 func (d *dispatcher) waitForRoom(ctx context.Context, kills bool) error {
 	for {
 		d.mu.Lock()
@@ -136,7 +136,8 @@ func (d *dispatcher) waitForRoom(ctx context.Context, kills bool) error {
 	}
 }
 
-// settle is the settling goroutine: one transaction at a time, with everything that gathered during the one before.
+// settle is the settling goroutine. It commits one transaction at a time, with all answers collected during the
+// previous one.
 func (d *dispatcher) settle(ctx context.Context) {
 	for {
 		batch, idle := d.takePending()
@@ -166,19 +167,19 @@ func (d *dispatcher) settle(ctx context.Context) {
 	}
 }
 
-// takePending also lets those go on who wait for room.
+// takePending takes the pending settlement and wakes the callers of waitForRoom.
 func (d *dispatcher) takePending() (batch settlement, idle bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.pending.empty() || len(d.consumers) == 0 {
-		d.settleSkipped() // it costs little more
+		d.settleSkipped() // adds little cost
 	}
 	batch = d.pending
 	d.pending = settlement{}
 	if d.deadWait {
 		d.keepDead(&batch)
 	}
-	// Read by others while the batch is being committed, which changes its lists.
+	// A copy for other goroutines, since committing the batch modifies its lists.
 	d.committing = settlement{
 		acks: batch.acks, releases: slices.Clone(batch.releases), dead: slices.Clone(batch.dead),
 		unsent: batch.unsent,
@@ -190,7 +191,7 @@ func (d *dispatcher) takePending() (batch settlement, idle bool) {
 	return batch, batch.empty() && d.pending.empty() && len(d.consumers) == 0
 }
 
-// commit takes one transaction; more when a crowd of messages is given back at once.
+// commit commits the batch in one transaction, or in several if many messages are released together.
 func (d *dispatcher) commit(ctx context.Context, batch *settlement) error {
 	acks, releases := merged(batch.acks), batch.releases
 	for len(acks) > 0 || len(releases) > 0 {
@@ -204,7 +205,7 @@ func (d *dispatcher) commit(ctx context.Context, batch *settlement) error {
 	return nil
 }
 
-// committed lets the released messages go out again and answers the confirmations.
+// committed requeues the released messages and sends the confirmations.
 func (d *dispatcher) committed(batch *settlement) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -243,7 +244,6 @@ func merged(ranges []Range) []Range {
 	return out
 }
 
-// asRanges turns single sequences into ranges.
 func asRanges(sequences []uint64) []Range {
 	ranges := make([]Range, 0, len(sequences))
 	for _, s := range sequences {
@@ -252,7 +252,7 @@ func asRanges(sequences []uint64) []Range {
 	return merged(ranges)
 }
 
-// withoutRanges removes the messages that are in one of the ranges; the order stays.
+// withoutRanges removes the messages in any of the ranges and keeps the order.
 func withoutRanges(messages []Message, ranges []Range) []Message {
 	if len(messages) == 0 || len(ranges) == 0 {
 		return messages

@@ -11,62 +11,60 @@ import (
 )
 
 // Deliveries are unbounded work: each message goes to every subscription, and a backlog can be as large as the disk.
-// While others want the processors, too (Limits.Busy), the dispatchers therefore take turns, each of them small, and
-// all of them together keep to a part of the time: what it takes to deliver each message that is published once, so
-// that the consumers of a queue can keep up with its publishers, however many subscriptions there are besides; and at
-// least Limits.Share. Otherwise nothing holds them back.
+// While other work needs the CPU (Limits.Busy), the dispatchers take short turns and together use a bounded fraction
+// of CPU time. That fraction is at least Limits.Share, and always enough to deliver each published message once. So
+// the consumers of a queue keep up with its publishers, regardless of the number of other subscriptions. Otherwise
+// deliveries are not limited.
 const (
-	// turnMessages and turnBytes bound a turn: with many subscriptions none waits for long until all the others have
-	// had theirs.
+	// turnMessages and turnBytes bound a turn, so that with many subscriptions the wait between two turns is short.
 	turnMessages = 256
 	turnBytes    = 128 << 10
-	// What a turn, a message and each KiB of it cost a node in time of a processor, about: measured with 350 B, 128 at
-	// a time, from reading them to the connection, with their acknowledgements. It is not measured as it goes, since a
-	// clock would also count the time in which others had the processor, the more the busier the node is.
+	// Approximate CPU time of a turn, a message and each KiB of it. Measured with 350 B messages, 128 at a time, from
+	// the read to the connection, including acknowledgements. It is not measured at run time: a wall clock would
+	// include the time in which other work has the CPU, increasingly so on a busy node.
 	turnCost    = 20 * time.Microsecond
 	messageCost = time.Microsecond
 	kibCost     = 400 * time.Nanosecond
-	// fullTurn is the price of a turn that was as long as it may be.
+	// fullTurn is the cost of a turn of maximum size.
 	fullTurn = turnCost + turnMessages*messageCost + turnBytes/1024*kibCost
-	// rateEvery is how often it is looked how much is published, and rateWeight what part of the opinion the last look
-	// is.
+	// rateEvery is the sampling interval of the publish rate, and rateWeight the weight of the newest sample.
 	rateEvery  = 5 * time.Millisecond
 	rateWeight = 0.1
-	// late is how much time the dispatchers may be behind and make up for: on a busy machine none wakes up in time.
+	// late is the lag that the dispatchers may catch up on, since wakeups are late on a busy machine.
 	late = 5 * time.Millisecond
 )
 
-// throttle says when the next turn may begin. All turns are paid for from one budget, and the dispatcher that had one
-// waits in proportion to its price: every dispatcher that has something to do gets as much as the others, and one that
-// has little does not wait for those that have much.
+// throttle schedules turns. All turns are charged to one budget, and each dispatcher waits in proportion to the cost
+// of its turn. Busy dispatchers thus get equal parts, and a dispatcher with little to deliver does not wait for
+// others.
 type throttle struct {
 	busy      func() bool  // nil: never
-	free      atomic.Bool  // nothing holds deliveries back
-	published atomic.Int64 // what it costs to deliver once what was published, in nanoseconds
+	free      atomic.Bool  // deliveries are not limited
+	published atomic.Int64 // cost of delivering all published messages once, in nanoseconds
 
-	mu     sync.Mutex    // guards what is below
-	share  float64       // of the time of one processor; can be above 1
-	paid   time.Time     // when all turns so far will be paid for; zero: there is nothing to pay
-	idle   chan struct{} // closed and replaced when only dispatchers want the processors any more
-	seen   int64         // of published, at seenAt
+	mu     sync.Mutex    // guards the fields below
+	share  float64       // fraction of one CPU; may exceed 1
+	paid   time.Time     // when all turns so far are paid for; zero: nothing is owed
+	idle   chan struct{} // closed and replaced when other work no longer needs the CPU
+	seen   int64         // value of published at seenAt
 	seenAt time.Time
-	rate   float64 // of the time of one processor: what it takes to deliver once what is published
+	rate   float64 // fraction of one CPU needed to deliver the published messages once
 }
 
 func newThrottle(busy func() bool, share float64) *throttle {
 	return &throttle{busy: busy, share: share, idle: make(chan struct{})}
 }
 
-// setShare changes what part of the node's processors deliveries may use; 1: nothing holds them back.
+// setShare sets the fraction of the node's CPU that deliveries may use; 1 disables the limit.
 func (t *throttle) setShare(share float64) {
 	t.free.Store(share >= 1)
 	t.mu.Lock()
 	t.share = share * float64(runtime.GOMAXPROCS(0))
 	t.mu.Unlock()
-	t.isBusy() // those who wait may not have to
+	t.isBusy() // wakes waiting dispatchers if the limit is off
 }
 
-// isBusy tells whether a turn must be small and paid for. When it need not, those who wait may go on.
+// isBusy reports whether turns must be short and paid for. If not, it wakes waiting dispatchers.
 func (t *throttle) isBusy() bool {
 	if t.busy == nil {
 		return false
@@ -84,8 +82,8 @@ func (t *throttle) isBusy() bool {
 	return false
 }
 
-// pay waits after a turn that gave out the messages, and has looked at others that do not match a filter. It returns at
-// once while only dispatchers want the processors, and soon when ctx ends.
+// pay waits after a turn that delivered messages and filtered out others. It returns immediately while no other work
+// needs the CPU, and early when ctx ends.
 func (t *throttle) pay(ctx context.Context, messages []Message, others int) {
 	if len(messages)+others == 0 || !t.isBusy() {
 		return
@@ -102,25 +100,25 @@ func (t *throttle) pay(ctx context.Context, messages []Message, others int) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		t.isBusy() // the dispatchers that wait must find out when it is over
+		t.isBusy() // waiting dispatchers must be woken when the load ends
 	case <-idle:
 	case <-ctx.Done():
 	}
 }
 
-// price is what it costs to deliver messages, but for the turns.
+// price returns the cost of delivering messages, without the cost of turns.
 func price(messages, bytes int) time.Duration {
 	return time.Duration(messages)*messageCost + time.Duration(bytes)*kibCost/1024
 }
 
-// publish notes that messages were published, which have to be delivered.
+// publish adds the delivery cost of published messages.
 func (t *throttle) publish(messages, bytes int) {
 	if t.busy != nil && !t.free.Load() {
 		t.published.Add(int64(price(messages, bytes)) + int64(messages)*int64(turnCost)/turnMessages)
 	}
 }
 
-// follow looks how much is published. mu is held.
+// follow updates the publish rate. mu is held.
 func (t *throttle) follow(now time.Time) {
 	d := now.Sub(t.seenAt)
 	if d < rateEvery {
@@ -128,14 +126,14 @@ func (t *throttle) follow(now time.Time) {
 	}
 	n := t.published.Load()
 	rate := float64(n-t.seen) / float64(d)
-	if d > time.Second { // nothing was delivered meanwhile
+	if d > time.Second { // nothing was delivered in between
 		t.rate = rate
 	}
 	t.rate += (rate - t.rate) * rateWeight
 	t.seen, t.seenAt = n, now
 }
 
-// charge adds a turn's cost and tells how long the dispatcher that had it has to wait, unless idle is closed before.
+// charge adds a turn's cost and returns how long its dispatcher must wait, unless idle is closed before.
 func (t *throttle) charge(now time.Time, cost time.Duration) (wait time.Duration, idle <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -21,8 +21,7 @@ func ofBytes(messages, bytes int) []Message {
 	return out
 }
 
-// TestThrottleShare: all turns together take the share, and each dispatcher gets as much as the others, whether in
-// large turns or in small ones.
+// All turns together use the configured fraction, and dispatchers get equal parts with large and with small turns.
 func TestThrottleShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const share, dispatchers = 0.25, 20
@@ -51,7 +50,7 @@ func TestThrottleShare(t *testing.T) {
 	})
 }
 
-// TestThrottleKeepsUp: whatever the share, as much can be delivered as is published, once.
+// Deliveries keep up with the publish rate, regardless of the configured fraction.
 func TestThrottleKeepsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const perSecond, dispatchers = 100_000, 7
@@ -83,7 +82,7 @@ func TestThrottleKeepsUp(t *testing.T) {
 	})
 }
 
-// TestThrottleLittle: who has little to deliver does not wait for those who have much.
+// A dispatcher with little to deliver does not wait for busy ones.
 func TestThrottleLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newThrottle(func() bool { return true }, 0.1)
@@ -103,13 +102,12 @@ func TestThrottleLittle(t *testing.T) {
 		p.pay(ctx, ofBytes(turnMessages, 200), 0)
 		much := time.Since(begin) - little
 		require.Less(t, little, much/10)
-		cancel() // and all who wait come back
+		cancel() // all waiting dispatchers return
 		running.Wait()
 	})
 }
 
-// TestThrottleIdle: no dispatcher waits when only dispatchers want the processors, and one that waited goes on when
-// that is found out.
+// No dispatcher waits while no other work needs the CPU, and a waiting one continues when that is detected.
 func TestThrottleIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var busy atomic.Bool
@@ -133,7 +131,7 @@ func TestThrottleIdle(t *testing.T) {
 	})
 }
 
-// TestThrottleNobodyElse: without a Busy there is never anything to pay.
+// Without Busy, nothing is charged.
 func TestThrottleNobodyElse(t *testing.T) {
 	p := newThrottle(nil, 0)
 	p.pay(t.Context(), ofBytes(turnMessages, 200), 0)

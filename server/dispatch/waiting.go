@@ -5,23 +5,24 @@ package dispatch
 import "sync/atomic"
 
 const (
-	// leastOutbox is how much may wait for a consumer however much waits for others. Less than that is not counted.
+	// leastOutbox is the minimum outbox limit of a consumer, in bytes, regardless of others. Smaller amounts are not
+	// counted.
 	leastOutbox = 16 << 10
-	// unheardBatches bounds what is held for a client that says nothing: gRPC holds about one batch, and the next one
-	// waits for it.
+	// unheardBatches bounds the bytes counted for a silent client, in batches: gRPC buffers about one, and the next
+	// one waits for it.
 	unheardBatches = 2
 )
 
-// waiting counts what consumers hold in memory that their clients have not received, and how much each may hold: a
-// client that does not read keeps its part for as long as it likes, and there may be thousands of them. It is safe for
-// concurrent use.
+// waiting counts the bytes in memory that clients have not received, and limits the bytes for each consumer. A client
+// that does not read occupies its part indefinitely, and there may be thousands of them. It is safe for concurrent
+// use.
 type waiting struct {
 	bytes     atomic.Int64
 	consumers atomic.Int64
-	outbox    atomic.Int64 // what each may have in its outbox; 0 when that is Limits.OutboxBytes
+	outbox    atomic.Int64 // outbox limit of each consumer; 0 for Limits.OutboxBytes
 }
 
-// add counts so many bytes more.
+// add adds to the byte count.
 func (w *waiting) add(bytes int, l *Limits) {
 	now := w.bytes.Add(int64(bytes))
 	share := int64(0)
@@ -33,13 +34,13 @@ func (w *waiting) add(bytes int, l *Limits) {
 	}
 }
 
-// attached tells how many consumers there are.
+// attached sets the number of consumers.
 func (w *waiting) attached(consumers int, l *Limits) {
 	w.consumers.Store(int64(consumers))
 	w.add(0, l)
 }
 
-// atMost is what is left at present of a limit for one consumer.
+// atMost applies the current limit for one consumer.
 func (w *waiting) atMost(limit int) int {
 	if share := w.outbox.Load(); share > 0 {
 		return min(limit, int(share))
@@ -47,16 +48,16 @@ func (w *waiting) atMost(limit int) int {
 	return limit
 }
 
-// outboxBytes is how much may wait for one consumer at present.
+// outboxBytes returns the current limit of bytes buffered for one consumer.
 func (r *Registry) outboxBytes() int { return r.waiting.atMost(r.limits.Load().OutboxBytes) }
 
-// batchBytes is how much is read, or handed out, at a time at present.
+// batchBytes returns the current size limit of a read or an event.
 func (r *Registry) batchBytes() int { return r.waiting.atMost(r.limits.Load().BatchBytes) }
 
-// recount tells the registry how much the consumer holds, if that has changed by step bytes: what waits, and what was
-// handed out since its client said anything, as far as it can still be in the node. A client that reads and says
-// nothing of it for long counts as one that does not read; it costs others no more than smaller batches. The
-// dispatcher's lock is held.
+// recount updates the registry's count of the consumer's bytes, if it has changed by step. The count contains the
+// outbox and the bytes delivered since the client's last message, as far as they can still be buffered in the node. A
+// client that reads without answering counts as one that does not read; for others, that only makes batches smaller.
+// The dispatcher's lock is held.
 func (c *Consumer) recount(step int) {
 	l := c.d.registry.limits.Load()
 	holds := c.outboxBytes + min(c.unheard, unheardBatches*l.BatchBytes)
@@ -66,7 +67,7 @@ func (c *Consumer) recount(step int) {
 	}
 }
 
-// heard notes that the client has said something, so that it reads. The dispatcher's lock is held.
+// heard records a message of the client, which shows that it reads. The dispatcher's lock is held.
 func (c *Consumer) heard() {
 	c.unheard = 0
 	c.recount(leastOutbox)

@@ -16,7 +16,7 @@ import (
 
 var firstKey = dispatch.Key{Queue: 1, Sub: 1}
 
-// withConsumers waits until so many messages are with consumers, and then until there are no more for a while.
+// withConsumers waits until this many messages are in flight, and then until the number is stable.
 func (f *fixture) withConsumers(least uint64) uint64 {
 	f.t.Helper()
 	var n uint64
@@ -28,8 +28,8 @@ func (f *fixture) withConsumers(least uint64) uint64 {
 	return n
 }
 
-// TestOutboxesShareRoom: many clients that do not read hold no more together than one share, and 16 KiB each; one that
-// reads gets its messages meanwhile, and all others as soon as they read.
+// Clients that do not read together occupy no more than the limit, and 16 KiB each. A client that reads gets its
+// messages in the meantime, and all others as soon as they read.
 func TestOutboxesShareRoom(t *testing.T) { synctest.Test(t, testOutboxesShareRoom) }
 
 func testOutboxesShareRoom(t *testing.T) {
@@ -45,10 +45,10 @@ func testOutboxesShareRoom(t *testing.T) {
 	for i := range list {
 		list[i] = f.attach(10_000)
 	}
-	// Each has what the first reads brought, before half of the room was taken.
+	// Each has the messages of the first reads, before half of the limit was reached.
 	held := f.withConsumers(1 << 10)
 	require.Less(t, held*size, uint64(1<<20+256<<10+consumers*(16+1)<<10), "%d messages", held)
-	// The first one reads until it has had so much, then all others.
+	// The first one reads until it has this many, then all others.
 	got := 0
 	read := func(c *dispatch.Consumer) {
 		event, err := c.Next(f.ctx)
@@ -69,8 +69,8 @@ func testOutboxesShareRoom(t *testing.T) {
 	}
 }
 
-// TestRedeliveriesAreReadInParts: what a lost consumer gives back is read again as far as the next one takes it, not
-// all at once; and each message goes out once more, in order.
+// Messages of a lost consumer are read again in batches, as the next consumer accepts them. Each message is
+// redelivered once, in order.
 func TestRedeliveriesAreReadInParts(t *testing.T) {
 	for name, set := range map[string]func(q *memoryQueue){
 		"plain":                  func(*memoryQueue) {},
@@ -114,8 +114,7 @@ func TestRedeliveriesAreReadInParts(t *testing.T) {
 	}
 }
 
-// TestGroupsKeepOrderWhenReadInParts: of each group one message is out, also if it waits to be read again, so that the
-// next one of its group does not go before it.
+// Each group has one message out, even if it waits to be read again, so that the next one does not overtake it.
 func TestGroupsKeepOrderWhenReadInParts(t *testing.T) {
 	synctest.Test(t, testGroupsKeepOrderWhenReadInParts)
 }
@@ -127,7 +126,7 @@ func testGroupsKeepOrderWhenReadInParts(t *testing.T) {
 	for i := range 2 * groups {
 		f.queue.publish(message(t, txn.Attributes{Group: strconv.Itoa(i % groups)}, body))
 	}
-	lost := f.attach(2 * groups) // the second ones are read, and wait
+	lost := f.attach(2 * groups) // the second ones are read and wait
 	next := f.attach(0)
 	f.take(lost, groups)
 	require.Eventually(t, func() bool { return f.queue.readsSoFar() >= 2*groups }, 10*time.Second, time.Millisecond)

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// holdCommits has commits wait until the function that it returns is called.
+// holdCommits blocks commits until the returned function is called.
 func (f *fixture) holdCommits() (release func()) {
 	hold := make(chan struct{})
 	f.queue.mu.Lock()
@@ -28,8 +28,7 @@ func (f *fixture) holdCommits() (release func()) {
 	}
 }
 
-// TestHeldWhileAnswered: a message whose answer waits to be committed, or is being committed, is held, so that nothing
-// gives it up that the consumer has dealt with.
+// Messages with a pending or uncommitted answer are held, so that they are not discarded after processing.
 func TestHeldWhileAnswered(t *testing.T) {
 	for name, answer := range map[string]func(uint64) dispatch.Answers{
 		"ack":    func(s uint64) dispatch.Answers { return dispatch.Answers{Acks: one(s)} },
@@ -56,8 +55,8 @@ func TestHeldWhileAnswered(t *testing.T) {
 	}
 }
 
-// TestWithdraw: what consumers have, or have answered, stays with them; nothing more is given out while the rest is
-// taken away, and what is taken is not delivered.
+// Messages in flight or answered stay with their consumers. Deliveries pause during the removal, and removed messages
+// are not delivered.
 func TestWithdraw(t *testing.T) {
 	for name, prioritized := range map[string]bool{"plain": false, "priorities": true} {
 		t.Run(name, func(t *testing.T) {
@@ -100,7 +99,7 @@ func TestWithdraw(t *testing.T) {
 	}
 }
 
-// TestWithdrawFails: what was not taken is delivered, in order, also to a consumer that came meanwhile.
+// Messages that were not removed are delivered in order, also to a consumer that attached in the meantime.
 func TestWithdrawFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
@@ -120,8 +119,7 @@ func TestWithdrawFails(t *testing.T) {
 	})
 }
 
-// TestRejectsInPortions: as many dead letters go as there is room for, the oldest first, and the rest follows when
-// there is room again.
+// As many dead letters as fit are moved, oldest first, and the rest follows when there is space.
 func TestRejectsInPortions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
@@ -154,8 +152,8 @@ func TestRejectsInPortions(t *testing.T) {
 	})
 }
 
-// TestRejectsWait: a reject that there is no room for holds up no confirmation of a consumer that understands what it
-// is told of that, and each reject is told once.
+// A pending reject blocks no confirmation of a consumer with support for notifications, and each reject is reported
+// once.
 func TestRejectsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
@@ -195,7 +193,7 @@ func TestRejectsWait(t *testing.T) {
 	})
 }
 
-// TestManyDeadLettersWait: however many dead letters wait, acknowledgements are taken.
+// Acknowledgements are accepted regardless of the number of pending dead letters.
 func TestManyDeadLettersWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const dead = 1 << 15
@@ -218,8 +216,8 @@ func TestManyDeadLettersWait(t *testing.T) {
 	})
 }
 
-// TestLeave: what a consumer that leaves was given counts as delivered only if its client has seen it, whether the rest
-// was sent to it or not.
+// Messages of a leaving consumer count as delivered only if its client has seen them, whether or not the others were
+// sent to it.
 func TestLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())

@@ -15,27 +15,27 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// autotuneName is what autotune claims, so that it runs once at a time. No job can have it.
+// autotuneName is the name that autotune claims, so that it runs once at a time. It is not a valid job name.
 const autotuneName = "(autotune)"
 
-// autotuneEntry says when autotune looked last.
+// autotuneEntry records the last run of autotune.
 type autotuneEntry struct {
 	// Day on which the window began.
 	Day string `json:"day"`
-	// At, and what came of it.
+	// At is the time of the run, and Outcome its result.
 	At      time.Time `json:"at"`
 	Outcome string    `json:"outcome"`
 }
 
-// autotune scans once in each window, and starts a rolling plan if that gains enough.
+// autotune scans once in each window, and starts a rolling plan if the gain is large enough.
 func (m *Manager) autotune(ctx context.Context, running *sync.WaitGroup) {
 	s, err := m.Settings()
 	if err != nil {
-		return // told elsewhere
+		return // reported elsewhere
 	}
 	window, err := ParseWindow(s.AutotuneWindow)
 	if err != nil {
-		return // it was checked when it was set
+		return // validated when it was set
 	}
 	day, open := window.Contains(m.o.Now())
 	last, _, err := read[autotuneEntry](m, keyAutotune)
@@ -47,7 +47,7 @@ func (m *Manager) autotune(ctx context.Context, running *sync.WaitGroup) {
 	}
 	if _, why := m.partner(); why != "" || m.node.Alone() {
 		m.release(autotuneName)
-		return // the window may stay open until there is a standby
+		return // a standby may become available while the window is open
 	}
 	running.Go(func() {
 		defer m.release(autotuneName)
@@ -105,7 +105,7 @@ func (m *Manager) tuneOnce(ctx context.Context, minGain int) (outcome string, er
 	return fmt.Sprintf("%s: plan %s was started", tuned(kind, &r, space, reads, minGain), p.ID), nil
 }
 
-// tuned says which operation autotune has begun, and why.
+// tuned describes the operation that autotune has started, and the reason.
 func tuned(kind PlanKind, r *checkpoint.ScanResult, space, reads, minGain int) string {
 	gain := fmt.Sprintf("%d %% of the space and %d %% of the reads are saved, and %d %% of either are asked for", space,
 		reads, minGain)
@@ -116,8 +116,8 @@ func tuned(kind PlanKind, r *checkpoint.ScanResult, space, reads, minGain int) s
 	return fmt.Sprintf("resize from pages of %s to %s: %s", units.Bytes(r.PageSize), units.Bytes(r.Recommended), gain)
 }
 
-// gains tells what a rewrite with the recommended page size saves, in percent: of the file, and of the reads that it
-// takes to read all messages.
+// gains returns the savings of a rewrite with the recommended page size, in percent: of the file size, and of the
+// reads needed to read all messages.
 func gains(r *checkpoint.ScanResult) (space, reads int) {
 	if r.FileBytes > 0 && r.GainBytes > 0 {
 		space = int(min(uint64(r.GainBytes)*100/r.FileBytes, 100))

@@ -10,10 +10,10 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// ErrNoPartner is returned when the other node cannot be compared with now.
+// ErrNoPartner is returned when no standby is available for a comparison.
 var ErrNoPartner = errors.New("there is no standby in sync to compare with")
 
-// Partner gives the standby if this node is active and the standby is in sync; ErrNoPartner with the reason if not.
+// Partner returns the standby if this node is active and the standby is in sync, or ErrNoPartner with the reason.
 func (m *Manager) Partner() (failover.NodeInfo, error) {
 	if m.node.Alone() {
 		return failover.NodeInfo{}, fmt.Errorf("%w: this node runs alone", ErrNoPartner)
@@ -25,8 +25,8 @@ func (m *Manager) Partner() (failover.NodeInfo, error) {
 	return other, nil
 }
 
-// CompareContent reads the content of both nodes as it is at one record, and returns ErrDiffer if it is not the same.
-// It returns in words what was compared.
+// CompareContent compares the content of both nodes at the same record, and returns ErrDiffer if it differs. It
+// returns a description of the comparison.
 func (m *Manager) CompareContent(ctx context.Context) (string, error) {
 	_, detail, err := m.performVerify(ctx)
 	return detail, err

@@ -22,22 +22,22 @@ import (
 )
 
 const (
-	// retryFactor bounds how much longer than the first one a wait between two attempts becomes.
+	// retryFactor bounds the backoff between two attempts, as a multiple of the first delay.
 	retryFactor = 30
-	// maxFailures is how many attempts of a step may fail, one after the other and for no reason that passes by itself,
-	// before the plan is given up.
+	// maxFailures is the number of consecutive failures of a step with a non-transient error after which the plan
+	// fails.
 	maxFailures = 10
-	// standbyPoll is how often the active looks whether its standby has applied enough.
+	// standbyPoll is the interval at which the active checks the progress of its standby.
 	standbyPoll = 20 * time.Millisecond
-	// catchUpLimit is how long a standby may take to apply what came in during its rewrite before the plan says so
-	// again.
+	// catchUpLimit is how long a standby may take to apply the backlog of its rewrite before the plan records a
+	// retry.
 	catchUpLimit = 10 * time.Second
 	// handOverLimit bounds one attempt of a switchover.
 	handOverLimit = 10 * time.Second
 )
 
-// drive does the plan while this node is the active one. All it knows is in the plan and in the nodes' roles, so that
-// whichever node is active next goes on.
+// drive executes the plan while this node is active. Its state is entirely in the plan and in the nodes' roles, so
+// that the next active can continue.
 func (m *Manager) drive(ctx context.Context) {
 	entries, unwatch := m.store.WatchMeta()
 	defer unwatch()
@@ -50,7 +50,7 @@ func (m *Manager) drive(ctx context.Context) {
 		} else {
 			failures = 0
 		}
-		if wait < 0 { // there is more to do at once
+		if wait < 0 { // more to do immediately
 			if ctx.Err() != nil {
 				return
 			}
@@ -62,7 +62,7 @@ func (m *Manager) drive(ctx context.Context) {
 	}
 }
 
-// planToDrive gives the plan if this node has to see to it.
+// planToDrive returns the plan if this node must execute it.
 func (m *Manager) planToDrive() (*Plan, bool) {
 	if _, ok := m.node.Serving(); !ok {
 		return nil, false
@@ -75,7 +75,7 @@ func (m *Manager) planToDrive() (*Plan, bool) {
 	return &p, ok && !p.State.Ended()
 }
 
-// pair is the one that this node belongs to; the nil UUID for a node that stands alone.
+// pair returns the ID of this node's pair; the nil UUID for a standalone node.
 func (m *Manager) pair() uuid.UUID {
 	if r := m.node.Pair().Record; r != nil && !m.node.Alone() {
 		return r.PairID
@@ -83,13 +83,13 @@ func (m *Manager) pair() uuid.UUID {
 	return uuid.Nil
 }
 
-// foreign tells whether a plan was not begun on this pair: it came with a backup.
+// foreign reports whether a plan was started on another pair, and restored from a backup.
 func (m *Manager) foreign(p *Plan) bool {
 	return m.node.Alone() || m.node.Pair().Record != nil && p.Pair != m.pair()
 }
 
-// attempt tries the next step and says when to look again (negative: at once, 0: when something changes), and how many
-// attempts have failed in a row.
+// attempt executes the next step. It returns when to check again (negative: immediately, 0: on the next change), and
+// the number of consecutive failures.
 func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time.Duration, failed int) {
 	stepCtx, stop := m.whileServing(ctx, func() error {
 		if now, ok := m.planToDrive(); !ok || now.ID != p.ID {
@@ -109,13 +109,13 @@ func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time
 	}
 	failures++
 	m.log.Warn("a step of the plan failed", zap.String("plan", p.ID), zap.Int("failures", failures), zap.Error(err))
-	// ctx, not stepCtx: what stopped the step must not stop this.
+	// Use ctx, not stepCtx: the cancellation of the step must not prevent this.
 	if final(err) || failures >= maxFailures && !passes(err) {
 		if err = m.advance(ctx, p.ID, func(p *Plan) error {
 			p.end(PlanFailed, fmt.Sprintf("while %s: %v", p.State, err), m.o.Now())
 			return nil
 		}); err == nil {
-			return 0, 0 // the next plan may be there already, and these are not its failures
+			return 0, 0 // the next plan may already exist, and these failures are not its own
 		}
 	} else {
 		err = m.advance(ctx, p.ID, func(p *Plan) error {
@@ -130,13 +130,13 @@ func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time
 	return m.o.Retry * time.Duration(min(1<<min(failures-1, 10), retryFactor)), failures
 }
 
-// final tells whether an error will not pass by itself.
+// final reports whether an error is permanent.
 func final(err error) bool {
 	return errors.Is(err, rewrite.ErrNoSpace) || errors.Is(err, index.ErrDataLoss) || errors.Is(err, page.ErrDamaged) ||
 		errors.Is(err, ErrSetting)
 }
 
-// passes tells whether an error says only that now is not the time.
+// passes reports whether an error is transient.
 func passes(err error) bool {
 	for _, e := range []error{
 		ErrBusy, ErrRole, ErrGaveWay, rewrite.ErrMaintenance, rewrite.ErrCanceled, store.ErrClosed,
@@ -153,7 +153,7 @@ func passes(err error) bool {
 	return false
 }
 
-// step does the one next thing.
+// step executes the next step.
 func (m *Manager) step(ctx context.Context, p *Plan) (wait time.Duration, err error) {
 	if m.foreign(p) {
 		return 0, m.advance(ctx, p.ID, func(p *Plan) error {
@@ -161,20 +161,21 @@ func (m *Manager) step(ctx context.Context, p *Plan) (wait time.Duration, err er
 			return nil
 		})
 	}
-	self, member := m.members()   // read first: if the standby's store is replaced now, it is done once more
-	if p.outdated(self, member) { // a node has got a snapshot of the other one since, which was not done
+	self, member := m.members()   // read first: if the standby's store is replaced after this, the step is repeated
+	if p.outdated(self, member) { // a node has since installed a snapshot of the other one, which was not done
 		return -1, m.advance(ctx, p.ID, func(p *Plan) error {
 			p.forgetOutdated(self, member)
 			return nil
 		})
 	}
-	// The other node need not be there: it comes back as it is, done, or with a snapshot of this one, which is.
+	// The other node need not be connected: it returns unchanged and done, or with a snapshot of this node, which is
+	// done.
 	if p.has(self) && len(p.Done) >= pairSize && (!p.SwitchBack || p.FirstActive == self.Node) {
 		return 0, m.finish(ctx, p)
 	}
 	other, why := m.partner()
 	if why == "" && member.Node != other.ID {
-		return standbyPoll, nil // it has come this moment
+		return standbyPoll, nil // it has just connected
 	}
 	if why != "" {
 		return standbyPoll * 5, m.enter(ctx, p.ID, PlanWaiting, uuid.Nil, why)
@@ -184,7 +185,7 @@ func (m *Manager) step(ctx context.Context, p *Plan) (wait time.Duration, err er
 		return m.restartOn(ctx, p, member, other)
 	case !p.has(member):
 		return -1, m.rewriteOn(ctx, p, member, other)
-	case p.has(self) && (!p.SwitchBack || p.FirstActive != other.ID): // also when one of them was replaced meanwhile
+	case p.has(self) && (!p.SwitchBack || p.FirstActive != other.ID): // also if one of them was replaced in the meantime
 		return 0, m.finish(ctx, p)
 	}
 	if err := m.catchUp(ctx, p, other); err != nil {
@@ -200,8 +201,7 @@ func (m *Manager) finish(ctx context.Context, p *Plan) error {
 	})
 }
 
-// members gives the stores of this node and of the standby as the record names them; the zero value for one that it
-// does not name.
+// members returns the stores of this node and of the standby in the record; the zero value for a missing one.
 func (m *Manager) members() (self, other failover.Member) {
 	st := m.node.Pair()
 	if st.Record == nil {
@@ -214,7 +214,7 @@ func (m *Manager) members() (self, other failover.Member) {
 	return self, other
 }
 
-// partner gives the standby if it is in sync, or why there is none.
+// partner returns the standby if it is in sync, or the reason why none is available.
 func (m *Manager) partner() (other failover.NodeInfo, why string) {
 	st := m.node.Pair()
 	standby, connected := m.node.Standby()
@@ -235,7 +235,7 @@ func (m *Manager) partner() (other failover.NodeInfo, why string) {
 	return info, ""
 }
 
-// rewriteOn has the other node rewrite its page file, which it does once however often it is asked.
+// rewriteOn requests a rewrite of the other node's page file. Repeated requests for a plan are idempotent.
 func (m *Manager) rewriteOn(ctx context.Context, p *Plan, member failover.Member, other failover.NodeInfo) error {
 	if err := m.enter(ctx, p.ID, PlanRewriting, other.ID, "node "+name(other)+" rewrites its page file"); err != nil {
 		return err
@@ -256,8 +256,8 @@ func (m *Manager) rewriteOn(ctx context.Context, p *Plan, member failover.Member
 	})
 }
 
-// catchUp waits until the standby has applied what was committed when this began. What came in since is so little that
-// a switchover drains it.
+// catchUp waits until the standby has applied everything committed before the call. Later transactions are so few
+// that a switchover drains them.
 func (m *Manager) catchUp(ctx context.Context, p *Plan, other failover.NodeInfo) error {
 	s, ok := m.node.Standby()
 	if !ok {
@@ -288,7 +288,7 @@ func (m *Manager) catchUp(ctx context.Context, p *Plan, other failover.NodeInfo)
 	return nil
 }
 
-// switchTo hands the role over. Then the other node's controller goes on.
+// switchTo hands the role over. The other node's controller then continues.
 func (m *Manager) switchTo(ctx context.Context, p *Plan, other failover.NodeInfo) error {
 	if err := m.enter(ctx, p.ID, PlanSwitching, other.ID, "the role goes to node "+name(other)); err != nil {
 		return err
@@ -297,14 +297,14 @@ func (m *Manager) switchTo(ctx context.Context, p *Plan, other failover.NodeInfo
 	defer cancel()
 	if err := m.node.HandOver(ctx); err != nil {
 		if _, serving := m.node.Serving(); !serving {
-			return nil // it went over after all, or was lost: the node that has it goes on
+			return nil // the switchover succeeded after all, or the role was lost: the active node continues
 		}
 		return fmt.Errorf("hand over to node %s: %w", name(other), err)
 	}
 	return nil
 }
 
-// name is what people call a node.
+// name returns the display name of a node.
 func name(n failover.NodeInfo) string {
 	if n.Name != "" {
 		return n.Name

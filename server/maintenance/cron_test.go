@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSchedules: what a stored schedule means stays what it was in release 0.1.0.
+// Stored schedules keep the meaning that they had in release 0.1.0.
 func TestSchedules(t *testing.T) {
 	from := time.Date(2026, time.March, 4, 10, 30, 0, 0, time.UTC) // a Wednesday
 	for schedule, next := range map[string]string{
@@ -19,11 +19,11 @@ func TestSchedules(t *testing.T) {
 		"*/15 * * * *":                    "2026-03-04 10:45",
 		"0 0 15 * FRI":                    "2026-03-06 00:00", // the 15th, or a Friday
 		"0 0 * jan,feb mon-fri":           "2027-01-01 00:00",
-		"*/60 * * * *":                    "2026-03-04 11:00", // the step leads out of the range
+		"*/60 * * * *":                    "2026-03-04 11:00", // the step exceeds the range
 		"0 10-12/5 * * *":                 "2026-03-05 10:00",
 		"0 0 * * 4/2":                     "2026-03-05 00:00",
 		"0 0 8 * 4/1":                     "2026-03-05 00:00",
-		"0 0 1 * 6/1":                     "2026-03-07 00:00", // Saturday, not Sunday too
+		"0 0 1 * 6/1":                     "2026-03-07 00:00", // Saturday, and not also Sunday
 		"0 0 * * */1":                     "2026-03-05 00:00",
 		"TZ=Asia/Tokyo 0 3 * * *":         "2026-03-04 18:00",
 		"CRON_TZ=Asia/Tokyo */60 3 * * *": "2026-03-04 18:00",

@@ -22,10 +22,10 @@ const (
 	keyRuns     = "maintenance/runs/"
 )
 
-// errUnchanged is what the function given to change returns when there is nothing to commit.
+// errUnchanged is returned by the function passed to change if there is nothing to commit.
 var errUnchanged = errors.New("unchanged")
 
-// read gives an applied entry; ok is false if there is none.
+// read returns an applied entry; ok is false if it does not exist.
 func read[T any](m *Manager, key string) (v T, ok bool, err error) {
 	raw, ok := m.store.Meta(key)
 	if !ok {
@@ -38,15 +38,15 @@ func read[T any](m *Manager, key string) (v T, ok bool, err error) {
 	return v, true, nil
 }
 
-// change reads an entry (the zero value if there is none), lets fn change it, and commits it. When fn returns an error
-// nothing is committed; errUnchanged is no error. It returns what the entry is now.
+// change reads an entry (the zero value if it does not exist), calls fn to change it, and commits it. If fn returns
+// an error, nothing is committed; errUnchanged is not passed on. It returns the current entry.
 func change[T any](ctx context.Context, m *Manager, key string, fn func(*T) error) (T, error) {
 	if err := m.committing.Acquire(ctx, 1); err != nil {
 		var none T
 		return none, fmt.Errorf("another change of the pair's entries is not committed yet: %w", err)
 	}
 	defer m.committing.Release(1)
-	// Serving first: then what is read is all that was ever committed, and Commit fails if the term ends meanwhile.
+	// Check Serving first: then all committed entries are visible, and Commit fails if the term ends in the meantime.
 	if _, ok := m.node.Serving(); !ok {
 		var none T
 		return none, replication.ErrNotActive
@@ -67,7 +67,7 @@ func change[T any](ctx context.Context, m *Manager, key string, fn func(*T) erro
 	return v, m.commit(ctx, func(b *txn.Builder) { b.PutMeta(key, raw) })
 }
 
-// remove removes entries. The caller holds committing if it has read something before.
+// remove removes entries. The caller holds committing if it has read entries before.
 func (m *Manager) remove(ctx context.Context, keys ...string) error {
 	return m.commit(ctx, func(b *txn.Builder) {
 		for _, k := range keys {

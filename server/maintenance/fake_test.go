@@ -29,16 +29,16 @@ func pause(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // in a bubble
 }
 
-// pair is a real store, whose entries the pair shares, and two nodes that are played: self, where the Manager runs, and
-// the other one, whose operations are functions. After a hand-over the Manager is the other node's: it goes on with
-// what is in the store.
+// pair is a real store with the pair's entries, and two simulated nodes: self, where the Manager runs, and the other
+// one, whose operations are functions. After a switchover, the Manager belongs to the other node and continues with
+// the contents of the store.
 type pair struct {
 	t     *testing.T
 	store *store.Store
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	nodes   [2]failover.NodeInfo
-	active  int // in nodes: where the Manager runs, while it serves
+	active  int // index in nodes: where the Manager runs, while it serves
 	term    uint64
 	role    failover.Role
 	serving bool
@@ -74,7 +74,7 @@ func newPair(t *testing.T) *pair {
 	return p
 }
 
-// manager makes the Manager and runs it until the test ends.
+// manager creates the Manager and runs it until the test ends.
 func (p *pair) manager() *Manager {
 	p.t.Helper()
 	m, err := New(Options{
@@ -96,7 +96,7 @@ func (p *pair) manager() *Manager {
 	return m
 }
 
-// set changes what the nodes are.
+// set changes the state of the nodes.
 func (p *pair) set(change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,7 +166,7 @@ func (p *pair) Standby() (Standby, bool) {
 	return Standby{Node: p.nodes[1-p.active].ID, Required: true, AppliedLSN: applied, CommitLSN: applied}, p.inSync
 }
 
-// HandOver makes the Manager the other node's.
+// HandOver assigns the Manager to the other node.
 func (p *pair) HandOver(context.Context) error {
 	p.set(func() {
 		p.active = 1 - p.active

@@ -18,8 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestCompactRunEndsWithItsPlan: the run of a job that starts a rolling plan is over when the plan is, whichever node
-// is active by then, and says how that ended.
+// The run of a job that starts a rolling plan ends with the plan and has its outcome, regardless of the active node.
 func TestCompactRunEndsWithItsPlan(t *testing.T) { synctest.Test(t, testCompactRunEndsWithItsPlan) }
 
 func testCompactRunEndsWithItsPlan(t *testing.T) {
@@ -77,7 +76,7 @@ func testCompactRunEndsWithItsPlan(t *testing.T) {
 	require.Contains(t, find().Detail, "cancelled")
 }
 
-// TestPlanOfAnotherPair: an unfinished plan that came with a backup is not gone on with.
+// An unfinished plan restored from a backup is not continued.
 func TestPlanOfAnotherPair(t *testing.T) { synctest.Test(t, testPlanOfAnotherPair) }
 
 func testPlanOfAnotherPair(t *testing.T) {
@@ -95,7 +94,7 @@ func testPlanOfAnotherPair(t *testing.T) {
 	p.planIs(m, PlanDone)
 }
 
-// TestBackupPaths: a node cannot know what a relative path is relative to.
+// Relative backup paths are refused, since a node does not know their base.
 func TestBackupPaths(t *testing.T) { synctest.Test(t, testBackupPaths) }
 
 func testBackupPaths(t *testing.T) {
@@ -112,7 +111,7 @@ func testBackupPaths(t *testing.T) {
 	}
 }
 
-// TestBackupPathInDataDir: whatever name it has, and whether it is there or not.
+// A backup path inside the data directory is refused, regardless of its name and whether it exists.
 func TestBackupPathInDataDir(t *testing.T) { synctest.Test(t, testBackupPathInDataDir) }
 
 func testBackupPathInDataDir(t *testing.T) {
@@ -137,7 +136,7 @@ func testBackupPathInDataDir(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestRestartPlan: each node restarts once, is waited for, and then the role goes on and back.
+// Each node restarts once, the plan waits for it, and then the role moves to the other node and back.
 func TestRestartPlan(t *testing.T) { synctest.Test(t, testRestartPlan) }
 
 func testRestartPlan(t *testing.T) {
@@ -146,9 +145,9 @@ func testRestartPlan(t *testing.T) {
 	p.restart = func() (bool, error) {
 		switch asked.Add(1) % 3 {
 		case 1:
-			return false, nil // it is about to
+			return false, nil // restart pending
 		case 2:
-			return false, ErrUnreachable // it is away
+			return false, ErrUnreachable // it is restarting
 		}
 		return true, nil
 	}
@@ -163,7 +162,7 @@ func testRestartPlan(t *testing.T) {
 	require.Equal(t, 2, p.handed)
 }
 
-// TestRestartOnce: a node that was told to restart has done so only in another process.
+// A requested restart is done only once another process runs.
 func TestRestartOnce(t *testing.T) { synctest.Test(t, testRestartOnce) }
 
 func testRestartOnce(t *testing.T) {
@@ -198,7 +197,7 @@ func testRestartOnce(t *testing.T) {
 	require.ErrorIs(t, err, ErrSetting)
 }
 
-// TestRestartByHand: of a node that cannot restart itself, a process that is started by hand after it was asked counts.
+// On a node that cannot restart itself, a process started manually after the request counts.
 func TestRestartByHand(t *testing.T) { synctest.Test(t, testRestartByHand) }
 
 func testRestartByHand(t *testing.T) {

@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// MaxJobs is how many jobs a pair may have.
+	// MaxJobs is the maximum number of jobs of a pair.
 	MaxJobs = 100
-	// maxJobNameBytes leaves room for the prefix of a key.
+	// maxJobNameBytes leaves space for the prefix of a key.
 	maxJobNameBytes = 200
-	// keptRuns is how many runs of a job are remembered.
+	// keptRuns is the number of stored runs of a job.
 	keptRuns = 20
-	// maxDetailBytes bounds what is remembered of one.
+	// maxDetailBytes bounds the stored detail of a run.
 	maxDetailBytes = 1000
 )
 
@@ -47,18 +47,18 @@ const (
 	RunSkipped = "skipped"
 )
 
-// Job is a scheduled operation of the pair, as it is kept.
+// Job is a scheduled operation of the pair, as stored.
 type Job struct {
 	// Name, unique in the pair.
 	Name string `json:"name"`
-	// Schedule is a cron expression of five fields, or a descriptor such as "@daily" or "@every 6h"; local time of the
-	// active.
+	// Schedule is a cron expression of five fields, or a descriptor such as "@daily" or "@every 6h", in local time of
+	// the active.
 	Schedule string `json:"schedule"`
 	Kind     string `json:"kind"`
-	// On is where it runs; empty means the default of its kind.
+	// On is the node where it runs; empty means the default of its kind.
 	On     string `json:"on,omitempty"`
 	Paused bool   `json:"paused,omitempty"`
-	// UpdatedAt is when it was last put: nothing before that was missed.
+	// UpdatedAt is the time of the last change: earlier runs do not count as missed.
 	UpdatedAt time.Time `json:"updated_at"`
 }
 
@@ -69,19 +69,19 @@ type Run struct {
 	Took      time.Duration `json:"took,omitempty"`
 	Outcome   string        `json:"outcome"`
 	Detail    string        `json:"detail,omitempty"`
-	// Node that the operation ran on, by name.
+	// Node on which the operation ran, by name.
 	Node string `json:"node,omitempty"`
-	// Scheduled is the time that it was due; zero for one that was asked for.
+	// Scheduled is the due time; zero for a run on request.
 	Scheduled time.Time `json:"scheduled,omitzero"`
-	// Term of the active that started it: in another term a running one does not run any more, unless it is a plan.
+	// Term of the active that started it. In a later term, a running one has ended, unless it is a plan.
 	Term uint64 `json:"term"`
-	// Attempt counts how often the run was begun before, and met a change of roles.
+	// Attempt is the number of earlier attempts that a change of roles interrupted.
 	Attempt int `json:"attempt,omitempty"`
-	// Plan that the run started, and whose end is its end; empty for none.
+	// Plan is the plan that the run started; the run ends with it. Empty for none.
 	Plan string `json:"plan,omitempty"`
 }
 
-// end is when the run was over; the time it was due at, if that is later.
+// end returns the end of the run, or its due time, if that is later.
 func (r *Run) end() time.Time {
 	if e := r.StartedAt.Add(r.Took); e.After(r.Scheduled) {
 		return e
@@ -93,16 +93,16 @@ type runHistory struct {
 	Runs []Run `json:"runs"` // newest first
 }
 
-// JobInfo is a job with what is known about it.
+// JobInfo is a job with its status.
 type JobInfo struct {
 	Job
-	// NextRun is when it is due next; zero while it is paused.
+	// NextRun is the next due time; zero while the job is paused.
 	NextRun time.Time
-	// History are the last runs, newest first.
+	// History contains the last runs, newest first.
 	History []Run
 }
 
-// where gives the place that a job runs at, and whether that was said.
+// where returns where a job runs, and whether that was set explicitly.
 func (j *Job) where() (place string, said bool) {
 	if j.On != "" {
 		return j.On, true
@@ -134,7 +134,7 @@ func (j *Job) check() error {
 	return nil
 }
 
-// Jobs lists the jobs by name, as this node knows them.
+// Jobs lists the jobs by name, as applied on this node.
 func (m *Manager) Jobs() ([]JobInfo, error) {
 	var out []JobInfo
 	for _, e := range m.store.MetaPrefix(keyJob) {
@@ -169,7 +169,7 @@ func (m *Manager) job(name string) (JobInfo, bool, error) {
 	return info, true, nil
 }
 
-// addPlan says of a run whose plan is under way where that is: it may wait for a node for long.
+// addPlan adds the state of the running plan to a run: it may wait for a node for long.
 func (m *Manager) addPlan(runs []Run) error {
 	for i := range runs {
 		if runs[i].Outcome != RunRunning || runs[i].Plan == "" {
@@ -186,9 +186,9 @@ func (m *Manager) addPlan(runs []Run) error {
 	return nil
 }
 
-// since is the time after which the next run is due: when the job was put or the last run was over, whichever is later.
-// For a run that still runs, now. A time that is far ahead of now is of a clock that was wrong and has been set back:
-// the job goes on from when that happened (steady), and does not wait until that time comes again.
+// since returns the time after which the next run is due: the last change of the job or the end of the last run,
+// whichever is later, or now during a run. A time far in the future comes from a wrong clock that has been set back.
+// Then the job continues from the time when that happened (steady), instead of waiting until that time comes again.
 func (j *JobInfo) since(now, steady time.Time) time.Time {
 	t := j.UpdatedAt
 	if len(j.History) > 0 {
@@ -206,13 +206,13 @@ func (j *JobInfo) since(now, steady time.Time) time.Time {
 	return t
 }
 
-// clockSetBack is by how much a clock was set back at least for jobs to be run once more at times that they have seen:
-// not for what is corrected now and then.
+// clockSetBack is the minimum by which a clock must have been set back for jobs to run again at times already passed.
+// Smaller corrections are ignored.
 const clockSetBack = 3 * time.Hour
 
-// clock gives the time, and since when this node's clock has not been set back, as far as it knows (steady). The clock
-// is read with the lock held: what one caller has read before another one, and compares after it, would look like a
-// clock that was set back, and jobs that go by steady would start to wait anew.
+// clock returns the time, and since when this node's clock has not been set back, as far as observed (steady). The
+// clock is read with the lock held. Without it, two callers could compare their readings in the opposite order. The
+// clock would then seem to be set back, and jobs that depend on steady would wait again.
 func (m *Manager) clock() (now, steady time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -224,7 +224,8 @@ func (m *Manager) clock() (now, steady time.Time) {
 	return now, m.clockSteady
 }
 
-// PutJob adds or replaces a job; its history stays. Only on the active. ErrSetting for what cannot be, ErrTooManyJobs.
+// PutJob adds or replaces a job and keeps its history. Only on the active. It returns ErrSetting for an invalid job,
+// or ErrTooManyJobs.
 func (m *Manager) PutJob(ctx context.Context, j Job) (JobInfo, error) {
 	if err := j.check(); err != nil {
 		return JobInfo{}, err
@@ -244,7 +245,8 @@ func (m *Manager) PutJob(ctx context.Context, j Job) (JobInfo, error) {
 	return info, err
 }
 
-// DeleteJob removes a job and its history; a run under way goes on. Only on the active. ErrNoJob.
+// DeleteJob removes a job and its history. A current run continues. Only on the active. It returns ErrNoJob if the
+// job does not exist.
 func (m *Manager) DeleteJob(ctx context.Context, name string) error {
 	if err := m.committing.Acquire(ctx, 1); err != nil {
 		return fmt.Errorf("delete job %s: another change of the pair's entries is not committed yet: %w", name, err)
@@ -261,7 +263,7 @@ func (m *Manager) DeleteJob(ctx context.Context, name string) error {
 	return nil
 }
 
-// noteRun puts a run into the history of its job, or changes it there. A job that was deleted meanwhile has none.
+// noteRun adds or updates a run in the history of its job, unless the job was deleted in the meantime.
 func (m *Manager) noteRun(ctx context.Context, name string, r Run) error {
 	if len(r.Detail) > maxDetailBytes {
 		r.Detail = strings.ToValidUTF8(r.Detail[:maxDetailBytes], "")
@@ -281,21 +283,22 @@ func (m *Manager) noteRun(ctx context.Context, name string, r Run) error {
 	return err
 }
 
-// newRun is a run that begins now.
+// newRun returns a run that starts now.
 func (m *Manager) newRun(term uint64, scheduled time.Time) Run {
 	return Run{ID: uuid.NewString(), StartedAt: m.o.Now(), Outcome: RunRunning, Scheduled: scheduled, Term: term}
 }
 
-// due gives the last time at or before now at which the job was due and has not run; ok is false when there is none.
+// due returns the last time, at or before now, at which the job was due and has not run; ok is false if there was no
+// such time.
 func (j *JobInfo) due(now, steady time.Time) (at time.Time, ok bool) {
 	if j.Paused {
 		return at, false
 	}
 	s, err := parseSchedule(j.Schedule)
 	if err != nil {
-		return at, false // it was checked when it was put; another version may know more
+		return at, false // validated when it was put; another version may support more
 	}
-	next := s.Next(j.since(now, steady).In(now.Location())) // the active's local time
+	next := s.Next(j.since(now, steady).In(now.Location())) // local time of the active
 	for range maxMissed {
 		if next.IsZero() || next.After(now) {
 			return at, ok
@@ -306,11 +309,10 @@ func (j *JobInfo) due(now, steady time.Time) (at time.Time, ok bool) {
 	return now, ok
 }
 
-// maxMissed bounds how many missed times are counted through.
+// maxMissed bounds the number of missed times that are enumerated.
 const maxMissed = 10_000
 
-// byName sorts jobs.
-// After is when the job is due the first time after t; ok is false if that cannot be said.
+// After returns the first due time after t; ok is false if it is unknown.
 func (j *Job) After(t time.Time) (due time.Time, ok bool) {
 	s, err := parseSchedule(j.Schedule)
 	if err != nil {
@@ -319,7 +321,7 @@ func (j *Job) After(t time.Time) (due time.Time, ok bool) {
 	return s.Next(t), true
 }
 
-// LastGood is when the last run that succeeded was started; ok is false if none is remembered.
+// LastGood returns the start of the last successful run; ok is false if the history contains none.
 func (j *JobInfo) LastGood() (t time.Time, ok bool) {
 	for i := range j.History {
 		if j.History[i].Outcome == RunOK {

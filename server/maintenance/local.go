@@ -21,30 +21,31 @@ import (
 const (
 	localFile     = "maintenance.json"
 	localMaxBytes = 1 << 20
-	// keptSteps is how many steps are remembered.
+	// keptSteps is the number of stored steps.
 	keptSteps = 16
-	// keptProblems is how many problems that a scan found are remembered.
+	// keptProblems is the number of stored problems of a scan.
 	keptProblems = 20
 )
 
-// localState is what a node knows for itself: which steps it has done, and what its last scan found. It is written
-// after a step was done, so that a crash in between does the step once more: that costs time, and changes nothing.
+// localState is the state of a node: the steps it has done, and the result of its last scan. It is written after a
+// step was done. After a crash in between, the step is repeated, which costs time and changes nothing.
 type localState struct {
 	fs   vfs.FS
 	path string
 
-	mu sync.Mutex // guards what follows
+	mu sync.Mutex // guards the fields below
 	v  localContent
 }
 
 type localContent struct {
 	Version int `json:"version"`
-	// Done are the last steps, newest first.
+	// Done contains the last steps, newest first.
 	Done []doneStep `json:"done"`
-	// ResizeDone and CompactDone: what the configuration asks for once was done, and has been asked for ever since.
+	// ResizeDone and CompactDone: the operation that the configuration requests was done, and the setting has been on
+	// since.
 	ResizeDone  bool `json:"config_resize_done,omitempty"`
 	CompactDone bool `json:"config_compact_done,omitempty"`
-	// LastScan is what the last scan found.
+	// LastScan is the result of the last scan.
 	LastScan *checkpoint.ScanResult `json:"last_scan,omitempty"`
 }
 
@@ -52,14 +53,13 @@ type doneStep struct {
 	ID       string    `json:"id"`
 	PageSize int       `json:"page_size"`
 	At       time.Time `json:"at"`
-	// Incarnation of the store: a snapshot of the peer that replaced the page file since makes the step undone.
+	// Incarnation of the store: if a snapshot of the peer replaces the page file, the step is no longer done.
 	Incarnation uint64 `json:"incarnation"`
-	// Process that was told to restart; empty for other steps.
+	// Process that was asked to restart; empty for other steps.
 	Process string `json:"process,omitempty"`
 }
 
-// openLocal reads maintenance.json. One that cannot be understood is put aside: all that is lost is that a step may be
-// done once more.
+// openLocal reads maintenance.json. An invalid file is ignored: the only effect is that a step may be repeated.
 func openLocal(fsys vfs.FS, dir string, logger *zap.Logger) (*localState, error) {
 	l := &localState{fs: fsys, path: filepath.Join(dir, localFile), v: localContent{Version: 1}}
 	raw, err := vfs.ReadFile(fsys, l.path, localMaxBytes)
@@ -77,7 +77,7 @@ func openLocal(fsys vfs.FS, dir string, logger *zap.Logger) (*localState, error)
 	return l, nil
 }
 
-// done tells whether a step was done to the store as it is.
+// done reports whether a step was done on the current store.
 func (l *localState) done(id string, incarnation uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,7 +85,7 @@ func (l *localState) done(id string, incarnation uint64) bool {
 		func(d doneStep) bool { return d.ID == id && d.Incarnation == incarnation })
 }
 
-// restarted tells whether a process before this one was told to restart for a plan, and whether this one was.
+// restarted reports whether an earlier process was asked to restart for a plan, and whether this one was.
 func (l *localState) restarted(plan, process string) (before, now bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +97,7 @@ func (l *localState) restarted(plan, process string) (before, now bool) {
 	return before, now
 }
 
-// mark remembers a step; durable when it returns.
+// mark records a step; durable when it returns.
 func (l *localState) mark(step doneStep) error {
 	return l.change(func(v *localContent) bool {
 		v.Done = slices.Insert(v.Done, 0, step)
@@ -106,7 +106,7 @@ func (l *localState) mark(step doneStep) error {
 	})
 }
 
-// keepScan remembers what a scan found; durable when it returns.
+// keepScan stores the result of a scan; durable when it returns.
 func (l *localState) keepScan(r *checkpoint.ScanResult) error {
 	kept := *r
 	kept.Problems = slices.Clone(r.Problems[:min(len(r.Problems), keptProblems)])
@@ -125,8 +125,7 @@ func (l *localState) lastScan() checkpoint.ScanResult {
 	return *l.v.LastScan
 }
 
-// config gives what is still to be done of what the configuration asks for, and forgets what it does not ask for any
-// more.
+// config returns which operations of the configuration remain to be done, and clears those no longer requested.
 func (l *localState) config(resize, compact bool) (wantResize, wantCompact bool, err error) {
 	err = l.change(func(v *localContent) bool {
 		before := *v
@@ -137,7 +136,7 @@ func (l *localState) config(resize, compact bool) (wantResize, wantCompact bool,
 	return wantResize, wantCompact, err
 }
 
-// configDone remembers that what the configuration asks for was done.
+// configDone records that the operations of the configuration were done.
 func (l *localState) configDone(resize, compact bool) error {
 	return l.change(func(v *localContent) bool {
 		v.ResizeDone, v.CompactDone = resize, compact
@@ -145,7 +144,7 @@ func (l *localState) configDone(resize, compact bool) error {
 	})
 }
 
-// change writes what fn changed.
+// change writes the changes of fn.
 func (l *localState) change(fn func(*localContent) bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

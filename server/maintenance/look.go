@@ -14,13 +14,13 @@ import (
 
 // Bounds of a page map.
 const (
-	// PageMapRegions is how many regions it has if that is not said, PageMapMost how many at most.
+	// PageMapRegions is the default number of regions, and PageMapMost the maximum.
 	PageMapRegions = 256
 	PageMapMost    = 4096
 )
 
-// PageMap tells what the pages of this node's page file are used for, in at most that many regions; 0 means
-// PageMapRegions. ErrSetting for more than PageMapMost.
+// PageMap returns the usage of this node's page file in at most that many regions; 0 means PageMapRegions. It returns
+// ErrSetting for more than PageMapMost.
 func (m *Manager) PageMap(ctx context.Context, regions uint32) (store.PageMap, error) {
 	if regions > PageMapMost {
 		return store.PageMap{}, fmt.Errorf("%w: a page map of %d regions was asked for; it has at most %d", ErrSetting,
@@ -29,15 +29,15 @@ func (m *Manager) PageMap(ctx context.Context, regions uint32) (store.PageMap, e
 	return m.store.PageMap(ctx, int(cmp.Or(regions, PageMapRegions)))
 }
 
-// VerifyRequest names a save-set.
+// VerifyRequest selects a backup.
 type VerifyRequest struct {
-	// Path of the directory of save-sets; empty means the setting.
+	// Path of the backup directory; empty means the setting.
 	Path string
-	// Name of the save-set in it; empty means the newest one that is complete.
+	// Name of the backup in it; empty means the newest complete one.
 	Name string
 }
 
-// VerifyReport is what VerifyBackup found.
+// VerifyReport is the result of VerifyBackup.
 type VerifyReport struct {
 	backup.CheckReport
 
@@ -45,8 +45,8 @@ type VerifyReport struct {
 	Archive string
 }
 
-// VerifyBackup reads a save-set of this node and tells whether it can be restored, and up to when with this node's
-// archive. Online. That it cannot be is in the report; an error says that this could not be found out:
+// VerifyBackup reads a backup of this node and reports whether it can be restored, and up to which time with this
+// node's archive. Online. A backup that cannot be restored is no error. Errors mean that the check failed:
 // ErrNoBackupPath, ErrBusy, backup.ErrNoSet, backup.ErrEncrypted, backup.ErrRemote, the context's.
 func (m *Manager) VerifyBackup(
 	ctx context.Context, req VerifyRequest, progress func(checkpoint.Progress),

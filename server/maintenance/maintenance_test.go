@@ -58,7 +58,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestStartupRequests: what was not asked for before is a new request, which no node has done.
+// A new operation creates a new request, which no node has done.
 func TestStartupRequests(t *testing.T) {
 	yes, no := true, false
 	var p pairSettings
@@ -80,7 +80,7 @@ func TestStartupRequests(t *testing.T) {
 	require.Nil(t, p.Startup)
 }
 
-// TestLocalState: what was done is known after a restart, as long as the store is the same; nonsense is forgotten.
+// Completed steps survive a restart, as long as the store is the same. An invalid file is ignored.
 func TestLocalState(t *testing.T) {
 	fs := memfs.New()
 	require.NoError(t, fs.MkdirAll("/d", 0o700))
@@ -123,7 +123,7 @@ func TestLocalState(t *testing.T) {
 	require.False(t, l.done("19", 1))
 }
 
-// TestPlanFailsForGood: what does not pass by itself ends the plan, and the reason has the figures.
+// A permanent error ends the plan, and the reason contains the figures.
 func TestPlanFailsForGood(t *testing.T) { synctest.Test(t, testPlanFailsForGood) }
 
 func testPlanFailsForGood(t *testing.T) {
@@ -142,7 +142,7 @@ func testPlanFailsForGood(t *testing.T) {
 	_, err = m.CancelPlan(t.Context())
 	require.ErrorIs(t, err, ErrNoPlan)
 
-	// And an error that is not known, after some attempts.
+	// An unknown error does so too, after some attempts.
 	p.rewrite = func(context.Context, RewriteRequest) (RewriteResult, error) {
 		return RewriteResult{}, errors.New("odd")
 	}
@@ -152,7 +152,7 @@ func testPlanFailsForGood(t *testing.T) {
 	require.Equal(t, maxFailures-1, plan.Retries)
 }
 
-// TestPlanGoesOn: what passes is tried again and counted; each node is asked for its own step; then the role goes back.
+// Transient errors are retried and counted. Each node gets its own step, and at the end the role moves back.
 func TestPlanGoesOn(t *testing.T) { synctest.Test(t, testPlanGoesOn) }
 
 func testPlanGoesOn(t *testing.T) {
@@ -182,7 +182,7 @@ func testPlanGoesOn(t *testing.T) {
 	require.Equal(t, plan.FirstActive, p.Pair().Self.ID)
 }
 
-// TestPlanWithoutTheActiveRole: only the serving active touches the plan.
+// Only the serving active changes the plan.
 func TestPlanWithoutTheActiveRole(t *testing.T) { synctest.Test(t, testPlanWithoutTheActiveRole) }
 
 func testPlanWithoutTheActiveRole(t *testing.T) {
@@ -198,7 +198,7 @@ func testPlanWithoutTheActiveRole(t *testing.T) {
 	require.ErrorIs(t, m.DeleteJob(t.Context(), "x"), replication.ErrNotActive)
 }
 
-// TestRewriteNeedsToFollow: between StopFollower and StartFollower no rewrite can begin, whatever the role still says.
+// Between StopFollower and StartFollower no rewrite can start, regardless of the reported role.
 func TestRewriteNeedsToFollow(t *testing.T) { synctest.Test(t, testRewriteNeedsToFollow) }
 
 func testRewriteNeedsToFollow(t *testing.T) {
@@ -233,8 +233,8 @@ func (p *pair) history(m *Manager, name string) []Run {
 	return j.History
 }
 
-// TestJobNotTwice: a job that still runs is not started again, by the schedule or by hand; what was due meanwhile is
-// not made up for.
+// A running job is not started again, by the schedule or on request. Runs that become due in the meantime are
+// skipped.
 func TestJobNotTwice(t *testing.T) { synctest.Test(t, testJobNotTwice) }
 
 func testJobNotTwice(t *testing.T) {
@@ -277,7 +277,7 @@ func testJobNotTwice(t *testing.T) {
 	require.Greater(t, calls.Load(), int32(20))
 }
 
-// dueNow tells whether a job is due.
+// dueNow reports whether a job is due.
 func (m *Manager) dueNow(t *testing.T, name string) bool {
 	t.Helper()
 	j, _, err := m.job(name)
@@ -286,8 +286,7 @@ func (m *Manager) dueNow(t *testing.T, name string) bool {
 	return due
 }
 
-// TestMissedRunsAfterTakeover: a run that was missed just now is made up for, once; one of hours ago is noted as
-// skipped; one that was under way has failed.
+// A recently missed run is made up for once, an older one is recorded as skipped, and an interrupted one as failed.
 func TestMissedRunsAfterTakeover(t *testing.T) { synctest.Test(t, testMissedRunsAfterTakeover) }
 
 func testMissedRunsAfterTakeover(t *testing.T) {
@@ -320,8 +319,8 @@ func testMissedRunsAfterTakeover(t *testing.T) {
 	require.Contains(t, p.history(m, "nightly")[0].Detail, "too long ago")
 }
 
-// TestClockSetBack: a clock that was wrong by a month has a job run once; when it is right again, the job is run at its
-// times, and not only in a month. One that is set back by an hour makes nothing run twice.
+// With a clock that is wrong by a month, a job runs once. After the correction, it runs at its scheduled times, not
+// only in a month. If the clock is set back by an hour, no job runs twice.
 func TestClockSetBack(t *testing.T) { synctest.Test(t, testClockSetBack) }
 
 func testClockSetBack(t *testing.T) {
@@ -357,7 +356,7 @@ func testClockSetBack(t *testing.T) {
 	runs(5)
 }
 
-// TestClockIsReadInOrder holds up one who reads the clock until another one has read it, too, and been through.
+// TestClockIsReadInOrder blocks a reader of the clock until another one has read it and returned.
 func TestClockIsReadInOrder(t *testing.T) {
 	var reads atomic.Int64
 	m, other := &Manager{}, make(chan struct{})
@@ -371,7 +370,7 @@ func TestClockIsReadInOrder(t *testing.T) {
 			}()
 			select {
 			case <-other:
-			case <-time.After(50 * time.Millisecond): // it waits for this one, as it is to
+			case <-time.After(50 * time.Millisecond): // it waits for this one, as expected
 			}
 		}
 		return began.Add(time.Duration(n) * time.Second)
@@ -383,8 +382,7 @@ func TestClockIsReadInOrder(t *testing.T) {
 	require.Equal(t, first, steady, "it was never set back")
 }
 
-// TestRunMeetsSwitchover: a run that was under way when the role moved is begun again by the new active, a few times at
-// most.
+// A run that was interrupted by a switchover is restarted by the new active, a limited number of times.
 func TestRunMeetsSwitchover(t *testing.T) { synctest.Test(t, testRunMeetsSwitchover) }
 
 func testRunMeetsSwitchover(t *testing.T) {
@@ -415,7 +413,7 @@ func testRunMeetsSwitchover(t *testing.T) {
 	require.Len(t, p.history(m, "nightly"), 3)
 }
 
-// Autotune says which operation it begins, and why.
+// Autotune reports the operation that it starts, and the reason.
 func TestAutotuneSaysWhatAndWhy(t *testing.T) {
 	r := checkpoint.ScanResult{PageSize: 2048, Recommended: 8192}
 	require.Equal(t, "resize from pages of 2.0 KiB to 8.0 KiB: 30 % of the space and 5 % of the reads are saved, and "+
@@ -425,7 +423,7 @@ func TestAutotuneSaysWhatAndWhy(t *testing.T) {
 	require.Contains(t, tuned(PlanCompact, &r, 30, 5, 20), "compact: the page size of 2.0 KiB is the best one")
 }
 
-// TestAutotune: once in each window, and only if it is worth it.
+// Autotune runs once in each window, and starts a plan only if the gain is large enough.
 func TestAutotune(t *testing.T) { synctest.Test(t, testAutotune) }
 
 func testAutotune(t *testing.T) {
@@ -482,7 +480,7 @@ func testAutotune(t *testing.T) {
 	require.Contains(t, entry(m).Outcome, plan.ID)
 }
 
-// TestVerifyFindsADifference: and says it loudly.
+// A difference is found and logged as an error.
 func TestVerifyFindsADifference(t *testing.T) { synctest.Test(t, testVerifyFindsADifference) }
 
 func testVerifyFindsADifference(t *testing.T) {
@@ -510,8 +508,7 @@ func (l liar) Digest(ctx context.Context, at uint64) (checkpoint.Digest, error) 
 	return d, err
 }
 
-// TestChangeWaitsNoLongerThanAsked: a change waits for the one before it, which waits for the standby, and not beyond
-// its own context.
+// A change waits for the one before it, which waits for the standby, but not longer than its own context.
 func TestChangeWaitsNoLongerThanAsked(t *testing.T) {
 	synctest.Test(t, testChangeWaitsNoLongerThanAsked)
 }

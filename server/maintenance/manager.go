@@ -24,73 +24,72 @@ import (
 type Options struct {
 	// Store of this node.
 	Store *store.Store
-	// Node that it works in.
+	// Node that the Manager runs on.
 	Node Node
-	// Peers reach the other one.
+	// Peers calls the other node.
 	Peers Peers
 	// FS of DataDir; nil means the operating system's.
 	FS vfs.FS
-	// DataDir of the store: maintenance.json is kept there.
+	// DataDir of the store, which contains maintenance.json.
 	DataDir string
-	// Defaults are what this node's configuration says; they hold where the pair has set nothing.
+	// Defaults are the values of this node's configuration; they apply where the pair has none.
 	Defaults Defaults
-	// RewriteBytesPerSecond bounds what a rewrite of this node's page file copies, asked for when one begins; 0, and
-	// nil, mean that nothing does.
+	// RewriteBytesPerSecond returns the copy rate limit of a rewrite, and is called when one starts. 0 and nil mean
+	// no limit.
 	RewriteBytesPerSecond func() int64
-	// Archive of this node's log, and the Archiver of it; nil for none.
+	// Archive of this node's log, and its Archiver; nil for none.
 	Archive  backup.Objects
 	Archiver *backup.Archiver
-	// Place opens a place for save-sets; nil knows directories only.
+	// Place opens a backup location; nil supports directories only.
 	Place func(backup.Location) (backup.Objects, error)
-	// Seal encrypts save-sets; nil leaves them as they are.
+	// Seal encrypts backups; nil disables encryption.
 	Seal backup.Sealer
-	// Software is noted in backups.
+	// Software is the version recorded in backups.
 	Software string
-	// Logger gets what an operator should know; nil means none.
+	// Logger receives the messages for operators; nil means none.
 	Logger *zap.Logger
-	// Retry is how long a step of a plan that failed waits before it is tried again, the first time; it doubles up to
-	// 30 times that. 0 means 1 s.
+	// Retry is the delay before the first retry of a failed plan step; it doubles up to 30 times that. 0 means 1 s.
 	Retry time.Duration
-	// Tick is how often the schedule is looked at; 0 means 500 ms.
+	// Tick is the interval at which the schedule is checked; 0 means 500 ms.
 	Tick time.Duration
-	// Restart ends the node so that it begins anew, with the program as it is on the disk then; nil if it cannot.
+	// Restart ends the process in order to restart it with the program currently on disk; nil if it cannot.
 	Restart func()
-	// CheckRestart returns why the process would not start again as Restart starts it; nil checks nothing.
+	// CheckRestart returns the reason why the process would not start again; nil disables the check.
 	CheckRestart func(ctx context.Context) error
-	// Now is the clock that jobs and autotune go by; nil means time.Now.
+	// Now is the clock of jobs and autotune; nil means time.Now.
 	Now func() time.Time
 }
 
-// Manager does the maintenance of one node and, while the node is active, of the pair. Its methods may be called from
-// any goroutine.
+// Manager performs the maintenance of one node and, while the node is active, of the pair. It is safe for concurrent
+// use.
 type Manager struct {
 	o     Options
 	log   *zap.Logger
 	store *store.Store
 	node  Node
 	local *localState
-	// process tells runs of this node apart.
+	// process identifies a process generation of this node.
 	process string
 
-	// committing is held from reading one of the pair's entries until its change is committed: for as long as the
-	// standby takes.
+	// committing is held from the read of an entry of the pair until its change is committed, which includes the
+	// standby's acknowledgement.
 	committing *semaphore.Weighted
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	running   *operation
 	following bool // this node follows an active: it may rewrite
-	starting  bool // this node stands alone and has not begun to serve: it may rewrite
+	starting  bool // this standalone node does not serve yet: it may rewrite
 	jobs      map[string]bool
-	// clockSeen is the time that clock gave last, and clockSteady since when it is steady.
+	// clockSeen is the last time returned by clock, and clockSteady since when it is steady.
 	clockSeen, clockSteady time.Time
 	held                   map[uint64]context.CancelCauseFunc
-	holds                  uint64 // numbers the keys of held
+	holds                  uint64 // last key of held
 
 	// progress of the plan's step on the other node.
 	progress atomic.Pointer[checkpoint.Progress]
 }
 
-// New makes the manager of a node. Run runs it.
+// New creates the manager of a node. Run runs it.
 func New(o Options) (*Manager, error) {
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
@@ -118,8 +117,8 @@ func New(o Options) (*Manager, error) {
 	}, nil
 }
 
-// Run drives the pair's plan, jobs and autotune while this node is active, and does what is asked for its start, until
-// ctx ends.
+// Run executes the pair's plan, jobs and autotune while this node is active, and the operations requested for its
+// start, until ctx ends.
 func (m *Manager) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { m.drive(ctx) })
@@ -128,7 +127,7 @@ func (m *Manager) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// wait waits until the role, the pair's entries or the time (if not 0) may ask for something. It returns false when ctx
+// wait waits for a change of the role or the pair's entries, or until limit (if not 0). It returns false when ctx
 // ended.
 func (m *Manager) wait(ctx context.Context, changed, entries <-chan struct{}, limit time.Duration) bool {
 	var timeout <-chan time.Time
@@ -146,11 +145,11 @@ func (m *Manager) wait(ctx context.Context, changed, entries <-chan struct{}, li
 	return ctx.Err() == nil
 }
 
-// errLeft is why a step or a job is given up when its node is not the active one any more.
+// errLeft is the reason why a step or job is cancelled when its node is no longer active.
 var errLeft = errors.New("this node is not the active one any more")
 
-// whileServing gives a context that ends when this node stops serving, or when keep (if not nil) says so after a change
-// of the pair's entries. stop must be called.
+// whileServing returns a context that ends when this node stops serving, or when keep (if not nil) returns an error
+// after a change of the pair's entries. stop must be called.
 func (m *Manager) whileServing(ctx context.Context, keep func() error) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	entries, unwatch := m.store.WatchMeta()
@@ -177,7 +176,7 @@ func (m *Manager) whileServing(ctx context.Context, keep func() error) (_ contex
 	}
 }
 
-// cause says why a context ended, if it did, instead of "context canceled".
+// cause returns the reason why a context ended, if it did, instead of "context canceled".
 func cause(ctx context.Context, err error) error {
 	if c := context.Cause(ctx); err != nil && c != nil && !errors.Is(err, c) {
 		return fmt.Errorf("%w: %w", c, err)

@@ -14,13 +14,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 )
 
-// operation is what runs on this node.
+// operation is the operation running on this node.
 type operation struct {
 	kind   string
 	planID string
 	since  time.Time
 	cancel context.CancelCauseFunc
-	done   chan struct{} // closed when nothing of it is left
+	done   chan struct{} // closed when it has ended completely
 
 	tell func(checkpoint.Progress) // may be nil
 
@@ -38,8 +38,8 @@ const (
 	opVerify  = "verify-backup"
 )
 
-// begin registers an operation, or says why it cannot be now. The context ends with ctx and with GiveWay; end must be
-// called.
+// begin registers an operation, or returns the reason why it cannot start. The context ends with ctx and with
+// GiveWay; end must be called.
 func (m *Manager) begin(
 	ctx context.Context, kind, planID string, tell func(checkpoint.Progress),
 ) (context.Context, *operation, error) {
@@ -61,7 +61,7 @@ func (m *Manager) begin(
 	return ctx, op, nil
 }
 
-// follows tells whether a node in this role has no client waiting for what it applies.
+// follows reports whether a node in this role serves no clients that wait for applied transactions.
 func follows(r failover.Role) bool {
 	return r == failover.RoleStandby || r == failover.RoleSyncing || r == failover.RoleCatchingUp
 }
@@ -75,7 +75,7 @@ func (m *Manager) refuseRewrite(role failover.Role) error {
 		"the other node", ErrRole, role)
 }
 
-// end is called when nothing of the operation is left.
+// end unregisters the operation once it has ended completely.
 func (m *Manager) end(op *operation) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -84,7 +84,7 @@ func (m *Manager) end(op *operation) {
 	close(op.done)
 }
 
-// report notes progress and passes it on. It may be called from any goroutine, also after end.
+// report records and forwards progress. It is safe for concurrent use, also after end.
 func (op *operation) report(p checkpoint.Progress) {
 	op.mu.Lock()
 	op.now = p
@@ -100,7 +100,7 @@ func (op *operation) activity() Activity {
 	return Activity{Operation: op.kind, Since: op.since, Progress: op.now, PlanID: op.planID}
 }
 
-// Activity tells what runs on this node; ok is false when nothing does.
+// Activity returns the operation that runs on this node; ok is false if none does.
 func (m *Manager) Activity() (a Activity, ok bool) {
 	m.mu.Lock()
 	op := m.running
@@ -111,14 +111,14 @@ func (m *Manager) Activity() (a Activity, ok bool) {
 	return op.activity(), true
 }
 
-// Following tells that the node follows an active from now on, until GiveWay: it may rewrite.
+// Following allows rewrites, since the node follows an active, until GiveWay is called.
 func (m *Manager) Following() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.following = true
 }
 
-// holding gives a context that GiveWay ends, for what makes the store apply nothing for a moment.
+// holding returns a context that GiveWay ends, for work that stops the store from applying for a moment.
 func (m *Manager) holding(ctx context.Context) (_ context.Context, forget func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	m.mu.Lock()
@@ -134,12 +134,12 @@ func (m *Manager) holding(ctx context.Context) (_ context.Context, forget func()
 	}
 }
 
-// giveWayLimit is when a rewrite that does not give way is told of. Past its last point of return it needs a few
-// renames.
+// giveWayLimit is the delay after which a slow preemption of a rewrite is logged. Past its point of no return, a
+// rewrite needs a few renames.
 const giveWayLimit = time.Second
 
-// GiveWay drops a rewrite that is under way and lets none begin until Following is called. It returns when the store
-// applies again: after milliseconds, or, if the new file is being put in place, after that.
+// GiveWay cancels a running rewrite and prevents new ones until Following is called. It returns when the store
+// applies again: after milliseconds, or after the new file is installed, if that has already begun.
 func (m *Manager) GiveWay() {
 	m.mu.Lock()
 	m.following, m.starting = false, false

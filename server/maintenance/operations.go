@@ -24,8 +24,8 @@ import (
 
 var _ Operations = (*Manager)(nil)
 
-// Scan reads a snapshot of this node's page file and recommends a page size, which the pair is told. Online.
-// maxPageSize 0 means the setting; with any other one the pair is not told.
+// Scan reads a snapshot of this node's page file, recommends a page size and reports it to the pair. Online. A
+// maxPageSize of 0 means the setting; with any other one, nothing is reported.
 func (m *Manager) Scan(
 	ctx context.Context, maxPageSize int, progress func(checkpoint.Progress),
 ) (checkpoint.ScanResult, error) {
@@ -59,10 +59,10 @@ func (m *Manager) Scan(
 	return r, nil
 }
 
-// LastScan is what the last scan of this node found, also before a restart; zero if there was none.
+// LastScan returns the result of this node's last scan, also from before a restart; zero if there was none.
 func (m *Manager) LastScan() checkpoint.ScanResult { return m.local.lastScan() }
 
-// recommend tells the pair what was found. It is a hint: a failure is for the log only.
+// recommend reports a recommendation to the pair. It is a hint: a failure is only logged.
 func (m *Manager) recommend(ctx context.Context, pageSize int) {
 	err := m.report(ctx, Report{Node: m.node.Pair().Self.ID, Recommended: pageSize})
 	if err != nil {
@@ -71,7 +71,7 @@ func (m *Manager) recommend(ctx context.Context, pageSize int) {
 	}
 }
 
-// report tells the active, which may be this node.
+// report reports to the active, which may be this node.
 func (m *Manager) report(ctx context.Context, r Report) error {
 	err := m.Report(ctx, r)
 	if !errors.Is(err, replication.ErrNotActive) || m.node.Alone() {
@@ -84,8 +84,8 @@ func (m *Manager) report(ctx context.Context, r Report) error {
 	return m.o.Peers.Report(ctx, active.Address, r)
 }
 
-// pageProgress reports the store's progress with the bytes of pages, which say more about what is left than those of
-// messages.
+// pageProgress reports the store's progress in bytes of pages, which represent the remaining work better than bytes
+// of messages.
 func (m *Manager) pageProgress(op *operation) func(checkpoint.Progress) {
 	var pageSize uint64
 	if stats, err := m.store.Stats(); err == nil {
@@ -97,10 +97,10 @@ func (m *Manager) pageProgress(op *operation) func(checkpoint.Progress) {
 	}
 }
 
-// Rewrite writes this node's page file anew. Only while the node follows an active, or at the start of one that stands
-// alone: ErrRole otherwise. ErrBusy while another operation runs, store.ErrNoSpace with both figures, store.ErrDataLoss
-// for a page that is damaged; ErrGaveWay when the node changed its role meanwhile. Whatever the error, the page file is
-// as it was.
+// Rewrite rewrites this node's page file. It is allowed only while the node follows an active, or at the start of a
+// standalone one: ErrRole otherwise. Other errors are ErrBusy while another operation runs, store.ErrNoSpace with
+// both figures, store.ErrDataLoss for a corrupt page, and ErrGaveWay if the node changed its role. With any error,
+// the page file is unchanged.
 func (m *Manager) Rewrite(
 	ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress),
 ) (RewriteResult, error) {
@@ -117,7 +117,7 @@ func (m *Manager) Rewrite(
 		return RewriteResult{}, err
 	}
 	defer m.end(op)
-	if m.local.done(req.PlanID, incarnation) { // while this waited for its turn
+	if m.local.done(req.PlanID, incarnation) { // done while this call waited for its turn
 		return m.unchanged()
 	}
 	reason := "asked for"
@@ -132,7 +132,7 @@ func (m *Manager) Rewrite(
 		return RewriteResult{}, cause(ctx, err)
 	}
 	if req.PlanID != "" {
-		// A crash before this is written makes the step be done once more.
+		// After a crash before this write, the step is repeated.
 		err = m.local.mark(doneStep{
 			ID: req.PlanID, PageSize: r.PageSize, At: m.o.Now(),
 			Incarnation: m.store.Identity().Incarnation,
@@ -148,8 +148,8 @@ func (m *Manager) Rewrite(
 // awaitPlanLimit bounds the wait for the plan.
 const awaitPlanLimit = time.Second
 
-// awaitPlan waits until this node, which follows, has applied the plan that it is to do a step of: while it rewrites it
-// applies nothing, and could not say what it is doing. It is no harm if it does not come.
+// awaitPlan waits until this following node has applied the plan whose step it must do: during a rewrite it applies
+// nothing, and could not report the step. A timeout is harmless.
 func (m *Manager) awaitPlan(ctx context.Context, id string) {
 	if id == "" {
 		return
@@ -191,7 +191,7 @@ func (m *Manager) planRewrite(
 	}, nil
 }
 
-// unchanged is the result of a step that was done before.
+// unchanged returns the result of a step that was done before.
 func (m *Manager) unchanged() (RewriteResult, error) {
 	stats, err := m.store.Stats()
 	if err != nil {
@@ -204,7 +204,7 @@ func (m *Manager) unchanged() (RewriteResult, error) {
 	}, nil
 }
 
-// Shrink gives the free end of this node's page file back to the filesystem. Online.
+// Shrink releases the free space at the end of this node's page file to the filesystem. Online.
 func (m *Manager) Shrink(ctx context.Context, dryRun bool) (ShrinkResult, error) {
 	ctx, op, err := m.begin(ctx, opShrink, "", nil)
 	if err != nil {
@@ -220,7 +220,7 @@ func (m *Manager) Shrink(ctx context.Context, dryRun bool) (ShrinkResult, error)
 	return ShrinkResult{FileBytesBefore: r.FileBytesBefore, FileBytesAfter: r.FileBytesAfter}, cause(ctx, err)
 }
 
-// DropOld removes what the last rewrite or installed snapshot of this node replaced.
+// DropOld removes the files replaced by the last rewrite or installed snapshot of this node.
 func (m *Manager) DropOld(ctx context.Context) (uint64, error) {
 	_, op, err := m.begin(ctx, opDropOld, "", nil)
 	if err != nil {
@@ -230,8 +230,8 @@ func (m *Manager) DropOld(ctx context.Context) (uint64, error) {
 	return m.store.Maintenance().DropOld()
 }
 
-// FlushArchive archives this node's log up to now, and tells where and how far. ErrNoArchive when this node has no
-// archive.
+// FlushArchive archives this node's log up to now, and returns the location and status. It returns ErrNoArchive
+// without an archive.
 func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.ArchiveStatus, err error) {
 	a := m.o.Archiver
 	if a == nil {
@@ -243,7 +243,7 @@ func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.Archi
 	return a.Dir(), a.Status(), nil
 }
 
-// Backup copies a snapshot of this node to a save-set. Online. ErrNoBackupPath when it is not said where to.
+// Backup copies a snapshot of this node to a backup. Online. It returns ErrNoBackupPath without a location.
 func (m *Manager) Backup(
 	ctx context.Context, req BackupRequest, progress func(checkpoint.Progress),
 ) (backup.Set, error) {
@@ -269,7 +269,7 @@ func (m *Manager) Backup(
 	defer m.end(op)
 	pages := m.pageProgress(op)
 	o.Progress = func(p checkpoint.Progress) {
-		if p.TotalPages > 0 { // the check of the set
+		if p.TotalPages > 0 { // verification of the backup
 			pages(p)
 		} else {
 			op.report(p)
@@ -286,7 +286,7 @@ func (m *Manager) Backup(
 	return set, nil
 }
 
-// Backups lists this node's save-sets, oldest first. An empty path means the setting.
+// Backups lists this node's backups, oldest first. An empty path means the setting.
 func (m *Manager) Backups(ctx context.Context, path string) ([]backup.Set, error) {
 	if path == "" {
 		settings, err := m.Settings()
@@ -303,7 +303,7 @@ func (m *Manager) Backups(ctx context.Context, path string) ([]backup.Set, error
 	return backup.ListIn(ctx, place)
 }
 
-// place opens a place for save-sets.
+// place opens a backup location.
 func (m *Manager) place(path string) (backup.Objects, error) {
 	if err := m.checkBackupPath(path); err != nil {
 		return nil, err
@@ -324,15 +324,15 @@ func (m *Manager) place(path string) (backup.Objects, error) {
 	return backup.Directory(nil, at.Dir), nil
 }
 
-// closePlace closes connections, where a place has some.
+// closePlace closes the connections of a location, if any.
 func closePlace(place backup.Objects) {
 	if c, ok := place.(io.Closer); ok {
-		_ = c.Close() // nothing was written through them that is not confirmed
+		_ = c.Close() // all writes through them were confirmed
 	}
 }
 
-// checkBackupPath refuses what cannot be meant: no location, a path that depends on the directory that the node was
-// started in, and one that the store would be copied into itself with.
+// checkBackupPath refuses invalid paths: no location, a path relative to the working directory of the process, and
+// one inside the data directory, which would copy the store into itself.
 func (m *Manager) checkBackupPath(path string) error {
 	if path == "" {
 		return ErrNoBackupPath
@@ -361,7 +361,7 @@ func (m *Manager) checkBackupPath(path string) error {
 	return nil
 }
 
-// withoutLinks follows the symbolic links in the part of a path that is there.
+// withoutLinks resolves the symbolic links in the existing part of a path.
 func withoutLinks(path string) string {
 	rest := ""
 	for dir := filepath.Clean(path); ; dir = filepath.Dir(dir) {
@@ -375,13 +375,13 @@ func withoutLinks(path string) string {
 	}
 }
 
-// activityLimit bounds the question what the other node does.
+// activityLimit bounds the query of the other node's activity.
 const activityLimit = time.Second
 
-// MaySwitchOver says whether a switchover should be tried now: not while the standby, this node or the other one,
-// rewrites its page file, because it applies nothing until that has ended, and what it has not applied it cannot serve.
-// The error wraps failover.ErrSwitchover. When the other node cannot be asked the answer is yes: then failover will
-// find out.
+// MaySwitchOver returns an error if a switchover should not be tried now: while the standby, this node or the other
+// one, rewrites its page file. During a rewrite it applies nothing, and it cannot serve unapplied messages. The error
+// wraps failover.ErrSwitchover. If the other node is unreachable, MaySwitchOver returns nil: failover detects that
+// itself.
 func (m *Manager) MaySwitchOver(ctx context.Context) error {
 	a, ok := m.Activity()
 	if other, why := m.partner(); !ok && why == "" {
@@ -398,7 +398,7 @@ func (m *Manager) MaySwitchOver(ctx context.Context) error {
 		"over; wait for it, or cancel it", failover.ErrSwitchover, a)
 }
 
-// rewriteRate is how many bytes per second a rewrite may copy now; 0 for no limit.
+// rewriteRate returns the current limit of a rewrite in bytes per second; 0 for no limit.
 func (m *Manager) rewriteRate() int64 {
 	if m.o.RewriteBytesPerSecond == nil {
 		return 0

@@ -16,23 +16,23 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// PlanKind says what a plan does on each node.
+// PlanKind is the operation of a plan on each node.
 type PlanKind string
 
 // The kinds of plans.
 const (
 	// PlanResize rewrites with another page size.
 	PlanResize PlanKind = "resize"
-	// PlanCompact rewrites with the page size that each node has.
+	// PlanCompact rewrites with each node's current page size.
 	PlanCompact PlanKind = "compact"
 	// PlanRestart restarts the processes: for a new version of the program, or new settings.
 	PlanRestart PlanKind = "restart"
 )
 
-// PlanState says where a plan is. It is for people: what is done next follows from Plan.Done and from the nodes' roles.
+// PlanState is the state of a plan, for people: the next step follows from Plan.Done and from the nodes' roles.
 type PlanState string
 
-// The states of a plan. Done, failed and cancelled are ends.
+// The states of a plan. Done, failed and cancelled are final.
 const (
 	PlanWaiting    PlanState = "waiting"
 	PlanRewriting  PlanState = "rewriting"
@@ -44,72 +44,72 @@ const (
 	PlanRestarting PlanState = "restarting"
 )
 
-// Ended tells whether nothing more will be done.
+// Ended reports whether the state is final.
 func (s PlanState) Ended() bool { return s == PlanDone || s == PlanFailed || s == PlanCancelled }
 
-// Plan is a rolling operation on the pair, as it is kept.
+// Plan is a rolling operation on the pair, as stored.
 type Plan struct {
 	ID   string   `json:"id"`
 	Kind PlanKind `json:"kind"`
-	// PageSize to be reached, in bytes; 0 for a compaction or restart.
+	// PageSize is the target, in bytes; 0 for a compaction or restart.
 	PageSize int `json:"page_size,omitempty"`
-	// SwitchBack: give the role back to FirstActive at the end.
+	// SwitchBack returns the role to FirstActive at the end.
 	SwitchBack bool `json:"switch_back,omitempty"`
-	// Pair that it was started on. In another one, that a backup was restored to, it is ended at once.
+	// Pair on which it was started. On another pair, restored from a backup, it is ended immediately.
 	Pair        uuid.UUID `json:"pair"`
 	FirstActive uuid.UUID `json:"first_active"`
 	State       PlanState `json:"state"`
 	// Reason for State, in words.
 	Reason string `json:"reason,omitempty"`
-	// Done are the stores whose page file was rewritten, or whose node has restarted, one for each node at most: all
-	// that a new active needs to know. A store that was replaced since, by a snapshot of the other node for instance,
-	// is another one, and not done.
+	// Done contains the stores whose page file was rewritten, or whose node has restarted, at most one for each node:
+	// the complete state for a new active. If a store has been replaced since, for example by a snapshot of the other
+	// node, the new store is not done.
 	Done []failover.Member `json:"done,omitempty"`
-	// Node that is worked on.
+	// Node of the current step.
 	Node      uuid.UUID `json:"node"`
 	StartedAt time.Time `json:"started_at"`
 	EndedAt   time.Time `json:"ended_at,omitzero"`
-	// Retries counts steps that had to be begun again.
+	// Retries is the number of repeated steps.
 	Retries int `json:"retries,omitempty"`
 
-	// Progress of the present step, as far as this node knows. Not kept.
+	// Progress of the current step, as known to this node. Not stored.
 	Progress *checkpoint.Progress `json:"-"`
 }
 
 func (p *Plan) has(store failover.Member) bool { return slices.Contains(p.Done, store) }
 
-// did notes that a store is done, in the place of a former one of its node.
+// did records that a store is done, and replaces an earlier one of its node.
 func (p *Plan) did(store failover.Member) {
 	p.Done = slices.DeleteFunc(p.Done, func(m failover.Member) bool { return m.Node == store.Node })
 	p.Done = append(p.Done, store)
 }
 
-// outdated tells that one of these stores, as the record names them, is not the one of its node that is done.
+// outdated reports whether one of these current stores differs from the done store of its node.
 func (p *Plan) outdated(stores ...failover.Member) bool {
 	return slices.ContainsFunc(p.Done, func(d failover.Member) bool { return replaced(d, stores) })
 }
 
-// forgetOutdated makes the parts of such nodes undone.
+// forgetOutdated removes the done stores that have been replaced.
 func (p *Plan) forgetOutdated(stores ...failover.Member) {
 	p.Done = slices.DeleteFunc(p.Done, func(d failover.Member) bool { return replaced(d, stores) })
 }
 
-// replaced tells whether one of the stores is another one of the same node.
+// replaced reports whether one of the stores is another store of the same node.
 func replaced(done failover.Member, stores []failover.Member) bool {
 	return slices.ContainsFunc(stores, func(s failover.Member) bool { return s.Node == done.Node && s != done })
 }
 
-// errPlanEnded is why a step is given up when the plan was cancelled.
+// errPlanEnded is the reason why a step is cancelled when the plan was cancelled.
 var errPlanEnded = errors.New("the plan was cancelled")
 
-// Plan gives the last plan as this node knows it; nil if there never was one.
+// Plan returns the last plan as applied on this node; nil if none was ever started.
 func (m *Manager) Plan() (*Plan, error) {
 	p, ok, err := read[Plan](m, keyPlan)
 	if err != nil || !ok {
 		return nil, err
 	}
 	if a, ok := m.Activity(); ok && a.PlanID == p.ID {
-		// This node does it, and applies nothing meanwhile: what it has read may be a little old.
+		// This node executes the step and applies nothing in the meantime: the entry it has read may be outdated.
 		p.State, p.Node, p.Progress = PlanRewriting, m.node.Pair().Self.ID, &a.Progress
 	} else if p.State == PlanRewriting {
 		p.Progress = m.progress.Load()
@@ -117,8 +117,8 @@ func (m *Manager) Plan() (*Plan, error) {
 	return &p, nil
 }
 
-// WatchPlan calls fn with the plan now and after each change, also of its progress, until it has ended, ctx ends, or fn
-// returns an error.
+// WatchPlan calls fn with the plan now and after each change, also of its progress, until it has ended, ctx ends, or
+// fn returns an error.
 func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
 	entries, unwatch := m.store.WatchMeta()
 	defer unwatch()
@@ -139,12 +139,12 @@ func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
 	}
 }
 
-// AwaitPlan waits, for a moment at most, until this node has applied a plan that the active has begun or ended.
+// AwaitPlan waits, for a limited time, until this node has applied a plan that the active has started or ended.
 func (m *Manager) AwaitPlan(ctx context.Context, id string) { m.awaitPlan(ctx, id) }
 
-// StartPlan begins a plan. pageSize is for PlanResize; 0 means the recommended one. Only on the active of a pair.
-// ErrPlanRuns, ErrNoRecommendation, ErrRole (a node alone), ErrSetting (the page size, or a node that would not start
-// again).
+// StartPlan starts a plan. pageSize applies to PlanResize; 0 means the recommended one. Only on the active of a pair.
+// It returns ErrPlanRuns, ErrNoRecommendation, ErrRole (on a standalone node), or ErrSetting (for an invalid page
+// size, or a node that would not start again).
 func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, switchBack bool) (*Plan, error) {
 	if m.node.Alone() {
 		return nil, fmt.Errorf("start a plan: %w: this node runs alone; set resize-on-startup or compact-on-startup "+
@@ -164,7 +164,7 @@ func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, sw
 	if err != nil {
 		return nil, err
 	}
-	if kind == PlanRestart { // the other node checks its own when it is its turn, which is first
+	if kind == PlanRestart { // the other node checks its settings at its own turn, which is first
 		if err := m.checkRestart(ctx); err != nil {
 			return nil, fmt.Errorf("start a plan: %w", err)
 		}
@@ -191,8 +191,8 @@ func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, sw
 	return &p, nil
 }
 
-// CancelPlan ends the plan: a rewrite that is under way is dropped, a switchover that has begun is not undone. Only on
-// the active. ErrNoPlan when none is under way.
+// CancelPlan ends the plan: a running rewrite is cancelled, a switchover that has begun is not undone. Only on the
+// active. It returns ErrNoPlan if none is running.
 func (m *Manager) CancelPlan(ctx context.Context) (*Plan, error) {
 	p, err := change(ctx, m, keyPlan, func(p *Plan) error {
 		if p.ID == "" || p.State.Ended() {
@@ -212,7 +212,7 @@ func (p *Plan) end(state PlanState, reason string, now time.Time) {
 	p.State, p.Reason, p.EndedAt, p.Node = state, reason, now, uuid.Nil
 }
 
-// advance changes a plan that has not ended meanwhile. fn gives errUnchanged for nothing to do.
+// advance changes a plan unless it has ended. fn returns errUnchanged if there is nothing to do.
 func (m *Manager) advance(ctx context.Context, id string, fn func(*Plan) error) error {
 	_, err := change(ctx, m, keyPlan, func(p *Plan) error {
 		if p.ID != id || p.State.Ended() {
@@ -223,7 +223,7 @@ func (m *Manager) advance(ctx context.Context, id string, fn func(*Plan) error) 
 	return err
 }
 
-// enter notes where the plan is, if that is new.
+// enter records the state of the plan, if it has changed.
 func (m *Manager) enter(ctx context.Context, id string, state PlanState, node uuid.UUID, reason string) error {
 	return m.advance(ctx, id, func(p *Plan) error {
 		if p.State == state && p.Node == node && p.Reason == reason {

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// restartPoll is how often the active looks whether its standby has restarted.
+// restartPoll is the interval at which the active checks whether its standby has restarted.
 const restartPoll = 100 * time.Millisecond
 
 // restartCheckLimit bounds the check of a node's settings before it restarts.
@@ -34,9 +34,9 @@ func (m *Manager) checkRestart(ctx context.Context) error {
 	return nil
 }
 
-// Restart restarts this node as a step of a plan. Only while it follows an active: ErrRole otherwise, also for a
-// node that cannot restart itself; ErrSetting if it would not start again. done is true in the process that came of
-// it; until then every call asks for it again.
+// Restart restarts this node as a step of a plan. It is allowed only while the node follows an active. It returns
+// ErrRole otherwise, also for a node that cannot restart itself, and ErrSetting if it would not start again. done is
+// true in the restarted process; until then, every call requests the restart again.
 func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err error) {
 	if planID == "" {
 		return false, fmt.Errorf("restart: %w: it is a step of a plan, and none is named", ErrSetting)
@@ -53,7 +53,7 @@ func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err er
 	case !follows(role):
 		return false, fmt.Errorf("restart: %w: only a standby restarts for a plan, and this node is %s", ErrRole, role)
 	case !following:
-		return false, nil // it has become the standby this moment
+		return false, nil // it has just become the standby
 	case running != nil:
 		return false, &BusyError{Activity: running.activity()}
 	}
@@ -61,13 +61,13 @@ func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err er
 		return false, fmt.Errorf("restart: %w", err)
 	}
 	if !now {
-		// Noted before it is done: the next process has to know that it is the one.
+		// Record it first: the next process must know that it is the restarted one.
 		step := doneStep{ID: planID, At: m.o.Now(), Incarnation: m.store.Identity().Incarnation, Process: m.process}
 		if err := m.local.mark(step); err != nil {
 			return false, err
 		}
 	}
-	if m.o.Restart == nil { // noted all the same: a process that is started by hand is the next one, too
+	if m.o.Restart == nil { // recorded anyway: a process started manually is the next one, too
 		return false, fmt.Errorf("restart: %w: this node cannot restart itself; restart its process by hand, and the "+
 			"plan goes on", ErrRole)
 	}
@@ -76,8 +76,8 @@ func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err er
 	return false, nil
 }
 
-// restartOn has the other node restart. It is asked again until it says that it has; meanwhile it is away, and the plan
-// waits until it is in sync again.
+// restartOn restarts the other node. It repeats the request until the node confirms the restart. While the node is
+// away, the plan waits until it is in sync again.
 func (m *Manager) restartOn(
 	ctx context.Context, p *Plan, member failover.Member, other failover.NodeInfo,
 ) (time.Duration, error) {
@@ -88,7 +88,7 @@ func (m *Manager) restartOn(
 		}
 	}
 	done, err := m.o.Peers.At(other.Address).Restart(ctx, p.ID)
-	if asked && errors.Is(err, ErrUnreachable) { // as is to be expected: nothing has to be begun again
+	if asked && errors.Is(err, ErrUnreachable) { // expected: not a retry
 		return restartPoll, m.enter(ctx, p.ID, PlanRestarting, other.ID,
 			"node "+name(other)+" restarts, and does not answer meanwhile")
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestRestartChecked: a node that would not start again is not stopped, and a plan does not begin on such an active.
+// A node that would not start again is not stopped, and a plan does not start on such an active.
 func TestRestartChecked(t *testing.T) {
 	p, restarts := newPair(t), 0
 	invalid := errors.New("limts is no setting")
@@ -44,7 +44,7 @@ func TestRestartChecked(t *testing.T) {
 	require.Equal(t, 1, restarts)
 }
 
-// TestRestartRefused: a plan fails at once when the other node would not start again.
+// A plan fails immediately if the other node would not start again.
 func TestRestartRefused(t *testing.T) {
 	p := newPair(t)
 	p.restart = func() (bool, error) { return false, ErrSetting }

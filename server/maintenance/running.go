@@ -10,21 +10,21 @@ import (
 	"github.com/google/uuid"
 )
 
-// This file keeps the settings that were changed while the nodes run: with the pair's messages, so that both nodes have
-// them, also after a restart and in a new copy of the store.
+// This file stores the settings changed at run time. They are stored with the pair's messages, so that both nodes
+// have them, also after a restart and in a new copy of the store.
 
-// KeyRunning is the entry.
+// KeyRunning is the key of the entry.
 const KeyRunning = "settings/running"
 
-// RunningSettings are values by the names of the settings, as texts. What they mean is not this package's business.
+// RunningSettings contains setting values by name, as text. This package does not interpret them.
 type RunningSettings struct {
-	// Pair holds for both nodes.
+	// Pair applies to both nodes.
 	Pair map[string]string `json:"pair,omitempty"`
-	// Nodes holds for one node each, and wins over Pair.
+	// Nodes applies to one node each, and takes precedence over Pair.
 	Nodes map[uuid.UUID]map[string]string `json:"nodes,omitempty"`
 }
 
-// Of gives what holds for a node.
+// Of returns the values for a node.
 func (r *RunningSettings) Of(node uuid.UUID) map[string]string {
 	values := maps.Clone(r.Pair)
 	if values == nil {
@@ -34,7 +34,7 @@ func (r *RunningSettings) Of(node uuid.UUID) map[string]string {
 	return values
 }
 
-// Set changes a value: of one node, or, with uuid.Nil, of the pair. An empty text takes it away.
+// Set changes a value of one node, or, with uuid.Nil, of the pair. An empty text removes it.
 func (r *RunningSettings) Set(node uuid.UUID, key, text string) {
 	values := r.Pair
 	if node != uuid.Nil {
@@ -59,13 +59,13 @@ func (r *RunningSettings) Set(node uuid.UUID, key, text string) {
 	}
 }
 
-// Running gives the settings that were changed while the nodes run, as this node knows them.
+// Running returns the settings changed at run time, as applied on this node.
 func (m *Manager) Running() (RunningSettings, error) {
 	r, _, err := read[RunningSettings](m, KeyRunning)
 	return r, err
 }
 
-// UpdateRunning changes them. Only on the active. When fn returns an error nothing is changed.
+// UpdateRunning changes them. Only on the active. If fn returns an error, nothing is changed.
 func (m *Manager) UpdateRunning(ctx context.Context, fn func(*RunningSettings) error) (RunningSettings, error) {
 	r, err := change(ctx, m, KeyRunning, fn)
 	if err != nil {

@@ -20,24 +20,24 @@ import (
 )
 
 const (
-	// missedGrace: a run that was missed for less than this, because no node was active, is made up for. An older one
-	// is noted as skipped: a backup of 2 o'clock at night is not wanted at noon.
+	// missedGrace: a run missed for less than this, because no node was active, is made up for. An older one is
+	// recorded as skipped: a backup scheduled for 2 o'clock at night must not run at noon.
 	missedGrace = 10 * time.Minute
-	// autotuneCheck is how often the window of autotune is looked at.
+	// autotuneCheck is the interval at which the window of autotune is checked.
 	autotuneCheck = 10 * time.Second
-	// maxAttempts bounds how often a run is begun that meets one change of roles after the other.
+	// maxAttempts bounds the attempts of a run that changes of roles interrupt.
 	maxAttempts = 3
 )
 
-// schedule runs the pair's jobs while this node is the active one.
+// schedule runs the pair's jobs while this node is active.
 func (m *Manager) schedule(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	term := uint64(0) // whose leftovers were seen to
+	term := uint64(0) // last term with handled interrupted runs
 	autotune := time.Time{}
-	active := time.Time{} // when some node was the active one last, as far as this one knows
+	active := time.Time{} // last time at which a node was active, as observed here
 	for m.wait(ctx, nil, nil, m.o.Tick) {
-		seen := m.o.Now() // before Serving: the role may be lost, and hours may pass, right after it
+		seen := m.o.Now() // before Serving: the role may be lost right after it, and hours may pass
 		now, ok := m.node.Serving()
 		if !ok {
 			if m.otherActs() {
@@ -63,21 +63,21 @@ func (m *Manager) schedule(ctx context.Context) {
 	}
 }
 
-// otherActs tells whether the other node is there and has the active role.
+// otherActs reports whether the other node is live and active.
 func (m *Manager) otherActs() bool {
 	st := m.node.Pair()
 	return st.Record != nil && st.Record.Active != st.Self.ID && st.IsLive(st.Record.Active)
 }
 
-// interrupted is a run that a change of roles has ended, and that is to be begun again.
+// interrupted is a run that a change of roles has ended, and that must be restarted.
 type interrupted struct {
 	job Job
 	run Run
 }
 
-// closeRuns notes the end of runs that the active of another term has started: they ended with it. It returns those
-// that are to be begun again, also beside an error: if some node was active until a moment ago (active), the run has
-// met a switchover or a failover, which is no fault of its own.
+// closeRuns records the end of runs that the active of another term has started: they ended with it. It returns the
+// runs to restart, also with an error. A run is restarted if a node was active until recently (active): then a
+// switchover or a failover interrupted the run, which itself did not fail.
 func (m *Manager) closeRuns(ctx context.Context, term uint64, active time.Time) (again []interrupted, err error) {
 	jobs, err := m.Jobs()
 	if err != nil {
@@ -109,11 +109,11 @@ func (m *Manager) closeRuns(ctx context.Context, term uint64, active time.Time) 
 	return again, nil
 }
 
-// startAgain starts runs that met a change of roles.
+// startAgain restarts runs that a change of roles interrupted.
 func (m *Manager) startAgain(ctx context.Context, again []interrupted, running *sync.WaitGroup) {
 	for _, i := range again {
 		if !m.claim(i.job.Name) {
-			continue // a client has just asked for it
+			continue // a client has just requested it
 		}
 		if err := m.noteRun(ctx, i.job.Name, i.run); err != nil {
 			m.log.Warn("a job cannot be started again", zap.String("job", i.job.Name), zap.Error(err))
@@ -127,12 +127,12 @@ func (m *Manager) startAgain(ctx context.Context, again []interrupted, running *
 	}
 }
 
-// endPlanned ends the runs whose plan has ended. Whichever node is active then does it: a rolling plan hands the role
+// endPlanned ends the runs whose plan has ended. The current active does that, since a rolling plan hands the role
 // over.
 func (m *Manager) endPlanned(ctx context.Context) {
 	jobs, err := m.Jobs()
 	if err != nil {
-		return // startDue says so
+		return // startDue logs it
 	}
 	for _, j := range jobs {
 		for _, r := range j.History {
@@ -150,7 +150,7 @@ func (m *Manager) endPlanned(ctx context.Context) {
 	}
 }
 
-// withEnd gives a run the end of its plan. p is the pair's last plan.
+// withEnd applies the outcome of its plan to a run. p is the pair's last plan.
 func (m *Manager) withEnd(r Run, p *Plan) Run {
 	end := p.EndedAt
 	switch {
@@ -168,7 +168,7 @@ func (m *Manager) withEnd(r Run, p *Plan) Run {
 
 // startDue starts the jobs that are due.
 func (m *Manager) startDue(ctx context.Context, term uint64, running *sync.WaitGroup) {
-	now, steady := m.clock() // before the jobs are read: what has run until now is in them
+	now, steady := m.clock() // before the jobs are read, so that they include all earlier runs
 	jobs, err := m.Jobs()
 	if err != nil {
 		m.log.Error("the jobs cannot be read", zap.Error(err))
@@ -187,7 +187,7 @@ func (m *Manager) startDue(ctx context.Context, term uint64, running *sync.WaitG
 		}
 		if serving, ok := m.node.Serving(); !ok || serving != term {
 			m.release(j.Name)
-			return // what is due is for the active of the next term, who knows what was missed
+			return // the active of the next term handles due jobs, and detects missed ones
 		}
 		if err := m.noteRun(ctx, j.Name, run); err != nil {
 			m.log.Warn("a job cannot be started", zap.String("job", j.Name), zap.Error(err))
@@ -205,7 +205,7 @@ func (m *Manager) startDue(ctx context.Context, term uint64, running *sync.WaitG
 	}
 }
 
-// claim makes sure that a job runs once at a time.
+// claim ensures that a job runs once at a time.
 func (m *Manager) claim(name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -222,8 +222,8 @@ func (m *Manager) release(name string) {
 	delete(m.jobs, name)
 }
 
-// RunJob runs a job now and gives the run when it is over. Only on the active. ErrNoJob, ErrJobRuns. A run that failed
-// is no error.
+// RunJob runs a job now and returns the run when it has ended. Only on the active. It returns ErrNoJob or ErrJobRuns.
+// A failed run is not an error.
 func (m *Manager) RunJob(ctx context.Context, name string) (Run, error) {
 	term, ok := m.node.Serving()
 	if !ok {
@@ -247,7 +247,7 @@ func (m *Manager) RunJob(ctx context.Context, name string) (Run, error) {
 	return m.finishRun(ctx, j.Job, run), nil
 }
 
-// finishRun does what the job says and notes how it ended.
+// finishRun executes the job and records the outcome.
 func (m *Manager) finishRun(ctx context.Context, j Job, run Run) Run {
 	jobCtx, stop := m.whileServing(ctx, nil)
 	if j.Kind == JobCompact {
@@ -268,12 +268,12 @@ func (m *Manager) finishRun(ctx context.Context, j Job, run Run) Run {
 	return m.noteEnd(ctx, j, run)
 }
 
-// noteEnd notes how a run ended, or that its plan has begun.
+// noteEnd records the outcome of a run, or that its plan has started.
 func (m *Manager) noteEnd(ctx context.Context, j Job, run Run) Run {
 	m.log.Info("job", zap.String("job", j.Name), zap.String("kind", j.Kind), zap.String("outcome", run.Outcome),
 		zap.String("node", run.Node),
 		zap.String("detail", run.Detail), zap.Duration("took", run.Took))
-	// Also when the caller has gone away meanwhile: the history must not say that it still runs.
+	// Also if the caller has left: the history must not show the run as running.
 	noteCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteLimit)
 	defer cancel()
 	if err := m.noteRun(noteCtx, j.Name, run); err != nil {
@@ -282,10 +282,10 @@ func (m *Manager) noteEnd(ctx context.Context, j Job, run Run) Run {
 	return run
 }
 
-// noteLimit bounds the wait for the end of a run to be committed.
+// noteLimit bounds the wait for the commit of a run's outcome.
 const noteLimit = 2 * time.Second
 
-// errSkip is why a job did nothing.
+// errSkip marks the error of a skipped job.
 var errSkip = errors.New("nothing was done")
 
 // target is a node that a job's operation runs on.
@@ -294,7 +294,7 @@ type target struct {
 	ops  Operations
 }
 
-// targets gives the nodes that a job runs on.
+// targets returns the nodes that a job runs on.
 func (m *Manager) targets(j Job) ([]target, error) {
 	self := target{name: name(m.node.Pair().Self), ops: m}
 	if m.node.Alone() {
@@ -320,7 +320,7 @@ func (m *Manager) remote(n failover.NodeInfo) target {
 	return target{name: name(n), ops: m.o.Peers.At(n.Address)}
 }
 
-// perform does what a job says, and tells on which node, and what came of it.
+// perform executes a job, and returns the nodes and details of the result.
 func (m *Manager) perform(ctx context.Context, j Job) (node, detail string, err error) {
 	if j.Kind == JobVerify {
 		return m.performVerify(ctx)
@@ -367,8 +367,8 @@ func (m *Manager) performOn(ctx context.Context, kind string, t target) (detail 
 	}
 }
 
-// startCompact starts a rolling plan. The run goes on with it, see endPlanned: the plan outlives the active, which a
-// run does not.
+// startCompact starts a rolling plan. The run ends with it, see endPlanned: unlike other runs, the plan survives a
+// change of the active.
 func (m *Manager) startCompact(ctx context.Context) (*Plan, error) {
 	p, err := m.StartPlan(ctx, PlanCompact, 0, false)
 	if errors.Is(err, ErrRole) {
@@ -377,7 +377,7 @@ func (m *Manager) startCompact(ctx context.Context) (*Plan, error) {
 	return p, cause(ctx, err)
 }
 
-// compactRun is a run whose plan has begun, or could not.
+// compactRun returns a run whose plan has started or failed to start.
 func compactRun(run Run, p *Plan, err error) Run {
 	switch {
 	case err == nil:

@@ -13,27 +13,27 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// Defaults are what a node's configuration says.
+// Defaults contains the values of a node's configuration.
 type Defaults struct {
 	// PageSizeMax bounds recommendations, in bytes.
 	PageSizeMax int
-	// ResizeOnStartup and CompactOnStartup ask this node alone, once each time that they are turned on.
+	// ResizeOnStartup and CompactOnStartup apply to this node only, once each time that they are enabled.
 	ResizeOnStartup, CompactOnStartup bool
-	// BackupPath is the directory of save-sets; empty for none. BackupKeep is how many are kept.
+	// BackupPath is the backup directory; empty for none. BackupKeep is the number of backups to keep.
 	BackupPath string
 	BackupKeep int
-	// AutotuneWindow is a time of day such as "02:00-05:00"; empty turns autotune off. AutotuneMinGain is in percent.
+	// AutotuneWindow is a time of day such as "02:00-05:00"; empty disables autotune. AutotuneMinGain is in percent.
 	AutotuneWindow  string
 	AutotuneMinGain int
 }
 
-// Settings are the pair's as a node sees them.
+// Settings are the pair's settings as applied on a node.
 type Settings struct {
 	// PageSizeCurrent of this node, PageSizeRecommended by the last scan (0: none yet), PageSizeMax: in bytes.
 	PageSizeCurrent, PageSizeRecommended, PageSizeMax int
-	// ResizeOnStartup and CompactOnStartup are asked for and not yet done by every node.
+	// ResizeOnStartup and CompactOnStartup are requested and not yet done by every node.
 	ResizeOnStartup, CompactOnStartup bool
-	// BackupPath and BackupKeep say where backups go, and how many are kept.
+	// BackupPath is the backup directory, and BackupKeep the number of backups to keep.
 	BackupPath string
 	BackupKeep int
 	// AutotuneWindow and AutotuneMinGain: see Defaults.
@@ -41,7 +41,7 @@ type Settings struct {
 	AutotuneMinGain int
 }
 
-// Change of settings: what is nil stays.
+// Change is a change of settings: nil fields are unchanged.
 type Change struct {
 	PageSizeMax                       *int
 	ResizeOnStartup, CompactOnStartup *bool
@@ -51,7 +51,7 @@ type Change struct {
 	AutotuneMinGain                   *int
 }
 
-// pairSettings is the entry: what was set, and nothing else.
+// pairSettings is the entry, with only the settings that were set.
 type pairSettings struct {
 	PageSizeMax     *int            `json:"page_size_max,omitempty"`
 	BackupPath      *string         `json:"backup_path,omitempty"`
@@ -62,18 +62,18 @@ type pairSettings struct {
 	Startup         *startupRequest `json:"startup,omitempty"`
 }
 
-// startupRequest asks each node to do something at its next start.
+// startupRequest is a request for each node's next start.
 type startupRequest struct {
-	// ID makes it happen once on each node.
+	// ID ensures that each node executes it once.
 	ID string `json:"id"`
-	// Resize to the recommended size, Compact: what is wanted.
+	// Resize to the recommended size, or Compact.
 	Resize  bool `json:"resize,omitempty"`
 	Compact bool `json:"compact,omitempty"`
-	// Done are the nodes that have done it.
+	// Done contains the nodes that have executed it.
 	Done []uuid.UUID `json:"done,omitempty"`
 }
 
-// Settings gives the settings as this node knows them.
+// Settings returns the settings as applied on this node.
 func (m *Manager) Settings() (Settings, error) {
 	p, _, err := read[pairSettings](m, keySettings)
 	if err != nil {
@@ -108,14 +108,14 @@ func or[T any](v *T, def T) T {
 	return def
 }
 
-// Update changes settings of the pair. Only on the active. ErrSetting for a value that cannot be used; then nothing is
-// changed.
+// Update changes settings of the pair. Only on the active. It returns ErrSetting for an invalid value, and then
+// changes nothing.
 func (m *Manager) Update(ctx context.Context, c Change) (Settings, error) {
 	if err := c.check(); err != nil {
 		return Settings{}, err
 	}
 	if c.BackupPath != nil && *c.BackupPath != "" {
-		if err := m.checkBackupPath(*c.BackupPath); err != nil { // the other node looks when it makes one
+		if err := m.checkBackupPath(*c.BackupPath); err != nil { // the other node checks the path at its own backup
 			return Settings{}, err
 		}
 	}
@@ -140,8 +140,8 @@ func set[T any](dst **T, v *T) {
 	}
 }
 
-// ask changes the request for the next start. Something that was not asked for before begins a new request: a node that
-// has done the old one has not done this.
+// ask changes the request for the next start. A newly requested operation creates a new request, since a node may
+// have done the old one.
 func (p *pairSettings) ask(resize, compact *bool) {
 	var now startupRequest
 	if p.Startup != nil {
@@ -180,7 +180,7 @@ func (c *Change) check() error {
 	return nil
 }
 
-// Report takes note of what the other node has done. Only on the active.
+// Report records operations that the other node has done. Only on the active.
 func (m *Manager) Report(ctx context.Context, r Report) error {
 	_, err := change(ctx, m, keySettings, func(p *pairSettings) error {
 		changed := false
@@ -207,11 +207,11 @@ func (m *Manager) Report(ctx context.Context, r Report) error {
 // pairSize is the number of nodes of a pair.
 const pairSize = 2
 
-// Window is a time of day. The zero Window is none.
+// Window is a time of day. The zero Window is empty.
 type Window struct{ from, to time.Duration }
 
-// ParseWindow reads a window such as "02:00-05:00" or "23:00-01:30"; empty text gives none. ErrSetting if it is not
-// one.
+// ParseWindow parses a window such as "02:00-05:00" or "23:00-01:30"; an empty text is the zero Window. It returns
+// ErrSetting for an invalid text.
 func ParseWindow(text string) (Window, error) {
 	if text == "" {
 		return Window{}, nil
@@ -227,7 +227,7 @@ func ParseWindow(text string) (Window, error) {
 	return w, nil
 }
 
-// clock gives the time since midnight, or something negative.
+// clock returns the time since midnight, or a negative value if it is invalid.
 func clock(h, m int) time.Duration {
 	if h < 0 || h > 23 || m < 0 || m > 59 {
 		return -1
@@ -235,7 +235,7 @@ func clock(h, m int) time.Duration {
 	return time.Duration(h)*time.Hour + time.Duration(m)*time.Minute
 }
 
-// Contains tells whether t, in its own zone, is in the window, and gives the day on which that window began.
+// Contains reports whether t, in its own zone, is in the window, and returns the day on which that window began.
 func (w Window) Contains(t time.Time) (day string, ok bool) {
 	if w.from == w.to {
 		return "", false

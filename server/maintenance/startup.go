@@ -17,22 +17,22 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// configID names, in maintenance.json, what the configuration asks for.
+// configID names the operations of the configuration in maintenance.json.
 const configID = "configuration"
 
-// wish is what is to be done at this start.
+// wish contains the operations to execute at this start.
 type wish struct {
-	id              string // of the pair's request; empty if only the configuration asks
+	id              string // of the pair's request; empty if only the configuration requests it
 	resize, compact bool
-	// configResize and configCompact: the configuration asks for it.
+	// configResize and configCompact: requested by the configuration.
 	configResize, configCompact bool
 }
 
 func (w *wish) any() bool { return w.resize || w.compact || w.configResize || w.configCompact }
 
-// BeforeServing does, on a node that stands alone, what is asked for its start. Everything durable is committed there,
-// so that it can be applied first. What cannot be done is logged, asked for still, and does not keep the node from
-// serving.
+// BeforeServing executes the operations requested for the start of a standalone node. It applies the log first, since
+// everything durable is committed there. A failed operation is logged, stays requested, and does not prevent the node
+// from serving.
 func (m *Manager) BeforeServing(ctx context.Context) error {
 	if err := m.store.Apply(m.store.Durable().LSN, nil); err != nil {
 		return fmt.Errorf("apply the log: %w", err)
@@ -52,8 +52,9 @@ func (m *Manager) BeforeServing(ctx context.Context) error {
 	return nil
 }
 
-// afterStart does, on a node of a pair, what is asked for its start: once it is a standby in sync for the first time.
-// Then it tells the active. A node that becomes active first does nothing: its next start may find it a standby.
+// afterStart executes the operations requested for the start of a node of a pair, once it is an in-sync standby for
+// the first time. Then it reports to the active. A node that becomes active first does nothing, since it may start as
+// a standby the next time.
 func (m *Manager) afterStart(ctx context.Context) {
 	for {
 		changed := m.node.Changed()
@@ -76,8 +77,8 @@ func (m *Manager) afterStart(ctx context.Context) {
 	m.tellStartDone(ctx)
 }
 
-// awaitApplied waits until this node, which has become a standby, has applied the log that it had by then: what is
-// asked for may be in it, behind the last checkpoint. It waits as long as the node is a standby.
+// awaitApplied waits until this standby has applied its log up to the current end: the request may be in it, after
+// the last checkpoint. It stops waiting when the node is no longer a standby.
 func (m *Manager) awaitApplied(ctx context.Context) {
 	tick := time.NewTicker(standbyPoll)
 	defer tick.Stop()
@@ -90,7 +91,7 @@ func (m *Manager) awaitApplied(ctx context.Context) {
 	}
 }
 
-// wished gives what is to be done.
+// wished returns the operations to execute.
 func (m *Manager) wished() (w wish, err error) {
 	w.configResize, w.configCompact, err = m.local.config(m.o.Defaults.ResizeOnStartup, m.o.Defaults.CompactOnStartup)
 	if err != nil {
@@ -107,7 +108,7 @@ func (m *Manager) wished() (w wish, err error) {
 	return w, nil
 }
 
-// fulfil does what is wished and remembers that it was done.
+// fulfil executes the requested operations and records that they are done.
 func (m *Manager) fulfil(ctx context.Context) (done bool, err error) {
 	w, err := m.wished()
 	if err != nil || !w.any() {
@@ -155,8 +156,7 @@ func (m *Manager) fulfil(ctx context.Context) (done bool, err error) {
 	return err == nil, err
 }
 
-// lossAtStart says why a resize to what the last scan recommended would make page.db larger, as it is by now; "" if it
-// would not.
+// lossAtStart returns the reason why a resize to the last recommendation would enlarge the current page.db, or "".
 func (m *Manager) lossAtStart(ctx context.Context, pageSize int) (string, error) {
 	p, err := m.store.Maintenance().PlanRewrite(ctx, rewrite.Options{PageSize: pageSize})
 	switch {
@@ -183,7 +183,8 @@ func (m *Manager) rewriteAtStart(ctx context.Context, req RewriteRequest) (Rewri
 	return r, err
 }
 
-// tellStartDone tells the pair that this node has done what was asked for its start, until the pair knows.
+// tellStartDone reports to the pair that this node has executed the operations requested for its start, until the
+// report is applied.
 func (m *Manager) tellStartDone(ctx context.Context) {
 	entries, unwatch := m.store.WatchMeta()
 	defer unwatch()

@@ -16,69 +16,69 @@ import (
 
 // Node is the node that a Manager works in.
 type Node interface {
-	// Pair is what failover knows. Changed is closed when the role or the record changes.
+	// Pair returns the status of failover. Changed is closed when the role or the record changes.
 	Pair() failover.Status
 	Changed() <-chan struct{}
-	// Alone is true for a node that is in no pair.
+	// Alone reports whether the node belongs to no pair.
 	Alone() bool
-	// Serving gives the term in which the node is the active one and lets clients in; ok is false when it does not.
-	// While it is true, everything that was ever committed is applied. It may be blocked for a moment: then Commit
-	// waits or fails.
+	// Serving returns the term in which the node is active and serves clients; ok is false if it does not. While ok
+	// is true, everything ever committed is applied. The node may be blocked for a moment: then Commit waits or
+	// fails.
 	Serving() (term uint64, ok bool)
 	// Commit commits a transaction on the serving active. The errors are replication's.
 	Commit(ctx context.Context, payload []byte) (*txn.Result, error)
-	// Standby tells how far the connected standby is; ok is false when there is none, or this node is not active.
+	// Standby returns the progress of the connected standby; ok is false without one, or if this node is not active.
 	Standby() (s Standby, ok bool)
-	// HandOver makes the other node the active one.
+	// HandOver makes the other node active.
 	HandOver(ctx context.Context) error
 }
 
-// Standby is what the active knows of its standby.
+// Standby is the status of the standby on the active.
 type Standby struct {
-	// Node that it is.
+	// Node is its ID.
 	Node uuid.UUID
 	// Required: transactions wait for its acks.
 	Required bool
-	// AppliedLSN is what it has applied; CommitLSN is what it could have.
+	// AppliedLSN is the last record that it has applied, and CommitLSN the last that it may apply.
 	AppliedLSN, CommitLSN uint64
 }
 
-// Operations are what can be asked of a node's page file: of this one's, or of the other's over the network. A progress
-// function may be nil; it is called from any goroutine, and perhaps once more after the operation has returned.
+// Operations are the operations on a node's page file: on this node, or on the other one over the network. A progress
+// function may be nil; it is called from any goroutine, and possibly once after the operation has returned.
 type Operations interface {
 	// Scan recommends a page size.
 	Scan(ctx context.Context, maxPageSize int, progress func(checkpoint.Progress)) (checkpoint.ScanResult, error)
-	// Rewrite writes the page file anew.
+	// Rewrite rewrites the page file.
 	Rewrite(ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress)) (RewriteResult, error)
-	// Shrink gives the free end of the page file back.
+	// Shrink releases the free space at the end of the page file.
 	Shrink(ctx context.Context, dryRun bool) (ShrinkResult, error)
-	// Backup makes a save-set.
+	// Backup creates a backup.
 	Backup(ctx context.Context, req BackupRequest, progress func(checkpoint.Progress)) (backup.Set, error)
-	// Checkpoint writes one.
+	// Checkpoint writes a checkpoint.
 	Checkpoint(ctx context.Context) error
-	// Restart has the node, a standby, begin anew for a plan; done is true when it already has.
+	// Restart restarts the node, a standby, for a plan; done is true if it has already restarted.
 	Restart(ctx context.Context, planID string) (done bool, err error)
-	// Digest hashes the content as it is at exactly an LSN, for which it waits; store.ErrPast if that has gone by.
+	// Digest waits for exactly an LSN and hashes the content at it. It returns store.ErrPast if the LSN has passed.
 	Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, error)
 }
 
-// Peers reach other nodes.
+// Peers calls other nodes.
 type Peers interface {
-	// At gives the operations of the node at an address.
+	// At returns the operations of the node at an address.
 	At(address string) Operations
-	// Activity tells what runs on the node at an address; nil for nothing.
+	// Activity returns the running operation of the node at an address, or nil.
 	Activity(ctx context.Context, address string) (*Activity, error)
-	// Report tells the active at an address what this node has done.
+	// Report sends a report to the active at an address.
 	Report(ctx context.Context, address string, r Report) error
 }
 
-// Report is what a node tells the active.
+// Report is a report of a node to the active.
 type Report struct {
-	// Node that did it.
+	// Node is the reporting node.
 	Node uuid.UUID
-	// Recommended page size that a scan found, in bytes; 0 for none.
+	// Recommended page size of a scan, in bytes; 0 for none.
 	Recommended int
-	// StartupID is the request of a rewrite at the next start that was met; empty for none.
+	// StartupID is the executed request for the next start; empty for none.
 	StartupID string
 }
 
@@ -86,7 +86,7 @@ type Report struct {
 type Activity struct {
 	// Operation is "scan", "rewrite", "shrink", "backup", "verify-backup" or "drop-old".
 	Operation string
-	// Since when.
+	// Since is the start time.
 	Since time.Time
 	// Progress so far.
 	Progress checkpoint.Progress
@@ -94,39 +94,39 @@ type Activity struct {
 	PlanID string
 }
 
-// RewriteRequest asks for a rewrite.
+// RewriteRequest contains the parameters of a rewrite.
 type RewriteRequest struct {
-	// PageSize in bytes; 0 keeps the present one (a compaction).
+	// PageSize in bytes; 0 keeps the current one (a compaction).
 	PageSize int
-	// DryRun: only find out what would be done.
+	// DryRun only returns the expected result.
 	DryRun bool
-	// PlanID names the plan that it is a step of. What was done for a plan is not done again.
+	// PlanID is the plan that it is a step of. A step of a plan is executed once.
 	PlanID string
 }
 
-// RewriteResult tells what a rewrite did or would do.
+// RewriteResult is the actual or expected result of a rewrite.
 type RewriteResult struct {
 	// PageSizeBefore and PageSizeAfter in bytes.
 	PageSizeBefore, PageSizeAfter int
 	// FileBytesBefore and FileBytesAfter are the sizes of page.db.
 	FileBytesBefore, FileBytesAfter uint64
-	// NeededBytes is the space needed meanwhile, AvailableBytes what there is.
+	// NeededBytes is the space needed during the rewrite, and AvailableBytes the available space.
 	NeededBytes, AvailableBytes uint64
-	// Messages written.
+	// Messages is the number of messages written.
 	Messages uint64
-	// Took this long; 0 when it had been done before.
+	// Took is the duration; 0 if it had been done before.
 	Took time.Duration
 }
 
-// ShrinkResult tells what a shrink gave back or would give back.
+// ShrinkResult is the actual or expected result of a shrink.
 type ShrinkResult struct{ FileBytesBefore, FileBytesAfter uint64 }
 
-// BackupRequest asks for a backup.
+// BackupRequest contains the parameters of a backup.
 type BackupRequest struct {
-	// Path of the directory of save-sets; empty means the setting.
+	// Path of the backup directory; empty means the setting.
 	Path string
-	// Keep so many save-sets; 0 means the setting.
+	// Keep is the number of backups to keep; 0 means the setting.
 	Keep int
-	// BytesPerSecond limits it; 0 means no limit.
+	// BytesPerSecond limits the rate; 0 means no limit.
 	BytesPerSecond int64
 }

@@ -16,22 +16,22 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// ErrDiffer is returned when the two nodes do not hold the same. That must never be.
+// ErrDiffer is returned when the contents of the two nodes differ, which must never happen.
 var ErrDiffer = errors.New("the two nodes differ")
 
 const (
-	// The first record that both nodes are asked to stop at is so far ahead; when it has gone by before they could, it
-	// is farther the next time.
+	// verifyAhead is the distance, in records, of the record at which both nodes compute their digest. If the log
+	// passes it too early, the next distance is verifyFarther times larger.
 	verifyAhead    = 8
 	verifyFarther  = 8
 	verifyAttempts = 5
-	// verifyPush is how often the log is pushed on, so that an idle pair comes to that record as well.
+	// verifyPush is the interval at which entries are committed, so that an idle pair also reaches that record.
 	verifyPush = 5 * time.Millisecond
 	// verifyHeld bounds how long a node waits for it.
 	verifyHeld = 10 * time.Second
 )
 
-// performVerify compares the digests of both nodes at a record that both apply while they are being asked.
+// performVerify compares the digests of both nodes at a record that both apply during the call.
 func (m *Manager) performVerify(ctx context.Context) (node, detail string, err error) {
 	if m.node.Alone() {
 		return "", "", fmt.Errorf("%w: this node runs alone, there is nothing to compare it with", errSkip)
@@ -41,7 +41,7 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 		return "", "", fmt.Errorf("%w: %w: the active %s", errSkip, ErrNoPartner, why)
 	}
 	both := name(m.node.Pair().Self) + ", " + name(other)
-	// What is in a checkpoint now need not be written while both are held at the record.
+	// Write checkpoints now, so that less must be written while both nodes are blocked at the record.
 	if err := errors.Join(m.Checkpoint(ctx), m.o.Peers.At(other.Address).Checkpoint(ctx)); err != nil {
 		return both, "", err
 	}
@@ -71,7 +71,7 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 		errSkip)
 }
 
-// digests asks both nodes at once, and pushes the log on until they have come to the record.
+// digests requests the digest of both nodes concurrently, and appends to the log until they have reached the record.
 func (m *Manager) digests(ctx context.Context, other target, at uint64) (mine, theirs checkpoint.Digest, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -89,14 +89,14 @@ func (m *Manager) digests(ctx context.Context, other target, at uint64) (mine, t
 	})
 	m.push(ctx, at)
 	asked.Wait()
-	// The one that was only cancelled has nothing to say.
+	// The error of a call that was only cancelled is irrelevant.
 	if errors.Is(theirErr, store.ErrPast) {
 		return mine, theirs, theirErr
 	}
 	return mine, theirs, errors.Join(myErr, theirErr)
 }
 
-// push commits small entries until the log has come to a record.
+// push commits small entries until the log has reached a record.
 func (m *Manager) push(ctx context.Context, at uint64) {
 	tick := time.NewTicker(verifyPush)
 	defer tick.Stop()
@@ -106,7 +106,7 @@ func (m *Manager) push(ctx context.Context, at uint64) {
 			return
 		case <-tick.C:
 		}
-		// As many at once as are missing: they are committed together.
+		// As many concurrently as are missing: they are committed together.
 		var commits sync.WaitGroup
 		for range min(at-min(m.store.End().LSN, at), 64) {
 			commits.Go(func() { _ = m.commit(ctx, func(b *txn.Builder) { b.DeleteMeta(keyVerify) }) })
@@ -115,8 +115,8 @@ func (m *Manager) push(ctx context.Context, at uint64) {
 	}
 }
 
-// Digest hashes this node's content as it is at exactly record atLSN, for which it waits; 0 means as it is now.
-// store.ErrPast if more was applied already.
+// Digest waits for record atLSN and hashes this node's content at exactly that record; 0 means the current content.
+// It returns store.ErrPast if later records were already applied.
 func (m *Manager) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, error) {
 	if atLSN == 0 {
 		return digestAt(ctx, m.store, store.ReadOptions{})

@@ -21,19 +21,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// peerSecretKey is the metadata in which one node shows the other one the secret that the pair has with its rules, so
-// that it may ask for what operators may.
+// peerSecretKey is the metadata key for the secret that the pair shares with its access rules. A node that sends it
+// gets operator rights on the other node.
 const peerSecretKey = "lockstep-peer-secret-bin" //nolint:gosec // the name of the metadata, not a secret
 
 // peerPrincipal is the name of the other node in logs.
 const peerPrincipal = "peer"
 
-// setAccess takes what is configured.
 func (n *node) setAccess() {
 	n.rules.Configure(access.Setting{Deny: n.cfg.Access.Mode == "deny", Operators: n.cfg.Access.Operators})
 }
 
-// ofPeerSecret finds out that the other node calls.
+// ofPeerSecret authenticates the other node by the shared secret.
 func (n *node) ofPeerSecret(ctx context.Context) (*access.Identity, error) {
 	if n.rules.PeerSecret() == nil {
 		return nil, nil //nolint:nilnil // there is none to show
@@ -45,10 +44,10 @@ func (n *node) ofPeerSecret(ctx context.Context) (*access.Identity, error) {
 	return &access.Identity{Principal: peerPrincipal, Method: access.MethodPeerToken, Peer: true}, nil
 }
 
-// peerSecret shows the secret in calls of the other node.
+// peerSecret attaches the shared secret to calls to the other node.
 type peerSecret struct{ rules *access.Rules }
 
-// GetRequestMetadata returns the secret, if there is one.
+// GetRequestMetadata returns the secret, or nil if there are no rules.
 func (p peerSecret) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	secret := p.rules.PeerSecret()
 	if len(secret) == 0 {
@@ -57,10 +56,10 @@ func (p peerSecret) GetRequestMetadata(context.Context, ...string) (map[string]s
 	return map[string]string{peerSecretKey: string(secret)}, nil
 }
 
-// RequireTransportSecurity is not asked for: without TLS, the nodes trust their network.
+// RequireTransportSecurity returns false: without TLS, the nodes trust their network.
 func (peerSecret) RequireTransportSecurity() bool { return false }
 
-// loadAccess takes the rules as they are applied.
+// loadAccess reloads the rules from the applied state.
 func (n *node) loadAccess() {
 	if err := n.rules.LoadFrom(n.store.Access); err != nil {
 		n.log.Error("some of the rules cannot be read, and give nothing; upgrade this node", zap.Error(err))
@@ -68,8 +67,8 @@ func (n *node) loadAccess() {
 	n.queues.RulesChanged()
 }
 
-// watchAccess takes the rules when they change, until ctx ends, and makes them part of a checkpoint: a node that begins
-// anew knows them before it has applied its log.
+// watchAccess reloads the rules on each change until ctx ends, and writes a checkpoint. A restarted node then has the
+// rules before it has applied its log.
 func (n *node) watchAccess(ctx context.Context) {
 	changed, cancel := n.store.WatchAccess()
 	defer cancel()
@@ -92,19 +91,19 @@ func (n *node) watchAccess(ctx context.Context) {
 }
 
 const (
-	// resetLook is how often an active looks whether the rules are to be deleted.
+	// resetLook is the interval at which an active node retries a requested reset.
 	resetLook = time.Second
 	// resetTimeout bounds one attempt.
 	resetTimeout = 10 * time.Second
 )
 
-// watchReset deletes all rules when this node is active and `lockstep access reset` has asked for it, until that is
-// done or ctx ends.
+// watchReset deletes all rules once this node is active, if `lockstep access reset` requested it. It retries until it
+// succeeds or ctx ends.
 func (n *node) watchReset(ctx context.Context) {
 	fsys := n.fs
 	marker := datadir.AccessReset(n.cfg.Data.Dir)
 	if _, err := fsys.Stat(marker); errors.Is(err, fs.ErrNotExist) {
-		return // it is made while the node is stopped
+		return // the marker is created only while the node is stopped
 	}
 	n.log.Warn("all rules will be deleted when this node is active: `lockstep access reset` has asked for it",
 		zap.String("marker", marker))
@@ -136,7 +135,7 @@ func removeMarker(fsys vfs.FS, marker string) error {
 	return nil
 }
 
-// resetAccess deletes all rules through the log, as every change of them.
+// resetAccess deletes all rules through the log, like any other change of rules.
 func (n *node) resetAccess(ctx context.Context, session *serving.Session) error {
 	ctx, cancel := context.WithTimeout(ctx, resetTimeout)
 	defer cancel()
@@ -171,12 +170,12 @@ func (n *node) resetAccess(ctx context.Context, session *serving.Session) error 
 	return nil
 }
 
-// access says that everybody who reaches the node may do everything.
+// access reports that any client that reaches the node has all rights.
 func (l *conditionMonitor) access(f *findings) {
 	f.node(l.n.rules.Open() && reachable(l.n.cfg.Listen), conditions.AccessOpen, "listen is %s", l.n.cfg.Listen)
 }
 
-// reachable tells whether other machines may reach a listener.
+// reachable reports whether a listen address accepts connections from other machines.
 func reachable(listen string) bool {
 	host, _, err := net.SplitHostPort(listen)
 	ip := net.ParseIP(host)

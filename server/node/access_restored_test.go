@@ -15,8 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// TestRestoredRules: rules, roles, tokens and quotas are in a backup that a node makes, as they were then, and hold on
-// the node that is started from it; what was changed later is not there.
+// A node restored from a backup has the rules, roles, tokens and quotas of the backup, without later changes.
 func TestRestoredRules(t *testing.T) { simulated(t, testRestoredRules) }
 
 func testRestoredRules(t *testing.T) {
@@ -69,7 +68,7 @@ func testRestoredRules(t *testing.T) {
 	}, patience, 10*time.Millisecond)
 	after, err := restored.access().ListAccess(root, &pb.ListAccessRequest{})
 	require.NoError(t, err)
-	for _, l := range []*pb.ListAccessResponse{before, after} { // what depends on the moment
+	for _, l := range []*pb.ListAccessResponse{before, after} { // fields that depend on the time of the call
 		l.Version = 0
 	}
 	require.Equal(t, before.String(), after.String())

@@ -26,10 +26,10 @@ import (
 	"github.com/lockstep-mq/lockstep/server/node"
 )
 
-// principalKey is the metadata by which the tests say who calls.
+// principalKey is the metadata key with the caller's principal.
 const principalKey = "test-principal"
 
-// byName believes what the metadata says: a principal, and behind a colon its groups, or "peer".
+// byName authenticates the principal in the metadata: a name, optionally with groups after a colon, or "peer".
 func byName(ctx context.Context) (*access.Identity, error) {
 	shown := metadata.ValueFromIncomingContext(ctx, principalKey)
 	if len(shown) != 1 {
@@ -45,12 +45,12 @@ func byName(ctx context.Context) (*access.Identity, error) {
 	return id, nil
 }
 
-// as is the context of a call by a principal.
+// as returns the context of a call by a principal.
 func as(ctx context.Context, principal string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, principalKey, principal)
 }
 
-// startNamed starts a node that believes who says who calls.
+// startNamed starts a node that authenticates callers with byName.
 func startNamed(t *testing.T, c config.Config) *testNode {
 	t.Helper()
 	return startIn(t, c, node.Options{Environment: node.Environment{Authenticators: []calls.Authenticator{byName}}})
@@ -70,7 +70,7 @@ func startNamedAlone(t *testing.T, change func(*config.Config)) *testNode {
 
 func (n *testNode) access() pb.AccessServiceClient { return pb.NewAccessServiceClient(n.conn) }
 
-// grant has root grant rights on queues.
+// grant grants rights on queues, as root.
 func (n *testNode) grant(principal, queue string, rights ...pb.AccessRight) {
 	n.t.Helper()
 	_, err := n.access().Grant(as(n.t.Context(), "root"), &pb.GrantRequest{Rule: &pb.AccessRule{
@@ -95,7 +95,6 @@ const (
 	mayOperate = pb.AccessRight_ACCESS_RIGHT_OPERATE
 )
 
-// createAs makes a queue.
 func (n *testNode) createAs(principal, queue string) error {
 	_, err := n.queues.CreateQueue(as(n.t.Context(), principal), &pb.CreateQueueRequest{Name: queue})
 	return err
@@ -118,7 +117,7 @@ func denied(t *testing.T, err error, says ...string) {
 	}
 }
 
-// TestRules: who has a right may, who has none may not, from the first rule on.
+// Once a rule exists, only callers with a matching right are allowed.
 func TestRules(t *testing.T) { simulated(t, testRules) }
 
 func testRules(t *testing.T) {
@@ -138,14 +137,14 @@ func testRules(t *testing.T) {
 	_, err := n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "orders.eu"})
 	denied(t, err, "neither a client certificate nor a token")
 
-	// The reason and its details are for programs.
+	// Programs read the reason and its details.
 	st := status.Convert(n.publishAs("alice", "dead", "x"))
 	require.Len(t, st.Details(), 1)
 	info, _ := st.Details()[0].(*errdetails.ErrorInfo)
 	require.Equal(t, "DENIED", info.GetReason())
 	require.Equal(t, map[string]string{"principal": "alice", "right": "publish", "queue": "dead"}, info.GetMetadata())
 
-	// Who manages one queue may not write to another one through it.
+	// The right to manage one queue does not allow writes to another queue through it.
 	n.grant("mallory", "mine/*", mayManage, mayConsume)
 	_, err = n.queues.CreateQueue(as(t.Context(), "mallory"), &pb.CreateQueueRequest{
 		Name: "mine/q", Config: &pb.QueueConfig{MaxDeliveries: 1, DeadLetter: "dead"},
@@ -166,7 +165,7 @@ func testRules(t *testing.T) {
 	}})
 	denied(t, err, "operation 1", `publish queue "dead"`)
 
-	// A list shows what the caller has any right on.
+	// A list contains the queues on which the caller has any right.
 	list, err := n.queues.ListQueues(as(t.Context(), "mallory"), &pb.ListQueuesRequest{})
 	require.NoError(t, err)
 	require.Len(t, list.GetQueues(), 1)
@@ -177,7 +176,7 @@ func testRules(t *testing.T) {
 	_, err = n.queues.GetQueue(as(t.Context(), "mallory"), &pb.GetQueueRequest{Name: "dead"})
 	denied(t, err)
 
-	// A replay writes to the queue that the letters come from.
+	// A replay writes to the queue that the dead letters come from.
 	n.grant("janitor", "dead", mayManage)
 	_, err = n.queues.ReplayDeadLetters(
 		as(t.Context(), "janitor"),
@@ -186,7 +185,7 @@ func testRules(t *testing.T) {
 	denied(t, err, "to:", `publish queue "mine/q"`)
 }
 
-// TestPreparedRights: who may decide over a prepared transaction.
+// Deciding a prepared transaction requires the matching rights.
 func TestPreparedRights(t *testing.T) { simulated(t, testPreparedRights) }
 
 func testPreparedRights(t *testing.T) {
@@ -210,8 +209,7 @@ func testPreparedRights(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestLostRightEndsStreams: within a second, streams that use a right that was revoked end, and those that do not go
-// on.
+// Streams that use a revoked right end within a second. Other streams continue.
 func TestLostRightEndsStreams(t *testing.T) { simulated(t, testLostRightEndsStreams) }
 
 func testLostRightEndsStreams(t *testing.T) {
@@ -243,7 +241,7 @@ func testLostRightEndsStreams(t *testing.T) {
 		require.True(t, resp.GetAttached())
 		return s
 	}
-	beforeRules := open("carol", "a") // has every right, as everybody, until there is a rule
+	beforeRules := open("carol", "a") // without rules, every caller has every right
 	n.grant("alice", "*", mayPublish, mayConsume)
 	_, err := beforeRules.Recv()
 	denied(t, err, "the rules were changed", `"carol" has no right to publish queue "a"`)
@@ -252,7 +250,7 @@ func testLostRightEndsStreams(t *testing.T) {
 	losing, losingConsumer := open("alice", "b", "a"), attach("alice", "a")
 	staying, stayingConsumer := open("bob", "b"), attach("bob", "b")
 
-	// A request to a queue without the right is refused, and the stream goes on.
+	// A request to a queue without the right is refused, and the stream continues.
 	require.NoError(t, staying.Send(&pb.PublishStreamRequest{Correlation: 9, Publish: &pb.PublishRequest{
 		Queue: "a", Messages: []*pb.Message{{}},
 	}}))
@@ -283,7 +281,7 @@ func testLostRightEndsStreams(t *testing.T) {
 	require.NotEmpty(t, got.GetMessages())
 }
 
-// TestLockOut: nobody takes its own right to operate away unless it says so.
+// A caller cannot revoke its own operator right without confirmation.
 func TestLockOut(t *testing.T) { simulated(t, testLockOut) }
 
 func testLockOut(t *testing.T) {
@@ -322,7 +320,7 @@ func testLockOut(t *testing.T) {
 	require.NoError(t, revoke(true))
 	denied(t, grant("alice", operate, true), "operate")
 
-	// Offline, the rules can be deleted: the node does it when it is active.
+	// The rules can be deleted offline: the node deletes them once it is active.
 	n.stop()
 	marker := filepath.Join(n.config.Data.Dir, "access.reset")
 	require.NoError(t, os.WriteFile(marker, nil, 0o600))
@@ -338,7 +336,7 @@ func testLockOut(t *testing.T) {
 	require.Len(t, who.GetRoles(), 1, "roles give nothing to anybody by themselves, and stay")
 }
 
-// TestAccessRequests: what makes no sense is refused with a reason, and what is repeated is done once.
+// Invalid requests are refused with a reason, and retries are idempotent.
 func TestAccessRequests(t *testing.T) { simulated(t, testAccessRequests) }
 
 func testAccessRequests(t *testing.T) {
@@ -424,7 +422,7 @@ func testAccessRequests(t *testing.T) {
 		require.ErrorContains(t, err, tt.says, name)
 	}
 
-	// INV-10: the same request twice is done once; another one under its sequence is refused.
+	// INV-10: a repeated request is executed once, and a different request with its sequence is refused.
 	p := &pb.Producer{Id: "p", Sequence: 1}
 	req := &pb.CreateTokenRequest{Token: &pb.AccessToken{Name: "t", Principal: "p", Sha256: sum[:]}, Producer: p}
 	first, err := n.access().CreateToken(ctx, req)
@@ -460,7 +458,7 @@ func grantOf(ctx context.Context, n *testNode, rule *pb.AccessRule) func() error
 	}
 }
 
-// TestTestAccess answers "who may publish to orders.eu?" and "may X publish to Y?".
+// TestAccess answers "who may publish to orders.eu?" and "may X publish to Y?".
 func TestTestAccess(t *testing.T) { simulated(t, testTestAccess) }
 
 func testTestAccess(t *testing.T) {
@@ -499,8 +497,8 @@ func testTestAccess(t *testing.T) {
 	require.Equal(t, "anonymous", me.GetPrincipal())
 }
 
-// TestRulesOfAPair: rules are the same on both nodes, survive a switchover and a restart, hold on the standby, and the
-// nodes go on working with each other.
+// Rules are the same on both nodes, survive a switchover and a restart, and apply on the standby. The nodes keep
+// working with each other.
 func TestRulesOfAPair(t *testing.T) { simulated(t, testRulesOfAPair) }
 
 func testRulesOfAPair(t *testing.T) {
@@ -532,7 +530,7 @@ func testRulesOfAPair(t *testing.T) {
 	_, err = b.admin.GetStatus(t.Context(), &pb.GetStatusRequest{})
 	denied(t, err)
 
-	// What the nodes ask of each other is not refused.
+	// Calls between the nodes are not refused.
 	report, err := a.admin.Verify(root, &pb.VerifyRequest{Deep: true})
 	require.NoError(t, err)
 	require.NotEmpty(t, report.GetNodes())
@@ -547,7 +545,7 @@ func testRulesOfAPair(t *testing.T) {
 	_, err = a.admin.GetStatus(as(t.Context(), "bob"), &pb.GetStatusRequest{})
 	denied(t, err)
 	a.waitForAs(root, pb.Role_ROLE_STANDBY)
-	b.waitForAs(root, pb.Role_ROLE_ACTIVE) // it may hear of it after a
+	b.waitForAs(root, pb.Role_ROLE_ACTIVE) // it may learn its role after a
 	report, err = b.admin.Verify(root, &pb.VerifyRequest{Deep: true})
 	require.NoError(t, err)
 	b.revoke("alice", "q")
@@ -555,7 +553,7 @@ func testRulesOfAPair(t *testing.T) {
 	require.NotNil(t, report)
 }
 
-// waitForAs is waitFor by a caller with rights.
+// waitForAs is waitFor for a caller with rights.
 func (n *testNode) waitForAs(ctx context.Context, role pb.Role) {
 	n.t.Helper()
 	var last *pb.GetStatusResponse
@@ -566,7 +564,7 @@ func (n *testNode) waitForAs(ctx context.Context, role pb.Role) {
 	}, patience, 5*time.Millisecond, "%v", last)
 }
 
-// TestOpenIsTold: a node that everybody can reach and use says so, until there is a rule.
+// A node that any client can reach and use reports a condition until it has a rule.
 func TestOpenIsTold(t *testing.T) { simulated(t, testOpenIsTold) }
 
 func testOpenIsTold(t *testing.T) {
@@ -582,7 +580,7 @@ func testOpenIsTold(t *testing.T) {
 	n.tells(conditions.AccessOpen, "a", false)
 }
 
-// TestDenyWithoutRules: with access.mode deny only the operators may do anything.
+// With access.mode deny and no rules, only operators have rights.
 func TestDenyWithoutRules(t *testing.T) { simulated(t, testDenyWithoutRules) }
 
 func testDenyWithoutRules(t *testing.T) {

@@ -11,8 +11,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestActivity: the status says what a node does, without metrics being served: rates, latencies and the standby's lag
-// can be told from it.
+// Without metrics, the status contains the rates, latencies and the standby's lag.
 func TestActivity(t *testing.T) { simulated(t, testActivity) }
 
 func testActivity(t *testing.T) {
@@ -49,7 +48,7 @@ func testActivity(t *testing.T) {
 	require.GreaterOrEqual(t, count, uint64(3), "the queue, the messages and the acknowledgements")
 	require.Greater(t, st.GetStore().GetDiskSize(), st.GetStore().GetDiskFree())
 	require.NotNil(t, st.GetStandby().GetLagTime())
-	require.Eventually(t, func() bool { // it applies a little later
+	require.Eventually(t, func() bool { // the standby applies a little later
 		standby := b.status().GetActivity()
 		return standby.GetPublished() == 3 && standby.GetAcknowledged() == 2 && standby.GetDelivered() == 0 &&
 			len(standby.GetCommits()) == 0

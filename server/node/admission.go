@@ -14,20 +14,21 @@ import (
 	"github.com/lockstep-mq/lockstep/server/admission"
 )
 
-// This file says which connections the node's port takes.
+// This file sets the connection limits of the node's port.
 
 const (
-	// peerLookInterval is how often the node looks under which addresses the other one may come.
+	// peerLookInterval is the interval at which the addresses of the other node are resolved.
 	peerLookInterval = 5 * time.Second
-	// lookupLimit is how long the resolver may take.
+	// lookupLimit bounds one resolution.
 	lookupLimit = 2 * time.Second
-	// spareFiles is how many open files are not for connections: those of the store, the log, etcd and the other node.
+	// spareFiles is the number of open files reserved for the store, the log, etcd and the other node.
 	spareFiles = 384
-	// aheadShare is the part of memory.budget that clients may fill together with what no handler has taken yet.
+	// aheadShare divides memory.budget: clients may fill 1/aheadShare of it with requests that no handler has read
+	// yet.
 	aheadShare = 8
 )
 
-// admit has the connections of the node's port pass the limits.
+// admit applies the connection limits to the node's port.
 func (n *node) admit(l listener) *admission.Listener {
 	most := n.cfg.Limits.Connections
 	if files, ok := openFilesLimit(); ok && files < uint64(most)+spareFiles {
@@ -54,7 +55,7 @@ func (n *node) admit(l listener) *admission.Listener {
 	})
 }
 
-// watchPeerHosts keeps the addresses under which the other node may come, until ctx ends.
+// watchPeerHosts keeps the source addresses of the other node up to date until ctx ends.
 func (n *node) watchPeerHosts(ctx context.Context) {
 	ticker := time.NewTicker(peerLookInterval)
 	defer ticker.Stop()
@@ -63,7 +64,7 @@ func (n *node) watchPeerHosts(ctx context.Context) {
 		hosts := n.lookForPeer(ctx)
 		n.peerHosts.Store(&hosts)
 		select {
-		case <-changed: // it may come from elsewhere now
+		case <-changed: // the other node may have a new address
 		case <-ticker.C:
 		case <-ctx.Done():
 			return
@@ -71,7 +72,7 @@ func (n *node) watchPeerHosts(ctx context.Context) {
 	}
 }
 
-// lookForPeer resolves the addresses of the other node that the record and the liveness keys name.
+// lookForPeer resolves the addresses of the other node in the cluster record and the liveness keys.
 func (n *node) lookForPeer(ctx context.Context) map[string]bool {
 	ctx, cancel := context.WithTimeout(ctx, lookupLimit)
 	defer cancel()
@@ -87,7 +88,7 @@ func (n *node) lookForPeer(ctx context.Context) map[string]bool {
 			return
 		}
 		found, err := net.DefaultResolver.LookupHost(ctx, host)
-		if err != nil { // those of the last time may still be right
+		if err != nil { // keep the previous result, which may still be right
 			if last := n.peerHosts.Load(); last != nil {
 				for h := range *last {
 					hosts[h] = true

@@ -16,17 +16,17 @@ import (
 	"github.com/lockstep-mq/lockstep/server/inprocess"
 )
 
-// amqpProtocol is the name of the protocol in the list of connections.
+// amqpProtocol is the protocol name in the list of connections.
 const amqpProtocol = "AMQP 1.0"
 
-// amqpPort is the port for clients that speak AMQP 1.0.
+// amqpPort is the port for AMQP 1.0 clients.
 type amqpPort struct {
 	listener  net.Listener
-	advertise string // address that clients are told
+	advertise string // address advertised to clients
 	server    atomic.Pointer[broker.Server]
 }
 
-// listenAMQP binds the port, and tells the other node of it.
+// listenAMQP binds the port and advertises it to the other node.
 func (n *node) listenAMQP(ctx context.Context) error {
 	l, err := n.environment.listen(ctx, n.cfg.AMQP.Listen)
 	if err != nil {
@@ -37,10 +37,9 @@ func (n *node) listenAMQP(ctx context.Context) error {
 	return nil
 }
 
-// address is where it listens.
 func (p *amqpPort) address() string { return p.listener.Addr().String() }
 
-// advertisedAMQP is the address that AMQP clients reach this node by, once the port is bound.
+// advertisedAMQP returns the address advertised to AMQP clients for a bound port.
 func (n *node) advertisedAMQP(bound net.Addr) string {
 	if n.cfg.AMQP.Advertise != "" {
 		return n.cfg.AMQP.Advertise
@@ -53,13 +52,13 @@ func (n *node) advertisedAMQP(bound net.Addr) string {
 	return net.JoinHostPort(host, port)
 }
 
-// enterAMQP makes a client known to the node's services.
+// enterAMQP registers an AMQP client as a caller of the node's services.
 func (n *node) enterAMQP(c broker.Client) (as func(context.Context) context.Context, leave func()) {
 	key, leave := n.inside.link.Enter(inprocess.Caller{Addr: c.Address, TLS: c.TLS})
 	return func(ctx context.Context) context.Context { return inprocess.As(ctx, key) }, leave
 }
 
-// amqpRole is what AMQP clients are told of the pair, and when it may have changed.
+// amqpRole returns the pair's status for AMQP clients, and a channel that is closed when it may have changed.
 func (n *node) amqpRole() (broker.Role, <-chan struct{}) {
 	changed := n.runner.Changed()
 	st := n.runner.Status()
@@ -98,12 +97,12 @@ func (p *amqpPort) run(ctx context.Context, n *node) {
 	p.server.Store(server)
 	n.inside.users.Go(func() {
 		if err := server.Run(ctx); err != nil {
-			n.log.Error("AMQP cannot be served any more", zap.Error(err)) // no reason to stop serving
+			n.log.Error("AMQP cannot be served any more", zap.Error(err)) // the node keeps serving
 		}
 	})
 }
 
-// defects is how many connections were closed because of one.
+// defects returns the number of connections closed because of a defect.
 func (p *amqpPort) defects() uint64 {
 	if p == nil {
 		return 0
@@ -114,5 +113,5 @@ func (p *amqpPort) defects() uint64 {
 	return 0
 }
 
-// close gives the port back.
-func (p *amqpPort) close() { _ = p.listener.Close() } // once more is no harm
+// close closes the listener.
+func (p *amqpPort) close() { _ = p.listener.Close() } // a second close is harmless

@@ -14,17 +14,17 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// peer is a client that speaks AMQP frame by frame.
+// amqpPeer is a client that sends and receives single AMQP frames.
 type amqpPeer struct {
 	t    *testing.T
 	conn net.Conn
 	in   *wire.Reader
-	next uint32       // delivery
-	kept []gotMessage // that came before something else that was waited for
-	mute bool         // it does not say what it is
+	next uint32       // delivery ID
+	kept []gotMessage // received while waiting for another frame
+	mute bool         // do not send client properties
 }
 
-// withAMQP has a node serve AMQP on a free port.
+// withAMQP enables AMQP on a free port.
 func withAMQP(c *config.Config) { c.AMQP.Listen = "127.0.0.1:0" }
 
 func dialAMQP(t *testing.T, address string) *amqpPeer {
@@ -51,7 +51,7 @@ func (p *amqpPeer) header(id byte) {
 	require.Equal(p.t, [3]byte{1, 0, 0}, version)
 }
 
-// sasl shows a response of a mechanism, and returns the outcome.
+// sasl sends the response of a mechanism and returns the outcome.
 func (p *amqpPeer) sasl(mechanism wire.Symbol, response []byte) wire.SASLCode {
 	p.t.Helper()
 	p.header(3)
@@ -85,7 +85,7 @@ func expect[T wire.Performative](p *amqpPeer) T {
 	}
 }
 
-// open begins a connection with one session, as anonymous.
+// open opens a connection with one session, as anonymous.
 func (p *amqpPeer) open(container string) *amqpPeer {
 	p.t.Helper()
 	require.Equal(p.t, wire.SASLOK, p.sasl("ANONYMOUS", []byte("x")))
@@ -109,13 +109,13 @@ func (p *amqpPeer) open0(container string) {
 	p.t.Helper()
 	open := &wire.Open{ContainerID: container, MaxFrameSize: 1 << 16, ChannelMax: 10}
 	if !p.mute {
-		open.Properties = wire.Fields{{Key: wire.Symbol("product"), Value: "QpidJMS"}} // one that follows a redirect
+		open.Properties = wire.Fields{{Key: wire.Symbol("product"), Value: "QpidJMS"}} // a client that follows redirects
 	}
 	p.send(open)
 }
 
-// cutOff reads up to the end of the connection, which must come without a close, and counts the frames of a kind that
-// came before it.
+// cutOff reads until the connection ends, which must happen without a close, and returns the number of frames of a
+// kind before it.
 func cutOff[T wire.Performative](p *amqpPeer) (frames int) {
 	p.t.Helper()
 	for {
@@ -137,7 +137,7 @@ func openAMQP(t *testing.T, n *testNode) *amqpPeer {
 	return dialAMQP(t, n.ready.AMQP).open("client")
 }
 
-// sender attaches a link to send on, and returns the error that it was refused with.
+// sender attaches a sending link, and returns the error if it is refused.
 func (p *amqpPeer) sender(handle uint32, target wire.Target) *wire.Error {
 	p.t.Helper()
 	p.send(&wire.Attach{
@@ -148,7 +148,7 @@ func (p *amqpPeer) sender(handle uint32, target wire.Target) *wire.Error {
 	return p.attached()
 }
 
-// receiver attaches a link to receive on.
+// receiver attaches a receiving link.
 func (p *amqpPeer) receiver(handle uint32, name string, source *wire.Source) *wire.Error {
 	p.t.Helper()
 	if source != nil && source.ExpiryPolicy == "" {
@@ -161,7 +161,7 @@ func (p *amqpPeer) receiver(handle uint32, name string, source *wire.Source) *wi
 	return p.attached()
 }
 
-// attached reads the answer to an attach.
+// attached reads the response to an attach.
 func (p *amqpPeer) attached() *wire.Error {
 	p.t.Helper()
 	a := expect[*wire.Attach](p)
@@ -193,7 +193,7 @@ func (p *amqpPeer) raw(handle uint32, payload []byte, state wire.DeliveryState) 
 	p.next++
 }
 
-// outcome reads the outcome of the last message that was sent.
+// outcome reads the outcome of the last message sent.
 func (p *amqpPeer) outcome() wire.DeliveryState {
 	p.t.Helper()
 	d := expect[*wire.Disposition](p)
@@ -201,7 +201,7 @@ func (p *amqpPeer) outcome() wire.DeliveryState {
 	return d.State
 }
 
-// credit lets the node send messages on a link.
+// credit grants link credit.
 func (p *amqpPeer) credit(handle, n uint32) {
 	p.t.Helper()
 	p.send(&wire.Flow{
@@ -210,7 +210,7 @@ func (p *amqpPeer) credit(handle, n uint32) {
 	})
 }
 
-// got is a message that came.
+// gotMessage is a received message.
 type gotMessage struct {
 	id    uint32
 	body  string
@@ -253,7 +253,7 @@ func (p *amqpPeer) message(t *wire.Transfer, payload []byte) (m gotMessage) {
 	return m
 }
 
-// dispose tells the outcome of a message, and settles it.
+// dispose sends the outcome of a message and settles it.
 func (p *amqpPeer) dispose(id uint32, state wire.DeliveryState) {
 	p.t.Helper()
 	p.send(&wire.Disposition{Role: wire.RoleReceiver, First: id, Last: id, Settled: true, State: state})

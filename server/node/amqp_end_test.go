@@ -12,8 +12,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestAMQPAcceptAndClose: what was accepted before the connection was closed is acknowledged, so that the next
-// connection gets the next message.
+// Messages accepted before the connection was closed are acknowledged: the next connection receives the next message.
 func TestAMQPAcceptAndClose(t *testing.T) { simulated(t, testAMQPAcceptAndClose) }
 
 func testAMQPAcceptAndClose(t *testing.T) {
@@ -38,8 +37,7 @@ func testAMQPAcceptAndClose(t *testing.T) {
 	n.eventually("q", isEmpty)
 }
 
-// TestAMQPSendAndClose: what was sent before the connection was closed is stored, although the client waits for no
-// outcome.
+// Messages sent before the connection was closed are stored, although the client does not wait for outcomes.
 func TestAMQPSendAndClose(t *testing.T) { simulated(t, testAMQPSendAndClose) }
 
 func testAMQPSendAndClose(t *testing.T) {
@@ -61,8 +59,7 @@ func testAMQPSendAndClose(t *testing.T) {
 	n.eventually("q", func(q *pb.Queue) bool { return q.GetMessages() == count })
 }
 
-// TestAMQPDrainWithSelector: a drain is answered when the messages that match were found, however many others there
-// are.
+// A drain is answered once the matching messages were found, regardless of the number of other messages.
 func TestAMQPDrainWithSelector(t *testing.T) { simulated(t, testAMQPDrainWithSelector) }
 
 func testAMQPDrainWithSelector(t *testing.T) {
@@ -99,7 +96,7 @@ func testAMQPDrainWithSelector(t *testing.T) {
 	require.Len(t, p.kept, wanted)
 }
 
-// TestAMQPDeletedQueue: the queue of a sender stays deleted.
+// A sender does not recreate its deleted queue.
 func TestAMQPDeletedQueue(t *testing.T) { simulated(t, testAMQPDeletedQueue) }
 
 func testAMQPDeletedQueue(t *testing.T) {
@@ -117,7 +114,7 @@ func testAMQPDeletedQueue(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestAMQPManyInATransaction: a transaction may have more messages to a queue than one publish.
+// A transaction may contain more messages to a queue than one publish.
 func TestAMQPManyInATransaction(t *testing.T) { simulated(t, testAMQPManyInATransaction) }
 
 func testAMQPManyInATransaction(t *testing.T) {
@@ -154,8 +151,8 @@ func testAMQPManyInATransaction(t *testing.T) {
 	}
 }
 
-// TestAMQPShortConsumers: messages that a client has not answered when it detaches its link, ends its session or closes
-// its connection do not count as delivered; those of a connection that breaks do.
+// Unsettled messages of a detached link, an ended session or a closed connection do not count as delivered. Those of
+// a broken connection do.
 func TestAMQPShortConsumers(t *testing.T) { simulated(t, testAMQPShortConsumers) }
 
 func testAMQPShortConsumers(t *testing.T) {
@@ -206,8 +203,8 @@ func testAMQPShortConsumers(t *testing.T) {
 	}
 }
 
-// TestAMQPRejectsThatWait: a reject that waits for room in the dead-letter queue is settled when it is moved, and
-// answers after it are settled before.
+// A reject that waits for space in the dead-letter queue is settled when the message is moved. Later outcomes are
+// settled before it.
 func TestAMQPRejectsThatWait(t *testing.T) { simulated(t, testAMQPRejectsThatWait) }
 
 func testAMQPRejectsThatWait(t *testing.T) {
@@ -240,7 +237,7 @@ func testAMQPRejectsThatWait(t *testing.T) {
 		require.NoError(t, err)
 		settled(id, id)
 	}
-	answer(&wire.Rejected{}, 4, 4) // waits when the link is detached
+	answer(&wire.Rejected{}, 4, 4) // still pending when the link is detached
 	p.send(&wire.Detach{Handle: 0, Closed: true})
 	expect[*wire.Detach](p)
 	require.Equal(t, []string{"5"}, n.bodiesIn("orders"))
@@ -250,7 +247,7 @@ func testAMQPRejectsThatWait(t *testing.T) {
 	require.Equal(t, []string{"5"}, n.bodiesIn("dead"))
 }
 
-// TestAMQPManyAcknowledgements: a transaction may acknowledge more messages than one operation has ranges.
+// A transaction may acknowledge more messages than one operation has ranges.
 func TestAMQPManyAcknowledgements(t *testing.T) { simulated(t, testAMQPManyAcknowledgements) }
 
 func testAMQPManyAcknowledgements(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestAMQPBrowseAfterAcknowledge has real sockets, since the kernel reports what has arrived on a connection: a browser
-// does not show what another connection has acknowledged before, without waiting for an answer.
+// A browser does not return messages that another connection acknowledged before, without waiting for a response. The
+// test uses real sockets, since the kernel reports the data that has arrived on a connection.
 func TestAMQPBrowseAfterAcknowledge(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the system does not tell what has come over a connection")
@@ -38,8 +38,7 @@ func TestAMQPBrowseAfterAcknowledge(t *testing.T) {
 	}
 }
 
-// TestAMQPStolen: a durable subscription is that of the link that was attached last, on whichever connection of its
-// container, and what it has stays.
+// A durable subscription belongs to the link attached last, on any connection of its container. Its messages stay.
 func TestAMQPStolen(t *testing.T) { simulated(t, testAMQPStolen) }
 
 func testAMQPStolen(t *testing.T) {
@@ -84,8 +83,8 @@ func testAMQPStolen(t *testing.T) {
 	n.eventually("news", func(q *pb.Queue) bool { return len(q.GetSubscriptions()) == 1 && q.GetMessages() == 1 })
 }
 
-// TestAMQPSameNameOnAQueue: links to a queue keep their messages although a link of another connection of the container
-// has the same name, as Proton's have that are named by container and address.
+// Links to a queue keep their messages if another connection of the container attaches a link with the same name.
+// Proton names links by container and address.
 func TestAMQPSameNameOnAQueue(t *testing.T) { simulated(t, testAMQPSameNameOnAQueue) }
 
 func testAMQPSameNameOnAQueue(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// queueState asks for a queue until it is as wanted.
+// eventually polls a queue until it satisfies is.
 func (n *testNode) eventually(queue string, is func(*pb.Queue) bool) {
 	n.t.Helper()
 	require.Eventually(n.t, func() bool {
@@ -28,14 +28,14 @@ func (n *testNode) eventually(queue string, is func(*pb.Queue) bool) {
 
 func isEmpty(q *pb.Queue) bool { return q.GetMessages() == 0 }
 
-// TestAMQPOutcomes: what a client says of a message is what becomes of it, and what is published by one protocol is
-// consumed by the other.
+// Each AMQP outcome has its effect on the message, and messages published over one protocol are consumed over the
+// other.
 func TestAMQPOutcomes(t *testing.T) { simulated(t, testAMQPOutcomes) }
 
 func testAMQPOutcomes(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	p := openAMQP(t, n)
-	require.Nil(t, p.sender(0, targetNode("orders"))) // made on demand
+	require.Nil(t, p.sender(0, targetNode("orders"))) // created on demand
 	p.transfer(0, "one", nil)
 	require.Equal(t, wire.Accepted{}, p.outcome())
 	require.Nil(t, p.receiver(1, "r", &wire.Source{Address: "orders"}))
@@ -60,7 +60,7 @@ func testAMQPOutcomes(t *testing.T) {
 	}
 	n.eventually("orders", func(q *pb.Queue) bool { return isEmpty(q) && q.GetDropped() == 2 })
 
-	// A client that leaves the settling to the node hears when the outcome is durable.
+	// A client that lets the node settle is notified when the outcome is durable.
 	n.publish("orders", "two")
 	m = p.receive()
 	p.send(&wire.Disposition{Role: wire.RoleReceiver, First: m.id, Last: m.id, State: wire.Accepted{}})
@@ -88,7 +88,7 @@ func testAMQPOutcomes(t *testing.T) {
 	require.Error(t, p.in.Next(&wire.Frame{}), "an operator has closed the connection")
 }
 
-// TestAMQPPipelined: many messages that are sent without waiting are stored once each and in their order.
+// Pipelined messages are stored exactly once, in order.
 func TestAMQPPipelined(t *testing.T) { simulated(t, testAMQPPipelined) }
 
 func testAMQPPipelined(t *testing.T) {
@@ -97,7 +97,7 @@ func testAMQPPipelined(t *testing.T) {
 	require.Nil(t, p.sender(0, targetNode("")))
 	expect[*wire.Flow](p)
 	const count = 1500
-	to := wire.AppendProperties(nil, &wire.Properties{To: "made"}) // no such queue yet: it is made on demand
+	to := wire.AppendProperties(nil, &wire.Properties{To: "made"}) // the queue does not exist yet and is created on demand
 	for range count {
 		p.raw(0, wire.AppendData(to[:len(to):len(to)], []byte(string(rune('0'+p.next%10)))), nil)
 	}
@@ -114,7 +114,7 @@ func testAMQPPipelined(t *testing.T) {
 	n.eventually("made", func(q *pb.Queue) bool { return q.GetMessages() == count })
 }
 
-// TestAMQPRefusals: what cannot be done is refused with a condition and a text that says why.
+// Invalid requests are refused with a condition and a description.
 func TestAMQPRefusals(t *testing.T) { simulated(t, testAMQPRefusals) }
 
 func testAMQPRefusals(t *testing.T) {
@@ -181,7 +181,7 @@ func (p *amqpPeer) lateRefusal(source *wire.Source) *wire.Error {
 	return expect[*wire.Detach](p).Error
 }
 
-// TestAMQPSignIn: a client has the rights of the token that it shows, and no others.
+// A client has exactly the rights of its token.
 func TestAMQPSignIn(t *testing.T) { simulated(t, testAMQPSignIn) }
 
 func testAMQPSignIn(t *testing.T) {
@@ -236,7 +236,7 @@ func testAMQPSignIn(t *testing.T) {
 	}
 }
 
-// TestAMQPTransactions: what is done in a transaction is done with it or not at all.
+// A transaction takes effect as a whole or not at all.
 func TestAMQPTransactions(t *testing.T) { simulated(t, testAMQPTransactions) }
 
 func testAMQPTransactions(t *testing.T) {
@@ -280,7 +280,7 @@ func testAMQPTransactions(t *testing.T) {
 	n.eventually("in", isEmpty)
 	n.eventually("out", func(q *pb.Queue) bool { return q.GetMessages() == 1 })
 
-	// What was processed elsewhere is not processed twice.
+	// A message processed by another consumer is not processed twice.
 	n.publish("in", "again")
 	id = declare()
 	work(id)
@@ -295,7 +295,7 @@ func testAMQPTransactions(t *testing.T) {
 	require.Equal(t, wire.Symbol("amqp:transaction:unknown-id"), rejected.Error.Condition)
 }
 
-// TestAMQPSubscriptions: durable subscriptions outlast their links, and volatile ones go with them.
+// Durable subscriptions outlive their links, and volatile ones are removed with them.
 func TestAMQPSubscriptions(t *testing.T) { simulated(t, testAMQPSubscriptions) }
 
 func testAMQPSubscriptions(t *testing.T) {
@@ -320,7 +320,7 @@ func testAMQPSubscriptions(t *testing.T) {
 		return list
 	}
 	n.eventually("news", func(q *pb.Queue) bool { return len(q.GetSubscriptions()) == 3 })
-	// One whose node was lost before it could be removed.
+	// A subscription that remained because its node failed.
 	_, err := n.queues.CreateSubscription(t.Context(), &pb.CreateSubscriptionRequest{
 		Queue: "news", Name: "amqp-volatile.left-behind",
 	})
@@ -352,7 +352,7 @@ func testAMQPSubscriptions(t *testing.T) {
 	})
 }
 
-// TestAMQPDynamic: a queue that is made for a link goes with the link or with its connection, and is removed once.
+// A dynamic queue is removed once, with its link or its connection.
 func TestAMQPDynamic(t *testing.T) { simulated(t, testAMQPDynamic) }
 
 func testAMQPDynamic(t *testing.T) {
@@ -391,7 +391,7 @@ func testAMQPDynamic(t *testing.T) {
 	gone(ofSender)
 	audit := pb.NewAuditServiceClient(n.conn)
 	var removed []string
-	require.Eventually(t, func() bool { // a record comes when its call has ended
+	require.Eventually(t, func() bool { // an audit record is written after its call has ended
 		removed = nil
 		tail, err := audit.TailAudit(t.Context(), &pb.TailAuditRequest{Last: 100, Method: "DeleteQueue"})
 		require.NoError(t, err)
@@ -405,7 +405,7 @@ func testAMQPDynamic(t *testing.T) {
 	require.Equal(t, []string{ofReceiver, ofSender}, removed)
 }
 
-// TestAMQPDrain: a client that drains a link hears that there is nothing more.
+// A client that drains a link is notified when no messages are left.
 func TestAMQPDrain(t *testing.T) { simulated(t, testAMQPDrain) }
 
 func testAMQPDrain(t *testing.T) {
@@ -424,7 +424,7 @@ func testAMQPDrain(t *testing.T) {
 	require.Zero(t, f.LinkCredit.Value)
 }
 
-// TestAMQPPair: the standby sends clients to the active, and so does a node that hands over or stops.
+// The standby redirects clients to the active, as does a node that hands over or stops.
 func TestAMQPPair(t *testing.T) { simulated(t, testAMQPPair) }
 
 func testAMQPPair(t *testing.T) {
@@ -454,7 +454,7 @@ func testAMQPPair(t *testing.T) {
 	require.True(t, failed)
 	away(p, nodes[0].ready.AMQP)
 
-	// A client that does not say that it understands this sees no node there, and tries its next address.
+	// A client without redirect support receives an error and tries its next address.
 	other := dialAMQP(t, nodes[1].ready.AMQP)
 	other.mute = true
 	require.Equal(t, wire.SASLOK, other.sasl("ANONYMOUS", nil))

@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// identify makes what finds out who calls.
+// identify creates the authenticators.
 func (n *node) identify() (err error) {
 	j := &n.cfg.Auth.JWT
 	n.authn, err = authn.New(authn.Options{
@@ -26,17 +26,17 @@ func (n *node) identify() (err error) {
 	return nil
 }
 
-// callers says what is the matter with those who call.
+// callers reports authentication problems.
 func (l *conditionMonitor) callers(f *findings) {
 	if l.n.authn == nil {
-		return // a node that serves no one, as in tests of single conditions
+		return // a node that serves no clients, as in tests of single conditions
 	}
 	many, keys := l.n.authn.Trouble()
 	f.node(many != "", conditions.CallersNotLetIn, "%s", many)
 	f.node(keys != "", conditions.IssuerKeysMissing, "%s", keys)
 }
 
-// notLetIn counts callers that were not let in, by the check that failed.
+// notLetIn returns the number of rejected callers by failed check.
 func (n *node) notLetIn() map[string]uint64 {
 	out := make(map[string]uint64)
 	for check, count := range n.authn.Failures() {

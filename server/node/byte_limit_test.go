@@ -14,10 +14,10 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// byteLimit is the limit of the queues of TestByteLimit, largeBody almost fills it.
+// byteLimit is the limit of the queues of TestByteLimit. largeBody almost fills it.
 const byteLimit, largeBody = 1 << 20, 900 << 10
 
-// limitedQueue is a queue with a limit of its bytes.
+// limitedQueue is a queue with a byte limit.
 type limitedQueue struct {
 	t    *testing.T
 	node *simpair.Node
@@ -47,7 +47,6 @@ func (q *limitedQueue) publish(sizes ...int) error {
 	return nil
 }
 
-// ack acknowledges messages.
 func (q *limitedQueue) ack(first, last uint64) {
 	q.t.Helper()
 	stream, err := q.node.Queues().Consume(q.t.Context())
@@ -72,8 +71,8 @@ func (q *limitedQueue) get(n *simpair.Node) *pb.Queue {
 	return resp.GetQueue()
 }
 
-// TestByteLimit: the bytes of a queue with a limit are those of its messages after messages of different sizes were
-// acknowledged, on both nodes, after a failover and after a restart.
+// The byte count of a limited queue equals the bytes of its messages after acknowledgements of messages of different
+// sizes: on both nodes, after a failover and after a restart.
 func TestByteLimit(t *testing.T) {
 	simpair.Test(t, func(t *testing.T, w *simpair.World) {
 		a, b := w.StartPair()

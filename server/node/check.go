@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/objects"
 )
 
-// Check returns why a node with these settings would not start, as far as the settings and the files with certificates,
-// keys and secrets tell. It opens neither the data directory nor a port.
+// Check returns the reason why a node with these settings would not start, as far as the settings and the files with
+// certificates, keys and secrets show. It opens neither the data directory nor a port.
 func Check(cfg config.Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// sequences names single messages.
+// sequences returns a range for each sequence.
 func sequences(list ...uint64) []*pb.SequenceRange {
 	out := make([]*pb.SequenceRange, len(list))
 	for i, sequence := range list {
@@ -24,7 +24,6 @@ func sequences(list ...uint64) []*pb.SequenceRange {
 	return out
 }
 
-// createWithSubs makes a queue with subscriptions.
 func (n *testNode) createWithSubs(name string, subscriptions ...string) {
 	n.t.Helper()
 	_, err := n.queues.CreateQueue(n.t.Context(), &pb.CreateQueueRequest{Name: name, Subscriptions: subscriptions})
@@ -38,7 +37,7 @@ func (n *testNode) move(req *pb.MoveMessagesRequest) (moved, skipped uint64) {
 	return resp.GetMoved(), resp.GetSkipped()
 }
 
-// publishSome publishes the messages 1, 2, and so on, each with its number as its body.
+// publishSome publishes the messages 1, 2, …, each with its number as body.
 func (n *testNode) publishSome(queue string, messages int) {
 	n.t.Helper()
 	for i := range messages {
@@ -49,7 +48,7 @@ func (n *testNode) publishSome(queue string, messages int) {
 	}
 }
 
-// TestMoveMessages: chosen messages are moved with all that they have, each once, however often it is asked for.
+// Selected messages are moved with all their properties, each once, regardless of retries.
 func TestMoveMessages(t *testing.T) { simulated(t, testMoveMessages) }
 
 func testMoveMessages(t *testing.T) {
@@ -133,8 +132,7 @@ func testMoveMessages(t *testing.T) {
 	require.Equal(t, []string{"3", "6"}, bodies(n.browse("from")), "nothing was moved")
 }
 
-// TestMoveMessagesOfManySubscriptions: from all of them a message is moved once; from one of them the others keep
-// theirs.
+// From all subscriptions, a message is moved once. From one subscription, the others keep theirs.
 func TestMoveMessagesOfManySubscriptions(t *testing.T) {
 	simulated(t, testMoveMessagesOfManySubscriptions)
 }
@@ -181,7 +179,7 @@ func testMoveMessagesOfManySubscriptions(t *testing.T) {
 	require.Zero(t, removed.GetRemoved())
 }
 
-// TestMoveWhatIsPrepared: what a prepared transaction holds stays.
+// Messages held by a prepared transaction are not moved.
 func TestMoveWhatIsPrepared(t *testing.T) { simulated(t, testMoveWhatIsPrepared) }
 
 func testMoveWhatIsPrepared(t *testing.T) {
@@ -205,8 +203,8 @@ func testMoveWhatIsPrepared(t *testing.T) {
 	require.Equal(t, []string{"1"}, bodies(n.browse("from")))
 }
 
-// TestMoveRacesConsumers: while one subscription acknowledges and several callers move the same messages, each message
-// is in the target or was acknowledged by all, and never twice.
+// One subscription acknowledges while several callers move the same messages. Each message ends up in the target or
+// is acknowledged by all, never both.
 func TestMoveRacesConsumers(t *testing.T) { simulated(t, testMoveRacesConsumers) }
 
 func testMoveRacesConsumers(t *testing.T) {
@@ -229,7 +227,7 @@ func testMoveRacesConsumers(t *testing.T) {
 				resp, err := n.queues.MoveMessages(t.Context(),
 					&pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: all})
 				if status.Code(err) == codes.Aborted {
-					continue // it lost all of its races
+					continue // it lost all races
 				}
 				if err != nil {
 					t.Error(err)

@@ -19,21 +19,22 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// lookInterval is how often the node looks what is the case, if no client asks.
+// lookInterval is the interval at which conditions are evaluated without client requests.
 const lookInterval = time.Second
 
-// conditionMonitor finds out what an operator may have to know: on this node, of the pair, and of the other node. What
-// it found is in the book, which status, health and metrics read; what is new or over goes to the log.
+// conditionMonitor evaluates the conditions of this node, the pair and the other node. It stores the results in the
+// book, which status, health and metrics read, and logs conditions that begin or end.
 type conditionMonitor struct {
 	n      *node
 	book   *conditions.Book
 	other  otherStatus
 	voters votersLook
-	again  chan struct{} // capacity 1: something has changed
-	// cacheOnly: the filesystem does not let the store write past the system's cache. Set before the first look.
+	again  chan struct{} // capacity 1: re-evaluate
+	// cacheOnly is true if the filesystem cannot bypass the system's page cache. It is set before the first
+	// evaluation.
 	cacheOnly bool
 
-	mu       sync.Mutex // held during a look; guards what follows
+	mu       sync.Mutex // held during an evaluation; guards the fields below
 	work     workSeen
 	switched switchoverSeen
 	degraded healthpb.HealthCheckResponse_ServingStatus
@@ -45,13 +46,13 @@ func newConditionMonitor(n *node) *conditionMonitor {
 	return l
 }
 
-// run looks at the beginning of each interval and after each change of the role or the record, until ctx ends.
+// run evaluates the conditions in each interval, and after each change of the role or the record, until ctx ends.
 func (l *conditionMonitor) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	if !l.n.alone() {
 		running.Go(func() { l.watchOther(ctx) })
-		// for the metrics, if they are served, and for the certificate of the witness
+		// needed for the metrics, if they are served, and for the certificate of the witness
 		if l.n.latencies != nil || l.n.secrets.voters() != nil {
 			running.Go(func() { l.watchVoters(ctx) })
 		}
@@ -71,7 +72,7 @@ func (l *conditionMonitor) run(ctx context.Context) {
 	}
 }
 
-// wake has the monitor look soon.
+// wake requests an evaluation soon.
 func (l *conditionMonitor) wake() {
 	select {
 	case l.again <- struct{}{}:
@@ -79,7 +80,7 @@ func (l *conditionMonitor) wake() {
 	}
 }
 
-// look finds out what is the case now, and returns it.
+// look evaluates and returns the current conditions.
 func (l *conditionMonitor) look() []conditions.Condition {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,12 +91,11 @@ func (l *conditionMonitor) look() []conditions.Condition {
 	return all
 }
 
-// self is this node.
 func (l *conditionMonitor) self() conditions.Node {
 	return conditions.Node{ID: l.n.plane.self.ID.String(), Name: l.n.plane.self.Name}
 }
 
-// reports is everything that is found. mu is held.
+// reports returns all reports. mu is held.
 func (l *conditionMonitor) reports(now time.Time) []conditions.Report {
 	pair := l.n.runner.Status()
 	f := findings{self: l.self()}
@@ -116,7 +116,7 @@ func (l *conditionMonitor) reports(now time.Time) []conditions.Report {
 	l.maintenance(&f, now)
 	l.machine(&f)
 	l.secrets(&f, now)
-	if !l.n.alone() { // what this node found by itself comes first, and counts
+	if !l.n.alone() { // this node's own findings come first and take precedence
 		l.fromOther(&f, &pair, now)
 	}
 	return f.all
@@ -128,21 +128,21 @@ type findings struct {
 	all  []conditions.Report
 }
 
-// node reports a condition of this node, if it is one.
+// node adds a condition of this node if on is true.
 func (f *findings) node(on bool, k conditions.Kind, format string, args ...any) {
 	if on {
 		f.all = append(f.all, conditions.Report{Kind: k, Node: f.self, Details: fmt.Sprintf(format, args...)})
 	}
 }
 
-// pair reports a condition of the pair, if it is one.
+// pair adds a condition of the pair if on is true.
 func (f *findings) pair(on bool, k conditions.Kind, format string, args ...any) {
 	if on {
 		f.all = append(f.all, conditions.Report{Kind: k, Details: fmt.Sprintf(format, args...)})
 	}
 }
 
-// replication says whether the two nodes are connected.
+// replication reports whether the two nodes are connected.
 func (l *conditionMonitor) replication(f *findings, pair *failover.Status) {
 	primary, follower := l.n.plane.roles()
 	if primary != nil && pair.Record != nil {
@@ -167,10 +167,10 @@ func (l *conditionMonitor) replication(f *findings, pair *failover.Status) {
 	}
 }
 
-// foreignTold is how long a node that was refused is told, after its last try.
+// foreignTold is how long a refused node is reported after its last attempt.
 const foreignTold = 10 * time.Second
 
-// foreignNode reports a node that tried to connect and is none of this pair.
+// foreignNode reports a connection attempt by a node outside this pair.
 func (l *conditionMonitor) foreignNode(f *findings, s *replication.ForeignNode) {
 	switch {
 	case s == nil || time.Since(s.At) > foreignTold:
@@ -181,10 +181,10 @@ func (l *conditionMonitor) foreignNode(f *findings, s *replication.ForeignNode) 
 	}
 }
 
-// slowSync is how long the mean sync of the log may take before a condition is told.
+// slowSync is the mean sync time of the log above which a condition is reported.
 const slowSync = 100 * time.Millisecond
 
-// writes says how this node's log takes what is written to it.
+// writes reports slow or failing writes to this node's log.
 func (l *conditionMonitor) writes(f *findings) {
 	var d replication.DiskStatus
 	switch primary, follower := l.n.plane.roles(); {
@@ -198,11 +198,11 @@ func (l *conditionMonitor) writes(f *findings) {
 		"a write to the log with its sync took %s in the mean of the last few", d.Mean.Round(time.Millisecond))
 }
 
-// disk says what is the matter with the disk of this node.
+// disk reports problems with this node's disk.
 func (l *conditionMonitor) disk(f *findings, pair *failover.Status) {
 	room, err := l.n.store.Room()
 	if err != nil {
-		return // the node is about to end, and says why
+		return // the node is about to stop, and reports the reason
 	}
 	mark := l.n.settings.Live().Disk.LowWatermark
 	low := room.Low(uint64(mark.Bytes()))
@@ -216,7 +216,7 @@ func (l *conditionMonitor) disk(f *findings, pair *failover.Status) {
 	f.node(l.n.cfg.Sync != "always", conditions.SyncOff, "sync is %s", l.n.cfg.Sync)
 }
 
-// content says what is damaged.
+// content reports corruption.
 func (l *conditionMonitor) content(f *findings) {
 	st := l.n.store.DamageStatus()
 	f.node(st.DamagedMessages > 0, conditions.DamagedMessages,
@@ -228,7 +228,7 @@ func (l *conditionMonitor) content(f *findings) {
 	f.pair(differ != "", conditions.DigestsDiffer, "%s", differ)
 }
 
-// showHealth tells the health service whether an operator should look. mu is held.
+// showHealth sets the health service to degraded if a condition needs an operator. mu is held.
 func (l *conditionMonitor) showHealth(all []conditions.Condition) {
 	status := healthpb.HealthCheckResponse_SERVING
 	if conditions.Worst(all) >= conditions.Warning {
@@ -240,7 +240,7 @@ func (l *conditionMonitor) showHealth(all []conditions.Condition) {
 	}
 }
 
-// tell says what is new and what is over, in the log.
+// tell logs a condition that begins or ends.
 func (l *conditionMonitor) tell(c conditions.Condition, raised bool) {
 	fields := []zap.Field{
 		zap.String("condition", string(c.Definition.Kind)),

@@ -17,14 +17,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
-// tryPublish publishes without a claim on how that ends: the disk of the node is being held up.
+// tryPublish publishes and ignores the result, since the node's disk is delayed.
 func (n *testNode) tryPublish(queue, body string) {
 	_, _ = n.queues.Publish(n.t.Context(), &pb.PublishRequest{
 		Queue: queue, Messages: []*pb.Message{{Body: []byte(body)}},
 	})
 }
 
-// ofPairAndAlone runs a test with the settings of a node of a pair and with those of one that stands alone.
+// ofPairAndAlone runs a test with the settings of a node in a pair and of a standalone node.
 func ofPairAndAlone(t *testing.T, test func(t *testing.T, c config.Config)) {
 	t.Helper()
 	t.Run("pair", func(t *testing.T) {
@@ -33,7 +33,7 @@ func ofPairAndAlone(t *testing.T, test func(t *testing.T, c config.Config)) {
 	t.Run("alone", func(t *testing.T) { simulated(t, func(t *testing.T) { test(t, settings(t, "a")) }) })
 }
 
-// A disk whose syncs take long is told while something is written, and is over with the cause.
+// A disk with slow syncs is reported while data is written, and no longer once it is fast again.
 func TestConditionSyncSlow(t *testing.T) {
 	ofPairAndAlone(t, syncSlow)
 }
@@ -48,7 +48,7 @@ func syncSlow(t *testing.T, c config.Config) {
 
 	disk.SetHook(func(op faultfs.Op) error {
 		if op.Kind == faultfs.OpSync {
-			<-time.After(150 * time.Millisecond) // the slow disk
+			<-time.After(150 * time.Millisecond) // simulates a slow disk
 		}
 		return nil
 	})
@@ -65,7 +65,7 @@ func syncSlow(t *testing.T, c config.Config) {
 	}, patience, time.Millisecond)
 }
 
-// A sync that does not come back is told once disk.stall-timeout has passed, and is over when it does.
+// A hanging sync is reported once disk.stall-timeout has passed, and no longer once it returns.
 func TestConditionDiskStalled(t *testing.T) { ofPairAndAlone(t, diskStalled) }
 
 func diskStalled(t *testing.T, c config.Config) {
@@ -93,7 +93,7 @@ func diskStalled(t *testing.T, c config.Config) {
 	publishing.Wait()
 }
 
-// An archive that is not there any more hides nothing else from an operator: the status is answered.
+// A missing archive hides no other condition, and the status call still works.
 func TestStatusWithoutItsArchive(t *testing.T) { simulated(t, testStatusWithoutItsArchive) }
 
 func testStatusWithoutItsArchive(t *testing.T) {
@@ -103,7 +103,7 @@ func testStatusWithoutItsArchive(t *testing.T) {
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	n.createQueue("q")
 	n.publish("q", "archived")
-	// Where the archive was mounted there is a file now.
+	// Replace the mount point of the archive with a file.
 	require.NoError(t, os.Rename(c.WAL.Archive, c.WAL.Archive+".away"))
 	require.NoError(t, os.WriteFile(c.WAL.Archive, nil, 0o600))
 	s, err := n.admin.GetStatus(t.Context(), &pb.GetStatusRequest{})
@@ -111,7 +111,7 @@ func testStatusWithoutItsArchive(t *testing.T) {
 	require.Equal(t, pb.Role_ROLE_ACTIVE_ALONE, s.GetRole())
 }
 
-// A switchover that failed is told by the node that was asked, until one succeeds.
+// A failed switchover is reported by the node that received the request, until one succeeds.
 func TestConditionSwitchoverFailed(t *testing.T) { simulated(t, testConditionSwitchoverFailed) }
 
 func testConditionSwitchoverFailed(t *testing.T) {

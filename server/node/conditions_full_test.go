@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 )
 
-// TestDeadLettersWaitCondition: it names both queues of each pair.
+// The condition names the queue and the dead-letter queue of each pair.
 func TestDeadLettersWaitCondition(t *testing.T) {
 	var f findings
 	deadLettersWait(&f, nil)

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// machine says what is the matter with the process and what it was given.
+// machine reports problems of the process and its resources.
 func (l *conditionMonitor) machine(f *findings) {
 	l.callers(f)
 	f.node(l.cacheOnly, conditions.PageCacheOnly, "memory.page-cache is %s", l.n.cfg.Memory.PageCache)
@@ -25,16 +25,16 @@ func (l *conditionMonitor) machine(f *findings) {
 		l.n.cfg.Memory.Budget)
 }
 
-// fallsBack tells whether the filesystem of the store refuses what memory.page-cache asks for.
+// fallsBack reports whether the store's filesystem rejects the mode that memory.page-cache requests.
 func fallsBack(fs vfs.FS, c *config.Config) bool {
 	disk, ok := fs.(interface{ TakesDirect(name string) bool })
 	return ok && c.Memory.PageCache != "keep" && !disk.TakesDirect(filepath.Join(c.Data.Dir, "page.db"))
 }
 
-// memoryAllowed is what a process may have in use before a condition is told.
+// memoryAllowed returns the memory in use, in bytes, above which a condition is reported.
 func memoryAllowed(budgetBytes int64) int64 { return budgetBytes + budgetBytes/4 + memoryBesides }
 
-// memoryInUse is what the Go runtime has from the system and has not given back.
+// memoryInUse returns the bytes that the Go runtime has obtained from the system and not released.
 func memoryInUse() int64 {
 	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	metrics.Read(samples)

@@ -17,32 +17,32 @@ import (
 )
 
 const (
-	// askInterval is how often the other node is asked how it is, askTimeout how long it may take to answer.
+	// askInterval is the interval at which the other node's status is polled, and askTimeout bounds one poll.
 	askInterval = 2 * time.Second
 	askTimeout  = time.Second
-	// answerAge is how long an answer counts.
+	// answerAge is how long a response is valid.
 	answerAge = 5 * time.Second
-	// clockSlack is how far the clocks of the two nodes may be apart.
+	// clockSlack is the largest accepted difference between the clocks of the two nodes.
 	clockSlack = 2 * time.Second
 )
 
-// otherStatus is what the other node said last.
+// otherStatus is the last status response of the other node.
 type otherStatus struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	answer *pb.GetStatusResponse
-	at     time.Time     // when it came; zero: the last question got no answer
-	offset time.Duration // of its clock, and how much of that may come from the way
+	at     time.Time     // time of the response; zero if the last poll failed
+	offset time.Duration // clock offset, and the part of it that network delay may explain
 	unsure time.Duration
 }
 
-// reachable tells whether the other node has just answered.
+// reachable reports whether the other node answered recently.
 func (o *otherStatus) reachable() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return !o.at.IsZero()
 }
 
-// watchOther asks the other node again and again, until ctx ends.
+// watchOther polls the other node until ctx ends.
 func (l *conditionMonitor) watchOther(ctx context.Context) {
 	ticker := time.NewTicker(askInterval)
 	defer ticker.Stop()
@@ -56,7 +56,7 @@ func (l *conditionMonitor) watchOther(ctx context.Context) {
 	}
 }
 
-// otherAddress is where the other node is, as far as that is known.
+// otherAddress returns the known address of the other node.
 func (l *conditionMonitor) otherAddress() (failover.NodeInfo, bool) {
 	st := l.n.runner.Status()
 	if st.Record == nil {
@@ -109,7 +109,7 @@ func (l *conditionMonitor) askOther(ctx context.Context) {
 	}
 }
 
-// fromOther adds what the other node has found out: about itself, and, if it is the active, about the pair.
+// fromOther adds the other node's conditions: its own and, if it is the active, those of the pair.
 func (l *conditionMonitor) fromOther(f *findings, pair *failover.Status, now time.Time) {
 	l.other.mu.Lock()
 	defer l.other.mu.Unlock()
@@ -126,8 +126,8 @@ func (l *conditionMonitor) fromOther(f *findings, pair *failover.Status, now tim
 	}
 	active := pair.Record != nil && pair.Record.Active.String() == node.ID
 	for _, c := range o.answer.GetConditions() {
-		// What it has from this node, or knows about it, this node knows better. What is in the record, this node
-		// reads there: an answer can be older than the record.
+		// Skip reports that originate from this node or concern it: this node has newer data. This node reads
+		// conditions of the cluster record itself, since a response can be older than the record.
 		if c.GetReportedBy() != node.ID || c.GetNodeId() == f.self.ID || c.GetNodeId() == "" && !active ||
 			conditions.InRecord(conditions.Kind(c.GetKind())) && pair.CoordinatorReachable {
 			continue
@@ -139,7 +139,7 @@ func (l *conditionMonitor) fromOther(f *findings, pair *failover.Status, now tim
 	}
 }
 
-// fromOlder is what a node of a release says that knows no conditions.
+// fromOlder derives conditions from the response of an older release that does not report conditions.
 func (l *conditionMonitor) fromOlder(f *findings, answer *pb.GetStatusResponse, node conditions.Node) {
 	free, mark := answer.GetStore().GetDiskFree(), l.n.settings.Live().Disk.LowWatermark
 	if free > 0 && free < uint64(mark.Bytes()) {

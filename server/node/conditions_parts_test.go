@@ -36,7 +36,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// kinds lists what was found.
 func kinds(f *findings) []conditions.Kind {
 	out := make([]conditions.Kind, 0, len(f.all))
 	for _, r := range f.all {
@@ -45,7 +44,7 @@ func kinds(f *findings) []conditions.Kind {
 	return out
 }
 
-// Jobs that fail or hang, and backups that are too old, are found; those that are fine or paused are not.
+// Failed and stalled jobs and old backups are reported. Successful and paused jobs are not.
 func TestJobConditions(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	ran := func(hoursAgo int, outcome string) maintenance.Run {
@@ -109,7 +108,7 @@ func TestJobConditions(t *testing.T) {
 	}
 }
 
-// A plan that does not move is told after a while, and one that moves is not.
+// A plan without progress is reported after a while. A plan with progress is not.
 func TestPlanConditions(t *testing.T) {
 	l := &conditionMonitor{}
 	now := time.Unix(1_700_000_000, 0)
@@ -133,7 +132,7 @@ func TestPlanConditions(t *testing.T) {
 	require.Empty(t, look(time.Hour, p))
 }
 
-// The end of a certificate is told two weeks before, and when it has come.
+// The expiry of a certificate is reported two weeks in advance, and when it has expired.
 func TestCertificateConditions(t *testing.T) {
 	now := time.Now()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -166,7 +165,7 @@ func TestCertificateConditions(t *testing.T) {
 	}
 }
 
-// A process that has more in use than memory.budget and what a process takes besides says so.
+// A process that uses more than memory.budget and the process overhead is reported.
 func TestMemoryCondition(t *testing.T) {
 	c := config.Default()
 	l := &conditionMonitor{n: &node{cfg: c}}
@@ -181,7 +180,7 @@ func TestMemoryCondition(t *testing.T) {
 	runtime.KeepAlive(held)
 }
 
-// A transaction that is prepared for long is told, with its name.
+// A transaction that has been prepared for long is reported by name.
 func TestPreparedCondition(t *testing.T) {
 	now := time.Now()
 	var f findings
@@ -192,7 +191,7 @@ func TestPreparedCondition(t *testing.T) {
 	require.Contains(t, f.all[0].Details, `"order/1"`)
 }
 
-// Clocks that differ are told; what the way of the answer may have taken does not count.
+// Clock differences are reported, except for the part that the network delay of the response may explain.
 func TestClockConditions(t *testing.T) {
 	now := time.Now()
 	for name, tt := range map[string]struct {
@@ -217,7 +216,7 @@ func TestClockConditions(t *testing.T) {
 	}
 }
 
-// An older release knows no conditions: what it says besides is made some.
+// The status of an older release without conditions is converted to conditions.
 func TestConditionsOfAnOlderRelease(t *testing.T) {
 	now := time.Now()
 	l := &conditionMonitor{n: &node{cfg: config.Default()}}
@@ -233,7 +232,7 @@ func TestConditionsOfAnOlderRelease(t *testing.T) {
 	require.Equal(t, conditions.Node{ID: "2", Name: "b"}, f.all[0].Node)
 }
 
-// Who is refused because of what he is, is told for a while.
+// A refused node outside the pair is reported for a while.
 func TestForeignNodes(t *testing.T) {
 	l := &conditionMonitor{}
 	look := func(err error, ago time.Duration) []conditions.Kind {
@@ -247,7 +246,7 @@ func TestForeignNodes(t *testing.T) {
 	require.Empty(t, look(replication.ErrOtherPair, time.Minute))
 }
 
-// A voter is up if it answers as the one that it should be and takes part; how far it is behind is told of those.
+// A voter is up if it responds with the expected identity and participates. Lag is reported only for those.
 func TestJudgeVoters(t *testing.T) {
 	m := func(id string) raft.Member {
 		return raft.Member{ID: id, Address: id + ":1", Kind: raft.KindNode}
@@ -271,12 +270,12 @@ func TestJudgeVoters(t *testing.T) {
 	}, got)
 }
 
-// noDirect is a disk whose filesystem knows no O_DIRECT.
+// noDirect is a disk without support for O_DIRECT.
 type noDirect struct{ vfs.FS }
 
 func (noDirect) TakesDirect(string) bool { return false }
 
-// A filesystem that does not let the store past the cache is told, if the store wants to go there.
+// A filesystem that cannot bypass the page cache is reported, if the settings request that.
 func TestPageCacheConditions(t *testing.T) {
 	for use, want := range map[string]bool{"auto": true, "drop": true, "keep": false} {
 		c := config.Default()

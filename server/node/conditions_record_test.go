@@ -15,8 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/conditions"
 )
 
-// TestRecordBeatsAnswer: what the record shows is not taken from an older answer of the active, as long as this node
-// sees the record.
+// While this node can read the cluster record, the record takes precedence over an older response of the active.
 func TestRecordBeatsAnswer(t *testing.T) {
 	a, b := uuid.New(), uuid.New()
 	now := time.Unix(1_700_000_000, 0)

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// told finds a condition in what a node says; node is the name of the one that it is about, empty for the pair.
+// told returns a condition in a node's status. node is the name of the node concerned, empty for the pair.
 func (n *testNode) told(k conditions.Kind, node string) *pb.Condition {
 	for _, c := range n.status().GetConditions() {
 		if c.GetKind() == string(k) && c.GetNodeName() == node {
@@ -25,14 +25,14 @@ func (n *testNode) told(k conditions.Kind, node string) *pb.Condition {
 	return nil
 }
 
-// tells waits until a node tells a condition, or tells it no more.
+// tells waits until a node reports a condition, or no longer reports it.
 func (n *testNode) tells(k conditions.Kind, node string, want bool) {
 	n.t.Helper()
 	require.Eventually(n.t, func() bool { return (n.told(k, node) != nil) == want }, patience, 10*time.Millisecond,
 		"%s on %q, wanted: %v", k, node, want)
 }
 
-// A pair on one leg says so, with words and in the health service, and stops saying so when it has two again.
+// A pair with one node reports that in conditions and in the health service, until both nodes are in sync again.
 func TestConditionsOfOneLeg(t *testing.T) { simulated(t, testConditionsOfOneLeg) }
 
 func testConditionsOfOneLeg(t *testing.T) {
@@ -60,7 +60,7 @@ func testConditionsOfOneLeg(t *testing.T) {
 	a.tells(conditions.OneCopyOnly, "", true)
 }
 
-// What is the matter with one node is told by the other one, too, whichever is asked.
+// Both nodes report the conditions of each node.
 func TestConditionsOfTheOtherNode(t *testing.T) { simulated(t, testConditionsOfTheOtherNode) }
 
 func testConditionsOfTheOtherNode(t *testing.T) {
@@ -81,10 +81,10 @@ func testConditionsOfTheOtherNode(t *testing.T) {
 	require.Nil(t, a.told(conditions.PublishesRefused, ""), "that is the active's disk only")
 	require.Positive(t, b.status().GetDiskLowWatermark())
 	b.stop()
-	a.tells(conditions.DiskLow, "b", false) // no node says so any more
+	a.tells(conditions.DiskLow, "b", false) // neither node reports it
 }
 
-// A standby that does not see the active says that instead of passing on what it heard last.
+// A standby that cannot reach the active reports that instead of the active's last response.
 func TestConditionsWithoutTheActive(t *testing.T) { simulated(t, testConditionsWithoutTheActive) }
 
 func testConditionsWithoutTheActive(t *testing.T) {

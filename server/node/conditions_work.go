@@ -17,34 +17,34 @@ import (
 )
 
 const (
-	// planStuckAfter is how long a plan may be at the same step without any progress, planRetries how often it may
-	// begin one again.
+	// planStuckAfter is how long a plan may stay at one step without progress, and planRetries how often it may retry
+	// a step.
 	planStuckAfter = 10 * time.Minute
 	planRetries    = 5
-	// switchoverTold is how long a switchover that failed is told, if none succeeds before.
+	// switchoverTold is how long a failed switchover is reported, unless a later one succeeds.
 	switchoverTold = 10 * time.Minute
-	// switchoverLimit is how long the answer to a switchover is waited for after its caller has left.
+	// switchoverLimit bounds the wait for the result of a switchover after its caller has left.
 	switchoverLimit = 15 * time.Second
-	// archiveStuckAfter is how long the archive may stay where it is while there is something to archive.
+	// archiveStuckAfter is how long the archive may make no progress while records are pending.
 	archiveStuckAfter = 2 * time.Minute
 )
 
-// switchoverSeen is the last switchover that this node was asked for, if it failed.
+// switchoverSeen is the last requested switchover, if it failed.
 type switchoverSeen struct {
 	at   time.Time
 	why  string
-	term uint64 // of the pair when it was asked for
+	term uint64 // term of the pair at the time of the request
 }
 
-// workSeen is what was seen of work under way, to find out what does not move.
+// workSeen is the last observed progress of background work, used to detect stalls.
 type workSeen struct {
-	plan       string // its state and progress
+	plan       string // state and progress of the plan
 	planAt     time.Time
-	archive    uint64 // the last LSN in it
+	archive    uint64 // last archived LSN
 	archivedAt time.Time
 }
 
-// termOf returns the term of the pair; 0 while it is not known.
+// termOf returns the term of the pair, or 0 if it is not known.
 func termOf(st failover.Status) uint64 {
 	if st.Record == nil {
 		return 0
@@ -52,17 +52,17 @@ func termOf(st failover.Status) uint64 {
 	return st.Record.Term
 }
 
-// switchoverEnded records the result of a switchover that was asked for in a term.
+// switchoverEnded records the result of a switchover that was requested in a term.
 func (l *conditionMonitor) switchoverEnded(term uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.switched = switchoverSeen{}
-	if err != nil && !errors.Is(err, failover.ErrStopped) && !errors.Is(err, context.Canceled) { // else it is not known
+	if err != nil && !errors.Is(err, failover.ErrStopped) && !errors.Is(err, context.Canceled) { // otherwise it is unknown
 		l.switched = switchoverSeen{at: time.Now(), why: err.Error(), term: term}
 	}
 }
 
-// maintenance says what has failed or does not move of what is done to the pair. mu is held.
+// maintenance reports failed and stalled switchovers, plans, jobs and archiving. mu is held.
 func (l *conditionMonitor) maintenance(f *findings, now time.Time) {
 	if termOf(l.n.runner.Status()) > l.switched.term {
 		l.switched = switchoverSeen{} // the role has changed since, by this switchover or another one
@@ -104,7 +104,7 @@ func (l *conditionMonitor) plan(f *findings, p *maintenance.Plan, now time.Time)
 		"%s is %s: %s; %d steps were begun again", p.Kind, p.State, p.Reason, p.Retries)
 }
 
-// job says what is wrong with a job.
+// job reports a failed, stalled or overdue job.
 func job(f *findings, j *maintenance.JobInfo, now time.Time) {
 	if j.Paused {
 		return
@@ -136,10 +136,10 @@ func job(f *findings, j *maintenance.JobInfo, now time.Time) {
 	f.pair(ok, conditions.BackupOld, "job %s: the last good one is of %s", j.Name, good.Format(time.RFC3339))
 }
 
-// preparedOldAfter is how long a transaction may be prepared before it is told.
+// preparedOldAfter is how long a transaction may be prepared before a condition is reported.
 const preparedOldAfter = time.Hour
 
-// prepared says that a transaction has waited for its coordinator for long; timeMS is since when.
+// prepared reports a transaction that has waited for its coordinator too long. timeMS is when it was prepared.
 func prepared(f *findings, xid string, timeMS int64, now time.Time) {
 	since := time.UnixMilli(timeMS)
 	f.pair(now.Sub(since) > preparedOldAfter, conditions.PreparedOld, "transaction %q is prepared since %s", xid,
@@ -149,7 +149,7 @@ func prepared(f *findings, xid string, timeMS int64, now time.Time) {
 // maxFullNamed bounds the queues that the details of DeadLettersWait name.
 const maxFullNamed = 5
 
-// deadLettersWait reports the queues whose dead-letter queues have no room.
+// deadLettersWait reports the queues whose dead-letter queues are full.
 func deadLettersWait(f *findings, full []dispatch.FullError) {
 	var text []string
 	for i := range full {
@@ -162,7 +162,7 @@ func deadLettersWait(f *findings, full []dispatch.FullError) {
 	f.pair(len(full) > 0, conditions.DeadLettersWait, "%s", strings.Join(text, "; "))
 }
 
-// archive says how the archive of this node's log is. mu is held.
+// archive reports gaps and lag of the log archive. mu is held.
 func (l *conditionMonitor) archive(f *findings, now time.Time) {
 	if l.n.archiver == nil {
 		return

@@ -22,18 +22,17 @@ import (
 	"github.com/lockstep-mq/lockstep/server/peers"
 )
 
-// consolePort is the console of a node, and its connections to the other node.
+// consolePort is the web console of a node, with its connections to the other node.
 type consolePort struct {
 	server *console.Server
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards the fields below
 	others map[string]*grpc.ClientConn
 }
 
-// maxOthers bounds the connections to addresses of the other node: it has had so many names at most.
+// maxOthers bounds the connections to the other node, one for each address that it has had.
 const maxOthers = 8
 
-// listenConsole binds the console's port.
 func (n *node) listenConsole(ctx context.Context) error {
 	p := &consolePort{others: make(map[string]*grpc.ClientConn)}
 	link := n.insideLink().link
@@ -61,13 +60,13 @@ func (n *node) listenConsole(ctx context.Context) error {
 	return nil
 }
 
-// wantsCertificate tells whether nobody may call without a certificate.
+// wantsCertificate reports whether every caller must present a certificate.
 func (n *node) wantsCertificate() bool {
 	return n.cfg.TLS.On() && n.cfg.TLS.ClientAuth != config.ClientAuthNone
 }
 
-// forward returns how calls are made for a principal that has shown a certificate; nil where the nodes do not know each
-// other by certificates.
+// forward returns a function that prepares calls on behalf of a principal authenticated by certificate. It returns
+// nil if the nodes do not authenticate each other by certificate.
 func (n *node) forward() func(context.Context, string, []string) (context.Context, error) {
 	if !n.wantsCertificate() || n.cfg.TLS.CA == "" {
 		return nil
@@ -75,8 +74,8 @@ func (n *node) forward() func(context.Context, string, []string) (context.Contex
 	return peers.Forward
 }
 
-// credentialed is a connection over which each call must show credentials of its own. Without them, it would have the
-// rights of this node, whose certificate the connection shows.
+// credentialed is a connection on which each call must carry its own credentials. Without them, a call would get the
+// rights of this node, whose certificate the connection presents.
 type credentialed struct{ grpc.ClientConnInterface }
 
 // errCredentials is returned for a call without credentials.
@@ -89,7 +88,7 @@ func (c credentialed) check(ctx context.Context) error {
 	return nil
 }
 
-// Invoke makes a call.
+// Invoke implements grpc.ClientConnInterface.
 func (c credentialed) Invoke(ctx context.Context, method string, args, reply any, o ...grpc.CallOption) error {
 	if err := c.check(ctx); err != nil {
 		return err
@@ -97,7 +96,7 @@ func (c credentialed) Invoke(ctx context.Context, method string, args, reply any
 	return c.ClientConnInterface.Invoke(ctx, method, args, reply, o...) //nolint:wrapcheck // it is a status
 }
 
-// NewStream begins a call with a stream.
+// NewStream implements grpc.ClientConnInterface.
 func (c credentialed) NewStream(
 	ctx context.Context, d *grpc.StreamDesc, method string, o ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
@@ -107,9 +106,9 @@ func (c credentialed) NewStream(
 	return c.ClientConnInterface.NewStream(ctx, d, method, o...) //nolint:wrapcheck // it is a status
 }
 
-// other is a connection to the node at an address over which a call has the rights of the token or of the caller that
-// it shows, and no others. It shows the certificate of this node only where the other node demands one, and then each
-// call must show credentials of its own.
+// other returns a connection to the node at an address. A call on it has the rights of the token or caller that it
+// carries, and no others. The connection presents this node's certificate only if the other node requires one; then
+// each call must carry its own credentials.
 func (p *consolePort) other(n *node, address string) (grpc.ClientConnInterface, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +119,7 @@ func (p *consolePort) other(n *node, address string) (grpc.ClientConnInterface, 
 		if len(p.others) < maxOthers {
 			break
 		}
-		_ = c.Close() // its calls are answered with that
+		_ = c.Close() // fails its running calls
 		delete(p.others, a)
 	}
 	secure := insecure.NewCredentials()
@@ -139,7 +138,7 @@ func (p *consolePort) other(n *node, address string) (grpc.ClientConnInterface, 
 	return n.guarded(c), nil
 }
 
-// guarded is a connection of other.
+// guarded wraps a connection for other.
 func (n *node) guarded(c *grpc.ClientConn) grpc.ClientConnInterface {
 	if n.wantsCertificate() {
 		return credentialed{c}
@@ -151,12 +150,12 @@ func (n *node) guarded(c *grpc.ClientConn) grpc.ClientConnInterface {
 func (p *consolePort) run(ctx context.Context, n *node) {
 	n.inside.users.Go(func() {
 		if err := p.server.Run(ctx); err != nil {
-			n.log.Error("the console cannot be served any more", zap.Error(err)) // no reason to stop serving
+			n.log.Error("the console cannot be served any more", zap.Error(err)) // the node keeps serving
 		}
 	})
 }
 
-// close gives everything back.
+// close releases the listener and all connections.
 func (p *consolePort) close() {
 	p.server.Close()
 	p.mu.Lock()

@@ -34,13 +34,13 @@ func testConsume(t *testing.T) {
 	require.Equal(t, uint64(4), q.GetQueue().GetSubscriptions()[0].GetInFlight())
 	require.Equal(t, uint32(2), q.GetQueue().GetSubscriptions()[0].GetConsumers())
 
-	// A nack goes to any consumer, with its count.
+	// A nacked message is redelivered to any consumer, with its delivery count.
 	b.confirm(&pb.ConsumeRequest{Nack: span(4, 4), Ack: span(3, 3), Confirm: 1})
 	again := b.take(1)
 	require.Equal(t, uint64(4), again[0].GetSequence())
 	require.Equal(t, uint32(1), again[0].GetDeliveryCount())
 
-	// A consumer that goes away gives back what it has.
+	// The messages in flight of a consumer that disconnects are requeued.
 	require.NoError(t, a.stream.CloseSend())
 	_, err = a.stream.Recv()
 	require.ErrorContains(t, err, "EOF")
@@ -51,7 +51,7 @@ func testConsume(t *testing.T) {
 	require.Zero(t, q.GetQueue().GetMessages())
 }
 
-// TestConsumeHalfClose: a client that is done sending is still told what is committed.
+// A client that has closed its sending side still receives confirmations.
 func TestConsumeHalfClose(t *testing.T) { simulated(t, testConsumeHalfClose) }
 
 func testConsumeHalfClose(t *testing.T) {
@@ -104,7 +104,7 @@ func testConsumeRefusals(t *testing.T) {
 	require.ErrorContains(t, open(attach, &pb.ConsumeRequest{Nack: many}), "use several requests")
 }
 
-// TestConsumeDeletedQueue: the consumers of a queue that is deleted are told so.
+// The consumers of a deleted queue receive an error.
 func TestConsumeDeletedQueue(t *testing.T) { simulated(t, testConsumeDeletedQueue) }
 
 func testConsumeDeletedQueue(t *testing.T) {
@@ -168,7 +168,7 @@ func testBrowse(t *testing.T) {
 	require.ErrorIs(t, err, txn.ErrQueueNotFound)
 }
 
-// TestLargeMessages: the largest message goes in and out.
+// A message of the maximum size is stored and delivered.
 func TestLargeMessages(t *testing.T) { simulated(t, testLargeMessages) }
 
 func testLargeMessages(t *testing.T) {

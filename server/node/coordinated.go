@@ -11,7 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/metrics"
 )
 
-// measured is the coordinator for the machine: with metrics, the time of each request is taken.
+// measured returns the coordinator for the failover machine. If metrics are served, it measures the latency of
+// requests.
 func (n *node) measured() failover.Coordinator {
 	if n.latencies == nil {
 		return n.coordinator
@@ -19,20 +20,20 @@ func (n *node) measured() failover.Coordinator {
 	return &measuredCoordinator{n.coordinator, n.latencies}
 }
 
-// measuredCoordinator takes the time of requests to a coordinator.
+// measuredCoordinator measures the latency of requests to a coordinator.
 type measuredCoordinator struct {
 	failover.Coordinator
 
 	latencies *metrics.Latencies
 }
 
-// took notes a request that began at that time. A conflict, or that there is no record, is an answer.
+// took records a request that started at began. A conflict or a missing record counts as success.
 func (c *measuredCoordinator) took(op metrics.Operation, began time.Time, err error) {
 	answered := err == nil || errors.Is(err, failover.ErrConflict) || errors.Is(err, failover.ErrNoRecord)
 	c.latencies.Coordinated(op, time.Since(began), answered)
 }
 
-// Load implements failover.Coordinator, as do the others.
+// Load implements failover.Coordinator.
 func (c *measuredCoordinator) Load(ctx context.Context) (failover.Record, failover.Revision, error) {
 	began := time.Now()
 	r, at, err := c.Coordinator.Load(ctx)
@@ -50,7 +51,7 @@ func (c *measuredCoordinator) Swap(
 	return at, err
 }
 
-// LoadMark reads the pair's mark.
+// LoadMark reads the high-water mark.
 func (c *measuredCoordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
 	began := time.Now()
 	m, err := c.Coordinator.LoadMark(ctx)
@@ -58,7 +59,7 @@ func (c *measuredCoordinator) LoadMark(ctx context.Context) (failover.Mark, erro
 	return m, err
 }
 
-// WriteMark raises the pair's mark.
+// WriteMark raises the high-water mark.
 func (c *measuredCoordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
 	began := time.Now()
 	before, err := c.Coordinator.WriteMark(ctx, m)

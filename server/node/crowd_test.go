@@ -19,20 +19,20 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// crowd is publishers and consumers that work with whichever node serves.
+// crowd is a set of publishers and consumers that use the serving node.
 type crowd struct {
 	t       *testing.T
 	nodes   [2]atomic.Pointer[testNode]
 	working sync.WaitGroup
 	stop    context.CancelFunc
 
-	mu           sync.Mutex // guards all below
+	mu           sync.Mutex // guards the fields below
 	acknowledged []string
-	publishers   map[string]bool // those that had an answer
+	publishers   map[string]bool // publishers that received a response
 	consumed     map[string]bool
 }
 
-// startCrowd has so many publish to and consume from queue q.
+// startCrowd starts publishers and consumers of queue q.
 func startCrowd(t *testing.T, publishers, consumers int, nodes ...*testNode) *crowd {
 	t.Helper()
 	c := &crowd{t: t, publishers: map[string]bool{}, consumed: map[string]bool{}}
@@ -45,7 +45,7 @@ func startCrowd(t *testing.T, publishers, consumers int, nodes ...*testNode) *cr
 		id := fmt.Sprint("p", i)
 		c.working.Go(func() {
 			for n := uint64(1); ctx.Err() == nil; n++ {
-				c.publish(id, n) // to its end: one that is given up may still be stored
+				c.publish(id, n) // retry until it succeeds: an abandoned publish may still be stored
 			}
 		})
 	}
@@ -59,7 +59,7 @@ func startCrowd(t *testing.T, publishers, consumers int, nodes ...*testNode) *cr
 	return c
 }
 
-// note keeps what was acknowledged.
+// note records an acknowledged publish.
 func (c *crowd) note(id, body string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,7 +67,7 @@ func (c *crowd) note(id, body string) {
 	c.publishers[id] = true
 }
 
-// publish tries both nodes, with the same producer sequence, until one answers.
+// publish tries both nodes, with the same producer sequence, until one responds.
 func (c *crowd) publish(id string, sequence uint64) {
 	body := fmt.Sprint(id, "/", sequence)
 	for try := 0; c.t.Context().Err() == nil; try++ {
@@ -79,7 +79,7 @@ func (c *crowd) publish(id string, sequence uint64) {
 			return
 		}
 		switch status.Code(err) {
-		case codes.Unavailable, codes.Canceled: // it stops, or has stopped
+		case codes.Unavailable, codes.Canceled: // it is stopping or has stopped
 		default:
 			if !errors.Is(kind(err), replication.ErrNotActive) && c.t.Context().Err() == nil {
 				c.t.Errorf("publish %s: %v", body, err)
@@ -89,7 +89,7 @@ func (c *crowd) publish(id string, sequence uint64) {
 	}
 }
 
-// consume acknowledges what a node delivers to subscription work, until the stream ends.
+// consume acknowledges the deliveries of subscription work until the stream ends.
 func (c *crowd) consume(ctx context.Context, n *testNode) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -119,7 +119,7 @@ func (c *crowd) consume(ctx context.Context, n *testNode) {
 	}
 }
 
-// goesOn waits until so many more were acknowledged.
+// goesOn waits for this number of additional acknowledgements.
 func (c *crowd) goesOn(more int) {
 	c.t.Helper()
 	count := func() int {
@@ -131,7 +131,7 @@ func (c *crowd) goesOn(more int) {
 	require.Eventually(c.t, func() bool { return count() > before+more }, patience, time.Millisecond)
 }
 
-// inSync waits until one node is active and the other one its standby, and gives their places.
+// inSync waits until one node is active and the other its standby, and returns their indexes.
 func (c *crowd) inSync() (active, standby int) {
 	c.t.Helper()
 	require.Eventually(c.t, func() bool {
@@ -145,7 +145,7 @@ func (c *crowd) inSync() (active, standby int) {
 	return active, standby
 }
 
-// restart stops a node and starts it again.
+// restart restarts a node.
 func (c *crowd) restart(place int) {
 	c.t.Helper()
 	n := c.nodes[place].Load()
@@ -153,8 +153,8 @@ func (c *crowd) restart(place int) {
 	c.nodes[place].Store(start(c.t, n.config))
 }
 
-// TestPublishersAndConsumersAcrossRoles: a crowd works while the role moves to and fro, and both nodes are restarted in
-// between. Nothing that was acknowledged is lost, nothing is there twice, and both stores end alike.
+// Publishers and consumers keep running through switchovers and restarts of both nodes. No acknowledged message is
+// lost or duplicated, and both stores end with the same contents.
 func TestPublishersAndConsumersAcrossRoles(t *testing.T) {
 	simulated(t, testPublishersAndConsumersAcrossRoles)
 }
@@ -174,7 +174,7 @@ func testPublishersAndConsumersAcrossRoles(t *testing.T) {
 			c.goesOn(50)
 			c.inSync()
 		}
-		require.Eventually(t, func() bool { // refused until the standby is in sync and has announced itself
+		require.Eventually(t, func() bool { // refused until the standby is in sync and has registered
 			_, err := c.nodes[0].Load().admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
 			return err == nil
 		}, patience, 2*time.Millisecond)
@@ -188,7 +188,7 @@ func testPublishersAndConsumersAcrossRoles(t *testing.T) {
 	c.judge()
 }
 
-// judge holds what was acknowledged against what is there.
+// judge compares the acknowledged messages with the stored ones.
 func (c *crowd) judge() {
 	t := c.t
 	t.Helper()

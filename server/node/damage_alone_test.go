@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 )
 
-// flipIn flips a bit of a file where a text is.
+// flipIn flips a bit in a file at the position of text.
 func flipIn(t *testing.T, name, text string) {
 	t.Helper()
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
@@ -33,7 +33,7 @@ func flipIn(t *testing.T, name, text string) {
 	require.NoError(t, err)
 }
 
-// browsed reads a queue.
+// browsed browses a queue.
 func (n *testNode) browsed(queue string) (sequences, damaged []uint64) {
 	n.t.Helper()
 	stream, err := n.queues.Browse(n.t.Context(), &pb.BrowseRequest{Queue: queue})
@@ -51,8 +51,8 @@ func (n *testNode) browsed(queue string) (sequences, damaged []uint64) {
 	}
 }
 
-// TestDamagedMessagesAlone: a node that stands alone has no node to repair from. Browsing steps over what is damaged,
-// verify lists it, and it can be given up.
+// A standalone node cannot repair from another node. Browsing skips corrupt messages, verify lists them, and they can
+// be discarded.
 func TestDamagedMessagesAlone(t *testing.T) { simulated(t, testDamagedMessagesAlone) }
 
 func testDamagedMessagesAlone(t *testing.T) {
@@ -102,8 +102,8 @@ func testDamagedMessagesAlone(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestFlushArchive: what was acknowledged is in the archive as soon as it is asked for, and a node that was wiped
-// begins another archive beside the one that it finds.
+// After a flush, all acknowledged messages are in the archive. A wiped node starts a new archive next to the existing
+// one.
 func TestFlushArchive(t *testing.T) { simulated(t, testFlushArchive) }
 
 func testFlushArchive(t *testing.T) {

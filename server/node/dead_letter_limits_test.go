@@ -16,10 +16,10 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// hangs is how long a condition of these tests may take: only a node that hangs takes so long.
+// hangs is the timeout for conditions in these tests. Only a node that hangs exceeds it.
 const hangs = time.Minute
 
-// newQueues makes a queue and its dead-letter queue, which has limits of its own.
+// newQueues creates a queue and its dead-letter queue, which has its own limits.
 func (n *testNode) newQueues(dead, source *pb.QueueConfig) {
 	n.t.Helper()
 	require.NoError(n.t, n.createWith("dead", dead))
@@ -36,7 +36,6 @@ func (n *testNode) publishMany(queue string, count int) {
 	n.publish(queue, bodies...)
 }
 
-// bodiesIn returns the bodies of the messages of a queue.
 func (n *testNode) bodiesIn(queue string) (list []string) {
 	for _, m := range n.browse(queue) {
 		list = append(list, string(m.GetMessage().GetBody()))
@@ -44,14 +43,14 @@ func (n *testNode) bodiesIn(queue string) (list []string) {
 	return list
 }
 
-// becomes waits until a queue has so many messages.
+// becomes waits until a queue has this number of messages.
 func (n *testNode) becomes(queue string, messages int) {
 	n.t.Helper()
 	require.Eventually(n.t, func() bool { return len(n.browse(queue)) == messages }, hangs, 5*time.Millisecond,
 		"%s does not come to have %d messages", queue, messages)
 }
 
-// consumeWaiting attaches a consumer that understands what it is told of rejects that wait.
+// consumeWaiting attaches a consumer that supports notifications of pending rejects.
 func (n *testNode) consumeWaiting(queue string, credit uint32) *consumer {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), hangs)
@@ -67,8 +66,7 @@ func (n *testNode) consumeWaiting(queue string, credit uint32) *consumer {
 	return &consumer{t: n.t, stream: stream}
 }
 
-// TestRejectsIntoRing: a dead-letter queue that drops its oldest messages takes all dead letters, however many there
-// are at once, and keeps the newest.
+// A dead-letter queue with drop-head accepts all dead letters of one batch and keeps the newest.
 func TestRejectsIntoRing(t *testing.T) { simulated(t, testRejectsIntoRing) }
 
 func testRejectsIntoRing(t *testing.T) {
@@ -84,7 +82,7 @@ func testRejectsIntoRing(t *testing.T) {
 	require.Equal(t, []string{"201", "300"}, []string{dead[0], dead[99]})
 }
 
-// TestDeadLettersInPortions: as many dead letters go as there is room for, the oldest first, and the rest follows.
+// As many dead letters as fit are moved, oldest first, and the rest follows when there is space.
 func TestDeadLettersInPortions(t *testing.T) { simulated(t, testDeadLettersInPortions) }
 
 func testDeadLettersInPortions(t *testing.T) {
@@ -103,8 +101,7 @@ func testDeadLettersInPortions(t *testing.T) {
 	n.becomes("orders", 0)
 }
 
-// TestLargeDeadLetterWaitsAlone: a dead letter that is larger than its dead-letter queue may ever hold stays, and holds
-// up no other.
+// A dead letter larger than the limit of its dead-letter queue stays, and does not block others.
 func TestLargeDeadLetterWaitsAlone(t *testing.T) { simulated(t, testLargeDeadLetterWaitsAlone) }
 
 func testLargeDeadLetterWaitsAlone(t *testing.T) {
@@ -125,8 +122,7 @@ func testLargeDeadLetterWaitsAlone(t *testing.T) {
 	require.Len(t, n.browse("orders"), 1)
 }
 
-// TestWaitingRejects: a consumer is notified of its rejects that wait, also if it has asked for no confirmation, and
-// again when they are moved.
+// A consumer is notified of its pending rejects, even without a confirmation request, and again when they are moved.
 func TestWaitingRejects(t *testing.T) { simulated(t, testWaitingRejects) }
 
 func testWaitingRejects(t *testing.T) {
@@ -158,7 +154,7 @@ func testWaitingRejects(t *testing.T) {
 	}
 }
 
-// TestExpiredInPortions: expired messages go to a ring, all of them, and to a full dead-letter queue as many as fit.
+// All expired messages are moved to a drop-head queue, and as many as fit to a full dead-letter queue.
 func TestExpiredInPortions(t *testing.T) { simulated(t, testExpiredInPortions) }
 
 func testExpiredInPortions(t *testing.T) {
@@ -176,7 +172,7 @@ func testExpiredInPortions(t *testing.T) {
 	require.Equal(t, "16", n.bodiesIn("dead")[0])
 }
 
-// TestOverflowInPortions: the excess of a queue goes to a dead-letter queue that has room for less than that.
+// The excess of a queue is moved to a dead-letter queue with less free space than the excess.
 func TestOverflowInPortions(t *testing.T) { simulated(t, testOverflowInPortions) }
 
 func testOverflowInPortions(t *testing.T) {
@@ -195,7 +191,7 @@ func testOverflowInPortions(t *testing.T) {
 	require.Len(t, n.browse("dead"), 10)
 }
 
-// TestOverflowSparesDelivered: what a consumer has is acknowledged or dead-lettered, never both.
+// A message in flight is acknowledged or dead-lettered, never both.
 func TestOverflowSparesDelivered(t *testing.T) { simulated(t, testOverflowSparesDelivered) }
 
 func testOverflowSparesDelivered(t *testing.T) {
@@ -214,7 +210,7 @@ func testOverflowSparesDelivered(t *testing.T) {
 	require.Equal(t, []string{"4"}, n.bodiesIn("dead"))
 }
 
-// TestReplayInPortions: dead letters that are moved back go as far as there is room.
+// A replay of dead letters continues as far as there is space.
 func TestReplayInPortions(t *testing.T) { simulated(t, testReplayInPortions) }
 
 func testReplayInPortions(t *testing.T) {
@@ -231,7 +227,7 @@ func testReplayInPortions(t *testing.T) {
 	require.Len(t, n.browse("dead"), 23)
 }
 
-// TestRejectWithoutConfirm: a consumer is notified of a reject that waits also when it has asked for no confirmation.
+// A consumer is notified of a pending reject even without a confirmation request.
 func TestRejectWithoutConfirm(t *testing.T) { simulated(t, testRejectWithoutConfirm) }
 
 func testRejectWithoutConfirm(t *testing.T) {

@@ -16,14 +16,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// createWith makes a queue with a configuration.
 func (n *testNode) createWith(name string, c *pb.QueueConfig) error {
 	n.t.Helper()
 	_, err := n.queues.CreateQueue(n.t.Context(), &pb.CreateQueueRequest{Name: name, Config: c})
 	return err
 }
 
-// alter changes the fields of a configuration that are named.
+// alter changes the named fields of a configuration.
 func (n *testNode) alter(name string, c *pb.QueueConfig, fields ...string) error {
 	n.t.Helper()
 	_, err := n.queues.AlterQueue(n.t.Context(), &pb.AlterQueueRequest{
@@ -67,8 +66,8 @@ func (c *consumer) answer(req *pb.ConsumeRequest) {
 	}
 }
 
-// TestDeadLetters: a message that is given back too often, and one that is rejected, are in the dead-letter queue,
-// once, with where they come from; they go back where they came from.
+// A message that reaches the delivery limit and a rejected message are each dead-lettered once, with their origin. A
+// replay returns them to it.
 func TestDeadLetters(t *testing.T) { simulated(t, testDeadLetters) }
 
 func testDeadLetters(t *testing.T) {
@@ -135,7 +134,7 @@ func testDeadLetters(t *testing.T) {
 	require.Equal(t, uint64(1), replayed.GetMoved(), "whatever it is, when a queue is named")
 }
 
-// TestDroppedLetters: without a dead-letter queue, what no consumer can deal with is gone.
+// Without a dead-letter queue, rejected messages and messages over the delivery limit are discarded.
 func TestDroppedLetters(t *testing.T) { simulated(t, testDroppedLetters) }
 
 func testDroppedLetters(t *testing.T) {
@@ -151,8 +150,7 @@ func testDroppedLetters(t *testing.T) {
 	require.Equal(t, "good", string(n.browse("orders")[0].GetMessage().GetBody()))
 }
 
-// TestDeadLetterConfig: what cannot be is refused with a reason, and nothing is changed; a change leaves alone what it
-// does not name.
+// Invalid settings are refused with a reason, and nothing changes. An update changes only the named fields.
 func TestDeadLetterConfig(t *testing.T) { simulated(t, testDeadLetterConfig) }
 
 func testDeadLetterConfig(t *testing.T) {
@@ -185,7 +183,7 @@ func testDeadLetterConfig(t *testing.T) {
 	_, err = n.queues.ReplayDeadLetters(t.Context(), &pb.ReplayDeadLettersRequest{Queue: "b", To: "b"})
 	require.ErrorIs(t, kind(err), wire.ErrInvalid)
 
-	// A client of release 0.1.0 names no fields: it replaces what it knows.
+	// A client of release 0.1.0 names no fields: it replaces the fields it supports.
 	_, err = n.queues.AlterQueue(t.Context(), &pb.AlterQueueRequest{Name: "a", Config: &pb.QueueConfig{MaxBytes: 7}})
 	require.NoError(t, err)
 	want = &pb.QueueConfig{MaxBytes: 7, MaxDeliveries: 5, DeadLetter: "b"}
@@ -196,7 +194,7 @@ func testDeadLetterConfig(t *testing.T) {
 	require.NoError(t, err, "no queue names it any more")
 }
 
-// TestFullDeadLetterQueue: what has no room there stays where it is, and goes once there is room.
+// Dead letters that do not fit stay in their queue, and are moved once there is space.
 func TestFullDeadLetterQueue(t *testing.T) { simulated(t, testFullDeadLetterQueue) }
 
 func testFullDeadLetterQueue(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// disk is the filesystem of the store, unless Options has another one.
+// disk returns the filesystem of the store, unless Options has another one.
 func disk() (vfs.FS, error) { return vfs.OS(), nil }
 
-// bootID names the boot of the machine; empty for what the kernel says.
+// bootID returns a simulated boot ID; empty means the kernel's.
 func bootID() string { return "" }

@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
 )
 
-// disk is a filesystem that a test breaks from outside, if the environment says how it is reached. No product is built
-// with this.
+// disk returns a filesystem with fault injection if the environment names its control address. Released binaries are
+// not built with this.
 func disk() (vfs.FS, error) {
 	address := os.Getenv(faultdisk.Variable)
 	if address == "" {
@@ -38,9 +38,9 @@ func disk() (vfs.FS, error) {
 		return nil, fmt.Errorf("%s: %w", faultdisk.Variable, err)
 	}
 	server := &http.Server{Handler: d, ReadHeaderTimeout: time.Minute}
-	go func() { _ = server.Serve(l) }() // until the process ends: a test looks after it to the last moment
+	go func() { _ = server.Serve(l) }() // serves until the process exits: a test observes the disk until then
 	return d.FS(), nil
 }
 
-// bootID is the boot of the simulated machine whose disk it is, if a test says so; empty for what the kernel says.
+// bootID returns the boot ID of the simulated machine that a test sets; empty means the kernel's.
 func bootID() string { return os.Getenv(faultdisk.VariableBoot) }

@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestStandbyLeavesBeforeItsDiskIsFull: a standby whose disk fills up leaves the active in order, and does not die of
-// it; the active goes on and knows. The standby can be restarted meanwhile, and comes back when there is room.
+// A standby with a nearly full disk disconnects from the active cleanly. The active keeps serving and reports the
+// reason. The standby can be restarted, and reconnects when there is space.
 func TestStandbyLeavesBeforeItsDiskIsFull(t *testing.T) {
 	simulated(t, testStandbyLeavesBeforeItsDiskIsFull)
 }
@@ -40,12 +40,12 @@ func testStandbyLeavesBeforeItsDiskIsFull(t *testing.T) {
 	}
 	leave(32 << 20)
 	body := strings.Repeat("x", 1<<20)
-	for range 40 { // more than there is room for
+	for range 40 { // more than fit
 		a.publish("q", body)
 	}
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	b.waitFor(pb.Role_ROLE_CATCHING_UP)
-	require.Eventually(t, func() bool { // on a busy machine it may lose the active for a moment first
+	require.Eventually(t, func() bool { // on a slow machine, it may lose the active for a moment first
 		return strings.Contains(b.status().GetReason(), "disk is nearly full")
 	}, 10*time.Second, 5*time.Millisecond)
 	for _, n := range []*testNode{a, b} {

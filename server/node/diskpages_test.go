@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestPurgeMakesRoom: a node whose disk is low takes publishes again when messages are purged, although its page file
-// stays as large as it is.
+// A node that is low on disk space accepts publishes again after messages are purged, although its page file keeps
+// its size.
 func TestPurgeMakesRoom(t *testing.T) {
 	disk := memfs.New()
 	c := settings(t, "alone")

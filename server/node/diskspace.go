@@ -13,10 +13,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// diskInterval is how often the free space is looked at.
+// diskInterval is the interval at which free space is checked.
 const diskInterval = 500 * time.Millisecond
 
-// watchDisk looks at the free space until ctx ends.
+// watchDisk checks free space until ctx ends.
 func (n *node) watchDisk(ctx context.Context) {
 	ticker := time.NewTicker(diskInterval)
 	defer ticker.Stop()
@@ -33,7 +33,7 @@ func (n *node) watchDisk(ctx context.Context) {
 func (n *node) lookAtDisk() {
 	room, err := n.store.Room()
 	if err != nil {
-		return // what is wrong with the store is told elsewhere
+		return // store failures are reported elsewhere
 	}
 	mark := uint64(n.settings.Live().Disk.LowWatermark.Bytes())
 	n.store.SetSpaceShort(room.NearlyLow(mark))
@@ -52,7 +52,7 @@ func (n *node) lookAtDisk() {
 	}
 }
 
-// whatHelps says what makes room on a disk that is low. Messages that are consumed make room in the page file only.
+// whatHelps returns advice for a disk that is low on space. Consumed messages free space in the page file only.
 func whatHelps(room store.Room, mark uint64) string {
 	if room.FreeBytes < mark/2 {
 		return "free or add space on the filesystem, or compact the store; consuming messages is not enough"
@@ -60,9 +60,10 @@ func whatHelps(room store.Room, mark uint64) string {
 	return "consume or purge messages, or free space on the filesystem"
 }
 
-// room tells whether a standby may take in what the active sends. It leaves the active when less than half of
-// disk.low-watermark is free besides what the messages in memory will take that do not fit into free pages, so that
-// there is enough left to write checkpoints, to stop and to start. It comes back when there is an eighth of it more.
+// room returns an error if a standby must not accept more data from the active. The standby disconnects when free
+// space drops below half of disk.low-watermark. Messages in memory that do not fit into free pages count as used. The
+// remaining space is needed to write checkpoints, to stop and to start. The standby reconnects when an eighth of the
+// watermark more is free.
 func (n *node) room(bytes int) error {
 	room, err := n.store.Room()
 	if err != nil {

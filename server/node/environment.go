@@ -17,23 +17,23 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Environment is what a simulation gives a node in place of the real network, coordinator and machine, so that all the
-// rest of a node can be run as it is. What is not set is real.
+// Environment replaces the network, coordinator and machine in a simulation, so that the rest of a node runs
+// unchanged. Unset fields select the real ones.
 type Environment struct {
 	// Listen binds the ports of the node: those for gRPC, AMQP, the console, the metrics and the voter.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
-	// Dial connects to the other node, to a voter, to a collector of traces, or to an issuer of tokens. An error that is
-	// syscall.ECONNREFUSED says that the process of the other node is gone.
+	// Dial connects to the other node, a voter, a trace collector or a token issuer. The error syscall.ECONNREFUSED
+	// means that the process of the other node is gone.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Coordinator connects to the pair's coordinator, in place of the one that coordinator.type names. The node closes
+	// Coordinator connects to the pair's coordinator instead of the one that coordinator.type names. The node closes
 	// it.
 	Coordinator func(self failover.NodeInfo) (failover.Coordinator, error)
 	// BootID names the boot of the machine (INV-6).
 	BootID string
-	// Authenticators are asked who calls before the node's own ones.
+	// Authenticators run before the node's own authenticators.
 	Authenticators []gate.Authenticator
-	// Inside is given the way by which the console and the port for AMQP call the node's services; it is there while the
-	// node serves.
+	// Inside receives the connection through which the console and the AMQP port call the node's services. It is
+	// valid while the node serves.
 	Inside func(grpc.ClientConnInterface)
 }
 
@@ -44,7 +44,7 @@ func (s Environment) listen(ctx context.Context, address string) (net.Listener, 
 	return listen(ctx, address)
 }
 
-// dialer is the way to the active.
+// dialer returns the dialer for replication.
 func (s Environment) dialer(options []grpc.DialOption) replication.Dialer {
 	if s.Dial != nil {
 		return replication.NewDialerOver(s.Dial, options...)
@@ -52,7 +52,7 @@ func (s Environment) dialer(options []grpc.DialOption) replication.Dialer {
 	return replication.NewDialer(options...)
 }
 
-// dialOptions are those of all other connections to the other node.
+// dialOptions returns the options for all other connections to the other node.
 func (s Environment) dialOptions(options []grpc.DialOption) []grpc.DialOption {
 	if s.Dial == nil {
 		return options

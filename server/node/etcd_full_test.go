@@ -17,8 +17,9 @@ import (
 	"github.com/lockstep-mq/lockstep/server/conditions"
 )
 
-// An etcd that is out of space costs a pair no write as long as no role has to change. When the standby goes, the
-// active cannot release it; it waits, says why, and goes on as soon as etcd takes writes again.
+// An etcd without space blocks no write of a pair as long as no role changes. If the standby fails, the active cannot
+// remove it. It waits, reports the reason, and continues when etcd accepts writes again.
+//
 // Real sockets: the quota and the alarm are those of etcd.
 func TestEtcdOutOfSpace(t *testing.T) {
 	etcd, err := embedded.Start(t.Context(),
@@ -51,7 +52,8 @@ func TestEtcdOutOfSpace(t *testing.T) {
 		patience, 10*time.Millisecond,
 		"the status says what to do")
 
-	// A node that restarts has a new run, which the record cannot name: it does not come back in sync, and says why.
+	// A restarted node has a new process generation, which the record cannot name. It does not become in sync, and
+	// reports the reason.
 	restarted := start(t, standby.config)
 	require.Eventually(t, func() bool { return hasTrouble(restarted) && hasTrouble(active) }, patience,
 		10*time.Millisecond, "both nodes tell of the coordinator")
@@ -68,7 +70,7 @@ func TestEtcdOutOfSpace(t *testing.T) {
 	require.NotContains(t, active.status().GetReason(), "NOSPACE")
 }
 
-// hasTrouble tells whether a node reports that the coordinator refuses what it is asked for.
+// hasTrouble reports whether a node reports coordinator errors.
 func hasTrouble(n *testNode) bool {
 	return slices.ContainsFunc(n.status().GetConditions(), func(c *pb.Condition) bool {
 		return c.GetKind() == string(conditions.CoordinatorTrouble) && strings.Contains(c.GetDetails(), "NOSPACE")

@@ -10,11 +10,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/events"
 )
 
-// storeEvents makes logs, metrics and conditions of what the store tells.
+// storeEvents converts store events to logs, metrics and conditions.
 type storeEvents struct {
 	log func(events.Event)
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	counts map[string]uint64
 }
 
@@ -22,7 +22,7 @@ func newStoreEvents(logger *zap.Logger) *storeEvents {
 	return &storeEvents{log: events.Log(logger.Named("store")), counts: make(map[string]uint64)}
 }
 
-// told counts an event and logs it.
+// told counts and logs an event.
 func (s *storeEvents) told(e events.Event) {
 	s.log(e)
 	s.mu.Lock()
@@ -30,7 +30,7 @@ func (s *storeEvents) told(e events.Event) {
 	s.counts[e.Name()]++
 }
 
-// all returns how often each kind of event was told since the node was started.
+// all returns the number of events by kind since the node started.
 func (s *storeEvents) all() map[string]uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +52,7 @@ func (n *node) storeEvent(e events.Event) {
 	}
 }
 
-// changesConditions tells whether a condition may begin or end with an event.
+// changesConditions reports whether an event may raise or clear a condition.
 func changesConditions(e events.Event) bool {
 	switch e.(type) {
 	case events.DiskFull, events.DiskHasSpace, events.MessagesDamaged, events.PageRepaired, events.IndexDamaged,

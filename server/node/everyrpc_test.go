@@ -25,15 +25,15 @@ import (
 	"github.com/lockstep-mq/lockstep/server/node"
 )
 
-// rpcCaller is a row of the table: who calls, and what that one may do.
+// rpcCaller is a row of the table: a caller and its rights.
 type rpcCaller struct {
 	name string
-	// shows is what the call shows of the caller; empty for nothing.
+	// shows is the credential that the call carries, or empty.
 	shows string
-	// rights that it has: on the queue q, and on the pair. all: everything.
+	// rights on the queue q and on the pair. all: every right.
 	rights access.Right
 	all    bool
-	// known: it has some right, though perhaps none of those.
+	// known is true if the caller has any right, maybe none of those.
 	known bool
 }
 
@@ -53,7 +53,7 @@ func rpcCallers() []rpcCaller {
 	}
 }
 
-// may says what the table promises for a method; this is written down apart from the code that decides.
+// may reports whether the table allows a method. It is independent of the code under test.
 func (c *rpcCaller) may(method string, need access.Need) bool {
 	known := c.known || c.all || c.rights != 0
 	switch _, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/"); {
@@ -62,7 +62,7 @@ func (c *rpcCaller) may(method string, need access.Need) bool {
 	case need.Right == access.Peer:
 		return c.rights&access.Peer != 0
 	case need.Right == 0 || name == "ListQueues" || name == "CommitPrepared" || name == "RollbackPrepared":
-		return known // a list is empty for who sees nothing, and of this xid no transaction is prepared
+		return known // lists are empty for callers without rights, and no transaction is prepared under this xid
 	case name == "GetQueue":
 		return c.all || c.rights&access.QueueRights != 0
 	case name == "Commit" || name == "Prepare": // the test publishes with them
@@ -72,7 +72,7 @@ func (c *rpcCaller) may(method string, need access.Need) bool {
 	}
 }
 
-// request makes a request that names the queue q wherever one of that method can.
+// requestOf creates a request that names the queue q in each suitable field.
 func requestOf(t *testing.T, m protoreflect.MethodDescriptor) proto.Message {
 	t.Helper()
 	publish := &pb.PublishOperation{Queue: "q", Messages: []*pb.Message{{}}}
@@ -102,7 +102,7 @@ func requestOf(t *testing.T, m protoreflect.MethodDescriptor) proto.Message {
 	return req
 }
 
-// callOf calls a method, and returns what it ended with; of a stream, what its first answer says.
+// callOf calls a method and returns its error; for a stream, the result of its first response.
 func callOf(
 	ctx context.Context, t *testing.T, conn grpc.ClientConnInterface, method string, m protoreflect.MethodDescriptor,
 	may bool,
@@ -110,7 +110,7 @@ func callOf(
 	t.Helper()
 	limit := patience
 	if m.IsStreamingServer() && may {
-		limit = 300 * time.Millisecond // who may watch hears nothing, perhaps
+		limit = 300 * time.Millisecond // an allowed watch may receive nothing
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -129,7 +129,7 @@ func callOf(
 	if err := s.RecvMsg(resp); err != nil {
 		return err
 	}
-	if m.Name() == "PublishStream" { // the stream goes on, and says of the request that it may not
+	if m.Name() == "PublishStream" { // the stream continues, and its response refuses the request
 		raw, err := proto.Marshal(resp)
 		require.NoError(t, err)
 		answer := new(pb.PublishStreamResponse)
@@ -141,13 +141,13 @@ func callOf(
 	return nil
 }
 
-// rpcWay is a way to the node's services.
+// rpcWay is a connection to the node's services.
 type rpcWay struct {
 	name string
 	conn grpc.ClientConnInterface
 }
 
-// check calls a method, and requires that what comes of it is what the caller may. It tells what that is.
+// check calls a method, checks the result against the caller's rights, and returns the result.
 func (c *rpcCaller) check(
 	t *testing.T, way rpcWay, method string, m protoreflect.MethodDescriptor, need access.Need,
 ) (may bool) {
@@ -158,7 +158,7 @@ func (c *rpcCaller) check(
 	}
 	err := callOf(ctx, t, way.conn, method, m, c.may(method, need))
 	code := status.Code(err)
-	if m.Parent().Name() == "ReplicationService" && way.name != "over the network" { // is for the other node
+	if m.Parent().Name() == "ReplicationService" && way.name != "over the network" { // only for the other node
 		require.Equal(t, codes.Unimplemented, code, method)
 		return false
 	}
@@ -172,9 +172,9 @@ func (c *rpcCaller) check(
 	return may
 }
 
-// TestEveryRPC calls every RPC of every service, as their descriptors name them, as every kind of caller, on a real
-// node, over the network and as the console and the port for AMQP do. A new RPC is in the table by itself; one without
-// a declared right fails.
+// Every RPC of every service is called by every kind of caller on a real node: over the network, and in-process as
+// the console and the AMQP port do. The RPCs come from the descriptors, so that new RPCs are covered automatically.
+// An RPC without a declared right fails.
 func TestEveryRPC(t *testing.T) { simulated(t, testEveryRPC) }
 
 func testEveryRPC(t *testing.T) {

@@ -11,11 +11,11 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// failbackCheck is how often the active looks whether something speaks against giving the role to the preferred node,
-// while it is about to.
+// failbackCheck is the interval at which the active checks for reasons against a pending failback to the preferred
+// node.
 const failbackCheck = time.Second
 
-// void is what a forced failover has made void of another node's log.
+// void returns the discarded range of another node's log after a forced failover.
 func void(f *failover.Forced) replication.Void {
 	if f == nil {
 		return replication.Void{}
@@ -23,8 +23,8 @@ func void(f *failover.Forced) replication.Void {
 	return replication.Void{Term: f.Term, After: f.After}
 }
 
-// watchFailback tells the machine what speaks against giving the role to the preferred node now: a plan, which moves
-// the roles by itself, or a standby that rewrites its page file and could not serve at once.
+// watchFailback reports obstacles to a failback to the failover machine: a plan, which moves the roles itself, or a
+// standby that rewrites its page file and could not serve immediately.
 func (n *node) watchFailback(ctx context.Context) {
 	ticker := time.NewTicker(failbackCheck)
 	defer ticker.Stop()
@@ -43,7 +43,7 @@ func (n *node) watchFailback(ctx context.Context) {
 	}
 }
 
-// occupied says why the role should stay where it is for now; empty if it need not.
+// occupied returns the reason why the role should not move now, or an empty string.
 func (n *node) occupied(ctx context.Context) string {
 	if p, err := n.maintenance.Plan(); err == nil && p != nil && !p.State.Ended() {
 		return fmt.Sprintf("plan %s (%s) is under way", p.ID, p.Kind)

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// TestFailback: the preferred node comes back, and gets the role when it has been in sync for the delay; not while the
-// pair is paused, nor while it rewrites its page file. The status of the active says when.
+// The preferred node gets the role back once it has been in sync for the delay. A paused pair and a rewrite of its
+// page file postpone that. The active's status contains the time.
 func TestFailback(t *testing.T) { simulated(t, testFailback) }
 
 func testFailback(t *testing.T) {
@@ -25,7 +25,7 @@ func testFailback(t *testing.T) {
 	p.nodes[1].config.Failover.Preferred = true
 	p.restart(1)
 	p.nodes[0].waitFor(pb.Role_ROLE_ACTIVE)
-	p.restart(0) // it gets its delay
+	p.restart(0) // the delay starts
 	p.nodes[1].waitFor(pb.Role_ROLE_ACTIVE)
 	require.Nil(t, p.nodes[1].status().GetPair().GetFailbackAt(), "it is preferred")
 	pause := func(n *testNode, paused bool) {

@@ -29,7 +29,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// fails runs a node that cannot run and returns its error.
+// fails runs a node that cannot start and returns its error.
 func fails(t *testing.T, c config.Config) error {
 	t.Helper()
 	if w := simpair.Of(t); w != nil {
@@ -73,7 +73,7 @@ func testDataInUse(t *testing.T) {
 	err := fails(t, c)
 	require.ErrorIs(t, err, store.ErrInUse)
 	require.ErrorContains(t, err, c.Data.Dir)
-	n.createQueue("q") // the first one does not mind
+	n.createQueue("q") // the first node still works
 }
 
 func TestNewerFormat(t *testing.T) { simulated(t, testNewerFormat) }
@@ -102,7 +102,7 @@ func testNotAStore(t *testing.T) {
 	require.ErrorContains(t, err, "data.dir")
 }
 
-// TestOtherPairsData: the store of one pair under the prefix of another.
+// A node refuses the store of another pair.
 func TestOtherPairsData(t *testing.T) { simulated(t, testOtherPairsData) }
 
 func testOtherPairsData(t *testing.T) {
@@ -120,7 +120,7 @@ func testOtherPairsData(t *testing.T) {
 	err := fails(t, c)
 	require.ErrorIs(t, err, failover.ErrOtherPair)
 
-	// And under a prefix where no pair is (INV-9).
+	// A prefix without a pair is refused too (INV-9).
 	c.Coordinator.Etcd.Prefix = "/lockstep/empty"
 	lost := start(t, c)
 	lost.waitFor(pb.Role_ROLE_RECOVERING)
@@ -128,7 +128,7 @@ func testOtherPairsData(t *testing.T) {
 		patience, 10*time.Millisecond)
 }
 
-// TestPairsDataAlone: a node of a pair must not be served without the coordinator by mistake.
+// The data of a pair must not be served without the coordinator by accident.
 func TestPairsDataAlone(t *testing.T) { simulated(t, testPairsDataAlone) }
 
 func testPairsDataAlone(t *testing.T) {
@@ -144,15 +144,15 @@ func testPairsDataAlone(t *testing.T) {
 	require.ErrorIs(t, err, node.ErrStandaloneData)
 	mark := filepath.Join(c.Data.Dir, "standalone")
 	require.ErrorContains(t, err, mark)
-	// The way out that the error names.
+	// The override that the error names.
 	require.NoError(t, os.WriteFile(mark, nil, 0o600))
 	alone := start(t, c)
 	alone.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	alone.publish("q", "x")
 }
 
-// TestCoordinatorComesLater has a real etcd, which is what comes later: a node whose etcd cannot be reached waits, says
-// so, and goes on by itself.
+// A node waits for an unreachable etcd, reports that, and continues automatically once etcd is up. The test uses a
+// real etcd.
 func TestCoordinatorComesLater(t *testing.T) {
 	port := freePort(t)
 	address := port.Addr().String()
@@ -171,7 +171,7 @@ func TestCoordinatorComesLater(t *testing.T) {
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 }
 
-// TestCoordinatorGone: with both nodes up, the loss of etcd costs no write.
+// With both nodes up, the loss of etcd blocks no write.
 func TestCoordinatorGone(t *testing.T) { simulated(t, testCoordinatorGone) }
 
 func testCoordinatorGone(t *testing.T) {
@@ -202,7 +202,7 @@ func testWrongSettings(t *testing.T) {
 	require.ErrorContains(t, fails(t, c), "no certificate in PEM")
 }
 
-// TestStopsOnStopRequest: Run returns nil when it was asked to stop, with consumers and watchers attached.
+// Run returns nil after a stop request, with consumers and watchers attached.
 func TestStopsOnRequest(t *testing.T) { simulated(t, testStopsOnRequest) }
 
 func testStopsOnRequest(t *testing.T) {
@@ -216,8 +216,8 @@ func testStopsOnRequest(t *testing.T) {
 	took(t, 0, began)
 }
 
-// TestFailedSync is INV-7: the node stops with an error, nothing of the failed write is acknowledged, and the other
-// node takes over with everything that was.
+// A failed sync (INV-7) stops the node with an error. Nothing of the failed write is acknowledged, and the other node
+// takes over with all acknowledged messages.
 func TestFailedSync(t *testing.T) { simulated(t, testFailedSync) }
 
 func testFailedSync(t *testing.T) {
@@ -254,8 +254,7 @@ func testFailedSync(t *testing.T) {
 	require.Equal(t, []string{"one", "two"}, bodies(b.consume("q", 10).take(2)))
 }
 
-// TestSilentConnection: a client that connects and says nothing, or only half of what makes a connection, is cut off
-// after a few seconds.
+// A connection that sends nothing, or only half of a handshake, is closed after a few seconds.
 func TestSilentConnection(t *testing.T) { simulated(t, testSilentConnection) }
 
 func testSilentConnection(t *testing.T) {

@@ -4,5 +4,5 @@
 
 package node
 
-// openFilesLimit is how many files this process may have open: this system has no such limit.
+// openFilesLimit returns false: this system has no limit of open files.
 func openFilesLimit() (uint64, bool) { return 0, false }

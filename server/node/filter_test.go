@@ -37,7 +37,7 @@ func (n *testNode) subscription(queue, name string) *pb.Subscription {
 	return nil
 }
 
-// attach consumes as the first request says.
+// attach starts a consumer with an attach request.
 func (n *testNode) attach(a *pb.Attach, credit uint32) *consumer {
 	n.t.Helper()
 	ctx, cancel := context.WithCancel(n.t.Context())
@@ -51,7 +51,7 @@ func (n *testNode) attach(a *pb.Attach, credit uint32) *consumer {
 	return &consumer{t: n.t, stream: stream}
 }
 
-// publishRegions publishes n messages, of which every tenth is of the region "eu".
+// publishRegions publishes messages, every tenth with the region "eu".
 func (n *testNode) publishRegions(queue string, count int) {
 	n.t.Helper()
 	var messages []*pb.Message
@@ -71,8 +71,8 @@ func (n *testNode) publishRegions(queue string, count int) {
 	require.NoError(n.t, err)
 }
 
-// TestFilteredSubscription: a subscription gets what matches, the rest is acknowledged for it; others are not
-// concerned; the filter is there after a failover and a restart.
+// A filtered subscription receives the matching messages, and the others are acknowledged for it. Other subscriptions
+// are not affected. The filter survives a failover and a restart.
 func TestFilteredSubscription(t *testing.T) { simulated(t, testFilteredSubscription) }
 
 func testFilteredSubscription(t *testing.T) {
@@ -113,7 +113,7 @@ func testFilteredSubscription(t *testing.T) {
 	require.Equal(t, uint64(300), standby.subscription("orders", "default").GetBacklog())
 }
 
-// TestBadFilters: each is refused with a reason and a place, and nothing is made.
+// An invalid filter is refused with a reason and a position, and nothing is created.
 func TestBadFilters(t *testing.T) { simulated(t, testBadFilters) }
 
 func testBadFilters(t *testing.T) {
@@ -138,8 +138,8 @@ func testBadFilters(t *testing.T) {
 	require.Len(t, q.GetQueue().GetSubscriptions(), 1)
 }
 
-// TestFilteredConsumers: a consumer gets what it wants and leaves the rest to the others; what no consumer wants waits
-// for one; a failover changes nothing of that.
+// A consumer with a filter receives the matching messages, and leaves the others to other consumers. Messages without
+// a matching consumer wait for one, also across a failover.
 func TestFilteredConsumers(t *testing.T) { simulated(t, testFilteredConsumers) }
 
 func testFilteredConsumers(t *testing.T) {

@@ -17,13 +17,13 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// openWatch opens a stream; recv receives one response of it.
+// openWatch is an open stream. recv receives one response.
 type openWatch struct {
 	name string
 	open func(ctx context.Context, n *testNode) (recv func() error, err error)
-	// silent: it has nothing to say yet.
+	// silent is true if the stream has nothing to send yet.
 	silent bool
-	// blocked: the client reads nothing but the first response, so that the node waits for it.
+	// blocked: the client reads only the first response, so that the node blocks on sending.
 	blocked bool
 }
 
@@ -60,14 +60,14 @@ func openWatches() []openWatch {
 	}
 }
 
-// TestLostRightEndsWatches: each stream that is neither a publisher's nor a consumer's ends, too, when its caller loses
-// the right to it, within a second; those of others go on.
+// Other streams than those of publishers and consumers also end within a second when their caller loses the right.
+// Those of other callers continue.
 func TestLostRightEndsWatches(t *testing.T) { simulated(t, testLostRightEndsWatches) }
 
 func testLostRightEndsWatches(t *testing.T) {
 	n := startNamedAlone(t, nil)
 	require.NoError(t, n.createAs("root", "q"))
-	for range 64 { // far more than a connection holds for a client that does not read
+	for range 64 { // far more than a connection buffers for a client that does not read
 		require.NoError(t, n.publishAs("root", "q", string(bytes.Repeat([]byte("x"), 256<<10))))
 	}
 	all := func(who string) *pb.AccessRule {
@@ -87,7 +87,7 @@ func testLostRightEndsWatches(t *testing.T) {
 			require.NoError(t, err)
 			staying, err := w.open(as(ctx, "bob"), n)
 			require.NoError(t, err)
-			if w.silent { // so that nothing tells when it has begun
+			if w.silent { // its start cannot be observed
 				<-time.After(300 * time.Millisecond)
 			} else {
 				require.NoError(t, losing())
@@ -109,7 +109,7 @@ func testLostRightEndsWatches(t *testing.T) {
 			_, err = n.access().Revoke(as(t.Context(), "root"), &pb.RevokeRequest{Rule: all("alice")})
 			require.NoError(t, err)
 			if w.blocked {
-				// what the node had sent before still comes
+				// responses sent before still arrive
 				<-time.After(time.Second)
 				began = time.Now()
 				go drain(losing)

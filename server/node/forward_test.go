@@ -14,14 +14,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// forward sets the forwards of a queue.
 func (n *testNode) forward(queue string, forwards ...*pb.Forward) error {
 	n.t.Helper()
 	_, err := n.queues.SetForwards(n.t.Context(), &pb.SetForwardsRequest{Queue: queue, Forwards: forwards})
 	return err
 }
 
-// bodies are those of all messages of a queue.
+// bodies returns the bodies of all messages of a queue.
 func (n *testNode) bodies(queue string) (all []string) {
 	n.t.Helper()
 	for _, m := range n.browse(queue) {
@@ -30,8 +29,8 @@ func (n *testNode) bodies(queue string) (all []string) {
 	return all
 }
 
-// TestForwards: what is published, by any of the three ways, goes where the rules say, once, also when it is repeated;
-// and the rules outlive the active.
+// Messages published in any of the three ways are forwarded once according to the rules, even if retried. The rules
+// survive the loss of the active.
 func TestForwards(t *testing.T) { simulated(t, testForwards) }
 
 func testForwards(t *testing.T) {
@@ -89,7 +88,7 @@ func testForwards(t *testing.T) {
 	require.Len(t, standby.bodies("audit"), 6, "the rules are those of the pair")
 }
 
-// TestBadForwards: what cannot be is refused with a reason, and nothing is changed or stored.
+// Invalid forwards are refused with a reason, and nothing is changed or stored.
 func TestBadForwards(t *testing.T) { simulated(t, testBadForwards) }
 
 func testBadForwards(t *testing.T) {

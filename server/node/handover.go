@@ -16,20 +16,20 @@ import (
 // This file hands the active role over before the node stops.
 
 const (
-	// successorLimit is how long the new active may take to serve before this node stops all the same.
+	// successorLimit bounds the wait for the new active to serve before this node stops.
 	successorLimit = time.Second
-	// successorPoll is how often it is asked.
+	// successorPoll is the interval at which the new active is polled.
 	successorPoll = 2 * time.Millisecond
-	// successorGrace is how long this node stays its standby then: so that who waited has an answer before the next
-	// pause.
+	// successorGrace is how long this node then stays its standby, so that waiting clients get a response before the
+	// next pause.
 	successorGrace = 50 * time.Millisecond
-	// settleLimit is how long the transactions may take that are under way when a node stops that still has the role.
+	// settleLimit bounds the wait for running transactions when a node stops that still has the role.
 	settleLimit = 500 * time.Millisecond
 )
 
-// handOverBeforeStop gives the active role to a standby in sync, so that clients see no more of the stop than a
-// switchover. Whatever stands in the way of that does not keep the node from stopping: then the standby takes over, as
-// from a node that died. An error is one of the store, which came meanwhile.
+// handOverBeforeStop hands the active role to an in-sync standby, so that clients see a switchover instead of a
+// failure. If that fails, the node stops anyway, and the standby takes over as after a crash. The returned error is a
+// concurrent store failure.
 func (n *node) handOverBeforeStop(ctx context.Context) error {
 	st := n.runner.Status()
 	if !n.cfg.Shutdown.Handover || n.alone() || st.Role != failover.RoleActive {
@@ -42,7 +42,7 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.Shutdown.HandoverTimeout.Std())
 	defer cancel()
 	began := time.Now()
-	found, err := n.runner.Find(ctx) // that the pair was paused may be news of this moment
+	found, err := n.runner.Find(ctx) // the pair may have been paused a moment ago
 	if err == nil && found.Record.Paused != nil {
 		n.log.Info("this node stops as the active: the pair is paused, so the role stays here until it is started again")
 		return nil
@@ -64,8 +64,8 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 	}
 }
 
-// settle has an active that stops, and has no successor, answer the publishes that it has taken. Those that come from
-// now on are refused. After a failure there is nothing to wait for.
+// settle drains a stopping active without a successor: it answers the accepted publishes and rejects new ones. After
+// a store failure it does not wait.
 func (n *node) settle(ctx context.Context, failure error) {
 	primary, err := n.plane.active()
 	if err != nil || failure != nil && !errors.Is(failure, ErrRestart) {
@@ -76,8 +76,8 @@ func (n *node) settle(ctx context.Context, failure error) {
 	primary.Settle(ctx)
 }
 
-// waitForSuccessor waits until the new active serves, with this node as its standby. It takes one write of the record
-// to go on without this node: that pause must not come on top of the one of the switchover.
+// waitForSuccessor waits until the new active serves with this node as its standby. Removing this node from the
+// in-sync set takes a write of the record; that pause must not add to the one of the switchover.
 func (n *node) waitForSuccessor(ctx context.Context, address string) {
 	ctx, cancel := context.WithTimeout(ctx, successorLimit)
 	defer cancel()

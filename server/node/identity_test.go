@@ -33,13 +33,13 @@ import (
 	"github.com/lockstep-mq/lockstep/test/issuer"
 )
 
-// believing has a node believe an issuer.
+// believing configures a node to trust a token issuer.
 func believing(c config.Config, i *issuer.Issuer) config.Config {
 	c.Auth.JWT.Issuer, c.Auth.JWT.Audience, c.Auth.JWT.ClockSkew = i.URL, issuer.Audience, 0
 	return c
 }
 
-// anotherConn makes another connection to the node.
+// anotherConn opens another connection to the node.
 func (n *testNode) anotherConn() (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+n.ready.Address,
 		append(clientOptions(n.t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
@@ -61,7 +61,7 @@ func askStatus(t *testing.T, address, authorization string, creds credentials.Tr
 	return err
 }
 
-// TestTokensOverTheWire: what is shown decides whether a call is let in, as unary call and as stream.
+// A call, unary or stream, is accepted only with valid credentials.
 func TestTokensOverTheWire(t *testing.T) { simulated(t, testTokensOverTheWire) }
 
 func testTokensOverTheWire(t *testing.T) {
@@ -72,7 +72,7 @@ func testTokensOverTheWire(t *testing.T) {
 	i.Rotate()
 	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { // keys are not fetched anew at once
+	require.Eventually(t, func() bool { // keys are not fetched again immediately
 		return askStatus(t, n.ready.Address, "Bearer "+i.Token("alice", nil), insecure.NewCredentials()) == nil
 	}, patience, 100*time.Millisecond)
 	now := time.Now()
@@ -118,8 +118,8 @@ func testTokensOverTheWire(t *testing.T) {
 	}
 }
 
-// TestTokensOfThePair: one that was made for somebody is that one until it expires or is revoked, on both nodes; a
-// stream ends within a second then.
+// A token created by the pair identifies its owner on both nodes until it expires or is revoked. A stream then ends
+// within a second.
 func TestTokensOfThePair(t *testing.T) { simulated(t, testTokensOfThePair) }
 
 func testTokensOfThePair(t *testing.T) {
@@ -179,7 +179,7 @@ func testTokensOfThePair(t *testing.T) {
 		for name, code := range map[string]codes.Code{
 			"good": codes.OK, "to be revoked": codes.Unauthenticated, "ends": codes.Unauthenticated,
 		} {
-			require.Eventually(t, func() bool { // the standby has it a moment later
+			require.Eventually(t, func() bool { // the standby applies it a moment later
 				return status.Code(askStatus(t, n.ready.Address, "Bearer "+tokens[name], insecure.NewCredentials())) == code
 			}, patience, 50*time.Millisecond, name)
 		}
@@ -191,7 +191,7 @@ func testTokensOfThePair(t *testing.T) {
 	require.Equal(t, "robot", who.GetPrincipal())
 }
 
-// TestStreamsEndWithTheirToken: within a second.
+// Streams end within a second of the expiry of their token.
 func TestStreamsEndWithTheirToken(t *testing.T) { simulated(t, testStreamsEndWithTheirToken) }
 
 func testStreamsEndWithTheirToken(t *testing.T) {
@@ -220,7 +220,7 @@ func testStreamsEndWithTheirToken(t *testing.T) {
 	consume, err := pb.NewQueueServiceClient(cc).Consume(ctx)
 	require.NoError(t, err)
 	require.NoError(t, consume.Send(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q"}}))
-	idle, err := pb.NewQueueServiceClient(cc).Consume(ctx) // attaches never
+	idle, err := pb.NewQueueServiceClient(cc).Consume(ctx) // never attaches
 	require.NoError(t, err)
 
 	for name, recv := range map[string]func() error{
@@ -238,7 +238,7 @@ func testStreamsEndWithTheirToken(t *testing.T) {
 	}
 }
 
-// TestCertificatesOverTheWire: with client-auth require.
+// Certificates authenticate calls with client-auth require.
 func TestCertificatesOverTheWire(t *testing.T) { simulated(t, testCertificatesOverTheWire) }
 
 func testCertificatesOverTheWire(t *testing.T) {
@@ -279,8 +279,7 @@ func testCertificatesOverTheWire(t *testing.T) {
 	require.Equal(t, codes.Unauthenticated, status.Code(err), "a wrong token beside a good certificate")
 }
 
-// TestClientRenewsItsToken over a failover: publishes and deliveries go on over expiring tokens and a change of the
-// active node, and nothing is lost or doubled.
+// Publishes and deliveries continue across expiring tokens and a failover, without loss or duplicates.
 func TestClientRenewsItsToken(t *testing.T) { simulated(t, testClientRenewsItsToken) }
 
 func testClientRenewsItsToken(t *testing.T) {

@@ -12,13 +12,13 @@ import (
 	"github.com/lockstep-mq/lockstep/server/inprocess"
 )
 
-// inside is how the console and the port for AMQP, which are clients in the node's own process, reach its services.
+// inside connects the console and the AMQP port, which are clients in the node's own process, to its services.
 type inside struct {
 	link  *inprocess.Link
-	users sync.WaitGroup // of the services
+	users sync.WaitGroup // users of the services
 }
 
-// listenInside binds the ports of its users.
+// listenInside binds the ports of the in-process clients.
 func (n *node) listenInside(ctx context.Context) error {
 	if n.environment.Inside != nil {
 		n.environment.Inside(n.insideLink().link)
@@ -34,7 +34,7 @@ func (n *node) listenInside(ctx context.Context) error {
 	return nil
 }
 
-// closeInside gives those ports back.
+// closeInside closes those ports.
 func (n *node) closeInside() {
 	if n.console != nil {
 		n.console.close()
@@ -67,7 +67,7 @@ func (n *node) runInside(ctx context.Context, running *sync.WaitGroup) {
 	})
 }
 
-// insideLink makes the link to the own services when its first user comes.
+// insideLink returns the link to the node's own services, and creates it on first use.
 func (n *node) insideLink() *inside {
 	if n.inside == nil {
 		n.inside = &inside{link: inprocess.New(server.Limits(int(n.cfg.Limits.TransactionBytes)))}

@@ -26,7 +26,7 @@ func (n *testNode) seek(req *pb.SeekSubscriptionRequest) (*pb.SeekSubscriptionRe
 	return n.queues.SeekSubscription(n.t.Context(), req)
 }
 
-// sought moves a subscription and says where it goes on.
+// sought seeks a subscription and returns its new position.
 func (n *testNode) sought(req *pb.SeekSubscriptionRequest) (sequence, backlog uint64) {
 	n.t.Helper()
 	resp, err := n.seek(req)
@@ -48,7 +48,7 @@ func toTime(queue string, t time.Time) *pb.SeekSubscriptionRequest {
 	}
 }
 
-// TestSeek: a queue with a retention is read again from each kind of place, by new subscriptions, too.
+// A queue with retention can be read again from each kind of position, also by new subscriptions.
 func TestSeek(t *testing.T) { simulated(t, testSeek) }
 
 func testSeek(t *testing.T) {
@@ -102,7 +102,7 @@ func testSeek(t *testing.T) {
 	}
 }
 
-// TestSeekOnce: a request that comes again is answered as before, and moves nothing.
+// A retried seek returns the original result and moves nothing.
 func TestSeekOnce(t *testing.T) { simulated(t, testSeekOnce) }
 
 func testSeekOnce(t *testing.T) {
@@ -132,7 +132,7 @@ func testSeekOnce(t *testing.T) {
 	}
 }
 
-// TestBadPlaces: what is no place is refused with a reason that says what to do, and nothing is moved.
+// An invalid position is refused with a reason and advice, and nothing is moved.
 func TestBadPlaces(t *testing.T) { simulated(t, testBadPlaces) }
 
 func testBadPlaces(t *testing.T) {
@@ -209,7 +209,7 @@ func testBadPlaces(t *testing.T) {
 	require.Equal(t, pb.Overflow_OVERFLOW_UNSPECIFIED, q.GetQueue().GetConfig().GetOverflow())
 }
 
-// TestDropHead: a full queue takes what is new and lets go of what is old.
+// A full queue with drop-head accepts new messages and discards old ones.
 func TestDropHead(t *testing.T) { simulated(t, testDropHead) }
 
 func testDropHead(t *testing.T) {
@@ -225,7 +225,7 @@ func testDropHead(t *testing.T) {
 	require.Equal(t, []string{"7", "8", "9"}, bodies(n.consume("q", 10).take(3)))
 }
 
-// stored is how many messages a queue holds.
+// stored returns the number of messages in a queue.
 func (n *testNode) stored(queue string) uint64 {
 	n.t.Helper()
 	q, err := n.queues.GetQueue(n.t.Context(), &pb.GetQueueRequest{Name: queue})
@@ -244,8 +244,8 @@ func (n *testNode) drain(queue string, messages int) {
 	require.NoError(n.t, c.stream.CloseSend())
 }
 
-// TestRetention: acknowledged messages are kept as long as the queue says, by number, bytes and age, and no message
-// goes that a subscription has still to acknowledge.
+// Acknowledged messages are retained by number, bytes and age. A message that a subscription has yet to acknowledge
+// is never removed.
 func TestRetention(t *testing.T) { simulated(t, testRetention) }
 
 func testRetention(t *testing.T) {
@@ -282,8 +282,7 @@ func testRetention(t *testing.T) {
 	require.Zero(t, n.stored("messages"))
 }
 
-// TestRetentionOverFailover: what is retained survives the loss of the active, is read again from the new one, and goes
-// there when its time has come.
+// Retained messages survive the loss of the active, can be read again from the new one, and expire there on time.
 func TestRetentionOverFailover(t *testing.T) { simulated(t, testRetentionOverFailover) }
 
 func testRetentionOverFailover(t *testing.T) {
@@ -309,8 +308,8 @@ func testRetentionOverFailover(t *testing.T) {
 	}, patience, 20*time.Millisecond, "the new active goes on with it")
 }
 
-// TestDeadLetterHead: the oldest messages of a queue that is over its limit are dead letters a moment later, once for
-// each subscription that needs them; while there is no room for them, the queue refuses what would take it too far.
+// The oldest messages of a queue over its limit become dead letters, once for each subscription that needs them.
+// While they do not fit, the queue refuses publishes that exceed the limit further.
 func TestDeadLetterHead(t *testing.T) { simulated(t, testDeadLetterHead) }
 
 func testDeadLetterHead(t *testing.T) {
@@ -337,7 +336,7 @@ func testDeadLetterHead(t *testing.T) {
 	require.Len(t, seen, 6, "%v", seen)
 	require.Equal(t, []string{"3", "4", "5", "6", "7"}, bodies(n.browse("q")))
 
-	n.publish("q", "8") // there is room for one more, and two are needed
+	n.publish("q", "8") // one more fits, and two are needed
 	require.Eventually(t, func() bool { return n.stored("dead") == 8 }, patience, 5*time.Millisecond)
 	_, err = n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "q", Messages: batch("9")})
 	require.ErrorIs(t, kind(err), txn.ErrQueueFull)

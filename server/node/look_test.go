@@ -15,7 +15,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// verifySet has a node check a save-set.
+// verifySet verifies a backup on a node.
 func (n *testNode) verifySet(ctx context.Context, req *pb.VerifyBackupRequest) (*pb.VerifyBackupResult, error) {
 	n.t.Helper()
 	in, err := n.upkeep.VerifyBackup(ctx, req)
@@ -28,8 +28,8 @@ func (n *testNode) verifySet(ctx context.Context, req *pb.VerifyBackupRequest) (
 	}
 }
 
-// TestVerifyBackup: a node tells a save-set that can be restored from one that cannot, and from one that it cannot
-// read; it stays within the place of save-sets.
+// A node distinguishes backups that can be restored, cannot be restored, and cannot be read. It accepts only paths
+// within the backup directory.
 func TestVerifyBackup(t *testing.T) { simulated(t, testVerifyBackup) }
 
 func testVerifyBackup(t *testing.T) {
@@ -83,7 +83,7 @@ func testVerifyBackup(t *testing.T) {
 	require.Contains(t, r.GetProblem(), "save-set is damaged")
 }
 
-// TestVerifyEncrypted: a node has no key for its own save-sets, and says what has one.
+// A node has no key for its own backups, and its error names where the key is.
 func TestVerifyEncrypted(t *testing.T) { simulated(t, testVerifyEncrypted) }
 
 func testVerifyEncrypted(t *testing.T) {
@@ -106,7 +106,7 @@ func testVerifyEncrypted(t *testing.T) {
 	require.ErrorContains(t, err, "encrypted")
 }
 
-// TestPageMapCall: the map of a node adds up, and is bounded.
+// The page map of a node adds up, and its size is bounded.
 func TestPageMapCall(t *testing.T) { simulated(t, testPageMapCall) }
 
 func testPageMapCall(t *testing.T) {

@@ -25,7 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// startArchive begins to archive the log, if that is configured, and returns what ends it.
+// startArchive starts log archiving, if configured, and returns its stop function.
 func (n *node) startArchive() (stop func() error, err error) {
 	n.places = objects.New(n.cfg.Backup.S3, n.cfg.Memory.Budget, n.log.Named("backup"))
 	if n.seal, err = objects.ParseRecipients(n.cfg.Backup.Recipients); err != nil {
@@ -59,7 +59,7 @@ func (n *node) startArchive() (stop func() error, err error) {
 	}, nil
 }
 
-// makeMaintenance makes the manager of this node's upkeep. Nothing runs yet.
+// makeMaintenance creates the maintenance manager. Nothing runs yet.
 func (n *node) makeMaintenance(fs vfs.FS) (err error) {
 	n.peers = peers.NewPeers(append(slices.Clip(n.environment.dialOptions(n.dialOptions)),
 		grpc.WithPerRPCCredentials(peerSecret{n.rules}))...)
@@ -68,7 +68,7 @@ func (n *node) makeMaintenance(fs vfs.FS) (err error) {
 		restart = func() {
 			select {
 			case n.restart <- struct{}{}:
-			default: // it is about to
+			default: // a restart is already pending
 			}
 		}
 	}
@@ -98,7 +98,7 @@ func (n *node) makeMaintenance(fs vfs.FS) (err error) {
 	return nil
 }
 
-// use hands changed settings to the parts of the node that keep a copy.
+// use applies changed settings to the parts of the node that keep a copy.
 func (n *node) use(c *config.Config) {
 	if n.setLogLevel != nil {
 		n.setLogLevel(c.Log.Level)
@@ -107,7 +107,7 @@ func (n *node) use(c *config.Config) {
 	if n.queues != nil {
 		n.queues.SetLimits(c.Limits)
 	}
-	n.plane.mu.Lock() // a session that is being made has the new ones, or is seen here
+	n.plane.mu.Lock() // a session created concurrently has the new settings, or is visible here
 	defer n.plane.mu.Unlock()
 	if session := n.serving.Get(); session != nil {
 		session.SetLimits(c.Limits)
@@ -115,7 +115,7 @@ func (n *node) use(c *config.Config) {
 	}
 }
 
-// runMachine runs failover. A node that stands alone does before what is asked for its start.
+// runMachine runs failover. A standalone node first performs the operations that are scheduled for its start.
 func (n *node) runMachine(ctx context.Context) error {
 	if n.alone() {
 		if err := n.maintenance.BeforeServing(ctx); err != nil {
@@ -125,10 +125,10 @@ func (n *node) runMachine(ctx context.Context) error {
 	return n.runner.Run(ctx)
 }
 
-// alone tells whether the node is in no pair.
+// alone reports whether the node belongs to no pair.
 func (n *node) alone() bool { return n.cfg.Alone() }
 
-// addMaintenance adds what runs on this node and the pair's plan to its state.
+// addMaintenance adds this node's running operations and the pair's plan to its state.
 func (n *node) addMaintenance(st *state.Node) {
 	if a, ok := n.maintenance.Activity(); ok {
 		st.Maintenance = &a
@@ -140,7 +140,7 @@ func (n *node) addMaintenance(st *state.Node) {
 	st.Plan = plan
 }
 
-// upkept is the node as maintenance sees it.
+// upkept adapts the node to the maintenance interface.
 type upkept struct{ n *node }
 
 var _ maintenance.Node = upkept{}
@@ -149,14 +149,13 @@ func (u upkept) Pair() failover.Status    { return u.n.runner.Status() }
 func (u upkept) Changed() <-chan struct{} { return u.n.runner.Changed() }
 func (u upkept) Alone() bool              { return u.n.alone() }
 
-// session returns what the node serves with, if it is active. It may be blocked at the moment: then commits wait or
-// fail.
+// session returns the session if the node is active. Commits wait or fail while it is blocked.
 func (u upkept) session() (s *serving.Session, ok bool) {
 	s = u.n.serving.Get()
 	return s, s != nil
 }
 
-// Serving gives the term in which the node is active and lets clients in.
+// Serving returns the term in which the node is active and serves clients.
 func (u upkept) Serving() (term uint64, ok bool) {
 	s, ok := u.session()
 	if !ok {
@@ -174,7 +173,7 @@ func (u upkept) Commit(ctx context.Context, payload []byte) (*txn.Result, error)
 	return s.Primary.Commit(ctx, payload)
 }
 
-// Standby tells how far the connected standby is.
+// Standby returns the progress of the connected standby.
 func (u upkept) Standby() (maintenance.Standby, bool) {
 	s, ok := u.session()
 	if !ok {
@@ -190,7 +189,7 @@ func (u upkept) Standby() (maintenance.Standby, bool) {
 	}, true
 }
 
-// HandOver makes the other node the active one.
+// HandOver makes the other node active.
 func (u upkept) HandOver(ctx context.Context) error {
 	_, err := u.n.switchover(ctx, uuid.Nil)
 	return err

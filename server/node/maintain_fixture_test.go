@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
-// gate stops rewrites: while it is closed, a rewrite hangs before its first write to the new page file.
+// gate blocks rewrites: while it is closed, a rewrite blocks before its first write to the new page file.
 type gate struct {
 	fs *faultfs.FS
 
@@ -49,7 +49,7 @@ func newGate(t *testing.T) *gate {
 	return g
 }
 
-// shut closes the gate; the channel tells when a rewrite has come to it.
+// shut closes the gate. The channel is closed when a rewrite has reached it.
 func (g *gate) shut() (reached <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -67,7 +67,7 @@ func (g *gate) release() {
 	}
 }
 
-// upkeepPair is a pair with messages in it whose rewrites can be stopped.
+// upkeepPair is a pair with messages and blockable rewrites.
 type upkeepPair struct {
 	t     *testing.T
 	nodes [2]*testNode
@@ -89,7 +89,7 @@ func startUpkeepPair(t *testing.T) *upkeepPair {
 	}
 	p.nodes[1].waitFor(pb.Role_ROLE_STANDBY)
 	p.nodes[0].waitFor(pb.Role_ROLE_ACTIVE)
-	require.Eventually(t, func() bool { // the active has heard where its standby is
+	require.Eventually(t, func() bool { // the active has received the address of its standby
 		for _, n := range p.nodes[0].status().GetPair().GetNodes() {
 			if n.GetNodeId() == p.nodes[1].ready.NodeID {
 				return n.GetAddress() != ""
@@ -101,7 +101,7 @@ func startUpkeepPair(t *testing.T) *upkeepPair {
 	return p
 }
 
-// restart starts a node again at its old address, so that it is found.
+// restart restarts a node at its old address.
 func (p *upkeepPair) restart(i int) {
 	p.t.Helper()
 	c := p.nodes[i].config
@@ -111,7 +111,7 @@ func (p *upkeepPair) restart(i int) {
 	p.nodes[i] = startOn(p.t, c, p.gates[i].fs)
 }
 
-// fill publishes what a larger page suits better.
+// fill publishes messages that suit a larger page size.
 func fill(n *testNode) {
 	n.t.Helper()
 	n.createQueue("q")
@@ -124,7 +124,7 @@ func fill(n *testNode) {
 	}
 }
 
-// same waits until both nodes hold the same, and gives the number of messages.
+// same waits until both nodes have the same contents, and returns the number of messages.
 func (p *upkeepPair) same() (messages uint64) {
 	p.t.Helper()
 	require.Eventually(p.t, func() bool {
@@ -143,7 +143,7 @@ func (n *testNode) pageSize() uint32 {
 	return n.status().GetStore().GetPageSize()
 }
 
-// rewrite asks a node for a rewrite and waits for its end.
+// rewrite starts a rewrite on a node and waits for the result.
 func (n *testNode) rewrite(req *pb.RewriteRequest) (result *pb.RewriteResult, progress int, err error) {
 	n.t.Helper()
 	s, err := n.upkeep.Rewrite(n.t.Context(), req)
@@ -173,7 +173,7 @@ func (n *testNode) scan() *pb.ScanResult {
 	}
 }
 
-// load publishes to whichever node is active until stop is called, which gives what was acknowledged.
+// load publishes to the active node until stop is called, which returns the acknowledged messages.
 func (p *upkeepPair) load() (stop func() []string) {
 	ctx, cancel := context.WithCancel(p.t.Context())
 	acknowledged := make(chan string, 100_000)
@@ -202,8 +202,8 @@ func (p *upkeepPair) load() (stop func() []string) {
 	return stop
 }
 
-// publishAnywhere tries both nodes, with the same producer sequence, until one answers. One of them may be gone for
-// good.
+// publishAnywhere tries both nodes, with the same producer sequence, until one responds. One of them may be
+// permanently lost.
 func publishAnywhere(ctx context.Context, nodes []*testNode, sequence uint64, acknowledged chan<- string) {
 	body := fmt.Sprint(sequence)
 	for try := 0; ctx.Err() == nil; try++ {
@@ -221,7 +221,7 @@ func publishAnywhere(ctx context.Context, nodes []*testNode, sequence uint64, ac
 	}
 }
 
-// holds checks that everything acknowledged is there once, behind what fill has published.
+// holds checks that each acknowledged message is stored once, after the messages of fill.
 func (n *testNode) holds(acknowledged []string) {
 	n.t.Helper()
 	q, err := n.queues.GetQueue(n.t.Context(), &pb.GetQueueRequest{Name: "q"})
@@ -244,7 +244,7 @@ func (n *testNode) holds(acknowledged []string) {
 
 func ptr[T any](v T) *T { return &v }
 
-// plan gives the plan as a node knows it.
+// plan returns the plan in a node's status.
 func (n *testNode) plan() *pb.Plan { return n.status().GetPlan() }
 
 func (p *upkeepPair) waitForPlan(n int, state pb.PlanState) *pb.Plan {

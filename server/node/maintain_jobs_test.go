@@ -34,7 +34,7 @@ func (n *testNode) run(job string) *pb.JobRun {
 	return resp.GetRun()
 }
 
-// TestJobs: jobs run where they should, are remembered by both nodes, and survive a takeover.
+// Jobs run on the right node, are stored on both nodes, and survive a takeover.
 func TestJobs(t *testing.T) { simulated(t, testJobs) }
 
 func testJobs(t *testing.T) {
@@ -105,7 +105,7 @@ func testJobs(t *testing.T) {
 	require.Len(t, b.job("save").GetHistory(), 2)
 }
 
-// TestJobWhileRewriting: what cannot run beside a rewrite is skipped, and says so.
+// A job that cannot run during a rewrite is skipped, with that reason.
 func TestJobWhileRewriting(t *testing.T) { simulated(t, testJobWhileRewriting) }
 
 func testJobWhileRewriting(t *testing.T) {
@@ -127,7 +127,7 @@ func testJobWhileRewriting(t *testing.T) {
 	done.Wait()
 }
 
-// TestResizeOnStartupAlone: what was asked for the next start is done before the node serves, once.
+// An operation scheduled for the next start runs once, before the node serves.
 func TestResizeOnStartupAlone(t *testing.T) { simulated(t, testResizeOnStartupAlone) }
 
 func testResizeOnStartupAlone(t *testing.T) {
@@ -156,7 +156,7 @@ func testResizeOnStartupAlone(t *testing.T) {
 	require.Len(t, n.consume("q", 1000).take(200), 200)
 	n.stop()
 
-	// By configuration: once each time it is turned on.
+	// By configuration: once each time it is enabled.
 	dropped := func() uint64 {
 		old, err := n.upkeep.DropOld(t.Context(), &pb.DropOldRequest{})
 		require.NoError(t, err)
@@ -175,7 +175,7 @@ func testResizeOnStartupAlone(t *testing.T) {
 	}
 }
 
-// TestResizeOnStartupPair: each node does it at its own next start as a standby; then the flag clears itself.
+// Each node performs the operation at its next start as a standby. Then the flag is cleared.
 func TestResizeOnStartupPair(t *testing.T) { simulated(t, testResizeOnStartupPair) }
 
 func testResizeOnStartupPair(t *testing.T) {
@@ -204,7 +204,7 @@ func testResizeOnStartupPair(t *testing.T) {
 	require.Equal(t, uint64(200), p.same())
 }
 
-// TestVerifyUnderLoad: the digests of both nodes are taken at one record, however fast the log goes on.
+// The digests of both nodes are taken at the same record while the log grows.
 func TestVerifyUnderLoad(t *testing.T) { simulated(t, testVerifyUnderLoad) }
 
 func testVerifyUnderLoad(t *testing.T) {

@@ -13,9 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// TestRestoredStore: a backup that a job made in the middle of a plan begins a pair, or serves alone. The plan is ended
-// there, the job's run, which the backup holds as one under way, is closed, and the flags and messages are those of the
-// backup.
+// A backup that a job made during a plan can start a pair or a standalone node. There, the plan and the job run that
+// were in progress are ended. The flags and messages are those of the backup.
 func TestRestoredStore(t *testing.T) { simulated(t, testRestoredStore) }
 
 func testRestoredStore(t *testing.T) {

@@ -20,8 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 )
 
-// TestSettingsSurviveFailover: settings are the pair's: asked of any node, there on both, and after a takeover and a
-// restart.
+// Settings changed on either node apply to the pair, and survive a takeover and a restart.
 func TestSettingsSurviveFailover(t *testing.T) { simulated(t, testSettingsSurviveFailover) }
 
 func testSettingsSurviveFailover(t *testing.T) {
@@ -74,8 +73,8 @@ func testSettingsSurviveFailover(t *testing.T) {
 	check(p.nodes[0])
 }
 
-// TestStandbyRewrites: the standby that rewrites stays in sync under load; meanwhile no second rewrite, no switchover,
-// and none at all on the active.
+// A standby stays in sync under load while it rewrites. During that, a second rewrite and a switchover are refused.
+// An active refuses a rewrite.
 func TestStandbyRewrites(t *testing.T) { simulated(t, testStandbyRewrites) }
 
 func testStandbyRewrites(t *testing.T) {
@@ -141,8 +140,7 @@ func testStandbyRewrites(t *testing.T) {
 	b.holds(acknowledged)
 }
 
-// TestTakeoverDuringRewrite: the active goes away while its standby rewrites. The rewrite is dropped and the standby
-// takes over.
+// If the active fails while its standby rewrites, the standby cancels the rewrite and takes over.
 func TestTakeoverDuringRewrite(t *testing.T) { simulated(t, testTakeoverDuringRewrite) }
 
 func testTakeoverDuringRewrite(t *testing.T) {
@@ -175,7 +173,7 @@ func testTakeoverDuringRewrite(t *testing.T) {
 	require.ErrorIs(t, kind(err), maintenance.ErrRole, "it is active now")
 }
 
-// TestCancelRewrite: when the caller goes away, the rewrite is dropped and the standby catches up.
+// If the caller disconnects, the standby cancels the rewrite and catches up.
 func TestCancelRewrite(t *testing.T) { simulated(t, testCancelRewrite) }
 
 func testCancelRewrite(t *testing.T) {
@@ -195,14 +193,14 @@ func testCancelRewrite(t *testing.T) {
 	require.Equal(t, uint32(2048), b.pageSize())
 	p.nodes[0].publish("q", "one more")
 	p.same()
-	require.Eventually(t, func() bool { // what is left of the first one goes in the background
+	require.Eventually(t, func() bool { // the rest of the first one is removed in the background
 		_, _, err = b.rewrite(&pb.RewriteRequest{PageSize: 8192})
 		return err == nil
 	}, patience, 10*time.Millisecond)
 	require.Equal(t, uint32(8192), b.pageSize())
 }
 
-// TestRollingResize: both nodes get the recommended page size under load, and the roles are as before.
+// Both nodes get the recommended page size under load, and keep their roles at the end.
 func TestRollingResize(t *testing.T) { simulated(t, testRollingResize) }
 
 func testRollingResize(t *testing.T) {
@@ -214,7 +212,7 @@ func testRollingResize(t *testing.T) {
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	want := b.scan().GetRecommended()
 	stop := p.load()
-	p.gates[1].shut() // until it was seen that it rewrites
+	p.gates[1].shut() // until the test has seen the rewrite
 	started, err := b.upkeep.StartPlan(t.Context(),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, SwitchBack: true})
 	require.NoError(t, err, "the standby passes it on")
@@ -255,8 +253,7 @@ func testRollingResize(t *testing.T) {
 	require.Equal(t, codes.NotFound, status.Code(err))
 }
 
-// TestPlanSurvivesRestarts: the standby is stopped in the middle of its rewrite, and later the active in the middle of
-// the other's.
+// A plan survives a stop of the standby during its rewrite, and later of the active during the other rewrite.
 func TestPlanSurvivesRestarts(t *testing.T) { simulated(t, testPlanSurvivesRestarts) }
 
 func testPlanSurvivesRestarts(t *testing.T) {
@@ -269,8 +266,8 @@ func testPlanSurvivesRestarts(t *testing.T) {
 	p.waitForPlan(0, pb.PlanState_PLAN_STATE_REWRITING)
 	require.Equal(t, started.GetPlan().GetId(), p.nodes[1].status().GetMaintenance().GetPlanId())
 	secondReached := p.gates[0].shut()
-	p.restart(1) // the standby: its rewrite is begun again
-	// Now node b gets done, the roles are switched, and node a comes to its gate. The active goes away: node a takes
+	p.restart(1) // the standby, which starts its rewrite again
+	// Now node b finishes, the roles are switched, and node a reaches its gate. The active fails, and node a takes
 	// over.
 	<-secondReached
 	p.waitForPlan(1, pb.PlanState_PLAN_STATE_REWRITING)
@@ -291,7 +288,7 @@ func testPlanSurvivesRestarts(t *testing.T) {
 	require.Equal(t, uint64(200), p.same())
 }
 
-// TestCancelPlan: the rewrite that is under way is dropped, and another plan can begin.
+// The running rewrite is cancelled, and another plan can start.
 func TestCancelPlan(t *testing.T) { simulated(t, testCancelPlan) }
 
 func testCancelPlan(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/pace"
 )
 
-// meter is told how long things take.
+// meter records latencies.
 type meter struct {
 	commits  *state.Latencies
 	governor *pace.Governor
@@ -20,7 +20,7 @@ type meter struct {
 
 var _ replication.Meter = (*meter)(nil)
 
-// Committed implements replication.Meter, as do the others.
+// Committed implements replication.Meter.
 func (m *meter) Committed(d time.Duration) {
 	m.commits.Observe(d)
 	m.governor.Committed(d)
@@ -29,14 +29,14 @@ func (m *meter) Committed(d time.Duration) {
 	}
 }
 
-// Acknowledged is how long a batch took to the standby and back.
+// Acknowledged records the replication round trip of a batch.
 func (m *meter) Acknowledged(d time.Duration) {
 	if m.metrics != nil {
 		m.metrics.Acknowledged(d)
 	}
 }
 
-// Written is how long a write to the log took.
+// Written records the time of a write to the log.
 func (m *meter) Written(d time.Duration) {
 	if m.metrics != nil {
 		m.metrics.Written(d)
@@ -47,13 +47,13 @@ func (n *node) meter() replication.Meter {
 	return &meter{commits: &n.commits, governor: n.store.Governor(), metrics: n.latencies}
 }
 
-// activity is what the node does and uses.
+// activity returns the node's workload and resource usage.
 func (n *node) activity() state.Activity {
 	a := state.Activity{
 		Delivered: n.deliveries.Delivered.Load(), Commits: n.commits.Buckets(), Memory: memoryTaken(),
 		MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()),
 	}
-	if n.connections != nil { // it listens
+	if n.connections != nil { // the node listens
 		a.Connections = int(n.connections.Stats().Open)
 	}
 	if s, ok := (upkept{n}).session(); ok {
@@ -62,7 +62,7 @@ func (n *node) activity() state.Activity {
 	return a
 }
 
-// metricsOptions say where the metrics come from.
+// metricsOptions returns the sources of the metrics.
 func (n *node) metricsOptions() metrics.Options {
 	return metrics.Options{
 		State: n.state, More: n.more, Store: n.store, Latencies: n.latencies,
@@ -71,7 +71,7 @@ func (n *node) metricsOptions() metrics.Options {
 	}
 }
 
-// more is what only metrics tell.
+// more returns the values that only the metrics contain.
 func (n *node) more() metrics.More {
 	m := metrics.More{
 		DiskLow:   n.serving.DiskLow(),

@@ -14,25 +14,25 @@ import (
 )
 
 const (
-	// memoryBesides is what a process takes at most besides what the store may have: stacks, connections, requests
-	// under way. Of a small budget it is a part.
+	// memoryBesides is the most memory, in bytes, that a process uses in addition to the store's budget: stacks,
+	// connections, running requests. The memory limit includes at most a quarter of the budget for it.
 	memoryBesides = 64 << 20
-	// memoryTick is how often LimitMemory looks at what is in use.
+	// memoryTick is the interval at which LimitMemory reads the memory in use.
 	memoryTick = 2 * time.Second
-	// memorySlack is how much more than what is in use the collector may always let lie, in percent: a limit close to
-	// what is in use would have it run all the time.
+	// memorySlack is the minimum of uncollected garbage, as a percentage of the memory in use. With a limit close to
+	// the memory in use, the collector would run continuously.
 	memorySlack = 25
 )
 
-// StoreMemory is how much of memory.budget is the store's. The rest is for requests and deliveries under way, and for
-// what the collector has not yet collected.
+// StoreMemory returns the part of memory.budget for the store, in bytes. The rest is for requests and deliveries in
+// flight, and for uncollected garbage.
 func StoreMemory(budgetBytes int64) int64 { return max(budgetBytes/2, store.MinMemoryBudget) }
 
-// LimitMemory keeps the process within memory.budget until ctx ends, as far as that can be: near it, garbage is
-// collected as often as need be, instead of only when the heap has doubled. It is cheap, since most of the heap is
-// message bytes, which the collector does not look into. A store that needs more, for its queues and producers, gets
-// it: the limit follows what is in use. GOMEMLIMIT in the environment is stronger. It is for a process that is a node
-// and nothing else.
+// LimitMemory keeps the process within memory.budget until ctx ends, as far as possible. Near the limit, the
+// collector runs as often as needed, instead of only when the heap has doubled. That is cheap, since most of the heap
+// is message bytes, which the collector does not scan. The limit follows the memory in use, so that a store with many
+// queues and producers can exceed the budget. GOMEMLIMIT in the environment takes precedence. LimitMemory is for a
+// process that runs only a node.
 func LimitMemory(ctx context.Context, budgetBytes int64) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return
@@ -51,17 +51,17 @@ func LimitMemory(ctx context.Context, budgetBytes int64) {
 	}
 }
 
-// memoryLimit is the limit for what is in use now.
+// memoryLimit returns the limit for the memory in use.
 func memoryLimit(budgetBytes, usedBytes int64) int64 {
 	return max(StoreMemory(budgetBytes), usedBytes+usedBytes/100*memorySlack) + min(memoryBesides, budgetBytes/4)
 }
 
-// tailMemory is how much of the newest log is kept in memory for the standby.
+// tailMemory returns the bytes of the newest log that are kept in memory for the standby.
 func tailMemory(budgetBytes int64) int {
 	return int(min(replication.DefaultTailBytes, max(budgetBytes/16, 1<<20)))
 }
 
-// heapInUse is what the last collection found to be in use.
+// heapInUse returns the live heap after the last collection, in bytes.
 func heapInUse() int64 {
 	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(sample)
@@ -71,8 +71,8 @@ func heapInUse() int64 {
 	return int64(sample[0].Value.Uint64())
 }
 
-// memoryTaken is what the Go runtime has from the system and not given back. Unlike what the system says of the process
-// it does not count files that are mapped.
+// memoryTaken returns the bytes that the Go runtime has obtained from the system and not released. Unlike the
+// system's figure, it excludes mapped files.
 func memoryTaken() uint64 {
 	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	metrics.Read(samples)

@@ -51,5 +51,5 @@ func TestMemoryLimit(t *testing.T) {
 	<-done
 	require.EqualValues(t, math.MaxInt64, debug.SetMemoryLimit(-1), "as it was")
 	t.Setenv("GOMEMLIMIT", "1GiB")
-	LimitMemory(t.Context(), 256*mib) // returns at once: the operator has decided already
+	LimitMemory(t.Context(), 256*mib) // returns immediately: the operator has set a limit
 }

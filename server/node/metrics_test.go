@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/metrics"
 )
 
-// httpClient returns a client of the ports for HTTP.
+// httpClient returns a client for the HTTP ports.
 func httpClient(t *testing.T, secure *tls.Config) *http.Client {
 	t.Helper()
 	transport := &http.Transport{DialContext: dialer(t), TLSClientConfig: secure}
@@ -53,8 +53,7 @@ func scrape(t *testing.T, address string) (values map[string]float64, types map[
 	return values, types
 }
 
-// TestMetricsOfAPair checks that a pair exports exactly the metrics of docs/reference/metrics.md, and that the counters
-// count.
+// A pair exports exactly the metrics of docs/reference/metrics.md, and the counters count.
 func TestMetricsOfAPair(t *testing.T) { simulated(t, testMetricsOfAPair) }
 
 func testMetricsOfAPair(t *testing.T) {
@@ -144,13 +143,13 @@ func testMetricsOfAPair(t *testing.T) {
 	require.Positive(t, v["lockstep_connections"])
 	age := v[`lockstep_queue_oldest_message_age_seconds{queue="large"}`]
 	require.True(t, age > 0 && age < patience.Seconds(), "%v", age)
-	require.Eventually(t, func() bool { // it applies a little later
+	require.Eventually(t, func() bool { // the standby applies a little later
 		standby, _ := scrape(t, addresses[1])
 		return standby["lockstep_messages_published_total"] == 5 &&
 			standby["lockstep_messages_acknowledged_total"] == 2 &&
 			standby["lockstep_messages_delivered_total"] == 0
 	}, patience, 10*time.Millisecond)
-	// A counter counts what came since the start, and not again what the log still has.
+	// A counter counts from the start of the process, without replayed log records.
 	nodes[1].stop()
 	b := start(t, nodes[1].config)
 	b.waitFor(pb.Role_ROLE_STANDBY)

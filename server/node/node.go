@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node runs one node of a pair: it opens the store, listens, joins the pair through the coordinator and serves,
-// and takes everything down in reverse. Run is the whole life of the process; read it from top to bottom.
+// Package node runs one node of a pair. It opens the store, listens, joins the pair through the coordinator and
+// serves, and shuts down in reverse order. Run covers the whole life of the process.
 //
-// The node itself decides nothing about roles: package failover does, and calls the dataPlane (plane.go), which starts
-// and stops replication's Primary and Follower and, with them, the Session that clients are served with.
+// Package failover decides about roles, not the node. It calls the dataPlane (plane.go), which starts and stops
+// replication's Primary and Follower and the Session that serves clients.
 package node
 
 import (
@@ -45,57 +45,57 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Errors of Run, besides those of packages store and failover.
+// Errors of Run, in addition to those of packages store and failover.
 var (
 	// ErrListen is returned when the node cannot listen on its address.
 	ErrListen = errors.New("cannot listen")
-	// ErrStandaloneData is returned when a data directory of a pair is to be served without the pair's coordinator.
+	// ErrStandaloneData is returned when a node without coordinator is started on the data directory of a pair.
 	ErrStandaloneData = errors.New("data directory belongs to a pair")
-	// ErrRestart is returned when the node ended in order to begin anew, as a step of a rolling restart.
+	// ErrRestart is returned when the node stopped in order to restart, as a step of a rolling restart.
 	ErrRestart = errors.New("the node restarts")
 )
 
-// stopLimit is how long the role may take to end when the node stops.
+// stopLimit bounds the wait for the role to end when the node stops.
 const stopLimit = 500 * time.Millisecond
 
-// Ready tells where a node can be reached.
+// Ready contains the addresses of a listening node.
 type Ready struct {
-	// Address that it is bound to, host:port.
+	// Address is the bound address, host:port.
 	Address string
-	// Advertise is the address that it tells others.
+	// Advertise is the address advertised to others.
 	Advertise string
-	// NodeID is its UUID.
+	// NodeID is the UUID of the node.
 	NodeID string
-	// Console is where the console is; empty without one.
+	// Console is the address of the console, empty without one.
 	Console string
-	// AMQP is where AMQP 1.0 is served, host:port; empty where it is not.
+	// AMQP is the address for AMQP 1.0, host:port, empty without one.
 	AMQP string
 }
 
-// Options of Run that are no settings.
+// Options contains the parameters of Run that are not settings.
 type Options struct {
-	// Version of the software, for the status.
+	// Version is the software version in the status.
 	Version string
-	// FS of the store; nil is the operating system's.
+	// FS is the filesystem of the store; nil is the operating system's.
 	FS vfs.FS
-	// SetLogLevel changes the lowest level of log lines; nil if it cannot be changed.
+	// SetLogLevel changes the log level; nil if it cannot be changed.
 	SetLogLevel func(level string)
-	// CanRestart: the caller of Run begins anew when it returns ErrRestart.
+	// CanRestart reports whether the caller of Run restarts the node on ErrRestart.
 	CanRestart bool
-	// CheckRestart returns why the node would not start again; nil if that cannot be checked.
+	// CheckRestart returns the reason why the node would not start again; nil if that cannot be checked.
 	CheckRestart func(ctx context.Context) error
-	// Reload has the node read certificates, keys and secrets again, besides when it finds that they have changed; nil
-	// for never.
+	// Reload triggers a reload of certificates, keys and secrets, in addition to the automatic one after a change;
+	// nil for none.
 	Reload <-chan struct{}
-	// OnReady is called once the node listens; nil for none. It need not be active or in sync yet.
+	// OnReady is called once the node listens; nil for none. The node may not be active or in sync yet.
 	OnReady func(Ready)
-	// Environment is what is not real around the node; the zero value for nothing.
+	// Environment replaces the network, coordinator and machine. The zero value replaces nothing.
 	Environment Environment
 }
 
-// Run runs a node until ctx ends (then it returns nil after a clean stop) or the node cannot go on. What a wrong
-// setting or a directory that cannot be used costs is an error before anything is served; a coordinator that cannot be
-// reached is waited for, with the reason in the status.
+// Run runs a node until ctx ends or the node fails. It returns nil after a clean stop. Invalid settings and an
+// unusable directory are errors before anything is served. If the coordinator is unreachable, Run waits and reports
+// the reason in the status.
 func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -108,7 +108,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	if err := errors.Join(n.secure(), n.identify()); err != nil { //nolint:contextcheck // keys are fetched as long as the node lives
 		return err
 	}
-	// The store comes first: as long as the port is closed, the other node knows that this one does not run.
+	// Open the store first: while the port is closed, the other node detects that this one does not run.
 	if err := o.setDefaults(); err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	if err != nil {
 		return err
 	}
-	defer func() { _ = listener.Close() }() // once more is no harm
+	defer func() { _ = listener.Close() }() // a second close is harmless
 	if n.advertise, err = advertised(cfg, listener.Addr()); err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	if err := n.makeMaintenance(o.FS); err != nil {
 		return err
 	}
-	defer func() { _ = n.peers.Close() }() // nothing depends on how the calls end
+	defer func() { _ = n.peers.Close() }() // nothing depends on the outcome of its calls
 	if n.alone() {
 		n.store.StandAlone()
 	} else {
@@ -173,7 +173,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	return n.serve(ctx, listener, o.OnReady)
 }
 
-// setDefaults fills in the real disk and the real boot where nothing takes their place.
+// setDefaults sets the real disk and boot ID unless they are replaced.
 func (o *Options) setDefaults() (err error) {
 	if o.FS == nil {
 		if o.FS, err = disk(); err != nil {
@@ -186,7 +186,6 @@ func (o *Options) setDefaults() (err error) {
 	return nil
 }
 
-// newNode makes a node that has opened nothing yet.
 func newNode(cfg config.Config, logger *zap.Logger, o *Options) *node {
 	names := new(queueNames)
 	logger = logger.WithOptions(zap.WrapCore(names.wrap))
@@ -224,7 +223,7 @@ type node struct {
 	runner      *failover.Runner
 	plane       *dataPlane
 	health      *health.Server
-	standbyFull atomic.Bool // a standby takes nothing in any more, because its disk is nearly full
+	standbyFull atomic.Bool // the standby accepts no data, because its disk is nearly full
 	peers       *peers.Peers
 	maintenance *maintenance.Manager
 	metrics     *metrics.Server    // nil for none
@@ -232,10 +231,10 @@ type node struct {
 	commits     state.Latencies    // of batches, while this node is active
 	console     *consolePort       // nil for none
 	amqp        *amqpPort          // nil for none
-	inside      *inside            // nil if neither of them is there
+	inside      *inside            // nil if both are nil
 	deliveries  dispatch.Counters
 	connections *admission.Listener
-	peerHosts   atomic.Pointer[map[string]bool] // hosts that the other node has
+	peerHosts   atomic.Pointer[map[string]bool] // hosts of the other node
 	serving     *serving.Current
 	settings    *settings.Settings
 	guard       *verify.Guard
@@ -254,7 +253,7 @@ type node struct {
 	tracing     *tracing.Tracer // nil for none
 	authn       *authn.Authn
 
-	// TLS of the own port, and of connections to the other node; empty without it.
+	// TLS of the node's port, and of connections to the other node; empty without it.
 	serverOptions []grpc.ServerOption
 	dialOptions   []grpc.DialOption
 
@@ -265,23 +264,23 @@ type node struct {
 	canRestart  bool
 	// checkRestart is Options.CheckRestart.
 	checkRestart func(ctx context.Context) error
-	restart      chan struct{}  // capacity 1: it is to begin anew
-	asked        sync.WaitGroup // switchovers whose answer the monitor waits for
+	restart      chan struct{}  // capacity 1: restart requested
+	asked        sync.WaitGroup // switchovers whose result the monitor waits for
 
-	fatal     chan error // capacity 1: why the node cannot go on
+	fatal     chan error // capacity 1: why the node must stop
 	closing   chan struct{}
 	closeOnce sync.Once
 }
 
-// failed is called when the store failed (INV-7).
+// failed is called when the store has failed (INV-7).
 func (n *node) failed(err error) {
 	select {
 	case n.fatal <- fmt.Errorf("%w: %w", failover.ErrFailed, err):
-	default: // the first one counts
+	default: // keep the first error
 	}
 }
 
-// join connects to the coordinator and makes the machine that follows it. Nothing runs yet.
+// join connects to the coordinator and creates the failover machine. Nothing runs yet.
 func (n *node) join(fs vfs.FS) (err error) {
 	identity := n.store.Identity()
 	self := failover.NodeInfo{
@@ -315,14 +314,14 @@ func (n *node) join(fs vfs.FS) (err error) {
 	return nil
 }
 
-// serve runs everything until asked ends or something fails, and stops it in reverse.
+// serve runs everything until asked ends or something fails, and stops it in reverse order.
 func (n *node) serve(asked context.Context, listener listener, onReady func(Ready)) error {
-	// All goes on until the role has been handed over.
+	// Everything keeps running until the role has been handed over.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(asked))
 	defer cancel(nil)
 	n.connections = n.admit(listener)
 	grpcServer := n.newServer()
-	n.settings.Apply() // before a client is served
+	n.settings.Apply() // before clients are served
 	n.loadAccess()
 	var running sync.WaitGroup
 	defer n.asked.Wait()
@@ -354,7 +353,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 		n.log.Info("metrics", zap.String("address", n.metrics.Address()))
 		running.Go(func() {
 			if err := n.metrics.Run(ctx); err != nil {
-				n.log.Error("the metrics cannot be served any more", zap.Error(err)) // no reason to stop serving
+				n.log.Error("the metrics cannot be served any more", zap.Error(err)) // the node keeps serving
 			}
 		})
 	}
@@ -381,7 +380,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	n.settle(ctx, err)
 	n.closeOnce.Do(func() { close(n.closing) })
 	n.health.Shutdown()
-	cancel(nil) // the machine gives up its role first, so that clients and the other node hear of it
+	cancel(nil) // the machine releases its role first, which notifies clients and the other node
 	select {
 	case <-n.plane.idle():
 	case <-time.After(stopLimit):
@@ -391,7 +390,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	return err
 }
 
-// wait returns why the node stops: nil when it was asked to.
+// wait returns why the node stops: nil if asked ended.
 func (n *node) wait(asked, ctx context.Context, machine <-chan error) error {
 	select {
 	case <-asked.Done():
@@ -420,7 +419,7 @@ func (n *node) closeStore() error {
 	return nil
 }
 
-// state is what the node is and knows.
+// state returns the status of the node.
 func (n *node) state() state.Node {
 	st := state.Node{
 		Pair: n.runner.Status(), Coordinator: n.cfg.Coordinator.Type, Version: n.version, StartedAt: n.startedAt,
@@ -437,7 +436,7 @@ func (n *node) state() state.Node {
 	return st
 }
 
-// switchover hands the active role to one node, or, with uuid.Nil, to the one that does not have it.
+// switchover hands the active role to a node. uuid.Nil selects the node that is not active.
 func (n *node) switchover(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error) {
 	if n.cfg.Coordinator.Type == config.CoordinatorNone {
 		return failover.SwitchoverResult{}, fmt.Errorf("%w: this node runs alone (coordinator.type is none)",
@@ -453,8 +452,8 @@ func (n *node) switchover(ctx context.Context, to uuid.UUID) (failover.Switchove
 	return result, nil
 }
 
-// awaitSwitchover asks the role machine, and waits for its answer until ctx ends. The monitor gets the answer in any
-// case: a caller that no longer waits does not make the switchover fail. A step of a plan, for instance, stops waiting
+// awaitSwitchover requests a switchover and waits for the result until ctx ends. The monitor receives the result in
+// any case: a caller that stops waiting does not make the switchover fail. For example, a plan step stops waiting
 // when this node stops serving, which is in the middle of the switchover.
 func (n *node) awaitSwitchover(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error) {
 	type answer struct {
@@ -467,7 +466,7 @@ func (n *node) awaitSwitchover(ctx context.Context, to uuid.UUID) (failover.Swit
 	context.AfterFunc(ctx, func() { time.AfterFunc(switchoverLimit, cancel) })
 	n.asked.Go(func() {
 		defer cancel()
-		result, err := n.runner.SwitchoverTo(asking, to) // it ends with the runner, too
+		result, err := n.runner.SwitchoverTo(asking, to) // the runner's end also ends it
 		n.monitor.switchoverEnded(term, err)
 		answered <- answer{result, err}
 	})

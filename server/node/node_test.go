@@ -27,7 +27,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// patience is how long a test waits for a condition: in simulated time, but for the few tests on real sockets.
+// patience is the timeout for conditions: in simulated time, except for the few tests on real sockets.
 const patience = time.Minute
 
 // simulated runs a test in simulated time: its nodes have an in-memory network, disk and coordinator.
@@ -36,7 +36,7 @@ func simulated(t *testing.T, test func(t *testing.T)) {
 	simpair.Test(t, func(t *testing.T, _ *simpair.World) { test(t) })
 }
 
-// took asserts how long something took, in simulated time, to which messages on the network may add a little.
+// took asserts a duration in simulated time, with a small tolerance for network messages.
 func took(t *testing.T, want time.Duration, since time.Time, what ...any) {
 	t.Helper()
 	require.InDelta(t, want, time.Since(since), float64(50*simpair.Latency), what...)
@@ -49,7 +49,7 @@ func section(t *testing.T, name string, part func(t *testing.T)) {
 	part(t)
 }
 
-// coordinatorServer is what the nodes of a pair coordinate through.
+// coordinatorServer is the coordinator of a pair under test.
 type coordinatorServer interface{ Endpoints() []string }
 
 // simulatedEtcd is the endpoint of a coordinator of simpair.
@@ -74,7 +74,7 @@ func startRealEtcd(t *testing.T) *embedded.Server {
 	return etcd
 }
 
-// settings for a node of a test.
+// settings returns the settings of a node under test.
 func settings(t *testing.T, name string) config.Config {
 	t.Helper()
 	c := config.Default()
@@ -86,7 +86,7 @@ func settings(t *testing.T, name string) config.Config {
 	}
 	c.Listen = "127.0.0.1:0"
 	c.Coordinator.Type = config.CoordinatorNone
-	if simpair.Of(t) == nil { // a role changes because of what the test does, not because the machine is slow
+	if simpair.Of(t) == nil { // a role changes because of the test, not because the machine is slow
 		c.Failover.Timeout, c.Failover.DropTimeout = config.Duration(2*time.Minute), config.Duration(time.Minute)
 	}
 	c.WAL.SegmentBytes = 4 << 20
@@ -95,7 +95,7 @@ func settings(t *testing.T, name string) config.Config {
 	return c
 }
 
-// settingsOnDisk has the data directory on the disk of the operating system, for tests that change its files.
+// settingsOnDisk uses the operating system's disk, for tests that change files of the store.
 func settingsOnDisk(t *testing.T, name string) config.Config {
 	t.Helper()
 	c := settings(t, name)
@@ -103,7 +103,7 @@ func settingsOnDisk(t *testing.T, name string) config.Config {
 	return c
 }
 
-// settingsOfPair for a node of a pair.
+// settingsOfPair returns the settings of a node of a pair.
 func settingsOfPair(t *testing.T, name string, etcd coordinatorServer) config.Config {
 	t.Helper()
 	c := settings(t, name)
@@ -133,13 +133,13 @@ func start(t *testing.T, c config.Config) *testNode {
 	return startOn(t, c, nil)
 }
 
-// startOn runs it on a filesystem of the test's.
+// startOn is start with a given filesystem.
 func startOn(t *testing.T, c config.Config, fs vfs.FS) *testNode {
 	t.Helper()
 	return startIn(t, c, node.Options{FS: fs})
 }
 
-// startIn runs it with more options of the test's.
+// startIn is start with more options.
 func startIn(t *testing.T, c config.Config, o node.Options) *testNode {
 	t.Helper()
 	n := &testNode{t: t, config: c}
@@ -158,7 +158,7 @@ func startIn(t *testing.T, c config.Config, o node.Options) *testNode {
 	return n
 }
 
-// launch runs a node on real sockets and waits until it listens, or has ended.
+// launch runs a node on real sockets and waits until it listens or has stopped.
 func (n *testNode) launch(o node.Options) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -180,7 +180,6 @@ func (n *testNode) launch(o node.Options) {
 	}
 }
 
-// dial connects to the node.
 func (n *testNode) dial() {
 	n.t.Helper()
 	creds := insecure.NewCredentials()
@@ -198,7 +197,7 @@ func (n *testNode) dial() {
 	n.upkeep = pb.NewMaintenanceServiceClient(n.conn)
 }
 
-// clientOptions returns the options by which a gRPC client of the test reaches nodes.
+// clientOptions returns the gRPC dial options of the test's clients.
 func clientOptions(t *testing.T) []grpc.DialOption {
 	t.Helper()
 	if w := simpair.Of(t); w != nil {
@@ -207,7 +206,7 @@ func clientOptions(t *testing.T) []grpc.DialOption {
 	return nil
 }
 
-// dialer connects to ports of nodes.
+// dialer returns a function that connects to ports of nodes.
 func dialer(t *testing.T) func(ctx context.Context, network, address string) (net.Conn, error) {
 	t.Helper()
 	if w := simpair.Of(t); w != nil {
@@ -216,7 +215,7 @@ func dialer(t *testing.T) func(ctx context.Context, network, address string) (ne
 	return (&net.Dialer{}).DialContext
 }
 
-// diskOf returns the disk that nodes of the test have by default.
+// diskOf returns the default disk of the test's nodes.
 func diskOf(t *testing.T) vfs.FS {
 	t.Helper()
 	if w := simpair.Of(t); w != nil {
@@ -250,7 +249,7 @@ func (n *testNode) waitFor(role pb.Role) {
 	if role != pb.Role_ROLE_ACTIVE {
 		return
 	}
-	// It may be in sync with a standby whose address it has yet to hear of from the coordinator.
+	// The address of the in-sync standby may not have arrived from the coordinator yet.
 	require.Eventually(n.t, func() bool {
 		nodes := n.status().GetPair().GetNodes()
 		return len(nodes) == 2 && nodes[0].GetAddress() != "" && nodes[1].GetAddress() != ""
@@ -302,14 +301,13 @@ func (n *testNode) publish(queue string, bodies ...string) *pb.PublishResponse {
 	return resp
 }
 
-// kind gives the error that a status stands for.
+// kind returns the error that a status represents.
 func kind(err error) error { return wire.FromStatus(err) }
 
-// consumer is a consumer of a test.
 type consumer struct {
 	t      *testing.T
 	stream grpc.BidiStreamingClient[pb.ConsumeRequest, pb.ConsumeResponse]
-	early  []*pb.StoredMessage // came while a confirmation was waited for
+	early  []*pb.StoredMessage // received while waiting for a confirmation
 }
 
 func (n *testNode) consume(queue string, credit uint32) *consumer {
@@ -339,7 +337,8 @@ func (c *consumer) take(n int) []*pb.StoredMessage {
 	return got
 }
 
-// confirm sends a request and waits until it is confirmed. Messages that come meanwhile are for the next take.
+// confirm sends a request and waits for its confirmation. Messages received while waiting are returned by the next
+// take.
 func (c *consumer) confirm(req *pb.ConsumeRequest) {
 	c.t.Helper()
 	require.NoError(c.t, c.stream.Send(req))
@@ -384,7 +383,7 @@ func testAlonePublishConsume(t *testing.T) {
 	require.Equal(t, uint32(1), q.GetQueue().GetSubscriptions()[0].GetConsumers())
 }
 
-// TestRestartAlone: what was acknowledged is there after a restart, and the port is free again.
+// Acknowledged messages are present after a restart, and the port is free again.
 func TestRestartAlone(t *testing.T) { simulated(t, testRestartAlone) }
 
 func testRestartAlone(t *testing.T) {
@@ -401,7 +400,7 @@ func testRestartAlone(t *testing.T) {
 	require.Equal(t, []string{"one", "two"}, bodies(n.consume("orders", 10).take(2)))
 }
 
-// TestTakeover has a real etcd and real sockets: it shows that they work for a pair as the simulated ones do.
+// The standby takes over, with a real etcd and real sockets: they work for a pair like the simulated ones.
 func TestTakeover(t *testing.T) {
 	active, standby := startPair(t, startRealEtcd(t))
 	active.createQueue("orders")

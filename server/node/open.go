@@ -26,12 +26,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// frameSlackBytes is what a log frame has around a transaction.
+// frameSlackBytes is the overhead of a log frame around a transaction.
 const frameSlackBytes = 1 << 20
 
 type listener = net.Listener
 
-// listen binds the node's port and explains why it cannot.
+// listen binds the node's port and adds advice to errors.
 func listen(ctx context.Context, address string) (net.Listener, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", address)
@@ -52,7 +52,7 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 	}
 }
 
-// advertised is the address that others reach the node by.
+// advertised returns the address at which others reach the node.
 func advertised(cfg config.Config, bound net.Addr) (string, error) {
 	if cfg.Advertise != "" {
 		return cfg.Advertise, nil
@@ -74,7 +74,7 @@ func advertised(cfg config.Config, bound net.Addr) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// openStore opens the data directory and explains why it cannot.
+// openStore opens the data directory and adds advice to errors.
 func openStore(
 	cfg config.Config, fs vfs.FS, bootID string, told func(events.Event),
 ) (*store.Store, error) {
@@ -112,7 +112,8 @@ func openStore(
 	return nil, fmt.Errorf("open the store in %s: %w%s", cfg.Data.Dir, err, hint)
 }
 
-// openCoordinator makes the connection to the coordinator. It does not wait for it: only wrong settings are errors.
+// openCoordinator creates the coordinator client. It does not wait for the coordinator: only invalid settings are
+// errors.
 func openCoordinator(
 	cfg config.Config, fs vfs.FS, id failover.Identity, self failover.NodeInfo, kept *secrets, env Environment,
 	logger *zap.Logger,
@@ -141,7 +142,7 @@ func openCoordinator(
 	return c, nil
 }
 
-// openRaft starts this node's voter, and connects to the quorum through it.
+// openRaft starts this node's voter and connects to the quorum through it.
 func openRaft(
 	r config.Raft, dataDir string, secure *raft.TLS, env Environment, logger *zap.Logger,
 ) (failover.Coordinator, error) {
@@ -159,18 +160,18 @@ func openRaft(
 	return c, nil
 }
 
-// standaloneMark is a file in the data directory of a node that was made without a coordinator.
+// standaloneMark is a file in the data directory of a node that was created without a coordinator.
 const standaloneMark = "standalone"
 
-// markedStandalone tells whether a directory has the mark. What cannot be looked at counts as marked: nothing is set
-// aside then.
+// markedStandalone reports whether a directory has the mark. If the check fails, it returns true, so that the store
+// is not quarantined.
 func markedStandalone(fs vfs.FS, dir string) bool {
 	_, err := fs.Stat(filepath.Join(dir, standaloneMark))
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// markStandalone refuses to serve a pair's data without the pair's coordinator: the other node may be serving the same
-// queues. A new data directory is marked, and so is known the next time.
+// markStandalone refuses to serve a pair's data without the pair's coordinator, since the other node may serve the
+// same queues. It marks a new data directory.
 func markStandalone(fs vfs.FS, dir string, id failover.Identity) error {
 	name := filepath.Join(dir, standaloneMark)
 	if _, err := fs.Stat(name); err == nil {
@@ -178,7 +179,7 @@ func markStandalone(fs vfs.FS, dir string, id failover.Identity) error {
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("look for %s: %w", name, err)
 	}
-	// A restored store is of no pair: there is no other node that could serve its queues.
+	// A restored store belongs to no pair: no other node can serve its queues.
 	if !id.Empty() && !id.Restored {
 		return fmt.Errorf("%w: %s was used by pair %s, whose other node may be serving the same queues; start it "+
 			"with its coordinator, "+
@@ -194,7 +195,7 @@ func markStandalone(fs vfs.FS, dir string, id failover.Identity) error {
 	return nil
 }
 
-// explained adds what to do to the errors that end a node's part in its pair.
+// explained adds advice to errors that end a node's membership in its pair.
 func explained(err error) error {
 	if err == nil || !errors.Is(err, store.ErrOtherPair) {
 		return err
@@ -202,7 +203,7 @@ func explained(err error) error {
 	return fmt.Errorf("%w: %w", failover.ErrOtherPair, err)
 }
 
-// logKeepBytes says "none" in the way of the store, for which 0 means its default.
+// logKeepBytes converts the setting for the store, in which 0 means the default.
 func logKeepBytes(cfg config.Config) int64 {
 	if n := cfg.WAL.KeepBytes.Bytes(); n > 0 {
 		return n

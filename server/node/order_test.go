@@ -18,14 +18,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// publishAll publishes messages.
 func (n *testNode) publishAll(queue string, messages ...*pb.Message) {
 	n.t.Helper()
 	_, err := n.queues.Publish(n.t.Context(), &pb.PublishRequest{Queue: queue, Messages: messages})
 	require.NoError(n.t, err)
 }
 
-// sequencesOf are those of messages.
 func sequencesOf(messages []*pb.StoredMessage) []uint64 {
 	list := make([]uint64, 0, len(messages))
 	for _, m := range messages {
@@ -37,8 +35,8 @@ func sequencesOf(messages []*pb.StoredMessage) []uint64 {
 func priority(p uint32) *pb.Message { return &pb.Message{Priority: &p} }
 func grouped(g string) *pb.Message  { return &pb.Message{Group: g} }
 
-// TestPriorities: a message of a high priority is the next delivered, whatever backlog is before it, also by the next
-// active node. LOCKSTEP_BACKLOG is how many there are.
+// A message with a high priority is delivered next, regardless of the backlog before it, also by the next active
+// node. LOCKSTEP_BACKLOG is the number of messages in the backlog.
 func TestPriorities(t *testing.T) { simulated(t, testPriorities) }
 
 func testPriorities(t *testing.T) {
@@ -64,7 +62,7 @@ func testPriorities(t *testing.T) {
 	require.NoError(t, c.stream.Send(&pb.ConsumeRequest{Credit: 2}))
 	require.Equal(t, []uint64{uint64(backlog + 1), 4}, sequencesOf(c.take(2)))
 	t.Logf("the message behind %d others was there after %v", backlog, time.Since(begin))
-	// Whether a queue has priorities cannot be altered.
+	// The priorities setting of a queue cannot be altered.
 	err := active.alter("q", &pb.QueueConfig{}, "priorities")
 	require.ErrorIs(t, kind(err), txn.ErrPrioritiesFixed)
 	active.createQueue("plain")
@@ -77,7 +75,7 @@ func testPriorities(t *testing.T) {
 	require.Equal(t, []uint64{uint64(backlog + 1), 1}, sequencesOf(c.take(2)), "nothing was acknowledged")
 }
 
-// TestGroupsAcrossTakeover: a group goes on where it was, with one message at a time, when the active node changes.
+// A group continues where it was, with one message in flight, when the active node changes.
 func TestGroupsAcrossTakeover(t *testing.T) { simulated(t, testGroupsAcrossTakeover) }
 
 func testGroupsAcrossTakeover(t *testing.T) {
@@ -102,8 +100,8 @@ func testGroupsAcrossTakeover(t *testing.T) {
 	require.Equal(t, []uint64{3}, sequencesOf(z.take(1)))
 }
 
-// TestSingleActiveConsumer: one consumer gets the messages, the next in line takes over when it leaves, and that can be
-// altered at any time.
+// One consumer receives the messages, and the next in line takes over when it leaves. The setting can be altered at
+// any time.
 func TestSingleActiveConsumer(t *testing.T) { simulated(t, testSingleActiveConsumer) }
 
 func testSingleActiveConsumer(t *testing.T) {
@@ -123,7 +121,7 @@ func testSingleActiveConsumer(t *testing.T) {
 	require.Equal(t, []uint64{6, 7}, sequencesOf(y.take(2)))
 }
 
-// TestOrderRefusals: what no message and no queue may ask for is refused with a reason, and nothing is stored.
+// Invalid message and queue settings for ordering are refused with a reason, and nothing is stored.
 func TestOrderRefusals(t *testing.T) { simulated(t, testOrderRefusals) }
 
 func testOrderRefusals(t *testing.T) {

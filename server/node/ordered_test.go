@@ -14,7 +14,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// list gives the names of a page of queues, and how many there are on all pages.
+// list returns the names on a page of queues, and the number of queues on all pages.
 func (n *testNode) list(req *pb.ListQueuesRequest) (names []string, total uint32) {
 	n.t.Helper()
 	resp, err := n.queues.ListQueues(n.t.Context(), req)
@@ -27,7 +27,7 @@ func (n *testNode) list(req *pb.ListQueuesRequest) (names []string, total uint32
 	return names, resp.GetTotal()
 }
 
-// TestListQueuesInOrder: the node searches, sorts and pages.
+// The node filters, sorts and pages the list of queues.
 func TestListQueuesInOrder(t *testing.T) { simulated(t, testListQueuesInOrder) }
 
 func testListQueuesInOrder(t *testing.T) {
@@ -70,7 +70,7 @@ func testListQueuesInOrder(t *testing.T) {
 	}
 }
 
-// TestQueueActivity: rates come from what happened between two looks, and the age from the oldest message.
+// Rates are derived from the changes between two calls, and the age from the oldest message.
 func TestQueueActivity(t *testing.T) { simulated(t, testQueueActivity) }
 
 func testQueueActivity(t *testing.T) {
@@ -90,7 +90,7 @@ func testQueueActivity(t *testing.T) {
 	c.confirm(&pb.ConsumeRequest{Ack: span(1, uint64(len(c.take(40)))), Confirm: 1})
 	var a *pb.QueueActivity
 	require.Eventually(t, func() bool { a = look(); return a.PublishedPerSecond != nil }, patience, 20*time.Millisecond)
-	seconds := 100 / a.GetPublishedPerSecond() // between the looks
+	seconds := 100 / a.GetPublishedPerSecond() // between the calls
 	require.Greater(t, seconds, 0.9)
 	require.InDelta(t, 40, a.GetDeliveredPerSecond()*seconds, 0.01)
 	require.InDelta(t, 40, a.GetAcknowledgedPerSecond()*seconds, 0.01)
@@ -108,7 +108,7 @@ func testQueueActivity(t *testing.T) {
 	require.Eventually(t, func() bool { return look().GetPublishedPerSecond() == 0 }, patience, 20*time.Millisecond)
 }
 
-// TestConnections: who is connected, what goes over it, and an end to it.
+// Connections are listed with their traffic, and can be closed.
 func TestConnections(t *testing.T) { simulated(t, testConnections) }
 
 func testConnections(t *testing.T) {
@@ -142,7 +142,7 @@ func testConnections(t *testing.T) {
 
 	_, err = connections.CloseConnection(t.Context(), &pb.CloseConnectionRequest{Id: 99})
 	require.Equal(t, codes.NotFound, status.Code(err))
-	_, _ = connections.CloseConnection(t.Context(), &pb.CloseConnectionRequest{Id: got.GetId()}) // its own
+	_, _ = connections.CloseConnection(t.Context(), &pb.CloseConnectionRequest{Id: got.GetId()}) // its own connection
 	_, err = c.stream.Recv()
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.Eventually(t, func() bool {

@@ -38,7 +38,7 @@ func (n *testNode) status() *pb.GetStatusResponse {
 	return st
 }
 
-// TestStandbySendsClientsAway: whatever a client asks of the standby, it is told where the active is.
+// Every client request to the standby is answered with the address of the active.
 func TestStandbySendsClientsAway(t *testing.T) { simulated(t, testStandbySendsClientsAway) }
 
 func testStandbySendsClientsAway(t *testing.T) {
@@ -117,7 +117,7 @@ func testStandbySendsClientsAway(t *testing.T) {
 		"consume":        func() error { return stream(q.Consume(ctx)) },
 		"publish stream": func() error { return stream(q.PublishStream(ctx)) },
 	}
-	const ofAccess = 2 // a change and a look stand for the others
+	const ofAccess = 2 // one change and one read represent the others
 	require.Len(t, calls, len(pb.QueueService_ServiceDesc.Methods)+len(pb.QueueService_ServiceDesc.Streams)+ofAccess)
 	for name, call := range calls {
 		section(t, name, func(t *testing.T) {
@@ -193,7 +193,7 @@ func testStatus(t *testing.T) {
 	require.Equal(t, st.GetPair().GetPairId(), other.GetPair().GetPairId())
 }
 
-// TestRoleLoss: a client that is attached to a node that gives up its role is sent to the new active at once.
+// A client attached to a node that loses its role is redirected to the new active immediately.
 func TestRoleLoss(t *testing.T) { simulated(t, testRoleLoss) }
 
 func testRoleLoss(t *testing.T) {
@@ -232,14 +232,14 @@ func testRoleLoss(t *testing.T) {
 	again := standby.consume("q", 10).take(2)
 	require.Equal(t, []string{"1", "2"}, bodies(again), "what was not acknowledged is delivered by the new active")
 
-	// And back, asked of the active this time.
+	// Switch back, with the request sent to the active this time.
 	_, err = standby.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
 	require.NoError(t, err)
 	active.waitFor(pb.Role_ROLE_ACTIVE)
 	active.publish("q", "3")
 }
 
-// TestRetryAcrossTakeover is INV-10 across nodes: the new active knows what the old one committed.
+// A retry on the new active returns the result that the old one committed (INV-10).
 func TestRetryAcrossTakeover(t *testing.T) { simulated(t, testRetryAcrossTakeover) }
 
 func testRetryAcrossTakeover(t *testing.T) {
@@ -306,7 +306,7 @@ func testSwitchoverRefused(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestTwoRequired: with min_in_sync 2 a node alone refuses to write and says why; it serves as soon as there are two.
+// With min_in_sync 2, a single node refuses writes with a reason. It serves as soon as two nodes are in sync.
 func TestTwoRequired(t *testing.T) { simulated(t, testTwoRequired) }
 
 func testTwoRequired(t *testing.T) {
@@ -335,7 +335,7 @@ func testTwoRequired(t *testing.T) {
 	a.waitFor(pb.Role_ROLE_BLOCKED)
 	_, err = a.queues.Publish(ctx, &pb.PublishRequest{Queue: "q", Messages: batch("x")})
 	require.Equal(t, codes.Unavailable, status.Code(err))
-	// A stream says from where on nothing was submitted.
+	// A stream reports the first publish that was not submitted.
 	require.NoError(t, before.Send(publishAs(8)))
 	requireSubmitted(t, before, 7)
 	another := publishing(t, a)

@@ -33,7 +33,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// peerCalls makes each call that is between the nodes, and gives what comes of it.
+// peerCalls makes each call between the nodes and returns the errors.
 func peerCalls(ctx context.Context, conn *grpc.ClientConn) map[string]error {
 	c := pb.NewReplicationServiceClient(conn)
 	answer := func(stream interface{ RecvMsg(any) error }, m any, err error) error {
@@ -44,7 +44,7 @@ func peerCalls(ctx context.Context, conn *grpc.ClientConn) map[string]error {
 	}
 	replicate, rerr := c.Replicate(ctx)
 	if rerr == nil {
-		_ = replicate.Send(&pb.ReplicateRequest{}) // the answer says what became of it
+		_ = replicate.Send(&pb.ReplicateRequest{}) // the response contains the error
 	}
 	node := uuid.NewString()
 	snapshot, serr := c.FetchSnapshot(ctx, &pb.FetchSnapshotRequest{PairId: node, NodeId: node})
@@ -58,7 +58,7 @@ func peerCalls(ctx context.Context, conn *grpc.ClientConn) map[string]error {
 	}
 }
 
-// reasonOf is the reason in a status.
+// reasonOf returns the reason in a status.
 func reasonOf(err error) pb.ErrorReason {
 	for _, d := range status.Convert(err).Details() {
 		if info, ok := d.(*errdetails.ErrorInfo); ok {
@@ -68,7 +68,7 @@ func reasonOf(err error) pb.ErrorReason {
 	return pb.ErrorReason_ERROR_REASON_UNSPECIFIED
 }
 
-// refusesStrangers holds that none of them is carried out, and that the error says what to do.
+// refusesStrangers requires that each call is refused with advice.
 func refusesStrangers(t *testing.T, conn *grpc.ClientConn, texts ...string) {
 	t.Helper()
 	for name, err := range peerCalls(t.Context(), conn) {
@@ -80,7 +80,7 @@ func refusesStrangers(t *testing.T, conn *grpc.ClientConn, texts ...string) {
 	}
 }
 
-// letsPeersIn holds that none of them is refused because of who calls.
+// letsPeersIn requires that no call is refused because of the caller.
 func letsPeersIn(t *testing.T, conn *grpc.ClientConn) {
 	t.Helper()
 	for name, err := range peerCalls(t.Context(), conn) {
@@ -88,7 +88,7 @@ func letsPeersIn(t *testing.T, conn *grpc.ClientConn) {
 	}
 }
 
-// connect makes a connection that shows files.
+// connect opens a connection that presents the certificate in files.
 func connect(t *testing.T, address string, f tlsfiles.Files) *grpc.ClientConn {
 	t.Helper()
 	creds := insecure.NewCredentials()
@@ -104,14 +104,14 @@ func connect(t *testing.T, address string, f tlsfiles.Files) *grpc.ClientConn {
 	return conn
 }
 
-// issued is a certificate for some names.
+// issued returns a certificate for some names.
 func issued(t *testing.T, ca *certs.Authority, name string, template x509.Certificate) tlsfiles.Files {
 	t.Helper()
 	_, cert, key := ca.IssueFrom(t, name, &template)
 	return tlsfiles.Files{CA: ca.File, Cert: cert, Key: key}
 }
 
-// A certificate of the pair's authority is not enough to speak as the other node: it has to carry a name of the pair's.
+// A certificate of the pair's CA does not authenticate a peer: it must contain a name of the pair.
 func TestOnlyThePeer(t *testing.T) { simulated(t, testOnlyThePeer) }
 
 func testOnlyThePeer(t *testing.T) {
@@ -131,7 +131,7 @@ func testOnlyThePeer(t *testing.T) {
 	refusesStrangers(t, connect(t, b.ready.Address, client))
 	require.LessOrEqual(t, time.Until(a.status().GetCertificates()[0].GetEnds().AsTime()), time.Hour)
 
-	// A setting that names the pair's nodes takes the place of their hosts.
+	// A setting with the names of the pair's nodes replaces their hosts.
 	c := secured(t, settings(t, "c"), ca)
 	c.TLS.PeerNames = []string{robot.String()}
 	named := start(t, c)
@@ -139,7 +139,7 @@ func testOnlyThePeer(t *testing.T) {
 	refusesStrangers(t, connect(t, named.ready.Address, c.TLS.Files()), "for none of spiffe://pair/node")
 }
 
-// The node that connects looks at the names, too: a process that has a certificate for the address is not enough.
+// The connecting node checks the names, too: a valid certificate for the address does not suffice.
 func TestOnlyToThePeer(t *testing.T) { simulated(t, testOnlyToThePeer) }
 
 func testOnlyToThePeer(t *testing.T) {
@@ -153,7 +153,7 @@ func testOnlyToThePeer(t *testing.T) {
 	b.stop()
 }
 
-// Without TLS, both nodes have a secret; who does not know it is no peer. The file is read again when it changes.
+// Without TLS, both nodes share a secret, and callers without it are not peers. The file is reloaded when it changes.
 func TestPeerToken(t *testing.T) { simulated(t, testPeerToken) }
 
 func testPeerToken(t *testing.T) {
@@ -194,7 +194,7 @@ func testPeerToken(t *testing.T) {
 	b.tells(conditions.PeerRefuses, "b", false)
 }
 
-// What the port of metrics shows to whom.
+// The metrics port returns metrics and profiles only to authorized callers.
 func TestMetricsRights(t *testing.T) { simulated(t, testMetricsRights) }
 
 func testMetricsRights(t *testing.T) {
@@ -262,7 +262,7 @@ func testMetricsRights(t *testing.T) {
 	}
 }
 
-// A certificate that is replaced is used by new connections, and those that are open go on; a broken one is refused.
+// New connections use a replaced certificate, and open connections continue. An invalid certificate is refused.
 func TestCertificatesChange(t *testing.T) { simulated(t, testCertificatesChange) }
 
 func testCertificatesChange(t *testing.T) {
@@ -273,7 +273,7 @@ func testCertificatesChange(t *testing.T) {
 	n.createQueue("q")
 	serial := func() string {
 		source, err := tlsfiles.Open(tlsfiles.Options{Files: c.TLS.Files()})
-		if err != nil { // it is the broken one
+		if err != nil { // the invalid certificate
 			return ""
 		}
 		raw, err := dialer(t)(t.Context(), "tcp", n.ready.Address)
@@ -297,7 +297,7 @@ func testCertificatesChange(t *testing.T) {
 	after := serial()
 	require.NoError(t, os.WriteFile(c.TLS.Cert, []byte("nonsense"), 0o600))
 	n.tells(conditions.SecretRefused, "a", true)
-	n.publish("q", "x") // over the connection from before
+	n.publish("q", "x") // over the existing connection
 	copyFile(t, cert, c.TLS.Cert)
 	n.tells(conditions.SecretRefused, "a", false)
 	require.Equal(t, after, serial())
@@ -310,7 +310,7 @@ func copyFile(t *testing.T, from, to string) {
 	require.NoError(t, os.WriteFile(to, raw, 0o600))
 }
 
-// A client whose certificate has ended is not let in.
+// A client with an expired certificate is refused.
 func TestExpiredClient(t *testing.T) { simulated(t, testExpiredClient) }
 
 func testExpiredClient(t *testing.T) {
@@ -331,8 +331,8 @@ func testExpiredClient(t *testing.T) {
 	require.ErrorContains(t, err, "expired certificate")
 }
 
-// Where it is meant that other machines reach a node without TLS, the node says so for as long as that is the case; and
-// nothing tells the other node from others there.
+// A node that is deliberately reachable without TLS reports that for as long as it applies. Peer calls are not
+// authenticated there.
 func TestInsecureIsTold(t *testing.T) { simulated(t, testInsecureIsTold) }
 
 func testInsecureIsTold(t *testing.T) {

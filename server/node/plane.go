@@ -23,18 +23,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// errRole is returned when failover asks for something that the role does not allow; that would be a bug.
+// errRole is returned when failover requests an action that the role does not allow, which would be a bug.
 var errRole = errors.New("this node does not have the role for it")
 
-// dataPlane carries out what failover decides: it owns the two roles and the session that clients are served with. Its
-// calls come from one goroutine; mu is for those who look.
+// dataPlane executes the decisions of failover. It owns the two roles and the session that serves clients. Failover
+// calls it from one goroutine; mu protects concurrent readers.
 type dataPlane struct {
 	node   *node
 	self   failover.NodeInfo
 	tuning replication.Tuning
 	dialer replication.Dialer
 
-	mu       sync.Mutex // guards what is below
+	mu       sync.Mutex // guards the fields below
 	primary  *replication.Primary
 	follower *replication.Follower
 	ready    bool // ActiveReady was reported
@@ -56,14 +56,14 @@ func newDataPlane(n *node, self failover.NodeInfo) *dataPlane {
 	return p
 }
 
-// heartbeat is short enough for several to be late before a node counts as silent.
+// heartbeat returns an interval short enough that several heartbeats may be late before a node counts as silent.
 func heartbeat(f config.Failover) time.Duration {
 	return max(5*time.Millisecond, min(replication.DefaultHeartbeat, f.DropTimeout.Std()/15))
 }
 
 var _ failover.DataPlane = (*dataPlane)(nil)
 
-// Identity of the store.
+// Identity returns the identity of the store.
 func (p *dataPlane) Identity() failover.Identity {
 	id := p.node.store.Identity()
 	aside := id.Quarantine
@@ -79,7 +79,7 @@ func (p *dataPlane) Identity() failover.Identity {
 	}
 }
 
-// MarkLoss notes that this directory is not what it was.
+// MarkLoss records that this directory may have lost data.
 func (p *dataPlane) MarkLoss(context.Context) error {
 	if err := p.node.store.MarkLoss(); err != nil {
 		return fmt.Errorf("note a possible loss: %w", err)
@@ -87,7 +87,7 @@ func (p *dataPlane) MarkLoss(context.Context) error {
 	return nil
 }
 
-// ClaimRun makes this run's generation durable (INV-11).
+// ClaimRun makes the generation of this process durable (INV-11).
 func (p *dataPlane) ClaimRun(_ context.Context, named, run uuid.UUID) error {
 	if err := p.node.store.ClaimRun(named, run); err != nil {
 		return fmt.Errorf("claim this run's generation: %w", err)
@@ -95,7 +95,7 @@ func (p *dataPlane) ClaimRun(_ context.Context, named, run uuid.UUID) error {
 	return nil
 }
 
-// ConfirmRun notes that the record names this run.
+// ConfirmRun records that the cluster record names this process generation.
 func (p *dataPlane) ConfirmRun(_ context.Context, run uuid.UUID) error {
 	if err := p.node.store.ConfirmRun(run); err != nil {
 		return fmt.Errorf("confirm this run's generation: %w", err)
@@ -103,7 +103,7 @@ func (p *dataPlane) ConfirmRun(_ context.Context, run uuid.UUID) error {
 	return nil
 }
 
-// Committed is how far the active has committed in its term.
+// Committed returns the position up to which the active has committed in its term.
 func (p *dataPlane) Committed() (lsn.Position, bool) {
 	primary, err := p.active()
 	if err != nil {
@@ -112,7 +112,7 @@ func (p *dataPlane) Committed() (lsn.Position, bool) {
 	return primary.Committed()
 }
 
-// Meet asks the process at an address who it is.
+// Meet requests the identity of the process at an address.
 func (p *dataPlane) Meet(ctx context.Context, address string) (failover.Peer, error) {
 	conn, err := p.dialer.Dial(ctx, address)
 	if errors.Is(err, replication.ErrRefused) {
@@ -129,12 +129,12 @@ func (p *dataPlane) Meet(ctx context.Context, address string) (failover.Peer, er
 	return failover.Peer{Node: by.Node, Store: by.Store, Process: by.Process, End: by.End}, nil
 }
 
-// introduction says who this process is.
+// introduction returns the identity of this process.
 func (n *node) introduction() replication.Introduction {
 	return replication.Self(n.store, n.runner.Process(), n.advertise)
 }
 
-// met notes that another process runs under this node's identity.
+// met records that another process uses this node's identity.
 func (n *node) met(from replication.Introduction) {
 	if me := n.introduction(); from.Node == me.Node && from.Process != me.Process {
 		n.runner.ReportTwin(failover.Live{
@@ -144,7 +144,7 @@ func (n *node) met(from replication.Introduction) {
 	}
 }
 
-// JoinPair makes the store part of a pair.
+// JoinPair adds the store to a pair.
 func (p *dataPlane) JoinPair(_ context.Context, pair uuid.UUID) error {
 	if err := p.node.store.JoinPair(pair); err != nil {
 		return fmt.Errorf("join the pair: %w", err)
@@ -167,7 +167,7 @@ func (p *dataPlane) SetFence(_ context.Context, f failover.Fence) error {
 	return nil
 }
 
-// ClearLoss forgets that bytes may be missing (INV-6).
+// ClearLoss clears the record of possible data loss (INV-6).
 func (p *dataPlane) ClearLoss(context.Context) error {
 	if err := p.node.store.ClearLoss(); err != nil {
 		return fmt.Errorf("forget a possible loss: %w", err)
@@ -175,9 +175,9 @@ func (p *dataPlane) ClearLoss(context.Context) error {
 	return nil
 }
 
-// StartActive takes up the active role. Clients are let in when everything committed is applied.
+// StartActive starts the active role. Clients are served once everything committed is applied.
 func (p *dataPlane) StartActive(_ context.Context, spec failover.ActiveSpec, post func(failover.DataEvent)) error {
-	p.node.maintenance.GiveWay() // a rewrite applies nothing, and the active has to
+	p.node.maintenance.GiveWay() // the active must apply the log, and a rewrite blocks that
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.primary != nil || p.follower != nil {
@@ -199,7 +199,7 @@ func (p *dataPlane) StartActive(_ context.Context, spec failover.ActiveSpec, pos
 	return nil
 }
 
-// report passes an event on; clients are let in before the machine hears that they can be.
+// report forwards an event. It starts serving clients before the machine receives ActiveReady.
 func (p *dataPlane) report(e replication.Event, post func(failover.DataEvent)) {
 	if _, ready := e.(replication.ActiveReady); ready {
 		p.beginServing()
@@ -214,7 +214,6 @@ func (p *dataPlane) report(e replication.Event, post func(failover.DataEvent)) {
 	}
 }
 
-// beginServing begins to serve clients.
 func (p *dataPlane) beginServing() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -225,7 +224,7 @@ func (p *dataPlane) beginServing() {
 		p.node.log.Named("consumers"))
 	session.SetPaused(!p.serving.Deliver)
 	session.Prepared.SetTimeout(p.node.settings.Live().Txn.PreparedTimeout.Std())
-	p.node.serving.Set(session) // from here until StopActive
+	p.node.serving.Set(session) // until StopActive
 	p.showHealth()
 }
 
@@ -249,7 +248,7 @@ func (p *dataPlane) ConfigureActive(_ context.Context, cfg failover.ActiveConfig
 	return nil
 }
 
-// StopActive ends the active role. Consumers and streams are told where to go.
+// StopActive ends the active role and redirects consumers and streams to next.
 func (p *dataPlane) StopActive(_ context.Context, next failover.NodeInfo) error {
 	p.mu.Lock()
 	primary, session := p.primary, p.node.serving.Get()
@@ -264,14 +263,14 @@ func (p *dataPlane) StopActive(_ context.Context, next failover.NodeInfo) error 
 		session.SetPaused(true)
 		session.End(p.node.notActiveBut(next))
 	}
-	primary.Stop() // if there is a session, it has done that
+	primary.Stop() // no effect if the session has already stopped it
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	close(p.idleCh)
 	return nil
 }
 
-// StartFollower begins to follow the active.
+// StartFollower starts to follow the active.
 func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, post func(failover.DataEvent)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -291,9 +290,9 @@ func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, p
 	return nil
 }
 
-// StopFollower ends following; nothing of the old active is accepted any more (INV-4).
+// StopFollower stops following. The node no longer accepts data from the old active (INV-4).
 func (p *dataPlane) StopFollower(context.Context) error {
-	p.node.maintenance.GiveWay() // the follower waits for what it applies, and that waits for a rewrite
+	p.node.maintenance.GiveWay() // the follower waits for pending applies, which a rewrite blocks
 	p.mu.Lock()
 	follower := p.follower
 	p.mu.Unlock()
@@ -308,7 +307,7 @@ func (p *dataPlane) StopFollower(context.Context) error {
 	return nil
 }
 
-// Drain prepares a planned hand-over.
+// Drain prepares a planned switchover.
 func (p *dataPlane) Drain(ctx context.Context) (lsn.Position, error) {
 	primary, err := p.active()
 	if err != nil {
@@ -325,7 +324,7 @@ func (p *dataPlane) Resume(context.Context) error {
 	return nil
 }
 
-// active returns the primary, for replication's service and for a switchover.
+// active returns the primary, for the replication service and for a switchover.
 func (p *dataPlane) active() (*replication.Primary, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -335,7 +334,7 @@ func (p *dataPlane) active() (*replication.Primary, error) {
 	return p.primary, nil
 }
 
-// Service is what the other node connects to.
+// service returns the service for the other node.
 func (p *dataPlane) service() (replication.Service, error) {
 	primary, err := p.active()
 	if err != nil {
@@ -351,7 +350,7 @@ func (p *dataPlane) idle() <-chan struct{} {
 	return p.idleCh
 }
 
-// roles describes the role that runs.
+// roles returns the status of the running role.
 func (p *dataPlane) roles() (*replication.PrimaryStatus, *replication.FollowerStatus) {
 	p.mu.Lock()
 	primary, follower := p.primary, p.follower
@@ -377,10 +376,10 @@ func (p *dataPlane) showHealth() {
 	p.node.health.SetServingStatus(pb.QueueService_ServiceDesc.ServiceName, status)
 }
 
-// notActive sends clients to the active node.
+// notActive returns an error that redirects clients to the active node.
 func (n *node) notActive() *wire.NotActiveError { return n.notActiveBut(failover.NodeInfo{}) }
 
-// notActiveBut sends them to next, unless that is the zero value.
+// notActiveBut redirects them to next, unless that is the zero value.
 func (n *node) notActiveBut(next failover.NodeInfo) *wire.NotActiveError {
 	st := n.runner.Status()
 	select {
@@ -391,7 +390,8 @@ func (n *node) notActiveBut(next failover.NodeInfo) *wire.NotActiveError {
 	return wire.NotActive(&st, next)
 }
 
-// resync has the store of a standby replaced by a snapshot of the active; false if this node follows none.
+// resync requests a snapshot of the active to replace the store of a standby. It returns false if this node follows
+// no active.
 func (p *dataPlane) resync(cause error) bool {
 	p.mu.Lock()
 	follower := p.follower
@@ -403,7 +403,6 @@ func (p *dataPlane) resync(cause error) bool {
 	return true
 }
 
-// activeConfig converts the conditions of failover to those of replication.
 func activeConfig(c failover.ActiveConfig) replication.PrimaryConfig {
 	return replication.PrimaryConfig{
 		Config: c.Config, RequireStandby: c.RequireStandby, Standby: c.Standby,
@@ -411,7 +410,7 @@ func activeConfig(c failover.ActiveConfig) replication.PrimaryConfig {
 	}
 }
 
-// dataEvent converts what replication reports; nil for what failover need not know.
+// dataEvent converts an event of replication. It returns nil for events that failover does not need.
 func dataEvent(e replication.Event) failover.DataEvent {
 	switch e := e.(type) {
 	case replication.ActiveReady:

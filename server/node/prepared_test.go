@@ -48,7 +48,7 @@ func (n *testNode) listPrepared() *pb.ListPreparedResponse {
 	return resp
 }
 
-// TestPrepared: what is prepared is hidden and out of delivery, and both ends when it is decided.
+// Prepared messages are hidden, and messages with prepared acknowledgements are not delivered, until the decision.
 func TestPrepared(t *testing.T) { simulated(t, testPrepared) }
 
 func testPrepared(t *testing.T) {
@@ -72,7 +72,7 @@ func testPrepared(t *testing.T) {
 	require.WithinDuration(t, before, a.GetPreparedAt().AsTime(), time.Minute)
 	require.NotZero(t, a.GetBytes())
 
-	// They are with the consumer no more: what it holds comes back when it goes, and they do not.
+	// They no longer belong to the consumer: its messages in flight are requeued when it leaves, and these are not.
 	require.NoError(t, c.stream.CloseSend())
 	_, err := c.stream.Recv()
 	require.Error(t, err)
@@ -91,7 +91,7 @@ func testPrepared(t *testing.T) {
 	require.Empty(t, n.listPrepared().GetTransactions())
 }
 
-// TestPreparedLimits: bad input has a reason and a text, and nothing is stored.
+// Invalid requests are refused with a reason and a description, and nothing is stored.
 func TestPreparedLimits(t *testing.T) { simulated(t, testPreparedLimits) }
 
 func testPreparedLimits(t *testing.T) {
@@ -163,7 +163,7 @@ func testPreparedLimits(t *testing.T) {
 	require.NoError(t, n.commitPrepared("used"))
 }
 
-// TestPreparedHeuristics: a coordinator is told what an operator has decided, also when it is the same.
+// A coordinator is notified of an operator's heuristic decision, even if both decided the same.
 func TestPreparedHeuristics(t *testing.T) { simulated(t, testPreparedHeuristics) }
 
 func testPreparedHeuristics(t *testing.T) {
@@ -185,7 +185,7 @@ func testPreparedHeuristics(t *testing.T) {
 	require.Equal(t, []string{"a"}, bodies(n.browse("q")))
 }
 
-// TestPreparedRetry: a Prepare that is repeated is answered as it was, and another one under its sequence is refused.
+// A retried Prepare returns the original result, and a different one with its sequence is refused.
 func TestPreparedRetry(t *testing.T) { simulated(t, testPreparedRetry) }
 
 func testPreparedRetry(t *testing.T) {
@@ -213,7 +213,7 @@ func testPreparedRetry(t *testing.T) {
 	require.Equal(t, first.GetLsn(), second.GetLsn())
 }
 
-// TestPreparedSurvives: a failover between the phases, and a restart of both nodes.
+// A prepared transaction survives a failover between the phases, and a restart of both nodes.
 func TestPreparedSurvives(t *testing.T) { simulated(t, testPreparedSurvives) }
 
 func testPreparedSurvives(t *testing.T) {
@@ -253,7 +253,7 @@ func testPreparedSurvives(t *testing.T) {
 	require.ErrorContains(t, leader.commitPrepared("b"), "was rolled back")
 }
 
-// TestPreparedTimeout: a transaction that is not decided in time is rolled back, and its coordinator is told.
+// A transaction that is not decided in time is rolled back, and its coordinator is notified.
 func TestPreparedTimeout(t *testing.T) { simulated(t, testPreparedTimeout) }
 
 func testPreparedTimeout(t *testing.T) {
@@ -271,7 +271,7 @@ func testPreparedTimeout(t *testing.T) {
 	require.True(t, resp.GetHeuristic())
 }
 
-// acknowledge takes n messages, and acknowledges each before it waits for the next.
+// acknowledge receives n messages, and acknowledges each before it waits for the next.
 func (c *consumer) acknowledge(n int) (got []string) {
 	c.t.Helper()
 	for len(got) < n {
@@ -286,8 +286,7 @@ func (c *consumer) acknowledge(n int) (got []string) {
 	return got
 }
 
-// TestPreparedOfOtherQueues: also of a queue with priorities, and of one with groups, what is rolled back is delivered
-// once.
+// Rolled-back acknowledgements are redelivered once, also in queues with priorities or groups.
 func TestPreparedOfOtherQueues(t *testing.T) { simulated(t, testPreparedOfOtherQueues) }
 
 func testPreparedOfOtherQueues(t *testing.T) {

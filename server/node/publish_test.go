@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// TestPublishRefusals: what is wrong is refused before it reaches the log, and the message says what and how much.
+// Invalid publishes are refused before they reach the log, and the error contains the cause and the limit.
 func TestPublishRefusals(t *testing.T) { simulated(t, testPublishRefusals) }
 
 func testPublishRefusals(t *testing.T) {
@@ -114,7 +114,7 @@ func testPublishRefusals(t *testing.T) {
 		"nothing was logged")
 }
 
-// TestRetries is INV-10 as a client sees it.
+// Retries are idempotent for clients (INV-10).
 func TestRetries(t *testing.T) { simulated(t, testRetries) }
 
 func testRetries(t *testing.T) {
@@ -205,7 +205,7 @@ func testCommit(t *testing.T) {
 	require.Equal(t, uint64(2), again[0].GetSequence(), "what the transaction released goes out again")
 	require.Equal(t, uint32(1), again[0].GetDeliveryCount())
 
-	// All or none: the second operation is refused, so the first does nothing.
+	// All or none: the second operation is refused, so the first has no effect.
 	_, err = n.queues.Commit(ctx, &pb.CommitRequest{Operations: []*pb.Operation{
 		publishOp("out", "c"),
 		ackOp("in", 9, 9),
@@ -236,7 +236,7 @@ func TestPublishStream(t *testing.T) {
 	}
 }
 
-// TestPublishStreamRefuses: what cannot come together ends the stream, and nothing of it was committed.
+// An invalid combination ends the stream, and nothing of it is committed.
 func TestPublishStreamRefuses(t *testing.T) { simulated(t, testPublishStreamRefuses) }
 
 func testPublishStreamRefuses(t *testing.T) {

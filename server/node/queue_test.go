@@ -159,7 +159,7 @@ func testQueueLimits(t *testing.T) {
 	require.ErrorIs(t, kind(err), txn.ErrQueueFull)
 }
 
-// TestDiskLow: publishes are refused, acknowledgements are not, and a retry of what was committed is still answered.
+// Publishes are refused, acknowledgements are not, and retries of committed requests are still answered.
 func TestDiskLow(t *testing.T) { simulated(t, testDiskLow) }
 
 func testDiskLow(t *testing.T) {

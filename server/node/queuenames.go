@@ -9,23 +9,24 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// queueIDKey is the field of log lines that has the store's number of a queue.
+// queueIDKey is the log field with the store's number of a queue.
 const queueIDKey = "queue_id"
 
-// queueNamer adds the name of the queue to each log line that has its number: the parts that log it know numbers only.
+// queueNamer adds the queue name to each log line that contains a queue number, since the code that logs it has only
+// the number.
 type queueNamer struct {
 	zapcore.Core
 
 	of *queueNames
 }
 
-// queueNames looks names up once there is a store.
+// queueNames resolves names once the store is open.
 type queueNames struct {
-	// find returns the name of a queue, or an empty one. It must not wait: lines are logged with locks held.
+	// find returns the name of a queue, or an empty string. It must not block: lines are logged with locks held.
 	find atomic.Pointer[func(id uint64) string]
 }
 
-// use sets where names are looked up.
+// use sets the lookup function.
 func (q *queueNames) use(find func(id uint64) string) { q.find.Store(&find) }
 
 func (q *queueNames) wrap(core zapcore.Core) zapcore.Core { return &queueNamer{Core: core, of: q} }
@@ -48,7 +49,7 @@ func (c *queueNamer) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	return c.Core.Write(e, c.of.add(fields)) //nolint:wrapcheck // a core like the one below it
 }
 
-// add returns the fields, and the name of the queue if they have its number and not its name.
+// add returns the fields, with the queue name if they contain its number without the name.
 func (q *queueNames) add(fields []zapcore.Field) []zapcore.Field {
 	find := q.find.Load()
 	if find == nil {

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// TestQueueNames: a log line with the number of a queue has its name, too.
+// A log line with a queue number also contains the queue name.
 func TestQueueNames(t *testing.T) {
 	core, logged := observer.New(zapcore.InfoLevel)
 	names := new(queueNames)

@@ -21,8 +21,8 @@ func (n *testNode) quota(q *pb.AccessQuota) {
 	require.NoError(n.t, err)
 }
 
-// refused publishes until it is refused. The use is looked at four times a second, and what was under way in such a
-// moment counts only at the next one.
+// refused publishes until a publish is refused. Usage is sampled four times a second, and requests in progress during
+// a sample count in the next one.
 func (n *testNode) refused(queue, body string) (err error) {
 	n.t.Helper()
 	require.Eventually(n.t, func() bool {
@@ -56,7 +56,7 @@ func exceeded(t *testing.T, err error, says ...string) {
 	require.Len(t, failure.GetViolations(), 1)
 }
 
-// TestQuotas: each bound refuses what is beyond it, with words that name it, and lets go on what is within it.
+// Each limit refuses requests beyond it with an error that names it, and allows requests within it.
 func TestQuotas(t *testing.T) { simulated(t, testQuotas) }
 
 func testQuotas(t *testing.T) {
@@ -105,7 +105,7 @@ func testQuotas(t *testing.T) {
 	require.Eventually(t, func() bool { _, err := attach(); return err == nil }, 5*time.Second, 10*time.Millisecond)
 }
 
-// TestRateQuota: who publishes faster than the quota is slowed down to it, and refused when it is far ahead.
+// A publisher faster than the quota is slowed down to it, and refused when it is far ahead.
 func TestRateQuota(t *testing.T) { simulated(t, testRateQuota) }
 
 func testRateQuota(t *testing.T) {
@@ -114,7 +114,7 @@ func testRateQuota(t *testing.T) {
 	n.quota(&pb.AccessQuota{Queue: "q", MessagesPerSecond: 200})
 	batch := make([]string, 100)
 	began := time.Now()
-	for range 4 { // 200 at once, and 200 in a second
+	for range 4 { // 200 in the first burst, and 200 in a second
 		require.NoError(t, n.publishAs("alice", "q", batch...))
 	}
 	took(t, time.Second, began)
@@ -142,9 +142,9 @@ func testRateQuota(t *testing.T) {
 
 	n.quota(&pb.AccessQuota{Queue: "q", MessagesPerSecond: 10})
 	done := make(chan error, 1)
-	go func() { done <- n.publishAs("alice", "q", make([]string, 500)...) }() // is answered after a long while
+	go func() { done <- n.publishAs("alice", "q", make([]string, 500)...) }() // is answered after a long delay
 	refusals := make(chan error, 1)
-	bob := func() { // one that came in time is answered late, too
+	bob := func() { // a request that came in time is delayed, too
 		if err := n.publishAs("bob", "q", "x"); err != nil {
 			select {
 			case refusals <- err:

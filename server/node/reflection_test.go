@@ -29,7 +29,7 @@ import (
 // grpcurlEnv names the program grpcurl; .ci/run builds it.
 const grpcurlEnv = "LOCKSTEP_GRPCURL"
 
-// services asks a node which services it has.
+// services returns the services of a node by reflection.
 func services(ctx context.Context, cc *grpc.ClientConn) ([]string, error) {
 	stream, err := reflectionpb.NewServerReflectionClient(cc).ServerReflectionInfo(ctx)
 	if err != nil {
@@ -37,7 +37,7 @@ func services(ctx context.Context, cc *grpc.ClientConn) ([]string, error) {
 	}
 	if err := stream.Send(&reflectionpb.ServerReflectionRequest{
 		MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{},
-	}); err != nil && !errors.Is(err, io.EOF) { // which says that the node has ended the call: Recv says why
+	}); err != nil && !errors.Is(err, io.EOF) { // the node has ended the call, and Recv returns the error
 		return nil, err
 	}
 	resp, err := stream.Recv()
@@ -51,15 +51,16 @@ func services(ctx context.Context, cc *grpc.ClientConn) ([]string, error) {
 	return names, stream.CloseSend()
 }
 
-// TestReflection: whoever the rules know can ask a node what it can do, by certificate, JWT or token, also with the
-// real grpcurl; and nobody else.
+// Reflection is available to every caller that the rules name, by certificate, JWT or token, also with the real
+// grpcurl. Other callers are refused.
+//
 // Real sockets: grpcurl is another process.
 func TestReflection(t *testing.T) {
 	i, ca := issuer.New(t), certs.New(t, "ours")
 	c := believing(secured(t, settings(t, "a"), ca), i)
 	c.TLS.ClientAuth = config.ClientAuthNone
 	n := start(t, c)
-	// The address is plain for the helpers of this package, which show nothing: so this test waits by itself.
+	// The helpers of this package send no credentials, so this test waits itself.
 	cert, certFile, keyFile := ca.Issue(t, "operator")
 	open, err := client.Open(t.Context(), client.Options{
 		Addresses: []string{n.ready.Address},

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// TestRestoredBesideEmpty: an empty node that is started before a restored one begins the pair. The restored node goes
-// on answering, and reports why it waits.
+// An empty node that starts before a restored one creates the pair. The restored node keeps responding and reports
+// why it waits.
 func TestRestoredBesideEmpty(t *testing.T) { simulated(t, testRestoredBesideEmpty) }
 
 func testRestoredBesideEmpty(t *testing.T) {

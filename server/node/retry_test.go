@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// settled tells whether a status says that the log keeps the refusal.
+// settled reports whether a status marks the refusal as recorded in the log.
 func settled(err error) bool {
 	for _, d := range status.Convert(err).Details() {
 		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetMetadata()["settled"] == "true" {
@@ -25,9 +25,8 @@ func settled(err error) bool {
 	return false
 }
 
-// TestRetryIsDecidedByTheLog: a request that says that it was sent before may be in the log by now, so that a look at
-// the queue proves nothing. What refuses it is kept: no attempt with that sequence is carried out any more.
-// TestRetryIsDecidedByTheLog is INV-10.
+// A request marked as a retry may already be in the log, so the state of the queue proves nothing. Its refusal is
+// recorded, and no later attempt with that sequence is executed (INV-10).
 func TestRetryIsDecidedByTheLog(t *testing.T) { simulated(t, testRetryIsDecidedByTheLog) }
 
 func testRetryIsDecidedByTheLog(t *testing.T) {
@@ -84,7 +83,7 @@ func testRetryIsDecidedByTheLog(t *testing.T) {
 		})
 	}
 
-	// Now all of them would work, and what was refused stays refused, whether it says that it is a retry or not.
+	// Now each of them would succeed, but a refused request stays refused, whether marked as a retry or not.
 	n.createQueue("later")
 	_, err = n.queues.AlterQueue(ctx, &pb.AlterQueueRequest{Name: "full"})
 	require.NoError(t, err)
@@ -111,17 +110,14 @@ func testRetryIsDecidedByTheLog(t *testing.T) {
 	require.NoError(t, publish("later", 12, true), "a first attempt that did not come is carried out")
 }
 
-// TestAdministrationIsRepeated: a repetition is answered with the original result, whatever has happened since, and
-// changes nothing of it.
-// TestAdministrationIsRepeated is INV-10.
+// A retry returns the original result, regardless of later changes, and changes nothing (INV-10).
 func TestAdministrationIsRepeated(t *testing.T) { simulated(t, testAdministrationIsRepeated) }
 
 func testAdministrationIsRepeated(t *testing.T) {
 	n := startAlone(t, nil)
 	ctx := t.Context()
 	sequence := uint64(0)
-	// twice makes a request, lets something happen, and repeats the request: as a client that says so, and as one
-	// that does not.
+	// twice sends a request, calls meanwhile, and repeats the request: marked as a retry, and unmarked.
 	twice := func(send func(p *pb.Producer) (any, error), meanwhile func()) {
 		t.Helper()
 		sequence++
@@ -209,9 +205,8 @@ func testAdministrationIsRepeated(t *testing.T) {
 	require.Zero(t, messages("q"))
 }
 
-// TestRetryWithAnotherBody: a request with the sequence of another one is refused, and not answered with the other
-// one's result; nothing of it is stored. What differs from attempt to attempt by itself, such as the time, is no
-// difference.
+// A different request with the sequence of an earlier one is refused instead of answered with the earlier result, and
+// nothing of it is stored. Values that differ between attempts, such as the time, are ignored.
 func TestRetryWithAnotherBody(t *testing.T) { simulated(t, testRetryWithAnotherBody) }
 
 func testRetryWithAnotherBody(t *testing.T) {
@@ -220,7 +215,7 @@ func testRetryWithAnotherBody(t *testing.T) {
 	n.createQueue("q")
 	n.publish("q", "0")
 	sequence := uint64(0)
-	// both sends one request and its repetition, and then another one under the same sequence.
+	// both sends one request, its retry, and then a different request with the same sequence.
 	both := func(name string, send func(p *pb.Producer, other bool) error) {
 		section(t, name, func(t *testing.T) {
 			sequence++
@@ -302,7 +297,7 @@ func testRetryWithAnotherBody(t *testing.T) {
 	}
 }
 
-// TestRetryWithAnotherBodyAfterARestart: the checksums in memory are gone, and the log still has what was asked for.
+// After a restart, the checksums in memory are lost, and the log still contains the original request.
 func TestRetryWithAnotherBodyAfterARestart(t *testing.T) {
 	simulated(t, testRetryWithAnotherBodyAfterARestart)
 }
@@ -330,8 +325,7 @@ func testRetryWithAnotherBodyAfterARestart(t *testing.T) {
 	require.ErrorIs(t, kind(err), wire.ErrSequenceReused)
 }
 
-// TestAcksOfAnotherQueue: what was delivered from a queue that is gone is not acknowledged in the one that has its name
-// now.
+// A delivery from a deleted queue does not acknowledge messages of a new queue with the same name.
 func TestAcksOfAnotherQueue(t *testing.T) { simulated(t, testAcksOfAnotherQueue) }
 
 func testAcksOfAnotherQueue(t *testing.T) {

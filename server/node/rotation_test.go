@@ -28,7 +28,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// party is one of those that have certificates: its files are replaced while it runs.
+// party is a process with certificates that are replaced while it runs.
 type party struct {
 	t    *testing.T
 	name string
@@ -41,7 +41,7 @@ func newParty(t *testing.T, name string) *party {
 	return &party{t: t, name: name, Files: tlsfiles.Files{CA: at("ca.pem"), Cert: at("cert.pem"), Key: at("key.pem")}}
 }
 
-// give has it show a certificate of one authority, and check others against some.
+// give installs a certificate of one CA and a set of trusted CAs.
 func (p *party) give(by *certs.Authority, trusted ...*certs.Authority) {
 	p.t.Helper()
 	template := &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
@@ -60,7 +60,7 @@ func (p *party) give(by *certs.Authority, trusted ...*certs.Authority) {
 	copyFile(p.t, key, p.Key)
 }
 
-// rotation is a pair of which every connection is secured, its coordinator, and a load.
+// rotation is a pair with its coordinator and a load, with TLS on every connection.
 type rotation struct {
 	t              *testing.T
 	older, newer   *certs.Authority
@@ -79,7 +79,7 @@ func (r *rotation) party(name string) *party {
 	return p
 }
 
-// all who have certificates.
+// all returns all processes with certificates.
 func (r *rotation) all() []*party { return append([]*party{r.a, r.b, r.client}, r.others...) }
 
 func startRotation(t *testing.T, withRaft bool) *rotation {
@@ -104,7 +104,7 @@ func startRotation(t *testing.T, withRaft bool) *rotation {
 		}
 	default:
 		server := r.party("etcd")
-		server.give(r.older, r.older, r.newer) // etcd reads its authorities once
+		server.give(r.older, r.older, r.newer) // etcd reads its CAs only once
 		etcd, err := embedded.Start(t.Context(), embedded.Options{
 			Dir: t.TempDir(), UnsafeNoFsync: true,
 			TLS: embedded.TLS{CA: server.CA, Cert: server.Cert, Key: server.Key},
@@ -127,7 +127,7 @@ func startRotation(t *testing.T, withRaft bool) *rotation {
 	return r
 }
 
-// voters makes three of them the coordinator: those of the two nodes, and a witness.
+// voters uses three voters as the coordinator: those of the two nodes, and a witness.
 func (r *rotation) voters(ca, cb *config.Config) {
 	t := r.t
 	witness := r.party("witness")
@@ -174,7 +174,7 @@ func (r *rotation) open(ctx context.Context, failFast bool) (*client.Client, err
 	})
 }
 
-// fail notes what must not happen.
+// fail records a failure.
 func (r *rotation) fail(format string, args ...any) {
 	select {
 	case r.trouble <- fmt.Errorf(format, args...):
@@ -182,7 +182,7 @@ func (r *rotation) fail(format string, args ...any) {
 	}
 }
 
-// streams publishes and consumes over streams of one connection that nothing opens again: any end of them is a failure.
+// streams publishes and consumes over streams of one connection without reconnects: the end of a stream is a failure.
 func (r *rotation) streams(ctx context.Context, running *sync.WaitGroup) {
 	active := r.nodeA
 	if active.role() != pb.Role_ROLE_ACTIVE {
@@ -241,7 +241,7 @@ func (r *rotation) streams(ctx context.Context, running *sync.WaitGroup) {
 	})
 }
 
-// connections makes new connections all the time: each must be let in.
+// connections opens new connections continuously: each must be accepted.
 func (r *rotation) connections(ctx context.Context, running *sync.WaitGroup) (count *atomic.Uint64) {
 	count = new(atomic.Uint64)
 	running.Go(func() {
@@ -261,7 +261,7 @@ func (r *rotation) connections(ctx context.Context, running *sync.WaitGroup) (co
 	return count
 }
 
-// roles looks at both nodes all the time: the standby stays, and the coordinator answers.
+// roles polls both nodes continuously: the standby must stay in sync, and the coordinator must be reachable.
 func (r *rotation) roles(ctx context.Context, running *sync.WaitGroup) {
 	term := r.nodeA.status().GetPair().GetTerm()
 	running.Go(func() {
@@ -287,7 +287,7 @@ func (r *rotation) roles(ctx context.Context, running *sync.WaitGroup) {
 	})
 }
 
-// used waits until both nodes use what their files hold: that of so many certificates.
+// used waits until both nodes use the number of certificates with a subject that their files contain.
 func (r *rotation) used(subject string, count int) {
 	r.t.Helper()
 	for _, n := range []*testNode{r.nodeA, r.nodeB} {
@@ -303,7 +303,7 @@ func (r *rotation) used(subject string, count int) {
 	}
 }
 
-// A node tells of the certificate that the witness shows, and of its end; the next one is seen by itself.
+// A node reports the certificate of the witness and its expiry. A new one is detected automatically.
 func TestCertificateOfWitness(t *testing.T) { simulated(t, testCertificateOfWitness) }
 
 func testCertificateOfWitness(t *testing.T) {
@@ -332,8 +332,8 @@ func testCertificateOfWitness(t *testing.T) {
 	require.Contains(t, shown().GetSubject(), "witness-2")
 }
 
-// All certificates, keys and authorities of a pair, its coordinator and its clients are replaced under load: no stream
-// ends, no new connection is refused, the standby and the coordinator stay; and in the end all of it is new.
+// All certificates, keys and CAs of a pair, its coordinator and its clients are replaced under load. No stream ends,
+// no new connection is refused, and the standby and the coordinator stay connected. At the end, all of them are new.
 func TestRotationUnderLoad(t *testing.T) {
 	for name, withRaft := range map[string]bool{"pair": false, "raft": true} {
 		t.Run(name, func(t *testing.T) {
@@ -352,7 +352,7 @@ func testRotationUnderLoad(t *testing.T, withRaft bool) {
 	progress := func() {
 		t.Helper()
 		published, got, made := r.published.Load(), r.got.Load(), connections.Load()
-		// Each party looks at its files once a second at most.
+		// Each process checks its files at most once a second.
 		time.Sleep(1500 * time.Millisecond) //nolint:forbidigo // simulated time
 		require.Greater(t, r.published.Load(), published+50)
 		require.Greater(t, r.got.Load(), got+50)
@@ -377,7 +377,7 @@ func testRotationUnderLoad(t *testing.T, withRaft bool) {
 // replace replaces all certificates in three steps, and calls settle after each.
 func (r *rotation) replace(settle func()) {
 	r.t.Helper()
-	for _, p := range r.all() { // both authorities
+	for _, p := range r.all() { // both CAs
 		if p.name != "etcd" {
 			p.give(r.older, r.older, r.newer)
 		}
@@ -387,7 +387,7 @@ func (r *rotation) replace(settle func()) {
 		p.give(r.newer, r.older, r.newer)
 	}
 	settle()
-	for _, p := range r.all() { // the new authority alone
+	for _, p := range r.all() { // only the new CA
 		if p.name != "etcd" {
 			p.give(r.newer, r.newer)
 		}
@@ -395,7 +395,7 @@ func (r *rotation) replace(settle func()) {
 	settle()
 }
 
-// restartB starts a node that has only the new certificates, to the other node and to the coordinator.
+// restartB restarts a node with only the new certificates, towards the other node and the coordinator.
 func (r *rotation) restartB() {
 	r.t.Helper()
 	r.nodeB.stop()
@@ -405,7 +405,7 @@ func (r *rotation) restartB() {
 	}, 2*patience, 20*time.Millisecond)
 }
 
-// TestRotationWithEtcd has a real etcd and real sockets: the certificates towards etcd are replaced, too.
+// Certificates towards etcd are replaced, too. The test uses a real etcd and real sockets.
 func TestRotationWithEtcd(t *testing.T) {
 	r := startRotation(t, false)
 	r.replace(func() {})

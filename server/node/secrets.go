@@ -23,11 +23,11 @@ import (
 	"github.com/lockstep-mq/lockstep/server/state"
 )
 
-// certificateWarning is how long before its end a certificate is told.
+// certificateWarning is how long before its expiry a certificate is reported.
 const certificateWarning = 14 * 24 * time.Hour
 
-// secrets are the files that this node shows to others and knows them by. They are read again when they change: the
-// monitor looks at them once a second, and connections do when they begin.
+// secrets contains the node's certificates, keys and tokens, and those it verifies others with. Changed files are
+// reloaded: the monitor checks once a second, and each new connection checks too.
 type secrets struct {
 	// Each is nil if its files are not configured.
 	own, etcd, raft, metrics, console *tlsfiles.Source
@@ -35,17 +35,17 @@ type secrets struct {
 	raftNames                         []string
 	all                               []keptFiles
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	shown map[string]*shownByVoter
 }
 
-// shownByVoter is the certificate that the voter at an address has shown last.
+// shownByVoter is the last certificate that the voter at an address presented.
 type shownByVoter struct {
 	cert    *x509.Certificate
-	witness bool // no node, which tells of its certificates itself
+	witness bool // not a node, which reports its certificates itself
 }
 
-// keptFiles are those of one use.
+// keptFiles are the files of one use.
 type keptFiles struct {
 	of     string // "node", "etcd", "raft", "metrics", "console", or a setting
 	source interface {
@@ -55,7 +55,7 @@ type keptFiles struct {
 	}
 }
 
-// openSecrets reads all files that are configured.
+// openSecrets reads all configured files.
 func openSecrets(cfg *config.Config, log *zap.Logger) (*secrets, error) {
 	s := &secrets{raftNames: cfg.Coordinator.Raft.TLS.Names}
 	etcd, voters := cfg.Coordinator.Etcd.TLS, cfg.Coordinator.Raft.TLS
@@ -109,7 +109,6 @@ func openSecrets(cfg *config.Config, log *zap.Logger) (*secrets, error) {
 	return s, nil
 }
 
-// openTokens reads the files with secrets.
 func (s *secrets) openTokens(cfg *config.Config, log *zap.Logger) error {
 	for _, f := range []struct {
 		to        **secretfile.File
@@ -131,7 +130,7 @@ func (s *secrets) openTokens(cfg *config.Config, log *zap.Logger) error {
 	return nil
 }
 
-// told says in the log what has become of files that have changed.
+// told returns a function that logs the result of a reload.
 func told(log *zap.Logger, key string) func(error) {
 	return func(err error) {
 		if err == nil {
@@ -143,14 +142,14 @@ func told(log *zap.Logger, key string) func(error) {
 	}
 }
 
-// look reads files again that have changed.
+// look reloads changed files.
 func (s *secrets) look() {
 	for _, f := range s.all {
 		f.source.Look()
 	}
 }
 
-// reload reads all files again, now.
+// reload reloads all files.
 func (s *secrets) reload() error {
 	var errs []error
 	for _, f := range s.all {
@@ -159,12 +158,12 @@ func (s *secrets) reload() error {
 	return errors.Join(errs...)
 }
 
-// run reads all files again whenever it is asked for, until ctx ends.
+// run reloads all files on each request until ctx ends.
 func (s *secrets) run(ctx context.Context, asked <-chan struct{}, log *zap.Logger) {
 	for {
 		select {
 		case <-asked:
-			if s.reload() == nil { // what is wrong is told already
+			if s.reload() == nil { // errors are already logged
 				log.Info("certificates, keys and secrets were read again")
 			}
 		case <-ctx.Done():
@@ -173,7 +172,7 @@ func (s *secrets) run(ctx context.Context, asked <-chan struct{}, log *zap.Logge
 	}
 }
 
-// certificates lists those that are used now.
+// certificates returns the certificates in use.
 func (s *secrets) certificates() []state.Certificate {
 	if s == nil {
 		return nil
@@ -193,7 +192,7 @@ func (s *secrets) certificates() []state.Certificate {
 	return append(list, s.ofWitness()...)
 }
 
-// voters is how connections between voters are secured; nil: not at all.
+// voters returns the TLS configuration of connections between voters, or nil if they do not use TLS.
 func (s *secrets) voters() *raft.TLS {
 	if s == nil || s.raft == nil {
 		return nil
@@ -205,7 +204,7 @@ func (s *secrets) voters() *raft.TLS {
 	}
 }
 
-// note keeps the certificate that a voter has shown.
+// note stores the certificate that a voter presented.
 func (s *secrets) note(address string, cert *x509.Certificate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,7 +217,7 @@ func (s *secrets) note(address string, cert *x509.Certificate) {
 	s.shown[address].cert = cert
 }
 
-// members says which voters there are: whether each is a witness, by its address, as far as that is known.
+// members sets the voters: whether each is a witness, by address, as far as known.
 func (s *secrets) members(witness map[string]bool) {
 	if s == nil {
 		return
@@ -234,7 +233,7 @@ func (s *secrets) members(witness map[string]bool) {
 	}
 }
 
-// ofWitness lists the certificates that witnesses have shown.
+// ofWitness returns the certificates that witnesses presented.
 func (s *secrets) ofWitness() (list []state.Certificate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,7 +247,7 @@ func (s *secrets) ofWitness() (list []state.Certificate) {
 	return list
 }
 
-// secrets says which certificates end, and which files cannot be used.
+// secrets reports expiring certificates and unusable files.
 func (l *conditionMonitor) secrets(f *findings, now time.Time) {
 	s := l.n.secrets
 	if s == nil {
@@ -262,7 +261,7 @@ func (l *conditionMonitor) secrets(f *findings, now time.Time) {
 		}
 		f.node(true, conditions.NotEncrypted, "%s", strings.Join(list, ", "))
 	}
-	for _, c := range s.certificates() { // the first of each kind that is found is told
+	for _, c := range s.certificates() { // report the first one of each kind
 		left := c.Ends.Sub(now)
 		f.node(left <= 0, conditions.CertificateExpired, "%s (%s, of %s) has ended at %s", c.File, c.Subject, c.Use,
 			c.Ends.Format(time.RFC3339))

@@ -23,8 +23,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/peers"
 )
 
-// secure reads certificates, keys and secrets, and says how the node's port and the connections to the other node use
-// them.
+// secure reads certificates, keys and secrets, and configures the node's port and the connections to the other node
+// with them.
 func (n *node) secure() (err error) {
 	if n.secrets, err = openSecrets(&n.cfg, n.log); err != nil {
 		return err
@@ -40,8 +40,8 @@ func (n *node) secure() (err error) {
 	return nil
 }
 
-// acceptPeer looks at the certificate of the process that this node has connected to as the other node; nil: it is
-// enough that it is valid for the address, which is what the default of tls.peer-names says.
+// acceptPeer returns the check of the certificate that the other node presents. Nil means that the certificate must
+// only be valid for the address, which is the default of tls.peer-names.
 func (n *node) acceptPeer() func(*x509.Certificate) error {
 	names := n.cfg.TLS.PeerNames
 	if len(names) == 0 {
@@ -50,8 +50,8 @@ func (n *node) acceptPeer() func(*x509.Certificate) error {
 	return func(cert *x509.Certificate) error { return peers.Carries(cert, names) }
 }
 
-// identification tells the other node from everyone else. It is nil where nothing could: on a machine that no other one
-// reaches, and where that is meant (insecure).
+// identification returns the check that distinguishes the other node from other callers. It is nil if no such check
+// is configured: on a machine that no other machine reaches, or with the setting insecure.
 func (n *node) identification() *peers.Identification {
 	i := &peers.Identification{Tokens: n.secrets.peerToken, Logger: n.log}
 	if n.cfg.TLS.On() && n.cfg.TLS.CA != "" {
@@ -63,7 +63,7 @@ func (n *node) identification() *peers.Identification {
 	return i
 }
 
-// peerNames are those that the certificate of the other node may carry.
+// peerNames returns the names accepted in the certificate of the other node.
 func (n *node) peerNames() []string {
 	if len(n.cfg.TLS.PeerNames) > 0 {
 		return n.cfg.TLS.PeerNames
@@ -75,21 +75,21 @@ func (n *node) peerNames() []string {
 			addresses = append(addresses, info.Address)
 		}
 	}
-	for _, live := range st.Live { // who can write there has the pair's record in hand
+	for _, live := range st.Live { // a process that can write these keys also controls the cluster record
 		addresses = append(addresses, live.Node.Address)
 	}
 	return n.cfg.PeerNames(addresses)
 }
 
-// Errors of those who ask the port of metrics and probes.
+// Errors for requests to the port of metrics and probes.
 var (
 	errToken = errors.New("a request must show the secret of metrics.token-file, as Authorization: Bearer")
 	errWho   = errors.New("profiles are for operators: show a client certificate or a token that has the right operate, " +
 		"or ask from this machine where metrics.listen is an address of it alone, without TLS")
 )
 
-// portTLS is how a port for HTTP is secured; nil: not at all. Certificates are looked at and not wanted: probes and
-// browsers may have none.
+// portTLS returns the TLS configuration of an HTTP port, or nil without TLS. Client certificates are verified but
+// optional, since probes and browsers may have none.
 func portTLS(source *tlsfiles.Source) *tls.Config {
 	if source == nil {
 		return nil
@@ -101,7 +101,7 @@ func portTLS(source *tlsfiles.Source) *tls.Config {
 	return source.Server(ask, "h2", "http/1.1")
 }
 
-// mayRead tells whether a request may have the metrics.
+// mayRead returns an error if a request may not read the metrics.
 func (n *node) mayRead(r *http.Request) error {
 	if token := n.secrets.metricsToken; token != nil && !token.Holds(bearer(r)) {
 		return errToken
@@ -109,7 +109,7 @@ func (n *node) mayRead(r *http.Request) error {
 	return nil
 }
 
-// mayProfile tells whether a request may have profiles: they have what is in memory, and cost much.
+// mayProfile returns an error if a request may not read profiles. They contain memory contents and are expensive.
 func (n *node) mayProfile(r *http.Request) error {
 	ctx := asCall(r)
 	id, err := n.gate.Identify(ctx)
@@ -132,7 +132,6 @@ func (n *node) mayProfile(r *http.Request) error {
 	return n.rules.May(id, access.Operate, "")
 }
 
-// bearer is the token that a request shows.
 func bearer(r *http.Request) string {
 	kind, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(kind, "Bearer") {
@@ -141,7 +140,7 @@ func bearer(r *http.Request) string {
 	return strings.TrimSpace(token)
 }
 
-// asCall shows an HTTP request to those who find out who calls.
+// asCall converts an HTTP request to a call context for the authenticators.
 func asCall(r *http.Request) context.Context {
 	p := &peer.Peer{Addr: remote(r.RemoteAddr)}
 	if r.TLS != nil {
@@ -154,7 +153,6 @@ func asCall(r *http.Request) context.Context {
 	return ctx
 }
 
-// remote is the address that a request comes from.
 func remote(address string) net.Addr {
 	if a, err := net.ResolveTCPAddr("tcp", address); err == nil {
 		return a

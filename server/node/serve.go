@@ -25,7 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/queue"
 )
 
-// newServer makes the gRPC server with all services of the node.
+// newServer creates the gRPC server with all services of the node.
 func (n *node) newServer() server.Server {
 	o := gate.Options{
 		Rules: n.rules, Observe: n.audit.Observe, Authenticators: slices.Clip(n.environment.Authenticators),
@@ -48,7 +48,7 @@ func (n *node) newServer() server.Server {
 	return s
 }
 
-// register has a server serve what clients and operators may call.
+// register registers the services for clients and operators.
 func (n *node) register(s server.Registrar) {
 	pb.RegisterQueueServiceServer(s, n.queues)
 	pb.RegisterAdminServiceServer(s, admin.New(admin.Options{
@@ -66,7 +66,7 @@ func (n *node) register(s server.Registrar) {
 	healthpb.RegisterHealthServer(s, n.health)
 }
 
-// openAudit opens the record of administrative calls and of refusals.
+// openAudit opens the audit log of administrative calls and refusals.
 func (n *node) openAudit() (*audit.Log, error) {
 	l, err := audit.Open(audit.Options{
 		File: n.cfg.Audit.File, MaxBytes: n.cfg.Audit.MaxBytes.Bytes(), Keep: n.cfg.Audit.Keep, Node: n.cfg.Node.Name,
@@ -78,7 +78,7 @@ func (n *node) openAudit() (*audit.Log, error) {
 	return l, nil
 }
 
-// explain logs why the node does not serve, whenever the reason changes.
+// explain logs the reason why the node does not serve, each time it changes.
 func (n *node) explain(ctx context.Context) {
 	last := ""
 	for {
@@ -101,7 +101,6 @@ func (n *node) explain(ctx context.Context) {
 	}
 }
 
-// coordinatorAddresses are those that the coordinator was configured with.
 func (n *node) coordinatorAddresses() []string {
 	if n.cfg.Coordinator.Type == config.CoordinatorRaft {
 		return n.cfg.Coordinator.Raft.Voters
@@ -109,7 +108,7 @@ func (n *node) coordinatorAddresses() []string {
 	return n.cfg.Coordinator.Etcd.Endpoints
 }
 
-// serves tells whether a node in this role has nothing to explain.
+// serves reports whether a node in this role needs no explanation.
 func serves(r failover.Role) bool {
 	return r == failover.RoleActive || r == failover.RoleActiveAlone || r == failover.RoleStandby
 }

@@ -13,7 +13,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// producer makes a producer that puts what it gets before it has connected in one request.
+// producer creates a producer that sends the publishes made before it connects in one request.
 func (n *testNode) producer() (*client.Producer, func()) {
 	n.t.Helper()
 	c, err := client.Open(n.t.Context(), client.Options{
@@ -50,8 +50,8 @@ func numbered(n int) (ms []client.Message) {
 	return ms
 }
 
-// TestIndependentPublishes: publishes that travel together have outcomes of their own: a full queue takes as many as
-// there is room for, in order, and a ring takes all of them and keeps the newest.
+// Publishes in one request have separate outcomes. A full queue accepts as many as fit, in order. A drop-head queue
+// accepts all of them and keeps the newest.
 func TestIndependentPublishes(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("five", &pb.QueueConfig{MaxMessages: 5}))
@@ -74,7 +74,7 @@ func TestIndependentPublishes(t *testing.T) {
 	require.Equal(t, []string{"50"}, n.bodiesIn("ring"))
 }
 
-// TestInvalidPublishAlone: one that the node refuses does not fail its neighbours.
+// A refused publish does not fail the other publishes of its request.
 func TestInvalidPublishAlone(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")

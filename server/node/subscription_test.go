@@ -35,9 +35,8 @@ func (n *testNode) alterSubscription(
 	return resp.GetSubscription(), err
 }
 
-// TestSubscriptionPolicy: what a subscription has for itself holds instead of its queue's: for how often a message is
-// delivered, where it goes then, also when it expires, and when it comes again; over a failover, too. What it does not
-// have follows the queue.
+// A policy of a subscription overrides its queue's: the delivery limit, the dead-letter queue, also for expired
+// messages, and the redelivery delay. Unset fields follow the queue. The policy survives a failover.
 func TestSubscriptionPolicy(t *testing.T) { simulated(t, testSubscriptionPolicy) }
 
 func testSubscriptionPolicy(t *testing.T) {
@@ -76,12 +75,12 @@ func testSubscriptionPolicy(t *testing.T) {
 	require.Equal(t, pb.DeadLetterReason_DEAD_LETTER_REASON_MAX_DELIVERIES, letter.GetReason())
 	require.Equal(t, uint64(1), standby.subscription("q", "default").GetBacklog(), "it is not concerned")
 
-	// What expires goes to the queue of each.
+	// An expired message goes to the dead-letter queue of each subscription.
 	standby.publishAll("q", &pb.Message{Body: []byte("late"), Ttl: in(time.Millisecond)})
 	require.Eventually(t, func() bool { return len(standby.browse("own.dead")) == 2 && len(standby.browse("dead")) == 1 },
 		patience, 5*time.Millisecond)
 
-	// A queue cannot be deleted that a subscription names; when it names it no more, it can.
+	// A queue that a subscription names cannot be deleted until the reference is removed.
 	_, err := standby.queues.DeleteQueue(t.Context(), &pb.DeleteQueueRequest{Name: "own.dead"})
 	require.ErrorIs(t, kind(err), txn.ErrQueueInUse)
 	s, err := standby.alterSubscription("q", "strict", "", &pb.RedeliveryPolicy{MaxDeliveries: proto.Uint32(0)},
@@ -94,8 +93,8 @@ func testSubscriptionPolicy(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestAlterFilter: a filter that is altered holds for what is published from then on, also for a consumer that is
-// attached; what did not match before does not come back.
+// An altered filter applies to later publishes, also for attached consumers. Messages that did not match before do
+// not reappear.
 func TestAlterFilter(t *testing.T) { simulated(t, testAlterFilter) }
 
 func testAlterFilter(t *testing.T) {
@@ -122,7 +121,7 @@ func testAlterFilter(t *testing.T) {
 	require.Empty(t, n.subscription("orders", "s").GetFilter())
 }
 
-// TestBadSubscriptionPolicies: each is refused with its reason, and nothing is changed.
+// An invalid policy is refused with a reason, and nothing is changed.
 func TestBadSubscriptionPolicies(t *testing.T) { simulated(t, testBadSubscriptionPolicies) }
 
 func testBadSubscriptionPolicies(t *testing.T) {
@@ -189,7 +188,7 @@ func testBadSubscriptionPolicies(t *testing.T) {
 	require.ErrorIs(t, kind(n.alter("end", &pb.QueueConfig{DeadLetter: "q"}, "dead_letter")), txn.ErrDeadLetterCycle)
 }
 
-// TestActiveConsumer: of an exclusive queue it can be seen which consumer gets messages, and since when.
+// The status of an exclusive queue contains the active consumer and its start time.
 func TestActiveConsumer(t *testing.T) { simulated(t, testActiveConsumer) }
 
 func testActiveConsumer(t *testing.T) {

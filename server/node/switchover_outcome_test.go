@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/conditions"
 )
 
-// TestPlanLeavesNoCondition: the switchover of a rolling compact succeeds, and no node reports that it failed.
+// The switchover of a rolling compact succeeds, and neither node reports a failure.
 func TestPlanLeavesNoCondition(t *testing.T) { simulated(t, testPlanLeavesNoCondition) }
 
 func testPlanLeavesNoCondition(t *testing.T) {
@@ -31,7 +31,7 @@ func testPlanLeavesNoCondition(t *testing.T) {
 	}
 }
 
-// TestFailedSwitchoverEnds: the condition ends when the role has changed, whichever node was asked for that.
+// The condition ends when the role has changed, regardless of the node that received the request.
 func TestFailedSwitchoverEnds(t *testing.T) { simulated(t, testFailedSwitchoverEnds) }
 
 func testFailedSwitchoverEnds(t *testing.T) {

@@ -14,15 +14,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// gone tells whether there is no queue of that name.
+// gone reports whether a queue does not exist.
 func (n *testNode) gone(name string) bool {
 	n.t.Helper()
 	_, err := n.queues.GetQueue(n.t.Context(), &pb.GetQueueRequest{Name: name})
 	return errors.Is(kind(err), txn.ErrQueueNotFound)
 }
 
-// TestTemporaryQueue: a temporary queue stays while it has a consumer, and after a failover for its grace, in which its
-// consumer can come back; then it goes, on both nodes. One that is made durable stays.
+// A temporary queue exists while it has a consumer, and after a failover for a grace period in which its consumer can
+// reattach. Then it is removed on both nodes. A queue altered to durable stays.
 func TestTemporaryQueue(t *testing.T) { simulated(t, testTemporaryQueue) }
 
 func testTemporaryQueue(t *testing.T) {
@@ -45,7 +45,7 @@ func testTemporaryQueue(t *testing.T) {
 	standby.waitFor(pb.Role_ROLE_ACTIVE)
 	c = standby.consume("used", 10)
 	require.Len(t, c.take(1), 1, "it was there after the switchover")
-	<-time.After(time.Until(begin.Add(grace + time.Second))) // it must outlive the grace of the new active
+	<-time.After(time.Until(begin.Add(grace + time.Second))) // it must outlive the grace period of the new active
 	require.False(t, standby.gone("used"))
 	standby.publish("used", "2")
 	require.Len(t, c.take(1), 1)

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/conditions"
 )
 
-// says waits until the reason of a node contains all of this.
+// says waits until the reason in a node's status contains all texts.
 func (n *testNode) says(texts ...string) {
 	n.t.Helper()
 	var reason string
@@ -34,9 +34,8 @@ func (n *testNode) says(texts ...string) {
 	require.NotContains(n.t, reason, "--force")
 }
 
-// TestThirdNode: a node that was given the prefix of a healthy pair is told that the pair has its two nodes, and so is
-// an operator who looks at the active. Neither advises to force anything. When one of the two has left, the third takes
-// that one's place.
+// A node started with the prefix of a complete pair reports that the pair has two nodes, as does the active. Neither
+// advises a forced failover. When one of the two has left, the third takes its place.
 func TestThirdNode(t *testing.T) { simulated(t, testThirdNode) }
 
 func testThirdNode(t *testing.T) {
@@ -57,9 +56,9 @@ func testThirdNode(t *testing.T) {
 	require.Eventually(t, func() bool { return a.status().GetReason() == "" }, patience, 5*time.Millisecond)
 }
 
-// TestWipedActive: the data directory of the only node in sync is gone, and an empty node starts in its place. Neither
-// node may act, and each says what fits its own place; the force that the other one then needs is refused for as long
-// as the empty node runs, with the reason.
+// The data directory of the only in-sync node is lost, and an empty node starts in its place. Neither node may become
+// active, and each reports the advice for its case. While the empty node runs, a forced failover of the other one is
+// refused with the reason.
 func TestWipedActive(t *testing.T) { simulated(t, testWipedActive) }
 
 func testWipedActive(t *testing.T) {

@@ -26,8 +26,8 @@ func (n *testNode) queue(name string) *pb.Queue {
 	return resp.GetQueue()
 }
 
-// TestDelay: messages come when they are due, not before, in the order of their times; the default of the queue is for
-// those that say nothing, in a transaction, too.
+// Delayed messages are delivered when due, not before, in the order of their due times. The queue's default delay
+// applies to messages without one, also in a transaction.
 func TestDelay(t *testing.T) { simulated(t, testDelay) }
 
 func testDelay(t *testing.T) {
@@ -55,7 +55,7 @@ func testDelay(t *testing.T) {
 	require.Zero(t, n.queue("q").GetMessages())
 }
 
-// TestExpiry: by their own time and by the queue's TTL, messages are gone; what a consumer has stays with it.
+// Messages expire by their own TTL and by the queue's. Messages in flight do not.
 func TestExpiry(t *testing.T) { simulated(t, testExpiry) }
 
 func testExpiry(t *testing.T) {
@@ -78,8 +78,8 @@ func testExpiry(t *testing.T) {
 	require.Equal(t, uint64(3), n.queue("q").GetExpired())
 }
 
-// TestManyExpireAtOnce: all that are over at the same moment go, also when there are more of them than are taken up at
-// once, and when others come in between that are over earlier; what becomes due meanwhile is delivered.
+// All messages that expire at the same moment are removed, even if they exceed one batch and messages with an earlier
+// expiry arrive in between. Delayed messages that become due are delivered in the meantime.
 func TestManyExpireAtOnce(t *testing.T) { simulated(t, testManyExpireAtOnce) }
 
 func testManyExpireAtOnce(t *testing.T) {
@@ -112,8 +112,8 @@ func testManyExpireAtOnce(t *testing.T) {
 	require.Equal(t, uint64(1), n.queue("b").GetMessages())
 }
 
-// TestExpiredDeadLetters: with dead_letter_expired, expired messages of each subscription are moved, once; while the
-// dead-letter queue has no room they stay, and are not delivered.
+// With dead_letter_expired, expired messages of each subscription are moved once. While the dead-letter queue is
+// full, they stay and are not delivered.
 func TestExpiredDeadLetters(t *testing.T) { simulated(t, testExpiredDeadLetters) }
 
 func testExpiredDeadLetters(t *testing.T) {
@@ -146,7 +146,7 @@ func testExpiredDeadLetters(t *testing.T) {
 	require.Zero(t, n.queue("q").GetExpired(), "none of them was dropped")
 }
 
-// TestNackDelay: a consumer can have a message wait; an impossible delay ends the stream, and nothing is given back.
+// A nack can contain a delay. An invalid delay ends the stream, and nothing is requeued.
 func TestNackDelay(t *testing.T) { simulated(t, testNackDelay) }
 
 func testNackDelay(t *testing.T) {
@@ -171,7 +171,7 @@ func testNackDelay(t *testing.T) {
 	}
 }
 
-// TestDelaySurvivesFailover: what is delayed or expires is known to the other node, and happens there.
+// Delays and expiries survive a failover.
 func TestDelaySurvivesFailover(t *testing.T) { simulated(t, testDelaySurvivesFailover) }
 
 func testDelaySurvivesFailover(t *testing.T) {
@@ -200,8 +200,8 @@ func testDelaySurvivesFailover(t *testing.T) {
 	require.Zero(t, standby.queue("q").GetDelayed())
 }
 
-// TestDueIsPrompt measures how late messages are delivered that become due at a steady rate, on a pair.
-// LOCKSTEP_DUE_RATE is how many a second; it lasts for 5 s, and for 1 s by default.
+// TestDueIsPrompt measures the delivery latency of messages that become due at a steady rate, on a pair.
+// LOCKSTEP_DUE_RATE is the rate per second. The test lasts 5 s with it, and 1 s by default.
 func TestDueIsPrompt(t *testing.T) { simulated(t, testDueIsPrompt) }
 
 func testDueIsPrompt(t *testing.T) {

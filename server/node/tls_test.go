@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// secured gives a node a certificate of its own.
+// secured gives a node its own certificate.
 func secured(t *testing.T, c config.Config, ca *certs.Authority) config.Config {
 	t.Helper()
 	_, cert, key := ca.Issue(t, c.Node.Name)
@@ -25,8 +25,8 @@ func secured(t *testing.T, c config.Config, ca *certs.Authority) config.Config {
 	return c
 }
 
-// Clients, and the nodes among themselves, show each other certificates; one that has none, or one of another
-// authority, is not let in, not even as the other node.
+// Clients and nodes authenticate with certificates. A process without a certificate, or with one of another CA, is
+// refused, even as the other node.
 func TestMutualTLS(t *testing.T) { simulated(t, testMutualTLS) }
 
 func testMutualTLS(t *testing.T) {
@@ -78,13 +78,13 @@ func testMutualTLS(t *testing.T) {
 		})
 	}
 
-	// Failover works as ever.
+	// Failover still works.
 	a.stop()
 	b.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	b.publish("q", "y")
 }
 
-// Without tls.client-auth require, any client may connect, but over TLS.
+// Without tls.client-auth require, any client may connect, but only over TLS.
 func TestTLSWithoutClientCertificates(t *testing.T) { simulated(t, testTLSWithoutClientCertificates) }
 
 func testTLSWithoutClientCertificates(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/tracing"
 )
 
-// startTracing begins to send spans, if the settings or the environment ask for it. The node's own port and its
-// connections to the other node are not made yet.
+// startTracing starts to export spans, if the settings or the environment configure it. It runs before the node's
+// port and its connections to the other node are created.
 func (n *node) startTracing(ctx context.Context) (stop func(), err error) {
 	c := n.cfg.Tracing
 	if !tracing.Wanted(c.Endpoint) {
@@ -36,10 +36,10 @@ func (n *node) startTracing(ctx context.Context) (stop func(), err error) {
 	return func() { n.tracing.Stop(ctx) }, nil
 }
 
-// tracer makes the spans of replication; nil if nothing is traced.
+// tracer returns the tracer of replication, or nil if tracing is off.
 func (n *node) tracer() replication.Tracer {
 	if n.tracing == nil {
-		return nil // and not an interface that holds a nil
+		return nil // not an interface that contains nil
 	}
 	return n.tracing
 }

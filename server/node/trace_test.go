@@ -18,14 +18,14 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// collector counts what a node opens and sends.
+// collector counts the connections and spans of a node.
 type collector struct {
 	collectorpb.UnimplementedTraceServiceServer
 	net.Listener
 
 	connections atomic.Int64
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	names []string   // of the spans
 }
 
@@ -79,7 +79,7 @@ const (
 	unsampledParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 )
 
-// publishIn publishes a message that names a span, by a call of its own and on a stream.
+// publishIn publishes a message with a parent span, by a unary call and on a stream.
 func publishIn(t *testing.T, n *testNode, parent string) {
 	t.Helper()
 	req := &pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{Body: []byte("x")}}}
@@ -97,8 +97,8 @@ func publishIn(t *testing.T, n *testNode, parent string) {
 	require.NoError(t, stream.CloseSend())
 }
 
-// TestTracingIsOff: without a setting, with the environment's own switch off, and as long as nothing is sampled, no
-// byte goes to the collector, although messages name spans that are sampled.
+// Without a setting, with tracing disabled in the environment, and while nothing is sampled, the collector receives
+// no byte, although messages have sampled parent spans.
 func TestTracingIsOff(t *testing.T) {
 	for name, tt := range map[string]struct {
 		env, parent string
@@ -126,15 +126,15 @@ func TestTracingIsOff(t *testing.T) {
 				n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 				n.createQueue("q")
 				publishIn(t, n, tt.parent)
-				n.stop() // what waited would be sent now
+				n.stop() // pending spans would be sent now
 				require.Zero(t, c.connections.Load())
 			})
 		})
 	}
 }
 
-// TestTracingOfANodeAlone: the environment turns tracing on; a publish that is sampled has its spans, by a call and on
-// a stream; and a collector that does not answer does not keep the node from stopping.
+// The environment enables tracing. A sampled publish has its spans, by a unary call and on a stream. A collector that
+// does not respond does not prevent the node from stopping.
 func TestTracingOfANodeAlone(t *testing.T) { simulated(t, testTracingOfANodeAlone) }
 
 func testTracingOfANodeAlone(t *testing.T) {
@@ -155,7 +155,7 @@ func testTracingOfANodeAlone(t *testing.T) {
 		"publish q": 2, "commit": 2, "log write": 2, "log sync": 2, "apply": 2,
 	}, names)
 
-	silent := freePort(t) // takes connections and says nothing
+	silent := freePort(t) // accepts connections and sends nothing
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+silent.Addr().String())
 	n = start(t, settings(t, "alone"))
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)

@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// falsify changes the digest of a queue in the checkpoint of a node that is not running, with all checksums as they
-// should be: what a bug would do, not a disk.
+// falsify changes the digest of a queue in the checkpoint of a stopped node, with valid checksums: the effect of a
+// bug, not of a disk.
 func falsify(t *testing.T, dir string, queue uint64) {
 	t.Helper()
 	f, err := page.Open(vfs.OS(), datadir.PageFile(dir), page.Options{})
@@ -45,8 +45,8 @@ func falsify(t *testing.T, dir string, queue uint64) {
 	require.NoError(t, f.Close())
 }
 
-// TestVerify compares two nodes that hold the same, and then two that do not: that is an alarm in status, health and on
-// schedule, until they do again.
+// Two nodes with the same contents compare equal. A difference raises an alarm in status and health, also from the
+// schedule, until they are equal again.
 func TestVerify(t *testing.T) { simulated(t, testVerify) }
 
 func testVerify(t *testing.T) {
@@ -93,7 +93,7 @@ func testVerify(t *testing.T) {
 	standby = start(t, standbyConfig)
 	standby.waitFor(pb.Role_ROLE_STANDBY)
 	active.waitFor(pb.Role_ROLE_ACTIVE)
-	// No client asks: the schedule finds it.
+	// Without client requests, the scheduled comparison finds it.
 	require.Eventually(t, func() bool { return len(active.status().GetAlarms()) == 1 }, patience, 10*time.Millisecond)
 	require.Equal(t, "differ", active.status().GetAlarms()[0].GetKind(),
 		"the name that it had before there were conditions")
@@ -106,6 +106,6 @@ func testVerify(t *testing.T) {
 	require.Len(t, r.GetDifferences(), 1)
 	require.Equal(t, "orders", r.GetDifferences()[0].GetQueue())
 
-	// The pair serves all the same, and goes on doing so.
+	// The pair keeps serving.
 	active.publish("orders", "four")
 }

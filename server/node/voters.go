@@ -11,23 +11,23 @@ import (
 	"github.com/lockstep-mq/lockstep/server/metrics"
 )
 
-// voterInterval is how often all voters are asked how they are.
+// voterInterval is the interval at which the status of all voters is polled.
 const voterInterval = 5 * time.Second
 
-// votersLook is what the voters said last, when they were asked.
+// votersLook is the last status of the voters.
 type votersLook struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	voters []metrics.Voter
 }
 
-// votersSeen is what the last look has found; nil on a pair without voters.
+// votersSeen returns the result of the last poll, or nil on a pair without voters.
 func (l *conditionMonitor) votersSeen() []metrics.Voter {
 	l.voters.mu.Lock()
 	defer l.voters.mu.Unlock()
 	return l.voters.voters
 }
 
-// watchVoters asks the voters of a raft coordinator again and again, until ctx ends.
+// watchVoters polls the voters of a raft coordinator until ctx ends.
 func (l *conditionMonitor) watchVoters(ctx context.Context) {
 	c, ok := l.n.coordinator.(*raft.Coordinator)
 	if !ok {
@@ -37,16 +37,16 @@ func (l *conditionMonitor) watchVoters(ctx context.Context) {
 	ticker := time.NewTicker(voterInterval)
 	defer ticker.Stop()
 	for {
-		// Over new connections: what a voter shows when one begins is what it uses now.
+		// Use new connections, since a voter presents its current certificate when a connection begins.
 		admin, err := raft.NewAdmin(raft.AdminOptions{
 			Voters: r.Voters, TLS: l.n.secrets.voters(), Dial: l.n.environment.Dial,
 		})
 		if err != nil {
-			l.n.log.Warn("the voters cannot be watched") // the coordinator has the same settings, and has said why
+			l.n.log.Warn("the voters cannot be watched") // the coordinator has the same settings and has logged the reason
 			return
 		}
 		l.lookAtVoters(ctx, c.Voter().Status(), admin)
-		_ = admin.Close() // nothing depends on how the calls end
+		_ = admin.Close() // nothing depends on the outcome of its calls
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -55,14 +55,14 @@ func (l *conditionMonitor) watchVoters(ctx context.Context) {
 	}
 }
 
-// voterAnswer is what one voter said.
+// voterAnswer is the response of one voter.
 type voterAnswer struct {
 	member raft.Member
 	status raft.Status
 	err    error
 }
 
-// lookAtVoters asks each member that this node's own voter knows.
+// lookAtVoters polls each member that this node's own voter lists.
 func (l *conditionMonitor) lookAtVoters(ctx context.Context, own raft.Status, admin *raft.Admin) {
 	answers := make([]voterAnswer, len(own.Voters))
 	var asking sync.WaitGroup
@@ -91,7 +91,7 @@ func (l *conditionMonitor) lookAtVoters(ctx context.Context, own raft.Status, ad
 	l.voters.voters = voters
 }
 
-// judgeVoters says how the voters are. What an operator has to know of them the coordinator itself tells
+// judgeVoters converts the responses to metrics. The coordinator itself reports the conditions for operators
 // (failover.Status.Notices).
 func judgeVoters(answers []voterAnswer) []metrics.Voter {
 	newest := uint64(0)

@@ -21,14 +21,14 @@ import (
 	"github.com/lockstep-mq/lockstep/server/wire"
 )
 
-// garbage is a codec that sends bytes which are no protobuf.
+// garbage is a codec that sends bytes that are not valid protobuf.
 type garbage struct{ encoding.CodecV2 }
 
 func (garbage) Marshal(any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer([]byte{0x0a, 0xff, 0xff, 0xff})}, nil
 }
 
-// TestUndecodable: a request that is no protobuf is the client's fault, in a call and in a stream.
+// An undecodable request is a client error, in a unary call and in a stream.
 func TestUndecodable(t *testing.T) { simulated(t, testUndecodable) }
 
 func testUndecodable(t *testing.T) {
@@ -92,8 +92,8 @@ func testBrowseLimit(t *testing.T) {
 	}
 }
 
-// TestConsumeLimit: what is larger together than the consumer can receive comes in several responses; what is larger by
-// itself is an error that says what to do, instead of one of the consumer's own gRPC library.
+// Messages that exceed the consumer's receive limit in total are split into several responses. A single message over
+// the limit fails with an error that contains advice, instead of an error of the consumer's gRPC library.
 func TestConsumeLimit(t *testing.T) { simulated(t, testConsumeLimit) }
 
 func testConsumeLimit(t *testing.T) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package prepared has transactions prepared and decided on the active node, and tells those who deliver messages: what
-// a prepared transaction will acknowledge is taken from its consumers, and is delivered again when it is rolled back.
+// Package prepared prepares and decides transactions on the active node, and notifies the dispatchers. Messages that
+// a prepared transaction will acknowledge are withdrawn from their consumers, and redelivered if it is rolled back.
 package prepared
 
 import (
@@ -25,14 +25,14 @@ type Committer interface {
 	Commit(ctx context.Context, payload []byte) (*txn.Result, error)
 }
 
-// Manager is for one term in which the node is active. It may be used by many goroutines.
+// Manager manages the prepared transactions of one term in which the node is active. It is safe for concurrent use.
 type Manager struct {
 	store     *store.Store
 	primary   Committer
 	consumers *dispatch.Registry
 
-	// One transaction is not prepared and decided at once: its consumers hear of one after the other. Who has what is in
-	// a channel goes on; the others wait, for a commit maybe, as long as their callers do.
+	// locks serializes prepare and decision of one transaction, so that its consumers are notified in order. The
+	// holder has an element in the channel. The others wait, possibly for a commit, as long as their contexts allow.
 	seed  maphash.Seed
 	locks [64]chan struct{}
 
@@ -41,7 +41,7 @@ type Manager struct {
 	woken   chan struct{} // capacity 1: timeout has changed
 }
 
-// New makes a Manager without a time-out.
+// New creates a Manager without a timeout.
 func New(s *store.Store, primary Committer, consumers *dispatch.Registry, log *zap.Logger) *Manager {
 	m := &Manager{
 		store: s, primary: primary, consumers: consumers, seed: maphash.MakeSeed(), log: log,
@@ -53,7 +53,7 @@ func New(s *store.Store, primary Committer, consumers *dispatch.Registry, log *z
 	return m
 }
 
-// lock waits until no other call is at work on the transaction, or until ctx ends: then nothing was done.
+// lock waits until no other call handles the transaction, or until ctx ends: then nothing was done.
 func (m *Manager) lock(ctx context.Context, xid string) (unlock func(), err error) {
 	l := m.locks[maphash.String(m.seed, xid)%uint64(len(m.locks))]
 	select {
@@ -64,8 +64,8 @@ func (m *Manager) lock(ctx context.Context, xid string) (unlock func(), err erro
 	}
 }
 
-// Prepare commits a payload that prepares a transaction. It returns when that is applied, or will never be, also when
-// ctx ends meanwhile: the consumers must hear of it.
+// Prepare commits a payload that prepares a transaction. It returns when that is applied, or will never be, even if
+// ctx ends before, since the consumers must be notified.
 func (m *Manager) Prepare(ctx context.Context, xid string, payload []byte) (*txn.Result, error) {
 	unlock, err := m.lock(ctx, xid)
 	if err != nil {
@@ -82,21 +82,21 @@ func (m *Manager) Prepare(ctx context.Context, xid string, payload []byte) (*txn
 	return result, nil
 }
 
-// Decision is what is to become of a prepared transaction.
+// Decision is a decision about a prepared transaction.
 type Decision struct {
-	// XID is its name.
+	// XID is the name of the transaction.
 	XID string
-	// Commit it, or roll it back.
+	// Commit reports whether to commit it or to roll it back.
 	Commit bool
-	// By is who decides.
+	// By is the decider.
 	By txn.Decider
 	// Number is the LSN of the record that prepared it; 0 for any.
 	Number uint64
 }
 
-// Decide commits a decision and tells by whom it was taken: by this call, or an earlier one that decided the same. It
-// returns when that is applied, or will never be, also when ctx ends before. The errors are txn.Code's and those of
-// Committer.
+// Decide commits a decision and returns the decider: that of this call, or of an earlier one with the same decision.
+// It returns when the decision is applied, or will never be, even if ctx ends before. The errors are those of
+// txn.Code and Committer.
 func (m *Manager) Decide(ctx context.Context, d Decision) (by txn.Decider, err error) {
 	unlock, err := m.lock(ctx, d.XID)
 	if err != nil {
@@ -127,7 +127,7 @@ func (m *Manager) Decide(ctx context.Context, d Decision) (by txn.Decider, err e
 	}
 	for _, held := range m.store.Reserved(d.XID) {
 		if d.Commit {
-			break // nothing is delivered again
+			break // no message is redelivered
 		}
 		inner := decide
 		decide = func() error {

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// maxWait bounds how long it takes until a transaction is looked at whose time is over, when clocks are changed.
+	// maxWait bounds the delay of a timeout when the clock is changed.
 	maxWait = time.Minute
-	// timeoutPage is how many transactions are looked at together.
+	// timeoutPage is the number of transactions read in one step.
 	timeoutPage = 100
 )
 
-// SetTimeout has transactions rolled back that were prepared for so long; 0: never.
+// SetTimeout sets the time after which prepared transactions are rolled back; 0: never.
 func (m *Manager) SetTimeout(timeout time.Duration) {
 	if time.Duration(m.timeout.Swap(int64(timeout))) == timeout {
 		return
@@ -31,14 +31,14 @@ func (m *Manager) SetTimeout(timeout time.Duration) {
 	}
 }
 
-// Name of what Sweep does: *Manager is a task of package sweep.
+// Name implements sweep.Task.
 func (m *Manager) Name() string { return "roll back prepared transactions whose time is over" }
 
-// Woken receives when the time-out has changed.
+// Woken receives when the timeout has changed.
 func (m *Manager) Woken() <-chan struct{} { return m.woken }
 
-// Sweep rolls back what was prepared for longer than the time-out, by the clock of this node, and tells when to look
-// again.
+// Sweep rolls back transactions that were prepared for longer than the timeout, by the clock of this node, and
+// returns the time until the next check.
 func (m *Manager) Sweep(ctx context.Context) (wait time.Duration, err error) {
 	timeout := time.Duration(m.timeout.Load())
 	if timeout <= 0 {
@@ -64,12 +64,12 @@ func (m *Manager) Sweep(ctx context.Context) (wait time.Duration, err error) {
 	}
 }
 
-// expire rolls one back, unless it is decided by now.
+// expire rolls one back, unless it has been decided.
 func (m *Manager) expire(ctx context.Context, p *store.PreparedInfo, timeout time.Duration) error {
 	_, err := m.Decide(ctx, Decision{XID: p.XID, By: txn.ByTimeout, Number: p.LSN})
 	switch code := txn.OK; {
 	case errors.As(err, &code):
-		return nil // the coordinator was quicker
+		return nil // the coordinator was faster
 	case err != nil:
 		return err
 	}

@@ -16,40 +16,39 @@ import (
 	"github.com/lockstep-mq/lockstep/server/prepared"
 )
 
-// This file says who may do what with which queue. What the pair does by itself (dead letters, forwards, expiry) is
-// decided by who manages the queues, and not looked at again.
+// This file checks the rights of callers on queues. Operations that the pair performs itself (dead-lettering,
+// forwards, expiry) are authorized when a caller with manage rights configures them, and not checked again.
 
-// maxUsed is how many queues of one stream are remembered. Of one that uses more, each request is looked at after a
-// change of the rules, and the stream itself does not end.
+// maxUsed bounds the recorded queues of one stream. If a stream uses more, a lost right does not end the stream;
+// instead, each request is checked after a change of the rules.
 const maxUsed = 1000
 
-// caller is who sends the requests of a stream, and what was found out about it. Its methods are for one goroutine, but
-// for those that say so.
+// caller is the sender of the requests of a stream, with cached checks. Its methods must be called by one goroutine,
+// except where noted.
 type caller struct {
 	service *Service
 	id      *access.Identity
 	conn    *admission.Conn
-	stream  *admission.Stream // nil if it is no stream
+	stream  *admission.Stream // nil if it is not a stream
 
-	// The queue that was published to last, at a generation of the rules, with its quotas.
+	// The queue of the last publish, at a generation of the rules, with its quotas.
 	queue      string
 	generation uint64
 	quotas     *quotas
 	meters     []*meter
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	right access.Right
 	used  map[string]struct{} // queues of a stream
 	lose  func(error)         // ends the stream; does not block
 }
 
-// callerOf a request.
 func (s *Service) callerOf(ctx context.Context) caller {
 	return caller{service: s, id: access.FromContext(ctx), conn: admission.Of(ctx)}
 }
 
-// mayPublish tells whether messages may be published to a queue, and counts them. wait is how long the node is to take
-// no other request of the caller.
+// mayPublish returns an error if messages may not be published to a queue, and counts them otherwise. wait is how
+// long the node must delay the caller's next request.
 func (c *caller) mayPublish(name string, messages, sizeBytes int) (wait time.Duration, err error) {
 	s := c.service
 	if generation, now := s.rules.Generation(), s.quotas.Load(); c.queue != name || c.generation != generation ||
@@ -79,10 +78,10 @@ func (c *caller) mayPublish(name string, messages, sizeBytes int) (wait time.Dur
 	return wait, nil
 }
 
-// use remembers that a stream uses a queue, if the quotas of it leave room for one more.
+// use records that a stream uses a queue, if the queue's quotas allow another stream.
 func (c *caller) use(name string) error {
 	if c.lose == nil {
-		return nil // no stream
+		return nil // not a stream
 	}
 	c.mu.Lock()
 	_, known := c.used[name]
@@ -102,7 +101,7 @@ func (c *caller) use(name string) error {
 	return err
 }
 
-// uses tells whether a stream uses a queue that a pattern stands for. It may be called from any goroutine.
+// uses reports whether a stream uses a queue that matches a pattern. It is safe for concurrent use.
 func (c *caller) uses(pattern string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,15 +113,15 @@ func (c *caller) uses(pattern string) bool {
 	return false
 }
 
-// queues gives some of those that a stream uses, by name. It may be called from any goroutine.
+// queues returns some of the queues that a stream uses, by name. It is safe for concurrent use.
 func (c *caller) queues() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Sorted(maps.Keys(c.used))
 }
 
-// lost tells why a stream may not go on under the rules as they are now; nil if it may. It may be called from any
-// goroutine.
+// lost returns the reason why a stream may not continue under the current rules, or nil. It is safe for concurrent
+// use.
 func (c *caller) lost() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,8 +133,8 @@ func (c *caller) lost() error {
 	return nil
 }
 
-// begin makes the caller one of a stream, which needs a right on the queues that it uses. load adds what is known of a
-// consumer; nil for a stream that publishes. end must be called.
+// begin registers the caller's stream, which needs a right on the queues that it uses. load adds the load of a
+// consumer; it is nil for a publish stream. end must be called.
 func (c *caller) begin(right access.Right, lose func(error), load func(*admission.Use)) {
 	c.right, c.lose, c.used = right, lose, make(map[string]struct{})
 	c.stream = c.conn.Open(load != nil, func() admission.Use {
@@ -159,7 +158,7 @@ func (c *caller) end() {
 	delete(s.running, c)
 }
 
-// callers are those of the streams that run.
+// callers returns the callers of all running streams.
 func (s *Service) callers() []*caller {
 	s.runningMu.Lock()
 	defer s.runningMu.Unlock()
@@ -170,7 +169,7 @@ func (s *Service) callers() []*caller {
 	return list
 }
 
-// RulesChanged has the service take the rules as they are now: streams that lost a right that they use end.
+// RulesChanged applies the current rules: streams that lost a right that they use end.
 func (s *Service) RulesChanged() {
 	s.loadQuotas()
 	for _, c := range s.callers() {
@@ -180,8 +179,8 @@ func (s *Service) RulesChanged() {
 	}
 }
 
-// mayConfigure tells whether the caller may give a queue, or a subscription of it, a configuration: who sends the dead
-// letters of one queue to another one publishes there.
+// mayConfigure returns an error if the caller may not set a configuration of a queue or its subscription. A
+// dead-letter queue requires the publish right on it.
 func (s *Service) mayConfigure(ctx context.Context, name string, config interface{ GetDeadLetter() string }) error {
 	if err := s.rules.Check(ctx, access.Manage, name); err != nil {
 		return err
@@ -194,7 +193,7 @@ func (s *Service) mayConfigure(ctx context.Context, name string, config interfac
 	return nil
 }
 
-// mayForward tells whether the caller may have a queue forward to others.
+// mayForward returns an error if the caller may not forward messages of a queue to others.
 func (s *Service) mayForward(ctx context.Context, name string, forwards []*pb.Forward) error {
 	if err := s.rules.Check(ctx, access.Manage, name); err != nil {
 		return err
@@ -207,7 +206,7 @@ func (s *Service) mayForward(ctx context.Context, name string, forwards []*pb.Fo
 	return nil
 }
 
-// mayUse tells whether the caller may do what a transaction does.
+// mayUse returns an error if the caller may not perform the operations of a transaction.
 func (s *Service) mayUse(ctx context.Context, ops []operation) error {
 	if s.rules.Open() {
 		return nil
@@ -225,7 +224,7 @@ func (s *Service) mayUse(ctx context.Context, ops []operation) error {
 	return nil
 }
 
-// mayTransact tells whether the caller may do what a transaction does, and counts what it publishes.
+// mayTransact is mayUse, and counts the published messages of the transaction.
 func (s *Service) mayTransact(ctx context.Context, ops []operation) (wait time.Duration, err error) {
 	if s.rules.Open() && s.quotas.Load() == nil {
 		messages := 0
@@ -235,7 +234,7 @@ func (s *Service) mayTransact(ctx context.Context, ops []operation) (wait time.D
 		admission.Of(ctx).Published(messages)
 		return 0, nil
 	}
-	if err := s.mayUse(ctx, ops); err != nil { // first all of them: what is refused does not count for the quotas
+	if err := s.mayUse(ctx, ops); err != nil { // check all of them first: refused operations do not count for the quotas
 		return 0, err
 	}
 	c := s.callerOf(ctx)
@@ -253,9 +252,9 @@ func (s *Service) mayTransact(ctx context.Context, ops []operation) (wait time.D
 	return wait, nil
 }
 
-// mayDecide tells whether the caller may decide over a prepared transaction: in the place of its coordinator with the
-// right to operate, and otherwise with the rights that the transaction needs. One that is not there says what became of
-// it to everybody.
+// mayDecide returns an error if the caller may not decide a prepared transaction. A caller with operator rights may
+// act for its coordinator. Others need the rights that the transaction needs. For a transaction that no longer
+// exists, any caller may read its outcome.
 func (s *Service) mayDecide(ctx context.Context, d prepared.Decision) error {
 	if s.rules.Open() {
 		return nil
@@ -278,7 +277,7 @@ func (s *Service) mayDecide(ctx context.Context, d prepared.Decision) error {
 	return nil
 }
 
-// maySee tells whether the caller may see a queue: with any right on it.
+// maySee returns an error if the caller has no right on a queue.
 func (s *Service) maySee(ctx context.Context, name string) error {
 	return s.rules.CheckAny(ctx, access.QueueRights, name)
 }

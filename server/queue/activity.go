@@ -16,23 +16,23 @@ import (
 )
 
 const (
-	// sampleEvery is how often all queues are looked at while somebody asks for their activity; rates are averages over
-	// so much.
+	// sampleEvery is the sampling interval of all queues while clients request their activity, and the averaging
+	// period of rates.
 	sampleEvery = time.Second
-	// sampleMax is how old the sample before may be for rates to be told.
+	// sampleMax is the maximum age of the previous sample for rates to be reported.
 	sampleMax = 10 * time.Second
-	// agesLimit is how long a request may read messages to find out how old they are.
+	// agesLimit bounds how long a request may read messages to determine their age.
 	agesLimit = 250 * time.Millisecond
 )
 
-// activity is what is known of all queues while somebody asks for it. It costs nothing while no one does. All rates
-// come from comparing two looks at the same counters: nothing is counted for it when messages are published.
+// activity is the sampled activity of all queues. It is updated only on request. All rates are derived from two
+// samples of the same counters: publishes do not update it.
 type activity struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	session *serving.Session
 	at      time.Time // of the last sample
 	queues  []queueActivity
-	byID    map[uint64]int // place in queues
+	byID    map[uint64]int // index in queues
 	orders  map[orderKey][]int
 
 	agesMu sync.Mutex // guards ages
@@ -49,7 +49,7 @@ type queueActivity struct {
 	published float64
 	delivers  float64
 	acks      float64
-	acceptMS  int64 // of the oldest message; only set when the order is that of ages
+	acceptMS  int64 // of the oldest message; only set for the order by age
 }
 
 // queueAge is the oldest message of a queue, and when it was accepted.
@@ -58,7 +58,7 @@ type queueAge struct {
 	accepted time.Time
 }
 
-// sample looks at all queues, unless that was done lately. mu is held.
+// sample samples all queues, unless the last sample is recent. mu is held.
 func (a *activity) sample(s *store.Store, session *serving.Session) {
 	now := time.Now()
 	lately := a.session == session && now.Sub(a.at) < sampleEvery
@@ -66,7 +66,7 @@ func (a *activity) sample(s *store.Store, session *serving.Session) {
 		return
 	}
 	found := s.Sample(make([]store.QueueSample, 0, len(a.queues)+16))
-	if lately { // queues were made or deleted
+	if lately { // queues were created or deleted
 		a.follow(found)
 		return
 	}
@@ -87,7 +87,7 @@ func (a *activity) sample(s *store.Store, session *serving.Session) {
 	a.session, a.at, a.queues, a.byID, a.orders = session, now, queues, byID, make(map[orderKey][]int)
 }
 
-// follow takes in queues that were made since the last sample, and lets go of those that were deleted. mu is held.
+// follow adds queues created since the last sample, and removes deleted ones. mu is held.
 func (a *activity) follow(found []store.QueueSample) {
 	queues, byID := make([]queueActivity, len(found)), make(map[uint64]int, len(found))
 	for i := range found {
@@ -100,10 +100,10 @@ func (a *activity) follow(found []store.QueueSample) {
 	a.queues, a.byID, a.orders = queues, byID, make(map[orderKey][]int)
 }
 
-// compare finds the rates from what the queue was some seconds before.
+// compare computes the rates from an earlier sample of the queue.
 func (q *queueActivity) compare(before *queueActivity, seconds float64) {
 	per := func(n uint64) float64 { return float64(n) / seconds }
-	published := q.NextSequence - before.NextSequence // never falls
+	published := q.NextSequence - before.NextSequence // never decreases
 	q.rates, q.published = true, per(published)
 	if had := before.Messages + published; had > q.Messages {
 		q.acks = per(had - q.Messages)
@@ -113,7 +113,7 @@ func (q *queueActivity) compare(before *queueActivity, seconds float64) {
 	}
 }
 
-// of gives what is known of a queue. mu is held.
+// of returns the activity of a queue. mu is held.
 func (a *activity) of(id uint64) *pb.QueueActivity {
 	out := &pb.QueueActivity{}
 	at, known := a.byID[id]
@@ -127,7 +127,7 @@ func (a *activity) of(id uint64) *pb.QueueActivity {
 	return out
 }
 
-// describeActivity adds their activity to descriptions of queues.
+// describeActivity adds the activity to descriptions of queues.
 func (s *Service) describeActivity(ctx context.Context, session *serving.Session, queues []*pb.Queue) {
 	a := &s.activity
 	a.mu.Lock()
@@ -149,8 +149,8 @@ func (s *Service) describeActivity(ctx context.Context, session *serving.Session
 	}
 }
 
-// oldest tells when the oldest message of a queue was accepted; the zero time if there is none. known is false if it
-// would have to be read after the deadline, or cannot be. agesMu is held.
+// oldest returns when the oldest message of a queue was accepted, or the zero time for an empty queue. known is false
+// if the message cannot be read, or not before the deadline. agesMu is held.
 func (a *activity) oldest(
 	ctx context.Context, s *store.Store, id uint64, deadline time.Time,
 ) (accepted time.Time, known bool) {
@@ -176,7 +176,7 @@ func (a *activity) oldest(
 	return at, true
 }
 
-// forgetAges forgets queues that are not there any more.
+// forgetAges removes the ages of deleted queues.
 func (a *activity) forgetAges() {
 	a.agesMu.Lock()
 	defer a.agesMu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// CreateQueue makes a queue and its first subscriptions.
+// CreateQueue creates a queue and its first subscriptions.
 func (s *Service) CreateQueue(ctx context.Context, req *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
 	resp, err := s.createQueue(ctx, req)
 	return resp, s.status(err)
@@ -43,13 +43,13 @@ func (s *Service) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (
 	}
 	config, _, err := s.config(session, req.GetConfig(), txn.AllFields)
 	if o.missing(err) || o.prior != nil {
-		err = nil // what it names may be gone since an earlier attempt
+		err = nil // queues that it names may have been deleted since an earlier attempt
 	}
 	if err == nil && o.prior == nil {
 		err = s.checkNewQueue(req.GetName(), o.retry)
 	}
 	if err == nil && o.prior == nil && len(s.quotas.Load().of(req.GetName())) > 0 {
-		s.createMu.Lock() // until it is there, and counts
+		s.createMu.Lock() // until the queue exists and counts
 		defer s.createMu.Unlock()
 		err = s.mayCreate(req.GetName())
 	}
@@ -73,8 +73,8 @@ func (s *Service) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (
 	return &pb.CreateQueueResponse{Queue: described}, nil
 }
 
-// checkNewQueue refuses before anything is logged what would be refused anyway, and keeps to the node's own limit. A
-// queue that is there may be the one that an earlier attempt has made.
+// checkNewQueue refuses a request that would fail anyway before it is logged, and enforces the node's limit. An
+// existing queue may have been created by an earlier attempt.
 func (s *Service) checkNewQueue(name string, retry bool) error {
 	names := [1]store.Lookup{{Queue: name}}
 	_, err := s.store.Lookup(nil, false, names[:])
@@ -152,7 +152,7 @@ func (s *Service) change(
 	}, func(b *txn.Builder, id uint64, _ uint32) { operation(b, id) })
 }
 
-// changeFound commits one operation on what find finds.
+// changeFound commits one operation on the queue or subscription that find returns.
 func (s *Service) changeFound(
 	ctx context.Context, producer *pb.Producer, find func() (uint64, uint32, error),
 	operation func(*txn.Builder, uint64, uint32),
@@ -176,7 +176,7 @@ func (s *Service) changeFound(
 	return session, result, err
 }
 
-// PurgeQueue acknowledges everything a subscription (or all of them) has not yet acknowledged.
+// PurgeQueue acknowledges all messages of a subscription, or of all subscriptions.
 func (s *Service) PurgeQueue(ctx context.Context, req *pb.PurgeQueueRequest) (*pb.PurgeQueueResponse, error) {
 	if err := s.rules.Check(ctx, access.Manage, req.GetName()); err != nil {
 		return nil, s.status(fmt.Errorf("purge queue %q: %w", req.GetName(), err))
@@ -213,7 +213,7 @@ func (s *Service) GetQueue(ctx context.Context, req *pb.GetQueueRequest) (*pb.Ge
 	return &pb.GetQueueResponse{Queue: described}, nil
 }
 
-// ListQueues describes queues in the order of their names: those that the caller has any right on.
+// ListQueues describes the queues on which the caller has any right, ordered by name.
 func (s *Service) ListQueues(ctx context.Context, req *pb.ListQueuesRequest) (*pb.ListQueuesResponse, error) {
 	session, err := s.serving.Session()
 	if err != nil {
@@ -259,8 +259,8 @@ func (s *Service) ListQueues(ctx context.Context, req *pb.ListQueuesRequest) (*p
 	return resp, nil
 }
 
-// maxListLooks is how many pages are looked at for one that the caller may see. With less than a page in the end, there
-// is a page token all the same.
+// maxListLooks bounds the pages that are read for one page of queues visible to the caller. If that page is
+// incomplete, the response still contains a page token.
 const maxListLooks = 20
 
 func encodePageToken(after string) string { return base64.RawURLEncoding.EncodeToString([]byte(after)) }

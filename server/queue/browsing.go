@@ -19,37 +19,37 @@ import (
 )
 
 const (
-	// browseShare is the part of limits.pending-bytes that batches on their way to browsers may take, and minBrowseBytes
-	// the least it is. A connection may have half of it.
+	// browseShare divides limits.pending-bytes: batches in transit to browsers may use 1/browseShare of it, at least
+	// minBrowseBytes. One connection may use half of that.
 	browseShare    = 4
 	minBrowseBytes = 4 << 20
-	// browseCopies is how often a batch is in memory at most: as it was read, as it is sent, and the one before it, which
-	// gRPC holds until the client takes it.
+	// browseCopies is the maximum number of copies of a batch in memory: as read, as sent, and the previous batch,
+	// which gRPC buffers until the client reads it.
 	browseCopies = 3
-	// queuedBytes is how much of what a stream has sent gRPC holds before Send waits for the client.
+	// queuedBytes is the number of bytes of a stream that gRPC buffers before Send blocks.
 	queuedBytes = 64 << 10
-	// browsePatience is how long a browser waits for room, and how long a connection may hold some without reading
-	// while others wait.
+	// browsePatience is how long a browser waits for memory, and how long a connection may hold memory without
+	// reading while others wait.
 	browsePatience = 5 * time.Second
 )
 
-// browsing bounds the memory of all Browse calls: a client that reads nothing keeps its batch in memory for as long as
-// it likes, and may have thousands of calls. It is safe for concurrent use.
+// browsing bounds the memory of all Browse calls. A client that does not read keeps its batch in memory indefinitely,
+// and may have thousands of calls. It is safe for concurrent use.
 type browsing struct {
 	limit int64
 	all   *semaphore.Weighted
-	held  atomic.Int64 // of all
+	held  atomic.Int64 // of all calls
 
 	mu    sync.Mutex // guards conns, and uses of each
 	conns map[*admission.Conn]*browsingConn
 }
 
-// browsingConn is what the calls of one connection share.
+// browsingConn is the state shared by the calls of one connection.
 type browsingConn struct {
 	uses int
 	room *semaphore.Weighted
 	held atomic.Int64
-	read atomic.Int64 // when its client has read something last, in Unix nanoseconds
+	read atomic.Int64 // time of the client's last read, in Unix nanoseconds
 }
 
 func newBrowsing(pendingBytes int64) *browsing {
@@ -59,19 +59,19 @@ func newBrowsing(pendingBytes int64) *browsing {
 	}
 }
 
-// browser is one call. It holds room for one batch at a time.
+// browser is one call. It reserves memory for one batch at a time.
 type browser struct {
 	of   *browsing
 	conn *admission.Conn
-	own  *browsingConn // nil for a call that came by no connection
+	own  *browsingConn // nil for a call without a connection
 	held int64
-	// large: gRPC may hold more than queuedBytes of the last batch.
+	// large: gRPC may buffer more than queuedBytes of the last batch.
 	large bool
-	// sent: a batch was, of which the client has taken nearly all before the next one is read.
+	// sent: a batch was sent. The client has received nearly all of it before the next one is read.
 	sent bool
 }
 
-// begin notes a call; end must be called.
+// begin registers a call; end must be called.
 func (b *browsing) begin(conn *admission.Conn) *browser {
 	c := &browser{of: b, conn: conn}
 	if conn == nil {
@@ -89,7 +89,7 @@ func (b *browsing) begin(conn *admission.Conn) *browser {
 	return c
 }
 
-// end gives everything back.
+// end releases all memory and unregisters the call.
 func (c *browser) end() {
 	c.release(c.held)
 	if c.own == nil {
@@ -102,8 +102,9 @@ func (c *browser) end() {
 	}
 }
 
-// reserve takes room for the next batch, before it is read, and tells how large that may be: small, when others have
-// much. It waits for other calls for a while; the error is wire.ErrTooManyBrowsers then.
+// reserve reserves memory for the next batch, before it is read, and returns the maximum size of the batch: a small
+// one, if other calls use much memory. It waits for other calls for a limited time, and then returns
+// wire.ErrTooManyBrowsers.
 func (c *browser) reserve(ctx context.Context) (batchBytes int, err error) {
 	batchBytes = serving.DeliveryBatchBytes
 	if c.of.held.Load()-c.held > c.of.limit/2 {
@@ -112,7 +113,7 @@ func (c *browser) reserve(ctx context.Context) (batchBytes int, err error) {
 	return batchBytes, c.hold(ctx, browseCopies*int64(batchBytes))
 }
 
-// hold has the call hold so much, as far as its connection may have it at all.
+// hold sets the call's reservation, up to the limit of a connection.
 func (c *browser) hold(ctx context.Context, bytes int64) error {
 	if c.sent && c.own != nil {
 		c.own.read.Store(time.Now().UnixNano())
@@ -143,15 +144,15 @@ func (c *browser) hold(ctx context.Context, bytes int64) error {
 	return nil
 }
 
-// acquire waits for room for a while.
+// acquire waits for memory for a limited time.
 func acquire(ctx context.Context, room *semaphore.Weighted, bytes int64) error {
 	waiting, cancel := context.WithTimeout(ctx, browsePatience)
 	defer cancel()
 	return room.Acquire(waiting, bytes) //nolint:wrapcheck // its only error says that it was not acquired
 }
 
-// closeOne closes the connection that holds most of those whose clients have read nothing for a while; false if there
-// is none.
+// closeOne closes the connection with the largest reservation among those that have not read recently. It returns
+// false if no connection qualifies.
 func (b *browsing) closeOne() bool {
 	var most *admission.Conn
 	var held int64
@@ -169,7 +170,8 @@ func (b *browsing) closeOne() bool {
 	return most != nil
 }
 
-// fit has the call hold what a batch takes that was read: less than was reserved, or more for a single large message.
+// fit adjusts the reservation to the size of a batch that was read: less than reserved, or more for a single large
+// message.
 func (c *browser) fit(ctx context.Context, batchBytes int64) error {
 	bytes := min(browseCopies*batchBytes, c.of.limit/2)
 	c.large = batchBytes > queuedBytes
@@ -181,8 +183,8 @@ func (c *browser) fit(ctx context.Context, batchBytes int64) error {
 	return nil
 }
 
-// taken waits until the client has taken nearly all that was sent, before the room for it is given back: the next
-// message after a large one, here an empty one, waits for that.
+// taken waits until the client has received nearly all sent data, before its memory is released: the message after a
+// large one, here an empty one, blocks until then.
 func (c *browser) taken(stream grpc.ServerStreamingServer[pb.BrowseResponse]) error {
 	if !c.large {
 		return nil

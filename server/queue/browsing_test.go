@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/wire"
 )
 
-// TestBrowsersShareRoom: browsers that read nothing hold at most what there is for all of them; the others get small
-// batches then, and are refused when there is no room left, until somebody reads.
+// Browsers that do not read use at most the shared limit. Others then get small batches, and are refused when no
+// memory is left, until a client reads.
 func TestBrowsersShareRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pending = 256 << 20
@@ -60,7 +60,7 @@ func TestBrowsersShareRoom(t *testing.T) {
 	})
 }
 
-// TestBrowserOfALargeMessage: a batch that turns out to be larger than what was reserved, or smaller, counts as it is.
+// A batch that is larger or smaller than its reservation counts with its actual size.
 func TestBrowserOfALargeMessage(t *testing.T) {
 	b := newBrowsing(0)
 	c := b.begin(nil)

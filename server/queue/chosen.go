@@ -19,19 +19,19 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// This file moves and removes messages that an operator has chosen. The sequences are what makes a repetition harmless:
-// what an earlier attempt has moved is acknowledged, and is left out.
+// This file moves and removes messages that an operator selects. Their sequences make retries idempotent: messages
+// that an earlier attempt has moved are acknowledged, and are skipped.
 
 const (
-	// maxChosen is how many sequences one request may name.
+	// maxChosen bounds the sequences of one request.
 	maxChosen = 10_000
-	// maxTaken is how many acknowledgements a transaction may require.
+	// maxTaken bounds the acknowledgements that a transaction may require.
 	maxTaken = 262_144
-	// maxDecisions is how often it is decided anew which messages are moved, while consumers acknowledge some of them.
+	// maxDecisions bounds the attempts to move messages while consumers acknowledge some of them.
 	maxDecisions = 16
 )
 
-// MoveMessages moves chosen messages to another queue, or dead letters back to where they come from.
+// MoveMessages moves selected messages to another queue, or dead letters back to their origin.
 func (s *Service) MoveMessages(ctx context.Context, req *pb.MoveMessagesRequest) (*pb.MoveMessagesResponse, error) {
 	resp, err := s.moveMessages(ctx, req)
 	if err != nil {
@@ -63,7 +63,7 @@ func (s *Service) moveMessages(ctx context.Context, req *pb.MoveMessagesRequest)
 		moved, err := c.move(ctx)
 		raced := errors.Is(err, txn.ErrAlreadyAcknowledged) || errors.Is(err, txn.ErrReserved)
 		if raced && decisions < maxDecisions {
-			continue // a consumer was faster: decide about the rest
+			continue // a consumer was faster: decide about the remaining messages
 		}
 		if err != nil {
 			return nil, err
@@ -72,7 +72,7 @@ func (s *Service) moveMessages(ctx context.Context, req *pb.MoveMessagesRequest)
 	}
 }
 
-// RemoveMessages acknowledges chosen messages for a subscription, or for all of them.
+// RemoveMessages acknowledges selected messages for a subscription, or for all of them.
 func (s *Service) RemoveMessages(
 	ctx context.Context, req *pb.RemoveMessagesRequest,
 ) (*pb.RemoveMessagesResponse, error) {
@@ -115,15 +115,15 @@ func (s *Service) removeMessages(ctx context.Context, req *pb.RemoveMessagesRequ
 	return removed, nil
 }
 
-// chosen are messages of a queue that were chosen.
+// chosen is a selection of messages of a queue.
 type chosen struct {
 	replay
 
-	ranges []txn.Range // rising, none overlaps another one
+	ranges []txn.Range // ascending, without overlaps
 	count  uint64      // sequences in them
 }
 
-// choose checks a request.
+// choose validates a request.
 func (s *Service) choose(ctx context.Context, req interface {
 	GetQueue() string
 	GetSubscription() string
@@ -163,17 +163,17 @@ func (s *Service) choose(ctx context.Context, req interface {
 	return c, checkQueueID(req.GetQueue(), c.key.Queue, req.GetQueueId())
 }
 
-// pending decides which of the messages are still there.
+// pending returns the selected messages that are not acknowledged.
 func (c *chosen) pending() ([]store.Pending, error) {
-	if c.session.Paused() { // INV-2: what is read may not be true any more
+	if c.session.Paused() { // INV-2: the data read may be stale
 		return nil, wire.ErrPaused
 	}
 	return c.service.store.Pending(c.key.Queue, c.key.Sub, c.ranges, maxChosen)
 }
 
-// move moves what is still there, in one transaction. A message of several subscriptions is moved from the first of
-// them, acknowledged for the others, and the transaction is refused as a whole if it is acknowledged for the first one
-// by then: it would be lost for the others.
+// move moves the remaining messages in one transaction. A message of several subscriptions is moved from the first of
+// them, and acknowledged for the others. If it is already acknowledged for the first one, the transaction is refused
+// as a whole: the message would be lost for the others.
 func (c *chosen) move(ctx context.Context) (moved uint64, err error) {
 	pending, err := c.pending()
 	if err != nil || len(pending) == 0 {
@@ -209,7 +209,7 @@ func (c *chosen) move(ctx context.Context) (moved uint64, err error) {
 	return moved, nil
 }
 
-// commit commits a transaction of so many operations.
+// commit commits a transaction with ops operations.
 func (c *chosen) commit(ctx context.Context, b *txn.Builder, ops int) (*txn.Result, error) {
 	payload, err := b.Finish()
 	if err != nil {
@@ -225,24 +225,24 @@ func (c *chosen) commit(ctx context.Context, b *txn.Builder, ops int) (*txn.Resu
 	return result, err
 }
 
-// movePlan is what one transaction is to do.
+// movePlan is the contents of one transaction.
 type movePlan struct {
 	moves []moveGroup
-	// from is what each subscription is to lose by a move; acks, what it is to lose because the message is moved from
-	// another one.
+	// from contains the messages to move from each subscription; acks those to acknowledge because they are moved
+	// from another one.
 	from, acks map[uint32][]txn.Range
-	// required: what is in from must be there.
+	// required: the messages in from must be present.
 	required bool
 }
 
-// moveGroup goes from one subscription to one queue.
+// moveGroup is the messages moved from one subscription to one queue.
 type moveGroup struct {
 	sub      uint32
 	target   uint64
 	messages []dispatch.Message
 }
 
-// plan reads the messages and says where each goes.
+// plan reads the messages and determines their targets.
 func (c *chosen) plan(ctx context.Context, pending []store.Pending) (*movePlan, error) {
 	p := &movePlan{from: make(map[uint32][]txn.Range), acks: make(map[uint32][]txn.Range)}
 	sizeBytes, taken := 0, 0
@@ -261,7 +261,7 @@ func (c *chosen) plan(ctx context.Context, pending []store.Pending) (*movePlan, 
 		done := 0
 		for ; done < len(batch) && done < run && batch[done].Sequence <= pending[run-1].Sequence; done++ {
 			m := batch[done]
-			at := int(m.Sequence - pending[0].Sequence) // none is left out but by a consumer that was faster
+			at := int(m.Sequence - pending[0].Sequence) // only messages that a consumer acknowledged are missing
 			target, rec, err := c.relabel(ctx, m)
 			if err != nil {
 				return nil, err
@@ -280,7 +280,7 @@ func (c *chosen) plan(ctx context.Context, pending []store.Pending) (*movePlan, 
 			p.add(pending[at].Subs, target, dispatch.Message{Sequence: m.Sequence, Record: rec})
 		}
 		if done == 0 {
-			pending = pending[run:] // they have gone meanwhile
+			pending = pending[run:] // acknowledged in the meantime
 			continue
 		}
 		read := int(batch[done-1].Sequence-pending[0].Sequence) + 1
@@ -308,7 +308,7 @@ func (p *movePlan) add(subs []uint32, target uint64, m dispatch.Message) {
 	}
 }
 
-// append adds the operations to a transaction, the moves first, and returns how many there are.
+// append adds the operations to a transaction, the moves first, and returns their number.
 func (p *movePlan) append(b *txn.Builder, queue uint64) (ops int) {
 	for _, g := range p.moves {
 		b.BeginMove(queue, g.sub, g.target)
@@ -321,7 +321,7 @@ func (p *movePlan) append(b *txn.Builder, queue uint64) (ops int) {
 	if !p.required {
 		return ops
 	}
-	for _, sub := range sortedKeys(p.from) { // it is checked before the moves are applied, and does nothing after them
+	for _, sub := range sortedKeys(p.from) { // checked before the moves are applied, and without effect after them
 		b.Take(queue, sub, p.from[sub]...)
 	}
 	for _, sub := range sortedKeys(p.acks) {
@@ -330,7 +330,7 @@ func (p *movePlan) append(b *txn.Builder, queue uint64) (ops int) {
 	return ops + len(p.from) + len(p.acks)
 }
 
-// appendSequence adds a sequence above all that there are.
+// appendSequence appends a sequence higher than all present ones.
 func appendSequence(to []txn.Range, sequence uint64) []txn.Range {
 	if n := len(to); n > 0 && to[n-1].Last+1 == sequence {
 		to[n-1].Last = sequence

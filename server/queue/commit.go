@@ -21,13 +21,13 @@ type operation struct {
 	sub      string
 	messages []*pb.Message // publish
 	size     int           // of messages, in bytes
-	delayMS  int64         // of messages that name none
+	delayMS  int64         // of messages without a delay
 	acks     []txn.Range
-	required bool // none of acks may be acknowledged before
+	required bool // none of acks may already be acknowledged
 	releases []txn.Range
-	queueID  uint64        // that the queue must have; 0 for any
-	key      dispatch.Key  // set once the names were looked up
-	forwards []txn.Forward // of the queue, the same
+	queueID  uint64        // expected queue ID; 0 for any
+	key      dispatch.Key  // set once the names were resolved
+	forwards []txn.Forward // of the queue, set then as well
 }
 
 // Commit applies a transaction over any number of queues, all or none.
@@ -50,7 +50,7 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 		return nil, err
 	}
 	retry := req.GetProducer().GetRetry()
-	if !retry { // of a repetition, the first attempt may be in the log by now, and its result is looked up first
+	if !retry { // the first attempt of a retry may be in the log by now, and its result is looked up first
 		if err := s.mayUse(ctx, ops); err != nil {
 			return nil, err
 		}
@@ -92,7 +92,7 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 	return resp, err
 }
 
-// committed makes the answer from the transaction's result.
+// committed converts the transaction's result to a response.
 func committed(req *pb.CommitRequest, r *txn.Result) (*pb.CommitResponse, error) {
 	if err := wire.Refusal(r, req.GetProducer() != nil); err != nil {
 		return nil, fmt.Errorf("commit: %w", err)
@@ -111,7 +111,7 @@ func committed(req *pb.CommitRequest, r *txn.Result) (*pb.CommitResponse, error)
 	return resp, nil
 }
 
-// checkOperations checks everything that can be checked without looking at the store.
+// checkOperations performs all checks that do not need the store.
 func (s *Service) checkOperations(session *serving.Session, in []*pb.Operation) ([]operation, error) {
 	if len(in) == 0 || len(in) > txn.MaxOps {
 		return nil, fmt.Errorf("%w: a transaction of %d operations; 1 to %d are possible", wire.ErrInvalid, len(in),
@@ -165,7 +165,7 @@ func atLeastOne(in []*pb.SequenceRange) ([]txn.Range, error) {
 	return ranges(in, txn.MaxRanges)
 }
 
-// resolve looks up the names of all operations, or the stored result of a retry (INV-10), at one moment.
+// resolve resolves the names of all operations, or the stored result of a retry (INV-10), atomically.
 func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (*store.Prior, error) {
 	names := make([]store.Lookup, len(ops))
 	for i := range ops {
@@ -177,7 +177,7 @@ func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (
 	}
 	publishes := false
 	for i := range ops {
-		// Of a retry, the first attempt may be in the log by now: what was applied before this one decides.
+		// The first attempt of a retry may be in the log by now: the records applied before this one decide.
 		if err := ops[i].resolve(&names[i]); err != nil && !retry {
 			return nil, fmt.Errorf("operation %d: %w", i, err)
 		}
@@ -189,7 +189,7 @@ func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (
 	return nil, nil //nolint:nilnil // the usual case: not a retry
 }
 
-// resolve takes what was found under the names of one operation.
+// resolve sets the IDs found for the names of one operation.
 func (o *operation) resolve(found *store.Lookup) error {
 	o.key = dispatch.Key{Queue: txn.NoQueue, Sub: txn.NoSub}
 	if !found.Found {

@@ -17,12 +17,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// noSuchQueue is the number of no queue that there ever will be: a change that names it is refused by the log.
+// noSuchQueue is never the number of a queue: the log refuses a change that names it.
 const noSuchQueue = math.MaxUint64
 
-// config converts the fields of a queue's configuration that mask names, and refuses what a node of the pair does not
-// know. It returns the mask that says so to both. With txn.ErrQueueNotFound for the dead-letter queue, the
-// configuration names no queue that there is.
+// config converts the fields of a queue's configuration in mask, and refuses fields that a node of the pair does not
+// support. It returns the mask to log for both nodes. With txn.ErrQueueNotFound for the dead-letter queue, the
+// configuration names a queue that does not exist.
 func (s *Service) config(
 	session *serving.Session, in *pb.QueueConfig, mask txn.ConfigMask,
 ) (c txn.Config, known txn.ConfigMask, err error) {
@@ -54,20 +54,20 @@ func (s *Service) config(
 		c.ExactBytes = 1
 		mask |= txn.FieldExactBytes
 	case err != nil && mask&^txn.PlainFields == 0:
-		return c, mask, nil // bytes are counted as a node of release 0.1.0 counts them
+		return c, mask, nil // bytes are counted like in release 0.1.0
 	case err != nil && c.Plain() && mask == txn.AllFields:
-		return c, txn.PlainFields, nil // of a pair that does not know the others, that is all of them
+		return c, txn.PlainFields, nil // all fields that this pair supports
 	}
 	return c, mask, err
 }
 
-// deadLetterFields are those that a pair knows that knows failover.FeatureDeadLetters.
+// deadLetterFields are the fields supported by a pair with failover.FeatureDeadLetters.
 const deadLetterFields = txn.PlainFields | txn.FieldMaxDeliveries | txn.FieldDeadLetter
 
 // byteLimits are the fields that need an exact count of the queue's bytes.
 const byteLimits = txn.FieldMaxBytes | txn.FieldRetentionBytes
 
-// configMask converts the names of the fields that are to be changed.
+// configMask converts the names of the fields to change.
 func configMask(in *fieldmaskpb.FieldMask) (mask txn.ConfigMask, err error) {
 	if len(in.GetPaths()) == 0 {
 		return txn.PlainFields, nil

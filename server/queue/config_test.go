@@ -14,9 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// TestExactBytesNeedBothNodes: a queue with a limit of its bytes keeps the sizes of its messages if both nodes know
-// that. While one is of release 0.1.0 the queue is still created and altered, with a configuration that the node
-// knows.
+// A queue with a byte limit stores the sizes of its messages if both nodes support that. While one node runs release
+// 0.1.0, the queue can still be created and altered, with a configuration that this node supports.
 func TestExactBytesNeedBothNodes(t *testing.T) {
 	limited := &pb.QueueConfig{MaxBytes: 1 << 20}
 	for _, c := range []struct {

@@ -28,7 +28,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// consumeStream is one Consume call: a goroutine reads what the client sends, the handler's own one sends messages.
+// consumeStream is one Consume call: one goroutine reads the client's requests, and the handler's goroutine sends
+// messages.
 type consumeStream struct {
 	service  *Service
 	session  *serving.Session
@@ -36,16 +37,16 @@ type consumeStream struct {
 	stream   grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]
 	sending  wire.Deliveries
 	passed   *admission.Stream
-	// limit of one response, in bytes; named tells whether it is the consumer's own.
+	// limit of one response, in bytes; named reports whether the consumer has set it.
 	limit int
 	named bool
 }
 
-// defaultResponseBytes is the limit of responses to consumers that name none: gRPC clients take 4 MiB unless they are
-// told otherwise. One message that is larger is sent all the same, alone.
+// defaultResponseBytes is the response limit for consumers that set none: the default limit of gRPC clients is 4 MiB.
+// A single larger message is sent alone.
 const defaultResponseBytes = 4 << 20
 
-// Consume delivers messages as far as the consumer's credit goes, and takes acks and nacks.
+// Consume delivers messages within the consumer's credit, and accepts acks and nacks.
 func (s *Service) Consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
 	return s.status(s.consume(stream))
 }
@@ -95,7 +96,7 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	if err := who.use(attach.GetQueue()); err != nil {
 		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
 	}
-	// The rules may have changed before the stream was one that is told.
+	// The rules may have changed before the stream was registered.
 	if err := s.rules.Check(stream.Context(), access.Consume, attach.GetQueue()); err != nil {
 		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
 	}
@@ -112,7 +113,7 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	if err := c.take(stream.Context(), first); err != nil {
 		return err
 	}
-	// The reader ends when this call returns: that ends the stream's context and with it Recv and Settle.
+	// The reader ends when this call returns, which ends the stream's context and with it Recv and Settle.
 	go c.read(stream.Context())
 	err = c.deliver(stream.Context())
 	if errors.Is(err, store.ErrNoQueue) {
@@ -121,7 +122,7 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	return err
 }
 
-// addressOf is where a call comes from; empty if that is not known.
+// addressOf returns the address of the caller, or an empty string if it is not known.
 func addressOf(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
 		return p.Addr.String()
@@ -129,7 +130,7 @@ func addressOf(ctx context.Context) string {
 	return ""
 }
 
-// consumerFilter compiles the filter of a consumer; nil if it gets all messages.
+// consumerFilter compiles the filter of a consumer; it returns nil without a filter.
 func (s *Service) consumerFilter(
 	session *serving.Session, text string,
 ) (accepts func(m *dispatch.Message) bool, err error) {
@@ -146,7 +147,7 @@ func (s *Service) consumerFilter(
 	return func(m *dispatch.Message) bool { return f.Match(m.Record) }, nil
 }
 
-// checkQueueID refuses sequences of a queue that was deleted, although another one has its name by now.
+// checkQueueID refuses sequences of a deleted queue if another queue now has its name.
 func checkQueueID(name string, id, wanted uint64) error {
 	if wanted == 0 || wanted == id {
 		return nil
@@ -175,7 +176,7 @@ func (c *consumeStream) read(ctx context.Context) {
 	}
 }
 
-// take carries out one request of the consumer.
+// take executes one request of the consumer.
 func (c *consumeStream) take(ctx context.Context, req *pb.ConsumeRequest) error {
 	acks, err := ranges(req.GetAck(), maxRequestRanges)
 	if err != nil {
@@ -228,10 +229,10 @@ func (c *consumeStream) take(ctx context.Context, req *pb.ConsumeRequest) error 
 	return nil
 }
 
-// maxNackDelay is the longest delay that a consumer may ask for.
+// maxNackDelay is the longest delay that a consumer may request.
 const maxNackDelay = 24 * time.Hour
 
-// nackDelay checks the delay that a consumer asks for; nil for none.
+// nackDelay validates the delay that a consumer requests; nil for none.
 func nackDelay(d *durationpb.Duration) (*time.Duration, error) {
 	if d == nil {
 		return nil, nil //nolint:nilnil // the queue's
@@ -243,7 +244,7 @@ func nackDelay(d *durationpb.Duration) (*time.Duration, error) {
 	return &delay, nil
 }
 
-// deliver sends messages and confirmations until the client is done, or something fails.
+// deliver sends messages and confirmations until the client has finished or an error occurs.
 func (c *consumeStream) deliver(ctx context.Context) error {
 	for {
 		event, err := c.consumer.Next(ctx)
@@ -259,7 +260,7 @@ func (c *consumeStream) deliver(ctx context.Context) error {
 	}
 }
 
-// send sends an event, in as many responses as the consumer's limit makes of it.
+// send sends an event, split into responses within the consumer's limit.
 func (c *consumeStream) send(event dispatch.Event) error {
 	if len(event.Waiting) > 0 || len(event.Moved) > 0 { // before the confirmation of the request that rejected them
 		resp := &pb.ConsumeResponse{Waiting: toRanges(event.Waiting), Moved: toRanges(event.Moved)}
@@ -295,7 +296,7 @@ func (c *consumeStream) sendMessages(event dispatch.Event) error {
 		if c.named && c.sending.TotalBytes() > c.limit && len(event.Messages) > 0 {
 			return errResponseTooLarge(event.Messages[0].Sequence, c.sending.TotalBytes(), c.limit)
 		}
-		if err := c.stream.SendMsg(&c.sending); err != nil { // it is encoded when SendMsg returns
+		if err := c.stream.SendMsg(&c.sending); err != nil { // encoded when SendMsg returns
 			return fmt.Errorf("deliver: %w", err)
 		}
 		if len(left) == 0 {
@@ -305,7 +306,6 @@ func (c *consumeStream) sendMessages(event dispatch.Event) error {
 	}
 }
 
-// toRanges converts single sequences.
 func toRanges(sequences []uint64) []*pb.SequenceRange {
 	list := make([]*pb.SequenceRange, len(sequences))
 	for i, s := range sequences {
@@ -314,7 +314,7 @@ func toRanges(sequences []uint64) []*pb.SequenceRange {
 	return list
 }
 
-// errResponseTooLarge says that a message alone is larger than what the client can receive.
+// errResponseTooLarge returns the error for a single message that exceeds the client's receive limit.
 func errResponseTooLarge(sequence uint64, bytes, limit int) error {
 	return fmt.Errorf("%w: the message with sequence %d takes %d bytes, the client's max_response_bytes is %d; raise the "+
 		"largest message that the client receives (gRPC's default is 4 MiB), and max_response_bytes with it",
@@ -369,7 +369,7 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 		if read.MaxBytes, err = room.reserve(stream.Context()); err != nil {
 			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
 		}
-		if session.Paused() { // INV-2: what is read may not be true any more
+		if session.Paused() { // INV-2: the data read may be stale
 			return wire.ErrPaused
 		}
 		if err := may(); err != nil {
@@ -408,7 +408,7 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 	return room.taken(stream)
 }
 
-// recordBytes is what the messages of a batch take.
+// recordBytes returns the size of the messages of a batch.
 func recordBytes(batch []store.Delivery) (total int64) {
 	for i := range batch {
 		total += int64(len(batch[i].Record))
@@ -416,7 +416,7 @@ func recordBytes(batch []store.Delivery) (total int64) {
 	return total
 }
 
-// withoutDamaged takes out what could not be read. The store returns that by itself.
+// withoutDamaged removes corrupt messages. The store returns those in a separate batch.
 func withoutDamaged(batch []store.Delivery) (rest []store.Delivery, damaged []uint64) {
 	if len(batch) == 0 || batch[0].Record != nil {
 		return batch, nil
@@ -427,7 +427,7 @@ func withoutDamaged(batch []store.Delivery) (rest []store.Delivery, damaged []ui
 	return batch[:0], damaged
 }
 
-// sendBatch sends what was read at once, in as many responses as the client's limit makes of it.
+// sendBatch sends a batch, split into responses within the client's limit.
 func sendBatch(
 	session *serving.Session, batch []store.Delivery, damaged []uint64, req *pb.BrowseRequest,
 	stream grpc.ServerStreamingServer[pb.BrowseResponse],
@@ -460,7 +460,7 @@ func sendBatch(
 	}
 }
 
-// fitting is how many of the messages take at most limit bytes in a response.
+// fitting returns how many of the messages fit into a response of limit bytes.
 func fitting(messages []*pb.StoredMessage, limit int) (n int, err error) {
 	total := 0
 	for n < len(messages) {

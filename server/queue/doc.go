@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package queue has QueueService, which clients publish, consume and manage queues with. It serves while there is a
-// session (package serving).
+// Package queue implements QueueService, through which clients publish, consume and manage queues. It serves while a
+// session exists (package serving).
 package queue

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// SetForwards replaces the rules that say which messages of a queue also go to others.
+// SetForwards replaces the forwarding rules of a queue.
 func (s *Service) SetForwards(ctx context.Context, req *pb.SetForwardsRequest) (*pb.SetForwardsResponse, error) {
 	resp, err := s.setForwards(ctx, req)
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *Service) setForwards(ctx context.Context, req *pb.SetForwardsRequest) (
 	return &pb.SetForwardsResponse{Queue: described}, nil
 }
 
-// forwards converts rules. With txn.ErrQueueNotFound for a target, they name no queue that there is.
+// forwards converts rules. With txn.ErrQueueNotFound for a target, they name a queue that does not exist.
 func (s *Service) forwards(in []*pb.Forward) (rules []txn.Forward, err error) {
 	for i, f := range in {
 		rule := txn.Forward{Target: noSuchQueue, Move: f.GetMove(), Filter: f.GetFilter()}
@@ -79,8 +79,8 @@ func (s *Service) forwards(in []*pb.Forward) (rules []txn.Forward, err error) {
 	return rules, err
 }
 
-// appendForwards adds to a transaction where the messages of the publish that was just encoded go besides. What a
-// filter matches is decided here, by the active, and is in the record.
+// appendForwards adds the forwards of the publish encoded last to a transaction. The active evaluates the filters
+// here, and the record contains the result.
 func (s *Service) appendForwards(b *txn.Builder, queue uint64, rules []txn.Forward) {
 	for i := range rules {
 		rule := &rules[i]
@@ -91,14 +91,14 @@ func (s *Service) appendForwards(b *txn.Builder, queue uint64, rules []txn.Forwa
 	}
 }
 
-// matching gives the places of the messages that a rule is for, or that it is for all of them.
+// matching returns the indexes of the messages that match a rule, or all = true.
 func (s *Service) matching(b *txn.Builder, rule *txn.Forward) (indexes []int, all bool) {
 	if rule.Filter == "" {
 		return nil, true
 	}
 	f, err := s.filters.get(rule.Filter)
 	if err != nil {
-		return nil, false // written by another release: it matches nothing that this one can tell
+		return nil, false // written by another release: no match can be determined
 	}
 	n := 0
 	for rec := range b.Published {
@@ -113,10 +113,10 @@ func (s *Service) matching(b *txn.Builder, rule *txn.Forward) (indexes []int, al
 	return indexes, false
 }
 
-// maxFilters is how many compiled filters are kept.
+// maxFilters bounds the cached filters.
 const maxFilters = 1024
 
-// filterCache keeps the compiled filters of forwards. The zero one is ready.
+// filterCache caches the compiled filters of forwards. The zero value is ready for use.
 type filterCache struct {
 	mu       sync.RWMutex // guards compiled
 	compiled map[string]*filter.Filter

@@ -13,16 +13,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A request of the largest size may be as large as memory.budget, and while it is carried out there are two copies of
-// it: the one that was received, and the log record, which stays until its messages are in pages. So very large
-// requests, those of limits.stream-in-flight-bytes or more, are carried out one after the other, each when the messages
-// of the one before have left memory. None is refused for it: they wait, however large they are.
+// A request of the maximum size may be as large as memory.budget. While it is executed, two copies are in memory: the
+// received one, and the log record, which stays until its messages are in pages. Therefore very large requests, with
+// limits.stream-in-flight-bytes or more, are executed one at a time. Each starts when the messages of the previous
+// one have left memory. They wait instead of being refused, regardless of their size.
 
-// isLarge tells whether a request of so many bytes takes turns.
+// isLarge reports whether a request of this size is executed in turn.
 func (s *Service) isLarge(bytes int) bool { return bytes >= int(s.limits.Load().StreamInFlightBytes) }
 
-// beginLarge waits for the turn of a very large request, and for room in memory. done must be called when the request
-// was carried out or given up. The error is the context's.
+// beginLarge waits for the turn of a very large request, and for memory. done must be called when the request was
+// executed or cancelled. The error is the context's.
 func (s *Service) beginLarge(ctx context.Context, bytes int) (done func(), err error) {
 	over := admission.IncomingOf(ctx).Waits()
 	defer over()
@@ -35,7 +35,7 @@ func (s *Service) beginLarge(ctx context.Context, bytes int) (done func(), err e
 	return sync.OnceFunc(func() { <-s.large }), nil
 }
 
-// commitInTurn is the primary's. A very large transaction takes its turn.
+// commitInTurn is Primary.Commit, but executes very large transactions in turn.
 func (s *Service) commitInTurn(ctx context.Context, session *serving.Session, payload []byte) (*txn.Result, error) {
 	if s.isLarge(len(payload)) {
 		done, err := s.beginLarge(ctx, len(payload))
@@ -43,18 +43,18 @@ func (s *Service) commitInTurn(ctx context.Context, session *serving.Session, pa
 			return nil, err
 		}
 		defer done()
-		// Those that wait for this one's turn to end, or for its answer, wait for the node.
+		// Requests that wait for the end of this turn, or for its response, count as waiting for the node.
 		defer admission.IncomingOf(ctx).Waits()()
 	}
 	return session.Primary.Commit(ctx, payload)
 }
 
-// awaitRoom waits until the messages of earlier very large requests have left memory, and frees what those requests
-// have left behind: as much as the next one takes.
+// awaitRoom waits until the messages of earlier very large requests have left memory, and frees the memory of those
+// requests: as much as the next one needs.
 func (s *Service) awaitRoom(ctx context.Context, bytes int) {
 	over := admission.IncomingOf(ctx).Waits()
 	defer over()
 	s.store.AwaitRoom(ctx, int64(bytes))
 	runtime.GC()
-	runtime.GC() // the buffers that gRPC has received into are given up by the second one
+	runtime.GC() // the second collection frees the receive buffers of gRPC
 }

@@ -18,21 +18,21 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// This file lists queues in another order than that of their names, or only some of them, as a page of a table shows
-// them: what is sent is one page, and the order is found once a second for all that look at the same one.
+// This file lists queues in an order other than by name, or with a filter, for a page of a table. A response contains
+// one page. The order is computed once a second for all callers that request the same one.
 
-// maxOrders is how many orders are kept until the next sample.
+// maxOrders bounds the cached orders until the next sample.
 const maxOrders = 32
 
-// orderKey names the queues of a list, and their order.
+// orderKey identifies a filtered and ordered list of queues.
 type orderKey struct {
-	who              string // of the rules, the caller; empty while everybody sees everything
+	who              string // rules generation and caller; empty while all callers see all queues
 	prefix, contains string
 	order            pb.QueueOrder
 	descending       bool
 }
 
-// ordered tells whether a request asks for more than pages in the order of names.
+// ordered reports whether a request needs more than pages ordered by name.
 func ordered(req *pb.ListQueuesRequest) bool {
 	return req.GetContains() != "" || req.GetOrder() > pb.QueueOrder_QUEUE_ORDER_NAME || req.GetDescending() ||
 		req.GetOffset() > 0 || req.GetActivity()
@@ -79,7 +79,7 @@ func checkOrdered(req *pb.ListQueuesRequest) error {
 	return nil
 }
 
-// orderedPage gives the names of the queues of one page, and how many there are on all pages.
+// orderedPage returns the names of the queues of one page, and the number of queues on all pages.
 func (s *Service) orderedPage(
 	ctx context.Context, session *serving.Session, req *pb.ListQueuesRequest,
 ) (page []string, total int, uncertain bool) {
@@ -125,13 +125,13 @@ func (s *Service) orderedPage(
 	return page, len(list), uncertain
 }
 
-// containsFold tells whether a name contains a text, which is in lower case.
+// containsFold reports whether a name contains a lower-case text, ignoring case.
 func containsFold(name, lower string) bool {
 	return lower == "" || strings.Contains(strings.ToLower(name), lower)
 }
 
-// findAges finds out how old the oldest messages are; incomplete if there was not the time for all. activity.mu is
-// held.
+// findAges determines the ages of the oldest messages. incomplete reports that the time limit was reached.
+// activity.mu is held.
 func (s *Service) findAges(ctx context.Context, list []int) (incomplete bool) {
 	a := &s.activity
 	a.forgetAges()
@@ -146,7 +146,7 @@ func (s *Service) findAges(ctx context.Context, list []int) (incomplete bool) {
 			incomplete = true
 			q.acceptMS = math.MaxInt64
 			if last, ok := a.ages[q.ID]; ok {
-				q.acceptMS = last.accepted.UnixMilli() // what is there now came later
+				q.acceptMS = last.accepted.UnixMilli() // the current oldest message is newer
 			}
 		case at.IsZero():
 			q.acceptMS = math.MaxInt64
@@ -157,7 +157,7 @@ func (s *Service) findAges(ctx context.Context, list []int) (incomplete bool) {
 	return incomplete
 }
 
-// sort sorts places of queues; ties are in the order of names. mu is held.
+// sort sorts indexes of queues; ties are ordered by name. mu is held.
 func (a *activity) sort(list []int, order pb.QueueOrder, descending bool) {
 	compare := comparison(order)
 	slices.SortFunc(list, func(i, j int) int {
@@ -171,7 +171,7 @@ func (a *activity) sort(list []int, order pb.QueueOrder, descending bool) {
 	})
 }
 
-// comparison by what the order says.
+// comparison returns the comparison function of an order.
 func comparison(order pb.QueueOrder) func(x, y *queueActivity) int {
 	switch order {
 	case pb.QueueOrder_QUEUE_ORDER_MESSAGES:

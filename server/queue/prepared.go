@@ -21,7 +21,7 @@ import (
 // maxPreparedPage bounds a page of ListPrepared.
 const maxPreparedPage = 1000
 
-// Prepare is the first phase of a transaction.
+// Prepare executes the first phase of a transaction.
 func (s *Service) Prepare(ctx context.Context, req *pb.PrepareRequest) (*pb.PrepareResponse, error) {
 	resp, err := s.prepare(ctx, req)
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *Service) prepare(ctx context.Context, req *pb.PrepareRequest) (*pb.Prep
 	return prepareResponse(req, result)
 }
 
-// forPrepared checks what all calls about one prepared transaction need.
+// forPrepared performs the checks common to all calls for one prepared transaction.
 func (s *Service) forPrepared(xid string) (*serving.Session, error) {
 	session, err := s.serving.Session()
 	if err != nil {
@@ -97,7 +97,7 @@ func (s *Service) forPrepared(xid string) (*serving.Session, error) {
 	return session, s.serving.Require(session, failover.FeatureQueues)
 }
 
-// appendPrepare adds the one operation of a transaction that prepares another one.
+// appendPrepare adds the single operation of a transaction that prepares another one.
 func (s *Service) appendPrepare(b *txn.Builder, xid string, timeMS int64, ops []operation) {
 	var inner txn.Builder
 	inner.Begin(nil, timeMS, nil)
@@ -120,7 +120,7 @@ func prepareResponse(req *pb.PrepareRequest, r *txn.Result) (*pb.PrepareResponse
 	return &pb.PrepareResponse{Lsn: r.Ops[0].ID, Duplicate: r.Duplicate}, nil
 }
 
-// CommitPrepared carries a prepared transaction out.
+// CommitPrepared commits a prepared transaction.
 func (s *Service) CommitPrepared(
 	ctx context.Context, req *pb.CommitPreparedRequest,
 ) (*pb.CommitPreparedResponse, error) {
@@ -131,7 +131,7 @@ func (s *Service) CommitPrepared(
 	return &pb.CommitPreparedResponse{Heuristic: by.Heuristic()}, nil
 }
 
-// RollbackPrepared drops a prepared transaction.
+// RollbackPrepared rolls back a prepared transaction.
 func (s *Service) RollbackPrepared(
 	ctx context.Context, req *pb.RollbackPreparedRequest,
 ) (*pb.RollbackPreparedResponse, error) {

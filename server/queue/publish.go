@@ -37,7 +37,7 @@ func (s *Service) Publish(ctx context.Context, req *pb.PublishRequest) (*pb.Publ
 	return resp, s.status(err)
 }
 
-// lsnAttribute of a span names the record that a request was committed with.
+// lsnAttribute is the span attribute with the LSN of a committed request.
 const lsnAttribute = "lockstep.lsn"
 
 func (s *Service) publish(ctx context.Context, req *pb.PublishRequest) (*pb.PublishResponse, error) {
@@ -64,7 +64,7 @@ func (s *Service) publish(ctx context.Context, req *pb.PublishRequest) (*pb.Publ
 	return published(req.GetQueue(), req.GetProducer(), result)
 }
 
-// published makes the answer from the transaction's result.
+// published converts the transaction's result to a response.
 func published(queue string, producer *pb.Producer, r *txn.Result) (*pb.PublishResponse, error) {
 	if err := wire.Refusal(r, producer != nil); err != nil {
 		return nil, fmt.Errorf("publish to %q: %w", queue, err)
@@ -75,7 +75,7 @@ func published(queue string, producer *pb.Producer, r *txn.Result) (*pb.PublishR
 	return &pb.PublishResponse{FirstSequence: r.Ops[0].FirstSequence, Lsn: r.LSN, Duplicate: r.Duplicate}, nil
 }
 
-// errOtherTransaction: a retry must repeat the request.
+// errOtherTransaction returns the error for a retry that differs from the original request.
 func errOtherTransaction(p *pb.Producer) error {
 	return fmt.Errorf("%w: sequence %d of producer %q was used for another transaction before; a retry must repeat "+
 		"the request as it was, "+
@@ -83,8 +83,8 @@ func errOtherTransaction(p *pb.Producer) error {
 		p.GetSequence(), p.GetId())
 }
 
-// checkSame refuses a request with the sequence of another one, as far as that is still known. encode appends the
-// request's transaction.
+// checkSame refuses a request with the sequence of a different one, as far as that is still stored. encode appends
+// the request's transaction.
 func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, encode func(*txn.Builder)) error {
 	known := prior.Fingerprint
 	if known == 0 && prior.Result.Code == txn.OK {
@@ -110,9 +110,9 @@ func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, encode func(*tx
 	return err
 }
 
-// encodePublish checks a request and appends its transaction to *buf. It returns the stored result instead if the
-// request is a retry (INV-10): then nothing else is checked, because the queue, or the caller's right, may be gone by
-// now, or the queue full. wait is how long the caller is to be held back.
+// encodePublish checks a request and appends its transaction to *buf. For a retry it returns the stored result
+// instead (INV-10) and skips all further checks: the queue or the caller's right may no longer exist, or the queue
+// may be full. wait is the delay for the caller.
 func (s *Service) encodePublish(
 	session *serving.Session, buf *[]byte, refs *[]txn.Ref, req *pb.PublishRequest, who *caller,
 ) (prior *store.Prior, wait time.Duration, err error) {
@@ -144,7 +144,7 @@ func (s *Service) encodePublish(
 	if wait, err = who.mayPublish(req.GetQueue(), len(req.GetMessages()), sizeBytes); err != nil {
 		return nil, 0, fmt.Errorf("publish to %q: %w", req.GetQueue(), err)
 	}
-	// Of a retry, the first attempt may be in the log by now: what was applied before this one decides.
+	// The first attempt of a retry may be in the log by now: the records applied before this one decide.
 	if found := &names[0]; !retry {
 		if !found.Found {
 			return nil, 0, fmt.Errorf("%w: %q", txn.ErrQueueNotFound, req.GetQueue())
@@ -168,7 +168,7 @@ func (s *Service) encodePublish(
 	if !names[0].Found {
 		b.Purge(txn.NoQueue, 0) // refused when it is applied, unless the first attempt was applied before
 	} else {
-		if len(names[0].Forwards) == 0 { // a forward looks at the messages as encoded
+		if len(names[0].Forwards) == 0 { // forwards read the messages as encoded
 			b.Refer(refs)
 		}
 		appendPublish(&b, names[0].QueueID, timeMS, int64(names[0].Config.Delay), req.GetMessages())
@@ -185,7 +185,7 @@ func (s *Service) encodePublish(
 	return nil, wait, nil
 }
 
-// appendPublish publishes messages; those that do not say when they are to be delivered get the delay of their queue.
+// appendPublish adds a publish of messages. Messages without a delivery time get the delay of their queue.
 func appendPublish(b *txn.Builder, id uint64, timeMS, delayMS int64, messages []*pb.Message) {
 	b.BeginPublish(id)
 	for _, m := range messages {
@@ -204,11 +204,11 @@ func appendPublish(b *txn.Builder, id uint64, timeMS, delayMS int64, messages []
 	b.EndPublish()
 }
 
-// recordOverhead is about what a stored message has beside its body.
+// recordOverhead is the approximate size of a stored message without its body.
 const recordOverhead = 64
 
-// mayNotFit reports whether a queue may refuse messages when they are applied: others publish to it at the same time.
-// Of a queue that makes room for new messages, whether they are more than it may hold at all.
+// mayNotFit reports whether a queue may refuse messages when they are applied, since others publish to it
+// concurrently. For a queue that discards old messages, it reports whether the messages exceed the limit themselves.
 func mayNotFit(q *store.Lookup, messages, sizeBytes int) bool {
 	c := q.Config
 	if !c.Limited() || q.Subscriptions == 0 && !c.Retains() {
@@ -222,7 +222,7 @@ func mayNotFit(q *store.Lookup, messages, sizeBytes int) bool {
 		c.MaxBytes > 0 && heldBytes+uint64(sizeBytes+messages*recordOverhead) > c.MaxBytes
 }
 
-// splittable reports whether a refusal of a request may be about some of its publishes only.
+// splittable reports whether a refusal may concern only some publishes of a request.
 func splittable(err error) bool {
 	if errors.Is(err, wire.ErrDiskLow) {
 		return false
@@ -235,15 +235,15 @@ func splittable(err error) bool {
 	}
 }
 
-// checkRoom refuses what would be refused when it is applied, before it costs a place in the log. The last word is the
-// store's: others may publish at the same time.
+// checkRoom refuses a request that the store would refuse anyway, before it is logged. The store makes the final
+// decision, since others may publish concurrently.
 func checkRoom(q *store.Lookup, messages, sizeBytes int) error {
 	c := q.Config
 	if q.Subscriptions == 0 && !c.Retains() {
-		return nil // nothing will be kept
+		return nil // no message will be stored
 	}
 	if c.Overflow != txn.OverflowReject {
-		return nil // what is in the queue may make room; what is in the log before this decides
+		return nil // old messages may be discarded; earlier log records decide
 	}
 	if c.MaxMessages > 0 && q.Messages+uint64(messages) > c.MaxMessages {
 		return fmt.Errorf("%w: queue %q has %s messages, its max_messages is %s", txn.ErrQueueFull, q.Queue,

@@ -24,18 +24,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// streamCall is one request of a publish stream on its way. They are answered in the order in which they were sent.
+// streamCall is one pending request of a publish stream. Requests are answered in order.
 type streamCall struct {
 	stream      *publishStream
 	correlation uint64
 	queue       string
 	producer    *pb.Producer
-	weight      int64                         // of the requests that came together, with the last of them
-	done        chan replication.CommitResult // capacity 1: the applier must not wait
+	weight      int64                         // of all requests of one batch, stored in the last of them
+	done        chan replication.CommitResult // capacity 1: the applier must not block
 	span        *tracing.Span                 // nil if the request is not traced
 }
 
-// end takes the outcome of the request's transaction. It does not block.
+// end receives the outcome of the request's transaction. It does not block.
 func (c *streamCall) end(r *txn.Result, err error) {
 	if err != nil && wire.ConcernsNode(err) {
 		// before a later request of the stream can be submitted to a node that has recovered
@@ -56,46 +56,47 @@ func (c *streamCall) trace(r *txn.Result, err error) {
 	c.span.End(time.Now(), err)
 }
 
-// traceEarly ends the span, if there is one, of a request that goes no further.
+// traceEarly ends the span, if any, of a request that is not submitted.
 func (c *streamCall) traceEarly(r *txn.Result, err error) {
 	if c.span != nil {
 		c.trace(r, err)
 	}
 }
 
-// publishStream is one PublishStream call: a goroutine reads and submits, the handler's own one answers.
+// publishStream is one PublishStream call: one goroutine reads and submits, and the handler's goroutine sends the
+// responses.
 type publishStream struct {
 	server  *Service
 	session *serving.Session
 	stream  grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse]
-	// calls, in order, of the capacity inFlight. It is made before began is closed, when there is something to receive: a
-	// stream that sends nothing, or is cancelled at once, costs little.
+	// calls contains the requests in order, with capacity inFlight. It is created with the first request, before
+	// began is closed: a stream without requests, or one that is cancelled immediately, uses little memory.
 	calls    chan *streamCall
 	began    chan struct{}
 	inFlight int
 	room     *semaphore.Weighted
 	bytes    int64      // of room
 	failed   chan error // why reading ended; capacity 1
-	// takesMore: the client takes several answers in one message.
+	// takesMore: the client accepts several responses in one message.
 	takesMore atomic.Bool
-	held      *streamCall // was received from calls and is not answered
-	// promised is how many requests are in calls, or are submitted and on their way there.
+	held      *streamCall // received from calls and not answered
+	// promised is the number of requests in calls, or submitted and about to be added.
 	promised atomic.Int64
 	caller   caller
-	// lost is closed when the caller may not go on.
+	// lost is closed when the caller may not continue.
 	lost    chan struct{}
 	losing  sync.Once
 	lostErr error // set before lost is closed
-	// broken: a request has ended with what ends the stream, which the client hears when its turn comes. What comes
-	// after it is not submitted: the client sends both again, and they must be committed in its order.
+	// broken: a request failed with an error that ends the stream, which the client receives in order. Later requests
+	// are not submitted: the client sends all of them again, and they must commit in its order.
 	broken atomic.Bool
 
-	submitMu sync.Mutex // is held while requests are submitted; guards all below
-	// ended: nothing more is submitted.
+	submitMu sync.Mutex // held while requests are submitted; guards all fields below
+	// ended: no more requests are submitted.
 	ended bool
-	// through is the correlation of the last request that was submitted.
+	// through is the correlation of the last submitted request.
 	through uint64
-	// unnumbered: a request was submitted that has no correlation, so that through says nothing.
+	// unnumbered: a request without correlation was submitted, so that through is invalid.
 	unnumbered bool
 }
 
@@ -118,20 +119,20 @@ func (s *Service) PublishStream(
 	}
 	p.caller.begin(access.Publish, p.lose, nil)
 	defer p.caller.end()
-	// The reader ends when this call returns: that ends the stream's context and with it Recv, Acquire and Submit.
+	// The reader ends when this call returns, which ends the stream's context and with it Recv, Acquire and Submit.
 	go p.read(stream.Context())
 	return p.end(p.answer())
 }
 
-// end makes the status that the stream ends with. It says how far the stream has come, unless requests are being
-// submitted at this moment.
+// end returns the status that ends the stream. It contains the progress of the stream, unless requests are being
+// submitted at the moment.
 func (p *publishStream) end(err error) error {
 	st := p.server.status(err)
 	switch {
 	case st == nil:
 		return nil
 	case errors.Is(err, wire.ErrSplit):
-		p.submitMu.Lock() // nothing is submitted behind the request: it is held for a moment only
+		p.submitMu.Lock() // no requests follow the split one: the lock is held only briefly
 	case !p.submitMu.TryLock():
 		return st
 	}
@@ -143,20 +144,20 @@ func (p *publishStream) end(err error) error {
 	return wire.WithSubmitted(st, p.through)
 }
 
-// errStreamBroken ends reading after a request whose own error ends the stream.
+// errStreamBroken ends reading after a request whose error ends the stream.
 var errStreamBroken = fmt.Errorf("%w: an earlier request of this stream was not carried out", replication.ErrBlocked)
 
-// maxMore is how many requests may come with another one, and how many answers go with another one.
+// maxMore bounds the additional requests, and the additional responses, of one message.
 const maxMore = 256
 
-// read submits the requests as they come. What is wrong with one request is its answer; what is wrong with the node
-// ends the stream, since the client has to find the active first.
+// read submits the requests in order of arrival. An error of a request is its response. An error of the node ends the
+// stream, since the client must find the active first.
 func (p *publishStream) read(ctx context.Context) {
 	var b publishBatch
 	var received codec.ReceivedPublish
 	err := p.stream.RecvMsg(&received)
 	if err != nil {
-		p.inFlight = 0 // nothing comes
+		p.inFlight = 0 // no requests follow
 	}
 	p.calls = make(chan *streamCall, p.inFlight)
 	defer close(p.calls)
@@ -186,8 +187,8 @@ func (p *publishStream) read(ctx context.Context) {
 	}
 }
 
-// waitForRoom waits, when a request has taken all of the stream's room, until there is some: the next one would have to
-// wait all the same, and would be in memory meanwhile. It returns false when the stream has ended.
+// waitForRoom waits for memory when one request has used all of the stream's limit. The next request would wait
+// anyway, and occupy memory in the meantime. It returns false when the stream has ended.
 func (p *publishStream) waitForRoom(ctx context.Context, b *publishBatch) bool {
 	limit := p.bytes
 	if len(b.calls) == 0 || b.calls[len(b.calls)-1].weight < limit {
@@ -197,22 +198,23 @@ func (p *publishStream) waitForRoom(ctx context.Context, b *publishBatch) bool {
 		return false
 	}
 	p.room.Release(limit)
-	p.server.awaitRoom(ctx, b.bytes) // before there is as much again
+	p.server.awaitRoom(ctx, b.bytes) // before a request of the same size arrives
 	return true
 }
 
-// publishBatch is requests that came together. It is used again for the next ones.
+// publishBatch is the requests of one message. It is reused for the next ones.
 type publishBatch struct {
 	calls []*streamCall
-	// items are the transactions of some of them, one behind the other in buf; ends is where each ends.
+	// items contains the transactions of some of them, concatenated in buf; ends contains their end offsets.
 	items []replication.Item
 	ends  []int
-	// refs are the large bodies of items, which are where they were received; refEnds is where those of each end.
+	// refs contains the large bodies of items, which stay in the receive buffer; refEnds contains the end index for
+	// each item.
 	refs    []txn.Ref
 	refEnds []int
-	// messages is how many there are in items, and bytes how long those are.
+	// messages and bytes are the number and size of the messages in items.
 	messages, bytes int
-	// wait is how long the next ones are to be held back.
+	// wait is the delay before the next requests.
 	wait time.Duration
 }
 
@@ -232,7 +234,7 @@ func (b *publishBatch) reset() {
 	b.messages, b.bytes, b.wait = 0, 0, 0
 }
 
-// accept submits a request and those that came with it. The error ends the stream.
+// accept submits a request and its additional ones. An error ends the stream.
 func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.PublishStreamRequest) error {
 	if req.GetTakesMore() {
 		p.takesMore.Store(true)
@@ -249,12 +251,12 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 			return fmt.Errorf("%w: a request that came with another one has requests with it", wire.ErrInvalid)
 		}
 		if split {
-			break // nothing behind it is carried out
+			break // later requests are not executed
 		}
 		split = p.prepare(ctx, b, buf, r)
 	}
 	if split {
-		defer p.broken.Store(true) // when those before it are submitted
+		defer p.broken.Store(true) // once the preceding ones are submitted
 	}
 	if len(b.items) == 0 {
 		p.promised.Add(int64(len(b.calls)))
@@ -279,7 +281,7 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 	return nil
 }
 
-// submitLarge is submit for what takes turns.
+// submitLarge is submit for very large requests, which are executed in turn.
 func (p *publishStream) submitLarge(ctx context.Context, b *publishBatch) error {
 	done, err := p.server.beginLarge(ctx, b.bytes)
 	if err != nil {
@@ -298,7 +300,7 @@ func (p *publishStream) submitLarge(ctx context.Context, b *publishBatch) error 
 	return nil
 }
 
-// join gives the items their parts of buf and of refs, and returns how many bytes they have.
+// join sets the items' parts of buf and refs, and returns their total size in bytes.
 func (b *publishBatch) join(buf []byte) (bytes int) {
 	from, fromRef := 0, 0
 	for i, end := range b.ends {
@@ -313,7 +315,7 @@ func (b *publishBatch) join(buf []byte) (bytes int) {
 	return bytes + len(buf)
 }
 
-// submit gives the primary what is in b, all or nothing.
+// submit submits b to the primary, all or nothing.
 func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
 	p.submitMu.Lock()
 	defer p.submitMu.Unlock()
@@ -321,7 +323,7 @@ func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
 		return errStreamBroken
 	}
 	err := p.session.Primary.SubmitAll(ctx, b.items)
-	clear(b.items) // the buffer goes with them; the next request may be long in coming
+	clear(b.items) // do not retain the buffer; the next request may take long to arrive
 	clear(b.refs)
 	b.items, b.refs = b.items[:0], b.refs[:0]
 	if err != nil {
@@ -335,8 +337,8 @@ func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
 	return nil
 }
 
-// prepare makes a call of a request and encodes its transaction, if it needs one. split: the client must send the
-// request again in parts, and the stream ends with it.
+// prepare creates the call for a request and encodes its transaction, if it needs one. split: the client must send
+// the request again in parts, and the stream ends with it.
 func (p *publishStream) prepare(
 	ctx context.Context, b *publishBatch, buf *[]byte, req *pb.PublishStreamRequest,
 ) (split bool) {
@@ -357,7 +359,7 @@ func (p *publishStream) prepare(
 	b.wait = max(b.wait, wait)
 	switch {
 	case err != nil:
-		// Of a retry, the first attempt may have been carried out: it has one outcome.
+		// The first attempt of a retry may have been executed: it has one outcome.
 		if split = publish.GetSplits() && !publish.GetProducer().GetRetry() && splittable(err); split {
 			err = fmt.Errorf("%w: %w", wire.ErrSplit, err)
 		}
@@ -379,7 +381,7 @@ func (p *publishStream) prepare(
 	return false
 }
 
-// answer sends the answers in order until the client has no more requests and all are answered.
+// answer sends the responses in order until the client has finished and all requests are answered.
 func (p *publishStream) answer() error {
 	first := true
 	for {
@@ -403,7 +405,7 @@ func (p *publishStream) answer() error {
 	}
 }
 
-// nextCall waits for the next request; nil and why when there is none any more.
+// nextCall waits for the next request. It returns nil and the reason at the end.
 func (p *publishStream) nextCall() (*streamCall, error) {
 	if call := p.held; call != nil {
 		p.held = nil
@@ -426,13 +428,13 @@ func (p *publishStream) nextCall() (*streamCall, error) {
 	}
 }
 
-// addReady adds the next answers, as far as they are known.
+// addReady adds the next responses that are already known.
 func (p *publishStream) addReady(resp *pb.PublishStreamResponse) error {
 	for len(resp.GetMore()) < maxMore {
 		select {
 		case call, more := <-p.calls:
 			if !more {
-				return nil // nextCall finds out
+				return nil // nextCall returns the reason
 			}
 			p.promised.Add(-1)
 			if len(call.done) == 0 {
@@ -451,7 +453,7 @@ func (p *publishStream) addReady(resp *pb.PublishStreamResponse) error {
 	return nil
 }
 
-// whyEnded returns why reading ended; nil when the client was done.
+// whyEnded returns why reading ended, or nil if the client has finished.
 func (p *publishStream) whyEnded() error {
 	select {
 	case <-p.lost:
@@ -466,7 +468,7 @@ func (p *publishStream) whyEnded() error {
 	}
 }
 
-// response waits for the outcome of a request and makes its answer. The error ends the stream.
+// response waits for the outcome of a request and returns the response. An error ends the stream.
 func (p *publishStream) response(call *streamCall) (*pb.PublishStreamResponse, error) {
 	o, err := p.session.Primary.Await(p.stream.Context(), call.done)
 	if err != nil {

@@ -9,17 +9,17 @@ import (
 	"github.com/lockstep-mq/lockstep/server/wire"
 )
 
-// When the role ends without a successor, what was taken before is committed (Primary.Settle). This file has streams
-// answer it: a client that is told nothing would have to ask the next active for each of its requests.
+// When the role ends without a successor, accepted requests are committed (Primary.Settle). This file answers them on
+// their streams: otherwise the client would have to query the next active for each of its requests.
 
 const (
 	// submitPatience is how long a stream waits for requests that are being submitted when its session ends. They are
-	// refused in a moment, or have just been committed.
+	// refused or committed within a moment.
 	submitPatience = 100 * time.Millisecond
 	submitPoll     = time.Millisecond
 )
 
-// hasBegun waits for the first request, or for the end of reading; false if the session has ended before.
+// hasBegun waits for the first request or the end of reading. It returns false if the session ends first.
 func (p *publishStream) hasBegun() bool {
 	select {
 	case <-p.began:
@@ -46,7 +46,7 @@ func (p *publishStream) answered() *streamCall {
 		return nil
 	}
 	select {
-	case call, more := <-p.calls: // it is there, or comes
+	case call, more := <-p.calls: // available, or about to be added
 		if more {
 			p.promised.Add(-1)
 		}
@@ -58,7 +58,7 @@ func (p *publishStream) answered() *streamCall {
 	return nil
 }
 
-// awaitSubmit waits until no request is being submitted. With another node to go to, the client is not kept waiting.
+// awaitSubmit waits until no request is being submitted. It does not wait if the client can switch to another node.
 func (p *publishStream) awaitSubmit() {
 	var elsewhere *wire.NotActiveError
 	if errors.As(p.session.Reason(), &elsewhere) && elsewhere.ActiveAddress != "" {
@@ -74,7 +74,8 @@ func (p *publishStream) awaitSubmit() {
 	}
 }
 
-// lose ends the stream because the caller has lost a right: nothing more is submitted, and what was is answered.
+// lose ends the stream because the caller has lost a right. No more requests are submitted, and submitted ones are
+// answered.
 func (p *publishStream) lose(why error) {
 	p.losing.Do(func() {
 		p.lostErr = why
@@ -83,13 +84,13 @@ func (p *publishStream) lose(why error) {
 	})
 }
 
-// submitted returns the next request that was submitted before the caller lost its right; nil if there is none left.
+// submitted returns the next request that was submitted before the caller lost its right, or nil.
 func (p *publishStream) submitted() *streamCall {
 	if p.promised.Load() == 0 {
 		return nil
 	}
 	select {
-	case call, more := <-p.calls: // it is there, or comes
+	case call, more := <-p.calls: // available, or about to be added
 		if !more {
 			return nil
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// TestStreamBreaksAtOnce: a request that the node did not carry out keeps those after it from being submitted, before
-// its own answer is due; one whose outcome is about the request does not.
+// After a request that the node did not execute, later ones are not submitted, even before its response is sent. An
+// error that concerns only the request has no such effect.
 func TestStreamBreaksAtOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		err    error
@@ -38,7 +38,7 @@ func TestStreamBreaksAtOnce(t *testing.T) {
 	}
 }
 
-// TestUnknownOutcomeGetsNoHint: a hint to the active would say that nothing was done.
+// An unknown outcome has no hint to the active, which would imply that nothing was done.
 func TestUnknownOutcomeGetsNoHint(t *testing.T) {
 	err := fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, replication.ErrNotActive)
 	require.Equal(t, err, (&Service{}).withHint(err))

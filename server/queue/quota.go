@@ -14,33 +14,33 @@ import (
 )
 
 const (
-	// quotaLook is how often it is looked how many bytes the queues of a quota hold.
+	// quotaLook is the interval at which the bytes of the queues of a quota are sampled.
 	quotaLook = 250 * time.Millisecond
-	// maxQuotaWait is how long a publisher is held back at most that is faster than its quota.
+	// maxQuotaWait is the maximum delay of a publisher that exceeds its rate quota.
 	maxQuotaWait = 10 * time.Second
 )
 
-// quotas are those of the rules at one time. nil: there are none.
+// quotas are the quotas of the current rules; nil for none.
 type quotas struct{ meters []*meter }
 
-// meter says how much of a quota is used.
+// meter measures the usage of a quota.
 type meter struct {
 	*pb.AccessQuota
 
-	// Bytes that the queues held when they were looked at last, and that were published since.
+	// Bytes in the queues at the last sample, and bytes published since.
 	held, added *atomic.Int64
 
 	bucket *bucket
 }
 
-// bucket has the messages that may still be published now; fewer than none if the publishers have to wait for it.
+// bucket is a token bucket of messages; negative if publishers must wait.
 type bucket struct {
 	mu     sync.Mutex
 	tokens float64
 	at     time.Time
 }
 
-// loadQuotas takes the quotas as they are in the rules now. What was used of those that there were goes on to count.
+// loadQuotas loads the quotas of the current rules. Unchanged quotas keep their usage.
 func (s *Service) loadQuotas() {
 	s.quotasMu.Lock()
 	defer s.quotasMu.Unlock()
@@ -66,7 +66,7 @@ func (s *Service) loadQuotas() {
 	s.quotas.Store(&quotas{next})
 }
 
-// of finds those of a queue.
+// of returns the meters of a queue.
 func (q *quotas) of(name string) (meters []*meter) {
 	if q == nil {
 		return nil
@@ -79,7 +79,7 @@ func (q *quotas) of(name string) (meters []*meter) {
 	return meters
 }
 
-// WatchQuotas looks how much the queues of quotas hold, until ctx ends.
+// WatchQuotas samples the bytes of the queues with quotas, until ctx ends.
 func (s *Service) WatchQuotas(ctx context.Context) {
 	ticker := time.NewTicker(quotaLook)
 	defer ticker.Stop()
@@ -101,7 +101,7 @@ func (m *meter) look(s *Service) {
 	if m.GetBytes() == 0 {
 		return
 	}
-	m.added.Store(0) // what is published meanwhile may count twice, for as long as until the next look
+	m.added.Store(0) // concurrent publishes may count twice until the next sample
 	_, bytes := m.usage(s)
 	m.held.Store(int64(bytes))
 }
@@ -112,12 +112,11 @@ func (m *meter) usage(s *Service) (queues, bytes uint64) {
 	})
 }
 
-// exceeded makes the error.
 func (m *meter) exceeded(quota string, limit, used uint64, advice string) error {
 	return &access.QuotaError{Quota: quota, Pattern: m.GetQueue(), Limit: limit, Used: used, Advice: advice}
 }
 
-// mayPublish tells whether the quota leaves room for messages now.
+// mayPublish returns an error if the quota does not allow messages now.
 func (m *meter) mayPublish(sizeBytes int) error {
 	if limit := m.GetBytes(); limit > 0 {
 		if used := uint64(m.held.Load() + m.added.Load()); used+uint64(sizeBytes) > limit {
@@ -134,7 +133,7 @@ func (m *meter) mayPublish(sizeBytes int) error {
 	return nil
 }
 
-// published counts messages, and returns how long the publisher is to be held back.
+// published counts messages, and returns the delay for the publisher.
 func (m *meter) published(messages, sizeBytes int) time.Duration {
 	m.added.Add(int64(sizeBytes))
 	if rate := m.GetMessagesPerSecond(); rate > 0 {
@@ -143,7 +142,8 @@ func (m *meter) published(messages, sizeBytes int) time.Duration {
 	return 0
 }
 
-// wait takes n messages, and returns how long it takes until there is room again. The bucket holds those of a second.
+// wait takes n tokens, and returns how long it takes until tokens are available again. The bucket holds the messages
+// of one second.
 func (b *bucket) wait(now time.Time, rate float64, n int) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -160,7 +160,7 @@ func (b *bucket) wait(now time.Time, rate float64, n int) time.Duration {
 	return time.Duration(-b.tokens / rate * float64(time.Second))
 }
 
-// hold waits, unless ctx or the session ends before.
+// hold waits, unless ctx or the session ends first.
 func hold(ctx context.Context, wait time.Duration, ended <-chan struct{}) {
 	if wait <= 0 {
 		return
@@ -174,7 +174,7 @@ func hold(ctx context.Context, wait time.Duration, ended <-chan struct{}) {
 	}
 }
 
-// mayCreate tells whether the quotas leave room for one more queue.
+// mayCreate returns an error if the quotas do not allow another queue.
 func (s *Service) mayCreate(name string) error {
 	for _, m := range s.quotas.Load().of(name) {
 		limit := m.GetQueues()
@@ -188,7 +188,7 @@ func (s *Service) mayCreate(name string) error {
 	return nil
 }
 
-// checkConnections tells whether the quotas leave room for the streams that use a queue, the caller's own one included.
+// checkConnections returns an error if the streams that use a queue exceed a quota, including the caller's own.
 func (s *Service) checkConnections(name string) error {
 	for _, m := range s.quotas.Load().of(name) {
 		limit := m.GetConnections()
@@ -202,7 +202,7 @@ func (s *Service) checkConnections(name string) error {
 	return nil
 }
 
-// connections is how many streams use queues that a pattern stands for.
+// connections returns the number of streams that use queues that match a pattern.
 func (s *Service) connections(pattern string) (n uint64) {
 	for _, c := range s.callers() {
 		if c.uses(pattern) {
@@ -212,7 +212,7 @@ func (s *Service) connections(pattern string) (n uint64) {
 	return n
 }
 
-// QuotaUse is what the queues of a pattern use now.
+// QuotaUse returns the current usage of the queues that match a pattern.
 func (s *Service) QuotaUse(pattern string) *pb.AccessQuota {
 	m := meter{AccessQuota: &pb.AccessQuota{Queue: pattern}}
 	queues, bytes := m.usage(s)

@@ -70,17 +70,17 @@ func (s *Service) replayDeadLetters(
 	return r.run(ctx, max(req.GetFromSequence(), 1), req.GetLimit())
 }
 
-// replay moves dead letters, a batch at a time.
+// replay moves dead letters in batches.
 type replay struct {
 	service *Service
 	session *serving.Session
 	key     dispatch.Key
-	to      uint64         // txn.NoQueue: each to where it comes from
+	to      uint64         // txn.NoQueue: each to its origin
 	filter  *filter.Filter // nil: all of them
 	resp    pb.ReplayDeadLettersResponse
 }
 
-// run goes through what is in the subscription now; what comes meanwhile is left alone.
+// run processes the current messages of the subscription. Messages that arrive later are skipped.
 func (r *replay) run(ctx context.Context, from, limit uint64) (*pb.ReplayDeadLettersResponse, error) {
 	end, ok := r.service.store.NextSequence(r.key.Queue)
 	if !ok {
@@ -90,7 +90,7 @@ func (r *replay) run(ctx context.Context, from, limit uint64) (*pb.ReplayDeadLet
 		limit = end
 	}
 	for from < end && r.resp.GetMoved() < limit {
-		if r.session.Paused() { // INV-2: what is read may not be true any more
+		if r.session.Paused() { // INV-2: the data read may be stale
 			return nil, wire.ErrPaused
 		}
 		if r.service.serving.DiskLow() {
@@ -119,8 +119,8 @@ func (r *replay) run(ctx context.Context, from, limit uint64) (*pb.ReplayDeadLet
 	return &r.resp, nil
 }
 
-// failure says what was moved before an error. What says of a node's refusal that nothing was done is true of the last
-// batch only: the outcome of the whole is then unknown.
+// failure adds the number of moved messages to an error. An error that implies that nothing was done applies only to
+// the last batch: the outcome of the whole is then unknown.
 func (r *replay) failure(err error) error {
 	moved := r.resp.GetMoved()
 	switch {
@@ -133,7 +133,7 @@ func (r *replay) failure(err error) error {
 	}
 }
 
-// moveFitting moves the messages of a batch up to the first one that its target has no room for.
+// moveFitting moves the messages of a batch up to the first one that does not fit into its target.
 func (r *replay) moveFitting(ctx context.Context, batch []store.Delivery, end uint64) error {
 	skipped := r.resp.GetSkipped()
 	err := r.move(ctx, batch, end)
@@ -150,7 +150,7 @@ func (r *replay) moveFitting(ctx context.Context, batch []store.Delivery, end ui
 
 // move commits one batch: the messages of each target are one operation of the same transaction.
 func (r *replay) move(ctx context.Context, batch []store.Delivery, end uint64) error {
-	var targets []uint64 // in the order in which they came
+	var targets []uint64 // in order of arrival
 	moves := make(map[uint64][]dispatch.Message)
 	var acks []txn.Range
 	for _, m := range batch {
@@ -201,11 +201,11 @@ func (r *replay) move(ctx context.Context, batch []store.Delivery, end uint64) e
 	return nil
 }
 
-// relabel gives the queue that a message goes to, and its record as it was before it became a dead letter. NoQueue: it
-// stays.
+// relabel returns the target queue of a message, and its record from before it became a dead letter. NoQueue: it is
+// not moved.
 func (r *replay) relabel(ctx context.Context, m store.Delivery) (target uint64, rec []byte, err error) {
 	if m.Record == nil {
-		return txn.NoQueue, nil, nil // damaged
+		return txn.NoQueue, nil, nil // corrupt
 	}
 	message, err := txn.DecodeMessage(m.Record)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// SeekSubscription moves a subscription to another place of its queue.
+// SeekSubscription moves a subscription to another position in its queue.
 func (s *Service) SeekSubscription(
 	ctx context.Context, req *pb.SeekSubscriptionRequest,
 ) (*pb.SeekSubscriptionResponse, error) {
@@ -62,14 +62,14 @@ func (s *Service) seekSubscription(
 	}
 	var result *txn.Result
 	commit := func() (err error) {
-		// The wait ends with the outcome, whatever becomes of the caller: until then no consumer may be attached.
+		// Wait for the outcome even if the caller leaves: until then no consumer may attach.
 		result, err = s.commit(context.WithoutCancel(ctx), session, o, func(b *txn.Builder) {
 			b.Seek(key.Queue, key.Sub, sequence)
 		})
 		return err
 	}
 	if o.prior != nil {
-		err = commit() // there is nothing to commit, and the consumers have been told
+		err = commit() // nothing to commit, and the consumers have been notified
 	} else {
 		err = session.Consumers.Seek(key, commit)
 	}
@@ -79,7 +79,7 @@ func (s *Service) seekSubscription(
 	return &pb.SeekSubscriptionResponse{Sequence: result.Ops[0].FirstSequence, Backlog: result.Ops[0].Changed}, nil
 }
 
-// checkPlace refuses what is no place in any queue.
+// checkPlace refuses a position that is invalid in every queue.
 func checkPlace(req *pb.SeekSubscriptionRequest) error {
 	switch to := req.GetTo().(type) {
 	case *pb.SeekSubscriptionRequest_Position:
@@ -99,7 +99,7 @@ func checkPlace(req *pb.SeekSubscriptionRequest) error {
 	return nil
 }
 
-// checkPast refuses a time that is none, or that has not come yet.
+// checkPast refuses an invalid or future time.
 func checkPast(name string, t *timestamppb.Timestamp) error {
 	if err := t.CheckValid(); err != nil {
 		return fmt.Errorf("%w: %s: %w", wire.ErrInvalid, name, err)
@@ -111,7 +111,7 @@ func checkPast(name string, t *timestamppb.Timestamp) error {
 	return nil
 }
 
-// place gives the sequence that a request names.
+// place returns the sequence that a request names.
 func (s *Service) place(ctx context.Context, queueID uint64, req *pb.SeekSubscriptionRequest) (uint64, error) {
 	if at, ok := req.GetTo().(*pb.SeekSubscriptionRequest_Time); ok {
 		return s.since(ctx, queueID, at.Time)
@@ -128,7 +128,7 @@ func (s *Service) place(ctx context.Context, queueID uint64, req *pb.SeekSubscri
 	return req.GetSequence(), checkSequence(req.GetSequence(), next)
 }
 
-// checkSequence refuses a sequence that a queue, whose next message will get next, has not reached.
+// checkSequence refuses a sequence above next, the sequence of the queue's next message.
 func checkSequence(sequence, next uint64) error {
 	if sequence > next {
 		return fmt.Errorf("%w: %d, and the queue's next message will be %d", txn.ErrBeyondEnd, sequence, next)
@@ -136,14 +136,14 @@ func checkSequence(sequence, next uint64) error {
 	return nil
 }
 
-// since gives the sequence of the first message that was published at a time or later. The times of messages are whole
-// milliseconds, rounded down: none that was published later in the same millisecond is left out.
+// since returns the sequence of the first message published at a time or later. Message times are rounded down to
+// milliseconds: messages published later in the same millisecond are included.
 func (s *Service) since(ctx context.Context, queueID uint64, t *timestamppb.Timestamp) (uint64, error) {
 	sequence, _, _, err := s.store.FirstSince(ctx, queueID, 1, t.AsTime().UnixMilli())
 	return sequence, err
 }
 
-// startPlace gives where a new subscription begins: sequence is not 0 if it is at one.
+// startPlace returns the start position of a new subscription. sequence is 0 unless it starts at a sequence.
 func (s *Service) startPlace(
 	ctx context.Context, session *serving.Session, req *pb.CreateSubscriptionRequest, retry bool,
 ) (start txn.Start, sequence uint64, err error) {

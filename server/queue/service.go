@@ -32,27 +32,27 @@ type Service struct {
 	store   *store.Store
 	limits  atomic.Pointer[config.Limits]
 	filters filterCache
-	// browsing has the memory of Browse calls.
+	// browsing bounds the memory of Browse calls.
 	browsing *browsing
 	rules    *access.Rules
 	tracing  *tracing.Tracer        // nil for none
-	quotas   atomic.Pointer[quotas] // nil while there are none
+	quotas   atomic.Pointer[quotas] // nil while there are no quotas
 
-	quotasMu sync.Mutex // is held while quotas changes
-	createMu sync.Mutex // is held while a queue is made that is subject to a quota
+	quotasMu sync.Mutex // held while quotas changes
+	createMu sync.Mutex // held while a queue with a quota is created
 
-	runningMu sync.Mutex // guards what follows
+	runningMu sync.Mutex // guards the fields below
 	running   map[*caller]struct{}
 	activity  activity
-	large     chan struct{} // holds one element while a very large request is being carried out
-	// buffers has *[]byte for encoding transactions; replication copies them before Submit returns.
+	large     chan struct{} // contains one element while a very large request is executed
+	// buffers contains *[]byte for encoding transactions; replication copies them before Submit returns.
 	buffers sync.Pool
 }
 
-// maxPooledBytes is the largest buffer that is kept for another transaction.
+// maxPooledBytes is the largest buffer that is reused.
 const maxPooledBytes = 1 << 20
 
-// New makes the service. The rules say who may do what; RulesChanged is to be called after they have changed.
+// New creates the service. rules grants rights to callers; RulesChanged must be called after a change.
 func New(serving *serving.Current, s *store.Store, l config.Limits, rules *access.Rules) *Service {
 	q := &Service{
 		serving: serving, store: s, rules: rules, running: make(map[*caller]struct{}), large: make(chan struct{}, 1),
@@ -63,10 +63,10 @@ func New(serving *serving.Current, s *store.Store, l config.Limits, rules *acces
 	return q
 }
 
-// SetTracer has publishes traced; nil: none are. It must be called before anything is served.
+// SetTracer sets the tracer of publishes; nil for none. It must be called before the service is used.
 func (s *Service) SetTracer(t *tracing.Tracer) { s.tracing = t }
 
-// SetLimits changes the limits: of requests, and of streams that begin, from now on.
+// SetLimits changes the limits of later requests and streams.
 func (s *Service) SetLimits(l config.Limits) { s.limits.Store(&l) }
 
 func (s *Service) buffer() *[]byte {
@@ -81,7 +81,8 @@ func (s *Service) release(b *[]byte) {
 	}
 }
 
-// status turns an error into what a handler returns; a node that is not active says which one is.
+// status converts an error to the status that a handler returns. The status of a node that is not active contains the
+// address of the active.
 func (s *Service) status(err error) error { return wire.ToStatus(s.withHint(err)) }
 
 func (s *Service) withHint(err error) error {
@@ -95,18 +96,18 @@ func (s *Service) withHint(err error) error {
 	return err
 }
 
-// now is what transactions are stamped with.
+// now returns the timestamp of transactions.
 func now() int64 { return time.Now().UnixMilli() }
 
 // origin is the identity of an administrative request.
 type origin struct {
 	producer *txn.Producer // nil if it has none
-	// retry: it was sent before, and may be in the log by now: what was applied before this one decides.
+	// retry: the request was sent before, and may be in the log by now: the records applied before this one decide.
 	retry bool
-	prior *store.Prior // what it is answered with if it was carried out before
+	prior *store.Prior // stored result, if it was executed before
 }
 
-// identify looks up whether a request was carried out before (INV-10).
+// identify looks up the stored result of a request (INV-10).
 func (s *Service) identify(p *pb.Producer) (o origin, err error) {
 	o.retry = p.GetRetry()
 	if o.producer, err = checkProducer(p); err != nil || o.producer == nil {
@@ -116,13 +117,13 @@ func (s *Service) identify(p *pb.Producer) (o origin, err error) {
 	return o, err
 }
 
-// missing tells whether a request may go to the log although what it names is not there: there it is refused for good,
-// unless it was carried out before.
+// missing reports whether a request must be logged although its queue or subscription does not exist. The log refuses
+// it permanently, unless it was executed before.
 func (o *origin) missing(err error) bool {
 	return o.retry && (errors.Is(err, txn.ErrQueueNotFound) || errors.Is(err, txn.ErrSubscriptionNotFound))
 }
 
-// commit encodes one operation and commits it, unless it was carried out before.
+// commit encodes one operation and commits it, unless it was executed before.
 func (s *Service) commit(
 	ctx context.Context, session *serving.Session, o origin, operation func(*txn.Builder),
 ) (*txn.Result, error) {
@@ -149,7 +150,7 @@ func (s *Service) commit(
 	return o.result(result)
 }
 
-// result checks that a result is one of a request like this.
+// result checks that a result belongs to a request of this kind.
 func (o *origin) result(r *txn.Result) (*txn.Result, error) {
 	err := wire.Refusal(r, o.producer != nil)
 	if err == nil && len(r.Ops) != 1 {
@@ -158,14 +159,13 @@ func (o *origin) result(r *txn.Result) (*txn.Result, error) {
 	return r, err
 }
 
-// find looks up a queue by name.
+// find resolves a queue name.
 func (s *Service) find(name string) (id uint64, err error) {
 	found, err := s.lookup(name, "")
 	return found.QueueID, err
 }
 
-// findSub looks up a subscription by name; the empty name means "default". With an error, the numbers are those of
-// none.
+// findSub resolves a subscription name; the empty name means "default". With an error, the numbers are invalid.
 func (s *Service) findSub(name, sub string) (id uint64, subID uint32, err error) {
 	found, err := s.lookup(name, subscriptionName(sub))
 	if err == nil && found.SubID == txn.NoSub {
@@ -178,7 +178,7 @@ func noSubscription(sub, queue string) error {
 	return fmt.Errorf("%w: %q of queue %q", txn.ErrSubscriptionNotFound, sub, queue)
 }
 
-// lookup looks up a queue, and a subscription of it unless sub is empty.
+// lookup resolves a queue, and a subscription of it unless sub is empty.
 func (s *Service) lookup(name, sub string) (store.Lookup, error) {
 	names := [1]store.Lookup{{Queue: name, Subscription: sub}}
 	if err := txn.CheckName(name); err != nil {
@@ -191,8 +191,8 @@ func (s *Service) lookup(name, sub string) (store.Lookup, error) {
 	return names[0], err
 }
 
-// describeMade gives the queue that a transaction made, as it is now. It may be gone by now, and another one have its
-// name.
+// describeMade describes the queue that a transaction created, in its current state. It may have been deleted, and
+// another one may have its name.
 func (s *Service) describeMade(session *serving.Session, name string, id uint64) *pb.Queue {
 	described, err := s.describe(session, name)
 	if err != nil || described.GetId() != id {
@@ -201,7 +201,7 @@ func (s *Service) describeMade(session *serving.Session, name string, id uint64)
 	return described
 }
 
-// describe gives the queue as it is now.
+// describe describes the current state of a queue.
 func (s *Service) describe(session *serving.Session, name string) (*pb.Queue, error) {
 	if err := txn.CheckName(name); err != nil {
 		return nil, err
@@ -216,7 +216,7 @@ func (s *Service) describe(session *serving.Session, name string) (*pb.Queue, er
 	return queueToProto(&info, session), nil
 }
 
-// queueToProto describes a queue, with the consumers that the session has of it.
+// queueToProto describes a queue, with its consumers in the session.
 func queueToProto(q *store.QueueInfo, session *serving.Session) *pb.Queue {
 	return wire.QueueToProto(q, func(sub uint32, out *pb.Subscription) {
 		key := dispatch.Key{Queue: q.ID, Sub: sub}

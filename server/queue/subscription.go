@@ -39,7 +39,7 @@ func (s *Service) CreateSubscription(
 		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
 	}
 	session, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
-		if optionsErr != nil { // what it names may be gone since an earlier attempt
+		if optionsErr != nil { // queues that it names may have been deleted since an earlier attempt
 			return txn.NoQueue, txn.NoSub, optionsErr
 		}
 		id, err := s.find(req.GetQueue())
@@ -70,8 +70,8 @@ func (s *Service) CreateSubscription(
 	return nil, s.status(fmt.Errorf("%w: %q was deleted at the same time", txn.ErrSubscriptionNotFound, req.GetName()))
 }
 
-// subscriptionOptions converts what a subscription has besides its name, and refuses what is not possible, or what a
-// node of the pair does not know. With txn.ErrQueueNotFound the policy names a dead-letter queue that is not there.
+// subscriptionOptions converts the options of a subscription, and refuses invalid ones, or those that a node of the
+// pair does not support. With txn.ErrQueueNotFound, the policy names a dead-letter queue that does not exist.
 func (s *Service) subscriptionOptions(
 	session *serving.Session, filter string, policy *pb.RedeliveryPolicy,
 ) (o txn.SubscriptionOptions, err error) {
@@ -94,7 +94,7 @@ func (s *Service) subscriptionOptions(
 	return o, err
 }
 
-// AlterSubscription changes the filter of a subscription, and what it has for itself of its queue's configuration.
+// AlterSubscription changes the filter of a subscription, and its overrides of the queue's configuration.
 func (s *Service) AlterSubscription(
 	ctx context.Context, req *pb.AlterSubscriptionRequest,
 ) (*pb.AlterSubscriptionResponse, error) {
@@ -127,12 +127,12 @@ func (s *Service) alterSubscription(
 	if optionsErr != nil && !errors.Is(optionsErr, txn.ErrQueueNotFound) {
 		return nil, optionsErr
 	}
-	// What is set and not named is not changed.
+	// Set fields outside the mask are not changed.
 	options.Own &= change.Fields
 	options.Policy = txn.Config{}.With(options.Policy, options.Own)
 	change.Options = options
 	session, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
-		if optionsErr != nil { // what it names may be gone since an earlier attempt
+		if optionsErr != nil { // queues that it names may have been deleted since an earlier attempt
 			return txn.NoQueue, txn.NoSub, optionsErr
 		}
 		return s.findSub(req.GetQueue(), req.GetName())
@@ -151,7 +151,7 @@ func (s *Service) alterSubscription(
 	return &pb.AlterSubscriptionResponse{Subscription: &pb.Subscription{Name: name}}, nil
 }
 
-// subscriptionChange says what is to be changed, and of the new values the filter.
+// subscriptionChange returns the fields to change, and the new filter.
 func subscriptionChange(req *pb.AlterSubscriptionRequest) (c txn.SubscriptionChange, err error) {
 	if c.Filter, c.Fields, err = wire.SubscriptionMask(req.GetUpdateMask()); c.Filter {
 		c.Options.Filter = req.GetFilter()
@@ -159,7 +159,7 @@ func subscriptionChange(req *pb.AlterSubscriptionRequest) (c txn.SubscriptionCha
 	return c, err
 }
 
-// checkFilter refuses a filter that is not possible, or that a node of the pair would not understand.
+// checkFilter refuses an invalid filter, or one that a node of the pair does not support.
 func (s *Service) checkFilter(text string) error {
 	if text == "" {
 		return nil
@@ -174,7 +174,7 @@ func (s *Service) checkFilter(text string) error {
 	return s.serving.Require(session, failover.FeatureQueues)
 }
 
-// DeleteSubscription removes a cursor; messages that only it had still to read are gone.
+// DeleteSubscription removes a cursor. Messages that only it had yet to read are deleted.
 func (s *Service) DeleteSubscription(
 	ctx context.Context, req *pb.DeleteSubscriptionRequest,
 ) (*pb.DeleteSubscriptionResponse, error) {

@@ -18,11 +18,10 @@ const (
 	// maxPageSize and maxPageSubscriptions bound a page of ListQueues.
 	maxPageSize          = 1000
 	maxPageSubscriptions = 10_000
-	// defaultSubscription is the subscription that requests mean when they name none.
+	// defaultSubscription is the subscription of requests that name none.
 	defaultSubscription = "default"
 )
 
-// subscriptionName fills in the default.
 func subscriptionName(name string) string {
 	if name == "" {
 		return defaultSubscription
@@ -30,7 +29,7 @@ func subscriptionName(name string) string {
 	return name
 }
 
-// checkProducer turns a request's producer into a transaction's; nil if it has none.
+// checkProducer converts a request's producer to a transaction's; nil if it has none.
 func checkProducer(p *pb.Producer) (*txn.Producer, error) {
 	if p == nil {
 		return nil, nil // no producer is no error
@@ -42,8 +41,8 @@ func checkProducer(p *pb.Producer) (*txn.Producer, error) {
 	return &producer, nil
 }
 
-// checkMessages checks a batch against the limits, and against what both nodes know, and returns how many bytes it will
-// take in a transaction at least. Nothing is allocated for it before.
+// checkMessages checks a batch against the limits and the features of both nodes, and returns its minimum size in a
+// transaction, in bytes. It does so before any allocation.
 func (s *Service) checkMessages(session *serving.Session, messages []*pb.Message) (sizeBytes int, err error) {
 	if len(messages) == 0 || len(messages) > txn.MaxPublishMessages {
 		return 0, fmt.Errorf("%w: a batch of %d messages; 1 to %d are possible", wire.ErrInvalid, len(messages),
@@ -79,10 +78,10 @@ func (s *Service) checkMessages(session *serving.Session, messages []*pb.Message
 	return sizeBytes, nil
 }
 
-// messageOverheadBytes is what a stored message has besides body and properties, at least.
+// messageOverheadBytes is the minimum size of a stored message without body and properties.
 const messageOverheadBytes = 13
 
-// checkTransactionBytes refuses a transaction before memory is taken for it.
+// checkTransactionBytes refuses a transaction that is too large, before memory is allocated for it.
 func (s *Service) checkTransactionBytes(sizeBytes int) error {
 	if sizeBytes > int(s.limits.Load().TransactionBytes) {
 		return fmt.Errorf("%w: a transaction of about %d bytes, limits.transaction-bytes is %s", txn.ErrTooLarge,
@@ -108,7 +107,7 @@ func ranges(in []*pb.SequenceRange, limit int) ([]txn.Range, error) {
 	return out, nil
 }
 
-// startPosition converts where a subscription begins.
+// startPosition converts the start position of a subscription.
 func startPosition(p pb.StartPosition) (txn.Start, error) {
 	switch p {
 	case pb.StartPosition_START_POSITION_UNSPECIFIED, pb.StartPosition_START_POSITION_LATEST:
@@ -120,7 +119,7 @@ func startPosition(p pb.StartPosition) (txn.Start, error) {
 	}
 }
 
-// subscriptionNames gives the names of a new queue's subscriptions.
+// subscriptionNames returns the names of a new queue's subscriptions.
 func subscriptionNames(req *pb.CreateQueueRequest) ([]string, error) {
 	names := req.GetSubscriptions()
 	switch {

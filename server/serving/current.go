@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/wire"
 )
 
-// Current is what a node serves clients with at the moment. Its methods may be called from any goroutine.
+// Current holds the current session of a node. It is safe for concurrent use.
 type Current struct {
 	session   atomic.Pointer[Session]
 	diskLow   atomic.Bool
@@ -21,8 +21,8 @@ type Current struct {
 	changed   func() <-chan struct{}
 }
 
-// NewCurrent begins without a session. notActive makes the error that sends clients to the active node; pair gives the
-// state of the pair, and changed a channel that is closed when that changes the next time.
+// NewCurrent returns a Current without a session. notActive returns the error that redirects clients to the active
+// node. pair returns the state of the pair, and changed a channel that is closed at its next change.
 func NewCurrent(
 	notActive func() *wire.NotActiveError, pair func() failover.Status, changed func() <-chan struct{},
 ) *Current {
@@ -32,7 +32,7 @@ func NewCurrent(
 // Set changes the session; nil for none.
 func (c *Current) Set(session *Session) { c.session.Store(session) }
 
-// Get returns the session; nil if there is none.
+// Get returns the session, or nil.
 func (c *Current) Get() *Session { return c.session.Load() }
 
 // Session returns the session, or a *wire.NotActiveError.
@@ -43,20 +43,20 @@ func (c *Current) Session() (*Session, error) {
 	return nil, c.notActive()
 }
 
-// NotActive makes the error that sends clients to the active node.
+// NotActive returns the error that redirects clients to the active node.
 func (c *Current) NotActive() *wire.NotActiveError { return c.notActive() }
 
-// SetDiskLow notes whether the filesystem has less than disk.low-watermark available: publishes are refused then. It
-// tells whether that is news.
+// SetDiskLow sets whether the filesystem has less than disk.low-watermark available, so that publishes are refused.
+// It reports whether the value has changed.
 func (c *Current) SetDiskLow(low bool) (changed bool) { return c.diskLow.Swap(low) != low }
 
-// DiskLow tells whether publishes are refused because of the disk.
+// DiskLow reports whether publishes are refused because of low disk space.
 func (c *Current) DiskLow() bool { return c.diskLow.Load() }
 
-// Require refuses what needs a feature that a node of the pair does not know: it would stop at the first record that
-// has any of it. Once both have known it, the session goes on with it: a node that is put back to an older release
-// stops then, and is told to be upgraded. The error is a wire.ErrFeature; or replication.ErrBlocked, for one that may
-// be tried again, if a node does not say for failover.AnnounceWait what it knows.
+// Require returns an error if a node of the pair does not support a feature: that node would stop at the first record
+// that uses it. Once both nodes have supported it, the session keeps it enabled. A node that is downgraded then stops
+// with a request to upgrade it. The error is a wire.ErrFeature, or the retryable replication.ErrBlocked if a node has
+// not announced its features for failover.AnnounceWait.
 func (c *Current) Require(session *Session, feature string) error {
 	if _, agreed := session.features.Load(feature); agreed {
 		return nil
@@ -73,7 +73,7 @@ func (c *Current) Require(session *Session, feature string) error {
 	}
 }
 
-// lacks asks the pair, and waits for a node that has not announced itself yet.
+// lacks checks the pair, and waits for a node that has not announced its features yet.
 func (c *Current) lacks(session *Session, feature string) (lack failover.Lack, lacks bool) {
 	waited := time.NewTimer(failover.AnnounceWait)
 	defer waited.Stop()

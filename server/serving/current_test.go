@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/wire"
 )
 
-// TestRequire: a standby is in sync some milliseconds before its announcement is seen. It is not taken for one of an
-// older release meanwhile: what needs a feature waits for what it says.
+// A standby is in sync some milliseconds before its announcement is visible. In between it does not count as an older
+// release: a request that needs a feature waits for the announcement.
 func TestRequire(t *testing.T) {
 	a := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "a:1", Features: failover.KnownFeatures()}
 	b := failover.NodeInfo{ID: uuid.New(), Name: "b", Address: "b:1", Features: failover.KnownFeatures()}
@@ -25,7 +25,7 @@ func TestRequire(t *testing.T) {
 	said := func(n failover.NodeInfo) []failover.Live { return []failover.Live{{Node: n}} }
 	for _, c := range []struct {
 		name string
-		// what b says of itself at first, and after some time
+		// announcement of b at first, and later
 		first, later []failover.Live
 		end          bool // of the session
 		took         time.Duration
@@ -75,7 +75,7 @@ func TestRequire(t *testing.T) {
 				if c.end {
 					return
 				}
-				st.Live = nil // what both have known once is not asked again
+				st.Live = nil // a feature once supported by both is not checked again
 				require.Equal(t, c.want == nil, current.Require(session, failover.FeatureQueues) == nil)
 			})
 		})

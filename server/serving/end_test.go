@@ -23,15 +23,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// TestEndWhileCommitsWait: each task of a session waits for a commit that never comes, since the standby is gone. End
-// returns all the same, and none of the commits is applied: their outcome is unknown.
+// Each task of a session waits for a commit that never happens, since the standby is missing. End still returns, and
+// none of the commits is applied: their outcome is unknown.
 func TestEndWhileCommitsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startFixture(t)
 		for _, task := range waitingTasks {
 			task.prepare(f)
 		}
-		// From now on nothing is committed: the standby that is required never comes.
+		// From now on nothing is committed: the required standby never connects.
 		f.primary.Configure(replication.PrimaryConfig{
 			Config: 2, Serve: true, RequireStandby: true,
 			Standby: replication.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 1}, Requirement: 1,
@@ -79,14 +79,14 @@ func TestEndWhileCommitsWait(t *testing.T) {
 	})
 }
 
-// waitingTask is what a session does in a goroutine that End waits for.
+// waitingTask is work of a session in a goroutine that End waits for.
 type waitingTask struct {
 	name string
-	// prepare commits what the task will work on.
+	// prepare commits the data of the task.
 	prepare func(f *fixture)
-	// begin makes the session do it; nil: it is a task of the sweeper, which does it by the clock.
+	// begin starts the task in the session; nil for a time-based task of the sweeper.
 	begin func(f *fixture, s *Session)
-	// waits is the commit that it waits for, as fixture.logged names it.
+	// waits is the commit that it waits for, as named by fixture.logged.
 	waits string
 }
 
@@ -136,7 +136,7 @@ var waitingTasks = []waitingTask{
 			f.publish(id, nil, 1)
 			var inner txn.Builder
 			inner.Begin(nil, nowMS(), nil)
-			inner.Take(id, 1, dispatch.Range{First: 1, Last: 1}) // it is delivered again: dispatch.Registry.Return
+			inner.Take(id, 1, dispatch.Range{First: 1, Last: 1}) // redelivered by dispatch.Registry.Return
 			payload, err := inner.Finish()
 			require.NoError(f.t, err)
 			f.commit(func(b *txn.Builder) { b.Prepare("x", payload) })
@@ -167,7 +167,7 @@ var waitingTasks = []waitingTask{
 
 func nowMS() int64 { return time.Now().UnixMilli() }
 
-// fixture is an active alone.
+// fixture is an active without a standby.
 type fixture struct {
 	t       *testing.T
 	store   *store.Store
@@ -241,7 +241,7 @@ func (f *fixture) answer(s *Session, name string, answers dispatch.Answers) {
 	}
 }
 
-// logged names the transactions in the log.
+// logged returns the names of the transactions in the log.
 func (f *fixture) logged(from uint64) (all []string) {
 	f.t.Helper()
 	r, err := f.store.ReadLog(from)
@@ -258,7 +258,7 @@ func (f *fixture) logged(from uint64) (all []string) {
 	}
 }
 
-// describe names a transaction of one operation.
+// describe returns the name of a transaction of one operation.
 func (f *fixture) describe(payload []byte) string {
 	f.t.Helper()
 	var r txn.Reader

@@ -10,33 +10,34 @@ import (
 )
 
 const (
-	// lookEvery is how often it is looked whether there is pressure, at most: often enough to see a burst of publishes.
+	// lookEvery is the minimum sampling interval, short enough to detect a burst of publishes.
 	lookEvery = time.Millisecond
-	// lookWeight is what part of the opinion the last look is, highPressure from what part on of the looks goroutines
-	// had to wait, and lowPressure below which part: less, since deliveries that hold back leave fewer to wait.
+	// lookWeight is the weight of the newest sample. Pressure starts when the fraction of samples with waiting
+	// goroutines reaches highPressure, and ends below lowPressure: lower, since throttled deliveries leave fewer
+	// goroutines waiting.
 	lookWeight, highPressure, lowPressure = 1.0 / 16, 0.25, 0.05
-	// quiet is for how long others must have committed nothing to be thought idle: it is many times what one waits on a
-	// busy machine.
+	// quiet is the time without commits of others after which they count as idle: many times the wait for one commit
+	// on a busy machine.
 	quiet = 250 * time.Millisecond
-	// runnable is the number of goroutines that could go on if there were a processor for them.
+	// runnable is the number of goroutines that are ready to run and wait for a CPU.
 	runnable = "/sched/goroutines/runnable:goroutines"
 )
 
-// pressure tells whether publishers want the processors that deliveries use. They do when others than consumers have
-// transactions committed, and goroutines wait for a processor: a publisher that waits for the disk or for its
-// answer leaves the processors to the consumers.
+// pressure reports whether publishers need the CPU that deliveries use. That is the case when transactions of clients
+// other than consumers are committed, and goroutines wait for a CPU. A publisher that waits for the disk or for its
+// response leaves the CPU to the consumers.
 type pressure struct {
-	committed func() uint64 // the last LSN
-	waiting   func() uint64 // the goroutines that wait for a processor
-	settling  atomic.Int64  // transactions of consumers, those under way as well
-	is        atomic.Bool   // the last opinion
-	next      atomic.Int64  // when the next look is due, in nanoseconds since begin
+	committed func() uint64 // returns the last LSN
+	waiting   func() uint64 // returns the number of goroutines that wait for a CPU
+	settling  atomic.Int64  // transactions of consumers, including uncommitted ones
+	is        atomic.Bool   // last result
+	next      atomic.Int64  // time of the next sample, in nanoseconds since begin
 	begin     time.Time
 
-	mu     sync.Mutex // guards what is below; a caller that finds it locked takes the last opinion
-	others int64      // the most transactions of others that were found
-	active time.Time  // when they became more
-	waits  float64    // part of the looks that found goroutines waiting, the latest counting most
+	mu     sync.Mutex // guards the fields below; if it is locked, callers use the last result
+	others int64      // highest observed number of transactions of others
+	active time.Time  // time of its last increase
+	waits  float64    // fraction of samples with waiting goroutines, weighted towards the latest
 }
 
 func newPressure(committed func() uint64) *pressure {
@@ -44,13 +45,13 @@ func newPressure(committed func() uint64) *pressure {
 	return &pressure{committed: committed, begin: time.Now(), waiting: func() uint64 {
 		metrics.Read(sample)
 		if sample[0].Value.Kind() != metrics.KindUint64 {
-			return 0 // a later Go does not know it any more
+			return 0 // not supported by a later Go version
 		}
 		return sample[0].Value.Uint64()
 	}}
 }
 
-// Busy tells it; it is cheap.
+// Busy reports whether publishers need the CPU. It is cheap.
 func (p *pressure) Busy() bool {
 	now := time.Now()
 	if due := p.next.Load(); int64(now.Sub(p.begin)) >= due && p.mu.TryLock() {
@@ -61,9 +62,9 @@ func (p *pressure) Busy() bool {
 	return p.is.Load()
 }
 
-// look forms an opinion. mu is held.
+// look takes a sample and updates the result. mu is held.
 func (p *pressure) look(now time.Time) {
-	// While consumers' transactions are under way it is too low, by never more than there are dispatchers.
+	// During transactions of consumers the number is too low, by at most the number of dispatchers.
 	if others := int64(p.committed()) - p.settling.Load(); others > p.others {
 		p.others, p.active = others, now
 	}

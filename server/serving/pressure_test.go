@@ -12,11 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPressure: there is some only while others than consumers commit and goroutines wait for a processor.
+// Busy returns true only while clients other than consumers commit and goroutines wait for a CPU.
 func TestPressure(t *testing.T) {
 	for _, c := range []struct {
 		name                        string
-		publishes, settles, waiting uint64 // at each look
+		publishes, settles, waiting uint64 // for each sample
 		want                        bool
 	}{
 		{"publishers and processors are busy", 1, 3, 2, true},
@@ -36,7 +36,7 @@ func TestPressure(t *testing.T) {
 				now = now.Add(lookEvery)
 			}
 			require.Equal(t, c.want, p.is.Load())
-			for range 2 * quiet / lookEvery { // all clients leave, and goroutines wait all the same
+			for range 2 * quiet / lookEvery { // all clients leave, and goroutines still wait
 				p.waiting = func() uint64 { return 1 }
 				p.look(now)
 				now = now.Add(lookEvery)
@@ -46,7 +46,7 @@ func TestPressure(t *testing.T) {
 	}
 }
 
-// TestPressureSeesGoroutines: the runtime still tells what the opinion is made of.
+// The runtime supports the metric that pressure uses.
 func TestPressureSeesGoroutines(t *testing.T) {
 	p := newPressure(func() uint64 { return 0 })
 	var stop atomic.Bool
@@ -56,7 +56,7 @@ func TestPressureSeesGoroutines(t *testing.T) {
 	for range 100 {
 		running.Go(func() {
 			for !stop.Load() {
-				runtime.KeepAlive(p) // something to do
+				runtime.KeepAlive(p) // work for the goroutines
 			}
 		})
 	}

@@ -25,29 +25,30 @@ import (
 )
 
 const (
-	// DeliveryBatchBytes is about how much one message to a consumer or browser holds.
+	// DeliveryBatchBytes is the approximate size of one message to a consumer or browser.
 	DeliveryBatchBytes = 1 << 20
-	// outboxBytes is about how much waits for a slow consumer's connection.
+	// outboxBytes is the approximate limit of bytes buffered for a slow consumer's connection.
 	outboxBytes = 4 << 20
-	// waitingShare is the part of limits.pending-bytes that may wait for the connections of all consumers.
+	// waitingShare divides limits.pending-bytes: 1/waitingShare of it may be buffered for the connections of all
+	// consumers.
 	waitingShare = 4
-	// settleRetry is how often acknowledgements that a blocked node did not take are tried again.
+	// settleRetry is the retry interval of acknowledgements on a blocked node.
 	settleRetry = 50 * time.Millisecond
 )
 
-// Session is what a node serves clients with while it is active, in one term.
+// Session serves clients while the node is active, in one term.
 type Session struct {
-	// Primary commits.
+	// Primary commits transactions.
 	Primary *replication.Primary
-	// Consumers are those attached.
+	// Consumers contains the attached consumers.
 	Consumers *dispatch.Registry
-	// Prepared has transactions prepared and decided.
+	// Prepared manages prepared transactions.
 	Prepared *prepared.Manager
-	// sweeper does what is due by the clock.
+	// sweeper runs the time-based tasks.
 	sweeper *sweep.Sweeper
 	store   *store.Store
 
-	// features, by name, that both nodes have been seen to know.
+	// features contains, by name, the features that both nodes have announced.
 	features sync.Map
 
 	paused atomic.Bool
@@ -56,7 +57,7 @@ type Session struct {
 	reason error // set before ended is closed
 }
 
-// NewSession makes the session of a primary. What is delivered is added to counters, unless that is nil. End must be
+// NewSession creates the session of a primary. Deliveries are added to counters, unless that is nil. End must be
 // called.
 func NewSession(
 	p *replication.Primary, s *store.Store, l config.Limits, counters *dispatch.Counters, logger *zap.Logger,
@@ -76,7 +77,7 @@ func NewSession(
 	return session
 }
 
-// deliveryLimits are the part that is about deliveries.
+// deliveryLimits returns the limits of deliveries.
 func deliveryLimits(l config.Limits) dispatch.Limits {
 	return dispatch.Limits{
 		Consumers: l.Consumers, Outstanding: l.Outstanding, BatchBytes: DeliveryBatchBytes, OutboxBytes: outboxBytes,
@@ -88,18 +89,18 @@ func deliveryLimits(l config.Limits) dispatch.Limits {
 // SetLimits changes the limits of deliveries.
 func (s *Session) SetLimits(l config.Limits) { s.Consumers.SetLimits(deliveryLimits(l)) }
 
-// SetPaused stops all deliveries, or lets them go on. No delivery begins after SetPaused(true) has returned (INV-2).
+// SetPaused pauses or resumes all deliveries. No delivery begins after SetPaused(true) has returned (INV-2).
 func (s *Session) SetPaused(paused bool) {
 	s.paused.Store(paused)
 	s.Consumers.SetPaused(paused)
 }
 
-// Paused tells whether nothing may be delivered.
+// Paused reports whether deliveries are paused.
 func (s *Session) Paused() bool { return s.paused.Load() }
 
 // End ends all consumers and streams with the given reason, stops the primary, and waits for the dispatchers and the
 // sweeper. The order matters: a task may wait for a commit regardless of its context, and only the primary's Stop
-// answers that one.
+// ends that wait.
 func (s *Session) End(reason error) {
 	s.once.Do(func() {
 		s.reason = reason
@@ -113,7 +114,7 @@ func (s *Session) End(reason error) {
 	s.Consumers.Wait()
 }
 
-// due hands messages over to the dispatchers that have become deliverable.
+// due passes messages that have become deliverable to the dispatchers.
 func (s *Session) due(messages []queue.DueMessage) {
 	for len(messages) > 0 {
 		of := messages[0].Queue
@@ -125,16 +126,16 @@ func (s *Session) due(messages []queue.DueMessage) {
 	}
 }
 
-// Ended is closed when the session has ended; Reason then tells why.
+// Ended returns a channel that is closed when the session has ended; Reason then returns the reason.
 func (s *Session) Ended() <-chan struct{} { return s.ended }
 
-// Reason tells why the session ended. Only to be called after Ended is closed.
+// Reason returns why the session ended. It must be called only after Ended is closed.
 func (s *Session) Reason() error { return s.reason }
 
-// storeSource is the store as a dispatcher sees it.
+// storeSource adapts the store to dispatch.Source.
 type storeSource struct{ store *store.Store }
 
-// Read reads what a subscription has not acknowledged.
+// Read reads the unacknowledged messages of a subscription.
 func (s storeSource) Read(
 	ctx context.Context, key dispatch.Key, from uint64, maxMessages, maxBytes int, dst []dispatch.Message,
 ) ([]dispatch.Message, uint64, error) {
@@ -143,7 +144,7 @@ func (s storeSource) Read(
 	}, dst)
 }
 
-// ReadLanes reads what a subscription of a queue with priorities has not acknowledged.
+// ReadLanes reads the unacknowledged messages of a subscription of a queue with priorities.
 func (s storeSource) ReadLanes(
 	ctx context.Context, key dispatch.Key, lanes *store.Lanes, maxMessages, maxBytes int, dst []dispatch.Message,
 ) ([]dispatch.Message, uint64, error) {
@@ -152,36 +153,36 @@ func (s storeSource) ReadLanes(
 	}, dst)
 }
 
-// Priorities of messages.
+// Priorities returns the priorities of messages.
 func (s storeSource) Priorities(id uint64, sequences []uint64) []uint8 {
 	return s.store.Priorities(id, sequences)
 }
 
-// TTL is how long after it came to the queue a message expires.
+// TTL returns the TTL of the queue's messages.
 func (s storeSource) TTL(id uint64) int64 { return s.store.TTL(id) }
 
-// RedeliveryDelays returns how long messages are to wait that were given back.
+// RedeliveryDelays returns the redelivery delays of requeued messages.
 func (s storeSource) RedeliveryDelays(key dispatch.Key, sequences []uint64) []time.Duration {
 	return s.store.RedeliveryDelays(key.Queue, key.Sub, sequences)
 }
 
-// Order tells what the queue asks for beside the order of sequence.
+// Order returns the ordering settings of the queue.
 func (s storeSource) Order(id uint64) (prioritized, exclusive bool) { return s.store.DeliveryOrder(id) }
 
-// NextSequence is the sequence that the queue's next message will get.
+// NextSequence returns the sequence of the queue's next message.
 func (s storeSource) NextSequence(id uint64) (next uint64, ok bool) {
 	return s.store.NextSequence(id)
 }
 
-// MaxDeliveries is how many times a message is delivered to a subscription at most.
+// MaxDeliveries returns the delivery limit of a subscription.
 func (s storeSource) MaxDeliveries(key dispatch.Key) uint64 {
 	return s.store.MaxDeliveries(key.Queue, key.Sub)
 }
 
-// Filters changes whenever a filter was altered.
+// Filters returns a value that changes whenever a filter was altered.
 func (s storeSource) Filters() uint64 { return s.store.Filters() }
 
-// Exhausted returns those of the sequences that were delivered as often as they may be.
+// Exhausted returns those of the sequences that have reached the delivery limit.
 func (s storeSource) Exhausted(key dispatch.Key, sequences []uint64) []uint64 {
 	return s.store.Exhausted(key.Queue, key.Sub, sequences)
 }
@@ -199,18 +200,18 @@ func (s storeSource) Filter(key dispatch.Key) (func([]byte) bool, error) {
 	return f.Match, nil
 }
 
-// Watch tells of changes of the queue.
+// Watch returns a channel that receives after changes of the queue.
 func (s storeSource) Watch(id uint64) (<-chan struct{}, func()) { return s.store.Watch(id) }
 
-// settler commits what consumers acknowledge.
+// settler commits the answers of consumers.
 type settler struct {
 	primary *replication.Primary
 	store   *store.Store
 	load    *pressure
 }
 
-// Settle commits acks and releases. A node that is blocked is waited for: the consumers keep their messages, and the
-// acks are idempotent, so that an unknown outcome is no harm (a release may then count twice).
+// Settle commits acks and releases. On a blocked node it waits: the consumers keep their messages. Acks are
+// idempotent, so that an unknown outcome is harmless (a release may then count twice).
 func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []dispatch.Range) error {
 	var b txn.Builder
 	b.Begin(nil, time.Now().UnixMilli(), nil)
@@ -227,14 +228,14 @@ func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []
 	return s.commit(ctx, payload)
 }
 
-// Move moves dead messages to where their queue says, as many as there is room for. One that was moved by an attempt
-// with an unknown outcome is acknowledged then, and is not moved again.
+// Move moves dead messages to the dead-letter queue, as many as fit. A message moved by an attempt with an unknown
+// outcome is then acknowledged, and is not moved again.
 func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dead) (waiting []uint64, err error) {
 	from, err := s.store.Origin(key.Queue, key.Sub)
 	if err != nil {
 		return nil, err
 	}
-	var records [][]byte // nil if they are dropped
+	var records [][]byte // nil if they are discarded
 	full := &dispatch.FullError{Queue: from.Queue, DeadLetter: from.DeadLetterName}
 	if from.DeadLetter != txn.NoQueue {
 		if records, err = relabeled(&from, dead); err != nil {
@@ -247,7 +248,7 @@ func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dea
 		if !errors.Is(err, txn.ErrQueueFull) {
 			break
 		}
-		// The room is taken: there may still be some for the first ones.
+		// The queue has filled up: the first half may still fit.
 		half := len(dead) / 2
 		for _, m := range dead[half:] {
 			waiting = append(waiting, m.Sequence)
@@ -261,7 +262,7 @@ func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dea
 	return waiting, full
 }
 
-// relabeled returns the records of dead messages as the dead-letter queue gets them.
+// relabeled returns the records of dead messages for the dead-letter queue.
 func relabeled(from *store.Origin, dead []dispatch.Dead) (records [][]byte, err error) {
 	now := time.Now().UnixMilli()
 	for i := range dead {
@@ -278,8 +279,8 @@ func relabeled(from *store.Origin, dead []dispatch.Dead) (records [][]byte, err 
 	return records, nil
 }
 
-// fitting returns the dead messages that there is room for, the oldest ones, and the sequences of the others. A message
-// that will never fit holds up no other; never reports that all of the others are of that kind.
+// fitting returns the oldest dead messages that fit, and the sequences of the others. A message that can never fit
+// does not block others; never reports that all of the others are of that kind.
 func fitting(
 	room queue.Room, dead []dispatch.Dead, records [][]byte,
 ) (fit []dispatch.Dead, fitRecords [][]byte, waiting []uint64, never bool) {
@@ -291,7 +292,7 @@ func fitting(
 		case never && room.Add(len(rec)):
 			fit, fitRecords = append(fit, dead[i]), append(fitRecords, rec)
 		default:
-			never = false // the others would overtake it
+			never = false // later messages would overtake it
 			waiting = append(waiting, dead[i].Sequence)
 		}
 	}
@@ -320,7 +321,7 @@ func (s settler) moveAll(
 	return s.commit(ctx, payload)
 }
 
-// commit waits for a node that is blocked.
+// commit commits a payload, and waits while the node is blocked.
 func (s settler) commit(ctx context.Context, payload []byte) error {
 	for {
 		s.load.settling.Add(1)

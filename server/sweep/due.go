@@ -12,41 +12,40 @@ import (
 )
 
 const (
-	// maxDue bounds the entries of the schedule that one transaction deals with: applying it takes a millisecond or
-	// two.
+	// maxDue bounds the schedule entries of one transaction: applying it takes a millisecond or two.
 	maxDue = 4096
-	// idleWait is how long the schedule is left alone at most.
+	// idleWait is the maximum interval between two checks of the schedule.
 	idleWait = time.Second
 )
 
-// due goes through the schedule index: it lets delayed messages go, and hands those that expire to the expiry, which
-// may take its time.
+// due processes the schedule index: it releases delayed messages, and passes expired ones to the expiry task, which
+// runs at low priority.
 //
-// It remembers how far it has come, since what is removed stays in the index, out of sight, until the next checkpoint.
-// What is added behind it meanwhile, it goes back to at once; what had to stay, after a while.
+// It stores its position, since removed entries stay in the index, hidden, until the next checkpoint. It goes back
+// immediately for entries added before the position, and after a delay for postponed messages.
 type due struct {
 	o      Options
 	expiry *expiry
-	at     txn.Due // the last entry that was dealt with
+	at     txn.Due // the last processed entry
 }
 
 func newDue(o Options, e *expiry) *due { return &due{o: o, expiry: e} }
 
-// Name says what the task does.
+// Name implements Task.
 func (*due) Name() string { return "delayed messages" }
 
 // Woken receives when a time is added to the schedule that is earlier than all others.
 func (t *due) Woken() <-chan struct{} { return t.o.Store.Early() }
 
-// Close has the store tell of no further times.
+// Close disables the store's alarm.
 func (t *due) Close() { t.o.Store.SetAlarm(0) }
 
-// Sweep does all that is due, a batch at a time; what becomes due while one is being committed is in the next one.
+// Sweep processes all due entries in batches. Entries that become due during a commit are in the next batch.
 func (t *due) Sweep(ctx context.Context) (time.Duration, error) {
 	for {
 		t.goBack(t.o.Store.SoonestAdded())
 		t.goBack(t.expiry.takeStayed(time.Now()))
-		t.o.Store.SetAlarm(queue.NeverMS) // tell of anything that is added while the index is read
+		t.o.Store.SetAlarm(queue.NeverMS) // signal all entries added while the index is read
 		entries, next, err := t.o.Store.Scheduled(t.at, time.Now().UnixMilli(), maxDue)
 		if err != nil {
 			return 0, fmt.Errorf("read the schedule: %w", err)
@@ -62,14 +61,14 @@ func (t *due) Sweep(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// goBack goes back to a time that has come already; queue.NeverMS is none.
+// goBack moves the position back to an earlier time; queue.NeverMS has no effect.
 func (t *due) goBack(ms int64) {
 	if ms <= t.at.TimeMS {
 		t.at = txn.Due{TimeMS: ms}
 	}
 }
 
-// batch deals with entries that are due.
+// batch processes due entries.
 func (t *due) batch(ctx context.Context, entries []txn.Due) error {
 	var deliver, expire []txn.Due
 	for _, e := range entries {

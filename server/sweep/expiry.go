@@ -22,34 +22,35 @@ import (
 )
 
 const (
-	// maxExpireBytes bounds the bytes of messages that one transaction moves because they expire.
+	// maxExpireBytes bounds the bytes of expired messages that one transaction moves.
 	maxExpireBytes = 1 << 18
-	// maxRefill bounds the entries that are read from the schedule at once.
+	// maxRefill bounds the entries of one read of the schedule.
 	maxRefill = 1024
-	// maxExpiring bounds the entries that wait to be dealt with; others wait in the schedule.
+	// maxExpiring bounds the entries queued in memory; others stay in the schedule.
 	maxExpiring = 1 << 13
-	// stayedAgain is how long messages are left alone that are over and had to stay.
+	// stayedAgain is the retry interval for postponed messages.
 	stayedAgain = time.Second
 )
 
-// expiry gives up messages whose time is over, in a goroutine of its own, and in small transactions: see leisure.
+// expiry removes or dead-letters expired messages in a separate goroutine and in small transactions: see leisure.
 //
-// A message that was sent to a consumer and not answered stays: the consumer may be done with it. So does one that a
-// prepared transaction will acknowledge, and one that the dead-letter queue has no room for.
+// A message in flight is postponed: the consumer may have processed it. So is a message that a prepared transaction
+// will acknowledge, and one that does not fit into the dead-letter queue.
 type expiry struct {
 	o     Options
 	woken chan struct{}
-	full  map[uint64]bool // it was said that the dead-letter queue of a queue is full; of the task alone
-	pace  leisure         // of the task alone
+	full  map[uint64]bool // queues with a logged full dead-letter queue; used only by the task
+	pace  leisure         // used only by the task
 
-	mu      sync.Mutex // guards what is below
+	mu      sync.Mutex // guards the fields below
 	waiting []txn.Due
-	behind  stretch // of the schedule, which there was no room for in waiting
-	stayed  int64   // the earliest time of an entry that had to stay; queue.NeverMS for none
+	behind  stretch // the range of the schedule that did not fit into waiting
+	stayed  int64   // earliest time of a postponed entry; queue.NeverMS for none
 	since   time.Time
 }
 
-// stretch of the schedule: what comes after one entry, up to another one; that has no time if there is nothing.
+// stretch is a range of the schedule: the entries after one entry, up to and including another one. The time of the
+// latter is 0 if the range is empty.
 type stretch struct{ after, upTo txn.Due }
 
 func (s *stretch) empty() bool { return s.upTo.TimeMS == 0 }
@@ -58,20 +59,20 @@ func newExpiry(o Options) *expiry {
 	return &expiry{o: o, woken: make(chan struct{}, 1), full: make(map[uint64]bool), stayed: queue.NeverMS}
 }
 
-// Name says what the task does.
+// Name implements Task.
 func (*expiry) Name() string { return "expired messages" }
 
-// Woken receives when there is something to do.
+// Woken receives when entries were added.
 func (x *expiry) Woken() <-chan struct{} { return x.woken }
 
-// add takes entries that are due, in order. Those that there is no room for it will read from the schedule later.
+// add queues due entries, in order. Entries that do not fit are read from the schedule later.
 func (x *expiry) add(entries []txn.Due) {
 	if len(entries) == 0 {
 		return
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if !x.behind.empty() { // what comes after others that wait in the schedule waits there, too
+	if !x.behind.empty() { // entries after others that stay in the schedule stay there, too
 		n := sort.Search(len(entries), func(i int) bool { return entries[i].Compare(x.behind.after) > 0 })
 		if n < len(entries) && entries[len(entries)-1].Compare(x.behind.upTo) > 0 {
 			x.behind.upTo = entries[len(entries)-1]
@@ -89,11 +90,11 @@ func (x *expiry) add(entries []txn.Due) {
 	}
 	select {
 	case x.woken <- struct{}{}:
-	default: // a signal is waiting already
+	default: // a signal is already pending
 	}
 }
 
-// stays remembers the earliest of the entries. mu is held.
+// stays records the earliest of the postponed entries. mu is held.
 func (x *expiry) stays(entries []txn.Due) {
 	for _, e := range entries {
 		if x.stayed == queue.NeverMS {
@@ -103,8 +104,7 @@ func (x *expiry) stays(entries []txn.Due) {
 	}
 }
 
-// takeStayed gives the earliest time of an entry that had to stay, when it is to be tried again; queue.NeverMS for
-// none.
+// takeStayed returns the earliest time of a postponed entry, if its retry is due; queue.NeverMS otherwise.
 func (x *expiry) takeStayed(now time.Time) int64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -116,7 +116,7 @@ func (x *expiry) takeStayed(now time.Time) int64 {
 	return stayed
 }
 
-// Sweep gives up what waits, a batch at a time.
+// Sweep processes the queued entries in batches.
 func (x *expiry) Sweep(ctx context.Context) (time.Duration, error) {
 	x.pace.begin()
 	for {
@@ -141,7 +141,7 @@ func (x *expiry) Sweep(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// refill takes from the schedule what waits there, when nothing waits here.
+// refill reads entries from the schedule when no entries are queued.
 func (x *expiry) refill() error {
 	x.mu.Lock()
 	from := x.behind
@@ -157,7 +157,7 @@ func (x *expiry) refill() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.behind.after != from.after {
-		return nil // it begins earlier meanwhile
+		return nil // the range was extended to an earlier start
 	}
 	for _, e := range entries {
 		if e.Kind == txn.DueExpire {
@@ -174,7 +174,7 @@ func (x *expiry) refill() error {
 	return nil
 }
 
-// expire gives up messages, and returns those that have to stay.
+// expire removes or dead-letters messages, and returns the postponed ones.
 func (x *expiry) expire(ctx context.Context, entries []txn.Due) (stayed []txn.Due, err error) {
 	byQueue := make(map[uint64][]txn.Due)
 	for _, e := range entries {
@@ -199,7 +199,7 @@ func (x *expiry) expire(ctx context.Context, entries []txn.Due) (stayed []txn.Du
 	return stayed, err
 }
 
-// withoutHeld takes out what has to stay because it is with a consumer or a prepared transaction.
+// withoutHeld removes and postpones entries that are in flight or in a prepared transaction.
 func (x *expiry) withoutHeld(id uint64, entries []txn.Due, stayed *[]txn.Due) []txn.Due {
 	sequences := make([]uint64, len(entries))
 	for i := range entries {
@@ -220,7 +220,7 @@ func (x *expiry) withoutHeld(id uint64, entries []txn.Due, stayed *[]txn.Due) []
 }
 
 // move moves messages to the dead-letter queue of their queue, once for each subscription that needs them, in as many
-// transactions as it takes, and returns those that have to stay.
+// transactions as needed. It returns the postponed entries.
 func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []txn.Due) (stayed []txn.Due, err error) {
 	slices.SortFunc(entries, func(a, b txn.Due) int { return cmp.Compare(a.Sequence, b.Sequence) })
 	entries = slices.CompactFunc(entries, func(a, b txn.Due) bool { return a.Sequence == b.Sequence })
@@ -233,9 +233,9 @@ func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []t
 		full := (*dispatch.FullError)(nil)
 		switch {
 		case errors.As(err, &full) && n > 1:
-			most = n / 2 // there may be room for some of them
+			most = n / 2 // some of them may fit
 			continue
-		case full != nil && full.Never: // it holds up no other
+		case full != nil && full.Never: // it does not block others
 			x.noteFull(id, full)
 			stayed = append(stayed, entries[0])
 			entries = entries[1:]
@@ -245,7 +245,7 @@ func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []t
 			x.noteFull(id, full)
 			return append(stayed, entries...), nil //nolint:nilerr // noteFull reports it; they are tried again
 		case errors.Is(err, txn.ErrQueueNotFound), errors.Is(err, txn.ErrSubscriptionNotFound),
-			errors.Is(err, store.ErrNoQueue): // deleted meanwhile
+			errors.Is(err, store.ErrNoQueue): // deleted in the meantime
 			return append(stayed, entries...), nil
 		case err != nil:
 			return append(stayed, entries...), err
@@ -258,7 +258,7 @@ func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []t
 	return stayed, nil
 }
 
-// moveBatch moves messages, the last subscription's together with giving up what is left of them.
+// moveBatch moves messages for each subscription. The transaction of the last one also removes the messages.
 func (x *expiry) moveBatch(ctx context.Context, id uint64, subs []uint32, batch []txn.Due, records [][]byte) error {
 	for i, sub := range subs {
 		key := dispatch.Key{Queue: id, Sub: sub}
@@ -276,7 +276,7 @@ func (x *expiry) moveBatch(ctx context.Context, id uint64, subs []uint32, batch 
 		case moves != nil:
 			err = propose(ctx, x.o.Primary, moves)
 		}
-		if errors.Is(err, txn.ErrQueueFull) { // the room was taken since
+		if errors.Is(err, txn.ErrQueueFull) { // filled up in the meantime
 			return &dispatch.FullError{Queue: origin.Queue, DeadLetter: origin.DeadLetterName}
 		}
 		if err != nil {
@@ -286,8 +286,8 @@ func (x *expiry) moveBatch(ctx context.Context, id uint64, subs []uint32, batch 
 	return nil
 }
 
-// read reads the records of the first entries, which are in the order of their sequences: nil for what is acknowledged
-// or damaged.
+// read reads the records of the first entries, in order of sequence. A record is nil if the message is acknowledged
+// or corrupt.
 func (x *expiry) read(ctx context.Context, id uint64, entries []txn.Due) (records [][]byte, n int, err error) {
 	bytes := 0
 	for n = 0; n < len(entries) && (n == 0 || bytes < maxExpireBytes); n++ {
@@ -308,8 +308,8 @@ func (x *expiry) read(ctx context.Context, id uint64, entries []txn.Due) (record
 	return records, n, nil
 }
 
-// moves returns what moves those messages that a subscription needs; nil if it needs none. A *dispatch.FullError: there
-// is no room for all of them.
+// moves returns a function that moves the messages that a subscription needs, or nil if it needs none. It returns a
+// *dispatch.FullError if not all of them fit.
 func (x *expiry) moves(
 	key dispatch.Key, origin *store.Origin, entries []txn.Due, records [][]byte,
 ) (func(*txn.Builder), error) {
@@ -350,8 +350,8 @@ func (x *expiry) moves(
 	}, nil
 }
 
-// commit commits a transaction that moves messages, unless moves is nil, and gives up what is left of them; then it
-// leaves the store to others.
+// commit commits a transaction that moves messages, unless moves is nil, and removes them from the queue. Then it
+// pauses for other users of the store.
 func (x *expiry) commit(ctx context.Context, batch []txn.Due, moves func(*txn.Builder)) error {
 	begin := time.Now()
 	err := propose(ctx, x.o.Primary, func(b *txn.Builder) {

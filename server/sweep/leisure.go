@@ -5,30 +5,30 @@ package sweep
 import "time"
 
 const (
-	// leastBatch is how many messages one transaction expires at first.
+	// leastBatch is the initial number of messages that one transaction expires.
 	leastBatch = 256
-	// hurryAfter is after how long it becomes four times as many, and after the same time once more.
+	// hurryAfter is the time after which the batch size is multiplied by four, twice.
 	hurryAfter = time.Minute
-	// longestRest bounds a rest: under load a transaction waits longer for others than it takes itself.
+	// longestRest bounds a pause: under load, a transaction takes longer because it waits for others.
 	longestRest = 8 * time.Millisecond
 )
 
-// leisure makes work take its time, so that to expire a million messages is felt by no publisher and by no consumer:
-// it is done in small transactions, since others have to wait for the end of one that is being applied, and each
-// is followed by a rest of several times as long as it took. Work that has not come to an end after a minute may be
-// less than what comes in meanwhile: it goes on in larger transactions, with shorter rests.
+// leisure limits the rate of background work, so that the expiry of a million messages does not delay publishers and
+// consumers. The work is done in small transactions, since others wait for a transaction that is being applied. Each
+// is followed by a pause of several times its duration. If the work is not done after a minute, it may be slower than
+// the arrival of new work: it continues in larger transactions with shorter pauses.
 type leisure struct{ since time.Time }
 
-// begin says that work begins.
+// begin starts the clock.
 func (l *leisure) begin() { l.since = time.Now() }
 
-// hurry is how urgent it is, 0 to 2.
+// hurry returns the urgency, 0 to 2.
 func (l *leisure) hurry() int { return int(min(time.Since(l.since)/hurryAfter, 2)) }
 
-// batch is how many messages the next transaction may have.
+// batch returns the maximum number of messages of the next transaction.
 func (l *leisure) batch() int { return leastBatch << (2 * l.hurry()) }
 
-// rest is how long it is to rest after a transaction that took so long.
+// rest returns the pause after a transaction of this duration.
 func (l *leisure) rest(took time.Duration) time.Duration {
 	return min(took*[...]time.Duration{7, 3, 1}[l.hurry()], longestRest)
 }

@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// overflowAgain is how often it is tried again to move what the dead-letter queue has no room for.
+	// overflowAgain is the retry interval for messages that do not fit into the dead-letter queue.
 	overflowAgain = time.Second
-	// overflowEvery is how often the queues are looked at without a reason.
+	// overflowEvery is the interval of checks without a signal.
 	overflowEvery = time.Minute
-	// maxOverflowMessages and maxOverflowBytes bound what is moved by one transaction.
+	// maxOverflowMessages and maxOverflowBytes bound the messages moved by one transaction.
 	maxOverflowMessages = 1024
 	maxOverflowBytes    = 1 << 20
 )
 
-// overflow moves the oldest messages of queues that hold more than their limits to their dead-letter queues: once for
-// each subscription that still needs them.
+// overflow moves the oldest messages of queues over their limits to their dead-letter queues, once for each
+// subscription that still needs them.
 type overflow struct {
 	o      Options
 	woken  <-chan struct{}
 	cancel func()
-	full   map[uint64]bool // it was said that the dead-letter queue is full
+	full   map[uint64]bool // queues with a logged full dead-letter queue
 }
 
 func newOverflow(o Options) *overflow {
@@ -40,7 +40,7 @@ func newOverflow(o Options) *overflow {
 	return t
 }
 
-// Name says what the task does.
+// Name implements Task.
 func (*overflow) Name() string { return "overflow" }
 
 // Woken receives when a queue exceeds its limits.
@@ -49,7 +49,7 @@ func (t *overflow) Woken() <-chan struct{} { return t.woken }
 // Close ends the watch.
 func (t *overflow) Close() { t.cancel() }
 
-// Sweep moves what is too much.
+// Sweep moves the excess of all queues.
 func (t *overflow) Sweep(ctx context.Context) (wait time.Duration, err error) {
 	wait = overflowEvery
 	for _, id := range t.o.Store.SweptQueues() {
@@ -65,8 +65,8 @@ func (t *overflow) Sweep(ctx context.Context) (wait time.Duration, err error) {
 	return wait, err
 }
 
-// sweepQueue reports whether some of the excess of a queue stays for now: it is in flight, its dead-letter queue has no
-// room for it, or it cannot be read.
+// sweepQueue reports whether some of the excess of a queue stays for now: it is in flight, does not fit into the
+// dead-letter queue, or cannot be read.
 func (t *overflow) sweepQueue(ctx context.Context, id uint64) (stays bool, err error) {
 	for {
 		q, ok := t.o.Store.Swept(id)
@@ -83,7 +83,7 @@ func (t *overflow) sweepQueue(ctx context.Context, id uint64) (stays bool, err e
 			case errors.As(err, &full):
 				t.noteFull(id, full)
 				return true, nil
-			case err != nil && !errors.Is(err, store.ErrNoQueue): // it was deleted meanwhile
+			case err != nil && !errors.Is(err, store.ErrNoQueue): // deleted in the meantime
 				return false, fmt.Errorf("overflow of queue %d: %w", id, err)
 			}
 		}
@@ -111,8 +111,8 @@ func (t *overflow) noteFull(id uint64, full *dispatch.FullError) {
 	t.full[id] = true
 }
 
-// moveHead moves what a subscription needs of the excess of its queue, as much as there is room for, and returns how
-// many messages it has moved. One that is damaged stays where it is until it is repaired or given up.
+// moveHead moves the excess messages that a subscription needs, as many as fit, and returns their number. A corrupt
+// message is not moved until it is repaired or discarded.
 func (t *overflow) moveHead(ctx context.Context, q *store.Swept, key dispatch.Key) (moved int, err error) {
 	var tooLarge error
 	for from := uint64(1); from < q.Overflow; {
@@ -131,7 +131,7 @@ func (t *overflow) moveHead(ctx context.Context, q *store.Swept, key dispatch.Ke
 		moved += n
 		full := (*dispatch.FullError)(nil)
 		if errors.As(err, &full) && full.Never {
-			tooLarge = err // it holds up no other message
+			tooLarge = err // it does not block others
 			continue
 		}
 		if err != nil {
@@ -139,13 +139,12 @@ func (t *overflow) moveHead(ctx context.Context, q *store.Swept, key dispatch.Ke
 		}
 	}
 	if moved > 0 {
-		return moved, nil // it is looked at again
+		return moved, nil // the caller checks again
 	}
 	return 0, tooLarge
 }
 
-// moveBatch moves messages in one transaction, as far as they belong to the excess, no consumer has them, and there is
-// room for them.
+// moveBatch moves messages in one transaction, as far as they belong to the excess, are not in flight, and fit.
 func (t *overflow) moveBatch(
 	ctx context.Context, q *store.Swept, key dispatch.Key, messages []store.Delivery,
 ) (moved int, err error) {
@@ -179,7 +178,7 @@ func (t *overflow) moveBatch(
 			b.EndMove()
 		}, txn.ErrQueueNotFound, txn.ErrSubscriptionNotFound)
 	})
-	if errors.Is(err, txn.ErrQueueFull) { // the room was taken since
+	if errors.Is(err, txn.ErrQueueFull) { // filled up in the meantime
 		return 0, &dispatch.FullError{Queue: origin.Queue, DeadLetter: origin.QueueDeadLetterName}
 	}
 	if err != nil {
@@ -188,8 +187,8 @@ func (t *overflow) moveBatch(
 	return moved, full
 }
 
-// fitting returns the messages that the dead-letter queue has room for, the oldest ones, with their records as it gets
-// them; full is a *dispatch.FullError if there are others.
+// fitting returns the oldest messages that fit into the dead-letter queue, with their new records; full is a
+// *dispatch.FullError if some do not fit.
 func (t *overflow) fitting(
 	origin *store.Origin, free []uint64, messages map[uint64]*store.Delivery,
 ) (taken []uint64, records [][]byte, full, err error) {
@@ -210,7 +209,7 @@ func (t *overflow) fitting(
 		}
 		full = &dispatch.FullError{Queue: origin.Queue, DeadLetter: origin.QueueDeadLetterName, Never: never}
 		if !never {
-			break // the others would overtake it
+			break // later messages would overtake it
 		}
 	}
 	return taken, records, full, nil

@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// retentionEvery is how often the retentions are looked at: so much longer than it says a message may be kept.
+	// retentionEvery is the check interval. A message may be kept longer than its retention by that much.
 	retentionEvery = time.Second
 	// maxTrimSequences bounds the sequences that one proposal frees: applying it takes about a millisecond.
 	maxTrimSequences = 1 << 18
 )
 
-// retention ends the retention of what is too old, too much or too large. What still has to be read by a subscription
-// stays until that has acknowledged it.
+// retention ends the retention of messages beyond the age, number or size limit. Messages that a subscription has yet
+// to read stay until they are acknowledged.
 type retention struct {
 	o Options
-	// heads remembers when the oldest message of a queue was published that is retained, so that it is read once.
+	// heads caches the publish time of the oldest retained message of each queue, so that it is read once.
 	heads map[uint64]head
 }
 
@@ -34,13 +34,13 @@ type head struct {
 
 func newRetention(o Options) *retention { return &retention{o: o, heads: make(map[uint64]head)} }
 
-// Name says what the task does.
+// Name implements Task.
 func (*retention) Name() string { return "retention" }
 
-// Woken is nil: it is enough to look now and then.
+// Woken returns nil: periodic checks suffice.
 func (*retention) Woken() <-chan struct{} { return nil }
 
-// Sweep frees what no retention keeps any more.
+// Sweep frees messages beyond the retention limits.
 func (r *retention) Sweep(ctx context.Context) (wait time.Duration, err error) {
 	seen := make(map[uint64]head, len(r.heads))
 	for _, id := range r.o.Store.SweptQueues() {
@@ -51,7 +51,7 @@ func (r *retention) Sweep(ctx context.Context) (wait time.Duration, err error) {
 		if h, ok := r.heads[id]; ok {
 			seen[id] = h
 		}
-		err = errors.Join(err, queueErr) // one queue that cannot be read does not hold up the others
+		err = errors.Join(err, queueErr) // an unreadable queue does not block the others
 	}
 	r.heads = seen
 	return retentionEvery, err
@@ -73,7 +73,7 @@ func (r *retention) sweepQueue(ctx context.Context, id uint64) error {
 	}
 }
 
-// keepFrom gives the sequence of the first message that the retention still keeps.
+// keepFrom returns the sequence of the first message within the retention limits.
 func (r *retention) keepFrom(ctx context.Context, q *store.Swept) (uint64, error) {
 	if q.Config.RetentionAge == 0 {
 		return q.RetainFrom, nil
@@ -104,13 +104,13 @@ func (r *retention) keepFrom(ctx context.Context, q *store.Swept) (uint64, error
 	return seq, nil
 }
 
-// trim proposes to end the retention of what is below a sequence. It is refused, or changes nothing, if the queue is
-// gone or has another retention by then (INV-15).
+// trim proposes to end the retention of the messages below a sequence. The proposal is refused, or changes nothing,
+// if the queue was deleted or its retention altered (INV-15).
 func (r *retention) trim(ctx context.Context, q *store.Swept, to uint64) error {
 	return propose(ctx, r.o.Primary, func(b *txn.Builder) { b.Trim(q.ID, to, &q.Config) }, txn.ErrQueueNotFound)
 }
 
-// propose commits a transaction. That it is refused because of what has changed meanwhile is no error.
+// propose commits a transaction. A refusal with one of the codes in changed is not an error.
 func propose(ctx context.Context, primary Committer, fill func(b *txn.Builder), changed ...txn.Code) error {
 	var b txn.Builder
 	b.Begin(nil, time.Now().UnixMilli(), nil)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sweep does what an active node has to do by the clock: it looks what is due, and proposes it as transactions.
-// Applying never looks at a clock; a proposal is conditional, and is checked again when it is applied, so that one that
-// is repeated, or that comes late, changes nothing.
+// Package sweep implements the time-based tasks of an active node. The tasks determine due work and propose it as
+// transactions. Applying a transaction never reads a clock. A proposal is conditional and is checked again when it is
+// applied, so that a repeated or late one changes nothing.
 //
-// A Sweeper runs while a node serves clients, one goroutine for each Task.
+// A Sweeper runs while a node serves clients, with one goroutine for each Task.
 package sweep
 
 import (
@@ -21,22 +21,22 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Task is one kind of thing that is done by the clock.
+// Task is a time-based task.
 type Task interface {
-	// Name for the log: what the task does.
+	// Name returns a description for the log.
 	Name() string
-	// Sweep proposes what is due now and returns when it is committed and applied. It tells after how long it is to be
-	// called again; earlier when the task is woken. After an error it is called again after a pause.
+	// Sweep proposes the work that is due, and returns when it is committed and applied. It returns the time until
+	// the next call; the task is called earlier when it is woken. After an error it is called again after a pause.
 	Sweep(ctx context.Context) (wait time.Duration, err error)
-	// Woken receives when Sweep is to be called at once; nil if the task is never woken. A task that has a method Close
-	// is closed when it is not called any more.
+	// Woken receives when Sweep must be called immediately; nil if the task is never woken. If the task has a method
+	// Close, it is called after the last Sweep.
 	Woken() <-chan struct{}
 }
 
 const (
-	// blockedAgain is how often a task is tried again on a node that is blocked.
+	// blockedAgain is the retry interval on a blocked node.
 	blockedAgain = 50 * time.Millisecond
-	// failedAgain is how often it is tried again after another error.
+	// failedAgain is the retry interval after another error.
 	failedAgain = time.Second
 )
 
@@ -46,17 +46,17 @@ type Committer interface {
 	Commit(ctx context.Context, payload []byte) (*txn.Result, error)
 }
 
-// Options of a Sweeper. All of them must be set, but for More.
+// Options of a Sweeper. All fields except More are required.
 type Options struct {
-	// Store is what the tasks look at.
+	// Store is read by the tasks.
 	Store *store.Store
-	// Primary commits what they propose.
+	// Primary commits their proposals.
 	Primary Committer
-	// Consumers are told what has become deliverable, or is acknowledged.
+	// Consumers is notified of deliverable and acknowledged messages.
 	Consumers *dispatch.Registry
-	// Log gets what an operator should know.
+	// Log receives the messages for operators.
 	Log *zap.Logger
-	// More are tasks beside those of this package; there may be none.
+	// More contains additional tasks; optional.
 	More []Task
 }
 
@@ -71,7 +71,7 @@ type Sweeper struct {
 // New starts all tasks. Stop, or Cancel and Wait, must be called.
 func New(o Options) *Sweeper { return run(o, append(tasks(o), o.More...)...) }
 
-// tasks makes the tasks of an active node.
+// tasks returns the tasks of an active node.
 func tasks(o Options) []Task {
 	expired := newExpiry(o)
 	return []Task{newRetention(o), newOverflow(o), newTemporary(o), newDue(o, expired), expired, newTTL(o)}
@@ -101,13 +101,13 @@ func (s *Sweeper) Stop() {
 	s.Wait()
 }
 
-// Cancel cancels the tasks. One that waits for a commit may run until the primary has stopped.
+// Cancel cancels the tasks. A task that waits for a commit may run until the primary has stopped.
 func (s *Sweeper) Cancel() { s.cancel() }
 
 // Wait waits for the tasks after Cancel.
 func (s *Sweeper) Wait() { s.running.Wait() }
 
-// run calls one task again and again.
+// run calls one task repeatedly.
 func (s *Sweeper) run(ctx context.Context, t Task) {
 	if c, ok := t.(interface{ Close() }); ok {
 		defer c.Close()
@@ -137,7 +137,7 @@ func (s *Sweeper) run(ctx context.Context, t Task) {
 	}
 }
 
-// pause waits until the time is over, or something is received from woken; false: until ctx has ended.
+// pause waits for the given time or until woken receives. It returns false if ctx has ended.
 func pause(ctx context.Context, wait time.Duration, woken <-chan struct{}) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// fakeTask answers as it is told.
+// fakeTask returns configured results.
 type fakeTask struct {
 	calls atomic.Int64
 	wait  time.Duration
@@ -32,8 +32,8 @@ func (f *fakeTask) Sweep(context.Context) (time.Duration, error) {
 	return f.wait, f.err
 }
 
-// TestTasksAreCalledAgain: after the time that a task names, at once when it is woken, and after a pause when it fails;
-// none after Stop.
+// A task is called again after the time that it returns, immediately when it is woken, after a pause when it fails,
+// and never after Stop.
 func TestTasksAreCalledAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calm := &fakeTask{wait: time.Hour, woken: make(chan struct{}, 1)}

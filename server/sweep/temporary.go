@@ -15,17 +15,17 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// temporaryEvery is how often it is looked which temporary queues have consumers.
+// temporaryEvery is the interval at which temporary queues are checked for consumers.
 const temporaryEvery = 250 * time.Millisecond
 
-// temporary deletes temporary queues that have had no consumer for their grace. It counts from when this term of the
-// node began: clients that follow a failover have their grace to come back.
+// temporary deletes temporary queues without consumers for their grace period. The period restarts with each term,
+// so that clients that follow a failover have time to reattach.
 type temporary struct {
 	queues    func() []store.TemporaryQueue
 	consumers func(key dispatch.Key) (inFlight uint64, consumers uint32)
 	commit    Committer
 	log       *zap.Logger
-	// used is when a queue had a consumer last, as far as this task has seen: at first when it was seen first.
+	// used is the time when a queue was last seen with a consumer, initially the time of the first check.
 	used map[uint64]time.Time
 }
 
@@ -39,7 +39,7 @@ func newTemporary(o Options) *temporary {
 // Name implements Task.
 func (*temporary) Name() string { return "delete temporary queues" }
 
-// Woken implements Task: never.
+// Woken implements Task. The task is never woken.
 func (*temporary) Woken() <-chan struct{} { return nil }
 
 // Sweep implements Task.
@@ -67,7 +67,7 @@ func (t *temporary) Sweep(ctx context.Context) (wait time.Duration, err error) {
 	return temporaryEvery, nil
 }
 
-// attached tells whether a queue has a consumer.
+// attached reports whether a queue has a consumer.
 func (t *temporary) attached(q *store.TemporaryQueue) bool {
 	for _, sub := range q.Subscriptions {
 		if _, n := t.consumers(dispatch.Key{Queue: q.ID, Sub: sub}); n > 0 {
@@ -77,8 +77,7 @@ func (t *temporary) attached(q *store.TemporaryQueue) bool {
 	return false
 }
 
-// remove proposes the deletion of a queue. A consumer that attaches meanwhile is ended when it is applied, as by any
-// deletion.
+// remove proposes the deletion of a queue. A consumer that attaches concurrently ends when the deletion is applied.
 func (t *temporary) remove(ctx context.Context, q *store.TemporaryQueue) error {
 	var b txn.Builder
 	b.Begin(nil, time.Now().UnixMilli(), nil)
@@ -95,7 +94,7 @@ func (t *temporary) remove(ctx context.Context, q *store.TemporaryQueue) error {
 	case errors.Is(err, txn.ErrQueueNotFound):
 		return nil // a client was faster
 	case errors.Is(err, txn.ErrQueueInUse):
-		t.used[q.ID] = time.Now() // tried again after another grace
+		t.used[q.ID] = time.Now() // retry after another grace period
 		t.log.Warn("a temporary queue without consumers is not deleted, since another queue names it, or a prepared "+
 			"transaction needs it",
 			zap.String("queue", q.Name), zap.Uint64("queue_id", q.ID))

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// fakeCommits takes deletions of temporary queues.
+// fakeCommits accepts deletions of temporary queues.
 type fakeCommits struct {
 	t       *testing.T
 	deleted []uint64
@@ -42,8 +42,8 @@ func (f *fakeCommits) Commit(_ context.Context, payload []byte) (*txn.Result, er
 	return &txn.Result{Op: -1, Ops: []txn.OpResult{{}}}, nil
 }
 
-// TestTemporaryQueues: one that has a consumer stays; one without goes after its grace, counted from when the last
-// consumer was there, or from when the queue was seen first.
+// A temporary queue with a consumer stays. Without one, it is deleted after its grace period, counted from the last
+// check with a consumer, or from the first check of the queue.
 func TestTemporaryQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		queues := []store.TemporaryQueue{

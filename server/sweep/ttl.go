@@ -12,18 +12,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// ttlWait is how often it is looked at most whether queues have got a TTL, or another one.
+// ttlWait is the maximum interval of checks for new or changed TTLs.
 const ttlWait = time.Second
 
-// ttl expires the messages of queues that have a TTL. They come to their queue in the order of the time, so that it is
-// enough to look at the first one: no index is needed.
+// ttl expires the messages of queues with a TTL. Messages enter their queue in order of time, so that checking the
+// first one suffices and no index is needed.
 type ttl struct {
 	o      Options
 	expiry *expiry
 	looked map[uint64]look
 }
 
-// look is when a queue is to be looked at again, as long as it has the same TTL.
+// look is the time of the next check of a queue, valid while its TTL is unchanged.
 type look struct {
 	ttl  int64
 	next time.Time
@@ -31,13 +31,13 @@ type look struct {
 
 func newTTL(o Options) *ttl { return &ttl{o: o, expiry: newExpiry(o), looked: make(map[uint64]look)} }
 
-// Name says what the task does.
+// Name implements Task.
 func (*ttl) Name() string { return "TTL of queues" }
 
-// Woken is nil: it is enough to look now and then.
+// Woken returns nil: periodic checks suffice.
 func (*ttl) Woken() <-chan struct{} { return nil }
 
-// Sweep expires what is older than the TTL of its queue.
+// Sweep expires the messages older than the TTL of their queue.
 func (t *ttl) Sweep(ctx context.Context) (time.Duration, error) {
 	wait := ttlWait
 	looked := make(map[uint64]look, len(t.looked))
@@ -61,7 +61,7 @@ func (t *ttl) Sweep(ctx context.Context) (time.Duration, error) {
 	return max(wait, time.Millisecond), failed
 }
 
-// sweepQueue expires what is over in one queue, and tells when to look at it again.
+// sweepQueue expires messages of one queue, and returns the time of the next check.
 func (t *ttl) sweepQueue(ctx context.Context, id uint64, ttlMS int64) (next time.Time, err error) {
 	t.expiry.pace.begin()
 	for from := uint64(1); ; {
@@ -91,19 +91,18 @@ func (t *ttl) sweepQueue(ctx context.Context, id uint64, ttlMS int64) (next time
 		case first == 0 && to != from:
 			from = to
 			continue
-		case next.IsZero(): // what comes from now on has all of its time
+		case next.IsZero(): // later messages have the full TTL
 			return now.Add(time.Duration(ttlMS) * time.Millisecond), nil
 		}
 		return next, nil
 	}
 }
 
-// over gives the messages that came to their queue at a time or before, and when the first one after those came; 0 if
-// there is none.
+// over returns the messages that entered their queue at byMS or before, and the time of the first later one, or 0.
 func (*ttl) over(id uint64, messages []store.Delivery, byMS int64) (over []txn.Due, first int64) {
 	for i := range messages {
 		if messages[i].Record == nil {
-			continue // damaged: it is given up, or repaired, by others
+			continue // corrupt: repaired or discarded elsewhere
 		}
 		since := txn.RecordSinceMS(messages[i].Record)
 		if since > byMS {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rpc has MaintenanceService: what package maintenance does, for operators and for the other node. What
-// concerns the pair is passed on to the active.
+// Package rpc implements MaintenanceService on top of package maintenance, for operators and for the other node. It
+// forwards calls that concern the pair to the active.
 package rpc

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 )
 
-// VerifyBackup tells whether one of this node's save-sets can be restored.
+// VerifyBackup reports whether a backup of this node can be restored.
 func (s *Service) VerifyBackup(
 	req *pb.VerifyBackupRequest, out grpc.ServerStreamingServer[pb.VerifyBackupResponse],
 ) error {
@@ -34,7 +34,7 @@ func (s *Service) VerifyBackup(
 	return out.Send(&pb.VerifyBackupResponse{Result: result})
 }
 
-// GetPageMap tells what the pages of this node's page file are used for.
+// GetPageMap returns the usage of this node's page file.
 func (s *Service) GetPageMap(ctx context.Context, req *pb.GetPageMapRequest) (*pb.GetPageMapResponse, error) {
 	m, err := s.manager.PageMap(ctx, req.GetRegions())
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/wire"
 )
 
-// RestartNode has this node begin anew as a step of a plan.
+// RestartNode restarts this node as a step of a plan.
 func (s *Service) RestartNode(
 	ctx context.Context, req *pb.RestartNodeRequest,
 ) (*pb.RestartNodeResponse, error) {

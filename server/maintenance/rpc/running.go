@@ -11,12 +11,12 @@ import (
 	"github.com/lockstep-mq/lockstep/server/wire"
 )
 
-// ListSettings tells which settings can be changed while the nodes run, and what they are on this node.
+// ListSettings returns the settings that can be changed at run time, with their values on this node.
 func (s *Service) ListSettings(context.Context, *pb.ListSettingsRequest) (*pb.ListSettingsResponse, error) {
 	return &pb.ListSettingsResponse{Settings: runningToProto(s.o.Settings.List())}, nil
 }
 
-// ChangeSettings changes some of them.
+// ChangeSettings changes settings at run time.
 func (s *Service) ChangeSettings(
 	ctx context.Context, req *pb.ChangeSettingsRequest,
 ) (*pb.ChangeSettingsResponse, error) {

@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	// progressInterval is how often a long operation tells how far it is.
+	// progressInterval is the interval at which a long operation reports its progress.
 	progressInterval = 200 * time.Millisecond
-	// passedOn marks a call that a node has passed on to the active: it is not passed on again.
+	// passedOn marks a call that a node has forwarded to the active: it is not forwarded again.
 	passedOn = "lockstep-passed-on"
 )
 
@@ -42,7 +42,7 @@ type Options struct {
 	Closing <-chan struct{}
 }
 
-// Service implements lockstep.v1.MaintenanceService. What is about the pair is passed on to the active.
+// Service implements lockstep.v1.MaintenanceService. It forwards calls that concern the pair to the active.
 type Service struct {
 	pb.UnimplementedMaintenanceServiceServer
 
@@ -50,10 +50,10 @@ type Service struct {
 	manager *maintenance.Manager
 }
 
-// New makes the service.
+// New creates the service.
 func New(o Options) *Service { return &Service{o: o, manager: o.Manager} }
 
-// pass does a call here, or has the active do it if that is another node.
+// pass executes a call here, or forwards it to the active if that is the other node.
 func pass[Req, Resp any](
 	ctx context.Context, s *Service, req *Req, here func(context.Context, *Req) (*Resp, error),
 	there func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
@@ -77,8 +77,7 @@ func pass[Req, Resp any](
 	return there(client, metadata.AppendToOutgoingContext(ctx, passedOn, "1"), req)
 }
 
-// stream runs an operation that tells its progress and sends that on, as seldom as is good for a connection. When
-// sending fails the operation is cancelled.
+// stream runs an operation and sends its progress, with a limited rate. If sending fails, the operation is cancelled.
 func stream[R any](
 	ctx context.Context, run func(ctx context.Context, progress func(checkpoint.Progress)) (R, error),
 	send func(*pb.Progress) error,
@@ -113,7 +112,7 @@ func stream[R any](
 	}
 }
 
-// GetSettings reads the pair's maintenance settings as this node knows them.
+// GetSettings returns the pair's maintenance settings as applied on this node.
 func (s *Service) GetSettings(context.Context, *pb.GetSettingsRequest) (*pb.GetSettingsResponse, error) {
 	settings, err := s.manager.Settings()
 	if err != nil {
@@ -122,7 +121,7 @@ func (s *Service) GetSettings(context.Context, *pb.GetSettingsRequest) (*pb.GetS
 	return &pb.GetSettingsResponse{Settings: wire.SettingsToProto(&settings)}, nil
 }
 
-// UpdateSettings changes some of them.
+// UpdateSettings changes maintenance settings of the pair.
 func (s *Service) UpdateSettings(
 	ctx context.Context, req *pb.UpdateSettingsRequest,
 ) (*pb.UpdateSettingsResponse, error) {
@@ -154,7 +153,7 @@ func (s *Service) Scan(req *pb.ScanRequest, out grpc.ServerStreamingServer[pb.Sc
 	return out.Send(&pb.ScanResponse{Result: wire.ScanToProto(&r)})
 }
 
-// Rewrite writes this node's page file anew.
+// Rewrite rewrites this node's page file.
 func (s *Service) Rewrite(req *pb.RewriteRequest, out grpc.ServerStreamingServer[pb.RewriteResponse]) error {
 	r, err := stream(out.Context(), func(ctx context.Context, progress func(checkpoint.Progress)) (
 		maintenance.RewriteResult, error,
@@ -169,7 +168,7 @@ func (s *Service) Rewrite(req *pb.RewriteRequest, out grpc.ServerStreamingServer
 	return out.Send(&pb.RewriteResponse{Result: wire.RewriteToProto(&r)})
 }
 
-// Shrink gives the free end of this node's page file back to the filesystem.
+// Shrink releases the free space at the end of this node's page file to the filesystem.
 func (s *Service) Shrink(ctx context.Context, req *pb.ShrinkRequest) (*pb.ShrinkResponse, error) {
 	r, err := s.manager.Shrink(ctx, req.GetDryRun())
 	if err != nil {
@@ -178,7 +177,7 @@ func (s *Service) Shrink(ctx context.Context, req *pb.ShrinkRequest) (*pb.Shrink
 	return &pb.ShrinkResponse{FileBytesBefore: r.FileBytesBefore, FileBytesAfter: r.FileBytesAfter}, nil
 }
 
-// Backup copies a snapshot of this node to a save-set.
+// Backup copies a snapshot of this node to a backup.
 func (s *Service) Backup(req *pb.BackupRequest, out grpc.ServerStreamingServer[pb.BackupResponse]) error {
 	set, err := stream(out.Context(), func(ctx context.Context, progress func(checkpoint.Progress)) (backup.Set,
 		error,
@@ -194,7 +193,7 @@ func (s *Service) Backup(req *pb.BackupRequest, out grpc.ServerStreamingServer[p
 	return out.Send(&pb.BackupResponse{Set: wire.SetToProto(&set)})
 }
 
-// ListBackups lists this node's save-sets, newest first.
+// ListBackups lists this node's backups, newest first.
 func (s *Service) ListBackups(
 	ctx context.Context, req *pb.ListBackupsRequest,
 ) (*pb.ListBackupsResponse, error) {
@@ -209,7 +208,7 @@ func (s *Service) ListBackups(
 	return resp, nil
 }
 
-// DropOld removes what the last rewrite or installed snapshot of this node replaced.
+// DropOld removes the files replaced by the last rewrite or installed snapshot of this node.
 func (s *Service) DropOld(ctx context.Context, _ *pb.DropOldRequest) (*pb.DropOldResponse, error) {
 	n, err := s.manager.DropOld(ctx)
 	if err != nil {
@@ -233,7 +232,7 @@ func (s *Service) FlushArchive(
 	return resp, nil
 }
 
-// StartPlan begins a rolling operation on the pair.
+// StartPlan starts a rolling operation on the pair.
 func (s *Service) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.StartPlanResponse, error) {
 	resp, err := pass(ctx, s, req, func(ctx context.Context, req *pb.StartPlanRequest) (*pb.StartPlanResponse, error) {
 		p, err := s.manager.StartPlan(ctx, wire.PlanKindFromProto(req.GetKind()), int(req.GetPageSize()),
@@ -244,12 +243,12 @@ func (s *Service) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.
 		return &pb.StartPlanResponse{Plan: wire.PlanToProto(p)}, nil
 	}, pb.MaintenanceServiceClient.StartPlan)
 	if err == nil {
-		s.manager.AwaitPlan(ctx, resp.GetPlan().GetId()) // a client that watches it here next must not see the one before
+		s.manager.AwaitPlan(ctx, resp.GetPlan().GetId()) // a later WatchPlan here must not send the previous one
 	}
 	return resp, err
 }
 
-// WatchPlan sends the pair's plan as this node knows it, now and after each change, until it has ended.
+// WatchPlan sends the pair's plan as applied on this node, now and after each change, until it has ended.
 func (s *Service) WatchPlan(
 	_ *pb.WatchPlanRequest, out grpc.ServerStreamingServer[pb.WatchPlanResponse],
 ) error {
@@ -284,7 +283,7 @@ func (s *Service) CancelPlan(ctx context.Context, req *pb.CancelPlanRequest) (*p
 	}, pb.MaintenanceServiceClient.CancelPlan)
 }
 
-// ListJobs lists the pair's scheduled jobs as this node knows them.
+// ListJobs lists the pair's scheduled jobs as applied on this node.
 func (s *Service) ListJobs(context.Context, *pb.ListJobsRequest) (*pb.ListJobsResponse, error) {
 	jobs, err := s.manager.Jobs()
 	if err != nil {
@@ -321,7 +320,7 @@ func (s *Service) DeleteJob(ctx context.Context, req *pb.DeleteJobRequest) (*pb.
 	}, pb.MaintenanceServiceClient.DeleteJob)
 }
 
-// RunJob runs a job now and answers when it is over.
+// RunJob runs a job now and responds when it has ended.
 func (s *Service) RunJob(ctx context.Context, req *pb.RunJobRequest) (*pb.RunJobResponse, error) {
 	return pass(ctx, s, req, func(ctx context.Context, req *pb.RunJobRequest) (*pb.RunJobResponse, error) {
 		run, err := s.manager.RunJob(ctx, req.GetName())
@@ -332,7 +331,7 @@ func (s *Service) RunJob(ctx context.Context, req *pb.RunJobRequest) (*pb.RunJob
 	}, pb.MaintenanceServiceClient.RunJob)
 }
 
-// ReportNode takes note of what the other node has done.
+// ReportNode records operations that the other node has done.
 func (s *Service) ReportNode(ctx context.Context, req *pb.ReportNodeRequest) (*pb.ReportNodeResponse, error) {
 	return pass(ctx, s, req, func(ctx context.Context, req *pb.ReportNodeRequest) (*pb.ReportNodeResponse, error) {
 		r, err := wire.ReportFromProto(req)
