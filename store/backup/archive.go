@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// A file of the archive is <first LSN>-<last LSN>.frames, 20 digits each, little endian:
+// A file of the archive is named <first LSN>-<last LSN>.frames, with 20 digits each. Its content is little endian:
 //
 //	 0          8         12   16         32                       52   56   60    64
 //	+----------+---------+----+----------+------------------------+----+----+-----+
@@ -34,42 +34,42 @@ import (
 //	| 8 bytes  | u64     | u64     u64    u32     | u32 | ms i64     | ms i64     |u32 | u32 |
 //	+----------+---------+------------------------+-----+------------+------------+----+-----+
 //
-// version is 1; with 2, the frames are encrypted, as one age file (age-encryption.org/v1), and what surrounds them is
-// not: an Archiver goes on from that without being able to decrypt.
-// before is the position that the first frame follows. The times are those of the first and the last transaction in the
-// file; 0 if there is none. crc is the CRC-32C of the 60 bytes before it. The frames carry their own checksums, which
-// are chained: a file continues another one if its before is the other's last.
+// version is 1. With version 2, the frames are encrypted as one age file (age-encryption.org/v1); head and tail are
+// not, so an Archiver can continue an archive that it cannot decrypt. before is the position before the first frame.
+// The times are those of the first and the last transaction in the file, or 0 if it has none. crc is the CRC-32C of
+// the 60 bytes before it. The frames have their own chained checksums: a file continues another one if its before
+// equals the other's last.
 const (
 	archiveMagic    = "LSARCHIV"
 	archiveEndMagic = "LSARCEND"
 	archiveVersion  = 1
-	sealedArchive   = 2  // the version with encrypted frames
-	archiveEnds     = 64 // bytes of the head, and of the tail
+	sealedArchive   = 2  // version with encrypted frames
+	archiveEnds     = 64 // length of the head and of the tail, in bytes
 	archiveSuffix   = ".frames"
-	// formerArchiveTmp ends the names of files that programs up to 0.3 had not finished.
+	// formerArchiveTmp is the suffix of unfinished files of programs up to 0.3.
 	formerArchiveTmp = ".new" + archiveSuffix
 )
 
 // ArchiveFile is a file of the archive.
 type ArchiveFile struct {
-	// Path of the file and its size.
+	// Path is the path of the file, Bytes its size.
 	Path  string
 	Bytes int64
-	// Encrypted tells that its records cannot be read without an identity.
+	// Encrypted reports that the records cannot be read without an identity.
 	Encrypted bool
-	// StoreID of the store that archived it.
+	// StoreID of the store that wrote the archive.
 	StoreID [16]byte
-	// Before is the position that the first record follows, Last that of the last one.
+	// Before is the position before the first record, Last that of the last record.
 	Before, Last lsn.Position
-	// Records in it.
+	// Records is the number of records.
 	Records uint64
-	// FirstTime and LastTime are the times of the first and the last transaction; zero if there is none.
+	// FirstTime and LastTime are the times of the first and the last transaction; zero if there is no transaction.
 	FirstTime, LastTime time.Time
 
-	name string // in its place
+	name string // name in its location
 }
 
-// First is the LSN of the first record.
+// First returns the LSN of the first record.
 func (f *ArchiveFile) First() uint64 { return f.Before.LSN + 1 }
 
 func archiveName(first, last uint64) string {
@@ -86,7 +86,7 @@ func parseArchiveName(name string) (first, last uint64, ok bool) {
 	return first, last, err1 == nil && err2 == nil && first >= 1 && first <= last
 }
 
-// isArchived tells the name of a file of the archive from others.
+// isArchived reports whether name is that of an archive file.
 func isArchived(name string) bool {
 	_, _, ok := parseArchiveName(name)
 	return ok
@@ -139,7 +139,7 @@ func (f *ArchiveFile) tail() []byte {
 	return seal(b)
 }
 
-// decode fills in what head and tail say. It returns ErrArchiveDamaged or ErrNewerVersion.
+// decode decodes head and tail. It returns ErrArchiveDamaged or ErrNewerVersion.
 func (f *ArchiveFile) decode(head, tail []byte) error {
 	if !sealed(head, archiveMagic) || !sealed(tail, archiveEndMagic) {
 		return fmt.Errorf("%w: %s does not begin and end like a file of the archive", ErrArchiveDamaged, f.Path)
@@ -163,14 +163,14 @@ func (f *ArchiveFile) decode(head, tail []byte) error {
 	return nil
 }
 
-// readEnds reads head and tail of a file of the archive.
+// readEnds reads head and tail of an archive file.
 func readEnds(ctx context.Context, place Objects, name string) (_ ArchiveFile, err error) {
 	a := ArchiveFile{Path: place.Path(name), name: name}
 	f, err := place.Open(ctx, name)
 	if err != nil {
 		return a, fmt.Errorf("read the archive: %w", err)
 	}
-	defer func() { _ = f.Close() }() // opened for reading: nothing can be lost
+	defer func() { _ = f.Close() }() // read-only: nothing can be lost
 	if a.Bytes, err = f.SizeBytes(); err != nil {
 		return a, fmt.Errorf("read the archive: %w", err)
 	}
@@ -192,20 +192,20 @@ func readEnds(ctx context.Context, place Objects, name string) (_ ArchiveFile, e
 	return a, nil
 }
 
-// ListArchive returns the files of an archive, oldest first. A directory that is not there has none. A file that cannot
-// be understood is an error: ErrArchiveDamaged, ErrNewerVersion. The frames are not read. fsys may be nil for the
-// operating system's.
+// ListArchive returns the files of an archive, oldest first. A missing directory has none. An invalid file returns
+// ErrArchiveDamaged or ErrNewerVersion. The frames are not read. fsys may be nil for the operating system's
+// filesystem.
 func ListArchive(fsys vfs.FS, dir string) ([]ArchiveFile, error) {
 	return listArchive(context.Background(), Directory(fsys, dir), 0)
 }
 
-// archivedName is a file of the archive by its name.
+// archivedName is the decoded name of an archive file.
 type archivedName struct {
 	name        string
 	first, last uint64
 }
 
-// listNames returns the files of an archive by their names, oldest first, unread.
+// listNames returns the names of the archive files, oldest first, without reading the files.
 func listNames(ctx context.Context, place Objects) ([]archivedName, error) {
 	entries, err := place.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -226,7 +226,7 @@ func listNames(ctx context.Context, place Objects) ([]archivedName, error) {
 	return names, nil
 }
 
-// listArchive returns the files with records after one; the ends of others are not read.
+// listArchive returns the files with records after LSN after. Other files are not read.
 func listArchive(ctx context.Context, place Objects, after uint64) ([]ArchiveFile, error) {
 	names, err := listNames(ctx, place)
 	if err != nil {
@@ -244,9 +244,9 @@ func listArchive(ctx context.Context, place Objects, after uint64) ([]ArchiveFil
 	return files, nil
 }
 
-// PruneArchive removes files that hold no record after beforeLSN, and, if olderThan is not zero, no transaction from
-// that time on. The newest file always stays: an Archiver goes on from it. It returns how many it removed. The files go
-// oldest first and durably, so that a crash leaves no gap.
+// PruneArchive removes files that have no record after beforeLSN and, if olderThan is not zero, no transaction at or
+// after olderThan. The newest file is always kept, since an Archiver continues from it. It returns the number of
+// removed files. Files are removed durably, oldest first, so a crash leaves no gap.
 func PruneArchive(fsys vfs.FS, dir string, beforeLSN uint64, olderThan time.Time) (int, error) {
 	return pruneArchive(context.Background(), Directory(fsys, dir), beforeLSN, olderThan)
 }

@@ -36,7 +36,7 @@ func startArchiver(t *testing.T, n *node, dir string) *backup.Archiver {
 	return a
 }
 
-// TestPointInTime restores to many records, from two backups, and compares with the model.
+// TestPointInTime restores to many records, from two backups, and compares the results with the model.
 func TestPointInTime(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
@@ -96,7 +96,7 @@ func TestPointInTime(t *testing.T) {
 			o.FS, o.ArchiveDir = mem, "/archive"
 			_, err := backup.Restore(ctx, set.Path, "/restored", o)
 			require.ErrorIs(t, err, backup.ErrTarget, what)
-			if strings.Contains(what, "after") { // what is missing, and when it will be there
+			if strings.Contains(what, "after") { // the missing records, and when they will be available
 				require.ErrorContains(t, err, "lockstep store flush-archive", what)
 				require.ErrorContains(t, err, "wal.archive-interval", what)
 			}
@@ -110,7 +110,7 @@ func TestPointInTime(t *testing.T) {
 	damageArchive(t, mem, sets[0])
 }
 
-// damageArchive flips bits in the archive and takes a file out of it.
+// damageArchive flips bits in the archive and removes a file from it.
 func damageArchive(t *testing.T, mem *memfs.FS, set backup.Set) {
 	t.Helper()
 	ctx := context.Background()
@@ -119,7 +119,7 @@ func damageArchive(t *testing.T, mem *memfs.FS, set backup.Set) {
 		fsys := mem.CrashClone(nil)
 		files, err := backup.ListArchive(fsys, "/archive")
 		require.NoError(t, err)
-		// The last files: all of them are needed.
+		// The last files are all required.
 		changeFile(t, fsys, files[len(files)-1-rng.IntN(4)].Path,
 			func(b []byte) []byte { return flip(b, rng.IntN(len(b)*8)) })
 		_, err = backup.VerifyArchive(ctx, fsys, "/archive")
@@ -142,7 +142,7 @@ func damageArchive(t *testing.T, mem *memfs.FS, set backup.Set) {
 	require.NoError(t, err, "up to the gap it is possible")
 }
 
-// TestArchiveOnlyApplied: what is in the log and not applied could still be cut.
+// Records that are logged but not applied are not archived, since they could still be truncated.
 func TestArchiveOnlyApplied(t *testing.T) {
 	n := openNode(t, memfs.New(), "/data", 2048)
 	a := startArchiver(t, n, "/archive")
@@ -161,8 +161,7 @@ func TestArchiveOnlyApplied(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestArchiveRestarts: whatever is restarted, the archive has no gap, although the log is recycled as early as
-// possible.
+// The archive has no gap after restarts, although the log is recycled as early as possible.
 func TestArchiveRestarts(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)
@@ -180,7 +179,7 @@ func TestArchiveRestarts(t *testing.T) {
 			require.NoError(t, a.Close())
 			require.NoError(t, a.Close())
 		} else {
-			// As after a kill: nothing is archived any more, and then the directory is another node's.
+			// Like a kill: archiving stops, and another node uses the directory.
 			n.fs = mem.CrashClone(nil)
 			mem = n.fs.(*memfs.FS)
 		}
@@ -200,7 +199,7 @@ func TestArchiveRestarts(t *testing.T) {
 	a.ReleaseLog()
 }
 
-// TestCrashArchive crashes at every step of archiving: what is there is whole, and the next Archiver goes on from it.
+// TestCrashArchive crashes at every step of archiving: all files are complete, and the next Archiver continues.
 func TestCrashArchive(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
@@ -232,8 +231,8 @@ func TestCrashArchive(t *testing.T) {
 	})
 }
 
-// TestArchiveFails: the log is held while the archive cannot be written, and everything is archived afterwards; with a
-// limit it is let go, and the gap is reported.
+// The log is held while the archive cannot be written, and is archived afterwards. With a limit it is released, and
+// the gap is reported.
 func TestArchiveFails(t *testing.T) {
 	ctx := context.Background()
 	for _, limit := range []int64{0, 200_000} {
@@ -283,7 +282,7 @@ func TestArchiveFails(t *testing.T) {
 	}
 }
 
-// TestArchiveInBackground archives without being asked.
+// Records are archived without a Flush call.
 func TestArchiveInBackground(t *testing.T) {
 	n := openNode(t, memfs.New(), "/data", 2048)
 	o := archiveOptions(n.fs, "/archive")
@@ -297,7 +296,7 @@ func TestArchiveInBackground(t *testing.T) {
 	require.NoError(t, a.Close())
 }
 
-// moved puts an archive that was moved out of the way back.
+// moved restores an archive that was moved away.
 func moved(t *testing.T, fsys vfs.FS, from, to string) {
 	t.Helper()
 	files, err := backup.ListArchive(fsys, to)
@@ -313,8 +312,8 @@ func moved(t *testing.T, fsys vfs.FS, from, to string) {
 	}
 }
 
-// TestOtherHistory: a store that was restored to an older state does not go on in the old archive but in a new one, and
-// the old archive does not lead on from a backup of the new history.
+// A store restored to an older state starts a new archive instead of continuing the old one. The old archive does not
+// continue a backup of the new history.
 func TestOtherHistory(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
@@ -337,7 +336,7 @@ func TestOtherHistory(t *testing.T) {
 	}
 	b.open()
 	defer func() { _ = b.s.Close() }()
-	// It is shorter than the archive, and another store.
+	// The log is shorter than the archive, and the store is another one.
 	e := startArchiver(t, b, "/archive")
 	former := e.Status().Former
 	require.Contains(t, former, "/archive/other-")
@@ -346,7 +345,7 @@ func TestOtherHistory(t *testing.T) {
 	require.NoError(t, b.s.Apply(30, nil))
 	b.bodies = make([]string, 10)
 	b.steps(20)
-	// Record 40 is another one.
+	// Record 40 differs.
 	e = startArchiver(t, b, "/archive")
 	former = e.Status().Former
 	require.Contains(t, former, "/archive/other-")
@@ -375,7 +374,7 @@ func TestOtherHistory(t *testing.T) {
 	require.ErrorIs(t, err, backup.ErrOtherHistory)
 }
 
-// TestPruneArchive removes what no backup needs.
+// Only files that no backup needs are removed.
 func TestPruneArchive(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()

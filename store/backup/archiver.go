@@ -26,50 +26,48 @@ const (
 	DefaultArchiveFileBytes = 64 << 20
 
 	archiveReadBytes = 1 << 20
-	// openLimit bounds the wait at the start and at the end for a place that is not on a disk.
+	// openLimit limits the wait at the start and at the end for a location that is not on a disk.
 	openLimit = 5 * time.Second
 )
 
-// ArchiveOptions configure an Archiver.
+// ArchiveOptions are the options of an Archiver.
 type ArchiveOptions struct {
-	// FS is where Dir is; nil means the operating system's.
+	// FS is the filesystem of Dir; nil means the operating system's.
 	FS vfs.FS
-	// Dir is the archive of this node; made if it is not there. Each node has its own.
+	// Dir is the archive of this node; it is created if missing. Each node has its own.
 	Dir string
-	// Place is the archive if it is not nil, and FS and Dir are not used. One of the two is required. A place that is
-	// not exclusive (Objects.Lock) may be out of reach at times: the Archiver begins without it, holds the log, and
-	// goes on when it is there.
+	// Place, if not nil, is the location of the archive, instead of FS and Dir. One of the two is required. A location
+	// that is not exclusive (Objects.Lock) may be temporarily unreachable: the Archiver starts without it, holds the
+	// log, and continues when it is available.
 	Place Objects
-	// Seal encrypts the records; nil leaves them as they are.
+	// Seal encrypts the records; nil disables encryption.
 	Seal Sealer
-	// Interval is how often what was applied is archived: what a loss of the data directory can cost. 0 means
-	// DefaultArchiveInterval.
+	// Interval is the archive interval: the maximum loss with the data directory. 0 means DefaultArchiveInterval.
 	Interval time.Duration
-	// FileBytes is the size at which a file is ended; 0 means DefaultArchiveFileBytes.
+	// FileBytes is the size at which a new file is started; 0 means DefaultArchiveFileBytes.
 	FileBytes int64
-	// MaxHoldBytes is how much log is held while archiving fails. Beyond that the log is let go, so that the node goes
-	// on: the archive gets a gap, and point-in-time restore needs a backup made after it. 0 means that the log is held
-	// until the disk is full.
+	// MaxHoldBytes is the maximum log size that is held while archiving fails. Above it, the log is released so that
+	// the node keeps running: the archive gets a gap, and point-in-time restore needs a backup made after it. 0 means
+	// that the log is held until the disk is full.
 	MaxHoldBytes int64
-	// Logger gets what an operator should know; nil means none.
+	// Logger receives messages for operators; nil means none.
 	Logger *zap.Logger
 }
 
-// ArchiveStatus tells how an Archiver is.
+// ArchiveStatus is the status of an Archiver.
 type ArchiveStatus struct {
-	// Last record that is archived, durably; the zero Position if there is none.
+	// Last is the position of the last durably archived record; zero if none.
 	Last lsn.Position
-	// LastTime is that of the last transaction that is archived; zero if there is none.
+	// LastTime is the time of the last archived transaction; zero if none.
 	LastTime time.Time
-	// Behind is how many applied records are not archived yet.
+	// Behind is the number of applied records that are not archived yet.
 	Behind uint64
-	// Gap is the first record behind the newest gap that this Archiver had to leave; 0 if there was none, or a backup
-	// was made since that reaches up to it.
+	// Gap is the first record after the newest gap left by this Archiver. It is 0 without a gap, or if a later backup
+	// reaches up to it.
 	Gap uint64
-	// Err is why archiving does not go on at present; nil if it does.
+	// Err is the reason why archiving fails, or nil.
 	Err error
-	// Former is the directory to which this Archiver has moved the archive of another history that it found; empty if
-	// there was none.
+	// Former is the directory to which this Archiver moved an archive of another history; empty if none.
 	Former string
 }
 
@@ -79,30 +77,31 @@ type Archiver struct {
 	s    *store.Store
 	lock io.Closer
 	stop chan struct{}
-	// exclusive: no other process can use the place.
+	// exclusive reports that no other process can use the location.
 	exclusive bool
 	done      sync.WaitGroup
 	once      sync.Once
 
 	work sync.Mutex // held while files are written; guards hold, known and last
 	hold *wal.Hold
-	// opened: the end of the archive was looked for.
+	// opened reports that the end of the archive was determined.
 	opened bool
-	// known: last is in the store's log, so that the archive can go on behind it (or the archive is empty).
+	// known reports that the archive can continue after last, which is in the store's log, or that the archive is
+	// empty.
 	known bool
 	last  ArchiveFile
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	status   ArchiveStatus
-	backedUp uint64 // the last record in the newest backup that was made since the start
+	backedUp uint64 // the last record in the newest backup made since the start
 }
 
-// StartArchiver opens an archive, holds the log from its end on, and archives in the background until Close.
+// StartArchiver opens an archive, holds the log from its end, and archives in the background until Close.
 //
-// It is to be called after store.Open and before anything is applied: only then is it certain that nothing is recycled
-// before it is archived. Errors: ErrBusy, ErrArchiveDamaged. An archive that is not of this store's history, as when
-// the store was wiped or restored to an older state, is moved to a directory in it, other-<time>, where a restore can
-// use it, and a new one is begun.
+// It must be called after store.Open and before anything is applied: otherwise records could be recycled before they
+// are archived. Errors: ErrBusy, ErrArchiveDamaged. An archive can be of another history, such as after the store was
+// wiped or restored to an older state. It is then moved to a subdirectory, other-<time>, which a restore can use, and
+// a new archive is started.
 func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 	if o.Dir == "" && o.Place == nil {
 		return nil, errors.New("log archive: no directory given")
@@ -140,7 +139,7 @@ func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 	return a, nil
 }
 
-// open finds the end of the archive. work is held, or nothing else runs yet.
+// open determines the end of the archive. The caller must hold work, except at the start.
 func (a *Archiver) open(ctx context.Context) error {
 	if err := a.o.Place.Sweep(ctx, "", time.Time{}); err != nil {
 		return err
@@ -170,12 +169,12 @@ func (a *Archiver) run() {
 	defer tick.Stop()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	if !a.exclusive { // it may be out of reach, and must not keep the node from stopping
+	if !a.exclusive { // an unreachable location must not prevent the node from stopping
 		a.done.Go(func() {
 			<-a.stop
 			cancel()
 		})
-		_ = a.Flush(ctx) // kept in the status, and logged
+		_ = a.Flush(ctx) // the error is in the status, and logged
 	}
 	for {
 		select {
@@ -183,11 +182,11 @@ func (a *Archiver) run() {
 			return
 		case <-tick.C:
 		}
-		_ = a.Flush(ctx) // kept in the status, and logged
+		_ = a.Flush(ctx) // the error is in the status, and logged
 	}
 }
 
-// Flush archives everything that is applied now; durable when it returns nil.
+// Flush archives all records applied so far. They are durable when it returns nil.
 func (a *Archiver) Flush(ctx context.Context) error {
 	a.work.Lock()
 	defer a.work.Unlock()
@@ -244,7 +243,7 @@ func (a *Archiver) flush(ctx context.Context) error {
 			return err
 		}
 		if before.LSN == to.LSN {
-			break // nothing of it is left in the log
+			break // the remaining records are no longer in the log
 		}
 		f, err := a.write(ctx, before, to)
 		if err != nil {
@@ -264,8 +263,8 @@ func (a *Archiver) flush(ctx context.Context) error {
 	return nil
 }
 
-// next returns the position behind which the next file begins: the end of the archive, or, if the log does not reach
-// back that far any more, what comes before the oldest record in it.
+// next returns the position before the next file: the end of the archive or, if the log no longer reaches back that
+// far, the position before its oldest record.
 func (a *Archiver) next(to lsn.Position) (lsn.Position, error) {
 	if a.last.Records > 0 {
 		if at, ok := a.s.PositionOf(a.last.Last.LSN); ok {
@@ -290,8 +289,8 @@ func (a *Archiver) next(to lsn.Position) (lsn.Position, error) {
 	return at, nil
 }
 
-// BackedUp takes note of a complete backup of this store up to record n: a restore that begins with it needs nothing of
-// the archive before that.
+// BackedUp records a complete backup of this store up to record n: a restore from it does not need the archive before
+// n.
 func (a *Archiver) BackedUp(n uint64) {
 	a.mu.Lock()
 	a.backedUp = max(a.backedUp, n)
@@ -299,7 +298,7 @@ func (a *Archiver) BackedUp(n uint64) {
 	a.closeGap()
 }
 
-// closeGap forgets a gap that a backup reaches over.
+// closeGap clears a gap that a backup covers.
 func (a *Archiver) closeGap() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -308,7 +307,7 @@ func (a *Archiver) closeGap() {
 	}
 }
 
-// keepFrom moves the hold. A new one is made each time, for an installed snapshot takes all holds away.
+// keepFrom moves the hold. It creates a new one each time, since a snapshot installation releases all holds.
 func (a *Archiver) keepFrom(n uint64) {
 	old := a.hold
 	a.hold = a.s.HoldLog(n)
@@ -317,7 +316,7 @@ func (a *Archiver) keepFrom(n uint64) {
 	}
 }
 
-// letGo gives up the hold when too much log waits for an archive that cannot be written.
+// letGo releases the hold if too much log waits for an archive that cannot be written.
 func (a *Archiver) letGo() {
 	if a.o.MaxHoldBytes == 0 || a.hold == nil {
 		return
@@ -332,8 +331,8 @@ func (a *Archiver) letGo() {
 		zap.Int64("log_bytes", st.LogBytes), zap.Int64("limit", a.o.MaxHoldBytes))
 }
 
-// write makes one file: the records after before, up to the one given or until the file is large enough. The log is
-// read twice: what is last in the file is in its name.
+// write writes one file: the records after before, up to to or until the file is large enough. The log is read twice,
+// since the file name contains the last record.
 func (a *Archiver) write(ctx context.Context, before, to lsn.Position) (_ ArchiveFile, err error) {
 	f := ArchiveFile{StoreID: a.s.Identity().StoreID, Before: before, Encrypted: a.o.Seal != nil}
 	if err := a.fill(ctx, &f, io.Discard, to, a.o.FileBytes); err != nil {
@@ -351,13 +350,13 @@ func (a *Archiver) write(ctx context.Context, before, to lsn.Position) (_ Archiv
 		f.Bytes = count.bytes
 		return nil
 	})
-	if errors.Is(err, fs.ErrExist) { // an earlier attempt has written it, and was not told so
+	if errors.Is(err, fs.ErrExist) { // an earlier attempt wrote it but received an error
 		return a.present(ctx, f, err)
 	}
 	return f, err
 }
 
-// present is the file that has the name of one that was to be written, if it is the same.
+// present returns the existing file with the name of f, if it has the same records.
 func (a *Archiver) present(ctx context.Context, f ArchiveFile, why error) (ArchiveFile, error) {
 	there, err := readEnds(ctx, a.o.Place, f.name)
 	if err != nil {
@@ -370,7 +369,6 @@ func (a *Archiver) present(ctx context.Context, f ArchiveFile, why error) (Archi
 	return there, nil
 }
 
-// counting counts what is written.
 type counting struct {
 	to    io.Writer
 	bytes int64
@@ -382,7 +380,7 @@ func (c *counting) Write(p []byte) (int, error) {
 	return n, err //nolint:wrapcheck // a writer between two others
 }
 
-// seal writes head, frames up to one, encrypted if that is wanted, and tail.
+// seal writes the head, the frames up to to, optionally encrypted, and the tail.
 func (a *Archiver) seal(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn.Position) error {
 	if _, err := w.Write(f.head()); err != nil {
 		return err //nolint:wrapcheck // Put says what it was writing
@@ -408,7 +406,7 @@ func (a *Archiver) seal(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 	return err //nolint:wrapcheck // Put says what it was writing
 }
 
-// fill writes the frames after f.Before, and notes in f what they are and how large the file is, unencrypted.
+// fill writes the frames after f.Before. It sets the fields of f, including the unencrypted file size.
 func (a *Archiver) fill(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn.Position, limit int64) error {
 	r, err := a.s.ReadLog(f.Before.LSN + 1)
 	if err != nil {
@@ -439,7 +437,7 @@ func (a *Archiver) fill(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 	return nil
 }
 
-// take verifies the frames that are not behind the last one wanted, and returns their size.
+// take verifies the frames up to to, and returns their size.
 func (f *ArchiveFile) take(frames []byte, to lsn.Position) (int, error) {
 	rest := frames
 	for len(rest) > 0 && f.Last.LSN < to.LSN {
@@ -459,10 +457,10 @@ func (f *ArchiveFile) take(frames []byte, to lsn.Position) (int, error) {
 	return len(frames) - len(rest), nil
 }
 
-// Dir is where the archive is.
+// Dir returns the path of the archive.
 func (a *Archiver) Dir() string { return a.o.Place.Path("") }
 
-// Status tells how it is.
+// Status returns the current status.
 func (a *Archiver) Status() ArchiveStatus {
 	a.mu.Lock()
 	st := a.status
@@ -479,9 +477,9 @@ func (a *Archiver) setStatus(change func(*ArchiveStatus)) {
 	change(&a.status)
 }
 
-// Close archives what is applied and ends the background work. It goes before the Close of the store. The log stays
-// held until the store closes it, so that the checkpoint of that Close recycles nothing that is not archived. A second
-// call does nothing.
+// Close archives the applied records and stops the background work. It must be called before the store is closed. The
+// log is held until the store closes it, so that the final checkpoint recycles only archived records. A second call
+// does nothing.
 func (a *Archiver) Close() (err error) {
 	a.once.Do(func() {
 		close(a.stop)
@@ -497,7 +495,7 @@ func (a *Archiver) Close() (err error) {
 	return err
 }
 
-// ReleaseLog lets the log go, after Close: for a node that goes on without an archive.
+// ReleaseLog releases the log after Close, for a node that continues without an archive.
 func (a *Archiver) ReleaseLog() {
 	a.work.Lock()
 	defer a.work.Unlock()

@@ -19,12 +19,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// formerPrefix begins the name of the directory, in that of the archive, to which an archive of another history is
-// moved.
+// formerPrefix is the name prefix of the subdirectory to which an archive of another history is moved.
 const formerPrefix = "other-"
 
-// startOver moves the files of the archive to a directory of their own and begins a new archive: two histories must not
-// be mixed, and neither may be lost. A crash in the middle leaves the files in two places, whole.
+// startOver moves the files of the archive to a separate directory and starts a new archive: two histories must not be
+// mixed, and neither may be lost. A crash leaves complete files in both directories.
 func (a *Archiver) startOver(ctx context.Context, why error) error {
 	fail := func(err error) error { return fmt.Errorf("%w; and it cannot be moved out of the way: %w", why, err) }
 	names, err := listNames(ctx, a.o.Place)
@@ -48,7 +47,7 @@ func (a *Archiver) startOver(ctx context.Context, why error) error {
 	return nil
 }
 
-// compare looks at the newest record that both the archive and the store have.
+// compare compares the newest record that both the archive and the store have.
 func (a *Archiver) compare(ctx context.Context, names []archivedName) error {
 	applied := a.s.Applied()
 	at := min(a.last.Last.LSN, applied.LSN)
@@ -69,12 +68,12 @@ func (a *Archiver) compare(ctx context.Context, names []archivedName) error {
 			a.Dir(), a.last.Last.LSN,
 			applied.LSN)
 	}
-	// With sync=off the end of the log may have been lost, and come back from the peer: to be compared when it is
-	// there. The same is true when not everything in the log is applied again yet.
+	// With sync=off the end of the log may have been lost, and is fetched again from the peer: compare when it is
+	// available. The same applies while the log is still being replayed.
 	return nil
 }
 
-// archivedPosition looks a record up in the archive. One in the middle of a file that is encrypted is not found.
+// archivedPosition looks up a record in the archive. A record in the middle of an encrypted file is not found.
 func archivedPosition(
 	ctx context.Context, place Objects, names []archivedName, n uint64,
 ) (pos lsn.Position, ok bool, err error) {
@@ -106,7 +105,7 @@ func archivedPosition(
 	return pos, ok, err
 }
 
-// Formers lists the directories, in that of an archive, with archives of other histories.
+// Formers returns the subdirectories of an archive that contain archives of other histories.
 func Formers(fsys vfs.FS, dir string) ([]string, error) {
 	names, err := fsys.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

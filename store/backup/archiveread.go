@@ -19,19 +19,19 @@ import (
 // errEnough ends a walk before the end of the archive.
 var errEnough = errors.New("enough")
 
-// archivedLog is a part of an archive, to be read from its beginning to its end.
+// archivedLog is a part of an archive to read sequentially.
 type archivedLog struct {
 	place  Objects
 	files  []ArchiveFile
 	unseal Unsealer
 }
 
-// walkArchive calls fn for each archived record after a position, verified: each one continues the one before,
-// beginning with the position itself. raw are the bytes that are in the log. Both are valid during the call. errEnough
-// from fn ends it.
+// walkArchive calls fn for each archived record after a position. It verifies that each record continues the previous
+// one, starting with the position. raw are the bytes in the log. Both are valid during the call. errEnough from fn
+// ends the walk.
 //
-// It returns the last position that fn accepted. When the archive does not continue there, that is no error: only the
-// caller knows how far it has to reach. gap is the LSN at which it goes on, or 0 if it ends.
+// It returns the last position accepted by fn. An archive that ends early is not an error, since only the caller knows
+// the required end. gap is the LSN at which the archive continues after a gap, or 0 at its end.
 func walkArchive(ctx context.Context, log archivedLog, after lsn.Position,
 	fn func(f wal.Frame, raw []byte) error,
 ) (at lsn.Position, gap uint64, err error) {
@@ -55,7 +55,7 @@ func walkArchive(ctx context.Context, log archivedLog, after lsn.Position,
 	return at, 0, nil
 }
 
-// walkFile shows the records of one file that follow a position in it.
+// walkFile calls fn for the records of one file after a position.
 func walkFile(ctx context.Context, log archivedLog, a *ArchiveFile, after lsn.Position,
 	fn func(f wal.Frame, raw []byte) error,
 ) (lsn.Position, error) {
@@ -92,7 +92,7 @@ func eachFrame(
 	if err != nil {
 		return fmt.Errorf("read the archive: %w", err)
 	}
-	defer func() { _ = file.Close() }() // opened for reading: nothing can be lost
+	defer func() { _ = file.Close() }() // read-only: nothing can be lost
 	left := a.Bytes - 2*archiveEnds
 	var frames io.ReaderAt = io.NewSectionReader(file, archiveEnds, left)
 	if a.Encrypted {
@@ -136,7 +136,7 @@ func eachFrame(
 	return nil
 }
 
-// unreadable is a file that ends too early, unless it is the place that cannot be used.
+// unreadable returns the error for a file that ends too early, unless its location is unavailable.
 func unreadable(a *ArchiveFile, prev lsn.Position, err error) error {
 	if notRead(err) {
 		return fmt.Errorf("read the archive: %w", err)
@@ -150,20 +150,21 @@ func damagedArchive(a *ArchiveFile, prev lsn.Position, err error) error {
 
 // ArchiveChain is a part of an archive without a gap.
 type ArchiveChain struct {
-	// Before is the position that the first record follows, Last that of the last one.
+	// Before is the position before the first record, Last that of the last record.
 	Before, Last lsn.Position
-	// Files and Bytes of it.
+	// Files is the number of files, Bytes their size.
 	Files int
 	Bytes int64
 }
 
-// VerifyArchive reads all of an archive and returns its parts; more than one means that there are gaps between them. It
-// returns ErrArchiveDamaged if a record cannot be read. fsys may be nil for the operating system's.
+// VerifyArchive reads a whole archive and returns its chains; more than one means that there are gaps. It returns
+// ErrArchiveDamaged if a record cannot be read. fsys may be nil for the operating system's filesystem.
 func VerifyArchive(ctx context.Context, fsys vfs.FS, dir string) ([]ArchiveChain, error) {
 	return VerifyArchiveIn(ctx, Directory(fsys, dir), nil)
 }
 
-// VerifyArchiveIn does so in any place. with decrypts it; nil: ErrEncrypted if that is needed.
+// VerifyArchiveIn is VerifyArchive for any location. with decrypts the archive; if it is nil, an encrypted archive
+// returns ErrEncrypted.
 func VerifyArchiveIn(ctx context.Context, place Objects, with Unsealer) ([]ArchiveChain, error) {
 	files, err := listArchive(ctx, place, 0)
 	if err != nil {

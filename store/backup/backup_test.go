@@ -26,7 +26,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestRoundTrip backs up, verifies, restores, and goes on with what was restored.
+// TestRoundTrip makes a backup, verifies and restores it, and continues with the restored store.
 func TestRoundTrip(t *testing.T) {
 	ctx := context.Background()
 	for name, make := range filesystems(t) {
@@ -84,7 +84,7 @@ func TestRoundTrip(t *testing.T) {
 				require.NoError(t, s.JoinPair(uuid.New()), "it can seed another pair")
 				require.Empty(t, s.Identity().Restored)
 
-				// The rest of the history fits behind it.
+				// The remaining history can be appended.
 				for at := uint64(151); at <= 160; at++ {
 					require.NoError(t, s.Append(n.raw[at], n.ends[at]))
 				}
@@ -108,7 +108,7 @@ func requireNewIdentity(t *testing.T, old store.Identity, s *store.Store, res ba
 	require.False(t, id.MayHaveLost)
 }
 
-// TestEmptyStore backs up a store that nothing was ever written to.
+// TestEmptyStore makes a backup of an empty store.
 func TestEmptyStore(t *testing.T) {
 	n := openNode(t, memfs.New(), "/data", 4096)
 	set := n.backup("/backups")
@@ -118,7 +118,7 @@ func TestEmptyStore(t *testing.T) {
 	require.Equal(t, n.s.End(), restored(t, n.fs, "/restored").End())
 }
 
-// TestOnline backs up while transactions go on, again and again.
+// TestOnline makes backups repeatedly while transactions are committed.
 func TestOnline(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)
@@ -126,7 +126,7 @@ func TestOnline(t *testing.T) {
 	var pieces atomic.Int64
 	for range 4 {
 		o := n.options("/backups")
-		o.Progress = func(checkpoint.Progress) { // runs between two pieces: the source changes under the copy
+		o.Progress = func(checkpoint.Progress) { // called between two reads: the source changes during the copy
 			pieces.Add(1)
 			n.steps(3)
 			n.checkpoint()
@@ -147,7 +147,7 @@ func TestOnline(t *testing.T) {
 	require.Greater(t, pieces.Load(), int64(8))
 }
 
-// TestGenerations keeps the newest sets of the same store and touches nothing else.
+// Only old backups of the same store are removed.
 func TestGenerations(t *testing.T) {
 	mem := memfs.New()
 	n, other := openNode(t, mem, "/data", 2048), openNode(t, mem, "/other", 2048)
@@ -191,7 +191,7 @@ func TestGenerations(t *testing.T) {
 	require.Equal(t, names[3], set.Name)
 }
 
-// TestBusy lets only one backup work in a path.
+// Only one backup at a time runs in a path.
 func TestBusy(t *testing.T) {
 	n := openNode(t, memfs.New(), "/data", 2048)
 	n.steps(5)
@@ -204,7 +204,7 @@ func TestBusy(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestLimits: the context and the rate limit are obeyed, and leave nothing behind.
+// The context and the rate limit are respected, and no files are left behind.
 func TestLimits(t *testing.T) { synctest.Test(t, testLimits) }
 
 func testLimits(t *testing.T) {
@@ -221,7 +221,7 @@ func testLimits(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, sets)
 
-	// A burst of one piece is free; the rest would take days, which the deadline does not allow.
+	// A burst of one record is free; the rest would take days, longer than the deadline.
 	ctx, cancel = context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	o.Progress, o.BytesPerSecond = nil, 1
@@ -239,7 +239,7 @@ func (n *node) size() uint64 {
 	return st.PagesUsed * uint64(st.PageSize)
 }
 
-// TestFullDisk: no half set, no lost generation, no half restore.
+// A full disk leaves no partial backup, no lost generation and no partial restore.
 func TestFullDisk(t *testing.T) {
 	ctx := context.Background()
 	fault := faultfs.New(memfs.New())
@@ -286,7 +286,8 @@ func TestFullDisk(t *testing.T) {
 	require.Equal(t, n.history[30], dumpStore(t, restored(t, fault, "/restored")))
 }
 
-// TestNoSpaceBefore refuses with both figures before anything is written.
+// A backup without enough space fails before anything is written. The error contains the required and the available
+// bytes.
 func TestNoSpaceBefore(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)
@@ -306,7 +307,7 @@ func TestNoSpaceBefore(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// TestDamagedSource: a damaged page ends the backup, wherever it is, and the old generation stays.
+// A corrupt page at any position fails the backup, and the old generation is kept.
 func TestDamagedSource(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n := openNode(t, fault, "/data", 2048)
@@ -318,7 +319,7 @@ func TestDamagedSource(t *testing.T) {
 	o.KeepGenerations = 1
 	for _, where := range []struct {
 		name     string
-		minBytes int64 // of the read: that of the copy is a large one
+		minBytes int64 // of the read: the copy uses large reads
 		bit      int64
 	}{
 		{"tree", 2048, 8 * 40},

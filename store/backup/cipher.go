@@ -9,43 +9,43 @@ import (
 	"io"
 )
 
-// Errors of what is encrypted.
+// Errors of encrypted data.
 var (
-	// ErrEncrypted is returned when what is to be read is encrypted and no identity was given.
+	// ErrEncrypted is returned if data is encrypted and no identity was given.
 	ErrEncrypted = errors.New("it is encrypted, and no identity was given to decrypt it with")
-	// ErrIdentity is returned when none of the identities given can decrypt it.
+	// ErrIdentity is returned if none of the given identities can decrypt the data.
 	ErrIdentity = errors.New("it is encrypted, and none of the identities given can decrypt it")
 )
 
-// Sealer encrypts save-sets and log archives. What encrypts need not be able to decrypt.
+// Sealer encrypts backups and log archives. It need not be able to decrypt them.
 type Sealer interface {
-	// Seal returns a writer: what is written to it reaches w encrypted. Its Close ends that, and does not close w.
+	// Seal returns a writer that encrypts to w. Its Close completes the encryption and does not close w.
 	Seal(w io.Writer) (io.WriteCloser, error)
-	// Recipients that can decrypt it, in public form.
+	// Recipients returns the public keys of the identities that can decrypt the data.
 	Recipients() []string
 }
 
-// Unsealer decrypts what a Sealer has encrypted.
+// Unsealer decrypts the data of a Sealer.
 type Unsealer interface {
-	// Unseal shows what is encrypted in the first size bytes of r, and how much that is. What is read has been proven
-	// to be what was encrypted. It returns ErrIdentity when it has not the right key.
+	// Unseal returns a reader of the decrypted first size bytes of r, and the decrypted size. All data read is
+	// authenticated. It returns ErrIdentity if no key matches.
 	Unseal(r io.ReaderAt, size int64) (io.ReaderAt, int64, error)
 }
 
-// sealScheme is the only one there is: the format age-encryption.org/v1.
+// sealScheme is the only supported scheme: the format age-encryption.org/v1.
 const sealScheme = "age-encryption.org/v1"
 
-// Encryption says how what is in a save-set is encrypted.
+// Encryption describes the encryption of a backup.
 type Encryption struct {
 	// Scheme is age-encryption.org/v1.
 	Scheme string `json:"scheme"`
-	// Recipients whose identities can decrypt it.
+	// Recipients are the public keys of the identities that can decrypt it.
 	Recipients []string `json:"recipients"`
-	// Plain is what the pack is when it is decrypted.
+	// Plain is the checksum of the decrypted pack.
 	Plain FileSum `json:"plain"`
 }
 
-// unsealed is an encrypted object, decrypted.
+// unsealed is a decrypted object.
 type unsealed struct {
 	io.ReaderAt
 	io.Closer
@@ -54,7 +54,7 @@ type unsealed struct {
 
 func (u unsealed) SizeBytes() (int64, error) { return u.size, nil }
 
-// openPlain opens an object, and decrypts it if it is encrypted to some recipients.
+// openPlain opens an object, and decrypts it if e is not nil.
 func openPlain(ctx context.Context, place Objects, name string, e *Encryption, with Unsealer) (Object, error) {
 	f, err := place.Open(ctx, name)
 	if err != nil || e == nil {
@@ -71,7 +71,7 @@ func openPlain(ctx context.Context, place Objects, name string, e *Encryption, w
 	return unsealed{ReaderAt: r, Closer: f, size: plain}, nil
 }
 
-// unseal decrypts, or says whose identity that needs.
+// unseal returns a decrypting reader. On an error it names the required recipients.
 func unseal(r io.ReaderAt, size int64, what string, recipients []string, with Unsealer) (io.ReaderAt, int64, error) {
 	whom := ""
 	if len(recipients) > 0 {

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// changes tells whether an operation changes the disk.
+// changes reports whether an operation changes the disk.
 func changes(k faultfs.OpKind) bool {
 	switch k {
 	case faultfs.OpCreate, faultfs.OpWrite, faultfs.OpSync, faultfs.OpTruncate, faultfs.OpAllocate, faultfs.OpPunchHole,
@@ -32,11 +32,10 @@ func changes(k faultfs.OpKind) bool {
 	}
 }
 
-// crashEverywhere runs do and gives to check what a power failure would leave before each of its changes and at the
-// end.
+// crashEverywhere runs do and calls check with the state after a power failure, before each change and at the end.
 func crashEverywhere(t *testing.T, mem *memfs.FS, fault *faultfs.FS, do func(), check func(step int, after *memfs.FS)) {
 	t.Helper()
-	var mu sync.Mutex // the log prepares segments in the background
+	var mu sync.Mutex // the log preallocates segments in the background
 	var clones []*memfs.FS
 	fault.SetHook(func(op faultfs.Op) error {
 		if changes(op.Kind) {
@@ -52,7 +51,7 @@ func crashEverywhere(t *testing.T, mem *memfs.FS, fault *faultfs.FS, do func(), 
 	})
 	do()
 	fault.SetHook(nil)
-	mu.Lock() // one that has asked for the hook before may still be in it
+	mu.Lock() // an operation that loaded the hook earlier may still run in it
 	defer mu.Unlock()
 	clones = append(clones, mem.CrashClone(nil))
 	t.Logf("%d crashes", len(clones))
@@ -92,7 +91,7 @@ func TestCrashBackup(t *testing.T) {
 		}
 		for _, s := range bad {
 			_, err := backup.Verify(ctx, s.Path, backup.VerifyOptions{FS: after, ChecksumsOnly: true})
-			if err == nil { // it was whole, and had no name yet, or none any more
+			if err == nil { // it is complete, but marked as being made or removed
 				require.Regexp(t, `^\.(partial|removed)-`, s.Name)
 			}
 			_, err = backup.Load(after, s.Path)
@@ -101,7 +100,7 @@ func TestCrashBackup(t *testing.T) {
 		if step%5 != 0 {
 			return
 		}
-		// The node that comes back makes another one, which cleans up.
+		// The restarted node makes another backup, which cleans up.
 		o := n.o
 		o.FS = after
 		s, err := store.Open(o)
@@ -117,8 +116,8 @@ func TestCrashBackup(t *testing.T) {
 	})
 }
 
-// TestCrashRestore crashes at every step of a restore: what is left is nothing, or refused and can be restored again,
-// or whole.
+// TestCrashRestore crashes at every step of a restore: the directory is empty, or rejected and restorable again, or
+// complete.
 func TestCrashRestore(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
@@ -162,7 +161,7 @@ func TestCrashRestore(t *testing.T) {
 	require.Len(t, counts, 3, "%v", counts)
 }
 
-// TestFailRestore fails each operation of a restore once: the directory is empty again, or refused and can be restored
+// TestFailRestore fails each operation of a restore once: the directory is empty again, or rejected and restorable
 // again.
 func TestFailRestore(t *testing.T) {
 	ctx := context.Background()
@@ -174,7 +173,7 @@ func TestFailRestore(t *testing.T) {
 	for fail := int64(1); ; fail++ {
 		target := mem.CrashClone(nil)
 		fault := faultfs.New(target)
-		var count atomic.Int64 // goroutines of the log do I/O too
+		var count atomic.Int64 // goroutines of the log do I/O as well
 		fault.SetHook(func(op faultfs.Op) error {
 			if !changes(op.Kind) {
 				return nil
@@ -189,11 +188,11 @@ func TestFailRestore(t *testing.T) {
 			require.Greater(t, fail, int64(20))
 			return
 		}
-		if err == nil { // in the preparation of the next segment, which comes too late to matter
+		if err == nil { // in the preallocation of the next segment, which is not needed
 			continue
 		}
 		require.ErrorIs(t, err, broken)
-		if store.CheckRestore(target, "/restored") != nil { // all was done but for the last sync of the directory
+		if store.CheckRestore(target, "/restored") != nil { // complete except for the last sync of the directory
 			_, err := store.ReadIdentity(target, "/restored")
 			require.NoError(t, err)
 		} else {

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// refused proves that neither Verify nor Restore takes a set.
+// refused verifies that Verify and Restore reject a backup.
 func refused(t *testing.T, mem *memfs.FS, set backup.Set, what string, want ...error) {
 	t.Helper()
 	is := func(err error) {
@@ -47,14 +47,14 @@ func smallSet(t *testing.T) (*memfs.FS, backup.Set) {
 	return mem.CrashClone(nil), set
 }
 
-// TestFlippedBits flips bits all over a set.
+// A flipped bit at any position of a backup is detected.
 func TestFlippedBits(t *testing.T) {
 	mem, set := smallSet(t)
 	rng := rand.New(rand.NewPCG(1, 2))
 	manifest := set.Path + "/manifest.json"
 	raw, err := vfs.ReadFile(mem, manifest, 1<<20)
 	require.NoError(t, err)
-	for i := range raw { // each byte, because some of them mean nothing to a JSON decoder
+	for i := range raw { // each byte, since a JSON decoder ignores some of them
 		require.NoError(t, vfs.WriteFileAtomic(mem, manifest, flip(raw, i*8+rng.IntN(8))))
 		refused(t, mem, set, "manifest", backup.ErrDamagedSet)
 		sets, err := backup.List(mem, "/backups")
@@ -85,7 +85,7 @@ func flip(b []byte, bit int) []byte {
 	return c
 }
 
-// TestTruncatedSet takes something away from a set.
+// A backup with missing data is rejected.
 func TestTruncatedSet(t *testing.T) {
 	mem, set := smallSet(t)
 	for _, name := range []string{"manifest.json", "pages.pack"} {
@@ -107,7 +107,7 @@ func TestTruncatedSet(t *testing.T) {
 	}
 }
 
-// TestDamagedDuringRestore: what was good when it was verified is verified again when it is copied.
+// Data that was valid during verification is verified again during the copy.
 func TestDamagedDuringRestore(t *testing.T) {
 	mem, set := smallSet(t)
 	fault := faultfs.New(mem)
@@ -128,7 +128,7 @@ func TestDamagedDuringRestore(t *testing.T) {
 	require.Equal(t, []string{"lock"}, names)
 }
 
-// TestNotEmpty refuses every directory that has something in it, and one that is in use.
+// A directory that is not empty or in use is rejected.
 func TestNotEmpty(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
@@ -155,7 +155,7 @@ func TestNotEmpty(t *testing.T) {
 	require.Equal(t, n.history[12], dumpStore(t, restored(t, mem, "/target")))
 }
 
-// TestNoSet: a path that is not there is told as that.
+// A missing path returns its own error.
 func TestNoSet(t *testing.T) {
 	_, err := backup.Load(memfs.New(), "/none")
 	require.ErrorIs(t, err, backup.ErrIncomplete)

@@ -16,18 +16,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// putSuffix ends the name of a file that is being written.
+// putSuffix is the suffix of a file being written.
 const putSuffix = ".new"
 
-// directory is a place in a filesystem. An object is a file, its folder a directory that is there as long as something
-// is in it.
+// directory is a location in a filesystem. An object is a file; its folder is a directory that exists while it is not
+// empty.
 type directory struct {
 	fs   vfs.FS
 	root string
 }
 
-// Directory is a directory as a place for save-sets or a log archive; it is made when it is first used. fsys may be nil
-// for the operating system's.
+// Directory returns a directory as the location of backups or a log archive; it is created on first use. fsys may be
+// nil for the operating system's filesystem.
 func Directory(fsys vfs.FS, root string) Objects {
 	if fsys == nil {
 		fsys = vfs.OS()
@@ -37,7 +37,7 @@ func Directory(fsys vfs.FS, root string) Objects {
 
 func (d directory) Path(name string) string { return filepath.Join(d.root, filepath.FromSlash(name)) }
 
-// Put writes a file under another name, makes it durable and renames it.
+// Put writes a file under a temporary name, makes it durable and renames it.
 func (d directory) Put(ctx context.Context, name string, o PutOptions, fill func(w io.Writer) error) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("write %s: %w", d.Path(name), err)
@@ -55,7 +55,7 @@ func (d directory) Put(ctx context.Context, name string, o PutOptions, fill func
 		err = d.fs.Rename(final+putSuffix, final)
 	}
 	if err != nil {
-		_ = d.fs.Remove(final + putSuffix) // Sweep tries again
+		_ = d.fs.Remove(final + putSuffix) // Sweep retries
 		d.dropEmpty(folder)
 		return fmt.Errorf("write %s: %w", final, noSpace(err))
 	}
@@ -80,13 +80,13 @@ func (d directory) write(name string, o PutOptions, fill func(w io.Writer) error
 	return errors.Join(err, file.Close())
 }
 
-// fileWriter writes a file from front to back and syncs it now and then: a sync of everything at the end would keep the
-// log's syncs on the same disk waiting.
+// fileWriter writes a file sequentially and syncs it periodically: a single sync at the end would block the log's
+// syncs on the same disk.
 type fileWriter struct {
 	file     vfs.File
 	offset   int64
 	unsynced int64
-	mostOpen int64 // bytes wait for a sync
+	mostOpen int64 // maximum number of unsynced bytes
 }
 
 func (w *fileWriter) Write(p []byte) (int, error) {
@@ -100,7 +100,6 @@ func (w *fileWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Open opens a file.
 func (d directory) Open(_ context.Context, name string) (Object, error) {
 	file, err := d.fs.OpenFile(d.Path(name), os.O_RDONLY, 0)
 	if err != nil {
@@ -109,7 +108,6 @@ func (d directory) Open(_ context.Context, name string) (Object, error) {
 	return file, nil
 }
 
-// List lists a directory.
 func (d directory) List(_ context.Context, folder string) ([]Entry, error) {
 	names, err := d.fs.ReadDir(d.Path(folder))
 	if err != nil {
@@ -119,7 +117,7 @@ func (d directory) List(_ context.Context, folder string) ([]Entry, error) {
 	for _, name := range names {
 		info, err := d.fs.Stat(d.Path(inFolder(folder, name)))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed meanwhile
+			continue // removed in the meantime
 		}
 		if err != nil {
 			return nil, fmt.Errorf("list %s: %w", d.Path(folder), err)
@@ -129,7 +127,7 @@ func (d directory) List(_ context.Context, folder string) ([]Entry, error) {
 	return entries, nil
 }
 
-// Delete removes a file, and its directory if that is empty then and not the place itself.
+// Delete removes a file, and its directory if it is then empty and not the root.
 func (d directory) Delete(_ context.Context, name string) error {
 	path := d.Path(name)
 	err := d.fs.Remove(path)
@@ -143,17 +141,16 @@ func (d directory) Delete(_ context.Context, name string) error {
 	return nil
 }
 
-// dropEmpty removes a directory in the place if it is empty; what fails is done the next time.
+// dropEmpty removes an empty directory below the root. Errors are ignored, since the next call retries.
 func (d directory) dropEmpty(dir string) {
 	if filepath.Clean(dir) == filepath.Clean(d.root) {
 		return
 	}
 	if names, err := d.fs.ReadDir(dir); err == nil && len(names) == 0 && d.fs.Remove(dir) == nil {
-		_ = d.fs.SyncDir(filepath.Dir(dir)) // an empty directory that comes back does no harm
+		_ = d.fs.SyncDir(filepath.Dir(dir)) // an empty directory is harmless
 	}
 }
 
-// Move renames a file.
 func (d directory) Move(_ context.Context, from, to string) error {
 	source, target := d.Path(from), d.Path(to)
 	if err := vfs.MkdirAllSync(d.fs, filepath.Dir(target), 0o750); err != nil {
@@ -169,8 +166,7 @@ func (d directory) Move(_ context.Context, from, to string) error {
 	return nil
 }
 
-// Sweep removes files that were not finished. When they were begun is not asked: the lock is held, or it is the only
-// process's.
+// Sweep removes unfinished files, regardless of their start time: the caller holds the lock, or is the only process.
 func (d directory) Sweep(ctx context.Context, folder string, _ time.Time) error {
 	entries, err := d.List(ctx, folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -186,13 +182,13 @@ func (d directory) Sweep(ctx context.Context, folder string, _ time.Time) error 
 			}
 		}
 	}
-	if folder != "" { // one that a crash has left empty
+	if folder != "" { // left empty by a crash
 		d.dropEmpty(d.Path(folder))
 	}
 	return nil
 }
 
-// Lock makes the directory and takes its lock.
+// Lock creates the directory and locks it.
 func (d directory) Lock(context.Context) (io.Closer, bool, error) {
 	if err := vfs.MkdirAllSync(d.fs, d.root, 0o750); err != nil {
 		return nil, false, fmt.Errorf("make the directory %s: %w", d.root, err)
@@ -207,7 +203,7 @@ func (d directory) Lock(context.Context) (io.Closer, bool, error) {
 	return lock, true, nil
 }
 
-// Available is the free space of the filesystem.
+// Available returns the free space of the filesystem.
 func (d directory) Available(context.Context) (uint64, error) {
 	usage, err := d.fs.Usage(d.root)
 	if err != nil {

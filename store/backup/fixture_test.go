@@ -25,10 +25,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// epoch is the time of the first transaction; each one is a second later than the one before.
+// epoch returns the time of the first transaction; each later one is one second after the previous one.
 func epoch() time.Time { return time.Date(2026, 11, 21, 0, 45, 0, 0, time.UTC) }
 
-// node is a store with the smallest possible committer, and a model of what it should hold.
+// node is a store with a minimal committer, and a model of its expected content.
 type node struct {
 	t   *testing.T
 	fs  vfs.FS
@@ -39,7 +39,7 @@ type node struct {
 
 	bodies  []string // of queue 1, by sequence-1
 	acked   map[uint64]bool
-	history map[uint64]string // what dump gives after each LSN
+	history map[uint64]string // result of dump after each LSN
 	raw     map[uint64][]byte // frames by LSN
 	ends    map[uint64]lsn.Position
 }
@@ -67,7 +67,7 @@ func (n *node) open() {
 	n.s = s
 }
 
-// commit runs one transaction to its end.
+// commit commits one transaction.
 func (n *node) commit(build func(b *txn.Builder)) {
 	n.t.Helper()
 	end := n.s.End()
@@ -84,7 +84,7 @@ func (n *node) commit(build func(b *txn.Builder)) {
 	n.history[end.LSN] = n.dump()
 }
 
-// step commits something.
+// step commits a random transaction.
 func (n *node) step() {
 	n.t.Helper()
 	if n.s.End().LSN == 0 {
@@ -112,7 +112,7 @@ func (n *node) step() {
 				body[i] = byte(n.rng.Uint32())
 			}
 			var a *txn.Attributes
-			if n.rng.IntN(3) == 0 { // the schedule, and which messages are delayed, are carried along
+			if n.rng.IntN(3) == 0 { // the schedule and the delayed messages are part of the backup
 				a = &txn.Attributes{DeliverAtMS: 500 + n.rng.Int64N(1000), ExpiresAtMS: 1_000_000}
 			}
 			b.MessageWith(1_000, a, nil, body)
@@ -135,7 +135,7 @@ func (n *node) checkpoint() {
 	require.NoError(n.t, err)
 }
 
-// dump writes down what the model says is still wanted.
+// dump returns the expected content according to the model.
 func (n *node) dump() string {
 	var b strings.Builder
 	for i, body := range n.bodies {
@@ -146,7 +146,7 @@ func (n *node) dump() string {
 	return b.String()
 }
 
-// dumpStore writes down the same of a store.
+// dumpStore returns the content of a store in the format of dump.
 func dumpStore(t *testing.T, s *store.Store) string {
 	t.Helper()
 	var b strings.Builder
@@ -181,14 +181,14 @@ func (n *node) backup(path string) backup.Set {
 	return set
 }
 
-// options use a clock that goes with the transactions, so that names are the same in each run.
+// options uses a clock that advances with the transactions, so that names are the same in each run.
 func (n *node) options(path string) backup.Options {
 	return backup.Options{FS: n.fs, Path: path, Software: "test 1", Now: func() time.Time {
 		return epoch().Add(time.Duration(n.s.End().LSN) * time.Second)
 	}}
 }
 
-// restored opens a restored directory, applies everything in it and returns the store.
+// restored opens a restored directory, applies all records and returns the store.
 func restored(t *testing.T, fsys vfs.FS, dir string) *store.Store {
 	t.Helper()
 	s, err := store.Open(store.Options{
@@ -208,7 +208,7 @@ func restored(t *testing.T, fsys vfs.FS, dir string) *store.Store {
 	return s
 }
 
-// replayed gives the digest of a fresh store that applied the same records up to an LSN.
+// replayed returns the digest of a new store that applied the same records up to an LSN.
 func (n *node) replayed(lsn uint64) checkpoint.Digest {
 	n.t.Helper()
 	o := n.o
@@ -253,7 +253,7 @@ func mustList(t *testing.T, fsys vfs.FS, path string) (good, bad []backup.Set) {
 
 func crashRand(seed int64) *oldrand.Rand { return oldrand.New(oldrand.NewSource(seed)) }
 
-// copyFile copies a file of a filesystem, changed.
+// changeFile changes a file in place.
 func changeFile(t *testing.T, fsys vfs.FS, name string, change func(b []byte) []byte) {
 	t.Helper()
 	b, err := vfs.ReadFile(fsys, name, 1<<30)
@@ -272,7 +272,7 @@ func in(root string, parts ...string) string {
 	return filepath.Join(append([]string{root}, parts...)...)
 }
 
-// appendOnly puts a record into the log that is not applied.
+// appendOnly appends a record to the log without applying it.
 func (n *node) appendOnly() {
 	n.t.Helper()
 	frames, end := wal.AppendFrame(nil, n.s.End(), 7, wal.KindTermStart, []byte("never committed"))

@@ -32,7 +32,7 @@ func exampleManifest() Manifest {
 	}
 }
 
-// TestManifestForm fixes the form in which manifests are stored.
+// TestManifestForm compares the stored format of a manifest.
 func TestManifestForm(t *testing.T) {
 	m := exampleManifest()
 	raw, err := m.encode()
@@ -96,7 +96,7 @@ func TestManifestForm(t *testing.T) {
 	}
 }
 
-// FuzzManifest: whatever is decoded encodes to something that decodes to the same, and nothing panics.
+// A decoded manifest survives a round trip, and no input panics.
 func FuzzManifest(f *testing.F) {
 	m := exampleManifest()
 	raw, err := m.encode()
@@ -107,7 +107,7 @@ func FuzzManifest(f *testing.F) {
 	f.Add(wrap([]byte(`[]`)))
 	f.Add([]byte(`{}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, b := range [][]byte{b, wrap(b)} { // the second one gets past the checksum
+		for _, b := range [][]byte{b, wrap(b)} { // the second one has a valid checksum
 			m, err := decodeManifest(b)
 			if err != nil {
 				continue
@@ -122,7 +122,7 @@ func FuzzManifest(f *testing.F) {
 	})
 }
 
-// FuzzArchiveEnds: head and tail of an archived file.
+// FuzzArchiveEnds decodes head and tail of an archived file.
 func FuzzArchiveEnds(f *testing.F) {
 	a := ArchiveFile{
 		StoreID: uuid.UUID{2}, Before: lsn.Position{Term: 1, LSN: 4, Chain: 5},
@@ -142,12 +142,12 @@ func FuzzArchiveEnds(f *testing.F) {
 				require.NoError(t, c.decode(b.head(), b.tail()))
 				require.Equal(t, b, c)
 			}
-			head, tail = seal(bytes.Clone(head)), seal(bytes.Clone(tail)) // gets past the checksum
+			head, tail = seal(bytes.Clone(head)), seal(bytes.Clone(tail)) // with a valid checksum
 		}
 	})
 }
 
-// FuzzPack: whatever stands in a pack, reading it ends, and its pieces lie in order.
+// Reading any pack terminates, and its records are in order.
 func FuzzPack(f *testing.F) {
 	var out bytes.Buffer
 	w := newPack(&out, 2048, false)

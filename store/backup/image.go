@@ -10,7 +10,8 @@ import (
 	"sort"
 )
 
-// image shows a pack as the page file that it was made from, for page.OpenImage: what is not in it reads as zeros.
+// image presents a pack as the page file from which it was made, for page.OpenImage. Pages that are not in the pack
+// read as zeros.
 type image struct {
 	readOnly
 	pack    Object
@@ -19,7 +20,7 @@ type image struct {
 	extents []extent // in rising order
 }
 
-// readOnly refuses all that changes a file.
+// readOnly rejects all methods that change a file.
 type readOnly struct{}
 
 var errReadOnly = errors.New("a backup is not changed")
@@ -32,13 +33,13 @@ func (readOnly) Truncate(int64) error                   { return errReadOnly }
 func (readOnly) Allocate(int64, int64) error            { return errReadOnly }
 func (readOnly) PunchHole(int64, int64) error           { return errReadOnly }
 
-// extent is a stretch of the page file and where it is in the pack.
+// extent is a range of the page file and its position in the pack.
 type extent struct {
 	from, bytes int64
 	at          int64
 }
 
-// openImage opens the pack for reading at the extents that an earlier pass found.
+// openImage opens the pack for reading. extents are those found by an earlier pass.
 func openImage(
 	ctx context.Context, place Objects, set string, m *Manifest, extents []extent, with Unsealer,
 ) (*image, error) {
@@ -50,16 +51,16 @@ func openImage(
 	return &image{pack: pack, name: place.Path(name), size: int64(m.FileBytes), extents: extents}, nil
 }
 
-// Name of the pack.
+// Name returns the path of the pack.
 func (im *image) Name() string { return im.name }
 
 // Close closes the pack.
 func (im *image) Close() error { return im.pack.Close() } //nolint:wrapcheck // it is the pack's
 
-// SizeBytes is the size of the page file.
+// SizeBytes returns the size of the page file.
 func (im *image) SizeBytes() (int64, error) { return im.size, nil }
 
-// ReadAt reads what is at the offset of the page file.
+// ReadAt reads at an offset of the page file.
 func (im *image) ReadAt(p []byte, off int64) (int, error) {
 	n := int64(len(p))
 	if off+n > im.size {

@@ -19,27 +19,26 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Set is a directory in a backup path: a save-set, or what is left of one.
+// Set is a directory in a backup path: a backup, or the leftovers of one.
 type Set struct {
-	// Name and Path of the directory.
+	// Name is the name of the directory, Path its path.
 	Name string
 	Path string
-	// Complete is true when the manifest is good and the files have the sizes that it says. Whether their content is
-	// good, too, is for Verify to find out.
+	// Complete is true if the manifest is valid and the files have its sizes. Only Verify checks their content.
 	Complete bool
-	// Problem says why it is not complete.
+	// Problem is the reason why it is not complete.
 	Problem error
-	// Manifest of a complete set.
+	// Manifest of a complete backup.
 	Manifest Manifest
 }
 
-// List returns what is in a backup path, oldest first, incomplete sets included. A path that is not there has none.
-// fsys may be nil for the operating system's.
+// List returns the content of a backup path, oldest first, including incomplete backups. A missing path has none. fsys
+// may be nil for the operating system's filesystem.
 func List(fsys vfs.FS, path string) ([]Set, error) {
 	return ListIn(context.Background(), Directory(fsys, path))
 }
 
-// ListIn does so in any place. ErrRemote when that cannot be used.
+// ListIn is List for any location. It returns ErrRemote if the location cannot be used.
 func ListIn(ctx context.Context, place Objects) ([]Set, error) {
 	entries, err := place.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -48,7 +47,7 @@ func ListIn(ctx context.Context, place Objects) ([]Set, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the backups in %s: %w", place.Path(""), err)
 	}
-	// sets that are being made or removed; those that are complete
+	// marked: backups being made or removed; whole: complete backups
 	marked, whole := map[string]bool{}, map[string]bool{}
 	var sets []Set
 	for _, e := range entries {
@@ -74,14 +73,14 @@ func ListIn(ctx context.Context, place Objects) ([]Set, error) {
 		_, err := LoadFrom(ctx, place, e.Name)
 		sets = append(sets, Set{Name: e.Name, Path: place.Path(e.Name), Problem: err})
 	}
-	sets = slices.DeleteFunc(sets, func(s Set) bool { return marked[s.Name] }) // it is told by its mark
+	sets = slices.DeleteFunc(sets, func(s Set) bool { return marked[s.Name] }) // represented by its marker
 	slices.SortStableFunc(sets, func(a, b Set) int {
 		return cmp.Or(a.started().Compare(b.started()), cmp.Compare(a.Manifest.Position.LSN, b.Manifest.Position.LSN))
 	})
 	return sets, nil
 }
 
-// started is when the backup was begun, as far as that can be told.
+// started returns the start time of the backup, if known.
 func (s *Set) started() time.Time {
 	if s.Complete {
 		return s.Manifest.Created
@@ -90,20 +89,20 @@ func (s *Set) started() time.Time {
 	return parts.created
 }
 
-// Load reads the manifest of a save-set and compares the sizes of its files. Errors: ErrIncomplete, ErrDamagedSet,
-// ErrNewerVersion. fsys may be nil for the operating system's.
+// Load reads the manifest of a backup and compares the sizes of its files. Errors: ErrIncomplete, ErrDamagedSet,
+// ErrNewerVersion. fsys may be nil for the operating system's filesystem.
 func Load(fsys vfs.FS, dir string) (Set, error) {
 	place, name := setIn(fsys, dir)
 	return LoadFrom(context.Background(), place, name)
 }
 
-// setIn is the place and the name of a set in a directory of its own.
+// setIn returns the location and the name of a backup directory.
 func setIn(fsys vfs.FS, dir string) (Objects, string) {
 	dir = filepath.Clean(dir)
 	return Directory(fsys, filepath.Dir(dir)), filepath.Base(dir)
 }
 
-// LoadFrom does so with a set in any place, by its name there. Also ErrRemote.
+// LoadFrom is Load for a backup in any location, by name. It also returns ErrRemote.
 func LoadFrom(ctx context.Context, place Objects, name string) (Set, error) {
 	if isLeftover(name) {
 		return Set{}, fmt.Errorf("%w: %s is of a backup that is being made, or what an interrupted one left; "+
@@ -116,7 +115,7 @@ func LoadFrom(ctx context.Context, place Objects, name string) (Set, error) {
 	return Set{Name: name, Path: place.Path(name), Complete: true, Manifest: m}, nil
 }
 
-// loadFiles does so whatever the folder is called.
+// loadFiles is LoadFrom for any folder name.
 func loadFiles(ctx context.Context, place Objects, set string) (Manifest, error) {
 	m, err := readManifest(ctx, place, set)
 	if err != nil {
@@ -140,9 +139,9 @@ func loadFiles(ctx context.Context, place Objects, set string) (Manifest, error)
 	return m, nil
 }
 
-// Choose returns the newest complete set of a list from which a record and a time can be reached: one that holds no
-// record after toLSN (0: any) and none that is later than toTime (zero: any). pair narrows it to one pair, unless it is
-// zero. ErrTarget if there is none.
+// Choose returns the newest complete backup of a list from which a record and a time can be reached: one without
+// records after toLSN (0: any) and not later than toTime (zero: any). If pair is not zero, only its backups are
+// considered. It returns ErrTarget if there is no such backup.
 func Choose(sets []Set, pair uuid.UUID, toLSN uint64, toTime time.Time) (Set, error) {
 	for _, s := range slices.Backward(sets) {
 		switch m := &s.Manifest; {
@@ -156,18 +155,18 @@ func Choose(sets []Set, pair uuid.UUID, toLSN uint64, toTime time.Time) (Set, er
 	return Set{}, fmt.Errorf("%w: no complete backup is old enough", ErrTarget)
 }
 
-// othersAfter is how old what another node left must be before this one removes it: it may still be at work.
+// othersAfter is the minimum age at which leftovers of another node are removed: that node may still be running.
 const othersAfter = 7 * 24 * time.Hour
 
-// begun is in the mark of a set that is being made.
+// begun is the content of the marker of a backup being made.
 type begun struct {
 	NodeID   uuid.UUID `json:"node_id"`
 	Begun    time.Time `json:"begun"`
 	Software string    `json:"software,omitempty"`
 }
 
-// removeLeftovers removes what interrupted backups left: all of it if no other node can be at work here, otherwise this
-// node's own, and others' when it is old.
+// removeLeftovers removes the leftovers of interrupted backups. If the lock is not exclusive, it removes only this
+// node's leftovers, and old ones of other nodes.
 func removeLeftovers(ctx context.Context, o Options, node uuid.UUID, exclusive bool) error {
 	entries, err := o.Place.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -187,8 +186,8 @@ func removeLeftovers(ctx context.Context, o Options, node uuid.UUID, exclusive b
 	return nil
 }
 
-// ownOrOld tells whether a mark is this node's, or so old that no other node can be at work. A set that is being
-// removed may be removed by any.
+// ownOrOld reports whether a marker is this node's, or so old that no other node can be running. Any node may complete
+// a removal.
 func ownOrOld(ctx context.Context, o Options, mark string, node uuid.UUID) bool {
 	if strings.HasPrefix(mark, removedPrefix) {
 		return true
@@ -204,7 +203,7 @@ func ownOrOld(ctx context.Context, o Options, mark string, node uuid.UUID) bool 
 	})
 }
 
-// removeLeftover removes the set that a mark is of, unless that was completed, and then the mark.
+// removeLeftover removes the backup of a marker, unless it was completed, and then the marker.
 func removeLeftover(ctx context.Context, place Objects, mark string) error {
 	set := setOf(mark)
 	if _, isSet := parseName(set); isSet {
@@ -222,7 +221,7 @@ func removeLeftover(ctx context.Context, place Objects, mark string) error {
 	return removeFolder(ctx, place, mark)
 }
 
-// Remove removes a save-set. A crash leaves all of it, or something that is not listed as complete.
+// Remove removes a backup. A crash leaves either the complete backup, or leftovers that are not listed as complete.
 func Remove(ctx context.Context, place Objects, name string) error {
 	if isLeftover(name) {
 		return removeLeftover(ctx, place, name)
@@ -238,8 +237,8 @@ func Remove(ctx context.Context, place Objects, name string) error {
 	return nil
 }
 
-// prune removes the generations that are too many, and the archived log that no generation needs. newest was just made.
-// The path's lock is held.
+// prune removes surplus generations, and the archived log that no generation needs. newest was just made. The caller
+// must hold the path's lock.
 func prune(ctx context.Context, o Options, newest Manifest) error {
 	if o.KeepGenerations == 0 {
 		return nil
@@ -262,7 +261,7 @@ func prune(ctx context.Context, o Options, newest Manifest) error {
 	if o.Archive == nil {
 		return nil
 	}
-	// The oldest in time need not be the lowest LSN, after a restore of an older state.
+	// After a restore of an older state, the oldest backup may not have the lowest LSN.
 	oldest := newest.Position.LSN
 	for _, s := range same {
 		oldest = min(oldest, s.Manifest.Position.LSN)
@@ -271,7 +270,7 @@ func prune(ctx context.Context, o Options, newest Manifest) error {
 	return err
 }
 
-// sameStore tells whether two sets are generations of the same content.
+// sameStore reports whether two backups are generations of the same content.
 func (m *Manifest) sameStore(other *Manifest) bool {
 	if m.PairID != uuid.Nil || other.PairID != uuid.Nil {
 		return m.PairID == other.PairID

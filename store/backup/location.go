@@ -11,24 +11,25 @@ import (
 	"strings"
 )
 
-// ErrLocation is returned for what is no place for save-sets or a log archive.
+// ErrLocation is returned for an invalid location of backups or a log archive.
 var ErrLocation = errors.New("it is neither the whole path of a directory, nor file:///PATH, nor s3://BUCKET/PREFIX")
 
-// maxPrefixBytes bounds the prefix in a bucket: names have at most 1024 bytes.
+// maxPrefixBytes limits the prefix in a bucket: names have at most 1024 bytes.
 const maxPrefixBytes = 512
 
-// Location says where a place for save-sets or a log archive is. Either Dir or Bucket is set.
+// Location is the location of backups or a log archive. Either Dir or Bucket is set.
 type Location struct {
-	// Dir is a directory of the machine; it may be relative.
+	// Dir is a local directory; it may be relative.
 	Dir string
-	// Bucket of an S3 server, and Prefix of the names in it; the prefix may be empty, and has no slash at its ends.
+	// Bucket is a bucket of an S3 server, Prefix the prefix of the names in it. The prefix may be empty, and has no
+	// leading or trailing slash.
 	Bucket, Prefix string
 }
 
-// IsS3 tells a bucket from a directory.
+// IsS3 reports whether the location is a bucket.
 func (l Location) IsS3() bool { return l.Bucket != "" }
 
-// In is the location of a folder in this one.
+// In returns the location of a folder in this one.
 func (l Location) In(folder string) Location {
 	if !l.IsS3() {
 		return Location{Dir: filepath.Join(l.Dir, folder)}
@@ -36,7 +37,7 @@ func (l Location) In(folder string) Location {
 	return Location{Bucket: l.Bucket, Prefix: strings.TrimPrefix(l.Prefix+"/"+folder, "/")}
 }
 
-// String is what ParseLocation reads.
+// String returns the location in the format of ParseLocation.
 func (l Location) String() string {
 	if !l.IsS3() {
 		return l.Dir
@@ -44,8 +45,8 @@ func (l Location) String() string {
 	return strings.TrimSuffix("s3://"+l.Bucket+"/"+l.Prefix, "/")
 }
 
-// ParseLocation reads a path, file:///PATH or s3://BUCKET/PREFIX. What it refuses, it does not repeat if there may be a
-// secret in it. ErrLocation.
+// ParseLocation parses a path, file:///PATH or s3://BUCKET/PREFIX. The error wraps ErrLocation. It does not contain
+// the input if it may include a secret.
 func ParseLocation(text string) (Location, error) {
 	scheme, rest, isURL := strings.Cut(text, "://")
 	switch {
@@ -71,13 +72,13 @@ func ParseLocation(text string) (Location, error) {
 	}
 }
 
-// ParseEndpoint reads the URL of an S3 server, http://HOST:PORT or https://HOST:PORT. It does not repeat what may be a
-// secret.
+// ParseEndpoint parses the URL of an S3 server, http://HOST:PORT or https://HOST:PORT. The error does not contain a
+// possible secret.
 func ParseEndpoint(text string) (host string, secure bool, err error) {
 	const like = "a URL such as https://s3.example.com:9000"
 	u, err := url.Parse(text)
 	switch {
-	case err != nil || u.User != nil: // it may have a secret in it
+	case err != nil || u.User != nil: // it may include a secret
 		return "", false, errors.New("it is not " + like + "; keys belong into files or the environment")
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 		return "", false, fmt.Errorf("%q is not %s", text, like)

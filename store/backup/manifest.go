@@ -21,53 +21,53 @@ import (
 )
 
 const (
-	// manifestFormat is the version of the manifest, and of what it describes; sealedFormat that of a set that is
-	// encrypted, which older programs do not know.
+	// manifestFormat is the version of the manifest and of the backup; sealedFormat is that of an encrypted backup,
+	// which older programs reject.
 	manifestFormat = 1
 	sealedFormat   = 2
-	// manifestMaxBytes bounds what is read of a manifest; a real one has about a kilobyte.
+	// manifestMaxBytes limits the size of a manifest; usually it has about a kilobyte.
 	manifestMaxBytes = 64 << 10
 )
 
-// Manifest says what a save-set is.
+// Manifest describes a backup.
 type Manifest struct {
-	// Format of the save-set.
+	// Format of the backup.
 	Format int `json:"format"`
-	// Name of the save-set's directory when it was made.
+	// Name of the backup's directory when it was made.
 	Name string `json:"name"`
-	// Created is when the backup began.
+	// Created is the start time of the backup.
 	Created time.Time `json:"created"`
-	// Software that made it, as its operator would name it.
+	// Software is the program that made it, such as "lockstep 1.2.3".
 	Software string `json:"software,omitempty"`
-	// PageFormat and TxnFormat are the versions of what is in the pages.
+	// PageFormat and TxnFormat are the format versions of the pages' content.
 	PageFormat int `json:"page_format"`
 	TxnFormat  int `json:"txn_format"`
 
-	// PairID, StoreID and NodeID say whose store it was. PairID is zero if it was in no pair.
+	// PairID, StoreID and NodeID identify the source. PairID is zero if it was not in a pair.
 	PairID  uuid.UUID `json:"pair_id"`
 	StoreID uuid.UUID `json:"store_id"`
 	NodeID  uuid.UUID `json:"node_id"`
 
-	// Position of the last record that is in the set.
+	// Position of the last record in the backup.
 	Position lsn.Position `json:"position"`
-	// LastTime is the time of that record, or a time shortly after it where that is not known.
+	// LastTime is the time of that record, or a time shortly after it if unknown.
 	LastTime time.Time `json:"last_time"`
-	// Checkpoint is the number of the checkpoint that was copied.
+	// Checkpoint is the number of the copied checkpoint.
 	Checkpoint uint64 `json:"checkpoint"`
 	// PageSize in bytes.
 	PageSize int `json:"page_size"`
-	// FileBytes is the size that the page file will have, DataBytes how much of it is in use.
+	// FileBytes is the size of the page file, DataBytes the size of its used pages.
 	FileBytes uint64 `json:"file_bytes"`
 	DataBytes uint64 `json:"data_bytes"`
-	// Messages that are stored in the pages.
+	// Messages is the number of messages stored in the pages.
 	Messages uint64 `json:"messages"`
-	// Files of the set but the manifest, as they are stored.
+	// Files of the backup as stored, without the manifest.
 	Files []FileSum `json:"files"`
 	// Encryption of the files; nil if they are not encrypted.
 	Encryption *Encryption `json:"encryption,omitempty"`
 }
 
-// pack is what the pack must be, decrypted.
+// pack returns the checksum of the decrypted pack.
 func (m *Manifest) pack() FileSum {
 	if m.Encryption != nil {
 		return m.Encryption.Plain
@@ -75,9 +75,9 @@ func (m *Manifest) pack() FileSum {
 	return m.Files[0]
 }
 
-// FileSum says what a file must be.
+// FileSum is the checksum of a file.
 type FileSum struct {
-	// Name in the set's directory.
+	// Name in the backup's directory.
 	Name string `json:"name"`
 	// Bytes is its size.
 	Bytes int64 `json:"bytes"`
@@ -85,7 +85,7 @@ type FileSum struct {
 	SHA256 string `json:"sha256"`
 }
 
-// envelope puts the checksum of the manifest beside it. Both stay readable for other programs.
+// envelope adds the checksum to the manifest. Both stay readable for other programs.
 type envelope struct {
 	Manifest json.RawMessage `json:"manifest"`
 	SHA256   string          `json:"sha256"`
@@ -114,7 +114,7 @@ func decodeManifest(b []byte) (Manifest, error) {
 	if err := json.Unmarshal(b, &e); err != nil {
 		return damaged("%v", err)
 	}
-	// Written anew, it must be the same: that covers every byte, those around the manifest too.
+	// Encoded again, it must be the same: this covers every byte, including those around the manifest.
 	if len(e.Manifest) == 0 || !bytes.Equal(wrap(e.Manifest), b) {
 		return damaged("its checksum does not match")
 	}
@@ -143,7 +143,7 @@ func decodeManifest(b []byte) (Manifest, error) {
 	return m, nil
 }
 
-// implausible says what in m contradicts itself; the checksum proves only that these are the bytes that were written.
+// implausible returns the first inconsistency in m, or "". A valid checksum proves only that the bytes are unchanged.
 func (m *Manifest) implausible() string {
 	name, ok := parseName(m.Name)
 	switch {
@@ -172,7 +172,7 @@ func (m *Manifest) implausible() string {
 	return m.Files[0].implausible(stored)
 }
 
-// implausible says what is wrong with the sum of a file of that name.
+// implausible returns the problem of the checksum of a file with that name, or "".
 func (f *FileSum) implausible(name string) string {
 	if f.Name != name || f.Bytes < 0 {
 		return "it does not list the file " + name
@@ -183,7 +183,6 @@ func (f *FileSum) implausible(name string) string {
 	return ""
 }
 
-// readManifest reads the manifest of a set.
 func readManifest(ctx context.Context, place Objects, set string) (Manifest, error) {
 	b, err := readObject(ctx, place, inFolder(set, manifestName), manifestMaxBytes)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// Names in a backup path and in a save-set.
+// Names in a backup path and in a backup.
 const (
 	manifestName = "manifest.json"
 	packName     = "pages.pack"
-	// sealedPackName is that of an encrypted pack.
+	// sealedPackName is the name of an encrypted pack.
 	sealedPackName = packName + ".age"
-	// begunName is in a folder with the name of a set behind partialPrefix while that is being made, behind
-	// removedPrefix while it is being removed.
+	// begunName is an object in the folder that marks a backup: partialPrefix plus its name while it is being made,
+	// removedPrefix plus its name while it is being removed.
 	begunName     = "begun"
 	lockName      = ".lock"
 	partialPrefix = ".partial-"
@@ -26,10 +26,9 @@ const (
 	nameTime = "20060102T150405Z"
 )
 
-// nameForm is what setName makes; the last number tells sets of the same second apart.
+// nameForm is the format of setName; the last number distinguishes backups of the same second.
 const nameForm = `^(\d{8}T\d{6}Z)-lsn(\d{6,20})-ps(\d{4,7})(?:-(\d{1,4}))?$`
 
-// setName names a save-set.
 func setName(created time.Time, lsn uint64, pageSize, again int) string {
 	name := fmt.Sprintf("%s-lsn%06d-ps%d", created.UTC().Format(nameTime), lsn, pageSize)
 	if again > 0 {
@@ -38,14 +37,14 @@ func setName(created time.Time, lsn uint64, pageSize, again int) string {
 	return name
 }
 
-// nameParts are what a name says.
+// nameParts are the parts of a name.
 type nameParts struct {
 	created  time.Time
 	lsn      uint64
 	pageSize int
 }
 
-// parseName returns false for what is no save-set's name.
+// parseName returns false if name is not that of a backup.
 func parseName(name string) (nameParts, bool) {
 	m := regexp.MustCompile(nameForm).FindStringSubmatch(name)
 	if m == nil {
@@ -57,12 +56,12 @@ func parseName(name string) (nameParts, bool) {
 	return nameParts{created: created, lsn: lsn, pageSize: size}, err1 == nil && err2 == nil && err3 == nil
 }
 
-// isLeftover tells what only a Run that was interrupted leaves behind.
+// isLeftover reports whether name is that of a marker of an unfinished Run.
 func isLeftover(name string) bool {
 	return strings.HasPrefix(name, partialPrefix) || strings.HasPrefix(name, removedPrefix)
 }
 
-// setOf is the name of the set that a leftover belongs to.
+// setOf returns the name of the backup that a leftover belongs to.
 func setOf(name string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(name, partialPrefix), removedPrefix)
 }

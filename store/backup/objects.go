@@ -12,73 +12,75 @@ import (
 	"time"
 )
 
-// Objects is a place for save-sets, or for a log archive: named objects that are written once and never changed. There
-// are two: a directory (Directory), and a bucket of an S3 server, in server/objects/s3.
+// Objects is a location of backups, or of a log archive: named objects that are written once and never changed. There
+// are two implementations: a directory (Directory), and a bucket of an S3 server, in server/objects/s3.
 //
-// A name is relative, with slashes: what is before the last one is its folder. All methods are safe for concurrent use,
-// and return fs.ErrNotExist, fs.ErrExist, ErrNoSpace and the context's errors where these apply.
+// A name is relative, with slashes: the part before the last slash is its folder. All methods are safe for concurrent
+// use. They return fs.ErrNotExist, fs.ErrExist, ErrNoSpace and the context's errors where these apply.
 type Objects interface {
-	// Put makes an object of what fill writes. It has its name only when it is whole and durable: when Put returns nil.
-	// An object of that name that is there already stays as it is: fs.ErrExist. When fill fails, there is no object.
+	// Put creates an object with the content written by fill. The object gets its name only when it is complete and
+	// durable: when Put returns nil. An existing object of that name is not changed: Put returns fs.ErrExist. If fill
+	// fails, no object is created.
 	Put(ctx context.Context, name string, o PutOptions, fill func(w io.Writer) error) error
-	// Open opens an object for reading at any offset; the context bounds the reads. The caller must close it.
+	// Open opens an object for reading at any offset; the context limits the reads. The caller must close it.
 	Open(ctx context.Context, name string) (Object, error)
-	// List returns what is in a folder ("" for the whole place), by name, folders included, but not what is in these.
-	// A folder is there as long as something is in it; of one that is not there, fs.ErrNotExist is returned.
+	// List returns the objects and folders in a folder ("" for the root), by name, not recursively. A folder exists
+	// while it is not empty; for a missing folder, List returns fs.ErrNotExist.
 	List(ctx context.Context, folder string) ([]Entry, error)
-	// Delete removes an object, durably. One that is not there is no error.
+	// Delete removes an object durably. A missing object is not an error.
 	Delete(ctx context.Context, name string) error
-	// Move gives an object another name. A crash leaves it under either name, or under both.
+	// Move renames an object. A crash leaves it under either name, or under both.
 	Move(ctx context.Context, from, to string) error
-	// Sweep removes what Puts into a folder, or into one in it, have left that were begun before a time and never
-	// ended; the zero time stands for all.
+	// Sweep removes the leftovers of unfinished Puts into a folder or its subfolders that were started before a time;
+	// the zero time means all.
 	Sweep(ctx context.Context, folder string, before time.Time) error
-	// Lock takes the place for one process, where that is possible: ErrBusy if another one has it. Where it is not, the
-	// result is not exclusive, and others may be at work at the same time.
+	// Lock locks the location for one process, if possible. It returns ErrBusy if another process holds the lock.
+	// Otherwise exclusive is false, and other processes may use the location concurrently.
 	Lock(ctx context.Context) (lock io.Closer, exclusive bool, err error)
-	// Available is how many bytes can still be put here; math.MaxUint64 where nothing bounds them.
+	// Available returns the number of bytes that can still be written; math.MaxUint64 if unlimited.
 	Available(ctx context.Context) (uint64, error)
-	// Path of an object or a folder, for people and for the commands that take one.
+	// Path returns the path of an object or a folder, for messages and for command arguments.
 	Path(name string) string
 }
 
-// PutOptions say how an object is written.
+// PutOptions are the options of Put.
 type PutOptions struct {
-	// AboutBytes is how large it will be, about, so that a large one can be cut into few enough parts. 0: not known.
+	// AboutBytes is the approximate size of the object, so that a large one can be split into few enough parts; 0 if
+	// unknown.
 	AboutBytes uint64
-	// Paced tells that others use the same disk: it is written in small pieces.
+	// Paced selects small writes, since other work uses the same disk.
 	Paced bool
 }
 
-// Object is open for reading.
+// Object is an object open for reading.
 type Object interface {
 	io.ReaderAt
 	io.Closer
-	// SizeBytes is how large it is.
+	// SizeBytes returns the size of the object.
 	SizeBytes() (int64, error)
 }
 
 // Entry is an object or a folder in a listing.
 type Entry struct {
-	// Name in its folder.
+	// Name in the folder.
 	Name string
-	// Folder tells a folder from an object.
+	// Folder reports whether the entry is a folder.
 	Folder bool
-	// Bytes and Changed of an object. Changed is by the clock of the place, and zero where that does not say it.
+	// Bytes is the size of an object. Changed is its modification time, by the clock of the location, or zero if
+	// unknown.
 	Bytes   int64
 	Changed time.Time
 }
 
-// in is the name of an object in a folder.
 func inFolder(folder, name string) string { return path.Join(folder, name) }
 
-// readObject reads a small object whole.
+// readObject reads a small object.
 func readObject(ctx context.Context, place Objects, name string, limit int64) (_ []byte, err error) {
 	f, err := place.Open(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // opened for reading: nothing can be lost
+	defer func() { _ = f.Close() }() // read-only: nothing can be lost
 	size, err := f.SizeBytes()
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", place.Path(name), err)
@@ -103,7 +105,7 @@ func putObject(ctx context.Context, place Objects, name string, content []byte) 
 	})
 }
 
-// removeFolder removes a folder and everything in it, those first that are named.
+// removeFolder removes a folder and its content. It removes the objects in first before all others.
 func removeFolder(ctx context.Context, place Objects, folder string, first ...string) error {
 	if err := place.Sweep(ctx, folder, time.Time{}); err != nil {
 		return fmt.Errorf("remove %s: %w", place.Path(folder), err)

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// pages.pack holds the pages in use, in rising order, without what is free between them, little endian:
+// pages.pack contains the used pages, in rising order, without the free pages between them, little endian:
 //
 //	+----------+-------------+---------------+---------+
 //	| LSBKPACK | version u32 | page size u32 | crc u32 |   crc: CRC-32C of the bytes before it
@@ -30,19 +30,19 @@ import (
 //	| records u64 | 0 (u32) | crc u32 |                   the end
 //	+-------------+---------+---------+
 //
-// offset is the place in a page file. The first record has offset 0 and holds the description of the checkpoint
-// (page.Meta.Encode), all others hold whole pages.
+// offset is the offset in the page file. The first record has offset 0 and contains the description of the checkpoint
+// (page.Meta.Encode); all others contain whole pages.
 const (
 	packMagic      = "LSBKPACK"
 	packVersion    = 1
 	packHeadBytes  = 20
 	packEntryBytes = 16
 
-	// pieceBytes bounds the data of a record; a page always fits.
+	// pieceBytes limits the data of a record; a page always fits.
 	pieceBytes = page.MaxPageBytes
-	// packWriteBytes is how much is written at once, packSyncBytes how much at most waits in the page cache: a sync of
-	// everything at the end would keep the log's syncs on the same disk waiting. pacedBytes and pacedSyncBytes take
-	// their place in a backup that clients are not to notice.
+	// packWriteBytes is the size of a write, packSyncBytes the maximum amount of unsynced data: a single sync at the
+	// end would block the log's syncs on the same disk. pacedBytes and pacedSyncBytes replace them in a throttled
+	// backup, which must not affect clients.
 	packWriteBytes = 1 << 20
 	packSyncBytes  = 16 << 20
 	pacedBytes     = 128 << 10
@@ -50,26 +50,25 @@ const (
 )
 
 func packCRC(entry, data []byte) uint32 {
-	table := crc32.MakeTable(crc32.Castagnoli) // the one shared table
+	table := crc32.MakeTable(crc32.Castagnoli) // the shared table
 	return crc32.Update(crc32.Checksum(entry[:12], table), table, data)
 }
 
-// packAbout is how large a pack becomes, at most, but for what encryption adds.
+// packAbout returns the maximum size of a pack, without the overhead of encryption.
 func packAbout(dataBytes uint64, pageSize int) uint64 {
 	return dataBytes + dataBytes/uint64(pageSize)*packEntryBytes + packWriteBytes
 }
 
-// packWriter writes a pack from front to back.
+// packWriter writes a pack sequentially.
 type packWriter struct {
 	to      io.Writer
 	buf     []byte
-	most    int   // is written at once
-	offset  int64 // behind what is written
+	most    int   // maximum size of a write
+	offset  int64 // after the written data
 	records uint64
 	sum     hash.Hash
 }
 
-// newPack begins a pack.
 func newPack(to io.Writer, pageSize int, paced bool) *packWriter {
 	w := &packWriter{
 		to: to, sum: sha256.New(), buf: make([]byte, 0, packWriteBytes+pieceBytes+packEntryBytes),
@@ -85,7 +84,6 @@ func newPack(to io.Writer, pageSize int, paced bool) *packWriter {
 	return w
 }
 
-// add appends a record.
 func (w *packWriter) add(offset uint64, data []byte) error {
 	w.entry(offset, data)
 	w.records++
@@ -113,28 +111,28 @@ func (w *packWriter) flush() error {
 	return nil
 }
 
-// finish ends the pack.
+// finish writes the end of the pack.
 func (w *packWriter) finish() (FileSum, error) {
 	w.entry(w.records, nil)
 	err := w.flush()
 	return FileSum{Name: packName, Bytes: w.offset, SHA256: hex.EncodeToString(w.sum.Sum(nil))}, err
 }
 
-// packReader reads a pack from front to back and verifies it.
+// packReader reads and verifies a pack sequentially.
 type packReader struct {
 	file     Object
-	name     string // for people
+	name     string // path for error messages
 	want     FileSum
 	in       *bufio.Reader
 	sum      hash.Hash
 	pageSize int
-	at       int64 // in the pack: behind what was read
+	at       int64 // current position in the pack
 	records  uint64
-	next     uint64 // the lowest offset that the next record may have
+	next     uint64 // minimum offset of the next record
 	buf      []byte
 }
 
-// openPack begins to read; the caller must close. Errors: ErrIncomplete, ErrDamagedSet, ErrEncrypted, ErrIdentity.
+// openPack opens a pack; the caller must close it. Errors: ErrIncomplete, ErrDamagedSet, ErrEncrypted, ErrIdentity.
 func openPack(ctx context.Context, place Objects, set string, m *Manifest, with Unsealer) (*packReader, error) {
 	name := inFolder(set, m.Files[0].Name)
 	file, err := openPlain(ctx, place, name, m.Encryption, with)
@@ -197,8 +195,8 @@ func (r *packReader) read(b []byte) error {
 	return nil
 }
 
-// piece returns the next record: its place in the page file, its data (valid until the next call), and where that lies
-// in the pack. io.EOF means that all was read and that size and checksum are what the manifest says.
+// piece returns the next record: its offset in the page file, its data (valid until the next call), and its position
+// in the pack. io.EOF means that the pack was read completely and that size and checksum match the manifest.
 func (r *packReader) piece() (offset uint64, data []byte, at int64, err error) {
 	var entry [packEntryBytes]byte
 	if err := r.read(entry[:]); err != nil {
@@ -262,7 +260,7 @@ func (r *packReader) close() error {
 	return nil
 }
 
-// each calls fn for all records and returns nil when the whole pack was good.
+// each calls fn for all records. It returns nil if the whole pack is valid.
 func (r *packReader) each(ctx context.Context, fn func(offset uint64, data []byte, at int64) error) error {
 	for {
 		if err := ctx.Err(); err != nil {

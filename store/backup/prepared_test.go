@@ -14,8 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestPreparedIsRestored: a transaction that is prepared when a backup is made waits for its decision in what is
-// restored from it, and outcomes are remembered there.
+// A restored store has the prepared transactions and outcomes of the backup.
 func TestPreparedIsRestored(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)

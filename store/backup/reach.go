@@ -16,40 +16,41 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// ErrNoSet is returned when there is no save-set of that name.
+// ErrNoSet is returned if a backup does not exist.
 var ErrNoSet = errors.New("there is no such save-set")
 
-// CheckOptions configure CheckSet.
+// CheckOptions are the options of CheckSet.
 type CheckOptions struct {
-	// Archive of the log that a restore would go on with; nil for none.
+	// Archive is the log archive with which a restore would continue; nil for none.
 	Archive Objects
-	// Pace makes the reading pause; it may be nil.
+	// Pace limits the rate of reads; it may be nil.
 	Pace *pace.Pacer
-	// Progress is called from time to time, by the goroutine that called CheckSet; it may be nil.
+	// Progress, if not nil, is called periodically from the goroutine that called CheckSet.
 	Progress func(checkpoint.Progress)
 }
 
-// CheckReport is what CheckSet found.
+// CheckReport is the result of CheckSet.
 type CheckReport struct {
-	// Set that was checked.
+	// Set is the checked backup.
 	Set Set
-	// Verified is what Verify found; only with Problem nil.
+	// Verified is the result of Verify; valid only if Problem is nil.
 	Verified VerifyReport
-	// Problem says why the set cannot be restored: ErrIncomplete, ErrDamagedSet, ErrNewerVersion.
+	// Problem is the reason why the backup cannot be restored: ErrIncomplete, ErrDamagedSet, ErrNewerVersion.
 	Problem error
-	// End is the last record that can be restored, EndTime the time of its transaction: those of the set, or what the
-	// archive has behind it.
+	// End is the last record that can be restored, EndTime the time of its transaction. It comes from the backup, or
+	// from the archive that continues it.
 	End     lsn.Position
 	EndTime time.Time
-	// ArchiveProblem says why the archive leads no further, or not at all; nil if there is no gap in it, or no archive.
+	// ArchiveProblem is the reason why the archive cannot be used, or not beyond End. It is nil if the archive has no
+	// gap, or if there is no archive.
 	ArchiveProblem error
-	// NeededBytes of disk space for a restore, with what the archive adds.
+	// NeededBytes is the disk space that a restore needs, including the archived log.
 	NeededBytes uint64
 }
 
-// CheckSet tells whether the set of that name can be restored, and up to which record. It reads all of it and of the
-// archive behind it, and writes nothing. An empty name stands for the newest set that is complete. An error says that
-// this could not be found out: ErrNoSet, ErrEncrypted, ErrRemote, the context's.
+// CheckSet checks whether a backup can be restored, and up to which record. It reads the whole backup and the archive
+// after it, and writes nothing. An empty name selects the newest complete backup. An error means that the check could
+// not be completed: ErrNoSet, ErrEncrypted, ErrRemote, the context's.
 func CheckSet(ctx context.Context, place Objects, name string, o CheckOptions) (CheckReport, error) {
 	var r CheckReport
 	sets, err := ListIn(ctx, place)
@@ -82,7 +83,7 @@ func CheckSet(ctx context.Context, place Objects, name string, o CheckOptions) (
 	return r, err
 }
 
-// isProblem tells an error that is about what was read from one that kept it from being read.
+// isProblem reports whether an error is about the content, as opposed to a failure to read it.
 func isProblem(err error) bool {
 	if notRead(err) {
 		return false
@@ -95,7 +96,7 @@ func isProblem(err error) bool {
 	return false
 }
 
-// reach finds out how far a restore can go.
+// reach determines the last record that can be restored.
 func (r *CheckReport) reach(ctx context.Context, place Objects, o CheckOptions) error {
 	j := restoreJob{
 		o: RestoreOptions{FS: vfs.OS(), Place: place, Archive: o.Archive, Progress: o.Progress}, set: r.Set.Name,

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// TestCheckSet: a good set can be restored up to its end; one with a flipped bit cannot, and that is a finding, not an
-// error; what is no set, and a check that was cancelled, are errors.
+// A valid backup can be restored up to its end. A flipped bit is a problem in the report; a missing backup and a
+// canceled check are errors.
 func TestCheckSet(t *testing.T) {
 	ctx := context.Background()
 	mem, set := smallSet(t)

@@ -25,63 +25,65 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// RestoreOptions configure Restore.
+// RestoreOptions are the options of Restore.
 type RestoreOptions struct {
-	// FS is where the set, the archive and the new data directory are; nil means the operating system's.
+	// FS is the filesystem of the backup, the archive and the new data directory; nil means the operating system's.
 	FS vfs.FS
-	// Place is where the set is if it is not nil; then the set is given by its name there.
+	// Place, if not nil, is the location of the backup, which is then given by name.
 	Place Objects
-	// ArchiveDir is a log archive to go on from, behind what the set holds. Empty: the set alone is restored. Archive
-	// stands for it if it is not nil.
+	// ArchiveDir is a log archive that continues the backup. If empty, only the backup is restored. Archive, if not
+	// nil, is used instead.
 	ArchiveDir string
 	Archive    Objects
-	// Unseal decrypts what is encrypted; nil: ErrEncrypted.
+	// Unseal decrypts encrypted data. If it is nil, encrypted data returns ErrEncrypted.
 	Unseal Unsealer
-	// ToLSN is the last record to be restored. 0: see ToTime.
+	// ToLSN is the last record to restore; if 0, ToTime applies.
 	ToLSN uint64
-	// ToTime is the time of the last transaction to be restored, in the time of the active that committed it:
-	// everything is restored up to, and not including, the first transaction that is later. If neither ToLSN nor ToTime
-	// is given, everything that the archive has without a gap is restored.
+	// ToTime is the time of the last transaction to restore, by the clock of the active that committed it: the restore
+	// ends before the first later transaction. If neither ToLSN nor ToTime is set, everything up to the first gap or
+	// the end of the archive is restored.
 	ToTime time.Time
-	// DryRun verifies everything and says what would be done; nothing is written.
+	// DryRun verifies everything and returns the result without writing.
 	DryRun bool
-	// BytesPerSecond limits reading and writing; 0 means no limit.
+	// BytesPerSecond limits the rate of reads and writes; 0 means unlimited.
 	BytesPerSecond int64
-	// SegmentBytes is the size of a log segment of the new store; 0 means the default.
+	// SegmentBytes is the log segment size of the new store; 0 means the default.
 	SegmentBytes int64
-	// Progress is called from time to time, by the goroutine that called Restore; it may be nil.
+	// Progress, if not nil, is called periodically from the goroutine that called Restore.
 	Progress func(checkpoint.Progress)
 }
 
-// RestoreResult is what Restore did, or would do.
+// RestoreResult is the result of a restore or a dry run.
 type RestoreResult struct {
-	// Manifest of the save-set.
+	// Manifest of the backup.
 	Manifest Manifest
 	// NodeID and StoreID are new; zero in a dry run.
 	NodeID, StoreID uuid.UUID
-	// End is the last record of the new store: store.Open gives the state of the set, Apply up to here the wanted one.
+	// End is the last record of the new store. store.Open loads the state of the backup, Apply up to End the requested
+	// one.
 	End lsn.Position
-	// EndTime is the time of the last transaction that is restored.
+	// EndTime is the time of the last restored transaction.
 	EndTime time.Time
-	// Records and LogBytes are what comes from the archive.
+	// Records and LogBytes are the records from the archive, and their size.
 	Records  uint64
 	LogBytes uint64
-	// NeededBytes and AvailableBytes of disk space.
+	// NeededBytes is the required disk space, AvailableBytes the free disk space.
 	NeededBytes, AvailableBytes uint64
 }
 
-// Restore builds a data directory from a save-set, and from a log archive if one is given. The set, and the part of the
-// archive that is needed, are verified before anything is written; when Restore returns nil everything is durable and
-// the new page file has been checked as a whole. The page size is that of the set.
+// Restore creates a data directory from a backup and, optionally, a log archive. The backup, and the required part of
+// the archive, are verified before anything is written. When Restore returns nil, everything is durable and the whole
+// new page file has been checked. The page size is that of the backup.
 //
-// dir must be empty, not there, or hold a Restore that was interrupted, which is then begun again. Until Restore is
-// done, store.Open refuses dir with store.ErrRestoring. After an error dir is empty again, as far as that was possible.
+// The directory target must be empty, missing, or the leftover of an interrupted Restore, which is then restarted.
+// Until Restore is complete, store.Open rejects the directory with store.ErrRestoring. After an error the directory is
+// empty again, as far as possible.
 //
-// Node and store UUID are new; there is no pair and no fence: the result is a member of nothing, and can seed a new
-// pair.
+// Node and store UUID are new, and there is no pair and no fence: the result is not a member of a pair, and can seed a
+// new one.
 //
 // Errors: store.ErrNotEmpty, ErrIncomplete, ErrDamagedSet, ErrArchiveDamaged, ErrArchiveGap, ErrOtherHistory (the
-// archive does not continue this set), ErrTarget (the wanted point lies before the set or behind the archive),
+// archive does not continue this backup), ErrTarget (the requested point is before the backup or after the archive),
 // ErrEncrypted, ErrIdentity, ErrRemote, ErrNoSpace, the context's.
 func Restore(ctx context.Context, dir, target string, o RestoreOptions) (RestoreResult, error) {
 	if o.FS == nil {
@@ -118,7 +120,7 @@ func Restore(ctx context.Context, dir, target string, o RestoreOptions) (Restore
 	return j.res, errors.Join(err, t.Close())
 }
 
-// restoreJob is one restore under way.
+// restoreJob is a running restore.
 type restoreJob struct {
 	o       RestoreOptions
 	set     string
@@ -128,7 +130,7 @@ type restoreJob struct {
 	res     RestoreResult
 }
 
-// prepare does all that can be done without writing.
+// prepare does all work that needs no writes.
 func (j *restoreJob) prepare(ctx context.Context) error {
 	found, err := Verify(ctx, j.set, VerifyOptions{
 		Place: j.o.Place, Unseal: j.o.Unseal, ChecksumsOnly: !j.o.DryRun, BytesPerSecond: j.o.BytesPerSecond,
@@ -146,7 +148,7 @@ func (j *restoreJob) prepare(ctx context.Context) error {
 	if j.o.SegmentBytes > 0 {
 		segment = uint64(j.o.SegmentBytes)
 	}
-	// The last segment is not full, and the next one is prepared.
+	// The last segment is not full, and the next one is preallocated.
 	j.res.NeededBytes = j.res.Manifest.DataBytes + spareBytes + j.res.LogBytes + 2*segment
 	usage, err := j.o.FS.Usage(existing(j.o.FS, j.dir))
 	if err != nil {
@@ -160,7 +162,7 @@ func (j *restoreJob) prepare(ctx context.Context) error {
 	return nil
 }
 
-// existing returns the directory itself or the nearest parent that is there.
+// existing returns dir or its nearest existing parent.
 func existing(fsys vfs.FS, dir string) string {
 	for dir = filepath.Clean(dir); ; dir = filepath.Dir(dir) {
 		if _, err := fsys.Stat(dir); err == nil || dir == filepath.Dir(dir) {
@@ -169,7 +171,7 @@ func existing(fsys vfs.FS, dir string) string {
 	}
 }
 
-// plan reads the archive and finds the last record that is wanted.
+// plan reads the archive and finds the last record to restore.
 func (j *restoreJob) plan(ctx context.Context) error {
 	m, o := &j.res.Manifest, &j.o
 	switch {
@@ -192,7 +194,7 @@ func (j *restoreJob) plan(ctx context.Context) error {
 	if err := j.checkFolder(ctx); err != nil {
 		return err
 	}
-	reached := false // the end was found, not only the end of the archive
+	reached := false // the requested end was found, not only the end of the archive
 	last, gap, err := walkArchive(ctx, j.log(), m.Position, func(f wal.Frame, raw []byte) error {
 		t, isTxn := txnTime(f)
 		if isTxn && !o.ToTime.IsZero() && t.After(o.ToTime) {
@@ -218,13 +220,13 @@ func (j *restoreJob) plan(ctx context.Context) error {
 	return j.checkReach(last, gap, reached)
 }
 
-// log is the part of the archive that is needed.
+// log returns the required part of the archive.
 func (j *restoreJob) log() archivedLog {
 	return archivedLog{place: j.o.Archive, files: j.archive, unseal: j.o.Unseal}
 }
 
-// checkFolder refuses a place that holds no archive but has one in a folder: each node of a pair that archives to one
-// bucket has a folder there.
+// checkFolder rejects a location without an archive but with one in a folder: nodes of a pair that archive to the same
+// bucket have a folder each.
 func (j *restoreJob) checkFolder(ctx context.Context) error {
 	if len(j.archive) > 0 {
 		return nil
@@ -237,7 +239,7 @@ func (j *restoreJob) checkFolder(ctx context.Context) error {
 		return fmt.Errorf("list the archive: %w", err)
 	}
 	if slices.ContainsFunc(entries, func(e Entry) bool { return isArchived(e.Name) }) {
-		return nil // it ends before the set
+		return nil // it ends before the backup
 	}
 	for _, e := range entries {
 		if !e.Folder || strings.HasPrefix(e.Name, formerPrefix) {
@@ -252,7 +254,7 @@ func (j *restoreJob) checkFolder(ctx context.Context) error {
 	return nil
 }
 
-// checkReach tells whether the archive leads where it should.
+// checkReach returns an error if the archive does not reach the requested end.
 func (j *restoreJob) checkReach(last lsn.Position, gap uint64, reached bool) error {
 	if reached {
 		return nil
@@ -281,7 +283,7 @@ func (j *restoreJob) checkReach(last lsn.Position, gap uint64, reached bool) err
 	}
 }
 
-// fill writes page file and log, and checks what it wrote.
+// fill writes page file and log, and verifies them.
 func (j *restoreJob) fill(ctx context.Context, t *store.RestoreTarget) error {
 	j.res.NodeID, j.res.StoreID = t.NodeID(), t.StoreID()
 	if err := j.writePages(ctx, t); err != nil {
@@ -305,7 +307,7 @@ func (j *restoreJob) fill(ctx context.Context, t *store.RestoreTarget) error {
 	return reportError(j.o.Place.Path(j.set), &j.res.Manifest, &found)
 }
 
-// writePages makes page.db; durable when it returns.
+// writePages writes page.db. It is durable when writePages returns.
 func (j *restoreJob) writePages(ctx context.Context, t *store.RestoreTarget) (err error) {
 	m := &j.res.Manifest
 	r, err := openPack(ctx, j.o.Place, j.set, m, j.o.Unseal)
@@ -345,8 +347,8 @@ func (j *restoreJob) writePages(ctx context.Context, t *store.RestoreTarget) (er
 	return imp.Finish()
 }
 
-// writeLog makes the log behind the page file; durable when it returns. It is made even if nothing is in it: to a node,
-// a log that is not there is a log that was lost.
+// writeLog writes the log that continues the page file. It is durable when writeLog returns. It is also created if it
+// is empty, since a node treats a missing log as a lost one.
 func (j *restoreJob) writeLog(ctx context.Context, t *store.RestoreTarget) (err error) {
 	log, err := wal.Open(wal.Options{
 		FS: j.o.FS, Dir: datadir.LogDir(j.dir), LogID: t.StoreID(), SegmentBytes: j.o.SegmentBytes,
@@ -380,14 +382,14 @@ func (j *restoreJob) writeLog(ctx context.Context, t *store.RestoreTarget) (err 
 	if err != nil {
 		return err
 	}
-	log.NoteCommitted(last.LSN) // nothing else is archived
+	log.NoteCommitted(last.LSN) // the archive contains only committed records
 	if err := log.Sync(); err != nil {
 		return fmt.Errorf("sync the log: %w", err)
 	}
 	return nil
 }
 
-// logWriter appends records in blocks, and syncs now and then.
+// logWriter appends records in blocks and syncs periodically.
 type logWriter struct {
 	log      *wal.Log
 	buf      []byte

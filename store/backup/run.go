@@ -27,35 +27,36 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// spareBytes is free space that a backup leaves to others.
+// spareBytes is the free space that a backup leaves available.
 const spareBytes = 1 << 20
 
-// Options configure Run.
+// Options are the options of Run.
 type Options struct {
-	// FS is where Path is; nil means the operating system's.
+	// FS is the filesystem of Path; nil means the operating system's.
 	FS vfs.FS
-	// Path is the directory that holds the save-sets; made if it is not there.
+	// Path is the directory of the backups; it is created if missing.
 	Path string
-	// Place holds the save-sets if it is not nil, and FS and Path are not used. One of the two is required. Where the
-	// lock of a place is not exclusive, one Run at a time may work for one node.
+	// Place, if not nil, is the location of the backups, instead of FS and Path. One of the two is required. If the
+	// lock of the location is not exclusive, only one Run per node may be active at a time.
 	Place Objects
-	// Seal encrypts the set; nil leaves it as it is.
+	// Seal encrypts the backup; nil disables encryption.
 	Seal Sealer
-	// KeepGenerations is how many complete save-sets of this pair (or, without a pair, of this store) are kept; older
+	// KeepGenerations is the number of complete backups to keep of this pair (or of this store, without a pair). Older
 	// ones are removed when the new one is durable. 0 keeps all.
 	KeepGenerations int
-	// BytesPerSecond limits reading and writing; 0 means no limit but the store's (store.Options.BackgroundPercent).
+	// BytesPerSecond limits the rate of reads and writes; 0 means only the store's limit
+	// (store.Options.BackgroundPercent).
 	BytesPerSecond int64
-	// Verify reads the set back and checks it like Verify before it is complete; not together with Seal. The checksums
-	// of the pages are verified in any case, while they are copied.
+	// Verify reads the backup back and checks it like Verify before it is complete. It cannot be combined with Seal.
+	// The checksums of the pages are always verified during the copy.
 	Verify bool
-	// ArchiveDir is the archive of this node's log: what is older than the oldest save-set that is kept is removed from
-	// it. Empty: nothing is. Archive stands for it in the same way as Place for Path.
+	// ArchiveDir is the log archive of this node: records older than the oldest kept backup are removed from it. If
+	// empty, nothing is removed. Archive, if not nil, is used instead.
 	ArchiveDir string
 	Archive    Objects
-	// Software is noted in the manifest, such as "lockstep 1.2.3".
+	// Software is recorded in the manifest, such as "lockstep 1.2.3".
 	Software string
-	// Progress is called from time to time, by the goroutine that called Run; it may be nil.
+	// Progress, if not nil, is called periodically from the goroutine that called Run.
 	Progress func(checkpoint.Progress)
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
@@ -103,12 +104,13 @@ func wait(ctx context.Context, l *rate.Limiter, n int) error {
 	return nil
 }
 
-// Run writes a checkpoint and copies it to a new save-set, which is durable when it returns. Online: no transaction
-// waits for it. The store must not be closed meanwhile; if it is, or if a snapshot of the peer replaces it, Run fails.
+// Run writes a checkpoint and copies it to a new backup, which is durable when it returns. It is online: no
+// transaction waits. The store must not be closed during Run; if it is closed, or replaced by a snapshot of its peer,
+// Run fails.
 //
-// A failed Run leaves no set behind and removes no generation. Only the removal of old generations may fail after the
-// set was made: then both the set and an error are returned. Errors: ErrBusy, ErrNoSpace, page.ErrDamaged when a page
-// of the store itself is damaged, the context's.
+// A failed Run leaves no backup and removes no generation. Only the removal of old generations may fail after the
+// backup was made: then both the backup and an error are returned. Errors: ErrBusy, ErrNoSpace, page.ErrDamaged if a
+// page of the store is corrupt, the context's.
 func Run(ctx context.Context, s *store.Store, o Options) (Set, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -133,7 +135,7 @@ func Run(ctx context.Context, s *store.Store, o Options) (Set, error) {
 	return set, nil
 }
 
-// job is one backup under way.
+// job is a running backup.
 type job struct {
 	o    Options
 	s    *store.Store
@@ -169,15 +171,15 @@ func (j *job) run(ctx context.Context) (Set, error) {
 		j.clean(ctx)
 		return Set{}, err
 	}
-	_ = j.o.Place.Delete(ctx, marker) // the set is complete with it, too, and the next Run removes it
+	_ = j.o.Place.Delete(ctx, marker) // the backup is complete despite the marker, which the next Run removes
 	return Set{Name: j.m.Name, Path: j.o.Place.Path(j.m.Name), Complete: true, Manifest: j.m}, nil
 }
 
-// cleanLimit bounds what is done after a backup that failed, perhaps because its context ended.
+// cleanLimit limits the cleanup after a failed backup, whose context may have ended.
 const cleanLimit = 10 * time.Second
 
-// clean removes what a failed backup has written; after an error of the last write that may be all of it. If that
-// fails, too, the next Run does it.
+// clean removes the files of a failed backup. After an error of the last write, the backup may be complete. If clean
+// fails, the next Run retries.
 func (j *job) clean(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 	defer cancel()
@@ -186,7 +188,7 @@ func (j *job) clean(ctx context.Context) {
 	}
 }
 
-// needSpace returns ErrNoSpace with both figures.
+// needSpace returns ErrNoSpace with the required and the available bytes.
 func needSpace(ctx context.Context, place Objects, bytes uint64) error {
 	available, err := place.Available(ctx)
 	if err != nil {
@@ -199,7 +201,7 @@ func needSpace(ctx context.Context, place Objects, bytes uint64) error {
 	return nil
 }
 
-// describe fills in the manifest, but for the files.
+// describe sets the fields of the manifest except for the files.
 func (j *job) describe(ctx context.Context, snap *store.Snapshot) error {
 	_, raw, err := snap.ReadNext(0, pieceBytes)
 	if err != nil {
@@ -235,7 +237,7 @@ func (j *job) describe(ctx context.Context, snap *store.Snapshot) error {
 	}
 }
 
-// timeOfRecord is zero for a record that is not in the log any more, or that is no transaction.
+// timeOfRecord returns the time of a record, or zero if the record is no longer in the log or not a transaction.
 func timeOfRecord(s *store.Store, pos lsn.Position) time.Time {
 	r, err := s.ReadLog(pos.LSN)
 	if err != nil {
@@ -249,7 +251,7 @@ func timeOfRecord(s *store.Store, pos lsn.Position) time.Time {
 	return t
 }
 
-// txnTime is the time in a transaction's record.
+// txnTime returns the time in a transaction record.
 func txnTime(f wal.Frame) (time.Time, bool) {
 	var r txn.Reader
 	if f.Kind != wal.KindTxn || r.Reset(f.Payload) != nil {
@@ -258,7 +260,7 @@ func txnTime(f wal.Frame) (time.Time, bool) {
 	return time.UnixMilli(r.TimeMS()).UTC(), true
 }
 
-// write puts everything that is in the set, its manifest last: with that it is complete.
+// write writes the content of the backup. The manifest is last and completes the backup.
 func (j *job) write(ctx context.Context, snap *store.Snapshot) error {
 	sum, err := j.writePack(ctx, snap)
 	if err != nil {
@@ -281,7 +283,7 @@ func (j *job) write(ctx context.Context, snap *store.Snapshot) error {
 	return nil
 }
 
-// writePack puts the pages, and notes in the manifest how they are encrypted.
+// writePack writes the pages, and records the encryption in the manifest.
 func (j *job) writePack(ctx context.Context, snap *store.Snapshot) (FileSum, error) {
 	name, paced := packName, j.pace != nil
 	if j.o.Seal != nil {
@@ -299,7 +301,7 @@ func (j *job) writePack(ctx context.Context, snap *store.Snapshot) (FileSum, err
 		}
 		if j.o.Seal == nil {
 			var err error
-			stored, err = write(to) // the pack sums itself up
+			stored, err = write(to) // the pack computes its own checksum
 			return err
 		}
 		out := summing{to: to, sum: sha256.New()}
@@ -315,7 +317,7 @@ func (j *job) writePack(ctx context.Context, snap *store.Snapshot) (FileSum, err
 	return stored, nil
 }
 
-// seal puts the encryption between what write writes and where that goes.
+// seal calls write with a writer that encrypts to to.
 func (j *job) seal(to io.Writer, write func(to io.Writer) (FileSum, error)) (FileSum, error) {
 	w, err := j.o.Seal.Seal(to)
 	if err != nil {
@@ -331,7 +333,7 @@ func (j *job) seal(to io.Writer, write func(to io.Writer) (FileSum, error)) (Fil
 	return sum, nil
 }
 
-// summing passes on what is written and sums it up.
+// summing is a writer that computes a checksum.
 type summing struct {
 	to    io.Writer
 	sum   hash.Hash
@@ -349,7 +351,7 @@ func (s *summing) fileSum(name string) FileSum {
 	return FileSum{Name: name, Bytes: s.bytes, SHA256: hex.EncodeToString(s.sum.Sum(nil))}
 }
 
-// copy packs the snapshot and verifies the pages on the way.
+// copy packs the snapshot and verifies the pages.
 func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) error {
 	stream := page.NewRunStream(j.m.PageSize)
 	piece := pieceBytes

@@ -13,39 +13,38 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// VerifyOptions configure Verify.
+// VerifyOptions are the options of Verify.
 type VerifyOptions struct {
-	// FS is where the set is; nil means the operating system's.
+	// FS is the filesystem of the backup; nil means the operating system's.
 	FS vfs.FS
-	// Place is where the set is if it is not nil; then the set is given by its name there.
+	// Place, if not nil, is the location of the backup, which is then given by name.
 	Place Objects
-	// Unseal decrypts a set that is encrypted; nil: ErrEncrypted.
+	// Unseal decrypts an encrypted backup. If it is nil, an encrypted backup returns ErrEncrypted.
 	Unseal Unsealer
-	// ChecksumsOnly leaves out the check of what is in the pages, which reads everything a second time.
+	// ChecksumsOnly skips the check of the pages' content, which reads everything a second time.
 	ChecksumsOnly bool
-	// BytesPerSecond limits reading for the checksums; 0 means no limit.
+	// BytesPerSecond limits the rate of reads for the checksums; 0 means unlimited.
 	BytesPerSecond int64
-	// Pace makes the reading pause; it may be nil.
+	// Pace limits the rate of reads; it may be nil.
 	Pace *pace.Pacer
-	// Progress is called from time to time, by the goroutine that called Verify; it may be nil.
+	// Progress, if not nil, is called periodically from the goroutine that called Verify.
 	Progress func(checkpoint.Progress)
 }
 
-// VerifyReport is what Verify found in a good set.
+// VerifyReport is the result of Verify for a valid backup.
 type VerifyReport struct {
-	// Manifest of the set.
+	// Manifest of the backup.
 	Manifest Manifest
-	// Bytes that were read for the checksums.
+	// Bytes is the number of bytes read for the checksums.
 	Bytes uint64
-	// Messages and Pages that the check looked at; 0 with ChecksumsOnly.
+	// Messages and Pages are the numbers of checked messages and pages; 0 with ChecksumsOnly.
 	Messages uint64
 	Pages    uint64
 }
 
-// Verify reads a save-set: the manifest must be good, the files what the manifest says, and what is in the pages must
-// be sound in the sense of store.Check. It changes nothing. nil means that the set can be restored. Errors:
-// ErrIncomplete, ErrDamagedSet with what is wrong, ErrNewerVersion, ErrEncrypted, ErrIdentity, ErrRemote, the
-// context's.
+// Verify reads a backup: the manifest must be valid, the files must match it, and the content of the pages must pass
+// store.Check. It changes nothing. nil means that the backup can be restored. Errors: ErrIncomplete, ErrDamagedSet
+// with the problem, ErrNewerVersion, ErrEncrypted, ErrIdentity, ErrRemote, the context's.
 func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, error) {
 	place, set := o.Place, dir
 	if place == nil {
@@ -58,7 +57,7 @@ func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, err
 	return verify(ctx, place, set, &m, o)
 }
 
-// verify does so with a manifest that was read.
+// verify is Verify with a decoded manifest.
 func verify(ctx context.Context, place Objects, set string, m *Manifest, o VerifyOptions) (VerifyReport, error) {
 	rep := VerifyReport{Manifest: *m, Bytes: uint64(m.Files[0].Bytes)}
 	meta, extents, err := verifyPack(ctx, place, set, m, o)
@@ -80,7 +79,7 @@ func verify(ctx context.Context, place Objects, set string, m *Manifest, o Verif
 	return rep, reportError(place.Path(set), m, &found)
 }
 
-// reportError turns a check's report into an error.
+// reportError converts the problems of a check report into an error.
 func reportError(dir string, m *Manifest, found *checkpoint.Report) error {
 	if n := len(found.Problems); n > 0 {
 		return fmt.Errorf("%w: %s: %d problems, the first: %s", ErrDamagedSet, dir, n, found.Problems[0])
@@ -92,8 +91,8 @@ func reportError(dir string, m *Manifest, found *checkpoint.Report) error {
 	return nil
 }
 
-// verifyPack reads the pack once: all checksums, and that it is what the manifest says. It returns where everything
-// lies.
+// verifyPack reads the pack once and verifies all checksums and its match with the manifest. It returns the positions
+// of all records.
 func verifyPack(
 	ctx context.Context, place Objects, set string, m *Manifest, o VerifyOptions,
 ) (meta page.Meta, extents []extent, err error) {
@@ -145,14 +144,12 @@ func decodeMeta(raw []byte, m *Manifest) (page.Meta, error) {
 	return meta, nil
 }
 
-// reportBytes calls fn, if there is one.
 func reportBytes(fn func(checkpoint.Progress), phase string, done, total uint64) {
 	if fn != nil {
 		fn(checkpoint.Progress{Phase: phase, Bytes: done, TotalBytes: total})
 	}
 }
 
-// reportPages does the same for the phase that counts pages.
 func reportPages(fn func(checkpoint.Progress), done, total uint64) {
 	if fn != nil {
 		fn(checkpoint.Progress{Phase: "check", Pages: done, TotalPages: total})

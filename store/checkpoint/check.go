@@ -13,26 +13,26 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// maxProblems bounds a report: a store that is damaged all over need not say so page by page.
+// maxProblems limits the length of a report.
 const maxProblems = 1000
 
-// Report is the outcome of Check.
+// Report is the result of Check.
 type Report struct {
-	// Problems, in words; empty when the store is sound.
+	// Problems are descriptions of the problems found; empty if the store is valid.
 	Problems []string
-	// Messages that decoded.
+	// Messages is the number of decoded messages.
 	Messages uint64
-	// Pages that were looked at.
+	// Pages is the number of checked pages.
 	Pages uint64
-	// Checkpoint that was checked.
+	// Checkpoint is the number of the checkpoint.
 	Checkpoint uint64
-	// Position that it holds.
+	// LSN is the position of the checkpoint.
 	LSN uint64
 }
 
-// Check walks everything that the checkpoint refers to: each page is referenced exactly once or free, each page and
-// message decodes, each message that a subscription still wants is there. What is wrong is in the report; the error
-// says that the check itself could not go on.
+// Check verifies everything that the checkpoint refers to: each page is free or referenced exactly once, each page and
+// message decodes, and each message that a subscription needs exists. The report contains the problems; the error
+// means that the check could not be completed.
 func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64)) (Report, error) {
 	state, err := c.State()
 	if errors.Is(err, index.ErrDataLoss) {
@@ -47,14 +47,14 @@ func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64
 	return k.report, err
 }
 
-// checker is one check under way.
+// checker is the state of one check.
 type checker struct {
 	p        *Checkpoint
 	state    *queue.State
 	report   Report
 	progress func(done, total uint64)
 	seen     pageSet
-	// Of the queue that is being walked: the next sequence that should still come, if any subscription wants it.
+	// Next required sequence of the current queue, if a subscription needs it.
 	queue uint64
 	next  uint64
 }
@@ -96,7 +96,7 @@ func (c *checker) walk(ctx context.Context) error {
 	return c.compareFree(ctx)
 }
 
-// mark notes that a run is in use, and whose.
+// mark records that an extent is in use, and by what.
 func (c *checker) mark(run page.Run, what string) {
 	c.report.Pages += uint64(run.Pages)
 	if c.progress != nil && c.report.Pages%256 == 0 {
@@ -112,7 +112,7 @@ func (c *checker) mark(run page.Run, what string) {
 	}
 }
 
-// run checks one run of messages.
+// run checks one extent of messages.
 func (c *checker) run(e *index.Entry, payload []byte, err error) error {
 	c.mark(e.Run, fmt.Sprintf("queue %d, sequences %d to %d", e.Queue, e.First, e.Last()))
 	if e.Queue != c.queue {
@@ -168,7 +168,7 @@ func (c *checker) run(e *index.Entry, payload []byte, err error) error {
 	return nil
 }
 
-// endQueue checks that nothing is missing at the end of the queue that was walked.
+// endQueue verifies that no message is missing at the end of the current queue.
 func (c *checker) endQueue() {
 	if c.queue == 0 {
 		return
@@ -178,14 +178,14 @@ func (c *checker) endQueue() {
 	}
 }
 
-// missing reports a message that is wanted and was not found from a sequence on.
+// missing reports a needed message at or after from that was not found.
 func (c *checker) missing(q *queue.Queue, from uint64) {
 	if want := q.NextAlive(from); want < q.NextSequence() {
 		c.problem("queue %d: sequence %d is wanted and not stored", q.ID(), want)
 	}
 }
 
-// emptyQueue checks that a queue without a single page wants no message.
+// emptyQueue verifies that a queue without pages needs no message.
 func (c *checker) emptyQueue(q *queue.Queue) {
 	from, to := index.KeyRange(q.ID())
 	if it := c.p.view.Scan(from, to); !it.Next() {
@@ -193,7 +193,7 @@ func (c *checker) emptyQueue(q *queue.Queue) {
 	}
 }
 
-// compareFree proves that what nothing refers to is free, and the other way round.
+// compareFree verifies that exactly the unreferenced pages are free.
 func (c *checker) compareFree(ctx context.Context) error {
 	used := newPageSet(c.p.meta.Pages)
 	for ext, err := range c.p.file.UsedExtents(c.p.pin) {
@@ -224,7 +224,6 @@ func (c *checker) compareFree(ctx context.Context) error {
 	return nil
 }
 
-// pageSet is a set of page numbers.
 type pageSet []uint64
 
 func newPageSet(pages uint64) pageSet { return make(pageSet, pages/64+1) }
@@ -233,7 +232,7 @@ func (s pageSet) has(n page.No) bool {
 	return int(n/64) < len(s) && s[n/64]&(1<<(n%64)) != 0
 }
 
-// add returns false if n was there already.
+// add returns false if n is already in the set.
 func (s pageSet) add(n page.No) bool {
 	if int(n/64) >= len(s) || s.has(n) {
 		return false

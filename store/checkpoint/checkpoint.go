@@ -13,29 +13,29 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// Checkpoint is a checkpoint of a page file, opened for reading: it stays as it is until Close, whatever is written
-// beside it. It is for one goroutine at a time.
+// Checkpoint is a checkpoint of a page file, open for reading: it does not change until Close, regardless of
+// concurrent writes. It is not safe for concurrent use.
 type Checkpoint struct {
 	file  *page.File
 	pin   *page.Pin
 	meta  page.Meta
 	view  *tree.View
 	pace  *pace.Pacer
-	state *queue.State // nil until it is asked for
+	state *queue.State // nil until it is loaded
 }
 
-// CheckpointOptions say how to read a checkpoint.
+// Options are the options of Open.
 type Options struct {
-	// CacheBytes bounds the nodes of the tree that are held in memory; 0 stands for 32 MiB.
+	// CacheBytes limits the memory of cached tree nodes; 0 means 32 MiB.
 	CacheBytes int64
-	// Pace, if not nil, makes the reader pause.
+	// Pace, if not nil, limits the rate of reads.
 	Pace *pace.Pacer
 }
 
-// defaultCacheBytes bounds the nodes of the tree that the offline tools hold.
+// defaultCacheBytes limits the memory of cached tree nodes in the offline tools.
 const defaultCacheBytes = 32 << 20
 
-// OpenCheckpoint opens the checkpoint that pin keeps. Close releases the pin.
+// Open opens the checkpoint held by pin. Close releases the pin.
 func Open(file *page.File, pin *page.Pin, o Options) *Checkpoint {
 	if o.CacheBytes == 0 {
 		o.CacheBytes = defaultCacheBytes
@@ -48,10 +48,10 @@ func Open(file *page.File, pin *page.Pin, o Options) *Checkpoint {
 // Close releases the pin.
 func (c *Checkpoint) Close() { c.pin.Release() }
 
-// Meta describes the checkpoint.
+// Meta returns the description of the checkpoint.
 func (c *Checkpoint) Meta() page.Meta { return c.meta }
 
-// State loads the state machine as the checkpoint has it, once. It must not be changed.
+// State loads the state machine of the checkpoint, once. It must not be changed.
 func (c *Checkpoint) State() (*queue.State, error) {
 	if c.state == nil {
 		state, err := LoadState(c.view, c.meta)
@@ -63,14 +63,14 @@ func (c *Checkpoint) State() (*queue.State, error) {
 	return c.state, nil
 }
 
-// Live tells what the checkpoint's own state wants.
+// Live returns the liveness of messages in the checkpoint's own state.
 func (c *Checkpoint) Live() (Liveness, error) {
 	state, err := c.State()
 	return Liveness{state: state, lock: noLock{}}, err
 }
 
-// CountMessages counts the messages that are stored, those included that no subscription wants any more and that share
-// a page with others. It reads the index of messages, not the messages.
+// CountMessages returns the number of stored messages, including unneeded ones that share a page with others. It reads
+// only the message index.
 func (c *Checkpoint) CountMessages(ctx context.Context) (n uint64, err error) {
 	err = c.Runs(ctx, WalkOptions{IndexOnly: true}, func(e *index.Entry, _ []byte, _ error) error {
 		n += e.Count

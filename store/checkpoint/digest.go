@@ -16,16 +16,16 @@ import (
 
 // Digest is a hash of a store's logical content.
 type Digest struct {
-	// Position that the content stands at.
+	// Position of the content.
 	Position lsn.Position
-	// Content covers queues, subscriptions, acknowledgements, producers, the schedule and every message that is still
-	// wanted. It does not depend on page size or page numbers: two nodes that applied the same log have the same.
+	// Content covers queues, subscriptions, acknowledgements, producers, the schedule and every needed message. It
+	// does not depend on page size or page numbers: two nodes that applied the same log have the same digest.
 	Content [sha256.Size]byte
-	// Messages that it covers.
+	// Messages is the number of messages covered.
 	Messages uint64
 }
 
-// Digest reads all of the checkpoint and hashes its logical content. It returns ErrDataLoss if a message cannot be
+// Digest reads the whole checkpoint and hashes its logical content. It returns ErrDataLoss if a message cannot be
 // read.
 func (c *Checkpoint) Digest(ctx context.Context) (Digest, error) {
 	state, err := c.State()
@@ -59,8 +59,8 @@ func (c *Checkpoint) Digest(ctx context.Context) (Digest, error) {
 	return d, err
 }
 
-// hashRun hashes the messages of a run that some subscription still wants; which dead ones share a page with them
-// depends on the page size.
+// hashRun hashes the messages of an extent that are needed by a subscription. The dead messages that share a page with
+// them depend on the page size.
 func hashRun(h hash.Hash, state *queue.State, e *index.Entry, payload []byte) (n uint64, err error) {
 	q := state.Queue(e.Queue)
 	if q == nil {
@@ -88,7 +88,7 @@ func hashRun(h hash.Hash, state *queue.State, e *index.Entry, payload []byte) (n
 	}
 }
 
-// hashField hashes a field with its length, so that fields cannot run into each other.
+// hashField hashes a field with its length, so that the boundaries of fields are unambiguous.
 func hashField(h hash.Hash, b []byte) {
 	var size [8]byte
 	binary.LittleEndian.PutUint64(size[:], uint64(len(b)))

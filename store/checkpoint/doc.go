@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package checkpoint reads one checkpoint of a page file that a pin keeps from changing: it walks over its messages
-// (Checkpoint.Runs, the one way), checks it, hashes its content, measures what other page sizes would bring, and shows
-// what is in it. It knows pages and tree, and not the store: the file may be that of a running node
-// (store.Store.ReadCheckpoint), of one that is stopped (ReadDir) or in a backup (ReadFile).
+// Package checkpoint reads a pinned checkpoint of a page file. It iterates over its messages (Checkpoint.Runs),
+// verifies it, hashes its content, simulates other page sizes, and dumps its content. It depends on pages and tree,
+// not on the store: the file may be that of a running node (store.Store.ReadCheckpoint), of a stopped one (ReadDir) or
+// in a backup (ReadFile).
 package checkpoint

@@ -12,31 +12,31 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// MetaDump is what a page file says about itself and its last checkpoint.
+// MetaDump is the metadata of a page file and its last checkpoint.
 type MetaDump struct {
 	// Path of the file.
 	Path string
 	// Meta of the last checkpoint.
 	Meta page.Meta
-	// StoreID in the header.
+	// StoreID is the store ID in the header.
 	StoreID [16]byte
-	// Recovery tells what is to be said of the meta slots.
+	// Recovery describes the state of the meta slots.
 	Recovery page.Recovery
 }
 
-// DumpMeta tells what header and meta slots say.
+// DumpMeta returns the content of header and meta slots.
 func (c *Checkpoint) DumpMeta() MetaDump {
 	return MetaDump{Path: c.file.Path(), Meta: c.meta, StoreID: c.file.StoreID(), Recovery: c.file.Recovery()}
 }
 
-// PageDump is what is in a page.
+// PageDump is the content of a page.
 type PageDump struct {
-	// Run that begins at the page, and what it holds.
+	// Run is the extent that begins at the page, Kind its content type.
 	Run  page.Run
 	Kind page.Kind
-	// Payload in bytes.
+	// Payload is the raw payload.
 	Payload []byte
-	// Queue and Messages, for a run of messages.
+	// Queue and Messages are set for an extent of messages.
 	Queue    uint64
 	Messages []MessageDump
 }
@@ -45,11 +45,11 @@ type PageDump struct {
 type MessageDump struct {
 	// Sequence in its queue.
 	Sequence uint64
-	// Message itself.
+	// Message is the decoded message.
 	Message txn.Message
 }
 
-// DumpPage reads and verifies the run that begins at a page.
+// DumpPage reads and verifies the extent that begins at a page.
 func (c *Checkpoint) DumpPage(no page.No) (PageDump, error) {
 	file := c.file
 	if no == 0 || uint64(no) > c.meta.Pages {
@@ -77,7 +77,7 @@ func (c *Checkpoint) DumpPage(no page.No) (PageDump, error) {
 	return d, err
 }
 
-// decode reads the messages of a run.
+// decode decodes the messages of an extent.
 func (d *PageDump) decode() error {
 	r, err := index.NewRunReader(d.Payload)
 	if err != nil {
@@ -97,7 +97,7 @@ func (d *PageDump) decode() error {
 	}
 }
 
-// WriteTree writes the keys of the checkpoint's tree, one a line, for those who debug the format.
+// WriteTree writes the keys of the checkpoint's tree, one per line, for debugging the format.
 func (c *Checkpoint) WriteTree(ctx context.Context, w io.Writer) error {
 	it := c.view.Scan(nil, nil)
 	for it.Next() {

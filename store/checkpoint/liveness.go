@@ -10,32 +10,32 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// Liveness tells which messages of a run some subscription wants.
+// Liveness determines the messages of an extent that a subscription needs.
 type Liveness struct {
 	state *queue.State
-	lock  sync.Locker // held while the state is looked at
+	lock  sync.Locker // held during access to the state
 }
 
-// NewLiveness makes one of a state that must not be looked at without the lock.
+// NewLiveness returns the Liveness of a state that is guarded by lock.
 func NewLiveness(state *queue.State, lock sync.Locker) Liveness {
 	return Liveness{state: state, lock: lock}
 }
 
-// Messages is how many messages some subscription wants.
+// Messages returns the number of messages that a subscription needs.
 func (l *Liveness) Messages() uint64 {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	return l.state.Messages()
 }
 
-// Applied is the LSN of the last record that the state holds.
+// Applied returns the LSN of the last record applied to the state.
 func (l *Liveness) Applied() uint64 {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	return l.state.Applied()
 }
 
-// Holds tells whether another state holds the same.
+// Holds reports whether another state has the same content.
 func (l *Liveness) Holds(other *queue.State) bool {
 	l.lock.Lock()
 	defer l.lock.Unlock()
@@ -48,23 +48,23 @@ type noLock struct{}
 func (noLock) Lock()   {}
 func (noLock) Unlock() {}
 
-// AliveSet has a bit for each sequence of a run that some subscription wants.
+// AliveSet has a bit for each sequence of an extent that a subscription needs.
 type AliveSet struct {
 	first uint64
 	bits  [queue.MaxRunSpan / 64]uint64
 	n     uint64
 }
 
-// Count is how many they are.
+// Count returns the number of sequences in the set.
 func (a *AliveSet) Count() uint64 { return a.n }
 
-// Has tells whether a sequence is among them.
+// Has reports whether a sequence is in the set.
 func (a *AliveSet) Has(seq uint64) bool {
 	i := seq - a.first
 	return i < queue.MaxRunSpan && a.bits[i/64]>>(i%64)&1 == 1
 }
 
-// Of fills in a for a run. It returns ErrDataLoss if the index has what cannot be.
+// Of sets a to the live messages of an extent. It returns ErrDataLoss if the index entry is invalid.
 func (l *Liveness) Of(e *index.Entry, a *AliveSet) error {
 	if e.Span > queue.MaxRunSpan {
 		return fmt.Errorf("%w: queue %d, sequence %d: a run of %d sequences", index.ErrDataLoss, e.Queue, e.First,

@@ -9,11 +9,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// ownBatch is how many runs OwnRuns gives at a time.
+// ownBatch is the number of extents per call of OwnRuns' fn.
 const ownBatch = 4096
 
-// OwnRuns calls fn with the runs of pages that hold no message: those of the tree, and then, with bitmap true, those of
-// the map of used pages. They come in batches, which fn may change. Of the tree only the inner nodes are read.
+// OwnRuns calls fn with the extents without messages: first those of the tree, then, with bitmap set, those of the
+// bitmap of used pages. They are passed in batches, which fn may change. Only the inner nodes of the tree are read.
 func (c *Checkpoint) OwnRuns(ctx context.Context, fn func(runs []page.Run, bitmap bool)) error {
 	batch := make([]page.Run, 0, ownBatch)
 	err := c.view.WalkRuns(func(run page.Run, level int) error {

@@ -4,28 +4,28 @@ package checkpoint
 
 import "time"
 
-// Progress tells how far a long operation is: a scan, a plan, a rewrite, a backup, a restore. What an operation does
-// not count is 0, and so is a total that is not known.
+// Progress is the progress of a long operation: a scan, a plan, a rewrite, a backup, a restore. Values that an
+// operation does not count and unknown totals are 0.
 type Progress struct {
-	// Phase is what is being done: "checkpoint", "plan", "scan", "copy", "finish" or "done"; of a backup also "verify",
-	// "check" and "log".
+	// Phase is the current phase: "checkpoint", "plan", "scan", "copy", "finish" or "done"; for a backup also
+	// "verify", "check" and "log".
 	Phase string
-	// Pages that were dealt with, and how many there are.
+	// Pages is the number of processed pages, TotalPages the total.
 	Pages, TotalPages uint64
-	// Messages that were read (scan, plan) or written (copy), and how many there are.
+	// Messages is the number of messages read (scan, plan) or written (copy), TotalMessages the total.
 	Messages, TotalMessages uint64
-	// Bytes that were dealt with, and how many there are: of a scan, a plan and a rewrite those of the messages.
+	// Bytes is the number of processed bytes, TotalBytes the total. For a scan, a plan and a rewrite, these are
+	// message bytes.
 	Bytes, TotalBytes uint64
-	// Elapsed since the phase began, and how long it will still take if it goes on like this; Left is 0 when nothing is
-	// known.
+	// Elapsed is the time since the phase began, Left the estimated remaining time, or 0 if unknown.
 	Elapsed, Left time.Duration
 }
 
 const (
-	// progressEvery is how often progress is reported, at most.
+	// progressEvery is the minimum interval between progress reports.
 	progressEvery = 100 * time.Millisecond
-	// After so many calls of Meter.Did, or so many bytes, the clock is looked at. What is slow on purpose reports in
-	// time as well.
+	// The clock is read after this many calls of Meter.Did or this many bytes, so that throttled work is also reported
+	// in time.
 	ticksPerLook = 64
 	bytesPerLook = 32 << 10
 )
@@ -37,18 +37,18 @@ type Meter struct {
 	started time.Time
 	last    time.Time
 	ticks   int
-	unseen  uint64 // bytes since the clock was looked at
+	unseen  uint64 // bytes since the clock was read
 }
 
-// NewMeter makes a meter that calls report, which may be nil.
+// NewMeter returns a meter that calls report, which may be nil.
 func NewMeter(report func(Progress)) *Meter { return &Meter{report: report} }
 
-// Expect says how many messages there are, and their bytes.
+// Expect sets the total number of messages and bytes.
 func (m *Meter) Expect(messages, bytes uint64) {
 	m.now.TotalMessages, m.now.TotalBytes = messages, bytes
 }
 
-// Phase begins another phase over so many pages, and reports it at once.
+// Phase begins a phase over the given number of pages, and reports it immediately.
 func (m *Meter) Phase(name string, pages uint64) {
 	m.started = time.Now()
 	m.now = Progress{Phase: name, TotalPages: pages, TotalMessages: m.now.TotalMessages, TotalBytes: m.now.TotalBytes}
@@ -58,7 +58,7 @@ func (m *Meter) Phase(name string, pages uint64) {
 // Done begins the last phase.
 func (m *Meter) Done() { m.Phase("done", m.now.TotalPages) }
 
-// Did counts what was done. The clock is looked at now and then only.
+// Did adds processed amounts. It reads the clock only occasionally.
 func (m *Meter) Did(pages, messages, bytes uint64) {
 	m.now.Pages += pages
 	m.now.Messages += messages

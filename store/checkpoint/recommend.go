@@ -9,10 +9,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// recommend picks the page size that makes the smallest file among those that are allowed and cost nothing: no more
-// space than a rewrite with the present size and than page.db has now, and no more reads. The limit bounds what a
-// resize goes to; a present size above it is kept rather than given up at a loss. A gain of less than a hundredth is
-// none: a resize that brings nothing is not worth its I/O.
+// recommend selects the page size with the smallest file among the allowed sizes without a cost. That is: no more
+// space than a rewrite with the current size and than the current page.db, and no more reads. MaxPageSize limits the
+// target of a resize; a larger current size is kept if changing it has a cost. A gain below one percent does not
+// count: it is not worth the I/O of a resize.
 func (r *ScanResult) recommend() {
 	current := r.candidate(r.PageSize)
 	if r.Messages+r.DamagedMessages == 0 {
@@ -51,8 +51,8 @@ func (r *ScanResult) recommend() {
 	}
 }
 
-// recommendEmpty is recommend for a store without messages: another page size costs nothing, and brings nothing but
-// what the limit asks for.
+// recommendEmpty is recommend for a store without messages: another page size has no cost, and is only needed to
+// satisfy the limit.
 func (r *ScanResult) recommendEmpty(current *Candidate) {
 	if r.PageSize <= r.MaxPageSize {
 		r.choose(current, "no messages are stored: the present page size is kept")
@@ -67,7 +67,6 @@ func (r *ScanResult) recommendEmpty(current *Candidate) {
 	r.choose(largest, "no messages are stored, and the present page size is above the limit")
 }
 
-// candidate finds one by its page size.
 func (r *ScanResult) candidate(pageSize int) *Candidate {
 	i := slices.IndexFunc(r.Candidates, func(c Candidate) bool { return c.PageSize == pageSize })
 	return &r.Candidates[i]
@@ -78,7 +77,7 @@ func (r *ScanResult) choose(c *Candidate, why string) {
 	r.GainBytes = int64(r.FileBytes) - int64(c.FileBytes)
 }
 
-// against says what another page size would cost.
+// against describes the cost of another page size.
 func (c *Candidate) against(other *Candidate) string {
 	return fmt.Sprintf("the smallest page.db that is allowed, with %d, has %s and is read with %d reads, and with %d it "+
 		"has %s and %d reads",

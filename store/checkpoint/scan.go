@@ -13,83 +13,83 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// DefaultMaxPageSize bounds what a scan recommends when nothing else is asked for, in bytes.
+// DefaultMaxPageSize is the default limit of the recommended page size, in bytes.
 const DefaultMaxPageSize = 32 << 10
 
-// ScanOptions say what to look for.
+// ScanOptions are the options of a scan.
 type ScanOptions struct {
-	// MaxPageSize bounds the recommendation, in bytes: a multiple of 2048, at most 1 MiB; 0 stands for
-	// DefaultMaxPageSize.
+	// MaxPageSize limits the recommendation, in bytes: a multiple of 2048, at most 1 MiB; 0 means DefaultMaxPageSize.
 	MaxPageSize int
-	// Progress, if not nil, is called now and then from the calling goroutine.
+	// Progress, if not nil, is called periodically from the calling goroutine.
 	Progress func(Progress)
 }
 
-// ScanResult is what a scan found in a checkpoint, and what page size it recommends.
+// ScanResult contains the statistics of a checkpoint and the recommended page size.
 type ScanResult struct {
-	// Time of the scan, and the checkpoint that was looked at.
+	// Time is the time of the scan; Checkpoint and Position identify the checkpoint.
 	Time       time.Time    `json:"time"`
 	Checkpoint uint64       `json:"checkpoint"`
 	Position   lsn.Position `json:"position"`
-	// PageSize and FileBytes of page.db as it is, MaxPageSize what the recommendation was bounded by.
+	// PageSize and FileBytes describe the current page.db. MaxPageSize is the limit of the recommendation.
 	PageSize    int    `json:"page_size"`
 	MaxPageSize int    `json:"max_page_size"`
 	FileBytes   uint64 `json:"file_bytes"`
-	// Pages that the file has room for, and how many are in use.
+	// Pages is the number of pages of the file, UsedPages the number in use.
 	Pages     uint64 `json:"pages"`
 	UsedPages uint64 `json:"used_pages"`
-	// Messages that some subscription wants, and the bytes that they take: body, properties and a few bytes of header.
+	// Messages is the number of messages that a subscription needs, MessageBytes their size: body, properties and a
+	// few bytes of header.
 	Messages     uint64 `json:"messages"`
 	MessageBytes uint64 `json:"message_bytes"`
-	// DeadMessages and DeadBytes are stored, but no subscription wants them: a rewrite leaves them out.
+	// DeadMessages and DeadBytes are stored but not needed by a subscription: a rewrite omits them.
 	DeadMessages uint64 `json:"dead_messages"`
 	DeadBytes    uint64 `json:"dead_bytes"`
-	// Histogram of the sizes of the wanted messages: the buckets that are not empty, by rising size.
+	// Histogram of the sizes of needed messages: the non-empty buckets, by rising size.
 	Histogram []SizeBucket `json:"histogram"`
-	// Candidates by rising page size: how large a rewrite would make the file. The present page size is among them.
+	// Candidates are the file sizes after a rewrite, by rising page size. The current page size is included.
 	Candidates []Candidate `json:"candidates"`
-	// Recommended page size, and why, in a sentence.
+	// Recommended is the recommended page size, Note the reason, as a sentence.
 	Recommended int    `json:"recommended"`
 	Note        string `json:"note"`
-	// GainBytes is by how much a rewrite with the recommended size makes page.db smaller: a resize, or, when it is the
-	// present size, a compact.
+	// GainBytes is the reduction of page.db by a rewrite with the recommended size: a resize or, for the current size,
+	// a compact.
 	GainBytes int64 `json:"gain_bytes"`
-	// DamagedMessages are wanted and cannot be read. They are counted with the mean size of their page. Problems say
-	// where.
+	// DamagedMessages is the number of needed messages that cannot be read. They are counted with the mean size of
+	// their page. Problems contains their positions.
 	DamagedMessages uint64   `json:"damaged_messages"`
 	Problems        []string `json:"problems,omitempty"`
 }
 
 // SizeBucket counts messages of similar size.
 type SizeBucket struct {
-	// FromBytes and ToBytes bound the size, both included.
+	// FromBytes and ToBytes are the bounds of the size, both inclusive.
 	FromBytes int `json:"from_bytes"`
 	ToBytes   int `json:"to_bytes"`
-	// Messages in the bucket, and the sum of their sizes.
+	// Messages is the number of messages in the bucket, Bytes the sum of their sizes.
 	Messages uint64 `json:"messages"`
 	Bytes    uint64 `json:"bytes"`
 }
 
-// Candidate is a page size, and the file that a rewrite with it would give: exactly, not an estimate.
+// Candidate is a page size and the exact result of a rewrite with it.
 type Candidate struct {
 	// PageSize in bytes.
 	PageSize int `json:"page_size"`
-	// FileBytes is the size of the file, Pages how many pages it has.
+	// FileBytes is the size of the file, Pages its number of pages.
 	FileBytes uint64 `json:"file_bytes"`
 	Pages     uint64 `json:"pages"`
-	// Runs of messages; each is read with one I/O.
+	// Runs is the number of message extents; each is read with one I/O.
 	Runs uint64 `json:"runs"`
-	// MessagePages, IndexPages (the tree) and OtherPages (the map of used pages) add up to Pages.
+	// MessagePages, IndexPages (the tree) and OtherPages (the bitmap of used pages) add up to Pages.
 	MessagePages uint64 `json:"message_pages"`
 	IndexPages   uint64 `json:"index_pages"`
 	OtherPages   uint64 `json:"other_pages"`
-	// PaddingBytes are unused at the ends of message pages; WasteBytes is all that is not messages.
+	// PaddingBytes are unused bytes at the ends of message extents. WasteBytes are all bytes other than messages.
 	PaddingBytes uint64 `json:"padding_bytes"`
 	WasteBytes   uint64 `json:"waste_bytes"`
 }
 
-// Scan reads all messages of the checkpoint to find the page size that suits them. Damage is part of the result; the
-// error says that the scan could not go on.
+// Scan reads all messages of the checkpoint to find the optimal page size. Corruption is part of the result; the error
+// means that the scan could not be completed.
 func (c *Checkpoint) Scan(ctx context.Context, o ScanOptions) (ScanResult, error) {
 	if o.MaxPageSize == 0 {
 		o.MaxPageSize = DefaultMaxPageSize
@@ -126,7 +126,7 @@ func (c *Checkpoint) Scan(ctx context.Context, o ScanOptions) (ScanResult, error
 	return r, nil
 }
 
-// candidateSizes are the page sizes worth a look: every one there is up to 32 KiB, then in steps of an eighth.
+// candidateSizes returns the page sizes to simulate: every size up to 32 KiB, then in steps of an eighth.
 func candidateSizes(current, limit int) []int {
 	var sizes []int
 	for n := page.MinPageBytes; n <= limit; n += max(page.MinPageBytes, n/8/page.MinPageBytes*page.MinPageBytes) {
@@ -137,7 +137,7 @@ func candidateSizes(current, limit int) []int {
 	return slices.Compact(sizes)
 }
 
-// histogram counts sizes in two buckets for each power of two: 64–95, 96–127, 128–191, …
+// histogram counts sizes in two buckets per power of two: 64–95, 96–127, 128–191, …
 type histogram [2 * 64]SizeBucket
 
 func (h *histogram) add(size int) {

@@ -8,20 +8,20 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// simulation finds out how large a page file would become, by doing everything that a rewrite does but the writing:
-// same packing, same tree, same bitmap.
+// simulation computes the size of a rewritten page file. It does the same packing, tree and bitmap as a rewrite,
+// without writing.
 type simulation struct {
 	index.Packing
 	pageSize int
 	room     int
 	born     uint64
 	index    index.Writer
-	pages    uint64 // taken so far
+	pages    uint64 // pages allocated so far
 	runs     uint64
 	msgPages uint64
 	nodes    uint64 // pages of tree nodes
-	payload  uint64 // bytes in message pages: run headers included
-	records  uint64 // bytes of messages alone
+	payload  uint64 // bytes in message pages, including extent headers
+	records  uint64 // bytes of messages only
 }
 
 func newSimulation(pageSize int, born uint64) *simulation {
@@ -30,10 +30,10 @@ func newSimulation(pageSize int, born uint64) *simulation {
 	return s
 }
 
-// PageSize is for tree.Bulk.
+// PageSize implements tree.NodeWriter.
 func (s *simulation) PageSize() int { return s.pageSize }
 
-// WriteNode counts a node of the tree instead of writing it.
+// WriteNode counts a tree node without writing it.
 func (s *simulation) WriteNode(payloadBytes int, _ func([]byte) []byte) (page.Run, error) {
 	run := s.take(payloadBytes)
 	s.nodes += uint64(run.Pages)
@@ -59,7 +59,7 @@ func (s *simulation) message(queueID, seq uint64, size int) error {
 	return nil
 }
 
-// endRun closes the run that is being filled, if there is one.
+// endRun closes the open extent, if any.
 func (s *simulation) endRun() error {
 	if s.Count == 0 {
 		return nil
@@ -73,7 +73,7 @@ func (s *simulation) endRun() error {
 	return s.index.Put(e)
 }
 
-// candidate is the outcome.
+// candidate returns the result.
 func (s *simulation) candidate() (Candidate, error) {
 	if _, err := s.index.Bulk.Finish(); err != nil {
 		return Candidate{}, err

@@ -10,21 +10,21 @@ import (
 	"github.com/lockstep-mq/lockstep/store/index"
 )
 
-// SurveyResult is what a survey counted.
+// SurveyResult is the result of a survey.
 type SurveyResult struct {
-	// Messages that some subscription wants, and their bytes; DeadMessages are stored all the same.
+	// Messages and MessageBytes count needed messages; DeadMessages and DeadBytes count stored but unneeded ones.
 	Messages, MessageBytes  uint64
 	DeadMessages, DeadBytes uint64
-	// Candidates are the files that rewrites with the page sizes that were asked for would give.
+	// Candidates are the results of rewrites with the requested page sizes.
 	Candidates []Candidate
 }
 
-// survey reads the messages of a checkpoint and simulates rewrites with several page sizes at once.
+// survey reads the messages of a checkpoint and simulates rewrites with several page sizes in one pass.
 type survey struct {
 	c         *Checkpoint
 	live      Liveness
 	meter     *Meter
-	tolerant  bool // of damage, which is counted; otherwise it ends the survey
+	tolerant  bool // corruption is counted; otherwise it ends the survey
 	sims      []*simulation
 	histogram histogram
 	found     SurveyResult
@@ -35,15 +35,16 @@ type survey struct {
 	problems        []string
 }
 
-// Survey finds out what rewrites of the checkpoint with some page sizes would give. live tells what is wanted of it.
-// Messages that have a run to themselves are not read for that. ErrDataLoss if one that has to be read is damaged.
+// Survey computes the results of rewrites of the checkpoint with the given page sizes. live determines the needed
+// messages. Messages that are alone in their extent are not read. It returns ErrDataLoss if a message that must be
+// read is corrupt.
 func (c *Checkpoint) Survey(ctx context.Context, live Liveness, sizes []int, m *Meter) (SurveyResult, error) {
 	v := survey{c: c, live: live, meter: m}
 	err := v.run(ctx, sizes)
 	return v.found, err
 }
 
-// run finds a candidate for each page size.
+// run computes a candidate for each page size.
 func (v *survey) run(ctx context.Context, sizes []int) error {
 	for _, size := range sizes {
 		v.sims = append(v.sims, newSimulation(size, v.c.meta.Checkpoint+1))
@@ -78,7 +79,7 @@ func (v *survey) run(ctx context.Context, sizes []int) error {
 	return nil
 }
 
-// feed puts the part of the tree that is not the index into the simulated ones.
+// feed adds the tree entries outside the message index to the simulated trees.
 func (v *survey) feed(ctx context.Context, from, to []byte) error {
 	return v.c.CopyTree(ctx, from, to, func(key, value []byte) error {
 		for _, s := range v.sims {
@@ -90,7 +91,7 @@ func (v *survey) feed(ctx context.Context, from, to []byte) error {
 	})
 }
 
-// CopyTree calls put for each entry of a range of the tree; nil is an end of it.
+// CopyTree calls put for each tree entry in [from, to); nil means unbounded.
 func (c *Checkpoint) CopyTree(ctx context.Context, from, to []byte, put func(key, value []byte) error) error {
 	it := c.view.Scan(from, to)
 	for it.Next() {
@@ -115,7 +116,7 @@ func (v *survey) problem(format string, args ...any) {
 	}
 }
 
-// count counts the messages of one run.
+// count counts the messages of one extent.
 func (v *survey) count(e *index.Entry, payload []byte, err error) error {
 	if lerr := v.live.Of(e, &v.alive); lerr != nil {
 		if !v.tolerant {
@@ -148,7 +149,7 @@ func (v *survey) count(e *index.Entry, payload []byte, err error) error {
 	return nil
 }
 
-// damaged notes a run that cannot be read, and counts its messages, if none was found, by what the index says of them.
+// damaged records an unreadable extent. If none of its messages was found, it counts them from the index entry.
 func (v *survey) damaged(e *index.Entry, err error, found uint64) error {
 	err = fmt.Errorf("%w: queue %d, sequences %d to %d: %w", index.ErrDataLoss, e.Queue, e.First, e.Last(), err)
 	if !v.tolerant {
@@ -171,7 +172,6 @@ func (v *survey) damaged(e *index.Entry, err error, found uint64) error {
 	return nil
 }
 
-// message counts one stored message.
 func (v *survey) message(e *index.Entry, seq uint64, size int) error {
 	if !v.alive.Has(seq) {
 		v.found.DeadMessages++

@@ -14,39 +14,39 @@ import (
 )
 
 const (
-	// walkBytes is how much of neighbouring runs one read of a walk fetches. A walk holds walkBuffers times that.
+	// walkBytes is the maximum size of one read of adjacent extents. A walk holds walkBuffers such buffers.
 	walkBytes   = 1 << 20
 	walkBuffers = 4
-	// walkGapBytes is how much that is not wanted is read rather than begin another read behind it.
+	// walkGapBytes is the maximum gap that is read to avoid a separate read.
 	walkGapBytes = 64 << 10
-	// walkPacedBytes is walkBytes while a walk pauses now and then, and walkPacedBuffers walkBuffers of one that may: it
-	// does no more than that at a time.
+	// walkPacedBytes and walkPacedBuffers replace walkBytes and walkBuffers in a throttled walk, which must do less
+	// work at a time.
 	walkPacedBytes   = 128 << 10
 	walkPacedBuffers = 2
 )
 
-// WalkOptions say how to walk over the runs of messages of a checkpoint.
+// WalkOptions are the options of a walk over the message extents of a checkpoint.
 type WalkOptions struct {
-	// IndexOnly: the index tells enough of all runs; no payload is read.
+	// IndexOnly omits all payloads: the index entries are sufficient.
 	IndexOnly bool
-	// Skip tells of which runs the index tells enough; their payload is nil. It may be nil.
+	// Skip, if not nil, reports whether the index entry of an extent is sufficient; its payload is then nil.
 	Skip func(e *index.Entry) bool
-	// Broken, if not nil, hears of a part of the index that cannot be read, and the walk goes on with the next queue.
-	// Otherwise that ends it.
+	// Broken, if not nil, is called for an unreadable part of the index, and the walk continues with the next queue.
+	// Otherwise the error ends the walk.
 	Broken func(queueID uint64, err error)
 }
 
-// skips tells whether a run's payload is not wanted.
+// skips reports whether an extent's payload is not needed.
 func (o *WalkOptions) skips(e *index.Entry) bool { return o.IndexOnly || o.Skip != nil && o.Skip(e) }
 
-// walk is one walk under way.
+// walk is the state of one walk.
 type walk struct {
 	WalkOptions
 	c      *Checkpoint
-	queues []uint64 // in order, with Broken
+	queues []uint64 // in order; used with Broken
 }
 
-// buffers is how many reads there may be at a time, and bytes how much the next one fetches.
+// buffers returns the number of concurrent reads; bytes returns the size of the next one.
 func (w *walk) buffers() int {
 	if w.c.pace != nil {
 		return walkPacedBuffers
@@ -61,7 +61,7 @@ func (w *walk) bytes() int64 {
 	return walkPacedBytes
 }
 
-// walkPart is what one read brought.
+// walkPart is the result of one read.
 type walkPart struct {
 	buf  []byte
 	runs []walkRun
@@ -70,14 +70,14 @@ type walkPart struct {
 
 type walkRun struct {
 	entry   index.Entry
-	offset  int // in buf; negative: skipped
+	offset  int // in buf; negative if skipped
 	payload []byte
 	err     error
 }
 
-// Runs calls fn for each run of messages from the first queue's first one to the last, with its payload, valid during
-// the call, or why it cannot be read. A second goroutine reads and verifies meanwhile. This is the one way in which a
-// checkpoint's messages are read.
+// Runs calls fn for each message extent, in order of queue and sequence. payload is valid during the call; err is the
+// error of the read. A second goroutine reads and verifies ahead. All reads of a checkpoint's messages use this
+// function.
 func (c *Checkpoint) Runs(
 	ctx context.Context, o WalkOptions, fn func(e *index.Entry, payload []byte, err error) error,
 ) error {
@@ -129,7 +129,7 @@ func (c *Checkpoint) Runs(
 	return nil
 }
 
-// read sends the runs in parts until there are none, or ctx ends.
+// read sends the extents in parts until the end, or until ctx ends.
 func (w *walk) read(ctx context.Context, full chan<- *walkPart, empty <-chan *walkPart) {
 	p := partReader{w: w, ctx: ctx, full: full, empty: empty}
 	p.limit = w.bytes()
@@ -159,13 +159,13 @@ type partReader struct {
 	ctx   context.Context //nolint:containedctx // lives for one call of walk.read
 	full  chan<- *walkPart
 	empty <-chan *walkPart
-	limit int64     // of a part's bytes
-	part  *walkPart // being collected
+	limit int64     // maximum bytes of a part
+	part  *walkPart // current part
 	first page.No
-	next  page.No // after its last page
+	next  page.No // page after the current part
 }
 
-// scan collects the runs of a range of the index.
+// scan collects the extents in a range of the index.
 func (p *partReader) scan(from, to []byte) error {
 	it := p.w.c.view.Scan(from, to)
 	for it.Next() {
@@ -209,7 +209,7 @@ func (p *walkPart) runsOrNil() []walkRun {
 	return p.runs
 }
 
-// room makes sure that there is a part to add to; full says that the present one is to be sent before.
+// room ensures that there is a part to add to. If full is set, it sends the current part first.
 func (p *partReader) room(full bool) error {
 	if full {
 		p.send()
@@ -228,15 +228,15 @@ func (p *partReader) room(full bool) error {
 	}
 }
 
-// send reads the part that was collected, verifies it and hands it over.
+// send reads and verifies the collected part and sends it.
 func (p *partReader) send() {
 	part := p.part
 	p.part = nil
 	part.load(p.w.c.file, p.first, p.next)
-	p.full <- part // never blocks: there are no more parts than it has room for
+	p.full <- part // never blocks: full has capacity for all parts
 }
 
-// finish sends what is left, and the error that ended the walk.
+// finish sends the remaining part, and the error that ended the walk.
 func (p *partReader) finish(err error) {
 	if p.part == nil && err != nil {
 		p.part = &walkPart{}
@@ -252,7 +252,8 @@ func (p *partReader) finish(err error) {
 	}
 }
 
-// load reads pages [first, next) at once and verifies the runs in them; one by one if that fails.
+// load reads the pages [first, next) with one read and verifies the extents in them. If that fails, it reads them
+// individually.
 func (p *walkPart) load(file *page.File, first, next page.No) {
 	if next == 0 {
 		return

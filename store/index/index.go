@@ -11,19 +11,19 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// The index of stored messages lives in the same tree as everything else, under keys 'i' queue firstSequence (both big
-// endian, so that the tree keeps a queue's runs together and in order). One entry stands for one run of pages:
+// The index of stored messages is in the same tree as all other metadata, under keys 'i' queue firstSequence. Both
+// numbers are big endian, so the tree keeps a queue's extents together and in order. One entry describes one extent:
 //
 //	span, page, pages, born, count, bytes   (uvarints)
 //
-// span is how many sequences the run stands for, count how many messages it really holds: a message that every
-// subscription had acknowledged before its page was written is left out. born is the checkpoint number in the run's
+// span is the number of sequences covered by the extent, count the number of stored messages: a message that every
+// subscription had acknowledged before its page was written is omitted. born is the checkpoint number in the extent's
 // header.
 
 const (
-	// indexLetter begins every index key.
+	// Letter is the first byte of every index key.
 	Letter = 'i'
-	// indexKeyLen is the length of an index key.
+	// KeyBytes is the length of an index key.
 	KeyBytes = 1 + 8 + 8
 )
 
@@ -37,7 +37,7 @@ type Entry struct {
 	Bytes uint64
 }
 
-// Last is the last sequence that the entry stands for.
+// Last returns the last sequence covered by the entry.
 func (e *Entry) Last() uint64 { return e.First + e.Span - 1 }
 
 // AppendKey appends the key of the entry that begins with a sequence of a queue.
@@ -50,7 +50,7 @@ func AppendKey(dst []byte, queue, seq uint64) []byte {
 // KeyRange returns the range [from, to) of the index keys of a queue.
 func KeyRange(queueID uint64) (from, to []byte) {
 	from = binary.BigEndian.AppendUint64([]byte{Letter}, queueID)
-	return from, binary.BigEndian.AppendUint64([]byte{Letter}, queueID+1) // ids are counted from 1: no overflow
+	return from, binary.BigEndian.AppendUint64([]byte{Letter}, queueID+1) // IDs are counted from 1: no overflow
 }
 
 // AppendValue appends the value of the entry.
@@ -63,12 +63,12 @@ func (e *Entry) AppendValue(dst []byte) []byte {
 	return binary.AppendUvarint(dst, e.Bytes)
 }
 
-// ErrDataLoss is returned when a stored message cannot be read because its page is damaged.
+// ErrDataLoss is returned if a stored message cannot be read because its page is corrupt.
 var ErrDataLoss = errors.New("stored message is damaged")
 
 var errIndexEntry = errors.New("index entry does not decode")
 
-// Decode reads an entry from its key and value.
+// Decode decodes an entry from its key and value.
 func Decode(key, value []byte) (Entry, error) {
 	var e Entry
 	if len(key) != KeyBytes || key[0] != Letter {
@@ -93,11 +93,12 @@ func Decode(key, value []byte) (Entry, error) {
 	return e, nil
 }
 
-// A run of messages, packed (several that are small, see Room) or large (one in as many pages as it takes), holds:
+// The payload of a message extent, packed (several small messages, see Room) or large (one message in as many pages as
+// needed):
 //
 //	queue u64 | first sequence u64 | count u32 | (delta uvarint | message record)*
 //
-// delta is the sequence minus the first sequence. Records carry their own length.
+// delta is the sequence minus the first sequence. Records contain their own length.
 
 // RunHeaderBytes is the length of the header of a payload.
 const RunHeaderBytes = 8 + 8 + 4
@@ -105,7 +106,7 @@ const RunHeaderBytes = 8 + 8 + 4
 // RunBuilder packs consecutive messages of one queue, in place, at the end of a larger buffer.
 type RunBuilder struct {
 	Buf   []byte
-	Start int // of the payload in buf
+	Start int // start of the payload in Buf
 	Queue uint64
 	First uint64
 	Last  uint64
@@ -117,15 +118,15 @@ func (b *RunBuilder) Begin(buf []byte, start int, queueID uint64) {
 	*b = RunBuilder{Buf: append(buf, make([]byte, RunHeaderBytes)...), Start: start, Queue: queueID}
 }
 
-// Size is the payload's length.
+// Size returns the length of the payload.
 func (b *RunBuilder) Size() int { return len(b.Buf) - b.Start }
 
-// SizeWith is the payload's length if record were added as seq.
+// SizeWith returns the length of the payload with record added as seq.
 func (b *RunBuilder) SizeWith(seq uint64, record []byte) int {
 	return b.Size() + txn.UvarintBytes(seq-b.First) + len(record)
 }
 
-// Add appends a record. Sequences grow from one call to the next.
+// Add appends a record. Sequences must rise.
 func (b *RunBuilder) Add(seq uint64, record []byte) {
 	if b.Count == 0 {
 		b.First = seq
@@ -136,7 +137,7 @@ func (b *RunBuilder) Add(seq uint64, record []byte) {
 	b.Count++
 }
 
-// Finish fills in the header.
+// Finish sets the header.
 func (b *RunBuilder) Finish() {
 	head := b.Buf[b.Start:]
 	binary.LittleEndian.PutUint64(head, b.Queue)
@@ -144,14 +145,14 @@ func (b *RunBuilder) Finish() {
 	binary.LittleEndian.PutUint32(head[16:], b.Count)
 }
 
-// RunReader walks the messages of a run's payload without allocating.
+// RunReader iterates over the messages of an extent's payload without allocations.
 type RunReader struct {
 	Queue, First uint64
 	Left         uint32
 	rest         []byte
 }
 
-// NewRunReader reads the header of a payload, which must stay as it is while it is read.
+// NewRunReader decodes the header of a payload, which must not change while it is read.
 func NewRunReader(payload []byte) (RunReader, error) {
 	if len(payload) < RunHeaderBytes {
 		return RunReader{}, fmt.Errorf("%w: run of %d bytes is too short", ErrDataLoss, len(payload))

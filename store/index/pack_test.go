@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// TestRoom has runs of several messages be as long whatever the page size, in whole pages, and never less than one.
+// Extents of several messages have the same length for all page sizes, in whole pages, and at least one.
 func TestRoom(t *testing.T) {
 	for pageSize, pages := range map[int]int{2048: 2, 4096: 1, 6144: 1, 8192: 1, 32 << 10: 1, 1 << 20: 1} {
 		room := index.Room(pageSize)
@@ -20,7 +20,7 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// TestPackingFillsARun takes messages into a run up to its room and not beyond, in one queue.
+// Messages of one queue are added to an extent up to its capacity.
 func TestPackingFillsARun(t *testing.T) {
 	var p index.Packing
 	room := index.Room(2048)
@@ -29,7 +29,7 @@ func TestPackingFillsARun(t *testing.T) {
 	p.Add(1, 500)
 	require.True(t, p.Takes(1, 2, 500, room))
 	require.False(t, p.Takes(2, 2, 500, room), "of another queue")
-	left := room - p.Size - 1 // a byte is the difference to the first sequence
+	left := room - p.Size - 1 // one byte is the sequence delta
 	require.True(t, p.Takes(1, 2, left, room))
 	require.False(t, p.Takes(1, 2, left+1, room))
 	p.Add(2, left)
@@ -37,7 +37,7 @@ func TestPackingFillsARun(t *testing.T) {
 	require.Equal(t, uint64(2), p.Entry(page.Run{First: 1, Pages: 2, Born: 1}).Count)
 }
 
-// TestRunKind calls a run large if it is a single message in several pages.
+// An extent is large if it has a single message in several pages.
 func TestRunKind(t *testing.T) {
 	require.Equal(t, page.KindPacked, index.RunKind(1, 1))
 	require.Equal(t, page.KindPacked, index.RunKind(7, 2))

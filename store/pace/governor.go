@@ -10,103 +10,104 @@ import (
 )
 
 const (
-	// A window of commits ends after windowTime if there were windowCommits, and after windowLongest with any number.
+	// A window of commits ends after windowTime if it has windowCommits, and after windowLongest with any number.
 	windowTime    = 50 * time.Millisecond
 	windowCommits = 16
 	windowLongest = time.Second
-	// newsAge is how long what the active has told holds: without commits it tells nothing.
+	// newsAge is the maximum age of a commit time reported by the active. Without commits the active reports none.
 	newsAge = 3 * time.Second
-	// quietAfter is how long after the last piece of work commits are as they are without any.
+	// quietAfter is the delay after the last work before commits count as undisturbed.
 	quietAfter = 500 * time.Millisecond
-	// workedLately is how long after the last piece of work a window of commits still was beside it.
+	// workedLately is the maximum time since the last work for which a window of commits counts as disturbed.
 	workedLately = 2 * windowTime
-	// learned is how many windows make a baseline that can be relied upon.
+	// learned is the number of windows that make a reliable baseline.
 	learned = 4
-	// quietWeight and workWeight are how much of a window is taken into the baseline, one part in so many: while
-	// nothing disturbs commits, and while work goes on that may.
+	// quietWeight and workWeight are the inverse weights of a window in the baseline: without disturbing work, and
+	// with it.
 	quietWeight = 16
 	workWeight  = 64
 
-	// Commits may take tolerated percent of the baseline, or toleratedLeast longer, if that is more.
+	// Commits may take tolerated percent of the baseline, or toleratedLeast longer; the larger limit applies.
 	tolerated      = 150
 	toleratedLeast = 200 * time.Microsecond
-	// fullShare is the time of one processor, in thousandths. No work gets less than leastShare, so that it ends.
+	// fullShare is the whole time, in thousandths. Work always gets at least leastShare, so that it finishes.
 	fullShare  = 1000
 	leastShare = 50
-	// unknownShare is what work gets on a node that has just been started and may not yet have been told of commits.
+	// unknownShare is the fraction for work on a node that was just started and may not have received a commit time
+	// yet.
 	unknownShare = 125
 )
 
-// Governor lets the work in the background of one node go on as fast as commits allow: at full speed while there are
-// none, and while they take no longer than without the work; otherwise for a smaller share of the time, and never less
-// than a twentieth. It is told how long commits take, by this node while it is active, or by the active.
+// Governor adapts the speed of a node's background work to the commit latency. Work runs at full speed while there are
+// no commits, or while they take no longer than without the work. Otherwise it gets a smaller fraction of the time, at
+// least a twentieth. The commit latency is measured by this node while it is active, or reported by the active.
 //
-// It compares with what commits took while nothing went on here, and, since that can change meanwhile, with what they
-// take while work has its smallest share. All its methods may be called from any goroutine. A nil Governor lets
-// everything go on at full speed.
+// The baseline is the latency without work on this node. Since it can change during the work, it is also adjusted
+// while work has its smallest fraction. All methods are safe for concurrent use. A nil Governor does not limit work.
 type Governor struct {
-	counts [slots]atomic.Uint32 // commits of this node by their time, of all windows
+	counts [slots]atomic.Uint32 // commits of this node by latency, over all windows
 
-	mu     sync.Mutex    // guards what follows
-	before [slots]uint32 // counts when the window began
-	began  time.Time     // of the window
-	latest time.Duration // of the last window; 0: no commit
-	fresh  bool          // CommitTime has not told latest
-	toldAt time.Time     // when the active told latest; zero: this node measures
+	mu     sync.Mutex    // guards the fields below
+	before [slots]uint32 // counts at the start of the window
+	began  time.Time     // start of the window
+	latest time.Duration // latency of the last window; 0: no commit
+	fresh  bool          // CommitTime has not returned latest yet
+	toldAt time.Time     // time at which the active reported latest; zero: this node measures
 
 	baseline time.Duration
-	windows  int       // that baseline is of, up to learned
-	share    int       // of work, in thousandths
-	steady   int       // share up to which it is doubled: what commits bore when it was cut last
-	reason   Reason    // of share
-	worked   time.Time // when work went on last, or is to go on after its pause
-	made     time.Time // since when this watches
+	windows  int       // number of windows in baseline, up to learned
+	share    int       // fraction for work, in thousandths
+	steady   int       // limit for doubling the fraction: its value after the last cut
+	reason   Reason    // reason of share
+	worked   time.Time // end of the last work, or of its pause
+	made     time.Time // creation time
 }
 
-// Reason says why work has the share of the time that it has.
+// Reason is the reason for the current fraction of the time.
 type Reason string
 
-// The reasons.
+// Reasons for the fraction.
 const (
-	// NoWork: none has gone on for half a second.
+	// NoWork means that no work has run for half a second.
 	NoWork Reason = "no-work"
-	// NoCommits that could wait for the work: it has all of the time.
+	// NoCommits means that no commit could be delayed: work gets the whole time.
 	NoCommits Reason = "no-commits"
-	// Unknown: it is not known yet whether there are commits, or what they take without the work.
+	// Unknown means that it is not known yet whether there are commits, or what their latency is without the work.
 	Unknown Reason = "unknown"
-	// Rising: commits take no longer than they may, and the share rises.
+	// Rising means that the commit latency is tolerable, and the fraction rises.
 	Rising Reason = "rising"
-	// Undisturbed: commits take no longer than they may although the work has all of the time.
+	// Undisturbed means that the commit latency is tolerable although work gets the whole time.
 	Undisturbed Reason = "undisturbed"
-	// SlowCommits: they took longer than they may, and the share fell.
+	// SlowCommits means that the commit latency was too high, and the fraction was reduced.
 	SlowCommits Reason = "slow-commits"
 )
 
-// Reasons are all of them.
+// Reasons returns all reasons.
 func Reasons() []Reason {
 	return []Reason{NoWork, NoCommits, Unknown, Rising, Undisturbed, SlowCommits}
 }
 
-// Status of a Governor.
+// Status is the status of a Governor.
 type Status struct {
-	// Share of the time that work gets at present, from 0 to 1, and why. Limits of the work may make it less.
+	// Share is the current fraction of the time for work, from 0 to 1, and Reason its reason. Limits can reduce it
+	// further.
 	Share  float64
 	Reason Reason
-	// Latest is what commits took in the last window, 0 if there were none, Baseline what they take while nothing
-	// disturbs them, 0 while that is not known: nine of ten took no longer.
+	// Latest is the 90th percentile of the commit latency in the last window, or 0 without commits. Baseline is the
+	// same without disturbance, or 0 if unknown.
 	Latest, Baseline time.Duration
 }
 
-// NewGovernor makes one that knows of no commits.
+// NewGovernor returns a Governor without any commit data.
 func NewGovernor() *Governor { return &Governor{share: fullShare, steady: fullShare, made: time.Now()} }
 
 const (
-	// A slot of times is an eighth of a power of two wide, from 1 µs on.
+	// A slot is an eighth of a power of two wide, starting at 1 µs.
 	slotBits = 3
 	slots    = 28 << slotBits
 )
 
-// slotOf is the slot of a time.
+// slotOf returns the slot of a latency.
 func slotOf(d time.Duration) int {
 	us := uint64(max(d.Microseconds(), 1))
 	power := bits.Len64(us) - 1
@@ -114,22 +115,21 @@ func slotOf(d time.Duration) int {
 	return min(power<<slotBits|int(fraction), slots-1)
 }
 
-// slotEnd is the longest time of a slot.
+// slotEnd returns the upper bound of a slot.
 func slotEnd(slot int) time.Duration {
 	power, fraction := slot>>slotBits, slot&(1<<slotBits-1)
 	return time.Duration((fraction+1+1<<slotBits)<<power) * time.Microsecond >> slotBits
 }
 
-// Committed notes how long a commit of this node took. It is called for each and does not wait.
+// Committed records the latency of a commit of this node. It must be called for each commit and does not block.
 func (g *Governor) Committed(d time.Duration) {
 	if g != nil {
 		g.counts[slotOf(d)].Add(1)
 	}
 }
 
-// CommitTime is how long commits of this node take at present: nine of ten took no longer. 0 if there were none since
-// it was called, or too few. It is to be called often, by the active: that is how it learns what commits take while
-// nothing disturbs them.
+// CommitTime returns the current 90th percentile of this node's commit latency, or 0 if there were no or too few
+// commits since the last call. The active must call it often, since it thereby learns the latency without disturbance.
 func (g *Governor) CommitTime() time.Duration {
 	if g == nil {
 		return 0
@@ -144,7 +144,7 @@ func (g *Governor) CommitTime() time.Duration {
 	return g.latest
 }
 
-// Told notes what CommitTime is on the active.
+// Told records the CommitTime of the active.
 func (g *Governor) Told(d time.Duration) {
 	if g == nil || d <= 0 {
 		return
@@ -156,7 +156,7 @@ func (g *Governor) Told(d time.Duration) {
 	g.windowEnded(now, d)
 }
 
-// Status tells what share of the time work gets at present, and why.
+// Status returns the current fraction of the time for work, and its reason.
 func (g *Governor) Status() Status {
 	if g == nil {
 		return Status{Share: 1, Reason: NoCommits}
@@ -169,12 +169,12 @@ func (g *Governor) Status() Status {
 		st.Share, st.Reason = 1, NoWork
 	}
 	if !g.toldAt.IsZero() && now.Sub(g.toldAt) >= newsAge {
-		st.Latest = 0 // what the active told is old
+		st.Latest = 0 // the reported commit time is outdated
 	}
 	return st
 }
 
-// look ends the window if it is time. mu is held.
+// look ends the window if it is due. The caller must hold mu.
 func (g *Governor) look(now time.Time) {
 	age := now.Sub(g.began)
 	if age < windowTime {
@@ -207,7 +207,7 @@ func (g *Governor) look(now time.Time) {
 	g.windowEnded(now, slotEnd(slot))
 }
 
-// windowEnded learns from a window and decides for what follows. mu is held.
+// windowEnded updates the baseline from a window and adapts the fraction. The caller must hold mu.
 func (g *Governor) windowEnded(now time.Time, took time.Duration) {
 	g.latest, g.fresh = took, true
 	working := now.Sub(g.worked) < quietAfter
@@ -215,12 +215,12 @@ func (g *Governor) windowEnded(now time.Time, took time.Duration) {
 	switch {
 	case g.windows < learned && working && g.share > leastShare:
 		g.share, g.reason = leastShare, Unknown
-		return // commits of this window were beside more work: they are no baseline
-	case g.windows < learned: // the mean of the first ones
+		return // other work disturbed the commits of this window: they are not a baseline
+	case g.windows < learned: // the mean of the first windows
 		weight = time.Duration(g.windows + 1)
 		g.windows++
 	case working && g.share > leastShare && took >= g.baseline:
-		weight = 0 // it may be the work
+		weight = 0 // the work may be the cause
 	case working:
 		weight = workWeight
 	}
@@ -228,7 +228,7 @@ func (g *Governor) windowEnded(now time.Time, took time.Duration) {
 		g.baseline += (took - g.baseline) / weight
 	}
 	if now.Sub(g.worked) >= workedLately {
-		return // the window tells nothing about this share
+		return // the window does not depend on the current fraction
 	}
 	limit := max(g.baseline*tolerated/100, g.baseline+toleratedLeast)
 	switch {
@@ -243,8 +243,8 @@ func (g *Governor) windowEnded(now time.Time, took time.Duration) {
 	}
 }
 
-// rise makes the share larger, since commits took no longer than they may: twice as large until it was cut, or until
-// it is what it was cut to, and from there on by an eighth. mu is held.
+// rise increases the fraction after a window with tolerable latency. Below steady it doubles the fraction, at most up
+// to steady; above, it increases it by an eighth. The caller must hold mu.
 func (g *Governor) rise() {
 	step := max(g.share/8, leastShare/2)
 	if g.share < g.steady {
@@ -256,7 +256,7 @@ func (g *Governor) rise() {
 	}
 }
 
-// shareOf is the share of the time that a piece of work gets now, in thousandths.
+// shareOf returns the current fraction of the time for work, in thousandths.
 func (g *Governor) shareOf(now time.Time) int {
 	if g == nil {
 		return fullShare
@@ -270,7 +270,7 @@ func (g *Governor) shareOf(now time.Time) int {
 	}
 	switch {
 	case g.latest == 0 && g.windows == 0 && now.Sub(g.made) < windowLongest:
-		g.share, g.reason = unknownShare, Unknown // a standby has to connect to be told
+		g.share, g.reason = unknownShare, Unknown // a standby must connect to receive the commit time
 	case g.latest == 0 || !g.toldAt.IsZero() && now.Sub(g.toldAt) >= newsAge:
 		g.share, g.reason = fullShare, NoCommits
 	case begins:
@@ -282,7 +282,7 @@ func (g *Governor) shareOf(now time.Time) int {
 	return g.share
 }
 
-// pauses notes until when a piece of work pauses: it still goes on, and its next piece does not begin anew.
+// pauses records the end of a pause: the work is still running, and does not restart with the smallest fraction.
 func (g *Governor) pauses(until time.Time) {
 	if g == nil {
 		return

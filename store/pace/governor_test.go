@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSlots: a time is in the slot that it should be in, which is an eighth of it wide at most.
+// A latency is in the correct slot, and the slot's width is at most an eighth of it.
 func TestSlots(t *testing.T) {
 	for us := int64(1); us < 200_000_000; us += 1 + us/50 {
 		d := time.Duration(us) * time.Microsecond
@@ -24,15 +24,15 @@ func TestSlots(t *testing.T) {
 	require.Equal(t, slots-1, slotOf(time.Hour))
 }
 
-// node has commits at a rate, which take longer while work goes on.
+// node simulates commits at a rate, which take longer while work runs.
 type node struct {
 	g *Governor
-	// each commit takes alone, and so much longer at a full share of the work.
+	// alone is the latency without work; disturbed is added at full speed.
 	alone, disturbed time.Duration
-	tell             *Governor // who is told, as a standby is
+	tell             *Governor // governor that receives the commit time, like on a standby
 }
 
-// commits so many, two a millisecond, while work has its present share or, if it does not go on, none.
+// commits simulates count commits, two per millisecond, with work at its current fraction or without work.
 func (n *node) commits(count int, working bool) {
 	for i := range count {
 		took := n.alone
@@ -50,7 +50,7 @@ func (n *node) commits(count int, working bool) {
 	}
 }
 
-// worker is the governor of the node that works.
+// worker returns the governor of the working node.
 func (n *node) worker() *Governor {
 	if n.tell != nil {
 		return n.tell
@@ -58,7 +58,7 @@ func (n *node) worker() *Governor {
 	return n.g
 }
 
-// whileWorking has a piece of work go on for so many commits, and returns its mean share of the time.
+// whileWorking runs work during count commits, and returns its mean fraction of the time.
 func (n *node) whileWorking(t *testing.T, count int) float64 {
 	var worked atomic.Int64
 	stop := make(chan struct{})
@@ -87,8 +87,8 @@ func (n *node) whileWorking(t *testing.T, count int) float64 {
 	return share
 }
 
-// TestGovernor: work goes on at full speed without commits, and beside commits that it does not disturb; it gets a part
-// of the time where it does, so that they stay near what they take alone, on the node itself and where that is told.
+// Work runs at full speed without commits, and with commits that it does not disturb. Otherwise it gets a fraction of
+// the time, so that commits stay close to their undisturbed latency, both locally and with a reported commit time.
 func TestGovernor(t *testing.T) {
 	for name, told := range map[string]bool{"of this node": false, "told": true} {
 		t.Run(name, func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestGovernor(t *testing.T) {
 				base := n.worker().Status().Baseline
 				require.InDelta(t, 1.25, base.Seconds()*1000, 0.2)
 
-				n.whileWorking(t, 4000) // to find its share
+				n.whileWorking(t, 4000) // to find its fraction
 				require.Greater(t, n.whileWorking(t, 2000), 0.95, "nothing is disturbed")
 
 				n.disturbed = 4 * time.Millisecond
@@ -113,7 +113,7 @@ func TestGovernor(t *testing.T) {
 				require.InDelta(t, base.Seconds(), now.Seconds(), base.Seconds()/4, "what it disturbs is no baseline")
 
 				work(10 * time.Second)
-				New(Limits{Governor: n.worker()}).Unhindered() // which still finds commits of the time before
+				New(Limits{Governor: n.worker()}).Unhindered() // still has a window with the earlier commits
 				work(2 * windowLongest)
 				require.True(t, New(Limits{Governor: n.worker()}).Unhindered(), "no commit waits")
 			})
@@ -121,8 +121,8 @@ func TestGovernor(t *testing.T) {
 	}
 }
 
-// TestGovernorNeverStarves: commits that take long whatever the work does leave it a part of the time, and become the
-// new baseline, so that it gets more.
+// Commits that are slow regardless of the work leave it a fraction of the time, and become the new baseline, so that
+// the fraction rises.
 func TestGovernorNeverStarves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{g: NewGovernor(), alone: time.Millisecond}
@@ -134,11 +134,11 @@ func TestGovernorNeverStarves(t *testing.T) {
 	})
 }
 
-// TestGovernorLimits: shares that are set are the most that work gets, and full speed needs no governor.
+// Configured limits are upper bounds, and full speed uses no governor.
 func TestGovernorLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(Limits{Governor: NewGovernor(), Percent: 25})
-		work(windowLongest) // until it is known that there are no commits
+		work(windowLongest) // until the absence of commits is detected
 		require.False(t, p.Unhindered())
 		require.NoError(t, p.rest(t.Context()))
 		began := time.Now()
@@ -155,7 +155,7 @@ func TestGovernorLimits(t *testing.T) {
 	})
 }
 
-// TestGovernorBegins: work that begins while commits come, of which nothing is known, begins slowly.
+// Work that starts during commits without a baseline starts slowly.
 func TestGovernorBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGovernor()
@@ -170,8 +170,8 @@ func TestGovernorBegins(t *testing.T) {
 	})
 }
 
-// TestGovernorSlowStart: work that begins beside commits whose usual time is known begins with the least share, has
-// twice as much with each window that is not slower, and, once commits were slow, only up to where they were.
+// Work that starts during commits with a baseline begins with the smallest fraction. The fraction doubles with each
+// window that is not slower; after slow commits, only up to the last tolerated value.
 func TestGovernorSlowStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGovernor()
@@ -220,8 +220,8 @@ func TestGovernorSlowStart(t *testing.T) {
 	})
 }
 
-// TestGovernorOfStandbyThatStarts: a standby that has just been started works with a part of the time until it can know
-// of commits, and the first ones it is told of, which its work may have made slow, are no baseline.
+// A standby that was just started works with a reduced fraction until it can receive commit times. The first ones,
+// which its work may have increased, are not a baseline.
 func TestGovernorOfStandbyThatStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGovernor()
@@ -248,8 +248,7 @@ func TestGovernorOfStandbyThatStarts(t *testing.T) {
 	})
 }
 
-// TestGovernorLongPauses: work whose pauses are longer than the time after which it counts as over goes on with the
-// share that it had.
+// Work with pauses longer than quietAfter keeps its fraction.
 func TestGovernorLongPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGovernor()
@@ -260,7 +259,7 @@ func TestGovernorLongPauses(t *testing.T) {
 		p.Unhindered()
 		g.Told(time.Millisecond)
 		work(300 * time.Millisecond)
-		require.NoError(t, p.rest(t.Context())) // for longest
+		require.NoError(t, p.rest(t.Context())) // pauses for longest
 		require.Greater(t, g.Status().Share, 0.09)
 		p.Unhindered()
 		require.Greater(t, g.Status().Share, 0.09)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pace keeps long work in the background from being felt in the foreground: it makes the work pause, so that it
-// takes a share of the time, copies so many bytes per second, or both. A Governor finds the share for all work of a
-// node, by what commits take; limits are the most that work takes in any case.
+// Package pace throttles background work so that it does not affect clients: it adds pauses to limit the fraction of
+// the time, limits the bytes per second, or both. A Governor adapts the fraction for all work of a node to the commit
+// latency; the limits are upper bounds.
 package pace
 
 import (
@@ -15,49 +15,48 @@ import (
 )
 
 const (
-	// slice is how long work goes on before it pauses. It is short, because other work that wants the processor or the
-	// disk meanwhile may have to wait for its end.
+	// slice is the time for which work runs before it pauses. It is short, since other work may have to wait for the
+	// CPU or the disk.
 	slice = 2 * time.Millisecond
-	// longest bounds a pause: after a slow disk, for which a piece of work took seconds, it need not stand still for as
-	// long.
+	// longest is the maximum pause, also after a slow disk operation of several seconds.
 	longest = time.Second
-	// burstTime is how much of its rate a limited work may be ahead, burstLeast and burstMost bound the bytes of that.
+	// burstTime is the burst of a rate limit, as a time; burstLeast and burstMost limit it in bytes.
 	burstTime  = 100 * time.Millisecond
 	burstLeast = 4 << 10
 	burstMost  = 1 << 20
 )
 
-// Limits of a piece of work. The zero value has none.
+// Limits of background work. The zero value has none.
 type Limits struct {
-	// Percent of the time that the work may go on; it pauses for the rest. 0, or 100 and more, means without a pause.
+	// Percent is the fraction of the time for work, which pauses for the rest. 0, or 100 and more, means no pauses.
 	Percent int
-	// BytesPerSecond that the work may read or write; 0 means any number.
+	// BytesPerSecond is the maximum rate of reads or writes; 0 means unlimited.
 	BytesPerSecond int64
-	// Governor, if not nil, makes the share smaller while commits take longer than without the work.
+	// Governor, if not nil, reduces the fraction while commits take longer than without the work.
 	Governor *Governor
 }
 
-// Pacer makes a piece of work keep its limits. A nil Pacer has none. Its methods may be called from any goroutine; the
-// share of the time is that of all of them together, as long as only one of them works at a time.
+// Pacer enforces the limits of background work. A nil Pacer has none. Its methods are safe for concurrent use. The
+// fraction of the time applies to all callers together, if only one of them works at a time.
 type Pacer struct {
 	percent  int
 	bytes    *rate.Limiter // nil: no limit
 	governor *Governor     // nil: none
 
 	mu    sync.Mutex // guards since
-	since time.Time  // when the work last went on
+	since time.Time  // end of the last pause
 }
 
-// fullSpeed is the key of a context's wish.
+// fullSpeed is a context key.
 type fullSpeed struct{}
 
-// FullSpeed says, to whatever work in the background ctx is for, that it need not be kept from being felt.
+// FullSpeed returns a context that disables throttling of background work.
 func FullSpeed(ctx context.Context) context.Context { return context.WithValue(ctx, fullSpeed{}, true) }
 
-// IsFullSpeed tells whether FullSpeed was said.
+// IsFullSpeed reports whether ctx is from FullSpeed.
 func IsFullSpeed(ctx context.Context) bool { return ctx.Value(fullSpeed{}) != nil }
 
-// New begins a piece of work. It returns nil if nothing limits it.
+// New returns a Pacer, or nil without limits.
 func New(l Limits) *Pacer {
 	if l.Percent >= 100 {
 		l.Percent = 0
@@ -73,8 +72,8 @@ func New(l Limits) *Pacer {
 	return p
 }
 
-// Did is called between two pieces of the work, often, with the bytes that the last one read or wrote. It pauses when
-// it is time to. It returns the error of the context as soon as that ends.
+// Did must be called often, between two steps of the work, with the bytes that the last step read or wrote. It pauses
+// if needed. It returns the error of the context as soon as the context ends.
 func (p *Pacer) Did(ctx context.Context, bytes int) error {
 	if p == nil {
 		return nil
@@ -89,7 +88,7 @@ func (p *Pacer) Did(ctx context.Context, bytes int) error {
 		n := min(bytes, p.bytes.Burst())
 		bytes -= n
 		if err := p.bytes.WaitN(ctx, n); err != nil {
-			if ctx.Err() == nil { // the limiter sees that the context will end before it is n's turn
+			if ctx.Err() == nil { // the limiter detects that the context will end before n bytes are available
 				<-ctx.Done()
 			}
 			return fmt.Errorf("wait for the rate limit: %w", ctx.Err())
@@ -97,11 +96,11 @@ func (p *Pacer) Did(ctx context.Context, bytes int) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.since = time.Now() // waiting is no work
+	p.since = time.Now() // waiting does not count as work
 	return nil
 }
 
-// Unhindered tells whether the work goes on without a pause at present, so that it may do larger pieces at a time.
+// Unhindered reports whether the work currently runs without pauses, so that it may use larger steps.
 func (p *Pacer) Unhindered() bool {
 	if p == nil {
 		return true
@@ -109,7 +108,7 @@ func (p *Pacer) Unhindered() bool {
 	return p.percent == 0 && p.governor.shareOf(time.Now()) == fullShare
 }
 
-// rest pauses in proportion to how long the work went on.
+// rest pauses in proportion to the time worked.
 func (p *Pacer) rest(ctx context.Context) error {
 	if p.percent == 0 && p.governor == nil {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// work takes so long, in the time of synctest.
+// work takes time d, by the clock of synctest.
 func work(d time.Duration) { <-time.After(d) }
 
 func TestNoLimits(t *testing.T) {
@@ -22,7 +22,7 @@ func TestNoLimits(t *testing.T) {
 	require.NoError(t, New(Limits{}).Did(ctx, 1<<30))
 }
 
-// TestShare: work that takes a millisecond a piece takes four times as long at a quarter of the time.
+// Work in steps of a millisecond takes four times as long with a quarter of the time.
 func TestShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(Limits{Percent: 25})
@@ -35,7 +35,7 @@ func TestShare(t *testing.T) {
 	})
 }
 
-// TestRate: bytes take the time that they should, in small and in large pieces.
+// The rate limit applies to small and large steps.
 func TestRate(t *testing.T) {
 	for _, piece := range []int{1000, 100_000, 10_000_000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// TestBoth: waiting for the rate is no work that has to be paid for with a pause.
+// Waiting for the rate limit does not count as work that requires a pause.
 func TestBoth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(Limits{BytesPerSecond: 1_000_000, Percent: 10})
@@ -62,7 +62,7 @@ func TestBoth(t *testing.T) {
 	})
 }
 
-// TestEnd: who waits hears at once that the context has ended, also of one that has a deadline.
+// A waiting call returns as soon as the context ends, also with a deadline.
 func TestEnd(t *testing.T) {
 	for name, l := range map[string]Limits{"share": {Percent: 1}, "rate": {BytesPerSecond: 1000}} {
 		t.Run(name, func(t *testing.T) {

@@ -4,9 +4,9 @@ package page
 
 import "math/bits"
 
-// Ranges of bits in slices of words; bit i is bit i%64 of word i/64.
+// Functions for ranges of bits in slices of words; bit i is bit i%64 of word i/64.
 
-// nextBit is the first set bit in [from, to), or to.
+// nextBit returns the first set bit in [from, to), or to.
 func nextBit(words []uint64, from, to uint64) uint64 {
 	for i := from; i < to; i = (i | 63) + 1 {
 		if w := words[i/64] >> (i % 64); w != 0 {
@@ -16,7 +16,7 @@ func nextBit(words []uint64, from, to uint64) uint64 {
 	return to
 }
 
-// nextClear is the first clear bit in [from, to), or to.
+// nextClear returns the first clear bit in [from, to), or to.
 func nextClear(words []uint64, from, to uint64) uint64 {
 	for i := from; i < to; i = (i | 63) + 1 {
 		if w := ^words[i/64] >> (i % 64); w != 0 {
@@ -26,7 +26,7 @@ func nextClear(words []uint64, from, to uint64) uint64 {
 	return to
 }
 
-// clearTail is how many bits right before to, a multiple of 64, are clear.
+// clearTail returns the number of clear bits directly before to, a multiple of 64.
 func clearTail(words []uint64, to uint64) uint64 {
 	var n uint64
 	for w := to / 64; w > 0; w-- {
@@ -38,7 +38,7 @@ func clearTail(words []uint64, to uint64) uint64 {
 	return n
 }
 
-// eachWord calls fn for each word that has bits of [from, from+n), with those bits as a mask.
+// eachWord calls fn for each word with bits of [from, from+n), with those bits as a mask.
 func eachWord(from, n uint64, fn func(word int, mask uint64)) {
 	for end := from + n; from < end; {
 		bit := from % 64
@@ -56,10 +56,8 @@ func clearBits(words []uint64, from, n uint64) {
 	eachWord(from, n, func(w int, mask uint64) { words[w] &^= mask })
 }
 
-// allSet tells whether all bits of [from, from+n) are set.
 func allSet(words []uint64, from, n uint64) bool { return nextClear(words, from, from+n) == from+n }
 
-// noneSet tells whether no bit of [from, from+n) is set.
 func noneSet(words []uint64, from, n uint64) bool { return nextBit(words, from, from+n) == from+n }
 
 func countBits(words []uint64) uint64 {
@@ -70,7 +68,7 @@ func countBits(words []uint64) uint64 {
 	return uint64(n)
 }
 
-// countRange is how many bits of [from, from+n) are set.
+// countRange returns the number of set bits in [from, from+n).
 func countRange(words []uint64, from, n uint64) uint64 {
 	count := 0
 	eachWord(from, n, func(w int, mask uint64) { count += bits.OnesCount64(words[w] & mask) })

@@ -15,43 +15,43 @@ import (
 )
 
 const (
-	// syncEveryBytes is how much a Builder writes before that is handed to the disk. That goes on beside the writing, so
-	// that neither a large heap of unwritten pages builds up in the system, behind which another file's sync would have
-	// to wait, nor the last sync takes long. It is no sync, which would commit the filesystem's journal and empty the
-	// disk's cache: other files' writes, and syncs, would wait for each of them.
+	// syncEveryBytes is the amount that a Builder writes before it starts writeback, concurrently with further writes.
+	// This bounds the dirty pages in the page cache, which would delay the syncs of other files, and the duration of
+	// the final sync. It is not a sync: that would commit the filesystem's journal and flush the disk's cache, and
+	// delay writes and syncs of other files each time.
 	syncEveryBytes = 4 << 20
 )
 
-// BuildOptions are what NewBuilder needs to know.
+// BuildOptions are the options of NewBuilder.
 type BuildOptions struct {
 	// PageSize of the new file, in bytes.
 	PageSize int
-	// StoreID names the store that the file belongs to.
+	// StoreID identifies the store that the file belongs to.
 	StoreID [16]byte
-	// Checkpoint is the number that the file's only checkpoint gets: larger than that of any before it.
+	// Checkpoint is the number of the file's only checkpoint. It must be larger than all earlier ones.
 	Checkpoint uint64
-	// FileBytes is how large the file is expected to become; that much space is reserved. 0 reserves nothing.
+	// FileBytes is the expected file size, which is reserved. 0 reserves nothing.
 	FileBytes int64
 }
 
-// Builder writes a new page file from its first page to its last, without a gap: the copy of another one's content.
-// Its memory does not depend on how much it writes. Until Finish it is no page file: whatever interrupts the
-// building, Open refuses what is there. It is for one goroutine.
+// Builder writes a new page file sequentially from its first page to its last, as a copy of another file's content.
+// Its memory use does not depend on the file size. Until Finish the result is not a page file: after an interruption,
+// Open rejects it. A Builder is not safe for concurrent use.
 type Builder struct {
 	fsys  vfs.FS
 	path  string
 	file  vfs.File
 	o     BuildOptions
 	geo   geometry
-	next  No         // of the run that Begin begins
-	first No         // page at buf[0]
-	buf   []byte     // runs that are complete and not written
-	past  vfs.Bypass // the file is not read before it is finished
+	next  No         // first page of the next extent
+	first No         // page number of buf[0]
+	buf   []byte     // complete extents that are not yet written
+	past  vfs.Bypass // the file is not read before Finish
 	sync  backgroundSync
 }
 
-// NewBuilder begins to build a file at path; what is under that name is dropped. It returns ErrFull if there is not
-// enough space for FileBytes.
+// NewBuilder creates a file at path and truncates an existing one. It returns ErrFull if there is not enough space for
+// FileBytes.
 func NewBuilder(fsys vfs.FS, path string, o BuildOptions) (*Builder, error) {
 	if err := CheckPageSize(o.PageSize); err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func NewBuilder(fsys vfs.FS, path string, o BuildOptions) (*Builder, error) {
 	return b, nil
 }
 
-// explain adds ErrFull where the disk is.
+// explain adds ErrFull if the disk is full.
 func (b *Builder) explain(what string, err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG) {
 		err = fmt.Errorf("%w: %w", ErrFull, err)
@@ -83,18 +83,18 @@ func (b *Builder) explain(what string, err error) error {
 	return fmt.Errorf("build page file %s: %s: %w", b.path, what, err)
 }
 
-// PageSize in bytes.
+// PageSize returns the page size in bytes.
 func (b *Builder) PageSize() int { return b.o.PageSize }
 
-// Pages is how many pages were taken so far.
+// Pages returns the number of pages allocated so far.
 func (b *Builder) Pages() uint64 { return uint64(b.next) - 1 }
 
-// Begin returns a buffer to whose end the payload of the next run is to be appended. The result belongs to the Builder
-// again when it is given to End.
+// Begin returns a buffer to which the caller appends the payload of the next extent. The caller must pass the result
+// to End.
 func (b *Builder) Begin() []byte { return append(b.buf, make([]byte, RunHeaderBytes)...) }
 
-// End makes what was appended to the buffer that Begin returned the payload of a run in as many pages as it takes. The
-// run is written now or later, in large pieces. After an error only Abort can be called.
+// End turns the payload appended to the buffer from Begin into an extent of as many pages as needed. The extent is
+// written now or later, in large writes. After an error only Abort can be called.
 func (b *Builder) End(buf []byte, kind Kind) (Run, error) {
 	start := len(b.buf)
 	payload := len(buf) - start - RunHeaderBytes
@@ -117,12 +117,11 @@ func (b *Builder) End(buf []byte, kind Kind) (Run, error) {
 	return run, b.flush()
 }
 
-// WriteNode is End for a tree's node (tree.NodeWriter).
+// WriteNode is End for a tree node (tree.NodeWriter).
 func (b *Builder) WriteNode(_ int, appendTo func(dst []byte) []byte) (Run, error) {
 	return b.End(appendTo(b.Begin()), KindNode)
 }
 
-// flush writes what is complete.
 func (b *Builder) flush() error {
 	if len(b.buf) == 0 {
 		return nil
@@ -133,7 +132,7 @@ func (b *Builder) flush() error {
 	b.first = b.next
 	n := len(b.buf)
 	if b.buf = b.buf[:0]; cap(b.buf) > 4*writeBytes {
-		b.buf = nil // one very large run should not hold so much memory for good
+		b.buf = nil // do not retain a buffer enlarged by one very large extent
 	}
 	if err := b.sync.wrote(n, b.geo.offset(b.next)); err != nil {
 		return b.explain("sync", err)
@@ -141,9 +140,9 @@ func (b *Builder) flush() error {
 	return nil
 }
 
-// Finish writes the bitmap, makes the pages durable, then the file a page file with m as its only checkpoint, and
-// closes it. Of m it takes Position, Root, CreatedMS and AppData. When it returns nil, all is durable, the name
-// included. After an error the building is over, and the file removed.
+// Finish writes the bitmap, makes the pages durable, turns the file into a page file with m as its only checkpoint,
+// and closes it. It uses Position, Root, CreatedMS and AppData of m. If it returns nil, the file and its name are
+// durable. After an error the file is removed and the Builder must not be used.
 func (b *Builder) Finish(m Meta) (Meta, error) {
 	m.Checkpoint, m.PageSize, m.StoreID = b.o.Checkpoint, b.o.PageSize, b.o.StoreID
 	err := b.writeBitmap(&m)
@@ -168,7 +167,7 @@ func (b *Builder) complete(m Meta) error {
 	if err := b.file.Truncate(m.FileBytes()); err != nil {
 		return b.explain("set its length", err)
 	}
-	if err := b.file.Sync(); err != nil { // before the slots, which refer to what is synced here
+	if err := b.file.Sync(); err != nil { // before the meta slots, which refer to these pages
 		return b.explain("sync", err)
 	}
 	if err := writeIdentity(b.file, m); err != nil {
@@ -185,12 +184,12 @@ func (b *Builder) complete(m Meta) error {
 	return nil
 }
 
-// writeBitmap puts the bitmap behind the other pages and fills in what m says of it.
+// writeBitmap appends the bitmap after the other pages and sets the bitmap fields of m.
 func (b *Builder) writeBitmap(m *Meta) error {
 	total, chunks, leaves := b.geo.withBitmap(b.Pages())
 	m.Pages, m.UsedPages, m.leaves = total, total, make([]ref, 0, leaves)
 	size := b.geo.chunkPages()
-	sp := space{geo: b.geo} // encodes the parts, and nothing else
+	sp := space{geo: b.geo} // only encodes the parts
 	for i := range chunks {
 		c := &chunk{live: make([]uint64, size/64)}
 		setBits(c.live, 0, min(size, total-i*size))
@@ -217,7 +216,7 @@ func (b *Builder) writeBitmap(m *Meta) error {
 	return nil
 }
 
-// withBitmap returns how many pages a file has that consists of that many and the bitmap for all of them.
+// withBitmap returns the number of pages of a file with the given pages plus the bitmap for all of them.
 func (g geometry) withBitmap(pages uint64) (total, chunks, leaves uint64) {
 	for total = pages; ; total = pages + chunks + leaves {
 		chunks, leaves = g.chunksFor(total), g.leavesFor(total)
@@ -227,37 +226,37 @@ func (g geometry) withBitmap(pages uint64) (total, chunks, leaves uint64) {
 	}
 }
 
-// BuiltSize returns how large a Builder makes a file of that many pages of runs: its pages, those of the bitmap among
-// them, and its bytes.
+// BuiltSize returns the size of a file that a Builder writes for the given number of extent pages: its pages,
+// including the bitmap's, and its bytes.
 func BuiltSize(pageSize int, pages uint64) (total, bitmap uint64, fileBytes int64) {
 	g := geometry{pageSize: pageSize}
 	total, chunks, leaves := g.withBitmap(pages)
 	return total, chunks + leaves, g.offset(No(total + 1))
 }
 
-// Abort ends the building and removes what there is. It waits for a sync that is under way. After Finish or Abort it
-// does nothing.
+// Abort cancels the build and removes the file. It waits for a running writeback. After Finish or Abort it does
+// nothing.
 func (b *Builder) Abort() {
 	if b.file == nil {
 		return
 	}
-	_ = b.sync.wait()  // whatever became of it
-	_ = b.file.Close() // nothing of it is wanted
+	_ = b.sync.wait()  // the file is discarded
+	_ = b.file.Close() // the file is discarded
 	b.file, b.buf = nil, nil
-	_ = vfs.RemoveLarge(b.fsys, b.path) // the next Open of the store drops it, too
+	_ = vfs.RemoveLarge(b.fsys, b.path) // the next Open of the store removes it as well
 }
 
-// backgroundSync hands a file to the disk beside the goroutine that writes it, which is at most one piece ahead.
+// backgroundSync starts writeback of a file concurrently with its writer, which is at most one window ahead.
 type backgroundSync struct {
 	file  vfs.File
-	bytes int // since the last piece began
-	// what lies before it is not in the system's cache any more: a copy may be larger than memory, and is not read yet
+	bytes int // since the current window began
+	// data before this offset is evicted from the page cache: a copy may be larger than memory, and is not read yet
 	dropped int64
 	running sync.WaitGroup
-	err     error // of the last one; valid after running.Wait
+	err     error // of the last writeback; valid after running.Wait
 }
 
-// wrote hands over what was written if it is time. It returns the error of the time before.
+// wrote starts writeback if the window is full. It returns the error of the previous writeback.
 func (s *backgroundSync) wrote(n int, end int64) error {
 	if s.bytes += n; s.bytes < syncEveryBytes {
 		return nil

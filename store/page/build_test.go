@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestBuilder builds a file of several parts of bitmap, reads every run back and goes on with it as with any other.
+// A built file with several bitmap chunks has every extent and can be used like any other.
 func TestBuilder(t *testing.T) {
 	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("/d", 0o700))
@@ -39,7 +39,7 @@ func TestBuilder(t *testing.T) {
 	require.Equal(t, total, meta.Pages)
 	require.Equal(t, size, meta.FileBytes())
 
-	f, err := page.Open(mem.CrashClone(nil), "/d/p", page.Options{}) // it is durable
+	f, err := page.Open(mem.CrashClone(nil), "/d/p", page.Options{}) // the file is durable
 	require.NoError(t, err)
 	defer func() { require.NoError(t, f.Close()) }()
 	require.Equal(t, [16]byte{5}, f.StoreID())
@@ -63,7 +63,7 @@ func TestBuilder(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestBuilderStops leaves nothing behind when it is aborted, when the disk is full, and when it never finishes.
+// No file remains after Abort, on a full disk, or if the build never finishes.
 func TestBuilderStops(t *testing.T) {
 	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("/d", 0o700))

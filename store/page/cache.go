@@ -9,18 +9,17 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// The system keeps what was written in its page cache, for readers. Where there are none, as on a standby, that
-// takes memory from other uses, and the memory must first be found: on a virtual machine whose host takes back
-// what lay idle, writing to a page that is new to the cache takes some twenty times as long as writing to one that has
-// just become free.
+// The kernel keeps written data in its page cache, for readers. On a node without readers, such as a standby, this
+// takes memory from other uses. The memory must also be allocated first. If the host of a virtual machine reclaims
+// idle memory, a write to a new cache page takes about twenty times as long as to a recently freed one.
 
-// stretch is a part of the file, in bytes.
+// stretch is a byte range of the file.
 type stretch struct{ from, to int64 }
 
-// maxStretches bounds what is remembered of what was written; the rest stays in the system's cache.
+// maxStretches bounds the number of recorded writes; further ones stay in the page cache.
 const maxStretches = 1 << 16
 
-// written notes what was written since the last checkpoint began. mu is held.
+// written records a write since the last checkpoint began. The caller must hold mu.
 func (f *File) written(s stretch) {
 	if n := len(f.fresh); n > 0 && f.fresh[n-1].to == s.from {
 		f.fresh[n-1].to = s.to
@@ -29,14 +28,14 @@ func (f *File) written(s stretch) {
 	}
 }
 
-// UseCache says whether what a checkpoint writes goes through the system's cache, as it does until told otherwise. With
-// vfs.AvoidCache what has to (small pieces) leaves it once it is durable.
+// UseCache sets whether checkpoint writes go through the page cache, which is the default. With vfs.AvoidCache, small
+// writes that must go through the cache are evicted once they are durable.
 func (f *File) UseCache(use vfs.CacheUse) {
 	f.past.Use(use)
 	f.drops.Store(use == vfs.AvoidCache)
 }
 
-// dropFresh has the system forget what a checkpoint wrote, which is on the disk now.
+// dropFresh evicts the durable writes of a checkpoint from the page cache.
 func (f *File) dropFresh(fresh []stretch) {
 	if !f.drops.Load() {
 		return
@@ -51,44 +50,45 @@ func (f *File) dropFresh(fresh []stretch) {
 	}
 }
 
-// dropCache has the system forget what it holds of a part of a file.
+// dropCache evicts a range of a file from the page cache.
 func dropCache(file vfs.File, s stretch) {
 	if c, ok := file.(vfs.Cached); ok {
 		c.DropCache(s.from, s.to-s.from)
 	}
 }
 
-// writeBehind has the system begin to write what will be synced later: a sync that finds little to write holds up those
-// of the log on the same disk for less long.
+// writeBehind starts writeback of a range that will be synced later. A sync with little left to write delays the log's
+// syncs on the same disk less.
 func writeBehind(file vfs.File, s stretch) {
 	if c, ok := file.(vfs.Cached); ok {
 		c.WriteBehind(s.from, s.to-s.from)
 	}
 }
 
-// HasCache tells whether the system's cache can be controlled (vfs.Cached).
+// HasCache reports whether the page cache can be controlled (vfs.Cached).
 func (f *File) HasCache() bool {
 	_, ok := f.file.(vfs.Cached)
 	return ok
 }
 
-// IsCached tells whether the system holds all of some pages; known is false where it does not say.
+// IsCached reports whether the given bytes from page first are in the page cache; known is false if the system does
+// not report it.
 func (f *File) IsCached(first No, bytes int64) (yes, known bool) {
 	c, ok := f.file.(vfs.Cached)
 	if !ok || f.closed.Load() || first == 0 {
 		return false, false
 	}
 	n, known := c.CachedBytes(f.geo.offset(first), bytes)
-	return n >= bytes-bytes/16, known // one page of the system's more or less is no reason to go to the disk
+	return n >= bytes-bytes/16, known // tolerate a missing cache page: it does not justify a disk read
 }
 
-// cachedAhead is how far ahead, in bytes, CachedAhead looks: further than a system reads by itself, which is up to
-// twice what it is set to (read_ahead_kb of the disk: mostly 128, but 8192 was seen).
+// cachedAhead is the distance, in bytes, that CachedAhead checks. It must exceed the kernel's readahead, up to twice
+// the disk's read_ahead_kb: usually 128, but 8192 was observed.
 const cachedAhead = 64 << 20
 
-// CachedAhead tells whether the system seems to hold what lies behind a page, and not merely what it has read ahead by
-// itself, which looks the same to a reader that is always right behind. It looks here and there. known is false where
-// the system does not say.
+// CachedAhead reports whether the data after a page seems to be in the page cache beyond the kernel's readahead. A
+// sequential reader cannot distinguish the two. It samples a few positions. known is false if the system does not
+// report it.
 func (f *File) CachedAhead(first No) (yes, known bool) {
 	const look, step = 64 << 10, cachedAhead / 4
 	size := int64(f.geo.pageSize)
@@ -105,8 +105,8 @@ func (f *File) CachedAhead(first No) (yes, known bool) {
 	return true, true
 }
 
-// ReadExactly is ReadPages that has the system read nothing else: for a reader that does not go on behind, or reads
-// ahead by other means.
+// ReadExactly is ReadPages without kernel readahead: for a reader that does not continue sequentially or has its own
+// readahead.
 func (f *File) ReadExactly(first No, buf []byte) error {
 	c, ok := f.file.(vfs.Cached)
 	if !ok {
@@ -115,8 +115,8 @@ func (f *File) ReadExactly(first No, buf []byte) error {
 	return f.readPages(first, buf, c.ReadExactly)
 }
 
-// ReadOnce is ReadPages for a walk through the whole file: what the system does not have in its cache is not put
-// there, where it would drive out what consumers read. It returns the pages; room is as for ReadUncached.
+// ReadOnce is ReadPages for a scan of the whole file: data that is not in the page cache is not added to it, since it
+// would evict data read by consumers. It returns the pages; see ReadUncached for room.
 func (f *File) ReadOnce(first No, bytes int, room []byte) ([]byte, error) {
 	if cached, known := f.IsCached(first, int64(bytes)); cached || !known {
 		return room[:bytes], f.ReadPages(first, room[:bytes])
@@ -124,11 +124,11 @@ func (f *File) ReadOnce(first No, bytes int, room []byte) ([]byte, error) {
 	return f.ReadUncached(first, bytes, room)
 }
 
-// UncachedRoom is how much longer the memory must be that ReadUncached reads into than what it reads.
+// UncachedRoom is the additional buffer size that ReadUncached needs.
 const UncachedRoom = 2 * vfs.UncachedAlign
 
-// ReadUncached is ReadPages that leaves nothing in the system's cache where that is possible. It returns the pages,
-// which are somewhere in room: a vfs.AlignedBlock with UncachedRoom more bytes than they have.
+// ReadUncached is ReadPages that adds nothing to the page cache, if possible. It returns the pages as a slice of room,
+// a vfs.AlignedBlock with UncachedRoom more bytes than the pages.
 func (f *File) ReadUncached(first No, bytes int, room []byte) ([]byte, error) {
 	c, ok := f.file.(vfs.Cached)
 	if !ok || first == 0 {

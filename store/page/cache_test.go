@@ -12,13 +12,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// cacheFS notes what the system is told of its cache.
+// cacheFS records the calls that control the page cache.
 type cacheFS struct {
 	vfs.FS
 
 	mu      sync.Mutex
 	dropped []stretch
-	begun   int64 // bytes
+	begun   int64 // in bytes
 }
 
 func (c *cacheFS) OpenFile(name string, flag int, perm fs.FileMode) (vfs.File, error) {
@@ -26,7 +26,7 @@ func (c *cacheFS) OpenFile(name string, flag int, perm fs.FileMode) (vfs.File, e
 	return cacheFile{File: f, fs: c}, err
 }
 
-// took returns what was dropped since it was last asked.
+// took returns the ranges dropped since the last call.
 func (c *cacheFS) took() []stretch {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,7 +61,7 @@ func (c cacheFile) DropCache(offset, length int64) {
 	c.fs.dropped = append(c.fs.dropped, stretch{offset, offset + length})
 }
 
-// covers tells whether a run lies in one of the stretches.
+// covers reports whether an extent is inside one of the ranges.
 func covers(in []stretch, f *File, run Run) bool {
 	for _, s := range in {
 		if s.from <= f.geo.offset(run.First) && f.geo.offset(run.End()) <= s.to {
@@ -71,8 +71,7 @@ func covers(in []stretch, f *File, run Run) bool {
 	return false
 }
 
-// Where there are no readers, what a checkpoint wrote does not stay in the system's cache once it is durable; before
-// that it does.
+// With AvoidCache, checkpoint writes are evicted from the page cache once they are durable, and not before.
 func TestUseCache(t *testing.T) {
 	t.Parallel()
 	fsys := &cacheFS{FS: newMem(t)}
@@ -108,7 +107,7 @@ func TestUseCache(t *testing.T) {
 	require.Empty(t, fsys.took())
 }
 
-// A large write is on its way to the disk before the checkpoint's sync.
+// Writeback of a large write starts before the checkpoint's sync.
 func TestWriteBehind(t *testing.T) {
 	t.Parallel()
 	fsys := &cacheFS{FS: newMem(t)}
@@ -128,7 +127,7 @@ func TestWriteBehind(t *testing.T) {
 	}
 }
 
-// A copy of a file that is built or received leaves no copy of itself in the system's cache.
+// Built and imported files do not stay in the page cache.
 func TestCopiesAreNotCached(t *testing.T) {
 	t.Parallel()
 	fsys := &cacheFS{FS: newMem(t)}

@@ -7,20 +7,19 @@ import (
 	"slices"
 )
 
-// writeBytes is how much is written at once at most.
+// writeBytes is the maximum size of one write.
 const writeBytes = 1 << 20
 
-// Checkpoint makes everything that was allocated, written and freed so far one durable checkpoint, and returns its
-// description. Of m it takes Position, Root, CreatedMS and AppData; Root must be allocated and written, or zero.
+// Checkpoint makes all allocations, writes and frees so far one durable checkpoint and returns its description. It
+// uses Position, Root, CreatedMS and AppData of m; Root must be allocated and written, or zero.
 //
-// It must not return nil until the checkpoint is durable: pages first, then a meta slot that refers to them. A crash at
-// any instant leaves the previous checkpoint or this one. Its cost is that of what changed: a page of bitmap for each
-// part of the file (16128 pages of 2 KiB) with changes in it, two syncs, and the pages that the system has not yet
-// written.
+// It must not return nil until the checkpoint is durable: pages first, then a meta slot that refers to them. A crash
+// at any point leaves the previous checkpoint or this one. The cost depends on the changes. It consists of a bitmap
+// page for each changed part of the file (16128 pages of 2 KiB), two syncs, and the pages that the kernel has not
+// written yet.
 //
-// Alloc, Free and writes during the call are allowed and belong to the checkpoint after it. After ErrFull, or when
-// pages could not be written, the previous checkpoint stays the durable one and a later try can succeed; a failed sync
-// is final (ErrFailed).
+// Alloc, Free and writes during the call are allowed and belong to the next checkpoint. After ErrFull, or a failed
+// page write, the previous checkpoint stays durable and a retry can succeed; a failed sync is final (ErrFailed).
 func (f *File) Checkpoint(m Meta) (Meta, error) {
 	p, err := f.BeginCheckpoint(m)
 	if err != nil {
@@ -29,9 +28,8 @@ func (f *File) Checkpoint(m Meta) (Meta, error) {
 	return p.Finish()
 }
 
-// BeginCheckpoint is the first part of Checkpoint: it fixes what is in it and writes nothing. What is allocated,
-// written and freed from then on belongs to the checkpoint after it. Finish must be called; until then no other
-// checkpoint can begin.
+// BeginCheckpoint is the first part of Checkpoint: it fixes the content and writes nothing. Later allocations, writes
+// and frees belong to the next checkpoint. The caller must call Finish; until then no other checkpoint can begin.
 func (f *File) BeginCheckpoint(m Meta) (*PendingCheckpoint, error) {
 	f.checkpointing.Lock()
 	err := f.writable()
@@ -46,13 +44,13 @@ func (f *File) BeginCheckpoint(m Meta) (*PendingCheckpoint, error) {
 	return nil, err
 }
 
-// PendingCheckpoint is a checkpoint that is decided and not yet durable.
+// PendingCheckpoint is a checkpoint with fixed content that is not yet durable.
 type PendingCheckpoint struct {
 	f    *File
 	plan *plan
 }
 
-// Finish is the second part of Checkpoint. It may be called by another goroutine, once.
+// Finish is the second part of Checkpoint. It must be called once, from any goroutine.
 func (c *PendingCheckpoint) Finish() (Meta, error) {
 	f, p := c.f, c.plan
 	defer f.checkpointing.Unlock()
@@ -76,23 +74,23 @@ func (c *PendingCheckpoint) Finish() (Meta, error) {
 	return p.meta, nil
 }
 
-// plan is a checkpoint that is decided and not yet durable.
+// plan is the content of a checkpoint that is not yet durable.
 type plan struct {
 	meta   Meta
 	slot   int // of the previous checkpoint
 	writes []write
-	chunks []int // of the bitmap, which are written
+	chunks []int // bitmap chunks to write
 	leaves []int
-	fresh  []stretch // written for it
+	fresh  []stretch // written for this checkpoint
 }
 
-// write is neighbouring pages to be written at once.
+// write is a single write of consecutive pages.
 type write struct {
 	first No
 	buf   []byte
 }
 
-// prepare fixes what is in the checkpoint. From then on Alloc and Free work for the next one.
+// prepare fixes the content of the checkpoint. Later Alloc and Free calls belong to the next one.
 func (f *File) prepare(m Meta) (*plan, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -103,7 +101,7 @@ func (f *File) prepare(m Meta) (*plan, error) {
 	if err := f.relocate(); err != nil {
 		return nil, err
 	}
-	if err := f.writable(); err != nil { // a run that was freed twice: the bitmap cannot be trusted
+	if err := f.writable(); err != nil { // an extent was freed twice: the bitmap cannot be trusted
 		return nil, err
 	}
 	m.Checkpoint = f.building.Load()
@@ -122,10 +120,9 @@ func (f *File) prepare(m Meta) (*plan, error) {
 	return p, nil
 }
 
-// relocate gives each part of the bitmap that changed a new place, and each page of the directory that refers to such a
-// part. That in itself changes the bitmap: the new place is used, the old one is not. So it goes on until every part
-// that changed has its new place; none is moved twice, and the new places are mostly in one part, so there are few
-// rounds.
+// relocate moves each changed bitmap chunk, and each directory page that refers to one, to a new position. This
+// changes the bitmap again: the new page is used, the old one is not. It repeats until every changed part has a new
+// position. No part moves twice and the new positions are mostly in one chunk, so few rounds are needed.
 func (f *File) relocate() error {
 	building, perLeaf := f.building.Load(), int(f.geo.leafChunks())
 	for {
@@ -161,7 +158,7 @@ func (f *File) relocate() error {
 	}
 }
 
-// collect encodes what is to be written, in the order of the pages, and takes it to be written.
+// collect encodes the pages to write, in page order, and marks them as clean.
 func (f *File) collect(p *plan) error {
 	type part struct {
 		at    ref
@@ -209,7 +206,7 @@ func (f *File) collect(p *plan) error {
 	return nil
 }
 
-// abandon notes that what was to be written was not. It will be part of the next checkpoint.
+// abandon marks the parts as dirty after a failed write. The next checkpoint writes them.
 func (f *File) abandon(p *plan) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -14,13 +14,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// crasher clones the filesystem before each operation that changes something, as crashes at that instant could leave
-// it.
+// crasher clones the filesystem before each changing operation, in the states that a crash at that point could leave.
 type crasher struct {
 	mem    *memfs.FS
 	fault  *faultfs.FS
 	rng    *rand.Rand
-	clones int // per operation, beside the one that keeps only what was synced
+	clones int // per operation, in addition to the one with only synced data
 	found  []crashed
 }
 
@@ -60,8 +59,8 @@ func (c *crasher) stop() []crashed {
 	return c.found
 }
 
-// TestCrash crashes at every operation of rounds of changes and checkpoints. What is found then must be the previous
-// checkpoint or the new one, whole, and work must go on from there, crash again, and still be right.
+// TestCrash crashes at every operation of several rounds of changes and checkpoints. Recovery must find the complete
+// previous or new checkpoint, continue, and survive another crash.
 func TestCrash(t *testing.T) {
 	for _, pageSize := range pageSizes {
 		for seed := range int64(3) {
@@ -87,7 +86,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// afterCrash opens what a crash left, and returns 1 if it is already the new checkpoint.
+// afterCrash opens the file after a crash and returns 1 if it has the new checkpoint.
 func (w *world) afterCrash(crash crashed, previous uint64) (newer int) {
 	w.t.Helper()
 	f, err := Open(crash.fs, pageFile, Options{})
@@ -107,7 +106,7 @@ func (w *world) afterCrash(crash crashed, previous uint64) (newer int) {
 	return int(at - previous)
 }
 
-// goOn continues on what a crash left, crashes again, and verifies.
+// goOn continues after a crash, crashes again, and verifies the file.
 func (w *world) goOn(mem *memfs.FS) {
 	w.t.Helper()
 	o := &world{t: w.t, rng: w.rng, next: w.next + 1_000_000, states: maps.Clone(w.states)}
@@ -123,7 +122,7 @@ func (w *world) goOn(mem *memfs.FS) {
 	require.NoError(w.t, o.f.Close())
 }
 
-// TestCrashInCreate: a file is there and whole, or it is not there.
+// After a crash the file is complete or does not exist.
 func TestCrashInCreate(t *testing.T) {
 	missing, there := 0, 0
 	for seed := range int64(5) {
@@ -134,7 +133,7 @@ func TestCrashInCreate(t *testing.T) {
 			if _, err := crash.fs.Stat(pageFile); err != nil {
 				missing++
 				require.NotEqual(t, "the end", crash.op)
-				again := newWorld(t, crash.fs, 4096, int64(i)) // what was left behind does no harm
+				again := newWorld(t, crash.fs, 4096, int64(i)) // leftover files are harmless
 				again.step()
 				again.checkpoint()
 				require.NoError(t, again.f.Close())
@@ -153,8 +152,8 @@ func TestCrashInCreate(t *testing.T) {
 	require.Positive(t, there)
 }
 
-// TestLyingSync: even if the device loses what was said to be synced in the last checkpoint, the older one, which
-// shares no page with what was written since, is found or the damage is reported; wrong content is never given out.
+// If the device loses synced data of the last checkpoint, Open finds the older one, which shares no page with later
+// writes, or reports corruption. Wrong content is never returned.
 func TestLyingSync(t *testing.T) {
 	older := 0
 	for seed := range int64(30) {

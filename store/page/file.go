@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// File is an open page file. See the package comment for what may be called when.
+// File is an open page file. The package comment describes its concurrency rules.
 type File struct {
 	path     string
 	file     vfs.File
@@ -25,56 +25,55 @@ type File struct {
 	readOnly bool
 	recovery Recovery
 
-	building atomic.Uint64 // the checkpoint number that Alloc and Free work for
-	pages    atomic.Uint64 // how many there are: no reference may go beyond
+	building atomic.Uint64 // number of the checkpoint that Alloc and Free belong to
+	pages    atomic.Uint64 // number of pages: references must not exceed it
 	readers  readers
 	failure  atomic.Pointer[error]
 	closed   atomic.Bool
 	onDamage atomic.Pointer[func(No, error)]
 	drops    atomic.Bool // see UseCache
 
-	checkpointing sync.Mutex // held during a whole Checkpoint; taken before mu
-	// writing is held while something is written: nothing is written through the system's cache beside what goes past
-	// it (vfs.Bypass). It is taken after every other.
+	checkpointing sync.Mutex // held during a whole Checkpoint; acquired before mu
+	// writing is held during writes: cached writes and direct writes (vfs.Bypass) must not overlap. It is acquired
+	// after all other locks.
 	writing iolock.Mutex
 	past    vfs.Bypass
 
-	mu      sync.Mutex // guards everything below
+	mu      sync.Mutex // guards all fields below
 	space   *space
 	pending pendingPages
-	grown   uint64    // pages that were added since the file was opened or shrunk
+	grown   uint64    // pages added since the file was opened or shrunk
 	durable Meta      // the last durable checkpoint
-	slot    int       // the meta slot that holds it
-	older   uint64    // the number of the checkpoint in the other slot; 0: none
+	slot    int       // meta slot of the last durable checkpoint
+	older   uint64    // number of the checkpoint in the other slot; 0: none
 	fresh   []stretch // written since the last checkpoint began
 }
 
-// CreateOptions are what Create needs to know.
+// CreateOptions are the options of Create.
 type CreateOptions struct {
-	// PageSize in bytes; 0 stands for DefaultPageBytes.
+	// PageSize in bytes; 0 means DefaultPageBytes.
 	PageSize int
-	// StoreID names the store that the file belongs to.
+	// StoreID identifies the store that the file belongs to.
 	StoreID [16]byte
 }
 
-// Options of Open.
+// Options are the options of Open.
 type Options struct {
-	// ReadOnly opens a file to look at it: nothing is written, and a damaged bitmap is found only by a caller that asks
-	// for it.
+	// ReadOnly opens a file without writing to it. A corrupt bitmap is detected only by a caller that reads it.
 	ReadOnly bool
 }
 
-// Recovery tells what Open found.
+// Recovery describes the state found by Open.
 type Recovery struct {
-	// Slot is the meta slot that was taken, 0 or 1.
+	// Slot is the selected meta slot, 0 or 1.
 	Slot int
-	// Other says why the other slot could not be read. That is nothing to worry about after a crash, which may have
-	// interrupted its writing; otherwise it is damage that the file survived. nil if the other slot is valid.
+	// Other is the reason why the other slot is invalid, or nil. It is expected after a crash that interrupted a slot
+	// write. Otherwise it is corruption that the file survived.
 	Other error
 }
 
-// Create makes a new, empty page file and opens it. It is durable under its name, or not there at all, whenever a crash
-// happens. It returns an error that is fs.ErrExist if there is something under that name.
+// Create creates a new, empty page file and opens it. After a crash at any point, the file is durable under its name
+// or does not exist. If path exists, the error matches fs.ErrExist.
 func Create(fsys vfs.FS, path string, o CreateOptions) (*File, error) {
 	if o.PageSize == 0 {
 		o.PageSize = DefaultPageBytes
@@ -99,7 +98,7 @@ func Create(fsys vfs.FS, path string, o CreateOptions) (*File, error) {
 	return Open(fsys, path, Options{})
 }
 
-// writeEmpty writes a file that holds an empty checkpoint.
+// writeEmpty writes a file with an empty checkpoint.
 func writeEmpty(fsys vfs.FS, name string, meta Meta) error {
 	file, err := fsys.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o640)
 	if err != nil {
@@ -112,8 +111,7 @@ func writeEmpty(fsys vfs.FS, name string, meta Meta) error {
 	return errors.Join(err, file.Close())
 }
 
-// writeIdentity makes a file a page file: after it returns, header and slots are durable, and so is what was written
-// before.
+// writeIdentity turns a file into a page file. When it returns, header, meta slots and all earlier writes are durable.
 func writeIdentity(file vfs.File, meta Meta) error {
 	if _, err := file.WriteAt(encodeHeader(header{pageSize: meta.PageSize, storeID: meta.StoreID}), 0); err != nil {
 		return err
@@ -126,8 +124,8 @@ func writeIdentity(file vfs.File, meta Meta) error {
 	return file.Sync()
 }
 
-// Open opens a page file at its last durable checkpoint. Its time depends on the size of the bitmap: 1 byte for 8 pages
-// of the file. It returns ErrNotPageFile, ErrNewerVersion or ErrDamaged, or what the file system says.
+// Open opens a page file at its last durable checkpoint. Its duration depends on the size of the bitmap: 1 byte per 8
+// pages of the file. It returns ErrNotPageFile, ErrNewerVersion, ErrDamaged or an error of the filesystem.
 //
 // Unless read-only, it writes one meta slot: a new checkpoint with the same content (see the package comment).
 func Open(fsys vfs.FS, path string, o Options) (*File, error) {
@@ -167,7 +165,7 @@ func (f *File) readIdentity() error {
 	for slot := range metas {
 		metas[slot], errs[slot] = f.readSlot(slot)
 		if errs[slot] != nil && !errors.Is(errs[slot], ErrDamaged) {
-			return errs[slot] // an I/O error or a newer version: not the time to go back to an older checkpoint
+			return errs[slot] // an I/O error or a newer version: do not fall back to an older checkpoint
 		}
 	}
 	if errs[0] != nil && errs[1] != nil {
@@ -194,7 +192,6 @@ func (f *File) readIdentity() error {
 	return nil
 }
 
-// readSlot reads a meta slot.
 func (f *File) readSlot(slot int) (Meta, error) {
 	b, err := f.readUpTo(slotOffset(slot), slotBytes)
 	if err != nil {
@@ -210,8 +207,8 @@ func (f *File) readSlot(slot int) (Meta, error) {
 	return m, nil
 }
 
-// begin loads the bitmap and begins a new checkpoint number. After that both slots have the same content, so that every
-// page which it does not use is free.
+// begin loads the bitmap and begins a new checkpoint number. Afterwards both slots have the same content, so every
+// page that it does not use is free.
 func (f *File) begin() error {
 	if err := f.loadSpace(); err != nil {
 		return err
@@ -253,8 +250,8 @@ func (f *File) loadSpace() error {
 	return nil
 }
 
-// writeSlot writes a meta slot and makes it durable. A failure leaves it open which checkpoint is the durable one, and
-// is therefore final.
+// writeSlot writes a meta slot and makes it durable. After a failure it is unknown which checkpoint is durable, so the
+// failure is final.
 func (f *File) writeSlot(slot int, meta Meta) error {
 	if err := f.write(meta.Encode(), slotOffset(slot)); err != nil {
 		return f.fail(fmt.Errorf("write meta slot %d: %w", slot, err))
@@ -262,7 +259,7 @@ func (f *File) writeSlot(slot int, meta Meta) error {
 	return f.sync()
 }
 
-// write writes through the system's cache.
+// write writes through the page cache.
 func (f *File) write(buf []byte, offset int64) error {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -286,7 +283,7 @@ func (f *File) fail(err error) error {
 	return *f.failure.Load()
 }
 
-// writable tells why the file cannot be changed.
+// writable returns the reason why the file cannot be changed, or nil.
 func (f *File) writable() error {
 	switch {
 	case f.closed.Load():
@@ -299,7 +296,7 @@ func (f *File) writable() error {
 	return nil
 }
 
-// explain says where the damage is that a decoder found.
+// explain adds the position to a decoder's error.
 func (f *File) explain(err error, page No, offset int64) error {
 	if errors.Is(err, ErrDamaged) {
 		return damagedAt(err, f.path, page, offset)
@@ -307,7 +304,7 @@ func (f *File) explain(err error, page No, offset int64) error {
 	return fmt.Errorf("%s: %w", f.path, err)
 }
 
-// readUpTo reads n bytes, or fewer where the file ends.
+// readUpTo reads n bytes, or fewer at the end of the file.
 func (f *File) readUpTo(offset int64, n int) ([]byte, error) {
 	b := make([]byte, n)
 	got, err := f.file.ReadAt(b, offset)
@@ -317,26 +314,26 @@ func (f *File) readUpTo(offset int64, n int) ([]byte, error) {
 	return b[:got], nil
 }
 
-// Recovery tells what Open found.
+// Recovery returns the state found by Open.
 func (f *File) Recovery() Recovery { return f.recovery }
 
 // PageSize returns the page size in bytes.
 func (f *File) PageSize() int { return f.geo.pageSize }
 
-// StoreID returns the id of the store that the file belongs to.
+// StoreID returns the ID of the store that the file belongs to.
 func (f *File) StoreID() [16]byte { return f.storeID }
 
-// Path returns the name that the file was opened under.
+// Path returns the name under which the file was opened.
 func (f *File) Path() string { return f.path }
 
-// Meta describes the last durable checkpoint.
+// Meta returns the description of the last durable checkpoint.
 func (f *File) Meta() Meta {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.durable
 }
 
-// SizeBytes is the size of the file.
+// SizeBytes returns the size of the file.
 func (f *File) SizeBytes() (uint64, error) {
 	n, err := f.file.SizeBytes()
 	if err != nil {
@@ -345,18 +342,18 @@ func (f *File) SizeBytes() (uint64, error) {
 	return uint64(n), nil
 }
 
-// PagesFor returns how many pages a run with that much payload takes.
+// PagesFor returns the number of pages of an extent with the given payload.
 func (f *File) PagesFor(payloadBytes int) uint32 { return PagesFor(f.geo.pageSize, payloadBytes) }
 
-// Capacity returns how many bytes of payload a run of that many pages takes.
+// Capacity returns the maximum payload, in bytes, of an extent with the given number of pages.
 func (f *File) Capacity(pages uint32) int { return int(pages)*f.geo.pageSize - RunHeaderBytes }
 
-// Close closes the file. What was done since the last Checkpoint is lost. A second call does nothing.
+// Close closes the file. Changes since the last Checkpoint are lost. A second call does nothing.
 func (f *File) Close() error {
 	if !f.closed.CompareAndSwap(false, true) {
 		return nil
 	}
-	f.checkpointing.Lock() // wait for a checkpoint that is being written
+	f.checkpointing.Lock() // wait for a running checkpoint
 	defer f.checkpointing.Unlock()
 	if err := f.file.Close(); err != nil {
 		return fmt.Errorf("close page file: %w", err)

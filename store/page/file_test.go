@@ -19,8 +19,8 @@ import (
 
 var pageSizes = []int{2048, 4096, 32768}
 
-// TestRandom does random things, with checkpoints and reopening in between: a checkpoint is always what was put into
-// it, and uses exactly the pages that it refers to.
+// TestRandom makes random changes, checkpoints and reopens: a checkpoint always has the expected content and uses
+// exactly the pages that it refers to.
 func TestRandom(t *testing.T) {
 	for _, pageSize := range pageSizes {
 		for seed := range int64(4) {
@@ -43,7 +43,7 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// TestOS does it on the real filesystem.
+// TestOS runs the same on the real filesystem.
 func TestOS(t *testing.T) {
 	dir := t.TempDir()
 	f, err := Create(vfs.OS(), dir+"/page.db", CreateOptions{PageSize: 4096})
@@ -64,7 +64,7 @@ func TestOS(t *testing.T) {
 	require.NoError(t, w.f.Close())
 }
 
-// TestThreeErrors: what is not a page file, what is a newer one, and what is damaged must not be taken for each other.
+// A foreign file, a newer version and a corrupt file return different errors.
 func TestThreeErrors(t *testing.T) {
 	open := func(t *testing.T, change func(b []byte) []byte) error {
 		mem := newMem(t)
@@ -84,7 +84,7 @@ func TestThreeErrors(t *testing.T) {
 		}
 		return err
 	}
-	reseal := func(b []byte) []byte { // a header of another version with a good checksum
+	reseal := func(b []byte) []byte { // a header of another version with a valid checksum
 		h := encodeHeader(header{pageSize: 2048, storeID: [16]byte{1, 2, 3}})
 		h[12] = FormatVersion + 1
 		putHeaderSum(h)
@@ -139,7 +139,7 @@ func TestCreate(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrExist)
 }
 
-// TestOtherSlot: when the newest slot goes bad, the older checkpoint is still whole, whatever was written since.
+// If the newest slot is corrupt, the older checkpoint is complete, regardless of later writes.
 func TestOtherSlot(t *testing.T) {
 	for seed := range int64(10) {
 		mem := newMem(t)
@@ -166,7 +166,7 @@ func TestOtherSlot(t *testing.T) {
 	}
 }
 
-// TestFull: a full disk is an error like any other; nothing breaks, and when there is space again, work goes on.
+// A full disk returns an error without side effects, and operation continues when space is available.
 func TestFull(t *testing.T) {
 	mem := newMem(t)
 	w := newWorld(t, mem, 2048, 2)
@@ -194,7 +194,7 @@ func TestFull(t *testing.T) {
 	require.NoError(t, w.f.Close())
 }
 
-// TestWriteFails: a checkpoint whose pages cannot be written leaves the previous one, and the next try succeeds.
+// After a failed page write the previous checkpoint remains, and a retry succeeds.
 func TestWriteFails(t *testing.T) {
 	mem := newMem(t)
 	fault := faultfs.New(mem)
@@ -227,8 +227,8 @@ func TestWriteFails(t *testing.T) {
 	require.NoError(t, w.f.Close())
 }
 
-// TestWriteFailsFarAway: what a failed checkpoint did not write of the bitmap is written by the next one, even if
-// nothing changed there in the meantime.
+// Bitmap parts that a failed checkpoint did not write are written by the next one, even if they did not change in the
+// meantime.
 func TestWriteFailsFarAway(t *testing.T) {
 	mem := newMem(t)
 	fault := faultfs.New(mem)
@@ -258,7 +258,7 @@ func TestWriteFailsFarAway(t *testing.T) {
 	require.NoError(t, w.f.Close())
 }
 
-// TestSyncFails: a failed sync, or a failed write of a meta slot, is final (INV-7).
+// A failed sync, or a failed write of a meta slot, is final (INV-7).
 func TestSyncFails(t *testing.T) {
 	for _, broken := range []func(op faultfs.Op) bool{
 		func(op faultfs.Op) bool { return op.Kind == faultfs.OpSync },
@@ -285,7 +285,7 @@ func TestSyncFails(t *testing.T) {
 		require.ErrorIs(t, err, ErrFailed, "never again")
 		_, err = w.f.Alloc(1)
 		require.ErrorIs(t, err, ErrFailed)
-		w.requireSound(w.steps) // reading goes on
+		w.requireSound(w.steps) // reads continue to work
 		w.reopen(mem)
 		w.requireSound(1)
 		require.NoError(t, w.f.Close())
@@ -358,7 +358,7 @@ func TestReadOnly(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
-// TestCheckpointCost: a small change to a large file costs little.
+// A small change to a large file writes little.
 func TestCheckpointCost(t *testing.T) {
 	mem := newMem(t)
 	fault := faultfs.New(mem)
@@ -398,8 +398,8 @@ func TestCheckpointCost(t *testing.T) {
 	require.NoError(t, w.f.Close())
 }
 
-// TestWritePieces: a run that is written in pieces is the one that is written as a whole, followed by another one or
-// not, and pieces that are not just one run are refused.
+// An extent written from several buffers equals one written from a single buffer. Buffers that are not exactly one
+// extent are rejected.
 func TestWritePieces(t *testing.T) {
 	w := newWorld(t, newMem(t), 2048, 2)
 	w.add(1)

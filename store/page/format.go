@@ -9,35 +9,35 @@ import (
 	"hash/crc32"
 )
 
-// FormatVersion is the version of the layout that this package writes. It reads this one only.
+// FormatVersion is the version of the layout. No other version is supported.
 const FormatVersion = 1
 
-// Sizes and places, in bytes.
+// Sizes and positions, in bytes.
 const (
-	// MinPageBytes is the smallest page size, and what every page size is a multiple of.
+	// MinPageBytes is the minimum page size. Every page size is a multiple of it.
 	MinPageBytes = 2048
-	// DefaultPageBytes is the page size that Create takes when none is given.
+	// DefaultPageBytes is the default page size of Create.
 	DefaultPageBytes = 2048
-	// MaxPageBytes is the largest page size.
+	// MaxPageBytes is the maximum page size.
 	MaxPageBytes = 1 << 20
-	// DataOffset is where page 1 begins.
+	// DataOffset is the offset of page 1.
 	DataOffset = 64 << 10
-	// RunHeaderBytes is the length of the header at the beginning of a run.
+	// RunHeaderBytes is the length of an extent's header.
 	RunHeaderBytes = 32
-	// MaxRunPages is the largest number of pages in a run.
+	// MaxRunPages is the maximum number of pages of an extent.
 	MaxRunPages = 1 << 24
 
 	headerBytes = 4 << 10
 	slotBytes   = 16 << 10
 )
 
-// slotOffset is where a meta slot begins. The two are 16 KiB apart and 16 KiB long, so that no device sector, whatever
-// its size up to 16 KiB, holds a part of both.
+// slotOffset returns the offset of a meta slot. The two are 16 KiB apart and 16 KiB long, so no device sector of up to
+// 16 KiB contains parts of both.
 func slotOffset(slot int) int64 { return int64(16<<10) * int64(slot+1) }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// CheckPageSize tells whether a page size is possible.
+// CheckPageSize returns ErrPageSize if a page size is invalid.
 func CheckPageSize(sizeBytes int) error {
 	if sizeBytes < MinPageBytes || sizeBytes > MaxPageBytes || sizeBytes%MinPageBytes != 0 {
 		return fmt.Errorf("%w: %d", ErrPageSize, sizeBytes)
@@ -45,8 +45,8 @@ func CheckPageSize(sizeBytes int) error {
 	return nil
 }
 
-// The file header. Its first 64 bytes keep their meaning in every format version; the checksum is looked at before the
-// version, so that a flipped bit is "damaged" and not "newer".
+// The file header. Its first 64 bytes have the same meaning in every format version. The checksum is checked before
+// the version, so that a flipped bit is reported as corruption and not as a newer version.
 //
 //	 0  magic "LSPAGES\n"
 //	 8  crc u32        CRC32C of bytes 12..64
@@ -61,13 +61,12 @@ const (
 	headerFields = 64
 )
 
-// header is the decoded file header.
 type header struct {
 	pageSize int
 	storeID  [16]byte
 }
 
-// notPages says what is at the beginning of a file instead of a header.
+// notPages describes the start of a file without a header.
 func notPages(b []byte) string {
 	switch {
 	case len(b) == 0:

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A checksum keeps random bytes away from the decoders; these targets put a good one in, so that everything behind it
-// is reached: it must not crash, not allocate without bound, and what it accepts must make sense.
+// Random bytes fail the checksum; these targets insert a valid one, so that the decoders are reached. They must not
+// crash, must bound their allocations, and must accept only consistent input.
 
 func FuzzHeader(f *testing.F) {
 	f.Add(encodeHeader(header{pageSize: 4096, storeID: [16]byte{1}}), true)
@@ -78,7 +78,7 @@ func FuzzRun(f *testing.F) {
 		require.NoError(t, err)
 		require.Len(t, payload, h.PayloadBytes)
 		if h.Run.Born == 0 || first == 0 {
-			return // nothing that this package writes
+			return // never written by this package
 		}
 		again, err := AppendRun(nil, 2048, h.Run, kind, payload)
 		require.NoError(t, err)

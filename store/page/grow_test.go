@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestGrow: a file grows in ever larger steps, never by more than an eighth; one that was opened or shrunk a moment ago
-// does not take an eighth for its first new page.
+// A file grows in increasing steps, by at most an eighth. After it was opened or shrunk, it does not grow by an eighth
+// for its first new page.
 func TestGrow(t *testing.T) {
 	mem := newMem(t)
 	f, err := Create(mem, pageFile, CreateOptions{PageSize: 2048})
@@ -35,7 +35,7 @@ func TestGrow(t *testing.T) {
 
 	f, err = Open(mem, pageFile, Options{})
 	require.NoError(t, err)
-	grow(int(f.Stats().Free)) // now it is full
+	grow(int(f.Stats().Free)) // full
 	_, bytes = grow(1)
 	require.Equal(t, uint64(minGrowBytes), bytes)
 	_, bytes = grow(2000)

@@ -4,9 +4,9 @@ package page
 
 import "github.com/lockstep-mq/lockstep/store/vfs"
 
-// OpenImage reads a checkpoint whose pages lie somewhere else than in a page file, such as in a backup: image answers
-// reads at the offsets that the pages have in a page file, and meta describes the checkpoint. The result is read-only
-// and owns image. Nothing is verified before it is read.
+// OpenImage opens a checkpoint whose pages are not in a page file, such as in a backup: image serves reads at the
+// pages' offsets in a page file, and meta describes the checkpoint. The result is read-only and owns image. Nothing is
+// verified before it is read.
 func OpenImage(path string, image vfs.File, meta Meta) *File {
 	f := &File{
 		path: path, file: image, geo: geometry{pageSize: meta.PageSize}, storeID: meta.StoreID, readOnly: true,

@@ -12,41 +12,40 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// ImportOptions describe a checkpoint that comes from elsewhere.
+// ImportOptions describe an imported checkpoint.
 type ImportOptions struct {
-	// Meta is the checkpoint's description: what Meta.Encode returned on the other side.
+	// Meta is the encoded description of the checkpoint, from Meta.Encode at the source.
 	Meta []byte
-	// PageSize and FileBytes are what the sender said elsewhere; 0 means that it did not. They must agree with Meta.
+	// PageSize and FileBytes are the values announced by the sender; 0 means not announced. They must match Meta.
 	PageSize  int
 	FileBytes int64
-	// StoreID that the new file gets: the receiver's own.
+	// StoreID of the new file: the receiver's ID.
 	StoreID [16]byte
 }
 
-// Importer builds a page file from the used pages of another one's checkpoint. Until Finish it is no page file:
-// whatever interrupts the import, Open refuses what is there. It is safe for concurrent use.
+// Importer builds a page file from the used pages of another file's checkpoint. Until Finish the result is not a page
+// file: after an interruption, Open rejects it. It is safe for concurrent use.
 type Importer struct {
 	fsys vfs.FS
 	path string
 	meta Meta
 
-	mu   sync.Mutex // guards what follows
-	file vfs.File   // nil when it is over
-	// from and to are where what was written and not yet handed to the disk begins and ends; to is 0 when nothing was.
-	// window is how far they may be apart.
+	mu   sync.Mutex // guards the fields below
+	file vfs.File   // nil after Finish or Abort
+	// from and to bound the written range without writeback; to is 0 if it is empty. window is its maximum length.
 	from, to, window int64
-	past             vfs.Bypass // the file is not read before it is finished
+	past             vfs.Bypass // the file is not read before Finish
 }
 
-// importWindow is how much of an import is written before it is handed to the disk. All of it at the end would hold up,
-// for as long as that takes, the syncs of a log on the same disk.
+// importWindow is the amount of an import that is written before writeback starts. Writing back all of it at the end
+// would block the syncs of a log on the same disk.
 const importWindow = 4 << 20
 
-// errImportOver is the reason why an importer takes nothing any more.
+// errImportOver is returned after Finish or Abort.
 var errImportOver = errors.New("the import is over")
 
-// NewImporter begins an import into path; what is under that name is dropped. It returns ErrDamaged or ErrNewerVersion
-// if the description does not make sense, ErrFull if there is not enough space for the whole file.
+// NewImporter starts an import into path and truncates an existing file. It returns ErrDamaged or ErrNewerVersion if
+// the description is invalid, and ErrFull if there is not enough space for the whole file.
 func NewImporter(fsys vfs.FS, path string, o ImportOptions) (*Importer, error) {
 	meta, err := DecodeMeta(o.Meta)
 	if err != nil {
@@ -62,7 +61,7 @@ func NewImporter(fsys vfs.FS, path string, o ImportOptions) (*Importer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("import page file: %w", err)
 	}
-	// Only extended, not reserved: free pages need no space here. A disk that fills up fails the write.
+	// The file is extended but no space is reserved, since free pages need none. A full disk fails the write.
 	if err := file.Truncate(meta.FileBytes()); err != nil {
 		return nil, errors.Join(fmt.Errorf("import page file: %w", err), file.Close())
 	}
@@ -71,11 +70,11 @@ func NewImporter(fsys vfs.FS, path string, o ImportOptions) (*Importer, error) {
 	return im, nil
 }
 
-// Meta describes the checkpoint that is imported.
+// Meta returns the description of the imported checkpoint.
 func (im *Importer) Meta() Meta { return im.meta }
 
-// WriteAt stores a piece of the other file at the same offset. It refuses with ErrMisuse what is not in the range of
-// the pages. Pages are verified when they are read, as ever. After ErrFailed the import is to be aborted.
+// WriteAt writes data of the source file at the same offset. It returns ErrMisuse outside the range of the pages.
+// Pages are verified when they are read. After ErrFailed the import must be aborted.
 func (im *Importer) WriteAt(offset int64, data []byte) error {
 	im.mu.Lock()
 	defer im.mu.Unlock()
@@ -93,7 +92,8 @@ func (im *Importer) WriteAt(offset int64, data []byte) error {
 	return im.wrote(offset, int64(len(data)))
 }
 
-// wrote hands what was written to the disk when there is enough of it; durable it is with Finish only. mu is held.
+// wrote starts writeback of the written range if it fills the window. Only Finish makes it durable. The caller must
+// hold mu.
 func (im *Importer) wrote(offset, length int64) error {
 	if im.to == 0 {
 		im.from = offset
@@ -105,13 +105,13 @@ func (im *Importer) wrote(offset, length int64) error {
 	if err := im.file.SyncRange(im.from, im.to-im.from); err != nil {
 		return fmt.Errorf("import page file: %w: %w", ErrFailed, err) // INV-7
 	}
-	dropCache(im.file, stretch{im.from, im.to}) // it is not read before it is all there
+	dropCache(im.file, stretch{im.from, im.to}) // the file is not read before it is complete
 	im.from, im.to = 0, 0
 	return nil
 }
 
-// Finish makes the pages durable, then the file a page file, and closes it. It verifies that the bitmap arrived. When
-// it returns nil, all is durable, the name included. After an error the import is over.
+// Finish makes the pages durable, turns the file into a page file, and closes it. It verifies that the bitmap is
+// complete. If it returns nil, the file and its name are durable. After an error the Importer must not be used.
 func (im *Importer) Finish() error {
 	im.mu.Lock()
 	defer im.mu.Unlock()
@@ -144,14 +144,14 @@ func (im *Importer) verify(file vfs.File) error {
 	return f.loadSpace()
 }
 
-// Abort ends the import and removes what there is. After Finish or Abort it does nothing.
+// Abort cancels the import and removes the file. After Finish or Abort it does nothing.
 func (im *Importer) Abort() {
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	if im.file == nil {
 		return
 	}
-	_ = im.file.Close() // nothing of it is wanted
+	_ = im.file.Close() // the file is discarded
 	im.file = nil
-	_ = im.fsys.Remove(im.path) // the next import drops it, too
+	_ = im.fsys.Remove(im.path) // the next import truncates it as well
 }

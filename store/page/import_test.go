@@ -14,7 +14,7 @@ import (
 
 const importFile = "data/import.db"
 
-// send copies the used pages of a pinned checkpoint, in pieces, while between is called.
+// send copies the used pages of a pinned checkpoint, in parts, and calls between after each.
 func send(t *testing.T, f *File, pin *Pin, im *Importer, between func()) {
 	t.Helper()
 	for ext, err := range f.UsedExtents(pin) {
@@ -29,7 +29,8 @@ func send(t *testing.T, f *File, pin *Pin, im *Importer, between func()) {
 	}
 }
 
-// TestImport copies a pinned checkpoint to another filesystem while the source goes on, and goes on there, too.
+// TestImport copies a pinned checkpoint to another filesystem while the source changes. The copy can be changed as
+// well.
 func TestImport(t *testing.T) {
 	for _, pageSize := range pageSizes {
 		source := newWorld(t, newMem(t), pageSize, 3)
@@ -55,7 +56,7 @@ func TestImport(t *testing.T) {
 		require.Error(t, err, "it is no page file yet")
 		require.True(t, errIsAny(err, ErrNotPageFile, fs.ErrNotExist), "%v", err)
 		require.NoError(t, im.Finish())
-		im.Abort() // does nothing any more
+		im.Abort() // no effect after Finish
 		require.Error(t, im.WriteAt(DataOffset, nil))
 		require.Error(t, im.Finish())
 
@@ -127,7 +128,7 @@ func TestImportRefuses(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// TestCrashInImport: the file opens with all of the content, or it does not open.
+// After a crash the file opens with the whole content, or does not open.
 func TestCrashInImport(t *testing.T) {
 	source := newWorld(t, newMem(t), 4096, 3)
 	for range 3 {
@@ -159,7 +160,7 @@ func TestCrashInImport(t *testing.T) {
 	require.NoError(t, source.f.Close())
 }
 
-// TestManyLeaves uses so many pages that the directory has more than one page, with free parts in between.
+// TestManyLeaves uses several directory pages, with unused parts in between.
 func TestManyLeaves(t *testing.T) {
 	mem := faultfs.New(newMem(t))
 	w := newWorld(t, mem, 2048, 3)

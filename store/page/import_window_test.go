@@ -11,8 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
-// TestImportGoesToTheDiskInPieces: what arrives is handed to the disk all the time, not only at the end; a failure of
-// that is final (INV-7).
+// Writeback of an import runs continuously, not only at the end; its failure is final (INV-7).
 func TestImportGoesToTheDiskInPieces(t *testing.T) {
 	source := newWorld(t, newMem(t), 2048, 3)
 	for range 10 {

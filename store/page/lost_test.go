@@ -62,7 +62,7 @@ func TestBitFlips(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Len(t, seen, 5, "a page of every kind")
-	for _, run := range own { // without its bitmap a file does not open for writing, and does for reading
+	for _, run := range own { // a file with a corrupt bitmap opens only for reading
 		flip(t, mem, OffsetOf(run.First, 2048)+40, 4)
 		_, err := Open(mem, pageFile, Options{})
 		requireDamagedAt(t, err, run.First)
@@ -86,13 +86,12 @@ func requireDamagedAt(t *testing.T, err error, page No) {
 	require.Equal(t, pageFile, d.Path)
 }
 
-// TestLostAndMisdirectedWrites lets each write of a run get lost, or go to another place, where before something valid
-// was.
+// TestLostAndMisdirectedWrites loses or misdirects each write of an extent, to a position with a valid older extent.
 func TestLostAndMisdirectedWrites(t *testing.T) {
 	mem := newMem(t)
 	fault := faultfs.New(mem)
 	w := newWorld(t, fault, 2048, 6)
-	for range 30 { // fills the place that will be reused with valid old runs of one page
+	for range 30 { // fills the reused position with valid old one-page extents
 		run, err := w.f.Alloc(1)
 		require.NoError(t, err)
 		require.NoError(t, w.f.WriteRun(run, KindPacked, []byte("old")))
@@ -113,7 +112,7 @@ func TestLostAndMisdirectedWrites(t *testing.T) {
 		_, _, err = w.f.ReadRun(run, nil)
 		require.ErrorIs(t, err, ErrDamaged)
 		if _, _, err := w.f.ReadRun(Run{First: run.First, Pages: 1}, nil); err == nil {
-			stale++ // without Born an older run is taken for the new one
+			stale++ // without Born an older extent is accepted as the new one
 		}
 	}
 	require.Positive(t, stale)
@@ -129,7 +128,7 @@ func TestLostAndMisdirectedWrites(t *testing.T) {
 	require.ErrorIs(t, w.f.WriteRuns(b.First, buf), ErrMisuse)
 	file, err := mem.OpenFile(pageFile, os.O_RDWR, 0)
 	require.NoError(t, err)
-	_, err = file.WriteAt(buf, OffsetOf(b.First, 2048)) // the disk did it
+	_, err = file.WriteAt(buf, OffsetOf(b.First, 2048)) // simulates a misdirected write
 	require.NoError(t, err)
 	require.NoError(t, file.Close())
 	_, _, err = w.f.ReadRun(Run{First: b.First, Pages: 1}, nil)
@@ -140,8 +139,7 @@ func TestLostAndMisdirectedWrites(t *testing.T) {
 	require.NoError(t, w.f.Close())
 }
 
-// TestLostAfterCrash: pages of a checkpoint that a crash prevented must not be taken for those written later in their
-// place.
+// Pages of a checkpoint that a crash prevented are not accepted in place of later ones.
 func TestLostAfterCrash(t *testing.T) {
 	mem := newMem(t)
 	w := newWorld(t, mem, 2048, 1)

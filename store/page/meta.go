@@ -13,37 +13,37 @@ import (
 // AppDataBytes is the length of Meta.AppData.
 const AppDataBytes = 64
 
-// Meta describes a checkpoint. The caller of Checkpoint sets Position, Root, CreatedMS and AppData; the file fills in
-// the rest.
+// Meta describes a checkpoint. The caller of Checkpoint sets Position, Root, CreatedMS and AppData; the file sets the
+// other fields.
 type Meta struct {
-	// Checkpoint number: larger than that of every checkpoint before. Numbers may be left out.
+	// Checkpoint number: larger than all earlier ones. Numbers may be skipped.
 	Checkpoint uint64
-	// Position of the last log record whose effects the checkpoint holds.
+	// Position of the last log record included in the checkpoint.
 	Position lsn.Position
-	// Root of the caller's structures; the zero Run if there is none.
+	// Root of the caller's data structures; the zero Run if empty.
 	Root Run
-	// CreatedMS is when the caller made the checkpoint, in milliseconds since 1970.
+	// CreatedMS is the creation time, in milliseconds since 1970.
 	CreatedMS int64
-	// AppData is not looked at by this package.
+	// AppData is opaque to this package.
 	AppData [AppDataBytes]byte
 
 	// PageSize of the file, in bytes.
 	PageSize int
 	// StoreID of the file.
 	StoreID [16]byte
-	// Pages is how many pages the file has room for, used and free.
+	// Pages is the number of pages of the file, used and free.
 	Pages uint64
-	// UsedPages is how many of them the checkpoint refers to, the bitmap's own included.
+	// UsedPages is the number of pages used by the checkpoint, including the bitmap's pages.
 	UsedPages uint64
 
-	// leaves says where the pages of the bitmap's directory are, in order.
+	// leaves are the positions of the bitmap's directory pages, in order.
 	leaves []ref
 }
 
-// FileBytes is the length that the file of this checkpoint has at least.
+// FileBytes returns the minimum file length for this checkpoint.
 func (m Meta) FileBytes() int64 { return DataOffset + int64(m.Pages)*int64(m.PageSize) }
 
-// ref refers to a run of one page that belongs to the file itself. The zero ref refers to nothing.
+// ref refers to a one-page extent of the bitmap or directory. The zero ref is empty.
 type ref struct {
 	page No
 	born uint64
@@ -51,7 +51,7 @@ type ref struct {
 
 func (r ref) run() Run { return Run{First: r.page, Pages: 1, Born: r.born} }
 
-// A meta slot. The same bytes stand for a checkpoint when a snapshot of it travels to another node.
+// A meta slot. A snapshot sent to another node carries the same encoding of its checkpoint.
 //
 //	  0  magic "LSMETA1\n"
 //	  8  crc u32          CRC32C of bytes 12..length
@@ -68,8 +68,8 @@ func (r ref) run() Run { return Run{First: r.page, Pages: 1, Born: r.born} }
 //	 80  root: checkpoint u64
 //	 88  root: pages u32
 //	 92  reserved u32
-//	 96  pages u64        room in the file
-//	104  used u64         pages that the checkpoint refers to
+//	 96  pages u64        pages of the file
+//	104  used u64         pages used by the checkpoint
 //	112  created i64      milliseconds since 1970
 //	120  reserved u64
 //	128  application data [64]
@@ -80,7 +80,7 @@ const (
 	maxLeaves  = (slotBytes - metaFields) / 16
 )
 
-// Encode returns the description of a checkpoint as a meta slot holds it and a snapshot carries it; at most 16 KiB.
+// Encode returns the encoding of a checkpoint's description in meta slots and snapshots; at most 16 KiB.
 func (m Meta) Encode() []byte {
 	b := make([]byte, metaFields, metaFields+16*len(m.leaves))
 	copy(b, metaMagic)
@@ -108,7 +108,8 @@ func (m Meta) Encode() []byte {
 	return b
 }
 
-// DecodeMeta decodes what Encode returned; bytes that follow are ignored. It returns ErrNewerVersion or a DamagedError.
+// DecodeMeta decodes the result of Encode and ignores the bytes after it. It returns ErrNewerVersion or a
+// DamagedError.
 func DecodeMeta(b []byte) (Meta, error) {
 	damaged := func(format string, args ...any) (Meta, error) {
 		return Meta{}, &DamagedError{Reason: "meta slot: " + fmt.Sprintf(format, args...)}
@@ -163,8 +164,8 @@ func DecodeMeta(b []byte) (Meta, error) {
 	return m, nil
 }
 
-// implausible says what contradicts itself in m; a checksum that holds proves only that these are the bytes that were
-// written, and a snapshot's description comes from another machine.
+// implausible returns the first inconsistency in m, or "". A valid checksum proves only that the bytes are unchanged,
+// and a snapshot's description comes from another machine.
 func (m *Meta) implausible() string {
 	g := geometry{pageSize: m.PageSize}
 	switch {
@@ -189,21 +190,21 @@ func (m *Meta) implausible() string {
 	return ""
 }
 
-// geometry is what follows from the page size: how much bitmap fits in a page.
+// geometry contains the sizes derived from the page size.
 type geometry struct{ pageSize int }
 
-// chunkPages is how many pages one page of bitmap describes.
+// chunkPages returns the number of pages described by one bitmap page.
 func (g geometry) chunkPages() uint64 { return uint64(g.pageSize-RunHeaderBytes) * 8 }
 
-// leafChunks is how many pages of bitmap one page of the directory describes.
+// leafChunks returns the number of bitmap pages described by one directory page.
 func (g geometry) leafChunks() uint64 { return uint64(g.pageSize-RunHeaderBytes) / 16 }
 
 func (g geometry) chunksFor(pages uint64) uint64 { return divideUp(pages, g.chunkPages()) }
 
 func (g geometry) leavesFor(pages uint64) uint64 { return divideUp(g.chunksFor(pages), g.leafChunks()) }
 
-// maxPages is how many pages a file can have: 3.8 TiB with a page size of 2 KiB, 31 TiB with 4 KiB, and more with
-// larger ones.
+// maxPages returns the maximum number of pages of a file: 3.8 TiB with a page size of 2 KiB, 31 TiB with 4 KiB, and
+// more with larger pages.
 func (g geometry) maxPages() uint64 {
 	most := maxLeaves * g.leafChunks() * g.chunkPages()
 	if limit := uint64(1<<62) / uint64(g.pageSize); most > limit {
@@ -212,7 +213,7 @@ func (g geometry) maxPages() uint64 {
 	return most
 }
 
-// offset is where a page begins in the file.
+// offset returns the file offset of a page.
 func (g geometry) offset(n No) int64 { return DataOffset + int64(n-1)*int64(g.pageSize) }
 
 func divideUp(a, b uint64) uint64 { return (a + b - 1) / b }

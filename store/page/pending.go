@@ -7,26 +7,26 @@ import (
 	"sync/atomic"
 )
 
-// freed is a stretch of pages that nothing refers to any more, but that may still be looked at.
+// freed is a range of unreferenced pages that readers may still read.
 type freed struct {
-	at, n uint64 // counted from 0
-	born  uint64 // when the pages were allocated; 0: not known
-	epoch uint64 // the checkpoint that was being built when they were freed
+	at, n uint64 // zero-based
+	born  uint64 // checkpoint being built when they were allocated; 0: unknown
+	epoch uint64 // checkpoint being built when they were freed
 }
 
-// pendingPages holds back freed pages until no reader can look at them:
+// pendingPages holds freed pages until no reader can read them:
 //
 //   - queue: a meta slot may still refer to them, because the older one is of a checkpoint before epoch;
-//   - held: only a Pin or a Guard may.
+//   - held: only a Pin or a Guard may still read them.
 //
-// Protected by File.mu.
+// It is protected by File.mu.
 type pendingPages struct {
-	queue []freed // by rising epoch
+	queue []freed // in order of epoch
 	held  []freed
 	pages uint64
 }
 
-// add takes in pages. Neighbours with the same fate become one entry.
+// add adds pages and merges adjacent ranges with the same epoch and born.
 func (q *pendingPages) add(f freed) {
 	q.pages += f.n
 	if n := len(q.queue); n > 0 {
@@ -39,8 +39,7 @@ func (q *pendingPages) add(f freed) {
 	q.queue = append(q.queue, f)
 }
 
-// sweep lets go of the pages that no reader can look at any more. older is the number of the older of the two
-// checkpoints in the meta slots.
+// sweep releases the pages that no reader can read. older is the number of the older checkpoint in the meta slots.
 func (q *pendingPages) sweep(older uint64, blocked func(freed) bool, release func(freed)) {
 	held := q.held[:0]
 	for _, f := range q.held {
@@ -66,20 +65,20 @@ func (q *pendingPages) sweep(older uint64, blocked func(freed) bool, release fun
 		release(f)
 	}
 	if done > 0 {
-		q.queue = append([]freed(nil), q.queue[done:]...) // lets go of the memory, too
+		q.queue = append([]freed(nil), q.queue[done:]...) // a copy, to free the memory of the released entries
 	}
 }
 
-// readers counts the readers that may look at pages that are no longer referred to.
+// readers counts the readers that may read unreferenced pages.
 type readers struct {
 	mu     sync.Mutex
-	guards map[uint64]int // by the checkpoint that was being built when they began
-	pins   map[uint64]int // by the checkpoint that they hold
-	// left is set when a reader has gone: something may have become reusable.
+	guards map[uint64]int // by the number of the checkpoint being built at their start
+	pins   map[uint64]int // by pinned checkpoint
+	// left is set when a reader was released: pages may have become reusable.
 	left atomic.Bool
 }
 
-// blocked returns a function that tells whether a reader may look at freed pages.
+// blocked returns a function that reports whether a reader may read freed pages.
 func (r *readers) blocked() func(freed) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,7 +96,7 @@ func (r *readers) blocked() func(freed) bool {
 			return true
 		}
 		for _, checkpoint := range pins {
-			// What was allocated after the pinned checkpoint is not part of it.
+			// Pages allocated after the pinned checkpoint are not part of it.
 			if f.born <= checkpoint && checkpoint < f.epoch {
 				return true
 			}
@@ -135,20 +134,20 @@ func (r *readers) count() (guards, pins int) {
 	return guards, pins
 }
 
-// Guard keeps pages that are freed after it was taken from being overwritten, for as long as it is held. It is meant
-// for one short read: take the guard first, then look up where to read (tree.View, index), read, release.
+// Guard prevents pages that are freed later from being overwritten until it is released. It is intended for one short
+// read: take the guard, look up the position (tree.View, index), read, release.
 type Guard struct {
 	file  *File
 	epoch uint64
 	done  atomic.Bool
 }
 
-// ReadGuard takes a guard. It costs a short lock and no I/O. It works on a closed file, too.
+// ReadGuard takes a guard. It takes a lock for a short time and does no I/O. It also works on a closed file.
 func (f *File) ReadGuard() *Guard {
 	return &Guard{file: f, epoch: f.readers.add(f.readers.guards, f.building.Load)}
 }
 
-// Release ends the guard; further calls do nothing.
+// Release releases the guard; further calls do nothing.
 func (g *Guard) Release() {
 	if g.done.CompareAndSwap(false, true) {
 		g.file.readers.remove(g.file.readers.guards, g.epoch)

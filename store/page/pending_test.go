@@ -12,10 +12,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
-// watcher proves that no page is written that a reader may still look at.
+// watcher verifies that no page is written that a reader may still read.
 type watcher struct {
 	w     *world
-	slots map[uint64]map[No]bool // the pages of the checkpoints in the meta slots, by checkpoint number
+	slots map[uint64]map[No]bool // pages of the checkpoints in the meta slots, by checkpoint number
 	pins  map[*Pin]map[No]bool
 	looks map[*Guard]map[No]bool
 }
@@ -31,7 +31,7 @@ func pagesOf(t testing.TB, f *File, pin *Pin) map[No]bool {
 	return pages
 }
 
-// current is the pages of what is referred to now, published or not.
+// current returns the pages referenced now, published or not.
 func (w *world) current() map[No]bool {
 	pages := map[No]bool{}
 	for _, run := range w.runs {
@@ -71,7 +71,7 @@ func (a *watcher) check(op faultfs.Op) error {
 	return nil
 }
 
-// afterCheckpoint notes what the new checkpoint uses.
+// afterCheckpoint records the pages of the new checkpoint.
 func (a *watcher) afterCheckpoint() {
 	f := a.w.f
 	pin := f.Pin()
@@ -84,7 +84,7 @@ func (a *watcher) afterCheckpoint() {
 	}
 }
 
-// TestQuarantine watches every write while pins and guards come and go.
+// TestQuarantine checks every write while pins and guards are taken and released.
 func TestQuarantine(t *testing.T) {
 	for seed := range int64(8) {
 		mem := newMem(t)
@@ -125,7 +125,6 @@ func TestQuarantine(t *testing.T) {
 	}
 }
 
-// comeAndGo takes and releases pins and guards.
 func (a *watcher) comeAndGo() {
 	w := a.w
 	switch w.rng.Intn(8) {
@@ -140,20 +139,20 @@ func (a *watcher) comeAndGo() {
 			require.Equal(w.t, pages, pagesOf(w.t, w.f, pin), "a pinned checkpoint changed")
 			delete(a.pins, pin)
 			pin.Release()
-			pin.Release() // does nothing
+			pin.Release() // no effect
 			break
 		}
 	case 4, 5:
 		for guard := range a.looks {
 			delete(a.looks, guard)
 			guard.Release()
-			guard.Release() // does nothing
+			guard.Release() // no effect
 			break
 		}
 	}
 }
 
-// TestReuse: pages come back after two checkpoints, so that a file with constant content does not grow.
+// Pages are reusable after two checkpoints, so a file with constant content does not grow.
 func TestReuse(t *testing.T) {
 	w := newWorld(t, newMem(t), 2048, 1)
 	w.add(50)
@@ -167,7 +166,7 @@ func TestReuse(t *testing.T) {
 	require.NoError(t, w.f.Close())
 }
 
-// TestPinHoldsOnlyItsOwn: what is written and freed while a snapshot is read does not pile up.
+// Pages written and freed while a snapshot is read do not accumulate.
 func TestPinHoldsOnlyItsOwn(t *testing.T) {
 	w := newWorld(t, newMem(t), 2048, 1)
 	w.add(50)
@@ -187,10 +186,10 @@ func TestPinHoldsOnlyItsOwn(t *testing.T) {
 	require.NoError(t, w.f.Close())
 }
 
-// TestGuardedReaders reads with guards while runs are replaced all the time.
+// TestGuardedReaders reads with guards while extents are replaced continuously.
 func TestGuardedReaders(t *testing.T) {
 	w := newWorld(t, newMem(t), 2048, 1)
-	var mu sync.RWMutex // what a tree's View does: it publishes where the run is
+	var mu sync.RWMutex // published position, like in a tree View
 	var published Run
 	replace := func(i int) {
 		run, err := w.f.Alloc(2)

@@ -7,15 +7,15 @@ import (
 	"sync/atomic"
 )
 
-// Pin keeps a durable checkpoint from being overwritten: a snapshot, to be read at leisure while the store goes on.
+// Pin protects a durable checkpoint from being overwritten: a snapshot that is read while the store keeps running.
 type Pin struct {
 	file *File
 	meta Meta
 	done atomic.Bool
 }
 
-// Pin pins the last durable checkpoint. The caller must call Release; until then the pages that the checkpoint uses
-// take space, even if they are freed. Pages that are allocated later are not held back.
+// Pin pins the last durable checkpoint. The caller must call Release; until then the pages of the checkpoint take
+// space, even if they are freed. Pages allocated later are not held back.
 func (f *File) Pin() *Pin {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -23,23 +23,23 @@ func (f *File) Pin() *Pin {
 	return &Pin{file: f, meta: f.durable}
 }
 
-// Meta describes the pinned checkpoint.
+// Meta returns the description of the pinned checkpoint.
 func (p *Pin) Meta() Meta { return p.meta }
 
-// Release ends the pin; further calls do nothing.
+// Release releases the pin; further calls do nothing.
 func (p *Pin) Release() {
 	if p.done.CompareAndSwap(false, true) {
 		p.file.readers.remove(p.file.readers.pins, p.meta.Checkpoint)
 	}
 }
 
-// UsedExtents yields the pages that a pinned checkpoint uses, in rising order, in stretches as long as possible: all
-// that a copy of it must have. A Run's Born is not set. The bitmap is read as it goes; an error ends it.
+// UsedExtents iterates over the pages used by a pinned checkpoint, in rising order, in ranges as long as possible: the
+// pages that a copy needs. Born is not set. The bitmap is read during the iteration; an error ends it.
 func (f *File) UsedExtents(pin *Pin) iter.Seq2[Run, error] {
 	return func(yield func(Run, error) bool) {
 		b := bitmapReader{f: f, meta: pin.meta}
 		size := f.geo.chunkPages()
-		var from, to uint64 // the stretch that was found and may go on; counted from 0
+		var from, to uint64 // the current range, which may be continued; zero-based
 		for i := range f.geo.chunksFor(pin.meta.Pages) {
 			words, _, err := b.chunk(int(i))
 			if err != nil {
@@ -69,8 +69,8 @@ func (f *File) UsedExtents(pin *Pin) iter.Seq2[Run, error] {
 
 func extent(from, to uint64) Run { return Run{First: No(from + 1), Pages: uint32(to - from)} }
 
-// OwnRuns lists the runs of a pinned checkpoint that belong to the file itself: bitmap and directory. Together with
-// what is reachable from Meta.Root these are all pages in use.
+// OwnRuns returns the extents of a pinned checkpoint that hold the bitmap and its directory. Together with the extents
+// reachable from Meta.Root, these are all pages in use.
 func (f *File) OwnRuns(pin *Pin) ([]Run, error) {
 	var runs []Run
 	for _, l := range pin.meta.leaves {
@@ -91,15 +91,15 @@ func (f *File) OwnRuns(pin *Pin) ([]Run, error) {
 	return runs, nil
 }
 
-// bitmapReader reads the bitmap of a checkpoint, in order. It keeps the directory page that it is at.
+// bitmapReader reads the bitmap of a checkpoint sequentially. It caches the current directory page.
 type bitmapReader struct {
 	f    *File
 	meta Meta
-	leaf int // the directory page in refs, if refs is not nil
+	leaf int // directory page in refs, if refs is not nil
 	refs []ref
 }
 
-// ref says where a chunk of the bitmap is stored; zero if it has no used pages.
+// ref returns the position of a bitmap chunk; zero if it has no used pages.
 func (b *bitmapReader) ref(chunk int) (ref, error) {
 	perLeaf := int(b.f.geo.leafChunks())
 	leaf := chunk / perLeaf
@@ -121,7 +121,7 @@ func (b *bitmapReader) ref(chunk int) (ref, error) {
 	return b.refs[chunk%perLeaf], nil
 }
 
-// chunk returns the bits of a chunk and where they are stored; no bits if it has no used pages.
+// chunk returns the bits of a chunk and their position; nil if it has no used pages.
 func (b *bitmapReader) chunk(chunk int) ([]uint64, ref, error) {
 	at, err := b.ref(chunk)
 	if err != nil || at == (ref{}) {

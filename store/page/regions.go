@@ -4,21 +4,20 @@ package page
 
 import "iter"
 
-// Region tells what the pages of a stretch of the file are used for, as far as the file knows it.
+// Region describes the use of the pages in a range of the file.
 type Region struct {
-	// First page, and how many.
+	// First is the first page, Pages the number of pages.
 	First No
 	Pages uint64
-	// Live pages belong to what is being built: the next checkpoint refers to them.
+	// Live pages are used by the checkpoint being built.
 	Live uint64
-	// Held pages were freed and cannot be used again yet: HeldByReaders because a Pin or a Guard may look at them, the
-	// others because one of the last two checkpoints refers to them.
+	// Held pages are freed but not yet reusable. HeldByReaders counts those that a Pin or a Guard may read; the others
+	// are used by one of the last two checkpoints.
 	Held, HeldByReaders uint64
 }
 
-// Regions yields the file in stretches of that many pages, from its beginning to its end; the last one may be shorter.
-// It is no snapshot: each stretch is counted for itself, under a lock that is held for as long as it takes to count its
-// bits. It yields nothing for a file that was opened read-only.
+// Regions iterates over the file in ranges of the given number of pages; the last one may be shorter. It is not a
+// snapshot: each range is counted separately, under a short lock. It yields nothing for a file that is open read-only.
 func (f *File) Regions(pages uint64) iter.Seq[Region] {
 	return func(yield func(Region) bool) {
 		held := f.heldByReaders(pages)
@@ -37,7 +36,7 @@ func (f *File) Regions(pages uint64) iter.Seq[Region] {
 	}
 }
 
-// region counts the stretch that begins with page from, counted from 0; ok is false behind the end.
+// region counts the range that begins with the zero-based page from; ok is false after the end.
 func (f *File) region(from, pages uint64) (r Region, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -54,7 +53,7 @@ func (f *File) region(from, pages uint64) (r Region, ok bool) {
 	return r, true
 }
 
-// heldByReaders counts, for each stretch of that many pages, those that only a reader keeps.
+// heldByReaders counts, for each range of the given number of pages, those that only a reader holds.
 func (f *File) heldByReaders(pages uint64) []uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -76,7 +75,7 @@ func (f *File) heldByReaders(pages uint64) []uint64 {
 	return counts
 }
 
-// Live keeps of runs those that are still in use, in their order. It changes the slice.
+// Live filters runs in place and returns those that are still in use, in order.
 func (f *File) Live(runs []Run) []Run {
 	f.mu.Lock()
 	defer f.mu.Unlock()

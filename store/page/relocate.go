@@ -8,8 +8,8 @@ import (
 	"fmt"
 )
 
-// RelocateOwn has the next Checkpoint write a page of the file's own, bitmap or directory, to a new place: its content
-// is in memory, so that damage on the disk is no loss. It returns false if no such page is at that place.
+// RelocateOwn marks a bitmap or directory page so that the next Checkpoint writes it to a new position. Its content is
+// in memory, so corruption on disk loses nothing. It returns false if n is not such a page.
 func (f *File) RelocateOwn(n No) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -31,11 +31,11 @@ func (f *File) RelocateOwn(n No) bool {
 	return false
 }
 
-// ReadHead reads header and meta slots as the next Open will. A damaged header is written anew at once. A damaged meta
-// slot is returned as damage: the next two Checkpoints write both. It returns what was wrong, even if it is right
-// again.
+// ReadHead reads header and meta slots like the next Open. It rewrites a corrupt header immediately. It returns the
+// corruption of a meta slot as damage: the next two Checkpoints rewrite both. damage is also set if the problem was
+// repaired.
 func (f *File) ReadHead() (damage, err error) {
-	f.checkpointing.Lock() // a slot that is being written is neither old nor new
+	f.checkpointing.Lock() // a slot being written is neither old nor new
 	defer f.checkpointing.Unlock()
 	if err := f.writable(); err != nil {
 		return nil, err

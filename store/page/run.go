@@ -10,59 +10,58 @@ import (
 	"github.com/lockstep-mq/lockstep/store/crc"
 )
 
-// No is the number of a page. The first page is 1; 0 means none.
+// No is a page number. The first page is 1; 0 means none.
 type No uint64
 
-// Run names neighbouring pages that are written, read and freed together. The zero Run is no run.
+// Run is an extent: consecutive pages that are written, read and freed together. The zero Run is invalid.
 type Run struct {
 	// First page.
 	First No
-	// Pages is how many there are.
+	// Pages is the number of pages.
 	Pages uint32
-	// Born is the checkpoint that was being built when the run was allocated. It is part of what is written, and
-	// reading with a Run that has it set notices when the pages hold an older run, because a write was lost. 0 means
-	// unknown: then this is not checked.
+	// Born is the number of the checkpoint in which the extent was allocated. It is part of the header. A read with
+	// Born set detects an older extent after a lost write. 0 means unknown and skips this check.
 	Born uint64
 }
 
-// IsZero tells whether r is no run.
+// IsZero reports whether r is the zero Run.
 func (r Run) IsZero() bool { return r.First == 0 && r.Pages == 0 }
 
-// End is the page after the run.
+// End returns the page after the extent.
 func (r Run) End() No { return r.First + No(r.Pages) }
 
-// Sub names pages of r: count of them, from the skip-th on.
+// Sub returns count pages of r after the first skip pages.
 func (r Run) Sub(skip, count uint32) Run {
 	return Run{First: r.First + No(skip), Pages: count, Born: r.Born}
 }
 
-// String gives first+pages.
+// String returns first+pages.
 func (r Run) String() string { return fmt.Sprintf("%d+%d", r.First, r.Pages) }
 
-// within tells whether the run lies in a file of that many pages.
+// within reports whether the extent is inside a file with the given number of pages.
 func (r Run) within(pages uint64) bool {
 	return r.First >= 1 && r.Pages >= 1 && r.Pages <= MaxRunPages && uint64(r.First) <= pages &&
 		uint64(r.First)-1+uint64(r.Pages) <= pages
 }
 
-// Kind says what a run holds.
+// Kind is the content type of an extent.
 type Kind uint8
 
-// The kinds of runs.
+// Kinds of extents.
 const (
-	// KindPacked is a run of small messages, or of one in a single page.
+	// KindPacked is an extent with small messages, or with one message in a single page.
 	KindPacked Kind = 1
-	// KindLarge is a run of one message in several pages. No reader depends on which of the two kinds a run has.
+	// KindLarge is an extent with one message in several pages. Readers do not depend on the distinction.
 	KindLarge Kind = 2
-	// KindNode is a node of a tree.
+	// KindNode is a tree node.
 	KindNode Kind = 3
-	// KindBitmap is a part of the file's own bitmap of used pages.
+	// KindBitmap is a chunk of the file's bitmap of used pages.
 	KindBitmap Kind = 4
-	// KindBitmapDir is a part of the directory that says where the bitmap's parts are.
+	// KindBitmapDir is a directory page with the positions of bitmap chunks.
 	KindBitmapDir Kind = 5
 )
 
-// String names the kind.
+// String returns the name of the kind.
 func (k Kind) String() string {
 	switch k {
 	case KindPacked:
@@ -82,7 +81,7 @@ func (k Kind) String() string {
 
 func (k Kind) known() bool { return k >= KindPacked && k <= KindBitmapDir }
 
-// A run's header.
+// The header of an extent.
 //
 //	 0  crc u32         CRC32C of bytes 4..32 and of the payload
 //	 4  kind u8
@@ -90,17 +89,17 @@ func (k Kind) known() bool { return k >= KindPacked && k <= KindBitmapDir }
 //	 6  reserved u16    0
 //	 8  payload u32     length in bytes
 //	12  pages u32
-//	16  page u64        the run's first page
+//	16  page u64        first page of the extent
 //	24  checkpoint u64  Run.Born
 //	32  payload, then zeros up to the end of the last page
 
-// PagesFor returns how many pages a run with that much payload takes.
+// PagesFor returns the number of pages of an extent with the given payload.
 func PagesFor(pageSize, payloadBytes int) uint32 {
 	return uint32(divideUp(uint64(payloadBytes)+RunHeaderBytes, uint64(pageSize)))
 }
 
-// AppendRun appends the bytes of a run, whole pages, to dst. It returns ErrMisuse if the payload does not fit in the
-// run, or if the run was not returned by Alloc: both must not reach the disk.
+// AppendRun appends the bytes of an extent, whole pages, to dst. It returns ErrMisuse if the payload does not fit, or
+// if the extent was not returned by Alloc: neither must reach the disk.
 func AppendRun(dst []byte, pageSize int, run Run, kind Kind, payload []byte) ([]byte, error) {
 	if run.First == 0 || run.Born == 0 || !kind.known() || PagesFor(pageSize, len(payload)) > run.Pages {
 		return dst, fmt.Errorf("%w: %d bytes of kind %v for run %v of checkpoint %d, with pages of %d bytes", ErrMisuse,
@@ -115,13 +114,13 @@ func AppendRun(dst []byte, pageSize int, run Run, kind Kind, payload []byte) ([]
 	return dst, nil
 }
 
-// sealRun fills in the header of a run whose payload is at buf[RunHeaderBytes:] already.
+// sealRun sets the header of an extent whose payload is at buf[RunHeaderBytes:].
 func sealRun(buf []byte, run Run, kind Kind, payloadBytes int) {
 	runHeader(buf, run, kind, payloadBytes)
 	binary.LittleEndian.PutUint32(buf, crc.Of(buf[4:RunHeaderBytes+payloadBytes]))
 }
 
-// runHeader fills in the header but for the checksum.
+// runHeader sets the header except for the checksum.
 func runHeader(buf []byte, run Run, kind Kind, payloadBytes int) {
 	h := buf[:RunHeaderBytes]
 	clear(h)
@@ -132,20 +131,20 @@ func runHeader(buf []byte, run Run, kind Kind, payloadBytes int) {
 	binary.LittleEndian.PutUint64(h[24:], run.Born)
 }
 
-// OffsetOf returns where a page begins in the file, in bytes.
+// OffsetOf returns the file offset of a page, in bytes.
 func OffsetOf(n No, pageSize int) int64 { return geometry{pageSize: pageSize}.offset(n) }
 
-// NoAt returns the page that has the byte at offset, which must not be less than DataOffset.
+// NoAt returns the page that contains the byte at offset, which must be at least DataOffset.
 func NoAt(offset int64, pageSize int) No { return No((offset-DataOffset)/int64(pageSize)) + 1 }
 
-// RunHeader is what the header of a run says of itself.
+// RunHeader is the decoded header of an extent.
 type RunHeader struct {
 	Run          Run
 	Kind         Kind
 	PayloadBytes int
 }
 
-// PeekRun decodes a run's header without verifying the checksum, which needs the whole run.
+// PeekRun decodes an extent's header without verifying the checksum, which requires the whole extent.
 func PeekRun(b []byte) (RunHeader, error) {
 	if len(b) < RunHeaderBytes {
 		return RunHeader{}, &DamagedError{Reason: "shorter than a run's header"}
@@ -165,7 +164,8 @@ func PeekRun(b []byte) (RunHeader, error) {
 	return h, nil
 }
 
-// DecodeRun verifies the bytes of a run and returns what it holds; payload aliases b. The error is a DamagedError.
+// DecodeRun verifies the bytes of an extent and returns its kind and payload, which aliases b. The error is a
+// DamagedError.
 func DecodeRun(b []byte, pageSize int, run Run) (Kind, []byte, error) {
 	damaged := func(format string, args ...any) (Kind, []byte, error) {
 		return 0, nil, &DamagedError{Page: run.First, Reason: fmt.Sprintf(format, args...)}

@@ -9,17 +9,17 @@ import (
 	"syscall"
 )
 
-// How the file grows, in bytes: by as much as it has grown since it was opened, within these limits, and by no more
-// than an eighth of what it has. A file that was just rewritten or shrunk to save space is not made an eighth larger
-// for its first new page.
+// File growth, in bytes. The file grows by the amount that it has grown since it was opened, within these limits, but
+// at most by an eighth. A file that was just rewritten or shrunk to save space must not grow by an eighth for its
+// first new page.
 const (
 	minGrowBytes = 1 << 20
 	maxGrowBytes = 256 << 20
 )
 
-// Alloc hands out a run of neighbouring pages, whose content is undefined until it is written. The run belongs to the
-// checkpoint that is being built: it must be reachable from the Root of the next Checkpoint, or freed before that. It
-// returns ErrFull, ErrFailed, ErrReadOnly or ErrClosed.
+// Alloc allocates an extent, whose content is undefined until it is written. It belongs to the checkpoint being built:
+// it must be reachable from the Root of the next Checkpoint, or freed before. Alloc returns ErrFull, ErrFailed,
+// ErrReadOnly or ErrClosed.
 func (f *File) Alloc(pages uint32) (Run, error) {
 	runs, err := f.AllocRuns([]uint32{pages})
 	if err != nil {
@@ -28,8 +28,8 @@ func (f *File) Alloc(pages uint32) (Run, error) {
 	return runs[0], nil
 }
 
-// AllocRuns hands out one run for each of the sizes (in pages), next to each other as far as the free space allows, so
-// that they can be written with few large writes. On an error none is handed out. Otherwise it is like Alloc.
+// AllocRuns allocates one extent for each of the sizes, in pages. The extents are adjacent as far as the free space
+// allows, so few large writes suffice. On an error nothing is allocated. Otherwise it is like Alloc.
 func (f *File) AllocRuns(pages []uint32) ([]Run, error) {
 	if err := f.writable(); err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func (f *File) AllocRuns(pages []uint32) ([]Run, error) {
 	return runs, nil
 }
 
-// allocLocked takes one stretch for all of the runs if there is one, and otherwise for each half of them.
+// allocLocked allocates one free range for all extents, if possible, and otherwise one for each half of them.
 func (f *File) allocLocked(dst []Run, pages []uint32, total uint64) ([]Run, error) {
 	if len(pages) == 0 {
 		return dst, nil
@@ -77,7 +77,7 @@ func (f *File) allocLocked(dst []Run, pages []uint32, total uint64) ([]Run, erro
 		return dst, nil
 	}
 	if len(pages) == 1 {
-		return dst, fmt.Errorf("%w: no %d neighbouring pages", ErrFull, total) // cannot be: there was room made
+		return dst, fmt.Errorf("%w: no %d neighbouring pages", ErrFull, total) // unreachable: makeRoom succeeded
 	}
 	half := len(pages) / 2
 	var first uint64
@@ -91,7 +91,7 @@ func (f *File) allocLocked(dst []Run, pages []uint32, total uint64) ([]Run, erro
 	return f.allocLocked(dst, pages[half:], total-first)
 }
 
-// makeRoom lets find succeed: with pages that readers have let go of in the meantime, or with a larger file.
+// makeRoom ensures that find succeeds: it reclaims pages released by readers, or grows the file.
 func (f *File) makeRoom(pages uint64) error {
 	if f.readers.left.Load() {
 		f.sweepLocked()
@@ -120,7 +120,6 @@ func (f *File) makeRoom(pages uint64) error {
 	return nil
 }
 
-// growLocked makes the file longer.
 func (f *File) growLocked(pages uint64) error {
 	err := f.file.Allocate(f.geo.offset(No(f.space.pages+1)), int64(pages)*int64(f.geo.pageSize))
 	if err != nil {
@@ -136,11 +135,12 @@ func (f *File) growLocked(pages uint64) error {
 	return nil
 }
 
-// Free gives a run back, or a part of one. Call it when no reader can newly find a way to the run any more (the tree's
-// View without it is published), and before the Checkpoint whose Root does not refer to it. The pages are not reused
-// until the checkpoint after that is durable and until every Pin and Guard is released that may still look at them.
+// Free releases an extent or a part of it. The caller must ensure that no reader can find a new reference to it (the
+// tree View without it is published). It must call Free before the Checkpoint whose Root does not refer to the extent.
+// The pages are not reused until the following checkpoint is durable and every Pin and Guard that may read them is
+// released.
 //
-// Pages that are not in use cannot be freed; an attempt is a bug that would destroy data, and makes the file fail.
+// Freeing pages that are not in use is a bug that would destroy data; it makes the file fail.
 func (f *File) Free(run Run) {
 	if f.writable() != nil {
 		return
@@ -153,7 +153,7 @@ func (f *File) Free(run Run) {
 func (f *File) freeLocked(run Run) {
 	at, n := uint64(run.First)-1, uint64(run.Pages)
 	if !run.within(f.space.pages) || !f.space.isLive(at, n) {
-		// the next call returns it
+		// the next call returns the error
 		_ = f.fail(fmt.Errorf("%w: run %v is freed, but not all of it is in use", ErrMisuse, run))
 		return
 	}
@@ -161,23 +161,23 @@ func (f *File) freeLocked(run Run) {
 	f.pending.add(freed{at: at, n: n, born: run.Born, epoch: f.building.Load()})
 }
 
-// sweepLocked makes pages reusable that no reader can look at any more.
+// sweepLocked makes pages reusable that no reader can read.
 func (f *File) sweepLocked() {
 	f.pending.sweep(f.older, f.readers.blocked(), func(q freed) { f.space.release(q.at, q.n) })
 }
 
-// Encode appends the bytes of a run to dst, for WriteRuns. It returns ErrMisuse if the payload does not fit.
+// Encode appends the bytes of an extent to dst, for WriteRuns. It returns ErrMisuse if the payload does not fit.
 func (f *File) Encode(dst []byte, run Run, kind Kind, payload []byte) ([]byte, error) {
 	return AppendRun(dst, f.geo.pageSize, run, kind, payload)
 }
 
-// WriteRuns writes neighbouring runs, which Encode put into buf one after the other, with one write. They are durable
-// after the next Checkpoint. It refuses with ErrMisuse to write where a durable checkpoint may look, or to pages that
-// are not allocated. After another error the content of the pages is undefined; they can be written again, or freed.
+// WriteRuns writes adjacent extents, encoded consecutively in buf, with one write. They are durable after the next
+// Checkpoint. It returns ErrMisuse for pages that a durable checkpoint may use and for unallocated pages. After
+// another error the content of the pages is undefined; they can be written again, or freed.
 func (f *File) WriteRuns(first No, buf []byte) error { return f.writeRuns(first, buf) }
 
-// WritePieces is WriteRuns for one run whose bytes are in pieces, so that a large payload is written from where it is.
-// The first piece has the run's header.
+// WritePieces is WriteRuns for one extent in several buffers, so that a large payload is written without a copy. The
+// first buffer contains the header.
 func (f *File) WritePieces(run Run, pieces ...[]byte) error {
 	if size := sizeOf(pieces); size != int(run.Pages)*f.geo.pageSize {
 		return fmt.Errorf("%w: run %v is to be written with %d bytes", ErrMisuse, run, size)
@@ -185,7 +185,7 @@ func (f *File) WritePieces(run Run, pieces ...[]byte) error {
 	return f.writeRuns(run.First, pieces...)
 }
 
-// writeRuns writes neighbouring runs that are in one piece, or one that is in several.
+// writeRuns writes adjacent extents from one buffer, or one extent from several.
 func (f *File) writeRuns(first No, pieces ...[]byte) error {
 	if err := f.writable(); err != nil {
 		return err
@@ -211,7 +211,7 @@ func sizeOf(pieces [][]byte) (bytes int) {
 	return bytes
 }
 
-// writePages writes past the system's cache if that is wanted.
+// writePages writes directly, bypassing the page cache, if configured.
 func (f *File) writePages(offset int64, pieces ...[]byte) error {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -219,8 +219,8 @@ func (f *File) writePages(offset int64, pieces ...[]byte) error {
 	return err
 }
 
-// checkWrite looks at the runs in buf before they are written. They have sizeBytes; the header of one that has more
-// than buf is in buf.
+// checkWrite checks the extents in buf before the write. They have sizeBytes in total. An extent larger than buf has
+// its header in buf.
 func (f *File) checkWrite(first No, buf []byte, sizeBytes int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -245,7 +245,7 @@ func (f *File) checkWrite(first No, buf []byte, sizeBytes int) error {
 	return nil
 }
 
-// WriteRun encodes and writes one run. See WriteRuns.
+// WriteRun encodes and writes one extent. See WriteRuns.
 func (f *File) WriteRun(run Run, kind Kind, payload []byte) error {
 	buf, err := f.Encode(nil, run, kind, payload)
 	if err != nil {
@@ -254,8 +254,8 @@ func (f *File) WriteRun(run Run, kind Kind, payload []byte) error {
 	return f.WriteRuns(run.First, buf)
 }
 
-// ReadRun reads and verifies a run. It uses buf if that is large enough; payload aliases it. It returns a DamagedError
-// if the pages do not hold what was written to this run, ErrClosed, or what the file system says.
+// ReadRun reads and verifies an extent. It uses buf if it is large enough; payload aliases it. It returns a
+// DamagedError if the pages do not contain this extent, ErrClosed, or an error of the filesystem.
 func (f *File) ReadRun(run Run, buf []byte) (kind Kind, payload []byte, err error) {
 	if !run.within(f.pages.Load()) {
 		return 0, nil, f.explain(&DamagedError{Reason: "a reference to a run outside of the file"}, run.First,
@@ -271,8 +271,8 @@ func (f *File) ReadRun(run Run, buf []byte) (kind Kind, payload []byte, err erro
 	return f.DecodeRun(run, buf[:size])
 }
 
-// ReadPages fills buf, a whole number of pages, from page first on, without verifying anything: for several
-// neighbouring runs at once, each then decoded with DecodeRun, or for a copy of the file.
+// ReadPages fills buf, a whole number of pages, starting at page first, without verification. The caller decodes
+// adjacent extents with DecodeRun, or copies the file.
 func (f *File) ReadPages(first No, buf []byte) error { return f.readPages(first, buf, f.file.ReadAt) }
 
 func (f *File) readPages(first No, buf []byte, read func([]byte, int64) (int, error)) error {
@@ -295,7 +295,7 @@ func (f *File) readPages(first No, buf []byte, read func([]byte, int64) (int, er
 	return fmt.Errorf("read %d bytes at page %d of %s: %w", len(buf), first, f.path, err)
 }
 
-// DecodeRun verifies the bytes of a run that ReadPages read; payload aliases b. It returns a DamagedError.
+// DecodeRun verifies the bytes of an extent read by ReadPages; payload aliases b. It returns a DamagedError.
 func (f *File) DecodeRun(run Run, b []byte) (kind Kind, payload []byte, err error) {
 	kind, payload, err = DecodeRun(b, f.geo.pageSize, run)
 	if err != nil {
@@ -308,27 +308,27 @@ func (f *File) DecodeRun(run Run, b []byte) (kind Kind, payload []byte, err erro
 	return kind, payload, nil
 }
 
-// OnDamage has fn called, from whatever goroutine it is, whenever a run turns out to be damaged when it is read. fn
-// must be quick.
+// OnDamage sets a function that is called, from any goroutine, when a read finds a corrupt extent. fn must return
+// quickly.
 func (f *File) OnDamage(fn func(first No, err error)) { f.onDamage.Store(&fn) }
 
-// Stats says how full the file is. All counts are in pages.
+// Stats are the page counts of a file.
 type Stats struct {
-	// Pages that the file has room for.
+	// Pages is the number of pages of the file.
 	Pages uint64
-	// Used by the checkpoint that is being built.
+	// Used pages of the checkpoint being built.
 	Used uint64
-	// Pending pages are not used any more, but held back for the last checkpoints and for readers.
+	// Pending pages are unused, but held back for the last checkpoints and for readers.
 	Pending uint64
-	// Free pages, ready for use.
+	// Free pages can be allocated.
 	Free uint64
 	// PageSize in bytes.
 	PageSize int
-	// Guards and Pins that are held.
+	// Guards and Pins are the numbers of held guards and pins.
 	Guards, Pins int
 }
 
-// Stats returns the current figures. Of a file that is open read-only, those of its checkpoint.
+// Stats returns the current counts; for a file that is open read-only, those of its checkpoint.
 func (f *File) Stats() Stats {
 	guards, pins := f.readers.count()
 	st := Stats{PageSize: f.geo.pageSize, Guards: guards, Pins: pins}

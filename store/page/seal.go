@@ -8,12 +8,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/crc"
 )
 
-// SealRun makes buf, whole pages with a payload at buf[RunHeaderBytes:] and zeros after it, the bytes of a run: for
-// writers that build runs in place rather than have Encode copy the payload.
+// SealRun turns buf into the bytes of an extent: whole pages with a payload at buf[RunHeaderBytes:] and zeros after
+// it. It is for writers that build extents in place instead of copying the payload with Encode.
 func SealRun(buf []byte, run Run, kind Kind, payloadBytes int) { sealRun(buf, run, kind, payloadBytes) }
 
-// SealRunWith is SealRun for a payload whose last bytes have a known CRC32C: what it was before they were copied here.
-// If one of them has changed since, the run is damaged, and its first reader finds out.
+// SealRunWith is SealRun for a payload whose last bytes have a known CRC32C, computed before they were copied to buf.
+// If they have changed since, the extent is corrupt and its first read detects it.
 func SealRunWith(buf []byte, run Run, kind Kind, payloadBytes, lastBytes int, last uint32) {
 	runHeader(buf, run, kind, payloadBytes)
 	first := crc.Of(buf[4 : RunHeaderBytes+payloadBytes-lastBytes])

@@ -4,12 +4,11 @@ package page
 
 import "fmt"
 
-// trimSpare is how many free pages a Trim leaves below the end if there are not as many elsewhere: the next checkpoint
-// needs a few, and should not have to enlarge the file again for them.
+// trimSpare is the number of free pages that Trim leaves in the file. The next checkpoint needs a few and should not
+// have to grow the file again.
 const trimSpare = 64
 
-// AllocLow makes the next allocations take the first free pages of the file rather than those behind the last ones
-// handed out.
+// AllocLow makes the next allocations use the first free pages of the file instead of those after the last allocation.
 func (f *File) AllocLow() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -18,7 +17,8 @@ func (f *File) AllocLow() {
 	}
 }
 
-// RelocateBitmap makes the next Checkpoint write those parts of the bitmap anew that lie at or behind page from.
+// RelocateBitmap marks the bitmap and directory pages at or after page from, so that the next Checkpoint rewrites
+// them.
 func (f *File) RelocateBitmap(from No) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -39,7 +39,7 @@ func (f *File) RelocateBitmap(from No) {
 	}
 }
 
-// FreeTail returns how many pages at the end of the file are free: neither in use nor held back for a checkpoint or a
+// FreeTail returns the number of free pages at the end of the file: neither in use nor held back for a checkpoint or a
 // reader.
 func (f *File) FreeTail() uint64 {
 	f.mu.Lock()
@@ -51,19 +51,19 @@ func (f *File) FreeTail() uint64 {
 	return f.space.pages - f.space.end()
 }
 
-// Trim gives the free pages at the end of the file back to the file system, and returns how many bytes that are. It
-// makes two checkpoints with the content of the last one, so that no meta slot refers to what is cut off; the cut
-// itself comes last. A crash at any instant leaves a file that is as long as it was, or shorter, and valid.
+// Trim returns the free pages at the end of the file to the filesystem, and returns the number of bytes freed. It
+// makes two checkpoints with the content of the last one, so that no meta slot refers to the truncated pages; the
+// truncation is last. A crash at any point leaves a valid file with the old length or a shorter one.
 //
-// There must be nothing that waits for a Checkpoint: no run allocated or freed since the last one that it does not
-// hold. After an error of a kind that Checkpoint can go on from, so can this.
+// The caller must have no pending changes: every allocated or freed extent must be included in the last Checkpoint.
+// After an error that Checkpoint can recover from, Trim can be retried.
 func (f *File) Trim() (int64, error) {
 	if err := f.writable(); err != nil {
 		return 0, err
 	}
 	meta := f.Meta()
 	if !f.trimSpace() {
-		// A crash may have come between the checkpoints and the cut.
+		// A crash may have occurred between the checkpoints and the truncation.
 		if over, err := f.excess(); err != nil || over == 0 {
 			return 0, err
 		}
@@ -79,7 +79,7 @@ func (f *File) Trim() (int64, error) {
 	return f.truncate()
 }
 
-// trimSpace forgets the free pages at the end; false if there are none.
+// trimSpace removes the free pages at the end; it returns false if there are too few.
 func (f *File) trimSpace() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,7 +99,7 @@ func (f *File) trimSpace() bool {
 	return true
 }
 
-// excess is how much longer the file is than its pages.
+// excess returns the file length after the last page.
 func (f *File) excess() (int64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -114,8 +114,8 @@ func (f *File) excessLocked() (int64, error) {
 	return max(size-f.geo.offset(No(f.space.pages+1)), 0), nil
 }
 
-// truncate cuts the file off behind its last page, where that is now: it may have grown again. Neither meta slot refers
-// to anything there.
+// truncate truncates the file after its current last page: it may have grown again. Neither meta slot refers to
+// anything after it.
 func (f *File) truncate() (int64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -130,14 +130,14 @@ func (f *File) truncate() (int64, error) {
 	return over, nil
 }
 
-// end is how many pages there are up to the last one that is not free.
+// end returns the number of pages up to the last one that is not free.
 func (s *space) end() uint64 {
 	size := s.geo.chunkPages()
 	for i := len(s.chunks); i > 0; i-- {
 		from := uint64(i-1) * size
 		n := min(s.pages-from, size)
 		c := s.chunks[i-1]
-		if c.busyCount == size-n { // only pages that do not exist
+		if c.busyCount == size-n { // no free page: the busy ones do not exist
 			continue
 		}
 		for n > 0 && c.busy[(n-1)/64]>>((n-1)%64)&1 == 0 {
@@ -148,8 +148,8 @@ func (s *space) end() uint64 {
 	return 0
 }
 
-// shrink makes the file end after that many pages; the pages behind must be free. It returns where parts of the bitmap
-// are stored that are not needed any more.
+// shrink makes the file end after the given number of pages; the pages after it must be free. It returns the positions
+// of unneeded parts of the bitmap.
 func (s *space) shrink(pages uint64) []ref {
 	var gone []ref
 	size, chunks, leaves := s.geo.chunkPages(), int(s.geo.chunksFor(pages)), int(s.geo.leavesFor(pages))

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestTrim frees the second half of a file of several parts of bitmap, gives it back, and goes on with what is left.
+// TestTrim frees and truncates the second half of a file with several bitmap chunks, and continues with the rest.
 func TestTrim(t *testing.T) {
 	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("/d", 0o700))
@@ -46,7 +46,7 @@ func TestTrim(t *testing.T) {
 			}
 		}
 		same()
-		same() // what was freed can be used again
+		same() // freed pages can be used again
 		for range 2 {
 			f.AllocLow()
 			f.RelocateBitmap(end)
@@ -81,7 +81,7 @@ func TestTrim(t *testing.T) {
 	require.ErrorIs(t, err, page.ErrClosed)
 }
 
-// TestTrimKeepsWhatIsPinned does not cut off what a snapshot still reads.
+// Pages that a snapshot still reads are not truncated.
 func TestTrimKeepsWhatIsPinned(t *testing.T) {
 	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("/d", 0o700))

@@ -7,37 +7,35 @@ import (
 	"fmt"
 )
 
-// space knows which pages are used. It counts pages from 0: page number - 1.
+// space is the allocator. It uses zero-based page indexes: page number - 1.
 //
-// There are two bits for each page. live: the checkpoint that is being built refers to it; this is what is written to
-// disk. busy: it may not be handed out, because it is live, or was live a short while ago, or does not exist. A page is
-// allocated when both are set, freed when live is cleared, and reusable when busy is cleared.
+// There are two bits per page. live: the checkpoint being built refers to it; this is the stored bit. busy: the page
+// must not be allocated, because it is live, was live recently, or does not exist. A page is allocated when both are
+// set, freed when live is cleared, and reusable when busy is cleared.
 //
-// The bits are kept in chunks, each of as many as one page of the file holds. What a chunk knows about itself lets a
-// search pass it by without looking at its bits. In memory a terabyte takes 128 MiB with pages of 2 KiB, 8 MiB with 32
-// KiB.
+// The bits are kept in chunks, each with as many bits as one page of the file. Counts per chunk let a search skip it
+// without reading its bits. One terabyte takes 128 MiB of memory with pages of 2 KiB, and 8 MiB with 32 KiB.
 type space struct {
 	geo    geometry
 	pages  uint64
 	chunks []*chunk
 	leaves []leaf
 	live   uint64
-	busy   uint64 // pages that do not exist are not counted
-	cursor uint64 // the page after the last one handed out: a search begins here
-	noFit  uint64 // no stretch of this length or of a greater one is free; 0: not known
+	busy   uint64 // without nonexistent pages
+	cursor uint64 // page after the last allocation, where a search begins
+	noFit  uint64 // no free range has this length or more; 0: unknown
 }
 
-// chunk is a part of the bitmap.
 type chunk struct {
 	live, busy []uint64
 	liveCount  uint64
-	busyCount  uint64 // with the pages that do not exist
-	longest    uint64 // no free stretch inside of this chunk is longer
-	at         ref    // where the chunk is stored; zero: nowhere, it has no live pages
-	dirty      bool   // live differs from what is stored
+	busyCount  uint64 // including nonexistent pages
+	longest    uint64 // no free range inside this chunk is longer
+	at         ref    // position of the chunk; zero if it has no live pages
+	dirty      bool   // live differs from the stored bits
 }
 
-// leaf is a page of the directory, which says where chunks are stored.
+// leaf is a directory page with the positions of chunks.
 type leaf struct {
 	at    ref
 	dirty bool
@@ -68,7 +66,7 @@ func (s *space) grow(pages uint64) {
 	s.noFit = 0
 }
 
-// find looks for n neighbouring free pages, first behind the last ones handed out.
+// find finds n consecutive free pages, searching first after the last allocation.
 func (s *space) find(n uint64) (uint64, bool) {
 	if n == 0 || n > s.pages-s.busy || (s.noFit != 0 && n >= s.noFit) {
 		return 0, false
@@ -83,10 +81,10 @@ func (s *space) find(n uint64) (uint64, bool) {
 	return at, ok
 }
 
-// search looks for n neighbouring free pages in [from, to).
+// search finds n consecutive free pages in [from, to).
 func (s *space) search(n, from, to uint64) (uint64, bool) {
 	size := s.geo.chunkPages()
-	var run uint64 // free pages right before pos, not before from
+	var run uint64 // free pages directly before pos, not before from
 	for pos := from; pos < to; {
 		c, base := s.chunks[pos/size], pos/size*size
 		off, end := pos-base, min(to-base, size)
@@ -111,9 +109,9 @@ func (s *space) search(n, from, to uint64) (uint64, bool) {
 	return 0, false
 }
 
-// search looks at the bits [off, end) for a free stretch of n, run of which lie before off. If there is one, it has
-// left pages before the bit at, which is in [off, end). If there is none, at is end, left is how many pages before end
-// are free, and longest is the longest free stretch inside.
+// search searches the bits [off, end) for a free range of n, of which run bits are before off. If found, at is in
+// [off, end) and the range has left pages before at. Otherwise at is end, left is the number of free pages before end,
+// and longest is the longest free range inside.
 func (c *chunk) search(n, run, off, end uint64) (at, left, longest uint64) {
 	for i := off; i < end; {
 		stop := nextBit(c.busy, i, end)
@@ -130,7 +128,7 @@ func (c *chunk) search(n, run, off, end uint64) (at, left, longest uint64) {
 	return end, run, longest
 }
 
-// each calls fn for each chunk that has pages of [at, at+n).
+// each calls fn for each chunk with pages of [at, at+n).
 func (s *space) each(at, n uint64, fn func(c *chunk, off, n uint64)) {
 	size := s.geo.chunkPages()
 	for end := at + n; at < end; {
@@ -141,7 +139,7 @@ func (s *space) each(at, n uint64, fn func(c *chunk, off, n uint64)) {
 	}
 }
 
-// take hands out pages that find returned.
+// take allocates pages returned by find.
 func (s *space) take(at, n uint64) {
 	s.each(at, n, func(c *chunk, off, n uint64) {
 		setBits(c.live, off, n)
@@ -155,7 +153,7 @@ func (s *space) take(at, n uint64) {
 	s.cursor = at + n
 }
 
-// isLive tells whether all of the pages are live.
+// isLive reports whether all of the pages are live.
 func (s *space) isLive(at, n uint64) bool {
 	if at+n > s.pages || at+n < at {
 		return false
@@ -165,7 +163,7 @@ func (s *space) isLive(at, n uint64) bool {
 	return live
 }
 
-// drop makes live pages no longer live. They stay busy.
+// drop clears the live bits of pages. They stay busy.
 func (s *space) drop(at, n uint64) {
 	s.each(at, n, func(c *chunk, off, n uint64) {
 		clearBits(c.live, off, n)
@@ -175,7 +173,7 @@ func (s *space) drop(at, n uint64) {
 	s.live -= n
 }
 
-// release makes pages that were dropped free to be handed out.
+// release makes dropped pages available for allocation.
 func (s *space) release(at, n uint64) {
 	s.each(at, n, func(c *chunk, off, n uint64) {
 		clearBits(c.busy, off, n)
@@ -186,7 +184,7 @@ func (s *space) release(at, n uint64) {
 	s.noFit = 0
 }
 
-// chunkPayload is what is stored of a chunk: its live bits.
+// chunkPayload appends the stored form of a chunk: its live bits.
 func (s *space) chunkPayload(dst []byte, index int) []byte {
 	for _, w := range s.chunks[index].live {
 		dst = binary.LittleEndian.AppendUint64(dst, w)
@@ -194,7 +192,7 @@ func (s *space) chunkPayload(dst []byte, index int) []byte {
 	return dst
 }
 
-// leafPayload is what is stored of a directory page: where its chunks are.
+// leafPayload appends the stored form of a directory page: the positions of its chunks.
 func (s *space) leafPayload(dst []byte, index int) []byte {
 	first := index * int(s.geo.leafChunks())
 	for _, c := range s.chunks[first:min(first+int(s.geo.leafChunks()), len(s.chunks))] {
@@ -204,7 +202,7 @@ func (s *space) leafPayload(dst []byte, index int) []byte {
 	return dst
 }
 
-// decodeLeaf decodes a directory page that describes that many chunks of a file of that many pages.
+// decodeLeaf decodes a directory page with the given number of chunks in a file with the given number of pages.
 func decodeLeaf(payload []byte, chunks int, pages uint64) ([]ref, error) {
 	if len(payload) != chunks*16 {
 		return nil, &DamagedError{Reason: fmt.Sprintf("bitmap directory of %d bytes, %d were expected", len(payload),
@@ -225,7 +223,7 @@ func decodeLeaf(payload []byte, chunks int, pages uint64) ([]ref, error) {
 	return refs, nil
 }
 
-// decodeChunk decodes a page of bitmap; pages is how many of its bits stand for pages that exist.
+// decodeChunk decodes a bitmap page; pages is the number of its bits for existing pages.
 func decodeChunk(payload []byte, geo geometry, pages uint64) ([]uint64, error) {
 	if uint64(len(payload))*8 != geo.chunkPages() {
 		return nil, &DamagedError{Reason: fmt.Sprintf("bitmap of %d bytes, %d were expected", len(payload),
@@ -241,7 +239,7 @@ func decodeChunk(payload []byte, geo geometry, pages uint64) ([]uint64, error) {
 	return words, nil
 }
 
-// load sets the bits of a chunk as they were stored. The chunk must be untouched.
+// load sets the stored bits of a chunk. The chunk must be unused.
 func (s *space) load(index int, at ref, words []uint64) {
 	c := s.chunks[index]
 	c.live, c.at = words, at

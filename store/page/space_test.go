@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// naive is the allocator as one would write it on a napkin.
+// naive is a trivial allocator for comparison.
 type naive []byte // 0 free, 1 live, 2 dropped
 
 func (m naive) fits(n int) bool {
@@ -40,8 +40,8 @@ func (m naive) set(at, n int, to byte) {
 	}
 }
 
-// TestSpaceModel compares the allocator with the naive one, over several chunks and with stretches across their
-// borders.
+// TestSpaceModel compares the allocator with the naive one, over several chunks and with ranges across chunk
+// boundaries.
 func TestSpaceModel(t *testing.T) {
 	for seed := range int64(6) {
 		rng := rand.New(rand.NewSource(seed))
@@ -77,7 +77,7 @@ func TestSpaceModel(t *testing.T) {
 				live = append(live, piece{int(at), n})
 			case op < 8 && len(live) > 0:
 				p := take(&live)
-				if p.n > 1 && rng.Intn(2) == 0 { // a part of it
+				if p.n > 1 && rng.Intn(2) == 0 { // free a part
 					k := 1 + rng.Intn(p.n-1)
 					live = append(live, piece{p.at + k, p.n - k})
 					p.n = k
@@ -164,8 +164,7 @@ func TestBits(t *testing.T) {
 	}
 }
 
-// BenchmarkAlloc hands out pages of a file of 64 GiB (pages of 2 KiB) in which one page in 64 is free, in stretches of
-// 4.
+// BenchmarkAlloc allocates pages of a file of 64 GiB (pages of 2 KiB) in which one page in 64 is free, in ranges of 4.
 func BenchmarkAlloc(b *testing.B) {
 	for _, n := range []uint64{1, 4, 100} {
 		b.Run(fmt.Sprintf("pages=%d", n), func(b *testing.B) {

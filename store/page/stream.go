@@ -8,23 +8,22 @@ import (
 	"hash/crc32"
 )
 
-// RunStream verifies used pages as they go by in rising order, as in a copy of a checkpoint. All pages in use belong to
-// some run, so that every byte that will ever be read is covered by a checksum. It keeps nothing but a few
-// numbers.
+// RunStream verifies a stream of used pages in rising order, as in a copy of a checkpoint. Every page in use belongs
+// to an extent, so a checksum covers every byte that is ever read. It keeps only a few numbers in memory.
 type RunStream struct {
 	pageSize int
-	next     No     // the page that must come, if left is not 0
-	left     uint32 // pages of the run that are still to come
-	first    No     // of the run
-	rest     int    // bytes of header and payload that the checksum has still to see
+	next     No     // expected page, if left is not 0
+	left     uint32 // missing pages of the extent
+	first    No     // of the extent
+	rest     int    // bytes of header and payload not yet included in crc
 	crc      uint32
 	want     uint32
 }
 
-// NewRunStream begins before the first page.
+// NewRunStream returns a stream before its first page.
 func NewRunStream(pageSize int) *RunStream { return &RunStream{pageSize: pageSize} }
 
-// Write takes whole pages, the first of which has the number first. The error is a DamagedError.
+// Write verifies whole pages; the first one has the number first. The error is a DamagedError.
 func (s *RunStream) Write(first No, pages []byte) error {
 	if len(pages)%s.pageSize != 0 {
 		return fmt.Errorf("%w: %d bytes are no whole pages of %d", ErrMisuse, len(pages), s.pageSize)
@@ -57,7 +56,7 @@ func (s *RunStream) Write(first No, pages []byte) error {
 	return nil
 }
 
-// begin reads the header of a run.
+// begin reads the header of an extent.
 func (s *RunStream) begin(first No, pages []byte) error {
 	h, err := PeekRun(pages)
 	switch {
@@ -73,7 +72,7 @@ func (s *RunStream) begin(first No, pages []byte) error {
 	return nil
 }
 
-// End tells whether the last run was whole.
+// End returns an error if the last extent is incomplete.
 func (s *RunStream) End() error {
 	if s.left > 0 {
 		return s.damaged(s.first, "the run lacks its last %d pages", s.left)

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// streamRuns feeds a checkpoint's pages to a RunStream in pieces of a random size, with one byte changed if spoil is
-// not negative.
+// streamRuns feeds a checkpoint's pages to a RunStream in parts of random size. If spoil is not negative, one byte is
+// changed.
 func streamRuns(t *testing.T, rng *rand.Rand, f *File, spoil int) error {
 	t.Helper()
 	pin := f.Pin()
@@ -36,7 +36,7 @@ func streamRuns(t *testing.T, rng *rand.Rand, f *File, spoil int) error {
 	return s.End()
 }
 
-// TestRunStream verifies good checkpoints and finds what is wrong with others.
+// Valid checkpoints are accepted, and corrupt ones are detected.
 func TestRunStream(t *testing.T) {
 	rng := rand.New(rand.NewSource(1))
 	for _, pageSize := range pageSizes {
@@ -46,7 +46,7 @@ func TestRunStream(t *testing.T) {
 			w.checkpoint()
 			require.NoError(t, streamRuns(t, rng, w.f, -1))
 		}
-		// The first page of all begins with a header: none of its bits may change, nor those of the payload behind it.
+		// The first page begins with a header. Every bit of it and of its payload is covered.
 		pin := w.f.Pin()
 		for ext, err := range w.f.UsedExtents(pin) {
 			require.NoError(t, err)

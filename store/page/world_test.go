@@ -19,16 +19,16 @@ import (
 
 const pageFile = "data/page.db"
 
-// world drives a file with runs whose content follows from an id, and a root that lists them: each checkpoint can be
-// verified by itself.
+// world changes a file. The content of an extent is derived from an ID, and a root lists the extents: each checkpoint
+// can be verified separately.
 type world struct {
 	t     testing.TB
 	rng   *rand.Rand
 	f     *File
-	runs  map[uint64]Run // what the checkpoint that is being built refers to
+	runs  map[uint64]Run // extents of the checkpoint being built
 	root  Run
 	next  uint64
-	steps uint64 // the Position of the last checkpoint
+	steps uint64 // Position of the last checkpoint
 	// states is the content of each checkpoint, by Position.
 	states map[uint64]map[uint64]Run
 }
@@ -51,7 +51,6 @@ func newWorld(t testing.TB, fs vfs.FS, pageSize int, seed int64) *world {
 	}
 }
 
-// content of a run.
 func content(id uint64) []byte {
 	rng := rand.New(rand.NewSource(int64(id)))
 	size := rng.Intn(2000)
@@ -65,7 +64,7 @@ func content(id uint64) []byte {
 
 func kindOf(id uint64) Kind { return []Kind{KindPacked, KindLarge}[id%2] }
 
-// add writes some runs, neighbouring ones together.
+// add writes some extents, adjacent ones together.
 func (w *world) add(count int) {
 	w.t.Helper()
 	payloads, sizes := make([][]byte, count), make([]uint32, count)
@@ -95,7 +94,6 @@ func (w *world) add(count int) {
 	require.NoError(w.t, w.f.WriteRuns(first, buf))
 }
 
-// drop frees some runs.
 func (w *world) drop(count int) {
 	ids := slices.Sorted(maps.Keys(w.runs))
 	for range min(count, len(ids)) {
@@ -106,7 +104,6 @@ func (w *world) drop(count int) {
 	}
 }
 
-// writeRoot writes the list of runs.
 func (w *world) writeRoot() {
 	w.t.Helper()
 	if !w.root.IsZero() {
@@ -136,7 +133,6 @@ func (w *world) meta() Meta {
 	return m
 }
 
-// checkpoint makes one.
 func (w *world) checkpoint() {
 	w.t.Helper()
 	w.writeRoot()
@@ -147,7 +143,7 @@ func (w *world) checkpoint() {
 	require.Equal(w.t, m, w.f.Meta())
 }
 
-// step does a round of random changes.
+// step makes a round of random changes.
 func (w *world) step() {
 	w.t.Helper()
 	w.add(1 + w.rng.Intn(12))
@@ -156,8 +152,8 @@ func (w *world) step() {
 	}
 }
 
-// verify reads everything that a checkpoint of f refers to and proves that it is one that was made, and that it uses
-// exactly the pages that it refers to. It returns its state.
+// verify reads all extents of a checkpoint of f. It verifies that their content matches a known checkpoint and that
+// exactly their pages are in use. It returns the state.
 func (w *world) verify(f *File) (uint64, error) {
 	pin := f.Pin()
 	defer pin.Release()
@@ -243,7 +239,7 @@ func (w *world) verifyUsed(f *File, pin *Pin, refs map[No]bool, claim func(Run) 
 	return nil
 }
 
-// requireSound verifies the last durable checkpoint, which must be at the given position.
+// requireSound verifies the last durable checkpoint, which must have the given position.
 func (w *world) requireSound(at uint64) {
 	w.t.Helper()
 	got, err := w.verify(w.f)
@@ -251,7 +247,7 @@ func (w *world) requireSound(at uint64) {
 	require.Equal(w.t, at, got)
 }
 
-// reopen closes the file and opens it again; what is not in a checkpoint is gone.
+// reopen closes and opens the file; changes after the last checkpoint are lost.
 func (w *world) reopen(fs vfs.FS) {
 	w.t.Helper()
 	require.NoError(w.t, w.f.Close())

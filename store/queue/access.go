@@ -14,18 +14,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// AccessQueue is the number that TakeTouched gives for the access table. No queue ever has it.
+// AccessQueue is the number that TakeTouched returns for the access table. No queue has this number.
 const AccessQueue = math.MaxUint64 - 1
 
-// accessTable says who may do what: entries by kind and name, which the state does not look into, and one version for
-// all of them. It is on both nodes, in the log and in checkpoints like everything else.
+// accessTable holds the access rules: opaque entries by kind and name, and one version for the whole table. It is
+// replicated, logged and checkpointed like the rest of the state.
 //
-// Invariant: a table that was never changed has version 0 and no entries, and is not in the tree.
+// Invariant: a table that was never changed has version 0 and no entries, and is not stored in the tree.
 type accessTable struct {
-	version uint64 // LSN of the record that changed it last
+	version uint64 // LSN of the last change
 	entries map[accessName]*accessEntry
 	dirty   map[accessName]bool // set or removed since the last Collect
-	changed bool                // since the last Collect, its version at least
+	changed bool                // since the last Collect; at least the version changed
 	touched bool
 }
 
@@ -36,21 +36,21 @@ type accessName struct {
 
 type accessEntry struct {
 	value  []byte
-	stored bool // the tree has it, perhaps with another value
+	stored bool // a key exists in the tree, possibly with an older value
 }
 
 // AccessEntry is an entry of the access table.
 type AccessEntry struct {
-	// Kind of the entry.
+	// Kind is the kind of the entry.
 	Kind byte
-	// Name of 1 to txn.MaxAccessNameBytes bytes.
+	// Name has 1 to txn.MaxAccessNameBytes bytes.
 	Name string
-	// Value of at most txn.MaxAccessValueBytes bytes; not to be changed, and may be kept.
+	// Value has at most txn.MaxAccessValueBytes bytes. The caller must not change it, but may keep it.
 	Value []byte
 }
 
-// Access gives the access table, by kind and name, and its version: the LSN of the record that changed it last, 0 if
-// none ever did.
+// Access returns the entries of the access table, ordered by kind and name, and its version: the LSN of the last
+// change, or 0 if it was never changed.
 func (s *State) Access() (version uint64, entries []AccessEntry) {
 	t := &s.access
 	for _, name := range t.sorted() {
@@ -59,7 +59,7 @@ func (s *State) Access() (version uint64, entries []AccessEntry) {
 	return t.version, entries
 }
 
-// AccessVersion is the version of the access table.
+// AccessVersion returns the version of the access table.
 func (s *State) AccessVersion() uint64 { return s.access.version }
 
 func (t *accessTable) sorted() []accessName {
@@ -70,7 +70,7 @@ func (n accessName) compare(o accessName) int {
 	return cmp.Or(cmp.Compare(n.kind, o.kind), cmp.Compare(n.name, o.name))
 }
 
-// checkAccess keeps a change from being made to another table than the one that it was made for (INV-20).
+// checkAccess rejects a change that was prepared for another version of the table (INV-20).
 func (s *State) checkAccess(o *txn.Op) txn.Code {
 	t := &s.access
 	if o.Number != t.version && !mutate.Off("INV-20-change-of-another-table-is-applied") {
@@ -91,7 +91,7 @@ func (s *State) checkAccess(o *txn.Op) txn.Code {
 	return txn.OK
 }
 
-// changeAccess gives how many entries were set, or removed that were there.
+// changeAccess returns the number of entries set, plus the number of existing entries removed.
 func (s *State) changeAccess(o *txn.Op, lsn uint64) (changed uint64) {
 	t := &s.access
 	s.digest = mix(mix(s.digest, uint64(o.Code)), uint64(crc32.Checksum(o.Raw, s.crc)))
@@ -115,10 +115,10 @@ func (s *State) changeAccess(o *txn.Op, lsn uint64) (changed uint64) {
 				delete(t.dirty, name)
 			}
 		case e != nil:
-			e.value = slices.Clone(c.Value) // the payload is large and goes away
+			e.value = slices.Clone(c.Value) // do not retain the large payload
 			t.dirty[name] = true
 		default:
-			// The tree still has the key if it was removed since the last Collect.
+			// The tree still has the key if the entry was removed since the last Collect.
 			t.entries[name] = &accessEntry{value: slices.Clone(c.Value), stored: t.dirty[name]}
 			t.dirty[name] = true
 		}
@@ -132,7 +132,7 @@ func accessKey(dst []byte, n accessName) []byte {
 	return append(append(dst, keyAccess, n.kind), n.name...)
 }
 
-// appendValue encodes what the key without a kind and a name has: the version of the table.
+// appendValue encodes the version of the table, stored under the key without kind and name.
 func (t *accessTable) appendValue(dst []byte) []byte {
 	return binary.AppendUvarint(append(dst, valueVersion), t.version)
 }

@@ -34,7 +34,7 @@ func (d *driver) entries() string {
 	return s
 }
 
-// TestAccess: the table changes from the version that the change was made for, and from no other one (INV-20).
+// A change is applied only to the table version that it was made for (INV-20).
 func TestAccess(t *testing.T) {
 	d := newDriver(t)
 	require.Equal(t, "0", d.entries())
@@ -51,7 +51,7 @@ func TestAccess(t *testing.T) {
 	require.Equal(t, "1 r/a=2 r/b=1", d.entries())
 	require.NotEqual(t, before, d.s.Digest())
 
-	// A repetition gets the answer of the first attempt, whatever has happened to the table since (INV-10).
+	// A retry returns the original result, regardless of later changes to the table (INV-10).
 	first := d.access(origin("p", 1, 1), 1, unset("a"), unset("none"))
 	require.Equal(t, uint64(1), first.Ops[0].Changed)
 	require.Equal(t, txn.OK, d.access(nil, first.LSN, set("a", "3")).Code)
@@ -60,7 +60,7 @@ func TestAccess(t *testing.T) {
 	require.Equal(t, first.Ops, again.Ops)
 	require.Equal(t, "4 r/a=3 r/b=1", d.entries())
 
-	// Every order of setting, removing and checkpoints ends alike.
+	// Every order of sets, removals and checkpoints has the same result.
 	d.reload()
 	require.Equal(t, "4 r/a=3 r/b=1", d.entries())
 	d.access(nil, 4, unset("a"))
@@ -105,7 +105,7 @@ func TestAccessLimits(t *testing.T) {
 	require.ErrorContains(t, err, "changed twice")
 }
 
-// TestLoadAccess: what the tree cannot have from a state is refused.
+// The loader rejects keys and values that a state never writes.
 func TestLoadAccess(t *testing.T) {
 	for name, entries := range map[string][]KV{
 		"entries without a version": {{[]byte("zra"), []byte{1, 'v'}}},

@@ -12,7 +12,7 @@ const (
 	chunkWords = ChunkSize / 64
 )
 
-// words is a bitmap of one chunk: bit s&63 of word (s&chunkMask)>>6 belongs to sequence s.
+// words is a bitmap of one chunk: sequence s is bit s&63 of word (s&chunkMask)>>6.
 type words [chunkWords]uint64
 
 type ackChunk struct {
@@ -21,22 +21,22 @@ type ackChunk struct {
 	n int // bits set
 }
 
-// ackSlot is one chunk of an ackSet. Neither full nor c: nothing in it is acknowledged above the floor.
+// ackSlot is one chunk of an ackSet. If full is false and c is nil, no sequence above the floor is acknowledged.
 type ackSlot struct {
 	c      *ackChunk
-	full   bool // all of it is acknowledged; takes no memory
+	full   bool // all sequences are acknowledged; needs no bitmap
 	dirty  bool // changed since the last Collect
-	stored bool // the tree has a key for it
+	stored bool // the tree contains its key
 }
 
 // ackSet is a set of acknowledged sequences: all below floor, and those whose bits are set. No bit below floor is set,
-// so that equal sets are equal bytes. Sequence 0 does not exist and counts as acknowledged.
+// so equal sets have equal encodings. Sequence 0 does not exist and counts as acknowledged.
 type ackSet struct {
 	floor uint64
 	above uint64 // acknowledged sequences at or above floor
 	base  uint64 // chunk of slots[0]
 	slots []ackSlot
-	gone  []uint64 // stored chunks that fell below the floor since the last Collect
+	gone  []uint64 // stored chunks that dropped below the floor since the last Collect
 }
 
 func (a *ackSet) slot(chunk uint64) *ackSlot {
@@ -46,7 +46,7 @@ func (a *ackSet) slot(chunk uint64) *ackSlot {
 	return nil
 }
 
-// ensure gives the slot of a chunk that is not below the floor's.
+// ensure returns the slot of a chunk and creates missing slots. The chunk must not be below the floor's chunk.
 func (a *ackSet) ensure(chunk uint64) *ackSlot {
 	if len(a.slots) == 0 {
 		a.base = a.floor >> chunkBits
@@ -57,7 +57,7 @@ func (a *ackSet) ensure(chunk uint64) *ackSlot {
 	return &a.slots[chunk-a.base]
 }
 
-// word gives 64 bits of a chunk; those below the floor are set.
+// word returns 64 bits of a chunk. Bits below the floor are set.
 func (a *ackSet) word(chunk uint64, w int) uint64 {
 	first := wordFirst(chunk, w)
 	if first+64 <= a.floor {
@@ -82,7 +82,7 @@ func wordFirst(chunk uint64, w int) uint64 {
 	return chunk<<chunkBits + uint64(w)*64
 }
 
-// none tells whether nothing in the chunk is acknowledged; all, whether everything is.
+// none reports whether no sequence of the chunk is acknowledged; all reports whether all are.
 func (a *ackSet) none(chunk uint64) bool {
 	s := a.slot(chunk)
 	return a.floor <= chunk<<chunkBits && (s == nil || s.c == nil && !s.full)
@@ -93,12 +93,11 @@ func (a *ackSet) all(chunk uint64) bool {
 	return a.floor >= (chunk+1)<<chunkBits || s != nil && s.full
 }
 
-// has tells whether seq is acknowledged.
 func (a *ackSet) has(seq uint64) bool {
 	return seq < a.floor || a.word(seq>>chunkBits, int(seq&chunkMask)>>6)>>(seq&63)&1 == 1
 }
 
-// rangeMask gives the bits of word w that stand for the chunk's sequences lo to hi (0 to chunkMask).
+// rangeMask returns the bits of word w for the chunk's sequences lo to hi (0 to chunkMask).
 func rangeMask(w int, lo, hi uint64) uint64 {
 	first := uint64(w) * 64
 	mask := ^uint64(0)
@@ -111,8 +110,8 @@ func rangeMask(w int, lo, hi uint64) uint64 {
 	return mask
 }
 
-// add acknowledges the sequences lo to hi (0 to chunkMask) of a chunk. newly gets, for the words
-// that the range touches, what was not acknowledged before.
+// add acknowledges the sequences lo to hi (0 to chunkMask) of a chunk and returns the number of new ones. It sets
+// their bits in the words of newly that the range touches.
 func (a *ackSet) add(p *pool[ackChunk], chunk, lo, hi uint64, newly *words) (n uint64) {
 	for w := int(lo >> 6); w <= int(hi>>6); w++ {
 		newly[w] = rangeMask(w, lo, hi) &^ a.word(chunk, w)
@@ -121,7 +120,7 @@ func (a *ackSet) add(p *pool[ackChunk], chunk, lo, hi uint64, newly *words) (n u
 	if n == 0 {
 		return 0
 	}
-	if chunk<<chunkBits+lo <= a.floor { // the floor may have moved into the range while the chunk before was added
+	if chunk<<chunkBits+lo <= a.floor { // adding the previous chunk may have moved the floor into the range
 		a.advance(p, chunk<<chunkBits+hi+1)
 		return n
 	}
@@ -146,7 +145,7 @@ func (a *ackSet) add(p *pool[ackChunk], chunk, lo, hi uint64, newly *words) (n u
 	return n
 }
 
-// advance raises the floor to to, and on over everything that is acknowledged from there.
+// advance raises the floor to to, and past all sequences that are acknowledged from there.
 func (a *ackSet) advance(p *pool[ackChunk], to uint64) {
 	for {
 		chunk := a.floor >> chunkBits
@@ -155,7 +154,7 @@ func (a *ackSet) advance(p *pool[ackChunk], to uint64) {
 		switch {
 		case s == nil || s.c == nil && !s.full:
 			a.floor = max(a.floor, min(to, end))
-		case s.full: // then the floor stands at its beginning: see add
+		case s.full: // the floor is at the start of the chunk: see add
 			a.above -= ChunkSize
 			a.floor = end
 		default:
@@ -172,7 +171,7 @@ func (a *ackSet) advance(p *pool[ackChunk], to uint64) {
 	a.trim(p)
 }
 
-// absorb raises the floor inside the chunk of slot s: to to, and over the bits that are set from there.
+// absorb raises the floor within the chunk of slot s: to to, and past the bits that are set from there.
 func (a *ackSet) absorb(s *ackSlot, to uint64) {
 	s.dirty = true
 	end := (a.floor>>chunkBits + 1) << chunkBits
@@ -196,7 +195,7 @@ func (a *ackSet) absorb(s *ackSlot, to uint64) {
 	}
 }
 
-// trim forgets the slots below the floor.
+// trim drops the slots below the floor.
 func (a *ackSet) trim(p *pool[ackChunk]) {
 	k := 0
 	for k < len(a.slots) && a.base+uint64(k) < a.floor>>chunkBits {
@@ -218,7 +217,7 @@ func (a *ackSet) trim(p *pool[ackChunk]) {
 	}
 }
 
-// next gives the first sequence from from on that is not acknowledged, or end if there is none before it.
+// next returns the first unacknowledged sequence at or after from, or end if it is not below end.
 func (a *ackSet) next(from, end uint64) uint64 {
 	seq := max(from, a.floor)
 	for seq < end {

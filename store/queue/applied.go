@@ -4,36 +4,34 @@ package queue
 
 import "github.com/lockstep-mq/lockstep/store/txn"
 
-// Counts are how much was applied to a state since CountAfter. They are kept in memory only, and are no part of the
+// Counts are the operations applied to a state since CountAfter. They are kept in memory only and are not part of the
 // state.
 type Counts struct {
-	// Transactions that changed something, and those that were refused.
+	// Transactions counts the transactions that were applied, Refused the rejected ones.
 	Transactions, Refused uint64
-	// Published messages and their bytes, as they are stored.
+	// Published counts messages, PublishedBytes their stored bytes.
 	Published, PublishedBytes uint64
-	// Acknowledged messages, each once for each subscription. Purged ones are not among them.
+	// Acknowledged counts messages once per subscription. Purged messages are not included.
 	Acknowledged uint64
-	// Released messages: given back to their queue by a consumer, or left by one that is gone.
+	// Released counts messages nacked by a consumer or left unacknowledged by a closed consumer.
 	Released uint64
-	// Moved messages: dead letters, and those that were moved back. Dropped ones had no queue to be moved to.
+	// Moved counts dead letters and redriven messages. Dropped counts dead letters without a dead-letter queue.
 	Moved, Dropped uint64
-	// Overflowed messages: dropped from the head of a full queue.
+	// Overflowed counts messages dropped from the head of a full queue.
 	Overflowed uint64
-	// Expired messages that were not moved to a dead-letter queue.
+	// Expired counts expired messages that were not moved to a dead-letter queue.
 	Expired uint64
 }
 
-// Counts are what was applied since CountAfter.
+// Counts returns the operations applied since CountAfter.
 func (s *State) Counts() Counts { return s.counts }
 
-// CountAfter has the records after lsn counted: those up to it were counted before, by a run of the process that has
-// ended.
+// CountAfter starts counting at the record after lsn. An earlier process generation counted the records up to lsn.
 func (s *State) CountAfter(lsn uint64) { s.countAfter = lsn }
 
-// CountOn goes on with the counts of a state that this one replaces.
+// CountOn continues the counts of the state that s replaces.
 func (s *State) CountOn(before *State) { s.counts, s.countAfter = before.counts, before.countAfter }
 
-// count takes an operation that was carried out.
 func (c *Counts) count(o *txn.Op, r *txn.OpResult) {
 	switch o.Code {
 	case txn.OpPublish:

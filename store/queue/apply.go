@@ -13,18 +13,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Apply applies the transaction of a log record. It checks all of it before it changes anything: a transaction that is
-// refused changes nothing but the record of its producer. The state keeps parts of payload, which must not be changed
-// afterwards. lsn must be above Applied.
+// Apply applies the transaction of a log record. It checks the whole transaction before it changes anything: a
+// rejected transaction changes only the record of its producer. The state keeps parts of payload, so the caller must
+// not change it afterwards. lsn must be above Applied.
 //
-// When the result's code is txn.ErrNewerVersion nothing was applied at all, and the node must stop: what it does not
-// understand may be something to its partner.
+// If the result's code is txn.ErrNewerVersion, Apply changed nothing and the node must stop: its peer may be able to
+// apply the record, and the states would diverge.
 func (s *State) Apply(lsn uint64, payload []byte) txn.Result {
 	return s.ApplyWith(lsn, payload, txn.Checksum{})
 }
 
-// ApplyWith is Apply of a payload whose checksum may be known: then what is known of its messages by that is not
-// computed again.
+// ApplyWith is Apply for a payload whose checksum may be known. The checksums of its messages are then not computed
+// again where they can be derived.
 func (s *State) ApplyWith(lsn uint64, payload []byte, sum txn.Checksum) txn.Result {
 	if lsn <= s.applied {
 		panic(fmt.Sprintf("queue: record %d is to be applied after record %d: a history must be applied in order and "+
@@ -44,7 +44,7 @@ func (s *State) ApplyWith(lsn uint64, payload []byte, sum txn.Checksum) txn.Resu
 	return r
 }
 
-// Advance tells the state that the records up to lsn that were not handed to Apply hold no transaction.
+// Advance records that the skipped records up to lsn contain no transaction.
 func (s *State) Advance(lsn uint64) { s.applied = max(s.applied, lsn) }
 
 func (s *State) applyAdmitted(r *txn.Result) {
@@ -52,7 +52,7 @@ func (s *State) applyAdmitted(r *txn.Result) {
 	if ok {
 		prior, code := s.producers.admit(r.LSN, producer)
 		if prior != nil && !mutate.Off("INV-10-retry-is-applied-again") {
-			*r = prior.result() // INV-10: the original result
+			*r = prior.result() // INV-10: return the original result
 			return
 		}
 		if r.Code = code; code != txn.OK {
@@ -66,13 +66,13 @@ func (s *State) applyAdmitted(r *txn.Result) {
 		fingerprint = s.change(r, ok)
 	case txn.ErrNewerVersion:
 		return
-	default: // refused: that is a result as well
+	default: // a rejection is a result as well
 		if r.LSN > s.countAfter {
 			s.counts.Refused++
 		}
 	}
 	if ok {
-		s.producers.record(producer, r, fingerprint) // INV-10: in the same transaction as its messages
+		s.producers.record(producer, r, fingerprint) // INV-10: recorded in the same transaction as its messages
 	}
 }
 
@@ -92,8 +92,8 @@ func b2u(b bool) uint64 {
 	return 0
 }
 
-// check looks at all operations and gives the first one that cannot be done. Limits are checked against the state
-// before the transaction and what its publishes add; what its acknowledgements free does not count.
+// check validates all operations and returns the first one that must be rejected. Limits are checked against the state
+// before the transaction plus its publishes. Space freed by its acknowledgements does not count.
 func (s *State) check() (op int, code txn.Code) {
 	released := 0
 	clear(s.pending)
@@ -115,7 +115,7 @@ func (s *State) check() (op int, code txn.Code) {
 			s.published.count = 0
 		}
 		if code := s.checkOp(o, &released); code != txn.OK {
-			return i - s.forwarded, code // as the client counts; a forward is a part of its publish
+			return i - s.forwarded, code // the client's numbering: a forward belongs to its publish
 		}
 	}
 }
@@ -200,7 +200,8 @@ func (s *State) checkCreateSub(q *Queue, o *txn.Op) txn.Code {
 	return s.checkDeadLetter(q, o.SubscriptionOptions().Policy.DeadLetter)
 }
 
-// checkNotReserved tells whether all messages of a subscription may go; of all subscriptions when id is 0.
+// checkNotReserved reports whether all messages of a subscription may be removed. If id is 0, it checks all
+// subscriptions.
 func checkNotReserved(q *Queue, id uint32) txn.Code {
 	for _, sub := range q.subs {
 		if sub.reserved != nil && (id == 0 || sub.id == id) {
@@ -250,7 +251,7 @@ func (s *State) checkRanges(o *txn.Op, sub *Sub, released *int) txn.Code {
 	return txn.OK
 }
 
-// results gives n results that no other transaction uses: cut from a larger piece, because most transactions need one.
+// results returns n results for exclusive use. It cuts them from a larger slice, since most transactions need one.
 func (s *State) results(n int) []txn.OpResult {
 	if n > len(s.opSlab) {
 		s.opSlab = make([]txn.OpResult, max(n, 128))
@@ -260,7 +261,7 @@ func (s *State) results(n int) []txn.OpResult {
 	return r
 }
 
-// change carries out all operations. It gives their fingerprint, if that is wanted.
+// change applies all operations. If wanted is set, it returns their fingerprint.
 func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 	s.reader.Rewind()
 	r.Ops = s.results(s.reader.Ops() - s.forwarded)
@@ -282,7 +283,7 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 			fingerprint = o.FingerprintWith(fingerprint, s.crc, &s.sums)
 		}
 		switch {
-		case o.Code == txn.OpForward: // has no result
+		case o.Code == txn.OpForward: // a forward has no result
 			s.forward(s.queues.get(o.Queue), o)
 			continue
 		case o.Code == txn.OpAccess:
@@ -369,7 +370,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 }
 
 func (s *State) alterQueue(q *Queue, o *txn.Op) {
-	s.touch(q) // a dispatcher may have to do something else from now on
+	s.touch(q) // dispatchers must re-evaluate the queue
 	s.setConfig(q, q.config.With(o.Config, o.Mask))
 	s.setRetention(q)
 	if !q.keepsSizes() {
@@ -420,7 +421,7 @@ func (s *State) publish(q *Queue, o *txn.Op) {
 	s.bytes += uint64(len(o.Raw))
 }
 
-// ack acknowledges first to last, all of them published, and gives how many were not acknowledged before.
+// ack acknowledges the published sequences first to last and returns the number of newly acknowledged ones.
 func (s *State) ack(sub *Sub, first, last uint64) (changed uint64) {
 	q := sub.q
 	first = max(first, sub.acks.floor)
@@ -494,7 +495,8 @@ func (s *State) createQueue(o *txn.Op) uint64 {
 	return q.id
 }
 
-// mixConfig adds the configuration to the queue's digest: of a plain one what releases before 0.2.0 add.
+// mixConfig adds the configuration to the queue's digest. A plain configuration adds the same values as in releases
+// before 0.2.0.
 func (q *Queue) mixConfig() {
 	q.digest = mix(mix(q.digest, q.config.MaxMessages), q.config.MaxBytes)
 	if q.config.Plain() {
@@ -554,7 +556,7 @@ func (s *State) createSub(q *Queue, name string, o txn.SubscriptionOptions, star
 	return sub
 }
 
-// lowestFloor is the sequence below which all subscriptions have acknowledged everything.
+// lowestFloor returns the sequence below which all subscriptions have acknowledged all messages.
 func (q *Queue) lowestFloor() uint64 {
 	floor := q.nextSeq
 	for _, sub := range q.subs {
@@ -563,7 +565,7 @@ func (q *Queue) lowestFloor() uint64 {
 	return floor
 }
 
-// belowMask gives the lowest n bits of a word, all of them from 64 on.
+// belowMask returns the lowest n bits of a word, or all bits if n is at least 64.
 func belowMask(n uint64) uint64 {
 	if n >= 64 {
 		return ^uint64(0)
@@ -571,7 +573,7 @@ func belowMask(n uint64) uint64 {
 	return 1<<n - 1
 }
 
-// deleteSub removes a subscription and gives the number of messages that only it needed.
+// deleteSub removes a subscription and returns the number of messages that only it needed.
 func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
 	s.touch(q)
 	s.countDeadLetters(sub.deadLetter(), -1)
@@ -599,8 +601,8 @@ func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
 	q.dropKeys(sub)
 	s.trimTail(q)
 	if len(q.subs) == 0 && q.tail.n > 0 {
-		// All of it is dead, but a batch still has some of it, and writes it. The tail must be empty: what is published
-		// from now on leaves no entry in it.
+		// All messages are dead, but a batch still holds and writes some. The tail must be empty, since messages
+		// published from now on add no entry to it.
 		s.tailBytes -= q.tail.bytes
 		q.tail = tail{first: q.nextSeq, shared: q.tail.shared}
 		s.unlinkTail(q)

@@ -115,7 +115,7 @@ func TestMalformedAndNewerRecords(t *testing.T) {
 	require.Equal(t, uint64(12), d.s.Applied())
 }
 
-// TestChunks goes over the edges of chunks and words.
+// TestChunks covers the boundaries of chunks and words.
 func TestChunks(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "a")
@@ -132,7 +132,7 @@ func TestChunks(t *testing.T) {
 	require.Equal(t, uint64(ChunkSize-1), d.ack(q, 1, 1, ChunkSize-1), "up to them")
 	require.Equal(t, uint64(3*ChunkSize), sub.Floor())
 	require.Empty(t, sub.acks.slots)
-	for i := range uint64(ChunkSize) { // one by one, backwards
+	for i := range uint64(ChunkSize) { // one at a time, backwards
 		require.Equal(t, uint64(1), d.ack(q, 1, 4*ChunkSize-1-i, 4*ChunkSize-1-i))
 	}
 	require.Equal(t, uint64(4*ChunkSize), sub.Floor())
@@ -190,14 +190,14 @@ func TestSubscriptions(t *testing.T) {
 	require.Nil(t, q.Sub(1))
 	require.Same(t, early, q.Sub(early.ID()))
 	require.Equal(t, uint64(7), q.Messages())
-	b := d.s.Collect(0, false) // nothing: the limit is 0
+	b := d.s.Collect(0, false) // empty: the limit is 0
 	require.Empty(t, b.Tails)
 	b = d.s.Collect(1<<30, false)
 	require.Len(t, b.Tails, 1)
 	r = d.do(func(b *txn.Builder) { b.DeleteSubscription(q.id, early.ID()) })
 	require.Equal(t, uint64(7), r.Ops[0].Changed)
 	d.do(func(b *txn.Builder) { b.DeleteSubscription(q.id, late.ID()) })
-	d.publish(q, 2) // into a queue whose tail a batch still has
+	d.publish(q, 2) // into a queue whose tail is still in a batch
 	require.Zero(t, q.Messages())
 	d.do(func(b *txn.Builder) { b.CreateSubscription(q.id, "a", txn.StartLatest) })
 	d.publish(q, 1)
@@ -305,7 +305,7 @@ func TestDeadRange(t *testing.T) {
 	require.Empty(t, b.Dead)
 }
 
-// TestNeverWritten: what is dead before its pages are written is not in a batch.
+// A batch does not contain messages that died before their pages were written.
 func TestNeverWritten(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "a")
@@ -324,7 +324,7 @@ func TestNeverWritten(t *testing.T) {
 	}
 	require.Equal(t, 40, written)
 
-	// While the batch is written its messages can be read, and die without the batch noticing.
+	// While the batch is written, its messages can be read and can die without a change to the batch.
 	d.ack(q, 1, 51, 59)
 	require.NotNil(t, b.Tails[0].Records[0])
 	_, ok := q.TailRecord(75)
@@ -339,7 +339,7 @@ func TestNeverWritten(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// TestFlushOrder: a round of the flusher takes what has been waiting longest, and not all of it.
+// A flush takes the messages that have waited longest, up to its limit.
 func TestFlushOrder(t *testing.T) {
 	d := newDriver(t)
 	a, b := d.queue("a", txn.Config{}, "s"), d.queue("b", txn.Config{}, "s")
@@ -420,7 +420,8 @@ func TestApplyHardlyAllocates(t *testing.T) {
 	require.Equal(t, uint64(2003), q.Sub(1).Floor())
 }
 
-// TestBatchIsReadBesideApply is for the race detector: a batch is written without the lock while the state goes on.
+// TestBatchIsReadBesideApply runs under the race detector: a batch is written without the lock while the state
+// changes.
 func TestBatchIsReadBesideApply(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "a")

@@ -8,8 +8,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Check verifies what a State promises about itself and gives what is wrong: nothing, if all is well. It looks at every
-// chunk of every queue.
+// Check verifies the invariants of a State and returns the violations. It reads every chunk of every queue.
 func (s *State) Check() []string {
 	var problems []string
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }

@@ -9,27 +9,27 @@ import (
 	"strings"
 )
 
-// Batch is what a checkpoint or a round of the flusher has to write. Its parts do not change when the state does.
+// Batch is the set of changes that a checkpoint or a flush must write. It does not change when the state does.
 type Batch struct {
-	// LSN of the last record whose effects are in it.
+	// LSN of the last record included.
 	LSN uint64
-	// Everything tells that it is a checkpoint.
+	// Everything reports that the batch is a checkpoint.
 	Everything bool
-	// Puts are keys to be set, in order. None of them is in Deletes.
+	// Puts are the keys to set, in order. No key is also in Deletes.
 	Puts []KV
-	// Deletes are keys to be removed, in no order. One may be missing in the tree after a queue was deleted.
+	// Deletes are the keys to remove, in no order. After a queue was deleted, the tree may lack some of them.
 	Deletes [][]byte
-	// Schedule are further keys to be set and removed, of the schedule index.
+	// Schedule contains the keys of the schedule index to set and remove.
 	Schedule ScheduleBatch
-	// DeletedQueues are queues of which everything has to go: QueueKeys, and the index with its pages. Messages of one
-	// may come in Tails of an earlier batch, never of a later one.
+	// DeletedQueues are queues whose data must be removed: QueueKeys, and the page index with its pages. Their
+	// messages may be in Tails of an earlier batch, never of a later one.
 	DeletedQueues []uint64
-	// Tails are the messages to be written, in order for each queue. One queue's messages can come in several runs;
-	// they follow each other, each continuing where the one before ended.
+	// Tails are the messages to write, in order for each queue. A queue's messages may be split into several runs with
+	// consecutive sequences.
 	Tails []TailRun
-	// TailBytes is the memory that Tails takes.
+	// TailBytes is the memory used by Tails.
 	TailBytes int64
-	// Dead are ranges in which messages died that may be in pages.
+	// Dead are ranges with newly dead messages that may be in pages.
 	Dead []DeadRange
 }
 
@@ -38,18 +38,17 @@ type KV struct{ Key, Value []byte }
 
 // TailRun is a run of messages with consecutive sequences.
 type TailRun struct {
-	// Queue is its number.
+	// Queue is the number of the queue.
 	Queue uint64
 	// First is the sequence of Records[0].
 	First uint64
 	// Records are the messages; nil for a dead one, which must not be written.
 	Records [][]byte
-	// sums are the CRC32C of some of the records, 0 of the others; nil if none is known.
+	// sums are the CRC32C of the records, 0 where unknown; nil if all are unknown.
 	sums []uint32
 }
 
-// Sum is the CRC32C of Records[i], which is known of large messages: as they were when they came in. 0 if it is not
-// known.
+// Sum returns the CRC32C of Records[i] as it was received, or 0 if unknown. It is known for large messages.
 func (t *TailRun) Sum(i int) uint32 {
 	if t.sums == nil {
 		return 0
@@ -57,15 +56,15 @@ func (t *TailRun) Sum(i int) uint32 {
 	return t.sums[i]
 }
 
-// Last is the sequence of the last record.
+// Last returns the sequence of the last record.
 func (t *TailRun) Last() uint64 { return t.First + uint64(len(t.Records)) - 1 }
 
-// Collect hands out what is to be written to the page file. With everything it is a checkpoint at Applied: all keys
-// that changed since the last such call, and all messages that are not in pages. Without, it is a round of the flusher:
-// only messages, those of the queues first that have been waiting longest, at most about maxTailBytes of them.
+// Collect returns the changes to write to the page file. With everything set, it is a checkpoint at Applied: all keys
+// changed since the last such call, and all messages that are not in pages. Otherwise it is a flush: only messages, at
+// most about maxTailBytes, from the queues that have waited longest.
 //
-// The messages stay in memory, and can be read, until Flushed is called for them. The owner must have made those calls
-// for one batch before it collects the next. A batch that cannot be written is lost: the owner must then stop.
+// The messages stay in memory, and readable, until Flushed is called for them. The owner must make those calls for one
+// batch before it collects the next one. If a batch cannot be written, it is lost and the owner must stop.
 func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	b := &Batch{LSN: s.applied, Everything: everything}
 	if everything {
@@ -86,7 +85,7 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 		b.Dead = q.appendDead(b.Dead) // before the chunks are marked as stored
 	}
 	c := collector{batch: b}
-	b.Puts = make([]KV, 0, 3*len(queues)+len(s.producers.dirty)+len(s.meta.dirty)+1) // most often just enough
+	b.Puts = make([]KV, 0, 3*len(queues)+len(s.producers.dirty)+len(s.meta.dirty)+1) // usually sufficient
 	c.acks(queues)
 	c.sizes(queues)
 	c.counts(queues)
@@ -112,7 +111,7 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	return b
 }
 
-// takeDirty gives the queues that changed, in the order of their numbers.
+// takeDirty returns the changed queues in the order of their numbers, and resets the list.
 func (s *State) takeDirty() []*Queue {
 	list := slices.DeleteFunc(s.dirty, func(q *Queue) bool { return q.deleted })
 	slices.SortFunc(list, func(a, b *Queue) int { return cmp.Compare(a.id, b.id) })
@@ -120,8 +119,8 @@ func (s *State) takeDirty() []*Queue {
 	return list
 }
 
-// Flushed tells that a queue's messages up to upTo, which Collect handed out, can be read from pages now: they leave
-// the memory, and the batch.
+// Flushed reports that a queue's collected messages up to upTo can be read from pages. They are removed from memory
+// and from the batch.
 func (s *State) Flushed(queue, upTo uint64) {
 	q := s.queues.get(queue)
 	if q == nil || q.tail.n == 0 {
@@ -136,19 +135,19 @@ func (s *State) Flushed(queue, upTo uint64) {
 	s.tailBytes += q.tail.bytes - before
 	s.unlinkTail(q)
 	if q.tail.n > 0 {
-		s.linkTail(q) // its oldest messages came after those of the queues that wait
+		s.linkTail(q) // its oldest messages are now newer than those of the other waiting queues
 	}
 }
 
-// collector encodes keys and values into large pieces of memory, and marks what it took as stored.
+// collector encodes keys and values into large buffers and marks the collected entries as stored.
 type collector struct {
 	batch *Batch
-	free  []byte // unused rest of the current piece
+	free  []byte // unused rest of the current buffer
 }
 
 const pieceBytes = 64 << 10
 
-// key gives room to append a key to.
+// key returns a buffer to append a key to.
 func (c *collector) key() []byte {
 	if cap(c.free) < 1024 {
 		c.free = make([]byte, 0, pieceBytes)
@@ -156,7 +155,7 @@ func (c *collector) key() []byte {
 	return c.free[:0]
 }
 
-// put adds a key that was appended to what key gave.
+// put adds a key that was appended to the buffer returned by key.
 func (c *collector) put(key []byte, value func(dst []byte) []byte) {
 	n := len(key)
 	both := value(key)
@@ -203,7 +202,7 @@ func (c *collector) sizes(queues []*Queue) {
 		z := &q.sizes
 		if q.leaving != nil {
 			for _, chunk := range q.leaving.sizes {
-				if z.chunk(chunk) == nil { // it may have come back
+				if z.chunk(chunk) == nil { // it may have been created again
 					c.batch.Deletes = append(c.batch.Deletes, sizesKey(nil, q.id, chunk))
 				}
 			}
@@ -235,7 +234,7 @@ func (c *collector) counts(queues []*Queue) {
 				continue
 			}
 			for _, chunk := range cs.gone {
-				if cs.chunks[chunk] == nil { // it may have come back
+				if cs.chunks[chunk] == nil { // it may have been created again
 					c.batch.Deletes = append(c.batch.Deletes, chunkKey(nil, keyCounts, q.id, sub.id, chunk))
 				}
 			}
@@ -255,7 +254,7 @@ func (c *collector) counts(queues []*Queue) {
 
 func (c *collector) producers(ps *producers) {
 	for _, id := range ps.gone {
-		if ps.byID[id] == nil { // it may have come back
+		if ps.byID[id] == nil { // it may have been created again
 			c.batch.Deletes = append(c.batch.Deletes, producerKey(nil, id))
 		}
 	}
@@ -282,7 +281,7 @@ func (c *collector) subs(queues []*Queue) {
 	}
 }
 
-// dropKeys remembers the keys of a subscription that is deleted.
+// dropKeys records the keys of a deleted subscription for removal.
 func (q *Queue) dropKeys(sub *Sub) {
 	l := q.leave()
 	for _, chunk := range sub.acks.gone {
@@ -295,7 +294,7 @@ func (q *Queue) dropKeys(sub *Sub) {
 		}
 	}
 	if sub.counts != nil {
-		for _, chunk := range sub.counts.gone { // also one that came back: its key is still that of the time before
+		for _, chunk := range sub.counts.gone { // also a chunk that was created again: its stored key is the old one
 			l.keys = append(l.keys, chunkKey(nil, keyCounts, q.id, sub.id, chunk))
 		}
 	}

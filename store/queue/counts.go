@@ -7,21 +7,21 @@ import (
 	"slices"
 )
 
-// countSet holds the delivery counts of messages that were released, by chunk. Only messages that are not acknowledged
-// have one. A nil one, which is what most subscriptions have, has nothing in it.
+// countSet holds the delivery counts of released messages, by chunk. Only unacknowledged messages have one. A nil
+// countSet, the usual case, is empty.
 type countSet struct {
 	chunks map[uint64]*countChunk
-	gone   []uint64 // stored chunks that became empty since the last Collect
+	gone   []uint64 // stored chunks emptied since the last Collect
 }
 
 type countChunk struct {
-	entries []countEntry // by offset
+	entries []countEntry // sorted by offset
 	dirty   bool
 	stored  bool
 }
 
 type countEntry struct {
-	offset uint16 // of the sequence in its chunk
+	offset uint16 // offset of the sequence in its chunk
 	count  uint32
 }
 
@@ -44,7 +44,7 @@ func (cs *countSet) get(seq uint64) uint32 {
 	return 0
 }
 
-// set is used when loading and increments.
+// chunk returns a chunk and creates it if missing.
 func (cs *countSet) chunk(chunk uint64) *countChunk {
 	c := cs.chunks[chunk]
 	if c == nil {
@@ -57,7 +57,7 @@ func (cs *countSet) chunk(chunk uint64) *countChunk {
 	return c
 }
 
-// increment adds one to the count of seq; it stops at the greatest number.
+// increment adds one to the count of seq. The count saturates at math.MaxUint32.
 func (cs *countSet) increment(seq uint64) {
 	c := cs.chunk(seq >> chunkBits)
 	c.dirty = true
@@ -71,7 +71,7 @@ func (cs *countSet) increment(seq uint64) {
 	}
 }
 
-// remove forgets the counts of the chunk's sequences lo to hi, which were acknowledged.
+// remove drops the counts of the chunk's acknowledged sequences lo to hi.
 func (cs *countSet) remove(chunk, lo, hi uint64) {
 	if cs == nil {
 		return
@@ -96,7 +96,7 @@ func (cs *countSet) remove(chunk, lo, hi uint64) {
 	delete(cs.chunks, chunk)
 }
 
-// all iterates over the chunks that have counts, in no order.
+// all iterates over the chunks with counts, in no order.
 func (cs *countSet) all(yield func(chunk uint64, c *countChunk) bool) {
 	if cs == nil {
 		return
@@ -108,7 +108,7 @@ func (cs *countSet) all(yield func(chunk uint64, c *countChunk) bool) {
 	}
 }
 
-// sorted gives the chunks that have counts, in order.
+// sorted returns the chunks with counts, in order.
 func (cs *countSet) sorted() []uint64 {
 	if cs == nil || len(cs.chunks) == 0 {
 		return nil

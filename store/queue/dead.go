@@ -8,30 +8,30 @@ import (
 	"slices"
 )
 
-// DeadRange is a range of sequences in which messages died since the last checkpoint's batch.
+// DeadRange is a range of sequences with messages that died since the last checkpoint batch.
 type DeadRange struct {
-	// Queue is its number.
+	// Queue is the number of the queue.
 	Queue uint64
-	// First and Last are the range, Last included.
+	// First and Last are the bounds of the range, both inclusive.
 	First, Last uint64
 
-	end uint64 // what was published when the batch was made
-	// What was dead then, in one of two forms: of whole chunks, or of groups in and around one chunk.
-	chunks []*words // nil: all of the chunk
+	end uint64 // next sequence of the queue when the batch was collected
+	// Dead messages at that time, in one of two forms: whole chunks, or groups in and around one chunk.
+	chunks []*words // nil: the whole chunk is dead
 	groups []uint64
 	base   uint64 // number of chunks[0] or groups[0]
-	died   uint64 // with groups: those of the chunk in which messages died
+	died   uint64 // with groups: bitmap of the chunk's groups with newly dead messages
 }
 
-// Parts iterates over the parts of the range that have to be looked at, first and last sequence of each: a run in which
-// a message died overlaps one of them. When some messages of a large queue are acknowledged out of order, that is far
-// less than the range.
+// Parts iterates over the parts of the range that the caller must check, as first and last sequence. Every extent with
+// a newly dead message overlaps one of them. If a few messages of a large queue are acknowledged out of order, the
+// parts are much smaller than the range.
 func (d *DeadRange) Parts(yield func(first, last uint64) bool) {
 	if d.died == 0 {
 		yield(d.First, d.Last)
 		return
 	}
-	// Looking up another place costs as much as going over a few groups.
+	// Seeking to another position costs as much as scanning a few groups.
 	const join = 4
 	chunk := d.First &^ chunkMask
 	for left := d.died; left != 0; {
@@ -47,8 +47,8 @@ func (d *DeadRange) Parts(yield func(first, last uint64) bool) {
 	}
 }
 
-// AllDead tells whether all of the messages first to first+span-1 were dead when the batch was made. It knows about
-// runs that touch one of the Parts and span at most MaxRunSpan; for any other the answer may be false.
+// AllDead reports whether all messages first to first+span-1 were dead when the batch was collected. It covers extents
+// that touch one of the Parts and span at most MaxRunSpan; for other extents it may return false.
 func (d *DeadRange) AllDead(first, span uint64) bool {
 	if span == 0 {
 		return true
@@ -71,7 +71,7 @@ func (d *DeadRange) AllDead(first, span uint64) bool {
 	return true
 }
 
-// word gives the bits of the 64 messages that seq belongs to.
+// word returns the bits of the 64 messages around seq.
 func (d *DeadRange) word(seq uint64) uint64 {
 	if d.died != 0 {
 		return d.groups[seq>>6-d.base]
@@ -82,7 +82,7 @@ func (d *DeadRange) word(seq uint64) uint64 {
 	return ^uint64(0)
 }
 
-// normalize sorts ranges and joins those that are at most gap chunks apart.
+// normalize sorts ranges and merges those that are at most gap chunks apart.
 func normalize(ranges []chunkRange, gap uint64) []chunkRange {
 	slices.SortFunc(ranges, func(a, b chunkRange) int { return cmp.Compare(a.first, b.first) })
 	out := ranges[:0]
@@ -96,7 +96,7 @@ func normalize(ranges []chunkRange, gap uint64) []chunkRange {
 	return out
 }
 
-// appendDead describes where messages died, and forgets it.
+// appendDead appends the ranges with newly dead messages and resets them.
 func (q *Queue) appendDead(dst []DeadRange) []DeadRange {
 	if q.leaving != nil {
 		for _, r := range normalize(q.leaving.died, 2) {
@@ -104,7 +104,7 @@ func (q *Queue) appendDead(dst []DeadRange) []DeadRange {
 		}
 	}
 	for i := range q.sizes.slots {
-		// A chunk in which a message died has changed.
+		// A chunk with newly dead messages is dirty.
 		if slot := &q.sizes.slots[i]; slot.dirty && slot.c != nil && slot.c.died != 0 {
 			dst = append(dst, q.deadGroups(q.sizes.base+uint64(i), slot.c.died))
 			slot.c.died = 0
@@ -113,7 +113,7 @@ func (q *Queue) appendDead(dst []DeadRange) []DeadRange {
 	return dst
 }
 
-// deadChunks describes chunks, with their neighbours, into which a run of messages can reach.
+// deadChunks describes chunks and their neighbours, since an extent can reach into them.
 func (q *Queue) deadChunks(r chunkRange) DeadRange {
 	from, to := r.first-min(r.first, 1), min(r.last+1, q.nextSeq>>chunkBits)
 	d := DeadRange{
@@ -133,8 +133,8 @@ func (q *Queue) deadChunks(r chunkRange) DeadRange {
 	return d
 }
 
-// deadGroups describes groups of one chunk, from the first one to the last one, and what is around them as far as a run
-// can reach that is all dead: on each side up to the first group that is not.
+// deadGroups describes the groups of one chunk with newly dead messages. It adds the groups around them that an
+// all-dead extent can reach: on each side up to the first group that is not all dead.
 func (q *Queue) deadGroups(chunk, died uint64) DeadRange {
 	word := func(group uint64) uint64 { return q.deadWord(group/chunkWords, int(group%chunkWords)) }
 	from := chunk*chunkWords + uint64(bits.TrailingZeros64(died))

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// TestBatchOutlivesSubscription: a batch that is being written keeps the messages that were alive when it was made,
-// also when the last subscription that needed them is deleted meanwhile.
+// A batch being written keeps the messages that were live when it was collected, even if their last subscription is
+// deleted in the meantime.
 func TestBatchOutlivesSubscription(t *testing.T) {
 	for _, n := range []int{3, blockEntries + 3} { // in one block and in two
 		d := newDriver(t)
@@ -42,8 +42,8 @@ func TestBatchOutlivesSubscription(t *testing.T) {
 	}
 }
 
-// TestDeadRunsAreFound: whatever is acknowledged, and however messages are divided into runs, the batches lead to all
-// runs that are dead and to no other.
+// For any acknowledgements and any division of messages into extents, the batches lead to all dead extents and to no
+// other.
 func TestDeadRunsAreFound(t *testing.T) {
 	for seed := range uint64(12) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -51,7 +51,7 @@ func TestDeadRunsAreFound(t *testing.T) {
 		q := d.queue("q", txn.Config{}, "a", "b")
 		var pages fakePages
 		pages.runs = map[uint64][]fakeRun{}
-		// few messages: many acknowledgements of each run
+		// few messages: many acknowledgements per run
 		published, most := uint64(0), []uint64{300, 2 * ChunkSize, 5 * ChunkSize}[seed%3]
 		for range 60 {
 			if published < most && rng.IntN(3) == 0 {
@@ -83,7 +83,7 @@ func TestDeadRunsAreFound(t *testing.T) {
 	}
 }
 
-// pruned leaves out what cannot lead to a dead run, as the owner does that knows how short runs are.
+// pruned drops the groups that cannot lead to a dead extent, as the owner does with its extent lengths.
 func pruned(ranges []DeadRange, runs []fakeRun) (left []DeadRange) {
 	for _, r := range ranges {
 		chunk, single := r.Single()
@@ -113,7 +113,7 @@ func firsts(runs []fakeRun) (list []uint64) {
 	return list
 }
 
-// TestFewAcknowledgementsFewParts: acknowledging a few messages of many does not make the store go over all of them.
+// After a few acknowledgements of many messages, the store does not scan all of them.
 func TestFewAcknowledgementsFewParts(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "a")
@@ -139,8 +139,8 @@ func TestFewAcknowledgementsFewParts(t *testing.T) {
 	require.LessOrEqual(t, span, uint64(4*64))
 }
 
-// TestQueueFitsItsSizeClass holds what a queue and a subscription take: there can be a million. What the limits are is
-// the next size class of the allocator, beyond which each would cost more at once.
+// TestQueueFitsItsSizeClass checks the memory of a queue and a subscription: there can be a million. Each limit is the
+// allocator's next size class, beyond which the cost rises in a step.
 func TestQueueFitsItsSizeClass(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(Queue{}), uintptr(240))
 	require.LessOrEqual(t, unsafe.Sizeof(Sub{}), uintptr(128))

@@ -9,10 +9,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// noConfig is what all queues share that have none. It never changes.
+// noConfig is shared by all queues without a configuration. It never changes.
 var noConfig txn.Config //nolint:gochecknoglobals // a constant, but for its address
 
-// setConfig gives a queue its configuration, and counts whose dead letters go where.
+// setConfig sets the configuration of a queue and updates the dead-letter reference counts.
 func (s *State) setConfig(q *Queue, c txn.Config) {
 	if q.config != nil {
 		s.countDeadLetters(q.config.DeadLetter, -1)
@@ -27,7 +27,7 @@ func (s *State) setConfig(q *Queue, c txn.Config) {
 	s.noteTemporary(q)
 }
 
-// countDeadLetters notes that so many more queues name target as their dead-letter queue.
+// countDeadLetters adds more to the number of references to target as a dead-letter queue.
 func (s *State) countDeadLetters(target uint64, more int) {
 	if target == txn.NoQueue {
 		return
@@ -40,8 +40,8 @@ func (s *State) countDeadLetters(target uint64, more int) {
 	}
 }
 
-// checkConfig tells whether a queue may have a configuration; q is nil for one that is to be made. As it is checked
-// each time, the way from one dead-letter queue to the next always ends.
+// checkConfig reports whether a queue may have a configuration; q is nil for a new queue. Since every change is
+// checked, the chain of dead-letter queues has no cycle.
 func (s *State) checkConfig(q *Queue, c *txn.Config) txn.Code {
 	if c.Overflow == txn.OverflowDeadLetterHead && c.DeadLetter == txn.NoQueue {
 		return txn.ErrNoDeadLetter
@@ -52,9 +52,9 @@ func (s *State) checkConfig(q *Queue, c *txn.Config) txn.Code {
 	return s.checkDeadLetter(q, c.DeadLetter)
 }
 
-// checkDeadLetter tells whether a queue, or a subscription of it, may have a dead-letter queue: one that is there and
-// leads to no queue that leads back, over what the queues and their subscriptions name. q is nil for a queue that is to
-// be made.
+// checkDeadLetter reports whether a queue, or one of its subscriptions, may use target as its dead-letter queue. The
+// target must exist, and no chain of dead-letter queues and subscriptions from it may lead to q. q is nil for a new
+// queue.
 func (s *State) checkDeadLetter(q *Queue, target uint64) txn.Code {
 	if target == txn.NoQueue {
 		return txn.OK
@@ -91,10 +91,9 @@ func (q *Queue) deadLetters(yield func(id uint64) bool) {
 	}
 }
 
-// alterSub changes options of a subscription.
 func (s *State) alterSub(q *Queue, o *txn.Op) {
 	sub, c := q.Sub(o.Sub), o.SubscriptionChange()
-	s.touch(q) // a dispatcher has to do something else from now on
+	s.touch(q) // dispatchers must re-evaluate the queue
 	q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
 	s.countDeadLetters(sub.deadLetter(), -1)
 	sub.setOptions(sub.Name(), c.Apply(sub.Options()))
@@ -105,11 +104,11 @@ func (s *State) alterSub(q *Queue, o *txn.Op) {
 	}
 }
 
-// Filters changes whenever a filter of a subscription was altered.
+// Filters returns a counter that changes when a subscription's filter is altered.
 func (s *State) Filters() uint64 { return s.filters }
 
-// checkMove tells whether messages of sub may be moved: all of them, since which are acknowledged by then is not looked
-// at.
+// checkMove reports whether messages of sub may be moved. It counts all messages, including those that are already
+// acknowledged.
 func (s *State) checkMove(o *txn.Op, sub *Sub) txn.Code {
 	bytes, err := o.CheckMoves()
 	if err != nil {
@@ -133,7 +132,7 @@ func (s *State) checkMove(o *txn.Op, sub *Sub) txn.Code {
 	return s.checkRoom(target, o.Count, bytes)
 }
 
-// move acknowledges the messages that are not acknowledged, and publishes them to the target, if there is one.
+// move acknowledges the messages that are not yet acknowledged, and publishes them to the target, if any.
 func (s *State) move(q *Queue, o *txn.Op, r *txn.OpResult) {
 	sub, target := q.Sub(o.Sub), s.queues.get(o.Target)
 	if target != nil {
@@ -146,7 +145,7 @@ func (s *State) move(q *Queue, o *txn.Op, r *txn.OpResult) {
 			continue // INV-14
 		}
 		if sub.reserved.has(sequence) {
-			continue // a prepared transaction has processed it
+			continue // a prepared transaction has already processed it
 		}
 		s.ack(sub, sequence, sequence)
 		r.Changed++

@@ -10,8 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// TestMoveOnce: a move that comes again after a failover, or behind an acknowledgement, moves nothing a second time
-// (INV-14).
+// A move repeated after a failover, or applied after an acknowledgement, does not move the message again (INV-14).
 func TestMoveOnce(t *testing.T) {
 	d := newDriver(t)
 	q, target := d.queue("q", txn.Config{}, "s"), d.queue("dead", txn.Config{}, "s")

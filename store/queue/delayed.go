@@ -7,20 +7,20 @@ import (
 	"slices"
 )
 
-// delaySet is the set of a queue's messages that are alive and not yet to be delivered, by chunk. A nil one, which is
-// what most queues have, has nothing in it.
+// delaySet is the set of a queue's live messages that are not yet deliverable, by chunk. A nil delaySet, the usual
+// case, is empty.
 type delaySet struct {
 	chunks map[uint64]*delayChunk
-	gone   []uint64 // stored chunks that became empty since the last Collect
+	gone   []uint64 // stored chunks emptied since the last Collect
 	n      uint64
 }
 
-// fewDelayed is the number of messages up to which a chunk is kept, and stored, as a list.
+// fewDelayed is the maximum number of messages of a chunk that are kept and stored as a list.
 const fewDelayed = 64
 
 // delayChunk has at least one message.
 type delayChunk struct {
-	few    []uint16 // offsets in the chunk, in order; nil once all is used
+	few    []uint16 // sorted offsets in the chunk; nil if all is used
 	all    *words
 	n      int
 	dirty  bool
@@ -38,7 +38,7 @@ func (c *delayChunk) word(w int) (v uint64) {
 	return v
 }
 
-// set adds an offset that is not there.
+// set adds an offset that is not in the chunk.
 func (c *delayChunk) set(offset uint16) {
 	c.dirty = true
 	c.n++
@@ -57,7 +57,7 @@ func (c *delayChunk) set(offset uint16) {
 	c.all[offset>>6] |= 1 << (offset & 63)
 }
 
-// clear takes the offsets of a word out that mask has and that are there, and gives their number.
+// clear removes the offsets of word w that are set in mask and returns the number removed.
 func (c *delayChunk) clear(w int, mask uint64) int {
 	mask &= c.word(w)
 	if mask == 0 {
@@ -73,8 +73,8 @@ func (c *delayChunk) clear(w int, mask uint64) int {
 	return ones(mask)
 }
 
-// appendValue writes few messages as a list and more of them as a bitmap, whatever they are kept as: equal sets must be
-// equal bytes.
+// appendValue encodes few messages as a list and more of them as a bitmap, regardless of the form in memory: equal
+// sets must have equal encodings.
 func (c *delayChunk) appendValue(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(c.n))
 	for w := range chunkWords {
@@ -111,7 +111,7 @@ func (d *delaySet) add(seq uint64) {
 	d.n++
 }
 
-// remove takes the messages of a word out that mask has and that are there, and gives their number.
+// remove removes the messages of a word that are set in mask and returns the number removed.
 func (d *delaySet) remove(chunk uint64, w int, mask uint64) int {
 	c := d.chunks[chunk]
 	if c == nil {
@@ -128,7 +128,7 @@ func (d *delaySet) remove(chunk uint64, w int, mask uint64) int {
 	return n
 }
 
-// nextFree gives the first sequence from from on that is not in the set.
+// nextFree returns the first sequence at or after from that is not in the set.
 func (d *delaySet) nextFree(from uint64) uint64 {
 	for {
 		c := d.chunks[from>>chunkBits]
@@ -146,7 +146,6 @@ func (d *delaySet) nextFree(from uint64) uint64 {
 	}
 }
 
-// all iterates over the chunks, in no order.
 func (d *delaySet) all(yield func(chunk uint64, c *delayChunk) bool) {
 	if d == nil {
 		return
@@ -158,10 +157,10 @@ func (d *delaySet) all(yield func(chunk uint64, c *delayChunk) bool) {
 	}
 }
 
-// Delayed tells whether a message is not yet to be delivered to any subscription.
+// Delayed reports whether a message is not yet deliverable to any subscription.
 func (q *Queue) Delayed(seq uint64) bool { return q.delayed.has(seq) }
 
-// DelayedMessages is the number of messages alive that are not yet to be delivered.
+// DelayedMessages returns the number of live messages that are not yet deliverable.
 func (q *Queue) DelayedMessages() uint64 {
 	if d := q.delayed; d != nil {
 		return d.n
@@ -169,7 +168,7 @@ func (q *Queue) DelayedMessages() uint64 {
 	return 0
 }
 
-// delay keeps a message from being delivered.
+// delay marks a message as not yet deliverable.
 func (s *State) delay(q *Queue, seq uint64) {
 	x := q.own()
 	if x.delayed == nil {
@@ -179,14 +178,14 @@ func (s *State) delay(q *Queue, seq uint64) {
 	s.delayed++
 }
 
-// undelay lets the messages of a word go that mask has.
+// undelay makes the messages of a word that are set in mask deliverable.
 func (s *State) undelay(q *Queue, chunk uint64, w int, mask uint64) int {
 	n := q.delayed.remove(chunk, w, mask)
 	s.delayed -= uint64(n)
 	return n
 }
 
-// Delayed is the number of messages that are not yet to be delivered, over all queues.
+// Delayed returns the number of messages that are not yet deliverable, over all queues.
 func (s *State) Delayed() uint64 { return s.delayed }
 
 func (c *collector) delayed(queues []*Queue) {
@@ -196,7 +195,7 @@ func (c *collector) delayed(queues []*Queue) {
 			continue
 		}
 		for _, chunk := range d.gone {
-			if d.chunks[chunk] == nil { // it may have come back
+			if d.chunks[chunk] == nil { // it may have been created again
 				c.batch.Deletes = append(c.batch.Deletes, delayKey(nil, q.id, chunk))
 			}
 		}
@@ -259,7 +258,7 @@ func (l *Loader) delays(k, v *cursor) {
 	}
 }
 
-// checkDelayed verifies that only messages alive are delayed, and their number.
+// checkDelayed verifies that only live messages are delayed, and their number.
 func (q *Queue) checkDelayed(bad func(string, ...any)) {
 	n := uint64(0)
 	for chunk, c := range q.delayed.all {

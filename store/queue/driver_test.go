@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// driver applies transactions one after another.
+// driver applies transactions in sequence.
 type driver struct {
 	t   testing.TB
 	s   *State
@@ -30,7 +30,7 @@ func (d *driver) apply(p *txn.Producer, fill func(b *txn.Builder)) txn.Result {
 	return d.s.Apply(d.lsn, payload)
 }
 
-// do applies a transaction that is not refused.
+// do applies a transaction that must be accepted.
 func (d *driver) do(fill func(b *txn.Builder)) txn.Result {
 	d.t.Helper()
 	r := d.apply(nil, fill)

@@ -9,16 +9,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// dueSet is a set of entries in order: a list of short sorted lists. Entries mostly come and go at its ends.
+// dueSet is an ordered set of entries: a list of short sorted lists. Most insertions and removals are at its ends.
 type dueSet struct {
-	blocks [][]txn.Due // none is empty
+	blocks [][]txn.Due // no block is empty
 	n      int
 }
 
 // dueBlock is the length at which a block is split.
 const dueBlock = 512
 
-// find gives the block that e is in or belongs to, its place there, and whether it is there.
+// find returns the block that contains e or should contain it, the position in the block, and whether e was found.
 func (s *dueSet) find(e txn.Due) (block, at int, found bool) {
 	block = max(0, sort.Search(len(s.blocks), func(i int) bool { return txn.Due.Compare(s.blocks[i][0], e) > 0 })-1)
 	if len(s.blocks) == 0 {
@@ -37,7 +37,7 @@ func (s *dueSet) add(e txn.Due) {
 		s.blocks = append(s.blocks, append(make([]txn.Due, 0, 4), e))
 	case len(s.blocks[k]) < dueBlock:
 		s.blocks[k] = slices.Insert(s.blocks[k], i, e)
-	case k == len(s.blocks)-1 && i == dueBlock: // entries that come in order leave full blocks
+	case k == len(s.blocks)-1 && i == dueBlock: // appending in order leaves full blocks
 		s.blocks = append(s.blocks, append(make([]txn.Due, 0, dueBlock), e))
 	default:
 		b := s.blocks[k]
@@ -69,13 +69,13 @@ func (s *dueSet) has(e txn.Due) bool {
 		return false
 	}
 	if last := s.blocks[len(s.blocks)-1]; e.Compare(last[len(last)-1]) > 0 {
-		return false // as most are that are asked for: what is removed is mostly the first of all
+		return false // the usual case: most removed entries are the first of the set
 	}
 	_, _, found := s.find(e)
 	return found
 }
 
-// after iterates over the entries behind e, in order.
+// after iterates over the entries after e, in order.
 func (s *dueSet) after(e txn.Due, yield func(txn.Due) bool) {
 	k, i, found := s.find(e)
 	if found {
@@ -90,5 +90,4 @@ func (s *dueSet) after(e txn.Due, yield func(txn.Due) bool) {
 	}
 }
 
-// all iterates over all of them, in order.
 func (s *dueSet) all(yield func(txn.Due) bool) { s.after(txn.Due{}, yield) }

@@ -10,14 +10,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// forwards are the rules of a queue that has some. They never change: others take their place.
+// forwards are the forwarding rules of a queue. They are immutable: a change replaces them.
 type forwards struct {
 	rules []txn.Forward
-	// dirty: changed since the last Collect.
+	// dirty is set if the rules changed since the last Collect.
 	dirty, stored bool
 }
 
-// Forwards are the rules that say which messages of the queue also go to others. Not to be changed; it may be kept.
+// Forwards returns the rules that forward messages of the queue to other queues. The caller must not change them, but
+// may keep them.
 func (q *Queue) Forwards() []txn.Forward {
 	if q.forwards == nil {
 		return nil
@@ -25,17 +26,17 @@ func (q *Queue) Forwards() []txn.Forward {
 	return q.forwards.rules
 }
 
-// publishedBefore is the publish that an OpForward follows.
+// publishedBefore is the publish that precedes an OpForward.
 type publishedBefore struct {
 	queue uint64
 	count int
 	raw   []byte
-	first uint64 // sequence of its first message, when it is carried out
-	kept  bool   // some subscription needs it
+	first uint64 // sequence of its first message, once applied
+	kept  bool   // at least one subscription needs it
 }
 
-// checkSetForwards tells whether a queue may have these rules: each target is there, and neither forwards itself nor is
-// named twice, so that a message is forwarded once, whatever the order in which rules are made.
+// checkSetForwards reports whether a queue may have these rules. Each target must exist, must not forward itself and
+// must occur only once. A message is therefore forwarded once, regardless of the order in which rules are set.
 func (s *State) checkSetForwards(q *Queue, o *txn.Op) txn.Code {
 	rules, err := txn.DecodeForwards(o.Raw)
 	if err != nil {
@@ -58,7 +59,7 @@ func (s *State) checkSetForwards(q *Queue, o *txn.Op) txn.Code {
 	return txn.OK
 }
 
-// setForwards replaces the rules of a queue. checkSetForwards has found nothing.
+// setForwards replaces the rules of a queue. checkSetForwards must have accepted them.
 func (s *State) setForwards(q *Queue, o *txn.Op) {
 	rules, err := txn.DecodeForwards(o.Raw)
 	if err != nil {
@@ -80,7 +81,7 @@ func (s *State) putForwards(q *Queue, rules []txn.Forward) {
 	s.countForwards(q, 1)
 }
 
-// countForwards notes that the targets of a queue's rules are named so many times more.
+// countForwards adds more to the reference counts of the rules' targets.
 func (s *State) countForwards(q *Queue, more int) {
 	for _, r := range q.Forwards() {
 		if s.forwardsTo == nil {
@@ -92,8 +93,8 @@ func (s *State) countForwards(q *Queue, more int) {
 	}
 }
 
-// checkForward tells whether messages of the publish before may go to the target. A target that is gone by now is no
-// error: the messages then stay where they are.
+// checkForward reports whether messages of the preceding publish may be forwarded to the target. A target that was
+// deleted is not an error: the messages then stay in their queue.
 func (s *State) checkForward(o *txn.Op) txn.Code {
 	p := &s.published
 	if p.count == 0 || p.queue != o.Queue || o.Queue == o.Target {
@@ -115,7 +116,7 @@ func (s *State) checkForward(o *txn.Op) txn.Code {
 
 var errNotPublished = errors.New("a forward of a message that is not in the publish before it")
 
-// forwarded goes through the messages of the publish that a forward names.
+// forwarded visits the messages of the publish that a forward selects.
 func (p *publishedBefore) forwarded(o *txn.Op, visit func(index int, rec []byte)) error {
 	rest, at := p.raw, 0
 	for i := range o.Forwarded(p.count) {
@@ -134,8 +135,8 @@ func (p *publishedBefore) forwarded(o *txn.Op, visit func(index int, rec []byte)
 	return nil
 }
 
-// forward carries out an OpForward: the messages are published to the target, and with Move acknowledged in the queue
-// that they were published to.
+// forward applies an OpForward: it publishes the messages to the target. With Move, it also acknowledges them in their
+// own queue.
 func (s *State) forward(q *Queue, o *txn.Op) {
 	target := s.queues.get(o.Target)
 	if target == nil {
@@ -166,7 +167,6 @@ func (f *forwards) appendValue(dst []byte) []byte {
 	return txn.AppendForwards(append(dst, valueVersion), f.rules)
 }
 
-// forwards collects the rules that changed.
 func (c *collector) forwards(queues []*Queue) {
 	for _, q := range queues {
 		f := q.forwards
@@ -196,7 +196,7 @@ func (l *Loader) forwards(k, v *cursor) {
 	q.own().forwards = &forwards{rules: rules, stored: true}
 }
 
-// checkForwards verifies that the rules of a queue lead to queues that are there and forward nothing.
+// checkForwards verifies that the targets of a queue's rules exist and forward nothing.
 func (s *State) checkForwards(q *Queue, bad func(format string, args ...any)) {
 	for _, r := range q.Forwards() {
 		if target := s.queues.get(r.Target); target == nil || target == q || len(target.Forwards()) > 0 {

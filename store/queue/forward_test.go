@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// TestForward: what is published is in the target in the same transaction; with Move only there. The client sees one
-// result for each of its operations.
+// Published messages are in the target in the same transaction; with Move, only there. The client gets one result per
+// operation of its own.
 func TestForward(t *testing.T) {
 	d := newDriver(t)
 	q, copies, moved := d.queue("q", txn.Config{}, "s"), d.queue("copies", txn.Config{}, "s"), d.queue("moved",
@@ -38,8 +38,8 @@ func TestForward(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// TestForwardToNowhere: a target that was deleted since the active encoded the record changes nothing: what was to be
-// moved stays.
+// A forward to a target deleted after the active encoded the record has no effect. Messages to move stay in their
+// queue.
 func TestForwardToNowhere(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "s")
@@ -50,7 +50,7 @@ func TestForwardToNowhere(t *testing.T) {
 	require.Equal(t, uint64(2), q.Messages())
 }
 
-// TestForwardIsAtomic: a target that is full refuses the publish as a whole, as operation of the publish.
+// A full target rejects the whole publish, with the operation number of the publish.
 func TestForwardIsAtomic(t *testing.T) {
 	d := newDriver(t)
 	q, full := d.queue("q", txn.Config{}, "s"), d.queue("full", txn.Config{MaxMessages: 2}, "s")
@@ -89,8 +89,7 @@ func TestForwardIsAtomic(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// TestForwardRules: chains, cycles and targets that are not there are refused, and a queue that is forwarded to is not
-// deleted.
+// Chains, cycles and missing targets are rejected, and a forwarding target cannot be deleted.
 func TestForwardRules(t *testing.T) {
 	d := newDriver(t)
 	a, b, c := d.queue("a", txn.Config{}, "s"), d.queue("b", txn.Config{}, "s"), d.queue("c", txn.Config{}, "s")
@@ -121,8 +120,7 @@ func TestForwardRules(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// TestForwardPrepared: what a prepared transaction publishes goes where the rules said when it was prepared, once it is
-// committed.
+// On commit, the publishes of a prepared transaction are forwarded by the rules at prepare time.
 func TestForwardPrepared(t *testing.T) {
 	d := newDriver(t)
 	q, copies := d.queue("q", txn.Config{}, "s"), d.queue("copies", txn.Config{}, "s")

@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// FuzzApply applies anything at all to two states, one of which goes through the tree after each step: they must stay
-// the same, and sound.
+// FuzzApply applies arbitrary records to two states, one of which is reloaded from the tree after each step. They must
+// stay equal and valid.
 func FuzzApply(f *testing.F) {
 	seed := func(p *txn.Producer, fill func(b *txn.Builder)) []byte {
 		var b txn.Builder
@@ -92,7 +92,7 @@ func FuzzApply(f *testing.F) {
 	})
 }
 
-// FuzzLoader loads anything at all as keys and values: it must be refused or give a sound state.
+// FuzzLoader loads arbitrary keys and values, which must be rejected or give a valid state.
 func FuzzLoader(f *testing.F) {
 	d := everyKind(f)
 	var all []byte

@@ -9,26 +9,26 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// The state as keys and values, in a tree that package store keeps in pages. Numbers in keys are big endian, so that
-// the order of the keys is the order of the numbers; store/FORMAT.md has the values.
+// The state as keys and values, in a tree that package store keeps in pages. Numbers in keys are big endian, so the
+// keys sort in numeric order. store/FORMAT.md describes the values.
 //
 //	a queue(8) sub(4) chunk(8)   acknowledgements above the subscription's floor
-//	b queue(8) chunk(8)          messages and bytes alive in a chunk; sizes of the messages
+//	b queue(8) chunk(8)          live messages and bytes of a chunk; sizes of the messages
 //	d queue(8) sub(4) chunk(8)   delivery counts
 //	f queue(8)                   forwards of a queue
-//	h queue(8) chunk(8)          messages that are delayed
-//	i queue(8) first(8)          index of the pages: owned by package store
-//	k key                        an entry of the pair's own
+//	h queue(8) chunk(8)          delayed messages
+//	i queue(8) first(8)          page index: owned by package store
+//	k key                        an internal entry of the cluster
 //	l queue(8) chunk(8)          priorities of the messages of a chunk
 //	m                            the state as a whole
 //	p id                         a producer
 //	q queue(8)                   a queue
 //	s queue(8) sub(4)            a subscription
-//	t time(8) queue(8) seq(8) kind(1)   the schedule index: not part of what the state has in memory
+//	t time(8) queue(8) seq(8) kind(1)   the schedule index: not part of the state in memory
 //	x kind lsn(8)                a prepared transaction, or the outcome of one
-//	x kind lsn(8) part(4)        a piece of a prepared transaction
+//	x kind lsn(8) part(4)        a part of a prepared transaction
 //	z                            the version of the access table
-//	z kind(1) name               an entry of it
+//	z kind(1) name               an entry of the access table
 const (
 	keyAcks     = 'a'
 	keySizes    = 'b'
@@ -47,17 +47,17 @@ const (
 	keyAccess   = 'z'
 )
 
-// valueVersion begins the values of k, m, p, q, s and z, and those of x but for pieces.
+// valueVersion is the first byte of the values of k, m, p, q, s and z, and of x except for parts.
 const valueVersion = 1
 
-// optionsVersion begins the value of an s that has options: releases before 0.2.0 stop at it.
+// optionsVersion is the first byte of an s value with options. Releases before 0.2.0 reject it.
 const optionsVersion = 2
 
-// KeyRange is what lies between two keys: From is in it, To is not.
+// KeyRange is the range of keys from From, inclusive, to To, exclusive.
 type KeyRange struct{ From, To []byte }
 
-// QueueKeys gives the ranges of keys that belong to a queue, but for those of package store's index and of the schedule
-// index: all that has to go when a queue was deleted.
+// QueueKeys returns the key ranges of a queue that must be removed with it. The keys of package store's page index and
+// of the schedule index are not included.
 func QueueKeys(id uint64) []KeyRange {
 	kinds := []byte{keyAcks, keySizes, keyCounts, keyForwards, keyDelayed, keyLanes, keyQueue, keySub}
 	ranges := make([]KeyRange, len(kinds))
@@ -105,7 +105,7 @@ func (q *Queue) appendValue(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, q.messages)
 	dst = binary.AppendUvarint(dst, q.bytes)
 	dst = binary.LittleEndian.AppendUint64(dst, q.digest)
-	if dropped, expired := q.Dropped(); dropped|expired != 0 { // releases before 0.2.0 know nothing of it
+	if dropped, expired := q.Dropped(); dropped|expired != 0 { // not part of the format before 0.2.0
 		dst = binary.AppendUvarint(binary.AppendUvarint(dst, dropped), expired)
 	}
 	return dst
@@ -123,7 +123,7 @@ func (s *Sub) appendValue(dst []byte) []byte {
 	return txn.AppendSubscriptionOptions(dst, options)
 }
 
-// appendValue gives nothing for a chunk that is full.
+// appendValue appends nothing for a full chunk.
 func (s *ackSlot) appendValue(dst []byte) []byte {
 	if s.full {
 		return dst
@@ -134,7 +134,7 @@ func (s *ackSlot) appendValue(dst []byte) []byte {
 	return dst
 }
 
-// appendValue writes the groups from the first to the last one that has something alive.
+// appendValue encodes the groups from the first to the last one with live messages.
 func (c *sizeChunk) appendValue(dst []byte) []byte {
 	from, to := 0, len(c.groups)
 	for c.groups[from].alive() == 0 {
@@ -157,7 +157,7 @@ func (c *sizeChunk) appendValue(dst []byte) []byte {
 	return dst
 }
 
-// exactSizes is set in the number of messages of a group that has the size of each.
+// exactSizes is a flag in a group's message count: the size of each message follows.
 const exactSizes = 1 << 7
 
 func (e *groupSizes) appendValue(dst []byte) []byte {
@@ -217,7 +217,7 @@ func appendString(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// cursor reads from the front of a key or value; after the first error it gives zero values.
+// cursor decodes a key or value from the front. After the first error it returns zero values.
 type cursor struct {
 	b   []byte
 	err error
@@ -268,7 +268,7 @@ func (c *cursor) be32() uint32 {
 	return 0
 }
 
-// uvarint reads a number that must not be above limit.
+// uvarint reads a number that must not exceed limit.
 func (c *cursor) uvarint(limit uint64) uint64 {
 	v, n := binary.Uvarint(c.b)
 	if n <= 0 || v > limit {

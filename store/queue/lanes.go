@@ -10,36 +10,36 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Lanes is the number of priorities: those of one priority are a lane of their queue.
+// Lanes is the number of priorities. A lane contains the queue's messages of one priority.
 const Lanes = txn.MaxPriority + 1
 
-// laneSet knows the priorities of the messages of a queue that has them (txn.Config.Priorities): for each chunk that
-// has messages alive which lanes occur in it, and where. Bits of dead messages mean nothing.
+// laneSet stores the priorities of the messages of a queue with priorities (txn.Config.Priorities): for each chunk
+// with live messages, which lanes occur in it and at which sequences. Bits of dead messages are undefined.
 //
-// A chunk all of one lane takes about 100 bytes, any other one 512 bytes more for each lane in it: at most 1.25 bytes
-// for each message, while the chunk has one alive.
+// A chunk with one lane takes about 100 bytes; any other chunk takes 512 bytes more per lane. This is at most 1.25
+// bytes per message, while the chunk has a live message.
 type laneSet struct {
 	chunks map[uint64]*laneChunk
-	// byLane has, for each lane, the chunks that it occurs in, in order: the next one is found in O(log n), whatever
-	// there is of other lanes before it.
+	// byLane has, for each lane, a sorted list of its chunks. Finding the next chunk takes O(log n), regardless of
+	// preceding messages in other lanes.
 	byLane [Lanes][]uint64
-	dirty  []uint64 // chunks that changed since the last Collect, or were dropped
+	dirty  []uint64 // chunks changed or dropped since the last Collect
 	gone   []uint64 // stored chunks that were dropped since the last Collect
 }
 
 type laneChunk struct {
-	mask   uint16        // lanes that occur
-	of     [Lanes]*words // nil: does not occur, or is the only one
+	mask   uint16        // bitmap of the lanes that occur
+	of     [Lanes]*words // nil: the lane does not occur, or is the only one
 	dirty  bool
 	stored bool
 }
 
 func newLaneSet() *laneSet { return &laneSet{chunks: make(map[uint64]*laneChunk)} }
 
-// only tells whether all of the chunk is of one lane.
+// only reports whether the chunk has at most one lane.
 func (c *laneChunk) only() bool { return c.mask&(c.mask-1) == 0 }
 
-// add notes the lane of a message that was published.
+// add records the lane of a published message.
 func (z *laneSet) add(seq uint64, lane uint8) {
 	chunk := seq >> chunkBits
 	c := z.chunks[chunk]
@@ -51,7 +51,7 @@ func (z *laneSet) add(seq uint64, lane uint8) {
 		return
 	}
 	if c.mask != 0 && c.only() {
-		before := new(words) // all up to here is of the lane that was the only one
+		before := new(words) // all previous messages are in the single lane
 		for w := range before {
 			before[w] = published(chunk, w, seq)
 		}
@@ -73,7 +73,7 @@ func (z *laneSet) add(seq uint64, lane uint8) {
 	}
 }
 
-// drop forgets a chunk of which no message is alive.
+// drop removes a chunk without live messages.
 func (z *laneSet) drop(chunk uint64) {
 	c := z.chunks[chunk]
 	if c == nil {
@@ -91,7 +91,7 @@ func (z *laneSet) drop(chunk uint64) {
 	delete(z.chunks, chunk)
 }
 
-// word gives the messages of a lane among 64 of a chunk.
+// word returns the messages of a lane in word w of the chunk.
 func (c *laneChunk) word(lane uint8, w int) uint64 {
 	switch {
 	case c.mask>>lane&1 == 0:
@@ -102,11 +102,11 @@ func (c *laneChunk) word(lane uint8, w int) uint64 {
 	return c.of[lane][w]
 }
 
-// Prioritized tells whether the queue delivers messages of a higher priority first.
+// Prioritized reports whether the queue delivers messages of a higher priority first.
 func (q *Queue) Prioritized() bool { return q.lanes != nil }
 
-// Priority of a message that some subscription has still to acknowledge; DefaultPriority for any other one, and in a
-// queue without priorities.
+// Priority returns the priority of a message that at least one subscription has not acknowledged. It returns
+// DefaultPriority for other messages, and in a queue without priorities.
 func (q *Queue) Priority(seq uint64) uint8 {
 	if q.lanes == nil {
 		return txn.DefaultPriority
@@ -122,8 +122,8 @@ func (q *Queue) Priority(seq uint64) uint8 {
 	return txn.DefaultPriority
 }
 
-// NextUnackedIn is NextUnacked for the messages of one priority. It costs O(log n) and what is acknowledged between
-// from and the sequence that it gives, whatever there is of other priorities. The queue must be Prioritized.
+// NextUnackedIn is NextUnacked for the messages of one priority. It takes O(log n) plus the acknowledged messages
+// between from and the result, regardless of other priorities. The queue must be Prioritized.
 func (s *Sub) NextUnackedIn(lane uint8, from uint64) uint64 {
 	z, next := s.q.lanes, s.q.nextSeq
 	from = max(from, s.acks.floor)
@@ -131,7 +131,7 @@ func (s *Sub) NextUnackedIn(lane uint8, from uint64) uint64 {
 	i, _ := slices.BinarySearch(list, from>>chunkBits)
 	for _, chunk := range list[i:] {
 		if chunk < from>>chunkBits {
-			continue // all acknowledged
+			continue // all sequences are acknowledged
 		}
 		c := z.chunks[chunk]
 		first, end := max(from, chunk<<chunkBits), min((chunk+1)<<chunkBits, next)
@@ -156,12 +156,12 @@ func (s *Sub) NextDeliverableIn(lane uint8, from uint64) uint64 {
 	return s.deliverable(from, func(from uint64) uint64 { return s.NextUnackedIn(lane, from) })
 }
 
-// wanted gives the messages among 64 of a chunk that the subscription has not acknowledged.
+// wanted returns the messages in word w of a chunk that the subscription has not acknowledged.
 func (s *Sub) wanted(chunk uint64, w int) uint64 {
 	return ^s.acks.word(chunk, w) & published(chunk, w, s.q.nextSeq)
 }
 
-// appendValue writes which lanes occur and, if there are several, where.
+// appendValue encodes the lanes of the chunk and, if there are several, their bitmaps.
 func (c *laneChunk) appendValue(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint16(dst, c.mask)
 	for _, at := range c.of {
@@ -186,7 +186,7 @@ func (c *collector) lanes(queues []*Queue) {
 			continue
 		}
 		for _, chunk := range z.gone {
-			if z.chunks[chunk] == nil { // it may have come back
+			if z.chunks[chunk] == nil { // it may have been created again
 				c.batch.Deletes = append(c.batch.Deletes, lanesKey(nil, q.id, chunk))
 			}
 		}
@@ -201,7 +201,6 @@ func (c *collector) lanes(queues []*Queue) {
 	}
 }
 
-// lanes loads a chunk.
 func (l *Loader) lanes(k, v *cursor) {
 	q := l.getQueue(k)
 	chunk := k.be64()
@@ -228,7 +227,7 @@ func (l *Loader) lanes(k, v *cursor) {
 	q.lanes.chunks[chunk] = c
 }
 
-// finishLanes puts what was loaded in order. It gives false if the queue should have none.
+// finishLanes sorts the loaded lists. It returns false if the queue has lanes but no priorities.
 func (q *Queue) finishLanes() bool {
 	if q.config.Priorities == 0 {
 		return q.lanes == nil
@@ -242,7 +241,7 @@ func (q *Queue) finishLanes() bool {
 	return true
 }
 
-// check looks whether the lanes are those of the messages alive.
+// check verifies that the lanes match the live messages.
 func (z *laneSet) check(q *Queue, bad func(string, ...any)) {
 	for i := range q.sizes.slots {
 		if chunk := q.sizes.base + uint64(i); (q.sizes.slots[i].c == nil) != (z.chunks[chunk] == nil) {

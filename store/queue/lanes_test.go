@@ -10,8 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// TestNextOfAPriorityIsFoundAtOnce puts one message of a high priority behind very many of a low one: to find it costs
-// the same as without them.
+// Finding a high-priority message behind very many low-priority ones costs the same as without them.
 func TestNextOfAPriorityIsFoundAtOnce(t *testing.T) {
 	s, lsn := New(), uint64(0)
 	apply := func(fill func(b *txn.Builder)) txn.Result {
@@ -59,7 +58,7 @@ func TestNextOfAPriorityIsFoundAtOnce(t *testing.T) {
 	require.Equal(t, 1, with)
 	require.Len(t, s.Queue(1).lanes.byLane[9], 1, "a search of priority 9 visits one chunk of half a million messages")
 	require.Empty(t, s.Check())
-	// When the messages are dead, so is what is known of their priorities.
+	// When the messages are dead, their priorities are removed.
 	apply(func(b *txn.Builder) { b.Purge(1, 0) })
 	require.Empty(t, s.Queue(1).lanes.chunks)
 	require.Empty(t, s.Check())

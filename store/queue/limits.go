@@ -3,44 +3,43 @@
 package queue
 
 const (
-	// MaxQueues is the greatest number of queues of a store.
+	// MaxQueues is the maximum number of queues of a store.
 	MaxQueues = 1_000_000
-	// MaxMeta is the greatest number of the pair's own entries.
+	// MaxMeta is the maximum number of internal entries of the cluster.
 	MaxMeta = 1000
-	// MaxAccess is the greatest number of entries of the access table.
+	// MaxAccess is the maximum number of entries of the access table.
 	MaxAccess = 10_000
-	// MaxReleased is the greatest number of messages that one transaction may release.
+	// MaxReleased is the maximum number of messages that one transaction may release.
 	MaxReleased = 65_536
-	// MaxRunSpan is the greatest number of sequences (first to last, dead ones in between included) that one run of
-	// messages in the page file may cover: DeadRange.AllDead could not tell about a longer one.
+	// MaxRunSpan is the maximum number of sequences (first to last, including dead ones in between) of one extent in
+	// the page file. DeadRange.AllDead does not cover longer extents.
 	MaxRunSpan = ChunkSize
 
-	// MaxPrepared is the greatest number of transactions that wait for a decision.
+	// MaxPrepared is the maximum number of undecided prepared transactions.
 	MaxPrepared = 10_000
-	// MaxPreparedBytes is the greatest length of all of them together, as encoded.
+	// MaxPreparedBytes is the maximum total encoded length of all prepared transactions.
 	MaxPreparedBytes = 256 << 20
-	// MaxTaken is the greatest number of messages that one transaction may acknowledge on the condition that they are
-	// not acknowledged, as each one that is prepared does.
+	// MaxTaken is the maximum number of messages that one transaction may acknowledge on condition that they are
+	// unacknowledged. A prepared transaction does so for all its messages.
 	MaxTaken = 262_144
-	// PreparedOutcomes is the number of transactions that are remembered after they were decided.
+	// PreparedOutcomes is the number of decided transactions whose outcomes are kept.
 	PreparedOutcomes = 10_000
 
-	// ProducerWindow is the number of results that are kept for a producer: the number of transactions it may have
-	// outstanding at most.
+	// ProducerWindow is the number of results kept per producer: the maximum number of its outstanding transactions.
 	ProducerWindow = 256
-	// MaxProducers is the number of producers that are remembered. The one that was used longest ago, in the order of
-	// the log, is forgotten first: no clock is involved.
+	// MaxProducers is the maximum number of producers kept. The least recently used one, in log order, is forgotten
+	// first; no clock is involved.
 	MaxProducers = 100_000
 
-	// maxProducerOps is the number of operations' results that are kept for one producer: it bounds the memory of one
-	// whose transactions have many.
+	// maxProducerOps is the maximum number of operation results kept per producer. It bounds the memory of a producer
+	// with large transactions.
 	maxProducerOps = 4096
-	// maxProducersOps is the same over all producers. Beyond it the producers that were used longest ago lose their
-	// results, but not their sequence: their retries are answered with ErrTooOld.
+	// maxProducersOps is the same limit over all producers. Beyond it, the least recently used producers lose their
+	// results but not their sequence: their retries return ErrTooOld.
 	maxProducersOps = 1 << 19
 )
 
-// limits are the limits that tests lower.
+// limits are the limits that tests can lower.
 type limits struct {
 	queues, meta, access               int
 	released, taken                    int

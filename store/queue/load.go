@@ -13,31 +13,31 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// ErrCorrupt is returned when keys and values are not what a State has written: the tree is damaged, or part of it is
+// ErrCorrupt is returned if keys and values are not the ones that a State wrote: the tree is corrupt, or part of it is
 // missing.
 var ErrCorrupt = errors.New("the stored state is corrupt")
 
-// Loader rebuilds a State from the keys and values that its batches have put into the tree.
+// Loader rebuilds a State from the keys and values that its batches wrote to the tree.
 type Loader struct {
 	s       *State
 	byQueue map[uint64]*Queue
 	hasMain bool
-	// preparing are the prepared transactions, by the LSN of their records; nil if there are none
+	// prepared transactions, by the LSN of their records; nil if empty
 	preparing map[uint64]*loading
 	count     int
-	// maxChunks is how far apart the chunks of one queue may be, because all in between take a little memory.
+	// maxChunks is the maximum distance between chunks of one queue, since each chunk in between takes some memory.
 	maxChunks uint64
 }
 
 const defaultMaxChunks = 1 << 24
 
-// NewLoader begins with an empty state.
+// NewLoader creates a Loader with an empty state.
 func NewLoader() *Loader {
 	return &Loader{s: New(), byQueue: make(map[uint64]*Queue), maxChunks: defaultMaxChunks}
 }
 
-// Put adds a key with its value, in any order; it keeps neither. Keys of package store's index and of the schedule
-// index are skipped: they need not be handed to it. The errors wrap ErrCorrupt or txn.ErrNewerVersion.
+// Put adds a key with its value, in any order, and keeps neither. Keys of package store's page index and of the
+// schedule index are skipped and need not be passed. Errors wrap ErrCorrupt or txn.ErrNewerVersion.
 func (l *Loader) Put(key, value []byte) error {
 	k, v := cursor{b: key}, cursor{b: value}
 	l.count++
@@ -82,8 +82,8 @@ func (l *Loader) Put(key, value []byte) error {
 	return nil
 }
 
-// Finish checks that the parts fit together and gives the state, which stands at record applied. The Loader is then
-// used up. The error wraps ErrCorrupt.
+// Finish checks the consistency of the loaded parts and returns the state at record applied. The Loader must not be
+// used afterwards. The error wraps ErrCorrupt.
 func (l *Loader) Finish(applied uint64) (*State, error) {
 	s := l.s
 	s.applied = applied
@@ -167,7 +167,7 @@ func (l *Loader) getSub(k *cursor) *Sub {
 	if id == 0 {
 		k.fail("subscription number 0")
 	}
-	// Keys come in order, so that it is the last one or new.
+	// Keys are in order, so it is the last subscription or a new one.
 	for i := len(q.subs) - 1; i >= 0; i-- {
 		if q.subs[i].id == id {
 			return q.subs[i]
@@ -251,7 +251,7 @@ func (l *Loader) sub(k, v *cursor) {
 	sub.loaded, sub.stored = true, true
 }
 
-// acks keeps the chunks in slots without order, with the number of the chunk in gone: the floor is not known yet.
+// acks stores the chunks in unordered slots and the chunk numbers in gone: the floor is not known yet.
 func (l *Loader) acks(k, v *cursor) {
 	a := &l.getSub(k).acks
 	chunk := k.be64()
@@ -273,7 +273,7 @@ func (l *Loader) acks(k, v *cursor) {
 	a.slots, a.gone = append(a.slots, slot), append(a.gone, chunk)
 }
 
-// place puts the chunks where they belong. It gives false if one is not between the floor and the end.
+// place moves the chunks to their positions. It returns false if one is not between the floor and the end.
 func (s *Sub) place(maxChunks uint64) bool {
 	a := &s.acks
 	slots, chunks := a.slots, a.gone
@@ -309,7 +309,7 @@ func (s *Sub) place(maxChunks uint64) bool {
 	return !a.has(a.floor)
 }
 
-// sizes keeps the chunks like acks does.
+// sizes stores the chunks unordered, like acks.
 func (l *Loader) sizes(k, v *cursor) {
 	q := l.getQueue(k)
 	chunk := k.be64()
@@ -339,7 +339,7 @@ func (l *Loader) sizes(k, v *cursor) {
 	q.sizes.slots, q.leave().sizes = append(q.sizes.slots, sizeSlot{c: c, stored: true}), append(q.leave().sizes, chunk)
 }
 
-// groupSizes reads the sizes of so many messages of a group and returns their sum.
+// groupSizes reads the sizes of n messages of a group and returns their sum.
 func (c *cursor) groupSizes(e *groupSizes, n int) (bytes uint64) {
 	alive := c.u64()
 	if ones(alive) != n || n == 0 {
@@ -466,7 +466,7 @@ func (c *cursor) result(k *keptResult) {
 	}
 }
 
-// finish links the producers in the order of their last use.
+// finish links the producers in order of last use.
 func (ps *producers) finish() error {
 	list := make([]*producer, 0, len(ps.byID))
 	for _, p := range ps.byID {
@@ -487,8 +487,8 @@ func (ps *producers) finish() error {
 	return nil
 }
 
-// All gives the whole state as keys and values, in the order of the keys: what the tree holds after a checkpoint, but
-// for the two indexes. Two nodes at the same LSN give the same.
+// All iterates over the whole state as keys and values, in key order: the contents of the tree after a checkpoint,
+// except for the two indexes. Two nodes at the same LSN return the same.
 func (s *State) All(yield func(key, value []byte) bool) {
 	var keys []KV
 	add := func(key []byte, value func([]byte) []byte) { keys = append(keys, KV{Key: key, Value: value(nil)}) }

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// everyKind gives a state that has a key of every kind.
+// everyKind returns a state with a key of every kind.
 func everyKind(t testing.TB) *driver {
 	t.Helper()
 	d := plainKinds(t)
@@ -33,7 +33,7 @@ func everyKind(t testing.TB) *driver {
 	return d
 }
 
-// plainKinds gives a state that has a key of every kind that release 0.1.0 knows.
+// plainKinds returns a state with a key of every kind that release 0.1.0 supports.
 func plainKinds(t testing.TB) *driver {
 	t.Helper()
 	d := newDriver(t)
@@ -50,7 +50,7 @@ func plainKinds(t testing.TB) *driver {
 	return d
 }
 
-// use does with a state that was loaded what a store does.
+// use calls the methods that a store calls on a loaded state.
 func use(t testing.TB, s *State) {
 	t.Helper()
 	d := &driver{t: t, s: s, lsn: s.Applied()}
@@ -68,7 +68,7 @@ func use(t testing.TB, s *State) {
 	}
 }
 
-// TestDamagedTree changes single bytes of what was stored: it must be refused, or be a sound state all the same.
+// TestDamagedTree changes single stored bytes: the loader must reject them or return a valid state.
 func TestDamagedTree(t *testing.T) {
 	var keys []KV
 	for k, v := range everyKind(t).s.All {
@@ -125,7 +125,7 @@ func TestLoaderSkipsTheIndex(t *testing.T) {
 	require.ErrorIs(t, l.Put([]byte("m"), []byte{9}), txn.ErrNewerVersion)
 }
 
-// TestGolden: what version 1 stores for a certain history, digests included, must never change without a new version.
+// The encoding and digests of version 1 for a fixed history must not change without a new version.
 func TestGolden(t *testing.T) {
 	h := sha256.New()
 	for k, v := range plainKinds(t).s.All {

@@ -70,7 +70,7 @@ func TestRetentionKeepsWhatIsAcknowledged(t *testing.T) {
 	require.Zero(t, q.Messages(), "a purge of the whole queue takes what is retained")
 }
 
-// A proposal was decided under a retention. When another one was set before it is applied, it says nothing any more.
+// A trim proposal is ignored if another retention was set before it is applied.
 func TestRetentionIsLookedAtAgain(t *testing.T) {
 	d := newDriver(t)
 	short := txn.Config{RetentionMessages: 10}
@@ -88,7 +88,7 @@ func TestRetentionIsLookedAtAgain(t *testing.T) {
 	require.Zero(t, d.trim(q, decided, short), "there is nothing left to end")
 }
 
-// RetainFrom is held against what a walk from the end gives.
+// RetainFrom returns the same sequence as a walk from the end.
 func TestRetainFrom(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{RetentionMessages: 1}, "a", "b")
@@ -98,7 +98,7 @@ func TestRetainFrom(t *testing.T) {
 	}
 	n := q.nextSeq - 1
 	d.ack(q, 1, 1, n)
-	d.ack(q, 2, 500, n) // a slow subscription needs the first ones, whatever is retained
+	d.ack(q, 2, 500, n) // a slow subscription needs the first messages, regardless of the retention
 	size := q.bytes / q.messages
 	for range 200 {
 		floor, _ := q.Retained()
@@ -136,7 +136,7 @@ func TestSeek(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// A request that is sent again must not move a subscription twice: between the two it has gone on.
+// A retried seek does not move a subscription twice, since the subscription has advanced in between.
 func TestSeekIsAnsweredOnce(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{RetentionMessages: 100}, "a")
@@ -184,7 +184,7 @@ func TestDropHead(t *testing.T) {
 	}
 }
 
-// The active has to move what is too much; until then the queue holds more, up to a bound.
+// A queue exceeds its limits, up to a bound, until the active moves the excess.
 func TestDeadLetterHead(t *testing.T) {
 	d := newDriver(t)
 	dead := d.queue("dead", txn.Config{MaxMessages: 300}, "default")
@@ -200,7 +200,7 @@ func TestDeadLetterHead(t *testing.T) {
 	d.publish(q, 700)
 	require.Equal(t, uint64(701), q.Overflowing(), "those before it are too many")
 	d.publish(q, 399)
-	d.publish(q, 100) // below the bound when it comes
+	d.publish(q, 100) // below the bound on arrival
 	r = d.apply(nil, func(b *txn.Builder) { publish(b, q.id, 1, 1) })
 	require.ErrorIs(t, r.Err(), txn.ErrQueueFull)
 	r = d.apply(nil, func(b *txn.Builder) { publish(b, q.id, 1001, 1) })
@@ -219,7 +219,7 @@ func TestDeadLetterHead(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// What the tree has keys for when a subscription is moved back, and forth, is what it has after the next checkpoints.
+// After a subscription is moved back and forth, the tree has exactly its keys after the next checkpoints.
 func TestSeekAcrossCheckpoints(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -256,7 +256,7 @@ func TestSeekAcrossCheckpoints(t *testing.T) {
 					do(func(b *txn.Builder) { b.Ack(1, 1+uint32(rng.IntN(2)), txn.Range{First: first, Last: last}) })
 				}
 			}
-			r.restart() // it compares what was there before and what is there now
+			r.restart() // compares the state before and after
 			require.Empty(t, r.state.Check())
 		})
 	}

@@ -11,33 +11,33 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// MetaQueue is the number that TakeTouched gives for the pair's own entries. No queue ever has it.
+// MetaQueue is the number that TakeTouched returns for the internal entries of the cluster. No queue has this number.
 const MetaQueue = 0
 
-// metaEntries are small values under names that the pair keeps for itself (settings, a plan, jobs): on both nodes, in
-// the log and in checkpoints like everything else, and seen by no client.
+// metaEntries are small named values that the cluster uses internally (settings, a plan, jobs). They are replicated,
+// logged and checkpointed like the rest of the state, and not visible to clients.
 type metaEntries struct {
 	byKey   map[string]*metaEntry
 	dirty   map[string]bool // set or removed since the last Collect
-	pending int             // how many the transaction that is being checked adds at most
+	pending int             // maximum number of entries added by the transaction being checked
 	touched bool
 }
 
 type metaEntry struct {
 	value  []byte
-	stored bool // the tree has it, perhaps with another value
+	stored bool // a key exists in the tree, possibly with an older value
 }
 
-// MetaEntry is one of the pair's own entries.
+// MetaEntry is an internal entry of the cluster.
 type MetaEntry struct {
-	// Key of 1 to txn.MaxMetaKeyBytes bytes.
+	// Key has 1 to txn.MaxMetaKeyBytes bytes.
 	Key string
-	// Value of at most txn.MaxMetaValueBytes bytes; not to be changed.
+	// Value has at most txn.MaxMetaValueBytes bytes. The caller must not change it.
 	Value []byte
 }
 
-// Meta gives the value of one of the pair's own entries; ok is false if there is none. The value is not to be changed,
-// and may be kept.
+// Meta returns the value of an internal entry; ok is false if it does not exist. The caller must not change the value,
+// but may keep it.
 func (s *State) Meta(key string) (value []byte, ok bool) {
 	e := s.meta.byKey[key]
 	if e == nil {
@@ -46,7 +46,7 @@ func (s *State) Meta(key string) (value []byte, ok bool) {
 	return e.value, true
 }
 
-// MetaPrefix gives the pair's own entries whose keys begin with prefix, in the order of their keys.
+// MetaPrefix returns the internal entries whose keys begin with prefix, in key order.
 func (s *State) MetaPrefix(prefix string) []MetaEntry {
 	var out []MetaEntry
 	for _, key := range slices.Sorted(maps.Keys(s.meta.byKey)) {
@@ -57,8 +57,7 @@ func (s *State) MetaPrefix(prefix string) []MetaEntry {
 	return out
 }
 
-// checkPutMeta counts an entry that is not there yet each time it is set: what a transaction removes does not make room
-// for what it adds.
+// checkPutMeta counts each set of a missing entry: entries removed by the same transaction do not free space for it.
 func (s *State) checkPutMeta(o *txn.Op) txn.Code {
 	if s.meta.byKey[string(o.Name)] != nil {
 		return txn.OK
@@ -70,7 +69,7 @@ func (s *State) checkPutMeta(o *txn.Op) txn.Code {
 	return txn.OK
 }
 
-// changeMeta sets or removes an entry and gives 1, or 0 if there was nothing to remove.
+// changeMeta sets or removes an entry. It returns 1, or 0 if the entry to remove does not exist.
 func (s *State) changeMeta(o *txn.Op) (changed uint64) {
 	m, key := &s.meta, string(o.Name)
 	s.digest = mix(mix(s.digest, uint64(o.Code)),
@@ -84,10 +83,10 @@ func (s *State) changeMeta(o *txn.Op) (changed uint64) {
 	}
 	switch {
 	case o.Code == txn.OpPutMeta && e != nil:
-		e.value = slices.Clone(o.Raw) // the payload is large and goes away
+		e.value = slices.Clone(o.Raw) // do not retain the large payload
 		m.dirty[key] = true
 	case o.Code == txn.OpPutMeta:
-		// The tree still has the key if it was removed since the last Collect.
+		// The tree still has the key if the entry was removed since the last Collect.
 		m.byKey[key] = &metaEntry{value: slices.Clone(o.Raw), stored: m.dirty[key]}
 		m.dirty[key] = true
 	default:

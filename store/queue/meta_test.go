@@ -41,7 +41,7 @@ func TestMeta(t *testing.T) {
 	require.Equal(t, "2", get("a"))
 	require.Equal(t, []MetaEntry{{"b/0", []byte("x")}, {"b/1", []byte("")}}, fill(d.s.MetaPrefix("b/")))
 
-	// Every order of setting, removing and checkpoints ends alike.
+	// Every order of sets, removals and checkpoints has the same result.
 	d.reload()
 	require.Equal(t, uint64(1), remove("a").Ops[0].Changed)
 	d.reload()

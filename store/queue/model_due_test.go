@@ -13,9 +13,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// This file is the model of messages that are delayed or expire. The clock of the model is the number of the record.
+// This file models delayed and expiring messages. The model's clock is the record number.
 
-// someTimes draws when a message is to be delivered, and when it expires: mostly soon.
+// someTimes draws the delivery and expiry times of a message: mostly soon.
 func (m *model) someTimes() *txn.Attributes {
 	var a txn.Attributes
 	if m.rng.IntN(2) == 0 {
@@ -27,10 +27,10 @@ func (m *model) someTimes() *txn.Attributes {
 	return &a
 }
 
-// note takes what a message that was just added says about time.
+// note records the times of a message just added.
 func (m *model) note(q *modelQueue, sequence uint64, rec []byte) {
 	if len(q.everyone()) == 0 {
-		return // it is not kept
+		return // the message is not kept
 	}
 	if at := txn.RecordTime(rec, txn.AttributeDeliverAt); at > txn.RecordPublishedMS(rec) {
 		q.delayed[sequence] = true
@@ -45,7 +45,7 @@ func sortedDue(set map[txn.Due]bool) []txn.Due {
 	return slices.SortedFunc(maps.Keys(set), txn.Due.Compare)
 }
 
-// due proposes what is due by the model's clock, and some of what is not, or not any more.
+// due proposes entries due by the model's clock, and some that are not, or no longer, due.
 func (m *model) due(b *txn.Builder, want *txn.Result, i int) func() {
 	var entries []txn.Due
 	for _, e := range sortedDue(m.schedule) {
@@ -57,7 +57,7 @@ func (m *model) due(b *txn.Builder, want *txn.Result, i int) func() {
 		}
 	}
 	if q := m.pick(); q != nil && q.next > 1 {
-		for range m.rng.IntN(5) { // some may never have been there
+		for range m.rng.IntN(5) { // some may never have existed
 			sequence := 1 + m.rng.Uint64N(q.next)
 			kind := txn.DueKind(1 + m.rng.IntN(3))
 			entries = append(entries, txn.Due{TimeMS: m.rng.Int64N(m.now + 5), Queue: q.id, Sequence: sequence, Kind: kind})
@@ -80,7 +80,7 @@ func (m *model) due(b *txn.Builder, want *txn.Result, i int) func() {
 	}
 }
 
-// happens does what is due, and tells whether that changed a message.
+// happens applies a due entry and reports whether it changed a message.
 func (m *model) happens(e txn.Due, now int64) (changed bool) {
 	q, at := m.queues[e.Queue], e.TimeMS
 	if e.Kind == txn.DueTTL {
@@ -94,7 +94,7 @@ func (m *model) happens(e txn.Due, now int64) (changed bool) {
 	}
 	for id := range modelSubs(q) {
 		if e.Kind != txn.DueDeliver && m.reserved(q.id, id)[e.Sequence] {
-			return false // its prepared transaction is decided first
+			return false // the prepared transaction must be decided first
 		}
 	}
 	delete(m.schedule, e)
@@ -122,7 +122,7 @@ func modelSubs(q *modelQueue) map[uint32]*modelSub {
 	return q.subs
 }
 
-// checkDelayed compares which messages are delayed.
+// checkDelayed compares the delayed messages.
 func (q *modelQueue) checkDelayed(t *testing.T, got *Queue) {
 	t.Helper()
 	n := uint64(0)
@@ -138,7 +138,7 @@ func (q *modelQueue) checkDelayed(t *testing.T, got *Queue) {
 	require.Equal(t, n, got.DelayedMessages())
 }
 
-// scheduled gives the whole schedule of a replica: what its pages have and what is in memory.
+// scheduled returns the whole schedule of a replica: from its pages and from memory.
 func (r *replica) scheduled() []txn.Due {
 	stored := storedSchedule(r.t, r.pages.kv)
 	last := txn.Due{TimeMS: NeverMS}
@@ -187,7 +187,7 @@ func TestDueSet(t *testing.T) {
 		}
 		require.Equal(t, want[e], s.has(e))
 	}
-	for i := range int64(3 * dueBlock) { // in order
+	for i := range int64(3 * dueBlock) { // appended in order
 		e := txn.Due{TimeMS: 10_000 + i, Queue: 1, Sequence: 1, Kind: txn.DueExpire}
 		s.add(e)
 		want[e] = true
@@ -204,7 +204,7 @@ func TestDueSet(t *testing.T) {
 	require.Empty(t, s.blocks)
 }
 
-// TestNothingExpiresBeforeItsTime: a proposal is looked at again when it is applied. INV-17.
+// A proposal is re-evaluated when it is applied (INV-17).
 func TestNothingExpiresBeforeItsTime(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{TTL: 1000}, "a", "b")
@@ -234,7 +234,7 @@ func TestNothingExpiresBeforeItsTime(t *testing.T) {
 	require.Zero(t, due(1599, expire, ttl, deliver), "nothing is due yet")
 	require.Equal(t, uint64(3), q.Messages())
 
-	// The proposal was made while the TTL was 1000; it is longer, or there is none, when it is applied.
+	// The proposal was made with a TTL of 1000. When it is applied, the TTL is longer or removed.
 	d.do(func(b *txn.Builder) { b.AlterQueue(q.id, txn.Config{TTL: 2000}, txn.FieldTTL) })
 	require.Zero(t, due(1600, ttl), "the queue has a longer TTL by now")
 	d.do(func(b *txn.Builder) { b.AlterQueue(q.id, txn.Config{}, txn.FieldTTL) })
@@ -261,7 +261,7 @@ func TestNothingExpiresBeforeItsTime(t *testing.T) {
 	require.Zero(t, due(9000, deliver, ttl), "nothing of a queue that is gone")
 }
 
-// TestDelayedTakeLittle: a bitmap for each chunk, and a list while they are few.
+// Delayed messages take a bitmap per chunk, or a list while they are few.
 func TestDelayedTakeLittle(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "a")

@@ -8,9 +8,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// This file is the model of forwards.
+// This file models forwards.
 
-// setForwards replaces the rules of a queue by some that may not be possible.
+// setForwards replaces the rules of a queue by random ones, possibly invalid.
 func (m *model) setForwards(b *txn.Builder, q *modelQueue) txn.Code {
 	var rules []txn.Forward
 	for range m.rng.IntN(3) {
@@ -41,7 +41,7 @@ func (m *model) setForwards(b *txn.Builder, q *modelQueue) txn.Code {
 	return txn.OK
 }
 
-// forwardedTo tells whether some queue forwards to this one.
+// forwardedTo reports whether some queue forwards to this one.
 func (m *model) forwardedTo(id uint64) bool {
 	for _, q := range m.queues {
 		if slices.ContainsFunc(q.forwards, func(r txn.Forward) bool { return r.Target == id }) {
@@ -51,8 +51,8 @@ func (m *model) forwardedTo(id uint64) bool {
 	return false
 }
 
-// forward has what was published go where the rules of its queue say, as the active would; sometimes to a queue that is
-// gone by then, which changes nothing.
+// forward forwards the published messages by the rules of their queue, like the active. Sometimes the target is
+// already deleted, and the forward has no effect.
 func (m *model) forward(b *txn.Builder, q *modelQueue, records [][]byte, added map[uint64]uint64) (txn.Code, func()) {
 	code := txn.OK
 	var changes []func(first uint64)

@@ -10,9 +10,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// This file is the model of priorities.
+// This file models priorities.
 
-// somePriority draws the priority of a message for a queue: often the same one, so that chunks of one priority occur.
+// somePriority draws a message priority: often the same one, so that chunks of one priority occur.
 func (m *model) somePriority(q *modelQueue) *uint8 {
 	if q == nil || m.rng.IntN(3) > 0 {
 		return nil
@@ -23,7 +23,7 @@ func (m *model) somePriority(q *modelQueue) *uint8 {
 	return new(uint8(m.rng.IntN(Lanes)))
 }
 
-// checkLanes compares the search for messages of a priority with the messages themselves.
+// checkLanes compares the search by priority with the messages.
 func (q *modelQueue) checkLanes(t *testing.T, ws *modelSub, s *Sub) {
 	t.Helper()
 	require.Equal(t, q.config.Priorities == 1, s.Queue().Prioritized())

@@ -9,9 +9,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// This file is the model of queues that retain messages, of subscriptions that are moved, and of queues that overflow.
+// This file models retention, seeks and overflow.
 
-// someLog draws a retention and what a full queue does.
+// someLog draws a retention and an overflow policy.
 func (m *model) someLog(c txn.Config) txn.Config {
 	c.RetentionAge, c.RetentionBytes, c.RetentionMessages = 0, 0, 0
 	switch m.rng.IntN(6) {
@@ -26,7 +26,7 @@ func (m *model) someLog(c txn.Config) txn.Config {
 	return c
 }
 
-// everyone are the subscriptions, the hidden one included.
+// everyone returns the subscriptions, including the hidden one.
 func (q *modelQueue) everyone() []*modelSub {
 	subs := slices.Collect(maps.Values(q.subs))
 	if q.hidden != nil {
@@ -49,7 +49,7 @@ func (q *modelQueue) needed(seq uint64) bool {
 	return false
 }
 
-// needAlive has s need, for the first time, what is alive from a sequence on.
+// needAlive sets the needs of the new subscription s to the live messages at or after from.
 func (q *modelQueue) needAlive(s *modelSub, from uint64) {
 	for _, other := range q.everyone() {
 		for seq := range other.needs {
@@ -71,7 +71,7 @@ func (q *modelQueue) setRetention() {
 	}
 }
 
-// first is the first message that s needs; next if there is none.
+// first returns the first message that s needs, or next.
 func (s *modelSub) first(next uint64) uint64 {
 	for seq := range s.needs {
 		next = min(next, seq)
@@ -79,7 +79,7 @@ func (s *modelSub) first(next uint64) uint64 {
 	return next
 }
 
-// ackBelow has s need nothing below a sequence and gives how many messages that changes.
+// ackBelow acknowledges the messages of s below sequence and returns their number.
 func (s *modelSub) ackBelow(sequence uint64) (changed uint64) {
 	for seq := range s.needs {
 		if seq < sequence {
@@ -90,7 +90,7 @@ func (s *modelSub) ackBelow(sequence uint64) (changed uint64) {
 	return changed
 }
 
-// seek moves a subscription, or ends the retention of what is old: now and then for another retention than there is.
+// seek moves a subscription or trims the retention, sometimes with an outdated retention.
 func (m *model) seek(b *txn.Builder, q *modelQueue, s *modelSub, want *txn.Result, i int) (txn.Code, func()) {
 	sequence, code := 1+m.rng.Uint64N(q.next), txn.OK
 	if m.rng.IntN(4) == 0 {
@@ -130,7 +130,8 @@ func (m *model) seek(b *txn.Builder, q *modelQueue, s *modelSub, want *txn.Resul
 	}
 }
 
-// room is why a queue may not hold n more messages; added is what the transaction adds.
+// room returns the reason for which a queue cannot accept n more messages; added counts the transaction's own
+// additions.
 func (m *model) room(q *modelQueue, added map[uint64]uint64, n int) txn.Code {
 	if len(q.everyone()) == 0 {
 		return txn.OK
@@ -165,7 +166,7 @@ func (q *modelQueue) isFull() bool {
 	return false
 }
 
-// makeRoom drops the oldest messages, if the queue does that, until n more are within its limit.
+// makeRoom drops the oldest messages of a drop-head queue until n more fit.
 func (q *modelQueue) makeRoom(n int) {
 	limit := int(q.config.MaxMessages)
 	if limit == 0 || q.config.Overflow != txn.OverflowDropHead || len(q.everyone()) == 0 {

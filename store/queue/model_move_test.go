@@ -9,10 +9,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// This file is the model of dead-letter queues and of messages that are moved.
+// This file models dead-letter queues and moved messages.
 
-// someConfig draws what a queue does with messages that no consumer can deal with. Its queue may not be there, or lead
-// back.
+// someConfig draws a dead-letter configuration. Its queue may be missing, or create a cycle.
 func (m *model) someConfig(c txn.Config) txn.Config {
 	c.TTL = uint64(m.rng.IntN(3) * m.rng.IntN(100))
 	c.MaxDeliveries, c.DeadLetter, c.TemporaryGrace = m.rng.Uint64N(3), 0, m.rng.Uint64N(3)
@@ -29,7 +28,7 @@ func (m *model) someConfig(c txn.Config) txn.Config {
 	return m.someLog(c)
 }
 
-// checkConfig is why q may not have c; q is nil for a queue to be made.
+// checkConfig returns the reason for which q cannot have c; q is nil for a new queue.
 func (m *model) checkConfig(q *modelQueue, c txn.Config) txn.Code {
 	if c.Overflow == txn.OverflowDeadLetterHead && c.DeadLetter == 0 {
 		return txn.ErrNoDeadLetter
@@ -40,7 +39,8 @@ func (m *model) checkConfig(q *modelQueue, c txn.Config) txn.Code {
 	return m.checkDeadLetter(q, c.DeadLetter)
 }
 
-// checkDeadLetter is why dead letters of q may not go to a queue: it is not there, or some way from there leads back.
+// checkDeadLetter returns the reason for which id cannot be the dead-letter queue of q: it is missing, or creates a
+// cycle.
 func (m *model) checkDeadLetter(q *modelQueue, id uint64) txn.Code {
 	if id == 0 {
 		return txn.OK
@@ -60,7 +60,7 @@ func (m *model) checkDeadLetter(q *modelQueue, id uint64) txn.Code {
 	return txn.OK
 }
 
-// somePolicy draws what a subscription has for itself.
+// somePolicy draws the overrides of a subscription.
 func (m *model) somePolicy() (o txn.SubscriptionOptions) {
 	o.Own = txn.ConfigMask(m.rng.Uint64()) & txn.PolicyFields
 	if m.rng.IntN(2) == 0 {
@@ -71,7 +71,6 @@ func (m *model) somePolicy() (o txn.SubscriptionOptions) {
 	return o
 }
 
-// alterSub changes options of a subscription.
 func (m *model) alterSub(b *txn.Builder, q *modelQueue, s *modelSub) txn.Code {
 	c := txn.SubscriptionChange{Filter: m.rng.IntN(2) == 0, Options: m.somePolicy()}
 	c.Fields = c.Options.Own | txn.ConfigMask(m.rng.Uint64())&txn.PolicyFields
@@ -90,7 +89,7 @@ func (m *model) alterSub(b *txn.Builder, q *modelQueue, s *modelSub) txn.Code {
 		s.options.Filter = c.Options.Filter
 	}
 	s.options.Own = s.options.Own&^c.Fields | c.Options.Own
-	for i := range 64 { // each field by itself
+	for i := range 64 { // each field separately
 		field := txn.ConfigMask(1) << i
 		switch {
 		case c.Options.Own&field != 0:
@@ -102,7 +101,7 @@ func (m *model) alterSub(b *txn.Builder, q *modelQueue, s *modelSub) txn.Code {
 	return txn.OK
 }
 
-// deleteTemporary deletes a queue that may be temporary, or not as it was.
+// deleteTemporary deletes a queue that may be temporary, possibly with an outdated grace period.
 func (m *model) deleteTemporary(b *txn.Builder, want *txn.Result, q *modelQueue) {
 	grace := 1 + m.rng.Uint64N(2)
 	b.DeleteTemporary(q.id, grace)
@@ -121,7 +120,7 @@ func (m *model) deleteTemporary(b *txn.Builder, want *txn.Result, q *modelQueue)
 	}
 }
 
-// inUse tells whether q is the dead-letter queue of another one, or is forwarded to.
+// inUse reports whether q is a dead-letter queue or a forwarding target of another queue.
 func (m *model) inUse(q *modelQueue) bool {
 	return m.forwardedTo(q.id) || slices.ContainsFunc(slices.Collect(maps.Values(m.queues)), func(o *modelQueue) bool {
 		return o.config.DeadLetter == q.id ||
@@ -131,7 +130,7 @@ func (m *model) inUse(q *modelQueue) bool {
 	})
 }
 
-// move moves some messages of a subscription, acknowledged ones among them, to another queue or nowhere.
+// move moves some messages of a subscription, including acknowledged ones, to another queue or discards them.
 func (m *model) move(
 	b *txn.Builder, q *modelQueue, s *modelSub, added map[uint64]uint64, want *txn.Result, i int,
 ) (txn.Code, func()) {
@@ -195,7 +194,7 @@ func (m *model) move(
 	}
 }
 
-// add puts a message at the end.
+// add appends a message.
 func (m *model) add(q *modelQueue, rec []byte) {
 	m.note(q, q.next, rec)
 	q.records[q.next] = rec

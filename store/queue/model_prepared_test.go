@@ -13,15 +13,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// This file is the model of prepared transactions, and of messages that are taken.
+// This file models prepared transactions and conditional acknowledgements.
 
-// modelPrepared is a transaction that waits for a decision.
+// modelPrepared is an undecided prepared transaction.
 type modelPrepared struct {
 	number uint64
 	ops    []modelOp
 }
 
-// modelOp is a publish, if sub is 0, or a take.
+// modelOp is a publish if sub is 0, otherwise a take.
 type modelOp struct {
 	queue     uint64
 	sub       uint32
@@ -29,13 +29,13 @@ type modelOp struct {
 	sequences []uint64
 }
 
-// modelOutcome is how one was decided.
+// modelOutcome is the decision on a prepared transaction.
 type modelOutcome struct {
 	committed bool
 	by        txn.Decider
 }
 
-// held is how many messages are prepared for a queue.
+// held returns the number of messages prepared for a queue.
 func (m *model) held(q *modelQueue) (n int) {
 	for _, p := range m.prepared {
 		for _, o := range p.ops {
@@ -47,7 +47,7 @@ func (m *model) held(q *modelQueue) (n int) {
 	return n
 }
 
-// isHeld tells whether a prepared transaction names a queue.
+// isHeld reports whether a prepared transaction names a queue.
 func (m *model) isHeld(q *modelQueue) bool {
 	for _, p := range m.prepared {
 		if slices.ContainsFunc(p.ops, func(o modelOp) bool { return o.queue == q.id }) {
@@ -57,7 +57,7 @@ func (m *model) isHeld(q *modelQueue) bool {
 	return false
 }
 
-// reserved gives what prepared transactions have taken of a subscription.
+// reserved returns the messages of a subscription that prepared transactions have taken.
 func (m *model) reserved(queue uint64, sub uint32) map[uint64]bool {
 	out := map[uint64]bool{}
 	for _, p := range m.prepared {
@@ -72,7 +72,7 @@ func (m *model) reserved(queue uint64, sub uint32) map[uint64]bool {
 	return out
 }
 
-// isReserved tells whether one of some subscriptions has such messages: of all of them when sub is 0.
+// isReserved reports whether a subscription has reserved messages. If sub is 0, it checks all of them.
 func (m *model) isReserved(q *modelQueue, sub uint32) bool {
 	for id := range q.subs {
 		if (sub == 0 || sub == id) && len(m.reserved(q.id, id)) > 0 {
@@ -82,11 +82,11 @@ func (m *model) isReserved(q *modelQueue, sub uint32) bool {
 	return false
 }
 
-// take draws messages of a subscription and tells whether all of them can be taken.
+// take draws messages of a subscription and reports whether all of them can be taken.
 func (m *model) take(q *modelQueue, s *modelSub) (sequences []uint64, code txn.Code) {
 	reserved := m.reserved(q.id, s.id)
 	free := slices.Sorted(maps.Keys(s.needs))
-	if m.rng.IntN(4) > 0 { // what can be taken
+	if m.rng.IntN(4) > 0 { // messages that can be taken
 		free = slices.DeleteFunc(free, func(sequence uint64) bool { return reserved[sequence] })
 	}
 	for len(free) > 0 && len(sequences) < 1+m.rng.IntN(6) {
@@ -95,9 +95,9 @@ func (m *model) take(q *modelQueue, s *modelSub) (sequences []uint64, code txn.C
 		free = slices.Delete(free, n, n+1)
 	}
 	if len(sequences) == 0 || m.rng.IntN(10) == 0 {
-		sequences = append(sequences, 1+m.rng.Uint64N(q.next+1)) // acknowledged perhaps, or not published
+		sequences = append(sequences, 1+m.rng.Uint64N(q.next+1)) // possibly acknowledged or not published
 	}
-	for _, sequence := range sequences { // the first that cannot be taken tells why
+	for _, sequence := range sequences { // the first message that cannot be taken determines the code
 		_, needed := s.needs[sequence]
 		switch {
 		case sequence >= q.next:
@@ -119,13 +119,13 @@ func single(sequences []uint64) []txn.Range {
 	return ranges
 }
 
-// takeNow is an OpTake of a transaction.
+// takeNow adds an OpTake to a transaction.
 func (m *model) takeNow(b *txn.Builder, q *modelQueue, s *modelSub, want *txn.Result, i int) (txn.Code, func()) {
 	sequences, code := m.take(q, s)
 	b.Take(q.id, s.id, single(sequences)...)
 	return code, func() {
 		for _, sequence := range sequences {
-			if _, ok := s.needs[sequence]; ok { // no operation before it has
+			if _, ok := s.needs[sequence]; ok { // not changed by an earlier operation
 				want.Ops[i].Changed++
 				delete(s.needs, sequence)
 			}
@@ -133,7 +133,7 @@ func (m *model) takeNow(b *txn.Builder, q *modelQueue, s *modelSub, want *txn.Re
 	}
 }
 
-// twoPhase prepares a transaction, or decides over one.
+// twoPhase prepares or decides a transaction.
 func (m *model) twoPhase(b *txn.Builder, want *txn.Result) {
 	if m.rng.IntN(2) == 0 {
 		m.prepare(b, want)
@@ -174,7 +174,6 @@ func (m *model) prepare(b *txn.Builder, want *txn.Result) {
 	want.Ops = []txn.OpResult{{ID: m.lsn, Changed: sum}}
 }
 
-// prepareOne adds one operation.
 func (m *model) prepareOne(inner *txn.Builder, p *modelPrepared, added map[uint64]uint64, sum *uint64) txn.Code {
 	q := m.pick()
 	s := m.pickSub(q)
@@ -269,7 +268,7 @@ func (m *model) decide(b *txn.Builder, want *txn.Result) {
 	}
 }
 
-// finish carries a decision out.
+// finish applies a decision.
 func (m *model) finish(p *modelPrepared, commit bool) (changed uint64) {
 	held := map[string]bool{}
 	for _, o := range p.ops {
@@ -298,7 +297,7 @@ func (m *model) finish(p *modelPrepared, commit bool) (changed uint64) {
 	return changed + uint64(len(held))
 }
 
-// checkPrepared compares what waits for a decision, and what is held.
+// checkPrepared compares the undecided transactions and their reservations.
 func (m *model) checkPrepared(t *testing.T, s *State) {
 	t.Helper()
 	names := []string{}

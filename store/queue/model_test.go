@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// model is the state machine without any thought for speed or memory.
+// model is a simple implementation of the state machine, not optimized for speed or memory.
 type model struct {
 	rng    *rand.Rand
 	queues map[uint64]*modelQueue
@@ -25,7 +25,7 @@ type model struct {
 	epochs map[string]uint32
 	meta   map[string]string
 	access modelAccess
-	lsn    uint64 // of the transaction that is made
+	lsn    uint64 // of the current transaction
 
 	prepared map[string]*modelPrepared
 	outcomes map[string]*modelOutcome
@@ -39,12 +39,12 @@ type modelQueue struct {
 	name     string
 	config   txn.Config
 	subs     map[uint32]*modelSub
-	hidden   *modelSub // what is retained; nil if nothing is
+	hidden   *modelSub // subscription of the retention; nil if none
 	nextSub  uint32
 	records  map[uint64][]byte
 	forwards []txn.Forward
 	delayed  map[uint64]bool
-	exact    uint64 // first message with a size that the queue keeps; 0 if it keeps none
+	exact    uint64 // first message with an individual size; 0 if sizes are not kept
 }
 
 type modelSub struct {
@@ -97,7 +97,7 @@ func (m *model) pickSub(q *modelQueue) *modelSub {
 	return q.subs[ids[m.rng.IntN(len(ids))]]
 }
 
-// next makes a transaction, applies it to the model and gives the result that is expected.
+// next creates a transaction, applies it to the model and returns the expected result.
 func (m *model) next(t *testing.T, lsn uint64) (payload []byte, want txn.Result) {
 	t.Helper()
 	m.lsn = lsn
@@ -108,7 +108,7 @@ func (m *model) next(t *testing.T, lsn uint64) (payload []byte, want txn.Result)
 	want = txn.Result{LSN: lsn, Op: -1}
 	prior, retry := m.done[key]
 	if retry {
-		want, m = prior, newModel(0) // whatever it holds is not looked at
+		want, m = prior, newModel(0) // the content is ignored
 		want.Duplicate = true
 		b.Ack(1, 1, txn.Range{First: 1, Last: 1})
 	} else {
@@ -306,7 +306,7 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 	want.Ops = []txn.OpResult{r}
 }
 
-// transaction makes one of several operations. The first one that fails undoes all of it.
+// transaction creates a transaction of several operations. The first failing one rolls back all of it.
 func (m *model) transaction(b *txn.Builder, want *txn.Result) {
 	n := 1
 	if m.rng.IntN(3) == 0 {
@@ -441,7 +441,7 @@ func (m *model) publish(
 	}
 }
 
-// ranges picks what a consumer would acknowledge: mostly what comes first, sometimes anything.
+// ranges picks messages as a consumer would acknowledge them: mostly the first ones, sometimes any.
 func (m *model) ranges(q *modelQueue, s *modelSub) (ranges []txn.Range, beyond bool) {
 	for range 1 + m.rng.IntN(4) {
 		first := uint64(1)
@@ -557,7 +557,7 @@ func parse(t *testing.T, s string) uint64 {
 	return n
 }
 
-// runModel applies the same history to the model and to two replicas that flush, checkpoint and restart when they like.
+// runModel applies the same history to the model and to two replicas with random flushes, checkpoints and restarts.
 func runModel(t *testing.T, seed uint64, steps int) {
 	m := newModel(seed)
 	nodes := []*replica{newReplica(t, seed), newReplica(t, seed+1000)}

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// nameList keeps queues in the order of their names: in short sorted lists, so that a change moves a few kilobytes at
-// most however many queues there are.
-type nameList struct{ parts [][]*Queue } // none is empty
+// nameList keeps queues sorted by name, in short lists: a change moves a few kilobytes at most, regardless of the
+// number of queues.
+type nameList struct{ parts [][]*Queue } // no part is empty
 
 const maxPart = 512
 
-// find gives the part and the place in it where name is or belongs.
+// find returns the part, and the position in it, where name is or should be inserted.
 func (l *nameList) find(name string) (part, at int) {
 	part, ok := slices.BinarySearchFunc(l.parts, name,
 		func(p []*Queue, n string) int { return strings.Compare(p[0].name, n) })
@@ -52,7 +52,7 @@ func (l *nameList) remove(q *Queue) {
 	}
 }
 
-// from calls yield for the queues whose names are not below name, in order, until it gives false.
+// from calls yield for the queues whose names are not below name, in order, until yield returns false.
 func (l *nameList) from(name string, yield func(*Queue) bool) {
 	part, at := l.find(name)
 	for ; part < len(l.parts); part++ {

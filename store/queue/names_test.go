@@ -100,7 +100,7 @@ func BenchmarkApplyPublish(b *testing.B) {
 	b.ReportMetric(float64(b.N)*100/b.Elapsed().Seconds(), "messages/s")
 }
 
-// BenchmarkCheckpoint collects and loads a state of 100,000 queues that all have changed.
+// BenchmarkCheckpoint collects and loads a state of 100,000 changed queues.
 func BenchmarkCheckpoint(b *testing.B) {
 	d := newDriver(b)
 	for i := range 100_000 {

@@ -8,21 +8,21 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// OverflowQueue is the number that TakeTouched gives when a queue holds more than it is to hold. No queue ever has it.
+// OverflowQueue is the number that TakeTouched returns if a queue exceeds its limits. No queue has this number.
 const OverflowQueue = math.MaxUint64
 
-// overflowSlackMessages and overflowSlackBytes are what a queue with txn.OverflowDeadLetterHead may hold beyond its
-// limits, beside a tenth of them, until the active has moved the excess: more is refused.
+// overflowSlackMessages and overflowSlackBytes are the excess that a queue with txn.OverflowDeadLetterHead may hold,
+// in addition to a tenth of its limits. Further publishes are rejected until the active has moved messages.
 const (
 	overflowSlackMessages = 1000
 	overflowSlackBytes    = 1 << 20
 )
 
-// checkRoom tells whether a queue may hold so many more messages. What a transaction publishes to it must be within the
-// limits by itself, whatever happens to a queue that is full.
+// checkRoom reports whether a queue can accept the given messages and bytes. The publishes of one transaction to a
+// queue must fit into an empty queue, regardless of its overflow policy.
 func (s *State) checkRoom(q *Queue, messages, bytes int) txn.Code {
 	if len(q.subs) == 0 || !q.config.Limited() {
-		return txn.OK // nothing will be kept, or there is no limit
+		return txn.OK // no message is kept, or there is no limit
 	}
 	if int(q.pending) >= len(s.pending) || s.pending[q.pending].q != q {
 		q.pending = uint32(len(s.pending))
@@ -43,26 +43,27 @@ func (s *State) checkRoom(q *Queue, messages, bytes int) txn.Code {
 	return txn.OK
 }
 
-// fits tells whether so many messages are within the limits if the queue holds nothing else.
+// fits reports whether the messages fit into the empty queue.
 func (q *Queue) fits(messages, bytes uint64) bool {
 	c := q.config
 	return (c.MaxMessages == 0 || messages <= c.MaxMessages) && (c.MaxBytes == 0 || bytes <= c.MaxBytes)
 }
 
-// within tells whether the queue may hold so many more messages, if its limits are higher by a slack.
+// within reports whether the queue stays within its limits, raised by the slack, if the messages are added.
 func (q *Queue) within(messages, bytes, slackMessages, slackBytes uint64) bool {
 	c := q.config
 	return (c.MaxMessages == 0 || q.messages+messages <= add(c.MaxMessages, slackMessages)) &&
 		(c.MaxBytes == 0 || q.bytes+bytes <= add(c.MaxBytes, slackBytes))
 }
 
-// atSlack tells whether a queue with txn.OverflowDeadLetterHead holds all that it may until the active has moved some.
+// atSlack reports whether a queue with txn.OverflowDeadLetterHead has used its slack and is full until the active has
+// moved messages.
 func (q *Queue) atSlack() bool {
 	c := q.config
 	return !q.within(1, 1, c.MaxMessages/10+overflowSlackMessages, c.MaxBytes/10+overflowSlackBytes)
 }
 
-// add is a + b, or the greatest number.
+// add returns a + b, saturated at math.MaxUint64.
 func add(a, b uint64) uint64 {
 	if a > math.MaxUint64-b {
 		return math.MaxUint64
@@ -70,7 +71,7 @@ func add(a, b uint64) uint64 {
 	return a + b
 }
 
-// isFull tells whether a queue would refuse any message.
+// isFull reports whether a queue rejects every message.
 func (s *State) isFull(id uint64) bool {
 	q := s.queues.get(id)
 	switch {
@@ -86,8 +87,8 @@ func (s *State) isFull(id uint64) bool {
 	return false
 }
 
-// Overflowing tells how many of the oldest messages have to leave a queue with txn.OverflowDeadLetterHead so that it is
-// within its limits: the messages from the first one alive up to, and not including, the sequence end; 0 if none.
+// Overflowing returns the end of the oldest messages that must leave a queue with txn.OverflowDeadLetterHead to bring
+// it within its limits: the live messages below sequence end. It returns 0 if the queue is within its limits.
 func (q *Queue) Overflowing() (end uint64) {
 	if q.config.Overflow != txn.OverflowDeadLetterHead || q.within(0, 0, 0, 0) {
 		return 0
@@ -112,8 +113,8 @@ func (q *Queue) Overflowing() (end uint64) {
 	return q.nextSeq
 }
 
-// makeRoom drops the oldest messages of a queue that does so when it is full, until so many more are within its limits:
-// it acknowledges them for all subscriptions.
+// makeRoom drops the oldest messages of a queue with txn.OverflowDropHead until the new messages fit: it acknowledges
+// them for all subscriptions.
 func (s *State) makeRoom(q *Queue, messages, bytes int) {
 	if q.config.Overflow != txn.OverflowDropHead || q.within(uint64(messages), uint64(bytes), 0, 0) {
 		return
@@ -132,14 +133,14 @@ func (s *State) makeRoom(q *Queue, messages, bytes int) {
 	q.digest = mix(q.digest, dropped)
 }
 
-// Room is what one transaction may publish to a queue at present.
+// Room is the free space of a queue for the publishes of one transaction.
 type Room struct {
 	messages, bytes uint64
-	largest         uint64 // a message of more bytes never fits
+	largest         uint64 // a larger message never fits
 }
 
-// Room returns what one transaction may publish to q, as checkRoom decides. A queue that drops its oldest messages has
-// room for all that fits into it when it is empty.
+// Room returns the free space of q for one transaction, by the rules of checkRoom. For a queue that drops its oldest
+// messages this is its full capacity.
 func (s *State) Room(q *Queue) Room {
 	c := q.config
 	if len(q.subs) == 0 || !c.Limited() {
@@ -163,7 +164,7 @@ func orUnlimited(limit uint64) uint64 {
 	return limit
 }
 
-// Add reports whether there is room for one more message, and takes that room.
+// Add reports whether one more message fits, and reserves its space.
 func (r *Room) Add(size int) bool {
 	if r.messages == 0 || r.bytes < uint64(size) {
 		return false
@@ -177,5 +178,5 @@ func (r *Room) Add(size int) bool {
 	return true
 }
 
-// Never reports whether a message of this size does not fit into the queue when it is empty.
+// Never reports whether a message of this size does not fit into the empty queue.
 func (r *Room) Never(size int) bool { return uint64(size) > r.largest }

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// fakePages is what package store does with batches, without any disk: a tree, and runs of messages.
+// fakePages implements the handling of batches in package store without a disk: a tree, and extents.
 type fakePages struct {
 	kv   map[string][]byte
 	runs map[uint64][]fakeRun // by queue, in order
@@ -38,7 +38,7 @@ func (p *fakePages) clone() *fakePages {
 	return c
 }
 
-// write does what package store does with a batch. dead tells whether a message must not be written.
+// write applies a batch. dead reports whether a message must not be written.
 func (p *fakePages) write(t *testing.T, b *Batch, perRun int) {
 	t.Helper()
 	deletes := map[string]bool{}
@@ -134,7 +134,7 @@ func (p *fakePages) load(t *testing.T, lsn uint64) *State {
 	return s
 }
 
-// same compares two states as keys and values, and names the first key that differs.
+// same compares two states as keys and values and reports the first different key.
 func same(t *testing.T, want, got map[string][]byte, why string) {
 	t.Helper()
 	for _, key := range slices.Sorted(maps.Keys(want)) {
@@ -161,7 +161,7 @@ func allOf(s *State) map[string][]byte {
 	return m
 }
 
-// replica is one node: a state, its pages, and a schedule of its own for flushes, checkpoints and restarts.
+// replica is one node: a state, its pages, and its own schedule of flushes, checkpoints and restarts.
 type replica struct {
 	t     *testing.T
 	rng   *rand.Rand
@@ -171,8 +171,8 @@ type replica struct {
 
 	batch      *Batch
 	everything bool
-	want       map[string][]byte // All when the batch was collected
-	schedule   []txn.Due         // all of it, then
+	want       map[string][]byte // result of All when the batch was collected
+	schedule   []txn.Due         // whole schedule at that time
 	stable     *fakePages        // the last checkpoint
 	stableLSN  uint64
 	restarts   int
@@ -185,7 +185,7 @@ func newReplica(t *testing.T, seed uint64) *replica {
 	}
 }
 
-// step does something beside the applying, or nothing.
+// step makes a random flush, checkpoint or restart, or none.
 func (r *replica) step() {
 	switch k := r.rng.IntN(100); {
 	case r.batch != nil && k < 30:
@@ -211,14 +211,14 @@ func (r *replica) finish() {
 	for i := range b.Tails {
 		r.state.Flushed(b.Tails[i].Queue, b.Tails[i].Last())
 	}
-	if r.everything && r.rng.IntN(2) == 0 { // otherwise it stays in memory until the next one
+	if r.everything && r.rng.IntN(2) == 0 { // otherwise the changes stay in memory until the next one
 		r.state.ScheduleWritten()
 	}
 	require.Empty(r.t, r.state.Check())
 }
 
-// checkCheckpoint loads what the batch has made of the pages: it must be the state at the batch's LSN, with all the
-// messages that were alive then and with no run that no message needs.
+// checkCheckpoint loads the pages after a batch. They must contain the state at the batch's LSN, all messages that
+// were live then, and no unneeded extent.
 func (r *replica) checkCheckpoint(b *Batch) {
 	stored := storedSchedule(r.t, r.pages.kv)
 	require.True(r.t, slices.Equal(r.schedule, stored), "the schedule after the checkpoint is that when it was collected")
@@ -245,7 +245,7 @@ func (r *replica) checkCheckpoint(b *Batch) {
 	}
 }
 
-// restart goes back to the last checkpoint and applies the log again.
+// restart reloads the last checkpoint and replays the log.
 func (r *replica) restart() {
 	r.batch = nil
 	r.restarts++
@@ -258,7 +258,7 @@ func (r *replica) restart() {
 	same(r.t, before, allOf(r.state), "a restart changes nothing")
 }
 
-// read gives a message from wherever it is.
+// read returns a message from memory or pages.
 func (r *replica) read(q *Queue, seq uint64) []byte {
 	if rec, ok := q.TailRecord(seq); ok {
 		return rec

@@ -4,7 +4,7 @@ package queue
 
 const maxPooled = 64
 
-// pool keeps a few chunks, because a chunk often lives for a few messages or acknowledgements only.
+// pool keeps a few chunks for reuse, since many chunks live only for a few messages or acknowledgements.
 type pool[T any] struct{ free []*T }
 
 func (p *pool[T]) get() *T {

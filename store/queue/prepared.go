@@ -13,27 +13,27 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// preparedSet is what is known about transactions that were prepared: those that wait for a decision, and the outcomes
-// of the last ones that were decided. A state has none until the first one is prepared.
+// preparedSet holds the undecided prepared transactions and the outcomes of the most recently decided ones. A state
+// has none until the first transaction is prepared.
 type preparedSet struct {
 	byXID    map[string]*Prepared
 	holds    map[uint64]*hold // by queue
-	bytes    int              // of all of them
+	bytes    int              // total payload bytes
 	outcomes []*Outcome       // oldest first
 	decided  map[string]*Outcome
 
 	dirty []*Prepared // prepared since the last Collect
 	fresh []*Outcome  // decided since then
-	gone  [][]byte    // keys that the tree has and that are not needed any more
+	gone  [][]byte    // keys in the tree that are no longer needed
 }
 
-// hold is what prepared transactions have reserved in one queue.
+// hold is the space that prepared transactions reserve in one queue.
 type hold struct {
-	messages, bytes uint64 // that they will publish
-	ops             int    // of them that name the queue
+	messages, bytes uint64 // to be published
+	ops             int    // operations on the queue
 }
 
-// Prepared is a transaction that waits for a decision. See the package comment for when it may be used.
+// Prepared is an undecided prepared transaction. The package comment describes the required lock.
 type Prepared struct {
 	xid      string
 	number   uint64
@@ -44,30 +44,30 @@ type Prepared struct {
 	stored   bool
 }
 
-// XID is the name that its coordinator gave it.
+// XID returns the name assigned by the transaction's coordinator.
 func (p *Prepared) XID() string { return p.xid }
 
-// Number is the LSN of the record that prepared it.
+// Number returns the LSN of the record that prepared it.
 func (p *Prepared) Number() uint64 { return p.number }
 
-// TimeMS is when the active prepared it, in milliseconds since 1970.
+// TimeMS returns the time at which the active prepared it, in milliseconds since 1970.
 func (p *Prepared) TimeMS() int64 { return p.timeMS }
 
-// Messages that it will publish.
+// Messages returns the number of messages that it publishes on commit.
 func (p *Prepared) Messages() uint64 { return p.messages }
 
-// Acks are the messages that it will acknowledge.
+// Acks returns the number of messages that it acknowledges on commit.
 func (p *Prepared) Acks() uint64 { return p.acks }
 
-// Bytes that are kept for it.
+// Bytes returns the number of payload bytes kept for it.
 func (p *Prepared) Bytes() int { return len(p.payload) }
 
-// Ops iterates over its operations: OpPublish, OpAck and OpTake. Each is good until the next one. A forward reserves
-// nothing: whether its target is there is looked at when it is carried out.
+// Ops iterates over its operations: OpPublish, OpAck and OpTake. Each is valid until the next one. Forwards are
+// skipped since they reserve nothing: their targets are checked when they are applied.
 func (p *Prepared) Ops(yield func(*txn.Op) bool) {
 	var r txn.Reader
 	if txn.Inner(&r, p.payload) != nil {
-		return // it was sound when it was prepared, or loaded
+		return // it was valid when it was prepared or loaded
 	}
 	for range r.Ops() {
 		o, err := r.Next()
@@ -77,17 +77,17 @@ func (p *Prepared) Ops(yield func(*txn.Op) bool) {
 	}
 }
 
-// Outcome is how a transaction was decided.
+// Outcome is the decision on a prepared transaction.
 type Outcome struct {
-	// XID is its name.
+	// XID is the name of the transaction.
 	XID string
 	// Number is the LSN of the record that decided it.
 	Number uint64
-	// TimeMS is when the active did, in milliseconds since 1970.
+	// TimeMS is the time of the decision on the active, in milliseconds since 1970.
 	TimeMS int64
-	// Committed, or rolled back.
+	// Committed is false if the transaction was rolled back.
 	Committed bool
-	// By is who has decided.
+	// By is the decider.
 	By txn.Decider
 
 	stored bool
@@ -101,13 +101,13 @@ const (
 
 func (o *Outcome) resultID() uint64 { return b2u(o.Committed) | uint64(o.By)<<outcomeByShift }
 
-// OutcomeOf reads the result of an OpCommitPrepared or OpRollbackPrepared: how the transaction was decided, by this
-// operation or an earlier one.
+// OutcomeOf decodes the result of an OpCommitPrepared or OpRollbackPrepared: the decision of this operation or of an
+// earlier one.
 func OutcomeOf(r *txn.OpResult) (committed bool, by txn.Decider) {
 	return r.ID&outcomeCommitted != 0, txn.Decider(r.ID >> outcomeByShift)
 }
 
-// Prepared gives a transaction that waits for a decision; nil if there is none of that name.
+// Prepared returns an undecided prepared transaction, or nil if it does not exist.
 func (s *State) Prepared(xid string) *Prepared {
 	if s.prepared == nil {
 		return nil
@@ -115,7 +115,7 @@ func (s *State) Prepared(xid string) *Prepared {
 	return s.prepared.byXID[xid]
 }
 
-// AllPrepared gives the transactions that wait for a decision, the oldest first.
+// AllPrepared returns the undecided prepared transactions, oldest first.
 func (s *State) AllPrepared() []*Prepared {
 	if s.prepared == nil || len(s.prepared.byXID) == 0 {
 		return nil
@@ -125,7 +125,7 @@ func (s *State) AllPrepared() []*Prepared {
 	})
 }
 
-// PreparedCount is the number of transactions that wait for a decision.
+// PreparedCount returns the number of undecided prepared transactions.
 func (s *State) PreparedCount() int {
 	if s.prepared == nil {
 		return 0
@@ -133,7 +133,7 @@ func (s *State) PreparedCount() int {
 	return len(s.prepared.byXID)
 }
 
-// PreparedBytes is what is kept for the transactions that wait for a decision.
+// PreparedBytes returns the payload bytes of the undecided prepared transactions.
 func (s *State) PreparedBytes() int {
 	if s.prepared == nil {
 		return 0
@@ -141,7 +141,7 @@ func (s *State) PreparedBytes() int {
 	return s.prepared.bytes
 }
 
-// Outcome tells how a transaction was decided that is still remembered; nil for any other.
+// Outcome returns the outcome of a decided transaction, or nil if it is unknown or no longer kept.
 func (s *State) Outcome(xid string) *Outcome {
 	if s.prepared == nil {
 		return nil
@@ -149,7 +149,7 @@ func (s *State) Outcome(xid string) *Outcome {
 	return s.prepared.decided[xid]
 }
 
-// held is what prepared transactions have reserved in a queue.
+// held returns the space that prepared transactions reserve in a queue.
 func (s *State) held(q *Queue) hold {
 	if s.prepared != nil {
 		if h := s.prepared.holds[q.id]; h != nil {
@@ -159,8 +159,7 @@ func (s *State) held(q *Queue) hold {
 	return hold{}
 }
 
-// checkPrepare tells whether a transaction can be prepared: everything that would refuse it when it is committed is
-// looked at now.
+// checkPrepare reports whether a transaction can be prepared. It makes all checks that could reject the commit.
 func (s *State) checkPrepare(o *txn.Op) txn.Code {
 	if s.Prepared(string(o.Name)) != nil || s.Outcome(string(o.Name)) != nil {
 		return txn.ErrXIDInUse
@@ -204,7 +203,8 @@ func (s *State) checkPrepare(o *txn.Op) txn.Code {
 	return txn.OK
 }
 
-// checkTake tells whether all messages of an operation are unacknowledged, and held by no prepared transaction.
+// checkTake reports whether all messages of an operation are unacknowledged and not reserved by a prepared
+// transaction.
 func (s *State) checkTake(o *txn.Op, sub *Sub, taken *int) txn.Code {
 	for r := range o.Ranges {
 		if r.Last >= sub.q.nextSeq {
@@ -227,8 +227,7 @@ func (s *State) checkTake(o *txn.Op, sub *Sub, taken *int) txn.Code {
 	return txn.OK
 }
 
-// checkDecide tells whether a transaction can be decided like that. One that was decided before can be decided again in
-// the same way.
+// checkDecide reports whether the decision is valid. A decided transaction accepts the same decision again.
 func (s *State) checkDecide(o *txn.Op) txn.Code {
 	xid := string(o.Name)
 	if p := s.Prepared(xid); p != nil {
@@ -254,7 +253,7 @@ func (s *State) checkDecide(o *txn.Op) txn.Code {
 	return txn.ErrCommitted
 }
 
-// changePrepared carries out an operation that prepares or decides a transaction.
+// changePrepared applies an operation that prepares or decides a transaction.
 func (s *State) changePrepared(o *txn.Op, lsn uint64, counted bool, r *txn.OpResult) {
 	timeMS := s.reader.TimeMS()
 	s.digest = mix(mix(mix(s.digest, uint64(o.Code)), uint64(crc32.Checksum(o.Name, s.crc))),
@@ -267,7 +266,7 @@ func (s *State) changePrepared(o *txn.Op, lsn uint64, counted bool, r *txn.OpRes
 		return
 	}
 	p := s.Prepared(string(o.Name))
-	if p == nil { // a repetition
+	if p == nil { // a retry
 		r.ID = s.Outcome(string(o.Name)).resultID()
 		return
 	}
@@ -284,7 +283,7 @@ func (s *State) changePrepared(o *txn.Op, lsn uint64, counted bool, r *txn.OpRes
 	r.ID = out.resultID()
 }
 
-// set gives the set of prepared transactions, which is made when it is needed first.
+// set returns the set of prepared transactions and creates it on first use.
 func (s *State) set() *preparedSet {
 	if s.prepared == nil {
 		s.prepared = &preparedSet{
@@ -294,7 +293,7 @@ func (s *State) set() *preparedSet {
 	return s.prepared
 }
 
-// hold takes the messages that p acknowledges out of delivery, and reserves room for those that it publishes.
+// hold excludes the messages that p acknowledges from delivery, and reserves space for those that it publishes.
 func (s *State) hold(p *Prepared) {
 	ps := s.set()
 	ps.byXID[p.xid] = p
@@ -324,7 +323,7 @@ func (s *State) hold(p *Prepared) {
 	}
 }
 
-// letGo undoes hold.
+// letGo releases the reservations of hold.
 func (s *State) letGo(p *Prepared) {
 	ps := s.prepared
 	if !mutate.Off("INV-16-a-commit-is-applied-twice") {
@@ -360,8 +359,8 @@ func (s *State) letGo(p *Prepared) {
 	ps.dirty = slices.DeleteFunc(ps.dirty, func(d *Prepared) bool { return d == p })
 }
 
-// commitPrepared carries out what was prepared. Its messages are published now, so that a queue stays in the order of
-// the times at which they were.
+// commitPrepared applies the prepared operations. Its messages get the commit time, so that a queue stays ordered by
+// publish time.
 func (s *State) commitPrepared(p *Prepared, timeMS int64, counted bool, r *txn.OpResult) {
 	var inner txn.Reader
 	if err := txn.Inner(&inner, txn.Stamped(p.payload, timeMS)); err != nil {
@@ -385,7 +384,7 @@ func (s *State) commitPrepared(p *Prepared, timeMS int64, counted bool, r *txn.O
 	}
 }
 
-// rollbackPrepared has those look again who deliver the messages that p would have acknowledged.
+// rollbackPrepared notifies the dispatchers of the queues whose messages p would have acknowledged.
 func (s *State) rollbackPrepared(p *Prepared, r *txn.OpResult) {
 	for o := range p.Ops {
 		if o.Code != txn.OpPublish {
@@ -395,7 +394,7 @@ func (s *State) rollbackPrepared(p *Prepared, r *txn.OpResult) {
 	r.Changed = p.acks
 }
 
-// remember keeps an outcome, and forgets the oldest one if there are too many.
+// remember keeps an outcome and drops the oldest one if the limit is exceeded.
 func (s *State) remember(out *Outcome) {
 	ps := s.prepared
 	ps.outcomes, ps.fresh = append(ps.outcomes, out), append(ps.fresh, out)
@@ -413,7 +412,8 @@ func (s *State) remember(out *Outcome) {
 	ps.fresh = slices.DeleteFunc(ps.fresh, func(o *Outcome) bool { return o == oldest })
 }
 
-// reservedSet is a set of messages of one subscription that prepared transactions will acknowledge. A nil one is empty.
+// reservedSet is the set of messages of one subscription that prepared transactions will acknowledge. A nil
+// reservedSet is empty.
 type reservedSet struct {
 	chunks map[uint64]*reservedChunk
 	n      uint64
@@ -435,7 +435,7 @@ func (r *reservedSet) has(seq uint64) bool {
 	return c != nil && c.words[seq&chunkMask>>6]>>(seq&63)&1 == 1
 }
 
-// add gives 1, or 0 if the message was in the set.
+// add returns 1, or 0 if the message was already in the set.
 func (r *reservedSet) add(seq uint64) uint64 {
 	if r.has(seq) {
 		return 0
@@ -463,7 +463,7 @@ func (r *reservedSet) remove(seq uint64) {
 	}
 }
 
-// past gives the first sequence from seq on, of the same 64, that is not in the set.
+// past returns the first sequence at or after seq that is not in the set, or the end of its group of 64.
 func (r *reservedSet) past(seq uint64) uint64 {
 	c := r.chunks[seq>>chunkBits]
 	if c == nil {
@@ -472,11 +472,10 @@ func (r *reservedSet) past(seq uint64) uint64 {
 	return seq + uint64(trailingZeros(^(c.words[seq&chunkMask>>6] >> (seq & 63))))
 }
 
-// Reserved tells whether a prepared transaction will acknowledge a message.
+// Reserved reports whether a prepared transaction will acknowledge the message.
 func (s *Sub) Reserved(seq uint64) bool { return s.reserved.has(seq) }
 
-// NextDeliverable is NextUnacked without the messages that are delayed, and those that prepared transactions will
-// acknowledge.
+// NextDeliverable is NextUnacked without delayed messages and those reserved by prepared transactions.
 func (s *Sub) NextDeliverable(from uint64) uint64 {
 	if s.reserved == nil && s.q.delayed == nil {
 		return s.NextUnacked(from)
@@ -484,7 +483,7 @@ func (s *Sub) NextDeliverable(from uint64) uint64 {
 	return s.deliverable(from, s.NextUnacked)
 }
 
-// deliverable goes from one message that is not acknowledged to the next until one may be delivered.
+// deliverable iterates over unacknowledged messages until it finds one that may be delivered.
 func (s *Sub) deliverable(from uint64, unacked func(from uint64) uint64) uint64 {
 	seq, delayed := unacked(from), s.q.delayed
 	for (delayed != nil || s.reserved != nil) && seq < s.q.nextSeq {

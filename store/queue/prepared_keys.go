@@ -14,14 +14,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// The kinds of keys that begin with keyPrepared, followed by the LSN of a record.
+// Kinds of keys that begin with keyPrepared. The LSN of a record follows.
 const (
-	keyPreparedHead = 'h' // of the record that prepared it: what it is
-	keyOutcome      = 'o' // of the record that decided it: the outcome
-	keyPreparedPart = 'p' // of the record that prepared it, and the number of a piece: its bytes
+	keyPreparedHead = 'h' // LSN of the preparing record: header
+	keyOutcome      = 'o' // LSN of the deciding record: outcome
+	keyPreparedPart = 'p' // LSN of the preparing record, and a part number: bytes of the part
 )
 
-// preparedPart is the length of all pieces but the last one: a value of the tree has a limit.
+// preparedPart is the length of all parts except the last one: the size of a tree value is limited.
 const preparedPart = 512 << 10
 
 func xKey(dst []byte, kind byte, number uint64) []byte {
@@ -32,7 +32,7 @@ func partKey(dst []byte, number uint64, part int) []byte {
 	return binary.BigEndian.AppendUint32(xKey(dst, keyPreparedPart, number), uint32(part))
 }
 
-// parts iterates over the pieces of the payload.
+// parts iterates over the parts of the payload.
 func (p *Prepared) parts(yield func(i int, piece []byte) bool) {
 	i := 0
 	for piece := range slices.Chunk(p.payload, preparedPart) {
@@ -43,7 +43,7 @@ func (p *Prepared) parts(yield func(i int, piece []byte) bool) {
 	}
 }
 
-// keys are those that the tree has for p.
+// keys returns the keys of p in the tree.
 func (p *Prepared) keys() [][]byte {
 	keys := [][]byte{xKey(nil, keyPreparedHead, p.number)}
 	for i := range p.parts {
@@ -87,7 +87,7 @@ func (c *collector) prepared(ps *preparedSet) {
 	ps.gone, ps.dirty, ps.fresh = nil, nil, nil
 }
 
-// all adds everything to the keys and values of a whole state.
+// all adds the keys and values of the set.
 func (ps *preparedSet) all(add func(key []byte, value func([]byte) []byte)) {
 	if ps == nil {
 		return
@@ -103,7 +103,7 @@ func (ps *preparedSet) all(add func(key []byte, value func([]byte) []byte)) {
 	}
 }
 
-// loading is a prepared transaction of which the Loader has seen some keys.
+// loading is a prepared transaction of which the Loader has received some keys.
 type loading struct {
 	p      Prepared
 	length uint64
@@ -159,7 +159,7 @@ func (l *Loader) loading(number uint64) *loading {
 	return ld
 }
 
-// finishPrepared puts the pieces together and holds what they hold. The queues are complete.
+// finishPrepared assembles the parts and reserves their messages and space. All queues must be loaded.
 func (l *Loader) finishPrepared() error {
 	if ps := l.s.prepared; ps != nil {
 		slices.SortFunc(ps.outcomes, func(a, b *Outcome) int { return cmp.Compare(a.Number, b.Number) })
@@ -184,7 +184,8 @@ func (l *Loader) finishPrepared() error {
 	return nil
 }
 
-// checkLoaded tells whether what a transaction names is there, and not held by another one.
+// checkLoaded verifies that the queues and subscriptions of a transaction exist and that no other transaction reserves
+// its messages.
 func (s *State) checkLoaded(p *Prepared) error {
 	bad := func(what string) error {
 		return fmt.Errorf("%w: transaction %.40q, prepared by record %d: %s", ErrCorrupt, p.xid, p.number, what)
@@ -212,7 +213,7 @@ func (s *State) checkLoaded(p *Prepared) error {
 		if sub == nil {
 			return bad("its subscription is not there")
 		}
-		// A message may have been acknowledged since.
+		// A message may have been acknowledged in the meantime.
 		if code := s.checkTake(o, sub, &taken); code != txn.OK && code != txn.ErrAlreadyAcknowledged {
 			return bad(code.Error())
 		}
@@ -220,7 +221,7 @@ func (s *State) checkLoaded(p *Prepared) error {
 	return nil
 }
 
-// check compares what is held with what the transactions say.
+// check compares the reservations with the operations of the transactions.
 func (ps *preparedSet) check(s *State, bad func(string, ...any)) {
 	if ps == nil {
 		return

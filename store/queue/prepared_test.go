@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// prepare has a transaction prepared, and gives the code.
+// prepare prepares a transaction and returns the code.
 func (d *driver) prepare(xid string, fill func(b *txn.Builder)) txn.Code {
 	d.t.Helper()
 	inner := encode(d.t, fill)
@@ -37,8 +37,7 @@ func (d *driver) rollbackPrepared(xid string) txn.Result {
 	return d.apply(nil, func(b *txn.Builder) { b.RollbackPrepared(xid, txn.ByCoordinator, 0) })
 }
 
-// TestDecideOnce: a transaction is carried out once however often its commit comes (INV-16), and never after it was
-// rolled back.
+// Repeated commits apply a transaction once (INV-16), and never after a rollback.
 func TestDecideOnce(t *testing.T) {
 	d := newDriver(t)
 	in, to := d.queue("in", txn.Config{}, "s"), d.queue("to", txn.Config{}, "s")
@@ -77,7 +76,7 @@ func TestDecideOnce(t *testing.T) {
 	require.Nil(t, in.Sub(1).reserved)
 }
 
-// TestHeuristic: what an operator or the time-out has decided is told to the coordinator.
+// The coordinator receives a decision made by an operator or the timeout.
 func TestHeuristic(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "s")
@@ -102,7 +101,7 @@ func TestHeuristic(t *testing.T) {
 	require.Equal(t, txn.ByTimeout, by)
 }
 
-// TestPreparedReserves: what was prepared can be committed, whatever others publish, purge or delete meanwhile.
+// A prepared transaction can be committed, regardless of publishes, purges and deletions in the meantime.
 func TestPreparedReserves(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{MaxMessages: 5}, "s", "t")
@@ -129,7 +128,7 @@ func TestPreparedReserves(t *testing.T) {
 	d.do(func(b *txn.Builder) { b.DeleteSubscription(q.id, 2) })
 	d.do(func(b *txn.Builder) { b.AlterQueue(q.id, txn.Config{MaxMessages: 1}, txn.FieldMaxMessages) })
 
-	// A dead letter of what is held would be processed twice.
+	// Dead-lettering a reserved message would process it twice.
 	rec, err := txn.AppendMessage(nil, 0, nil, nil, nil)
 	require.NoError(t, err)
 	require.Equal(t, uint64(1), d.do(func(b *txn.Builder) {
@@ -145,7 +144,7 @@ func TestPreparedReserves(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// TestTake: of two that have processed a message only one is told so.
+// If two transactions process a message, only one succeeds.
 func TestTake(t *testing.T) {
 	d := newDriver(t)
 	q, to := d.queue("q", txn.Config{}, "s"), d.queue("to", txn.Config{}, "s")
@@ -169,7 +168,7 @@ func TestTake(t *testing.T) {
 	require.Equal(t, uint64(2), q.Messages())
 }
 
-// TestPreparedLimits: what is beyond a limit is refused, and leaves nothing.
+// A transaction beyond a limit is rejected and leaves no state.
 func TestPreparedLimits(t *testing.T) {
 	d := newDriver(t)
 	limits := defaultLimits()
@@ -198,7 +197,7 @@ func TestPreparedLimits(t *testing.T) {
 		require.Equal(t, txn.OK, d.prepare(fmt.Sprint("p", i), one(100)))
 	}
 	require.Equal(t, txn.ErrTooManyPrepared, d.prepare("p3", one(1)))
-	for i := range 7 { // the oldest outcomes are forgotten
+	for i := range 7 { // the oldest outcomes are dropped
 		if i >= 3 {
 			require.Equal(t, txn.OK, d.prepare(fmt.Sprint("p", i), one(100)))
 		}
@@ -211,7 +210,7 @@ func TestPreparedLimits(t *testing.T) {
 	require.Len(t, d.s.prepared.outcomes, 4)
 }
 
-// TestPreparedIsStamped: messages are published when the transaction is committed, so that the times of a queue rise.
+// Messages get the commit time, so the publish times of a queue rise.
 func TestPreparedIsStamped(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "s")
@@ -238,7 +237,7 @@ func TestPreparedIsStamped(t *testing.T) {
 	require.Equal(t, prepared, kept.payload, "what a batch may have handed out does not change")
 }
 
-// TestLargePrepared: one that is larger than a value of the tree may be comes back as it was.
+// A transaction larger than a tree value is reloaded unchanged.
 func TestLargePrepared(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "s")
@@ -263,7 +262,7 @@ func TestLargePrepared(t *testing.T) {
 	require.Equal(t, uint64(3), d.s.Messages())
 }
 
-// TestPreparedSkipsRuns: reading for delivery passes what is held, however much of it there is.
+// The search for deliverable messages skips reserved ones, regardless of their number.
 func TestPreparedSkipsRuns(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "s")

@@ -8,50 +8,49 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// producers answers retries (INV-10). For each producer it keeps the results of its last transactions by sequence, and
-// floor: a sequence at or below it is too old to be answered. A sequence above the floor without a result was never
-// applied, so that transactions of one producer may arrive out of order. Refused transactions are kept as well: a retry
-// gets the same answer, whatever has happened since.
+// producers detects retries (INV-10). For each producer it keeps the results of its last transactions by sequence, and
+// floor: sequences at or below it are too old. A sequence above the floor without a result was never applied, so
+// transactions of one producer may arrive out of order. Rejections are kept as well: a retry returns the same code,
+// regardless of later changes.
 //
-// All of it is decided by the order of the log: no clock can make a producer expire.
+// Only the log order determines eviction; no clock expires a producer.
 type producers struct {
 	limits limits
 	byID   map[string]*producer
 
-	// A list in the order of last use. Those older than oldestWithResults have lost their results.
+	// A list in the order of last use. Producers older than oldestWithResults have no results.
 	newest, oldest, oldestWithResults *producer
 
-	totalOps  int    // operations' results, over all producers
-	forgotten uint64 // producers that were forgotten, ever
+	totalOps  int    // operation results, over all producers
+	forgotten uint64 // total number of forgotten producers
 	dirty     []*producer
-	gone      []string // stored producers that were forgotten since the last Collect
+	gone      []string // stored producers forgotten since the last Collect
 }
 
 type producer struct {
 	id           string
 	epoch        uint32
 	floor        uint64
-	usedLSN      uint64 // record of its last use
+	usedLSN      uint64 // LSN of its last use
 	results      []keptResult
-	head         int // results before it are gone
-	ops          int // operations' results in results
+	head         int // results before it are removed
+	ops          int // operation results in results
 	newer, older *producer
 	isDirty      bool
 	stored       bool
 	dropped      bool
 }
 
-// keptResult is a txn.Result in less memory; results are in the order of sequence.
+// keptResult is a compact txn.Result. Results are ordered by sequence.
 type keptResult struct {
 	sequence uint64
 	lsn      uint64
 	code     txn.Code
 	op       int16
-	// fingerprint of what was asked for; 0 when it is not known, as after the state was loaded. It is no part of the
-	// state.
+	// fingerprint of the operations; 0 if unknown, as after loading. It is not part of the state.
 	fingerprint uint32
 	one         txn.OpResult
-	more        []txn.OpResult // instead of one, when there is more than one
+	more        []txn.OpResult // used instead of one for several results
 }
 
 func (k *keptResult) ops() int { return max(1, len(k.more)) }
@@ -66,7 +65,7 @@ func (k *keptResult) result() txn.Result {
 
 func (p *producer) window() []keptResult { return p.results[p.head:] }
 
-// find gives the place of a sequence in the window.
+// find returns the position of a sequence in the window.
 func (p *producer) find(sequence uint64) (int, bool) {
 	w := p.window()
 	if n := len(w); n == 0 || w[n-1].sequence < sequence {
@@ -83,14 +82,14 @@ func (p *producer) find(sequence uint64) (int, bool) {
 	})
 }
 
-// lookup tells what is to be done with a transaction of producer p: apply it (OK and no result), answer it with an
-// earlier result, or refuse it.
+// lookup decides on a transaction of producer p: apply it (OK and no result), return an earlier result, or reject it.
 func (ps *producers) lookup(p txn.Producer) (known *producer, prior *keptResult, code txn.Code) {
 	known = ps.byID[string(p.ID)]
 	switch {
 	case known == nil && ps.forgotten > 0 && p.Sequence > uint64(ps.limits.forgottenThreshold):
-		// It may have been known. A new producer's first sequences are let in, because some of its transactions may
-		// have been refused before they came to the log, so that its first one here needs not be number 1.
+		// The producer may be a forgotten one. The first sequences of a new producer are accepted: some of its
+		// transactions may have been rejected before they reached the log, so its first logged one need not be number
+		// 1.
 		return nil, nil, txn.ErrProducerForgotten
 	case known == nil || p.Epoch > known.epoch:
 		return known, nil, txn.OK
@@ -105,7 +104,7 @@ func (ps *producers) lookup(p txn.Producer) (known *producer, prior *keptResult,
 	return known, prior, txn.OK
 }
 
-// admit is lookup for Apply. It changes nothing but the order of use.
+// admit is lookup for Apply. It changes only the order of use.
 func (ps *producers) admit(lsn uint64, p txn.Producer) (prior *keptResult, code txn.Code) {
 	known, prior, code := ps.lookup(p)
 	if prior != nil {
@@ -114,7 +113,7 @@ func (ps *producers) admit(lsn uint64, p txn.Producer) (prior *keptResult, code 
 	return prior, code
 }
 
-// record keeps the result of a transaction that was admitted.
+// record stores the result of an admitted transaction.
 func (ps *producers) record(p txn.Producer, r *txn.Result, fingerprint uint32) {
 	known := ps.byID[string(p.ID)]
 	if known == nil {
@@ -158,7 +157,7 @@ func (ps *producers) insert(p *producer, k keptResult) {
 	}
 }
 
-// bound keeps the number of producers and of their results within the limits. used is never its victim.
+// bound enforces the limits on producers and results. It never evicts used.
 func (ps *producers) bound(used *producer) {
 	for len(ps.byID) > ps.limits.producers && ps.oldest != used {
 		ps.forget(ps.oldest)
@@ -189,7 +188,7 @@ func (ps *producers) forget(p *producer) {
 	}
 }
 
-// touch makes p, which has results, the one that was used last.
+// touch makes p, which has results, the most recently used producer.
 func (ps *producers) touch(p *producer, lsn uint64) {
 	p.usedLSN = lsn
 	ps.mark(p)

@@ -15,10 +15,9 @@ func origin(id string, epoch uint32, sequence uint64) *txn.Producer {
 	return &txn.Producer{ID: []byte(id), Epoch: epoch, Sequence: sequence}
 }
 
-// one publishes one message.
 func one(b *txn.Builder) { publish(b, 1, 1, 1) }
 
-// reload puts the state through the tree.
+// reload saves and loads the state.
 func (d *driver) reload() {
 	d.t.Helper()
 	l := NewLoader()
@@ -39,7 +38,7 @@ func TestRetryIsAnsweredWithTheOriginalResult(t *testing.T) { // INV-10
 	several := d.apply(origin("p", 0, 2), func(b *txn.Builder) { one(b); publish(b, 1, 3, 1) })
 	refused := d.apply(origin("p", 0, 9), func(b *txn.Builder) { publish(b, 1, 5, 1) })
 	require.ErrorIs(t, refused.Err(), txn.ErrQueueFull)
-	d.do(func(b *txn.Builder) { b.Purge(1, 0) }) // now it would fit
+	d.do(func(b *txn.Builder) { b.Purge(1, 0) }) // it would fit now
 
 	for range 2 {
 		for sequence, want := range map[uint64]txn.Result{1: first, 2: several, 9: refused} {
@@ -104,7 +103,7 @@ func TestWindow(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// small are limits that a test reaches.
+// small returns limits that a test can reach.
 func small() limits {
 	l := defaultLimits()
 	l.producers, l.producerOps, l.totalOps, l.producerWindow, l.forgottenThreshold = 4, 6, 12, 3, 3
@@ -150,7 +149,7 @@ func TestOldProducersLoseResultsAndAreForgotten(t *testing.T) {
 	for i := range 4 {
 		use(fmt.Sprintf("p%d", i), 5)
 	}
-	// 16 results are more than the 12 that may be kept: the oldest producer has lost its own, but not its sequence.
+	// 16 results exceed the limit of 12: the oldest producer has lost its results, but not its sequence.
 	require.Equal(t, 4, d.s.ProducerCount())
 	require.Nil(t, d.s.producers.byID["p0"].results)
 	require.True(t, new(use("p1", 5)).Duplicate)
@@ -159,7 +158,7 @@ func TestOldProducersLoseResultsAndAreForgotten(t *testing.T) {
 	require.ErrorIs(t, new(use("p0", 5)).Err(), txn.ErrTooOld)
 	require.NoError(t, new(use("p0", 6)).Err())
 
-	// One more than there may be: the one that was used longest ago goes. p0 and p1 were used after p2 and p3.
+	// One producer above the limit: the least recently used one is forgotten. p0 and p1 were used after p2 and p3.
 	use("p4", 1)
 	require.Equal(t, 4, d.s.ProducerCount())
 	require.Nil(t, d.s.producers.byID["p2"])
@@ -172,8 +171,7 @@ func TestOldProducersLoseResultsAndAreForgotten(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// TestRetryOfAForgottenProducer: a low sequence of an unknown producer is taken for a new producer's, unless it says
-// that it was sent before.
+// A low sequence of an unknown producer is accepted as a new producer's, unless it is marked as a retry.
 func TestRetryOfAForgottenProducer(t *testing.T) { // INV-10
 	d := newDriver(t)
 	d.s.setLimits(small())
@@ -196,7 +194,7 @@ func TestRetryOfAForgottenProducer(t *testing.T) { // INV-10
 	require.Equal(t, txn.OK, code, "a producer that is known has lost nothing")
 }
 
-// TestForgottenProducersLeaveTheTree uses batches, where the model test uses too few producers to forget one.
+// TestForgottenProducersLeaveTheTree uses batches; the model test has too few producers to forget one.
 func TestForgottenProducersLeaveTheTree(t *testing.T) {
 	d := newDriver(t)
 	d.s.setLimits(small())

@@ -6,54 +6,54 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Queue is one queue. See the package comment for when it may be used.
+// Queue is one queue. The package comment describes the required lock.
 //
-// There can be very many, most of them idle: what an idle one does not need stands elsewhere.
+// A store can have very many queues, most of them idle. Data that an idle queue does not need is in extras.
 type Queue struct {
 	id       uint64
 	name     string
-	config   *txn.Config // noConfig if there is none
+	config   *txn.Config // &noConfig if default
 	nextSeq  uint64
-	subs     []*Sub // by id; a hidden one at the end if there is a retention, see retention.go
-	messages uint64 // alive
-	bytes    uint64 // of those
+	subs     []*Sub // by id; with a retention, the hidden subscription is last (see retention.go)
+	messages uint64 // live messages
+	bytes    uint64 // bytes of the live messages
 	digest   uint64
 	sizes    sizeSet
 	tail     tail
 
-	handedOut uint64   // sequences below were handed out by Collect, or were in pages at the start
-	leaving   *leaving // nil if there is nothing
-	*extras            // noExtras if there are none
+	handedOut uint64   // lower sequences were collected, or in pages at the start
+	leaving   *leaving // nil if empty
+	*extras            // &noExtras if empty
 
-	tailNewer, tailOlder *Queue // list of the queues that have a tail
+	tailNewer, tailOlder *Queue // list of the queues with a non-empty tail
 
 	nextSub uint32
-	pending uint32 // where in State.pending it may be
-	// slow is the place in subs where the search for a subscription that still needs a message begins: the one that
-	// answered last is likely to answer again. Only a matter of speed.
+	pending uint32 // possible index in State.pending
+	// slow is the index in subs at which the search for a subscription that needs a message begins. The last match is
+	// likely to match again. It affects only speed.
 	slow    uint16
 	dirty   bool
-	loaded  bool // the Loader saw its record
+	loaded  bool // the Loader has received its record
 	deleted bool
 	touched bool
 }
 
-// extras are what few queues have.
+// extras are the properties that few queues have.
 type extras struct {
-	forwards *forwards // nil if it has none
-	lanes    *laneSet  // nil unless it has priorities
-	delayed  *delaySet // nil if there is nothing
-	// Messages that were given up, ever: that no consumer could deal with while there was no dead-letter queue, for each
-	// subscription; and that expired and were not moved to a dead-letter queue.
+	forwards *forwards // nil if empty
+	lanes    *laneSet  // nil without priorities
+	delayed  *delaySet // nil if empty
+	// Total messages discarded: dropped counts dead letters without a dead-letter queue, per subscription. expired
+	// counts expired messages that were not moved to a dead-letter queue.
 	dropped, expired uint64
-	// policies are what subscriptions have for themselves, by their numbers; most have nothing, and are not in it.
+	// policies are the options that subscriptions override, by subscription number. Most subscriptions have none.
 	policies map[uint32]policy
 }
 
-// noExtras is what all other queues share. It never changes.
+// noExtras is shared by all queues without extras. It never changes.
 var noExtras extras //nolint:gochecknoglobals // a constant, but for its address
 
-// own gives the extras to be changed.
+// own returns the queue's extras for writing.
 func (q *Queue) own() *extras {
 	if q.extras == &noExtras {
 		q.extras = new(extras)
@@ -61,16 +61,15 @@ func (q *Queue) own() *extras {
 	return q.extras
 }
 
-// Dropped is the number of messages, each counted for each subscription that needed it, that no consumer could deal
-// with and that there was no dead-letter queue for. Expired is the number of messages that expired and were not moved
-// to a dead-letter queue.
+// Dropped returns the numbers of discarded messages. dropped counts dead letters without a dead-letter queue, once per
+// subscription. expired counts expired messages that were not moved to a dead-letter queue.
 func (q *Queue) Dropped() (dropped, expired uint64) { return q.dropped, q.expired }
 
-// leaving is what the page file has to give up at the next checkpoint.
+// leaving is the data that the next checkpoint removes from the page file.
 type leaving struct {
-	keys  [][]byte // of subscriptions that were deleted
+	keys  [][]byte // of deleted subscriptions
 	sizes []uint64 // stored chunks that were dropped
-	// chunks that were dropped after messages died in them that were handed out; see sizeChunk for the others
+	// chunks dropped after collected messages in them died; see sizeChunk for the others
 	died []chunkRange
 }
 
@@ -81,7 +80,7 @@ func (q *Queue) leave() *leaving {
 	return q.leaving
 }
 
-// Sub is one subscription of a queue. See the package comment for when it may be used.
+// Sub is one subscription of a queue. The package comment describes the required lock.
 type Sub struct {
 	q      *Queue
 	id     uint32
@@ -89,15 +88,15 @@ type Sub struct {
 	stored bool
 	loaded bool
 	name   uint8  // length of the name
-	text   string // the name and, behind it, the filter: most have none, and need no memory for it
+	text   string // name followed by the filter, which is usually empty
 	start  uint64
 	acks   ackSet
-	counts *countSet // nil if there is nothing
-	// reserved by prepared transactions; nil if nothing is
+	counts *countSet // nil if empty
+	// reserved by prepared transactions; nil if empty
 	reserved *reservedSet
 }
 
-// policy is what a subscription has for itself of what its queue's configuration says.
+// policy is the part of its queue's configuration that a subscription overrides.
 type policy struct {
 	own    txn.ConfigMask
 	values txn.Config
@@ -106,30 +105,30 @@ type policy struct {
 // chunkRange is an inclusive range of chunks.
 type chunkRange struct{ first, last uint64 }
 
-// ID is the queue's number, at least 1, never reused.
+// ID returns the queue's number: at least 1, never reused.
 func (q *Queue) ID() uint64 { return q.id }
 
-// Name of the queue.
+// Name returns the name of the queue.
 func (q *Queue) Name() string { return q.name }
 
-// Config is what can be altered.
+// Config returns the queue's configuration.
 func (q *Queue) Config() txn.Config { return *q.config }
 
-// NextSequence is the sequence that the next message will get.
+// NextSequence returns the sequence of the next message.
 func (q *Queue) NextSequence() uint64 { return q.nextSeq }
 
-// Messages is the number of messages that some subscription has still to acknowledge, or that are retained.
+// Messages returns the number of messages that are retained or not acknowledged by all subscriptions.
 func (q *Queue) Messages() uint64 { return q.messages }
 
-// Bytes of those messages, as stored. They are exact in a queue that keeps sizes, see txn.Config.ExactBytes. In other
-// queues, when messages of different sizes were acknowledged out of a group of 64, the remaining ones are counted with
-// the group's average.
+// Bytes returns the stored bytes of those messages. The number is exact in a queue that keeps sizes, see
+// txn.Config.ExactBytes. In other queues, if messages of different sizes were acknowledged out of a group of 64, the
+// remaining ones count with the group's average.
 func (q *Queue) Bytes() uint64 { return q.bytes }
 
-// Digest is a rolling hash of everything that was ever applied to the queue.
+// Digest returns a rolling hash of all operations applied to the queue.
 func (q *Queue) Digest() uint64 { return q.digest }
 
-// SubCount is the number of subscriptions.
+// SubCount returns the number of subscriptions.
 func (q *Queue) SubCount() int { return len(q.clients()) }
 
 // Subs iterates over the subscriptions in the order of their numbers.
@@ -141,9 +140,9 @@ func (q *Queue) Subs(yield func(*Sub) bool) {
 	}
 }
 
-// Sub gives a subscription by its number; nil if there is none.
+// Sub returns a subscription by number, or nil if it does not exist.
 func (q *Queue) Sub(id uint32) *Sub {
-	// A short list in order of number: the usual queue has one subscription, number 1.
+	// A short list ordered by number: most queues have one subscription, number 1.
 	if i := int(id) - 1; i >= 0 && i < len(q.subs) && q.subs[i].id == id {
 		return q.subs[i]
 	}
@@ -155,7 +154,7 @@ func (q *Queue) Sub(id uint32) *Sub {
 	return nil
 }
 
-// SubByName gives a subscription by its name; nil if there is none.
+// SubByName returns a subscription by name, or nil if it does not exist.
 func (q *Queue) SubByName(name string) *Sub {
 	for _, s := range q.clients() {
 		if s.Name() == name {
@@ -165,16 +164,16 @@ func (q *Queue) SubByName(name string) *Sub {
 	return nil
 }
 
-// ID is the subscription's number in its queue, at least 1, never reused.
+// ID returns the subscription's number in its queue: at least 1, never reused.
 func (s *Sub) ID() uint32 { return s.id }
 
-// Name of the subscription.
+// Name returns the name of the subscription.
 func (s *Sub) Name() string { return s.text[:s.name] }
 
-// Filter is the expression that its messages have to match; "" if it gets all of them.
+// Filter returns the filter expression; "" selects all messages.
 func (s *Sub) Filter() string { return s.text[s.name:] }
 
-// Options are its filter, and what it has for itself of what its queue's configuration says.
+// Options returns the filter and the overridden configuration of the subscription.
 func (s *Sub) Options() txn.SubscriptionOptions {
 	o := txn.SubscriptionOptions{Filter: s.Filter()}
 	p := s.q.policies[s.id]
@@ -182,7 +181,7 @@ func (s *Sub) Options() txn.SubscriptionOptions {
 	return o
 }
 
-// Config is its queue's configuration, with what the subscription has for itself.
+// Config returns the queue's configuration with the subscription's overrides.
 func (s *Sub) Config() txn.Config {
 	p, ok := s.q.policies[s.id]
 	if !ok {
@@ -191,12 +190,11 @@ func (s *Sub) Config() txn.Config {
 	return s.q.config.With(p.values, p.own)
 }
 
-// deadLetter is the queue that the subscription names for itself; txn.NoQueue for none.
+// deadLetter returns the dead-letter queue set on the subscription, or txn.NoQueue.
 func (s *Sub) deadLetter() uint64 {
 	return s.q.policies[s.id].values.DeadLetter
 }
 
-// setOptions sets name and options.
 func (s *Sub) setOptions(name string, o txn.SubscriptionOptions) {
 	s.text, s.name = name+o.Filter, uint8(len(name))
 	if o.Own == 0 {
@@ -210,31 +208,30 @@ func (s *Sub) setOptions(name string, o txn.SubscriptionOptions) {
 	q.policies[s.id] = policy{own: o.Own, values: o.Policy}
 }
 
-// Queue is the subscription's queue.
+// Queue returns the subscription's queue.
 func (s *Sub) Queue() *Queue { return s.q }
 
-// Start is the sequence below which everything was acknowledged when the subscription was made, or the one that it was
-// moved back to.
+// Start returns the sequence below which everything was acknowledged when the subscription was created, or the lowest
+// sequence that it was moved back to.
 func (s *Sub) Start() uint64 { return s.start }
 
-// Floor: every sequence below it is acknowledged.
+// Floor returns the sequence below which all messages are acknowledged.
 func (s *Sub) Floor() uint64 { return s.acks.floor }
 
-// Backlog is the number of messages that are not acknowledged.
+// Backlog returns the number of unacknowledged messages.
 func (s *Sub) Backlog() uint64 { return s.q.nextSeq - s.acks.floor - s.acks.above }
 
-// Acked tells whether a published sequence is acknowledged.
+// Acked reports whether a published sequence is acknowledged.
 func (s *Sub) Acked(seq uint64) bool { return s.acks.has(seq) }
 
-// NextUnacked gives the first sequence from from on that is not acknowledged; the queue's NextSequence when there is
-// none.
+// NextUnacked returns the first unacknowledged sequence at or after from, or the queue's NextSequence.
 func (s *Sub) NextUnacked(from uint64) uint64 { return s.acks.next(from, s.q.nextSeq) }
 
-// DeliveryCount tells how many times a message that is not acknowledged was released.
+// DeliveryCount returns how often an unacknowledged message was released.
 func (s *Sub) DeliveryCount(seq uint64) uint32 { return s.counts.get(seq) }
 
-// TailFirst is the sequence of the first message that is in memory; the queue's NextSequence when there is none. All
-// messages alive before it are in pages.
+// TailFirst returns the sequence of the first message in memory, or the queue's NextSequence. All earlier live
+// messages are in pages.
 func (q *Queue) TailFirst() uint64 {
 	if q.tail.n == 0 {
 		return q.nextSeq
@@ -242,7 +239,7 @@ func (q *Queue) TailFirst() uint64 {
 	return q.tail.first
 }
 
-// TailRecord gives a message that is in memory. ok is false when it is not: then it is dead, or in pages.
+// TailRecord returns a message from memory. If ok is false, it is dead or in pages.
 func (q *Queue) TailRecord(seq uint64) (rec []byte, ok bool) {
 	if e := q.tail.entry(seq); e != nil && *e != nil {
 		return *e, true
@@ -250,24 +247,24 @@ func (q *Queue) TailRecord(seq uint64) (rec []byte, ok bool) {
 	return nil, false
 }
 
-// Dead tells whether no subscription needs a published sequence any more.
+// Dead reports whether no subscription needs a published sequence.
 func (q *Queue) Dead(seq uint64) bool {
 	return q.deadWord(seq>>chunkBits, int(seq&chunkMask)>>6)>>(seq&63)&1 == 1
 }
 
-// AllDead tells whether no subscription needs any of the published sequences first to first+span-1, as of now.
+// AllDead reports whether no subscription needs any of the published sequences first to first+span-1 now.
 func (q *Queue) AllDead(first, span uint64) bool {
 	return span == 0 || q.NextAlive(first) >= first+span
 }
 
-// NextAlive gives the first sequence from from on that some subscription has still to acknowledge; the queue's
-// NextSequence when there is none.
+// NextAlive returns the first sequence at or after from that at least one subscription has not acknowledged, or the
+// queue's NextSequence.
 func (q *Queue) NextAlive(from uint64) uint64 {
 	z := &q.sizes
 	if len(z.slots) == 0 {
 		return max(q.nextSeq, from)
 	}
-	// Outside of the slots nothing is alive.
+	// Only chunks with slots have live messages.
 	end := min((z.base+uint64(len(z.slots)))<<chunkBits, q.nextSeq)
 	for seq := max(from, z.base<<chunkBits, 1); seq < end; {
 		chunk := seq >> chunkBits
@@ -284,8 +281,8 @@ func (q *Queue) NextAlive(from uint64) uint64 {
 	return max(q.nextSeq, from)
 }
 
-// deadWord gives 64 bits of a chunk: set for those that no subscription needs. Bits of sequences that are not published
-// mean nothing.
+// deadWord returns 64 bits of a chunk, set for sequences that no subscription needs. Bits of unpublished sequences are
+// undefined.
 func (q *Queue) deadWord(chunk uint64, w int) uint64 {
 	c := q.sizes.chunk(chunk)
 	if c == nil {
@@ -300,7 +297,7 @@ func (q *Queue) deadWord(chunk uint64, w int) uint64 {
 	return q.ackedByAll(nil, chunk, w)
 }
 
-// ackedByAll gives the bits that all subscriptions but except have acknowledged.
+// ackedByAll returns the bits that all subscriptions except except have acknowledged.
 func (q *Queue) ackedByAll(except *Sub, chunk uint64, w int) uint64 {
 	v := ^uint64(0)
 	for _, s := range q.subs {
@@ -314,7 +311,8 @@ func (q *Queue) ackedByAll(except *Sub, chunk uint64, w int) uint64 {
 	return v
 }
 
-// othersAcked is ackedByAll for the hot path of Apply: it asks the subscription first that is likely to say no.
+// othersAcked is ackedByAll for the hot path of Apply: it checks first the subscription that is most likely to need
+// the messages.
 func (q *Queue) othersAcked(except *Sub, chunk uint64, w int, want uint64) uint64 {
 	n := len(q.subs)
 	for k := range n {
@@ -334,7 +332,7 @@ func (q *Queue) othersAcked(except *Sub, chunk uint64, w int, want uint64) uint6
 	return want
 }
 
-// markDead takes messages out of the counts that no subscription needs any more. The bits of mask were alive.
+// markDead removes messages that no subscription needs from the counts. The bits of mask must be live.
 func (s *State) markDead(q *Queue, chunk uint64, w int, mask uint64) {
 	n := ones(mask)
 	if q.delayed != nil {
@@ -371,8 +369,7 @@ func (s *State) markDead(q *Queue, chunk uint64, w int, mask uint64) {
 	}
 }
 
-// markDied remembers that the store has to look for pages that are not needed any more, in a chunk that was dropped.
-// Chunks mostly die in order.
+// markDied records that the store must search a dropped chunk for unneeded pages. Chunks mostly die in order.
 func (q *Queue) markDied(chunk uint64) {
 	l := q.leave()
 	if n := len(l.died); n > 0 {

@@ -10,12 +10,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A queue with a retention has one subscription more, txn.RetentionSub, the last one in Queue.subs: no client can see
-// it, name it or consume from it. It needs what is retained, so that a message dies, as ever, when no subscription
-// needs it any more. The active proposes with OpSeek to raise its floor; nothing else but a purge of the whole queue
-// and the overflow drop-head acknowledges for it. What it does not need any more never comes back to it.
+// A queue with a retention has an additional subscription, txn.RetentionSub, the last one in Queue.subs. Clients
+// cannot list, name or consume from it. It needs the retained messages, so a message still dies when no subscription
+// needs it. The active raises its floor with OpSeek. A purge of the whole queue and the overflow policy drop-head
+// acknowledge for it as well. A message that it no longer needs is never retained again.
 
-// retention gives the hidden subscription; nil if there is none.
+// retention returns the hidden subscription, or nil if the queue has no retention.
 func (q *Queue) retention() *Sub {
 	if n := len(q.subs); n > 0 && q.subs[n-1].id == txn.RetentionSub {
 		return q.subs[n-1]
@@ -23,7 +23,7 @@ func (q *Queue) retention() *Sub {
 	return nil
 }
 
-// clients are the subscriptions that clients have made.
+// clients returns the subscriptions created by clients.
 func (q *Queue) clients() []*Sub {
 	if q.retention() != nil {
 		return q.subs[:len(q.subs)-1]
@@ -31,7 +31,7 @@ func (q *Queue) clients() []*Sub {
 	return q.subs
 }
 
-// Retained tells where the messages begin that are kept because of a retention; ok is false if there is none.
+// Retained returns the first sequence kept by the retention; ok is false without a retention.
 func (q *Queue) Retained() (floor uint64, ok bool) {
 	if sub := q.retention(); sub != nil {
 		return sub.acks.floor, true
@@ -39,8 +39,8 @@ func (q *Queue) Retained() (floor uint64, ok bool) {
 	return q.nextSeq, false
 }
 
-// setRetention makes or removes the hidden subscription as the configuration wants. A new one begins with what is
-// alive.
+// setRetention creates or removes the hidden subscription according to the configuration. A new one starts with the
+// live messages.
 func (s *State) setRetention(q *Queue) {
 	sub := q.retention()
 	switch wanted := q.config.Retains(); {
@@ -54,8 +54,8 @@ func (s *State) setRetention(q *Queue) {
 	}
 }
 
-// trim ends the retention of what is below a sequence, and gives how many messages that were. A proposal that was made
-// for another retention changes nothing: it says what that one would have kept (INV-15).
+// trim ends the retention of the messages below a sequence and returns their number. A proposal made under another
+// retention is ignored, since it applied other limits (INV-15).
 func (s *State) trim(q *Queue, o *txn.Op) (changed uint64) {
 	sub := q.retention()
 	if sub == nil {
@@ -65,12 +65,12 @@ func (s *State) trim(q *Queue, o *txn.Op) (changed uint64) {
 		return 0 // INV-15
 	}
 	if o.Sequence <= sub.acks.floor {
-		return 0 // an earlier one was quicker
+		return 0 // superseded by an earlier proposal
 	}
 	return s.ack(sub, sub.acks.floor, o.Sequence-1)
 }
 
-// listSwept notes whether the active has something to do with a queue now and then.
+// listSwept records whether the active must check the queue periodically.
 func (s *State) listSwept(q *Queue, wanted bool) {
 	if !wanted {
 		delete(s.swept, q.id)
@@ -82,15 +82,15 @@ func (s *State) listSwept(q *Queue, wanted bool) {
 	s.swept[q.id] = struct{}{}
 }
 
-// Swept gives the numbers of the queues that have a retention or txn.OverflowDeadLetterHead, rising.
+// Swept returns the numbers of the queues with a retention or txn.OverflowDeadLetterHead, in rising order.
 func (s *State) Swept() []uint64 { return slices.Sorted(maps.Keys(s.swept)) }
 
-// RetainFrom gives the sequence that the messages have to be kept from so that at most so many messages, of so many
-// bytes, are kept because of the retention; 0 means no limit. It is Retained's floor when they are within the limits.
-// What it costs is what has to go, and what is older than all that is retained.
+// RetainFrom returns the first sequence to keep so that at most the given messages and bytes are retained; 0 means no
+// limit. It returns Retained's floor if they are within the limits. Its cost depends on the messages to remove and
+// those older than all retained ones.
 func (q *Queue) RetainFrom(messages, bytes uint64) uint64 {
 	floor, _ := q.Retained()
-	leftMessages, leftBytes := q.messages, q.bytes // alive from the current group on
+	leftMessages, leftBytes := q.messages, q.bytes // live from the current group on
 	fits := func(n, size uint64) bool {
 		return (messages == 0 || leftMessages-n <= messages) && (bytes == 0 || leftBytes-size <= bytes)
 	}
@@ -119,7 +119,7 @@ func (q *Queue) RetainFrom(messages, bytes uint64) uint64 {
 	return q.nextSeq
 }
 
-// retainIn looks for RetainFrom's answer in a group: the first message of it that can be kept.
+// retainIn searches a group for RetainFrom's result: the first message that can be kept.
 func (q *Queue) retainIn(chunk uint64, w int, floor uint64, fits func(n, size uint64) bool) (seq uint64, ok bool) {
 	gone := q.sizes.chunk(chunk).part(w)
 	for alive := published(chunk, w, q.nextSeq) &^ q.deadWord(chunk, w); alive != 0; alive &= alive - 1 {

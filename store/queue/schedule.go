@@ -12,31 +12,31 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// The schedule index has an entry for each message that is delayed, and one for each that says when it expires: keys
-// 't' time(8) queue(8) sequence(8) kind(1), without a value. It is in the tree only, however long it is. The state has
-// in memory what was added and removed since the last checkpoint; Scheduled puts the two together.
+// The schedule index has an entry for each delayed message and for each message with an expiry time: keys 't' time(8)
+// queue(8) sequence(8) kind(1), without a value. It is in the tree only, regardless of its length. The state keeps the
+// changes since the last checkpoint in memory; Scheduled merges the two.
 //
-// An entry is removed when an OpDue names it, be its message there or not: to remove it with its message the message
-// would have to be read. Until then it is stale, and harmless.
+// An OpDue removes its entries, whether or not their messages still exist. Removing an entry with its message would
+// require reading the message. A stale entry is harmless until then.
 
-// schedule is what has changed of the index.
+// schedule is the set of changes to the index.
 type schedule struct {
-	now, written generation // written was handed out by Collect, and may not be in the published tree yet
-	// version grows when the tree or what is in memory is replaced: who looks at one after the other compares it.
+	now, written generation // written was collected, and may not be in the published tree yet
+	// version increases when the tree or the changes in memory are replaced. A reader of both compares it.
 	version uint64
-	soonest int64 // the earliest time that was added since TakeSoonest; NeverMS for none
+	soonest int64 // the earliest time added since TakeSoonest, or NeverMS
 	due     []DueMessage
 }
 
 type generation struct{ added, removed dueSet }
 
-// NeverMS is a time that does not come.
+// NeverMS is later than any time.
 const NeverMS = math.MaxInt64
 
-// DueMessage is a message that has become deliverable.
+// DueMessage is a message that became deliverable.
 type DueMessage struct{ Queue, Sequence uint64 }
 
-// ScheduleKeys is the range of the keys of the schedule index.
+// ScheduleKeys returns the key range of the schedule index.
 func ScheduleKeys() KeyRange {
 	return KeyRange{From: []byte{keySchedule}, To: []byte{keySchedule + 1}}
 }
@@ -48,7 +48,7 @@ func ScheduleKey(dst []byte, e txn.Due) []byte {
 	return append(binary.BigEndian.AppendUint64(dst, e.Sequence), byte(e.Kind))
 }
 
-// ParseScheduleKey reads what ScheduleKey has written. The error wraps ErrCorrupt.
+// ParseScheduleKey decodes a key made by ScheduleKey. The error wraps ErrCorrupt.
 func ParseScheduleKey(key []byte) (e txn.Due, err error) {
 	c := cursor{b: key}
 	if c.u8() != keySchedule {
@@ -62,7 +62,7 @@ func ParseScheduleKey(key []byte) (e txn.Due, err error) {
 	return e, c.err
 }
 
-// schedule looks for times in a message that was just published as seq.
+// scheduleMessage adds entries for the delivery and expiry times of a message just published as seq.
 func (s *State) scheduleMessage(q *Queue, seq uint64, rec []byte) {
 	if at := txn.RecordTime(rec, txn.AttributeDeliverAt); at > txn.RecordPublishedMS(rec) {
 		s.delay(q, seq)
@@ -78,14 +78,14 @@ func (x *schedule) add(e txn.Due) {
 	x.soonest = min(x.soonest, e.TimeMS)
 }
 
-// remove takes an entry out that may be in the tree, or nowhere.
+// remove removes an entry that may be in the tree.
 func (x *schedule) remove(e txn.Due) {
 	if !x.now.added.remove(e) {
 		x.now.removed.add(e)
 	}
 }
 
-// due carries out an OpDue. It counts in s.expired what it has expired.
+// due applies an OpDue. It counts the expired messages in s.expired.
 func (s *State) due(o *txn.Op) (changed uint64) {
 	for e := range o.Dues {
 		q := s.queues.get(e.Queue)
@@ -93,7 +93,7 @@ func (s *State) due(o *txn.Op) (changed uint64) {
 			continue // INV-17
 		}
 		if e.Kind != txn.DueDeliver && q.reserved(e.Sequence) {
-			continue // its prepared transaction is decided first
+			continue // the prepared transaction must be decided first
 		}
 		if e.Kind != txn.DueTTL {
 			s.schedule.remove(e)
@@ -117,8 +117,8 @@ func (s *State) due(o *txn.Op) (changed uint64) {
 	return changed
 }
 
-// isDue tells whether the time of an entry is over by the time of the transaction. A queue that has lost its TTL
-// meanwhile, or has a longer one, keeps its messages.
+// isDue reports whether an entry is due at the time of the transaction. If the queue's TTL was removed or extended in
+// the meantime, its messages are kept.
 func (s *State) isDue(q *Queue, e txn.Due) bool {
 	at := e.TimeMS
 	if e.Kind == txn.DueTTL {
@@ -130,12 +130,12 @@ func (s *State) isDue(q *Queue, e txn.Due) bool {
 	return at <= s.reader.TimeMS()
 }
 
-// reserved tells whether a prepared transaction will acknowledge a message. nil reserves none.
+// reserved reports whether a prepared transaction will acknowledge the message. q may be nil.
 func (q *Queue) reserved(seq uint64) bool {
 	return q != nil && slices.ContainsFunc(q.subs, func(sub *Sub) bool { return sub.reserved.has(seq) })
 }
 
-// deliverable lets a message go that is delayed.
+// deliverable makes a delayed message deliverable.
 func (s *State) deliverable(q *Queue, seq uint64) bool {
 	if q.delayed == nil || s.undelay(q, seq>>chunkBits, int(seq&chunkMask)>>6, 1<<(seq&63)) == 0 {
 		return false
@@ -160,29 +160,29 @@ func (s *State) TakeDue(dst []DueMessage) []DueMessage {
 	return dst
 }
 
-// TakeSoonest gives the earliest time that was added to the schedule since the last call; NeverMS for none.
+// TakeSoonest returns the earliest time added to the schedule since the last call, or NeverMS.
 func (s *State) TakeSoonest() int64 {
 	soonest := s.schedule.soonest
 	s.schedule.soonest = NeverMS
 	return soonest
 }
 
-// ScheduleChanges is the number of entries that were added to the schedule, or removed, since the last checkpoint. They
-// are in memory.
+// ScheduleChanges returns the number of schedule entries added or removed since the last checkpoint. They are kept in
+// memory.
 func (s *State) ScheduleChanges() int { return s.schedule.now.added.n + s.schedule.now.removed.n }
 
-// ScheduleVersion changes when a checkpoint has brought entries from memory into the tree: who has read the tree under
-// another version has to read it again.
+// ScheduleVersion returns a number that changes when a checkpoint has moved entries from memory to the tree. A caller
+// that read the tree under another version must read it again.
 func (s *State) ScheduleVersion() uint64 { return s.schedule.version }
 
-// ScheduleWritten tells that what the last Collect of everything handed out can be read from the tree.
+// ScheduleWritten reports that the changes of the last checkpoint batch can be read from the tree.
 func (s *State) ScheduleWritten() {
 	s.schedule.written = generation{}
 	s.schedule.version++
 }
 
-// Scheduled appends to dst, in order, at most limit entries of the schedule that come after one and not after another.
-// stored are those that the tree has there; all of them, under the present ScheduleVersion.
+// Scheduled appends to dst at most limit schedule entries after after and up to upTo, in order. stored must contain
+// all entries of that range in the tree, read under the current ScheduleVersion.
 func (s *State) Scheduled(after, upTo txn.Due, stored []txn.Due, limit int, dst []txn.Due) []txn.Due {
 	x, begin := &s.schedule, len(dst)
 	for _, e := range stored {
@@ -205,11 +205,11 @@ func (s *State) Scheduled(after, upTo txn.Due, stored []txn.Due, limit int, dst 
 	}
 	found := dst[begin:]
 	slices.SortFunc(found, txn.Due.Compare)
-	found = slices.Compact(found) // what was written may be in the tree already
+	found = slices.Compact(found) // written entries may be in the tree already
 	return dst[:begin+min(len(found), limit)]
 }
 
-// NextScheduled gives the time of the first entry in memory after one; NeverMS if there is none.
+// NextScheduled returns the time of the first entry in memory after after, or NeverMS.
 func (s *State) NextScheduled(after txn.Due) int64 {
 	next := int64(NeverMS)
 	for _, g := range [...]*generation{&s.schedule.written, &s.schedule.now} {
@@ -221,15 +221,14 @@ func (s *State) NextScheduled(after txn.Due) int64 {
 	return next
 }
 
-// ScheduleBatch is what has changed of the schedule index. It may be hundreds of thousands of entries, so that a Batch
-// gets them as they are, which takes no time: who writes them makes their keys.
+// ScheduleBatch is the set of changes to the schedule index. It can have hundreds of thousands of entries, so a Batch
+// takes them without a copy. The writer encodes the keys.
 type ScheduleBatch struct{ of generation }
 
-// Puts iterates over the keys to be set, with empty values, in order. A key is valid until the next one.
+// Puts iterates over the keys to set, with empty values, in order. A key is valid until the next one.
 func (b *ScheduleBatch) Puts(yield func(key []byte) bool) { b.of.added.keys(yield) }
 
-// Deletes iterates over the keys to be removed, in order; the tree may have none of them. A key is valid until the next
-// one.
+// Deletes iterates over the keys to remove, in order; the tree may lack them. A key is valid until the next one.
 func (b *ScheduleBatch) Deletes(yield func(key []byte) bool) { b.of.removed.keys(yield) }
 
 func (s *dueSet) keys(yield func(key []byte) bool) {
@@ -241,13 +240,13 @@ func (s *dueSet) keys(yield func(key []byte) bool) {
 	}
 }
 
-// schedule hands out what has changed. It is not changed any more.
+// schedule moves the changes to the batch. They no longer change.
 func (c *collector) schedule(x *schedule) {
 	c.batch.Schedule.of = x.now
 	x.written, x.now = x.now, generation{}
 }
 
-// listTTL notes whether a queue has a TTL.
+// listTTL records the TTL of a queue, or removes it if ttl is 0.
 func (s *State) listTTL(q *Queue, ttl uint64) {
 	if ttl == 0 {
 		delete(s.ttls, q.id)
@@ -259,5 +258,5 @@ func (s *State) listTTL(q *Queue, ttl uint64) {
 	s.ttls[q.id] = int64(ttl)
 }
 
-// TTLs gives the queues that have a TTL, and the TTL in milliseconds.
+// TTLs returns the TTL of each queue that has one, in milliseconds.
 func (s *State) TTLs() map[uint64]int64 { return maps.Clone(s.ttls) }

@@ -44,8 +44,7 @@ func BenchmarkExpire(b *testing.B) {
 	}
 }
 
-// TestCheckpointTakesTheScheduleAsItIs: what a checkpoint does while it holds up transactions does not depend on how
-// much of the schedule has changed.
+// The time for which a checkpoint blocks transactions does not depend on the number of schedule changes.
 func TestCheckpointTakesTheScheduleAsItIs(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "s")

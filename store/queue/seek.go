@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// checkSeek tells whether a subscription may be moved; sub is nil for the hidden one.
+// checkSeek reports whether a subscription may be moved; sub is nil for the hidden one.
 func checkSeek(q *Queue, sub *Sub, o *txn.Op) txn.Code {
 	switch {
 	case o.Sequence > q.nextSeq:
@@ -20,7 +20,6 @@ func checkSeek(q *Queue, sub *Sub, o *txn.Op) txn.Code {
 	return txn.OK
 }
 
-// seek carries out an OpSeek.
 func (s *State) seek(q *Queue, o *txn.Op, r *txn.OpResult) {
 	q.digest = mix(q.digest, o.Sequence)
 	if o.Sub == txn.RetentionSub {
@@ -30,7 +29,7 @@ func (s *State) seek(q *Queue, o *txn.Op, r *txn.OpResult) {
 	}
 	sub := q.Sub(o.Sub)
 	s.touch(q)
-	// What dies is dead before it is looked at what is.
+	// Mark messages as dead before the live ones are determined.
 	s.ack(sub, sub.acks.floor, o.Sequence-1)
 	sub.counts.clear()
 	sub.acks.replace(&s.ackPool, s.deadFrom(q, o.Sequence))
@@ -40,13 +39,13 @@ func (s *State) seek(q *Queue, o *txn.Op, r *txn.OpResult) {
 	r.FirstSequence, r.Changed = sub.NextUnacked(1), sub.Backlog()
 }
 
-// deadFrom gives the acknowledgements of a subscription that needs what is alive from a sequence on, and nothing else.
+// deadFrom returns the acknowledgements of a subscription that needs exactly the live messages from seq on.
 func (s *State) deadFrom(q *Queue, seq uint64) ackSet {
 	a := ackSet{floor: seq}
 	for chunk := seq >> chunkBits; chunk<<chunkBits < q.nextSeq; chunk++ {
 		sizes := q.sizes.chunk(chunk)
 		if sizes != nil && sizes.n == ChunkSize {
-			continue // all of it is alive
+			continue // all messages are live
 		}
 		var c ackChunk
 		for w := range c.words {
@@ -74,7 +73,7 @@ func (s *State) deadFrom(q *Queue, seq uint64) ackSet {
 	return a
 }
 
-// replace puts another set in the place of a, and keeps what the tree has keys for.
+// replace replaces a by another set and keeps track of the keys in the tree.
 func (a *ackSet) replace(p *pool[ackChunk], by ackSet) {
 	stored := a.gone
 	for i := range a.slots {
@@ -96,7 +95,6 @@ func (a *ackSet) replace(p *pool[ackChunk], by ackSet) {
 	*a = by
 }
 
-// clear forgets all counts.
 func (cs *countSet) clear() {
 	for _, chunk := range cs.sorted() {
 		cs.remove(chunk, 0, math.MaxUint16-1)

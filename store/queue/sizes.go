@@ -4,30 +4,31 @@ package queue
 
 import "math/bits"
 
-// sizeChunk counts the messages of a chunk that are alive, and their bytes, in groups of 64 sequences.
+// sizeChunk counts the live messages of a chunk and their bytes, in groups of 64 sequences.
 //
-// The bytes of each single message are not in memory, because memory is a budget and not a function of what is stored.
-// When some messages of a group die, they take their share of the group's bytes with them, as if all of the group were
-// of one size. The count of bytes is exact when a group is all alive or all dead, or its messages are of one size, and
-// it is the same on both nodes.
+// The size of each message is not kept in memory, since memory must be bounded regardless of the stored amount. If
+// some messages of a group die, they take a proportional fraction of the group's bytes, as if all had the same size.
+// The byte count is exact if a group is all live or all dead, or if its messages have the same size. It is the same on
+// both nodes.
 //
-// In a queue that keeps sizes (Queue.keepsSizes) the count is always exact: each group whose messages differ in size
-// has the size of each. Messages that were alive when the queue began to keep sizes have the average of their group.
+// In a queue that keeps sizes (Queue.keepsSizes) the count is always exact: each group with messages of different
+// sizes has the size of each. Messages that were live when the queue began to keep sizes have the average of their
+// group.
 //
-// Most queues are small: there is memory only for the groups from the first one that was used to the last one.
+// Most queues are small: memory is allocated only for the groups from the first used one to the last.
 type sizeChunk struct {
 	groups []sizeGroup
-	exact  *exactGroups // nil if no group has the sizes of its messages
-	// died has a bit for each group in which messages died since the last Collect that were handed out.
+	exact  *exactGroups // nil if no group has individual sizes
+	// died has a bit for each group with collected messages that died since the last Collect.
 	died  uint64
-	n     uint16 // messages alive in the chunk
+	n     uint16 // live messages of the chunk
 	first uint8  // number of groups[0]
 }
 
-// exactGroups are the sizes of the messages of a chunk: nil for a group whose messages all have the average size.
+// exactGroups are the message sizes of a chunk: nil for a group whose messages all have the average size.
 type exactGroups [chunkWords]*groupSizes
 
-// groupSizes are the sizes of the messages of a group that are alive, and 0 for the others.
+// groupSizes are the sizes of the live messages of a group, and 0 for the others.
 type groupSizes struct {
 	low  [64]uint16
 	high *[64]uint16 // upper bits; nil if all messages are smaller than 64 KiB
@@ -51,7 +52,6 @@ func (e *groupSizes) set(i int, size uint64) {
 	}
 }
 
-// alive returns the bits of the messages that have a size.
 func (e *groupSizes) alive() (mask uint64) {
 	for i := range e.low {
 		mask |= b2u(e.at(i) != 0) << i
@@ -59,7 +59,6 @@ func (e *groupSizes) alive() (mask uint64) {
 	return mask
 }
 
-// sum returns the bytes of all messages.
 func (e *groupSizes) sum() (bytes uint64) {
 	for i := range e.low {
 		bytes += e.at(i)
@@ -67,7 +66,7 @@ func (e *groupSizes) sum() (bytes uint64) {
 	return bytes
 }
 
-// take removes the sizes of messages that die and returns their sum.
+// take removes the sizes of dying messages and returns their sum.
 func (e *groupSizes) take(mask uint64) (bytes uint64) {
 	for ; mask != 0; mask &= mask - 1 {
 		i := trailingZeros(mask)
@@ -77,7 +76,7 @@ func (e *groupSizes) take(mask uint64) (bytes uint64) {
 	return bytes
 }
 
-// sizePools keep the parts of sizeSets.
+// sizePools are the pools for the parts of sizeSets.
 type sizePools struct {
 	chunks pool[sizeChunk]
 	exact  pool[exactGroups]
@@ -92,7 +91,6 @@ func (c *sizeChunk) sizesOf(w int) *groupSizes {
 	return c.exact[w]
 }
 
-// setSizes sets the sizes of a group's messages.
 func (c *sizeChunk) setSizes(p *sizePools, w int, e *groupSizes) {
 	if c.exact == nil {
 		c.exact = p.exact.get()
@@ -107,10 +105,10 @@ type partSum struct {
 	n, bytes uint64
 }
 
-// part returns the sum of no message of a group.
+// part returns an empty sum of a group.
 func (c *sizeChunk) part(w int) partSum { return partSum{group: c.group(w), sizes: c.sizesOf(w)} }
 
-// add adds message i of the group, which is alive.
+// add adds message i of the group, which must be live.
 func (s *partSum) add(i int) {
 	s.n++
 	if s.sizes != nil {
@@ -120,8 +118,8 @@ func (s *partSum) add(i int) {
 	s.bytes = s.group.bytes() * s.n / s.group.alive()
 }
 
-// sizeGroup is the count of a group's messages that are alive, and their bytes, in one number: 64 messages of at most
-// MaxRecordBytes leave the upper bits of the bytes free.
+// sizeGroup packs a group's live messages and their bytes into one number: 64 messages of at most MaxRecordBytes leave
+// the upper bits of the bytes free.
 type sizeGroup uint64
 
 const oneAlive sizeGroup = 1 << 56
@@ -129,7 +127,6 @@ const oneAlive sizeGroup = 1 << 56
 func (g sizeGroup) alive() uint64 { return uint64(g / oneAlive) }
 func (g sizeGroup) bytes() uint64 { return uint64(g % oneAlive) }
 
-// group gives the counts of a group.
 func (c *sizeChunk) group(w int) sizeGroup {
 	if i := w - int(c.first); i >= 0 && i < len(c.groups) {
 		return c.groups[i]
@@ -137,7 +134,7 @@ func (c *sizeChunk) group(w int) sizeGroup {
 	return 0
 }
 
-// at gives a group, which is not before the first one that was used: sequences only rise.
+// at returns a group, which must not precede the first used one: sequences only rise.
 func (c *sizeChunk) at(w int) *sizeGroup {
 	if len(c.groups) == 0 {
 		c.first = uint8(w)
@@ -149,7 +146,7 @@ func (c *sizeChunk) at(w int) *sizeGroup {
 	return &c.groups[i]
 }
 
-// sizeSlot without a chunk: nothing in it is alive.
+// sizeSlot is one chunk of a sizeSet. Without a chunk, it has no live messages.
 type sizeSlot struct {
 	c      *sizeChunk
 	dirty  bool
@@ -175,7 +172,7 @@ func (z *sizeSet) chunk(chunk uint64) *sizeChunk {
 	return nil
 }
 
-// ensure gives the slot of a chunk, which is not below the first one.
+// ensure returns the slot of a chunk, which must not be below the first one.
 func (z *sizeSet) ensure(chunk uint64) *sizeSlot {
 	if len(z.slots) == 0 {
 		z.base = chunk
@@ -186,7 +183,7 @@ func (z *sizeSet) ensure(chunk uint64) *sizeSlot {
 	return &z.slots[chunk-z.base]
 }
 
-// add counts a message that was published.
+// add counts a published message.
 func (z *sizeSet) add(p *sizePools, seq, size uint64) {
 	s := z.ensure(seq >> chunkBits)
 	if s.c == nil {
@@ -197,12 +194,12 @@ func (z *sizeSet) add(p *sizePools, seq, size uint64) {
 	s.c.n++
 }
 
-// keepsSizes reports whether the queue's bytes are exact.
+// keepsSizes reports whether the queue's byte count is exact.
 func (q *Queue) keepsSizes() bool {
 	return q.config.ExactBytes != 0 && q.config.MaxBytes|q.config.RetentionBytes != 0
 }
 
-// keepSize keeps the size of the message that add is about to count, if it differs from others of its group.
+// keepSize stores the size of the message that add is about to count, if it differs from others of its group.
 func (s *State) keepSize(q *Queue, size uint64) {
 	chunk, w := q.nextSeq>>chunkBits, int(q.nextSeq&chunkMask)>>6
 	c := q.sizes.chunk(chunk)
@@ -226,7 +223,7 @@ func (s *State) keepSize(q *Queue, size uint64) {
 	e.set(int(q.nextSeq&63), size)
 }
 
-// forget removes the sizes of all messages; their groups keep the sums.
+// forget removes the individual sizes of all messages; their groups keep the sums.
 func (z *sizeSet) forget(p *sizePools) {
 	for i := range z.slots {
 		slot := &z.slots[i]
@@ -241,8 +238,8 @@ func (z *sizeSet) forget(p *sizePools) {
 	}
 }
 
-// remove removes messages of a group, all of them alive, and returns their bytes. empty reports that they were the last
-// ones of the chunk, which is dropped; then the caller must call trim.
+// remove removes live messages of a group and returns their bytes. If empty is true, they were the last ones of the
+// chunk, which is dropped; the caller must then call trim.
 func (z *sizeSet) remove(p *sizePools, chunk uint64, w int, mask uint64) (bytes uint64, empty bool) {
 	s, n := z.slot(chunk), ones(mask)
 	g := s.c.at(w)
@@ -253,7 +250,7 @@ func (z *sizeSet) remove(p *sizePools, chunk uint64, w int, mask uint64) (bytes 
 			p.groups.put(e)
 		}
 	} else {
-		// At most 64 messages of at most MaxRecordBytes: the product stays far below 2^64.
+		// At most 64 messages of at most MaxRecordBytes: the product stays below 2^64.
 		bytes = g.bytes() * uint64(n) / g.alive()
 	}
 	*g -= sizeGroup(n)*oneAlive + sizeGroup(bytes)
@@ -270,7 +267,7 @@ func (z *sizeSet) remove(p *sizePools, chunk uint64, w int, mask uint64) (bytes 
 	return bytes, true
 }
 
-// trim forgets the slots before the first chunk that has something alive, and calls gone for those that are stored.
+// trim drops the slots before the first chunk with live messages, and calls gone for those that are stored.
 func (z *sizeSet) trim(gone func(chunk uint64)) {
 	k := 0
 	for k < len(z.slots) && z.slots[k].c == nil {
@@ -291,7 +288,7 @@ func (z *sizeSet) trim(gone func(chunk uint64)) {
 	}
 }
 
-// published gives the bits of word w whose sequences are in [1, next).
+// published returns the bits of word w whose sequences are in [1, next).
 func published(chunk uint64, w int, next uint64) uint64 {
 	first := wordFirst(chunk, w)
 	if first >= next {

@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// BenchmarkExactBytes publishes messages of 100 to 163 bytes and acknowledges them, 100 at a time, in a queue that
-// counts averages and in one that counts exactly; behind a backlog, also in random order. An op is one message.
+// BenchmarkExactBytes publishes messages of 100 to 163 bytes and acknowledges them, 100 at a time. It covers queues
+// with average and with exact byte counts, with a backlog, and in random order. An op is one message.
 func BenchmarkExactBytes(b *testing.B) {
 	for _, c := range []struct {
 		name   string

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// keepSizes follows a change of the configuration.
+// keepSizes follows a configuration change.
 func (q *modelQueue) keepSizes() {
 	switch keeps := q.config.ExactBytes != 0 && q.config.MaxBytes|q.config.RetentionBytes != 0; {
 	case !keeps:
@@ -21,7 +21,7 @@ func (q *modelQueue) keepSizes() {
 	}
 }
 
-// checkBytes compares the bytes of a queue that has the size of each message alive.
+// checkBytes compares the bytes of a queue with exact sizes.
 func (q *modelQueue) checkBytes(t *testing.T, got *Queue) {
 	t.Helper()
 	bytes := uint64(0)
@@ -56,13 +56,13 @@ func publishRecords(b *txn.Builder, q uint64, records ...[]byte) {
 	b.EndPublish()
 }
 
-// sized is a queue with a byte limit, and the size of each message that was published to it.
+// sized is a queue with a byte limit, and the size of each published message.
 type sized struct {
 	id    uint64
-	sizes []uint64 // sizes[i] is that of message i+1
+	sizes []uint64 // sizes[i] is the size of message i+1
 }
 
-// bytes returns the bytes of the messages alive.
+// bytes returns the bytes of the live messages.
 func (z *sized) bytes(q *Queue) (bytes uint64) {
 	for seq := q.NextAlive(1); seq < q.nextSeq; seq = q.NextAlive(seq + 1) {
 		bytes += z.sizes[seq-1]
@@ -70,8 +70,8 @@ func (z *sized) bytes(q *Queue) (bytes uint64) {
 	return bytes
 }
 
-// TestExactBytes: the bytes of queues with a limit are exact after each operation, for each kind of overflow, and each
-// publish is decided by them. Two states, one of which is loaded from its keys at times, stay equal.
+// The bytes of a queue with a limit are exact after each operation, for each overflow policy, and decide about each
+// publish. Two states, one of which is reloaded at times, stay equal.
 func TestExactBytes(t *testing.T) {
 	for seed := range uint64(6) {
 		rng := rand.New(rand.NewPCG(seed, 28))
@@ -172,7 +172,7 @@ func TestExactBytes(t *testing.T) {
 	}
 }
 
-// checkOverflowing: as few messages overflow as bring the queue within its limit.
+// checkOverflowing verifies that Overflowing removes the fewest messages that bring the queue within its limit.
 func (z *sized) checkOverflowing(t *testing.T, q *Queue) {
 	t.Helper()
 	end, bytes := uint64(0), z.bytes(q)
@@ -183,8 +183,8 @@ func (z *sized) checkOverflowing(t *testing.T, q *Queue) {
 	require.Equal(t, end, q.Overflowing())
 }
 
-// TestBytesAfterAlter: a queue that begins to keep sizes counts the messages that it has with the average of their
-// group, and is exact once they are gone. When it no longer keeps sizes, its groups keep their sums.
+// A queue that begins to keep sizes counts its present messages with their group's average, and is exact once they are
+// gone. When it no longer keeps sizes, its groups keep their sums.
 func TestBytesAfterAlter(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "a")
@@ -208,8 +208,7 @@ func TestBytesAfterAlter(t *testing.T) {
 	require.Equal(t, uint64(80), q.Bytes())
 }
 
-// TestEqualSizesTakeNoMemory: a queue keeps the sizes of a group only if they differ, and no longer than one of its
-// messages is alive.
+// A queue keeps the sizes of a group only if they differ, and only while one of its messages is live.
 func TestEqualSizesTakeNoMemory(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{MaxBytes: 1 << 20, ExactBytes: 1}, "a")

@@ -9,11 +9,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// State is the whole state machine. See the package comment for the lock it needs.
+// State is the complete state machine. The package comment describes the required lock.
 //
-// Invariants, which Check verifies: a queue's counts are the sums of its size chunks; a message counts as alive exactly
-// when some subscription has not acknowledged it; a queue's tail, unless it is empty, ends with its last message; every
-// message alive is in the tail or was handed out by Collect.
+// Invariants, verified by Check: a queue's counts are the sums of its size chunks. A message counts as live exactly if
+// at least one subscription has not acknowledged it. A non-empty tail ends with the queue's last message. Every live
+// message is in the tail or was returned by Collect.
 type State struct {
 	limits    limits
 	applied   uint64
@@ -31,40 +31,40 @@ type State struct {
 	bytes     uint64
 	tailBytes int64
 	delayed   uint64
-	expired   uint64 // by the transaction that is being applied
+	expired   uint64 // by the current transaction
 	schedule  schedule
 
 	counts     Counts
 	countAfter uint64
 
 	filters       uint64         // see Filters
-	deadLettersTo map[uint64]int // how many queues and subscriptions name a queue as their dead-letter queue; nil: none
+	deadLettersTo map[uint64]int // references to a queue as dead-letter queue; nil if empty
 
-	forwardsTo map[uint64]int    // how many queues forward to a queue; nil while none does
-	temporary  map[uint64]*Queue // those that are deleted when they have no consumer; nil while there was none
+	forwardsTo map[uint64]int    // rules that forward to a queue; nil if empty
+	temporary  map[uint64]*Queue // temporary queues; nil until the first one
 
 	touched []*Queue
 	dirty   []*Queue
 	deleted []uint64
 
 	tailOldest, tailNewest *Queue
-	tailQueues             int // in that list
+	tailQueues             int // length of the list
 
 	crc      *crc32.Table
-	sums     txn.RecordSums // of the publish that is being applied
+	sums     txn.RecordSums // of the current publish
 	ackPool  pool[ackChunk]
 	sizePool sizePools
 	reader   txn.Reader
 	newly    words
 	opSlab   []txn.OpResult
-	ttls     map[uint64]int64 // of the queues that have one; nil while there is none
-	// queues that retain messages, or whose excess the active moves; nil while there is none
+	ttls     map[uint64]int64 // of the queues with a TTL; nil until the first one
+	// queues with a retention or whose excess the active moves; nil until the first one
 	swept map[uint64]struct{}
-	// messages that the operation that is carried out has dropped from the head of a queue
+	// messages dropped from the head of a queue by the current operation
 	overflowed uint64
-	pending    []pending       // what the transaction that is being checked would add to queues that have a limit
-	published  publishedBefore // the publish that the operation before was
-	forwarded  int             // forwards in the transaction that is being applied
+	pending    []pending       // additions of the current transaction to queues with a limit
+	published  publishedBefore // the previous operation, if it is a publish
+	forwarded  int             // forwards in the current transaction
 }
 
 type pending struct {
@@ -72,7 +72,7 @@ type pending struct {
 	messages, bytes uint64
 }
 
-// New gives an empty state, before the first record.
+// New returns an empty state, before the first record.
 func New() *State {
 	s := &State{
 		limits:    defaultLimits(),
@@ -89,36 +89,35 @@ func New() *State {
 
 func (s *State) setLimits(l limits) { s.limits, s.producers.limits = l, l }
 
-// Applied is the LSN of the last record that was applied.
+// Applied returns the LSN of the last applied record.
 func (s *State) Applied() uint64 { return s.applied }
 
-// Digest is a rolling hash of every transaction that was ever applied, results included: two nodes that have the same
-// Applied must have the same Digest.
+// Digest returns a rolling hash of all applied transactions and their results: two nodes with the same Applied must
+// have the same Digest.
 func (s *State) Digest() uint64 { return s.digest }
 
-// QueueCount is the number of queues.
+// QueueCount returns the number of queues.
 func (s *State) QueueCount() int { return s.queues.n }
 
-// ProducerCount is the number of producers that are remembered.
+// ProducerCount returns the number of producers kept.
 func (s *State) ProducerCount() int { return len(s.producers.byID) }
 
-// Messages is the sum over all queues.
+// Messages returns the number of messages over all queues.
 func (s *State) Messages() uint64 { return s.messages }
 
-// Bytes is the sum over all queues.
+// Bytes returns the number of bytes over all queues.
 func (s *State) Bytes() uint64 { return s.bytes }
 
-// TailBytes is the memory that messages take that are not in pages yet.
+// TailBytes returns the memory used by messages that are not in pages yet.
 func (s *State) TailBytes() int64 { return s.tailBytes }
 
-// Queue gives a queue by its number; nil if there is none.
+// Queue returns a queue by number, or nil if it does not exist.
 func (s *State) Queue(id uint64) *Queue { return s.queues.get(id) }
 
-// QueueByName gives a queue by its name; nil if there is none.
+// QueueByName returns a queue by name, or nil if it does not exist.
 func (s *State) QueueByName(name string) *Queue { return s.byName[name] }
 
-// List appends to dst up to limit queues whose names begin with prefix and come after after, in the order of their
-// names.
+// List appends to dst up to limit queues whose names begin with prefix and sort after after, in name order.
 func (s *State) List(dst []*Queue, prefix, after string, limit int) []*Queue {
 	s.names.from(max(prefix, after), func(q *Queue) bool {
 		if limit <= 0 || len(q.name) < len(prefix) || q.name[:len(prefix)] != prefix {
@@ -133,13 +132,13 @@ func (s *State) List(dst []*Queue, prefix, after string, limit int) []*Queue {
 	return dst
 }
 
-// Queues iterates over all queues in the order of their names.
+// Queues iterates over all queues in name order.
 func (s *State) Queues(yield func(*Queue) bool) { s.names.from("", yield) }
 
-// TakeTouched appends to dst the numbers of the queues that were published to, released in, purged, altered, deleted,
-// or lost a subscription since the last call; MetaQueue, if one of the pair's own entries was set or removed;
-// AccessQueue, if the access table was changed; and OverflowQueue, if one of them holds more than it is to hold, and
-// the active has to move the excess.
+// TakeTouched appends to dst the numbers of the queues touched since the last call: published to, released in, purged,
+// altered, deleted, or without one of their subscriptions. It adds MetaQueue if an internal entry changed, and
+// AccessQueue if the access table changed. It adds OverflowQueue if a queue exceeds its limits and the active must
+// move the excess.
 func (s *State) TakeTouched(dst []uint64) []uint64 {
 	for _, q := range s.touched {
 		q.touched = false
@@ -148,7 +147,7 @@ func (s *State) TakeTouched(dst []uint64) []uint64 {
 			dst = append(dst, OverflowQueue)
 		}
 	}
-	clear(s.touched) // some of them may be deleted
+	clear(s.touched) // drop references to deleted queues
 	s.touched = s.touched[:0]
 	if s.meta.touched {
 		s.meta.touched = false
@@ -175,7 +174,7 @@ func (s *State) mark(q *Queue) {
 	}
 }
 
-// linkTail puts q at the end of the list of queues that have a tail.
+// linkTail appends q to the list of queues with a tail.
 func (s *State) linkTail(q *Queue) {
 	s.tailQueues++
 	q.tailNewer, q.tailOlder = nil, s.tailNewest
@@ -202,7 +201,7 @@ func (s *State) unlinkTail(q *Queue) {
 	q.tailNewer, q.tailOlder = nil, nil
 }
 
-// trimTail pops what is dead at the front of a tail.
+// trimTail removes dead messages from the front of a tail.
 func (s *State) trimTail(q *Queue) {
 	if q.tail.n == 0 {
 		return
@@ -213,8 +212,8 @@ func (s *State) trimTail(q *Queue) {
 	}
 }
 
-// mix adds a number to a rolling hash. Each step can be undone, so that two histories that differ in one step stay
-// different as long as the rest is the same.
+// mix adds a number to a rolling hash. Each step is invertible: two histories that differ in one step stay different
+// as long as the rest is the same.
 func mix(h, v uint64) uint64 {
 	h = (bits.RotateLeft64(h, 23) ^ v) * 0x9e3779b97f4a7c15
 	return h ^ h>>32

@@ -4,19 +4,19 @@ package queue
 
 import "math/bits"
 
-// Group is a number of sequences that follow each other, the first one a multiple of it: what DeadRange tells about
-// messages that died in a large queue is in groups.
+// Group is the number of sequences of a group, which starts at a multiple of it. DeadRange describes dead messages of
+// a large queue in groups.
 const Group = 64
 
-// GroupsOfChunk is how many groups a chunk has.
+// GroupsOfChunk is the number of groups of a chunk.
 const GroupsOfChunk = chunkWords
 
-// Single tells whether the range is that of one chunk, which has messages alive, and gives the number of that chunk.
+// Single reports whether the range covers a single chunk with live messages, and returns its number.
 func (d *DeadRange) Single() (chunk uint64, ok bool) {
 	return d.First >> chunkBits, d.died != 0
 }
 
-// DeadChunks iterates over the chunks of the range in which no message is alive. There is none if it is a single one.
+// DeadChunks iterates over the chunks of the range without live messages. A single-chunk range has none.
 func (d *DeadRange) DeadChunks(yield func(chunk uint64) bool) {
 	if d.died != 0 {
 		return
@@ -28,9 +28,9 @@ func (d *DeadRange) DeadChunks(yield func(chunk uint64) bool) {
 	}
 }
 
-// Prune leaves groups of a single chunk's range out in which no run can have lost its last message: those in which
-// least sequences of a group, the fewest that a run spans which reaches into it, are more than there are dead ones next
-// to each other. It tells whether any group is left; if not, the range must not be used any more.
+// Prune removes groups of a single-chunk range in which no extent can have lost its last message. least is, per group,
+// the smallest span of the extents that reach into it; 0 if none does. A group stays only if it has at least that many
+// consecutive dead sequences. Prune reports whether a group is left; if not, the range must not be used.
 func (d *DeadRange) Prune(least *[GroupsOfChunk]uint8) bool {
 	for left := d.died; left != 0; left &= left - 1 {
 		w := bits.TrailingZeros64(left)
@@ -41,7 +41,7 @@ func (d *DeadRange) Prune(least *[GroupsOfChunk]uint8) bool {
 	return d.died != 0
 }
 
-// stretch is the greatest number of dead sequences next to each other of which one at least is in the group.
+// stretch returns the maximum number of consecutive dead sequences of which at least one is in the group.
 func (d *DeadRange) stretch(group uint64) int {
 	i := int(group - d.base)
 	v := d.groups[i]
@@ -68,7 +68,7 @@ func (d *DeadRange) stretch(group uint64) int {
 	if v>>(Group-1) != 0 {
 		longest = max(longest, bits.LeadingZeros64(^v)+behind)
 	}
-	n := 0 // of what lies wholly in the group
+	n := 0 // longest sequence inside the group
 	for ; v != 0; v &= v << 1 {
 		n++
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// TestChecksumsAreTakenOver: a state that is told the checksum of each payload comes to the same as one that computes
-// all checksums by itself, and hands out messages with the checksums that they have.
+// A state with known payload checksums is equal to one that computes them, and returns messages with the correct
+// checksums.
 func TestChecksumsAreTakenOver(t *testing.T) {
 	told, computes := New(), New()
 	next, lsn := uint64(0), uint64(0)

@@ -2,19 +2,19 @@
 
 package queue
 
-// tail holds the messages of a queue that are not in pages yet: a deque of records without gaps, in blocks, up to the
-// queue's last message. A message that died in it is nil until it comes to the front.
+// tail holds the messages of a queue that are not in pages yet: a gapless deque of records, in blocks, up to the
+// queue's last message. A dead message is nil until it reaches the front.
 type tail struct {
 	first  uint64 // sequence of the first entry
 	n      int
-	head   int // of the first entry in blocks[0]
+	head   int // index of the first entry in blocks[0]
 	blocks []tailBlock
-	// entries below this sequence were handed out by Collect and must not be changed before they are flushed
+	// entries below this sequence were collected and must not change before they are flushed
 	shared uint64
 	bytes  int64
 }
 
-// tailBlock has records, and their CRC32C as far as it is known: nil if of none of them, otherwise 0 where it is not.
+// tailBlock holds records and their CRC32C; sums is nil if all are unknown, and an element is 0 if unknown.
 type tailBlock struct {
 	records [][]byte
 	sums    []uint32
@@ -22,7 +22,7 @@ type tailBlock struct {
 
 func newTailBlock(entries int) tailBlock { return tailBlock{records: make([][]byte, 0, entries)} }
 
-// push adds a record and its CRC32C, 0 if that is not known.
+// push adds a record and its CRC32C, or 0 if unknown.
 func (b *tailBlock) push(rec []byte, sum uint32) {
 	if sum != 0 && b.sums == nil {
 		b.sums = make([]uint32, len(b.records), cap(b.records))
@@ -33,7 +33,7 @@ func (b *tailBlock) push(rec []byte, sum uint32) {
 	}
 }
 
-// part gives some of the records, with what is known of their checksums.
+// part returns a slice of the records with their checksums.
 func (b *tailBlock) part(from, to int) (records [][]byte, sums []uint32) {
 	if b.sums != nil {
 		sums = b.sums[from:to:to]
@@ -42,18 +42,17 @@ func (b *tailBlock) part(from, to int) (records [][]byte, sums []uint32) {
 }
 
 const (
-	// blockEntries is also the number of messages that a TailRun has at most: no more than a DeadRange can tell about.
+	// blockEntries is also the maximum number of messages of a TailRun, which a DeadRange must be able to cover.
 	blockEntries = MaxRunSpan
-	// entryBytes is what an entry costs beside its record.
+	// entryBytes is the overhead of an entry in addition to its record.
 	entryBytes = 24
-	// keepEntries is the size up to which the block of a tail that became empty is kept: an idle queue is to stay
-	// small.
+	// keepEntries is the maximum size of an empty tail's block that is kept: an idle queue must stay small.
 	keepEntries = 4
 )
 
 func cost(rec []byte) int64 { return int64(len(rec)) + entryBytes }
 
-// reserve makes room in an empty tail for n entries that are about to come.
+// reserve allocates space in an empty tail for n entries.
 func (t *tail) reserve(n int) {
 	if len(t.blocks) == 0 || t.n == 0 && cap(t.blocks[0].records) < n {
 		t.blocks = append(t.blocks[:0], newTailBlock(min(max(n, keepEntries), blockEntries)))
@@ -61,7 +60,7 @@ func (t *tail) reserve(n int) {
 	}
 }
 
-// push adds a message and its CRC32C, 0 if that is not known.
+// push adds a message and its CRC32C, or 0 if unknown.
 func (t *tail) push(rec []byte, sum uint32) {
 	k := len(t.blocks) - 1
 	if k < 0 || len(t.blocks[k].records) == blockEntries {
@@ -81,8 +80,8 @@ func (t *tail) entry(seq uint64) *[]byte {
 	return nil
 }
 
-// drop takes a dead message out of the tail and gives the bytes that are free now. One that was handed out stays until
-// it was flushed.
+// drop removes a dead message from the tail and returns the number of bytes freed. A collected message stays until it
+// is flushed.
 func (t *tail) drop(seq uint64) int64 {
 	e := t.entry(seq)
 	if e == nil || *e == nil || seq < t.shared {
@@ -94,8 +93,8 @@ func (t *tail) drop(seq uint64) int64 {
 	return c
 }
 
-// pop removes the first entry, which is dead or was flushed, and gives the bytes that are free now. It clears the
-// entry: the rest of the block can stay for long, and would keep thousands of messages in memory.
+// pop removes the first entry, which is dead or flushed, and returns the number of bytes freed. It clears the entry:
+// the rest of the block can live for long and would retain thousands of messages.
 func (t *tail) pop() (freed int64) {
 	b := t.blocks[0].records
 	if b[t.head] != nil {
@@ -122,7 +121,7 @@ func (t *tail) pop() (freed int64) {
 	return freed
 }
 
-// trim pops what is dead at the front.
+// trim removes dead messages from the front.
 func (t *tail) trim() (freed int64) {
 	for t.n > 0 && t.blocks[0].records[t.head] == nil {
 		freed += t.pop()
@@ -130,10 +129,10 @@ func (t *tail) trim() (freed int64) {
 	return freed
 }
 
-// share hands out the first entries, at most max bytes of them but at least one, as one slice for each block.
+// share yields the first entries, at most maxBytes but at least one entry, as one slice per block.
 func (t *tail) share(maxBytes int64, yield func(uint64, [][]byte, []uint32)) (taken int64) {
 	seq, head, left := t.first, t.head, t.n
-	if t.bytes <= maxBytes { // all of it: there is no need to look at each entry
+	if t.bytes <= maxBytes { // everything fits: no need to check each entry
 		for i := range t.blocks {
 			records, sums := t.blocks[i].part(head, len(t.blocks[i].records))
 			yield(seq, records, sums)

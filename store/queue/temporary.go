@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// noteTemporary keeps the list of temporary queues when a configuration was set.
+// noteTemporary updates the list of temporary queues after a configuration change.
 func (s *State) noteTemporary(q *Queue) {
 	if q.config.TemporaryGrace == 0 {
 		delete(s.temporary, q.id)
@@ -22,7 +22,7 @@ func (s *State) noteTemporary(q *Queue) {
 	s.temporary[q.id] = q
 }
 
-// Temporary gives the queues that are deleted when they have no consumer, by number.
+// Temporary returns the temporary queues, ordered by number. They are deleted when they have no consumer.
 func (s *State) Temporary() []*Queue {
 	queues := make([]*Queue, 0, len(s.temporary))
 	for _, id := range slices.Sorted(maps.Keys(s.temporary)) {
@@ -31,8 +31,8 @@ func (s *State) Temporary() []*Queue {
 	return queues
 }
 
-// staysTemporary tells whether a deletion that was decided because the queue is temporary may be carried out: not when
-// it is altered since (INV-18).
+// staysTemporary reports whether a deletion proposed because the queue is temporary may be applied. It is rejected if
+// the queue was altered in the meantime (INV-18).
 func (q *Queue) staysTemporary(o *txn.Op) bool {
 	return o.Temporary == 0 || o.Temporary == q.config.TemporaryGrace ||
 		mutate.Off("INV-18-altered-queue-is-deleted-as-temporary")

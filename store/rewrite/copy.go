@@ -17,10 +17,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// spaceEveryBytes is how much a rewrite copies between two looks at the free space.
+// spaceEveryBytes is the amount copied between two checks of the free space.
 const spaceEveryBytes = 8 << 20
 
-// copy writes the new file, durable but for its place. Everything streams: the memory does not depend on the size.
+// copy writes the new file and makes it durable, without the renames. It streams: its memory use does not depend on
+// the file size.
 func (rw *rewrite) copy(ctx context.Context, plan Plan) (page.Meta, error) {
 	old := rw.from.Meta()
 	var err error
@@ -56,7 +57,7 @@ func (rw *rewrite) copy(ctx context.Context, plan Plan) (page.Meta, error) {
 	return meta, nil
 }
 
-// spaceError adds the figures where the disk is full.
+// spaceError adds the space figures if the disk is full.
 func (rw *rewrite) spaceError(plan Plan, err error) error {
 	if !errors.Is(err, page.ErrFull) {
 		return err
@@ -73,8 +74,8 @@ type copier struct {
 	index.Packing
 	rw    *rewrite
 	b     *page.Builder
-	buf   []byte // the builder's, while a run is being filled
-	start int    // of the run's payload in it
+	buf   []byte // the builder's buffer, while an extent is filled
+	start int    // start of the extent's payload in buf
 	room  int
 	live  checkpoint.Liveness
 	alive checkpoint.AliveSet
@@ -82,7 +83,7 @@ type copier struct {
 	pace  *pace.Pacer
 
 	messages, bytes, dropped uint64
-	sinceLook                uint64 // bytes since the free space was looked at
+	sinceLook                uint64 // bytes since the last check of the free space
 }
 
 // copyAll copies everything and returns the new root.
@@ -124,7 +125,7 @@ func (c *copier) copyAll(ctx context.Context) (page.Run, error) {
 	return root, nil
 }
 
-// run copies the messages of a run that some subscription wants.
+// run copies the messages of an extent that a subscription needs.
 func (c *copier) run(e *index.Entry, payload []byte, err error) error {
 	if err == nil {
 		err = c.live.Of(e, &c.alive)
@@ -167,7 +168,7 @@ func (c *copier) run(e *index.Entry, payload []byte, err error) error {
 	return c.look(bytes)
 }
 
-// look stops the rewrite when the log is about to run out of space because of it.
+// look stops the rewrite if it is about to use the space reserved for the log.
 func (c *copier) look(bytes uint64) error {
 	if c.sinceLook += bytes; c.sinceLook < spaceEveryBytes {
 		return nil
@@ -180,13 +181,13 @@ func (c *copier) look(bytes uint64) error {
 	if err != nil {
 		return fmt.Errorf("look at the free space: %w", err)
 	}
-	if reserve := c.rw.o.ReserveBytes / 2; usage.AvailableBytes < reserve { // the new file's own space is allocated
+	if reserve := c.rw.o.ReserveBytes / 2; usage.AvailableBytes < reserve { // the new file is already allocated
 		return &SpaceError{ReserveBytes: reserve, AvailableBytes: usage.AvailableBytes}
 	}
 	return nil
 }
 
-// message puts a message behind the ones before.
+// message appends a message.
 func (c *copier) message(queueID, seq uint64, record []byte) error {
 	if !c.Takes(queueID, seq, len(record), c.room) {
 		if err := c.endRun(); err != nil {
@@ -203,7 +204,7 @@ func (c *copier) message(queueID, seq uint64, record []byte) error {
 	return nil
 }
 
-// endRun closes the run that is being filled, if there is one.
+// endRun closes the open extent, if any.
 func (c *copier) endRun() error {
 	if c.Count == 0 {
 		return nil
@@ -221,7 +222,7 @@ func (c *copier) endRun() error {
 	return nil
 }
 
-// putRunHeader fills in the header of a run's payload.
+// putRunHeader sets the header of an extent's payload.
 func putRunHeader(payload []byte, queueID, first uint64, count uint32) {
 	binary.LittleEndian.PutUint64(payload, queueID)
 	binary.LittleEndian.PutUint64(payload[8:], first)

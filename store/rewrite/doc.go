@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rewrite changes a page file as a whole: it writes it anew with another page size or without gaps, and gives
-// its free end back to the file system. What it needs of the live store is the interface Engine, which the store gives
-// it: have Apply wait, swap the file, move runs of messages.
+// Package rewrite changes a page file as a whole: it rewrites it with another page size or without gaps, and returns
+// its free end to the filesystem. The store implements the interface Engine for it: pausing Apply, swapping the file,
+// moving message extents.
 package rewrite

@@ -20,42 +20,41 @@ import (
 
 // Errors of maintenance: scan, rewrite, shrink.
 var (
-	// ErrMaintenance is returned when a rewrite or a shrink is asked for while one is under way; see MaintenanceError.
+	// ErrMaintenance is returned if a rewrite or a shrink is requested while one is running; see MaintenanceError.
 	ErrMaintenance = errors.New("maintenance of the page file is under way")
-	// ErrCanceled is returned by a rewrite or a shrink that was given up before it changed anything, because its
-	// context ended, or because the store was closed or replaced by its peer's. The error of the context is wrapped,
-	// too.
+	// ErrCanceled is returned by a rewrite or a shrink that was canceled before it changed anything: its context
+	// ended, or the store was closed or replaced by its peer's. The error wraps the error of the context.
 	ErrCanceled = errors.New("canceled; page.db is as it was")
-	// ErrNoSpace is returned when a rewrite would not fit on the disk; see SpaceError.
+	// ErrNoSpace is returned if a rewrite does not fit on the disk; see SpaceError.
 	ErrNoSpace = errors.New("not enough free space")
 )
 
-// MaintenanceError says what is under way. errors.Is(err, ErrMaintenance) holds for it.
+// MaintenanceError describes the running maintenance. It matches ErrMaintenance with errors.Is.
 type MaintenanceError struct {
-	// Running is "rewrite", "shrink" or "drop-old"; Since is when it began.
+	// Running is "rewrite", "shrink" or "drop-old"; Since is the time of its start.
 	Running string
 	Since   time.Time
 }
 
-// Error says what is under way and what to do.
+// Error returns a description of the running maintenance.
 func (e *MaintenanceError) Error() string {
 	return fmt.Sprintf("%v: a %s has been running since %s; wait for it, or cancel it", ErrMaintenance, e.Running,
 		e.Since.UTC().Format(time.RFC3339))
 }
 
-// Is makes errors.Is(err, ErrMaintenance) hold.
+// Is reports whether target is ErrMaintenance.
 func (e *MaintenanceError) Is(target error) bool { return target == ErrMaintenance }
 
-// SpaceError has the two figures that a rewrite was refused for, or stopped. errors.Is(err, ErrNoSpace) holds for it.
+// SpaceError contains the figures for which a rewrite was rejected or stopped. It matches ErrNoSpace with errors.Is.
 type SpaceError struct {
-	// NeedBytes is what the new file takes, 0 when it has its space already, and ReserveBytes what must stay free for
-	// the log meanwhile.
+	// NeedBytes is the size of the new file, or 0 if its space is already allocated. ReserveBytes must stay free for
+	// the log.
 	NeedBytes, ReserveBytes uint64
-	// AvailableBytes is what this process may still use.
+	// AvailableBytes is the space available to this process.
 	AvailableBytes uint64
 }
 
-// Error has the figures.
+// Error returns a description with the figures.
 func (e *SpaceError) Error() string {
 	if e.NeedBytes == 0 {
 		return fmt.Sprintf("%v: %s must stay free for the log, and %s are available; free some space, or consume "+
@@ -66,81 +65,81 @@ func (e *SpaceError) Error() string {
 		units.Bytes(e.AvailableBytes))
 }
 
-// Is makes errors.Is(err, ErrNoSpace) hold.
+// Is reports whether target is ErrNoSpace.
 func (e *SpaceError) Is(target error) bool { return target == ErrNoSpace }
 
-// Engine is what a rewrite and a shrink need of the live store.
+// Engine is the part of the live store that a rewrite and a shrink need.
 type Engine interface {
-	// Usable returns why the store cannot be used, or nil.
+	// Usable returns the reason why the store cannot be used, or nil.
 	Usable() error
-	// Failed tells whether a write has failed: then nothing on the disk is touched any more.
+	// Failed reports whether a write has failed: the disk must then not be changed.
 	Failed() bool
-	// Fail makes the store unusable for good (INV-7) and returns the error that says so.
+	// Fail makes the store permanently unusable (INV-7) and returns the error for it.
 	Fail(err error) error
 	// Checkpoint makes everything applied so far durable in page.db.
 	Checkpoint(ctx context.Context) error
-	// Read calls fn with a checkpoint of now, or the last one if the disk is too full for another one.
+	// Read calls fn with a new checkpoint, or with the last one if the disk is too full for another one.
 	Read(ctx context.Context, fn func(*checkpoint.Checkpoint) error) error
-	// Pin pins the last durable checkpoint. The file is closed under the pin when the store is closed or replaced.
+	// Pin pins the last durable checkpoint. If the store is closed or replaced, the file is closed despite the pin.
 	Pin() (*page.File, *page.Pin, error)
-	// Live tells what is wanted now; while Apply is paused, of the last checkpoint.
+	// Live returns the current liveness of messages; while Apply is paused, that of the last checkpoint.
 	Live() checkpoint.Liveness
-	// SetPaused has Apply wait, or go on.
+	// SetPaused pauses or resumes Apply.
 	SetPaused(paused bool)
-	// Swap calls rename, which puts another page file with the same content in the place of old, and goes on with that.
-	// Nothing reads or writes page.db meanwhile. ErrCanceled if page.db is not old any more. An error after rename has
-	// said that it is done is final.
+	// Swap calls rename, which replaces old by another page file with the same content, and reopens page.db. Nothing
+	// reads or writes page.db during the swap. It returns ErrCanceled if page.db is no longer old. An error after
+	// rename has returned done is final.
 	Swap(old *page.File, rename func() (done bool, err error)) error
-	// Repair tries to repair what is known to be damaged, and tells whether nothing is left of it.
+	// Repair tries to repair known corruption, and reports whether all of it was repaired.
 	Repair(ctx context.Context) bool
-	// Pace gives the limits of work in the background.
+	// Pace returns the limits for background work.
 	Pace(ctx context.Context, bytesPerSecond int64) *pace.Pacer
-	// Governed is Pace for a rewrite, which has no share of the time that it may not go beyond.
+	// Governed is Pace for a rewrite, which has no maximum fraction of the time.
 	Governed(bytesPerSecond int64) *pace.Pacer
-	// MakeGaps writes checkpoints until what is not in use any more can be used.
+	// MakeGaps writes checkpoints until unused pages can be reused.
 	MakeGaps() error
-	// MoveRuns copies runs of messages, the last one first, into gaps in front of them. more is false when there are no
-	// more gaps.
+	// MoveRuns copies message extents, the last one first, into gaps before them. more is false if no gap is left.
 	MoveRuns(file *page.File, runs []index.Entry) (moved uint64, more bool, err error)
-	// CutEnd moves what is not messages away from the end of page.db and cuts it off. held tells that pages at the end
-	// are still read.
+	// CutEnd moves everything except messages away from the end of page.db and truncates the file. held reports that
+	// pages at the end are still read.
 	CutEnd(ctx context.Context) (held bool, err error)
 }
 
-// MaintenanceOptions say what there is to maintain.
+// Config is the configuration of a Maintenance.
 type Config struct {
 	FS  vfs.FS
 	Dir string
-	// CacheBytes bounds the nodes of the tree that are held in memory.
+	// CacheBytes limits the memory of cached tree nodes.
 	CacheBytes int64
-	// ReserveBytes must stay free on the disk besides a new file, for the log.
+	// ReserveBytes must stay free on the disk for the log, in addition to a new file.
 	ReserveBytes uint64
-	// Events is told what happens.
+	// Events receives events.
 	Events func(events.Event)
 }
 
-// Maintenance changes a store's page file as a whole: one thing at a time.
+// Maintenance runs operations on a store's page file as a whole, one at a time.
 type Maintenance struct {
 	o Config
 	e Engine
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	running *task
 	closed  bool
 }
 
-// NewMaintenance makes the maintenance of a store.
+// New returns the Maintenance of a store.
 func New(o Config, e Engine) *Maintenance { return &Maintenance{o: o, e: e} }
 
-// task is one piece of maintenance under way.
+// task is a running operation.
 type task struct {
 	what   string
 	since  time.Time
 	cancel context.CancelFunc
-	done   chan struct{} // closed when nothing of it is left, also in the background
+	done   chan struct{} // closed when the operation is complete, including its background work
 }
 
-// begin registers a piece of maintenance, or says why it cannot be now. The context ends with ctx, end, or interrupt.
+// begin registers an operation, or returns the reason why it cannot start. The context ends with ctx, end, or
+// Interrupt.
 func (m *Maintenance) begin(ctx context.Context, what string) (context.Context, *task, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -155,7 +154,7 @@ func (m *Maintenance) begin(ctx context.Context, what string) (context.Context, 
 	return ctx, m.running, nil
 }
 
-// end is called when nothing of it is left.
+// end unregisters a complete operation.
 func (m *Maintenance) end(u *task) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -164,7 +163,7 @@ func (m *Maintenance) end(u *task) {
 	close(u.done)
 }
 
-// Interrupt cancels what is under way and waits until nothing of it is left. It is for the store.
+// Interrupt cancels the running operation and waits until it is complete. It is called by the store.
 func (m *Maintenance) Interrupt() {
 	m.mu.Lock()
 	u := m.running
@@ -175,8 +174,8 @@ func (m *Maintenance) Interrupt() {
 	}
 }
 
-// Close cancels what is under way, waits for it, and lets nothing begin any more. It is for the store, which is closed
-// already: Engine.Usable says so.
+// Close cancels the running operation, waits for it, and prevents further ones. The store calls it when it is already
+// closed, as reported by Engine.Usable.
 func (m *Maintenance) Close() {
 	m.mu.Lock()
 	m.closed = true
@@ -184,7 +183,7 @@ func (m *Maintenance) Close() {
 	m.Interrupt()
 }
 
-// Running tells what is under way ("rewrite", "shrink" or "drop-old"); ok is false when nothing is.
+// Running returns the running operation ("rewrite", "shrink" or "drop-old"); ok is false if none is running.
 func (m *Maintenance) Running() (what string, since time.Time, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -194,8 +193,8 @@ func (m *Maintenance) Running() (what string, since time.Time, ok bool) {
 	return "", time.Time{}, false
 }
 
-// DropOld removes page.db_old, which the last rewrite or the last installation of a snapshot replaced, and returns how
-// many bytes that gave back; 0 if there was none. It returns a MaintenanceError while a rewrite is under way.
+// DropOld removes page.db_old, which the last rewrite or snapshot installation replaced, and returns the number of
+// bytes freed; 0 if it does not exist. It returns a MaintenanceError while a rewrite is running.
 func (m *Maintenance) DropOld() (uint64, error) {
 	if err := m.e.Usable(); err != nil {
 		return 0, err

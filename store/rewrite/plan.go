@@ -15,21 +15,21 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// RewritePlan is what a rewrite would do, and whether there is space for it.
+// Plan describes a rewrite and the available space.
 type Plan struct {
 	// FromPageSize and PageSize, in bytes.
 	FromPageSize int `json:"from_page_size"`
 	PageSize     int `json:"page_size"`
-	// FileBytes of page.db now; it stays as page.db_old until DropOld.
+	// FileBytes is the size of the current page.db; it is kept as page.db_old until DropOld.
 	FileBytes uint64 `json:"file_bytes"`
-	// NeedBytes is what the new file takes, exactly, and ReserveBytes what must stay free besides.
+	// NeedBytes is the exact size of the new file. ReserveBytes must stay free in addition.
 	NeedBytes    uint64 `json:"need_bytes"`
 	ReserveBytes uint64 `json:"reserve_bytes"`
-	// AvailableBytes on the disk; OldFileBytes more if the present page.db_old is dropped, which a rewrite does if it
-	// must.
+	// AvailableBytes is the free space on the disk. OldFileBytes is the size of the current page.db_old, which a
+	// rewrite removes if it needs the space.
 	AvailableBytes uint64 `json:"available_bytes"`
 	OldFileBytes   uint64 `json:"old_file_bytes"`
-	// Messages that would be copied and their bytes; DeadMessages would be left out.
+	// Messages and MessageBytes would be copied; DeadMessages would be omitted.
 	Messages     uint64 `json:"messages"`
 	MessageBytes uint64 `json:"message_bytes"`
 	DeadMessages uint64 `json:"dead_messages"`
@@ -37,7 +37,7 @@ type Plan struct {
 	File checkpoint.Candidate `json:"file"`
 }
 
-// Err returns a SpaceError if the rewrite would not fit, nil if it would.
+// Err returns a SpaceError if the rewrite does not fit, otherwise nil.
 func (p *Plan) Err() error {
 	if p.NeedBytes+p.ReserveBytes <= p.AvailableBytes+p.OldFileBytes {
 		return nil
@@ -48,9 +48,9 @@ func (p *Plan) Err() error {
 	}
 }
 
-// PlanRewrite writes a checkpoint and finds out what Rewrite would need; of the options PageSize, ReserveBytes and
-// Progress count. Online: no transaction waits. It returns ErrDataLoss if the rewrite would stop at a damaged page that
-// had to be read. Whether the space is enough is for RewritePlan.Err to say.
+// PlanRewrite writes a checkpoint and computes the space that Rewrite needs. It uses the options PageSize,
+// ReserveBytes and Progress. It is online: no transaction waits. It returns ErrDataLoss if a page that it must read is
+// corrupt. It does not check the available space: see Plan.Err.
 func (m *Maintenance) PlanRewrite(ctx context.Context, o Options) (plan Plan, err error) {
 	if o.ReserveBytes == 0 {
 		o.ReserveBytes = m.o.ReserveBytes
@@ -65,7 +65,7 @@ func (m *Maintenance) PlanRewrite(ctx context.Context, o Options) (plan Plan, er
 // defaultReserveBytes is one log segment.
 const defaultReserveBytes = 64 << 20
 
-// PlanRewriteDir is Maintenance.PlanRewrite for a node that is not running. Read-only.
+// PlanDir is Maintenance.PlanRewrite for a stopped node. It is read-only.
 func PlanDir(ctx context.Context, fsys vfs.FS, dir string, o Options) (plan Plan, err error) {
 	if o.ReserveBytes == 0 {
 		o.ReserveBytes = defaultReserveBytes
@@ -77,7 +77,7 @@ func PlanDir(ctx context.Context, fsys vfs.FS, dir string, o Options) (plan Plan
 	return plan, err
 }
 
-// planOf plans with a checkpoint that need not be the present state.
+// planOf plans with a checkpoint that may be older than the current state.
 func planOf(ctx context.Context, c *checkpoint.Checkpoint, fsys vfs.FS, dir string, o Options) (Plan, error) {
 	live, err := c.Live()
 	if err != nil {
@@ -95,7 +95,7 @@ func planOf(ctx context.Context, c *checkpoint.Checkpoint, fsys vfs.FS, dir stri
 	return plan, nil
 }
 
-// planWith finds out what a rewrite of a checkpoint, of which live is wanted, takes.
+// planWith computes the space for a rewrite of a checkpoint with the messages in live.
 func planWith(
 	ctx context.Context, c *checkpoint.Checkpoint, live checkpoint.Liveness, m *checkpoint.Meter, fsys vfs.FS,
 	dir string, o Options,
@@ -117,7 +117,7 @@ func planWith(
 	return plan, err
 }
 
-// diskFigures returns the sizes of page.db and page.db_old (0 if there is none), and what is free.
+// diskFigures returns the sizes of page.db and page.db_old (0 if missing), and the free space.
 func diskFigures(fsys vfs.FS, dir string) (file, old, available uint64, err error) {
 	info, err := fsys.Stat(datadir.PageFile(dir))
 	if err != nil {
@@ -135,7 +135,7 @@ func diskFigures(fsys vfs.FS, dir string) (file, old, available uint64, err erro
 	return uint64(info.SizeBytes), old, usage.AvailableBytes, nil
 }
 
-// DropOldDir is Maintenance.DropOld for a node that is not running.
+// DropOldDir is Maintenance.DropOld for a stopped node.
 func DropOldDir(fsys vfs.FS, dir string) (_ uint64, err error) {
 	lock, err := datadir.Lock(fsys, dir)
 	if err != nil {

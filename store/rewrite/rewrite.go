@@ -21,66 +21,67 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// A rewrite copies the last checkpoint, packed tightly, to page.db_new and then puts that in the place of page.db. What
-// a crash leaves behind, and what the next Open (RecoverRewrite) makes of it:
+// A rewrite copies the last checkpoint, packed tightly, to page.db_new and then replaces page.db with it. A crash can
+// leave these files, which the next Open (Recover) resolves:
 //
-//	page.db  page.db_new              page.db is the one; page.db_new, complete or not, is removed
+//	page.db  page.db_new              page.db is current; page.db_new, complete or not, is removed
 //	         page.db_new  page.db_old page.db_new is complete and durable: it becomes page.db
-//	page.db               page.db_old all was done
+//	page.db               page.db_old the rewrite is complete
 //
-// page.db_new is synced, and its name is durable, before page.db is renamed; that is durable before page.db_new is
-// renamed. Both files hold the same checkpoint, which the log continues: neither loses anything.
+// page.db_new is synced, and its name is durable, before page.db is renamed. That rename is durable before page.db_new
+// is renamed. Both files have the same checkpoint, which the log continues, so neither loses data.
 
-// RewriteOptions say how to rewrite page.db.
+// Options are the options of a rewrite.
 type Options struct {
-	// PageSize of the new file in bytes; 0 keeps the present one, which makes the rewrite a compact.
+	// PageSize of the new file in bytes; 0 keeps the current one (a compact).
 	PageSize int
-	// ReserveBytes must stay free on the disk besides the new file, for the log; 0 stands for one log segment.
+	// ReserveBytes must stay free on the disk for the log, in addition to the new file; 0 means one log segment.
 	ReserveBytes uint64
-	// BytesPerSecond of messages that are copied, 0 for as many as can be. What Apply has to wait for takes longer with
-	// a limit.
+	// BytesPerSecond limits the rate of copied message bytes; 0 means unlimited. A limit extends the time for which
+	// Apply waits.
 	BytesPerSecond int64
-	// Reason is for the log.
+	// Reason is logged.
 	Reason string
-	// Progress, if not nil, is called now and then from another goroutine; once more at most after a canceled Rewrite
-	// returned.
+	// Progress, if not nil, is called periodically from another goroutine; it may be called one last time after a
+	// canceled Rewrite has returned.
 	Progress func(checkpoint.Progress)
 }
 
-// RewriteResult is what a rewrite did.
+// Result is the result of a rewrite.
 type Result struct {
 	// FromPageSize and PageSize, in bytes.
 	FromPageSize int `json:"from_page_size"`
 	PageSize     int `json:"page_size"`
-	// FileBytes of page.db before and after.
+	// FileBytesBefore and FileBytesAfter are the sizes of page.db.
 	FileBytesBefore uint64 `json:"file_bytes_before"`
 	FileBytesAfter  uint64 `json:"file_bytes_after"`
-	// Messages that were copied and their bytes; DroppedMessages were wanted by no subscription any more.
+	// Messages and MessageBytes were copied; DroppedMessages were no longer needed by any subscription.
 	Messages        uint64 `json:"messages"`
 	MessageBytes    uint64 `json:"message_bytes"`
 	DroppedMessages uint64 `json:"dropped_messages"`
-	// Paused is for how long nothing was applied; CopyTime is how long the copying took, up to the last sync.
+	// Paused is the time for which Apply was paused. CopyTime is the duration of the copy up to the last sync.
 	Paused   time.Duration `json:"paused"`
 	CopyTime time.Duration `json:"copy_time"`
 }
 
-// Rewrite writes page.db anew with another page size (resize) or with the same (compact): the messages that some
-// subscription wants, packed tightly, each stored once however many subscriptions want it. The former file is kept as
-// page.db_old until DropOld or the next rewrite. Content, digest and sequence numbers stay as they are.
+// Rewrite rewrites page.db with another page size (resize) or with the same one (compact). The new file contains the
+// messages that a subscription needs, packed tightly, each stored once. The previous file is kept as page.db_old until
+// DropOld or the next rewrite. Content, digest and sequence numbers do not change.
 //
-// Append and Sync go on at full speed meanwhile; Apply waits, and Read reads what was applied before. So it is for a
-// node that serves no clients: a standby, or one that is starting.
+// Append and Sync continue at full speed; Apply waits, and Read returns the state applied before. Rewrite is therefore
+// intended for a node that serves no clients: a standby, or a node that is starting.
 //
-// A damaged page is repaired from the other node, and the rewrite begun anew, once.
+// A corrupt page is repaired from the other node, and the rewrite is restarted, once.
 //
-// It returns a MaintenanceError if a rewrite or shrink is under way, a SpaceError before anything is written if the new
-// file does not fit, ErrDataLoss if a message cannot be read. When ctx ends it returns ErrCanceled at once (within
-// milliseconds; not at all once the renames have begun) and Apply goes on; page.db_new is removed in the background.
-// Whatever the error, page.db is as it was, unless it is ErrFailed: then a restart finds the one or the other.
+// It returns a MaintenanceError if a rewrite or shrink is running. It returns a SpaceError before anything is written
+// if the new file does not fit. It returns ErrDataLoss if a message cannot be read. When ctx ends, it returns
+// ErrCanceled within milliseconds, and Apply resumes; page.db_new is removed in the background. After the renames have
+// begun, it can no longer be canceled. After any error except ErrFailed, page.db is unchanged. After ErrFailed, a
+// restart finds either file.
 func (m *Maintenance) Rewrite(ctx context.Context, o Options) (Result, error) {
 	result, err := m.rewriteOnce(ctx, o)
 	if errors.Is(err, index.ErrDataLoss) && m.e.Repair(ctx) {
-		return m.rewriteOnce(ctx, o) // what was damaged has been repaired
+		return m.rewriteOnce(ctx, o) // the corruption was repaired
 	}
 	return result, err
 }
@@ -113,18 +114,18 @@ func (m *Maintenance) rewriteOnce(ctx context.Context, o Options) (Result, error
 	return rw.wait(wctx, u)
 }
 
-// wait waits for the end of the rewrite, or gives it up when ctx ends.
+// wait waits for the end of the rewrite, or abandons it when ctx ends.
 func (rw *rewrite) wait(ctx context.Context, u *task) (Result, error) {
 	select {
 	case <-rw.finished:
 	case <-ctx.Done():
-		if !rw.isFinished() && rw.abandon() { // its end ends the context, too
+		if !rw.isFinished() && rw.abandon() { // the end of the rewrite ends the context as well
 			rw.events(events.RewriteCanceled{Reason: rw.o.Reason})
 			return Result{}, fmt.Errorf("rewrite: %w: %w", ErrCanceled, ctx.Err())
 		}
 		<-rw.finished
 	}
-	<-u.done // so that the next one can begin
+	<-u.done // so that the next operation can begin
 	ended := errors.Is(rw.err, context.Canceled) || errors.Is(rw.err, context.DeadlineExceeded)
 	if ended || errors.Is(rw.err, ErrCanceled) {
 		rw.events(events.RewriteCanceled{Reason: rw.o.Reason})
@@ -135,7 +136,7 @@ func (rw *rewrite) wait(ctx context.Context, u *task) (Result, error) {
 	return rw.result, rw.err
 }
 
-// rewrite is one rewrite under way.
+// rewrite is a running rewrite.
 type rewrite struct {
 	m        *Maintenance
 	e        Engine
@@ -144,22 +145,22 @@ type rewrite struct {
 	o        Options
 	result   Result
 	err      error
-	finished chan struct{} // closed when result and err are final and Apply goes on
+	finished chan struct{} // closed when result and err are final and Apply is resumed
 
-	file    *page.File             // that is read
-	from    *checkpoint.Checkpoint // of file; nil before there is one
+	file    *page.File             // source file
+	from    *checkpoint.Checkpoint // checkpoint of file; nil before it is opened
 	builder *page.Builder
 	meter   *checkpoint.Meter
 
-	mu        sync.Mutex // guards what follows
-	pausing   bool       // Apply waits
+	mu        sync.Mutex // guards the fields below
+	pausing   bool       // Apply is paused
 	pausedAt  time.Time
-	abandoned bool // the caller of Rewrite does not wait any more
-	committed bool // too late for that
+	abandoned bool // the caller of Rewrite no longer waits
+	committed bool // the rewrite can no longer be abandoned
 }
 
-// abandon gives the rewrite up, so that Apply goes on at once; what is left to do goes on in the background. It returns
-// false when it is too late.
+// abandon cancels the rewrite and resumes Apply immediately; the remaining work continues in the background. It
+// returns false if it is too late.
 func (rw *rewrite) abandon() bool {
 	select {
 	case <-rw.finished:
@@ -176,7 +177,7 @@ func (rw *rewrite) abandon() bool {
 	return true
 }
 
-// commitPoint tells whether the rewrite is still wanted. From then on it cannot be given up.
+// commitPoint reports whether the rewrite was not abandoned. From then on it cannot be abandoned.
 func (rw *rewrite) commitPoint() bool {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
@@ -184,7 +185,7 @@ func (rw *rewrite) commitPoint() bool {
 	return rw.committed
 }
 
-// pause makes Apply wait: what it applied from now on would not be in the new file.
+// pause pauses Apply: the new file would not contain later changes.
 func (rw *rewrite) pause(ctx context.Context) error {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
@@ -196,7 +197,7 @@ func (rw *rewrite) pause(ctx context.Context) error {
 	return nil
 }
 
-// resume lets Apply go on.
+// resume resumes Apply.
 func (rw *rewrite) resume() {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
@@ -212,22 +213,22 @@ func (rw *rewrite) resumeLocked() {
 	rw.e.SetPaused(false)
 }
 
-// cleanup removes what a rewrite that did not succeed leaves behind.
+// cleanup removes the files of a failed rewrite.
 func (rw *rewrite) cleanup() {
 	if rw.builder != nil {
-		rw.builder.Abort() // nothing, when it was finished
+		rw.builder.Abort() // no effect after Finish
 	}
 	if rw.from != nil {
 		rw.from.Close()
 	}
 	if rw.err != nil && !rw.e.Failed() {
-		_ = vfs.RemoveLarge(rw.fs, rw.path(datadir.NewFileName)) // the next rewrite or Open removes it otherwise
+		_ = vfs.RemoveLarge(rw.fs, rw.path(datadir.NewFileName)) // otherwise the next rewrite or Open removes it
 	}
 }
 
 func (rw *rewrite) path(name string) string { return filepath.Join(rw.m.o.Dir, name) }
 
-// run does it all. On an error cleanup does the rest.
+// run executes the rewrite. After an error the caller must call cleanup.
 func (rw *rewrite) run(ctx context.Context) error {
 	if err := rw.begin(ctx); err != nil {
 		return fmt.Errorf("rewrite: %w", err)
@@ -265,10 +266,10 @@ func (rw *rewrite) run(ctx context.Context) error {
 	return nil
 }
 
-// begin pauses Apply and opens a checkpoint of all that was applied.
+// begin pauses Apply and opens a checkpoint of the applied state.
 func (rw *rewrite) begin(ctx context.Context) error {
 	rw.meter.Phase("checkpoint", 0)
-	if err := rw.e.Checkpoint(ctx); err != nil { // most of the work, while Apply goes on
+	if err := rw.e.Checkpoint(ctx); err != nil { // does most of the work before Apply is paused
 		return err
 	}
 	if err := rw.pause(ctx); err != nil {
@@ -288,8 +289,8 @@ func (rw *rewrite) begin(ctx context.Context) error {
 	return nil
 }
 
-// plan finds out what the new file takes, and refuses if that is not there. A former page.db_old, which the rewrite
-// replaces anyway, is dropped if that helps.
+// plan computes the space for the new file and returns an error if it is not available. If needed, it removes the old
+// page.db_old, which the rewrite replaces anyway.
 func (rw *rewrite) plan(ctx context.Context) (Plan, error) {
 	live := rw.e.Live()
 	if at, want := live.Applied(), rw.from.Meta().Position.LSN; at != want {
@@ -311,8 +312,8 @@ func (rw *rewrite) plan(ctx context.Context) (Plan, error) {
 	return plan, err
 }
 
-// dropFormer removes the page.db_old of an earlier rewrite. The rename would do it as well, all at once and while
-// nothing else can be done with page.db.
+// dropFormer removes the page.db_old of an earlier rewrite gradually. The rename would remove it in one step and block
+// all other work on page.db.
 func (rw *rewrite) dropFormer(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -324,7 +325,7 @@ func (rw *rewrite) dropFormer(ctx context.Context) error {
 	return nil
 }
 
-// verify opens the new file as the next start would, and compares what it holds with the present state.
+// verify opens the new file like the next start, and compares its content with the current state.
 func (rw *rewrite) verify(ctx context.Context, meta page.Meta) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -344,7 +345,7 @@ func (rw *rewrite) verify(ctx context.Context, meta page.Meta) error {
 	return nil
 }
 
-// isFinished tells whether the work has come to its end, good or bad.
+// isFinished reports whether the rewrite has ended, successfully or not.
 func (rw *rewrite) isFinished() bool {
 	select {
 	case <-rw.finished:
@@ -354,9 +355,9 @@ func (rw *rewrite) isFinished() bool {
 	}
 }
 
-// rename makes page.db page.db_old and page.db_new page.db, in the order that is explained above, unless the rewrite
-// was given up. An error of the first rename, or one of the second that could be undone, leaves everything as it was;
-// any other is final.
+// rename renames page.db to page.db_old and page.db_new to page.db, in the order described above, unless the rewrite
+// was abandoned. After an error of the first rename, or of the second if it could be undone, the files are unchanged.
+// Any other error is final.
 func (rw *rewrite) rename() (bool, error) {
 	if !rw.commitPoint() {
 		return false, ErrCanceled
@@ -389,7 +390,7 @@ func (rw *rewrite) rename() (bool, error) {
 	return true, nil
 }
 
-// Recover brings a rewrite that a crash interrupted to one of its two ends, before page.db is opened.
+// Recover completes or undoes a rewrite interrupted by a crash, before page.db is opened.
 func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, tell func(events.Event)) error {
 	now, next := datadir.PageFile(dir), filepath.Join(dir, datadir.NewFileName)
 	if _, err := fsys.Stat(next); errors.Is(err, fs.ErrNotExist) {
@@ -408,7 +409,7 @@ func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, tell func(events.Event)
 	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("look at page.db: %w", err)
 	}
-	// It was complete before page.db was renamed. If it is damaged all the same, the old file is as good.
+	// It was complete before page.db was renamed. If it is corrupt, the old file is equivalent.
 	from := next
 	if err := validPageFile(fsys, next, storeID); err != nil {
 		old := filepath.Join(dir, datadir.OldFileName)
@@ -428,7 +429,7 @@ func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, tell func(events.Event)
 	return nil
 }
 
-// validPageFile tells whether a page file of a store can be opened.
+// validPageFile verifies that a page file of the store can be opened.
 func validPageFile(fsys vfs.FS, name string, storeID uuid.UUID) error {
 	file, err := page.Open(fsys, name, page.Options{ReadOnly: true})
 	if err != nil {

@@ -16,45 +16,47 @@ import (
 )
 
 const (
-	// DefaultMoveBytes is how much a shrink moves when nothing else is asked for.
+	// DefaultMoveBytes is the default of ShrinkOptions.MoveBytes.
 	DefaultMoveBytes = 64 << 20
-	// moveRoundBytes is how much is moved while the pager waits.
+	// moveRoundBytes is the amount moved while the pager waits.
 	moveRoundBytes = 512 << 10
 )
 
-// ShrinkOptions say how to shrink page.db.
+// ShrinkOptions are the options of a shrink.
 type ShrinkOptions struct {
-	// MoveBytes of messages at most are moved from the end of the file into gaps, so that a few pages at the end do not
-	// keep all the space before them. 0 stands for DefaultMoveBytes, a negative number for none.
+	// MoveBytes is the maximum number of message bytes moved from the end of the file into gaps. Otherwise a few pages
+	// at the end would retain all space before them. 0 means DefaultMoveBytes, a negative number none.
 	MoveBytes int64
 }
 
-// ShrinkPlan is what a shrink would do.
+// ShrinkPlan describes a shrink.
 type ShrinkPlan struct {
-	// FileBytes of page.db now, and what the pages in use would take without a gap.
+	// FileBytes is the size of the current page.db, UsedBytes the size of its used pages without gaps.
 	FileBytes uint64 `json:"file_bytes"`
 	UsedBytes uint64 `json:"used_bytes"`
-	// GainBytes is about what a shrink would give back; MoveBytes it would move for that.
+	// GainBytes is the approximate number of bytes that a shrink would free; MoveBytes is the number of bytes that it
+	// would move.
 	GainBytes uint64 `json:"gain_bytes"`
 	MoveBytes uint64 `json:"move_bytes"`
-	// NeedBytes that it needs for itself: none, it uses the gaps. AvailableBytes are free on the disk.
+	// NeedBytes is the space that a shrink needs: none, since it uses the gaps. AvailableBytes is the free space on
+	// the disk.
 	NeedBytes      uint64 `json:"need_bytes"`
 	AvailableBytes uint64 `json:"available_bytes"`
 }
 
-// ShrinkResult is what a shrink did.
+// ShrinkResult is the result of a shrink.
 type ShrinkResult struct {
-	// FileBytesBefore and FileBytesAfter of page.db.
+	// FileBytesBefore and FileBytesAfter are the sizes of page.db.
 	FileBytesBefore uint64 `json:"file_bytes_before"`
 	FileBytesAfter  uint64 `json:"file_bytes_after"`
-	// MovedBytes of messages were moved from the end into gaps.
+	// MovedBytes is the number of message bytes moved from the end into gaps.
 	MovedBytes uint64 `json:"moved_bytes"`
-	// Held is true when a snapshot or a scan still reads pages at the end: a later shrink may give more back.
+	// Held is true if a snapshot or a scan still reads pages at the end: a later shrink may free more.
 	Held bool `json:"held"`
 }
 
-// PlanShrink writes a checkpoint, as Shrink does, and finds out what Shrink would give back. Online: it reads the index
-// of messages, and no transaction waits.
+// PlanShrink writes a checkpoint, like Shrink, and computes the bytes that Shrink would free. It is online: it reads
+// the message index, and no transaction waits.
 func (m *Maintenance) PlanShrink(ctx context.Context, o ShrinkOptions) (plan ShrinkPlan, err error) {
 	err = m.e.Read(ctx, func(c *checkpoint.Checkpoint) error {
 		tail, err := findTail(ctx, c, o)
@@ -76,17 +78,17 @@ func (m *Maintenance) PlanShrink(ctx context.Context, o ShrinkOptions) (plan Shr
 	return plan, nil
 }
 
-// bytesUpTo is the size of a file with so many pages.
+// bytesUpTo returns the size of a file with the given number of pages.
 func bytesUpTo(pages uint64, pageSize int) uint64 {
 	return uint64(page.OffsetOf(page.No(pages)+1, pageSize))
 }
 
-// Shrink gives the free end of page.db back to the file system. Online: no transaction waits for it. What lies at the
-// end (the tree, the map of used pages, a bounded number of messages) is moved into gaps further in front before; a
-// compact (Rewrite) does that for the whole file.
+// Shrink returns the free end of page.db to the filesystem. It is online: no transaction waits. It first moves the
+// content at the end (the tree, the bitmap of used pages, a bounded number of messages) into gaps before it; a compact
+// (Rewrite) does so for the whole file.
 //
-// It returns a MaintenanceError while a rewrite is under way, and ErrCanceled when ctx ends; then page.db is as large
-// as it was.
+// It returns a MaintenanceError while a rewrite is running, and ErrCanceled if ctx ends; the size of page.db is then
+// unchanged.
 func (m *Maintenance) Shrink(ctx context.Context, o ShrinkOptions) (ShrinkResult, error) {
 	if err := m.e.Usable(); err != nil {
 		return ShrinkResult{}, err
@@ -113,8 +115,8 @@ func (m *Maintenance) Shrink(ctx context.Context, o ShrinkOptions) (ShrinkResult
 	return r, nil
 }
 
-// shrinkFailed makes a failed write final (INV-7), as the pager does; a full disk, a damaged page and the end of a
-// context are none.
+// shrinkFailed makes a failed write final (INV-7), like the pager. A full disk, a corrupt page and a canceled context
+// are not final.
 func (m *Maintenance) shrinkFailed(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
@@ -126,26 +128,26 @@ func (m *Maintenance) shrinkFailed(err error) error {
 	return m.e.Fail(fmt.Errorf("shrink page.db: %w", err))
 }
 
-// tailRuns are the runs of messages at the end of the file that are worth moving, and where the others end.
+// tailRuns are the message extents to move from the end of the file, and the end of the remaining ones.
 type tailRuns struct {
-	runs  []index.Entry // a heap, the one that is furthest in front first
+	runs  []index.Entry // a heap, lowest page first
 	bytes uint64
-	end   page.No // the last page of the runs that stay
+	end   page.No // last page of the extents that stay
 }
 
 func (t *tailRuns) Len() int           { return len(t.runs) }
 func (t *tailRuns) Less(i, j int) bool { return t.runs[i].Run.First < t.runs[j].Run.First }
 func (t *tailRuns) Swap(i, j int)      { t.runs[i], t.runs[j] = t.runs[j], t.runs[i] }
-func (t *tailRuns) Push(x any)         { t.runs = append(t.runs, x.(index.Entry)) } // only here
+func (t *tailRuns) Push(x any)         { t.runs = append(t.runs, x.(index.Entry)) } // only called with index.Entry
 
-// Pop takes the last one out, for package heap.
+// Pop removes and returns the last element, for package heap.
 func (t *tailRuns) Pop() any {
 	e := t.runs[len(t.runs)-1]
 	t.runs = t.runs[:len(t.runs)-1]
 	return e
 }
 
-// findTail looks for the runs behind the page where the file would end if it had no gaps.
+// findTail finds the extents after the page at which a file without gaps would end.
 func findTail(ctx context.Context, c *checkpoint.Checkpoint, o ShrinkOptions) (*tailRuns, error) {
 	limit := uint64(max(o.MoveBytes, 0))
 	if o.MoveBytes == 0 {
@@ -170,7 +172,7 @@ func findTail(ctx context.Context, c *checkpoint.Checkpoint, o ShrinkOptions) (*
 	return t, err
 }
 
-// moveTail moves runs of messages from the end of the file into gaps, the last ones first, some at a time.
+// moveTail moves message extents from the end of the file into gaps, the last ones first, in rounds.
 func (m *Maintenance) moveTail(ctx context.Context, o ShrinkOptions) (uint64, error) {
 	if err := m.e.MakeGaps(); err != nil {
 		return 0, err
@@ -181,7 +183,7 @@ func (m *Maintenance) moveTail(ctx context.Context, o ShrinkOptions) (uint64, er
 	}
 	c := checkpoint.Open(file, pin, checkpoint.Options{CacheBytes: m.o.CacheBytes, Pace: m.e.Pace(ctx, 0)})
 	tail, err := findTail(ctx, c, o)
-	c.Close() // or nothing that is moved could be used again
+	c.Close() // release the pin, so that the moved pages can be reused
 	if err != nil {
 		return 0, err
 	}

@@ -16,7 +16,7 @@ func benchKey(dst []byte, i int) []byte {
 	return binary.BigEndian.AppendUint64(append(dst[:0], "i queue  "...), uint64(i))
 }
 
-// BenchmarkPut writes an index as the store does: rising keys, a thousand per edit, a flush now and then.
+// BenchmarkPut writes an index like the store: rising keys, a thousand per edit, and periodic flushes.
 func BenchmarkPut(b *testing.B) {
 	fs := memfs.New()
 	f, err := page.Create(fs, "page.db", page.CreateOptions{PageSize: 4096})
@@ -43,7 +43,7 @@ func BenchmarkPut(b *testing.B) {
 	require.NoError(b, f.Close())
 }
 
-// BenchmarkGet reads entries of a tree of a million, all of it cached.
+// BenchmarkGet reads entries of a fully cached tree of a million entries.
 func BenchmarkGet(b *testing.B) {
 	fs := memfs.New()
 	f, err := page.Create(fs, "page.db", page.CreateOptions{PageSize: 4096})
@@ -71,7 +71,7 @@ func BenchmarkGet(b *testing.B) {
 	require.NoError(b, f.Close())
 }
 
-// BenchmarkDecode decodes a leaf such as the store's index of messages has.
+// BenchmarkDecode decodes a leaf like those of the store's message index.
 func BenchmarkDecode(b *testing.B) {
 	n := &node{last: -2}
 	for i := range 145 {

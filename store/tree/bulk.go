@@ -10,38 +10,38 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// ErrOrder is returned when a Bulk is given keys that do not rise.
+// ErrOrder is returned if the keys passed to a Bulk do not rise.
 var ErrOrder = errors.New("tree: keys must rise")
 
-// NodeWriter takes the nodes of a tree that is built from its first key to its last; *page.Builder is one.
+// NodeWriter writes the nodes of a tree that is built in key order; *page.Builder implements it.
 type NodeWriter interface {
 	// PageSize in bytes.
 	PageSize() int
-	// WriteNode gives a node a run of its own. appendTo appends its payload, payloadBytes long, to dst; who only wants
-	// to know how large a tree would become need not call it.
+	// WriteNode writes a node to its own extent. appendTo appends its payload of payloadBytes bytes to dst; an
+	// implementation that only computes the size of a tree need not call it.
 	WriteNode(payloadBytes int, appendTo func(dst []byte) []byte) (page.Run, error)
 }
 
-// Bulk builds a tree from entries in rising order. Nodes are full, and each is written as soon as it is: memory holds
-// one node for each level. It is for one goroutine.
+// Bulk builds a tree from entries in rising order. Nodes are filled completely and written immediately, so memory
+// holds one node per level. A Bulk is not safe for concurrent use.
 type Bulk struct {
 	w         NodeWriter
 	nodeBytes int
-	levels    []*bulkLevel // the leaf first
+	levels    []*bulkLevel // starting with the leaf
 	err       error
 }
 
-// bulkLevel is the node of a level that is being filled.
+// bulkLevel is the node being filled on one level.
 type bulkLevel struct {
 	node node
-	// arena holds the keys and values of the node; it is used again for the next one.
+	// arena holds the keys and values of the node; it is reused for the next one.
 	arena []byte
-	// before is the last key of the leaf before this one; nil for the first.
+	// before is the last key of the previous leaf; nil for the first.
 	before []byte
 	first  bool
 }
 
-// NewBulk begins a tree. Of the options NodeBytes counts.
+// NewBulk starts a tree. It uses only the option NodeBytes.
 func NewBulk(w NodeWriter, o Options) *Bulk {
 	if o.NodeBytes == 0 {
 		o.NodeBytes = defaultNode(w.PageSize())
@@ -49,14 +49,14 @@ func NewBulk(w NodeWriter, o Options) *Bulk {
 	return &Bulk{w: w, nodeBytes: max(o.NodeBytes, minNodeBytes)}
 }
 
-// defaultNode is how large a node becomes when nothing else is asked for.
+// defaultNode returns the default node size.
 func defaultNode(pageSize int) int {
 	pages := (defaultNodeBytes + pageSize - 1) / pageSize
 	return pages*pageSize - page.RunHeaderBytes
 }
 
-// Put adds an entry behind all others. Both are copied. It returns ErrOrder, ErrTooLarge, or what the writer says; then
-// the tree cannot be finished.
+// Put appends an entry and copies key and value. It returns ErrOrder, ErrTooLarge, or an error of the writer; the tree
+// can then not be finished.
 func (b *Bulk) Put(key, value []byte) error {
 	if b.err != nil {
 		return b.err
@@ -82,7 +82,7 @@ func (b *Bulk) level(i int) *bulkLevel {
 	return b.levels[i]
 }
 
-// add puts an entry into the node of a level, after it wrote that node if there is no room.
+// add adds an entry to the node of a level. If the node is full, it is written first.
 func (b *Bulk) add(level int, key, value []byte, run page.Run) error {
 	l := b.level(level)
 	if len(l.node.keys) > 0 && l.sizeWith(key, value) > b.nodeBytes && (level == 0 || len(l.node.keys) > 1) {
@@ -103,7 +103,7 @@ func (b *Bulk) add(level int, key, value []byte, run page.Run) error {
 	return nil
 }
 
-// sizeWith is the node's size if an entry were added at its end.
+// sizeWith returns the node's size with an entry appended.
 func (l *bulkLevel) sizeWith(key, value []byte) int {
 	rest := childBytes
 	if l.node.level == 0 {
@@ -113,7 +113,7 @@ func (l *bulkLevel) sizeWith(key, value []byte) int {
 	return nodeHeaderBytes + prefix + l.node.raw + entryBytes(key, rest) - prefix*(len(l.node.keys)+1)
 }
 
-// write gives the node of a level its run and tells the level above.
+// write writes the node of a level and adds its reference to the level above.
 func (b *Bulk) write(level int) error {
 	l := b.levels[level]
 	run, err := b.writeNode(l)
@@ -135,7 +135,7 @@ func (b *Bulk) writeNode(l *bulkLevel) (page.Run, error) {
 	return run, nil
 }
 
-// separator is the key that the level above knows the node under.
+// separator returns the node's key in the level above.
 func (l *bulkLevel) separator() []byte {
 	if l.node.level > 0 || l.first {
 		return l.node.keys[0]
@@ -143,7 +143,7 @@ func (l *bulkLevel) separator() []byte {
 	return separator(l.before, l.node.keys[0])
 }
 
-// begin empties the node for what comes behind it.
+// begin empties the node for the next entries.
 func (l *bulkLevel) begin() {
 	if l.node.level == 0 {
 		l.before = append(l.before[:0], l.node.keys[len(l.node.keys)-1]...)
@@ -157,7 +157,7 @@ func (l *bulkLevel) begin() {
 	l.first = false
 }
 
-// Finish writes what is left and returns the root; the zero Run if there was no entry.
+// Finish writes the remaining nodes and returns the root; the zero Run if the tree is empty.
 func (b *Bulk) Finish() (page.Run, error) {
 	if b.err != nil {
 		return page.Run{}, b.err
@@ -166,7 +166,7 @@ func (b *Bulk) Finish() (page.Run, error) {
 	for i := 0; i < len(b.levels); i++ {
 		l := b.levels[i]
 		if i == len(b.levels)-1 {
-			if i > 0 && len(l.node.keys) == 1 { // a level with one child is none
+			if i > 0 && len(l.node.keys) == 1 { // omit a root with a single child
 				return l.node.children[0].run, nil
 			}
 			return b.writeNode(l)

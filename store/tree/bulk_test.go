@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// counting is a NodeWriter that only counts, as the simulation of a rewrite does.
+// counting is a NodeWriter that only counts, like the simulation of a rewrite.
 type counting struct {
 	size  int
 	pages uint64
@@ -28,8 +28,8 @@ func (c *counting) WriteNode(n int, _ func([]byte) []byte) (page.Run, error) {
 	return run, nil
 }
 
-// TestBulk builds trees of all sizes, reads them back, changes them as any other tree, and compares their size with
-// what was counted without writing.
+// TestBulk builds trees of all sizes, reads and changes them, and compares their size with the size counted without
+// writing.
 func TestBulk(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for _, pageSize := range []int{2048, 6144} {
@@ -109,7 +109,7 @@ func bulkRound(t *testing.T, rng *rand.Rand, pageSize, n int) {
 	require.Empty(t, left)
 }
 
-// TestBulkOrder refuses keys that do not rise, also across nodes.
+// Keys that do not rise are rejected, also across nodes.
 func TestBulkOrder(t *testing.T) {
 	for _, n := range []int{1, 500} {
 		bulk := tree.NewBulk(&counting{size: 2048}, tree.Options{})

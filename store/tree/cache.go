@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// nodeKey names the content of a node for good: pages are reused, but not within one checkpoint.
+// nodeKey identifies the content of a node permanently: pages are reused, but not within one checkpoint.
 type nodeKey struct {
 	first page.No
 	born  uint64
@@ -17,14 +17,14 @@ type nodeKey struct {
 
 func keyOf(run page.Run) nodeKey { return nodeKey{run.First, run.Born} }
 
-// cache keeps clean nodes, the most recently used ones, up to a number of bytes.
+// cache is an LRU cache of clean nodes with a byte limit.
 type cache struct {
 	limit int64
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	bytes int64
-	nodes map[nodeKey]*list.Element // of *cached
-	used  list.List                 // the most recently used in front
+	nodes map[nodeKey]*list.Element // values are *cached
+	used  list.List                 // most recently used first
 }
 
 type cached struct {
@@ -56,7 +56,7 @@ func (c *cache) put(run page.Run, n *node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, ok := c.nodes[item.key]; ok {
-		return // two readers read it at the same time
+		return // two readers read it concurrently
 	}
 	c.nodes[item.key] = c.used.PushFront(item)
 	c.bytes += item.bytes

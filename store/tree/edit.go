@@ -9,23 +9,23 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// Edit is a new version of the tree in the making. It is for one goroutine. Reads of it see its own changes.
+// Edit is an uncommitted version of the tree. It is not safe for concurrent use. Its reads return its own changes.
 type Edit struct {
 	reader
 	id       uint64
 	over     bool
-	err      error // of the first call that failed
+	err      error // of the first failed call
 	changes  uint64
-	dropped  int64      // memory of nodes that were dirty and are not part of this version
-	obsolete []page.Run // of nodes that were clean and are not part of this version
-	slab     []byte     // unused rest of a piece of memory for keys and values
+	dropped  int64      // memory of dirty nodes that are not part of this version
+	obsolete []page.Run // of clean nodes that are not part of this version
+	slab     []byte     // unused rest of the current slab for keys and values
 }
 
-// slabBytes is how much memory is allocated at once for keys and values: the garbage collector need not look at each of
-// them. A node gets memory of its own when it is flushed, so that no slab stays for the sake of one key.
+// slabBytes is the allocation size for keys and values, which reduces the objects that the garbage collector must
+// scan. Flush copies the entries of a node, so that a slab is not retained for a single key.
 const slabBytes = 8 << 10
 
-// room gives memory for n bytes.
+// room returns a buffer with capacity n.
 func (e *Edit) room(n int) []byte {
 	if n > slabBytes/8 {
 		return make([]byte, 0, n)
@@ -38,7 +38,7 @@ func (e *Edit) room(n int) []byte {
 	return b
 }
 
-// Edit begins a new version. It waits until an earlier Edit is over and no Flush is under way. The caller must call
+// Edit begins a new version. It waits for the end of an earlier Edit and of a running Flush. The caller must call
 // Commit or Discard.
 func (t *Tree) Edit() *Edit {
 	t.writer.Lock()
@@ -46,9 +46,9 @@ func (t *Tree) Edit() *Edit {
 	return &Edit{reader: reader{t: t, root: *t.root.Load()}, id: t.edits}
 }
 
-// Commit publishes the version: Views that are taken from now on see it. Nothing is written; a crash before the next
-// Flush and checkpoint loses it. After a call that failed it publishes nothing and returns ErrEditOver with that
-// failure: half an edit must not be seen.
+// Commit publishes the version: later Views see it. Nothing is written; a crash before the next Flush and checkpoint
+// loses the version. After a failed call it publishes nothing and returns ErrEditOver with that error: a partial edit
+// must not be visible.
 func (e *Edit) Commit() error {
 	if e.over {
 		return ErrEditOver
@@ -64,7 +64,7 @@ func (e *Edit) Commit() error {
 	return nil
 }
 
-// Discard ends the edit without a trace. After Commit it does nothing.
+// Discard cancels the edit. After Commit it does nothing.
 func (e *Edit) Discard() {
 	if !e.over {
 		e.over = true
@@ -72,7 +72,7 @@ func (e *Edit) Discard() {
 	}
 }
 
-// added is the memory of the nodes that this edit made.
+// added returns the memory of the nodes created by this edit.
 func (e *Edit) added(k childRef) int64 {
 	if k.n == nil || k.n.owner != e.id {
 		return 0
@@ -84,7 +84,7 @@ func (e *Edit) added(k childRef) int64 {
 	return sum
 }
 
-// begin tells whether a change is possible.
+// begin returns an error if the edit cannot be changed.
 func (e *Edit) begin() error {
 	if e.over {
 		return ErrEditOver
@@ -96,14 +96,14 @@ func (e *Edit) begin() error {
 	return nil
 }
 
-// Scan is like View.Scan. The iterator ends with ErrChanged when the edit is changed while it is used.
+// Scan is like View.Scan. The iterator ends with ErrChanged if the edit is changed during the iteration.
 func (e *Edit) Scan(from, to []byte) *Iterator {
 	it := e.reader.Scan(from, to)
 	it.edit, it.changes = e, e.changes
 	return it
 }
 
-// Put sets the value under key. Both are copied. It returns ErrTooLarge, or why a page could not be read.
+// Put sets the value of key and copies both. It returns ErrTooLarge, or the error of a page read.
 func (e *Edit) Put(key, value []byte) error {
 	if err := e.begin(); err != nil {
 		return err
@@ -139,7 +139,7 @@ func (e *Edit) failed(err error) error {
 	return err
 }
 
-// own replaces what k refers to by a node that this edit may change, and returns that.
+// own replaces the node of k by one that this edit may change, and returns it.
 func (e *Edit) own(k *childRef, level int) (*node, error) {
 	n, err := e.load(*k, level)
 	if err != nil {
@@ -154,7 +154,7 @@ func (e *Edit) own(k *childRef, level int) (*node, error) {
 	return n, nil
 }
 
-// retire notes that a node, which is n if it is dirty, is no longer part of this version.
+// retire records that a node is no longer part of this version. n is the node if it is dirty.
 func (e *Edit) retire(k childRef, n *node) {
 	switch {
 	case k.n == nil:
@@ -164,7 +164,7 @@ func (e *Edit) retire(k childRef, n *node) {
 	}
 }
 
-// put sets a value below n, which is owned. It returns nodes that must come behind n, if n had to be split.
+// put sets a value below n, which must be owned. If n is split, it returns the nodes to insert after n.
 func (e *Edit) put(n *node, key, value []byte) ([]*node, error) {
 	if n.level > 0 {
 		i := n.childIndex(key)
@@ -192,7 +192,7 @@ func (e *Edit) put(n *node, key, value []byte) ([]*node, error) {
 	return e.splitAfter(n, i), nil
 }
 
-// splitAfter splits n if it has to be after an entry was inserted at pos, and remembers pos if not.
+// splitAfter splits n, if needed, after an insertion at pos. Otherwise it records pos.
 func (e *Edit) splitAfter(n *node, pos int) []*node {
 	siblings := e.split(n, pos)
 	if len(siblings) == 0 {
@@ -201,12 +201,12 @@ func (e *Edit) splitAfter(n *node, pos int) []*node {
 	return siblings
 }
 
-// adopt puts nodes that were split off from child i behind it, and returns the position of the last one.
+// adopt inserts nodes split off from child i after it, and returns the position of the last one.
 func (n *node) adopt(i int, siblings []*node) int {
 	left := n.children[i].n
 	for _, s := range siblings {
 		i++
-		key := s.keys[0] // of an inner node: that separated two children of the node that was split
+		key := s.keys[0] // in an inner node: the key that separated two of its children
 		if s.level == 0 {
 			key = separator(left.keys[len(left.keys)-1], key)
 		}
@@ -216,8 +216,8 @@ func (n *node) adopt(i int, siblings []*node) int {
 	return i
 }
 
-// split divides n, if it has grown too large, and returns what comes behind it. pos is where an entry was inserted, or
-// -1.
+// split divides n, if it is too large, and returns the nodes to insert after it. pos is the position of an inserted
+// entry, or -1.
 func (e *Edit) split(n *node, pos int) []*node {
 	if n.size() <= e.t.nodeBytes || len(n.keys) < 2 || (n.level > 0 && len(n.keys) < 4) {
 		return nil
@@ -228,11 +228,11 @@ func (e *Edit) split(n *node, pos int) []*node {
 	return append(siblings, e.split(right, -1)...)
 }
 
-// splitPoint says which entry is to be the first of the second half. If entries come in rising order, at the end or in
-// the middle (one queue's keys lie between those of two others), the first half is left as it is, full, and the next
-// ones go into the second or behind the first. Otherwise the two become equal.
+// splitPoint returns the first entry of the second half. If entries are inserted in rising order, the first half stays
+// full, and the next entries go into the second half or after the first. This applies at the end and in the middle,
+// between the keys of two other queues. Otherwise the halves have equal size.
 func (n *node) splitPoint(pos int) int {
-	least := 1 // entries that each half must have
+	least := 1 // minimum number of entries of each half
 	if n.level > 0 {
 		least = 2
 	}
@@ -253,7 +253,7 @@ func (n *node) splitPoint(pos int) int {
 	return best
 }
 
-// Delete removes key, and tells whether it was there. The error says why a page could not be read.
+// Delete removes key and reports whether it existed. The error is that of a page read.
 func (e *Edit) Delete(key []byte) (bool, error) {
 	if err := e.begin(); err != nil {
 		return false, err
@@ -275,7 +275,7 @@ func (e *Edit) Delete(key []byte) (bool, error) {
 	return true, nil
 }
 
-// remove removes a key that is somewhere below n, which is owned. n may be empty then.
+// remove removes a key below n, which must be owned. n may be empty afterwards.
 func (e *Edit) remove(n *node, key []byte) error {
 	if n.level == 0 {
 		if i, found := n.find(key); found {
@@ -295,9 +295,8 @@ func (e *Edit) remove(n *node, key []byte) error {
 	return nil
 }
 
-// DeleteRange removes the keys with from <= key < to; nil stands for no bound. It reads the nodes at the edges of the
-// range, and of what is between them only those above the leaves. The error says why a page could not be read; the edit
-// can only be discarded then.
+// DeleteRange removes the keys with from <= key < to; nil means unbounded. It reads the nodes at the bounds of the
+// range, and only inner nodes in between. The error is that of a page read; the edit must then be discarded.
 func (e *Edit) DeleteRange(from, to []byte) error {
 	if err := e.begin(); err != nil {
 		return err
@@ -318,7 +317,7 @@ func (e *Edit) DeleteRange(from, to []byte) error {
 	return nil
 }
 
-// removeRange removes keys below n, which is owned and has the keys [lo, hi). n may be empty then.
+// removeRange removes keys below n, which must be owned and covers the keys [lo, hi). n may be empty afterwards.
 func (e *Edit) removeRange(n *node, from, to, lo, hi []byte) error {
 	first, last := 0, len(n.keys)
 	if from != nil {
@@ -354,13 +353,13 @@ func (e *Edit) removeRange(n *node, from, to, lo, hi []byte) error {
 			n.remove(i, i+1)
 		}
 	}
-	// What is left of the two edges are neighbours now.
+	// The remainders at the two bounds are neighbours now.
 	e.rebalance(n, first+1)
 	e.rebalance(n, first)
 	return nil
 }
 
-// covers tells whether [from, to) covers [lo, hi), where nil means no bound.
+// covers reports whether [from, to) covers [lo, hi), where nil means unbounded.
 func covers(from, to, lo, hi []byte) bool {
 	return (from == nil || (lo != nil && bytes.Compare(from, lo) <= 0)) &&
 		(to == nil || (hi != nil && bytes.Compare(hi, to) <= 0))
@@ -384,8 +383,8 @@ func (e *Edit) drop(k childRef, level int) error {
 	return nil
 }
 
-// rebalance removes child i of n if it is empty, and merges it with a neighbour if it is small and both fit in one
-// node. That is only for saving space: if the neighbour cannot be read, nothing is done.
+// rebalance removes child i of n if it is empty. If the child is small, it is merged with a neighbour if both fit in
+// one node. This only saves space: if the neighbour cannot be read, nothing is changed.
 func (e *Edit) rebalance(n *node, i int) {
 	if i >= len(n.children) || n.children[i].n == nil || n.children[i].n.owner != e.id {
 		return
@@ -405,7 +404,7 @@ func (e *Edit) rebalance(n *node, i int) {
 	}
 }
 
-// merge makes one node of the children left and left+1, if that one has some room left.
+// merge merges the children left and left+1 if the result has some free space.
 func (e *Edit) merge(n *node, left int) bool {
 	level := int(n.level) - 1
 	a, err := e.load(n.children[left], level)
@@ -438,7 +437,7 @@ func (e *Edit) merge(n *node, left int) bool {
 	return true
 }
 
-// shrinkRoot makes the tree lower if its root has one child only, and empty if it has none.
+// shrinkRoot reduces the height of the tree if its root has a single child, and empties it if the root has none.
 func (e *Edit) shrinkRoot(root *node) error {
 	for root.level > 0 && len(root.children) == 1 {
 		k := root.children[0]

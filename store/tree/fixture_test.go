@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// newFile makes a page file in memory. Every test that uses it ends in checkPages.
+// newFile creates a page file in memory. Every test that uses it ends with checkPages.
 func newFile(t *testing.T, pageSize int) (*page.File, *memfs.FS) {
 	t.Helper()
 	fs := memfs.New()
@@ -27,7 +27,7 @@ func newFile(t *testing.T, pageSize int) (*page.File, *memfs.FS) {
 	return f, fs
 }
 
-// checkpoint flushes the tree and proves that the checkpoint uses exactly the pages that the tree and the file need.
+// checkpoint flushes the tree and verifies that the checkpoint uses exactly the pages of the tree and the file.
 func checkpoint(t *testing.T, f *page.File, tr *Tree) {
 	t.Helper()
 	root, err := tr.Flush()
@@ -66,7 +66,7 @@ func checkPages(t *testing.T, f *page.File) {
 	require.NoError(t, v.Verify())
 }
 
-// model is the trivial tree.
+// model is a map with the behaviour of a tree.
 type model map[string]string
 
 func (m model) sorted() []string { return slices.Sorted(maps.Keys(m)) }
@@ -122,7 +122,7 @@ func requireReads(t *testing.T, m model, r readable, key []byte) {
 	require.Equal(t, m[floor], string(v))
 }
 
-// randomKey draws from few queues and sequences, so that keys meet each other, in the shape that the store uses.
+// randomKey draws from few queues and sequences, so that keys collide, in the format used by the store.
 func randomKey(rng *rand.Rand) []byte {
 	if rng.Intn(10) == 0 {
 		return fmt.Appendf(nil, "p%0*d", rng.Intn(40), rng.Intn(100))

@@ -8,15 +8,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// writeBytes is how much is collected for one write.
+// writeBytes is the size at which collected nodes are written.
 const writeBytes = 1 << 20
 
-// Flush writes all dirty nodes to new pages, and then frees the pages of nodes that are no longer part of the tree. It
-// returns the run of the root, for the next checkpoint's Meta; the zero Run if the tree is empty. It waits for an Edit
-// to end.
+// Flush writes all dirty nodes to new pages and then frees the pages of replaced nodes. It returns the extent of the
+// root, for the next checkpoint's Meta; the zero Run if the tree is empty. It waits for the end of an Edit.
 //
-// Nothing is durable before the checkpoint. After an error the tree is as it was before: Flush can be called again.
-// Each node that was written stays in the cache as far as that allows.
+// Nothing is durable before the checkpoint. After an error the tree is unchanged and Flush can be called again.
+// Written nodes stay in the cache up to its limit.
 func (t *Tree) Flush() (page.Run, error) {
 	t.writer.Lock()
 	defer t.writer.Unlock()
@@ -32,7 +31,7 @@ func (t *Tree) Flush() (page.Run, error) {
 		t.root.Store(&root)
 		t.dirty.Store(0)
 	}
-	// Only now: who takes a View from here on does not find these runs any more.
+	// After the new root is stored: later Views cannot find these extents.
 	for _, run := range t.obsolete {
 		t.cache.remove(run)
 		t.pager.Free(run)
@@ -41,7 +40,7 @@ func (t *Tree) Flush() (page.Run, error) {
 	return root.run, nil
 }
 
-// flush is the writing of the dirty nodes.
+// flush is one run of Flush.
 type flush struct {
 	t     *Tree
 	nodes []*node // children before their parents
@@ -61,7 +60,7 @@ func (f *flush) collect(n *node) {
 
 func (f *flush) childRun(n *node) page.Run { return f.runs[f.index[n]] }
 
-// write gives each node a run and writes it. On an error no run is left allocated.
+// write allocates an extent for each node and writes it. On an error all extents are freed.
 func (f *flush) write() error {
 	pageSize := f.t.pager.PageSize()
 	sizes := make([]uint32, len(f.nodes))
@@ -107,7 +106,7 @@ func (f *flush) write() error {
 	return err
 }
 
-// keep puts the nodes into the cache, with references to runs in the place of those to nodes.
+// keep adds the nodes to the cache, with references to extents instead of nodes.
 func (f *flush) keep() {
 	for i, n := range f.nodes {
 		clean := *n

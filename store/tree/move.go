@@ -4,9 +4,9 @@ package tree
 
 import "github.com/lockstep-mq/lockstep/store/page"
 
-// MoveNodes makes nodes that lie at or behind page from, up to limit of them, part of what the next Flush writes: to
-// pages of its choice, so that those can be freed. It changes no entry. It returns how many nodes that are. The error
-// says why a page could not be read; the edit can only be discarded then.
+// MoveNodes marks up to limit nodes at or after page from: the next Flush writes them to new pages and frees the old
+// ones. It changes no entry and returns the number of nodes. The error is that of a page read; the edit must then be
+// discarded.
 func (e *Edit) MoveNodes(from page.No, limit int) (moved int, err error) {
 	if err := e.begin(); err != nil {
 		return 0, err
@@ -21,14 +21,13 @@ func (e *Edit) MoveNodes(from page.No, limit int) (moved int, err error) {
 	return limit - m.left, nil
 }
 
-// mover is one call of MoveNodes.
 type mover struct {
 	e    *Edit
 	from page.No
 	left int
 }
 
-// take tells whether a node is to be moved.
+// take reports whether a node must be moved, and counts it.
 func (m *mover) take(k childRef) bool {
 	if k.n != nil || k.run.First < m.from || m.left <= 0 {
 		return false
@@ -37,8 +36,8 @@ func (m *mover) take(k childRef) bool {
 	return true
 }
 
-// move makes the node that k refers to, and those below it, this edit's own where they lie too far behind. It tells
-// whether k changed. Leaves are read only if they are moved.
+// move marks the node of k, and those below it, if they are at or after m.from. It reports whether k changed. Leaves
+// are read only if they are moved.
 func (m *mover) move(k *childRef, level int) (bool, error) {
 	if level == 0 {
 		if !m.take(*k) {

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestMoveNodes moves the nodes behind a page, and no others; the entries stay what they are.
+// Only nodes at or after a page are moved, and the entries do not change.
 func TestMoveNodes(t *testing.T) {
 	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("/d", 0o700))

@@ -11,34 +11,34 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// Limits.
+// Limits of keys and values.
 const (
-	// MaxKeyBytes is the length of the longest key.
+	// MaxKeyBytes is the maximum length of a key.
 	MaxKeyBytes = 1024
-	// MaxValueBytes is the length of the longest value.
+	// MaxValueBytes is the maximum length of a value.
 	MaxValueBytes = 1 << 20
 
 	maxLevel = 64
 )
 
-// The payload of a node's run. Keys ascend strictly.
+// The payload of a node. Keys ascend strictly.
 //
 //	0  level u8       0: leaf
 //	1  reserved u8    0
-//	2  prefix u16     length of what all keys begin with
+//	2  prefix u16     length of the common prefix of all keys
 //	4  count u32      entries
 //	8  prefix
 //	   entries of a leaf:      key length uvarint, key, value length uvarint, value
 //	   entries of other nodes: key length uvarint, key, child: page u64, checkpoint u64, pages u32
 //
-// (keys without the prefix). The key of a child is not greater than any key below it, and greater than any key below
-// the child before it. Keys that are less than the first child's belong to the first child.
+// Keys are stored without the prefix. The key of a child is not greater than any key below it, and greater than any
+// key below the previous child. Keys less than the first child's key belong to the first child.
 const (
 	nodeHeaderBytes = 8
 	childBytes      = 20
 )
 
-// childRef refers to a child: by its run, or, while the child is dirty, by itself.
+// childRef refers to a child: by its extent or, while the child is dirty, by pointer.
 type childRef struct {
 	run page.Run
 	n   *node
@@ -46,22 +46,22 @@ type childRef struct {
 
 func (k childRef) isZero() bool { return k.n == nil && k.run.IsZero() }
 
-// node is a node in memory. Once it is published it does not change any more.
+// node is a node in memory. It is immutable after it is published.
 type node struct {
 	level    uint8
-	owner    uint64 // the Edit that may change it
+	owner    uint64 // ID of the Edit that may change it
 	keys     [][]byte
-	vals     [][]byte   // of a leaf
-	children []childRef // of other nodes
+	vals     [][]byte   // leaves only
+	children []childRef // inner nodes only
 	raw      int        // bytes of all entries, with whole keys
-	last     int        // where the last key was inserted, see splitPoint; -2: not known
+	last     int        // position of the last insertion, see splitPoint; -2: unknown
 }
 
 func entryBytes(key []byte, rest int) int { return uvarintLen(len(key)) + len(key) + rest }
 
 func leafRest(val []byte) int { return uvarintLen(len(val)) + len(val) }
 
-// entrySize is what entry i adds to raw.
+// entrySize returns the contribution of entry i to raw.
 func (n *node) entrySize(i int) int {
 	if n.level == 0 {
 		return entryBytes(n.keys[i], leafRest(n.vals[i]))
@@ -69,7 +69,7 @@ func (n *node) entrySize(i int) int {
 	return entryBytes(n.keys[i], childBytes)
 }
 
-// size is how many bytes n takes when it is encoded, or a few more.
+// size returns the encoded size of n, or slightly more.
 func (n *node) size() int { return sizeOf(n.keys, n.raw) }
 
 func sizeOf(keys [][]byte, raw int) int {
@@ -80,12 +80,13 @@ func sizeOf(keys [][]byte, raw int) int {
 	return nodeHeaderBytes + prefix + raw - prefix*len(keys)
 }
 
-// memory is about how much memory n takes.
+// memory returns the approximate memory used by n.
 func (n *node) memory() int64 {
 	return int64(n.raw + (cap(n.keys)+cap(n.vals))*24 + cap(n.children)*32 + 160)
 }
 
-// pack gives n memory of its own, in few pieces, for what was edited is spread over many and has room to grow.
+// pack copies the keys and values into one buffer, since edited entries are spread over many slabs and have spare
+// capacity.
 func (n *node) pack() {
 	size := 0
 	for i, key := range n.keys {
@@ -110,12 +111,12 @@ func (n *node) pack() {
 	}
 }
 
-// find returns where key is, or where it would be.
+// find returns the position of key, or its insertion position, and whether it was found.
 func (n *node) find(key []byte) (int, bool) {
 	return slices.BinarySearchFunc(n.keys, key, bytes.Compare)
 }
 
-// childIndex returns which child has the keys that key belongs to.
+// childIndex returns the child to which key belongs.
 func (n *node) childIndex(key []byte) int {
 	i, found := n.find(key)
 	if !found && i > 0 {
@@ -136,7 +137,7 @@ func (n *node) clone(owner uint64) *node {
 	return c
 }
 
-// insert puts an entry at position i: a value into a leaf, a child into another node.
+// insert inserts an entry at position i: a value into a leaf, a child into an inner node.
 func (n *node) insert(i int, key, val []byte, k childRef) {
 	n.keys = slices.Insert(n.keys, i, key)
 	if n.level == 0 {
@@ -147,7 +148,7 @@ func (n *node) insert(i int, key, val []byte, k childRef) {
 	n.raw += n.entrySize(i)
 }
 
-// remove takes out the entries [i, j).
+// remove removes the entries [i, j).
 func (n *node) remove(i, j int) {
 	for x := i; x < j; x++ {
 		n.raw -= n.entrySize(x)
@@ -161,7 +162,7 @@ func (n *node) remove(i, j int) {
 	n.last = -2
 }
 
-// cut takes the entries from at on out of n into a node of their own.
+// cut moves the entries from position at into a new node.
 func (n *node) cut(at int) *node {
 	right := &node{level: n.level, owner: n.owner, last: n.last - at}
 	right.keys = slices.Clone(n.keys[at:])
@@ -179,7 +180,7 @@ func (n *node) cut(at int) *node {
 	return right
 }
 
-// encodedBytes is the exact length of the encoding.
+// encodedBytes returns the exact length of the encoding.
 func (n *node) encodedBytes() int {
 	if len(n.keys) == 0 {
 		return nodeHeaderBytes
@@ -196,7 +197,7 @@ func (n *node) encodedBytes() int {
 	return size
 }
 
-// appendTo appends the encoding. childRun says where a child is that n refers to directly.
+// appendTo appends the encoding. childRun returns the extent of a child referenced by pointer.
 func (n *node) appendTo(dst []byte, childRun func(*node) page.Run) []byte {
 	var prefix []byte
 	if len(n.keys) > 0 {
@@ -225,7 +226,7 @@ func (n *node) appendTo(dst []byte, childRun func(*node) page.Run) []byte {
 	return dst
 }
 
-// decodeNode decodes a node; it aliases b. The error is a page.DamagedError without a place.
+// decodeNode decodes a node, which aliases b. The error is a page.DamagedError without a position.
 func decodeNode(b []byte) (*node, error) {
 	damaged := func(format string, args ...any) (*node, error) {
 		return nil, &page.DamagedError{Reason: "tree node: " + fmt.Sprintf(format, args...)}
@@ -239,7 +240,7 @@ func decodeNode(b []byte) (*node, error) {
 		return damaged("prefix of %d bytes", prefixLen)
 	}
 	prefix, rest := rest[:prefixLen], rest[prefixLen:]
-	if count == 0 || count > len(rest)/2 { // an entry has two bytes at least
+	if count == 0 || count > len(rest)/2 { // an entry has at least two bytes
 		return damaged("%d entries in %d bytes", count, len(rest))
 	}
 	n := &node{level: b[0], last: -2}
@@ -249,7 +250,7 @@ func decodeNode(b []byte) (*node, error) {
 	} else {
 		n.keys, n.children = make([][]byte, 0, count), make([]childRef, 0, count)
 	}
-	var whole []byte // the keys with their prefix, if there is one
+	var whole []byte // keys with their prefix, if any
 	if prefixLen > 0 {
 		whole = make([]byte, 0, count*(prefixLen+8))
 	}
@@ -281,7 +282,7 @@ func decodeNode(b []byte) (*node, error) {
 	return n, nil
 }
 
-// decodeRest decodes what follows an entry's key.
+// decodeRest decodes the value or child after an entry's key.
 func (n *node) decodeRest(b []byte) (rest []byte, ok bool) {
 	if n.level == 0 {
 		val, rest, ok := field(b, MaxValueBytes)
@@ -300,9 +301,9 @@ func (n *node) decodeRest(b []byte) (rest []byte, ok bool) {
 	return b[childBytes:], run.First != 0 && run.Pages != 0
 }
 
-// field takes a length and that many bytes off b.
+// field splits a length and that many bytes off b.
 func field(b []byte, limit int) (val, rest []byte, ok bool) {
-	if len(b) > 0 && b[0] < 0x80 && int(b[0]) <= limit && int(b[0]) < len(b) { // most often
+	if len(b) > 0 && b[0] < 0x80 && int(b[0]) <= limit && int(b[0]) < len(b) { // the usual case
 		end := 1 + int(b[0])
 		return b[1:end:end], b[end:], true
 	}
@@ -332,7 +333,7 @@ func commonPrefix(a, b []byte) []byte {
 	return a[:n]
 }
 
-// separator is a short key that is greater than left and not greater than right.
+// separator returns a short key that is greater than left and not greater than right.
 func separator(left, right []byte) []byte {
 	return right[:len(commonPrefix(left, right))+1]
 }

@@ -40,8 +40,7 @@ func TestNodeRoundTrip(t *testing.T) {
 	}
 }
 
-// FuzzNode feeds bytes that carry a good checksum and no sense: decoding must refuse them or return a node that is
-// sound.
+// FuzzNode decodes arbitrary bytes with a valid checksum: they must be rejected or give a valid node.
 func FuzzNode(f *testing.F) {
 	for _, n := range sampleNodes() {
 		f.Add(n.appendTo(nil, nil))
@@ -61,8 +60,8 @@ func FuzzNode(f *testing.F) {
 	})
 }
 
-// TestGolden fixes the bytes of a leaf and of an inner node. If it fails, files that are in use cannot be read any
-// more: the change needs a new page.FormatVersion.
+// TestGolden compares the encoding of a leaf and an inner node. If it fails, existing files can no longer be read: the
+// change needs a new page.FormatVersion.
 func TestGolden(t *testing.T) {
 	leaf, inner := &node{}, &node{level: 1}
 	leaf.insert(0, []byte("key-a"), []byte("1"), childRef{})

@@ -10,14 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// requireSeeks goes through the tree with one iterator that seeks.
+// requireSeeks reads the tree with one seeking iterator.
 func requireSeeks(t *testing.T, m model, r readable, rng *rand.Rand) {
 	t.Helper()
 	sorted := m.sorted()
 	it := r.Scan(nil, nil)
 	var key []byte
 	for range 20 {
-		if key = randomKey(rng); rng.Intn(2) == 0 && len(sorted) > 0 { // one that is there, or is not far from one that is
+		if key = randomKey(rng); rng.Intn(2) == 0 && len(sorted) > 0 { // an existing key, or one close to it
 			key = append([]byte(sorted[rng.Intn(len(sorted))]), make([]byte, rng.Intn(2))...)
 		}
 		to := randomKey(rng)

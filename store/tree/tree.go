@@ -12,34 +12,34 @@ import (
 )
 
 var (
-	// ErrTooLarge is returned when a key is longer than MaxKeyBytes or a value longer than MaxValueBytes.
+	// ErrTooLarge is returned if a key is longer than MaxKeyBytes or a value longer than MaxValueBytes.
 	ErrTooLarge = errors.New("tree: key or value is too large")
-	// ErrEditOver is returned when an Edit is used after Commit or Discard, or committed after one of its calls failed.
+	// ErrEditOver is returned if an Edit is used after Commit or Discard, or committed after a failed call.
 	ErrEditOver = errors.New("tree: the edit is over")
-	// ErrChanged is returned by an Iterator over an Edit that was changed after the iterator was made.
+	// ErrChanged is returned by an Iterator over an Edit that was changed after the iterator was created.
 	ErrChanged = errors.New("tree: the edit was changed during a scan")
 )
 
-// Pager is where nodes are kept; *page.File is one.
+// Pager stores nodes; *page.File implements it.
 type Pager interface {
 	// PageSize in bytes.
 	PageSize() int
-	// AllocRuns hands out runs of the given numbers of pages, next to each other where possible.
+	// AllocRuns allocates extents of the given numbers of pages, adjacent if possible.
 	AllocRuns(pages []uint32) ([]page.Run, error)
-	// Free gives back a run that the tree does not refer to any more. Readers of older Views may still read it.
+	// Free releases an extent to which the tree no longer refers. Readers of older Views may still read it.
 	Free(run page.Run)
-	// WriteRuns writes encoded runs (page.AppendRun) that lie next to each other.
+	// WriteRuns writes adjacent encoded extents (page.AppendRun).
 	WriteRuns(first page.No, buf []byte) error
-	// ReadRun reads and verifies a run; payload may alias buf.
+	// ReadRun reads and verifies an extent; payload may alias buf.
 	ReadRun(run page.Run, buf []byte) (kind page.Kind, payload []byte, err error)
 }
 
-// Options of a tree; the zero value stands for the defaults.
+// Options of a tree; the zero value selects the defaults.
 type Options struct {
-	// CacheBytes is how much memory clean nodes may take; 0 stands for 16 MiB.
+	// CacheBytes is the maximum memory of clean nodes; 0 means 16 MiB.
 	CacheBytes int64
-	// NodeBytes is how large a node may grow before it is split; 0 stands for what fits in one page, or in as many as
-	// make 4 KiB. It may change from one use of a tree to the next.
+	// NodeBytes is the node size above which a node is split. 0 means the capacity of one page, or of the pages that
+	// make up 4 KiB. It may change between uses of a tree.
 	NodeBytes int
 }
 
@@ -49,22 +49,23 @@ const (
 	minNodeBytes      = 128
 )
 
-// Tree is the tree. Views may be taken and read at any time from any goroutine; Edit and Flush wait for each other.
+// Tree is a copy-on-write B+tree. Views can be taken and read at any time from any goroutine; Edit and Flush exclude
+// each other.
 type Tree struct {
 	pager     Pager
 	nodeBytes int
 	cache     *cache
 
-	root  atomic.Pointer[childRef] // what is published
+	root  atomic.Pointer[childRef] // published root
 	dirty atomic.Int64             // memory of the dirty nodes in root
 
-	writer   sync.Mutex // held by an Edit until it is over, and during Flush; guards what follows
-	edits    uint64     // how many Edits there were
-	obsolete []page.Run // of nodes that root does not refer to any more; freed by the next Flush
+	writer   sync.Mutex // held by an Edit until it ends, and during Flush; guards the fields below
+	edits    uint64     // number of Edits so far
+	obsolete []page.Run // of nodes that root no longer refers to; freed by the next Flush
 }
 
-// New returns the tree whose root node is at root, which Flush returned once; the zero Run is the empty tree. Nothing
-// is read.
+// New returns the tree with the given root extent, as returned by Flush; the zero Run is the empty tree. Nothing is
+// read.
 func New(p Pager, root page.Run, o Options) *Tree {
 	if o.CacheBytes == 0 {
 		o.CacheBytes = defaultCacheBytes
@@ -77,23 +78,22 @@ func New(p Pager, root page.Run, o Options) *Tree {
 	return t
 }
 
-// View returns the tree as it was last committed. See the package comment about the guard that it takes to use a View
+// View returns the last committed version of the tree. The package comment describes the guard needed to use a View
 // while Flush is called.
 func (t *Tree) View() *View { return &View{reader{t: t, root: *t.root.Load()}} }
 
-// Stats says how much memory the tree takes.
+// Stats is the memory use of a tree.
 type Stats struct {
-	// DirtyBytes is about what the nodes take that Flush would write.
+	// DirtyBytes is the approximate memory of dirty nodes.
 	DirtyBytes int64
-	// CachedBytes is about what the clean nodes take that are kept.
+	// CachedBytes is the approximate memory of cached clean nodes.
 	CachedBytes int64
 }
 
-// Stats returns the current figures.
+// Stats returns the current memory use.
 func (t *Tree) Stats() Stats { return Stats{DirtyBytes: t.dirty.Load(), CachedBytes: t.cache.size()} }
 
-// load returns the node that k refers to; level is what it must have, or negative if that is not known. keep tells
-// whether it is to be kept in the cache.
+// load returns the node of k. level is its expected level, or negative if unknown. keep adds the node to the cache.
 func (t *Tree) load(k childRef, level int, keep bool) (*node, error) {
 	n := k.n
 	if n == nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestModel does random things to a tree and to a map, with commits, discards, flushes, checkpoints and reopened files
-// in between, and compares all reads; old views must not change.
+// TestModel makes random changes to a tree and a map, with commits, discards, flushes, checkpoints and reopened files,
+// and compares all reads. Old views must not change.
 func TestModel(t *testing.T) {
 	for _, tt := range []struct{ pageSize, nodeBytes, cache int }{
 		{2048, 0, 0}, {2048, 200, 4000}, {4096, 0, 1}, {4096, 700, 30_000}, {32768, 0, 0}, {32768, 300, 10_000},
@@ -98,7 +98,7 @@ func (r *modelRun) reopen() {
 	requireSame(r.t, r.m, r.tree.View(), nil, nil)
 }
 
-// edit does one Edit with some changes.
+// edit makes one Edit with some changes.
 func (r *modelRun) edit() {
 	before := maps.Clone(r.m)
 	e := r.tree.Edit()
@@ -157,7 +157,7 @@ func (r *modelRun) deleteRange(e *Edit) {
 	}
 }
 
-// TestAppend proves that rising keys leave full nodes behind, at the end of the tree and for several queues at once.
+// Rising keys leave full nodes, at the end of the tree and for several queues concurrently.
 func TestAppend(t *testing.T) {
 	for _, queues := range []int{1, 3, 20} {
 		f, _ := newFile(t, 4096)
@@ -190,7 +190,7 @@ func TestAppend(t *testing.T) {
 	}
 }
 
-// TestConsume proves that a queue which is filled at one end and emptied at the other takes no more than what is in it.
+// A queue filled at one end and emptied at the other takes no more space than its entries.
 func TestConsume(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	tr := New(f, page.Run{}, Options{})
@@ -215,7 +215,7 @@ func TestConsume(t *testing.T) {
 	require.Less(t, f.Stats().Pages, uint64(600))
 }
 
-// TestThinOut proves that nodes which have become small are merged, at all levels.
+// Small nodes are merged, at all levels.
 func TestThinOut(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	tr := New(f, page.Run{}, Options{NodeBytes: 500})
@@ -244,7 +244,7 @@ func TestThinOut(t *testing.T) {
 	requireSame(t, m, tr.View(), nil, nil)
 }
 
-// TestDeleteRangeReadsLittle proves that a range goes without reading the leaves in it.
+// A range is deleted without reading the leaves inside it.
 func TestDeleteRangeReadsLittle(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	counting := &countingPager{File: f}
@@ -276,7 +276,7 @@ func (p *countingPager) ReadRun(run page.Run, buf []byte) (page.Kind, []byte, er
 	return p.File.ReadRun(run, buf)
 }
 
-// TestReaders lets readers read while the writer edits, flushes and makes checkpoints: each sees one version, whole.
+// Concurrent readers see one consistent version each while the writer edits, flushes and makes checkpoints.
 func TestReaders(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	tr := New(f, page.Run{}, Options{NodeBytes: 300, CacheBytes: 3000})
@@ -388,7 +388,7 @@ func (p *failingPager) AllocRuns(pages []uint32) ([]page.Run, error) {
 	return p.File.AllocRuns(pages)
 }
 
-// TestFailures proves that a failed flush can be repeated, and that an edit that failed half-way publishes nothing.
+// A failed flush can be retried, and a partially failed edit publishes nothing.
 func TestFailures(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	p := &failingPager{File: f}
@@ -435,7 +435,7 @@ func TestFailures(t *testing.T) {
 	checkpoint(t, f, tr)
 }
 
-// TestCacheIsBounded proves that reading everything takes no more memory than allowed.
+// A full scan does not exceed the cache limit.
 func TestCacheIsBounded(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	const limit = 50_000

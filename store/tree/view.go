@@ -13,17 +13,17 @@ import (
 type reader struct {
 	t    *Tree
 	root childRef
-	once bool // leaves that are read are not kept
+	once bool // leaves are not added to the cache
 }
 
-// View is the tree at one instant. It does not change, and any number of goroutines may use it.
+// View is an immutable version of the tree. It is safe for concurrent use.
 type View struct{ reader }
 
-// Once returns a view of the same instant for reading a large part of the tree a single time: the leaves that it reads
-// do not take the place of others in the cache, which they would fill without being needed again.
+// Once returns a view of the same version for a single pass over a large part of the tree: its leaves are not cached,
+// so they do not evict other nodes.
 func (v *View) Once() *View { return &View{reader{t: v.t, root: v.root, once: true}} }
 
-// load returns the node that k refers to; level is what it must have, or negative if that is not known.
+// load returns the node of k. level is its expected level, or negative if unknown.
 func (r *reader) load(k childRef, level int) (*node, error) {
 	if r.once && level == 0 {
 		return r.t.load(k, 0, false)
@@ -31,8 +31,7 @@ func (r *reader) load(k childRef, level int) (*node, error) {
 	return r.t.load(k, level, true)
 }
 
-// Get returns the value under key. The error says that a page could not be read: page.ErrDamaged, or what the file
-// says.
+// Get returns the value of key. The error is that of a page read: page.ErrDamaged, or an error of the file.
 func (r *reader) Get(key []byte) (value []byte, ok bool, err error) {
 	if r.root.isZero() {
 		return nil, false, nil
@@ -70,7 +69,7 @@ func (r *reader) floor(n *node, key []byte) (k, value []byte, ok bool, err error
 		}
 		return n.keys[i], n.vals[i], true, nil
 	}
-	// The child may have greater keys only; then it is the last entry of the one before.
+	// If the child has only greater keys, the result is the last entry of the previous child.
 	for i = max(i, 0); i >= 0; i-- {
 		child, err := r.load(n.children[i], int(n.level)-1)
 		if err != nil {
@@ -83,11 +82,11 @@ func (r *reader) floor(n *node, key []byte) (k, value []byte, ok bool, err error
 	return nil, nil, false, nil
 }
 
-// Scan returns an iterator over the entries with from <= key < to, in rising order. nil stands for no bound. from and
-// to must not be changed as long as it is used.
+// Scan returns an iterator over the entries with from <= key < to, in rising order; nil means unbounded. from and to
+// must not be changed during the iteration.
 func (r *reader) Scan(from, to []byte) *Iterator { return &Iterator{r: *r, from: from, to: to} }
 
-// Iterator walks over entries:
+// Iterator iterates over entries:
 //
 //	for it := view.Scan(from, to); it.Next(); {
 //		use(it.Key(), it.Value())
@@ -99,19 +98,19 @@ type Iterator struct {
 	path     []step // from the root to the current leaf
 	begun    bool
 	ended    bool
-	floor    bool // begin at the greatest entry that is not greater than from, if there is one
+	floor    bool // begin at the greatest entry not greater than from, if any
 	err      error
-	edit     *Edit  // what it walks over, if that is an Edit
-	changes  uint64 // the Edit's count of changes when it began
+	edit     *Edit  // the Edit to iterate over, or nil
+	changes  uint64 // the Edit's change count at the start
 }
 
-// step is a node on the way to the current entry, and the position in it.
+// step is a node on the path to the current entry, and the position in it.
 type step struct {
 	n *node
 	i int
 }
 
-// Next goes to the next entry. It returns false at the end and after an error.
+// Next advances to the next entry. It returns false at the end and after an error.
 func (it *Iterator) Next() bool {
 	if it.err != nil || it.ended {
 		return false
@@ -137,7 +136,7 @@ func (it *Iterator) Next() bool {
 		case top.n.level > 0:
 			it.err = it.descend(top.n.children[top.i], int(top.n.level)-1, false)
 		case it.to != nil && bytes.Compare(top.n.keys[top.i], it.to) >= 0:
-			it.ended = true // and the path stays for SeekFloor
+			it.ended = true // keep the path for SeekFloor
 			return false
 		default:
 			return true
@@ -146,9 +145,9 @@ func (it *Iterator) Next() bool {
 	return false
 }
 
-// SeekFloor makes the iterator begin anew: at the greatest entry that is not greater than from, or if there is none, at
-// the first one; to is as in Scan. It is made for seeking through a tree: what is in the current leaf is found
-// there.
+// SeekFloor restarts the iterator at the greatest entry not greater than from or, if there is no such entry, at the
+// first one; to is as in Scan. It is optimized for repeated seeks: entries in the current leaf are found without a
+// descent.
 func (it *Iterator) SeekFloor(from, to []byte) {
 	it.from, it.to, it.floor, it.begun, it.ended = from, to, true, false, false
 }
@@ -178,7 +177,7 @@ func (it *Iterator) begin() error {
 	return it.stepBack()
 }
 
-// floor is the position of the greatest key that is not greater than key; -1 if there is none.
+// floor returns the position of the greatest key not greater than key, or -1.
 func (n *node) floor(key []byte) int {
 	i, found := n.find(key)
 	if !found {
@@ -187,7 +186,7 @@ func (n *node) floor(key []byte) int {
 	return i
 }
 
-// stepBack goes from the first entry of a leaf to the entry before it, if there is one.
+// stepBack moves from the first entry of a leaf to the previous entry, if any.
 func (it *Iterator) stepBack() error {
 	for d := len(it.path) - 2; d >= 0; d-- {
 		at := &it.path[d]
@@ -209,7 +208,7 @@ func (it *Iterator) stepBack() error {
 	return nil
 }
 
-// descend goes down to the leaf where the scan begins, or to the first one below k.
+// descend moves down to the leaf where the scan begins, or to the first leaf below k.
 func (it *Iterator) descend(k childRef, level int, seek bool) error {
 	for {
 		n, err := it.r.load(k, level)
@@ -232,23 +231,23 @@ func (it *Iterator) descend(k childRef, level int, seek bool) error {
 	}
 }
 
-// Key of the current entry. It must not be changed.
+// Key returns the current key. It must not be changed.
 func (it *Iterator) Key() []byte {
 	top := it.path[len(it.path)-1]
 	return top.n.keys[top.i]
 }
 
-// Value of the current entry. It must not be changed.
+// Value returns the current value. It must not be changed.
 func (it *Iterator) Value() []byte {
 	top := it.path[len(it.path)-1]
 	return top.n.vals[top.i]
 }
 
-// Err says why the iterator ended early; nil if it did not.
+// Err returns the error that ended the iteration, or nil.
 func (it *Iterator) Err() error { return it.err }
 
-// WalkRuns calls fn for the run of each node, parents first, with its level (0: leaf). Nodes that are not yet flushed
-// have none. Leaves are not read. An error of fn ends it.
+// WalkRuns calls fn for the extent of each node, parents first, with its level (0: leaf). Nodes that are not flushed
+// are skipped. Leaves are not read. An error of fn ends the walk.
 func (v *View) WalkRuns(fn func(run page.Run, level int) error) error {
 	if v.root.isZero() {
 		return nil
@@ -281,7 +280,7 @@ func (v *View) walkRuns(k childRef, level int, fn func(run page.Run, level int) 
 	return nil
 }
 
-// Verify reads every node and returns what contradicts the rules of a tree: a page.DamagedError.
+// Verify reads every node and returns the first violation of the tree's invariants as a page.DamagedError.
 func (v *View) Verify() error {
 	if v.root.isZero() {
 		return nil
@@ -293,7 +292,7 @@ func (v *View) Verify() error {
 	return v.verify(v.root, int(n.level), nil, nil)
 }
 
-// verify checks the node k, all keys of which must be in [lo, hi).
+// verify checks the node k, whose keys must all be in [lo, hi).
 func (v *View) verify(k childRef, level int, lo, hi []byte) error {
 	n, err := v.load(k, level)
 	if err != nil {
@@ -327,10 +326,10 @@ func (v *View) verify(k childRef, level int, lo, hi []byte) error {
 	return nil
 }
 
-// bounds returns the range of keys of child i of a node with the range [lo, hi).
+// bounds returns the key range of child i of a node with the range [lo, hi).
 func (n *node) bounds(i int, lo, hi []byte) (from, to []byte) {
 	from, to = lo, hi
-	if i > 0 { // the first child has all that is less than the second one's key
+	if i > 0 { // the first child has all keys less than the second one's key
 		from = n.keys[i]
 	}
 	if i+1 < len(n.keys) {

@@ -12,36 +12,35 @@ import (
 
 // Limits of the access table.
 const (
-	// MaxAccessNameBytes is the greatest length of the name of an entry; the shortest is 1.
+	// MaxAccessNameBytes is the maximum length of an entry's name; the minimum is 1.
 	MaxAccessNameBytes = 255
-	// MaxAccessValueBytes is the greatest length of its value.
+	// MaxAccessValueBytes is the maximum length of an entry's value.
 	MaxAccessValueBytes = 4 << 10
-	// MaxAccessChanges is the greatest number of entries that one operation changes.
+	// MaxAccessChanges is the maximum number of entries that one operation changes.
 	MaxAccessChanges = 10_000
 )
 
-// AccessChange sets or removes an entry of the access table: what says who may do what. The log and the state keep the
-// entries as they are, and do not look into them.
+// AccessChange sets or removes an entry of the access table. Log and state treat the entries as opaque.
 type AccessChange struct {
-	// Kind of the entry; each kind has its own names.
+	// Kind of the entry; each kind has a separate name space.
 	Kind byte
 	// Name of 1 to MaxAccessNameBytes bytes. From an Op it aliases the payload.
 	Name []byte
-	// Remove it; otherwise it is set. Removing one that is not there is no error.
+	// Remove removes the entry; otherwise it is set. Removing a missing entry is not an error.
 	Remove bool
-	// Value that it gets, at most MaxAccessValueBytes bytes. From an Op it aliases the payload.
+	// Value to set, at most MaxAccessValueBytes bytes. From an Op it aliases the payload.
 	Value []byte
 }
 
-// compare puts changes into the order in which they are stored.
+// compare defines the order in which changes are stored.
 func (c *AccessChange) compare(o *AccessChange) int {
 	return cmp.Or(cmp.Compare(c.Kind, o.Kind), bytes.Compare(c.Name, o.Name))
 }
 
-// ChangeAccess changes the access table, if its version is still expected when it is applied: that of the LSN that
-// changed it last, 0 for a table that was never changed. No two of the changes are of the same entry; there may be
-// none, which changes the version only. asked is a checksum of the client's request, by which a repetition of it is
-// known (Op.Fingerprint): the changes are made by the active, from the request and from the table as it was.
+// ChangeAccess changes the access table if its version is still expected when it is applied. The version is the LSN of
+// the last change, or 0 for an unchanged table. Each entry may occur once; an empty list changes only the version.
+// asked is a checksum of the client's request, which identifies retries (Op.Fingerprint): the active derives the
+// changes from the request and the current table.
 func (b *Builder) ChangeAccess(expected uint64, asked uint32, changes []AccessChange) {
 	if len(changes) > MaxAccessChanges {
 		b.fail(fmt.Errorf("%w: %d changes of the access table, the limit is %d", ErrTooLarge, len(changes),
@@ -85,7 +84,6 @@ func (c *AccessChange) check() error {
 	return nil
 }
 
-// decodeAccess reads an OpAccess.
 func (o *Op) decodeAccess(d *decoder) {
 	o.Number = d.uvarint()
 	o.Asked = d.u32()
@@ -114,7 +112,7 @@ func (d *decoder) accessChange() (c AccessChange) {
 	return c
 }
 
-// AccessChanges iterates over the changes of an OpAccess, by kind and name.
+// AccessChanges iterates over the changes of an OpAccess, ordered by kind and name.
 func (o *Op) AccessChanges(yield func(c AccessChange) bool) {
 	if o.Code != OpAccess {
 		return

@@ -11,66 +11,66 @@ import (
 	"strings"
 )
 
-// Attribute is the tag of a standard field of a message. Tags up to AttributeValues are the numbers of the fields in
-// lockstep.v1.Message, so that a text can be sent as it is stored. They keep their meaning for good.
+// Attribute is the tag of a standard field of a message. Tags up to AttributeValues are the field numbers in
+// lockstep.v1.Message, so that a text can be sent as it is stored. Tags never change their meaning.
 type Attribute uint8
 
 // Tags of the attributes.
 const (
-	// AttributeMessageID is the application's name of the message.
+	// AttributeMessageID is the application's message ID.
 	AttributeMessageID Attribute = 3
-	// AttributeCorrelationID names what the message belongs to.
+	// AttributeCorrelationID is the application's correlation ID.
 	AttributeCorrelationID Attribute = 4
-	// AttributeReplyTo is where an answer is expected.
+	// AttributeReplyTo is the reply address.
 	AttributeReplyTo Attribute = 5
-	// AttributeContentType is what the body is.
+	// AttributeContentType is the content type of the body.
 	AttributeContentType Attribute = 6
-	// AttributeSubject is what the message is about; the type of JMS.
+	// AttributeSubject is the subject of the message; the JMS type.
 	AttributeSubject Attribute = 7
-	// AttributeGroup names the messages that are delivered in order, to one consumer at a time.
+	// AttributeGroup is the message group. Its messages are delivered in order, to one consumer at a time.
 	AttributeGroup Attribute = 8
-	// AttributePriority is a byte.
+	// AttributePriority is the priority, one byte.
 	AttributePriority Attribute = 9
-	// AttributeExpiresAt is when the message expires, in milliseconds since 1970.
+	// AttributeExpiresAt is the expiry time, in milliseconds since 1970.
 	AttributeExpiresAt Attribute = 10
-	// AttributeDeliverAt is the time before which the message is not delivered, in milliseconds since 1970.
+	// AttributeDeliverAt is the earliest delivery time, in milliseconds since 1970.
 	AttributeDeliverAt Attribute = 12
-	// AttributeValues are the properties that are not texts.
+	// AttributeValues are the typed (non-text) properties.
 	AttributeValues Attribute = 14
-	// AttributeDeadLetter says where a message was moved from, and why.
+	// AttributeDeadLetter is the origin of a moved message, and the reason.
 	AttributeDeadLetter Attribute = 15
 )
 
-// lastText is the greatest tag of an attribute that is a text.
+// lastText is the highest tag of a text attribute.
 const lastText = AttributeGroup
 
-// Attributes are the standard fields of a message, and its properties that are not texts. An empty text is one that is
-// not set.
+// Attributes are the standard fields of a message and its typed properties. An empty text is not set.
 type Attributes struct {
-	// MessageID, CorrelationID, ReplyTo, ContentType and Subject: at most MaxAttributeBytes bytes each.
+	// MessageID, CorrelationID, ReplyTo, ContentType and Subject have at most MaxAttributeBytes bytes each.
 	MessageID, CorrelationID, ReplyTo, ContentType, Subject string
-	// Group: at most MaxAttributeBytes bytes; messages of a group are delivered in order, to one consumer at a time.
+	// Group has at most MaxAttributeBytes bytes. Messages of a group are delivered in order, to one consumer at a
+	// time.
 	Group string
-	// Priority is 0 to MaxPriority; nil if there is none, which counts as DefaultPriority.
+	// Priority is 0 to MaxPriority; nil means DefaultPriority.
 	Priority *uint8
-	// ExpiresAtMS is when the message expires, DeliverAtMS the time before which it is not delivered, both in
-	// milliseconds since 1970, up to MaxTimeMS; 0 for none.
+	// ExpiresAtMS is the expiry time, DeliverAtMS the earliest delivery time. Both are in milliseconds since 1970, up
+	// to MaxTimeMS; 0 if not set.
 	ExpiresAtMS, DeliverAtMS int64
-	// Values in the order of their keys, which are those of no property either.
+	// Values are ordered by key. No key is also the key of a text property.
 	Values []TypedProperty
-	// DeadLetter is set on a message that was moved because a subscription could not deal with it.
+	// DeadLetter is set on dead letters.
 	DeadLetter *DeadLetter
 }
 
 // TypedProperty is a property that is not a text.
 type TypedProperty struct {
-	// Key is 1 to MaxPropertyKeyBytes bytes.
+	// Key has 1 to MaxPropertyKeyBytes bytes.
 	Key string
-	// Value of it.
+	// Value of the property.
 	Value Value
 }
 
-// ValueKind is the type of a property that is not a text.
+// ValueKind is the type of a typed property.
 type ValueKind uint8
 
 // Kinds of values, as stored.
@@ -81,17 +81,17 @@ const (
 	ValueBytes  ValueKind = 4
 )
 
-// Value is the value of a property that is not a text.
+// Value is the value of a typed property.
 type Value struct {
-	// Kind says which of the others counts.
+	// Kind selects the field that holds the value.
 	Kind ValueKind
-	// Bits of a bool (0 or 1), of an int64, or of a double as math.Float64bits gives them.
+	// Bits of a bool (0 or 1), an int64, or a double as returned by math.Float64bits.
 	Bits uint64
 	// Bytes of a ValueBytes. From a Message they alias the record.
 	Bytes []byte
 }
 
-// Any gives the value as a bool, an int64, a float64 or bytes, which alias the record.
+// Any returns the value as a bool, an int64, a float64 or bytes, which alias the record.
 func (v *Value) Any() any {
 	switch v.Kind {
 	case ValueBool:
@@ -105,25 +105,25 @@ func (v *Value) Any() any {
 	}
 }
 
-// texts gives the attributes that are texts, in the order of their tags.
+// texts returns the text attributes, in tag order.
 func (a *Attributes) texts() [6]string {
 	return [...]string{a.MessageID, a.CorrelationID, a.ReplyTo, a.ContentType, a.Subject, a.Group}
 }
 
-// Empty tells whether none is set.
+// Empty reports whether no attribute is set.
 func (a *Attributes) Empty() bool {
 	return a == nil || a.MessageID == "" && a.CorrelationID == "" && a.ReplyTo == "" && a.ContentType == "" &&
 		a.Subject == "" && a.Group == "" && a.Priority == nil && a.ExpiresAtMS == 0 && a.DeliverAtMS == 0 &&
 		len(a.Values) == 0 && a.DeadLetter == nil
 }
 
-// SortValues brings values into the order in which they are stored: equal ones must give equal bytes.
+// SortValues sorts values into their stored order: equal values must have equal encodings.
 func SortValues(values []TypedProperty) {
 	slices.SortFunc(values, func(a, b TypedProperty) int { return strings.Compare(a.Key, b.Key) })
 }
 
-// check tells whether the attributes are within the limits, beside properties that are. The error wraps ErrTooLarge,
-// ErrInvalidName (a key) or ErrMalformed.
+// check verifies that the attributes are within the limits and do not conflict with props. The error wraps
+// ErrTooLarge, ErrInvalidName (a key) or ErrMalformed.
 func (a *Attributes) check(props []Property) error {
 	for i, text := range a.texts() {
 		if len(text) > MaxAttributeBytes {
@@ -162,7 +162,7 @@ func (a *Attributes) check(props []Property) error {
 	return nil
 }
 
-// checkNumbers is check for those that are numbers.
+// checkNumbers is check for the numeric attributes.
 func (a *Attributes) checkNumbers() error {
 	if a.Priority != nil && *a.Priority > MaxPriority {
 		return fmt.Errorf("%w: the priority is %d, 0 to %d are possible", ErrMalformed, *a.Priority, MaxPriority)
@@ -175,12 +175,12 @@ func (a *Attributes) checkNumbers() error {
 	return nil
 }
 
-// times gives the attributes that are times, in the order of their tags.
+// times iterates over the time attributes, in tag order.
 func (a *Attributes) times(yield func(tag Attribute, ms int64) bool) {
 	_ = yield(AttributeExpiresAt, a.ExpiresAtMS) && yield(AttributeDeliverAt, a.DeliverAtMS)
 }
 
-// String gives the attribute's name in lockstep.v1.Message.
+// String returns the attribute's name in lockstep.v1.Message.
 func (a Attribute) String() string {
 	switch a {
 	case AttributeMessageID:
@@ -209,7 +209,7 @@ func (a Attribute) String() string {
 	return fmt.Sprintf("attribute %d", uint8(a))
 }
 
-// blockBytes is the length of the attribute block of a record, with its own length.
+// blockBytes returns the length of a record's attribute block, including its length prefix.
 func (a *Attributes) blockBytes() int {
 	if a.Empty() {
 		return 0
@@ -218,7 +218,7 @@ func (a *Attributes) blockBytes() int {
 	return UvarintBytes(uint64(n)) + n
 }
 
-// bytes is the length of what is in the block.
+// bytes returns the length of the block's content.
 func (a *Attributes) bytes() int {
 	n := 0
 	for _, text := range a.texts() {
@@ -261,7 +261,7 @@ func (v *Value) bytes() int {
 	}
 }
 
-// append appends the block. check has found nothing.
+// append appends the block. check must have succeeded.
 func (a *Attributes) append(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(a.bytes()))
 	for i, text := range a.texts() {
@@ -305,7 +305,7 @@ func (a *Attributes) appendValues(dst []byte) []byte {
 	return dst
 }
 
-// attributes reads a block and checks all of it. It gives what is in it, and that of its AttributeValues and of its
+// attributes reads and verifies a block. It returns its content, and the contents of its AttributeValues and
 // AttributeDeadLetter.
 func (d *decoder) attributes() (block, values, dead []byte) {
 	block = d.bytes(MaxAttributesBytes + maxDeadLetterBytes)
@@ -347,7 +347,7 @@ func (d *decoder) attributes() (block, values, dead []byte) {
 	return block, values, dead
 }
 
-// checkValues looks at what is in an AttributeValues.
+// checkValues verifies the content of an AttributeValues.
 func (d *decoder) checkValues(b []byte) {
 	in := decoder{b: b}
 	n := in.count(MaxAttributesBytes)
@@ -394,7 +394,7 @@ func (d *decoder) value() (key []byte, v Value) {
 	return key, v
 }
 
-// timeOf reads an attribute that is a time; 0 if it is none.
+// timeOf decodes a time attribute; it returns 0 if it is invalid.
 func timeOf(b []byte) int64 {
 	ms, n := binary.Uvarint(b)
 	if n <= 0 || n != len(b) || ms > MaxTimeMS {
@@ -403,8 +403,8 @@ func timeOf(b []byte) int64 {
 	return int64(ms)
 }
 
-// RecordAttribute finds an attribute in the record of a message that was checked when it was written; nil if it has
-// none. What it costs is the same for all records without attributes, and the number of attributes otherwise.
+// RecordAttribute finds an attribute in a record that was verified when it was written; nil if missing. It takes
+// constant time for records without attributes, and otherwise time linear in their number.
 func RecordAttribute(rec []byte, tag Attribute) []byte {
 	if len(rec) <= recordHeaderBytes || rec[sizeFieldBytes]&flagAttributes == 0 {
 		return nil
@@ -423,8 +423,8 @@ func RecordAttribute(rec []byte, tag Attribute) []byte {
 	return nil
 }
 
-// cutBytes splits a length and that many bytes off b; nil when b does not hold them. It is decoder.bytes for what was
-// checked before, and is called several times for each message that is delivered.
+// cutBytes splits a length and that many bytes off b; it returns nil if b is too short. It is a faster decoder.bytes
+// for verified data, since it is called several times per delivered message.
 func cutBytes(b []byte) (value, rest []byte) {
 	if len(b) == 0 {
 		return nil, nil
@@ -441,10 +441,11 @@ func cutBytes(b []byte) (value, rest []byte) {
 	return b[:n:n], b[n:]
 }
 
-// RecordTime is RecordAttribute for AttributeExpiresAt and AttributeDeliverAt: milliseconds since 1970, 0 for none.
+// RecordTime is RecordAttribute for AttributeExpiresAt and AttributeDeliverAt: milliseconds since 1970, or 0 if
+// missing.
 func RecordTime(rec []byte, tag Attribute) int64 { return timeOf(RecordAttribute(rec, tag)) }
 
-// RecordPriority is RecordAttribute for AttributePriority: DefaultPriority for a message that has none.
+// RecordPriority is RecordAttribute for AttributePriority; DefaultPriority if missing.
 func RecordPriority(rec []byte) uint8 {
 	if v := RecordAttribute(rec, AttributePriority); len(v) == 1 {
 		return v[0]
@@ -452,15 +453,15 @@ func RecordPriority(rec []byte) uint8 {
 	return DefaultPriority
 }
 
-// RecordPublishedMS is when the active accepted a message, in milliseconds since 1970.
+// RecordPublishedMS returns the time at which the active accepted a message, in milliseconds since 1970.
 func RecordPublishedMS(rec []byte) int64 {
 	return int64(binary.LittleEndian.Uint64(rec[sizeFieldBytes+1:]))
 }
 
-// HasAttributes tells whether there are any.
+// HasAttributes reports whether the message has attributes.
 func (m *Message) HasAttributes() bool { return len(m.attributes) > 0 }
 
-// Texts iterates over the attributes that are texts, in the order of their tags. A text aliases the record.
+// Texts iterates over the text attributes, in tag order. A text aliases the record.
 func (m *Message) Texts(yield func(tag Attribute, text []byte) bool) {
 	d := decoder{b: m.attributes}
 	for len(d.b) > 0 {
@@ -471,8 +472,7 @@ func (m *Message) Texts(yield func(tag Attribute, text []byte) bool) {
 	}
 }
 
-// Values iterates over the properties that are not texts, in the order of their keys. Key and bytes
-// alias the record.
+// Values iterates over the typed properties, in key order. Key and bytes alias the record.
 func (m *Message) Values(yield func(key []byte, v Value) bool) {
 	if len(m.values) == 0 {
 		return
@@ -485,7 +485,7 @@ func (m *Message) Values(yield func(key []byte, v Value) bool) {
 	}
 }
 
-// Attributes copies all of them, but for the bytes of values, which alias the record.
+// Attributes returns a copy of all attributes, except for the bytes of values, which alias the record.
 func (m *Message) Attributes() Attributes {
 	var a Attributes
 	for tag, text := range m.Texts {
@@ -513,7 +513,6 @@ func (m *Message) Attributes() Attributes {
 	return a
 }
 
-// numbers copies those that are numbers.
 func (m *Message) numbers(a *Attributes) {
 	for tag, v := range m.Numbers {
 		switch tag {
@@ -527,7 +526,7 @@ func (m *Message) numbers(a *Attributes) {
 	}
 }
 
-// Numbers iterates over the priority and the times, in the order of their tags.
+// Numbers iterates over the priority and the times, in tag order.
 func (m *Message) Numbers(yield func(tag Attribute, v int64) bool) {
 	d := decoder{b: m.attributes}
 	for len(d.b) > 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// everyAttribute has all there are.
+// everyAttribute returns attributes with every field set.
 func everyAttribute() *Attributes {
 	return &Attributes{
 		MessageID: "m-1", CorrelationID: "c-1", ReplyTo: "answers", ContentType: "application/json",
@@ -30,7 +30,7 @@ func everyAttribute() *Attributes {
 	}
 }
 
-// TestAttributesRoundTrip: what is encoded is what is decoded, whichever of them are set, with and without properties.
+// TestAttributesRoundTrip encodes and decodes any set of attributes, with and without properties.
 func TestAttributesRoundTrip(t *testing.T) {
 	full := everyAttribute()
 	for name, a := range map[string]*Attributes{
@@ -60,7 +60,7 @@ func TestAttributesRoundTrip(t *testing.T) {
 	}
 }
 
-// requireRecordAttributes: what is looked up in the record alone is what is in it.
+// requireRecordAttributes verifies the attribute lookups in the encoded record.
 func requireRecordAttributes(t *testing.T, rec []byte, a *Attributes) {
 	t.Helper()
 	require.Equal(t, a.ExpiresAtMS, RecordTime(rec, AttributeExpiresAt))
@@ -75,7 +75,7 @@ func requireRecordAttributes(t *testing.T, rec []byte, a *Attributes) {
 	require.Equal(t, priority, RecordPriority(rec))
 }
 
-// TestNoAttributes: a message without them has the bytes that it had before there were any.
+// A message without attributes has the same encoding as before attributes existed.
 func TestNoAttributes(t *testing.T) {
 	plain, err := AppendMessage(nil, 5, nil, []Property{{"a", "1"}}, []byte("body"))
 	require.NoError(t, err)
@@ -88,7 +88,7 @@ func TestNoAttributes(t *testing.T) {
 	require.Equal(t, Attributes{}, m.Attributes())
 }
 
-// TestAttributeLimits: each limit has an error that names it.
+// The error for each limit names the limit.
 func TestAttributeLimits(t *testing.T) {
 	value := Value{Kind: ValueBool}
 	for name, tt := range map[string]struct {
@@ -130,7 +130,7 @@ func TestAttributeLimits(t *testing.T) {
 	}
 }
 
-// TestOtherAttributes: bytes that this version does not write are malformed, or of a newer one, and never skipped.
+// Bytes that this version does not write are malformed or of a newer version, and never skipped.
 func TestOtherAttributes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		block []byte
@@ -167,7 +167,7 @@ func TestOtherAttributes(t *testing.T) {
 	}
 }
 
-// TestRelabel: a message that is moved keeps all that it has, and says where it was last; moved back, it is as it was.
+// A moved message keeps its content and has its last origin; moved back, it is unchanged.
 func TestRelabel(t *testing.T) {
 	for _, a := range []*Attributes{nil, {Subject: "s"}, everyAttribute()} {
 		rec, err := AppendMessage(nil, 5, a, []Property{{"a", "1"}}, []byte("body"))
@@ -182,7 +182,7 @@ func TestRelabel(t *testing.T) {
 		require.Equal(t, int64(77), RecordSinceMS(moved))
 		if a != nil {
 			a.DeadLetter = nil
-			a.ExpiresAtMS, a.DeliverAtMS = 0, 0 // a dead letter has no time of its own
+			a.ExpiresAtMS, a.DeliverAtMS = 0, 0 // a dead letter has no times
 		}
 		before, err := AppendMessage(nil, 5, a, []Property{{"a", "1"}}, []byte("body"))
 		require.NoError(t, err)
@@ -190,7 +190,7 @@ func TestRelabel(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, before, back)
 	}
-	// Also one that has as many attributes as there may be.
+	// Also with the maximum attributes.
 	full := &Attributes{Values: []TypedProperty{
 		{"k", Value{Kind: ValueBytes, Bytes: make([]byte, MaxAttributesBytes-16)}},
 	}}
@@ -203,7 +203,7 @@ func TestRelabel(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestDecodeAttributesAllocates: reading a message with attributes takes no memory of its own.
+// Decoding a message with attributes does not allocate.
 func TestDecodeAttributesAllocates(t *testing.T) {
 	rec, err := AppendMessage(nil, 5, everyAttribute(), []Property{{"a", "1"}}, []byte("body"))
 	require.NoError(t, err)

@@ -10,44 +10,43 @@ import (
 	"github.com/lockstep-mq/lockstep/store/crc"
 )
 
-// Builder encodes one transaction after another, each appended to a buffer of the caller. It can be used again after
-// Finish, and keeps the first error until then. The zero Builder is ready for Begin. Not safe for concurrent use.
+// Builder encodes transactions, each appended to a buffer of the caller. It can be reused after Finish, and keeps the
+// first error until then. The zero Builder is ready for Begin. It is not safe for concurrent use.
 type Builder struct {
 	buf       []byte
-	start     int // where this transaction begins in buf
-	op        int // where the open operation begins in buf, or -1
+	start     int // start of this transaction in buf
+	op        int // start of the open operation in buf, or -1
 	ops       int
 	msgs      int    // messages in the open publish
-	count     int    // where the open publish has its count
-	published int    // where the last publish ends
-	last      uint64 // sequence that was added to the open move
+	count     int    // position of the open publish's message count
+	published int    // end of the last publish
+	last      uint64 // last sequence of the open move
 	drop      bool   // the open move has no target
 	alone     bool
 	refs      *[]Ref // nil: all bodies are copied
-	referred  int    // bytes of the bodies that this transaction refers to
-	before    int    // of them, those before the open operation
+	referred  int    // bytes of the referenced bodies of this transaction
+	before    int    // the part of them before the open operation
 	err       error
 }
 
-// ReferBytes is the least size of a body that is worth referring to.
+// ReferBytes is the minimum size of a body that is referenced instead of copied.
 const ReferBytes = 4 << 10
 
-// Ref is the body of a message that belongs into an encoded transaction and has not been copied there.
+// Ref is a message body that belongs into an encoded transaction but was not copied there.
 type Ref struct {
-	// At is where in the buffer, or in the transaction, the body belongs: before the byte at that place.
+	// At is the position of the body in the buffer or transaction: before the byte at this index.
 	At int
 	// Data is the body, and Sum its CRC32C.
 	Data []byte
 	Sum  uint32
 }
 
-// Refer has the transaction that Begin has begun refer to bodies of ReferBytes and more: they are appended to refs with
-// their places in the buffer, rather than copied to it. Published must not be used then.
+// Refer makes the current transaction reference bodies of at least ReferBytes: they are appended to refs with their
+// positions in the buffer, instead of being copied to it. Published must not be used in this mode.
 func (b *Builder) Refer(refs *[]Ref) { b.refs = refs }
 
 // Begin starts a transaction that is appended to dst, which may be nil. timeMS is the active's time in milliseconds
-// since
-// 1970. producer may be nil.
+// since 1970. producer may be nil.
 func (b *Builder) Begin(dst []byte, timeMS int64, producer *Producer) {
 	*b = Builder{buf: dst, start: len(dst), op: -1}
 	flags := byte(0)
@@ -69,7 +68,7 @@ func (b *Builder) Begin(dst []byte, timeMS int64, producer *Producer) {
 	b.buf = binary.LittleEndian.AppendUint64(b.buf, producer.Sequence)
 }
 
-// CheckProducer tells whether p is within the limits. The error wraps ErrMalformed.
+// CheckProducer verifies that p is within the limits. The error wraps ErrMalformed.
 func CheckProducer(p Producer) error {
 	if len(p.ID) == 0 || len(p.ID) > MaxProducerIDBytes {
 		return fmt.Errorf("%w: a producer id of %d bytes, 1 to %d are possible", ErrMalformed, len(p.ID),
@@ -81,7 +80,7 @@ func CheckProducer(p Producer) error {
 	return nil
 }
 
-// CreateQueue makes a queue with these subscriptions, which may be none. Each begins at the queue's first message.
+// CreateQueue creates a queue with any number of subscriptions. Each begins at the queue's first message.
 func (b *Builder) CreateQueue(name string, c Config, subscriptions ...string) {
 	if err := CheckName(name); err != nil {
 		b.fail(err)
@@ -102,7 +101,7 @@ func (b *Builder) CreateQueue(name string, c Config, subscriptions ...string) {
 	b.end()
 }
 
-// AlterQueue changes the fields of a queue's configuration that mask names.
+// AlterQueue changes the fields of a queue's configuration that are set in mask.
 func (b *Builder) AlterQueue(queue uint64, c Config, mask ConfigMask) {
 	b.begin(OpAlterQueue)
 	b.buf = binary.AppendUvarint(b.buf, queue)
@@ -110,7 +109,7 @@ func (b *Builder) AlterQueue(queue uint64, c Config, mask ConfigMask) {
 	b.end()
 }
 
-// DeleteQueue removes a queue; with ifEmpty only when no message is left.
+// DeleteQueue deletes a queue; with ifEmpty only if it has no messages.
 func (b *Builder) DeleteQueue(queue uint64, ifEmpty bool) {
 	b.begin(OpDeleteQueue)
 	b.buf = binary.AppendUvarint(b.buf, queue)
@@ -122,7 +121,8 @@ func (b *Builder) DeleteQueue(queue uint64, ifEmpty bool) {
 	b.end()
 }
 
-// DeleteTemporary removes a queue if its TemporaryGrace is still grace, which is not 0; otherwise it changes nothing.
+// DeleteTemporary deletes a queue if its TemporaryGrace is still grace, which must not be 0; otherwise it changes
+// nothing.
 func (b *Builder) DeleteTemporary(queue, grace uint64) {
 	if grace == 0 || grace > MaxTime {
 		b.fail(fmt.Errorf("%w: a queue with a grace of %d ms is not temporary", ErrMalformed, grace))
@@ -134,15 +134,15 @@ func (b *Builder) DeleteTemporary(queue, grace uint64) {
 	b.end()
 }
 
-// deleteTemporary is the flag of an OpDeleteQueue that is followed by a grace.
+// deleteTemporary is the flag of an OpDeleteQueue with a grace period.
 const deleteTemporary = 2
 
-// Purge acknowledges everything one subscription has not yet acknowledged; all of them when sub is 0.
+// Purge acknowledges all unacknowledged messages of a subscription, or of all subscriptions if sub is 0.
 func (b *Builder) Purge(queue uint64, sub uint32) {
 	b.onSub(OpPurge, queue, sub)
 }
 
-// onSub adds an operation that has nothing but a subscription.
+// onSub adds an operation with a subscription and no other parameter.
 func (b *Builder) onSub(code OpCode, queue uint64, sub uint32) {
 	b.begin(code)
 	b.buf = binary.AppendUvarint(b.buf, queue)
@@ -155,8 +155,8 @@ func (b *Builder) CreateSubscription(queue uint64, name string, start Start) {
 	b.CreateSubscriptionWith(queue, name, start, SubscriptionOptions{})
 }
 
-// CreateSubscriptionWith adds a subscription that has options. One that has none is as CreateSubscription makes it, and
-// has the same bytes.
+// CreateSubscriptionWith adds a subscription with options. Without options it has the same encoding as
+// CreateSubscription.
 func (b *Builder) CreateSubscriptionWith(queue uint64, name string, start Start, o SubscriptionOptions) {
 	if start == StartSequence {
 		b.fail(fmt.Errorf("%w: a start at a sequence without one", ErrMalformed))
@@ -164,7 +164,7 @@ func (b *Builder) CreateSubscriptionWith(queue uint64, name string, start Start,
 	b.createSubscription(queue, name, start, 0, o)
 }
 
-// CreateSubscriptionAt adds a subscription, which may have options, that begins at a sequence.
+// CreateSubscriptionAt adds a subscription, optionally with options, that begins at a sequence.
 func (b *Builder) CreateSubscriptionAt(queue uint64, name string, sequence uint64, o SubscriptionOptions) {
 	b.checkSequence(sequence)
 	b.createSubscription(queue, name, StartSequence, sequence, o)
@@ -218,7 +218,7 @@ func (b *Builder) Message(timestampMS int64, props []Property, body []byte) {
 func (b *Builder) MessageWith(timestampMS int64, a *Attributes, props []Property, body []byte) {
 	b.needPublish()
 	if b.err == nil && b.Bytes()+MessageBytes(a, props, body) > MaxTransactionBytes {
-		b.fail(errTooLarge()) // before the memory is taken
+		b.fail(errTooLarge()) // before memory is allocated
 	}
 	if b.err != nil {
 		return
@@ -248,7 +248,7 @@ func (b *Builder) refer(timestampMS int64, a *Attributes, props []Property, body
 	b.msgs++
 }
 
-// Record adds a message that AppendMessage has encoded to the open publish.
+// Record adds a message encoded by AppendMessage to the open publish.
 func (b *Builder) Record(rec []byte) {
 	b.needPublish()
 	if b.err == nil && b.Bytes()+len(rec) > MaxTransactionBytes {
@@ -265,7 +265,7 @@ func (b *Builder) Record(rec []byte) {
 	b.msgs++
 }
 
-// needPublish fails unless a publish is open: every other operation is closed by the call that opens it.
+// needPublish fails unless a publish is open. All other operations are closed by the call that opens them.
 func (b *Builder) needPublish() {
 	if b.op < 0 {
 		b.fail(fmt.Errorf("%w: a message outside of a publish", ErrMalformed))
@@ -286,7 +286,7 @@ func (b *Builder) EndPublish() {
 	b.published = len(b.buf)
 }
 
-// Published iterates over the records of the publish that was closed last. They alias the buffer.
+// Published iterates over the records of the last closed publish. They alias the buffer.
 func (b *Builder) Published(yield func(rec []byte) bool) {
 	if b.err != nil {
 		return
@@ -303,7 +303,7 @@ func (b *Builder) Published(yield func(rec []byte) bool) {
 // Ack acknowledges messages of one subscription, in any order.
 func (b *Builder) Ack(queue uint64, sub uint32, ranges ...Range) { b.ranges(OpAck, queue, sub, ranges) }
 
-// Release adds one to the delivery count of messages of one subscription.
+// Release increments the delivery counts of messages of one subscription.
 func (b *Builder) Release(queue uint64, sub uint32, ranges ...Range) {
 	b.ranges(OpRelease, queue, sub, ranges)
 }
@@ -321,7 +321,7 @@ func (b *Builder) ranges(code OpCode, queue uint64, sub uint32, ranges []Range) 
 		if r.First == 0 || r.Last < r.First {
 			b.fail(fmt.Errorf("%w: the range %d to %d", ErrMalformed, r.First, r.Last))
 		}
-		// The distance wraps around, so that any two numbers can follow each other.
+		// The distance wraps around, so the ranges can be in any order.
 		b.buf = binary.AppendVarint(b.buf, int64(r.First-last))
 		b.buf = binary.AppendUvarint(b.buf, r.Last-r.First)
 		last = r.Last
@@ -338,7 +338,7 @@ func (b *Builder) Seek(queue uint64, sub uint32, sequence uint64) {
 	b.end()
 }
 
-// Trim ends the retention of what is below a sequence, if c's retention is still that of the queue when it is applied.
+// Trim ends the retention of messages below a sequence, if the queue still has the retention of c when it is applied.
 func (b *Builder) Trim(queue, sequence uint64, c *Config) {
 	b.seek(queue, RetentionSub, sequence)
 	b.buf = binary.AppendUvarint(b.buf, c.RetentionAge)
@@ -355,7 +355,7 @@ func (b *Builder) seek(queue uint64, sub uint32, sequence uint64) {
 	b.buf = binary.AppendUvarint(b.buf, sequence)
 }
 
-// PutMeta sets one of the pair's own entries. A value of no bytes is a value.
+// PutMeta sets an internal entry of the cluster. A value can be empty.
 func (b *Builder) PutMeta(key string, value []byte) {
 	b.checkMetaKey(key)
 	if len(value) > MaxMetaValueBytes {
@@ -367,7 +367,7 @@ func (b *Builder) PutMeta(key string, value []byte) {
 	b.end()
 }
 
-// DeleteMeta removes one of the pair's own entries. One that is not there is no error.
+// DeleteMeta removes an internal entry of the cluster. A missing entry is not an error.
 func (b *Builder) DeleteMeta(key string) {
 	b.checkMetaKey(key)
 	b.begin(OpDeleteMeta)
@@ -381,14 +381,14 @@ func (b *Builder) checkMetaKey(key string) {
 	}
 }
 
-// Ops is the number of operations so far.
+// Ops returns the number of operations so far.
 func (b *Builder) Ops() int { return b.ops }
 
-// Bytes is the length of the transaction so far.
+// Bytes returns the length of the transaction so far.
 func (b *Builder) Bytes() int { return len(b.buf) - b.start + b.referred }
 
-// Finish gives the buffer that was handed to Begin, with the transaction appended, but for the bodies that it refers
-// to. On an error the buffer comes back as it was. The errors wrap a Code.
+// Finish returns the buffer passed to Begin with the transaction appended, without the referenced bodies. On an error
+// it returns the original buffer. The errors wrap a Code.
 func (b *Builder) Finish() ([]byte, error) {
 	if b.err == nil {
 		b.check()
@@ -421,7 +421,7 @@ func errTooLarge() error {
 	return fmt.Errorf("%w: the transaction has more than %d bytes", ErrTooLarge, MaxTransactionBytes)
 }
 
-// Fail makes Finish end with an error, unless there was one before.
+// Fail makes Finish return err, unless there was an earlier error.
 func (b *Builder) Fail(err error) { b.fail(err) }
 
 func (b *Builder) fail(err error) {

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/crc"
 )
 
-// TestRefer: a transaction that refers to bodies is, with them in their places, the one that copies them.
+// A transaction with referenced bodies inserted equals one with copied bodies.
 func TestRefer(t *testing.T) {
 	for _, sizes := range [][]int{{15_000}, {4095, 4096}, {0, 20_000, 1, 70_000}} {
 		build := func(b *Builder, at int, refs *[]Ref) []byte {
@@ -50,7 +50,7 @@ func TestRefer(t *testing.T) {
 	}
 }
 
-// TestReferTooLarge: what is referred to counts for the limit of a transaction.
+// Referenced bodies count towards the limit of a transaction.
 func TestReferTooLarge(t *testing.T) {
 	var b Builder
 	var refs []Ref

@@ -4,100 +4,100 @@ package txn
 
 import "fmt"
 
-// Code says why a transaction was refused. It is an error, so errors.Is(err, txn.ErrQueueNotFound) works. The numbers
-// are stored with producers' results: they keep their meaning for good.
+// Code is the reason why a transaction was rejected. It is an error, so errors.Is(err, txn.ErrQueueNotFound) works.
+// The numbers are stored with producers' results and never change their meaning.
 type Code uint8
 
-// Codes of refused transactions. OK is not an error.
+// Codes of rejected transactions. OK is not an error.
 const (
 	// OK is the code of a transaction that was applied.
 	OK Code = 0
-	// ErrMalformed is returned when bytes are not a transaction or message, or break a limit of the encoding.
+	// ErrMalformed is returned if bytes are not a transaction or message, or exceed a limit of the encoding.
 	ErrMalformed Code = 1
-	// ErrNewerVersion is returned when bytes were written by a newer version of Lockstep. Applying stops there.
+	// ErrNewerVersion is returned if bytes were written by a newer version of Lockstep. Applying stops there.
 	ErrNewerVersion Code = 2
-	// ErrInvalidName is returned when a name is empty, too long or not in the alphabet of names.
+	// ErrInvalidName is returned if a name is empty, too long or contains invalid characters.
 	ErrInvalidName Code = 3
-	// ErrMixed is returned when an operation that must stand alone in its transaction has company.
+	// ErrMixed is returned if an operation that must be the only one of its transaction is combined with others.
 	ErrMixed Code = 4
-	// ErrTooLarge is returned when a message, a batch or a transaction is larger than its limit.
+	// ErrTooLarge is returned if a message, a batch or a transaction exceeds its size limit.
 	ErrTooLarge Code = 5
 
-	// ErrQueueExists is returned when a queue is to be made whose name is taken.
+	// ErrQueueExists is returned if a queue with the name of a new queue exists.
 	ErrQueueExists Code = 10
-	// ErrQueueNotFound is returned when an operation names a queue that is not there (any more).
+	// ErrQueueNotFound is returned if an operation names a queue that does not exist, or no longer exists.
 	ErrQueueNotFound Code = 11
-	// ErrQueueNotEmpty is returned when a queue is to be deleted only if it is empty, and it is not.
+	// ErrQueueNotEmpty is returned if a queue has messages and must be deleted only if empty.
 	ErrQueueNotEmpty Code = 12
-	// ErrQueueFull is returned when a publish would take a queue beyond its MaxMessages or MaxBytes.
+	// ErrQueueFull is returned if a publish would exceed a queue's MaxMessages or MaxBytes.
 	ErrQueueFull Code = 13
-	// ErrTooManyQueues is returned when the store holds as many queues as it may.
+	// ErrTooManyQueues is returned if the store has the maximum number of queues.
 	ErrTooManyQueues Code = 14
-	// ErrQueueInUse is returned when a queue is to be deleted that is the dead-letter queue of another one.
+	// ErrQueueInUse is returned if the queue to delete is the dead-letter queue of another one.
 	ErrQueueInUse Code = 15
-	// ErrDeadLetterCycle is returned when dead letters of a queue would come back to it.
+	// ErrDeadLetterCycle is returned if dead letters of a queue could return to it.
 	ErrDeadLetterCycle Code = 16
 
-	// ErrSubscriptionExists is returned when a subscription is to be made whose name is taken in its queue.
+	// ErrSubscriptionExists is returned if the queue has a subscription with the name of a new one.
 	ErrSubscriptionExists Code = 20
-	// ErrSubscriptionNotFound is returned when an operation names a subscription that is not there (any more).
+	// ErrSubscriptionNotFound is returned if an operation names a subscription that does not exist, or no longer
+	// exists.
 	ErrSubscriptionNotFound Code = 21
-	// ErrTooManySubscriptions is returned when a queue has as many subscriptions as it may.
+	// ErrTooManySubscriptions is returned if a queue has the maximum number of subscriptions.
 	ErrTooManySubscriptions Code = 22
-	// ErrBeyondEnd is returned when an acknowledge or release names a sequence that was not published yet.
+	// ErrBeyondEnd is returned if an acknowledge or release names an unpublished sequence.
 	ErrBeyondEnd Code = 23
-	// ErrTooManyReleased is returned when one transaction releases more messages than it may.
+	// ErrTooManyReleased is returned if one transaction releases too many messages.
 	ErrTooManyReleased Code = 24
 
-	// ErrFenced is returned when a producer's epoch is lower than one seen before.
+	// ErrFenced is returned if a producer's epoch is lower than an earlier one.
 	ErrFenced Code = 30
-	// ErrTooOld is returned when a producer's sequence is older than the results that are kept for it.
+	// ErrTooOld is returned if a producer's sequence is older than its kept results.
 	ErrTooOld Code = 31
-	// ErrProducerForgotten is returned when a producer is not known, but might have been: its outcome cannot be told.
+	// ErrProducerForgotten is returned if an unknown producer may have been forgotten: the outcome of its transaction
+	// is unknown.
 	ErrProducerForgotten Code = 32
 
-	// ErrNoDeadLetter is returned when a queue is to have the overflow dead-letter-head, and no dead-letter queue.
+	// ErrNoDeadLetter is returned if a queue with overflow dead-letter-head has no dead-letter queue.
 	ErrNoDeadLetter Code = 60
-	// ErrPrioritiesFixed is returned when a queue that was made without priorities is to get them, or the other way
-	// round.
+	// ErrPrioritiesFixed is returned if priorities are turned on or off for an existing queue.
 	ErrPrioritiesFixed Code = 55
-	// ErrForwardChain is returned when a queue is to forward to one that forwards itself, or to itself.
+	// ErrForwardChain is returned if a queue would forward to itself, or to a queue that forwards.
 	ErrForwardChain Code = 80
-	// ErrForwardTwice is returned when two forwards of a queue name the same target.
+	// ErrForwardTwice is returned if two forwards of a queue have the same target.
 	ErrForwardTwice Code = 81
 
-	// ErrTooManyMeta is returned when the pair has as many entries of its own as it may.
+	// ErrTooManyMeta is returned if the cluster has the maximum number of internal entries.
 	ErrTooManyMeta Code = 40
 
-	// ErrAccessChanged is returned when the access table is to be changed and has not the version that was expected.
+	// ErrAccessChanged is returned if the access table does not have the expected version.
 	ErrAccessChanged Code = 90
-	// ErrTooManyAccess is returned when the access table has as many entries as it may.
+	// ErrTooManyAccess is returned if the access table would exceed its maximum number of entries.
 	ErrTooManyAccess Code = 91
 
-	// ErrAlreadyAcknowledged is returned when a message was acknowledged before that a transaction is to take.
+	// ErrAlreadyAcknowledged is returned if a message to take was acknowledged before.
 	ErrAlreadyAcknowledged Code = 65
-	// ErrReserved is returned when a message is held by a prepared transaction.
+	// ErrReserved is returned if a message is reserved by a prepared transaction.
 	ErrReserved Code = 66
-	// ErrXIDInUse is returned when a transaction is to be prepared under a name that another one has, or had lately.
+	// ErrXIDInUse is returned if a transaction to prepare has the name of another one, current or recently decided.
 	ErrXIDInUse Code = 67
-	// ErrXIDNotFound is returned when a transaction is to be decided that is neither prepared nor remembered.
+	// ErrXIDNotFound is returned if a transaction to decide is not prepared and its outcome is not kept.
 	ErrXIDNotFound Code = 68
-	// ErrTooManyPrepared is returned when as many transactions are prepared as may be, in number or in bytes.
+	// ErrTooManyPrepared is returned if the maximum number or size of prepared transactions is reached.
 	ErrTooManyPrepared Code = 69
-	// ErrCommitted is returned when a transaction is to be rolled back that was committed.
+	// ErrCommitted is returned if a transaction to roll back was committed.
 	ErrCommitted Code = 70
-	// ErrRolledBack is returned when a transaction is to be committed that was rolled back.
+	// ErrRolledBack is returned if a transaction to commit was rolled back.
 	ErrRolledBack Code = 71
-	// ErrHeuristicCommit is ErrCommitted when an operator has decided.
+	// ErrHeuristicCommit is ErrCommitted for a decision of an operator.
 	ErrHeuristicCommit Code = 72
-	// ErrHeuristicRollback is ErrRolledBack when an operator or the time-out has decided.
+	// ErrHeuristicRollback is ErrRolledBack for a decision of an operator or the timeout.
 	ErrHeuristicRollback Code = 73
-	// ErrPreparedInUse is returned when a queue, a subscription or its messages are to be deleted that a prepared
-	// transaction still needs.
+	// ErrPreparedInUse is returned if a prepared transaction needs the queue, subscription or messages to delete.
 	ErrPreparedInUse Code = 74
 )
 
-// Error implements error: what happened, what it means, what to do.
+// Error returns a description of the code with a hint.
 func (c Code) Error() string { //nolint:funlen // a table
 	if text := c.ofPrepared(); text != "" {
 		return text
@@ -161,15 +161,15 @@ func (c Code) Error() string { //nolint:funlen // a table
 	return fmt.Sprintf("error code %d", uint8(c))
 }
 
-// Error is a Code together with the operation that caused it.
+// Error is a Code with the operation that caused it.
 type Error struct {
-	// Code says why.
+	// Code is the reason.
 	Code Code
-	// Op is the index of the operation that was refused; -1 when it was the transaction as a whole.
+	// Op is the index of the rejected operation, or -1 for the transaction as a whole.
 	Op int
 }
 
-// Error implements error.
+// Error returns the index of the operation and the description of the code.
 func (e *Error) Error() string {
 	if e.Op < 0 {
 		return e.Code.Error()
@@ -177,5 +177,5 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("operation %d: %s", e.Op, e.Code.Error())
 }
 
-// Unwrap makes errors.Is(err, Code) work.
+// Unwrap returns the code.
 func (e *Error) Unwrap() error { return e.Code }

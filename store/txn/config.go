@@ -8,58 +8,58 @@ import (
 	"math/bits"
 )
 
-// Config is what can be altered on a queue. It is encoded as a count of fields and the fields, all uvarint, so that a
-// later version can add one; a field that this version does not know is ErrNewerVersion unless it is zero. Times are in
+// Config is the alterable configuration of a queue. It is encoded as a field count and the fields, all uvarint, so
+// that a later version can add one. An unknown field is ErrNewerVersion unless it is zero. Durations are in
 // milliseconds.
 type Config struct {
-	// MaxMessages is the number of messages beyond which Overflow says what happens; 0 means no limit.
+	// MaxMessages is the number of messages above which Overflow applies; 0 means no limit.
 	MaxMessages uint64
-	// MaxBytes is the number of bytes beyond which Overflow says what happens; 0 means no limit.
+	// MaxBytes is the number of bytes above which Overflow applies; 0 means no limit.
 	MaxBytes uint64
-	// MaxDeliveries is how many times a message is given to a consumer of a subscription at most, up to MaxDeliveries; 0
-	// means no limit.
+	// MaxDeliveries is the maximum number of deliveries of a message per subscription, up to MaxDeliveries; 0 means no
+	// limit.
 	MaxDeliveries uint64
-	// DeadLetter is the number of the queue that messages are moved to which no consumer could deal with; NoQueue for
-	// none.
+	// DeadLetter is the number of the dead-letter queue, or NoQueue.
 	DeadLetter uint64
-	// TTL is how long after it was published a message expires; 0 means never.
+	// TTL is the time after publish at which a message expires; 0 means never.
 	TTL uint64
-	// Delay is how long after it was published a message that names no time itself is delivered; 0 means at once.
+	// Delay is the delivery delay after publish of a message without its own delivery time; 0 means none.
 	Delay uint64
-	// RedeliveryDelay is how long a message waits that was given back for the first time; 0 means not at all.
+	// RedeliveryDelay is the delay after the first nack of a message; 0 means none.
 	RedeliveryDelay uint64
-	// RedeliveryMultiplier is what the delay grows by with each further time, in hundredths; 0 and 100 mean not at all.
+	// RedeliveryMultiplier is the growth factor of the delay with each further nack, in hundredths; 0 and 100 mean
+	// constant.
 	RedeliveryMultiplier uint64
-	// RedeliveryMaxDelay is the longest delay; 0 means MaxTime.
+	// RedeliveryMaxDelay is the maximum delay; 0 means MaxTime.
 	RedeliveryMaxDelay uint64
-	// RetentionAge is how long a message is kept although all subscriptions have acknowledged it; 0 means that its age
-	// does not matter.
+	// RetentionAge is the time for which a message is kept after all subscriptions have acknowledged it; 0 means that
+	// age is not considered.
 	RetentionAge uint64
-	// RetentionBytes is how many bytes of messages are kept at most because of a retention; 0 means no limit.
+	// RetentionBytes is the maximum number of bytes kept by the retention; 0 means no limit.
 	RetentionBytes uint64
-	// RetentionMessages is the same for their number.
+	// RetentionMessages is the maximum number of messages kept by the retention; 0 means no limit.
 	RetentionMessages uint64
-	// Overflow says what happens when the queue is full.
+	// Overflow is the policy for a full queue.
 	Overflow Overflow
-	// Priorities is 1 for a queue that delivers messages of a higher priority first. It is set when the queue is made.
+	// Priorities is 1 if messages of a higher priority are delivered first. It is fixed when the queue is created.
 	Priorities uint64
-	// Exclusive is 1 for a queue of which each subscription has one consumer at a time that gets messages.
+	// Exclusive is 1 if each subscription has one consumer at a time that receives messages.
 	Exclusive uint64
-	// DeadLetterExpired is 1 for a queue whose expired messages are moved to DeadLetter.
+	// DeadLetterExpired is 1 if expired messages are moved to DeadLetter.
 	DeadLetterExpired uint64
-	// TemporaryGrace is how long after its last consumer has left a temporary queue is deleted; 0 means never.
+	// TemporaryGrace is the time after its last consumer closed at which the queue is deleted; 0 means never.
 	TemporaryGrace uint64
-	// ExactBytes is 1 for a queue that keeps the size of each message while MaxBytes or RetentionBytes is set, so that its
-	// count of bytes is exact. The active sets it together with one of them; clients do not see it.
+	// ExactBytes is 1 if the queue keeps the size of each message while MaxBytes or RetentionBytes is set, so that its
+	// byte count is exact. The active sets it together with one of them; it is not visible to clients.
 	ExactBytes uint64
 }
 
-// Overflow says what happens to a publish to a queue that is full.
+// Overflow is the policy for a publish to a full queue.
 type Overflow = uint64
 
 // Kinds of Overflow, as stored.
 const (
-	// OverflowReject refuses it.
+	// OverflowReject rejects the publish.
 	OverflowReject Overflow = 0
 	// OverflowDropHead drops the oldest messages.
 	OverflowDropHead Overflow = 1
@@ -67,7 +67,7 @@ const (
 	OverflowDeadLetterHead Overflow = 2
 )
 
-// ConfigMask names fields of a Config.
+// ConfigMask is a set of fields of a Config.
 type ConfigMask uint64
 
 // Fields of a Config.
@@ -91,17 +91,16 @@ const (
 	FieldTemporaryGrace
 	FieldExactBytes
 
-	// PlainFields are those that releases before 0.2.0 know: they change all of them at once.
+	// PlainFields are the fields of releases before 0.2.0, which always change all of them.
 	PlainFields = FieldMaxMessages | FieldMaxBytes
-	// PolicyFields are those that a subscription can have for itself.
+	// PolicyFields are the fields that a subscription can override.
 	PolicyFields = FieldMaxDeliveries | FieldDeadLetter | FieldRedeliveryDelay | FieldRedeliveryMultiplier |
 		FieldRedeliveryMaxDelay
-	// AllFields are those of this version.
+	// AllFields are the fields of this version.
 	AllFields = FieldExactBytes<<1 - 1
 )
 
-// configField is one field of a Config: configFields has them in the order of their bits, and of their places in the
-// encoding.
+// configField is one field of a Config. configFields has them in the order of their bits and of their encoding.
 type configField struct {
 	of   func(*Config) *uint64
 	most uint64
@@ -130,7 +129,7 @@ var configFields = [...]configField{ //nolint:gochecknoglobals // a table
 
 const noLimit = 1<<64 - 1
 
-// With gives the configuration with the fields that mask names as they are in o.
+// With returns the configuration with the fields in mask replaced by those of o.
 func (c Config) With(o Config, mask ConfigMask) Config {
 	for i, f := range configFields {
 		if mask>>i&1 != 0 {
@@ -140,7 +139,7 @@ func (c Config) With(o Config, mask ConfigMask) Config {
 	return c
 }
 
-// Fields names those that are not zero.
+// Fields returns the set of non-zero fields.
 func (c *Config) Fields() (mask ConfigMask) {
 	for i, f := range configFields {
 		if *f.of(c) != 0 {
@@ -150,7 +149,7 @@ func (c *Config) Fields() (mask ConfigMask) {
 	return mask
 }
 
-// Values gives all fields in the order of their bits.
+// Values iterates over all fields in the order of their bits.
 func (c *Config) Values(yield func(field ConfigMask, v uint64) bool) {
 	for i, f := range configFields {
 		if !yield(1<<i, *f.of(c)) {
@@ -159,29 +158,28 @@ func (c *Config) Values(yield func(field ConfigMask, v uint64) bool) {
 	}
 }
 
-// Limited tells whether there is a limit on what the queue may hold.
+// Limited reports whether the queue has a limit on its messages or bytes.
 func (c *Config) Limited() bool { return c.MaxMessages|c.MaxBytes != 0 }
 
-// Retention names the fields of a Config that keep messages although all subscriptions have acknowledged them.
+// Retention is the set of fields that keep messages after all subscriptions have acknowledged them.
 const Retention = FieldRetentionAge | FieldRetentionBytes | FieldRetentionMessages
 
-// Retains tells whether messages are kept although all subscriptions have acknowledged them.
+// Retains reports whether messages are kept after all subscriptions have acknowledged them.
 func (c *Config) Retains() bool { return c.RetentionAge|c.RetentionBytes|c.RetentionMessages != 0 }
 
-// Plain tells whether the configuration has nothing that releases before 0.2.0 do not know.
+// Plain reports whether releases before 0.2.0 support the configuration.
 func (c *Config) Plain() bool { return c.Fields()&^PlainFields == 0 }
 
-// AppendConfig appends the encoding of c, which DecodeConfig reads. A configuration without what releases before 0.2.0
-// did not know has the bytes that they wrote.
+// AppendConfig appends the encoding of c for DecodeConfig. A plain configuration has the same encoding as in releases
+// before 0.2.0.
 func AppendConfig(dst []byte, c Config) []byte { return appendConfig(dst, c, PlainFields) }
 
-// appendConfig encodes a mask as a field of its own, behind the plain ones, so that a release that knows no masks stops
-// at one.
+// appendConfig encodes a mask as a separate field after the plain ones, so that a release without masks rejects it.
 func appendConfig(dst []byte, c Config, mask ConfigMask) []byte {
 	if mask == PlainFields {
 		mask = 0
 	}
-	n := max(plainFields, bits.Len64(uint64(c.Fields()))) // zeros at the end are left out
+	n := max(plainFields, bits.Len64(uint64(c.Fields()))) // trailing zeros are omitted
 	values := make([]uint64, 0, len(configFields)+1)
 	for i, f := range configFields[:n] {
 		if i == plainFields {
@@ -199,7 +197,7 @@ func appendConfig(dst []byte, c Config, mask ConfigMask) []byte {
 	return dst
 }
 
-// plainFields is the number of fields that every configuration has.
+// plainFields is the number of fields of every configuration.
 const plainFields = 2
 
 // DecodeConfig reads a configuration from the front of b. The errors wrap ErrMalformed or ErrNewerVersion.

@@ -7,36 +7,36 @@ import (
 	"fmt"
 )
 
-// DeadReason is why a message was moved to a dead-letter queue.
+// DeadReason is the reason why a message was moved to a dead-letter queue.
 type DeadReason uint8
 
 // Reasons, as stored.
 const (
-	// DeadMaxDeliveries: it was given back as often as Config.MaxDeliveries allows for.
+	// DeadMaxDeliveries means that the message reached Config.MaxDeliveries.
 	DeadMaxDeliveries DeadReason = 1
-	// DeadRejected: a consumer rejected it.
+	// DeadRejected means that a consumer rejected the message.
 	DeadRejected DeadReason = 2
-	// DeadExpired: it was not acknowledged in time.
+	// DeadExpired means that the message was not acknowledged in time.
 	DeadExpired DeadReason = 3
-	// DeadOverflow: its queue was full, and it was one of the oldest.
+	// DeadOverflow means that the queue was full and the message was one of the oldest.
 	DeadOverflow DeadReason = 4
 )
 
-// DeadLetter says where a message was moved from, and why.
+// DeadLetter is the origin of a dead letter, and the reason.
 type DeadLetter struct {
-	// Queue and Subscription are their names as they were.
+	// Queue and Subscription are their names at the time of the move.
 	Queue, Subscription string
 	// Sequence in that queue.
 	Sequence uint64
-	// Reason why it was moved.
+	// Reason of the move.
 	Reason DeadReason
-	// Deliveries is how many times the subscription had given it to a consumer.
+	// Deliveries is the number of deliveries in the subscription.
 	Deliveries uint32
-	// MovedMS is when the active moved it, in milliseconds since 1970.
+	// MovedMS is the time of the move on the active, in milliseconds since 1970.
 	MovedMS int64
 }
 
-// maxDeadLetterBytes is above the length of any DeadLetter, as encoded.
+// maxDeadLetterBytes is above the length of any encoded DeadLetter.
 const maxDeadLetterBytes = 600
 
 func (l *DeadLetter) check() error {
@@ -47,7 +47,7 @@ func (l *DeadLetter) check() error {
 	return nil
 }
 
-// bytes is the length of the attribute with its tag; 0 for nil.
+// bytes returns the length of the attribute with its tag; 0 for nil.
 func (l *DeadLetter) bytes() int {
 	if l == nil {
 		return 0
@@ -69,7 +69,7 @@ func (l *DeadLetter) append(dst []byte) []byte {
 	return appendString(appendString(dst, l.Queue), l.Subscription)
 }
 
-// deadLetter reads what append has written, and checks it.
+// deadLetter decodes and verifies a DeadLetter.
 func (d *decoder) deadLetter() (queue, sub []byte, l DeadLetter) {
 	l.Reason = DeadReason(d.u8())
 	l.MovedMS = int64(d.u64())
@@ -92,7 +92,7 @@ func (d *decoder) checkDeadLetter(b []byte) {
 	}
 }
 
-// DeadLetter gives where the message was moved from; nil if it is no dead letter.
+// DeadLetter returns the origin of a dead letter; nil for other messages.
 func (m *Message) DeadLetter() *DeadLetter {
 	if len(m.dead) == 0 {
 		return nil
@@ -103,9 +103,8 @@ func (m *Message) DeadLetter() *DeadLetter {
 	return &l
 }
 
-// Relabel gives the record of the same message with another DeadLetter; nil for none. A dead letter has no time of its
-// own any more: it neither expires by what its publisher said, nor is it delayed. The error is that of AppendMessage,
-// or of DecodeMessage.
+// Relabel returns the record of the message with another DeadLetter, or none if l is nil. A dead letter loses its
+// expiry and delivery times. The error is that of AppendMessage or DecodeMessage.
 func Relabel(rec []byte, l *DeadLetter) ([]byte, error) {
 	m, err := DecodeMessage(rec)
 	if err != nil {
@@ -123,9 +122,9 @@ func Relabel(rec []byte, l *DeadLetter) ([]byte, error) {
 	return AppendMessage(nil, m.TimestampMS, &a, props, m.Body)
 }
 
-// BeginMove opens an operation that moves messages of a subscription to another queue, or, if target is NoQueue, drops
-// them: Move adds to it, EndMove closes it. When it is applied, a message that is not acknowledged is acknowledged and
-// published to the target; one that is acknowledged by then is left out.
+// BeginMove opens an operation that moves messages of a subscription to another queue or, if target is NoQueue,
+// discards them: Move adds to it, EndMove closes it. When it is applied, each unacknowledged message is acknowledged
+// and published to the target; acknowledged messages are skipped.
 func (b *Builder) BeginMove(queue uint64, sub uint32, target uint64) {
 	b.begin(OpMove)
 	b.buf = binary.AppendUvarint(b.buf, queue)
@@ -135,8 +134,8 @@ func (b *Builder) BeginMove(queue uint64, sub uint32, target uint64) {
 	b.buf = append(b.buf, 0, 0, 0, 0)
 }
 
-// Move adds a message to the open operation, in the order of the sequences. rec is what the target gets; nil if there
-// is no target.
+// Move adds a message to the open operation, in rising sequence order. rec is the record for the target; nil without a
+// target.
 func (b *Builder) Move(sequence uint64, rec []byte) {
 	b.needPublish()
 	switch {
@@ -161,8 +160,7 @@ func (b *Builder) Move(sequence uint64, rec []byte) {
 // EndMove closes the open operation.
 func (b *Builder) EndMove() { b.EndPublish() }
 
-// Moves iterates over the messages of an OpMove. rec is nil if there is no target. It ends at the first one that is
-// malformed.
+// Moves iterates over the messages of an OpMove. rec is nil without a target. It stops at the first malformed message.
 func (o *Op) Moves(yield func(sequence uint64, rec []byte) bool) {
 	if o.Code != OpMove {
 		return
@@ -180,8 +178,8 @@ func (o *Op) Moves(yield func(sequence uint64, rec []byte) bool) {
 	}
 }
 
-// CheckMoves checks that the messages of an OpMove are there, in the order of their sequences, that DecodeMessage will
-// read each of them, and that nothing follows them. It gives the length of the records.
+// CheckMoves verifies the messages of an OpMove: their number, rising sequences, records that DecodeMessage accepts,
+// and no trailing bytes. It returns the total length of the records.
 func (o *Op) CheckMoves() (bytes int, err error) {
 	d, last := decoder{b: o.Raw}, uint64(0)
 	for range o.Count {

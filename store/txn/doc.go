@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package txn is the encoding of logical transactions and of messages: the payload of the log's transaction records.
+// Package txn implements the encoding of logical transactions and messages: the payload of the log's transaction
+// records.
 //
-// A transaction names what changes, never where it is stored, so that two nodes with different page sizes can apply the
-// same bytes. Queues and subscriptions are numbers; a name appears only where one is made. Sequence numbers are not in
-// the log at all: they are assigned when the transaction is applied, in the order of the log, and so come out alike on
-// both nodes. Times are decided by the active node and written into the transaction.
+// A transaction describes logical changes, not positions in storage, so two nodes with different page sizes can apply
+// the same bytes. Queues and subscriptions are numbers; a name appears only where one is created. Sequence numbers are
+// not in the log: they are assigned in log order when the transaction is applied, and are the same on both nodes. The
+// active node sets all times and writes them into the transaction.
 //
 // A message is encoded once (see AppendMessage), by the node that accepts it. The same bytes are then the publish
 // operation in the log, the entry in the queue's tail and the content of the page.
@@ -20,7 +21,7 @@
 //	              if flags&1: count uvarint | count x (uvarint length, key, uvarint length, value) |
 //	              body
 //
-// Decoding never allocates per message and checks every length against what is there and against its limit first.
-// An unknown version, flag or operation code is ErrNewerVersion: a node must stop there, because skipping what it does
-// not understand would make its content differ from its partner's.
+// Decoding never allocates per message. It checks every length against the available bytes and its limit before use.
+// An unknown version, flag or operation code is ErrNewerVersion: the node must stop, since skipping the record would
+// make its content differ from its peer's.
 package txn

@@ -8,30 +8,31 @@ import (
 	"fmt"
 )
 
-// DueKind says what happens to a message when its time has come. The numbers are stored.
+// DueKind is the action on a due message. The numbers are stored.
 type DueKind uint8
 
 // Kinds of Due.
 const (
 	// DueDeliver makes a delayed message deliverable.
 	DueDeliver DueKind = 1
-	// DueExpire expires a message whose own time is over.
+	// DueExpire expires a message at its own expiry time.
 	DueExpire DueKind = 2
-	// DueTTL expires a message that its queue's TTL is over for. It is in no index.
+	// DueTTL expires a message by its queue's TTL. It is in no index.
 	DueTTL DueKind = 3
 )
 
-// Due is something that happens to a message at a time.
+// Due is a scheduled action on a message.
 type Due struct {
-	// TimeMS is when it is due, in milliseconds since 1970; of a DueTTL when the message came to its queue.
+	// TimeMS is the due time, in milliseconds since 1970; for a DueTTL, the time at which the message entered its
+	// queue.
 	TimeMS int64
-	// Queue and Sequence name the message.
+	// Queue and Sequence identify the message.
 	Queue, Sequence uint64
-	// Kind says what happens.
+	// Kind is the action.
 	Kind DueKind
 }
 
-// Compare gives the order of the schedule: by time, queue, sequence and kind.
+// Compare defines the order of the schedule: by time, queue, sequence and kind.
 func (e Due) Compare(o Due) int {
 	if c := cmp.Compare(e.TimeMS, o.TimeMS); c != 0 {
 		return c
@@ -39,13 +40,13 @@ func (e Due) Compare(o Due) int {
 	return cmp.Or(cmp.Compare(e.Queue, o.Queue), cmp.Compare(e.Sequence, o.Sequence), cmp.Compare(e.Kind, o.Kind))
 }
 
-// MaxDue is the greatest number of entries in one OpDue.
+// MaxDue is the maximum number of entries in one OpDue.
 const MaxDue = 10_000
 
-// Due adds an operation that does what is due. When it is applied, an entry is left out whose time, or the TTL that its
-// queue has by then, is not over by the transaction's own time. A DueDeliver makes a message deliverable that is
-// delayed; the others acknowledge a message for all subscriptions that have not. What is done already is left out, so
-// that a repetition changes nothing.
+// Due adds an operation that executes due entries. When it is applied, entries are skipped that are not due at the
+// transaction's time, by their own time or the queue's current TTL. A DueDeliver makes a delayed message deliverable.
+// The others acknowledge a message for all subscriptions that have not acknowledged it. Completed entries are skipped,
+// so a retry changes nothing.
 func (b *Builder) Due(entries ...Due) {
 	if len(entries) == 0 || len(entries) > MaxDue {
 		b.fail(fmt.Errorf("%w: %d entries that are due, 1 to %d are possible", ErrTooLarge, len(entries), MaxDue))
@@ -71,7 +72,7 @@ func (e *Due) valid() bool {
 		e.Kind <= DueTTL
 }
 
-// Dues iterates over the entries of an OpDue, in the order in which they were given.
+// Dues iterates over the entries of an OpDue, in their given order.
 func (o *Op) Dues(yield func(Due) bool) {
 	if o.Code != OpDue {
 		return
@@ -84,7 +85,7 @@ func (o *Op) Dues(yield func(Due) bool) {
 	}
 }
 
-// due reads the entry that follows e into it.
+// due reads the next entry; e holds the previous one.
 func (d *decoder) due(e *Due) {
 	e.TimeMS += d.varint()
 	e.Queue += uint64(d.varint())
@@ -107,8 +108,8 @@ func (o *Op) dues(d *decoder) {
 	o.Raw = o.Raw[:len(o.Raw)-len(d.b)]
 }
 
-// RecordSinceMS is when a message came to its queue, in milliseconds since 1970: when it was published, or, of a dead
-// letter, when it was moved.
+// RecordSinceMS returns the time at which a message entered its queue, in milliseconds since 1970: its publish time
+// or, for a dead letter, the time of the move.
 func RecordSinceMS(rec []byte) int64 {
 	if dead := RecordAttribute(rec, AttributeDeadLetter); len(dead) >= 9 {
 		return int64(binary.LittleEndian.Uint64(dead[1:]))

@@ -13,10 +13,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tally"
 )
 
-// fingerprintPrime mixes numbers in; it is FNV's.
+// fingerprintPrime is the FNV prime, used to mix in numbers.
 const fingerprintPrime = 16_777_619
 
-// Fingerprint gives Op.Fingerprint over all operations of a transaction.
+// Fingerprint returns Op.Fingerprint over all operations of a transaction.
 func Fingerprint(payload []byte, table *crc32.Table) (sum uint32, err error) {
 	var r Reader
 	if err := r.Reset(payload); err != nil {
@@ -34,16 +34,16 @@ func Fingerprint(payload []byte, table *crc32.Table) (sum uint32, err error) {
 	}
 }
 
-// Fingerprint continues a checksum over what a client asked for with an operation: of a publish the messages without
-// their times, which differ from attempt to attempt, of the others what they name, but for the numbers of queues and
-// subscriptions, which a client does not know. What the active adds (OpForward, Config.ExactBytes) does not count, and
-// what an OpAccess changes is known by the checksum of the request. The first operation of a transaction continues 0.
-// table is crc32.Castagnoli's.
+// Fingerprint continues a checksum over the client's request for an operation. For a publish it covers the messages
+// without their times, which differ between attempts. For other operations it covers the parameters, without the
+// numbers of queues and subscriptions, which clients do not have. Additions of the active (OpForward,
+// Config.ExactBytes) are excluded, and an OpAccess is identified by the checksum of its request. The first operation
+// of a transaction continues 0. table must be crc32.Castagnoli's.
 func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
 	return o.FingerprintWith(sum, table, &RecordSums{})
 }
 
-// FingerprintWith is Fingerprint with what is known of the operation's messages.
+// FingerprintWith is Fingerprint with known checksums of the operation's messages.
 func (o *Op) FingerprintWith(sum uint32, table *crc32.Table, known *RecordSums) uint32 {
 	if o.Code == OpForward {
 		return sum
@@ -75,7 +75,7 @@ func (o *Op) FingerprintWith(sum uint32, table *crc32.Table, known *RecordSums) 
 	for rest := o.Raw; len(rest) > 0; i++ {
 		rec, next, err := NextRecord(rest)
 		if err != nil {
-			return sum // CheckRecords has refused it
+			return sum // CheckRecords has rejected it
 		}
 		sum = fingerprintRecord(sum, table, rec, known.Record(i))
 		rest = next
@@ -83,16 +83,15 @@ func (o *Op) FingerprintWith(sum uint32, table *crc32.Table, known *RecordSums) 
 	return sum
 }
 
-// fingerprintRecord is what Op.Fingerprint does for one message. When a message expires and when it is delivered is
-// computed by the active, from a time to live or a delay of the request or of the queue: the record counts as if it had
-// neither. known is the checksum of rec, if that is known, otherwise 0.
+// fingerprintRecord continues the fingerprint with one message. The active computes the expiry and delivery times from
+// the TTL or delay of the request or the queue, so they are excluded. known is the checksum of rec, or 0 if unknown.
 func fingerprintRecord(sum uint32, table *crc32.Table, rec []byte, known uint32) uint32 {
 	size, flags, rest := len(rec), rec[sizeFieldBytes], rec[recordHeaderBytes:]
 	if flags&flagAttributes != 0 {
 		d := decoder{b: rest}
 		block := d.bytes(MaxAttributesBytes + maxDeadLetterBytes)
 		if kept := withoutTimes(block); len(kept) < len(block) && d.err == nil {
-			known = 0 // it is of more than what counts
+			known = 0 // it covers excluded bytes
 			size -= len(rest) - len(d.b)
 			if rest = d.b; len(kept) == 0 {
 				flags &^= flagAttributes
@@ -110,7 +109,7 @@ func fingerprintRecord(sum uint32, table *crc32.Table, rec []byte, known uint32)
 	return crc32.Update(sum, table, rest)
 }
 
-// withoutTimes gives a block of attributes without those that are times: the block itself if there are none.
+// withoutTimes returns a block of attributes without the time attributes: the block itself if it has none.
 func withoutTimes(block []byte) []byte {
 	kept := block
 	for d := (decoder{b: block}); len(d.b) > 0; {
@@ -119,7 +118,7 @@ func withoutTimes(block []byte) []byte {
 		d.bytes(MaxAttributesBytes)
 		switch {
 		case d.err != nil:
-			return block // CheckRecords has refused it
+			return block // CheckRecords has rejected it
 		case tag != AttributeExpiresAt && tag != AttributeDeliverAt:
 			if len(kept) < len(block) {
 				kept = append(kept, at[:len(at)-len(d.b)]...)

@@ -11,8 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFingerprint: attempts at one request have one fingerprint, whenever they are made and whatever the queue's number
-// is; others differ.
+// Retries of a request have the same fingerprint, regardless of time and queue number; other requests differ.
 func TestFingerprint(t *testing.T) {
 	table := crc32.MakeTable(crc32.Castagnoli)
 	of := func(timeMS int64, queue uint64, bodies ...string) uint32 {
@@ -67,7 +66,7 @@ func BenchmarkFingerprint(b *testing.B) {
 	}
 }
 
-// TestFingerprintWithoutTimes: times that the active computes make no difference; everything else does.
+// Times computed by the active do not change the fingerprint; all other fields do.
 func TestFingerprintWithoutTimes(t *testing.T) {
 	table := crc32.MakeTable(crc32.Castagnoli)
 	of := func(a *Attributes) uint32 {

@@ -7,25 +7,24 @@ import (
 	"fmt"
 )
 
-// MaxForwards is the greatest number of forwards of a queue.
+// MaxForwards is the maximum number of forwards of a queue.
 const MaxForwards = 16
 
-// Forward is a rule of a queue: the messages that are published to it, or those of them that a filter matches, also go
-// to another queue.
+// Forward is a forwarding rule of a queue: published messages, or those that match a filter, also go to another queue.
 type Forward struct {
-	// Target is the number of the other queue.
+	// Target is the number of the target queue.
 	Target uint64
-	// Move: the messages go to the target only.
+	// Move makes the messages go to the target only.
 	Move bool
-	// Filter is the expression that a message has to match, at most MaxFilterBytes bytes; "" for all messages. The log
-	// and the state keep it as it is: the active evaluates it, and says in the record which messages it matched.
+	// Filter is the filter expression, at most MaxFilterBytes bytes; "" for all messages. Log and state treat it as
+	// opaque: the active evaluates it and records the matching messages.
 	Filter string
 }
 
 const flagMove = 1
 
-// appendForwards encodes a list of forwards as a count, and each as target uvarint, flags u8 (1 = move), filter (length
-// uvarint, bytes).
+// appendForwards encodes a list of forwards as a count, followed by each as target uvarint, flags u8 (1 = move),
+// filter (length uvarint, bytes).
 func appendForwards(dst []byte, forwards []Forward) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(forwards)))
 	for i := range forwards {
@@ -36,10 +35,10 @@ func appendForwards(dst []byte, forwards []Forward) []byte {
 	return dst
 }
 
-// AppendForwards appends the encoding of a queue's forwards, which DecodeForwards reads.
+// AppendForwards appends the encoding of a queue's forwards for DecodeForwards.
 func AppendForwards(dst []byte, forwards []Forward) []byte { return appendForwards(dst, forwards) }
 
-// DecodeForwards reads what AppendForwards has written, and nothing may follow. The errors wrap ErrMalformed or
+// DecodeForwards decodes the result of AppendForwards, without trailing bytes. The errors wrap ErrMalformed or
 // ErrNewerVersion.
 func DecodeForwards(b []byte) ([]Forward, error) {
 	d := decoder{b: b}
@@ -78,7 +77,7 @@ func (d *decoder) forwards() []Forward {
 	return forwards
 }
 
-// SetForwards replaces the forwards of a queue; none ends them.
+// SetForwards replaces the forwards of a queue; an empty list removes them.
 func (b *Builder) SetForwards(queue uint64, forwards []Forward) {
 	if len(forwards) > MaxForwards {
 		b.fail(fmt.Errorf("%w: %d forwards, the limit is %d", ErrTooLarge, len(forwards), MaxForwards))
@@ -88,9 +87,9 @@ func (b *Builder) SetForwards(queue uint64, forwards []Forward) {
 	b.end()
 }
 
-// Forward says that messages of the publish right before it, to queue, also go to target, or with move only there.
-// indexes are their places in that publish, rising from 0; none means all of them. It is the active's own addition to
-// what a client asked for: it has no result, and is no part of a fingerprint.
+// Forward adds messages of the preceding publish to queue to target as well, or only there if move is set. indexes are
+// rising positions in the publish, starting at 0; none means all messages. The active adds this operation to the
+// client's request: it has no result and is not part of a fingerprint.
 func (b *Builder) Forward(queue, target uint64, move bool, indexes []int) {
 	b.begin(OpForward)
 	f := Forward{Move: move}
@@ -107,7 +106,6 @@ func (b *Builder) Forward(queue, target uint64, move bool, indexes []int) {
 	b.end()
 }
 
-// decodeForward reads an OpForward.
 func (o *Op) decodeForward(d *decoder) {
 	o.Queue, o.Target = d.uvarint(), d.uvarint()
 	flags := d.u8()
@@ -126,7 +124,7 @@ func (o *Op) decodeForward(d *decoder) {
 	}
 }
 
-// Forwarded iterates over the places of the messages of an OpForward in a publish of so many.
+// Forwarded iterates over the positions of an OpForward's messages in a publish of the given number of messages.
 func (o *Op) Forwarded(messages int) func(yield func(index int) bool) {
 	return func(yield func(index int) bool) {
 		d, next := decoder{b: o.Raw}, 0

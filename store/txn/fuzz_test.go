@@ -34,7 +34,7 @@ func FuzzDecodeMessage(f *testing.F) {
 			return
 		}
 		a := m.Attributes()
-		for i := range a.Values { // a key may be there twice in what others wrote
+		for i := range a.Values { // foreign input may contain a key twice
 			if slices.ContainsFunc(props, func(p Property) bool { return p.Key == a.Values[i].Key }) {
 				return
 			}
@@ -150,7 +150,7 @@ func FuzzReader(f *testing.F) {
 		}
 		again, err := b.Finish()
 		if err != nil {
-			// The reader lets a batch through whose operations must stand alone: the state machine refuses it.
+			// The reader accepts combined operations that must stand alone: the state machine rejects them.
 			return
 		}
 		var r2 Reader
@@ -165,7 +165,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// copyTxn reads payload and builds the same transaction; false if it is malformed.
+// copyTxn reads payload and builds the same transaction; it returns false if payload is malformed.
 func copyTxn(r *Reader, b *Builder, payload []byte) bool {
 	if r.Reset(payload) != nil {
 		return false
@@ -197,7 +197,7 @@ func copyTxn(r *Reader, b *Builder, payload []byte) bool {
 	return err != nil && r.left == 0 && len(r.rest) == 0
 }
 
-// copyInner tells whether a transaction can be prepared, which must be one that can be built, and stamped.
+// copyInner reports whether a transaction can be prepared. Such a transaction must also be buildable and stampable.
 func copyInner(payload []byte) bool {
 	var r, again Reader
 	var b Builder

@@ -4,69 +4,68 @@ package txn
 
 import "fmt"
 
-// Hard limits of the encoding. A server may set lower ones; none can be raised without a new version of the format.
+// Hard limits of the encoding. A server may set lower ones; raising one requires a new version of the format.
 const (
-	// NoQueue is the number of no queue: an operation on it is refused with ErrQueueNotFound.
+	// NoQueue is the number of no queue: operations on it return ErrQueueNotFound.
 	NoQueue = 0
-	// NoSub is the number of no subscription: acknowledging for it is refused with ErrSubscriptionNotFound.
+	// NoSub is the number of no subscription: acknowledgements for it return ErrSubscriptionNotFound.
 	NoSub = 1<<32 - 1
-	// RetentionSub is the number of the hidden subscription that keeps the messages of a queue that has a retention.
+	// RetentionSub is the number of the hidden subscription of a queue with a retention.
 	RetentionSub = NoSub - 1
-	// MaxNameBytes is the greatest length of a queue's or subscription's name, in bytes.
+	// MaxNameBytes is the maximum length of the name of a queue or subscription.
 	MaxNameBytes = 255
-	// MaxOps is the greatest number of operations in one transaction.
+	// MaxOps is the maximum number of operations in one transaction.
 	MaxOps = 1000
-	// MaxPublishMessages is the greatest number of messages in one publish operation.
+	// MaxPublishMessages is the maximum number of messages in one publish operation.
 	MaxPublishMessages = 10_000
-	// MaxBodyBytes is the greatest length of a message's body.
+	// MaxBodyBytes is the maximum length of a message's body.
 	MaxBodyBytes = 64 << 20
-	// MaxPropertyKeyBytes is the greatest length of a property's key; the shortest is 1.
+	// MaxPropertyKeyBytes is the maximum length of a property's key; the minimum is 1.
 	MaxPropertyKeyBytes = 255
-	// MaxPropertiesBytes is the greatest length of all properties of a message, as encoded.
+	// MaxPropertiesBytes is the maximum encoded length of all properties of a message.
 	MaxPropertiesBytes = 64 << 10
-	// MaxAttributeBytes is the greatest length of one of the standard fields of a message.
+	// MaxAttributeBytes is the maximum length of a standard text field of a message.
 	MaxAttributeBytes = 1024
-	// MaxAttributesBytes is the greatest length of all standard fields of a message and of its properties that are not
-	// texts, as encoded.
+	// MaxAttributesBytes is the maximum encoded length of all standard fields and typed properties of a message.
 	MaxAttributesBytes = 64 << 10
-	// MaxRecordBytes is the greatest length of an encoded message, its size field included.
+	// MaxRecordBytes is the maximum length of an encoded message, including its size field.
 	MaxRecordBytes = recordHeaderBytes + maxBlockBytes + MaxPropertiesBytes + MaxBodyBytes
-	// maxBlockBytes is the greatest length of the attributes with their own length.
+	// maxBlockBytes is the maximum length of the attributes with their length prefix.
 	maxBlockBytes = 3 + MaxAttributesBytes + maxDeadLetterBytes
-	// MaxTransactionBytes is the greatest length of an encoded transaction. A log frame must be able to hold it.
+	// MaxTransactionBytes is the maximum length of an encoded transaction. It must fit into a log frame.
 	MaxTransactionBytes = 80 << 20
-	// MaxRanges is the greatest number of ranges in one acknowledge or release operation.
+	// MaxRanges is the maximum number of ranges in one acknowledge or release operation.
 	MaxRanges = 65_536
-	// MaxProducerIDBytes is the greatest length of a producer's id; the shortest is 1.
+	// MaxProducerIDBytes is the maximum length of a producer's ID; the minimum is 1.
 	MaxProducerIDBytes = 64
-	// MaxMetaKeyBytes is the greatest length of the key of one of the pair's own entries; the shortest is 1.
+	// MaxMetaKeyBytes is the maximum length of the key of an internal entry; the minimum is 1.
 	MaxMetaKeyBytes = 255
-	// MaxMetaValueBytes is the greatest length of its value.
+	// MaxMetaValueBytes is the maximum length of the value of an internal entry.
 	MaxMetaValueBytes = 64 << 10
-	// MaxDeliveries is the greatest Config.MaxDeliveries.
+	// MaxDeliveries is the maximum Config.MaxDeliveries.
 	MaxDeliveries = 1_000_000
-	// MaxTime is the longest time in a Config, and in an attribute that says how long: 100 years, in milliseconds.
+	// MaxTime is the maximum duration in a Config and in an attribute: 100 years, in milliseconds.
 	MaxTime = 100 * 365 * 24 * 3600 * 1000
-	// MaxMultiplier is the greatest Config.RedeliveryMultiplier, in hundredths.
+	// MaxMultiplier is the maximum Config.RedeliveryMultiplier, in hundredths.
 	MaxMultiplier = 100_000
-	// MaxPriority is the greatest priority of a message.
+	// MaxPriority is the highest priority of a message.
 	MaxPriority = 9
-	// DefaultPriority is that of a message that has none.
+	// DefaultPriority is the priority of a message without one.
 	DefaultPriority = 4
-	// MaxTimeMS is the latest time that a message may name, in milliseconds since 1970: the end of the year 9999.
+	// MaxTimeMS is the latest time in a message, in milliseconds since 1970: the end of the year 9999.
 	MaxTimeMS = 253_402_300_799_999
-	// MaxFilterBytes is the greatest length of a subscription's filter.
+	// MaxFilterBytes is the maximum length of a subscription's filter.
 	MaxFilterBytes = 4 << 10
-	// MaxXIDBytes is the greatest length of the name of a prepared transaction; the shortest is 1.
+	// MaxXIDBytes is the maximum length of the name of a prepared transaction; the minimum is 1.
 	MaxXIDBytes = 128
-	// MaxPreparedBytes is the greatest length of a prepared transaction, as encoded.
+	// MaxPreparedBytes is the maximum encoded length of a prepared transaction.
 	MaxPreparedBytes = 16 << 20
-	// MaxSubscriptions is the greatest number of subscriptions of one queue.
+	// MaxSubscriptions is the maximum number of subscriptions of one queue.
 	MaxSubscriptions = 1000
 )
 
-// CheckName tells whether name can name a queue or a subscription: 1 to MaxNameBytes characters of [A-Za-z0-9._/-], the
-// first one a letter or digit. The error wraps ErrInvalidName.
+// CheckName verifies the name of a queue or a subscription: 1 to MaxNameBytes characters of [A-Za-z0-9._/-], the first
+// one a letter or digit. The error wraps ErrInvalidName.
 func CheckName(name string) error {
 	switch {
 	case name == "":

@@ -24,15 +24,15 @@ const (
 	flagAttributes = 2
 )
 
-// Property is one application property of a message.
+// Property is a text property of a message.
 type Property struct {
-	// Key is 1 to MaxPropertyKeyBytes bytes, unique in its message.
+	// Key has 1 to MaxPropertyKeyBytes bytes and is unique in its message.
 	Key string
 	// Value is opaque.
 	Value string
 }
 
-// Properties gives m as properties in the order of their keys: equal maps must give equal bytes.
+// Properties returns m as properties in key order: equal maps must have equal encodings.
 func Properties(m map[string]string) []Property {
 	if len(m) == 0 {
 		return nil
@@ -45,7 +45,7 @@ func Properties(m map[string]string) []Property {
 	return props
 }
 
-// CheckMessage tells whether a message is within the limits; a may be nil. The error wraps ErrTooLarge, ErrInvalidName
+// CheckMessage verifies that a message is within the limits; a may be nil. The error wraps ErrTooLarge, ErrInvalidName
 // (a key) or ErrMalformed (a value).
 func CheckMessage(a *Attributes, props []Property, body []byte) error {
 	if len(body) > MaxBodyBytes {
@@ -71,7 +71,7 @@ func CheckMessage(a *Attributes, props []Property, body []byte) error {
 	return nil
 }
 
-// MessageBytes is the length that AppendMessage will append.
+// MessageBytes returns the length of the record that AppendMessage appends.
 func MessageBytes(a *Attributes, props []Property, body []byte) int {
 	return recordHeaderBytes + a.blockBytes() + propertiesBytes(props) + len(body)
 }
@@ -88,8 +88,8 @@ func propertiesBytes(props []Property) int {
 	return n
 }
 
-// AppendMessage appends the record of a message to dst; a may be nil. The error is that of CheckMessage; dst is then
-// unchanged.
+// AppendMessage appends the record of a message to dst; a may be nil. On an error, which is that of CheckMessage, it
+// returns dst unchanged.
 func AppendMessage(dst []byte, timestampMS int64, a *Attributes, props []Property, body []byte) ([]byte, error) {
 	if err := CheckMessage(a, props, body); err != nil {
 		return dst, err
@@ -98,7 +98,7 @@ func AppendMessage(dst []byte, timestampMS int64, a *Attributes, props []Propert
 	return append(appendHead(dst, timestampMS, a, props, body), body...), nil
 }
 
-// appendHead appends the record of a message, which CheckMessage has passed, but for its body.
+// appendHead appends the record of a message without its body. CheckMessage must have accepted the message.
 func appendHead(dst []byte, timestampMS int64, a *Attributes, props []Property, body []byte) []byte {
 	size := MessageBytes(a, props, body) - sizeFieldBytes
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(size))
@@ -124,8 +124,8 @@ func appendHead(dst []byte, timestampMS int64, a *Attributes, props []Property, 
 	return dst
 }
 
-// NextRecord splits the first record off b, which holds records back to back. It looks at the record's size and flags
-// only, in constant time. The errors wrap ErrMalformed or ErrNewerVersion.
+// NextRecord splits the first record off b, a sequence of records. It checks only the record's size and flags, in
+// constant time. The errors wrap ErrMalformed or ErrNewerVersion.
 func NextRecord(b []byte) (rec, rest []byte, err error) {
 	if len(b) < recordHeaderBytes {
 		return nil, nil, fmt.Errorf("%w: %d bytes are too few for a message", ErrMalformed, len(b))
@@ -149,18 +149,19 @@ func NextRecord(b []byte) (rec, rest []byte, err error) {
 
 // Message is a decoded record. It aliases the record.
 type Message struct {
-	// TimestampMS is when the active accepted it, in milliseconds since 1970.
+	// TimestampMS is the time at which the active accepted it, in milliseconds since 1970.
 	TimestampMS int64
 	// Body is the payload.
 	Body []byte
 
-	props []byte // the encoded pairs
+	props []byte // encoded pairs
 	count int
-	// attributes as they are in the record, without their length, and of them AttributeValues and AttributeDeadLetter.
+	// attributes is the stored block without its length; values and dead are its AttributeValues and
+	// AttributeDeadLetter.
 	attributes, values, dead []byte
 }
 
-// DecodeMessage reads one whole record and checks all of it. The errors wrap ErrMalformed or ErrNewerVersion.
+// DecodeMessage decodes and verifies one whole record. The errors wrap ErrMalformed or ErrNewerVersion.
 func DecodeMessage(rec []byte) (m Message, err error) {
 	err = m.Decode(rec)
 	return m, err
@@ -197,7 +198,7 @@ func (m *Message) Decode(rec []byte) error {
 	return nil
 }
 
-// properties reads the properties and checks them.
+// properties reads and verifies the properties.
 func (m *Message) properties(d *decoder) {
 	before := len(d.b)
 	m.count = d.count(MaxPropertiesBytes / 3)
@@ -216,7 +217,7 @@ func (m *Message) properties(d *decoder) {
 	}
 }
 
-// PropertyCount is the number of properties.
+// PropertyCount returns the number of properties.
 func (m *Message) PropertyCount() int { return m.count }
 
 // Properties iterates over the properties in their stored order. Key and value alias the record.
@@ -230,7 +231,7 @@ func (m *Message) Properties(yield func(key, value []byte) bool) {
 	}
 }
 
-// PropertyMap copies the properties into a map; nil when there are none.
+// PropertyMap returns a copy of the properties as a map; nil if empty.
 func (m *Message) PropertyMap() map[string]string {
 	if m.count == 0 {
 		return nil
@@ -246,7 +247,7 @@ func appendString(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// UvarintBytes is how many bytes binary.AppendUvarint adds.
+// UvarintBytes returns the number of bytes that binary.AppendUvarint appends.
 func UvarintBytes(v uint64) int {
 	n := 1
 	for v >= 0x80 {
@@ -256,8 +257,8 @@ func UvarintBytes(v uint64) int {
 	return n
 }
 
-// decoder reads from the front of b. After the first error every call gives zero values, so that callers need to look
-// at err only once.
+// decoder decodes b from the front. After the first error every call returns zero values, so callers need to check err
+// only once.
 type decoder struct {
 	b   []byte
 	err error
@@ -320,7 +321,7 @@ func (d *decoder) varint() int64 {
 	return v
 }
 
-// count reads a number of things that must not be above limit.
+// count reads a count that must not exceed limit.
 func (d *decoder) count(limit int) int {
 	v := d.uvarint()
 	if v > uint64(limit) {
@@ -342,7 +343,7 @@ func (d *decoder) bytes(limit int) []byte {
 	return v
 }
 
-// RecordHasAttributes tells whether a record has a block of attributes. It looks at one byte.
+// RecordHasAttributes reports whether a record has an attribute block. It reads one byte.
 func RecordHasAttributes(rec []byte) bool {
 	return len(rec) > sizeFieldBytes && rec[sizeFieldBytes]&flagAttributes != 0
 }

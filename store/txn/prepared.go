@@ -12,24 +12,24 @@ import (
 	"unicode/utf8"
 )
 
-// Decider is who has decided over a prepared transaction.
+// Decider is the party that decided a prepared transaction.
 type Decider uint8
 
 // Deciders, as stored.
 const (
-	// ByCoordinator: the client that prepared the transaction.
+	// ByCoordinator is the client that prepared the transaction.
 	ByCoordinator Decider = 0
-	// ByOperator: an operator, without the coordinator.
+	// ByOperator is an operator, without the coordinator.
 	ByOperator Decider = 1
-	// ByTimeout: the active, because the transaction was prepared for longer than a setting allows for.
+	// ByTimeout is the active, after the configured timeout for prepared transactions.
 	ByTimeout Decider = 2
 )
 
-// Heuristic tells whether another one than the coordinator has decided.
+// Heuristic reports whether the decision was not made by the coordinator.
 func (d Decider) Heuristic() bool { return d != ByCoordinator }
 
-// CheckXID tells whether xid can name a prepared transaction: 1 to MaxXIDBytes bytes of printable UTF-8. The error
-// wraps ErrInvalidName.
+// CheckXID verifies the name of a prepared transaction: 1 to MaxXIDBytes bytes of printable UTF-8. The error wraps
+// ErrInvalidName.
 func CheckXID(xid string) error {
 	switch {
 	case xid == "":
@@ -47,14 +47,14 @@ func CheckXID(xid string) error {
 	return nil
 }
 
-// Take acknowledges messages of one subscription, in any order, none of which may be acknowledged or held by a prepared
-// transaction when it is applied: otherwise the transaction is refused.
+// Take acknowledges messages of one subscription, in any order. If one of them is acknowledged or reserved by a
+// prepared transaction when it is applied, the transaction is rejected.
 func (b *Builder) Take(queue uint64, sub uint32, ranges ...Range) {
 	b.ranges(OpTake, queue, sub, ranges)
 }
 
-// Prepare keeps a transaction, which another Builder has finished, until it is decided. It has no producer, and no
-// other operations than OpPublish, OpForward, OpAck and OpTake.
+// Prepare stores a transaction, finished by another Builder, until it is decided. It must have no producer, and only
+// the operations OpPublish, OpForward, OpAck and OpTake.
 func (b *Builder) Prepare(xid string, inner []byte) {
 	b.checkXID(xid)
 	if len(inner) > MaxPreparedBytes {
@@ -75,7 +75,7 @@ func (b *Builder) CommitPrepared(xid string, by Decider, number uint64) {
 	b.decide(OpCommitPrepared, xid, by, number)
 }
 
-// RollbackPrepared rolls a prepared transaction back. number is the LSN of its OpPrepare, or 0 for any.
+// RollbackPrepared rolls back a prepared transaction. number is the LSN of its OpPrepare, or 0 for any.
 func (b *Builder) RollbackPrepared(xid string, by Decider, number uint64) {
 	b.decide(OpRollbackPrepared, xid, by, number)
 }
@@ -121,8 +121,8 @@ func (o *Op) decodePrepared(d *decoder) {
 	}
 }
 
-// Inner begins to read the transaction in an OpPrepare, or one that a state has kept, and checks that it can be
-// prepared, but for its messages. The errors wrap a Code.
+// Inner resets r to the transaction in an OpPrepare, or one kept by a state. It verifies that the transaction can be
+// prepared, except for its messages. The errors wrap a Code.
 func Inner(r *Reader, payload []byte) error {
 	if err := r.Reset(payload); err != nil {
 		return err
@@ -145,8 +145,8 @@ func Inner(r *Reader, payload []byte) error {
 	}
 }
 
-// Stamped gives a copy of a prepared transaction in which all messages are published at another time. It must be one
-// that Inner and CheckRecords have accepted.
+// Stamped returns a copy of a prepared transaction in which all messages have another publish time. Inner and
+// CheckRecords must have accepted the transaction.
 func Stamped(payload []byte, timestampMS int64) []byte {
 	out := slices.Clone(payload)
 	var r Reader
@@ -158,7 +158,7 @@ func Stamped(payload []byte, timestampMS int64) []byte {
 		if err != nil {
 			return out
 		}
-		for rec := range op.Records { // they alias the copy
+		for rec := range op.Records { // the records alias the copy
 			binary.LittleEndian.PutUint64(rec[sizeFieldBytes+1:], uint64(timestampMS))
 		}
 	}
@@ -170,7 +170,7 @@ func (o *Op) fingerprintInner(sum uint32, table *crc32.Table) uint32 {
 	sum = crc32.Update(sum, table, o.Name)
 	var r Reader
 	if r.Reset(o.Raw) != nil {
-		return sum // Inner has refused it
+		return sum // Inner has rejected it
 	}
 	for range r.Ops() {
 		inner, err := r.Next()
@@ -182,8 +182,7 @@ func (o *Op) fingerprintInner(sum uint32, table *crc32.Table) uint32 {
 	return sum
 }
 
-// ofPrepared is Error for OK, the codes of transactions in two phases, and of messages that are taken; "" for any
-// other.
+// ofPrepared is Error for OK and the codes of two-phase transactions and takes; "" for other codes.
 func (c Code) ofPrepared() string {
 	switch c { //nolint:exhaustive // the others have nothing to do with it
 	case OK:

@@ -8,13 +8,13 @@ import (
 	"io"
 )
 
-// Reader reads a transaction. Everything it gives aliases the payload. The zero Reader is ready for Reset, and a Reader
-// can be reset any number of times. Not safe for concurrent use.
+// Reader decodes a transaction. All its results alias the payload. The zero Reader is ready for Reset, and a Reader
+// can be reset any number of times. It is not safe for concurrent use.
 type Reader struct {
 	payload  []byte
 	sum      Checksum // of payload
 	body     []byte   // all operations
-	rest     []byte   // those not read yet
+	rest     []byte   // operations not read yet
 	ops      int
 	left     int
 	timeMS   int64
@@ -22,7 +22,7 @@ type Reader struct {
 	op       Op
 }
 
-// Reset begins to read payload and checks its header. The errors wrap ErrMalformed or ErrNewerVersion.
+// Reset starts reading payload and verifies its header. The errors wrap ErrMalformed or ErrNewerVersion.
 func (r *Reader) Reset(payload []byte) error {
 	*r = Reader{payload: payload}
 	if len(payload) > MaxTransactionBytes {
@@ -66,21 +66,21 @@ func (d *decoder) producer(p *Producer) {
 	}
 }
 
-// Rewind goes back to the first operation.
+// Rewind moves back to the first operation.
 func (r *Reader) Rewind() { r.rest, r.left = r.body, r.ops }
 
-// TimeMS is the active's time when it made the transaction, in milliseconds since 1970.
+// TimeMS returns the active's time when it created the transaction, in milliseconds since 1970.
 func (r *Reader) TimeMS() int64 { return r.timeMS }
 
-// Ops is the number of operations.
+// Ops returns the number of operations.
 func (r *Reader) Ops() int { return r.ops }
 
-// Producer gives the transaction's producer, if it has one.
+// Producer returns the transaction's producer, if it has one.
 func (r *Reader) Producer() (Producer, bool) { return r.producer, r.producer.ID != nil }
 
-// Next gives the next operation, which is valid until the next call, and io.EOF after the last one. The other errors
-// wrap a Code: ErrMalformed, ErrNewerVersion or ErrInvalidName. Each operation is checked as a whole, but for the
-// messages of a publish, whose sizes are checked by NextRecord one by one.
+// Next returns the next operation, which is valid until the next call, and io.EOF after the last one. Other errors
+// wrap a Code: ErrMalformed, ErrNewerVersion or ErrInvalidName. Each operation is verified as a whole, except for the
+// messages of a publish, whose sizes NextRecord verifies individually.
 func (r *Reader) Next() (*Op, error) {
 	if r.left == 0 {
 		if len(r.rest) != 0 {
@@ -105,7 +105,7 @@ func (r *Reader) Next() (*Op, error) {
 	return &r.op, nil
 }
 
-// Op is one operation: which fields are set depends on Code.
+// Op is one operation. Code determines the fields that are set.
 type Op struct {
 	// Code is the kind of the operation.
 	Code OpCode
@@ -114,39 +114,39 @@ type Op struct {
 	// Sub is the number of the subscription, for OpAck, OpTake, OpRelease, OpMove, OpSeek, OpDeleteSubscription and
 	// OpPurge (0 = all).
 	Sub uint32
-	// Target is the number of the queue that an OpMove moves to, NoQueue if it drops; or that of an OpForward.
+	// Target is the number of the target queue of an OpMove, NoQueue if it discards, or of an OpForward.
 	Target uint64
-	// Name of the queue or subscription to be made; the key, for OpPutMeta and OpDeleteMeta; the xid, for OpPrepare,
+	// Name of the new queue or subscription; the key, for OpPutMeta and OpDeleteMeta; the xid, for OpPrepare,
 	// OpCommitPrepared and OpRollbackPrepared.
 	Name []byte
-	// Move tells of an OpForward that the messages go to the target only.
+	// Move reports that the messages of an OpForward go to the target only.
 	Move bool
 	// Sequence for OpSeek, and for OpCreateSubscription with StartSequence; at least 1.
 	Sequence uint64
-	// Config for OpCreateQueue and OpAlterQueue. Of an OpSeek of RetentionSub it is the retention that it was decided
-	// under.
+	// Config for OpCreateQueue and OpAlterQueue. For an OpSeek of RetentionSub it is the retention at the time of the
+	// proposal.
 	Config Config
-	// Mask names the fields of Config that an OpAlterQueue changes.
+	// Mask is the set of Config fields that an OpAlterQueue changes.
 	Mask ConfigMask
 	// Start for OpCreateSubscription and OpCreateSubscriptionWith.
 	Start Start
 	// IfEmpty for OpDeleteQueue.
 	IfEmpty bool
-	// Temporary for OpDeleteQueue, if not 0: only if it is the queue's TemporaryGrace.
+	// Temporary for OpDeleteQueue; if not 0, the queue is deleted only if this is its TemporaryGrace.
 	Temporary uint64
-	// Count is the number of messages of an OpPublish, OpMove or OpForward (0 = all of the publish before it), names of an
-	// OpCreateQueue, ranges of an OpAck or OpRelease, entries of an OpDue, or changes of an OpAccess.
+	// Count is the number of elements in Raw: messages of an OpPublish, OpMove or OpForward (0 = all of the preceding
+	// publish), names of an OpCreateQueue, ranges of an OpAck or OpRelease, entries of an OpDue, or changes of an
+	// OpAccess.
 	Count int
-	// Raw is what Count counts, encoded: messages for NextRecord, ranges, names, moves, or entries. For OpPutMeta it is
-	// the value, for OpCreateSubscriptionWith the options, for OpAlterSubscription the change, for OpPrepare the
-	// transaction that is prepared.
+	// Raw contains the encoded elements counted by Count: messages for NextRecord, ranges, names, moves, or entries.
+	// For OpPutMeta it is the value, for OpCreateSubscriptionWith the options, for OpAlterSubscription the change, for
+	// OpPrepare the transaction to prepare.
 	Raw []byte
-	// By is who decides, for OpCommitPrepared and OpRollbackPrepared.
+	// By is the decider, for OpCommitPrepared and OpRollbackPrepared.
 	By Decider
-	// Number is the LSN of the OpPrepare that is decided over; 0 for any. For OpAccess it is the version that the table
-	// is to have.
+	// Number is the LSN of the OpPrepare to decide; 0 for any. For OpAccess it is the expected version of the table.
 	Number uint64
-	// Asked is the checksum of the request that an OpAccess was made for.
+	// Asked is the checksum of the client's request for an OpAccess.
 	Asked uint32
 }
 
@@ -242,7 +242,8 @@ func (o *Op) createSubscription(d *decoder) {
 	}
 }
 
-// SubscriptionOptions are those of an OpCreateSubscriptionWith, which were checked when the operation was read.
+// SubscriptionOptions returns the options of an OpCreateSubscriptionWith, which were verified when the operation was
+// read.
 func (o *Op) SubscriptionOptions() (options SubscriptionOptions) {
 	if o.Code == OpCreateSubscriptionWith {
 		options, _ = DecodeSubscriptionOptions(o.Raw)
@@ -259,7 +260,7 @@ func (o *Op) seek(d *decoder) {
 	}
 }
 
-// start reads where a new subscription begins.
+// start reads the start position of a new subscription.
 func (o *Op) start(d *decoder) {
 	o.Start = Start(d.u8())
 	switch o.Start {
@@ -279,7 +280,7 @@ func (d *decoder) sequence() uint64 {
 	return v
 }
 
-// messages reads the number of the messages, which are the rest.
+// messages reads the number of messages; the rest are the messages.
 func (o *Op) messages(d *decoder) {
 	o.Count = int(d.u32())
 	if o.Count == 0 || o.Count > MaxPublishMessages {
@@ -314,7 +315,7 @@ func (o *Op) ranges(d *decoder) {
 	o.Raw = o.Raw[:len(o.Raw)-len(d.b)]
 }
 
-// Ranges iterates over the ranges of an OpAck, OpTake or OpRelease, in the order in which they were given.
+// Ranges iterates over the ranges of an OpAck, OpTake or OpRelease, in their given order.
 func (o *Op) Ranges(yield func(Range) bool) {
 	if o.Code != OpAck && o.Code != OpRelease && o.Code != OpTake {
 		return
@@ -343,7 +344,7 @@ func (o *Op) Subscriptions(yield func(name []byte) bool) {
 	}
 }
 
-// Records iterates over the messages of an OpPublish. It ends at the first one that NextRecord refuses.
+// Records iterates over the messages of an OpPublish. It stops at the first one that NextRecord rejects.
 func (o *Op) Records(yield func(rec []byte) bool) {
 	if o.Code != OpPublish {
 		return
@@ -358,8 +359,8 @@ func (o *Op) Records(yield func(rec []byte) bool) {
 	}
 }
 
-// CheckRecords checks that the messages of an OpPublish are there, one behind the other, that DecodeMessage will read
-// each of them, and that nothing follows them.
+// CheckRecords verifies the messages of an OpPublish: their number, records that DecodeMessage accepts, and no
+// trailing bytes.
 func (o *Op) CheckRecords() error {
 	rest := o.Raw
 	for range o.Count {

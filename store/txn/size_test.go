@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSizes: what is set to zero and filled for each operation and each delivered message does not grow unnoticed. What
-// only few of them have belongs behind a pointer.
+// TestSizes limits the size of structs that are cleared and filled for each operation and each delivered message.
+// Fields that few of them need belong behind a pointer.
 func TestSizes(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(Op{}), uintptr(304))
 	require.LessOrEqual(t, unsafe.Sizeof(Message{}), uintptr(136))

@@ -7,13 +7,13 @@ import (
 	"fmt"
 )
 
-// SubscriptionOptions are what a subscription may have besides its name. The zero value has none.
+// SubscriptionOptions are the optional properties of a subscription. The zero value has none.
 type SubscriptionOptions struct {
-	// Filter is the expression that its messages have to match, 1 to MaxFilterBytes bytes; "" for all messages. The log
-	// and the state keep it as it is, and do not look into it.
+	// Filter is the filter expression, 1 to MaxFilterBytes bytes; "" for all messages. Log and state treat it as
+	// opaque.
 	Filter string
-	// Own names those of the PolicyFields that the subscription has for itself: Policy has them, also those that are 0,
-	// and nothing else. The others are those of its queue.
+	// Own is the set of PolicyFields that the subscription overrides. Policy has their values, including zeros, and no
+	// other fields. The remaining fields are those of its queue.
 	Own    ConfigMask
 	Policy Config
 }
@@ -27,8 +27,8 @@ const (
 // alterFilter is the flag of an OpAlterSubscription that replaces the filter.
 const alterFilter = 1
 
-// AppendSubscriptionOptions appends the encoding of those that are set, which DecodeSubscriptionOptions reads: for each
-// a tag, a length and its bytes, in the order of the tags.
+// AppendSubscriptionOptions appends the encoding of the options that are set, for DecodeSubscriptionOptions: a tag, a
+// length and the bytes of each, in tag order.
 func AppendSubscriptionOptions(dst []byte, o SubscriptionOptions) []byte {
 	if o.Filter != "" {
 		dst = appendString(append(dst, optionFilter), o.Filter)
@@ -46,7 +46,7 @@ func AppendSubscriptionOptions(dst []byte, o SubscriptionOptions) []byte {
 	return append(dst, policy...)
 }
 
-// DecodeSubscriptionOptions reads all of b. The errors wrap ErrMalformed or ErrNewerVersion.
+// DecodeSubscriptionOptions decodes all of b. The errors wrap ErrMalformed or ErrNewerVersion.
 func DecodeSubscriptionOptions(b []byte) (o SubscriptionOptions, err error) {
 	d := decoder{b: b}
 	for last := byte(0); len(d.b) > 0; {
@@ -70,7 +70,7 @@ func DecodeSubscriptionOptions(b []byte) (o SubscriptionOptions, err error) {
 	return o, d.err
 }
 
-// policy reads the fields that a subscription has for itself.
+// policy reads the overridden fields of a subscription.
 func (d *decoder) policy(o *SubscriptionOptions) {
 	o.Own = ConfigMask(d.uvarint())
 	switch {
@@ -97,7 +97,7 @@ func (d *decoder) policy(o *SubscriptionOptions) {
 	}
 }
 
-// checkOptions fails the transaction for options that DecodeSubscriptionOptions would not read.
+// checkOptions fails the transaction for options that DecodeSubscriptionOptions rejects.
 func (b *Builder) checkOptions(o *SubscriptionOptions) {
 	if len(o.Filter) > MaxFilterBytes {
 		b.fail(fmt.Errorf("%w: a filter of %d bytes, the limit is %d", ErrTooLarge, len(o.Filter), MaxFilterBytes))
@@ -112,18 +112,18 @@ func (b *Builder) checkOptions(o *SubscriptionOptions) {
 	}
 }
 
-// SubscriptionChange says which options an OpAlterSubscription changes, and what they are then.
+// SubscriptionChange is a set of changed options of an OpAlterSubscription, with their new values.
 type SubscriptionChange struct {
-	// Filter: the filter is replaced.
+	// Filter reports that the filter is replaced.
 	Filter bool
-	// Fields of the policy that are changed: the subscription has those for itself that Options.Own names, and the others
-	// follow its queue from then on.
+	// Fields are the changed policy fields: the subscription overrides those in Options.Own; the others follow its
+	// queue.
 	Fields ConfigMask
-	// Options has the new values.
+	// Options are the new values.
 	Options SubscriptionOptions
 }
 
-// Apply gives the options of a subscription after the change.
+// Apply returns the options of a subscription after the change.
 func (c *SubscriptionChange) Apply(o SubscriptionOptions) SubscriptionOptions {
 	if c.Filter {
 		o.Filter = c.Options.Filter
@@ -133,7 +133,7 @@ func (c *SubscriptionChange) Apply(o SubscriptionOptions) SubscriptionOptions {
 	return o
 }
 
-// AlterSubscription changes options of a subscription.
+// AlterSubscription changes the options of a subscription.
 func (b *Builder) AlterSubscription(queue uint64, sub uint32, c SubscriptionChange) {
 	b.checkOptions(&c.Options)
 	if err := c.check(); err != nil {
@@ -159,7 +159,7 @@ func (c *SubscriptionChange) check() error {
 	return nil
 }
 
-// alterSubscription keeps what is behind the subscription in Raw, and checks it.
+// alterSubscription stores the encoded change in Raw and verifies it.
 func (o *Op) alterSubscription(d *decoder) {
 	o.Queue, o.Sub = d.uvarint(), d.sub()
 	o.Raw, d.b = d.b, nil
@@ -185,7 +185,7 @@ func (o *Op) subscriptionChange() (c SubscriptionChange, err error) {
 	return c, err
 }
 
-// SubscriptionChange is what an OpAlterSubscription changes, which was checked when the operation was read.
+// SubscriptionChange returns the change of an OpAlterSubscription, which was verified when the operation was read.
 func (o *Op) SubscriptionChange() (c SubscriptionChange) {
 	if o.Code == OpAlterSubscription {
 		c, _ = o.subscriptionChange()

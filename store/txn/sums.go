@@ -4,25 +4,25 @@ package txn
 
 import "github.com/lockstep-mq/lockstep/store/crc"
 
-// Checksum is a CRC32C that may be known.
+// Checksum is an optional CRC32C.
 type Checksum struct {
 	Known bool
 	Sum   uint32
 }
 
-// SetChecksum says what the CRC32C of the payload is that the Reader was reset to: as it was when it came in.
+// SetChecksum sets the CRC32C of the payload of the last Reset, as it was received.
 func (r *Reader) SetChecksum(sum Checksum) { r.sum = sum }
 
-// RecordSums are the CRC32C of the messages of an OpPublish, if they are known. The zero value knows none.
+// RecordSums are the CRC32C of the messages of an OpPublish, if known. The zero value is unknown.
 type RecordSums struct {
-	all  uint32 // of all of them, one behind the other
+	all  uint32 // of the concatenated messages
 	each []uint32
 }
 
-// Reset forgets them.
+// Reset removes all checksums.
 func (s *RecordSums) Reset() { s.each = s.each[:0] }
 
-// Of is the CRC32C of all messages of o, which the sums are of if any are known.
+// Of returns the CRC32C of all messages of o. Known sums must be those of o.
 func (s *RecordSums) Of(o *Op) uint32 {
 	if len(s.each) > 0 {
 		return s.all
@@ -30,7 +30,7 @@ func (s *RecordSums) Of(o *Op) uint32 {
 	return crc.Of(o.Raw)
 }
 
-// Record is the CRC32C of message i, 0 if it is not known.
+// Record returns the CRC32C of message i, or 0 if unknown.
 func (s *RecordSums) Record(i int) uint32 {
 	if i < len(s.each) {
 		return s.each[i]
@@ -38,14 +38,14 @@ func (s *RecordSums) Record(i int) uint32 {
 	return 0
 }
 
-// SumRecords finds out the CRC32C of each message of an OpPublish, if they are large, and adds them to sums, which is
-// empty: of a single one from that of the payload, without looking at it, and of several with one pass for all that
-// needs them. The operation must be the one that Next gave last, and CheckRecords must have accepted it.
+// SumRecords computes the CRC32C of each message of an OpPublish, if they are large, and adds them to sums, which must
+// be empty. For a single message it derives it from the payload's checksum without reading the message. For several it
+// makes one pass. The operation must be the last one returned by Next, and CheckRecords must have accepted it.
 func (r *Reader) SumRecords(o *Op, sums *RecordSums) {
 	if len(o.Raw) < crc.Worth*o.Count {
 		return
 	}
-	if o.Count == 1 && r.sum.Known && r.left == 0 && len(r.rest) == 0 { // the record is the last of the payload
+	if o.Count == 1 && r.sum.Known && r.left == 0 && len(r.rest) == 0 { // the record is at the end of the payload
 		before := r.payload[:len(r.payload)-len(o.Raw)]
 		sums.all = crc.Behind(r.sum.Sum, crc.Of(before), len(o.Raw))
 		sums.each = append(sums.each, sums.all)

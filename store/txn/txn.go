@@ -16,61 +16,61 @@ const flagProducer = 1
 // OpCode is the kind of an operation.
 type OpCode uint8
 
-// Operation codes. They are stored in the log and keep their meaning for good.
+// Operation codes. They are stored in the log and never change their meaning.
 const (
-	// OpCreateQueue makes a queue together with its first subscriptions.
+	// OpCreateQueue creates a queue with its first subscriptions.
 	OpCreateQueue OpCode = 1
 	// OpAlterQueue changes fields of a queue's configuration.
 	OpAlterQueue OpCode = 2
-	// OpDeleteQueue removes a queue with all of its messages and subscriptions.
+	// OpDeleteQueue deletes a queue with all its messages and subscriptions.
 	OpDeleteQueue OpCode = 3
-	// OpPurge acknowledges everything one subscription, or all of them, has not yet acknowledged.
+	// OpPurge acknowledges all unacknowledged messages of one subscription, or of all subscriptions.
 	OpPurge OpCode = 4
 	// OpCreateSubscription adds a subscription to a queue.
 	OpCreateSubscription OpCode = 5
-	// OpDeleteSubscription removes a subscription.
+	// OpDeleteSubscription deletes a subscription.
 	OpDeleteSubscription OpCode = 6
 	// OpPublish adds messages to a queue.
 	OpPublish OpCode = 7
 	// OpAck acknowledges messages of one subscription.
 	OpAck OpCode = 8
-	// OpRelease adds one to the delivery count of messages of one subscription.
+	// OpRelease increments the delivery counts of messages of one subscription.
 	OpRelease OpCode = 9
 	// OpDue makes delayed messages deliverable, and expires messages.
 	OpDue OpCode = 10
-	// OpMove moves messages of one subscription to another queue, or drops them, unless they are acknowledged by then.
+	// OpMove moves messages of one subscription to another queue, or discards them. Acknowledged messages are skipped.
 	OpMove OpCode = 11
-	// OpPrepare keeps a transaction, whose publishes are in no queue and whose messages are with no consumer, until it
-	// is decided.
+	// OpPrepare stores a transaction until it is decided. Its publishes are not in any queue, and its messages are not
+	// delivered.
 	OpPrepare OpCode = 12
-	// OpCommitPrepared carries a prepared transaction out.
+	// OpCommitPrepared applies a prepared transaction.
 	OpCommitPrepared OpCode = 13
-	// OpRollbackPrepared drops a prepared transaction.
+	// OpRollbackPrepared discards a prepared transaction.
 	OpRollbackPrepared OpCode = 14
-	// OpSeek moves a subscription to a sequence: what is below it is acknowledged, and what is alive from there on is
-	// not. Of RetentionSub it moves the floor, up only, and only while the retention is the one that the operation
-	// names.
+	// OpSeek moves a subscription to a sequence: messages below it are acknowledged, and live messages from there on
+	// are unacknowledged. For RetentionSub it only raises the floor, and only if the queue has the retention named by
+	// the operation.
 	OpSeek OpCode = 15
-	// OpPutMeta sets one of the pair's own small entries.
+	// OpPutMeta sets an internal entry of the cluster.
 	OpPutMeta OpCode = 16
-	// OpDeleteMeta removes one of them.
+	// OpDeleteMeta removes an internal entry of the cluster.
 	OpDeleteMeta OpCode = 17
-	// OpCreateSubscriptionWith adds a subscription that has options: a filter.
+	// OpCreateSubscriptionWith adds a subscription with options, such as a filter.
 	OpCreateSubscriptionWith OpCode = 18
-	// OpTake acknowledges messages of one subscription, none of which may be acknowledged, or held by a prepared
+	// OpTake acknowledges messages of one subscription. None of them may be acknowledged or reserved by a prepared
 	// transaction.
 	OpTake OpCode = 20
-	// OpForward has messages of the publish before it go to another queue. The active adds it.
+	// OpForward forwards messages of the preceding publish to another queue. The active adds it.
 	OpForward OpCode = 19
 	// OpSetForwards replaces the forwards of a queue.
 	OpSetForwards OpCode = 21
-	// OpAlterSubscription changes options of a subscription.
+	// OpAlterSubscription changes the options of a subscription.
 	OpAlterSubscription OpCode = 23
-	// OpAccess changes the access table, unless it was changed by another operation in the meantime.
+	// OpAccess changes the access table, unless it was changed in the meantime.
 	OpAccess OpCode = 22
 )
 
-// String gives the name that `store dump-log` shows.
+// String returns the name shown by `store dump-log`.
 func (c OpCode) String() string {
 	switch c {
 	case OpCreateQueue:
@@ -123,35 +123,36 @@ func (c OpCode) String() string {
 	return "unknown"
 }
 
-// Alone tells whether the operation must be the only one of its transaction. What makes, changes or removes a queue or
-// a subscription must, what prepares or decides a transaction, and what changes the access table: it makes "a refused
-// transaction changes nothing" a matter of checking each operation against the state as it is.
+// Alone reports whether the operation must be the only one of its transaction. This applies to operations that create,
+// change or delete queues and subscriptions, prepare or decide transactions, or change the access table. A rejected
+// transaction then changes nothing if each operation is checked against the current state.
 func (c OpCode) Alone() bool {
 	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards || c == OpAccess ||
 		c == OpAlterSubscription ||
 		c >= OpPrepare && c <= OpRollbackPrepared
 }
 
-// Start says where a new subscription begins to read.
+// Start is the start position of a new subscription.
 type Start uint8
 
 // Start positions, as stored.
 const (
-	// StartLatest: only what is published after the subscription was made.
+	// StartLatest starts with messages published after the subscription is created.
 	StartLatest Start = 1
-	// StartEarliest: also what some other subscription has still to acknowledge.
+	// StartEarliest includes messages that another subscription has not acknowledged.
 	StartEarliest Start = 2
-	// StartSequence: what some other subscription has still to acknowledge, or is retained, from a sequence on.
+	// StartSequence starts at a sequence and includes messages that are retained or that another subscription has not
+	// acknowledged.
 	StartSequence Start = 3
 )
 
-// Producer makes a transaction safe to retry (INV-10).
+// Producer identifies a transaction so that it can be retried safely (INV-10).
 type Producer struct {
-	// ID is 1 to MaxProducerIDBytes bytes. From a Reader it aliases the payload.
+	// ID has 1 to MaxProducerIDBytes bytes. From a Reader it aliases the payload.
 	ID []byte
-	// Epoch: a higher one fences all lower ones of the same ID.
+	// Epoch fences all lower epochs of the same ID.
 	Epoch uint32
-	// Sequence is at least 1 and different for each transaction of an epoch; a retry repeats it.
+	// Sequence is at least 1 and unique per transaction of an epoch; a retry uses the same sequence.
 	Sequence uint64
 }
 
@@ -163,33 +164,34 @@ type Range struct {
 	Last uint64
 }
 
-// Result is what applying a transaction gave. It is the same on both nodes.
+// Result is the result of applying a transaction. It is the same on both nodes.
 type Result struct {
-	// LSN of the record that was applied; for a duplicate, of the original.
+	// LSN of the applied record; for a duplicate, of the original.
 	LSN uint64
-	// Duplicate is true when the producer's sequence was applied before: this is the original's result.
+	// Duplicate is true if the producer's sequence was applied before: this is the original result.
 	Duplicate bool
-	// Code is OK, or why the transaction was refused. A refused transaction changed nothing.
+	// Code is OK, or the reason of the rejection. A rejected transaction changed nothing.
 	Code Code
-	// Op is the index of the operation that was refused, or -1.
+	// Op is the index of the rejected operation, or -1.
 	Op int
-	// Ops holds one result for each operation, in order; empty when the transaction was refused. Not to be changed.
+	// Ops has one result per operation, in order; empty if the transaction was rejected. It must not be changed.
 	Ops []OpResult
 }
 
 // OpResult is the result of one operation.
 type OpResult struct {
-	// FirstSequence is, for a publish, the sequence of its first message; for a move, that of the first in its target;
-	// for a seek, the first one that is not acknowledged.
+	// FirstSequence is, for a publish, the sequence of its first message; for a move, the first sequence in its
+	// target; for a seek, the first unacknowledged sequence.
 	FirstSequence uint64
-	// ID is the number of the queue or subscription that was made.
+	// ID is the number of the new queue or subscription.
 	ID uint64
 	// Changed is the number of messages that were published, acknowledged, released, moved, purged or deleted, or that
-	// became deliverable or expired; for a seek of a client's subscription, of those that are not acknowledged now.
+	// became deliverable or expired. For a seek of a client's subscription, it is the number of unacknowledged
+	// messages.
 	Changed uint64
 }
 
-// Err gives nil for OK, otherwise an *Error that wraps the code.
+// Err returns nil for OK, otherwise an *Error that wraps the code.
 func (r *Result) Err() error {
 	if r.Code == OK {
 		return nil

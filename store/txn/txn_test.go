@@ -73,7 +73,7 @@ func TestCheckName(t *testing.T) {
 	}
 }
 
-// all reads a whole transaction.
+// all decodes a whole transaction.
 func all(t *testing.T, payload []byte) (ops []Op) {
 	t.Helper()
 	var r Reader
@@ -331,7 +331,7 @@ func TestConfigOfALaterVersion(t *testing.T) {
 	require.ErrorIs(t, err, ErrMalformed)
 }
 
-// TestPlainConfig: what a release before 0.2.0 knows has the bytes that it writes.
+// A configuration of a release before 0.2.0 has that release's encoding.
 func TestPlainConfig(t *testing.T) {
 	require.Equal(t, []byte{2, 0, 0}, AppendConfig(nil, Config{}))
 	require.Equal(t, []byte{2, 7, 9}, AppendConfig(nil, Config{MaxMessages: 7, MaxBytes: 9}))
@@ -339,7 +339,7 @@ func TestPlainConfig(t *testing.T) {
 	require.Equal(t, []byte{5, 0, 0, 0, 0, 6}, AppendConfig(nil, Config{DeadLetter: 6}))
 }
 
-// TestConfigFields: each field has its bit and its place, comes back as it was, and has its limit.
+// Each field has its bit, position and limit, and survives a round trip.
 func TestConfigFields(t *testing.T) {
 	require.Equal(t, len(configFields), reflect.TypeFor[Config]().NumField())
 	require.Equal(t, AllFields, ConfigMask(1)<<len(configFields)-1)
@@ -364,8 +364,8 @@ func TestConfigFields(t *testing.T) {
 	}
 }
 
-// TestAlterMask: a change of what releases before 0.2.0 know has the bytes that they write; any other one stops them,
-// also when it sets a field to 0.
+// A change of plain fields has the encoding of releases before 0.2.0. Those releases reject any other change, even one
+// that sets a field to 0.
 func TestAlterMask(t *testing.T) {
 	op := func(c Config, mask ConfigMask) (Op, []byte) {
 		var b Builder
@@ -395,7 +395,7 @@ func TestAlterMask(t *testing.T) {
 	require.ErrorIs(t, d.err, ErrNewerVersion)
 }
 
-// TestGolden holds the bytes of version 1: a log that was written once must be readable for good.
+// The encoding of version 1 must not change, since old logs must remain readable.
 func TestGolden(t *testing.T) {
 	const golden = "01010200d204000000000000" + "026d65" + "0700000008000000" + "00000000" +
 		"0727000000" + "03" + "01000000" + "1e000000" + "01" + "0b00000000000000" + "01016b03766178" + "7468652062" +

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package units formats counts, sizes, rates and ages for people: on the command line, in the console, in conditions
-// and in errors. Programs get plain numbers.
+// and in errors. Programs use plain numbers.
 package units
 
 import (
@@ -78,8 +78,8 @@ func Age(d time.Duration) string {
 	return strconv.FormatInt(int64(d/time.Second), 10) + "s"
 }
 
-// ExpandDays returns a duration with its days, of 24 hours, written as hours: "7d12h" is "168h12h". Anything else stays
-// as it is, for time.ParseDuration to refuse.
+// ExpandDays returns a duration with its days, of 24 hours, converted to hours: "7d12h" becomes "168h12h". Other text
+// is returned unchanged, so that time.ParseDuration rejects it if invalid.
 func ExpandDays(text string) string {
 	return regexp.MustCompile(`[0-9]*\.?[0-9]+d`).ReplaceAllStringFunc(text, func(s string) string {
 		n, err := strconv.ParseFloat(strings.TrimSuffix(s, "d"), 64)
