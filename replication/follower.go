@@ -290,7 +290,7 @@ func (f *Follower) attempt(ctx context.Context) (worked bool, err error) {
 	return worked, err
 }
 
-// use sets the connection whose traffic counts as a sign of life.
+// use sets the connection that watch monitors for traffic.
 func (f *Follower) use(conn Conn) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
