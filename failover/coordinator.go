@@ -102,8 +102,9 @@ type Coordinator interface {
 	// WriteMark raises the pair's mark. A mark that is not above the current one (Mark.Less) has no effect and is not
 	// an error: the highest of concurrent writes remains. After it returns nil, the mark or a higher one is durable
 	// in the coordinator. Any error is an unknown outcome, and safe to ignore. The record and its revision do not
-	// change, and no watcher is notified. The mark outlives the record. It returns the previous mark: m if an earlier
-	// attempt was applied, and the zero Mark if there was none, or if a voter of an older release does not report it.
+	// change, and no watcher is notified. The mark outlives the record. It returns the previous mark, or m if an
+	// earlier attempt was applied. It returns the zero Mark if none existed, or if a voter of an older release does
+	// not report it.
 	WriteMark(ctx context.Context, m Mark) (before Mark, err error)
 
 	// LoadMark reads the pair's mark linearizably. It returns the zero Mark if none exists, or if the coordinator

@@ -37,8 +37,8 @@ func (c *copies) appendKey(b []byte) []byte {
 	return b
 }
 
-// errExcused ends a path with an undetectable loss: the only copy was replaced by one with fewer records than the
-// coordinator knows, or no node with more records was running.
+// errExcused ends a path with an undetectable loss. The only copy was replaced by one with less than the coordinator
+// knows, or no node with more records was running.
 var errExcused = errors.New("no node can know better")
 
 // ends reports whether the outcome of a swap ends the path.

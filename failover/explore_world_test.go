@@ -13,9 +13,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// This file is a small model of the environment of Step: hosts with a process and a disk each, the stream between
-// them, the coordinator, and their failures. explore_test.go explores it. A node's identity (its IDs, its log, its
-// fence) is on the disk, because a directory may be duplicated or outdated; the host has the address.
+// This file is a small model of the environment of Step. It has hosts with a process and a disk each, the stream
+// between them, the coordinator, and their failures. explore_test.go explores it. A node's identity (its IDs, its
+// log, its fence) is on the disk, because a directory may be duplicated or outdated; the host has the address.
 
 // entry is a log record: its term and a number. Number 0 is the term-start record.
 type entry struct{ term, id uint8 }

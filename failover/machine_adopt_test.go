@@ -216,8 +216,8 @@ func TestAdoptByActiveWithAnUnknownOutcome(t *testing.T) {
 	require.False(t, r.s.act.sent.Serve, "INV-8")
 }
 
-// A node that has joined a pair and has no records must not start another pair when the record is lost, because the
-// node with the messages could not rejoin. Nor may it join another pair.
+// A node that has joined a pair and has no records must not start another pair when the record is lost. The node with
+// the messages could not rejoin. Nor may it join another pair.
 func TestJoinedButEmptyStore(t *testing.T) {
 	joined := Identity{Node: testNodes[0].ID, Store: testStores[0], Incarnation: 1, PairID: testPair}
 	r := waiting(t, joined)

@@ -24,8 +24,8 @@ func (m *machine) failBack() {
 }
 
 // standbyIsPreferred reports whether the standby is in sync, is preferred over this node, and may get the role. The
-// delay restarts when this was false for a moment, and with each term, so that the roles of an unstable pair do not
-// change more often because of it.
+// delay restarts when this was false for a moment, and with each term. An unstable pair therefore does not change
+// roles more often.
 func (s *State) standbyIsPreferred() bool {
 	other, ok := s.rec.Other(s.self.ID)
 	if !ok || s.set.Preferred || s.set.FailbackDelay <= 0 || !s.act.ready || s.absent() {

@@ -14,8 +14,8 @@ import (
 
 // This file implements forced failover: the only in-sync node is lost, and an operator activates the other one
 // without the records that only the lost node had. It is the only exception to INV-4. All other rules apply: the node
-// stops following and persists its higher fence before the swap, the swap begins a new term, and a returning old
-// active finds that it was replaced.
+// stops following and persists its higher fence before the swap, and the swap begins a new term. A returning old
+// active detects that it was replaced.
 
 // Reasons of ErrForce.
 var (

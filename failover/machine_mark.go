@@ -11,8 +11,8 @@ import (
 // This file compares this node's log with the high-water mark of the pair (INV-12).
 
 // compareMark implements INV-12: an in-sync store that ends before the pair's high-water mark was restored from an
-// older copy. It must be called while the log is as it was at the start: before this process takes part, and before
-// it takes the role without having been active or connected.
+// older copy. It must be called while the log is as it was at the start. That is before this process takes part, or
+// before it takes the role without having been active or connected.
 func (m *machine) compareMark() {
 	r := &m.run
 	if r.putBack != "" || mutate.Off("INV-12-mark-is-not-compared") {

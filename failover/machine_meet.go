@@ -88,10 +88,10 @@ func (m *machine) met(e Met) {
 	}
 }
 
-// metOther reports whether a node that was active before its start may take the role again: the other in-sync member
-// was queried for its log end, or does not respond. The node with the longer log continues, so that records
-// acknowledged by both survive if one was restored from an older copy (INV-13). The member is queried at least once,
-// even if the coordinator was slow to provide its address.
+// metOther reports whether a node that was active before its start may take the role again. It may if the other
+// in-sync member has reported its log end, or does not respond. The node with the longer log continues, so that
+// records acknowledged by both survive if one was restored from an older copy (INV-13). The member is queried at
+// least once, even if the coordinator was slow to provide its address.
 func (m *machine) metOther() bool {
 	other, ok := m.rec.Other(m.self.ID)
 	if !ok || m.meeting.known || mutate.Off("INV-13-role-without-a-comparison") {
@@ -169,7 +169,7 @@ const behindReason = "nothing of this node's is cut, and the active does not ser
 	"the two was put back to an older image, and an operator has to say which of them goes on " +
 	"(docs/explanation/failover.md, \"When histories differ\")"
 
-// ahead describes diverged histories, of which neither contains the other, if this node knows of any; otherwise
+// ahead describes diverged histories, of which neither contains the other, if this node has detected them; otherwise
 // empty.
 func (s *State) ahead() string {
 	switch {

@@ -42,7 +42,8 @@ func TestStandbyAhead(t *testing.T) {
 	})
 }
 
-// A node that is not in sync and knows more than the active gives no advice that would lose one of the two histories.
+// The status of a node that is not in sync and has more committed records than the active suggests no action that
+// would lose one of the two histories.
 func TestActiveBehind(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(1, 1), 0, 1)

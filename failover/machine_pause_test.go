@@ -30,8 +30,8 @@ func TestPausedStandbyDoesNotTakeOver(t *testing.T) {
 	}
 }
 
-// A delayed record that names this node active, while it follows an active of a later term, has no effect: the data
-// plane would reject it, and the node would stop.
+// A delayed record that names this node active has no effect while the node follows an active of a later term. The
+// data plane would reject it, and the node would stop.
 func TestLateRecordIsNotActedOn(t *testing.T) {
 	r := newRig(t, Settings{})
 	rec := recordWith(1, 1, 0)

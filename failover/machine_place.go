@@ -110,8 +110,8 @@ func (s *State) nodeAtActiveAddress() (NodeInfo, bool) {
 	return NodeInfo{}, false
 }
 
-// Third returns a node that announces itself as a member of this pair while the pair has two other nodes in sync,
-// such as a node with the key prefix of another pair. A node that has just replaced one of the two at the same
+// Third returns a node that announces itself as a member of this pair while two other nodes are in sync. An example
+// is a node configured with the key prefix of another pair. A node that has just replaced one of the two at the same
 // address does not count.
 func (s Status) Third() (NodeInfo, bool) {
 	if s.Record == nil {

@@ -95,8 +95,8 @@ func (s *State) owns(run uuid.UUID) bool {
 	return run == uuid.Nil || run == r.id || run == r.boot[0] || run == r.boot[1]
 }
 
-// takesPart reports whether this process may act on the record: it was compared with the pair's mark, and no other
-// process is known to run under this node's identity.
+// takesPart reports whether this process may act on the record. Its log must have been compared with the pair's mark,
+// and no other process may be known to run under this node's identity.
 func (m *machine) takesPart() bool {
 	r := &m.run
 	switch {

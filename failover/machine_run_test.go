@@ -174,9 +174,9 @@ func TestOldCopy(t *testing.T) {
 	})
 }
 
-// A copy of a standby that was not in sync runs next to the original, which it could not query. When the active adds
-// the original to in_sync, the copy, which has the original's generation on disk, must not act as that generation: it
-// lacks the records that the original acknowledged.
+// A copy of a standby that was not in sync runs next to the original, which it could not query. The copy has the
+// original's generation on disk. When the active adds the original to in_sync, the copy must not act as that
+// generation, because it lacks the records that the original acknowledged.
 func TestOriginalIsNamedBesideItsCopy(t *testing.T) {
 	alone := func() Record { return inRuns(recordWith(1, 1), uuid.Nil, runOfB) }
 	original := func() Record { return next(inRuns(recordWith(1, 1, 0), runBefore, runOfB), "b/7/0") }

@@ -16,6 +16,7 @@ type Notice struct {
 	Since time.Time
 }
 
+// Kinds of notices.
 const (
 	// NoticeSuperseded: the record names this node, but another process generation of it wrote the record.
 	NoticeSuperseded = "superseded"

@@ -115,8 +115,8 @@ func (q *queue) add(
 	}
 }
 
-// encode appends the frame. mu is held: copying and checksumming a payload is cheaper than a handoff to another
-// goroutine, which a blocked caller would wait for as well.
+// encode appends the frame. mu is held, because copying and checksumming a payload is cheaper than a handoff to
+// another goroutine. A blocked caller would have to wait for that handoff, too.
 func (q *queue) encode(kind wal.Kind, item *Item, wake bool) {
 	size := item.bytes()
 	first := len(q.waiting) == 0

@@ -106,8 +106,8 @@ func (t *tail) whenLogged() <-chan struct{} {
 	return w.done
 }
 
-// after appends batches after record n to dst: at least one if there is any, and otherwise no more than limit bytes.
-// ok is false if the tail begins after n.
+// after appends batches after record n to dst: at least one if any exists, and further ones up to limit bytes. ok is
+// false if the tail begins after n.
 func (t *tail) after(n uint64, limit int, dst []batch) (_ []batch, ok bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -54,7 +54,7 @@ type StandbyMessage struct {
 // Welcome is the response to a Hello.
 type Welcome struct {
 	// ResumeAfter is the last common record. The standby truncates its log after it. With SnapshotRequired the
-	// standby quarantines those records instead, and ResumeAfter is zero if unknown.
+	// standby saves those records to a file instead, and ResumeAfter is zero if unknown.
 	ResumeAfter lsn.Position
 	// SnapshotRequired reports that the standby cannot catch up from the log. Either the log begins too late, or the
 	// histories diverge below the standby's applied record.

@@ -60,7 +60,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 			id, wait = clientv3.NoLease, 0
 		case ctx.Err() != nil:
 		case errors.Is(rpctypes.Error(err), rpctypes.ErrNoSpace):
-			// There is no new lease, but etcd responds. The liveness key is only a hint, and not required.
+			// The grant of a new lease failed, but etcd responds. The liveness key is only a hint, and not required.
 			c.reach(true, cause(err))
 		default:
 			c.unreached(err)

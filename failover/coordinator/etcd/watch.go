@@ -52,8 +52,9 @@ func (c *Coordinator) watch(ctx context.Context) {
 // watchOnce lists the keys, and follows the changes until the stream ends.
 //
 // The stream is never resumed, unlike the client library's watch. After etcd was restored from a backup, or emptied,
-// its new history may reach a previously seen revision only later, and a watch from there would report nothing until
-// then. The effective list is read after the stream was opened: a history that replaces it must end the stream first.
+// its new history may reach a previously seen revision only later. A watch from that revision would report nothing
+// until then. The effective list is read after the stream was opened: a history that replaces it must end the stream
+// first.
 func (c *Coordinator) watchOnce(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -64,8 +64,8 @@ func (v *Voter) hello() (hello, error) {
 	return h, err
 }
 
-// pollOthers polls the other voters while this voter is running: to form a cluster with them, to determine why it is
-// in none, and to check the health of the witness.
+// pollOthers polls the other voters while this voter is running. The hellos are used to form a cluster, to determine
+// why this voter is in none, and to check the health of the witness.
 func (v *Voter) pollOthers(ctx context.Context) {
 	for {
 		v.considerPutBack(nil)

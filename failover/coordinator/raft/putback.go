@@ -161,8 +161,8 @@ func (v *Voter) endConsulting(known map[string]hello) {
 }
 
 // heardEnough reports whether all other members have responded, or one of them and the others had enough time. That
-// time counts from the beginning of the round in which the first one responded, so a silent one is waited for as long
-// as a request may take, and only once. mu is held.
+// time counts from the beginning of the round in which the first one responded, so a silent one is waited for only
+// once, for the duration of a request. mu is held.
 func (v *Voter) heardEnough(members []string, known map[string]hello, now time.Time) bool {
 	heard := 0
 	for _, address := range members {

@@ -80,8 +80,8 @@ func (v *Voter) load(ctx context.Context) (state, error) {
 	if _, err := v.confirmed(ctx); err != nil {
 		return state{}, err
 	}
-	// Every result returned to a client before the call is applied here: by this leader, which responds after it has
-	// applied, or by an earlier one, since this one became ready after a barrier.
+	// Every result returned to a client before the call is applied here. This leader responds only after it has
+	// applied an entry, and it became ready after a barrier, which covers earlier leaders.
 	return v.fsm.now.Get(), nil
 }
 

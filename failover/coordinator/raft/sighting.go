@@ -16,7 +16,7 @@ import (
 	boltdb "github.com/hashicorp/raft-boltdb/v2"
 )
 
-// A voter's promises are only valid while its disk keeps them, and a disk can be restored to an older state: the
+// A voter's promises are only valid while its disk keeps them. A disk can be restored to an older state, since the
 // snapshot of a virtual machine includes the voter's vote and log. A voter that lost a vote can vote again in the
 // same term, which could elect two leaders. One that lost entries can elect a leader that lacks committed entries of
 // the others.
@@ -29,11 +29,11 @@ import (
 // its disk below its known progress stops taking part, and reports that; it must be replaced like one with a lost
 // disk.
 //
-// None of the compared values ever decreases on a disk that was not restored: the term of a voter's last vote only
-// rises, and within the term in which an entry was acknowledged no voter truncates it. (The end of the log alone
-// would not suffice: a new leader may truncate it. Neither would the term: having been in it is no promise, and the
-// library can decrease it by one when a heartbeat, which it handles concurrently, arrives just as the voter stands
-// for election.)
+// None of the compared values ever decreases on a disk that was not restored. The term of a voter's last vote only
+// rises. No voter truncates an entry within the term in which it was acknowledged. (The end of the log alone would
+// not suffice: a new leader may truncate it. Neither would the term, since having been in it is no promise. The
+// library can also decrease it by one, when a concurrently handled heartbeat arrives just as the voter stands for
+// election.)
 
 const (
 	// soon is the delay of writing acknowledged entries: the acks of two followers share one write.

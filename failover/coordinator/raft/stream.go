@@ -23,8 +23,8 @@ import (
 //	listener: 0 │ length 2 = 0        or   1 │ length 2 │ reason of the rejection
 //
 // `to` is the ID of the intended voter. Raft itself addresses connected voters only by address. Without the check, a
-// voter with a wiped disk would be taken for its predecessor, vote a second time in the same term, and lose entries
-// that the predecessor had promised to keep.
+// voter with a wiped disk would be taken for its predecessor. It would vote a second time in the same term, and lack
+// entries that the predecessor had acknowledged.
 const (
 	magic        = "LKS1"
 	kindRaft     = 'r'
