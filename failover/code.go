@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Code is the cause of a role change, or of a standby that left the in-sync set. Codes are stable;
+// Code is the cause of a role change, or of a standby's removal from the in-sync set. Codes are stable;
 // docs/explanation/failover.md lists them.
 type Code string
 
@@ -87,10 +87,10 @@ func (c LostCause) Code() Code {
 // change is the cause of the last attempt to take the active role, or of its loss.
 type change struct {
 	code Code
-	term uint64 // that the attempt leads to; 0 if another record has decided
+	term uint64 // term of the attempt; 0 if another record decided
 }
 
-// roleCode returns why the node has its role, after another one with another record.
+// roleCode returns the cause of the current role, after another one with another record.
 func (s *State) roleCode(before Status) Code {
 	_, listed := s.rec.Member(s.self.ID)
 	switch role := s.Role(); role {
@@ -152,7 +152,7 @@ func (s *State) idleCode() Code {
 	}
 }
 
-// takenUp is why the known record names this node active.
+// takenUp returns why the known record names this node active.
 func (s *State) takenUp() Code {
 	switch _, other := s.rec.Other(s.self.ID); {
 	case s.change.term == s.rec.Term:
@@ -166,7 +166,7 @@ func (s *State) takenUp() Code {
 	}
 }
 
-// yielded is why the known record no longer names this node active.
+// yielded returns why the known record no longer names this node active.
 func (s *State) yielded() Code {
 	switch f := s.rec.Forced; {
 	case f != nil && f.Term > s.act.term && !f.Settled:

@@ -17,7 +17,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// TestCodes compares the codes of role changes and of dropped standbys.
 func TestCodes(t *testing.T) {
 	b := testNodes[1].ID
 	lost := func(c LostCause) StandbyLost { return StandbyLost{Node: b, Cause: c} }
@@ -178,7 +177,7 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// fresh forgets the changes that led to the start of a test.
+// fresh discards the changes recorded during test setup.
 func fresh(r *rig) *rig {
 	r.changes = nil
 	return r
@@ -194,7 +193,7 @@ func standbyOf(t *testing.T) *rig {
 	return fresh(standbyPair(t, Settings{}))
 }
 
-// TestCodesAreDocumented: the table of docs/explanation/failover.md has each code, and no others.
+// The table in docs/explanation/failover.md lists exactly the defined codes.
 func TestCodesAreDocumented(t *testing.T) {
 	f, err := parser.ParseFile(token.NewFileSet(), "code.go", nil, parser.SkipObjectResolution)
 	require.NoError(t, err)

@@ -8,26 +8,25 @@ import (
 	"github.com/google/uuid"
 )
 
-// Event is what Step reacts to. Times in events are on the monotonic clock of the caller: durations since its start.
+// Event is an input of Step. Times in events are durations since the caller's start, on its monotonic clock.
 type Event interface{ event() }
 
-// The events.
 type (
 	// Started is the first event.
 	Started struct{ Identity Identity }
-	// IdentityChanged: the store has another identity now, for example because a snapshot was installed.
+	// IdentityChanged: the store's identity changed, for example because a snapshot was installed.
 	IdentityChanged struct{ Identity Identity }
-	// Observed is what Coordinator.Watch sent.
+	// Observed is an observation from Coordinator.Watch.
 	Observed struct {
 		Observation
-		// LeaseUntil on the caller's clock; 0 without a lease. Stands for Observation.LeaseUntil.
+		// LeaseUntil is Observation.LeaseUntil on the caller's clock; 0 without a lease.
 		LeaseUntil time.Duration
 	}
 	// Loaded is the outcome of LoadRecord.
 	Loaded struct {
 		Record   Record
 		Revision Revision
-		Mark     Mark // read before the record: what it says holds for every store that the record names in sync
+		Mark     Mark // read before the record, so it applies to every in-sync store of the record
 		Err      error
 	}
 	// Swapped is the outcome of SwapRecord.
@@ -36,7 +35,7 @@ type (
 		Revision Revision
 		Err      error
 	}
-	// Reported is a report of the data plane, with the epoch of the role that sent it.
+	// Reported is an event of the data plane, with the epoch of the role that sent it.
 	Reported struct {
 		Epoch uint64
 		Event DataEvent
@@ -46,18 +45,18 @@ type (
 		Drain uint64 // number from BeginDrain
 		Err   error
 	}
-	// SwitchoverAsked: the operator wants the other node to be active.
+	// SwitchoverAsked: the operator requests a switchover.
 	SwitchoverAsked struct {
 		ID string
-		// To is the node that is to be active; uuid.Nil: the one that is not.
+		// To is the node to activate; uuid.Nil: the one that is not active.
 		To uuid.UUID
 	}
-	// Occupied: the role should not be given to the preferred node now, because of Why, such as a maintenance plan;
-	// empty: it may be.
+	// Occupied: the preferred node should not get the role now, for the reason Why, such as a maintenance plan; empty
+	// if it may.
 	Occupied struct{ Why string }
-	// Committed: the active has committed up to a record that it wrote in its own term.
+	// Committed: the active has committed a record of its own term.
 	Committed struct{ Term, LSN uint64 }
-	// MarkWritten is the outcome of WriteMark: Before is the mark that was there.
+	// MarkWritten is the outcome of WriteMark. Before is the previous mark.
 	MarkWritten struct{ Before Mark }
 	// Met is the outcome of Meet. Gone: no process listens at the address.
 	Met struct {
@@ -66,9 +65,9 @@ type (
 		Gone    bool
 		Err     error
 	}
-	// TwinReported: another process of this node's identity has asked this one (Meet).
+	// TwinReported: another process with this node's identity has called this one (Meet).
 	TwinReported struct{ Live Live }
-	// Ticked: a deadline that State.Deadline named has passed.
+	// Ticked: a deadline returned by State.Deadline has passed.
 	Ticked struct{}
 )
 
@@ -87,12 +86,11 @@ func (Met) event()             {}
 func (TwinReported) event()    {}
 func (Ticked) event()          {}
 
-// Effect is what Step wants done. Effects are carried out strictly in order. SwapRecord, LoadRecord and BeginDrain are
-// only begun in that order; their outcome comes back as an event. An effect is not begun before all those before it
-// have succeeded: the fence is on disk before the swap is sent (INV-4).
+// Effect is an action requested by Step. Effects are executed strictly in order. SwapRecord, LoadRecord and
+// BeginDrain are only started in that order; their outcome arrives as an event. An effect is not started before all
+// earlier ones succeeded: the fence is on disk before the swap is sent (INV-4).
 type Effect interface{ effect() }
 
-// The effects.
 type (
 	// LoadRecord reads the record; the outcome is Loaded.
 	LoadRecord struct{}
@@ -113,12 +111,12 @@ type (
 	ClaimRun struct{ Named, Run uuid.UUID }
 	// ConfirmRun calls DataPlane.ConfirmRun.
 	ConfirmRun struct{ Run uuid.UUID }
-	// WriteMark raises the pair's high-water mark in the coordinator. Nothing waits for it; the outcome, if there is
-	// one, is MarkWritten.
+	// WriteMark raises the pair's high-water mark in the coordinator. Later effects do not wait for it. On success,
+	// MarkWritten follows.
 	WriteMark struct{ Mark Mark }
-	// Announce begins to keep this node's liveness key.
+	// Announce starts maintaining this node's liveness key.
 	Announce struct{}
-	// Meet asks the process at an address who it is; the outcome is Met.
+	// Meet requests the identity of the process at an address; the outcome is Met.
 	Meet struct{ Address string }
 	// StartActive calls DataPlane.StartActive.
 	StartActive struct {
@@ -136,26 +134,26 @@ type (
 	}
 	// StopFollower calls DataPlane.StopFollower.
 	StopFollower struct{}
-	// BeginDrain calls DataPlane.Drain with a limit; the outcome is DrainEnded.
+	// BeginDrain calls DataPlane.Drain with a time limit; the outcome is DrainEnded.
 	BeginDrain struct {
-		Drain uint64 // tells drains apart
+		Drain uint64 // identifies the drain
 		Limit time.Duration
 	}
-	// Resume ends a drain that is still running, and calls DataPlane.Resume.
+	// Resume cancels a running drain, and calls DataPlane.Resume.
 	Resume struct{}
-	// SwitchoverEnded answers SwitchoverAsked.
+	// SwitchoverEnded is the response to SwitchoverAsked.
 	SwitchoverEnded struct {
 		ID string
-		// Failure says why it was not done; empty if it was.
+		// Failure is the reason of a failure; empty on success.
 		Failure string
-		// Pause is for how long no transaction could be acknowledged, as seen from here.
+		// Pause is the time during which no transaction could be acknowledged, as measured by this node.
 		Pause time.Duration
-		// Already: the record named SwitchoverAsked.To when it was asked.
+		// Already: the record named SwitchoverAsked.To at the time of the request.
 		Already bool
 	}
-	// Warn logs something that an operator should know.
+	// Warn logs a warning for the operator.
 	Warn struct{ Text string }
-	// Halt ends the Runner with an error: the node must not go on.
+	// Halt ends the Runner with an error: the node must not continue.
 	Halt struct{ Err error }
 )
 

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// action is one thing that can happen in a world.
+// action is one possible event in a world.
 type action struct {
 	kind string
 	node int
@@ -17,7 +17,7 @@ type action struct {
 
 func (a action) String() string { return fmt.Sprintf("%s(%d,%d)", a.kind, a.node, a.arg) }
 
-// actions lists everything that can happen now.
+// actions lists the events that are possible now.
 func (w *world) actions() []action {
 	var as []action
 	for i := range w.inflight {
@@ -46,7 +46,7 @@ func (w *world) actions() []action {
 				as = append(as, action{"crash-loss", i, len(n.log) - 1})
 			}
 		}
-		if _, ok := n.st.Deadline(); ok && w.left.tick > 0 && n.asks == "" { // (an answer takes less time than any timer)
+		if _, ok := n.st.Deadline(); ok && w.left.tick > 0 && n.asks == "" { // (responses are faster than timers)
 			as = append(as, action{"tick", i, 0})
 		}
 		if w.left.switchover > 0 && n.st.known {
@@ -156,7 +156,7 @@ func (w *world) activeActions(as []action, i int) []action {
 	return as
 }
 
-// do makes a happen in a copy of the world.
+// do applies a to a copy of the world.
 func (w world) do(a action) (world, error) {
 	err := w.act(a)
 	if err == nil {
@@ -241,7 +241,7 @@ func (w *world) actActive(a action, n *whost) error {
 	case "write":
 		w.left.write--
 		w.writes++
-		n.known = p.commit // as the block says
+		n.known = p.commit // recorded in the block
 		n.log = append(slices.Clone(n.log), entry{term: uint8(p.term), id: w.writes})
 	case "commit":
 		return w.commit(a.node)
@@ -325,7 +325,7 @@ func (w *world) actCoordinator(a action, n *whost) error {
 	}
 }
 
-// quiet lists what happens by itself when nothing goes wrong.
+// quiet lists the actions that happen without a failure.
 var quiet = []string{
 	"resume", "observe-live", "observe-missing", "meet", "event", "swap", "load", "observe", "ready", "connect",
 	"replicate", "ack", "commit", "drained",

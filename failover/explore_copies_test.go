@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// This file explores the worlds in which disks were copied, put back or moved.
+// This file explores worlds with copied, restored or moved disks.
 
-// must makes actions happen, one after the other, and everything that happens by itself after each write.
+// must applies actions in order, and all quiet actions after each write.
 func must(t *testing.T, w world, as ...action) world {
 	t.Helper()
 	for _, a := range as {
@@ -25,7 +25,7 @@ func must(t *testing.T, w world, as ...action) world {
 	return w
 }
 
-// written has one more write acknowledged by the active on a host.
+// written adds a write that the active on a host acknowledges.
 func written(t *testing.T, w world, i int) world {
 	t.Helper()
 	w.left = budget{write: 1}
@@ -36,7 +36,7 @@ func written(t *testing.T, w world, i int) world {
 	})
 }
 
-// down stops hosts as a power cut does.
+// down stops hosts like a power failure.
 func down(t *testing.T, w world, hosts ...int) world {
 	t.Helper()
 	for _, i := range hosts {
@@ -48,7 +48,7 @@ func down(t *testing.T, w world, hosts ...int) world {
 	return w
 }
 
-// imaged has an image of a host in the given state, and two more writes than that.
+// imaged returns a world with an image of a host in the given state, followed by two more writes.
 func imaged(t *testing.T, of int, sealed bool) world {
 	t.Helper()
 	w := pairWorld(t)
@@ -63,7 +63,7 @@ func imaged(t *testing.T, of int, sealed bool) world {
 	return w
 }
 
-// marked has told the coordinator how far it has committed.
+// marked writes the committed position of a host to the coordinator.
 func marked(t *testing.T, w world, i int) world {
 	t.Helper()
 	w.left = budget{mark: 1}
@@ -80,7 +80,7 @@ func placed(t *testing.T, w world, i int) world {
 	return w
 }
 
-// diskStarts are worlds in which a disk is not what it was, and what may still happen in them.
+// diskStarts returns worlds with a replaced or copied disk, and the remaining budget of failures.
 func diskStarts(t *testing.T) map[string]world {
 	t.Helper()
 	starts := map[string]world{}
@@ -139,9 +139,9 @@ func imagedAlone(t *testing.T) world {
 	return must(t, w, action{"image", 0, len(w.hosts[0].log)})
 }
 
-// copiedStandby has a copy of a standby that was not in sync, in the third host, which cannot ask the original. The
-// copy was connected to the active, as the original is now, which was named in sync since; a write was acknowledged,
-// and the copy has not seen the record yet.
+// copiedStandby returns a world with a copy of a standby in the third host, which cannot query the original. The
+// original was not in sync when it was copied, and was added to in_sync afterwards. First the copy was connected to
+// the active, then the original. A write was acknowledged, and the copy has not seen the record yet.
 func copiedStandby(t *testing.T) world {
 	t.Helper()
 	w := soloWorld(t)
@@ -176,13 +176,12 @@ func copiedStandby(t *testing.T) world {
 	return marked(t, w, 0)
 }
 
-// TestExploreDisks is TestExplore with disks that are copied, put back and moved.
+// TestExploreDisks is TestExplore with copied, restored and moved disks.
 func TestExploreDisks(t *testing.T) {
 	exploreFrom(t, diskStarts(t), envInt("LOCKSTEP_EXPLORE", 1500))
 }
 
-// TestWalkDisks goes on long random paths with disks that are copied, put back and moved. Each move must have been
-// made.
+// TestWalkDisks takes long random paths with copied, restored and moved disks. Each disk action must occur.
 func TestWalkDisks(t *testing.T) {
 	walks, seed := envInt("LOCKSTEP_WALKS", 2000), envInt("LOCKSTEP_SEED", 1)
 	starts := diskStarts(t)
@@ -223,7 +222,8 @@ func TestWalkDisks(t *testing.T) {
 	}
 	t.Logf("%d walks, %d steps, %d ended by a loss that no node can notice: %v", walks, taken, excused, kinds)
 	for _, kind := range diskMoves {
-		// A machine that forgets what it has asked the coordinator for can do anything: only explored from near.
+		// A machine that loses its pending coordinator requests has too many states: it is only explored near the
+		// starting points.
 		if kind != "wake-old" && !testing.Short() {
 			require.NotZero(t, kinds[kind], "no walk had the move %q", kind)
 		}

@@ -10,20 +10,20 @@ import (
 	"github.com/google/uuid"
 )
 
-// This file is what becomes of disks in the model: a disk is copied in the state that a power cut would leave it in, a
-// copy is put into any host, two disks change their places, one is empty; and a virtual machine goes on from an old
-// snapshot of disk and memory.
+// This file models disks. A disk can be copied in the state after a power failure, and a copy can be put into any
+// host. Two disks can be swapped, one can be empty, and a virtual machine can resume from an older snapshot of disk
+// and memory.
 
 // diskMoves are the actions of this file.
 var diskMoves = []string{"image", "seal", "place", "swap-disks", "empty", "wake-old"}
 
-// copies is what this file keeps in a world.
+// copies is the state of this file in a world.
 type copies struct {
 	image  *wdisk // never changed in place
-	memory *whost // the process over that disk, if one ran; never changed in place
-	of     int    // host that they are from
-	starts [3]int // processes that were started in each host
-	moved  bool   // a disk is not where, or not what, it was
+	memory *whost // process on that disk, if one was running; never changed in place
+	of     int    // host of the image
+	starts [3]int // number of process starts in each host
+	moved  bool   // a disk was moved or replaced
 }
 
 func (c *copies) appendKey(b []byte) []byte {
@@ -37,14 +37,14 @@ func (c *copies) appendKey(b []byte) []byte {
 	return b
 }
 
-// errExcused ends a path on which something is lost that no node can keep: the only copy was put back by less than what
-// the coordinator knows, or no node that has more was there.
+// errExcused ends a path with an undetectable loss. The only copy was replaced by one with less than the coordinator
+// knows, or no node with more records was running.
 var errExcused = errors.New("no node can know better")
 
-// ends tells whether the outcome of a swap ends the path.
+// ends reports whether the outcome of a swap ends the path.
 func ends(err error) bool { return errors.Is(err, errViolated) || errors.Is(err, errExcused) }
 
-// nodeOf is a node by its index: the two of the pair, and those that begin with an empty disk.
+// nodeOf returns a node by its index: the two of the pair, and those that start with an empty disk.
 func nodeOf(k int) NodeInfo {
 	if k < len(testNodes) {
 		return testNodes[k]
@@ -59,17 +59,17 @@ func storeOf(k int) uuid.UUID {
 	return uuid.UUID{0xd0 + byte(k)}
 }
 
-// whole tells whether a disk has all that was acknowledged.
+// whole reports whether a disk has everything that was acknowledged.
 func (w *world) whole(d *wdisk) bool { return commonPrefix(d.log, w.committed) == len(w.committed) }
 
-// belongs tells whether a disk is of a store that is in sync, whatever the run.
+// belongs reports whether a disk belongs to an in-sync store, regardless of its generation.
 func belongs(rec *Record, d *wdisk) bool {
 	return rec != nil && slices.ContainsFunc(rec.InSync, func(m Member) bool {
 		return m.Node == d.nodeID() && m.Store == storeOf(d.store) && m.Incarnation == 1+d.inc
 	})
 }
 
-// diskActions lists what can become of disks now.
+// diskActions lists the disk actions that are possible now.
 func (w *world) diskActions(as []action) []action {
 	c := &w.copies
 	for i := range w.hosts {
@@ -100,11 +100,11 @@ func (w *world) diskActions(as []action) []action {
 	return as
 }
 
-// mayReplace tells whether the disk in a host may become another one without a loss that no node could notice: one that
-// is whole is left, or the coordinator knows that the new one is not.
+// mayReplace reports whether the disk in a host may be replaced without an undetectable loss: a complete one remains,
+// or the coordinator knows that the new one is incomplete.
 func (w *world) mayReplace(i int, by *wdisk) bool {
 	if len(w.inflight) > 0 {
-		return false // it may be that only the new disk is in sync in a moment
+		return false // perhaps only the new disk is in sync in a moment
 	}
 	left := *w
 	left.hosts[i].wdisk, left.hosts[i].bare = *by, false
@@ -116,14 +116,15 @@ func (w *world) mayReplace(i int, by *wdisk) bool {
 	return !w.highMark().Reached(by.identity().End) && len(by.log) > 0
 }
 
-// mayWake tells whether a machine may go on from its snapshot: only the other node can tell it that it is old.
+// mayWake reports whether a machine may resume from its snapshot: only the other node can detect that the snapshot is
+// old.
 func (w *world) mayWake(i int) bool {
 	return slices.ContainsFunc(w.hosts[:], func(n whost) bool {
 		return !n.bare && n.node != w.copies.image.node && belongs(w.rec, &n.wdisk) && w.whole(&n.wdisk)
 	}) && w.mayReplace(i, w.copies.image)
 }
 
-// highMark is what the coordinator knows.
+// highMark returns the coordinator's highest mark.
 func (w *world) highMark() Mark {
 	if w.rec != nil && w.rec.Mark.Pair == w.rec.PairID && w.mark.Less(w.rec.Mark) {
 		return w.rec.Mark
@@ -131,7 +132,7 @@ func (w *world) highMark() Mark {
 	return w.mark
 }
 
-// heard is how far the process of a host knows the log to be committed.
+// heard returns the committed position known to the process of a host.
 func (w *world) heard(i int) int {
 	n := &w.hosts[i]
 	switch {
@@ -181,7 +182,7 @@ func (w *world) actDisk(a action) error {
 	return nil
 }
 
-// put puts a disk into a host that is down.
+// put puts a disk into a stopped host.
 func (w *world) put(i int, d wdisk) {
 	n := &w.hosts[i]
 	d.copied, d.durable = true, 0
@@ -189,7 +190,7 @@ func (w *world) put(i int, d wdisk) {
 	w.copies.moved = true
 }
 
-// resume lets a machine go on from its snapshot, with the memory of then. Its connections are broken.
+// resume resumes a machine from its memory snapshot. Its connections are broken.
 func (w *world) resume(i int) {
 	if n := &w.hosts[i]; n.up {
 		w.crash(i, len(n.log))
@@ -210,13 +211,12 @@ func (w *world) resume(i int) {
 	w.copies.moved = true
 }
 
-// losing looks at a record that is about to be written: do only stores remain in sync that lack something that was
-// acknowledged?
+// losing checks a record about to be written: are all remaining in-sync stores incomplete?
 func (w *world) losing(e wswap) error {
 	by, next := e.host, e.Next
 	_, in := next.Member(w.hosts[by].nodeID())
 	if isForced(next) || len(w.committed) == 0 || !in {
-		return nil // (one that leaves takes nothing)
+		return nil // (a node that leaves causes no loss)
 	}
 	for i := range w.hosts {
 		n := &w.hosts[i]
@@ -225,7 +225,7 @@ func (w *world) losing(e wswap) error {
 		}
 	}
 	if !w.copies.moved {
-		return nil // a loss (INV-6); check looks at it
+		return nil // a loss (INV-6), checked by check
 	}
 	for i := range w.hosts {
 		n := &w.hosts[i]
@@ -250,8 +250,7 @@ func (w *world) losing(e wswap) error {
 	return errExcused
 }
 
-// refusal says why the active that a follower reaches does not take it, or it does not take that one; 0 if they go on
-// together.
+// refusal returns why the active rejects a follower or vice versa; 0 if they connect.
 func (w *world) refusal(i int) LostCause {
 	n := &w.hosts[i]
 	o := &w.hosts[n.follow.to]
@@ -265,21 +264,21 @@ func (w *world) refusal(i int) LostCause {
 	case n.keeps() > commonPrefix(n.log, o.log):
 		return LostBehind // INV-13
 	case requires(w.member(i)) && commonPrefix(n.log, o.log) < p.commit:
-		return LostRejected // it had acknowledged more
+		return LostRejected // it acknowledged more
 	default:
 		return 0
 	}
 }
 
-// reach notes that the process in a host has had an answer from the one in another.
+// reach records that the process in a host received a response from the one in another.
 func (w *world) reach(i, o int) {
 	if w.hosts[o].up {
 		w.hosts[i].reached[o] = w.hosts[o].starts
 	}
 }
 
-// keeps is how much of its log a follower lets no active cut: all that it knows to be committed, but for what a forced
-// failover made void.
+// keeps returns the part of its log that a follower refuses to truncate: everything it knows to be committed, except
+// records discarded by a forced failover.
 func (n *whost) keeps() int {
 	if f := n.st.rec.Forced; f != nil && n.known > 0 && uint64(n.log[n.known-1].term) < f.Term {
 		return min(n.known, int(f.After))
@@ -287,7 +286,7 @@ func (n *whost) keeps() int {
 	return n.known
 }
 
-// learn notes whom the process in a host has heard of with a report of its data plane.
+// learn records the processes from which a host received a report of its data plane.
 func (w *world) learn(i int, ev DataEvent) {
 	n := &w.hosts[i]
 	var member Member
@@ -311,7 +310,7 @@ func (w *world) learn(i int, ev DataEvent) {
 	}
 }
 
-// refuse tells both sides.
+// refuse reports the rejection to both sides.
 func (w *world) refuse(i int, cause LostCause) {
 	n := &w.hosts[i]
 	o := &w.hosts[n.follow.to]
@@ -333,7 +332,7 @@ func (w *world) refuse(i int, cause LostCause) {
 	}
 }
 
-// clearCopied forgets that a disk was put into its host when the record names its run and it has everything.
+// clearCopied clears the copied flag of a complete disk when the record names its generation.
 func (w *world) clearCopied() {
 	for i := range w.hosts {
 		n := &w.hosts[i]

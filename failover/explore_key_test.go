@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// This file makes the key of a world: two worlds with the same key go on in the same way.
+// This file computes the key of a world: worlds with the same key behave identically.
 
-// key identifies a world. Times count only by what is left of them.
+// key identifies a world. Times are included as remaining durations.
 func (w *world) key() [16]byte {
 	b := make([]byte, 0, 1024)
 	b = fmt.Appendf(b, "%d %v %v %d %v %t%d%t|", w.rev, w.committed, w.left, w.writes, w.usedTerms, w.preferB,
@@ -69,7 +69,7 @@ func appendRecord(b []byte, r Record) []byte {
 	return append(b, '}')
 }
 
-// appendKey adds everything in s that matters for what it does next.
+// appendKey adds everything in s that affects its behavior.
 func (s *State) appendKey(b []byte) []byte {
 	left := func(t time.Duration) time.Duration {
 		if t == never {

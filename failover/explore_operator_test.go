@@ -11,13 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// This file is what operators do in the model: they pause and resume the pair, force a failover, have a node adopt the
-// pair after the coordinator has lost its record; and what they have set: which node is preferred.
+// This file models operators: they pause and resume the pair, force a failover, adopt the pair after the coordinator
+// has lost its record, and set a preferred node.
 
 // failbackDelay in worlds with a preferred node.
 const failbackDelay = 30 * time.Second
 
-// settings of the nodes. Node b is the preferred one, if there is one.
+// settings returns the settings of a node. Node b is the preferred one, if there is one.
 func (w *world) settings(i int) Settings {
 	if !w.preferB {
 		return Settings{}
@@ -25,7 +25,7 @@ func (w *world) settings(i int) Settings {
 	return Settings{Preferred: i == 1, FailbackDelay: failbackDelay}
 }
 
-// info describes a node as its liveness key does.
+// info returns a node's description as in its liveness key.
 func (w *world) info(i int) NodeInfo {
 	n := nodeOf(w.hosts[i].node)
 	n.Address, n.Features = hostAddresses[i], KnownFeatures()
@@ -33,7 +33,7 @@ func (w *world) info(i int) NodeInfo {
 	return n
 }
 
-// operatorActions lists what operators can do now.
+// operatorActions lists the operator actions that are possible now.
 func (w *world) operatorActions(as []action) []action {
 	if w.rec != nil && w.left.pause > 0 {
 		as = append(as, action{"pause", 0, 0})
@@ -49,8 +49,8 @@ func (w *world) operatorActions(as []action) []action {
 		if !n.up {
 			continue
 		}
-		// The server asks the other node first, which a lease cannot replace: the lease of a node that has just been
-		// started may be news yet.
+		// The server queries the other node first. A lease is no substitute, because the lease of a node that was
+		// just started may not be visible yet.
 		if w.left.force > 0 && n.st.forcible(n.st.rec.Config) == nil && (!w.hosts[1-i].up || w.blind) {
 			as = append(as, action{"force", i, 0})
 		}
@@ -67,12 +67,12 @@ func (w *world) operatorActions(as []action) []action {
 	return as
 }
 
-// mayAdopt is what the server finds out before an adoption: the other node does not act, and its log is not ahead. What
-// a node that is down holds, the operator knows.
+// mayAdopt implements the server's checks before an adoption: the other node is not active, and its log is not ahead.
+// The operator knows the log of a stopped node.
 func (w *world) mayAdopt(i int) bool {
 	n, o := &w.hosts[i], &w.hosts[1-i]
 	if n.st.adopts.id != "" || n.swap != nil || n.loss || o.loss {
-		return false // INV-6: what an operator does then loses something, or has lost it already
+		return false // INV-6: the operator's action causes a loss, or the loss has already happened
 	}
 	own, theirs := n.identity().End, o.identity().End
 	if n.primary != nil {
@@ -102,7 +102,7 @@ func (w *world) actOperator(a action) error {
 	case "force":
 		w.left.force--
 		e := ForceAsked{ID: fmt.Sprintf("f%d", w.left.force), Config: n.st.rec.Config, End: n.identity().End}
-		// What it has applied: a prefix of what was acknowledged.
+		// its applied records are a prefix of the acknowledged ones
 		e.Committed = uint64(commonPrefix(n.log, w.committed))
 		return w.feed(a.node, e)
 	case "lease-ends":
@@ -115,7 +115,7 @@ func (w *world) actOperator(a action) error {
 			LiveKnown: true, Live: live,
 		}})
 	case "lose-record":
-		// The coordinator was wiped: what was under way never gets an answer.
+		// The coordinator was wiped: calls in flight never get a response.
 		w.left.lose--
 		w.rec, w.inflight = nil, nil
 		w.rev++
@@ -148,7 +148,7 @@ func (w *world) actOperator(a action) error {
 	return nil
 }
 
-// liveNodes are those whose lease has not ended.
+// liveNodes returns the nodes with an unexpired lease.
 func (w *world) liveNodes() (live []Live) {
 	for j := range w.hosts {
 		if w.hosts[j].up && w.hosts[j].announced && !w.hosts[j].hidden {
@@ -158,17 +158,16 @@ func (w *world) liveNodes() (live []Live) {
 	return live
 }
 
-// isForced tells whether a record makes a node active by force.
+// isForced reports whether a record activates a node by force.
 func isForced(r Record) bool {
 	return r.Forced != nil && r.Forced.Term == r.Term && r.Forced.Node == r.Active
 }
 
-// force takes note of a forced failover that was done: what only the other node has acknowledged is lost, and nothing
-// else.
+// force checks a completed forced failover: only records acknowledged by the other node alone may be lost.
 func (w *world) force(i int, next Record) error {
 	n := &w.hosts[i]
 	kept := commonPrefix(n.log, w.committed)
-	// (One that has lost bytes of its own is another matter, of which the operator was told, too.)
+	// (A node that lost its own bytes is a separate case, which the operator accepted as well.)
 	if lost := len(w.committed) - kept; lost > 0 && !n.loss && next.InSync[0] == w.member(i) &&
 		uint64(kept) < next.Forced.After {
 		return violated("the operator was told that nothing up to %d is lost; node %d has %v, and %v was acknowledged",
@@ -179,8 +178,8 @@ func (w *world) force(i int, next Record) error {
 	return nil
 }
 
-// isVoid tells whether what node i acknowledges is lost already: it was replaced by force, and does not know it yet.
-// That must not be possible unless its lease had ended although it ran.
+// isVoid reports whether acknowledgements of node i are already lost: it was replaced by force, and does not know it
+// yet. This must only happen if its lease expired while it was running.
 func (w *world) isVoid(i int) (bool, error) {
 	if p := w.hosts[i].primary; p == nil || p.term >= w.forcedTerm {
 		return false, nil
@@ -192,8 +191,8 @@ func (w *world) isVoid(i int) (bool, error) {
 	return true, nil
 }
 
-// blindWorld has an active a that goes on alone; the link between the nodes is cut, and b, which lacks something, is
-// not in sync.
+// blindWorld has an active a without a standby. The link between the nodes is cut, and b, which lacks records, is not
+// in sync.
 func blindWorld(t *testing.T) world {
 	t.Helper()
 	w := soloWorld(t)
@@ -206,7 +205,7 @@ func blindWorld(t *testing.T) world {
 	})
 }
 
-// goneWorld is lostWorld, and a does not come back.
+// goneWorld is lostWorld in which a does not return.
 func goneWorld(t *testing.T) world {
 	t.Helper()
 	w := lostWorld(t)
@@ -214,14 +213,14 @@ func goneWorld(t *testing.T) world {
 	return w
 }
 
-// operatorHelps does what an operator has to do before a pair can recover by itself.
+// operatorHelps performs the operator actions without which a pair cannot recover.
 func operatorHelps(t *testing.T, w world) world {
 	t.Helper()
 	if w.rec == nil && (w.hosts[0].loss || w.hosts[1].loss) {
 		return w // perhaps no store is complete
 	}
 	if w.rec == nil && !w.mayAdopt(0) && !w.mayAdopt(1) {
-		// Both run, and each refuses because of the other. Started again, both wait, and can be compared.
+		// Both are running, and each refuses because of the other. After a restart both wait, and can be compared.
 		for i := range testNodes {
 			w.crash(i, len(w.hosts[i].log))
 		}

@@ -4,7 +4,8 @@ package failover
 
 import "slices"
 
-// closeFollowerSides notes that the active on host i has gone; those that are connected to it do not know it yet.
+// closeFollowerSides marks connections to the active on host i as broken; the connected followers have not detected
+// it yet.
 func (w *world) closeFollowerSides(i int) {
 	for j := range w.hosts {
 		if f := w.hosts[j].follow; f != nil && f.to == i && f.connected {
@@ -15,7 +16,7 @@ func (w *world) closeFollowerSides(i int) {
 	}
 }
 
-// closePrimarySide notes that host i has left the active that it follows; that does not know it yet.
+// closePrimarySide marks that host i has disconnected from its active, which has not detected it yet.
 func (w *world) closePrimarySide(i int) {
 	o := &w.hosts[w.hosts[i].follow.to]
 	if p := o.primary; p != nil && p.open && p.from == i {
@@ -25,7 +26,7 @@ func (w *world) closePrimarySide(i int) {
 	}
 }
 
-// connect lets follower i reach the active.
+// connect connects follower i to the active.
 func (w *world) connect(i int) error {
 	n := &w.hosts[i]
 	o := &w.hosts[n.follow.to]
@@ -60,12 +61,12 @@ func (w *world) connect(i int) error {
 	return nil
 }
 
-// cut takes what is after a record out of the log in host i. Nothing that was acknowledged may be among it.
+// cut truncates the log in host i after a record. No acknowledged record may be truncated.
 func (w *world) cut(i, keep int) error {
 	n := &w.hosts[i]
 	if c := commonPrefix(n.log, w.committed); keep < c {
 		if w.copies.moved && keep >= n.keeps() {
-			return errExcused // the last that was acknowledged, which this disk does not know to be committed
+			return errExcused // the last acknowledged record, which this disk does not know to be committed
 		}
 		return violated("host %d cuts %v down to %d records, and %v was acknowledged", i, n.log, keep, w.committed)
 	}
@@ -74,7 +75,7 @@ func (w *world) cut(i, keep int) error {
 	return nil
 }
 
-// lacks reports that the active of follower i has committed more than that one has.
+// lacks reports that the active of follower i has committed more than that follower has.
 func (w *world) lacks(i, commit int) {
 	n := &w.hosts[i]
 	if p := w.hosts[n.follow.to].primary; len(n.log) < commit {
@@ -82,7 +83,7 @@ func (w *world) lacks(i, commit int) {
 	}
 }
 
-// replicate lets follower i receive all that the active has, and send its ack.
+// replicate sends all records of the active to follower i, which sends its ack.
 func (w *world) replicate(i int) {
 	n := &w.hosts[i]
 	o := &w.hosts[n.follow.to]
@@ -95,14 +96,14 @@ func (w *world) replicate(i int) {
 		n.fence = Fence{Config: p.cfg.Config, Term: p.term}
 	}
 	w.lacks(i, p.commit)
-	n.known = max(n.known, min(p.commit, len(n.log))) // the block that is written says what was committed before it
+	n.known = max(n.known, min(p.commit, len(n.log))) // the written block contains the committed position
 	n.log = slices.Clone(o.log)
 	n.durable = len(n.log)
 	p.sent = len(n.log)
 	o.primary = &p
 }
 
-// breakLink closes both sides; the follower knows it, the active will.
+// breakLink breaks the connection; the follower detects it immediately, the active later.
 func (w *world) breakLink(i int, cause LostCause) {
 	n := &w.hosts[i]
 	f := *n.follow
@@ -120,7 +121,7 @@ func commonPrefix(a, b []entry) int {
 	return i
 }
 
-// sessionEvents reports what the active finds out about its standby. Called after each action.
+// sessionEvents posts the active's events about its standby. Called after each action.
 func (w *world) sessionEvents(i int) {
 	n := &w.hosts[i]
 	if n.primary == nil || !n.primary.open {
@@ -138,7 +139,7 @@ func (w *world) sessionEvents(i int) {
 	n.primary = &p
 }
 
-// commitPoint is how far node i could commit now.
+// commitPoint returns the position up to which node i could commit now.
 func (n *whost) commitPoint() int {
 	p := n.primary
 	switch {

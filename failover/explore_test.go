@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// settle lets everything happen that happens by itself, and timers fire if nothing else does, until done says so.
+// settle applies all quiet actions, and timers if nothing else is possible, until done returns true.
 func settle(t *testing.T, w world, done func(*world) bool) world {
 	t.Helper()
 	w.left.tick = 50
@@ -70,7 +70,7 @@ func pairWorld(t *testing.T) world {
 	return settle(t, w, roles(RoleActive, RoleStandby))
 }
 
-// soloWorld has an active a; b is down and not in sync.
+// soloWorld has an active a; b is stopped and not in sync.
 func soloWorld(t *testing.T) world {
 	t.Helper()
 	w := pairWorld(t)
@@ -83,8 +83,8 @@ func soloWorld(t *testing.T) world {
 	})
 }
 
-// lostWorld has an active a that has gone on alone, with a write of its own, and is down; b is back, lacks that write,
-// and knows that a is not there.
+// lostWorld has an active a that committed a write alone and is stopped. b is running, lacks that write, and has
+// detected that a is lost.
 func lostWorld(t *testing.T) world {
 	t.Helper()
 	w := soloWorld(t)
@@ -102,7 +102,7 @@ func lostWorld(t *testing.T) world {
 	})
 }
 
-// preferredWorld is pairWorld with b preferred, to which the role is not given yet.
+// preferredWorld is pairWorld with b preferred, before failback.
 func preferredWorld(t *testing.T) world {
 	t.Helper()
 	w := newWorld()
@@ -131,8 +131,8 @@ func explain(steps []step, at int, last action) string {
 	return fmt.Sprint(path)
 }
 
-// envInt is a number from the environment, or else the default one: a tenth of it with -short, as under the race
-// detector, which has nothing to find in one goroutine.
+// envInt returns a number from the environment, or the default. With -short, such as under the race detector, the
+// default is divided by ten.
 func envInt(name string, def int) int {
 	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
 		return n
@@ -143,7 +143,7 @@ func envInt(name string, def int) int {
 	return def
 }
 
-// found is how far an exploration went.
+// found is the extent of an exploration.
 type found struct {
 	name          string
 	worlds, depth int
@@ -151,7 +151,7 @@ type found struct {
 	took          time.Duration
 }
 
-// table prints them, with the sum.
+// table prints the rows, with the sum.
 func table(t *testing.T, rows []found) {
 	t.Helper()
 	all := 0
@@ -163,8 +163,7 @@ func table(t *testing.T, rows []found) {
 	t.Logf("%-45s %7d worlds", "all", all)
 }
 
-// explore visits all worlds that can be reached, breadth first, up to a number of worlds. It returns how many it saw
-// and how deep it went.
+// explore visits all reachable worlds, breadth first, up to a limit. It returns their number and the depth.
 func explore(t *testing.T, start world, limit int) (worlds, depth int, complete bool) {
 	t.Helper()
 	seen := map[[16]byte]struct{}{start.key(): {}}
@@ -208,13 +207,13 @@ func explore(t *testing.T, start world, limit int) (worlds, depth int, complete 
 	return len(seen), depth, true
 }
 
-// TestExplore visits every world within reach of a few starting points. LOCKSTEP_EXPLORE is the number of worlds per
+// TestExplore visits the worlds within reach of some starting points. LOCKSTEP_EXPLORE is the number of worlds per
 // start.
 func TestExplore(t *testing.T) {
 	exploreFrom(t, exploreStarts(t), envInt("LOCKSTEP_EXPLORE", 5000))
 }
 
-// exploreFrom visits what is within reach of each of some starting points, up to a number of worlds.
+// exploreFrom visits the worlds within reach of each starting point, up to a limit.
 func exploreFrom(t *testing.T, starts map[string]world, limit int) {
 	t.Helper()
 	var rows []found
@@ -228,7 +227,7 @@ func exploreFrom(t *testing.T, starts map[string]world, limit int) {
 	table(t, rows)
 }
 
-// TestExploreAll visits every world there is when little goes wrong.
+// Visits every reachable world for small failure budgets.
 func TestExploreAll(t *testing.T) {
 	var rows []found
 	for _, c := range []struct {
@@ -287,8 +286,7 @@ func exploreStarts(t *testing.T) map[string]world {
 	return starts
 }
 
-// TestWalk goes on many long random paths with much going wrong. LOCKSTEP_WALKS is their number, LOCKSTEP_SEED the
-// first seed.
+// TestWalk takes long random paths with many failures. LOCKSTEP_WALKS is their number, LOCKSTEP_SEED the first seed.
 func TestWalk(t *testing.T) {
 	walks, seed := envInt("LOCKSTEP_WALKS", 6000), envInt("LOCKSTEP_SEED", 1)
 	start := pairWorld(t)
@@ -311,7 +309,7 @@ func TestWalk(t *testing.T) {
 			if len(as) == 0 {
 				break
 			}
-			if rng.IntN(4) > 0 { // most of the time nothing goes wrong, so that there is something to be lost
+			if rng.IntN(4) > 0 { // mostly without failures, so that there are records to lose
 				if good := slices.DeleteFunc(slices.Clone(as),
 					func(a action) bool { return !slices.Contains(quiet, a.kind) }); len(good) > 0 {
 					as = good
@@ -331,7 +329,7 @@ func TestWalk(t *testing.T) {
 	t.Logf("%d walks, %d steps: %v", walks, taken, kinds)
 }
 
-// requireRecovers lets everything heal, and then there is an active and a standby again, unless INV-6 forbids it.
+// requireRecovers ends all failures and checks that an active and a standby exist again, unless INV-6 forbids it.
 func requireRecovers(t *testing.T, w world, seed int) {
 	t.Helper()
 	for i := range w.hosts {
@@ -344,14 +342,13 @@ func requireRecovers(t *testing.T, w world, seed int) {
 	}
 	if common := commonPrefix(w.hosts[0].log, w.hosts[1].log); w.forcedTerm != 0 && w.rec.Forced == nil &&
 		common < max(w.hosts[0].keeps(), w.hosts[1].keeps()) {
-		// what was voided by force is not known to be void any more, since the record was lost: that is for the
-		// operator
+		// the discarded range of a forced failover is unknown after the loss of the record: the operator decides
 		return
 	}
 	for _, m := range w.rec.InSync {
 		i := slices.IndexFunc(w.hosts[:], func(h whost) bool { return h.nodeID() == m.Node })
 		if len(w.rec.InSync) == 1 && (w.hosts[i].loss || m != w.member(i)) {
-			return // it waits for the operator, and may do so still when he was about to force it
+			return // it waits for the operator, also if a forced failover was about to be requested
 		}
 	}
 	defer func() {

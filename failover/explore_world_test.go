@@ -13,28 +13,27 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// This file is a small model of everything around Step: hosts with a process and a disk each, the stream between them,
-// the coordinator, and everything that can go wrong with them. explore_test.go walks through it. What makes a node that
-// node (its ids, its log, its fence) is on the disk, since a directory is neither unique nor always the newest; the
-// host has the address.
+// This file is a small model of the environment of Step. It has hosts with a process and a disk each, the stream
+// between them, the coordinator, and their failures. explore_test.go explores it. A node's identity (its IDs, its
+// log, its fence) is on the disk, because a directory may be duplicated or outdated; the host has the address.
 
-// entry is a record of a log: the term it was written in and a number. Number 0 is the term-start record.
+// entry is a log record: its term and a number. Number 0 is the term-start record.
 type entry struct{ term, id uint8 }
 
-// budget is how often each thing may still go wrong (or be asked for) on one path.
+// budget is the remaining number of each failure or request on a path.
 type budget struct {
 	crash, loss, mark, cut, unknown, loadFail, unreach, write, tick, switchover, drainFail int8
-	// What operators do: see explore_operator_test.go. blind: a lease ends although its node runs.
+	// Operator actions: see explore_operator_test.go. blind: a lease expires while its node is running.
 	pause, force, blind, lose, adopt int8
-	// What becomes of disks: see explore_disks_test.go.
+	// Disk actions: see explore_disks_test.go.
 	image, seal, place, swap, empty, resume int8
 }
 
 type world struct {
-	hosts     [3]whost // the third one is bare until a disk is put into it
+	hosts     [3]whost // the third one has no disk at first
 	rec       *Record
 	rev       Revision
-	inflight  []wswap // swaps whose sender has given up waiting
+	inflight  []wswap // swaps whose sender has stopped waiting
 	committed []entry // the longest log prefix that was acknowledged or applied anywhere
 	usedTerms [64]bool
 	left      budget
@@ -43,24 +42,24 @@ type world struct {
 	copies    copies
 
 	preferB    bool   // b is preferred
-	gone       bool   // a node that is down stays so
+	gone       bool   // a stopped node is not restarted
 	forcedTerm uint64 // term of the last forced failover; 0: none
-	blind      bool   // a lease has ended although its node ran
+	blind      bool   // a lease has expired while its node was running
 }
 
-// wswap is a swap on its way, and the host that sent it.
+// wswap is a swap in flight, and the host that sent it.
 type wswap struct {
 	SwapRecord
 	host    int
-	reached [3]int // processes that had answered the one that sent it, when it did
-	asked   bool   // it had asked one at least
-	mark    Mark   // that the coordinator had
+	reached [3]int // processes that had responded to the sender when it sent the swap
+	asked   bool   // it had queried at least one
+	mark    Mark   // the coordinator's mark
 }
 
-// wdisk is what is in a data directory. It is a value: a copy of it is a copy of the directory. Slices in it are never
-// changed in place.
+// wdisk is the content of a data directory. It is a value: a copy of it is a copy of the directory. Slices in it are
+// never changed in place.
 type wdisk struct {
-	node, store int // whose: indexes of testNodes and testStores
+	node, store int // indexes of testNodes and testStores
 	inc         uint64
 	fence       Fence
 	pair        uuid.UUID
@@ -68,30 +67,30 @@ type wdisk struct {
 	run         uuid.UUID // INV-11
 	claimed     uuid.UUID
 	log         []entry
-	durable     int  // so much of log survives any crash
-	known       int  // so much of it is known, on disk, to be committed
-	copied      bool // it was put here, and has not taken part as a whole since
+	durable     int  // length of the log that survives any crash
+	known       int  // length of the log known, on disk, to be committed
+	copied      bool // it was put here, and has not taken part as a complete store since
 }
 
-// whost is a machine with an address, the disk that is in it, and the process that runs on it.
+// whost is a machine with an address, its disk, and its process.
 type whost struct {
 	wdisk
-	bare   bool // there is no disk in it
-	hidden bool // its lease has ended although its process runs, and only the active reaches it
-	woken  bool // the process goes on from an old snapshot of its memory
+	bare   bool // without a disk
+	hidden bool // its lease has expired while its process runs, and only the active reaches it
+	woken  bool // the process resumed from an old memory snapshot
 	up     bool
 	starts int
-	// announced: its lease is held.
+	// announced: it holds its lease.
 	announced bool
 	st        State
-	told      Identity // that the machine was told last
+	told      Identity // last identity fed to the machine
 	queue     []DataEvent
 	swap      *wswap
 	load      bool
-	asks      string // address that it has asked who is there
-	reached   [3]int // number of the process in each host that has answered it
-	asked     bool   // it has asked another process who it is
-	drain     uint64 // number of the drain under way
+	asks      string // address of the pending identity query
+	reached   [3]int // number of the process in each host that has responded
+	asked     bool   // it has queried another process
+	drain     uint64 // number of the current drain
 	held      bool   // drained: nothing is appended
 	primary   *wprimary
 	follow    *wfollower
@@ -102,18 +101,18 @@ type wprimary struct {
 	cfg     ActiveConfig
 	ready   bool
 	commit  int
-	open    bool // the standby's session as this side sees it
-	alive   bool // the other side of it is still there
-	acked   int  // acks that have arrived
-	sent    int  // acks that are under way or have arrived
+	open    bool // the standby's session as seen by this side
+	alive   bool // the other side is still connected
+	acked   int  // received acks
+	sent    int  // acks in flight or received
 	caught  bool
 	synced  bool
-	session Member // whose session it is, and from which host
+	session Member // member of the session; from is its host
 	from    int
 }
 
 type wfollower struct {
-	to        int // host that the followed address leads to
+	to        int // host of the followed address
 	connected bool
 	alive     bool
 	cause     LostCause
@@ -132,10 +131,10 @@ var (
 	}
 )
 
-// hostAddresses of the hosts, in their order.
+// hostAddresses are the addresses of the hosts, in order.
 var hostAddresses = [3]string{"a:1", "b:1", "c:1"}
 
-// newWorld has a new disk in each host. Nothing runs.
+// newWorld returns a world with a new disk in each host and no running process.
 func newWorld() world {
 	var w world
 	for i := range testNodes {
@@ -145,17 +144,17 @@ func newWorld() world {
 	return w
 }
 
-// process names the run of a host.
+// process returns the process name of a host.
 func (n *whost) process(i int) string { return fmt.Sprintf("%s%d", hostAddresses[i][:1], n.starts) }
 
 func (w *world) member(i int) Member { return w.hosts[i].identity().Member() }
 
-// nodeIndex is the index of a node in testNodes.
+// nodeIndex returns the index of a node in testNodes.
 func nodeIndex(id uuid.UUID) int {
 	return slices.IndexFunc([]int{0, 1, 2, 3}, func(k int) bool { return nodeOf(k).ID == id })
 }
 
-// hostAt is the host with an address.
+// hostAt returns the host with an address.
 func hostAt(address string) int { return slices.Index(hostAddresses[:], address) }
 
 // errViolated is wrapped by every broken invariant.
@@ -177,7 +176,7 @@ func (d *wdisk) identity() Identity {
 	return id
 }
 
-// feed gives one event to a node's machine and does what it wants.
+// feed feeds one event to a node's machine and executes its effects.
 func (w *world) feed(i int, ev Event) error {
 	_, first := ev.(Started)
 	if err := w.tell(i, !first); err != nil {
@@ -189,7 +188,7 @@ func (w *world) feed(i int, ev Event) error {
 	return w.tell(i, true)
 }
 
-// tell lets a machine know that its store has changed.
+// tell feeds identity changes of the store to the machine.
 func (w *world) tell(i int, started bool) error {
 	n := &w.hosts[i]
 	id := n.identity()
@@ -207,7 +206,7 @@ func (w *world) stepAt(i int, now time.Duration, ev Event) error {
 	n := &w.hosts[i]
 	st, effects := Step(n.st, now, ev)
 	if st.epoch != n.st.epoch {
-		n.queue = nil // reports of a role that was stopped are ignored
+		n.queue = nil // reports of a stopped role are ignored
 	}
 	n.st = st
 	for _, e := range effects {
@@ -298,17 +297,17 @@ func (w *world) carryOut(i int, e Effect) error {
 	return nil
 }
 
-// named tells whether an entry of the record is that of the last run from this disk.
+// named reports whether an entry of the record names the last generation of this disk.
 func (d *wdisk) named(m Member) bool {
 	return m.Is(d.identity().Member().InRun(m.Run)) && (m.Run == uuid.Nil || m.Run == d.run || m.Run == d.claimed)
 }
 
-// nodeID is the node that the disk belongs to.
+// nodeID returns the node that the disk belongs to.
 func (d *wdisk) nodeID() uuid.UUID { return nodeOf(d.node).ID }
 
 func (n *whost) post(ev DataEvent) { n.queue = append(slices.Clone(n.queue), ev) }
 
-// swapAt does a swap in the coordinator.
+// swapAt applies a swap in the coordinator.
 func (w *world) swapAt(e wswap) (Revision, error) {
 	now := Revision(0)
 	if w.rec != nil {
@@ -350,7 +349,7 @@ func (w *world) swapAt(e wswap) (Revision, error) {
 	return w.rev, nil
 }
 
-// crash stops the process of a host. keep is how much of its log survives.
+// crash stops the process of a host. keep is the length of the log that survives.
 func (w *world) crash(i, keep int) {
 	n := &w.hosts[i]
 	if n.primary != nil {
@@ -359,7 +358,7 @@ func (w *world) crash(i, keep int) {
 	if n.follow != nil {
 		w.closePrimarySide(i)
 	}
-	if n.swap != nil { // the request may be on its way
+	if n.swap != nil { // the request may be in flight
 		w.inflight = append(slices.Clone(w.inflight), *n.swap)
 	}
 	d := n.wdisk
@@ -378,7 +377,7 @@ func (w *world) restart(i int) error {
 	return w.feed(i, Started{Identity: n.identity()})
 }
 
-// check looks for what must never be.
+// check checks the invariants.
 func (w *world) check() error {
 	w.clearCopied()
 	alone := 0
@@ -398,7 +397,7 @@ func (w *world) check() error {
 		for i := range w.hosts {
 			n := &w.hosts[i]
 			if n.loss || n.bare || n.copied || !n.named(m) {
-				continue // INV-6: it cannot act on its membership; what a copy may do is seen when it does it
+				continue // INV-6: it cannot act on its membership; actions of a copy are checked separately
 			}
 			if c := commonPrefix(n.log, w.committed); c < len(w.committed) {
 				return violated("INV-2: host %d is in sync, but its log %v lacks some of %v", i, n.log, w.committed)

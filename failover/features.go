@@ -15,26 +15,26 @@ import (
 	"github.com/google/uuid"
 )
 
-// Features names what a release of Lockstep knows beyond version 1 of the record, separated by blanks. A pair is
-// upgraded one node at a time: what a node of the release before would misunderstand is refused until both nodes'
-// releases know it. Names are never used again for something else.
+// Features are the capabilities of a Lockstep release beyond version 1 of the record, separated by spaces. A pair is
+// upgraded one node at a time. Anything that a node of the previous release would misinterpret is rejected until both
+// releases support it. Names are never reused.
 type Features string
 
-// FeaturePause is Record.Paused: a standby that does not know it would take over all the same.
+// FeaturePause is Record.Paused. A standby without it would ignore the pause and take over.
 const FeaturePause = "pause"
 
-// FeatureRuns is Member.Run: a release that does not know it drops it when it writes the record.
+// FeatureRuns is Member.Run. A release without it drops the field when it writes the record.
 const FeatureRuns = "runs"
 
-// FeatureMinInSync is Record.MinInSyncSet: a node that does not know it would write its own when it becomes active.
+// FeatureMinInSync is Record.MinInSyncSet. A node without it would write its own setting when it becomes active.
 const FeatureMinInSync = "min-in-sync"
 
-// FeatureAttributes are the standard fields and typed properties of messages: a store that does not know them stops at
-// the first record that has any.
+// FeatureAttributes are the standard fields and typed properties of messages. A store without it stops at the first
+// record that has any.
 const FeatureAttributes = "attributes"
 
-// FeatureDeadLetters are a limit of deliveries, dead-letter queues and messages that are moved: a store that does not
-// know them stops at the first record that has any.
+// FeatureDeadLetters are delivery limits, dead-letter queues and moved messages. A store without it stops at the
+// first record that has any.
 const FeatureDeadLetters = "dead-letters"
 
 // FeatureQueues are the queue features of release 0.2.0: times, priorities and groups of messages, retention, filters,
@@ -42,21 +42,21 @@ const FeatureDeadLetters = "dead-letters"
 // first record that has any.
 const FeatureQueues = "queues"
 
-// FeatureAccess is the access table: rules, roles, tokens and quotas. A store that does not know it stops at the first
-// record that changes it.
+// FeatureAccess is the access table: rules, roles, tokens and quotas. A store without it stops at the first record
+// that changes it.
 const FeatureAccess = "access"
 
-// KnownFeatures are those of this build.
+// KnownFeatures returns the features of this build.
 func KnownFeatures() Features {
 	return FeaturePause + " " + FeatureRuns + " " + FeatureMinInSync + " " + FeatureAttributes +
 		" " + FeatureDeadLetters + " " + FeatureQueues + " " + FeatureAccess
 }
 
-// Has tells whether a feature is named.
+// Has reports whether f contains the feature.
 func (f Features) Has(name string) bool { return slices.Contains(strings.Fields(string(f)), name) }
 
-// lacking returns a node of the pair whose release does not know a feature. What a node says of itself now counts more
-// than what the record says of it.
+// lacking returns a node of the pair with a release that lacks a feature. A node's current announcement takes
+// precedence over the record.
 func lacking(rec Record, live []Live, feature string) (NodeInfo, bool) {
 	nodes := slices.Clone(rec.Nodes)
 	for _, m := range rec.InSync {
@@ -75,22 +75,22 @@ func lacking(rec Record, live []Live, feature string) (NodeInfo, bool) {
 	return NodeInfo{}, false
 }
 
-// AnnounceWait is for how long it is waited for what a node of the pair says of itself before it is taken for one that
-// says nothing. A standby may be in sync some milliseconds before its announcement at the coordinator is seen.
+// AnnounceWait is the time to wait for the announcement of a node before it is considered silent. A standby may be in
+// sync some milliseconds before its announcement is visible in the coordinator.
 const AnnounceWait = 2 * time.Second
 
-// Lack is why a feature cannot be used.
+// Lack is the reason why a feature cannot be used.
 type Lack struct {
-	// Node that does not know it.
+	// Node without the feature.
 	Node NodeInfo
-	// Feature that it lacks.
+	// Feature that the node lacks.
 	Feature string
 }
 
-// Silent tells whether the node has not said anything of itself yet: it may well know the feature.
+// Silent reports whether the node has not announced itself yet. It may support the feature.
 func (l Lack) Silent() bool { return l.Node.Address == "" }
 
-// Because says what is wrong, why it matters, and what to do.
+// Because returns the cause, the consequence and the remedy.
 func (l Lack) Because(harm string) string {
 	if l.Silent() {
 		return fmt.Sprintf("node %s has not announced itself at the coordinator, so it is not known whether it knows %q; "+
@@ -101,8 +101,8 @@ func (l Lack) Because(harm string) string {
 		describeVersion(l.Node.Version), harm)
 }
 
-// Lacks tells which node of the pair does not know a feature, so that it cannot be used. Without a record there is no
-// other node.
+// Lacks returns a node of the pair without a feature, which makes the feature unusable. Without a record no other
+// node is known.
 func (s *Status) Lacks(feature string) (lack Lack, lacks bool) {
 	if s.Record == nil {
 		return Lack{}, false
@@ -111,7 +111,7 @@ func (s *Status) Lacks(feature string) (lack Lack, lacks bool) {
 	return Lack{Node: n, Feature: feature}, lacks
 }
 
-// lacks is Status.Lacks for a record, and waits for a node that has not announced itself yet.
+// lacks is Status.Lacks for a record. It waits for a node that has not announced itself yet.
 func (r *Runner) lacks(ctx context.Context, rec Record, feature string) (lack Lack, lacks bool) {
 	waited := time.NewTimer(AnnounceWait)
 	defer waited.Stop()
@@ -132,7 +132,6 @@ func (r *Runner) lacks(ctx context.Context, rec Record, feature string) (lack La
 	}
 }
 
-// describeVersion names a release for people.
 func describeVersion(v string) string {
 	if v == "" {
 		return "an older release"
@@ -140,10 +139,10 @@ func describeVersion(v string) string {
 	return v
 }
 
-// plainRecord has no methods, so that encoding/json sees only the fields.
+// plainRecord has no methods, so encoding/json encodes only the fields.
 type plainRecord Record
 
-// MarshalJSON writes the fields, and those that DecodeRecord did not know.
+// MarshalJSON encodes the fields, including those unknown to DecodeRecord.
 func (r Record) MarshalJSON() ([]byte, error) {
 	own, err := json.Marshal(plainRecord(r))
 	if err != nil || len(r.unknown) == 0 {
@@ -156,7 +155,7 @@ func (r Record) MarshalJSON() ([]byte, error) {
 	return json.Marshal(all) //nolint:wrapcheck // Encode does
 }
 
-// UnmarshalJSON reads the fields and keeps those that it does not know.
+// UnmarshalJSON decodes the fields and keeps unknown ones.
 func (r *Record) UnmarshalJSON(b []byte) error {
 	var p plainRecord
 	if err := json.Unmarshal(b, &p); err != nil {

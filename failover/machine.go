@@ -9,12 +9,12 @@ import (
 	"github.com/google/uuid"
 )
 
-// State is all that the machine remembers. It is a value: Step returns a new one and leaves its argument as it was.
+// State is the complete state of the machine. It is a value: Step returns a new one and does not change its argument.
 // Slices and pointers in it are never changed in place.
 type State struct {
 	set     Settings
 	self    NodeInfo
-	process string // tells runs of this node apart; part of every OpID
+	process string // distinguishes processes of this node; part of every OpID
 	newPair uuid.UUID
 
 	now     time.Duration
@@ -22,14 +22,14 @@ type State struct {
 
 	// The store.
 	ident     Identity
-	bootFence Fence // as it was at the start; INV-9 is checked against it
+	bootFence Fence // at the start; INV-9 is checked against it
 
 	// The coordinator.
 	known      bool // rec and rev are valid
-	missing    bool // a linearizable read said that there is no record
+	missing    bool // a linearizable read found no record
 	rec        Record
 	rev        Revision
-	trouble    string // why what the coordinator last said is not usable; empty if it is
+	trouble    string // why the coordinator's last state is unusable; empty if it is usable
 	reachable  bool
 	leaseUntil time.Duration // 0: no lease
 	live       []Live
@@ -37,35 +37,35 @@ type State struct {
 	run        runs
 	meeting    meeting
 	bootTerm   uint64 // term of the first record seen that this process did not write
-	refused    error  // INV-9: why a starting node waits instead of using what the coordinator has
+	refused    error  // INV-9: why a starting node waits instead of using the coordinator's state
 	adopts     adopting
 	forces     forcing
 
-	// Operations on the coordinator. pending holds every own swap at rev that may have been done, or may yet be done: a
-	// request that timed out can still arrive. Only a record at another revision settles them.
+	// Operations on the coordinator. pending holds every own swap at rev that may have been applied, or may still be:
+	// a request that timed out can arrive later. Only a record at another revision resolves them.
 	pending    []Record
-	unanswered []string // OpIDs of those of them that were sent once without an answer
-	swapping   string   // OpID of the call under way
+	unanswered []string // OpIDs of those that were sent once without a response
+	swapping   string   // OpID of the current call
 	loading    bool
 	needLoad   bool
 	unknown    bool // INV-8: an outcome is unknown and no read has followed
 	retryAt    time.Duration
-	// refusal is why the coordinator has refused the last swap, in words; the next one waits until refusedUntil.
+	// refusal is the coordinator's reason for rejecting the last swap; the next one waits until refusedUntil.
 	refusal      string
 	refusedUntil time.Duration
-	hint         string   // what the coordinator says is wrong with it, in words
+	hint         string   // the coordinator's description of its problem
 	notices      []Notice // of the coordinator
 
 	// The data plane.
 	mode      mode
 	epoch     uint64
-	usedTerm  uint64 // last term that this process has been active in
+	usedTerm  uint64 // last term in which this process was active
 	candidate bool   // it has stopped following and tries to take over
 	fenced    bool   // it lost the role and has not found the new active yet
-	obeyed    Fence  // highest that an active welcomed this node under
-	why       string // what has led to the last change of mode, in words
+	obeyed    Fence  // highest fence of an active that accepted this node
+	why       string // reason of the last change of mode, in words
 	change    change
-	occupied  string // why the role should stay here for now, although another node is preferred; empty if it need not
+	occupied  string // why the role should stay here although another node is preferred; empty if it need not
 	follow    following
 	act       acting
 
@@ -75,7 +75,7 @@ type State struct {
 	halted bool
 }
 
-// mode is what the data plane has been told to be.
+// mode is the role started on the data plane.
 type mode uint8
 
 const (
@@ -88,9 +88,9 @@ const (
 type following struct {
 	active    NodeInfo
 	connected bool
-	ever      bool // it has been connected since it started to follow
+	ever      bool // was connected since following began
 	required  bool
-	lacks     FollowerLacks // the last such report; Config is 0 without one
+	lacks     FollowerLacks // last such report; Config is 0 without one
 	cause     LostCause     // 0 until an attempt has failed
 	since     time.Duration // when the connection was lost, or when following began
 }
@@ -98,25 +98,24 @@ type following struct {
 // acting is the state of the active role.
 type acting struct {
 	term    uint64
-	sent    ActiveConfig // the conditions that the data plane has
+	sent    ActiveConfig // configuration sent to the data plane
 	ready   bool
 	standby standbyState
 	member  Member        // of the connected standby
-	needs   uint64        // number of the present requirement (ActiveConfig.Requirement)
-	cause   LostCause     // why the last standby was lost; 0 if none was
-	stalled bool          // the disk does not answer
+	needs   uint64        // number of the current requirement (ActiveConfig.Requirement)
+	cause   LostCause     // why the last standby was lost; 0 if none was lost
+	stalled bool          // the disk is stalled
 	ahead   ahead         // a standby that has more than this active
-	dropAt  time.Duration // when an absent standby in sync is dropped; never if it is `never`
-	blocked time.Duration // since when a required standby is absent; `never` if it is not
-	giveAt  time.Duration // when the role goes back to the preferred node; `never` while that is not in sync, or must wait
+	dropAt  time.Duration // when an absent in-sync standby is dropped; `never` if it is not absent
+	blocked time.Duration // time since which a required standby is absent; `never` if it is not
+	giveAt  time.Duration // when the preferred node gets the role; `never` while it is not in sync, or must wait
 }
 
-// newActing is the active role of a term in which nothing has happened yet.
 func newActing(term uint64) acting {
 	return acting{term: term, dropAt: never, blocked: never, giveAt: never}
 }
 
-// standbyState is how far the connected standby is.
+// standbyState is the progress of the connected standby.
 type standbyState uint8
 
 const (
@@ -126,11 +125,11 @@ const (
 	standbySynced
 )
 
-// never is a time that no clock reaches.
+// never is after all other times.
 const never = time.Duration(1<<63 - 1)
 
-// NewState makes the state of a node that has just started. `process` must be different in each run of a node;
-// `newPair` becomes the pair's id if this node finds an empty coordinator.
+// NewState returns the state of a node that has just started. `process` must be different for each process of a node;
+// `newPair` becomes the pair's ID if this node finds an empty coordinator.
 func NewState(set Settings, self NodeInfo, process string, newPair uuid.UUID) State {
 	return State{
 		set: set.withDefaults(), self: self, process: process, newPair: newPair,
@@ -138,14 +137,14 @@ func NewState(set Settings, self NodeInfo, process string, newPair uuid.UUID) St
 	}
 }
 
-// machine is one step under way.
+// machine is one execution of Step.
 type machine struct {
 	State
 	effects []Effect
 }
 
-// Step is every decision that a node makes. It reads no clock: `now` is the monotonic time of the event, which never
-// goes back. Effects must be carried out in order, before the next Step.
+// Step makes every decision of a node. It reads no clock: `now` is the monotonic time of the event and never
+// decreases. Effects must be executed in order, before the next Step.
 func Step(s State, now time.Duration, ev Event) (State, []Effect) {
 	if s.halted {
 		return s, nil
@@ -167,8 +166,8 @@ func (m *machine) halt(err error) {
 	m.do(Halt{Err: err})
 }
 
-// handle takes note of what happened. It decides nothing yet; reconcile does, from the state alone, so that the order
-// in which facts arrive does not matter.
+// handle records facts. It decides nothing; reconcile decides from the state alone, so the order in which facts
+// arrive does not matter.
 func (m *machine) handle(ev Event) {
 	switch e := ev.(type) {
 	case Started:
@@ -177,7 +176,7 @@ func (m *machine) handle(ev Event) {
 	case IdentityChanged:
 		m.ident = e.Identity
 		if m.known {
-			m.compareRun() // after a loss that was accepted, the record names what the store is only now
+			m.compareRun() // after an accepted loss, the record names the new incarnation before the store has it
 		}
 	case Observed:
 		m.observed(e)
@@ -213,7 +212,7 @@ func (m *machine) handle(ev Event) {
 	}
 }
 
-// reconcile compares what the node does with what the record says it should do, and orders what is missing.
+// reconcile compares the node's state with the record and requests the missing effects.
 func (m *machine) reconcile() {
 	m.sendAdoption()
 	m.introduce()
@@ -238,12 +237,11 @@ func (m *machine) reconcile() {
 	}
 }
 
-// leads tells whether the record names this node active in the term that it is active in.
+// leads reports whether the record names this node active in the term in which it is active.
 func (s *State) leads() bool {
 	return s.mode == modeAct && s.rec.Active == s.self.ID && s.rec.Term == s.act.term
 }
 
-// reported takes note of what the data plane reports.
 func (m *machine) reported(ev DataEvent) {
 	if m.mode == modeAct {
 		m.reportedByActive(ev)
@@ -252,7 +250,7 @@ func (m *machine) reported(ev DataEvent) {
 	}
 }
 
-// Deadline is the next time at which a Ticked event may change something; false if there is none.
+// Deadline returns the next time at which a Ticked event may change something; false if none.
 func (s *State) Deadline() (time.Duration, bool) {
 	next := never
 	at := func(t time.Duration) {

@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAdmittedAfterAnOutage: an active adds a standby to the in-sync set that has connected again. The standby may read
-// that record before it receives the welcome: the outage before it is no reason to take over. It still takes over if
-// the active does not answer for the failover timeout, or its process is gone.
+// A reconnected standby may read the record that adds it to in_sync before it receives the welcome. The earlier
+// outage does not cause a takeover. It still takes over if the active does not respond for the failover timeout, or
+// its process has terminated.
 func TestAdmittedAfterAnOutage(t *testing.T) {
 	admitted := func(t *testing.T, cause LostCause) *rig {
 		t.Helper()

@@ -10,56 +10,55 @@ import (
 	"github.com/google/uuid"
 )
 
-// This file is the way out when the coordinator has lost the pair's record or was put back to an older state (INV-9). A
-// node that starts then waits: nothing tells it which store is complete. An operator does, by having one node adopt the
-// pair.
+// This file implements recovery when the coordinator has lost the cluster record or was restored to an older state
+// (INV-9). A starting node then waits, because it cannot determine which store is complete. An operator decides by
+// having one node adopt the pair.
 
-// AdoptAsked asks this node to write the pair's record anew. Everything in it was found out before: that the record is
-// missing or old, that the other node does not hold more. The swap is done only if the coordinator is still in that
-// state.
+// AdoptAsked requests that this node writes the cluster record again. The caller has verified that the record is
+// missing or old, and that the other node does not have additional records. The swap is applied only if the
+// coordinator is still in that state.
 type AdoptAsked struct {
 	ID string
-	// Found is the record that the coordinator has, at Revision; the zero Record at 0 if it has none.
+	// Found is the coordinator's record at Revision; the zero Record at 0 if none.
 	Found    Record
 	Revision Revision
-	// Above is the highest fence that the other node is known to have; the new record's config and term are above it.
+	// Above is the highest known fence of the other node; the new record's config and term are above it.
 	Above Fence
-	// AcceptLoss: acknowledged transactions may be missing on this node, and the operator knows (INV-6).
+	// AcceptLoss: the operator accepts that acknowledged transactions may be missing on this node (INV-6).
 	AcceptLoss bool
-	// WithoutOther: the other node could not be asked, and the operator says that it holds no more or is gone for good.
-	// What it does hold more is void then: without that in the record, a node that comes back would not give up what it
-	// knows to be committed (INV-13).
+	// WithoutOther: the other node could not be queried, and the operator states that it has no additional records or
+	// is lost permanently. Additional records on it are discarded. The record must state this, because a returning
+	// node otherwise refuses to truncate records it knows to be committed (INV-13).
 	WithoutOther bool
-	// At is when, to the second, for the record.
+	// At is the time, to the second, for the record.
 	At time.Time
 }
 
-// AdoptEnded answers AdoptAsked.
+// AdoptEnded is the response to AdoptAsked.
 type AdoptEnded struct {
 	ID string
-	// Failure says why it was not done; nil if it was.
+	// Failure is nil on success.
 	Failure error
 }
 
 func (AdoptAsked) event()  {}
 func (AdoptEnded) effect() {}
 
-// adopting is an adoption under way.
+// adopting is an adoption in progress.
 type adopting struct {
 	id   string
-	next Record // OpID is empty until it was sent
+	next Record // OpID is empty until it is sent
 	rev  Revision
 }
 
-// wait makes a starting node wait for an operator: what the coordinator has cannot be right. It looks again and again,
-// since the right record may come back.
+// wait makes a starting node wait for an operator, because the coordinator's state cannot be correct. It keeps
+// polling, since the correct record may return.
 func (m *machine) wait(err error) {
 	m.refused, m.unknown, m.missing = err, false, false
 	m.needLoad = true
 	m.retryAt = m.now + m.set.RefusedDelay
 }
 
-// adoptAsked takes note of an operator's request to this node.
 func (m *machine) adoptAsked(e AdoptAsked) {
 	next, err := m.adoption(e)
 	if err != nil {
@@ -70,11 +69,11 @@ func (m *machine) adoptAsked(e AdoptAsked) {
 	if m.ident.MayHaveLost {
 		m.warn("acknowledged transactions may be lost: the machine went down without a clean stop, and the operator " +
 			"goes on with this store")
-		m.do(ClearLoss{}) // IdentityChanged follows, with another incarnation
+		m.do(ClearLoss{}) // IdentityChanged follows, with a new incarnation
 	}
 }
 
-// adoption makes the record to be written, or says why there is nothing to adopt.
+// adoption returns the record to write, or the reason why none can be adopted.
 func (m *machine) adoption(e AdoptAsked) (Record, error) {
 	own := m.ident.Fence
 	if m.known {
@@ -102,14 +101,14 @@ func (m *machine) adoption(e AdoptAsked) (Record, error) {
 	case m.ident.MayHaveLost && !e.AcceptLoss:
 		return Record{}, errAdoptLoss
 	}
-	var marked Fence // the mark outlives the record, and what is adopted begins a new one
+	var marked Fence // the mark outlives the record, and an adoption begins a new one
 	if m.run.mark.Pair == m.ident.PairID {
 		marked.Term = m.run.mark.By
 	}
 	fence := AdoptedFence(e.Found, m.ident.End, own, e.Above, marked)
 	next := Record{PairID: m.ident.PairID, Active: m.self.ID, MinInSync: m.set.MinInSync}
 	if m.known {
-		// It leads, and no node can have taken its place without its noticing: the same record, once more.
+		// This node leads, and no other node can have taken the role undetected: write the same record again.
 		next = m.rec.Clone()
 		next.Switchover, next.OpID = nil, ""
 	} else {
@@ -120,8 +119,9 @@ func (m *machine) adoption(e AdoptAsked) (Record, error) {
 	return next, nil
 }
 
-// voidByAdoption is what an adoption without the other node gives up: as after a forced failover, all that the other
-// one has after what this node knows to be committed. Nil if the other node was asked.
+// voidByAdoption returns the records discarded by an adoption without the other node. As after a forced failover,
+// these are all records of the other node after the last one that this node knows to be committed. It returns nil if
+// the other node was queried.
 func (m *machine) voidByAdoption(e AdoptAsked, term uint64) *Forced {
 	if !e.WithoutOther {
 		return nil
@@ -137,7 +137,7 @@ func (m *machine) voidByAdoption(e AdoptAsked, term uint64) *Forced {
 	return f
 }
 
-// sendAdoption sends the record of an adoption that is under way.
+// sendAdoption sends the record of a pending adoption.
 func (m *machine) sendAdoption() {
 	a := &m.adopts
 	if a.id == "" || a.next.OpID != "" || m.ident.MayHaveLost || m.swapping != "" || m.loading {
@@ -164,7 +164,7 @@ func (m *machine) sendAdoption() {
 	m.do(SwapRecord{Expect: a.rev, Next: a.next})
 }
 
-// adoptionSwapped takes note of the outcome of an adoption's swap; the machine has handled it as any other.
+// adoptionSwapped processes the outcome of an adoption's swap, in addition to the general handling.
 func (m *machine) adoptionSwapped(opID string, err error) {
 	if m.adopts.id == "" || m.adopts.next.OpID != opID {
 		return

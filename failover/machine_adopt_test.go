@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// INV-9: a node whose store has been part of a pair waits while the coordinator has no record, or an older one than it
-// has obeyed. It serves nothing, and goes on by itself when the right record is back.
+// INV-9: a node whose store has been part of a pair waits while the coordinator has no record, or an older one than
+// it has obeyed. It serves nothing, and continues when the correct record returns.
 func TestWaitsForTheRightRecord(t *testing.T) {
 	old := recordWith(1, 1)
 	old.Config = 3
@@ -42,7 +42,7 @@ func TestWaitsForTheRightRecord(t *testing.T) {
 	}
 }
 
-// waiting is a node that waits because the record is gone.
+// waiting returns a node that waits because the record is lost.
 func waiting(t *testing.T, id Identity) *rig {
 	t.Helper()
 	r := newRig(t, Settings{})
@@ -73,8 +73,8 @@ func TestAdoptLostRecord(t *testing.T) {
 	require.Equal(t, uint64(7), r.s.act.term)
 }
 
-// TestAdoptWithoutTheOtherNode: what that one holds more is given up, and the record says so, since it would not give
-// up by itself what it knows to be committed (INV-13).
+// An adoption without the other node discards that node's additional records. The record states this, because that
+// node otherwise refuses to truncate records it knows to be committed (INV-13).
 func TestAdoptWithoutTheOtherNode(t *testing.T) {
 	id := usedIdentity()
 	id.Committed = 8
@@ -101,7 +101,7 @@ func TestAdoptWithoutTheOtherNode(t *testing.T) {
 
 func TestAdoptOldRecord(t *testing.T) {
 	old := recordWith(1, 1)
-	old.Config, old.Term = 3, 8 // the term cannot be, but must not hurt
+	old.Config, old.Term = 3, 8 // an impossible term, which must be tolerated
 	r := newRig(t, Settings{})
 	r.step(Started{Identity: usedIdentity()})
 	r.observe(true)
@@ -111,14 +111,14 @@ func TestAdoptOldRecord(t *testing.T) {
 	require.Equal(t, Revision(41), swap.Expect)
 	require.Equal(t, Fence{Config: 5, Term: 9}, swap.Next.Fence())
 
-	// Another node was faster: nothing was done, and what is there now counts.
+	// Another node was faster: the adoption has no effect, and the new record applies.
 	require.ErrorIs(t, effect[AdoptEnded](t, r.step(Swapped{OpID: swap.Next.OpID, Err: ErrConflict})).Failure, ErrAdopt)
 	require.Equal(t, RoleRecovering, r.s.Role())
 	effect[LoadRecord](t, r.after(time.Second))
 	require.Contains(t, kinds(r.step(Loaded{Record: recordWith(1, 0, 1), Revision: 42})), "start-follower")
 }
 
-// INV-8: an adoption without an answer may have been done.
+// INV-8: an adoption without a response may have been applied.
 func TestAdoptUnknownOutcome(t *testing.T) {
 	for _, done := range []bool{true, false} {
 		r := waiting(t, usedIdentity())
@@ -134,7 +134,7 @@ func TestAdoptUnknownOutcome(t *testing.T) {
 		r.step(Loaded{Err: ErrNoRecord})
 		require.ErrorIs(t, r.s.refused, ErrRecordLost)
 		again := effect[SwapRecord](t, r.step(AdoptAsked{ID: "y"}))
-		// The first one is done after all, and late.
+		// The first one is applied late.
 		require.Contains(t, kinds(r.seeRecord(swap.Next, 1)), "start-active")
 		require.NotEqual(t, swap.Next.OpID, again.Next.OpID)
 		require.Error(t, effect[AdoptEnded](t, r.step(Swapped{OpID: again.Next.OpID, Err: ErrConflict})).Failure)
@@ -165,7 +165,7 @@ func TestAdoptRefusals(t *testing.T) {
 	fails(empty, AdoptAsked{}, "never been part of a pair")
 }
 
-// INV-6: a store that may lack something is adopted only if the operator accepts that, and under another incarnation.
+// INV-6: an incomplete store is adopted only if the operator accepts that, and under a new incarnation.
 func TestAdoptWithLoss(t *testing.T) {
 	id := usedIdentity()
 	id.MayHaveLost = true
@@ -181,7 +181,7 @@ func TestAdoptWithLoss(t *testing.T) {
 	require.Contains(t, kinds(r.won()), "start-active")
 }
 
-// An active that runs writes the same record once more: its standby stays in sync, and no client notices.
+// A running active writes the same record again: its standby stays in sync, and clients are not affected.
 func TestAdoptByRunningActive(t *testing.T) {
 	r := activePair(t, Settings{})
 	r.step(Observed{
@@ -202,7 +202,8 @@ func TestAdoptByRunningActive(t *testing.T) {
 	require.Empty(t, r.s.Reason())
 }
 
-// An active whose last swap had no answer before the record was lost may have been replaced by it. It says what to do.
+// An active whose last swap had no response before the record was lost may have been replaced by it. Its error
+// describes the remedy.
 func TestAdoptByActiveWithAnUnknownOutcome(t *testing.T) {
 	r := activePair(t, Settings{})
 	swap := effect[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostSilence}))
@@ -215,8 +216,8 @@ func TestAdoptByActiveWithAnUnknownOutcome(t *testing.T) {
 	require.False(t, r.s.act.sent.Serve, "INV-8")
 }
 
-// A node that has joined a pair and holds nothing yet must not begin another pair when the record is gone: the node
-// that holds the messages could not come back to it. Nor may it join another pair.
+// A node that has joined a pair and has no records must not start another pair when the record is lost. The node with
+// the messages could not rejoin. Nor may it join another pair.
 func TestJoinedButEmptyStore(t *testing.T) {
 	joined := Identity{Node: testNodes[0].ID, Store: testStores[0], Incarnation: 1, PairID: testPair}
 	r := waiting(t, joined)
@@ -228,7 +229,7 @@ func TestJoinedButEmptyStore(t *testing.T) {
 	other.PairID = uuid.New()
 	require.ErrorIs(t, effect[Halt](t, r.seeRecord(other, 5)).Err, ErrOtherPair)
 
-	// The record of its own pair lets it go on.
+	// It continues with its pair's record.
 	r = waiting(t, joined)
 	require.Contains(t, kinds(r.seeRecord(recordWith(1, 1), 5)), "start-follower")
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStandbyThatForgotItsRun: a standby went back to a release that knows no runs while the record still named one.
-// Its acks do not count, so it must not count as being there either: it is dropped, and joins as what it is.
+// A standby was downgraded to a release without generations while the record named one. Its acks do not count, so it
+// must not count as connected: it is dropped, and joins again.
 func TestStandbyThatForgotItsRun(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0, 1), runBefore, runOfB), 0, 1)
@@ -37,9 +37,9 @@ func TestStandbyThatForgotItsRun(t *testing.T) {
 	require.Equal(t, older, other)
 }
 
-// TestFormerRunIsNotNamedAgain: a standby that is started again while the active still holds the connection to its last
-// run takes that one's place in the record. The active does not name the last run once more for what it had
-// acknowledged: the new one would take itself for superseded.
+// A standby restarts while the active still has the connection to its previous generation, and replaces that in the
+// record. The active does not name the previous generation again because of its acks, since the new one would
+// consider itself superseded.
 func TestFormerRunIsNotNamedAgain(t *testing.T) {
 	r := newRunRig(t)
 	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0, 1), runBefore, runOfB), 0, 1)
@@ -81,8 +81,8 @@ func TestFormerRunIsNotNamedAgain(t *testing.T) {
 	names(runTried)
 }
 
-// TestAdoptAboveTheMark: the mark outlives the record. What the pair adopts is above it, or each restart would take the
-// node's directory for an older image.
+// The mark outlives the record. An adopted record has a term above it, because otherwise each restart would treat the
+// node's directory as an older copy.
 func TestAdoptAboveTheMark(t *testing.T) {
 	old := Mark{Pair: testPair, By: 15, Term: 15, LSN: 900}
 	r := newRig(t, Settings{})
@@ -103,7 +103,7 @@ func TestAdoptAboveTheMark(t *testing.T) {
 	require.Empty(t, r.s.run.putBack)
 }
 
-// TestForcedPutBack: once an operator has accepted what is missing, the directory is not called put back any more.
+// After an operator has accepted the loss, the directory is no longer reported as an older copy.
 func TestForcedPutBack(t *testing.T) {
 	r := newRunRig(t)
 	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0), runOther, uuid.Nil), 0)
@@ -119,8 +119,8 @@ func TestForcedPutBack(t *testing.T) {
 	require.True(t, r.s.run.named)
 }
 
-// TestLateSwapOfTheRunBefore: a swap of a run that was killed is done after the next one has claimed its generation. If
-// that one is killed as well before it is named, the one after it still knows the run that the record names.
+// A swap of a killed generation is applied after the next one has been claimed. If that one is also killed before it
+// is named, the following one still recognizes the generation in the record.
 func TestLateSwapOfTheRunBefore(t *testing.T) {
 	r := newRunRig(t)
 	r.start(ranIdentity(runBefore, runTried), inRuns(recordWith(0, 0), runBefore, uuid.Nil), 0)
@@ -137,7 +137,7 @@ func TestLateSwapOfTheRunBefore(t *testing.T) {
 	require.Empty(t, r.s.run.putBack)
 }
 
-// TestLossIsNotAnOlderImage: a machine that went down with sync off has lost the end of its log. No image was put back.
+// A machine that crashed with sync off has lost the end of its log. It is not reported as an older copy.
 func TestLossIsNotAnOlderImage(t *testing.T) {
 	id := usedIdentity()
 	id.MayHaveLost = true
@@ -149,7 +149,7 @@ func TestLossIsNotAnOlderImage(t *testing.T) {
 	require.Contains(t, r.s.Reason(), "may have lost")
 }
 
-// TestCopyIsNotAskedForHelp: a process that takes no part cannot become active by an operator's command either.
+// A process that takes no part cannot be activated by an operator's command.
 func TestCopyIsNotAskedForHelp(t *testing.T) {
 	elsewhere := testNodes[0]
 	elsewhere.Address = "a:2"
@@ -181,7 +181,7 @@ func TestCopyIsNotAskedForHelp(t *testing.T) {
 	})
 }
 
-// TestTwinThatMoves: while the question to one process is under way, another one announces itself.
+// While one process is being queried, another one announces itself.
 func TestTwinThatMoves(t *testing.T) {
 	at := func(address, process string) Observed {
 		n := testNodes[0]
@@ -201,7 +201,7 @@ func TestTwinThatMoves(t *testing.T) {
 	require.Contains(t, r.s.Reason(), "two processes with one identity")
 }
 
-// TestPutBackIsOverBesideAnOlderRelease: the record names no run, and this node has got what it lacked all the same.
+// With a record that names no generation, the older-copy state ends when the node has fetched the missing records.
 func TestPutBackIsOverBesideAnOlderRelease(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.step(Started{Identity: usedIdentity()})
@@ -221,8 +221,8 @@ func TestPutBackIsOverBesideAnOlderRelease(t *testing.T) {
 	require.Empty(t, r.s.run.putBack)
 }
 
-// TestAdoptionThatCameTooLate: the right record was back first, and this directory is compared with the pair's mark as
-// at any start.
+// The correct record returned before the adoption, and the directory is compared with the pair's mark as at any
+// start.
 func TestAdoptionThatCameTooLate(t *testing.T) {
 	r := waiting(t, usedIdentity())
 	swap := effect[SwapRecord](t, r.step(AdoptAsked{ID: "x"}))
@@ -235,8 +235,7 @@ func TestAdoptionThatCameTooLate(t *testing.T) {
 	effect[MarkLoss](t, effects)
 }
 
-// TestStandbyThatCannotBeNamed: while the coordinator is full, a standby that was started again says why it does not
-// follow.
+// While the coordinator is out of space, a restarted standby reports why it does not follow.
 func TestStandbyThatCannotBeNamed(t *testing.T) {
 	r := newRunRig(t)
 	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 0, 1), runBefore, runOfB), 0, 1)
@@ -245,7 +244,7 @@ func TestStandbyThatCannotBeNamed(t *testing.T) {
 	require.Contains(t, r.s.Reason(), ErrRefused.Error())
 }
 
-// TestSupersededAnswers: an operator who has asked this run for something hears that it takes no part any more.
+// Pending operator requests fail when this process is superseded.
 func TestSupersededAnswers(t *testing.T) {
 	r := newRunRig(t)
 	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 0, 1), runBefore, runOfB), 0, 1)

@@ -2,9 +2,9 @@
 
 package failover
 
-// This file gives the role back to the preferred node, some time after that is in sync again.
+// This file implements failback to the preferred node some time after it is in sync again.
 
-// failBack begins an ordinary hand-over to the preferred standby when it has been in sync for the delay without
+// failBack starts an ordinary handover to the preferred standby when it has been in sync for the delay without
 // interruption. Called while this node is active.
 func (m *machine) failBack() {
 	a := &m.act
@@ -15,7 +15,7 @@ func (m *machine) failBack() {
 		a.giveAt = m.now + m.set.FailbackDelay
 	case m.now < a.giveAt:
 	case m.cannotHandOver() != "":
-		a.giveAt = m.now + m.set.FailbackDelay // whatever it is, the pair is not as quiet as it should be
+		a.giveAt = m.now + m.set.FailbackDelay // the pair is not stable enough for a handover
 	default:
 		a.giveAt = never
 		m.beginHandOver("")
@@ -23,9 +23,9 @@ func (m *machine) failBack() {
 	}
 }
 
-// standbyIsPreferred tells whether the standby is in sync and should be active instead of this node, and nothing speaks
-// against it. When something does, for a moment, the delay begins anew after it; as it does with each term, so that the
-// roles of a pair that flaps do not change more often for it.
+// standbyIsPreferred reports whether the standby is in sync, is preferred over this node, and may get the role. The
+// delay restarts when this was false for a moment, and with each term. An unstable pair therefore does not change
+// roles more often.
 func (s *State) standbyIsPreferred() bool {
 	other, ok := s.rec.Other(s.self.ID)
 	if !ok || s.set.Preferred || s.set.FailbackDelay <= 0 || !s.act.ready || s.absent() {

@@ -18,7 +18,7 @@ func preferring(t *testing.T, set Settings) *rig {
 	return r
 }
 
-// liveB says that both nodes are there, and whether b is preferred.
+// liveB reports both nodes as live, and whether b is preferred.
 func (r *rig) liveB(preferred bool) []Effect {
 	r.t.Helper()
 	b := testNodes[1]
@@ -27,7 +27,7 @@ func (r *rig) liveB(preferred bool) []Effect {
 	return r.step(Observed{Observation: o, LeaseUntil: r.now + 3*time.Second})
 }
 
-// The role goes back to the preferred node by an ordinary hand-over when that has been in sync for the delay.
+// The role returns to the preferred node by an ordinary handover after it has been in sync for the delay.
 func TestFailback(t *testing.T) {
 	r := preferring(t, Settings{FailbackDelay: time.Minute})
 	at, ok := r.s.Deadline()
@@ -42,7 +42,7 @@ func TestFailback(t *testing.T) {
 	requireNo[BeginDrain](t, r.after(time.Hour))
 }
 
-// Who does not hand over.
+// Conditions without failback.
 func TestNoFailback(t *testing.T) {
 	for name, set := range map[string]Settings{
 		"off": {}, "both are preferred": {FailbackDelay: time.Minute, Preferred: true},
@@ -56,7 +56,7 @@ func TestNoFailback(t *testing.T) {
 	requireNo[BeginDrain](t, r.after(time.Hour))
 }
 
-// Each of these makes the delay begin anew, when it is over.
+// The failback delay restarts after each of these conditions ends.
 func TestFailbackDelayBeginsAnew(t *testing.T) {
 	record := func(r *rig, change func(*Record)) {
 		rec := r.s.rec.Clone()
@@ -77,7 +77,7 @@ func TestFailbackDelayBeginsAnew(t *testing.T) {
 		},
 		"the standby is away for a moment": {
 			func(r *rig) {
-				r.observe(false, 0, 1) // so that it is not released
+				r.observe(false, 0, 1) // to prevent a release
 				r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset})
 			},
 			func(r *rig) {
@@ -113,7 +113,7 @@ func TestFailbackDelayBeginsAnew(t *testing.T) {
 	}
 }
 
-// What comes between when the time has come: another delay.
+// A handover that fails restarts the delay.
 func TestFailbackFails(t *testing.T) {
 	r := preferring(t, Settings{FailbackDelay: time.Minute})
 	r.observe(false, 0, 1)
@@ -130,7 +130,7 @@ func TestFailbackFails(t *testing.T) {
 	effect[BeginDrain](t, r.after(time.Second))
 }
 
-// After every change of roles the delay is a whole one.
+// After every role change the full delay applies.
 func TestFailbackAfterATakeover(t *testing.T) {
 	r := standbyPair(t, Settings{FailbackDelay: time.Minute})
 	r.liveB(true)

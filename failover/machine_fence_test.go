@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// INV-1, INV-9: the fence of the record that makes a node active is durable before the role is started, on every way to
-// the role. A process that dies at any instant after that, with a coordinator put back to the record before, waits for
-// the right record: it does not use the term again, nor let the other node do so behind its back.
+// INV-1, INV-9: the fence of the record that activates a node is durable before the role starts, on every path to the
+// role. If the process then dies and the coordinator is restored to the previous record, it waits for the correct
+// record. It neither reuses the term nor allows the other node to do so.
 func TestFenceIsDurableBeforeTheRole(t *testing.T) {
 	handedOver := recordWith(0, 0, 1)
 	handedOver.Config, handedOver.Term, handedOver.OpID = 6, 3, "handed over"

@@ -11,9 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// This file is what a node does that is not active.
+// This file implements the behavior of a node that is not active.
 
-// reportedByFollower takes note of what the follower role of replication reports.
 func (m *machine) reportedByFollower(ev DataEvent) {
 	f := &m.follow
 	switch e := ev.(type) {
@@ -33,7 +32,7 @@ func (m *machine) reportedByFollower(ev DataEvent) {
 		if e.Config > m.rec.Config {
 			m.needLoad = true
 		}
-		// The active may not have heard of the record that this node has written, with the generation of its run.
+		// The active may not have received the record that this node wrote with its process generation.
 		if e.Config == 0 || e.Config == m.rec.Config-1 && m.wroteRecord() {
 			f.lacks.Config = m.rec.Config
 		}
@@ -50,15 +49,15 @@ func (m *machine) reportedByFollower(ev DataEvent) {
 	}
 }
 
-// admitted discards the outage that the follower reported: the active has added this node to the in-sync set, so it has
-// received a hello since. The record may arrive before the welcome does.
+// admitted discards the outage that the follower reported: the active has added this node to in_sync, so it has
+// received a hello since. The record may arrive before the FollowerConnected event.
 func (m *machine) admitted() {
 	if !m.follow.connected {
 		m.follow.cause, m.follow.since = 0, m.now
 	}
 }
 
-// eligible tells whether this node's store is in sync as it is (INV-4, INV-6).
+// eligible reports whether this node's store is in sync in its current state (INV-4, INV-6).
 func (s *State) eligible() bool {
 	if mutate.Off("INV-4-any-node-may-promote-itself") {
 		return true
@@ -70,7 +69,7 @@ func (s *State) eligible() bool {
 	return ok && me.Is(s.ident.Member().InRun(me.Run)) && s.owns(me.Run) && !s.ident.MayHaveLost
 }
 
-// standBy does what a node has to do that is not active.
+// standBy implements a node that is not active.
 func (m *machine) standBy() {
 	if m.force() {
 		return
@@ -82,14 +81,15 @@ func (m *machine) standBy() {
 	case m.candidate:
 		m.stand()
 	case m.rec.Active == m.self.ID && m.rec.Fence().Less(m.obeyed):
-		// A record that came late: the role was given to this node, which did not hear of it, and by now another one
-		// acts under a newer record and has been obeyed.
+		// A delayed record: it gave the role to this node, which did not receive it in time. Another node is active
+		// now under a newer record and has been obeyed.
 		m.needLoad = true
 	case m.rec.Active == m.self.ID && !m.eligible():
-		m.stopFollowing() // the other one is in sync, and takes over
+		m.stopFollowing() // the other node is in sync, and takes over
 	case m.rec.Active == m.self.ID:
-		// Handed over to us, or won with an outcome that is learned only now: the term is ours and unused. After a
-		// restart it may have been used, and a term is never used twice: (term, LSN) names a record for good.
+		// The role was handed over to this node, or won with an outcome that is learned only now: the term is unused.
+		// After a restart it may have been used, and a term is never reused, because (term, LSN) identifies a record
+		// permanently.
 		me, _ := m.rec.Member(m.self.ID)
 		if m.rec.Term > m.bootTerm && m.rec.Term > m.usedTerm && (me.Run == uuid.Nil || me.Run == m.run.id) {
 			m.takeUp()
@@ -108,8 +108,8 @@ func (m *machine) standBy() {
 	m.askActive()
 }
 
-// ownUpToLoss is INV-6: a store that is named in sync but is not what it was takes itself out of the record before it
-// does anything else. It reports whether the node may go on.
+// ownUpToLoss implements INV-6: a store that is listed in sync but is not in its listed state removes itself from the
+// record first. It reports whether the node may continue.
 func (m *machine) ownUpToLoss() bool {
 	if mutate.Off("INV-6-stays-in-sync-after-a-loss") {
 		return true
@@ -142,14 +142,14 @@ func (m *machine) ownUpToLoss() bool {
 	return false
 }
 
-// takeoverDue tells whether a standby has lost the active for good.
+// takeoverDue reports whether a standby must take over from a lost active.
 func (s *State) takeoverDue() bool {
 	f := &s.follow
 	if !s.eligible() || s.rec.Active == s.self.ID || s.rec.Paused != nil {
 		return false
 	}
 	if _, ok := s.rec.Member(s.rec.Active); !ok {
-		return true // it took itself out (INV-6)
+		return true // the active removed itself (INV-6)
 	}
 	if s.mode != modeFollow || f.connected {
 		return false
@@ -158,18 +158,18 @@ func (s *State) takeoverDue() bool {
 	case f.cause == LostSilence && f.ever:
 		return true // the follower has measured the timeout
 	case f.cause == LostRefused && (f.ever || !s.leaveToActive()):
-		return true // its process is gone
+		return true // its process has terminated
 	default:
 		return s.now >= f.since+s.set.FailoverTimeout && !s.leaveToActive()
 	}
 }
 
-// leaveToActive tells whether a node that has just started still leaves the role to the previous active, which may be
-// starting as well: whether or not its lease has ended, since both may have been down for longer. This node's directory
-// may be an older image, and the active may have more (INV-13).
+// leaveToActive reports whether a recently started node still leaves the role to the previous active, which may be
+// starting as well. The lease does not matter, since both nodes may have been down for longer. This node's directory
+// may be an older copy, and the active may have more records (INV-13).
 func (s *State) leaveToActive() bool { return s.now < s.started+s.set.StartupWait }
 
-// stand tries to take over. Once it has begun, the node follows no active until the record has changed.
+// stand tries to take over. After it has begun, the node follows no active until the record has changed.
 func (m *machine) stand() {
 	if !m.eligible() || !m.canSwap() {
 		return
@@ -190,9 +190,9 @@ func (m *machine) stand() {
 		m.candidate, m.why = true, m.standReason()
 		m.change = change{code: m.standCode(), term: m.rec.Term + 1}
 	}
-	// INV-4: what was acknowledged to the old active is in our log, and from here on nothing more is; then the fence;
-	// then the swap. The fence shuts out the present config and term only: if the old active's swap wins, its next
-	// config passes.
+	// INV-4: everything acknowledged to the old active is in this node's log, and nothing more is acknowledged from
+	// here on. Then the fence is raised, then the swap is sent. The fence only excludes the current config and term:
+	// if the old active's swap wins, its next config passes.
 	if !mutate.Off("INV-4-swaps-without-a-fence") {
 		m.stopFollowing()
 		m.raiseFence(Fence{Config: m.rec.Config, Term: m.rec.Term + 1})
@@ -204,8 +204,8 @@ func (m *machine) stand() {
 	me := m.me()
 	next.InSync = []Member{me}
 	if m.rec.Active == m.self.ID {
-		// We start again, and the standby may be well: it stays in sync, its acks are required, and it is dropped if it
-		// does not come. After a takeover, on the contrary, the other one is gone.
+		// This node restarted, and the standby may be healthy: it stays in sync, its acks are required, and it is
+		// dropped if it does not connect. After a takeover, in contrast, the other node is lost.
 		if other, ok := m.rec.Other(m.self.ID); ok && m.isLive(other.Node) {
 			next.InSync = []Member{me, other}
 		}
@@ -214,7 +214,7 @@ func (m *machine) stand() {
 	m.propose(next)
 }
 
-// standReason says why the node tries to take over.
+// standReason returns the reason for the takeover attempt.
 func (s *State) standReason() string {
 	_, activeInSync := s.rec.Member(s.rec.Active)
 	switch {
@@ -229,7 +229,7 @@ func (s *State) standReason() string {
 	}
 }
 
-// standCode is the code of standReason.
+// standCode returns the code for standReason.
 func (s *State) standCode() Code {
 	_, activeInSync := s.rec.Member(s.rec.Active)
 	switch {
@@ -246,7 +246,7 @@ func (s *State) isLive(node uuid.UUID) bool {
 	return slices.ContainsFunc(s.live, func(l Live) bool { return l.Node.ID == node })
 }
 
-// followActive follows the node that the record names, wherever it is now.
+// followActive follows the active named by the record at its current address.
 func (m *machine) followActive() {
 	active, ok := describeNode(m.rec, m.live, m.rec.Active)
 	if !ok {
@@ -262,13 +262,13 @@ func (m *machine) followActive() {
 		m.stopFollowing()
 		defer func() {
 			if same {
-				m.follow.since = since // another address does not make it less lost
+				m.follow.since = since // a new address does not reset the outage
 			}
 		}()
 	}
 	if m.ident.Fence.Term < m.rec.Term || m.ident.Fence.Term > m.rec.Term {
-		// A new term, or our own attempt has lost. (A higher config of the same term is left to the follower: persisted
-		// here, it would shut out the active until that has learned of its own swap.)
+		// A new term, or this node's attempt has lost. (The follower handles a higher config of the same term. If it
+		// were persisted here, the active would be rejected until it learns of its own swap.)
 		m.raiseFence(m.rec.Fence())
 	}
 	m.mode = modeFollow

@@ -12,12 +12,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// This file is the forced failover: the only node that holds everything is lost, and an operator decides to go on with
-// the other one, without what only the lost one held. It is the one way past INV-4. Everything else stays: the node
-// stops following and makes its higher fence durable before the swap, the swap begins a new term, and an old active
-// that comes back finds that it was replaced.
+// This file implements forced failover: the only in-sync node is lost, and an operator activates the other one
+// without the records that only the lost node had. It is the only exception to INV-4. All other rules apply: the node
+// stops following and persists its higher fence before the swap, and the swap begins a new term. A returning old
+// active detects that it was replaced.
 
-// Why there is no forced failover.
+// Reasons of ErrForce.
 var (
 	errForceBusy   = errors.New("a change of the pair's record is under way on this node; try again")
 	errForceRecord = errors.New("this node does not know the pair's record; if the coordinator has lost it, that is " +
@@ -34,20 +34,20 @@ var (
 	errForceTime = errors.New("the coordinator did not write the record in time")
 )
 
-// ErrOtherLives is returned when the other node's lease in the coordinator has not ended: it runs, or did so a moment
-// ago.
+// ErrOtherLives is returned if the other node's lease in the coordinator has not expired: it is running, or was a
+// moment ago.
 var ErrOtherLives = errors.New("the other node is there: its lease in the coordinator has not ended. Let it take up " +
 	"its role; or stop it, if it is broken, wait until its lease has ended, and try again")
 
-// ForceAsked asks this node to become active although it is not known to hold everything. What may be lost by it the
-// operator has been told, for the record of Config; with any other record nothing is done.
+// ForceAsked requests that this node becomes active although it may lack records. The operator has seen the possible
+// loss for the record of Config; with any other record nothing is done.
 type ForceAsked struct {
 	ID string
-	// Only asks whether it would be done.
+	// Only requests a dry run.
 	Only bool
-	// Config of the record that the operator was told about.
+	// Config of the record shown to the operator.
 	Config uint64
-	// End is the last record of this node's log, and Committed the last that it knows to be committed.
+	// End is the last record of this node's log, and Committed the last one it knows to be committed.
 	End       lsn.Position
 	Committed uint64
 	// At, By and Reason as in Forced.
@@ -55,25 +55,25 @@ type ForceAsked struct {
 	By, Reason string
 }
 
-// ForceEnded answers ForceAsked.
+// ForceEnded is the response to ForceAsked.
 type ForceEnded struct {
 	ID string
-	// Failure says why it was not done; nil if it was.
+	// Failure is nil on success.
 	Failure error
 }
 
 func (ForceAsked) event()  {}
 func (ForceEnded) effect() {}
 
-// forcing is a forced failover under way.
+// forcing is a forced failover in progress.
 type forcing struct {
 	id        string
 	forced    Forced
 	deadline  time.Duration
-	withdrawn bool // no caller waits for it any more, but its swap may still be done
+	withdrawn bool // no caller waits for it, but its swap may still be applied
 }
 
-// settled is what a record says of a forced failover when both nodes are in sync again.
+// settled returns the entry for a record in which both nodes are in sync again.
 func (f *Forced) settled() *Forced {
 	if f == nil || f.Settled {
 		return f
@@ -83,7 +83,6 @@ func (f *Forced) settled() *Forced {
 	return &s
 }
 
-// forceAsked takes note of an operator's request to this node.
 func (m *machine) forceAsked(e ForceAsked) {
 	if err := m.forcible(e.Config); err != nil {
 		m.do(ForceEnded{ID: e.ID, Failure: fmt.Errorf("%w: %w", ErrForce, err)})
@@ -98,16 +97,16 @@ func (m *machine) forceAsked(e ForceAsked) {
 		After: SurelyKept(m.rec, e.End, e.Committed),
 	}
 	if old := m.rec.Forced; old != nil && !old.Settled {
-		// no standby was there to settle that one: the other node may have a tail from before it
+		// no standby connected to settle that one: the other node may have a tail from before it
 		f.After = min(f.After, old.After)
 	}
 	m.forces = forcing{id: e.ID, forced: f, deadline: m.now + m.set.SwitchoverTimeout}
 }
 
-// SurelyKept is the last LSN up to which a node's log is sure to be what the pair has acknowledged. Within the pair's
-// present term that is all of it: only one node writes records of a term, and this one has got its own from there, in
-// order. The end of an older log may never have been committed, and other records may have been acknowledged in its
-// place.
+// SurelyKept returns the last LSN up to which a node's log is guaranteed to match the pair's acknowledged history.
+// Within the pair's current term that is the whole log: only one node writes records of a term, and this node
+// received its records from there, in order. The end of an older log may never have been committed, and other records
+// may have been acknowledged instead.
 func SurelyKept(rec Record, end lsn.Position, committed uint64) uint64 {
 	if end.Term == rec.Term {
 		return end.LSN
@@ -115,7 +114,7 @@ func SurelyKept(rec Record, end lsn.Position, committed uint64) uint64 {
 	return min(end.LSN, committed)
 }
 
-// forcible says why this node must not be made active by force.
+// forcible returns the reason why this node must not be activated by force.
 func (s *State) forcible(config uint64) error {
 	switch {
 	case s.takesNoPart() != nil:
@@ -143,7 +142,7 @@ func (s *State) forcible(config uint64) error {
 	}
 }
 
-// otherLives tells whether the lease of a node has not ended that is not this one.
+// otherLives reports whether another node has an unexpired lease.
 func (s *State) otherLives() bool {
 	for _, l := range s.live {
 		if l.Node.ID != s.self.ID && l.Node.ID != uuid.Nil {
@@ -153,14 +152,14 @@ func (s *State) otherLives() bool {
 	return false
 }
 
-// force carries a forced failover forward. Called while this node is not active. It reports whether there is one.
+// force advances a forced failover. It reports whether one is in progress. Called while this node is not active.
 func (m *machine) force() bool {
 	f := &m.forces
 	switch {
 	case *f == forcing{}:
 		return false
 	case f.withdrawn:
-		// Its swap may still be done. Writing the record once more, as it is, settles it.
+		// Its swap may still be applied. Writing the unchanged record again resolves it.
 		if len(m.pending) == 0 {
 			*f, m.candidate = forcing{}, false
 			return false
@@ -179,7 +178,7 @@ func (m *machine) force() bool {
 	return true
 }
 
-// standByForce is what stand does for a node that is in sync.
+// standByForce is stand for a forced failover.
 func (m *machine) standByForce() {
 	f := m.forces.forced
 	if !m.candidate {
@@ -193,18 +192,18 @@ func (m *machine) standByForce() {
 	m.raiseFence(Fence{Config: m.rec.Config, Term: m.rec.Term + 1})
 	me := m.me()
 	if m.ident.MayHaveLost {
-		// INV-6: as what it will be when the loss is accepted, which is when the swap was done and not before
+		// INV-6: the incarnation after the loss is accepted, which happens only after the swap succeeded
 		me.Incarnation++
 	}
 	next := m.rec
 	next.Term, next.Active, next.InSync = f.Term, m.self.ID, []Member{me}
 	next.MinInSync, next.Switchover, next.Forced = m.minInSync(), nil, &f
-	// what was marked before may be void
+	// records before the old mark may be discarded
 	next.Mark = Mark{Pair: m.rec.PairID, By: f.Term, Term: m.ident.End.Term, LSN: m.ident.End.LSN}
 	m.propose(next)
 }
 
-// giveUpForce answers the operator, and undoes what can be undone.
+// giveUpForce responds to the operator, and reverts the attempt as far as possible.
 func (m *machine) giveUpForce(why error) {
 	if m.refusal != "" {
 		why = fmt.Errorf("%w: %s", why, m.refusal)
@@ -217,7 +216,7 @@ func (m *machine) giveUpForce(why error) {
 	m.forces = forcing{withdrawn: true}
 }
 
-// forceSettled takes note that there is another record: the forced failover is done, or another node was faster.
+// forceSettled processes a new record: the forced failover is done, or another node was faster.
 func (m *machine) forceSettled() {
 	f := m.forces
 	m.forces = forcing{}
@@ -230,6 +229,6 @@ func (m *machine) forceSettled() {
 	}
 	m.do(ForceEnded{ID: f.id, Failure: err})
 	if err == nil && m.ident.MayHaveLost {
-		m.do(ClearLoss{}) // IdentityChanged follows, and then the role
+		m.do(ClearLoss{}) // IdentityChanged follows, then the role
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// left is a standby, a, that is not in sync and whose active, b, is gone: its process and its lease.
+// left returns a standby a that is not in sync and has lost its active b: process and lease.
 func left(t *testing.T, set Settings) *rig {
 	t.Helper()
 	r := newRig(t, set)
@@ -21,7 +21,7 @@ func left(t *testing.T, set Settings) *rig {
 	return r
 }
 
-// asked is a request for the record that the node knows.
+// asked returns a request for the record that the node knows.
 func asked(r *rig) ForceAsked {
 	return ForceAsked{
 		ID: "x", Config: r.s.rec.Config, End: usedIdentity().End, Committed: 7,
@@ -29,8 +29,8 @@ func asked(r *rig) ForceAsked {
 	}
 }
 
-// A forced failover is a takeover but for the membership: it stops following, raises its fence, swaps in a new term,
-// and only then acts.
+// A forced failover is a takeover except for the membership: it stops following, raises its fence, swaps in a new
+// term, and only then becomes active.
 func TestForced(t *testing.T) {
 	r := left(t, Settings{})
 	effects := r.step(asked(r))
@@ -56,7 +56,7 @@ func TestForced(t *testing.T) {
 	r.report(ActiveReady{})
 	require.Equal(t, RoleActiveAlone, r.s.Role())
 
-	// The other node comes back and is in sync: what the force has made void is cut there.
+	// The other node returns and is in sync: its discarded records were truncated.
 	r.report(StandbyConnected{Member: memberOf(1)})
 	cfg := effect[ConfigureActive](t, r.report(StandbyCaughtUp{Member: memberOf(1)})).Config
 	swap = effect[SwapRecord](t, r.report(StandbySynced{Member: memberOf(1), Requirement: cfg.Requirement}))
@@ -64,7 +64,7 @@ func TestForced(t *testing.T) {
 	require.False(t, r.s.rec.Forced.Settled, "a record is not changed in place")
 }
 
-// What stands in the way of a forced failover.
+// Conditions that prevent a forced failover.
 func TestForceRefusals(t *testing.T) {
 	fails := func(r *rig, want error) {
 		t.Helper()
@@ -108,7 +108,7 @@ func TestForceRefusals(t *testing.T) {
 	require.ErrorIs(t, effect[ForceEnded](t, r.step(e)).Failure, errForceChanged)
 }
 
-// Another node wrote the record: nothing is done, and the node goes on as before.
+// Another node wrote the record: the forced failover fails, and the node continues as before.
 func TestForceLosesTheSwap(t *testing.T) {
 	r := left(t, Settings{})
 	swap := effect[SwapRecord](t, r.step(asked(r)))
@@ -121,8 +121,8 @@ func TestForceLosesTheSwap(t *testing.T) {
 	require.Equal(t, forcing{}, r.s.forces)
 }
 
-// INV-8: a swap without an answer is sent again, and counts if it was done. When the operator has stopped waiting it
-// must not be done hours later: the record is written once more, as it is, which settles it.
+// INV-8: a swap without a response is sent again, and counts if it was applied. After the operator's request has
+// timed out it must not be applied hours later: the unchanged record is written again, which resolves it.
 func TestForceUnknownOutcome(t *testing.T) {
 	unknown := func() (*rig, Record) {
 		r := left(t, Settings{})
@@ -152,14 +152,14 @@ func TestForceUnknownOutcome(t *testing.T) {
 	require.Contains(t, kinds(effects), "start-follower")
 	require.Equal(t, forcing{}, r.s.forces)
 
-	// … or it was done, late: then the role is this node's.
+	// … or it was applied late: this node has the role.
 	r, next = unknown()
 	r.step(Loaded{Err: ErrUnreachable})
 	r.after(time.Minute)
 	require.Contains(t, kinds(r.step(Loaded{Record: next, Revision: 101})), "start-active")
 }
 
-// The coordinator refuses: the operator is told why, and nothing is done later.
+// The coordinator rejects the swap: the operator receives the reason, and nothing is applied later.
 func TestForceRefusedByCoordinator(t *testing.T) {
 	r := left(t, Settings{})
 	swap := effect[SwapRecord](t, r.step(asked(r)))
@@ -177,7 +177,7 @@ func TestForceRefusedByCoordinator(t *testing.T) {
 	requireNo[SwapRecord](t, effects)
 }
 
-// INV-6: the only store in sync may lack something, and the operator goes on with it, under another incarnation.
+// INV-6: the only in-sync store may be incomplete, and the operator continues with it, under a new incarnation.
 func TestForceAfterALoss(t *testing.T) {
 	id := usedIdentity()
 	id.MayHaveLost = true
@@ -186,7 +186,7 @@ func TestForceAfterALoss(t *testing.T) {
 	require.Equal(t, RoleRecovering, r.s.Role())
 	require.Contains(t, r.s.Reason(), "lockstep failover --force")
 	effects := r.step(asked(r))
-	requireNo[ClearLoss](t, effects) // it is still known if this comes to nothing
+	requireNo[ClearLoss](t, effects) // it must persist if the attempt fails
 	swap := effect[SwapRecord](t, effects)
 	effects = r.won()
 	effect[ClearLoss](t, effects)
@@ -196,7 +196,7 @@ func TestForceAfterALoss(t *testing.T) {
 	require.Contains(t, kinds(r.step(IdentityChanged{Identity: id})), "start-active")
 }
 
-// The active that was thought lost runs after all. It gives up the role, says so loudly, and follows.
+// The active that was considered lost is running. It yields the role, logs a warning, and follows.
 func TestForcedActiveYields(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(0, 0), 0)
@@ -211,7 +211,7 @@ func TestForcedActiveYields(t *testing.T) {
 	require.Equal(t, forced.Forced, effect[StartFollower](t, effects).Spec.Forced)
 }
 
-// The end of a log of an older term may be another one than what was acknowledged.
+// The end of a log of an older term may differ from the acknowledged history.
 func TestForcedInALaterTerm(t *testing.T) {
 	rec := recordWith(1, 1)
 	rec.Term = 5
@@ -221,7 +221,7 @@ func TestForcedInALaterTerm(t *testing.T) {
 	require.Equal(t, uint64(7), effect[SwapRecord](t, r.step(asked(r))).Next.Forced.After)
 }
 
-// Two forced failovers and no standby in sync between them: the tail of the node that comes back may be from before the
+// Two forced failovers without an in-sync standby between them: the tail of the returning node may be from before the
 // first.
 func TestForcedTwice(t *testing.T) {
 	for settled, after := range map[bool]uint64{false: 4, true: 10} {

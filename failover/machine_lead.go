@@ -11,16 +11,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// This file is what the active does.
+// This file implements the behavior of the active.
 
 // takeUp takes the active role in the term of the known record, which names this node.
 func (m *machine) takeUp() {
 	if m.mode == modeFollow {
 		m.do(StopFollower{})
 	}
-	// INV-1: the fence of the record is durable before it is obeyed. A process that acknowledged first and crashed
-	// would, with a coordinator put back to an older state, accept the record before this one and use the term again
-	// (INV-9).
+	// INV-1: the record's fence is durable before it is obeyed. Otherwise a process that acknowledged first and
+	// crashed could, with a coordinator restored to an older state, accept the record before this one and reuse the
+	// term (INV-9).
 	m.raiseFence(m.rec.Fence())
 	m.change.code = m.takenUp()
 	m.mode, m.fenced, m.candidate = modeAct, false, false
@@ -44,7 +44,7 @@ func (m *machine) raiseFence(f Fence) {
 	}
 }
 
-// yieldRole gives up the active role: the record names the other node, or another term.
+// yieldRole ends the active role: the record names the other node, or another term.
 func (m *machine) yieldRole() {
 	next, _ := describeNode(m.rec, m.live, m.rec.Active)
 	if m.rec.Active == m.self.ID {
@@ -65,14 +65,13 @@ func (m *machine) yieldRole() {
 	m.handedOver()
 }
 
-// reportedByActive takes note of what the active role of replication reports.
 func (m *machine) reportedByActive(ev DataEvent) {
 	a := &m.act
 	switch e := ev.(type) {
 	case ActiveReady:
 		a.ready = true
 	case StandbyConnected:
-		// A third node that fetches a snapshot does not hide the one that is waited for.
+		// A third node that fetches a snapshot does not replace the required one.
 		r, ok := m.required()
 		if a.standby == standbyNone || a.member.Node == e.Member.Node || ok && r.Is(e.Member) {
 			a.standby, a.member = standbyConnected, e.Member
@@ -83,8 +82,8 @@ func (m *machine) reportedByActive(ev DataEvent) {
 			a.standby = standbyCaughtUp
 		}
 	case StandbySynced:
-		// It may come before StandbyCaughtUp, from a standby in sync that lacks nothing when it connects. It comes only
-		// once for a requirement, so it counts at once: a swap that releases the standby may still be under way.
+		// It may precede StandbyCaughtUp if an in-sync standby lacks nothing when it connects. It is posted only once
+		// per requirement, so it counts immediately: a swap that releases the standby may still be in progress.
 		if a.standby != standbyNone && a.member == e.Member && a.sent.RequireStandby && a.sent.Standby == e.Member &&
 			a.sent.Requirement == e.Requirement {
 			a.standby = standbySynced
@@ -94,7 +93,7 @@ func (m *machine) reportedByActive(ev DataEvent) {
 			a.standby, a.member, a.cause = standbyNone, Member{}, e.Cause
 		}
 		if e.Cause == LostAhead {
-			m.needLoad = true // it knows something that we don't
+			m.needLoad = true // it may know a newer record
 		}
 	case StandbyAhead:
 		m.standbyAhead(e)
@@ -103,20 +102,20 @@ func (m *machine) reportedByActive(ev DataEvent) {
 	}
 }
 
-// ahead is a standby that knows records to be committed which this active's log does not have.
+// ahead is a standby that knows records to be committed which this active's log lacks.
 type ahead struct {
 	member         Member
 	end, committed uint64 // of its log
 }
 
-// reason tells an operator what that means.
+// reason returns the description for the operator.
 func (h ahead) reason() string {
 	return fmt.Sprintf("HISTORIES DIFFER: node %s has acknowledged records up to LSN %d that this active lacks, so "+
 		"one of the two was put back to an older image", h.member.Node, h.committed)
 }
 
-// standbyAhead takes note of a standby that was not welcomed because its log would have to be cut below what it knows
-// to be committed (INV-13).
+// standbyAhead records a standby that was refused because it would have to truncate its log below its committed
+// position (INV-13).
 func (m *machine) standbyAhead(e StandbyAhead) {
 	a := &m.act
 	if a.ahead.member != e.Member {
@@ -127,7 +126,7 @@ func (m *machine) standbyAhead(e StandbyAhead) {
 	a.ahead = ahead{member: e.Member, end: e.End.LSN, committed: e.Committed}
 }
 
-// required is the member whose acks a commit needs besides our own durability (INV-2, INV-3).
+// required returns the member whose acks a commit needs in addition to local durability (INV-2, INV-3).
 func (s *State) required() (Member, bool) {
 	if mutate.Off("INV-3-acknowledges-alone-before-the-swap") && s.act.standby == standbyNone {
 		return Member{}, false
@@ -136,7 +135,7 @@ func (s *State) required() (Member, bool) {
 		return s.inItsRun(o), true
 	}
 	for _, p := range s.pending {
-		// A swap that names it in sync, or even active, may be done at any moment.
+		// A swap that adds it to in_sync, or makes it active, may be applied at any moment.
 		if o, ok := p.Other(s.self.ID); ok {
 			return s.inItsRun(o), true
 		}
@@ -147,14 +146,14 @@ func (s *State) required() (Member, bool) {
 	return Member{}, false
 }
 
-// absent tells whether acks are required from a standby that is not there.
+// absent reports whether acks are required from a standby that is not connected.
 func (s *State) absent() bool {
 	r, ok := s.required()
 	return ok && (s.act.standby == standbyNone || s.act.member != r)
 }
 
-// inItsRun gives an entry without a generation that of the standby that is connected: the record says nothing about its
-// run.
+// inItsRun completes an entry without a generation with the generation of the connected standby, because the record
+// does not name any.
 func (s *State) inItsRun(o Member) Member {
 	if o.Run == uuid.Nil && s.act.standby != standbyNone && o.Is(s.act.member) {
 		return s.act.member
@@ -162,7 +161,7 @@ func (s *State) inItsRun(o Member) Member {
 	return o
 }
 
-// conditions are those under which this active may acknowledge now: the table "may the active acknowledge?".
+// conditions returns the current conditions for acknowledgements: the table "may the active acknowledge?".
 func (s *State) conditions() ActiveConfig {
 	req, needed := s.required()
 	c := ActiveConfig{Config: s.rec.Config, RequireStandby: needed, Standby: req, Serve: true, Deliver: true}
@@ -178,7 +177,7 @@ func (s *State) conditions() ActiveConfig {
 			c.Serve, c.Reason = false, "the standby in sync is gone, and the coordinator has not released it yet"
 		}
 		if (!s.reachable || s.leaseUntil != 0) && s.now >= s.leaseUntil-s.set.LeaseMargin {
-			c.Deliver = false // it may not be the active any more
+			c.Deliver = false // this node may no longer be the active
 		}
 	}
 	if s.unknown && !mutate.Off("INV-8-serves-after-unknown-outcome") {
@@ -188,18 +187,18 @@ func (s *State) conditions() ActiveConfig {
 	return c
 }
 
-// lead does the active's duties.
+// lead implements the active.
 func (m *machine) lead() {
 	a := &m.act
 	other, hasOther := m.rec.Other(m.self.ID)
-	// One that names no run, where the record names one, is none whose acks count: it went back to an older release,
-	// and joins anew.
+	// Acks of a standby without a generation do not count if the record names one: it was downgraded to an older
+	// release, and must join again.
 	there := a.standby != standbyNone && a.member == m.inItsRun(other)
 	switch {
 	case !hasOther || there:
 		a.dropAt = never
 	case a.dropAt == never:
-		a.dropAt = m.now // it was there, and is gone
+		a.dropAt = m.now // it was connected, and is lost
 	}
 	if !m.absent() {
 		a.blocked = never
@@ -214,7 +213,7 @@ func (m *machine) lead() {
 	m.handOver()
 	m.failBack()
 	m.leadSwap(hasOther, there)
-	// A proposal can only have tightened the conditions; still, they are sent before anything else happens.
+	// A proposal can only have tightened the conditions; they must still be sent first.
 	m.configure()
 }
 
@@ -226,12 +225,13 @@ func (m *machine) configure() {
 	}
 }
 
-// numbered gives the conditions a new requirement number if acks begin to be required by them.
+// numbered assigns a new requirement number if the conditions start requiring acks.
 func (m *machine) numbered(c ActiveConfig) ActiveConfig {
 	if c.RequireStandby && (!m.act.sent.RequireStandby || m.act.sent.Standby != c.Standby) {
 		m.act.needs++
 		if m.act.standby == standbySynced {
-			// It was that for the requirement before: the acks of another run of the same node may have counted since.
+			// It was synced for the previous requirement. Since then, acks of another process of the same node may
+			// have counted.
 			m.act.standby = standbyCaughtUp
 		}
 	}
@@ -239,41 +239,41 @@ func (m *machine) numbered(c ActiveConfig) ActiveConfig {
 	return c
 }
 
-// leadSwap proposes the change of the record that is due, if any.
+// leadSwap proposes the next change of the record, if any.
 func (m *machine) leadSwap(hasOther, there bool) {
 	a := &m.act
 	next := m.rec
 	other, _ := m.rec.Other(m.self.ID)
 	me, ok := m.rec.Member(m.self.ID)
 	if !ok {
-		return // it has taken itself out (INV-6); the other one takes over
+		return // this node removed itself (INV-6); the other one takes over
 	}
 	switch {
 	case m.hand.phase >= handDraining && m.hand.phase <= handSwapping:
-		return // handOver does it
+		return // handOver proposes that
 	case hasOther && a.ahead.member.Node != uuid.Nil && other.Is(a.ahead.member):
-		// Nothing was acknowledged in this term: it takes that member's acks, and there were none.
+		// Nothing was acknowledged in this term, since it required that member's acks and received none.
 		if m.canSwap() {
 			m.giveTo(other)
 		}
 		return
 	case me.Run != m.run.id && m.namesRuns():
-		next = m.withRun(next) // the other node's release has learned of it, or has written the record anew
+		next = m.withRun(next) // the other node's release supports generations now, or its new process wrote the record
 	case hasOther && a.dropAt != never && m.now >= a.dropAt && a.stalled:
-		// the other one has gone in order to take over; alone, a node that can write nothing would serve no client
+		// the other node left in order to take over; without it, a node with a stalled disk cannot serve clients
 		return
 	case hasOther && a.dropAt != never && m.now >= a.dropAt:
-		next.InSync = []Member{me} // INV-3: first this swap, then acknowledge alone
+		next.InSync = []Member{me} // INV-3: swap first, then acknowledge alone
 	case !hasOther && (a.standby == standbySynced || a.standby == standbyCaughtUp &&
 		mutate.Off("INV-3-in-sync-before-its-acks-count")):
-		next.InSync = []Member{me, a.member} // INV-3: its acks are required already
+		next.InSync = []Member{me, a.member} // INV-3: its acks are already required
 		next.Forced = m.rec.Forced.settled()
 	case m.rec.Switchover != nil && m.hand.phase == handNone:
 		next.Switchover = nil
 	case len(m.pending) > 0 && (!hasOther || there):
-		// A change whose outcome is not known became needless: the standby came back before it was released, or went
-		// before it was named. As long as it may be done, no role can change, and the acks of a standby that is gone may
-		// be required. Writing the record once more, as it is, settles it.
+		// A change with an unknown outcome is obsolete: the standby returned before it was released, or left before
+		// it was added. While it may still be applied, no role can change, and the acks of a lost standby may be
+		// required. Writing the unchanged record again resolves it.
 	default:
 		return
 	}

@@ -8,11 +8,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// This file compares what this node holds with the high-water mark of the pair (INV-12).
+// This file compares this node's log with the high-water mark of the pair (INV-12).
 
-// compareMark is INV-12: a store that is named in sync and ends before the pair's high-water mark was put back to an
-// older image. To be called while the log is as it was at the start: before this run takes part, and before it takes
-// the role without having been active or connected.
+// compareMark implements INV-12: an in-sync store that ends before the pair's high-water mark was restored from an
+// older copy. It must be called while the log is as it was at the start. That is before this process takes part, or
+// before it takes the role without having been active or connected.
 func (m *machine) compareMark() {
 	r := &m.run
 	if r.putBack != "" || mutate.Off("INV-12-mark-is-not-compared") {
@@ -29,15 +29,14 @@ func (m *machine) compareMark() {
 	lacks := fmt.Sprintf("its log ends with LSN %d of term %d, but the pair knows that it once held %s",
 		m.ident.End.LSN, m.ident.End.Term, mark)
 	if m.ident.MayHaveLost {
-		r.lacks = lacks // a machine that went down with sync off does that, too: it need not have been put back
+		r.lacks = lacks // a crash with sync off has the same effect, so it need not be an older copy
 		return
 	}
 	m.foundPutBack(lacks + ": it is an older image of itself")
 }
 
-// freshMark tells whether the mark that the log was held against is still the newest, as far as that can be known. A
-// node that takes the role with the log that it had at its start reads the mark once more: the active that is gone may
-// have written one since.
+// freshMark reports whether the mark that the log was compared with is still the newest known one. A node that takes
+// the role with the log from its start reads the mark again, because the lost active may have written one since.
 func (m *machine) freshMark() bool {
 	r := &m.run
 	if r.grown {
@@ -51,9 +50,9 @@ func (m *machine) freshMark() bool {
 	return false
 }
 
-// compareOwnMark is INV-12 for an active that has not started: only this run writes marks in its term, so one above all
-// that it has written shows that it does not know what it has done. Its machine was woken with an older snapshot of its
-// memory, or runs twice. What it has acknowledged since then is not what the pair had acknowledged.
+// compareOwnMark implements INV-12 for an active without a restart. Only this process writes marks in its term, so a
+// mark above its own ones proves that its state is stale. Its machine was resumed from an older memory snapshot, or
+// runs twice. Records that it acknowledged since then are not part of the pair's history.
 func (m *machine) compareOwnMark(mark Mark) {
 	r := &m.run
 	if !m.leads() || mark.Pair != m.rec.PairID || mark.By != m.act.term || !r.mark.Less(mark) || r.superseded != "" ||
@@ -67,7 +66,7 @@ func (m *machine) compareOwnMark(mark Mark) {
 	m.warn("%s", r.superseded)
 }
 
-// marked takes note of the pair's mark, as the coordinator has it.
+// marked processes the pair's mark from the coordinator.
 func (m *machine) marked(mark Mark) {
 	m.compareOwnMark(mark)
 	m.run.markKnown, m.run.markedNow = true, true
@@ -76,8 +75,8 @@ func (m *machine) marked(mark Mark) {
 	}
 }
 
-// highWater is the highest mark that holds for the pair as the record has it. What was committed before a forced
-// failover may be void.
+// highWater returns the highest mark that is valid for the pair in the current record. Records committed before a
+// forced failover may be discarded.
 func (s *State) highWater() Mark {
 	best := Mark{Pair: s.rec.PairID}
 	for _, mark := range []Mark{s.rec.Mark, s.run.mark} {
@@ -88,7 +87,7 @@ func (s *State) highWater() Mark {
 	return best
 }
 
-// committed takes note of how far the active has committed, and raises the pair's mark.
+// committed records the active's committed position, and raises the pair's mark.
 func (m *machine) committed(e Committed) {
 	if m.mode != modeAct || !m.leads() || e.Term != m.act.term {
 		return

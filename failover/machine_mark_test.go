@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// TestMark is INV-12.
+// INV-12.
 func TestMark(t *testing.T) {
 	mark := func(by, lsn uint64) Mark { return Mark{Pair: testPair, By: by, Term: 2, LSN: lsn} }
 	start := func(t *testing.T, rec Record, key Mark) (*rig, []Effect) {
@@ -75,7 +75,7 @@ func TestMark(t *testing.T) {
 	})
 }
 
-// TestMarkWritten: the active raises the mark as it commits, and each swap carries it.
+// The active raises the mark as it commits, and each swap carries it.
 func TestMarkWritten(t *testing.T) {
 	r := activePair(t, Settings{})
 	term := r.s.act.term
@@ -89,8 +89,8 @@ func TestMarkWritten(t *testing.T) {
 	require.Equal(t, uint64(20), r.s.highWater().LSN)
 }
 
-// TestWokenWithOldMemory: a machine that goes on from an older snapshot of its memory has not started, so nothing is
-// compared; but the mark that it wrote in its own term, and has forgotten, tells.
+// A machine that resumes from an older memory snapshot has not restarted, so its log is not compared. But it detects
+// a mark of its term that it does not remember.
 func TestWokenWithOldMemory(t *testing.T) {
 	woken := func(t *testing.T) (r *rig, mark func(lsn uint64) Mark) {
 		t.Helper()
@@ -100,7 +100,7 @@ func TestWokenWithOldMemory(t *testing.T) {
 		r.report(ActiveReady{})
 		term := r.s.act.term
 		mark = func(lsn uint64) Mark { return Mark{Pair: testPair, By: term, Term: term, LSN: lsn} }
-		r.step(Committed{Term: term, LSN: 20}) // in the snapshot; since then it had committed up to 30
+		r.step(Committed{Term: term, LSN: 20}) // in the snapshot; afterwards it had committed up to 30
 		effect[WriteMark](t, r.step(Committed{Term: term, LSN: 40}))
 		require.Empty(t, r.step(MarkWritten{Before: mark(20)}))
 		return r, mark
@@ -136,14 +136,13 @@ func TestWokenWithOldMemory(t *testing.T) {
 		r, mark := woken(t)
 		r.step(Loaded{Err: ErrNoRecord}) // and no mark
 		require.Equal(t, mark(40), r.s.run.mark, "that there is none says nothing")
-		r.step(MarkWritten{Before: mark(40)}) // the answer to what was written before
+		r.step(MarkWritten{Before: mark(40)}) // the response to an earlier write
 		require.NotContains(t, r.s.Reason(), "woken")
 		require.False(t, r.s.ident.MayHaveLost)
 	})
 }
 
-// TestComparesBeforeItTakesTheRoleAgain is the last part of INV-13: of two members that start, the one with the longer
-// log goes on.
+// INV-13, last part: of two starting members, the one with the longer log continues.
 func TestComparesBeforeItTakesTheRoleAgain(t *testing.T) {
 	begin := func(t *testing.T) *rig {
 		t.Helper()
@@ -182,7 +181,7 @@ func TestComparesBeforeItTakesTheRoleAgain(t *testing.T) {
 			r.meet(append(r.step(Met{Address: "b:1", Gone: true, Err: ErrGone}), r.after(time.Second)...))).Next.Active)
 	})
 	t.Run("it was asked once at least", func(t *testing.T) {
-		// The coordinator took longer to answer than this node waits for the other one.
+		// The coordinator responded later than this node's wait for the other one.
 		r := newRig(t, Settings{})
 		r.step(Started{Identity: usedIdentity()})
 		r.observe(true, 0, 1)

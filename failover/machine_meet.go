@@ -9,19 +9,19 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// This file is about asking another process: one that runs under this node's identity, and the other member, before
-// this node takes the role up again (INV-13).
+// This file queries other processes: a process running under this node's identity, and the other member before this
+// node takes the role again (INV-13).
 
-// meeting is what the other member in sync has answered to a node that is about to take up the role after a start.
+// meeting is the query of the other in-sync member by a node about to take the role after a start.
 type meeting struct {
-	asked bool          // the question is under way
-	tried bool          // it was asked once at least, whatever came of it
-	at    time.Duration // when it is asked again
-	known bool          // it has answered, and what follows holds
+	asked bool          // a query is in progress
+	tried bool          // it was queried at least once, with any outcome
+	at    time.Duration // time of the next query
+	known bool          // it has responded, and peer is valid
 	peer  Peer
 }
 
-// twinDelay between two questions to another process of this node's identity.
+// twinDelay is the delay between two queries of another process with this node's identity.
 const twinDelay = time.Second
 
 // introduce announces this node when no other process is known to run under its identity.
@@ -34,7 +34,7 @@ func (m *machine) introduce() {
 		r.twin = m.findTwin()
 	}
 	if (r.twin != Live{}) {
-		r.markKnown = false // it may commit meanwhile
+		r.markKnown = false // it may commit in the meantime
 	}
 	switch {
 	case r.twin == Live{}:
@@ -47,8 +47,8 @@ func (m *machine) introduce() {
 	}
 }
 
-// findTwin looks for another process that is announced as this node and may still run. One at this node's own address
-// does not: its port is ours.
+// findTwin returns another process that is announced as this node and may still run. A process at this node's own
+// address has terminated, because this process has its port.
 func (s *State) findTwin() Live {
 	for _, l := range s.live {
 		if l.Node.ID == s.self.ID && l.Process != "" && l.Process != s.process && l.Process != s.run.gone &&
@@ -59,24 +59,24 @@ func (s *State) findTwin() Live {
 	return Live{}
 }
 
-// met takes note of what another process has answered.
+// met processes the response of another process.
 func (m *machine) met(e Met) {
 	r := &m.run
 	if asked := r.asked; r.askedTwin && e.Address == asked.Node.Address {
 		r.askedTwin, r.asked, r.twinAt = false, Live{}, m.now+twinDelay
 		switch {
-		case r.copyOf != "": // asked again so that it knows that this process is still there
+		case r.copyOf != "": // queried again so that it is aware of this process
 			r.twinAt = m.now + twinMemory/2
-		// this one, or the next from the same directory
+		// that process, or a later one from the same directory
 		case e.Err == nil && e.Peer.Node == m.self.ID && e.Peer.Process != m.process:
 			if r.claimed {
-				return // its lease had ended meanwhile: the record decides
+				return // its lease has expired since: the record decides
 			}
 			r.twin = asked
 			m.foundCopy()
 		case e.Err == nil || e.Gone:
 			r.gone = asked.Process
-		default: // its lease will tell
+		default: // wait for its lease
 		}
 		return
 	}
@@ -88,10 +88,10 @@ func (m *machine) met(e Met) {
 	}
 }
 
-// metOther tells whether a node that was active before its own start may take up the role again: the other member in
-// sync was asked for the end of its log, or does not come. The one with the longer log goes on, so that what both had
-// acknowledged survives an old image of one of them (INV-13). It was asked once at least, however long the coordinator
-// has taken to let this node know whom to ask.
+// metOther reports whether a node that was active before its start may take the role again. It may if the other
+// in-sync member has reported its log end, or does not respond. The node with the longer log continues, so that
+// records acknowledged by both survive if one was restored from an older copy (INV-13). The member is queried at
+// least once, even if the coordinator was slow to provide its address.
 func (m *machine) metOther() bool {
 	other, ok := m.rec.Other(m.self.ID)
 	if !ok || m.meeting.known || mutate.Off("INV-13-role-without-a-comparison") {
@@ -105,9 +105,8 @@ func (m *machine) metOther() bool {
 	return m.now >= m.started+m.set.StartupWait && (m.meeting.tried || described.Address == "")
 }
 
-// compareCommitted is INV-6 and INV-13 for a standby: one that the record names in sync holds everything that is
-// committed, so one that hears from its active of commits beyond the end of its log was put back to an older image. It
-// must not take over as it is.
+// compareCommitted implements INV-6 and INV-13 for a standby. An in-sync standby has every committed record. If its
+// active reports commits beyond the end of its log, it was restored from an older copy and must not take over.
 func (m *machine) compareCommitted() {
 	l := m.follow.lacks
 	if l.Config == 0 || l.Config != m.rec.Config || m.run.putBack != "" ||
@@ -124,7 +123,7 @@ func (m *machine) compareCommitted() {
 	}
 }
 
-// otherHasMore tells whether the other member in sync has the longer log.
+// otherHasMore reports whether the other in-sync member has the longer log.
 func (s *State) otherHasMore() (Member, bool) {
 	other, ok := s.rec.Other(s.self.ID)
 	p := s.meeting.peer
@@ -135,7 +134,7 @@ func (s *State) otherHasMore() (Member, bool) {
 	return other, p.End.Term > own.Term || p.End.Term == own.Term && p.End.LSN > own.LSN
 }
 
-// giveTo hands the role to the member that has more than this node, which leaves the in-sync set and follows it.
+// giveTo hands the role to the member that has more records. This node leaves the in-sync set and follows it.
 func (m *machine) giveTo(other Member) {
 	next := m.rec
 	next.Active, next.Term, next.Switchover = other.Node, m.rec.Term+1, nil
@@ -144,10 +143,10 @@ func (m *machine) giveTo(other Member) {
 	m.propose(next)
 }
 
-// twinMemory is for how long a process that has asked under this node's identity counts as running.
+// twinMemory is the time for which a process that called under this node's identity is considered running.
 const twinMemory = 10 * time.Second
 
-// twin is another process of this node's identity, for people.
+// twin returns another process with this node's identity, for the status.
 func (s *State) twin() *Live {
 	r := &s.run
 	switch {
@@ -165,13 +164,13 @@ func (s *State) twin() *Live {
 	}
 }
 
-// behindReason is what a node says that has committed records which the active lacks.
+// behindReason is the status of a node with committed records that the active lacks.
 const behindReason = "nothing of this node's is cut, and the active does not serve while it knows of that: one of " +
 	"the two was put back to an older image, and an operator has to say which of them goes on " +
 	"(docs/explanation/failover.md, \"When histories differ\")"
 
-// ahead tells that the two nodes have histories of which neither contains the other, as far as this node knows; empty
-// if they have not.
+// ahead describes diverged histories, of which neither contains the other, if this node has detected them; otherwise
+// empty.
 func (s *State) ahead() string {
 	switch {
 	case s.mode == modeAct && s.act.ahead.end != 0:

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// TestStandbyAhead is INV-13: an active that lacks what its standby knows to be committed does not stay active.
+// INV-13: an active that lacks records its standby knows to be committed does not stay active.
 func TestStandbyAhead(t *testing.T) {
 	t.Run("in sync: it gets the role", func(t *testing.T) {
 		r := newRig(t, Settings{})
@@ -42,8 +42,8 @@ func TestStandbyAhead(t *testing.T) {
 	})
 }
 
-// TestActiveBehind: a node that is not in sync and knows more than the active gives no advice that would lose one of
-// the two histories.
+// The status of a node that is not in sync and has more committed records than the active suggests no action that
+// would lose one of the two histories.
 func TestActiveBehind(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(1, 1), 0, 1)
@@ -53,7 +53,7 @@ func TestActiveBehind(t *testing.T) {
 	require.Contains(t, r.s.ahead(), "lacks records")
 }
 
-// TestLacks: a standby in sync that hears of commits beyond its log was put back. It must not take over as it is.
+// An in-sync standby that learns of commits beyond its log was restored from an older copy and must not take over.
 func TestLacks(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -82,7 +82,7 @@ func TestLacks(t *testing.T) {
 	}
 }
 
-// TestTwin: a process takes no part while another one runs under its identity.
+// A process takes no part while another one runs under its identity.
 func TestTwin(t *testing.T) {
 	elsewhere := testNodes[0]
 	elsewhere.Address = "a:2"
@@ -110,7 +110,7 @@ func TestTwin(t *testing.T) {
 		requireNo[SwapRecord](t, effects)
 		effects = r.step(Met{Address: "a:2", Gone: true, Err: ErrGone})
 		effect[Announce](t, effects)
-		effect[LoadRecord](t, effects) // how far had that one committed?
+		effect[LoadRecord](t, effects) // to read the committed position of the other process
 		effect[SwapRecord](t, r.step(Loaded{Record: recordWith(0, 0), Revision: 100}))
 	})
 	t.Run("runs, and is gone later", func(t *testing.T) {

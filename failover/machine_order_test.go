@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The standby is gone while the coordinator is, too; it comes back, lacking nothing, while the swap that releases it is
-// under way, and is synced before it is caught up. Whichever comes first, it must be named in sync again.
+// The standby and the coordinator are lost. The standby returns without missing records while the swap that releases
+// it is in progress, and is synced before it is caught up. In either order, it must be added to in_sync again.
 func TestStandbyIsSyncedBeforeItIsCaughtUp(t *testing.T) {
 	for _, caughtUpFirst := range []bool{false, true} {
 		r := activePair(t, Settings{})
@@ -28,7 +28,7 @@ func TestStandbyIsSyncedBeforeItIsCaughtUp(t *testing.T) {
 		for _, e := range events {
 			r.report(e)
 		}
-		swap := effect[SwapRecord](t, r.won()) // the release is done: it is taken back at once
+		swap := effect[SwapRecord](t, r.won()) // the release was applied: it is reverted immediately
 		require.Equal(t, []Member{memberOf(0), memberOf(1)}, swap.Next.InSync)
 		require.True(t, r.s.act.sent.RequireStandby, "its acks are required all the time (INV-3)")
 		r.won()
@@ -36,7 +36,7 @@ func TestStandbyIsSyncedBeforeItIsCaughtUp(t *testing.T) {
 	}
 }
 
-// A third node, which fetches a snapshot, does not hide the standby that the active waits for.
+// A third node that fetches a snapshot does not hide the required standby.
 func TestRequiredStandbyBesideAThirdNode(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(0, 0, 1), 0, 1)
@@ -49,9 +49,9 @@ func TestRequiredStandbyBesideAThirdNode(t *testing.T) {
 	requireNo[SwapRecord](t, r.after(10*time.Second))
 }
 
-// TestDoubtIsSettled: the coordinator did not say whether it wrote a change that became needless meanwhile. It may be
-// done at any time, so nothing else can be done with the record, until it is written once more as it is: the active
-// does that by itself, and then a switchover is possible.
+// The outcome of a change is unknown, and the change has become obsolete. It may be applied at any time, which blocks
+// other changes until the unchanged record is written again. The active does so automatically, after which a
+// switchover is possible.
 func TestDoubtIsSettled(t *testing.T) {
 	r := activePair(t, Settings{})
 	release := effect[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset}))

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A standby of a paused pair stays one, whatever happens to the active, and takes over when the pair is resumed.
+// A standby of a paused pair does not take over, and does so when the pair is resumed.
 func TestPausedStandbyDoesNotTakeOver(t *testing.T) {
 	for _, cause := range []LostCause{LostRefused, LostSilence, LostReset} {
 		r := newRig(t, Settings{})
@@ -30,8 +30,8 @@ func TestPausedStandbyDoesNotTakeOver(t *testing.T) {
 	}
 }
 
-// A record that names this node the active and comes late, when it already follows an active of a later term, is no
-// reason to act: the data plane would refuse it, and the node would end.
+// A delayed record that names this node active has no effect while the node follows an active of a later term. The
+// data plane would reject it, and the node would stop.
 func TestLateRecordIsNotActedOn(t *testing.T) {
 	r := newRig(t, Settings{})
 	rec := recordWith(1, 1, 0)
@@ -50,7 +50,7 @@ func TestLateRecordIsNotActedOn(t *testing.T) {
 	require.Equal(t, RoleStandby, r.s.Role())
 }
 
-// TestStatusLacks: a feature can be used when both nodes know it, as each of them says of itself now.
+// A feature is usable when both nodes support it, according to their current announcements.
 func TestStatusLacks(t *testing.T) {
 	var st Status
 	_, lacks := st.Lacks(FeatureAttributes)
@@ -70,7 +70,7 @@ func TestStatusLacks(t *testing.T) {
 	_, lacks = st.Lacks(FeatureAttributes)
 	require.False(t, lacks, "it was upgraded")
 
-	rec.Nodes, st.Live = rec.Nodes[:1], nil // in sync a moment before its announcement is seen
+	rec.Nodes, st.Live = rec.Nodes[:1], nil // in sync a moment before its announcement is visible
 	lack, lacks = st.Lacks(FeatureAttributes)
 	require.True(t, lacks)
 	require.True(t, lack.Silent())

@@ -8,11 +8,10 @@ import (
 	"slices"
 )
 
-// This file says what a node that is not in sync waits for, and which nodes have no place in the pair. It is where an
-// operator reads what to do, so it names a forced failover only where nothing less helps: one that is not needed loses
-// messages.
+// This file describes why a node that is not in sync waits, and which nodes are not part of the pair. Operators act
+// on these texts, so they mention a forced failover only as the last resort: an unnecessary one loses messages.
 
-// waiting says what has to happen before this node, which is not in sync and not connected, can go on.
+// waiting describes the event that a node waits for that is not in sync and not connected.
 func (s *State) waiting() string {
 	if gone, ok := s.replaced(); ok {
 		return s.waitingInPlaceOf(gone)
@@ -48,7 +47,7 @@ func (s *State) waiting() string {
 	}
 }
 
-// waitingInPlaceOf is what to do with a node that has no data and runs at the address of a node that held everything.
+// waitingInPlaceOf describes the options for a node without data that runs at the address of a node that was in sync.
 func (s *State) waitingInPlaceOf(gone NodeInfo) string {
 	what := fmt.Sprintf("the record names another node, %s, in sync at this node's address: its data directory was "+
 		"wiped or replaced",
@@ -86,7 +85,7 @@ func (s *State) pairOfOthers() (first, second NodeInfo, ok bool) {
 	return named(s.rec.InSync[0]), named(s.rec.InSync[1]), true
 }
 
-// replaced returns the node in sync at whose address this node, another one, runs now.
+// replaced returns the in-sync node with the address that this different node uses now.
 func (s *State) replaced() (NodeInfo, bool) {
 	for _, m := range s.rec.InSync {
 		n, ok := s.rec.Node(m.Node)
@@ -97,7 +96,7 @@ func (s *State) replaced() (NodeInfo, bool) {
 	return NodeInfo{}, false
 }
 
-// nodeAtActiveAddress returns a node that runs at the address of the active, without being it.
+// nodeAtActiveAddress returns a different node that runs at the address of the active.
 func (s *State) nodeAtActiveAddress() (NodeInfo, bool) {
 	active, ok := s.rec.Node(s.rec.Active)
 	if !ok {
@@ -111,9 +110,9 @@ func (s *State) nodeAtActiveAddress() (NodeInfo, bool) {
 	return NodeInfo{}, false
 }
 
-// Third returns a node that announces itself as one of this pair while the pair has its two nodes in sync, as a node
-// does that was given the prefix of another pair. A node that has just taken the place of one of the two, at the same
-// address, is none.
+// Third returns a node that announces itself as a member of this pair while two other nodes are in sync. An example
+// is a node configured with the key prefix of another pair. A node that has just replaced one of the two at the same
+// address does not count.
 func (s Status) Third() (NodeInfo, bool) {
 	if s.Record == nil {
 		return NodeInfo{}, false
@@ -137,7 +136,7 @@ func third(rec Record, live []Live) (NodeInfo, bool) {
 	return NodeInfo{}, false
 }
 
-// thirdReason is what the active says of a third node; empty if there is none.
+// thirdReason describes a third node for the active's status; empty if none.
 func (s *State) thirdReason() string {
 	n, ok := third(s.rec, s.live)
 	if !ok {
@@ -147,7 +146,7 @@ func (s *State) thirdReason() string {
 		"it if it runs, or give it a coordinator.etcd.prefix of its own", describeShort(n))
 }
 
-// describeShort names a node and says where it is, for people.
+// describeShort returns the name and address of a node, for display.
 func describeShort(n NodeInfo) string {
 	name := cmp.Or(n.Name, n.ID.String())
 	if n.Address == "" {

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A node that is not in sync and not connected says what is to be done, and advises a failover only when the one that
-// holds everything is gone: by its lease, and by its address.
+// A node that is not in sync and not connected describes the remedy. It suggests a failover only if the in-sync node
+// is lost, according to its lease and its address.
 func TestWhatAWaitingNodeSays(t *testing.T) {
 	third := NodeInfo{ID: uuid.MustParse("cccccccc-0000-0000-0000-000000000000"), Name: "c", Address: "c:1"}
 	inPlaceOfB := third

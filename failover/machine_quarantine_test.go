@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// asideIdentity is that of node 0 after its identity was lost: another node, empty, that keeps what it had.
+// asideIdentity is the identity of node 0 after it was lost: another node, empty, with a quarantine.
 func asideIdentity() Identity {
 	id := usedIdentity()
 	id.PairID, id.Fence, id.End = uuid.Nil, Fence{}, lsn.Position{}
@@ -20,7 +20,7 @@ func asideIdentity() Identity {
 	return id
 }
 
-// TestSetAsideBeginsNoPair: a node that lost its identity is empty, but no new one. Where there is no record it waits.
+// A node that lost its identity is empty, but not new. Without a record it waits.
 func TestSetAsideBeginsNoPair(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.step(Started{Identity: asideIdentity()})
@@ -34,7 +34,7 @@ func TestSetAsideBeginsNoPair(t *testing.T) {
 	}
 }
 
-// TestSetAsideFollows: where there is a record it joins that pair, as one that holds nothing.
+// With a record it joins that pair, as an empty node.
 func TestSetAsideFollows(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.step(Started{Identity: asideIdentity()})

@@ -12,9 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// This file keeps what is known of the record, and the swaps that are not settled.
+// This file tracks the known record, and unresolved swaps.
 
-// observed takes note of what the coordinator's watch says.
 func (m *machine) observed(e Observed) {
 	if e.Reachable && !m.reachable {
 		m.retryAt = m.now
@@ -33,12 +32,12 @@ func (m *machine) observed(e Observed) {
 	case e.Record != nil:
 		m.adopt(*e.Record, e.Revision)
 	case e.Missing && m.known:
-		// What the watch saw may be older than the record that this node has just made: a read tells.
+		// The watch may be older than a record that this node has just created, so read it.
 		m.load()
 	}
 }
 
-// loaded takes note of a linearizable read.
+// loaded processes a linearizable read.
 func (m *machine) loaded(e Loaded) {
 	m.loading = false
 	switch {
@@ -46,8 +45,8 @@ func (m *machine) loaded(e Loaded) {
 		m.reachable, m.needLoad = true, false
 		m.marked(e.Mark)
 		if m.known && e.Record.Config < m.rec.Config {
-			// Either the watch was faster than this read, or the coordinator was put back to an older state. In the
-			// second case every swap conflicts, and the role changes are frozen until an operator helps (INV-9).
+			// Either the watch was faster than this read, or the coordinator was restored to an older state. In the
+			// second case every swap conflicts, and role changes are frozen until an operator intervenes (INV-9).
 			m.trouble = fmt.Sprintf("the coordinator returned config %d, this node already knows %d", e.Record.Config,
 				m.rec.Config)
 			m.retryLater()
@@ -69,7 +68,7 @@ func (m *machine) loaded(e Loaded) {
 	}
 }
 
-// noRecord takes note that a linearizable read found nothing.
+// noRecord processes a linearizable read that found no record.
 func (m *machine) noRecord() {
 	switch {
 	case m.known:
@@ -81,7 +80,7 @@ func (m *machine) noRecord() {
 			"in %s. Restore the coordinator's data, or run 'lockstep pair adopt' with the other node", ErrRecordLost,
 			m.ident.Quarantine))
 	case !m.ident.Empty() && !m.ident.Restored && !mutate.Off("INV-9-lost-record-is-made-anew"):
-		// INV-9: with the record, the knowledge of which store is complete has gone.
+		// INV-9: without the record, it is unknown which store is complete.
 		m.wait(fmt.Errorf("%w (store %s, fence %s, log end %s): check the coordinator's address and key prefix, "+
 			"restore its data, or, if the "+
 			"record is gone for good, run 'lockstep pair adopt'", ErrRecordLost, m.ident.Store, m.ident.Fence,
@@ -91,7 +90,7 @@ func (m *machine) noRecord() {
 	}
 }
 
-// refuse takes note that the stored record cannot be used. A starting node stops; one that runs goes on without role
+// refuse records that the stored record is unusable. A starting node stops; a running one continues without role
 // changes.
 func (m *machine) refuse(err error) {
 	if !m.known {
@@ -101,7 +100,7 @@ func (m *machine) refuse(err error) {
 	m.trouble = err.Error()
 }
 
-// adopt takes a record as the truth if it is not older than what is known.
+// adopt accepts a record unless it is older than the known one.
 func (m *machine) adopt(rec Record, rev Revision) {
 	if m.halted || m.known && rec.Config < m.rec.Config {
 		return
@@ -136,7 +135,7 @@ func (m *machine) adopt(rec Record, rev Revision) {
 	wasEligible := m.known && m.eligible()
 	m.known, m.missing, m.trouble, m.refused = true, false, "", nil
 	m.rec, m.rev = rec, rev
-	// Each pending swap expected the revision before this one: it is this one, or can never be done any more.
+	// Each pending swap expected the previous revision: it is this record, or can no longer be applied.
 	m.pending, m.unanswered, m.unknown, m.needLoad, m.refusal = nil, nil, false, false, ""
 	m.retryAt = m.now
 	m.candidate = false
@@ -150,25 +149,26 @@ func (m *machine) adopt(rec Record, rev Revision) {
 	}
 }
 
-// wrote tells whether this process has asked for exactly this write.
+// wrote reports whether this process requested exactly this write.
 func (m *machine) wrote(rec Record) bool {
 	return slices.ContainsFunc(m.pending, func(p Record) bool { return p.OpID == rec.OpID })
 }
 
-// begun tells whether this very store has begun the pair: a restored one that stopped before it could note that.
+// begun reports whether this store started the pair: a restored store that stopped before it recorded that.
 func (m *machine) begun(rec Record) bool {
 	own, ok := rec.Member(m.self.ID)
 	return ok && m.ident.Restored && own.Is(m.ident.Member().InRun(own.Run))
 }
 
-// admit checks the first record that a process sees against its store.
+// admit checks the first record seen by a process against its store.
 func (m *machine) admit(rec Record) bool {
 	switch {
 	case m.ident.PairID != uuid.Nil && m.ident.PairID != rec.PairID:
 		m.halt(fmt.Errorf("%w: the store's pair is %s, the coordinator's is %s: check the coordinator's address and "+
 			"key prefix, or the data directory", ErrOtherPair, m.ident.PairID, rec.PairID))
 	case m.ident.PairID == uuid.Nil && m.ident.Restored && !m.begun(rec) && m.ident.Quarantine == "":
-		// An empty node that was started first has begun the pair. To stop would say that to no operator.
+		// An empty node that was started first has begun the pair. The node waits instead of stopping, so that its
+		// status shows the reason.
 		m.wait(fmt.Errorf("%w: the store has records up to %s, and the active of pair %s is node %s. To serve the backup, "+
 			"stop both nodes, give the other one an empty data directory, remove the record or use another key prefix, and "+
 			"start this node first; to join the pair, start this node with an empty data directory", ErrRestored,
@@ -193,7 +193,7 @@ func (m *machine) admit(rec Record) bool {
 	return false
 }
 
-// swapped takes note of the outcome of a swap.
+// swapped processes the outcome of a swap.
 func (m *machine) swapped(e Swapped) {
 	if m.swapping == e.OpID {
 		m.swapping = ""
@@ -201,7 +201,7 @@ func (m *machine) swapped(e Swapped) {
 	defer m.adoptionSwapped(e.OpID, e.Err)
 	i := slices.IndexFunc(m.pending, func(p Record) bool { return p.OpID == e.OpID })
 	if i < 0 {
-		return // a record at another revision has settled it meanwhile
+		return // a record at another revision has resolved it
 	}
 	switch {
 	case e.Err == nil:
@@ -210,15 +210,15 @@ func (m *machine) swapped(e Swapped) {
 	case errors.Is(e.Err, ErrConflict):
 		m.reachable, m.needLoad = true, true
 	case errors.Is(e.Err, ErrRefused):
-		// It is not done and will not be, unless an earlier attempt of it is still on its way.
+		// It was not and will not be applied, unless an earlier attempt of it is still in flight.
 		m.reachable = true
 		if !slices.Contains(m.unanswered, e.OpID) {
 			m.pending = slices.Delete(slices.Clone(m.pending), i, i+1)
 		}
 		m.refusal, m.refusedUntil = e.Err.Error(), m.now+m.set.RefusedDelay
 	default:
-		// INV-8. That a later read still finds the old revision does not mean that it will not be done: the request can
-		// be under way. It stays pending.
+		// INV-8: a later read of the old revision does not prove that the swap will not be applied, since the request
+		// can be in flight. It stays pending.
 		m.unknown, m.needLoad, m.reachable = true, true, false
 		if !slices.Contains(m.unanswered, e.OpID) {
 			m.unanswered = append(slices.Clone(m.unanswered), e.OpID)
@@ -226,7 +226,7 @@ func (m *machine) swapped(e Swapped) {
 	}
 }
 
-// load begins a linearizable read, if none is under way and it is time.
+// load starts a linearizable read, unless one is in progress or the retry delay has not passed.
 func (m *machine) load() {
 	m.needLoad = true
 	if m.loading || m.swapping != "" || m.now < m.retryAt {
@@ -241,9 +241,9 @@ func (m *machine) retryLater() {
 	m.retryAt = m.now + m.set.RetryDelay
 }
 
-// canSwap tells whether a swap may be sent now. If the coordinator is not known to be reachable it is probed first: a
-// standby must not fence off its active before it knows that it could take over (with the coordinator down, both up
-// and one lost connection, that would cost every write).
+// canSwap reports whether a swap may be sent now. If the coordinator is not known to be reachable, it is probed
+// first: a standby must not fence its active before it knows that it can take over. (Otherwise, with the coordinator
+// down, both nodes up and one lost connection, all writes would stop.)
 func (m *machine) canSwap() bool {
 	if m.swapping != "" || m.loading || m.needLoad || m.refusal != "" && m.now < m.refusedUntil {
 		return false
@@ -255,8 +255,8 @@ func (m *machine) canSwap() bool {
 	return true
 }
 
-// propose sends a swap that follows the known record. The caller has asked canSwap. The same proposal made again,
-// because the outcome of the first is unknown, keeps its OpID: then it does not matter which of them is done.
+// propose sends a swap on top of the known record. The caller has checked canSwap. A repeated proposal, after an
+// unknown outcome, keeps its OpID, so it does not matter which attempt is applied.
 func (m *machine) propose(next Record) {
 	next.Version = RecordVersion
 	next.Config = m.rec.Config + 1
@@ -285,7 +285,7 @@ func sameProposal(a, b Record) bool {
 		slices.Equal(a.Nodes, b.Nodes)
 }
 
-// describe gives the nodes for a record: this one as it is, and one other, preferably one that is in sync.
+// describe returns the nodes for a record: this one, and one other, preferably one that is in sync.
 func (m *machine) describe(next Record) []NodeInfo {
 	nodes := []NodeInfo{m.self}
 	var other uuid.UUID
@@ -307,8 +307,8 @@ func (m *machine) describe(next Record) []NodeInfo {
 	return nodes
 }
 
-// create writes the first record of a pair. Only an empty or a restored store gets here; the latter's log goes on in a
-// new term.
+// create writes the first record of a pair. Only an empty or a restored store gets here; a restored store's log
+// continues in a new term.
 func (m *machine) create() {
 	if !m.canSwap() || !m.liveKnown || m.run.twin != (Live{}) {
 		return

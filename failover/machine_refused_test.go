@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A coordinator that is out of space refuses the swap: nothing is in doubt, so the pair goes on as far as it can
-// without it, says why, and tries again later.
+// A coordinator without space rejects the swap: the outcome is known, so the pair continues as far as possible
+// without it, reports the reason, and retries later.
 func TestRefusedSwap(t *testing.T) {
 	r := activePair(t, Settings{})
 	swap := effect[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset}))
@@ -30,7 +30,7 @@ func TestRefusedSwap(t *testing.T) {
 	require.NotContains(t, r.s.Reason(), "no space")
 }
 
-// A refusal says nothing about an earlier attempt that got no answer: it may still be done.
+// A rejection does not resolve an earlier attempt without a response, which may still be applied.
 func TestRefusedAfterUnknownStaysPending(t *testing.T) {
 	r := activePair(t, Settings{})
 	swap := effect[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset}))

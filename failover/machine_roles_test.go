@@ -38,7 +38,7 @@ func TestFirstStartLost(t *testing.T) {
 	require.Equal(t, RoleCatchingUp, r.s.Role())
 }
 
-// CATCHING_UP → SYNCING → STANDBY, as the standby sees it.
+// CATCHING_UP → SYNCING → STANDBY on the standby.
 func TestJoin(t *testing.T) {
 	r := newRig(t, Settings{})
 	effects := r.start(usedIdentity(), recordWith(1, 1), 0, 1)
@@ -54,7 +54,7 @@ func TestJoin(t *testing.T) {
 	require.Equal(t, RoleStandby, r.s.Role())
 }
 
-// The active requires the acks first and swaps after (INV-3).
+// The active first requires the acks and then swaps (INV-3).
 func TestAdmitStandby(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(0, 0), 0, 1)
@@ -88,7 +88,7 @@ func TestStandbyLostWhileSyncing(t *testing.T) {
 	require.Equal(t, RoleActiveAlone, r.s.Role())
 }
 
-// … unless the swap may still be done. Then a second one settles it.
+// … unless the swap may still be applied. A second swap resolves it.
 func TestStandbyLostWhileSwapUnknown(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(0, 0), 0, 1)
@@ -106,7 +106,7 @@ func TestStandbyLostWhileSwapUnknown(t *testing.T) {
 
 	r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset})
 	require.True(t, r.s.act.sent.RequireStandby, "the swap that names it in sync may be done")
-	effects = r.step(Loaded{Record: r.s.rec, Revision: r.s.rev}) // not done yet
+	effects = r.step(Loaded{Record: r.s.rec, Revision: r.s.rev}) // not applied yet
 	require.True(t, r.s.act.sent.RequireStandby, "… and may be done later")
 	swap := effect[SwapRecord](t, effects)
 	require.Equal(t, []Member{memberOf(0)}, swap.Next.InSync)
@@ -159,7 +159,7 @@ func TestTakeoverAfterSilenceAndReset(t *testing.T) {
 	require.Empty(t, r.after(10*time.Second), "it has come back")
 }
 
-// While the coordinator is not reachable the standby does not fence off its active: that would cost every write.
+// While the coordinator is unreachable the standby does not fence its active, because that would stop all writes.
 func TestNoTakeoverWithoutCoordinator(t *testing.T) {
 	r := standbyPair(t, Settings{})
 	r.observe(false, 0, 1)
@@ -185,7 +185,7 @@ func TestTakeoverLost(t *testing.T) {
 	require.Empty(t, kinds(r.after(time.Minute)))
 }
 
-// INV-8 for a candidate: the swap is repeated with the same operation until the record has changed.
+// INV-8 for a candidate: the swap is retried with the same OpID until the record has changed.
 func TestTakeoverUnknown(t *testing.T) {
 	r := standbyPair(t, Settings{})
 	first := effect[SwapRecord](t, r.report(FollowerLost{Cause: LostSilence}))
@@ -225,7 +225,7 @@ func TestLostSwapFences(t *testing.T) {
 
 // Both nodes start with in_sync={A,B}.
 func TestBothRestart(t *testing.T) {
-	// The previous active takes the role again, keeps a live standby in sync, and drops it if it does not come.
+	// The previous active takes the role again, keeps a live standby in sync, and drops it if it does not connect.
 	r := newRig(t, Settings{})
 	effects := r.start(usedIdentity(), recordWith(0, 0, 1), 0, 1)
 	require.Equal(t, []string{"fence", "swap"}, kinds(effects))
@@ -235,14 +235,14 @@ func TestBothRestart(t *testing.T) {
 	requireNo[SwapRecord](t, r.after(1400*time.Millisecond))
 	require.Len(t, effect[SwapRecord](t, r.after(100*time.Millisecond)).Next.InSync, 1)
 
-	// The other one leaves the role to it for a second if it is live …
+	// The other node leaves the role to it for a second if it is live …
 	r = newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(1, 0, 1), 0, 1)
 	require.Empty(t, r.report(FollowerLost{Cause: LostRefused}))
 	require.Empty(t, kinds(r.after(900*time.Millisecond)))
 	require.Contains(t, kinds(r.meet(r.after(100*time.Millisecond))), "swap")
 
-	// … and just as long if its lease has ended: both may have been down for longer than that.
+	// … and also if its lease has expired: both may have been down for longer.
 	r = newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(1, 0, 1), 0)
 	require.Empty(t, kinds(r.meet(r.report(FollowerLost{Cause: LostRefused}))))
@@ -257,7 +257,7 @@ func TestRestartOfStandbyAlone(t *testing.T) {
 	require.Contains(t, r.s.Reason(), "only the active holds everything")
 }
 
-// Records that a starting node stops at. Those that it waits at (INV-9) are in machine_adopt_test.go.
+// Records that stop a starting node. Those that it waits for (INV-9) are in machine_adopt_test.go.
 func TestRefusals(t *testing.T) {
 	other := recordWith(1, 1)
 	other.PairID = uuid.New()
@@ -284,7 +284,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A store that was restored from a backup may begin a pair of its own; its log goes on in a term that it has never had.
+// A store restored from a backup may start a new pair; its log continues in an unused term.
 func TestRestoredStoreBeginsPair(t *testing.T) {
 	restored := usedIdentity()
 	restored.PairID, restored.Fence, restored.Restored = uuid.Nil, Fence{}, true
@@ -300,12 +300,12 @@ func TestRestoredStoreBeginsPair(t *testing.T) {
 	require.Equal(t, uint64(3), first.Term, "the log ends in term 2")
 	require.Equal(t, []Member{restored.Member()}, first.InSync)
 
-	// It may stop before it has noted the pair.
+	// It may stop before it has recorded the pair.
 	r = newRig(t, Settings{})
 	effects = r.start(restored, first)
 	require.Equal(t, first.PairID, effect[JoinPair](t, effects).Pair)
 
-	// A record that it has not written is not its own: an empty node was faster. It waits, and begins a pair when the
+	// A record that it has not written belongs to an empty node that was faster. It waits, and starts a pair when the
 	// record is removed.
 	r = newRig(t, Settings{})
 	require.Empty(t, kinds(r.start(restored, recordWith(1, 1))))
@@ -319,7 +319,7 @@ func TestRestoredStoreBeginsPair(t *testing.T) {
 	require.Equal(t, []Member{restored.Member()}, effect[SwapRecord](t, effects).Next.InSync)
 }
 
-// A running pair survives that its record goes back or vanishes, with its roles frozen.
+// A running pair survives a reverted or lost record, with its roles frozen.
 func TestRecordGoesBack(t *testing.T) {
 	for name, ev := range map[string]func(r *rig) Event{
 		"vanished": func(*rig) Event { return Loaded{Err: ErrNoRecord} },
@@ -399,7 +399,7 @@ func TestMayHaveLost(t *testing.T) {
 	})
 }
 
-// The active has left the in-sync set (INV-6): the standby takes over at once.
+// The active has left the in-sync set (INV-6): the standby takes over immediately.
 func TestTakeoverFromLossyActive(t *testing.T) {
 	r := standbyPair(t, Settings{})
 	rec := recordWith(1, 0)

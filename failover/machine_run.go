@@ -12,49 +12,50 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// This file is about directories that are not unique, or not the newest: copies, images that were put back, a volume
+// This file handles directories that are duplicated or outdated: copies, older copies that were restored, and volumes
 // attached twice.
 //
-// The right to act belongs to one run of one store (INV-11). A run claims a generation, durably, before it takes part;
-// the record names it in in_sync; and from then on no copy of the directory, older or newer, can be taken for that run.
-// A store that ends before the pair's high-water mark was put back to an older image (INV-12).
+// The right to act belongs to one process generation (run) of one store (INV-11). A process persists its generation
+// before it takes part, and the record lists it in in_sync. From then on no copy of the directory, older or newer,
+// can act as that generation. A store that ends before the pair's high-water mark was restored from an older copy
+// (INV-12).
 
-// runs is what the machine knows of this run and of others of the same store.
+// runs is the state of this process generation and of others of the same store.
 type runs struct {
-	id uuid.UUID // generation of this run
-	// boot are the generations that the directory held at the start: any of them may be what the record names, until
-	// this run has seen a record that names none.
+	id uuid.UUID // generation of this process
+	// boot are the generations that the directory held at the start. The record may list any of them, until this
+	// process has seen a record that lists none.
 	boot     [2]uuid.UUID
 	claimed  bool // id is durable in the store's identity
-	compared bool // with the pair's mark, before it took part
-	named    bool // the record has named this run
-	// superseded says why this run must not take part any more; empty if it may.
+	compared bool // compared with the pair's mark, before it took part
+	named    bool // the record has listed this generation
+	// superseded is the reason why this process must not take part any longer; empty if it may.
 	superseded string
-	// putBack says why the directory is taken for an older image or a copy; empty if it is not.
+	// putBack is the reason why the directory is considered an older copy or a duplicate; empty if it is not.
 	putBack string
-	// lacks says by how much a store that may have lost something ends before the pair's mark; empty if it does not.
+	// lacks describes the gap between a store that may have lost records and the pair's mark; empty if none.
 	lacks string
 
-	mark      Mark // the highest known
-	markKnown bool // the coordinator was asked for it
-	grown     bool // the log may be longer than it was at the start
-	markedNow bool // the mark was read in this very step
+	mark      Mark // highest known mark
+	markKnown bool // the coordinator was queried for it
+	grown     bool // the log may be longer than at the start
+	markedNow bool // the mark was read in this step
 
 	announced bool
-	twin      Live          // another process that has announced itself as this node; the zero Live if there is none
-	copyOf    string        // address at which it has answered: this directory is a copy of its, or the other way round
-	gone      string        // process of which it is known that it does not run any more
-	askedTwin bool          // the question is under way
-	asked     Live          // whom it is for: the twin may be another one by the time of the answer
-	twinAt    time.Duration // when it is asked again
-	// another process of this node's identity that the coordinator has heard since this one was announced
+	twin      Live          // another process that is announced as this node; zero if none
+	copyOf    string        // address at which it has responded: one of the two directories is a copy of the other
+	gone      string        // process known to have terminated
+	askedTwin bool          // a query is in progress
+	asked     Live          // target of the query: twin may have changed when the response arrives
+	twinAt    time.Duration // time of the next query
+	// another process with this node's identity that the coordinator has seen since this one was announced
 	beside Live
-	// another process of this node's identity that has asked this one; the zero Live if none has
+	// another process with this node's identity that has called this one; zero if none
 	reported   Live
 	reportedAt time.Duration
 }
 
-// runOf makes the generation of a run from the name of its process.
+// runOf derives the generation from the process name.
 func runOf(process string) uuid.UUID {
 	if id, err := uuid.Parse(process); err == nil {
 		return id
@@ -62,7 +63,7 @@ func runOf(process string) uuid.UUID {
 	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(process))
 }
 
-// me is the entry that this node writes into the record.
+// me returns the entry that this node writes into the record.
 func (s *State) me() Member {
 	me := s.ident.Member()
 	if !s.namesRuns() {
@@ -71,7 +72,7 @@ func (s *State) me() Member {
 	return me
 }
 
-// namesRuns tells whether both nodes' releases know generations.
+// namesRuns reports whether both nodes' releases support generations.
 func (s *State) namesRuns() bool {
 	if mutate.Off("INV-11-runs-are-not-named") {
 		return false
@@ -81,21 +82,21 @@ func (s *State) namesRuns() bool {
 	}
 	n, lacks := lacking(s.rec, s.live, FeatureRuns)
 	if _, described := describeNode(s.rec, s.live, n.ID); lacks && !described {
-		m, _ := s.rec.Member(n.ID) // its lease was not there yet when it was named in sync
+		m, _ := s.rec.Member(n.ID) // its lease was not visible yet when it was added to in_sync
 		return m.Run != uuid.Nil
 	}
 	return !lacks
 }
 
-// owns tells whether a generation in this node's entry of the record is this run's, or was that of the run before it in
-// this directory. Of the latter there is none once a record did not list this node (forgetBoot).
+// owns reports whether a generation in this node's entry of the record belongs to this process, or to the previous
+// one in this directory. The latter is impossible after a record that did not list this node (forgetBoot).
 func (s *State) owns(run uuid.UUID) bool {
 	r := &s.run
 	return run == uuid.Nil || run == r.id || run == r.boot[0] || run == r.boot[1]
 }
 
-// takesPart tells whether this run may look at the record with the intention to act on it: it has been compared with
-// the pair's mark, and no other process is known to run under this node's identity.
+// takesPart reports whether this process may act on the record. Its log must have been compared with the pair's mark,
+// and no other process may be known to run under this node's identity.
 func (m *machine) takesPart() bool {
 	r := &m.run
 	switch {
@@ -109,7 +110,7 @@ func (m *machine) takesPart() bool {
 		m.stopAll()
 		return false
 	case r.named || r.compared:
-		return true // what follows is about the start
+		return true // the remaining checks apply to the start
 	case !m.liveKnown || r.twin != Live{}:
 		return false
 	case !r.markKnown:
@@ -122,7 +123,7 @@ func (m *machine) takesPart() bool {
 	return true
 }
 
-// takesNoPart says why this process must not act, whatever an operator asks of it; nil if it may.
+// takesNoPart returns the reason why this process must not act, even if an operator requests it; nil if it may.
 func (s *State) takesNoPart() error {
 	switch r := &s.run; {
 	case r.superseded != "":
@@ -134,7 +135,7 @@ func (s *State) takesNoPart() error {
 	}
 }
 
-// stopAll ends either role.
+// stopAll ends the current role.
 func (m *machine) stopAll() {
 	if m.mode == modeAct {
 		m.yieldRole()
@@ -142,7 +143,7 @@ func (m *machine) stopAll() {
 	m.stopFollowing()
 }
 
-// claim makes this run's generation durable, beside what the record names now.
+// claim persists this process's generation, together with the one listed in the record.
 func (m *machine) claim() {
 	r := &m.run
 	if r.claimed {
@@ -155,15 +156,16 @@ func (m *machine) claim() {
 		m.forgetBoot()
 		before = m.ident.Run
 	case m.known && me.Run != uuid.Nil && me.Run == r.boot[1]:
-		before = me.Run // the run before this one was named, and stopped before it knew
+		before = me.Run // the previous generation was listed, but stopped before it learned that
 	}
 	m.ident.Run, m.ident.ClaimedRun = before, r.id
 	m.do(ClaimRun{Named: before, Run: r.id})
 }
 
-// forgetBoot gives up the generations that the directory held at the start: the record does not name this node, so that
-// what it may name later is a run that the active has seen then. If that is one of those, it is another process with
-// the same directory, and what that one acknowledges is not here. It reports whether the directory still has one.
+// forgetBoot discards the generations that the directory held at the start, because the record does not list this
+// node. Any generation that it lists later is one that the active has seen by then. If it is one of those discarded,
+// it is another process with the same directory, and records that it acknowledges are not here. It reports whether
+// the directory still has one.
 func (m *machine) forgetBoot() bool {
 	if mutate.Off("INV-11-earlier-runs-are-not-forgotten") {
 		return false
@@ -176,22 +178,22 @@ func (m *machine) forgetBoot() bool {
 	return true
 }
 
-// compareRun looks at what a record that was just adopted says of this node's run.
+// compareRun compares a newly adopted record with this process's generation.
 func (m *machine) compareRun() {
 	r := &m.run
 	me, listed := m.rec.Member(m.self.ID)
 	switch {
 	case r.superseded != "":
-	case !listed && r.claimed: // before that, the watch may have delivered a record that is older than the newest
+	case !listed && r.claimed: // before that, the watch may have delivered an outdated record
 		if m.forgetBoot() {
-			m.do(ClaimRun{Run: r.id}) // should this one stop before it is named, the next must not know it either
+			m.do(ClaimRun{Run: r.id}) // if this process stops before it is listed, the next one must not know it either
 		}
 	case !listed || me.Node != m.ident.Node || me.Store != m.ident.Store || me.Incarnation != m.ident.Incarnation:
-		return // INV-4 is about that
+		return // INV-4 covers this case
 	case me.Run == r.id && r.claimed:
 		r.named = true
 		if !m.ident.MayHaveLost {
-			r.putBack = "" // it has got from the other node what it lacked
+			r.putBack = "" // it has fetched the missing records from the other node
 		}
 		if m.ident.Run != r.id || m.ident.ClaimedRun != uuid.Nil {
 			m.ident.Run, m.ident.ClaimedRun = r.id, uuid.Nil
@@ -199,13 +201,13 @@ func (m *machine) compareRun() {
 		}
 	case m.owns(me.Run) || mutate.Off("INV-11-any-run-may-act"):
 		if r.claimed && me.Run != uuid.Nil && me.Run != m.ident.Run {
-			// A swap of the run before this one came late. Should this one stop before it is named, the next has to
-			// know that run.
+			// A swap of the previous generation arrived late. If this process stops before it is listed, the next one
+			// must know that generation.
 			m.ident.Run, m.ident.ClaimedRun = me.Run, r.id
 			m.do(ClaimRun{Named: me.Run, Run: r.id})
 		}
 		if !m.ident.MayHaveLost {
-			r.putBack = "" // as above, beside a release that names no runs
+			r.putBack = "" // as above, with a release that lists no generations
 		}
 	case r.named:
 		m.supersede()
@@ -215,10 +217,9 @@ func (m *machine) compareRun() {
 	}
 }
 
-// forgetFormerRun gives up an active's connection to a run of the standby whose place another run takes in the record
-// that is about to be adopted. The store is in use by that one now, so the connection is a dead one that has not been
-// noticed yet: were its run named in sync once more, for what it had acknowledged, the one that lives would be
-// superseded.
+// forgetFormerRun drops the active's connection to a generation of the standby that the new record replaces with
+// another one. The other generation has the store open now, so this connection is dead and was not detected yet. If
+// its generation were listed again because of earlier acks, the running one would be superseded.
 func (m *machine) forgetFormerRun(rec Record) {
 	a := &m.act
 	if a.standby == standbyNone || mutate.Off("INV-11-a-former-run-is-named-again") {
@@ -231,8 +232,8 @@ func (m *machine) forgetFormerRun(rec Record) {
 	}
 }
 
-// foundCopy ends the part of a process that has found another one running under its identity: not even when that one
-// has gone does this one take its place, since what that one acknowledged meanwhile is not here.
+// foundCopy excludes a process that has found another one running under its identity. It stays excluded after the
+// other process has terminated, because it lacks records that the other one acknowledged.
 func (m *machine) foundCopy() {
 	m.run.copyOf = m.run.twin.Node.Address
 	m.run.superseded = fmt.Sprintf("two processes with one identity: this node runs at %s already, or did when this "+
@@ -242,7 +243,7 @@ func (m *machine) foundCopy() {
 	m.warn("%s", m.run.superseded)
 }
 
-// supersede ends the part of a run whose place another one has taken.
+// supersede excludes a process that was replaced by another generation.
 func (m *machine) supersede() {
 	m.run.superseded = "superseded: another process has taken this node's place in the pair, with a copy of this " +
 		"data directory; what this process has acknowledged since then may not be part of the pair. What the pair " +
@@ -252,8 +253,8 @@ func (m *machine) supersede() {
 	m.warn("%s", m.run.superseded)
 }
 
-// foundPutBack notes that this directory is not what it was (INV-11, INV-12). From here on it is treated as one that
-// has lost (INV-6).
+// foundPutBack records that this directory is not in its expected state (INV-11, INV-12). From here on it is treated
+// as one with lost records (INV-6).
 func (m *machine) foundPutBack(why string) {
 	m.run.putBack = why
 	m.warn("THIS DATA DIRECTORY WAS PUT BACK: %s", why)
@@ -263,8 +264,8 @@ func (m *machine) foundPutBack(why string) {
 	}
 }
 
-// renew writes this run's generation into the record of a standby that is in sync. It reports whether the node may
-// follow: its acknowledgements do not count while the record names the run before it.
+// renew writes this process's generation into the record of an in-sync standby. It reports whether the node may
+// follow: its acks do not count while the record lists the previous generation.
 func (m *machine) renew() bool {
 	me, listed := m.rec.Member(m.self.ID)
 	if !listed || !m.namesRuns() || me.Run == m.run.id {
@@ -276,7 +277,7 @@ func (m *machine) renew() bool {
 	return me.Run == uuid.Nil
 }
 
-// withRun is a record in which this node's entry names this run.
+// withRun returns a record in which this node's entry has this generation.
 func (m *machine) withRun(rec Record) Record {
 	rec = rec.Clone()
 	for i := range rec.InSync {

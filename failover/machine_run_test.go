@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Generations of runs of a's and b's stores before the one under test.
+// Earlier process generations of the stores of a and b.
 var (
 	runBefore = uuid.MustParse("a0a0a0a0-0000-0000-0000-000000000000")
 	runTried  = uuid.MustParse("a1a1a1a1-0000-0000-0000-000000000000")
@@ -19,7 +19,7 @@ var (
 	runOfB    = uuid.MustParse("b0b0b0b0-0000-0000-0000-000000000000")
 )
 
-// newRunRig is a rig of two nodes of this release.
+// newRunRig returns a rig of two nodes of this release.
 func newRunRig(t *testing.T) *rig {
 	t.Helper()
 	r := newRig(t, Settings{})
@@ -27,7 +27,7 @@ func newRunRig(t *testing.T) *rig {
 	return r
 }
 
-// knowing gives the nodes of a record the features of this build.
+// knowing sets the features of this build on the nodes of a record.
 func knowing(rec Record) Record {
 	rec = rec.Clone()
 	for i := range rec.Nodes {
@@ -36,7 +36,7 @@ func knowing(rec Record) Record {
 	return rec
 }
 
-// inRuns names runs in the entries of a and b.
+// inRuns sets generations in the entries of a and b.
 func inRuns(rec Record, a, b uuid.UUID) Record {
 	rec = knowing(rec)
 	for i := range rec.InSync {
@@ -45,14 +45,14 @@ func inRuns(rec Record, a, b uuid.UUID) Record {
 	return rec
 }
 
-// ranIdentity is usedIdentity after runs that claimed generations.
+// ranIdentity is usedIdentity with generations.
 func ranIdentity(run, claimed uuid.UUID) Identity {
 	id := usedIdentity()
 	id.Run, id.ClaimedRun = run, claimed
 	return id
 }
 
-// next is the record by which the coordinator answers the last swap's place.
+// next returns a record of another writer that follows rec.
 func next(rec Record, op string) Record {
 	rec = rec.Clone()
 	rec.Config++
@@ -60,12 +60,11 @@ func next(rec Record, op string) Record {
 	return rec
 }
 
-// TestRunRenewed: each start claims a generation before it takes part, names it in the record, and notes when that is
-// done.
+// Each start claims a generation before it takes part, adds it to the record, and records its confirmation.
 func TestRunRenewed(t *testing.T) {
 	for _, c := range []struct {
 		name         string
-		run, claimed uuid.UUID // on the disk
+		run, claimed uuid.UUID // on disk
 		named        uuid.UUID // in the record
 	}{
 		{"named", runBefore, uuid.Nil, runBefore},
@@ -105,7 +104,7 @@ func TestRunRenewed(t *testing.T) {
 	}
 }
 
-// TestRunNotNamedBesideAnOlderRelease: a node of the release before drops generations when it writes the record.
+// With a node of the previous release, which drops generations when it writes the record, no generation is named.
 func TestRunNotNamedBesideAnOlderRelease(t *testing.T) {
 	r := newRig(t, Settings{})
 	effects := r.start(ranIdentity(runBefore, uuid.Nil), recordWith(1, 1, 0), 0, 1)
@@ -114,7 +113,7 @@ func TestRunNotNamedBesideAnOlderRelease(t *testing.T) {
 	require.Equal(t, RoleStandby, r.s.Role())
 }
 
-// TestSuperseded: a running node that finds another run in its place stops, and takes part no more.
+// A running node that is replaced by another generation stops, and no longer takes part.
 func TestSuperseded(t *testing.T) {
 	t.Run("active", func(t *testing.T) {
 		r := newRunRig(t)
@@ -122,14 +121,14 @@ func TestSuperseded(t *testing.T) {
 		r.won()
 		r.report(ActiveReady{})
 		require.True(t, r.s.act.sent.Serve)
-		// A copy of the directory was started elsewhere: it has renewed the run, and begun a term.
+		// A copy of the directory was started elsewhere: it has renewed the generation, and begun a term.
 		stolen := next(inRuns(r.s.rec, runOther, uuid.Nil), "c/7/0")
 		stolen.Term++
 		effects := r.seeRecord(stolen, 102)
 		require.Equal(t, []string{"stop-active"}, kinds(effects))
 		require.Contains(t, r.s.Reason(), "superseded")
 		requireNo[SwapRecord](t, r.after(time.Hour))
-		// Not even if that one has gone.
+		// Not even after that process has terminated.
 		later := next(stolen, "d")
 		later.Term, later.InSync[0].Run = later.Term+1, runOf("p")
 		require.Empty(t, kinds(r.seeRecord(later, 103)))
@@ -144,8 +143,7 @@ func TestSuperseded(t *testing.T) {
 	})
 }
 
-// TestOldCopy: a directory whose runs the record does not name any more is a copy or an older image: it has lost
-// (INV-6).
+// A directory whose generations the record no longer names is a copy or an older copy: it has lost records (INV-6).
 func TestOldCopy(t *testing.T) {
 	t.Run("the other node is in sync", func(t *testing.T) {
 		r := newRunRig(t)
@@ -176,9 +174,9 @@ func TestOldCopy(t *testing.T) {
 	})
 }
 
-// TestOriginalIsNamedBesideItsCopy: a copy of a standby that was not in sync runs beside the original, which it could
-// not ask. When the active names the original in sync, the copy, which has the original's generation on its disk, must
-// not take that for its own past: what the original has acknowledged is not in the copy.
+// A copy of a standby that was not in sync runs next to the original, which it could not query. The copy has the
+// original's generation on disk. When the active adds the original to in_sync, the copy must not act as that
+// generation, because it lacks the records that the original acknowledged.
 func TestOriginalIsNamedBesideItsCopy(t *testing.T) {
 	alone := func() Record { return inRuns(recordWith(1, 1), uuid.Nil, runOfB) }
 	original := func() Record { return next(inRuns(recordWith(1, 1, 0), runBefore, runOfB), "b/7/0") }
@@ -214,7 +212,7 @@ func TestOriginalIsNamedBesideItsCopy(t *testing.T) {
 		require.Contains(t, r.s.Reason(), "superseded")
 	})
 	t.Run("before it has read the record", func(t *testing.T) {
-		// What the watch delivers first may be older than the record that names the run before this one.
+		// The first record from the watch may be older than the one that names the previous generation.
 		r := newRunRig(t)
 		r.step(Started{Identity: ranIdentity(runBefore, uuid.Nil)})
 		r.observe(true, 0, 1)

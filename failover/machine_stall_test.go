@@ -9,9 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStalledActiveKeepsItsStandbyInSync: the standby goes away because it was not heard from, in order to take over;
-// an active that can write nothing must not be faster and take it out of the in-sync set, for then no node could serve.
-// When the disk answers again, it may.
+// A standby disconnects from an active with a stalled disk in order to take over. The active must not be faster and
+// remove it from in_sync, because then no node could serve. When the disk responds again, it may.
 func TestStalledActiveKeepsItsStandbyInSync(t *testing.T) {
 	r := activePair(t, Settings{})
 	requireNo[SwapRecord](t, r.report(DiskStalled{Stalled: true}))

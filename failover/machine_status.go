@@ -9,9 +9,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// This file puts the state into words.
+// This file derives status texts from the state.
 
-// Role of the node in this state.
+// Role returns the node's role.
 func (s *State) Role() Role {
 	switch s.mode {
 	case modeAct:
@@ -52,7 +52,8 @@ func (s *State) actingRole() Role {
 	}
 }
 
-// Reason says why the node is in its role, or what it waits for. It does not contain anything that changes by itself.
+// Reason describes why the node has its role, or the event that it waits for. It does not change without a state
+// change.
 func (s *State) Reason() string {
 	reason := s.ownReason()
 	more := s.refusal
@@ -65,7 +66,7 @@ func (s *State) Reason() string {
 	return reason + more
 }
 
-// ownReason is the reason without what the coordinator says.
+// ownReason returns the reason without the coordinator's part.
 func (s *State) ownReason() string {
 	switch {
 	case s.run.superseded != "":
@@ -122,7 +123,7 @@ func (s *State) actingReason() string {
 	}
 }
 
-// twinReason says what another process of this identity means that may still run.
+// twinReason describes a process with this identity that may still run.
 func (s *State) twinReason() string {
 	return fmt.Sprintf("another process has announced itself as this node at %s and does not answer: waiting until "+
 		"its lease has ended",
@@ -163,7 +164,7 @@ func (s *State) followingReason() string {
 	return reason
 }
 
-// lacksReason says how much a store lacks that may have lost something, as far as the pair's mark tells.
+// lacksReason describes, based on the pair's mark, the gap of a store that may have lost records.
 func (s *State) lacksReason() string {
 	if s.run.lacks == "" {
 		return ""
@@ -172,7 +173,7 @@ func (s *State) lacksReason() string {
 		": if an older image of its disk was put back, bring back the newest one instead"
 }
 
-// asideReason tells of what a node held that is waiting to be filled.
+// asideReason describes the quarantine of a node that is waiting to be resynchronized.
 func (s *State) asideReason() string {
 	if s.ident.Quarantine == "" {
 		return ""
@@ -181,8 +182,8 @@ func (s *State) asideReason() string {
 		": if it can be mended, do that and force nothing (docs/explanation/maintenance.md, \"Corrupt files at startup\")"
 }
 
-// howToForce says how to go on without what is lost. No node is forced while another one answers, so if one does, it
-// has to be stopped before.
+// howToForce returns the command for a forced failover. No node can be forced while another one responds, so such a
+// node must be stopped first.
 func (s *State) howToForce() string {
 	const command = "lockstep failover --force"
 	for _, l := range s.live {

@@ -9,19 +9,19 @@ import (
 	"github.com/google/uuid"
 )
 
-// This file is the planned switchover. The active drains and swaps; a standby that is asked writes the request into the
-// record and waits for the active to do it.
+// This file implements planned switchover. The active drains and swaps. A standby that receives the request writes it
+// into the record and waits for the active.
 
 // handover is the active's side.
 type handover struct {
 	phase    handPhase
-	id       string // of the local request; empty if the standby asked
+	id       string // of the local request; empty if the standby requested it
 	began    time.Duration
 	deadline time.Duration
-	term     uint64 // that the other one will have
+	term     uint64 // term of the new active
 	drain    uint64 // number of the drain
-	declined string // request in the record that was tried already
-	failback bool   // no operator asked: the standby is the preferred node
+	declined string // request in the record that was already tried
+	failback bool   // automatic: the standby is the preferred node
 }
 
 type handPhase uint8
@@ -30,7 +30,7 @@ const (
 	handNone handPhase = iota
 	handDraining
 	handSwapping // drained; the swap is being tried
-	handWaiting  // given away; waiting for the other one to answer as the active
+	handWaiting  // swapped; waiting for the other node to respond as the active
 )
 
 // asking is the standby's side.
@@ -41,7 +41,6 @@ type asking struct {
 	deadline time.Duration
 }
 
-// switchoverAsked takes note of an operator's request to this node.
 func (m *machine) switchoverAsked(e SwitchoverAsked) {
 	fail := func(format string, args ...any) {
 		m.do(SwitchoverEnded{ID: e.ID, Failure: fmt.Sprintf(format, args...)})
@@ -69,14 +68,14 @@ func (m *machine) switchoverAsked(e SwitchoverAsked) {
 	}
 }
 
-// reasonBusy is a reason that goes away by itself, perhaps with what was wanted.
+// reasonBusy is a transient reason. The other switchover may have the requested effect.
 const reasonBusy = "another switchover is under way"
 
-// reasonNoAddress is a reason that goes away by itself: a standby can be in sync a moment before its liveness key,
-// which tells its address, is seen.
+// reasonNoAddress is a transient reason: a standby can be in sync a moment before its liveness key, which contains
+// its address, is visible.
 const reasonNoAddress = "the address of the standby is not known"
 
-// cannotHandOver says what stands in the way of a hand-over; empty if nothing does.
+// cannotHandOver returns the reason why a handover is impossible; empty if it is possible.
 func (s *State) cannotHandOver() string {
 	other, ok := s.rec.Other(s.self.ID)
 	_, described := describeNode(s.rec, s.live, other.Node)
@@ -106,7 +105,6 @@ func (m *machine) beginHandOver(id string) {
 	m.do(BeginDrain{Drain: m.hand.drain, Limit: m.set.DrainTimeout})
 }
 
-// drainEnded takes note of the outcome of the drain.
 func (m *machine) drainEnded(e DrainEnded) {
 	if m.hand.phase != handDraining || e.Drain != m.hand.drain {
 		return
@@ -118,11 +116,11 @@ func (m *machine) drainEnded(e DrainEnded) {
 	m.hand.phase = handSwapping
 }
 
-// handOver carries a hand-over forward. Called while this node is active.
+// handOver advances a handover. Called while this node is active.
 func (m *machine) handOver() {
 	switch m.hand.phase {
 	case handNone:
-		// A request that cannot be met is taken out of the record by leadSwap.
+		// leadSwap removes a request from the record that cannot be met.
 		if r := m.rec.Switchover; r != nil && r.ID != m.hand.declined && m.isOther(r.To) && m.cannotHandOver() == "" {
 			m.beginHandOver("")
 		}
@@ -136,7 +134,7 @@ func (m *machine) handOver() {
 		case !ok || m.absent() && len(m.pending) == 0:
 			m.abortHandOver("the standby was lost")
 		case m.now >= m.hand.deadline && !m.unknown && m.swapping == "":
-			// The swap may still be done later. Until that is settled nothing is acknowledged without the standby, and
+			// The swap may still be applied. Until that is resolved nothing is acknowledged without the standby, and
 			// its acks prove that it has not taken the role.
 			m.abortHandOver("the coordinator did not write the record in time")
 		case m.canSwap():
@@ -151,13 +149,13 @@ func (m *machine) handOver() {
 	}
 }
 
-// abortHandOver goes on as the active.
+// abortHandOver resumes as the active.
 func (m *machine) abortHandOver(why string) {
 	m.do(Resume{})
 	m.endHandOver(why)
 }
 
-// endHandOver answers the local request, if there is one.
+// endHandOver responds to the local request, if any.
 func (m *machine) endHandOver(failure string) {
 	switch {
 	case m.hand.id != "":
@@ -173,13 +171,13 @@ func (m *machine) endHandOver(failure string) {
 	}
 }
 
-// isOther tells whether a node is the other member in sync.
+// isOther reports whether a node is the other in-sync member.
 func (s *State) isOther(node uuid.UUID) bool {
 	o, ok := s.rec.Other(s.self.ID)
 	return ok && o.Node == node
 }
 
-// handedOver takes note that this node is not active any more.
+// handedOver processes the end of this node's active role.
 func (m *machine) handedOver() {
 	switch {
 	case m.hand.phase == handNone:
@@ -187,20 +185,20 @@ func (m *machine) handedOver() {
 		m.hand.phase = handWaiting
 		m.hand.deadline = m.hand.began + m.set.SwitchoverTimeout
 	case m.hand.phase == handSwapping && m.rec.Active != m.self.ID && m.rec.Term == m.hand.term:
-		m.hand = handover{drain: m.hand.drain} // the standby that asked has it
+		m.hand = handover{drain: m.hand.drain} // the standby that requested it has the role
 	default:
 		m.endHandOver("this node lost the role meanwhile")
 	}
 }
 
-// handedTo takes note that a node answers as the active of a term.
+// handedTo processes that a node responds as the active of a term.
 func (m *machine) handedTo(term uint64) {
 	if m.hand.phase == handWaiting && term >= m.hand.term {
 		m.endHandOver("")
 	}
 }
 
-// askActive carries the standby's request forward. Called while this node is not active.
+// askActive advances the standby's request. Called while this node is not active.
 func (m *machine) askActive() {
 	if m.hand.phase == handWaiting && m.now >= m.hand.deadline {
 		m.endHandOver("the other node has the role but does not answer")
@@ -230,7 +228,7 @@ func (m *machine) askActive() {
 	}
 }
 
-// endAsk answers the local request.
+// endAsk responds to the local request.
 func (m *machine) endAsk(failure string) {
 	m.do(SwitchoverEnded{ID: m.ask.id, Failure: failure, Pause: m.now - m.ask.began})
 	m.ask = asking{}

@@ -29,7 +29,7 @@ func TestSwitchoverOfActive(t *testing.T) {
 	require.Equal(t, RoleStandby, r.s.Role())
 }
 
-// The standby's side: it takes the role as soon as it sees the record, without a swap of its own.
+// The standby takes the role as soon as it sees the record, without another swap.
 func TestSwitchoverToStandby(t *testing.T) {
 	r := standbyPair(t, Settings{})
 	rec := recordWith(0, 0, 1)
@@ -59,7 +59,7 @@ func TestSwitchoverAskedOfStandby(t *testing.T) {
 		effect[SwitchoverEnded](t, r.report(ActiveReady{})))
 }
 
-// … and the active does it.
+// The active executes a switchover requested by the standby.
 func TestSwitchoverAskedByStandby(t *testing.T) {
 	r := activePair(t, Settings{})
 	rec := r.s.rec
@@ -79,7 +79,7 @@ func TestSwitchoverDrainFails(t *testing.T) {
 	require.Contains(t, effect[SwitchoverEnded](t, effects).Failure, "too slow")
 	require.Equal(t, RoleActive, r.s.Role())
 
-	// Asked by the standby: the request is taken out of the record, once.
+	// Requested by the standby: the request is removed from the record, once.
 	rec := r.s.rec
 	rec.Config, rec.OpID, rec.Switchover = rec.Config+1, "ask", &Switchover{ID: "y", To: testNodes[1].ID}
 	drain = effect[BeginDrain](t, r.seeRecord(rec, 102))
@@ -100,8 +100,8 @@ func TestSwitchoverStandbyLostWhileDraining(t *testing.T) {
 	require.Empty(t, r.step(DrainEnded{Drain: drain.Drain}), "too late")
 }
 
-// The hand-over's swap has an unknown outcome: nothing is served till a read; then it is tried again until the
-// deadline; then the role stays here, and acks of the standby stay required since the swap may still be done.
+// The handover's swap has an unknown outcome: nothing is served until a read, then it is retried until the deadline.
+// Then the role stays here, and the standby's acks stay required since the swap may still be applied.
 func TestSwitchoverUnknown(t *testing.T) {
 	r := activePair(t, Settings{})
 	drain := effect[BeginDrain](t, r.step(SwitchoverAsked{ID: "x"}))
@@ -152,7 +152,7 @@ func TestSwitchoverAskedOfStandbyTimesOut(t *testing.T) {
 	require.Nil(t, effect[SwapRecord](t, effects).Next.Switchover, "the request is taken back")
 }
 
-// A switchover to a node that is named is idempotent, and is never one to the other node.
+// A switchover to a named node is idempotent, and never activates the other node.
 func TestSwitchoverToANode(t *testing.T) {
 	a, b := testNodes[0].ID, testNodes[1].ID
 	end := func(r *rig, to uuid.UUID) SwitchoverEnded {

@@ -17,11 +17,11 @@ type rig struct {
 	t   *testing.T
 	s   State
 	now time.Duration
-	// read is what the coordinator said at the start.
+	// read is the coordinator's state at the start.
 	read Loaded
-	// features that both nodes know.
+	// features of both nodes.
 	features Features
-	// changes are the roles and dropped standbys that the Runner would log, with their codes.
+	// changes are the role changes and dropped standbys that the Runner would log, with their codes.
 	changes []string
 }
 
@@ -29,7 +29,7 @@ func memberOf(i int) Member {
 	return Member{Node: testNodes[i].ID, Store: testStores[i], Incarnation: 1}
 }
 
-// usedIdentity is the identity of a's store after a while in the pair.
+// usedIdentity is the identity of a's store after some time in the pair.
 func usedIdentity() Identity {
 	return Identity{
 		Node: testNodes[0].ID, Store: testStores[0], Incarnation: 1, PairID: testPair, Fence: Fence{Config: 4, Term: 2},
@@ -37,7 +37,7 @@ func usedIdentity() Identity {
 	}
 }
 
-// recordWith is a record of config 5, term 2.
+// recordWith returns a record of config 5, term 2.
 func recordWith(active int, inSync ...int) Record {
 	r := Record{
 		Version: RecordVersion, PairID: testPair, Config: 5, Term: 2, Active: testNodes[active].ID, MinInSync: 1,
@@ -73,7 +73,7 @@ func (r *rig) step(ev Event) []Effect {
 	return effects
 }
 
-// after feeds a tick so much later.
+// after feeds a tick after d.
 func (r *rig) after(d time.Duration) []Effect {
 	r.t.Helper()
 	r.now += d
@@ -85,7 +85,7 @@ func (r *rig) report(ev DataEvent) []Effect {
 	return r.step(Reported{Epoch: r.s.epoch, Event: ev})
 }
 
-// observe says that the coordinator is reachable or not, with a lease of 3 s.
+// observe feeds the coordinator's reachability, with a lease of 3 s.
 func (r *rig) observe(reachable bool, live ...int) []Effect {
 	r.t.Helper()
 	o := Observation{Reachable: reachable, LiveKnown: true}
@@ -101,14 +101,14 @@ func (r *rig) observe(reachable bool, live ...int) []Effect {
 	return r.step(Observed{Observation: o, LeaseUntil: lease})
 }
 
-// seeRecord says that the watch has delivered a record.
+// seeRecord feeds a record from the watch.
 func (r *rig) seeRecord(rec Record, rev Revision) []Effect {
 	r.t.Helper()
 	o := Observation{Record: &rec, Revision: rev, Reachable: true, Live: r.s.live, LiveKnown: r.s.liveKnown}
 	return r.step(Observed{Observation: o, LeaseUntil: r.s.leaseUntil})
 }
 
-// start starts the node and lets it load a record at revision 100.
+// start starts the node and loads a record at revision 100.
 func (r *rig) start(id Identity, rec Record, live ...int) []Effect {
 	r.t.Helper()
 	require.Equal(r.t, []Effect{LoadRecord{}}, r.step(Started{Identity: id}))
@@ -118,8 +118,8 @@ func (r *rig) start(id Identity, rec Record, live ...int) []Effect {
 	return r.meet(r.step(r.read))
 }
 
-// meet answers for b, whose log is not longer, if a has asked; and for the coordinator, in which nothing has changed,
-// if a then reads once more what it has.
+// meet feeds the response of b, whose log is not longer, if a has queried it. It also feeds the unchanged coordinator
+// state if a then reads it again.
 func (r *rig) meet(effects []Effect) []Effect {
 	r.t.Helper()
 	all := slices.Clone(effects)
@@ -135,7 +135,7 @@ func (r *rig) meet(effects []Effect) []Effect {
 	return all
 }
 
-// won says that the last swap was done.
+// won feeds the success of the last swap.
 func (r *rig) won() []Effect {
 	r.t.Helper()
 	require.NotEmpty(r.t, r.s.swapping)
@@ -162,7 +162,7 @@ func requireNo[E Effect](t *testing.T, effects []Effect) {
 	}
 }
 
-// kinds gives the effects that are about the role, the fence and the record, in order.
+// kinds returns the effects on the role, the fence and the record, in order.
 func kinds(effects []Effect) []string {
 	var out []string
 	for _, e := range effects {
@@ -218,7 +218,7 @@ func TestAckBothReachable(t *testing.T) {
 	require.Equal(t, memberOf(1), r.s.act.sent.Standby)
 }
 
-// Row 2: the coordinator is not reachable: still acknowledges, for any time.
+// Row 2: the coordinator is unreachable: the active keeps acknowledging without limit.
 func TestAckWithoutCoordinator(t *testing.T) {
 	r := activePair(t, Settings{})
 	require.Empty(t, r.observe(false, 0, 1))
@@ -230,7 +230,7 @@ func TestAckWithoutCoordinator(t *testing.T) {
 	require.Contains(t, r.s.Reason(), "role changes are frozen")
 }
 
-// Row 3: the standby is not reachable, the coordinator is: block, swap, then acknowledge alone (INV-3).
+// Row 3: the standby is unreachable, the coordinator is reachable: block, swap, then acknowledge alone (INV-3).
 func TestAckStandbyLost(t *testing.T) {
 	r := activePair(t, Settings{})
 	effects := r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostSilence})
@@ -250,7 +250,7 @@ func TestAckStandbyLost(t *testing.T) {
 	require.Equal(t, r.s.rec.Fence(), effect[SetFence](t, effects).Fence)
 }
 
-// Row 3 with min_in_sync=2: it keeps refusing writes, and takes them again when the standby is back.
+// Row 3 with min_in_sync=2: it keeps rejecting writes, and accepts them when the standby returns.
 func TestAckStandbyLostMinInSync2(t *testing.T) {
 	r := activePair(t, Settings{MinInSync: 2})
 	r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostSilence})
@@ -270,7 +270,7 @@ func TestAckStandbyLostMinInSync2(t *testing.T) {
 	require.Equal(t, RoleActive, r.s.Role())
 }
 
-// Row 4: neither is reachable: blocks; then refuses; and stops deliveries before the lease can have ended.
+// Row 4: both are unreachable: it blocks, then rejects, and stops deliveries before the lease can expire.
 func TestAckNobodyReachable(t *testing.T) {
 	r := activePair(t, Settings{})
 	r.observe(false, 0, 1) // lease until +3 s
@@ -290,14 +290,14 @@ func TestAckNobodyReachable(t *testing.T) {
 	require.False(t, cfg.Deliver, "the lease ends in half a second")
 	require.True(t, cfg.RequireStandby)
 
-	// The standby comes back first: its acks are enough.
+	// The standby returns first: its acks suffice.
 	cfg = effect[ConfigureActive](t, r.report(StandbyConnected{Member: memberOf(1)})).Config
 	require.True(t, cfg.Serve)
 	require.True(t, cfg.Deliver)
 	require.True(t, cfg.RequireStandby)
 }
 
-// Row 5: alone, without the coordinator: goes on while it runs.
+// Row 5: alone, without the coordinator: it continues while it is running.
 func TestAckAloneWithoutCoordinator(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(0, 0), 0)
@@ -310,7 +310,7 @@ func TestAckAloneWithoutCoordinator(t *testing.T) {
 	require.False(t, r.s.act.sent.RequireStandby)
 }
 
-// … and after a restart it waits for the coordinator.
+// Row 5 after a restart: it waits for the coordinator.
 func TestAloneWaitsForCoordinatorAfterRestart(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.step(Started{Identity: usedIdentity()})

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A watch that is late says that there is no record after this node has made the first one. Only a read tells whether
-// it has vanished.
+// A delayed watch reports a missing record after this node has created the first one. Only a read decides whether it
+// is lost.
 func TestLateWatchAtAFirstStart(t *testing.T) {
 	missing := Observed{Observation: Observation{Reachable: true, Missing: true, LiveKnown: true}}
 	r := newRig(t, Settings{})

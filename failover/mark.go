@@ -10,24 +10,23 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Mark is a high-water mark: the coordinator's knowledge of how far the pair had committed. The active writes one about
-// once a second while records are committed, and every record that is swapped in carries the highest one known. A store
-// that the record names in sync holds at least what the mark says, since a record is committed only when it is durable
-// on every member (INV-2). One that starts with less was put back to an older image (INV-12).
+// Mark is a high-water mark: the coordinator's lower bound of the pair's committed position. The active writes it
+// about once a second while records are committed, and every swapped record carries the highest known one. An in-sync
+// store has at least the records up to the mark, since a record is committed only when durable on every member
+// (INV-2). A store that starts with fewer was restored from an older copy (INV-12).
 type Mark struct {
-	// Pair that the mark is of: a coordinator may still hold that of a pair that was given up.
+	// Pair of the mark. A coordinator may still have the mark of an abandoned pair.
 	Pair uuid.UUID `json:"pair"`
 	// By is the term of the active that wrote the mark.
 	By uint64 `json:"by"`
-	// Term and LSN name the newest record that was known to be committed: Term is that of the record, which may be
-	// older than By.
+	// Term and LSN identify the newest record known to be committed. Term is the record's term, which may be older
+	// than By.
 	Term uint64 `json:"term"`
 	LSN  uint64 `json:"lsn"`
 }
 
-// Less tells whether o takes the place of m. Marks are ordered by the active's term first and by LSN second, so that a
-// forced failover, which begins a new term, can set a mark that is lower than that of the term before. A mark of
-// another pair gives way always, but not to the zero Mark, which stands for none.
+// Less reports whether o replaces m. Marks are ordered by the active's term, then by LSN, so that a forced failover,
+// which begins a new term, can set a lower mark. A mark of another pair is always replaced, but not by the zero Mark.
 func (m Mark) Less(o Mark) bool {
 	if m.Pair != o.Pair {
 		return o.Pair != uuid.Nil
@@ -38,11 +37,11 @@ func (m Mark) Less(o Mark) bool {
 	return m.LSN < o.LSN
 }
 
-// Reached tells whether a log that ends with a record has everything up to the mark. Terms never fall along a log, so
-// one that ends in an older term than the mark's record lacks that record, whatever its LSN.
+// Reached reports whether a log that ends with a record has everything up to the mark. Terms never decrease along a
+// log, so a log that ends in an older term than the mark's record lacks that record, regardless of its LSN.
 func (m Mark) Reached(end lsn.Position) bool {
 	return end.LSN >= m.LSN && end.Term >= m.Term
 }
 
-// String gives LSN/term.
+// String returns LSN and term.
 func (m Mark) String() string { return fmt.Sprintf("LSN %d of term %d", m.LSN, m.Term) }

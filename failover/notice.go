@@ -4,29 +4,29 @@ package failover
 
 import "time"
 
-// Notice is something about this node or its pair that an operator has to know and that only failover finds out. It is
-// there for as long as it is the case. Package server/conditions says what each kind means and what to do; the names
-// are the ones that it has for them.
+// Notice is a condition of this node or its pair that only failover detects and an operator must know. It exists
+// while the condition lasts. Package server/conditions documents each kind with cause and action, under the same
+// names.
 type Notice struct {
 	// Kind is one of the Notice constants.
 	Kind string
-	// Details say in words what exactly is the case.
+	// Details describes the condition in words.
 	Details string
-	// Since when; zero: since it was first seen in a Status.
+	// Since is the start of the condition. If zero, it is the time of the first Status that includes it.
 	Since time.Time
 }
 
-// The kinds of notices.
+// Kinds of notices.
 const (
-	// NoticeSuperseded: the record names this node, but another run of it has written it.
+	// NoticeSuperseded: the record names this node, but another process generation of it wrote the record.
 	NoticeSuperseded = "superseded"
 	// NoticeTwoProcesses: another process has this node's identity.
 	NoticeTwoProcesses = "two-processes-one-identity"
-	// NoticeStorePutBack: this node's store ends before what it is known to have committed.
+	// NoticeStorePutBack: this node's store ends before a position it is known to have committed.
 	NoticeStorePutBack = "store-put-back"
 	// NoticeHistoriesDiverged: the active lacks committed records that the other node has.
 	NoticeHistoriesDiverged = "histories-diverged"
-	// NoticeVoterMissing, NoticeVoterBehind, NoticeVoterPutBack and NoticeVoterWiped are about a voter of the
+	// NoticeVoterMissing, NoticeVoterBehind, NoticeVoterPutBack and NoticeVoterWiped concern a voter of the
 	// coordinator.
 	NoticeVoterMissing = "voter-missing"
 	NoticeVoterBehind  = "voter-behind"

@@ -14,121 +14,121 @@ import (
 	"github.com/lockstep-mq/lockstep/store/identity"
 )
 
-// RecordVersion is the version that this build writes and the newest that it reads.
+// RecordVersion is the version written by this build and the newest it can read.
 const RecordVersion = 1
 
-// maxRecordBytes bounds what DecodeRecord looks at. A real record has less than 2 KiB.
+// maxRecordBytes limits the input of DecodeRecord. A real record has less than 2 KiB.
 const maxRecordBytes = 64 << 10
 
 // Errors of DecodeRecord and Record.Validate.
 var (
-	// ErrRecordVersion is returned when a record was written by a newer version of Lockstep.
+	// ErrRecordVersion is returned for a record written by a newer version of Lockstep.
 	ErrRecordVersion = errors.New("the pair's record was written by a newer version of lockstep; upgrade this node")
-	// ErrRecordInvalid is returned when a record contradicts itself or cannot be parsed.
+	// ErrRecordInvalid is returned for an inconsistent or malformed record.
 	ErrRecordInvalid = errors.New("the pair's record is invalid")
 )
 
-// Record is the pair's record: the one thing that decides who may act. It is written only by compare-and-swap, and
-// Config grows by one with every write. A Record and its slices are never changed in place; use With… or Clone.
+// Record is the cluster record, which decides which node may act. It is written only by compare-and-swap, and Config
+// increases by one with every write. A Record and its slices are never changed in place; use With… or Clone.
 type Record struct {
 	// Version of this structure.
 	Version int `json:"version"`
-	// PairID names the pair for good. A node that holds another pair's data refuses to start.
+	// PairID identifies the pair permanently. A node with another pair's data refuses to start.
 	PairID uuid.UUID `json:"pair_id"`
-	// Config is +1 on every write: the fencing token. It is kept in the value because a restored coordinator can hand
-	// out an old revision.
+	// Config is +1 on every write: the fencing token. It is part of the value because a restored coordinator can
+	// return an old revision.
 	Config uint64 `json:"config"`
-	// Term is +1 on every activation, and so whenever Active changes; it is stamped on every log record.
+	// Term is +1 on every activation, and thus whenever Active changes. Every log record carries it.
 	Term uint64 `json:"term"`
 	// Active is the node that may act.
 	Active uuid.UUID `json:"active"`
-	// InSync are the stores whose log holds every committed transaction. Only they may promote themselves.
+	// InSync are the stores whose log has every committed transaction. Only they may promote themselves.
 	InSync []Member `json:"in_sync"`
-	// MinInSync is 1 to go on alone, or 2 to refuse writes while alone.
+	// MinInSync is 1 to allow writes without a standby, or 2 to reject them.
 	MinInSync int `json:"min_in_sync"`
-	// MinInSyncSet is what an operator has set while the nodes ran: each node that becomes active writes it instead of
-	// its own; 0: none has. Needs FeatureMinInSync on both nodes.
+	// MinInSyncSet is an operator's override of MinInSync, written by each node that becomes active instead of its
+	// configured value; 0 without an override. It needs FeatureMinInSync on both nodes.
 	MinInSyncSet int `json:"min_in_sync_set,omitempty"`
-	// Switchover is a planned hand-over that was asked for, if any.
+	// Switchover is a requested planned handover, if any.
 	Switchover *Switchover `json:"switchover,omitempty"`
-	// Paused: no standby takes over by itself; nil when one may. Needs FeaturePause on both nodes.
+	// Paused disables automatic takeover by a standby; nil when enabled. It needs FeaturePause on both nodes.
 	Paused *Pause `json:"paused,omitempty"`
-	// Forced is the last forced failover; nil if there never was one.
+	// Forced is the last forced failover; nil if none.
 	Forced *Forced `json:"forced,omitempty"`
-	// Mark is how far the pair was known to have committed when the record was written (INV-12).
+	// Mark is the high-water mark at the time of the write (INV-12).
 	Mark Mark `json:"mark,omitzero"`
-	// OpID is the id of the operation that wrote the record. A swap that timed out is recognized by it.
+	// OpID is the ID of the operation that wrote the record. It identifies the record of a swap that timed out.
 	OpID string `json:"op_id"`
-	// Nodes describes the nodes that the pair has seen: two at most.
+	// Nodes describes the known nodes of the pair: two at most.
 	Nodes []NodeInfo `json:"nodes"`
 
-	// unknown are the fields that a newer release wrote. They are written back as they were: while a pair is upgraded,
-	// a node of the older release must not undo what the newer one has set. Never changed in place.
+	// unknown are fields written by a newer release. They are preserved on write: during an upgrade of a pair, the
+	// older node must not revert settings of the newer one. Never changed in place.
 	unknown map[string]json.RawMessage
 }
 
-// Member names one store in a state in which it is known to be complete, as an entry of Record.InSync.
+// Member identifies one store in a state known to be complete, as an entry of Record.InSync.
 type Member = identity.Member
 
-// Fence is what a node has promised not to go back behind (INV-1).
+// Fence is the lower bound of config and term that a node obeys (INV-1).
 type Fence = identity.Fence
 
 // NodeInfo describes a node.
 type NodeInfo struct {
-	// ID is the node's UUID; nodes are told apart by it and never by name.
+	// ID is the node's UUID. It identifies the node; the name does not.
 	ID uuid.UUID `json:"id"`
-	// Name from the node's configuration, for people.
+	// Name from the node's configuration, for display.
 	Name string `json:"name"`
-	// Address, host:port, that clients and the other node reach it by.
+	// Address is the host:port for clients and the other node.
 	Address string `json:"address"`
-	// Version of the software that the node runs, for people; empty before 0.1.0.
+	// Version of the node's software, for display; empty before 0.1.0.
 	Version string `json:"version,omitempty"`
-	// Features that the node's release knows: see there.
+	// Features that the node's release supports; see Features.
 	Features Features `json:"features,omitempty"`
-	// Preferred: this node should be the active one when it is in sync.
+	// Preferred: this node should be the active when it is in sync.
 	Preferred bool `json:"preferred,omitempty"`
-	// AMQP is the address, host:port, that clients reach it by which speak AMQP 1.0; empty if it has no port for them.
+	// AMQP is the host:port for AMQP 1.0 clients; empty without an AMQP listener.
 	AMQP string `json:"amqp,omitempty"`
 }
 
-// Pause is an operator's wish that no standby takes over by itself: for work on the network or the machines that would
-// only look like the death of a node. What an operator asks for, such as a switchover, is done all the same, and an
-// active that starts again keeps its role.
+// Pause disables automatic takeover, for work on the network or the machines that would look like a node failure.
+// Operations requested by an operator, such as a switchover, are still executed, and an active that restarts keeps
+// its role.
 type Pause struct {
-	// Since when.
+	// Since is the start of the pause.
 	Since time.Time `json:"since"`
-	// Reason in the operator's words; may be empty.
+	// Reason as given by the operator; may be empty.
 	Reason string `json:"reason,omitempty"`
 }
 
-// Forced is what an operator did who made a node active that was not known to hold everything (INV-4 set aside, with
-// open eyes): what is lost by it begins after a certain record, and who did it why is kept.
+// Forced describes a forced failover: an operator activated a node that may lack acknowledged records, overriding
+// INV-4. It records the position from which records may be lost, the operator and the reason.
 type Forced struct {
-	// At is when, to the second.
+	// At is the time, to the second.
 	At time.Time `json:"at"`
-	// By is who asked for it, in the operator's own words or those of his machine: not proven. Reason may be empty.
+	// By is the operator's name, or that of the operator's machine; it is not authenticated. Reason may be empty.
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
-	// Node that was made active, and Term that began with it.
+	// Node that was activated, and the Term that began with it.
 	Node uuid.UUID `json:"node"`
 	Term uint64    `json:"term"`
-	// After is the last LSN up to which nothing that was acknowledged can be lost: SurelyKept of that node, or less if
-	// a forced failover before this one is not settled. What the other node has after it, of an earlier term than Term,
-	// is not part of the pair any more.
+	// After is the last LSN up to which no acknowledged record can be lost: SurelyKept of that node, or less if an
+	// earlier forced failover is not settled. Records of the other node after it, of an earlier term than Term, are
+	// discarded.
 	After uint64 `json:"after"`
-	// Settled: both nodes have been in sync since.
+	// Settled: both nodes have been in sync since then.
 	Settled bool `json:"settled,omitempty"`
 }
 
-// Switchover asks the active to hand over.
+// Switchover is a request to the active to hand over the role.
 type Switchover struct {
 	// ID of the request.
 	ID string `json:"id"`
-	// To is the node that is to become active.
+	// To is the node to be activated.
 	To uuid.UUID `json:"to"`
 }
 
-// Fence is the fence that obeying this record means.
+// Fence returns the record's fence.
 func (r Record) Fence() Fence { return Fence{Config: r.Config, Term: r.Term} }
 
 // Member returns the in-sync entry of a node.
@@ -141,7 +141,7 @@ func (r Record) Member(node uuid.UUID) (Member, bool) {
 	return Member{}, false
 }
 
-// Other returns the in-sync entry of the node that is not `node`.
+// Other returns the in-sync entry of the node that is not node.
 func (r Record) Other(node uuid.UUID) (Member, bool) {
 	for _, m := range r.InSync {
 		if m.Node != node {
@@ -161,7 +161,7 @@ func (r Record) Node(id uuid.UUID) (NodeInfo, bool) {
 	return NodeInfo{}, false
 }
 
-// Clone returns a copy that shares nothing with r.
+// Clone returns a deep copy of r.
 func (r Record) Clone() Record {
 	r.InSync = slices.Clone(r.InSync)
 	r.Nodes = slices.Clone(r.Nodes)
@@ -180,7 +180,7 @@ func (r Record) Clone() Record {
 	return r
 }
 
-// Validate tells whether the record can be trusted to be one. It wraps ErrRecordVersion or ErrRecordInvalid.
+// Validate checks the record. Its errors wrap ErrRecordVersion or ErrRecordInvalid.
 func (r Record) Validate() error {
 	switch {
 	case r.Version > RecordVersion:
@@ -201,7 +201,7 @@ func (r Record) Validate() error {
 	return nil
 }
 
-// Encode gives the bytes that a coordinator stores.
+// Encode returns the bytes stored in the coordinator.
 func (r Record) Encode() ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
@@ -213,8 +213,8 @@ func (r Record) Encode() ([]byte, error) {
 	return b, nil
 }
 
-// DecodeRecord reads what Encode wrote. Fields that it does not know are kept for the next Encode, so that a release
-// can add some.
+// DecodeRecord decodes the output of Encode. Unknown fields are kept for the next Encode, so that a release can add
+// fields.
 func DecodeRecord(b []byte) (Record, error) {
 	if len(b) > maxRecordBytes {
 		return Record{}, fmt.Errorf("%d bytes, limit %d: %w", len(b), maxRecordBytes, ErrRecordInvalid)

@@ -19,7 +19,7 @@ func TestRecordEncoding(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, rec, got)
 
-	// The names are a format that other versions read.
+	// The names are a format shared with other releases.
 	for _, name := range []string{
 		`"version":1`, `"pair_id"`, `"config":5`, `"term":2`, `"active"`, `"in_sync":[{"node"`, `"store"`,
 		`"incarnation":1`,

@@ -4,34 +4,34 @@ package failover
 
 import "fmt"
 
-// Role is what a node does now.
+// Role is the role of a node.
 type Role uint8
 
-// The roles, in the order in which a node usually takes them.
+// Roles, in the usual order.
 const (
-	// RoleRecovering: it does not know the record yet, or waits for something that only others can change.
+	// RoleRecovering: the node has not read the record yet, or waits for another node or an operator.
 	RoleRecovering Role = iota + 1
-	// RoleCatchingUp: it fetches what it lacks from the active.
+	// RoleCatchingUp: the node fetches missing records from the active.
 	RoleCatchingUp
-	// RoleSyncing: caught up; the active requires its acks and is about to name it in sync.
+	// RoleSyncing: caught up; the active requires its acks and is about to add it to in_sync.
 	RoleSyncing
-	// RoleStandby: in sync; it could take over at any moment.
+	// RoleStandby: in sync; it can take over at any time.
 	RoleStandby
-	// RoleCandidate: it tries to take over.
+	// RoleCandidate: the node tries to take over.
 	RoleCandidate
-	// RoleActivating: it has won the role and replays the last of the log.
+	// RoleActivating: the node has won the role and replays the end of the log.
 	RoleActivating
-	// RoleActive: it serves clients; the standby holds everything as well.
+	// RoleActive: the node serves clients, and the standby is in sync.
 	RoleActive
-	// RoleBlocked: active, but not able to acknowledge at the moment.
+	// RoleBlocked: active, but currently unable to acknowledge.
 	RoleBlocked
-	// RoleActiveAlone: it serves clients; no other node holds everything.
+	// RoleActiveAlone: the node serves clients, and no other node is in sync.
 	RoleActiveAlone
-	// RoleFenced: it lost the role and is about to rejoin.
+	// RoleFenced: the node lost the role and is about to rejoin.
 	RoleFenced
 )
 
-// String gives the name that status and logs use.
+// String returns the name used in status and logs.
 func (r Role) String() string {
 	names := [...]string{
 		"UNKNOWN", "RECOVERING", "CATCHING_UP", "SYNCING", "STANDBY", "CANDIDATE", "ACTIVATING", "ACTIVE",
@@ -43,7 +43,7 @@ func (r Role) String() string {
 	return fmt.Sprintf("ROLE_%d", uint8(r))
 }
 
-// Acts tells whether a node in this role holds the active role.
+// Acts reports whether a node in this role holds the active role.
 func (r Role) Acts() bool {
 	switch r {
 	case RoleActivating, RoleActive, RoleBlocked, RoleActiveAlone:

@@ -14,21 +14,21 @@ import (
 	"go.uber.org/zap"
 )
 
-// Options of a Runner.
+// Options configures a Runner.
 type Options struct {
 	// Coordinator of the pair. The caller closes it after Run has returned.
 	Coordinator Coordinator
 	// Data is the node's store and replication.
 	Data DataPlane
-	// Self describes this node; its ID has to be that of the store.
+	// Self describes this node; its ID must be that of the store.
 	Self NodeInfo
 	// Settings of the machine.
 	Settings Settings
-	// Logger gets one line per change of role. Nil: no logs.
+	// Logger receives one line per role change; nil disables logging.
 	Logger *zap.Logger
 }
 
-// Runner drives the machine of one node: it feeds Step with what happens and carries out what Step wants.
+// Runner drives the machine of one node: it feeds events to Step and executes the effects.
 type Runner struct {
 	opts    Options
 	log     *zap.Logger
@@ -38,7 +38,7 @@ type Runner struct {
 	signal  chan struct{} // capacity 1: the queue is not empty
 	stopped chan struct{} // closed when Run has returned
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	queue    []Event
 	status   Status
 	changed  chan struct{}
@@ -49,7 +49,7 @@ type Runner struct {
 	occupied string
 }
 
-// New checks the options and makes a Runner. Nothing happens before Run.
+// New validates the options and returns a Runner. Nothing happens before Run.
 func New(o Options) (*Runner, error) {
 	switch {
 	case o.Coordinator == nil || o.Data == nil:
@@ -78,9 +78,9 @@ func New(o Options) (*Runner, error) {
 	return r, nil
 }
 
-// Run makes the node part of its pair until ctx ends (nil is returned then) or the node must not go on: ErrOtherPair,
-// ErrRecordVersion, ErrRecordInvalid, ErrFailed, or an error of the data plane. When it
-// returns, neither role runs, and the liveness key is gone or about to lapse. To be called once.
+// Run makes the node part of its pair until ctx ends, then returns nil. It returns an error if the node must not
+// continue: ErrOtherPair, ErrRecordVersion, ErrRecordInvalid, ErrFailed, or an error of the data plane. When it
+// returns, no role is running, and the liveness key is removed or about to expire. It must be called once.
 func (r *Runner) Run(ctx context.Context) error {
 	r.mu.Lock()
 	if r.running {
@@ -99,57 +99,57 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// Process tells this run of the node apart from others.
+// Process returns an ID that distinguishes this process from others of the node.
 func (r *Runner) Process() string { return r.process }
 
-// ReportTwin notes that another process of this node's identity has asked this one who it is.
+// ReportTwin records that another process with this node's identity has called this one.
 func (r *Runner) ReportTwin(other Live) { r.post(TwinReported{Live: other}) }
 
-// Post reports something about the node that does not belong to a role; Failed is the only such event. It never blocks.
+// Post reports an event of the node that does not belong to a role; Failed is the only one. It never blocks.
 func (r *Runner) Post(ev DataEvent) { r.post(Reported{Event: ev}) }
 
-// Status tells what the node is and knows, now.
+// Status returns the current status.
 func (r *Runner) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.status
 }
 
-// Changed returns a channel that is closed when Status changes the next time. To miss nothing, take the channel first
-// and the status after.
+// Changed returns a channel that is closed at the next change of Status. To avoid missing a change, call Changed
+// first and Status after.
 func (r *Runner) Changed() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.changed
 }
 
-// addressPoll is how often a switchover asks again that was refused for a reason that goes away by itself.
+// addressPoll is the retry interval of a switchover that was rejected for a transient reason.
 const addressPoll = 20 * time.Millisecond
 
-// coordinatorCheck is how long the coordinator may take to answer before a switchover is begun.
+// coordinatorCheck is the time for the coordinator to respond before a switchover starts.
 const coordinatorCheck = time.Second
 
-// SwitchoverResult tells how a planned switchover went.
+// SwitchoverResult is the outcome of a planned switchover.
 type SwitchoverResult struct {
-	// Active node now.
+	// Active is the active node after the switchover.
 	Active NodeInfo
 	// Term of it.
 	Term uint64
-	// Pause is for how long no transaction could be acknowledged. Asked of the standby it is an upper bound: the time
-	// since the request.
+	// Pause is the time during which no transaction could be acknowledged. If requested on the standby it is an upper
+	// bound: the time since the request.
 	Pause time.Duration
-	// Already: the node that was named was active before, and nothing was done.
+	// Already: the requested node was already active, and nothing was changed.
 	Already bool
 }
 
-// Switchover hands the active role to the other node; it may be asked of either. It returns when the other node is
-// active, or ErrSwitchover with the reason why it is not. When ctx ends first, the hand-over may still happen.
+// Switchover hands the active role to the other node; either node accepts the request. It returns when the other node
+// is active, or ErrSwitchover with the reason. If ctx ends first, the handover may still happen.
 func (r *Runner) Switchover(ctx context.Context) (SwitchoverResult, error) {
 	return r.SwitchoverTo(ctx, uuid.Nil)
 }
 
-// SwitchoverTo makes one node active; it may be asked of either. It is idempotent: that the node is active already, or
-// becomes it by another switchover meanwhile, is success. With uuid.Nil it is Switchover.
+// SwitchoverTo activates one node; either node accepts the request. It is idempotent: if the node is already active,
+// or becomes active through another switchover, the call succeeds. With uuid.Nil it is Switchover.
 func (r *Runner) SwitchoverTo(ctx context.Context, to uuid.UUID) (SwitchoverResult, error) {
 	if err := r.coordinatorAnswers(ctx); err != nil {
 		return SwitchoverResult{}, err
@@ -160,7 +160,7 @@ func (r *Runner) SwitchoverTo(ctx context.Context, to uuid.UUID) (SwitchoverResu
 		case err != nil:
 			return SwitchoverResult{}, err
 		case e.Failure == reasonBusy && to != uuid.Nil && r.askAgain(ctx):
-			continue // it may be the one that was asked for before
+			continue // it may be an earlier attempt of the same request
 		case e.Failure == reasonNoAddress && r.askAgain(ctx):
 			continue
 		case e.Failure != "":
@@ -176,9 +176,8 @@ func (r *Runner) SwitchoverTo(ctx context.Context, to uuid.UUID) (SwitchoverResu
 	}
 }
 
-// coordinatorAnswers asks the coordinator something harmless before anything else is done. A hand-over whose swap gets
-// no answer blocks every write until the coordinator is back (INV-8), and that it is gone can be news of this very
-// moment.
+// coordinatorAnswers probes the coordinator before a handover. A handover whose swap gets no response blocks every
+// write until the coordinator returns (INV-8), and an outage may not have been detected yet.
 func (r *Runner) coordinatorAnswers(ctx context.Context) error {
 	select {
 	case <-r.stopped:
@@ -192,10 +191,10 @@ func (r *Runner) coordinatorAnswers(ctx context.Context) error {
 		return fmt.Errorf("%w: the coordinator does not answer, and without it the role cannot change: %w",
 			ErrSwitchover, err)
 	}
-	return nil // any other trouble with the record is the machine's business
+	return nil // the machine handles any other problem with the record
 }
 
-// askAgain waits a little before the machine is asked again; false when ctx has ended.
+// askAgain waits for the retry interval; it returns false if ctx has ended.
 func (r *Runner) askAgain(ctx context.Context) bool {
 	timer := time.NewTimer(addressPoll)
 	defer timer.Stop()
@@ -203,13 +202,13 @@ func (r *Runner) askAgain(ctx context.Context) bool {
 	case <-timer.C:
 		return true
 	case <-r.stopped:
-		return true // askSwitchover says so
+		return true // askSwitchover reports it
 	case <-ctx.Done():
 		return false
 	}
 }
 
-// askSwitchover asks the machine once and waits for its answer.
+// askSwitchover sends one request to the machine and waits for the response.
 func (r *Runner) askSwitchover(ctx context.Context, to uuid.UUID) (SwitchoverEnded, error) {
 	id := uuid.NewString()
 	done := make(chan SwitchoverEnded, 1)
@@ -239,7 +238,7 @@ func (r *Runner) post(ev Event) {
 	r.mu.Unlock()
 	select {
 	case r.signal <- struct{}{}:
-	default: // the loop will look anyway
+	default: // the loop is already signaled
 	}
 }
 
@@ -252,7 +251,7 @@ func (r *Runner) take() []Event {
 	return q
 }
 
-// publish makes the state visible, and wakes those that wait for a change.
+// publish publishes the state, and wakes those that wait for a change.
 func (r *Runner) publish(s *State) {
 	st := Status{
 		Role: s.Role(), Reason: s.Reason(), Self: s.self, Revision: s.rev, Coordinator: r.opts.Coordinator.Name(),
@@ -313,12 +312,12 @@ func sameStatus(a, b Status) bool {
 		slices.Equal(a.Notices, b.Notices)
 }
 
-// answer passes the outcome of a switchover to the caller that waits for it.
+// answer passes the outcome of a switchover to the waiting caller.
 func (r *Runner) answer(e SwitchoverEnded) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if done, ok := r.waiters[e.ID]; ok {
-		done <- e // capacity 1, and answered once
+		done <- e // capacity 1, sent once
 		delete(r.waiters, e.ID)
 	}
 }

@@ -13,26 +13,26 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Found is what the coordinator has in place of the pair's record, read linearizably.
+// Found is the coordinator's state, read linearizably.
 type Found struct {
-	// Record that is there, and its Revision; the zero Record at 0 if there is none.
+	// Record and its Revision; the zero Record at 0 if none.
 	Record   Record
 	Revision Revision
 }
 
-// AdoptRequest says what was found out before an adoption, and what the operator accepts.
+// AdoptRequest contains the findings before an adoption, and the operator's confirmations.
 type AdoptRequest struct {
-	// Found is what the coordinator has.
+	// Found is the coordinator's state.
 	Found Found
-	// Above is the highest fence that the other node is known to have.
+	// Above is the highest known fence of the other node.
 	Above Fence
-	// AcceptLoss: acknowledged transactions may be missing on this node, and the operator knows (INV-6).
+	// AcceptLoss: the operator accepts that acknowledged transactions may be missing on this node (INV-6).
 	AcceptLoss bool
-	// WithoutOther: the other node could not be asked; what it holds more is given up.
+	// WithoutOther: the other node could not be queried; its additional records are discarded.
 	WithoutOther bool
 }
 
-// AdoptedFence gives config and term of the record that a waiting node adopts: above everything that is known.
+// AdoptedFence returns config and term of the record that a waiting node adopts: above all known ones.
 func AdoptedFence(found Record, end lsn.Position, fences ...Fence) Fence {
 	next := Fence{Config: found.Config, Term: max(found.Term, end.Term)}
 	for _, f := range fences {
@@ -50,10 +50,10 @@ func (r *Runner) Find(ctx context.Context) (Found, error) {
 	return Found{Record: rec, Revision: rev}, nil
 }
 
-// Adopt writes the pair's record anew, with this node as the active and, if it was not active, as the only one in sync:
-// for a coordinator that has lost the record or was put back (INV-9). The caller has made sure that the other node does
-// not hold more. It returns the new record, or ErrAdopt with the reason; if that also is ErrUnknownOutcome, or ctx has
-// ended, the record may have been written.
+// Adopt writes the cluster record again, with this node as the active and, if it was not active, as the only one in
+// sync. It is for a coordinator that has lost the record or was restored to an older state (INV-9). The caller has
+// verified that the other node does not have additional records. It returns the new record, or ErrAdopt with the
+// reason. If that also wraps ErrUnknownOutcome, or ctx has ended, the record may have been written.
 func (r *Runner) Adopt(ctx context.Context, req AdoptRequest) (Record, error) {
 	id := uuid.NewString()
 	done := make(chan error, 1)
@@ -86,12 +86,12 @@ func (r *Runner) Adopt(ctx context.Context, req AdoptRequest) (Record, error) {
 	return Record{}, nil
 }
 
-// adopted passes the outcome of an adoption to the caller that waits for it.
+// adopted passes the outcome of an adoption to the waiting caller.
 func (r *Runner) adopted(e AdoptEnded) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if done, ok := r.adopts[e.ID]; ok {
-		done <- e.Failure // capacity 1, and answered once
+		done <- e.Failure // capacity 1, sent once
 		delete(r.adopts, e.ID)
 	}
 }

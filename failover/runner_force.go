@@ -10,26 +10,26 @@ import (
 	"github.com/google/uuid"
 )
 
-// ForceRequest says what an operator has been told, and who it is.
+// ForceRequest contains the state shown to an operator, and the operator's identity.
 type ForceRequest struct {
-	// Config of the record that the operator has seen.
+	// Config of the record shown to the operator.
 	Config uint64
 	// Committed is the last LSN that this node knows to be committed.
 	Committed uint64
-	// By is who asks, Reason why; for others to read.
+	// By is the operator, Reason the reason; for display.
 	By, Reason string
 }
 
-// MayForce tells whether Force would be done now, for the record of that config: nil, or ErrForce with the reason;
-// ErrOtherLives may pass.
+// MayForce reports whether Force would succeed now, for the record of that config: nil, or ErrForce with the reason.
+// ErrOtherLives is transient.
 func (r *Runner) MayForce(ctx context.Context, config uint64) error {
 	return r.askForce(ctx, ForceAsked{Only: true, Config: config})
 }
 
-// Force makes this node active although it is not known to hold everything, because the one that does is lost.
-// Everything but INV-4's in-sync set is as in any takeover; the other node must not be there, and the record must still
-// be the one of req.Config. It returns the new record when it is written; the role follows. Errors: ErrForce with the
-// reason; if that also is ErrUnknownOutcome, or ctx has ended, it may have been done.
+// Force activates this node although it may lack records, because the in-sync node is lost. Except for INV-4's
+// in-sync set it is like any takeover. The other node must not have a lease, and the record must still be the one of
+// req.Config. It returns the new record when it is written; the role follows. Errors: ErrForce with the reason. If
+// that also wraps ErrUnknownOutcome, or ctx has ended, it may have been applied.
 func (r *Runner) Force(ctx context.Context, req ForceRequest) (Record, error) {
 	err := r.askForce(ctx, ForceAsked{
 		Config: req.Config, End: r.opts.Data.Identity().End, Committed: req.Committed,
@@ -44,7 +44,7 @@ func (r *Runner) Force(ctx context.Context, req ForceRequest) (Record, error) {
 	return Record{}, nil
 }
 
-// askForce asks the machine and waits for its answer.
+// askForce sends the request to the machine and waits for the response.
 func (r *Runner) askForce(ctx context.Context, e ForceAsked) error {
 	e.ID = uuid.NewString()
 	done := make(chan error, 1)
@@ -67,17 +67,17 @@ func (r *Runner) askForce(ctx context.Context, e ForceAsked) error {
 	}
 }
 
-// forced passes the outcome of a forced failover to the caller that waits for it.
+// forced passes the outcome of a forced failover to the waiting caller.
 func (r *Runner) forced(e ForceEnded) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if done, ok := r.forces[e.ID]; ok {
-		done <- e.Failure // capacity 1, and answered once
+		done <- e.Failure // capacity 1, sent once
 		delete(r.forces, e.ID)
 	}
 }
 
-// SetOccupied says why the role should not go to the preferred node now; empty if it may. It never blocks.
+// SetOccupied sets the reason why the preferred node should not get the role now; empty if it may. It never blocks.
 func (r *Runner) SetOccupied(why string) {
 	r.mu.Lock()
 	same := r.occupied == why

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// The standby has left, the active dies: the standby waits. An operator forces it, and it acts; the old active comes
-// back and follows.
+// The standby has left in_sync and the active dies: the standby waits. An operator forces a failover and it becomes
+// active; the old active returns and follows.
 func TestForce(t *testing.T) { synctest.Test(t, testForce) }
 
 func testForce(t *testing.T) {
@@ -23,7 +23,7 @@ func testForce(t *testing.T) {
 	p.kill(1)
 	p.nodes[0].awaitRole(failover.RoleActiveAlone)
 	p.hub.mu.Lock()
-	p.nodes[1].plane.id.Incarnation++ // it came back too late to be in sync
+	p.nodes[1].plane.id.Incarnation++ // it returned too late to be in sync
 	p.hub.mu.Unlock()
 	req := failover.ForceRequest{By: "ann", Reason: "a test"}
 	_, err := p.nodes[0].run.Force(t.Context(), req)
@@ -60,8 +60,7 @@ func testForce(t *testing.T) {
 	require.Equal(t, rec.Forced, spec.Forced)
 }
 
-// The preferred node was killed and comes back. After the delay it is active again, and not before; and not while
-// another operation is under way.
+// The preferred node is killed and returns. It gets the role after the delay, and not during another operation.
 func TestFailback(t *testing.T) { synctest.Test(t, testFailback) }
 
 func testFailback(t *testing.T) {

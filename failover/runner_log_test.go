@@ -14,8 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// TestEventsAreLogged: each change of a node's role has a line with its code, also the first one of a process; and so
-// has a standby that is dropped.
+// Each role change of a node, including the first one of a process, and each dropped standby is logged with its code.
 func TestEventsAreLogged(t *testing.T) { synctest.Test(t, testEventsAreLogged) }
 
 func testEventsAreLogged(t *testing.T) {

@@ -15,10 +15,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// stopLimit bounds the stopping of a role when the Runner ends.
+// stopLimit limits the time to stop a role at the end of the Runner.
 const stopLimit = 10 * time.Second
 
-// loop is a Runner at work. Everything here belongs to the one goroutine of Run, but for what wg counts.
+// loop is a running Runner. Everything here belongs to the goroutine of Run, except for the goroutines counted by wg.
 type loop struct {
 	r        *Runner
 	state    State
@@ -27,7 +27,7 @@ type loop struct {
 
 	side   context.Context //nolint:containedctx // of what runs beside the loop until it ends
 	wg     sync.WaitGroup
-	drain  chan struct{} // closed when the drain under way has returned; nil if there is none
+	drain  chan struct{} // closed when the current drain has returned; nil without a drain
 	cancel context.CancelFunc
 	err    error
 	halted bool
@@ -63,7 +63,7 @@ func (l *loop) run(ctx context.Context) error {
 			l.halted = true
 		case o, ok := <-watch:
 			if !ok {
-				watch = nil // ctx ends
+				watch = nil // ctx ended
 				continue
 			}
 			l.step(ctx, l.observed(o))
@@ -88,18 +88,18 @@ func (l *loop) observed(o Observation) Observed {
 	return ev
 }
 
-// step feeds one event, and what has changed in the store's identity before and by it.
+// step feeds one event, and identity changes of the store before and after it.
 func (l *loop) step(ctx context.Context, ev Event) {
 	l.refresh(ctx)
 	l.apply(ctx, ev)
 	l.refresh(ctx)
 }
 
-// refresh tells the machine about the store's identity if it has changed.
+// refresh feeds a changed identity of the store to the machine.
 func (l *loop) refresh(ctx context.Context) {
 	id := l.r.opts.Data.Identity()
 	now := id
-	// they change all the time, and only the value at the start matters
+	// these change constantly, and only the value at the start matters
 	now.End, now.Committed = l.identity.End, l.identity.Committed
 	if now != l.identity {
 		l.identity = id
@@ -125,7 +125,7 @@ func (l *loop) apply(ctx context.Context, ev Event) {
 	l.r.publish(&l.state)
 }
 
-// carryOut does one effect. An error ends the Runner.
+// carryOut executes one effect. An error ends the Runner.
 func (l *loop) carryOut(ctx context.Context, e Effect) error {
 	switch e := e.(type) {
 	case LoadRecord:
@@ -141,7 +141,7 @@ func (l *loop) carryOut(ctx context.Context, e Effect) error {
 	case BeginDrain:
 		l.beginDrain(ctx, e)
 	case SwitchoverEnded:
-		l.r.publish(&l.state) // the caller that waits looks at the status next
+		l.r.publish(&l.state) // the waiting caller reads the status next
 		l.r.answer(e)
 	case AdoptEnded:
 		l.r.publish(&l.state)
@@ -159,7 +159,7 @@ func (l *loop) carryOut(ctx context.Context, e Effect) error {
 	return nil
 }
 
-// carryOutData does one effect on the data plane.
+// carryOutData executes one effect on the data plane.
 func (l *loop) carryOutData(ctx context.Context, e Effect) error {
 	data := l.r.opts.Data
 	var err error
@@ -203,7 +203,7 @@ func (l *loop) carryOutData(ctx context.Context, e Effect) error {
 	return nil
 }
 
-// poster makes the function by which one run of a role reports.
+// poster returns the function with which one role reports.
 func (l *loop) poster(epoch uint64) func(DataEvent) {
 	return func(ev DataEvent) { l.r.post(Reported{Epoch: epoch, Event: ev}) }
 }
@@ -233,14 +233,14 @@ func (l *loop) loadRecord(ctx context.Context) {
 			return
 		}
 		rec, rev, err := l.r.opts.Coordinator.Load(ctx)
-		l.r.post(Loaded{Record: rec, Revision: rev, Mark: mark, Err: err}) // the mark holds if there is no record, too
+		l.r.post(Loaded{Record: rec, Revision: rev, Mark: mark, Err: err}) // the mark is valid without a record, too
 	})
 }
 
-// markInterval is how often the active tells the coordinator how far it has committed.
+// markInterval is the interval at which the active writes its committed position to the coordinator.
 const markInterval = time.Second
 
-// markEvery reports how far the active has committed, until ctx ends.
+// markEvery reports the active's committed position until ctx ends.
 func (l *loop) markEvery(ctx context.Context) {
 	l.wg.Go(func() {
 		tick := time.NewTicker(markInterval)
@@ -260,8 +260,8 @@ func (l *loop) markEvery(ctx context.Context) {
 	})
 }
 
-// writeMark raises the pair's mark. When that fails, the next one does; whether the coordinator answers is seen
-// elsewhere.
+// writeMark raises the pair's mark. A failure is ignored, because the next write covers it and reachability is
+// tracked elsewhere.
 func (l *loop) writeMark(ctx context.Context, e WriteMark) {
 	limit := l.state.set.CoordinatorTimeout
 	l.wg.Go(func() {
@@ -273,7 +273,7 @@ func (l *loop) writeMark(ctx context.Context, e WriteMark) {
 	})
 }
 
-// lastMarkLimit bounds what a stop waits for the coordinator.
+// lastMarkLimit limits how long a stop waits for the coordinator.
 const lastMarkLimit = 300 * time.Millisecond
 
 // lastMark raises the pair's mark when this node stops.
@@ -283,7 +283,7 @@ func (l *loop) lastMark(ctx context.Context, mark Mark) {
 	_, _ = l.r.opts.Coordinator.WriteMark(ctx, mark) // without it the mark is up to a second old
 }
 
-// meetTimeout bounds a question to another process.
+// meetTimeout limits a query of another process.
 const meetTimeout = 300 * time.Millisecond
 
 func (l *loop) meet(ctx context.Context, e Meet) {
@@ -316,7 +316,7 @@ func (l *loop) beginDrain(ctx context.Context, e BeginDrain) {
 	})
 }
 
-// endDrain waits until the drain under way, if any, has returned.
+// endDrain waits until the current drain, if any, has returned.
 func (l *loop) endDrain() {
 	if l.drain == nil {
 		return
@@ -326,7 +326,7 @@ func (l *loop) endDrain() {
 	l.drain, l.cancel = nil, nil
 }
 
-// stopRole stops whatever runs, although ctx may have ended.
+// stopRole stops the running role, even if ctx has ended.
 func (l *loop) stopRole(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
@@ -336,7 +336,7 @@ func (l *loop) stopRole(ctx context.Context) error {
 	case modeAct:
 		at, ok := l.r.opts.Data.Committed()
 		err = l.r.opts.Data.StopActive(ctx, NodeInfo{})
-		if ok && l.state.known { // the last of this run, so that a copy of this directory from a moment ago is found out
+		if ok && l.state.known { // last mark of this process, to detect a copy of this directory taken a moment ago
 			l.lastMark(ctx, Mark{Pair: l.state.rec.PairID, By: at.Term, Term: at.Term, LSN: at.LSN})
 		}
 	case modeFollow:

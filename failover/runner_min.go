@@ -11,18 +11,17 @@ import (
 	"github.com/google/uuid"
 )
 
-// ErrMinInSync is returned when min_in_sync was not changed.
+// ErrMinInSync is returned if min_in_sync was not changed.
 var ErrMinInSync = errors.New("min-in-sync was not changed")
 
-// errAlone is why it cannot be raised to two.
+// errAlone is the reason why it cannot be raised to two.
 var errAlone = errors.New("only one node is in sync: with 2, every write would be refused from now on; bring the " +
 	"other one back first")
 
-// SetMinInSync changes how many nodes have to be in sync for writes, 1 or 2, whatever the configurations of the nodes
-// say, until it is called with 0. It may be asked of either node, also while the active refuses writes, and needs the
-// coordinator. own is what this node's configuration says. When it returns, this node goes by it: asked of the active,
-// the next write is. Errors: ErrMinInSync with what is wrong, ErrUnreachable,
-// ErrNoRecord.
+// SetMinInSync sets the number of in-sync nodes that writes require, 1 or 2, overriding the nodes' configurations
+// until it is called with 0. Either node accepts the request, also while the active rejects writes. It needs the
+// coordinator. own is this node's configured value. When it returns, this node uses the new value: if called on the
+// active, it applies to the next write. Errors: ErrMinInSync with the reason, ErrUnreachable, ErrNoRecord.
 func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 	if wanted < 0 || wanted > 2 {
 		return fmt.Errorf("%w: %d is neither 1 nor 2", ErrMinInSync, wanted)
@@ -57,7 +56,7 @@ func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 			return nil
 		case ctx.Err() != nil:
 			return fmt.Errorf("%w: %w", ErrMinInSync, err)
-		case errors.Is(err, ErrConflict), errors.Is(err, ErrUnknownOutcome): // what is there now tells
+		case errors.Is(err, ErrConflict), errors.Is(err, ErrUnknownOutcome): // the next read resolves it
 		default:
 			return fmt.Errorf("%w: %w", ErrMinInSync, err)
 		}
@@ -69,11 +68,11 @@ func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 	}
 }
 
-// followWait is for how long it is waited for that this node goes by what it has written.
+// followWait is the maximum wait for this node to use a record it has written.
 const followWait = time.Second
 
-// follows waits until this node goes by the record with a number or a later one. It is written: that this node has not
-// heard of it after some time is no error of whoever wanted it.
+// follows waits until this node uses the record with a config number or a later one. The record is written, so a
+// timeout here is not an error for the caller.
 func (r *Runner) follows(ctx context.Context, config uint64) {
 	waited := time.NewTimer(followWait)
 	defer waited.Stop()
@@ -94,7 +93,7 @@ func (r *Runner) follows(ctx context.Context, config uint64) {
 	}
 }
 
-// minInSync is what this node writes into the record when it becomes active.
+// minInSync returns the value that this node writes into the record when it becomes active.
 func (s *State) minInSync() int {
 	if s.rec.MinInSyncSet != 0 {
 		return s.rec.MinInSyncSet

@@ -9,8 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What an operator has set while the nodes ran is what each node writes that becomes active, whatever its configuration
-// says.
+// The value set by an operator is written by each node that becomes active, regardless of its configuration.
 func TestMinInSyncSet(t *testing.T) {
 	r := newRig(t, Settings{MinInSync: 1})
 	rec := recordWith(1, 0, 1)

@@ -11,16 +11,16 @@ import (
 	"github.com/google/uuid"
 )
 
-// ErrPause is returned when the pair was not paused or resumed.
+// ErrPause is returned if the pair was not paused or resumed.
 var ErrPause = errors.New("the pair was not paused or resumed")
 
-// pauseRetry is how long SetPaused waits when another node has just written the record.
+// pauseRetry is the delay of a retry after another node has written the record.
 const pauseRetry = 20 * time.Millisecond
 
-// SetPaused has no standby take over by itself any more, or lets one (nil). It may be asked of either node, also of a
-// standby whose active is gone, and needs the coordinator. It changes nothing but that in the record; every node hears
-// of it as of any other change. Pausing a paused pair replaces the reason. Errors: ErrPause with what is wrong,
-// ErrUnreachable, ErrNoRecord.
+// SetPaused disables automatic takeover, or enables it again (nil). Either node accepts the request, also a standby
+// whose active is lost. It needs the coordinator. It changes only this field of the record, and the nodes receive it
+// like any other change. Pausing a paused pair replaces the reason. Errors: ErrPause with the reason, ErrUnreachable,
+// ErrNoRecord.
 func (r *Runner) SetPaused(ctx context.Context, p *Pause) error {
 	op := uuid.NewString()
 	for {
@@ -46,7 +46,7 @@ func (r *Runner) SetPaused(ctx context.Context, p *Pause) error {
 			return nil
 		case ctx.Err() != nil:
 			return fmt.Errorf("%w: %w", ErrPause, err)
-		case errors.Is(err, ErrConflict), errors.Is(err, ErrUnknownOutcome): // what is there now tells
+		case errors.Is(err, ErrConflict), errors.Is(err, ErrUnknownOutcome): // the next read resolves it
 		default:
 			return fmt.Errorf("%w: %w", ErrPause, err)
 		}

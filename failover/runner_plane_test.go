@@ -14,18 +14,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// hub is the network between planes: it knows who is there.
+// hub is the network between planes.
 type hub struct {
 	mu     sync.Mutex // guards everything in the hub and in its planes
 	planes map[string]*plane
-	marks  bool // actives say how far they have committed
+	marks  bool // actives report their committed position
 }
 
-// plane is a data plane without data: connections, fences and roles are real enough, logs have no records.
+// plane is a data plane without data: connections, fences and roles are realistic, logs have no records.
 type plane struct {
 	hub   *hub
 	addr  string
-	file  *os.File // the fence is synced, so that times are honest
+	file  *os.File // the fence is synced, for realistic timing
 	dead  bool
 	drain error
 
@@ -106,7 +106,7 @@ func (p *plane) Committed() (lsn.Position, bool) {
 	return p.id.End, p.hub.marks && p.active != nil
 }
 
-// Meet finds the other plane; one that is dead does not listen.
+// Meet finds the other plane; a dead one does not listen.
 func (p *plane) Meet(_ context.Context, address string) (failover.Peer, error) {
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()
@@ -190,7 +190,8 @@ func (p *plane) Resume(context.Context) error {
 	return nil
 }
 
-// connectAll connects followers to actives, and tells the others why not. mu is held, as in what follows.
+// connectAll connects followers to actives, and reports the reason to the others. mu is held, also in the functions
+// below.
 func (h *hub) connectAll() {
 	for _, f := range h.planes {
 		if f.follow == nil || f.peer != nil || f.dead {
@@ -220,7 +221,7 @@ func (p *plane) lost(cause failover.LostCause) {
 	p.post(failover.FollowerLost{Cause: cause})
 }
 
-// disconnect ends p's connection; both sides hear of it, unless they are dead.
+// disconnect ends p's connection and notifies both sides, unless they are dead.
 func (h *hub) disconnect(p *plane, cause failover.LostCause) {
 	o := p.peer
 	if o == nil {
@@ -242,7 +243,7 @@ func (h *hub) disconnect(p *plane, cause failover.LostCause) {
 	}
 }
 
-// config returns the conditions of the active.
+// config returns the active's configuration.
 func (p *plane) config() (failover.ActiveConfig, bool) {
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/memory"
 )
 
-// putBackPair is a pair in sync whose coordinator is then put back to before the standby was.
+// putBackPair returns an in-sync pair whose coordinator is restored to a state before the standby was in sync.
 func putBackPair(t *testing.T) (*pair, *memory.Server) {
 	t.Helper()
 	p, s := memoryPair(t)
@@ -35,7 +35,7 @@ func putBackPair(t *testing.T) (*pair, *memory.Server) {
 	return p, s
 }
 
-// adoptAfterPutBack restarts both nodes: they wait, and go on when one of them has adopted the record (INV-9).
+// adoptAfterPutBack restarts both nodes: they wait, and continue when one of them has adopted the record (INV-9).
 func adoptAfterPutBack(t *testing.T, p *pair, by int) {
 	t.Helper()
 	for i, n := range p.nodes {
@@ -60,9 +60,9 @@ func adoptAfterPutBack(t *testing.T, p *pair, by int) {
 	p.nodes[1-by].awaitRole(failover.RoleStandby)
 }
 
-// INV-9: the coordinator is put back under a pair that runs. The active goes on as long as the standby acknowledges.
-// Without it, the active blocks: what the coordinator says is not what the pair has agreed on, so that no client may be
-// taken out of in_sync by it.
+// INV-9: the coordinator of a running pair is restored to an older state. The active continues while the standby
+// acknowledges. Without the standby it blocks, because the coordinator's record differs from the pair's state, and no
+// node may be removed from in_sync based on it.
 func TestCoordinatorPutBackStandbyDies(t *testing.T) {
 	synctest.Test(t, testCoordinatorPutBackStandbyDies)
 }
@@ -85,7 +85,7 @@ func testCoordinatorPutBackStandbyDies(t *testing.T) {
 	adoptAfterPutBack(t, p, 0)
 }
 
-// INV-9: and when the active dies, the standby does not take over by a record that is older than what it has obeyed.
+// INV-9: when the active dies, the standby does not take over with a record older than the one it has obeyed.
 func TestCoordinatorPutBackActiveDies(t *testing.T) {
 	synctest.Test(t, testCoordinatorPutBackActiveDies)
 }
@@ -107,7 +107,7 @@ func testCoordinatorPutBackActiveDies(t *testing.T) {
 	adoptAfterPutBack(t, p, 1)
 }
 
-// The active writes its mark again when the coordinator was put back: what it commits from then on is marked as before.
+// The active writes its mark again after the coordinator was restored: later commits are marked as before.
 func TestMarkAfterCoordinatorPutBack(t *testing.T) { synctest.Test(t, testMarkAfterCoordinatorPutBack) }
 
 func testMarkAfterCoordinatorPutBack(t *testing.T) {

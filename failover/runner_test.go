@@ -24,7 +24,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/memory"
 )
 
-// bound limits waits: in simulated time, or for the one test with a real etcd.
+// bound limits waits, in simulated time or, in the only test with a real etcd, in real time.
 const bound = time.Minute
 
 // node is one node of a test: a plane, and a Runner while it runs.
@@ -42,9 +42,9 @@ type pair struct {
 	hub     *hub
 	nodes   [2]*node
 	connect func() failover.Coordinator
-	// features that the nodes say they know.
+	// features announced by the nodes.
 	features failover.Features
-	// logger of the nodes; nil: that of the test.
+	// logger of the nodes; if nil, the test's logger.
 	logger *zap.Logger
 }
 
@@ -66,7 +66,7 @@ func newPair(t *testing.T, connect func() failover.Coordinator) *pair {
 	return p
 }
 
-// start starts a node, with what its store has.
+// start starts a node with its store.
 func (p *pair) start(i int, set failover.Settings) {
 	n := p.nodes[i]
 	n.t.Helper()
@@ -91,7 +91,7 @@ func (p *pair) start(i int, set failover.Settings) {
 	go func() { n.done <- n.run.Run(ctx) }()
 }
 
-// end stops a node in an orderly way.
+// end stops a node cleanly.
 func (n *node) end() {
 	if n.stop == nil {
 		return
@@ -102,17 +102,17 @@ func (n *node) end() {
 	n.stop = nil
 }
 
-// kill makes a node vanish: its connections break, and no other node hears from it any more.
+// kill stops a node without notice: its connections break, and it is unreachable.
 func (p *pair) kill(i int) {
 	n := p.nodes[i]
-	require.NoError(n.t, n.coord.Close()) // it cannot swap any more
+	require.NoError(n.t, n.coord.Close()) // it can no longer swap
 	p.hub.mu.Lock()
 	n.plane.dead = true
 	o := n.plane.peer
 	p.hub.disconnect(n.plane, failover.LostReset)
 	n.plane.active, n.plane.follow, n.plane.post = nil, nil, nil
 	if o != nil && o.follow != nil {
-		o.lost(failover.LostRefused) // dialled again at once
+		o.lost(failover.LostRefused) // redialed immediately
 	}
 	p.hub.mu.Unlock()
 	n.stop()
@@ -159,7 +159,7 @@ func memoryPair(t *testing.T) (*pair, *memory.Server) {
 	return newPair(t, func() failover.Coordinator { return s.Connect() }), s
 }
 
-// etcdServer is an embedded etcd that can be stopped and started again.
+// etcdServer is an embedded etcd that can be stopped and restarted.
 type etcdServer struct {
 	t   *testing.T
 	dir string
@@ -184,7 +184,7 @@ func etcdPair(t *testing.T) (*pair, *etcdServer) {
 	}), e
 }
 
-// TestTakeoverIsFast: nothing is waited for between the refused connection and the start of the active role.
+// No wait occurs between the refused connection and the start of the active role.
 func TestTakeoverIsFast(t *testing.T) { synctest.Test(t, testTakeoverIsFast) }
 
 func testTakeoverIsFast(t *testing.T) {
@@ -217,8 +217,7 @@ func testTakeoverIsFast(t *testing.T) {
 	require.Equal(t, make([]time.Duration, 10), times)
 }
 
-// TestEtcdStopped: an outage of the coordinator with both nodes up changes nothing but the status, and neither does its
-// end.
+// A coordinator outage with both nodes up, and its end, only change the status.
 func TestEtcdStopped(t *testing.T) {
 	t.Run("etcd", func(t *testing.T) {
 		p, e := etcdPair(t)
@@ -248,7 +247,7 @@ func coordinatorStops(t *testing.T, p *pair, stop, start func()) {
 	require.Equal(t, failover.RoleActive, p.nodes[0].run.Status().Role)
 	require.Equal(t, failover.RoleStandby, p.nodes[1].run.Status().Role)
 
-	// A broken connection heals without the coordinator: no node has fenced the other one off.
+	// A broken connection recovers without the coordinator: no node has fenced the other one.
 	p.hub.mu.Lock()
 	p.hub.disconnect(p.nodes[0].plane, failover.LostReset)
 	p.hub.mu.Unlock()
@@ -267,8 +266,8 @@ func coordinatorStops(t *testing.T, p *pair, stop, start func()) {
 	require.Equal(t, before.Record.Term, p.nodes[0].run.Status().Record.Term)
 }
 
-// Without etcd and without the standby nothing is acknowledged, and after the lease nothing is delivered; when etcd is
-// back, the active goes on alone.
+// Without etcd and the standby nothing is acknowledged, and after the lease nothing is delivered; when etcd returns,
+// the active continues alone.
 func TestEtcdAndStandbyGone(t *testing.T) { synctest.Test(t, testEtcdAndStandbyGone) }
 
 func testEtcdAndStandbyGone(t *testing.T) {
@@ -338,7 +337,7 @@ func TestSwitchover(t *testing.T) {
 	}
 }
 
-// TestSetMinInSync: when it is answered, the node that was asked goes by it. So does it for a pause.
+// When SetMinInSync returns, the called node uses the new value. The same applies to a pause.
 func TestSetMinInSync(t *testing.T) { synctest.Test(t, testSetMinInSync) }
 
 func testSetMinInSync(t *testing.T) {
@@ -379,7 +378,7 @@ func testSwitchoverFails(t *testing.T) {
 	p.nodes[0].await("no request", func(s failover.Status) bool { return s.Record.Switchover == nil })
 
 	s.SetDown(true)
-	for range 20 { // the nodes have not noticed yet; a swap without an answer would block every write (INV-8)
+	for range 20 { // the nodes have not detected it yet; a swap without a response would block every write (INV-8)
 		_, err := p.nodes[0].run.Switchover(t.Context())
 		require.ErrorIs(t, err, failover.ErrSwitchover)
 		require.Equal(t, failover.RoleActive, p.nodes[0].run.Status().Role)
@@ -393,7 +392,7 @@ func testSwitchoverFails(t *testing.T) {
 	require.ErrorIs(t, err, failover.ErrStopped)
 }
 
-// The reply to a takeover's swap is lost: the node finds out and takes the role.
+// The response to a takeover's swap is lost: the node detects its success and takes the role.
 func TestLostReply(t *testing.T) { synctest.Test(t, testLostReply) }
 
 func testLostReply(t *testing.T) {

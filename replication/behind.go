@@ -10,18 +10,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// This file is INV-13 on the standby's side: a node does not give up records that it knows to be committed, whatever an
-// active says. An active that lacks some of them was put back to an older image of its data directory. The standby
-// names the last of them in its hello, and an active of this release refuses it then (Primary.refuseBehind). The
-// standby looks at the answer all the same: the active may be of a release that does not know the question.
+// This file implements INV-13 on the standby: a node never truncates records that it knows to be committed,
+// regardless of the active's log. An active that lacks some of them was restored from an older copy of its data
+// directory. The standby sends the last of them in its hello, and an active of this release then refuses it
+// (Primary.refuseBehind). The standby also checks the response, because an older release ignores that field.
 //
-// The one exception is what a forced failover has made void: the operator has given those records up.
+// Records discarded by a forced failover are the only exception. The operator accepted their loss.
 
-// errOldSnapshot is returned when a snapshot ends before what this node knows to be committed, and nothing tells
-// whether the active lacks that or has it in its log. With its next checkpoint it is known.
+// errOldSnapshot is returned if a snapshot ends before a record known to be committed, and the active's log may or
+// may not have that record. The active's next checkpoint decides it.
 var errOldSnapshot = errors.New("the active's checkpoint is older than what this node knows to be committed")
 
-// committed is the last LSN that this node knows to be committed and that no forced failover has made void.
+// committed returns the last LSN that this node knows to be committed and that no forced failover discarded.
 func (f *Follower) committed() uint64 {
 	n := f.o.Store.Committed()
 	if f.o.Void.holds(f.o.Store.End()) {
@@ -30,7 +30,7 @@ func (f *Follower) committed() uint64 {
 	return n
 }
 
-// committedPosition names that record for the active; zero if there is none, or it cannot be read.
+// committedPosition returns the position of that record; zero if none or unreadable.
 func (f *Follower) committedPosition() lsn.Position {
 	at, ok := f.o.Store.PositionOf(f.committed())
 	if !ok {
@@ -39,9 +39,9 @@ func (f *Follower) committedPosition() lsn.Position {
 	return at
 }
 
-// voidTerm is the term of the pair's last forced failover, if this node's log ends before it; 0 otherwise. What such a
-// log has and the forced history lacks is void, also below Void.After: the histories of a node that was put back, and
-// of the one that is forced then, may have parted long before.
+// voidTerm returns the term of the pair's last forced failover if this node's log ends before it; otherwise 0.
+// Records of such a log that the forced history lacks are discarded, also those below Void.After. The history of a
+// node restored from an older copy may have diverged from the forced one long before.
 func (f *Follower) voidTerm() uint64 {
 	if f.o.Store.End().Term >= f.o.Void.Term {
 		return 0
@@ -49,8 +49,8 @@ func (f *Follower) voidTerm() uint64 {
 	return f.o.Void.Term
 }
 
-// checkWelcome refuses to go on as an active says if that would cut or replace records that are committed. It notes
-// whether the active is known to have all of them.
+// checkWelcome rejects a welcome that would truncate or replace committed records. It records whether the active is
+// known to have all of them.
 func (f *Follower) checkWelcome(w *Welcome) error {
 	n, at := f.committed(), w.ResumeAfter
 	if n == 0 || mutate.Off("INV-13-standby-believes-any-active") {
@@ -64,7 +64,7 @@ func (f *Follower) checkWelcome(w *Welcome) error {
 		f.confirmed = true
 		return nil
 	case at.IsZero():
-		return nil // its log begins too late for it to tell: the snapshot will
+		return nil // its log begins too late to decide; the snapshot decides
 	case at.LSN < n:
 		return f.behind(n, fmt.Sprintf("it has this node's records up to %v", at))
 	case ok && own != at:
@@ -75,8 +75,7 @@ func (f *Follower) checkWelcome(w *Welcome) error {
 	}
 }
 
-// checkSnapshot refuses a snapshot that would take the place of records that are committed, and that the active may
-// lack.
+// checkSnapshot rejects a snapshot that would replace committed records which the active may lack.
 func (f *Follower) checkSnapshot(h *SnapshotHeader) error {
 	n := f.committed()
 	switch {
@@ -85,13 +84,13 @@ func (f *Follower) checkSnapshot(h *SnapshotHeader) error {
 	case f.resync.Load() != nil:
 		return fmt.Errorf("%w: it holds %v, and LSN %d is committed", errOldSnapshot, h.Position, n)
 	default:
-		// Neither log has a record of the other one. Had the active committed that far, its log would begin behind it,
-		// or have it; and a checkpoint holds what is before the log.
+		// Neither log has a record of the other one. If the active had committed that far, its log would include that
+		// record or begin after it. A checkpoint holds everything before the log.
 		return f.behind(n, fmt.Sprintf("its checkpoint holds %v", h.Position))
 	}
 }
 
-// behind is the error for an active that lacks committed records.
+// behind returns the error for an active that lacks committed records.
 func (f *Follower) behind(committed uint64, has string) error {
 	return fmt.Errorf("%w: this node knows everything up to LSN %d to be committed, of the active at %s %s. Nothing "+
 		"was cut", ErrBehind,

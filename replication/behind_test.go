@@ -19,18 +19,17 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// quickRetry lets a standby ask again soon.
+// quickRetry shortens the retry interval of a standby.
 func quickRetry(n *node) { n.tuning.BehindRetry = 5 * time.Millisecond }
 
-// image is what a snapshot of the node's machine holds.
+// image returns a snapshot of the node's disk.
 func (n *node) image() *memfs.FS {
 	n.w.t.Helper()
 	require.NoError(n.w.t, n.store.Sync())
 	return n.disk.CrashClone(nil)
 }
 
-// sealedImage is what is on the node's disk when it has rested for a moment: its log says then that all of it is
-// committed.
+// sealedImage returns a snapshot of the node's idle disk: its log records that everything is committed.
 func (n *node) sealedImage() (image *memfs.FS) {
 	n.w.t.Helper()
 	require.Eventually(n.w.t, func() bool {
@@ -45,7 +44,7 @@ func (n *node) sealedImage() (image *memfs.FS) {
 	return image
 }
 
-// putBack starts the node with an older image of its disk, or with what a power failure leaves of the present one.
+// putBack restarts the node with an older image of its disk, or with the state after a power failure.
 func (n *node) putBack(image *memfs.FS) {
 	n.w.t.Helper()
 	n.close()
@@ -57,7 +56,7 @@ func (n *node) putBack(image *memfs.FS) {
 	n.forget()
 }
 
-// oldActive is a dialer to an active of release 0.1.0, which knows nothing of what is committed.
+// oldActive is a dialer to an active of release 0.1.0, which does not support the Committed field.
 type oldActive struct{ replication.Dialer }
 
 func (d oldActive) Dial(ctx context.Context, address string) (replication.Conn, error) {
@@ -96,8 +95,7 @@ func (s oldStream) Send(m *replication.StandbyMessage) error {
 	return s.ActiveStream.Send(m)
 }
 
-// behindPair is a pair in sync whose node a can be put back to before the last 50 of 100 messages, all of which were
-// acknowledged.
+// behindPair returns an in-sync pair. Restoring old on node a loses the last 50 of 100 acknowledged messages.
 func behindPair(w *world, change ...func(*node)) (a, b *node, old, oldOfB *memfs.FS) {
 	w.t.Helper()
 	change = append(change, quickRetry)
@@ -114,7 +112,7 @@ func behindPair(w *world, change ...func(*node)) (a, b *node, old, oldOfB *memfs
 	return a, b, old, oldOfB
 }
 
-// requireUntouched tells that nothing of b was cut or replaced.
+// requireUntouched asserts that nothing of b was truncated or replaced.
 func requireUntouched(b *node, end lsn.Position) {
 	b.w.t.Helper()
 	require.Equal(b.w.t, end, b.store.End())
@@ -130,16 +128,16 @@ func requireUntouched(b *node, end lsn.Position) {
 	}
 }
 
-// TestPutBackActive: an active that was put back to an older image lacks what its standby knows to be committed.
-// Nothing is cut, both sides say so, and when the standby takes the role, nothing is lost (INV-13).
+// An active restored from an older copy lacks records that its standby knows to be committed. Nothing is truncated
+// and both sides report it. When the standby takes the role, nothing is lost (INV-13).
 func TestPutBackActive(t *testing.T) {
 	for name, c := range map[string]struct {
-		// restarted: the standby has gone down, too, and has applied nothing yet; then the log would be cut, and
-		// otherwise replaced.
+		// restarted: the standby restarts as well and has applied nothing; its log would be truncated, otherwise
+		// replaced.
 		restarted bool
-		// writes is how much the active has committed alone before the standby comes.
+		// writes is the number of transactions that the active commits alone before the standby connects.
 		writes int
-		// old: the active is of release 0.1.0.
+		// old: the active runs release 0.1.0.
 		old bool
 	}{
 		"both started":                               {restarted: true},
@@ -166,7 +164,7 @@ func TestPutBackActive(t *testing.T) {
 					a.lead(10, 2, nil)
 					a.publish(1, c.writes, 50, 4)
 				}
-				// The active names the end of its log, which moves once more when its term's first record is written.
+				// The active reports its log end, which advances when the term-start record is written.
 				require.Eventually(t, func() bool { return a.store.End().Term == 2 }, patience, time.Millisecond)
 				b.forget()
 				d := w.dialer()
@@ -188,7 +186,7 @@ func TestPutBackActive(t *testing.T) {
 				}
 				requireUntouched(b, end)
 				if c.writes > 0 {
-					return // both have something: an operator decides
+					return // both have unique records: the operator decides
 				}
 				b.stop()
 				a.stop()
@@ -201,7 +199,7 @@ func TestPutBackActive(t *testing.T) {
 	}
 }
 
-// TestPutBackActiveIsAskedSlowly: it answers the same again, so there is no hurry.
+// The standby redials slowly, because the response does not change.
 func TestPutBackActiveIsAskedSlowly(t *testing.T) { synctest.Test(t, testPutBackActiveIsAskedSlowly) }
 
 func testPutBackActiveIsAskedSlowly(t *testing.T) {
@@ -236,8 +234,7 @@ func testPutBackActiveIsAskedSlowly(t *testing.T) {
 	require.Equal(t, 1, n, "the standby says it once")
 }
 
-// TestPutBackActiveWithoutAnyCommonRecord: the standby has begun with a snapshot, and the active is put back to before
-// that.
+// The standby started from a snapshot, and the active is restored from a copy older than that.
 func TestPutBackActiveWithoutAnyCommonRecord(t *testing.T) {
 	for _, release := range []string{"this", "old"} {
 		simulated(t, release, func(t *testing.T) {
@@ -276,7 +273,7 @@ func TestPutBackActiveWithoutAnyCommonRecord(t *testing.T) {
 	}
 }
 
-// TestPutBackForcedActive: the operator has given up what comes after a record, and nothing before it.
+// A forced failover discards the records after one position, and none before it.
 func TestPutBackForcedActive(t *testing.T) { synctest.Test(t, testPutBackForcedActive) }
 
 func testPutBackForcedActive(t *testing.T) {
@@ -286,7 +283,7 @@ func testPutBackForcedActive(t *testing.T) {
 	a.stop()
 	after := b.store.End().LSN
 	a.lead(20, 2, nil)
-	a.publish(a.queueID, 10, 50, 1) // acknowledged alone, and given up when b is forced to be active with term 3
+	a.publish(a.queueID, 10, 50, 1) // acknowledged alone; discarded when b is forced to be active with term 3
 	a.stop()
 	end := a.store.End()
 	b.putBack(old)
@@ -303,7 +300,7 @@ func testPutBackForcedActive(t *testing.T) {
 	require.Equal(t, end, a.store.End())
 }
 
-// TestPutBackActiveOfADamagedStandby: a standby that has to be replaced is not replaced by less than what is committed.
+// The snapshot for a corrupt standby is rejected if it lacks committed records.
 func TestPutBackActiveOfADamagedStandby(t *testing.T) {
 	synctest.Test(t, testPutBackActiveOfADamagedStandby)
 }
@@ -329,8 +326,8 @@ func testPutBackActiveOfADamagedStandby(t *testing.T) {
 	requireUntouched(b, end)
 }
 
-// TestDamagedStandbyOfAnOldActive: nothing tells whether an active of the old release has what its checkpoint lacks,
-// until it has a newer one.
+// An active of the old release cannot report whether it has the records that its checkpoint lacks. The standby waits
+// for a newer checkpoint.
 func TestDamagedStandbyOfAnOldActive(t *testing.T) { synctest.Test(t, testDamagedStandbyOfAnOldActive) }
 
 func testDamagedStandbyOfAnOldActive(t *testing.T) {
@@ -343,7 +340,7 @@ func testDamagedStandbyOfAnOldActive(t *testing.T) {
 	a.lead(10, 2, nil)
 	a.publish(1, 10, 50, 1)
 	b.follow(a)
-	requireEqual(a, b) // its own checkpoints are made by the digests
+	requireEqual(a, b) // the digests create its checkpoints
 	a.publish(1, 10, 50, 1)
 	require.Eventually(t, func() bool { return b.store.Committed() == a.store.End().LSN }, patience, time.Millisecond)
 	b.stop()
@@ -362,7 +359,7 @@ func testDamagedStandbyOfAnOldActive(t *testing.T) {
 	require.Eventually(t, func() bool { return b.store.End() == a.store.End() }, patience, time.Millisecond)
 }
 
-// TestStandbyOfAnOldRelease says nothing of what is committed, and is treated as before.
+// A standby of an old release sends no committed position and is accepted as before.
 func TestStandbyOfAnOldRelease(t *testing.T) { synctest.Test(t, testStandbyOfAnOldRelease) }
 
 func testStandbyOfAnOldRelease(t *testing.T) {
@@ -384,8 +381,8 @@ func testStandbyOfAnOldRelease(t *testing.T) {
 	require.NoError(t, err, "what it has is not missing")
 }
 
-// TestClearedLossKeepsWhatIsCommitted: a standby that may have lost something follows as another member; what it still
-// knows to be committed the active must have all the same.
+// A standby that may have lost records follows as another member. The active must still have everything that the
+// standby knows to be committed.
 func TestClearedLossKeepsWhatIsCommitted(t *testing.T) {
 	synctest.Test(t, testClearedLossKeepsWhatIsCommitted)
 }
@@ -406,8 +403,8 @@ func testClearedLossKeepsWhatIsCommitted(t *testing.T) {
 	requireUntouched(b, end)
 }
 
-// TestForcedAfterHistoriesDiffer: the active was put back, has gone on alone, and was refused; the operator decides for
-// the standby's history. What the other one has acknowledged alone is kept in a file, wherever its log ends (INV-13).
+// The active was restored from an older copy, continued alone, and was refused; the operator forces the standby's
+// history. The records that the other node acknowledged alone are kept in a file, wherever its log ends (INV-13).
 func TestForcedAfterHistoriesDiffer(t *testing.T) {
 	for name, c := range map[string]struct {
 		writes    int
@@ -450,7 +447,7 @@ func TestForcedAfterHistoriesDiffer(t *testing.T) {
 	}
 }
 
-// TestLacks: a standby that was put back hears from its active that the two have committed more than its log holds.
+// A standby restored from an older copy detects that the pair has committed more than its log holds.
 func TestLacks(t *testing.T) {
 	for _, required := range []bool{true, false} {
 		simulated(t, fmt.Sprintf("its acks are required: %t", required), func(t *testing.T) {
@@ -460,7 +457,7 @@ func TestLacks(t *testing.T) {
 			b.follow(a)
 			a.createQueue()
 			a.sync(b)
-			b.forget() // until here it may have heard of it, and means nothing: it was not in sync yet
+			b.forget() // earlier events do not count: it was not in sync yet
 			a.publish(a.queueID, 10, 10, 1)
 			image, had := b.image(), b.store.End().LSN
 			a.publish(a.queueID, 10, 10, 1)

@@ -14,31 +14,29 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// applyStep bounds how many records are applied before the applier looks again whether it is to stop.
+// applyStep is the maximum number of records applied between two checks for Stop.
 const applyStep = 4096
 
 // Submit accepts a transaction, encoded by package txn, and calls done when its outcome is known. The transactions of
-// one caller commit in the order of its calls. payload may be reused when Submit returns.
+// one caller commit in call order. payload may be reused when Submit returns.
 //
-// Submit waits while too much is accepted and unanswered, and during a switchover; ctx bounds that wait and nothing
-// else. It returns ErrNotActive, ErrBlocked, ErrTooLarge or the context's error, and then done is not called and
-// nothing was logged.
+// Submit blocks while too many transactions are unanswered, and during a switchover; ctx limits only this wait. If it
+// returns ErrNotActive, ErrBlocked, ErrTooLarge or the context's error, done is not called and nothing was logged.
 func (p *Primary) Submit(ctx context.Context, payload []byte, done Done) error {
 	return p.SubmitAll(ctx, []Item{{Payload: payload, Done: done}})
 }
 
-// Item is a transaction and what gets its outcome.
+// Item is a transaction and its completion callback.
 type Item struct {
-	// Payload is the transaction, but for the bodies that it refers to, which are copied before SubmitAll returns. Their
-	// places are those in Payload.
+	// Payload is the transaction without the bodies in Refs, which are copied before SubmitAll returns. Offsets of
+	// Refs are relative to Payload.
 	Payload []byte
 	Refs    []txn.Ref
 	Done    Done
-	// Span that the transaction is traced in; nil if it is not.
+	// Span of the traced transaction; nil if it is not traced.
 	Span Span
 }
 
-// bytes is the length of the transaction.
 func (i *Item) bytes() int {
 	n := len(i.Payload)
 	for k := range i.Refs {
@@ -47,17 +45,17 @@ func (i *Item) bytes() int {
 	return n
 }
 
-// SubmitAll is Submit for several transactions that came together. Each has an outcome of its own; an error means that
-// none was logged.
+// SubmitAll submits several transactions that arrived together. Each has a separate outcome; an error means that none
+// was logged.
 func (p *Primary) SubmitAll(ctx context.Context, items []Item) error {
 	alone, err := p.submit(ctx, items, p.o.CommitDelay <= 0 && !p.o.Store.SyncsCommits())
 	if alone {
-		p.commitHere() // a write to the system's cache; a sync would keep the caller from its next transaction
+		p.commitHere() // a write to the page cache; a sync would delay the caller's next transaction
 	}
 	return err
 }
 
-// submit is SubmitAll for a caller that may commit by itself: when alone is true it has to.
+// submit implements SubmitAll. With mayCommit the caller may run the commit; if alone is true, it must.
 func (p *Primary) submit(ctx context.Context, items []Item, mayCommit bool) (alone bool, err error) {
 	weight := int64(0)
 	for i := range items {
@@ -81,13 +79,13 @@ func (p *Primary) submit(ctx context.Context, items []Item, mayCommit bool) (alo
 	return alone, err
 }
 
-// CommitResult is what a Done gets.
+// CommitResult is the outcome of a transaction, as passed to Done.
 type CommitResult struct {
 	Result *txn.Result
 	Err    error
 }
 
-// waiter is a reusable Done with a channel.
+// waiter is a reusable Done that sends to a channel.
 type waiter struct {
 	ch   chan CommitResult
 	done Done
@@ -99,7 +97,7 @@ func newWaiter() *waiter {
 	return w
 }
 
-// Commit is Submit and the wait for the outcome. When ctx ends before that, it returns ErrOutcomeUnknown and the
+// Commit submits a transaction and waits for its outcome. If ctx ends first, it returns ErrOutcomeUnknown and the
 // context's error.
 func (p *Primary) Commit(ctx context.Context, payload []byte) (*txn.Result, error) {
 	w, _ := p.waiters.Get().(*waiter)
@@ -113,17 +111,17 @@ func (p *Primary) Commit(ctx context.Context, payload []byte) (*txn.Result, erro
 	}
 	o, err := p.Await(ctx, w.ch)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err) // the waiter stays with the transaction
+		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err) // the transaction still references the waiter
 	}
 	p.waiters.Put(w)
 	return o.Result, o.Err
 }
 
-// Await waits for the outcome of a transaction, which its Done sends to c. It returns the context's error when that
-// ends first; the Done is still called then, so that c must have room.
+// Await waits for the outcome of a transaction, which its Done sends to c. If ctx ends first, it returns the
+// context's error. The Done is still called later, so c needs a free buffer slot.
 //
-// The goroutine that waits here may do the applier's work: the outcome is there sooner if no other one has to be woken
-// for it. So the Done of other transactions may be called from here.
+// The waiting goroutine may do the applier's work, which avoids waking another goroutine. Await may therefore call
+// the Done of other transactions.
 func (p *Primary) Await(ctx context.Context, c <-chan CommitResult) (CommitResult, error) {
 	for {
 		select {
@@ -137,17 +135,17 @@ func (p *Primary) Await(ctx context.Context, c <-chan CommitResult) (CommitResul
 	}
 }
 
-// commitHere does the committer's work for a transaction that is alone, in the goroutine that waits for it: to wake
-// another one would take longer than the work.
+// commitHere commits a lone transaction in the goroutine that waits for it. Waking the committer would take longer
+// than the commit.
 func (p *Primary) commitHere() {
 	if p.commitMu.TryLock() {
 		p.commitWaiting()
 		p.commitMu.Unlock()
 	}
-	p.queue.wakeCommitter() // of what came meanwhile, and of this one if another goroutine was committing
+	p.queue.wakeCommitter() // for transactions that arrived since, and for this one if another goroutine was committing
 }
 
-// takeApplyTurn does the applier's work, once. It calls the Done of each transaction that is answered.
+// takeApplyTurn runs the applier's work once. It calls the Done of each completed transaction.
 func (p *Primary) takeApplyTurn() {
 	if p.applyMu.TryLock() {
 		p.applyCommitted(p.commit.Load())
@@ -158,7 +156,7 @@ func (p *Primary) takeApplyTurn() {
 	}
 }
 
-// runCommitter is the goroutine that appends to the log, but for what commitHere does.
+// runCommitter appends to the log, except for commits by commitHere.
 func (p *Primary) runCommitter(ctx context.Context) {
 	defer p.wg.Done()
 	for {
@@ -176,8 +174,8 @@ func (p *Primary) runCommitter(ctx context.Context) {
 	}
 }
 
-// commitWaiting commits what waits. It tells whether there was anything; nothing is committed after a failure or the
-// end of the role. commitMu is held.
+// commitWaiting commits queued transactions. It reports whether there were any; it commits nothing after a failure or
+// the end of the role. commitMu is held.
 func (p *Primary) commitWaiting() bool {
 	if p.commitEnded || p.isStopped() {
 		return false
@@ -195,7 +193,7 @@ func (p *Primary) commitWaiting() bool {
 	return err == nil
 }
 
-// awaitMore is the commit delay.
+// awaitMore waits for the commit delay.
 func (p *Primary) awaitMore(ctx context.Context) {
 	if p.o.CommitDelay <= 0 {
 		return
@@ -210,8 +208,8 @@ func (p *Primary) awaitMore(ctx context.Context) {
 	}
 }
 
-// commitBatches gives the batches to the sessions first: the local write and the way to the standby take their time
-// together. Then it writes each and syncs all of them at once.
+// commitBatches passes the batches to the sessions first, so the local write and the transfer overlap. Then it writes
+// each batch and syncs once for all of them.
 func (p *Primary) commitBatches(batches []batch) error {
 	if p.o.Tracer != nil {
 		p.beginTraces(batches)
@@ -247,7 +245,7 @@ func (p *Primary) commitBatches(batches []batch) error {
 	return nil
 }
 
-// advance moves the commit LSN to what is durable on every node that must have it (INV-2). mu is held.
+// advance moves the commit LSN to the last record that is durable on every required node (INV-2). mu is held.
 func (p *Primary) advance() {
 	if !p.cfg.Serve || p.ended {
 		return
@@ -266,7 +264,7 @@ func (p *Primary) advance() {
 		p.traceCommitted(n)
 	}
 	select {
-	case p.applyTurns <- struct{}{}: // a goroutine in Await, which has to run anyway
+	case p.applyTurns <- struct{}{}: // a goroutine in Await, which must run anyway
 	default:
 		signal(p.applyWake)
 	}
@@ -275,8 +273,7 @@ func (p *Primary) advance() {
 	}
 }
 
-// runApplier is the goroutine that applies, and that answers transactions with a result, but for what takeApplyTurn
-// does.
+// runApplier applies records and completes transactions with a result, except for turns taken by takeApplyTurn.
 func (p *Primary) runApplier(ctx context.Context) {
 	defer p.wg.Done()
 	for {
@@ -293,8 +290,8 @@ func (p *Primary) runApplier(ctx context.Context) {
 	}
 }
 
-// applyCommitted applies up to a record that is committed, in steps. It tells whether anything was applied; nothing is
-// after a failure or the end of the role. applyMu is held.
+// applyCommitted applies up to a committed record, in steps. It reports whether anything was applied; it applies
+// nothing after a failure or the end of the role. applyMu is held.
 func (p *Primary) applyCommitted(upTo uint64) (some bool) {
 	for p.applied.Load() < upTo && !p.applyEnded && !p.isStopped() {
 		step := min(upTo, p.applied.Load()+applyStep)
@@ -325,8 +322,7 @@ func (p *Primary) applyCommitted(upTo uint64) (some bool) {
 func (p *Primary) answer(n uint64, r *txn.Result) {
 	done, free := p.queue.answer(n)
 	if done != nil {
-		// The store's own result is overwritten by a later record (store.Apply), and the callee may keep this one
-		// (Done).
+		// A later record overwrites the store's result (store.Apply), and the callee may keep this one (Done).
 		kept := *r
 		done(&kept, nil)
 	}
@@ -335,7 +331,7 @@ func (p *Primary) answer(n uint64, r *txn.Result) {
 	}
 }
 
-// abandon fails all transactions that are not answered. New ones get refuse.
+// abandon fails all unanswered transactions. New ones get refuse.
 func (p *Primary) abandon(refuse, unlogged error) {
 	logged, never, free := p.queue.block(refuse)
 	if free > 0 {
@@ -350,7 +346,7 @@ func (p *Primary) abandon(refuse, unlogged error) {
 	}
 }
 
-// outcomeUnknown tells the reason in words only: the reason's sentinel says that nothing was logged.
+// outcomeUnknown includes the reason as text only: its sentinel would claim that nothing was logged.
 func outcomeUnknown(reason error) error {
 	return fmt.Errorf("%w (%s)", ErrOutcomeUnknown, reason.Error())
 }
@@ -369,10 +365,10 @@ func (p *Primary) fail(err error) {
 	}
 	refuse := fmt.Errorf("%w: %w", ErrNotActive, err)
 	p.endTraces(refuse)
-	// if it is the applier that failed, the committer may log what waits for it
+	// if the applier failed, the committer may still log queued transactions
 	p.abandon(refuse, outcomeUnknown(refuse))
 	p.events.post(Failed{Err: err})
 }
 
-// errStopped ends the sessions of a primary that stops.
+// errStopped ends the sessions of a primary that is stopping.
 var errStopped = errors.New("the active stops")

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// TestNewConnectionReplacesTheOld of the same standby, without a word of loss.
+// A new connection of the same standby replaces the old one without a StandbyLost event.
 func TestNewConnectionReplacesTheOld(t *testing.T) { synctest.Test(t, testNewConnectionReplacesTheOld) }
 
 func testNewConnectionReplacesTheOld(t *testing.T) {
@@ -39,7 +39,7 @@ func testNewConnectionReplacesTheOld(t *testing.T) {
 	requireEqual(a, b)
 }
 
-// TestStandbyThatLostWhatItAcknowledged does not count until it has left in_sync.
+// A standby that lost acknowledged records does not count until it has left in_sync.
 func TestStandbyThatLostWhatItAcknowledged(t *testing.T) {
 	synctest.Test(t, testStandbyThatLostWhatItAcknowledged)
 }
@@ -55,7 +55,7 @@ func testStandbyThatLostWhatItAcknowledged(t *testing.T) {
 	b.stop()
 	await[replication.StandbyLost](a, nil)
 	a.forget()
-	// It comes back without its last records, and says so.
+	// It returns without its last records and reports that.
 	s := w.handshake(b, a, func(m *replication.StandbyMessage) {
 		m.Hello.LogEnd, m.Hello.Applied, m.Hello.TermEnds = lsn.Position{}, lsn.Position{}, nil
 	})
@@ -65,7 +65,7 @@ func testStandbyThatLostWhatItAcknowledged(t *testing.T) {
 	require.Equal(t, b.member(), e.Member)
 }
 
-// TestAnotherIncarnationDoesNotCount: only the member that the record names does (INV-6).
+// Only acks of the member listed in the cluster record count (INV-6).
 func TestAnotherIncarnationDoesNotCount(t *testing.T) {
 	synctest.Test(t, testAnotherIncarnationDoesNotCount)
 }
@@ -86,8 +86,7 @@ func testAnotherIncarnationDoesNotCount(t *testing.T) {
 	await[replication.ActiveReady](a, nil)
 }
 
-// TestUnrequireDropsTheSession: what a standby achieved under a requirement that was given up must not count later
-// (INV-3).
+// Acks under a withdrawn requirement do not count later (INV-3).
 func TestUnrequireDropsTheSession(t *testing.T) { synctest.Test(t, testUnrequireDropsTheSession) }
 
 func testUnrequireDropsTheSession(t *testing.T) {

@@ -11,22 +11,23 @@ import (
 )
 
 const (
-	// detectorSteps is how many steps a detector takes in its timeout.
+	// detectorSteps is the number of detector steps per timeout.
 	detectorSteps = 50
-	// loggedGap is the shortest silence that is logged.
+	// loggedGap is the shortest logged silence.
 	loggedGap = 100 * time.Millisecond
-	// flowBytes in a step show that the other end is sending a large message, which is heard of when all of it is there.
+	// flowBytes is the number of received bytes per step that counts as a sign of life. A large message is reported
+	// only when it is complete.
 	flowBytes = 1 << 10
 )
 
-// silence measures how long the other end has been quiet, in steps of a ticker. A step counts no more than twice its
-// nominal length: when this process was itself stopped for a while, it must not blame the other end.
+// silence measures how long the other end sent nothing, in ticker steps. A step counts at most twice its nominal
+// length: time in which this process was suspended must not count against the other end.
 type silence struct {
 	quiet time.Duration
 	last  time.Time
 }
 
-// step returns the silence so far. heard tells whether anything came since the last step.
+// step returns the silence so far. heard reports whether anything arrived since the last step.
 func (s *silence) step(now time.Time, nominal time.Duration, heard bool) time.Duration {
 	if heard || s.last.IsZero() {
 		s.quiet = 0
@@ -37,23 +38,23 @@ func (s *silence) step(now time.Time, nominal time.Duration, heard bool) time.Du
 	return s.quiet
 }
 
-// detector reports the other end as lost when it was silent for the timeout. The timeout is fixed: one that follows the
-// longest gap of the last minutes dropped healthy nodes (docs/decisions/0025).
+// detector reports the other end as lost after the timeout. The timeout is fixed: an adaptive one, based on the
+// longest recent gap, dropped healthy nodes (docs/decisions/0025).
 type detector struct {
 	silence
 	log     *zap.Logger
 	timeout time.Duration
-	fresh   bool // nothing was received since it began or over the present connection
+	fresh   bool // nothing was received since creation or over the current connection
 }
 
 func newDetector(log *zap.Logger, timeout time.Duration) *detector {
 	return &detector{log: log, timeout: timeout, fresh: true}
 }
 
-// tick is the nominal length of a step.
+// tick returns the nominal length of a step.
 func (d *detector) tick() time.Duration { return max(d.timeout/detectorSteps, time.Millisecond) }
 
-// step takes one step of tick's length, and returns ErrSilent when the silence has reached the timeout.
+// step advances the detector by one tick, and returns ErrSilent if the silence has reached the timeout.
 func (d *detector) step(now time.Time, heard bool) error {
 	if heard {
 		if gap := d.quiet + min(now.Sub(d.last), 2*d.tick()); !d.fresh && gap >= loggedGap {
@@ -72,7 +73,7 @@ func (d *detector) step(now time.Time, heard bool) error {
 // restart makes the detector ignore the gap before the first message of a new connection. A silence continues.
 func (d *detector) restart() { d.fresh = true }
 
-// logGap logs a silence that ended before the timeout: as a warning if it took half of the timeout.
+// logGap logs a silence shorter than the timeout, as a warning from half of the timeout.
 func (d *detector) logGap(gap time.Duration) {
 	level := zapcore.DebugLevel
 	if gap >= d.timeout/2 {

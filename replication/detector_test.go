@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// TestDetector: a silence of the timeout is reported, whatever came before it.
+// A silence of the timeout is reported, regardless of earlier gaps.
 func TestDetector(t *testing.T) {
 	steady := func(d *detecting) { d.beats(DefaultHeartbeat, 20*time.Second) }
 	for _, c := range []struct {
@@ -49,19 +49,19 @@ func TestDetector(t *testing.T) {
 	}
 }
 
-// TestDetectorIgnoresOwnStops: a process that was stopped does not suspect the other end.
+// A process that was suspended does not report the other end as lost.
 func TestDetectorIgnoresOwnStops(t *testing.T) {
 	d, _ := newDetecting(t, DefaultStandbyTimeout)
 	d.beats(DefaultHeartbeat, 10*time.Second)
 	for range 100 {
-		d.now = d.now.Add(5 * time.Second) // nothing was received, since nothing was read
+		d.now = d.now.Add(5 * time.Second) // nothing was received because nothing was read
 		require.NoError(t, d.step(d.now, false))
 		d.beats(DefaultHeartbeat, time.Second)
 	}
 }
 
-// TestDetectorLogsGaps: a gap of half of the timeout is logged as a warning, a shorter one of 100 ms for debugging,
-// and the time before a connection not at all.
+// A gap of half of the timeout is logged as a warning, a shorter one from 100 ms at debug level. The time before a
+// connection is not logged.
 func TestDetectorLogsGaps(t *testing.T) {
 	d, logs := newDetecting(t, 600*time.Millisecond)
 	d.beats(350*time.Millisecond, time.Millisecond)
@@ -79,7 +79,7 @@ func TestDetectorLogsGaps(t *testing.T) {
 	require.Equal(t, 2, logs.Len())
 }
 
-// detecting drives a detector through simulated time.
+// detecting runs a detector in simulated time.
 type detecting struct {
 	*detector
 	t   *testing.T
@@ -92,7 +92,7 @@ func newDetecting(t *testing.T, timeout time.Duration) (*detecting, *observer.Ob
 	return &detecting{detector: newDetector(zap.New(core), timeout), t: t, now: time.Unix(0, 0)}, logs
 }
 
-// beats delivers a message at intervals, for a time. The detector must find nothing.
+// beats delivers messages at intervals for a duration. The detector must not report an error.
 func (d *detecting) beats(every, total time.Duration) {
 	d.t.Helper()
 	for end := d.now.Add(total); d.now.Before(end); {
@@ -103,7 +103,7 @@ func (d *detecting) beats(every, total time.Duration) {
 	}
 }
 
-// silent returns how long nothing comes until the detector reports it.
+// silent returns the silence after which the detector reports it.
 func (d *detecting) silent() time.Duration {
 	began := d.now
 	for range 1_000_000 {

@@ -4,8 +4,8 @@ package replication
 
 import "sync"
 
-// eventQueue hands events to a function in order, from a goroutine of its own, so that a poster never waits
-// and may hold locks.
+// eventQueue delivers events in order from a separate goroutine, so post never blocks and may be called with locks
+// held.
 type eventQueue struct {
 	to   func(Event)
 	mu   sync.Mutex // guards the two below
@@ -31,7 +31,7 @@ func (q *eventQueue) post(e Event) {
 	signal(q.wake)
 }
 
-// close drops what was not delivered yet and waits for the delivery under way.
+// close drops undelivered events and waits for the current delivery.
 func (q *eventQueue) close() {
 	q.mu.Lock()
 	q.stop, q.todo = true, nil
@@ -63,10 +63,10 @@ func (q *eventQueue) run() {
 	}
 }
 
-// signal wakes the receiver of a channel of capacity one, if it is not awake already.
+// signal wakes the receiver of a channel of capacity one.
 func signal(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
-	default: // a signal is waiting already
+	default: // a signal is already pending
 	}
 }

@@ -8,37 +8,35 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Event is something that the owner of the node's role must know. Events are delivered one after the other, in the
-// order in which they became true, from a goroutine of the primary's or follower's and never under a lock. The function
-// that gets them must not block and must not stop the sender.
+// Event is an event for the owner of the node's role. Events are delivered one at a time, in order of occurrence,
+// from a separate goroutine without locks held. The receiver must not block and must not stop the sender.
 type Event interface{ event() }
 
-// LostCause says how a connection was lost.
+// LostCause is the reason of a lost connection.
 type LostCause uint8
 
-// The causes.
 const (
-	// LostReset: the connection ended, and whether the process still runs is not known (yet).
+	// LostReset: the connection ended; the state of the process is unknown.
 	LostReset LostCause = iota + 1
-	// LostRefused: a reconnect was refused, the process is gone.
+	// LostRefused: a reconnect was refused; the process has terminated.
 	LostRefused
-	// LostSilence: nothing was heard for the timeout.
+	// LostSilence: nothing was received within the timeout.
 	LostSilence
-	// LostRejected: the other end answers, but will not or must not go on with us: it is not the active, has another
-	// pair's data, an older configuration (INV-1), or lacks records that it had acknowledged.
+	// LostRejected: the other end responds but cannot replicate with this node. It is not the active, has another
+	// pair's data or an older configuration (INV-1), or lacks records that it acknowledged.
 	LostRejected
-	// LostSlow: the standby lives but does not acknowledge in time.
+	// LostSlow: the standby is alive but does not acknowledge in time.
 	LostSlow
 	// LostAhead: the standby obeys a higher configuration than this active (INV-1).
 	LostAhead
-	// LostNoRoom: this standby's own disk is nearly full, and it takes nothing in.
+	// LostNoRoom: this standby's disk is nearly full, and it accepts no records.
 	LostNoRoom
-	// LostBehind: the active lacks records that this standby knows to be committed. Nothing was cut or replaced
+	// LostBehind: the active lacks records that this standby knows to be committed. Nothing was truncated or replaced
 	// (INV-13).
 	LostBehind
 )
 
-// String gives the word that logs and status use.
+// String returns the name used in logs and status.
 func (c LostCause) String() string {
 	switch c {
 	case LostReset:
@@ -64,34 +62,33 @@ func (c LostCause) String() string {
 
 // Events of a Primary.
 type (
-	// ActiveReady tells that the term-start record is committed and applied, and with it everything that was committed
-	// in earlier terms: only now does the store show what clients were told before.
+	// ActiveReady: the term-start record is committed and applied, together with all records committed in earlier
+	// terms. Before this event, the store may not yet reflect acknowledged transactions.
 	ActiveReady struct{}
-	// StandbyConnected tells that a standby said hello.
+	// StandbyConnected: a standby sent a hello.
 	StandbyConnected struct {
 		Member Member
-		// Snapshot tells that the log cannot help it: it fetches a snapshot and connects again.
+		// Snapshot: the log is not sufficient; the standby fetches a snapshot and reconnects.
 		Snapshot bool
 	}
-	// StandbyAhead tells that a standby knows records to be committed that this node's log does not have: it was not
-	// welcomed (INV-13). This node was put back to an older state, it seems. Posted for each hello.
+	// StandbyAhead: a standby knows records to be committed that this node's log lacks, and was refused (INV-13).
+	// This node was probably restored from an older copy. Posted for each hello.
 	StandbyAhead struct {
 		Member Member
-		// End is the last record of the standby's log, Committed the last that it knows to be committed.
+		// End is the last record of the standby's log, Committed the last one it knows to be committed.
 		End       lsn.Position
 		Committed uint64
 	}
-	// StandbyCaughtUp tells that the standby is within the window, so that its acks can be required. Once per
-	// connection.
+	// StandbyCaughtUp: the standby is within the window, so its acks can be required. Once per connection.
 	StandbyCaughtUp struct{ Member Member }
-	// StandbySynced tells that the acks of the standby are required and that it is durable past everything that was
-	// committed before they were: it may be added to in_sync now (INV-3). Once per connection and requirement.
+	// StandbySynced: the standby's acks are required and it is durable past everything committed before that. It may
+	// be added to in_sync (INV-3). Once per connection and requirement.
 	StandbySynced struct {
 		Member Member
-		// Requirement of the ActiveConfig under which it got there.
+		// Requirement is the PrimaryConfig.Requirement under which this was reached.
 		Requirement uint64
 	}
-	// StandbyLost tells that a standby's connection ended; or that a required one has not connected within the timeout.
+	// StandbyLost: a standby's connection ended, or a required standby did not connect within the timeout.
 	StandbyLost struct {
 		Member Member
 		Cause  LostCause
@@ -101,37 +98,36 @@ type (
 
 // Events of a Follower.
 type (
-	// FollowerConnected tells that the active has welcomed the standby and that records flow, or a snapshot does.
+	// FollowerConnected: the active accepted the standby, and records or a snapshot are being received.
 	FollowerConnected struct {
 		// Config and Term of the active.
 		Config, Term uint64
 	}
-	// FollowerLacks tells that the active, in configuration Config, has committed up to a record that is not in this
-	// log; Common is the last record that both have. It comes before FollowerConnected, and before a snapshot. All are
-	// zero when the active has only refused this standby with ErrLostRecords.
+	// FollowerLacks: the active, in configuration Config, has committed a record that this log lacks. Common is the
+	// last common record. It is posted before FollowerConnected, and before a snapshot. All fields are zero if the
+	// active only refused this standby with ErrLostRecords.
 	FollowerLacks struct {
 		Config, Common, Committed uint64
 	}
-	// FollowerRequired tells that the active waits for this standby's acks from now on (SYNCING).
+	// FollowerRequired: the active waits for this standby's acks from now on (SYNCING).
 	FollowerRequired struct{}
-	// FollowerLost tells that the active is lost. It comes again when the cause changes: a reset is followed by what
-	// the attempt to connect again tells.
+	// FollowerLost: the active is lost. It is posted again if the cause changes: after a reset, the reconnect
+	// determines the cause.
 	FollowerLost struct {
 		Cause LostCause
 		Err   error
 	}
-	// SnapshotInstalled tells that the store was replaced by a snapshot of the active's.
+	// SnapshotInstalled: the store was replaced by a snapshot of the active.
 	SnapshotInstalled struct{ Position lsn.Position }
 )
 
-// Events of both.
+// Events of both roles.
 type (
-	// DiskStalled tells that a write or sync of the log has not come back for the stall timeout. Heartbeats have
-	// stopped.
+	// DiskStalled: a write or sync of the log exceeds the stall timeout. Heartbeats are stopped.
 	DiskStalled struct{}
-	// DiskBack tells that it has come back after all.
+	// DiskBack: the stalled operation completed.
 	DiskBack struct{}
-	// Failed tells that the store failed (INV-7). The role cannot go on, and neither can the node.
+	// Failed: the store failed (INV-7). Neither the role nor the node can continue.
 	Failed struct{ Err error }
 )
 

@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
-// logFrames appends records to a node's log by hand, as a primary that was killed at once would have.
+// logFrames appends records to a node's log directly, as left by a primary killed right after the append.
 func (n *node) logFrames(term uint64, payloads ...[]byte) {
 	t := n.w.t
 	t.Helper()
@@ -30,7 +30,7 @@ func (n *node) logFrames(term uint64, payloads ...[]byte) {
 	require.NoError(t, n.store.Sync())
 }
 
-// TestTailCut: what the old active had logged and no other node has is cut, kept aside, and never seen (INV-5).
+// Records that exist only on the old active are truncated, saved to a file, and never delivered (INV-5).
 func TestTailCut(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		a, b := w.node("a"), w.node("b")
@@ -69,7 +69,7 @@ func containsPrefix(names []string, prefix string) bool {
 	return false
 }
 
-// TestDivergenceBelowAppliedTakesASnapshot: what was applied cannot be cut.
+// Applied records are not truncated; the node takes a snapshot instead.
 func TestDivergenceBelowAppliedTakesASnapshot(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		a, b := w.node("a"), w.node("b")
@@ -94,7 +94,7 @@ func TestDivergenceBelowAppliedTakesASnapshot(t *testing.T) {
 	})
 }
 
-// breakingDialer ends a connection after so many snapshot chunks, and notes where transfers begin.
+// breakingDialer breaks a connection after some snapshot chunks, and records the offsets at which transfers begin.
 type breakingDialer struct {
 	replication.Dialer
 	chunks  int
@@ -140,7 +140,7 @@ func (s *breakingStream) Recv() (*replication.SnapshotChunk, error) {
 	return s.SnapshotStream.Recv()
 }
 
-// TestSnapshotTransfer: the log is gone, the transfer breaks again and again and goes on where it was, under load.
+// A snapshot transfer under load that breaks repeatedly resumes at its offset, although the log is gone.
 func TestSnapshotTransfer(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		small := func(n *node) {
@@ -185,7 +185,7 @@ func TestSnapshotTransfer(t *testing.T) {
 	})
 }
 
-// TestStandbyOfAnotherActiveRefusesTheOld: a stale active gets nothing acknowledged (INV-1).
+// A standby that obeys a newer term does not acknowledge records of a stale active (INV-1).
 func TestFencedActiveGetsNoAck(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		a, b := w.node("a"), w.node("b")
@@ -195,7 +195,7 @@ func TestFencedActiveGetsNoAck(t *testing.T) {
 		a.sync(b)
 		requireEqual(a, b)
 		commit := a.primary.CommitLSN()
-		// b tries to take over: it raises the term under the configuration that it knows.
+		// b tries to take over: it raises the term under its known configuration.
 		require.Eventually(t, func() bool { return b.store.Identity().Fence.Config == a.config }, patience,
 			time.Millisecond)
 		id := b.store.Identity()
@@ -208,7 +208,7 @@ func TestFencedActiveGetsNoAck(t *testing.T) {
 		end := b.store.End()
 		require.Equal(t, commit, a.primary.CommitLSN())
 		require.Equal(t, commit, end.LSN, "the record was refused")
-		// The active won after all: a higher configuration passes the fence, and the record is committed.
+		// The active wins: a higher configuration passes the fence, and the record is committed.
 		a.configure(func(*replication.PrimaryConfig) {})
 		require.NoError(t, <-errs)
 		require.GreaterOrEqual(t, b.store.Durable().LSN, commit+1)
@@ -216,7 +216,7 @@ func TestFencedActiveGetsNoAck(t *testing.T) {
 	})
 }
 
-// TestStaleActiveIsRefused: a follower that was told of a newer configuration does not obey an older one.
+// A follower that obeys a newer configuration rejects an older one.
 func TestStaleActiveIsRefused(t *testing.T) { synctest.Test(t, testStaleActiveIsRefused) }
 
 func testStaleActiveIsRefused(t *testing.T) {
@@ -241,7 +241,7 @@ func (n *node) leadAgainAt(config uint64) {
 	n.configure(func(*replication.PrimaryConfig) {})
 }
 
-// TestStandbyLoss: nothing is acknowledged until failover has removed the standby from in_sync (INV-2, INV-3).
+// Nothing is acknowledged until failover has removed the standby from in_sync (INV-2, INV-3).
 func TestStandbyLoss(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		a, b := w.node("a"), w.node("b")
@@ -250,7 +250,7 @@ func TestStandbyLoss(t *testing.T) {
 		a.createQueue()
 		a.sync(b)
 		a.publish(a.queueID, 100, 50, 4)
-		b.stop() // a crash, as far as a can see
+		b.stop() // a crash from the perspective of a
 		await(a, lostStandby(replication.LostReset))
 		errs := make(chan error, 10)
 		for i := range 10 {
@@ -265,7 +265,7 @@ func TestStandbyLoss(t *testing.T) {
 		for range 10 {
 			require.NoError(t, <-errs)
 		}
-		// It comes back and is added again.
+		// It reconnects and is added again.
 		a.forget()
 		b.follow(a)
 		a.sync(b)
@@ -274,7 +274,7 @@ func TestStandbyLoss(t *testing.T) {
 	})
 }
 
-// TestSilentStandby is dropped within the timeout, and one that never came is told of.
+// A silent standby is dropped within the timeout, and one that never connected is reported.
 func TestSilentStandby(t *testing.T) { synctest.Test(t, testSilentStandby) }
 
 func testSilentStandby(t *testing.T) {
@@ -297,12 +297,13 @@ func testSilentStandby(t *testing.T) {
 	await[replication.StandbyCaughtUp](a, nil)
 }
 
-// TestFailureDetection by a follower: refused at once, silence after the timeout, a reset that reconnects is nothing.
+// A follower detects a refused connection immediately and silence after the timeout. A reset followed by a reconnect
+// is not reported.
 func TestFailureDetection(t *testing.T) {
 	t.Run("killed", func(t *testing.T) {
 		overBoth(t, func(t *testing.T, w *world) {
 			a, b := w.node("a"), w.node("b")
-			b.tuning.ActiveTimeout = time.Hour // so that only the refusal can tell
+			b.tuning.ActiveTimeout = time.Hour // so that only the refusal is detected
 			a.lead(1, 1, nil)
 			b.follow(a)
 			await[replication.FollowerConnected](b, nil)
@@ -371,7 +372,7 @@ func TestFailureDetection(t *testing.T) {
 	})
 }
 
-// TestStalledDisk: a node whose log write does not come back stops looking alive.
+// A node with a stalled log write stops its heartbeats.
 func TestStalledDisk(t *testing.T) {
 	quick := func(n *node) {
 		n.tuning.DiskStallTimeout, n.tuning.StandbyTimeout, n.tuning.ActiveTimeout = 100*time.Millisecond,
@@ -397,7 +398,7 @@ func TestStalledDisk(t *testing.T) {
 		start := time.Now()
 		await[replication.DiskStalled](b, nil)
 		requireTook(t, start, 100*time.Millisecond, 104*time.Millisecond)
-		await(a, lostStandby(replication.LostSilence)) // its last heartbeat came at 60 to 100 ms
+		await(a, lostStandby(replication.LostSilence)) // its last heartbeat was sent at 60 to 100 ms
 		requireTook(t, start, 260*time.Millisecond, 306*time.Millisecond)
 		release()
 		await[replication.DiskBack](b, nil)
@@ -410,7 +411,7 @@ func TestStalledDisk(t *testing.T) {
 		start := time.Now()
 		await[replication.DiskStalled](a, nil)
 		requireTook(t, start, 100*time.Millisecond, 120*time.Millisecond)
-		await(b, lost(replication.LostSilence)) // its last heartbeat came at 60 to 100 ms
+		await(b, lost(replication.LostSilence)) // its last heartbeat was sent at 60 to 100 ms
 		requireTook(t, start, 360*time.Millisecond, 408*time.Millisecond)
 		release()
 		await[replication.DiskBack](a, nil)
@@ -418,7 +419,7 @@ func TestStalledDisk(t *testing.T) {
 	simulated(t, "slow standby", func(t *testing.T) {
 		a, b := pair(t)
 		b.stop()
-		b.tuning.DiskStallTimeout = time.Hour // it goes on looking alive
+		b.tuning.DiskStallTimeout = time.Hour // it keeps sending heartbeats
 		a.stop()
 		a.tuning.AckTimeout = 300 * time.Millisecond
 		a.lead(10, 2, b)
@@ -435,7 +436,7 @@ func TestStalledDisk(t *testing.T) {
 	})
 }
 
-// TestFailedSync is fatal to the role (INV-7).
+// A failed sync ends the role (INV-7).
 func TestFailedSync(t *testing.T) {
 	broken := errors.New("disk is broken")
 	fail := func(n *node) {
@@ -479,7 +480,7 @@ func TestFailedSync(t *testing.T) {
 	})
 }
 
-// TestFollowerStopIsFinal: nothing is appended or acknowledged after Stop (INV-4).
+// Nothing is appended or acknowledged after Stop (INV-4).
 func TestFollowerStopIsFinal(t *testing.T) { synctest.Test(t, testFollowerStopIsFinal) }
 
 func testFollowerStopIsFinal(t *testing.T) {
@@ -496,7 +497,7 @@ func testFollowerStopIsFinal(t *testing.T) {
 		g.Go(func() {
 			for i := 0; flood.Load(); i++ {
 				if i%32 == 31 {
-					pause(10 * time.Microsecond) // or simulated time would stand still
+					pause(10 * time.Microsecond) // lets simulated time advance
 				}
 				_ = a.primary.Submit(t.Context(), payload(a.queueID, "", 0, make([]byte, 500)),
 					func(*txn.Result, error) {})

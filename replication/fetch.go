@@ -15,11 +15,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 )
 
-// snapshotBurstBytes may come at once, before SnapshotBytesPerSecond counts.
+// snapshotBurstBytes is the burst size of the SnapshotBytesPerSecond limit.
 const snapshotBurstBytes = 4 << 20
 
-// fetch receives a snapshot and installs it. What was received stays when the connection ends, and the next call goes
-// on from there if the active still has the same snapshot.
+// fetch receives a snapshot and installs it. Received chunks are kept when the connection ends. The next call resumes
+// from there if the active still has the same snapshot.
 func (f *Follower) fetch(ctx context.Context, conn Conn) error {
 	id := f.o.Store.Identity()
 	req := SnapshotRequest{Pair: id.PairID, Node: id.NodeID, Config: id.Fence.Config}
@@ -59,7 +59,7 @@ func (f *Follower) fetch(ctx context.Context, conn Conn) error {
 	}
 	f.busy.Store(true)
 	defer f.busy.Store(false)
-	if err := f.awaitApplier(ctx); err != nil { // it must not apply the old history to the new content
+	if err := f.awaitApplier(ctx); err != nil { // it must not apply the old history to the new store
 		return err
 	}
 	if err := f.keepVoid(); err != nil {
@@ -74,7 +74,7 @@ func (f *Follower) fetch(ctx context.Context, conn Conn) error {
 	return nil
 }
 
-// beginInstall prepares to receive the snapshot, unless it is the one whose transfer was interrupted.
+// beginInstall prepares to receive the snapshot, unless it resumes an interrupted transfer.
 func (f *Follower) beginInstall(h *SnapshotHeader) error {
 	if f.install != nil && f.installID == h.ID {
 		f.log.Info("the snapshot transfer goes on", zap.String("id", h.ID), zap.Uint64("offset", f.install.Offset()))
@@ -93,7 +93,7 @@ func (f *Follower) beginInstall(h *SnapshotHeader) error {
 	return nil
 }
 
-// receiveChunks writes the pieces until the last one came.
+// receiveChunks writes chunks until the last one.
 func (f *Follower) receiveChunks(ctx context.Context, stream SnapshotStream, h *SnapshotHeader) error {
 	limiter := rate.NewLimiter(rate.Inf, 0)
 	if bound := f.o.SnapshotBytesPerSecond; bound != nil {
@@ -119,8 +119,8 @@ func (f *Follower) receiveChunks(ctx context.Context, stream SnapshotStream, h *
 	}
 }
 
-// takeChunk checks and writes a piece, and waits as long as the rate asks for. Meanwhile nothing is received: neither a
-// slow disk nor a slow rate is the active's silence.
+// takeChunk verifies and writes a chunk, and waits for the rate limit. Nothing is received during this time, so busy
+// is set: a slow disk or rate limit does not mean that the active is silent.
 func (f *Follower) takeChunk(ctx context.Context, c *SnapshotChunk, h *SnapshotHeader, limiter *rate.Limiter) error {
 	f.busy.Store(true)
 	defer f.busy.Store(false)
@@ -128,7 +128,7 @@ func (f *Follower) takeChunk(ctx context.Context, c *SnapshotChunk, h *SnapshotH
 		return fmt.Errorf("%w: snapshot at offset %d", ErrChecksum, c.Offset)
 	}
 	if len(c.Data) == 0 {
-		return nil // a sign of life, or the end
+		return nil // a heartbeat, or the end
 	}
 	if c.Offset+uint64(len(c.Data)) > h.FileBytes {
 		return fmt.Errorf("%w: snapshot of %d bytes has data at offset %d", ErrProtocol, h.FileBytes, c.Offset)
@@ -154,7 +154,7 @@ func (f *Follower) snapshotProgress(received, total uint64) {
 	f.status.SnapshotBytes, f.status.SnapshotTotalBytes = received, total
 }
 
-// dropInstall gives up what was received.
+// dropInstall discards a partial snapshot.
 func (f *Follower) dropInstall() {
 	if f.install != nil {
 		f.install.Abort()

@@ -19,47 +19,48 @@ import (
 )
 
 const (
-	// redialFirst is short because the system closes what a killed process had open one by one: its listener may still
-	// accept for a moment when this connection is gone, and only a refused attempt proves that the process is.
+	// redialFirst is short because the kernel closes a killed process's descriptors one by one. Its listener may
+	// accept for a moment after this connection is closed, and only a refused dial proves that the process
+	// terminated.
 	redialFirst = 250 * time.Microsecond
 	redialMost  = 50 * time.Millisecond
-	// roomBytes and roomInterval are how much may come, and how long it may take, before Room is asked again.
+	// roomBytes and roomInterval limit the bytes and the time between two calls of Room.
 	roomBytes    = 4 << 20
 	roomInterval = 100 * time.Millisecond
 )
 
-// errStore marks failures of this node's own store: no reconnect helps.
+// errStore marks failures of this node's own store. A reconnect does not help.
 var errStore = errors.New("this node's store")
 
 // errSnapshot makes the follower fetch a snapshot.
 var errSnapshot = errors.New("the log cannot bring this node up to date")
 
-// FollowerOptions say whom to follow.
+// FollowerOptions configures StartFollower.
 type FollowerOptions struct {
-	// Store is recovered and only this role appends to it and applies from now on.
+	// Store must be recovered. Only this role appends to it and applies from now on.
 	Store *store.Store
-	// Dialer reaches the active at Address.
+	// Dialer connects to the active at Address.
 	Dialer  Dialer
 	Address string
-	// Room tells whether there is room on the disk for so many bytes of log more; an error, which says how much there
-	// is, ends the connection in order, before the disk is full, and keeps this node from connecting for as long as it
-	// lasts. It is asked before each connection and often while something comes. Nil: there always is.
+	// Room reports whether the disk has space for so many more bytes of log; nil disables the check. An error, which
+	// states the free space, closes the connection before the disk is full and prevents new ones while it persists.
+	// It is called before each connection and periodically during transfers.
 	Room func(bytes int) error
-	// Void is what the pair's last forced failover has made void.
+	// Void is the range of records discarded by the pair's last forced failover.
 	Void Void
-	// Events gets what the owner must know; nil ignores them.
+	// Events receives events for the owner of the role; nil ignores them.
 	Events func(Event)
-	// Logger gets what an operator should know; nil means none.
+	// Logger may be nil.
 	Logger *zap.Logger
-	// Meter is told how long things take; nil: nothing is.
+	// Meter receives durations; nil disables measurement.
 	Meter Meter
-	// Tracer makes the spans of what the active traces; nil: none.
+	// Tracer creates spans for records that the active traces; nil disables tracing.
 	Tracer Tracer
 	Tuning
 }
 
-// Follower is the standby's role: it keeps the store equal to the active's, and connects again whenever that ends,
-// until Stop. Whom it obeys is decided by the fence in the store's identity (INV-1).
+// Follower is the standby role: it replicates the active's log into the store and reconnects until Stop. The fence in
+// the store's identity decides which active it obeys (INV-1).
 type Follower struct {
 	o      FollowerOptions
 	log    *zap.Logger
@@ -67,57 +68,58 @@ type Follower struct {
 	io     ioClock
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
-	// heard is set by everything that arrives from the active.
+	// heard is set when anything arrives from the active.
 	heard atomic.Bool
-	// busy is set while this node is at work and listens to no active.
+	// busy is set while this node is working and does not read from the active.
 	busy atomic.Bool
 
-	// resync, if not nil, is why the store is to be replaced by a snapshot of the active, whatever the log could bring.
+	// resync, if not nil, is the reason to replace the store by a snapshot of the active, even if the log suffices.
 	resync atomic.Pointer[error]
 
-	// applier is that of the last link, nil before the first. Of the run goroutine.
+	// applier of the last link, nil before the first. Owned by the run goroutine.
 	applier *applier
-	// asked is when Room was asked last, and tookBytes what came since. They are guarded by link.writeMu, or of the run
-	// goroutine.
+	// asked is the time of the last call of Room, and tookBytes the bytes received since. Guarded by link.writeMu, or
+	// owned by the run goroutine.
 	asked     time.Time
 	tookBytes int
-	// install is the snapshot that is being received, installID its name at the active. Of the run goroutine.
+	// install is the snapshot being received, installID its ID on the active. Owned by the run goroutine.
 	install   *store.Install
 	installID string
-	// parted is the last record that the active has of this node's log, nil if it did not say. Of the run goroutine.
+	// parted is the last record of this node's log that the active has, nil if unknown. Owned by the run goroutine.
 	parted *uint64
-	// confirmed tells that the active has what this node knows to be committed (INV-13). Of the run goroutine, for one
-	// attempt.
+	// confirmed: the active has all records that this node knows to be committed (INV-13). Owned by the run
+	// goroutine, for one attempt.
 	confirmed bool
 
 	mu sync.Mutex // guards all below
-	// cancel ends what is under way with the active, with a cause.
+	// cancel cancels the current attempt, with a cause.
 	cancel context.CancelCauseFunc
-	// told is the last cause that was reported; zero while connected.
+	// told is the last reported cause; zero while connected.
 	told   LostCause
 	status FollowerStatus
 	link   *link
-	// conn is the present connection to the active, nil if there is none.
+	// conn is the current connection to the active, nil if none.
 	conn Conn
 }
 
-// FollowerStatus is a snapshot of what a follower does.
+// FollowerStatus is the status of a follower.
 type FollowerStatus struct {
-	// Connected: the active has welcomed us. Required: it waits for our acks.
+	// Connected: the active accepted the hello. Required: the active waits for this node's acks.
 	Connected, Required bool
-	// Durable and AppliedLSN are this node's; ActiveCommitLSN is what the active told last, also when it is gone.
+	// Durable and AppliedLSN are this node's; ActiveCommitLSN is the last one received, also after the active is
+	// lost.
 	Durable         lsn.Position
 	AppliedLSN      uint64
 	ActiveCommitLSN uint64
-	// SnapshotBytes of SnapshotTotalBytes were received, while a snapshot is being fetched.
+	// SnapshotBytes of SnapshotTotalBytes were received, during a snapshot transfer.
 	SnapshotBytes, SnapshotTotalBytes uint64
-	// Refused is why the active does not take this node for one of its pair; nil if it does. ErrNotPeer.
+	// Refused wraps ErrNotPeer if the active does not accept this node as a member of its pair; otherwise nil.
 	Refused error
-	// Disk of the log.
+	// Disk is the state of the log's disk.
 	Disk DiskStatus
 }
 
-// StartFollower begins to follow. The caller must call Stop.
+// StartFollower starts following. The caller must call Stop.
 func StartFollower(o FollowerOptions) *Follower {
 	o.Tuning = o.Tuning.withDefaults()
 	if o.Logger == nil {
@@ -132,16 +134,16 @@ func StartFollower(o FollowerOptions) *Follower {
 	return f
 }
 
-// Stop ends following. When it returns nothing more of the active is accepted or acknowledged (INV-4), and what was
-// acknowledged is durable.
+// Stop ends following. After it returns, no message of the active is accepted or acknowledged (INV-4), and all
+// acknowledged records are durable.
 func (f *Follower) Stop() {
 	f.stop()
 	f.wg.Wait()
 	f.events.close()
 }
 
-// Resync has the follower replace its store by a snapshot of the active, because something in it is damaged that cannot
-// be repaired otherwise. It returns at once; SnapshotInstalled is reported when it is done. Calls meanwhile do nothing.
+// Resync replaces the store by a snapshot of the active, because of corruption that cannot be repaired otherwise. It
+// returns immediately; SnapshotInstalled is posted on completion. Calls during a pending resync have no effect.
 func (f *Follower) Resync(reason error) {
 	if !f.resync.CompareAndSwap(nil, &reason) {
 		return
@@ -151,11 +153,11 @@ func (f *Follower) Resync(reason error) {
 	cancel := f.cancel
 	f.mu.Unlock()
 	if cancel != nil {
-		cancel(reason) // what is under way with the active
+		cancel(reason) // ends the current attempt
 	}
 }
 
-// Status tells what the follower does now.
+// Status returns the current status.
 func (f *Follower) Status() FollowerStatus {
 	f.mu.Lock()
 	st, l := f.status, f.link
@@ -168,7 +170,7 @@ func (f *Follower) Status() FollowerStatus {
 	return st
 }
 
-// run connects again and again.
+// run reconnects until ctx ends.
 func (f *Follower) run(ctx context.Context) {
 	defer f.wg.Done()
 	defer f.dropInstall()
@@ -216,28 +218,28 @@ func (f *Follower) lost(err error) {
 	switch {
 	case errors.Is(err, ErrNotPeer):
 		f.status.Refused = err
-	case cause != LostSilence && cause != LostReset: // these say nothing of what the active thinks
+	case cause != LostSilence && cause != LostReset: // these do not show whether the active accepts this node
 		f.status.Refused = nil
 	}
 	if cause == LostAhead {
-		cause = LostRejected // the active says that it is behind us
+		cause = LostRejected // the active reports that it is behind this node
 	}
 	switch {
 	case cause == f.told,
-		cause == LostReset && f.told != 0, // says nothing new
-		// there is no active that could say anything
+		cause == LostReset && f.told != 0, // adds no information
+		// no active is reachable that could report more
 		cause == LostSilence && (f.told == LostRefused || f.told == LostRejected || f.told == LostBehind):
 		return
 	}
 	if errors.Is(err, ErrLostRecords) {
-		f.events.post(FollowerLacks{}) // the active says so, and no more
+		f.events.post(FollowerLacks{}) // the active reports only this fact
 	}
 	f.told = cause
 	f.log.Warn("active lost", zap.String("address", f.o.Address), zap.Stringer("cause", cause), zap.Error(err))
 	f.events.post(FollowerLost{Cause: cause, Err: err})
 }
 
-// connected reports that the outage is over.
+// connected reports the end of an outage.
 func (f *Follower) connected(config, term uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -246,7 +248,7 @@ func (f *Follower) connected(config, term uint64) {
 	f.events.post(FollowerConnected{Config: config, Term: term})
 }
 
-// attempt makes one connection and uses it until it ends. worked tells whether the active welcomed us.
+// attempt makes one connection and uses it until it ends. worked reports whether the active accepted the hello.
 func (f *Follower) attempt(ctx context.Context) (worked bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -258,7 +260,7 @@ func (f *Follower) attempt(ctx context.Context) (worked bool, err error) {
 			err = cause
 		}
 	}()
-	if err := f.room(roomBytes); err != nil { // always asks
+	if err := f.room(roomBytes); err != nil { // always calls Room
 		return false, err
 	}
 	dialCtx, done := context.WithTimeout(ctx, f.o.ActiveTimeout)
@@ -288,14 +290,14 @@ func (f *Follower) attempt(ctx context.Context) (worked bool, err error) {
 	return worked, err
 }
 
-// use says which connection is looked at for what flows over it.
+// use sets the connection that watch monitors for traffic.
 func (f *Follower) use(conn Conn) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.conn = conn
 }
 
-// room asks whether there is room for so many bytes more, unless little has come since it was asked last.
+// room checks for space for so many more bytes, unless little was received since the last check.
 func (f *Follower) room(bytes int) error {
 	if f.o.Room == nil {
 		return nil
@@ -304,7 +306,7 @@ func (f *Follower) room(bytes int) error {
 	if f.tookBytes += bytes; f.tookBytes < roomBytes && now.Sub(f.asked) < roomInterval {
 		return nil
 	}
-	come := f.tookBytes + roomBytes // until it is asked again
+	come := f.tookBytes + roomBytes // until the next check
 	f.asked, f.tookBytes = now, 0
 	if err := f.o.Room(come); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoRoom, err)
@@ -312,7 +314,7 @@ func (f *Follower) room(bytes int) error {
 	return nil
 }
 
-// watch looks after silence and a stalled disk.
+// watch detects a silent active and a stalled disk.
 func (f *Follower) watch(ctx context.Context) {
 	defer f.wg.Done()
 	active := newDetector(f.log, f.o.ActiveTimeout)
@@ -352,14 +354,13 @@ func (f *Follower) watch(ctx context.Context) {
 	}
 }
 
-// connection is the present one to the active, or nil.
 func (f *Follower) connection() Conn {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.conn
 }
 
-// silent ends what is under way and reports it.
+// silent cancels the current attempt and reports it.
 func (f *Follower) silent(err error) {
 	err = fmt.Errorf("nothing from the active: %w", err)
 	f.mu.Lock()
@@ -371,7 +372,7 @@ func (f *Follower) silent(err error) {
 	f.lost(err)
 }
 
-// admit obeys config and term of a message, or refuses them (INV-1): a higher fence is persisted before it is obeyed.
+// admit accepts or rejects the config and term of a message (INV-1). A higher fence is persisted before it is obeyed.
 func (f *Follower) admit(config, term uint64) error {
 	own, theirs := f.o.Store.Identity().Fence, identity.Fence{Config: config, Term: term}
 	switch {
@@ -387,7 +388,7 @@ func (f *Follower) admit(config, term uint64) error {
 	return nil
 }
 
-// hello says what this node has; all of it is durable.
+// hello returns the first message. Everything it reports is durable.
 func (f *Follower) hello() (*StandbyMessage, error) {
 	s := f.o.Store
 	if err := s.Sync(); err != nil {
@@ -402,7 +403,7 @@ func (f *Follower) hello() (*StandbyMessage, error) {
 	}}, nil
 }
 
-// align makes this node's log end with the last common record.
+// align truncates this node's log to the last common record.
 func (f *Follower) align(common lsn.Position) error {
 	s := f.o.Store
 	end := s.End()

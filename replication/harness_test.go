@@ -32,16 +32,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// patience bounds every wait of these tests, in simulated time.
+// patience limits every wait of these tests, in simulated time.
 const patience = 20 * time.Second
 
-// world is the environment of a pair in a synctest bubble: a network and the pair id.
+// world is the environment of a pair in a synctest bubble: a network and the pair ID.
 type world struct {
 	t    *testing.T
 	pair uuid.UUID
 	net  *memnet.Network
 	grpc bool
-	// listeners has the gRPC listeners by address if grpc is set.
+	// listeners maps addresses to gRPC listeners if grpc is set.
 	listeners sync.Map
 }
 
@@ -49,18 +49,18 @@ func newWorld(t *testing.T) *world {
 	return &world{t: t, pair: uuid.New(), net: &memnet.Network{}}
 }
 
-// simulated runs a subtest in a synctest bubble of its own.
+// simulated runs a subtest in a separate synctest bubble.
 func simulated(t *testing.T, name string, test func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 }
 
-// pause lets simulated time pass.
+// pause sleeps in simulated time.
 func pause(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // in a bubble
 }
 
-// requireTook asserts how much simulated time has passed since start.
+// requireTook asserts the simulated time since start.
 func requireTook(t *testing.T, start time.Time, least, most time.Duration) {
 	t.Helper()
 	took := time.Since(start)
@@ -68,7 +68,7 @@ func requireTook(t *testing.T, start time.Time, least, most time.Duration) {
 	require.LessOrEqual(t, took, most)
 }
 
-// overBoth runs a test over the in-memory network and over gRPC on connections in memory, each in a bubble.
+// overBoth runs a test over the in-memory network and over gRPC on in-memory connections, each in a bubble.
 func overBoth(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
 	simulated(t, "memnet", func(t *testing.T) { test(t, newWorld(t)) })
@@ -86,7 +86,7 @@ func (w *world) dialer() replication.Dialer {
 	return w.net.Dialer()
 }
 
-// dial connects to a gRPC listener. It refuses the connection if none is open at the address.
+// dial connects to a gRPC listener. It returns ECONNREFUSED if none listens at the address.
 func (w *world) dial(ctx context.Context, address string) (net.Conn, error) {
 	l, ok := w.listeners.Load(address)
 	if !ok {
@@ -95,12 +95,12 @@ func (w *world) dial(ctx context.Context, address string) (net.Conn, error) {
 	return l.(*bufconn.Listener).DialContext(ctx)
 }
 
-// node is one node: a real store on a filesystem in memory, and the roles that a test gives it.
+// node is a node with a real store on an in-memory filesystem, and the roles that a test starts.
 type node struct {
 	w       *world
 	name    string
 	disk    *memfs.FS
-	hook    func(faultfs.Op) error // of each fault
+	hook    func(faultfs.Op) error // installed in each fault
 	fault   *faultfs.FS
 	options store.Options
 	tuning  replication.Tuning
@@ -134,10 +134,10 @@ func (w *world) node(name string, change ...func(*node)) *node {
 	return n
 }
 
-// smallLog has a node keep no more of its log than it must.
+// smallLog minimizes the retained log.
 func smallLog(n *node) { n.options.LogKeepBytes, n.options.SegmentBytes = 1, 64<<10 }
 
-// open opens the store on the present disk.
+// open opens the store on the current disk.
 func (n *node) open() {
 	n.fault = faultfs.New(n.disk)
 	n.fault.SetHook(n.hook)
@@ -193,7 +193,7 @@ func (n *node) event(e replication.Event) {
 	n.changed = make(chan struct{})
 }
 
-// lead makes the node the active. With a standby its acks are required from the beginning.
+// lead makes the node the active. If standby is set, its acks are required from the beginning.
 func (n *node) lead(config, term uint64, standby *node) *replication.Primary {
 	cfg := replication.PrimaryConfig{Config: config, Serve: true}
 	if standby != nil {
@@ -214,7 +214,7 @@ func (n *node) leadWith(term uint64, cfg replication.PrimaryConfig) *replication
 	return p
 }
 
-// follow makes the node the standby of another one.
+// follow makes the node the standby of active.
 func (n *node) follow(active *node) *replication.Follower {
 	return n.followVia(n.w.dialer(), active.address)
 }
@@ -229,7 +229,6 @@ func (n *node) followVia(d replication.Dialer, address string) *replication.Foll
 	return f
 }
 
-// stop ends the node's role.
 func (n *node) stop() {
 	n.mu.Lock()
 	p, f := n.primary, n.follower
@@ -243,21 +242,21 @@ func (n *node) stop() {
 	}
 }
 
-// forget drops the events so far.
+// forget drops the recorded events.
 func (n *node) forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.events = nil
 }
 
-// seen returns the events so far.
+// seen returns the recorded events.
 func (n *node) seen() []replication.Event {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.events)
 }
 
-// await waits for an event of a type that fits, and returns the first one.
+// await waits for and returns the first matching event.
 func await[T replication.Event](n *node, fits func(T) bool) T {
 	n.w.t.Helper()
 	var found T
@@ -288,7 +287,7 @@ func lostStandby(cause replication.LostCause) func(replication.StandbyLost) bool
 	return func(e replication.StandbyLost) bool { return e.Cause == cause }
 }
 
-// sync brings b, which follows a, into in_sync as failover does (INV-3).
+// sync adds b, which follows n, to in_sync as failover does (INV-3).
 func (n *node) sync(b *node) {
 	await(n, func(e replication.StandbyCaughtUp) bool { return e.Member == b.member() })
 	n.configure(func(c *replication.PrimaryConfig) { c.RequireStandby, c.Standby = true, b.member() })
@@ -296,7 +295,7 @@ func (n *node) sync(b *node) {
 	n.configure(func(*replication.PrimaryConfig) {})
 }
 
-// configure changes the active's conditions under a new config number.
+// configure changes the active's configuration under a new config number.
 func (n *node) configure(change func(*replication.PrimaryConfig)) {
 	n.mu.Lock()
 	p := n.primary
@@ -328,7 +327,7 @@ func payload(queue uint64, producer string, seq uint64, body []byte) []byte {
 	return out
 }
 
-// createQueue makes the queue "q" with one subscription.
+// createQueue creates the queue "q" with one subscription.
 func (n *node) createQueue() {
 	n.w.t.Helper()
 	var b txn.Builder
@@ -344,7 +343,7 @@ func (n *node) createQueue() {
 	n.queueID = r.Ops[0].ID
 }
 
-// publish commits count messages of size bytes from some goroutines at once.
+// publish commits count messages of size bytes from parallel goroutines.
 func (n *node) publish(queue uint64, count, size, parallel int) {
 	n.w.t.Helper()
 	ctx, cancel := context.WithTimeout(n.w.t.Context(), patience)
@@ -372,7 +371,7 @@ func (n *node) publish(queue uint64, count, size, parallel int) {
 	}
 }
 
-// requireEqual waits until both nodes applied the same log and compares log and content.
+// requireEqual waits until both nodes applied the same log, then compares log and content.
 func requireEqual(a, b *node) {
 	t := a.w.t
 	t.Helper()
@@ -401,7 +400,7 @@ func requireEqual(a, b *node) {
 	}
 }
 
-// messages returns the bodies of everything in the queue that its subscription still wants.
+// messages returns the bodies of all unacknowledged messages of the queue's subscription.
 func (n *node) messages() (bodies [][]byte) {
 	t := n.w.t
 	t.Helper()
@@ -427,7 +426,7 @@ func (n *node) messages() (bodies [][]byte) {
 	}
 }
 
-// frameAll encodes payloads as the frames that follow prev.
+// frameAll encodes payloads as frames that follow prev.
 func frameAll(prev lsn.Position, term uint64, payloads [][]byte) (frames []byte, end lsn.Position) {
 	for _, p := range payloads {
 		frames, prev = wal.AppendFrame(frames, prev, term, wal.KindTxn, p)

@@ -18,15 +18,15 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// What a synchronous publish cannot be faster than on a machine: gRPC's work and the waking of processors, for a
-// message of 512 bytes and its answer that go from one process to another and back, or from there to a third one as
-// well, as they do in a pair. Nothing is stored.
+// BenchmarkHops measures the lower bound for the latency of a synchronous publish on a machine: gRPC processing and
+// CPU wakeups. A message of 512 bytes and its response travel between two processes, or through a third one as in a
+// pair. Nothing is stored.
 //
 //	go test ./replication -run '^$' -bench Hops
 
 const hopsListen, hopsNext = "LOCKSTEP_HOPS_LISTEN", "LOCKSTEP_HOPS_NEXT"
 
-// TestHopsServer is one of the processes of BenchmarkHops, and nothing without it.
+// TestHopsServer is a server process of BenchmarkHops; it does nothing without the environment variable.
 func TestHopsServer(t *testing.T) {
 	address := os.Getenv(hopsListen)
 	if address == "" {
@@ -39,7 +39,7 @@ func TestHopsServer(t *testing.T) {
 	require.NoError(t, s.Serve(l)) // until it is killed
 }
 
-// hop answers each request, once the next one has, if there is one.
+// hop responds to each request, after the response of the next hop if there is one.
 type hop struct {
 	pb.UnimplementedQueueServiceServer
 

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
-// hold makes operations of one kind on a node's log wait until release is called.
+// hold blocks operations of one kind on a node's log until release is called.
 func (n *node) hold(kind faultfs.OpKind) (release func()) {
 	gate := make(chan struct{})
 	n.fault.SetHook(func(op faultfs.Op) error {
@@ -33,11 +33,11 @@ func (n *node) hold(kind faultfs.OpKind) (release func()) {
 	return release
 }
 
-// patient makes a node wait for an hour for a stalled disk or a late acknowledgement.
+// patient sets the disk-stall and ack timeouts to an hour.
 func patient(n *node) { n.tuning.DiskStallTimeout, n.tuning.AckTimeout = time.Hour, time.Hour }
 
-// TestSyncedOnlyWithWhatWasCommittedAlone: what the active acknowledged before it required the standby's acks must be
-// durable there before the standby may be added to in_sync (INV-3).
+// Records that the active acknowledged before it required the standby's acks must be durable on the standby before it
+// may be added to in_sync (INV-3).
 func TestSyncedOnlyWithWhatWasCommittedAlone(t *testing.T) {
 	synctest.Test(t, testSyncedOnlyWithWhatWasCommittedAlone)
 }
@@ -69,8 +69,8 @@ func testSyncedOnlyWithWhatWasCommittedAlone(t *testing.T) {
 	require.GreaterOrEqual(t, b.store.Durable().LSN, commit)
 }
 
-// TestStandbyMayBeAheadOfTheActivesLog: a batch travels while the active writes it. A standby that connects again at
-// that moment has not lost anything, and has nothing to cut.
+// A batch is sent while the active writes it. A standby that reconnects at that moment is ahead of the active's log.
+// It has not lost records and must not truncate any.
 func TestStandbyMayBeAheadOfTheActivesLog(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		a, b := w.node("a", patient), w.node("b", patient)

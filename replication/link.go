@@ -20,34 +20,35 @@ import (
 )
 
 const (
-	// syncBytes bounds what is appended before one sync, so that acks keep coming.
+	// syncBytes limits the bytes appended before one sync, so that acks are sent regularly.
 	syncBytes = 8 << 20
-	// backlogBytes bounds what is received and not yet written. The active's window is far below.
+	// backlogBytes limits the bytes received and not yet written. The active's window is far below it.
 	backlogBytes = 256 << 20
 )
 
-// applier is the goroutine that applies for a link. It may outlive its link by the records that it is just applying:
-// the loss of the active must be reported immediately. The next link's applier waits for it.
+// applier is the goroutine that applies for a link. It may outlive its link while it finishes a step, because the
+// loss of the active must be reported immediately. The next link's applier waits for it.
 type applier struct {
 	done chan struct{} // closed when it has ended
 	err  error         // set before done is closed
 }
 
-// link is one connection of a follower that the active has welcomed. Four goroutines: one receives and verifies, one
-// appends and syncs (and acknowledges), one applies, one sends signs of life. Without a sync, the first does the
-// second's work if that has nothing to do: to append takes less time than to wake a goroutine.
+// link is one accepted connection of a follower, with four goroutines. One receives and verifies, one appends, syncs
+// and acknowledges, one applies, and one sends heartbeats. Without syncs, an idle writer's work is done by the
+// receiver: an append takes less time than waking a goroutine.
 type link struct {
 	f      *Follower
 	stream ActiveStream
 
-	// received is the last record that was verified; partial the pieces of a batch that came so far. Of the receiver.
+	// received is the last verified record; partial holds the fragments of an incomplete batch. Both belong to the
+	// receiver.
 	received lsn.Position
 	partial  []byte
 	required bool
-	lacks    bool // the active has committed more than this log had: it was reported
+	lacks    bool // reported that the active committed more than this log had
 
-	writeMu iolock.Mutex // is held while something is appended; guards what follows
-	traces  []batch      // those of what is being appended in which something is traced
+	writeMu iolock.Mutex // held during appends; guards the field below
+	traces  []batch      // traced batches of the current append
 
 	mu           sync.Mutex // guards the two below
 	backlog      []batch
@@ -62,13 +63,13 @@ type link struct {
 
 	sendMu sync.Mutex // guards sending and all below
 	acked  lsn.Position
-	// sentApplied was told last, at lastSent.
+	// sentApplied is the last applied LSN sent, at lastSent.
 	sentApplied uint64
 	lastSent    time.Time
 }
 
-// follow says hello, aligns the log, and then follows until the connection ends. worked tells whether the active
-// welcomed us.
+// follow sends the hello, aligns the log, and follows until the connection ends. worked reports whether the active
+// accepted the hello.
 func (f *Follower) follow(ctx context.Context, conn Conn) (worked bool, err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	defer func() {
@@ -82,7 +83,7 @@ func (f *Follower) follow(ctx context.Context, conn Conn) (worked bool, err erro
 	if err != nil {
 		return false, err
 	}
-	stream, err := conn.Replicate(ctx) // it ends when the first of the goroutines below has failed
+	stream, err := conn.Replicate(ctx) // canceled when the first of the goroutines below fails
 	if err != nil {
 		return false, fmt.Errorf("say hello to the active: %w", err)
 	}
@@ -106,7 +107,7 @@ func (f *Follower) follow(ctx context.Context, conn Conn) (worked bool, err erro
 	return true, nil
 }
 
-// startApplier begins to apply for a link, as soon as the applier of the one before has ended.
+// startApplier starts applying for a link when the previous link's applier has ended.
 func (f *Follower) startApplier(ctx context.Context, l *link) *applier {
 	before, a := f.applier, &applier{done: make(chan struct{})}
 	f.applier = a
@@ -126,7 +127,7 @@ func (f *Follower) startApplier(ctx context.Context, l *link) *applier {
 	return a
 }
 
-// awaitApplier waits until nothing is applied any more.
+// awaitApplier waits until the applier has ended.
 func (f *Follower) awaitApplier(ctx context.Context) error {
 	if f.applier == nil {
 		return nil
@@ -148,7 +149,7 @@ func (f *Follower) setLink(l *link) {
 	f.link = l
 }
 
-// welcome exchanges hello and welcome, and makes the log end where they met.
+// welcome exchanges hello and welcome, and truncates the log to the last common record.
 func (f *Follower) welcome(stream ActiveStream, hello *StandbyMessage) (*link, error) {
 	if err := stream.Send(hello); err != nil {
 		return nil, fmt.Errorf("say hello to the active: %w", err)
@@ -195,7 +196,6 @@ func (f *Follower) welcome(stream ActiveStream, hello *StandbyMessage) (*link, e
 	return l, err
 }
 
-// receive handles messages until the stream ends.
 func (l *link) receive() error {
 	for {
 		m, err := l.stream.Recv()
@@ -215,8 +215,8 @@ func (l *link) receive() error {
 	}
 }
 
-// lacks reports an active that has committed more than this log has. A standby that is in sync has everything that is
-// committed: one that has not was put back to an older image (INV-13).
+// lacks reports an active that committed more than this log has. An in-sync standby has every committed record; one
+// that does not was restored from an older copy (INV-13).
 func (f *Follower) lacks(m *ActiveMessage, has lsn.Position) bool {
 	if m.CommitLSN <= has.LSN {
 		return false
@@ -225,7 +225,7 @@ func (f *Follower) lacks(m *ActiveMessage, has lsn.Position) bool {
 	return true
 }
 
-// committed notes the active's commit LSN.
+// committed records the active's commit LSN.
 func (l *link) committed(n uint64) {
 	if n > l.commit.Load() {
 		l.commit.Store(n)
@@ -234,7 +234,7 @@ func (l *link) committed(n uint64) {
 	}
 }
 
-// take verifies the records of a message and gives them to the writer.
+// take verifies the records of a message and queues them for the writer.
 func (l *link) take(m *ActiveMessage) error {
 	if m.AckRequired && !l.required {
 		l.f.required()
@@ -250,7 +250,7 @@ func (l *link) take(m *ActiveMessage) error {
 			return fmt.Errorf("%w: a batch of more than %d bytes", ErrProtocol, l.f.o.MaxTxnBytes)
 		}
 		if l.partial == nil {
-			// A record that comes in pieces: to grow with each would take twice as much memory, and leave garbage.
+			// A fragmented record: allocate its full size, since growing with each fragment would double memory use.
 			l.partial = make([]byte, 0, min(max(wal.FirstFrameBytes(frames), len(frames)), most))
 		}
 		l.partial = append(l.partial, frames...)
@@ -284,7 +284,7 @@ func (l *link) take(m *ActiveMessage) error {
 	return l.writeHere()
 }
 
-// writeHere appends what was just received, or wakes the writer.
+// writeHere appends the received records, or wakes the writer.
 func (l *link) writeHere() error {
 	if l.f.o.Store.SyncsCommits() || !l.writeMu.TryLock() {
 		signal(l.writeWake)
@@ -315,7 +315,7 @@ func (f *Follower) required() {
 	f.events.post(FollowerRequired{})
 }
 
-// write appends what was received; everything that waits is synced at once and acknowledged with one message.
+// write appends received records. All queued records share one sync and one acknowledgement.
 func (l *link) write(ctx context.Context) error {
 	for {
 		select {
@@ -335,17 +335,17 @@ func (l *link) write(ctx context.Context) error {
 	}
 }
 
-// writeSome appends, syncs and acknowledges what waits. It tells whether there was anything. writeMu is held; receiving
-// tells that the caller is the goroutine that receives.
+// writeSome appends, syncs and acknowledges queued records, and reports whether there were any. writeMu is held;
+// receiving means that the caller is the receiving goroutine.
 func (l *link) writeSome(receiving bool) (bool, error) {
 	todo := l.takeBacklog()
 	if len(todo) == 0 {
 		return false, nil
 	}
 	if err := l.f.room(size(todo)); err != nil {
-		return false, err // nothing of it was written or acknowledged
+		return false, err // nothing was written or acknowledged
 	}
-	l.f.busy.Store(receiving) // a disk that hangs is not the active's silence
+	l.f.busy.Store(receiving) // a hung disk does not mean that the active is silent
 	err := l.append(todo)
 	l.f.busy.Store(false)
 	if err != nil {
@@ -361,7 +361,6 @@ func (l *link) writeSome(receiving bool) (bool, error) {
 	return true, nil
 }
 
-// size is how many bytes of log are in batches.
 func size(batches []batch) int {
 	n := 0
 	for i := range batches {
@@ -370,7 +369,7 @@ func size(batches []batch) int {
 	return n
 }
 
-// takeBacklog returns what waits, with small batches joined: one write instead of many.
+// takeBacklog returns the queued batches, with small ones joined into one write.
 func (l *link) takeBacklog() []batch {
 	l.mu.Lock()
 	n, size := 0, 0
@@ -419,11 +418,11 @@ func (l *link) append(todo []batch) error {
 		return fmt.Errorf("sync: %w", err)
 	}
 	l.durable.Store(todo[len(todo)-1].end.LSN)
-	l.f.o.Store.NoteCommitted(l.commit.Load()) // of a standby that catches up more is committed than it had
+	l.f.o.Store.NoteCommitted(l.commit.Load()) // a standby that catches up may learn of commits beyond its log
 	return nil
 }
 
-// keepTraces notes which of the batches that are about to be appended are traced. writeMu is held.
+// keepTraces records the traced batches among those about to be appended. writeMu is held.
 func (l *link) keepTraces(batches []batch) {
 	for i := range batches {
 		if batches[i].trace != nil {
@@ -432,7 +431,7 @@ func (l *link) keepTraces(batches []batch) {
 	}
 }
 
-// endTraces ends the spans of what was appended. writeMu is held.
+// endTraces ends the spans of appended batches. writeMu is held.
 func (l *link) endTraces(err error) {
 	for i := range l.traces {
 		l.traces[i].trace.end(err)
@@ -441,7 +440,7 @@ func (l *link) endTraces(err error) {
 	l.traces = l.traces[:0]
 }
 
-// sendAck sends an acknowledgement (INV-1: with the fence that this node obeys). A zero position repeats the last one.
+// sendAck sends an acknowledgement with the fence that this node obeys (INV-1). A zero position repeats the last one.
 func (l *link) sendAck(durable lsn.Position) error {
 	have := l.f.o.Store.Identity().Fence
 	l.sendMu.Lock()
@@ -457,8 +456,8 @@ func (l *link) sendAck(durable lsn.Position) error {
 	return nil
 }
 
-// apply applies what is committed and durable here (INV-2, INV-5). Only a hand-over waits for that: so it lets a
-// little more collect each time, and leaves the processor to those who acknowledge.
+// apply applies records that are committed and durable here (INV-2, INV-5). Only a handover waits for it. It
+// therefore delays each step to collect more records, and leaves the CPU to the goroutines that acknowledge.
 func (l *link) apply(ctx context.Context) error {
 	t := time.NewTimer(time.Hour)
 	defer t.Stop()
@@ -493,12 +492,12 @@ func (l *link) apply(ctx context.Context) error {
 			l.applied.Store(upTo)
 		}
 		if l.applied.Load() == l.durable.Load() {
-			signal(l.beatWake) // idle: the active may wait for this to hand over
+			signal(l.beatWake) // idle: the active may wait for this to complete a handover
 		}
 	}
 }
 
-// sendHeartbeat sends a message when none was sent for a heartbeat, and soon after everything was applied.
+// sendHeartbeat sends a message if none was sent for a heartbeat interval, and soon after everything was applied.
 func (l *link) sendHeartbeat(ctx context.Context) error {
 	t := time.NewTimer(l.f.o.Heartbeat)
 	defer t.Stop()
@@ -520,7 +519,7 @@ func (l *link) sendHeartbeat(ctx context.Context) error {
 		}
 		l.sendMu.Unlock()
 		if wait <= 0 {
-			if !l.f.io.stalled(l.f.o.DiskStallTimeout) { // a node whose disk does not answer must not look alive
+			if !l.f.io.stalled(l.f.o.DiskStallTimeout) { // a node with a stalled disk must not appear alive
 				if err := l.sendAck(lsn.Position{}); err != nil {
 					return err
 				}

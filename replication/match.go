@@ -9,25 +9,25 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// logView is what the matching rule has to know of the active's log.
+// logView is the active's log as seen by matchLogs.
 type logView interface {
-	// End is the last record.
+	// End returns the last record.
 	End() lsn.Position
-	// FirstLSN is the oldest record that the log still has; 0 when it has none.
+	// FirstLSN returns the oldest record of the log; 0 if it is empty.
 	FirstLSN() uint64
-	// TermEnds has the last position of each term in the log, newest first.
+	// TermEnds returns the last position of each term in the log, newest first.
 	TermEnds() []lsn.Position
-	// PositionOf names a record of the log, or the one just before its first.
+	// PositionOf returns the position of a record of the log, or of the one just before its first.
 	PositionOf(lsn uint64) (lsn.Position, bool)
 }
 
-// matchLogs finds the last record that the active's log and a standby's have in common and decides how the standby goes
-// on: from there with the log, or with a snapshot. It is a pure function of the two.
+// matchLogs finds the last record common to the active's log and a standby's. It decides whether the standby catches
+// up from there with the log or with a snapshot. It is a pure function of its arguments.
 //
-// The standby names the last record of each of its terms. Within a term, the two logs are equal up to the end of the
-// shorter one, since only one node ever writes records of a term. So the newest term that both have settles it: the
-// smaller of the two ends of it is the last common record. Checksums of the whole history (Position.Chain) are compared
-// wherever both ends can name the record; the standby compares the answer with its own log once more.
+// The standby sends the last record of each of its terms. Only one node ever writes records of a term, so within a
+// term the two logs are equal up to the end of the shorter one. The newest term that both have therefore decides: the
+// smaller of its two ends is the last common record. Checksums of the whole history (Position.Chain) are compared
+// wherever both ends have the record. The standby also checks the response against its own log.
 func matchLogs(active logView, h *Hello) Welcome {
 	w := Welcome{Protocol: ProtocolVersion, OldestProtocol: OldestProtocol, Features: Features()}
 	w.HoldsCommitted, _ = holdsWhatStands(active, h)
@@ -54,12 +54,12 @@ func matchLogs(active logView, h *Hello) Welcome {
 	return w
 }
 
-// holdsCommitted tells whether the active's log has a record that a standby knows to be committed, and whether it
-// surely lacks it. Neither is said if the log does not reach back that far, if the record cannot be read, or if the
-// standby does not name one.
+// holdsCommitted reports whether the active's log has a record that a standby knows to be committed, and whether it
+// certainly lacks it. Both are false if the log begins too late, if the record is unreadable, or if the standby sent
+// none.
 //
-// A position names a whole history, so one record speaks for all that are committed: who has it lacks none of them
-// (INV-13).
+// A position identifies a whole history, so one record stands for all committed ones: a node that has it lacks none
+// of them (INV-13).
 func holdsCommitted(active logView, committed lsn.Position) (holds, lacks bool) {
 	switch at, ok := active.PositionOf(committed.LSN); {
 	case committed.IsZero():
@@ -71,8 +71,9 @@ func holdsCommitted(active logView, committed lsn.Position) (holds, lacks bool) 
 	}
 }
 
-// holdsWhatStands is holdsCommitted for what a hello names, unless a forced failover has made it void: then it is
-// enough that the active has gone on from that. (One that was put back to before it has not.)
+// holdsWhatStands is holdsCommitted for a hello, unless a forced failover discarded the record. In that case it
+// suffices that the active's history includes the forced term. An active restored from a copy before that term does
+// not include it.
 func holdsWhatStands(active logView, h *Hello) (holds, lacks bool) {
 	void := h.VoidTerm > h.LogEnd.Term && slices.ContainsFunc(active.TermEnds(),
 		func(p lsn.Position) bool { return p.Term == h.VoidTerm })
@@ -82,11 +83,11 @@ func holdsWhatStands(active logView, h *Hello) (holds, lacks bool) {
 	return holdsCommitted(active, h.Committed)
 }
 
-// lastCommon returns the last common record; false if there is none from which the active's log can go on.
+// lastCommon returns the last common record; false if none from which the active's log can continue.
 func lastCommon(active logView, h *Hello) (lsn.Position, bool) {
 	ends := h.TermEnds
 	if len(ends) == 0 || ends[0] != h.LogEnd {
-		// A log that is empty since a snapshot was installed has no term ends, and yet a last record.
+		// A log emptied by a snapshot installation has no term ends, but has a last record.
 		ends = append([]lsn.Position{h.LogEnd}, ends...)
 	}
 	activeEnds := append([]lsn.Position{}, active.TermEnds()...)
@@ -98,25 +99,25 @@ func lastCommon(active logView, h *Hello) (lsn.Position, bool) {
 			return p, true
 		}
 	}
-	// Nothing in common but the beginning: of use if the active still has its first record.
+	// Only the beginning is common. It is usable if the active still has its first record.
 	start, ok := active.PositionOf(0)
 	return start, ok && start.IsZero()
 }
 
-// commonInTerm returns the last common record of the term that the standby's log ended at end.
+// commonInTerm returns the last common record of the term in which the standby's log ended at end.
 func commonInTerm(active logView, activeEnds []lsn.Position, end lsn.Position) (lsn.Position, bool) {
 	for _, mine := range activeEnds {
 		if mine.Term != end.Term {
 			continue
 		}
 		if mine.LSN < end.LSN {
-			// The standby checks the chain when it gets this as ResumeAfter.
+			// The standby checks the chain of ResumeAfter.
 			return mine, true
 		}
 		p, ok := active.PositionOf(end.LSN)
 		return p, ok && p == end
 	}
-	// The active may hold the standby's end just before its first record without having records of that term.
+	// The active may have the standby's end just before its first record, without records of that term.
 	p, ok := active.PositionOf(end.LSN)
 	return p, ok && p == end
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// history is a log as the matching rule sees it: records[i] is LSN base.LSN+1+i.
+// history is a logView: records[i] has LSN base.LSN+1+i.
 type history struct {
 	base    lsn.Position
 	records []lsn.Position
@@ -72,8 +72,8 @@ func (h history) hello(applied lsn.Position) *Hello {
 	return &Hello{LogEnd: h.End(), Applied: applied, TermEnds: h.TermEnds()}
 }
 
-// TestMatchAllSmallHistories lets two logs share a prefix and go on under different terms, for all small shapes, and
-// compares the rule with the plain definition: the longest common prefix.
+// Compares matchLogs with the longest common prefix for all small pairs of logs that share a prefix and diverge under
+// different terms.
 func TestMatchAllSmallHistories(t *testing.T) {
 	checked := 0
 	for shape := range 5 * 5 * 5 * 5 * 5 * 5 {
@@ -82,7 +82,7 @@ func TestMatchAllSmallHistories(t *testing.T) {
 			n[i], shape = shape%5, shape/5
 		}
 		common := history{}.grow(1, n[0], 0).grow(3, n[1], 0)
-		// The standby wrote term 4 or only received it; the active went on under 5 and 6.
+		// The standby wrote term 4 or only received it; the active continued with terms 5 and 6.
 		standby := common.grow(4, n[2], 1)
 		active := common.grow(5, n[3], 2).grow(6, 1, 2)
 		if n[2] > 0 && n[4] > 0 { // both have the beginning of term 4
@@ -110,8 +110,8 @@ func TestMatchAllSmallHistories(t *testing.T) {
 	require.Greater(t, checked, 1000)
 }
 
-// checkCommitted asks for each record of the standby whether the active has it, and for each record that the active's
-// log may begin with. want is how many records both have.
+// checkCommitted checks holdsCommitted for each record of the standby and each possible first record of the active's
+// log. want is the number of common records.
 func checkCommitted(t *testing.T, active, standby history, want int) {
 	t.Helper()
 	for i, at := range standby.records {
@@ -136,7 +136,7 @@ func checkCommitted(t *testing.T, active, standby history, want int) {
 	require.False(t, holds || lacks, "nothing is known")
 }
 
-// TestMatchSaysWhatIsTrue: only what the standby itself does not know to be committed is said to be that.
+// The reason only mentions committed records if the standby sent a committed position that supports it.
 func TestMatchSaysWhatIsTrue(t *testing.T) {
 	active := history{}.grow(1, 4, 0).grow(3, 1, 0)
 	h := history{}.grow(1, 4, 0).grow(2, 2, 1).hello(lsn.Position{})
@@ -186,7 +186,7 @@ func TestMatchTrimmedLogs(t *testing.T) {
 	})
 }
 
-// TestMatchTellsSameNumbersApart: the same term and LSN with another history is not common.
+// A record with the same term and LSN but another history is not common.
 func TestMatchTellsSameNumbersApart(t *testing.T) {
 	common := history{}.grow(1, 4, 0)
 	standby, active := common.grow(2, 3, 1), common.grow(2, 3, 9).grow(3, 1, 9)

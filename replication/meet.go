@@ -9,19 +9,19 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Introduction is what a process of a pair says of itself to another one: who it is, and how far its log goes.
+// Introduction identifies a process of a pair to another one, with its log end.
 type Introduction struct {
-	// Pair that the process belongs to, its Node and Store. Process tells runs of one node apart.
+	// Pair, Node and Store are the process's IDs. Process distinguishes processes of one node.
 	Pair, Node, Store uuid.UUID
 	Process           string
-	// Address by which it is reached.
+	// Address at which the process is reachable.
 	Address string
-	// End is the last record of its log; zero if the store may have lost something: the node that compares must not
-	// give it the role for its log (INV-6).
+	// End is the last record of its log. It is zero if the store may have lost records: the peer must not hand over
+	// the role because of this log (INV-6).
 	End lsn.Position
 }
 
-// Self makes the introduction of a process.
+// Self returns the introduction of a process.
 func Self(s *store.Store, process, address string) Introduction {
 	id := s.Identity()
 	i := Introduction{Pair: id.PairID, Node: id.NodeID, Store: id.StoreID, Process: process, Address: address}
@@ -31,10 +31,10 @@ func Self(s *store.Store, process, address string) Introduction {
 	return i
 }
 
-// Reception answers the introductions of other processes; the zero value answers none.
+// Reception responds to introductions of other processes. The zero value rejects all.
 type Reception struct {
-	// Self is who answers.
+	// Self returns this process's introduction.
 	Self func() Introduction
-	// Met is called with each one that was answered; it must not block.
+	// Met is called for each answered introduction; it must not block.
 	Met func(Introduction)
 }

@@ -9,38 +9,38 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Meter is told how long things take: once for each batch, and so for many transactions at once when many come. Its
-// methods are called under locks, by any goroutine: they must not block, wait or call back.
+// Meter receives durations, once per batch, so one call may cover many transactions. Its methods are called from any
+// goroutine with locks held: they must not block or call back.
 type Meter interface {
-	// Committed: from when the first transaction of a batch was accepted until the batch was committed, on every node
-	// that must have it.
+	// Committed receives the time from acceptance of a batch's first transaction until its commit on every required
+	// node.
 	Committed(d time.Duration)
-	// Acknowledged: from when a batch was given to the standby's connection until the standby has acknowledged it.
+	// Acknowledged receives the time from sending a batch to the standby until its ack.
 	Acknowledged(d time.Duration)
-	// Written: to write a batch, or several that waited together, to this node's log, and to sync it if commits are
-	// synced.
+	// Written receives the duration of a log write of one or several batches on this node, including the sync if
+	// commits are synced.
 	Written(d time.Duration)
 }
 
 const (
-	// writePace is how much of a new time is taken into the mean that Status tells: one part in so many.
+	// writePace is the weight of the moving average in Status: each new duration contributes 1/writePace.
 	writePace = 8
-	// meanAge is how long a mean says something after the last write.
+	// meanAge is the validity of the average after the last write.
 	meanAge = 10 * time.Second
-	// lagSamples are how many seconds a standby's lag can be told in.
+	// lagSamples limits the measurable lag of a standby, in seconds.
 	lagSamples = 600
 )
 
-// ioClock knows since when a write or sync of the log is under way, and how long they took lately.
+// ioClock tracks the current log write or sync and recent durations.
 type ioClock struct {
-	base  time.Time    // that the times below are counted from: the clock on the wall may jump
-	since atomic.Int64 // when the one that is under way began; 0 for none
+	base  time.Time    // monotonic reference of the times below
+	since atomic.Int64 // start of the current write; 0 if none
 	mean  atomic.Int64 // in nanoseconds
-	last  atomic.Int64 // when the last one came back
-	meter Meter        // nil for none
+	last  atomic.Int64 // end of the last write
+	meter Meter        // may be nil
 }
 
-// now is the time since base, in nanoseconds, and never 0.
+// now returns the time since base, in nanoseconds, and never 0.
 func (c *ioClock) now() int64 { return int64(time.Since(c.base)) + 1 }
 
 func (c *ioClock) begin() { c.since.Store(c.now()) }
@@ -49,24 +49,24 @@ func (c *ioClock) end() {
 	now := c.now()
 	took := now - c.since.Swap(0)
 	c.last.Store(now)
-	mean := c.mean.Load() // one writer at a time
+	mean := c.mean.Load() // single writer
 	c.mean.Store(mean + (took-mean)/writePace)
 	if c.meter != nil {
 		c.meter.Written(time.Duration(took))
 	}
 }
 
-// stalled tells whether it has been under way for longer than limit.
+// stalled reports whether the current write exceeds limit.
 func (c *ioClock) stalled(limit time.Duration) bool {
 	since := c.since.Load()
 	return since != 0 && c.now()-since > int64(limit)
 }
 
-// DiskStatus tells how a node's log takes what is written to it.
+// DiskStatus is the write performance of a node's log disk.
 type DiskStatus struct {
-	// Mean time of a write with its sync, of the last few; 0 if there was none for some time.
+	// Mean duration of recent writes including sync; 0 without recent writes.
 	Mean time.Duration
-	// Stalled: one has not come back for longer than Tuning.DiskStallTimeout.
+	// Stalled: a write exceeds Tuning.DiskStallTimeout.
 	Stalled bool
 }
 
@@ -78,13 +78,13 @@ func (c *ioClock) status(limit time.Duration) DiskStatus {
 	return st
 }
 
-// underWay is a batch that is not committed.
+// underWay is an uncommitted batch.
 type underWay struct {
 	end   uint64
 	since time.Time
 }
 
-// began notes when batches were begun that are about to be committed. mu is not held.
+// began records the start times of batches about to be committed. mu is not held.
 func (p *Primary) began(batches []batch) {
 	if p.o.Meter == nil {
 		return
@@ -96,7 +96,7 @@ func (p *Primary) began(batches []batch) {
 	}
 }
 
-// measure tells how long the batches up to record n took. mu is held.
+// measure reports the commit durations of the batches up to record n. mu is held.
 func (p *Primary) measure(n uint64) {
 	if len(p.uncommitted) == 0 {
 		return
@@ -107,16 +107,16 @@ func (p *Primary) measure(n uint64) {
 		p.o.Meter.Committed(now.Sub(p.uncommitted[done].since))
 		done++
 	}
-	p.uncommitted = append(p.uncommitted[:0], p.uncommitted[done:]...) // a few at most
+	p.uncommitted = append(p.uncommitted[:0], p.uncommitted[done:]...) // only a few remain
 }
 
-// reached is where the log ended at some time.
+// reached is the log end at a point in time.
 type reached struct {
 	lsn uint64
 	at  time.Time
 }
 
-// sampleEnd notes, once a second, where the log ends, so that a lag can be told in time.
+// sampleEnd records the log end once a second, to compute lag as time.
 func (p *Primary) sampleEnd(now time.Time, end lsn.Position) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,7 +129,7 @@ func (p *Primary) sampleEnd(now time.Time, end lsn.Position) {
 	p.ends = append(p.ends, reached{end.LSN, now})
 }
 
-// lagTime is how long ago the log had, for the first time, a record that a standby at record n lacks, to the second. mu
+// lagTime returns the age of the first record that a standby at record n lacks, with a resolution of one second. mu
 // is held.
 func (p *Primary) lagTime(now time.Time, n, end uint64) time.Duration {
 	if n >= end {
@@ -140,11 +140,11 @@ func (p *Primary) lagTime(now time.Time, n, end uint64) time.Duration {
 			return now.Sub(p.ends[i].at)
 		}
 	}
-	return 0 // it came within the last second
+	return 0 // appended within the last second
 }
 
-// lagBytes is how much log a standby at record n lacks: what is in memory is counted, and otherwise it is told by the
-// mean size of the records in the log.
+// lagBytes returns the log size that a standby at record n lacks. It is exact within the memory tail, and otherwise
+// estimated from the mean record size in the log.
 func (p *Primary) lagBytes(n, end uint64) uint64 {
 	if n >= end {
 		return 0

@@ -4,7 +4,7 @@ package replication
 
 import "time"
 
-// Defaults of Tuning.
+// Defaults for Tuning.
 const (
 	DefaultHeartbeat         = 40 * time.Millisecond
 	DefaultStandbyTimeout    = 1500 * time.Millisecond
@@ -21,47 +21,50 @@ const (
 	DefaultSnapshotChunkSize = 1 << 20
 )
 
-// Tuning has the times and sizes of replication. The zero value of a field means its default. Both nodes may differ.
+// Tuning configures timeouts and sizes of replication. Zero fields use their defaults. The two nodes may differ.
 type Tuning struct {
-	// Heartbeat is the longest time without a message, in both directions.
+	// Heartbeat is the maximum time between messages, in both directions.
 	Heartbeat time.Duration
-	// StandbyTimeout is the silence after which the active drops a standby. It should be shorter than ActiveTimeout, so
-	// that in a partition the healthy active is the one to act first.
+	// StandbyTimeout is the silence after which the active drops a standby. It should be shorter than ActiveTimeout,
+	// so that a healthy active acts first in a partition.
 	StandbyTimeout time.Duration
 	// ActiveTimeout is the silence after which the standby reports the active as lost.
 	ActiveTimeout time.Duration
-	// AckTimeout is how long a standby that lives may leave records without an ack before it is dropped as slow.
+	// AckTimeout is the maximum time that a live standby may leave records unacknowledged. After it the standby is
+	// dropped as slow.
 	AckTimeout time.Duration
-	// DiskStallTimeout is how long a write or sync of the log may take before the node stops its heartbeats.
+	// DiskStallTimeout is the maximum duration of a log write or sync. After it the node stops its heartbeats.
 	DiskStallTimeout time.Duration
-	// CommitNotice is how long a new commit LSN waits for a batch to travel with before it is sent alone.
+	// CommitNotice is the maximum delay of a new commit LSN. If no batch carries it by then, it is sent in a separate
+	// message.
 	CommitNotice time.Duration
-	// BehindRetry is after how long a standby asks an active again that lacks committed records: nothing changes by
-	// itself.
+	// BehindRetry is the interval at which a standby redials an active that lacks committed records. The condition
+	// does not clear without intervention.
 	BehindRetry time.Duration
-	// CommitDelay is how long the committer waits for more transactions before it writes; zero (the default) is not at
-	// all. It trades latency for fewer, larger writes.
+	// CommitDelay is the time that the committer waits for more transactions before it writes; zero (the default)
+	// disables the wait. It trades latency for fewer, larger writes.
 	CommitDelay time.Duration
-	// WindowBytes bounds what is sent to a standby and not yet acknowledged; one larger record may always be under way.
+	// WindowBytes limits the bytes sent to a standby and not yet acknowledged. One larger record may always be in
+	// flight.
 	WindowBytes int
-	// TailBytes is how much of the newest log is kept in memory for sending. A standby further behind reads the log
-	// files.
+	// TailBytes is the size of the newest part of the log that is kept in memory for sending. A standby further
+	// behind is served from the log files.
 	TailBytes int
-	// BatchBytes closes a batch; one record may be larger. It is also the largest piece that is sent in one message.
+	// BatchBytes is the size at which a batch is closed; a single record may be larger. It also limits the records in
+	// one message.
 	BatchBytes int
-	// QueueBytes bounds the transactions that are accepted and not yet answered. Each counts its size and a few bytes
-	// more, so that their number is bounded, too. More wait in Submit.
+	// QueueBytes limits the accepted and unanswered transactions. Each counts its size plus an overhead, which also
+	// limits their number. Further calls block in Submit.
 	QueueBytes int64
-	// MaxTxnBytes bounds one transaction.
+	// MaxTxnBytes limits the size of one transaction.
 	MaxTxnBytes int
-	// SnapshotChunkBytes is the size of the pieces that a snapshot travels in.
+	// SnapshotChunkBytes is the chunk size of snapshot transfers.
 	SnapshotChunkBytes int
-	// SnapshotBytesPerSecond bounds how fast a standby takes a snapshot in; 0 is as fast as it comes. Both nodes' logs
-	// may share a disk or a network with it, and a disk that is given more than it can take makes every commit wait.
+	// SnapshotBytesPerSecond limits the rate at which a standby receives a snapshot; 0 means no limit. Both nodes'
+	// logs may share a disk or a network with the transfer, and an overloaded disk delays every commit.
 	SnapshotBytesPerSecond func() int64
 }
 
-// withDefaults fills in the defaults.
 func (t Tuning) withDefaults() Tuning {
 	setDefault(&t.Heartbeat, DefaultHeartbeat)
 	setDefault(&t.StandbyTimeout, DefaultStandbyTimeout)

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// handshake connects as standby b by hand and says a correct hello, changed by the test.
+// handshake connects as standby b and sends a valid hello, changed by the test.
 func (w *world) handshake(b, a *node, change ...func(*replication.StandbyMessage)) replication.ActiveStream {
 	t := w.t
 	t.Helper()
@@ -38,7 +38,7 @@ func (w *world) handshake(b, a *node, change ...func(*replication.StandbyMessage
 	return s
 }
 
-// TestBadPeers: whatever a peer sends, the active refuses it with words, and goes on.
+// The active rejects invalid messages of a peer with an error and keeps running.
 func TestBadPeers(t *testing.T) {
 	refused := func(name string, test func(t *testing.T, w *world, a, b *node)) {
 		simulated(t, name, func(t *testing.T) {
@@ -100,11 +100,11 @@ func TestBadPeers(t *testing.T) {
 	})
 }
 
-// fakeActive answers a follower with whatever a test wants.
+// fakeActive is an active that sends predefined messages.
 type fakeActive struct {
 	send     []*replication.ActiveMessage
 	received chan *replication.StandbyMessage
-	// connections counts the calls of Replicate.
+	// connections is the number of Replicate calls.
 	connections atomic.Int64
 }
 
@@ -134,7 +134,7 @@ func (f *fakeActive) FetchSnapshot(
 	return errors.New("no snapshot here")
 }
 
-// TestFollowerRefusesBadRecords: nothing that fails a check reaches the log or is acknowledged.
+// Records that fail a check are neither appended nor acknowledged.
 func TestFollowerRefusesBadRecords(t *testing.T) {
 	good, end := frameAll(lsn.Position{}, 1, [][]byte{payload(1, "", 0, []byte("x")), payload(1, "", 0, []byte("y"))})
 	flipped := append([]byte{}, good...)

@@ -20,44 +20,44 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// PrimaryConfig are the conditions under which a primary acknowledges. They follow from the pair's record.
+// PrimaryConfig is the set of conditions under which a primary acknowledges. It is derived from the cluster record.
 type PrimaryConfig struct {
-	// Config that every message to the standby carries (INV-1).
+	// Config is the config number carried in every message to the standby (INV-1).
 	Config uint64
-	// RequireStandby: a transaction is committed only when it is durable here and on Standby (INV-2). False: durable
-	// here is enough.
+	// RequireStandby: a transaction is committed only when it is durable here and on Standby (INV-2). If false, local
+	// durability suffices.
 	RequireStandby bool
-	// Standby whose acks are required; the zero Member means that nothing can be committed now.
+	// Standby whose acks are required; with the zero Member nothing can be committed.
 	Standby Member
-	// Requirement numbers the times at which acks began to be required; StandbySynced repeats it.
+	// Requirement is the number of the period in which acks are required. StandbySynced returns it.
 	Requirement uint64
-	// Serve is false when no transaction may be acknowledged: new ones and those that wait fail, and the commit LSN
-	// stays.
+	// Serve is false while no transaction may be acknowledged: new and waiting ones fail, and the commit LSN does not
+	// advance.
 	Serve bool
-	// Reason for the errors that callers get while Serve is false.
+	// Reason is included in errors returned while Serve is false.
 	Reason string
 }
 
-// PrimaryOptions say how to take up the active role.
+// PrimaryOptions configures StartPrimary.
 type PrimaryOptions struct {
-	// Store is recovered and only this role appends to it and applies from now on.
+	// Store must be recovered. Only this role appends to it and applies from now on.
 	Store *store.Store
-	// Term that the log goes on under; never used before, by any node.
+	// Term of new log records. It must never have been used before, by any node.
 	Term uint64
-	// Config are the conditions to begin with.
+	// Config is the initial configuration.
 	Config PrimaryConfig
-	// Events gets what the owner must know; nil ignores them.
+	// Events receives events for the owner of the role; nil ignores them.
 	Events func(Event)
-	// Logger gets what an operator should know; nil means none.
+	// Logger may be nil.
 	Logger *zap.Logger
-	// Meter is told how long things take; nil: nothing is.
+	// Meter receives durations; nil disables measurement.
 	Meter Meter
-	// Tracer makes the spans of transactions that are traced; nil: none is.
+	// Tracer creates the spans of traced transactions; nil disables tracing.
 	Tracer Tracer
 	Tuning
 }
 
-// Primary is the active role of one node for one term. Its methods may be called from any goroutine.
+// Primary is the active role of one node for one term. Its methods are safe for concurrent use.
 type Primary struct {
 	o       PrimaryOptions
 	log     *zap.Logger
@@ -73,9 +73,9 @@ type Primary struct {
 	commit    atomic.Uint64
 	applied   atomic.Uint64
 	applyWake chan struct{}
-	// applyTurns is received from by goroutines in Await: one that receives has to apply.
+	// applyTurns: a goroutine in Await that receives from it must apply.
 	applyTurns chan struct{}
-	// progress is signalled when something that Drain waits for may have happened.
+	// progress is signalled on events that may complete Drain.
 	progress chan struct{}
 
 	stop     context.CancelFunc
@@ -85,17 +85,17 @@ type Primary struct {
 
 	snapshots snapshotService
 
-	commitMu    iolock.Mutex // is held while something is appended to the log; guards the two below
+	commitMu    iolock.Mutex // held during appends to the log; guards the two below
 	commitEnded bool         // by a failure or by Stop
 	batches     []batch
 
-	applyMu    iolock.Mutex // is held while something is applied; guards the two below
+	applyMu    iolock.Mutex // held during applies; guards the two below
 	applyEnded bool         // by a failure or by Stop
 	ready      bool         // ActiveReady was posted
 
 	mu  sync.Mutex // guards all below; may be locked while one of the two above is held
 	cfg PrimaryConfig
-	// ended: the role is over, nothing is acknowledged any more.
+	// ended: the role has ended; nothing more is acknowledged.
 	ended bool
 	// durable is the last record that is durable here.
 	durable uint64
@@ -103,44 +103,45 @@ type Primary struct {
 	standbyDurable uint64
 	// syncTarget is the commit LSN at the moment when the acks of cfg.Standby became required.
 	syncTarget uint64
-	// session of the standby that is connected; nil: none is. peer is what that one has told.
+	// session of the connected standby, nil if none is connected; peer is its reported state.
 	session *session
 	peer    peer
 	// toldAhead is the last standby that was refused because it has committed records that this node lacks.
 	toldAhead StandbyAhead
-	// absentSince is when the required standby was last there, and absentTold whether its absence was reported.
+	// absentSince is the time at which the required standby was last connected; absentTold is set after its absence
+	// was reported.
 	absentSince time.Time
 	absentTold  bool
-	// awaited was told that it needs a snapshot and has not come for it since.
+	// awaited is the standby that was redirected to a snapshot and has not requested it yet.
 	awaited awaitedFetch
-	// retained keeps the log for the standby whose session ended last, until retainedEnd; nil: there is none.
+	// retained holds the log for the standby whose session ended last, until retainedEnd; nil if unused.
 	retained    *wal.Hold
 	retainedEnd *time.Timer
-	// uncommitted batches, oldest first, if there is a meter; ends are samples of where the log ended, oldest first.
+	// uncommitted batches, oldest first, if there is a meter; ends are samples of the log end, oldest first.
 	uncommitted []underWay
-	// foreign is never changed in place.
+	// foreign points to an immutable value.
 	foreign *ForeignNode
 	ends    []reached
-	// traces are the batches that are traced and not applied, oldest first; tracing tells, without mu, whether there are
-	// any.
+	// traces are the traced batches that are not applied, oldest first; tracing reports, without mu, whether there
+	// are any.
 	traces  []traced
 	tracing atomic.Bool
 }
 
-// peer is what a connected standby has told.
+// peer is the state reported by a connected standby.
 type peer struct {
-	// acked is the last record that it has durable, applied the last one that it applied.
+	// acked is the last record durable on the standby, applied the last one that it applied.
 	acked   lsn.Position
 	applied uint64
-	// caughtUp: StandbyCaughtUp was posted. synced: StandbySynced was posted for the present requirement.
+	// caughtUp: StandbyCaughtUp was posted. synced: StandbySynced was posted for the current requirement.
 	caughtUp, synced bool
 }
 
-// StartPrimary takes up the active role: it begins the term with a term-start record and lets standbys in. What the log
-// already has is committed together with that record, when Config allows it (event ActiveReady).
+// StartPrimary takes the active role: it begins the term with a term-start record and accepts standbys. Existing
+// records of the log are committed together with that record, when Config allows it (event ActiveReady).
 //
-// It returns ErrTermUsed or ErrFence for a term or configuration that this node must not act under. The caller must
-// call Stop.
+// It returns ErrTermUsed or ErrFence for a term or configuration that this node must not use. The caller must call
+// Stop.
 func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	o.Tuning = o.Tuning.withDefaults()
 	if o.Logger == nil {
@@ -168,7 +169,7 @@ func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	p.commit.Store(applied)
 	p.applied.Store(applied)
 	p.syncTarget, p.absentSince = applied, time.Now()
-	// No other goroutine has the queue yet, so that the term-start record is the first of its term.
+	// No other goroutine has access to the queue yet, so the term-start record is the first of its term.
 	if _, err := p.queue.add(ctx, wal.KindTermStart, []Item{{Payload: id.NodeID[:]}}, 0, false); err != nil {
 		cancel()
 		p.events.close()
@@ -193,7 +194,7 @@ func blockedBy(reason string) error {
 	return fmt.Errorf("%w: %s", ErrBlocked, reason)
 }
 
-// Configure changes the conditions. When it returns, the commit LSN does not move under the old ones any more.
+// Configure replaces the configuration. After it returns, the commit LSN no longer advances under the old one.
 func (p *Primary) Configure(cfg PrimaryConfig) {
 	p.mu.Lock()
 	was := p.cfg
@@ -203,9 +204,8 @@ func (p *Primary) Configure(cfg PrimaryConfig) {
 		was.Requirement != cfg.Requirement):
 		p.require()
 	case !cfg.RequireStandby && was.RequireStandby && p.session != nil && p.session.member == was.Standby:
-		// It connects again and catches up under a new requirement. What it had achieved under the old one must not
-		// count: an event about that may be under way to the owner of the role, which would then add it to in_sync
-		// (INV-3).
+		// The standby reconnects and catches up under a new requirement. Progress under the old requirement must not
+		// count: a pending event about it could make the owner of the role add the standby to in_sync (INV-3).
 		p.session.end(ErrDropped)
 	}
 	p.advance()
@@ -216,13 +216,13 @@ func (p *Primary) Configure(cfg PrimaryConfig) {
 	switch {
 	case !cfg.Serve:
 		blocked := blockedBy(cfg.Reason)
-		p.abandon(blocked, outcomeUnknown(blocked)) // what waits stays in the queue and may commit later
+		p.abandon(blocked, outcomeUnknown(blocked)) // waiting transactions stay in the queue and may commit later
 	case !was.Serve:
 		p.queue.unblock()
 	}
 }
 
-// require begins to count the acks of cfg.Standby. mu is held.
+// require starts counting the acks of cfg.Standby. mu is held.
 func (p *Primary) require() {
 	p.standbyDurable, p.syncTarget = 0, p.commit.Load()
 	p.absentSince, p.absentTold = time.Now(), false
@@ -232,7 +232,7 @@ func (p *Primary) require() {
 	}
 }
 
-// count takes what the connected standby, the required one, has acknowledged. mu is held.
+// count counts the acks of the connected standby, which is the required one. mu is held.
 func (p *Primary) count() {
 	p.standbyDurable = max(p.standbyDurable, p.peer.acked.LSN)
 	if !p.peer.synced && p.standbyDurable >= p.syncTarget {
@@ -242,8 +242,8 @@ func (p *Primary) count() {
 	p.advance()
 }
 
-// Stop ends the role. When it returns nothing more is appended, applied, acknowledged or sent, and every caller that
-// waited has an answer: ErrOutcomeUnknown, or ErrNotActive if the transaction was not logged.
+// Stop ends the role. After it returns, nothing is appended, applied, acknowledged or sent. Every waiting caller has
+// received ErrOutcomeUnknown, or ErrNotActive if the transaction was not logged.
 func (p *Primary) Stop() {
 	p.stopOnce.Do(func() {
 		p.mu.Lock()
@@ -272,11 +272,11 @@ func (p *Primary) Stop() {
 	p.events.close()
 }
 
-// Drain prepares a planned hand-over: new transactions wait, those under way are answered, and the required standby is
-// durable and has applied everything. When it returns nil nothing is appended until Resume or Stop. Position is the end
-// of the log.
+// Drain prepares a planned handover. New transactions are held, those in flight are completed, and the required
+// standby has applied everything durably. After it returns nil, nothing is appended until Resume or Stop. The
+// position is the end of the log.
 //
-// When ctx ends first it returns an error, and transactions go on waiting until Resume.
+// If ctx ends first, Drain returns an error, and new transactions stay held until Resume.
 func (p *Primary) Drain(ctx context.Context) (lsn.Position, error) {
 	p.queue.hold()
 	for {
@@ -295,9 +295,9 @@ func (p *Primary) Drain(ctx context.Context) (lsn.Position, error) {
 	}
 }
 
-// Settle prepares the end of the role without a successor: new transactions wait until Stop, which refuses them, and
-// those under way are answered. It returns when they are, when they are refused because the node may not acknowledge,
-// or when ctx ends.
+// Settle prepares the end of the role without a successor. New transactions are held until Stop, which rejects them,
+// and those in flight are completed. It returns when they are completed, when they are rejected because the node may
+// not acknowledge, or when ctx ends.
 func (p *Primary) Settle(ctx context.Context) {
 	p.queue.hold()
 	for {
@@ -305,7 +305,7 @@ func (p *Primary) Settle(ctx context.Context) {
 			return
 		}
 		select {
-		case <-p.progress: // it may be refused by now
+		case <-p.progress: // the queue may be blocked now
 		case <-p.queue.idle:
 		case <-p.stopped:
 			return
@@ -315,7 +315,7 @@ func (p *Primary) Settle(ctx context.Context) {
 	}
 }
 
-// standbyHas tells whether the required standby is durable and applied up to end.
+// standbyHas reports whether the required standby has everything up to end durable and applied.
 func (p *Primary) standbyHas(end lsn.Position) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -324,49 +324,49 @@ func (p *Primary) standbyHas(end lsn.Position) bool {
 		p.peer.applied >= end.LSN
 }
 
-// Resume undoes Drain.
+// Resume reverts Drain.
 func (p *Primary) Resume() { p.queue.resume() }
 
-// PrimaryStatus is a snapshot of what a primary does.
+// PrimaryStatus is the status of a primary.
 type PrimaryStatus struct {
 	Term      uint64
 	Config    PrimaryConfig
 	End       lsn.Position
 	CommitLSN uint64
-	// AppliedLSN follows CommitLSN closely.
+	// AppliedLSN closely follows CommitLSN.
 	AppliedLSN uint64
-	// Standby is the one that is connected, nil if none is.
+	// Standby is the connected standby, nil if none is.
 	Standby *StandbyStatus
-	// Disk of the log.
+	// Disk is the state of the log's disk.
 	Disk DiskStatus
-	// ForeignNode is the last node that was refused because it is none of this pair; nil if there was none.
+	// ForeignNode is the last refused node that is not a member of this pair; nil if none was.
 	ForeignNode *ForeignNode
 }
 
-// StandbyStatus is a snapshot of a connected standby.
+// StandbyStatus is the status of a connected standby.
 type StandbyStatus struct {
 	Member Member
-	// Durable and AppliedLSN are what the standby told last.
+	// Durable and AppliedLSN as last reported by the standby.
 	Durable    lsn.Position
 	AppliedLSN uint64
-	// InFlightBytes were sent and are not acknowledged.
+	// InFlightBytes is the number of bytes sent and not acknowledged.
 	InFlightBytes int
-	// LagBytes of log are not durable there, about if it is far behind; LagTime is how old the oldest of them is, to
-	// the second, and ten minutes at most.
+	// LagBytes is the log size that is not durable on the standby; approximate if it is far behind. LagTime is the
+	// age of the oldest such record, with a resolution of one second, and at most ten minutes.
 	LagBytes uint64
 	LagTime  time.Duration
-	// CaughtUp: it is within the window. Required: transactions wait for its acks.
+	// CaughtUp: the standby is within the window. Required: transactions wait for its acks.
 	CaughtUp, Required bool
-	// Agreed is what both nodes' releases can do.
+	// Agreed is the protocol and features that both nodes support.
 	Agreed Agreement
 }
 
-// Status tells what the primary does now.
+// Status returns the current status.
 func (p *Primary) Status() PrimaryStatus {
 	_, end := p.queue.empty()
 	st := p.status(end)
 	if s := st.Standby; s != nil {
-		s.LagBytes = p.lagBytes(s.Durable.LSN, end.LSN) // it may wait for the store, so without the lock
+		s.LagBytes = p.lagBytes(s.Durable.LSN, end.LSN) // may wait for the store, so called without the lock
 	}
 	return st
 }
@@ -388,19 +388,19 @@ func (p *Primary) status(end lsn.Position) PrimaryStatus {
 	return st
 }
 
-// requires tells whether transactions wait for the acks of s. mu is held.
+// requires reports whether transactions wait for the acks of s. mu is held.
 func (p *Primary) requires(s *session) bool { return p.cfg.RequireStandby && p.cfg.Standby == s.member }
 
-// Committed is the last committed record of this term; false while there is none. Its checksum is left out.
+// Committed returns the last committed record of this term; false if none. Its checksum is not set.
 func (p *Primary) Committed() (lsn.Position, bool) {
 	at := lsn.Position{Term: p.o.Term, LSN: p.commit.Load()}
 	return at, at.LSN >= p.termStart
 }
 
-// CommitLSN is the last committed record.
+// CommitLSN returns the LSN of the last committed record.
 func (p *Primary) CommitLSN() uint64 { return p.commit.Load() }
 
-// passOn has batches sent that were just published.
+// passOn sends newly published batches.
 func (p *Primary) passOn(batches []batch) {
 	p.mu.Lock()
 	s := p.session
@@ -410,7 +410,6 @@ func (p *Primary) passOn(batches []batch) {
 	}
 }
 
-// isStopped tells whether Stop was called.
 func (p *Primary) isStopped() bool {
 	select {
 	case <-p.stopped:
@@ -420,7 +419,7 @@ func (p *Primary) isStopped() bool {
 	}
 }
 
-// runWatch looks after what no message tells: a stalled disk, and a required standby that does not come.
+// runWatch detects conditions that no message reports: a stalled disk, and a required standby that does not connect.
 func (p *Primary) runWatch(ctx context.Context) {
 	defer p.wg.Done()
 	t := time.NewTicker(p.o.Heartbeat)
@@ -449,7 +448,7 @@ func (p *Primary) runWatch(ctx context.Context) {
 	}
 }
 
-// checkAbsent tells once that the required standby has not been connected for the timeout.
+// checkAbsent reports, once, that the required standby was not connected for the timeout.
 func (p *Primary) checkAbsent(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

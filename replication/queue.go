@@ -16,53 +16,52 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// itemOverheadBytes is what a waiting transaction counts besides its payload: it bounds their number, too.
+// itemOverheadBytes is added to the payload size of a queued transaction. It limits the number of transactions.
 const itemOverheadBytes = 128
 
-// minBufferBytes is the smallest buffer of a new batch.
 const minBufferBytes = 1 << 10
 
-// moveBytes is from how many bytes on a batch ends rather than move to a larger buffer.
+// moveBytes is the size from which a full batch is closed instead of being copied to a larger buffer.
 const moveBytes = 128 << 10
 
-// Done gets the outcome of a transaction, exactly once, in commit order, one at a time, from the goroutine that
-// applies: it must not block and must not submit. The result belongs to the callee. A nil error means committed on
-// every member of in_sync (INV-2) and applied here; the result may still say that the transaction itself was refused.
+// Done receives the outcome of a transaction: exactly once, in commit order, one at a time, on the goroutine that
+// applies. It must not block and must not submit. The callee owns the result. A nil error means committed on every
+// member of in_sync (INV-2) and applied here; the result may still report that the transaction itself was rejected.
 type Done func(r *txn.Result, err error)
 
-// group is a batch and who waits for its records.
+// group is a batch with the waiters of its records.
 type group struct {
 	batch
-	// waiters has one entry for each record, nil where no caller waits.
+	// waiters has one entry for each record, nil for records without a waiter.
 	waiters []Done
-	// weight is what the group takes of the queue's room.
+	// weight is the group's part of the queue's capacity.
 	weight int64
-	// next is the first record that is not yet answered.
+	// next is the first unanswered record.
 	next int
 }
 
-// queue holds the transactions between Submit and their answer: those that wait for the committer, already encoded as
-// log frames, and those in flight. One lock for both, so that each has exactly one answer whatever happens.
+// queue holds transactions from Submit to completion: those waiting for the committer, already encoded as log frames,
+// and those in flight. One lock covers both, so each transaction is completed exactly once.
 type queue struct {
 	term       uint64
 	batchBytes int
-	// timed: batches say when they were begun.
+	// timed: record the start time of batches.
 	timed bool
 	// wake is signalled when the first transaction arrives, and again when a batch is full.
 	wake chan struct{}
-	// idle is signalled when nothing waits or flies any more.
+	// idle is signalled when no transaction is queued or in flight.
 	idle chan struct{}
 
 	mu      sync.Mutex // guards all below
 	waiting []*group
 	flight  []*group
-	// end is the last record that was encoded.
+	// end is the last encoded record.
 	end lsn.Position
-	// refuse is what new transactions get, unless nil.
+	// refuse is the error for new transactions, unless nil.
 	refuse error
-	// gate holds new transactions back until it is closed, unless nil.
+	// gate blocks new transactions until it is closed, unless nil.
 	gate chan struct{}
-	// typical follows the size of batches, for the next buffer.
+	// typical is a moving average of batch sizes. It sizes the next buffer.
 	typical int
 	free    []*group
 }
@@ -74,15 +73,15 @@ func newQueue(term uint64, batchBytes int, end lsn.Position) *queue {
 	}
 }
 
-// refused returns what a new transaction would get now.
+// refused returns the error for a new transaction.
 func (q *queue) refused() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.refuse
 }
 
-// add encodes records into the open batch. It waits while the gate is closed. If the caller may commit by itself, and
-// the records are the only ones that are accepted and unanswered, alone is true, and the committer is not woken.
+// add encodes records into the open batch. It waits while the gate is closed. If mayCommit is set and no other
+// transaction is unanswered, alone is true and the committer is not woken.
 func (q *queue) add(
 	ctx context.Context, kind wal.Kind, items []Item, weight int64, mayCommit bool,
 ) (alone bool, err error) {
@@ -102,7 +101,7 @@ func (q *queue) add(
 					g.trace = g.trace.with(items[i].Span)
 				}
 			}
-			q.waiting[len(q.waiting)-1].weight += weight // of all of them: the last is answered last
+			q.waiting[len(q.waiting)-1].weight += weight // for all items: the last one is answered last
 			q.mu.Unlock()
 			return alone, nil
 		}
@@ -116,8 +115,8 @@ func (q *queue) add(
 	}
 }
 
-// encode appends the frame. mu is held: the copy and the checksum of a payload are cheaper than handing it to another
-// goroutine, and a caller that waits here would wait for them there.
+// encode appends the frame. mu is held, because copying and checksumming a payload is cheaper than a handoff to
+// another goroutine. A blocked caller would have to wait for that handoff, too.
 func (q *queue) encode(kind wal.Kind, item *Item, wake bool) {
 	size := item.bytes()
 	first := len(q.waiting) == 0
@@ -143,8 +142,8 @@ func (q *queue) encode(kind wal.Kind, item *Item, wake bool) {
 	}
 }
 
-// appendReferring is wal.AppendFrame of a transaction that refers to bodies. They come to the place from where they go
-// to the log, to the standby and to memory, with the checksums that they had where they were received.
+// appendReferring is wal.AppendFrame for a transaction with referenced bodies. It copies the bodies directly into the
+// buffer shared by log, stream and memory tail, and reuses the checksums computed on receipt.
 func appendReferring(
 	dst []byte, prev lsn.Position, term uint64, kind wal.Kind, item *Item, size int,
 ) ([]byte, lsn.Position) {
@@ -169,7 +168,7 @@ func (q *queue) newGroup(payload int) *group {
 	} else {
 		g = &group{}
 	}
-	// The buffer lives as long as its messages are in memory: a guess that is too large is paid for, too.
+	// The buffer lives as long as its messages are in memory, so an oversized buffer wastes memory.
 	size := max(payload+2*itemOverheadBytes, q.typical+q.typical/4, minBufferBytes)
 	g.batch = batch{frames: make([]byte, 0, size), prev: q.end, end: q.end}
 	if q.timed {
@@ -178,15 +177,15 @@ func (q *queue) newGroup(payload int) *group {
 	return g
 }
 
-// take moves what waits into flight and appends its batches to dst.
+// take moves queued groups into flight and appends their batches to dst.
 func (q *queue) take(dst []batch) []batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, g := range q.waiting {
-		// A very large transaction says nothing about the next batch, which would have to pay for it.
+		// A very large transaction does not predict the next batch size, so its weight is limited.
 		q.typical += (min(len(g.frames), q.batchBytes) - q.typical) / 4
 		dst = append(dst, g.batch)
-		g.frames = nil // log, stream and tail have it
+		g.frames = nil // now owned by log, stream and tail
 	}
 	q.flight = append(q.flight, q.waiting...)
 	clear(q.waiting)
@@ -194,7 +193,7 @@ func (q *queue) take(dst []batch) []batch {
 	return dst
 }
 
-// wakeCommitter wakes the committer if something waits for it.
+// wakeCommitter wakes the committer if transactions are queued.
 func (q *queue) wakeCommitter() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -203,8 +202,7 @@ func (q *queue) wakeCommitter() {
 	}
 }
 
-// answer returns what waits for record n, nil for nothing, and the room that became free. Records are answered in
-// order.
+// answer returns the waiter of record n, or nil, and the released capacity. Records are answered in order.
 func (q *queue) answer(n uint64) (done Done, free int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -226,7 +224,7 @@ func (q *queue) answer(n uint64) (done Done, free int64) {
 	return nil, free
 }
 
-// pop removes the first group in flight, all of whose records are answered, and returns its room. mu is held.
+// pop removes the first group in flight, whose records are all answered, and returns its weight. mu is held.
 func (q *queue) pop() int64 {
 	g := q.flight[0]
 	q.flight[0] = nil
@@ -246,8 +244,8 @@ func (q *queue) pop() int64 {
 	return weight
 }
 
-// block makes new transactions get refuse, and takes all callers that wait off the list; the records stay. logged are
-// those of a record in flight, unlogged those of one that was not given to the committer.
+// block rejects new transactions with refuse and removes all waiters; the records stay. logged are the waiters of
+// records in flight, unlogged those of records not yet passed to the committer.
 func (q *queue) block(refuse error) (logged, unlogged []Done, free int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -282,7 +280,7 @@ func (q *queue) unblock() {
 	q.refuse = nil
 }
 
-// hold holds new transactions back.
+// hold blocks new transactions.
 func (q *queue) hold() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -291,7 +289,7 @@ func (q *queue) hold() {
 	}
 }
 
-// resume lets them go on.
+// resume reverts hold.
 func (q *queue) resume() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -301,7 +299,7 @@ func (q *queue) resume() {
 	}
 }
 
-// empty tells whether every accepted transaction was answered, and the last record that was encoded.
+// empty reports whether every accepted transaction was answered, and returns the last encoded record.
 func (q *queue) empty() (bool, lsn.Position) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -28,10 +28,9 @@ var (
 	firstSeed = flag.Uint64("seed", 1, "the first of them")
 )
 
-// TestRandomHistories crashes, cuts, resets, promotes, switches over and puts nodes back to older images of their disks
-// at random, under load, with a driver that obeys the invariants of failover in place of failover. Clients retry with
-// the same sequence until they hear of success. At the end nothing acknowledged is missing, nothing is there twice,
-// order is kept, and both stores are equal.
+// Runs random crashes, cuts, resets, promotions, switchovers and restores from older disk images under load. The
+// driver replaces failover and obeys its invariants. Clients retry with the same sequence until success. At the end
+// no acknowledged message is missing or duplicated, order is kept, and both stores are equal.
 func TestRandomHistories(t *testing.T) {
 	refused, putBack := 0, 0
 	for i := range *seeds {
@@ -48,17 +47,17 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
-// clients publish at once.
+// number of concurrent clients
 const clients = 3
 
-// ack is what a client heard.
+// ack is an acknowledgement received by a client.
 type ack struct {
 	lsn, term uint64
 	client    int
 	seq       uint64
 }
 
-// history is one run.
+// history is one random execution.
 type history struct {
 	t      *testing.T
 	w      *world
@@ -66,14 +65,14 @@ type history struct {
 	nodes  [2]*node
 	steps  []string
 	active int
-	// inSync tells whether the standby is a member of in_sync; the active always is.
+	// inSync: the standby is a member of in_sync; the active always is.
 	inSync       bool
 	config, term uint64
-	// images are older states of each node's disk.
+	// images are older states of the nodes' disks.
 	images            [2][]*memfs.FS
 	putBacks, refused int
 
-	// current is the active's primary as the clients know it.
+	// current is the primary used by the clients.
 	current atomic.Pointer[endpoint]
 	stop    atomic.Bool
 	clients sync.WaitGroup
@@ -82,8 +81,8 @@ type history struct {
 	acks []ack
 }
 
-// endpoint is one activation, as clients see it. Under mu a crash and an acknowledgement cannot cross: what a client
-// heard was heard before the disk was cloned.
+// endpoint is one activation as seen by clients. mu orders crashes and acknowledgements: every acknowledgement was
+// received before the disk was cloned.
 type endpoint struct {
 	primary *replication.Primary
 	term    uint64
@@ -92,7 +91,7 @@ type endpoint struct {
 	dead    bool
 }
 
-// slowLog returns a hook with which writes and syncs of the log take up to 300 µs of simulated time.
+// slowLog returns a hook that delays log writes and syncs by up to 300 µs of simulated time.
 func slowLog(seed int64) func(faultfs.Op) error {
 	var mu sync.Mutex
 	rng := rand.New(rand.NewSource(seed))
@@ -133,7 +132,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 func (h *history) lead() *node    { return h.nodes[h.active] }
 func (h *history) standby() *node { return h.nodes[1-h.active] }
 
-// serve makes the present active known to the clients.
+// serve publishes the current active to the clients.
 func (h *history) serve() {
 	n := h.lead()
 	h.current.Store(&endpoint{primary: n.primary, term: h.term, queue: h.nodes[0].queueID})
@@ -159,9 +158,10 @@ func (h *history) run(steps int) {
 	h.check(b)
 }
 
-// client publishes its numbers one after the other and repeats each until it hears of success.
+// client publishes its sequence numbers in order and retries each until success.
 func (h *history) client(c int) {
-	// A pace, since on one busy core an active alone can outrun a standby that has to catch up through a tiny window.
+	// Rate-limited: on one busy core an active without a standby can outrun one that catches up through a tiny
+	// window.
 	pace := time.NewTicker(200 * time.Microsecond)
 	defer pace.Stop()
 	for seq := uint64(1); !h.stop.Load(); seq++ {
@@ -191,7 +191,7 @@ func (h *history) publish(c int, seq uint64, body []byte) bool {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	if e.dead {
-		return false // the other end was gone
+		return false // the connection was lost
 	}
 	if rerr := r.Err(); rerr != nil {
 		h.t.Errorf("client %d seq %d: %v", c, seq, rerr)
@@ -226,7 +226,7 @@ func (h *history) step() {
 	h.progress(uint64(h.rng.Intn(30)))
 }
 
-// progress waits until the active has logged some more, so that steps happen under load.
+// progress waits until the active has logged some records, so that steps happen under load.
 func (h *history) progress(records uint64) {
 	n := h.lead()
 	at := n.store.End().LSN
@@ -234,13 +234,13 @@ func (h *history) progress(records uint64) {
 		100*time.Microsecond)
 }
 
-// blocked tells whether the active waits for a standby that is not there; then nothing moves until the next step.
+// blocked reports whether the active waits for a disconnected standby. Nothing advances until the next step.
 func (h *history) blocked() bool {
 	st := h.lead().primary.Status()
 	return st.Config.RequireStandby && (st.Standby == nil || !st.Standby.Required)
 }
 
-// ensureSync brings the standby into in_sync as failover does (INV-3).
+// ensureSync adds the standby to in_sync as failover does (INV-3).
 func (h *history) ensureSync() {
 	h.w.net.Heal(h.nodes[0].name)
 	h.w.net.Heal(h.nodes[1].name)
@@ -253,7 +253,7 @@ func (h *history) ensureSync() {
 	n, s := h.lead(), h.standby()
 	primary, follower := n.primary, s.follower
 	var member replication.Member
-	var state string // of the last look, for the message
+	var state string // last state, for the failure message
 	caughtUp := func() bool {
 		st := primary.Status()
 		state = fmt.Sprintf("%+v; standby %+v; follower %+v", st, st.Standby, follower.Status())
@@ -304,14 +304,14 @@ func (h *history) configure(cfg replication.PrimaryConfig) {
 	require.NoError(h.t, n.store.SetFence(identity.Fence{Config: cfg.Config, Term: h.term}))
 }
 
-// drop removes the standby from in_sync: first the record, then the requirement (INV-3).
+// drop removes the standby from in_sync: first from the record, then from the requirement (INV-3).
 func (h *history) drop() {
 	h.inSync = false
 	h.config++
 	h.configure(replication.PrimaryConfig{Config: h.config, Serve: true})
 }
 
-// crash loses what a node's disk had not synced, and opens what is left.
+// crash discards unsynced data of a node's disk and reopens the store.
 func (h *history) crash(n *node) {
 	n.close()
 	e := h.current.Load()
@@ -333,7 +333,7 @@ func (h *history) crash(n *node) {
 
 func (h *history) crashActive() {
 	n, s := h.lead(), h.standby()
-	if !h.inSync || h.rng.Intn(4) == 0 { // it comes back as the active: alone, or requiring what it required
+	if !h.inSync || h.rng.Intn(4) == 0 { // it returns as the active, with or without its previous requirement
 		var required *node
 		if h.inSync {
 			required = s
@@ -366,7 +366,7 @@ func (h *history) promote() {
 
 func (h *history) crashStandby() {
 	n, s := h.lead(), h.standby()
-	h.w.net.Cut(n.name) // what is on the way was durable before the crash
+	h.w.net.Cut(n.name) // messages in flight were durable before the crash
 	h.crash(s)
 	if h.rng.Intn(2) == 0 {
 		h.drop()
@@ -391,7 +391,7 @@ func (h *history) checkpoint() {
 	require.NoError(h.t, err)
 }
 
-// switchover hands over while both live.
+// switchover hands over while both nodes are running.
 func (h *history) switchover() {
 	h.ensureSync()
 	n := h.lead()
@@ -404,15 +404,15 @@ func (h *history) switchover() {
 	h.promote()
 }
 
-// takeImage keeps a state of a node's disk, as a snapshot of its machine does.
+// takeImage saves the state of a node's disk, like a snapshot of its machine.
 func (h *history) takeImage() {
 	i := h.rng.Intn(2)
 	h.images[i] = append(h.images[i], h.nodes[i].disk.CrashClone(h.rng))
 }
 
-// putBack takes both nodes down; one of them comes back with an older image of its disk, and takes up the role, as the
-// pair's record would have it. If it lacks what the other one knows to be committed, it is refused, and the other one
-// leads.
+// putBack stops both nodes and restarts one with an older image of its disk. That node takes the role, as the cluster
+// record would decide. If it lacks records that the other node knows to be committed, it is refused and the other
+// node leads.
 func (h *history) putBack() {
 	i := h.rng.Intn(2)
 	if len(h.images[i]) == 0 {
@@ -427,7 +427,7 @@ func (h *history) putBack() {
 	}
 	image := h.images[i][h.rng.Intn(len(h.images[i]))]
 	if h.rng.Intn(4) == 0 {
-		image = victim.disk // not so old at all
+		image = victim.disk // the current state
 	}
 	victim.putBack(image.CrashClone(nil))
 	h.w.net.Heal(victim.name)
@@ -462,8 +462,8 @@ func (h *history) putBack() {
 	h.promote()
 }
 
-// rest waits until both nodes know of everything that clients were told, and lets them hear no more: what a node did
-// not get to know before it went down, other means have to guard.
+// rest waits until both nodes know all acknowledged records to be committed, and stops further acknowledgements.
+// Records whose commit a node did not learn of before it stopped are outside of this check.
 func (h *history) rest(n *node) {
 	e := h.current.Load()
 	e.mu.Lock()
@@ -476,14 +476,14 @@ func (h *history) rest(n *node) {
 		last = max(last, a.lsn)
 	}
 	require.Eventually(h.t, func() bool { return n.store.Committed() >= last }, patience, time.Millisecond)
-	n.close() // and the log gets to say so, as it does when it rests
+	n.close() // an idle log records its commit position before the close
 	n.stop()
 	require.NoError(h.t, n.store.Close())
 	n.open()
 	n.listen()
 }
 
-// check compares what the clients heard with what the node has.
+// check compares the acknowledgements received by clients with the node's contents.
 func (h *history) check(n *node) {
 	t := h.t
 	at := map[[2]uint64]int{}

@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// TestQueueReferences: the frame of a transaction that refers to bodies is that of the whole transaction. A body that
-// is changed between its checksum and its copy makes a frame that the standby refuses.
+// The frame of a transaction with referenced bodies equals that of the whole transaction. If a body changes between
+// its checksum and its copy, the standby rejects the frame.
 func TestQueueReferences(t *testing.T) {
 	one, two := bytes.Repeat([]byte{1}, 5000), bytes.Repeat([]byte{2}, 200_000)
 	item := Item{Payload: []byte("head and middle and end"), Refs: []txn.Ref{

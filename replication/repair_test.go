@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// connect makes a connection to a node's services.
+// connect connects to a node's gRPC services.
 func connect(t *testing.T, n *node) *grpc.ClientConn {
 	t.Helper()
 	cc, err := grpc.NewClient("passthrough:///"+n.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -28,7 +28,7 @@ func connect(t *testing.T, n *node) *grpc.ClientConn {
 	return cc
 }
 
-// TestFetchMessages asks both nodes for messages, whatever their role, from either side of the other's position.
+// Both nodes serve messages in any role, whether the requester is ahead or behind.
 func TestFetchMessages(t *testing.T) { synctest.Test(t, testFetchMessages) }
 
 func testFetchMessages(t *testing.T) {
@@ -38,7 +38,7 @@ func testFetchMessages(t *testing.T) {
 	a.lead(1, 1, b)
 	b.follow(a)
 	a.createQueue()
-	a.publish(a.queueID, 50, 100_000, 8) // in many parts
+	a.publish(a.queueID, 50, 100_000, 8) // sent in many parts
 	require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, patience,
 		time.Millisecond)
 	want := a.messages()
@@ -59,14 +59,14 @@ func testFetchMessages(t *testing.T) {
 		}
 		require.Equal(t, 50, have)
 	}
-	// A queue that is not there (any more) has no messages, and is no error: the node that asks will hear of it.
+	// A missing queue has no messages and causes no error: the requester's log will delete the queue as well.
 	found, err := replication.FetchMessages(t.Context(), connect(t, b), a.store, 99, 1, 5, a.store.Applied())
 	require.NoError(t, err)
 	require.Equal(t, store.FoundMessages{Last: 5}, found)
 }
 
-// TestFetchMessagesRefused: only a node of the same pair with the same history gets messages, for any other the
-// sequence may be another message.
+// Messages are only served to a node of the same pair with the same history. For any other node the sequence may be a
+// different message.
 func TestFetchMessagesRefused(t *testing.T) { synctest.Test(t, testFetchMessagesRefused) }
 
 func testFetchMessagesRefused(t *testing.T) {
@@ -76,7 +76,7 @@ func testFetchMessagesRefused(t *testing.T) {
 	a.lead(1, 1, nil)
 	a.createQueue()
 	a.publish(a.queueID, 5, 100, 1)
-	// b has had a history of its own, as after a failover that lost something.
+	// b has a separate history, as after a failover with data loss.
 	b.lead(1, 1, nil)
 	b.createQueue()
 	b.publish(b.queueID, 7, 100, 1)
@@ -98,7 +98,7 @@ func testFetchMessagesRefused(t *testing.T) {
 	require.ErrorIs(t, err, replication.ErrOtherPair)
 }
 
-// TestResync has a standby that could go on replace its store by a snapshot instead, and go on after that.
+// Resync replaces the store of a healthy standby by a snapshot, after which the standby continues to follow.
 func TestResync(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		a, b := w.node("a"), w.node("b")

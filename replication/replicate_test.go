@@ -32,7 +32,7 @@ func TestSteadyReplication(t *testing.T) {
 	})
 }
 
-// TestStandbyKnowsCommitTime: the standby is told how long commits take, over and over, and compares with that.
+// The active periodically sends its commit latency to the standby.
 func TestStandbyKnowsCommitTime(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		a, b := w.node("a"), w.node("b")
@@ -54,8 +54,7 @@ func TestStandbyKnowsCommitTime(t *testing.T) {
 	})
 }
 
-// TestAcknowledgedMeansOnBoth: at the moment when a required commit returns, the record is durable on the standby
-// (INV-2).
+// When a required commit returns, the record is durable on the standby (INV-2).
 func TestAcknowledgedMeansOnBoth(t *testing.T) { synctest.Test(t, testAcknowledgedMeansOnBoth) }
 
 func testAcknowledgedMeansOnBoth(t *testing.T) {
@@ -127,7 +126,7 @@ func TestCatchUpFromTheLog(t *testing.T) {
 			}
 		})
 		b.follow(a)
-		a.publish(a.queueID, 2000, 500, 16) // while it catches up
+		a.publish(a.queueID, 2000, 500, 16) // during catch-up
 		a.sync(b)
 		a.publish(a.queueID, 500, 500, 16)
 		close(stop)
@@ -138,7 +137,7 @@ func TestCatchUpFromTheLog(t *testing.T) {
 	})
 }
 
-// TestCommitLSNReachesAnIdleStandby without waiting for a heartbeat.
+// An idle standby receives the commit LSN without waiting for a heartbeat.
 func TestCommitLSNReachesAnIdleStandby(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		slow := func(n *node) {
@@ -156,7 +155,7 @@ func TestCommitLSNReachesAnIdleStandby(t *testing.T) {
 			r, err := a.primary.Commit(t.Context(), payload(a.queueID, "", 0, []byte("x")))
 			require.NoError(t, err)
 			require.Eventually(t, func() bool { return b.store.Applied().LSN >= r.LSN }, patience, time.Millisecond)
-			require.Eventually(t, func() bool { // and the active learns it
+			require.Eventually(t, func() bool { // the active receives the applied LSN
 				st := a.primary.Status().Standby
 				return st != nil && st.AppliedLSN >= r.LSN
 			}, patience, time.Millisecond)
@@ -164,7 +163,7 @@ func TestCommitLSNReachesAnIdleStandby(t *testing.T) {
 	})
 }
 
-// TestAsyncOrder: outcomes come in commit order, and each caller's transactions commit in the order of its calls.
+// Outcomes arrive in commit order, and each caller's transactions commit in call order.
 func TestAsyncOrder(t *testing.T) { synctest.Test(t, testAsyncOrder) }
 
 func testAsyncOrder(t *testing.T) {
@@ -175,7 +174,7 @@ func testAsyncOrder(t *testing.T) {
 	a.createQueue()
 	a.sync(b)
 	const callers, each = 8, 500
-	var last uint64 // of the applier's goroutine
+	var last uint64 // owned by the applier's goroutine
 	seqs := make([][]uint64, callers)
 	var pending, callersDone sync.WaitGroup
 	pending.Add(callers * each)
@@ -214,7 +213,7 @@ func testAsyncOrder(t *testing.T) {
 	requireEqual(a, b)
 }
 
-// TestBatchesFormUnderLoad: far fewer writes than transactions.
+// Under load there are far fewer writes than transactions.
 func TestBatchesFormUnderLoad(t *testing.T) { synctest.Test(t, testBatchesFormUnderLoad) }
 
 func testBatchesFormUnderLoad(t *testing.T) {
@@ -239,7 +238,7 @@ func testBackpressure(t *testing.T) {
 	w := newWorld(t)
 	a := w.node("a", func(n *node) { n.tuning.QueueBytes = 100 << 10 })
 	b := w.node("b")
-	a.lead(1, 1, b) // required and not there: nothing commits
+	a.lead(1, 1, b) // required and not connected: nothing commits
 	var answered sync.WaitGroup
 	accepted := 0
 	for {
@@ -303,7 +302,7 @@ func testCommitContextEnds(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
-// TestBlockedFailsEverybodyAndGoesOn: Serve=false answers all who wait; what they sent may still commit later.
+// Serve=false fails all waiting transactions; they may still commit later.
 func TestBlockedFailsEverybodyAndGoesOn(t *testing.T) {
 	synctest.Test(t, testBlockedFailsEverybodyAndGoesOn)
 }
@@ -328,7 +327,7 @@ func testBlockedFailsEverybodyAndGoesOn(t *testing.T) {
 	_, err := a.primary.Commit(t.Context(), payload(a.queueID, "p", 2, nil))
 	require.ErrorIs(t, err, replication.ErrBlocked)
 	require.ErrorContains(t, err, "it is not known which node is active")
-	// Not even without the standby does the commit point move.
+	// The commit LSN does not advance even without the standby requirement.
 	commit := a.primary.CommitLSN()
 	a.configure(func(c *replication.PrimaryConfig) { c.RequireStandby = false })
 	require.Equal(t, commit, a.primary.CommitLSN())
@@ -339,7 +338,7 @@ func testBlockedFailsEverybodyAndGoesOn(t *testing.T) {
 	w.net.Heal("a")
 }
 
-// TestStartRefused: a used term and a lower configuration.
+// StartPrimary rejects a used term and a lower configuration.
 func TestStartRefused(t *testing.T) { synctest.Test(t, testStartRefused) }
 
 func testStartRefused(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
-// TestConnectionLostDuringRewrite: while a standby rewrites its page file nothing is applied there. It acknowledges all
-// the same, sees a broken connection at once, and connects again; afterwards it applies everything, once.
+// A standby that rewrites its page file applies nothing, but still acknowledges. It detects a broken connection
+// immediately and reconnects; afterwards it applies everything once.
 func TestConnectionLostDuringRewrite(t *testing.T) { synctest.Test(t, testConnectionLostDuringRewrite) }
 
 func testConnectionLostDuringRewrite(t *testing.T) {
@@ -49,7 +49,7 @@ func testConnectionLostDuringRewrite(t *testing.T) {
 	})
 	<-hangs
 	before := b.store.Applied()
-	a.publish(a.queueID, 100, 500, 4) // each of them is acknowledged by the standby
+	a.publish(a.queueID, 100, 500, 4) // each one is acknowledged by the standby
 	b.forget()
 	a.forget()
 	w.net.Reset("a")

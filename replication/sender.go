@@ -15,44 +15,45 @@ import (
 )
 
 const (
-	// joinBytes is up to where waiting batches are copied together into one message: a copy is cheaper than a message.
+	// joinBytes is the maximum size of batches that are copied into one message: a copy is cheaper than a message.
 	joinBytes = 64 << 10
-	// holdStepBytes is how often the log is given free behind the sender.
+	// holdStepBytes is the interval at which the sender advances its hold on the log.
 	holdStepBytes = 1 << 20
-	// quietBytes is how much may be under way when the committer sends by itself. gRPC takes 64 KiB before it makes the
-	// sender of a stream wait.
+	// quietBytes is the maximum number of bytes in flight for sends by the committer. gRPC accepts 64 KiB before it
+	// blocks the sender of a stream.
 	quietBytes = 32 << 10
-	// pollNotices is for how many CommitNotices after the last records the sender looks for their commit by itself.
+	// pollNotices is the number of CommitNotice intervals for which the sender polls for the commit of the last
+	// records.
 	pollNotices = 10
-	// commitTimeEvery is how often a standby is told how long commits take.
+	// commitTimeEvery is the interval at which the commit latency is sent to a standby.
 	commitTimeEvery = 50 * time.Millisecond
 )
 
-// sender sends the log to one standby: from the memory tail if the standby is near, else from the log files. A
-// goroutine of its own does; what is committed while little is under way is sent by the committer itself (sendNow).
+// sender sends the log to one standby: from the memory tail if the standby is close behind, else from the log files.
+// It runs in a separate goroutine. While little is in flight, the committer sends new batches directly (sendNow).
 type sender struct {
 	s *session
 	p *Primary
-	// hold keeps in the log what was not acknowledged yet, and heldBytes more, about. It begins before the logs are
-	// matched: checkpoints go on, and the snapshot that the standby comes from is let go when it is registered. When the
-	// session ends, Primary.retain has it.
+	// hold retains the unacknowledged log and about heldBytes more. It begins before the logs are matched, because
+	// checkpoints continue and the snapshot that the standby restored from is released at registration. When the
+	// session ends, Primary.retain takes it over.
 	hold *wal.Hold
 
-	mu iolock.Mutex // is held by the goroutine that sends; guards all below. Primary.mu may be locked while it is held
-	// welcomed: the standby was told where to begin.
+	mu iolock.Mutex // held by the sending goroutine; guards all below. Primary.mu may be locked while it is held
+	// welcomed: the Welcome was sent.
 	welcomed bool
-	// cursor is the last record that was sent, at lastRecords.
+	// cursor is the last record sent, at lastRecords.
 	cursor      lsn.Position
 	lastRecords time.Time
-	// sentCommit is the commit LSN that was sent last, at lastSent.
+	// sentCommit is the last commit LSN sent, at lastSent.
 	sentCommit uint64
 	lastSent   time.Time
-	lastTime   time.Time // when the standby was told how long commits take
+	lastTime   time.Time // when the commit latency was last sent
 	batches    []batch
 	heldBytes  int
-	released   uint64 // hold begins after it
+	released   uint64 // hold begins after this LSN
 
-	// reader, while not nil, reads the log files.
+	// reader reads the log files, unless nil.
 	reader *wal.Reader
 }
 
@@ -89,8 +90,7 @@ func (sd *sender) run(w *Welcome) error {
 	}
 }
 
-// step sends what is to be sent, and returns how long there may be nothing to do unless the sender is woken. w is sent
-// first.
+// step sends pending messages, w first. It returns how long the sender may sleep unless woken.
 func (sd *sender) step(w *Welcome) (wait time.Duration, err error) {
 	sd.mu.Lock()
 	defer sd.mu.Unlock()
@@ -111,12 +111,12 @@ func (sd *sender) step(w *Welcome) (wait time.Duration, err error) {
 	return sd.idle()
 }
 
-// idle sends a message without records if it is time for one, and returns how long it is until then.
+// idle sends a message without records if one is due, and returns the time until the next one.
 func (sd *sender) idle() (wait time.Duration, err error) {
 	now := time.Now()
 	at := sd.lastSent.Add(sd.p.o.Heartbeat)
 	stalled := sd.p.io.stalled(sd.p.o.DiskStallTimeout)
-	// With a stalled disk a notice would be due for ever.
+	// With a stalled disk a notice would always be due.
 	if notice := sd.noticeAt(now); !notice.IsZero() && notice.Before(at) && !stalled {
 		at = notice
 	}
@@ -125,18 +125,18 @@ func (sd *sender) idle() (wait time.Duration, err error) {
 		return wait, nil
 	}
 	if !tell && stalled {
-		sd.lastSent = now // a node whose disk does not answer must not look alive
+		sd.lastSent = now // a node with a stalled disk must not appear alive
 		return 0, nil
 	}
 	sd.giveFree()
 	return 0, sd.post(&ActiveMessage{})
 }
 
-// noticeAt returns when the commit LSN is to be looked at again, or sent: an idle standby must not wait for the next
-// heartbeat to apply what is committed, and a busy one gets it with the next batch. The zero time means that advance
-// wakes the sender: only then, since to wake it for each transaction would cost more than to look once in a while.
+// noticeAt returns when to poll or send the commit LSN. An idle standby must not wait for the next heartbeat to apply
+// committed records; a busy one gets the LSN with the next batch. The zero time means that advance wakes the sender.
+// Only then, because a wakeup per transaction costs more than occasional polling.
 func (sd *sender) noticeAt(now time.Time) time.Time {
-	sd.s.polls.Store(false) // before commit is read: what moves it later sees this
+	sd.s.polls.Store(false) // before commit is read: later commits see this flag
 	commit := sd.p.commit.Load()
 	switch notice := sd.p.o.CommitNotice; {
 	case commit > sd.sentCommit:
@@ -150,15 +150,15 @@ func (sd *sender) noticeAt(now time.Time) time.Time {
 	}
 }
 
-// sendNow sends batches that were just published, without waking the sender's goroutine. It returns false, and has done
-// nothing, when the sender is behind or at work, when no transaction waits for the standby, or when a send might have
-// to wait: then the goroutine must be woken.
+// sendNow sends newly published batches without waking the sender's goroutine. It returns false without sending if
+// the sender is behind or busy, if no transaction waits for the standby, or if a send might block. The caller must
+// then wake the goroutine.
 func (sd *sender) sendNow(batches []batch) bool {
 	if !sd.mu.TryLock() {
 		return false
 	}
 	defer sd.mu.Unlock()
-	// More than one are never little: a batch is closed when it is full.
+	// More than one batch exceeds the limit: a batch is closed only when it is full.
 	b := batches[0]
 	if len(batches) > 1 || !sd.welcomed || sd.cursor != b.prev || !sd.isQuiet(len(b.frames)) {
 		return false
@@ -169,8 +169,8 @@ func (sd *sender) sendNow(batches []batch) bool {
 	return true
 }
 
-// isQuiet tells whether so little is under way to a standby that transactions wait for that so many bytes more can be
-// sent without waiting: less than what gRPC takes without asking.
+// isQuiet reports whether more bytes can be sent without blocking to a standby that transactions wait for. The limit
+// is below the amount that gRPC buffers.
 func (sd *sender) isQuiet(more int) bool {
 	sd.p.mu.Lock()
 	required := sd.p.requires(sd.s)
@@ -178,15 +178,15 @@ func (sd *sender) isQuiet(more int) bool {
 	return required && sd.s.window.inFlight()+more <= quietBytes
 }
 
-// post fills in what every message carries (INV-1) and sends it.
+// post sets the common fields (INV-1) and sends the message.
 func (sd *sender) post(m *ActiveMessage) error {
 	p := sd.p
 	p.mu.Lock()
 	ended := p.ended
 	m.Config, m.Term = p.cfg.Config, p.o.Term
 	m.AckRequired = p.requires(sd.s)
-	// Both at one moment: a standby in sync that hears of commits beyond its log under the config that names it takes
-	// itself for put back.
+	// Both are read under one lock. An in-sync standby that learns of commits beyond its log, under the config that
+	// lists it, concludes that its own store was restored from an older copy.
 	m.CommitLSN = p.commit.Load()
 	p.mu.Unlock()
 	if ended {
@@ -202,7 +202,7 @@ func (sd *sender) post(m *ActiveMessage) error {
 	return nil
 }
 
-// sendRecords sends the next records if there are any and the window has room. It tells whether it did.
+// sendRecords sends the next records if there are any and the window has space. It reports whether it sent any.
 func (sd *sender) sendRecords() (bool, error) {
 	room := sd.s.window.room(sd.p.o.WindowBytes)
 	if room <= 0 {
@@ -232,7 +232,7 @@ func (sd *sender) sendRecords() (bool, error) {
 	return true, nil
 }
 
-// join returns the frames of the first batches together: of one, without a copy, or of as many small ones as fit.
+// join concatenates the frames of the first batches, as many small ones as fit. A single batch is not copied.
 func join(batches []batch) (n int, frames []byte) {
 	size := 0
 	for n < len(batches) && (n == 0 || size+len(batches[n].frames) <= joinBytes) {
@@ -249,7 +249,7 @@ func join(batches []batch) (n int, frames []byte) {
 	return n, frames
 }
 
-// sendFromLog is the catch-up of a standby that is further behind than the memory tail.
+// sendFromLog sends records that are no longer in the memory tail.
 func (sd *sender) sendFromLog(limit int) (bool, error) {
 	if sd.reader == nil {
 		r, err := sd.p.o.Store.ReadLog(sd.cursor.LSN + 1)
@@ -261,21 +261,21 @@ func (sd *sender) sendFromLog(limit int) (bool, error) {
 	}
 	frames, last, n, err := sd.reader.ReadBatch(limit)
 	if err != nil && !errors.Is(err, io.EOF) {
-		sd.p.o.Store.LogDamaged(err) // when that part is given up, the standby gets a snapshot
+		sd.p.o.Store.LogDamaged(err) // when that part of the log is discarded, the standby gets a snapshot
 		return false, fmt.Errorf("catch-up after %v: %w", sd.cursor, err)
 	}
 	if n == 0 {
 		return false, nil
 	}
-	// The reader uses its memory again, and the stream keeps what it sends.
+	// The reader reuses its buffer, and the stream retains the records it sends.
 	if err := sd.sendFrames(slices.Clone(frames), last, nil); err != nil {
 		return false, err
 	}
 	return true, nil
 }
 
-// giveFree releases the log up to what the standby has acknowledged: after a reconnect it needs what it has not,
-// although that was sent.
+// giveFree releases the log up to the last acknowledged record. Sent but unacknowledged records are needed after a
+// reconnect.
 func (sd *sender) giveFree() {
 	sd.heldBytes = 0
 	if acked := sd.s.acked.Load(); acked > sd.released {
@@ -284,8 +284,8 @@ func (sd *sender) giveFree() {
 	}
 }
 
-// sendFrames sends the frames that follow the cursor and end with end, in pieces of at most a batch's size. They are
-// those of batches, if that is not empty.
+// sendFrames sends the frames after the cursor up to end, in fragments of at most a batch's size. batches, if not
+// empty, are their source.
 func (sd *sender) sendFrames(frames []byte, end lsn.Position, batches []batch) error {
 	prev := sd.cursor
 	p := sd.p
@@ -310,8 +310,8 @@ func (sd *sender) sendFrames(frames []byte, end lsn.Position, batches []batch) e
 	return sd.post(m)
 }
 
-// checkCaughtUp reports, once, that the standby is within the window: what it has not acknowledged is in memory and not
-// more than may be in flight.
+// checkCaughtUp reports, once, that the standby is within the window: its unacknowledged records are in memory and
+// fit in the window.
 func (sd *sender) checkCaughtUp() {
 	p, s := sd.p, sd.s
 	p.mu.Lock()

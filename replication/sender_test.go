@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStalledDiskDoesNotSpin: what was committed just when the disk stopped answering waits, and the sender with it.
+// With a stalled disk, the sender does not spin on a commit LSN that it cannot send.
 func TestStalledDiskDoesNotSpin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &Primary{}
@@ -27,7 +27,7 @@ func TestStalledDiskDoesNotSpin(t *testing.T) {
 			require.NoError(t, err)
 			time.Sleep(wait) //nolint:forbidigo // as above
 		}
-		// Every second round waits for a heartbeat that is not sent.
+		// Every second iteration waits for a heartbeat that is not sent.
 		require.GreaterOrEqual(t, time.Since(began), (rounds/2-1)*p.o.Heartbeat)
 	})
 }

@@ -17,29 +17,29 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// session is one connection of a standby. Three goroutines share it: the one that called Replicate watches the time,
-// one receives, one sends. Only the watcher returns to the transport, which then ends the stream: so a Send or Recv
-// that blocks for ever cannot keep a session alive.
+// session is one connection of a standby. Three goroutines share it: the caller of Replicate watches timeouts, one
+// receives, one sends. Only the watcher returns to the transport, which then ends the stream, so a blocked Send or
+// Recv cannot keep a session alive.
 type session struct {
 	p      *Primary
 	stream StandbyStream
 	member Member
-	// agreed is what both ends can do, applied what the standby had applied at its hello; set by the handshake.
+	// agreed and applied are set by the handshake: the common features, and the standby's applied LSN at its hello.
 	agreed  Agreement
 	applied uint64
 	// wake is signalled when the sender may have something to do.
 	wake chan struct{}
-	// tell makes the sender send something at once.
+	// tell makes the sender send a message immediately.
 	tell atomic.Bool
-	// polls is set while the sender looks for a new commit LSN by itself.
+	// polls is set while the sender polls for a new commit LSN.
 	polls atomic.Bool
 	// sender is set by the handshake, unless the standby needs a snapshot.
 	sender *sender
-	// acked is the last record that the standby has durable.
+	// acked is the last record durable on the standby.
 	acked atomic.Uint64
 	// heard is set by each message that arrives.
 	heard atomic.Bool
-	// window is what is under way.
+	// window tracks the records in flight.
 	window window
 
 	endOnce sync.Once
@@ -47,7 +47,7 @@ type session struct {
 	err     error // set before done is closed
 }
 
-// end ends the session with the given reason; the first one counts.
+// end ends the session with err; the first call wins.
 func (s *session) end(err error) {
 	s.endOnce.Do(func() {
 		s.err = err
@@ -55,13 +55,13 @@ func (s *session) end(err error) {
 	})
 }
 
-// announce makes the sender tell a new configuration at once.
+// announce makes the sender send a new configuration immediately.
 func (s *session) announce() {
 	s.tell.Store(true)
 	signal(s.wake)
 }
 
-// enter counts a call that uses the primary; false when it has ended.
+// enter registers a call that uses the primary; it returns false after the role has ended.
 func (p *Primary) enter() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,7 +72,7 @@ func (p *Primary) enter() bool {
 	return true
 }
 
-// Replicate serves one connection of a standby; see Service. A new connection replaces the one before it.
+// Replicate serves one connection of a standby; see Service. A new connection replaces the previous one.
 func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
 	if !p.enter() {
 		return ErrNotActive
@@ -108,15 +108,15 @@ func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
 	return s.err
 }
 
-// ForeignNode is a node that connected as a standby and is none of this pair.
+// ForeignNode is a node that connected as a standby and is not a member of this pair.
 type ForeignNode struct {
-	// At is when it tried last.
+	// At is the time of its last attempt.
 	At time.Time
-	// Err says who it is: ErrOtherPair, ErrSameNode, or ErrProtocol.
+	// Err wraps ErrOtherPair, ErrSameNode, or ErrProtocol.
 	Err error
 }
 
-// noteForeign remembers a node that is refused because of what it is, for Status.
+// noteForeign records a foreign node for Status.
 func (p *Primary) noteForeign(err error) {
 	if !errors.Is(err, ErrOtherPair) && !errors.Is(err, ErrProtocol) {
 		return
@@ -126,7 +126,7 @@ func (p *Primary) noteForeign(err error) {
 	p.foreign = &ForeignNode{At: time.Now(), Err: err}
 }
 
-// handshake waits for the hello and decides how the standby goes on.
+// handshake waits for the hello and decides how the standby catches up.
 func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (Welcome, error) {
 	p := s.p
 	t := time.NewTimer(p.o.StandbyTimeout)
@@ -163,8 +163,8 @@ func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (
 		return Welcome{}, err
 	}
 	s.applied = m.Hello.Applied.LSN
-	// A batch travels while it is written: the standby may have records of a connection before that are not yet in this
-	// node's log. They are not lost, and must not look as if they were.
+	// A batch is sent while it is written. The standby may have records from an earlier connection that are not yet
+	// in this node's log. They must not be mistaken for lost records.
 	select {
 	case <-p.tail.whenLogged():
 	case <-s.done:
@@ -189,8 +189,8 @@ func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (
 	return welcome, nil
 }
 
-// refuseBehind refuses and reports a standby that knows records to be committed which this node lacks (INV-13): to make
-// it a standby would cut them.
+// refuseBehind refuses and reports a standby that knows records to be committed which this node lacks (INV-13). As a
+// standby it would have to truncate them.
 func (p *Primary) refuseBehind(h *Hello) error {
 	if _, lacks := holdsWhatStands(p.o.Store, h); !lacks {
 		return nil
@@ -206,7 +206,7 @@ func (p *Primary) refuseBehind(h *Hello) error {
 		return err
 	}
 	p.events.post(ahead)
-	if p.toldAhead != ahead { // it asks again and again
+	if p.toldAhead != ahead { // the standby retries periodically
 		p.toldAhead = ahead
 		p.log.Error("THIS NODE LACKS COMMITTED RECORDS: the standby has them. Its data directory was put back to an "+
 			"older state, it seems",
@@ -248,7 +248,7 @@ func (p *Primary) checkAhead(config, term uint64) error {
 		own.Config, own.Term)
 }
 
-// sendToSnapshot tells the standby that the log cannot help it.
+// sendToSnapshot sends the response that redirects the standby to a snapshot.
 func (s *session) sendToSnapshot(w Welcome) error {
 	p := s.p
 	p.mu.Lock()
@@ -262,7 +262,8 @@ func (s *session) sendToSnapshot(w Welcome) error {
 	p.events.post(StandbyConnected{Member: s.member, Snapshot: true})
 	p.awaited = awaitedFetch{member: s.member, since: time.Now()}
 	if p.requires(s) && !p.ended {
-		// It is there and cannot acknowledge: no transaction may wait for it. It comes back as another incarnation.
+		// The standby is present but cannot acknowledge, so no transaction may wait for it. It returns as another
+		// incarnation.
 		err := fmt.Errorf("%w: %s", ErrLostRecords, w.Reason)
 		p.events.post(StandbyLost{Member: s.member, Cause: LostRejected, Err: err})
 	}
@@ -272,15 +273,16 @@ func (s *session) sendToSnapshot(w Welcome) error {
 	return err
 }
 
-// refuseSecond refuses a standby while another node is the standby, unless the active waits for this one and not for
-// that. Otherwise the two would end each other's sessions in turn. The same holds for two runs of one node. mu is held.
+// refuseSecond refuses a standby while another node is the standby, unless the active requires this one and not the
+// other. Otherwise the two would keep ending each other's sessions. The same applies to two processes of one node. mu
+// is held.
 func (p *Primary) refuseSecond(s *session) error {
 	there := p.session
 	switch {
 	case there == nil || p.requires(s) && !p.requires(there):
 		return nil
 	case there.member.Node == s.member.Node && there.member.Run != s.member.Run && p.requires(there):
-		// INV-11. Its acks would not count, and the two would end each other's sessions in turn.
+		// INV-11. Its acks would not count, and the two would keep ending each other's sessions.
 		return fmt.Errorf("%w: another run of node %s is the standby, at run %s; stop one of the two", ErrSecondStandby,
 			s.member.Node, there.member.Run)
 	case there.member.Node == s.member.Node:
@@ -290,7 +292,7 @@ func (p *Primary) refuseSecond(s *session) error {
 		s.member)
 }
 
-// register makes s the session of the standby, in place of an older one.
+// register makes s the standby's session, replacing an older one.
 func (p *Primary) register(s *session, resumeAfter lsn.Position) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -324,7 +326,7 @@ func (p *Primary) register(s *session, resumeAfter lsn.Position) error {
 	return nil
 }
 
-// leave removes s if no other session has replaced it.
+// leave removes s unless another session replaced it.
 func (p *Primary) leave(s *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -340,8 +342,8 @@ func (p *Primary) leave(s *session) {
 	p.events.post(StandbyLost{Member: s.member, Cause: causeOf(s.err), Err: s.err})
 }
 
-// retain keeps the log that s holds, whose sender has ended, for as long as the standby may take to come back: it would
-// need a snapshot otherwise, where little of the log is kept.
+// retain keeps the log that s holds for the time that the standby may need to reconnect. Otherwise the standby would
+// need a snapshot if little log is kept.
 func (p *Primary) retain(s *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -355,7 +357,7 @@ func (p *Primary) retain(s *session) {
 	p.retainedEnd = time.AfterFunc(fetchPatience*p.o.StandbyTimeout, hold.Release)
 }
 
-// releaseRetained releases what retain keeps. mu is held.
+// releaseRetained releases the hold of retain. mu is held.
 func (p *Primary) releaseRetained() {
 	if p.retained != nil {
 		p.retainedEnd.Stop()
@@ -364,7 +366,7 @@ func (p *Primary) releaseRetained() {
 	}
 }
 
-// causeOf maps what ended a session to what failover needs to know.
+// causeOf maps a session error to a LostCause.
 func causeOf(err error) LostCause {
 	switch {
 	case errors.Is(err, ErrRefused):
@@ -389,7 +391,7 @@ func causeOf(err error) LostCause {
 	}
 }
 
-// watch returns when the session has ended: by itself, by silence, or by slowness.
+// watch returns when the session has ended: through an error, a silent standby, or a slow one.
 func (s *session) watch(ctx context.Context) {
 	standby := newDetector(s.p.log, s.p.o.StandbyTimeout)
 	step := standby.tick()
@@ -416,7 +418,6 @@ func (s *session) watch(ctx context.Context) {
 	}
 }
 
-// receive reads until the stream ends.
 func (s *session) receive(first chan<- *StandbyMessage) {
 	defer s.p.wg.Done()
 	for {
@@ -438,7 +439,7 @@ func (s *session) receive(first chan<- *StandbyMessage) {
 	}
 }
 
-// acknowledge takes what a standby has told (INV-2).
+// acknowledge processes a standby's acknowledgement (INV-2).
 func (p *Primary) acknowledge(s *session, m *StandbyMessage) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

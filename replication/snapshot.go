@@ -21,18 +21,19 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// snapshotService remembers the transfer under way and the snapshot that is kept for the standby to resume, or to go on
-// from with the log.
+// snapshotService tracks the current transfer and the snapshot that is kept so that the standby can resume it, or
+// continue from it with the log.
 type snapshotService struct {
 	mu sync.Mutex // guards all below
-	// cancel ends the transfer under way; ended is closed when it has.
+	// cancel cancels the current transfer; ended is closed when the transfer has ended.
 	cancel context.CancelFunc
 	ended  chan struct{}
-	// kept was sent, wholly or partly, and keeps the log that follows it.
+	// kept was sent, completely or in part. It holds the log that follows it.
 	kept *store.Snapshot
 }
 
-// begin makes the caller's the only transfer. It waits until an older one, whose connection must be dead, has ended.
+// begin registers the caller's transfer as the only one. It cancels an older one, whose connection must be dead, and
+// waits for its end.
 func (ss *snapshotService) begin(ctx context.Context) (context.Context, func(), error) {
 	for {
 		ss.mu.Lock()
@@ -60,7 +61,7 @@ func (ss *snapshotService) begin(ctx context.Context) (context.Context, func(), 
 	}
 }
 
-// keep suspends snap and lets an older one go.
+// keep suspends snap and closes an older one.
 func (ss *snapshotService) keep(snap *store.Snapshot) {
 	snap.Suspend()
 	ss.mu.Lock()
@@ -72,7 +73,7 @@ func (ss *snapshotService) keep(snap *store.Snapshot) {
 	}
 }
 
-// passed lets the snapshot go when the standby has what it holds.
+// passed closes the snapshot if the standby has its contents.
 func (ss *snapshotService) passed(at lsn.Position) {
 	ss.mu.Lock()
 	snap := ss.kept
@@ -95,8 +96,8 @@ func (ss *snapshotService) close() {
 	}
 }
 
-// FetchSnapshot sends a checkpoint; see Service. The log after it is held until the standby has come back for it, or
-// for two minutes. A new transfer replaces the one before it.
+// FetchSnapshot sends a checkpoint; see Service. The log after it is held until the standby has reconnected, or for
+// two minutes. A new transfer replaces the previous one.
 func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send func(*SnapshotChunk) error) error {
 	if !p.enter() {
 		return ErrNotActive
@@ -117,7 +118,7 @@ func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send f
 	if err != nil {
 		return err
 	}
-	// The transfer has a goroutine of its own, so that a Send that blocks on a dead connection does not outlive this
+	// The transfer runs in a separate goroutine, so that a Send blocked on a dead connection does not block this
 	// call.
 	result := make(chan error, 1)
 	p.wg.Add(1)
@@ -132,7 +133,7 @@ func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send f
 		return ErrNotActive
 	case <-ctx.Done():
 		select {
-		case err = <-result: // its end has ended ctx
+		case err = <-result: // the transfer ended and canceled ctx
 		default:
 			err = fmt.Errorf("snapshot transfer: %w", ctx.Err())
 		}
@@ -143,19 +144,19 @@ func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send f
 	return err
 }
 
-// awaitedFetch is a standby that was told to fetch a snapshot. Its session is over by then, so that nothing else tells
-// when it dies before it has begun.
+// awaitedFetch is a standby that was redirected to a snapshot. Its session has ended by then, so no session detects a
+// crash before its transfer begins.
 type awaitedFetch struct {
-	member Member    // the zero value: there is none
-	since  time.Time // when it was told
-	lost   bool      // that it has not come was reported
+	member Member    // zero if none
+	since  time.Time // time of the redirect
+	lost   bool      // its absence was reported
 }
 
-// fetchPatience is how many times StandbyTimeout a standby may take to come for its snapshot: it puts its own store
-// aside before.
+// fetchPatience is the number of StandbyTimeouts after which a missing snapshot request is reported. The standby
+// quarantines its own store first.
 const fetchPatience = 20
 
-// checkFetch reports once that a standby has not come for the snapshot that it needs.
+// checkFetch reports, once, that a standby did not request the snapshot it needs.
 func (p *Primary) checkFetch(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -170,7 +171,7 @@ func (p *Primary) checkFetch(now time.Time) {
 	})
 }
 
-// fetches notes that a node has come for a snapshot.
+// fetches records that a node requested a snapshot.
 func (p *Primary) fetches(node uuid.UUID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -183,7 +184,7 @@ func (p *Primary) fetches(node uuid.UUID) {
 	p.awaited = awaitedFetch{}
 }
 
-// lostInTransfer reports that the standby's transfer broke off, unless it is connected by now.
+// lostInTransfer reports that the standby's transfer failed, unless the standby is connected again.
 func (p *Primary) lostInTransfer(node uuid.UUID, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -192,7 +193,7 @@ func (p *Primary) lostInTransfer(node uuid.UUID, err error) {
 	}
 }
 
-// transfer sends the header and then every used extent.
+// transfer sends the header and every used extent.
 func (p *Primary) transfer(ctx context.Context, req SnapshotRequest, send func(*SnapshotChunk) error) error {
 	snap, offset, err := p.openSnapshot(req)
 	if err != nil {
@@ -236,8 +237,8 @@ func (p *Primary) transfer(ctx context.Context, req SnapshotRequest, send func(*
 	return nil
 }
 
-// pause lets the pacer pause after so many bytes: what this node spares, the other one does as well. The standby is
-// told meanwhile that this node is there, since a pause may be as long as it waits for one.
+// pause waits for the pacer. A slower transfer also reduces the load of the standby. Heartbeats are sent during the
+// pause, which may be longer than the standby's timeout.
 func (p *Primary) pause(ctx context.Context, pacer *pace.Pacer, bytes int, send func(*SnapshotChunk) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -251,7 +252,7 @@ func (p *Primary) pause(ctx context.Context, pacer *pace.Pacer, bytes int, send 
 			return err
 		case <-t.C:
 			if p.io.stalled(p.o.DiskStallTimeout) {
-				continue // a node whose disk does not answer must not look alive
+				continue // a node with a stalled disk must not appear alive
 			}
 			if err := send(&SnapshotChunk{}); err != nil {
 				return err
@@ -260,7 +261,7 @@ func (p *Primary) pause(ctx context.Context, pacer *pace.Pacer, bytes int, send 
 	}
 }
 
-// goOn returns an error when a transfer must end.
+// goOn returns an error if the transfer must end.
 func (p *Primary) goOn(ctx context.Context) error {
 	select {
 	case <-p.stopped:
@@ -272,7 +273,7 @@ func (p *Primary) goOn(ctx context.Context) error {
 	}
 }
 
-// openSnapshot resumes the snapshot that was asked for, or opens a new one.
+// openSnapshot resumes the requested snapshot, or opens a new one.
 func (p *Primary) openSnapshot(req SnapshotRequest) (*store.Snapshot, uint64, error) {
 	if _, err := uuid.Parse(req.ResumeID); err == nil {
 		snap, err := p.o.Store.ResumeSnapshot(req.ResumeID)

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// diverge makes b the active of a new term with a's acks required, while a has applied what b does not have.
+// diverge makes b the active of a new term with a's acks required, while a has applied records that b lacks.
 func diverge(a, b *node) {
 	a.lead(1, 1, nil)
 	b.follow(a)
@@ -33,7 +33,7 @@ func diverge(a, b *node) {
 	b.lead(20, 2, a)
 }
 
-// dropLog publishes until the log no longer has its first record, so that a new standby needs a snapshot.
+// dropLog publishes until the log's first record is deleted, so that a new standby needs a snapshot.
 func (n *node) dropLog() {
 	n.w.t.Helper()
 	for n.store.FirstLSN() < 2 {
@@ -43,7 +43,7 @@ func (n *node) dropLog() {
 	}
 }
 
-// lastOfStandby returns the last event that tells whether a standby is there.
+// lastOfStandby returns the last event about the presence of a standby.
 func lastOfStandby(n *node) (last replication.Event) {
 	for _, e := range n.seen() {
 		switch e.(type) {
@@ -54,8 +54,8 @@ func lastOfStandby(n *node) (last replication.Event) {
 	return last
 }
 
-// TestRequiredStandbyThatNeedsASnapshotIsLost: it cannot acknowledge until it has left in_sync, so nothing may wait for
-// it.
+// A required standby that needs a snapshot is reported as lost. It cannot acknowledge until it has left in_sync, so
+// no transaction may wait for it.
 func TestRequiredStandbyThatNeedsASnapshotIsLost(t *testing.T) {
 	synctest.Test(t, testRequiredStandbyThatNeedsASnapshotIsLost)
 }
@@ -64,7 +64,7 @@ func testRequiredStandbyThatNeedsASnapshotIsLost(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	diverge(a, b)
-	// It goes no further than to hear that it needs one.
+	// It stops after it has received the redirect to a snapshot.
 	s := w.handshake(a, b, func(*replication.StandbyMessage) {})
 	m, err := s.Recv()
 	require.NoError(t, err)
@@ -74,7 +74,7 @@ func testRequiredStandbyThatNeedsASnapshotIsLost(t *testing.T) {
 	require.IsType(t, replication.StandbyLost{}, lastOfStandby(b), "the active would wait for its acks for ever")
 }
 
-// TestStandbyLostDuringSnapshot: a transfer that breaks off is told like any other connection.
+// A broken snapshot transfer is reported like any lost connection.
 func TestStandbyLostDuringSnapshot(t *testing.T) { synctest.Test(t, testStandbyLostDuringSnapshot) }
 
 func testStandbyLostDuringSnapshot(t *testing.T) {
@@ -93,8 +93,8 @@ func testStandbyLostDuringSnapshot(t *testing.T) {
 	}, patience, time.Millisecond)
 }
 
-// TestStandbyThatDoesNotFetchIsLost: a standby that dies between hearing that it needs a snapshot and fetching it has
-// no session that could end, and is told as lost all the same; as there again when it comes after all.
+// A standby that fails between the redirect and the fetch has no session that could end. It is still reported as
+// lost, and as connected when it fetches later.
 func TestStandbyThatDoesNotFetchIsLost(t *testing.T) {
 	synctest.Test(t, testStandbyThatDoesNotFetchIsLost)
 }
@@ -128,18 +128,18 @@ func testStandbyThatDoesNotFetchIsLost(t *testing.T) {
 	}, patience, time.Millisecond)
 }
 
-// fetchSnapshot has a node send a snapshot to one that is not there otherwise.
+// fetchSnapshot requests a snapshot for an otherwise disconnected node.
 func (n *node) fetchSnapshot(send func(*replication.SnapshotChunk) error) error {
 	return n.primary.FetchSnapshot(n.w.t.Context(),
 		replication.SnapshotRequest{Pair: n.store.Identity().PairID, Node: uuid.New()}, send)
 }
 
-// isSignOfLife tells whether a chunk says only that the active is there.
+// isSignOfLife reports whether a chunk is a heartbeat.
 func isSignOfLife(c *replication.SnapshotChunk) bool {
 	return c.Header == nil && len(c.Data) == 0 && !c.Finished
 }
 
-// slowCommits has a node believe that its commits get slower and slower, until the test ends.
+// slowCommits simulates increasing commit latency until the test ends.
 func (n *node) slowCommits() {
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -159,7 +159,7 @@ func (n *node) slowCommits() {
 	})
 }
 
-// stalledStream is a connection whose standby takes nothing until it is let go. It acknowledges what acks has.
+// stalledStream is a connection whose standby receives nothing until released. It sends the positions in acks.
 type stalledStream struct {
 	hello *replication.StandbyMessage
 	sent  chan *replication.ActiveMessage
@@ -167,12 +167,12 @@ type stalledStream struct {
 	ended <-chan struct{}
 }
 
-// awaitsAcks has a node wait for a standby that acknowledges nothing.
+// awaitsAcks disables the timeouts for a standby that acknowledges nothing.
 func awaitsAcks(n *node) {
 	n.tuning.StandbyTimeout, n.tuning.AckTimeout = time.Hour, time.Hour
 }
 
-// stall connects to a node as a standby that has everything up to a position and takes nothing until it is let go.
+// stall connects as a standby that has everything up to a position and receives nothing until released.
 func (n *node) stall(has lsn.Position, member replication.Member) (s *stalledStream, cut func() error) {
 	ctx, cancel := context.WithCancel(n.w.t.Context())
 	s = &stalledStream{
@@ -192,7 +192,7 @@ func (n *node) stall(has lsn.Position, member replication.Member) (s *stalledStr
 	return s, cut
 }
 
-// take takes all records after a position, and acknowledges them.
+// take receives all records after a position and acknowledges them.
 func (s *stalledStream) take(n *node, at lsn.Position) {
 	n.w.t.Helper()
 	for at != n.store.End() {
@@ -233,8 +233,8 @@ func (s *stalledStream) Send(m *replication.ActiveMessage) error {
 	}
 }
 
-// TestLogAfterTheSnapshotStays: when the standby comes back with the snapshot, that is let go, and checkpoints go on.
-// Nothing that it needs of the log may go before it was sent, or it would fetch one snapshot after the other.
+// When the standby reconnects with the snapshot, the snapshot is closed and checkpoints continue. Log that the
+// standby needs must not be deleted before it was sent. Otherwise the standby would fetch snapshots repeatedly.
 func TestLogAfterTheSnapshotStays(t *testing.T) { synctest.Test(t, testLogAfterTheSnapshotStays) }
 
 func testLogAfterTheSnapshotStays(t *testing.T) {
@@ -263,13 +263,13 @@ func testLogAfterTheSnapshotStays(t *testing.T) {
 
 	require.Equal(t, has, (<-s.sent).Welcome.ResumeAfter)
 	s.take(a, has)
-	// What was acknowledged is free to go.
+	// The acknowledged log can be deleted.
 	require.Eventually(t, func() bool { return a.store.FirstLSN() > has.LSN+200 }, patience, time.Millisecond)
 }
 
-// TestLogStaysOverAReconnect: a standby that comes from a snapshot takes some of the log that follows, does not
-// acknowledge it, and loses its connection. Checkpoints go on while it is away. It goes on with the log where it was:
-// the snapshot was not fetched in vain.
+// A standby that starts from a snapshot receives some of the following log, does not acknowledge it, and loses its
+// connection. Checkpoints continue in the meantime. After a reconnect it resumes with the log, without another
+// snapshot.
 func TestLogStaysOverAReconnect(t *testing.T) {
 	w := newWorld(t)
 	a := w.node("a", smallLog, awaitsAcks, func(n *node) { n.tuning.TailBytes = 64 << 10 })
@@ -308,11 +308,11 @@ func TestLogStaysOverAReconnect(t *testing.T) {
 	s.take(a, has)
 }
 
-// transferBusy is how long a chunk takes in tests of a transfer that pauses: the pauses are then 19 times as long.
+// transferBusy is the duration of a chunk in tests of a pausing transfer: the pauses are 19 times as long.
 const transferBusy = 10 * time.Millisecond
 
-// TestTransferPausesWithSignsOfLife: where commits suffer from it a transfer pauses for up to a second, which is as
-// long as a standby waits for the active.
+// A transfer that slows commits down pauses for up to a second, which is the standby's timeout. Heartbeats are sent
+// during the pause.
 func TestTransferPausesWithSignsOfLife(t *testing.T) {
 	synctest.Test(t, testTransferPausesWithSignsOfLife)
 }
@@ -339,8 +339,8 @@ func testTransferPausesWithSignsOfLife(t *testing.T) {
 	require.GreaterOrEqual(t, signs, data)
 }
 
-// TestStandbyLostDuringPause: a connection that breaks in a pause of the transfer is told like one that breaks in a
-// chunk, and not taken for one that another transfer replaced.
+// A connection that breaks during a pause of the transfer is reported as lost, and not treated as replaced by another
+// transfer.
 func TestStandbyLostDuringPause(t *testing.T) { synctest.Test(t, testStandbyLostDuringPause) }
 
 func testStandbyLostDuringPause(t *testing.T) {
@@ -360,8 +360,7 @@ func testStandbyLostDuringPause(t *testing.T) {
 	await(a, lostStandby(replication.LostReset))
 }
 
-// TestSlowRateIsNotSilence: a standby that takes a snapshot in slowly, as it was told to, hears nothing while it waits,
-// and must not take the active for gone.
+// A standby with a low snapshot rate receives nothing while it waits, and must not report the active as lost.
 func TestSlowRateIsNotSilence(t *testing.T) { synctest.Test(t, testSlowRateIsNotSilence) }
 
 func testSlowRateIsNotSilence(t *testing.T) {
@@ -372,7 +371,7 @@ func testSlowRateIsNotSilence(t *testing.T) {
 	a.createQueue()
 	a.publish(a.queueID, 400, 4000, 16)
 	a.dropLog()
-	// Beyond the burst of 4 MiB, a chunk of 1 MiB then takes twice the time for which an active may be silent.
+	// Beyond the burst of 4 MiB, a chunk of 1 MiB takes twice the active timeout.
 	b.tuning.SnapshotBytesPerSecond = func() int64 { return 512 << 10 }
 	b.follow(a)
 	await[replication.SnapshotInstalled](b, nil)

@@ -17,9 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
-// TestStopWhileNothingIsApplied: a store that applies nothing for a while (here because it is rewritten, and the disk
-// hangs) does not hold up the end of a role. What was not applied has an unknown outcome, and is applied in the next
-// role.
+// A store that applies nothing (during a rewrite on a hung disk) does not delay the end of a role. Unapplied
+// transactions have an unknown outcome and are applied in the next role.
 func TestStopWhileNothingIsApplied(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
@@ -38,7 +37,7 @@ func TestStopWhileNothingIsApplied(t *testing.T) {
 		return p.CommitLSN() > a.store.Applied().LSN && b.store.End() == a.store.End()
 	}, patience, time.Millisecond)
 
-	a.stop() // would not return
+	a.stop() // must return
 	b.stop()
 	require.ErrorIs(t, <-outcome, replication.ErrOutcomeUnknown)
 	require.Less(t, a.store.Applied().LSN, a.store.End().LSN)
@@ -53,7 +52,7 @@ func TestStopWhileNothingIsApplied(t *testing.T) {
 	requireEqual(a, b)
 }
 
-// hangRewrite begins to rewrite a node's page file. The rewrite hangs before it writes to the new file, until goOn is
+// hangRewrite starts a rewrite of a node's page file that hangs before it writes to the new file, until goOn is
 // called.
 func hangRewrite(t *testing.T, n *node) (goOn func(), rewrote *sync.WaitGroup) {
 	t.Helper()

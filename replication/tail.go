@@ -14,34 +14,33 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// batch is what is written to the log with one write: frames that follow prev and end with end. Immutable once
-// published.
+// batch is the unit of one log write: the frames after prev up to end. Immutable once published.
 type batch struct {
 	frames    []byte
 	prev, end lsn.Position
-	// began is when its first transaction was accepted; zero without a meter.
+	// began is the time at which its first transaction was accepted; zero without a meter.
 	began time.Time
-	// trace is what is traced of it; nil if nothing is.
+	// trace is set if a transaction of the batch is traced.
 	trace *batchTrace
 }
 
 // tail keeps the newest batches in memory for the sessions. A batch is published before it is written to the log, so
-// that it travels while it is written, and is only dropped when it is in the log: what is no longer here can be read
-// there.
+// transfer and write overlap. It is dropped only after it is in the log, so every record is readable from one of the
+// two.
 type tail struct {
 	mu      sync.Mutex // guards all below
 	limit   int
 	batches []batch
 	bytes   int
 	end     lsn.Position
-	// oversized: the last batch alone is more than the limit.
+	// oversized: the last batch alone exceeds the limit.
 	oversized atomic.Bool
-	// logged is the last record that is in the log; waiters wait for later ones.
+	// logged is the last record in the log; waiters wait for later ones.
 	logged  uint64
 	waiters []logWaiter
 }
 
-// logWaiter waits for a record to be in the log.
+// logWaiter waits until a record is in the log.
 type logWaiter struct {
 	lsn  uint64
 	done chan struct{}
@@ -60,7 +59,7 @@ func (t *tail) publish(b batch) {
 	t.end = b.end
 }
 
-// appended tells that everything up to LSN n is in the log, and drops what is too much.
+// appended records that everything up to LSN n is in the log, and drops batches above the limit.
 func (t *tail) appended(n uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -80,8 +79,8 @@ func (t *tail) appended(n uint64) {
 	t.oversized.Store(t.bytes > t.limit)
 }
 
-// release drops the last batch, too, if that alone is too much and is in the log. It is called when everything up to
-// LSN n is committed and applied: a standby that is in sync has it, and another one reads the log.
+// release drops the last batch as well if it alone exceeds the limit and is in the log. It is called when everything
+// up to LSN n is committed and applied. An in-sync standby has it, and any other one reads the log.
 func (t *tail) release(n uint64) {
 	if !t.oversized.Load() {
 		return
@@ -107,8 +106,8 @@ func (t *tail) whenLogged() <-chan struct{} {
 	return w.done
 }
 
-// after returns batches that follow record n, appended to dst: at least one if there is any, and no more than limit
-// bytes besides. ok is false when the tail begins later than that.
+// after appends batches after record n to dst: at least one if any exists, and further ones up to limit bytes. ok is
+// false if the tail begins after n.
 func (t *tail) after(n uint64, limit int, dst []batch) (_ []batch, ok bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -121,7 +120,7 @@ func (t *tail) after(n uint64, limit int, dst []batch) (_ []batch, ok bool, err 
 	i := sort.Search(len(t.batches), func(i int) bool { return t.batches[i].end.LSN > n })
 	for sum := 0; i < len(t.batches); i++ {
 		b := t.batches[i]
-		if b.prev.LSN < n { // the reader of the log stops anywhere
+		if b.prev.LSN < n { // the log reader may stop at any record
 			if b, err = b.from(n); err != nil {
 				return dst, false, err
 			}
@@ -134,10 +133,10 @@ func (t *tail) after(n uint64, limit int, dst []batch) (_ []batch, ok bool, err 
 	return dst, true, nil
 }
 
-// from returns the part of the batch that follows its record n.
+// from returns the part of the batch after record n.
 func (b batch) from(n uint64) (batch, error) {
 	for b.prev.LSN < n {
-		f, rest, err := wal.NextFrame(b.frames, b.prev) // it is what was appended
+		f, rest, err := wal.NextFrame(b.frames, b.prev) // the frames were validated when they were encoded
 		if err != nil {
 			return b, fmt.Errorf("record after %v in memory: %w", b.prev, err)
 		}
@@ -146,7 +145,7 @@ func (b batch) from(n uint64) (batch, error) {
 	return b, nil
 }
 
-// behind returns how many bytes follow record n in the tail; ok as in after.
+// behind returns the number of bytes after record n in the tail; ok as in after.
 func (t *tail) behind(n uint64) (bytes int, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// TestThirdNodeIsRefused: a pair has one standby. Another node with the pair's identity must not take its place.
+// A pair has one standby. Another node with the pair's identity does not replace it.
 func TestThirdNodeIsRefused(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		a, b, c := w.node("a"), w.node("b"), w.node("c")
@@ -29,8 +29,7 @@ func TestThirdNodeIsRefused(t *testing.T) {
 	})
 }
 
-// TestRequiredStandbyReplacesAThirdNode: a node that the active does not wait for gives way to the one that it waits
-// for.
+// A required standby replaces a node whose acks are not required.
 func TestRequiredStandbyReplacesAThirdNode(t *testing.T) {
 	synctest.Test(t, testRequiredStandbyReplacesAThirdNode)
 }

@@ -8,53 +8,54 @@ import (
 	"time"
 )
 
-// Span is a traced piece of work that is under way. Its methods may be called by any goroutine and under locks: they
-// do not block, and what is called after End has no effect.
+// Span is a traced operation in progress. Its methods are safe for concurrent use and may be called with locks held.
+// They do not block, and have no effect after End.
 type Span interface {
-	// Part begins a part of it.
+	// Part starts a child span.
 	Part(name string, at time.Time) Span
-	// Link points from it to another one that has to do with it and is no part of it.
+	// Link adds a link to a related span that is not its child.
 	Link(to Span)
-	// Context names it for the other node.
+	// Context returns the context to propagate to the other node.
 	Context() TraceContext
-	// End ends it; err is why it failed, nil if it has not.
+	// End ends the span; err is nil on success.
 	End(at time.Time, err error)
 }
 
-// TraceContext names a span to another process, in the form of W3C Trace Context.
+// TraceContext identifies a span to another process, in the form of W3C Trace Context.
 type TraceContext struct {
-	// Parent is the value of traceparent, State that of tracestate.
+	// Parent is the traceparent value, State the tracestate value.
 	Parent, State string
 }
 
-// Tracer makes the spans that replication begins. Only what is sampled has a span: nil stands for all else.
+// Tracer creates the spans of replication. Unsampled operations have a nil span.
 type Tracer interface {
-	// Of returns the span that the caller of a transaction works in, or nil.
+	// Of returns the span of a transaction's caller, or nil.
 	Of(ctx context.Context) Span
-	// Commit begins the span of a batch that ends with record n, in which the transactions of these spans, at least
-	// one, are committed together: it is a part of the first one, and linked with the others.
+	// Commit starts the span of a batch that ends with record n and commits the transactions of these spans, at least
+	// one. It is a child of the first one, and linked with the others.
 	Commit(of []Span, at time.Time, n uint64, bytes int) Span
-	// Append begins the span of a standby that takes in what the active sent in a span of its own; nil if that is none.
+	// Append starts the standby's span for records that the active sent in the span parent; nil if unsampled.
 	Append(parent TraceContext, at time.Time, n uint64, bytes int) Span
 }
 
-// maxTracedTransactions is how many transactions of a batch are linked with its span; further ones are not.
+// maxTracedTransactions is the maximum number of transactions linked with the span of a batch; further ones are not
+// linked.
 const maxTracedTransactions = 32
 
-// batchTrace is what is traced of a batch. Batches in which nothing is have none: nil.
+// batchTrace is the trace state of a batch; nil for untraced batches.
 type batchTrace struct {
-	// of are the spans of its transactions, and began is when the first of them came; set before it is committed.
+	// of are the spans of its transactions, and began is the time of the first one; set before the commit.
 	of    []Span
 	began time.Time
 
-	mu sync.Mutex // guards what follows
-	// span of the batch; nil before it is committed, and when it has ended.
+	mu sync.Mutex // guards the fields below
+	// span of the batch; nil before its commit starts and after it has ended.
 	span Span
-	// apply is its part from when it is committed until it is applied.
+	// apply is its child span from commit to apply.
 	apply Span
 }
 
-// with adds the span of a transaction, nil for none. t may be nil.
+// with adds the span of a transaction, which may be nil. t may be nil.
 func (t *batchTrace) with(span Span) *batchTrace {
 	if span == nil {
 		return t
@@ -68,7 +69,7 @@ func (t *batchTrace) with(span Span) *batchTrace {
 	return t
 }
 
-// part begins a part of the batch's span; nil if that is not under way. t may be nil.
+// part starts a child of the batch's span; nil if that is not active. t may be nil.
 func (t *batchTrace) part(name string) Span {
 	if t == nil {
 		return nil
@@ -81,7 +82,7 @@ func (t *batchTrace) part(name string) Span {
 	return t.span.Part(name, time.Now())
 }
 
-// link points from the batch's span to another one. Both may be nil.
+// link links the batch's span to another one. Both may be nil.
 func (t *batchTrace) link(to Span) {
 	if t == nil || to == nil {
 		return
@@ -93,7 +94,7 @@ func (t *batchTrace) link(to Span) {
 	}
 }
 
-// committed begins the part in which the batch is applied.
+// committed starts the apply span.
 func (t *batchTrace) committed(at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -122,7 +123,7 @@ func endSpan(s Span, at time.Time, err error) {
 	}
 }
 
-// partsOf begins a part of the span of each batch in which something is traced.
+// partsOf starts a child span for each traced batch.
 func partsOf(batches []batch, name string) (parts []Span) {
 	for i := range batches {
 		if s := batches[i].trace.part(name); s != nil {
@@ -132,14 +133,13 @@ func partsOf(batches []batch, name string) (parts []Span) {
 	return parts
 }
 
-// endAll ends parts.
 func endAll(parts []Span, err error) {
 	for _, s := range parts {
 		s.End(time.Now(), err)
 	}
 }
 
-// spanOf returns the span that the caller of a transaction works in, or nil.
+// spanOf returns the span of a transaction's caller, or nil.
 func (p *Primary) spanOf(ctx context.Context) Span {
 	if p.o.Tracer == nil {
 		return nil
@@ -147,7 +147,7 @@ func (p *Primary) spanOf(ctx context.Context) Span {
 	return p.o.Tracer.Of(ctx)
 }
 
-// traced is a batch that is not applied.
+// traced is a traced batch that is not applied.
 type traced struct {
 	end   uint64
 	trace *batchTrace
@@ -155,7 +155,7 @@ type traced struct {
 	committed bool
 }
 
-// beginTraces begins the spans of batches that are about to be committed. mu is not held.
+// beginTraces starts the spans of batches about to be committed. mu is not held.
 func (p *Primary) beginTraces(batches []batch) {
 	for i := range batches {
 		b := &batches[i]
@@ -176,7 +176,7 @@ func (p *Primary) beginTraces(batches []batch) {
 	}
 }
 
-// traceCommitted notes that everything up to record n is committed. mu is held.
+// traceCommitted records that everything up to record n is committed. mu is held.
 func (p *Primary) traceCommitted(n uint64) {
 	now := time.Now()
 	for i := range p.traces {
@@ -200,7 +200,7 @@ func (p *Primary) traceApplied(n uint64) {
 	p.tracing.Store(len(p.traces) > 0)
 }
 
-// endTraces ends all spans, since the role has ended. mu is not held.
+// endTraces ends all spans at the end of the role. mu is not held.
 func (p *Primary) endTraces(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -211,8 +211,8 @@ func (p *Primary) endTraces(err error) {
 	p.tracing.Store(false)
 }
 
-// beginWay begins the span in which batches travel to the standby together; nil if none of them is traced. It is a part
-// of the first one that is, and linked with the others.
+// beginWay starts the span of sending batches to the standby together; nil if none is traced. It is a child of the
+// first traced batch's span, and linked with the others.
 func beginWay(batches []batch) (way Span) {
 	for i := range batches {
 		switch t := batches[i].trace; {
@@ -226,7 +226,7 @@ func beginWay(batches []batch) (way Span) {
 	return way
 }
 
-// received makes the trace of a batch that the active has sent in a span; nil if it was in none.
+// received creates the trace of a batch that the active sent in a span; nil if untraced.
 func (f *Follower) received(m *ActiveMessage, bytes int) *batchTrace {
 	if m.Trace == nil || f.o.Tracer == nil {
 		return nil

@@ -28,22 +28,22 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// The one place where replication meets gRPC and protobuf.
+// Only this file and transport_*.go use gRPC and protobuf.
 
 const (
-	// maxMessageBytes is above everything that the active sends in one message: Tuning.BatchBytes, or a snapshot chunk
-	// with its page rounding.
+	// maxMessageBytes exceeds any message of the active: Tuning.BatchBytes, or a snapshot chunk rounded up to pages.
 	maxMessageBytes = 16 << 20
-	// windowBytes is how much one stream may carry before the receiver has read it. Fixed, since gRPC's own estimate
-	// starts small and a standby that catches up is a bulk transfer from its first message on.
+	// windowBytes is the flow-control window of one stream. It is fixed, because gRPC's dynamic estimate starts small
+	// and a standby that catches up is a bulk transfer from its first message.
 	windowBytes = 8 << 20
-	// writeBufferBytes is how much is collected before it is written: large batches take a few system calls then.
+	// writeBufferBytes is the write buffer size, so that large batches need few system calls.
 	writeBufferBytes = 256 << 10
-	// keepaliveTime is a last resort for a connection without messages; heartbeats come long before.
+	// keepaliveTime is a fallback for connections without messages; heartbeats are far more frequent.
 	keepaliveTime = 20 * time.Second
 )
 
-// NewDialer returns a Dialer over gRPC. The options are added to its own; without any, the connection is not encrypted.
+// NewDialer returns a Dialer over gRPC. The options are appended to the defaults; without transport credentials the
+// connection is not encrypted.
 func NewDialer(options ...grpc.DialOption) Dialer {
 	return NewDialerOver(func(ctx context.Context, address string) (net.Conn, error) {
 		var nd net.Dialer
@@ -51,8 +51,8 @@ func NewDialer(options ...grpc.DialOption) Dialer {
 	}, options...)
 }
 
-// NewDialerOver returns a Dialer over gRPC over connections that dial makes, for networks that are not the machine's.
-// An error of dial that is syscall.ECONNREFUSED stands for ErrRefused.
+// NewDialerOver returns a Dialer over gRPC that uses connections made by dial, for networks other than the machine's.
+// A dial error that is syscall.ECONNREFUSED becomes ErrRefused.
 func NewDialerOver(
 	dial func(ctx context.Context, address string) (net.Conn, error), options ...grpc.DialOption,
 ) Dialer {
@@ -64,7 +64,7 @@ type grpcDialer struct {
 	options []grpc.DialOption
 }
 
-// Dial makes the TCP connection itself, because gRPC hides whether it was refused.
+// Dial makes the TCP connection directly, because gRPC does not report a refused connection.
 func (d grpcDialer) Dial(ctx context.Context, address string) (Conn, error) {
 	tcp, err := d.dial(ctx, address)
 	if errors.Is(err, syscall.ECONNREFUSED) {
@@ -97,7 +97,7 @@ func (d grpcDialer) Dial(ctx context.Context, address string) (Conn, error) {
 	return &grpcConn{cc: cc, tcp: counted, client: lockstepv1.NewReplicationServiceClient(cc)}, nil
 }
 
-// countedConn counts what is read from it.
+// countedConn counts received bytes.
 type countedConn struct {
 	net.Conn
 	received atomic.Uint64
@@ -119,7 +119,7 @@ func (c *grpcConn) Received() uint64 { return c.tcp.received.Load() }
 
 func (c *grpcConn) Close() error {
 	err := c.cc.Close()
-	_ = c.tcp.Close() // gRPC may never have asked for it
+	_ = c.tcp.Close() // gRPC may never have used it
 	if err != nil {
 		return fmt.Errorf("close: %w", err)
 	}
@@ -155,14 +155,14 @@ func (a activeStream) Send(m *StandbyMessage) error {
 		Hello: toHello(m.Hello),
 	}
 	if err := a.s.Send(req); errors.Is(err, io.EOF) {
-		return fmt.Errorf("%w: %w", errStreamEnded, err) // Recv has the reason
+		return fmt.Errorf("%w: %w", errStreamEnded, err) // Recv returns the reason
 	} else if err != nil {
 		return fromStatus(err)
 	}
 	return nil
 }
 
-// errStreamEnded is returned when a message is sent on a stream that the other end has ended.
+// errStreamEnded is returned by Send if the other end has ended the stream.
 var errStreamEnded = errors.New("the other end has ended the stream")
 
 func (a activeStream) Recv() (*ActiveMessage, error) {
@@ -212,7 +212,7 @@ func (s snapshotStream) Recv() (*SnapshotChunk, error) {
 	return c, nil
 }
 
-// server is the gRPC service of a node. It hands each call to the node's present role.
+// server is the gRPC service of a node. It passes each call to the node's current role.
 type server struct {
 	lockstepv1.UnimplementedReplicationServiceServer
 	active    func() (Service, error)
@@ -220,9 +220,9 @@ type server struct {
 	reception Reception
 }
 
-// NewServer returns the gRPC service for RegisterReplicationServiceServer. active returns the node's Primary while it
-// has one, and otherwise an error, as a rule ErrNotActive; it is called for each connection. s is the node's store,
-// from which the other node's is repaired whatever the role. r answers other processes that introduce themselves.
+// NewServer returns the gRPC service for RegisterReplicationServiceServer. active returns the node's Primary, or an
+// error, usually ErrNotActive; it is called for each connection. s is the node's store, which serves repairs of the
+// other node in any role. r responds to introductions of other processes.
 func NewServer(active func() (Service, error), s *store.Store, r Reception) lockstepv1.ReplicationServiceServer {
 	return &server{active: active, store: s, reception: r}
 }
@@ -347,7 +347,7 @@ func fromHello(p *lockstepv1.Hello) (*Hello, error) {
 	return h, nil
 }
 
-// toPosition leaves the zero position out.
+// toPosition returns nil for the zero position.
 func toPosition(p lsn.Position) *lockstepv1.Position {
 	if p.IsZero() {
 		return nil
@@ -359,8 +359,8 @@ func fromPosition(p *lockstepv1.Position) lsn.Position {
 	return lsn.Position{Term: p.GetTerm(), LSN: p.GetLsn(), Chain: p.GetChain()}
 }
 
-// statusCodes says which code stands for which error on the wire, in both directions. Everything else is Unavailable,
-// and for the standby a lost connection.
+// statusCodes maps errors to status codes and back. All other errors are Unavailable, which the standby treats as a
+// lost connection.
 var statusCodes = []struct {
 	err  error
 	code codes.Code
@@ -387,7 +387,7 @@ func toStatus(err error) error {
 	return status.Error(codes.Unavailable, err.Error())
 }
 
-// notPeer tells whether the other node has refused a call because of who this one is.
+// notPeer reports whether the other node rejected a call because of this node's identity.
 func notPeer(err error) bool {
 	for _, d := range status.Convert(err).Details() {
 		if info, ok := d.(*errdetails.ErrorInfo); ok &&

@@ -12,8 +12,8 @@ import (
 	lockstepv1 "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Meet introduces this process to the one at the other end and returns who that is. One of a release before 0.2.0 does
-// not know the call.
+// Meet exchanges introductions with the process at the other end and returns that process's. Releases before 0.2.0 do
+// not implement the call.
 func (c *grpcConn) Meet(ctx context.Context, me Introduction) (Introduction, error) {
 	r, err := c.client.Meet(ctx, &lockstepv1.MeetRequest{From: toIntroduction(me)})
 	if err != nil {
@@ -22,7 +22,7 @@ func (c *grpcConn) Meet(ctx context.Context, me Introduction) (Introduction, err
 	return fromIntroduction(r.GetBy())
 }
 
-// Meet answers another process of the pair, whatever this node's role.
+// Meet responds to another process of the pair, in any role.
 func (s *server) Meet(_ context.Context, req *lockstepv1.MeetRequest) (*lockstepv1.MeetResponse, error) {
 	from, err := fromIntroduction(req.GetFrom())
 	if err != nil {
@@ -48,7 +48,7 @@ func toIntroduction(i Introduction) *lockstepv1.Introduction {
 	}
 }
 
-// maxProcessBytes bounds the name of a process, and an address, that a peer may send.
+// maxProcessBytes limits the process name and the address of a peer.
 const maxProcessBytes = 256
 
 func fromIntroduction(p *lockstepv1.Introduction) (Introduction, error) {

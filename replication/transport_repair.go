@@ -18,23 +18,22 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Repair: a node that has messages in a damaged page gets them from the other one. The messages of a queue keep their
-// sequences for good, so that any node which has one has the right one, whatever its role: provided that both nodes
-// have the same history. That is what the positions in request and answer prove: a record's chain checksum speaks for
-// everything before it.
+// Repair: a node with corrupt pages fetches the affected messages from the other node. A message keeps its queue
+// sequence permanently, so any node with the same history has the same message, regardless of its role. The positions
+// in request and response prove the common history: a record's chain checksum covers everything before it.
 
 const (
-	// repairPartBytes is about how much one message of the answer carries.
+	// repairPartBytes is the approximate size of one response message.
 	repairPartBytes = 1 << 20
-	// repairSlackBytes is what such a message may have around the largest message.
+	// repairSlackBytes is the overhead of a response message over the largest message.
 	repairSlackBytes = 2 << 20
 )
 
-// ErrHistory is returned when it cannot be shown that both nodes have the same history: then the same sequence may be
-// another message.
+// ErrHistory is returned if the common history of both nodes cannot be proven. The same sequence may then be a
+// different message.
 var ErrHistory = errors.New("the other node has another history, or its log does not reach back far enough to tell")
 
-// FetchMessages asks the node at the other end of cc for good copies of messages. See store.MessageSource.
+// FetchMessages fetches intact copies of messages from the node at the other end of cc. See store.MessageSource.
 func FetchMessages(
 	ctx context.Context, cc grpc.ClientConnInterface, s *store.Store, queue, first, last uint64, applied lsn.Position,
 ) (store.FoundMessages, error) {
@@ -76,13 +75,13 @@ func FetchMessages(
 	}
 }
 
-// sameHistory tells whether a position is in the store's own log, so that everything before it is the same.
+// sameHistory reports whether a position is in the store's log, which proves that everything before it is identical.
 func sameHistory(s *store.Store, at lsn.Position) bool {
 	have, ok := s.PositionOf(at.LSN)
 	return ok && have == at
 }
 
-// FetchMessages answers a node that has damaged pages.
+// FetchMessages serves a node that has corrupt pages.
 func (s *server) FetchMessages(
 	req *lockstepv1.FetchMessagesRequest, stream grpc.ServerStreamingServer[lockstepv1.FetchMessagesResponse],
 ) error {
@@ -111,7 +110,7 @@ func (s *server) fetchMessages(
 	case theirs.LSN <= own.LSN && !sameHistory(s.store, theirs):
 		return fmt.Errorf("%w: %v is not in this node's log", ErrHistory, theirs)
 	case theirs.LSN > own.LSN:
-		last.Applied = toPosition(own) // who asks has that in its log
+		last.Applied = toPosition(own) // the requester has that in its log
 	}
 	found, err := s.store.CopyMessages(stream.Context(), req.GetQueue(), req.GetFirstSequence(), req.GetLastSequence())
 	if err != nil && !errors.Is(err, store.ErrNoQueue) {

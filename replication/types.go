@@ -12,84 +12,83 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Member names one store in one state of trust, as the pair's record does.
+// Member is one incarnation of a store, as listed in the cluster record.
 type Member = identity.Member
 
-// Hello introduces a standby to the active.
+// Hello is the first message of a standby to the active.
 type Hello struct {
 	// Pair that the standby belongs to.
 	Pair uuid.UUID
-	// Member is who the standby is.
+	// Member is the standby's incarnation.
 	Member Member
-	// LogEnd is the last record of the standby's log; durable there.
+	// LogEnd is the last record of the standby's log. It is durable there.
 	LogEnd lsn.Position
-	// Applied is the last record that the standby applied: its log cannot be cut below it.
+	// Applied is the last record that the standby applied. Its log cannot be truncated below it.
 	Applied lsn.Position
-	// TermEnds has the last position of each term in the standby's log, newest first.
+	// TermEnds is the last position of each term in the standby's log, newest first.
 	TermEnds []lsn.Position
-	// Protocol is the standby's ProtocolVersion, and OldestProtocol its oldest; 0 if it speaks one version only.
+	// Protocol is the standby's ProtocolVersion, and OldestProtocol its oldest; 0 if it supports only one version.
 	Protocol, OldestProtocol uint32
-	// Features that the standby knows.
+	// Features that the standby supports.
 	Features []string
-	// Committed is the last record that the standby knows to be committed, and will not give up (INV-13). Zero if it
-	// knows of none, or does not say.
+	// Committed is the last record that the standby knows to be committed and refuses to truncate (INV-13). It is
+	// zero if unknown or not sent.
 	Committed lsn.Position
-	// VoidTerm is the term of the last forced failover, if the standby's log ends before it: an active that holds
-	// records of this term may lack anything that the standby has. 0: none.
+	// VoidTerm is the term of the last forced failover, if the standby's log ends before that term; otherwise 0. An
+	// active with records of this term may lack any of the standby's records.
 	VoidTerm uint64
 }
 
-// StandbyMessage is what a standby sends: an acknowledgement and a sign of life.
+// StandbyMessage is a message from a standby: an acknowledgement or a heartbeat.
 type StandbyMessage struct {
 	// Config and Term are the fence that the standby obeys (INV-1).
 	Config, Term uint64
 	// Hello is set in the first message only.
 	Hello *Hello
-	// Durable is the last record that is durable on the standby; cumulative. Zero in the first message.
+	// Durable is the last record that is durable on the standby; cumulative. It is zero in the first message.
 	Durable lsn.Position
 	// AppliedLSN is the last record that the standby applied; cumulative.
 	AppliedLSN uint64
 }
 
-// Welcome answers a Hello.
+// Welcome is the response to a Hello.
 type Welcome struct {
-	// ResumeAfter is the last common record. The standby cuts what its log has after it; with SnapshotRequired it keeps
-	// that aside. Then it may be zero: not known.
+	// ResumeAfter is the last common record. The standby truncates its log after it. With SnapshotRequired the
+	// standby saves those records to a file instead, and ResumeAfter is zero if unknown.
 	ResumeAfter lsn.Position
-	// SnapshotRequired tells that the log cannot help: it begins too late, or the histories differ below what the
-	// standby applied.
+	// SnapshotRequired reports that the standby cannot catch up from the log. Either the log begins too late, or the
+	// histories diverge below the standby's applied record.
 	SnapshotRequired bool
-	// Reason says in words why, for the log.
+	// Reason is an explanation for the log.
 	Reason string
-	// Protocol is the active's ProtocolVersion, and OldestProtocol its oldest; 0 if it speaks one version only.
+	// Protocol is the active's ProtocolVersion, and OldestProtocol its oldest; 0 if it supports only one version.
 	Protocol, OldestProtocol uint32
-	// Features that the active knows.
+	// Features that the active supports.
 	Features []string
-	// HoldsCommitted tells that the active has the record that the hello names as committed. False may also mean that
-	// it cannot tell.
+	// HoldsCommitted reports whether the active has the hello's committed record. False may also mean unknown.
 	HoldsCommitted bool
 }
 
-// ActiveMessage is what the active sends: records, the commit LSN, and a sign of life.
+// ActiveMessage is a message from the active: records, the commit LSN, or a heartbeat.
 type ActiveMessage struct {
 	// Config and Term are the active's (INV-1).
 	Config, Term uint64
 	// Welcome is set in the first message only.
 	Welcome *Welcome
-	// Previous is the record before the first of Records.
+	// Previous is the position of the record before the first of Records.
 	Previous lsn.Position
-	// Records are whole log frames; or, while Last is zero, a piece of them, and the next messages bring the rest.
+	// Records are whole log frames. While Last is zero they are a fragment, continued in the next messages.
 	Records []byte
-	// Last is the last of Records.
+	// Last is the position of the last record in Records.
 	Last lsn.Position
-	// CommitLSN is the active's: the standby may apply up to here what it has durable.
+	// CommitLSN is the active's commit LSN. The standby may apply its durable records up to here.
 	CommitLSN uint64
-	// AckRequired tells the standby that the active waits for its acks (SYNCING or in sync).
+	// AckRequired reports whether the active waits for the standby's acks (SYNCING or in sync).
 	AckRequired bool
-	// CommitTime is how long commits take at present, as the active sees them; 0: there were none lately, or it was told
-	// a moment ago.
+	// CommitTime is the active's current commit latency. It is 0 without recent commits, or if it was sent a moment
+	// ago.
 	CommitTime time.Duration
-	// Trace names the span that the active sends Records in; nil if they are not traced.
+	// Trace identifies the span in which the active sends Records; nil if they are not traced.
 	Trace *TraceContext
 }
 
@@ -101,9 +100,9 @@ type SnapshotRequest struct {
 	Node uuid.UUID
 	// Config that the standby obeys (INV-1).
 	Config uint64
-	// ResumeID names an interrupted transfer to go on with; empty for a new one.
+	// ResumeID is the ID of an interrupted transfer to resume; empty for a new one.
 	ResumeID string
-	// ResumeOffset is where in the page file to go on, in bytes.
+	// ResumeOffset is the offset in the page file at which to resume, in bytes.
 	ResumeOffset uint64
 	// Committed as in Hello.
 	Committed lsn.Position
@@ -111,19 +110,19 @@ type SnapshotRequest struct {
 
 // SnapshotHeader describes a snapshot that is being sent.
 type SnapshotHeader struct {
-	// ID names the pinned checkpoint for as long as the active keeps it.
+	// ID identifies the pinned checkpoint while the active keeps it.
 	ID string
-	// Position that it holds: the log goes on after it.
+	// Position of the snapshot. The log continues after it.
 	Position lsn.Position
 	// FileBytes is the size of the page file up to its last used page.
 	FileBytes uint64
-	// DataBytes is how much is sent in all: free extents are left out.
+	// DataBytes is the number of bytes sent in total, without free extents.
 	DataBytes uint64
 	// PageSize in bytes.
 	PageSize uint32
 	// Config and Term of the active (INV-1).
 	Config, Term uint64
-	// HoldsCommitted as in Welcome, for the record that the request names: the log goes on from Position up to there.
+	// HoldsCommitted as in Welcome, for the record in the request: the log continues from Position up to it.
 	HoldsCommitted bool
 }
 
@@ -133,7 +132,7 @@ type SnapshotChunk struct {
 	Header *SnapshotHeader
 	// Offset of Data in the page file.
 	Offset uint64
-	// Data of at most SnapshotChunkBytes; none in the last chunk, and in those that only say that the active is there.
+	// Data of at most SnapshotChunkBytes. It is empty in the last chunk and in heartbeats.
 	Data []byte
 	// Checksum is the CRC32C of Data.
 	Checksum uint32
@@ -141,36 +140,36 @@ type SnapshotChunk struct {
 	Finished bool
 }
 
-// StandbyStream is the active's end of a standby's connection. One goroutine sends and another one receives.
-// Both calls return an error once the connection is gone or the call of Service.Replicate has returned.
+// StandbyStream is the active's end of a standby's connection. One goroutine sends and another one receives. Both
+// methods return an error when the connection is lost or the call of Service.Replicate has returned.
 type StandbyStream interface {
-	// Send does not keep the message when it has returned, but it may keep the records, which must not change any more.
+	// Send does not retain the message after it returns. It may retain the records, so they must not be modified.
 	Send(m *ActiveMessage) error
 	// Recv blocks until a message arrives.
 	Recv() (*StandbyMessage, error)
 }
 
-// Service is what the active offers to a standby. Primary implements it; a transport calls it.
+// Service is the active's interface for standbys. Primary implements it; a transport calls it.
 type Service interface {
-	// Replicate serves one connection of a standby until it ends. The transport must end the stream, so that a blocked
-	// Send or Recv returns, as soon as Replicate has returned.
+	// Replicate serves one connection of a standby until it ends. When Replicate returns, the transport must end the
+	// stream, so that a blocked Send or Recv returns.
 	Replicate(ctx context.Context, stream StandbyStream) error
-	// FetchSnapshot sends a checkpoint, chunk by chunk. send does not keep the chunk when it has returned.
+	// FetchSnapshot sends a checkpoint in chunks. send does not retain the chunk after it returns.
 	FetchSnapshot(ctx context.Context, req SnapshotRequest, send func(*SnapshotChunk) error) error
 }
 
-// ActiveStream is the standby's end of a connection. Sends are serialised by the caller; one other goroutine receives.
-// Both calls return an error once the connection is gone or the context that it was made with has ended.
+// ActiveStream is the standby's end of a connection. The caller serializes sends; one other goroutine receives. Both
+// methods return an error when the connection is lost or its context is done.
 type ActiveStream interface {
-	// Send does not keep the message when it has returned.
+	// Send does not retain the message after it returns.
 	Send(m *StandbyMessage) error
-	// Recv blocks until a message arrives; the message and its records belong to the caller.
+	// Recv blocks until a message arrives. The caller owns the message and its records.
 	Recv() (*ActiveMessage, error)
 }
 
-// SnapshotStream brings the chunks of a snapshot.
+// SnapshotStream is a stream of snapshot chunks.
 type SnapshotStream interface {
-	// Recv blocks until a chunk arrives; it belongs to the caller. io.EOF after the last one.
+	// Recv blocks until a chunk arrives. The caller owns the chunk. It returns io.EOF after the last one.
 	Recv() (*SnapshotChunk, error)
 }
 
@@ -180,17 +179,18 @@ type Conn interface {
 	Replicate(ctx context.Context) (ActiveStream, error)
 	// FetchSnapshot opens a snapshot transfer; it ends with ctx.
 	FetchSnapshot(ctx context.Context, req SnapshotRequest) (SnapshotStream, error)
-	// Meet introduces this process to the one at the other end, and returns who that is.
+	// Meet exchanges introductions with the process at the other end and returns that process's.
 	Meet(ctx context.Context, me Introduction) (Introduction, error)
-	// Received is how many bytes have come over the connection, parts of messages among them; 0 where messages come whole.
+	// Received returns the number of bytes received on the connection, including partial messages; 0 for transports
+	// that deliver whole messages.
 	Received() uint64
-	// Close ends everything on the connection.
+	// Close closes the connection and its streams.
 	Close() error
 }
 
-// Dialer makes connections to an active.
+// Dialer connects to an active.
 type Dialer interface {
-	// Dial returns an error that wraps ErrRefused when the address can be reached and no process listens there: the
-	// process is gone.
+	// Dial returns an error that wraps ErrRefused if the address is reachable and no process listens on it: the
+	// process has terminated.
 	Dial(ctx context.Context, address string) (Conn, error)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// frames makes a batch of n records after prev.
+// frames returns a batch of n records after prev.
 func frames(prev lsn.Position, term uint64, n, payload int) batch {
 	b := batch{prev: prev, end: prev}
 	for range n {
@@ -61,8 +61,8 @@ func TestTailKeepsWhatIsNotLogged(t *testing.T) {
 	require.Empty(t, got)
 }
 
-// TestTailLetsGoOfAnOversizedBatch: a batch that alone is more than the tail may have goes when it is in the log and
-// everything up to it is applied, and not before; one of a usual size stays.
+// A batch larger than the whole tail is dropped only when it is logged and everything up to it is applied. A batch of
+// normal size stays.
 func TestTailLetsGoOfAnOversizedBatch(t *testing.T) {
 	tl := newTail(1000, lsn.Position{})
 	small := frames(lsn.Position{}, 1, 1, 10)
@@ -148,14 +148,14 @@ func TestJoinCopiesOnlySmallBatches(t *testing.T) {
 	require.Same(t, &large.frames[0], &out[0])
 }
 
-// addTo adds a transaction that the committer is to commit.
+// addTo adds a transaction for the committer.
 func addTo(ctx context.Context, q *queue, payload []byte, done Done) error {
 	_, err := q.add(ctx, wal.KindTxn, []Item{{Payload: payload, Done: done}}, 1, false)
 	return err
 }
 
-// TestQueueAlone: a caller that may commit by itself does so only if no other one waits for the committer or the
-// applier, which would otherwise take them together; and the committer is woken by all others.
+// A caller commits its own transaction only if no other one is queued or in flight. Otherwise the committer is woken
+// and takes them together.
 func TestQueueAlone(t *testing.T) {
 	q := newQueue(1, 1000, lsn.Position{})
 	add := func(mayCommit bool) (alone, woken bool) {
@@ -170,7 +170,7 @@ func TestQueueAlone(t *testing.T) {
 	}
 	for _, c := range []struct{ mayCommit, alone, woken bool }{
 		{mayCommit: false, woken: true},
-		{mayCommit: true}, // the committer knows
+		{mayCommit: true}, // the committer is already awake
 	} {
 		alone, woken := add(c.mayCommit)
 		require.Equal(t, c.alone, alone)
@@ -209,7 +209,7 @@ func TestQueueAnswersEachOnce(t *testing.T) {
 	}
 	require.EqualValues(t, 20, at.LSN)
 
-	done, free := q.answer(9) // an earlier term's
+	done, free := q.answer(9) // of an earlier term
 	require.Nil(t, done)
 	require.Zero(t, free)
 	room := int64(0)
@@ -260,7 +260,7 @@ func TestSilenceIgnoresOwnStop(t *testing.T) {
 	require.Zero(t, s.step(now, step, false))
 	now = now.Add(step)
 	require.Equal(t, step, s.step(now, step, false))
-	now = now.Add(time.Hour) // this process was stopped
+	now = now.Add(time.Hour) // this process was suspended
 	require.Equal(t, 3*step, s.step(now, step, false))
 	now = now.Add(step)
 	require.Zero(t, s.step(now, step, true))
@@ -309,7 +309,7 @@ func FuzzVerifyFrames(f *testing.F) {
 	})
 }
 
-// TestAppliersFailureLeavesOutcomesUnknown: when the applier fails, the committer may still log what waits for it.
+// When the applier fails, the committer may still log queued transactions, so their outcome is unknown.
 func TestAppliersFailureLeavesOutcomesUnknown(t *testing.T) {
 	synctest.Test(t, testAppliersFailureLeavesOutcomesUnknown)
 }
@@ -333,7 +333,7 @@ func testAppliersFailureLeavesOutcomesUnknown(t *testing.T) {
 	require.Eventually(t, ends(2), time.Minute, time.Millisecond, "it is logged all the same")
 }
 
-// TestAdmit: a standby obeys no active below its fence, and a higher one is on disk before it is obeyed (INV-1).
+// A standby rejects an active below its fence, and persists a higher one before obeying it (INV-1).
 func TestAdmit(t *testing.T) {
 	fs := memfs.New()
 	s, err := store.Open(store.Options{FS: fs, Dir: "/s", BootID: "boot"})
@@ -349,8 +349,7 @@ func TestAdmit(t *testing.T) {
 	require.Equal(t, identity.Fence{Config: 4, Term: 1}, s.Identity().Fence)
 }
 
-// TestStandbyAppliesWhatIsCommitted: what a standby has, durable, and the active has not committed is not applied
-// (INV-5).
+// A standby does not apply durable records that the active has not committed (INV-5).
 func TestStandbyAppliesWhatIsCommitted(t *testing.T) {
 	synctest.Test(t, testStandbyAppliesWhatIsCommitted)
 }
@@ -385,8 +384,8 @@ func testStandbyAppliesWhatIsCommitted(t *testing.T) {
 	require.Equal(t, uint64(2), s.Applied().LSN, "applied and not committed")
 }
 
-// TestIntroductionOfAStoreThatMayHaveLost: a node that meets it must not give it the role for the length of its log
-// (INV-6).
+// The introduction of a store that may have lost records has no log end, so that the peer does not hand over the role
+// because of it (INV-6).
 func TestIntroductionOfAStoreThatMayHaveLost(t *testing.T) {
 	synctest.Test(t, testIntroductionOfAStoreThatMayHaveLost)
 }

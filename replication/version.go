@@ -7,37 +7,36 @@ import (
 	"slices"
 )
 
-// A pair is upgraded one node at a time, so two releases in a row must replicate to each other. Each end names the
-// range of protocol versions that it speaks, and both take the newest that they have in common. What only some releases
-// of one protocol version know is a named feature: an end uses it only if the other one has named it too. Names are
-// never used again for something else.
+// A pair is upgraded one node at a time, so two consecutive releases must replicate to each other. Each end sends its
+// range of protocol versions, and both use the newest common one. Extensions within a protocol version are named
+// features: an end uses one only if the other end also named it. Names are never reused for a different purpose.
 const (
-	// ProtocolVersion is the newest version that this build speaks.
+	// ProtocolVersion is the newest version that this build supports.
 	ProtocolVersion = 1
-	// OldestProtocol is the oldest version that this build still speaks.
+	// OldestProtocol is the oldest version that this build supports.
 	OldestProtocol = 1
 )
 
-// maxFeatures and maxFeatureBytes bound what an end may name.
+// maxFeatures and maxFeatureBytes limit the features of the other end.
 const (
 	maxFeatures     = 64
 	maxFeatureBytes = 64
 )
 
-// Features are the features of the replication stream that this build knows, sorted. There is none yet: all that
-// protocol 1 has is known to all builds that speak it.
+// Features returns the replication features that this build supports, sorted. The list is empty: protocol 1 has no
+// optional features.
 func Features() []string { return nil }
 
-// Agreement is what both ends of a stream can do.
+// Agreement is the protocol and features common to both ends.
 type Agreement struct {
-	// Protocol version that both speak.
+	// Protocol is the common version.
 	Protocol uint32
-	// Features that both know, sorted.
+	// Features that both support, sorted.
 	Features []string
 }
 
-// agree finds the newest protocol version that this build and the other end have in common, and the features that both
-// know. An other end that names no oldest version speaks only one. It returns ErrProtocol if there is none in common.
+// agree returns the newest common protocol version and the common features. If the other end sends no oldest version,
+// it supports only one. It returns ErrProtocol without a common version.
 func agree(newest, oldest uint32, features []string) (Agreement, error) {
 	if oldest == 0 {
 		oldest = newest
@@ -57,7 +56,7 @@ func agree(newest, oldest uint32, features []string) (Agreement, error) {
 	return Agreement{Protocol: agreed, Features: common(Features(), features)}, nil
 }
 
-// common returns what both lists name, sorted.
+// common returns the sorted intersection of both lists.
 func common(own, theirs []string) []string {
 	var both []string
 	for _, f := range own {

@@ -11,18 +11,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// This file keeps what a forced failover has made void. A node that comes back after one may hold records that were
-// acknowledged and that the pair does not have any more. A tail that was not applied is cut, and the cut keeps it; one
-// that was applied is replaced by a snapshot, and is kept before that. Its bytes go into the same kind of file.
+// This file keeps records that a forced failover discarded. A node that rejoins after one may have acknowledged
+// records that the pair no longer has. An unapplied tail is truncated, which saves it to a file. An applied tail is
+// saved to the same kind of file before a snapshot replaces it.
 
-// Void tells which records a forced failover has made void: those behind LSN After, in the log of a node that has none
-// of Term or later. The zero value stands for none.
+// Void identifies the records discarded by a forced failover: those after LSN After, in a log that ends before Term.
+// The zero value means none.
 type Void struct{ Term, After uint64 }
 
-// holds tells whether a log that ends there has such records.
+// holds reports whether a log that ends at end has discarded records.
 func (v Void) holds(end lsn.Position) bool { return end.Term < v.Term && end.LSN > v.After }
 
-// sayVoid names the file that keeps what is lost.
+// sayVoid logs the file that keeps the discarded records.
 func (f *Follower) sayVoid(from uint64, end lsn.Position, kept store.CutReport) {
 	f.log.Warn("RECORDS OF THIS NODE ARE NOT PART OF THE PAIR ANY MORE: the other node became active without them, "+
 		"and some may have been "+
@@ -31,20 +31,19 @@ func (f *Follower) sayVoid(from uint64, end lsn.Position, kept store.CutReport) 
 		zap.Int("records", kept.Records), zap.String("kept_in", kept.File))
 }
 
-// diverged notes where the active says that the histories part: what this node has behind that the active does not
-// have.
+// diverged records the divergence point reported by the active. This node's records after it are not on the active.
 func (f *Follower) diverged(common lsn.Position) {
 	f.parted = nil
 	if common.IsZero() {
-		return // it cannot tell
+		return // unknown to the active
 	}
 	if own, ok := f.o.Store.PositionOf(common.LSN); !ok || own != common {
-		common = lsn.Position{} // not even that is the same: everything that is left of the log
+		common = lsn.Position{} // even that record differs: everything left in the log diverges
 	}
 	f.parted = &common.LSN
 }
 
-// keepVoid keeps aside the records that the active does not have, before a snapshot takes their place.
+// keepVoid saves the records that the active lacks before a snapshot replaces them.
 func (f *Follower) keepVoid() error {
 	end := f.o.Store.End()
 	after, void := end.LSN, false
@@ -52,7 +51,7 @@ func (f *Follower) keepVoid() error {
 		after, void = f.o.Void.After, true
 	}
 	if f.parted != nil && *f.parted < end.LSN {
-		after, void = *f.parted, true // the active knows it to the record
+		after, void = *f.parted, true // the active knows the exact record
 	}
 	if !void {
 		return nil
@@ -71,7 +70,7 @@ func (f *Follower) keepVoid() error {
 	return nil
 }
 
-// noteCommit notes what the active said it has committed.
+// noteCommit records the commit LSN received from the active.
 func (f *Follower) noteCommit(lsn uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

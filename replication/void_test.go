@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// forced makes b, which has left, the active of a new term by force, while a has acknowledged 40 messages that b does
-// not have. It returns b's last LSN.
+// forced makes b, which has left, the active of a new term by force, while a has acknowledged 40 messages that b
+// lacks. It returns b's last LSN.
 func forced(a, b *node) (after uint64) {
 	a.lead(1, 1, nil)
 	b.follow(a)
@@ -33,8 +33,8 @@ func forced(a, b *node) (after uint64) {
 	return after
 }
 
-// followVoid makes the node the standby of another one that was forced to be active with term 2, without what this node
-// has after an LSN.
+// followVoid makes the node the standby of one that was forced to be active with term 2. This node's records after an
+// LSN are discarded.
 func (n *node) followVoid(active *node, after uint64) {
 	f := replication.StartFollower(replication.FollowerOptions{
 		Store: n.store, Dialer: n.w.dialer(), Address: active.address, Events: n.event, Tuning: n.tuning,
@@ -45,7 +45,7 @@ func (n *node) followVoid(active *node, after uint64) {
 	n.mu.Unlock()
 }
 
-// returns lets a follow b, as a node does that knows of the forced failover.
+// returns makes a follow b, with the forced failover known to it.
 func (n *node) returns(active *node, after uint64) {
 	n.followVoid(active, after)
 	require.Eventually(n.w.t, func() bool { return n.store.Applied() == active.store.Applied() }, patience,
@@ -53,7 +53,7 @@ func (n *node) returns(active *node, after uint64) {
 	requireEqual(n, active)
 }
 
-// kept reads the one file that was set aside: its first and last LSN, and the bodies in it.
+// kept reads the only file of kept records: its first and last LSN, and the number of bodies.
 func (n *node) kept() (first, last uint64, bodies int) {
 	names, err := n.disk.ReadDir("/data")
 	require.NoError(n.w.t, err)
@@ -85,8 +85,8 @@ func (n *node) kept() (first, last uint64, bodies int) {
 	return info.Prev.LSN + 1, info.Last.LSN, bodies
 }
 
-// A node that has applied what a forced failover has made void needs a snapshot; before it takes its place, the tail of
-// the log is kept.
+// A node that applied records discarded by a forced failover needs a snapshot. The tail of its log is saved before
+// the snapshot replaces it.
 func TestVoidTailIsKeptBeforeASnapshot(t *testing.T) {
 	synctest.Test(t, testVoidTailIsKeptBeforeASnapshot)
 }
@@ -105,7 +105,7 @@ func testVoidTailIsKeptBeforeASnapshot(t *testing.T) {
 	require.Equal(t, 40, bodies)
 }
 
-// The same when the process was started again and has applied nothing of it: it is cut.
+// After a restart without applying them, the discarded records are truncated and saved.
 func TestVoidTailIsKeptByACut(t *testing.T) { synctest.Test(t, testVoidTailIsKeptByACut) }
 
 func testVoidTailIsKeptByACut(t *testing.T) {
@@ -124,8 +124,7 @@ func testVoidTailIsKeptByACut(t *testing.T) {
 	require.Equal(t, 40, bodies)
 }
 
-// The active has gone so far that its log does not reach back to where they parted: what the record says of the force
-// tells where that is.
+// The active's log no longer reaches back to the divergence point. The cluster record's forced failover defines it.
 func TestVoidTailIsKeptFarBehind(t *testing.T) { synctest.Test(t, testVoidTailIsKeptFarBehind) }
 
 func testVoidTailIsKeptFarBehind(t *testing.T) {
@@ -134,7 +133,7 @@ func testVoidTailIsKeptFarBehind(t *testing.T) {
 	after := forced(a, b)
 	end := a.store.End().LSN
 	for b.store.FirstLSN() <= end {
-		pause(time.Second) // the log that a lost standby may come back for is held for a while
+		pause(time.Second) // the log is held for a while for the lost standby
 		b.publish(b.queueID, 200, 4000, 16)
 		_, err := b.store.Checkpoint(t.Context())
 		require.NoError(t, err)
@@ -146,7 +145,7 @@ func testVoidTailIsKeptFarBehind(t *testing.T) {
 	require.Equal(t, 40, bodies)
 }
 
-// A standby that is only far behind has nothing that the pair lacks.
+// A standby that is only far behind has no records that the pair lacks, so nothing is saved.
 func TestNothingIsKeptOfAStandbyFarBehind(t *testing.T) {
 	synctest.Test(t, testNothingIsKeptOfAStandbyFarBehind)
 }
@@ -162,7 +161,7 @@ func testNothingIsKeptOfAStandbyFarBehind(t *testing.T) {
 	b.configure(func(c *replication.PrimaryConfig) { c.RequireStandby = false })
 	end := a.store.End().LSN
 	for b.store.FirstLSN() <= end {
-		pause(time.Second) // the log that a lost standby may come back for is held for a while
+		pause(time.Second) // the log is held for a while for the lost standby
 		b.publish(b.queueID, 200, 4000, 16)
 		_, err := b.store.Checkpoint(t.Context())
 		require.NoError(t, err)
@@ -173,7 +172,7 @@ func testNothingIsKeptOfAStandbyFarBehind(t *testing.T) {
 	require.Zero(t, first)
 }
 
-// What the active had committed is still known when it is gone: the operator asks how much is lost.
+// The commit LSN of a lost active remains in the status, so that the operator can estimate the loss.
 func TestCommitOfALostActiveIsKnown(t *testing.T) { synctest.Test(t, testCommitOfALostActiveIsKnown) }
 
 func testCommitOfALostActiveIsKnown(t *testing.T) {

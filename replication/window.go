@@ -10,29 +10,29 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// sent is what was sent with one batch and is not acknowledged.
+// sent is a batch that was sent and is not acknowledged.
 type sent struct {
 	end   lsn.Position
 	bytes int
 	at    time.Time
-	// way is the span of it until it is acknowledged; nil for none.
+	// way is its span until the ack; nil if not traced.
 	way Span
 }
 
-// window is what is under way to a standby: sent on this connection, and not acknowledged. The sender adds to it, the
-// receiver takes from it. It has a lock of its own, so that the sender does not meet the committer for it; Primary.mu
-// may be held where it is locked, and not the other way round.
+// window tracks the bytes in flight on one connection: sent and not acknowledged. The sender adds, the receiver
+// removes. It has a separate lock to avoid contention with the committer. Primary.mu may be held when it is locked,
+// but not vice versa.
 type window struct {
 	mu      sync.Mutex // guards all below
 	batches []sent     // oldest first
 	bytes   int
-	// progress is when batches last got shorter, or began.
+	// progress is the time of the last ack, or of the first batch of an empty window.
 	progress time.Time
 	// full: the sender waits for an ack.
 	full bool
 }
 
-// add notes that a batch is sent now.
+// add records a sent batch.
 func (w *window) add(b sent) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -43,8 +43,8 @@ func (w *window) add(b sent) {
 	w.bytes += b.bytes
 }
 
-// acknowledge removes what an ack covers. Acks name the end of a batch that was sent, with the checksum of the whole
-// history. It tells whether the sender waits for it.
+// acknowledge removes the acknowledged batches. Acks name the end of a sent batch, with the checksum of the whole
+// history. It reports whether the sender waits for the ack.
 func (w *window) acknowledge(at lsn.Position, meter Meter) (awaited bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -70,7 +70,7 @@ func (w *window) acknowledge(at lsn.Position, meter Meter) (awaited bool, err er
 	return w.full, nil
 }
 
-// endTraces ends the spans of what is not acknowledged, and will not be on this connection.
+// endTraces ends the spans of batches that will not be acknowledged on this connection.
 func (w *window) endTraces(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -80,7 +80,7 @@ func (w *window) endTraces(err error) {
 	}
 }
 
-// room is how many of limit bytes may be sent now. When it is none, the next ack finds the sender waiting.
+// room returns how many of limit bytes may be sent now. If none, the next ack wakes the sender.
 func (w *window) room(limit int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,14 +89,14 @@ func (w *window) room(limit int) int {
 	return room
 }
 
-// inFlight is how many bytes are under way.
+// inFlight returns the number of bytes in flight.
 func (w *window) inFlight() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.bytes
 }
 
-// progressed tells whether nothing waits for an ack, or one came after since.
+// progressed reports whether nothing is unacknowledged, or an ack arrived after since.
 func (w *window) progressed(since time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

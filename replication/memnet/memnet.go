@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memnet is a network in memory for replication, for tests and simulation: it carries the same messages as
-// gRPC, without sockets, and its links can be cut, so that silence, resets and refusals can be told apart on purpose.
+// Package memnet implements an in-memory network for replication, for tests and simulation. It carries the same
+// messages as gRPC, without sockets. Its links can be cut, so that tests can cause silence, resets and refusals
+// separately.
 package memnet
 
 import (
@@ -13,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// errReset is what one end sees when the other one is gone.
+// errReset is the error at one end after the other end is closed.
 var errReset = errors.New("memnet: connection reset")
 
 // Network connects nodes by address. The zero Network is ready for use.
@@ -21,18 +22,18 @@ type Network struct {
 	mu        sync.Mutex // guards all below
 	listeners map[string]*Listener
 	conns     map[*conn]struct{}
-	// cut has, for each address that nothing reaches, a channel that is closed when it heals.
+	// cut maps each unreachable address to a channel that is closed by Heal.
 	cut map[string]chan struct{}
 }
 
-// Listener answers at an address until Close.
+// Listener accepts connections at an address until Close.
 type Listener struct {
 	n       *Network
 	address string
 	active  func() (replication.Service, error)
 }
 
-// Listen makes a node reachable, as replication.NewServer does with gRPC: active is asked for each call.
+// Listen makes a node reachable, as replication.NewServer does with gRPC. active is called for each connection.
 func (n *Network) Listen(address string, active func() (replication.Service, error)) *Listener {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -44,7 +45,7 @@ func (n *Network) Listen(address string, active func() (replication.Service, err
 	return l
 }
 
-// Close resets all connections to the address and refuses new ones: what a killed process looks like.
+// Close resets all connections to the address and refuses new ones, like a killed process.
 func (l *Listener) Close() {
 	l.n.mu.Lock()
 	if l.n.listeners[l.address] == l {
@@ -54,7 +55,7 @@ func (l *Listener) Close() {
 	l.n.Reset(l.address)
 }
 
-// Reset ends all connections to the address, as seen from there; a dialer learns it when the link is not cut.
+// Reset ends all connections to the address at that end. A dialer detects it while the link is not cut.
 func (n *Network) Reset(address string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -65,7 +66,7 @@ func (n *Network) Reset(address string) {
 	}
 }
 
-// Cut stops all traffic with the address, in both directions, without ending a connection: silence.
+// Cut blocks all traffic with the address in both directions, without ending a connection.
 func (n *Network) Cut(address string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -77,7 +78,7 @@ func (n *Network) Cut(address string) {
 	}
 }
 
-// Heal undoes Cut; what was under way arrives.
+// Heal reverts Cut. Messages in flight arrive.
 func (n *Network) Heal(address string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -87,7 +88,7 @@ func (n *Network) Heal(address string) {
 	}
 }
 
-// open waits until traffic with the address flows.
+// open waits until the link to the address is not cut.
 func (n *Network) open(address string, giveUp <-chan struct{}) bool {
 	for {
 		n.mu.Lock()
@@ -104,12 +105,11 @@ func (n *Network) open(address string, giveUp <-chan struct{}) bool {
 	}
 }
 
-// Dialer returns the way into the network.
+// Dialer returns a dialer for the network.
 func (n *Network) Dialer() replication.Dialer { return dialer{n} }
 
 type dialer struct{ n *Network }
 
-// Dial connects to a listener.
 func (d dialer) Dial(ctx context.Context, address string) (replication.Conn, error) {
 	if !d.n.open(address, ctx.Done()) {
 		return nil, fmt.Errorf("memnet: dial: %w", context.Cause(ctx))
@@ -130,8 +130,8 @@ func (d dialer) Dial(ctx context.Context, address string) (replication.Conn, err
 	return c, nil
 }
 
-// conn is a connection. The dialer's end is local, the listener's end remote; each can go without the other one
-// noticing before the link is open.
+// conn is a connection. The dialer's end is local, the listener's end remote. One end can close without the other
+// detecting it while the link is cut.
 type conn struct {
 	n          *Network
 	l          *Listener
@@ -142,7 +142,7 @@ type conn struct {
 	kill       context.CancelFunc
 }
 
-// Close ends the dialer's end. On a cut link, Reset still discards the messages that it has sent.
+// Close closes the dialer's end. On a cut link, Reset still discards the messages in flight.
 func (c *conn) Close() error {
 	c.closeLocal()
 	c.n.mu.Lock()
@@ -153,8 +153,8 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// serve runs one call of the service, in a goroutine that ends with it, and tells gone when it has returned. ctx is the
-// calling end's, which the call itself does not see: it runs at the other end.
+// serve runs one call of the service in a goroutine and completes gone when it has returned. ctx belongs to the
+// calling end. The call does not inherit it, because it runs at the other end.
 //
 //nolint:contextcheck // therefore
 func (c *conn) serve(ctx context.Context, call func(ctx context.Context) error) (gone *ending) {
@@ -168,7 +168,7 @@ func (c *conn) serve(ctx context.Context, call func(ctx context.Context) error) 
 		cancel()
 		close(gone.done)
 	}()
-	go func() { // the end of the calling end passes an open link only
+	go func() { // a close of the calling end only passes an open link
 		select {
 		case <-ctx.Done():
 		case <-c.local.Done():
@@ -182,7 +182,7 @@ func (c *conn) serve(ctx context.Context, call func(ctx context.Context) error) 
 	return gone
 }
 
-// errEnd is what the calling end sees after a call that returned no error.
+// errEnd is the error at the calling end after a call that returned no error.
 var errEnd = errors.New("memnet: the other end has ended the stream")
 
 // ending is the end of a call.
@@ -191,10 +191,10 @@ type ending struct {
 	err  error // set before done is closed
 }
 
-// streamMessages is how many messages a stream holds in each direction before a sender has to wait.
+// streamMessages is the capacity of a stream in each direction, in messages.
 const streamMessages = 64
 
-// recv returns the next message, and the end only after everything that was sent before it. Nothing passes a cut link.
+// recv returns the next message, and the end of the call only after all earlier messages. Nothing passes a cut link.
 func recv[T any](c *conn, ctx context.Context, from <-chan T, gone *ending) (m T, err error) { //nolint:revive // the connection is the receiver
 	select {
 	case m = <-from:
@@ -275,7 +275,7 @@ func (s *serverStream) Send(m *replication.ActiveMessage) error {
 	}
 }
 
-// Recv returns the next message. It returns none after a reset, also if the link was cut when the message was sent.
+// Recv returns the next message. It returns none after a reset, even if the link was cut when the message was sent.
 func (s *serverStream) Recv() (*replication.StandbyMessage, error) {
 	select {
 	case m := <-s.s.up:
@@ -287,12 +287,12 @@ func (s *serverStream) Recv() (*replication.StandbyMessage, error) {
 	return nil, errReset
 }
 
-// Meet is not offered: what memnet serves is roles, and not nodes.
+// Meet is not supported: memnet serves roles, not nodes.
 func (c *conn) Meet(context.Context, replication.Introduction) (replication.Introduction, error) {
 	return replication.Introduction{}, replication.ErrNotActive
 }
 
-// Received is 0: messages come whole.
+// Received returns 0: messages arrive whole.
 func (*conn) Received() uint64 { return 0 }
 
 // FetchSnapshot calls the listener's service.

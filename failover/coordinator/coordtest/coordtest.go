@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package coordtest is the suite that every coordinator has to pass.
+// Package coordtest implements the conformance suite for coordinators.
 package coordtest
 
 import (
@@ -21,26 +21,26 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// bound is the time within which anything has to happen.
+// bound limits all waits.
 const bound = time.Minute
 
-// outageTry is how long something is tried while the coordinator does not answer.
+// outageTry limits attempts during an outage of the coordinator.
 const outageTry = time.Second
 
 // Fixture is a fresh coordinator without a record.
 type Fixture struct {
-	// Connect opens another connection to it; the suite closes it.
+	// Connect opens another connection; the suite closes it.
 	Connect func(t *testing.T) failover.Coordinator
-	// Stop makes the coordinator unreachable; it forgets nothing.
+	// Stop makes the coordinator unreachable, without data loss.
 	Stop func(t *testing.T)
 	// Start makes it reachable again.
 	Start func(t *testing.T)
-	// Exact: each request is sent once, and its answer is not late. Without, a request may be repeated, so that a write
-	// finds itself, and a lease may expire before the test reads it.
+	// Exact: each request is sent once and answered in time. Otherwise a request may be retried, so that a write
+	// encounters itself, and a lease may expire before the test reads it.
 	Exact bool
 }
 
-// Run runs the suite. `fresh` makes a Fixture for each test.
+// Run runs the suite. fresh creates a Fixture for each test.
 func Run(t *testing.T, fresh func(t *testing.T) Fixture) {
 	t.Helper()
 	runIn(t, fresh, func(t *testing.T, f func(*testing.T)) {
@@ -87,7 +87,7 @@ func runIn(
 	}
 }
 
-// SampleRecord makes a valid first record.
+// SampleRecord returns a valid first record.
 func SampleRecord(op string) failover.Record {
 	node := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "127.0.0.1:1"}
 	return failover.Record{
@@ -121,7 +121,8 @@ func testMissing(t *testing.T, f Fixture) {
 	})
 }
 
-// Swap repeats a swap until its outcome is known, as each user of a coordinator has to: a slow machine is no failure.
+// Swap retries a swap until its outcome is known, as all users of a coordinator must: a slow machine is not a
+// failure.
 func Swap(
 	ctx context.Context, c failover.Coordinator, expect failover.Revision, next failover.Record,
 ) (failover.Revision, error) {
@@ -225,7 +226,7 @@ func testSwapInvalid(t *testing.T, f Fixture) {
 	require.ErrorIs(t, err, failover.ErrNoRecord)
 }
 
-// Await waits until an observation meets the condition.
+// Await waits for a matching observation.
 func Await(t *testing.T, c failover.Coordinator, what string, ok func(failover.Observation) bool) failover.Observation {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
@@ -337,7 +338,7 @@ func testAnnounce(t *testing.T, f Fixture) {
 func testOutage(t *testing.T, f Fixture) {
 	ctx := timed(t)
 	a, b := connect(t, f), connect(t, f)
-	actx, cancel := context.WithCancel(t.Context()) // no bound: to stop and start a coordinator may take long
+	actx, cancel := context.WithCancel(t.Context()) // no limit: stopping and starting a coordinator may take long
 	live := failover.Live{Node: failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "h:1"}, Process: "p1"}
 	done := make(chan error, 1)
 	go func() { done <- a.Announce(actx, live) }()
@@ -378,16 +379,16 @@ func testOutage(t *testing.T, f Fixture) {
 	require.NoError(t, <-done)
 }
 
-// casInput and casOutput are one operation of the linearizability test.
+// casInput and casOutput describe one operation of the linearizability test.
 type casInput struct {
 	load   bool
-	expect string // OpID that the swap expects
+	expect string // OpID expected by the swap
 	next   string
 }
 
 type casOutput struct {
-	op string // what a load has found
-	ok bool   // the swap was done
+	op string // result of a load
+	ok bool   // the swap was applied
 }
 
 func casModel() porcupine.Model {
@@ -407,8 +408,8 @@ func casModel() porcupine.Model {
 	}
 }
 
-// done gives those swaps of unknown outcome whose result a client has seen. They were done at some time until the
-// end; the others changed nothing that a client has seen.
+// done returns the swaps of unknown outcome with a result that a client has seen. They were applied at some time
+// until the end. The other ones changed nothing visible to a client.
 func done(unknown, history []porcupine.Operation, end int64) []porcupine.Operation {
 	seen := make(map[string]bool)
 	for _, op := range history {
@@ -428,13 +429,14 @@ func done(unknown, history []porcupine.Operation, end int64) []porcupine.Operati
 	return out
 }
 
-// testLinearizable records what several clients see and has the history checked.
+// testLinearizable checks the recorded history of concurrent clients for linearizability.
 func testLinearizable(t *testing.T, f Fixture) {
 	ctx := timed(t)
 	const clients, rounds = 4, 25
 	var mu sync.Mutex
 	var history, unknown []porcupine.Operation
-	// A logical clock: the checker needs the order of calls and returns, and simulated time does not pass between them.
+	// A logical clock: the checker needs the order of calls and returns, and simulated time does not advance between
+	// them.
 	var clock atomic.Int64
 	var wg sync.WaitGroup
 	for i := range clients {

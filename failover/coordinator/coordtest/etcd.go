@@ -13,8 +13,9 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 )
 
-// StartEtcd starts an etcd with its data in dir, for the caller to close, at an address, or at a free port if that is
-// empty. A port that was free may be that of another connection for a while, as the system gives it out: then it waits.
+// StartEtcd starts an etcd with its data in dir, at an address or, if that is empty, at a free port. The caller
+// closes it. It retries while the port is in use, because the kernel may have assigned it to another connection in
+// the meantime.
 func StartEtcd(t *testing.T, dir, address string) *embedded.Server {
 	t.Helper()
 	var s *embedded.Server

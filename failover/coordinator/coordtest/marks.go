@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// writeMark repeats a write of the mark until it is done: right after its start a coordinator may not take one. It
-// returns the mark before.
+// writeMark retries a write of the mark until success, because a coordinator may reject marks right after its start.
+// It returns the previous mark.
 func writeMark(ctx context.Context, t *testing.T, c failover.Coordinator, m failover.Mark) failover.Mark {
 	t.Helper()
 	var err error
@@ -27,8 +27,8 @@ func writeMark(ctx context.Context, t *testing.T, c failover.Coordinator, m fail
 	return failover.Mark{}
 }
 
-// raiseMark raises the mark from what it is until the answer says what it was before, and returns what it is then. A
-// write that is sent twice, as one is that gets no answer in time, finds itself: a slow machine is no failure.
+// raiseMark raises the mark until a write returns the expected previous mark, and returns the new mark. A write that
+// is retried after a timeout encounters itself, which is not a failure.
 func raiseMark(ctx context.Context, t *testing.T, c failover.Coordinator, from failover.Mark) failover.Mark {
 	t.Helper()
 	for range 100 {
@@ -52,7 +52,7 @@ func requireMark(ctx context.Context, t *testing.T, c failover.Coordinator, want
 	require.Equal(t, want, got)
 }
 
-// testMark: a mark only rises, is seen by all connections, and leaves the record alone.
+// testMark verifies that a mark only rises, is visible to all connections, and does not affect the record.
 func testMark(t *testing.T, f Fixture) {
 	ctx := timed(t)
 	a, b := connect(t, f), connect(t, f)
@@ -73,11 +73,11 @@ func testMark(t *testing.T, f Fixture) {
 	requireMark(ctx, t, a, high)
 	requireMark(ctx, t, b, high)
 	for _, old := range []failover.Mark{{}, {By: 3, Term: 2, LSN: 90}, {By: 2, Term: 2, LSN: 1000}, high} {
-		// Of one that was away, or whose request was held up.
+		// A delayed request, or one of a disconnected node.
 		require.Equal(t, high, writeMark(ctx, t, b, old))
 		requireMark(ctx, t, a, high)
 	}
-	// A forced failover begins a term with less.
+	// A forced failover begins a term with a lower position.
 	forced := failover.Mark{By: 4, Term: 4, LSN: 50}
 	before := writeMark(ctx, t, b, forced)
 	if before == forced && !f.Exact {
@@ -98,7 +98,8 @@ func testMark(t *testing.T, f Fixture) {
 	requireMark(ctx, t, a, forced)
 }
 
-// testMarkConcurrent: of marks that are written at once, the highest stays, and no reader sees it fall.
+// testMarkConcurrent verifies that the highest of concurrently written marks remains, and that no reader sees it
+// decrease.
 func testMarkConcurrent(t *testing.T, f Fixture) {
 	ctx := timed(t)
 	const writers, rounds = 3, 20
@@ -133,7 +134,7 @@ func testMarkConcurrent(t *testing.T, f Fixture) {
 	requireMark(ctx, t, c, highest)
 }
 
-// testMarkOutage: a mark is there after the coordinator was away, and neither written nor read meanwhile.
+// testMarkOutage verifies that a mark survives an outage, during which it can neither be written nor read.
 func testMarkOutage(t *testing.T, f Fixture) {
 	ctx := timed(t)
 	a, b := connect(t, f), connect(t, f)

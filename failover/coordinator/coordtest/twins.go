@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// announce announces a process until the function that it returns is called.
+// announce announces a process until the returned function is called.
 func announce(t *testing.T, c failover.Coordinator, live failover.Live) func() {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -39,12 +39,13 @@ func announce(t *testing.T, c failover.Coordinator, live failover.Live) func() {
 	return end
 }
 
-// is tells whether a twin is this process, and runs.
+// is reports whether the observed duplicate is this process, and running.
 func is(o failover.Observation, want failover.Live) bool {
 	return o.Twin != nil && o.Twin.Live == want && !o.Twin.Stale
 }
 
-// testTwins: two processes of one node see each other as long as both are there, and others still see the node once.
+// testTwins verifies that two processes of one node see each other while both are running, and that others see the
+// node once.
 func testTwins(t *testing.T, f Fixture) {
 	a, b, other, reader := connect(t, f), connect(t, f), connect(t, f), connect(t, f)
 	node := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "h:1"}
@@ -57,7 +58,7 @@ func testTwins(t *testing.T, f Fixture) {
 	})
 	require.Nil(t, o.Twin)
 
-	// The copy is started, ends, and is started again.
+	// The copy is started, stopped, and started again.
 	for range 2 {
 		end := announce(t, b, second)
 		Await(t, a, "the second process at the first", func(o failover.Observation) bool { return is(o, second) })
@@ -86,7 +87,7 @@ func testTwins(t *testing.T, f Fixture) {
 	}
 }
 
-// testTwinThatWasKilled: what a killed process has left behind is seen and is not taken for a process that runs.
+// testTwinThatWasKilled verifies that the key of a killed process is observed but not considered a running process.
 func testTwinThatWasKilled(t *testing.T, f Fixture) {
 	node := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "h:1"}
 	dead, live := failover.Live{Node: node, Process: "p2"}, failover.Live{Node: node, Process: "p1"}
@@ -123,7 +124,7 @@ func testTwinThatWasKilled(t *testing.T, f Fixture) {
 		if left {
 			return
 		}
-		// its lease may end before, on a slow machine
+		// its lease may expire earlier on a slow machine
 		require.Less(t, attempt, 10, "what a dead process has left behind was never seen")
 	}
 }

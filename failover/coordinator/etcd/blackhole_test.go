@@ -18,13 +18,14 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// An endpoint that takes connections, or requests, and never answers costs a swap little: another one is asked.
+// An endpoint that accepts connections or requests without responding delays a swap only slightly: another one is
+// used.
 func TestBlackholedEndpoint(t *testing.T) {
 	s := start(t)
 	hole, err := cluster.NewProxy(s.etcd.Address())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, hole.Close()) })
-	hole.Cut() // from the beginning: the connection is never made
+	hole.Cut() // from the beginning: the connection is never established
 	c := open(t, etcd.Options{Endpoints: []string{hole.Address(), s.etcd.Address()}})
 	began := time.Now()
 	rec := coordtest.SampleRecord("first")
@@ -32,8 +33,8 @@ func TestBlackholedEndpoint(t *testing.T) {
 	require.NoError(t, err)
 	t.Logf("first swap with a dead first endpoint: %v", time.Since(began).Round(time.Millisecond))
 
-	// Now both connections are well, and then one of them leads nowhere. That is noticed by keep-alive pings after some
-	// seconds; until then each second request would hang.
+	// Both connections are established, and then one of them breaks. Keep-alive pings detect that after some seconds;
+	// until then every second request would hang.
 	hole.Reset()
 	hole.Heal()
 	other, err := cluster.NewProxy(s.etcd.Address())
@@ -43,7 +44,7 @@ func TestBlackholedEndpoint(t *testing.T) {
 	c, watcher := open(t, both), open(t, both)
 	announce(t, c, sampleLive("a"))
 	for _, c := range []*etcd.Coordinator{c, watcher} {
-		for _, cut := range []*cluster.Proxy{other, hole} { // each connection is good for itself
+		for _, cut := range []*cluster.Proxy{other, hole} { // each connection works alone
 			cut.Cut()
 			require.NoError(t, c.Ping(t.Context()))
 			cut.Heal()

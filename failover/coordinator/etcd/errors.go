@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// refuses tells whether an error is etcd's own word that it does not do this, as opposed to no answer. (That a swap was
-// not done follows from it, but for ErrNoSpace: see swapFailed.)
+// refuses reports whether an error is an explicit rejection by etcd, as opposed to a missing response. (A rejected
+// swap was not applied, except for ErrNoSpace: see swapFailed.)
 func refuses(err error) bool {
 	err = rpctypes.Error(err)
 	for _, known := range []error{
@@ -27,8 +27,8 @@ func refuses(err error) bool {
 	return false
 }
 
-// cause puts an error that only an operator can end into words; empty for any other. The words do not change by
-// themselves: they are part of the node's status.
+// cause returns a description of an error that requires an operator; empty for any other. It is stable, because it is
+// part of the node's status.
 func cause(err error) string {
 	if err == nil {
 		return ""
@@ -45,7 +45,7 @@ func cause(err error) string {
 	case errors.Is(typed, rpctypes.ErrAuthFailed):
 		return "etcd does not accept the user or password: check coordinator.etcd.username and password"
 	}
-	// What goes wrong in a handshake reaches us only as text.
+	// Handshake errors are only available as text.
 	text := err.Error()
 	for _, t := range []struct{ has, means string }{
 		{
@@ -71,7 +71,7 @@ func cause(err error) string {
 	return ""
 }
 
-// listen remembers why requests fail, if an operator can do something about it.
+// listen records the cause of failed requests, if an operator can fix it.
 func listen(last *atomic.Value) grpc.UnaryClientInterceptor {
 	return func(
 		ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,

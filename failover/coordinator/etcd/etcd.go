@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package etcd is the coordinator for a pair that has an etcd cluster.
+// Package etcd implements a coordinator on an etcd cluster.
 //
-// It does without etcd's concurrency package: Election.Campaign does not check its own key after waiting, and
-// Session.Done fires up to a second after the key is gone; both have let two clients lead at once. Here the record is a
-// key without a lease that is written by compare-and-swap on its mod revision, and leases are for hints only.
+// It does not use etcd's concurrency package: Election.Campaign does not check its own key after waiting, and
+// Session.Done fires up to a second after the key is gone. Both have allowed two concurrent leaders. Instead, the
+// record is a key without a lease that is written by compare-and-swap on its mod revision, and leases are only hints.
 package etcd
 
 import (
@@ -30,31 +30,32 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
 )
 
-// Defaults of Options.
+// Defaults for Options.
 const (
 	DefaultPrefix         = "/lockstep/default"
 	DefaultLeaseTTL       = 3 * time.Second
 	DefaultRequestTimeout = time.Second
 )
 
-// Options of Open.
+// Options configures Open.
 type Options struct {
 	// Endpoints of the cluster, host:port or URLs. At least one.
 	Endpoints []string
-	// Prefix of all keys of this pair, without a slash at the end. Each pair needs its own. Default DefaultPrefix.
+	// Prefix of all keys of this pair, without a trailing slash. Each pair needs a separate prefix. Default
+	// DefaultPrefix.
 	Prefix string
-	// TLS for the connections; nil: none.
+	// TLS for the connections; nil disables it.
 	TLS *tls.Config
-	// Credentials secure the connections in place of TLS, if they are not nil, so that what they show can change.
-	// Endpoints that begin with http:// are not secured.
+	// Credentials, if not nil, are used instead of TLS, so that certificates can change. They do not apply to
+	// endpoints that begin with http://.
 	Credentials credentials.TransportCredentials
 	// Username and Password; empty: no authentication.
 	Username, Password string
-	// LeaseTTL of the liveness key; etcd counts in whole seconds. Default 3 s.
+	// LeaseTTL of the liveness key; etcd rounds to whole seconds. Default 3 s.
 	LeaseTTL time.Duration
-	// RequestTimeout of the requests that this package makes by itself. Default 1 s.
+	// RequestTimeout of the package's background requests. Default 1 s.
 	RequestTimeout time.Duration
-	// Logger for the connection's state. Nil: no logs.
+	// Logger for the connection's state; nil disables logging.
 	Logger *zap.Logger
 }
 
@@ -65,21 +66,21 @@ type Coordinator struct {
 	record  string // key of the record
 	mark    string // key of the mark
 	livedir string // prefix of the liveness keys: the newest process of each node
-	rundir  string // prefix of the keys of processes: each that announces itself has one of its own
+	rundir  string // prefix of the process keys: one for each announced process
 	opts    Options
 
 	seen  *latest.Value[failover.Observation]
 	marks marks
-	// What follows is guarded by the lock of seen: it is only looked at within Update.
-	runs  map[string]twins.Entry // processes that announce themselves, by key
-	news  map[string]twins.Entry // the newest of each node, by key
+	// The fields below are guarded by the lock of seen and only used within Update.
+	runs  map[string]twins.Entry // announced processes, by key
+	news  map[string]twins.Entry // newest process of each node, by key
 	twins twins.Tracker
-	// unknown says that there is a process under this node's id that may not know of this one.
+	// unknown is signalled if a process under this node's ID may not be aware of this one.
 	unknown chan struct{}
-	// history is that of the responses so far, and replaced receives when a response was of another one.
+	// history is that of all responses so far; replaced is signalled after a response of another history.
 	history  history
 	replaced chan struct{}
-	// lastCause is why the last request that failed has failed, in words: a string.
+	// lastCause is the cause of the last failed request: a string.
 	lastCause *atomic.Value
 
 	stop context.CancelFunc
@@ -88,8 +89,8 @@ type Coordinator struct {
 
 var _ failover.Coordinator = (*Coordinator)(nil)
 
-// Open prepares the connection and starts to watch; it does not wait until etcd answers (Ping does). Errors are about
-// the options only.
+// Open prepares the connection and starts the watch. It does not wait for etcd; see Ping. Errors only concern the
+// options.
 func Open(o Options) (*Coordinator, error) {
 	if len(o.Endpoints) == 0 {
 		return nil, errors.New("etcd: no endpoints: set the addresses of the etcd cluster, host:port")
@@ -111,11 +112,11 @@ func Open(o Options) (*Coordinator, error) {
 	client, err := newClient(o, clientv3.Config{
 		Endpoints: o.Endpoints, TLS: o.TLS,
 		DialTimeout: o.RequestTimeout,
-		// etcd closes connections that ping more often than every 5 s. Until a silent one is noticed, requests go by
-		// another (hedged), and so do the watch and the lease.
+		// etcd closes connections that ping more often than every 5 s. Until a silent connection is detected,
+		// requests use another one (hedged), and so do the watch and the lease.
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
-		// One try per endpoint and one more; the machine has its own idea of when to try again. (Without any connection
-		// a request waits until its time is up.)
+		// One try per endpoint and one more; further retries are up to the machine. (Without any connection a request
+		// waits for its timeout.)
 		MaxUnaryRetries: uint(len(o.Endpoints) + 1),
 		DialOptions:     dialOptions(&o, lastCause),
 		Logger:          o.Logger.Named("etcd-client").WithOptions(zap.IncreaseLevel(zap.ErrorLevel)),
@@ -135,10 +136,10 @@ func Open(o Options) (*Coordinator, error) {
 	return c, nil
 }
 
-// dialOptions are added to those of etcd's client, and count where it has the same.
+// dialOptions returns additional options for etcd's client, which take precedence.
 func dialOptions(o *Options, lastCause *atomic.Value) []grpc.DialOption {
 	options := []grpc.DialOption{
-		// gRPC's own back-off grows to two minutes, and for so long no role could change after etcd has come back.
+		// gRPC's default backoff grows to two minutes, which would delay role changes after etcd has returned.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{
 				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
@@ -146,7 +147,7 @@ func dialOptions(o *Options, lastCause *atomic.Value) []grpc.DialOption {
 			},
 			MinConnectTimeout: o.RequestTimeout,
 		}),
-		// The client waits for a connection, and then only says that time was up.
+		// The client waits for a connection and then only returns a timeout, so the interceptor records the cause.
 		grpc.WithChainUnaryInterceptor(listen(lastCause)),
 	}
 	plain := func(endpoint string) bool { return strings.HasPrefix(endpoint, "http://") }
@@ -156,9 +157,9 @@ func dialOptions(o *Options, lastCause *atomic.Value) []grpc.DialOption {
 	return options
 }
 
-// newClient makes etcd's client. With a user, clientv3.New would ask for a token first, and fail while etcd cannot be
-// reached; a node waits for it instead. So the client begins with a token that etcd does not know; when it is told so,
-// it logs in, as it does whenever its token has ended.
+// newClient creates etcd's client. With a user, clientv3.New would request a token first, and fail while etcd is
+// unreachable; a node must wait instead. The client therefore starts with an invalid token. When etcd rejects it, the
+// client logs in, as after the expiry of a token.
 func newClient(o Options, cfg clientv3.Config) (*clientv3.Client, error) {
 	if o.Username == "" {
 		return clientv3.New(cfg) //nolint:wrapcheck // Open does
@@ -175,7 +176,7 @@ func newClient(o Options, cfg clientv3.Config) (*clientv3.Client, error) {
 // Name implements failover.Coordinator.
 func (c *Coordinator) Name() string { return "etcd" }
 
-// Ping reads the record's key once; nil means that etcd answers, whether or not there is a record.
+// Ping reads the record's key once; nil means that etcd responds, even without a record.
 func (c *Coordinator) Ping(ctx context.Context) error {
 	_, err := c.get(ctx, c.record)
 	if err == nil {
@@ -188,7 +189,7 @@ func (c *Coordinator) Ping(ctx context.Context) error {
 	return fmt.Errorf("etcd at %s does not answer: %w: %s", strings.Join(c.opts.Endpoints, ", "), err, what)
 }
 
-// get reads keys linearizably from whichever endpoint answers first.
+// get reads keys linearizably from the first endpoint that responds.
 func (c *Coordinator) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	before := c.history.revision()
 	resp, _, err := hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.GetResponse, error) {
@@ -200,7 +201,7 @@ func (c *Coordinator) get(ctx context.Context, key string, opts ...clientv3.OpOp
 	return resp, err
 }
 
-// txn writes to whichever endpoint answers first. doubt is that of hedged.
+// txn writes through the first endpoint that responds. doubt is that of hedged.
 func (c *Coordinator) txn(
 	ctx context.Context, request func(clientv3.Txn) clientv3.Txn,
 ) (resp *clientv3.TxnResponse, doubt bool, err error) {
@@ -214,11 +215,11 @@ func (c *Coordinator) txn(
 	return resp, doubt, err
 }
 
-// attempts of one request: one on each connection, and more, further apart, since what was sent while etcd elects a
-// leader gets no answer at all.
+// attempts returns the number of attempts of one request: one per connection, and more at larger intervals, since
+// requests sent during a leader election get no response.
 func (c *Coordinator) attempts() int { return len(c.opts.Endpoints) + laterAttempts }
 
-// why puts an error into words, or what was behind it.
+// why describes an error or its cause.
 func (c *Coordinator) why(err error) string {
 	what := cause(err)
 	if what == "" {
@@ -229,7 +230,7 @@ func (c *Coordinator) why(err error) string {
 
 // Load implements failover.Coordinator.
 func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revision, error) {
-	resp, err := c.get(ctx, c.record) // linearizable unless asked otherwise
+	resp, err := c.get(ctx, c.record) // linearizable by default
 	if err != nil {
 		c.unreached(err)
 		return failover.Record{}, 0, fmt.Errorf("load the pair's record: %w: %w", failover.ErrUnreachable, err)
@@ -253,7 +254,8 @@ func (c *Coordinator) Swap(
 	if err != nil {
 		return 0, fmt.Errorf("swap the pair's record: %w", err)
 	}
-	// The same swap may be sent to several endpoints: only one of them can be done, and it is known by its OpID.
+	// The same swap may be sent to several endpoints: only one attempt can be applied, and it is identified by its
+	// OpID.
 	resp, doubt, err := c.txn(ctx, func(t clientv3.Txn) clientv3.Txn {
 		// Revision 0: the key does not exist.
 		return t.If(clientv3.Compare(clientv3.ModRevision(c.record), "=", int64(expect))).
@@ -268,31 +270,31 @@ func (c *Coordinator) Swap(
 		return failover.Revision(resp.Header.Revision), nil
 	}
 	if kvs := resp.Responses[0].GetResponseRange().GetKvs(); len(kvs) == 1 {
-		// The client library, or an earlier call, may have sent the same swap before.
+		// The client library, or an earlier call, may have sent the same swap.
 		if now, err := failover.DecodeRecord(kvs[0].Value); err == nil && now.OpID == next.OpID {
 			return failover.Revision(kvs[0].ModRevision), nil
 		}
 	}
 	if doubt {
-		// Another attempt may have been done, and written over since.
+		// Another attempt may have been applied, and overwritten since.
 		return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrUnknownOutcome)
 	}
 	return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrConflict)
 }
 
-// swapFailed finds out what an error means for the record. doubt: some attempt got no answer.
+// swapFailed determines the outcome after an error. doubt: some attempt got no response.
 func (c *Coordinator) swapFailed(
 	ctx context.Context, expect failover.Revision, next failover.Record, doubt bool, err error,
 ) (failover.Revision, error) {
 	switch {
 	case doubt || !refuses(err):
-		// Whatever it was, the request may have arrived, or may still arrive (INV-8).
+		// The request may have arrived, or may still arrive (INV-8).
 		return 0, fmt.Errorf("swap the pair's record: %w: %w", failover.ErrUnknownOutcome, err)
 	case !errors.Is(err, rpctypes.ErrNoSpace):
 		return 0, fmt.Errorf("swap the pair's record: %w: %s: %w", failover.ErrRefused, cause(err), err)
 	}
-	// The write that reaches the quota is done and answered with this error; those after it are not done. Since etcd
-	// has answered, it is not under way any more, and a read tells.
+	// The write that reaches the quota is applied and answered with this error; later ones are not applied. Since
+	// etcd has responded, the write is no longer in flight, and a read determines the outcome.
 	now, rev, lerr := c.Load(ctx)
 	switch {
 	case lerr == nil && now.OpID == next.OpID:
@@ -322,16 +324,16 @@ func (c *Coordinator) Close() error {
 	return nil
 }
 
-// reached notes that etcd has answered, and logs when that is news.
+// reached records a response of etcd, and logs a change.
 func (c *Coordinator) reached() {
 	c.lastCause.Store("")
 	c.reach(true, "")
 }
 
-// unreached notes that etcd has not answered.
+// unreached records a missing response of etcd.
 func (c *Coordinator) unreached(err error) {
 	if errors.Is(err, context.Canceled) {
-		return // we did not wait for the answer
+		return // this client canceled the request
 	}
 	c.reach(false, c.why(err))
 }

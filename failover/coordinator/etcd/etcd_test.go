@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 )
 
-// server is an embedded etcd that can be stopped and started again on the same port.
+// server is an embedded etcd that can be stopped and restarted on the same port.
 type server struct {
 	dir  string
 	etcd *embedded.Server
@@ -88,7 +88,7 @@ func TestWatchSurvivesCompaction(t *testing.T) {
 		resp, err = raw.Put(ctx, "/other", "x")
 		return err == nil
 	}, time.Minute, 10*time.Millisecond)
-	_, err = raw.Compact(t.Context(), resp.Header.Revision) // … and what it would go on from is gone
+	_, err = raw.Compact(t.Context(), resp.Header.Revision) // … and its resume position is compacted
 	require.NoError(t, err)
 
 	rec.Config, rec.OpID = 2, "op2"
@@ -153,7 +153,7 @@ func TestEmbeddedErrors(t *testing.T) {
 	require.ErrorContains(t, err, "no data directory")
 }
 
-// A mark outlives the record, and gives way to another pair's.
+// A mark outlives the record, and is replaced by that of another pair.
 func TestMarkOfAnotherPair(t *testing.T) {
 	s := start(t)
 	raw, err := clientv3.New(clientv3.Config{Endpoints: s.etcd.Endpoints()})
@@ -192,8 +192,8 @@ func TestMarkOfAnotherPair(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A process of 0.1.0 has the node's key only. It is seen when it overwrites this process's; and when it is gone, the
-// key comes back.
+// A process of 0.1.0 only writes the node's key. It is detected when it overwrites this process's announcement; after
+// it has terminated, that is restored.
 func TestTwinOfOlderRelease(t *testing.T) {
 	s := start(t)
 	raw, err := clientv3.New(clientv3.Config{Endpoints: s.etcd.Endpoints()})

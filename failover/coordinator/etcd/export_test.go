@@ -9,8 +9,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
 )
 
-// Begin has the connection take a process for its own, as Announce does.
+// Begin sets the process of the connection, as Announce does.
 func (c *Coordinator) Begin(live failover.Live) { c.track(func(t *twins.Tracker) { t.Begin(live) }) }
 
-// Apply notes changes that a watch has told of at once.
+// Apply applies changes that a watch has delivered together.
 func (c *Coordinator) Apply(events []*clientv3.Event) { c.apply(events) }

@@ -26,7 +26,7 @@ func sampleLive(name string) failover.Live {
 	return failover.Live{Node: failover.NodeInfo{ID: uuid.New(), Name: name, Address: "h:1"}, Process: "p-" + name}
 }
 
-// With three members, the leader can be moved and one member can die: swaps, the watch and the lease go on.
+// With three members, swaps, the watch and the lease survive a leader change and the loss of one member.
 func TestMembersComeAndGo(t *testing.T) {
 	t.Parallel()
 	all := members(t, 3, nil)
@@ -50,7 +50,7 @@ func TestMembersComeAndGo(t *testing.T) {
 	old := -1
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
-	require.Eventually(t, func() bool { // on a slow machine it may lose an election just then
+	require.Eventually(t, func() bool { // on a slow machine it may lose an election at that moment
 		if old = leader(); old < 0 {
 			return false
 		}
@@ -75,7 +75,7 @@ func TestMembersComeAndGo(t *testing.T) {
 		func(o failover.Observation) bool { return o.LeaseUntil.After(until) && o.Reachable })
 }
 
-// Nothing hangs when no endpoint answers: each call ends with its context, and Close at once.
+// If no endpoint responds, each call ends with its context, and Close returns immediately.
 func TestOnlyBlackholes(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -129,7 +129,7 @@ func TestTLS(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := open(t, tt.o)
-			require.Eventually(t, func() bool { // a slow machine may have no answer at all in the time of the first call
+			require.Eventually(t, func() bool { // on a slow machine the first call may get no response at all
 				ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 				defer cancel()
 				err := c.Ping(ctx)
@@ -144,8 +144,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// The tokens that etcd gives for user and password end, or are void after any change of users; the pair must not
-// notice.
+// etcd's authentication tokens expire, and are invalidated by any change of users, without an effect on the pair.
 func TestUserAndTokenExpiry(t *testing.T) {
 	t.Parallel()
 	e := members(t, 1, func(cfg *embed.Config) { cfg.AuthTokenTTL, cfg.BcryptCost = 1, 4 })[0]
@@ -171,7 +170,7 @@ func TestUserAndTokenExpiry(t *testing.T) {
 	require.NoError(t, err)
 	coordtest.Await(t, b, "the record", func(o failover.Observation) bool { return o.Record != nil && len(o.Live) == 1 })
 
-	// Every token that there is now ends: by its time to live, and by the change of the auth revision.
+	// Every current token becomes invalid: by its time to live, and by the change of the auth revision.
 	idle := time.Now()
 	require.Eventually(t, func() bool { return time.Since(idle) > 2500*time.Millisecond }, bound, 50*time.Millisecond)
 	rec, rev = swap(t, a, rec, rev, "tokens expired")
@@ -208,8 +207,8 @@ func TestUserAndTokenExpiry(t *testing.T) {
 	}
 }
 
-// An etcd that is full refuses swaps, and says so; whether the write that has raised the alarm was done is found out.
-// Reads, the watch and the lease go on, and when the alarm is disarmed, so do swaps.
+// A full etcd rejects swaps with a reason. The outcome of the write that raised the alarm is determined. Reads, the
+// watch and the lease continue to work, and after the alarm is disarmed, so do swaps.
 func TestOutOfSpace(t *testing.T) {
 	e := members(t, 1, func(cfg *embed.Config) { cfg.QuotaBackendBytes = 2 << 20 })[0]
 	admin := administer(t, clientv3.Config{Endpoints: []string{endpoint(e)}})
@@ -232,9 +231,9 @@ func TestOutOfSpace(t *testing.T) {
 	}
 	next := rec.Clone()
 	next.Config, next.OpID = 2, "while full"
-	require.Eventually(t, func() bool { // the alarm takes a moment
+	require.Eventually(t, func() bool { // the alarm is raised with a delay
 		_, err = coordtest.Swap(ctx, c, rev, next)
-		if err == nil { // it was the last one that still had room
+		if err == nil { // it was the last write within the quota
 			rec, rev, err = c.Load(ctx)
 			require.NoError(t, err)
 			next = rec.Clone()
@@ -264,7 +263,7 @@ func TestOutOfSpace(t *testing.T) {
 	_, _ = swap(t, c, rec, rev, "after")
 }
 
-// Two pairs share one etcd and know nothing of each other.
+// Two pairs in one etcd are independent.
 func TestTwoPairsInOneEtcd(t *testing.T) {
 	s := start(t)
 	for _, names := range [][2]string{{"/lockstep/orders", "/lockstep/bills"}, {"/x/a", "/x/a/b"}, {"/y/a", "/y/ab"}} {

@@ -8,24 +8,23 @@ import (
 )
 
 const (
-	// hedgeDelay after which the next attempt of a request is begun if the one before it has no answer yet. The client
-	// spreads requests over its connections in turn, so the next one takes another. A healthy etcd answers in a few
-	// milliseconds.
+	// hedgeDelay is the time without a response after which the next attempt of a request starts. The client uses its
+	// connections in turn, so the next attempt uses another one. A healthy etcd responds within a few milliseconds.
 	hedgeDelay = 100 * time.Millisecond
-	// laterAttempts are made besides one per endpoint, each twice as long after the one before as that.
+	// laterAttempts is the number of attempts beyond one per endpoint, with doubling delays.
 	laterAttempts = 4
 )
 
-// outcome of one attempt.
+// attempt is the outcome of one attempt.
 type attempt[T any] struct {
 	value T
 	err   error
 }
 
-// hedged makes the same request up to `attempts` times, each on the next connection, until one is answered: an endpoint
-// that takes requests and never answers must not cost a failover the time until it is noticed. It returns the first
-// answer, or the last error. doubt tells that the outcome of some attempt is not known: it was given up, or failed
-// without an answer of etcd's. No attempt is running any more when it returns.
+// hedged sends the same request up to `attempts` times, each on the next connection, until one is answered. An
+// endpoint that accepts requests and never responds must not delay a failover until it is detected. It returns the
+// first response, or the last error. doubt reports that the outcome of some attempt is unknown: it was canceled, or
+// failed without a response of etcd. All attempts have ended when it returns.
 func hedged[T any](
 	ctx context.Context, attempts int, call func(context.Context) (T, error),
 ) (value T, doubt bool, err error) {
@@ -81,7 +80,7 @@ func hedged[T any](
 	}
 }
 
-// telling is the newer error, unless only the older one says what to do.
+// telling returns the newer error, unless only the older one has a known cause.
 func telling(older, newer error) error {
 	if cause(newer) == "" && cause(older) != "" {
 		return older

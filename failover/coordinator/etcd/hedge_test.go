@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// endpoints answers requests in turn, each after its delay; a negative one never.
+// endpoints answers requests in turn, each after its delay; never for a negative one.
 type endpoints struct {
 	delays []time.Duration
 	calls  int
@@ -33,8 +33,8 @@ func (e *endpoints) call(ctx context.Context) (int, error) {
 	}
 }
 
-// TestHedged compares the time until the answer, the number of requests, and whether the outcome of one of them is
-// unknown: only then may a conflict be the request's own write.
+// Compares the time until the response, the number of requests, and whether some outcome is unknown. Only in that
+// case may a conflict be caused by the request's own write.
 func TestHedged(t *testing.T) {
 	const silent = -1
 	for _, tt := range []struct {

@@ -8,22 +8,22 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// history is which cluster answered, and up to which revision.
+// history identifies the responding cluster and its last revision.
 type history struct {
-	mu      sync.Mutex // guards what follows
-	cluster uint64     // 0: none has answered yet
+	mu      sync.Mutex // guards the fields below
+	cluster uint64     // 0: no response yet
 	last    int64
 }
 
-// revision returns the last revision of all responses so far.
+// revision returns the last revision of all responses.
 func (h *history) revision() int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.last
 }
 
-// isOther notes a response to a linearizable request, and reports whether it is of another history than those before:
-// of another cluster, or below the revision that was known when the request was made.
+// isOther records a response to a linearizable request. It reports whether the response belongs to another history:
+// another cluster, or a revision below the one known at the time of the request.
 func (h *history) isOther(header *etcdserverpb.ResponseHeader, before int64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -36,12 +36,13 @@ func (h *history) isOther(header *etcdserverpb.ResponseHeader, before int64) boo
 	return other
 }
 
-// heed has the keys listed again if a response shows that etcd was restored or replaced: a proxy may keep the watch.
+// heed lists the keys again if a response shows that etcd was restored or replaced, because a proxy may keep the
+// watch.
 func (c *Coordinator) heed(header *etcdserverpb.ResponseHeader, before int64) {
 	if c.history.isOther(header, before) {
 		select {
 		case c.replaced <- struct{}{}:
-		default: // a signal is waiting already
+		default: // a signal is already pending
 		}
 	}
 }

@@ -19,18 +19,18 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd"
 )
 
-// proxy answers as a proxy before an etcd does that keeps the watches of its clients when that etcd is replaced, and
-// has no change to report.
+// proxy simulates a proxy in front of an etcd. It keeps the watches of its clients when that etcd is replaced, and
+// reports no changes.
 type proxy struct {
 	etcdserverpb.UnimplementedKVServer
 	etcdserverpb.UnimplementedWatchServer
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	header etcdserverpb.ResponseHeader
-	record []byte // nil: there is none
+	record []byte // nil: no record
 }
 
-// replace puts another history in place of the one before.
+// replace sets another history.
 func (p *proxy) replace(cluster uint64, revision int64, record []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,7 +65,7 @@ func (p *proxy) Watch(stream etcdserverpb.Watch_WatchServer) error {
 	return nil
 }
 
-// TestReplacedBehindAProxy: the response to any request shows that etcd has another history, and all is listed again.
+// The response to any request shows that etcd has another history, which triggers a new list.
 func TestReplacedBehindAProxy(t *testing.T) {
 	encoded := func(op string) []byte {
 		rec := coordtest.SampleRecord(op)
@@ -95,7 +95,7 @@ func TestReplacedBehindAProxy(t *testing.T) {
 	p.replace(7, 20, encoded("old")) // restored
 	require.NoError(t, c.Ping(t.Context()))
 	coordtest.Await(t, c, "an older record", is("old"))
-	p.replace(8, 90, encoded("other")) // another cluster, which is far ahead
+	p.replace(8, 90, encoded("other")) // another cluster with a higher revision
 	require.NoError(t, c.Ping(t.Context()))
 	coordtest.Await(t, c, "the record of another cluster", is("other"))
 	p.replace(8, 1, nil) // emptied

@@ -20,13 +20,13 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
 )
 
-// retryDelay between two attempts to renew the lease while etcd does not answer.
+// retryDelay is the delay between two attempts to renew the lease during an outage of etcd.
 const retryDelay = 250 * time.Millisecond
 
-// errLeaseGone is returned when etcd does not know the lease any more.
+// errLeaseGone is returned if the lease has expired.
 var errLeaseGone = errors.New("the lease has ended")
 
-// Announce implements failover.Coordinator. Renewing the lease is also how an outage of etcd is noticed.
+// Announce implements failover.Coordinator. Lease renewal also detects outages of etcd.
 func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	value, err := json.Marshal(live)
 	if err != nil {
@@ -41,7 +41,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	var id clientv3.LeaseID
 	var alive keepAlive
 	defer alive.end()
-	unknown := false // one that may not know of this process
+	unknown := false // a process may not be aware of this one
 	for ctx.Err() == nil {
 		wait := c.opts.LeaseTTL / 3
 		if id == clientv3.NoLease {
@@ -60,7 +60,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 			id, wait = clientv3.NoLease, 0
 		case ctx.Err() != nil:
 		case errors.Is(rpctypes.Error(err), rpctypes.ErrNoSpace):
-			// No new lease, but it answers. The liveness key is a hint that the pair can do without.
+			// The grant of a new lease failed, but etcd responds. The liveness key is only a hint, and not required.
 			c.reach(true, cause(err))
 		default:
 			c.unreached(err)
@@ -75,7 +75,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 		}
 	}
 	if id != clientv3.NoLease {
-		// So that the other node need not wait for the end of the lease to know.
+		// The other node then need not wait for the lease to expire.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.opts.RequestTimeout/2)
 		defer cancel()
 		if _, err := c.client.Revoke(ctx, id); err != nil {
@@ -85,14 +85,14 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	return nil
 }
 
-// announced are the keys of a process that announces itself, both under its lease.
+// announced contains the keys of an announced process, both under its lease.
 type announced struct {
-	live  string // of its node: the newest process counts
-	run   string // its own
+	live  string // of its node: the newest process wins
+	run   string // of the process
 	value string
 }
 
-// track changes whom this connection takes for itself.
+// track changes the process announced by this connection.
 func (c *Coordinator) track(change func(*twins.Tracker)) {
 	c.seen.Update(func(o *failover.Observation) bool {
 		change(&c.twins)
@@ -101,16 +101,16 @@ func (c *Coordinator) track(change func(*twins.Tracker)) {
 	})
 }
 
-// overwritten tells whether the node's liveness key is gone although its process is here: a twin had written it, and is
-// gone as well.
+// overwritten reports whether the node's liveness key is missing although its process is running: a duplicate process
+// had overwritten it, and has terminated.
 func (c *Coordinator) overwritten(live failover.Live) bool {
 	o := c.seen.Get()
 	_, there := o.LiveNode(live.Node.ID)
 	return o.Reachable && o.LiveKnown && !there
 }
 
-// announceAgain writes this process's own key once more, so that a process that has come since knows that this one
-// runs; and the node's key if there is none.
+// announceAgain writes this process's key again, so that a newer process detects it as running. It also writes the
+// node's key if missing.
 func (c *Coordinator) announceAgain(ctx context.Context, keys announced, id clientv3.LeaseID) error {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
 	defer cancel()
@@ -129,13 +129,13 @@ func (c *Coordinator) announceAgain(ctx context.Context, keys announced, id clie
 	return nil
 }
 
-// grant gets a new lease and writes the keys under it.
+// grant creates a new lease and writes the keys under it.
 func (c *Coordinator) grant(ctx context.Context, keys announced) (clientv3.LeaseID, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
 	defer cancel()
 	sent := time.Now()
 	lease, _, err := hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
-		// a superfluous one ends by itself
+		// a superfluous lease expires
 		return c.client.Grant(ctx, int64((c.opts.LeaseTTL+time.Second-1)/time.Second))
 	})
 	if err != nil {
@@ -148,20 +148,20 @@ func (c *Coordinator) grant(ctx context.Context, keys announced) (clientv3.Lease
 		)
 	})
 	if err != nil {
-		return clientv3.NoLease, fmt.Errorf("put %s: %w", keys.live, err) // the lease ends by itself
+		return clientv3.NoLease, fmt.Errorf("put %s: %w", keys.live, err) // the lease expires
 	}
 	c.leased(sent, lease.TTL)
 	return lease.ID, nil
 }
 
-// keepAlive is a stream that renews a lease. It stays open from one renewal to the next: with users, opening one costs
-// etcd the check of a password.
+// keepAlive is a stream that renews a lease. It stays open between renewals, because with authentication opening one
+// costs etcd a password check.
 type keepAlive struct {
-	stream etcdserverpb.Lease_LeaseKeepAliveClient // nil: to be opened
+	stream etcdserverpb.Lease_LeaseKeepAliveClient // nil: not open
 	cancel context.CancelFunc
 }
 
-// end closes the stream, if there is one.
+// end closes the stream, if open.
 func (k *keepAlive) end() {
 	if k.stream != nil {
 		k.cancel()
@@ -169,10 +169,10 @@ func (k *keepAlive) end() {
 	}
 }
 
-// renew renews the lease once, by another connection if one does not answer.
+// renew renews the lease once, on another connection if one does not respond.
 func (c *Coordinator) renew(ctx context.Context, alive *keepAlive, id clientv3.LeaseID) error {
 	var err error
-	for range len(c.opts.Endpoints) + 1 { // the first stream may be of a connection that has ended since
+	for range len(c.opts.Endpoints) + 1 { // the first stream may belong to a broken connection
 		if err = c.renewOnce(ctx, alive, id); err == nil || errors.Is(err, errLeaseGone) || ctx.Err() != nil {
 			return err
 		}
@@ -180,8 +180,8 @@ func (c *Coordinator) renew(ctx context.Context, alive *keepAlive, id clientv3.L
 	return err
 }
 
-// renewOnce sends one keep-alive and waits for its answer. (The library's KeepAliveOnce waits for a connection and then
-// tries again without a pause until the time is up, whatever goes wrong; here an outage is to be noticed at once.)
+// renewOnce sends one keep-alive and waits for the response. (The library's KeepAliveOnce waits for a connection and
+// then retries without a pause until the timeout, whereas an outage must be detected immediately here.)
 func (c *Coordinator) renewOnce(ctx context.Context, alive *keepAlive, id clientv3.LeaseID) error {
 	sent := time.Now()
 	limit := c.opts.RequestTimeout / time.Duration(min(len(c.opts.Endpoints), 3))
@@ -200,7 +200,7 @@ func (c *Coordinator) renewOnce(ctx context.Context, alive *keepAlive, id client
 	return fmt.Errorf("keep alive: %w", err)
 }
 
-// ask sends a keep-alive, opening the stream if need be, and reads the answer.
+// ask sends a keep-alive, opening the stream if needed, and reads the response.
 func (k *keepAlive) ask(
 	ctx context.Context, client *clientv3.Client, id clientv3.LeaseID, limit time.Duration,
 ) (*etcdserverpb.LeaseKeepAliveResponse, error) {
@@ -223,7 +223,7 @@ func (k *keepAlive) ask(
 	return k.stream.Recv() //nolint:wrapcheck // renewOnce says what it is
 }
 
-// leased notes until when the lease holds at least: the granted time, counted from before the request was sent.
+// leased records the earliest expiry of the lease: the granted time, counted from before the request was sent.
 func (c *Coordinator) leased(sent time.Time, ttlSeconds int64) {
 	until := sent.Add(time.Duration(ttlSeconds) * time.Second)
 	c.seen.Update(func(o *failover.Observation) bool {

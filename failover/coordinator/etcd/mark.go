@@ -14,15 +14,15 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// marks is what this connection knows of the mark's key, so that a write needs no read before it.
+// marks caches the mark's key, so that a write needs no preceding read.
 type marks struct {
-	mu  sync.Mutex // guards what follows
-	rev int64      // mod revision of the key; 0: there is none
+	mu  sync.Mutex // guards the fields below
+	rev int64      // mod revision of the key; 0 if missing
 	now failover.Mark
 }
 
-// WriteMark implements failover.Coordinator. The mark has a key of its own without a lease: it outlives the
-// active that wrote it, and also the record.
+// WriteMark implements failover.Coordinator. The mark has a separate key without a lease: it outlives the active that
+// wrote it, and also the record.
 func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
 	k := &c.marks
 	k.mu.Lock()
@@ -36,7 +36,7 @@ func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.
 			}
 		case fresh:
 			return k.now, nil
-		default: // for all that this connection knows; etcd may have been put back since
+		default: // the cached mark is not lower, but etcd may have been restored since
 			if err := c.readMark(ctx); err != nil {
 				return failover.Mark{}, fmt.Errorf("write the pair's mark: %w", err)
 			}
@@ -44,16 +44,16 @@ func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.
 	}
 }
 
-// raiseMark writes the mark if no other connection has since this one has last looked; if one has, it notes what is
-// there. Called with c.marks.mu held.
+// raiseMark writes the mark unless another connection has written it since this one last read it. In that case it
+// caches the current mark. Called with c.marks.mu held.
 func (c *Coordinator) raiseMark(ctx context.Context, m failover.Mark) (bool, error) {
 	k := &c.marks
 	value, err := json.Marshal(m)
 	if err != nil {
 		return false, fmt.Errorf("write the pair's mark: %w", err)
 	}
-	// It may be sent to several endpoints. One that is done only after a higher mark was written does not meet its
-	// condition any more.
+	// It may be sent to several endpoints. An attempt that arrives after a higher mark was written fails its
+	// condition.
 	resp, _, err := c.txn(ctx, func(t clientv3.Txn) clientv3.Txn {
 		return t.If(clientv3.Compare(clientv3.ModRevision(c.mark), "=", k.rev)).
 			Then(clientv3.OpPut(c.mark, string(value))).
@@ -92,7 +92,7 @@ func (c *Coordinator) readMark(ctx context.Context) error {
 	return c.noteMark(resp.Kvs)
 }
 
-// noteMark notes what the mark's key holds. Called with c.marks.mu held.
+// noteMark caches the value of the mark's key. Called with c.marks.mu held.
 func (c *Coordinator) noteMark(kvs []*mvccpb.KeyValue) error {
 	k := &c.marks
 	k.rev, k.now = 0, failover.Mark{}

@@ -24,32 +24,32 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// bound is the time within which anything has to happen. No goal.
+// bound limits all waits. It is not a performance goal.
 const bound = time.Minute
 
 // configure changes the configuration of a member before it starts.
 type configure func(*embed.Config)
 
-// member of a cluster in this process.
+// member is an in-process member of a cluster.
 type member struct {
 	*embed.Etcd
 	once sync.Once
 }
 
-// kill ends a member. Once more waits for the first time.
+// kill terminates a member. Further calls wait for the first one.
 func (m *member) kill() {
 	m.once.Do(func() {
 		m.Server.HardStop()
-		m.Close() // this waits some seconds for clients to end their watches
+		m.Close() // waits some seconds for clients to end their watches
 	})
 }
 
-// members starts an etcd cluster of n members in this process. All of them are stopped with the test.
+// members starts an in-process etcd cluster of n members, which is stopped with the test.
 func members(t *testing.T, n int, change configure) []*member {
 	t.Helper()
 	var out []*member
 	var err error
-	// Members have to know each other's ports before they listen, and meanwhile another process may take one.
+	// Members must know each other's ports before they listen, and another process may take one in the meantime.
 	for try := 0; try == 0 || try < 10 && errors.Is(err, syscall.EADDRINUSE); try++ {
 		out, err = tryMembers(t, n, change)
 	}
@@ -69,7 +69,7 @@ func members(t *testing.T, n int, change configure) []*member {
 	return out
 }
 
-// tryMembers starts the members on ports that are free; when it returns an error, none is left running.
+// tryMembers starts the members on free ports. After an error, none is left running.
 func tryMembers(t *testing.T, n int, change configure) (out []*member, err error) {
 	t.Helper()
 	var cfgs []*embed.Config
@@ -115,7 +115,7 @@ func freeURL(t *testing.T) url.URL {
 	return url.URL{Scheme: "http", Host: l.Addr().String()}
 }
 
-// endpoint of a member, host:port.
+// endpoint returns the host:port of a member.
 func endpoint(e *member) string { return e.Config().AdvertiseClientUrls[0].Host }
 
 func endpoints(all []*member) []string {
@@ -138,7 +138,7 @@ func open(t *testing.T, o etcd.Options) *etcd.Coordinator {
 	return c
 }
 
-// administer gives a client of etcd's own, for what an operator does.
+// administer returns an etcd client for administrative operations.
 func administer(t *testing.T, cfg clientv3.Config) *clientv3.Client {
 	t.Helper()
 	cfg.Logger = zap.NewNop()
@@ -148,7 +148,7 @@ func administer(t *testing.T, cfg clientv3.Config) *clientv3.Client {
 	return c
 }
 
-// secure makes a member want TLS, with client certificates.
+// secure enables TLS with client certificates on a member.
 func secure(ca, cert, key string) configure {
 	return func(cfg *embed.Config) {
 		cfg.ClientTLSInfo = transport.TLSInfo{CertFile: cert, KeyFile: key, TrustedCAFile: ca, ClientCertAuth: true}
@@ -160,7 +160,7 @@ func secure(ca, cert, key string) configure {
 	}
 }
 
-// announce keeps a liveness key until the test ends.
+// announce maintains a liveness key until the test ends.
 func announce(t *testing.T, c failover.Coordinator, live failover.Live) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -172,7 +172,7 @@ func announce(t *testing.T, c failover.Coordinator, live failover.Live) {
 	})
 }
 
-// swap writes the record's next version, again and again until it is done, and returns it with its revision.
+// swap writes the next version of the record, with retries, and returns it with its revision.
 func swap(
 	t *testing.T, c failover.Coordinator, rec failover.Record, rev failover.Revision, op string,
 ) (failover.Record, failover.Revision) {
@@ -199,7 +199,7 @@ func swap(
 	return next, now
 }
 
-// clientTLS trusts an authority and shows a certificate, if there is one.
+// clientTLS trusts a CA and presents a certificate, if any.
 func clientTLS(pool *certs.Authority, cert *tls.Certificate) *tls.Config {
 	cfg := &tls.Config{RootCAs: pool.Pool(), MinVersion: tls.VersionTLS12}
 	if cert != nil {

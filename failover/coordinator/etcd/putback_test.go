@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// image stops etcd, copies its disk, and starts it again.
+// image stops etcd, copies its disk, and restarts it.
 func (s *server) image(t *testing.T) string {
 	t.Helper()
 	address := s.etcd.Address()
@@ -28,7 +28,7 @@ func (s *server) image(t *testing.T) string {
 	return dir
 }
 
-// putBack stops etcd, puts its disk back, and starts it again.
+// putBack stops etcd, restores its disk, and restarts it.
 func (s *server) putBack(t *testing.T, image string) {
 	t.Helper()
 	address := s.etcd.Address()
@@ -38,9 +38,9 @@ func (s *server) putBack(t *testing.T, image string) {
 	s.run(t, address)
 }
 
-// etcd is put back to an older state under a connection that goes on: what it says from then on is what is there now.
-// (The node refuses a record that is older than its own: INV-9.) Revisions are given out a second time, and a mark that
-// was written is written again.
+// etcd is restored to an older state under an open connection, which then reports the restored state. (The node
+// rejects a record older than its own: INV-9.) Revisions are assigned a second time, and a lost mark is written
+// again.
 func TestPutBackUnderConnection(t *testing.T) {
 	s := start(t)
 	a := open(t, etcd.Options{
@@ -88,13 +88,13 @@ func TestPutBackUnderConnection(t *testing.T) {
 	mark, err := b.LoadMark(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, failover.Mark{By: 1, Term: 1, LSN: 5}, mark)
-	// The active goes on and marks what it has committed since.
+	// The active continues and marks its further commits.
 	_, err = a.WriteMark(t.Context(), failover.Mark{By: 1, Term: 1, LSN: 51})
 	require.NoError(t, err)
 	mark, err = b.LoadMark(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, failover.Mark{By: 1, Term: 1, LSN: 51}, mark)
-	// And so does one who has written a higher one before, and whose next is below that.
+	// The same applies to a connection that has written a higher mark before, and now writes a lower one.
 	s.putBack(t, image)
 	require.Eventually(t, func() bool {
 		_, err := a.WriteMark(t.Context(), failover.Mark{By: 1, Term: 1, LSN: 40})
@@ -104,7 +104,7 @@ func TestPutBackUnderConnection(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, failover.Mark{By: 1, Term: 1, LSN: 40}, mark)
 
-	// Who goes by the revision that it knew is refused, as long as that one was not given out again.
+	// A swap with the old revision is rejected while that revision was not assigned again.
 	lost := rec
 	lost.Config, lost.OpID = rec.Config+1, "lost"
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -123,8 +123,8 @@ func TestPutBackUnderConnection(t *testing.T) {
 	}
 }
 
-// The connection breaks before etcd goes down, as when its machine dies: the client library then goes on watching from
-// a revision that the etcd that was put back will only reach later, and hears nothing until then.
+// The connection breaks before etcd stops, as if its machine failed. A client library's watch would resume from a
+// revision that the restored etcd reaches only later, and receive nothing until then.
 func TestPutBackUnderBrokenWatch(t *testing.T) {
 	s := start(t)
 	way, err := cluster.NewProxy(s.etcd.Address())

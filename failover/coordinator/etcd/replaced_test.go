@@ -15,15 +15,15 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// empty stops etcd and starts it again without any data.
+// empty restarts etcd without data.
 func (s *server) empty(t *testing.T) {
 	t.Helper()
 	s.putBack(t, t.TempDir())
 }
 
-// TestReplacedWhileDisconnected: etcd's data is replaced, by an older copy or by nothing, in the moment in which the
-// connection to it is broken, so that no request fails. The connection reports what is there as soon as it is back, and
-// what comes after. (RequestTimeout is long: nothing here may depend on a request that is not answered in time.)
+// etcd's data is replaced, by an older copy or by nothing, while the connection is broken, so no request fails. After
+// the reconnect the current state and later changes are reported. (RequestTimeout is long: nothing here may depend on
+// a request timeout.)
 func TestReplacedWhileDisconnected(t *testing.T) {
 	type fits = func(failover.Observation) bool
 	for name, replace := range map[string]func(t *testing.T, s *server, image string) fits{
@@ -59,7 +59,7 @@ func TestReplacedWhileDisconnected(t *testing.T) {
 			way.Heal()
 			coordtest.Await(t, b, "what is there now", fits)
 
-			// A change at a revision that was given out before.
+			// A change at a revision that was assigned before.
 			now, at, err := a.Load(t.Context())
 			if err != nil {
 				require.ErrorIs(t, err, failover.ErrNoRecord)
@@ -76,8 +76,7 @@ func TestReplacedWhileDisconnected(t *testing.T) {
 	}
 }
 
-// TestEmptiedUnderAnnouncement: a process that announces itself is seen again in an etcd that was emptied, and so is
-// one that comes later.
+// An announced process is visible again in an emptied etcd, and so is one that is started later.
 func TestEmptiedUnderAnnouncement(t *testing.T) {
 	s := start(t)
 	a := open(t, etcd.Options{Endpoints: s.etcd.Endpoints(), Prefix: "/p", LeaseTTL: time.Second})

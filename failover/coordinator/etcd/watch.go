@@ -26,18 +26,18 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
 )
 
-// relistDelay between two attempts to list and watch.
+// relistDelay is the delay between two attempts to list and watch.
 const relistDelay = 200 * time.Millisecond
 
 var (
-	// errSilent is returned when a watch gets no answer at all.
+	// errSilent is returned if a watch receives nothing.
 	errSilent = errors.New("watch: etcd is silent")
-	// errReplaced is returned when etcd's history is another one than before.
+	// errReplaced is returned if etcd's history has changed.
 	errReplaced = errors.New("watch: etcd was restored or replaced")
 )
 
-// watch lists the pair's keys and follows their changes. Whenever that ends (a member without a leader, a broken
-// connection, another history) it lists again, so that nothing is missed permanently.
+// watch lists the pair's keys and follows their changes. After every interruption (a member without a leader, a
+// broken connection, another history) it lists again, so that no change is missed permanently.
 func (c *Coordinator) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := c.watchOnce(ctx)
@@ -49,16 +49,16 @@ func (c *Coordinator) watch(ctx context.Context) {
 	}
 }
 
-// watchOnce lists, and follows the changes until the stream ends.
+// watchOnce lists the keys, and follows the changes until the stream ends.
 //
-// The stream is never resumed, as the client library's watch is: after etcd was restored from a backup, or emptied, a
-// revision that was seen before may be one that the new history reaches only later, and a watch from there would
-// report nothing until then. The list that counts is read after the stream was opened: a history that replaces it has
-// to end the stream first.
+// The stream is never resumed, unlike the client library's watch. After etcd was restored from a backup, or emptied,
+// its new history may reach a previously seen revision only later. A watch from that revision would report nothing
+// until then. The effective list is read after the stream was opened: a history that replaces it must end the stream
+// first.
 func (c *Coordinator) watchOnce(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if _, err := c.list(ctx); err != nil { // reports whether etcd answers, also where no stream can be opened
+	if _, err := c.list(ctx); err != nil { // detects an outage even if no stream can be opened
 		return err
 	}
 	stream, err := c.openWatch(ctx, cancel)
@@ -66,7 +66,7 @@ func (c *Coordinator) watchOnce(ctx context.Context) error {
 		return err
 	}
 	select {
-	case <-c.replaced: // what comes now is listed
+	case <-c.replaced: // the list below covers it
 	default:
 	}
 	listed, err := c.list(ctx)
@@ -76,7 +76,7 @@ func (c *Coordinator) watchOnce(ctx context.Context) error {
 	return c.follow(ctx, stream, listed)
 }
 
-// list reads everything.
+// list reads all keys.
 func (c *Coordinator) list(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
 	limited, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
 	defer cancel()
@@ -102,13 +102,13 @@ func (c *Coordinator) list(ctx context.Context) (*etcdserverpb.ResponseHeader, e
 	return resp.Header, nil
 }
 
-// openWatch opens a stream of the changes from now on. cancel ends ctx if that takes too long.
+// openWatch opens a stream of changes. cancel ends ctx if that takes too long.
 func (c *Coordinator) openWatch(
 	ctx context.Context, cancel context.CancelFunc,
 ) (etcdserverpb.Watch_WatchClient, error) {
 	limit := time.AfterFunc(c.opts.RequestTimeout, cancel)
 	defer limit.Stop()
-	// WithRequireLeader: a member that was cut off from the others ends the watch instead of being silent.
+	// WithRequireLeader: a member that was cut off from the others ends the watch instead of going silent.
 	stream, err := etcdserverpb.NewWatchClient(c.client.ActiveConnection()).Watch(
 		clientv3.WithRequireLeader(ctx), grpc.MaxCallRecvMsgSize(math.MaxInt32))
 	if err != nil {
@@ -133,13 +133,13 @@ func (c *Coordinator) openWatch(
 	return stream, nil
 }
 
-// received is what a stream has returned.
+// received is a response of a stream.
 type received struct {
 	resp *etcdserverpb.WatchResponse
 	err  error
 }
 
-// follow applies the changes after what was listed, until the stream ends.
+// follow applies the changes after the list, until the stream ends.
 func (c *Coordinator) follow(
 	ctx context.Context, stream etcdserverpb.Watch_WatchClient, listed *etcdserverpb.ResponseHeader,
 ) error {
@@ -157,7 +157,7 @@ func (c *Coordinator) follow(
 			}
 		}
 	})
-	// Silence can also mean that the connection leads nowhere. So etcd is asked for a sign of life on the same stream.
+	// Silence can also mean a broken connection, so request progress notifications on the same stream.
 	ticker := time.NewTicker(c.opts.RequestTimeout)
 	defer ticker.Stop()
 	asked := false
@@ -199,17 +199,17 @@ func (c *Coordinator) follows(resp *etcdserverpb.WatchResponse, listed *etcdserv
 	case h.GetClusterId() != listed.GetClusterId():
 		return errReplaced
 	case len(resp.Events) == 0 && h.GetRevision() < listed.GetRevision():
-		return errReplaced // behind a proxy that keeps the stream, or a member that lags: listing again does no harm
+		return errReplaced // behind a proxy that keeps the stream, or a lagging member: listing again is safe
 	}
-	// The stream is older than the list, which has the newer values.
+	// The stream began before the list, which has newer values.
 	events := slices.DeleteFunc(resp.Events, func(ev *mvccpb.Event) bool { return ev.Kv.ModRevision <= listed.Revision })
 	c.apply(events)
 	return nil
 }
 
-// apply notes changes.
+// apply applies changes to the observation.
 func (c *Coordinator) apply(events []*mvccpb.Event) {
-	// The mark changes every second, and no watcher waits for it.
+	// The mark changes every second, and no watcher needs it.
 	events = slices.DeleteFunc(events, func(ev *mvccpb.Event) bool { return string(ev.Kv.Key) == c.mark })
 	if len(events) == 0 {
 		return
@@ -227,11 +227,11 @@ func (c *Coordinator) apply(events []*mvccpb.Event) {
 	})
 }
 
-// lookForTwin finds out whether another process announces itself under this node's id. Called under the lock of c.seen.
+// lookForTwin updates the duplicate process announced under this node's ID. Called with the lock of c.seen held.
 func (c *Coordinator) lookForTwin(o *failover.Observation) {
 	all := slices.Collect(maps.Values(c.runs))
 	for _, l := range c.news {
-		// One of 0.1.0 has no key of its own, and is seen as long as it is the newest.
+		// A process of 0.1.0 has no process key, and is only seen while it is the newest.
 		if !slices.ContainsFunc(all, func(e twins.Entry) bool { return e.Live == l.Live }) {
 			all = append(all, l)
 		}
@@ -245,7 +245,7 @@ func (c *Coordinator) lookForTwin(o *failover.Observation) {
 	}
 }
 
-// put notes a key. Called under the lock of c.seen.
+// put applies a written key. Called with the lock of c.seen held.
 func (c *Coordinator) put(o *failover.Observation, kv *mvccpb.KeyValue) {
 	key := string(kv.Key)
 	switch {
@@ -261,7 +261,7 @@ func (c *Coordinator) put(o *failover.Observation, kv *mvccpb.KeyValue) {
 		var l failover.Live
 		id, err := uuid.Parse(key[len(c.livedir):])
 		if err != nil || json.Unmarshal(kv.Value, &l) != nil || l.Node.ID != id {
-			return // a hint that cannot be read is none
+			return // an unreadable hint is ignored
 		}
 		c.news[key] = twins.Entry{Live: l, Seq: kv.ModRevision}
 		lives := withoutNode(o.Live, id)
@@ -271,13 +271,14 @@ func (c *Coordinator) put(o *failover.Observation, kv *mvccpb.KeyValue) {
 	case strings.HasPrefix(key, c.rundir):
 		var l failover.Live
 		if json.Unmarshal(kv.Value, &l) == nil {
-			// An announcement and its repetition may come at once, and that of a twin between them tells that it runs.
+			// An announcement and its repetition may arrive together. First shows whether a duplicate process
+			// announced itself between them, and is thus running.
 			c.runs[key] = twins.Entry{Live: l, Seq: kv.ModRevision, First: kv.CreateRevision}
 		}
 	}
 }
 
-// remove notes that a key is gone. Called under the lock of c.seen.
+// remove applies a deleted key. Called with the lock of c.seen held.
 func (c *Coordinator) remove(o *failover.Observation, kv *mvccpb.KeyValue) {
 	key := string(kv.Key)
 	if key == c.record {

@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd"
 )
 
-// TestTwinBetweenTwoAnnouncements: a node's process has announced itself twice, its twin once in between, and the watch
-// tells of all three at once. The twin runs: it has announced itself after this process had.
+// A process has announced itself twice, its duplicate once in between, and the watch delivers all three together. The
+// duplicate is running, because it announced itself after this process.
 func TestTwinBetweenTwoAnnouncements(t *testing.T) {
 	c := open(t, etcd.Options{Endpoints: []string{"127.0.0.1:1"}, Prefix: "/p", RequestTimeout: time.Minute})
 	node := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "h:1"}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memory is a coordinator without a network and without a disk: for simulations, and for a node without a
-// partner, which needs an authority in form only.
+// Package memory implements a coordinator without network and disk: for simulations, and for a node without a
+// partner, which needs a coordinator only formally.
 package memory
 
 import (
@@ -20,14 +20,14 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
 )
 
-// DefaultLeaseTTL is how long a liveness key outlives the last sign of its node.
+// DefaultLeaseTTL is the lifetime of a liveness key after its last renewal.
 const DefaultLeaseTTL = 3 * time.Second
 
-// Server holds the record of one pair.
+// Server stores the record of one pair.
 type Server struct {
 	ttl time.Duration
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	down   bool
 	record *failover.Record
 	rev    failover.Revision
@@ -37,7 +37,7 @@ type Server struct {
 	conns  []*Coordinator
 }
 
-// process is one that announces itself.
+// process identifies an announced process.
 type process struct {
 	node uuid.UUID
 	name string
@@ -45,12 +45,12 @@ type process struct {
 
 type lease struct {
 	live        failover.Live
-	first, last int64 // announcements
+	first, last int64 // sequence numbers of announcements
 	until       time.Time
 	timer       *time.Timer
 }
 
-// NewServer makes a coordinator without a record. leaseTTL 0 means DefaultLeaseTTL.
+// NewServer returns a coordinator without a record. leaseTTL 0 means DefaultLeaseTTL.
 func NewServer(leaseTTL time.Duration) *Server {
 	if leaseTTL <= 0 {
 		leaseTTL = DefaultLeaseTTL
@@ -58,9 +58,9 @@ func NewServer(leaseTTL time.Duration) *Server {
 	return &Server{ttl: leaseTTL, live: make(map[process]lease)}
 }
 
-// Standalone makes a coordinator for a node without a partner. It holds nothing that the store does not hold: from the
-// store's identity it makes the record that the node must have obeyed last. The node then activates in the next term. A
-// store that is new, or was restored from a backup, has obeyed none: the node makes the first one.
+// Standalone returns a coordinator for a node without a partner. It has no separate state. It derives the record that
+// the node last obeyed from the store's identity, and the node activates in the next term. A store that is new, or
+// was restored from a backup, has obeyed none, so the node creates the first one.
 func Standalone(id failover.Identity, self failover.NodeInfo) *Server {
 	s := NewServer(0)
 	if id.Empty() || id.Restored {
@@ -76,7 +76,7 @@ func Standalone(id failover.Identity, self failover.NodeInfo) *Server {
 	return s
 }
 
-// Connect makes a connection for one node.
+// Connect opens a connection for one node.
 func (s *Server) Connect() *Coordinator {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +86,7 @@ func (s *Server) Connect() *Coordinator {
 	return c
 }
 
-// SetDown makes the server unreachable for all connections, or reachable again. It forgets nothing.
+// SetDown makes the server unreachable for all connections, or reachable again. No data is lost.
 func (s *Server) SetDown(down bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +94,7 @@ func (s *Server) SetDown(down bool) {
 	s.tell()
 }
 
-// Forget drops the record and the mark, as if the coordinator's data had been lost.
+// Forget deletes the record and the mark, to simulate a loss of the coordinator's data.
 func (s *Server) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,21 +103,21 @@ func (s *Server) Forget() {
 	s.tell()
 }
 
-// Image is what a coordinator held at some moment.
+// Image is a snapshot of a coordinator's state.
 type Image struct {
 	record *failover.Record
 	rev    failover.Revision
 	mark   failover.Mark
 }
 
-// Image takes a picture of the record and of the mark, as a backup does.
+// Image returns a snapshot of the record and the mark, like a backup.
 func (s *Server) Image() Image {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return Image{record: s.record, rev: s.rev, mark: s.mark}
 }
 
-// PutBack restores a picture, as if the coordinator's data had been put back: it gives out revisions a second time.
+// PutBack restores a snapshot, to simulate a restored coordinator: it assigns the same revisions again.
 func (s *Server) PutBack(i Image) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +125,7 @@ func (s *Server) PutBack(i Image) {
 	s.tell()
 }
 
-// tell updates what each connection sees. Called with s.mu held.
+// tell updates the observation of each connection. Called with s.mu held.
 func (s *Server) tell() {
 	lives, all := s.lives()
 	for _, c := range s.conns {
@@ -141,7 +141,7 @@ func (s *Server) tell() {
 	}
 }
 
-// lives gives the newest process of each node, and all announcements. Called with s.mu held.
+// lives returns the newest process of each node, and all announcements. Called with s.mu held.
 func (s *Server) lives() ([]failover.Live, []twins.Entry) {
 	newest := make(map[uuid.UUID]lease, len(s.live))
 	all := make([]twins.Entry, 0, len(s.live))
@@ -165,7 +165,7 @@ type Coordinator struct {
 	seen   *latest.Value[failover.Observation]
 	closed chan struct{}
 
-	// What follows is guarded by s.mu.
+	// The fields below are guarded by s.mu.
 	twins     twins.Tracker
 	cut       bool
 	loseReply bool
@@ -182,14 +182,14 @@ func (c *Coordinator) SetReachable(reachable bool) {
 	c.s.tell()
 }
 
-// LoseNextReply makes the next Swap return ErrUnknownOutcome although it was done.
+// LoseNextReply makes the next Swap return ErrUnknownOutcome although it was applied.
 func (c *Coordinator) LoseNextReply() {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	c.loseReply = true
 }
 
-// up is called with s.mu held.
+// up reports whether the connection works. Called with s.mu held.
 func (c *Coordinator) up() bool { return !c.s.down && !c.cut && !c.isClosed }
 
 // Name implements failover.Coordinator.
@@ -293,7 +293,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	}
 }
 
-// renew puts or prolongs the liveness key.
+// renew creates or extends the liveness key.
 func (c *Coordinator) renew(live failover.Live) {
 	s := c.s
 	s.mu.Lock()
@@ -323,7 +323,7 @@ func (c *Coordinator) renew(live failover.Live) {
 	}
 }
 
-// expire drops a liveness key whose lease has ended.
+// expire deletes a liveness key with an expired lease.
 func (s *Server) expire(who process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -333,7 +333,7 @@ func (s *Server) expire(who process) {
 	}
 }
 
-// track changes whom this connection takes for itself.
+// track changes the process announced by this connection.
 func (c *Coordinator) track(change func(*twins.Tracker)) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()

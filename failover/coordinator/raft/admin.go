@@ -14,31 +14,31 @@ import (
 	hraft "github.com/hashicorp/raft"
 )
 
-// AdminOptions of NewAdmin.
+// AdminOptions configures NewAdmin.
 type AdminOptions struct {
-	// Voters are addresses to find the cluster by; one that answers is enough.
+	// Voters are addresses for finding the cluster; one that responds suffices.
 	Voters []string
-	// TLS as the voters have it; nil: none. The certificate must carry a name that the voters accept.
+	// TLS as configured on the voters; nil disables it. The certificate must carry a name that the voters accept.
 	TLS *TLS
-	// RequestTimeout of one try of a request. Default 1 s.
+	// RequestTimeout limits one try of a request. Default 1 s.
 	RequestTimeout time.Duration
-	// Dial makes a connection. Default TCP.
+	// Dial opens a connection. Default TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
-// Admin looks at and changes the members of a cluster from outside. It is no voter.
+// Admin reads and changes the members of a cluster from outside. It is not a voter.
 type Admin struct {
 	opts  AdminOptions
 	peers *peers
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	known []string   // addresses
-	why   error      // why no leader was found, the last time
+	why   error      // why the last search found no leader
 }
 
 var _ guide = (*Admin)(nil)
 
-// NewAdmin prepares the connections; it waits for none of them.
+// NewAdmin returns an Admin. It does not wait for connections.
 func NewAdmin(o AdminOptions) (*Admin, error) {
 	if len(o.Voters) == 0 {
 		return nil, errors.New("raft: no voter to ask, host:port")
@@ -63,7 +63,7 @@ func NewAdmin(o AdminOptions) (*Admin, error) {
 	}, nil
 }
 
-// Members asks the leader. Errors: ErrNoQuorum.
+// Members returns the leader's member list. Errors: ErrNoQuorum.
 func (a *Admin) Members(ctx context.Context) ([]Member, error) {
 	m, err := askMembers(ctx, a, a.opts.RequestTimeout)
 	return m, a.explain(err)
@@ -87,7 +87,7 @@ func (a *Admin) Replace(ctx context.Context, idOrAddress, newAddress string) (Me
 	return m, a.explain(err)
 }
 
-// Status asks one voter, member or not.
+// Status queries one voter, which need not be a member.
 func (a *Admin) Status(ctx context.Context, address string) (Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.opts.RequestTimeout)
 	defer cancel()
@@ -98,13 +98,13 @@ func (a *Admin) Status(ctx context.Context, address string) (Status, error) {
 	return h.Status, nil
 }
 
-// Close frees the connections.
+// Close closes the connections.
 func (a *Admin) Close() error {
 	a.peers.close()
 	return nil
 }
 
-// whoLeads implements guide by asking every voter that is known.
+// whoLeads implements guide by querying every known voter.
 func (a *Admin) whoLeads(ctx context.Context) (service, string) {
 	a.mu.Lock()
 	known := slices.Clone(a.known)
@@ -129,7 +129,7 @@ func (a *Admin) whoLeads(ctx context.Context) (service, string) {
 			}
 			if h.Status.State == hraft.Leader.String() && h.Status.Member {
 				leads = h.Status.Address
-				cancel() // the others need not answer any more
+				cancel() // the other responses are not needed
 			}
 		})
 	}
@@ -144,10 +144,10 @@ func (a *Admin) whoLeads(ctx context.Context) (service, string) {
 	return a.peers.at(leads), leads
 }
 
-// moved implements guide: no voter tells Admin, which only waits. A request is ended by its limit.
+// moved implements guide: Admin receives no leader changes, so it only waits. A request ends by its timeout.
 func (a *Admin) moved(ctx context.Context, _ string) { <-ctx.Done() }
 
-// explain adds why the voters could not be asked.
+// explain adds the reason why voters could not be reached.
 func (a *Admin) explain(err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

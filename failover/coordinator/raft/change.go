@@ -13,20 +13,20 @@ import (
 	"go.uber.org/zap"
 )
 
-// minVoters is below what a cluster is not made: it could lose no voter any more, or could not be told from one that
-// was cut off.
+// minVoters is the minimum cluster size. A smaller one could not lose any voter, or could not be distinguished from a
+// cut-off voter.
 const minVoters = 2
 
-// changeLimit of one change of the members: raft has to commit it, and before that may have to send the log.
+// changeLimit limits one membership change: raft must commit it, and may have to send the log first.
 const changeLimit = 10 * time.Second
 
-// change of the members. Without Add: a removal; without Remove: an addition; with both: a replacement.
+// change is a membership change. Without Add: a removal; without Remove: an addition; with both: a replacement.
 type change struct {
 	Remove string `json:"remove,omitempty"` // id or address
 	Add    string `json:"add,omitempty"`    // address
 }
 
-// changeMembers implements service. It can be repeated: what is done already is left as it is.
+// changeMembers implements service. It is idempotent.
 func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	if _, err := v.confirmed(ctx); err != nil {
 		return Member{}, err
@@ -60,7 +60,7 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	return v.add(incoming.Status.ID, c.Add)
 }
 
-// joining asks a voter that is to become a member who it is. It may have been started just now, and not listen yet.
+// joining queries the identity of a voter to be added. It retries, because the voter may have just been started.
 func (v *Voter) joining(ctx context.Context, address string) (hello, error) {
 	if err := checkAddress(address); err != nil {
 		return hello{}, fmt.Errorf("%w: %w", ErrMembership, err)
@@ -91,7 +91,7 @@ func (v *Voter) joining(ctx context.Context, address string) (hello, error) {
 	return h, nil
 }
 
-// find finds a member by id or address.
+// find returns a member by ID or address.
 func (v *Voter) find(idOrAddress string) (Member, bool) {
 	for _, s := range v.servers() {
 		if string(s.ID) == idOrAddress || string(s.Address) == idOrAddress {
@@ -101,12 +101,12 @@ func (v *Voter) find(idOrAddress string) (Member, bool) {
 	return Member{}, false
 }
 
-// remove takes a member out. `incoming` is the id of the one that takes its place, if any.
+// remove removes a member. `incoming` is the ID of its replacement, if any.
 func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 	m, ok := v.find(c.Remove)
 	switch {
 	case !ok && c.Add != "" && len(v.servers()) < voterCount:
-		return nil // a replacement that was interrupted after its first half
+		return nil // a replacement that was interrupted after the removal
 	case !ok:
 		return fmt.Errorf("%w: %s", ErrNotMember, c.Remove)
 	case m.ID == incoming:
@@ -116,7 +116,7 @@ func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 		return err
 	}
 	if m.ID == v.disk.id {
-		// Another voter has to do that.
+		// Another voter must remove this one.
 		err := wait(ctx, v.raft.LeadershipTransfer())
 		v.log.Info("this voter hands over the voters' log, to be removed", zap.Error(err))
 		return errNotLeader
@@ -128,11 +128,10 @@ func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 	return nil
 }
 
-// errTooFew is returned when too few of those that would be left answer.
+// errTooFew is returned if too few of the remaining voters respond.
 var errTooFew = errors.New("that is no majority")
 
-// awaitSurvivors is survives, but gives those a moment that have not answered yet: this voter may have been elected
-// just now.
+// awaitSurvivors retries survives for voters that have not responded yet: this voter may have just been elected.
 func (v *Voter) awaitSurvivors(ctx context.Context, without string, replaced bool) error {
 	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
 	defer cancel()
@@ -142,8 +141,8 @@ func (v *Voter) awaitSurvivors(ctx context.Context, without string, replaced boo
 	})
 }
 
-// retry tries something until it is not worth another try, or ctx ends, and returns its last error: of a try that ctx
-// cut off, the one before says more.
+// retry retries while again is true, until ctx ends, and returns the last error. If ctx canceled the last try, it
+// returns the previous error, which is more specific.
 func retry(ctx context.Context, try func() (again bool, err error)) error {
 	var last error
 	for {
@@ -162,7 +161,7 @@ func retry(ctx context.Context, try func() (again bool, err error)) error {
 	}
 }
 
-// survives tells whether the cluster still has a majority without a member.
+// survives checks that the cluster keeps a majority without a member.
 func (v *Voter) survives(without string, replaced bool) error {
 	rest, well := 0, 0
 	for _, s := range v.servers() {
@@ -185,7 +184,7 @@ func (v *Voter) survives(without string, replaced bool) error {
 	return nil
 }
 
-// add makes a voter a member.
+// add adds a voter as a member.
 func (v *Voter) add(id, address string) (Member, error) {
 	servers := v.servers()
 	known := slices.ContainsFunc(servers, func(s hraft.Server) bool { return string(s.ID) == id })
@@ -206,12 +205,12 @@ func (v *Voter) add(id, address string) (Member, error) {
 	v.log.Warn("a voter was added", zap.String("id", id), zap.String("address", address))
 	m, ok := v.find(id)
 	if !ok {
-		return Member{}, errNotLeader // another leader has changed something since
+		return Member{}, errNotLeader // another leader has changed the members since
 	}
 	return m, nil
 }
 
-// committed waits for a change. One that was begun is waited for whether or not the one who asked still does.
+// committed waits for a change. Once started it is waited for, even if the requester is gone.
 func (v *Voter) committed(f hraft.IndexFuture) error {
 	switch err := f.Error(); {
 	case err == nil:
@@ -224,25 +223,25 @@ func (v *Voter) committed(f hraft.IndexFuture) error {
 	}
 }
 
-// Members asks the leader for the members.
+// Members returns the leader's member list.
 func (v *Voter) Members(ctx context.Context) ([]Member, error) {
 	return askMembers(ctx, v, v.opts.RequestTimeout)
 }
 
-// Add makes the voter that listens on this address a member. Its directory must be empty; its id is asked from it.
-// Errors: ErrMembership, ErrNoQuorum.
+// Add adds the voter at this address as a member. Its directory must be empty; its ID is queried. Errors:
+// ErrMembership, ErrNoQuorum.
 func (v *Voter) Add(ctx context.Context, address string) (Member, error) {
 	return askChange(ctx, v, change{Add: address})
 }
 
-// Remove takes a member (by id or address) out of the cluster. Errors: ErrNotMember, ErrMembership, ErrNoQuorum.
+// Remove removes a member (by ID or address) from the cluster. Errors: ErrNotMember, ErrMembership, ErrNoQuorum.
 func (v *Voter) Remove(ctx context.Context, idOrAddress string) error {
 	_, err := askChange(ctx, v, change{Remove: idOrAddress})
 	return err
 }
 
-// Replace takes a member (by id or address) out and makes the one at newAddress, which may be the same, a member. It
-// can be repeated until it succeeds. Errors: ErrNotMember, ErrMembership, ErrNoQuorum.
+// Replace removes a member (by ID or address) and adds the voter at newAddress, which may be the same address. It is
+// idempotent. Errors: ErrNotMember, ErrMembership, ErrNoQuorum.
 func (v *Voter) Replace(ctx context.Context, idOrAddress, newAddress string) (Member, error) {
 	return askChange(ctx, v, change{Remove: idOrAddress, Add: newAddress})
 }
@@ -263,7 +262,7 @@ func askChange(ctx context.Context, g guide, c change) (out Member, err error) {
 	return out, unanswered(err)
 }
 
-// unanswered makes an ErrNoQuorum of an error that no voter has answered with.
+// unanswered wraps errors that are not a voter's response in ErrNoQuorum.
 func unanswered(err error) error {
 	if err == nil || final(err) || errors.Is(err, ErrNoQuorum) {
 		return err

@@ -17,10 +17,10 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simnet"
 )
 
-// bound is the time within which anything has to happen.
+// bound limits all waits.
 const bound = time.Minute
 
-// The voters of every test. Their names are names of the test's network; where they listen is up to the system.
+// The voters of every test. The names belong to the test's network; the kernel assigns the listen addresses.
 const (
 	nodeA   = "a.test:1"
 	nodeB   = "b.test:1"
@@ -32,9 +32,9 @@ func names() []string { return []string{nodeA, nodeB, witness} }
 
 // network carries the connections between voters, and can be cut.
 type network struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	real  map[string]string
-	holes map[string]bool // voters from and to which everything is lost
+	holes map[string]bool // voters with all traffic dropped
 	cut   map[[2]string]bool
 	links map[*link]struct{}
 
@@ -60,7 +60,7 @@ func newNetwork() *network {
 
 var errCut = errors.New("the link is cut")
 
-// dialFrom is the Dial of one voter.
+// dialFrom returns the Dial function of one voter.
 func (n *network) dialFrom(from string) func(context.Context, string) (net.Conn, error) {
 	return func(ctx context.Context, to string) (net.Conn, error) {
 		n.mu.Lock()
@@ -77,7 +77,7 @@ func (n *network) dialFrom(from string) func(context.Context, string) (net.Conn,
 		l := &link{Conn: conn, n: n, from: from, to: to}
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		if n.cut[[2]string{from, to}] { // meanwhile
+		if n.cut[[2]string{from, to}] { // cut in the meantime
 			_ = conn.Close()
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errCut}
 		}
@@ -93,7 +93,7 @@ func (l *link) Close() error {
 	return l.Conn.Close()
 }
 
-// Read implements net.Conn. What comes through a hole is lost.
+// Read implements net.Conn. It discards data from a hole.
 func (l *link) Read(p []byte) (int, error) {
 	for {
 		n, err := l.Conn.Read(p)
@@ -117,8 +117,7 @@ func (l *link) lost() bool {
 	return l.n.holes[l.from] || l.n.holes[l.to]
 }
 
-// swallow makes everything from and to a voter vanish without a word, or ends that, and with it the connections that
-// have lost something.
+// swallow drops all traffic of a voter silently, or ends that and closes the connections that have lost data.
 func (n *network) swallow(name string, on bool) {
 	n.mu.Lock()
 	n.holes[name] = on
@@ -134,14 +133,14 @@ func (n *network) swallow(name string, on bool) {
 	}
 }
 
-// isolate cuts a voter off from all others, or joins it again.
+// isolate cuts a voter off from all others, or reconnects it.
 func (n *network) isolate(name string, cut bool) {
 	for _, other := range names() {
 		n.cutLink(name, other, cut)
 	}
 }
 
-// cutLink cuts the link between two voters, or joins it again.
+// cutLink cuts the link between two voters, or restores it.
 func (n *network) cutLink(a, b string, cut bool) {
 	n.mu.Lock()
 	var ends []net.Conn
@@ -167,7 +166,7 @@ func (n *network) at(name, address string) {
 	n.real[name] = address
 }
 
-// cluster is the three voters of a test.
+// cluster consists of the three voters of a test.
 type cluster struct {
 	t      *testing.T
 	net    *network
@@ -177,7 +176,7 @@ type cluster struct {
 	dirs   map[string]string
 }
 
-// newCluster makes the cluster; nothing runs yet.
+// newCluster returns the cluster without running voters.
 func newCluster(t *testing.T, tune func(*raft.Options)) *cluster {
 	t.Helper()
 	c := &cluster{
@@ -192,7 +191,7 @@ func newCluster(t *testing.T, tune func(*raft.Options)) *cluster {
 	return c
 }
 
-// startCluster starts all three and waits until the witness leads.
+// startCluster starts all voters and waits until the witness leads.
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := newCluster(t, nil)
@@ -200,7 +199,7 @@ func startCluster(t *testing.T) *cluster {
 	return c
 }
 
-// startSimulated is startCluster in simulated time, in a bubble of testing/synctest.
+// startSimulated is startCluster in simulated time, in a testing/synctest bubble.
 func startSimulated(t *testing.T) *cluster {
 	t.Helper()
 	voters := simnet.New(simnet.Options{Delay: time.Millisecond}).NewProcess("127.0.0.1")
@@ -217,7 +216,7 @@ func (c *cluster) startAll() {
 		c.start(name)
 	}
 	c.awaitLeader(witness)
-	// Who knows the leader by its heartbeats alone has nothing on its disk yet, and counts as a new one after a
+	// A voter that knows the leader only from heartbeats has an empty disk, and would count as a new one after a
 	// restart.
 	require.Eventually(t, func() bool {
 		for _, v := range c.voters {
@@ -260,7 +259,6 @@ func (c *cluster) start(name string) *raft.Voter {
 	return v
 }
 
-// stop stops a voter, if it runs.
 func (c *cluster) stop(name string) {
 	c.t.Helper()
 	if v := c.voters[name]; v != nil {
@@ -270,7 +268,7 @@ func (c *cluster) stop(name string) {
 	}
 }
 
-// wipe gives a voter that is stopped another directory: an empty disk.
+// wipe assigns an empty directory to a stopped voter.
 func (c *cluster) wipe(name string) { c.dirs[name] = c.t.TempDir() }
 
 func (c *cluster) awaitLeader(name string) {
@@ -292,7 +290,7 @@ func (c *cluster) connect(name string) *raft.Coordinator {
 	return k
 }
 
-// awaitTrouble waits until a voter says that it has this problem.
+// awaitTrouble waits until a voter reports this problem.
 func (c *cluster) awaitTrouble(name, text string) {
 	c.t.Helper()
 	if !awaitTrue(func() bool { return contains(c.voters[name].Status().Trouble, text) }) {

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSilentVoterIsWaitedForOnce: a voter that has just started takes part after one round in which one member answered
-// and the other one was silent until the round's time was up.
+// A voter that has just started takes part after one round in which one member responded and the other one was silent
+// until the timeout.
 func TestSilentVoterIsWaitedForOnce(t *testing.T) {
 	began := time.Now()
 	members, known := []string{"b:1", "w:1"}, map[string]hello{}

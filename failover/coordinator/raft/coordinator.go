@@ -21,21 +21,21 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
 )
 
-// renewPause between two attempts to renew the liveness while no voter leads.
+// renewPause is the delay between two attempts to renew the liveness key without a leader.
 const renewPause = 100 * time.Millisecond
 
-// Coordinator implements failover.Coordinator on the voters, by way of one of them. It works as long as two of the
-// three do, whether or not its own has a vote.
+// Coordinator implements failover.Coordinator on the voters, through one of them. It works while two of the three do,
+// even if its own voter has no vote.
 type Coordinator struct {
 	v    *Voter
 	owns bool // Close closes the voter too
 	log  *zap.Logger
 	seen *latest.Value[failover.Observation]
-	// twins is guarded by the lock of seen: it is only looked at within Update.
+	// twins is guarded by the lock of seen and only used within Update.
 	twins twins.Tracker
 
 	began  time.Time
-	seenAt atomic.Int64 // when the leader last told something, in nanoseconds since began
+	seenAt atomic.Int64 // time of the leader's last message, in nanoseconds since began
 
 	stopped chan struct{}
 	once    sync.Once
@@ -44,8 +44,8 @@ type Coordinator struct {
 
 var _ failover.Coordinator = (*Coordinator)(nil)
 
-// Open starts a voter and connects to it; Close of the coordinator closes both. It does not wait for the other voters
-// (Ping does). Errors are about the options, the directory and the port only.
+// Open starts a voter and connects to it; Close of the coordinator closes both. It does not wait for the other
+// voters; see Ping. Errors only concern the options, the directory and the port.
 func Open(o Options) (*Coordinator, error) {
 	v, err := Start(o)
 	if err != nil {
@@ -56,7 +56,7 @@ func Open(o Options) (*Coordinator, error) {
 	return c, nil
 }
 
-// Connect makes a coordinator that uses this voter. Close it before the voter.
+// Connect returns a coordinator that uses this voter. It must be closed before the voter.
 func (v *Voter) Connect() *Coordinator {
 	c := &Coordinator{
 		v: v, log: v.log, seen: latest.New(failover.Observation{}), stopped: make(chan struct{}),
@@ -67,13 +67,13 @@ func (v *Voter) Connect() *Coordinator {
 	return c
 }
 
-// Voter that this coordinator uses.
+// Voter returns the voter used by this coordinator.
 func (c *Coordinator) Voter() *Voter { return c.v }
 
 // Name implements failover.Coordinator.
 func (c *Coordinator) Name() string { return "raft" }
 
-// bound makes a context that also ends with Close.
+// bound returns a context that also ends with Close.
 func (c *Coordinator) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
@@ -89,11 +89,11 @@ func (c *Coordinator) bound(ctx context.Context) (context.Context, context.Cance
 
 var errClosed = errors.New("the coordinator's connection was closed")
 
-// Ping waits until a majority of the voters answers; nil whether or not there is a record.
+// Ping waits until a majority of the voters responds; it returns nil with or without a record.
 func (c *Coordinator) Ping(ctx context.Context) error {
 	_, _, err := c.Load(ctx)
 	if !errors.Is(err, failover.ErrUnreachable) {
-		return nil // a record that cannot be used is an answer too
+		return nil // an unusable record is a response, too
 	}
 	if t := c.v.Status().Trouble; t != "" {
 		return fmt.Errorf("%w: %s", err, t)
@@ -118,7 +118,7 @@ func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revis
 	return rec, failover.Revision(got.Revision), nil
 }
 
-// load reads everything that the voters agree on.
+// load reads the state agreed by the voters.
 func (c *Coordinator) load(ctx context.Context) (state, error) {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
@@ -141,7 +141,8 @@ func (c *Coordinator) Swap(
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
 	var rev int64
-	// The same swap may be sent to several leaders: only one of the entries can be done, and it is known by its OpID.
+	// The same swap may be sent to several leaders: only one of the entries can be applied, and it is identified by
+	// its OpID.
 	inDoubt, err := atLeader(ctx, c.v, c.v.opts.RequestTimeout, func(ctx context.Context, s service) (err error) {
 		rev, err = s.swap(ctx, command{Expect: int64(expect), OpID: next.OpID, Record: value})
 		return err
@@ -154,7 +155,7 @@ func (c *Coordinator) Swap(
 	case !inDoubt && errors.Is(err, failover.ErrRefused):
 		return 0, fmt.Errorf("swap the pair's record: %w", err)
 	case final(err):
-		// An earlier try may have been done, and written over since.
+		// An earlier try may have been applied, and overwritten since.
 		return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrUnknownOutcome)
 	default:
 		return 0, fmt.Errorf("swap the pair's record: %w: %w", failover.ErrUnknownOutcome, err) // INV-8
@@ -165,7 +166,7 @@ func (c *Coordinator) Swap(
 func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (before failover.Mark, err error) {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
-	// It may be sent, and done, more than once: the highest mark stays.
+	// It may be applied more than once: the highest mark stays.
 	_, err = atLeader(ctx, c.v, c.v.opts.RequestTimeout, func(ctx context.Context, s service) (err error) {
 		before, err = s.mark(ctx, m)
 		return err
@@ -190,7 +191,7 @@ func (c *Coordinator) Watch(ctx context.Context) <-chan failover.Observation {
 	return c.seen.Watch(ctx)
 }
 
-// follow watches at the leader, and at the next one after that.
+// follow watches the leader, and its successors.
 func (c *Coordinator) follow() {
 	ctx, cancel := c.bound(context.Background())
 	defer cancel()
@@ -210,7 +211,7 @@ func (c *Coordinator) follow() {
 	}
 }
 
-// watchAt watches until the leader ceases to be one, or falls silent.
+// watchAt watches until the leader loses the leadership or goes silent.
 func (c *Coordinator) watchAt(ctx context.Context, s service, address string) error {
 	limit := c.v.opts.RequestTimeout
 	return once(ctx, c.v, 0, address, func(ctx context.Context) error {
@@ -226,7 +227,8 @@ func (c *Coordinator) watchAt(ctx context.Context, s service, address string) er
 	})
 }
 
-// watchSilence notes when nothing was seen for too long. An election, or a leader that hands over, goes by before that.
+// watchSilence reports the coordinator as unreachable after too long a silence. Elections and leadership transfers
+// are shorter.
 func (c *Coordinator) watchSilence() {
 	limit := c.v.opts.RequestTimeout
 	tick := time.NewTicker(limit / 4)
@@ -243,7 +245,7 @@ func (c *Coordinator) watchSilence() {
 	}
 }
 
-// saw notes what the leader has told.
+// saw processes a message of the leader.
 func (c *Coordinator) saw(now sight) {
 	back := false
 	c.seen.Update(func(o *failover.Observation) bool {
@@ -267,10 +269,10 @@ func (c *Coordinator) saw(now sight) {
 		switch {
 		case now.Settled:
 			next.Live, next.LiveKnown = now.Live, true
-		default: // a new leader: a node that was there and has not been heard yet still counts as alive
+		default: // a new leader: a node not yet seen by it still counts as live
 			next.Live = merge(o.Live, now.Live)
 		}
-		if now.Settled || c.twins.Any(now.Runs) { // a new leader may not have heard from the twin yet
+		if now.Settled || c.twins.Any(now.Runs) { // a new leader may not have seen the duplicate process yet
 			next.Twin = c.twins.See(now.Reign, now.Runs)
 		}
 		news := differs(*o, next)
@@ -282,7 +284,7 @@ func (c *Coordinator) saw(now sight) {
 	}
 }
 
-// merge is what is in one of the two, the newer of what is in both.
+// merge returns the union of both; newer entries take precedence.
 func merge(older, newer []failover.Live) []failover.Live {
 	all := make(map[uuid.UUID]failover.Live)
 	for _, l := range slices.Concat(older, newer) {
@@ -291,7 +293,7 @@ func merge(older, newer []failover.Live) []failover.Live {
 	return sorted(slices.Collect(maps.Values(all)))
 }
 
-// differs tells whether there is something new in b.
+// differs reports whether b has changed.
 func differs(a, b failover.Observation) bool {
 	return a.Reachable != b.Reachable || a.Trouble != b.Trouble || !slices.Equal(a.Notices, b.Notices) ||
 		a.Revision != b.Revision || a.Missing != b.Missing ||
@@ -300,7 +302,7 @@ func differs(a, b failover.Observation) bool {
 		!slices.Equal(a.Live, b.Live) || (a.Twin == nil) != (b.Twin == nil) || a.Twin != nil && *a.Twin != *b.Twin
 }
 
-// unreached notes that no voter has answered for too long.
+// unreached records that no voter has responded for too long.
 func (c *Coordinator) unreached() {
 	trouble, notices := c.v.Status().Trouble, c.v.noticed()
 	was := false
@@ -324,7 +326,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	}
 	actx, cancel := c.bound(ctx)
 	defer cancel()
-	c.seen.Update(func(*failover.Observation) bool { c.twins.Begin(live); return false }) // the next sight tells
+	c.seen.Update(func(*failover.Observation) bool { c.twins.Begin(live); return false }) // used with the next sight
 	defer c.seen.Update(func(o *failover.Observation) bool {
 		c.twins.End()
 		o.Twin = nil
@@ -351,7 +353,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 			}
 		}
 		aside, end := context.WithTimeout(actx, pause)
-		c.v.moved(aside, from) // a new leader has to hear of us
+		c.v.moved(aside, from) // announce to a new leader immediately
 		end()
 	}
 	select {
@@ -362,7 +364,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 		return nil
 	default:
 	}
-	// So that the other node need not wait for the end of the lease to know.
+	// The other node then need not wait for the lease to expire.
 	last, end := context.WithTimeout(context.WithoutCancel(ctx), c.v.opts.RequestTimeout/2)
 	defer end()
 	if _, err := atLeader(last, c.v, 0, func(ctx context.Context, s service) error {
@@ -374,7 +376,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	return nil
 }
 
-// leased notes until when the lease holds at least: counted from before it was asked for.
+// leased records the earliest expiry of the lease, counted from before the request.
 func (c *Coordinator) leased(until time.Time) {
 	c.seen.Update(func(o *failover.Observation) bool {
 		o.LeaseUntil = until

@@ -24,30 +24,30 @@ const (
 	lockLimit     = 500 * time.Millisecond
 )
 
-// probeKey of what is written to see whether the disk answers. The value has no meaning.
+// probeKey is the key of disk probes. Its value has no meaning.
 const probeKey = "lockstep-probe"
 
-// idKey of the voter's id. It is kept in the same file as the votes: a disk that loses the one loses the other.
+// idKey is the key of the voter's ID. It is in the same file as the votes: a disk that loses one of them loses both.
 const idKey = "lockstep-voter-id"
 
-// disk is what a voter keeps: votes, log and id in one file, snapshots beside it.
+// disk is the persistent state of a voter: votes, log and ID in one file, and snapshots in the same directory.
 type disk struct {
 	dir   string
 	store *boltdb.BoltStore
 	snaps *hraft.FileSnapshotStore
-	id    string // empty: a new directory
+	id    string // empty in a new directory
 	used  atomic.Bool
-	reads chan struct{} // a slot for each read under way
+	reads chan struct{} // one slot for each running read
 }
 
-// A read waits for readPatience; readsAtOnce of them may wait for a disk that does not answer at all.
+// readPatience limits a read; at most readsAtOnce reads wait for a stalled disk.
 const (
 	readPatience = 500 * time.Millisecond
 	readsAtOnce  = 16
 )
 
-// reading runs f, which reads the disk, and gives it up with errDiskStalled when the disk does not answer in time: a
-// read can have to wait for a write, and the other voters must hear that the disk is silent, not silence.
+// reading runs f, which reads the disk, and returns errDiskStalled on a timeout. A read may have to wait for a write,
+// and the other voters must receive the disk's state instead of no response.
 func reading[T any](d *disk, f func() (T, error)) (out T, err error) {
 	select {
 	case d.reads <- struct{}{}:
@@ -75,7 +75,7 @@ func reading[T any](d *disk, f func() (T, error)) (out T, err error) {
 	}
 }
 
-// openDisk opens the directory for this process alone.
+// openDisk opens and locks the directory.
 func openDisk(dir string, noSync bool, log raftLog) (*disk, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("raft: the voter's directory: %w", err)
@@ -102,7 +102,7 @@ func openDisk(dir string, noSync bool, log raftLog) (*disk, error) {
 	return d, nil
 }
 
-// check reads the id and refuses half a directory.
+// check reads the ID and rejects an incomplete directory.
 func (d *disk) check() error {
 	id, err := d.store.Get([]byte(idKey))
 	if err != nil && !errors.Is(err, boltdb.ErrKeyNotFound) {
@@ -129,11 +129,11 @@ func (d *disk) check() error {
 	return nil
 }
 
-// empty tells whether this voter has never been told anything by a cluster. Having voted does not count: a vote alone
-// keeps nothing that could be lost.
+// empty reports whether this voter never received anything from a cluster. A vote does not count: it keeps no data
+// that could be lost.
 func (d *disk) empty() (bool, error) {
 	if d.used.Load() {
-		return false, nil // for good
+		return false, nil // permanently
 	}
 	last, err := reading(d, d.lastIndex)
 	if err != nil {
@@ -143,7 +143,8 @@ func (d *disk) empty() (bool, error) {
 	return last == 0, nil
 }
 
-// lastIndex of the log, or of the newest snapshot if there is no log after it; 0: neither.
+// lastIndex returns the last index of the log, or of the newest snapshot if the log ends before it; 0 if there is
+// neither.
 func (d *disk) lastIndex() (uint64, error) {
 	list, err := d.snaps.List()
 	if err != nil {
@@ -159,7 +160,7 @@ func (d *disk) lastIndex() (uint64, error) {
 	return last, nil
 }
 
-// identify gives a new directory its voter's id.
+// identify creates the voter's ID in a new directory.
 func (d *disk) identify(kind Kind) error {
 	if d.id != "" {
 		if have := kindOf(d.id); have != kind {
@@ -170,7 +171,7 @@ func (d *disk) identify(kind Kind) error {
 	return d.rename(kind)
 }
 
-// rename makes a new voter of this one.
+// rename assigns a new voter ID.
 func (d *disk) rename(kind Kind) error {
 	id := newID(kind)
 	if err := d.store.Set([]byte(idKey), []byte(id)); err != nil {
@@ -180,7 +181,7 @@ func (d *disk) rename(kind Kind) error {
 	return nil
 }
 
-// probe returns when the disk has written something durably.
+// probe returns after a durable write to the disk.
 func (d *disk) probe() error {
 	if err := d.store.Set([]byte(probeKey), []byte{1}); err != nil {
 		return fmt.Errorf("raft: write to %s: %w", d.dir, err)
@@ -195,7 +196,7 @@ func (d *disk) close() error {
 	return nil
 }
 
-// newID makes an id that tells the voter's kind.
+// newID returns an ID that contains the voter's kind.
 func newID(kind Kind) string { return string(kind) + "-" + uuid.NewString() }
 
 func kindOf(id string) Kind {
@@ -208,21 +209,21 @@ func kindOf(id string) Kind {
 // never is the election timeout of a voter that does not take part yet.
 const never = 1000 * time.Hour
 
-// patient makes raft wait for others; see Voter.hearOut.
+// patient prevents elections until endConsulting.
 func patient(c *hraft.Config) *hraft.Config {
 	c.HeartbeatTimeout, c.ElectionTimeout = never, never
 	return c
 }
 
-// raftConfig is the same on all voters, but for their ids.
+// raftConfig is the same on all voters, except for their IDs.
 func raftConfig(id string, election time.Duration, log raftLog) *hraft.Config {
 	c := hraft.DefaultConfig()
 	c.LocalID = hraft.ServerID(id)
-	// A voter that is slower than the others still wins elections, and makes them take longer.
+	// A voter that is slower than the others still wins elections, and delays them.
 	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = election, election, election
-	c.CommitTimeout = election / 2 // only the leader is read from; followers need not know at once what is committed
+	c.CommitTimeout = election / 2 // followers serve no reads, so they may learn the commit index late
 	c.MaxAppendEntries = 16
-	// The log is one small record, again and again.
+	// The log is one small record, written repeatedly.
 	c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs = 30*time.Second, 256, 64
 	c.NoLegacyTelemetry = true
 	c.Logger = log

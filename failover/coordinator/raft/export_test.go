@@ -4,7 +4,7 @@ package raft
 
 import "sync"
 
-// StallDisk makes the disk under this voter's log give no answer until the function that it returns is called.
+// StallDisk stalls the disk under this voter's log until the returned function is called.
 func (v *Voter) StallDisk() func() {
 	stuck := make(chan struct{})
 	v.logs.stuck.Store(&stuck)
@@ -14,26 +14,26 @@ func (v *Voter) StallDisk() func() {
 	})
 }
 
-// TakeSnapshot makes raft write a snapshot and cut its log.
+// TakeSnapshot makes raft write a snapshot and truncate its log.
 func (v *Voter) TakeSnapshot() error { return v.raft.Snapshot().Error() }
 
-// Older makes options of a voter whose release is 0.1.0, for all that the others know.
+// Older returns options of a voter that appears as release 0.1.0 to the others.
 func (o Options) Older() Options {
 	o.older = true
 	return o
 }
 
-// Greeted is what this voter answers to another that has had its vote in a term.
+// Greeted returns this voter's response to another one that knows of its vote in a term.
 func (v *Voter) Greeted(from string, votedTerm uint64) error {
 	return v.admit(kindRaft, handshake{From: from, To: v.disk.id, Seen: &sighting{Voted: votedTerm}})
 }
 
-// GreetedBy is what this voter answers to another whose disk is empty.
+// GreetedBy returns this voter's response to another one with an empty disk.
 func (v *Voter) GreetedBy(from string) error {
 	return v.admit(kindRaft, handshake{From: from, To: v.disk.id, Have: &diskState{}})
 }
 
-// KnownToHave is the last entry that this voter knows another one to have promised.
+// KnownToHave returns the last entry that this voter knows another one to have acknowledged.
 func (v *Voter) KnownToHave(id string) (uint64, error) {
 	s, err := v.seen.of(id)
 	return s.Acked, err

@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 )
 
-// The witness leads whenever it can, so that the node that is killed is not the leader.
+// The witness leads whenever possible, so that a killed node is not the leader.
 func TestWitnessIsPreferred(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -45,8 +45,7 @@ func TestWitnessIsPreferred(t *testing.T) {
 	c.awaitLeader(witness)
 }
 
-// A leader that is cut off with a swap that it has taken: no voter can say what became of it until another one has
-// written.
+// A leader is cut off with an accepted swap: its outcome is unknown until another voter has written.
 func TestUnknownOutcome(t *testing.T) { synctest.Test(t, testUnknownOutcome) }
 
 func testUnknownOutcome(t *testing.T) {
@@ -76,12 +75,12 @@ func testUnknownOutcome(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, won, got)
 	require.Equal(t, next, at)
-	c.awaitLeader(witness) // or its return could be an unknown outcome again
+	c.awaitLeader(witness) // otherwise its return could cause another unknown outcome
 	_, err = w.Swap(timed(t), rev, lost)
 	require.ErrorIs(t, err, failover.ErrConflict, "the swap came back from the dead")
 }
 
-// observed waits for an observation. A watch that ends before it has come proves nothing, and fails the test.
+// observed waits for an observation. A watch that ends before fails the test.
 func observed(
 	t *testing.T, seen <-chan failover.Observation, what string, ok func(failover.Observation) bool,
 ) (last failover.Observation) {
@@ -95,7 +94,7 @@ func observed(
 	return last
 }
 
-// A leader without a majority neither answers reads nor grants leases.
+// A leader without a majority neither serves reads nor grants leases.
 func TestCutOffLeaderIsUnreachable(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -103,7 +102,7 @@ func TestCutOffLeaderIsUnreachable(t *testing.T) {
 	_, err := w.Swap(timed(t), 0, coordtest.SampleRecord("op1"))
 	require.NoError(t, err)
 	c.net.isolate(witness, true)
-	require.Eventually(t, func() bool { // what was under way before the cut may still be answered
+	require.Eventually(t, func() bool { // requests in flight before the cut may still be answered
 		short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
 		_, _, err = w.Load(short)
@@ -117,7 +116,7 @@ func TestCutOffLeaderIsUnreachable(t *testing.T) {
 	require.NotNil(t, o.Record)
 }
 
-// A leader that falls silent without a word is succeeded, and every node finds the successor.
+// A leader that goes silent is replaced, and every node finds the new one.
 func TestSilentLeader(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -139,7 +138,7 @@ func TestSilentLeader(t *testing.T) {
 	c.awaitLeader(witness)
 }
 
-// A node that cannot reach the leader, while the other node can, goes by way of that one.
+// A node that cannot reach the leader uses the other node's voter, which can.
 func TestHandedOn(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -164,7 +163,7 @@ func TestHandedOn(t *testing.T) {
 	c.awaitLeader(witness)
 }
 
-// A leader whose disk does not answer falls silent, and another takes its place.
+// A leader with a stalled disk goes silent, and another one takes over.
 func TestStalledDisk(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -172,7 +171,7 @@ func TestStalledDisk(t *testing.T) {
 	release := c.voters[witness].StallDisk()
 	t.Cleanup(release)
 	rec := coordtest.SampleRecord("op1")
-	rev, err := a.Swap(timed(t), 0, rec) // the witness hangs in it
+	rev, err := a.Swap(timed(t), 0, rec) // the witness is blocked in this write
 	require.NoError(t, err)
 	for i := range 10 {
 		rec.Config, rec.OpID = uint64(i+2), fmt.Sprint("op", i+2)
@@ -184,7 +183,7 @@ func TestStalledDisk(t *testing.T) {
 	c.awaitLeader(witness)
 }
 
-// Who announces itself is heard by the next leader too, and is not taken for dead in between.
+// An announced process is seen by the next leader, and is not reported as dead in the meantime.
 func TestLivenessOutlivesLeader(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, func(o *raft.Options) { o.LeaseTTL = 4 * time.Second })
@@ -205,7 +204,7 @@ func TestLivenessOutlivesLeader(t *testing.T) {
 	observed(t, seen, "the other one hears of it",
 		func(o failover.Observation) bool { return len(o.Live) == 1 && o.LiveKnown })
 	c.stop(witness)
-	_, err := a.Swap(timed(t), 0, coordtest.SampleRecord("op1")) // another leads
+	_, err := a.Swap(timed(t), 0, coordtest.SampleRecord("op1")) // another voter leads
 	require.NoError(t, err)
 	observed(t, seen, "the other one sees the record", func(o failover.Observation) bool {
 		require.Equal(t, []failover.Live{live}, o.Live)
@@ -244,7 +243,7 @@ type output struct {
 	unknown bool
 }
 
-// model is a register with compare-and-swap, in which the outcome of some swaps is not known.
+// model is a compare-and-swap register with unknown outcomes.
 func model() porcupine.Model {
 	m := porcupine.NondeterministicModel{
 		Init: func() []any { return []any{""} },
@@ -269,11 +268,10 @@ func model() porcupine.Model {
 	return m.ToModel()
 }
 
-// checkTime is how long the search for an order of the history may take: it takes milliseconds, but for a history that
-// has none.
+// checkTime limits the linearizability check, which takes milliseconds for a valid history.
 const checkTime = 20 * time.Second
 
-// Two nodes swap while voters are killed and cut off, one after the other; the history has to be one of a register.
+// Two nodes swap while voters are killed and cut off one after the other. The history must be linearizable.
 func TestLinearizableUnderFaults(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -288,7 +286,7 @@ func TestLinearizableUnderFaults(t *testing.T) {
 			note := func(in input, out output, call time.Duration) {
 				ret := int64(time.Since(base))
 				if out.unknown {
-					ret = math.MaxInt64 // it may be done at any time from now on
+					ret = math.MaxInt64 // it may be applied at any later time
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -339,7 +337,7 @@ func swapOnce(k *raft.Coordinator, op string, base time.Time, note func(input, o
 		!errors.Is(err, failover.ErrConflict)}, call)
 }
 
-// faults cuts off and kills the leader, again and again. The two nodes' own voters are only cut off: their coordinators
+// faults repeatedly cuts off or kills the leader. The two nodes' voters are only cut off, because their coordinators
 // are in use.
 func faults(t *testing.T, c *cluster) {
 	t.Helper()

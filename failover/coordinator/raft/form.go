@@ -19,32 +19,33 @@ import (
 const (
 	pollOften  = 100 * time.Millisecond
 	pollSeldom = time.Second
-	// goneAfter is after how long without an answer a voter is more than restarting.
+	// goneAfter is the time without a response after which a voter is not just restarting.
 	goneAfter = 10 * time.Second
-	// troubleAfter is how long a trouble has to last before it is logged.
+	// troubleAfter is the time that a problem must last before it is logged.
 	troubleAfter = 2 * time.Second
-	// adoptAfter election timeouts without a leader, a voter asks around for one.
+	// adoptAfter is the number of election timeouts without a leader after which a voter queries the others for one.
 	adoptAfter = 4
 )
 
-// hello is what a voter says of itself to those who ask.
+// hello is a voter's response to status queries.
 type hello struct {
 	Status Status `json:"status"`
-	// Empty: no cluster has ever told it anything.
+	// Empty: no cluster has ever sent it anything.
 	Empty bool `json:"empty"`
 	// Configured are the voters in its configuration, sorted.
 	Configured []string `json:"configured"`
-	// ElectionTimeout of its configuration, in nanoseconds.
+	// ElectionTimeout is its configured value, in nanoseconds.
 	ElectionTimeout time.Duration `json:"election_timeout"`
-	// Stalled is true while its disk does not answer.
+	// Stalled is true while its disk is stalled.
 	Stalled bool `json:"stalled"`
-	// Seen is what it knows of the other voters, by id.
+	// Seen is its knowledge of the other voters, by ID.
 	Seen map[string]sighting `json:"seen,omitempty"`
-	// Features that its release knows beyond 0.1.0.
+	// Features of its release beyond 0.1.0.
 	Features []string `json:"features,omitempty"`
 }
 
-// hello of this voter. What cannot be read because the disk does not answer is left out, and Stalled says so.
+// hello returns this voter's hello. Values that are unreadable because of a stalled disk are omitted, and Stalled is
+// set.
 func (v *Voter) hello() (hello, error) {
 	h := hello{
 		Status: v.Status(), Configured: v.opts.Voters, ElectionTimeout: v.opts.ElectionTimeout, Stalled: v.diskSilent(),
@@ -63,8 +64,8 @@ func (v *Voter) hello() (hello, error) {
 	return h, err
 }
 
-// pollOthers asks the others how they are, for as long as the voter runs: to form a cluster with them, to know why it
-// is in none, and to know whether the witness is well.
+// pollOthers polls the other voters while this voter is running. The hellos are used to form a cluster, to determine
+// why this voter is in none, and to check the health of the witness.
 func (v *Voter) pollOthers(ctx context.Context) {
 	for {
 		v.considerPutBack(nil)
@@ -86,7 +87,7 @@ func (v *Voter) pollOthers(ctx context.Context) {
 	}
 }
 
-// ask gets a hello from every voter that is known.
+// ask requests a hello from every known voter.
 func (v *Voter) ask(ctx context.Context) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
@@ -113,7 +114,7 @@ func (v *Voter) ask(ctx context.Context) {
 	wg.Wait()
 }
 
-// unheard forgets what a voter has said: whether it is well is asked anew each time.
+// unheard deletes a voter's last hello: each health check needs a fresh response.
 func (v *Voter) unheard(address string, err error) {
 	v.mu.Lock()
 	_, known := v.heard[address]
@@ -132,7 +133,7 @@ func (v *Voter) unheard(address string, err error) {
 	}
 }
 
-// others are the addresses of the other voters: those of the cluster, and those of the configuration.
+// others returns the addresses of the other voters: those of the cluster, and those of the configuration.
 func (v *Voter) others() []string {
 	out := slices.Clone(v.opts.Voters)
 	for _, s := range v.servers() {
@@ -143,7 +144,7 @@ func (v *Voter) others() []string {
 	return slices.DeleteFunc(out, func(a string) bool { return a == v.opts.Advertise })
 }
 
-// consider draws conclusions from what was heard.
+// consider evaluates the hellos.
 func (v *Voter) consider() {
 	v.mu.Lock()
 	known := make(map[string]hello, len(v.heard))
@@ -186,7 +187,7 @@ func (v *Voter) consider() {
 	v.adoptLeader(known)
 }
 
-// removed tells whether a leader has a cluster in which this voter, which was in one, is no more.
+// removed reports whether a leader's cluster no longer contains this voter, which was a member.
 func removed(own Status, known map[string]hello) bool {
 	for _, h := range known {
 		if own.Member && h.Status.State == hraft.Leader.String() && h.Status.Member &&
@@ -197,12 +198,12 @@ func removed(own Status, known map[string]hello) bool {
 	return false
 }
 
-// lists tells whether a voter knows the id as a member.
+// lists reports whether a voter has the ID in its member list.
 func lists(s Status, id string) bool {
 	return slices.ContainsFunc(s.Voters, func(m Member) bool { return m.ID == id })
 }
 
-// superseded tells whether another voter's cluster was recovered by force from one that this voter was in, without this
+// superseded reports whether another voter's cluster was recovered by force from this voter's cluster, without this
 // voter.
 func superseded(own Status, known map[string]hello) (string, bool) {
 	for address, h := range known {
@@ -213,7 +214,7 @@ func superseded(own Status, known map[string]hello) (string, bool) {
 	return "", false
 }
 
-// fence takes this voter out of its cluster, which goes on elsewhere.
+// fence removes this voter from its cluster, which continues elsewhere.
 func (v *Voter) fence(why fencing, text string) {
 	v.mu.Lock()
 	v.fenced, v.consulting = why, false
@@ -225,9 +226,9 @@ func (v *Voter) fence(why fencing, text string) {
 	v.port.drop()
 }
 
-// mayForm tells whether this voter is to form the cluster: all three answer, all are empty, all name the same three,
-// and this one has the lowest address. So a voter whose disk was wiped never forms a second cluster as long as any
-// other knows one, and never by itself.
+// mayForm reports whether this voter must form the cluster: all three respond, all are empty, all name the same
+// three, and this one has the lowest address. A voter with a wiped disk therefore never forms a second cluster while
+// any other voter knows one, and never alone.
 func (v *Voter) mayForm(known map[string]hello) bool {
 	if empty, err := v.disk.empty(); err != nil || !empty || v.opts.Advertise != v.opts.Voters[0] {
 		return false
@@ -241,8 +242,8 @@ func (v *Voter) mayForm(known map[string]hello) bool {
 	return true
 }
 
-// form begins the cluster. The others learn of it from this voter's log; until one of them has, nothing is decided, and
-// if this disk is lost before that, forming it again is harmless.
+// form bootstraps the cluster. The others learn of it from this voter's log. Until then nothing is decided, and if
+// this disk is lost before, forming it again is safe.
 func (v *Voter) form(known map[string]hello) {
 	servers := []hraft.Server{{ID: hraft.ServerID(v.disk.id), Address: hraft.ServerAddress(v.opts.Advertise)}}
 	for _, address := range v.opts.Voters[1:] {
@@ -258,11 +259,11 @@ func (v *Voter) form(known map[string]hello) {
 	v.log.Info("the three voters form a cluster", zap.Strings("voters", v.opts.Voters))
 }
 
-// adoptLeader finds the leader for a voter that raft does not tell: since it has no vote, or since it cannot reach the
-// leader while another one can, which then hands requests on.
+// adoptLeader finds the leader for a voter that raft does not inform. Either it has no vote, or it cannot reach the
+// leader while another voter can, which then forwards requests.
 func (v *Voter) adoptLeader(known map[string]hello) {
 	if addr, _ := v.raft.LeaderWithID(); addr != "" {
-		return // it does
+		return // raft knows the leader
 	}
 	var found leader
 	for _, address := range slices.Sorted(maps.Keys(known)) {
@@ -282,14 +283,14 @@ func (v *Voter) adoptLeader(known map[string]hello) {
 	v.setLeader(found)
 }
 
-// whyWaiting says why a voter without a vote has none.
+// whyWaiting returns the reason why a voter without a vote has none.
 func (v *Voter) whyWaiting(own Status, known map[string]hello, silent map[string]silence) string {
 	for _, h := range known {
 		if !h.Status.Member {
 			continue
 		}
 		if lists(h.Status, own.ID) {
-			return "" // its log is on the way
+			return "" // its log will be sent
 		}
 		for _, m := range h.Status.Voters {
 			if m.Address == own.Address && m.ID != own.ID {
@@ -323,7 +324,7 @@ func (v *Voter) whyWaiting(own Status, known map[string]hello, silent map[string
 	return ""
 }
 
-// memberTrouble tells what a voter in a cluster can complain about.
+// memberTrouble returns a problem of the cluster as seen by a member.
 func (v *Voter) memberTrouble(own Status, known map[string]hello, silent map[string]silence) string {
 	for _, address := range slices.Sorted(maps.Keys(known)) {
 		if h := known[address]; h.ElectionTimeout != v.opts.ElectionTimeout {
@@ -357,8 +358,8 @@ func (v *Voter) memberTrouble(own Status, known map[string]hello, silent map[str
 	}
 }
 
-// setTrouble notes what an operator can do something about. It is logged when it has lasted: when three processes are
-// started one after the other, each of them has something to complain about for a moment.
+// setTrouble records a problem that an operator can fix. It is logged only when it persists, because starting three
+// processes one after the other causes transient problems.
 func (v *Voter) setTrouble(text string) {
 	v.mu.Lock()
 	if v.trouble != text {

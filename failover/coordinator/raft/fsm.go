@@ -14,25 +14,25 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/latest"
 )
 
-// maxStateBytes bounds a snapshot that is restored. A real one has a few KiB.
+// maxStateBytes limits a restored snapshot. A real one has a few KiB.
 const maxStateBytes = 1 << 20
 
-// state is everything that the voters agree on: the pair's record, as bytes that they do not look into. Who is alive is
-// not in here: that needs a clock, and three clocks do not agree.
+// state is the complete replicated state: the cluster record, as opaque bytes. Liveness is not part of it, because it
+// needs a clock, and the three clocks differ.
 type state struct {
 	// Revision of the newest record; +1 with each write.
 	Revision int64 `json:"revision"`
 	// OpID of the operation that wrote it.
 	OpID string `json:"op_id,omitempty"`
-	// Record, encoded; nil if there is none.
+	// Record, encoded; nil if none.
 	Record json.RawMessage `json:"record,omitempty"`
-	// Recoveries counts the times that a lost quorum was recovered by force.
+	// Recoveries is the number of forced recoveries of a lost quorum.
 	Recoveries uint64 `json:"recoveries"`
-	// Mark is how far the pair was known to have committed; nil until all voters were known to keep one.
+	// Mark is the high-water mark; nil until all voters were known to support marks.
 	Mark *failover.Mark `json:"mark,omitempty"`
 }
 
-// mark is the highest mark that was written; zero if none was.
+// mark returns the highest written mark; zero if none.
 func (s state) mark() failover.Mark {
 	if s.Mark == nil {
 		return failover.Mark{}
@@ -40,7 +40,7 @@ func (s state) mark() failover.Mark {
 	return *s.Mark
 }
 
-// at is the revision that a swap must expect.
+// at returns the revision that a swap must expect.
 func (s state) at() int64 {
 	if s.Record == nil {
 		return 0
@@ -48,8 +48,8 @@ func (s state) at() int64 {
 	return s.Revision
 }
 
-// command is a log entry: a compare-and-swap of the record or, without a record, a mark. A voter of 0.1.0 takes an
-// entry without a record for none and changes nothing; see Voter.mark on how it never gets one.
+// command is a log entry: a compare-and-swap of the record or, without a record, a mark. A voter of 0.1.0 ignores an
+// entry without a record; Voter.mark ensures that it never receives one.
 type command struct {
 	Expect int64           `json:"expect"`
 	OpID   string          `json:"op_id"`
@@ -57,18 +57,18 @@ type command struct {
 	Mark   *failover.Mark  `json:"mark,omitempty"`
 }
 
-// swapped is what a command has led to.
+// swapped is the result of a command.
 type swapped struct {
 	revision int64
 	conflict bool
-	before   failover.Mark // before the entry, if that has a mark
+	before   failover.Mark // previous mark, if the entry has a mark
 	err      error
 }
 
-// fsm applies the voters' log. It is deterministic: the same entries give the same state on each of them.
+// fsm applies the voters' log. It is deterministic: the same entries result in the same state on each voter.
 type fsm struct {
 	now *latest.Value[state]
-	// recovering makes the next snapshot one of a cluster that was recovered by force.
+	// recovering makes the next snapshot that of a forced recovery.
 	recovering bool
 }
 
@@ -76,7 +76,7 @@ var _ hraft.FSM = (*fsm)(nil)
 
 func newFSM() *fsm { return &fsm{now: latest.New(state{})} }
 
-// Apply implements raft.FSM. It gives a swapped.
+// Apply implements raft.FSM. It returns a swapped.
 func (f *fsm) Apply(entry *hraft.Log) any {
 	var c command
 	if err := json.Unmarshal(entry.Data, &c); err != nil {
@@ -97,7 +97,7 @@ func (f *fsm) Apply(entry *hraft.Log) any {
 			out.revision = s.Revision
 			return true
 		case s.Record != nil && s.OpID == c.OpID:
-			out.revision = s.Revision // the same swap, sent again by one who got no answer
+			out.revision = s.Revision // a retry of the same swap
 		default:
 			out.conflict = true
 		}
@@ -106,14 +106,14 @@ func (f *fsm) Apply(entry *hraft.Log) any {
 	return out
 }
 
-// raise notes a mark, unless it is below the one that is there, which it returns.
+// raise records a mark, unless it is below the current one, and returns the previous one.
 func (f *fsm) raise(m failover.Mark) (before failover.Mark) {
 	f.now.Update(func(s *state) bool {
 		before = s.mark()
 		if s.Mark == nil || s.Mark.Less(m) {
 			s.Mark = &m
 		}
-		return false // a mark is nothing that watchers look at
+		return false // watchers do not use the mark
 	})
 	return before
 }
@@ -123,8 +123,8 @@ func (f *fsm) Snapshot() (hraft.FSMSnapshot, error) {
 	s := f.now.Get()
 	if f.recovering {
 		s.Recoveries++
-		// What the lost voters have written without this one may bear the next revisions; none of them may be taken for
-		// ours.
+		// Records written by the lost voters without this one may have the next revisions. None of them may be
+		// confused with new ones.
 		s.Revision += 1 << 32
 	}
 	return snapshot(s), nil
@@ -148,7 +148,7 @@ func (f *fsm) Restore(from io.ReadCloser) error {
 	return nil
 }
 
-// snapshot of a state, which is small and never changed in place.
+// snapshot is a state, which is small and never changed in place.
 type snapshot state
 
 // Persist implements raft.FSMSnapshot.

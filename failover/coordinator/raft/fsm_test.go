@@ -21,7 +21,7 @@ func entry(t *testing.T, c command) *hraft.Log {
 	return &hraft.Log{Type: hraft.LogCommand, Data: data}
 }
 
-// sink keeps a snapshot in memory.
+// sink is an in-memory snapshot sink.
 type sink struct {
 	bytes.Buffer
 }
@@ -38,12 +38,12 @@ func TestFSM(t *testing.T) {
 		in   command
 		want swapped
 	}{
-		{command{Expect: 1, OpID: "x", Record: a}, swapped{conflict: true}}, // there is none yet
+		{command{Expect: 1, OpID: "x", Record: a}, swapped{conflict: true}}, // no record yet
 		{command{Expect: 0, OpID: "x", Record: a}, swapped{revision: 1}},
-		{command{Expect: 0, OpID: "x", Record: a}, swapped{revision: 1}}, // the same once more
+		{command{Expect: 0, OpID: "x", Record: a}, swapped{revision: 1}}, // a retry
 		{command{Expect: 0, OpID: "y", Record: b}, swapped{conflict: true}},
 		{command{Expect: 1, OpID: "y", Record: b}, swapped{revision: 2}},
-		{command{Expect: 0, OpID: "x", Record: a}, swapped{conflict: true}}, // too late: written over
+		{command{Expect: 0, OpID: "x", Record: a}, swapped{conflict: true}}, // too late: overwritten
 		{command{Expect: 2, OpID: "y", Record: b}, swapped{revision: 3}},
 	} {
 		require.Equal(t, step.want, f.Apply(entry(t, step.in)), "%+v", step.in)
@@ -71,7 +71,7 @@ func TestFSM(t *testing.T) {
 	require.Error(t, newFSM().Restore(io.NopCloser(bytes.NewReader([]byte("{")))))
 }
 
-// A mark only rises, is in the snapshot, and leaves the record and its revision alone.
+// A mark only rises, is part of the snapshot, and does not affect the record and its revision.
 func TestFSMMark(t *testing.T) {
 	t.Parallel()
 	f := newFSM()
@@ -104,7 +104,7 @@ func TestFSMMark(t *testing.T) {
 	require.NoError(t, g.Restore(io.NopCloser(&to.Buffer)))
 	require.Equal(t, f.now.Get(), g.now.Get())
 
-	// As 0.1.0 wrote it.
+	// As written by 0.1.0.
 	require.NoError(t, g.Restore(io.NopCloser(
 		bytes.NewReader([]byte(`{"revision":4,"op_id":"z","record":{"c":1},"recoveries":0}`)))))
 	require.Equal(t, failover.Mark{}, g.now.Get().mark())

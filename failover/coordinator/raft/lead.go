@@ -24,34 +24,35 @@ const (
 	barrierPause     = 10 * time.Millisecond
 )
 
-// errNotLeader is returned when a voter does not lead, or not yet, or not any more: what was asked was not done.
+// errNotLeader is returned if a voter is not the leader, not ready yet, or no longer the leader: the request had no
+// effect.
 var errNotLeader = errors.New("this voter does not lead")
 
-// leadership is one reign of this voter over the log of the voters. It has nothing to do with which node is active.
+// leadership is one leadership period of this voter in raft. It is independent of the active node.
 type leadership struct {
 	began time.Time
 	term  uint64        // raft's
-	ready chan struct{} // closed when everything that was committed before is applied
-	gone  chan struct{} // closed when the reign is over
+	ready chan struct{} // closed when everything committed before is applied
+	gone  chan struct{} // closed when the period has ended
 	live  *latest.Value[liveness]
 }
 
-// liveness are the processes that announce themselves to this leader. Hints, and so not in the log.
+// liveness contains the processes announced to this leader. They are hints, and therefore not in the log.
 type liveness struct {
 	runs []run // never changed in place
 	seq  int64 // of the last announcement
-	// settled is false while a new leader has not been there for long enough to have heard from every voter.
+	// settled is false until a new leader has had enough time to receive a renewal from every live process.
 	settled bool
 }
 
-// run is a process that announces itself.
+// run is an announced process.
 type run struct {
 	live        failover.Live
-	first, last int64 // its announcements
+	first, last int64 // sequence numbers of its announcements
 	until       time.Time
 }
 
-// takeTurns follows raft's word on whether this voter leads.
+// takeTurns follows raft's leadership notifications.
 func (v *Voter) takeTurns(ctx context.Context) {
 	var done chan struct{}
 	end := func() {
@@ -84,10 +85,10 @@ func (v *Voter) takeTurns(ctx context.Context) {
 	}
 }
 
-// lead makes this leader ready, and does what only a leader does.
+// lead makes this leader ready, and runs its periodic tasks.
 func (v *Voter) lead(ctx context.Context, l *leadership) {
 	for {
-		// What a former leader has committed may not have been applied here yet.
+		// Entries committed by a former leader may not have been applied here yet.
 		if err := wait(ctx, v.raft.Barrier(0)); err == nil {
 			break
 		}
@@ -115,12 +116,12 @@ func (v *Voter) lead(ctx context.Context, l *leadership) {
 	}
 }
 
-// expire drops the liveness of nodes that have not renewed it.
+// expire deletes expired liveness entries.
 func (v *Voter) expire(l *leadership) {
 	now := time.Now()
 	l.live.Update(func(s *liveness) bool {
 		changed := false
-		if !s.settled && now.Sub(l.began) >= v.opts.LeaseTTL/2 { // those who are there renew three times in a lease
+		if !s.settled && now.Sub(l.began) >= v.opts.LeaseTTL/2 { // live processes renew three times per lease
 			s.settled, changed = true, true
 		}
 		if slices.ContainsFunc(s.runs, func(r run) bool { return now.After(r.until) }) {
@@ -131,7 +132,7 @@ func (v *Voter) expire(l *leadership) {
 	})
 }
 
-// with returns the liveness with an announcement in it.
+// with returns the liveness including an announcement.
 func (s liveness) with(l failover.Live, until time.Time) liveness {
 	s.seq++
 	now := run{live: l, first: s.seq, last: s.seq, until: until}
@@ -140,7 +141,7 @@ func (s liveness) with(l failover.Live, until time.Time) liveness {
 			now.first = r.first
 		}
 	}
-	s = s.without(l) // a slice of its own
+	s = s.without(l) // a copy of the slice
 	s.runs = append(s.runs, now)
 	return s
 }
@@ -153,7 +154,7 @@ func (s liveness) without(l failover.Live) liveness {
 	return s
 }
 
-// lives are the nodes, sorted: of two processes under one id the one that announced itself last.
+// lives returns the nodes, sorted. Of two processes under one ID, the one announced last wins.
 func (s liveness) lives() []failover.Live {
 	newest := make(map[uuid.UUID]run, len(s.runs))
 	for _, r := range s.runs {
@@ -168,7 +169,7 @@ func (s liveness) lives() []failover.Live {
 	return sorted(out)
 }
 
-// entries are all processes.
+// entries returns all processes.
 func (s liveness) entries() []twins.Entry {
 	out := make([]twins.Entry, 0, len(s.runs))
 	for _, r := range s.runs {
@@ -183,8 +184,8 @@ func sorted(lives []failover.Live) []failover.Live {
 	return lives
 }
 
-// preferWitness hands the leadership to the witness when it is well. The node that is killed is then never the one that
-// leads the voters, and the swap that makes the other one active does not have to wait for an election.
+// preferWitness transfers the leadership to a healthy witness. A killed node is then never the leader of the voters,
+// and the swap that activates the other one does not have to wait for an election.
 func (v *Voter) preferWitness(ctx context.Context, l *leadership) {
 	if v.opts.Kind == KindWitness {
 		return
@@ -195,7 +196,7 @@ func (v *Voter) preferWitness(ctx context.Context, l *leadership) {
 	}
 	v.mu.Lock()
 	t := &v.transfer
-	if time.Since(t.last) > transferPauseMax { // the last one has held
+	if time.Since(t.last) > transferPauseMax { // the last transfer was stable
 		t.pause = 0
 	}
 	due := time.Since(t.last) >= t.pause
@@ -210,14 +211,14 @@ func (v *Voter) preferWitness(ctx context.Context, l *leadership) {
 		v.log.Debug("the witness does not take over the voters' log", zap.Error(err))
 		return
 	}
-	select { // whether or not it became the leader, this voter is none any more
+	select { // whether or not the witness became leader, this voter no longer is
 	case <-l.gone:
 	case <-ctx.Done():
 	case <-time.After(v.opts.ElectionTimeout):
 	}
 }
 
-// wellWitness finds a witness that answers raft and us, and has the log.
+// wellWitness returns a witness that responds to raft and to polls, and has the log.
 func (v *Voter) wellWitness() (hraft.Server, bool) {
 	for _, s := range v.servers() {
 		id := string(s.ID)
@@ -236,11 +237,11 @@ func (v *Voter) wellWitness() (hraft.Server, bool) {
 	return hraft.Server{}, false
 }
 
-// snapshotSlack is how many entries a witness may lack: raft sends them before it hands over.
+// snapshotSlack is the number of entries that a witness may lack: raft sends them before the transfer.
 const snapshotSlack = 32
 
-// wait waits for a future of raft, or until ctx ends. (Raft's futures know no context; each ends at the latest when
-// this voter ceases to lead, or stops.)
+// wait waits for a raft future, or until ctx ends. (Raft's futures do not support contexts; each ends at the latest
+// when this voter loses the leadership, or stops.)
 func wait(ctx context.Context, f hraft.Future) error {
 	done := make(chan error, 1)
 	go func() { done <- f.Error() }()

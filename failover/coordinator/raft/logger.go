@@ -12,19 +12,19 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// quietFor is how long the same message of the raft library is not repeated as a warning.
+// quietFor is the minimum time between two warnings with the same message of the raft library.
 const quietFor = time.Minute
 
-// raftLog hands what the raft library logs to zap. The library tells of every heartbeat that gets no answer, and of
-// each step of an election; here all of that is for debugging, since this package tells in its own words when a leader
-// comes and goes. What the library calls an error is a warning, once a minute for each message.
+// raftLog forwards the raft library's log to zap. The library logs every unanswered heartbeat, and each step of an
+// election. These become debug messages, because this package logs leader changes separately. Library errors become
+// warnings, once a minute for each message.
 type raftLog struct {
-	hclog.Logger // the methods that say nothing
+	hclog.Logger // implements the remaining methods
 
 	log  *zap.Logger
 	args []any
 
-	mu   *sync.Mutex // guards what follows
+	mu   *sync.Mutex // guards the fields below
 	last map[string]time.Time
 }
 
@@ -49,7 +49,7 @@ func (l raftLog) Log(level hclog.Level, msg string, args ...any) {
 	}
 }
 
-// aboutPeer tells whether a message says no more than that another voter does not answer.
+// aboutPeer reports whether a message only means that another voter does not respond.
 func aboutPeer(msg string) bool {
 	for _, prefix := range []string{
 		"failed to heartbeat", "failed to appendEntries", "failed to make request", "failed to pipeline",

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 )
 
-// writeMark repeats a write until the leader has heard from every voter.
+// writeMark retries a write until the leader has received a hello from every voter.
 func writeMark(t *testing.T, k *raft.Coordinator, m failover.Mark) {
 	t.Helper()
 	var err error
@@ -50,7 +50,7 @@ func TestMarkOutlivesRestart(t *testing.T) {
 		require.Equal(t, mark, got)
 		require.NoError(t, k.Close())
 		c.awaitLeader(witness)
-		if round == 0 { // the second time they start from a snapshot that has it
+		if round == 0 { // the second time they start from a snapshot with the mark
 			for _, name := range names() {
 				require.True(t, awaitTrue(func() bool { return c.voters[name].TakeSnapshot() == nil }),
 					"%s has applied nothing new", name)
@@ -59,7 +59,8 @@ func TestMarkOutlivesRestart(t *testing.T) {
 	}
 }
 
-// As long as a voter's release may not know marks, none is written; the first one says for good that all know them.
+// While a voter's release may not support marks, none is written. The first mark proves permanently that all voters
+// support them.
 func TestMarkWaitsForOldVoters(t *testing.T) {
 	t.Parallel()
 	old := nodeB
@@ -88,7 +89,7 @@ func TestMarkWaitsForOldVoters(t *testing.T) {
 	old = ""
 	c.start(nodeB)
 	writeMark(t, k, failover.Mark{By: 1, Term: 1, LSN: 6})
-	c.stop(nodeB) // also while one is away
+	c.stop(nodeB) // also while one is stopped
 	writeMark(t, k, failover.Mark{By: 1, Term: 1, LSN: 7})
 	got, err = k.LoadMark(timed(t))
 	require.NoError(t, err)

@@ -9,25 +9,25 @@ import (
 
 // Errors of voters and of Admin.
 var (
-	// ErrNoQuorum is returned when no leader was found in time: two of three voters have to be up and to reach each
+	// ErrNoQuorum is returned if no leader was found in time: two of three voters must be running and reach each
 	// other.
 	ErrNoQuorum = errors.New("the voters have no leader: two of the three have to be up and to reach each other")
-	// ErrNotMember is returned when an id or address is not the one of a member.
+	// ErrNotMember is returned if an ID or address does not belong to a member.
 	ErrNotMember = errors.New("no voter of the cluster has this id or address")
-	// ErrInUse is returned when the directory of a voter is in use by a process that runs.
+	// ErrInUse is returned if the directory of a voter is in use by a running process.
 	ErrInUse = errors.New("the voter's directory is in use by another process")
-	// ErrNoState is returned by Recover when the directory holds nothing to recover from.
+	// ErrNoState is returned by Recover if the directory has no state to recover from.
 	ErrNoState = errors.New("the directory holds no state of a voter that was in a cluster")
-	// ErrMembership is returned when a change of the members is refused; nothing was changed.
+	// ErrMembership is returned if a membership change is rejected; nothing was changed.
 	ErrMembership = errors.New("the members were not changed")
 )
 
-// fencing is a reason to take no part any more.
+// fencing is the reason why a voter no longer takes part.
 type fencing string
 
 // Reasons in Status.Fenced.
 const (
-	// FencedPutBack: the voter's disk was put back to an older state. It has to be replaced.
+	// FencedPutBack: the voter's disk was restored to an older state. The voter must be replaced.
 	FencedPutBack = "put-back"
 	// FencedRecovered: a lost quorum was recovered by force without this voter.
 	FencedRecovered = "recovered"
@@ -35,45 +35,45 @@ const (
 
 // Member is one voter of the cluster.
 type Member struct {
-	// ID is durable, and new after a disk was replaced.
+	// ID is durable, and changes when a disk is replaced.
 	ID string `json:"id"`
-	// Address, host:port, that the others reach it by.
+	// Address is the host:port for the other voters.
 	Address string `json:"address"`
 	// Kind of the voter.
 	Kind Kind `json:"kind"`
-	// Leader is true for the one that commits swaps now. It says nothing about which node is active.
+	// Leader is true for the voter that commits swaps. It is independent of the active node.
 	Leader bool `json:"leader"`
-	// Voter is false for one that still catches up before it may vote.
+	// Voter is false while it catches up before it may vote.
 	Voter bool `json:"voter"`
-	// LastContact is when it last answered the leader; now for the leader itself; zero if never. Only the leader knows
-	// it.
+	// LastContact is the time of its last response to the leader; the current time for the leader itself; zero if
+	// never. Only the leader has it.
 	LastContact time.Time `json:"last_contact"`
 }
 
-// Status is what one voter knows of itself and of its cluster, without a question to another voter.
+// Status is the state of one voter and its cluster, as known without querying other voters.
 type Status struct {
 	// ID, Address and Kind of this voter.
 	ID      string `json:"id"`
 	Address string `json:"address"`
 	Kind    Kind   `json:"kind"`
-	// Member is true if this voter has a vote in its cluster.
+	// Member reports whether this voter has a vote in its cluster.
 	Member bool `json:"member"`
-	// State is raft's: "Leader", "Follower", "Candidate", "Shutdown".
+	// State is raft's state: "Leader", "Follower", "Candidate", "Shutdown".
 	State string `json:"state"`
-	// Leader's id and address; empty while there is none.
+	// LeaderID and LeaderAddress identify the leader; empty without one.
 	LeaderID      string `json:"leader_id"`
 	LeaderAddress string `json:"leader_address"`
-	// Voters that this voter knows as its cluster; empty before it is in one.
+	// Voters are the members of its cluster; empty before it is in one.
 	Voters []Member `json:"voters"`
-	// Term of raft that it is in.
+	// Term is its raft term.
 	Term uint64 `json:"term"`
-	// Fenced is why it takes no part any more: FencedPutBack, FencedRecovered; empty if it does.
+	// Fenced is the reason why it no longer takes part: FencedPutBack, FencedRecovered; empty if it does.
 	Fenced string `json:"fenced,omitempty"`
-	// LastIndex of its log, and what is applied of it.
+	// LastIndex of its log, and its applied index.
 	LastIndex    uint64 `json:"last_index"`
 	AppliedIndex uint64 `json:"applied_index"`
-	// Recoveries counts how often a lost quorum of this cluster was recovered by force.
+	// Recoveries is the number of forced recoveries of this cluster.
 	Recoveries uint64 `json:"recoveries"`
-	// Trouble says in words what an operator can do something about; empty if nothing.
+	// Trouble describes a problem that an operator can fix; empty if none.
 	Trouble string `json:"trouble"`
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 )
 
-// A cluster is formed only when all three are there.
+// A cluster is formed only when all three voters are running.
 func TestFormsOnlyWhole(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, nil)
@@ -62,8 +62,7 @@ func TestDifferentConfigurations(t *testing.T) {
 	c.awaitTrouble(nodeB, "make them the same")
 }
 
-// A voter that comes back with an empty disk has no vote until an operator gives it one, and never forms a second
-// cluster.
+// A voter that returns with an empty disk has no vote until an operator adds it, and never forms a second cluster.
 func TestWipedVoter(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -79,14 +78,14 @@ func TestWipedVoter(t *testing.T) {
 	c.awaitTrouble(nodeA, "lockstep pair replace "+old+" "+nodeA)
 	require.False(t, fresh.Status().Member)
 
-	// Its node can use the coordinator all the same.
+	// Its node can still use the coordinator.
 	a := c.connect(nodeA)
 	got, at, err := a.Load(timed(t))
 	require.NoError(t, err)
 	require.Equal(t, rec, got)
 	require.Equal(t, rev, at)
 
-	// It does not count: with the witness gone there is no majority.
+	// It does not count: without the witness there is no majority.
 	c.stop(witness)
 	short, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -97,7 +96,7 @@ func TestWipedVoter(t *testing.T) {
 	require.Empty(t, fresh.Status().Voters)
 	c.start(witness)
 
-	m, err := fresh.Replace(timed(t), old, nodeA) // asked by the one that it is about
+	m, err := fresh.Replace(timed(t), old, nodeA) // requested from the voter to be replaced
 	require.NoError(t, err)
 	require.Equal(t, fresh.ID(), m.ID)
 	_, err = fresh.Replace(timed(t), old, nodeA)
@@ -110,7 +109,7 @@ func TestWipedVoter(t *testing.T) {
 	require.NoError(t, err, "it counts now")
 }
 
-// A newcomer gets a snapshot if the log does not go back far enough; and a voter starts from its own.
+// A new voter receives a snapshot if the log begins too late, and a voter restarts from its own snapshot.
 func TestSnapshot(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -144,7 +143,7 @@ func TestSnapshot(t *testing.T) {
 	require.Equal(t, rev, at)
 }
 
-// Two empty disks beside one that is not form nothing.
+// Two empty disks and one with data do not form a cluster.
 func TestTwoWiped(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -163,7 +162,7 @@ func TestTwoWiped(t *testing.T) {
 	require.Empty(t, c.voters[nodeB].Status().LeaderID)
 }
 
-// A witness that is gone for good is replaced by one elsewhere, by way of a program that is no voter.
+// A permanently lost witness is replaced by one elsewhere, with Admin.
 func TestReplaceWitness(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -185,13 +184,13 @@ func TestReplaceWitness(t *testing.T) {
 	_, err = admin.Replace(timed(t), witness, "z.test:1")
 	require.ErrorContains(t, err, "start it first")
 
-	// One that is only just being started is waited for.
+	// A voter that is still starting is waited for.
 	c.stop(spare)
 	var m raft.Member
 	replaced := make(chan struct{})
 	go func() {
 		defer close(replaced)
-		m, err = admin.Replace(timed(t), witness, spare) // it leads, and has to hand over
+		m, err = admin.Replace(timed(t), witness, spare) // it is the leader, and must transfer the leadership
 	}()
 	c.start(spare)
 	<-replaced
@@ -233,7 +232,7 @@ func TestRemoveAndAdd(t *testing.T) {
 	c.awaitLeader(witness)
 }
 
-// Two of three are gone for good.
+// Two of three voters are lost permanently.
 func TestRecover(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -245,7 +244,7 @@ func TestRecover(t *testing.T) {
 	require.ErrorIs(t, err, raft.ErrInUse)
 	_, err = raft.Recover(raft.RecoverOptions{Dir: t.TempDir()})
 	require.ErrorIs(t, err, raft.ErrNoState)
-	require.Eventually(t, func() bool { // the last swap is on this voter too
+	require.Eventually(t, func() bool { // the last swap has reached this voter
 		s := c.voters[nodeB].Status()
 		return s.LastIndex == c.voters[witness].Status().LastIndex
 	}, bound, time.Millisecond)
@@ -269,7 +268,7 @@ func TestRecover(t *testing.T) {
 	require.Equal(t, rec, got)
 	require.Greater(t, at, rev, "nothing that the lost ones may have written is taken for this record")
 
-	// They were not gone: they find that they are not wanted, whatever they have on their disks.
+	// They were not lost: they detect that they are excluded, regardless of their disks.
 	c.start(nodeA)
 	c.start(witness)
 	c.awaitTrouble(nodeA, "recovered by force")

@@ -10,14 +10,14 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// noticed is what this voter last found out about its cluster's voters.
+// noticed returns the current notices about the cluster's voters.
 func (v *Voter) noticed() []failover.Notice {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.notices
 }
 
-// notice keeps what was found out. What did not change stays the same slice.
+// notice stores the notices. Unchanged notices keep the same slice.
 func (v *Voter) notice(now []failover.Notice) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -26,8 +26,8 @@ func (v *Voter) notice(now []failover.Notice) {
 	}
 }
 
-// replaceCommand is the command that puts a new voter in the place of one, at the same address. With TLS it names the
-// files of this voter, so that it works on this machine as it is printed.
+// replaceCommand returns the command that replaces a voter by a new one at the same address. With TLS it includes
+// this voter's files, so that it works on this machine as printed.
 func (v *Voter) replaceCommand(id, address string) string {
 	text := "lockstep pair replace " + id + " " + address
 	if t := v.opts.TLS; t != nil && t.CA != "" {
@@ -37,7 +37,7 @@ func (v *Voter) replaceCommand(id, address string) string {
 	return text
 }
 
-// review goes through the voters one by one. The words do not change by themselves: they are part of the node's status.
+// review checks each voter. The texts are stable, because they are part of the node's status.
 func (v *Voter) review(own Status, known map[string]hello, silent map[string]silence) []failover.Notice {
 	var out []failover.Notice
 	add := func(kind, format string, args ...any) {
@@ -89,7 +89,7 @@ func (v *Voter) review(own Status, known map[string]hello, silent map[string]sil
 	return out
 }
 
-// predecessor is the member that others know at this voter's address, if it is another one.
+// predecessor returns the member that others know at this voter's address, if it is another one.
 func predecessor(own Status, known map[string]hello) (Member, bool) {
 	for _, h := range known {
 		if !h.Status.Member {
@@ -104,7 +104,7 @@ func predecessor(own Status, known map[string]hello) (Member, bool) {
 	return Member{}, false
 }
 
-// behindOthers tells whether some member has much more of the log.
+// behindOthers reports whether some member has much more of the log.
 func behindOthers(own Status, known map[string]hello) bool {
 	for _, h := range known {
 		if h.Status.Member && lists(own, h.Status.ID) && own.LastIndex+snapshotSlack < h.Status.LastIndex {

@@ -16,21 +16,21 @@ import (
 	"go.uber.org/zap"
 )
 
-// Defaults of Options.
+// Defaults for Options.
 const (
 	DefaultLeaseTTL        = 3 * time.Second
 	DefaultElectionTimeout = 500 * time.Millisecond
 	DefaultRequestTimeout  = time.Second
 )
 
-// voterCount is how many voters a pair has: the two data nodes and the witness.
+// voterCount is the number of voters of a pair: the two data nodes and the witness.
 const voterCount = 3
 
-// Kind tells a data node's voter from a witness. It is part of the voter's id, so that every voter knows it without
-// asking.
+// Kind distinguishes a data node's voter from a witness. It is part of the voter's ID, so every voter knows it
+// without a query.
 type Kind string
 
-// The kinds of a voter.
+// Kinds of voters.
 const (
 	// KindNode is the voter of a data node.
 	KindNode Kind = "node"
@@ -38,60 +38,60 @@ const (
 	KindWitness Kind = "witness"
 )
 
-// TLS secures the connections between voters. Both sides of each connection show a certificate that their authority has
+// TLS secures the connections between voters. Both sides of each connection present a certificate that their CA
 // issued for the host in their address.
 type TLS struct {
-	// Receive gives the configuration for a connection that comes in, which must ask for a certificate, and Dial that
-	// for one that is made. They are called for each connection, so that certificates can change; a server name is
-	// added to what Dial gives.
+	// Receive returns the configuration for incoming connections, which must request a certificate, and Dial that for
+	// outgoing ones. They are called for each connection, so that certificates can change. A server name is added to
+	// the result of Dial.
 	Receive, Dial func() *tls.Config
-	// Names, one of which the certificate of each one who connects must carry: DNS names, IP addresses, URIs. Default:
-	// the hosts in the addresses of the voters, those of Options and those that the cluster has.
+	// Names are the accepted names in certificates of connecting clients: DNS names, IP addresses, URIs. Default: the
+	// hosts in the addresses of the voters, those of Options and those of the cluster.
 	Names []string
-	// Shown is told of the certificate that the voter at an address has shown when a connection to it was made; nil if it
-	// does not matter. It must not block.
+	// Shown is called with the certificate that the voter at an address presented on an outgoing connection; nil
+	// disables it. It must not block.
 	Shown func(address string, cert *x509.Certificate)
-	// CA, Cert and Key are the files in PEM, for commands in texts; empty: not known.
+	// CA, Cert and Key are paths of PEM files, for commands in messages; empty if unknown.
 	CA, Cert, Key string
 }
 
-// Options of Start, Open and RunWitness.
+// Options configures Start, Open and RunWitness.
 type Options struct {
-	// Dir holds the voter's id, vote, log and snapshots; made if it is not there. One voter per directory.
+	// Dir contains the voter's ID, vote, log and snapshots; created if missing. One voter per directory.
 	Dir string
-	// Listen is the host:port for everything that voters say to each other. Required.
+	// Listen is the host:port for all traffic between voters. Required.
 	Listen string
-	// Advertise is the host:port that the other voters reach this one by. Default Listen.
+	// Advertise is the host:port at which the other voters reach this one. Default Listen.
 	Advertise string
-	// Voters are the advertised addresses of the three voters, this one included; the same on all three. They are used
-	// to form the cluster and to find it; after that its members are what Members says.
+	// Voters are the advertised addresses of the three voters, including this one; the same on all three. They are
+	// used to form and find the cluster; afterwards Members returns its members.
 	Voters []string
 	// Kind of this voter. Default KindNode.
 	Kind Kind
-	// TLS for all connections; nil: none, and then any process that reaches the port can change the record.
+	// TLS for all connections. If nil, any process that reaches the port can change the record.
 	TLS *TLS
-	// ElectionTimeout is how long a voter without a word from the leader waits before it stands for election. It must
+	// ElectionTimeout is the time without a message from the leader after which a voter stands for election. It must
 	// be the same on all voters. Default 500 ms.
 	ElectionTimeout time.Duration
 	// LeaseTTL of the liveness key. Default 3 s.
 	LeaseTTL time.Duration
-	// RequestTimeout of the requests that this package makes by itself, and of one try of a request. Default 1 s.
+	// RequestTimeout of the package's background requests, and of one try of a request. Default 1 s.
 	RequestTimeout time.Duration
-	// UnsafeNoFsync skips the fsync of votes and log: for tests and the demo only, since a crash of the machine can
-	// then lose a vote, and with it the pair's record.
+	// UnsafeNoFsync skips the fsync of votes and log: for tests and the demo only, since a machine crash can then
+	// lose a vote, and with it the cluster record.
 	UnsafeNoFsync bool
-	// Dial makes a connection to another voter. Default TCP. Tests put faults in here.
+	// Dial connects to another voter. Default TCP. Tests inject faults here.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Bind listens on the address Listen. Default TCP. Tests put a simulated network in here.
+	// Bind listens on the address Listen. Default TCP. Tests inject a simulated network here.
 	Bind func(ctx context.Context, address string) (net.Listener, error)
-	// Logger for the voter's state. Nil: no logs.
+	// Logger for the voter's state; nil disables logging.
 	Logger *zap.Logger
 
-	// older makes the voter say that its release knows what 0.1.0 knows. Only tests set it.
+	// older makes the voter announce the features of 0.1.0. Only tests set it.
 	older bool
 }
 
-// withDefaults checks the options and fills in what is not set.
+// withDefaults validates the options and sets defaults.
 func (o Options) withDefaults() (Options, error) {
 	if o.Advertise == "" {
 		o.Advertise = o.Listen
@@ -140,7 +140,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// checkVoters returns the addresses sorted.
+// checkVoters validates the addresses and returns them sorted.
 func checkVoters(voters []string) ([]string, error) {
 	for _, v := range voters {
 		if err := checkAddress(v); err != nil {
@@ -155,7 +155,7 @@ func checkVoters(voters []string) ([]string, error) {
 	return voters, nil
 }
 
-// checkAddress wants a host and a port that the others can dial.
+// checkAddress requires a host and a port that the other voters can dial.
 func checkAddress(address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

@@ -13,10 +13,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// errConsulting is returned to a voter that connects while this one hears the others out.
+// errConsulting is returned to a connecting voter while this one is waiting for the hellos of the others.
 var errConsulting = errors.New("this voter has just started, and asks the others whether its disk is what it was")
 
-// fillHandshake says in a handshake what this voter has, and what it knows of the one that it is for.
+// fillHandshake sets this voter's disk state, and its knowledge of the receiver.
 func (v *Voter) fillHandshake(g *handshake) error {
 	have, err := v.disk.state()
 	if err != nil {
@@ -32,8 +32,8 @@ func (v *Voter) fillHandshake(g *handshake) error {
 	return nil
 }
 
-// checkHandshake compares what two voters have with what they know of each other, before they talk. That covers a voter
-// that no other voter could warn it when it started.
+// checkHandshake compares the disk states of two voters with their knowledge of each other, before they exchange
+// messages. This covers a voter that no other voter could warn when it started.
 func (v *Voter) checkHandshake(g handshake) error {
 	if g.Seen != nil {
 		have, err := v.disk.state()
@@ -60,7 +60,7 @@ func (v *Voter) checkHandshake(g handshake) error {
 	return nil
 }
 
-// pollNow has the voter look around at once.
+// pollNow triggers a poll of the others.
 func (v *Voter) pollNow() {
 	select {
 	case v.look <- struct{}{}:
@@ -68,8 +68,8 @@ func (v *Voter) pollNow() {
 	}
 }
 
-// considerPutBack tells whether this voter's disk is older than what others know of it, and takes it out of the cluster
-// if so.
+// considerPutBack reports whether this voter's disk is older than others know it to be, and fences the voter in that
+// case.
 func (v *Voter) considerPutBack(known map[string]hello) bool {
 	v.mu.Lock()
 	missing, fenced := v.suspect, v.fenced
@@ -79,7 +79,7 @@ func (v *Voter) considerPutBack(known map[string]hello) bool {
 	}
 	have, err := v.disk.state()
 	if errors.Is(err, errDiskStalled) {
-		return false // notices tell it
+		return false // notices report it
 	}
 	if err != nil {
 		v.log.Error("this voter's disk cannot be read", zap.Error(err))
@@ -93,7 +93,7 @@ func (v *Voter) considerPutBack(known map[string]hello) bool {
 	if missing == "" {
 		return false
 	}
-	// Those who know may not be there at the next start.
+	// The voters that know it may not be running at the next start.
 	if err := v.disk.notePutBack(missing); err != nil {
 		v.log.Error("it could not be noted that this voter's disk was put back", zap.Error(err))
 	}
@@ -106,7 +106,7 @@ func (v *Voter) considerPutBack(known map[string]hello) bool {
 	return true
 }
 
-// othersPutBack says which other members were put back; empty if none.
+// othersPutBack describes other members with a restored disk; empty if none.
 func (v *Voter) othersPutBack(own Status, known map[string]hello) string {
 	var back []Member
 	for _, m := range own.Voters {
@@ -134,9 +134,10 @@ func (v *Voter) othersPutBack(own Status, known map[string]hello) string {
 	}
 }
 
-// endConsulting ends the time in which this voter only asks, once it has heard enough: from each of the other members
-// or, if one of them does not answer, from one and after a while. One has to: alone it could do nothing anyway. If it
-// could not hear the one who knows better, that one says so when they connect (see checkHandshake).
+// endConsulting ends the start phase in which this voter only polls. It has enough hellos when each other member has
+// responded or, if one of them does not respond, one has and a timeout has passed. One is required, because alone the
+// voter could not do anything. A voter with better knowledge that did not respond rejects this one when they connect
+// (see checkHandshake).
 func (v *Voter) endConsulting(known map[string]hello) {
 	members := v.otherMembers()
 	v.mu.Lock()
@@ -155,13 +156,13 @@ func (v *Voter) endConsulting(known map[string]hello) {
 		return
 	}
 	v.mu.Lock()
-	v.consulting = false // not before: a leader could ask it to stand
+	v.consulting = false // only now: a leader could ask it to stand for election
 	v.mu.Unlock()
 }
 
-// heardEnough reports whether all other members have answered, or one of them and the others had the time to. That time
-// counts from the beginning of the round in which the first one answered: one that is silent is waited for as long as a
-// request may take, and once. mu is held.
+// heardEnough reports whether all other members have responded, or one of them and the others had enough time. That
+// time counts from the beginning of the round in which the first one responded, so a silent one is waited for only
+// once, for the duration of a request. mu is held.
 func (v *Voter) heardEnough(members []string, known map[string]hello, now time.Time) bool {
 	heard := 0
 	for _, address := range members {
@@ -175,7 +176,7 @@ func (v *Voter) heardEnough(members []string, known map[string]hello, now time.T
 	return heard == len(members) || heard > 0 && now.Sub(v.answered) >= v.opts.RequestTimeout
 }
 
-// otherMembers are the addresses of the cluster's other members; before it is formed, of those who are to form it.
+// otherMembers returns the addresses of the cluster's other members; before it is formed, those of the configuration.
 func (v *Voter) otherMembers() []string {
 	servers := v.servers()
 	if len(servers) == 0 {
@@ -190,7 +191,7 @@ func (v *Voter) otherMembers() []string {
 	return out
 }
 
-// gossip notes what another voter has said of itself and of the rest.
+// gossip records another voter's progress and its knowledge of the others.
 func (v *Voter) gossip(h hello) {
 	err := v.seen.saw(h.Status.ID, sighting{Term: h.Status.Term}, lazily)
 	for id, s := range h.Seen {

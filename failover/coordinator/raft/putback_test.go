@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 )
 
-// image stops a voter and gives a copy of its disk.
+// image stops a voter and returns a copy of its disk.
 func (c *cluster) image(name string) string {
 	c.t.Helper()
 	c.stop(name)
@@ -27,7 +27,7 @@ func (c *cluster) image(name string) string {
 	return dir
 }
 
-// putBack stops a voter and puts its disk back to what it was.
+// putBack stops a voter and restores its disk.
 func (c *cluster) putBack(name, image string) {
 	c.t.Helper()
 	c.stop(name)
@@ -36,7 +36,7 @@ func (c *cluster) putBack(name, image string) {
 	require.NoError(c.t, os.CopyFS(dir, os.DirFS(image)))
 }
 
-// awaitFenced waits until a voter has found out that its disk was put back.
+// awaitFenced waits until a voter has detected that its disk was restored.
 func (c *cluster) awaitFenced(name string) {
 	c.t.Helper()
 	require.True(c.t, awaitTrue(func() bool { return c.voters[name].Status().Fenced == raft.FencedPutBack }),
@@ -44,8 +44,8 @@ func (c *cluster) awaitFenced(name string) {
 	require.False(c.t, c.voters[name].Status().Member)
 }
 
-// awaitSame waits until all voters that run have the same log, and another one knows that of each: what a voter wrote
-// and nobody was told of, because it was stopped before its answer arrived, is no promise, and nobody misses it.
+// awaitSame waits until all running voters have the same log, and another one knows that of each. An entry that a
+// voter wrote without acknowledging it, because it was stopped before, is no promise, and its loss is not detected.
 func (c *cluster) awaitSame() {
 	c.t.Helper()
 	require.True(c.t, awaitTrue(func() bool {
@@ -61,7 +61,7 @@ func (c *cluster) awaitSame() {
 	}), "the voters' logs differ")
 }
 
-// isKnownToHave tells whether some voter knows that the one with this id has an entry.
+// isKnownToHave reports whether some voter knows that the one with this ID has an entry.
 func (c *cluster) isKnownToHave(id string, index uint64) bool {
 	c.t.Helper()
 	for _, v := range c.voters {
@@ -74,7 +74,7 @@ func (c *cluster) isKnownToHave(id string, index uint64) bool {
 	return false
 }
 
-// awaitNotice waits until a node is told something about a voter.
+// awaitNotice waits until a node receives a notice about a voter.
 func (c *cluster) awaitNotice(at, kind, about string) {
 	c.t.Helper()
 	k := c.voters[at].Connect()
@@ -91,7 +91,7 @@ func (c *cluster) awaitNotice(at, kind, about string) {
 	require.Fail(c.t, "not noticed", "%s about %s at %s: %+v", kind, about, at, last)
 }
 
-// A node is told which voter is missing, and which one has lost its disk; and nothing when all are well.
+// A node receives notices about a missing voter and about one with a lost disk, and none when all are healthy.
 func TestNotices(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -103,7 +103,7 @@ func TestNotices(t *testing.T) {
 	}
 	c.stop(witness)
 	c.awaitNotice(nodeA, failover.NoticeVoterMissing, witness)
-	c.stop(nodeB) // no majority is left to answer
+	c.stop(nodeB) // without a majority
 	c.awaitNotice(nodeA, failover.NoticeVoterMissing, nodeB)
 	c.start(nodeB)
 	c.wipe(witness)
@@ -120,7 +120,7 @@ func TestNotices(t *testing.T) {
 	require.Fail(t, "a notice stays")
 }
 
-// swapNext writes a record after the one that is there.
+// swapNext replaces the current record.
 func swapNext(t *testing.T, v *raft.Voter, op string) failover.Record {
 	t.Helper()
 	k := v.Connect()
@@ -136,7 +136,7 @@ func swapNext(t *testing.T, v *raft.Voter, op string) failover.Record {
 	return rec
 }
 
-// A voter whose disk was put back takes no part, says so, and counts again when it was replaced.
+// A voter with a restored disk does not take part, reports that, and counts again after it was replaced.
 func TestPutBackVoter(t *testing.T) {
 	t.Parallel()
 	for _, name := range names() {
@@ -161,15 +161,15 @@ func TestPutBackVoter(t *testing.T) {
 				c.awaitNotice(at, failover.NoticeVoterPutBack, name)
 			}
 
-			// Its node can use the coordinator all the same.
+			// Its node can still use the coordinator.
 			k := c.connect(name)
 			got, _, err := k.Load(timed(t))
 			require.NoError(t, err)
 			require.Equal(t, rec, got)
 			require.NoError(t, k.Close())
 
-			// It has no vote: without one of the others there is no majority. Nor has it one after another start, alone
-			// with one of them.
+			// It has no vote: with one of the others stopped there is no majority. The same applies after a restart
+			// with only one of the others.
 			third := map[string]string{nodeA: witness, nodeB: witness, witness: nodeB}[name]
 			c.stop(third)
 			c.stop(name)
@@ -195,9 +195,9 @@ func TestPutBackVoter(t *testing.T) {
 	}
 }
 
-// While all three are down, one of the two that hold the newest record is put back to before it. It starts first,
-// together with the one that never had the record; the third, which has it, comes a moment later. The record must not
-// be forgotten.
+// While all three are stopped, one of the two voters with the newest record is restored to an older state. It starts
+// first, together with the one that never had the record; the third one, which has it, starts a moment later. The
+// record must not be lost.
 func TestPutBackForgetsNothing(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, func(o *raft.Options) { o.RequestTimeout = 4 * time.Second })
@@ -208,7 +208,7 @@ func TestPutBackForgetsNothing(t *testing.T) {
 	var history []porcupine.Operation
 	base := time.Now()
 	client := 0
-	use := func(name string) { // a few operations of a client of its own
+	use := func(name string) { // a few operations of a separate client
 		client++
 		k := c.voters[name].Connect()
 		defer k.Close()
@@ -244,7 +244,7 @@ func TestPutBackForgetsNothing(t *testing.T) {
 		c.net.isolate(ignorant, false)
 		c.putBack(name, image)
 		old, behind := c.start(name), c.start(ignorant)
-		require.Never(t, func() bool { // its last look may still go on when it returns
+		require.Never(t, func() bool { // its last poll may still run when it returns
 			return old.Status().State == "Leader" || behind.Status().State == "Leader"
 		}, 1500*time.Millisecond, 5*time.Millisecond, "two of which none has the newest record have a leader")
 		c.start(witness)
@@ -261,7 +261,7 @@ func TestPutBackForgetsNothing(t *testing.T) {
 		"the history of loads and swaps is not linearizable")
 }
 
-// Two of three are put back: the third knows, and what it has is what counts.
+// Two of three are restored to an older state: the third one detects it, and its state is kept.
 func TestTwoPutBack(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -300,8 +300,8 @@ func TestTwoPutBack(t *testing.T) {
 	require.Equal(t, rec, got)
 }
 
-// All three are put back to the same moment: no voter is left that knows, and they go on from there. (The nodes know:
-// INV-9.)
+// All three are restored to the same moment: no voter can detect it, and they continue from there. (The nodes detect
+// it: INV-9.)
 func TestAllPutBack(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -332,7 +332,7 @@ func TestAllPutBack(t *testing.T) {
 	require.Equal(t, rec, got)
 }
 
-// A voter that starts does not count before another one has told what it knows; two need no other.
+// A starting voter does not count before another one has sent its knowledge; two voters suffice.
 func TestStartHearsOthers(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -348,7 +348,8 @@ func TestStartHearsOthers(t *testing.T) {
 	swapNext(t, c.voters[nodeB], "op3")
 }
 
-// One who knows better and was not heard at the start says so when it connects, and nothing is exchanged.
+// A voter with better knowledge that did not respond at the start rejects the connection later, and no messages are
+// exchanged.
 func TestGreetingFindsPutBack(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -357,7 +358,7 @@ func TestGreetingFindsPutBack(t *testing.T) {
 	require.ErrorContains(t, a.Greeted(b.ID(), 1000), "the disk of this voter was put back")
 	c.awaitFenced(nodeA)
 	require.ErrorContains(t, a.Greeted(b.ID(), 0), "takes no part any more")
-	// And the other way round: b knows what a had, from a or, a moment later, from the leader.
+	// And vice versa: b knows the former progress of a, from a or, a moment later, from the leader.
 	require.Eventually(t, func() bool { return b.GreetedBy(a.ID()) != nil }, time.Minute, 5*time.Millisecond)
 	require.ErrorContains(t, b.GreetedBy(a.ID()), "the disk of the voter that connects was put back")
 }

@@ -14,48 +14,47 @@ import (
 	"go.uber.org/zap"
 )
 
-// RecoverOptions of Recover.
+// RecoverOptions configures Recover.
 type RecoverOptions struct {
-	// Dir of the surviving voter, which must not run.
+	// Dir of the surviving voter, which must not be running.
 	Dir string
-	// Address of the voter from now on; empty: as it was.
+	// Address is the voter's new address; empty: unchanged.
 	Address string
-	// By and Reason are written to the marker.
+	// By and Reason are written to the marker file.
 	By, Reason string
-	// Logger; nil: no logs.
+	// Logger may be nil.
 	Logger *zap.Logger
 }
 
-// Recovery is what Recover has done. It is also what the marker holds: the file recovery-<n>.json in the voter's
+// Recovery is the result of Recover. It is also the content of the marker: the file recovery-<n>.json in the voter's
 // directory.
 type Recovery struct {
 	Time   time.Time `json:"time"`
 	By     string    `json:"by"`
 	Reason string    `json:"reason"`
-	// ID that the voter has from now on, and the one that it had.
+	// ID is the voter's new ID, and OldID its previous one.
 	ID    string `json:"id"`
 	OldID string `json:"old_id"`
-	// Address that it is known by.
+	// Address of the voter.
 	Address string `json:"address"`
-	// Lost are the members that are members no more.
+	// Lost are the removed members.
 	Lost []Member `json:"lost"`
-	// LastIndex of the log: what the lost ones have committed after it is lost.
+	// LastIndex of the log: entries committed by the lost members after it are lost.
 	LastIndex uint64 `json:"last_index"`
-	// Revision of the record that is kept; 0: there is none.
+	// Revision of the kept record; 0 if none.
 	Revision int64 `json:"revision"`
-	// Recoveries of this cluster, this one included.
+	// Recoveries of this cluster, including this one.
 	Recoveries uint64 `json:"recoveries"`
-	// Marker is the file.
+	// Marker is the path of the marker file.
 	Marker string `json:"-"`
 }
 
-// Recover makes a surviving voter the only member of its cluster: the way out when the other two are gone for good.
-// What they have committed without it is lost, so that the record may be an old one; a node then refuses it if it has
-// obeyed a newer one (INV-9). It is the operator's word that the two never come back with what they have on their
-// disks.
+// Recover makes a surviving voter the only member of its cluster, for the case that the other two are lost
+// permanently. Entries that they committed without it are lost, so the record may be outdated; a node rejects it if
+// it has obeyed a newer one (INV-9). The operator guarantees that the other two never return with their disks.
 //
-// The voter gets a new id, so that nothing that is left of the old cluster can talk to it; and a voter of the old
-// cluster that hears of the recovery takes no part any more. Errors: ErrInUse, ErrNoState.
+// The voter gets a new ID, so that no remaining voter of the old cluster can communicate with it. A voter of the old
+// cluster that learns of the recovery stops taking part. Errors: ErrInUse, ErrNoState.
 func Recover(o RecoverOptions) (_ Recovery, err error) {
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
@@ -104,8 +103,8 @@ func Recover(o RecoverOptions) (_ Recovery, err error) {
 	return rec, nil
 }
 
-// recover does it. The order matters: interrupted after any step, the voter is a member of nothing, and Recover can be
-// repeated.
+// recover executes the recovery. The order matters: if interrupted after any step, the voter is not a member of any
+// cluster, and Recover can be repeated.
 func (d *disk) recover(rec *Recovery, rlog raftLog, log *zap.Logger) error {
 	last, err := d.lastIndex()
 	if err != nil {

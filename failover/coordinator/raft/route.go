@@ -17,11 +17,11 @@ const (
 	againMax = 50 * time.Millisecond
 )
 
-// guide knows who leads.
+// guide finds the leader.
 type guide interface {
-	// whoLeads gives the leader's service and the address that it is reached by; nil if none is known.
+	// whoLeads returns the leader's service and its address; nil if none is known.
 	whoLeads(ctx context.Context) (service, string)
-	// moved waits until the leader is reached by another address than this one, or ctx ends.
+	// moved waits until the leader has another address than from, or ctx ends.
 	moved(ctx context.Context, from string)
 }
 
@@ -52,8 +52,9 @@ func (v *Voter) moved(ctx context.Context, from string) {
 	}
 }
 
-// atLeader does something at the voter that leads by then, until it is done or refused, or ctx ends. A try ends
-// when another leader is known, or after `limit` (0: never). inDoubt: some try got no answer and may have been done.
+// atLeader calls do at the current leader, and retries until it succeeds or is rejected, or ctx ends. A try ends when
+// another leader is known, or after `limit` (0: no limit). inDoubt: some try got no response and may have been
+// applied.
 func atLeader(
 	ctx context.Context, g guide, limit time.Duration, do func(context.Context, service) error,
 ) (inDoubt bool, err error) {
@@ -96,13 +97,13 @@ func once(ctx context.Context, g guide, limit time.Duration, address string, do 
 	return do(ctx)
 }
 
-// final tells whether asking again would change nothing.
+// final reports whether a retry cannot change the result.
 func final(err error) bool {
 	return errors.Is(err, failover.ErrConflict) || errors.Is(err, failover.ErrRefused) ||
 		errors.Is(err, ErrMembership) || errors.Is(err, ErrNotMember)
 }
 
-// undone tells whether it is certain that nothing was done: no voter was reached, or one that does not lead.
+// undone reports whether the request certainly had no effect: no voter was reached, or one that is not the leader.
 func undone(err error) bool {
 	var op *net.OpError
 	return errors.Is(err, errNotLeader) || errors.Is(err, errRefused) || errors.As(err, &op) && op.Op == "dial"

@@ -18,8 +18,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// The API of a voter is JSON over HTTP, inside connections that were greeted (see port). It is for voters, coordinators
-// and Admin of the same version or the one before; a field that is not known is ignored.
+// A voter's API is JSON over HTTP, inside connections with a handshake (see port). It is used by voters, coordinators
+// and Admin of the same release or the previous one; unknown fields are ignored.
 const (
 	pathHello    = "/v1/hello"
 	pathLoad     = "/v1/load"
@@ -31,7 +31,7 @@ const (
 	pathMembers  = "/v1/members"
 	pathChange   = "/v1/change"
 
-	// headerHandOn asks a voter that does not lead to hand the request on to the one that does.
+	// headerHandOn asks a voter that is not the leader to forward the request to the leader.
 	headerHandOn = "Lockstep-Hand-On"
 
 	maxBody     = 256 << 10
@@ -40,21 +40,20 @@ const (
 	headerLimit = 5 * time.Second
 )
 
-// failure is the body of an answer that says no.
+// failure is the body of an error response.
 type failure struct {
 	Code string `json:"code"`
 	Text string `json:"text"`
 }
 
-// code of an error that means something to the other side.
+// code is the wire name of an error.
 type code struct {
 	name string
 	err  error
 }
 
-// codes in the order in which they count when an error is more than one of them: an outcome that is not known stays
-// unknown, whatever else is said of it, and "not the leader" means that nothing was done and another one is to be
-// asked.
+// codes returns the codes in order of precedence for an error that matches several. An unknown outcome takes
+// precedence over everything else, and "not-leader" means that nothing was done and another voter must be asked.
 func codes() []code {
 	return []code{
 		{"uncertain", errUncertain},
@@ -66,7 +65,7 @@ func codes() []code {
 	}
 }
 
-// coded is the error that a code stands for; nil if none that is known here.
+// coded returns the error of a code; nil if unknown.
 func coded(name string) error {
 	for _, c := range codes() {
 		if c.name == name {
@@ -85,7 +84,7 @@ type remoteError struct {
 // Error implements error.
 func (e remoteError) Error() string { return e.text }
 
-// Unwrap gives the error that it is.
+// Unwrap returns the known error.
 func (e remoteError) Unwrap() error { return e.known }
 
 // api serves a voter's API.
@@ -127,8 +126,8 @@ func (a *api) close() {
 	a.wg.Wait()
 }
 
-// serving is who does what a request asks for: this voter, or the leader if the request is to be handed on. It is
-// handed on once.
+// serving returns the service for a request: this voter, or the leader if the request must be forwarded. It is
+// forwarded once.
 func (v *Voter) serving(r *http.Request) service {
 	l := v.leaders.Get()
 	if r.Header.Get(headerHandOn) == "" || l.address == "" || l.via != "" || l.id == v.disk.id {
@@ -137,7 +136,7 @@ func (v *Voter) serving(r *http.Request) service {
 	return v.peers.at(l.address)
 }
 
-// handle registers a request with an answer.
+// handle registers a handler for a request with a response.
 func handle[Req, Resp any](
 	mux *http.ServeMux, v *Voter, path string, do func(context.Context, service, Req) (Resp, error),
 ) {
@@ -156,7 +155,7 @@ func handle[Req, Resp any](
 	})
 }
 
-// fail answers with an error.
+// fail responds with an error.
 func fail(w http.ResponseWriter, err error) {
 	w.WriteHeader(http.StatusConflict)
 	_ = json.NewEncoder(w).Encode(failureOf(err))
@@ -173,7 +172,7 @@ func failureOf(err error) failure {
 	return f
 }
 
-// streamWatch sends sights, one JSON value each, until the client goes or the reign ends.
+// streamWatch sends sights, one JSON value each, until the client disconnects or the leadership period ends.
 func streamWatch(w http.ResponseWriter, r *http.Request, s service) {
 	flush := http.NewResponseController(w)
 	sent := false
@@ -188,7 +187,7 @@ func streamWatch(w http.ResponseWriter, r *http.Request, s service) {
 	}
 }
 
-// peers are connections to the APIs of other voters.
+// peers manages connections to the APIs of other voters.
 type peers struct {
 	client *http.Client
 	close  func()
@@ -204,14 +203,14 @@ func newPeers(d *dialer) *peers {
 	return &peers{client: &http.Client{Transport: t}, close: t.CloseIdleConnections}
 }
 
-// at is the voter at an address.
+// at returns the voter at an address.
 func (p *peers) at(address string) *remote { return &remote{peers: p, address: address} }
 
 // remote is another voter. It implements service.
 type remote struct {
 	peers   *peers
 	address string
-	handOn  bool // the voter is to hand requests on to the leader
+	handOn  bool // the voter must forward requests to the leader
 }
 
 var _ service = (*remote)(nil)
@@ -228,8 +227,8 @@ func (r *remote) post(ctx context.Context, path string, req any) (*http.Response
 	}
 	switch path {
 	case pathHello, pathLoad, pathMark, pathRenew, pathMembers, pathWatch:
-		// May be done twice: a connection that was kept, and whose other end was restarted meanwhile, is then no
-		// failure.
+		// These are idempotent, so that net/http retries them on a new connection if the other end of a pooled one
+		// was restarted.
 		hr.Header["Idempotency-Key"] = nil // not sent; see http.Transport
 	}
 	if r.handOn {
@@ -237,7 +236,7 @@ func (r *remote) post(ctx context.Context, path string, req any) (*http.Response
 	}
 	resp, err := r.peers.client.Do(hr) //nolint:gosec // G704: only voters say who is a voter
 	if err != nil {
-		// If this one leads nowhere, so do those beside it; each would be tried, and waited for, in turn.
+		// If this connection is broken, so are the other pooled ones; each would be tried in turn until its timeout.
 		r.peers.client.CloseIdleConnections()
 		return nil, err //nolint:wrapcheck // a url.Error, which says where
 	}
@@ -256,7 +255,7 @@ func (r *remote) post(ctx context.Context, path string, req any) (*http.Response
 	return nil, remoteError{known: coded(f.Code), text: f.Text}
 }
 
-// call sends a request and reads its answer.
+// call sends a request and reads its response.
 func call[Resp any](ctx context.Context, r *remote, path string, req any) (Resp, error) {
 	var out Resp
 	resp, err := r.post(ctx, path, req)
@@ -267,7 +266,7 @@ func call[Resp any](ctx context.Context, r *remote, path string, req any) (Resp,
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxStateBytes)).Decode(&out); err != nil {
 		return out, fmt.Errorf("%s at %s: the answer cannot be read: %w", path, r.address, err)
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxBody)) // so that the connection can be used again
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxBody)) // so that the connection can be reused
 	return out, nil
 }
 

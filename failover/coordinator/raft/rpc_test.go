@@ -16,8 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// An error that is two of those with a code is always answered with the same one: an outcome that is not known stays
-// unknown.
+// An error that matches several codes always gets the same one: an unknown outcome stays unknown.
 func TestFailureOfTwo(t *testing.T) {
 	t.Parallel()
 	for want, err := range map[string]error{
@@ -35,7 +34,7 @@ func TestFailureOfTwo(t *testing.T) {
 	}
 }
 
-// A leader of 0.1.0 knows no marks: that is a refusal and not an outage, and there is no mark to read.
+// A leader of 0.1.0 does not support marks: a write is rejected, which is not an outage, and a read returns no mark.
 func TestMarkAtOldLeader(t *testing.T) {
 	t.Parallel()
 	mux := http.NewServeMux()

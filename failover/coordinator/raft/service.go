@@ -16,11 +16,11 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
 )
 
-// errUncertain is returned when it is not known whether something was done.
+// errUncertain is returned if the outcome of a request is unknown.
 var errUncertain = errors.New("no word on whether it was done")
 
-// service is what the leader does for all. The leader's own process uses it directly, the others by way of the API. An
-// errNotLeader means that nothing was done and another voter is to be asked.
+// service is the leader's interface for all voters. The leader's own process calls it directly, the others through
+// the API. errNotLeader means that nothing was done and another voter must be asked.
 type service interface {
 	load(ctx context.Context) (state, error)
 	swap(ctx context.Context, c command) (int64, error)
@@ -32,22 +32,22 @@ type service interface {
 	changeMembers(ctx context.Context, c change) (Member, error)
 }
 
-// sight is what a watch tells.
+// sight is one message of a watch.
 type sight struct {
 	Revision int64           `json:"revision"`
-	Record   json.RawMessage `json:"record,omitempty"` // nil: there is none
+	Record   json.RawMessage `json:"record,omitempty"` // nil: no record
 	Live     []failover.Live `json:"live"`
-	// Runs are all processes that announce themselves; nil from a leader of 0.1.0. Reign is the one in which their
-	// numbers are comparable.
+	// Runs are all announced processes; nil from a leader of 0.1.0. Reign is the leadership period in which their
+	// sequence numbers are comparable.
 	Runs  []twins.Entry `json:"runs"`
 	Reign uint64        `json:"reign"`
-	// Settled is false while a new leader may not have heard from every voter.
+	// Settled is false while a new leader may not have seen every live process.
 	Settled bool `json:"settled"`
 }
 
 var _ service = (*Voter)(nil)
 
-// readyToLead waits until this voter is ready to lead.
+// readyToLead waits until this voter is ready as the leader.
 func (v *Voter) readyToLead(ctx context.Context) (*leadership, error) {
 	l := v.leading.Load()
 	if l == nil {
@@ -63,7 +63,7 @@ func (v *Voter) readyToLead(ctx context.Context) (*leadership, error) {
 	}
 }
 
-// confirmed waits until a majority has said that this voter leads, at some moment after the call.
+// confirmed waits until a majority has confirmed this voter's leadership at some moment after the call.
 func (v *Voter) confirmed(ctx context.Context) (*leadership, error) {
 	l, err := v.readyToLead(ctx)
 	if err != nil {
@@ -80,8 +80,8 @@ func (v *Voter) load(ctx context.Context) (state, error) {
 	if _, err := v.confirmed(ctx); err != nil {
 		return state{}, err
 	}
-	// All that a client was told before the call is applied here: by this leader, which answers after it has applied,
-	// or by another before it, since this one became ready after a barrier.
+	// Every result returned to a client before the call is applied here. This leader responds only after it has
+	// applied an entry, and it became ready after a barrier, which covers earlier leaders.
 	return v.fsm.now.Get(), nil
 }
 
@@ -101,19 +101,19 @@ func (v *Voter) swap(ctx context.Context, c command) (int64, error) {
 	}
 }
 
-// featureMark is the command with a mark: in the hellos of voters that know it.
+// featureMark is the command with a mark, as named in the hellos of voters that support it.
 const featureMark = "mark"
 
-// mark implements service. A voter of an older release passes over an entry with a mark, and its snapshots have none:
-// the voters would not agree any more on what there is. So the first mark waits until each of the three has said that
-// it knows marks; that one is in the log means that they all do, also while one of them is away.
+// mark implements service. A voter of an older release ignores an entry with a mark, and its snapshots have none, so
+// the voters' states would diverge. The first mark therefore waits until each of the three has announced support. A
+// mark in the log proves that all voters support marks, even while one of them is not running.
 func (v *Voter) mark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
 	if _, err := v.readyToLead(ctx); err != nil {
 		return failover.Mark{}, err
 	}
 	now := v.fsm.now.Get()
 	if now.Mark != nil && !now.Mark.Less(m) {
-		return *now.Mark, nil // what is applied is committed, and so durable
+		return *now.Mark, nil // an applied mark is committed, and thus durable
 	}
 	if now.Mark == nil {
 		if err := v.allKnow(featureMark); err != nil {
@@ -124,7 +124,7 @@ func (v *Voter) mark(ctx context.Context, m failover.Mark) (failover.Mark, error
 	return out.before, err
 }
 
-// allKnow tells whether each of the voters has said that its release knows a feature.
+// allKnow returns an error unless each of the voters has announced a feature.
 func (v *Voter) allKnow(feature string) error {
 	servers := v.servers()
 	v.mu.Lock()
@@ -145,7 +145,7 @@ func (v *Voter) allKnow(feature string) error {
 	return nil
 }
 
-// apply has the voters agree on an entry.
+// apply commits an entry.
 func (v *Voter) apply(ctx context.Context, c command) (swapped, error) {
 	entry, err := json.Marshal(c)
 	if err != nil {
@@ -156,7 +156,7 @@ func (v *Voter) apply(ctx context.Context, c command) (swapped, error) {
 	switch {
 	case errors.Is(err, hraft.ErrNotLeader), errors.Is(err, hraft.ErrLeadershipTransferInProgress),
 		errors.Is(err, hraft.ErrEnqueueTimeout):
-		return swapped{}, fmt.Errorf("%w: %w", errNotLeader, err) // raft has not taken the entry
+		return swapped{}, fmt.Errorf("%w: %w", errNotLeader, err) // raft has not accepted the entry
 	case err != nil:
 		return swapped{}, fmt.Errorf("%w: %w", errUncertain, err)
 	}
@@ -171,8 +171,8 @@ func (v *Voter) apply(ctx context.Context, c command) (swapped, error) {
 	}
 }
 
-// renew implements service. A majority has confirmed this leader after the request was made, so that a lease also says
-// that its holder was not cut off together with a leader that is none any more.
+// renew implements service. A majority has confirmed this leader after the request, so a lease also proves that its
+// holder was not cut off together with a deposed leader.
 func (v *Voter) renew(ctx context.Context, live failover.Live) (time.Duration, error) {
 	l, err := v.confirmed(ctx)
 	if err != nil {
@@ -201,7 +201,8 @@ func (v *Voter) withdraw(ctx context.Context, live failover.Live) error {
 	return nil
 }
 
-// watch implements service. It ends with errNotLeader when the reign does. A sight is repeated as a sign of life.
+// watch implements service. It ends with errNotLeader at the end of the leadership period. Sights are repeated as
+// heartbeats.
 func (v *Voter) watch(ctx context.Context, see func(sight)) error {
 	l, err := v.confirmed(ctx)
 	if err != nil {

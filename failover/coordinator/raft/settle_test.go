@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The disk is not closed under a heartbeat that is being answered.
+// The disk is not closed while a heartbeat is being handled.
 func TestSettle(t *testing.T) {
 	t.Parallel()
 	dial := func() *hraft.NetworkTransport {

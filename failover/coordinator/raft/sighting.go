@@ -16,59 +16,60 @@ import (
 	boltdb "github.com/hashicorp/raft-boltdb/v2"
 )
 
-// A voter's promises are worth something only as long as its disk keeps them, and a disk can be put back: the snapshot
-// of a virtual machine holds the voter's vote and log, too. A voter that has forgotten a vote can give it a second time
-// in the same term, and two would lead in it; one that has forgotten entries can elect a leader that lacks what the
-// others hold to be committed.
+// A voter's promises are only valid while its disk keeps them. A disk can be restored to an older state, since the
+// snapshot of a virtual machine includes the voter's vote and log. A voter that lost a vote can vote again in the
+// same term, which could elect two leaders. One that lost entries can elect a leader that lacks committed entries of
+// the others.
 //
-// A voter cannot know that by itself, so that the others remember for it. Each keeps, on its own disk, the highest that
-// it has heard of every other: what that one has promised by raft's own messages. A vote is on the disk before raft
-// counts it. An acknowledged entry is there a moment later: waiting for it would double the time of each swap, and what
-// it leaves open is that this voter dies in that moment and the other one is put back as well. A voter that connects
-// says what it knows of the other side, and a voter that has just started hears the others out before it takes part.
-// One that finds itself below what is known of it takes no part any more, and says so; it is replaced like one whose
-// disk was lost.
+// A voter cannot detect this alone, so the others record its progress. Each one keeps on its disk the highest
+// progress of every other voter, as promised in raft's messages. A vote is on disk before raft counts it. An
+// acknowledged entry is on disk a moment later, because waiting would double the time of each swap. The remaining
+// risk is that this voter dies in that moment and the other one is restored as well. A connecting voter sends its
+// knowledge of the other side, and a starting voter collects the others' hellos before it takes part. One that finds
+// its disk below its known progress stops taking part, and reports that; it must be replaced like one with a lost
+// disk.
 //
-// None of what is compared ever falls on a disk that was not put back: the term of a voter's last vote only rises, and
-// within the term in which an entry was acknowledged no voter cuts it. (The end of the log alone would not do: a new
-// leader may cut it. Neither would the term: to have been in it is no promise, and the library lets it fall by one when
-// a heartbeat, which it handles beside everything else, arrives just as the voter stands for an election.)
+// None of the compared values ever decreases on a disk that was not restored. The term of a voter's last vote only
+// rises. No voter truncates an entry within the term in which it was acknowledged. (The end of the log alone would
+// not suffice: a new leader may truncate it. Neither would the term, since having been in it is no promise. The
+// library can also decrease it by one, when a concurrently handled heartbeat arrives just as the voter stands for
+// election.)
 
 const (
-	// soon is when what was acknowledged is written to the disk: two followers' acknowledgements are one write.
+	// soon is the delay of writing acknowledged entries: the acks of two followers share one write.
 	soon = 50 * time.Millisecond
-	// gossipEvery is how often what was only told by others, or promises nothing, is written to the disk at most.
+	// gossipEvery is the flush interval of progress that was reported by others, or that is no promise.
 	gossipEvery = 5 * time.Second
 )
 
-// urgency of what is to be written.
+// urgency of a write.
 type urgency uint8
 
 const (
 	lazily  urgency = iota // within gossipEvery
-	shortly                // soon
-	atOnce                 // on return
+	shortly                // within soon
+	atOnce                 // before return
 )
 
-// Keys beside raft's own, in the same file.
+// Keys next to raft's own, in the same file.
 const (
 	sightingsKey = "lockstep-sightings"
 	putBackKey   = "lockstep-put-back"
 )
 
-// sighting is the highest that is known of what a voter has promised.
+// sighting is the highest known progress of a voter.
 type sighting struct {
-	// Term that it was in.
+	// Term of the voter.
 	Term uint64 `json:"term,omitempty"`
-	// Voted is the term of a vote that it has given.
+	// Voted is the term of its last known vote.
 	Voted uint64 `json:"voted,omitempty"`
-	// Acked is the last entry that it was known to have in AckTerm: as a follower to that term's leader, or as that
+	// Acked is the last entry it was known to have in AckTerm, as a follower of that term's leader, or as that
 	// leader.
 	AckTerm uint64 `json:"ack_term,omitempty"`
 	Acked   uint64 `json:"acked,omitempty"`
 }
 
-// with is the higher of both, in each respect.
+// with returns the maximum of both, field by field.
 func (s sighting) with(o sighting) sighting {
 	s.Term, s.Voted = max(s.Term, o.Term), max(s.Voted, o.Voted)
 	if o.AckTerm > s.AckTerm || o.AckTerm == s.AckTerm && o.Acked > s.Acked {
@@ -77,14 +78,14 @@ func (s sighting) with(o sighting) sighting {
 	return s
 }
 
-// diskState is what a voter has on its disk.
+// diskState is a voter's state on disk.
 type diskState struct {
 	Term  uint64 `json:"term"`
 	Voted uint64 `json:"voted"`
 	Last  uint64 `json:"last"`
 }
 
-// lacks tells what a voter with this on its disk has forgotten; empty if nothing.
+// lacks describes the progress that a voter with this disk state has lost; empty if none.
 func (s sighting) lacks(have diskState) string {
 	switch {
 	case s.Voted > have.Voted:
@@ -98,12 +99,12 @@ func (s sighting) lacks(have diskState) string {
 	}
 }
 
-// state of this voter by its disk.
+// state returns this voter's state on disk.
 func (d *disk) state() (diskState, error) { return reading(d, d.readState) }
 
 func (d *disk) readState() (diskState, error) {
 	var s diskState
-	for key, to := range map[string]*uint64{"CurrentTerm": &s.Term, "LastVoteTerm": &s.Voted} { // raft's names
+	for key, to := range map[string]*uint64{"CurrentTerm": &s.Term, "LastVoteTerm": &s.Voted} { // raft's key names
 		n, err := d.store.GetUint64([]byte(key))
 		if err != nil && !errors.Is(err, boltdb.ErrKeyNotFound) {
 			return diskState{}, fmt.Errorf("raft: read %s in %s: %w", key, d.dir, err)
@@ -115,7 +116,7 @@ func (d *disk) readState() (diskState, error) {
 	return s, err
 }
 
-// lastEntry of the log; zero if there is none, or if it is cut just now.
+// lastEntry returns the last log entry; zero if none, or if it is being truncated.
 func (d *disk) lastEntry() (entry hraft.Log, err error) {
 	last, err := d.store.LastIndex()
 	if err != nil {
@@ -130,7 +131,7 @@ func (d *disk) lastEntry() (entry hraft.Log, err error) {
 	return entry, nil
 }
 
-// putBack gives why this voter takes no part any more, as it was noted before a restart; empty if it does.
+// putBack returns the persisted reason why this voter no longer takes part; empty if it does.
 func (d *disk) putBack() (string, error) {
 	why, err := d.store.Get([]byte(putBackKey))
 	if err != nil && !errors.Is(err, boltdb.ErrKeyNotFound) {
@@ -139,7 +140,7 @@ func (d *disk) putBack() (string, error) {
 	return string(why), nil
 }
 
-// notePutBack keeps that for the next start, when those who know better may not be there.
+// notePutBack persists that reason for the next start, when the voters that know it may not be running.
 func (d *disk) notePutBack(why string) error {
 	if err := d.store.Set([]byte(putBackKey), []byte(why)); err != nil {
 		return fmt.Errorf("raft: write %s to %s: %w", putBackKey, d.dir, err)
@@ -147,32 +148,32 @@ func (d *disk) notePutBack(why string) error {
 	return nil
 }
 
-// kept is what is on the disk.
+// kept is the persisted knowledge.
 type kept struct {
-	// Seen are the other voters, by id.
+	// Seen is the progress of the other voters, by ID.
 	Seen map[string]sighting `json:"seen"`
-	// LedBy is the leader of LedTerm, the newest one that has sent entries: it has at least what this voter has of that
-	// term.
+	// LedBy is the leader of LedTerm, the newest one that has sent entries. It has at least this voter's entries of
+	// that term.
 	LedTerm uint64 `json:"led_term"`
 	LedBy   string `json:"led_by"`
 }
 
-// sightings is what this voter knows of the others.
+// sightings is this voter's knowledge of the others.
 type sightings struct {
 	disk *disk
-	due  chan struct{} // one slot: something is to be written soon
+	due  chan struct{} // one slot: a write is due soon
 
-	writing sync.Mutex // held while the disk writes; taken before mu
+	writing sync.Mutex // held during disk writes; taken before mu
 
-	mu      sync.Mutex // guards what follows; never held while the disk is waited for: others ask what is known here
+	mu      sync.Mutex // guards the fields below; never held during disk access, since other voters read them
 	known   kept
-	changes uint64    // of known
-	stored  uint64    // those of them that the disk has
-	ledTerm uint64    // known.LedTerm that the disk has
-	written time.Time // when the disk was last written
+	changes uint64    // number of changes to known
+	stored  uint64    // number of changes on disk
+	ledTerm uint64    // known.LedTerm on disk
+	written time.Time // time of the last write
 }
 
-// openSightings reads what the disk has kept.
+// openSightings reads the persisted knowledge.
 func openSightings(d *disk) (*sightings, error) {
 	s := &sightings{disk: d, due: make(chan struct{}, 1), known: kept{Seen: make(map[string]sighting)}}
 	raw, err := d.store.Get([]byte(sightingsKey))
@@ -194,7 +195,7 @@ func openSightings(d *disk) (*sightings, error) {
 	return s, nil
 }
 
-// saw notes what was learned of a voter.
+// saw records a voter's progress.
 func (s *sightings) saw(id string, what sighting, when urgency) error {
 	if id == "" || id == s.disk.id {
 		return nil
@@ -212,7 +213,7 @@ func (s *sightings) saw(id string, what sighting, when urgency) error {
 	return nil
 }
 
-// note keeps what was learned in memory, and tells whether the disk lacks something.
+// note records progress in memory, and reports whether the disk is outdated.
 func (s *sightings) note(id string, what sighting) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,7 +224,7 @@ func (s *sightings) note(id string, what sighting) bool {
 	return s.changes != s.stored
 }
 
-// run writes what is to be written soon, until ctx ends.
+// run writes due changes, until ctx ends.
 func (s *sightings) run(ctx context.Context, failed func(error)) {
 	for {
 		select {
@@ -242,7 +243,7 @@ func (s *sightings) run(ctx context.Context, failed func(error)) {
 	}
 }
 
-// sync writes what is not on the disk yet. When it returns nil, the disk has all that was noted before the call.
+// sync writes pending changes. After it returns nil, the disk has everything recorded before the call.
 func (s *sightings) sync() error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -266,7 +267,7 @@ func (s *sightings) sync() error {
 	return nil
 }
 
-// led notes, durably, who leads in a term and is about to have this voter write entries.
+// led durably records the leader of a term before this voter writes its entries.
 func (s *sightings) led(term uint64, id string) error {
 	s.mu.Lock()
 	durable := term <= s.ledTerm
@@ -281,7 +282,7 @@ func (s *sightings) led(term uint64, id string) error {
 	return s.sync()
 }
 
-// flush writes what was only heard, now and then, and forgets those who are members no more.
+// flush writes low-urgency changes at the flush interval, and deletes former members.
 func (s *sightings) flush(members []hraft.Server) error {
 	s.mu.Lock()
 	if s.changes == s.stored || time.Since(s.written) < gossipEvery {
@@ -298,7 +299,7 @@ func (s *sightings) flush(members []hraft.Server) error {
 	return s.sync()
 }
 
-// all is what is known of every voter.
+// all returns the progress of every voter.
 func (s *sightings) all() (map[string]sighting, error) {
 	s.mu.Lock()
 	all := kept{Seen: maps.Clone(s.known.Seen), LedTerm: s.known.LedTerm, LedBy: s.known.LedBy}
@@ -306,7 +307,7 @@ func (s *sightings) all() (map[string]sighting, error) {
 	if all.LedBy == "" || all.LedBy == s.disk.id {
 		return all.Seen, nil
 	}
-	// The leader of a term has everything of that term that this voter has.
+	// The leader of a term has every entry of that term that this voter has.
 	entry, err := reading(s.disk, s.disk.lastEntry)
 	if err != nil {
 		return nil, err
@@ -319,7 +320,7 @@ func (s *sightings) all() (map[string]sighting, error) {
 	return all.Seen, nil
 }
 
-// of is what is known of one.
+// of returns the progress of one voter.
 func (s *sightings) of(id string) (sighting, error) {
 	all, err := s.all()
 	return all[id], err

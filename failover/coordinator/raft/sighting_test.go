@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// What counts as forgotten, and what a voter loses in the ordinary course of things.
+// Distinguishes lost progress from regular changes.
 func TestSightingLacks(t *testing.T) {
 	t.Parallel()
 	seen := sighting{Term: 5, Voted: 4, AckTerm: 5, Acked: 10}
@@ -38,7 +38,7 @@ func TestSightingLacks(t *testing.T) {
 	require.Equal(t, seen, seen.with(sighting{AckTerm: 4, Acked: 99}))
 }
 
-// What was promised is on the disk before it counts.
+// A promise is on disk before it counts.
 func TestSightingsAreKept(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -17,21 +17,20 @@ import (
 	"go.uber.org/zap"
 )
 
-// Everything between voters goes over one port. A connection begins with a hello and its answer, inside TLS if there is
-// one:
+// All traffic between voters uses one port. A connection begins with a hello and its response, inside TLS if enabled:
 //
-//	dialler:  magic "LKS1" │ kind 1 │ length 2 │ JSON {from, to}
-//	listener: 0 │ length 2 = 0        or   1 │ length 2 │ why it is refused
+//	dialer:   magic "LKS1" │ kind 1 │ length 2 │ JSON {from, to}
+//	listener: 0 │ length 2 = 0        or   1 │ length 2 │ reason of the rejection
 //
-// `to` is the id of the voter that is meant. Raft itself knows voters by address only, once connected: without the
-// check, a voter whose disk was wiped would be taken for the one that it was, vote a second time in the same term, and
-// lose what the old one had promised to keep.
+// `to` is the ID of the intended voter. Raft itself addresses connected voters only by address. Without the check, a
+// voter with a wiped disk would be taken for its predecessor. It would vote a second time in the same term, and lack
+// entries that the predecessor had acknowledged.
 const (
 	magic        = "LKS1"
 	kindRaft     = 'r'
 	kindAPI      = 'a'
 	maxHello     = 1 << 10
-	maxHandshake = 64 // under way at a time; more have to wait
+	maxHandshake = 64 // limit of concurrent handshakes; more must wait
 )
 
 const (
@@ -39,15 +38,15 @@ const (
 	textNotVoter = "no answer that a voter would give"
 )
 
-// errRefused is returned when the voter at an address has answered that it does not want the connection.
+// errRefused is returned if the voter at an address has rejected the connection.
 var errRefused = errors.New("the voter refuses the connection")
 
 // handshake is the content of a hello.
 type handshake struct {
 	From string `json:"from"`
-	To   string `json:"to,omitempty"` // empty: any voter that listens there
-	// Have is what the one who connects has on its disk, and Seen what it knows of the other one; for raft's
-	// connections. A voter of 0.1.0 neither says nor looks at them.
+	To   string `json:"to,omitempty"` // empty: any voter at that address
+	// Have is the disk state of the connecting voter, and Seen its knowledge of the other one; for raft connections.
+	// A voter of 0.1.0 neither sends nor checks them.
 	Have *diskState `json:"have,omitempty"`
 	Seen *sighting  `json:"seen,omitempty"`
 }
@@ -55,19 +54,19 @@ type handshake struct {
 // dialer connects to voters.
 type dialer struct {
 	from string
-	// about fills in Have and Seen; nil for one who has no raft connections.
+	// about sets Have and Seen; nil without raft connections.
 	about func(*handshake) error
-	tls   *TLS // nil: none
+	tls   *TLS // may be nil
 	dial  func(ctx context.Context, address string) (net.Conn, error)
 }
 
-// connect dials, secures and greets. On return the other side has accepted.
+// connect dials, starts TLS and sends the hello. On return the other side has accepted.
 func (d *dialer) connect(ctx context.Context, kind byte, to, address string) (_ net.Conn, err error) {
 	raw, err := d.dial(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the voter at %s: %w", address, err)
 	}
-	// Another goroutine: it may not see conn, which changes below.
+	// This runs in another goroutine, so it must not use conn, which changes below.
 	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	defer func() {
 		if !stop() && err == nil {
@@ -97,7 +96,7 @@ func (d *dialer) connect(ctx context.Context, kind byte, to, address string) (_ 
 	return conn, nil
 }
 
-// explained names the voter, and says what an operator can do if something.
+// explained adds the address and, if known, the remedy.
 func explained(address string, err error) error {
 	if what := cause(err); what != "" {
 		return fmt.Errorf("connect to the voter at %s: %s: %w", address, what, err)
@@ -105,7 +104,7 @@ func explained(address string, err error) error {
 	return fmt.Errorf("connect to the voter at %s: %w", address, err)
 }
 
-// sendHandshake sends the hello and reads the answer.
+// sendHandshake sends the hello and reads the response.
 func sendHandshake(conn net.Conn, kind byte, g handshake) error {
 	body, err := json.Marshal(g)
 	if err != nil {
@@ -134,10 +133,10 @@ func sendHandshake(conn net.Conn, kind byte, g handshake) error {
 	return nil
 }
 
-// port listens, and sorts what comes in by what it is for.
+// port accepts connections and dispatches them by kind.
 type port struct {
 	ln        net.Listener
-	tls       *TLS            // nil: none
+	tls       *TLS            // may be nil
 	addresses func() []string // of the voters
 	limit     time.Duration   // of a handshake
 	admit     func(kind byte, g handshake) error
@@ -146,14 +145,14 @@ type port struct {
 	slots     chan struct{}
 	wg        sync.WaitGroup
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	conns  map[net.Conn]struct{}
 	closed bool
-	told   time.Time // when a refusal was last logged
+	told   time.Time // time of the last logged rejection
 }
 
-// newPort takes over the listener. voters are the addresses of all that are known. admit says whether a connection is
-// wanted.
+// newPort takes ownership of the listener. voters returns the addresses of all known voters. admit returns an error
+// to reject a connection.
 func newPort(
 	ln net.Listener, secure *TLS, voters func() []string, advertise string, limit time.Duration,
 	admit func(byte, handshake) error, log *zap.Logger,
@@ -177,7 +176,7 @@ func (p *port) accept() {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			// Out of descriptors, most likely: others free some.
+			// Most likely out of file descriptors: others will free some.
 			time.Sleep(50 * time.Millisecond) //nolint:forbidigo // nothing tells when there are descriptors again
 			continue
 		}
@@ -192,7 +191,7 @@ func (p *port) accept() {
 	}
 }
 
-// receive reads the hello and hands the connection on.
+// receive reads the hello and passes the connection on.
 func (p *port) receive(conn net.Conn) error {
 	_ = conn.SetDeadline(time.Now().Add(p.limit))
 	if p.tls != nil {
@@ -202,7 +201,7 @@ func (p *port) receive(conn net.Conn) error {
 	if _, err := io.ReadFull(conn, head[:1]); err != nil {
 		return fmt.Errorf("greeting: %w", err)
 	}
-	if p.tls == nil && head[0] == 0x16 { // the first byte of a TLS connection
+	if p.tls == nil && head[0] == 0x16 { // first byte of a TLS connection
 		return answer(conn, errors.New(textUsesTLS))
 	}
 	if _, err := io.ReadFull(conn, head[1:]); err != nil {
@@ -238,7 +237,7 @@ func (p *port) receive(conn net.Conn) error {
 	return box.put(conn)
 }
 
-// known refuses a connection whose certificate is none of a voter's.
+// known rejects a connection with a certificate that does not belong to a voter.
 func (p *port) known(conn net.Conn) error {
 	secure, ok := conn.(*tls.Conn)
 	if !ok {
@@ -251,7 +250,7 @@ func (p *port) known(conn net.Conn) error {
 	return p.tls.accept(shown[0], p.addresses())
 }
 
-// answer ends the handshake; it returns `refusal`, or what went wrong.
+// answer ends the handshake; it returns `refusal`, or a write error.
 func answer(conn net.Conn, refusal error) error {
 	out := []byte{0, 0, 0}
 	if refusal != nil {
@@ -266,7 +265,7 @@ func answer(conn net.Conn, refusal error) error {
 	return refusal
 }
 
-// refused logs why a connection was closed, but not for each one.
+// refused logs the reason of a closed connection, rate-limited.
 func (p *port) refused(from net.Addr, err error) {
 	p.mu.Lock()
 	due := !p.closed && time.Since(p.told) > quietFor && !errors.Is(err, io.EOF) && !errors.Is(err, errConsulting)
@@ -281,7 +280,7 @@ func (p *port) refused(from net.Addr, err error) {
 	}
 }
 
-// track remembers a connection, so that Close can end it: the raft library leaves those that it serves open.
+// track registers a connection for Close, because the raft library leaves its served connections open.
 func (p *port) track(conn net.Conn) net.Conn {
 	t := &trackedConn{Conn: conn, p: p}
 	p.mu.Lock()
@@ -294,7 +293,7 @@ func (p *port) track(conn net.Conn) net.Conn {
 	return t
 }
 
-// drop ends every connection that came in by this port.
+// drop closes all connections accepted by this port.
 func (p *port) drop() {
 	p.mu.Lock()
 	conns := p.conns
@@ -305,7 +304,7 @@ func (p *port) drop() {
 	}
 }
 
-// Close stops listening and ends every connection.
+// Close stops listening and closes all connections.
 func (p *port) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -331,7 +330,7 @@ func (t *trackedConn) Close() error {
 	return t.Conn.Close()
 }
 
-// address of a voter as others know it.
+// address is a voter's advertised address.
 type address string
 
 // Network implements net.Addr.
@@ -340,7 +339,7 @@ func (a address) Network() string { return "tcp" }
 // String implements net.Addr.
 func (a address) String() string { return string(a) }
 
-// inbox is a net.Listener for connections that were greeted elsewhere.
+// inbox is a net.Listener for connections with a completed handshake.
 type inbox struct {
 	addr  net.Addr
 	conns chan net.Conn

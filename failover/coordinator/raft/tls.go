@@ -13,10 +13,10 @@ import (
 	"strings"
 )
 
-// errStranger is returned when a certificate is none of a voter's.
+// errStranger is returned for a certificate that does not belong to a voter.
 var errStranger = errors.New("the certificate is none of a voter of this pair")
 
-// check refuses a configuration without which connections could not be made.
+// check rejects an incomplete configuration.
 func (t *TLS) check() error {
 	if t != nil && (t.Receive == nil || t.Dial == nil) {
 		return errors.New("raft: tls: configurations for both ends of a connection are needed")
@@ -24,7 +24,7 @@ func (t *TLS) check() error {
 	return nil
 }
 
-// accept tells whether a certificate carries one of the names that may connect to a voter; addresses are those of the
+// accept checks that a certificate carries one of the names that may connect to a voter; addresses are those of the
 // voters.
 func (t *TLS) accept(cert *x509.Certificate, addresses []string) error {
 	names := t.Names
@@ -48,7 +48,7 @@ func (t *TLS) accept(cert *x509.Certificate, addresses []string) error {
 		"coordinator.raft.tls.names of all voters", errStranger, strings.Join(names, ", "))
 }
 
-// client is the configuration for a connection to this address.
+// client returns the configuration for a connection to this address.
 func (t *TLS) client(address string) *tls.Config {
 	conf := t.Dial()
 	if host, _, err := net.SplitHostPort(address); err == nil {
@@ -56,15 +56,15 @@ func (t *TLS) client(address string) *tls.Config {
 	}
 	if t.Shown != nil {
 		conf.VerifyConnection = func(s tls.ConnectionState) error {
-			t.Shown(address, s.PeerCertificates[0]) // it is valid, and was for this address
+			t.Shown(address, s.PeerCertificates[0]) // already verified for this address
 			return nil
 		}
 	}
 	return conf
 }
 
-// cause puts an error that only an operator can end into words; empty for any other. What goes wrong in a handshake on
-// the other side reaches us only as text.
+// cause returns a description of an error that requires an operator; empty for any other. Handshake errors of the
+// other side are only available as text.
 func cause(err error) string {
 	if err == nil {
 		return ""

@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// issue makes a voter's certificate for the host in its address.
+// issue issues a voter's certificate for the host in its address.
 func issue(t *testing.T, by *certs.Authority, address string) *raft.TLS {
 	t.Helper()
 	host, _, err := net.SplitHostPort(address)
@@ -48,7 +48,7 @@ func TestTLS(t *testing.T) {
 	rev, err := a.Swap(timed(t), 0, coordtest.SampleRecord("op1"))
 	require.NoError(t, err)
 
-	// One that comes back with another authority's certificate takes no part, and every voter says why.
+	// A voter that returns with another CA's certificate does not take part, and every voter reports the reason.
 	for _, bad := range []struct {
 		text string
 		tune func(*raft.Options)
@@ -78,7 +78,7 @@ func TestTLS(t *testing.T) {
 	require.ErrorContains(t, err, "tls")
 }
 
-// A voter that says nothing after the handshake is left when no request waits for it any more.
+// A connection to a voter that is silent after the handshake is closed when no request waits for it.
 func TestTLSSilentVoter(t *testing.T) {
 	t.Parallel()
 	ours := certs.New(t, "ours")
@@ -89,7 +89,7 @@ func TestTLSSilentVoter(t *testing.T) {
 	require.NoError(t, err)
 	defer ln.Close()
 
-	// A deadline, since a cancel by the voter's side would order things that nothing orders in earnest.
+	// A deadline, because a cancel by the voter's side would create an ordering that does not exist in production.
 	ctx, cancel := context.WithTimeout(timed(t), 300*time.Millisecond)
 	defer cancel()
 	left := make(chan error, 1)
@@ -118,7 +118,7 @@ func TestTLSSilentVoter(t *testing.T) {
 	}
 }
 
-// A certificate of the voters' authority that is none of a voter's neither votes nor changes anything.
+// A certificate of the voters' CA that does not belong to a voter permits neither votes nor changes.
 func TestTLSOfAStranger(t *testing.T) {
 	t.Parallel()
 	ours := certs.New(t, "ours")
@@ -184,7 +184,7 @@ func TestOptions(t *testing.T) {
 	require.ErrorContains(t, err, "is the one of a node")
 }
 
-// A directory of which a part was lost is not taken for a new one, nor for the old one.
+// A directory with missing files is accepted neither as a new one nor as the old one.
 func TestHalfADirectory(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -192,7 +192,7 @@ func TestHalfADirectory(t *testing.T) {
 		c.stop(name)
 	}
 	dir := c.options(nodeA).Dir
-	done, err := raft.Recover(raft.RecoverOptions{Dir: dir}) // so that there is a snapshot
+	done, err := raft.Recover(raft.RecoverOptions{Dir: dir}) // creates a snapshot
 	require.NoError(t, err)
 	require.NotEmpty(t, done.ID)
 	require.NoError(t, os.Remove(filepath.Join(dir, "raft.db")))
@@ -200,7 +200,7 @@ func TestHalfADirectory(t *testing.T) {
 	require.ErrorContains(t, err, "no voter's id")
 }
 
-// Strangers on the port do no harm.
+// Foreign connections to the port are harmless.
 func TestForeignConnections(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)

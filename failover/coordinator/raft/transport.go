@@ -20,13 +20,13 @@ const (
 	retryMax = 100 * time.Millisecond
 )
 
-// errDiskStalled is returned instead of a heartbeat while this voter's disk does not answer.
+// errDiskStalled is returned instead of a heartbeat while this voter's disk is stalled.
 var errDiskStalled = errors.New("the disk under the voter's log does not answer")
 
-// transport is raft's, but for four things: it says which voter it means (see handshake); it goes on trying as long as
-// a voter cannot be reached, since the library would wait up to ten seconds before it tries again, and for so long a
-// voter that is back would not count; a leader whose disk does not answer falls silent, so that another is elected; and
-// what other voters promise is noted before raft counts it (see sighting).
+// transport is raft's transport with four changes. It names the intended voter (see handshake). It retries
+// continuously while a voter is unreachable, because the library would wait up to ten seconds, in which a returned
+// voter would not count. A leader with a stalled disk goes silent, so that another one is elected. And the promises
+// of other voters are recorded before raft counts them (see sighting).
 type transport struct {
 	*hraft.NetworkTransport
 
@@ -34,14 +34,14 @@ type transport struct {
 	inbound chan hraft.RPC
 	wg      sync.WaitGroup
 
-	// whether this voter still leads in the term, and id is one of its followers
+	// reports whether this voter still leads in the term, and id is one of its followers
 	leads   func(term uint64, id hraft.ServerID) bool
 	stalled func() bool
 	closed  chan struct{}
 	once    sync.Once
-	beats   sync.RWMutex // read-held while a heartbeat is answered
+	beats   sync.RWMutex // read-locked while a heartbeat is being handled
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	contact map[hraft.ServerID]time.Time
 }
 
@@ -51,13 +51,12 @@ var (
 	_ hraft.WithClose   = (*transport)(nil)
 )
 
-// newTransport serves raft on the port and dials by d.
+// newTransport serves raft on the port and dials with d.
 func newTransport(p *port, d *dialer, seen *sightings, limit time.Duration, log raftLog) *transport {
 	t := &transport{
 		NetworkTransport: hraft.NewNetworkTransportWithConfig(&hraft.NetworkTransportConfig{
 			Stream: streamLayer{inbox: p.raft, d: d}, MaxPool: 2, Timeout: limit, Logger: log,
-			// no pipeline, which would be a second way to the others; there is nothing to be gained with one small
-			// record
+			// no pipelining: it would add a second send path without a benefit for one small record
 			MaxRPCsInFlight: 1,
 		}),
 		seen: seen, inbound: make(chan hraft.RPC),
@@ -70,7 +69,7 @@ func newTransport(p *port, d *dialer, seen *sightings, limit time.Duration, log 
 // Consumer implements raft.Transport.
 func (t *transport) Consumer() <-chan hraft.RPC { return t.inbound }
 
-// receive hands on what other voters ask of this one, heartbeats excepted.
+// receive forwards requests of other voters, except for heartbeats.
 func (t *transport) receive() {
 	for {
 		select {
@@ -90,7 +89,7 @@ func (t *transport) receive() {
 	}
 }
 
-// note notes what a request says of the one who sends it.
+// note records the sender's progress from a request.
 func (t *transport) note(rpc hraft.RPC) error {
 	switch r := rpc.Command.(type) {
 	case *hraft.AppendEntriesRequest:
@@ -125,14 +124,14 @@ func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) {
 	})
 }
 
-// settle waits for the heartbeats that are being answered. The library answers them in goroutines that its Shutdown
-// does not wait for, and panics in one of them if it cannot write the term any more; after Shutdown it begins no other.
+// settle waits for heartbeats in progress. The library handles them in goroutines that its Shutdown does not wait
+// for, and panics in one of them if it can no longer write the term. After Shutdown it starts no others.
 func (t *transport) settle() {
 	t.beats.Lock()
 	t.beats.Unlock() //nolint:staticcheck,gocritic // only to wait
 }
 
-// lastContact is when a voter has last answered this one as its leader.
+// lastContact returns the time of a voter's last response to this leader.
 func (t *transport) lastContact(id string) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -167,7 +166,7 @@ func (t *transport) AppendEntries(
 	}
 }
 
-// answered notes what a follower has promised.
+// answered records a follower's promise.
 func (t *transport) answered(id string, args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
 	if !resp.Success || len(args.Entries) == 0 {
 		return t.seen.saw(id, sighting{Term: resp.Term}, lazily)
@@ -212,8 +211,8 @@ func (t *transport) TimeoutNow(
 	return t.NetworkTransport.TimeoutNow(id, named(id, target), args, resp)
 }
 
-// named puts the id into the address, by which the library keeps its connections: one to the former owner of an address
-// is not used for its successor.
+// named adds the ID to the address, which is the library's key for connections. A connection to the former owner of
+// an address is then not used for its successor.
 func named(id hraft.ServerID, target hraft.ServerAddress) hraft.ServerAddress {
 	return hraft.ServerAddress(id) + "@" + target
 }
@@ -233,9 +232,9 @@ func (s streamLayer) Dial(target hraft.ServerAddress, timeout time.Duration) (ne
 	return s.d.connect(ctx, kindRaft, id, addr)
 }
 
-// stopwatch tells for how long a call that is under way has not ended.
+// stopwatch measures the duration of a call in progress.
 type stopwatch struct {
-	since atomic.Int64 // when the call was begun, in nanoseconds since began; 0: none is under way
+	since atomic.Int64 // start of the call, in nanoseconds since began; 0 if none
 	began time.Time
 }
 
@@ -243,7 +242,7 @@ func (s *stopwatch) start() { s.since.Store(int64(time.Since(s.began)) + 1) }
 
 func (s *stopwatch) stop() { s.since.Store(0) }
 
-// elapsed is 0 if no call is under way.
+// elapsed returns 0 if no call is in progress.
 func (s *stopwatch) elapsed() time.Duration {
 	if since := s.since.Load(); since != 0 {
 		return time.Since(s.began) - time.Duration(since)
@@ -251,12 +250,12 @@ func (s *stopwatch) elapsed() time.Duration {
 	return 0
 }
 
-// watchedLog notes since when the disk owes an answer.
+// watchedLog measures the duration of log writes.
 type watchedLog struct {
 	hraft.LogStore
 
 	writing stopwatch
-	// stuck holds up writes until it is closed. Only tests set it.
+	// stuck blocks writes until it is closed. Only tests set it.
 	stuck atomic.Pointer[chan struct{}]
 }
 

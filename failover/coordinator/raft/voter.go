@@ -18,24 +18,24 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/latest"
 )
 
-// stallLimit is after how long without an answer a disk counts as stalled, at least.
+// stallLimit is the minimum duration of a log write after which the disk is considered stalled.
 const stallLimit = time.Second
 
 const (
-	// probeInterval is how often a voter writes to its disk to see whether it answers.
+	// probeInterval is the interval of disk probes.
 	probeInterval = 5 * time.Second
-	// probeLimit is after how long without an answer to a probe a disk counts as silent. A probe has no one waiting for
-	// it, and a busy disk may take its time.
+	// probeLimit is the duration of a probe after which the disk is considered silent. Nothing waits for a probe, and
+	// a busy disk may be slow.
 	probeLimit = 5 * time.Second
 )
 
-// leader of the voters as one of them knows it. The zero leader: none is known.
+// leader is the voters' leader as known to one of them; zero if unknown.
 type leader struct {
 	id, address string
-	via         string // the address of a voter that hands requests on, if the leader cannot be talked to; or empty
+	via         string // address of a voter that forwards requests, if the leader is unreachable; otherwise empty
 }
 
-// contact is whom to talk to.
+// contact returns the address for requests.
 func (l leader) contact() string {
 	if l.via != "" {
 		return l.via
@@ -43,7 +43,7 @@ func (l leader) contact() string {
 	return l.address
 }
 
-// Voter is one of the three. It runs raft, answers the others, and finds the leader for the coordinators that use it.
+// Voter is one of the three voters. It runs raft, serves the others, and finds the leader for its coordinators.
 type Voter struct {
 	opts   Options
 	log    *zap.Logger
@@ -56,25 +56,25 @@ type Voter struct {
 	raft   *hraft.Raft
 	peers  *peers
 	api    *api
-	change chan struct{} // one slot: a change of the members under way
+	change chan struct{} // one slot: a membership change in progress
 
 	leaders *latest.Value[leader]
 	leading atomic.Pointer[leadership]
-	notify  chan bool // raft: this voter begins or ceases to lead
+	notify  chan bool // raft: this voter gained or lost the leadership
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the fields below
 	trouble    string
 	troubled   time.Time          // since when
-	logged     string             // the trouble that was logged last
-	heard      map[string]heard   // what the other voters have said, by address
-	silent     map[string]silence // those that do not answer, by address
-	fenced     fencing            // why this voter takes no part any more
-	consulting bool               // this voter has just started, and hears the others out before it takes part
-	answered   time.Time          // when another was first asked that answered
-	notices    []failover.Notice  // what an operator has to know of the voters; never changed in place
-	suspect    string             // what a voter that connected knows to be missing here; empty: nothing
-	adopts     bool               // raft does not tell this voter who leads, so that it goes by what others say
-	lastLed    time.Time          // when raft last knew a leader
+	logged     string             // the last logged trouble
+	heard      map[string]heard   // last hellos of the other voters, by address
+	silent     map[string]silence // voters that do not respond, by address
+	fenced     fencing            // why this voter no longer takes part
+	consulting bool               // this voter has just started, and collects hellos before it takes part
+	answered   time.Time          // start of the first round with a response
+	notices    []failover.Notice  // conditions of the voters for the operator; never changed in place
+	suspect    string             // progress lost here according to a connecting voter; empty: none
+	adopts     bool               // raft does not know the leader, so the other voters' hellos are used
+	lastLed    time.Time          // when raft last had a leader
 	transfer   struct {           // of raft's leadership to the witness
 		last  time.Time
 		pause time.Duration
@@ -82,26 +82,26 @@ type Voter struct {
 
 	rlog  raftLog
 	probe stopwatch
-	look  chan struct{} // one slot: a reason to look around now
+	look  chan struct{} // one slot: poll now
 	stop  context.CancelFunc
 	wg    sync.WaitGroup
 }
 
-// heard is another voter's answer, and when it came.
+// heard is another voter's hello, and when it arrived.
 type heard struct {
 	hello hello
-	asked time.Time // when the round began that it answered in
+	asked time.Time // start of the round with this response
 	at    time.Time
 }
 
-// silence of another voter.
+// silence is the state of a voter that does not respond.
 type silence struct {
 	since time.Time
-	cause string // in words, if an operator can do something about it
+	cause string // description, if an operator can fix it
 }
 
-// Start starts a voter: it listens, and forms or finds its cluster in the background. Errors are about the options, the
-// directory and the port only.
+// Start starts a voter: it listens, and forms or finds its cluster in the background. Errors only concern the
+// options, the directory and the port.
 func Start(o Options) (_ *Voter, err error) {
 	o, err = o.withDefaults()
 	if err != nil {
@@ -159,10 +159,10 @@ func Start(o Options) (_ *Voter, err error) {
 	return v, nil
 }
 
-// run starts what goes on in the background.
+// run starts the background goroutines.
 func (v *Voter) run(r *hraft.Raft) {
 	v.mu.Lock()
-	v.raft = r // admit and leads look at it from now on
+	v.raft = r // admit and leads use it from now on
 	v.mu.Unlock()
 	ctx, stop := context.WithCancel(context.Background())
 	v.stop = stop
@@ -184,36 +184,36 @@ func (v *Voter) run(r *hraft.Raft) {
 	})
 }
 
-// ID of the voter: durable, and a new one for a new directory.
+// ID returns the voter's ID. It is durable, and new for a new directory.
 func (v *Voter) ID() string { return v.disk.id }
 
-// Address that the other voters reach this one by.
+// Address returns the address for the other voters.
 func (v *Voter) Address() string { return v.opts.Advertise }
 
-// ListenAddress is where the voter really listens: of use if the port was left to the system.
+// ListenAddress returns the actual listen address, for a port assigned by the kernel.
 func (v *Voter) ListenAddress() string { return v.port.ln.Addr().String() }
 
-// engine is raft, or nil while it is being started.
+// engine returns raft, or nil while it is starting.
 func (v *Voter) engine() *hraft.Raft {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.raft
 }
 
-// servers of the cluster as this voter knows them; empty before it is in one.
+// servers returns the known cluster members; empty before the voter is in a cluster.
 func (v *Voter) servers() []hraft.Server {
 	r := v.engine()
 	if r == nil {
 		return nil
 	}
-	f := r.GetConfiguration() // no I/O: it is there already
+	f := r.GetConfiguration() // no I/O: the result is already available
 	if f.Error() != nil {
 		return nil
 	}
 	return f.Configuration().Servers
 }
 
-// addresses of all voters that this one knows.
+// addresses returns the addresses of all known voters.
 func (v *Voter) addresses() []string {
 	known := slices.Clone(v.opts.Voters)
 	for _, s := range v.servers() {
@@ -222,23 +222,23 @@ func (v *Voter) addresses() []string {
 	return known
 }
 
-// leads tells whether this voter leads in a term, with `id` as one of its followers.
+// leads reports whether this voter leads in a term, with `id` as one of its followers.
 func (v *Voter) leads(term uint64, id hraft.ServerID) bool {
 	r := v.engine()
 	return r != nil && r.State() == hraft.Leader && r.CurrentTerm() == term &&
 		slices.ContainsFunc(v.servers(), func(s hraft.Server) bool { return s.ID == id })
 }
 
-// stalled tells whether the disk under the log does not answer.
+// stalled reports whether a log write is stalled.
 func (v *Voter) stalled() bool {
 	return v.logs.writing.elapsed() > max(2*v.opts.ElectionTimeout, stallLimit)
 }
 
-// diskSilent tells whether the disk does not answer, be it that nothing but a probe has been written to it lately.
+// diskSilent reports whether the disk is stalled, including probes.
 func (v *Voter) diskSilent() bool { return v.stalled() || v.probe.elapsed() > probeLimit }
 
-// probeDisk writes to the disk now and then, until ctx ends: between changes of role raft writes nothing, and a disk
-// that does not answer any more would be found out by the failover that needs it.
+// probeDisk writes to the disk periodically, until ctx ends. Raft writes nothing between role changes, so without
+// probes a stalled disk would only be detected by the failover that needs it.
 func (v *Voter) probeDisk(ctx context.Context) {
 	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
@@ -257,7 +257,7 @@ func (v *Voter) probeDisk(ctx context.Context) {
 	}
 }
 
-// admit tells whether a connection is meant for this voter, and whether it may have it.
+// admit checks that a connection is meant for this voter, and that it may be accepted.
 func (v *Voter) admit(kind byte, g handshake) error {
 	v.mu.Lock()
 	fenced, consulting := v.fenced, v.consulting
@@ -275,7 +275,7 @@ func (v *Voter) admit(kind byte, g handshake) error {
 	return v.checkHandshake(g)
 }
 
-// Status tells what this voter knows, without a question to another one.
+// Status returns this voter's state, without querying other voters.
 func (v *Voter) Status() Status {
 	s := Status{
 		ID: v.disk.id, Address: v.opts.Advertise, Kind: v.opts.Kind, Recoveries: v.fsm.now.Get().Recoveries,
@@ -314,7 +314,7 @@ func (v *Voter) member(s hraft.Server) Member {
 	return m
 }
 
-// Close stops the voter and waits until it has stopped. Coordinators that use it fail from then on.
+// Close stops the voter and waits for its end. Its coordinators fail from then on.
 func (v *Voter) Close() error {
 	v.stop()
 	err := v.raft.Shutdown().Error()
@@ -330,10 +330,9 @@ func (v *Voter) Close() error {
 	return errors.Join(err, v.seen.sync(), v.disk.close())
 }
 
-// followLeader keeps v.leaders up to date with what raft knows.
+// followLeader updates v.leaders from raft.
 func (v *Voter) followLeader(ctx context.Context, changes <-chan hraft.Observation) {
-	// Observations are dropped when the reader does not take them in time, so that each is no more than a reason to
-	// look.
+	// Observations are dropped if the reader is slow, so each one only triggers a check.
 	tick := time.NewTicker(v.opts.ElectionTimeout)
 	defer tick.Stop()
 	for {
@@ -348,7 +347,7 @@ func (v *Voter) followLeader(ctx context.Context, changes <-chan hraft.Observati
 	}
 }
 
-// sawLeader notes who leads by raft's own word.
+// sawLeader records the leader known to raft.
 func (v *Voter) sawLeader(now leader) {
 	v.mu.Lock()
 	if now.address != "" {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package embedded starts an etcd server inside this process: for the demo, for development and for tests. One member,
-// on loopback only. A pair that matters needs an etcd cluster that does not die with one of its nodes.
+// Package embedded starts an etcd server in this process, for the demo, development and tests. It has one member, on
+// loopback only. A production pair needs an etcd cluster that does not depend on one of its nodes.
 package embedded
 
 import (
@@ -18,29 +18,28 @@ import (
 	"google.golang.org/grpc"
 )
 
-// startLimit bounds the start if the context does not.
+// startLimit limits the start unless the context does.
 const startLimit = 30 * time.Second
 
-// Options of Start.
+// Options configures Start.
 type Options struct {
-	// Dir for the data; made if it is not there. An existing one is gone on with.
+	// Dir is the data directory; created if missing, reused otherwise.
 	Dir string
-	// Address to listen on for clients, host:port. Default 127.0.0.1:0: a free port.
+	// Address for clients, host:port. Default 127.0.0.1:0: a free port.
 	Address string
-	// UnsafeNoFsync skips every fsync: for tests and the demo only, since a crash of the machine loses the pair's
-	// record.
+	// UnsafeNoFsync skips every fsync: for tests and the demo only, since a machine crash loses the cluster record.
 	UnsafeNoFsync bool
-	// QuotaBytes is how large the database may grow before etcd takes no more writes; 0: etcd's default, 2 GiB.
+	// QuotaBytes is the database size at which etcd rejects writes; 0: etcd's default, 2 GiB.
 	QuotaBytes int64
-	// TLS secures the connections of clients, which have to show a certificate; the zero value: not at all.
+	// TLS secures client connections and requires client certificates; the zero value disables it.
 	TLS TLS
-	// Logger for errors of etcd; it is quiet otherwise. Nil: no logs.
+	// Logger for errors of etcd; nil disables logging.
 	Logger *zap.Logger
 }
 
-// TLS names files in PEM. Certificate and key are read again for each connection, the authorities are not.
+// TLS contains paths of PEM files. Certificate and key are reloaded for each connection, the CA is not.
 type TLS struct {
-	// CA has the authorities that the certificates of clients are checked against.
+	// CA verifies client certificates.
 	CA string
 	// Cert and Key of the server.
 	Cert, Key string
@@ -53,7 +52,7 @@ type Server struct {
 	stop    context.CancelFunc // ends the streams of all clients
 }
 
-// Start starts an etcd and waits until it serves. When it returns an error, nothing is left running.
+// Start starts an etcd and waits until it is ready. After an error, nothing is left running.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	if o.Dir == "" {
 		return nil, errors.New("embedded etcd: no data directory")
@@ -82,11 +81,11 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	// One member elects itself; the shorter its clock, the sooner it is ready.
+	// A single member elects itself; a shorter election timeout makes it ready sooner.
 	cfg.TickMs, cfg.ElectionMs = 10, 100
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "revision", "1000"
 
-	// etcd stops gracefully: it waits some seconds for its clients to end their watches, which they never do.
+	// etcd's graceful stop waits some seconds for clients to end their watches, which never happens.
 	streams, stop := context.WithCancel(context.WithoutCancel(ctx))
 	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainStreamInterceptor(endWith(streams))}
 
@@ -112,23 +111,23 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	}
 }
 
-// Address, host:port, that clients connect to.
+// Address returns the host:port for clients.
 func (s *Server) Address() string { return s.address }
 
-// Endpoints for etcd.Options.
+// Endpoints returns the endpoints for etcd.Options.
 func (s *Server) Endpoints() []string { return []string{s.address} }
 
-// Err sends an error if etcd fails while it runs.
+// Err returns a channel that receives an error if etcd fails while running.
 func (s *Server) Err() <-chan error { return s.etcd.Err() }
 
-// Close stops the server and waits until it has stopped. What was written stays in the directory.
+// Close stops the server and waits for its end. The data directory remains.
 func (s *Server) Close() error {
 	s.stop()
 	s.etcd.Close()
 	return nil
 }
 
-// endWith makes every stream end when ctx does.
+// endWith ends every stream when ctx ends.
 func endWith(ctx context.Context) grpc.StreamServerInterceptor {
 	return func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		own, cancel := context.WithCancel(ss.Context())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package latest hands the newest version of a value to any number of readers. A slow reader skips versions;
+// Package latest distributes the newest version of a value to any number of readers. A slow reader skips versions;
 // the writer does not wait for it.
 package latest
 
@@ -11,15 +11,15 @@ import (
 
 // Value is a value with watchers. The zero Value is not ready; use New.
 type Value[T any] struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	v       T
 	changed chan struct{}
 }
 
-// New makes a Value.
+// New returns a Value.
 func New[T any](v T) *Value[T] { return &Value[T]{v: v, changed: make(chan struct{})} }
 
-// Get returns the value. What it points to must not be changed.
+// Get returns the value. Its slices and pointees must not be modified.
 func (l *Value[T]) Get() T {
 	v, _ := l.get()
 	return v
@@ -31,8 +31,8 @@ func (l *Value[T]) get() (T, <-chan struct{}) {
 	return l.v, l.changed
 }
 
-// Update lets f change the value and wakes the watchers if f returns true. f runs under the lock: it must be short,
-// must not call back, and must replace slices and pointers instead of changing what they point to.
+// Update lets f change the value and wakes the watchers if f returns true. f runs with the lock held. It must be
+// short, must not call back, and must replace slices and pointees instead of modifying them.
 func (l *Value[T]) Update(f func(*T) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -42,7 +42,7 @@ func (l *Value[T]) Update(f func(*T) bool) {
 	}
 }
 
-// Watch sends the value now and after each change, until ctx ends; then it closes the channel.
+// Watch sends the current value and each change, until ctx ends; then it closes the channel.
 func (l *Value[T]) Watch(ctx context.Context) <-chan T {
 	out := make(chan T)
 	go func() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package twins finds other processes that announce themselves under this node's id.
+// Package twins detects other processes announced under this node's ID.
 package twins
 
 import (
@@ -10,43 +10,43 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// Entry is one process's announcement, whose lease has not ended as far as is known.
+// Entry is the announcement of one process with an unexpired lease.
 type Entry struct {
 	Live failover.Live `json:"live"`
-	// Seq grows with each announcement that the same source has heard, of whatever process.
+	// Seq increases with each announcement received by the same source, of any process.
 	Seq int64 `json:"seq"`
-	// First is the Seq of the first announcement of the process; 0: the source tells only the latest, and repeats it.
+	// First is the Seq of the process's first announcement; 0 if the source has only the latest.
 	First int64 `json:"first,omitempty"`
 }
 
-// Tracker tells which of the announcements are a twin's. The zero Tracker is one of a process that has not announced
-// itself. It has no lock of its own.
+// Tracker finds duplicate processes among announcements. The zero Tracker belongs to a process that is not announced.
+// It is not safe for concurrent use.
 type Tracker struct {
 	own    failover.Live
 	on     bool
 	epoch  uint64
-	first  int64           // Seq of this process's first announcement in the epoch, as far as it was seen; 0: none was
-	proven map[string]bool // processes that announced themselves after that, as long as they are seen
-	known  map[string]bool // processes that Strangers has told of
+	first  int64           // Seq of this process's first seen announcement in the epoch; 0 if none
+	proven map[string]bool // processes announced after that, while they are seen
+	known  map[string]bool // processes reported by Unknown
 }
 
-// Begin notes who this process is.
+// Begin sets the process's own announcement.
 func (t *Tracker) Begin(own failover.Live) {
 	*t = Tracker{own: own, on: true, proven: make(map[string]bool), known: make(map[string]bool)}
 }
 
-// End forgets it: the process does not announce itself any more.
+// End clears it: the process is no longer announced.
 func (t *Tracker) End() { *t = Tracker{} }
 
-// other tells whether an entry is that of another process under this node's id.
+// other reports whether an entry belongs to another process under this node's ID.
 func (t *Tracker) other(e Entry) bool {
 	return t.on && e.Live.Node.ID == t.own.Node.ID && e.Live.Process != t.own.Process
 }
 
-// Any tells whether there is another process among the announcements.
+// Any reports whether all contains another process.
 func (t *Tracker) Any(all []Entry) bool { return slices.ContainsFunc(all, t.other) }
 
-// See returns the twin among all announcements that are known now; nil if there is none. An epoch is one source of
+// See returns the duplicate process among all current announcements; nil if none. An epoch identifies one source of
 // sequence numbers.
 func (t *Tracker) See(epoch uint64, all []Entry) *failover.Twin {
 	if !t.on {
@@ -85,7 +85,7 @@ func (t *Tracker) See(epoch uint64, all []Entry) *failover.Twin {
 	if len(twins) == 0 {
 		return nil
 	}
-	// One that runs is what matters; and of several always the same.
+	// A running one takes precedence; among several the choice is stable.
 	twin := slices.MinFunc(twins, func(a, b failover.Twin) int {
 		if a.Stale != b.Stale {
 			return map[bool]int{false: -1, true: 1}[a.Stale]
@@ -95,8 +95,8 @@ func (t *Tracker) See(epoch uint64, all []Entry) *failover.Twin {
 	return &twin
 }
 
-// Unknown tells whether there are other processes that it has not told of yet: those do not know of this one for
-// sure.
+// Unknown reports whether there are other processes that it has not reported yet. Those may not be aware of this
+// process.
 func (t *Tracker) Unknown(all []Entry) bool {
 	news := false
 	for _, e := range all {

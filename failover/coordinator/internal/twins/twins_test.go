@@ -30,10 +30,10 @@ func TestTracker(t *testing.T) {
 		want  *failover.Twin
 	}{
 		{0, []Entry{elsewhere}, nil},
-		{0, []Entry{at("p", 5)}, stale("p")},               // before this process was heard
-		{0, []Entry{at("p", 5), at("own", 6)}, stale("p")}, // an earlier run of this node
+		{0, []Entry{at("p", 5)}, stale("p")},               // before this process was seen
+		{0, []Entry{at("p", 5), at("own", 6)}, stale("p")}, // an earlier process of this node
 		{0, []Entry{at("own", 7)}, nil},                    // its lease has ended
-		{0, []Entry{at("p", 8), at("own", 7)}, alive("p")}, // it was not dead
+		{0, []Entry{at("p", 8), at("own", 7)}, alive("p")}, // it was still running
 		{0, []Entry{at("q", 4), at("p", 8), at("own", 9)}, alive("p")},
 		{1, []Entry{at("p", 1), at("own", 2)}, alive("p")}, // another source
 		{1, []Entry{at("own", 3)}, nil},
