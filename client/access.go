@@ -15,13 +15,13 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TokenPrefix begins the tokens that NewToken makes.
+// TokenPrefix is the prefix of tokens created by [NewToken].
 const TokenPrefix = "lsk_"
 
-// tokenBytes is how many random bytes a token has.
+// tokenBytes is the number of random bytes of a token.
 const tokenBytes = 32
 
-// NewToken makes a token that CreateToken can make known to a pair: a secret of 256 random bits.
+// NewToken creates a token with a secret of 256 random bits. [Client.CreateToken] registers it with a pair.
 func NewToken() string {
 	var secret [tokenBytes]byte
 	_, _ = rand.Read(secret[:]) // it never fails
@@ -30,7 +30,8 @@ func NewToken() string {
 
 func accessService(cc *grpc.ClientConn) pb.AccessServiceClient { return pb.NewAccessServiceClient(cc) }
 
-// WhoAmI tells whom the active node takes this client for, and what it may do. Errors: ErrUnavailable, ErrDenied.
+// WhoAmI returns the principal and the permissions that the active node assigns to this client. Errors:
+// [ErrUnavailable], [ErrDenied].
 func (c *Client) WhoAmI(ctx context.Context) (resp *pb.WhoAmIResponse, err error) {
 	err = c.do(ctx, "who am I", nil, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = accessService(cc).WhoAmI(ctx, &pb.WhoAmIRequest{})
@@ -39,8 +40,8 @@ func (c *Client) WhoAmI(ctx context.Context) (resp *pb.WhoAmIResponse, err error
 	return resp, err
 }
 
-// ListAccess returns all rules, roles, quotas, and tokens without their hashes. It needs the right to operate. Errors:
-// ErrUnavailable, ErrDenied.
+// ListAccess returns all rules, roles, quotas and tokens; tokens without their hashes. It requires the operate
+// permission. Errors: [ErrUnavailable], [ErrDenied].
 func (c *Client) ListAccess(ctx context.Context) (resp *pb.ListAccessResponse, err error) {
 	err = c.do(ctx, "list the rules", nil, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = accessService(cc).ListAccess(ctx, &pb.ListAccessRequest{})
@@ -49,8 +50,8 @@ func (c *Client) ListAccess(ctx context.Context) (resp *pb.ListAccessResponse, e
 	return resp, err
 }
 
-// TestAccess tells whether somebody may do something, or everybody who may. It needs the right to operate. Errors:
-// ErrUnavailable, ErrDenied, ErrInvalid.
+// TestAccess reports whether a principal has a permission, or lists all principals that have it. It requires the
+// operate permission. Errors: [ErrUnavailable], [ErrDenied], [ErrInvalid].
 func (c *Client) TestAccess(ctx context.Context, req *pb.TestAccessRequest) (resp *pb.TestAccessResponse, err error) {
 	err = c.do(ctx, "test the rules", nil, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = accessService(cc).TestAccess(ctx, req)
@@ -59,19 +60,21 @@ func (c *Client) TestAccess(ctx context.Context, req *pb.TestAccessRequest) (res
 	return resp, err
 }
 
-// Grant adds rights and roles to a rule, or makes it. With lockOut it is done although this client loses its own right
-// to operate by that. The calls that change rules need the right to operate, and can be made again after
-// ErrOutcomeUnknown with the Request that they were given, if any. Errors of all of them: ErrRefused when the rules
-// were changed at the same time, when this client would lose its own right to operate, and while one of the nodes does
-// not know rules; ErrInvalid, ErrNoRule, ErrLimit, ErrDenied, ErrUnavailable.
+// Grant adds permissions and roles to a rule, and creates the rule if necessary. With lockOut the change is made even
+// if this client loses its own operate permission.
+//
+// All calls that change rules require the operate permission. After [ErrOutcomeUnknown] they can be retried, with the
+// same [Request] if one was given. They return [ErrRefused] if the rules were changed concurrently, if this client
+// would lose its own operate permission, or if one of the nodes does not support rules. Other errors: [ErrInvalid],
+// [ErrNoRule], [ErrLimit], [ErrDenied], [ErrUnavailable].
 func (c *Client) Grant(ctx context.Context, rule *pb.AccessRule, lockOut bool, as ...*Request) (*pb.AccessRule, error) {
 	resp, err := changeBy(ctx, c, "grant", &pb.GrantRequest{Rule: rule, LockOut: lockOut}, as, accessService,
 		pb.AccessServiceClient.Grant)
 	return resp.GetRule(), err
 }
 
-// Revoke takes rights and roles away from a rule; all of them if rule names none. It returns what is left of the rule;
-// nil for nothing. lockOut as in Grant.
+// Revoke removes permissions and roles from a rule; if rule names none, it removes all. It returns the remaining rule,
+// or nil if nothing remains. lockOut is as for [Client.Grant].
 func (c *Client) Revoke(
 	ctx context.Context, rule *pb.AccessRule, lockOut bool, as ...*Request,
 ) (*pb.AccessRule, error) {
@@ -80,7 +83,7 @@ func (c *Client) Revoke(
 	return resp.GetRule(), err
 }
 
-// PutRole makes a role, or replaces it. lockOut as in Grant.
+// PutRole creates or replaces a role. lockOut is as for [Client.Grant].
 func (c *Client) PutRole(
 	ctx context.Context, role *pb.AccessRole, lockOut bool, as ...*Request,
 ) (*pb.AccessRole, error) {
@@ -89,15 +92,15 @@ func (c *Client) PutRole(
 	return resp.GetRole(), err
 }
 
-// DeleteRole removes a role that no rule has.
+// DeleteRole deletes a role that no rule uses.
 func (c *Client) DeleteRole(ctx context.Context, name string, as ...*Request) error {
 	_, err := changeBy(ctx, c, "delete role "+name, &pb.DeleteRoleRequest{Name: name}, as, accessService,
 		pb.AccessServiceClient.DeleteRole)
 	return err
 }
 
-// CreateToken makes a token known to the pair, which NewToken has made: who shows it is the principal that info names.
-// The pair learns its SHA-256 only.
+// CreateToken registers a token created by [NewToken] with the pair. A client that presents the token is authenticated
+// as the principal in info. Only the SHA-256 of the token is sent to the pair.
 func (c *Client) CreateToken(
 	ctx context.Context, token string, info *pb.AccessToken, as ...*Request,
 ) (*pb.AccessToken, error) {
@@ -114,7 +117,7 @@ func (c *Client) CreateToken(
 	return resp.GetToken(), err
 }
 
-// RevokeToken makes a token invalid, by its name. lockOut as in Grant.
+// RevokeToken revokes the token with that name. lockOut is as for [Client.Grant].
 func (c *Client) RevokeToken(ctx context.Context, name string, lockOut bool, as ...*Request) error {
 	_, err := changeBy(ctx, c, "revoke token "+name, &pb.RevokeTokenRequest{Name: name, LockOut: lockOut}, as,
 		accessService, pb.AccessServiceClient.RevokeToken)
@@ -128,7 +131,7 @@ func (c *Client) PutQuota(ctx context.Context, quota *pb.AccessQuota, as ...*Req
 	return resp.GetQuota(), err
 }
 
-// DeleteQuota removes the quota of a queue pattern.
+// DeleteQuota deletes the quota of a queue pattern.
 func (c *Client) DeleteQuota(ctx context.Context, pattern string, as ...*Request) error {
 	_, err := changeBy(ctx, c, "delete the quota of "+pattern, &pb.DeleteQuotaRequest{Queue: pattern}, as, accessService,
 		pb.AccessServiceClient.DeleteQuota)

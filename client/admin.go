@@ -15,14 +15,14 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Node asks one given node, whatever its role. Its calls are not repeated when they fail: an operator wants to know how
-// this node is now.
+// Node sends requests to one specific node, regardless of its role. Failed calls are not retried, so that they report
+// the current state of this node.
 type Node struct {
 	node *node
 }
 
-// Node returns the node with that address, host:port; it need not be one of Options.Addresses.
-// Errors: ErrInvalid, ErrClosed.
+// Node returns the node with that address, host:port, which need not be in Options.Addresses. Errors: [ErrInvalid],
+// [ErrClosed].
 func (c *Client) Node(address string) (*Node, error) {
 	n, err := c.locator.node(address)
 	if err != nil {
@@ -31,7 +31,7 @@ func (c *Client) Node(address string) (*Node, error) {
 	return &Node{node: n}, nil
 }
 
-// Addresses returns the addresses of all nodes that are known: first those of Options, then those learnt from nodes.
+// Addresses returns all known addresses: first those of Options, then those learned from nodes.
 func (c *Client) Addresses() []string {
 	c.locator.mu.Lock()
 	defer c.locator.mu.Unlock()
@@ -42,13 +42,12 @@ func (c *Client) Addresses() []string {
 	return out
 }
 
-// Address of the node.
+// Address returns the address of the node.
 func (n *Node) Address() string { return n.node.address }
 
-// admin is the stub of the service for operators.
 func (n *Node) admin() pb.AdminServiceClient { return pb.NewAdminServiceClient(n.node.conn()) }
 
-// once calls fn, and again if it failed only because the connection was replaced under it.
+// once calls fn, and retries only if the call failed because its connection was replaced.
 func (n *Node) once(ctx context.Context, op string, fn func(pb.AdminServiceClient) error) error {
 	for {
 		cc := n.node.conn()
@@ -59,7 +58,7 @@ func (n *Node) once(ctx context.Context, op string, fn func(pb.AdminServiceClien
 	}
 }
 
-// fail makes the error of a call to this node.
+// fail wraps the error of a call to this node.
 func (n *Node) fail(ctx context.Context, op string, err error) error {
 	if err == nil {
 		return nil
@@ -67,7 +66,7 @@ func (n *Node) fail(ctx context.Context, op string, err error) error {
 	return fmt.Errorf("%s: %w", op, asError(ctx, n.node.address, err))
 }
 
-// Status tells what the node is and knows.
+// Status returns the status of the node.
 func (n *Node) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
 	var resp *pb.GetStatusResponse
 	err := n.once(ctx, "status", func(admin pb.AdminServiceClient) (err error) {
@@ -77,7 +76,7 @@ func (n *Node) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
 	return resp, err
 }
 
-// WatchStatus gives the status now and after each change. It ends after the first error.
+// WatchStatus returns the current status and then each change. It ends after the first error.
 func (n *Node) WatchStatus(ctx context.Context) iter.Seq2[*pb.GetStatusResponse, error] {
 	return func(yield func(*pb.GetStatusResponse, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -93,15 +92,15 @@ func (n *Node) WatchStatus(ctx context.Context) iter.Seq2[*pb.GetStatusResponse,
 	}
 }
 
-// SetPaused pauses the pair, so that no standby takes over by itself, or resumes it. Errors: ErrRefused with the reason
-// when the coordinator did not take it.
+// SetPaused pauses or resumes automatic failover of the pair. It returns [ErrRefused] if the coordinator rejects the
+// change.
 func (n *Node) SetPaused(ctx context.Context, paused bool, reason string) (*pb.Pause, error) {
 	resp, err := n.admin().SetPaused(ctx, &pb.SetPausedRequest{Paused: paused, Reason: reason})
 	return resp.GetPaused(), n.fail(ctx, "pause", err)
 }
 
-// Switchover hands the active role to the other node and returns when that is done, or was undone. timeout 0 is the
-// node's default, 10 s. Errors: ErrRefused with the reason when the pair is not in sync.
+// Switchover transfers the active role to the other node. It returns after the transfer has completed or was rolled
+// back. If timeout is 0, the node's default of 10 s applies. It returns [ErrRefused] if the pair is not in sync.
 func (n *Node) Switchover(ctx context.Context, timeout time.Duration) (*pb.SwitchoverResponse, error) {
 	req := &pb.SwitchoverRequest{}
 	if timeout > 0 {
@@ -110,44 +109,44 @@ func (n *Node) Switchover(ctx context.Context, timeout time.Duration) (*pb.Switc
 	return n.SwitchoverTo(ctx, req)
 }
 
-// SwitchoverTo is Switchover with a node that is, or is not, to be active afterwards: it can be repeated, since a role
-// that is there already is success. Errors: ErrRefused with the reason when the pair is not in sync, ErrInvalid when
-// there is no such node.
+// SwitchoverTo is [Node.Switchover] with an explicit target: the node that must, or must not, be active afterwards. It
+// is idempotent: it succeeds if the target state is already reached. It returns [ErrRefused] if the pair is not in
+// sync, and [ErrInvalid] if the node does not exist.
 func (n *Node) SwitchoverTo(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
 	resp, err := n.admin().Switchover(ctx, req)
 	return resp, n.fail(ctx, "switchover", err)
 }
 
-// AdoptRecord has this node write the pair's record anew, after the coordinator has lost it or was put back to an older
-// state. Without Confirm nothing is done: the response says what would be. Errors: ErrRefused with the reason when
-// nothing is missing, or when the other node holds more.
+// AdoptRecord rebuilds the cluster record from this node after the coordinator lost it or was restored from an older
+// copy. Without Confirm it is a dry run: the response describes the changes. It returns [ErrRefused] if nothing is
+// missing, or if the other node has more data.
 func (n *Node) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb.AdoptRecordResponse, error) {
 	resp, err := n.admin().AdoptRecord(ctx, req)
 	return resp, n.fail(ctx, "adopt the pair", err)
 }
 
-// ForceFailover makes this node active although it is not known to hold everything, because the node that does is lost
-// for good. Without Confirm nothing is done: the response says what would be lost. Errors: ErrRefused with the reason
-// when there is a better way.
+// ForceFailover makes this node active although it may lack acknowledged messages, because the node that has them is
+// lost permanently. Without Confirm it is a dry run: the response describes the data that would be lost. It returns
+// [ErrRefused] if a safe alternative exists.
 func (n *Node) ForceFailover(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	resp, err := n.admin().ForceFailover(ctx, req)
 	return resp, n.fail(ctx, "force a failover", err)
 }
 
-// Checkpoint writes a checkpoint of this node's page file now.
+// Checkpoint writes a checkpoint of this node's page file.
 func (n *Node) Checkpoint(ctx context.Context) (*pb.CheckpointResponse, error) {
 	resp, err := n.admin().Checkpoint(ctx, &pb.CheckpointRequest{})
 	return resp, n.fail(ctx, "checkpoint", err)
 }
 
-// Digest reads this node's whole store and hashes its logical content.
+// Digest reads the whole store of this node and returns a hash of its logical content.
 func (n *Node) Digest(ctx context.Context) (*pb.GetDigestResponse, error) {
 	resp, err := n.admin().GetDigest(ctx, &pb.GetDigestRequest{})
 	return resp, n.fail(ctx, "digest", err)
 }
 
-// Check walks this node's whole store, online. progress may be nil; it is called for each message of the node. The last
-// one, which holds the result, is returned.
+// Check verifies the whole store of this node online. progress, if not nil, is called for each progress message. The
+// final message, which contains the result, is returned.
 func (n *Node) Check(
 	ctx context.Context, req *pb.CheckRequest, progress func(*pb.CheckResponse),
 ) (*pb.CheckResponse, error) {

@@ -11,9 +11,9 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TailAudit gives what the node has recorded of administrative calls and of refusals: the newest records that it has in
-// memory, up to a thousand, and, if the request says follow, each further one until ctx ends. It ends after the first
-// error. Errors: ErrDenied if the caller may not read the audit.
+// TailAudit returns the audit records of administrative calls and refusals: up to a thousand of the newest records in
+// memory and, if the request sets follow, each new record until ctx ends. It ends after the first error. Errors:
+// [ErrDenied] if the caller may not read the audit log.
 func (n *Node) TailAudit(ctx context.Context, req *pb.TailAuditRequest) iter.Seq2[*pb.TailAuditResponse, error] {
 	return func(yield func(*pb.TailAuditResponse, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)

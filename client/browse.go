@@ -11,24 +11,24 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// BrowseOptions of Browse. The zero value reads all that is stored.
+// BrowseOptions are the options of [Client.Browse]. The zero value reads all stored messages.
 type BrowseOptions struct {
-	// Subscription: only messages that it has still to acknowledge; empty means all that are stored.
+	// Subscription restricts the result to messages that it has not acknowledged; if empty, all stored messages are read.
 	Subscription string
 	// From is the first sequence to read; 0 means the oldest.
 	From uint64
-	// Limit is the number of messages to read; 0 means all.
+	// Limit is the maximum number of messages; 0 means no limit.
 	Limit uint64
-	// HeadersOnly leaves the bodies out.
+	// HeadersOnly omits the bodies.
 	HeadersOnly bool
-	// Damaged is called, between messages, with the sequence of each one that no node can read, which is then stepped
-	// over. Nil: such a message ends Browse with ErrDataLoss.
+	// Damaged, if not nil, is called between messages with the sequence of each message that no node can read, and the
+	// message is skipped. If nil, such a message ends Browse with [ErrDataLoss].
 	Damaged func(sequence uint64)
 }
 
-// Browse reads messages without consuming them, in order of sequence. After a failover it goes on where it was. It ends
-// after the first error. Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrUnavailable, and ErrDataLoss for a
-// message that no node can read, unless BrowseOptions.Damaged takes that.
+// Browse reads messages without consuming them, in sequence order. It continues after a failover and ends after the
+// first error. Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrUnavailable], and [ErrDataLoss] for a message
+// that no node can read, unless BrowseOptions.Damaged is set.
 func (c *Client) Browse(ctx context.Context, queue string, o BrowseOptions) iter.Seq2[Stored, error] {
 	return func(yield func(Stored, error) bool) {
 		b := browser{client: c, op: "browse " + queue, yield: yield, damaged: o.Damaged, req: &pb.BrowseRequest{
@@ -39,21 +39,21 @@ func (c *Client) Browse(ctx context.Context, queue string, o BrowseOptions) iter
 	}
 }
 
-// browser is one Browse under way; req is what there is still to read.
+// browser is a Browse in progress; req describes the remaining messages.
 type browser struct {
 	client *Client
 	op     string
 	req    *pb.BrowseRequest
 	yield  func(Stored, error) bool
 
-	damaged func(sequence uint64) // nil for none
+	damaged func(sequence uint64) // may be nil
 }
 
-// run reads one stream after another until all is read.
+// run reads streams until all messages are read.
 func (b *browser) run(ctx context.Context) {
 	retry := b.client.opts.newBackoff()
 	var last error
-	refusals := 0 // tokens that were refused one after the other
+	refusals := 0 // consecutive tokens that were refused
 	for {
 		t, err := b.client.locator.wait(ctx)
 		if err != nil {
@@ -79,7 +79,7 @@ func (b *browser) run(ctx context.Context) {
 	}
 }
 
-// stream reads one stream; finished means that the caller has all it wants.
+// stream reads one stream; finished means that the request is complete or the caller stopped the iteration.
 func (b *browser) stream(ctx context.Context, t *target) (finished bool, err error) {
 	ctx, done := t.bind(ctx)
 	defer done()

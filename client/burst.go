@@ -11,7 +11,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Field numbers of lockstep.v1, all below 16, so that a tag is one byte. TestBurst compares with the generated code.
+// Field numbers of lockstep.v1, all below 16, so that a tag is one byte. TestBurst compares them with the generated
+// code.
 const (
 	fieldCorrelation, fieldPublish, fieldMore, fieldTakesMore = 1, 2, 3, 4
 	fieldQueue, fieldMessages, fieldProducer, fieldSplits     = 1, 2, 3, 4
@@ -20,25 +21,25 @@ const (
 	tagBytes                                                  = 1
 )
 
-// burst stands for the pb.PublishStreamRequest with requests that are sent together, and encodes itself: a pb.Message
-// has some 200 bytes, which would be made, filled and collected for each body. It is used again for the next ones.
+// burst represents a pb.PublishStreamRequest with several requests and encodes itself. A pb.Message has some 200 bytes,
+// which would be allocated, filled and collected for each body.
 type burst struct {
 	parts []part
 }
 
-// part is a request as it is sent this time.
+// part is one request of a publish frame.
 type part struct {
 	queue    string
 	id       string // of the producer
 	epoch    uint32
-	sequence uint64 // of the producer, and the correlation
+	sequence uint64 // producer sequence, also the correlation ID
 	retry    bool
 	entries  []*entry
-	// Of the PublishStreamRequest, its PublishRequest and the Producer in that, as encoded.
+	// Encoded sizes of the PublishStreamRequest, its PublishRequest and the Producer in it.
 	bytes, publishBytes, producerBytes int
 }
 
-// ProtoReflect makes the request that the burst stands for: interceptors of the application may want to look at it.
+// ProtoReflect returns the equivalent request, for interceptors of the application that inspect it.
 func (b *burst) ProtoReflect() protoreflect.Message { return b.request().ProtoReflect() }
 
 func (b *burst) request() *pb.PublishStreamRequest {
@@ -78,7 +79,7 @@ func (e *entry) appendMessages(to []*pb.Message) []*pb.Message {
 	}
 }
 
-// measure finds the lengths.
+// measure computes the encoded sizes.
 func (p *part) measure() {
 	p.producerBytes = fieldBytes(len(p.id)) + numberBytes(uint64(p.epoch)) + numberBytes(p.sequence)
 	if p.retry {
@@ -94,7 +95,7 @@ func (p *part) measure() {
 	p.bytes = numberBytes(p.sequence) + fieldBytes(p.publishBytes) + numberBytes(1)
 }
 
-// EncodedBytes is the length of the request.
+// EncodedBytes returns the encoded size of the request.
 func (b *burst) EncodedBytes() int {
 	n := 0
 	for i := range b.parts {
@@ -109,7 +110,7 @@ func (b *burst) EncodedBytes() int {
 	return n
 }
 
-// AppendTo appends the request as protobuf would.
+// AppendTo appends the request in protobuf encoding.
 func (b *burst) AppendTo(o *codec.Output) {
 	out := b.parts[0].appendTo(o.B)
 	for i := range b.parts[1:] {
@@ -141,7 +142,7 @@ func (p *part) appendTo(b []byte) []byte {
 	return b
 }
 
-// encodedBytes is the length of the messages as encoded.
+// encodedBytes returns the encoded size of the messages.
 func (e *entry) encodedBytes() (n int) {
 	switch {
 	case e.messages != nil:
@@ -174,8 +175,8 @@ func (e *entry) appendTo(b []byte) []byte {
 	return b
 }
 
-// appendMessage has the library encode a message. An error, which only a change of the message under way can be the
-// reason of, shows as another length.
+// appendMessage encodes a message with the protobuf library. An error, which can only result from a concurrent change
+// of the message, appears as a wrong length.
 func appendMessage(b []byte, m *pb.Message) []byte {
 	b = appendLength(b, fieldMessages, proto.Size(m))
 	encoded, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, m)
@@ -185,7 +186,7 @@ func appendMessage(b []byte, m *pb.Message) []byte {
 	return encoded
 }
 
-// appendPlain appends a message that is a body and nothing else.
+// appendPlain appends a message that consists of a body only.
 func appendPlain(b, body []byte) []byte {
 	b = appendLength(b, fieldMessages, bodyBytes(body))
 	if len(body) == 0 {
@@ -194,7 +195,7 @@ func appendPlain(b, body []byte) []byte {
 	return append(appendLength(b, fieldBody, len(body)), body...)
 }
 
-// bodyBytes is the length of a message that is a body and nothing else.
+// bodyBytes returns the size of a message that consists of a body only.
 func bodyBytes(body []byte) int {
 	if len(body) == 0 {
 		return 0
@@ -202,10 +203,10 @@ func bodyBytes(body []byte) int {
 	return fieldBytes(len(body))
 }
 
-// fieldBytes is the length of a field that holds n bytes.
+// fieldBytes returns the size of a field of n bytes.
 func fieldBytes(n int) int { return tagBytes + protowire.SizeBytes(n) }
 
-// numberBytes is the length of the field of a number: none if it is 0.
+// numberBytes returns the size of a number field; 0 for the number 0.
 func numberBytes(v uint64) int {
 	if v == 0 {
 		return 0

@@ -16,7 +16,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// randomMessages makes messages as publish calls have them: a body and nothing else, or any of the fields.
+// randomMessages returns n messages: bodies only if plain, otherwise with random fields.
 func randomMessages(rng *rand.Rand, n int, plain bool) []Message {
 	ms := make([]Message, n)
 	for i := range ms {
@@ -43,7 +43,7 @@ func randomMessages(rng *rand.Rand, n int, plain bool) []Message {
 	return ms
 }
 
-// TestBurst: what is sent is what the library would send of the requests.
+// The encoding of a burst is identical to the protobuf encoding of its requests.
 func TestBurst(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -83,7 +83,7 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// TestPlain: a message with any field beside its body is sent with all that it has.
+// A message with any field in addition to its body is not plain, so that all fields are sent.
 func TestPlain(t *testing.T) {
 	require.True(t, (&Message{Body: []byte("b")}).plain())
 	for i, m := range []Message{

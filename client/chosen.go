@@ -8,36 +8,37 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// SequenceRange is an inclusive range of sequences: First is at least 1, and Last not below it.
+// SequenceRange is an inclusive range of sequences. First is at least 1, and Last is at least First.
 type SequenceRange struct{ First, Last uint64 }
 
-// MoveOptions of MoveMessages.
+// MoveOptions are the options of [Client.MoveMessages].
 type MoveOptions struct {
-	// Subscription that the messages are taken from; the others keep theirs. Empty: all of them, and the target gets
-	// each message once.
+	// Subscription that the messages are moved from; other subscriptions keep them. If empty, they are moved from all
+	// subscriptions, and the target receives each message once.
 	Subscription string
-	// To is the queue that they are moved to; empty: each to the one that it comes from as a dead letter.
+	// To is the target queue; if empty, each dead letter is moved to the queue that it came from.
 	To string
-	// QueueID, if not 0, is the number that the queue must have: another one that has its name by now is left alone.
+	// QueueID, if not 0, is the required ID of the queue. A queue that was created later with the same name is not
+	// changed.
 	QueueID uint64
 }
 
-// MoveResult is what MoveMessages did.
+// MoveResult is the result of [Client.MoveMessages].
 type MoveResult struct {
-	// Moved is how many messages were moved by the attempt that was answered.
+	// Moved is the number of messages moved by the attempt that received a response.
 	Moved uint64
-	// Skipped is how many of the chosen ones were not: they were acknowledged, held by a prepared transaction, damaged,
-	// no dead letters although To is empty, or moved by an attempt that was not answered.
+	// Skipped is the number of messages that were not moved. They were acknowledged, held by a prepared transaction,
+	// corrupt, or moved by an attempt without a response. If To is empty, it includes messages that are not dead letters.
 	Skipped uint64
 }
 
-// MoveMessages moves chosen messages of a queue to another one, or dead letters back, also those that a consumer holds:
-// all that are still there in one transaction. A message that is moved is a new one at the end of its queue, for all
-// subscriptions. An attempt that was not answered is made again, and the call may be made again after any error: each
-// message is moved once at most. At most 10,000 messages.
+// MoveMessages moves selected messages of a queue to another queue, or dead letters to their origin, in one
+// transaction. Messages held by a consumer are moved, too. A moved message is a new message at the end of the target
+// queue, for all subscriptions. Attempts without a response are retried, and the call can be retried after any error:
+// each message is moved at most once. The limit is 10,000 messages.
 //
-// Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrInvalid, ErrLimit when the target is full, ErrRefused while one
-// of the nodes is of release 0.1.0, ErrDenied, ErrUnavailable.
+// Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrInvalid], [ErrLimit] if the target is full, [ErrRefused]
+// while one of the nodes runs release 0.1.0, [ErrDenied], [ErrUnavailable].
 func (c *Client) MoveMessages(
 	ctx context.Context, queue string, sequences []SequenceRange, o MoveOptions,
 ) (MoveResult, error) {
@@ -56,10 +57,10 @@ func (c *Client) MoveMessages(
 	return MoveResult{Moved: resp.GetMoved(), Skipped: resp.GetSkipped()}, err
 }
 
-// RemoveMessages acknowledges chosen messages of a queue for a subscription, or with "" for all of them, and returns
-// how many were removed by the attempt that was answered. queueID is as in MoveOptions. It may be made again after any
-// error. At most 10,000 messages. Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrInvalid, ErrDenied,
-// ErrUnavailable.
+// RemoveMessages acknowledges selected messages of a queue for a subscription, or for all subscriptions if it is "". It
+// returns the number of messages removed by the attempt that received a response. queueID is as in [MoveOptions]. The
+// call can be retried after any error. The limit is 10,000 messages. Errors: [ErrQueueNotFound],
+// [ErrSubscriptionNotFound], [ErrInvalid], [ErrDenied], [ErrUnavailable].
 func (c *Client) RemoveMessages(
 	ctx context.Context, queue, subscription string, sequences []SequenceRange, queueID uint64,
 ) (removed uint64, err error) {

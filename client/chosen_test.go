@@ -30,8 +30,7 @@ func (n *fakeNode) choose() error {
 	return n.pair.chosen()
 }
 
-// TestChosenWithLostResponse: a call whose response was lost may have been carried out. It is made again; an error that
-// it ends with is ErrOutcomeUnknown, too.
+// A call without a response may have been executed. It is retried, and a final error is also ErrOutcomeUnknown.
 func TestChosenWithLostResponse(t *testing.T) {
 	lost, full := refusal(t, codes.Unavailable, "OUTCOME_UNKNOWN"), refusal(t, codes.ResourceExhausted, "QUEUE_FULL")
 	one := []client.SequenceRange{{First: 1, Last: 1}}
@@ -46,7 +45,7 @@ func TestChosenWithLostResponse(t *testing.T) {
 		},
 	} {
 		for name, tt := range map[string]struct {
-			responses []error // nil: it is carried out, and answered
+			responses []error // nil: executed, with a response
 			canceled  bool    // the call, after the last response
 			want      error
 			unknown   bool

@@ -13,26 +13,26 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Client is a connection to a pair, or to a standalone node. It may be used by many goroutines at once; one per process
-// is enough.
+// Client is a connection to a pair or to a standalone node. It is safe for concurrent use; one Client per process is
+// sufficient.
 type Client struct {
 	opts     Options
 	locator  *locator
 	stop     context.CancelFunc
-	joined   sync.WaitGroup // the locator, and the goroutines of producers and consumers
-	producer *Producer      // serves Publish
+	joined   sync.WaitGroup // the locator and the goroutines of producers and consumers
+	producer *Producer      // used by Publish
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards the fields below
 	closed bool
-	open   map[stopper]struct{} // producers and consumers to be closed with the client
-	lanes  []*lane              // producer identities of transactions, free now
+	open   map[stopper]struct{} // producers and consumers, closed with the client
+	lanes  []*lane              // idle producer identities for transactions
 }
 
 // stopper is a Producer or Consumer.
 type stopper interface{ Close() error }
 
-// Open makes a client. It does not wait for a node: calls do, as long as their context allows. ctx is used for nothing
-// else than the time of Open. Errors: ErrInvalid.
+// Open creates a client. It returns without waiting for a node; calls wait for a node until their context expires. ctx
+// applies only to Open. Open returns [ErrInvalid] for invalid options.
 func Open(ctx context.Context, o Options) (*Client, error) {
 	o, err := o.withDefaults() //nolint:contextcheck // tokens are got for as long as the client lives
 	if err != nil {
@@ -42,7 +42,7 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The client outlives the call that made it: only Close ends what runs in the background.
+	// The client outlives this call: only Close stops the background goroutines.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c := &Client{opts: o, locator: loc, stop: stop, open: make(map[stopper]struct{})}
 	c.joined.Go(func() { loc.run(background) })
@@ -53,8 +53,8 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 	return c, nil
 }
 
-// Close ends the client with its producers and consumers. Publishes that are not answered fail with ErrClosed, and with
-// ErrOutcomeUnknown if they were sent; call Producer.Flush or Consumer.Flush before to wait for them.
+// Close closes the client and its producers and consumers. Pending publishes fail with [ErrClosed]; those that were
+// sent also with [ErrOutcomeUnknown]. To wait for them, call [Producer.Flush] and [Consumer.Flush] first.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -83,7 +83,7 @@ func (c *Client) Close() error {
 	return errors.Join(errs...)
 }
 
-// register has s closed together with the client.
+// register adds s to the producers and consumers that Close closes.
 func (c *Client) register(s stopper) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,7 +100,7 @@ func (c *Client) unregister(s stopper) {
 	delete(c.open, s)
 }
 
-// Active is the node that serves clients.
+// Active is the active node of a pair, or a standalone node.
 type Active struct {
 	// Address of the node, host:port.
 	Address string
@@ -108,7 +108,8 @@ type Active struct {
 	Term uint64
 }
 
-// WaitActive waits until a node is active and tells which. Errors: the context's together with ErrUnavailable.
+// WaitActive waits until a node is active and returns it. When ctx is done it returns the context's error and
+// [ErrUnavailable].
 func (c *Client) WaitActive(ctx context.Context) (Active, error) {
 	t, err := c.locator.wait(ctx)
 	if err != nil {
@@ -117,7 +118,7 @@ func (c *Client) WaitActive(ctx context.Context) (Active, error) {
 	return Active{Address: t.node.address, Term: t.term}, nil
 }
 
-// giveUp makes the error of an operation that ends without an answer.
+// giveUp returns the error of an operation that ended without a response.
 func (c *Client) giveUp(op string, cause, last error, unknown bool) error {
 	var e *Error
 	if errors.As(cause, &e) { // the nodes refuse this client
@@ -129,8 +130,8 @@ func (c *Client) giveUp(op string, cause, last error, unknown bool) error {
 	return &opError{op: op, cause: cause, last: last, unknown: unknown}
 }
 
-// do calls fn on the active node until it is answered, and takes note in d of what was not; d is nil for a request that
-// changes nothing. As long as d is in doubt, every error is ErrOutcomeUnknown, too.
+// do calls fn on the active node until it receives a response, and records attempts without a response in d. d is nil
+// for a read-only request. While d is in doubt, every error is also ErrOutcomeUnknown.
 func (c *Client) do(ctx context.Context, op string, d *doubt, fn func(context.Context, *grpc.ClientConn) error) error {
 	reads := d == nil
 	if reads {
@@ -138,11 +139,11 @@ func (c *Client) do(ctx context.Context, op string, d *doubt, fn func(context.Co
 	}
 	retry := c.opts.newBackoff()
 	var last error
-	refusals := 0 // tokens that were refused one after the other
+	refusals := 0 // consecutive tokens that were refused
 	for {
 		t, err := c.locator.wait(ctx)
 		if err == nil {
-			err = ctx.Err() // an attempt that is not made leaves no doubt
+			err = ctx.Err() // an attempt that was never sent leaves no unknown outcome
 		}
 		if err != nil {
 			return c.giveUp(op, err, last, d.unknown)
@@ -172,16 +173,15 @@ func (c *Client) do(ctx context.Context, op string, d *doubt, fn func(context.Co
 	}
 }
 
-// failsFast tells whether a request that the target refuses for now is not to be sent again: the caller wants that, and
-// the pair refuses writes until another node comes back.
+// failsFast reports whether the client must not retry a request that the target refuses temporarily: FailFast is set,
+// and the pair refuses writes until another node returns.
 func (c *Client) failsFast(t *target) bool { return c.opts.FailFast && c.locator.isShort(t.node) }
 
-// attempt calls fn once; the call ends when t is not the target any more.
+// attempt calls fn once; the call is canceled when t is no longer the target.
 func attempt(ctx context.Context, t *target, fn func(context.Context, *grpc.ClientConn) error) error {
 	ctx, done := t.bind(ctx)
 	defer done()
 	return fn(ctx, t.conn())
 }
 
-// queues is the stub of the service for clients.
 func queues(cc *grpc.ClientConn) pb.QueueServiceClient { return pb.NewQueueServiceClient(cc) }

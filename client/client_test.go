@@ -54,18 +54,18 @@ func TestFollowsAHintToAnUnknownAddress(t *testing.T) {
 func testFollowsAHintToAnUnknownAddress(t *testing.T) {
 	p := newFakePair(t)
 	p.nodes[0].pair.takeOver(1)
-	// The only address it is given believes to be active and is told otherwise by its refusal.
+	// The only given address is a node that still claims to be active; its refusal contains the hint.
 	c := p.client(client.Options{Addresses: p.addrs[:1]})
 	p.mu.Lock()
 	p.refuse = func(*pb.PublishRequest) *pb.RequestError { return nil }
 	p.mu.Unlock()
-	p.setRole(0, pb.Role_ROLE_BLOCKED) // still a target, for lack of another
+	p.setRole(0, pb.Role_ROLE_BLOCKED) // still a target, since no other node is known
 	r, err := c.Publish(soon(t), "q", message("x"))
 	require.NoError(t, err)
 	require.Equal(t, p.addrs[1], r.Address)
 }
 
-// told waits for what a channel brings, or for its end: a test that waits for ever reports nothing.
+// told receives from a channel and fails the test on a timeout.
 func told[T any](t *testing.T, c <-chan T) T {
 	t.Helper()
 	select {
@@ -77,7 +77,7 @@ func told[T any](t *testing.T, c <-chan T) T {
 	}
 }
 
-// publishMeanwhile publishes a message while the test goes on; what it returns waits for the receipt.
+// publishMeanwhile publishes a message concurrently; the returned function waits for the receipt.
 func publishMeanwhile(t *testing.T, c *client.Client, body string) func() client.Receipt {
 	t.Helper()
 	type answer struct {
@@ -97,8 +97,7 @@ func publishMeanwhile(t *testing.T, c *client.Client, body string) func() client
 	}
 }
 
-// TestKill: the active commits, is killed before it answers; the publish is answered by the other one, once, as soon as
-// that is active.
+// The active commits and is killed before it responds. The publish completes once, as soon as the other node is active.
 func TestKill(t *testing.T) { synctest.Test(t, testKill) }
 
 func testKill(t *testing.T) {
@@ -126,7 +125,7 @@ func testKill(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, p.bodies("q"))
 }
 
-// TestFrozen: the active stops answering without closing anything, and the other one takes over.
+// The active stops responding without closing connections, and the other node takes over.
 func TestFrozen(t *testing.T) { synctest.Test(t, testFrozen) }
 
 func testFrozen(t *testing.T) {
@@ -138,7 +137,7 @@ func testFrozen(t *testing.T) {
 	answer := publishMeanwhile(t, c, "b")
 	p.takeOver(1)
 	require.Equal(t, p.addrs[1], answer().Address)
-	// It wakes up and still believes to be active, in its old term: no request goes there.
+	// After it resumes, the node still claims to be active in its old term: it receives no requests.
 	p.nodes[0].gate.open()
 	for range 20 {
 		r, err := c.Publish(soon(t), "q", message("c"))
@@ -147,7 +146,7 @@ func testFrozen(t *testing.T) {
 	}
 }
 
-// TestCutOff: a connection that swallows everything is replaced, without any takeover.
+// A connection without any response is replaced, without a failover.
 func TestCutOff(t *testing.T) { synctest.Test(t, testCutOff) }
 
 func testCutOff(t *testing.T) {
@@ -159,13 +158,13 @@ func testCutOff(t *testing.T) {
 	old.freeze()
 	p.nodes[0].gate = newGate()
 	answer := publishMeanwhile(t, c, "b")
-	timer := time.AfterFunc(250*time.Millisecond, old.open) // new connections go through the same gate
+	timer := time.AfterFunc(250*time.Millisecond, old.open) // new connections use the same gate
 	defer timer.Stop()
 	answer()
 	require.Equal(t, []string{"a", "b"}, p.bodies("q"))
 }
 
-// TestPipelineKeepsOrder: many async publishes with failovers in between arrive once and in order.
+// Asynchronous publishes are stored exactly once and in order, across failovers.
 func TestPipelineKeepsOrder(t *testing.T) { synctest.Test(t, testPipelineKeepsOrder) }
 
 func testPipelineKeepsOrder(t *testing.T) {
@@ -199,8 +198,8 @@ func testPipelineKeepsOrder(t *testing.T) {
 	require.Less(t, len(p.requests), total/4, "publishes must have been put together")
 }
 
-// TestManyQueues: requests to different queues travel together where the node takes that. Each has its own outcome, and
-// whatever happens in the middle of them, the order stays.
+// Requests to different queues share a frame if the node supports it. Each has its own outcome, and failovers do not
+// change the order.
 func TestManyQueues(t *testing.T) {
 	for _, simple := range []bool{false, true} {
 		simulated(t, fmt.Sprint("simple ", simple), func(t *testing.T) {
@@ -272,7 +271,7 @@ func testConcurrentPublish(t *testing.T) {
 	require.Zero(t, failed.Load())
 }
 
-// TestRefusals: an error of one request concerns that one only.
+// The error of one request does not affect other requests.
 func TestRefusals(t *testing.T) { synctest.Test(t, testRefusals) }
 
 func testRefusals(t *testing.T) {
@@ -311,8 +310,7 @@ func testRefusals(t *testing.T) {
 	require.Len(t, p.bodies("good"), len(codesOf))
 }
 
-// TestRefusedRepeat: that a repetition is refused does not tell what became of the first attempt, which may still be on
-// its way through the log.
+// A refused retry does not determine the outcome of the first attempt, which may still be in flight in the log.
 func TestRefusedRepeat(t *testing.T) { synctest.Test(t, testRefusedRepeat) }
 
 func testRefusedRepeat(t *testing.T) {
@@ -322,7 +320,7 @@ func testRefusedRepeat(t *testing.T) {
 	p.onPublish = func(*fakeNode, *pb.PublishRequest) bool {
 		p.onPublish = nil
 		p.refuse = func(*pb.PublishRequest) *pb.RequestError { return full }
-		return false // its answer is lost
+		return false // its response is lost
 	}
 	_, err := c.Publish(soon(t), "q", message("a"))
 	require.ErrorIs(t, err, client.ErrLimit)
@@ -333,7 +331,7 @@ func testRefusedRepeat(t *testing.T) {
 	require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
 }
 
-// TestBlocked: a node that cannot acknowledge at the moment is asked again until it can, or the context ends.
+// A node that cannot acknowledge is retried until it can, or until the context ends.
 func TestBlocked(t *testing.T) { synctest.Test(t, testBlocked) }
 
 func testBlocked(t *testing.T) {
@@ -416,7 +414,7 @@ func testCloseFailsWhatIsUnderWay(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// TestTxnRepeats: a transaction whose answer is lost is repeated with the same sequence.
+// A transaction without a response is retried with the same sequence.
 func TestTxnRepeats(t *testing.T) { synctest.Test(t, testTxnRepeats) }
 
 func testTxnRepeats(t *testing.T) {
@@ -433,8 +431,8 @@ func testTxnRepeats(t *testing.T) {
 	require.ErrorIs(t, err, client.ErrInvalid)
 }
 
-// TestForgottenProducer: a node that forgot an idle producer refuses it; the client goes on under another identity, and
-// nothing is lost or doubled.
+// If a node rejects an idle producer that it has evicted, the client continues under another identity. No message is
+// lost or duplicated.
 func TestForgottenProducer(t *testing.T) { synctest.Test(t, testForgottenProducer) }
 
 func testForgottenProducer(t *testing.T) {
@@ -464,7 +462,7 @@ func testForgottenProducer(t *testing.T) {
 	require.Equal(t, []string{"0", "1", "2", "3", "4", "5"}, p.bodies("q"))
 }
 
-// TestWithdrawn: a publish that was given up before it could be sent is not stored later.
+// A publish that was canceled before it was sent is not stored later.
 func TestWithdrawn(t *testing.T) { synctest.Test(t, testWithdrawn) }
 
 func testWithdrawn(t *testing.T) {
@@ -484,7 +482,7 @@ func testWithdrawn(t *testing.T) {
 	require.Equal(t, []string{"stored"}, p.bodies("q"))
 }
 
-// TestPublishFromCallback: the answer to one publish may lead to the next.
+// A callback may publish the next message.
 func TestPublishFromCallback(t *testing.T) { synctest.Test(t, testPublishFromCallback) }
 
 func testPublishFromCallback(t *testing.T) {

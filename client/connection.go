@@ -8,8 +8,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Connections lists one page of the connections to the node. It needs the right to operate. Errors: ErrDenied,
-// ErrUnavailable.
+// Connections lists one page of the connections to the node. It requires the operate permission. Errors: [ErrDenied],
+// [ErrUnavailable].
 func (n *Node) Connections(ctx context.Context, req *pb.ListConnectionsRequest) (*pb.ListConnectionsResponse, error) {
 	resp, err := pb.NewConnectionServiceClient(n.node.conn()).ListConnections(ctx, req)
 	if err != nil {
@@ -18,8 +18,9 @@ func (n *Node) Connections(ctx context.Context, req *pb.ListConnectionsRequest) 
 	return resp, nil
 }
 
-// CloseConnection closes a connection to the node by its number, and returns what it was. It needs the right to
-// operate. Errors: ErrNoConnection, ErrInvalid for the connection of the other node, ErrDenied, ErrUnavailable.
+// CloseConnection closes a connection to the node by its number, and returns its description. It requires the operate
+// permission. Errors: [ErrNoConnection], [ErrInvalid] for the connection of the other node, [ErrDenied],
+// [ErrUnavailable].
 func (n *Node) CloseConnection(ctx context.Context, id uint64) (*pb.Connection, error) {
 	resp, err := pb.NewConnectionServiceClient(n.node.conn()).CloseConnection(ctx, &pb.CloseConnectionRequest{Id: id})
 	if err != nil {

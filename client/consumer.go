@@ -13,31 +13,31 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// ConsumerOptions of a Consumer. The zero value consumes DefaultSubscription.
+// ConsumerOptions configures a [Consumer]. The zero value consumes DefaultSubscription.
 type ConsumerOptions struct {
-	// Subscription to consume; empty means DefaultSubscription.
+	// Subscription to consume; if empty, DefaultSubscription.
 	Subscription string
-	// Filter, if not empty, is an expression in CEL that messages have to match, up to 4,096 bytes, as in
-	// SubscriptionOptions. The others stay for other consumers. It is refused with ErrInvalid when it is wrong, and
-	// with ErrRefused while one of the nodes is of release 0.1.0.
+	// Filter, if not empty, is a CEL expression of up to 4,096 bytes that messages must match, as in SubscriptionOptions.
+	// Other messages remain available to other consumers. Invalid filters are rejected with [ErrInvalid]. A filter is
+	// rejected with [ErrRefused] while one of the nodes runs release 0.1.0.
 	Filter string
-	// Prefetch is how many messages the node may send ahead of Receive. Default 256.
+	// Prefetch is the number of messages that the node may send ahead of Receive. Default 256.
 	Prefetch int
 }
 
 const (
 	defaultPrefetch = 256
 	maxPrefetch     = 100_000
-	// eagerConfirms of requests with acknowledgements may be under way before more are held back to be put together.
+	// eagerConfirms is the number of acknowledgement requests in flight up to which acknowledgements are sent immediately.
+	// Beyond it they are batched.
 	eagerConfirms = 2
 )
 
-// Consumer receives messages of one subscription. It may be used by many goroutines at once.
+// Consumer receives messages of one subscription. It is safe for concurrent use.
 //
-// When the active goes away, the consumer attaches to the next one. Messages that the application holds, or has
-// acknowledged without a confirmation yet, are not handed out again by this consumer; the acknowledgements are
-// repeated. Another consumer of the same subscription may get them, though: delivery is at least once, as everywhere
-// where consumers compete.
+// When the active node changes, the consumer attaches to the new one. It does not redeliver messages that the
+// application holds or has acknowledged, and it retries unconfirmed acknowledgements. Another consumer of the same
+// subscription may receive those messages: delivery to competing consumers is at least once.
 type Consumer struct {
 	client       *Client
 	queue        string
@@ -46,16 +46,16 @@ type Consumer struct {
 	prefetch     int
 	stop         context.CancelFunc
 	done         chan struct{} // closed when run has returned
-	wake         chan struct{} // capacity 1: something may be sent
-	avail        chan struct{} // capacity 1: something may be received, or the consumer has ended
+	wake         chan struct{} // capacity 1: data can be sent
+	avail        chan struct{} // capacity 1: a message can be received, or the consumer has ended
 	attached     chan struct{} // closed when the first attach succeeded, or the consumer has ended
 
-	mu          sync.Mutex // guards all below
+	mu          sync.Mutex // guards the fields below
 	err         error      // why the consumer has ended
-	generation  uint64     // number of the present stream
-	queueID     uint64     // of the queue that was attached to first; 0 if the node does not say
+	generation  uint64     // number of the current stream
+	queueID     uint64     // of the queue at the first attach; 0 if not reported
 	buffer      fifo[*Delivery]
-	held        map[uint64]holding // messages that the application has, by sequence
+	held        map[uint64]holding // messages held by the application, by sequence
 	credit      uint32             // to be granted with the next request
 	ack         []uint64           // to be sent with the next request
 	nack        []uint64           // …
@@ -63,49 +63,49 @@ type Consumer struct {
 	reject      []uint64           // …
 	number      uint64             // of the last request with answers
 	unconfirmed fifo[batch]
-	answered    uint64        // answers that the application gave
+	answered    uint64        // answers given by the application
 	settled     uint64        // how many of them, in that order, are committed
-	waiting     int           // calls of Flush under way: they must not be held back
-	streaming   bool          // a stream is attached, or about to be
+	waiting     int           // pending calls of Flush: their answers must not be delayed
+	streaming   bool          // a stream is attached or being attached
 	leaving     bool          // Close was called
-	refused     int           // rejects that wait for room in the dead-letter queue, and that no Flush has returned
-	progress    chan struct{} // closed and replaced when settled grows, or the consumer ends
+	refused     int           // rejects that wait for a full dead-letter queue and are not yet reported by Flush
+	progress    chan struct{} // closed and replaced when settled grows or the consumer ends
 }
 
-// holding is what is known about a message that the application has.
+// holding is the state of a message held by the application.
 type holding struct {
 	generation uint64 // of the stream that delivered it last
 	acked      bool   // acknowledged by the application, not yet confirmed
 }
 
-// delayedNack is a message that was given back and is to wait.
+// delayedNack is a nacked message with its redelivery delay.
 type delayedNack struct {
 	sequence uint64
 	delay    time.Duration
 }
 
-// batch is what one request acknowledged.
+// batch is the set of acknowledgements of one request.
 type batch struct {
 	number   uint64
 	ack      []uint64
-	answered uint64 // Consumer.answered when it was sent; 0 if more was left to send
+	answered uint64 // Consumer.answered when it was sent; 0 if more remained to be sent
 }
 
-// Delivery is a message that was handed to the application and waits for its answer.
+// Delivery is a message delivered to the application. It must be answered with Ack, AckSync, Nack, NackAfter, Reject or
+// in a [Txn].
 type Delivery struct {
 	Stored
 	consumer *Consumer
 	answer   answerKind      // guarded by Consumer.mu
-	more     *deliveryExtras // nil without any
+	more     *deliveryExtras // nil if empty
 }
 
-// deliveryExtras are what few deliveries have.
+// deliveryExtras are fields that only few deliveries use.
 type deliveryExtras struct {
 	trace DeliveryTrace  // nil if the delivery is not traced; set before the application has the delivery
 	delay *time.Duration // of NackAfter; guarded by Consumer.mu
 }
 
-// answerKind is how a delivery was answered.
 type answerKind uint8
 
 const (
@@ -115,8 +115,8 @@ const (
 	rejectAnswer
 )
 
-// Consume attaches to a subscription and returns when the node has accepted that. Errors: ErrQueueNotFound,
-// ErrSubscriptionNotFound, ErrLimit, ErrInvalid, ErrClosed, ErrUnavailable with the context's.
+// Consume attaches to a subscription and returns when the node has accepted the consumer. Errors: [ErrQueueNotFound],
+// [ErrSubscriptionNotFound], [ErrLimit], [ErrInvalid], [ErrClosed], [ErrUnavailable] with the context's error.
 func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (*Consumer, error) {
 	if err := checkName("queue", queue); err != nil {
 		return nil, err
@@ -153,8 +153,7 @@ func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (
 	return co, nil
 }
 
-// attachedTo returns the number of the queue, so that what is delivered from it is not acknowledged in another one of
-// its name.
+// attachedTo returns the ID of the queue. It prevents acknowledgements in a later queue with the same name.
 func (co *Consumer) attachedTo() uint64 {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -170,8 +169,9 @@ func (co *Consumer) ended() error {
 	return co.err
 }
 
-// Receive returns the next message, waiting for one until ctx ends. Errors: the context's, also if there are messages;
-// ErrClosed; and those of Consume when the queue or subscription is gone, after which the consumer is of no more use.
+// Receive returns the next message; it waits for one until ctx ends. Errors: the context's, even if messages are
+// available; [ErrClosed]; and those of [Client.Consume] if the queue or subscription was deleted, after which the
+// consumer is unusable.
 func (co *Consumer) Receive(ctx context.Context) (*Delivery, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -181,7 +181,7 @@ func (co *Consumer) Receive(ctx context.Context) (*Delivery, error) {
 		co.mu.Lock()
 		if err := co.isOver(); err != nil {
 			co.mu.Unlock()
-			signal(co.avail) // the next one who waits is to see it, too
+			signal(co.avail) // wakes the next waiter
 			return nil, err
 		}
 		if co.buffer.len() > 0 {
@@ -208,7 +208,7 @@ func (co *Consumer) Receive(ctx context.Context) (*Delivery, error) {
 	}
 }
 
-// isOver returns why no more messages are handed out, or nil. The caller holds mu.
+// isOver returns why the consumer delivers no further messages, or nil. The caller holds mu.
 func (co *Consumer) isOver() error {
 	if co.err == nil && co.leaving {
 		return fmt.Errorf("%s: consumer %w", co.op(), ErrClosed)
@@ -216,7 +216,7 @@ func (co *Consumer) isOver() error {
 	return co.err
 }
 
-// take hands the oldest message of the buffer out. The caller holds mu.
+// take removes the oldest message from the buffer and marks it as held. The caller holds mu.
 func (co *Consumer) take() *Delivery {
 	d := co.buffer.pop()
 	co.held[d.Sequence] = holding{generation: co.generation}
@@ -224,8 +224,8 @@ func (co *Consumer) take() *Delivery {
 	return d
 }
 
-// All receives until ctx ends or the consumer is closed, which ends the iteration without an error; any other error is
-// the last element.
+// All returns an iterator over received messages. It ends without an error when ctx ends or the consumer is closed; any
+// other error is the last element.
 func (co *Consumer) All(ctx context.Context) iter.Seq2[*Delivery, error] {
 	return func(yield func(*Delivery, error) bool) {
 		for {
@@ -240,20 +240,20 @@ func (co *Consumer) All(ctx context.Context) iter.Seq2[*Delivery, error] {
 	}
 }
 
-// Queue that the message was delivered from.
+// Queue returns the queue of the message.
 func (d *Delivery) Queue() string { return d.consumer.queue }
 
-// Subscription that the message was delivered to.
+// Subscription returns the subscription that delivered the message.
 func (d *Delivery) Subscription() string { return d.consumer.subscription }
 
-// Ack acknowledges the message in the background, many together. Should the process die before that is confirmed, the
-// message is delivered again; Consumer.Flush waits for it.
-func (d *Delivery) Ack() { _ = d.consumer.answer(d, ackAnswer) } // AckSync is for those who want to know
+// Ack acknowledges the message asynchronously, in batches. If the process fails before the confirmation, the message is
+// redelivered. [Consumer.Flush] waits for the confirmation.
+func (d *Delivery) Ack() { _ = d.consumer.answer(d, ackAnswer) } // AckSync returns the error
 
-// AckSync acknowledges the message and returns when that is committed: it will not be delivered again. After
-// ErrOutcomeUnknown it may be called again, and so after Ack. An error without ErrOutcomeUnknown means that the message
-// is not acknowledged by this. Errors: the context's with ErrOutcomeUnknown; ErrInvalid after Nack or Reject;
-// ErrClosed; those of Receive when the consumer has ended.
+// AckSync acknowledges the message and returns after the commit: the message will not be redelivered. It may be called
+// again after [ErrOutcomeUnknown], and after Ack. An error without ErrOutcomeUnknown means that this call did not
+// acknowledge the message. Errors: the context's with ErrOutcomeUnknown; [ErrInvalid] after Nack or Reject;
+// [ErrClosed]; those of [Consumer.Receive] if the consumer has ended.
 func (d *Delivery) AckSync(ctx context.Context) error {
 	if err := d.consumer.answer(d, ackAnswer); err != nil {
 		return err
@@ -264,26 +264,26 @@ func (d *Delivery) AckSync(ctx context.Context) error {
 	return d.consumer.flush(ctx)
 }
 
-// acknowledged tells whether the ack of a delivery is committed.
+// acknowledged reports whether the ack of a delivery is committed.
 func (co *Consumer) acknowledged(d *Delivery) bool {
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	return d.answer == ackAnswer && !co.held[d.Sequence].acked
 }
 
-// Nack gives the message back: it is delivered again, to any consumer of the subscription, with a higher DeliveryCount,
-// unless this was the last of QueueConfig.MaxDeliveries.
-func (d *Delivery) Nack() { _ = d.consumer.answer(d, nackAnswer) } // it is delivered again anyway
+// Nack requeues the message asynchronously. It is redelivered with a higher DeliveryCount to any consumer of the
+// subscription, unless QueueConfig.MaxDeliveries is reached.
+func (d *Delivery) Nack() { _ = d.consumer.answer(d, nackAnswer) } // it is redelivered in any case
 
-// NackAfter is Nack for a message that is to be delivered again only after a delay, of 0 to 24 hours: what is beyond
-// that counts as the nearest of them. The delay takes the place of QueueConfig.RedeliveryDelay. It is a matter of the
-// active node alone: after a failover, or when the connection breaks before the node has it, the message is delivered
-// at once, or after the queue's own delay. A node of release 0.1.0 does not know delays.
+// NackAfter is [Delivery.Nack] with a redelivery delay of 0 to 24 hours; values outside are clamped. The delay replaces
+// QueueConfig.RedeliveryDelay. Only the active node stores the delay: after a failover, or if the connection breaks
+// first, the message is redelivered immediately or after the queue's own delay. Nodes of release 0.1.0 do not support
+// delays.
 func (d *Delivery) NackAfter(delay time.Duration) {
 	d.consumer.nackAfterDelay(d, min(max(delay, 0), maxNackDelay))
 }
 
-// maxNackDelay is the longest delay that a node accepts.
+// maxNackDelay is the maximum delay that a node accepts.
 const maxNackDelay = 24 * time.Hour
 
 func (co *Consumer) nackAfterDelay(d *Delivery, delay time.Duration) {
@@ -293,24 +293,24 @@ func (co *Consumer) nackAfterDelay(d *Delivery, delay time.Duration) {
 	}
 	d.more.delay = &delay
 	co.mu.Unlock()
-	_ = co.answer(d, nackAnswer) // it is delivered again anyway
+	_ = co.answer(d, nackAnswer) // it is redelivered in any case
 }
 
-// Reject gives the message up, in the background, many together: the subscription cannot deal with it, however often
-// it is delivered. It is moved to the queue's QueueConfig.DeadLetter, or dropped if there is none, and not delivered
-// again. Consumer.Flush waits for it.
+// Reject rejects the message asynchronously, in batches: the subscription cannot process it. The message is moved to
+// the queue's QueueConfig.DeadLetter, or dropped if that is empty. It is not redelivered. [Consumer.Flush] waits for
+// the confirmation.
 //
-// While the dead-letter queue has no room for the message, it stays where it is and no consumer gets it; Flush then
-// returns ErrLimit. It is moved when there is room. If the active is replaced before, it is delivered again.
+// While the dead-letter queue is full, the message remains in its queue and is not delivered to any consumer; Flush
+// returns [ErrLimit]. It is moved when the dead-letter queue has space. After a failover in the meantime, it is
+// redelivered.
 //
-// A Reject is not repeated when the connection breaks before it is confirmed: a message that was not moved then is
-// delivered again, and has to be rejected again. While one of the nodes is of release 0.1.0, a Reject ends the
-// consumer with ErrRefused; an active of release 0.1.0 does not know it, and delivers the message again after the
-// consumer has gone.
-func (d *Delivery) Reject() { _ = d.consumer.answer(d, rejectAnswer) } // if not, it is delivered again
+// A Reject is not retried if the connection breaks before the confirmation: a message that was not moved is redelivered
+// and must be rejected again. While one of the nodes runs release 0.1.0, a Reject ends the consumer with [ErrRefused].
+// An active of release 0.1.0 does not support Reject and redelivers the message after the consumer has detached.
+func (d *Delivery) Reject() { _ = d.consumer.answer(d, rejectAnswer) } // otherwise it is redelivered
 
-// answer takes note of an answer of the application. Only the first one to a delivery counts; the error says why
-// another one does not.
+// answer records an answer of the application. Only the first answer to a delivery counts; for a different second one
+// it returns an error.
 func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 	co.mu.Lock()
 	if d.answer != noAnswer || co.err != nil {
@@ -319,7 +319,7 @@ func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 		case d.answer == kind, mutate.Off("INV-10-ended-consumer-acknowledges"):
 			return nil
 		case d.answer == noAnswer:
-			return co.err // no node was asked to acknowledge it
+			return co.err // the acknowledgement was not sent to a node
 		default:
 			return fmt.Errorf("%w: sequence %d of %s was answered otherwise before", ErrInvalid, d.Sequence, co.queue)
 		}
@@ -356,7 +356,7 @@ func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 	return nil
 }
 
-// answered takes note of the one answer that counts. The caller holds Consumer.mu.
+// answered records the answer that counts. The caller holds Consumer.mu.
 func (d *Delivery) answered(kind answerKind) {
 	d.answer = kind
 	if d.more != nil && d.more.trace != nil {
@@ -364,7 +364,7 @@ func (d *Delivery) answered(kind answerKind) {
 	}
 }
 
-// answeredElsewhere takes note that a transaction answered the delivery.
+// answeredElsewhere records that a transaction answered the delivery.
 func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind) {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -376,10 +376,10 @@ func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind) {
 	}
 }
 
-// Flush waits until all acks, nacks and rejects made before are committed. A nack or reject that was not confirmed when
-// the connection broke is no longer waited for: the message is delivered again. Errors: as AckSync; ErrLimit when
-// rejected messages wait, since the dead-letter queue has no room for them: all other answers are committed then. It is
-// returned once for each of them.
+// Flush waits until all earlier acks, nacks and rejects are committed. It does not wait for a nack or reject that was
+// unconfirmed when the connection broke: the message is redelivered. Errors: as for [Delivery.AckSync]; [ErrLimit] if
+// rejected messages wait because their dead-letter queue is full, in which case all other answers are committed. Each
+// waiting message is reported once.
 func (co *Consumer) Flush(ctx context.Context) error {
 	if err := co.flush(ctx); err != nil {
 		return err
@@ -395,7 +395,7 @@ func (co *Consumer) Flush(ctx context.Context) error {
 	return nil
 }
 
-// flush waits until all answers are committed, but for rejects that wait.
+// flush waits until all answers are committed, except for waiting rejects.
 func (co *Consumer) flush(ctx context.Context) error {
 	co.mu.Lock()
 	upTo := co.answered
@@ -425,12 +425,12 @@ func (co *Consumer) flush(ctx context.Context) error {
 	}
 }
 
-// closeWait is how long Close waits for the node at most.
+// closeWait is the maximum time that Close waits for the node.
 const closeWait = 2 * time.Second
 
-// Close detaches. Messages that were not acknowledged are redelivered, to other consumers or a later one. Those that
-// the application has not received do not count as delivered. Close sends the answers that were given, but returns no
-// error when they are not confirmed: call Flush before.
+// Close detaches the consumer. Unacknowledged messages are redelivered to other or later consumers. Messages that the
+// application has not received do not count as delivered. Close sends pending answers, but does not report unconfirmed
+// ones; call [Consumer.Flush] first.
 func (co *Consumer) Close() error {
 	co.mu.Lock()
 	co.leaving = true
@@ -451,7 +451,6 @@ func (co *Consumer) Close() error {
 	return nil
 }
 
-// signal fills a channel of capacity 1.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

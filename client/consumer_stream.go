@@ -18,19 +18,19 @@ import (
 )
 
 const (
-	// maxConfirms of requests may be under way while Flush waits.
+	// maxConfirms is the number of acknowledgement requests in flight while Flush waits.
 	maxConfirms = 64
-	// fullAcks are sent whatever is under way.
+	// fullAcks acknowledgements are sent regardless of the requests in flight.
 	fullAcks = 1024
-	// maxAcks, and as many nacks and rejects, are sent in one request: a node takes 10,000 ranges of each.
+	// maxAcks is the maximum number of acks, nacks and rejects each in one request: a node accepts 10,000 ranges of each.
 	maxAcks = 5000
 )
 
-// run consumes from one stream after another until ctx ends or a node says that it makes no sense.
+// run consumes from successive streams until ctx ends or a node returns a permanent error.
 func (co *Consumer) run(ctx context.Context) {
 	defer close(co.done)
 	retry := co.client.opts.newBackoff()
-	refusals := 0 // tokens that were refused one after the other
+	refusals := 0 // consecutive tokens that were refused
 	for {
 		t, err := co.client.locator.waitLong(ctx)
 		if refused := (*Error)(nil); errors.As(err, &refused) {
@@ -75,7 +75,7 @@ func (co *Consumer) end(err error) {
 	signal(co.avail)
 }
 
-// isAttached lets Consume return. Only run and what it waits for call it, one at a time.
+// isAttached lets Consume return. It is called only by run and the goroutine it waits for, one at a time.
 func (co *Consumer) isAttached() {
 	select {
 	case <-co.attached:
@@ -92,7 +92,7 @@ func (co *Consumer) left() bool {
 	return co.leaving
 }
 
-// begins notes that a stream is about to be opened; it reports false if Close was called.
+// begins records that a stream is about to be opened; it returns false if Close was called.
 func (co *Consumer) begins() bool {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -100,7 +100,7 @@ func (co *Consumer) begins() bool {
 	return co.streaming
 }
 
-// session runs one stream until it breaks, and tells whether the node attached the consumer.
+// session runs one stream until it breaks, and reports whether the node attached the consumer.
 func (co *Consumer) session(ctx context.Context, t *target) (attached bool, err error) {
 	if !co.begins() {
 		return false, ErrClosed
@@ -124,7 +124,7 @@ func (co *Consumer) session(ctx context.Context, t *target) (attached bool, err 
 			}
 		}
 		received <- err
-		unbind() // so that a sender that waits for room in the connection comes back
+		unbind() // unblocks a sender that waits for flow control
 	}()
 	sendErr := co.send(ctx, stream, first, received)
 	if sendErr != nil {
@@ -132,16 +132,16 @@ func (co *Consumer) session(ctx context.Context, t *target) (attached bool, err 
 	}
 	err = <-received // the node ends the stream of a consumer that has left
 	if sendErr != nil && !errors.Is(sendErr, io.EOF) && status.Code(err) == codes.Canceled {
-		err = sendErr // the sending failed first; otherwise a failed Send only says io.EOF, and Recv says why
+		err = sendErr // the send failed first; otherwise a failed Send returns only io.EOF, and Recv returns the cause
 	}
 	co.mu.Lock()
-	co.buffer.clear() // the next active may give them to another consumer
+	co.buffer.clear() // the next active may deliver them to another consumer
 	co.mu.Unlock()
 	return attached, err
 }
 
-// send sends the first request and all later ones as long as the stream lives, and returns nil after the last one of a
-// consumer that leaves. received has a value when the stream has ended, which is left there.
+// send sends the first and all later requests while the stream is open, and returns nil after the last request of a
+// consumer that leaves. When the stream has ended, received contains the error, which is left there.
 func (co *Consumer) send(
 	ctx context.Context, stream pb.QueueService_ConsumeClient, r *pb.ConsumeRequest, received chan error,
 ) error {
@@ -170,9 +170,9 @@ func (co *Consumer) send(
 	}
 }
 
-// reattach prepares for a new stream and returns its first request. Acknowledgements without a confirmation are
-// repeated, which is no error if they were committed. What was nacked is delivered again anyway, and what was rejected,
-// too, unless it was moved.
+// reattach prepares a new stream and returns its first request. Unconfirmed acknowledgements are retried; this is no
+// error if they were committed. Nacked messages are redelivered in any case, and so are rejected ones, unless they were
+// moved.
 func (co *Consumer) reattach() *pb.ConsumeRequest {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -195,8 +195,8 @@ func (co *Consumer) reattach() *pb.ConsumeRequest {
 	return r
 }
 
-// forget lets go of all that was delivered: the subscription was moved, and what is behind the place is delivered
-// again, whatever was answered before. To the application all of that is answered.
+// forget discards all deliveries after a seek: messages from the new position on are redelivered regardless of earlier
+// answers. To the application, all earlier deliveries are answered.
 func (co *Consumer) forget() {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -206,7 +206,7 @@ func (co *Consumer) forget() {
 	co.settle(co.answered)
 }
 
-// nextRequest returns what is to be sent next, or nil, and whether it is the last request of a consumer that leaves.
+// nextRequest returns the next request, or nil, and whether it is the last request of a consumer that leaves.
 func (co *Consumer) nextRequest() (r *pb.ConsumeRequest, last bool) {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -229,8 +229,8 @@ func (co *Consumer) nextRequest() (r *pb.ConsumeRequest, last bool) {
 	return co.request(answers), false
 }
 
-// leave names the messages that the application has. What is between two of them counts as seen when there are too many
-// ranges for a request. The caller holds mu.
+// leave lists the messages held by the application. If there are too many ranges for a request, it lists one range that
+// covers all of them. The caller holds mu.
 func (co *Consumer) leave() *pb.Leave {
 	var seen []uint64
 	for sequence, h := range co.held {
@@ -245,12 +245,12 @@ func (co *Consumer) leave() *pb.Leave {
 	return &pb.Leave{Seen: list}
 }
 
-// pending is the number of answers that are to be sent. The caller holds mu.
+// pending returns the number of answers to be sent. The caller holds mu.
 func (co *Consumer) pending() int {
 	return len(co.ack) + len(co.nack) + len(co.nackAfter) + len(co.reject)
 }
 
-// request takes the credit and, if wanted, the answers that are to be sent. The caller holds mu.
+// request takes the credit and, if requested, the answers to be sent. The caller holds mu.
 func (co *Consumer) request(answers bool) *pb.ConsumeRequest {
 	r := &pb.ConsumeRequest{Credit: co.credit}
 	co.credit = 0
@@ -266,14 +266,14 @@ func (co *Consumer) request(answers bool) *pb.ConsumeRequest {
 	co.number++
 	b := batch{number: co.number, ack: ack}
 	if co.pending() == 0 {
-		b.answered = co.answered // with this request, everything is sent
+		b.answered = co.answered // this request completes the pending answers
 	}
 	co.unconfirmed.push(b)
 	r.Ack, r.Nack, r.Reject, r.Confirm = toRanges(ack), toRanges(nack), toRanges(reject), co.number
 	return r
 }
 
-// cutNackAfter takes messages that are to wait for the same delay, as many as fit in one request.
+// cutNackAfter takes messages with the same delay, up to the limit of one request.
 func (co *Consumer) cutNackAfter() (sequences []uint64, delay *durationpb.Duration) {
 	for _, n := range co.nackAfter {
 		if n.delay != co.nackAfter[0].delay || len(sequences) == maxAcks {
@@ -289,7 +289,7 @@ func (co *Consumer) cutNackAfter() (sequences []uint64, delay *durationpb.Durati
 	return sequences, delay
 }
 
-// cut takes what fits in one request.
+// cut takes the sequences that fit in one request.
 func cut(sequences []uint64) (head, tail []uint64) {
 	if len(sequences) <= maxAcks {
 		return sequences, nil
@@ -297,10 +297,10 @@ func cut(sequences []uint64) (head, tail []uint64) {
 	return sequences[:maxAcks:maxAcks], sequences[maxAcks:]
 }
 
-// together is how many deliveries lie in one piece of memory.
+// together is the number of deliveries per allocation.
 const together = 16
 
-// deliveries makes deliveries of the messages of a response, which are not needed any more then.
+// deliveries converts the messages of a response, which may be reused afterwards.
 func (co *Consumer) deliveries(messages []*pb.StoredMessage) []*Delivery {
 	list := make([]*Delivery, len(messages))
 	var slab []Delivery
@@ -317,7 +317,7 @@ func (co *Consumer) deliveries(messages []*pb.StoredMessage) []*Delivery {
 	return list
 }
 
-// handle takes what the node sent.
+// handle processes a response.
 func (co *Consumer) handle(resp *pb.ConsumeResponse) {
 	co.isAttached()
 	deliveries := co.deliveries(resp.GetMessages())
@@ -354,8 +354,9 @@ func (co *Consumer) handle(resp *pb.ConsumeResponse) {
 	}
 }
 
-// known tells whether the application has the message, or acknowledged it, since an earlier stream, so that it is not
-// to be handed out again. Within one stream a second delivery means that it was released. The caller holds mu.
+// known reports whether the application holds or has acknowledged the message since an earlier stream, in which case it
+// must not be delivered again. Within one stream a second delivery means that the message was released. The caller
+// holds mu.
 func (co *Consumer) known(seq uint64) bool {
 	h, ok := co.held[seq]
 	if !ok || !h.acked && h.generation == co.generation {
@@ -366,7 +367,7 @@ func (co *Consumer) known(seq uint64) bool {
 	return true
 }
 
-// settle takes note that the first n answers are committed. The caller holds mu.
+// settle records that the first n answers are committed. The caller holds mu.
 func (co *Consumer) settle(n uint64) {
 	if n > co.settled {
 		co.settled = n

@@ -77,8 +77,8 @@ func testConsumeNack(t *testing.T) {
 	require.Equal(t, map[uint64]int{1: 1, 2: 1}, seen)
 }
 
-// TestConsumerFollows: after a failover nothing is handed out twice, neither what is acknowledged but not confirmed nor
-// what the application still holds, and all of it can be acknowledged on the new active.
+// After a failover no message is delivered twice: neither those acknowledged and not confirmed, nor those that the
+// application holds. All of them can be acknowledged on the new active.
 func TestConsumerFollows(t *testing.T) { synctest.Test(t, testConsumerFollows) }
 
 func testConsumerFollows(t *testing.T) {
@@ -128,7 +128,7 @@ func testConsumeMissing(t *testing.T) {
 	require.ErrorIs(t, err, client.ErrInvalid)
 }
 
-// TestConsumeAll: the iterator ends with the consumer.
+// The iterator ends with the consumer.
 func TestConsumeAll(t *testing.T) { synctest.Test(t, testConsumeAll) }
 
 func testConsumeAll(t *testing.T) {
@@ -150,7 +150,7 @@ func testConsumeAll(t *testing.T) {
 	require.Equal(t, 5, p.ackedCount("q"))
 }
 
-// TestTxnMoves: a transaction acknowledges and publishes at once.
+// A transaction acknowledges and publishes atomically.
 func TestTxnMoves(t *testing.T) { synctest.Test(t, testTxnMoves) }
 
 func testTxnMoves(t *testing.T) {
@@ -164,14 +164,14 @@ func testTxnMoves(t *testing.T) {
 		require.NoError(t, err)
 		_, err = c.Begin().Ack(d).Publish("out", d.Message).Commit(soon(t))
 		require.NoError(t, err)
-		d.Ack() // is answered already
+		d.Ack() // already answered
 	}
 	require.NoError(t, co.Flush(soon(t)))
 	require.Equal(t, 3, p.ackedCount("q"))
 	require.Equal(t, []string{"1", "2", "3"}, p.bodies("out"))
 }
 
-// holdMany publishes messages, thousands of them, and receives them without an answer.
+// holdMany publishes thousands of messages and receives them without an answer.
 func holdMany(t *testing.T, p *fakePair, total int) (co *client.Consumer, held []*client.Delivery) {
 	t.Helper()
 	c := p.client(client.Options{})
@@ -188,7 +188,7 @@ func holdMany(t *testing.T, p *fakePair, total int) (co *client.Consumer, held [
 	return co, held
 }
 
-// TestManyAcks: more acknowledgements at once than fit in one request, in no order.
+// More acknowledgements than fit in one request are sent, in random order.
 func TestManyAcks(t *testing.T) { synctest.Test(t, testManyAcks) }
 
 func testManyAcks(t *testing.T) {
@@ -202,8 +202,8 @@ func testManyAcks(t *testing.T) {
 	require.Equal(t, total, p.ackedCount("q"))
 }
 
-// TestQueueID: a consumer that attaches again, and a transaction that acknowledges, name the queue that the messages
-// were delivered from by its number: another one may have its name by now.
+// A consumer that reattaches, and a transaction that acknowledges, send the ID of the original queue, since another
+// queue may have its name by then.
 func TestQueueID(t *testing.T) { synctest.Test(t, testQueueID) }
 
 func testQueueID(t *testing.T) {

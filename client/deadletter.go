@@ -14,36 +14,36 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// DeadLetter says where a message comes from that was moved to a dead-letter queue, and why.
+// DeadLetter describes the origin of a dead letter and the reason for the move.
 type DeadLetter struct {
-	// Queue that it was moved from, and Subscription that could not deal with it, by their names then.
+	// Queue and Subscription that the message came from, by their names at the time of the move.
 	Queue, Subscription string
-	// Sequence that it had in that queue.
+	// Sequence of the message in that queue.
 	Sequence uint64
-	// Reason for which it was moved.
+	// Reason for the move.
 	Reason DeadLetterReason
-	// Deliveries is how many times the subscription had given it to a consumer.
+	// Deliveries is the number of deliveries by that subscription.
 	Deliveries uint32
-	// MovedAt is when the active moved it, by its clock.
+	// MovedAt is the time of the move, by the clock of the active node.
 	MovedAt time.Time
 }
 
-// DeadLetterReason is why a message was moved to a dead-letter queue.
+// DeadLetterReason is the reason why a message was moved to a dead-letter queue.
 type DeadLetterReason int
 
 // Values of DeadLetterReason. A node of a later release may send others.
 const (
-	// DeadLetterMaxDeliveries: it was given back as often as QueueConfig.MaxDeliveries allows for.
+	// DeadLetterMaxDeliveries means that the message reached QueueConfig.MaxDeliveries.
 	DeadLetterMaxDeliveries = DeadLetterReason(pb.DeadLetterReason_DEAD_LETTER_REASON_MAX_DELIVERIES)
-	// DeadLetterRejected: a consumer rejected it.
+	// DeadLetterRejected means that a consumer rejected the message.
 	DeadLetterRejected = DeadLetterReason(pb.DeadLetterReason_DEAD_LETTER_REASON_REJECTED)
-	// DeadLetterExpired: it was not acknowledged before it expired.
+	// DeadLetterExpired means that the message expired before it was acknowledged.
 	DeadLetterExpired = DeadLetterReason(pb.DeadLetterReason_DEAD_LETTER_REASON_EXPIRED)
-	// DeadLetterOverflow: its queue was full, and it was one of the oldest messages.
+	// DeadLetterOverflow means that the queue was full and the message was one of the oldest.
 	DeadLetterOverflow = DeadLetterReason(pb.DeadLetterReason_DEAD_LETTER_REASON_OVERFLOW)
 )
 
-// String names the reason: "max-deliveries", "rejected", "expired" or "overflow".
+// String returns the name of the reason: "max-deliveries", "rejected", "expired" or "overflow".
 func (r DeadLetterReason) String() string {
 	switch r {
 	case DeadLetterMaxDeliveries:
@@ -59,39 +59,40 @@ func (r DeadLetterReason) String() string {
 	}
 }
 
-// ReplayOptions of ReplayDeadLetters. The zero value moves each dead letter of DefaultSubscription back to the queue
-// that it comes from.
+// ReplayOptions are the options of [Client.ReplayDeadLetters]. The zero value moves each dead letter of
+// DefaultSubscription to the queue that it came from.
 type ReplayOptions struct {
-	// Subscription of the dead-letter queue that they are taken from; empty means DefaultSubscription.
+	// Subscription of the dead-letter queue that the messages are moved from; if empty, DefaultSubscription.
 	Subscription string
-	// To is the queue that they are moved to; empty means the one that each comes from. Messages that are no dead
-	// letters are moved only if this is set.
+	// To is the target queue; if empty, each message is moved to the queue that it came from. Messages that are not dead
+	// letters are moved only if To is set.
 	To string
 	// From is the first sequence to move; 0 means the oldest.
 	From uint64
-	// Limit is the number of messages to move; 0 means all.
+	// Limit is the maximum number of messages to move; 0 means no limit.
 	Limit uint64
-	// Filter, if not empty: only messages that match this expression in CEL, as in SubscriptionOptions.
+	// Filter, if not empty, is a CEL expression that messages must match, as in SubscriptionOptions.
 	Filter string
 }
 
-// ReplayResult is what ReplayDeadLetters did.
+// ReplayResult is the result of [Client.ReplayDeadLetters].
 type ReplayResult struct {
-	// Moved is how many messages were moved.
+	// Moved is the number of moved messages.
 	Moved uint64
-	// Skipped is how many stay, because they are no dead letters, or their queue is gone.
+	// Skipped is the number of messages that remain because they are not dead letters or their queue no longer exists.
 	Skipped uint64
 }
 
-// ReplayDeadLetters moves messages from a dead-letter queue back to the queues that they come from, or to another one,
-// also those that a consumer holds. A message that is moved back is a new one there, at the end, for all subscriptions.
+// ReplayDeadLetters moves messages from a dead-letter queue to the queues that they came from, or to another queue.
+// Messages held by a consumer are moved, too. A moved message is a new message at the end of the target queue, for all
+// subscriptions.
 //
-// Each is moved once at most, together with some others in one transaction, and what was moved stays moved when the
-// call fails: with any error some may have been moved. An attempt that was not answered is not made again by the
-// client, since it could move more than Limit; it ends with ErrOutcomeUnknown, and another call moves what is left.
+// Each message is moved at most once, in transactions of several messages. Moves are not undone when the call fails:
+// with any error, some messages may have been moved. The client does not retry an attempt without a response, since it
+// could exceed Limit. It returns [ErrOutcomeUnknown], and another call moves the remaining messages.
 //
-// Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrInvalid, ErrLimit when the target is full, ErrRefused while one
-// of the nodes is of release 0.1.0, ErrUnavailable.
+// Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrInvalid], [ErrLimit] if the target is full, [ErrRefused]
+// while one of the nodes runs release 0.1.0, [ErrUnavailable].
 func (c *Client) ReplayDeadLetters(ctx context.Context, queue string, o ReplayOptions) (ReplayResult, error) {
 	if err := checkName("queue", queue); err != nil {
 		return ReplayResult{}, err
@@ -114,7 +115,7 @@ func (c *Client) ReplayDeadLetters(ctx context.Context, queue string, o ReplayOp
 		}
 		e := asError(ctx, strings.TrimPrefix(cc.Target(), passthrough), err)
 		if e.retry() && !e.answered() && !e.unreached {
-			e.kind = ErrOutcomeUnknown // and so there is no other attempt
+			e.kind = ErrOutcomeUnknown // prevents a retry
 		}
 		return e
 	})

@@ -38,8 +38,7 @@ func (n *fakeNode) ReplayDeadLetters(
 	return n.pair.replay(r)
 }
 
-// TestReject: a rejected message is not delivered again, and is neither acknowledged nor given back; what was given
-// back is.
+// A rejected message is neither redelivered nor acknowledged nor requeued; a nacked one is redelivered.
 func TestReject(t *testing.T) { synctest.Test(t, testReject) }
 
 func testReject(t *testing.T) {
@@ -68,7 +67,7 @@ func testReject(t *testing.T) {
 	require.Equal(t, uint64(3), d.Sequence)
 }
 
-// TestManyRejects: more than fit in one request, in no order.
+// More rejects than fit in one request are sent, in random order.
 func TestManyRejects(t *testing.T) { synctest.Test(t, testManyRejects) }
 
 func testManyRejects(t *testing.T) {
@@ -80,7 +79,7 @@ func testManyRejects(t *testing.T) {
 		return nil
 	}
 	co, held := holdMany(t, p, total)
-	for _, first := range []int{0, 1} { // no neighbours
+	for _, first := range []int{0, 1} { // no adjacent sequences
 		for i := first; i < total; i += 2 {
 			held[i].Reject()
 		}
@@ -92,8 +91,8 @@ func testManyRejects(t *testing.T) {
 	require.LessOrEqual(t, most, 5000)
 }
 
-// TestRejectIsNotRepeated: when the connection breaks before a reject is confirmed, the message is delivered again and
-// can be rejected again, while an acknowledgement is repeated.
+// If the connection breaks before a reject is confirmed, the message is redelivered and can be rejected again.
+// Acknowledgements are retried.
 func TestRejectIsNotRepeated(t *testing.T) { synctest.Test(t, testRejectIsNotRepeated) }
 
 func testRejectIsNotRepeated(t *testing.T) {
@@ -127,7 +126,7 @@ func testRejectIsNotRepeated(t *testing.T) {
 	require.Equal(t, []uint64{1}, p.rejected["q"])
 }
 
-// TestRejectRefused: a node that may not take rejects yet ends the consumer.
+// A node that does not support rejects yet ends the consumer.
 func TestRejectRefused(t *testing.T) { synctest.Test(t, testRejectRefused) }
 
 func testRejectRefused(t *testing.T) {
@@ -150,7 +149,7 @@ func testRejectRefused(t *testing.T) {
 	require.ErrorIs(t, err, client.ErrRefused)
 }
 
-// TestStoredDeadLetter: a dead letter says where it comes from, and any other message does not.
+// A dead letter describes its origin; other messages have no DeadLetter.
 func TestStoredDeadLetter(t *testing.T) { synctest.Test(t, testStoredDeadLetter) }
 
 func testStoredDeadLetter(t *testing.T) {
@@ -177,7 +176,7 @@ func testStoredDeadLetter(t *testing.T) {
 	}, d.DeadLetter)
 }
 
-// TestDeadLetterReasons: each reason of the API has a name, and so has one of a later release.
+// Each reason of the API has a name, and so has a reason of a later release.
 func TestDeadLetterReasons(t *testing.T) {
 	names := map[client.DeadLetterReason]string{
 		client.DeadLetterMaxDeliveries: "max-deliveries", client.DeadLetterRejected: "rejected",
@@ -191,7 +190,7 @@ func TestDeadLetterReasons(t *testing.T) {
 	require.Equal(t, "reason-1000", client.DeadLetterReason(1000).String())
 }
 
-// TestAlterQueueReplaces: the whole configuration is sent, and the mask says so; what no node would take is not sent.
+// AlterQueue sends the whole configuration with the mask "*". Invalid configurations are not sent.
 func TestAlterQueueReplaces(t *testing.T) { synctest.Test(t, testAlterQueueReplaces) }
 
 func testAlterQueueReplaces(t *testing.T) {
@@ -247,8 +246,8 @@ func testReplayDeadLetters(t *testing.T) {
 	require.Len(t, asked, 1, "what no node would take is not sent")
 }
 
-// TestReplayIsNotRepeated: an attempt that may have moved messages is the only one, and its outcome is unknown; one
-// that was not carried out is made again.
+// An attempt that may have moved messages is not retried, and its outcome is unknown. An attempt that was not executed
+// is retried.
 func TestReplayIsNotRepeated(t *testing.T) { synctest.Test(t, testReplayIsNotRepeated) }
 
 func testReplayIsNotRepeated(t *testing.T) {

@@ -2,32 +2,48 @@
 
 // Package client is the Go client of Lockstep.
 //
-// A Client is given the addresses of both nodes of a pair. It finds the active one, follows it through failovers and
-// switchovers, and repeats what was not answered with the same producer sequence, so that a repeated publish is
-// answered with the original result: never lost, never doubled.
+// A [Client] connects to both nodes of a pair, discovers the active node and follows it through failovers and
+// switchovers. Publishes are idempotent: every request carries a producer ID and a sequence. A retry returns the
+// original result, so a message is neither lost nor duplicated.
 //
-//   - Publish stores a message and returns when it is committed: durable on every in-sync node.
-//   - NewProducer gives a pipeline of its own: PublishAsync returns at once and calls back when committed.
-//   - Consume reads a subscription with prefetch; messages are acknowledged in any order, in the background (Ack) or
-//     confirmed (AckSync). After a failover the consumer attaches again and does not hand out again what the
-//     application still holds or has already acknowledged.
-//   - Begin collects publishes and acknowledgements over any number of queues, all committed or none.
-//   - Browse reads without consuming. Queues and subscriptions are managed by methods of Client, one given node by
-//     Node.
-//   - Page files are scanned, rewritten, shrunk and backed up by methods of Node; settings, the rolling plan and jobs
-//     belong to the pair and are methods of Client.
+//	c, err := client.Open(ctx, client.Options{Addresses: []string{"node-a:7420", "node-b:7420"}})
+//	if err != nil {
+//		return err
+//	}
+//	defer c.Close()
+//	receipt, err := c.Publish(ctx, "orders", client.Message{Body: []byte("hello")})
 //
-// An error without ErrOutcomeUnknown means that nothing was committed, and that nothing of that attempt ever will be.
-// With it, the same Txn, AckSync or Request can be asked again, and asks for the same thing; a Publish that is made
-// again is another message.
+// The main operations are:
 //
-// Every call takes a context, which bounds how long the client goes on looking for an active node. Errors say which
-// node answered and are told apart with errors.Is and the Err values of this package.
+//   - [Client.Publish] stores a message and returns after the commit: the message is durable on every in-sync node.
+//   - [Client.NewProducer] creates a separate publish pipeline. [Producer.PublishAsync] does not wait for the commit;
+//     it calls a function after the commit.
+//   - [Client.Consume] attaches to a subscription with prefetch. Messages are acknowledged in any order, asynchronously
+//     with [Delivery.Ack] or synchronously with [Delivery.AckSync]. After a failover the consumer reattaches. It does
+//     not redeliver messages that the application still holds or has acknowledged.
+//   - [Client.Begin] starts a transaction: publishes and acknowledgements over any number of queues, committed
+//     atomically.
+//   - [Client.Browse] reads messages without consuming them.
+//   - Methods of Client manage queues, subscriptions, access rules, settings, the rolling plan and jobs.
+//   - [Client.Node] addresses one node. Methods of [Node] report its status and scan, rewrite, shrink and back up its
+//     page file.
 //
-// # How the active is followed
+// # Errors
 //
-// For each address the client keeps one connection and one AdminService.WatchStatus stream (locator.go). A node that
-// becomes active says so by itself: the client moves at the moment of the takeover, not at the end of a timeout. A node
-// that claims to be active in a term below the highest one seen is not believed. While calls wait, the node they wait
-// for is asked once per ProbeInterval whether it is still there; a connection that does not answer is thrown away.
+// Use errors.Is with the Err variables of this package. The error text includes the address of the node that responded.
+//
+// An error without [ErrOutcomeUnknown] means that nothing was committed, and that the failed attempt never will be.
+// With ErrOutcomeUnknown the request may have been committed. Retry the same [Txn], [Delivery.AckSync] or [Request]:
+// the retry is idempotent. A second call of Publish stores a second message.
+//
+// The context of a call limits how long the client searches for an active node.
+//
+// # How the client follows the active node
+//
+// The client keeps one connection and one AdminService.WatchStatus stream per address. A node that becomes active
+// reports it on the stream, so the client switches without waiting for a timeout. The client ignores a node that claims
+// to be active in a term below the highest term seen.
+//
+// While calls are pending on a node, the client probes the node once per [Options.ProbeInterval]. A connection that
+// does not respond is closed and replaced.
 package client

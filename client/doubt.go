@@ -14,19 +14,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// doubt is whether a request may have been committed although no node has said so (INV-10). It belongs to the request,
-// not to one call that sends it: what a call did not learn, the next one does not know either. Only an answer for
-// exactly the request's producer, epoch and sequence ends it; that a node refuses a repetition is none, unless the log
-// has the refusal.
+// doubt records whether a request may have been committed without a response of a node (INV-10). It belongs to the
+// request, not to one call that sends it: it persists across calls. Only a response for exactly the request's producer,
+// epoch and sequence ends it. A refused retry does not end it, unless the refusal is recorded in the log.
 type doubt struct{ unknown bool }
 
-// unanswered takes note that an attempt ended without an answer.
+// unanswered records that an attempt ended without a response.
 func (d *doubt) unanswered() { d.unknown = true }
 
-// answered takes note that a node has answered for the request itself.
+// answered records that a node has responded to the request itself.
 func (d *doubt) answered() { d.unknown = false }
 
-// refused makes the error of a request that a node refused for good, or refuses for now.
+// refused returns the error of a request that a node refused permanently or temporarily.
 func (d *doubt) refused(op string, e *Error) error {
 	if e.settled {
 		d.answered()
@@ -38,37 +37,37 @@ func (d *doubt) refused(op string, e *Error) error {
 	case e.outcomeLost():
 		return fmt.Errorf("%w; %w; %w", err, ErrOutcomeLost, ErrOutcomeUnknown)
 	default:
-		// The node may refuse before it looks at the log, in which an attempt before this one may still be on its way.
+		// The node may refuse before it checks the log, where an earlier attempt may still be in flight.
 		return fmt.Errorf("%w; %w", err, ErrOutcomeUnknown)
 	}
 }
 
-// lane is the identity of one producer that has one request at a time under way, so that its sequences are committed in
-// order. A client has as many as requests other than publishes were ever under way at once.
+// lane is the identity of a producer with one outstanding request at a time, so that its sequences are committed in
+// order. A client has as many lanes as there were ever concurrent requests other than publishes.
 type lane struct {
 	id   string
 	next uint64
 }
 
-// identity is what makes one request safe to send again: the same producer and sequence for as long as its outcome is
-// in doubt, over any number of calls. The zero identity is that of a request that was never sent.
+// identity makes retries of one request idempotent: the same producer and sequence while its outcome is unknown, over
+// any number of calls. The zero identity is that of a request that was never sent.
 type identity struct {
 	lane     *lane
 	sequence uint64
 	doubt    doubt
-	lost     error // why the outcome can never be learned; nothing is sent any more
+	lost     error // why the outcome can never be determined; nothing is sent after that
 }
 
-// take makes the next sequence of a lane the request's.
+// take assigns the next sequence of a lane to the request.
 func (id *identity) take(l *lane) {
 	id.lane, id.sequence = l, l.next
 	l.next++
 }
 
-// inDoubt tells whether the request may have been committed although no node has said so.
+// inDoubt reports whether the request may have been committed without a response of a node.
 func (id *identity) inDoubt() bool { return id.doubt.unknown }
 
-// doAs is do for a request that changes something. fn gets the producer that it is to be sent under.
+// doAs is do for a request that changes state. fn receives the producer identity to send.
 func (c *Client) doAs(
 	ctx context.Context, op string, id *identity, fn func(context.Context, *grpc.ClientConn, *pb.Producer) error,
 ) error {
@@ -81,8 +80,8 @@ func (c *Client) doAs(
 	err := c.attemptsAs(ctx, op, id, fn)
 	var e *Error
 	if errors.As(err, &e) && e.forgotten() && (!id.inDoubt() || mutate.Off("INV-10-forgotten-in-doubt-begins-anew")) {
-		// The lane was idle for too long. Nothing was committed, so the request may go under another identity: a new
-		// one, since the free lanes may have been idle for as long.
+		// The lane was idle for too long. Nothing was committed, so the request may use another identity. A new lane is used,
+		// since the idle lanes may have been evicted as well.
 		*id = identity{}
 		id.take(newLane())
 		err = c.attemptsAs(ctx, op, id, fn)
@@ -91,14 +90,14 @@ func (c *Client) doAs(
 		if errors.Is(err, ErrOutcomeLost) {
 			id.lost = err
 		}
-		return err // the lane stays with the request, which may be sent again
+		return err // the lane stays with the request, which may be retried
 	}
 	c.returnLane(id.lane)
 	id.lane = nil
 	return err
 }
 
-// attemptsAs sends a request under its identity until it is answered.
+// attemptsAs sends a request under its identity until a node responds.
 func (c *Client) attemptsAs(
 	ctx context.Context, op string, id *identity, fn func(context.Context, *grpc.ClientConn, *pb.Producer) error,
 ) error {

@@ -18,7 +18,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// refusal is a node's answer with a reason, as server.ToStatus makes it.
+// refusal returns a node's error with a reason, as created by server.ToStatus.
 func refusal(t *testing.T, code codes.Code, reason string) error {
 	st, err := status.New(code, "as the test says").WithDetails(
 		&errdetails.ErrorInfo{Reason: reason, Domain: "lockstep.v1"})
@@ -26,14 +26,14 @@ func refusal(t *testing.T, code codes.Code, reason string) error {
 	return st.Err()
 }
 
-// briefly gives a context that ends while no node is active.
+// briefly returns a context that expires while no node is active.
 func briefly(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// losesReply has the active commit the next transaction, not answer it, and lose its role; no node is active then.
+// losesReply makes the active commit the next transaction, send no response, and lose its role; no node is active then.
 func (p *fakePair) losesReply() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,11 +45,11 @@ func (p *fakePair) losesReply() {
 	}
 }
 
-// inDoubt makes a transaction that was committed although its first Commit could not learn it.
+// inDoubt returns a transaction that was committed although its first Commit received no response.
 func inDoubt(t *testing.T, p *fakePair, c *client.Client) *client.Txn {
 	p.losesReply()
 	txn := c.Begin().Publish("q", message("a"))
-	// Longer than briefly: on a busy machine the client may need that to find the node that does not answer.
+	// Longer than briefly: on a busy machine the client may need that time to detect the node that does not respond.
 	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
 	defer cancel()
 	_, err := txn.Commit(ctx)
@@ -57,7 +57,7 @@ func inDoubt(t *testing.T, p *fakePair, c *client.Client) *client.Txn {
 	return txn
 }
 
-// TestCommitStaysInDoubt: a Commit that finds no node learns nothing about the one before it, which may have committed.
+// A Commit without an active node does not determine the outcome of the previous one, which may be committed.
 func TestCommitStaysInDoubt(t *testing.T) { synctest.Test(t, testCommitStaysInDoubt) }
 
 func testCommitStaysInDoubt(t *testing.T) {
@@ -74,7 +74,7 @@ func testCommitStaysInDoubt(t *testing.T) {
 	require.Equal(t, []string{"a"}, p.bodies("q"))
 }
 
-// TestCommitRefusedInDoubt: a node may refuse a repetition before it looks at the log, in which the first attempt is.
+// A node may refuse a retry before it checks the log, which may contain the first attempt.
 func TestCommitRefusedInDoubt(t *testing.T) { synctest.Test(t, testCommitRefusedInDoubt) }
 
 func testCommitRefusedInDoubt(t *testing.T) {
@@ -98,7 +98,7 @@ func testCommitRefusedInDoubt(t *testing.T) {
 	require.Equal(t, []string{"a"}, p.bodies("q"))
 }
 
-// TestCommitForgottenInDoubt: what a node has forgotten can never be learned, and is not committed once more.
+// After an eviction the outcome can never be determined, and the transaction is not committed again.
 func TestCommitForgottenInDoubt(t *testing.T) { synctest.Test(t, testCommitForgottenInDoubt) }
 
 func testCommitForgottenInDoubt(t *testing.T) {
@@ -123,7 +123,7 @@ func testCommitForgottenInDoubt(t *testing.T) {
 	require.Equal(t, before+1, p.commits, "nothing is sent any more")
 }
 
-// TestCommitForgottenAtFirst: what was never sent before may go under another identity.
+// A request that was never sent before may use another identity.
 func TestCommitForgottenAtFirst(t *testing.T) { synctest.Test(t, testCommitForgottenAtFirst) }
 
 func testCommitForgottenAtFirst(t *testing.T) {
@@ -140,7 +140,7 @@ func testCommitForgottenAtFirst(t *testing.T) {
 	require.Equal(t, []string{"a"}, p.bodies("q"))
 }
 
-// TestSettledRefusal: a refusal that is kept in the log ends the doubt.
+// A refusal that is recorded in the log ends the doubt.
 func TestSettledRefusal(t *testing.T) { synctest.Test(t, testSettledRefusal) }
 
 func testSettledRefusal(t *testing.T) {
@@ -169,7 +169,7 @@ func testSettledRefusal(t *testing.T) {
 	require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
 }
 
-// TestRefusedUntilTheDeadline: a node that has refused every attempt leaves no doubt when the caller's time is over.
+// If a node has refused every attempt, the outcome is known when the caller's deadline expires.
 func TestRefusedUntilTheDeadline(t *testing.T) { synctest.Test(t, testRefusedUntilTheDeadline) }
 
 func testRefusedUntilTheDeadline(t *testing.T) {
@@ -184,14 +184,14 @@ func testRefusedUntilTheDeadline(t *testing.T) {
 		cancel()
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		if errors.Is(err, client.ErrOutcomeUnknown) {
-			continue // the time was over while an attempt was under way
+			continue // the deadline expired during an attempt
 		}
 		return
 	}
 	require.FailNow(t, "each time in doubt")
 }
 
-// TestNoAnswerIsNoRefusal: what gRPC itself or something between says of a request is not a node's answer.
+// An error of gRPC itself or of a proxy is not a response of a node.
 func TestNoAnswerIsNoRefusal(t *testing.T) { synctest.Test(t, testNoAnswerIsNoRefusal) }
 
 func testNoAnswerIsNoRefusal(t *testing.T) {
@@ -209,8 +209,8 @@ func testNoAnswerIsNoRefusal(t *testing.T) {
 	}
 }
 
-// TestOperationsAfterCommit: what is added while the outcome is unknown would travel under the sequence of another
-// transaction, and be answered with that one's result.
+// An operation added while the outcome is unknown would be sent under the sequence of another transaction and receive
+// its result.
 func TestOperationsAfterCommit(t *testing.T) { synctest.Test(t, testOperationsAfterCommit) }
 
 func testOperationsAfterCommit(t *testing.T) {
@@ -228,7 +228,7 @@ func testOperationsAfterCommit(t *testing.T) {
 	require.Equal(t, []string{"a"}, p.bodies("q"))
 }
 
-// TestOperationsAfterRefusal: nothing is in doubt after a refusal, and the transaction may be changed.
+// After a refusal the outcome is known, and the transaction may be changed.
 func TestOperationsAfterRefusal(t *testing.T) { synctest.Test(t, testOperationsAfterRefusal) }
 
 func testOperationsAfterRefusal(t *testing.T) {
@@ -249,7 +249,7 @@ func testOperationsAfterRefusal(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, p.bodies("q"))
 }
 
-// TestProducerForgottenInDoubt: the producer asks once more, is told that it was forgotten, and must not begin anew.
+// A producer in doubt that retries and was evicted must not continue under a new identity.
 func TestProducerForgottenInDoubt(t *testing.T) { synctest.Test(t, testProducerForgottenInDoubt) }
 
 func testProducerForgottenInDoubt(t *testing.T) {
@@ -272,7 +272,7 @@ func testProducerForgottenInDoubt(t *testing.T) {
 	require.Equal(t, []string{"a"}, p.bodies("q"))
 }
 
-// TestProducerSettledRefusal is TestSettledRefusal for a producer.
+// A settled refusal ends the doubt of a producer, too.
 func TestProducerSettledRefusal(t *testing.T) { synctest.Test(t, testProducerSettledRefusal) }
 
 func testProducerSettledRefusal(t *testing.T) {
@@ -301,7 +301,7 @@ func testProducerSettledRefusal(t *testing.T) {
 	}
 }
 
-// TestAckSyncAfterTheEnd: a consumer that has ended acknowledges nothing, and does not say that it did.
+// A consumer that has ended acknowledges nothing, and AckSync returns an error.
 func TestAckSyncAfterTheEnd(t *testing.T) { synctest.Test(t, testAckSyncAfterTheEnd) }
 
 func testAckSyncAfterTheEnd(t *testing.T) {
@@ -331,8 +331,7 @@ func testAckSyncAfterTheEnd(t *testing.T) {
 	require.Equal(t, 1, p.ackedCount("q"))
 }
 
-// TestRequest: an administrative call that is made again with the same Request travels under the same sequence, and
-// with no other arguments.
+// An administrative call that is retried with the same Request uses the same sequence; other arguments are rejected.
 func TestRequest(t *testing.T) { synctest.Test(t, testRequest) }
 
 func testRequest(t *testing.T) {
@@ -347,7 +346,7 @@ func testRequest(t *testing.T) {
 		_, err := c.PurgeQueue(ctx, queue, "", &r)
 		return err
 	}
-	for range 2 { // cut, and gone
+	for range 2 { // moves cut and gone
 		require.ErrorIs(t, purge("q"), client.ErrOutcomeUnknown)
 		err = purge("other")
 		require.ErrorIs(t, err, client.ErrInvalid)

@@ -13,124 +13,122 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Errors of this side.
+// Errors of the client.
 var (
-	// ErrClosed is returned when the Client, Producer or Consumer was closed.
+	// ErrClosed is returned when the Client, Producer or Consumer is closed.
 	ErrClosed = errors.New("closed")
-	// ErrUnavailable is returned when the context ended before a node could do what was asked: none is active, none
-	// can be reached, or the active cannot acknowledge at the moment. Nothing is wrong with the request.
+	// ErrUnavailable is returned when the context expired before a node could serve the request: no node is active or
+	// reachable, or the active cannot acknowledge at the moment. The request itself is valid.
 	ErrUnavailable = errors.New("no node could serve the request")
-	// ErrOutcomeUnknown is returned together with another error when the request may have been committed although it
-	// was not answered, also when it was repeated then and the repetition was refused. An error without it means that
-	// nothing was committed, and that nothing of that attempt ever will be.
+	// ErrOutcomeUnknown is returned together with another error when the request may have been committed although no
+	// response arrived. It is also returned when a retry of such a request was refused. An error without it means that
+	// nothing was committed, and that the failed attempt never will be.
 	ErrOutcomeUnknown = errors.New("the outcome is unknown: it may or may not have been committed")
-	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the outcome cannot be learned any more: the
-	// request may have been committed, and the nodes have forgotten its producer (which takes 100,000 others since, or
-	// 256 later requests). The client does not send it again; whether the messages are there can only be seen in the
-	// queues.
+	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the outcome can no longer be determined. The request
+	// may have been committed, but the nodes have evicted its producer state, which happens after 100,000 other producers
+	// or 256 later requests. The client does not retry; inspect the queues to find out whether the messages were stored.
 	ErrOutcomeLost = errors.New("the outcome cannot be learned any more")
-	// ErrSequenceReused is returned when a request that was sent for the first time has the sequence of an earlier one:
-	// another producer used the same id and epoch. The message was NOT stored. Use a higher epoch. Together with
-	// ErrOutcomeUnknown it means that a repetition is not what was sent first: a body was changed meanwhile.
+	// ErrSequenceReused is returned when a first attempt has the sequence of an earlier request: another producer used the
+	// same ID and epoch. The message was NOT stored. Use a higher epoch. Together with ErrOutcomeUnknown it means that a
+	// retry differs from the first attempt: a body was changed in the meantime.
 	ErrSequenceReused = errors.New("producer id and epoch were used before")
 )
 
 // Errors of the server.
 var (
-	// ErrQueueNotFound is returned when there is no queue of that name.
+	// ErrQueueNotFound is returned when the queue does not exist.
 	ErrQueueNotFound = errors.New("queue not found")
 	// ErrSubscriptionNotFound is returned when the queue has no subscription of that name.
 	ErrSubscriptionNotFound = errors.New("subscription not found")
-	// ErrAlreadyExists is returned when a queue, subscription or token of that name is there already.
+	// ErrAlreadyExists is returned when a queue, subscription or token of that name already exists.
 	ErrAlreadyExists = errors.New("already exists")
-	// ErrNotEmpty is returned when a queue that was to be deleted only if empty holds messages.
+	// ErrNotEmpty is returned when a queue to be deleted only if empty contains messages.
 	ErrNotEmpty = errors.New("queue not empty")
-	// ErrLimit is returned when a limit of the queue, of the node or of this client would be exceeded.
+	// ErrLimit is returned when the request exceeds a limit of the queue, of the node or of this client.
 	ErrLimit = errors.New("limit exceeded")
-	// ErrInvalid is returned when the request can never work.
+	// ErrInvalid is returned when the request is invalid and can never succeed.
 	ErrInvalid = errors.New("invalid request")
-	// ErrFenced is returned when a producer with the same id and a higher epoch took over.
+	// ErrFenced is returned when a producer with the same ID and a higher epoch took over.
 	ErrFenced = errors.New("producer fenced by a higher epoch")
 	// ErrTooOld is returned when a retry is too old for the store to know whether it was committed.
 	ErrTooOld = errors.New("retry too old to be answered")
-	// ErrRefused is returned when the state of the pair or of the queue does not allow the request now.
+	// ErrRefused is returned when the current state of the pair or of the queue does not allow the request.
 	ErrRefused = errors.New("refused in the present state")
-	// ErrProcessed is returned when a message that a transaction takes was acknowledged before, or is held by a prepared
-	// transaction: it was processed elsewhere. Nothing of the transaction was stored.
+	// ErrProcessed is returned when a message of a transaction was already acknowledged or is held by a prepared
+	// transaction: it was processed elsewhere. The transaction stored nothing.
 	ErrProcessed = errors.New("a message was processed elsewhere")
-	// ErrNoTransaction is returned when no transaction of that xid is prepared, and none is remembered.
+	// ErrNoTransaction is returned when no transaction with that XID is prepared or remembered.
 	ErrNoTransaction = errors.New("no such prepared transaction")
-	// ErrDecided is returned when a prepared transaction was decided the other way before, by its coordinator.
+	// ErrDecided is returned when the coordinator already decided the prepared transaction the other way.
 	ErrDecided = errors.New("the transaction was decided otherwise")
-	// ErrHeuristic is returned when a prepared transaction was decided the other way before, by an operator or the
-	// time-out txn.prepared-timeout. The text says how.
+	// ErrHeuristic is returned when an operator or the timeout txn.prepared-timeout already decided the prepared
+	// transaction the other way. The error text has the details.
 	ErrHeuristic = errors.New("the transaction was decided otherwise, without its coordinator")
-	// ErrNoRule is returned when there is no such rule, role, token or quota.
+	// ErrNoRule is returned when the rule, role, token or quota does not exist.
 	ErrNoRule = errors.New("no such rule, role, token or quota")
-	// ErrDataLoss is returned when stored data is damaged.
+	// ErrDataLoss is returned when stored data is corrupt.
 	ErrDataLoss = errors.New("stored data is damaged")
-	// ErrInternal is returned when a node failed in a way that it cannot explain, or does not know the request.
+	// ErrInternal is returned when a node failed with an unexpected error, or does not implement the request.
 	ErrInternal = errors.New("node failed")
-	// ErrDenied is returned when a node does not let this client do what it asked.
+	// ErrDenied is returned when the client lacks the permission for the request.
 	ErrDenied = errors.New("not allowed")
-	// ErrUnauthenticated is returned when a node does not believe what this client shows to say who it is: the token has
-	// expired, was revoked or is wrong. The text says which check failed. With a TokenFile or TokenSource the client has
-	// tried other tokens before, if there were any. Nothing was carried out.
+	// ErrUnauthenticated is returned when a node rejects the credentials of the client: the token is expired, revoked or
+	// wrong. The error text names the check that failed. With a TokenFile or TokenSource the client has already tried
+	// newer tokens, if available. The request was not executed.
 	ErrUnauthenticated = errors.New("not authenticated")
 )
 
 // Errors of maintenance.
 var (
-	// ErrBusy is returned when a node or the pair is at work on another piece of maintenance already, or runs that job.
+	// ErrBusy is returned when the node or the pair already runs another maintenance operation, or the same job.
 	ErrBusy = errors.New("other maintenance is under way")
-	// ErrGaveWay is returned when a rewrite was given up because the node changes its role. The page file is as it was.
+	// ErrGaveWay is returned when a rewrite was canceled because the node changes its role. The page file is unchanged.
 	ErrGaveWay = errors.New("the rewrite gave way to a takeover")
-	// ErrCanceled is returned when a rewrite was cancelled, by another call or by an operator. The page file is as it
-	// was.
+	// ErrCanceled is returned when a rewrite was canceled by another call or by an operator. The page file is unchanged.
 	ErrCanceled = errors.New("the rewrite was cancelled")
-	// ErrNoSpace is returned when there is not enough free space; the message has both figures. Nothing was changed.
+	// ErrNoSpace is returned when free disk space is insufficient; the message contains both figures. Nothing was changed.
 	ErrNoSpace = errors.New("not enough free space")
-	// ErrNoSaveSet is returned when a node has no save-set of that name, or none that is complete.
+	// ErrNoSaveSet is returned when a node has no complete backup of that name.
 	ErrNoSaveSet = errors.New("no such save-set")
 	// ErrNoConnection is returned when a node has no connection of that number.
 	ErrNoConnection = errors.New("no such connection")
-	// ErrNoJob is returned when there is no job of that name.
+	// ErrNoJob is returned when the job does not exist.
 	ErrNoJob = errors.New("no such job")
-	// ErrNoPlan is returned when no plan is under way that could be cancelled.
+	// ErrNoPlan is returned when no plan that could be canceled is running.
 	ErrNoPlan = errors.New("no plan is under way")
 )
 
-// Error is an answer of a node. It unwraps to one of the Err values of this package.
+// Error is an error response of a node. It unwraps to one of the Err variables of this package.
 type Error struct {
-	// Address of the node that answered, host:port.
+	// Address of the node that responded, host:port.
 	Address string
-	// Code of the answer.
+	// Code is the gRPC status code.
 	Code codes.Code
-	// Reason is the name of an ErrorReason of the API, such as QUEUE_NOT_FOUND; empty for an error that is not a
-	// node's.
+	// Reason is the name of an ErrorReason of the API, such as QUEUE_NOT_FOUND; empty if the error does not originate from
+	// a node.
 	Reason string
-	// Message for people: what happened and what to do.
+	// Message is a human-readable description of the error and the remedy.
 	Message string
 
-	reason    pb.ErrorReason // of Reason
-	kind      error          // the Err value; nil when it is to be retried
-	settled   bool           // the refusal is kept in the log: it holds for every attempt with that sequence
-	notActive *pb.NotActive  // the hint of a node that is not active
-	submitted *pb.Submitted  // how far a publish stream came that ended with this; nil: the node does not say
+	reason    pb.ErrorReason // numeric value of Reason
+	kind      error          // the Err variable; nil if the request must be retried
+	settled   bool           // the refusal is recorded in the log and applies to every attempt with that sequence
+	notActive *pb.NotActive  // hint of a node that is not active
+	submitted *pb.Submitted  // progress of the publish stream that ended with this error; nil if not reported
 
-	retryAfter time.Duration // what the node asks to wait before another attempt; 0: nothing
+	retryAfter time.Duration // retry delay requested by the node; 0 without a request
 
-	unreached bool // there was no connection: Message says why, in words
-	final     bool // … and another attempt can only end alike
-	there     bool // a process is there, and the connection was ended all the same
+	unreached bool // no connection: Message contains the reason
+	final     bool // … and a retry would fail for the same reason
+	there     bool // a process accepted the connection and closed it
 }
 
-// ended tells whether a process was there, and the connection ended before it answered.
+// ended reports whether a process accepted the connection and closed it without a response.
 func (e *Error) ended() bool {
 	return e.there || !e.unreached && e.Code == codes.Unavailable && e.Reason == ""
 }
 
-// after is what a call that gives up tells: e, or the failure before it when e says only that an attempt's time was up.
+// after returns the error to report: e, or the previous failure if e is only the timeout of an attempt.
 func (e *Error) after(before error) error {
 	if before != nil && !e.unreached && e.Reason == "" && e.Code == codes.DeadlineExceeded {
 		return before
@@ -138,7 +136,7 @@ func (e *Error) after(before error) error {
 	return e
 }
 
-// Error tells the message, and who sent it.
+// Error returns the message, prefixed with the address of the node.
 func (e *Error) Error() string {
 	if !e.unreached && (e.kind == nil || errors.Is(e.kind, ErrInternal)) {
 		return fmt.Sprintf("%s: %s: %s", e.Address, e.Code, e.Message)
@@ -146,7 +144,7 @@ func (e *Error) Error() string {
 	return e.Address + ": " + e.Message
 }
 
-// Unwrap returns the Err value that the answer means.
+// Unwrap returns the Err variable that corresponds to the response.
 func (e *Error) Unwrap() error {
 	if e.kind == nil {
 		return ErrUnavailable
@@ -154,13 +152,12 @@ func (e *Error) Unwrap() error {
 	return e.kind
 }
 
-// opError is what an operation returns when it gives up: what was tried, the last answer of a node, and why no more
-// was tried.
+// opError is the error of an operation without a final response: the operation, the cause, and the last failure.
 type opError struct {
 	op      string
-	cause   error // why it gave up: the context's error or ErrClosed
+	cause   error // why it ended: the context's error or ErrClosed
 	last    error // the last failure; may be nil
-	unknown bool  // an attempt may have been carried out
+	unknown bool  // an attempt may have been committed
 }
 
 func (e *opError) Error() string {

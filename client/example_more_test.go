@@ -12,7 +12,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// withQueue runs an example on a node of its own, where the queue is there and has the messages.
+// withQueue runs an example on a new node with a queue that contains the messages.
 func withQueue(queue string, bodies []string, example func(context.Context, *client.Client) error) {
 	c, done := openExample()
 	defer done()
@@ -47,7 +47,7 @@ func ExampleClient_PublishBatch() {
 	// Output: the first one has sequence 1
 }
 
-// All is a loop over the messages of a subscription. A message that is given back is delivered again.
+// All iterates over the messages of a subscription. A nacked message is redelivered.
 func ExampleConsumer_All() {
 	withQueue("orders", []string{"coffee", "tea"}, func(ctx context.Context, c *client.Client) error {
 		consumer, err := c.Consume(ctx, "orders", client.ConsumerOptions{Prefetch: 1})
@@ -77,7 +77,7 @@ func ExampleConsumer_All() {
 	// tea, given back 0 times before
 }
 
-// Browsing reads without consuming.
+// Browse reads messages without consuming them.
 func ExampleClient_Browse() {
 	withQueue("orders", []string{"a", "b", "c", "d"}, func(ctx context.Context, c *client.Client) error {
 		for m, err := range c.Browse(ctx, "orders", client.BrowseOptions{From: 2, Limit: 2}) {
@@ -93,7 +93,7 @@ func ExampleClient_Browse() {
 	// 3: c
 }
 
-// Queues lists what there is, and what each subscription has still to acknowledge.
+// Queues lists queues with the backlog of each subscription.
 func ExampleClient_Queues() {
 	withQueue("orders.eu", []string{"a", "b"}, func(ctx context.Context, c *client.Client) error {
 		for q, err := range c.Queues(ctx, "orders.") {
@@ -107,7 +107,7 @@ func ExampleClient_Queues() {
 	// Output: orders.eu: default has 2 messages
 }
 
-// A queue with a limit refuses what would exceed it.
+// A queue with a limit rejects publishes that would exceed it.
 func ExampleClient_AlterQueue() {
 	withQueue("orders", []string{"a"}, func(ctx context.Context, c *client.Client) error {
 		if _, err := c.AlterQueue(ctx, "orders", client.QueueConfig{MaxMessages: 1}); err != nil {
@@ -120,8 +120,8 @@ func ExampleClient_AlterQueue() {
 	// Output: full: true in doubt: false
 }
 
-// A message that a consumer cannot deal with is rejected, and so moved to the queue for dead letters. There it says
-// where it comes from, and once the cause is mended it is moved back.
+// A rejected message is moved to the dead-letter queue with a description of its origin. When the cause is fixed, it is
+// moved back to its queue.
 func ExampleDelivery_Reject() {
 	withQueue("orders.dead", nil, func(ctx context.Context, c *client.Client) error {
 		_, _, err := c.CreateQueue(ctx, "orders", client.CreateQueueOptions{
@@ -167,7 +167,7 @@ func ExampleDelivery_Reject() {
 	// moved back: 1, delivered again with sequence 2
 }
 
-// With the same Request, a call whose outcome is unknown can be made again: it is carried out once at most.
+// A call with an unknown outcome can be retried with the same Request: it is executed at most once.
 func ExampleRequest() {
 	withQueue("orders", []string{"a", "b", "c"}, func(ctx context.Context, c *client.Client) error {
 		var r client.Request
@@ -181,7 +181,7 @@ func ExampleRequest() {
 	// Output: purged 3
 }
 
-// A transaction gives messages back together with what it publishes about them.
+// A transaction requeues a message and publishes another one atomically.
 func ExampleTxn_Release() {
 	withQueue("orders", []string{"broken"}, func(ctx context.Context, c *client.Client) error {
 		consumer, err := c.Consume(ctx, "orders", client.ConsumerOptions{})
@@ -211,7 +211,8 @@ func ExampleTxn_Release() {
 	// Output: broken, given back 1 times before
 }
 
-// A node can be asked by its address, whatever its role; the client finds the active one by itself.
+// Node sends requests to one node by its address, regardless of its role; the client discovers the active node
+// automatically.
 func ExampleNode_Status() {
 	withQueue("orders", []string{"a"}, func(ctx context.Context, c *client.Client) error {
 		active, err := c.WaitActive(ctx)
@@ -232,7 +233,7 @@ func ExampleNode_Status() {
 	// Output: ROLE_ACTIVE_ALONE 1
 }
 
-// Settings are changed while the nodes run.
+// Settings can be changed at run time.
 func ExampleClient_ChangeRunningSettings() {
 	withQueue("orders", nil, func(ctx context.Context, c *client.Client) error {
 		settings, err := c.ChangeRunningSettings(ctx, &pb.ChangeSettingsRequest{
@@ -251,7 +252,7 @@ func ExampleClient_ChangeRunningSettings() {
 	// Output: 20% true
 }
 
-// Maintenance is scheduled with jobs of the pair.
+// Jobs of the pair schedule maintenance operations.
 func ExampleClient_PutJob() {
 	withQueue("orders", nil, func(ctx context.Context, c *client.Client) error {
 		if _, err := c.PutJob(ctx, &pb.Job{Name: "nightly", Schedule: "0 3 * * *", Kind: "verify"}); err != nil {

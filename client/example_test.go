@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/node"
 )
 
-// openExample runs a real node in this process and opens a client for it; an application gives the addresses of both
-// nodes of its pair. A failure is printed, which is not the output that the example promises.
+// openExample runs a real node in this process and opens a client for it. An application passes the addresses of both
+// nodes of its pair. A failure is printed, so that the output of the example differs.
 func openExample() (c *client.Client, done func()) {
 	dir, err := os.MkdirTemp("", "lockstep-example-")
 	if err != nil {
@@ -87,7 +87,7 @@ func Example() {
 	// received "one coffee"
 }
 
-// A producer of its own pipelines: thousands of messages are under way at once, and stay in order.
+// A producer pipelines publishes: thousands of messages are in flight, and their order is preserved.
 func ExampleProducer_PublishAsync() {
 	c, done := openExample()
 	defer done()
@@ -123,7 +123,7 @@ func ExampleProducer_PublishAsync() {
 	// Output: 10000 acknowledged
 }
 
-// A message says what it is and where the answer goes; a property can be a number.
+// A message has a content type and a reply address; its properties can be numbers.
 func ExampleMessage() {
 	c, done := openExample()
 	defer done()
@@ -156,7 +156,7 @@ func ExampleMessage() {
 	// Output: order.created basket-17 answers 3.2 true <nil>
 }
 
-// A chain: what is made of each message is published once, however often the message is delivered.
+// Messages are consumed and their results published exactly once, even if a message is delivered several times.
 func ExampleConsumer_Transact() {
 	c, done := openExample()
 	defer done()
@@ -183,7 +183,7 @@ func ExampleConsumer_Transact() {
 	n := 0
 	err = consumer.Transact(ctx, func(_ context.Context, t *client.Transaction, d *client.Delivery) error {
 		if n++; n == 2 {
-			return enough // the second message is given back, and Transact ends
+			return enough // the second message is requeued, and Transact returns
 		}
 		t.Publish("invoices", client.Message{Body: append([]byte("invoice for "), d.Body...)})
 		return nil
@@ -200,7 +200,7 @@ func ExampleConsumer_Transact() {
 	// 1 left <nil>
 }
 
-// A transaction in two phases: between them, the coordinator may crash, and so may both nodes.
+// A two-phase commit survives crashes of the coordinator and of both nodes between its phases.
 func ExampleTxn_Prepare() {
 	c, done := openExample()
 	defer done()
@@ -217,7 +217,7 @@ func ExampleTxn_Prepare() {
 	}
 	q, err := c.GetQueue(ctx, "shipped")
 	fmt.Println(q.Messages, "messages", err)
-	for p, err := range c.ListPrepared(ctx) { // what a coordinator does when it comes back
+	for p, err := range c.ListPrepared(ctx) { // recovery of the coordinator
 		fmt.Println(p.XID, p.Queues, err)
 		_, err = c.CommitPrepared(ctx, p.XID)
 		fmt.Println(err)
@@ -234,7 +234,7 @@ func ExampleTxn_Prepare() {
 	// 1 messages <nil>
 }
 
-// A transaction moves a message from one queue to another: it is never in both, and never in none.
+// A transaction moves a message from one queue to another atomically.
 func ExampleClient_Begin() {
 	c, done := openExample()
 	defer done()
@@ -263,7 +263,7 @@ func ExampleClient_Begin() {
 	result, err := c.Begin().Ack(d).Publish("out",
 		client.Message{Body: append(d.Body, " doubled is 10"...)}).Commit(ctx)
 	if err != nil {
-		fmt.Println(err) // with client.ErrOutcomeUnknown, Commit may be called again
+		fmt.Println(err) // after client.ErrOutcomeUnknown, Commit may be called again
 		return
 	}
 	fmt.Println("acknowledged", result.Results[0].Changed)
@@ -278,7 +278,7 @@ func ExampleClient_Begin() {
 	// 0 left <nil>
 }
 
-// Two subscriptions of one queue: the message is stored once, and each gets it.
+// A queue with two subscriptions stores the message once, and both receive it.
 func ExampleClient_CreateSubscription() {
 	c, done := openExample()
 	defer done()
@@ -319,7 +319,7 @@ func ExampleClient_CreateSubscription() {
 	// audit: tea 3.20
 }
 
-// Errors are told apart with errors.Is.
+// Errors are distinguished with errors.Is.
 func ExampleError() {
 	c, done := openExample()
 	defer done()

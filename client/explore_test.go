@@ -20,16 +20,16 @@ import (
 
 var exploreDepth = flag.Int("explore-depth", 3, "TestExplore: how many attempts of the client something may happen to")
 
-// operation is what the application does in the explorer: it prepares, and calls as often as it wants to.
+// operation is an operation of the application in the explorer.
 type operation struct {
 	name string
-	// begin returns the call, which may be made again after an error.
+	// begin prepares the operation and returns the call, which may be retried after an error.
 	begin func(ctx context.Context, c *client.Client) (call func(context.Context) error, err error)
 	// once: a second call is another request.
 	once bool
-	// parts are what it changes, each 0 or 1 times.
+	// parts are the changes of the operation, each executed 0 or 1 times.
 	parts func(w *world) []int
-	// answers are moves that tell the client for sure that the attempt was not carried out.
+	// answers are moves after which the client knows that the attempt was not executed.
 	answers []move
 	// impossible are moves that the operation cannot meet.
 	impossible []move
@@ -38,7 +38,7 @@ type operation struct {
 func operations() []operation {
 	answered := []move{refused, refusedNow, denied, notActive, blocked, forgotten}
 	published := func(w *world) []int { return []int{w.stored["q/a"]} }
-	inStream := []move{refused, refusedNow, blocked, forgotten} // the others end the stream, and may mean any request
+	inStream := []move{refused, refusedNow, blocked, forgotten} // the others end the stream and may concern any request
 	return []operation{
 		{
 			name: "Publish", once: true, parts: published, answers: inStream,
@@ -69,7 +69,7 @@ func operations() []operation {
 						func(_ client.Receipt, err error) { answer <- err }); err != nil {
 						return err
 					}
-					_ = p.Flush(ctx) // the callback says how it went
+					_ = p.Flush(ctx) // the callback receives the result
 					return errors.Join(p.Close(), <-answer)
 				}, err
 			},
@@ -128,10 +128,9 @@ func operations() []operation {
 	}
 }
 
-// TestExplore goes through all that may happen to the attempts of a client at one request, up to a depth, with an
-// application that repeats what ended in an error, or gives up after any number of calls. Each error is a promise:
-// without ErrOutcomeUnknown nothing was stored, and nothing of the call ever will be; success means exactly once; an
-// unknown outcome at most once; and all parts of a transaction or none.
+// TestExplore enumerates all fates of the attempts of one request, up to a depth. The application retries after errors,
+// or stops after any number of calls. Success means stored exactly once, an unknown outcome at most once. Any other
+// error means that nothing is ever stored. Transactions are atomic.
 func TestExplore(t *testing.T) {
 	depth := *exploreDepth
 	if testing.Short() {
@@ -174,13 +173,13 @@ func TestExplore(t *testing.T) {
 
 func (op *operation) may(m move) bool { return !slices.Contains(op.impossible, m) }
 
-// knows tells whether every attempt was answered.
+// knows reports whether every attempt had a definite response.
 func (op *operation) knows(met []move) bool {
 	return len(op.answers) > 0 && !slices.ContainsFunc(met,
 		func(m move) bool { return !slices.Contains(op.answers, m) })
 }
 
-// explore makes one run, with at most so many calls.
+// explore executes one script with at most the given number of calls.
 func explore(t *testing.T, op operation, script []move, calls int, early bool, fired *[moves]int) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -222,7 +221,7 @@ func explore(t *testing.T, op operation, script []move, calls int, early bool, f
 	})
 }
 
-// judge holds the last thing that the application was told against what is stored when everything has arrived.
+// judge compares the last result of the application with the final state.
 func judge(parts []int, err error) string {
 	for _, n := range parts {
 		if n != parts[0] {

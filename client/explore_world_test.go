@@ -18,23 +18,23 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// move is what happens to one attempt of the client at its request.
+// move is the fate of one attempt of the client.
 type move int
 
 const (
-	lost       move = iota // carried out; the answer is lost
-	never                  // not carried out, and not answered
-	late                   // not answered; carried out when the next attempt has come, before it
-	later                  // not answered; carried out when everything else is over
-	refused                // refused by a look at the queue, by a node that does not know retries
-	refusedNow             // the same, by a node that has the log decide about a retry
-	denied                 // refused without a look at anything
+	lost       move = iota // executed; the response is lost
+	never                  // not executed, no response
+	late                   // no response; executed before the next attempt
+	later                  // no response; executed after everything else
+	refused                // refused by a check of the queue, by a node without support for retries
+	refusedNow             // the same, by a node that checks the log for retries
+	denied                 // refused before any check of the state
 	notActive              // the node has lost its role
-	blocked                // the node may not acknowledge; of a stream it says how far it has come
-	gone                   // not carried out, and no node is active until the application calls again
-	forgotten              // the node forgets the producer, and says so
-	cut                    // carried out, but the application's patience ends before the answer
-	cutNever               // not carried out, and the patience ends
+	blocked                // the node may not acknowledge; on a stream it reports its progress
+	gone                   // not executed, and no node is active until the next call of the application
+	forgotten              // the node has evicted the producer, and reports it
+	cut                    // executed, but the caller's context ends before the response
+	cutNever               // not executed, and the caller's context ends
 	moves
 )
 
@@ -45,11 +45,11 @@ func (m move) String() string {
 	}[m]
 }
 
-// world is one node behind an interceptor: nothing of it is a network, so that each attempt meets exactly the move that
-// the script has for it. When the script is at its end, everything works. A node's state machine is a map from
-// sequences to results, as in store/queue.
+// world is one node behind an interceptor, without a network, so that each attempt meets exactly the next move of the
+// script. After the end of the script, every attempt succeeds. The node's state machine maps sequences to results, as
+// in store/queue.
 type world struct {
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards the fields below
 	script  []move
 	fired   [moves]int
 	active  bool
@@ -57,8 +57,8 @@ type world struct {
 	impatience
 
 	producers map[string]map[uint64]*outcome
-	forgot    map[string]bool // producers that were forgotten
-	// the sequences are among a producer's first: a node takes one that is not known for a new one
+	forgot    map[string]bool // evicted producers
+	// the sequences are among a producer's first: a node accepts an unknown producer as a new one
 	early   bool
 	delayed []func()
 	atEnd   []func()
@@ -68,10 +68,10 @@ type world struct {
 	purged int
 }
 
-// impatience ends the present call's context.
+// impatience cancels the current call's context.
 type impatience struct{ giveUp context.CancelFunc }
 
-// outcome is what the log has under a sequence.
+// outcome is the result of a sequence in the log.
 type outcome struct{ refused bool }
 
 func newWorld(early bool, script []move) *world {
@@ -81,12 +81,12 @@ func newWorld(early bool, script []move) *world {
 	}
 }
 
-// options have the client meet the world instead of a network.
+// options connect the client to the world instead of a network.
 func (w *world) options() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(w.unary), grpc.WithChainStreamInterceptor(w.stream)}
 }
 
-// call prepares for a call of the application: a node is active again.
+// call prepares a call of the application: a node is active again.
 func (w *world) call(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	w.mu.Lock()
@@ -104,7 +104,7 @@ func (w *world) setActive(active bool) {
 	}
 }
 
-// end lets arrive what is still on its way.
+// end executes the attempts that are still in flight.
 func (w *world) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,7 +122,7 @@ func (w *world) arrive() {
 	w.delayed = nil
 }
 
-// next takes the next move; false when the script is at its end.
+// next takes the next move; ok is false at the end of the script.
 func (w *world) next() (m move, ok bool) {
 	if len(w.script) == 0 {
 		return 0, false
@@ -132,17 +132,17 @@ func (w *world) next() (m move, ok bool) {
 	return m, true
 }
 
-// errSilence: the attempt is not answered at all.
+// errSilence means that the attempt gets no response.
 var errSilence = fmt.Errorf("silence")
 
-// attempt meets the next move. apply changes the state, once for each sequence. The caller holds mu.
+// attempt executes the next move. apply changes the state, once for each sequence. The caller holds mu.
 func (w *world) attempt(p *pb.Producer, apply func()) (duplicate bool, err error) {
 	w.arrive()
 	m, ok := w.next()
 	if !ok {
 		return w.carryOut(p, true, false, apply)
 	}
-	carryOut := func() { _, _ = w.carryOut(p, true, false, apply) } // the answer is lost
+	carryOut := func() { _, _ = w.carryOut(p, true, false, apply) } // the response is lost
 	switch m {
 	case lost:
 		carryOut()
@@ -166,7 +166,7 @@ func (w *world) attempt(p *pb.Producer, apply func()) (duplicate bool, err error
 		w.setActive(false)
 		w.giveUp()
 	case forgotten:
-		// It takes very many other producers: what was on its way has arrived or never will.
+		// An eviction requires very many other producers: by then, attempts in flight have arrived or never will.
 		w.atEnd = nil
 		delete(w.producers, p.GetId())
 		w.forgot[p.GetId()] = true
@@ -182,8 +182,7 @@ func (w *world) attempt(p *pb.Producer, apply func()) (duplicate bool, err error
 	return false, status.Error(codes.Unavailable, "connection reset")
 }
 
-// carryOut does what a node does with a request: look whether it knows it, refuse what it sees cannot be done, or apply
-// it.
+// carryOut executes a request as a node does: it returns a known result, refuses the request, or applies it.
 func (w *world) carryOut(p *pb.Producer, knowsRetries, full bool, apply func()) (duplicate bool, err error) {
 	retry := p.GetRetry() && knowsRetries
 	known := w.producers[p.GetId()]
@@ -211,7 +210,7 @@ func (w *world) carryOut(p *pb.Producer, knowsRetries, full bool, apply func()) 
 	return false, nil
 }
 
-// answer is a node's refusal.
+// answer returns a node's refusal.
 func answer(code codes.Code, reason string, settled bool) error {
 	info := &errdetails.ErrorInfo{Reason: reason, Domain: "lockstep.v1"}
 	if settled {
@@ -238,7 +237,7 @@ func (w *world) status() *pb.GetStatusResponse {
 	return &pb.GetStatusResponse{Role: role, Pair: &pb.PairStatus{PairId: "p", Term: 1}}
 }
 
-// unary stands for the calls with one answer.
+// unary implements unary calls.
 func (w *world) unary(
 	ctx context.Context, _ string, req, reply any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, _ ...grpc.CallOption,
 ) error {
@@ -265,7 +264,7 @@ func (w *world) unary(
 	}
 }
 
-// reply gives the answer, or waits for the end of the caller's patience.
+// reply returns the response, or waits for the end of the caller's context.
 func (w *world) reply(ctx context.Context, reply any, resp proto.Message, err error) error {
 	if err == errSilence { //nolint:errorlint // it is never wrapped
 		w.mu.Unlock()
@@ -294,14 +293,14 @@ func (w *world) ack(ranges []*pb.SequenceRange) {
 	}
 }
 
-// stream stands for the streams.
+// stream implements streaming calls.
 func (w *world) stream(
 	ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ grpc.Streamer, _ ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	return &worldStream{world: w, ctx: ctx, answers: make(chan proto.Message, 100), ended: make(chan error, 1)}, nil
 }
 
-// worldStream is one stream of any kind.
+// worldStream is a stream of any method.
 type worldStream struct {
 	world   *world
 	ctx     context.Context
@@ -316,7 +315,7 @@ func (s *worldStream) Trailer() metadata.MD         { return nil }
 func (s *worldStream) CloseSend() error             { return nil }
 func (s *worldStream) Context() context.Context     { return s.ctx }
 
-// SendMsg takes what the client sends.
+// SendMsg processes a request of the client.
 func (s *worldStream) SendMsg(m any) error {
 	s.world.mu.Lock()
 	defer s.world.mu.Unlock()
@@ -328,7 +327,7 @@ func (s *worldStream) SendMsg(m any) error {
 		go s.watch()
 	case *pb.ConsumeRequest:
 		s.consume(proto.CloneOf(r))
-	case proto.Message: // what stands for a request shows it
+	case proto.Message: // a burst, which is converted to its request
 		if publish, ok := r.ProtoReflect().Interface().(*pb.PublishStreamRequest); ok {
 			s.publish(proto.CloneOf(publish))
 		}
@@ -341,7 +340,7 @@ func (s *worldStream) end(err error) {
 	s.ended <- err
 }
 
-// RecvMsg gives what the world answers.
+// RecvMsg returns a response of the world.
 func (s *worldStream) RecvMsg(m any) error {
 	select {
 	case a := <-s.answers:
@@ -416,8 +415,8 @@ func (s *worldStream) publish(r *pb.PublishStreamRequest) {
 	}
 }
 
-// consume attaches and acknowledges. There is one message, with the sequence 1. An ack needs no producer: done twice it
-// is done once.
+// consume attaches and acknowledges. The queue contains one message, with sequence 1. An ack needs no producer, since
+// it is idempotent.
 func (s *worldStream) consume(r *pb.ConsumeRequest) {
 	if r.GetAttach() != nil {
 		resp := &pb.ConsumeResponse{Attached: true}

@@ -21,9 +21,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simnet"
 )
 
-// fakePair is two gRPC servers over one store and a network in memory, in a synctest bubble. At a given request it can
-// do what a real pair does only by chance: commit and die before the response, freeze, refuse, respond from an older
-// term. Real pairs are tested in test/ and in the examples.
+// fakePair is two gRPC servers over one store and an in-memory network, in a synctest bubble. At a given request it can
+// cause events that are rare with a real pair: commit and fail before the response, freeze, refuse, respond from an
+// older term. Real pairs are tested in test/ and in the examples.
 type fakePair struct {
 	t     *testing.T
 	net   *simnet.Network
@@ -31,48 +31,48 @@ type fakePair struct {
 	nodes [2]*fakeNode
 	addrs []string
 
-	mu        sync.Mutex // guards all below
+	mu        sync.Mutex // guards the fields below
 	term      uint64
 	messages  map[string][]*pb.StoredMessage
 	acked     map[string]map[uint64]bool
 	producers map[string]*fakeProducer
 	changed   chan struct{} // closed and replaced at each change of messages or roles
-	requests  []int         // number of messages of each publish request that was committed
-	bursts    int           // messages of publish streams
-	simple    bool          // takes one request in a message
+	requests  []int         // number of messages of each committed publish request
+	bursts    int           // frames of publish streams
+	simple    bool          // accepts one request per frame
 	named     bool          // the status names the nodes of the pair
-	// onPublish is asked before the answer to a committed publish; false: no answer.
+	// onPublish is called before the response to a committed publish; if it returns false, no response is sent.
 	onPublish func(n *fakeNode, r *pb.PublishRequest) bool
-	// refuse makes the error of a publish request, which is then not committed.
+	// refuse returns the error of a publish request, which is then not committed.
 	refuse func(r *pb.PublishRequest) *pb.RequestError
-	// endStream makes the status that a publish stream ends with before a request is looked at.
+	// endStream returns the status that ends a publish stream before a request is processed.
 	endStream func(r *pb.PublishStreamRequest) error
-	// minInSync is what the pair wants; one node is in sync.
+	// minInSync is the required number of in-sync nodes; one node is in sync.
 	minInSync uint32
-	// refuseCommit makes the error of a transaction, which is then not committed.
+	// refuseCommit returns the error of a transaction, which is then not committed.
 	refuseCommit func(r *pb.CommitRequest) error
-	// queueIDs are what consumers said when they attached, and acknowledged in transactions.
+	// queueIDs are the IDs that consumers sent in attach requests and transactions.
 	queueIDs []uint64
-	// commits counts the transactions that were asked for.
+	// commits counts the requested transactions.
 	commits int
 	// rejected are the sequences that consumers rejected.
 	rejected map[string][]uint64
-	// noRoom: rejected messages wait for room in the dead-letter queue.
+	// noRoom: rejected messages wait for space in the dead-letter queue.
 	noRoom bool
 	// leaves are the last requests of consumers that have left.
 	leaves []*pb.Leave
-	// endConsume makes the status that a consumer's stream ends with before a request is looked at.
+	// endConsume returns the status that ends a consumer's stream before a request is processed.
 	endConsume func(r *pb.ConsumeRequest) error
 	// altered are the requests of AlterQueue.
 	altered []*pb.AlterQueueRequest
-	// chosen decides over MoveMessages and RemoveMessages.
+	// chosen determines the result of MoveMessages and RemoveMessages.
 	chosen func() error
-	// replay answers ReplayDeadLetters.
+	// replay implements ReplayDeadLetters.
 	replay func(r *pb.ReplayDeadLettersRequest) (*pb.ReplayDeadLettersResponse, error)
-	// plan is what WatchPlan tells.
+	// plan is the plan that WatchPlan returns.
 	plan *pb.Plan
 
-	door door // who is let in
+	door door // authentication
 }
 
 type fakeProducer struct {
@@ -93,13 +93,13 @@ type fakeNode struct {
 	term   uint64  // guarded by pair.mu
 }
 
-// simulated runs a subtest in a synctest bubble of its own.
+// simulated runs a subtest in its own synctest bubble.
 func simulated(t *testing.T, name string, test func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 }
 
-// pause lets simulated time pass.
+// pause waits in simulated time.
 func pause(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // in a bubble
 }
@@ -140,7 +140,7 @@ func (n *fakeNode) start(addr string) {
 	go func() { _ = n.server.Serve(gatedListener{ln, n.gate}) }()
 }
 
-// dialer makes a client dial over the network of the pair.
+// dialer dials over the network of the pair.
 func (p *fakePair) dialer() grpc.DialOption { return grpc.WithContextDialer(p.here.Dial) }
 
 // client opens a client that is closed with the test.
@@ -160,7 +160,7 @@ func (p *fakePair) announce() {
 	p.changed = make(chan struct{})
 }
 
-// takeOver makes node i active in a new term; the other one learns nothing of it.
+// takeOver makes node i active in a new term; the other node is not notified.
 func (p *fakePair) takeOver(i int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -192,7 +192,7 @@ func (p *fakePair) ackedCount(queue string) int {
 	return len(p.acked[queue])
 }
 
-// status makes the status of a node. The caller holds mu.
+// status returns the status of a node. The caller holds mu.
 func (n *fakeNode) status() *pb.GetStatusResponse {
 	st := &pb.GetStatusResponse{
 		Role: n.role, Pair: &pb.PairStatus{PairId: "p", Term: n.term, MinInSync: n.pair.minInSync},
@@ -232,7 +232,7 @@ func (n *fakeNode) WatchStatus(_ *pb.WatchStatusRequest, s grpc.ServerStreamingS
 	}
 }
 
-// active refuses unless the node is active. The caller holds mu.
+// active returns an error unless the node is active. The caller holds mu.
 func (n *fakeNode) active() error {
 	if n.role == pb.Role_ROLE_ACTIVE {
 		return nil
@@ -273,7 +273,8 @@ func (p *fakePair) publish(r *pb.PublishRequest) *pb.PublishResponse {
 	return resp
 }
 
-// handOver has the active commit, not answer, and hand over at the same moment, after every so many requests.
+// handOver makes the active commit, send no response and hand over at the same moment, after every given number of
+// requests.
 func (p *fakePair) handOver(every int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -316,7 +317,7 @@ func (n *fakeNode) PublishStream(s pb.QueueService_PublishStreamServer) error {
 			}
 			if err == nil {
 				if len(answers) < 3 && r != together[len(together)-1] {
-					continue // three answers in one message
+					continue // three responses per frame
 				}
 			}
 			if len(answers) > 0 {
@@ -391,13 +392,13 @@ func (n *fakeNode) Commit(_ context.Context, r *pb.CommitRequest) (*pb.CommitRes
 	return out, nil
 }
 
-// Prepare takes what is published as it is: what a decision makes of it is not looked at here.
+// Prepare stores the messages like Commit: these tests do not cover decisions.
 func (n *fakeNode) Prepare(ctx context.Context, r *pb.PrepareRequest) (*pb.PrepareResponse, error) {
 	c, err := n.Commit(ctx, &pb.CommitRequest{Operations: r.GetOperations(), Producer: r.GetProducer()})
 	return &pb.PrepareResponse{Lsn: c.GetLsn(), Duplicate: c.GetDuplicate()}, err
 }
 
-// attached gives the number of the queue that a consumer attaches to.
+// attached returns the ID of the queue that a consumer attaches to.
 func (p *fakePair) attached(a *pb.Attach) uint64 {
 	if a == nil {
 		return 0
@@ -408,7 +409,7 @@ func (p *fakePair) attached(a *pb.Attach) uint64 {
 	return 7
 }
 
-// ack acknowledges. The caller holds mu.
+// ack acknowledges sequences. The caller holds mu.
 func (p *fakePair) ack(queue string, ranges []*pb.SequenceRange) {
 	if p.acked[queue] == nil {
 		p.acked[queue] = make(map[uint64]bool)
@@ -420,7 +421,7 @@ func (p *fakePair) ack(queue string, ranges []*pb.SequenceRange) {
 	}
 }
 
-// settle carries out the acks and rejects of a consumer's request. The caller holds mu.
+// settle applies the acks and rejects of a consumer's request. The caller holds mu.
 func (p *fakePair) settle(queue string, r *pb.ConsumeRequest) error {
 	if queue == "missing" {
 		return status.Error(codes.NotFound, "no such queue")
@@ -434,7 +435,7 @@ func (p *fakePair) settle(queue string, r *pb.ConsumeRequest) error {
 	if r.GetLeave() != nil {
 		p.leaves = append(p.leaves, r.GetLeave())
 	}
-	p.ack(queue, r.GetReject()) // it is not delivered again
+	p.ack(queue, r.GetReject()) // it is not redelivered
 	for _, x := range r.GetReject() {
 		for s := x.GetFirst(); s <= x.GetLast(); s++ {
 			p.rejected[queue] = append(p.rejected[queue], s)
@@ -443,7 +444,7 @@ func (p *fakePair) settle(queue string, r *pb.ConsumeRequest) error {
 	return nil
 }
 
-// waits reports whether rejects of a request wait for room.
+// waits reports whether rejects of a request wait for space.
 func (p *fakePair) waits(r *pb.ConsumeRequest) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

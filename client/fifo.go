@@ -2,7 +2,7 @@
 
 package client
 
-// fifo is a queue in a ring that grows as needed. The zero value is empty. Not safe for concurrent use.
+// fifo is a queue in a ring buffer that grows on demand. The zero value is empty. It is not safe for concurrent use.
 type fifo[T any] struct {
 	ring []T // length is 0 or a power of two
 	head int
@@ -11,7 +11,7 @@ type fifo[T any] struct {
 
 func (f *fifo[T]) len() int { return f.n }
 
-// at returns a pointer to the i-th element, 0 being the oldest; valid until the next push.
+// at returns a pointer to the i-th element, 0 being the oldest; it is valid until the next push.
 func (f *fifo[T]) at(i int) *T { return &f.ring[(f.head+i)&(len(f.ring)-1)] }
 
 func (f *fifo[T]) push(v T) {
@@ -20,7 +20,7 @@ func (f *fifo[T]) push(v T) {
 	*f.at(f.n - 1) = v
 }
 
-// pushFirst makes v the oldest element.
+// pushFirst inserts v as the oldest element.
 func (f *fifo[T]) pushFirst(v T) {
 	f.grow()
 	f.head = (f.head - 1) & (len(f.ring) - 1)
@@ -28,7 +28,7 @@ func (f *fifo[T]) pushFirst(v T) {
 	*f.at(0) = v
 }
 
-// grow makes room for one element more.
+// grow reserves space for one more element.
 func (f *fifo[T]) grow() {
 	if f.n < len(f.ring) {
 		return
@@ -40,18 +40,18 @@ func (f *fifo[T]) grow() {
 	f.ring, f.head = ring, 0
 }
 
-// pop removes and returns the oldest element; there must be one.
+// pop removes and returns the oldest element; the fifo must not be empty.
 func (f *fifo[T]) pop() T {
 	p := f.at(0)
 	v := *p
 	var zero T
-	*p = zero // let go of what it refers to
+	*p = zero // releases its references
 	f.head = (f.head + 1) & (len(f.ring) - 1)
 	f.n--
 	return v
 }
 
-// popLast removes and returns the newest element; there must be one.
+// popLast removes and returns the newest element; the fifo must not be empty.
 func (f *fifo[T]) popLast() T {
 	p := f.at(f.n - 1)
 	v := *p

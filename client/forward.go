@@ -10,17 +10,17 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Forward is a rule of a queue: the messages that are published to it, or those of them that Filter matches, also go to
-// another queue, in the same transaction. What is forwarded is not forwarded again, and what is moved to the queue as a
-// dead letter, or replayed, is not forwarded.
+// Forward is a rule of a queue that also publishes its messages, or those that match Filter, to another queue in the
+// same transaction. Forwarded messages are not forwarded again. Dead letters and replayed messages that are moved to
+// the queue are not forwarded.
 type Forward struct {
-	// To names the other queue. It must be there, must not forward itself, and cannot be deleted as long as it is named
-	// here. While it is full, publishes of messages that go there are refused as a whole with ErrLimit.
+	// To is the target queue. It must exist, must not have forwards, and cannot be deleted while it is referenced here.
+	// While it is full, publishes with messages for it are rejected as a whole with [ErrLimit].
 	To string
-	// Move: the messages go to the other queue only. The Receipt of a publish names the sequences that they would have
-	// had here.
+	// Move publishes the messages to the target queue only. The Receipt of a publish contains the sequences that the
+	// messages would have had in this queue.
 	Move bool
-	// Filter is the expression that a message has to match, in CEL, at most 4 KiB; empty: all messages.
+	// Filter is a CEL expression of at most 4 KiB that messages must match; empty for all messages.
 	Filter string
 }
 
@@ -30,10 +30,10 @@ const (
 	maxFilterBytes = 4 << 10
 )
 
-// SetForwards replaces the forwards of a queue, up to 16, each to another queue; none ends them. Messages that are
-// there already stay as they are. The call can be made again after ErrOutcomeUnknown with the Request that it was
-// given, if any. Errors: ErrQueueNotFound, also for one of To; ErrInvalid for a filter that is none, and for a queue
-// that would be forwarded to and forward itself; ErrRefused while one of the nodes is of release 0.1.0; ErrUnavailable.
+// SetForwards replaces the forwards of a queue: up to 16, each to another queue; an empty list removes them. Stored
+// messages are not affected. After [ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was
+// given. Errors: [ErrQueueNotFound], also for a target; [ErrInvalid] for an invalid filter, and for a chain of
+// forwards; [ErrRefused] while one of the nodes runs release 0.1.0; [ErrUnavailable].
 func (c *Client) SetForwards(ctx context.Context, queue string, forwards []Forward, as ...*Request) (Queue, error) {
 	if err := checkName("queue", queue); err != nil {
 		return Queue{}, err

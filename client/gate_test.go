@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// gate freezes connections, like SIGSTOP does.
+// gate freezes connections, like SIGSTOP.
 type gate struct {
 	mu     sync.Mutex
 	closed chan struct{} // nil while open; closed when it opens again

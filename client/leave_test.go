@@ -13,8 +13,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestCloseNamesSeen: a consumer that is closed tells the node which messages the application has received and not
-// answered: the others do not count as delivered.
+// A consumer that is closed sends the list of messages that the application has received and not answered: the others
+// do not count as delivered.
 func TestCloseNamesSeen(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
@@ -38,7 +38,7 @@ func TestCloseNamesSeen(t *testing.T) {
 	require.True(t, proto.Equal(&pb.Leave{Seen: []*pb.SequenceRange{{First: 2, Last: 3}}}, p.leaves[0]), "%v", p.leaves)
 }
 
-// TestReceiveWithEndedContext: it hands out nothing, although messages have arrived.
+// Receive with an ended context returns no message, even if messages have arrived.
 func TestReceiveWithEndedContext(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
@@ -63,8 +63,7 @@ func TestReceiveWithEndedContext(t *testing.T) {
 	require.Equal(t, uint64(3), d.Sequence, "none is lost by that")
 }
 
-// TestRejectsThatWait: a reject that the dead-letter queue has no room for holds up no other answer, and Flush returns
-// it once.
+// A reject that waits for a full dead-letter queue does not delay other answers. Flush reports it once.
 func TestRejectsThatWait(t *testing.T) {
 	p := newFakePair(t)
 	p.noRoom = true

@@ -12,21 +12,22 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// QueueActivity is what happens in a queue.
+// QueueActivity contains the rates and the lag of a queue.
 type QueueActivity struct {
-	// Rates are known if somebody has asked for the activity of queues in the 10 seconds before; the next three then
-	// are averages of the last second or two.
+	// Rates reports whether the three rates below are known. They are averages over one or two seconds. They are known if
+	// a client requested the activity of queues within the previous 10 seconds.
 	Rates bool
-	// Published is how many messages were published, moved or forwarded to the queue, per second.
+	// Published is the number of messages published, moved or forwarded to the queue per second.
 	Published float64
-	// Delivered is how many were given to consumers per second, redelivered ones among them.
+	// Delivered is the number of messages delivered to consumers per second, including redeliveries.
 	Delivered float64
-	// Acknowledged is how many all subscriptions were done with, per second.
+	// Acknowledged is the number of messages per second that all subscriptions have acknowledged, or that were purged,
+	// expired or moved to another queue.
 	Acknowledged float64
-	// OldestAt is when the active accepted the oldest message that some subscription has still to acknowledge; the zero
-	// time if there is none, or while it is not known.
+	// OldestAt is the time when the active accepted the oldest message that a subscription has not acknowledged; zero
+	// without such a message, or while it is unknown.
 	OldestAt time.Time
-	// Consumers of all subscriptions.
+	// Consumers is the number of consumers of all subscriptions.
 	Consumers uint32
 }
 
@@ -40,27 +41,27 @@ func activityFromProto(a *pb.QueueActivity) *QueueActivity {
 	}
 }
 
-// QueueOrder is what ListQueues sorts by.
+// QueueOrder is the sort key of [Client.ListQueues].
 type QueueOrder int
 
 // Values of QueueOrder.
 const (
-	OrderName         QueueOrder = iota // names
-	OrderMessages                       // the number of messages
-	OrderBytes                          // their bytes
-	OrderAge                            // the age of the oldest message
+	OrderName         QueueOrder = iota // name
+	OrderMessages                       // number of messages
+	OrderBytes                          // size of the messages
+	OrderAge                            // age of the oldest message
 	OrderPublished                      // messages published per second
 	OrderDelivered                      // messages delivered per second
 	OrderAcknowledged                   // messages acknowledged per second
 	OrderConsumers                      // attached consumers
 )
 
-// queueOrders are the names of the orders.
+// queueOrders are the names of the QueueOrder values.
 var queueOrders = [...]string{ //nolint:gochecknoglobals // a constant
 	"name", "messages", "bytes", "age", "published", "delivered", "acknowledged", "consumers",
 }
 
-// String gives the name that the command line uses.
+// String returns the name that the command line uses.
 func (o QueueOrder) String() string {
 	if o < 0 || int(o) >= len(queueOrders) {
 		return fmt.Sprintf("order %d", int(o))
@@ -68,10 +69,10 @@ func (o QueueOrder) String() string {
 	return queueOrders[o]
 }
 
-// QueueOrders are the names of all orders.
+// QueueOrders returns the names of all sort keys.
 func QueueOrders() []string { return slices.Clone(queueOrders[:]) }
 
-// ParseQueueOrder reads what String gives. The error wraps ErrInvalid.
+// ParseQueueOrder parses a name returned by String. The error wraps [ErrInvalid].
 func ParseQueueOrder(name string) (QueueOrder, error) {
 	if at := slices.Index(queueOrders[:], name); at >= 0 {
 		return QueueOrder(at), nil
@@ -79,30 +80,31 @@ func ParseQueueOrder(name string) (QueueOrder, error) {
 	return 0, fmt.Errorf("%w: order %q is none of %s", ErrInvalid, name, strings.Join(queueOrders[:], ", "))
 }
 
-// ListOptions of ListQueues. The zero value is for the first 1,000 queues by name.
+// ListOptions are the options of [Client.ListQueues]. The zero value returns the first 1,000 queues by name.
 type ListOptions struct {
-	// Prefix that the names begin with, and a text that they Contain, whatever the case of its letters.
+	// Prefix is a prefix of the names; Contains is a case-insensitive substring.
 	Prefix, Contains string
-	// Order of the queues; ties are by name. Descending: the largest, the oldest, or the last name first.
+	// Order is the sort key; ties are sorted by name. Descending reverses the order.
 	Order      QueueOrder
 	Descending bool
-	// Offset is how many queues to leave out, Limit how many to return at most: 1 to 1,000; 0 means 1,000.
+	// Offset is the number of queues to skip. Limit is the maximum number to return, 1 to 1,000; 0 means 1,000.
 	Offset, Limit uint32
 }
 
-// QueueList is a part of a list of queues.
+// QueueList is a page of a list of queues.
 type QueueList struct {
 	// Queues with their Activity.
 	Queues []Queue
-	// Total is how many there are of those that were asked for, with those that were left out.
+	// Total is the number of matching queues, including those on other pages.
 	Total int
-	// Uncertain: ordered by age, and some ages were not known yet, so that the order may be wrong. Asking again helps.
+	// Uncertain reports that the list is ordered by age and that some ages are not yet known, so the order may be wrong.
+	// Retry the call.
 	Uncertain bool
 }
 
-// ListQueues lists queues with what happens in them, in any order. It is made for tables: the node looks at all of its
-// queues for it, once a second for all that ask. A queue that changes its place between two calls may be in both of
-// them, or in none. Errors: ErrInvalid, ErrUnavailable.
+// ListQueues lists queues with their activity, in any order. It is intended for tables: the node scans all of its
+// queues for it, at most once a second for all clients. A queue that changes its rank between two calls may appear on
+// both pages or on neither. Errors: [ErrInvalid], [ErrUnavailable].
 func (c *Client) ListQueues(ctx context.Context, o ListOptions) (QueueList, error) {
 	req := &pb.ListQueuesRequest{
 		Prefix: o.Prefix, Contains: o.Contains, Order: pb.QueueOrder(o.Order) + pb.QueueOrder_QUEUE_ORDER_NAME,

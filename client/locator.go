@@ -16,27 +16,27 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// locator knows the nodes and which of them is active.
+// locator tracks the nodes and which of them is active.
 //
-// Facts come from the nodes only (observe, lost); callers that fail do not change what is known, they just make the
-// nodes be asked again (askNow). So a wrong guess of one caller cannot move the others.
+// State changes only on reports of the nodes themselves (observe, lost). A failed call does not change it, but triggers
+// a poll of the nodes (askNow), so that a wrong guess of one caller cannot affect the others.
 type locator struct {
 	opts    Options
-	newNode chan *node // nodes learnt from hints, to be watched by run
+	newNode chan *node // nodes learned from hints, to be watched by run
 
-	mu      sync.Mutex // guards all below and the fields of node that say so
+	mu      sync.Mutex // guards the fields below and some fields of node
 	nodes   []*node
 	target  *target       // nil while no node is known to be active
-	changed chan struct{} // closed and replaced whenever target changes
+	changed chan struct{} // closed and replaced when target changes
 	waiters int           // callers that wait for a target
 	pairID  string        // pair that maxTerm belongs to
-	maxTerm uint64        // highest term in which a node was seen active: a lower one is stale
+	maxTerm uint64        // highest term in which a node was active: lower ones are stale
 	closed  bool
 
-	answered bool // a node has answered since Open
+	answered bool // a node has responded since Open
 }
 
-// target is one node being active in one term. When it ends, everything that was bound to it is cancelled.
+// target is a node that is active in one term. When the target ends, everything bound to it is canceled.
 type target struct {
 	node *node
 	term uint64
@@ -58,7 +58,7 @@ func newLocator(o Options) (*locator, error) {
 	return l, nil
 }
 
-// add makes a node known and has run watch it. Adding a known one, or more than maxAddresses, does nothing.
+// add adds a node, which run then watches. It ignores known nodes, and nodes beyond maxAddresses.
 func (l *locator) add(address string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,7 +89,7 @@ func (l *locator) find(address string) *node {
 	return l.nodes[i]
 }
 
-// node returns the node with that address, which becomes known if it was not.
+// node returns the node with that address, and adds it if it is unknown.
 func (l *locator) node(address string) (*node, error) {
 	if err := checkAddress(address); err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func (l *locator) run(ctx context.Context) {
 	}
 }
 
-// close ends the target, fails everything that waits and closes the connections.
+// close ends the target, fails all waiting calls and closes the connections.
 func (l *locator) close() {
 	l.mu.Lock()
 	l.closed = true
@@ -136,11 +136,11 @@ func (l *locator) close() {
 	}
 }
 
-// wait returns the active node, waiting for one until ctx ends, or until the nodes refuse this client (then the error
-// is an *Error), or, with Options.FailFast, until it is clear that no node will answer.
+// wait returns the active node. It waits until ctx ends, until the nodes reject this client (then the error is an
+// *Error), or, with Options.FailFast, until all nodes are known to be unreachable.
 func (l *locator) wait(ctx context.Context) (*target, error) { return l.waitFor(ctx, l.opts.FailFast) }
 
-// waitLong is wait for what goes on in the background, for calls that have contexts of their own.
+// waitLong is wait for background goroutines, whose calls have their own contexts.
 func (l *locator) waitLong(ctx context.Context) (*target, error) { return l.waitFor(ctx, false) }
 
 func (l *locator) waitFor(ctx context.Context, failFast bool) (*target, error) {
@@ -180,14 +180,14 @@ func (l *locator) waitFor(ctx context.Context, failFast bool) (*target, error) {
 	}
 }
 
-// state returns the target, or nil, and a channel that is closed when that changes.
+// state returns the target, or nil, and a channel that is closed when the target changes.
 func (l *locator) state() (*target, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.target, l.changed
 }
 
-// pause waits a moment before the next attempt at t; it ends at once when t is not the target any more.
+// pause waits before the next attempt at t; it returns immediately when t is no longer the target.
 func (l *locator) pause(ctx context.Context, t *target, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -198,16 +198,16 @@ func (l *locator) pause(ctx context.Context, t *target, d time.Duration) {
 	}
 }
 
-// failed takes note of a failed attempt: a hint may name a node that was not known, and all nodes are asked again.
+// failed handles a failed attempt: it adds the node named in a hint and polls all nodes.
 func (l *locator) failed(e *Error) {
 	if hint := e.notActive.GetActiveAddress(); hint != "" && !l.opts.FixedAddresses {
-		// A hint that cannot be dialled is no reason to fail: the given addresses go on being watched.
+		// A hint that cannot be dialed is not fatal: the configured addresses are still watched.
 		_ = l.add(hint)
 	}
 	l.askNow()
 }
 
-// askNow has all nodes asked for their status now.
+// askNow triggers a poll of all nodes.
 func (l *locator) askNow() {
 	l.mu.Lock()
 	nodes := l.nodes[:len(l.nodes):len(l.nodes)]
@@ -220,15 +220,15 @@ func (l *locator) askNow() {
 	}
 }
 
-// searching tells whether a caller waits for an active node.
+// searching reports whether a caller waits for an active node.
 func (l *locator) searching() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.target == nil && l.waiters > 0
 }
 
-// observe takes note of what a node says about itself. A poll passes how many observations there were when it began
-// (asked): if a newer one overtook its answer, the answer is dropped. asked 0 is always taken.
+// observe records the status of a node. A poll passes the number of observations at its start (asked); if a newer
+// observation overtook its response, the response is dropped. With asked 0 the status is always recorded.
 func (l *locator) observe(n *node, st *pb.GetStatusResponse, asked uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -254,15 +254,15 @@ func (l *locator) observe(n *node, st *pb.GetStatusResponse, asked uint64) {
 	l.learn()
 }
 
-// isShort tells whether a node says that fewer nodes are in sync than the pair wants.
+// isShort reports whether a node has reported fewer in-sync nodes than required.
 func (l *locator) isShort(n *node) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return n.short
 }
 
-// lost takes note that the connection to a node broke: whatever it was, it has to say so again. again: it refused what
-// this client showed, and is asked at once with something else.
+// lost records that the connection to a node broke: its role is unknown until it reports it again. If again is set, it
+// rejected the credentials and is retried immediately with new ones.
 func (l *locator) lost(n *node, err error, again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -275,7 +275,7 @@ func (l *locator) lost(n *node, err error, again bool) {
 		n.refused = time.Now()
 	}
 	if l.unreachable() || l.refusal() != nil {
-		l.wake() // those who wait give up
+		l.wake() // waiting calls fail
 	}
 }
 
@@ -286,8 +286,8 @@ func (l *locator) observations(n *node) uint64 {
 	return n.observed
 }
 
-// choose sets the target to the node that serves in the highest term. A blocked one is the target only for lack of
-// another. The caller holds mu.
+// choose sets the target to the node that serves in the highest term. A blocked node is chosen only if no other is
+// available. The caller holds mu.
 func (l *locator) choose() {
 	var best *node
 	for _, n := range l.nodes {
@@ -298,7 +298,7 @@ func (l *locator) choose() {
 			l.pairID, l.maxTerm = n.pairID, 0
 		}
 		if n.term < l.maxTerm {
-			continue // was overtaken and does not know it yet
+			continue // superseded, but not yet aware of it
 		}
 		if best == nil || n.term > best.term || n.term == best.term && n.rank() > best.rank() || l.atTarget(n, best) {
 			best = n
@@ -317,13 +317,13 @@ func (l *locator) choose() {
 	}
 }
 
-// atTarget tells whether n is the target already and as good as another one: the two may be one node under two
-// addresses, and what is under way with it should go on. The caller holds mu.
+// atTarget reports whether n is the current target and as good as best. Both may be the same node under two addresses,
+// and its pending calls should continue. The caller holds mu.
 func (l *locator) atTarget(n, best *node) bool {
 	return l.target != nil && l.target.node == n && n.term == best.term && n.rank() == best.rank()
 }
 
-// setTarget replaces the target and wakes all calls that wait. The caller holds mu.
+// setTarget replaces the target and wakes all waiting calls. The caller holds mu.
 func (l *locator) setTarget(t *target) {
 	if l.target == t && !l.closed {
 		return
@@ -335,13 +335,13 @@ func (l *locator) setTarget(t *target) {
 	l.wake()
 }
 
-// wake has all calls that wait look again. The caller holds mu.
+// wake wakes all waiting calls. The caller holds mu.
 func (l *locator) wake() {
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
 
-// explain says what is known about each node, for an error.
+// explain describes the last status of each node, for an error.
 func (l *locator) explain() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -351,7 +351,7 @@ func (l *locator) explain() error {
 		var e *Error
 		switch {
 		case errors.As(n.err, &e):
-			s = e.Error() // names the address
+			s = e.Error() // includes the address
 		case n.err != nil:
 			s += n.err.Error()
 		case n.role == pb.Role_ROLE_UNSPECIFIED:
@@ -367,7 +367,7 @@ func (l *locator) explain() error {
 	return errors.New(strings.Join(parts, "; "))
 }
 
-// end cancels everything that is bound to the target.
+// end cancels everything bound to the target.
 func (t *target) end() {
 	t.mu.Lock()
 	t.ended = true
@@ -380,8 +380,8 @@ func (t *target) end() {
 	}
 }
 
-// bind returns a context that also ends when the target does. The returned function must be called, once or more,
-// when it is not needed any more.
+// bind returns a context that also ends with the target. The returned function must be called at least once to release
+// it.
 func (t *target) bind(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	key := &cancel
@@ -404,5 +404,4 @@ func (t *target) bind(ctx context.Context) (context.Context, context.CancelFunc)
 	})
 }
 
-// conn returns the connection to the target's node.
 func (t *target) conn() *grpc.ClientConn { return t.node.conn() }

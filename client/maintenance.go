@@ -12,7 +12,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// maintain calls a method that answers once on this node.
+// maintain calls a unary method on this node.
 func maintain[Req, Resp any](
 	ctx context.Context, n *Node, op string, req *Req,
 	method func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
@@ -30,8 +30,8 @@ type progressing[Result any] interface {
 	comparable
 }
 
-// follow calls a method that streams progress on this node, until it gives a result. The operation is cancelled, and
-// has left everything as it was, when ctx ends.
+// follow calls a method that streams progress on this node, until it returns a result. When ctx ends, the operation is
+// canceled without an effect.
 func follow[Req, Resp any, Result comparable, P interface {
 	*Resp
 	progressing[Result]
@@ -64,15 +64,15 @@ func follow[Req, Resp any, Result comparable, P interface {
 	}
 }
 
-// Scan reads a snapshot of this node's page file and recommends a page size. Nothing waits for it. progress may be nil.
-// Errors: ErrBusy, ErrInvalid.
+// Scan reads a snapshot of this node's page file and recommends a page size. It does not block other operations.
+// progress may be nil. Errors: [ErrBusy], [ErrInvalid].
 func (n *Node) Scan(ctx context.Context, req *pb.ScanRequest, progress func(*pb.Progress)) (*pb.ScanResult, error) {
 	return follow(ctx, n, "scan", req, progress, pb.MaintenanceServiceClient.Scan, (*pb.ScanResponse).GetResult)
 }
 
-// Rewrite writes this node's page file anew. It must be a standby; the pair stays in sync meanwhile. When ctx ends the
-// page file stays as it was. progress may be nil. Errors: ErrRefused for the active, ErrBusy, ErrGaveWay, ErrNoSpace,
-// ErrDataLoss for a damaged page.
+// Rewrite rewrites this node's page file. The node must be a standby; the pair stays in sync. When ctx ends, the page
+// file remains unchanged. progress may be nil. Errors: [ErrRefused] on the active, [ErrBusy], [ErrGaveWay],
+// [ErrNoSpace], [ErrDataLoss] for a corrupt page.
 func (n *Node) Rewrite(
 	ctx context.Context, req *pb.RewriteRequest, progress func(*pb.Progress),
 ) (*pb.RewriteResult, error) {
@@ -80,28 +80,29 @@ func (n *Node) Rewrite(
 		(*pb.RewriteResponse).GetResult)
 }
 
-// Backup copies a snapshot of this node to a save-set on that node. Nothing waits for it. progress may be nil.
-// Errors: ErrRefused when there is no path for backups, ErrBusy, ErrNoSpace, ErrDataLoss.
+// Backup writes a backup of a snapshot of this node, stored on that node. It does not block other operations. progress
+// may be nil. Errors: [ErrRefused] if no backup path is configured, [ErrBusy], [ErrNoSpace], [ErrDataLoss].
 func (n *Node) Backup(ctx context.Context, req *pb.BackupRequest, progress func(*pb.Progress)) (*pb.SaveSet, error) {
 	return follow(ctx, n, "backup", req, progress, pb.MaintenanceServiceClient.Backup, (*pb.BackupResponse).GetSet)
 }
 
-// Shrink gives the free end of this node's page file back to the filesystem. Nothing waits for it. Errors: ErrBusy.
+// Shrink truncates the free space at the end of this node's page file. It does not block other operations. Errors:
+// [ErrBusy].
 func (n *Node) Shrink(ctx context.Context, dryRun bool) (*pb.ShrinkResponse, error) {
 	return maintain(ctx, n, "shrink", &pb.ShrinkRequest{DryRun: dryRun}, pb.MaintenanceServiceClient.Shrink)
 }
 
-// Backups lists the save-sets of this node, newest first, those included that are not complete. path may be empty: the
-// one of the settings.
+// Backups lists the backups of this node, newest first, including incomplete ones. If path is empty, the configured
+// path is used.
 func (n *Node) Backups(ctx context.Context, path string) ([]*pb.SaveSet, error) {
 	resp, err := maintain(ctx, n, "list backups", &pb.ListBackupsRequest{Path: path},
 		pb.MaintenanceServiceClient.ListBackups)
 	return resp.GetSets(), err
 }
 
-// VerifyBackup reads a save-set of this node and tells whether it can be restored; that it cannot be is in the result,
-// not in the error. Nothing waits for it. progress may be nil. Errors: ErrNoSaveSet, ErrRefused when there is no path
-// for backups or the set is encrypted, ErrBusy.
+// VerifyBackup reads a backup of this node and reports whether it can be restored. A corrupt backup is reported in the
+// result, not as an error. It does not block other operations. progress may be nil. Errors: [ErrNoSaveSet],
+// [ErrRefused] if no backup path is configured or the backup is encrypted, [ErrBusy].
 func (n *Node) VerifyBackup(
 	ctx context.Context, req *pb.VerifyBackupRequest, progress func(*pb.Progress),
 ) (*pb.VerifyBackupResult, error) {
@@ -109,33 +110,33 @@ func (n *Node) VerifyBackup(
 		(*pb.VerifyBackupResponse).GetResult)
 }
 
-// PageMap tells what the pages of this node's page file are used for, in at most that many regions; 0 means 256.
-// Nothing waits for it. Errors: ErrInvalid for more than 4096.
+// PageMap returns the usage of this node's page file, in at most the given number of regions; 0 means 256. It does not
+// block other operations. Errors: [ErrInvalid] for more than 4096 regions.
 func (n *Node) PageMap(ctx context.Context, regions uint32) (*pb.GetPageMapResponse, error) {
 	return maintain(ctx, n, "page map", &pb.GetPageMapRequest{Regions: regions},
 		pb.MaintenanceServiceClient.GetPageMap)
 }
 
-// DropOld removes what the last rewrite or installed snapshot of this node replaced, and returns how many bytes that
-// were. Errors: ErrBusy.
+// DropOld deletes the files replaced by the last rewrite or installed snapshot of this node, and returns their size in
+// bytes. Errors: [ErrBusy].
 func (n *Node) DropOld(ctx context.Context) (uint64, error) {
 	resp, err := maintain(ctx, n, "drop old files", &pb.DropOldRequest{}, pb.MaintenanceServiceClient.DropOld)
 	return resp.GetBytes(), err
 }
 
-// FlushArchive archives the log of this node up to now, and tells how far the archive reaches. Errors: ErrRefused when
-// this node has no archive.
+// FlushArchive archives the log of this node up to the present, and returns the position of the archive. Errors:
+// [ErrRefused] if this node has no archive.
 func (n *Node) FlushArchive(ctx context.Context) (*pb.FlushArchiveResponse, error) {
 	return maintain(ctx, n, "flush archive", &pb.FlushArchiveRequest{}, pb.MaintenanceServiceClient.FlushArchive)
 }
 
-// Settings reads the pair's maintenance settings as this node knows them, with this node's page size.
+// Settings returns the pair's maintenance settings as known to this node, with this node's page size.
 func (n *Node) Settings(ctx context.Context) (*pb.MaintenanceSettings, error) {
 	resp, err := maintain(ctx, n, "settings", &pb.GetSettingsRequest{}, pb.MaintenanceServiceClient.GetSettings)
 	return resp.GetSettings(), err
 }
 
-// onActive calls a method on the active node, until it is answered.
+// onActive calls a method on the active node, with retries.
 func onActive[Req, Resp any](
 	ctx context.Context, c *Client, op string, req *Req,
 	method func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
@@ -147,14 +148,14 @@ func onActive[Req, Resp any](
 	return resp, err
 }
 
-// MaintenanceSettings reads the pair's maintenance settings. Errors: ErrUnavailable.
+// MaintenanceSettings returns the pair's maintenance settings. Errors: [ErrUnavailable].
 func (c *Client) MaintenanceSettings(ctx context.Context) (*pb.MaintenanceSettings, error) {
 	resp, err := onActive(ctx, c, "settings", &pb.GetSettingsRequest{}, pb.MaintenanceServiceClient.GetSettings)
 	return resp.GetSettings(), err
 }
 
-// UpdateMaintenanceSettings changes those settings that are present in the request; they are durable on both nodes when
-// it returns. Errors: ErrInvalid, ErrUnavailable.
+// UpdateMaintenanceSettings changes the settings that are present in the request. They are durable on both nodes when
+// it returns. Errors: [ErrInvalid], [ErrUnavailable].
 func (c *Client) UpdateMaintenanceSettings(
 	ctx context.Context, req *pb.UpdateSettingsRequest,
 ) (*pb.MaintenanceSettings, error) {
@@ -162,21 +163,21 @@ func (c *Client) UpdateMaintenanceSettings(
 	return resp.GetSettings(), err
 }
 
-// StartPlan begins a rolling operation: standby, switchover, the other node. The pair goes through with it whether
-// a client watches or not; see WatchPlan. If the connection broke meanwhile, ErrBusy may mean that it began all the
-// same. Errors: ErrBusy while another one is under way, ErrRefused, ErrInvalid, ErrUnavailable.
+// StartPlan starts a rolling operation: standby, switchover, the other node. The pair completes it independently of the
+// client; see [Client.WatchPlan]. If the connection broke in the meantime, [ErrBusy] may mean that the plan was
+// started. Errors: ErrBusy while another plan runs, [ErrRefused], [ErrInvalid], [ErrUnavailable].
 func (c *Client) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.Plan, error) {
 	resp, err := onActive(ctx, c, "start the plan", req, pb.MaintenanceServiceClient.StartPlan)
 	return resp.GetPlan(), err
 }
 
-// CancelPlan stops the pair's plan at the next safe point. Errors: ErrNoPlan when none is under way, ErrUnavailable.
+// CancelPlan stops the pair's plan at the next safe point. Errors: [ErrNoPlan] if none is running, [ErrUnavailable].
 func (c *Client) CancelPlan(ctx context.Context) (*pb.Plan, error) {
 	resp, err := onActive(ctx, c, "cancel the plan", &pb.CancelPlanRequest{}, pb.MaintenanceServiceClient.CancelPlan)
 	return resp.GetPlan(), err
 }
 
-// Plan returns the pair's last plan, running or ended; nil if there never was one. Errors: ErrUnavailable.
+// Plan returns the pair's last plan, running or ended; nil if no plan was ever started. Errors: [ErrUnavailable].
 func (c *Client) Plan(ctx context.Context) (plan *pb.Plan, err error) {
 	for p, err := range c.WatchPlan(ctx) {
 		return p, err
@@ -184,8 +185,9 @@ func (c *Client) Plan(ctx context.Context) (plan *pb.Plan, err error) {
 	return nil, nil
 }
 
-// WatchPlan gives the pair's plan now and after each change, through all failovers, until it has ended: the last one is
-// the outcome. It gives nil and ends if there never was a plan. It ends after the first error. Errors: ErrUnavailable.
+// WatchPlan returns the pair's plan now and after each change, across failovers, until the plan has ended; the last
+// element is the outcome. If no plan was ever started, it returns nil and ends. It ends after the first error. Errors:
+// [ErrUnavailable].
 func (c *Client) WatchPlan(ctx context.Context) iter.Seq2[*pb.Plan, error] {
 	return func(yield func(*pb.Plan, error) bool) {
 		err := c.do(ctx, "watch the plan", nil, func(ctx context.Context, cc *grpc.ClientConn) error {
@@ -208,7 +210,7 @@ func (c *Client) WatchPlan(ctx context.Context) iter.Seq2[*pb.Plan, error] {
 	}
 }
 
-// PlanEnded tells whether a plan is done, failed or cancelled.
+// PlanEnded reports whether a plan is done, failed or canceled.
 func PlanEnded(p *pb.Plan) bool {
 	switch p.GetState() {
 	case pb.PlanState_PLAN_STATE_DONE, pb.PlanState_PLAN_STATE_FAILED, pb.PlanState_PLAN_STATE_CANCELLED:
@@ -218,29 +220,30 @@ func PlanEnded(p *pb.Plan) bool {
 	}
 }
 
-// Jobs lists the pair's scheduled jobs by name, each with its last runs. Errors: ErrUnavailable.
+// Jobs lists the pair's scheduled jobs by name, each with its last runs. Errors: [ErrUnavailable].
 func (c *Client) Jobs(ctx context.Context) ([]*pb.Job, error) {
 	resp, err := onActive(ctx, c, "list jobs", &pb.ListJobsRequest{}, pb.MaintenanceServiceClient.ListJobs)
 	return resp.GetJobs(), err
 }
 
-// PutJob adds a job, or replaces the one of that name. Errors: ErrInvalid, ErrLimit when there are as many as there may
-// be, ErrUnavailable.
+// PutJob adds a job, or replaces the job of that name. Errors: [ErrInvalid], [ErrLimit] if the maximum number of jobs
+// exists, [ErrUnavailable].
 func (c *Client) PutJob(ctx context.Context, job *pb.Job) (*pb.Job, error) {
 	resp, err := onActive(ctx, c, "put job "+job.GetName(), &pb.PutJobRequest{Job: job},
 		pb.MaintenanceServiceClient.PutJob)
 	return resp.GetJob(), err
 }
 
-// DeleteJob removes a job and its history. Errors: ErrNoJob, ErrUnavailable.
+// DeleteJob deletes a job and its history. Errors: [ErrNoJob], [ErrUnavailable].
 func (c *Client) DeleteJob(ctx context.Context, name string) error {
 	_, err := onActive(ctx, c, "delete job "+name, &pb.DeleteJobRequest{Name: name},
 		pb.MaintenanceServiceClient.DeleteJob)
 	return err
 }
 
-// RunJob runs a job now and returns when it is done; it is not repeated when the connection breaks. A run that failed
-// is no error of this call: see its outcome. Errors: ErrNoJob, ErrBusy while it runs already, ErrUnavailable.
+// RunJob runs a job now and returns when the job run has finished. It is not retried when the connection breaks. A
+// failed job run is not an error of this call: check its outcome. Errors: [ErrNoJob], [ErrBusy] while the job runs,
+// [ErrUnavailable].
 func (c *Client) RunJob(ctx context.Context, name string) (*pb.JobRun, error) {
 	t, err := c.locator.wait(ctx)
 	if err != nil {
@@ -251,23 +254,22 @@ func (c *Client) RunJob(ctx context.Context, name string) (*pb.JobRun, error) {
 	return resp.GetRun(), err
 }
 
-// RunningSettings tells which settings can be changed while the nodes run, and what they are on this node.
+// RunningSettings returns the settings that can be changed at run time, with their values on this node.
 func (n *Node) RunningSettings(ctx context.Context) ([]*pb.RunningSetting, error) {
 	resp, err := maintain(ctx, n, "list the settings", &pb.ListSettingsRequest{},
 		pb.MaintenanceServiceClient.ListSettings)
 	return resp.GetSettings(), err
 }
 
-// ChangeRunningSettings is that of the client, asked of this node: for min-in-sync any node will do, also while none is
-// active.
+// ChangeRunningSettings is [Client.ChangeRunningSettings] on this node. For min-in-sync any node can be used, even
+// while no node is active.
 func (n *Node) ChangeRunningSettings(ctx context.Context, req *pb.ChangeSettingsRequest) ([]*pb.RunningSetting, error) {
 	resp, err := maintain(ctx, n, "change the settings", req, pb.MaintenanceServiceClient.ChangeSettings)
 	return resp.GetSettings(), err
 }
 
-// ChangeRunningSettings changes settings while the nodes run, and returns what they are then on the active node.
-// Errors: ErrInvalid when there is no such setting or a value cannot be used, ErrRefused when the state of the pair
-// does not allow it now.
+// ChangeRunningSettings changes settings at run time, and returns their values on the active node. Errors: [ErrInvalid]
+// for an unknown setting or an invalid value, [ErrRefused] if the state of the pair does not allow the change.
 func (c *Client) ChangeRunningSettings(
 	ctx context.Context, req *pb.ChangeSettingsRequest,
 ) ([]*pb.RunningSetting, error) {

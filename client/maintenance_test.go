@@ -15,7 +15,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Scan tells of its progress until it is cancelled or, with a limit of 4096, has a result.
+// Scan reports progress until it is canceled or, with a limit of 4096, has a result.
 func (n *fakeNode) Scan(r *pb.ScanRequest, s grpc.ServerStreamingServer[pb.ScanResponse]) error {
 	if r.GetPageSizeMax() == 1 {
 		return refusal(n.pair.t, codes.AlreadyExists, "MAINTENANCE_BUSY")
@@ -77,7 +77,7 @@ func (n *fakeNode) PutJob(_ context.Context, r *pb.PutJobRequest) (*pb.PutJobRes
 	return &pb.PutJobResponse{Job: r.GetJob()}, nil
 }
 
-// TestNodeMaintenance: progress, the result, cancelling, and what errors mean.
+// Maintenance calls report progress, results and cancellation, and return the documented errors.
 func TestNodeMaintenance(t *testing.T) { synctest.Test(t, testNodeMaintenance) }
 
 func testNodeMaintenance(t *testing.T) {
@@ -116,7 +116,7 @@ func testNodeMaintenance(t *testing.T) {
 	require.ErrorIs(t, err, client.ErrInternal, "not implemented by this node")
 }
 
-// TestWatchPlan: the plan is watched through a takeover, up to its end.
+// WatchPlan continues after a failover until the plan has ended.
 func TestWatchPlan(t *testing.T) { synctest.Test(t, testWatchPlan) }
 
 func testWatchPlan(t *testing.T) {

@@ -14,79 +14,81 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Message is what is published.
+// Message is a message to publish.
+//
+// The standard fields MessageID, CorrelationID, ReplyTo, ContentType and Subject are stored and delivered, but not
+// interpreted by Lockstep. Each of them and Group is limited to 1,024 bytes of UTF-8; all of them and Values together
+// are limited to 64 KiB. Empty fields use no space.
+//
+// All fields except Body and Properties are rejected with [ErrRefused] while one of the nodes runs release 0.1.0.
 type Message struct {
-	// Body is opaque to Lockstep. It must not be changed before the publish is answered.
+	// Body is opaque to Lockstep. It must not be modified before the publish has completed.
 	Body []byte
-	// Properties of the application that are texts; keys of 1 to 255 bytes, 64 KiB for all of them together.
+	// Properties are string properties of the application. A key has 1 to 255 bytes; all properties together are limited
+	// to 64 KiB.
 	Properties map[string]string
 
-	// The standard fields are stored and delivered, and Lockstep does nothing else with them. Each has at most 1,024
-	// bytes of UTF-8; all of them and Values together at most 64 KiB. Empty ones take no space. ErrRefused while one of
-	// the nodes is of release 0.1.0.
+	// Standard fields.
 
-	// MessageID names the message, for the application.
+	// MessageID identifies the message to the application.
 	MessageID string
-	// CorrelationID names what the message belongs to, such as the request that it answers.
+	// CorrelationID identifies a related message or operation, such as the request of a response.
 	CorrelationID string
-	// ReplyTo is where an answer is expected: the name of a queue, by convention.
+	// ReplyTo is the address for replies: by convention the name of a queue.
 	ReplyTo string
-	// ContentType is what the body is, such as "application/json".
+	// ContentType is the media type of the body, such as "application/json".
 	ContentType string
-	// Subject is what the message is about, or its type.
+	// Subject is the subject or the type of the message.
 	Subject string
 
-	// The next fields say how the message is delivered. ErrRefused while one of the nodes is of release 0.1.0.
+	// Fields that control delivery.
 
-	// Group names the messages that belong together, with at most 1,024 bytes of UTF-8: of one
-	// group and subscription one message is with a consumer at a time, and the next one in the order of the queue goes
-	// out when that is acknowledged, rejected or moved to the dead-letter queue.
+	// Group is the message group, up to 1,024 bytes of UTF-8. Each subscription delivers one message of a group at a time.
+	// The next one, in queue order, is delivered after the previous one is acknowledged, rejected or dead-lettered.
 	Group string
-	// Priority is 0 to 9: a queue with QueueConfig.Priorities delivers a message of a higher one first. nil means 4.
+	// Priority is 0 to 9; nil means 4. A queue with QueueConfig.Priorities delivers messages of a higher priority first.
 	Priority *uint8
-	// ExpiresAt is when the message expires, by the clock of the active node: from then on it is not delivered any more.
-	// A resolution of a millisecond, from 1970 to 9999. Zero means never.
+	// ExpiresAt is the time when the message expires, by the clock of the active node. An expired message is not
+	// delivered. Resolution 1 ms, from 1970 to 9999; the zero value means no expiry.
 	ExpiresAt time.Time
-	// TTL is the same as a duration from when the active accepts the message: at least a millisecond, at most 100 years;
-	// 0 means that there is none. Not with ExpiresAt, which is what is delivered.
+	// TTL is the time to live from acceptance by the active node: 1 ms to 100 years; 0 means no expiry. TTL and ExpiresAt
+	// are mutually exclusive. Consumers receive ExpiresAt.
 	TTL time.Duration
-	// DeliverAt is the time before which the message is not delivered, by the clock of the active node, with the same
-	// resolution. One that has passed has it delivered at once, whatever the queue's Delay is. Zero means none.
+	// DeliverAt is the earliest delivery time, by the clock of the active node, with millisecond resolution. A time in the
+	// past overrides the queue's Delay and delivers immediately. The zero value means no delivery time.
 	DeliverAt time.Time
-	// Delay is the same as a duration from when the active accepts the message, at most 100 years. Not with DeliverAt,
-	// which is what is delivered. 0 means that there is none: then the queue's Delay counts.
+	// Delay is the delivery delay from acceptance by the active node, up to 100 years; 0 means that the queue's Delay
+	// applies. Delay and DeliverAt are mutually exclusive. Consumers receive DeliverAt.
 	Delay time.Duration
 
-	// Values are properties of the application that are not texts: bool, int64 (also int), float64 or []byte. What is
-	// delivered is never an int. A key is in Properties or here, not in both.
+	// Values are non-string properties of the application: bool, int64, float64 or []byte. An int is accepted and
+	// delivered as int64. A key must not be in both Properties and Values.
 	Values map[string]any
 }
 
-// Stored is a message as it is in a queue. Messages that came together lie in a few pieces of memory, their bodies in
-// one, which are kept as long as one of them is in use: an application that keeps a few messages for long had better
-// copy them.
+// Stored is a message in a queue. Messages that arrive together share memory: their bodies are slices of one buffer,
+// which stays allocated while one of them is in use. Copy messages that the application keeps for long.
 type Stored struct {
 	Message
-	// Sequence is the position in the queue; it starts at 1 and is never reused.
+	// Sequence is the position in the queue. It starts at 1 and is never reused.
 	Sequence uint64
-	// PublishedAt is when the active accepted it, in milliseconds.
+	// PublishedAt is the time when the active accepted the message, with millisecond resolution.
 	PublishedAt time.Time
-	// DeliveryCount is how often the subscription gave it to a consumer that did not acknowledge it.
+	// DeliveryCount is the number of earlier deliveries that were not acknowledged.
 	DeliveryCount uint32
-	// DeadLetter says where the message comes from, if it was moved here because a subscription could not deal with it;
-	// nil for any other message.
+	// DeadLetter describes the origin of a message that was moved to a dead-letter queue; nil for other messages.
 	DeadLetter *DeadLetter
 }
 
-// Receipt is the answer to a committed publish.
+// Receipt is the result of a committed publish.
 type Receipt struct {
-	// Sequence of the message, or of the first one of a batch.
+	// Sequence of the message, or of the first message of a batch.
 	Sequence uint64
 	// LSN of the transaction in the store's log.
 	LSN uint64
-	// Duplicate is true when the first attempt had been committed and a repetition was answered from memory.
+	// Duplicate is true if the first attempt was committed and a retry returned its result.
 	Duplicate bool
-	// Address of the node that acknowledged it.
+	// Address of the node that acknowledged the publish.
 	Address string
 }
 
@@ -97,14 +99,14 @@ const (
 	maxFieldBytes      = 1024
 )
 
-// plain tells whether the message is a body and nothing else.
+// plain reports whether the message consists of a body only.
 func (m *Message) plain() bool {
 	return len(m.Properties)|len(m.Values)|len(m.MessageID)|len(m.CorrelationID)|len(m.ReplyTo)|len(m.ContentType)|
 		len(m.Subject)|len(m.Group) == 0 && m.Priority == nil && m.TTL|m.Delay == 0 &&
 		m.ExpiresAt.IsZero() && m.DeliverAt.IsZero()
 }
 
-// check refuses what no node would take, so that a wrong message does not spoil the batch it travels in.
+// check rejects messages that no node accepts, so that an invalid message does not fail the batch it is sent with.
 func (m *Message) check(maxBody int) error {
 	if len(m.Body) > maxBody {
 		return fmt.Errorf("%w: the body has %d bytes, the limit is %d", ErrLimit, len(m.Body), maxBody)
@@ -112,7 +114,7 @@ func (m *Message) check(maxBody int) error {
 	if m.plain() {
 		return nil
 	}
-	total := 0 // as a node counts it: with the lengths of keys and values, and their number
+	total := 0 // computed as on a node: includes lengths of keys and values, and their number
 	if len(m.Properties) > 0 {
 		total = protowire.SizeVarint(uint64(len(m.Properties)))
 	}
@@ -172,14 +174,14 @@ func (m *Message) checkFields() error {
 	return nil
 }
 
-// fieldNames are the names of fields, in their order.
+// fieldNames are the names of fields, in the same order.
 var fieldNames = [...]string{"MessageID", "CorrelationID", "ReplyTo", "ContentType", "Subject", "Group"}
 
 func (m *Message) fields() [6]string {
 	return [...]string{m.MessageID, m.CorrelationID, m.ReplyTo, m.ContentType, m.Subject, m.Group}
 }
 
-// Bounds of what says how a message is delivered.
+// Limits of the fields that control delivery.
 const (
 	maxPriority = 9
 	maxDuration = 100 * 365 * 24 * time.Hour
@@ -187,7 +189,7 @@ const (
 	maxTimeMS   = 253_402_300_799_999
 )
 
-// checkDelivery is check for the fields that say how a message is delivered.
+// checkDelivery is check for the fields that control delivery.
 func (m *Message) checkDelivery() error {
 	switch {
 	case m.Priority != nil && *m.Priority > maxPriority:
@@ -209,7 +211,7 @@ func (m *Message) checkDelivery() error {
 	return nil
 }
 
-// checkName refuses what cannot be sent as a name; which names are allowed is the node's to say.
+// checkName rejects values that cannot be sent as a name. The node validates the rest.
 func checkName(what, name string) error {
 	if name == "" || len(name) > maxKeyBytes || !utf8.ValidString(name) {
 		return fmt.Errorf("%w: the name of a %s has 1 to %d characters of [A-Za-z0-9._/-], this is %q", ErrInvalid,
@@ -218,7 +220,7 @@ func checkName(what, name string) error {
 	return nil
 }
 
-// cost is what a message counts against the memory of a pipeline, in bytes.
+// cost is the number of bytes that a message counts against MaxPendingBytes.
 func (m *Message) cost() int64 {
 	n := int64(len(m.Body)) + 128
 	if m.plain() {
@@ -238,7 +240,7 @@ func (m *Message) cost() int64 {
 }
 
 func messagesToProto(ms []Message) []*pb.Message {
-	slab, out := make([]pb.Message, len(ms)), make([]*pb.Message, len(ms)) // not one allocation for each
+	slab, out := make([]pb.Message, len(ms)), make([]*pb.Message, len(ms)) // avoids one allocation per message
 	for i := range ms {
 		m, to := &ms[i], &slab[i]
 		to.Body, to.Properties = m.Body, m.Properties
@@ -253,7 +255,7 @@ func messagesToProto(ms []Message) []*pb.Message {
 	return out
 }
 
-// deliveryToProto converts the fields that say how a message is delivered, which most messages do not have.
+// deliveryToProto converts the fields that control delivery; most messages have none.
 func (m *Message) deliveryToProto(to *pb.Message) {
 	to.Group = m.Group
 	if m.Priority != nil {
@@ -276,7 +278,7 @@ func durationToProto(d time.Duration) *durationpb.Duration {
 	return durationpb.New(d)
 }
 
-// valuesToProto converts values that checkFields has passed.
+// valuesToProto converts values validated by checkFields.
 func valuesToProto(values map[string]any) map[string]*pb.PropertyValue {
 	out := make(map[string]*pb.PropertyValue, len(values))
 	for k, v := range values {
@@ -296,7 +298,7 @@ func valuesToProto(values map[string]any) map[string]*pb.PropertyValue {
 	return out
 }
 
-// valuesFromProto leaves out what this client does not know.
+// valuesFromProto omits types that this client does not support.
 func valuesFromProto(values map[string]*pb.PropertyValue) map[string]any {
 	if len(values) == 0 {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// TestMessageFields: what a message has is what is delivered; an int is delivered as an int64.
+// All fields of a message survive the conversion; an int is delivered as an int64.
 func TestMessageFields(t *testing.T) {
 	m := Message{
 		Body: []byte("{}"), Properties: map[string]string{"k": "v"}, MessageID: "m-1", CorrelationID: "c-1",
@@ -33,7 +33,7 @@ func TestMessageFields(t *testing.T) {
 	require.Greater(t, m.cost(), int64(len(m.Body)+128))
 }
 
-// TestMessageFieldLimits: what no node would take is refused before it is sent.
+// Invalid messages are rejected before they are sent.
 func TestMessageFieldLimits(t *testing.T) {
 	long := strings.Repeat("x", 1025)
 	for says, m := range map[string]Message{
@@ -69,7 +69,7 @@ func TestMessageFieldLimits(t *testing.T) {
 	}
 }
 
-// TestPropertiesLimit: the client takes exactly what a node takes.
+// The client accepts exactly the properties that a node accepts.
 func TestPropertiesLimit(t *testing.T) {
 	for _, others := range []int{0, 1, 200} {
 		used := others * len("xxxother00")
@@ -87,7 +87,7 @@ func TestPropertiesLimit(t *testing.T) {
 	}
 }
 
-// TestDurations: what is sent as a duration is what the message says; what is not set is not sent.
+// Durations are sent unchanged; unset durations are not sent.
 func TestDurations(t *testing.T) {
 	sent := messagesToProto([]Message{{TTL: time.Hour, Delay: time.Millisecond}, {}})
 	require.Equal(t, time.Hour, sent[0].GetTtl().AsDuration())
@@ -96,7 +96,7 @@ func TestDurations(t *testing.T) {
 	require.Nil(t, sent[1].GetDelay())
 }
 
-// TestQueueConfig: each field of a configuration comes back as it was sent, and what no node would take is refused.
+// All fields of a configuration survive the conversion, and invalid values are rejected.
 func TestQueueConfig(t *testing.T) {
 	c := QueueConfig{
 		MaxMessages: 1, MaxBytes: 2, MaxDeliveries: 3, DeadLetter: "dead", TTL: 4 * time.Second, Delay: 5 * time.Second,

@@ -16,17 +16,17 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// node is one address, its connection and what it last said.
+// node is one address with its connection and its last reported status.
 type node struct {
 	address string
 	locator *locator
-	kick    chan struct{} // capacity 1: ask for the status now
-	again   chan struct{} // capacity 1: open the watch again now, after a refusal
-	users   atomic.Int64  // operations under way on this node
+	kick    chan struct{} // capacity 1: request the status now
+	again   chan struct{} // capacity 1: reopen the watch now, after a refusal
+	users   atomic.Int64  // operations in progress on this node
 
 	mu     sync.Mutex // guards the fields below
 	cc     *grpc.ClientConn
-	closed bool // cc is not replaced any more
+	closed bool // cc is no longer replaced
 
 	// Guarded by locator.mu.
 	observed uint64
@@ -34,14 +34,14 @@ type node struct {
 	term     uint64
 	pairID   string
 	reason   string
-	err      error     // why there is no connection
-	refused  time.Time // when it refused what this client shows, last; zero: it does not
-	asking   bool      // it is asked again after a refusal
-	short    bool      // fewer nodes are in sync than the pair wants: writes are refused until one comes back
-	names    string    // address of the node that it says is active; empty if it is itself, or does not know
+	err      error     // why the connection is down
+	refused  time.Time // time of the last authentication failure; zero if authenticated
+	asking   bool      // a retry after a refusal is in progress
+	short    bool      // fewer nodes are in sync than required: writes are refused until one returns
+	names    string    // address of the active node that it reports; empty if it is active or does not know
 }
 
-// rank orders nodes by how good a target they are; 0 is none at all. The caller holds locator.mu.
+// rank orders nodes by suitability as a target; 0 is unsuitable. The caller holds locator.mu.
 func (n *node) rank() int {
 	switch n.role {
 	case pb.Role_ROLE_ACTIVE, pb.Role_ROLE_ACTIVE_ALONE:
@@ -53,39 +53,41 @@ func (n *node) rank() int {
 	}
 }
 
-// conn returns the present connection.
+// conn returns the current connection.
 func (n *node) conn() *grpc.ClientConn {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.cc
 }
 
-// replace discards a connection that does not answer; all calls on it fail immediately. It does nothing if another call
-// has replaced the connection, or after close.
+// replace discards a connection that does not respond; all calls on it fail immediately. It does nothing if another
+// call has replaced the connection, or after close.
 func (n *node) replace(old *grpc.ClientConn) {
 	fresh, err := n.locator.opts.dial(n.address)
 	if err != nil {
-		return // the options are wrong, which dialling the first time would have told
+		return // invalid options, which the first dial would have reported
 	}
 	n.mu.Lock()
 	if n.cc == old && !n.closed {
 		n.cc, fresh = fresh, old
 	}
 	n.mu.Unlock()
-	_ = fresh.Close() // the old one, or the new one if it was not needed; an error changes nothing
+	_ = fresh.Close() // the old connection, or the new one if unused; an error has no effect
 }
 
 func (n *node) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closed = true
-	_ = n.cc.Close() // fails only when closed already
+	_ = n.cc.Close() // fails only if already closed
 }
 
-// watch keeps a WatchStatus stream open until ctx ends. A node that is down is tried again within milliseconds while no
-// other is active, and at leisure otherwise. So is one that is there and ends each connection before it answers, as
-// when the two ends disagree about TLS: a client that knocks dozens of times a second for hours uses up what the node
-// lets everybody at its address try.
+// watch keeps a WatchStatus stream open until ctx ends. A node that is down is retried within milliseconds while no
+// other node is active, and with a longer backoff otherwise.
+//
+// The longer backoff also applies to a node that accepts connections but closes them without a response, as on a TLS
+// mismatch. Dozens of attempts per second for hours would exhaust the node's rate limit for all clients at the same
+// address.
 func (n *node) watch(ctx context.Context) {
 	retry, knocks := n.locator.opts.newBackoff(), n.locator.opts.newBackoff()
 	knocks.MaxInterval = n.locator.opts.ProbeInterval
@@ -105,7 +107,7 @@ func (n *node) watch(ctx context.Context) {
 		switch {
 		case fresh:
 		case refuses(e):
-			// Others behind the same address must not suffer from what this client shows.
+			// Rejected credentials of this client must not use up the rate limit of other clients at the same address.
 			wait, changed = refusedWait, nil
 			refusedWait = min(2*refusedWait, maxRefusedWait)
 		case t != nil:
@@ -125,15 +127,15 @@ func (n *node) watch(ctx context.Context) {
 	}
 }
 
-// maxRefusedWait is how long at most a node that refuses this client is not asked again by itself.
+// maxRefusedWait is the longest backoff before a node that refuses this client is retried automatically.
 const maxRefusedWait = 30 * time.Second
 
-// refuses tells whether an error means that a node does not let this client in.
+// refuses reports whether the error means that the node denies access to this client.
 func refuses(err error) bool { return errors.Is(err, ErrUnauthenticated) || errors.Is(err, ErrDenied) }
 
-// watchOnce reads one stream to its end and tells whether it delivered anything, why it ended, and whether there is a
-// fresh token to show instead of one that was refused. A stream that ended because its token has expired is no lost
-// connection then: nothing has happened to the node.
+// watchOnce reads one stream to its end. It reports whether the stream delivered a status, whether a fresh token can
+// replace a rejected one, and why the stream ended. A stream that ended because its token expired does not count as a
+// lost connection: the node is unaffected.
 func (n *node) watchOnce(ctx context.Context, refusals *int) (delivered, fresh bool, e *Error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -147,7 +149,7 @@ func (n *node) watchOnce(ctx context.Context, refusals *int) (delivered, fresh b
 		}
 	}
 	if n.conn() != cc {
-		// poll has thrown the connection away, and gRPC says only that it was closed
+		// poll replaced the connection; gRPC reports only that it was closed
 		err = &Error{
 			Address: n.address, Code: codes.Unavailable, unreached: true,
 			Message: "it does not answer: it is stopped, hangs, or is cut off",
@@ -163,15 +165,15 @@ func (n *node) watchOnce(ctx context.Context, refusals *int) (delivered, fresh b
 	}
 	n.locator.lost(n, e, fresh)
 	if !delivered && ctx.Err() == nil && !refuses(e) && !e.ended() {
-		// A new connection has no waits of gRPC's own behind it: this loop alone decides when to try again. Where a
-		// process ends the connections, those waits are welcome: they grow, too.
+		// A new connection starts without gRPC's own backoff, so that only this loop decides when to retry. Where a process
+		// closes the connections, gRPC's growing backoff is useful.
 		n.replace(cc)
 	}
 	return delivered, fresh, e
 }
 
-// pollWhenAsked asks for the status when it is kicked, often while a caller searches, and every ProbeInterval while
-// operations wait for this node.
+// pollWhenAsked requests the status when kicked, frequently while a caller searches for the active, and every
+// ProbeInterval while operations are pending on this node.
 func (n *node) pollWhenAsked(ctx context.Context) {
 	for {
 		wait := n.locator.opts.ProbeInterval
@@ -196,12 +198,12 @@ func (n *node) pollWhenAsked(ctx context.Context) {
 	}
 }
 
-// poll asks once. A node that does not answer in time is frozen or cut off: its connection is thrown away, which fails
-// whatever waits there, and the next one shows whether it is back.
+// poll requests the status once. A node that does not respond in time is hung or partitioned: its connection is
+// replaced, which fails all pending calls on it. The new connection shows whether the node has recovered.
 func (n *node) poll(ctx context.Context) {
 	asked := n.locator.observations(n)
 	if asked == 0 {
-		return // the first word comes from the watch, which is being set up
+		return // the first status arrives on the watch, which is being opened
 	}
 	cc := n.conn()
 	ctx, cancel := context.WithTimeout(ctx, n.locator.opts.ProbeInterval)

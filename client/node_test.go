@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/connectivity"
 )
 
-// TestReplaceAfterClose: a connection that is replaced while its client is closed is closed, too. One that is not keeps
-// its goroutines, with which the bubble does not end.
+// A connection that is replaced while its client is closed is closed, too. Otherwise its goroutines would keep the
+// bubble from ending.
 func TestReplaceAfterClose(t *testing.T) { synctest.Test(t, testReplaceAfterClose) }
 
 func testReplaceAfterClose(t *testing.T) {

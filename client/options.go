@@ -17,53 +17,55 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/codec"
 )
 
-// Options of a Client. Only Addresses must be set.
+// Options configures a [Client]. Only Addresses is required.
 type Options struct {
-	// Addresses of the nodes, host:port; both of a pair, one of a standalone node. In any order.
+	// Addresses of the nodes, host:port, in any order: both nodes of a pair, or one standalone node.
 	Addresses []string
-	// ProbeInterval is how often a node that calls wait for is asked whether it is there; the same time is given to
-	// its answer. Default 1 s. A node that was killed, or lost its role, is noticed without it.
+	// ProbeInterval is the interval and the timeout of probes to a node that has pending calls. Default 1 s. A node that
+	// was killed or lost its role is detected without a probe.
 	ProbeInterval time.Duration
-	// RetryMin and RetryMax bound the time between two attempts. Defaults 2 ms and 50 ms.
+	// RetryMin and RetryMax limit the time between two attempts. Defaults 2 ms and 50 ms.
 	RetryMin, RetryMax time.Duration
-	// FailFast ends calls with ErrUnavailable as soon as it is known that none of the addresses can be reached: nothing
-	// listens, the name does not exist, or the two ends disagree about TLS; and only until a node has answered once.
-	// Without it, calls wait as long as their context allows, since nodes may yet be started; producers and consumers
-	// do so with it, too: ask WaitActive first.
+	// FailFast ends calls with [ErrUnavailable] as soon as all addresses are known to be unreachable: connection refused,
+	// unknown host name, or TLS mismatch. It applies only until a node has responded for the first time. Without FailFast,
+	// calls wait until their context expires, since nodes may still be starting. Producers and consumers always wait; call
+	// [Client.WaitActive] first.
 	//
-	// It also ends calls and publishes with ErrRefused while the pair refuses writes because fewer nodes are in sync
-	// than min-in-sync says, unless an earlier attempt may have been carried out. Without it they wait for the other
-	// node.
+	// FailFast also applies while the pair refuses writes because fewer nodes are in sync than min-in-sync requires. Calls
+	// and publishes then return [ErrRefused], unless an earlier attempt may have been committed. Without FailFast they
+	// wait for the other node.
 	FailFast bool
-	// FixedAddresses has the client use Addresses only. Without it, it follows what nodes say of the address of the
-	// active.
+	// FixedAddresses restricts the client to Addresses. By default it also follows addresses that nodes report for the
+	// active node.
 	FixedAddresses bool
-	// MaxMessageBytes bounds the body of one message, 64 MiB by default: more is refused without asking a node.
+	// MaxMessageBytes is the maximum size of a message body, 64 MiB by default. Larger messages are rejected without
+	// contacting a node.
 	MaxMessageBytes int
-	// TLS of the connections, with the client's own certificate if the nodes want one; nil: not encrypted.
+	// TLS is the TLS configuration of the connections, including the client certificate if the nodes require one. If nil,
+	// connections are not encrypted.
 	TLS *tls.Config
-	// TLSFiles has the client read authorities, certificate and key from files, and again when they change. In place of
+	// TLSFiles names the files of CA certificates, certificate and key, which are reloaded when they change. It replaces
 	// TLS.
 	TLSFiles TLSFiles
-	// Token says who this client is: a static token of the pair or a JWT, without "Bearer". At most one of Token,
-	// TokenFile and TokenSource can be set. Shown beside a certificate, the token counts.
+	// Token authenticates the client: a static token of the pair or a JWT, without the "Bearer" prefix. Set at most one of
+	// Token, TokenFile and TokenSource. A token takes precedence over a client certificate.
 	Token string
-	// TokenFile has the token, with or without spaces around it. It is read again when it may have changed: a file that
-	// is replaced takes effect within two seconds, and at once when a node refuses the token before.
+	// TokenFile is a file that contains the token; surrounding white space is ignored. A replaced file takes effect within
+	// two seconds, or immediately when a node rejects the previous token.
 	TokenFile string
-	// TokenSource gives tokens that expire, such as those of an OpenID Connect provider.
+	// TokenSource supplies tokens that expire, such as those of an OpenID Connect provider.
 	TokenSource TokenSource
-	// AllowPlaintextToken has the token shown over connections that are neither encrypted nor to this machine. Without
-	// it, such addresses are refused with ErrInvalid.
+	// AllowPlaintextToken permits sending the token over unencrypted connections to other machines. Without it, such
+	// addresses are rejected with [ErrInvalid].
 	AllowPlaintextToken bool
-	// Tracer records publishes and deliveries as spans of traces; package client/tracing makes one for OpenTelemetry.
-	// Nil: none is recorded, and nothing of it is called.
+	// Tracer records publishes and deliveries as trace spans. Package client/tracing implements it with OpenTelemetry. If
+	// nil, nothing is recorded.
 	Tracer Tracer
-	// DialOptions are added to the client's own, for credentials, interceptors and dialers.
+	// DialOptions are appended to the client's own gRPC options, for credentials, interceptors and dialers.
 	DialOptions []grpc.DialOption
 
 	secure credentials.TransportCredentials // of TLSFiles
-	tokens *tokens                          // of Token, TokenFile and TokenSource; nil: none
+	tokens *tokens                          // of Token, TokenFile or TokenSource; nil without a token
 }
 
 // Defaults and limits.
@@ -72,15 +74,15 @@ const (
 	defaultRetryMin        = 2 * time.Millisecond
 	defaultRetryMax        = 50 * time.Millisecond
 	defaultMaxMessageBytes = 64 << 20
-	maxAddresses           = 8       // given and learnt ones together
+	maxAddresses           = 8       // configured and learned addresses together
 	streamWindowBytes      = 4 << 20 // HTTP/2 window of one stream
 	connWindowBytes        = 16 << 20
 	readBufferBytes        = 64 << 10
-	writeBufferBytes       = 256 << 10 // shared by all connections; an idle one has none
-	maxReceiveBytes        = 512 << 20 // the server bounds what it sends; this guards against nonsense
+	writeBufferBytes       = 256 << 10 // shared by all connections; an idle connection uses none
+	maxReceiveBytes        = 512 << 20 // sanity limit; the server limits the size of its responses
 )
 
-// withDefaults checks the options and fills in what is not set.
+// withDefaults validates the options and sets defaults.
 func (o Options) withDefaults() (Options, error) {
 	if len(o.Addresses) == 0 {
 		return o, fmt.Errorf("%w: no address given: give the host:port of both nodes", ErrInvalid)
@@ -126,13 +128,13 @@ func setDefault[T ~int | ~int64](v *T, d T) {
 	}
 }
 
-// passthrough, before an address: the name is looked up at each connection attempt, so that a node may come back under
-// another IP.
+// passthrough is the gRPC scheme that resolves the name at each connection attempt, so that a node may return with
+// another IP address.
 const passthrough = "passthrough:///"
 
-// dial makes a connection that is opened when it is first used. gRPC's own waits between connection attempts hardly
-// matter, since a connection that could not be opened is replaced (node.watchOnce). ClientConn.ResetConnectBackoff
-// would be the other way, but it races with connections being opened (grpc-go 1.85).
+// dial creates a connection that is opened on first use. gRPC's own dial backoff has little effect, since a connection
+// that could not be opened is replaced (node.watchOnce). The alternative, ClientConn.ResetConnectBackoff, races with
+// connections that are being opened (grpc-go 1.85).
 func (o Options) dial(address string) (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if o.secure != nil {
@@ -173,10 +175,10 @@ func (o Options) dial(address string) (*grpc.ClientConn, error) {
 	return cc, nil
 }
 
-// secured tells whether connections are encrypted.
+// secured reports whether connections are encrypted.
 func (o Options) secured() bool { return o.TLS != nil || o.secure != nil }
 
-// newBackoff gives the waits between attempts.
+// newBackoff returns the backoff between attempts.
 func (o Options) newBackoff() *backoff.ExponentialBackOff {
 	return &backoff.ExponentialBackOff{
 		InitialInterval: o.RetryMin, MaxInterval: o.RetryMax, Multiplier: 1.7, RandomizationFactor: 0.3,

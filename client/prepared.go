@@ -14,15 +14,16 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Prepare is the first phase of the transaction: it is checked, made durable on every in-sync node, and kept where no
-// consumer sees it, until Client.CommitPrepared or Client.RollbackPrepared decides over it. xid names it: 1 to 128
-// bytes of printable UTF-8, another one for each transaction. What it acknowledges is out of delivery, and is
-// acknowledged on the condition that Transaction describes. It may publish and acknowledge, up to 16 MiB and 262,144
-// messages.
+// Prepare executes the first phase of a two-phase commit. The transaction is validated and made durable on every
+// in-sync node, but it is invisible to consumers until [Client.CommitPrepared] or [Client.RollbackPrepared]. xid
+// identifies it: 1 to 128 bytes of printable UTF-8, unique for each transaction. Messages that it acknowledges are not
+// delivered in the meantime; they are acknowledged on the condition described in [Transaction]. A prepared transaction
+// may publish and acknowledge up to 16 MiB and 262,144 messages.
 //
-// Errors, after which nothing was prepared unless ErrOutcomeUnknown is there, too: those of Commit; ErrProcessed;
-// ErrAlreadyExists for an xid that is in use, or was lately; ErrLimit, also when too many transactions are prepared;
-// ErrRefused while a node is of release 0.1.0. After ErrOutcomeUnknown, Prepare may be called again with the same xid.
+// After an error without [ErrOutcomeUnknown], nothing was prepared. Errors: those of [Txn.Commit]; [ErrProcessed];
+// [ErrAlreadyExists] for an xid that is in use or was used recently; [ErrLimit], also if too many transactions are
+// prepared; [ErrRefused] while a node runs release 0.1.0. After ErrOutcomeUnknown, Prepare may be called again with the
+// same xid.
 func (t *Txn) Prepare(ctx context.Context, xid string) error {
 	if err := t.ready("prepare"); err != nil {
 		return err
@@ -46,22 +47,23 @@ func (t *Txn) Prepare(ctx context.Context, xid string) error {
 	return nil
 }
 
-// Decided is what became of a prepared transaction.
+// Decided describes the decision of a prepared transaction.
 type Decided struct {
-	// Heuristic: an operator, or the time-out, had decided the same before the coordinator did.
+	// Heuristic reports that an operator or the timeout made the same decision before the coordinator.
 	Heuristic bool
 }
 
-// CommitPrepared carries a prepared transaction out. It may be called any number of times.
+// CommitPrepared commits a prepared transaction. It is idempotent.
 //
-// Errors: ErrNoTransaction when none of that xid is prepared, nor among the last 10,000 that were decided; ErrDecided
-// when the coordinator has rolled it back; ErrHeuristic when an operator or the time-out has. After ErrUnavailable with
-// ErrOutcomeUnknown it is to be called again.
+// Errors: [ErrNoTransaction] if no transaction of that xid is prepared or among the last 10,000 decided ones;
+// [ErrDecided] if the coordinator rolled it back; [ErrHeuristic] if an operator or the timeout rolled it back. After
+// [ErrUnavailable] with [ErrOutcomeUnknown] it must be called again.
 func (c *Client) CommitPrepared(ctx context.Context, xid string) (Decided, error) {
 	return c.commitPrepared(ctx, xid, false)
 }
 
-// HeuristicCommitPrepared is CommitPrepared by an operator, in the place of the coordinator, which will be told.
+// HeuristicCommitPrepared is [Client.CommitPrepared] by an operator instead of the coordinator. The coordinator is
+// notified of it in the response to its own decision.
 func (c *Client) HeuristicCommitPrepared(ctx context.Context, xid string) (Decided, error) {
 	return c.commitPrepared(ctx, xid, true)
 }
@@ -76,13 +78,14 @@ func (c *Client) commitPrepared(ctx context.Context, xid string, heuristic bool)
 	return Decided{Heuristic: resp.GetHeuristic()}, err
 }
 
-// RollbackPrepared drops a prepared transaction: nothing is published, and what it would have acknowledged is delivered
-// again. It may be called any number of times. Errors: as CommitPrepared, the other way round.
+// RollbackPrepared rolls back a prepared transaction: nothing is published, and the messages that it would have
+// acknowledged are redelivered. It is idempotent. The errors correspond to those of [Client.CommitPrepared].
 func (c *Client) RollbackPrepared(ctx context.Context, xid string) (Decided, error) {
 	return c.rollbackPrepared(ctx, xid, false)
 }
 
-// HeuristicRollbackPrepared is RollbackPrepared by an operator, in the place of the coordinator, which will be told.
+// HeuristicRollbackPrepared is [Client.RollbackPrepared] by an operator instead of the coordinator. The coordinator is
+// notified of it in the response to its own decision.
 func (c *Client) HeuristicRollbackPrepared(ctx context.Context, xid string) (Decided, error) {
 	return c.rollbackPrepared(ctx, xid, true)
 }
@@ -97,7 +100,8 @@ func (c *Client) rollbackPrepared(ctx context.Context, xid string, heuristic boo
 	return Decided{Heuristic: resp.GetHeuristic()}, err
 }
 
-// decide sends a decision until it is answered. That it was decided otherwise is true of every attempt.
+// decide sends a decision until a node responds. An opposite earlier decision applies to every attempt, so it ends any
+// doubt.
 func (c *Client) decide(ctx context.Context, op string, fn func(context.Context, *grpc.ClientConn) error) error {
 	err := c.do(ctx, op, new(doubt), fn)
 	var e *Error
@@ -107,30 +111,31 @@ func (c *Client) decide(ctx context.Context, op string, fn func(context.Context,
 	return err
 }
 
-// PreparedTransaction is one that waits for a decision.
+// PreparedTransaction is a transaction that waits for a decision.
 type PreparedTransaction struct {
-	// XID is its name.
+	// XID identifies the transaction.
 	XID string
 	// LSN of its Prepare in the store's log.
 	LSN uint64
-	// PreparedAt by the clock of the active.
+	// PreparedAt is the time of its Prepare, by the clock of the active node.
 	PreparedAt time.Time
-	// Queues that it publishes to or acknowledges in, by name.
+	// Queues that it publishes to or acknowledges in, sorted by name.
 	Queues []PreparedQueue
-	// Bytes that are kept for it.
+	// Bytes is the storage used by it.
 	Bytes uint64
 }
 
-// PreparedQueue is what a prepared transaction will do in one queue.
+// PreparedQueue contains the operations of a prepared transaction in one queue.
 type PreparedQueue struct {
-	// Queue is its name.
+	// Queue is the name of the queue.
 	Queue string
-	// Publishes and Acks are messages that will be published, and acknowledged in any subscription.
+	// Publishes is the number of messages to publish. Acks is the number of messages to acknowledge, over all
+	// subscriptions.
 	Publishes, Acks uint64
 }
 
-// ListPrepared iterates over the transactions that wait for a decision, the oldest first. An error is the last element:
-// ErrUnavailable.
+// ListPrepared iterates over the transactions that wait for a decision, oldest first. An error, such as
+// [ErrUnavailable], is the last element.
 func (c *Client) ListPrepared(ctx context.Context) iter.Seq2[PreparedTransaction, error] {
 	return func(yield func(PreparedTransaction, error) bool) {
 		for after := uint64(0); ; {

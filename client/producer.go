@@ -15,35 +15,35 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// ProducerOptions of a Producer. The zero value is a good choice.
+// ProducerOptions configures a [Producer]. The zero value is suitable for most applications.
 type ProducerOptions struct {
-	// ID of the producer, 1 to 64 bytes. Empty means a random one, which cannot meet another. With an ID of its own an
-	// application must give a higher Epoch at each start: sequences begin at 1 again.
+	// ID of the producer, 1 to 64 bytes; if empty, a random unique ID. An application that sets an ID must increase Epoch
+	// at each start, because sequences start at 1 again.
 	ID string
-	// Epoch fences producers with the same ID and a lower one. Default 1.
+	// Epoch fences producers with the same ID and a lower epoch. Default 1.
 	Epoch uint32
-	// Window is how many requests may be unanswered, at most 256 (what a node remembers of a producer). Default 200.
+	// Window is the maximum number of outstanding requests, at most 256, which is the number of results that a node keeps
+	// per producer. Default 200.
 	Window int
-	// BatchMessages and BatchBytes bound what is put together in one request when publishes come faster than answers.
-	// Defaults 256 messages and 256 KiB. A message that is larger travels alone.
+	// BatchMessages and BatchBytes limit the batch that is sent in one request when publishes arrive faster than
+	// responses. Defaults 256 messages and 256 KiB. A larger message is sent alone.
 	BatchMessages int
 	BatchBytes    int
-	// MaxPendingBytes bounds the memory of publishes that are not answered; PublishAsync waits when it is reached.
-	// Default 16 MiB.
+	// MaxPendingBytes limits the memory of pending publishes. At the limit, PublishAsync blocks. Default 16 MiB.
 	MaxPendingBytes int64
 }
 
 // Defaults and limits of a producer.
 const (
-	maxWindow              = 256 // the store remembers the last 256 results of a producer
+	maxWindow              = 256 // the store keeps the last 256 results of a producer
 	defaultWindow          = 200
 	defaultBatchMessages   = 256
 	maxBatchMessages       = 10_000 // limit of PublishRequest
 	defaultBatchBytes      = 256 << 10
 	defaultMaxPendingBytes = 16 << 20
 	maxProducerIDBytes     = 64
-	// eagerBursts, of requests that were sent together, may be under way before publishes are held back to be put
-	// together: the first ones go at once, for latency, later ones wait for an answer or a full batch, for throughput.
+	// eagerBursts is the number of publish frames in flight up to which publishes are sent immediately, for latency.
+	// Beyond it they wait for a response or a full batch, for throughput.
 	eagerBursts = 4
 )
 
@@ -69,69 +69,69 @@ func (o ProducerOptions) withDefaults() (ProducerOptions, error) {
 	return o, nil
 }
 
-// Producer is a pipeline of publishes. They are committed in the order of the calls, over all queues, and repeated in
-// that order after a failover. It may be used by many goroutines at once.
+// Producer is a publish pipeline. Publishes are committed in the order of the calls, across all queues, and retried in
+// that order after a failover. A Producer is safe for concurrent use.
 //
-// Publishes to the same queue that are ready at the same time may travel in one request, which is one transaction. Each
-// has an outcome of its own all the same: when some of them might be refused (a queue is nearly full, or a message is
-// invalid), they are sent one by one. Only a retry after a lost connection, and a node of release 0.1.0, may refuse
-// them together. A batch is never split: all of it is stored, or nothing.
+// Concurrent publishes to the same queue may share one request, which is one transaction. Each still has its own
+// outcome: if some of them might be rejected (a queue is nearly full, a message is invalid), they are sent one by one.
+// Only a retry after a lost connection and a node of release 0.1.0 may reject them together. A batch is never split: it
+// is stored as a whole or not at all.
 type Producer struct {
 	client *Client
 	opts   ProducerOptions
 	budget *semaphore.Weighted // of MaxPendingBytes
-	wake   chan struct{}       // capacity 1: something may be sent
+	wake   chan struct{}       // capacity 1: data can be sent
 	stop   context.CancelFunc
 	done   chan struct{} // closed when run has returned
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards the fields below
 	closed  bool
-	id      string       // of the producer; another one after a node forgot it
+	id      string       // producer ID; replaced after a node evicted it
 	next    uint64       // sequence of the next request
 	pending fifo[*entry] // not yet in a request
 	open    int          // entries that are neither answered nor withdrawn
-	count   int          // messages in pending, without those that were withdrawn
+	count   int          // messages in pending, without withdrawn ones
 	bytes   int          // their bytes
-	// in the order of their sequences: first those sent on the present stream, then those to be sent again
+	// ordered by sequence: requests sent on the current stream, then those to be sent again
 	inFlight fifo[*request]
-	sent     int            // how many of inFlight were sent on the present stream
-	bursts   int            // how many messages of the stream are not wholly answered
-	greeted  bool           // something was answered on the present stream
-	more     bool           // the node takes several requests in one message
-	single   map[string]int // publishes that are to be sent one by one, by queue; nil while there are none
-	idle     chan struct{}  // closed when open becomes 0; nil when no caller waits for that
+	sent     int            // number of inFlight requests sent on the current stream
+	bursts   int            // frames of the stream with outstanding requests
+	greeted  bool           // the current stream delivered a response
+	more     bool           // the node accepts several requests in one frame
+	single   map[string]int // publishes to be sent one by one, by queue; nil if empty
+	idle     chan struct{}  // closed when open becomes 0; nil without a waiter
 }
 
 // entry is one publish call.
 type entry struct {
 	queue string
-	// What is published is in one of these: body is all of a single message that has nothing else, bodies are those of
-	// several such messages, and messages are others.
+	// One of these holds the messages: body for a single message that consists of a body only, bodies for several such
+	// messages, messages otherwise.
 	body     []byte
 	bodies   [][]byte
 	messages []*pb.Message
-	count    int // of messages
-	bytes    int // of their bodies
+	count    int // number of messages
+	bytes    int // size of their bodies
 	cost     int64
 	done     func(Receipt, error)
 
-	taken     bool // is in a request: it may be committed; guarded by Producer.mu
-	withdrawn bool // was given up before it was in one; guarded by Producer.mu
+	taken     bool // part of a request, so it may be committed; guarded by Producer.mu
+	withdrawn bool // canceled before it was part of a request; guarded by Producer.mu
 }
 
-// request is what is sent, and repeated, as one.
+// request is the unit of sending and retrying.
 type request struct {
-	sequence uint64 // of the producer, and the correlation
+	sequence uint64 // producer sequence, also the correlation ID
 	queue    string
 	entries  []*entry
 	messages int
-	bytes    int  // of the messages' bodies
-	sent     bool // was sent, under its present identity
-	repeated bool // was sent more than once, under its present identity
-	last     bool // of those that were sent together
+	bytes    int  // size of the messages' bodies
+	sent     bool // sent under its current identity
+	repeated bool // sent more than once under its current identity
+	last     bool // last request of its frame
 }
 
-// NewProducer makes a pipeline. It connects when it has something to send. Errors: ErrInvalid, ErrClosed.
+// NewProducer creates a publish pipeline. It connects when it has data to send. Errors: [ErrInvalid], [ErrClosed].
 func (c *Client) NewProducer(ctx context.Context, o ProducerOptions) (*Producer, error) {
 	return c.newProducer(context.WithoutCancel(ctx), o)
 }
@@ -157,28 +157,32 @@ func (c *Client) newProducer(ctx context.Context, o ProducerOptions) (*Producer,
 	return p, nil
 }
 
-// Publish stores one message through the client's own producer and returns when it is committed: durable on every
-// in-sync node. Errors: those of Producer.Publish.
+// Publish stores one message with the client's built-in producer and returns after the commit: the message is durable
+// on every in-sync node. Errors are those of [Producer.Publish].
 func (c *Client) Publish(ctx context.Context, queue string, m Message) (Receipt, error) {
 	return c.producer.Publish(ctx, queue, m)
 }
 
-// PublishBatch is Publish for many messages, all or none.
+// PublishBatch is [Client.Publish] for several messages, stored atomically.
 func (c *Client) PublishBatch(ctx context.Context, queue string, ms []Message) (Receipt, error) {
 	return c.producer.PublishBatch(ctx, queue, ms)
 }
 
-// Publish stores one message and returns when it is committed: durable on every in-sync node. When ctx ends after the
-// message was sent, it is still on its way: the error is ErrOutcomeUnknown, too, and publishing it again may double it.
-// An error without ErrOutcomeUnknown means that the message was not stored, and never will be. To ask again for the
-// very same message after ErrOutcomeUnknown, publish it in a Txn, whose Commit can be repeated, or give Publish a
-// context that does not end. Errors: ErrQueueNotFound, ErrLimit, ErrInvalid, ErrFenced, ErrTooOld, ErrOutcomeLost,
-// ErrClosed, ErrUnavailable with the context's.
+// Publish stores one message and returns after the commit: the message is durable on every in-sync node.
+//
+// If ctx expires after the message was sent, the message may still be committed: the error also matches
+// [ErrOutcomeUnknown], and another Publish may store a duplicate. An error without ErrOutcomeUnknown means that the
+// message was not stored, and never will be. To make retries after ErrOutcomeUnknown safe, publish in a [Txn], whose
+// Commit is idempotent, or call Publish with a context that does not expire.
+//
+// Errors: [ErrQueueNotFound], [ErrLimit], [ErrInvalid], [ErrFenced], [ErrTooOld], [ErrOutcomeLost], [ErrClosed],
+// [ErrUnavailable] with the context's error.
 func (p *Producer) Publish(ctx context.Context, queue string, m Message) (Receipt, error) {
 	return p.PublishBatch(ctx, queue, []Message{m})
 }
 
-// PublishBatch is Publish for 1 to 10,000 messages, all or none; Receipt.Sequence is the first one's.
+// PublishBatch is [Producer.Publish] for 1 to 10,000 messages, stored atomically. Receipt.Sequence is the sequence of
+// the first message.
 func (p *Producer) PublishBatch(ctx context.Context, queue string, ms []Message) (Receipt, error) {
 	type result struct {
 		receipt Receipt
@@ -197,34 +201,34 @@ func (p *Producer) PublishBatch(ctx context.Context, queue string, ms []Message)
 	if p.withdraw(e) {
 		err := p.client.giveUp("publish to "+queue, ctx.Err(), nil, false)
 		if p.client.opts.Tracer != nil {
-			e.done(Receipt{}, err) // it is in no request: nothing else calls it
+			e.done(Receipt{}, err) // it is part of no request, so no other goroutine calls it
 		}
 		return Receipt{}, err
 	}
 	select {
 	case r := <-answer:
-		return r.receipt, r.err // it came at the same moment
+		return r.receipt, r.err // the response arrived at the same moment
 	default:
 		return Receipt{}, p.client.giveUp("publish to "+queue, ctx.Err(), nil, true)
 	}
 }
 
-// PublishAsync sends one message without waiting for the answer. done is called once, from a goroutine of the producer,
-// in the order of the calls: it must not block. ctx bounds only how long PublishAsync waits for room (MaxPendingBytes);
-// the message itself is repeated until it is answered or the producer closed. When PublishAsync returns an error, done
-// is not called.
+// PublishAsync sends one message without waiting for the response. done is called exactly once, from a goroutine of the
+// producer, in the order of the calls; it must not block. ctx limits only how long PublishAsync waits for free memory
+// (MaxPendingBytes). The message is retried until it is answered or the producer is closed. If PublishAsync returns an
+// error, done is not called.
 func (p *Producer) PublishAsync(ctx context.Context, queue string, m Message, done func(Receipt, error)) error {
 	_, err := p.enqueue(ctx, queue, []Message{m}, done)
 	return err
 }
 
-// PublishBatchAsync is PublishAsync for 1 to 10,000 messages, all or none.
+// PublishBatchAsync is [Producer.PublishAsync] for 1 to 10,000 messages, stored atomically.
 func (p *Producer) PublishBatchAsync(ctx context.Context, queue string, ms []Message, done func(Receipt, error)) error {
 	_, err := p.enqueue(ctx, queue, ms, done)
 	return err
 }
 
-// enqueue checks a publish and puts it at the end of the pipeline.
+// enqueue validates a publish and appends it to the pipeline.
 func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, done func(Receipt, error)) (*entry, error) {
 	if err := checkName("queue", queue); err != nil {
 		return nil, err
@@ -236,12 +240,12 @@ func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, done
 	if err != nil {
 		return nil, err
 	}
-	e.cost = min(e.cost, p.opts.MaxPendingBytes) // one that is larger than the whole budget takes all of it
+	e.cost = min(e.cost, p.opts.MaxPendingBytes) // an entry larger than the budget takes all of it
 	if err := p.budget.Acquire(ctx, e.cost); err != nil {
 		return nil, p.client.giveUp("publish to "+queue, err, nil, false)
 	}
 	if p.client.opts.Tracer != nil {
-		given := slices.Clone(ms) // or else that of every publish would be on the heap, traced or not
+		given := slices.Clone(ms) // a clone keeps ms on the stack of untraced publishes
 		var send []Message
 		if send, done = p.tracePublish(ctx, queue, given, done); len(send) == len(given) && &send[0] != &given[0] {
 			e.carry(send)
@@ -263,7 +267,7 @@ func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, done
 	return e, nil
 }
 
-// newEntry checks messages and makes an entry of them.
+// newEntry validates messages and creates an entry.
 func newEntry(queue string, ms []Message, maxBody int) (*entry, error) {
 	e := &entry{queue: queue, count: len(ms)}
 	plain := true
@@ -290,10 +294,10 @@ func newEntry(queue string, ms []Message, maxBody int) (*entry, error) {
 	return e, nil
 }
 
-// carry makes messages, which were checked, those of the entry.
+// carry sets the messages of the entry, which must be validated.
 func (e *entry) carry(ms []Message) { e.body, e.bodies, e.messages = nil, nil, messagesToProto(ms) }
 
-// withdraw gives an entry up that is in no request yet; false if it is too late.
+// withdraw cancels an entry that is not yet part of a request; it returns false if the entry is.
 func (p *Producer) withdraw(e *entry) bool {
 	p.mu.Lock()
 	if e.taken || e.withdrawn {
@@ -311,15 +315,14 @@ func (p *Producer) withdraw(e *entry) bool {
 	return true
 }
 
-// dropWithdrawn clears the head of pending, so that what is there is to be sent. The caller holds mu.
+// dropWithdrawn removes withdrawn entries from the head of pending. The caller holds mu.
 func (p *Producer) dropWithdrawn() {
 	for p.pending.len() > 0 && (*p.pending.at(0)).withdrawn {
 		p.pending.pop()
 	}
 }
 
-// settle takes note that n entries need nothing more, and returns what to close if nothing is left. The caller holds
-// mu.
+// settle subtracts n completed entries and returns the channel to close if none is open. The caller holds mu.
 func (p *Producer) settle(n int) (idle chan struct{}) {
 	if p.open -= n; p.open == 0 {
 		idle, p.idle = p.idle, nil
@@ -340,7 +343,8 @@ func (p *Producer) signal() {
 	}
 }
 
-// Flush waits until everything published before it is answered. Errors: the context's with ErrUnavailable.
+// Flush waits until all earlier publishes are answered. If ctx expires, it returns the context's error and
+// [ErrUnavailable].
 func (p *Producer) Flush(ctx context.Context) error {
 	p.mu.Lock()
 	if p.open == 0 {
@@ -360,8 +364,8 @@ func (p *Producer) Flush(ctx context.Context) error {
 	}
 }
 
-// Close ends the producer. What was not sent fails with ErrClosed, and what was sent and is not answered with
-// ErrOutcomeUnknown, too; call Flush before.
+// Close closes the producer. Unsent publishes fail with [ErrClosed]; publishes that were sent and not answered also
+// with [ErrOutcomeUnknown]. To wait for them, call [Producer.Flush] first.
 func (p *Producer) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -372,7 +376,7 @@ func (p *Producer) Close() error {
 	return nil
 }
 
-// failPending answers everything with err that is in no request.
+// failPending completes all entries that are in no request with err.
 func (p *Producer) failPending(err error) {
 	p.mu.Lock()
 	var entries []*entry
@@ -387,7 +391,7 @@ func (p *Producer) failPending(err error) {
 	p.answer(entries, Receipt{}, err)
 }
 
-// takeInFlight takes the n oldest requests out of the pipeline. The caller holds mu.
+// takeInFlight removes the n oldest requests from the pipeline. The caller holds mu.
 func (p *Producer) takeInFlight(n int) (entries []*entry) {
 	for range n {
 		entries = append(entries, p.inFlight.pop().entries...)
@@ -395,7 +399,7 @@ func (p *Producer) takeInFlight(n int) (entries []*entry) {
 	return entries
 }
 
-// answer gives the memory of entries back and calls back for each, in order.
+// answer releases the memory of the entries and calls their callbacks, in order.
 func (p *Producer) answer(entries []*entry, r Receipt, err error) {
 	for _, e := range entries {
 		p.budget.Release(e.cost)
@@ -412,5 +416,5 @@ func (p *Producer) answer(entries []*entry, r Receipt, err error) {
 	closeIf(idle)
 }
 
-// errProtocol is returned when a node answers out of order: a defect of it, cured by a new stream.
+// errProtocol is returned when a node responds out of order, which is a bug of the node; a new stream recovers from it.
 var errProtocol = errors.New("answer to a request that was not the oldest one")

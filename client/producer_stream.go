@@ -19,11 +19,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// run sends what is to be sent, on one stream after another, until ctx ends.
+// run sends pending requests on successive streams until ctx ends.
 func (p *Producer) run(ctx context.Context) {
 	defer close(p.done)
 	retry := p.client.opts.newBackoff()
-	refusals := 0 // tokens that were refused one after the other
+	refusals := 0 // consecutive tokens that were refused
 	for p.waitForWork(ctx) {
 		t, err := p.client.locator.waitLong(ctx)
 		if refused := (*Error)(nil); errors.As(err, &refused) {
@@ -45,12 +45,12 @@ func (p *Producer) run(ctx context.Context) {
 		}
 		e := asError(ctx, t.node.address, err)
 		if e.reason == pb.ErrorReason_ERROR_REASON_SPLIT && p.split(e.submitted) {
-			continue // the same node takes them one by one
+			continue // the same node accepts them one by one
 		}
 		if e.retry() || p.client.opts.tokens.isFresh(ctx, e, began, &refusals) {
 			p.takeBack(e.submitted)
 		} else {
-			// The node refuses the stream as such. Which request it means, if any, is not known.
+			// The node rejects the stream as a whole. It is unknown which request caused it.
 			p.failInFlight(fmt.Errorf("publish: %w", e), e.submitted)
 		}
 		if e.blocked() && p.client.failsFast(t) {
@@ -60,14 +60,14 @@ func (p *Producer) run(ctx context.Context) {
 		p.client.locator.pause(ctx, t, max(retry.NextBackOff(), e.retryAfter))
 	}
 	p.mu.Lock()
-	p.closed = true // also when the client was closed while this waited for a node
+	p.closed = true // also if the client was closed while this waited for a node
 	p.mu.Unlock()
 	p.failInFlight(&opError{op: "publish", cause: ErrClosed}, nil)
 	p.failPending(&opError{op: "publish", cause: ErrClosed})
 }
 
-// unsubmitted is how many of the newest requests the node has certainly not carried out, which says so with the status
-// that ended the stream: those that only this stream has carried. The caller holds mu.
+// unsubmitted returns the number of newest requests that the node has certainly not executed, as reported by the status
+// that ended the stream: requests that only this stream carried. The caller holds mu.
 func (p *Producer) unsubmitted(s *pb.Submitted) (n int) {
 	if s == nil || p.sent < p.inFlight.len() {
 		return 0
@@ -83,18 +83,18 @@ func (p *Producer) unsubmitted(s *pb.Submitted) (n int) {
 	return n
 }
 
-// singly is how many publishes to a queue are sent one by one after a node has asked for that.
+// singly is the number of publishes to a queue that are sent one by one after a node has requested that.
 const singly = 1024
 
-// split takes back what the node has not submitted and has the publishes to the queue of the first one sent one by one
-// for a while, so that each has an outcome of its own. It reports false if nothing could be taken back.
+// split takes back the requests that the node has not submitted. The next publishes to the queue of the first one are
+// sent one by one, so that each has its own outcome. It returns false if nothing could be taken back.
 func (p *Producer) split(s *pb.Submitted) bool {
 	p.takeBack(s)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.dropWithdrawn()
 	if p.inFlight.len() > 0 {
-		return false // it was sent on an earlier stream, and has one outcome
+		return false // it was sent on an earlier stream and has one outcome
 	}
 	if p.pending.len() == 0 {
 		return true
@@ -106,7 +106,7 @@ func (p *Producer) split(s *pb.Submitted) bool {
 	return true
 }
 
-// isSingle reports whether a publish to a queue is to be sent by itself, and counts it. The caller holds mu.
+// isSingle reports whether a publish to a queue must be sent alone, and counts it. The caller holds mu.
 func (p *Producer) isSingle(queue string) bool {
 	left, is := p.single[queue]
 	if !is {
@@ -118,8 +118,7 @@ func (p *Producer) isSingle(queue string) bool {
 	return true
 }
 
-// takeBack puts what the node has not submitted back to what is in no request: it is not in doubt, may be given up, and
-// may go together with what was published meanwhile.
+// takeBack moves requests that the node has not submitted back to pending: they can be canceled and batched again.
 func (p *Producer) takeBack(s *pb.Submitted) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,7 +135,7 @@ func (p *Producer) takeBack(s *pb.Submitted) {
 	}
 }
 
-// waitForWork waits until there is something to send; false when ctx ended.
+// waitForWork waits for data to send; it returns false when ctx ends.
 func (p *Producer) waitForWork(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		p.mu.Lock()
@@ -153,12 +152,12 @@ func (p *Producer) waitForWork(ctx context.Context) bool {
 	return false
 }
 
-// session runs one stream on one node until it breaks, and tells whether anything was answered.
+// session runs one stream on one node until it breaks, and reports whether it received a response.
 func (p *Producer) session(ctx context.Context, t *target) (progress bool, err error) {
 	ctx, unbind := t.bind(ctx)
 	defer unbind()
 	p.mu.Lock()
-	p.sent, p.bursts, p.greeted, p.more = 0, 0, false, false // all of inFlight is to be sent, again
+	p.sent, p.bursts, p.greeted, p.more = 0, 0, false, false // all of inFlight must be sent again
 	p.mu.Unlock()
 	stream, err := queues(t.conn()).PublishStream(ctx)
 	if err != nil {
@@ -168,18 +167,18 @@ func (p *Producer) session(ctx context.Context, t *target) (progress bool, err e
 	go func() {
 		err := p.receive(ctx, stream, t.node.address, &progress)
 		received <- err
-		unbind() // so that a sender that waits for room in the connection comes back
+		unbind() // unblocks a sender that waits for flow control
 	}()
 	sendErr := p.send(ctx, stream, received)
 	unbind()
 	err = <-received
 	if sendErr != nil && !errors.Is(sendErr, io.EOF) && status.Code(err) == codes.Canceled {
-		err = sendErr // the sending failed first; otherwise a failed Send only says io.EOF, and Recv says why
+		err = sendErr // the send failed first; otherwise a failed Send returns only io.EOF, and Recv returns the cause
 	}
 	return progress, err
 }
 
-// send sends requests as long as the stream lives. received has a value when it does not any more, which is left there.
+// send sends requests while the stream is open. When the stream ends, received contains the error, which is left there.
 func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStreamClient, received chan error) error {
 	for {
 		if b := p.nextBurst(); b != nil {
@@ -190,8 +189,8 @@ func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStrea
 		}
 		select {
 		case <-p.wake:
-			// An answer has just woken all callers whose message was in it, and they are about to publish the next
-			// one: let them, and all of that is one request. No other publish is kept waiting by it.
+			// A response has just woken all callers whose message it answered, and they are about to publish again. Yielding
+			// lets these publishes share one request, and delays no other publish.
 			runtime.Gosched()
 		case err := <-received:
 			received <- err
@@ -202,8 +201,8 @@ func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStrea
 	}
 }
 
-// nextBurst returns what is to be sent next on the present stream: a request, and those that may go with it; nil when
-// there is none.
+// nextBurst returns the next publish frame for the current stream: a request and those sent with it; nil if none is
+// ready.
 func (p *Producer) nextBurst() *burst {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -215,7 +214,7 @@ func (p *Producer) nextBurst() *burst {
 	b, last := &burst{}, r
 	p.addTo(b, r)
 	messages, bytes := r.messages, r.bytes
-	// A part of the window, so that there is always another burst on its way.
+	// A fraction of the window, so that another frame is always in flight.
 	for most := max(p.opts.Window/eagerBursts, 1); p.more && len(b.parts) < most; last = r {
 		if r = p.nextRequest(messages, bytes); r == nil {
 			break
@@ -227,20 +226,19 @@ func (p *Producer) nextBurst() *burst {
 	return b
 }
 
-// addTo adds a request to b, under its present identity. The caller holds mu.
+// addTo adds a request to b, under its current identity. The caller holds mu.
 func (p *Producer) addTo(b *burst, r *request) {
 	b.parts = append(b.parts, part{
 		queue: r.queue, id: p.id, epoch: p.opts.Epoch, sequence: r.sequence, retry: r.repeated, entries: r.entries,
 	})
 }
 
-// nextRequest returns the next request to be sent, unless there is none that should go, with so many messages and bytes
-// that go already: first what was sent on an earlier stream, in the same order; then new requests as far as the window
-// goes. The caller holds mu.
+// nextRequest returns the next request to send along with the given number of messages and bytes, or nil. Requests of
+// an earlier stream come first, in the same order; then new requests, up to the window. The caller holds mu.
 func (p *Producer) nextRequest(messages, bytes int) *request {
 	if p.sent < p.inFlight.len() {
 		if !p.greeted && p.bursts >= eagerBursts {
-			return nil // one by one they would be many; the first answer says whether that must be
+			return nil // wait: the first response reports whether the node accepts several requests per frame
 		}
 		r := *p.inFlight.at(p.sent)
 		if messages > 0 && !p.fits(messages+r.messages, bytes+r.bytes) {
@@ -261,7 +259,7 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 			return nil
 		}
 	case p.bursts >= eagerBursts && p.count < p.opts.BatchMessages && p.bytes < p.opts.BatchBytes:
-		return nil // more will come along before the next answer does
+		return nil // more publishes will join before the next response
 	}
 	r := p.form(messages, bytes)
 	p.inFlight.push(r)
@@ -269,13 +267,13 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 	return r
 }
 
-// fits tells whether so much may be sent together.
+// fits reports whether the messages may be sent together.
 func (p *Producer) fits(messages, bytes int) bool {
 	return messages <= p.opts.BatchMessages && bytes <= p.opts.BatchBytes
 }
 
-// form takes publishes to one queue from the head of pending, which was not withdrawn, beside so many messages and
-// bytes. The caller holds mu.
+// form creates a request from publishes to one queue at the head of pending, which must not be withdrawn. The given
+// messages and bytes are already in the frame. The caller holds mu.
 func (p *Producer) form(besideMessages, besideBytes int) *request {
 	first := p.pending.pop()
 	first.taken = true
@@ -300,7 +298,7 @@ func (p *Producer) form(besideMessages, besideBytes int) *request {
 	}
 }
 
-// receive handles answers until the stream ends.
+// receive handles responses until the stream ends.
 func (p *Producer) receive(
 	ctx context.Context, stream pb.QueueService_PublishStreamClient, address string, progress *bool,
 ) error {
@@ -316,7 +314,7 @@ func (p *Producer) receive(
 	}
 }
 
-// handleAll handles an answer and those that came with it.
+// handleAll handles a response and those batched with it.
 func (p *Producer) handleAll(ctx context.Context, resp *pb.PublishStreamResponse, address string) error {
 	defer p.signal()
 	p.mu.Lock()
@@ -334,8 +332,8 @@ func (p *Producer) handleAll(ctx context.Context, resp *pb.PublishStreamResponse
 	return nil
 }
 
-// handle resolves the oldest request. An error that is worth a retry is returned and ends the stream: everything from
-// that request on is sent again, in order.
+// handle completes the oldest request. A retryable error is returned and ends the stream: that request and all later
+// ones are sent again, in order.
 func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, address string) error {
 	var refused *Error
 	if resp.GetError() != nil {
@@ -375,9 +373,9 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 	return nil
 }
 
-// renew gives the producer another identity after a node forgot it: it was idle for long while very many others were
-// not. Requests of a producer that is not known are refused one and all, so those under way were not committed, unless
-// the oldest was sent before and may have been committed then. The caller holds mu.
+// renew assigns a new identity to the producer after a node evicted it, which happens to an idle producer when very
+// many others are active. Since all requests of an unknown producer are rejected, none of those in flight was
+// committed, unless the oldest was sent before and may have been committed then. The caller holds mu.
 func (p *Producer) renew() bool {
 	if p.opts.ID != "" || (*p.inFlight.at(0)).repeated && !mutate.Off("INV-10-producer-begins-anew-in-doubt") {
 		return false
@@ -391,8 +389,7 @@ func (p *Producer) renew() bool {
 	return true
 }
 
-// failInFlight answers all requests that were sent with err; those that may have been carried out with
-// ErrOutcomeUnknown, too.
+// failInFlight completes all sent requests with err; those that may have been committed also with ErrOutcomeUnknown.
 func (p *Producer) failInFlight(err error, s *pb.Submitted) {
 	p.mu.Lock()
 	n := p.unsubmitted(s)

@@ -18,8 +18,8 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/reason"
 )
 
-// TestProtocolTable compares the error table of docs/reference/protocol.md with
-// errors.proto and what this client does; UPDATE_GOLDEN=1 writes it.
+// TestProtocolTable compares the error table of docs/reference/protocol.md with errors.proto and the behaviour of this
+// client; UPDATE_GOLDEN=1 writes it.
 func TestProtocolTable(t *testing.T) {
 	const document, begin, end = "../docs/reference/protocol.md", "<!-- reasons -->\n", "<!-- end of reasons -->"
 	b, err := os.ReadFile(document)
@@ -36,7 +36,7 @@ func TestProtocolTable(t *testing.T) {
 	require.Equal(t, want, part, "run: UPDATE_GOLDEN=1 go test ./client -run TestProtocolTable")
 }
 
-// protocolTable has a row for each reason, in the order of their numbers.
+// protocolTable returns the table with a row for each reason, sorted by number.
 func protocolTable(t *testing.T) string {
 	t.Helper()
 	documented := documentedCodes(t)
@@ -85,7 +85,7 @@ func documentedCodes(t *testing.T) map[string]codes.Code {
 	return out
 }
 
-// codeName is the code as gRPC's documents write it.
+// codeName returns the code as spelled in gRPC's documentation.
 func codeName(c codes.Code) string {
 	if c == codes.Canceled {
 		return "CANCELLED"

@@ -17,73 +17,73 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// DefaultSubscription is the subscription of a queue that was made without naming one.
+// DefaultSubscription is the subscription of a queue that was created without naming one.
 const DefaultSubscription = "default"
 
-// QueueConfig is what can be altered on a queue. The zero value has no limits. Durations have a resolution of a
-// millisecond, and are at most 100 years.
+// QueueConfig is the configuration of a queue that can be altered. The zero value sets no limits. Durations have
+// millisecond resolution and are at most 100 years.
+//
+// All fields except MaxMessages and MaxBytes are rejected with [ErrRefused] while one of the nodes runs release 0.1.0.
 type QueueConfig struct {
-	// MaxMessages: publishes are refused with ErrLimit while the queue holds this many, or Overflow says otherwise; 0
-	// means no limit.
+	// MaxMessages is the maximum number of messages. At the limit, Overflow applies, which by default rejects publishes
+	// with [ErrLimit]; 0 means no limit.
 	MaxMessages uint64
-	// MaxBytes: the same while the queue holds this many bytes; 0 means no limit.
+	// MaxBytes is the maximum size in bytes; it applies like MaxMessages. 0 means no limit.
 	MaxBytes uint64
-	// MaxDeliveries: a message that a subscription has given to a consumer so many times, and got back each time, is
-	// moved to DeadLetter, or dropped and counted if that is empty; 1 to 1,000,000, 0 means no limit. This and
-	// DeadLetter are refused with ErrRefused while one of the nodes is of release 0.1.0.
+	// MaxDeliveries is the delivery limit, 1 to 1,000,000; 0 means no limit. A message that a subscription delivered this
+	// many times without an acknowledgement is moved to DeadLetter. If DeadLetter is empty, the message is dropped and
+	// counted.
 	MaxDeliveries uint32
-	// DeadLetter names the queue that messages are moved to that were delivered MaxDeliveries times, or rejected; empty
-	// means that they are dropped. That queue must be there and have a subscription, or it keeps nothing; it cannot be
-	// deleted as long as it is named here. While it is full, the messages stay where they are, and are not delivered.
+	// DeadLetter is the dead-letter queue for rejected messages and messages at the delivery limit; if empty, they are
+	// dropped. The queue must exist, and it keeps messages only if it has a subscription. It cannot be deleted while it is
+	// referenced here. While it is full, the messages remain in this queue and are not delivered.
 	DeadLetter string
 
-	// What follows is refused with ErrRefused while one of the nodes is of release 0.1.0.
-
-	// TTL is how long after it was published a message expires that does not expire earlier by itself: it is not
-	// delivered any more. 0 means never.
+	// TTL is the maximum lifetime of a message after its publication; an earlier expiry of the message itself takes
+	// precedence. Expired messages are not delivered. 0 means no expiry.
 	TTL time.Duration
-	// Delay is how long after it was published a message is delivered that names no time itself; 0 means at once.
+	// Delay is the delivery delay after publication of messages that set neither Delay nor DeliverAt; 0 means no delay.
 	Delay time.Duration
-	// RedeliveryDelay is how long a message waits that was given back for the first time, before it is delivered again.
-	// A new active delivers at once what waited on the one before.
+	// RedeliveryDelay is the delay before a message is redelivered after its first nack. After a failover, delayed
+	// messages are redelivered immediately.
 	RedeliveryDelay time.Duration
-	// RedeliveryMultiplier is what RedeliveryDelay is multiplied with for each further time: 1 to 1000, with a
-	// resolution of a hundredth; 0 means 1.
+	// RedeliveryMultiplier multiplies RedeliveryDelay for each further nack: 1 to 1000, with a resolution of 0.01; 0 means
+	// 1.
 	RedeliveryMultiplier float64
-	// RedeliveryMaxDelay is the longest that a message waits; 0 means that there is no limit.
+	// RedeliveryMaxDelay is the maximum redelivery delay; 0 means no limit.
 	RedeliveryMaxDelay time.Duration
-	// RetentionAge, RetentionBytes and RetentionMessages: if any is set, messages are kept although all subscriptions
-	// have acknowledged them, until they are older, or those that are kept are larger or more; 0 does not count.
+	// RetentionAge, RetentionBytes and RetentionMessages, if any is set, retain messages after all subscriptions have
+	// acknowledged them, until they exceed the age, the total size or the number; 0 means that the limit does not apply.
 	RetentionAge      time.Duration
 	RetentionBytes    uint64
 	RetentionMessages uint64
-	// Overflow says what happens to a publish to a queue that is full.
+	// Overflow is the policy for publishes to a full queue.
 	Overflow Overflow
-	// Priorities: messages of a higher Priority are delivered first. It is decided when the queue is made.
+	// Priorities enables delivery in the order of [Message.Priority]. It cannot be changed after the queue was created.
 	Priorities bool
-	// Exclusive: only one consumer of each subscription gets messages at a time, the one that was attached first; the
-	// next one takes over when it leaves.
+	// Exclusive restricts each subscription to one consumer at a time, the one that attached first. When it detaches, the
+	// next consumer takes over.
 	Exclusive bool
-	// DeadLetterExpired: messages that expire are moved to DeadLetter; otherwise they are dropped.
+	// DeadLetterExpired moves expired messages to DeadLetter instead of dropping them.
 	DeadLetterExpired bool
-	// TemporaryGrace, if not 0: the queue is deleted, with its messages, when it has had no consumer for so long.
+	// TemporaryGrace, if not 0, deletes the queue and its messages after this time without a consumer.
 	TemporaryGrace time.Duration
 }
 
-// Overflow says what happens to a publish to a queue that is full.
+// Overflow is the policy for publishes to a full queue.
 type Overflow int
 
 // Values of Overflow.
 const (
-	// OverflowReject refuses it with ErrLimit.
+	// OverflowReject rejects the publish with [ErrLimit].
 	OverflowReject Overflow = iota
-	// OverflowDropHead drops the oldest messages to make room for it.
+	// OverflowDropHead drops the oldest messages.
 	OverflowDropHead
-	// OverflowDeadLetterHead moves the oldest messages to the dead-letter queue, within a moment.
+	// OverflowDeadLetterHead moves the oldest messages to the dead-letter queue, asynchronously.
 	OverflowDeadLetterHead
 )
 
-// String gives the name that the command line uses.
+// String returns the name that the command line uses.
 func (o Overflow) String() string {
 	if o < 0 || int(o) >= len(overflows) {
 		return fmt.Sprintf("overflow %d", int(o))
@@ -91,10 +91,10 @@ func (o Overflow) String() string {
 	return overflows[o]
 }
 
-// overflows are the names of the kinds of Overflow, in their order.
+// overflows are the names of the Overflow values, by value.
 var overflows = [...]string{"reject", "drop-head", "dead-letter-head"} //nolint:gochecknoglobals // a constant
 
-// ParseOverflow reads what String gives. The error wraps ErrInvalid.
+// ParseOverflow parses a name returned by String. The error wraps [ErrInvalid].
 func ParseOverflow(name string) (Overflow, error) {
 	if at := slices.Index(overflows[:], name); at >= 0 {
 		return Overflow(at), nil
@@ -102,13 +102,13 @@ func ParseOverflow(name string) (Overflow, error) {
 	return 0, fmt.Errorf("%w: overflow %q is none of %s", ErrInvalid, name, strings.Join(overflows[:], ", "))
 }
 
-// maxMaxDeliveries is the largest QueueConfig.MaxDeliveries.
+// maxMaxDeliveries is the maximum QueueConfig.MaxDeliveries.
 const maxMaxDeliveries = 1_000_000
 
-// maxMultiplier is the largest QueueConfig.RedeliveryMultiplier.
+// maxMultiplier is the maximum QueueConfig.RedeliveryMultiplier.
 const maxMultiplier = 1000
 
-// check refuses what no node would take.
+// check rejects values that no node accepts.
 func (c QueueConfig) check() error {
 	if c.MaxDeliveries > maxMaxDeliveries {
 		return fmt.Errorf("%w: MaxDeliveries is %d; 1 to %d are possible, and 0 for no limit", ErrInvalid,
@@ -129,7 +129,7 @@ func (c QueueConfig) check() error {
 			return fmt.Errorf("%w: %s is %s; 0 to 100 years are possible", ErrInvalid, d.name, d.value)
 		}
 	}
-	if m := c.RedeliveryMultiplier; m != 0 && !(m >= 1 && m <= maxMultiplier) { // nor one that is no number
+	if m := c.RedeliveryMultiplier; m != 0 && !(m >= 1 && m <= maxMultiplier) { // rejects NaN, too
 		return fmt.Errorf("%w: RedeliveryMultiplier is %v; 1 to %d are possible, and 0, which means 1", ErrInvalid, m,
 			maxMultiplier)
 	}
@@ -144,88 +144,89 @@ func (c QueueConfig) check() error {
 
 // Queue describes a queue.
 type Queue struct {
-	// Name is 1 to 255 characters of [A-Za-z0-9._/-], beginning with a letter or digit.
+	// Name has 1 to 255 characters of [A-Za-z0-9._/-] and begins with a letter or digit.
 	Name string
-	// ID is the store's number of the queue; one that is deleted and made again gets a new one.
+	// ID is the store's number of the queue; a queue that is deleted and created again has a new ID.
 	ID uint64
-	// Config is what can be altered.
+	// Config is the current configuration.
 	Config QueueConfig
-	// NextSequence is the one that the next message will get.
+	// NextSequence is the sequence of the next message.
 	NextSequence uint64
-	// Messages that at least one subscription has still to acknowledge, or that are retained, and their Bytes.
+	// Messages is the number of messages that are retained or that at least one subscription has not acknowledged; Bytes
+	// is their size.
 	Messages, Bytes uint64
-	// Subscriptions by name.
+	// Subscriptions, sorted by name.
 	Subscriptions []Subscription
-	// Delayed is how many of the messages are not yet to be delivered to any subscription.
+	// Delayed is the number of messages that are not yet deliverable to any subscription.
 	Delayed uint64
-	// Dropped is how many messages, counted for each subscription, no consumer could deal with while the queue had no
-	// DeadLetter; Expired how many have expired and were not moved to one. Both count since the queue was made.
+	// Dropped is the number of messages, per subscription, that were dropped at the delivery limit or rejected without a
+	// DeadLetter queue. Expired is the number of messages that expired and were not moved to one. Both count since the
+	// creation of the queue.
 	Dropped, Expired uint64
-	// Forwards say which of the messages that are published to it also go to other queues.
+	// Forwards are the rules that copy or move published messages to other queues.
 	Forwards []Forward
-	// Digest of everything that was ever applied to the queue; equal on both nodes at the same LSN.
+	// Digest of all operations ever applied to the queue; equal on both nodes at the same LSN.
 	Digest uint64
-	// Activity is what happens in it, if that was asked for; otherwise nil.
+	// Activity contains rates and lags, if requested; otherwise nil.
 	Activity *QueueActivity
 }
 
 // Subscription describes a durable cursor on a queue.
 type Subscription struct {
-	// Name is unique in the queue.
+	// Name is unique within the queue.
 	Name string
-	// Floor: every sequence below it is acknowledged.
+	// Floor is the lowest sequence that is not acknowledged; all sequences below it are acknowledged.
 	Floor uint64
-	// Backlog is the number of messages not yet acknowledged.
+	// Backlog is the number of messages that are not acknowledged.
 	Backlog uint64
-	// InFlight is the number of messages handed to consumers and not yet answered.
+	// InFlight is the number of messages delivered to consumers and not yet answered.
 	InFlight uint64
-	// Consumers attached now.
+	// Consumers is the number of attached consumers.
 	Consumers uint32
-	// Filter that its messages have to match; empty if it gets all of them. With a filter Backlog is an upper bound:
-	// messages that do not match are in it until the active has read them for a consumer.
+	// Filter is the expression that messages must match; empty for all messages. With a filter, Backlog is an upper bound:
+	// it includes non-matching messages that the active has not yet read for a consumer.
 	Filter string
-	// Redelivery is what it has for itself of the queue's configuration.
+	// Redelivery contains the settings that override the configuration of the queue.
 	Redelivery RedeliveryPolicy
-	// Active is the consumer of an Exclusive queue that gets messages, of those that are attached; nil while none is,
-	// and of other queues.
+	// Active is the consumer of an Exclusive queue that receives messages; nil without such a consumer, and for other
+	// queues.
 	Active *ActiveConsumer
 }
 
-// ActiveConsumer is the consumer of an exclusive queue's subscription that gets messages.
+// ActiveConsumer is the consumer that receives the messages of an exclusive queue's subscription.
 type ActiveConsumer struct {
-	// Address that its connection comes from, host:port.
+	// Address is the remote address of its connection, host:port.
 	Address string
-	// Since when it is the one, by the clock of the active.
+	// Since is the time when it became active, by the clock of the active node.
 	Since time.Time
 }
 
-// Start says where a new subscription begins to read.
+// Start is the start position of a new subscription.
 type Start int
 
 // Values of Start.
 const (
-	// StartLatest: only messages published after the subscription was made.
+	// StartLatest starts with messages published after the creation of the subscription.
 	StartLatest Start = iota
-	// StartEarliest: every message that some other subscription has still to acknowledge, or that is retained, and all
-	// later.
+	// StartEarliest starts with the oldest message that is retained or that another subscription has not acknowledged.
 	StartEarliest
 )
 
-// CreateQueueOptions of CreateQueue.
+// CreateQueueOptions are the options of [Client.CreateQueue].
 type CreateQueueOptions struct {
 	// Config of the queue.
 	Config QueueConfig
-	// Subscriptions are the names of the first ones; none means DefaultSubscription.
+	// Subscriptions are the names of the initial subscriptions; if empty, DefaultSubscription is created.
 	Subscriptions []string
-	// Topic begins without any subscription: messages are kept only for those made later.
+	// Topic creates the queue without a subscription: messages are kept only for subscriptions created later.
 	Topic bool
-	// IfNotExists succeeds, changing nothing, when the queue is there.
+	// IfNotExists succeeds without a change when the queue already exists.
 	IfNotExists bool
 }
 
-// CreateQueue makes a queue. created is false if it was there already and IfNotExists was set. The call can be made
-// again after ErrOutcomeUnknown with the Request that it was given, if any. Errors: ErrAlreadyExists, ErrInvalid,
-// ErrLimit, ErrQueueNotFound when the dead-letter queue is not there, ErrUnavailable.
+// CreateQueue creates a queue. created is false if the queue already existed and IfNotExists was set. After
+// [ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was given. Errors: [ErrAlreadyExists],
+// [ErrInvalid], [ErrLimit], [ErrQueueNotFound] if the dead-letter queue does not exist, [ErrUnavailable].
 func (c *Client) CreateQueue(
 	ctx context.Context, name string, o CreateQueueOptions, as ...*Request,
 ) (q Queue, created bool, err error) {
@@ -247,8 +248,8 @@ func (c *Client) CreateQueue(
 	return queueFromProto(resp.GetQueue()), resp.GetCreated(), err
 }
 
-// AlterQueue replaces the whole configuration of a queue. Errors: ErrQueueNotFound, also when the dead-letter queue is
-// not there, ErrInvalid, also when dead letters would come back to their queue, ErrRefused, ErrUnavailable.
+// AlterQueue replaces the whole configuration of a queue. Errors: [ErrQueueNotFound], also if the dead-letter queue
+// does not exist; [ErrInvalid], also if dead letters would form a cycle; [ErrRefused], [ErrUnavailable].
 func (c *Client) AlterQueue(ctx context.Context, name string, config QueueConfig, as ...*Request) (Queue, error) {
 	if err := config.check(); err != nil {
 		return Queue{}, err
@@ -261,10 +262,10 @@ func (c *Client) AlterQueue(ctx context.Context, name string, config QueueConfig
 	return queueFromProto(resp.GetQueue()), err
 }
 
-// DeleteQueue removes a queue with all of its messages and returns how many there were; with ifEmpty it refuses with
-// ErrNotEmpty if there are any. The call can be made again after ErrOutcomeUnknown with the Request that it was given,
-// if any: a queue that was made anew meanwhile stays. Errors: ErrQueueNotFound, ErrNotEmpty, ErrRefused for the
-// dead-letter queue of another one, ErrUnavailable.
+// DeleteQueue deletes a queue with its messages and returns the number of messages. With ifEmpty it returns
+// [ErrNotEmpty] if the queue contains messages. After [ErrOutcomeUnknown], retry the call with the same [Request]: the
+// retry does not delete a queue that was created again in the meantime. Errors: [ErrQueueNotFound], [ErrNotEmpty],
+// [ErrRefused] for the dead-letter queue of another queue, [ErrUnavailable].
 func (c *Client) DeleteQueue(
 	ctx context.Context, name string, ifEmpty bool, as ...*Request,
 ) (messages uint64, err error) {
@@ -276,9 +277,9 @@ func (c *Client) DeleteQueue(
 	return resp.GetMessages(), err
 }
 
-// PurgeQueue acknowledges everything that a subscription, or with "" every one, has not acknowledged, and returns the
-// number of messages. The call can be made again after ErrOutcomeUnknown with the Request that it was given, if any:
-// what was published meanwhile stays. Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrUnavailable.
+// PurgeQueue acknowledges all messages of a subscription, or of all subscriptions if it is "", and returns the number
+// of messages. After [ErrOutcomeUnknown], retry the call with the same [Request]: the retry does not purge messages
+// published in the meantime. Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrUnavailable].
 func (c *Client) PurgeQueue(
 	ctx context.Context, name, subscription string, as ...*Request,
 ) (messages uint64, err error) {
@@ -287,13 +288,13 @@ func (c *Client) PurgeQueue(
 	return resp.GetMessages(), err
 }
 
-// GetQueue describes one queue. Errors: ErrQueueNotFound, ErrUnavailable.
+// GetQueue returns a queue. Errors: [ErrQueueNotFound], [ErrUnavailable].
 func (c *Client) GetQueue(ctx context.Context, name string) (Queue, error) {
 	resp, err := read(ctx, c, "get queue "+name, &pb.GetQueueRequest{Name: name}, pb.QueueServiceClient.GetQueue)
 	return queueFromProto(resp.GetQueue()), err
 }
 
-// Queues lists the queues whose name begins with prefix, in the order of their names. It ends after the first error.
+// Queues lists the queues whose name has the prefix, sorted by name. It ends after the first error.
 func (c *Client) Queues(ctx context.Context, prefix string) iter.Seq2[Queue, error] {
 	return func(yield func(Queue, error) bool) {
 		token := ""
@@ -316,33 +317,34 @@ func (c *Client) Queues(ctx context.Context, prefix string) iter.Seq2[Queue, err
 	}
 }
 
-// SubscriptionOptions of CreateSubscriptionWith.
+// SubscriptionOptions are the options of [Client.CreateSubscriptionWith].
 type SubscriptionOptions struct {
-	// Start says where it begins to read, unless At does.
+	// Start is the start position, unless At is set.
 	Start Start
-	// At, if it is not the zero value, is where it begins to read. A sequence or a time is refused with ErrInvalid if
-	// it is beyond the queue's end or in the future, and with ErrRefused while one of the nodes is of release 0.1.0.
+	// At, if not the zero value, is the start position. A sequence beyond the end of the queue or a time in the future is
+	// rejected with [ErrInvalid]. Both are rejected with [ErrRefused] while one of the nodes runs release 0.1.0.
 	At Place
-	// Filter, if not empty, is an expression in CEL that messages have to match, up to 4,096 bytes: `properties.region
-	// == "eu" && priority >= 5`. See docs/reference/queues/filters.md. It is refused with ErrInvalid when it is wrong, and
-	// with ErrRefused while one of the nodes is of release 0.1.0.
+	// Filter, if not empty, is a CEL expression of up to 4,096 bytes that messages must match: `properties.region == "eu"
+	// && priority >= 5`. See docs/reference/queues/filters.md. Invalid filters are rejected with [ErrInvalid]. A filter is
+	// rejected with [ErrRefused] while one of the nodes runs release 0.1.0.
 	Filter string
-	// Redelivery is what it has for itself of the queue's configuration. It is refused with ErrRefused while one of the
-	// nodes is of release 0.1.0.
+	// Redelivery overrides the configuration of the queue. It is rejected with [ErrRefused] while one of the nodes runs
+	// release 0.1.0.
 	Redelivery RedeliveryPolicy
-	// IfNotExists succeeds, changing nothing, when a subscription of that name is there.
+	// IfNotExists succeeds without a change when a subscription of that name already exists.
 	IfNotExists bool
 }
 
-// CreateSubscription is CreateSubscriptionWith for one that gets all messages.
+// CreateSubscription creates a subscription that receives all messages; see [Client.CreateSubscriptionWith].
 func (c *Client) CreateSubscription(
 	ctx context.Context, queue, name string, start Start, ifNotExists bool, as ...*Request,
 ) (s Subscription, created bool, err error) {
 	return c.CreateSubscriptionWith(ctx, queue, name, SubscriptionOptions{Start: start, IfNotExists: ifNotExists}, as...)
 }
 
-// CreateSubscriptionWith adds a durable cursor to a queue. created, and making the call again, are as with CreateQueue.
-// Errors: ErrQueueNotFound, ErrAlreadyExists, ErrInvalid, ErrLimit, ErrRefused, ErrUnavailable.
+// CreateSubscriptionWith creates a durable cursor on a queue. The result created and retries are as for
+// [Client.CreateQueue]. Errors: [ErrQueueNotFound], [ErrAlreadyExists], [ErrInvalid], [ErrLimit], [ErrRefused],
+// [ErrUnavailable].
 func (c *Client) CreateSubscriptionWith(
 	ctx context.Context, queue, name string, o SubscriptionOptions, as ...*Request,
 ) (s Subscription, created bool, err error) {
@@ -365,15 +367,15 @@ func (c *Client) CreateSubscriptionWith(
 	op := "create subscription " + name + " on " + queue
 	resp, err := change(ctx, c, op, req, as, pb.QueueServiceClient.CreateSubscription)
 	if doneBefore(err, ErrAlreadyExists) {
-		req.IfNotExists = true // now it only asks for the subscription
+		req.IfNotExists = true // from here on the request only reads the subscription
 		resp, err = change(ctx, c, op, req, nil, pb.QueueServiceClient.CreateSubscription)
 		return subscriptionFromProto(resp.GetSubscription()), true, err
 	}
 	return subscriptionFromProto(resp.GetSubscription()), resp.GetCreated(), err
 }
 
-// DeleteSubscription removes a cursor; messages that only it had still to read are gone. Making the call again is as
-// with DeleteQueue. Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrUnavailable.
+// DeleteSubscription deletes a subscription. Messages that only this subscription had not acknowledged are removed.
+// Retries are as for [Client.DeleteQueue]. Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrUnavailable].
 func (c *Client) DeleteSubscription(ctx context.Context, queue, name string, as ...*Request) error {
 	req := &pb.DeleteSubscriptionRequest{Queue: queue, Name: name}
 	_, err := change(ctx, c, "delete subscription "+name+" of "+queue, req, as,
@@ -384,7 +386,7 @@ func (c *Client) DeleteSubscription(ctx context.Context, queue, name string, as 
 	return err
 }
 
-// read makes one call that changes nothing on the active node, as often as needed.
+// read executes a read-only call on the active node, with retries.
 func read[Req, Resp any](
 	ctx context.Context, c *Client, op string, req *Req,
 	method func(pb.QueueServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
@@ -396,7 +398,7 @@ func read[Req, Resp any](
 	return resp, err
 }
 
-// repeat is read for a request that changes something, and that may be carried out more than once.
+// repeat is read for a request that changes state and may be executed more than once.
 func repeat[Req, Resp any](
 	ctx context.Context, c *Client, op string, req *Req,
 	method func(pb.QueueServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),

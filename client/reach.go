@@ -11,23 +11,23 @@ import (
 	"time"
 )
 
-// This file puts what gRPC says of a connection that could not be made into words for the person who has to mend it.
-// gRPC tells it in text only.
+// This file converts gRPC's descriptions of failed connections into messages with a remedy. gRPC reports the cause as
+// text only.
 
-// errNobody is why a client with Options.FailFast gives up.
+// errNobody is the cause of failures caused by Options.FailFast.
 var errNobody = errors.New("no node answers")
 
-// obstacle is why there is no connection.
+// obstacle is the cause of a failed connection.
 type obstacle struct {
-	why string // in words
-	// final: another attempt, in this state of the network, can only end alike. Nothing listens there, the name does not
-	// exist, or the two ends disagree about TLS.
+	why string // description
+	// final means that a retry fails in the same way in the current state of the network: nothing listens, the name does
+	// not exist, or the two ends disagree about TLS.
 	final bool
-	// there: a process is there, and the connection was ended all the same before it answered anything.
+	// there means that a process accepted the connection but closed it without a response.
 	there bool
 }
 
-// whyUnreachable tells why there is no connection. ok is false for anything else than a failed connection.
+// whyUnreachable returns the cause of a failed connection. ok is false for other errors.
 func whyUnreachable(message string) (o obstacle, ok bool) {
 	if !strings.HasPrefix(message, "connection error: ") {
 		return obstacle{}, false
@@ -53,13 +53,13 @@ func whyUnreachable(message string) (o obstacle, ok bool) {
 		return disagreement("TLS: " + lastPart(cause)), true
 	case has("HTTP/1.1 header"):
 		return disagreement("a web server answers, such as the console or the metrics: it is not a port for clients"), true
-	case has("frame too large"): // a node with TLS ends the connection without a byte
+	case has("frame too large"): // a node with TLS closes the connection without sending a byte
 		return disagreement("another protocol than gRPC answers, such as AMQP: it is not a port for clients"), true
 	case has("error reading server preface") && (has(net.ErrClosed.Error()) || has("deadline exceeded")):
-		// This side has ended it: it waited for so long as a connection may take.
+		// This side closed it after the connection timeout.
 		return obstacle{why: "the process there accepts connections and does not answer: it is stopped, or hangs"}, true
 	case has("error reading server preface"):
-		// A node with TLS ends a connection that begins without.
+		// A node with TLS closes a plaintext connection.
 		return disagreement("the node ends the connection before it begins: it speaks TLS, and this client does not: " +
 			"give the authority of its certificate. Or it is no port for clients, such as that of AMQP or of a raft voter"), true
 	default:
@@ -69,7 +69,7 @@ func whyUnreachable(message string) (o obstacle, ok bool) {
 
 func disagreement(why string) obstacle { return obstacle{why: why, final: true, there: true} }
 
-// lastPart is what comes after gRPC's own words.
+// lastPart returns the part after gRPC's own prefixes.
 func lastPart(cause string) string {
 	for _, words := range []string{"transport: ", "Error while dialing: ", "authentication handshake failed: "} {
 		if _, after, found := strings.Cut(cause, words); found {
@@ -79,7 +79,7 @@ func lastPart(cause string) string {
 	return cause
 }
 
-// checkAddress tells whether an address can be dialled at all.
+// checkAddress rejects addresses that cannot be dialed.
 func checkAddress(address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || host == "" || port == "" {
@@ -91,7 +91,7 @@ func checkAddress(address string) error {
 	return nil
 }
 
-// unreachable tells whether no node has ever answered, and none can at the moment. The caller holds mu.
+// unreachable reports whether no node has ever responded and none is reachable now. The caller holds mu.
 func (l *locator) unreachable() bool {
 	if !l.opts.FailFast || l.answered {
 		return false
@@ -105,8 +105,8 @@ func (l *locator) unreachable() bool {
 	return true
 }
 
-// learn makes the active known that a standby names, if no known node is active. It waits until each known node has
-// said what it is, or could not be reached: an address may be another name of one of them. The caller holds mu.
+// learn adds the active node that a standby reports, if no known node is active. It waits until each known node has
+// reported its role or is unreachable, since an address may be an alias of a known node. The caller holds mu.
 func (l *locator) learn() {
 	if l.target != nil || l.opts.FixedAddresses {
 		return
@@ -118,19 +118,19 @@ func (l *locator) learn() {
 	}
 	for _, n := range l.nodes {
 		if n.names != "" && n.err == nil {
-			// One that cannot be dialled is no reason to fail: the known ones go on being watched.
+			// An address that cannot be dialed is not fatal: the known nodes are still watched.
 			_ = l.addLocked(n.names)
 		}
 	}
 }
 
-// refusal is why no node serves this client: all that can be reached refuse what it shows. It is nil if another attempt
-// may end otherwise. The caller holds mu.
+// refusal returns why no node serves this client: all reachable nodes reject its credentials. It is nil if a retry may
+// succeed. The caller holds mu.
 func (l *locator) refusal() (why error) {
 	for _, n := range l.nodes {
 		switch {
 		case n.asking, n.err == nil:
-			return nil // it will say, or has said, what it is
+			return nil // it will report or has reported its role
 		case !n.refused.IsZero():
 			why = n.err
 		}
@@ -138,8 +138,8 @@ func (l *locator) refusal() (why error) {
 	return why
 }
 
-// askAgain has the nodes asked once more, if the last refusal is not of this moment: the pair's rules, or the token,
-// may have changed since. The caller holds mu.
+// askAgain retries the nodes whose last refusal is not recent: the access rules or the token may have changed in the
+// meantime. The caller holds mu.
 func (l *locator) askAgain() (asked bool) {
 	for _, n := range l.nodes {
 		if n.refused.IsZero() || time.Since(n.refused) < tokenReread {

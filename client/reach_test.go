@@ -22,8 +22,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simnet"
 )
 
-// TestGivenOnlyTheStandby: a client that is given the address of the standby alone finds the active by what the standby
-// says of the pair.
+// A client with only the standby's address discovers the active node from the standby's status.
 func TestGivenOnlyTheStandby(t *testing.T) { synctest.Test(t, testGivenOnlyTheStandby) }
 
 func testGivenOnlyTheStandby(t *testing.T) {
@@ -43,7 +42,7 @@ func testGivenOnlyTheStandby(t *testing.T) {
 	require.Equal(t, p.addrs[1:], fixed.Addresses())
 }
 
-// TestFailFast: what no waiting can help ends a call at once, in words that name the address once.
+// Permanent connection failures end a call immediately, with an error that contains the address once.
 func TestFailFast(t *testing.T) {
 	ca := certs.New(t, "ours")
 	nodeTLS, _, _ := ca.Issue(t, "node")
@@ -90,8 +89,8 @@ func TestFailFast(t *testing.T) {
 	}
 }
 
-// TestSilentNode: a process that accepts connections and says nothing, as one that is stopped or hangs, is waited for,
-// and the error does not speak of certificates.
+// A process that accepts connections without a response, such as a stopped or hung one, is waited for. The error does
+// not mention certificates.
 func TestSilentNode(t *testing.T) { synctest.Test(t, testSilentNode) }
 
 func testSilentNode(t *testing.T) {
@@ -120,7 +119,7 @@ func testSilentNode(t *testing.T) {
 	require.ErrorContains(t, err, "does not answer")
 }
 
-// counting counts the connections that come to a port.
+// counting counts the connections to a port.
 type counting struct {
 	net.Listener
 	n atomic.Int64
@@ -134,8 +133,8 @@ func (c *counting) Accept() (net.Conn, error) {
 	return conn, err
 }
 
-// TestKnocksLessOften: a client whose connections a process ends before it answers tries again ever less often, for as
-// long as that goes on. It would use up what the node lets everybody at its address try.
+// A client backs off while its connections are closed without a response, for as long as that lasts. Otherwise it would
+// exhaust the node's rate limit for all clients at its address.
 func TestKnocksLessOften(t *testing.T) {
 	for name, trusted := range map[string]func(ca *certs.Authority) *tls.Config{
 		"plain at TLS": func(*certs.Authority) *tls.Config { return nil },
@@ -174,7 +173,7 @@ func TestKnocksLessOften(t *testing.T) {
 	}
 }
 
-// TestFailFastNotAfterAnAnswer: once a node has answered, its restart is waited for.
+// FailFast no longer applies after the first response: the client waits for a node that restarts.
 func TestFailFastNotAfterAnAnswer(t *testing.T) { synctest.Test(t, testFailFastNotAfterAnAnswer) }
 
 func testFailFastNotAfterAnAnswer(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/reason"
 )
 
-// kindOf returns the Err value that a reason means, nil for one with which the request is to be sent again. It returns
-// false for a reason that this client does not know: of a newer node, or none at all.
+// kindOf returns the Err variable of a reason, or nil if the request must be retried. known is false for a reason that
+// this client does not know: one of a newer node, or none.
 func kindOf(r pb.ErrorReason) (known bool, kind error) {
 	switch r {
 	case pb.ErrorReason_ERROR_REASON_UNSPECIFIED:
@@ -90,7 +90,7 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 	}
 }
 
-// operatorKindOf is kindOf for the reasons that maintenance and the commands of operators meet.
+// operatorKindOf is kindOf for the reasons of maintenance and administrative calls.
 func operatorKindOf(r pb.ErrorReason) (known bool, kind error) {
 	switch r {
 	case pb.ErrorReason_ERROR_REASON_MAINTENANCE_BUSY, pb.ErrorReason_ERROR_REASON_PAGE_FILE_BUSY,
@@ -124,8 +124,7 @@ func operatorKindOf(r pb.ErrorReason) (known bool, kind error) {
 	}
 }
 
-// kindOfCode is kindOf for an error without a reason that this client knows: of gRPC itself, of something between, or
-// of a newer node.
+// kindOfCode is kindOf for an error without a known reason: from gRPC, a proxy, or a newer node.
 func kindOfCode(code codes.Code) error {
 	switch code {
 	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded:
@@ -157,7 +156,7 @@ func kindOfCode(code codes.Code) error {
 	}
 }
 
-// classify finds the Err value; none for what is to be sent again.
+// classify determines the Err variable; it is nil if the request must be retried.
 func (e *Error) classify(ctx context.Context) {
 	e.reason = reason.Parse(e.Reason)
 	known, kind := kindOf(e.reason)
@@ -173,11 +172,11 @@ func (e *Error) classify(ctx context.Context) {
 	e.kind = kind
 }
 
-// retry tells whether the same request can succeed later or on the other node.
+// retry reports whether the same request can succeed later or on the other node.
 func (e *Error) retry() bool { return e.kind == nil }
 
-// answered tells whether the error is a node's answer, which proves that this attempt was not carried out. What gRPC,
-// or something between, may say of a request that a node has carried out proves nothing: it comes without a reason.
+// answered reports whether the error is a response of a node, which proves that this attempt was not committed. An
+// error of gRPC or a proxy has no reason and proves nothing: the node may have committed the request.
 func (e *Error) answered() bool {
 	switch {
 	case e.notActive != nil, e.reason == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE, e.blocked(), e.unchecked():
@@ -193,31 +192,31 @@ func (e *Error) answered() bool {
 	}
 }
 
-// refused is the same answer for a caller that does not want to wait until it changes.
+// refused returns a copy of the error for a caller that does not wait until the state changes.
 func (e *Error) refused() *Error {
 	final := *e
 	final.kind = ErrRefused
 	return &final
 }
 
-// blocked tells whether the active may not acknowledge at the moment.
+// blocked reports whether the active may not acknowledge at the moment.
 func (e *Error) blocked() bool { return e.reason == pb.ErrorReason_ERROR_REASON_BLOCKED }
 
-// unchecked tells whether the node did not look at what this client shows, and carried out nothing.
+// unchecked reports whether the node did not verify the credentials and did not execute the request.
 func (e *Error) unchecked() bool { return e.reason == pb.ErrorReason_ERROR_REASON_UNCHECKED }
 
-// forgotten tells whether a node refuses a producer because it does not know any more whether it knew it. A request
-// that was sent once only was certainly not committed.
+// forgotten reports whether a node rejects a producer because it may have evicted its state. A request that was sent
+// only once was certainly not committed.
 func (e *Error) forgotten() bool { return e.reason == pb.ErrorReason_ERROR_REASON_PRODUCER_FORGOTTEN }
 
-// outcomeLost tells whether a node says that it cannot know any more what became of an earlier attempt: its producer is
-// forgotten, or fenced, or the sequence is too old.
+// outcomeLost reports whether the outcome of an earlier attempt can no longer be determined: its producer was evicted
+// or fenced, or the sequence is too old.
 func (e *Error) outcomeLost() bool {
 	return errors.Is(e.kind, ErrTooOld) || errors.Is(e.kind, ErrFenced)
 }
 
-// asError turns what gRPC returned into an Error. ctx is the caller's context of the attempt's operation: a
-// cancellation that does not come from it means that the connection went away.
+// asError converts an error of gRPC into an Error. ctx is the caller's context of the operation: a cancellation with
+// another origin means that the connection was lost.
 func asError(ctx context.Context, address string, err error) *Error {
 	var own *Error
 	if errors.As(err, &own) {
@@ -252,7 +251,7 @@ func asError(ctx context.Context, address string, err error) *Error {
 	return e
 }
 
-// streamError turns the error of one request in a stream into an Error.
+// streamError converts the error of one request in a stream into an Error.
 func streamError(ctx context.Context, address string, r *pb.RequestError) *Error {
 	e := &Error{
 		Address: address, Code: codes.Code(r.GetCode()), Reason: r.GetReason(), Message: r.GetMessage(),

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/reason"
 )
 
-// TestEveryReasonHasAMeaning: the client knows every reason of the API; what it does not know it judges by the code.
+// The client knows every reason of the API. It classifies unknown reasons by their code.
 func TestEveryReasonHasAMeaning(t *testing.T) {
 	for n := range pb.ErrorReason_name {
 		r := pb.ErrorReason(n)
@@ -26,8 +26,7 @@ func TestEveryReasonHasAMeaning(t *testing.T) {
 	require.True(t, e.answered())
 }
 
-// TestOnlyAnswersProveAnything: with a reason to send a request again, only NOT_ACTIVE, BLOCKED and UNCHECKED say that
-// the attempt was not carried out.
+// Among the retryable reasons, only NOT_ACTIVE, BLOCKED and UNCHECKED prove that the attempt was not executed.
 func TestOnlyAnswersProveAnything(t *testing.T) {
 	for n := range pb.ErrorReason_name {
 		r := pb.ErrorReason(n)

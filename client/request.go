@@ -14,10 +14,10 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Request makes an administrative call one that can be made again after ErrOutcomeUnknown: with the same Request, the
-// call is answered with the original result, and is carried out once at most. Without one, a call that ended with
-// ErrOutcomeUnknown and is made again is another request, which may purge what was published meanwhile, or delete a
-// queue that was made anew.
+// Request makes an administrative call idempotent, so that it can be retried after [ErrOutcomeUnknown]. With the same
+// Request, the call is executed at most once, and a retry returns the original result. Without a Request, a second call
+// is a new request. It may purge messages that were published in the meantime, or delete a queue that was created
+// again.
 //
 //	var r client.Request
 //	_, err := c.PurgeQueue(ctx, "orders", "", &r)
@@ -25,18 +25,18 @@ import (
 //		_, err = c.PurgeQueue(anotherContext(), "orders", "", &r)
 //	}
 //
-// The zero Request is ready for use. It is for one call and its repetitions, with the same arguments, of one client; a
-// refused one may be made again as a new attempt. Not safe for concurrent use.
+// The zero Request is ready for use. Use it for one call of one client and its retries, with the same arguments. A
+// refused call may be retried as a new attempt. A Request is not safe for concurrent use.
 //
-// Nodes up to 0.1.0 know no identities: they carry a repetition out once more.
+// Nodes up to release 0.1.0 do not support it: they execute a retry again.
 type Request struct {
 	client   *Client
 	identity identity
-	sent     proto.Message // while its outcome is in doubt
+	sent     proto.Message // while its outcome is unknown
 	done     bool
 }
 
-// begin checks that req may be sent under r.
+// begin checks whether req may be sent under r.
 func (r *Request) begin(c *Client, op string, req proto.Message) error {
 	switch {
 	case r.done:
@@ -52,7 +52,7 @@ func (r *Request) begin(c *Client, op string, req proto.Message) error {
 	return nil
 }
 
-// change makes one call on the active node that changes something, under an identity of its own or the one of as.
+// change makes one call that changes state on the active node, under a new identity or the one of as.
 func change[Req any, Resp any, R interface {
 	*Req
 	proto.Message
@@ -63,7 +63,7 @@ func change[Req any, Resp any, R interface {
 	return changeBy(ctx, c, op, req, as, queues, method)
 }
 
-// changeBy is change with any service.
+// changeBy is change for any service.
 func changeBy[Req any, Resp any, Service any, R interface {
 	*Req
 	proto.Message
@@ -90,13 +90,13 @@ func changeBy[Req any, Resp any, Service any, R interface {
 	return resp, err
 }
 
-// setProducer sets the field that all requests which change something have.
+// setProducer sets the producer field, which all requests that change state have.
 func setProducer(m protoreflect.Message, p *pb.Producer) {
 	m.Set(m.Descriptor().Fields().ByName("producer"), protoreflect.ValueOfMessage(p.ProtoReflect()))
 }
 
-// doneBefore tells whether a refusal means that an attempt before it was probably carried out: the node is one that
-// knows no identities, since another one would have answered with the original result, or settled the refusal.
+// doneBefore reports whether a refusal means that an earlier attempt was probably executed by a node without support
+// for identities. Other nodes return the original result or record the refusal.
 func doneBefore(err, refusal error) bool {
 	return errors.Is(err, refusal) && errors.Is(err, ErrOutcomeUnknown)
 }

@@ -12,45 +12,46 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Place is where a subscription begins or goes on. The zero value is none.
+// Place is a position from which a subscription reads. The zero value is no position.
 type Place struct {
 	position pb.StartPosition
 	sequence uint64
 	time     time.Time
 }
 
-// Earliest is the oldest message that is stored.
+// Earliest is the oldest stored message.
 func Earliest() Place { return Place{position: pb.StartPosition_START_POSITION_EARLIEST} }
 
-// Latest is the next message that is published.
+// Latest is the next message to be published.
 func Latest() Place { return Place{position: pb.StartPosition_START_POSITION_LATEST} }
 
-// AtSequence is the first message from a sequence on that is stored: at least 1, and at most the queue's NextSequence.
+// AtSequence is the first stored message with the sequence or a higher one. The sequence is at least 1 and at most the
+// queue's NextSequence.
 func AtSequence(sequence uint64) Place { return Place{sequence: sequence} }
 
-// Since is the first message that is stored and was published at t or later, by the clocks of the nodes that accepted
-// them. t must not be in the future.
+// Since is the first stored message that was published at t or later, by the clocks of the nodes that accepted the
+// messages. t must not be in the future.
 func Since(t time.Time) Place { return Place{time: t} }
 
-// SeekResult is where a subscription goes on.
+// SeekResult is the new position of a subscription.
 type SeekResult struct {
-	// Sequence of the first message that it will get; the queue's NextSequence if there is none.
+	// Sequence of the next message to be delivered; the queue's NextSequence if no message is stored.
 	Sequence uint64
-	// Backlog is the number of messages that it has not acknowledged now.
+	// Backlog is the number of messages that are not acknowledged.
 	Backlog uint64
 }
 
-// Seek moves a subscription ("" means DefaultSubscription): what is below the place is acknowledged, and what is stored
-// from there on is delivered, again if it was before. Messages are stored until all subscriptions have acknowledged
-// them, and longer if the queue has a retention.
+// Seek moves a subscription; "" means DefaultSubscription. Messages below the position are acknowledged. Stored
+// messages from the position on are delivered, even if they were delivered before. Messages are stored until all
+// subscriptions have acknowledged them, and longer if the queue has a retention.
 //
-// Consumers of this package that are attached go on at the new place by themselves. What they have delivered before
-// counts as answered. An acknowledgement that is on its way in the same moment may count for the delivery that is still
-// to come: to have all of it delivered again for certain, close the consumers first.
+// Attached consumers of this package continue automatically at the new position. Their earlier deliveries count as
+// answered. An acknowledgement that is in flight during the Seek may apply to the redelivery. To make sure that all
+// messages are redelivered, close the consumers first.
 //
-// The call can be made again after ErrOutcomeUnknown with the Request that it was given, if any. Errors:
-// ErrQueueNotFound, ErrSubscriptionNotFound, ErrInvalid for a place beyond the end or in the future, ErrRefused while
-// one of the nodes is of release 0.1.0, ErrUnavailable.
+// After [ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was given. Errors:
+// [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrInvalid] for a position beyond the end or in the future,
+// [ErrRefused] while one of the nodes runs release 0.1.0, [ErrUnavailable].
 func (c *Client) Seek(
 	ctx context.Context, queue, subscription string, to Place, as ...*Request,
 ) (SeekResult, error) {

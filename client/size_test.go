@@ -13,8 +13,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestCostOfAMessage: what the client makes for each message that is published or delivered does not grow unnoticed: it
-// is most of what the client costs, besides the bytes of the messages.
+// The memory per published or delivered message does not grow unnoticed: apart from the message itself, it is the main
+// cost of the client.
 func TestCostOfAMessage(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(entry{}), uintptr(128))
 	require.LessOrEqual(t, unsafe.Sizeof(Delivery{}), uintptr(288))

@@ -27,15 +27,15 @@ func blockedAfter(t *testing.T, through uint64) error {
 	return st.Err()
 }
 
-// endsStreams has publish streams end before a request is looked at.
+// endsStreams sets endStream.
 func (p *fakePair) endsStreams(with func(*pb.PublishStreamRequest) error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.endStream = with
 }
 
-// TestNotSubmittedIsNoDoubt: what a blocked node says that it has not submitted is given up without a doubt; of what an
-// older node says nothing about, it is not known.
+// A request that a blocked node reports as not submitted has a definite outcome. If an older node does not report it,
+// the outcome is unknown.
 func TestNotSubmittedIsNoDoubt(t *testing.T) {
 	for name, c := range map[string]struct {
 		err     error
@@ -67,8 +67,8 @@ func TestNotSubmittedIsNoDoubt(t *testing.T) {
 	}
 }
 
-// TestNotSubmittedKeepsTheOrder: what was not submitted is sent again, behind what was, in the order of the calls, and
-// without the mark of a repetition.
+// Requests that were not submitted are sent again after the submitted ones, in the order of the calls, and without the
+// retry flag.
 func TestNotSubmittedKeepsTheOrder(t *testing.T) { synctest.Test(t, testNotSubmittedKeepsTheOrder) }
 
 func testNotSubmittedKeepsTheOrder(t *testing.T) {
@@ -101,7 +101,7 @@ func testNotSubmittedKeepsTheOrder(t *testing.T) {
 	require.Empty(t, repeated)
 }
 
-// TestEarlierDoubtStays: what an earlier stream carried may be stored, whatever the last stream says of itself.
+// A request of an earlier stream may be stored, regardless of the status of the last stream.
 func TestEarlierDoubtStays(t *testing.T) { synctest.Test(t, testEarlierDoubtStays) }
 
 func testEarlierDoubtStays(t *testing.T) {
@@ -119,7 +119,7 @@ func testEarlierDoubtStays(t *testing.T) {
 	require.Equal(t, []string{"a"}, p.bodies("q"))
 }
 
-// TestRefusedWhileShort: with FailFast, calls and publishes do not wait for another node to come back.
+// With FailFast, calls and publishes do not wait for another node to return.
 func TestRefusedWhileShort(t *testing.T) { synctest.Test(t, testRefusedWhileShort) }
 
 func testRefusedWhileShort(t *testing.T) {

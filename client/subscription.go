@@ -14,20 +14,20 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// RedeliveryPolicy is what a subscription has for itself of its queue's configuration. What is nil is as the queue has
-// it, also when that is altered; what is not holds for the subscription, also when it is 0 or empty. Limits and meaning
-// are those of the fields of QueueConfig.
+// RedeliveryPolicy contains the settings of a subscription that override the configuration of its queue. A nil field
+// inherits the current value of the queue; any other value overrides it, even 0 or empty. Limits and semantics are
+// those of the fields of [QueueConfig].
 type RedeliveryPolicy struct {
-	// MaxDeliveries is how many times a message is given to a consumer at most; 0: there is no limit.
+	// MaxDeliveries is the delivery limit; 0 means no limit.
 	MaxDeliveries *uint32
-	// DeadLetter names the queue that messages are moved to which consumers could not deal with, and those that expire
-	// if the queue has DeadLetterExpired; empty: they are dropped.
+	// DeadLetter is the dead-letter queue for rejected messages, messages at the delivery limit, and expired messages if
+	// the queue has DeadLetterExpired; if empty, they are dropped.
 	DeadLetter *string
-	// RedeliveryDelay is how long a message waits that was given back for the first time.
+	// RedeliveryDelay is the delay before redelivery after the first nack.
 	RedeliveryDelay *time.Duration
-	// RedeliveryMultiplier is what it is multiplied with for each further time.
+	// RedeliveryMultiplier multiplies the delay for each further nack.
 	RedeliveryMultiplier *float64
-	// RedeliveryMaxDelay is the longest that a message waits; 0: there is no limit.
+	// RedeliveryMaxDelay is the maximum redelivery delay; 0 means no limit.
 	RedeliveryMaxDelay *time.Duration
 }
 
@@ -40,14 +40,14 @@ const (
 	PolicyRedeliveryMaxDelay   = "redelivery_max_delay"
 )
 
-// PolicyFields are the names of all fields of a RedeliveryPolicy.
+// PolicyFields returns the names of all fields of a RedeliveryPolicy.
 func PolicyFields() []string {
 	return []string{
 		PolicyMaxDeliveries, PolicyDeadLetter, PolicyRedeliveryDelay, PolicyRedeliveryMultiplier, PolicyRedeliveryMaxDelay,
 	}
 }
 
-// Config gives the policy as fields of a QueueConfig, and the names of those that are set.
+// Config returns the policy as fields of a QueueConfig, and the names of the fields that are set.
 func (p RedeliveryPolicy) Config() (c QueueConfig, set []string) {
 	if p.MaxDeliveries != nil {
 		c.MaxDeliveries, set = *p.MaxDeliveries, append(set, PolicyMaxDeliveries)
@@ -67,7 +67,7 @@ func (p RedeliveryPolicy) Config() (c QueueConfig, set []string) {
 	return c, set
 }
 
-// PolicyOf gives those fields of a configuration that are named as a policy: the reverse of RedeliveryPolicy.Config.
+// PolicyOf returns a policy with the named fields of c. It is the inverse of [RedeliveryPolicy.Config].
 func PolicyOf(c QueueConfig, set []string) (p RedeliveryPolicy) {
 	if slices.Contains(set, PolicyMaxDeliveries) {
 		p.MaxDeliveries = &c.MaxDeliveries
@@ -135,20 +135,21 @@ func subscriptionFromProto(s *pb.Subscription) Subscription {
 	return out
 }
 
-// SubscriptionChange says what AlterSubscription changes. What is not set stays as it is.
+// SubscriptionChange contains the changes of [Client.AlterSubscription]. Unset fields remain unchanged.
 type SubscriptionChange struct {
-	// Filter, if not nil, replaces the filter; empty: the subscription gets all messages. What was read for a consumer
-	// before and did not match the old one is acknowledged, and does not come back.
+	// Filter, if not nil, replaces the filter; if empty, the subscription receives all messages. Messages that the active
+	// has already read for a consumer and that did not match the old filter are acknowledged; they are not delivered
+	// later.
 	Filter *string
-	// Redelivery has what the subscription has for itself from then on.
+	// Redelivery contains the settings to override.
 	Redelivery RedeliveryPolicy
-	// Inherit names what is as the queue has it from then on: PolicyMaxDeliveries and so on.
+	// Inherit names the settings to inherit from the queue again: PolicyMaxDeliveries and so on.
 	Inherit []string
 }
 
-// AlterSubscription changes a subscription. Errors: ErrQueueNotFound, also when the dead-letter queue is not there,
-// ErrSubscriptionNotFound, ErrInvalid, also when dead letters would come back to their queue or nothing is changed,
-// ErrRefused while one of the nodes is of release 0.1.0, ErrUnavailable.
+// AlterSubscription changes a subscription. Errors: [ErrQueueNotFound], also if the dead-letter queue does not exist;
+// [ErrSubscriptionNotFound]; [ErrInvalid], also if dead letters would form a cycle or nothing is changed; [ErrRefused]
+// while one of the nodes runs release 0.1.0; [ErrUnavailable].
 func (c *Client) AlterSubscription(
 	ctx context.Context, queue, name string, what SubscriptionChange, as ...*Request,
 ) (Subscription, error) {

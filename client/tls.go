@@ -8,22 +8,22 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 )
 
-// TLSFiles names files in PEM. They are looked at when a connection is made, once a second at most, and read again if
-// they have changed, also by a link that was swapped: an application that runs for long goes on when its certificate or
-// the authorities are replaced. Connections that are open are not touched. The zero value: no TLS.
+// TLSFiles names PEM files. They are checked when a connection is made, at most once a second, and reloaded if they
+// have changed, including a changed symbolic link. A long-running application therefore picks up new certificates and
+// CAs. Open connections are not affected. The zero value disables TLS.
 type TLSFiles struct {
-	// CA has the authorities that the nodes' certificates are checked against. Empty: those of the system.
+	// CA is the file of the CA certificates that verify the nodes; if empty, the system's CAs are used.
 	CA string
-	// Cert and Key are shown to the nodes. Both empty: none is shown.
+	// Cert and Key are the files of the client certificate; if empty, no certificate is sent.
 	Cert, Key string
-	// MinVersion of TLS, such as tls.VersionTLS12; 0 is TLS 1.3.
+	// MinVersion is the minimum TLS version, such as tls.VersionTLS12; 0 means TLS 1.3.
 	MinVersion uint16
-	// Changed is called when a new content of the files is used (nil), and when it cannot be (why): what the files held
-	// before is used then. Nil: nothing is told. It must not block.
+	// Changed, if not nil, is called with nil when new file contents are used, and with an error when they cannot be used;
+	// the previous contents remain in use then. It must not block.
 	Changed func(error)
 }
 
-// readFiles reads the files, if there are any. The error is ErrInvalid.
+// readFiles loads the files, if any are configured. The error is ErrInvalid.
 func (o *Options) readFiles() error {
 	f := tlsfiles.Files{CA: o.TLSFiles.CA, Cert: o.TLSFiles.Cert, Key: o.TLSFiles.Key}
 	if f.Empty() {

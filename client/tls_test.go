@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// Files that cannot be used are told at once, and not when a node is asked.
+// Unusable files are reported by Open, not by the first call.
 func TestTLSFiles(t *testing.T) {
 	ca := certs.New(t, "ours")
 	_, cert, key := ca.Issue(t, "app")

@@ -17,42 +17,41 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TokenSource gives a token that the client shows to the nodes, and when it expires; a zero time: it is not known when.
-// It is called when the client needs a token and the last one is about to expire, or was refused: never by two
-// goroutines at once, and at most about once a second. An error is no refusal: the calls that need the token try again,
-// as if the node could not be reached.
+// TokenSource returns a token and its expiry time; a zero time means that the expiry is unknown. The client calls it
+// when the last token is about to expire or was rejected, never concurrently, and at most about once a second. An error
+// does not fail the calls that need the token: they are retried, as if the node were unreachable.
 type TokenSource func(ctx context.Context) (token string, expiry time.Time, err error)
 
 const (
-	// tokenMargin is how long before it expires a token is replaced, or a tenth of its life if that is less.
+	// tokenMargin is the time before the expiry at which a token is replaced, limited to a tenth of its lifetime.
 	tokenMargin = 30 * time.Second
-	// tokenReread is how often a file with a token is looked at, and how often at most a source is asked.
+	// tokenReread is the interval at which a token file is checked, and the minimum interval between calls of a source.
 	tokenReread = time.Second
-	// tokenTimeout bounds one call of a TokenSource.
+	// tokenTimeout limits one call of a TokenSource.
 	tokenTimeout = 30 * time.Second
-	// maxTokenBytes bounds a token: a node takes no larger header.
+	// maxTokenBytes is the maximum size of a token: a node accepts no larger header.
 	maxTokenBytes = 16 << 10
-	// maxRenewals is how many tokens are refused one after the other before an operation gives up.
+	// maxRenewals is the number of consecutive rejected tokens after which an operation fails.
 	maxRenewals = 3
 )
 
-// tokens has the token that the client shows. A nil *tokens shows none.
+// tokens holds the client's current token. A nil *tokens sends none.
 type tokens struct {
 	source TokenSource // nil: the token is fixed
 
 	fetching chan struct{} // capacity 1: held during a call of source
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards the fields below
 	token   string
-	expiry  time.Time // zero: not known
-	until   time.Time // when another one is to be fetched
-	fetched time.Time // when source was asked last
-	inVain  time.Time // when it was asked last for another token than one that was refused, and had none
-	changed time.Time // when the token became another one
+	expiry  time.Time // zero: unknown
+	until   time.Time // time of the next fetch
+	fetched time.Time // time of the last call of source
+	inVain  time.Time // time of the last call after a rejection that did not return a new token
+	changed time.Time // time of the last token change
 	err     error     // of the last call of source
 }
 
-// newTokens makes what the options say; nil if they name no token.
+// newTokens creates the tokens of the options; nil without a token.
 func newTokens(o *Options) (*tokens, error) {
 	named := 0
 	for _, set := range []bool{o.Token != "", o.TokenFile != "", o.TokenSource != nil} {
@@ -68,7 +67,7 @@ func newTokens(o *Options) (*tokens, error) {
 		return nil, fmt.Errorf("%w: only one of Token, TokenFile and TokenSource can be set", ErrInvalid)
 	case o.TokenFile != "":
 		t.source = fileSource(o.TokenFile)
-		if _, _, err := t.source(context.Background()); err != nil { // a wrong path is told at once
+		if _, _, err := t.source(context.Background()); err != nil { // report a wrong path early
 			return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 		}
 	case o.Token != "":
@@ -79,7 +78,7 @@ func newTokens(o *Options) (*tokens, error) {
 	return t, nil
 }
 
-// fileSource reads a token from a file again and again.
+// fileSource returns a source that reads a file at each call.
 func fileSource(path string) TokenSource {
 	return func(context.Context) (string, time.Time, error) {
 		raw, err := os.ReadFile(path)
@@ -94,7 +93,7 @@ func fileSource(path string) TokenSource {
 	}
 }
 
-// checkToken tells whether a text can be a token at all. The error does not show it.
+// checkToken rejects strings that cannot be a token. The error does not contain the token.
 func checkToken(token string) error {
 	switch {
 	case token == "":
@@ -121,7 +120,7 @@ func (t *tokens) get(ctx context.Context) (string, error) {
 	return t.fetch(ctx, false)
 }
 
-// fetch asks the source. Calls that come meanwhile wait for it, and take what it said.
+// fetch calls the source. Concurrent calls wait and share the result.
 func (t *tokens) fetch(ctx context.Context, refused bool) (string, error) {
 	asked := time.Now()
 	select {
@@ -142,7 +141,7 @@ func (t *tokens) fetch(ctx context.Context, refused bool) (string, error) {
 	if lately && (!stale || err != nil) {
 		return usable(token, expiry, err)
 	}
-	// It serves all that wait: the end of one call must not fail the others.
+	// The result is shared by all waiting calls: a caller that ends must not fail the others.
 	fetch, cancel := context.WithTimeout(context.WithoutCancel(ctx), tokenTimeout)
 	defer cancel()
 	fresh, expiry, err := t.source(fetch)
@@ -154,7 +153,7 @@ func (t *tokens) fetch(ctx context.Context, refused bool) (string, error) {
 	return t.take(fresh, expiry, err, refused)
 }
 
-// take takes note of what the source said.
+// take stores the result of the source.
 func (t *tokens) take(fresh string, expiry time.Time, err error, refused bool) (string, error) {
 	now := time.Now()
 	t.mu.Lock()
@@ -178,7 +177,7 @@ func (t *tokens) take(fresh string, expiry time.Time, err error, refused bool) (
 	return usable(t.token, expiry, nil)
 }
 
-// usable returns the token as long as there is one that has not expired, even if no newer one could be had.
+// usable returns the token while it has not expired, even if no newer one is available.
 func usable(token string, expiry time.Time, err error) (string, error) {
 	if token != "" && (expiry.IsZero() || time.Now().Before(expiry)) {
 		return token, nil
@@ -196,7 +195,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// renewed tells whether there is another token than the one that a node has refused in an attempt that began then.
+// renewed reports whether a newer token is available than the one rejected in an attempt that began at that time.
 func (t *tokens) renewed(ctx context.Context, began time.Time) bool {
 	if t == nil || t.source == nil {
 		return false
@@ -212,8 +211,8 @@ func (t *tokens) renewed(ctx context.Context, began time.Time) bool {
 	return err == nil && fresh != old
 }
 
-// isFresh is renewed for a loop that counts how many tokens were refused one after the other: false when they are too
-// many. Any other end of an attempt resets the count.
+// isFresh is renewed for a retry loop that counts consecutive rejected tokens: it returns false above the limit. Any
+// other result of an attempt resets the count.
 func (t *tokens) isFresh(ctx context.Context, e *Error, began time.Time, refused *int) bool {
 	if !errors.Is(e.kind, ErrUnauthenticated) {
 		*refused = 0
@@ -223,7 +222,7 @@ func (t *tokens) isFresh(ctx context.Context, e *Error, began time.Time, refused
 	return *refused <= maxRenewals && t.renewed(ctx, began)
 }
 
-// perRPC shows the token with each call on one connection.
+// perRPC sends the token with each call on one connection.
 type perRPC struct{ tokens *tokens }
 
 // GetRequestMetadata is called by gRPC at the beginning of each call.
@@ -235,10 +234,10 @@ func (p perRPC) GetRequestMetadata(ctx context.Context, _ ...string) (map[string
 	return map[string]string{"authorization": "Bearer " + token}, nil
 }
 
-// RequireTransportSecurity is false: mayShow has looked at the connection.
+// RequireTransportSecurity returns false, since mayShow has checked the connection.
 func (perRPC) RequireTransportSecurity() bool { return false }
 
-// mayShow tells whether a token can be sent to an address: it is encrypted, or does not leave this machine.
+// mayShow reports whether a token may be sent to an address: the connection is encrypted or local.
 func mayShow(address string, secure, plaintext bool) error {
 	host, _, err := net.SplitHostPort(address)
 	if secure || plaintext || err != nil {

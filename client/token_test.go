@@ -25,14 +25,14 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-// door lets calls in that show one of some tokens.
+// door authenticates calls by their token.
 type door struct {
 	mu    sync.Mutex
-	good  map[string]bool // nil: everyone is let in
-	asked map[string]int  // calls by what they showed
+	good  map[string]bool // nil: all calls are accepted
+	asked map[string]int  // calls by token
 }
 
-// lets has the door let in who shows one of these tokens, and nobody else.
+// lets accepts these tokens only.
 func (d *door) lets(tokens ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -73,7 +73,7 @@ func wrongToken(reason string) error {
 	return st.Err()
 }
 
-// options put the door before all calls. A stream whose token is not let in any more ends.
+// options returns the interceptors. A stream ends when its token is no longer accepted.
 func (d *door) options() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.UnaryInterceptor(
@@ -104,7 +104,7 @@ func (d *door) options() []grpc.ServerOption {
 	}
 }
 
-// TestTokenIsShown with every call, from each of the three sources.
+// The token is sent with every call, from each of the three sources.
 func TestTokenIsShown(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(file, []byte(" lsk_good\n"), 0o600))
@@ -126,8 +126,8 @@ func TestTokenIsShown(t *testing.T) {
 	}
 }
 
-// TestWrongTokenIsFinal: calls, producers and consumers end with ErrUnauthenticated at once, and the nodes are not
-// asked again and again.
+// With a wrong token, calls, producers and consumers fail immediately with ErrUnauthenticated, and the client does not
+// retry continuously.
 func TestWrongTokenIsFinal(t *testing.T) {
 	for name, token := range map[string]string{"wrong": "lsk_bad", "none": ""} {
 		simulated(t, name, func(t *testing.T) {
@@ -163,7 +163,7 @@ func TestWrongTokenIsFinal(t *testing.T) {
 	}
 }
 
-// TestLetInLater: a client that was refused works as soon as the nodes know its token.
+// A rejected client works as soon as the nodes accept its token.
 func TestLetInLater(t *testing.T) { synctest.Test(t, testLetInLater) }
 
 func testLetInLater(t *testing.T) {
@@ -179,8 +179,7 @@ func testLetInLater(t *testing.T) {
 	}, 20*time.Second, 50*time.Millisecond)
 }
 
-// TestTokenIsRenewed under way: streams that end for their token go on with the next one, and nothing is lost, doubled
-// or in doubt.
+// Streams that end because of an expired token continue with the next one. No message is lost, duplicated or in doubt.
 func TestTokenIsRenewed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	write := func(token string) {
@@ -237,7 +236,7 @@ func TestTokenIsRenewed(t *testing.T) {
 					}
 				}
 				old, fresh := fmt.Sprintf("lsk_%d", n-1), fmt.Sprintf("lsk_%d", n)
-				p.door.lets(old, fresh) // nobody is given a token that is not good yet, nor refused before there is another
+				p.door.lets(old, fresh) // both, so that no token is rejected before its successor exists
 				now.Store(int64(n))
 				write(fresh)
 				p.door.lets(fresh)
@@ -252,7 +251,7 @@ func TestTokenIsRenewed(t *testing.T) {
 	}
 }
 
-// TestSourceFails: a source that has no token for a while holds calls up, as if the node could not be reached.
+// While a source fails, calls wait as if the node were unreachable.
 func TestSourceFails(t *testing.T) { synctest.Test(t, testSourceFails) }
 
 func testSourceFails(t *testing.T) {
@@ -276,7 +275,7 @@ func testSourceFails(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestTokenOptions that cannot be used, or must not.
+// Options with unusable tokens, or tokens over plaintext connections, are rejected.
 func TestTokenOptions(t *testing.T) {
 	source := func(context.Context) (string, time.Time, error) { return "x", time.Time{}, nil }
 	for name, tt := range map[string]struct {

@@ -8,29 +8,29 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Tracer is told of publishes and deliveries, to record them as spans of traces; package client/tracing makes one for
-// OpenTelemetry. Its methods are called by the goroutines that publish and receive, and must not block.
+// Tracer receives publishes and deliveries to record them as trace spans. Package client/tracing implements it with
+// OpenTelemetry. Its methods are called from the goroutines that publish and receive; they must not block.
 type Tracer interface {
-	// Publish is called with each publish of a producer before it is sent; ctx is that of the call. It returns what is to
-	// be sent: ms, or copies of them with properties that name the span. It must not change ms. done is called once with
-	// the outcome; nil if that is not of interest.
+	// Publish is called before each publish of a producer, with the context of the call. It returns the messages to send:
+	// ms, or copies of them with properties that identify the span. It must not modify ms. done, if not nil, is called
+	// once with the outcome.
 	Publish(ctx context.Context, queue string, ms []Message) (send []Message, done func(Receipt, error))
-	// Deliver is called with each delivery that Receive returns. Nil: it is not recorded.
+	// Deliver is called for each delivery that Receive returns. If it returns nil, the delivery is not recorded.
 	Deliver(d *Delivery) DeliveryTrace
-	// DialOptions are added to those of each connection.
+	// DialOptions are added to the options of each connection.
 	DialOptions() []grpc.DialOption
 }
 
-// DeliveryTrace is what a Tracer records of a delivery.
+// DeliveryTrace is the trace record of a delivery.
 type DeliveryTrace interface {
-	// Into returns a context in which the delivery is the span that others are made below.
+	// Into returns a context with the span of the delivery as parent.
 	Into(ctx context.Context) context.Context
-	// Answered is called once, when the application has answered: with "ack", "nack" or "reject".
+	// Answered is called once, when the application has answered, with "ack", "nack" or "reject".
 	Answered(how string)
 }
 
-// Context returns a context in which what the application does for this delivery is traced below it; ctx itself if the
-// delivery is not traced.
+// Context returns a context with the trace span of this delivery as parent; it returns ctx if the delivery is not
+// traced.
 func (d *Delivery) Context(ctx context.Context) context.Context {
 	if t := d.recorded(); t != nil {
 		return t.Into(ctx)
@@ -38,9 +38,9 @@ func (d *Delivery) Context(ctx context.Context) context.Context {
 	return ctx
 }
 
-// recorded is what is recorded of the delivery; nil for nothing.
+// recorded returns the trace record of the delivery, or nil.
 func (d *Delivery) recorded() DeliveryTrace {
-	d.consumer.mu.Lock() // NackAfter may be called meanwhile
+	d.consumer.mu.Lock() // NackAfter may be called concurrently
 	defer d.consumer.mu.Unlock()
 	if d.more == nil {
 		return nil
@@ -48,14 +48,14 @@ func (d *Delivery) recorded() DeliveryTrace {
 	return d.more.trace
 }
 
-// traceWith begins to record a delivery that the application does not have yet.
+// traceWith starts the trace of a delivery that the application does not have yet.
 func (d *Delivery) traceWith(t Tracer) {
 	if trace := t.Deliver(d); trace != nil {
 		d.more = &deliveryExtras{trace: trace}
 	}
 }
 
-// String is what a DeliveryTrace gets.
+// String returns the name passed to DeliveryTrace.Answered.
 func (k answerKind) String() string {
 	switch k {
 	case ackAnswer:
@@ -69,7 +69,7 @@ func (k answerKind) String() string {
 	return ""
 }
 
-// tracePublish has a publish traced. It returns what to send, and what gets the outcome.
+// tracePublish starts the trace of a publish. It returns the messages to send and the callback for the outcome.
 func (p *Producer) tracePublish(
 	ctx context.Context, queue string, ms []Message, done func(Receipt, error),
 ) ([]Message, func(Receipt, error)) {

@@ -8,20 +8,20 @@ import (
 	"fmt"
 )
 
-// Transaction takes messages from consumers, publishes what is made of them, and does both or nothing: what it takes is
-// acknowledged only if no other transaction, and no other consumer, has acknowledged it before. So what is published is
-// published once for each message, however often the message was delivered, and to however many consumers: after a
-// failover, after a consumer was lost, and after a Commit of which the outcome was not known.
+// Transaction consumes messages and publishes the results atomically. An acknowledgement takes effect only if no other
+// transaction or consumer has acknowledged the message before. Therefore the results of each message are published
+// exactly once, even if the message is delivered several times or to several consumers. This holds after a failover,
+// after the loss of a consumer, and after a Commit with an unknown outcome.
 //
-// All nodes must be of release 0.2.0 or later: while one is not, Commit ends with ErrRefused; an active of release
-// 0.1.0 does not know the condition, and acknowledges without it. Not safe for concurrent use.
+// All nodes must run release 0.2.0 or later, otherwise Commit returns [ErrRefused]. An active of release 0.1.0 ignores
+// the condition and acknowledges unconditionally. A Transaction is not safe for concurrent use.
 type Transaction struct {
 	txn   *Txn
 	taken []*Delivery
 	ended bool
 }
 
-// Transaction starts a transaction that takes these deliveries, and those that Take adds.
+// Transaction starts a transaction that consumes the given deliveries, and those added by [Transaction.Take].
 func (c *Client) Transaction(ds ...*Delivery) *Transaction {
 	t := &Transaction{txn: c.Begin()}
 	for _, d := range ds {
@@ -30,7 +30,8 @@ func (c *Client) Transaction(ds ...*Delivery) *Transaction {
 	return t
 }
 
-// Receive takes the next message of a consumer into the transaction. The errors are those of Consumer.Receive.
+// Receive receives the next message of a consumer and adds it to the transaction. The errors are those of
+// [Consumer.Receive].
 func (t *Transaction) Receive(ctx context.Context, co *Consumer) (*Delivery, error) {
 	d, err := co.Receive(ctx)
 	if err != nil {
@@ -40,24 +41,25 @@ func (t *Transaction) Receive(ctx context.Context, co *Consumer) (*Delivery, err
 	return d, nil
 }
 
-// Take takes a delivery, which must not be answered otherwise, into the transaction. One operation.
+// Take adds a delivery to the transaction. The delivery must not be answered in another way. It counts as one
+// operation.
 func (t *Transaction) Take(d *Delivery) *Transaction {
 	t.txn.Take(d)
 	t.taken = append(t.taken, d)
 	return t
 }
 
-// Publish adds messages for one queue. One operation.
+// Publish adds messages for one queue. It counts as one operation.
 func (t *Transaction) Publish(queue string, ms ...Message) *Transaction {
 	t.txn.Publish(queue, ms...)
 	return t
 }
 
-// Commit does what was collected, and returns when it is durable on every in-sync node.
+// Commit commits the transaction and returns when it is durable on every in-sync node.
 //
-// With ErrProcessed, one of the messages was processed elsewhere: nothing was stored, and the deliveries were given
-// back; those that are acknowledged are not delivered again. After any other error Commit may be called again, as that
-// of a Txn, or Rollback. The errors are those of Txn.Commit, and ErrProcessed.
+// [ErrProcessed] means that one of the messages was processed elsewhere: nothing was stored, and the deliveries were
+// requeued, except that acknowledged ones are not redelivered. After any other error, call Commit again, as for
+// [Txn.Commit], or Rollback. The errors are those of Txn.Commit and ErrProcessed.
 func (t *Transaction) Commit(ctx context.Context) (TxnResult, error) {
 	if t.ended {
 		return TxnResult{}, fmt.Errorf("%w: the transaction has ended", ErrInvalid)
@@ -72,10 +74,9 @@ func (t *Transaction) Commit(ctx context.Context) (TxnResult, error) {
 	return r, err
 }
 
-// Rollback gives the deliveries back: what is not acknowledged is delivered again, with a higher DeliveryCount. It does
-// nothing after a Commit without an error. After one with ErrOutcomeUnknown it is safe as well: if that was carried
-// out, the messages are acknowledged and are not delivered again; and if they are processed again before it is, only
-// one of the two succeeds.
+// Rollback requeues the deliveries: unacknowledged messages are redelivered with a higher DeliveryCount. It has no
+// effect after a successful Commit. It is also safe after [ErrOutcomeUnknown]: if the Commit took effect, the messages
+// are acknowledged and not redelivered. If they are processed again first, only one of the two transactions succeeds.
 func (t *Transaction) Rollback() {
 	if t.ended {
 		return
@@ -86,13 +87,13 @@ func (t *Transaction) Rollback() {
 	}
 }
 
-// Transact processes the messages of a consumer, one by one, until ctx ends: process adds to the transaction what is to
-// be published for a message, and the transaction is committed, which is tried again until a node has answered. Many
-// calls may be under way for one consumer.
+// Transact processes the messages of a consumer one by one until ctx ends. process adds the messages to publish to the
+// transaction, which is then committed with retries until a node has responded. Several concurrent calls per consumer
+// are allowed.
 //
-// When process returns an error, the message is given back, and Transact ends with that error. A message that turns out
-// to be processed elsewhere is passed over. The other errors are those of Consumer.Receive and Txn.Commit: an error
-// without ErrOutcomeUnknown means that the message was given back.
+// If process returns an error, the message is requeued and Transact returns the error. A message that was processed
+// elsewhere is skipped. Other errors are those of [Consumer.Receive] and [Txn.Commit]; an error without
+// [ErrOutcomeUnknown] means that the message was requeued.
 func (co *Consumer) Transact(
 	ctx context.Context, process func(ctx context.Context, t *Transaction, d *Delivery) error,
 ) error {

@@ -16,8 +16,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestPrepareStaysInDoubt: a Prepare that was not answered is repeated under the same xid and sequence, and nothing
-// else is done with the transaction until it is answered.
+// A Prepare without a response is retried under the same xid and sequence. Until then, no other operation is allowed on
+// the transaction.
 func TestPrepareStaysInDoubt(t *testing.T) { synctest.Test(t, testPrepareStaysInDoubt) }
 
 func testPrepareStaysInDoubt(t *testing.T) {
@@ -36,7 +36,7 @@ func testPrepareStaysInDoubt(t *testing.T) {
 	require.ErrorIs(t, x.Prepare(soon(t), "xid"), client.ErrInvalid, "it is prepared")
 }
 
-// TestTransactionOfProcessed: what was processed elsewhere ends the transaction, with nothing stored.
+// A message that was processed elsewhere ends the transaction, and nothing is stored.
 func TestTransactionOfProcessed(t *testing.T) { synctest.Test(t, testTransactionOfProcessed) }
 
 func testTransactionOfProcessed(t *testing.T) {
@@ -52,11 +52,11 @@ func testTransactionOfProcessed(t *testing.T) {
 	_, err = x.Commit(soon(t))
 	require.ErrorIs(t, err, client.ErrInvalid, "it has ended")
 	require.Empty(t, p.bodies("q"))
-	x.Rollback() // does nothing
+	x.Rollback() // has no effect
 }
 
-// TestLastErrorSaysWhy also when the attempt after the one that was refused ended with its time: a node sees the
-// client's deadline a little earlier than the client does.
+// The last error contains the cause even if the next attempt ended with the deadline: a node detects the client's
+// deadline slightly earlier than the client.
 func TestLastErrorSaysWhy(t *testing.T) { synctest.Test(t, testLastErrorSaysWhy) }
 
 func testLastErrorSaysWhy(t *testing.T) {

@@ -13,39 +13,39 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// Txn collects operations over any number of queues, to be committed all or none. Not safe for concurrent use.
+// Txn collects operations over any number of queues and commits them atomically. It is not safe for concurrent use.
 type Txn struct {
 	client    *Client
 	ops       []*pb.Operation
 	acked     []*Delivery
 	released  []*Delivery
-	identity  identity // taken by the first Commit, and kept while the outcome is unknown
+	identity  identity // assigned by the first Commit and kept while the outcome is unknown
 	committed bool
-	err       error  // first wrong operation
-	late      error  // an operation was added while the outcome was unknown; told once
-	xid       string // that it was to be prepared under, while it is not known whether it is
+	err       error  // first invalid operation
+	late      error  // an operation was added while the outcome was unknown; reported once
+	xid       string // of a Prepare with an unknown outcome
 }
 
-// TxnResult is what a transaction did.
+// TxnResult is the result of a transaction.
 type TxnResult struct {
 	// LSN of the transaction in the store's log.
 	LSN uint64
-	// Results has one element for each operation, in the order of the calls.
+	// Results contains one element per operation, in the order of the calls.
 	Results []OpResult
-	// Duplicate is true when an earlier attempt had been committed.
+	// Duplicate is true if an earlier attempt was committed.
 	Duplicate bool
 }
 
 // OpResult is the result of one operation.
 type OpResult struct {
-	// FirstSequence: of a publish, the sequence of its first message; the others follow without a gap.
+	// FirstSequence is the sequence of the first published message; the others follow without gaps.
 	FirstSequence uint64
-	// Changed: of an acknowledgement or release, the messages that it changed.
+	// Changed is the number of messages changed by an acknowledgement or release.
 	Changed uint64
 }
 
-// Begin starts a transaction. Nothing is sent before Commit. The messages' bodies must not be changed before it is
-// committed.
+// Begin starts a transaction. Nothing is sent before Commit. Message bodies must not be modified before the transaction
+// is committed.
 func (c *Client) Begin() *Txn { return &Txn{client: c} }
 
 // Publish adds messages for one queue.
@@ -60,11 +60,11 @@ func (t *Txn) Publish(queue string, ms ...Message) *Txn {
 	return t
 }
 
-// Ack acknowledges deliveries of one subscription when the transaction commits. One operation.
+// Ack acknowledges deliveries of one subscription when the transaction commits. It counts as one operation.
 func (t *Txn) Ack(ds ...*Delivery) *Txn { return t.ack(false, ds) }
 
-// Take is Ack on the condition that none of the messages is acknowledged by then, or held by a prepared transaction:
-// otherwise Commit ends with ErrProcessed. See Transaction. One operation.
+// Take is [Txn.Ack] on the condition that none of the messages is already acknowledged or held by a prepared
+// transaction; otherwise Commit returns [ErrProcessed]. See [Transaction]. It counts as one operation.
 func (t *Txn) Take(ds ...*Delivery) *Txn { return t.ack(true, ds) }
 
 func (t *Txn) ack(required bool, ds []*Delivery) *Txn {
@@ -79,8 +79,7 @@ func (t *Txn) ack(required bool, ds []*Delivery) *Txn {
 	return t
 }
 
-// Release gives deliveries of one subscription back when the transaction commits; they are delivered again. One
-// operation.
+// Release requeues deliveries of one subscription when the transaction commits. It counts as one operation.
 func (t *Txn) Release(ds ...*Delivery) *Txn {
 	queue, sub, ranges, ok := t.ranges(ds)
 	if ok && t.add(&pb.Operation{Kind: &pb.Operation_Release{
@@ -94,7 +93,7 @@ func (t *Txn) Release(ds ...*Delivery) *Txn {
 	return t
 }
 
-// ranges gives the sequences of deliveries, which must be of one subscription.
+// ranges returns the sequences of deliveries, which must be of one subscription.
 func (t *Txn) ranges(ds []*Delivery) (queue, sub string, ranges []*pb.SequenceRange, ok bool) {
 	if len(ds) == 0 {
 		t.fail(fmt.Errorf("%w: no delivery given", ErrInvalid))
@@ -112,8 +111,8 @@ func (t *Txn) ranges(ds []*Delivery) (queue, sub string, ranges []*pb.SequenceRa
 	return ds[0].consumer.queue, ds[0].consumer.subscription, toRanges(sequences), true
 }
 
-// add adds an operation, unless a Commit is in doubt: it would travel under the sequence of another transaction, and be
-// answered with that one's result.
+// add adds an operation, unless a Commit is in doubt: the operation would be sent under the sequence of another
+// transaction and receive its result.
 func (t *Txn) add(op *pb.Operation) bool {
 	if (t.identity.inDoubt() || t.committed) && !mutate.Off("INV-10-operations-are-added-in-doubt") {
 		t.late = fmt.Errorf("%w: an operation was added after Commit, and is not part of the transaction; Commit "+
@@ -124,7 +123,7 @@ func (t *Txn) add(op *pb.Operation) bool {
 	return true
 }
 
-// fail takes note of a wrong operation. One that comes too late to be added does no harm.
+// fail records an invalid operation. An operation that is too late to be added has no effect.
 func (t *Txn) fail(err error) {
 	if t.err == nil && !t.identity.inDoubt() {
 		t.err = err
@@ -133,13 +132,13 @@ func (t *Txn) fail(err error) {
 
 // Commit sends the transaction and returns when it is durable on every in-sync node.
 //
-// An error without ErrOutcomeUnknown means that nothing of the transaction was committed, nor will be; Commit may be
-// called again, which is a new attempt. After ErrOutcomeUnknown it may be called again as well: it asks for the same
-// transaction, which is committed once at most, and goes on ending with ErrOutcomeUnknown until a node has answered.
-// With ErrOutcomeLost none ever will: every later Commit ends like this one, and sends nothing. What is added while the
-// outcome is unknown is not part of the transaction: the next Commit says so, once, and sends nothing.
+// An error without [ErrOutcomeUnknown] means that nothing was committed, and that this attempt never will be; another
+// Commit is a new attempt. After ErrOutcomeUnknown, call Commit again: it retries the same transaction, which is
+// committed at most once, and returns ErrOutcomeUnknown until a node has responded. After [ErrOutcomeLost] the outcome
+// can never be determined: every later Commit returns the same error without sending anything. Operations added while
+// the outcome is unknown are not part of the transaction: the next Commit reports this once and sends nothing.
 //
-// Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrLimit, ErrInvalid, ErrOutcomeLost, ErrUnavailable.
+// Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrLimit], [ErrInvalid], [ErrOutcomeLost], [ErrUnavailable].
 func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 	if err := t.ready("commit"); err != nil {
 		return TxnResult{}, err
@@ -165,7 +164,7 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 	return out, nil
 }
 
-// ready tells whether the transaction can be sent.
+// ready returns an error if the transaction cannot be sent.
 func (t *Txn) ready(op string) error {
 	switch {
 	case t.committed:
@@ -182,7 +181,7 @@ func (t *Txn) ready(op string) error {
 	return nil
 }
 
-// done takes note that the transaction is committed, or prepared: what it has answered is with the consumers no more.
+// done records that the transaction is committed or prepared: the consumers no longer hold its deliveries.
 func (t *Txn) done() {
 	t.committed = true
 	for _, d := range t.acked {
@@ -193,7 +192,7 @@ func (t *Txn) done() {
 	}
 }
 
-// toRanges sorts sequences and joins neighbours.
+// toRanges sorts sequences and merges adjacent ones.
 func toRanges(sequences []uint64) []*pb.SequenceRange {
 	if len(sequences) == 0 {
 		return nil

@@ -8,22 +8,22 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Verify compares what the two nodes of the pair hold; to be asked of the active node. A difference is part of the
-// result, as are messages that cannot be read. Errors: ErrRefused when there is no standby in sync.
+// Verify compares the data of the two nodes; it must be called on the active node. Differences and unreadable messages
+// are part of the result. Errors: [ErrRefused] if no standby is in sync.
 func (n *Node) Verify(ctx context.Context, req *pb.VerifyRequest) (*pb.VerifyResponse, error) {
 	resp, err := n.admin().Verify(ctx, req)
 	return resp, n.fail(ctx, "verify", err)
 }
 
-// Scrub has this node read every page and all of its log from the disk, and repair what it can. It takes as long as
-// that takes with the node's scrub.rate, unless it is done at full speed.
+// Scrub reads every page and the whole log of this node from disk, and repairs corruption where possible. Its duration
+// depends on the node's scrub.rate, unless it runs at full speed.
 func (n *Node) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubResponse, error) {
 	resp, err := n.admin().Scrub(ctx, req)
 	return resp, n.fail(ctx, "scrub", err)
 }
 
-// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are damaged on both nodes; to be asked
-// of the active node. They are lost then, for good. Errors: ErrQueueNotFound.
+// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes; it must be
+// called on the active node. The messages are lost permanently. Errors: [ErrQueueNotFound].
 func (n *Node) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
 	resp, err := n.admin().DropDamaged(ctx, req)
 	return resp, n.fail(ctx, "drop damaged messages", err)

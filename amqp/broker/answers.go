@@ -6,7 +6,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// ranges are sequences in the order in which they came, those in a row together.
+// ranges is a list of sequences in the order of arrival, with adjacent ones merged.
 type ranges []*pb.SequenceRange
 
 func (r *ranges) add(sequence uint64) {
@@ -17,7 +17,7 @@ func (r *ranges) add(sequence uint64) {
 	*r = append(*r, &pb.SequenceRange{First: sequence, Last: sequence})
 }
 
-// take takes the first of them.
+// take removes and returns up to maxRanges ranges.
 func (r *ranges) take() []*pb.SequenceRange {
 	n := min(len(*r), maxRanges)
 	first := (*r)[:n:n]
@@ -27,25 +27,25 @@ func (r *ranges) take() []*pb.SequenceRange {
 	return first
 }
 
-// answers are outcomes of messages that the node is to be told.
+// answers are message outcomes to be sent to the node.
 type answers struct {
 	ack, nack, reject, release ranges
 
-	confirm uint64 // the last number that was asked for
+	confirm uint64 // last confirmation number requested
 }
 
 func (a *answers) empty() bool {
 	return len(a.ack) == 0 && len(a.nack) == 0 && len(a.reject) == 0 && len(a.release) == 0
 }
 
-// giveBack gives back messages that the client was not sent, or has not looked at.
+// giveBack releases messages that were not sent to the client or not processed by it.
 func (a *answers) giveBack(sequences []uint64) {
 	for _, s := range sequences {
 		a.release.add(s)
 	}
 }
 
-// take makes a request of them.
+// take creates a request from the answers.
 func (a *answers) take() *pb.ConsumeRequest {
 	return &pb.ConsumeRequest{
 		Ack: a.ack.take(), Nack: a.nack.take(), Reject: a.reject.take(), Release: a.release.take(),

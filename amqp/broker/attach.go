@@ -22,11 +22,10 @@ const (
 	capGlobal         wire.Symbol = "global"
 )
 
-// callLimit bounds a call that makes, finds or removes a queue or a subscription.
+// callLimit is the timeout of a call that creates, reads or deletes a queue or a subscription.
 const callLimit = 15 * time.Second
 
-// attached has a link made that the client attaches. What must be asked of the node for it is asked by a goroutine of
-// its own. mu is held.
+// attached creates a link that the client attaches. Calls to the node run in a separate goroutine. The caller holds mu.
 func (c *conn) attached(l *session.Link) {
 	a := l.Peer()
 	if l.Sender() {
@@ -43,11 +42,11 @@ func (c *conn) attached(l *session.Link) {
 	}
 }
 
-// maxMaking is how many links of a connection may be in the making before nothing more is read: a client that attaches
-// links as fast as it can waits for the node, and not the other clients for it.
+// maxMaking is the maximum number of links of a connection in creation. At the limit, the connection is not read: a
+// client that attaches links too fast waits for the node, without delaying other clients.
 const maxMaking = 32
 
-// goWith runs what makes a link without mu, and what it returns with it. mu is held.
+// goWith runs begin without mu, and the function it returns with mu. The caller holds mu.
 func (c *conn) goWith(l *session.Link, begin func(context.Context) (func(), error)) {
 	c.making++
 	c.run(func() {
@@ -68,7 +67,7 @@ func (c *conn) goWith(l *session.Link, begin func(context.Context) (func(), erro
 	})
 }
 
-// address is what a source or target names; false if it is no text.
+// address returns the address of a source or target; it returns false if it is not a string.
 func address(a any) (string, bool) {
 	switch a := a.(type) {
 	case nil:
@@ -83,12 +82,12 @@ func address(a any) (string, bool) {
 
 var errAddress = session.Errorf(session.InvalidField, "an address is a text: the name of a queue")
 
-// isTopic tells whether capabilities say that each subscriber is to have each message.
+// isTopic reports whether the capabilities request delivery of each message to each subscriber.
 func isTopic(capabilities []wire.Symbol) bool {
 	return slices.Contains(capabilities, capTopic) || slices.Contains(capabilities, capTemporaryTopic)
 }
 
-// attachTarget makes the link of a client that publishes.
+// attachTarget creates the link of a client that publishes.
 func (c *conn) attachTarget(
 	ctx context.Context, l *session.Link, a *wire.Attach, target *wire.Node,
 ) (accept func(), err error) {
@@ -125,7 +124,7 @@ func (c *conn) attachTarget(
 	}, nil
 }
 
-// offered are those of the capabilities that a client asks for which a link has.
+// offered returns the desired capabilities that a link has.
 func offered(desired []wire.Symbol, has ...wire.Symbol) (list []wire.Symbol) {
 	for _, d := range desired {
 		if slices.Contains(has, d) {
@@ -135,8 +134,8 @@ func offered(desired []wire.Symbol, has ...wire.Symbol) (list []wire.Symbol) {
 	return list
 }
 
-// ensureQueue finds out whether a queue is there, and makes it if that is wanted. It returns false if that cannot be
-// known: the first message, or the subscription, tells.
+// ensureQueue reports whether a queue exists, and creates it if queues are created on demand. It returns false if that
+// cannot be determined: the first message or the subscription will show it.
 func (c *conn) ensureQueue(ctx context.Context, name string, topic bool) (exists bool, err error) {
 	if !c.server.o.AutoCreate() {
 		return false, nil
@@ -145,14 +144,14 @@ func (c *conn) ensureQueue(ctx context.Context, name string, topic bool) (exists
 		return true, nil
 	} else if f := failed(err); f.reason != "QUEUE_NOT_FOUND" {
 		if f.reason == "DENIED" {
-			return false, nil // it may publish or consume all the same
+			return false, nil // it may still be allowed to publish or consume
 		}
 		return false, err
 	}
 	return true, c.createQueue(ctx, name, topic)
 }
 
-// createQueue makes a queue for a link.
+// createQueue creates a queue for a link.
 func (c *conn) createQueue(ctx context.Context, name string, topic bool) error {
 	_, err := c.queues.CreateQueue(ctx, &pb.CreateQueueRequest{
 		Name: name, Config: &pb.QueueConfig{}, Topic: topic, IfNotExists: true,
@@ -166,7 +165,7 @@ func (c *conn) createQueue(ctx context.Context, name string, topic bool) error {
 	return err
 }
 
-// attachSource makes the link of a client that consumes or browses.
+// attachSource creates the link of a client that consumes or browses.
 func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach) (accept func(), err error) {
 	source := a.Source
 	if source == nil {
@@ -193,7 +192,7 @@ func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach
 		return nil, err
 	}
 	own.Filter = filters.known
-	if source.DistributionMode == "copy" && !isTopic(source.Capabilities) { // JMS subscriptions are copies, too
+	if source.DistributionMode == "copy" && !isTopic(source.Capabilities) { // JMS subscriptions use copy, too
 		return c.attachBrowser(ctx, l, name, &own, filters)
 	}
 	own.DistributionMode = "move"
@@ -219,7 +218,7 @@ func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach
 		if dynamic != "" {
 			c.nodes = append(c.nodes, dynamic)
 		}
-		if l.Gone() { // the client has changed its mind meanwhile
+		if l.Gone() { // the client has detached in the meantime
 			s.withdraw()
 			return
 		}
@@ -229,8 +228,8 @@ func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach
 	}, nil
 }
 
-// cleanName makes a name that a queue or subscription may have of any text: what it may not have is written as its
-// code between dots.
+// cleanName converts any text to a valid queue or subscription name: invalid characters are replaced by their code
+// between dots.
 func cleanName(text string) string {
 	var b strings.Builder
 	for i, r := range text {

@@ -14,23 +14,23 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// browser is a link on which a client reads messages and takes none of them.
+// browser is a link on which a client reads messages without consuming them.
 type browser struct {
 	c      *conn
 	link   *session.Link
 	queue  string
-	filter string          // empty: all
+	filter string          // empty: all messages
 	ctx    context.Context //nolint:containedctx // that of its call
 	cancel context.CancelFunc
 
 	// guarded by conn.mu
 	credits uint32
 	drains  bool
-	over    bool // all was sent that there was
+	over    bool // all available messages were sent
 	gone    bool
 }
 
-// attachBrowser makes the link of a client that browses.
+// attachBrowser creates the link of a client that browses.
 func (c *conn) attachBrowser(
 	ctx context.Context, l *session.Link, queue string, source *wire.Source, f *filters,
 ) (accept func(), err error) {
@@ -69,8 +69,8 @@ func (b *browser) run() {
 	c.signal()
 }
 
-// browse sends what the queue has, as far as the client's credit goes. Each message leaves settled or is forgotten with
-// its outcome, which says nothing.
+// browse sends the messages of the queue, limited by the client's credit. Each message is sent settled, or its outcome
+// is ignored.
 func (b *browser) browse() error {
 	b.c.catchUp(b.queue)
 	limit := b.c.server.o.MaxMessageBytes + 2*maxEnvelope
@@ -98,7 +98,7 @@ func (b *browser) browse() error {
 	}
 }
 
-// send sends one message when the client takes one; false when the link is gone.
+// send sends one message when the client has credit; it returns false when the link is closed.
 func (b *browser) send(sequence uint64, payload []byte) bool {
 	c := b.c
 	c.mu.Lock()
@@ -119,7 +119,7 @@ func (b *browser) send(sequence uint64, payload []byte) bool {
 	return true
 }
 
-// credit notes what the client takes. mu is held.
+// credit records the client's credit. The caller holds mu.
 func (b *browser) credit(e *session.Credit) {
 	b.credits, b.drains = e.Credit, e.Drain
 	if b.drains && b.over {
@@ -128,7 +128,7 @@ func (b *browser) credit(e *session.Credit) {
 	b.c.room.Broadcast()
 }
 
-// disposed forgets the outcome, which is of no consequence for what was only read. mu is held.
+// disposed settles the deliveries; an outcome has no effect on browsed messages. The caller holds mu.
 func (b *browser) disposed(e *session.Disposed) {
 	if e.Settled || e.State == nil {
 		return
@@ -138,13 +138,13 @@ func (b *browser) disposed(e *session.Disposed) {
 	}
 }
 
-// detached ends the link. mu is held.
+// detached ends the link. The caller holds mu.
 func (b *browser) detached(bool) (wait func()) {
 	b.finish()
 	return nil
 }
 
-// finish ends the link's call. mu is held.
+// finish cancels the link's call. The caller holds mu.
 func (b *browser) finish() {
 	b.gone = true
 	b.cancel()

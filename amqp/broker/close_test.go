@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// attachSender attaches a link to send on, and waits until the node takes messages.
+// attachSender attaches a link to send on, and waits until the node grants credit.
 func (p *peer) attachSender(handle uint32, target wire.Target) {
 	p.t.Helper()
 	p.write(wire.AppendFrame(nil, 0, &wire.Attach{
@@ -26,7 +26,7 @@ func (p *peer) attachSender(handle uint32, target wire.Target) {
 	require.True(p.t, until[*wire.Flow](p))
 }
 
-// transfers encodes messages with the numbers from first on.
+// transfers encodes n messages with consecutive numbers from first on.
 func transfers(handle, first uint32, n int, settled bool, state wire.DeliveryState) (b []byte) {
 	for i := range uint32(n) {
 		id := first + i
@@ -38,7 +38,7 @@ func transfers(handle, first uint32, n int, settled bool, state wire.DeliverySta
 	return b
 }
 
-// attachReceiver attaches a link to receive on, and gives it credit.
+// attachReceiver attaches a link to receive on, and grants credit.
 func (p *peer) attachReceiver(handle uint32, source *wire.Source, flow *wire.Flow) {
 	p.t.Helper()
 	p.write(wire.AppendFrame(nil, 0, &wire.Attach{
@@ -56,7 +56,7 @@ func (p *peer) flow(handle uint32, flow *wire.Flow) {
 	p.write(wire.AppendFrame(nil, 0, flow, nil))
 }
 
-// next reads frames up to one of a kind, and returns it; nil if the connection ends before.
+// next reads frames up to one of a type, and returns it; nil if the connection ends before.
 func next[T wire.Performative](p *peer) (body T) {
 	for {
 		var f wire.Frame
@@ -69,8 +69,7 @@ func next[T wire.Performative](p *peer) (body T) {
 	}
 }
 
-// TestMessagesBeforeTheEnd: what a client has sent before it ends its link, session or connection is stored when it
-// gets the answer.
+// Messages sent before the end of a link, session or connection are stored when the client receives the response.
 func TestMessagesBeforeTheEnd(t *testing.T) {
 	const count = 600
 	for name, c := range map[string]struct {
@@ -98,7 +97,7 @@ func TestMessagesBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// TestMessagesBeforeEOF: what a client has sent is stored although it breaks the connection off.
+// Messages sent before the client breaks the connection are stored.
 func TestMessagesBeforeEOF(t *testing.T) {
 	const count = 600
 	for name, breakOff := range map[string]func(*net.TCPConn) error{
@@ -129,8 +128,8 @@ func TestMessagesBeforeEOF(t *testing.T) {
 	}
 }
 
-// TestOutcomesBeforeTheEnd: acknowledgements that came before the end of a link, a session or a connection are durable
-// when the client gets the answer, and unsettled messages are answered before a detach is.
+// Acknowledgements sent before the end of a link, session or connection are durable when the client receives the
+// response. Unsettled messages are answered before the detach.
 func TestOutcomesBeforeTheEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		last     wire.Performative
@@ -180,7 +179,7 @@ func TestOutcomesBeforeTheEnd(t *testing.T) {
 	})
 }
 
-// TestDischargeBeforeTheClose: a transaction that was discharged before the close is committed.
+// A transaction that was discharged before the close is committed.
 func TestDischargeBeforeTheClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore("q")
@@ -200,7 +199,7 @@ func TestDischargeBeforeTheClose(t *testing.T) {
 	})
 }
 
-// declare declares a transaction.
+// declare declares a transaction and returns its ID.
 func (p *peer) declare(handle, delivery uint32) []byte {
 	p.t.Helper()
 	p.write(wire.AppendFrame(nil, 0, &wire.Transfer{
@@ -219,8 +218,7 @@ func discharge(handle, delivery uint32, id []byte) []byte {
 	}, wire.AppendDischarge(nil, &wire.Discharge{TxnID: id}))
 }
 
-// TestOutcomesBeforeARoleIsLost: a node that gives up its role reports the outcome of what it has received before it
-// closes the connection.
+// A node that loses its role reports the outcome of received messages before it closes the connection.
 func TestOutcomesBeforeARoleIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore("q")
@@ -256,8 +254,7 @@ func TestOutcomesBeforeARoleIsLost(t *testing.T) {
 	})
 }
 
-// TestMessagesBeforeABrokenFrame: a client that breaks the protocol is closed without delay, and what it has sent
-// before is stored.
+// A client that violates the protocol is disconnected without delay, and its earlier messages are stored.
 func TestMessagesBeforeABrokenFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore("q").open()
@@ -276,7 +273,7 @@ func TestMessagesBeforeABrokenFrame(t *testing.T) {
 	})
 }
 
-// TestDetachThatIsNotConfirmed: a detach is answered after a while although the node does not confirm the answers.
+// A detach is answered after a timeout if the node does not confirm the acknowledgements.
 func TestDetachThatIsNotConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore("q")
@@ -293,7 +290,7 @@ func TestDetachThatIsNotConfirmed(t *testing.T) {
 			State: &wire.Rejected{},
 		}, nil)
 		p.write(wire.AppendFrame(b, 0, &wire.Detach{Handle: 1, Closed: true}, nil))
-		go func() { // as the client is not silent
+		go func() { // heartbeats of the client
 			for range 2 {
 				<-time.After(10 * time.Second)
 				_, _ = p.conn.Write(wire.AppendFrame(nil, 0, nil, nil))

@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	// confirmLimit is how long a browser waits at most for what consumers of its queue have answered.
+	// confirmLimit is the maximum time that a browser waits for pending acknowledgements of its queue's consumers.
 	confirmLimit = time.Second
-	// readLimit is how long of it for what has come and was not acted upon.
+	// readLimit is the part of it spent on data that has arrived and is not yet processed.
 	readLimit = 20 * time.Millisecond
-	// readLook is between two looks.
+	// readLook is the polling interval.
 	readLook = time.Millisecond
 )
 
-// register notes a consumer of a queue, for browsers. It is called with the connection's mu.
+// register adds a consumer of a queue, for browsers. The caller holds the connection's mu.
 func (s *Server) register(k *consumer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,9 +48,9 @@ func (s *Server) consumersOf(queue string) (list []*consumer) {
 	return list
 }
 
-// catchUp waits, for a browser, until the node has carried out what consumers of the queue have told it so far on any
-// AMQP connection: clients acknowledge without waiting for an answer, and a browser that is opened then, on another
-// connection, must not show what was acknowledged.
+// catchUp waits, for a browser, until the node has applied the acknowledgements that consumers of the queue have sent
+// on any AMQP connection. Clients acknowledge without waiting for a response; a browser that is opened afterwards on
+// another connection must not return acknowledged messages.
 func (c *conn) catchUp(queue string) {
 	consumers := c.server.consumersOf(queue)
 	if len(consumers) == 0 {
@@ -84,7 +84,7 @@ func (c *conn) catchUp(queue string) {
 	}
 }
 
-// sync has the node asked to confirm what it was told until now. The channel is closed when it has.
+// sync requests a confirmation of all answers up to now. The channel is closed when it has arrived.
 func (s *consumer) sync() <-chan struct{} {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
@@ -101,7 +101,7 @@ type syncing struct {
 	done   chan struct{}
 }
 
-// synced wakes the browsers whose confirmation has come. mu is held.
+// synced wakes the browsers waiting for a confirmation that has arrived. The caller holds mu.
 func (s *consumer) synced() {
 	n := 0
 	for ; n < len(s.syncs) && s.syncs[n].number <= s.confirmed; n++ {
@@ -110,11 +110,11 @@ func (s *consumer) synced() {
 	s.syncs = s.syncs[n:]
 }
 
-// reading counts what is read of a connection.
+// reading counts the bytes read from a connection.
 type reading struct {
 	from    net.Conn // below TLS
 	read    int64
-	applied atomic.Int64 // all bytes up to here were read and acted upon
+	applied atomic.Int64 // all bytes up to this offset are processed
 }
 
 // Read reads for the connection, or for TLS on it.
@@ -124,24 +124,24 @@ func (r *reading) Read(b []byte) (int, error) {
 	return n, err //nolint:wrapcheck // it is that of the connection
 }
 
-// applying is what frames are read from: when it is asked for more, all that it gave was acted upon.
+// applying is the reader of frames: when it is called, all data returned before is processed.
 type applying struct {
 	from io.Reader // reads, or TLS on it
 	*reading
 }
 
-// Read reads.
+// Read implements io.Reader.
 func (a *applying) Read(b []byte) (int, error) {
 	a.applied.Store(a.read)
 	return a.from.Read(b) //nolint:wrapcheck // it is that of the connection
 }
 
-// belowTLS is a connection on which TLS is spoken.
+// belowTLS is the connection below TLS.
 type belowTLS struct {
 	net.Conn
 
 	reads *reading
 }
 
-// Read reads.
+// Read implements io.Reader.
 func (b *belowTLS) Read(p []byte) (int, error) { return b.reads.Read(p) }

@@ -23,31 +23,31 @@ import (
 )
 
 const (
-	// maxFrameSize is announced.
+	// maxFrameSize is announced in the open.
 	maxFrameSize = 128 << 10
-	// idleTimeOut is announced: a client that has sent nothing for twice as long is gone, and its messages go to
-	// others.
+	// idleTimeOut is announced in the open: a client that sends nothing for twice that time is disconnected, and its
+	// messages are redelivered to others.
 	idleTimeOut = 10 * time.Second
-	// writeTimeout is how long a client may take to read what is written at once.
+	// writeTimeout is the time that a client has to read one write.
 	writeTimeout = 30 * time.Second
-	// maxOutput is how much may wait to be written before nothing more is made of it.
+	// maxOutput is the size of the output buffer above which no further messages are encoded.
 	maxOutput = 1 << 20
-	// maxPending is how many bytes of messages of a connection may wait to be stored before nothing more is read.
+	// maxPending is the size of a connection's messages waiting to be stored above which the connection is not read.
 	maxPending = 2 << 20
-	// maxPartial is how many bytes of messages in part a connection may have beyond one of the largest, if that is more
-	// than maxHeld.
+	// maxPartial is the size of incomplete messages that a connection may have in addition to one message of the maximum
+	// size, if that exceeds maxHeld.
 	maxPartial = 16 << 20
-	// maxLinks is how many links a connection has at most: each may be a stream of the node's services.
+	// maxLinks is the maximum number of links per connection: each may be a stream of the node's services.
 	maxLinks = 480
-	// finishLimit is how long what was received may take to be processed when a client ends its connection.
+	// finishLimit limits the processing of received data when a client ends its connection.
 	finishLimit = 30 * time.Second
-	// restLimit is how long what a client has sent may take to be read when nothing can be sent to it.
+	// restLimit limits the reading of remaining data when a connection is no longer writable.
 	restLimit = 5 * time.Second
-	// maxUnsent is how many bytes of messages of a connection may wait for credit or a window.
+	// maxUnsent is the size of a connection's messages that may wait for credit or a window.
 	maxUnsent = 1 << 20
 )
 
-// conn is one connection of a client.
+// conn is a connection of a client.
 type conn struct {
 	remote  net.Addr
 	server  *Server
@@ -64,31 +64,31 @@ type conn struct {
 	calls     context.Context //nolint:containedctx // that of each call begins with it
 	queues    pb.QueueServiceClient
 	principal string
-	refused   *wire.Error // why it may not do anything; nil if it may
+	refused   *wire.Error // why it has no access; nil if it has
 	container string      // set if it is the only connection of its container; guarded by Server.mu
 
-	wake    chan struct{} // capacity 1: something is to be written
+	wake    chan struct{} // capacity 1: data must be written
 	running sync.WaitGroup
-	tasks   atomic.Int64  // that run
-	noTasks chan struct{} // capacity 1: the last of them has ended
+	tasks   atomic.Int64  // number of running tasks
+	noTasks chan struct{} // capacity 1: the last task has ended
 	closers sync.WaitGroup
 
-	mu      sync.Mutex // guards all below
-	room    *sync.Cond // something was written, or stored, or has ended
+	mu      sync.Mutex // guards the fields below
+	room    *sync.Cond // output was written, or messages were stored, or the connection ended
 	core    *session.Conn
-	gathers bool            // frames are applied: those who are roused are told when that is done
-	roused  []chan struct{} // those
-	pending int             // bytes of messages that are not stored yet
-	making  int             // links that are being made
-	held    int             // bytes of large messages, as the server counts them
-	waits   bool            // nothing is read at present
+	gathers bool            // frames are being applied: wakeups are deferred to the end
+	roused  []chan struct{} // deferred wakeups
+	pending int             // bytes of messages not yet stored
+	making  int             // links in creation
+	held    int             // bytes of large messages, as counted by the server
+	waits   bool            // the connection is not being read
 	ended   bool
-	leaving bool      // no further frame is applied; what was received is processed, and then the connection ends
-	closing time.Time // when it is cut off, once it is closed from here
-	defect  bool      // what it has to say may be wrong: nothing more is said
-	mute    bool      // it is closed from here without a word: what was said already is written, and nothing else
+	leaving bool      // no further frames are applied; received data is processed, and then the connection ends
+	closing time.Time // time to terminate it after the node has closed it
+	defect  bool      // a bug occurred: output may be wrong and is not written
+	mute    bool      // terminated without a close; only earlier output is written
 	txns    transactions
-	nodes   []string // queues that are to go with it
+	nodes   []string // queues to be deleted with the connection
 }
 
 func newConn(s *Server, raw net.Conn) *conn {
@@ -101,10 +101,10 @@ func newConn(s *Server, raw net.Conn) *conn {
 	return c
 }
 
-// serve is the whole life of a connection.
+// serve handles a connection from start to end.
 func (c *conn) serve() {
 	defer c.cancel()
-	defer func() { _ = c.raw.Close() }() // once more is no harm
+	defer func() { _ = c.raw.Close() }() // closing it twice is harmless
 	if err := c.begin(); err != nil {
 		if !errors.Is(err, errEnded) && !errors.Is(err, io.EOF) {
 			c.log.Info("an AMQP client was not let in", zap.Error(err))
@@ -124,7 +124,7 @@ func (c *conn) serve() {
 	core := session.New(session.Options{
 		ContainerID: c.server.o.ContainerID, MaxFrameSize: maxFrameSize, IdleTimeOut: idleTimeOut, MaxLinks: maxLinks,
 		MaxMessageSize: uint64(c.server.o.MaxMessageBytes) + maxEnvelope,
-		MaxUnsent:      maxUnsent + c.server.o.MaxMessageBytes + maxEnvelope, // one that is waited with is always taken
+		MaxUnsent:      maxUnsent + c.server.o.MaxMessageBytes + maxEnvelope, // accepts one more message while waiting
 		MaxPartial:     max(maxHeld, c.server.o.MaxMessageBytes+maxPartial),
 	}, time.Now())
 	if !c.ready(core) {
@@ -144,7 +144,7 @@ func (c *conn) serve() {
 	c.deleteNodes()
 }
 
-// ready lets the connection have its state; false if it is to be closed already.
+// ready sets the connection's state; it returns false if the connection must be closed already.
 func (c *conn) ready(core *session.Conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,10 +152,10 @@ func (c *conn) ready(core *session.Conn) bool {
 	return c.ctx.Err() == nil
 }
 
-// contain runs what belongs to the connection. A defect of it costs the connection and not the node: what several
-// connections share is changed in sections that cannot fail half way, and what a client was not told of is in doubt for
-// it, as when a connection breaks. Whatever locks mu unlocks it by defer, so that the other goroutines of the
-// connection can end.
+// contain runs a function of the connection and recovers from panics. A bug terminates the connection, not the node:
+// state shared by several connections is changed in sections that cannot fail halfway. For the client, unreported
+// outcomes are unknown, as after a broken connection. Code that locks mu must unlock it with defer, so that the other
+// goroutines of the connection can end.
 func (c *conn) contain(what func()) {
 	defer func() {
 		p := recover()
@@ -164,7 +164,7 @@ func (c *conn) contain(what func()) {
 		}
 		c.log.Error("an AMQP connection was closed because of a defect; please report it", zap.Any("panic", p),
 			zap.Stack("stack"))
-		_ = c.raw.Close() // the reader comes back
+		_ = c.raw.Close() // unblocks the reader
 		c.cancel()
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -179,7 +179,7 @@ func (c *conn) contain(what func()) {
 	what()
 }
 
-// run runs a task of the connection. When the connection ends in an orderly way, its tasks end first.
+// run runs a task of the connection. An orderly end of the connection waits for its tasks.
 func (c *conn) run(what func()) {
 	c.tasks.Add(1)
 	c.running.Go(func() {
@@ -192,7 +192,7 @@ func (c *conn) run(what func()) {
 	})
 }
 
-// processed waits until no task runs. It returns false if that takes longer than limit, or the connection was cut off.
+// processed waits until no task runs. It returns false after the limit or if the connection was terminated.
 func (c *conn) processed(limit time.Duration) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -205,15 +205,15 @@ func (c *conn) processed(limit time.Duration) bool {
 			return false
 		}
 	}
-	poke(c.noTasks) // for others that wait
+	poke(c.noTasks) // for other waiters
 	return true
 }
 
-// maxEnvelope is how much larger than its body a message may be as it is transferred: sections beside the body have at
-// most 64 KiB of properties twice, and annotations.
+// maxEnvelope is the maximum size of an encoded message in addition to its body: two sections of up to 64 KiB of
+// properties, and annotations.
 const maxEnvelope = 256 << 10
 
-// begin makes the reader, behind TLS if there is some.
+// begin creates the reader, above TLS if configured.
 func (c *conn) begin() error {
 	c.reads.from = c.raw
 	from := io.Reader(&c.reads)
@@ -229,7 +229,7 @@ func (c *conn) begin() error {
 	return nil
 }
 
-// read applies what comes, until the connection ends.
+// read applies frames until the connection ends.
 func (c *conn) read() {
 	var f wire.Frame
 	for {
@@ -241,7 +241,7 @@ func (c *conn) read() {
 	}
 }
 
-// apply applies a frame, and waits while too much is under way. It reports whether nothing more is to be read.
+// apply applies a frame, and waits while the connection is busy. It reports whether reading must end.
 func (c *conn) apply(f *wire.Frame, err error) (done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -263,8 +263,8 @@ func (c *conn) apply(f *wire.Frame, err error) (done bool) {
 	return done || c.ended
 }
 
-// receive applies a frame, and those behind it that were read with it. What that gives others to do they are told at
-// the end, once: they would wait for mu, to find a part of it. mu is held.
+// receive applies a frame and the following ones that are already buffered. Wakeups are deferred to the end, since the
+// goroutines would wait for mu only to find part of the work. The caller holds mu.
 func (c *conn) receive(f *wire.Frame) error {
 	c.gathers = true
 	defer c.tell()
@@ -282,12 +282,12 @@ func (c *conn) receive(f *wire.Frame) error {
 	}
 }
 
-// busy tells whether so much is under way that nothing more is to be read. mu is held.
+// busy reports whether reading must pause. The caller holds mu.
 func (c *conn) busy() bool {
 	return c.pending > maxPending || c.core.Buffered() > 4*maxOutput || c.making > maxMaking
 }
 
-// rouse has what waits for a channel look, at once or when all is applied that was read. mu is held.
+// rouse wakes the receiver of a channel, immediately or when all buffered frames are applied. The caller holds mu.
 func (c *conn) rouse(waits chan struct{}) {
 	if !c.gathers {
 		poke(waits)
@@ -298,7 +298,7 @@ func (c *conn) rouse(waits chan struct{}) {
 	}
 }
 
-// tell rouses what was gathered. mu is held.
+// tell sends the deferred wakeups. The caller holds mu.
 func (c *conn) tell() {
 	c.gathers = false
 	for _, waits := range c.roused {
@@ -311,7 +311,7 @@ func (c *conn) tell() {
 	}
 }
 
-// poke sends to a channel of capacity 1 unless something is in it.
+// poke sends to a channel of capacity 1 without blocking.
 func poke(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -319,10 +319,10 @@ func poke(c chan struct{}) {
 	}
 }
 
-// broken ends a connection from which nothing can be read any more. mu is held.
+// broken ends a connection that is no longer readable. The caller holds mu.
 func (c *conn) broken(err error) {
 	var e *wire.Error
-	if errors.As(err, &e) { // the client hears of what it did wrong
+	if errors.As(err, &e) { // a protocol violation, which is reported to the client
 		c.leave() // a close ends the links without events
 		c.core.Close(e)
 		c.log.Info("an AMQP connection was closed: the client has broken the protocol", zap.Error(e))
@@ -332,9 +332,9 @@ func (c *conn) broken(err error) {
 	c.handleEvents()
 }
 
-// write writes what is to be written, and does what is due by time, until the connection ends.
+// write writes output and handles timers until the connection ends.
 func (c *conn) write() {
-	defer func() { _ = c.raw.Close() }() // the reader comes back
+	defer func() { _ = c.raw.Close() }() // unblocks the reader
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	var out []byte
@@ -349,7 +349,7 @@ func (c *conn) write() {
 				if errors.Is(err, os.ErrDeadlineExceeded) {
 					return
 				}
-				if deaf = err != nil; deaf { // what it has sent before can still be read
+				if deaf = err != nil; deaf { // data sent earlier by the client is still readable
 					_ = c.raw.SetReadDeadline(time.Now().Add(restLimit))
 				}
 			}
@@ -375,15 +375,15 @@ func (c *conn) write() {
 	}
 }
 
-// hangUp lets the client see the end of what it can read. It is false if there is no way to say so but by closing the
-// connection, which may take what was written last from the client.
+// hangUp closes the write side, so that the client reads all output before the end. It returns false if that is not
+// supported: closing the connection could discard the last output.
 func (c *conn) hangUp() bool {
 	half, ok := c.raw.(interface{ CloseWrite() error })
 	return ok && half.CloseWrite() == nil
 }
 
-// output does what is due by time, and returns what is to be written, when to look again, whether nothing more will be
-// written, and whether the connection is over.
+// output handles expired timers. It returns the data to write, the next timer, whether no further output follows, and
+// whether the connection has ended.
 func (c *conn) output(spare []byte) (out []byte, next time.Time, mute, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -402,16 +402,16 @@ func (c *conn) output(spare []byte) (out []byte, next time.Time, mute, over bool
 		next = c.closing
 	}
 	if len(out) > 0 || over {
-		c.room.Broadcast() // otherwise those who wait for room, and had the writer look, would have it look again at once
+		c.room.Broadcast() // only with output: waiters also wake the writer, which would otherwise loop
 	}
 	return out, next, c.mute, over
 }
 
-// signal has the writer look.
+// signal wakes the writer.
 func (c *conn) signal() { poke(c.wake) }
 
-// finish ends the connection in an orderly way when no further frame comes: all that was received is processed first,
-// and then the client's close is answered. If that takes too long, the connection is cut off without an answer.
+// finish ends the connection in an orderly way when no further frames arrive: all received data is processed, and then
+// the client's close is answered. After a timeout, the connection is terminated without a response.
 func (c *conn) finish() {
 	c.server.unclaim(c)
 	c.locked(c.leave)
@@ -424,14 +424,14 @@ func (c *conn) finish() {
 	})
 }
 
-// locked calls f with mu, which is unlocked if f panics, too.
+// locked calls f with mu held; mu is also unlocked if f panics.
 func (c *conn) locked(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f()
 }
 
-// leave stops applying frames, and has all links end when what they have received is processed. mu is held.
+// leave stops applying frames, and ends all links after processing their received data. The caller holds mu.
 func (c *conn) leave() {
 	c.leaving = true
 	c.core.Each(func(l *session.Link) {
@@ -442,7 +442,7 @@ func (c *conn) leave() {
 	c.room.Broadcast()
 }
 
-// end ends all that the connection does.
+// end stops all activity of the connection.
 func (c *conn) end() {
 	c.cancel()
 	c.mu.Lock()
@@ -456,21 +456,21 @@ func (c *conn) end() {
 	c.handleEvents()
 }
 
-// shut closes the connection and tells the client why; it is cut off when it does not answer.
+// shut closes the connection with an error; it is terminated if the client does not respond.
 func (c *conn) shut(why *wire.Error) { c.contain(func() { c.shutDown(why) }) }
 
 func (c *conn) shutDown(why *wire.Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.core == nil { // it has shown nothing yet
+	if c.core == nil { // not authenticated yet
 		c.cancel()
-		_ = c.raw.Close() // the reader comes back
+		_ = c.raw.Close() // unblocks the reader
 		return
 	}
 	c.shutLocked(why)
 }
 
-// shutLocked is shut for a caller that holds mu.
+// shutLocked is shut for callers that hold mu.
 func (c *conn) shutLocked(why *wire.Error) {
 	if c.leaving {
 		return
@@ -479,7 +479,7 @@ func (c *conn) shutLocked(why *wire.Error) {
 	c.closers.Go(func() { c.contain(func() { c.sendOff(why) }) })
 }
 
-// sendOff closes the connection when what was received is processed, or after a moment.
+// sendOff closes the connection when received data is processed, or after a timeout.
 func (c *conn) sendOff(why *wire.Error) {
 	c.processed(closeLimit)
 	c.mu.Lock()
@@ -490,29 +490,29 @@ func (c *conn) sendOff(why *wire.Error) {
 	} else {
 		c.mute = true
 	}
-	c.cancel() // what is not processed is in doubt for the client, as it is when a connection breaks
+	c.cancel() // for the client, the outcome of unprocessed data is unknown, as after a broken connection
 	c.room.Broadcast()
 	c.signal()
 }
 
-// lost closes the connection because this node does not serve any more, or cannot for a while. Clients that can
-// connect again do so, and find the node that serves.
+// lost closes the connection because this node no longer serves, or cannot for a while. Clients with failover reconnect
+// to the active node.
 func (c *conn) lost(why string) {
 	role := c.server.successor()
 	if role.Active {
-		role.Elsewhere = "" // here, in a moment
+		role.Elsewhere = "" // this node, soon
 	}
 	c.shut(sendAway(role, why))
 }
 
-// peer is the name of the client's container.
+// peer returns the name of the client's container.
 func (c *conn) peer() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.core.Peer().ContainerID
 }
 
-// handleEvents carries out what the client has asked for. mu is held.
+// handleEvents handles the events of the session layer. The caller holds mu.
 func (c *conn) handleEvents() {
 	for {
 		e, ok := c.core.Next()
@@ -541,15 +541,15 @@ func (c *conn) handleEvents() {
 		case *session.Ended:
 			c.txns.end(e.Session)
 			c.sessionEnded(e.Session)
-		case *session.Closed: // finish answers it
+		case *session.Closed: // finish responds to it
 			c.leave()
 		}
 	}
 }
 
-// unanswered is the Data of a session: what it has to do before the client's end is answered.
+// unanswered is the Data of a session: pending work before the client's end is answered.
 type unanswered struct {
-	links int // that are detached, and process what they have received
+	links int // detached links with unprocessed data
 	ended bool
 }
 
@@ -562,14 +562,14 @@ func unansweredOf(s *session.Session) *unanswered {
 	return u
 }
 
-// detached answers a detach when all that came before it is processed. mu is held.
+// detached answers a detach when all earlier data is processed. The caller holds mu.
 func (c *conn) detached(l *session.Link, closed, ended bool) {
 	k, ok := l.Data.(link)
 	if !ok {
 		l.Detach(closed, nil)
 		return
 	}
-	wait := k.detached(closed && !ended) // what was ended here, its client may want to find again
+	wait := k.detached(closed && !ended) // a client may recover a link that was ended with its session
 	if wait == nil {
 		l.Detach(closed, nil)
 		return
@@ -589,7 +589,7 @@ func (c *conn) detached(l *session.Link, closed, ended bool) {
 	})
 }
 
-// sessionEnded answers the end of a session when all that came before it is processed. mu is held.
+// sessionEnded answers the end of a session when all earlier data is processed. The caller holds mu.
 func (c *conn) sessionEnded(s *session.Session) {
 	u := unansweredOf(s)
 	u.ended = true
@@ -598,12 +598,12 @@ func (c *conn) sessionEnded(s *session.Session) {
 	}
 }
 
-// link is what a link has as its Data. Its methods are called with the connection's mu.
+// link is the Data of a session link. Its methods are called with the connection's mu held.
 type link interface {
-	// detached is called when no event follows. closed: the client wants nothing of the link to be kept. The client's
-	// detach is answered when the function that it returns has returned, which is called without mu; nil: immediately.
+	// detached is called after the last event. closed means that the client discards the state of the link. The client's
+	// detach is answered when the returned function has returned, which is called without mu; if nil, immediately.
 	detached(closed bool) (wait func())
-	// finish is called when the connection ends: what the link has received is processed, and nothing more is sent.
+	// finish is called when the connection ends: received data is processed, and nothing more is sent.
 	finish()
 }
 
@@ -620,7 +620,7 @@ type sender interface {
 	disposed(e *session.Disposed)
 }
 
-// portNumber is a port as AMQP has it.
+// portNumber parses a port number.
 func portNumber(text string) (uint16, bool) {
 	n, err := strconv.ParseUint(text, 10, 16)
 	return uint16(n), err == nil && n > 0

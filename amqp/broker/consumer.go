@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// maxCredit is how much credit of a link the node has at a time; it gets the rest as that is used.
+	// maxCredit is the maximum credit of a link granted to the node at a time; the rest is granted as it is used.
 	maxCredit = 10_000
-	// passBytes is how much is encoded before it is passed on.
+	// passBytes is the size of a batch of encoded messages.
 	passBytes = 64 << 10
-	// maxRanges bounds the ranges of one request to the node, which takes 10,000 of a kind.
+	// maxRanges is the maximum number of ranges in one request to the node, which accepts 10,000 of each kind.
 	maxRanges = 5000
 )
 
-// consumer is a link on which a client gets the messages of a subscription.
+// consumer is a link on which a client receives the messages of a subscription.
 type consumer struct {
 	c            *conn
 	link         *session.Link
@@ -34,11 +34,11 @@ type consumer struct {
 	queue        string
 	subscription string // empty: the default one
 	filter       string
-	dynamic      string      // the queue that was made for the link; empty for none
-	volatile     bool        // the subscription goes with the link
-	durable      bool        // the subscription goes when the link is closed, and stays when it is only detached
-	single       bool        // the subscription is that of one link, wherever it is attached
-	leave        func() bool // of a subscription that several links share: tells whether this was the last one
+	dynamic      string      // dynamic queue of the link; empty without one
+	volatile     bool        // the subscription is deleted with the link
+	durable      bool        // the subscription is deleted when the link is closed, and kept when it is detached
+	single       bool        // the subscription belongs to one link, on any connection
+	leave        func() bool // of a shared subscription: reports whether this was the last link
 	left         sync.Once
 	wasLast      bool
 	wake         chan struct{}
@@ -46,32 +46,32 @@ type consumer struct {
 	ctx          context.Context //nolint:containedctx // that of its stream
 	cancel       context.CancelFunc
 
-	encoded struct { // messages that are passed on; of its stream's goroutine
+	encoded struct { // encoded messages to pass on; owned by the stream's goroutine
 		b    []byte
 		ends []int
 	}
 
 	// guarded by conn.mu
 	queueID   uint64
-	asked     uint32 // credit that the client gives now, without the messages that were sent
-	granted   uint32 // credit that the node has and has not used
-	given     uint32 // credit that is to be sent to the node
+	asked     uint32 // credit of the client, minus the messages sent
+	granted   uint32 // unused credit granted to the node
+	given     uint32 // credit to be sent to the node
 	answers   answers
-	confirms  uint64 // the last number that was asked for
+	confirms  uint64 // last confirmation number requested
 	confirmed uint64
-	waiting   []settling // to be settled when they are confirmed
-	// rejects of the client that wait for room in the dead-letter queue, by sequence, until they are moved; without a
-	// count if the client has settled them
+	waiting   []settling // to be settled when confirmed
+	// rejects that wait for space in the dead-letter queue, by sequence, until they are moved; without a count if the
+	// client has settled them
 	rejects map[uint64]settling
-	syncs   []syncing   // browsers that wait for that
-	drain   *drain      // the client waits until no more messages follow; nil if not
-	limit   *time.Timer // ends the stream if that does not end by itself; nil before finish
-	drains  uint64      // number of the last request to the node
+	syncs   []syncing   // browsers that wait for a confirmation
+	drain   *drain      // pending drain; nil without one
+	limit   *time.Timer // cancels the stream after a timeout; nil before finish
+	drains  uint64      // number of the last drain request to the node
 	gone    bool
 	unseen  *pb.Leave // of the last request; nil: unanswered messages count as delivered
 }
 
-// settling are deliveries whose outcome the client is told when it is durable.
+// settling are deliveries to be settled when their outcome is durable.
 type settling struct {
 	confirm   uint64
 	first     uint32
@@ -86,13 +86,14 @@ func newConsumer(c *conn, l *session.Link, queue string) *consumer {
 	return s
 }
 
-// start opens the stream; the link is accepted when the node has let the consumer in. mu is held.
+// start opens the stream; the link is accepted when the node has attached the consumer. The caller holds mu.
 func (s *consumer) start() {
 	s.c.server.register(s)
 	s.c.run(s.run)
 }
 
-// withdraw ends a consumer that was never started: its client has detached the link before it was answered. mu is held.
+// withdraw ends a consumer that was never started, because its client detached the link before the response. The caller
+// holds mu.
 func (s *consumer) withdraw() {
 	s.gone = true
 	s.cancel()
@@ -112,7 +113,7 @@ func (s *consumer) run() {
 	s.gone = true
 	s.c.mu.Unlock()
 	if s.leave != nil && !gone {
-		s.last() // the subscription is swept by the next one of the queue
+		s.last() // the subscription is deleted by the next sweep of the queue
 	}
 	if err == nil || gone || s.c.ctx.Err() != nil {
 		return
@@ -137,7 +138,7 @@ func (s *consumer) run() {
 	s.c.signal()
 }
 
-// consume is stream with what is due when it has ended, in whatever way.
+// consume runs stream and the cleanup after it.
 func (s *consumer) consume() error {
 	defer s.cancel()
 	defer s.c.server.unregister(s)
@@ -154,7 +155,7 @@ func (s *consumer) stopLimit() {
 	})
 }
 
-// stream attaches to the subscription, and passes on what comes until the stream ends.
+// stream attaches to the subscription and passes messages on until the stream ends.
 func (s *consumer) stream() error {
 	limit := s.c.server.o.MaxMessageBytes + 2*maxEnvelope
 	stream, err := s.c.queues.Consume(s.ctx, grpc.MaxCallRecvMsgSize(limit))
@@ -186,7 +187,7 @@ func (s *consumer) stream() error {
 	}
 }
 
-// accept lets the client know that the link is there.
+// accept accepts the link.
 func (s *consumer) accept(queueID uint64) {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
@@ -196,7 +197,7 @@ func (s *consumer) accept(queueID uint64) {
 	s.c.signal()
 }
 
-// ask sends credit and answers to the node, until the stream ends.
+// ask sends credit and answers to the node until the stream ends.
 func (s *consumer) ask(stream pb.QueueService_ConsumeClient) {
 	for {
 		req, over := s.toldNext()
@@ -206,7 +207,7 @@ func (s *consumer) ask(stream pb.QueueService_ConsumeClient) {
 		}
 		if req != nil {
 			if stream.Send(req) != nil {
-				return // Recv says why
+				return // Recv returns the cause
 			}
 			continue
 		}
@@ -218,7 +219,7 @@ func (s *consumer) ask(stream pb.QueueService_ConsumeClient) {
 	}
 }
 
-// toldNext is what the node is to be told now, nil for nothing, and whether nothing follows.
+// toldNext returns the next request to the node, or nil, and whether no further ones follow.
 func (s *consumer) toldNext() (req *pb.ConsumeRequest, over bool) {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
@@ -226,7 +227,7 @@ func (s *consumer) toldNext() (req *pb.ConsumeRequest, over bool) {
 	return req, req == nil && s.gone
 }
 
-// request is what the node is to be told now; nil for nothing. mu is held.
+// request returns the next request to the node, or nil. The caller holds mu.
 func (s *consumer) request() *pb.ConsumeRequest {
 	confirm := s.confirms > s.confirmed && s.answers.confirm < s.confirms
 	drain := s.drain != nil && s.drain.number != 0 && !s.drain.sent
@@ -251,7 +252,7 @@ func (s *consumer) request() *pb.ConsumeRequest {
 func (s *consumer) pass(resp *pb.ConsumeResponse) {
 	list := resp.GetMessages()
 	for len(list) > 0 {
-		// What is encoded is passed on together: the others of the connection wait for it once.
+		// Messages are encoded without mu and passed on in batches, to lock it once per batch.
 		n := 0
 		s.encoded.b, s.encoded.ends = s.encoded.b[:0], s.encoded.ends[:0]
 		for ; n < len(list) && len(s.encoded.b) < passBytes; n++ {
@@ -281,7 +282,7 @@ func (s *consumer) pass(resp *pb.ConsumeResponse) {
 	s.c.signal()
 }
 
-// passEncoded passes on messages that were encoded; false if the link is gone.
+// passEncoded passes on encoded messages; it returns false if the link has ended.
 func (s *consumer) passEncoded(list []*pb.StoredMessage) bool {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
@@ -296,8 +297,8 @@ func (s *consumer) passEncoded(list []*pb.StoredMessage) bool {
 	return true
 }
 
-// passOne passes a message on, when there is room for it; false if the link is gone. mu is held, but not while it
-// waits.
+// passOne passes a message on when the output buffer has space; it returns false if the link has ended. The caller
+// holds mu, which is released while waiting.
 func (s *consumer) passOne(sequence uint64, payload []byte) bool {
 	c := s.c
 	for !c.ended && !s.gone && (c.core.Buffered() > maxOutput || c.core.Unsent() > maxUnsent) {
@@ -313,7 +314,7 @@ func (s *consumer) passOne(sequence uint64, payload []byte) bool {
 		s.grant()
 	}
 	if s.link.Send(&session.Message{Ref: sequence, Payload: payload}) != nil {
-		return false // it is delivered again
+		return false // it is redelivered
 	}
 	if s.link.Peer().SenderSettleMode == wire.SenderSettled {
 		s.answers.ack.add(sequence)
@@ -322,7 +323,8 @@ func (s *consumer) passOne(sequence uint64, payload []byte) bool {
 	return true
 }
 
-// rejected notes rejects that wait for room in the dead-letter queue, and settles those that were moved. mu is held.
+// rejected records rejects that wait for space in the dead-letter queue, and settles those that were moved. The caller
+// holds mu.
 func (s *consumer) rejected(waiting, moved []*pb.SequenceRange) {
 	if s.rejects == nil && len(waiting) > 0 {
 		s.rejects = make(map[uint64]settling)
@@ -342,7 +344,7 @@ func (s *consumer) rejected(waiting, moved []*pb.SequenceRange) {
 	}
 }
 
-// waitsToMove reports whether delivery i of w is a reject that waits, and keeps it until it is moved. mu is held.
+// waitsToMove reports whether delivery i of w is a waiting reject, and keeps it until it is moved. The caller holds mu.
 func (s *consumer) waitsToMove(w *settling, i uint32) bool {
 	if len(w.sequences) == 0 {
 		return false
@@ -354,7 +356,7 @@ func (s *consumer) waitsToMove(w *settling, i uint32) bool {
 	return waits
 }
 
-// confirm tells the client of outcomes that are durable. mu is held.
+// confirm settles deliveries with durable outcomes. The caller holds mu.
 func (s *consumer) confirm(number uint64) {
 	s.confirmed = max(s.confirmed, number)
 	n := 0
@@ -371,10 +373,10 @@ func (s *consumer) confirm(number uint64) {
 	s.confirmedDrain()
 }
 
-// signal has ask look. mu is held.
+// signal wakes ask. The caller holds mu.
 func (s *consumer) signal() { s.c.rouse(s.wake) }
 
-// credit passes on what the client takes. mu is held.
+// credit records the client's credit. The caller holds mu.
 func (s *consumer) credit(e *session.Credit) {
 	s.asked = e.Credit
 	s.grant()
@@ -384,7 +386,7 @@ func (s *consumer) credit(e *session.Credit) {
 	}
 }
 
-// grant passes on as much of the client's credit as the node may have. mu is held.
+// grant passes the client's credit on to the node, up to maxCredit. The caller holds mu.
 func (s *consumer) grant() {
 	if credit := min(s.asked, maxCredit); credit > s.granted {
 		s.given += credit - s.granted
@@ -393,7 +395,7 @@ func (s *consumer) grant() {
 	}
 }
 
-// disposed takes the client's answers. mu is held.
+// disposed handles the client's outcomes. The caller holds mu.
 func (s *consumer) disposed(e *session.Disposed) {
 	state := e.State
 	if t, ok := state.(*wire.TransactionalState); ok {
@@ -404,7 +406,7 @@ func (s *consumer) disposed(e *session.Disposed) {
 		if !e.Settled {
 			return
 		}
-		state = s.link.Peer().Source.DefaultOutcome // the client has settled without one
+		state = s.link.Peer().Source.DefaultOutcome // the client settled without an outcome
 	}
 	if _, ok := state.(*wire.Received); ok {
 		return
@@ -421,7 +423,7 @@ func (s *consumer) disposed(e *session.Disposed) {
 	s.signal()
 }
 
-// answer notes the outcome of messages, and returns the list that they were added to. mu is held.
+// answer records the outcome of messages, and returns the list that they were added to. The caller holds mu.
 func (s *consumer) answer(state wire.DeliveryState, sequences []uint64) (list *ranges) {
 	list = &s.answers.release
 	switch state := state.(type) {
@@ -441,20 +443,20 @@ func (s *consumer) answer(state wire.DeliveryState, sequences []uint64) (list *r
 }
 
 // detached ends the link when the outcomes that the client has reported are durable. Unanswered messages are
-// delivered again; they count as delivered unless the client has ended the link without an error. mu is held.
+// redelivered; they count as delivered unless the client has ended the link without an error. The caller holds mu.
 func (s *consumer) detached(closed bool) (wait func()) {
 	was := s.gone
 	s.finish()
 	goes := s.volatile || s.durable && closed || s.dynamic != "" && closed
 	return func() {
-		<-s.ended // its messages are given back before
+		<-s.ended // its messages are requeued before the subscription is deleted
 		if !was && goes {
 			s.remove()
 		}
 	}
 }
 
-// finish has the stream end when the node has confirmed all answers, or after a while. mu is held.
+// finish ends the stream when the node has confirmed all answers, or after a timeout. The caller holds mu.
 func (s *consumer) finish() {
 	if s.gone {
 		return

@@ -9,7 +9,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// decode reads a message of a client, whose bytes it keeps. to is where the message says it goes.
+// decode decodes a message of a client and keeps references to payload. to is the address in the message.
 func decode(payload []byte) (m *pb.Message, to string, err error) {
 	m, meta, err := message.Decode(payload)
 	if err != nil {
@@ -18,7 +18,7 @@ func decode(payload []byte) (m *pb.Message, to string, err error) {
 	return m, meta.To, nil
 }
 
-// encode writes a message as a client gets it.
+// encode encodes a message for a client.
 func encode(b []byte, m *pb.StoredMessage) []byte {
 	return message.Append(b, m, message.Options{Now: time.Now()})
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// coordinatorWindow is how many declares and discharges of a link may be under way.
+// coordinatorWindow is the maximum number of outstanding declares and discharges per link.
 const coordinatorWindow = 100
 
 // Capabilities of a coordinator (4.5.6).
@@ -23,10 +23,10 @@ type coordinator struct {
 	c    *conn
 	link *session.Link
 
-	discharges sync.WaitGroup // that are carried out; Add is called with conn.mu
+	discharges sync.WaitGroup // discharges in progress; Add is called with conn.mu
 }
 
-// attachCoordinator makes such a link. mu is held.
+// attachCoordinator creates such a link. The caller holds mu.
 func (c *conn) attachCoordinator(l *session.Link, _ *wire.Coordinator) {
 	l.Data = &coordinator{c: c, link: l}
 	if l.Accept(session.Reply{Target: &wire.Coordinator{Capabilities: []wire.Symbol{localTransactions, multiTxns}}}) {
@@ -34,7 +34,7 @@ func (c *conn) attachCoordinator(l *session.Link, _ *wire.Coordinator) {
 	}
 }
 
-// deliver takes a declare or a discharge. mu is held.
+// deliver handles a declare or a discharge. The caller holds mu.
 func (o *coordinator) deliver(d *session.Delivery) {
 	body, err := wire.DecodeTransaction(d.Payload)
 	if err != nil {
@@ -59,7 +59,7 @@ func (o *coordinator) deliver(d *session.Delivery) {
 	}
 }
 
-// discharge ends a transaction. mu is held.
+// discharge ends a transaction. The caller holds mu.
 func (o *coordinator) discharge(id uint32, d *wire.Discharge) {
 	t, why := o.c.txns.find(d.TxnID)
 	if why != nil {
@@ -88,7 +88,7 @@ func (o *coordinator) discharge(id uint32, d *wire.Discharge) {
 		o.link.Settle(id, wire.Accepted{})
 		return
 	}
-	delete(t.all.open, t.id) // nothing more is done in it
+	delete(t.all.open, t.id) // the transaction accepts no further operations
 	o.discharges.Add(1)
 	o.c.run(func() {
 		defer o.discharges.Done()
@@ -96,7 +96,7 @@ func (o *coordinator) discharge(id uint32, d *wire.Discharge) {
 		o.c.mu.Lock()
 		defer o.c.mu.Unlock()
 		if !known {
-			return // the connection ends, and the client gets no outcome
+			return // the connection ends, and the client receives no outcome
 		}
 		if why != nil {
 			t.rollback()
@@ -111,12 +111,12 @@ func (o *coordinator) discharge(id uint32, d *wire.Discharge) {
 	})
 }
 
-// detached ends the link when its discharges are carried out. What was declared on it and not discharged is rolled
-// back. mu is held.
+// detached ends the link when its discharges have completed. Transactions declared on it and not discharged are rolled
+// back. The caller holds mu.
 func (o *coordinator) detached(bool) (wait func()) {
 	o.c.txns.end(o.link.Session())
 	return o.discharges.Wait
 }
 
-// finish does nothing: a discharge ends by itself.
+// finish does nothing: a discharge ends on its own.
 func (o *coordinator) finish() {}

@@ -25,7 +25,7 @@ import (
 
 const patience = time.Minute
 
-// node has the services that a connection needs to be opened.
+// node implements the services required to open a connection.
 type node struct {
 	pb.UnimplementedAccessServiceServer
 	pb.UnimplementedAdminServiceServer
@@ -47,20 +47,20 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// serve runs a Server before such a node, and gives what it logs. change is done to its Options.
+// serve runs a Server with such a node, and returns its log. change modifies the Options.
 func serve(t *testing.T, change func(*Options)) (s *Server, logs *observer.ObservedLogs, stop func()) {
 	t.Helper()
 	return serveFor(t, &node{}, change)
 }
 
-// services are those of a node that a connection needs.
+// services are the services that a connection requires.
 type services interface {
 	pb.AccessServiceServer
 	pb.AdminServiceServer
 	pb.QueueServiceServer
 }
 
-// serveFor is serve before a given node.
+// serveFor is serve with a given node.
 func serveFor(
 	t *testing.T, n services, change func(*Options),
 ) (s *Server, logs *observer.ObservedLogs, stop func()) {
@@ -115,7 +115,7 @@ func dial(t *testing.T, s *Server, container string) *peer {
 	return dialAs(t, s, container, nil)
 }
 
-// inMemory has a Server listen in memory, so that it can be in a bubble of simulated time.
+// inMemory sets an in-memory listener, for tests in a synctest bubble.
 func inMemory(o *Options) {
 	_ = o.Listener.Close()
 	o.Listener = bufconn.Listen(1 << 20)
@@ -142,7 +142,7 @@ func dialAs(t *testing.T, s *Server, container string, properties wire.Fields) *
 		Properties: properties,
 	}, nil)
 	p.write(wire.AppendFrame(b, 0, &wire.Begin{IncomingWindow: 1 << 30, OutgoingWindow: 1 << 30, HandleMax: 100}, nil))
-	_, _, _ = p.in.ProtocolHeader() // the frames tell if it has not come
+	_, _, _ = p.in.ProtocolHeader() // later reads fail if it has not arrived
 	return p
 }
 
@@ -152,7 +152,7 @@ func (p *peer) write(b []byte) {
 	require.NoError(p.t, err)
 }
 
-// attach attaches a link to send on, and waits for the answer.
+// attach attaches a link to send on.
 func (p *peer) attach(handle uint32, queue string) {
 	p.t.Helper()
 	p.write(wire.AppendFrame(nil, 0, &wire.Attach{
@@ -161,7 +161,7 @@ func (p *peer) attach(handle uint32, queue string) {
 	}, nil))
 }
 
-// until reads frames up to one of a kind; false if the connection ends before.
+// until reads frames up to one of a type; it returns false if the connection ends before.
 func until[T wire.Performative](p *peer) bool {
 	for {
 		var f wire.Frame
@@ -174,8 +174,8 @@ func until[T wire.Performative](p *peer) bool {
 	}
 }
 
-// TestDefects: a panic in what belongs to a connection, with and without its lock, costs that connection, is logged and
-// counted, and leaves nothing behind that others share.
+// A panic in code of a connection, with or without its lock, terminates that connection, is logged and counted, and
+// does not affect state shared with others.
 func TestDefects(t *testing.T) {
 	s, logs, stop := serve(t, func(o *Options) {
 		var entered atomic.Int64
@@ -213,7 +213,7 @@ func TestDefects(t *testing.T) {
 	require.Eventually(t, func() bool { return len(s.all(false)) == 1 }, patience, time.Millisecond, "others are served")
 	again := dial(t, s, "attaching") // the only connection of its container
 	require.True(t, until[*wire.Begin](again))
-	good.attach(0, "") // an anonymous link asks nothing of the node
+	good.attach(0, "") // an anonymous link makes no call to the node
 	require.True(t, until[*wire.Attach](good))
 	require.NoError(t, again.conn.Close())
 	_, err := io.WriteString(good.conn, "junk that ends it")

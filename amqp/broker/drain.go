@@ -2,14 +2,14 @@
 
 package broker
 
-// drain is a client's request to get the messages that are available and to be notified when no more follow.
+// drain is a client's request to receive the available messages and to be notified when no further ones follow.
 type drain struct {
-	confirm uint64 // the confirmation after which the node is asked: what the client has given back is available then
-	number  uint64 // of the request to the node; 0 before
+	confirm uint64 // confirmation to wait for before the node is asked: by then, requeued messages are available
+	number  uint64 // of the request to the node; 0 before it is sent
 	sent    bool
 }
 
-// beginDrain has the node asked, behind the credit and the answers. mu is held.
+// beginDrain requests a drain from the node, after the pending credit and answers. The caller holds mu.
 func (s *consumer) beginDrain() {
 	s.confirms++
 	s.drain = &drain{confirm: s.confirms}
@@ -20,7 +20,7 @@ func (s *consumer) beginDrain() {
 	s.c.room.Broadcast()
 }
 
-// drainBlocked answers a drain if nothing can be sent because too many messages are unsettled. mu is held.
+// drainBlocked ends a drain if nothing can be sent because too many messages are unsettled. The caller holds mu.
 func (s *consumer) drainBlocked() bool {
 	if s.drain == nil || !s.link.Blocked() {
 		return false
@@ -29,14 +29,14 @@ func (s *consumer) drainBlocked() bool {
 	return true
 }
 
-// endDrain notifies the client that no more messages follow. mu is held.
+// endDrain notifies the client that no further messages follow. The caller holds mu.
 func (s *consumer) endDrain() {
 	s.drain = nil
 	s.asked = 0
 	s.link.Drained()
 }
 
-// confirmedDrain has the node asked once the answers before the drain are confirmed. mu is held.
+// confirmedDrain requests the drain from the node when the earlier answers are confirmed. The caller holds mu.
 func (s *consumer) confirmedDrain() {
 	if d := s.drain; d != nil && d.number == 0 && s.confirmed >= d.confirm {
 		s.requestDrain()
@@ -49,12 +49,12 @@ func (s *consumer) requestDrain() {
 	s.signal()
 }
 
-// drained takes the node's answer to a drain, with the credit that it has taken back. mu is held.
+// drained handles the node's response to a drain, with the amount of credit that the node revoked. The caller holds mu.
 func (s *consumer) drained(number uint64, credit uint32) {
 	s.granted -= min(s.granted, credit)
 	switch d := s.drain; {
 	case d == nil || d.number != number:
-	case credit == 0 && s.asked > 0: // only the part of the credit that the node had was used up
+	case credit == 0 && s.asked > 0: // the node had used up only a part of the credit
 		s.grant()
 		s.requestDrain()
 	default:

@@ -14,16 +14,17 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Queues of dynamic links: each is made for a link, and goes with it or with its connection, whichever ends first.
+// This file manages the queues of dynamic links. Each is created for a link, and deleted with the link or its
+// connection, whichever ends first.
 
-// dynamicPrefix begins the names of such queues.
+// dynamicPrefix is the prefix of the names of dynamic queues.
 const dynamicPrefix = "amqp-temporary."
 
-// temporaryGrace is how long a queue of a dynamic link outlasts its last consumer if it could not be removed with its
-// connection, because this node was lost.
+// temporaryGrace is the lifetime of a dynamic queue after its last consumer, if it could not be deleted with its
+// connection because this node failed.
 const temporaryGrace = time.Hour
 
-// makeDynamic makes the queue of a dynamic link: it goes with its connection.
+// makeDynamic creates the queue of a dynamic link.
 func (c *conn) makeDynamic(ctx context.Context, topic bool) (string, error) {
 	name := dynamicPrefix + uuid.NewString()
 	_, err := c.queues.CreateQueue(ctx, &pb.CreateQueueRequest{
@@ -32,14 +33,14 @@ func (c *conn) makeDynamic(ctx context.Context, topic bool) (string, error) {
 	return name, err
 }
 
-// deleteNode removes a queue of a dynamic link.
+// deleteNode deletes the queue of a dynamic link.
 func (c *conn) deleteNode(ctx context.Context, name string) {
 	if _, err := c.queues.DeleteQueue(ctx, &pb.DeleteQueueRequest{Name: name}); err != nil {
 		c.log.Debug("a temporary queue could not be removed with its connection", zap.Error(err))
 	}
 }
 
-// deleteNodes removes the queues that go with the connection.
+// deleteNodes deletes the dynamic queues of the connection.
 func (c *conn) deleteNodes() {
 	c.mu.Lock()
 	nodes := c.nodes
@@ -55,7 +56,7 @@ func (c *conn) deleteNodes() {
 	}
 }
 
-// dropNode removes a queue that was to go with the connection.
+// dropNode deletes a dynamic queue before its connection ends.
 func (c *conn) dropNode(name string) {
 	c.mu.Lock()
 	mine := c.forgetNode(name)
@@ -68,8 +69,8 @@ func (c *conn) dropNode(name string) {
 	c.deleteNode(ctx, name)
 }
 
-// forgetNode has a queue no longer go with the connection, and tells whether it would have: whoever is told so removes
-// it. mu is held.
+// forgetNode removes a queue from the connection's list of dynamic queues, and reports whether it was listed: the
+// caller must delete it then. The caller holds mu.
 func (c *conn) forgetNode(name string) bool {
 	i := slices.Index(c.nodes, name)
 	if i < 0 {

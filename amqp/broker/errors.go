@@ -19,16 +19,16 @@ import (
 // failure is an error of a call to the node's services.
 type failure struct {
 	code    codes.Code
-	reason  string // name of an ErrorReason; empty: it comes from between, and says nothing of the request
+	reason  string // name of an ErrorReason; empty for an error of the transport, which does not determine the outcome
 	text    string
-	settled bool // no attempt of the request was or will be carried out
+	settled bool // no attempt of the request was or will be executed
 	through *uint64
 }
 
-// Error tells what happened.
+// Error returns the message.
 func (f *failure) Error() string { return f.text }
 
-// failed looks at the error of a call.
+// failed converts the error of a call.
 func failed(err error) failure {
 	var known *failure
 	if errors.As(err, &known) {
@@ -53,15 +53,15 @@ func failed(err error) failure {
 	return f
 }
 
-// ofRequest looks at the error of one request of a stream.
+// ofRequest converts the error of one request of a stream.
 func ofRequest(e *pb.RequestError) failure {
 	return failure{code: codes.Code(e.GetCode()), reason: e.GetReason(), text: e.GetMessage(), settled: e.GetSettled()}
 }
 
-// notActive tells that this node does not serve: the request was not carried out by this attempt.
+// notActive reports that this node does not serve: the attempt was not executed.
 func (f *failure) notActive() bool { return f.reason == "NOT_ACTIVE" }
 
-// again tells that the same request is to be sent again until it is answered.
+// again reports whether the same request must be retried.
 func (f *failure) again() bool {
 	if f.code == codes.Unavailable || f.code == codes.Canceled || f.code == codes.DeadlineExceeded {
 		return true
@@ -69,7 +69,7 @@ func (f *failure) again() bool {
 	return f.reason == "UNCHECKED" || f.notActive()
 }
 
-// conditions are those of AMQP for the reasons that have another one than their code has.
+// conditions maps reasons to AMQP conditions that differ from the condition of their code.
 var conditions = map[string]wire.Symbol{ //nolint:gochecknoglobals // a table
 	"QUEUE_FULL":             session.ResourceLimitExceeded,
 	"TOO_LARGE":              session.LinkMessageSizeExceeded,
@@ -92,7 +92,7 @@ var conditions = map[string]wire.Symbol{ //nolint:gochecknoglobals // a table
 	"TOKEN_EXPIRED":          session.UnauthorizedAccess,
 }
 
-// condition is what AMQP calls the error.
+// condition returns the AMQP condition of the error.
 func (f *failure) condition() wire.Symbol {
 	if c, ok := conditions[f.reason]; ok {
 		return c
@@ -115,7 +115,7 @@ func (f *failure) condition() wire.Symbol {
 	}
 }
 
-// toAMQP is the error as a client gets it.
+// toAMQP returns the AMQP error for the client.
 func (f *failure) toAMQP() *wire.Error {
 	e := &wire.Error{Condition: f.condition(), Description: f.text}
 	if f.reason != "" {
@@ -124,7 +124,7 @@ func (f *failure) toAMQP() *wire.Error {
 	return e
 }
 
-// refusal is the error of a call as a client gets it.
+// refusal returns the AMQP error of a failed call.
 func refusal(err error) *wire.Error {
 	var e *wire.Error
 	if errors.As(err, &e) {

@@ -12,7 +12,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Descriptors of the filters of sources that are known, by name and by number.
+// Descriptors of the supported source filters, by name and by code.
 const (
 	selectorName wire.Symbol = "apache.org:selector-filter:string"
 	selectorCode uint64      = 0x0000468C00000004
@@ -20,15 +20,15 @@ const (
 	noLocalCode  uint64      = 0x0000468C00000003
 )
 
-// filters are what a source has of them.
+// filters are the supported filters of a source.
 type filters struct {
 	cel     string // empty: all messages
 	noLocal bool
-	known   wire.Map // those that are in force: a client learns from it which are not
+	known   wire.Map // filters in force, from which a client learns the unsupported ones
 }
 
-// readFilters reads the filters of a source. Those that are not known are left out of what is in force, as the
-// specification wants it (3.5.1).
+// readFilters reads the filters of a source. Unsupported filters are omitted from the filters in force, as the
+// specification requires (3.5.1).
 func readFilters(m wire.Map) (*filters, error) {
 	f := &filters{}
 	for _, e := range m {
@@ -62,7 +62,7 @@ func readFilters(m wire.Map) (*filters, error) {
 	return f, nil
 }
 
-// both is the filter of messages that match two.
+// both returns the conjunction of two filters.
 func both(a, b string) string {
 	switch {
 	case a == "":
@@ -73,11 +73,11 @@ func both(a, b string) string {
 	return "(" + a + ") && (" + b + ")"
 }
 
-// originProperty is the property that says from which container a message came, for no-local.
+// originProperty is the property with the origin container of a message, for no-local.
 const originProperty = "amqp.container"
 
-// mark has the messages of a queue say which container they are from. That stays so: a durable subscription may want
-// it.
+// mark enables the origin property for the messages of a queue. It is never disabled, since a durable subscription may
+// need it.
 func (s *Server) mark(queue string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +88,7 @@ func (s *Server) mark(queue string) {
 	s.marked.Store(&marked)
 }
 
-// mark says in a message which container it is from.
+// mark sets the origin property of a message.
 func mark(m *pb.Message, container string) {
 	if m.Properties == nil {
 		m.Properties = make(map[string]string, 1)
@@ -96,7 +96,7 @@ func mark(m *pb.Message, container string) {
 	m.Properties[originProperty] = container
 }
 
-// notFrom is the filter of messages that did not come from a container.
+// notFrom returns a filter for messages of other containers.
 func notFrom(container string) string {
 	key := strconv.Quote(originProperty)
 	return "!(" + key + " in properties) || properties[" + key + "] != " + strconv.Quote(container)

@@ -22,7 +22,7 @@ func numbered(n int) []string {
 	return list
 }
 
-// TestCreditAboveWhatTheNodeGets: a receiver gets as many messages as it has given credit for.
+// A receiver with more credit than maxCredit receives messages for all of its credit.
 func TestCreditAboveWhatTheNodeGets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const credit, count = 30_000, 25_000
@@ -41,7 +41,7 @@ func TestCreditAboveWhatTheNodeGets(t *testing.T) {
 	})
 }
 
-// TestDrainAsksTheNode: a drain is answered when the node has answered, and not before.
+// A drain is answered after the node has answered, not before.
 func TestDrainAsksTheNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore()
@@ -73,7 +73,7 @@ func TestDrainAsksTheNode(t *testing.T) {
 	})
 }
 
-// TestDrainAtTheLimitOfUnsettled: a client that has settled nothing gets an answer to a drain although messages wait.
+// A client at the limit of unsettled messages receives a response to a drain although more messages are available.
 func TestDrainAtTheLimitOfUnsettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 65_536

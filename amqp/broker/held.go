@@ -10,11 +10,10 @@ import (
 )
 
 const (
-	// maxHeld is how many bytes of large messages all connections may hold together: messages of which not all frames
-	// have come, and those that are being stored. Beyond that, one connection is read until its message is stored, and
-	// then the next one; the others wait.
+	// maxHeld is the maximum size of large messages held by all connections: incomplete messages and messages being
+	// stored. Above it, only one connection is read until its message is stored, and then the next one; the others wait.
 	maxHeld = 128 << 20
-	// stallLimit is how long the one that is read may take for stallBytes of its message while others wait.
+	// stallLimit is the time in which the connection that is read must send stallBytes of its message while others wait.
 	stallLimit = 10 * time.Second
 	stallBytes = 3 << 20
 )
@@ -25,23 +24,23 @@ var errTooMuchHeld = session.Errorf(session.ResourceLimitExceeded,
 
 // held counts the bytes of large messages of all connections.
 type held struct {
-	limit int // maxHeld but in tests
+	limit int // maxHeld except in tests
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards the fields below
 	total   int
-	of      map[*conn]int // without those that have none
+	of      map[*conn]int // connections with a size above 0
 	storing map[*conn]bool
-	first   *conn         // the one that is read; nil while there is room
-	base    int           // what it had at since
-	since   time.Time     // when it was seen to go on
-	changed chan struct{} // closed when others may have room; nil while none waits
+	first   *conn         // the connection that is read; nil below the limit
+	base    int           // its size at since
+	since   time.Time     // time of its last progress
+	changed chan struct{} // closed when others may be read; nil without a waiter
 }
 
 func newHeld() held {
 	return held{limit: maxHeld, of: make(map[*conn]int), storing: make(map[*conn]bool)}
 }
 
-// change notes what a connection holds now, and whether it waits for the node to store it.
+// change records the size held by a connection, and whether it waits for the node to store it.
 func (h *held) change(c *conn, is int, storing bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -63,7 +62,7 @@ func (h *held) change(c *conn, is int, storing bool) {
 	}
 }
 
-// wait returns nil if a connection may be read now, or else a channel that is closed when it is to be asked again, and
+// wait returns nil if a connection may be read now; otherwise a channel that is closed when it must check again, and
 // the connection that is read in the meantime.
 func (h *held) wait(c *conn) (again <-chan struct{}, first *conn) {
 	h.mu.Lock()
@@ -78,7 +77,7 @@ func (h *held) wait(c *conn) (again <-chan struct{}, first *conn) {
 			}
 		}
 		h.base, h.since = h.of[h.first], time.Now()
-		if h.changed != nil { // it may be one that waits
+		if h.changed != nil { // it may be a waiting connection
 			close(h.changed)
 			h.changed = nil
 		}
@@ -92,7 +91,7 @@ func (h *held) wait(c *conn) (again <-chan struct{}, first *conn) {
 	return h.changed, h.first
 }
 
-// stalled reports whether the connection that is read has not gone on for too long.
+// stalled reports whether the connection that is read has made no progress for too long.
 func (h *held) stalled(first *conn) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -107,7 +106,7 @@ func (h *held) stalled(first *conn) bool {
 	return now.Sub(h.since) >= stallLimit
 }
 
-// count notes how much of large messages the connection holds. mu is held.
+// count updates the size of large messages held by the connection. The caller holds mu.
 func (c *conn) count() {
 	is, storing := c.core.Partial(), c.pending > maxPending
 	if storing {
@@ -119,7 +118,7 @@ func (c *conn) count() {
 	}
 }
 
-// stored notes that so many bytes no longer wait to be stored. mu is held.
+// stored subtracts the size of messages that no longer wait to be stored. The caller holds mu.
 func (c *conn) stored(bytes int) {
 	c.pending -= bytes
 	if c.held > 0 {
@@ -127,8 +126,8 @@ func (c *conn) stored(bytes int) {
 	}
 }
 
-// waitForRoom waits while all connections hold too much, and closes the one that the others wait for if it does not go
-// on.
+// waitForRoom waits while all connections together are above the limit, and closes the connection that the others wait
+// for if it stalls.
 func (c *conn) waitForRoom() {
 	again, first := c.server.held.wait(c)
 	if again == nil {
@@ -153,7 +152,7 @@ func (c *conn) waitForRoom() {
 	}
 }
 
-// unread notes that the connection is not read for a while: its client is not silent then.
+// unread records that the connection is not being read: the client does not count as idle then.
 func (c *conn) unread(is bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

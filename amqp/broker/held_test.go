@@ -21,7 +21,7 @@ func takesLarge(o *Options) {
 	o.MaxMessageBytes = 3 << 20
 }
 
-// large encodes a message of several frames, and returns those.
+// large returns the frames of a large message.
 func large() (frames [][]byte) {
 	payload := wire.AppendData(nil, []byte(strings.Repeat("x", largeBytes)))
 	for first := true; len(payload) > 0; first = false {
@@ -36,8 +36,7 @@ func large() (frames [][]byte) {
 	return frames
 }
 
-// TestLargeMessagesWait: connections that send more of large messages than fits are read one after the other, and none
-// is closed.
+// Connections with large messages above the limit are read one after the other, and none is closed.
 func TestLargeMessagesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit, clients = 4 << 20, 10
@@ -68,7 +67,7 @@ func TestLargeMessagesWait(t *testing.T) {
 		total := s.held.total
 		s.held.mu.Unlock()
 		require.LessOrEqual(t, total, limit+largeBytes+clients*frameBytes+maxEnvelope)
-		<-time.After(5 * time.Second) // the node takes its time
+		<-time.After(5 * time.Second) // the node is slow
 		close(n.hold)
 		for range peers {
 			require.True(t, <-accepted)
@@ -80,8 +79,7 @@ func TestLargeMessagesWait(t *testing.T) {
 	})
 }
 
-// TestTheConnectionThatOthersWaitForIsClosed: one that has begun a large message and does not go on is closed when
-// others have to wait for it.
+// A connection that stalls within a large message is closed when others wait for it.
 func TestTheConnectionThatOthersWaitForIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore("q").open()
@@ -113,7 +111,7 @@ func TestTheConnectionThatOthersWaitForIsClosed(t *testing.T) {
 	})
 }
 
-// TestUnreadIsNotSilent: a client whose connection is not read, since the node stores nothing, is not closed as silent.
+// A client is not disconnected as idle while its connection is not read because the node stores nothing.
 func TestUnreadIsNotSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore("q")
@@ -123,7 +121,7 @@ func TestUnreadIsNotSilent(t *testing.T) {
 		require.NoError(t, p.conn.SetDeadline(time.Time{}))
 		p.attachSender(0, &wire.Node{Address: "q"})
 		payload := wire.AppendData(nil, make([]byte, 100<<10))
-		for i := range uint32(25) { // more than may wait to be stored
+		for i := range uint32(25) { // more than maxPending
 			p.write(wire.AppendFrame(nil, 0, &wire.Transfer{
 				DeliveryID: wire.Some(i), DeliveryTag: []byte{byte(i)}, MessageFormat: wire.Some(uint32(0)),
 			}, payload))

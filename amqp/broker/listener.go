@@ -17,11 +17,11 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// closeLimit is how long clients may take to answer a close when the node stops or loses its role.
+// closeLimit is the time that clients have to respond to a close when the node stops or loses its role.
 const closeLimit = 300 * time.Millisecond
 
-// roleLook is how often the role is looked at besides when it is told to have changed: a node that takes it up serves a
-// moment after that.
+// roleLook is the interval at which the role is polled, in addition to notifications: a node starts serving shortly
+// after its role changed.
 const roleLook = 250 * time.Millisecond
 
 // Server serves AMQP clients until Run's context ends.
@@ -29,19 +29,19 @@ type Server struct {
 	o    Options
 	held held
 
-	mu         sync.Mutex // guards all below
+	mu         sync.Mutex // guards the fields below
 	conns      map[*conn]struct{}
-	consumers  map[string]map[*consumer]struct{} // that have a stream, by queue
-	containers map[string]*conn                  // those that want to be the only connection of their container
-	// links of shared subscriptions that go with the last one, by queue and name
+	consumers  map[string]map[*consumer]struct{} // consumers with a stream, by queue
+	containers map[string]*conn                  // connections that requested to be the only one of their container
+	// links of shared subscriptions that are deleted with the last link, by queue and name
 	sharing map[[2]string]int
 	closed  bool
 
-	defects atomic.Uint64                   // connections that were closed because of one
-	marked  atomic.Pointer[map[string]bool] // queues with no-local subscribers: their messages say where they are from
+	defects atomic.Uint64                   // connections closed because of a bug
+	marked  atomic.Pointer[map[string]bool] // queues with no-local subscribers: their messages contain their origin
 }
 
-// New makes a server. Run must be called, or Close.
+// New creates a server. The caller must call Run or Close.
 func New(o Options) *Server {
 	return &Server{
 		o: o, held: newHeld(), conns: make(map[*conn]struct{}), containers: make(map[string]*conn),
@@ -49,22 +49,23 @@ func New(o Options) *Server {
 	}
 }
 
-// Address is where it listens.
+// Address returns the listen address.
 func (s *Server) Address() net.Addr { return s.o.Listener.Addr() }
 
-// Defects is how many connections were closed because of a defect of this program. The log has each of them.
+// Defects returns the number of connections that were closed because of a bug of this program. The log contains each of
+// them.
 func (s *Server) Defects() uint64 { return s.defects.Load() }
 
-// Close gives the port back if Run was never called.
+// Close closes the listener if Run was never called.
 func (s *Server) Close() { _ = s.o.Listener.Close() }
 
-// Run serves until ctx ends. Then clients are told to go to the other node.
+// Run serves until ctx ends. Then clients are redirected to the other node.
 func (s *Server) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() {
 		<-ctx.Done()
-		_ = s.o.Listener.Close() // once more is no harm
+		_ = s.o.Listener.Close() // closing it twice is harmless
 		s.leave()
 	})
 	running.Go(func() { s.watchRole(ctx) })
@@ -88,7 +89,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// enter notes a connection; false if there may be none any more.
+// enter registers a connection; it returns false if no further connections are accepted.
 func (s *Server) enter(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +107,7 @@ func (s *Server) forget(c *conn) {
 	s.unclaimLocked(c)
 }
 
-// unclaim lets another connection be the only one of the container of one that ends.
+// unclaim allows another connection to claim the container of a connection that ends.
 func (s *Server) unclaim(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +120,7 @@ func (s *Server) unclaimLocked(c *conn) {
 	}
 }
 
-// claim makes a connection the only one of its container; false if there is one already.
+// claim makes a connection the only one of its container; it returns false if another one exists.
 func (s *Server) claim(c *conn, container string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +132,7 @@ func (s *Server) claim(c *conn, container string) bool {
 	return true
 }
 
-// all lists the connections, and lets no other one in if it is for the last time.
+// all returns the connections. If last is set, no further connections are accepted.
 func (s *Server) all(last bool) []*conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,8 +152,7 @@ func (s *Server) leave() {
 	}
 }
 
-// watchRole closes all connections whenever this node stops being the active one, so that their clients go to the
-// other node.
+// watchRole closes all connections when this node is no longer active, so that their clients connect to the other node.
 func (s *Server) watchRole(ctx context.Context) {
 	was := false
 	ticker := time.NewTicker(roleLook)
@@ -178,21 +178,21 @@ func (s *Server) watchRole(ctx context.Context) {
 	}
 }
 
-// isAway tells whether a connection is closed for its client to go to the other node.
+// isAway reports whether a connection is closed to redirect its client to the other node.
 func isAway(why *wire.Error) bool {
 	return why.Condition == session.ConnectionRedirect || why.Condition == session.ConnectionForced
 }
 
-// understandsAway tells whether a client goes where a close sends it. Qpid JMS does. Others are cut off without a
-// close, and without an open if this node does not serve, so that they connect again to the next of their addresses:
-// Proton begins with the first one again after each open, and takes 10 s to find that a connection has ended which was
-// closed by amqp:connection:forced.
+// understandsAway reports whether a client follows the redirection of a close; Qpid JMS does. Other connections are
+// terminated without a close, and without an open if this node does not serve, so that the client tries its next
+// address. Proton restarts with its first address after each open, and takes 10 s to detect the end of a connection
+// closed with amqp:connection:forced.
 func understandsAway(peer *wire.Open) bool {
 	product, _ := peer.Properties.Get(wire.Symbol("product"))
 	return product == "QpidJMS"
 }
 
-// successor waits a moment for the node to be known that serves in place of this one.
+// successor waits a short time until the new active node is known.
 func (s *Server) successor() Role {
 	limit := time.NewTimer(closeLimit)
 	defer limit.Stop()
@@ -209,7 +209,7 @@ func (s *Server) successor() Role {
 	}
 }
 
-// sendAway is why a connection is closed by a node that does not serve.
+// sendAway returns the error with which a node that does not serve closes connections.
 func sendAway(role Role, why string) *wire.Error {
 	host, port, err := net.SplitHostPort(role.Elsewhere)
 	number, ok := portNumber(port)

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// Capabilities of connections that clients ask for by name.
+// Capabilities of connections that clients request by name.
 const (
 	anonymousRelay  wire.Symbol = "ANONYMOUS-RELAY"
 	delayedDelivery wire.Symbol = "DELAYED_DELIVERY"
@@ -22,7 +22,7 @@ const (
 
 const notActive = "this node is not the active one"
 
-// opened answers a client that opens its connection. mu is held.
+// opened responds to a client that opens its connection. The caller holds mu.
 func (c *conn) opened(o *wire.Open) {
 	role, _ := c.server.o.Role()
 	c.server.o.Introduce(c.remote, nameOf(o))
@@ -58,14 +58,14 @@ func (c *conn) opened(o *wire.Open) {
 		c.core.Open(reply)
 		return
 	}
-	// Clients that know this wait for the close that follows.
+	// Clients that support this property wait for the close that follows.
 	reply.Properties = append(reply.Properties,
 		wire.MapEntry{Key: wire.Symbol("amqp:connection-establishment-failed"), Value: true})
 	c.core.Open(reply)
 	c.shutLocked(why)
 }
 
-// nameOf is what a client calls itself: its product and version, if it tells them, and its container.
+// nameOf returns the name of a client: its container, and its product and version if reported.
 func nameOf(o *wire.Open) string {
 	name := o.ContainerID
 	if product, ok := o.Properties.Get(wire.Symbol("product")); ok {
@@ -78,7 +78,7 @@ func nameOf(o *wire.Open) string {
 	return strings.ToValidUTF8(name[:min(len(name), most)], "")
 }
 
-// failoverServers are the nodes as Qpid JMS reads them: it adds them to those of its own.
+// failoverServers returns the nodes in the format of Qpid JMS, which adds them to its own list.
 func failoverServers(addresses []string) (list wire.List) {
 	for _, a := range addresses {
 		host, port, err := net.SplitHostPort(a)

@@ -11,48 +11,48 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Options of New. All fields are needed but for those that say otherwise.
+// Options of New. All fields are required unless stated otherwise.
 type Options struct {
-	// Listener has the connections. The Server closes it.
+	// Listener accepts the connections. The Server closes it.
 	Listener net.Listener
-	// TLS of the connections; nil: none.
+	// TLS of the connections; if nil, connections are not encrypted.
 	TLS *tls.Config
-	// ContainerID names this node to its clients, and Version the software.
+	// ContainerID identifies this node to its clients. Version is the software version.
 	ContainerID, Version string
-	// Services are the node's own. What is sent to them is not changed afterwards, and what comes from them is not
-	// changed at all.
+	// Services is the connection to the node's own gRPC services. Messages passed in either direction are not modified
+	// afterwards.
 	Services grpc.ClientConnInterface
-	// Enter makes a client known to the services. Until leave is called, calls with the context that as returns are the
-	// client's.
+	// Enter registers a client with the services. Until leave is called, calls with the context returned by as are
+	// attributed to the client.
 	Enter func(Client) (as func(context.Context) context.Context, leave func())
-	// Introduce is told what the client at the other end of a connection calls itself.
+	// Introduce receives the self-reported name of the client at the other end of a connection.
 	Introduce func(of net.Addr, name string)
-	// Role tells whether this node serves clients, and when to ask again.
+	// Role returns the role of this node, and a channel that signals a change.
 	Role func() (Role, <-chan struct{})
-	// AutoCreate: queues are made that a link names and that are not there, if the client may manage them.
+	// AutoCreate reports whether missing queues named by a link are created, if the client may manage them.
 	AutoCreate func() bool
-	// MaxMessageBytes is the largest message that is taken in.
+	// MaxMessageBytes is the maximum size of a message.
 	MaxMessageBytes int
-	// MaxTransactionBytes is how many bytes the open transactions of a connection may publish.
+	// MaxTransactionBytes is the maximum size of all publishes in the open transactions of a connection.
 	MaxTransactionBytes int
 	// Logger of the server.
 	Logger *zap.Logger
 }
 
-// Client is where a client is, and what it has shown.
+// Client is the network address and TLS state of a client.
 type Client struct {
-	// Address of its end of the connection.
+	// Address of the client's end of the connection.
 	Address net.Addr
-	// TLS of the connection; nil without.
+	// TLS state of the connection; nil without TLS.
 	TLS *tls.ConnectionState
 }
 
-// Role is what a node is to its clients.
+// Role is the role of a node as seen by its clients.
 type Role struct {
-	// Active: it serves them.
+	// Active reports whether the node serves clients.
 	Active bool
-	// Elsewhere is where clients that speak AMQP find the active node, host:port; empty if that is not known.
+	// Elsewhere is the AMQP address of the active node, host:port; empty if unknown.
 	Elsewhere string
-	// Others are such addresses of the nodes of the pair, for clients that look for another one later.
+	// Others are the AMQP addresses of the nodes of the pair, for clients that reconnect later.
 	Others []string
 }

@@ -18,59 +18,60 @@ import (
 )
 
 const (
-	// window is how many requests of a pipeline may be unanswered: the nodes remember the last 256 of a producer.
+	// window is the maximum number of outstanding requests of a pipeline: nodes keep the last 256 results of a producer.
 	window = 200
-	// eagerBursts, of requests that were sent together, may be under way before messages are held back to go together.
+	// eagerBursts is the number of publish frames in flight up to which messages are sent immediately. Beyond it they are
+	// batched.
 	eagerBursts = 4
-	// maxBatch and maxBatchBytes bound what goes together.
+	// maxBatch and maxBatchBytes limit a batch.
 	maxBatch      = 256
 	maxBatchBytes = 256 << 10
-	// firstPause and longestPause are between two attempts to publish while the node cannot take it.
+	// firstPause and longestPause are the limits of the backoff while the node cannot accept publishes.
 	firstPause   = 2 * time.Millisecond
 	longestPause = 50 * time.Millisecond
 )
 
-// entry is one message of a client that is to be stored.
+// entry is one message to be stored.
 type entry struct {
-	id      uint32 // of its delivery
-	settled bool   // the client waits for no outcome
-	topic   bool   // the kind of queue to make if there is none
-	alone   bool   // not to go in one request with others
-	made    bool   // its queue was made on demand once
+	id      uint32 // delivery ID
+	settled bool   // the client does not wait for an outcome
+	topic   bool   // type of the queue to create if it does not exist
+	alone   bool   // must be sent in its own request
+	made    bool   // its queue was created on demand once
 	bytes   int
 	queue   string
 	message *pb.Message
 }
 
-// request is a transaction: messages to one queue that are stored together or not at all.
+// request is a transaction: messages for one queue that are stored atomically.
 type request struct {
 	sequence uint64
 	entries  []entry
-	retry    bool // an earlier attempt may have been carried out
+	retry    bool // an earlier attempt may have been committed
 	sent     bool
-	last     bool // of those that were sent together
+	last     bool // last request of its frame
 }
 
-// pipeline stores the messages of one link, in their order, and sends them again with the same identity when the node
-// could not say what has become of them.
+// pipeline stores the messages of one link in order. Messages with an unknown outcome are retried with the same
+// identity.
 type pipeline struct {
 	c    *conn
 	of   *publisher
 	link *session.Link
-	id   string        // of the producer
+	id   string        // producer ID
 	wake chan struct{} // capacity 1
-	// ended is closed when all is answered, or the connection was cut off
+	// ended is closed when all messages are answered, or the connection was terminated
 	ended chan struct{}
 
 	// guarded by conn.mu
 	next     uint64
-	pending  []entry   // in no request yet
-	inFlight []request // in the order of their sequences
-	sent     int       // how many of inFlight were sent on the present stream
-	bursts   int       // messages of the present stream that are not wholly answered
-	missing  string    // a queue that is to be made on demand, before anything new is sent; empty for none
-	more     bool      // the node takes several requests in one message
-	done     bool      // no further message comes
+	pending  []entry   // not yet in a request
+	inFlight []request // ordered by sequence
+	sent     int       // number of inFlight requests sent on the current stream
+	bursts   int       // frames of the current stream with outstanding requests
+	missing  string    // a queue to be created on demand before new messages are sent; may be empty
+	more     bool      // the node accepts several requests per frame
+	done     bool      // no further messages follow
 }
 
 func newPipeline(c *conn, of *publisher) *pipeline {
@@ -80,26 +81,27 @@ func newPipeline(c *conn, of *publisher) *pipeline {
 	}
 }
 
-// start runs the pipeline until its link is gone and all is answered, or the connection has ended. mu is held.
+// start runs the pipeline until its link has ended and all messages are answered, or the connection has ended. The
+// caller holds mu.
 func (p *pipeline) start() { p.c.run(p.run) }
 
-// add takes a message. mu is held.
+// add appends a message. The caller holds mu.
 func (p *pipeline) add(e entry) {
 	p.pending = append(p.pending, e)
 	p.c.pending += e.bytes
 	p.signal()
 }
 
-// finish says that no further message comes. mu is held.
+// finish marks the end of the messages. The caller holds mu.
 func (p *pipeline) finish() {
 	p.done = true
 	p.signal()
 }
 
-// signal has the pipeline look. mu is held.
+// signal wakes the pipeline. The caller holds mu.
 func (p *pipeline) signal() { p.c.rouse(p.wake) }
 
-// idle tells whether there is nothing to do. mu is held.
+// idle reports whether no message is pending or in flight. The caller holds mu.
 func (p *pipeline) idle() bool { return len(p.pending) == 0 && len(p.inFlight) == 0 && p.missing == "" }
 
 func (p *pipeline) run() {
@@ -137,7 +139,7 @@ func (p *pipeline) run() {
 	}
 }
 
-// failed takes note of how a stream has ended, and tells whether another one is to be opened.
+// failed handles the end of a stream, and reports whether another one must be opened.
 func (p *pipeline) failed(f failure) bool {
 	if f.notActive() {
 		p.c.lost("this node is not the active one any more")
@@ -161,7 +163,7 @@ func (p *pipeline) failed(f failure) bool {
 	return false
 }
 
-// drop forgets all that is not stored: its outcome is in doubt for the client. mu is held.
+// drop discards all messages without a response: their outcome is unknown to the client. The caller holds mu.
 func (p *pipeline) drop() {
 	for i := range p.inFlight {
 		for j := range p.inFlight[i].entries {
@@ -175,7 +177,7 @@ func (p *pipeline) drop() {
 	p.c.room.Broadcast()
 }
 
-// stream sends what is to be sent over one stream until that breaks (an error), or nothing is left to be done (nil).
+// stream sends pending requests on one stream until it breaks, which is an error, or all are done.
 func (p *pipeline) stream() (progress bool, err error) {
 	ctx, cancel := context.WithCancel(p.c.calls)
 	defer cancel()
@@ -190,7 +192,7 @@ func (p *pipeline) stream() (progress bool, err error) {
 	p.c.run(func() {
 		err := io.ErrUnexpectedEOF
 		defer func() {
-			cancel() // a Send that waits for room comes back
+			cancel() // unblocks a Send that waits for flow control
 			received <- err
 		}()
 		err = p.receive(stream, &progress)
@@ -202,7 +204,7 @@ func (p *pipeline) stream() (progress bool, err error) {
 			if stream.Send(b) == nil {
 				continue
 			}
-			return progress, <-received // a failed Send says nothing of the reason
+			return progress, <-received // a failed Send does not return the cause
 		case over:
 			_ = stream.CloseSend() // it never fails
 			if err = <-received; errors.Is(err, io.EOF) {
@@ -223,7 +225,7 @@ func (p *pipeline) stream() (progress bool, err error) {
 	}
 }
 
-// burst is what is to be sent next, as far as there is anything; over: nothing ever will be.
+// burst returns the next publish frame, if one is ready; over means that none will follow.
 func (p *pipeline) burst() (b *pb.PublishStreamRequest, over bool) {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
@@ -248,7 +250,7 @@ func (p *pipeline) burst() (b *pb.PublishStreamRequest, over bool) {
 	return b, false
 }
 
-// encode is a request as it is sent.
+// encode returns the protobuf message of a request.
 func (p *pipeline) encode(r *request) *pb.PublishStreamRequest {
 	publish := &pb.PublishRequest{
 		Queue: r.entries[0].queue, Messages: make([]*pb.Message, len(r.entries)),
@@ -267,8 +269,8 @@ func (r *request) size() (messages, bytes int) {
 	return len(r.entries), bytes
 }
 
-// nextRequest is the next one to be sent, beside so many messages and bytes: first those of an earlier stream, in their
-// order, then new ones. mu is held.
+// nextRequest returns the next request to send along with the given number of messages and bytes: first those of an
+// earlier stream, in order, then new ones. The caller holds mu.
 func (p *pipeline) nextRequest(messages, bytes int) *request {
 	if p.sent < len(p.inFlight) {
 		r := &p.inFlight[p.sent]
@@ -284,7 +286,7 @@ func (p *pipeline) nextRequest(messages, bytes int) *request {
 		return nil
 	}
 	if messages == 0 && p.bursts >= eagerBursts && len(p.pending) < maxBatch && p.c.pending < maxBatchBytes {
-		return nil // more will come before the next answer does
+		return nil // more messages will join before the next response
 	}
 	n := 0
 	for n < len(p.pending) {
@@ -309,7 +311,7 @@ func (p *pipeline) nextRequest(messages, bytes int) *request {
 	return &p.inFlight[len(p.inFlight)-1]
 }
 
-// receive handles answers until the stream ends.
+// receive handles responses until the stream ends.
 func (p *pipeline) receive(stream pb.QueueService_PublishStreamClient, progress *bool) error {
 	for {
 		resp, err := stream.Recv()
@@ -323,7 +325,7 @@ func (p *pipeline) receive(stream pb.QueueService_PublishStreamClient, progress 
 	}
 }
 
-// handle handles an answer and those that came with it.
+// handle handles a response and those batched with it.
 func (p *pipeline) handle(resp *pb.PublishStreamResponse) error {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
@@ -342,7 +344,7 @@ func (p *pipeline) handle(resp *pb.PublishStreamResponse) error {
 
 var errOrder = errors.New("the node has answered out of order")
 
-// answered handles the answer to the oldest request. mu is held.
+// answered handles the response to the oldest request. The caller holds mu.
 func (p *pipeline) answered(resp *pb.PublishStreamResponse) error {
 	if len(p.inFlight) == 0 || p.inFlight[0].sequence != resp.GetCorrelation() {
 		return fmt.Errorf("%w: %d", errOrder, resp.GetCorrelation())
@@ -372,7 +374,7 @@ func (p *pipeline) answered(resp *pb.PublishStreamResponse) error {
 	return nil
 }
 
-// take takes the oldest request out.
+// take removes the oldest request.
 func (p *pipeline) take(r request) {
 	p.inFlight[0] = request{}
 	p.inFlight = p.inFlight[1:]
@@ -382,8 +384,8 @@ func (p *pipeline) take(r request) {
 	}
 }
 
-// refused handles a refusal. Messages that went together are asked about one by one where one of them may be the
-// reason, and a queue that is not there is made on demand. mu is held.
+// refused handles a refusal. The messages of a batch are retried one by one, since only one of them may be the cause. A
+// missing queue is created on demand. The caller holds mu.
 func (p *pipeline) refused(r *request, f *failure) {
 	certain := f.settled || !r.retry
 	if f.reason == "QUEUE_NOT_FOUND" && p.of.deleted() {
@@ -402,7 +404,7 @@ func (p *pipeline) refused(r *request, f *failure) {
 		return
 	}
 	var state wire.DeliveryState = &wire.Rejected{Error: f.toAMQP()}
-	if !certain { // an earlier attempt may have been carried out
+	if !certain { // an earlier attempt may have been committed
 		state = nil
 	}
 	settled := false
@@ -413,13 +415,13 @@ func (p *pipeline) refused(r *request, f *failure) {
 			p.link.Settle(r.entries[i].id, state)
 		}
 	}
-	if settled || state == nil { // the client hears of it in no other way
+	if settled || state == nil { // the client is not notified otherwise
 		p.link.Detach(true, f.toAMQP())
 		p.drop()
 	}
 }
 
-// queueDeleted ends the link, whose queue was deleted: it is not created again. mu is held.
+// queueDeleted ends a link to a deleted queue, which is not created again. The caller holds mu.
 func (p *pipeline) queueDeleted(r *request, f *failure) {
 	why := p.of.resourceDeleted(f)
 	for i := range r.entries {
@@ -432,8 +434,8 @@ func (p *pipeline) queueDeleted(r *request, f *failure) {
 	p.drop()
 }
 
-// onDemand has the queue made of a request that was refused because there is none. What was sent behind it is refused
-// as well: all of it goes again, in its order. mu is held.
+// onDemand schedules the creation of the missing queue of a refused request. Requests sent after it are refused as
+// well; all of them are sent again in order. The caller holds mu.
 func (p *pipeline) onDemand(r *request) {
 	for i := range r.entries {
 		r.entries[i].made = true
@@ -442,7 +444,7 @@ func (p *pipeline) onDemand(r *request) {
 	p.missing = r.entries[0].queue
 }
 
-// makeMissing makes that queue, once everything that was sent is answered. mu is held.
+// makeMissing creates that queue when all sent requests are answered. The caller holds mu.
 func (p *pipeline) makeMissing() {
 	if p.missing == "" || len(p.inFlight) > 0 || len(p.pending) == 0 {
 		return
@@ -463,7 +465,7 @@ func (p *pipeline) makeMissing() {
 	})
 }
 
-// giveUp refuses the messages to a queue that could not be made. mu is held.
+// giveUp rejects the messages for a queue that could not be created. The caller holds mu.
 func (p *pipeline) giveUp(queue string, why *wire.Error) {
 	kept := p.pending[:0]
 	for _, e := range p.pending {
@@ -479,7 +481,7 @@ func (p *pipeline) giveUp(queue string, why *wire.Error) {
 	p.c.room.Broadcast()
 }
 
-// putBack has messages sent again, as new requests, before those that came after them. mu is held.
+// putBack inserts messages to be sent again in new requests, before later messages. The caller holds mu.
 func (p *pipeline) putBack(entries []entry) {
 	at := 0
 	for at < len(p.pending) && int32(p.pending[at].id-entries[0].id) < 0 {

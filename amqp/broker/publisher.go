@@ -10,17 +10,17 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// publishWindow is how many messages of a link may be under way.
+// publishWindow is the maximum number of outstanding messages per link.
 const publishWindow = 2000
 
 // publisher is a link on which a client publishes.
 type publisher struct {
 	c       *conn
 	link    *session.Link
-	queue   string // empty: each message says where it goes
+	queue   string // empty: each message contains its address
 	topic   bool
-	exists  bool   // the queue was there since the link was attached
-	dynamic string // the queue that was made for the link; empty for none
+	exists  bool   // the queue has existed since the link was attached
+	dynamic string // dynamic queue of the link; empty without one
 	pipe    *pipeline
 }
 
@@ -28,17 +28,17 @@ func newPublisher(c *conn, l *session.Link, queue string, topic bool) *publisher
 	return &publisher{c: c, link: l, queue: queue, topic: topic}
 }
 
-// deleted reports whether the queue of the link was deleted, if it is not there. mu is held.
+// deleted reports whether a missing queue of the link must have been deleted. The caller holds mu.
 func (p *publisher) deleted() bool { return p.queue != "" && p.exists }
 
-// resourceDeleted is the error of a link whose queue was deleted.
+// resourceDeleted returns the error of a link to a deleted queue.
 func (p *publisher) resourceDeleted(f *failure) *wire.Error {
 	why := f.toAMQP()
 	why.Condition = session.ResourceDeleted
 	return why
 }
 
-// deliver takes a message. The connection's mu is held.
+// deliver accepts a message. The caller holds the connection's mu.
 func (p *publisher) deliver(d *session.Delivery) {
 	payload := d.Payload
 	if !d.Owned {
@@ -69,7 +69,7 @@ func (p *publisher) deliver(d *session.Delivery) {
 	p.pipe.add(entry{id: d.ID, settled: d.Settled, queue: queue, message: message, bytes: len(d.Payload), topic: p.topic})
 }
 
-// publishIn takes a message that is stored when its transaction is discharged.
+// publishIn accepts a message that is stored when its transaction is discharged.
 func (p *publisher) publishIn(state *wire.TransactionalState, d *session.Delivery, queue string, message *pb.Message) {
 	t, err := p.c.txns.find(state.TxnID)
 	if err == nil {
@@ -82,8 +82,8 @@ func (p *publisher) publishIn(state *wire.TransactionalState, d *session.Deliver
 	p.link.Settle(d.ID, t.accepted)
 }
 
-// refuse tells the client that a message was not taken. A client that has settled it already loses the link, as it
-// would not hear of it otherwise.
+// refuse rejects a message. If the client has already settled it, the link is detached, since the client would not be
+// notified otherwise.
 func (p *publisher) refuse(id uint32, settled bool, why *wire.Error) {
 	if settled {
 		p.link.Detach(true, why)
@@ -95,7 +95,7 @@ func (p *publisher) refuse(id uint32, settled bool, why *wire.Error) {
 	p.link.Settle(id, &wire.Rejected{Error: why})
 }
 
-// detached ends the link when what it has received is stored, or refused. mu is held.
+// detached ends the link when its messages are stored or refused. The caller holds mu.
 func (p *publisher) detached(closed bool) (wait func()) {
 	p.finish()
 	if p.pipe == nil && (p.dynamic == "" || !closed) {
@@ -111,7 +111,7 @@ func (p *publisher) detached(closed bool) (wait func()) {
 	}
 }
 
-// finish has the link's pipeline end when it is done. mu is held.
+// finish ends the link's pipeline after its last message. The caller holds mu.
 func (p *publisher) finish() {
 	if p.pipe != nil {
 		p.pipe.finish()

@@ -26,8 +26,8 @@ func (s *store) madeQueues() []string {
 	return append([]string(nil), s.created...)
 }
 
-// TestQueueDeletedUnderASender: the link is detached, and the queue is not created again; a link that is attached later
-// creates it.
+// If a queue is deleted, its sending link is detached and the queue is not created again, until another link is
+// attached.
 func TestQueueDeletedUnderASender(t *testing.T) {
 	for name, settled := range map[string]bool{"unsettled": false, "settled": true} {
 		t.Run(name, func(t *testing.T) {
@@ -73,7 +73,7 @@ func (p *peer) discharged(handle, delivery uint32, id []byte) wire.DeliveryState
 	}
 }
 
-// TestLargeTransaction: a transaction may have many messages, to several queues in turns.
+// A transaction may contain many messages, alternating between several queues.
 func TestLargeTransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const count, batch = 100_000, 1000
@@ -89,7 +89,7 @@ func TestLargeTransaction(t *testing.T) {
 		sent := uint32(1)
 		for sent < count {
 			var b []byte
-			for i := range uint32(2 * batch) { // in turns
+			for i := range uint32(2 * batch) { // alternating
 				b = append(b, transfers(1+i%2, sent+i, 1, true, state)...)
 			}
 			sent += 2 * batch
@@ -113,7 +113,7 @@ func TestLargeTransaction(t *testing.T) {
 	})
 }
 
-// TestManyAcknowledgements: a transaction that acknowledges more than the node takes is refused with the limit.
+// A transaction with more acknowledgements than the node accepts is rejected with a resource limit error.
 func TestManyAcknowledgements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, count := range []int{100_000, maxTaken + 1} {
@@ -126,7 +126,7 @@ func TestManyAcknowledgements(t *testing.T) {
 			p.attachReceiver(1, &wire.Source{Address: "q"}, &wire.Flow{LinkCredit: wire.Some(uint32(count))})
 			for i := range uint32(count) {
 				require.NotNil(t, next[*wire.Transfer](p))
-				if (i+1)%1024 == 0 { // in parts: only so many may be unsettled
+				if (i+1)%1024 == 0 { // in parts, because of the limit of unsettled messages
 					p.accept(i-1023, i, id)
 				}
 			}
@@ -155,8 +155,7 @@ func (p *peer) accept(first, last uint32, id []byte) {
 	}, nil))
 }
 
-// TestTransactionCreatesQueues: a queue that only a message names is created on demand in a transaction, too; one that
-// was deleted is not.
+// A queue that is named by a message only is created on demand in a transaction; a deleted queue is not.
 func TestTransactionCreatesQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore("q").open()
@@ -185,8 +184,8 @@ func TestTransactionCreatesQueues(t *testing.T) {
 	})
 }
 
-// TestLostCommit: a commit whose answer was lost is asked for again under the same identity; if its outcome cannot be
-// found out, the client gets none.
+// A commit whose response was lost is retried under the same identity. If its outcome cannot be determined, the client
+// receives none.
 func TestLostCommit(t *testing.T) {
 	lost := status.Error(codes.Unavailable, "the connection was lost")
 	for name, c := range map[string]struct {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// received is how many bytes have come over a connection, read or not; 0 if that cannot be known.
+// received returns the number of bytes that have arrived on a connection, read or not; 0 if it is unknown.
 func received(c net.Conn) (n int64) {
 	s, ok := c.(syscall.Conn)
 	if !ok {
@@ -19,7 +19,7 @@ func received(c net.Conn) (n int64) {
 	if err != nil {
 		return 0
 	}
-	_ = raw.Control(func(fd uintptr) { // nothing is known of one that is closed
+	_ = raw.Control(func(fd uintptr) { // unknown for a closed connection
 		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
 			n = int64(info.Bytes_received)
 		}

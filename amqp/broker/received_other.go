@@ -6,5 +6,5 @@ package broker
 
 import "net"
 
-// received is how many bytes have come over a connection, read or not; 0 if that cannot be known.
+// received returns the number of bytes that have arrived on a connection, read or not; 0 if it is unknown.
 func received(net.Conn) int64 { return 0 }

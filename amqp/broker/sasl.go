@@ -18,7 +18,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Mechanisms of SASL.
+// SASL mechanisms.
 const (
 	anonymous   wire.Symbol = "ANONYMOUS"
 	plain       wire.Symbol = "PLAIN"
@@ -27,20 +27,20 @@ const (
 	xoauth2     wire.Symbol = "XOAUTH2"
 )
 
-// signInTimeout bounds the check of what was shown: the keys of an issuer may have to be fetched.
+// signInTimeout limits the check of credentials: it may have to fetch the keys of an issuer.
 const signInTimeout = 15 * time.Second
 
-// protocols in the header of a connection (2.2, 5.3.1).
+// Protocol IDs in the protocol header (2.2, 5.3.1).
 const (
 	protocolAMQP byte = 0
 	protocolSASL byte = 3
 )
 
-// errEnded ends a connection of which nothing more has to be said.
+// errEnded ends a connection without a log entry.
 var errEnded = errors.New("the connection has ended")
 
-// greet reads protocol headers, and carries out the SASL exchange if the client wants one. A client without it is
-// anonymous, or known by its certificate.
+// greet reads the protocol headers, and executes the SASL exchange if requested. Without SASL, a client is anonymous or
+// authenticated by its certificate.
 func (c *conn) greet() error {
 	id, version, err := c.reader.ProtocolHeader()
 	if err != nil {
@@ -71,7 +71,7 @@ func (c *conn) greet() error {
 	return nil
 }
 
-// say writes before the connection has a writer.
+// say writes to the connection before its writer runs.
 func (c *conn) say(b []byte) error {
 	if err := c.raw.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return fmt.Errorf("write: %w", err)
@@ -82,7 +82,7 @@ func (c *conn) say(b []byte) error {
 	return nil
 }
 
-// authenticate carries out the SASL exchange (5.3).
+// authenticate executes the SASL exchange (5.3).
 func (c *conn) authenticate() error {
 	offered := []wire.Symbol{plain, oauthBearer, xoauth2, anonymous}
 	if c.secured != nil && len(c.secured.VerifiedChains) > 0 {
@@ -129,7 +129,8 @@ func (c *conn) authenticate() error {
 	return errors.Join(err, c.say(wire.AppendSASLFrame(nil, outcome)))
 }
 
-// credential is the token in a SASL response; empty for none. It is false if the response is not one of its mechanism.
+// credential returns the token of a SASL response, or "" without one. ok is false if the response is invalid for its
+// mechanism.
 func credential(mechanism wire.Symbol, response []byte) (token string, ok bool) {
 	switch mechanism {
 	case anonymous, external:
@@ -139,7 +140,7 @@ func credential(mechanism wire.Symbol, response []byte) (token string, ok bool) 
 		if len(parts) != 3 {
 			return "", false
 		}
-		return parts[2], true // the token says whose it is; without a password the client is anonymous
+		return parts[2], true // the token identifies its principal; without a password the client is anonymous
 	case oauthBearer, xoauth2: // RFC 7628: key=value pairs between ^A
 		for _, pair := range strings.Split(string(response), "\x01") {
 			if value, found := strings.CutPrefix(pair, "auth="); found {
@@ -153,7 +154,7 @@ func credential(mechanism wire.Symbol, response []byte) (token string, ok bool) 
 	return "", false
 }
 
-// signIn asks the node whom it takes the client for, and keeps what the client's calls are to show.
+// signIn authenticates the client with the node, and stores the credentials for the client's calls.
 func (c *conn) signIn(token string) error {
 	if token != "" {
 		inner := c.as
@@ -168,7 +169,7 @@ func (c *conn) signIn(token string) error {
 		return fmt.Errorf("sign in: %w", err)
 	}
 	c.principal, c.calls = who.GetPrincipal(), c.as(c.ctx)
-	// The first call that is not for everybody: from now on the connection is one whose client is known.
+	// This first call that requires authentication marks the connection as authenticated.
 	if _, err := pb.NewAdminServiceClient(c.server.o.Services).GetStatus(ctx, &pb.GetStatusRequest{}); err != nil {
 		c.refused = refusal(err)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/reason"
 )
 
-// store is a node that keeps the bodies of published messages in memory.
+// store is a node that stores the bodies of published messages in memory.
 type store struct {
 	node
 
@@ -26,7 +26,7 @@ type store struct {
 
 	commitErrors []error // of the first commits
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards the fields below
 	queues  map[string][]string
 	created []string
 	acked   []uint64
@@ -42,7 +42,7 @@ func newStore(queues ...string) *store {
 	return s
 }
 
-// open returns a store in which no call waits.
+// open makes the store respond without waiting.
 func (s *store) open() *store {
 	close(s.hold)
 	return s
@@ -137,7 +137,7 @@ func (s *store) publish(req *pb.PublishRequest) *pb.PublishStreamResponse {
 	return &pb.PublishStreamResponse{Published: &pb.PublishResponse{}}
 }
 
-// Consume delivers each message of the queue once, and notes the acknowledgements before it confirms them.
+// Consume delivers each message of the queue once, and records acknowledgements before it confirms them.
 func (s *store) Consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
 	first, err := stream.Recv()
 	if err != nil {

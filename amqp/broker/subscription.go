@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// volatilePrefix begins the names of subscriptions that go with their link or their last consumer.
+	// volatilePrefix is the prefix of subscriptions that are deleted with their link or their last consumer.
 	volatilePrefix = "amqp-volatile."
-	// linkDelimiter ends the name of a subscription in the name of a link: what follows makes several links of one
-	// subscription different.
+	// linkDelimiter separates the name of a subscription from a suffix in the name of a link, which distinguishes several
+	// links of one subscription.
 	linkDelimiter = "|"
 )
 
-// subscription is what the link of a subscriber says about it.
+// subscription is the subscription requested by a link.
 type subscription struct {
 	name     string
 	volatile bool
 	shared   bool
 }
 
-// subscriptionOf reads the name of a link of a subscriber. Subscriptions are known by the client's container and the
-// link; global ones by the link alone.
+// subscriptionOf returns the subscription of a link. A subscription is identified by the client's container and the
+// link name; a global one by the link name only.
 func (c *conn) subscriptionOf(a *wire.Attach) subscription {
 	source := a.Source
 	s := subscription{
@@ -57,7 +57,7 @@ func (c *conn) subscriptionOf(a *wire.Attach) subscription {
 	return s
 }
 
-// subscribe makes the subscription of a link, or changes it to what the link wants.
+// subscribe creates the subscription of a link, or changes its filter.
 func (c *conn) subscribe(
 	ctx context.Context, s *consumer, a *wire.Attach, f *filters,
 ) error {
@@ -78,7 +78,7 @@ func (c *conn) subscribe(
 	})
 	if err != nil {
 		if failed(err).reason == "DENIED" {
-			// One that was made for the client before is as good.
+			// An existing subscription that was created for the client is sufficient.
 			if c.hasSubscription(ctx, s.queue, sub.name, cel) {
 				return nil
 			}
@@ -93,7 +93,7 @@ func (c *conn) subscribe(
 		return session.Errorf(session.NotAllowed, "the shared subscription %q has consumers, and another selector than this "+
 			"link asks for: use the same one", sub.name)
 	}
-	// JMS: a durable subscriber with another selector is as if the subscription had been deleted and made anew.
+	// JMS: changing the selector of a durable subscriber is equivalent to deleting and creating the subscription.
 	if _, err := c.queues.DeleteSubscription(ctx, &pb.DeleteSubscriptionRequest{
 		Queue: s.queue, Name: sub.name,
 	}); err != nil {
@@ -105,7 +105,7 @@ func (c *conn) subscribe(
 	return err
 }
 
-// hasSubscription tells whether a queue has a subscription with that filter.
+// hasSubscription reports whether a queue has a subscription with that filter.
 func (c *conn) hasSubscription(ctx context.Context, queue, name, filter string) bool {
 	resp, err := c.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: queue})
 	return err == nil && slices.ContainsFunc(resp.GetQueue().GetSubscriptions(), func(s *pb.Subscription) bool {
@@ -113,8 +113,8 @@ func (c *conn) hasSubscription(ctx context.Context, queue, name, filter string) 
 	})
 }
 
-// recoverSubscription makes a link again that names no source: the durable subscription that its name and the client's
-// container name. It is how clients unsubscribe: they close that link.
+// recoverSubscription reattaches a link without a source to the durable subscription identified by its name and the
+// client's container. Clients unsubscribe by closing such a link.
 func (c *conn) recoverSubscription(ctx context.Context, l *session.Link, a *wire.Attach) (accept func(), err error) {
 	for _, name := range []string{a.Name, firstPart(a.Name)} {
 		for _, global := range []bool{false, true} {
@@ -154,7 +154,7 @@ func firstPart(name string) string {
 	return first
 }
 
-// findSubscription looks for the queue that has a subscription; nil if there is none.
+// findSubscription returns the queue of a subscription, or nil.
 func (c *conn) findSubscription(ctx context.Context, name string) (*pb.Queue, error) {
 	token := ""
 	for {
@@ -175,7 +175,7 @@ func (c *conn) findSubscription(ctx context.Context, name string) (*pb.Queue, er
 	}
 }
 
-// remove removes what goes with the link.
+// remove deletes the dynamic queue or the subscription of the link.
 func (s *consumer) remove() {
 	c := s.c
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.calls), callLimit)
@@ -192,18 +192,18 @@ func (s *consumer) remove() {
 	}
 }
 
-// last says that the link has left its subscription, and tells whether no other one has it.
+// last releases the link's share of the subscription, and reports whether it was the last link.
 func (s *consumer) last() bool {
 	s.left.Do(func() { s.wasLast = s.leave() })
 	return s.wasLast
 }
 
-// sweep removes subscriptions of a queue that were to go with a link and could not, because the node that served it was
-// lost: only the active node has such links, and it knows all of them.
+// sweep deletes subscriptions of a queue whose links ended without deleting them because their node failed. Only the
+// active node has such links, and it knows all of them.
 func (c *conn) sweep(ctx context.Context, queue string) {
 	resp, err := c.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: queue})
 	if err != nil {
-		return // whoever may not look leaves it to others
+		return // a client without the permission leaves it to others
 	}
 	for _, sub := range resp.GetQueue().GetSubscriptions() {
 		name := sub.GetName()
@@ -216,9 +216,9 @@ func (c *conn) sweep(ctx context.Context, queue string) {
 	}
 }
 
-// steal takes a durable subscription from a link that is attached on another connection (2.6.1): of the same name, and
-// of the same container, that is of a client that has connected again, while its former connection is not known to be
-// dead. Links to queues are left alone: clients name them by the queue, on each of their connections.
+// steal detaches a link of the same durable subscription on another connection (2.6.1). The client of that container
+// has reconnected before the end of its former connection was detected. Links to queues are not affected, since clients
+// name them by the queue on each connection.
 func (s *Server) steal(by *consumer) {
 	for _, k := range s.consumersOf(by.queue) {
 		if k != by && k.single && k.subscription == by.subscription {
@@ -227,7 +227,7 @@ func (s *Server) steal(by *consumer) {
 	}
 }
 
-// stolen ends the link; the subscription stays.
+// stolen detaches the link; the subscription is kept.
 func (s *consumer) stolen() {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
@@ -239,14 +239,14 @@ func (s *consumer) stolen() {
 	s.c.signal()
 }
 
-// shares tells whether a link has a subscription that goes with its last one.
+// shares reports whether a volatile subscription has a link.
 func (s *Server) shares(queue, name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sharing[[2]string{queue, name}] > 0
 }
 
-// share counts the links of a subscription that goes with its last one. leave tells whether it was that.
+// share counts the links of a volatile subscription. leave reports whether the link was the last one.
 func (s *Server) share(queue, name string) (leave func() bool) {
 	key := [2]string{queue, name}
 	s.mu.Lock()

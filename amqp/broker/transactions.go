@@ -24,48 +24,48 @@ const (
 )
 
 const (
-	// maxTransactions bounds those of a connection that are open.
+	// maxTransactions is the maximum number of open transactions per connection.
 	maxTransactions = 1000
-	// maxOperations, maxBatchMessages, maxAckRanges and maxTaken are what a Commit takes: operations, messages of a
-	// publish, ranges of an acknowledgement, and acknowledged messages.
+	// maxOperations, maxBatchMessages, maxAckRanges and maxTaken are the limits of a Commit: operations, messages per
+	// publish, ranges per acknowledgement, and acknowledged messages.
 	maxOperations    = 1000
 	maxBatchMessages = 10_000
 	maxAckRanges     = 65_536
 	maxTaken         = 262_144
-	// commitLimit is how long the outcome of a commit is asked for while the node cannot tell it.
+	// commitLimit is the maximum time to retry a commit with an unknown outcome.
 	commitLimit = 30 * time.Second
 )
 
-// transactions are those of a connection that are open. The zero value has none. All is guarded by conn.mu.
+// transactions are the open transactions of a connection. The zero value is empty. It is guarded by conn.mu.
 type transactions struct {
 	open  map[uint64]*transaction
 	last  uint64
 	bytes int
 }
 
-// transaction is what a client does in one.
+// transaction collects the operations of an open transaction.
 type transaction struct {
 	all       *transactions
 	id        uint64
-	session   *session.Session // of the coordinator link that has declared it
+	session   *session.Session // session of the coordinator link that declared it
 	accepted  *wire.TransactionalState
 	publishes []*published
 	byQueue   map[string]*published
 	outcomes  []outcome
 	taken     int
 	bytes     int
-	tooMuch   *wire.Error // it can only be rolled back
+	tooMuch   *wire.Error // limit exceeded: it can only be rolled back
 }
 
-// published are the messages of a transaction to one queue, in their order.
+// published are the messages of a transaction for one queue, in order.
 type published struct {
 	queue    string
 	messages []*pb.Message
-	topic    bool // the kind of queue to create if there is none
-	deleted  bool // if there is none, it was deleted, and is not created
+	topic    bool // type of the queue to create if it does not exist
+	deleted  bool // if the queue does not exist, it was deleted and is not created
 }
 
-// outcome is what a client says of messages within a transaction.
+// outcome is the client's outcome for messages within a transaction.
 type outcome struct {
 	consumer  *consumer
 	state     wire.DeliveryState
@@ -77,7 +77,7 @@ func (t *transactions) declare(s *session.Session) (*transaction, *wire.Error) {
 	if len(t.open) >= maxTransactions {
 		return nil, session.Errorf(session.ResourceLimitExceeded, "the connection has %d open transactions", len(t.open))
 	}
-	if t.last == 0 { // an id is of no use on another connection, where a client may repeat it
+	if t.last == 0 { // random start: an ID from another connection, which a client may reuse, must be unknown
 		t.last = rand.Uint64() >> 1 //nolint:gosec // different is enough
 	}
 	t.last++
@@ -100,7 +100,7 @@ func (t *transactions) find(id []byte) (*transaction, *wire.Error) {
 	return nil, session.Errorf(unknownID, "there is no open transaction %x", id)
 }
 
-// close takes a transaction out.
+// close removes a transaction.
 func (t *transactions) close(one *transaction) {
 	delete(t.open, one.id)
 	t.bytes -= one.bytes
@@ -130,13 +130,13 @@ func (t *transactions) acknowledges(s *consumer) []*pb.SequenceRange {
 	for _, sequence := range sequences {
 		list.add(sequence)
 	}
-	if len(list) > maxRanges { // messages between them count as delivered, too
+	if len(list) > maxRanges { // messages in between count as delivered, too
 		list = ranges{{First: list[0].GetFirst(), Last: list[len(list)-1].GetLast()}}
 	}
 	return list
 }
 
-// publish adds a message of a link. limit is how many bytes the open transactions of the connection may have.
+// publish adds a message of a link. limit is the maximum size in bytes of the connection's open transactions.
 func (t *transaction) publish(p *publisher, queue string, m *pb.Message, bytes, limit int) *wire.Error {
 	if t.all.bytes+bytes > limit {
 		t.tooMuch = session.Errorf(session.ResourceLimitExceeded, "the open transactions of a connection have more than "+
@@ -168,7 +168,7 @@ func tooManyOperations() *wire.Error {
 		"each %d messages to a queue and one for each consumer: commit more often", maxOperations, maxBatchMessages)
 }
 
-// disposedIn notes outcomes within a transaction. mu is held.
+// disposedIn records outcomes within a transaction. The caller holds mu.
 func (s *consumer) disposedIn(state *wire.TransactionalState, e *session.Disposed) {
 	t, why := s.c.txns.find(state.TxnID)
 	if why != nil {
@@ -187,14 +187,14 @@ func (s *consumer) disposedIn(state *wire.TransactionalState, e *session.Dispose
 		}
 	}
 	t.outcomes = append(t.outcomes, outcome{consumer: s, state: o, sequences: append([]uint64(nil), e.Refs...)})
-	if !e.Settled { // 4.4.4.1: it is settled with the transaction; that the client sees its outcome is enough here
+	if !e.Settled { // 4.4.4.1: settled with the transaction; until then the client only receives its outcome
 		for i := range e.Refs {
 			s.link.Settle(e.First+uint32(i), &wire.TransactionalState{TxnID: t.accepted.TxnID, Outcome: o})
 		}
 	}
 }
 
-// rollback gives back what was consumed, and forgets what was published. mu is held.
+// rollback requeues consumed messages and discards published ones. The caller holds mu.
 func (t *transaction) rollback() {
 	t.all.close(t)
 	for _, o := range t.outcomes {
@@ -203,7 +203,7 @@ func (t *transaction) rollback() {
 	}
 }
 
-// operations are what a commit does. mu is held.
+// operations returns the operations of the commit. The caller holds mu.
 func (t *transaction) operations() (ops []*pb.Operation) {
 	for _, p := range t.publishes {
 		for batch := range slices.Chunk(p.messages, maxBatchMessages) {
@@ -246,7 +246,7 @@ func isAccepted(state wire.DeliveryState) bool {
 	return false
 }
 
-// committed carries out what is no part of the Commit: outcomes that give messages back or up. mu is held.
+// committed applies the outcomes that are not part of the Commit: nacks and rejects. The caller holds mu.
 func (t *transaction) committed() {
 	for _, o := range t.outcomes {
 		if !isAccepted(o.state) {
@@ -256,8 +256,8 @@ func (t *transaction) committed() {
 	}
 }
 
-// createMissing creates the queues that a transaction publishes to and that are not there, if that is wanted. It
-// returns false if none was created.
+// createMissing creates the missing queues of a transaction, if queues are created on demand. It returns false if none
+// was created.
 func (c *conn) createMissing(ctx context.Context, publishes []*published) (created bool, err error) {
 	if !c.server.o.AutoCreate() {
 		return false, nil
@@ -278,9 +278,9 @@ func (c *conn) createMissing(ctx context.Context, publishes []*published) (creat
 	return created, nil
 }
 
-// commit carries out a transaction. Queues that are not there are created on demand, and then it is carried out again:
-// nothing of it was stored. With an error nothing was stored; known is false if that cannot be found out, and the
-// connection ends then.
+// commit commits a transaction. Missing queues are created on demand, and the commit is then retried: nothing was
+// stored before. With an error nothing was stored. known is false if the outcome cannot be determined, in which case
+// the connection ends.
 func (c *conn) commit(t *transaction, ops []*pb.Operation) (why *wire.Error, known bool) {
 	ctx, cancel := context.WithTimeout(c.calls, commitLimit)
 	defer cancel()
@@ -302,7 +302,7 @@ func (c *conn) commit(t *transaction, ops []*pb.Operation) (why *wire.Error, kno
 	return f.ofTransaction(), true
 }
 
-// tryCommit commits, and asks until the outcome is known. After a refusal it is certain that nothing was stored.
+// tryCommit commits, with retries until the outcome is known. After a refusal it is certain that nothing was stored.
 func (c *conn) tryCommit(ctx context.Context, ops []*pb.Operation) (refused *failure, known bool) {
 	req := &pb.CommitRequest{Operations: ops, Producer: &pb.Producer{Id: uuid.NewString(), Epoch: 1, Sequence: 1}}
 	pause := firstPause
@@ -323,7 +323,7 @@ func (c *conn) tryCommit(ctx context.Context, ops []*pb.Operation) (refused *fai
 			return nil, false //nolint:nilerr // the connection ends, and the client gets no outcome
 		}
 		if f.reason != "BLOCKED" && f.reason != "UNCHECKED" {
-			req.Producer.Retry = true // that attempt may have been carried out
+			req.Producer.Retry = true // the attempt may have been committed
 		}
 		select {
 		case <-time.After(pause):
@@ -333,7 +333,7 @@ func (c *conn) tryCommit(ctx context.Context, ops []*pb.Operation) (refused *fai
 	}
 }
 
-// ofTransaction is the error of a transaction that was refused.
+// ofTransaction returns the AMQP error of a refused transaction.
 func (f *failure) ofTransaction() *wire.Error {
 	why := f.toAMQP()
 	switch {

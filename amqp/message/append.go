@@ -11,14 +11,14 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Options say how a message is delivered.
+// Options control the encoding of a delivered message.
 type Options struct {
-	// Now is the time that what remains of a time to live is counted from.
+	// Now is the time from which the remaining time to live is computed.
 	Now time.Time
 }
 
-// Append appends a stored message as it is delivered by AMQP. What came by AMQP goes as it came but for the header and,
-// of a dead letter, for annotations that are added. The message is not kept.
+// Append appends the AMQP encoding of a stored message. An AMQP message is returned unchanged, except for the header
+// and the annotations added to a dead letter. The message is not retained.
 func Append(b []byte, s *pb.StoredMessage, o Options) []byte {
 	m := s.GetMessage()
 	if v, ok := m.GetTypedProperties()[SectionsKey].GetKind().(*pb.PropertyValue_BytesValue); ok {
@@ -29,7 +29,7 @@ func Append(b []byte, s *pb.StoredMessage, o Options) []byte {
 	return appendTranslated(b, s, o)
 }
 
-// appendAsItCame appends what came by AMQP.
+// appendAsItCame appends a message received by AMQP.
 func appendAsItCame(b []byte, s *pb.StoredMessage, k *kept, o Options) []byte {
 	h := header{durable: k.flags&isDurable != 0, deliveryCount: s.GetDeliveryCount()}
 	if k.flags&hasPriority != 0 {
@@ -50,20 +50,20 @@ func appendAsItCame(b []byte, s *pb.StoredMessage, k *kept, o Options) []byte {
 	return append(b, k.after...)
 }
 
-// header is the section of that name.
+// header is the header section.
 type header struct {
 	durable       bool
-	priority      int    // -1 if it has none
+	priority      int    // -1 if absent
 	ttl           uint32 // milliseconds; 0: none
 	deliveryCount uint32
 }
 
-// append appends it, unless it says nothing.
+// append appends the header, unless all fields have default values.
 func (h *header) append(b []byte) []byte {
 	if !h.durable && h.priority < 0 && h.ttl == 0 && h.deliveryCount == 0 {
 		return b
 	}
-	// At most 2 + 2 + 5 + 1 + 5 bytes: its length fits in one.
+	// At most 2 + 2 + 5 + 1 + 5 bytes: its length fits in one byte.
 	b = append(section(b, codeHeader), codeList8, 0, 0)
 	at, count := len(b), byte(1)
 	b = appendBool(b, h.durable)
@@ -91,8 +91,8 @@ func (h *header) append(b []byte) []byte {
 	return b
 }
 
-// remaining is how many milliseconds a message lives on: at least one, as it is being delivered; 0 if it does not
-// expire, or so late that the header cannot say it.
+// remaining returns the remaining time to live in milliseconds: at least 1, since the message is being delivered; 0 if
+// it does not expire, or too late for the header field.
 func remaining(m *pb.Message, now time.Time) uint32 {
 	if m.GetExpiresAt() == nil {
 		return 0
@@ -104,7 +104,7 @@ func remaining(m *pb.Message, now time.Time) uint32 {
 	return uint32(max(ms, 1))
 }
 
-// appendTranslated appends what did not come by AMQP.
+// appendTranslated appends a message that was not received by AMQP.
 func appendTranslated(b []byte, s *pb.StoredMessage, o Options) []byte {
 	m := s.GetMessage()
 	h := header{durable: true, priority: -1, ttl: remaining(m, o.Now), deliveryCount: s.GetDeliveryCount()}
@@ -124,7 +124,7 @@ func appendTranslated(b []byte, s *pb.StoredMessage, o Options) []byte {
 	return appendBinary(section(b, codeData), m.GetBody())
 }
 
-// appendProperties appends the section properties.
+// appendProperties appends the properties section.
 func appendProperties(b []byte, s *pb.StoredMessage) []byte {
 	m := s.GetMessage()
 	start := len(b)
@@ -165,7 +165,7 @@ func appendProperties(b []byte, s *pb.StoredMessage) []byte {
 	return f.end(b)
 }
 
-// isASCII tells whether a text can be a symbol, and is there.
+// isASCII reports whether a string is a valid, non-empty symbol.
 func isASCII(s string) bool {
 	for i := range len(s) {
 		if s[i] >= 0x80 {
@@ -175,7 +175,7 @@ func isASCII(s string) bool {
 	return s != ""
 }
 
-// groupSequence is the property that says which message of its group it is, if it fits.
+// groupSequence returns the group sequence property, if it is in range.
 func groupSequence(m *pb.Message) (uint32, bool) {
 	v, ok := m.GetTypedProperties()[keyGroupSequence].GetKind().(*pb.PropertyValue_IntValue)
 	if !ok || v.IntValue < 0 || v.IntValue > math.MaxUint32 {
@@ -184,7 +184,7 @@ func groupSequence(m *pb.Message) (uint32, bool) {
 	return uint32(v.IntValue), true
 }
 
-// appendApplicationProperties appends the properties, in the order of their keys.
+// appendApplicationProperties appends the properties, sorted by key.
 func appendApplicationProperties(b []byte, m *pb.Message) []byte {
 	texts, typed := m.GetProperties(), m.GetTypedProperties()
 	if len(texts)+len(typed) == 0 {
@@ -233,16 +233,16 @@ func appendTyped(b []byte, v *pb.PropertyValue) []byte {
 	return append(b, codeNull)
 }
 
-// annotations are what is added to those of a message.
+// annotations are the annotations to be added to a message.
 type annotations struct {
 	origin     *pb.DeadLetter
 	deliverAt  int64 // milliseconds since 1970; 0: none
-	replyQueue bool  // say that the answer is expected in a queue
+	replyQueue bool  // mark the reply address as a queue
 }
 
 func (a *annotations) any() bool { return a.origin != nil || a.deliverAt != 0 || a.replyQueue }
 
-// Annotations of a dead letter. The first two are those that Artemis has.
+// Annotations of a dead letter. The first two are those of Artemis.
 const (
 	annotationOriginAddress      = "x-opt-ORIG-ADDRESS"
 	annotationOriginQueue        = "x-opt-ORIG-QUEUE"
@@ -261,8 +261,7 @@ var reasonNames = map[pb.DeadLetterReason]string{
 	pb.DeadLetterReason_DEAD_LETTER_REASON_OVERFLOW:       "overflow",
 }
 
-// append appends the message annotations with those that are added, and returns what is left of the sections before
-// the body.
+// append appends the message annotations with the added ones, and returns the remaining sections before the body.
 func (a *annotations) append(b, before []byte) (out, rest []byte) {
 	b, c := begin(section(b, codeMessageAnnotations), codeMap)
 	if len(before) > 0 {
@@ -291,7 +290,7 @@ func (c *compound) key(b []byte, key string) []byte {
 	return appendSymbol(b, key)
 }
 
-// appendOrigin appends where a dead letter comes from: x-opt-ORIG-ADDRESS and x-opt-ORIG-QUEUE (the queue),
+// appendOrigin appends the origin of a dead letter: x-opt-ORIG-ADDRESS and x-opt-ORIG-QUEUE (the queue),
 // x-opt-dead-letter-subscription, -sequence (ulong), -reason ("max-deliveries", "rejected", "expired" or "overflow"),
 // -deliveries (uint) and -time (timestamp).
 func appendOrigin(b []byte, c *compound, l *pb.DeadLetter) []byte {
@@ -304,7 +303,7 @@ func appendOrigin(b []byte, c *compound, l *pb.DeadLetter) []byte {
 	return appendTimestamp(c.key(b, annotationOriginTime), l.GetMovedAt().AsTime().UnixMilli())
 }
 
-// isOrigin tells whether appendOrigin appends an annotation of that name.
+// isOrigin reports whether appendOrigin appends an annotation of that name.
 func isOrigin(key []byte) bool {
 	switch string(key) {
 	case annotationOriginAddress, annotationOriginQueue, annotationOriginSubscription, annotationOriginSequence,
@@ -314,7 +313,7 @@ func isOrigin(key []byte) bool {
 	return false
 }
 
-// keep appends the annotations that a message came with, but for those that are added anew.
+// keep appends the original annotations of a message, except those that are replaced.
 func (a *annotations) keep(b []byte, c *compound, v value) []byte {
 	for data := v.data; len(data) > 0; {
 		key, content, err := read(data)

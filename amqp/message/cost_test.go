@@ -17,7 +17,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestAllocations guards how many allocations a message costs.
+// TestAllocations limits the number of allocations per message.
 func TestAllocations(t *testing.T) {
 	came := jmsText("hello")
 	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() { _, _, _ = Decode(came) }), 13.0)
@@ -29,7 +29,7 @@ func TestAllocations(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(1000, func() { out = Append(out[:0], s, Options{Now: published}) }))
 }
 
-// FuzzDecode: whatever is taken leaves as it came.
+// FuzzDecode: an accepted message is returned unchanged.
 func FuzzDecode(f *testing.F) {
 	g := generator{rand.New(rand.NewPCG(7, 8))}
 	for range 50 {

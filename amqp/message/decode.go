@@ -22,22 +22,22 @@ const (
 	maxTimeMS     = 253_402_300_799_999 // the end of the year 9999
 )
 
-// Meta is what a message says besides what becomes of it.
+// Meta contains the fields of a message that have no equivalent in lockstep.v1.Message.
 type Meta struct {
-	// To is the address that it goes to; "" if it names none.
+	// To is the target address; "" if absent.
 	To string
-	// UserID is who it says that it is from; nil if it does not. It is part of the payload.
+	// UserID is the user-id field; nil if absent. It references the payload.
 	UserID []byte
-	// Durable: it is to outlast a failure. Every message does here.
+	// Durable is the durable field. All messages are stored durably.
 	Durable bool
-	// FirstAcquirer and DeliveryCount are those of the header, before it came here.
+	// FirstAcquirer and DeliveryCount are those of the received header.
 	FirstAcquirer bool
 	DeliveryCount uint32
-	// CreationTimeMS is when it was made, in milliseconds since 1970; 0 if it does not say so.
+	// CreationTimeMS is the creation time in milliseconds since 1970; 0 if absent.
 	CreationTimeMS int64
 }
 
-// decoded is what Decode returns, in one piece.
+// decoded is the result of Decode in one allocation.
 type decoded struct {
 	message  pb.Message
 	meta     Meta
@@ -46,14 +46,15 @@ type decoded struct {
 	priority uint32
 	ttl      durationpb.Duration
 	at       [2]timestamppb.Timestamp
-	// slots are where values of typed properties are.
+	// slots hold values of typed properties.
 	slots []slot
-	// text is what the texts of the fields are part of: the sections from `from` on.
+	// text is a copy of kept.before, shared by the strings of the fields; from is the payload from the first kept section
+	// on.
 	text string
 	from []byte
 }
 
-// slot is where a value of a typed property is.
+// slot holds a value of a typed property.
 type slot struct {
 	value  pb.PropertyValue
 	is     pb.PropertyValue_BoolValue
@@ -62,11 +63,10 @@ type slot struct {
 	bytes  pb.PropertyValue_BytesValue
 }
 
-// Decode translates an encoded message of AMQP. The body of the result, properties that are bytes, and Meta.UserID are
-// part of the payload, which must not be changed as long as they are used. The error is a *wire.Error:
-// amqp:decode-error for what is no message, amqp:invalid-field for a value that a field cannot have, amqp:not-allowed
-// for a message with an application property named SectionsKey or ContainerKey, and amqp:resource-limit-exceeded for
-// what is above the limits of lockstep.v1.Message.
+// Decode converts an encoded AMQP message. The body of the result, byte properties, and Meta.UserID reference the
+// payload, which must not be modified while they are in use. The error is a *wire.Error with one of these conditions:
+// amqp:decode-error (invalid message), amqp:invalid-field (invalid field value), amqp:not-allowed (application property
+// named SectionsKey or ContainerKey), or amqp:resource-limit-exceeded (above the limits of lockstep.v1.Message).
 func Decode(payload []byte) (*pb.Message, *Meta, error) {
 	d := new(decoded)
 	if err := d.sections(payload); err != nil {
@@ -84,7 +84,8 @@ func Decode(payload []byte) (*pb.Message, *Meta, error) {
 	return m, &d.meta, nil
 }
 
-// attributesBytes is about what the standard fields and typed properties take in a stored message, besides SectionsKey.
+// attributesBytes estimates the size of the standard fields and typed properties in a stored message, without
+// SectionsKey.
 func (d *decoded) attributesBytes() int {
 	m := &d.message
 	n := len(m.GetMessageId()) + len(m.GetCorrelationId()) + len(m.GetReplyTo()) + len(m.GetContentType()) +
@@ -95,7 +96,7 @@ func (d *decoded) attributesBytes() int {
 	return n
 }
 
-// What lengths, tags, times and numbers take at most: of all fields, and of one typed property.
+// Maximum overhead of lengths, tags, times and numbers: of all fields, and of one typed property.
 const (
 	attributesOverheadBytes = 80
 	valueOverheadBytes      = 12
@@ -109,10 +110,10 @@ func invalid(format string, args ...any) error {
 	return &wire.Error{Condition: "amqp:invalid-field", Description: fmt.Sprintf(format, args...)}
 }
 
-// sections goes through the message.
+// sections iterates over the sections of the message.
 func (d *decoded) sections(payload []byte) error {
 	rest, last := payload, byte(0)
-	before := -1 // where what is kept begins, as the length of what is left then
+	before := -1 // start of the kept sections, as the remaining length
 	body, end := payload[len(payload):], payload[len(payload):]
 	bodies := 0
 	for len(rest) > 0 {
@@ -171,7 +172,7 @@ func (d *decoded) sections(payload []byte) error {
 	return d.take(body, end)
 }
 
-// expect refuses a section whose value has another type than it must have.
+// expect rejects a section with a value of the wrong type.
 func expect(code byte, v value) error {
 	ok := true
 	switch code {
@@ -188,7 +189,7 @@ func expect(code byte, v value) error {
 	return nil
 }
 
-// bodyKind says what becomes of the first section of the body, if it stays the only one.
+// bodyKind determines the representation of the first section of the body, if it is the only one.
 func (d *decoded) bodyKind(code byte, v value) {
 	switch {
 	case code == codeData:
@@ -203,8 +204,7 @@ func (d *decoded) bodyKind(code byte, v value) {
 	}
 }
 
-// take cuts the message in what is kept and the body, from its beginning to what is behind it, and reads the sections
-// that are translated.
+// take splits the message into the kept parts and the body, which ends before end, and decodes the translated sections.
 func (d *decoded) take(body, end []byte) error {
 	before := len(d.from) - len(body)
 	switch d.kept.flags & bodyKind {
@@ -249,7 +249,7 @@ func (d *decoded) take(body, end []byte) error {
 	return nil
 }
 
-// string makes a text of bytes that are part of what is kept, of which one copy serves for all.
+// string returns a string for bytes within the kept sections; all strings share one copy.
 func (d *decoded) string(b []byte) string {
 	if len(b) == 0 {
 		return ""
@@ -258,7 +258,7 @@ func (d *decoded) string(b []byte) string {
 	return d.text[at : at+len(b)]
 }
 
-// header reads the header (3.2.1).
+// header decodes the header (3.2.1).
 func (d *decoded) header(v value) error {
 	rest := v.data
 	for i := range v.count {

@@ -1,40 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package message translates between messages of AMQP 1.0 (part 3) and those of the product's own services.
+// Package message converts between AMQP 1.0 messages (part 3) and lockstep.v1 messages.
 //
-// What came by AMQP leaves by AMQP as it came: the bare message (properties, application-properties and body), the
-// message annotations and the footer are the same bytes. Of the header the durability and the priority are kept; the
-// time to live is what remains of it, and the delivery count is counted anew. Delivery annotations are for one hop and
-// end here. To that end everything but the text or the bytes of the body is kept in the typed property SectionsKey
-// beside the fields that it is translated to, so that consumers of gRPC and filters see what they know, and nothing is
-// lost. A client of gRPC that changes other fields of such a message and publishes it again must leave that property
-// out, or what goes by AMQP is the message as it was.
+// A message received by AMQP is delivered by AMQP unchanged: the bare message (properties, application-properties and
+// body), the message annotations and the footer have the same bytes. Of the header, durability and priority are
+// preserved; the time to live is the remaining one, and the delivery count starts again. Delivery annotations apply to
+// one hop and are dropped.
 //
-// # What a message of AMQP becomes
+// For that purpose, everything except the text or bytes of the body is stored in the typed property SectionsKey, in
+// addition to the converted fields. Consumers of gRPC and filters use the converted fields, and no data is lost. A gRPC
+// client that changes other fields of such a message and publishes it again must remove that property; otherwise AMQP
+// consumers receive the original message.
+//
+// # Conversion from AMQP
 //
 //	header.priority                 priority, 9 if it is higher
 //	header.ttl, absolute-expiry-time
-//	                                ttl, or expires_at if there is no ttl
+//	                                ttl, or expires_at without a ttl
 //	x-opt-delivery-time, x-opt-scheduled-enqueue-time, x-opt-delivery-delay (annotations)
-//	                                deliver_at, or delay if there is no time
-//	message-id, correlation-id      message_id, correlation_id: a text as it is; others as JMS names them:
+//	                                deliver_at, or delay without a time
+//	message-id, correlation-id      message_id, correlation_id: a string as it is; others as in JMS:
 //	                                ID:AMQP_ULONG:…, ID:AMQP_UUID:…, ID:AMQP_BINARY:… (hexadecimal)
 //	reply-to, subject, content-type, group-id
 //	                                reply_to, subject, content_type, group
 //	group-sequence, user-id         the properties JMSXGroupSeq and JMSXUserID
-//	application-properties          properties, or typed_properties: whole numbers and timestamps (milliseconds since
-//	                                1970) as int_value, floats as double_value, uuid, char and symbol as texts; what is
-//	                                null, above 2^63-1, decimal or compound, or has a key that is empty or above
-//	                                255 bytes, is kept in SectionsKey only
+//	application-properties          properties, or typed_properties: integers and timestamps (milliseconds since
+//	                                1970) as int_value, floats as double_value, uuid, char and symbol as strings;
+//	                                values that are null, above 2^63-1, decimal or compound, or have a key that is
+//	                                empty or above 255 bytes, are stored in SectionsKey only
 //	a single data section           body: its bytes
 //	amqp-value with a string        body: its text
-//	any other body                  body: its sections, as they are encoded
+//	any other body                  body: its encoded sections
 //
-// # What a message of gRPC becomes
+// # Conversion from gRPC
 //
-// A durable message with one data section; deliver_at as annotation x-opt-delivery-time, expires_at as ttl and
-// absolute-expiry-time, published_at as creation-time; the texts back to what they came from; properties and
-// typed_properties as application-properties of the types string, boolean, long, double and binary.
+// The result is a durable message with one data section. deliver_at becomes the annotation x-opt-delivery-time,
+// expires_at becomes ttl and absolute-expiry-time, and published_at becomes creation-time. String IDs are converted
+// back to their original types. properties and typed_properties become application-properties of the types string,
+// boolean, long, double and binary.
 //
-// A dead letter has annotations that say where it comes from: see appendOrigin.
+// A dead letter has annotations with its origin: see appendOrigin.
 package message

@@ -7,16 +7,16 @@ import (
 	"testing"
 )
 
-// Generate makes a message of AMQP, and says which of its bytes are to be the same when it leaves.
+// Generate returns an AMQP message, and its part that must be delivered unchanged.
 func Generate(r *rand.Rand) (all, kept []byte) { return generator{r}.message() }
 
-// CutHeader gives what is behind the header of a message.
+// CutHeader returns a message without its header.
 func CutHeader(t testing.TB, b []byte) []byte {
 	t.Helper()
 	return cutHeader(t, b)
 }
 
-// Annotations gives those of a message that are texts.
+// Annotations returns the string annotations of a message.
 func Annotations(t testing.TB, b []byte) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -28,7 +28,7 @@ func Annotations(t testing.TB, b []byte) map[string]string {
 	return out
 }
 
-// WithProperty makes a message that has one application property of bytes.
+// WithProperty returns a message with one binary application property.
 func WithProperty(v []byte) []byte {
 	b, c := begin(section(nil, codeApplicationProperties), codeMap)
 	b = appendBinary(appendString(b, "k"), v)

@@ -11,7 +11,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Annotations that say how a message is delivered, or what a client of JMS makes of it.
+// Annotations for scheduled delivery and for JMS clients.
 const (
 	annotationDeliveryTime  = "x-opt-delivery-time"
 	annotationDeliveryDelay = "x-opt-delivery-delay"
@@ -19,13 +19,13 @@ const (
 	annotationReplyTo       = "x-opt-jms-reply-to"
 )
 
-// Properties that fields of AMQP become which lockstep.v1.Message has none for.
+// Properties for AMQP fields without an equivalent in lockstep.v1.Message.
 const (
 	keyGroupSequence = "JMSXGroupSeq"
 	keyUserID        = "JMSXUserID"
 )
 
-// Positions of the fields of the section properties (3.2.4).
+// Positions of the fields of the properties section (3.2.4).
 const (
 	fieldMessageID = iota
 	fieldUserID
@@ -42,13 +42,13 @@ const (
 	fieldReplyToGroupID
 )
 
-// propertyNames are their names.
+// propertyNames are the names of these fields.
 var propertyNames = [...]string{
 	"message-id", "user-id", "to", "subject", "reply-to", "correlation-id", "content-type", "content-encoding",
 	"absolute-expiry-time", "creation-time", "group-id", "group-sequence", "reply-to-group-id",
 }
 
-// annotations reads what is known of the message annotations.
+// annotations decodes the supported message annotations.
 func (d *decoded) annotations(v value) error {
 	rest := v.data
 	for range v.count / 2 {
@@ -104,7 +104,7 @@ func (d *decoded) delay(v value) error {
 	return nil
 }
 
-// properties reads the section properties.
+// properties decodes the properties section.
 func (d *decoded) properties(v value) error {
 	if v.count > len(propertyNames) {
 		return malformed("the section properties has %d fields", v.count)
@@ -129,7 +129,7 @@ func (d *decoded) properties(v value) error {
 	return nil
 }
 
-// propertyHasType tells whether a field of the section properties has a type that it can have.
+// propertyHasType reports whether a field of the properties section has a valid type.
 func propertyHasType(i int, v value) bool {
 	switch i {
 	case fieldMessageID, fieldCorrelationID:
@@ -150,7 +150,7 @@ func (v value) isUlong() bool {
 	return v.code == codeUlong0 || v.code == codeUlong8 || v.code == codeUlong
 }
 
-// property1 translates one field.
+// property1 converts one field.
 func (d *decoded) property1(i int, v value) error {
 	m := &d.message
 	text := func(to *string, s string) error {
@@ -206,9 +206,9 @@ func (d *decoded) setTyped(key string, v *pb.PropertyValue) {
 	d.message.TypedProperties[key] = v
 }
 
-// applicationProperties translates the application properties.
+// applicationProperties converts the application properties.
 func (d *decoded) applicationProperties(v value) error {
-	// What the fields have become gives way to a property of the same name.
+	// An application property takes precedence over a property converted from a field.
 	sequence, user := d.message.TypedProperties[keyGroupSequence], d.message.Properties[keyUserID]
 	delete(d.message.TypedProperties, keyGroupSequence)
 	delete(d.message.Properties, keyUserID)
@@ -239,7 +239,7 @@ func (d *decoded) applicationProperties(v value) error {
 	return nil
 }
 
-// typedProperties counts those that become typed properties.
+// typedProperties counts the application properties that become typed properties.
 func typedProperties(v value) (count int) {
 	rest := v.data
 	for range v.count / 2 {
@@ -267,7 +267,8 @@ func (d *decoded) has(key string) bool {
 	return text || typed
 }
 
-// applicationProperty translates one application property. What there is no type for stays in SectionsKey.
+// applicationProperty converts one application property. Values without an equivalent type are stored in SectionsKey
+// only.
 func (d *decoded) applicationProperty(key string, v value) error {
 	switch {
 	case key == SectionsKey || key == ContainerKey:
@@ -325,7 +326,7 @@ func (d *decoded) setInteger(key string, v int64) {
 	d.setTyped(key, &s.value)
 }
 
-// slot gives a place for a value: one of those that were made for all properties at once.
+// slot returns a slot for a value, if possible one of those allocated for all properties together.
 func (d *decoded) slot() *slot {
 	if len(d.slots) == 0 {
 		return new(slot)

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// generator makes messages of AMQP: every combination of sections, types and encodings. It has an encoder of its own,
-// since what others send is not encoded as this package does it.
+// generator generates AMQP messages with all combinations of sections, types and encodings. It has its own encoder,
+// since other clients use other encodings than this package.
 type generator struct{ *rand.Rand }
 
 func (g generator) one(of ...byte) byte { return of[g.IntN(len(of))] }
 
-// text gives a text, mostly short.
+// text returns a string, mostly a short one.
 func (g generator) text() string {
 	n := g.IntN(12)
 	if g.IntN(20) == 0 {
@@ -23,7 +23,7 @@ func (g generator) text() string {
 	return strings.Repeat("ab", n)[:n]
 }
 
-// sized gives a value of variable length, in either of its encodings.
+// sized appends a value of variable length, in either of its encodings.
 func (g generator) sized(b []byte, short byte, data string) []byte {
 	if len(data) > 255 || g.IntN(4) == 0 {
 		b = binary.BigEndian.AppendUint32(append(b, short+0x10), uint32(len(data)))
@@ -33,7 +33,7 @@ func (g generator) sized(b []byte, short byte, data string) []byte {
 	return append(b, data...)
 }
 
-// compound gives a list or map of count encoded values.
+// compound appends a list or map of count encoded values.
 func (g generator) compound(b []byte, short byte, count int, data []byte) []byte {
 	if short == codeList8 && count == 0 && g.IntN(2) == 0 {
 		return append(b, codeList0)
@@ -47,7 +47,7 @@ func (g generator) compound(b []byte, short byte, count int, data []byte) []byte
 	return append(b, data...)
 }
 
-// descriptor gives that of a section, in any of its encodings.
+// descriptor appends the descriptor of a section, in any of its encodings.
 func (g generator) descriptor(b []byte, code byte) []byte {
 	b = append(b, codeDescribed)
 	switch g.IntN(8) {
@@ -59,7 +59,7 @@ func (g generator) descriptor(b []byte, code byte) []byte {
 	return append(b, codeUlong8, code)
 }
 
-// simple gives a value of any type that is not compound.
+// simple appends a value of any primitive type.
 func (g generator) simple(b []byte) []byte {
 	fixed := func(code byte, n int) []byte {
 		b = append(b, code)
@@ -93,7 +93,7 @@ func (g generator) simple(b []byte) []byte {
 	return g.sized(b, codeString8, g.text())
 }
 
-// any gives a value of any type.
+// any appends a value of any type.
 func (g generator) any(b []byte, depth int) []byte {
 	if depth > 3 {
 		return g.simple(b)
@@ -129,7 +129,7 @@ func (g generator) any(b []byte, depth int) []byte {
 	return g.simple(b)
 }
 
-// id gives a message id of any type.
+// id appends a message ID of any type.
 func (g generator) id(b []byte) []byte {
 	switch g.IntN(6) {
 	case 0:
@@ -147,7 +147,7 @@ func (g generator) id(b []byte) []byte {
 	return g.sized(b, codeString8, g.text())
 }
 
-// annotations gives a map with symbols as keys.
+// annotations appends a map with symbols as keys.
 func (g generator) annotations(b []byte, code byte) []byte {
 	var data []byte
 	count := g.IntN(4)
@@ -235,7 +235,7 @@ func (g generator) applicationProperties(b []byte) []byte {
 func (g generator) body(b []byte) []byte {
 	switch g.IntN(9) {
 	case 0:
-		return b // none
+		return b // no body
 	case 1:
 		for range 2 + g.IntN(3) {
 			b = g.sized(g.descriptor(b, codeData), codeBinary8, g.text())
@@ -259,7 +259,7 @@ func (g generator) body(b []byte) []byte {
 	return g.sized(g.descriptor(b, codeData), codeBinary8, g.text())
 }
 
-// message gives one, and where its parts are: what may change ends where `kept` begins.
+// message returns a message, and its part that must be delivered unchanged.
 func (g generator) message() (all, kept []byte) {
 	var b []byte
 	if g.IntN(2) == 0 {

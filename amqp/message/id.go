@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// Prefixes that JMS names a message id by which is no text that begins with "ID:" (AMQP JMS Mapping, 3.2.1.1).
+// JMS prefixes of message IDs that are not strings beginning with "ID:" (AMQP JMS Mapping, 3.2.1.1).
 const (
 	idPrefix   = "ID:AMQP_"
 	idBinary   = idPrefix + "BINARY:"
@@ -24,7 +24,7 @@ func notAllowed(text string) error {
 	return &wire.Error{Condition: "amqp:not-allowed", Description: text}
 }
 
-// id makes a text of a message id or correlation id. A text stays as it is, unless it looks like one of the others.
+// id converts a message ID or correlation ID to a string. A string is unchanged, unless it looks like a converted ID.
 func (d *decoded) id(v value) string {
 	switch {
 	case v.isUlong():
@@ -32,7 +32,7 @@ func (d *decoded) id(v value) string {
 	case v.code == codeUUID:
 		return formatUUID(idUUID, v.data)
 	case v.isBinary():
-		if len(v.data) > maxFieldBytes { // refused as it is: the text is longer
+		if len(v.data) > maxFieldBytes { // rejected in any case: its string is longer than the limit
 			v.data = v.data[:maxFieldBytes]
 		}
 		return idBinary + strings.ToUpper(hex.EncodeToString(v.data))
@@ -46,7 +46,7 @@ func (d *decoded) id(v value) string {
 	return s
 }
 
-// appendID appends what id made a text of.
+// appendID appends the original form of an ID converted by id.
 func appendID(b []byte, s string) []byte {
 	kind, rest, _ := strings.Cut(s, ":")
 	if !strings.HasPrefix(s, idPrefix) || kind != "ID" {
@@ -72,7 +72,7 @@ func appendID(b []byte, s string) []byte {
 	return appendString(b, s)
 }
 
-// formatUUID writes a UUID as RFC 4122 does, behind a prefix.
+// formatUUID returns a UUID in the format of RFC 4122, with a prefix.
 func formatUUID(prefix string, id []byte) string {
 	b := append(make([]byte, 0, len(idUUID)+36), prefix...)
 	for i, from := range [...]int{0, 4, 6, 8, 10} {

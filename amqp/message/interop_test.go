@@ -25,7 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/node"
 )
 
-// start runs a node with both doors.
+// start runs a node with gRPC and AMQP listeners.
 func start(t *testing.T) (queues pb.QueueServiceClient, amqp string) {
 	t.Helper()
 	c := config.Default()
@@ -61,7 +61,7 @@ func start(t *testing.T) (queues pb.QueueServiceClient, amqp string) {
 	return queues, r.AMQP
 }
 
-// browse reads all that a queue has.
+// browse reads all messages of a queue.
 func browse(t *testing.T, queues pb.QueueServiceClient, queue string) (all []*pb.StoredMessage) {
 	t.Helper()
 	stream, err := queues.Browse(t.Context(), &pb.BrowseRequest{Queue: queue})
@@ -76,8 +76,7 @@ func browse(t *testing.T, queues pb.QueueServiceClient, queue string) (all []*pb
 	}
 }
 
-// TestThroughANode: what is published by AMQP is there for a consumer of gRPC with its fields, and leaves by AMQP as
-// the same bytes.
+// A message published by AMQP has its fields for a gRPC consumer, and is delivered by AMQP unchanged.
 func TestThroughANode(t *testing.T) {
 	queues, address := start(t)
 	p := connect(t, address, "interop")
@@ -89,7 +88,7 @@ func TestThroughANode(t *testing.T) {
 		m, _, err := message.Decode(all)
 		require.NoError(t, err)
 		if m.DeliverAt != nil || m.Delay != nil {
-			continue // comes later, or in another order
+			continue // delivered later, or in another order
 		}
 		require.Equal(t, wire.Accepted{}, p.publish(to, all), "%d: %x", i, all)
 		sent, want = append(sent, kept), append(want, m)
@@ -108,7 +107,7 @@ func TestThroughANode(t *testing.T) {
 	for _, b := range sent {
 		left[string(b)]++
 	}
-	for range sent { // those of one group come one after the other, and others pass them
+	for range sent { // messages of one group are delivered in sequence, and others overtake them
 		left[string(message.CutHeader(t, p.receive(wire.Accepted{})))]--
 	}
 	for b, n := range left {
@@ -116,7 +115,7 @@ func TestThroughANode(t *testing.T) {
 	}
 }
 
-// TestPublishedByGRPC: what is published by gRPC has its fields for a consumer of AMQP.
+// A message published by gRPC has its fields for an AMQP consumer.
 func TestPublishedByGRPC(t *testing.T) {
 	queues, address := start(t)
 	sent := &pb.Message{
@@ -138,7 +137,7 @@ func TestPublishedByGRPC(t *testing.T) {
 	require.True(t, proto.Equal(sent, got), "%.200v\n%.200v", sent, got)
 }
 
-// TestDeadLetterByAMQP: one that is rejected is in the dead-letter queue with where it comes from.
+// A rejected message is in the dead-letter queue with its origin.
 func TestDeadLetterByAMQP(t *testing.T) {
 	queues, address := start(t)
 	for _, req := range []*pb.CreateQueueRequest{
@@ -160,7 +159,7 @@ func TestDeadLetterByAMQP(t *testing.T) {
 	require.Equal(t, "rejected", a["x-opt-dead-letter-reason"])
 }
 
-// TestRefusedByTheNode: what cannot be kept is rejected with the reason, and the link goes on.
+// A message that cannot be stored is rejected with the reason, and the link remains attached.
 func TestRefusedByTheNode(t *testing.T) {
 	_, address := start(t)
 	p := connect(t, address, "interop")
@@ -175,7 +174,7 @@ func TestRefusedByTheNode(t *testing.T) {
 			append([]byte("\x00\x53\x74\xc1\x11\x02\xa1\x0damqp.sections\x40"), 0, 0x53, 0x75, 0xa0, 0),
 			"amqp:not-allowed",
 		},
-		// Each of them is below 64 KiB, the property and what is kept of it, and both are above.
+		// The property and its copy in SectionsKey are each below 64 KiB, but not together.
 		{message.WithProperty(make([]byte, 40<<10)), "amqp:resource-limit-exceeded"},
 		{message.WithProperty(make([]byte, 70<<10)), "amqp:resource-limit-exceeded"},
 	} {
@@ -184,11 +183,11 @@ func TestRefusedByTheNode(t *testing.T) {
 		require.Equal(t, c.condition, state.Error.Condition)
 	}
 	require.Equal(t, wire.Accepted{}, p.publish(to, []byte{0, 0x53, 0x75, 0xa0, 0}))
-	// As large as it can be.
+	// Maximum size.
 	require.Equal(t, wire.Accepted{}, p.publish(to, message.WithProperty(make([]byte, 32<<10-100))))
 }
 
-// TestSelectorOfALink: a browser gets what its selector gives true for, and a selector that is none is refused.
+// A browser receives the messages that match its selector, and an invalid selector is rejected.
 func TestSelectorOfALink(t *testing.T) {
 	queues, address := start(t)
 	var messages []*pb.Message

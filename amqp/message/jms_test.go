@@ -12,14 +12,14 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Kinds of JMS messages and of destinations, as Qpid JMS annotates them.
+// Types of JMS messages and destinations in annotations of Qpid JMS.
 const (
 	jmsMessage, jmsObject, jmsMap, jmsBytes, jmsStream, jmsTextMessage = 0, 1, 2, 3, 4, 5
 
 	jmsQueue, jmsTemporaryQueue = 0, 2
 )
 
-// jms encodes a message as Qpid JMS does: a persistent one to the queue orders, with everything that JMS knows.
+// jms encodes a message as Qpid JMS does: persistent, to the queue orders, with all JMS fields.
 func jms(kind byte, body []byte, contentType string) []byte {
 	// 60 s
 	b := append([]byte{0, codeUlong8, codeHeader, codeList8}, 9, 3, codeTrue, codeUbyte, 7, codeUint, 0, 0, 0xea, 0x60)
@@ -68,7 +68,7 @@ func jmsText(text string) []byte {
 	return jms(jmsTextMessage, appendString(section(nil, codeValue), text), "")
 }
 
-// TestJMS: each kind of message that Qpid JMS sends, what a consumer of gRPC sees of it, and what leaves again.
+// Each message type of Qpid JMS has its fields for a gRPC consumer, and is delivered unchanged.
 func TestJMS(t *testing.T) {
 	mapBody := func() []byte {
 		b, c := begin(section(nil, codeValue), codeMap)
@@ -132,25 +132,25 @@ func TestJMS(t *testing.T) {
 		require.Len(t, typed, 9) // with SectionsKey, without null
 
 		require.Equal(t, c.message, Append(nil, s, Options{Now: published}), c.name)
-		// JMSXDeliveryCount is one more than what failed, and JMSRedelivered is that there is one.
+		// JMSXDeliveryCount is the number of failed deliveries plus one; JMSRedelivered means that it is above one.
 		s.DeliveryCount = 1
 		count, _ := headerOf(t, Append(nil, s, Options{Now: published}))[4].integer()
 		require.Equal(t, int64(1), count)
 	}
 }
 
-// TestForJMS: what a client of JMS makes of a message of gRPC depends on its content type, and on annotations.
+// The type of a gRPC message for a JMS client depends on its content type and annotations.
 func TestForJMS(t *testing.T) {
 	m := &pb.Message{Body: []byte("hello"), ContentType: "text/plain", ReplyTo: "answers"}
 	out := Append(nil, deliver(t, m), Options{Now: published})
 	a := annotationsOf(t, out)
 	require.Equal(t, []byte{jmsQueue}, a["x-opt-jms-reply-to"].data)
-	require.NotContains(t, a, "x-opt-jms-msg-type") // Qpid JMS goes by the content type then: text/… is a TextMessage
+	require.NotContains(t, a, "x-opt-jms-msg-type") // Qpid JMS then uses the content type: text/… is a TextMessage
 	require.Contains(t, string(out), "\xa3\x0atext/plain")
 	require.Equal(t, "\x00\x53\x75\xa0\x05hello", string(out[len(out)-10:]))
 	_, content, err := descriptor(cutAnnotations(t, cutHeader(t, out)))
 	require.NoError(t, err)
 	require.Equal(t, codeTimestamp, int(elements(t, content)[fieldCreationTime].code)) // JMSTimestamp
 	m = &pb.Message{ContentType: "große/sache"}
-	require.NotContains(t, string(Append(nil, deliver(t, m), Options{Now: published})), "sache") // no symbol
+	require.NotContains(t, string(Append(nil, deliver(t, m), Options{Now: published})), "sache") // not a valid symbol
 }

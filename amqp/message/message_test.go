@@ -23,7 +23,7 @@ import (
 
 var published = time.UnixMilli(1_800_000_000_000)
 
-// deliver gives a message as a consumer gets it: through protobuf, and through the product's own encoding.
+// deliver returns a message as a consumer receives it: after encoding with protobuf and the store's encoding.
 func deliver(t testing.TB, m *pb.Message) *pb.StoredMessage {
 	t.Helper()
 	encoded, err := proto.Marshal(m)
@@ -40,7 +40,7 @@ func deliver(t testing.TB, m *pb.Message) *pb.StoredMessage {
 	return all[0]
 }
 
-// TestComesAsItWent: what came by AMQP leaves as the same bytes, whatever it is.
+// Any message received by AMQP is delivered unchanged.
 func TestComesAsItWent(t *testing.T) {
 	seed := rand.Uint64()
 	kinds := map[byte]int{}
@@ -66,7 +66,7 @@ func TestComesAsItWent(t *testing.T) {
 	require.Len(t, kinds, 3)
 }
 
-// readByOthers reads a message with package wire, as a client reads what it is given.
+// readByOthers decodes a message with package wire, like a client.
 func readByOthers(t testing.TB, b []byte) {
 	t.Helper()
 	for len(b) > 0 {
@@ -79,7 +79,7 @@ func readByOthers(t testing.TB, b []byte) {
 	}
 }
 
-// cutHeader gives what is behind the header, which is there or not.
+// cutHeader returns a message without its optional header.
 func cutHeader(t testing.TB, b []byte) []byte {
 	t.Helper()
 	if len(b) == 0 {
@@ -95,7 +95,7 @@ func cutHeader(t testing.TB, b []byte) []byte {
 	return rest
 }
 
-// TestThereAndBack: what a client of gRPC publishes has the same fields when a client of AMQP has sent it on.
+// A gRPC message keeps its fields when an AMQP client forwards it.
 func TestThereAndBack(t *testing.T) {
 	m := &pb.Message{
 		Body: []byte("body"), MessageId: "m", CorrelationId: "c", ReplyTo: "answers", ContentType: "application/json",
@@ -133,14 +133,14 @@ func TestThereAndBack(t *testing.T) {
 		delete(back.GetTypedProperties(), SectionsKey)
 		require.True(t, proto.Equal(m, back), "%v\n%v", m, back)
 	}
-	// What has nothing.
+	// An empty message.
 	back, _, err := Decode(Append(nil, &pb.StoredMessage{Message: &pb.Message{}}, Options{Now: published}))
 	require.NoError(t, err)
 	delete(back.GetTypedProperties(), SectionsKey)
 	require.True(t, proto.Equal(&pb.Message{}, back), "%v", back)
 }
 
-// TestIDsThatAreNone: a text that only looks like a typed id stays one.
+// A string that only resembles a typed ID remains a string.
 func TestIDsThatAreNone(t *testing.T) {
 	for _, id := range []string{
 		"ID:AMQP_ULONG:x", "ID:AMQP_ULONG:", "ID:AMQP_UUID:0102", "ID:AMQP_BINARY:0", "ID:AMQP_OTHER:1", "ID:AMQP_",
@@ -154,7 +154,7 @@ func TestIDsThatAreNone(t *testing.T) {
 	}
 }
 
-// TestHeaderOfADelivery: the time to live is what remains, and the deliveries are those that failed.
+// The time to live is the remaining one, and the delivery count is the number of failed deliveries.
 func TestHeaderOfADelivery(t *testing.T) {
 	came := []byte{
 		0, codeUlong8, codeHeader, codeList8, 9, 3, codeTrue, codeUbyte, 200, codeUint, 0, 0, 0x27, 0x10, // 10 s
@@ -180,7 +180,7 @@ func TestHeaderOfADelivery(t *testing.T) {
 		count, _ := h[4].integer()
 		require.Equal(t, int64(2), count)
 	}
-	// One that lives longer than the header can say, and one that does not expire.
+	// An expiry beyond the range of the header, and no expiry.
 	s.Message.ExpiresAt = timestamppb.New(published.Add(50 * 24 * time.Hour))
 	require.True(t, headerOf(t, Append(nil, s, Options{Now: published}))[2].isNull())
 	s.Message.ExpiresAt = nil
@@ -195,7 +195,7 @@ func headerOf(t testing.TB, b []byte) (fields []value) {
 	return elements(t, content)
 }
 
-// elements are the values of a list or map.
+// elements returns the values of a list or map.
 func elements(t testing.TB, b []byte) (all []value) {
 	t.Helper()
 	list, _, err := read(b)
@@ -210,7 +210,7 @@ func elements(t testing.TB, b []byte) (all []value) {
 	return all
 }
 
-// annotationsOf are the message annotations.
+// annotationsOf returns the message annotations.
 func annotationsOf(t testing.TB, b []byte) map[string]value {
 	t.Helper()
 	code, content, err := descriptor(cutHeader(t, b))
@@ -224,7 +224,7 @@ func annotationsOf(t testing.TB, b []byte) map[string]value {
 	return out
 }
 
-// TestDeadLetter: annotations tell where it comes from; all others stay, and the bare message is as it came.
+// Annotations describe the origin of a dead letter; other annotations and the bare message are unchanged.
 func TestDeadLetter(t *testing.T) {
 	letter := &pb.DeadLetter{
 		Queue: "orders", Subscription: "billing", Sequence: 300, Reason: pb.DeadLetterReason_DEAD_LETTER_REASON_REJECTED,
@@ -253,7 +253,7 @@ func TestDeadLetter(t *testing.T) {
 		sequence, _ := a["x-opt-dead-letter-sequence"].integer()
 		require.Equal(t, int64(300), sequence)
 
-		// It is sent on, and dies again: the annotations are those of the second time.
+		// When it is forwarded and dead-lettered again, the annotations describe the second time.
 		m, _, err := Decode(out)
 		require.NoError(t, err)
 		s = deliver(t, m)
@@ -269,7 +269,7 @@ func TestDeadLetter(t *testing.T) {
 	}
 }
 
-// cutAnnotations gives what is behind the message annotations, which are there or not.
+// cutAnnotations returns a message without its optional message annotations.
 func cutAnnotations(t testing.TB, b []byte) []byte {
 	t.Helper()
 	if len(b) == 0 {
@@ -285,7 +285,7 @@ func cutAnnotations(t testing.TB, b []byte) []byte {
 	return append([]byte{}, rest...)
 }
 
-// TestSchedule: each annotation that says when a message is delivered.
+// Each scheduling annotation determines the delivery time.
 func TestSchedule(t *testing.T) {
 	number := func(code byte, ms uint64) []byte { return binary.BigEndian.AppendUint64([]byte{code}, ms) }
 	annotated := func(pairs ...any) []byte {
@@ -301,7 +301,7 @@ func TestSchedule(t *testing.T) {
 		message []byte
 		at      int64
 		delay   time.Duration
-		want    string // part of the refusal
+		want    string // part of the error
 	}{
 		{message: annotated("x-opt-delivery-time", number(codeLong, 1_900_000_000_123)), at: 1_900_000_000_123},
 		{message: annotated("x-opt-delivery-time", number(codeTimestamp, 1_900_000_000_123)), at: 1_900_000_000_123},
@@ -334,8 +334,8 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-// TestChangedByOthers: a client of gRPC that publishes what came by AMQP with another body, or writes the property
-// itself, gets a message of its fields, and nothing that is no message.
+// If a gRPC client publishes an AMQP message with another body, or sets the property itself, the delivered message is
+// valid and contains its fields.
 func TestChangedByOthers(t *testing.T) {
 	g := generator{rand.New(rand.NewPCG(5, 6))}
 	check := func(m *pb.Message) {
@@ -360,7 +360,7 @@ func TestChangedByOthers(t *testing.T) {
 	}
 }
 
-// TestRefused: what is no message, and what cannot be kept.
+// Invalid messages, and messages that cannot be stored, are rejected.
 func TestRefused(t *testing.T) {
 	data := func(before ...byte) []byte { return append(before, 0, codeUlong8, codeData, codeBinary8, 1, 'x') }
 	long := func(i int, code byte) []byte {

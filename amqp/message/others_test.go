@@ -15,8 +15,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestWrittenByOthers: whatever a client of gRPC writes into the property, a client of AMQP gets a message that is
-// whole.
+// For any value of the property written by a gRPC client, an AMQP client receives a valid message.
 func TestWrittenByOthers(t *testing.T) {
 	g := generator{rand.New(rand.NewPCG(9, 10))}
 	asItCame := 0
@@ -45,10 +44,10 @@ func TestWrittenByOthers(t *testing.T) {
 	require.Greater(t, asItCame, 5000)
 }
 
-// TestNotKept: what the property must not have, each in a message that is whole without it.
+// Each invalid value of the property is ignored, in a message that is valid without it.
 func TestNotKept(t *testing.T) {
 	data := slices.Clip(section(nil, codeData))
-	behind := func(code byte, content ...byte) []byte { // a section, and then data of one byte
+	behind := func(code byte, content ...byte) []byte { // a section, followed by data of one byte
 		return append(append(append(section(nil, code), content...), data...), codeBinary8, 1)
 	}
 	for name, c := range map[string]struct {

@@ -15,14 +15,14 @@ import (
 
 const patience = time.Minute
 
-// peer is a client of AMQP that does no more than a test needs: one session, and whole messages as they are encoded.
+// peer is a minimal AMQP client: one session, and complete encoded messages.
 type peer struct {
 	t      *testing.T
 	conn   net.Conn
 	reader *wire.Reader
 	out    []byte
 	handle uint32
-	next   uint32 // delivery id
+	next   uint32 // delivery ID
 }
 
 // connect opens a connection and a session.
@@ -54,7 +54,7 @@ func (p *peer) send(body wire.Performative, payload []byte) {
 	p.write(p.out)
 }
 
-// await reads frames until one of a kind comes that is the wanted one.
+// await reads frames until one of the type satisfies the condition.
 func await[T wire.Performative](p *peer, wanted func(T, []byte) bool) (T, []byte) {
 	p.t.Helper()
 	var f wire.Frame
@@ -75,7 +75,7 @@ func await[T wire.Performative](p *peer, wanted func(T, []byte) bool) (T, []byte
 	}
 }
 
-// sender attaches one and gives its handle.
+// sender attaches a sending link and returns its handle.
 func (p *peer) sender(queue string) uint32 {
 	p.t.Helper()
 	p.handle++
@@ -87,7 +87,7 @@ func (p *peer) sender(queue string) uint32 {
 	return p.handle
 }
 
-// publish sends a message and gives what became of it.
+// publish sends a message and returns its outcome.
 func (p *peer) publish(handle uint32, payload []byte) wire.DeliveryState {
 	p.t.Helper()
 	id := p.next
@@ -103,7 +103,7 @@ func (p *peer) publish(handle uint32, payload []byte) wire.DeliveryState {
 	return d.State
 }
 
-// receiver attaches one with credit for a number of messages. The answer's source has no address if it is refused.
+// receiver attaches a receiving link with credit. The response's source has no address if it is refused.
 func (p *peer) receiver(source *wire.Source, credit uint32) (handle uint32, attached *wire.Source) {
 	p.t.Helper()
 	p.handle++
@@ -122,7 +122,7 @@ func (p *peer) receiver(source *wire.Source, credit uint32) (handle uint32, atta
 	return p.handle, a.Source
 }
 
-// receive takes one message and says what became of it.
+// receive receives one message and reports its outcome.
 func (p *peer) receive(state wire.DeliveryState) []byte {
 	p.t.Helper()
 	var payload []byte

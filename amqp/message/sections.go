@@ -7,39 +7,38 @@ import (
 	"unicode/utf8"
 )
 
-// SectionsKey is the typed property that keeps what came by AMQP beside the fields that it was translated to. It is
-// bytes:
+// SectionsKey is the typed property that stores the parts of an AMQP message in addition to the converted fields. Its
+// value is binary:
 //
 //	flags     1  see below
 //	priority  1  that of the header, only with hasPriority
 //	before       the length of the next part, as uvarint
-//	             the sections before the text or the bytes of the body, and what comes in front of them in the body's
-//	after        what comes behind them: the footer
+//	             the sections before the text or the bytes of the body, and the head of the body section
+//	after        the sections after the body: the footer
 //
-// The first bit is read by selectors (package selector): a message is durable if it is set.
+// Selectors read the first bit (package selector): the message is durable if it is set.
 const SectionsKey = "amqp.sections"
 
-// ContainerKey is the property under which the door keeps which container a message came from, for clients that do not
-// want what is their own.
+// ContainerKey is the property with the origin container of a message, for clients that exclude their own messages.
 const ContainerKey = "amqp.container"
 
-// Flags of SectionsKey. A message with another one is of a later release, and goes by its fields.
+// Flags of SectionsKey. A message with an unknown flag is of a later release; its converted fields are used.
 const (
 	isDurable   = 0x80
 	hasPriority = 0x40
 	hasTTL      = 0x20 // the header had a time to live
-	isWide      = 0x10 // the length of what is in the body has four bytes, and otherwise one
+	isWide      = 0x10 // the length in the body section has four bytes instead of one
 	bodyKind    = 0x03
 )
 
-// What the field body is.
+// Representations of the field body.
 const (
-	bodySections = 0 // all sections of the body, as they are encoded; there may be none
+	bodySections = 0 // all encoded sections of the body; may be empty
 	bodyData     = 1 // the bytes of one data section
 	bodyText     = 2 // the text of an amqp-value
 )
 
-// kept is SectionsKey, taken apart.
+// kept is the decoded value of SectionsKey.
 type kept struct {
 	flags    byte
 	priority byte
@@ -47,7 +46,7 @@ type kept struct {
 	after    []byte
 }
 
-// appendTo appends the bytes.
+// appendTo appends the encoded value.
 func (k *kept) appendTo(b []byte) []byte {
 	b = append(b, k.flags)
 	if k.flags&hasPriority != 0 {
@@ -57,8 +56,8 @@ func (k *kept) appendTo(b []byte) []byte {
 	return append(append(b, k.before...), k.after...)
 }
 
-// parseKept takes the bytes apart, and tells whether they make a message of AMQP with this body: a client of gRPC may
-// have written anything.
+// parseKept decodes the value, and reports whether it forms an AMQP message with this body: a gRPC client may have
+// written any value.
 func parseKept(b, body []byte) (k kept, ok bool) {
 	if len(b) == 0 || b[0]&0x0c != 0 || b[0]&bodyKind == 3 {
 		return kept{}, false
@@ -79,7 +78,7 @@ func parseKept(b, body []byte) (k kept, ok bool) {
 	return k, k.fits(body) && isFooter(k.after)
 }
 
-// isFooter tells whether b is a footer, or nothing.
+// isFooter reports whether b is a footer or empty.
 func isFooter(b []byte) bool {
 	if len(b) == 0 {
 		return true
@@ -88,8 +87,8 @@ func isFooter(b []byte) bool {
 	return err == nil && code == codeFooter && len(rest) == 0
 }
 
-// next reads the section at the beginning of b and all that is in it: what is passed on unread must not harm the one
-// that it goes to.
+// next reads and fully validates the section at the beginning of b: data that is passed on without conversion must be
+// valid for the recipient.
 func next(b []byte) (code byte, v value, rest []byte, err error) {
 	code, content, err := descriptor(b)
 	if err != nil {
@@ -104,7 +103,7 @@ func next(b []byte) (code byte, v value, rest []byte, err error) {
 	return code, v, rest, expect(code, v)
 }
 
-// fits tells whether the sections before the body are such, and the body is what is said of it.
+// fits reports whether the sections before the body are valid and match the body.
 func (k *kept) fits(body []byte) bool {
 	b, last := k.before, byte(0)
 	for len(b) > 0 {
@@ -126,7 +125,7 @@ func (k *kept) fits(body []byte) bool {
 	return k.flags&bodyKind == bodySections && areBody(body)
 }
 
-// begins tells whether what is in front of the text or the bytes of the body is right.
+// begins reports whether the head of the body section is valid.
 func (k *kept) begins(code byte, content, body []byte) bool {
 	short, long := byte(codeBinary8), byte(codeBinary)
 	switch {
@@ -144,7 +143,7 @@ func (k *kept) begins(code byte, content, body []byte) bool {
 	return len(content) == 2 && content[0] == short && int(content[1]) == len(body)
 }
 
-// areBody tells whether b is the sections of a body, or nothing.
+// areBody reports whether b consists of valid body sections or is empty.
 func areBody(b []byte) bool {
 	var first byte
 	for len(b) > 0 {
@@ -157,8 +156,7 @@ func areBody(b []byte) bool {
 	return true
 }
 
-// fieldsFit tells whether the fields and keys of a section before the body, which was checked, have the types that they
-// must have.
+// fieldsFit reports whether the fields and keys of a validated section before the body have valid types.
 func (v value) fieldsFit(code byte) bool {
 	if code == codeMessageAnnotations {
 		return true
@@ -199,7 +197,7 @@ const (
 	codeFooter                = 0x78
 )
 
-// sectionNames are the descriptors as symbols, from codeHeader on.
+// sectionNames are the symbolic descriptors, from codeHeader on.
 var sectionNames = [...]string{
 	"amqp:header:list", "amqp:delivery-annotations:map", "amqp:message-annotations:map", "amqp:properties:list",
 	"amqp:application-properties:map", "amqp:data:binary", "amqp:amqp-sequence:list", "amqp:amqp-value:*",

@@ -55,30 +55,30 @@ const (
 	codeArray     = 0xf0
 )
 
-// maxDepth is how deep values may stand in each other.
+// maxDepth is the maximum nesting depth of values.
 const maxDepth = 32
 
-// value is one encoded value: where it is, and not what it means. Its bytes are those of what it was read from, so that
-// a message is translated without a value of Go for each of AMQP's, as package wire makes them.
+// value is the location of one encoded value. Its bytes reference the input, so that a message is converted without a
+// Go value for each AMQP value, unlike in package wire.
 type value struct {
 	code  byte   // codeDescribed: of a described value, which is passed on
 	count int    // of a list, a map (keys and values) or an array
-	data  []byte // behind length and count; of an array with the constructor
+	data  []byte // after length and count; of an array with the constructor
 }
 
-// malformed makes the error of a message that is none.
+// malformed returns the error of an invalid message.
 func malformed(format string, args ...any) error {
 	return &wire.Error{Condition: "amqp:decode-error", Description: fmt.Sprintf(format, args...)}
 }
 
-// layout is how a value is encoded behind its format code.
+// layout describes the encoding after a format code.
 type layout struct {
 	known          bool
-	fixed          uint8 // its length, if that is fixed
-	sized, counted uint8 // else how long length and count are
+	fixed          uint8 // its length, if fixed
+	sized, counted uint8 // otherwise the sizes of length and count
 }
 
-// layouts are those of all format codes, by the upper half of the code (1.6).
+// layouts are the layouts of all format codes, by the upper half of the code (1.6).
 var layouts = func() (all [256]layout) { //nolint:gochecknoglobals // a table
 	for _, code := range []byte{
 		codeNull, codeTrue, codeFalse, codeUint0, codeUlong0, codeList0, codeUbyte, codeByte, codeUint8, codeUlong8,
@@ -96,17 +96,17 @@ var layouts = func() (all [256]layout) { //nolint:gochecknoglobals // a table
 	return all
 }()
 
-// width gives the length of a value of fixed length, and how long length and count are of the others.
+// width returns the length of a value of fixed length, and the sizes of length and count of others.
 func width(code byte) (fixed, sized, counted int) {
 	l := &layouts[code]
 	return int(l.fixed), int(l.sized), int(l.counted)
 }
 
-// isKnown tells whether there is a type with a format code.
+// isKnown reports whether a format code is valid.
 func isKnown(code byte) bool { return layouts[code].known }
 
-// skipShort gives what is behind a value of fixed length, or a short text that is ASCII: what most values in a message
-// are. It is false for others, and for what is malformed.
+// skipShort skips a value of fixed length, or a short ASCII string, which are most values in a message. It returns
+// false for others, and for malformed values.
 func skipShort(b []byte) (rest []byte, ok bool) {
 	if len(b) == 0 {
 		return nil, false
@@ -130,7 +130,7 @@ func skipShort(b []byte) (rest []byte, ok bool) {
 	return rest, true
 }
 
-// read reads the value at the beginning of b, without looking into it, and returns what is behind it.
+// read reads the value at the beginning of b without decoding it, and returns the remaining bytes.
 func read(b []byte) (v value, rest []byte, err error) {
 	for range maxDepth {
 		if len(b) == 0 {
@@ -161,7 +161,7 @@ func readPlain(b []byte) (v value, rest []byte, err error) {
 	return readContent(b[0], b[1:])
 }
 
-// readContent reads what is behind a constructor.
+// readContent reads the data after a constructor.
 func readContent(code byte, b []byte) (v value, rest []byte, err error) {
 	n, sized, counted := width(code)
 	switch {
@@ -187,8 +187,8 @@ func readContent(code byte, b []byte) (v value, rest []byte, err error) {
 	return v, b[n:], nil
 }
 
-// check reads the value at the beginning of b and all that is in it: what is passed on unread must not harm the one
-// that it goes to.
+// check reads and fully validates the value at the beginning of b: data that is passed on without conversion must be
+// valid for the recipient.
 func check(b []byte, depth int) (rest []byte, err error) {
 	if depth > maxDepth {
 		return nil, malformed("values stand deeper in each other than %d", maxDepth)
@@ -206,7 +206,7 @@ func check(b []byte, depth int) (rest []byte, err error) {
 	return rest, v.check(depth)
 }
 
-// check looks into a value.
+// check validates a value.
 func (v value) check(depth int) error {
 	switch v.code {
 	case codeString8, codeString:
@@ -247,7 +247,7 @@ func (v value) check(depth int) error {
 	return nil
 }
 
-// checkArray looks into an array: a constructor, and what it makes values of.
+// checkArray validates an array: a constructor and its values.
 func (v value) checkArray(depth int) error {
 	b := v.data
 	var err error
@@ -268,7 +268,7 @@ func (v value) checkArray(depth int) error {
 		return malformed("values stand deeper in each other than %d", maxDepth)
 	}
 	if fixed, sized, _ := width(code); fixed == 0 && sized == 0 {
-		v.count = 0 // its values take no space: there is nothing to look at
+		v.count = 0 // its values have no data to check
 	}
 	for range v.count {
 		var element value
@@ -292,7 +292,7 @@ func (v value) isBinary() bool { return v.code == codeBinary8 || v.code == codeB
 func (v value) isList() bool   { return v.code == codeList0 || v.code == codeList8 || v.code == codeList }
 func (v value) isMap() bool    { return v.code == codeMap8 || v.code == codeMap }
 
-// bits are the bits of a number of fixed length.
+// bits returns the bits of a number of fixed length.
 func (v value) bits() uint64 {
 	var n uint64
 	for _, c := range v.data {
@@ -301,7 +301,7 @@ func (v value) bits() uint64 {
 	return n
 }
 
-// integer gives a whole number or a timestamp, and whether it is one that an int64 can hold.
+// integer returns an integer or a timestamp, and whether it fits into an int64.
 func (v value) integer() (int64, bool) {
 	switch v.code {
 	case codeUint0, codeUlong0, codeUbyte, codeUint8, codeUlong8, codeUshort, codeUint:
@@ -320,7 +320,7 @@ func (v value) integer() (int64, bool) {
 	return 0, false
 }
 
-// boolean gives a truth value, and whether it is one.
+// boolean returns a boolean, and whether the value is one.
 func (v value) boolean() (is, ok bool) {
 	switch v.code {
 	case codeTrue:

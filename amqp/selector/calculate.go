@@ -7,7 +7,7 @@ import "math"
 func (p *parser) sum() (node, error)     { return p.binary("+", "-", p.product) }
 func (p *parser) product() (node, error) { return p.binary("*", "/", p.signed) }
 
-// binary reads operands with either of two operators between them.
+// binary parses operands joined by either of two operators.
 func (p *parser) binary(one, other string, operand func() (node, error)) (node, error) {
 	at := p.token.at
 	left, err := operand()
@@ -34,7 +34,7 @@ func (p *parser) binary(one, other string, operand func() (node, error)) (node, 
 	return left, err
 }
 
-// numeric refuses an operand that cannot be calculated with.
+// numeric rejects an operand that is not a number.
 func (p *parser) numeric(n node, at int) error {
 	switch n := n.(type) {
 	case int64, float64, arithmetic, minus:
@@ -47,7 +47,7 @@ func (p *parser) numeric(n node, at int) error {
 	return p.invalid(at, "this is no number, and cannot be calculated with")
 }
 
-// calculate does what can be done at once.
+// calculate evaluates constant operations.
 func (p *parser) calculate(op token, left, right node) (node, error) {
 	l, lInt := left.(int64)
 	r, rInt := right.(int64)
@@ -102,7 +102,7 @@ func operands(n node) int {
 	return 1
 }
 
-// toFloat gives a constant as a double.
+// toFloat returns a constant as a double.
 func toFloat(n node) (v float64, ok bool) {
 	switch n := n.(type) {
 	case int64:
@@ -113,7 +113,7 @@ func toFloat(n node) (v float64, ok bool) {
 	return 0, false
 }
 
-// signed reads an operand with its signs.
+// signed parses an operand with its signs.
 func (p *parser) signed() (node, error) {
 	sign := p.token
 	if !sign.is("-") && !sign.is("+") {

@@ -9,12 +9,13 @@ import (
 	"strings"
 )
 
-// MaxCELBytes is the greatest length of a translation: that of a filter.
+// MaxCELBytes is the maximum length of a translation, which is the maximum length of a filter.
 const MaxCELBytes = 4 << 10
 
-// ToCEL translates a selector to an expression in CEL over the variables of a filter. A selector that is empty, or all
-// blanks, selects everything: it gives "". The error wraps ErrInvalid, and tells the place as a character from 1: the
-// text is no selector, is longer than MaxBytes, stands deeper than MaxDepth, or becomes longer than MaxCELBytes.
+// ToCEL translates a selector to a CEL expression over the variables of a filter. An empty or blank selector selects
+// all messages: the result is "". The error wraps ErrInvalid and contains the position as a character number from 1. A
+// selector is invalid if it has a syntax error, exceeds MaxBytes or MaxDepth, or if its translation exceeds
+// MaxCELBytes.
 func ToCEL(selector string) (string, error) {
 	if strings.Trim(selector, " \t\r\n\f\v") == "" {
 		return "", nil
@@ -32,7 +33,7 @@ func ToCEL(selector string) (string, error) {
 	return w.String(), nil
 }
 
-// writer writes CEL. What is above MaxCELBytes is refused in the end; until then each node is written a bounded number
+// writer writes CEL. Output above MaxCELBytes is rejected at the end; until then each node is written a bounded number
 // of times.
 type writer struct{ strings.Builder }
 
@@ -45,7 +46,7 @@ func (w *writer) add(parts ...string) {
 	}
 }
 
-// condition writes a truth value. Unless it is to be exact, it may give false for unknown.
+// condition writes a truth value. Unless exact is set, unknown may be written as false.
 func (w *writer) condition(n node, exact bool) {
 	switch n := n.(type) {
 	case logical:
@@ -67,7 +68,7 @@ func (w *writer) condition(n node, exact bool) {
 		w.add(")")
 	case truth:
 		w.add(strconv.FormatBool(bool(n)))
-	case name: // a property or a truth value, or parse would have refused it
+	case name: // a property or a truth value: parse rejects other names
 		w.add("(", identifierOf(n), " == true)")
 	case isNull:
 		w.isNull(n)
@@ -80,7 +81,7 @@ func (w *writer) condition(n node, exact bool) {
 	}
 }
 
-// isCondition tells a truth value from an operand.
+// isCondition distinguishes a truth value from an operand.
 func isCondition(n node) bool {
 	switch n.(type) {
 	case logical, negation, truth, isNull, oneOf, like, comparison:
@@ -89,7 +90,7 @@ func isCondition(n node) bool {
 	return false
 }
 
-// identifierOf is a name in CEL; of a text header that is null it gives "".
+// identifierOf returns a name in CEL; for a string header that is null, its value is "".
 func identifierOf(n name) string {
 	if m, ok := headerNames[n.text]; ok {
 		return m.cel
@@ -97,7 +98,7 @@ func identifierOf(n name) string {
 	return "properties[" + strconv.Quote(n.text) + "]"
 }
 
-// strictly is identifierOf, and an error if it is null.
+// strictly is identifierOf, with an error if the header is null.
 func strictly(n name) string {
 	if kindOf(n) != header {
 		return identifierOf(n)
@@ -127,7 +128,7 @@ func (w *writer) isNull(n isNull) {
 // oneOf writes IN.
 func (w *writer) oneOf(n oneOf) {
 	if k := kindOf(n.of); k == number || k == durable {
-		w.add(strconv.FormatBool(n.not)) // of another type than each of them
+		w.add(strconv.FormatBool(n.not)) // its type differs from that of every element
 		return
 	}
 	if n.not {
@@ -144,10 +145,10 @@ func (w *writer) oneOf(n oneOf) {
 	w.add("])")
 }
 
-// noPrefix begins the JMSMessageID of a message whose message-id is a text that does not begin with "ID:".
+// noPrefix is the prefix of the JMSMessageID of a message with a string message-id that does not begin with "ID:".
 const noPrefix = "ID:AMQP_NO_PREFIX:"
 
-// literalFor writes a text that is compared with an identifier.
+// literalFor writes a string that is compared with an identifier.
 func literalFor(n name, text string) string {
 	if n.text == "JMSMessageID" || n.text == "amqp.message_id" {
 		text = strings.TrimPrefix(text, noPrefix)
@@ -155,7 +156,7 @@ func literalFor(n name, text string) string {
 	return strconv.Quote(text)
 }
 
-// like writes LIKE, by the cheapest means that does it.
+// like writes LIKE with the cheapest suitable expression.
 func (w *writer) like(n like) {
 	of := strictly(n.of)
 	if n.not {
@@ -164,7 +165,7 @@ func (w *writer) like(n like) {
 	p := n.pattern
 	first, last := p[0], p[len(p)-1]
 	switch {
-	case len(p) == 1 && kindOf(n.of) == property: // startsWith is an error for what is no text, == is not
+	case len(p) == 1 && kindOf(n.of) == property: // startsWith is an error for non-strings, == is not
 		w.add("(", of, ".startsWith(", strconv.Quote(first.text), ") ? ", of, " == ", strconv.Quote(first.text), " : false)")
 	case len(p) == 1:
 		w.add("(", of, " == ", strconv.Quote(first.text), ")")

@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// isNumber is what the type of a number is one of.
+// isNumber tests the type of a number.
 const isNumber = " in [int, double]"
 
-// comparison writes two operands and what is between them.
+// comparison writes two operands with a comparison operator.
 func (w *writer) comparison(c comparison, exact bool) {
 	left, right, op := c.left, c.right, c.op
-	if isConstant(left) && !isConstant(right) { // the constant to the right
+	if isConstant(left) && !isConstant(right) { // the constant is the right operand
 		left, right, op = right, left, mirrored(op)
 	}
 	l, leftNamed := left.(name)
@@ -63,7 +63,7 @@ func mirrored(op string) string {
 	return op
 }
 
-// constants compares two constants. Those of different types are neither equal nor unequal.
+// constants compares two constants. Constants of different types are neither equal nor unequal.
 func constants(op string, left, right node) bool {
 	var order int
 	switch l := left.(type) {
@@ -110,7 +110,7 @@ func constants(op string, left, right node) bool {
 	}
 }
 
-// celOperator is = or <> in CEL; the others are the same.
+// celOperator returns the CEL form of = or <>; the other operators are identical.
 func celOperator(op string) string {
 	switch op {
 	case "=":
@@ -121,7 +121,7 @@ func celOperator(op string) string {
 	return " " + op + " "
 }
 
-// celFloat writes a double so that CEL does not take it for an integer.
+// celFloat formats a double so that CEL does not parse it as an integer.
 func celFloat(v float64) string {
 	s := strconv.FormatFloat(v, 'g', -1, 64)
 	if !strings.ContainsAny(s, ".e") {
@@ -157,7 +157,7 @@ func sameType(of string, constant node) string {
 	}
 }
 
-// truths compares a truth value with another one, an identifier, or what is none.
+// truths compares a truth value with another one, an identifier, or a value of another type.
 func (w *writer) truths(op string, left, right node) {
 	if !isCondition(left) {
 		left, right = right, left
@@ -191,7 +191,7 @@ func (w *writer) nameAndConstant(op string, n name, constant node, exact bool) {
 	}
 	of, value := identifierOf(n), constantFor(n, constant)
 	if kind == property {
-		// == is false for another type; the others need to ask, where it matters that they are false and not unknown.
+		// == is false for another type; the other operators need a type test where false and unknown differ.
 		if op == "<>" || op != "=" && exact {
 			w.add("(", sameType(of, constant), " && ", of, celOperator(op), value, ")")
 		} else {
@@ -218,7 +218,7 @@ func (w *writer) nameAndConstant(op string, n name, constant node, exact bool) {
 	w.add("(dyn(", of, ")", celOperator(op), value, ")")
 }
 
-// modeIs writes the condition that JMSDeliveryMode is a text, or is not.
+// modeIs writes the condition that JMSDeliveryMode is, or is not, the given string.
 func modeIs(text string, is bool) string {
 	switch {
 	case text != persistent && text != nonPersistent:
@@ -229,13 +229,13 @@ func modeIs(text string, is bool) string {
 	return notDurable
 }
 
-// headerAndConstant compares a text that the message has or has not with a literal.
+// headerAndConstant compares a string header, which may be null, with a literal.
 func (w *writer) headerAndConstant(op string, n name, constant node, exact bool) {
 	text, isText := constant.(string)
 	of := identifierOf(n)
 	switch value := constantFor(n, constant); {
 	case exact && (!isText || op == "="):
-		if !isText { // false, unless it is null: it is a text
+		if !isText { // false unless it is null, since it is a string
 			op, value = "=", "0"
 		}
 		w.add("(dyn(", strictly(n), ")", celOperator(op), value, ")")
@@ -264,7 +264,7 @@ func (w *writer) names(op string, left, right name) {
 	}
 }
 
-// numbers compares what is calculated with a number or an identifier.
+// numbers compares a calculation with a number or an identifier.
 func (w *writer) numbers(op string, left, right node) {
 	for _, n := range [...]node{left, right} {
 		if isConstant(n) {
@@ -291,7 +291,7 @@ func (w *writer) numbers(op string, left, right node) {
 	w.add("))")
 }
 
-// notNumber compares a number with what is none: false, unless one of them is unknown.
+// notNumber compares a number with a non-number: false, unless one of them is unknown.
 func (w *writer) notNumber(left, right node) {
 	w.add("(dyn(")
 	w.operand(left)
@@ -313,7 +313,7 @@ func (w *writer) operand(n node) {
 	}
 }
 
-// number writes a number: with integers it is calculated as such, with anything else as doubles, as Java does it.
+// number writes a number: a calculation of integers only uses integers, any other uses doubles, as in Java.
 func (w *writer) number(n node) {
 	switch n := n.(type) {
 	case int64:
@@ -342,7 +342,7 @@ func (w *writer) number(n node) {
 	w.add("))")
 }
 
-// hasFloat tells whether a constant makes the result a double.
+// hasFloat reports whether a constant makes the result a double.
 func hasFloat(n node) bool {
 	switch n := n.(type) {
 	case float64:
@@ -355,7 +355,7 @@ func hasFloat(n node) bool {
 	return false
 }
 
-// integersOnly writes the condition that all properties in an expression are integers; "" if there are none.
+// integersOnly writes the condition that all properties in an expression are integers; "" without properties.
 func integersOnly(n node) string {
 	var names []string
 	var visit func(node)
@@ -403,7 +403,7 @@ func (w *writer) integer(n node) {
 	}
 }
 
-// float writes a number that has a double in it. What is calculated of integers before is calculated as such.
+// float writes a number that contains a double. Subexpressions of integers are calculated as integers.
 func (w *writer) float(n node) {
 	if !hasFloat(n) && isCalculated(n) {
 		w.add("double(")
@@ -414,10 +414,10 @@ func (w *writer) float(n node) {
 	w.double(n, w.float)
 }
 
-// allFloat writes a number as doubles throughout.
+// allFloat writes a number with doubles only.
 func (w *writer) allFloat(n node) { w.double(n, w.allFloat) }
 
-// double writes a number as a double, its operands by way of another function. What is no number gives an error.
+// double writes a number as a double, its operands with the function operand. A non-number causes an error.
 func (w *writer) double(n node, operand func(node)) {
 	switch n := n.(type) {
 	case int64:

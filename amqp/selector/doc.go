@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package selector translates message selectors of JMS (JMS 2.0, 3.8.1) to the expressions in CEL that filters of
-// subscriptions and consumers are written in.
+// Package selector translates JMS message selectors (JMS 2.0, 3.8.1) to CEL expressions for the filters of
+// subscriptions and consumers.
 //
-// A selector knows three truth values: true, false and unknown, which a comparison with a property gives that the
-// message does not have. An error of CEL stands for unknown: && and || absorb it as AND and OR absorb unknown, and a
-// message for which a filter ends in an error does not match. Where unknown and false come to the same, which is
-// everywhere but below a NOT, the shorter form is written.
+// A selector has three truth values: true, false and unknown. A comparison with a missing property is unknown. A CEL
+// error represents unknown: && and || absorb it as AND and OR absorb unknown, and a message does not match if its
+// filter returns an error. The difference between unknown and false matters only below a NOT; elsewhere the shorter
+// form is written.
 //
 // # Identifiers
 //
@@ -14,18 +14,18 @@
 //	JMSType                          subject
 //	JMSPriority                      priority
 //	JMSTimestamp                     published_at, in milliseconds since 1970
-//	JMSDeliveryMode                  'PERSISTENT', or 'NON_PERSISTENT' of what came by AMQP without `durable`
+//	JMSDeliveryMode                  'PERSISTENT', or 'NON_PERSISTENT' for AMQP messages without `durable`
 //	JMSXGroupID                      group
 //	amqp.message_id, amqp.correlation_id, amqp.subject, amqp.reply_to, amqp.content_type, amqp.group_id,
 //	amqp.priority, amqp.creation_time, amqp.durable
-//	                                 the same, and what JMS has no name for
+//	                                 the same, and fields without a JMS name
 //	any other                        the property of that name
 //
-// An identifier may contain dots, and any character between double quotes ("" is one of them).
+// An identifier may contain dots, and any character between double quotes ("" represents a double quote).
 //
-// # What JMS leaves open
+// # Behaviour that JMS leaves undefined
 //
 // Integers may be hexadecimal, octal or end with L, floating-point numbers with F or D, as in Java. A comparison of a
-// text with a number is false, with <> too. The other side of LIKE must be a text: of a number neither LIKE nor NOT
-// LIKE is true. Integers that overflow give unknown, and so does a division by zero.
+// string with a number is false, even with <>. The operand of LIKE must be a string: for a number, neither LIKE nor NOT
+// LIKE is true. Integer overflow and division by zero result in unknown.
 package selector

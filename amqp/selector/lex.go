@@ -12,16 +12,16 @@ import (
 	"unicode/utf8"
 )
 
-// ErrInvalid is returned by ToCEL for a text that is no selector, or that is above a limit.
+// ErrInvalid is returned by ToCEL for a string that is not a selector, or that exceeds a limit.
 var ErrInvalid = errors.New("invalid selector")
 
-// invalid makes an error that tells the place, as a character from 1.
+// invalid returns an error with the position as a character number from 1.
 func (p *parser) invalid(at int, format string, args ...any) error {
 	return fmt.Errorf("%w: at character %d: %s", ErrInvalid, utf8.RuneCountInString(p.text[:at])+1,
 		fmt.Sprintf(format, args...))
 }
 
-// kind is what a token is.
+// kind is the type of a token.
 type kind uint8
 
 const (
@@ -29,12 +29,12 @@ const (
 	identifier      // text: its name
 	keyword         // text: in capitals
 	operator        // text: itself, != as <>
-	text            // text: what is between the quotes
+	text            // text: the string without quotes
 	integer         // bits: its magnitude
 	float           // number
 )
 
-// token is a word of a selector.
+// token is a token of a selector.
 type token struct {
 	kind   kind
 	at     int // offset in the selector, in bytes
@@ -43,18 +43,18 @@ type token struct {
 	number float64
 }
 
-// keywordNames are the words that are no identifiers, in any case.
+// keywordNames are the reserved words, case-insensitive.
 var keywordNames = map[string]bool{
 	"AND": true, "OR": true, "NOT": true, "BETWEEN": true, "LIKE": true, "IN": true, "IS": true, "NULL": true,
 	"TRUE": true, "FALSE": true, "ESCAPE": true,
 }
 
-// is tells whether a token is this keyword or operator.
+// is reports whether a token is this keyword or operator.
 func (t *token) is(word string) bool {
 	return (t.kind == keyword || t.kind == operator) && t.text == word
 }
 
-// describe names a token in an error.
+// describe returns the description of a token for an error.
 func (t *token) describe() string {
 	switch t.kind {
 	case end:
@@ -103,7 +103,7 @@ func (p *parser) advance() error {
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
-// isStart and isPart tell what an identifier begins with and is made of: that of Java, and dots.
+// isStart and isPart define the characters of an identifier: those of Java, and dots.
 func isStart(r rune) bool {
 	return unicode.In(r, unicode.L, unicode.Nl, unicode.Sc, unicode.Pc)
 }
@@ -125,7 +125,7 @@ func (p *parser) lexWord(rest string) {
 	}
 }
 
-// lexQuoted reads a text between single quotes, or an identifier between double ones; two of them stand for one.
+// lexQuoted reads a string in single quotes, or an identifier in double quotes; a doubled quote represents one.
 func (p *parser) lexQuoted(rest string) error {
 	quote := rest[:1]
 	p.token.kind = text
@@ -152,7 +152,7 @@ func (p *parser) lexQuoted(rest string) error {
 	return nil
 }
 
-// lexNumber reads a number as Java writes it.
+// lexNumber reads a number in Java syntax.
 func (p *parser) lexNumber(rest string) error {
 	digits := func(i int) int {
 		for i < len(rest) && isDigit(rest[i]) {

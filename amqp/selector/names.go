@@ -2,39 +2,38 @@
 
 package selector
 
-// nameKind is what an identifier stands for.
+// nameKind is the type of an identifier.
 type nameKind uint8
 
 const (
-	property nameKind = iota // whatever the message has under that name
-	header                   // a text, which is null if it is empty
-	number                   // an integer, which is never null
-	mode                     // JMSDeliveryMode: a text, which is never null
-	durable                  // a truth value, which is never null
+	property nameKind = iota // a property of the message
+	header                   // a string; empty means null
+	number                   // an integer, never null
+	mode                     // JMSDeliveryMode: a string, never null
+	durable                  // a boolean, never null
 )
 
-// Expressions in CEL.
+// CEL expressions.
 const (
-	// null is an error in any message: no property has an empty name.
+	// null is an error for any message: no property has an empty name.
 	null = `properties[""]`
-	// notDurable is true of a message that came by AMQP without `durable`: the first bit of what package message keeps
-	// beside it is 0 then.
+	// notDurable is true for an AMQP message without `durable`: the first bit of the property of package message is 0.
 	notDurable = `("amqp.sections" in properties && properties["amqp.sections"] < b"\x80")`
-	// The values of JMSDeliveryMode, and what gives them.
+	// The values of JMSDeliveryMode, and the expression for it.
 	persistent    = "PERSISTENT"
 	nonPersistent = "NON_PERSISTENT"
 	deliveryMode  = `(` + notDurable + ` ? "` + nonPersistent + `" : "` + persistent + `")`
-	// creationTime is when the message was accepted, in milliseconds since 1970.
+	// creationTime is the time when the message was accepted, in milliseconds since 1970.
 	creationTime = `(int(published_at) * 1000 + published_at.getMilliseconds())`
 )
 
-// meaning is what an identifier that is no property stands for.
+// meaning is the type and the CEL expression of a reserved identifier.
 type meaning struct {
 	kind nameKind
 	cel  string
 }
 
-// headerNames are the identifiers that are no properties.
+// headerNames are the reserved identifiers.
 var headerNames = map[string]meaning{
 	"JMSMessageID":        {header, "message_id"},
 	"JMSCorrelationID":    {header, "correlation_id"},
@@ -61,7 +60,7 @@ const (
 	notConstant = "it changes while the message waits, and what a selector gives must not"
 )
 
-// refusedNames are the identifiers that would never be there, and why.
+// refusedNames are the unsupported identifiers, with the reason.
 var refusedNames = map[string]string{
 	"JMSDestination": notByJMS, "JMSReplyTo": notByJMS, "JMSExpiration": notByJMS, "JMSDeliveryTime": notByJMS,
 	"JMSRedelivered": notConstant, "JMSXDeliveryCount": notConstant, "JMSXRcvTimestamp": notConstant,

@@ -5,23 +5,23 @@ package selector
 import "unicode/utf8"
 
 const (
-	// MaxBytes is the greatest length of a selector.
+	// MaxBytes is the maximum length of a selector.
 	MaxBytes = 4 << 10
-	// MaxDepth is how deep parentheses, NOT and signs may stand in each other.
+	// MaxDepth is the maximum nesting depth of parentheses, NOT and signs.
 	MaxDepth = 12
-	// MaxOperands is how many numbers one calculation may have.
+	// MaxOperands is the maximum number of operands in one calculation.
 	MaxOperands = 16
 )
 
-// parser reads a selector by recursive descent.
+// parser is a recursive descent parser of selectors.
 type parser struct {
 	text   string
-	offset int   // behind token
+	offset int   // after token
 	token  token // the next one
 	depth  int
 }
 
-// Expressions. Those that are conditions give a truth value, the others a number, a text or a boolean.
+// Expressions. Conditions are truth values; other expressions are numbers, strings or booleans.
 type (
 	node interface{}
 	// logical is AND or OR of two or more conditions.
@@ -63,13 +63,13 @@ type (
 	minus struct{ of node }
 )
 
-// patternPart is a piece of the pattern of LIKE: a text, then any text (%) or one character (_), or nothing at the end.
+// patternPart is a part of a LIKE pattern: literal text, followed by any text (%), one character (_), or the end.
 type patternPart struct {
 	text     string
 	wildcard byte // '%', '_' or 0
 }
 
-// parse reads the whole selector.
+// parse parses a selector.
 func parse(selector string) (node, error) {
 	p := &parser{text: selector}
 	switch {
@@ -91,7 +91,7 @@ func parse(selector string) (node, error) {
 	return n, p.condition(n, 0)
 }
 
-// condition refuses what is no condition.
+// condition rejects expressions that are not conditions.
 func (p *parser) condition(n node, at int) error {
 	switch n := n.(type) {
 	case logical, negation, comparison, like, oneOf, isNull, truth:
@@ -105,7 +105,7 @@ func (p *parser) condition(n node, at int) error {
 	return p.invalid(at, "this is no condition: compare it with something")
 }
 
-// enter counts a level; leave with p.depth--.
+// enter increments the depth; the caller decrements p.depth afterwards.
 func (p *parser) enter() error {
 	if p.depth++; p.depth > MaxDepth {
 		return p.invalid(p.token.at, "parentheses, NOT and signs stand deeper in each other than %d", MaxDepth)
@@ -113,7 +113,7 @@ func (p *parser) enter() error {
 	return nil
 }
 
-// take goes on if the next token is this keyword or operator.
+// take consumes the next token if it is this keyword or operator.
 func (p *parser) take(word string) (bool, error) {
 	if !p.token.is(word) {
 		return false, nil
@@ -132,7 +132,7 @@ func (p *parser) expect(word string) error {
 func (p *parser) or() (node, error)  { return p.chain("OR", p.and) }
 func (p *parser) and() (node, error) { return p.chain("AND", p.not) }
 
-// chain reads conditions with AND or OR between them.
+// chain parses conditions joined by AND or OR.
 func (p *parser) chain(word string, part func() (node, error)) (node, error) {
 	at := p.token.at
 	first, err := part()
@@ -180,7 +180,7 @@ func (p *parser) not() (node, error) {
 	return negation{n}, p.condition(n, at)
 }
 
-// compare reads an operand and what is said of it.
+// compare parses an operand and its comparison.
 func (p *parser) compare() (node, error) {
 	at := p.token.at
 	left, err := p.sum()
@@ -232,7 +232,7 @@ func (p *parser) comparison(op string, left node, at int) (node, error) {
 	return comparison{op, left, right}, p.comparable(op, right, rightAt)
 }
 
-// comparable refuses an operand that an operator is not for.
+// comparable rejects an operand that an operator does not support.
 func (p *parser) comparable(op string, n node, at int) error {
 	if op == "=" || op == "<>" {
 		return nil
@@ -251,7 +251,7 @@ func (p *parser) comparable(op string, n node, at int) error {
 	return nil
 }
 
-// between reads the bounds of BETWEEN, which stands for two comparisons.
+// between parses the bounds of BETWEEN, which is equivalent to two comparisons.
 func (p *parser) between(of node, not bool, at int) (node, error) {
 	if err := p.advance(); err != nil {
 		return nil, err
@@ -359,7 +359,7 @@ func (p *parser) like(of name, not bool) (node, error) {
 	return like{of, not, parts}, nil
 }
 
-// splitPattern cuts a pattern at its wildcards.
+// splitPattern splits a pattern at its wildcards.
 func splitPattern(pattern string, escape rune) (parts []patternPart, ok bool) {
 	var part patternPart
 	escaped := false
@@ -381,7 +381,7 @@ func splitPattern(pattern string, escape rune) (parts []patternPart, ok bool) {
 	return append(parts, part), !escaped
 }
 
-// primary reads a literal, an identifier, or an expression in parentheses.
+// primary parses a literal, an identifier, or an expression in parentheses.
 func (p *parser) primary() (node, error) {
 	t := p.token
 	switch {

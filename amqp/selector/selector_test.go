@@ -43,7 +43,7 @@ func typed(key string, v any) txn.TypedProperty {
 	}
 }
 
-// full has everything but the properties whose names begin with "no".
+// full returns a message with all fields and properties, except those with names that begin with "no".
 func full(t testing.TB) []byte {
 	return record(t, &txn.Attributes{
 		MessageID: "ID:m-1", CorrelationID: "c'1", ReplyTo: "answers", ContentType: "text/plain", Subject: "order",
@@ -59,10 +59,10 @@ func full(t testing.TB) []byte {
 	})
 }
 
-// bare has nothing at all.
+// bare returns a message without any field.
 func bare(t testing.TB) []byte { return record(t, &txn.Attributes{}, nil) }
 
-// TestSelect evaluates each selector with the filter of the product.
+// TestSelect evaluates each selector with the real filter implementation.
 func TestSelect(t *testing.T) {
 	message := full(t)
 	for _, c := range selections(t) {
@@ -72,7 +72,7 @@ func TestSelect(t *testing.T) {
 		require.NoError(t, err, "%s\n%s", c.selector, text)
 		require.Equal(t, c.want, f.Match(message), "%s\n%s", c.selector, text)
 
-		// The opposite: unknown stays unknown, and does not match either.
+		// The negation: unknown remains unknown, and does not match either.
 		text, err = selector.ToCEL("NOT (" + c.selector + ")")
 		require.NoError(t, err, c.selector)
 		f, err = filter.Compile(text)
@@ -81,7 +81,7 @@ func TestSelect(t *testing.T) {
 	}
 }
 
-// selection is a selector and what it gives for the message `full`: true, false, or unknown.
+// selection is a selector with its result for the message `full`: true, false, or unknown.
 type selection struct {
 	selector      string
 	want, unknown bool
@@ -106,7 +106,7 @@ func selections(t testing.TB) []selection {
 	return out
 }
 
-// TestHeadersThatAreNull: a text header that the message does not have is null.
+// A string header that the message does not have is null.
 func TestHeadersThatAreNull(t *testing.T) {
 	message := bare(t)
 	for _, c := range []selection{
@@ -139,7 +139,7 @@ func TestHeadersThatAreNull(t *testing.T) {
 	}
 }
 
-// TestWhatCameByAMQP: the first bit of what is kept beside a message says whether it is durable.
+// The first bit of the message's section property determines whether it is durable.
 func TestWhatCameByAMQP(t *testing.T) {
 	for _, c := range []struct {
 		first   byte
@@ -174,7 +174,7 @@ func TestRefused(t *testing.T) {
 	for _, c := range []struct{ selector, want string }{
 		{"i =", "at character 4: the end where an identifier"},
 		{"= 5", "at character 1"},
-		{"i", ""}, // a property may be a truth value
+		{"i", ""}, // a property may be a boolean
 		{"5", "at character 1: this is no condition"},
 		{"'a'", "no condition"},
 		{"JMSPriority", "at character 1: JMSPriority is no condition"},
@@ -249,7 +249,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestLimitsFit: what is within the limits of a selector is within those of a filter.
+// A selector within its limits results in a filter within its limits.
 func TestLimitsFit(t *testing.T) {
 	for _, s := range []string{
 		strings.Repeat("(", selector.MaxDepth) + "i = 5" + strings.Repeat(")", selector.MaxDepth),
@@ -293,7 +293,7 @@ func FuzzToCEL(f *testing.F) {
 		}
 		not, err := selector.ToCEL("NOT (" + s + ")")
 		if err != nil {
-			return // too deep or too long by that
+			return // the negation is too deep or too long
 		}
 		opposite, err := filter.Compile(not)
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// apply takes a frame from its bytes, and acts as a broker does. It returns how many messages that concerned.
+// apply reads and applies a frame like a broker. It returns the number of affected messages.
 func (p *peer) apply(r *wire.Reader, f *wire.Frame) (messages int) {
 	if err := r.Next(f); err != nil {
 		p.t.Fatal(err)
@@ -33,12 +33,12 @@ func (p *peer) apply(r *wire.Reader, f *wire.Frame) (messages int) {
 }
 
 const (
-	maxAllocs  = 0.5 // for a message, of codec and session together: none, but for what is counted beside it
+	maxAllocs  = 0.5 // per message, of codec and session together; the fraction allows for concurrent allocations
 	measured   = 2000
 	bodyOf512B = 512
 )
 
-// TestAllocationsOfReceived counts those of a small message from the bytes of its frame to those of its settlement.
+// TestAllocationsOfReceived counts the allocations for a small received message, from its frame to its settlement.
 func TestAllocationsOfReceived(t *testing.T) {
 	var frames []byte
 	p := opened(t, Options{}).manual()
@@ -61,7 +61,7 @@ func TestAllocationsOfReceived(t *testing.T) {
 	require.LessOrEqual(t, allocs, maxAllocs)
 }
 
-// TestAllocationsOfSent counts those of a small message that is sent, and settled by a disposition of its own.
+// TestAllocationsOfSent counts the allocations for a small sent message that is settled by its own disposition.
 func TestAllocationsOfSent(t *testing.T) {
 	var frames []byte
 	p := opened(t, Options{}).manual()
@@ -92,7 +92,7 @@ func TestAllocationsOfSent(t *testing.T) {
 	require.LessOrEqual(t, allocs, maxAllocs)
 }
 
-// TestMemoryOfLargeMessage: a message of many frames takes its length twice, in chunks and as a whole.
+// A message of many frames requires twice its size: in chunks and as a whole.
 func TestMemoryOfLargeMessage(t *testing.T) {
 	const sizeBytes, frameBytes = 32 << 20, 64 << 10
 	p := opened(t, Options{}).manual()
@@ -130,7 +130,7 @@ func TestMemoryOfLargeMessage(t *testing.T) {
 	require.Less(t, allocated, uint64(2*sizeBytes+(4<<20)), "%d MiB", allocated>>20)
 }
 
-// BenchmarkReceive and BenchmarkSend are the same with the time that they take.
+// BenchmarkReceive and BenchmarkSend measure the time of the same operations.
 func BenchmarkReceive(b *testing.B) {
 	p := opened(b, Options{}).manual()
 	p.sender("in", 0).Window(1000)

@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// client is a client that follows the specification to the letter, for the model test: it keeps its own windows and
-// credit, and fails the test when the node does not keep to them.
+// client is a client that strictly follows the specification, for the model test. It tracks its windows and credit, and
+// fails the test when the node exceeds them.
 type client struct {
 	m        *model
 	rng      *rand.Rand
@@ -27,9 +27,9 @@ type client struct {
 type clientSession struct {
 	channel      uint16
 	nodeChannel  uint16
-	begun, ended bool   // the answer has come; an end was sent
+	begun, ended bool   // the response has arrived; an end was sent
 	nextOut      uint32 // transfers
-	limitOut     uint32 // the first that may not be sent
+	limitOut     uint32 // the first transfer that may not be sent
 	nextIn       uint32
 	limitIn      uint32
 	window       uint32
@@ -45,14 +45,14 @@ type clientLink struct {
 	name               string
 	handle             uint32
 	sender, second     bool
-	attached, detached bool   // the answer has come; a detach was sent
+	attached, detached bool   // the response has arrived; a detach was sent
 	count, limit       uint32 // deliveries; the count at which credit ends
 	draining           bool
 
-	writing *clientDelivery // the one of which not all is sent
+	writing *clientDelivery // partly sent delivery
 	rest    []byte
 	reading *clientDelivery
-	all     []string // complete messages that were sent or have come
+	all     []string // complete messages sent or received
 	seq     int
 }
 
@@ -61,7 +61,7 @@ type clientDelivery struct {
 	id      uint32
 	text    string
 	settled bool
-	told    bool // mode second: the outcome was told
+	told    bool // mode second: the outcome was sent
 }
 
 func (c *client) send(s *clientSession, body wire.Performative, payload []byte) {
@@ -113,7 +113,7 @@ func (c *client) attach(s *clientSession) {
 	c.send(s, a, nil)
 }
 
-// write sends a frame of a message, if window and credit allow it.
+// write sends a frame of a message, if window and credit permit.
 func (c *client) write(l *clientLink) {
 	s := l.s
 	if !l.attached || l.detached || s.ended || int32(s.limitOut-s.nextOut) <= 0 {
@@ -156,7 +156,7 @@ func (c *client) write(l *clientLink) {
 	c.send(s, t, part)
 }
 
-// flow sends the state of the session, and of a link of it or none.
+// flow sends the state of the session, and of a link if given.
 func (c *client) flow(s *clientSession, l *clientLink) {
 	if !s.begun || s.ended {
 		return
@@ -169,7 +169,7 @@ func (c *client) flow(s *clientSession, l *clientLink) {
 	if l != nil && l.attached && !l.detached {
 		f.Handle, f.DeliveryCount = wire.Some(l.handle), wire.Some(l.count)
 		if !l.sender {
-			if !l.draining { // it waits for the answer before it gives credit anew
+			if !l.draining { // wait for the response before granting new credit
 				if more := l.count + c.rng.Uint32N(12); int32(more-l.limit) > 0 {
 					l.limit = more
 				}
@@ -181,7 +181,7 @@ func (c *client) flow(s *clientSession, l *clientLink) {
 	c.send(s, f, nil)
 }
 
-// settle settles some of what has come, or tells an outcome that the node is to settle.
+// settle settles a received delivery, or sends an outcome that the node must settle.
 func (c *client) settle(s *clientSession) {
 	if s.ended {
 		return
@@ -222,7 +222,7 @@ func (c *client) end(s *clientSession) {
 	}
 }
 
-// receive takes a frame of the node.
+// receive handles a frame of the node.
 func (c *client) receive(f sent) {
 	t := c.m.t
 	if b, ok := f.body.(*wire.Begin); ok {

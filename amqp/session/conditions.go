@@ -8,7 +8,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// Conditions of errors, as the specification names them (2.8.15 to 2.8.18).
+// Error conditions of the specification (2.8.15 to 2.8.18).
 const (
 	InternalError         wire.Symbol = "amqp:internal-error"
 	NotFound              wire.Symbol = "amqp:not-found"
@@ -40,7 +40,7 @@ const (
 	LinkStolen                wire.Symbol = "amqp:link:stolen"
 )
 
-// Errorf makes an error of a condition.
+// Errorf returns an error with a condition.
 func Errorf(condition wire.Symbol, format string, args ...any) *wire.Error {
 	return &wire.Error{Condition: condition, Description: fmt.Sprintf(format, args...)}
 }

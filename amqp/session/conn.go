@@ -9,41 +9,41 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// Conn is one connection, in the role of the container that was connected to: it never begins a session or attaches a
-// link by itself. It is not safe for concurrent use.
+// Conn is one connection, in the role of the container that accepted it: it never begins a session or attaches a link
+// on its own. It is not safe for concurrent use.
 type Conn struct {
 	o    Options
-	peer *wire.Open // what the peer has opened with; nil before
-	out  []byte     // frames that were not taken yet
+	peer *wire.Open // the peer's Open; nil before
+	out  []byte     // frames not yet taken
 	err  error      // why it was closed here
 
 	opened, closed, peerClosed bool // Open and Close were sent; Close was received
 	left                       bool // the peer has closed it without an error
 
 	now, lastRead, lastWrite time.Time
-	beat                     time.Duration // the longest time without a frame that the peer is spared; 0: any
+	beat                     time.Duration // maximum time without a frame to the peer; 0: unlimited
 
-	remote   map[uint16]*Session // by the number of the peer's channel
-	channels []*Session          // by the number of the own channel
-	due      []*Session          // that have flows or dispositions to be sent
+	remote   map[uint16]*Session // by the peer's channel number
+	channels []*Session          // by the own channel number
+	due      []*Session          // sessions with flows or dispositions to send
 	names    map[linkName]*Link
 	links    int
-	partial  int // bytes of messages of which not all frames have come
-	unsent   int // bytes of messages that wait
+	partial  int // bytes of incomplete messages
+	unsent   int // bytes of waiting messages
 
 	events   events
-	transfer wire.Transfer // used again for each one that is sent
+	transfer wire.Transfer // reused for each sent transfer
 	flow     wire.Flow
 	tag      []byte
 }
 
-// linkName is what a link between two containers is known by (2.6.1).
+// linkName identifies a link between two containers (2.6.1).
 type linkName struct {
 	name   string
 	sender bool // the own role
 }
 
-// New begins a connection after the protocol headers and the SASL exchange.
+// New starts a connection after the protocol headers and the SASL exchange.
 func New(o Options, now time.Time) *Conn {
 	return &Conn{
 		o: o.withDefaults(), now: now, lastRead: now, lastWrite: now,
@@ -51,9 +51,9 @@ func New(o Options, now time.Time) *Conn {
 	}
 }
 
-// Receive applies one frame. The caller must have taken all events by Next before. An error is fatal: a Close with it
-// is in the output, and a Closed event has come; the caller writes the output and closes the network connection. The
-// error is a *wire.Error, and each further call returns it again.
+// Receive applies one frame. The caller must have taken all earlier events with Next. An error is fatal: the output
+// contains a Close with it, and a Closed event is queued; the caller writes the output and closes the network
+// connection. The error is a *wire.Error, and each further call returns it again.
 func (c *Conn) Receive(f *wire.Frame, now time.Time) error {
 	c.now, c.lastRead = now, now
 	if c.events.pending() {
@@ -90,7 +90,7 @@ func (c *Conn) Receive(f *wire.Frame, now time.Time) error {
 	return c.err
 }
 
-// receiveClosing applies a frame when a Close was sent or received: only a Close matters (2.4.6).
+// receiveClosing applies a frame after a Close was sent or received: only a Close has an effect (2.4.6).
 func (c *Conn) receiveClosing(f *wire.Frame) error {
 	body, ok := f.Body.(*wire.Close)
 	if !ok || c.peerClosed {
@@ -103,7 +103,7 @@ func (c *Conn) receiveClosing(f *wire.Frame) error {
 	return c.err
 }
 
-const minFrameSize = 512 // 2.3.4: each peer takes that much
+const minFrameSize = 512 // 2.3.4: each peer accepts frames of this size
 
 func (c *Conn) receiveOpen(o *wire.Open) error {
 	if c.peer != nil {
@@ -113,24 +113,24 @@ func (c *Conn) receiveOpen(o *wire.Open) error {
 	if o.MaxFrameSize < minFrameSize {
 		return c.fail(InvalidField, "max-frame-size is %d; the least that is allowed is %d", o.MaxFrameSize, minFrameSize)
 	}
-	if o.IdleTimeOut > 0 { // half of it leaves time for the way to the peer
+	if o.IdleTimeOut > 0 { // half of it allows for network latency
 		c.beat = max(time.Duration(o.IdleTimeOut)*time.Millisecond/2, minBeat)
 	}
 	c.events.push(&Opened{Open: o})
 	return nil
 }
 
-// minBeat bounds the rate of heartbeats, whatever a peer asks for.
+// minBeat limits the rate of heartbeats, regardless of the peer's request.
 const minBeat = 10 * time.Millisecond
 
-// OpenReply is what a connection is opened with beyond what Options say. Nil leaves that in force.
+// OpenReply contains the fields of the Open that override Options. Nil fields do not override.
 type OpenReply struct {
 	OfferedCapabilities []wire.Symbol
 	Properties          wire.Fields
 }
 
-// Open answers an Opened event. What was sent before leaves after it, so that a peer may send begin and attach before
-// it has the answer. Further calls do nothing.
+// Open responds to an Opened event. Output created before is sent after it, so that a peer may send begin and attach
+// without waiting for the response. Further calls have no effect.
 func (c *Conn) Open(r OpenReply) {
 	if c.opened {
 		return
@@ -151,11 +151,11 @@ func (c *Conn) Open(r OpenReply) {
 	c.out = append(wire.AppendFrame(nil, 0, open, nil), c.out...)
 }
 
-// Peer returns what the peer has opened with, or nil before it has.
+// Peer returns the peer's Open, or nil before it has arrived.
 func (c *Conn) Peer() *wire.Open { return c.peer }
 
-// Close closes the connection, with an error or nil, or answers a Closed event. The links and sessions end without
-// further events; a Closed event follows when the peer answers. Further calls do nothing.
+// Close closes the connection, with an error or nil, or responds to a Closed event. Links and sessions end without
+// further events; a Closed event follows when the peer responds. Further calls have no effect.
 func (c *Conn) Close(err *wire.Error) {
 	if c.closed {
 		return
@@ -169,13 +169,14 @@ func (c *Conn) Close(err *wire.Error) {
 	c.events.muted = false
 }
 
-// Done tells whether both sides have closed the connection, so that there is nothing to wait for.
+// Done reports whether both sides have closed the connection.
 func (c *Conn) Done() bool { return c.closed && c.peerClosed }
 
-// PeerClosed reports whether no further frame of the peer matters: it has closed the connection, or it was lost.
+// PeerClosed reports whether no further frames of the peer are processed: it has closed the connection, or the
+// connection was lost.
 func (c *Conn) PeerClosed() bool { return c.peerClosed }
 
-// Each calls f for each link that was given to the caller and is not gone.
+// Each calls f for each link that was passed to the caller and has not ended.
 func (c *Conn) Each(f func(*Link)) {
 	for _, s := range c.channels {
 		if s == nil {
@@ -189,8 +190,8 @@ func (c *Conn) Each(f func(*Link)) {
 	}
 }
 
-// Lost gives back all links and sessions by events, and ends with Closed, when the network connection has ended
-// without a Close.
+// Lost ends all links and sessions with events, followed by Closed, after the network connection has ended without a
+// Close.
 func (c *Conn) Lost(err *wire.Error) {
 	if c.closed || c.peerClosed {
 		return
@@ -200,14 +201,14 @@ func (c *Conn) Lost(err *wire.Error) {
 	c.events.push(&Closed{Err: err})
 }
 
-// fail closes the connection with an error of its own finding.
+// fail closes the connection with an error detected here.
 func (c *Conn) fail(condition wire.Symbol, format string, args ...any) error {
 	if c.err != nil {
 		return c.err
 	}
 	e := Errorf(condition, format, args...)
 	c.err = e
-	if c.closed { // by the caller, who knows
+	if c.closed { // closed by the caller, without an event
 		return c.err
 	}
 	c.giveBack()
@@ -216,7 +217,7 @@ func (c *Conn) fail(condition wire.Symbol, format string, args ...any) error {
 	return c.err
 }
 
-// giveBack ends all sessions, and tells the caller so.
+// giveBack ends all sessions with events.
 func (c *Conn) giveBack() {
 	for _, s := range c.channels {
 		if s != nil && !s.ended {
@@ -227,13 +228,13 @@ func (c *Conn) giveBack() {
 	c.channels, c.due = nil, nil
 }
 
-// Next returns the next event, or false if there is none.
+// Next returns the next event; it returns false without one.
 func (c *Conn) Next() (Event, bool) { return c.events.next() }
 
-// Output returns the frames that are to be written, and takes the memory of spare for those to come; the caller owns
-// what is returned. The caller takes it after each group of calls: flows and dispositions are put together until then.
-// The output grows with each Send and each frame received, so that a caller that neither sends nor receives while too
-// much of it waits to be written keeps it bounded. Without anything to write it returns spare, empty.
+// Output returns the frames to be written, and uses the memory of spare for later frames; the caller owns the result.
+// The caller takes the output after each group of calls: flows and dispositions are batched until then. The output
+// grows with each Send and each received frame. A caller that pauses both while too much output is unwritten keeps it
+// bounded. Without output it returns spare, emptied.
 func (c *Conn) Output(spare []byte) []byte {
 	c.flushDue()
 	if !c.opened || len(c.out) == 0 {
@@ -244,21 +245,21 @@ func (c *Conn) Output(spare []byte) []byte {
 	return out
 }
 
-// Partial is how many bytes of messages are kept of which not all frames have come.
+// Partial returns the number of bytes of incomplete messages.
 func (c *Conn) Partial() int { return c.partial }
 
-// Buffered tells how many bytes of output wait to be taken.
+// Buffered returns the number of bytes of output not yet taken.
 func (c *Conn) Buffered() int { return len(c.out) }
 
-// Waits tells whether Output has something to be written.
+// Waits reports whether Output has something to write.
 func (c *Conn) Waits() bool { return len(c.out) > 0 || len(c.due) > 0 }
 
-// Unsent tells how many bytes of messages wait in all sender links.
+// Unsent returns the number of bytes of messages waiting in all sender links.
 func (c *Conn) Unsent() int { return c.unsent }
 
-// Tick does what is due by time: it sends a heartbeat when the peer asks for one, and returns an error, as Receive
-// does, when the peer has been silent for too long. It is to be called again at next, or earlier; a zero next means
-// that there is nothing to be done by time.
+// Tick handles timers. It sends heartbeats if the peer has requested them. Like Receive, it returns an error when the
+// peer has been silent for too long. It must be called again no later than next; a zero next means that no timer is
+// active.
 func (c *Conn) Tick(now time.Time) (next time.Time, err error) {
 	c.now = now
 	if c.closed || c.peerClosed {
@@ -281,17 +282,18 @@ func (c *Conn) Tick(now time.Time) (next time.Time, err error) {
 	return next, nil
 }
 
-// Unread notes that the caller does not read the peer's frames at present, so that the peer is not silent.
+// Unread records that the caller is not reading the peer's frames at present, so that the peer does not count as
+// silent.
 func (c *Conn) Unread(now time.Time) { c.lastRead = now }
 
-// write appends a frame that stands in an order with the dispositions before it.
+// write appends a frame that is ordered with the dispositions before it.
 func (c *Conn) write(channel uint16, body wire.Performative) {
 	if !c.closed {
 		c.out = wire.AppendFrame(c.out, channel, body, nil)
 	}
 }
 
-// flushDue writes what was put together.
+// flushDue writes batched flows and dispositions.
 func (c *Conn) flushDue() {
 	for i := 0; i < len(c.due); i++ {
 		c.due[i].flush()
@@ -300,7 +302,7 @@ func (c *Conn) flushDue() {
 	c.due = c.due[:0]
 }
 
-// maxFrame is the largest frame that the peer takes.
+// maxFrame returns the maximum frame size that the peer accepts.
 func (c *Conn) maxFrame() int {
 	if c.peer == nil {
 		return minFrameSize
@@ -308,10 +310,10 @@ func (c *Conn) maxFrame() int {
 	return int(min(max(c.peer.MaxFrameSize, minFrameSize), 1<<30))
 }
 
-// maxBeside bounds what frames with an error have beside it, and a close has not.
+// maxBeside is the maximum size of additional fields in frames with an error, compared with a close.
 const maxBeside = 48
 
-// fitting cuts an error so that its frame fits what the peer takes.
+// fitting truncates an error so that its frame fits the peer's maximum frame size.
 func (c *Conn) fitting(e *wire.Error) *wire.Error {
 	if e == nil {
 		return nil

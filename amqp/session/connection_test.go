@@ -12,11 +12,11 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// TestPipelined: everything may come before any answer has left, and the answers are in order.
+// A client may send all frames before it receives a response, and the responses are in order.
 func TestPipelined(t *testing.T) {
 	p := newPeer(t, Options{})
 	var attached *Link
-	p.on = func(e Event) bool { // the broker answers late
+	p.on = func(e Event) bool { // the broker responds late
 		if e, ok := e.(*Attached); ok {
 			attached = e.Link
 			return true
@@ -27,7 +27,7 @@ func TestPipelined(t *testing.T) {
 	p.send(0, &wire.Open{ContainerID: "c", MaxFrameSize: 1 << 16, ChannelMax: 10})
 	p.send(0, begin())
 	p.send(0, attach("l", 0, wire.RoleReceiver))
-	p.send(0, &wire.Flow{IncomingWindow: 10, Handle: some(0), LinkCredit: some(5)}) // before it has seen an answer
+	p.send(0, &wire.Flow{IncomingWindow: 10, Handle: some(0), LinkCredit: some(5)}) // before any response
 	require.Empty(t, p.take())
 	p.c.Open(OpenReply{Properties: wire.Fields{{Key: wire.Symbol("product"), Value: "x"}}})
 	require.Empty(t, happened[*Credit](p), "the caller has nothing yet that could send")
@@ -85,7 +85,7 @@ func TestConnectionErrors(t *testing.T) {
 			require.Equal(t, tc.condition, got[len(got)-1].body.(*wire.Close).Error.Condition)
 			require.Len(t, happened[*Closed](p), 1)
 
-			for range 3 { // all but a close is thrown away; the error stays
+			for range 3 { // everything except a close is discarded; the error persists
 				require.Error(t, p.c.Receive(&wire.Frame{Body: begin()}, p.now))
 				p.drain()
 			}
@@ -98,7 +98,7 @@ func TestConnectionErrors(t *testing.T) {
 	}
 }
 
-// TestCloseByPeer: all links and sessions are given back before Closed.
+// All links and sessions end with events before Closed.
 func TestCloseByPeer(t *testing.T) {
 	p := opened(t, Options{})
 	p.receiver("a", 0)
@@ -115,7 +115,7 @@ func TestCloseByPeer(t *testing.T) {
 	require.Zero(t, p.c.links)
 }
 
-// TestCloseByCaller is a redirect: an open, and a close with an error after it.
+// A redirect sends an open, followed by a close with an error.
 func TestCloseByCaller(t *testing.T) {
 	p := newPeer(t, Options{})
 	p.on = func(e Event) bool {
@@ -138,7 +138,7 @@ func TestCloseByCaller(t *testing.T) {
 	require.True(t, p.c.Done())
 }
 
-// TestDispositionBeforeClose: what was settled is told before the connection closes.
+// Settlements are sent before the connection closes.
 func TestDispositionBeforeClose(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.sender("a", 0)
@@ -166,7 +166,7 @@ func TestLostConnection(t *testing.T) {
 	require.Empty(t, p.take())
 }
 
-// TestLongErrorFitsFrame: a peer with the smallest frame learns of a long error, wherever it stands.
+// A long error fits the smallest frame size of a peer, in every frame type.
 func TestLongErrorFitsFrame(t *testing.T) {
 	for size := range 1000 {
 		p := newPeer(t, Options{}).manual()
@@ -211,7 +211,7 @@ func TestHeartbeats(t *testing.T) {
 	require.Equal(t, 8*time.Second, next)
 	require.Len(t, p.c.Output(nil), 8, "an empty frame")
 
-	p.send(0, begin()) // what is sent spares a heartbeat
+	p.send(0, begin()) // any sent frame replaces a heartbeat
 	p.now = start.Add(6 * time.Second)
 	require.NoError(t, p.c.Receive(&wire.Frame{}, p.now))
 	require.NotEmpty(t, p.c.Output(nil))
@@ -222,11 +222,11 @@ func TestHeartbeats(t *testing.T) {
 	_, err = tick(25 * time.Second)
 	require.NoError(t, err)
 	p.c.Output(nil)
-	_, p.err = tick(26 * time.Second) // 6 s, and twice the time-out
+	_, p.err = tick(26 * time.Second) // 6 s, and twice the timeout
 	p.requireClosed(ResourceLimitExceeded)
 }
 
-// TestNoTimes: without idle time-outs there is nothing to do by time.
+// Without idle timeouts, no timer is active.
 func TestNoTimes(t *testing.T) {
 	p := opened(t, Options{})
 	next, err := p.c.Tick(p.now.Add(time.Hour))

@@ -8,32 +8,32 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// delivery is one that was not settled by both sides.
+// delivery is a delivery that is not settled by both sides.
 type delivery struct {
-	link     *Link // nil: nothing is here
+	link     *Link // nil: the slot is free
 	ref      uint64
-	state    wire.DeliveryState // the last one that the peer has told, if known
+	state    wire.DeliveryState // last state reported by the peer, if known
 	known    bool
 	settled  bool // by the peer
-	answered bool // its state was sent, and the peer is to settle it
+	answered bool // its state was sent, and the peer must settle it
 }
 
-// deliveries are those of one direction of a session, by their numbers. Numbers are given out one by one, so that they
-// are kept in a ring; a few that stay for long while others come and go are moved to a map, so that they do not keep
-// the ring large.
+// deliveries are the deliveries of one direction of a session, by delivery number. Since numbers are consecutive, they
+// are stored in a ring. Old deliveries that stay unsettled for long are moved to a map, so that they do not keep the
+// ring large.
 type deliveries struct {
 	ring []delivery // its length is a power of two
-	base uint32     // the number of the first one in the ring
-	n    int        // from base on, gaps included
-	live int        // in ring and old
+	base uint32     // number of the first delivery in the ring
+	n    int        // number of slots from base on, including gaps
+	live int        // deliveries in ring and old
 	old  map[uint32]*delivery
 }
 
 const minRing = 16
 
-// add makes room for a number, which comes after all that were added before.
+// add adds a slot for a number, which must follow all numbers added before.
 func (d *deliveries) add(id uint32) *delivery {
-	if d.n > 0 && uint32(d.n) != id-d.base { // numbers were left out
+	if d.n > 0 && uint32(d.n) != id-d.base { // numbers were skipped
 		d.spill(d.n)
 		d.n = 0
 	}
@@ -63,7 +63,7 @@ func (d *deliveries) makeRoom() {
 	d.ring = ring
 }
 
-// spill moves the first n places of the ring to the map.
+// spill moves the first n slots of the ring to the map.
 func (d *deliveries) spill(n int) {
 	for range n {
 		e := &d.ring[d.base&uint32(len(d.ring)-1)]
@@ -81,7 +81,7 @@ func (d *deliveries) spill(n int) {
 	d.trim()
 }
 
-// trim takes free places from the front.
+// trim removes free slots from the front.
 func (d *deliveries) trim() {
 	for d.n > 0 && d.ring[d.base&uint32(len(d.ring)-1)].link == nil {
 		d.base++
@@ -114,7 +114,7 @@ func (d *deliveries) remove(id uint32) {
 	}
 }
 
-// each calls f for those from first to last, both included, in their order; f may remove the one it is called for.
+// each calls f for the deliveries from first to last, inclusive, in order; f may remove the delivery it is called for.
 func (d *deliveries) each(first, last uint32, f func(id uint32, e *delivery)) {
 	if distance(first, last) < 0 {
 		return
@@ -142,7 +142,7 @@ func (d *deliveries) each(first, last uint32, f func(id uint32, e *delivery)) {
 	}
 }
 
-// forget removes all of a link.
+// forget removes all deliveries of a link.
 func (d *deliveries) forget(l *Link) {
 	for id, e := range d.old {
 		if e.link == l {

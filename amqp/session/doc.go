@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package session is the state of an AMQP 1.0 connection with its sessions and links (part 2 of the specification), in
-// the role of the container that was connected to. It does no I/O, starts no goroutine and reads no clock: frames and
-// the time are handed in, events and bytes are handed out.
+// Package session implements the state of an AMQP 1.0 connection with its sessions and links (part 2 of the
+// specification), in the role of the container that accepted the connection. It does no I/O, starts no goroutines and
+// reads no clock: the caller passes in frames and the time, and takes events and output bytes.
 //
 //	               frames                                   events
 //	wire.Reader ─────────────▶ Conn.Receive ─ ─ ─ Conn.Next ────────▶ amqp/broker
@@ -10,23 +10,23 @@
 //	               bytes                ◀──────────────────────────────────┘
 //	                              Open, Accept, Refuse, Window, Send, Settle, Drained, Detach, End, Close
 //
-// The caller's loop: Receive a frame; take events by Next until there is none, and act on them; take the Output and
-// write it. Calls that are not answers (Send, Settle, Window, Close, Tick) may come at any time between, and are
-// followed by Output, too. One Conn is not safe for concurrent use: a caller with several goroutines locks.
+// The caller's loop is: Receive a frame; take all events with Next and handle them; take the Output and write it. Calls
+// that are not responses (Send, Settle, Window, Close, Tick) are allowed at any time in between, and are also followed
+// by Output. A Conn is not safe for concurrent use.
 //
 // # States
 //
-// Of a connection; "in" is a frame of the peer, "out" a call of the caller:
+// States of a connection; "in" is a frame of the peer, "out" a call of the caller:
 //
 //	        in Open          out Open
 //	begun ──────────▶ Opened ─────────▶ open ──in Close──▶ Closed ──out Close──▶ done
 //	                                     │                                        ▲
-//	                                     └──out Close, or an error here──▶ closed ┘ in Close; all else is thrown away
+//	                                     └──out Close, or an error here──▶ closed ┘ in Close; all else is discarded
 //
-// Of a session: Begin is answered at once. An End of the peer gives an Ended event, which the caller answers by
-// Session.End; an End sent first throws away all that comes until the peer's.
+// Sessions: a Begin is answered immediately. An End of the peer causes an Ended event, which the caller answers with
+// Session.End. After an End sent first, all frames are discarded until the peer's End.
 //
-// Of a link; refused ones and those that violate a rule take the way on the right:
+// States of a link; refused links and links with a violation take the path on the right:
 //
 //	           in Attach            out Accept
 //	nothing ─────────────▶ Attached ──────────▶ attached ──out Detach, or a rule violated──▶ detached
@@ -36,23 +36,23 @@
 //	   ├◀──in Detach──── detached     Detached ──out Detach──▶ nothing                          │
 //	   └◀──────────────────────────────in Detach────────────────────────────────────────────────┘
 //
-// Each link that an Attached event has given to the caller is given back by one Detached event, unless the caller has
-// ended it, its session or the connection itself. The same holds for sessions, with Began and Ended.
+// Each link passed to the caller by an Attached event ends with exactly one Detached event, unless the caller has ended
+// the link, its session or the connection itself. The same applies to sessions, with Began and Ended.
 //
-// A peer may send further frames before it has the answers to the first ones (Open, Begin, Attach, Flow in a row); it
-// may use a handle or a channel again as soon as it has sent a Detach or an End for it. A link that is attached again
-// under the name of one that is attached in the same connection takes its place (amqp:link:stolen); across connections
-// the caller does that, by Link.Detach.
+// A peer may send further frames before it has received the responses to the first ones (Open, Begin, Attach and Flow
+// in a row). It may reuse a handle or a channel as soon as it has sent a Detach or an End for it. A link that is
+// attached under the name of another link of the same connection replaces it (amqp:link:stolen). Across connections,
+// the caller implements that with Link.Detach.
 //
 // # Flow control
 //
-// Messages that come: Link.Window keeps a number of unsettled deliveries, Link.Grant gives credit once. Messages that
-// are sent use the peer's credit and the session's window; what exceeds them waits, within Options.MaxUnsent, and
-// Link.Recall takes it back. Windows of sessions count frames; those that come are taken at the rate at which the
-// caller calls Receive, so that a caller that stops reading the socket stops the peer.
+// Received messages: Link.Window limits the number of unsettled deliveries, Link.Grant grants credit once. Sent
+// messages use the peer's credit and the session's window. Messages that exceed them wait, limited by
+// Options.MaxUnsent, and Link.Recall removes them. Session windows count frames. Incoming frames are accepted at the
+// rate of the caller's calls of Receive, so a caller that stops reading the socket also stops the peer.
 //
-// # Bounds
+// # Limits
 //
-// All that a peer can make a Conn keep is bounded by Options: sessions, links, messages in part, unsettled deliveries,
-// messages that wait. Output is bounded by the caller (see Conn.Output).
+// Options limit all state that a peer can create in a Conn: sessions, links, incomplete messages, unsettled deliveries,
+// and waiting messages. The caller limits the output (see Conn.Output).
 package session

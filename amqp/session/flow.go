@@ -4,7 +4,7 @@ package session
 
 import "github.com/lockstep-mq/lockstep/amqp/wire"
 
-// due has the session's flows and dispositions sent with the next output.
+// due schedules the session's flows and dispositions for the next output.
 func (s *Session) due() {
 	if !s.isDue && !s.over() {
 		s.isDue = true
@@ -12,13 +12,13 @@ func (s *Session) due() {
 	}
 }
 
-// oweFlow has the session's windows sent.
+// oweFlow schedules a flow with the session's windows.
 func (s *Session) oweFlow() {
 	s.flowDue = true
 	s.due()
 }
 
-// flush writes what was put together.
+// flush writes batched flows and dispositions.
 func (s *Session) flush() {
 	s.isDue = false
 	if s.over() {
@@ -38,7 +38,7 @@ func (s *Session) flush() {
 	}
 }
 
-// writeFlow tells the peer the session's windows, and the state of a link.
+// writeFlow sends the session's windows, and the state of a link if given.
 func (s *Session) writeFlow(l *Link) {
 	s.flowDue = false
 	s.incomingWindow = s.conn.o.IncomingWindow
@@ -58,8 +58,8 @@ func (s *Session) writeFlow(l *Link) {
 	s.conn.write(s.channel, f)
 }
 
-// rest is what is left of a window or a credit that the peer gave when it had seen one number, now that the number is
-// another one (2.5.6, 2.6.7).
+// rest returns the remaining part of a window or credit that the peer granted when it had seen one number, at a later
+// number (2.5.6, 2.6.7).
 func rest(window, seen, now uint32) uint32 {
 	if used := distance(seen, now); used > 0 {
 		return window - min(window, uint32(used))
@@ -94,7 +94,7 @@ func (s *Session) receiveFlow(f *wire.Flow) {
 	s.pump()
 }
 
-// receiveCredit takes the state of the peer's end of a link on which messages are sent to it (2.6.7).
+// receiveCredit applies the receiver's state of a link on which messages are sent to the peer (2.6.7).
 func (l *Link) receiveCredit(f *wire.Flow) {
 	q := &l.sender
 	before, drain := l.credit, f.Drain != q.drain
@@ -103,24 +103,24 @@ func (l *Link) receiveCredit(f *wire.Flow) {
 	}
 	q.drain, q.asked = f.Drain, f.Drain && l.credit > 0
 	q.drained = q.drained && q.asked
-	if !l.accepted { // Accept tells the caller
+	if !l.accepted { // Accept reports it to the caller
 		return
 	}
 	l.beReady()
-	if f.Drain && l.credit == 0 { // there is nothing to use up, and the peer waits for the answer
+	if f.Drain && l.credit == 0 { // no credit to use up, and the peer waits for the response
 		l.oweFlow()
 	}
 	if l.credit == before && !drain {
 		return
 	}
-	l.session.pump() // what waits uses the credit first
+	l.session.pump() // waiting messages use the credit first
 	more := l.credit - min(l.credit, uint32(q.count()))
 	e := &l.session.conn.events
 	e.credit = Credit{Link: l, Credit: more, Drain: f.Drain}
 	e.push(&e.credit)
 }
 
-// tellEarly tells the caller of the credit that has come before the link was accepted.
+// tellEarly reports credit that arrived before the link was accepted to the caller.
 func (l *Link) tellEarly() {
 	if l.credit > 0 {
 		l.session.conn.events.push(&Credit{Link: l, Credit: l.credit, Drain: l.sender.drain})
@@ -129,7 +129,7 @@ func (l *Link) tellEarly() {
 	}
 }
 
-// receiveCount takes the state of the peer's end of a link on which the peer sends: it may have used up credit without
+// receiveCount applies the sender's state of a link on which the peer sends: it may have used up credit without
 // sending.
 func (l *Link) receiveCount(f *wire.Flow) {
 	if !f.DeliveryCount.Set {

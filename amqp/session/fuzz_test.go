@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// source makes frames and decisions of the bytes of a fuzz input.
+// source converts the bytes of a fuzz input to frames and decisions.
 type source struct{ b []byte }
 
 func (s *source) byte() byte {
@@ -25,7 +25,7 @@ func (s *source) byte() byte {
 
 func (s *source) bool() bool { return s.byte()&1 == 1 }
 
-// number is a small number, or one near an end of the range, or any.
+// number returns a small number, one near an end of the range, or any number.
 func (s *source) number() uint32 {
 	switch x := s.byte(); {
 	case x < 200:
@@ -108,7 +108,7 @@ func (s *source) frame() *wire.Frame {
 	return f
 }
 
-// act lets the broker do something that is not an answer.
+// act executes an action of the broker that is not a response.
 func (s *source) act(p *peer) {
 	l := p.links[string(rune('a'+s.byte()%6))]
 	if l == nil {
@@ -133,14 +133,15 @@ func (s *source) act(p *peer) {
 		l.Update(s.number(), s.state())
 	default:
 		for range s.byte() % 8 {
-			// ErrGone and ErrFull are right
+			// ErrGone and ErrFull are expected
 			_ = l.Send(&Message{Payload: make([]byte, 9*int(s.byte())), Settled: s.bool()})
 		}
 	}
 }
 
-// FuzzConn: no sequence of frames, with a broker that does anything between, makes a Conn panic, keep more than its
-// Options allow, or answer one frame with much; and each link and session is given back.
+// FuzzConn sends any sequence of frames, with arbitrary actions of the broker in between. A Conn does not panic, does
+// not exceed the limits of its Options, and does not produce large output for one frame. Each link and session ends
+// with an event.
 func FuzzConn(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte("\x00\x00\x00\x10\x10\x10\x10\x00\x01\x00\x00\x00\x00\x00\x01\x00"))
@@ -175,7 +176,7 @@ func fuzzOne(t *testing.T, input []byte) {
 		case *Detached:
 			require.True(t, attached[e.Link])
 			delete(attached, e.Link)
-			return src.byte()%8 == 0 // answered never
+			return src.byte()%8 == 0 // never answered
 		case *Ended:
 			require.True(t, began[e.Session])
 			delete(began, e.Session)
@@ -230,7 +231,7 @@ func requireBounded(t *testing.T, c *Conn) {
 	ok = ok && c.links == links && links <= c.o.MaxLinks+refusedLinks && len(c.names) <= links &&
 		sessions <= int(c.o.ChannelMax)+1 && len(c.remote) <= sessions &&
 		c.partial <= c.o.MaxPartial && c.unsent <= c.o.MaxUnsent
-	if !ok { // plain conditions, as this runs for each frame of a fuzz run
+	if !ok { // plain conditions for speed, since this runs for each frame of a fuzz run
 		require.Fail(t, "out of bounds", "links %d of %d, partial %d, unsent %d, sessions %d", links, c.links, c.partial,
 			c.unsent, sessions)
 	}

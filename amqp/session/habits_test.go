@@ -10,10 +10,10 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// What known clients do that is allowed, and that a server could have forgotten.
+// Behaviour of known clients that is valid and that a server might not expect.
 
-// TestReceiveNoWait is what Qpid JMS does without prefetch: it gives one credit, and drains it when there is nothing;
-// the next one comes with the count behind the drained one.
+// Qpid JMS without prefetch grants one credit and drains it if no message is available; the next credit has the count
+// after the drained one.
 func TestReceiveNoWait(t *testing.T) {
 	p := opened(t, Options{})
 	l := p.receiver("a", 0)
@@ -39,14 +39,13 @@ func TestReceiveNoWait(t *testing.T) {
 	p.requireOpen()
 }
 
-// TestStopAndStart is what Qpid JMS does for Connection.stop: credit becomes none, what crosses that is kept by the
-// client, and credit comes again.
+// Qpid JMS revokes the credit for Connection.stop, keeps messages that cross it, and grants credit again later.
 func TestStopAndStart(t *testing.T) {
 	p := opened(t, Options{})
 	l := p.receiver("a", 0)
 	p.send(0, credit(0, 0, 10))
 	sendAll(t, l, 0, 3)
-	p.send(0, credit(0, 1, 0)) // two were under way
+	p.send(0, credit(0, 1, 0)) // two were in flight
 	require.Zero(t, l.Credit())
 	require.NoError(t, l.Send(message(9)))
 	require.Len(t, p.payloads(), 3)
@@ -56,7 +55,7 @@ func TestStopAndStart(t *testing.T) {
 	p.requireOpen()
 }
 
-// TestEndAndCloseInARow is a client that closes without waiting: each thing is given back once.
+// A client that closes without waiting causes one end event for each link and session.
 func TestEndAndCloseInARow(t *testing.T) {
 	for name, bodies := range map[string][]wire.Performative{
 		"everything":   {&wire.Detach{Handle: 0, Closed: true}, &wire.Detach{Handle: 1}, &wire.End{}, &wire.Close{}},
@@ -68,7 +67,7 @@ func TestEndAndCloseInARow(t *testing.T) {
 			p := opened(t, Options{})
 			p.receiver("a", 0)
 			p.sender("b", 1)
-			p.on = func(e Event) bool { // answered when all has come
+			p.on = func(e Event) bool { // answered after all frames
 				_, closed := e.(*Closed)
 				return !closed
 			}
@@ -80,7 +79,7 @@ func TestEndAndCloseInARow(t *testing.T) {
 			require.Len(t, happened[*Ended](p), 1)
 			require.Len(t, happened[*Closed](p), 1)
 			require.IsType(t, &wire.Close{}, p.take()[0].body)
-			for _, d := range happened[*Detached](p) { // late answers do nothing
+			for _, d := range happened[*Detached](p) { // late responses have no effect
 				d.Link.Detach(true, nil)
 			}
 			happened[*Ended](p)[0].Session.End(nil)
@@ -90,7 +89,7 @@ func TestEndAndCloseInARow(t *testing.T) {
 	}
 }
 
-// TestBothDetach: each side's detach crosses the other's, and is the answer to it.
+// A detach that crosses the other side's detach is the response to it.
 func TestBothDetach(t *testing.T) {
 	p := opened(t, Options{})
 	l := p.receiver("a", 0)
@@ -99,11 +98,11 @@ func TestBothDetach(t *testing.T) {
 	require.Empty(t, happened[*Detached](p))
 	require.Len(t, p.take(), 1)
 	require.Zero(t, p.c.links)
-	p.receiver("a", 0) // and the name and the handle are free
+	p.receiver("a", 0) // the name and the handle are free
 	p.requireOpen()
 }
 
-// TestBothEnd: the same for a session.
+// The same applies to sessions.
 func TestBothEnd(t *testing.T) {
 	p := opened(t, Options{})
 	s := p.receiver("a", 0).Session()
@@ -115,13 +114,13 @@ func TestBothEnd(t *testing.T) {
 	p.requireOpen()
 }
 
-// TestReattachAfterFailover: a durable subscription of Qpid JMS is attached again under its name, with a null source
-// when it looks for the one that is there, and is detached without being closed.
+// Qpid JMS reattaches a durable subscription by name, with a null source when it looks for an existing one, and
+// detaches without closing.
 func TestReattachAfterFailover(t *testing.T) {
 	p := opened(t, Options{})
 	for range 3 {
 		a := attach("sub", 0, wire.RoleReceiver)
-		a.Source = nil // the broker answers with the one that it knows
+		a.Source = nil // the broker returns the known source
 		p.on = func(e Event) bool {
 			at, ok := e.(*Attached)
 			if ok {
@@ -138,8 +137,8 @@ func TestReattachAfterFailover(t *testing.T) {
 	p.requireOpen()
 }
 
-// TestUnsettledAtAttach: a peer that resumes a link tells what it has not settled; the answer names what is known, and
-// a delivery that is sent again is marked (2.6.13).
+// A peer that resumes a link sends its unsettled deliveries. The response contains the known ones, and a delivery that
+// is sent again is marked (2.6.13).
 func TestUnsettledAtAttach(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	a := attach("a", 0, wire.RoleSender)

@@ -4,24 +4,24 @@ package session
 
 import "github.com/lockstep-mq/lockstep/amqp/wire"
 
-// Link is a link that the peer has attached. Its methods do nothing when the link is gone.
+// Link is a link attached by the peer. Its methods have no effect after the link has ended.
 type Link struct {
-	// Data is the caller's own.
+	// Data is for use by the caller.
 	Data any
 
 	session *Session
 	peer    *wire.Attach
-	handle  uint32 // the own one
+	handle  uint32 // the own handle
 	role    wire.Role
 
 	senderMode   wire.SenderSettleMode
 	receiverMode wire.ReceiverSettleMode
 
-	answered, accepted     bool // an Attach was sent; it was one that accepts
+	answered, accepted     bool // an Attach was sent; it accepted the link
 	detached, peerDetached bool // a Detach was sent; one was received
-	peerClosed             bool // the received one closes the link
-	left                   bool // the received one has no error
-	gone                   bool // no event of it follows
+	peerClosed             bool // the received Detach closes the link
+	left                   bool // the received Detach has no error
+	gone                   bool // no further events follow
 
 	credit        uint32
 	deliveryCount uint32
@@ -30,7 +30,7 @@ type Link struct {
 	sender        sender
 }
 
-// Reply is what a link is accepted with. Zero values say what the peer has asked for.
+// Reply contains the fields of the Attach that accepts a link. Zero values use the peer's request.
 type Reply struct {
 	Source              *wire.Source
 	Target              wire.Target
@@ -44,25 +44,25 @@ type Reply struct {
 	Properties          wire.Fields
 }
 
-// Name is the link's name, which is unique for one role between two containers.
+// Name returns the link's name, which is unique per role between two containers.
 func (l *Link) Name() string { return l.peer.Name }
 
-// Sender tells whether messages are sent to the peer on this link. Else they are received.
+// Sender reports whether messages are sent to the peer on this link; otherwise they are received.
 func (l *Link) Sender() bool { return l.role == wire.RoleSender }
 
 // Session returns the link's session.
 func (l *Link) Session() *Session { return l.session }
 
-// Peer returns what the peer has attached with.
+// Peer returns the peer's Attach.
 func (l *Link) Peer() *wire.Attach { return l.peer }
 
-// Gone tells that the link takes no messages any more: a Detached event has come, or the caller has ended it.
+// Gone reports that the link has ended: a Detached event was returned, or the caller has ended it.
 func (l *Link) Gone() bool { return l.gone }
 
 // Left reports whether the peer has detached the link, or ended its session or connection, without an error.
 func (l *Link) Left() bool { return l.left || l.session.left || l.session.conn.left }
 
-// Credit is how many messages more the peer may send, or takes. Those that wait (Unsent) are within it.
+// Credit returns the number of messages that the peer may still send or accepts. It includes waiting messages (Unsent).
 func (l *Link) Credit() uint32 { return l.credit }
 
 func (s *Session) receiveAttach(a *wire.Attach) {
@@ -100,14 +100,14 @@ func (s *Session) receiveAttach(a *wire.Attach) {
 		return
 	}
 	name := linkName{name: a.Name, sender: l.Sender()}
-	if other := c.names[name]; other != nil { // 2.6.1: the new attachment takes the link
+	if other := c.names[name]; other != nil { // 2.6.1: the new attachment takes over the link
 		other.fail(LinkStolen, "the link was attached again")
 	}
 	c.names[name] = l
 	c.events.push(&Attached{Link: l})
 }
 
-// refusedLinks is how many links more than allowed may wait for the peer to see that they were refused.
+// refusedLinks is the number of links above the limit that may wait for the peer to process their refusal.
 const refusedLinks = 64
 
 func (s *Session) freeHandle() (uint32, bool) {
@@ -123,9 +123,9 @@ func (s *Session) freeHandle() (uint32, bool) {
 	return uint32(len(s.links) - 1), true
 }
 
-// Accept answers an Attached event: the link is there. Without a Source or Target in the reply the peer's is taken
-// over. It returns false, and the link is refused, if the answer is larger than the peer's max-frame-size. If the peer
-// has given credit already, which it may do before it has the answer, a Credit event follows.
+// Accept responds to an Attached event and accepts the link. Without a Source or Target in the reply, the peer's is
+// used. If the response is larger than the peer's max-frame-size, the link is refused and Accept returns false. If the
+// peer has granted credit already, which it may do before the response, a Credit event follows.
 func (l *Link) Accept(r Reply) bool {
 	if l.gone || l.answered {
 		return false
@@ -153,7 +153,7 @@ func (l *Link) Accept(r Reply) bool {
 		l.receiver.maxMessage = a.MaxMessageSize
 	}
 	ok := l.writeFitting(a)
-	if !ok && len(a.Unsettled) > 0 { // the peer learns of the others when it attaches again (2.7.3)
+	if !ok && len(a.Unsettled) > 0 { // the peer learns the omitted ones when it reattaches (2.7.3)
 		a.Unsettled, a.IncompleteUnsettled = nil, true
 		ok = l.writeFitting(a)
 	}
@@ -164,7 +164,7 @@ func (l *Link) Accept(r Reply) bool {
 	}
 	l.senderMode, l.receiverMode = a.SenderSettleMode, a.ReceiverSettleMode
 	l.answered, l.accepted = true, true
-	if !l.Sender() && l.credit > 0 { // granted before
+	if !l.Sender() && l.credit > 0 { // granted earlier
 		l.oweFlow()
 	}
 	if l.Sender() {
@@ -185,7 +185,7 @@ func (l *Link) writeFitting(a *wire.Attach) bool {
 	return true
 }
 
-// Refuse answers an Attached event: there will be no such link. The peer learns why.
+// Refuse responds to an Attached event and refuses the link with an error.
 func (l *Link) Refuse(err *wire.Error) {
 	if l.answered {
 		return
@@ -193,14 +193,14 @@ func (l *Link) Refuse(err *wire.Error) {
 	l.Detach(true, err)
 }
 
-// Detach takes the link from its session, with an error or nil, or answers a Detached event; in that case closed is
-// what the peer has said. Deliveries that were not settled are forgotten.
+// Detach detaches the link, with an error or nil, or responds to a Detached event; in that case the peer's value of
+// closed is used. Unsettled deliveries are discarded.
 func (l *Link) Detach(closed bool, err *wire.Error) {
 	s := l.session
 	if l.detached || s.over() || s.told {
 		return
 	}
-	if !l.answered { // one that refuses has no source or target of its own (2.6.3)
+	if !l.answered { // a refusal has no source or target (2.6.3)
 		a := &wire.Attach{
 			Name: l.peer.Name, Handle: l.handle, Role: l.role,
 			SenderSettleMode: l.senderMode, ReceiverSettleMode: l.receiverMode,
@@ -225,13 +225,13 @@ func (l *Link) Detach(closed bool, err *wire.Error) {
 	}
 }
 
-// finish lets another link come in its place.
+// finish frees the handle for reuse.
 func (l *Link) finish() {
 	l.session.count--
 	l.session.conn.links--
 }
 
-// fail ends the link for something that the peer has done.
+// fail ends the link because of a violation by the peer.
 func (l *Link) fail(condition wire.Symbol, format string, args ...any) {
 	if l.gone {
 		return
@@ -255,13 +255,13 @@ func (s *Session) receiveDetach(d *wire.Detach) {
 	}
 	answered := l.answered
 	l.release()
-	if !answered { // the answer to the attach would be no use
+	if !answered { // a response to the attach would be useless
 		l.Detach(d.Closed, nil)
 	}
 	s.conn.events.push(&Detached{Link: l, Closed: d.Closed, Err: d.Error, Ended: !answered})
 }
 
-// giveBack tells the caller that the link is gone with its session.
+// giveBack ends the link with an event when its session ends.
 func (l *Link) giveBack() {
 	if l.gone {
 		return
@@ -270,7 +270,7 @@ func (l *Link) giveBack() {
 	l.session.conn.events.push(&Detached{Link: l, Ended: true})
 }
 
-// release forgets all that the link holds.
+// release discards the state of the link.
 func (l *Link) release() {
 	if l.gone {
 		return
@@ -290,13 +290,13 @@ func (l *Link) release() {
 	l.credit = 0
 }
 
-// owesDetach reports whether the peer has detached the link and waits for the answer. Until then the outcomes of
-// deliveries that it has sent before are reported to it.
+// owesDetach reports whether the peer has detached the link and waits for the response. Until then, outcomes of its
+// earlier deliveries are reported to it.
 func (l *Link) owesDetach() bool {
 	return l.peerDetached && l.accepted && !l.detached && !l.session.over() && !l.session.told
 }
 
-// oweFlow has the link's flow sent with the next output.
+// oweFlow schedules a flow of the link for the next output.
 func (l *Link) oweFlow() {
 	if !l.flowDue {
 		l.flowDue = true

@@ -62,7 +62,7 @@ func TestSessionErrors(t *testing.T) {
 			}
 			p.requireEnded(tc.condition)
 
-			// What comes until the end is thrown away; then the channel has a session again.
+			// Frames before the end are discarded; then the channel can be reused.
 			p.send(0, transfer(1, 99))
 			p.send(0, attach("x", 1, false))
 			require.Empty(t, p.take())
@@ -137,7 +137,7 @@ func TestLinkErrors(t *testing.T) {
 			p.requireDetached(tc.condition)
 			require.Zero(t, p.c.partial)
 
-			// What crosses the detach is thrown away, and the next delivery's number is the one behind it.
+			// Frames that cross the detach are discarded, but their delivery numbers count.
 			next := len(tc.bodies)
 			if !of[*wire.Transfer]([]sent{{0, tc.bodies[next-1], ""}})[0].DeliveryID.Set {
 				next--
@@ -155,7 +155,7 @@ func TestLinkErrors(t *testing.T) {
 	}
 }
 
-// TestDetach: each side's closed flag is answered with the same one.
+// The response to a detach has the same closed flag.
 func TestDetach(t *testing.T) {
 	for _, closed := range []bool{false, true} {
 		p := opened(t, Options{})
@@ -177,8 +177,7 @@ func TestDetach(t *testing.T) {
 	}
 }
 
-// TestDetachByCaller: the caller is told no more of a link that it has detached, and the peer's answer frees the
-// handle.
+// A link that the caller has detached causes no further events, and the peer's response frees the handle.
 func TestDetachByCaller(t *testing.T) {
 	p := opened(t, Options{})
 	l := p.receiver("a", 7)
@@ -197,7 +196,7 @@ func TestDetachByCaller(t *testing.T) {
 	require.Equal(t, 1, p.c.links)
 }
 
-// TestHandleAgainBeforeAnswer is what Proton does: it uses a handle again as soon as it has sent the detach.
+// Proton reuses a handle as soon as it has sent the detach.
 func TestHandleAgainBeforeAnswer(t *testing.T) {
 	p := opened(t, Options{})
 	var detached []*Link
@@ -213,7 +212,7 @@ func TestHandleAgainBeforeAnswer(t *testing.T) {
 	p.send(0, attach("b", 0, wire.RoleReceiver)) // the same handle
 	p.send(0, credit(0, 0, 1))
 	p.send(0, &wire.Detach{Handle: 0})
-	p.send(0, attach("a", 0, wire.RoleReceiver)) // the same name, too
+	p.send(0, attach("a", 0, wire.RoleReceiver)) // and the same name
 	require.Len(t, detached, 2)
 	own := map[uint32]bool{}
 	for _, a := range of[*wire.Attach](p.take()) {
@@ -232,7 +231,7 @@ func TestHandleAgainBeforeAnswer(t *testing.T) {
 	require.NoError(t, p.links["a"].Send(&Message{}))
 }
 
-// TestChannelAgainBeforeAnswer: the same for sessions.
+// The same applies to sessions.
 func TestChannelAgainBeforeAnswer(t *testing.T) {
 	p := opened(t, Options{ChannelMax: 1})
 	var ended []*Session
@@ -290,7 +289,7 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-// TestDetachBeforeAnswer: the peer gives up a link before the broker has decided.
+// The peer detaches a link before the broker has responded.
 func TestDetachBeforeAnswer(t *testing.T) {
 	p := opened(t, Options{})
 	var l *Link
@@ -315,8 +314,7 @@ func TestDetachBeforeAnswer(t *testing.T) {
 	require.Zero(t, p.c.links)
 }
 
-// TestTooManyLinks: one more is refused and costs the others nothing; when detached ones have gone, there is room
-// again.
+// A link above the limit is refused without an effect on others. Detached links free their slots.
 func TestTooManyLinks(t *testing.T) {
 	p := opened(t, Options{MaxLinks: 2})
 	p.sender("a", 0)
@@ -328,7 +326,7 @@ func TestTooManyLinks(t *testing.T) {
 	p.send(0, &wire.Detach{Handle: 1, Closed: true})
 	require.NotNil(t, p.sender("d", 1))
 	p.requireOpen()
-	for i := range 2 + refusedLinks { // a flood of refused ones, none of them detached
+	for i := range 2 + refusedLinks { // refused links that are never detached
 		p.send(0, attach("x", uint32(10+i), wire.RoleSender))
 	}
 	require.NoError(t, p.err)
@@ -336,7 +334,7 @@ func TestTooManyLinks(t *testing.T) {
 	require.Zero(t, p.c.links)
 }
 
-// TestHandleMaxOfPeer: the answer to an attach needs a handle that the peer takes.
+// The response to an attach needs a handle that the peer accepts.
 func TestHandleMaxOfPeer(t *testing.T) {
 	p := newPeer(t, Options{})
 	p.send(0, &wire.Open{MaxFrameSize: 512})
@@ -348,8 +346,8 @@ func TestHandleMaxOfPeer(t *testing.T) {
 	p.requireEnded(ResourceLimitExceeded)
 }
 
-// TestStolen: a link that is attached again under its name takes the place of the first one, in another session, too.
-// The two ends of one name do not (2.6.1).
+// A link that is attached again under its name replaces the first one, even in another session. The two ends of one
+// name do not conflict (2.6.1).
 func TestStolen(t *testing.T) {
 	p := opened(t, Options{})
 	p.send(1, begin())
@@ -370,7 +368,7 @@ func TestStolen(t *testing.T) {
 	p.requireOpen()
 }
 
-// TestModesAndNames: the reply has what the peer has asked for, unless the caller says otherwise.
+// The reply contains the values requested by the peer, unless the caller overrides them.
 func TestModesAndNames(t *testing.T) {
 	p := opened(t, Options{MaxMessageSize: 1000})
 	p.on = func(e Event) bool {
@@ -401,8 +399,8 @@ func TestModesAndNames(t *testing.T) {
 	require.Len(t, got.Unsettled, 1)
 }
 
-// TestReplyFitsFrame: an unsettled map that does not fit the peer's frame is left out, and told to be incomplete; a
-// reply that does not fit without it is refused.
+// An unsettled map that does not fit the peer's frame is omitted and marked as incomplete. A reply that does not fit
+// without it is refused.
 func TestReplyFitsFrame(t *testing.T) {
 	p := newPeer(t, Options{})
 	p.send(0, &wire.Open{MaxFrameSize: 512, ChannelMax: 1})
@@ -435,7 +433,7 @@ func TestReplyFitsFrame(t *testing.T) {
 	require.Equal(t, FrameSizeTooSmall, one[*wire.Detach](p).Error.Condition)
 }
 
-// TestEndByCaller: links are gone without events, and the channel is free when the peer has answered.
+// Links end without events, and the channel is free when the peer has responded.
 func TestEndByCaller(t *testing.T) {
 	p := opened(t, Options{})
 	l := p.receiver("a", 0)
@@ -453,7 +451,7 @@ func TestEndByCaller(t *testing.T) {
 	p.requireOpen()
 }
 
-// TestEndByPeer: the links are given back first, and nothing of them is sent after that.
+// The links end first, and nothing of them is sent after that.
 func TestEndByPeer(t *testing.T) {
 	p := opened(t, Options{})
 	l := p.receiver("a", 0)

@@ -15,34 +15,33 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// model is a client and a broker with a Conn between them. Frames of both directions wait in queues, so that they
-// cross.
+// model is a client and a broker with a Conn between them. Frames of both directions are queued, so that they cross.
 type model struct {
 	t       testing.TB
 	rng     *rand.Rand
 	p       *peer
 	client  *client
-	pending []*Link     // attached, and not answered
-	closing []func()    // answers that the broker owes
-	open    []*Delivery // that the broker has not settled
+	pending []*Link     // attached and not answered
+	closing []func()    // pending responses of the broker
+	open    []*Delivery // not settled by the broker
 	brokers map[string]*brokerLink
 	ended   bool // no new work
 
-	outcomes map[string]wire.DeliveryState // of messages of the broker, by the client
-	got      map[string]wire.DeliveryState // as the broker was told
-	states   map[string]wire.DeliveryState // of messages of the client, by the broker
+	outcomes map[string]wire.DeliveryState // of the broker's messages, by the client
+	got      map[string]wire.DeliveryState // as reported to the broker
+	states   map[string]wire.DeliveryState // of the client's messages, by the broker
 	told     map[string]int                // to the client
 	counts   map[string]int
 }
 
-// brokerLink is what the broker knows of a link.
+// brokerLink is the broker's state of a link.
 type brokerLink struct {
 	*Link
-	all      []string          // messages that were sent or have come
-	refs     map[uint64]string // sent, and not settled
+	all      []string          // messages sent or received
+	refs     map[uint64]string // sent and not settled
 	seq      uint64
 	draining bool
-	gone     bool // either side has ended it
+	gone     bool // ended by either side
 	client   *clientLink
 }
 
@@ -65,7 +64,7 @@ func newModel(t testing.TB, seed uint64) *model {
 	return m
 }
 
-// forget stops checking what a link still does, as both sides may forget its deliveries.
+// forget excludes a link from later checks, since both sides may discard its deliveries.
 func (m *model) forget(name string) {
 	if b := m.brokers[name]; b != nil {
 		b.gone = true
@@ -119,7 +118,7 @@ func (m *model) disposed(e *Disposed) {
 	}
 }
 
-// broker does one thing that a broker does.
+// broker executes one random action of the broker.
 func (m *model) broker() {
 	rng := m.rng
 	if len(m.pending) > 0 && (m.ended || rng.IntN(2) == 0) {
@@ -216,7 +215,7 @@ func (m *model) anyLink() *brokerLink {
 	return m.brokers[names[m.rng.IntN(len(names))]]
 }
 
-// user does one thing that an application does.
+// user executes one random action of the application.
 func (m *model) user() {
 	c, rng := m.client, m.rng
 	if !m.ended && rng.IntN(20) == 0 {
@@ -226,7 +225,7 @@ func (m *model) user() {
 		s := c.sessions[channel]
 		if !s.begun {
 			if !m.ended && rng.IntN(4) == 0 {
-				c.attach(s) // before the answer to the begin
+				c.attach(s) // before the response to the begin
 			}
 			continue
 		}
@@ -264,7 +263,7 @@ func sortedKeys[K uint16 | uint32, V any](of map[K]V) []K {
 	return keys
 }
 
-// network moves a frame, or takes the output.
+// network transfers a frame, or takes the output.
 func (m *model) network() {
 	switch m.rng.IntN(3) {
 	case 0:
@@ -286,7 +285,7 @@ func (m *model) network() {
 	}
 }
 
-// check compares both ends of each link: what has come is the beginning of what was sent, or all of it.
+// check compares both ends of each link: the received messages are a prefix of the sent ones, or all of them if whole.
 func (m *model) check(whole bool) {
 	for name, b := range m.brokers {
 		if b.client == nil {
@@ -309,8 +308,8 @@ func (m *model) check(whole bool) {
 
 var modelSeeds = flag.Int("seeds", 25, "how many random schedules TestModel runs")
 
-// TestModel: whatever the order in which frames, broker and client act, nothing is lost, doubled or reordered on a
-// link, every outcome arrives once, neither side's window or credit is exceeded, and nothing is kept at the end.
+// For any interleaving of frames, broker and client, no message is lost, duplicated or reordered on a link, and every
+// outcome arrives once. No window or credit is exceeded, and no state remains at the end.
 func TestModel(t *testing.T) {
 	counts := map[string]int{}
 	seeds := *modelSeeds
@@ -351,7 +350,7 @@ func (m *model) run(steps int) {
 		}
 	}
 	m.ended = true
-	for range 100 { // what is under way arrives, and all is settled
+	for range 100 { // frames in flight arrive, and all deliveries are settled
 		m.user()
 		for range 30 {
 			m.broker()

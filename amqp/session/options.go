@@ -8,41 +8,41 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// Options are what a Conn announces and what it bounds. Zero values have the defaults that are named.
+// Options are the announced values and the limits of a Conn. Zero values select the defaults stated below.
 type Options struct {
-	// ContainerID names this node to its peers.
+	// ContainerID identifies this node to its peers.
 	ContainerID string
-	// MaxFrameSize is the largest frame in bytes that is received; default 131,072. The caller's wire.Reader enforces
+	// MaxFrameSize is the maximum size in bytes of a received frame; default 131,072. The caller's wire.Reader enforces
 	// it.
 	MaxFrameSize uint32
-	// ChannelMax is the highest number of a channel, so that a connection has one session more; default 255.
+	// ChannelMax is the highest channel number; a connection may have one more session than that. Default 255.
 	ChannelMax uint16
-	// HandleMax is the highest handle of a link in a session, so that a session has one link more; default 1023.
+	// HandleMax is the highest link handle in a session; a session may have one more link than that. Default 1023.
 	HandleMax uint32
-	// MaxLinks bounds the links of the whole connection; default 4096. One more is refused.
+	// MaxLinks is the maximum number of links of the connection; default 4096. Further links are refused.
 	MaxLinks int
-	// IdleTimeOut is announced. A peer that has sent nothing for twice as long loses its connection; 0: never.
+	// IdleTimeOut is announced. A peer that has sent nothing for twice that time is disconnected; 0: never.
 	IdleTimeOut time.Duration
-	// MaxMessageSize in bytes is announced for links, and enforced while a message is put together; 0: no limit but
+	// MaxMessageSize in bytes is announced for links, and enforced while a message is assembled; 0: limited only by
 	// MaxPartial.
 	MaxMessageSize uint64
-	// MaxPartial bounds the bytes of all messages of the connection of which not all frames have come; default 64 MiB.
+	// MaxPartial is the maximum number of bytes of all incomplete messages of the connection; default 64 MiB.
 	MaxPartial int
-	// MaxUnsent bounds the bytes of all messages that wait in the connection's sender links for credit or for the
-	// session's window; default 64 MiB.
+	// MaxUnsent is the maximum number of bytes of all messages waiting in the connection's sender links for credit or for
+	// the session's window; default 64 MiB.
 	MaxUnsent int
-	// IncomingWindow is how many transfers a session takes before it has to tell the peer to go on; default 2048.
+	// IncomingWindow is the number of transfers that a session accepts before it must send a new window; default 2048.
 	IncomingWindow uint32
-	// MaxUnsettled bounds the deliveries of a session that were sent and not settled; default 65,536. Further ones
-	// wait. Of those that come, the windows of links (Link.Window) bound how many are not settled; where credit was
-	// given by Link.Grant, one more than MaxUnsettled ends the session.
+	// MaxUnsettled is the maximum number of sent and unsettled deliveries of a session; default 65,536. Further ones wait.
+	// Unsettled received deliveries are limited by the windows of links (Link.Window); with credit from Link.Grant,
+	// exceeding MaxUnsettled ends the session.
 	MaxUnsettled int
 
 	OfferedCapabilities []wire.Symbol
 	DesiredCapabilities []wire.Symbol
 	Properties          wire.Fields
 
-	firstID uint32 // of transfers, deliveries and delivery counts: tests let them wrap around
+	firstID uint32 // of transfers, deliveries and delivery counts; set by tests of the wraparound
 }
 
 func (o Options) withDefaults() Options {

@@ -14,15 +14,15 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// sent is a frame that a Conn has sent.
+// sent is a frame sent by a Conn.
 type sent struct {
 	channel uint16
 	body    wire.Performative
 	payload string
 }
 
-// peer is the other side of a Conn in a test: it sends what it is told, right or wrong, and collects what comes. The
-// events are answered as a broker does in the simplest way, unless on does it.
+// peer is the other side of a Conn in a test: it sends given frames, valid or invalid, and collects the output. Events
+// are answered in the simplest way, unless on handles them.
 type peer struct {
 	t      testing.TB
 	c      *Conn
@@ -40,7 +40,7 @@ func newPeer(t testing.TB, o Options) *peer {
 	return p
 }
 
-// opened is a peer with a connection and a session on channel 0.
+// opened returns a peer with a connection and a session on channel 0.
 func opened(t testing.TB, o Options) *peer {
 	p := newPeer(t, o)
 	p.send(0, &wire.Open{ContainerID: "c", MaxFrameSize: 1 << 20, ChannelMax: 65535})
@@ -62,7 +62,7 @@ func attach(name string, handle uint32, role wire.Role) *wire.Attach {
 
 func some(n int) wire.Optional[uint32] { return wire.Some(uint32(n)) }
 
-// credit is a flow that gives credit when the peer has seen count deliveries.
+// credit returns a flow that grants credit after count deliveries.
 func credit(handle, count, n int) *wire.Flow {
 	return &wire.Flow{
 		IncomingWindow: 1 << 20, NextIncomingID: some(count), Handle: some(handle), DeliveryCount: some(count),
@@ -74,7 +74,7 @@ func transfer(handle, id int) *wire.Transfer {
 	return &wire.Transfer{Handle: uint32(handle), DeliveryID: some(id), DeliveryTag: []byte{byte(id)}}
 }
 
-// send hands a frame to the Conn, and takes the events that it makes.
+// send passes a frame to the Conn, and takes the resulting events.
 func (p *peer) send(channel uint16, body wire.Performative, payload ...byte) {
 	p.t.Helper()
 	p.err = p.c.Receive(&wire.Frame{Channel: channel, Body: body, Payload: payload}, p.now)
@@ -136,7 +136,7 @@ func copied(e Event) Event {
 	}
 }
 
-// take returns the frames that have come since the last call.
+// take returns the frames sent since the last call.
 func (p *peer) take() []sent {
 	p.t.Helper()
 	r := wire.NewReader(bytes.NewReader(p.c.Output(nil)), 1<<30)
@@ -184,7 +184,7 @@ func of[T wire.Performative](frames []sent) []T {
 	return all
 }
 
-// last returns the newest event, and its events of a type.
+// happened returns the events of a type.
 func happened[T Event](p *peer) []T {
 	var all []T
 	for _, e := range p.events {
@@ -218,7 +218,7 @@ func (p *peer) requireOpen() {
 	require.Empty(p.t, happened[*Ended](p))
 }
 
-// requireError is for a frame that has closed the connection.
+// requireClosed requires that the last frame has closed the connection with an error.
 func (p *peer) requireClosed(condition wire.Symbol) {
 	p.t.Helper()
 	var e *wire.Error

@@ -8,18 +8,18 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// receiver is what a link has on which messages come.
+// receiver is the state of a link that receives messages.
 type receiver struct {
 	maxMessage uint64 // bytes; 0: no limit
 	windowed   bool
 	window     uint32 // of Link.Window
-	open       uint32 // deliveries that take a place of it
-	limit      uint32 // the delivery count up to which the peer may send by any credit that it was ever given
+	open       uint32 // deliveries that occupy the window
+	limit      uint32 // the delivery count up to which the peer may send, under any credit it was ever granted
 
-	partial bool     // a delivery has begun, and not all of its frames have come
-	begun   Delivery // that one
-	chunks  [][]byte // its payload but for the end
-	buf     []byte   // the end of its payload; the memory is used again
+	partial bool     // a delivery is incomplete
+	begun   Delivery // the incomplete delivery
+	chunks  [][]byte // its payload except for the end
+	buf     []byte   // the end of its payload; the memory is reused
 	size    int      // of both
 	tag     []byte
 }
@@ -29,7 +29,7 @@ type receiver struct {
 // multiple of the message as garbage.
 const keptBuffer = 256 << 10
 
-// add appends to the payload of a delivery that has come in part.
+// add appends to the payload of an incomplete delivery.
 func (r *receiver) add(payload []byte) {
 	r.size += len(payload)
 	for len(payload) > 0 {
@@ -41,7 +41,7 @@ func (r *receiver) add(payload []byte) {
 	}
 }
 
-// payload returns the payload of a delivery that is whole, and whether the caller owns its memory.
+// payload returns the payload of a complete delivery, and whether the caller owns its memory.
 func (r *receiver) payload() (payload []byte, owned bool) {
 	if len(r.chunks) == 0 {
 		return r.buf, false
@@ -53,8 +53,8 @@ func (r *receiver) payload() (payload []byte, owned bool) {
 	return append(payload, r.buf...), true
 }
 
-// Grant lets the peer send so many messages from now on, in place of what it could send until now; 0 stops it. It is
-// the way of a caller that decides for itself; others use Window.
+// Grant replaces the peer's credit; 0 stops the peer. It is for callers that manage credit explicitly; others use
+// Window.
 func (l *Link) Grant(credit uint32) {
 	if l.gone || l.Sender() {
 		return
@@ -63,8 +63,8 @@ func (l *Link) Grant(credit uint32) {
 	l.give(credit)
 }
 
-// Window lets the peer send messages while fewer than n of them are not settled by Settle. When half of the window is
-// free again, the peer is told. A smaller window takes effect as deliveries are settled.
+// Window lets the peer send messages while fewer than n of them are unsettled (see Settle). New credit is sent when
+// half of the window is free. A smaller window takes effect as deliveries are settled.
 func (l *Link) Window(n uint32) {
 	if l.gone || l.Sender() {
 		return
@@ -73,7 +73,8 @@ func (l *Link) Window(n uint32) {
 	l.give(n - min(n, l.receiver.open))
 }
 
-// give changes the peer's credit. What it has sent by an earlier one, before it learns of a smaller one, is taken.
+// give changes the peer's credit. Messages sent under an earlier credit, before the peer receives a smaller one, are
+// accepted.
 func (l *Link) give(credit uint32) {
 	r := &l.receiver
 	if limit := l.deliveryCount + credit; distance(r.limit, limit) > 0 {
@@ -83,7 +84,7 @@ func (l *Link) give(credit uint32) {
 	l.oweFlow()
 }
 
-// refill gives credit for places in the window that have become free.
+// refill grants credit for freed slots of the window.
 func (l *Link) refill() {
 	r := &l.receiver
 	if l.gone {
@@ -109,7 +110,7 @@ func (s *Session) receiveTransfer(t *wire.Transfer, payload []byte) {
 		s.fail(SessionUnattachedHandle, "a transfer for handle %d, which has no link", t.Handle)
 		return
 	}
-	if l.detached { // it crossed the Detach; its number is used up nevertheless
+	if l.detached { // it crossed the Detach; its number is used nevertheless
 		if t.DeliveryID.Set && t.DeliveryID.Value == s.nextIn {
 			s.nextIn++
 		}
@@ -126,7 +127,7 @@ func (s *Session) receiveTransfer(t *wire.Transfer, payload []byte) {
 	}
 }
 
-// receiveFirst takes the first frame of a delivery.
+// receiveFirst handles the first frame of a delivery.
 func (l *Link) receiveFirst(t *wire.Transfer, payload []byte) {
 	s := l.session
 	switch id := t.DeliveryID; {
@@ -136,7 +137,7 @@ func (l *Link) receiveFirst(t *wire.Transfer, payload []byte) {
 	case s.anyIn && id.Value != s.nextIn:
 		s.fail(InvalidField, "delivery-id %d comes where %d is next", id.Value, s.nextIn)
 		return
-	case s.in.live >= s.conn.o.MaxUnsettled && !l.receiver.windowed: // else windows bound them
+	case s.in.live >= s.conn.o.MaxUnsettled && !l.receiver.windowed: // otherwise windows limit them
 		s.fail(ResourceLimitExceeded, "the session has %d unsettled deliveries, and may have no more", s.in.live)
 		return
 	}
@@ -176,10 +177,10 @@ func (l *Link) receiveFirst(t *wire.Transfer, payload []byte) {
 	s.conn.partial += len(payload)
 }
 
-// maxTag is the longest delivery tag in bytes (2.8.7).
+// maxTag is the maximum size of a delivery tag in bytes (2.8.7).
 const maxTag = 32
 
-// receiveMore takes a further frame of a delivery.
+// receiveMore handles a further frame of a delivery.
 func (l *Link) receiveMore(t *wire.Transfer, payload []byte) {
 	s, r := l.session, &l.receiver
 	if t.DeliveryID.Set && t.DeliveryID.Value != r.begun.ID {
@@ -211,11 +212,11 @@ func (l *Link) receiveMore(t *wire.Transfer, payload []byte) {
 	}
 	d := r.begun
 	d.Payload, d.Owned = r.payload()
-	r.drop(s.conn) // the memory stays as it is until the next frame comes
+	r.drop(s.conn) // the memory is unchanged until the next frame
 	l.deliver(&d)
 }
 
-// bounded ends the link when a message, or what is kept of those in part, grows beyond a limit.
+// bounded ends the link when a message, or the incomplete messages of the connection, exceed a limit.
 func (l *Link) bounded(have, more int, part bool) bool {
 	c := l.session.conn
 	if limit := l.receiver.maxMessage; limit > 0 && uint64(have)+uint64(more) > limit {
@@ -229,7 +230,7 @@ func (l *Link) bounded(have, more int, part bool) bool {
 	return true
 }
 
-// cloned copies the state that a transfer may have, whose memory is the reader's.
+// cloned copies the state of a transfer, which is in the reader's memory.
 func cloned(state wire.DeliveryState) wire.DeliveryState {
 	switch state := state.(type) {
 	case *wire.TransactionalState:
@@ -237,12 +238,12 @@ func cloned(state wire.DeliveryState) wire.DeliveryState {
 	case *wire.Received:
 		c := *state
 		return &c
-	default: // outcomes: without memory of the reader, or without meaning for a delivery that is only sent
+	default: // outcomes: without references to the reader's memory, or meaningless in a transfer
 		return state
 	}
 }
 
-// drop forgets a delivery that has come in part.
+// drop discards an incomplete delivery.
 func (r *receiver) drop(c *Conn) {
 	if r.partial {
 		c.partial -= r.size
@@ -261,7 +262,7 @@ func (l *Link) deliver(d *Delivery) {
 	q.push(&q.delivery)
 }
 
-// settleReceived is Settle for a delivery that has come.
+// settleReceived is Settle for a received delivery.
 func (l *Link) settleReceived(id uint32, state wire.DeliveryState) {
 	s := l.session
 	e := s.in.get(id)
@@ -271,7 +272,7 @@ func (l *Link) settleReceived(id uint32, state wire.DeliveryState) {
 	if !e.settled {
 		final := l.receiverMode == wire.ReceiverFirst
 		s.dispose(wire.RoleReceiver, id, final, state)
-		if !final { // the sender settles first, and then it is done
+		if !final { // the sender settles first
 			e.answered = true
 			return
 		}
@@ -279,7 +280,7 @@ func (l *Link) settleReceived(id uint32, state wire.DeliveryState) {
 	l.done(id)
 }
 
-// done frees a place in the window.
+// done frees a slot of the window.
 func (l *Link) done(id uint32) {
 	l.session.in.remove(id)
 	l.receiver.open--

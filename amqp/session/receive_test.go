@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// manual has the broker of a test leave deliveries unsettled, and links without a window.
+// manual makes the broker of a test leave deliveries unsettled, and links without a window.
 func (p *peer) manual() *peer {
 	p.on = func(e Event) bool {
 		switch e := e.(type) {
@@ -45,7 +45,7 @@ func TestReceive(t *testing.T) {
 	require.Equal(t, uint32(8), l.Credit())
 	require.Empty(t, p.take())
 
-	l.Settle(71, wire.Accepted{}) // settled by the peer: nothing is said
+	l.Settle(71, wire.Accepted{}) // settled by the peer: no frame is sent
 	require.Empty(t, p.take())
 	l.Update(70, &wire.Received{SectionNumber: 1})
 	got := one[*wire.Disposition](p)
@@ -64,7 +64,7 @@ func TestReceive(t *testing.T) {
 	require.Zero(t, l.session.in.live)
 }
 
-// TestParts: a message of several frames, interleaved with another link's.
+// Messages of several frames may be interleaved with those of another link.
 func TestParts(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	a, b := p.sender("a", 0), p.sender("b", 1)
@@ -80,7 +80,7 @@ func TestParts(t *testing.T) {
 	part(0, 0, true, "one ")
 	part(1, 1, true, "uno ")
 	part(0, -1, true, "two ")
-	part(1, 1, true, "due ") // a sender may repeat id and tag
+	part(1, 1, true, "due ") // a sender may repeat ID and tag
 	require.Equal(t, 16, p.c.partial)
 	part(0, -1, false, "three")
 	part(1, -1, false, "")
@@ -96,7 +96,7 @@ func TestParts(t *testing.T) {
 	require.Zero(t, p.c.partial)
 }
 
-// TestPartsSettledAndState: settled in any frame settles the delivery (2.7.5), also by a disposition between.
+// The settled flag in any frame settles the delivery (2.7.5), and so does a disposition in between.
 func TestPartsSettledAndState(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.sender("a", 0)
@@ -114,7 +114,7 @@ func TestPartsSettledAndState(t *testing.T) {
 	require.True(t, d[1].Settled)
 }
 
-// TestAborted: it is as if the delivery had not been sent, but its number and its credit are used.
+// An aborted delivery has no effect, except that it uses its number and its credit.
 func TestAborted(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.sender("a", 0)
@@ -132,7 +132,7 @@ func TestAborted(t *testing.T) {
 	require.Equal(t, "c", string(happened[*Delivery](p)[0].Payload))
 }
 
-// TestDetachedWithinDelivery: the part is forgotten.
+// A detach discards an incomplete delivery.
 func TestDetachedWithinDelivery(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	p.sender("a", 0).Grant(3)
@@ -145,7 +145,7 @@ func TestDetachedWithinDelivery(t *testing.T) {
 	require.Len(t, happened[*Delivery](p), 1)
 }
 
-// TestWindow: credit comes back as deliveries are settled, presettled ones too, half a window at a time.
+// Credit is granted again as deliveries are settled, including presettled ones, half a window at a time.
 func TestWindow(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.sender("a", 0)
@@ -165,7 +165,7 @@ func TestWindow(t *testing.T) {
 	f := one[*wire.Flow](p)
 	require.Equal(t, some(5), f.LinkCredit)
 	require.Equal(t, some(10), f.DeliveryCount)
-	l.Window(3) // five are open: nothing until fewer are
+	l.Window(3) // five are open: no credit until fewer are
 	require.Equal(t, some(0), one[*wire.Flow](p).LinkCredit)
 	for id := 5; id < 9; id++ {
 		l.Settle(uint32(id), wire.Accepted{})
@@ -177,7 +177,7 @@ func TestWindow(t *testing.T) {
 	require.Empty(t, of[*wire.Flow](p.take()))
 }
 
-// TestCreditTakenBack: what the peer has sent before it learns that its credit is gone is taken.
+// Messages that the peer sends before it receives the revocation of its credit are accepted.
 func TestCreditTakenBack(t *testing.T) {
 	for _, take := range []func(*Link){func(l *Link) { l.Grant(0) }, func(l *Link) { l.Window(1) }} {
 		p := opened(t, Options{}).manual()
@@ -187,7 +187,7 @@ func TestCreditTakenBack(t *testing.T) {
 		p.send(0, transfer(0, 0))
 		take(l)
 		require.Equal(t, some(0), one[*wire.Flow](p).LinkCredit)
-		p.send(0, transfer(0, 1)) // these two have crossed the flow
+		p.send(0, transfer(0, 1)) // these two crossed the flow
 		p.send(0, transfer(0, 2))
 		p.requireOpen()
 		require.Zero(t, l.Credit())
@@ -197,14 +197,14 @@ func TestCreditTakenBack(t *testing.T) {
 	}
 }
 
-// TestCreditUsedWithoutSending: the peer, as a sender, moves its delivery-count on.
+// The peer, as a sender, advances its delivery-count.
 func TestCreditUsedWithoutSending(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.sender("a", 0)
 	l.Grant(10)
 	p.send(0, &wire.Flow{Handle: some(0), DeliveryCount: some(4), LinkCredit: some(6), Available: some(2)})
 	require.Equal(t, uint32(6), l.Credit())
-	p.send(0, &wire.Flow{Handle: some(0), DeliveryCount: some(4), LinkCredit: some(99)}) // not the sender's to give
+	p.send(0, &wire.Flow{Handle: some(0), DeliveryCount: some(4), LinkCredit: some(99)}) // a sender cannot grant credit
 	p.send(0, &wire.Flow{Handle: some(0)})
 	require.Equal(t, uint32(6), l.Credit())
 	p.send(0, &wire.Flow{Handle: some(0), DeliveryCount: some(50)})
@@ -212,7 +212,7 @@ func TestCreditUsedWithoutSending(t *testing.T) {
 	p.requireOpen()
 }
 
-// TestReceiverSecond: with rcv-settle-mode second the receiver tells the outcome, and the sender settles.
+// With rcv-settle-mode second, the receiver sends the outcome, and the sender settles.
 func TestReceiverSecond(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	a := attach("a", 0, wire.RoleSender)
@@ -237,7 +237,7 @@ func TestReceiverSecond(t *testing.T) {
 	require.Zero(t, l.session.in.live)
 }
 
-// TestSettlesTogether: rows of deliveries with one state leave in one frame, in any order that makes a row.
+// Consecutive deliveries with one state are settled in one frame, regardless of the order of the calls.
 func TestSettlesTogether(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	a, b := p.sender("a", 0), p.sender("b", 1)
@@ -264,7 +264,7 @@ func TestSettlesTogether(t *testing.T) {
 	require.Equal(t, uint32(38), got[3].First)
 }
 
-// TestDispositionBeforeDetach: what was settled is told before the link goes.
+// Settlements are sent before the detach.
 func TestDispositionBeforeDetach(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.sender("a", 0)
@@ -278,8 +278,7 @@ func TestDispositionBeforeDetach(t *testing.T) {
 	require.IsType(t, &wire.Disposition{}, got[0].body)
 }
 
-// TestIncomingWindow: the peer is told to go on at half of the window; one that does not wait for that ends its
-// session.
+// The window is renewed when half of it is used. A peer that exceeds it ends its session.
 func TestIncomingWindow(t *testing.T) {
 	p := opened(t, Options{IncomingWindow: 4})
 	p.sender("a", 0)
@@ -293,7 +292,7 @@ func TestIncomingWindow(t *testing.T) {
 		p.send(0, transfer(0, 2+id))
 	}
 	p.requireOpen()
-	p.send(0, transfer(0, 6)) // the flow that is due was never taken
+	p.send(0, transfer(0, 6)) // the pending flow was never taken
 	require.Equal(t, SessionWindowViolation, happened[*Ended](p)[0].Err.Condition)
 }
 
@@ -309,7 +308,7 @@ func TestTooManyUnsettled(t *testing.T) {
 	p.requireEnded(ResourceLimitExceeded)
 }
 
-// TestEcho: a flow that asks for one is answered once for each output, whatever came.
+// Requests for an echo are answered once per output, regardless of their number.
 func TestEcho(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	p.receiver("a", 0)

@@ -11,35 +11,35 @@ import (
 
 // Errors of Link.Send.
 var (
-	// ErrGone is returned when the link takes no messages any more, or was not accepted.
+	// ErrGone is returned when the link has ended or was not accepted.
 	ErrGone = errors.New("the link is gone")
-	// ErrFull is returned when as many bytes wait as Options.MaxUnsent allows. The message was not taken.
+	// ErrFull is returned when the waiting messages exceed Options.MaxUnsent. The message was not accepted.
 	ErrFull = errors.New("too many bytes wait for the peer's credit and window")
 )
 
-// Message is what is sent on a link.
+// Message is a message to be sent on a link.
 type Message struct {
-	Ref     uint64             // what the caller knows it by; Disposed events name it
-	Tag     []byte             // the delivery tag, at most 32 bytes; nil: a number that the link counts up
+	Ref     uint64             // identifies the message to the caller, in Disposed events
+	Tag     []byte             // the delivery tag, at most 32 bytes; nil: a counter of the link
 	Format  uint32             // 0 for messages as in part 3 of the specification
-	Settled bool               // nothing will be heard of it; the link's settle mode decides if it is not mixed
-	State   wire.DeliveryState // nil usually
+	Settled bool               // no outcome is reported; only used if the link's settle mode is mixed
+	State   wire.DeliveryState // usually nil
 	Resume  bool               // it is an unsettled delivery of an earlier attachment
 	Payload []byte             // its sections (3.2)
 }
 
-// sender is what a link has on which messages are sent.
+// sender is the state of a link that sends messages.
 type sender struct {
-	waiting []waiting // in their order; of the first one a part may be sent
-	head    int       // the first of them
+	waiting []waiting // in order; the first one may be partly sent
+	head    int       // index of the first one
 	tags    uint64
 	ready   bool // in session.ready
-	drain   bool // the peer wants its credit used up
-	asked   bool // its answer is owed
-	drained bool // the caller has nothing more to send for now
+	drain   bool // the peer requested a drain
+	asked   bool // the response to the drain is pending
+	drained bool // the caller has no further messages for now
 }
 
-// waiting is a message that cannot go yet, with memory of its own.
+// waiting is a message that cannot be sent yet, with its own memory.
 type waiting struct {
 	Message
 	id   uint32
@@ -49,8 +49,8 @@ type waiting struct {
 
 func (s *sender) count() int { return len(s.waiting) - s.head }
 
-// Send sends a message as soon as the peer's credit and the session's window allow it. Until then it waits, in a copy:
-// the caller may use the memory of m again.
+// Send sends a message as soon as the peer's credit and the session's window allow it. Until then a copy waits; the
+// caller may reuse the memory of m.
 func (l *Link) Send(m *Message) error {
 	s := l.session
 	if l.gone || !l.accepted || !l.Sender() || len(m.Tag) > maxTag {
@@ -91,10 +91,10 @@ func (l *Link) wait(m *Message) error {
 	return nil
 }
 
-// Unsent tells how many messages wait for credit or for the session's window.
+// Unsent returns the number of messages waiting for credit or for the session's window.
 func (l *Link) Unsent() int { return l.sender.count() }
 
-// Recall takes back the messages that wait and of which nothing was sent, and returns their Refs.
+// Recall removes the waiting messages that are not partly sent, and returns their Refs.
 func (l *Link) Recall() []uint64 {
 	q := &l.sender
 	var refs []uint64
@@ -124,7 +124,7 @@ func (l *Link) releaseUnsent() {
 	}
 }
 
-// beReady puts the link among those whose turn to send comes.
+// beReady adds the link to the round-robin list of sending links.
 func (l *Link) beReady() {
 	if l.accepted && !l.gone && !l.sender.ready && l.sender.count() > 0 && l.credit > 0 {
 		l.sender.ready = true
@@ -132,7 +132,7 @@ func (l *Link) beReady() {
 	}
 }
 
-// mayBegin tells whether the first frame of a message may go now.
+// mayBegin reports whether the first frame of a message may be sent now.
 func (s *Session) mayBegin(l *Link, m *Message) bool {
 	return l.credit > 0 && s.remoteWindow > 0 && (l.settles(m) || s.out.live < s.conn.o.MaxUnsettled)
 }
@@ -141,7 +141,7 @@ func (l *Link) settles(m *Message) bool {
 	return l.senderMode == wire.SenderSettled || l.senderMode == wire.SenderMixed && m.Settled
 }
 
-// pump sends what waits, a message from each link in turn, while the window lasts.
+// pump sends waiting messages while the window permits, round-robin over the links.
 func (s *Session) pump() {
 	for s.remoteWindow > 0 && !s.over() && !s.told {
 		l := s.current
@@ -178,7 +178,7 @@ func (s *Session) pump() {
 	}
 }
 
-// begin gives a message its number and uses a credit for it.
+// begin assigns a delivery number to a message and uses one credit.
 func (s *Session) begin(l *Link, w *waiting) {
 	w.part = true
 	w.id = s.nextOut
@@ -191,10 +191,10 @@ func (s *Session) begin(l *Link, w *waiting) {
 	}
 }
 
-// frameOverhead bounds the bytes of a frame with a transfer that has no state, but for its tag and payload.
+// frameOverhead is the maximum size of a transfer frame without state, tag and payload.
 const frameOverhead = 64
 
-// room is how many bytes of a message's payload go into a frame.
+// room returns the number of payload bytes of a message that fit into a frame.
 func (s *Session) room(m *Message) int {
 	over := frameOverhead + max(len(m.Tag), 8)
 	if m.State != nil {
@@ -203,7 +203,7 @@ func (s *Session) room(m *Message) int {
 	return max(s.conn.maxFrame()-over, 1)
 }
 
-// sendFrames sends what the window allows of a message, and tells whether that was the rest of it.
+// sendFrames sends as much of a message as the window permits, and reports whether it is complete.
 func (s *Session) sendFrames(l *Link, w *waiting) bool {
 	c := s.conn
 	room := s.room(&w.Message)
@@ -237,8 +237,8 @@ func (s *Session) sendFrames(l *Link, w *waiting) bool {
 	return false
 }
 
-// Drained tells the peer, which has asked for it by a Credit event with Drain, that there is nothing more to send: its
-// credit is used up once those have gone that wait. Those that are Blocked wait for its next credit.
+// Drained responds to a Credit event with Drain: no further messages are available, and the credit is used up once the
+// waiting ones are sent. Blocked messages wait for the peer's next credit.
 func (l *Link) Drained() {
 	if l.gone || !l.sender.asked {
 		return
@@ -247,7 +247,7 @@ func (l *Link) Drained() {
 	l.finishDrain()
 }
 
-// Blocked reports whether messages wait although there is credit for them, until the peer has settled others
+// Blocked reports whether messages wait despite available credit until the peer has settled others
 // (Options.MaxUnsettled).
 func (l *Link) Blocked() bool {
 	s := l.session
@@ -265,7 +265,7 @@ func (l *Link) finishDrain() {
 	l.oweFlow()
 }
 
-// settleSent is Settle for a delivery that was sent.
+// settleSent is Settle for a sent delivery.
 func (l *Link) settleSent(id uint32, state wire.DeliveryState) {
 	s := l.session
 	if e := s.out.get(id); e == nil || e.link != l {

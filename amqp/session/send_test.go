@@ -32,7 +32,7 @@ func sendAll(t *testing.T, l *Link, from, to int) {
 	for i := from; i < to; i++ {
 		m := message(i)
 		require.NoError(t, l.Send(m))
-		clear(m.Payload) // the caller uses its memory again
+		clear(m.Payload) // the caller reuses its memory
 	}
 }
 
@@ -63,13 +63,13 @@ func TestSend(t *testing.T) {
 
 	p.send(0, &wire.Disposition{Role: wire.RoleReceiver, First: 0, Last: 2, Settled: true, State: wire.Accepted{}})
 	d := happened[*Disposed](p)
-	require.Len(t, d, 2) // 1 was sent settled: there is nothing to be told of it
+	require.Len(t, d, 2) // number 1 was sent settled and has no outcome
 	require.Equal(t, &Disposed{Link: l, First: 0, Refs: []uint64{1}, State: wire.Accepted{}, Settled: true}, d[0])
 	require.Equal(t, &Disposed{Link: l, First: 2, Refs: []uint64{3}, State: wire.Accepted{}, Settled: true}, d[1])
 	require.Zero(t, l.session.out.live)
 }
 
-// TestSettleModes: the link's mode decides unless it is mixed.
+// The settle mode of the link takes precedence unless it is mixed.
 func TestSettleModes(t *testing.T) {
 	for mode, want := range map[wire.SenderSettleMode][]bool{
 		wire.SenderUnsettled: {false, false}, wire.SenderSettled: {true, true}, wire.SenderMixed: {false, true},
@@ -89,8 +89,7 @@ func TestSettleModes(t *testing.T) {
 	}
 }
 
-// TestUnsettledOutcome: a receiver that only tells an outcome has it settled by the broker, once; a repetition is not
-// told again.
+// An outcome of a receiver that does not settle is settled by the broker, once. A duplicate is not reported again.
 func TestUnsettledOutcome(t *testing.T) {
 	p := opened(t, Options{})
 	l := p.receiver("a", 0)
@@ -114,7 +113,7 @@ func TestUnsettledOutcome(t *testing.T) {
 	require.Zero(t, l.session.out.live)
 }
 
-// TestDispositionsOfSeveralLinks: ranges cover several links, gaps, and numbers that never were.
+// A range may cover several links, gaps, and numbers never used.
 func TestDispositionsOfSeveralLinks(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	a, b := p.receiver("a", 0), p.receiver("b", 1)
@@ -125,7 +124,7 @@ func TestDispositionsOfSeveralLinks(t *testing.T) {
 	}
 	rejected := &wire.Modified{DeliveryFailed: true}
 	p.send(0, &wire.Disposition{Role: true, First: 4, Last: 4, Settled: true, State: rejected})
-	p.send(0, &wire.Disposition{Role: true, First: 3, Last: 2, Settled: true}) // backwards: none
+	p.send(0, &wire.Disposition{Role: true, First: 3, Last: 2, Settled: true}) // backwards: empty
 	p.send(0, &wire.Disposition{Role: true, First: 1<<32 - 5, Last: 1000, Settled: true})
 	var got []string
 	for _, d := range happened[*Disposed](p) {
@@ -137,7 +136,7 @@ func TestDispositionsOfSeveralLinks(t *testing.T) {
 	require.Zero(t, p.links["a"].session.out.live)
 }
 
-// TestFragments: messages leave in frames as large as the peer takes, and as many as its window has.
+// Messages are split into frames of the peer's maximum size, limited by its window.
 func TestFragments(t *testing.T) {
 	p := newPeer(t, Options{}).manual()
 	p.send(0, &wire.Open{MaxFrameSize: 512, ChannelMax: 1})
@@ -166,7 +165,7 @@ func TestFragments(t *testing.T) {
 	require.True(t, first[2].More)
 	require.Equal(t, 2, l.Unsent())
 	require.Equal(t, []uint64{2}, l.Recall(), "what was begun is finished")
-	p.send(0, &wire.Flow{NextIncomingID: some(1), IncomingWindow: 3}) // one frame more
+	p.send(0, &wire.Flow{NextIncomingID: some(1), IncomingWindow: 3}) // one more frame
 	require.Len(t, take(), 1)
 	p.send(0, &wire.Flow{NextIncomingID: some(4), IncomingWindow: 3})
 	last := take()
@@ -176,7 +175,7 @@ func TestFragments(t *testing.T) {
 	require.Equal(t, uint32(9), l.Credit())
 }
 
-// TestLinksTakeTurns: what waits leaves from each link in turn.
+// Waiting messages are sent round-robin over the links.
 func TestLinksTakeTurns(t *testing.T) {
 	p := newPeer(t, Options{}).manual()
 	p.send(0, &wire.Open{MaxFrameSize: 512, ChannelMax: 1})
@@ -193,7 +192,7 @@ func TestLinksTakeTurns(t *testing.T) {
 	require.Equal(t, []string{"m0", "m10", "m20", "m1", "m11", "m21", "m2", "m12", "m22"}, p.payloads())
 }
 
-// TestUnsentIsBounded, in bytes, over all links; recalled and released ones count no more.
+// Waiting messages are limited in bytes over all links; recalled and released ones do not count.
 func TestUnsentIsBounded(t *testing.T) {
 	p := opened(t, Options{MaxUnsent: 100}).manual()
 	a, b := p.receiver("a", 0), p.receiver("b", 1)
@@ -210,7 +209,7 @@ func TestUnsentIsBounded(t *testing.T) {
 	require.ErrorIs(t, b.Send(large), ErrGone)
 }
 
-// TestUnsettledIsBounded: what is not settled holds back further messages, but for presettled ones.
+// The limit of unsettled messages delays further messages, except presettled ones.
 func TestUnsettledIsBounded(t *testing.T) {
 	p := opened(t, Options{MaxUnsettled: 2}).manual()
 	l := p.receiver("a", 0)
@@ -258,7 +257,7 @@ func TestDrain(t *testing.T) {
 		require.Len(t, got, 3)
 		require.Equal(t, some(3), got[2].body.(*wire.Flow).DeliveryCount)
 	})
-	t.Run("without credit", func(t *testing.T) { // receiveNoWait of a client that has no credit left
+	t.Run("without credit", func(t *testing.T) { // receiveNoWait of a client without credit
 		p := opened(t, Options{})
 		p.receiver("a", 0)
 		p.send(0, drain(0, 0))
@@ -302,7 +301,7 @@ func TestDrain(t *testing.T) {
 		p.take()
 		f = drain(1, 2)
 		f.IncomingWindow = 0
-		p.send(0, f) // the caller has said already that there is no more
+		p.send(0, f) // the caller has already called Drained
 		require.Len(t, happened[*Credit](p), 1)
 		p.send(0, &wire.Flow{NextIncomingID: some(1), IncomingWindow: 1})
 		got := p.take()
@@ -338,7 +337,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// TestCreditIsRelative: credit counts from what the receiver had seen when it gave it (2.6.7).
+// Credit counts from the deliveries that the receiver had seen when it granted it (2.6.7).
 func TestCreditIsRelative(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.receiver("a", 0)
@@ -357,7 +356,7 @@ func TestCreditIsRelative(t *testing.T) {
 	p.requireOpen()
 }
 
-// TestNumbersWrapAround: transfers, deliveries and delivery counts, on both sides, with a reordered settlement.
+// Transfers, deliveries and delivery counts wrap around on both sides, with reordered settlements.
 func TestNumbersWrapAround(t *testing.T) {
 	const first = 1<<32 - 100
 	p := newPeer(t, Options{firstID: first, IncomingWindow: 8, MaxUnsettled: 64}).manual()
@@ -383,7 +382,7 @@ func TestNumbersWrapAround(t *testing.T) {
 		require.NoError(t, out.Send(message(i)))
 		p.send(0, transfer(1, id), 'x')
 		in.Settle(uint32(id), wire.Accepted{})
-		if i%50 == 49 { // 50 at a time, over the wrap
+		if i%50 == 49 { // 50 at a time, across the wraparound
 			p.send(0, &wire.Disposition{Role: true, First: uint32(id - 49), Last: uint32(id), Settled: true})
 		}
 		p.requireOpen()
@@ -403,7 +402,7 @@ func TestNumbersWrapAround(t *testing.T) {
 	require.Zero(t, in.session.out.live)
 }
 
-// TestStragglers: a delivery that is never settled does not keep those that come and go after it.
+// A delivery that is never settled does not retain later ones.
 func TestStragglers(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.receiver("a", 0)

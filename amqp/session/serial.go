@@ -2,8 +2,8 @@
 
 package session
 
-// Numbers of transfers and deliveries are serial numbers (RFC 1982): they wrap around, and the nearer way tells which
-// of two comes first.
+// Numbers of transfers and deliveries are serial numbers (RFC 1982): they wrap around, and the shorter distance
+// determines the order.
 
-// distance tells how far b is behind a; it is negative if b comes before a.
+// distance returns how far b is after a; it is negative if b is before a.
 func distance(a, b uint32) int32 { return int32(b - a) }

@@ -4,41 +4,41 @@ package session
 
 import "github.com/lockstep-mq/lockstep/amqp/wire"
 
-// Session is a session that the peer has begun.
+// Session is a session begun by the peer.
 type Session struct {
-	// Data is the caller's own.
+	// Data is for use by the caller.
 	Data any
 
 	conn    *Conn
 	peer    *wire.Begin
-	channel uint16 // the own one
-	remote  uint16 // the peer's
+	channel uint16 // the own channel
+	remote  uint16 // the peer's channel
 
 	ended, peerEnded bool // End was sent; End was received
 	left             bool // the peer has ended it without an error
-	told             bool // the caller knows that it is gone
-	count            int  // links of which not both sides have sent a detach
+	told             bool // the caller was notified of its end
+	count            int  // links without a detach from both sides
 
-	nextIncoming   uint32 // transfers: the number of the next one that comes
-	incomingWindow uint32 // how many more are taken
+	nextIncoming   uint32 // number of the next incoming transfer
+	incomingWindow uint32 // number of transfers still accepted
 	nextOutgoing   uint32
-	remoteWindow   uint32 // how many more the peer takes
+	remoteWindow   uint32 // number of transfers that the peer still accepts
 
 	handles map[uint32]*Link // by the peer's handle
 	links   []*Link          // by the own handle
-	byFlow  []*Link          // that have a flow to be sent
-	ready   []*Link          // sender links that have a message waiting and credit for it, in turns
-	current *Link            // the sender link of which a message was sent in part
+	byFlow  []*Link          // links with a flow to send
+	ready   []*Link          // sender links with a waiting message and credit, round-robin
+	current *Link            // sender link with a partly sent message
 
 	in, out        deliveries
-	nextIn         uint32 // the number that the next delivery of the peer has
+	nextIn         uint32 // number of the peer's next delivery
 	anyIn          bool   // nextIn is known
 	nextOut        uint32
 	settle         settling
-	flowDue, isDue bool // the windows are to be sent; the session is in conn.due
+	flowDue, isDue bool // the windows must be sent; the session is in conn.due
 }
 
-// outgoingWindow is announced: what is sent is bounded by the peer's window, by credit, and by Options.MaxUnsettled.
+// outgoingWindow is announced: sending is limited by the peer's window, by credit, and by Options.MaxUnsettled.
 const outgoingWindow = 1<<31 - 1
 
 func (c *Conn) receiveBegin(channel uint16, b *wire.Begin) error {
@@ -71,7 +71,7 @@ func (c *Conn) receiveBegin(channel uint16, b *wire.Begin) error {
 	return nil
 }
 
-// freeChannel finds a channel to send on: the peer's own number if that is free.
+// freeChannel returns a free channel, preferably with the peer's number.
 func (c *Conn) freeChannel(wish uint16) (uint16, bool) {
 	limit := int(min(c.peer.ChannelMax, c.o.ChannelMax)) + 1
 	take := func(n int) (uint16, bool) {
@@ -94,17 +94,17 @@ func (c *Conn) freeChannel(wish uint16) (uint16, bool) {
 // Conn returns the session's connection.
 func (s *Session) Conn() *Conn { return s.conn }
 
-// Peer returns what the peer has begun with.
+// Peer returns the peer's Begin.
 func (s *Session) Peer() *wire.Begin { return s.peer }
 
-// Channel returns the number of the peer's channel, which is unique among the connection's sessions of one moment.
+// Channel returns the peer's channel number, which is unique among the connection's current sessions.
 func (s *Session) Channel() uint16 { return s.remote }
 
-// over tells that no frame of the session may be sent any more.
+// over reports that no further frames of the session may be sent.
 func (s *Session) over() bool { return s.ended || s.conn.closed || s.conn.peerClosed }
 
 func (s *Session) receive(f *wire.Frame) {
-	if s.ended { // all but the answer is thrown away (2.5.7)
+	if s.ended { // all frames except the response are discarded (2.5.7)
 		if _, ok := f.Body.(*wire.End); ok {
 			delete(s.conn.remote, s.remote)
 			s.peerEnded = true
@@ -132,7 +132,7 @@ func (s *Session) receive(f *wire.Frame) {
 	}
 }
 
-// End ends the session, with an error or nil, or answers an Ended event. Its links are gone without further events.
+// End ends the session, with an error or nil, or responds to an Ended event. Its links end without further events.
 func (s *Session) End(err *wire.Error) {
 	if s.over() {
 		return
@@ -150,7 +150,7 @@ func (s *Session) End(err *wire.Error) {
 	}
 }
 
-// fail ends the session for a rule that the peer has violated.
+// fail ends the session because of a violation by the peer.
 func (s *Session) fail(condition wire.Symbol, format string, args ...any) {
 	if s.over() || s.peerEnded {
 		return
@@ -161,7 +161,7 @@ func (s *Session) fail(condition wire.Symbol, format string, args ...any) {
 	s.conn.events.push(&Ended{Session: s, Err: e, Ended: true})
 }
 
-// giveBack tells the caller that the session and its links are gone: the peer has ended it, or the connection closes.
+// giveBack ends the session and its links with events: the peer has ended it, or the connection closes.
 func (s *Session) giveBack(err *wire.Error) {
 	if s.told {
 		return
@@ -183,7 +183,7 @@ func (s *Session) giveBackLinks() {
 	s.in, s.out = deliveries{}, deliveries{}
 }
 
-// free lets another session have the own channel.
+// free releases the own channel.
 func (s *Session) free() {
 	if int(s.channel) < len(s.conn.channels) && s.conn.channels[s.channel] == s {
 		s.conn.channels[s.channel] = nil

@@ -4,17 +4,17 @@ package session
 
 import "github.com/lockstep-mq/lockstep/amqp/wire"
 
-// settling is a disposition that is put together from several.
+// settling is a disposition batched from several.
 type settling struct {
 	active bool
 	wire.Disposition
 }
 
-// Settle tells the peer the state of a delivery and settles it: of one that has come, with its outcome; of one that was
-// sent, and for which the peer has told an outcome that it has not settled. Deliveries with numbers in a row and the
-// same state leave in one frame. States are compared as Go values, so that those behind a pointer are only taken
-// together if the pointer is the same; what it points to must not change before the next Output. Deliveries that came
-// before the peer's detach can be settled until Detach answers it.
+// Settle reports the state of a delivery to the peer and settles it. A received delivery is settled with its outcome. A
+// sent delivery is settled after the peer has reported an outcome without settling it. Consecutive deliveries with the
+// same state share a frame. States are compared as Go values, so pointers must be identical; the value pointed to must
+// not change before the next Output. Deliveries received before the peer's detach can be settled until Detach responds
+// to it.
 func (l *Link) Settle(id uint32, state wire.DeliveryState) {
 	if l.session.over() || l.gone && (l.Sender() || !l.owesDetach()) {
 		return
@@ -26,7 +26,7 @@ func (l *Link) Settle(id uint32, state wire.DeliveryState) {
 	}
 }
 
-// Update tells the peer the state of a delivery that has come, and leaves it unsettled.
+// Update reports the state of a received delivery to the peer without settling it.
 func (l *Link) Update(id uint32, state wire.DeliveryState) {
 	if l.gone || l.Sender() || l.session.over() {
 		return
@@ -70,7 +70,7 @@ func (s *Session) flushSettling() {
 	p.active, p.State = false, nil
 }
 
-// hasFields tells whether a state is more than its type, and its memory the reader's.
+// hasFields reports whether a state has fields, which are in the reader's memory.
 func hasFields(state wire.DeliveryState) bool {
 	switch state.(type) {
 	case nil, wire.Accepted, wire.Released:
@@ -97,7 +97,7 @@ func (s *Session) receiveDisposition(d *wire.Disposition) {
 	var last uint32
 	s.out.each(d.First, d.Last, func(id uint32, e *delivery) {
 		if !d.Settled && e.known && !hasFields(d.State) && e.state == d.State {
-			return // a repetition
+			return // a duplicate
 		}
 		n := len(q.disposed)
 		if n == 0 || q.disposed[n-1].Link != e.link || id != last+1 {

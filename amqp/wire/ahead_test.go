@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// TestReadAhead: a peer that has much to say is read in large pieces, and one that has little in small ones again.
+// Data of a busy peer is read in large reads; later, when little data arrives, in small reads again.
 func TestReadAhead(t *testing.T) {
 	var stream []byte
 	for range 100 {
@@ -52,7 +52,7 @@ func TestReadAhead(t *testing.T) {
 	require.LessOrEqual(t, room[len(room)-1], 16<<10, "the memory is given back")
 }
 
-// TestReadInPieces: however the bytes come, the frames are the same, below and above what is read at once.
+// Frames are independent of the sizes of the reads, below and above readAhead.
 func TestReadInPieces(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var stream []byte

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// allocated is how many bytes of memory a function takes.
+// allocated returns the number of bytes that a function allocates.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -23,13 +23,13 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// compound encodes a list, map or array with sizes of 4 bytes, and the count that it claims to have.
+// compound encodes a list, map or array with sizes of 4 bytes and the given count.
 func compound(code byte, count uint32, content []byte) []byte {
 	b := binary.BigEndian.AppendUint32([]byte{code}, uint32(len(content))+4)
 	return append(binary.BigEndian.AppendUint32(b, count), content...)
 }
 
-// TestMemoryIsBoundedByWhatCame: a value of 128 KiB takes a small multiple of that, whatever it claims to have in it.
+// Decoding a value of 128 KiB allocates a small multiple of that, regardless of its counts.
 func TestMemoryIsBoundedByWhatCame(t *testing.T) {
 	const size = 128 << 10
 	nested := func(code byte) []byte {
@@ -63,7 +63,7 @@ func TestMemoryIsBoundedByWhatCame(t *testing.T) {
 	})
 }
 
-// TestDepth: values stand in each other as deep as 32 levels, of whatever kind these are.
+// Values of any type may be nested up to 32 levels.
 func TestDepth(t *testing.T) {
 	list := func(v any) any { return wire.List{v} }
 	for name, wrap := range map[string]func(any) any{
@@ -91,7 +91,7 @@ func TestDepth(t *testing.T) {
 	}
 }
 
-// TestLargeFramesTakeMemoryAsTheyCome: a size alone is not believed, and what a large frame has taken is given back.
+// Memory for a large frame is allocated as its bytes arrive, not by its size field, and is released afterwards.
 func TestLargeFramesTakeMemoryAsTheyCome(t *testing.T) {
 	const size = 64 << 20
 	head := wire.AppendFrame(nil, 0, &wire.Transfer{}, nil)
@@ -117,7 +117,7 @@ func TestLargeFramesTakeMemoryAsTheyCome(t *testing.T) {
 	require.ErrorIs(t, r.Next(&f), io.EOF)
 }
 
-// described encodes a composite with these fields.
+// described encodes a composite value with these fields.
 func described(code byte, fields ...any) []byte {
 	return wire.AppendValue([]byte{0, 0x53, code}, wire.List(fields))
 }
@@ -131,12 +131,12 @@ func state(code uint64, fields ...any) wire.Described {
 	return wire.Described{Descriptor: code, Value: append(wire.List{}, fields...)}
 }
 
-// TestMandatoryFields: what must be there is asked for, by its name; what need not may be null or missing.
+// A missing mandatory field is reported by name; optional fields may be null or missing.
 func TestMandatoryFields(t *testing.T) {
 	u, yes := uint32(1), true
 	for _, c := range []struct {
 		body  []byte
-		field string // "": it is complete
+		field string // "": complete
 	}{
 		{described(0x10), "open lacks its container-id"},
 		{described(0x10, "c"), ""},
@@ -194,7 +194,7 @@ func TestMandatoryFields(t *testing.T) {
 	}
 }
 
-// TestBadFields: what is decoded in part is refused as a whole.
+// A composite with an invalid field is rejected as a whole.
 func TestBadFields(t *testing.T) {
 	u, yes := uint32(1), true
 	in := func(s wire.Described) []byte { return described(0x15, yes, u, u, yes, s) }
@@ -223,7 +223,7 @@ func TestBadFields(t *testing.T) {
 	require.ErrorContains(t, wire.NewReader(bytes.NewReader(frameOf(1, sasl)), 1<<20).Next(new(wire.Frame)), "follow on")
 }
 
-// TestSymbolicNamesOfAll: every type of the specification is known by its name, too.
+// Every type of the specification can be decoded with its symbolic descriptor.
 func TestSymbolicNamesOfAll(t *testing.T) {
 	byName := func(name string, fields ...any) wire.Described {
 		return wire.Described{Descriptor: wire.Symbol(name), Value: append(wire.List{}, fields...)}

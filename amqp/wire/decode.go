@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// maxDepth bounds lists in lists: what is deeper is no message of an honest peer, and would take the stack.
+	// maxDepth is the maximum nesting depth of values. It protects the stack; valid messages are not deeper.
 	maxDepth = 32
-	// maxEmpty bounds the elements without bytes, such as true, that all arrays of a value have together: what was
-	// received does not bound them.
+	// maxEmpty is the maximum number of elements without bytes, such as true, in all arrays of a value. The number of
+	// received bytes does not limit them.
 	maxEmpty = 4096
-	// maxAhead bounds the elements that memory is taken for before they are seen: the lists in a list may each claim to
-	// have as many as there are bytes.
+	// maxAhead is the maximum number of elements for which memory is allocated before they are decoded: each list within a
+	// list may claim as many elements as there are bytes.
 	maxAhead = 64
 )
 
@@ -26,7 +26,7 @@ func decodeError(format string, args ...any) *Error {
 
 var errShort = decodeError("the data ends in the middle of a value")
 
-// DecodeValue decodes the value at the beginning of b, and returns what is behind it. Nothing of v refers to b.
+// DecodeValue decodes the value at the beginning of b, and returns the remaining bytes. v does not reference b.
 func DecodeValue(b []byte) (v any, rest []byte, err error) {
 	d := decoder{b: b}
 	v, err = d.value()
@@ -36,14 +36,14 @@ func DecodeValue(b []byte) (v any, rest []byte, err error) {
 	return v, d.b, nil
 }
 
-// decoder takes values from the front of b.
+// decoder decodes values from the front of b.
 type decoder struct {
 	b     []byte
 	depth int
 	empty int // elements without bytes so far
 }
 
-// take takes n bytes.
+// take consumes n bytes.
 func (d *decoder) take(n int) ([]byte, error) {
 	if n < 0 || n > len(d.b) {
 		return nil, errShort
@@ -62,7 +62,7 @@ func (d *decoder) ctor() (byte, error) {
 	return c, nil
 }
 
-// isNull takes a null if that is next.
+// isNull consumes a null, if it is next.
 func (d *decoder) isNull() bool {
 	if len(d.b) == 0 || d.b[0] != ctorNull {
 		return false
@@ -71,7 +71,7 @@ func (d *decoder) isNull() bool {
 	return true
 }
 
-// value takes any value.
+// value decodes any value.
 func (d *decoder) value() (any, error) {
 	c, err := d.ctor()
 	if err != nil {
@@ -80,7 +80,7 @@ func (d *decoder) value() (any, error) {
 	return d.valueOf(c)
 }
 
-// valueOf takes the value behind a constructor.
+// valueOf decodes the value after a constructor.
 func (d *decoder) valueOf(c byte) (any, error) {
 	switch c >> 4 {
 	case 0x0:
@@ -122,7 +122,7 @@ func (d *decoder) deeper() error {
 	return nil
 }
 
-// fixed takes a value of a fixed width.
+// fixed decodes a value of a fixed width.
 func (d *decoder) fixed(c byte) (any, error) { //nolint:cyclop // one line for each constructor
 	b, err := d.take(fixedWidth(c))
 	if err != nil {
@@ -163,7 +163,7 @@ func (d *decoder) fixed(c byte) (any, error) { //nolint:cyclop // one line for e
 	}
 }
 
-// wide decodes what has two bytes and more.
+// wide decodes values of two bytes and more.
 func wide(c byte, b []byte) (any, error) { //nolint:cyclop // one line for each constructor
 	switch c {
 	case ctorUshort:
@@ -199,7 +199,7 @@ func wide(c byte, b []byte) (any, error) { //nolint:cyclop // one line for each 
 	}
 }
 
-// fixedWidth is the number of bytes behind a constructor of fixed width.
+// fixedWidth returns the number of bytes after a constructor of fixed width.
 func fixedWidth(c byte) int {
 	if c>>4 == 0x4 {
 		return 0
@@ -207,7 +207,7 @@ func fixedWidth(c byte) int {
 	return 1 << (c>>4 - 5)
 }
 
-// sized takes the bytes behind a constructor with a size.
+// sized consumes the bytes after a constructor with a size.
 func (d *decoder) sized(c byte) ([]byte, error) {
 	width := 1
 	if c>>4&1 == 1 { // 0xb, 0xd, 0xf
@@ -256,7 +256,7 @@ func symbolOf(b []byte) (Symbol, error) {
 	return Symbol(b), nil
 }
 
-// elements opens a list, map or array: its elements are left in the decoder that is returned.
+// elements opens a list, map or array and returns a decoder of its elements.
 func (d *decoder) elements(c byte) (in decoder, count int, err error) {
 	body, err := d.sized(c)
 	if err != nil {
@@ -339,7 +339,7 @@ func (d *decoder) dict(count int) (Map, error) {
 	return m, nil
 }
 
-// array takes the elements of an array, all behind one constructor.
+// array decodes the elements of an array, which share one constructor.
 func (d *decoder) array(count int) (Array, error) {
 	c, err := d.ctor()
 	if err != nil {
@@ -383,7 +383,7 @@ func (d *decoder) array(count int) (Array, error) {
 	return a, nil
 }
 
-// isConstructor tells whether there is a type with a constructor of one byte.
+// isConstructor reports whether c is a primitive constructor.
 func isConstructor(c byte) bool {
 	switch c {
 	case ctorNull, ctorTrue, ctorFalse, ctorUint0, ctorUlong0, ctorList0, ctorUbyte, ctorByte, ctorUint8, ctorUlong8,
@@ -396,7 +396,7 @@ func isConstructor(c byte) bool {
 	return false
 }
 
-// skip passes over one value without looking into it.
+// skip skips one value without decoding it.
 func (d *decoder) skip() error {
 	for {
 		c, err := d.ctor()
@@ -417,13 +417,13 @@ func (d *decoder) skip() error {
 		if err := d.deeper(); err != nil {
 			return err
 		}
-		if err := d.skip(); err != nil { // the descriptor; what it describes follows
+		if err := d.skip(); err != nil { // the descriptor; the described value follows
 			return err
 		}
 	}
 }
 
-// descriptor takes the descriptor of a described value, as a number. known is false for one that is not of the
+// descriptor decodes the descriptor of a described value as a number. known is false for one that is not part of the
 // specification.
 func (d *decoder) descriptor() (code uint64, known bool, err error) {
 	c, err := d.ctor()
@@ -433,7 +433,7 @@ func (d *decoder) descriptor() (code uint64, known bool, err error) {
 	if c != ctorDescribed {
 		return 0, false, decodeError("a described value is expected where %#02x is", c)
 	}
-	if len(d.b) > 1 && d.b[0] == ctorUlong8 { // as most peers send it
+	if len(d.b) > 1 && d.b[0] == ctorUlong8 { // the form that most peers send
 		code = uint64(d.b[1])
 		d.b = d.b[2:]
 		return code, true, nil

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// reader takes the fields of a described list one after the other. What comes behind the last field of the list is
-// absent, as the specification has it. The first error stays.
+// reader decodes the fields of a described list in order. Fields after the end of the list are absent, as the
+// specification defines. The first error is kept.
 type reader struct {
 	decoder
 	left int
@@ -17,7 +17,7 @@ type reader struct {
 	err  error
 }
 
-// openList opens the list behind a descriptor.
+// openList opens the list after a descriptor.
 func (d *decoder) openList(name string) (reader, error) {
 	c, err := d.ctor()
 	if err != nil {
@@ -34,7 +34,7 @@ func (d *decoder) openList(name string) (reader, error) {
 	}
 }
 
-// close returns the first error; fields that the specification does not know are one.
+// close returns the first error; unknown additional fields are an error.
 func (r *reader) close() error {
 	if r.left > 0 {
 		r.fail("has too many fields")
@@ -58,14 +58,14 @@ func (r *reader) missing(field string) {
 	}
 }
 
-// invalid fails for a field with a value that it may not have.
+// invalid fails for a field with an invalid value.
 func (r *reader) invalid(what string) {
 	if r.err == nil {
 		r.err = &Error{Condition: ConditionInvalid, Description: r.name + " has " + what}
 	}
 }
 
-// more tells whether the next field is there, and takes it if it is null.
+// more reports whether the next field is present, and consumes it if it is null.
 func (r *reader) more() bool {
 	if r.err != nil || r.left == 0 {
 		return false
@@ -74,7 +74,7 @@ func (r *reader) more() bool {
 	return !r.isNull()
 }
 
-// of takes the constructor of a field.
+// of consumes the constructor of a field.
 func (r *reader) of() byte {
 	c, err := r.ctor()
 	if err != nil {
@@ -89,7 +89,7 @@ func (r *reader) keep(err error) {
 	}
 }
 
-// bytes takes n bytes, of 8 at most, or as many zeros after an error.
+// bytes consumes n bytes, at most 8; after an error it returns zeros.
 func (r *reader) bytes(n int) []byte {
 	b, err := r.take(n)
 	if err != nil {
@@ -122,7 +122,7 @@ func (r *reader) optionalBool() (v Optional[bool]) {
 	}
 }
 
-// flag takes a boolean that is false if it is absent.
+// flag decodes a boolean with the default false.
 func (r *reader) flag() bool { return r.optionalBool().Value }
 
 func (r *reader) mustBool(field string) bool {
@@ -218,7 +218,7 @@ func (r *reader) timestamp() (v Optional[Timestamp]) {
 	return Some(Timestamp(big.Uint64(r.bytes(8))))
 }
 
-// alias takes a binary, and returns it where it is.
+// alias decodes a binary without copying it.
 func (r *reader) alias() []byte {
 	if !r.more() {
 		return nil
@@ -288,7 +288,7 @@ func (r *reader) mustSymbol(field string) Symbol {
 	return v.Value
 }
 
-// symbols takes a field of several symbols, which is an array or one symbol by itself (1.4).
+// symbols decodes a field of multiple symbols: an array or a single symbol (1.4).
 func (r *reader) symbols() []Symbol {
 	switch v := r.value().(type) {
 	case nil:
@@ -312,7 +312,7 @@ func (r *reader) symbols() []Symbol {
 	}
 }
 
-// value takes a field of any type.
+// value decodes a field of any type.
 func (r *reader) value() any {
 	if !r.more() {
 		return nil
@@ -334,8 +334,8 @@ func (r *reader) dict() Map {
 	}
 }
 
-// described tells whether the next field is there, and takes its descriptor. The caller takes what is behind it from
-// the decoder, and keeps the error. (A function that is handed in would have each reader on the heap.)
+// described reports whether the next field is present, and decodes its descriptor. The caller decodes the value with
+// the decoder, and keeps the error. (A function argument would move each reader to the heap.)
 func (r *reader) described() (code uint64, ok bool) {
 	if !r.more() {
 		return 0, false

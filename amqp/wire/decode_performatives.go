@@ -4,14 +4,14 @@ package wire
 
 import "math"
 
-// reused are the performatives of a Reader that come with every message.
+// reused are the reused performatives of a Reader that occur for every message.
 type reused struct {
 	transfer    Transfer
 	flow        Flow
 	disposition Disposition
 }
 
-// decodePerformative decodes the body of a frame, and returns the payload behind it.
+// decodePerformative decodes the body of a frame, and returns the payload after it.
 func decodePerformative(b []byte, into *reused) (Performative, []byte, error) {
 	d := decoder{b: b}
 	code, known, err := d.descriptor()
@@ -155,7 +155,7 @@ func (d *decoder) attach() (*Attach, error) {
 	return p, r.close()
 }
 
-// unsettled takes a map from delivery tags to states.
+// unsettled decodes a map from delivery tags to states.
 func (r *reader) unsettled() Map {
 	if !r.more() {
 		return nil
@@ -320,7 +320,7 @@ func (d *decoder) target(code uint64) (Target, error) {
 	}
 }
 
-// deliveryState takes a described delivery state.
+// deliveryState decodes a described delivery state.
 func (d *decoder) deliveryState() (DeliveryState, error) {
 	code, known, err := d.descriptor()
 	if err != nil {
@@ -348,7 +348,7 @@ func (d *decoder) deliveryState() (DeliveryState, error) {
 	return s, r.close()
 }
 
-// outcome takes the fields of a state that ends a delivery, or returns nil for the code of another one.
+// outcome decodes the fields of an outcome; it returns nil if the code is not an outcome.
 func (r *reader) outcome(code uint64) DeliveryState {
 	switch code {
 	case codeAccepted:
@@ -364,7 +364,7 @@ func (r *reader) outcome(code uint64) DeliveryState {
 	}
 }
 
-// describedOutcome takes the outcome that a delivery gets with its transaction, which is not transactional again.
+// describedOutcome decodes the outcome in a transactional state, which cannot be transactional itself.
 func (r *reader) describedOutcome() DeliveryState {
 	code, ok := r.described()
 	if !ok {

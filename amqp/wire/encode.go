@@ -10,9 +10,9 @@ import (
 
 var big = binary.BigEndian //nolint:gochecknoglobals // a short name
 
-// AppendValue appends the encoding of a value, in the shortest form that its type has. It panics for a value that is of
-// none of the types of this package, and for an Array of values that differ in their types or descriptors: what is sent
-// is made by programs, or was decoded by this package, and neither makes such ones.
+// AppendValue appends the shortest encoding of a value. It panics for a value that is not of a type of this package,
+// and for an Array with values of different types or descriptors. Values are created by this program or decoded by this
+// package, and neither creates such values.
 func AppendValue(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case nil:
@@ -54,7 +54,7 @@ func AppendValue(b []byte, v any) []byte {
 	}
 }
 
-// appendCompound appends lists, maps, arrays, and what is described.
+// appendCompound appends lists, maps, arrays and described values.
 func appendCompound(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case List:
@@ -174,7 +174,7 @@ func appendArray(b []byte, a Array) []byte {
 	return c.end(ctorArray8, ctorArray32, len(a))
 }
 
-// constructorOf is the constructor that takes every value of v's type.
+// constructorOf returns the constructor that can encode every value of v's type.
 func constructorOf(v any) byte { //nolint:cyclop // one line for each type
 	switch v := v.(type) {
 	case nil:
@@ -237,7 +237,7 @@ func decimalConstructor(d Decimal) byte {
 	}
 }
 
-// appendRaw appends a value without its constructor, which constructorOf gave for a value of the same type.
+// appendRaw appends a value without its constructor, which must be the result of constructorOf for its type.
 func appendRaw(b []byte, ctor byte, v any) []byte { //nolint:cyclop // one line for each type
 	switch v := v.(type) {
 	case nil:
@@ -286,7 +286,7 @@ func appendRaw(b []byte, ctor byte, v any) []byte { //nolint:cyclop // one line 
 	}
 }
 
-// appendRawCompound appends a list, map or array as an element of an array, whose form has sizes of 4 bytes.
+// appendRawCompound appends a list, map or array as an element of an array, with sizes of 4 bytes.
 func appendRawCompound(b []byte, ctor byte, v any) []byte {
 	at := len(b)
 	b = AppendValue(b, v)
@@ -309,17 +309,17 @@ func appendRawCompound(b []byte, ctor byte, v any) []byte {
 // compound is a list, map or array that is being appended.
 type compound struct {
 	b  []byte
-	at int // where it begins
+	at int // start offset
 }
 
-// shortHead is the length of constructor, size and count in the short form, longHead in the long one.
+// shortHead is the length of constructor, size and count in the short form, longHead in the long form.
 const shortHead, longHead = 3, 9
 
 func beginCompound(b []byte) compound {
 	return compound{b: append(b, 0, 0, 0), at: len(b)}
 }
 
-// end writes constructor, size and count in front.
+// end writes constructor, size and count at the start.
 func (c compound) end(short, long byte, count int) []byte {
 	size := len(c.b) - c.at - shortHead
 	if size+1 <= math.MaxUint8 && count <= math.MaxUint8 {
@@ -334,7 +334,7 @@ func (c compound) end(short, long byte, count int) []byte {
 	return c.b
 }
 
-// fields appends the fields of a described list, and leaves out nulls at its end.
+// fields appends the fields of a described list, and omits nulls at its end.
 type fields struct {
 	compound
 	count, nulls int
@@ -344,10 +344,10 @@ func beginFields(b []byte, code byte) fields {
 	return fields{compound: beginCompound(append(b, ctorDescribed, ctorUlong8, code))}
 }
 
-// null leaves a field out.
+// null omits a field.
 func (f *fields) null() { f.nulls++ }
 
-// next makes room for a field that is there.
+// next prepares for a field that is present.
 func (f *fields) next() {
 	f.count += f.nulls + 1
 	for ; f.nulls > 0; f.nulls-- {
@@ -372,7 +372,7 @@ func (f *fields) bool(v, absent bool) {
 	f.b = appendBool(f.b, v)
 }
 
-// uint leaves the field out if it has the value that its absence means.
+// uint omits the field if it has its default value.
 func (f *fields) uint(v, absent uint32) {
 	if v == absent {
 		f.null()
@@ -417,7 +417,7 @@ func (f *fields) ushort(v uint16) {
 	f.b = big.AppendUint16(append(f.b, ctorUshort), v)
 }
 
-// string leaves an empty text out.
+// string omits an empty string.
 func (f *fields) string(v string) {
 	if v == "" {
 		f.null()
@@ -436,7 +436,7 @@ func (f *fields) symbol(v, absent Symbol) {
 	f.b = appendSymbol(f.b, v)
 }
 
-// binary leaves nil out, and not what is empty.
+// binary omits nil, but not an empty slice.
 func (f *fields) binary(v []byte) {
 	if v == nil {
 		f.null()

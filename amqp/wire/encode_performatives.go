@@ -159,7 +159,7 @@ func (f *fields) target(t Target) {
 	}
 }
 
-// unsettled appends a map whose keys are delivery tags.
+// unsettled appends a map with delivery tags as keys.
 func (f *fields) unsettled(m Map) {
 	if m == nil {
 		f.null()

@@ -9,17 +9,17 @@ import (
 )
 
 const (
-	// MinMaxFrameSize is the least that a peer may set as the largest frame (2.7.1).
+	// MinMaxFrameSize is the minimum value of a peer's maximum frame size (2.7.1).
 	MinMaxFrameSize = 512
-	// frameHead is the fixed part of a frame: size, offset of the data, type, channel.
+	// frameHead is the size of the fixed frame header: size, data offset, type, channel.
 	frameHead = 8
-	// readAhead is what a Reader reads at once. When so much was there, it takes memory for manyAhead, so that a peer
-	// with much to say is read in few pieces, each of many frames. That is given back, and so is what a frame gets
-	// that does not fit, after manySmall frames that did not need it.
+	// readAhead is the size of one read of a Reader. After a full read, the buffer grows to manyAhead, so that data of a
+	// busy peer is read in few large reads of many frames. That memory, and the memory of a large frame, is released after
+	// manySmall frames that did not need it.
 	readAhead = 16 << 10
 	manyAhead = 128 << 10
 	manySmall = 1024
-	// emptyReads is how many reads in a row may give neither bytes nor an error.
+	// emptyReads is the maximum number of consecutive reads without bytes or an error.
 	emptyReads = 100
 
 	typeAMQP = 0
@@ -37,45 +37,45 @@ func framingError(format string, args ...any) *Error {
 	return &Error{Condition: ConditionFraming, Description: fmt.Sprintf(format, args...)}
 }
 
-// Frame is one frame as it was received.
+// Frame is a received frame.
 type Frame struct {
 	SASL    bool
 	Channel uint16
-	// Body is nil for an empty frame, which only shows that the peer is there.
+	// Body is nil for an empty frame, which is a heartbeat.
 	Body Performative
-	// Payload is what follows the body: a part of a message, behind a Transfer.
+	// Payload is the data after the body: a part of a message, after a Transfer.
 	Payload []byte
 }
 
-// Reader takes frames from a connection. Errors about what was read are *Error; others are those of the connection.
+// Reader reads frames from a connection. Protocol errors are of type *Error; other errors are those of the connection.
 type Reader struct {
 	from      io.Reader
 	maxFrame  uint32
-	buf       []byte // of readAhead or manyAhead bytes
-	next, end int    // what was read and not released
-	taken     int    // from next on, by the last frame
-	failed    error  // of the connection; for when buf does not have enough
+	buf       []byte // readAhead or manyAhead bytes
+	next, end int    // data read and not released
+	taken     int    // bytes from next on that belong to the last frame
+	failed    error  // error of the connection, returned when buf is exhausted
 	large     []byte // for frames that do not fit in buf
-	small     int    // frames since the last one, or the last read, that needed more than readAhead
+	small     int    // frames since the last frame or read that needed more than readAhead
 	reused    reused
 }
 
-// NewReader makes a Reader that refuses frames of more than maxFrame bytes before it takes memory for them. That of a
-// large frame grows as its bytes come.
+// NewReader creates a Reader that rejects frames of more than maxFrame bytes before it allocates memory for them. The
+// memory for a large frame grows as its bytes arrive.
 func NewReader(r io.Reader, maxFrame uint32) *Reader {
 	return &Reader{from: r, maxFrame: maxFrame, buf: make([]byte, readAhead)}
 }
 
-// Buffered is how many bytes were read and not taken, so that Next may return without waiting.
+// Buffered returns the number of bytes that were read and not consumed, so that Next may return without blocking.
 func (r *Reader) Buffered() int { return r.end - r.next - r.taken }
 
-// Whole tells whether the next frame was read already, so that Next returns without reading.
+// Whole reports whether the next frame is completely buffered, so that Next does not read.
 func (r *Reader) Whole() bool {
 	n := r.Buffered()
 	return n >= frameHead && int64(big.Uint32(r.buf[r.next+r.taken:])) <= int64(n)
 }
 
-// peek returns the next n bytes, at most readAhead, or what there is of them and why there are no more.
+// peek returns the next n bytes, at most readAhead; if fewer are available, it returns those and the error.
 func (r *Reader) peek(n int) ([]byte, error) {
 	for empty := 0; r.end-r.next < n; {
 		if r.failed != nil {
@@ -94,10 +94,10 @@ func (r *Reader) peek(n int) ([]byte, error) {
 	return r.buf[r.next : r.next+n], nil
 }
 
-// fill reads once. There is room: what waits is a part of a frame that fits in.
+// fill reads once. The buffer has space, since the remaining data is a part of a frame that fits into it.
 func (r *Reader) fill() {
 	switch full := r.end == len(r.buf); {
-	case full && len(r.buf) < manyAhead: // more was there, most likely
+	case full && len(r.buf) < manyAhead: // more data is likely available
 		r.move(manyAhead)
 		r.small = 0
 	case len(r.buf) > readAhead && r.small >= manySmall && r.end-r.next < readAhead:
@@ -114,14 +114,14 @@ func (r *Reader) fill() {
 	r.failed = err
 }
 
-// move takes other memory for what waits.
+// move replaces the buffer and keeps the remaining data.
 func (r *Reader) move(size int) {
 	b := make([]byte, size)
 	r.end = copy(b, r.buf[r.next:r.end])
 	r.buf, r.next = b, 0
 }
 
-// ProtocolHeader takes the 8 bytes that begin a connection, or a layer of it.
+// ProtocolHeader reads the 8-byte header at the start of a connection or a security layer.
 func (r *Reader) ProtocolHeader() (id byte, version [3]byte, err error) {
 	r.release()
 	b, err := r.peek(frameHead)
@@ -141,14 +141,14 @@ func AppendProtocolHeader(b []byte, id byte) []byte {
 	return append(b, 'A', 'M', 'Q', 'P', id, 1, 0, 0)
 }
 
-// release gives the bytes of the last frame up.
+// release releases the bytes of the last frame.
 func (r *Reader) release() {
 	r.next += r.taken
 	r.taken = 0
 }
 
-// Next takes a frame. A Transfer, Flow or Disposition, and the Payload, are valid until the next call, and those of
-// them that carry no map and no state of a transaction cost no allocation.
+// Next reads a frame. A Transfer, Flow or Disposition, and the Payload, are valid until the next call. They are decoded
+// without allocations unless they contain a map or a transactional state.
 func (r *Reader) Next(f *Frame) error {
 	r.release()
 	head, err := r.peek(frameHead)
@@ -185,7 +185,7 @@ func (r *Reader) Next(f *Frame) error {
 	return err
 }
 
-// frame returns the bytes of a whole frame.
+// frame returns the bytes of a complete frame.
 func (r *Reader) frame(size int) ([]byte, error) {
 	if r.small++; size <= readAhead || r.end-r.next >= size {
 		if r.small >= manySmall {
@@ -213,7 +213,7 @@ func (r *Reader) frame(size int) ([]byte, error) {
 	return r.large[:size], nil
 }
 
-// readFull reads all of b, first what was read already.
+// readFull fills b, starting with buffered data.
 func (r *Reader) readFull(b []byte) (int, error) {
 	n := copy(b, r.buf[r.next:r.end])
 	r.next += n
@@ -228,7 +228,7 @@ func (r *Reader) readFull(b []byte) (int, error) {
 	return n + more, err //nolint:wrapcheck // see whole
 }
 
-// whole turns an end in the middle of a frame into an error of its own.
+// whole converts an EOF within a frame to io.ErrUnexpectedEOF.
 func whole(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -236,8 +236,8 @@ func whole(err error) error {
 	return fmt.Errorf("read a frame: %w", err)
 }
 
-// AppendFrame appends a frame of AMQP; one without a body only shows that this end is there. The caller keeps it below
-// the largest frame of the peer.
+// AppendFrame appends an AMQP frame; without a body it is a heartbeat. The caller must respect the peer's maximum frame
+// size.
 func AppendFrame(b []byte, channel uint16, body Performative, payload []byte) []byte {
 	at := len(b)
 	b = append(b, 0, 0, 0, 0, 2, typeAMQP, byte(channel>>8), byte(channel))
@@ -249,7 +249,7 @@ func AppendFrame(b []byte, channel uint16, body Performative, payload []byte) []
 	return b
 }
 
-// AppendSASLFrame appends a frame of SASL.
+// AppendSASLFrame appends a SASL frame.
 func AppendSASLFrame(b []byte, body Performative) []byte {
 	at := len(b)
 	b = appendSASL(append(b, 0, 0, 0, 0, 2, typeSASL, 0, 0), body)

@@ -4,13 +4,13 @@ package wire
 
 // Section is one section of a message (3.2).
 type Section struct {
-	// Code is its descriptor, such as SectionData.
+	// Code is the descriptor, such as SectionData.
 	Code uint64
-	// Raw is the whole of it, with its descriptor; Value is what is behind the descriptor. Both are parts of the message.
+	// Raw is the complete section with its descriptor; Value is the part after the descriptor. Both reference the message.
 	Raw, Value []byte
 }
 
-// NextSection takes the first section of a message, or of the rest of one. It does not look into it.
+// NextSection returns the first section of a message, or of the rest of one, without decoding it.
 func NextSection(b []byte) (s Section, rest []byte, err error) {
 	d := decoder{b: b}
 	code, known, err := d.descriptor()
@@ -28,13 +28,13 @@ func NextSection(b []byte) (s Section, rest []byte, err error) {
 	return Section{Code: code, Raw: b[:n:n], Value: value[:len(value)-len(d.b)]}, d.b, nil
 }
 
-// Header has what the transport of a message needs (3.2.1).
+// Header contains the transport fields of a message (3.2.1).
 type Header struct {
 	Durable       bool
-	Priority      Optional[uint8]  // as 4 if it is absent
+	Priority      Optional[uint8]  // default 4
 	TTL           Optional[uint32] // milliseconds
 	FirstAcquirer bool
-	DeliveryCount uint32 // earlier attempts that have failed
+	DeliveryCount uint32 // earlier failed attempts
 }
 
 // DecodeHeader decodes the value of a header section.
@@ -67,8 +67,8 @@ func AppendHeader(b []byte, h *Header) []byte {
 	return f.end()
 }
 
-// Properties are the standard properties of a message (3.2.4). An id is nil, a uint64, a UUID, []byte or string; an
-// address is nil or a string, usually.
+// Properties are the standard properties of a message (3.2.4). An ID is nil, a uint64, a UUID, []byte or string; an
+// address is usually nil or a string.
 type Properties struct {
 	MessageID          any
 	UserID             []byte
@@ -138,7 +138,7 @@ func (f *fields) optionalTimestamp(v Optional[Timestamp]) {
 	f.b = big.AppendUint64(append(f.b, ctorTimestamp), uint64(v.Value))
 }
 
-// DecodeMap decodes the value of a section that is a map: annotations, application properties, footer.
+// DecodeMap decodes the value of a map section: annotations, application properties, footer.
 func DecodeMap(value []byte) (Map, error) {
 	v, _, err := DecodeValue(value)
 	if err != nil {
@@ -151,7 +151,7 @@ func DecodeMap(value []byte) (Map, error) {
 	return m, nil
 }
 
-// DecodeData returns the bytes of the value of a data section, where they are.
+// DecodeData returns the bytes of the value of a data section, without copying them.
 func DecodeData(value []byte) ([]byte, error) {
 	d := decoder{b: value}
 	c, err := d.ctor()
@@ -211,14 +211,14 @@ func decodeTransaction(value []byte) (any, error) {
 	}
 }
 
-// AppendDeclare appends the message that asks for a transaction.
+// AppendDeclare appends a message that declares a transaction.
 func AppendDeclare(b []byte, d *Declare) []byte {
 	f := beginFields(append(b, ctorDescribed, ctorUlong8, SectionValue), codeDeclare)
 	f.value(d.GlobalID)
 	return f.end()
 }
 
-// AppendDischarge appends the message that ends a transaction.
+// AppendDischarge appends a message that discharges a transaction.
 func AppendDischarge(b []byte, d *Discharge) []byte {
 	f := beginFields(append(b, ctorDescribed, ctorUlong8, SectionValue), codeDischarge)
 	f.next()

@@ -7,12 +7,12 @@ type Performative interface{ performative() }
 
 // Performatives of connections, sessions and links, with the names and defaults of the specification.
 type (
-	// Open begins a connection (2.7.1).
+	// Open opens a connection (2.7.1).
 	Open struct {
 		ContainerID         string
 		Hostname            string
-		MaxFrameSize        uint32 // 4294967295 if it is not sent
-		ChannelMax          uint16 // 65535 if it is not sent
+		MaxFrameSize        uint32 // default 4294967295
+		ChannelMax          uint16 // default 65535
 		IdleTimeOut         uint32 // milliseconds; 0: none
 		OutgoingLocales     []Symbol
 		IncomingLocales     []Symbol
@@ -26,20 +26,20 @@ type (
 		NextOutgoingID      uint32
 		IncomingWindow      uint32
 		OutgoingWindow      uint32
-		HandleMax           uint32 // 4294967295 if it is not sent
+		HandleMax           uint32 // default 4294967295
 		OfferedCapabilities []Symbol
 		DesiredCapabilities []Symbol
 		Properties          Fields
 	}
-	// Attach makes a link (2.7.3).
+	// Attach attaches a link (2.7.3).
 	Attach struct {
 		Name                 string
 		Handle               uint32
 		Role                 Role
-		SenderSettleMode     SenderSettleMode // SenderMixed if it is not sent
+		SenderSettleMode     SenderSettleMode // default SenderMixed
 		ReceiverSettleMode   ReceiverSettleMode
 		Source               *Source
-		Target               Target // nil if it is null
+		Target               Target // nil if null
 		Unsettled            Map    // delivery tag as string of bytes to DeliveryState
 		IncompleteUnsettled  bool
 		InitialDeliveryCount Optional[uint32]
@@ -54,7 +54,7 @@ type (
 		IncomingWindow uint32
 		NextOutgoingID uint32
 		OutgoingWindow uint32
-		Handle         Optional[uint32] // not set: for the session alone
+		Handle         Optional[uint32] // not set: for the session only
 		DeliveryCount  Optional[uint32]
 		LinkCredit     Optional[uint32]
 		Available      Optional[uint32]
@@ -71,21 +71,21 @@ type (
 		Settled            Optional[bool]
 		More               bool
 		ReceiverSettleMode Optional[ReceiverSettleMode]
-		State              DeliveryState // nil if it is null
+		State              DeliveryState // nil if null
 		Resume             bool
 		Aborted            bool
 		Batchable          bool
 	}
-	// Disposition tells the state of deliveries (2.7.6).
+	// Disposition reports the state of deliveries (2.7.6).
 	Disposition struct {
 		Role      Role
 		First     uint32
-		Last      uint32 // First if it is not sent
+		Last      uint32 // default First
 		Settled   bool
 		State     DeliveryState
 		Batchable bool
 	}
-	// Detach takes a link from its session (2.7.7).
+	// Detach detaches a link from its session (2.7.7).
 	Detach struct {
 		Handle uint32
 		Closed bool
@@ -93,30 +93,30 @@ type (
 	}
 	// End ends a session (2.7.8).
 	End struct{ Error *Error }
-	// Close ends a connection (2.7.9).
+	// Close closes a connection (2.7.9).
 	Close struct{ Error *Error }
 )
 
 // SASL performatives (5.3.3).
 type (
-	// SASLMechanisms names what the server takes.
+	// SASLMechanisms lists the mechanisms of the server.
 	SASLMechanisms struct{ Mechanisms []Symbol }
-	// SASLInit chooses one.
+	// SASLInit selects a mechanism.
 	SASLInit struct {
 		Mechanism       Symbol
 		InitialResponse []byte
 		Hostname        string
 	}
-	// SASLChallenge asks the client.
+	// SASLChallenge is a challenge to the client.
 	SASLChallenge struct{ Challenge []byte }
-	// SASLResponse answers.
+	// SASLResponse is the client's response to a challenge.
 	SASLResponse struct{ Response []byte }
 	// SASLOutcome ends the exchange.
 	SASLOutcome struct {
 		Code           SASLCode
 		AdditionalData []byte
 	}
-	// SASLCode is how the exchange has ended.
+	// SASLCode is the outcome of the exchange.
 	SASLCode uint8
 )
 
@@ -144,40 +144,40 @@ func (*SASLChallenge) performative()  {}
 func (*SASLResponse) performative()   {}
 func (*SASLOutcome) performative()    {}
 
-// Error says why something was ended or refused (2.8.14).
+// Error is the reason of an error or refusal (2.8.14).
 type Error struct {
 	Condition   Symbol
 	Description string
 	Info        Fields
 }
 
-// Error tells condition and description.
+// Error returns the condition and the description.
 func (e *Error) Error() string { return string(e.Condition) + ": " + e.Description }
 
-// Source is where messages of a link come from (3.5.3).
+// Source is the source of a link's messages (3.5.3).
 type Source struct {
-	Address               any // nil, or a string usually
+	Address               any // usually nil or a string
 	Durable               TerminusDurability
-	ExpiryPolicy          Symbol // ExpirySessionEnd if it is not sent
+	ExpiryPolicy          Symbol // default ExpirySessionEnd
 	Timeout               uint32 // seconds
 	Dynamic               bool
 	DynamicNodeProperties Fields
 	DistributionMode      Symbol        // "move", "copy" or ""
-	Filter                Map           // symbol to Described, usually
-	DefaultOutcome        DeliveryState // nil if it is null
+	Filter                Map           // usually symbol to Described
+	DefaultOutcome        DeliveryState // nil if null
 	Outcomes              []Symbol
 	Capabilities          []Symbol
 }
 
-// Target is where messages of a link go to: *Node or *Coordinator.
+// Target is the target of a link's messages: *Node or *Coordinator.
 type Target interface{ target() }
 
 type (
-	// Node is a target that keeps messages (3.5.4).
+	// Node is a target that stores messages (3.5.4).
 	Node struct {
-		Address               any // nil, or a string usually
+		Address               any // usually nil or a string
 		Durable               TerminusDurability
-		ExpiryPolicy          Symbol // ExpirySessionEnd if it is not sent
+		ExpiryPolicy          Symbol // default ExpirySessionEnd
 		Timeout               uint32 // seconds
 		Dynamic               bool
 		DynamicNodeProperties Fields
@@ -190,23 +190,22 @@ type (
 func (*Node) target()        {}
 func (*Coordinator) target() {}
 
-// DeliveryState is what has become of a delivery. Values without fields are used as values, so that they cost no
-// allocation.
+// DeliveryState is the state of a delivery. States without fields are value types, which avoids allocations.
 type DeliveryState interface{ deliveryState() }
 
 type (
-	// Received tells how much of a delivery has come (3.4.1).
+	// Received reports how much of a delivery was received (3.4.1).
 	Received struct {
 		SectionNumber uint32
 		SectionOffset uint64
 	}
-	// Accepted is the outcome of one that was processed (3.4.2).
+	// Accepted is the outcome of a processed delivery (3.4.2).
 	Accepted struct{}
-	// Rejected is the outcome of one that is invalid and cannot be processed (3.4.3).
+	// Rejected is the outcome of an invalid delivery that cannot be processed (3.4.3).
 	Rejected struct{ Error *Error }
-	// Released is the outcome of one that was not and will not be processed (3.4.4).
+	// Released is the outcome of a delivery that was not and will not be processed (3.4.4).
 	Released struct{}
-	// Modified is the outcome of one that was modified and was not and will not be processed (3.4.5).
+	// Modified is the outcome of a delivery that was modified, and was not and will not be processed (3.4.5).
 	Modified struct {
 		DeliveryFailed     bool
 		UndeliverableHere  bool
@@ -217,7 +216,7 @@ type (
 	// TransactionalState is the state of a delivery within a transaction (4.5.8).
 	TransactionalState struct {
 		TxnID   []byte
-		Outcome DeliveryState // nil if it is null
+		Outcome DeliveryState // nil if null
 	}
 )
 
@@ -231,9 +230,9 @@ func (*TransactionalState) deliveryState() {}
 
 // Declare and Discharge are the bodies of messages to a coordinator.
 type (
-	// Declare asks for a transaction (4.5.2).
+	// Declare declares a transaction (4.5.2).
 	Declare struct{ GlobalID any }
-	// Discharge ends one (4.5.3).
+	// Discharge ends a transaction (4.5.3).
 	Discharge struct {
 		TxnID []byte
 		Fail  bool

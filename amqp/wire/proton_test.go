@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// protonVectors are what the codec of Qpid Proton has encoded, by name.
+// protonVectors are encodings of Qpid Proton, by name.
 func protonVectors(tb testing.TB) map[string][]byte {
 	tb.Helper()
 	text, err := os.ReadFile("testdata/proton.txt")
@@ -33,7 +33,7 @@ func protonVectors(tb testing.TB) map[string][]byte {
 	return vectors
 }
 
-// protonValues are what those were made of.
+// protonValues are the values of these encodings.
 func protonValues() map[string]any {
 	sevens := make(wire.List, 300)
 	for i := range sevens {
@@ -66,8 +66,8 @@ func protonValues() map[string]any {
 	}
 }
 
-// TestValuesOfProton: another codec's encodings are read as what they were made of, and what has one encoding, or a
-// shortest one that Proton writes, too, is written as Proton does.
+// Encodings of another codec are decoded to the original values. Values with one encoding, or where Proton uses the
+// shortest one, are encoded identically.
 func TestValuesOfProton(t *testing.T) {
 	vectors := protonVectors(t)
 	same := 0
@@ -81,7 +81,7 @@ func TestValuesOfProton(t *testing.T) {
 		require.NoError(t, err, name)
 		require.Equal(t, want, again, name)
 		switch got.(type) {
-		case wire.Map, wire.Array, wire.List: // Proton writes four bytes of length
+		case wire.Map, wire.Array, wire.List: // Proton writes four-byte lengths
 		default:
 			require.Equal(t, vectors[name], wire.AppendValue(nil, got), name)
 			same++
@@ -139,7 +139,7 @@ func TestMessagesOfProton(t *testing.T) {
 	require.Equal(t, []uint64{0x70, 0x73, 0x75}, codes)
 }
 
-// protonSession is what a client of Proton has sent in a session with a node.
+// protonSession is the data that a Proton client sent in a session with a node.
 func protonSession(tb testing.TB) []byte {
 	tb.Helper()
 	text, err := os.ReadFile("testdata/proton-session.txt")
@@ -155,7 +155,7 @@ func protonSession(tb testing.TB) []byte {
 	return b
 }
 
-// eachFrame reads the frames of a session in which SASL comes first.
+// eachFrame reads the frames of a session that begins with SASL.
 func eachFrame(tb testing.TB, session []byte, do func(*wire.Frame)) {
 	tb.Helper()
 	r := wire.NewReader(bytes.NewReader(session), 1<<20)
@@ -172,14 +172,14 @@ func eachFrame(tb testing.TB, session []byte, do func(*wire.Frame)) {
 			}
 			require.NoError(tb, err)
 			do(&f)
-			if f.SASL { // its init, which is all that ANONYMOUS needs
+			if f.SASL { // the sasl-init, which is sufficient for ANONYMOUS
 				break
 			}
 		}
 	}
 }
 
-// TestSessionOfProton: all that a real client sends is understood, and is the same when it is sent on.
+// All frames of a real client are decoded, and re-encoding preserves them.
 func TestSessionOfProton(t *testing.T) {
 	kinds := map[string]int{}
 	eachFrame(t, protonSession(t), func(f *wire.Frame) {

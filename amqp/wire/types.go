@@ -2,29 +2,29 @@
 
 package wire
 
-// Go types of AMQP values, where the type of Go alone does not say which one is meant. The others are: nil (null),
-// bool, uint8 (ubyte), uint16 (ushort), uint32 (uint), uint64 (ulong), int8 (byte), int16 (short), int32 (int), int64
-// (long), float32, float64 (double), []byte (binary), string.
+// Go types of AMQP values that have no unique Go type. The others are: nil (null), bool, uint8 (ubyte), uint16
+// (ushort), uint32 (uint), uint64 (ulong), int8 (byte), int16 (short), int32 (int), int64 (long), float32, float64
+// (double), []byte (binary), string.
 type (
-	// Symbol is a name from a constrained domain, in ASCII.
+	// Symbol is an ASCII name from a constrained domain.
 	Symbol string
 	// Char is one Unicode code point.
 	Char rune
 	// Timestamp is in milliseconds since 1970, UTC.
 	Timestamp int64
-	// UUID is as in RFC 4122.
+	// UUID is a UUID as in RFC 4122.
 	UUID [16]byte
-	// Decimal is an IEEE 754-2008 decimal number of 4, 8 or 16 bytes, which is passed on and never looked into.
+	// Decimal is an IEEE 754-2008 decimal number of 4, 8 or 16 bytes, which is passed on without interpretation.
 	Decimal string
 	// List is a list of values.
 	List []any
-	// Map keeps the order of its entries, as some maps are ordered and all are to leave as they came.
+	// Map preserves the order of its entries: some maps are ordered, and all are forwarded unchanged.
 	Map []MapEntry
 	// Array is a list of values of one type.
 	Array []any
-	// Described is a value with a descriptor that this package has no type for.
+	// Described is a value with a descriptor that has no type in this package.
 	Described struct {
-		Descriptor any // a uint64 or a Symbol, usually
+		Descriptor any // usually a uint64 or a Symbol
 		Value      any
 	}
 	// Fields is a map with symbols as keys: properties of a connection or link, annotations.
@@ -36,7 +36,7 @@ type MapEntry struct {
 	Key, Value any
 }
 
-// Get returns the value of a key, which must be comparable, and whether it is there.
+// Get returns the value of a key, which must be comparable, and whether it exists.
 func (m Map) Get(key any) (any, bool) {
 	for i := range m {
 		if m[i].Key == key {
@@ -52,10 +52,10 @@ type Optional[T any] struct {
 	Set   bool
 }
 
-// Some returns a field that is there.
+// Some returns a field that is present.
 func Some[T any](v T) Optional[T] { return Optional[T]{Value: v, Set: true} }
 
-// Or returns the field's value, or another one if it is absent.
+// Or returns the field's value, or v if it is absent.
 func (o Optional[T]) Or(v T) T {
 	if o.Set {
 		return o.Value
@@ -63,7 +63,7 @@ func (o Optional[T]) Or(v T) T {
 	return v
 }
 
-// Role of the end of a link that sends a performative: false is the sender.
+// Role is the role of the link endpoint that sends a performative: false is the sender.
 type Role bool
 
 // Roles.
@@ -72,7 +72,7 @@ const (
 	RoleReceiver Role = true
 )
 
-// SenderSettleMode says whether a sender sends deliveries settled (2.8.2).
+// SenderSettleMode determines whether a sender sends deliveries settled (2.8.2).
 type SenderSettleMode uint8
 
 // Settle modes of a sender.
@@ -82,7 +82,7 @@ const (
 	SenderMixed     SenderSettleMode = 2
 )
 
-// ReceiverSettleMode says whether a receiver settles first (2.8.3).
+// ReceiverSettleMode determines whether a receiver settles first (2.8.3).
 type ReceiverSettleMode uint8
 
 // Settle modes of a receiver.
@@ -91,7 +91,7 @@ const (
 	ReceiverSecond ReceiverSettleMode = 1
 )
 
-// TerminusDurability is what of a terminus outlasts its link (3.5.5).
+// TerminusDurability is the state of a terminus that outlives its link (3.5.5).
 type TerminusDurability uint32
 
 // Durabilities.
@@ -101,7 +101,7 @@ const (
 	DurabilityUnsettled     TerminusDurability = 2
 )
 
-// When a terminus begins to expire (3.5.6).
+// Expiry policies of a terminus (3.5.6).
 const (
 	ExpiryLinkDetach      Symbol = "link-detach"
 	ExpirySessionEnd      Symbol = "session-end"

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// TestWhole: a reader says that it has the whole of the next frame exactly if Next does not read.
+// Whole returns true exactly if Next does not read.
 func TestWhole(t *testing.T) {
 	var stream []byte
 	for _, n := range []int{0, 1, 300, 20_000, 5, 16 << 10, 40} {

@@ -19,7 +19,7 @@ import (
 
 var long = strings.Repeat("x", 300)
 
-// values are of every type, and of every length of encoding.
+// values returns values of every type, and of every length of encoding.
 func values() []any {
 	return []any{
 		nil, true, false, uint8(7), uint16(700), uint32(0), uint32(255), uint32(256), uint64(0), uint64(255),
@@ -62,7 +62,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestEncodings: bytes as part 1 of the specification has them, written by hand.
+// Handwritten encodings from part 1 of the specification are decoded and encoded correctly.
 func TestEncodings(t *testing.T) {
 	for _, c := range []struct {
 		hex string
@@ -124,7 +124,7 @@ func TestEncodings(t *testing.T) {
 	}
 }
 
-// TestBadValues: what is wrong is refused, and takes no memory for what it claims to be.
+// Invalid values are rejected, without allocating memory by their claimed size.
 func TestBadValues(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"nothing":                     {},
@@ -156,7 +156,7 @@ func TestBadValues(t *testing.T) {
 	}
 }
 
-// performatives are full and empty ones.
+// performatives returns performatives with all fields set and with none.
 func performatives() []wire.Performative {
 	fields := wire.Fields{{Key: wire.Symbol("p"), Value: "v"}}
 	symbols := []wire.Symbol{"a", "b"}
@@ -232,7 +232,7 @@ func sasl() []wire.Performative {
 	}
 }
 
-// TestFrames: all that is appended comes out of a Reader again, however the bytes arrive.
+// Appended frames are read back unchanged, regardless of the sizes of the reads.
 func TestFrames(t *testing.T) {
 	var stream []byte
 	stream = wire.AppendProtocolHeader(stream, wire.ProtocolSASL)
@@ -275,7 +275,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// TestBadFrames: what is wrong with a frame is said, with the condition of the specification.
+// Invalid frames are rejected with the condition of the specification.
 func TestBadFrames(t *testing.T) {
 	list := func(code byte, body ...byte) []byte {
 		return append([]byte{0, 0, 0, byte(8 + 3 + len(body)), 2, 0, 0, 0, 0, 0x53, code}, body...)
@@ -384,7 +384,7 @@ func TestTransactions(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestSymbolicDescriptors: a peer may name what it sends.
+// A peer may send symbolic descriptors.
 func TestSymbolicDescriptors(t *testing.T) {
 	b := []byte{0, 0xa3, 18}
 	b = append(b, "amqp:disposition:l"...)
@@ -398,7 +398,7 @@ func TestSymbolicDescriptors(t *testing.T) {
 	require.Equal(t, uint64(wire.SectionHeader), s.Code)
 }
 
-// TestNoAllocations: what comes with every message costs nothing to encode and decode.
+// Frames that occur for every message are encoded and decoded without allocations.
 func TestNoAllocations(t *testing.T) {
 	var stream []byte
 	const rounds = 100
@@ -435,7 +435,7 @@ func TestNoAllocations(t *testing.T) {
 	}))
 }
 
-// FuzzFrame: no bytes make the Reader panic, and what it takes can be sent on and is the same then.
+// FuzzFrame: the Reader does not panic for any input, and accepted frames are unchanged after re-encoding.
 func FuzzFrame(f *testing.F) {
 	for _, p := range performatives() {
 		f.Add(wire.AppendFrame(nil, 1, p, []byte("payload")))
@@ -468,7 +468,7 @@ func encode(f *wire.Frame) []byte {
 	return wire.AppendFrame(nil, f.Channel, f.Body, f.Payload)
 }
 
-// FuzzValue: the same for values, as they are in messages.
+// FuzzValue is FuzzFrame for values.
 func FuzzValue(f *testing.F) {
 	for _, v := range values() {
 		f.Add(wire.AppendValue(nil, v))
@@ -492,7 +492,7 @@ func FuzzValue(f *testing.F) {
 	})
 }
 
-// FuzzSections: the sections of a message are all of its bytes, and none of them makes a decoder panic.
+// FuzzSections: the sections of a message comprise all of its bytes, and no decoder panics.
 func FuzzSections(f *testing.F) {
 	f.Add(wire.AppendData(wire.AppendHeader(nil, &wire.Header{Durable: true}), []byte("x")))
 	f.Add(wire.AppendProperties(nil, &wire.Properties{MessageID: "m"}))

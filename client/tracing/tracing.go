@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tracing records the publishes and deliveries of a client as spans of OpenTelemetry:
+// Package tracing implements [client.Tracer] with OpenTelemetry:
 //
 //	options.Tracer = tracing.New(provider, tracing.Options{})
 //
-// A publish that is sampled carries the name of its span in the properties traceparent and tracestate of its messages
-// (W3C Trace Context): the nodes record their part below it, if they have tracing, and the span of the delivery, at
-// whichever consumer has a Tracer, points to it. The same two properties are what applications in other languages read
-// and write.
+// A sampled publish stores its span context in the message properties traceparent and tracestate (W3C Trace Context).
+// Nodes with tracing record child spans, and the span of a delivery links to the publish. Applications in other
+// languages use the same two properties.
 package tracing
 
 import (
@@ -30,19 +29,19 @@ import (
 
 const (
 	scope = "github.com/lockstep-mq/lockstep/client/tracing"
-	// traceparent and tracestate are the properties that name a span.
+	// traceparent and tracestate are the properties that contain a span context.
 	traceparent, tracestate = "traceparent", "tracestate"
-	// maxPropertiesBytes is how much the properties of a message may have; one that has no room for the name of a span
-	// gets none.
+	// maxPropertiesBytes is the size limit of the properties of a message; a message without space for the span context is
+	// sent without it.
 	maxPropertiesBytes = 64 << 10
-	// framingBytes is what a node counts for the lengths of a key and its value, at most.
+	// framingBytes is the maximum overhead that a node counts for a key and its value.
 	framingBytes = 8
 )
 
-// Options of New. The zero value is a good choice.
+// Options are the options of [New]. The zero value is suitable for most applications.
 type Options struct {
-	// DeliveriesInTrace has the span of a delivery be a part of the publish's trace. Without it, the delivery begins a
-	// trace of its own, which the provider's sampler decides on, with a link to the publish.
+	// DeliveriesInTrace makes the span of a delivery part of the publish's trace. Without it, the delivery starts a new
+	// trace, subject to the provider's sampler, with a link to the publish.
 	DeliveriesInTrace bool
 }
 
@@ -85,7 +84,7 @@ func (t *tracer) Publish(
 	}
 }
 
-// named are the spans that the application has named in messages itself.
+// named returns the spans that the application itself set in the messages.
 func (t *tracer) named(ms []client.Message) (links []trace.Link) {
 	for i := range ms {
 		if ms[i].Properties[traceparent] != "" {
@@ -101,7 +100,7 @@ func (t *tracer) remote(props map[string]string) trace.SpanContext {
 	return trace.SpanContextFromContext(t.carrier.Extract(context.Background(), propagation.MapCarrier(props)))
 }
 
-// inject returns copies of messages that name the span. What the application has named is left as it is.
+// inject returns copies of messages that contain the span context. Values set by the application are kept.
 func (t *tracer) inject(span trace.Span, ms []client.Message) []client.Message {
 	names := propagation.MapCarrier{}
 	t.carrier.Inject(trace.ContextWithSpan(context.Background(), span), names)
@@ -121,7 +120,7 @@ func (t *tracer) inject(span trace.Span, ms []client.Message) []client.Message {
 	return send
 }
 
-// bytesOf returns what properties need at most.
+// bytesOf returns the maximum size of properties.
 func bytesOf(props map[string]string) (n int) {
 	for k, v := range props {
 		n += len(k) + len(v) + framingBytes
@@ -162,7 +161,7 @@ func (t *tracer) Deliver(d *client.Delivery) client.DeliveryTrace {
 	return delivery{span}
 }
 
-// delivery is the span of one.
+// delivery is the span of a delivery.
 type delivery struct{ span trace.Span }
 
 // Into implements client.DeliveryTrace.
@@ -176,7 +175,7 @@ func (d delivery) Answered(how string) {
 	d.span.End()
 }
 
-// DialOptions implements client.Tracer: calls that are no streams have spans, too, such as the commit of a transaction.
+// DialOptions implements client.Tracer: unary calls, such as the commit of a transaction, have spans, too.
 func (t *tracer) DialOptions() []grpc.DialOption {
 	streams := make(map[string]bool)
 	for _, service := range []*grpc.ServiceDesc{
@@ -187,7 +186,7 @@ func (t *tracer) DialOptions() []grpc.DialOption {
 			streams["/"+service.ServiceName+"/"+service.Streams[i].StreamName] = true
 		}
 	}
-	streams[pb.AdminService_GetStatus_FullMethodName] = true // is asked again and again
+	streams[pb.AdminService_GetStatus_FullMethodName] = true // polled frequently
 	return []grpc.DialOption{grpc.WithStatsHandler(otelgrpc.NewClientHandler(
 		otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(t.carrier),
 		otelgrpc.WithFilter(func(call *stats.RPCTagInfo) bool {

@@ -17,8 +17,8 @@ import (
 
 const own = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-// A publish that is sampled names its span in copies of the messages: what the application holds stays as it is, what
-// it has named itself is kept and linked, and a message without room is sent as it is.
+// A sampled publish stores its span context in copies of the messages; the application's messages are unchanged. A span
+// context set by the application is kept and linked. A message without space is sent unchanged.
 func TestPublish(t *testing.T) {
 	r := tracetest.NewSpanRecorder()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r))
@@ -44,7 +44,7 @@ func TestPublish(t *testing.T) {
 	require.Equal(t, own[3:35], span.Links()[0].SpanContext.TraceID().String())
 }
 
-// TestPublishNearTheLimit: the name of the span never makes a message larger than a node takes.
+// The span context never makes a message larger than a node accepts.
 func TestPublishNearTheLimit(t *testing.T) {
 	tracer := tracing.New(sdktrace.NewTracerProvider(), tracing.Options{})
 	named := 0
@@ -61,7 +61,7 @@ func TestPublishNearTheLimit(t *testing.T) {
 	require.NotZero(t, named)
 }
 
-// What is not sampled is sent as it is, and is not named.
+// Messages of an unsampled publish are sent unchanged.
 func TestNotSampled(t *testing.T) {
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()))
 	ms := []client.Message{{Body: []byte("1")}}

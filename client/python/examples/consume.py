@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Receive messages and acknowledge them, until none has come for a second."""
+"""Receive and acknowledge messages, until none arrives for a second."""
 
 import asyncio
 import os
@@ -18,13 +18,13 @@ async def main() -> None:
                 except TimeoutError:
                     break
                 if not delivery.body:
-                    delivery.reject()  # to the dead letters: it can never work
+                    delivery.reject()  # invalid message: move it to the dead-letter queue
                 elif delivery.body == b"later" and delivery.delivery_count < 3:
                     delivery.nack_after(timedelta(seconds=30))
                 else:
                     delivery.ack()
                     received += 1
-        # The end of the block has waited until all of that was confirmed.
+        # The end of the block has waited until all acknowledgements were confirmed.
         print(f"received {received}")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publish a message and wait for it, then many in a pipeline: each is on both nodes when its receipt is there."""
+"""Publish one message and wait for its receipt, then publish many in a pipeline."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ async def main() -> None:
 
         async with client.producer() as producer:
             receipts = [await producer.send("orders", f"order {i}") for i in range(1000)]
-        # The end of the block has waited for all of them; none has failed, or the nodes would not have said so.
+        # The end of the block has waited for all publishes; result() raises the error of a failed one.
         print(f"stored {len([r.result() for r in receipts])} more")
 
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask a question and wait for its answer."""
+"""Send a request and wait for its reply."""
 
 import asyncio
 import os

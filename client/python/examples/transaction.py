@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take a message and publish what is made of it, both or nothing, once for each message."""
+"""Consume messages and publish the results atomically and exactly once."""
 
 import asyncio
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A collector of OpenTelemetry, as far as the tests need one: it keeps what it is sent."""
+"""A minimal OpenTelemetry collector for tests that stores the received data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Collector:
         self._server = grpc.server(ThreadPoolExecutor(2))
         export: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(
             self._export
-        )  # as it is on the wire
+        )  # in wire format
         handler = grpc.method_handlers_generic_handler(
             "opentelemetry.proto.collector.trace.v1.TraceService", {"Export": export}
         )
@@ -39,7 +39,7 @@ class Collector:
         return b""
 
     def has(self, *parts: bytes) -> bool:
-        """Whether all parts came, of spans in any order: names, or ids of traces and spans."""
+        """Return whether all parts have arrived, in any order: names, or IDs of traces and spans."""
         with self._lock:
             everything = b"".join(self._received)
         return all(part in everything for part in parts)

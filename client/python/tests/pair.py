@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real pair of nodes: `lockstep dev`, whose node processes can be killed."""
+"""A real pair of nodes: `lockstep dev`, with node processes that can be killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 BOUND = 60.0
-"""Seconds that anything may take that should come. Generous: the machine may be busy."""
+"""Generous timeout in seconds, since the machine may be busy."""
 
 
 def free_port() -> int:
@@ -23,7 +23,7 @@ def free_port() -> int:
 
 
 class Nodes:
-    """Two nodes, or one, that commands can be given to."""
+    """Two nodes or one, for commands of the CLI."""
 
     addresses: list[str]
 
@@ -38,7 +38,7 @@ class Nodes:
         )
 
     def roles(self) -> dict[str, str]:
-        """What each node says of its role; a node that does not answer is missing."""
+        """Return the role reported by each node, except nodes that do not respond."""
         out = {}
         for address in self.addresses:
             p = self.command("status", "--addr", address, "--timeout", "2s", "--output", "json")
@@ -57,13 +57,13 @@ class Nodes:
         raise AssertionError(f"the pair is not in sync within {BOUND} s: {self.roles()}")
 
     def check_alive(self) -> None:
-        """Fail if a process has ended by itself."""
+        """Fail if a process has ended unexpectedly."""
         raise NotImplementedError
 
 
 class Pair(Nodes):
     def __init__(self, binary: str, directory: Path, collector: str = "") -> None:
-        """Start the nodes. They send spans of traces that are sampled to the collector, host:port, if there is one."""
+        """Start the nodes. They send sampled spans to the collector, host:port, if given."""
         super().__init__(binary)
         environment = dict(os.environ)
         if collector:
@@ -103,11 +103,11 @@ class Pair(Nodes):
             raise AssertionError("lockstep dev has ended: " + Path(self._log.name).read_text())
 
     def kill(self, address: str) -> None:
-        """kill -9 of the node there; `lockstep dev` starts it again after 5 seconds."""
+        """Kill the node with SIGKILL; `lockstep dev` restarts it after 5 seconds."""
         self.signal(address, signal.SIGKILL)
 
     def signal(self, address: str, number: signal.Signals) -> None:
-        """Send a signal to the process of the node there."""
+        """Send a signal to the process of the node."""
         listing = subprocess.run(
             ["ps", "-A", "-ww", "-o", "pid=,ppid=,command="], capture_output=True, text=True, check=True
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node that says what a test has written, for the rules of repeating."""
+"""A node with scripted responses, for tests of retries."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Stream = Callable[[Requests, Context], AsyncIterator[queue_pb2.PublishStreamResp
 
 
 class Node:
-    """One scripted node; `streams` has what each publish stream does, in their order, the last one for all others."""
+    """One scripted node; `streams` are the behaviours of successive publish streams, the last one for all others."""
 
     def __init__(self, *, role: admin_pb2.Role = admin_pb2.ROLE_ACTIVE, term: int = 1) -> None:
         self.role, self.term = role, term
         self.address = ""
         self.streams: list[Stream] = []
-        self.seen: list[list[queue_pb2.PublishStreamRequest]] = []  # what each stream was sent
+        self.seen: list[list[queue_pb2.PublishStreamRequest]] = []  # requests by stream
         self.commits: list[queue_pb2.CommitRequest] = []
         self.purges: list[queue_pb2.PurgeQueueRequest] = []
         self.on_purge: Callable[[int, Context], Awaitable[queue_pb2.PurgeQueueResponse]] | None = None
@@ -126,7 +126,7 @@ class Node:
     async def _replay(
         self, _: queue_pb2.ReplayDeadLettersRequest, context: Context
     ) -> queue_pb2.ReplayDeadLettersResponse:
-        """Refuses the first attempt, which is no doubt, and does not answer the second one."""
+        """Refuse the first attempt with a definite outcome, and do not respond to the second one."""
         self.replays += 1
         if self.replays == 1:
             await abort(context, grpc.StatusCode.FAILED_PRECONDITION, "NOT_ACTIVE", details=[not_active("")])
@@ -143,7 +143,7 @@ def _serialize(m: Any) -> bytes:
 async def abort(
     context: Context, code: grpc.StatusCode, reason: str, *, settled: bool = False, details: Sequence[Any] = ()
 ) -> None:
-    """End a call as a node does: with a status and its details."""
+    """End a call like a node: with a status and its details."""
     status = status_pb2.Status(code=code.value[0], message=reason.lower())
     info = error_details_pb2.ErrorInfo(domain="lockstep.v1", reason=reason)
     if settled:
@@ -157,7 +157,7 @@ async def abort(
 
 
 def answer(r: queue_pb2.PublishStreamRequest, *, duplicate: bool = False) -> queue_pb2.PublishStreamResponse:
-    """The answer of a node that has stored the request: the sequence in the queue is 100 above the producer's."""
+    """Return the response to a stored request: the sequence in the queue is 100 above the producer's."""
     return queue_pb2.PublishStreamResponse(
         correlation=r.correlation,
         published=queue_pb2.PublishResponse(first_sequence=100 + r.correlation, lsn=1, duplicate=duplicate),
@@ -172,12 +172,12 @@ def refusal(
 
 
 def unrolled(r: queue_pb2.PublishStreamRequest) -> list[queue_pb2.PublishStreamRequest]:
-    """A request and those that came with it."""
+    """Return a request and those batched with it."""
     return [r, *r.more]
 
 
 async def bundles(requests: Requests, _: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
-    """As stores, by a node that takes several requests in one message; it refuses what goes to the queue `full`."""
+    """As stores, by a node that accepts several requests per frame; it refuses requests to the queue `full`."""
     async for r in requests:
         answers = [
             refusal(one, grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
@@ -191,13 +191,13 @@ async def bundles(requests: Requests, _: Context) -> AsyncIterator[queue_pb2.Pub
 
 
 async def stores(requests: Requests, _: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
-    """A stream that stores everything; what is repeated is a duplicate."""
+    """A stream that stores all requests; retries are duplicates."""
     async for r in requests:
         yield answer(r, duplicate=r.publish.producer.retry)
 
 
 def takes(n: int, reason: str = "OUTCOME_UNKNOWN", details: Sequence[Any] = ()) -> Stream:
-    """A stream that takes n requests, answers none and ends."""
+    """Return a stream that reads n requests, responds to none and ends."""
 
     async def stream(requests: Requests, context: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
         left = n
@@ -212,7 +212,7 @@ def takes(n: int, reason: str = "OUTCOME_UNKNOWN", details: Sequence[Any] = ()) 
 
 
 def refuses(code: grpc.StatusCode, reason: str, *, settled: bool = False) -> Stream:
-    """A stream that refuses each request."""
+    """Return a stream that refuses each request."""
 
     async def stream(requests: Requests, _: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
         async for r in requests:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that speak TLS: a pair with a witness, which asks clients for certificates, and a node that does not."""
+"""Nodes with TLS: a pair with a witness that requires client certificates, and a node that does not."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class SecureNodes(Nodes):
     """Processes of `lockstep serve` with certificates of `lockstep cert init`.
 
     Args:
-        binary: Of lockstep.
+        binary: The lockstep binary.
         directory: For all data.
-        standalone: One node, which lets clients in that show no certificate; else a pair, and they must show one.
+        standalone: One node that does not require client certificates; otherwise a pair that requires them.
     """
 
     def __init__(self, binary: str, directory: Path, *, standalone: bool = False) -> None:
@@ -80,12 +80,12 @@ class SecureNodes(Nodes):
                 raise AssertionError("a process has ended: " + Path(self._log.name).read_text())
 
     def kill(self, address: str) -> None:
-        """kill -9 of the node there."""
+        """Kill the node with SIGKILL."""
         self._processes[address].kill()
         self._processes[address].wait(BOUND)
 
     def start(self, address: str) -> None:
-        """Start a node again that was killed."""
+        """Restart a killed node."""
         self._start(address, self._commands[address])
 
     def _start(self, name: str, command: list[str]) -> None:

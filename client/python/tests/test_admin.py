@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of Client.admin, against a real pair; and the rules of asking again, against a scripted node."""
+"""The calls of Client.admin against a real pair, and their retries against a scripted node."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def test_a_call_that_was_given_up_can_be_asked_for_again(pair: Pair, clien
     await client.publish_batch("ask-again", [b"x"] * 5)
     await client.wait_active(timeout=BOUND)
     request = Request()
-    for address in pair.addresses:  # of the active alone, the other node might take over and answer
+    for address in pair.addresses:  # if only the active were stopped, the other node might take over and respond
         pair.signal(address, signal.SIGSTOP)
     try:
         with pytest.raises(errors.OutcomeUnknown):
@@ -184,7 +184,7 @@ async def test_a_call_that_was_given_up_can_be_asked_for_again(pair: Pair, clien
 async def test_a_request_keeps_its_identity_over_calls() -> None:
     async def purge(n: int, context: Context) -> queue_pb2.PurgeQueueResponse:
         if n == 1:
-            await asyncio.sleep(BOUND)  # the client gives up
+            await asyncio.sleep(BOUND)  # the client times out
         if n == 2:
             await abort(context, grpc.StatusCode.NOT_FOUND, "QUEUE_NOT_FOUND")
         return queue_pb2.PurgeQueueResponse(messages=7)
@@ -200,7 +200,7 @@ async def test_a_request_keeps_its_identity_over_calls() -> None:
         ):
             with pytest.raises(errors.InvalidRequest, match="in use for another call"):
                 await wrong
-        with pytest.raises(errors.OutcomeUnknown) as caught:  # the first attempt may have been carried out before
+        with pytest.raises(errors.OutcomeUnknown) as caught:  # the first attempt may have been committed before
             await client.admin.purge_queue("q", request=request, timeout=BOUND)
         assert isinstance(caught.value.refusal, errors.QueueNotFound)
         assert await client.admin.purge_queue("q", request=request, timeout=BOUND) == 7

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each example runs, in the order in which a reader would try them; and the code of README.md."""
+"""The examples run, in the order of the documentation, and so does the code of README.md."""
 
 from __future__ import annotations
 

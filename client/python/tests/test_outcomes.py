@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes that travel together, rejects that wait, and consumers that leave, against a real pair."""
+"""Batched publishes, waiting rejects, and consumers that leave, against a real pair."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def outcomes(client: Client, queue: str, bodies: list[bytes]) -> list[Rece
 
 
 async def test_publishes_have_outcomes_of_their_own(client: Client) -> None:
-    """A full queue takes as many as there is room for, in order; a ring takes all and keeps the newest."""
+    """A full queue accepts messages up to its limit, in order; a ring accepts all and keeps the newest."""
     await client.admin.create_queue("five", QueueConfig(max_messages=5))
     got = await outcomes(client, "five", [b"%d" % i for i in range(8)])
     assert [isinstance(r, Receipt) for r in got] == [True] * 5 + [False] * 3
@@ -31,7 +31,7 @@ async def test_publishes_have_outcomes_of_their_own(client: Client) -> None:
 
 
 async def test_rejects_that_wait(client: Client) -> None:
-    """A reject that there is no room for holds up no other answer, and flush() raises it once."""
+    """A reject that waits for a full dead-letter queue does not delay other answers, and flush() raises it once."""
     await client.admin.create_queue("full.dead", QueueConfig(max_messages=1))
     await client.publish("full.dead", b"in the way")
     await client.admin.create_queue("full", QueueConfig(dead_letter="full.dead"))
@@ -49,7 +49,7 @@ async def test_rejects_that_wait(client: Client) -> None:
 
 
 async def test_what_was_not_received_is_not_delivered(client: Client) -> None:
-    """A consumer that is closed gives back what the application has not received without counting it."""
+    """A consumer that is closed requeues messages that the application has not received without counting them."""
     await client.admin.create_queue("seen")
     for i in range(20):
         await client.publish("seen", b"%d" % i)

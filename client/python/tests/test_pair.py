@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Against a real pair, with the active killed."""
+"""Tests against a real pair, with the active killed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lockstep_mq.message import Value
 
 
 async def test_nothing_is_lost_or_doubled_when_the_active_is_killed(pair: Pair) -> None:
-    """A producer pipelines to two queues in turn, and consumers acknowledge, while the active is killed.
+    """A producer publishes to two queues, and consumers acknowledge, while the active is killed.
 
-    Each message is there once, in order.
+    Each message is stored once, in order.
     """
     total, queues = 4000, ("kill", "kill-too")
     await asyncio.to_thread(pair.wait_in_sync)
@@ -150,7 +150,7 @@ async def test_limits_of_messages_are_told(client: Client) -> None:
         Message(b"", properties={"k": 1 << 63}),
         Message(b"", priority=10),
         Message(b"", ttl=timedelta(1), expires_at=datetime.now(timezone.utc)),
-        Message(b"", deliver_at=datetime.now()),  # the mistake
+        Message(b"", deliver_at=datetime.now()),  # no time zone
     ]
     for m in wrong:
         with pytest.raises(errors.InvalidRequest):
@@ -267,7 +267,7 @@ async def test_consumers_that_are_cancelled_leave_nothing_behind(pair: Pair) -> 
     deadline = time.monotonic() + BOUND
     while [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]:
         assert time.monotonic() < deadline, f"tasks of a client that is closed: {asyncio.all_tasks()}"
-        await asyncio.sleep(0.005)  # gRPC has some of its own, which end a moment later
+        await asyncio.sleep(0.005)  # gRPC has its own tasks, which end shortly afterwards
 
 
 async def test_both_addresses_dead() -> None:

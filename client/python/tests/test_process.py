@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client does to its process and to others: forks, and connections that lead nowhere."""
+"""Effects of a client on its process and others: forks, and connections that are closed without a response."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_a_node_that_ends_each_connection_is_tried_ever_less_often(monkeyp
     monkeypatch.setattr(_locator.Locator, "_watch_once", ends)
     monkeypatch.setattr(_locator.Locator, "_rest", rest)
     async with Client(["127.0.0.1:1"], probe_interval=1.0) as client:
-        assert client.admin is not None  # begins to watch
+        assert client.admin is not None  # starts watching
         await enough.wait()
     assert waits[0] < 0.01, "a node that was killed in the middle is tried again at once"
     assert min(waits[-5:]) >= 0.7, "once per probe_interval"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of repeating, against a node that says what a test has written."""
+"""The rules of retries, against a scripted node."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_requests_go_one_by_one_to_a_node_that_does_not_take_more() -> Non
 
 async def test_what_went_together_is_repeated_in_order() -> None:
     async def breaks(requests: Requests, context: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
-        """Answers the first request, and ends in the middle of the answers to a message with many."""
+        """Respond to the first request, and end within the responses to a frame of several requests."""
         async for r in requests:
             if len(r.more) >= 10:
                 some = [answer(one) for one in unrolled(r)[:3]]
@@ -185,7 +185,7 @@ async def test_a_timeout_says_what_it_promises() -> None:
     async with Node(role=admin_pb2.ROLE_STANDBY) as node, Client([node.address]) as client:
         with pytest.raises(errors.Unavailable, match="standby"):
             await client.publish("q", b"1", timeout=0.2)
-        node.streams = [takes(2)]  # takes it, and is silent
+        node.streams = [takes(2)]  # reads it and does not respond
         node.becomes(admin_pb2.ROLE_ACTIVE, 2)
         with pytest.raises(errors.OutcomeUnknown):
             await client.publish("q", b"2", timeout=0.3)
@@ -245,7 +245,7 @@ async def test_a_hint_is_followed_and_can_be_forbidden() -> None:
         active.streams = [stores]
 
         async def elsewhere(requests, context: Context):  # type: ignore[no-untyped-def]
-            await abort(  # its status still says that it is active
+            await abort(  # its status still reports that it is active
                 context, grpc.StatusCode.FAILED_PRECONDITION, "NOT_ACTIVE", details=[not_active(active.address)]
             )
             yield queue_pb2.PublishStreamResponse()
@@ -279,7 +279,7 @@ async def test_a_node_of_a_lower_term_is_not_followed() -> None:
 async def test_commit_keeps_its_sequence_over_calls() -> None:
     async def commit(n: int, context: Context) -> queue_pb2.CommitResponse:
         if n == 1:
-            await asyncio.sleep(BOUND)  # the client gives up
+            await asyncio.sleep(BOUND)  # the client times out
         if n == 2:
             await abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
         return queue_pb2.CommitResponse(lsn=7, duplicate=True)
@@ -303,7 +303,7 @@ async def test_commit_keeps_its_sequence_over_calls() -> None:
 
 
 async def test_what_is_told_at_the_end_is_why() -> None:
-    """An attempt that only ran out of time does not replace the refusal before it."""
+    """An attempt that only timed out does not replace the previous refusal."""
 
     async def commit(n: int, context: Context) -> queue_pb2.CommitResponse:
         if n == 1:
@@ -339,7 +339,7 @@ async def test_a_token_that_no_node_believes_is_told() -> None:
             with pytest.raises(errors.Unauthenticated):
                 await client.publish("q", b"1", timeout=BOUND)
             node.believes, node.streams = lambda _: True, [stores]
-            while True:  # the rights of a client can change: it asks again
+            while True:  # permissions can change: the client retries
                 try:
                     await client.publish("q", b"2", timeout=BOUND)
                     break

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Over TLS: a pair that asks clients for certificates, and a node that does not; and what is told of mistakes."""
+"""TLS: a pair that requires client certificates, a node that does not, and errors of misconfiguration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lockstep_mq import Client, Receipt, errors
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SecureNodes, SecureNodes]]:
-    """A pair, and a node that stands alone."""
+    """A pair, and a standalone node."""
     binary = os.environ.get("LOCKSTEP_BINARY")
     if not binary:
         pytest.skip("LOCKSTEP_BINARY does not name a lockstep binary: test/python/run.sh builds one")
@@ -90,7 +90,7 @@ async def test_a_token_over_tls(nodes: tuple[SecureNodes, SecureNodes], tmp_path
     async with Client(alone.addresses, ca=ca, token="lsk_not-one-of-this-node") as client:
         with pytest.raises(errors.Unauthenticated):
             await client.publish("with-token", b"2", timeout=BOUND)
-    async with Client(alone.addresses, ca=ca) as client:  # no rule asks for more
+    async with Client(alone.addresses, ca=ca) as client:  # no rule requires more
         assert [m.text async for m in client.browse("with-token", timeout=BOUND)] == ["1"]
     with pytest.raises(errors.InvalidRequest, match="unencrypted"):
         async with Client(["node.example.net:7420"], token_file=file):
@@ -150,7 +150,7 @@ async def test_files_that_cannot_be_used(nodes: tuple[SecureNodes, SecureNodes],
 
 
 async def test_a_long_way(nodes: tuple[SecureNodes, SecureNodes]) -> None:
-    """A handshake of TLS needs some round trips, here of 200 ms."""
+    """A TLS handshake needs several round trips, of 200 ms each here."""
     host, port = nodes[1].addresses[0].split(":")
 
     async def copy(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
@@ -183,7 +183,7 @@ async def test_a_plain_node_is_told_from_one_with_tls(nodes: tuple[SecureNodes, 
 
 
 async def test_the_certificate_of_another_host(nodes: tuple[SecureNodes, SecureNodes]) -> None:
-    """The authority is right, and the certificate is not for 127.0.0.1."""
+    """The CA is correct, but the certificate is not valid for 127.0.0.1."""
     alone = nodes[1]
     names = ("--peer", "--hosts", "elsewhere.example.net")
     alone.done("cert", "issue", "--name", "elsewhere", "--dir", str(alone.certs), *names)

@@ -112,8 +112,8 @@ async def test_deliveries_in_the_trace(pair: Pair, queue: str) -> None:
 async def test_what_the_application_has_named_stays(pair: Pair, client: Client, queue: str) -> None:
     t = Traced()
     given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    large = {"k": "v" * ((64 << 10) - 6)}  # as much as a node takes: beside it, there are six bytes
-    nearly = {"k": "v" * ((64 << 10) - 70)}  # room for the 66 bytes of a span's name, not for their lengths
+    large = {"k": "v" * ((64 << 10) - 6)}  # the maximum size minus six bytes
+    nearly = {"k": "v" * ((64 << 10) - 70)}  # space for the 66 bytes of a span context, but not for their lengths
     async with Client(pair.addresses, tracer=t.tracer) as traced:
         await traced.publish(queue, Message(b"1", properties={"traceparent": given, "n": 1}), timeout=BOUND)
         await traced.publish(queue, Message(b"2", properties=large), timeout=BOUND)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that the client encodes itself are what the generated code would make."""
+"""Requests encoded by the client are identical to those of the generated code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MESSAGES: list[list[message.Publishable]] = [
 ]
 
 
-def request(  # what the generated code makes
+def request(  # by the generated code
     queue: str, ms: list[message.Publishable], producer: types_pb2.Producer
 ) -> queue_pb2.PublishStreamRequest:
     encoded = [message.encode(m, 1 << 30) for m in ms]

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Client of Lockstep, a replicated message store for two machines.
 
-async with Client(["a:7420", "b:7420"]) as client:
-    receipt = await client.publish("orders", b"hello")      # durable on both nodes when it returns
+    async with Client(["a:7420", "b:7420"]) as client:
+        receipt = await client.publish("orders", b"hello")      # durable on both nodes when it returns
 
-    async with client.producer() as producer:               # a pipeline, repeated in order over failovers
-        for order in orders:
-            await producer.send("orders", order)
+        async with client.producer() as producer:               # a pipeline, retried in order after a failover
+            for order in orders:
+                await producer.send("orders", order)
 
-    async with await client.consume("orders") as consumer:
-        async for delivery in consumer:
-            delivery.ack()
+        async with await client.consume("orders") as consumer:
+            async for delivery in consumer:
+                delivery.ack()
 
-What an error promises is its class: NotDone or OutcomeUnknown (lockstep_mq.errors).
+The class of an error states its guarantee: NotDone or OutcomeUnknown (see lockstep_mq.errors).
 """
 
 from lockstep_mq._calls import Request

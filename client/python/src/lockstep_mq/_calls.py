@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that are repeated until they are answered, and the identity that makes repeating safe."""
+"""Calls with retries, and the identity that makes retries idempotent."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ T = TypeVar("T")
 Resp = TypeVar("Resp", bound="Message")
 
 MAX_RENEWALS = 3
-"""How many tokens are refused one after the other before an operation gives up."""
+"""Consecutive rejected tokens after which an operation fails."""
 
 Attempt = Callable[[grpc.aio.Channel, "_rpc.Metadata"], Awaitable[T]]
 
 
 @dataclass
 class Doubt:
-    """Whether a request may have been carried out although no node has said so.
+    """Records whether a request may have been committed without a response of a node.
 
-    It belongs to the request and not to one call that sends it. Only an answer for exactly the request's producer,
-    epoch and sequence ends it; that a node refuses a repetition is none, unless the log has the refusal.
+    It belongs to the request, not to one call that sends it. Only a response for exactly the request's producer,
+    epoch and sequence ends it. A refused retry does not end it, unless the refusal is recorded in the log.
     """
 
     unknown: bool = False
@@ -45,7 +45,7 @@ class Doubt:
 
 @dataclass
 class Lane:
-    """The identity of a producer that has one request at a time under way."""
+    """The identity of a producer with one outstanding request at a time."""
 
     id: str
     next: int = 1
@@ -53,27 +53,27 @@ class Lane:
 
 @dataclass
 class Identity:
-    """What makes one request safe to send again, for as long as its outcome is in doubt, over any number of calls."""
+    """Makes retries of one request idempotent while its outcome is unknown, over any number of calls."""
 
     lane: Lane | None = None
     sequence: int = 0
-    lost: errors.OutcomeLost | None = None  # nothing is sent any more
+    lost: errors.OutcomeLost | None = None  # nothing is sent after that
 
     def __post_init__(self) -> None:
         self.doubt = Doubt()
 
     def take(self, lane: Lane) -> None:
-        """Make the next sequence of a lane the request's."""
+        """Assign the next sequence of a lane to the request."""
         self.lane, self.sequence = lane, lane.next
         lane.next += 1
 
 
 class Request:
-    """Makes an administrative call one that can be made again after OutcomeUnknown.
+    """Makes an administrative call idempotent, so that it can be retried after OutcomeUnknown.
 
-    With the same Request, the call is answered with the original result, and is carried out once at most. Without one,
-    a call that ended with OutcomeUnknown and is made again is another request, which may purge what was published
-    meanwhile, or delete a queue that was made anew.
+    With the same Request, the call is executed at most once, and a retry returns the original result. Without a
+    Request, a second call is a new request. It may purge messages that were published in the meantime, or delete a
+    queue that was created again.
 
         request = Request()
         while True:
@@ -85,19 +85,19 @@ class Request:
             except OutcomeUnknown:
                 pass
 
-    It is for one call and its repetitions, with the same arguments, of one client, one at a time; one that was refused
-    may be made again, as a new attempt.
+    Use it for one call of one client and its retries, with the same arguments, one at a time. A refused call may be
+    retried as a new attempt.
     """
 
     def __init__(self) -> None:
         self._identity = Identity()
         self._caller: Caller | None = None
-        self._sent: tuple[str, bytes] | None = None  # while its outcome is in doubt
+        self._sent: tuple[str, bytes] | None = None  # while its outcome is unknown
         self._busy = self._done = False
 
     @contextlib.contextmanager
     def _made(self, caller: Caller, op: str, method: str, raw: bytes) -> Iterator[None]:
-        """Have one call made under this identity, if that may be; raw is the call's content."""
+        """Allow one call under this identity, if possible; raw is the content of the call."""
         if self._done or self._busy:
             state = "was carried out already" if self._done else "is under way"
             raise errors.InvalidRequest(f"{op}: the Request {state}: use another one for another call")
@@ -133,18 +133,18 @@ async def _traced(
 
 
 class Caller:
-    """Makes the calls of a client."""
+    """Executes the calls of a client."""
 
     def __init__(self, locator: Locator, tracer: Tracer | None = None) -> None:
         self.locator, self.tracer = locator, tracer
         self._lanes: list[Lane] = []
 
     def deadline(self, timeout: float | None) -> float | None:
-        """Give the time on the loop's clock at which a call gives up."""
+        """Return the deadline of a call on the loop's clock."""
         return None if timeout is None else asyncio.get_running_loop().time() + timeout
 
     def give_up(self, op: str, last: Failure | None, *, unknown: bool) -> errors.LockstepError:
-        """Make the error of an operation whose time has ended without an answer."""
+        """Return the error of an operation that timed out without a response."""
         known = str(last) if last is not None else self.locator.explain()
         if unknown:
             return errors.OutcomeUnknown(
@@ -155,7 +155,7 @@ class Caller:
     def unary(
         self, channel: grpc.aio.Channel, method: str, request: Message, response: type[Resp], metadata: _rpc.Metadata
     ) -> Awaitable[Resp]:
-        """Make one attempt of a call with one answer, traced if the client is; GetStatus is asked again and again."""
+        """Execute one attempt of a unary call, traced if the client is; GetStatus is polled and not traced."""
         if self.tracer is None or method == _rpc.GET_STATUS:
             return _rpc.unary(channel, method, request, response, metadata)
         return _traced(self.tracer, channel, method, request, response, metadata)
@@ -163,7 +163,7 @@ class Caller:
     async def attempt(
         self, target: Target, fn: Attempt[T], metadata: _rpc.Metadata, deadline: float | None = None
     ) -> T:
-        """Make one attempt, which ends when its target does."""
+        """Execute one attempt, which ends with its target."""
         target.node.users += 1
         try:
             return await _rpc.bound(
@@ -175,9 +175,9 @@ class Caller:
     async def do(
         self, op: str, fn: Attempt[T], *, deadline: float | None, doubt: Doubt | None = None, again: bool = True
     ) -> T:
-        """Make attempts on the active node until one is answered.
+        """Execute attempts on the active node until one receives a response.
 
-        doubt: None for a request that changes nothing. again: False for one that is not repeated when it is in doubt.
+        doubt: None for a read-only request. again: False for a request that is not retried while it is in doubt.
         """
         loop = asyncio.get_running_loop()
         retry = _options.Backoff()
@@ -199,7 +199,7 @@ class Caller:
             try:
                 metadata = await self.locator.tokens.metadata()
                 if deadline is not None and loop.time() >= deadline:
-                    raise self.give_up(op, last, unknown=unknown.unknown)  # an attempt that is not made leaves no doubt
+                    raise self.give_up(op, last, unknown=unknown.unknown)  # never sent: no doubt
                 answer = await self.attempt(target, fn, metadata, deadline)
             except asyncio.CancelledError:
                 if doubt is not None:
@@ -229,11 +229,11 @@ class Caller:
             await self.locator.pause(target, max(retry.next(), f.retry_after), deadline)
 
     async def read(self, op: str, fn: Attempt[T], timeout: float | None) -> T:
-        """Make a call that changes nothing."""
+        """Execute a read-only call."""
         return await self.do(op, fn, deadline=self.deadline(timeout))
 
     async def ask(self, op: str, method: str, request: Message, response: type[Resp], timeout: float | None) -> Resp:
-        """Make a call with one answer that changes nothing."""
+        """Execute a read-only unary call."""
 
         def send(channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> Awaitable[Resp]:
             return self.unary(channel, method, request, response, metadata)
@@ -250,10 +250,10 @@ class Caller:
         *,
         again: bool = True,
     ) -> Resp:
-        """Make a call that changes something and needs no identity.
+        """Execute a call that changes state and needs no identity.
 
-        again: it is carried out once however often it is made, so that it is repeated until it is answered; one that is
-        not ends with OutcomeUnknown when an attempt is not answered.
+        again: the call is idempotent and is retried until a node responds. Otherwise it raises OutcomeUnknown after
+        an attempt without a response.
         """
 
         def send(channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> Awaitable[Resp]:
@@ -272,9 +272,9 @@ class Caller:
         identity: Identity | None = None,
         under: Request | None = None,
     ) -> Resp:
-        """Make a call that changes something, under an identity of its own or the given one.
+        """Execute a call that changes state, under a new identity or the given one.
 
-        The request is one with a field `producer`, which is set here.
+        The request must have a field `producer`, which is set here.
         """
         if under is None:
             return await self._change(op, method, request, response, timeout, identity or Identity())
@@ -294,7 +294,7 @@ class Caller:
             except errors.TooOld as err:
                 if err.reason != "PRODUCER_FORGOTTEN" or who.doubt.unknown:
                     raise
-                # The lane was idle for too long. Nothing was carried out, so the request may go under another identity.
+                # The lane was idle for too long. Nothing was committed, so the request may use another identity.
                 who.lane = None
                 who.take(Lane(str(uuid.uuid4())))
                 return await self._attempts_as(op, method, request, response, who, deadline)

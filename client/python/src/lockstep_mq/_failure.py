@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a failed attempt says."""
+"""Failed attempts."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from lockstep_mq import _reach, _reasons, errors
 from lockstep_mq._proto import queue_pb2, types_pb2
 
 _CORE = "Internal error from Core"
-"""What grpc.aio says, in place of the status, of a write on a stream that has just ended."""
+"""The message of grpc.aio, instead of the status, for a write on a stream that has just ended."""
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 @dataclass
 class Failure(Exception):
-    """An attempt that did not succeed: an answer of a node, or the lack of one."""
+    """An attempt that failed: with an error response of a node, or without a response."""
 
     address: str
     code: grpc.StatusCode
     message: str
     reason: str = ""
     settled: bool = False
-    hint: str = ""  # address of the active, as a node says that is not
+    hint: str = ""  # address of the active node, as reported by another node
     not_active: bool = False
-    submitted: int | None = None  # how far a publish stream came; None: not said
+    submitted: int | None = None  # progress of a publish stream; None: not reported
     retry_after: float = 0.0  # seconds
-    mistake: int = _reach.NONE  # there is no connection, because the two ends disagree about TLS
+    mistake: int = _reach.NONE  # no connection, because the two ends disagree about TLS
 
     def __str__(self) -> str:
         return f"{self.address}: {self.message}"
 
     @property
     def says(self) -> bool:
-        """Whether this tells more than that the time of an attempt was up."""
+        """Return whether the failure has more information than the timeout of an attempt."""
         return bool(self.reason) or self.code is not grpc.StatusCode.DEADLINE_EXCEEDED
 
     @property
     def meaning(self) -> type[errors.Refused] | None:
-        """The error that this is for the application; None: the request is to be sent again."""
+        """The error class for the application; None: the request must be retried."""
         if self.not_active:
             return None
         if self.reason in _reasons.MEANING:
@@ -52,12 +52,12 @@ class Failure(Exception):
 
     @property
     def retry(self) -> bool:
-        """The same request can succeed later, or on the other node."""
+        """Return whether the same request can succeed later or on the other node."""
         return self.meaning is None
 
     @property
     def answered(self) -> bool:
-        """It is a node's answer, which proves that this attempt was not carried out."""
+        """Return whether it is a response of a node, which proves that this attempt was not executed."""
         if self.not_active or self.reason in _reasons.ANSWERS:
             return True
         if self.retry:
@@ -68,26 +68,26 @@ class Failure(Exception):
 
     @property
     def forgotten(self) -> bool:
-        """The node does not know any more whether it knew the producer."""
+        """Return whether the node may have evicted the producer."""
         return self.reason == "PRODUCER_FORGOTTEN"
 
     @property
     def outcome_lost(self) -> bool:
-        """No node can tell any more what became of an earlier attempt."""
+        """Return whether the outcome of an earlier attempt can no longer be determined."""
         return self.meaning in {errors.TooOld, errors.Fenced}
 
     @property
     def unauthenticated(self) -> bool:
-        """The node does not believe what this client shows."""
+        """Return whether the node rejects the credentials."""
         return self.meaning is errors.Unauthenticated
 
     @property
     def refuses_client(self) -> bool:
-        """The node does not let this client in."""
+        """Return whether the node denies access to this client."""
         return self.meaning in {errors.Unauthenticated, errors.Denied}
 
     def error(self, op: str, *, doubt: bool = False) -> errors.LockstepError:
-        """What the application is told. doubt: an attempt may have been carried out."""
+        """Return the error for the application. doubt: an attempt may have been executed."""
         kind = self.meaning or errors.Unavailable
         refusal = kind(
             f"{op}: {self.message}",
@@ -104,12 +104,12 @@ class Failure(Exception):
 
 
 def lost(address: str, why: str) -> Failure:
-    """An attempt that ended without an answer."""
+    """Return the failure of an attempt without a response."""
     return Failure(address, grpc.StatusCode.UNAVAILABLE, why)
 
 
 def of_rpc_error(address: str, err: grpc.aio.AioRpcError) -> Failure:
-    """Read a status with its details."""
+    """Convert a status with its details."""
     f = Failure(address, err.code(), err.details() or err.code().name)
     if f.code is grpc.StatusCode.INTERNAL and f.message.startswith(_CORE):
         f.code = grpc.StatusCode.UNAVAILABLE
@@ -137,6 +137,6 @@ def _read_details(f: Failure, raw: bytes) -> None:
 
 
 def of_request_error(address: str, err: queue_pb2.RequestError) -> Failure:
-    """Read the error of one request in a stream."""
+    """Convert the error of one request in a stream."""
     code = _CODES.get(err.code, grpc.StatusCode.UNKNOWN)
     return Failure(address, code, err.message, reason=err.reason, settled=err.settled)

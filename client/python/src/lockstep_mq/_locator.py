@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nodes, and which of them is active.
 
-Facts come from the nodes only; calls that fail do not change what is known, they have the nodes asked again.
+State changes only on reports of the nodes themselves. A failed call does not change it, but triggers a poll of the
+nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _MAX_REFUSED_WAIT = 30.0  # seconds
 
 
 class Node:
-    """One address."""
+    """One address with its connection and its last status."""
 
     def __init__(self, address: str, channel: grpc.aio.Channel) -> None:
         self.address = address
@@ -32,25 +33,25 @@ class Node:
         self.role: int = admin_pb2.ROLE_UNSPECIFIED
         self.term = 0
         self.pair_id = ""
-        self.names = ""  # address of the active, as it says
+        self.names = ""  # address of the active node, as reported by it
         self.why = ""
-        self.observed = 0  # a poll whose answer was overtaken is dropped
+        self.observed = 0  # a poll with an outdated response is dropped
         self.failure: Failure | None = None
         self.told: set[str] = set()  # failures that were logged
-        self.refused: float | None = None  # when it refused what this client shows
-        self.asking = False  # it is asked once more after that
-        self.users = 0  # attempts under way
+        self.refused: float | None = None  # time of the last rejection of the credentials
+        self.asking = False  # a retry after a rejection is in progress
+        self.users = 0  # attempts in progress
         self.kick = asyncio.Event()
         self.again: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def rank(self) -> int:
-        """2 for a node that serves, 1 for one that may serve again, 0 for others."""
+        """2 for a node that serves, 1 for a blocked node, 0 for others."""
         return _RANK.get(self.role, 0)
 
 
 class Target:
-    """One node being active in one term. `gone` is done when that ends."""
+    """A node that is active in one term. `gone` is done when the target ends."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -59,7 +60,7 @@ class Target:
 
     @property
     def channel(self) -> grpc.aio.Channel:
-        """The connection to use now."""
+        """The current connection."""
         return self.node.channel
 
 
@@ -77,12 +78,12 @@ class Locator:
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.closed = False
-        self._answered = False  # some node has said what it is
+        self._answered = False  # some node has reported its role
         for address in options.addresses:
             self._add(address)
 
     async def close(self) -> None:
-        """End everything that is bound to the target, and all that waits."""
+        """End the target and all waiting calls."""
         if self.closed:
             return
         self.closed = True
@@ -98,9 +99,9 @@ class Locator:
         """Wait for an active node.
 
         Raises:
-            Closed: The client was closed.
-            TimeoutError: The deadline, of the loop's clock, has passed.
-            Failure: All nodes that can be reached refuse this client.
+            Closed: The client is closed.
+            TimeoutError: The deadline, on the loop's clock, has passed.
+            Failure: All reachable nodes reject this client.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -123,27 +124,27 @@ class Locator:
                 raise TimeoutError
 
     async def pause(self, target: Target, seconds: float, deadline: float | None = None) -> None:
-        """Wait before the next attempt; the end of the target ends it."""
+        """Wait before the next attempt, at most until the target ends."""
         if deadline is not None:
             seconds = min(seconds, max(deadline - asyncio.get_running_loop().time(), 0))
         await asyncio.wait({target.gone}, timeout=seconds)
 
     def failed(self, f: Failure) -> None:
-        """Take note of a failed attempt: a hint may name a node that is not known, and all are asked again."""
+        """Handle a failed attempt: add the node named in a hint, and poll all nodes."""
         if f.hint and self._options.follow_hints:
-            # A hint that cannot be dialled is no reason to fail: the given addresses go on being watched.
+            # A hint that cannot be dialed is not fatal: the given addresses are still watched.
             with contextlib.suppress(errors.InvalidRequest):
                 _options.check_address(f.hint)
                 self._add(f.hint)
         self.ask_now()
 
     def ask_now(self) -> None:
-        """Have all nodes asked for their status."""
+        """Trigger a poll of all nodes."""
         for node in self.nodes:
             node.kick.set()
 
     def explain(self) -> str:
-        """Say what is known about each node."""
+        """Describe the last status of each node."""
         parts = []
         for n in self.nodes:
             if n.failure is not None:
@@ -168,8 +169,8 @@ class Locator:
     async def _watch(self, node: Node) -> None:
         """Keep a WatchStatus stream open.
 
-        A node that is down is tried again at once while no other is active. One that is there and ends each connection
-        before it answers, as when only one end speaks TLS, is tried ever less often, down to once per probe_interval.
+        A node that is down is retried immediately while no other node is active. A node that closes each connection
+        without a response, as when only one end uses TLS, is retried with a growing backoff, up to probe_interval.
         """
         retry, ended = _options.Backoff(), _options.Backoff(self._options.probe_interval)
         refused_wait = self._options.probe_interval
@@ -190,14 +191,14 @@ class Locator:
             else:
                 refused_wait = self._options.probe_interval
                 if f.mistake == _reach.SURE:
-                    wait = self._options.probe_interval  # a file must change first, here or there
+                    wait = self._options.probe_interval  # a file must change first, on either end
                 elif self.target is not None:
                     wait = min(10 * wait, self._options.probe_interval)
                 changed = self._changed
             await self._rest(node, max(wait, f.retry_after), changed)
 
     async def _rest(self, node: Node, seconds: float, changed: asyncio.Future[None] | None) -> None:
-        """Wait before a node is asked again; a call that wants it now, or a change of the target, ends it."""
+        """Wait before a node is retried; a pending call or a change of the target ends the wait."""
         node.again = asyncio.get_running_loop().create_future()
         await asyncio.wait(
             {node.again} if changed is None else {node.again, changed},
@@ -206,7 +207,8 @@ class Locator:
         )
 
     async def _watch_once(self, node: Node) -> tuple[bool, bool, Failure]:
-        """Read one stream to its end: whether it said anything, whether there is a fresh token, and why it ended."""
+        """Read one stream to its end, and return whether it delivered, whether a fresh token exists, and the failure.
+        """
         channel = node.channel
         delivered = False
         metadata: _rpc.Metadata = ()
@@ -223,19 +225,19 @@ class Locator:
             f = _failure.lost(node.address, "the node ended the stream")
         except Failure as err:
             f = err
-        except Exception as err:  # the application's own source of tokens
+        except Exception as err:  # the application's token source
             f = _failure.lost(node.address, f"no token to show: {err}")
         fresh = f.unauthenticated and await self.tokens.renewed(metadata)
         if delivered and fresh:
-            return delivered, fresh, f  # a token has expired: nothing has happened to the node
+            return delivered, fresh, f  # an expired token; the node is unaffected
         self._lost(node, f, again=fresh)
         if not delivered and not f.refuses_client:
-            # A new connection has no waits of gRPC's own behind it: this loop alone decides when to try again.
+            # A new connection starts without gRPC's own backoff: only this loop decides when to retry.
             await self._replace(node, channel)
         return delivered, fresh, f
 
     async def _poll_when_asked(self, node: Node) -> None:
-        """Ask for the status when it is kicked, often while a call searches, and while attempts wait for the node."""
+        """Request the status when kicked, frequently while a call searches, and while attempts are pending."""
         while not self.closed:
             searching = self.target is None and self._waiters > 0
             timeout = _options.RETRY_MAX if searching else self._options.probe_interval
@@ -246,15 +248,15 @@ class Locator:
             if kicked or searching or node.users > 0:
                 await self._poll(node)
             if kicked:
-                await asyncio.sleep(_options.RETRY_MIN)  # calls that fail one after the other ask once
+                await asyncio.sleep(_options.RETRY_MIN)  # consecutive failed calls cause one request
 
     async def _poll(self, node: Node) -> None:
-        """Ask once. A node that does not answer in time is stopped or cut off: its connection is replaced."""
+        """Request the status once. The connection to a node that does not respond in time is replaced."""
         asked, channel = node.observed, node.channel
         if asked == 0:
-            return  # the first word comes from the watch, which is being set up
+            return  # the first status arrives on the watch, which is being opened
         if node.failure is not None and node.failure.mistake != _reach.NONE:
-            return  # the watch tries again, at its own pace
+            return  # the watch retries with its own backoff
         deadline = asyncio.get_running_loop().time() + self._options.probe_interval
         try:
             metadata = await self.tokens.metadata()
@@ -266,13 +268,13 @@ class Locator:
             if asyncio.get_running_loop().time() >= deadline:
                 await self._replace(node, channel)
             return
-        except Exception:  # the application's own source of tokens
+        except Exception:  # the application's token source
             return
         if node.observed == asked:
             self._observe(node, status)
 
     async def _replace(self, node: Node, old: grpc.aio.Channel) -> None:
-        """Throw a connection away that does not answer; everything on it fails at once."""
+        """Replace a connection that does not respond; all calls on it fail immediately."""
         if node.channel is not old or self.closed:
             return
         try:
@@ -294,20 +296,20 @@ class Locator:
         self._learn()
 
     def _lost(self, node: Node, f: Failure, *, again: bool) -> None:
-        """Take note that the connection to a node broke: whatever it was, it has to say so again."""
+        """Record that the connection to a node broke: its role is unknown until it reports it again."""
         if f.mistake != _reach.NONE and not self._answered and f.message not in node.told:
             node.told.add(f.message)
-            _log.warning("%s", f)  # a call without a timeout waits, and would never tell
+            _log.warning("%s", f)  # a call without a timeout waits and would never report it
         node.observed += 1
         node.role, node.why, node.failure, node.asking = admin_pb2.ROLE_UNSPECIFIED, "", f, again
         node.refused = asyncio.get_running_loop().time() if f.refuses_client and not again else None
         self._choose()
         self._learn()
         if self._refusal() is not None:
-            self._wake()  # those who wait give up
+            self._wake()  # waiting calls fail
 
     def _learn(self) -> None:
-        """Make the active known that a standby names, once each known node has said what it is."""
+        """Add the active node that a standby reports, after each known node has reported its role."""
         if self.target is not None or not self._options.follow_hints or any(n.observed == 0 for n in self.nodes):
             return
         for node in list(self.nodes):
@@ -316,7 +318,7 @@ class Locator:
                     self._add(node.names)
 
     def _choose(self) -> None:
-        """Make the node the target that serves in the highest term."""
+        """Set the target to the node that serves in the highest term."""
         best: Node | None = None
         for n in self.nodes:
             if n.rank == 0:
@@ -324,7 +326,7 @@ class Locator:
             if n.pair_id != self._pair_id:
                 self._pair_id, self._max_term = n.pair_id, 0
             if n.term < self._max_term:
-                continue  # was overtaken and does not know it yet
+                continue  # superseded, but not yet aware of it
             present = self.target is not None and self.target.node is n
             if best is None or (n.term, n.rank, present) > (best.term, best.rank, False):
                 best = n
@@ -349,7 +351,7 @@ class Locator:
         self._changed = asyncio.get_running_loop().create_future()
 
     def _refusal(self) -> Failure | None:
-        """Why no node serves this client; None if another attempt may end otherwise."""
+        """Return why no node serves this client; None if a retry may succeed."""
         why: Failure | None = None
         for n in self.nodes:
             if n.asking or n.failure is None:
@@ -359,7 +361,7 @@ class Locator:
         return why
 
     def _ask_again(self) -> bool:
-        """Have the nodes asked once more, if the last refusal is not of this moment."""
+        """Retry the nodes whose last rejection is not recent."""
         now, asked = asyncio.get_running_loop().time(), False
         for n in self.nodes:
             if n.refused is not None and now - n.refused >= _options.TOKEN_REREAD:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client was given: addresses, certificates and tokens."""
+"""The options of a client: addresses, certificates and tokens."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ import grpc.aio
 from lockstep_mq import errors
 
 TokenSource = Callable[[], Awaitable[str]]
-"""Gives a token to show; it is asked again when a node refuses the last one, and at most once a second."""
+"""Returns a token; it is called again when a node rejects the last one, and at most once a second."""
 
 MAX_ADDRESSES = 8
 MAX_TOKEN_BYTES = 16 << 10
 MAX_RECEIVE_BYTES = 512 << 20
 RETRY_MIN = 0.002  # seconds between two attempts
 RETRY_MAX = 0.05
-TOKEN_REREAD = 1.0  # seconds between two looks at a file or source
+TOKEN_REREAD = 1.0  # seconds between two reads of a file or source
 PORTS = 65535
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a Client was made with."""
+    """The options of a Client."""
 
     addresses: tuple[str, ...]
     ca: Path | None
@@ -46,14 +46,14 @@ class Options:
 
 
 def check_address(address: str) -> None:
-    """Refuse what cannot be dialled."""
+    """Reject addresses that cannot be dialed."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 1 <= int(port) <= PORTS:
         raise errors.InvalidRequest(f"address {address!r} is not host:port")
 
 
 def check_addresses(addresses: Sequence[str]) -> tuple[str, ...]:
-    """Refuse what cannot be the addresses of a pair."""
+    """Reject invalid addresses of a pair."""
     if isinstance(addresses, str):
         addresses = addresses.split(",")
     if not addresses:
@@ -68,7 +68,7 @@ def check_addresses(addresses: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_local(address: str) -> bool:
-    """Whether what is sent there does not leave this machine."""
+    """Return whether connections to the address stay on this machine."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -77,7 +77,7 @@ def is_local(address: str) -> bool:
 
 
 class Tokens:
-    """The token that a client shows; none, if it was given none."""
+    """The token of a client, if any."""
 
     def __init__(self, token: str | None, file: Path | None, source: TokenSource | None) -> None:
         if sum(x is not None for x in (token, file, source)) > 1:
@@ -90,21 +90,21 @@ class Tokens:
         if token is not None:
             _check_token(token)
         if file is not None:
-            self._token = _read(file)  # a wrong path is told at once
+            self._token = _read(file)  # report a wrong path early
 
     @property
     def any(self) -> bool:
-        """Whether there is a token to show."""
+        """Return whether the client has a token."""
         return self._token is not None or self._source is not None
 
     async def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Give the metadata of the next call."""
+        """Return the metadata of the next call."""
         if self._source is not None and self._token is None:
             await self._fetch()
         return () if self._token is None else (("authorization", f"Bearer {self._token}"),)
 
     async def renewed(self, refused: tuple[tuple[str, str], ...]) -> bool:
-        """Whether there is another token than the one that was refused."""
+        """Return whether a newer token is available than the rejected one."""
         if await self.metadata() != refused:
             return True
         if self._source is None and self._file is None:
@@ -126,7 +126,7 @@ class Tokens:
             except (OSError, errors.InvalidRequest):
                 if self._token is None:
                     raise
-                # The last token is shown until there is another one: a node says whether it still holds.
+                # The last token is used until another one is available: the node decides whether it is still valid.
 
 
 def _read(file: Path) -> str:
@@ -146,7 +146,7 @@ def _check_token(token: str) -> None:
 
 
 _dialled_by: int | None = None
-"""The process that has made the first channel: gRPC starts threads then, which a fork does not copy."""
+"""The process that created the first channel: gRPC then starts threads, which a fork does not copy."""
 
 
 _channels: weakref.WeakSet[grpc.aio.Channel] = weakref.WeakSet()
@@ -154,10 +154,10 @@ _inherited: list[grpc.aio.Channel] = []
 
 
 def _keep_inherited() -> None:
-    """Keep the channels of the process that this one was forked from.
+    """Keep the channels of the parent process alive.
 
-    gRPC joins a thread when the last one of them is freed, and the thread is not there: the garbage collector would
-    hang.
+    gRPC joins a thread when the last one is freed. The thread does not exist in this process, so the garbage
+    collector would hang.
     """
     _inherited.extend(_channels)
 
@@ -167,12 +167,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def was_forked() -> bool:
-    """Whether this process was forked from one that had made a channel."""
+    """Return whether this process was forked from one that had created a channel."""
     return _dialled_by is not None and _dialled_by != os.getpid()
 
 
 def check_process() -> None:
-    """Refuse to go on where gRPC would hang or crash.
+    """Raise an error in a process where gRPC would hang or crash.
 
     Raises:
         Forked: See was_forked().
@@ -186,7 +186,7 @@ def check_process() -> None:
 
 
 def dial(o: Options, address: str, tokens: Tokens) -> grpc.aio.Channel:
-    """Make a channel, which connects when it is used first. Files are read again at each call."""
+    """Create a channel, which connects on first use. Files are read at each call."""
     if tokens.any and not o.tls and not o.allow_plaintext_token and not is_local(address):
         raise errors.InvalidRequest(
             f"the token would go to {address} unencrypted, where everyone on the way can read it: give ca, or "
@@ -198,10 +198,10 @@ def dial(o: Options, address: str, tokens: Tokens) -> grpc.aio.Channel:
     channel_options: list[tuple[str, int]] = [
         ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
         ("grpc.max_send_message_length", MAX_RECEIVE_BYTES),
-        ("grpc.enable_retries", 0),  # gRPC does not know when a repetition is right
-        ("grpc.use_local_subchannel_pool", 1),  # a channel that is replaced gets a connection of its own
+        ("grpc.enable_retries", 0),  # gRPC cannot decide whether a retry is safe
+        ("grpc.use_local_subchannel_pool", 1),  # a replaced channel gets a new connection
         ("grpc.initial_reconnect_backoff_ms", 100),
-        # How long one attempt has, with the handshake of TLS; gRPC's name for it says less.
+        # The timeout of one attempt, including the TLS handshake, despite the name of the option.
         ("grpc.min_reconnect_backoff_ms", max(100, int(o.probe_interval * 1000))),
         ("grpc.max_reconnect_backoff_ms", max(100, int(o.probe_interval * 1000))),
     ]
@@ -210,7 +210,7 @@ def dial(o: Options, address: str, tokens: Tokens) -> grpc.aio.Channel:
 
     try:
         credentials = _credentials(o)
-    except OSError as err:  # ssl.SSLError is one
+    except OSError as err:  # includes ssl.SSLError
         raise errors.InvalidRequest(f"the certificates cannot be used: {err}") from err
     return _noted(grpc.aio.secure_channel(address, credentials, options=channel_options))
 
@@ -221,7 +221,7 @@ def _noted(channel: grpc.aio.Channel) -> grpc.aio.Channel:
 
 
 def _credentials(o: Options) -> grpc.ChannelCredentials:
-    """Read the files; what gRPC would only tell when it connects, in few words, is found here."""
+    """Read the files, and report errors early and in detail, which gRPC would report only on connect."""
 
     def content(file: Path | None) -> bytes | None:
         return None if file is None else file.read_bytes()
@@ -235,24 +235,24 @@ def _credentials(o: Options) -> grpc.ChannelCredentials:
             raise OSError(f"{o.ca} has no certificate in PEM: {err}") from err
     if o.cert is not None:
         try:
-            checked.load_cert_chain(o.cert, o.key, password="")  # no question on the terminal
+            checked.load_cert_chain(o.cert, o.key, password="")  # no prompt on the terminal
         except ssl.SSLError as err:
             raise OSError(f"{o.cert} and {o.key} are no certificate in PEM and its key: {err}") from err
     return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)
 
 
 class Backoff:
-    """Waits between attempts: they grow from RETRY_MIN to a maximum, with some chance in them."""
+    """An exponential backoff from RETRY_MIN to a maximum, with jitter."""
 
     def __init__(self, maximum: float = RETRY_MAX) -> None:
         self._next = RETRY_MIN
         self._maximum = maximum
 
     def reset(self) -> None:
-        """Begin anew, after a success."""
+        """Reset the backoff after a success."""
         self._next = RETRY_MIN
 
     def next(self) -> float:
-        """Give the next wait in seconds."""
+        """Return the next wait in seconds."""
         wait, self._next = self._next, min(self._next * 1.7, self._maximum)
         return wait * random.uniform(0.7, 1.3)  # noqa: S311 # no secret depends on it

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes through a producer."""
+"""The entries and requests of a producer."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ class Entry:
 
     def __init__(self, queue: str, pieces: Sequence[bytes], count: int, size: int, future: Future) -> None:
         self.queue = queue
-        self.pieces = pieces  # the messages, encoded
-        self.count = count  # of messages
+        self.pieces = pieces  # the encoded messages
+        self.count = count  # number of messages
         self.bytes = size
         self.future = future
-        self.taken = False  # it is in a request, and may be carried out, or needs nothing more
+        self.taken = False  # part of a request, so it may be committed, or completed
 
 
 class Request:
-    """What is sent, and repeated, as one."""
+    """The unit of sending and retrying."""
 
     __slots__ = ("bytes", "count", "entries", "last", "queue", "repeated", "sent", "sequence")
 
     def __init__(self, sequence: int, queue: str) -> None:
-        self.sequence = sequence  # of the producer, and the correlation
+        self.sequence = sequence  # producer sequence, also the correlation ID
         self.queue = queue
         self.entries: list[Entry] = []
         self.count = self.bytes = 0  # of their messages
-        self.sent = False  # under its present identity
-        self.repeated = False  # more than once
-        self.last = False  # of those that were sent together
+        self.sent = False  # under its current identity
+        self.repeated = False  # sent more than once
+        self.last = False  # last request of its frame

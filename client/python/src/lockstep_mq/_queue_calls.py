@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of Client.admin about queues and subscriptions."""
+"""The calls of Client.admin for queues and subscriptions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class QueueCalls:
-    """Queues and subscriptions. Each call that changes something takes a Request, with which it can be made again."""
+    """Queues and subscriptions. Calls that change state take a Request, which makes them idempotent."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -53,7 +53,7 @@ class QueueCalls:
         request: Request | None = None,
         timeout: float | None = None,
     ) -> Queue:
-        """Make a queue with its first subscriptions: "default" if none is named; `topic` begins with none."""
+        """Create a queue with its initial subscriptions, by default "default"; a `topic` starts without one."""
         asked = queue_pb2.CreateQueueRequest(
             name=name,
             config=queues.encode_config(config or QueueConfig()),
@@ -75,7 +75,7 @@ class QueueCalls:
         request: Request | None = None,
         timeout: float | None = None,
     ) -> Queue:
-        """Change those fields of a queue's configuration that `change` names; "*" is all of them."""
+        """Change the fields of a queue's configuration that `change` names; "*" means all of them."""
         asked = queue_pb2.AlterQueueRequest(
             name=name, config=queues.encode_config(config), update_mask=FieldMask(paths=list(change))
         )
@@ -87,7 +87,7 @@ class QueueCalls:
     async def delete_queue(
         self, name: str, *, if_empty: bool = False, request: Request | None = None, timeout: float | None = None
     ) -> int:
-        """Remove a queue with its messages; returns how many there were."""
+        """Delete a queue with its messages, and return the number of messages."""
         asked = queue_pb2.DeleteQueueRequest(name=name, if_empty=if_empty)
         response = await self._change(
             f"delete queue {name}", "DeleteQueue", asked, queue_pb2.DeleteQueueResponse, request, timeout
@@ -97,7 +97,7 @@ class QueueCalls:
     async def purge_queue(
         self, name: str, subscription: str = "", *, request: Request | None = None, timeout: float | None = None
     ) -> int:
-        """Acknowledge everything that a subscription, or all of them, have still to acknowledge."""
+        """Acknowledge all messages of a subscription, or of all subscriptions."""
         asked = queue_pb2.PurgeQueueRequest(name=name, subscription=subscription)
         response = await self._change(
             f"purge {name}", "PurgeQueue", asked, queue_pb2.PurgeQueueResponse, request, timeout
@@ -112,9 +112,9 @@ class QueueCalls:
         request: Request | None = None,
         timeout: float | None = None,
     ) -> Queue:
-        """Replace the forwards of a queue, up to 16, each to another queue; none ends them.
+        """Replace the forwards of a queue: up to 16, each to another queue; an empty list removes them.
 
-        Messages that are there already stay as they are.
+        Stored messages are not affected.
         """
         asked = queue_pb2.SetForwardsRequest(queue=queue, forwards=[queues.encode_forward(f) for f in forwards])
         response = await self._change(
@@ -123,7 +123,7 @@ class QueueCalls:
         return queues.decode_queue(response.queue)
 
     async def get_queue(self, name: str, *, timeout: float | None = None) -> Queue:
-        """Describe a queue."""
+        """Return a queue."""
         response = await self._ask(
             f"get queue {name}",
             "GetQueue",
@@ -134,7 +134,7 @@ class QueueCalls:
         return queues.decode_queue(response.queue)
 
     async def list_queues(self, prefix: str = "", *, timeout: float | None = None) -> AsyncIterator[Queue]:
-        """Describe queues in the order of their names, page by page."""
+        """Iterate over queues, sorted by name, page by page."""
         asked = queue_pb2.ListQueuesRequest(prefix=prefix)
         while True:
             response = await self._ask("list queues", "ListQueues", asked, queue_pb2.ListQueuesResponse, timeout)
@@ -155,17 +155,18 @@ class QueueCalls:
         limit: int = 1000,
         timeout: float | None = None,
     ) -> QueueList:
-        """List queues with what happens in them, in any order.
+        """List queues with their activity, in any order.
 
-        It is made for tables: the node looks at all of its queues for it, once a second for all that ask.
+        The call is intended for tables: the node scans all of its queues for it, at most once a second for all
+        clients.
 
         Args:
-            prefix: That the names begin with.
-            contains: A text that they contain, whatever the case of its letters.
-            order: What they are sorted by.
-            descending: The largest, the oldest or the last name first.
-            offset: How many to leave out.
-            limit: How many to return at most, 1 to 1,000.
+            prefix: Prefix of the names.
+            contains: Case-insensitive substring of the names.
+            order: Sort key.
+            descending: Reverse the order.
+            offset: Number of queues to skip.
+            limit: Maximum number of queues, 1 to 1,000.
             timeout: Seconds to wait for a node.
         """
         asked = queue_pb2.ListQueuesRequest(
@@ -196,9 +197,9 @@ class QueueCalls:
         request: Request | None = None,
         timeout: float | None = None,
     ) -> Subscription:
-        """Add a durable cursor, which begins with the next message, the oldest one, a sequence or a time.
+        """Create a durable cursor that starts with the next message, the oldest one, a sequence or a time.
 
-        redelivery is what it has for itself of the queue's configuration.
+        redelivery overrides the configuration of the queue.
         """
         asked = queue_pb2.CreateSubscriptionRequest(queue=queue, name=name, filter=filter, if_not_exists=if_not_exists)
         if isinstance(start, datetime):
@@ -230,16 +231,16 @@ class QueueCalls:
         request: Request | None = None,
         timeout: float | None = None,
     ) -> Subscription:
-        """Change a subscription; what is not given stays as it is.
+        """Change a subscription; arguments that are not given remain unchanged.
 
         Args:
             queue: Name of the queue.
             name: Name of the subscription.
-            filter: Replaces the filter; empty: it gets all messages. What was read for a consumer before and did not
-                match the old one is acknowledged, and does not come back.
-            redelivery: What it has for itself from then on.
-            inherit: What is as the queue has it from then on: names of RedeliveryPolicy's fields.
-            request: Makes the call one that can be made again after OutcomeUnknown.
+            filter: Replaces the filter; if empty, it receives all messages. Messages that were already read for a
+                consumer and did not match the old filter are acknowledged; they are not delivered later.
+            redelivery: Settings to override.
+            inherit: Settings to inherit from the queue again: names of RedeliveryPolicy's fields.
+            request: Makes the call idempotent after OutcomeUnknown.
             timeout: Seconds to wait for a node.
         """
         policy, named = queues.encode_policy(redelivery or RedeliveryPolicy())
@@ -263,7 +264,7 @@ class QueueCalls:
     async def delete_subscription(
         self, queue: str, name: str, *, request: Request | None = None, timeout: float | None = None
     ) -> None:
-        """Remove a cursor; messages that only it had still to read are gone."""
+        """Delete a cursor. Messages that only it had not acknowledged are removed."""
         await self._change(
             f"delete subscription {queue}/{name}",
             "DeleteSubscription",
@@ -282,7 +283,7 @@ class QueueCalls:
         request: Request | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Move a subscription; returns the sequence of the first message that it gets."""
+        """Move a subscription, and return the sequence of its next message."""
         asked = queue_pb2.SeekSubscriptionRequest(queue=queue, subscription=subscription)
         if isinstance(to, datetime):
             asked.time.CopyFrom(message.timestamp(to, "to"))

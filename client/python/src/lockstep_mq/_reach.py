@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts what gRPC says of a connection that could not be made into words for the person who has to mend it."""
+"""Converts gRPC's descriptions of failed connections into messages with a remedy."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _BEFORE_THE_CAUSE = re.compile(r"^.*?last error: \w+: (?:ipv[46]:[^ ]+: |unix:[^
 
 
 NONE, PERHAPS, SURE = 0, 1, 2
-"""Whether the two ends disagree about TLS, which waiting does not mend."""
+"""Whether the two ends disagree about TLS, which a retry cannot fix."""
 
 
 def explain(message: str) -> tuple[str, int]:
-    """Say why there is no connection, and whether the two ends disagree about TLS: NONE, PERHAPS or SURE.
+    """Return why the connection failed, and whether the ends disagree about TLS: NONE, PERHAPS or SURE.
 
-    What is not known is left as it is. gRPC tells it in text only.
+    Unknown messages are returned unchanged. gRPC reports the cause as text only.
     """
     if not message.startswith(_FAILED):
         return message, NONE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each reason of a node means to this client: the table of docs/reference/protocol.md."""
+"""The error class of each reason, as in the table of docs/reference/protocol.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import grpc
 from lockstep_mq import errors
 
 RETRY: Final = None
-"""The same request is to be sent again."""
+"""The same request must be retried."""
 
 MEANING: Final[dict[str, type[errors.Refused] | None]] = {
     "OUTCOME_UNKNOWN": RETRY,
@@ -128,7 +128,7 @@ BY_CODE: Final[dict[grpc.StatusCode, type[errors.Refused] | None]] = {
     grpc.StatusCode.PERMISSION_DENIED: errors.Denied,
     grpc.StatusCode.UNAUTHENTICATED: errors.Unauthenticated,
 }
-"""Of an error without a reason that is known: of gRPC, of something between, or of a newer node."""
+"""For errors without a known reason: from gRPC, a proxy, or a newer node."""
 
 PROVES_NOTHING_WITHOUT_REASON: Final = frozenset(
     {
@@ -139,7 +139,7 @@ PROVES_NOTHING_WITHOUT_REASON: Final = frozenset(
         grpc.StatusCode.DATA_LOSS,
     }
 )
-"""gRPC may say these of a request that a node has carried out."""
+"""gRPC may return these codes for a request that a node has executed."""
 
 ANSWERS: Final = frozenset({"NOT_ACTIVE", "BLOCKED", "UNCHECKED"})
-"""To be sent again, and yet an answer: this attempt was not carried out."""
+"""Retryable reasons that prove that this attempt was not executed."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls that this client makes, and how they are waited for."""
+"""The gRPC calls of this client."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _encoder(kind: type[Req]) -> Callable[[Req], bytes]:
 def unary(
     channel: grpc.aio.Channel, method: str, request: Message, response: type[Resp], metadata: Metadata
 ) -> Awaitable[Resp]:
-    """Make one call with one answer."""
+    """Execute a unary call."""
     call = channel.unary_unary(
         method, request_serializer=_encoder(type(request)), response_deserializer=response.FromString
     )
@@ -69,7 +69,7 @@ def browse(channel: grpc.aio.Channel, request: queue_pb2.BrowseRequest, metadata
 
 
 def publish_stream(channel: grpc.aio.Channel, metadata: Metadata) -> PublishCall:
-    """Open QueueService.PublishStream; what is written is encoded already."""
+    """Open QueueService.PublishStream; requests are already encoded."""
     call: grpc.aio.StreamStreamMultiCallable[bytes, queue_pb2.PublishStreamResponse] = channel.stream_stream(
         QUEUE + "PublishStream",
         response_deserializer=queue_pb2.PublishStreamResponse.FromString,
@@ -90,10 +90,10 @@ def consume(channel: grpc.aio.Channel, metadata: Metadata) -> ConsumeCall:
 async def bound(
     work: Awaitable[T], address: str, *, stop: asyncio.Future[None] | None = None, deadline: float | None = None
 ) -> T:
-    """Wait for an attempt until it is done, `stop` is, or the deadline (of the loop's clock) has passed.
+    """Wait until an attempt or `stop` is done, or the deadline (on the loop's clock) has passed.
 
-    Only the cancellation of the caller ends it with CancelledError: what gRPC cancels is a Failure without an answer,
-    and so is what `stop` or the deadline ends.
+    Only the cancellation of the caller raises CancelledError. A cancellation by gRPC, `stop` or the deadline is a
+    Failure without a response.
     """
     task = asyncio.ensure_future(work)
     waits: set[asyncio.Future[object]] = {task}  # type: ignore[arg-type] # the type of the result does not matter here
@@ -111,7 +111,7 @@ async def bound(
             task.cancel()
             await asyncio.wait({task})
         if not task.cancelled():
-            task.exception()  # it was looked at, also when the caller is cancelled
+            task.exception()  # marks the exception as retrieved, also if the caller is cancelled
     if task.cancelled():
         raise _failure.lost(address, "the attempt was given up, or the connection was closed")
     err = task.exception()

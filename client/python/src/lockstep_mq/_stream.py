@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One stream after another on the active node: what producers and consumers have in common."""
+"""Successive streams on the active node, for producers and consumers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ C = TypeVar("C", bound=grpc.aio.Call)
 
 @dataclass(frozen=True)
 class Ended:
-    """How a stream ended, on which target, and whether another one may go on where it was."""
+    """The end of a stream: the failure, the target, and whether another stream may continue."""
 
     failure: Failure
     target: Target
@@ -28,15 +28,15 @@ class Ended:
 
 
 class Streams:
-    """Runs streams on the active node, one at a time, with waits between those that come to nothing."""
+    """Runs streams on the active node, one at a time, with a backoff between failed ones."""
 
     def __init__(self, locator: Locator) -> None:
         self._locator = locator
         self._retry = _options.Backoff()
-        self._refusals = 0  # tokens that were refused one after the other
+        self._refusals = 0  # consecutive tokens that were refused
 
     def progress(self) -> None:
-        """Take note that the node has answered on the present stream: the next one is tried soon."""
+        """Record that the node has responded on the current stream, which resets the backoff."""
         self._retry.reset()
         self._refusals = 0
 
@@ -46,20 +46,20 @@ class Streams:
         send: Callable[[C], Awaitable[None]],
         receive: Callable[[C, str], Awaitable[None]],
     ) -> Ended:
-        """Wait for an active node, and run one stream on it until it breaks or the target is gone.
+        """Wait for an active node, and run one stream on it until it breaks or the target ends.
 
-        open_on opens the stream; send writes to it for as long as it lives, and receive, which gets the address of the
-        node, reads to its end. The reason of the end is the receiver's: a write only fails.
+        open_on opens the stream. send writes to it while it is open. receive, which is called with the address of
+        the node, reads it to its end. The cause of the end is taken from the receiver, since a write only fails.
 
         Raises:
-            Failure: All nodes that can be reached refuse this client.
-            Closed: The client was closed.
+            Failure: All reachable nodes reject this client.
+            Closed: The client is closed.
         """
         target = await self._locator.wait()
         metadata: _rpc.Metadata = ()
         try:
             metadata = await self._locator.tokens.metadata()
-        except Exception as err:  # the application's own source of tokens
+        except Exception as err:  # the application's token source
             f = _failure.lost(target.node.address, f"no token to show: {err}")
         else:
             f = await self._session(target, metadata, open_on, send, receive)
@@ -68,7 +68,7 @@ class Streams:
         return Ended(f, target, f.retry or fresh)
 
     async def pause(self, ended: Ended) -> None:
-        """Have the nodes asked after a stream has ended, and wait before the next one."""
+        """Poll the nodes after a stream has ended, and wait before the next one."""
         self._locator.failed(ended.failure)
         await self._locator.pause(ended.target, max(self._retry.next(), ended.failure.retry_after))
 
@@ -84,12 +84,12 @@ class Streams:
         target.node.users += 1
         call = open_on(target.channel, metadata)
         sender = asyncio.ensure_future(send(call))
-        sender.add_done_callback(lambda _: call.cancel())  # a write fails when the status is there, which stays
+        sender.add_done_callback(lambda _: call.cancel())  # a write fails after the status has arrived, which is kept
         try:
             await _rpc.bound(receive(call, address), address, stop=target.gone)
         except Failure as f:
             return f
-        except Exception as err:  # what reading has met must not end the producer or consumer without a word
+        except Exception as err:  # an error while reading must not end the producer or consumer silently
             return _failure.lost(address, f"the stream was given up: {err}")
         finally:
             target.node.users -= 1

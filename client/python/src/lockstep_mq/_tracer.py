@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client tells of publishes, deliveries and calls, to be recorded as spans of traces."""
+"""The interface for tracing publishes, deliveries and calls."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ if TYPE_CHECKING:
 
 
 class DeliveryTrace(Protocol):
-    """What a Tracer records of a delivery."""
+    """The trace record of a delivery."""
 
     def current(self) -> AbstractContextManager[object]:
-        """Give a context in which the delivery is the span that others are made below."""
+        """Return a context in which the span of the delivery is the parent."""
 
     def answered(self, how: str) -> None:
-        """Is called once, when the application has answered: with "ack", "nack" or "reject"."""
+        """Called once, when the application has answered, with "ack", "nack" or "reject"."""
 
 
 class Tracer(Protocol):
-    """Is told of publishes, deliveries and calls; lockstep_mq.tracing has one for OpenTelemetry.
+    """Receives publishes, deliveries and calls; lockstep_mq.tracing implements it with OpenTelemetry.
 
-    Its methods are called where the application publishes and receives, and must not block.
+    Its methods are called where the application publishes and receives; they must not block.
     """
 
     def publish(
         self, queue: str, ms: Sequence[Publishable]
     ) -> tuple[Sequence[Publishable], Callable[[Outcome], None] | None]:
-        """Is called with each publish of a producer before it is sent.
+        """Called before each publish of a producer.
 
-        It returns what is to be sent: ms, or copies of them with properties that name the span; and what is called once
-        with the outcome, or None if that is not of interest.
+        It returns the messages to send: ms, or copies of them with properties that identify the span; and a callback
+        that is called once with the outcome, or None.
         """
 
     def deliver(self, d: Delivery) -> DeliveryTrace | None:
-        """Is called with each delivery that the application gets. None: it is not recorded."""
+        """Called for each delivery to the application. If it returns None, the delivery is not recorded."""
 
     def call(self, method: str) -> tuple[Metadata, Callable[[BaseException | None], None]]:
-        """Is called before each attempt of a call with one answer; method is its path.
+        """Called before each attempt of a unary call; method is its path.
 
-        It returns metadata that name the span, and what is called once when the attempt has ended.
+        It returns metadata that identify the span, and a callback that is called once when the attempt has ended.
         """

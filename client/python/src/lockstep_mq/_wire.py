@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encodes requests of a publish stream as protobuf does, without an object of protobuf's for each message.
+"""Encodes requests of a publish stream in protobuf, without a protobuf object for each message.
 
-tests/test_wire.py compares with the generated code, the numbers of the fields too.
+tests/test_wire.py compares the result and the field numbers with the generated code.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-# Numbers of the fields with their wire types, each one byte.
+# Field numbers with their wire types, one byte each.
 _NUMBER, _BYTES = 0, 2
 _REQUEST_CORRELATION = 1 << 3 | _NUMBER
 _REQUEST_PUBLISH = 2 << 3 | _BYTES
@@ -31,7 +31,7 @@ _SPLITS = bytes((_PUBLISH_SPLITS, 1))
 
 
 def varint(n: int) -> bytes:
-    """Encode a number that is not negative."""
+    """Encode a non-negative number."""
     out = bytearray()
     while n > 127:
         out.append(n & 127 | 128)
@@ -50,14 +50,14 @@ def _field(tag: int, content: bytes) -> bytes:
 
 @lru_cache(maxsize=1024)
 def body_head(size: int) -> bytes:
-    """What comes before the body of a message of a PublishRequest that has nothing else."""
+    """Return the head of a message of a PublishRequest that consists of a body only."""
     inner = bytes((_MESSAGE_BODY,)) + varint(size) if size else b""
     return bytes((_PUBLISH_MESSAGES,)) + varint(len(inner) + size) + inner
 
 
 @lru_cache(maxsize=1024)
 def message_head(size: int) -> bytes:
-    """What comes before an encoded message of a PublishRequest."""
+    """Return the head of an encoded message of a PublishRequest."""
     return bytes((_PUBLISH_MESSAGES,)) + varint(size)
 
 
@@ -67,7 +67,7 @@ def _queue(name: str) -> bytes:
 
 
 class Request:
-    """One request as it is sent this time, in pieces."""
+    """One request of a publish frame, in pieces."""
 
     __slots__ = ("pieces", "size")
 
@@ -92,7 +92,7 @@ class Request:
 
 
 def bundle(requests: list[Request]) -> bytes:
-    """Encode the PublishStreamRequest with the first request, and the others in `more`."""
+    """Encode a PublishStreamRequest with the first request, and the others in `more`."""
     pieces = requests[0].pieces
     for r in requests[1:]:
         pieces.append(bytes((_REQUEST_MORE,)) + varint(r.size))

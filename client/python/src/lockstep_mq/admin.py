@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues, subscriptions, prepared transactions, connections, and the status of the pair."""
+"""Administration: queues, subscriptions, prepared transactions, connections, and the status of the pair."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Decided = TypeVar("_Decided", queue_pb2.CommitPreparedResponse, queue_pb2.Rollb
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """What a node says of itself."""
+    """The status reported by a node."""
 
     address: str
     name: str
@@ -40,8 +40,8 @@ class NodeStatus:
 class Admin(QueueCalls):
     """Queues, subscriptions, messages, connections and status, as Client.admin.
 
-    What changes something is repeated until it is answered, so that it is done once. Errors are those of
-    lockstep_mq.errors; a timeout is in seconds.
+    Calls that change state are retried until a node responds, and take effect once. Errors are those of
+    lockstep_mq.errors. Timeouts are in seconds.
     """
 
     async def replay_dead_letters(
@@ -55,21 +55,21 @@ class Admin(QueueCalls):
         filter: str = "",  # noqa: A002 # the protocol's name
         timeout: float | None = None,
     ) -> Moved:
-        """Move messages from a dead-letter queue back to the queues that they come from, or to another one.
+        """Move messages from a dead-letter queue to the queues that they came from, or to another queue.
 
-        Also those that a consumer holds. A message that is moved back is a new one there, at the end, for all
-        subscriptions. Each is moved once at most, together with some others in one transaction, and what was moved
-        stays moved when the call fails. An attempt that was not answered is not made again, since it could move more
-        than limit: it ends with OutcomeUnknown, and another call moves what is left.
+        Messages held by a consumer are moved, too. A moved message is a new message at the end of the target queue,
+        for all subscriptions. Each message is moved at most once, in transactions of several messages, and moves are
+        not undone when the call fails. An attempt without a response is not retried, since it could exceed limit:
+        the call raises OutcomeUnknown, and another call moves the remaining messages.
 
         Args:
-            queue: The queue that holds them.
-            subscription: Of it, that they are taken from.
-            to: The queue that they are moved to; empty: each to the one that it comes from. Messages that are no dead
-                letters are moved only if this is set.
-            start: First sequence to move; 0 is the oldest.
-            limit: At most so many; 0 is all.
-            filter: Only messages that match this expression in CEL.
+            queue: The dead-letter queue.
+            subscription: The subscription of it that the messages are moved from.
+            to: The target queue; if empty, each message is moved to the queue that it came from. Messages that are
+                not dead letters are moved only if it is set.
+            start: The first sequence to move; 0 is the oldest.
+            limit: The maximum number of messages; 0 is no limit.
+            filter: A CEL expression that messages must match.
             timeout: Seconds to wait for a node.
         """
         response = await self._caller.decide(
@@ -94,18 +94,20 @@ class Admin(QueueCalls):
         queue_id: int = 0,
         timeout: float | None = None,
     ) -> Moved:
-        """Move chosen messages of a queue to another one, or dead letters back; at most 10,000, in one transaction.
+        """Move selected messages of a queue to another queue, or dead letters to their origin, in one transaction.
 
-        Also those that a consumer holds. A message that is moved is a new one at the end of its queue, for all
-        subscriptions. The call may be made again after any error: each message is moved once at most.
+        The limit is 10,000 messages. Messages held by a consumer are moved, too. A moved message is a new message at
+        the end of the target queue, for all subscriptions. The call can be retried after any error: each message is
+        moved at most once.
 
         Args:
-            queue: The queue that they are in.
+            queue: The queue of the messages.
             sequences: Sequences, and inclusive ranges of them as pairs.
-            to: The queue that they are moved to; empty: each to the one that it comes from as a dead letter.
-            subscription: That they are taken from; the others keep theirs. Empty: all of them, and the target gets each
-                message once.
-            queue_id: If not 0, the number that the queue must have: another one of its name is left alone.
+            to: The target queue; if empty, each dead letter is moved to the queue that it came from.
+            subscription: The subscription that the messages are moved from; other subscriptions keep them. If empty,
+                they are moved from all subscriptions, and the target receives each message once.
+            queue_id: If not 0, the required ID of the queue. A queue that was created later with the same name is
+                not changed.
             timeout: Seconds to wait for a node.
         """
         response = await self._caller.decide(
@@ -132,9 +134,10 @@ class Admin(QueueCalls):
         queue_id: int = 0,
         timeout: float | None = None,
     ) -> int:
-        """Acknowledge chosen messages for a subscription, or for all; returns how many the answered attempt removed.
+        """Acknowledge selected messages for a subscription or for all, and return the number removed.
 
-        The arguments are those of move_messages(), and it may be made again after any error, too.
+        The number is that of the attempt that received a response. The arguments are those of move_messages(). The
+        call can be retried after any error.
         """
         response = await self._caller.decide(
             f"remove messages of {queue}",
@@ -151,15 +154,16 @@ class Admin(QueueCalls):
         return response.removed
 
     async def commit_prepared(self, xid: str, *, heuristic: bool = False, timeout: float | None = None) -> bool:
-        """Carry a prepared transaction out, and return whether an operator had decided so before. It may be repeated.
+        """Commit a prepared transaction, and return whether an operator had already committed it.
 
-        heuristic: an operator decides in the coordinator's place, which will be told.
+        The call is idempotent. With heuristic, an operator decides instead of the coordinator; the coordinator is
+        notified in the response to its own decision.
 
         Raises:
-            NoTransaction: None of that xid is prepared, nor among the last 10,000 that were decided.
+            NoTransaction: No transaction of that xid is prepared or among the last 10,000 decided ones.
             Decided: The coordinator has rolled it back.
-            Heuristic: An operator, or the time-out, has rolled it back.
-            OutcomeUnknown: It is to be called again.
+            Heuristic: An operator or the timeout has rolled it back.
+            OutcomeUnknown: The call must be retried.
         """
         response = await self._decide(
             f"commit {xid}",
@@ -171,7 +175,7 @@ class Admin(QueueCalls):
         return response.heuristic
 
     async def rollback_prepared(self, xid: str, *, heuristic: bool = False, timeout: float | None = None) -> bool:
-        """Drop a prepared transaction. As commit_prepared(), the other way round."""
+        """Roll back a prepared transaction. See commit_prepared()."""
         response = await self._decide(
             f"roll back {xid}",
             "RollbackPrepared",
@@ -188,11 +192,11 @@ class Admin(QueueCalls):
             return await self._caller.decide(op, _rpc.QUEUE + method, request, response, timeout)
         except errors.OutcomeUnknown as err:
             if isinstance(err.refusal, errors.Decided | errors.Heuristic):
-                raise err.refusal from None  # that it was decided otherwise is true of every attempt
+                raise err.refusal from None  # an opposite earlier decision applies to every attempt
             raise
 
     async def list_prepared(self, *, timeout: float | None = None) -> AsyncIterator[PreparedTransaction]:
-        """Describe the transactions that wait for a decision, the oldest first."""
+        """Iterate over the transactions that wait for a decision, oldest first."""
         asked = queue_pb2.ListPreparedRequest()
         while True:
             response = await self._ask(
@@ -205,7 +209,7 @@ class Admin(QueueCalls):
             asked.after_lsn = response.transactions[-1].lsn
 
     async def status(self, *, timeout: float = 5.0) -> dict[str, NodeStatus | errors.LockstepError]:
-        """Ask each known node for its status: by address, the status or why there is none."""
+        """Return the status of each known node by address, or the error of the request."""
         out: dict[str, NodeStatus | errors.LockstepError] = {}
         for node in list(self._caller.locator.nodes):
             try:
@@ -234,16 +238,16 @@ class Admin(QueueCalls):
     async def list_connections(
         self, address: str, *, queue: str = "", timeout: float = 5.0
     ) -> AsyncIterator[Connection]:
-        """Describe the connections to one node, the oldest first. It needs the right to operate.
+        """Iterate over the connections to one node, oldest first. Requires the operate permission.
 
         Args:
-            address: Of the node, as status() names it.
+            address: The address of the node, as returned by status().
             queue: Only connections with a stream that uses this queue.
             timeout: Seconds to wait for each page.
 
         Raises:
-            Denied: This client may not operate.
-            Unavailable: The node does not answer.
+            Denied: This client lacks the operate permission.
+            Unavailable: The node does not respond.
         """
         node = self._node(address)
         asked = connection_pb2.ListConnectionsRequest(queue=queue)
@@ -263,15 +267,15 @@ class Admin(QueueCalls):
             asked.after_id = response.connections[-1].id
 
     async def close_connection(self, address: str, id: int, *, timeout: float = 5.0) -> Connection:  # noqa: A002
-        """Close a connection to a node by its number, and return what it was. It needs the right to operate.
+        """Close a connection to a node by its number, and return it. Requires the operate permission.
 
-        A client connects again by itself: to keep it away, take its rights or its token.
+        A client reconnects automatically: to exclude it, revoke its permissions or its token.
 
         Raises:
-            WrongState: There is no such connection.
+            WrongState: The connection does not exist.
             InvalidRequest: It is the connection of the other node.
-            Denied: This client may not operate.
-            OutcomeUnknown: The node did not answer.
+            Denied: This client lacks the operate permission.
+            OutcomeUnknown: The node did not respond.
         """
         response = await self._once(
             "close connection",
@@ -285,9 +289,10 @@ class Admin(QueueCalls):
         return connections.decode(response.connection)
 
     async def switchover(self, *, to: str = "", timeout: float = 10.0) -> str:
-        """Hand the active role to the other node, or to the one named; returns the address of the active.
+        """Transfer the active role to the other node, or to the given one, and return the address of the active.
 
-        It is repeated until it is answered, which is safe: where the role is to go is decided before it is asked for.
+        The call is retried until a node responds. That is safe, since the target is determined before the first
+        attempt.
         """
         limit = 2 * timeout
         if not to:
@@ -328,7 +333,7 @@ class Admin(QueueCalls):
         *,
         doubt: bool = False,
     ) -> _Answer:
-        """Ask one node, once. doubt: the call changes something."""
+        """Send one request to one node, without retries. doubt: the request changes state."""
         deadline = self._caller.deadline(timeout)
         metadata = await self._caller.locator.tokens.metadata()
         call: Awaitable[_Answer] = self._caller.unary(node.channel, method, request, response, metadata)

@@ -35,36 +35,36 @@ if TYPE_CHECKING:
     from lockstep_mq._tracer import Tracer
 
 _REPLY_GRACE = timedelta(seconds=30)
-"""How long the queue of answers is kept without its consumer: over a failover, and when this process was killed."""
+"""How long a reply queue is kept without its consumer: during a failover, and after this process was killed."""
 
 
 class Client:
-    """A connection to a pair, or to a standalone node; one per process is enough.
+    """A connection to a pair, or to a standalone node. One per process is sufficient.
 
         async with Client(["a:7420", "b:7420"]) as client:
             await client.publish("orders", b"hello")
 
-    It belongs to the event loop that it was opened in, and to its process: a process that is forked from one that has
-    used a client can use none (Forked). Fork first, or start processes with multiprocessing's "spawn" or "forkserver".
+    A client belongs to the event loop and to the process in which it was opened. A process that was forked from one
+    that has used a client cannot use any client (Forked). Fork first, or start processes with the "spawn" or
+    "forkserver" method of multiprocessing.
 
-    It follows the active node. All calls take a `timeout` in
-    seconds, and wait for as long as it takes without one: a pair without an active is one that fails over.
+    The client follows the active node. All calls take a `timeout` in seconds. Without a timeout they wait
+    indefinitely, because a pair without an active node is usually failing over.
 
     Args:
         addresses: host:port of both nodes, in any order, as a sequence or comma-separated.
-        ca: File with the authorities of the nodes' certificates; with it (or `tls`), connections are encrypted.
-        cert: File with the certificate that is shown to the nodes, and `key` its key.
+        ca: File with the CA certificates of the nodes. With `ca` or `tls`, connections are encrypted.
+        cert: File with the client certificate; `key` is its private key.
         key: See cert.
-        tls: Encrypt, with the authorities that gRPC brings, when no `ca` is given.
+        tls: Encrypt, using gRPC's built-in CA certificates if `ca` is not given.
         token: A token of the pair or a JWT, without "Bearer".
-        token_file: File with the token; it is read again when a node refuses it.
-        token_source: Gives the token; it is asked again when a node refuses it.
-        allow_plaintext_token: Show the token over connections that are neither encrypted nor to this machine.
-        follow_hints: Follow what nodes say of the address of the active, beyond the given addresses.
-        probe_interval: How often, in seconds, a node that calls wait for is asked whether it is there, and how long it
-            has for its answer.
-        max_message_bytes: Larger bodies are refused without asking a node.
-        tracer: Is told of publishes, deliveries and calls; lockstep_mq.tracing has one for OpenTelemetry.
+        token_file: File with the token; it is reloaded when a node rejects the token.
+        token_source: Returns the token; it is called again when a node rejects the token.
+        allow_plaintext_token: Permit sending the token over unencrypted connections to other machines.
+        follow_hints: Follow addresses that nodes report for the active node, in addition to the given addresses.
+        probe_interval: Interval and timeout, in seconds, of probes to a node with pending calls.
+        max_message_bytes: Larger bodies are rejected without contacting a node.
+        tracer: Receives publishes, deliveries and calls; lockstep_mq.tracing implements it with OpenTelemetry.
     """
 
     def __init__(
@@ -119,18 +119,18 @@ class Client:
 
     @property
     def admin(self) -> Admin:
-        """Queues, subscriptions and status."""
+        """Administration of queues, subscriptions and status."""
         return Admin(self._called())
 
     async def close(self) -> None:
-        """End the client with its producers and consumers.
+        """Close the client with its producers and consumers.
 
-        Publishes that are not answered fail with Closed, and those that were sent with OutcomeUnknown: flush() waits
-        for them.
+        Pending publishes fail with Closed; those that were sent fail with OutcomeUnknown. To wait for them, call
+        flush() first.
         """
         self._closed = True
         if _options.was_forked():
-            return  # what is open belongs to the process that this one was forked from
+            return  # open channels belong to the parent process
         opened, self._open = self._open, set()
         await asyncio.gather(*(o.close() for o in opened))
         if self._caller is not None:
@@ -148,11 +148,11 @@ class Client:
         return target.node.address
 
     async def publish(self, queue: str, m: Publishable, *, timeout: float | None = None) -> Receipt:
-        """Store one message, through the client's own producer; see Producer.publish."""
+        """Store one message with the client's built-in producer; see Producer.publish."""
         return await self._producer().publish(queue, m, timeout=timeout)
 
     async def publish_batch(self, queue: str, ms: Sequence[Publishable], *, timeout: float | None = None) -> Receipt:
-        """Store 1 to 10,000 messages, all or none; see Producer.publish_batch."""
+        """Store 1 to 10,000 messages atomically; see Producer.publish_batch."""
         return await self._producer().publish_batch(queue, ms, timeout=timeout)
 
     def producer(
@@ -165,15 +165,15 @@ class Client:
         batch_bytes: int = 256 << 10,
         max_pending_bytes: int = 16 << 20,
     ) -> Producer:
-        """Make a pipeline of publishes.
+        """Create a publish pipeline.
 
         Args:
-            id: Its id, of 1 to 64 bytes, with an epoch; a random one if empty. A higher epoch fences lower ones.
-            epoch: One higher at each start of an application that gives an id.
-            window: Requests that may be unanswered, at most 256.
-            batch_messages: Messages that may be put together in one request, at most 10,000.
-            batch_bytes: The same in bytes.
-            max_pending_bytes: Memory of publishes that are not answered; send() waits when it is reached.
+            id: Producer ID of 1 to 64 bytes, with an epoch; random if empty. A higher epoch fences lower ones.
+            epoch: Must be increased at each start of an application that sets an id.
+            window: Maximum number of outstanding requests, at most 256.
+            batch_messages: Maximum number of messages per request, at most 10,000.
+            batch_bytes: Maximum number of bytes per request.
+            max_pending_bytes: Maximum memory of pending publishes; send() waits at the limit.
         """
         p = Producer(
             self._called(),
@@ -196,13 +196,13 @@ class Client:
         prefetch: int = 256,
         timeout: float | None = None,
     ) -> Consumer:
-        """Attach to a subscription, and return when a node has accepted that.
+        """Attach to a subscription, and return when a node has accepted the consumer.
 
         Args:
             queue: Name of the queue.
             subscription: Name of the subscription.
-            filter: An expression in CEL; what does not match it stays for other consumers.
-            prefetch: How many messages the node may send ahead of receive().
+            filter: A CEL expression; other messages remain available to other consumers.
+            prefetch: Number of messages that the node may send ahead of receive().
             timeout: Seconds to wait for a node.
         """
         c = self._opened(Consumer(self._called(), queue, subscription, filter, prefetch))
@@ -218,10 +218,10 @@ class Client:
         return Transaction(self._called(), self._options.max_message_bytes, timeout)
 
     async def request(self, queue: str, m: Publishable, *, timeout: float) -> StoredMessage:
-        """Publish a message with a temporary queue as its reply_to, and return the message that answers it.
+        """Publish a message with a temporary queue as its reply_to, and return the reply.
 
         Raises:
-            TimeoutError: No answer came in time. The request is published, and may still be answered.
+            TimeoutError: No reply arrived in time. The request is published, and may still be answered.
         """
         asked = m if isinstance(m, Message) else Message(m.encode() if isinstance(m, str) else m)
         deadline = asyncio.get_running_loop().time() + timeout
@@ -242,13 +242,14 @@ class Client:
                 await consumer.close()
                 self._open.discard(consumer)
         finally:
-            with contextlib.suppress(errors.LockstepError):  # it goes by itself, too
+            with contextlib.suppress(errors.LockstepError):  # it is also deleted automatically
                 await self.admin.delete_queue(answers, timeout=1)
 
     async def reply(self, to: Delivery, m: Publishable, *, timeout: float | None = None) -> bool:
-        """Answer a request, and acknowledge it, in one transaction: it is answered once.
+        """Reply to a request and acknowledge it in one transaction, so that it is answered exactly once.
 
-        Returns False, and acknowledges the request, when its queue of answers is gone: the one who asked has given up.
+        Returns False, and acknowledges the request, if the reply queue no longer exists: the requester has timed
+        out.
         """
         if not to.reply_to:
             raise errors.InvalidRequest("the message asks for no answer: it has no reply_to")
@@ -271,14 +272,14 @@ class Client:
         headers_only: bool = False,
         timeout: float | None = None,
     ) -> AsyncIterator[StoredMessage]:
-        """Read messages without consuming them, in order of sequence. After a failover it goes on where it was.
+        """Read messages without consuming them, in sequence order. The iteration continues after a failover.
 
         Args:
             queue: Name of the queue.
-            subscription: Only what it has still to acknowledge; all that is stored if empty.
+            subscription: Only messages that it has not acknowledged; if empty, all stored messages.
             start: First sequence; 0 is the oldest.
-            limit: At most so many; 0 is all.
-            headers_only: Leave the bodies out.
+            limit: Maximum number of messages; 0 is no limit.
+            headers_only: Omit the bodies.
             timeout: Seconds to wait for each part.
 
         Raises:
@@ -309,7 +310,7 @@ class Client:
             pages.close()
 
     def _called(self) -> Caller:
-        """What makes the calls; it begins to watch the nodes when it is first needed."""
+        """Return the caller, which starts watching the nodes on first use."""
         if self._closed:
             raise errors.Closed("the client is closed")
         _options.check_process()
@@ -335,7 +336,7 @@ if TYPE_CHECKING:
 
 
 class _Pages:
-    """The responses of one browsing, over any number of streams."""
+    """The responses of one browse() call, over any number of streams."""
 
     def __init__(self, request: queue_pb2.BrowseRequest) -> None:
         self._request = request
@@ -343,13 +344,13 @@ class _Pages:
         self._left = request.limit
 
     async def next(self, channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> queue_pb2.BrowseResponse | None:
-        """Read the next response that has something; None at the end."""
+        """Read the next non-empty response; None at the end."""
         if self._request.limit and self._left <= 0:
             return None
         if self._call is None:
             self._request.limit = self._left
             self._call = _rpc.browse(channel, self._request, metadata)
-        call, self._call = self._call, None  # whatever ends this attempt, the next one opens another stream
+        call, self._call = self._call, None  # after any error, the next attempt opens another stream
         async for response in call:
             if response.messages or response.damaged:
                 self._call = call
@@ -360,7 +361,7 @@ class _Pages:
         return None
 
     def close(self) -> None:
-        """End the stream that is open, if one is."""
+        """Cancel the open stream, if any."""
         if self._call is not None:
             self._call.cancel()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The adapter of this client for Lockstep's test/conformance, whose README.md has the schema.
+"""The adapter of this client for Lockstep's test/conformance; its README.md describes the schema.
 
 LOCKSTEP_ADAPTER="python -m lockstep_mq.conformance" go test ./test/conformance
 """
@@ -29,7 +29,7 @@ from lockstep_mq import (
 )
 
 Json = dict[str, Any]
-_SHOWN = 1024  # bytes of a body that are told
+_SHOWN = 1024  # bytes of a body that are reported
 _LONGEST_LINE = 16 << 20
 
 
@@ -77,7 +77,7 @@ def _timeout(r: Json) -> float | None:
 
 
 class Adapter:
-    """What the runner has named, and the ops on it."""
+    """The objects named by the runner, and the operations on them."""
 
     def __init__(self) -> None:
         self._clients: dict[str, Client] = {}
@@ -87,7 +87,7 @@ class Adapter:
         self._numbers: dict[str, int] = {}
 
     async def serve(self) -> None:
-        """Answer requests until the input ends. Each has a task, which begins in the order of the lines."""
+        """Respond to requests until the input ends. Each has a task; the tasks start in the order of the lines."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=_LONGEST_LINE)
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -112,7 +112,7 @@ class Adapter:
         sys.stdout.flush()
 
     async def op_open(self, r: Json) -> Json:
-        """Make a client."""
+        """Create a client."""
         self._clients[r["client"]] = Client(
             r["addresses"],
             follow_hints=not r.get("fixed_addresses", False),
@@ -129,7 +129,7 @@ class Adapter:
         return {}
 
     async def op_queue_create(self, r: Json) -> Json:
-        """Make a queue, and tell whether it was there."""
+        """Create a queue, and report whether it existed."""
         admin, timeout = self._clients[r["client"]].admin, _timeout(r)
         subscriptions, config = r.get("subscriptions", []), QueueConfig(**r.get("config", {}))
         if r.get("if_not_exists"):
@@ -151,11 +151,11 @@ class Adapter:
         return {"messages_stored": q.messages, "next_sequence": q.next_sequence}
 
     async def op_queue_delete(self, r: Json) -> Json:
-        """Remove a queue."""
+        """Delete a queue."""
         return {"messages_stored": await self._clients[r["client"]].admin.delete_queue(r["queue"])}
 
     async def op_publish(self, r: Json) -> Json:
-        """Publish a batch; those of one producer are handed to it in the order of the lines."""
+        """Publish a batch; the batches of one producer are passed to it in the order of the lines."""
         client, queue = self._clients[r["client"]], r["queue"]
         ms = [_message(m) for m in r["messages"]]
         if "producer" not in r:
@@ -169,7 +169,7 @@ class Adapter:
         return _receipt(await (await p.send_batch(queue, ms)))
 
     async def op_browse(self, r: Json) -> Json:
-        """Read without consuming."""
+        """Browse a queue."""
         client = self._clients[r["client"]]
         seen = client.browse(
             r["queue"], subscription=r.get("subscription", ""), limit=r.get("limit", 0), timeout=_timeout(r)
@@ -188,7 +188,7 @@ class Adapter:
         return {}
 
     async def op_receive(self, r: Json) -> Json:
-        """Give the next message, or nothing when the time has passed."""
+        """Return the next message, or nothing after the timeout."""
         name = r["consumer"]
         try:
             d = await self._consumers[name].receive(timeout=_timeout(r))
@@ -224,7 +224,7 @@ class Adapter:
         return {}
 
     async def op_transact(self, r: Json) -> Json:
-        """Publish and acknowledge, all or none."""
+        """Publish and acknowledge atomically."""
         t = self._clients[r["client"]].transaction()
         for p in r.get("publish", []):
             t.publish(p["queue"], *[_message(m) for m in p["messages"]])

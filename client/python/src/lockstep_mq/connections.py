@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is connected to a node, as it describes them."""
+"""Connections to a node, as described by the node."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lockstep_mq._proto import connection_pb2
 
 @dataclass(frozen=True)
 class Traffic:
-    """What went one way over a connection.
+    """The traffic of a connection in one direction.
 
     Attributes:
-        bytes: On the wire.
-        messages: Those that were published by the client, or delivered to it.
-        bytes_per_second: Lately; None if nobody has asked in the 10 seconds before.
-        messages_per_second: The same.
+        bytes: Bytes on the wire.
+        messages: Messages published by the client, or delivered to it.
+        bytes_per_second: Current rate; None if no client has requested it in the previous 10 seconds.
+        messages_per_second: As bytes_per_second, for messages.
     """
 
     bytes: int
@@ -33,12 +33,12 @@ class ConnectionStream:
 
     Attributes:
         kind: "publish" or "consume".
-        queues: The queue that it consumes from, or at most 10 of those that it has published to.
-        subscription: That it consumes from.
-        since: Since when it is there.
-        messages: That it has published or got.
-        credit: Of a consumer: how many more messages it may be given.
-        unacknowledged: Of a consumer: messages that it has and has not answered for.
+        queues: The queue that it consumes from, or at most 10 of the queues that it has published to.
+        subscription: The subscription that it consumes from.
+        since: When it was opened.
+        messages: Number of messages published or delivered.
+        credit: Of a consumer: the number of further messages that may be delivered to it.
+        unacknowledged: Of a consumer: the number of messages delivered and not answered.
     """
 
     kind: str
@@ -55,18 +55,18 @@ class Connection:
     """One connection to a node's port.
 
     Attributes:
-        id: Number that the node knows it by, until the node is started again.
-        address: Where it comes from, host:port.
-        since: Since when it is there.
-        principal: Who made the last call that was let in; empty as long as there was none.
-        authentication: How that was shown: "none", "certificate", "token", "jwt" or "peer-token".
-        client: What the client calls itself.
-        tls: Version of TLS, such as "TLS 1.3"; empty without.
-        peer: It is the other node of the pair.
-        received: What came over it.
-        sent: What went over it.
-        streams: Those that are open, at most 100 of them.
-        streams_total: How many there are.
+        id: The node's number of the connection, valid until the node restarts.
+        address: Remote address, host:port.
+        since: When it was opened.
+        principal: The principal of the last accepted call; empty before the first one.
+        authentication: "none", "certificate", "token", "jwt" or "peer-token".
+        client: The self-reported name of the client.
+        tls: TLS version, such as "TLS 1.3"; empty without TLS.
+        peer: Whether it is the other node of the pair.
+        received: Incoming traffic.
+        sent: Outgoing traffic.
+        streams: Open streams, at most 100 of them.
+        streams_total: Number of open streams.
     """
 
     id: int

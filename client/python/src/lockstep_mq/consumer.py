@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Receives the messages of one subscription, and follows the active node."""
+"""A consumer of one subscription, which follows the active node."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 MAX_PREFETCH = 100_000
 _MAX_NACK_DELAY = timedelta(hours=24)
-_EAGER_CONFIRMS = 2  # requests with answers that may be under way before more are held back to be put together
-_MAX_CONFIRMS = 64  # the same while flush() waits
-_FULL = 1024  # answers that are sent whatever is under way
-_MAX_ANSWERS = 5000  # of one kind in one request: a node takes 10,000 ranges of each
+_EAGER_CONFIRMS = 2  # requests with answers in flight up to which answers are sent immediately
+_MAX_CONFIRMS = 64  # the same limit while flush() waits
+_FULL = 1024  # answers that are sent regardless of the requests in flight
+_MAX_ANSWERS = 5000  # of one kind per request: a node accepts 10,000 ranges of each
 
-_CLOSE_WAIT = 2.0  # seconds that close() waits for the node at most
+_CLOSE_WAIT = 2.0  # maximum seconds that close() waits for the node
 
 _Kind = Literal["ack", "nack", "reject"]
 
 
 class Delivery(StoredMessage):
-    """A message that was handed to the application and waits for its answer. Only the first answer counts."""
+    """A message delivered to the application, to be answered once. Only the first answer counts."""
 
     __slots__ = ("_acked", "_answer", "_generation", "_trace", "consumer")
 
@@ -48,29 +48,29 @@ class Delivery(StoredMessage):
         self.consumer = consumer
         self._answer: str = ""
         self._trace: DeliveryTrace | None = None
-        # What is known about the message while the consumer holds it, and this is the last delivery of it.
+        # State of the message while the consumer holds it, valid if this is its last delivery.
         self._generation = 0  # of the stream that delivered it last
         self._acked = False  # acknowledged by the application, not yet confirmed
 
     @property
     def queue(self) -> str:
-        """The queue that it was delivered from."""
+        """The queue of the message."""
         return self.consumer.queue
 
     def in_trace(self) -> AbstractContextManager[object]:
-        """Make what the application does in a `with` block a part of the delivery's trace, if it is traced."""
+        """Return a context manager for a `with` block that is traced below the delivery, if it is traced."""
         return contextlib.nullcontext() if self._trace is None else self._trace.current()
 
     def ack(self) -> None:
-        """Acknowledge it, in the background, many together. Consumer.flush() waits for the confirmation."""
+        """Acknowledge the message asynchronously, in batches. Consumer.flush() waits for the confirmation."""
         self.consumer._answer(self, "ack", None)
 
     async def ack_confirmed(self, *, timeout: float | None = None) -> None:
-        """Acknowledge it, and return when that is committed: it is not delivered again.
+        """Acknowledge the message, and return after the commit: it will not be redelivered.
 
         Raises:
-            OutcomeUnknown: The time ended, or the consumer; it may be delivered again.
-            InvalidRequest: It was given back or rejected before.
+            OutcomeUnknown: The timeout expired, or the consumer has ended; the message may be redelivered.
+            InvalidRequest: The message was already nacked or rejected.
         """
         if self._answer not in {"", "ack"}:
             raise errors.InvalidRequest(f"sequence {self.sequence} of {self.queue} was answered otherwise before")
@@ -78,39 +78,39 @@ class Delivery(StoredMessage):
         await self.consumer._flush(timeout)
 
     def nack(self) -> None:
-        """Give it back: it is delivered again, to any consumer of the subscription, with a higher delivery_count."""
+        """Requeue the message: it is redelivered to any consumer of the subscription, with a higher delivery_count."""
         self.consumer._answer(self, "nack", None)
 
     def nack_after(self, delay: timedelta) -> None:
-        """Give it back to be delivered again after 0 to 24 hours.
+        """Requeue the message with a redelivery delay of 0 to 24 hours.
 
-        The delay is a matter of the active node alone: after a failover the message is delivered at once.
+        Only the active node stores the delay: after a failover the message is redelivered immediately.
         """
         self.consumer._answer(self, "nack", min(max(delay, timedelta()), _MAX_NACK_DELAY))
 
     def reject(self) -> None:
-        """Give it up: it goes to the dead-letter queue, or is dropped if the queue has none.
+        """Reject the message: it is moved to the dead-letter queue, or dropped if the queue has none.
 
-        While the dead-letter queue has no room for it, it stays where it is, no consumer gets it, and Consumer.flush()
-        raises LimitExceeded. It is moved when there is room; if the active is replaced before, it is delivered again.
-
-        It is not repeated when the connection breaks before it is confirmed: the message comes again then.
+        While the dead-letter queue is full, the message remains in its queue and is not delivered to any consumer,
+        and Consumer.flush() raises LimitExceeded. It is moved when the dead-letter queue has space. After a failover
+        in the meantime, it is redelivered. A reject is not retried if the connection breaks before the confirmation:
+        the message is redelivered then.
         """
         self.consumer._answer(self, "reject", None)
 
 
 @dataclass
 class _Batch:
-    """What one request answered."""
+    """The answers of one request."""
 
     number: int
     acks: list[int]
-    answered: int  # Consumer._answered when it was sent; 0 if more was left to send
+    answered: int  # Consumer._answered when it was sent; 0 if more remained to be sent
 
 
 @dataclass
 class _Answers:
-    """Answers that are to be sent."""
+    """Answers to be sent."""
 
     ack: list[int] = field(default_factory=list)
     nack: list[int] = field(default_factory=list)
@@ -122,12 +122,12 @@ class _Answers:
 
 
 class Consumer:
-    """Receives messages of one subscription, made by Client.consume().
+    """A consumer of one subscription, created by Client.consume().
 
-    Iterate over it: `async for delivery in consumer`. When the active goes away, it attaches to the next one. Messages
-    that the application holds, or has acknowledged without a confirmation yet, are not handed out again by this
-    consumer; the acknowledgements are repeated. Another consumer of the same subscription may get them: delivery is at
-    least once.
+    Iterate over it: `async for delivery in consumer`. When the active node changes, it attaches to the new one. It
+    does not redeliver messages that the application holds or has acknowledged, and it retries unconfirmed
+    acknowledgements. Another consumer of the same subscription may receive those messages: delivery is at least
+    once.
     """
 
     def __init__(self, caller: Caller, queue: str, subscription: str, filter: str, prefetch: int) -> None:  # noqa: A002
@@ -142,25 +142,25 @@ class Consumer:
         self._op = f"consume {queue}/{subscription}"
         self._error: errors.LockstepError | None = None  # why it has ended
         self._attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._generation = 0  # number of the present stream
-        self._queue_id = 0  # of the queue that was attached to first
+        self._generation = 0  # number of the current stream
+        self._queue_id = 0  # of the queue at the first attach
         self._buffer: deque[Delivery] = deque()
-        self._available = asyncio.Event()  # something can be received, or the consumer has ended
+        self._available = asyncio.Event()  # a message can be received, or the consumer has ended
         self._held: dict[int, Delivery] = {}  # by sequence
         self._credit = 0  # to be granted with the next request
         self._answers = _Answers()
         self._number = 0  # of the last request with answers
         self._unconfirmed: deque[_Batch] = deque()
         self._answered = self._settled = (
-            0  # answers that the application gave; how many of them, in order, are committed
+            0  # answers given by the application; how many of them, in order, are committed
         )
         self._flushing = 0
-        self._refused = 0  # rejects that wait for room in the dead-letter queue, and that no flush() has raised
+        self._refused = 0  # rejects that wait for a full dead-letter queue and are not yet raised by flush()
         self._leaving = False  # close() was called
-        self._streaming = False  # a stream is open, or about to be
+        self._streaming = False  # a stream is open or being opened
         self._progress: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wake = asyncio.Event()
-        self._first = queue_pb2.ConsumeRequest()  # of the present stream
+        self._first = queue_pb2.ConsumeRequest()  # of the current stream
         self._streams = Streams(caller.locator)
         self._task = asyncio.create_task(self._run())
 
@@ -187,16 +187,17 @@ class Consumer:
 
     @property
     def queue_id(self) -> int:
-        """Number of the queue that the messages come from: another one may have its name by now."""
+        """ID of the queue that the messages come from; another queue may have its name by now."""
         return self._queue_id
 
     async def receive(self, *, timeout: float | None = None) -> Delivery:
         """Return the next message.
 
         Raises:
-            TimeoutError: No message came in time.
-            Closed: The consumer was closed.
-            LockstepError: A node has ended the consumer for good, such as QueueNotFound; later calls say the same.
+            TimeoutError: No message arrived in time.
+            Closed: The consumer is closed.
+            LockstepError: A node has ended the consumer permanently, such as QueueNotFound; later calls raise it
+                again.
         """
         if not self._buffer or self._error is not None or self._leaving:
             await self._await_message(timeout)
@@ -205,7 +206,7 @@ class Consumer:
         return d
 
     async def receive_batch(self, limit: int = 1000, *, timeout: float | None = None) -> list[Delivery]:
-        """Return what has arrived, 1 to limit messages, in order; it waits as receive() does for the first one."""
+        """Return the available messages, 1 to limit, in order; wait for the first one like receive()."""
         if limit < 1:
             raise errors.InvalidRequest(f"a batch of at most {limit} messages: 1 and more are possible")
         if not self._buffer or self._error is not None or self._leaving:
@@ -226,7 +227,7 @@ class Consumer:
             d._trace = self._tracer.deliver(d)
 
     async def _await_message(self, timeout: float | None) -> None:
-        """Wait until the buffer has something."""
+        """Wait until the buffer is not empty."""
         deadline = self._caller.deadline(timeout)
         while True:
             if self._error is not None:
@@ -248,15 +249,15 @@ class Consumer:
                 raise TimeoutError(f"{self._op}: no message came within {timeout} s") from None
 
     async def flush(self, *, timeout: float | None = None) -> None:
-        """Wait until all answers that were given before are committed.
+        """Wait until all earlier answers are committed.
 
-        A nack or reject that was not confirmed when the connection broke is no longer waited for: the message is
-        delivered again.
+        It does not wait for a nack or reject that was unconfirmed when the connection broke: the message is
+        redelivered.
 
         Raises:
-            OutcomeUnknown: The time ended, or the consumer.
-            LimitExceeded: Rejected messages wait, since the dead-letter queue has no room for them; all other answers
-                are committed. It is raised once for each of them.
+            OutcomeUnknown: The timeout expired, or the consumer has ended.
+            LimitExceeded: Rejected messages wait because their dead-letter queue is full; all other answers are
+                committed. Each waiting message is reported once.
         """
         await self._flush(timeout)
         refused, self._refused = self._refused, 0
@@ -268,7 +269,7 @@ class Consumer:
             )
 
     async def _flush(self, timeout: float | None) -> None:
-        """Wait until all answers are committed, but for rejects that wait."""
+        """Wait until all answers are committed, except for waiting rejects."""
         deadline, up_to = self._caller.deadline(timeout), self._answered
         loop = asyncio.get_running_loop()
         self._flushing += 1
@@ -287,10 +288,10 @@ class Consumer:
             self._flushing -= 1
 
     async def close(self) -> None:
-        """Detach. What was not acknowledged is delivered again.
+        """Detach the consumer. Unacknowledged messages are redelivered.
 
-        Messages that the application has not received do not count as delivered. Answers that were given are sent;
-        only flush() says whether they are confirmed.
+        Messages that the application has not received do not count as delivered. Pending answers are sent; only
+        flush() reports whether they are confirmed.
         """
         self._leaving = True
         if self._streaming:
@@ -301,7 +302,7 @@ class Consumer:
         self._end(errors.Closed(f"{self._op}: the consumer is closed"))
 
     async def _await_attached(self, timeout: float | None) -> None:
-        """Wait until a node has accepted the consumer; close it if none does."""
+        """Wait until a node has accepted the consumer; close it otherwise."""
         try:
             await asyncio.wait({self._attached}, timeout=timeout)
             if not self._attached.done():
@@ -337,7 +338,7 @@ class Consumer:
         self._wake.set()
 
     def _answered_elsewhere(self, d: Delivery, kind: _Kind) -> None:
-        """Take note that a transaction has answered the delivery."""
+        """Record that a transaction has answered the delivery."""
         if not d._answer:
             d._answer = kind
             if d._trace is not None:
@@ -347,7 +348,7 @@ class Consumer:
             del self._held[d.sequence]
 
     async def _run(self) -> None:
-        """Consume from one stream after another until a node says that it makes no sense."""
+        """Consume from successive streams until a node returns a permanent error."""
         while True:
             try:
                 ended = await self._streams.run(self._open_stream, self._send, self._receive)
@@ -402,7 +403,7 @@ class Consumer:
             request = self._next_request()
 
     async def _leave(self, call: _rpc.ConsumeCall) -> None:
-        """Send what is to be sent before the stream ends, and wait for its end."""
+        """Send pending answers before the stream ends, and wait for its end."""
         while True:
             self._credit = 0
             request = self._request(answers=True)
@@ -410,7 +411,7 @@ class Consumer:
                 break
             await call.write(request)
         seen = ranges([s for s, d in self._held.items() if not d._acked])
-        if len(seen) > _MAX_ANSWERS:  # what is between two of them counts as seen
+        if len(seen) > _MAX_ANSWERS:  # messages in between count as seen
             seen = [types_pb2.SequenceRange(first=seen[0].first, last=seen[-1].last)]
         request.leave.CopyFrom(queue_pb2.Leave(seen=seen))
         await call.write(request)
@@ -418,7 +419,7 @@ class Consumer:
         await asyncio.Event().wait()  # until the receiver has seen the end
 
     def _reattach(self) -> queue_pb2.ConsumeRequest:
-        """Prepare for a new stream: acks without a confirmation are repeated; what was given back comes anyway."""
+        """Prepare a new stream: unconfirmed acks are retried; nacked messages are redelivered in any case."""
         self._generation += 1
         again = [sequence for batch in self._unconfirmed for sequence in batch.acks]
         self._unconfirmed.clear()
@@ -440,7 +441,7 @@ class Consumer:
         return request
 
     def _forget(self) -> None:
-        """Let go of all that was delivered: the subscription was moved, and it is delivered again, answered or not."""
+        """Discard all deliveries after a seek: messages are redelivered regardless of earlier answers."""
         self._unconfirmed.clear()
         self._answers = _Answers()
         self._held.clear()
@@ -482,7 +483,7 @@ class Consumer:
                 self._streams.progress()
                 self._handle(response)
         finally:
-            self._buffer.clear()  # the next active may give them to another consumer
+            self._buffer.clear()  # the next active may deliver them to another consumer
 
     def _handle(self, response: queue_pb2.ConsumeResponse) -> None:
         self._is_attached()
@@ -507,9 +508,9 @@ class Consumer:
             self._wake.set()
 
     def _known(self, sequence: int) -> bool:
-        """Whether the application has the message, or acknowledged it, since an earlier stream.
+        """Return whether the application holds or has acknowledged the message since an earlier stream.
 
-        Within one stream a second delivery means that it was given back.
+        Within one stream a second delivery means that the message was requeued.
         """
         held = self._held.get(sequence)
         if held is None or (not held._acked and held._generation == self._generation):
@@ -518,14 +519,14 @@ class Consumer:
         return True
 
     def _settle(self, n: int) -> None:
-        """Take note that the first n answers are committed."""
+        """Record that the first n answers are committed."""
         if n > self._settled:
             self._settled = n
             self._advance()
 
 
 def ranges(sequences: list[int]) -> list[types_pb2.SequenceRange]:
-    """Sort sequences and join neighbours."""
+    """Sort sequences and merge adjacent ones."""
     out: list[types_pb2.SequenceRange] = []
     for s in sorted(sequences):
         if out and s <= out[-1].last + 1:

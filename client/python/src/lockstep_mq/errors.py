@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong, by what it promises.
+"""Errors, classified by their guarantee.
 
     LockstepError
-    ├── NotDone             nothing was carried out, and nothing of this request ever will be
-    │   ├── Closed              the client, producer or consumer was closed
-    │   ├── Unavailable         the time ended before a node could do it
-    │   └── Refused             a node, or this client, has said no: the subclasses say why
-    └── OutcomeUnknown      it was carried out once or not at all, and no node has said which
-        └── OutcomeLost         and none can say it any more
+    ├── NotDone             nothing was committed, and this request never will be
+    │   ├── Closed              the client, producer or consumer is closed
+    │   ├── Unavailable         the timeout expired before a node could serve the request
+    │   └── Refused             a node or this client rejected the request: see the subclasses
+    └── OutcomeUnknown      committed once or not at all, but no response arrived
+        └── OutcomeLost         and the outcome can no longer be determined
 
-Never publish the content of a request with an unknown outcome again without asking yourself whether it may be doubled.
+Before you publish the content of a request with an unknown outcome again, consider whether duplicates are
+acceptable.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from typing import ClassVar
 
 
 class LockstepError(Exception):
-    """Base of all errors of this package.
+    """Base class of all errors of this package.
 
     Attributes:
-        message: What happened.
-        reason: Name of an ErrorReason, such as "QUEUE_FULL"; empty for an error that is not a node's.
-        code: gRPC status code, such as "RESOURCE_EXHAUSTED"; empty for an error of this side.
-        address: The node that said it, host:port; empty if none did.
-        settled: The refusal is kept in the log: it holds for all attempts of the request.
+        message: Description of the error.
+        reason: Name of an ErrorReason, such as "QUEUE_FULL"; empty if the error does not originate from a node.
+        code: gRPC status code, such as "RESOURCE_EXHAUSTED"; empty for an error of the client.
+        address: The node that responded, host:port; empty without a response.
+        settled: The refusal is recorded in the log and applies to all attempts of the request.
     """
 
     promise: ClassVar[str] = ""
@@ -47,34 +48,34 @@ class LockstepError(Exception):
 
 
 class NotDone(LockstepError):
-    """Nothing was carried out, and nothing of this request ever will be."""
+    """Nothing was committed, and this request never will be."""
 
     promise = "nothing was carried out, and nothing of this request ever will be"
     what_to_do = "make the request again if it is still wanted"
 
 
 class Closed(NotDone):
-    """The client, producer or consumer was closed."""
+    """The client, producer or consumer is closed."""
 
     what_to_do = "make another one"
 
 
 class Forked(NotDone):
-    """This process was forked from one that had used a client: gRPC does not work in it, and would hang or crash."""
+    """This process was forked from one that had used a client: gRPC would hang or crash in it."""
 
 
 class Unavailable(NotDone):
-    """The time ended before a node could do what was asked. Nothing is wrong with the request."""
+    """The timeout expired before a node could serve the request. The request itself is valid."""
 
     what_to_do = "look at the nodes with `lockstep status`, and make the request again"
 
 
 class Refused(NotDone):
-    """A node, or this client, has said no."""
+    """A node or this client rejected the request."""
 
 
 class QueueNotFound(Refused):
-    """There is no queue of that name."""
+    """The queue does not exist."""
 
     what_to_do = "create the queue"
 
@@ -86,112 +87,112 @@ class SubscriptionNotFound(Refused):
 
 
 class AlreadyExists(Refused):
-    """There is a queue, subscription, prepared transaction or token of that name."""
+    """A queue, subscription, prepared transaction or token of that name already exists."""
 
     what_to_do = "take another name, or use what is there"
 
 
 class NotEmpty(Refused):
-    """A queue that was to be deleted only if it is empty holds messages."""
+    """A queue to be deleted only if empty contains messages."""
 
     what_to_do = "consume or purge the messages first"
 
 
 class LimitExceeded(Refused):
-    """A limit of the queue, the node, a quota or this client would be exceeded; `reason` says which."""
+    """The request exceeds a limit of the queue, the node, a quota or this client; see `reason`."""
 
     what_to_do = "consume messages, raise the limit, or make the request smaller"
 
 
 class InvalidRequest(Refused, ValueError):
-    """The request can never work."""
+    """The request is invalid and can never succeed."""
 
     what_to_do = "correct the request"
 
 
 class SequenceReused(Refused):
-    """Another producer has used the same id and epoch. The message was not stored."""
+    """Another producer has used the same ID and epoch. The message was not stored."""
 
     what_to_do = "give each start of a producer a higher epoch, and each producer an id of its own"
 
 
 class Fenced(Refused):
-    """A producer with the same id and a higher epoch took over."""
+    """A producer with the same ID and a higher epoch took over."""
 
     what_to_do = "stop this producer"
 
 
 class TooOld(Refused):
-    """The nodes have forgotten the producer, or this sequence of it."""
+    """The nodes have evicted the producer, or this sequence of it."""
 
     what_to_do = "make another producer"
 
 
 class WrongState(Refused):
-    """The state of the pair or of the queue does not allow it now."""
+    """The current state of the pair or of the queue does not allow the request."""
 
     what_to_do = "read what the message says is in the way"
 
 
 class Processed(Refused):
-    """A message that the transaction takes was processed elsewhere. Nothing of the transaction was stored."""
+    """A message of the transaction was processed elsewhere. The transaction stored nothing."""
 
     what_to_do = "drop what was made of the message"
 
 
 class NoTransaction(Refused):
-    """No transaction of that xid is prepared, and none is remembered."""
+    """No transaction with that xid is prepared or remembered."""
 
     what_to_do = "prepare it, or forget it if it was decided long ago"
 
 
 class Decided(Refused):
-    """The prepared transaction was decided the other way by its coordinator."""
+    """The coordinator decided the prepared transaction the other way."""
 
     what_to_do = "keep to the first decision"
 
 
 class Heuristic(Refused):
-    """The prepared transaction was decided the other way by an operator, or by a time-out."""
+    """An operator or the timeout decided the prepared transaction the other way."""
 
     what_to_do = "tell an operator: the resource managers of the transaction differ"
 
 
 class DataLoss(Refused):
-    """Stored data is damaged."""
+    """Stored data is corrupt."""
 
     what_to_do = "tell an operator: `lockstep verify`"
 
 
 class NodeFailed(Refused):
-    """A node failed in a way that it cannot explain, or does not know the request."""
+    """A node failed with an unexpected error, or does not implement the request."""
 
     what_to_do = "read the log of the node"
 
 
 class Denied(Refused):
-    """This client has no right to do that."""
+    """This client lacks the permission."""
 
     what_to_do = "have an operator grant it: `lockstep access grant`"
 
 
 class Unauthenticated(Refused):
-    """The nodes do not believe what this client shows to say who it is."""
+    """The nodes reject the credentials of this client."""
 
     what_to_do = "show another token or certificate"
 
 
 class Busy(Refused):
-    """Other maintenance is under way."""
+    """Another maintenance operation is running."""
 
     what_to_do = "wait until it has ended"
 
 
 class OutcomeUnknown(LockstepError):
-    """The request was sent and not answered: it was carried out once or not at all.
+    """The request was sent but no response arrived: it was committed once or not at all.
 
     Attributes:
-        refusal: What a node said of a repetition, which does not tell what became of the first attempt; or None.
+        refusal: The refusal of a retry, which does not determine the outcome of the first attempt; or None.
     """
 
     promise = "it was carried out once or not at all"
@@ -208,6 +209,6 @@ class OutcomeUnknown(LockstepError):
 
 
 class OutcomeLost(OutcomeUnknown):
-    """The outcome cannot be learned any more: the nodes have forgotten the producer, or it is fenced."""
+    """The outcome can no longer be determined: the producer was evicted or fenced."""
 
     what_to_do = "look into the queue"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages, as they are published and as they come back."""
+"""Messages, as published and as delivered."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from lockstep_mq import _wire, errors
 from lockstep_mq._proto import types_pb2
 
 Value: TypeAlias = str | bool | int | float | bytes
-"""What a property can be; an int has 64 bits."""
+"""The type of a property; an int has 64 bits."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message to publish. Only the body has to be given.
+    """A message to publish. Only the body is required.
 
     Attributes:
         body: Opaque to Lockstep, up to `limits.message-bytes` (64 MiB by default).
-        properties: Of the application: texts, truth values, whole numbers, numbers or bytes. Keys have 1 to 255 bytes.
-        message_id: Names the message, for the application.
-        correlation_id: What the message belongs to, such as the request that it answers.
-        reply_to: The queue where an answer is expected.
-        content_type: What the body is, such as "application/json".
-        subject: What the message is about, or its type.
-        group: Of one group and subscription, one message is with a consumer at a time, in order.
-        priority: 0 to 9; a queue with priorities delivers a higher one first. None is 4.
-        ttl: It expires so long after the active accepted it. Not with expires_at.
-        expires_at: When it expires; with a time zone.
-        delay: It is delivered so long after the active accepted it. Not with deliver_at.
-        deliver_at: The time before which it is not delivered; with a time zone.
+        properties: Application properties: str, bool, int, float or bytes. Keys have 1 to 255 bytes.
+        message_id: Identifies the message to the application.
+        correlation_id: Identifies a related message or operation, such as the request of a response.
+        reply_to: The queue for replies.
+        content_type: Media type of the body, such as "application/json".
+        subject: Subject or type of the message.
+        group: Message group; each subscription delivers one message of a group at a time, in order.
+        priority: 0 to 9; a queue with priorities delivers higher ones first. None means 4.
+        ttl: Time to live from acceptance by the active node. Not with expires_at.
+        expires_at: Expiry time, with a time zone.
+        delay: Delivery delay from acceptance by the active node. Not with deliver_at.
+        deliver_at: Earliest delivery time, with a time zone.
     """
 
     body: bytes
@@ -54,17 +54,17 @@ class Message:
 
 
 Publishable: TypeAlias = Message | bytes | str
-"""A message, or its body; a str is encoded as UTF-8."""
+"""A message or its body; a str is encoded as UTF-8."""
 
 
 class Receipt(NamedTuple):
-    """The answer to a publish that is durable on every in-sync node.
+    """The result of a publish that is durable on every in-sync node.
 
     Attributes:
         sequence: Position in the queue; of a batch, of its first message.
         lsn: Log sequence number of the transaction.
-        duplicate: An earlier attempt had been committed, and a repetition was answered from memory.
-        address: The node that acknowledged it.
+        duplicate: The first attempt was committed, and a retry returned its result.
+        address: The node that acknowledged the publish.
     """
 
     sequence: int
@@ -75,7 +75,7 @@ class Receipt(NamedTuple):
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """Where a message comes from that was moved to a dead-letter queue, and why."""
+    """The origin of a dead letter, and the reason of the move."""
 
     queue: str
     subscription: str
@@ -86,7 +86,7 @@ class DeadLetter:
 
 
 class StoredMessage:
-    """A message as it is in a queue. What it has is decoded when it is asked for."""
+    """A message in a queue. Its fields are decoded on access."""
 
     __slots__ = ("_stored",)
 
@@ -108,22 +108,22 @@ class StoredMessage:
 
     @property
     def text(self) -> str:
-        """The body as UTF-8."""
+        """The body decoded as UTF-8."""
         return self._stored.message.body.decode()
 
     @property
     def published_at(self) -> datetime:
-        """When the active accepted it."""
+        """When the active node accepted the message."""
         return when(self._stored.published_at)
 
     @property
     def delivery_count(self) -> int:
-        """How often the subscription gave it to a consumer that did not acknowledge it."""
+        """Number of earlier deliveries that were not acknowledged."""
         return self._stored.delivery_count
 
     @property
     def properties(self) -> dict[str, Value]:
-        """Properties of the application."""
+        """Application properties."""
         m = self._stored.message
         out: dict[str, Value] = dict(m.properties)
         for key, value in m.typed_properties.items():
@@ -134,32 +134,32 @@ class StoredMessage:
 
     @property
     def message_id(self) -> str:
-        """Names the message, for the application."""
+        """Identifies the message to the application."""
         return self._stored.message.message_id
 
     @property
     def correlation_id(self) -> str:
-        """What the message belongs to."""
+        """Identifies a related message or operation."""
         return self._stored.message.correlation_id
 
     @property
     def reply_to(self) -> str:
-        """The queue where an answer is expected."""
+        """The queue for replies."""
         return self._stored.message.reply_to
 
     @property
     def content_type(self) -> str:
-        """What the body is."""
+        """Media type of the body."""
         return self._stored.message.content_type
 
     @property
     def subject(self) -> str:
-        """What the message is about."""
+        """Subject or type of the message."""
         return self._stored.message.subject
 
     @property
     def group(self) -> str:
-        """The group of the message."""
+        """Message group."""
         return self._stored.message.group
 
     @property
@@ -170,17 +170,17 @@ class StoredMessage:
 
     @property
     def expires_at(self) -> datetime | None:
-        """When it expires."""
+        """Expiry time."""
         return _datetime(self._stored.message, "expires_at")
 
     @property
     def deliver_at(self) -> datetime | None:
-        """The time before which it was not delivered."""
+        """Earliest delivery time."""
         return _datetime(self._stored.message, "deliver_at")
 
     @property
     def dead_letter(self) -> DeadLetter | None:
-        """Where it comes from, if it was moved here as a dead letter."""
+        """The origin of a dead letter; None for other messages."""
         if not self._stored.HasField("dead_letter"):
             return None
         d = self._stored.dead_letter
@@ -194,7 +194,7 @@ class StoredMessage:
         )
 
     def message(self) -> Message:
-        """The message as it could be published again."""
+        """Return the message in a form that can be published again."""
         return Message(
             body=self.body,
             properties=self.properties,
@@ -239,7 +239,7 @@ def timestamp(t: datetime, what: str) -> Timestamp:
 
 
 def pieces(m: Publishable, max_body: int) -> tuple[bytes, bytes]:
-    """Encode a message of a PublishRequest: what comes before it, and the message or its body."""
+    """Encode a message of a PublishRequest as its head, and the message or its body."""
     if isinstance(m, str):
         m = m.encode()
     if isinstance(m, bytes):
@@ -251,7 +251,7 @@ def pieces(m: Publishable, max_body: int) -> tuple[bytes, bytes]:
 
 
 def encode(m: Publishable, max_body: int) -> types_pb2.Message:
-    """Encode a message, and refuse what no node would take, so that it does not spoil the batch it travels in."""
+    """Encode a message, and reject what no node accepts, so that it does not fail its batch."""
     if isinstance(m, str):
         m = m.encode()
     if isinstance(m, bytes):

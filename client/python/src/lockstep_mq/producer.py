@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pipeline of publishes that is repeated, in order, after a failover."""
+"""A publish pipeline that is retried, in order, after a failover."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
     from lockstep_mq._tracer import Outcome
 
 _MakeError = Callable[[bool], errors.LockstepError]
-"""Makes the error of a request, which may have been carried out or not."""
+"""Creates the error of a request; the argument states whether the outcome is unknown."""
 
-_MAX_WINDOW = 256  # the nodes remember the last 256 results of a producer
+_MAX_WINDOW = 256  # the nodes keep the last 256 results of a producer
 _MAX_BATCH = 10_000  # messages in one publish
 _EAGER = 4
-"""So many messages of the stream go at once, for latency; later ones wait for an answer or a full batch."""
-_SINGLY = 1024  # publishes to a queue that are sent one by one after a node has asked for that
-_OVERHEAD = 64  # bytes that a message is taken to need beside its body
+"""Frames in flight up to which publishes are sent immediately, for latency; beyond it they are batched."""
+_SINGLY = 1024  # publishes to a queue that are sent one by one after a node has requested that
+_OVERHEAD = 64  # estimated overhead of a message in bytes
 
 
 class Producer:
-    """A pipeline of publishes, made by Client.producer().
+    """A publish pipeline, created by Client.producer().
 
-    They are committed in the order of the calls, over all queues, and repeated in that order after a failover.
-    Publishes to one queue that wait at the same time may travel in one request, which is one transaction. Each has an
-    outcome of its own all the same: when some of them might be refused (a queue is nearly full, or a message is
-    invalid), they are sent one by one. Only a retry after a lost connection, and a node of release 0.1.0, may refuse
-    them together. A batch is never split.
+    Publishes are committed in the order of the calls, across all queues, and retried in that order after a failover.
 
-    At most `max_pending_bytes` are unanswered; send() and publish() wait when that is reached.
+    Concurrent publishes to one queue may share a request, which is one transaction. Each still has its own outcome:
+    if some of them might be rejected (a queue is nearly full, a message is invalid), they are sent one by one. Only
+    a retry after a lost connection and a node of release 0.1.0 may reject them together. A batch is never split.
+
+    At most `max_pending_bytes` are pending; send() and publish() wait at the limit.
     """
 
     def __init__(
@@ -83,15 +83,15 @@ class Producer:
         self._pending: deque[Entry] = deque()  # not yet in a request
         self._pending_messages = self._pending_bytes = 0
         self._in_flight: deque[Request] = deque()  # by sequence: first those sent on this stream, then those to be sent
-        self._on_stream = 0  # how many of them
-        self._bursts = 0  # how many messages of the stream are not wholly answered
-        self._greeted = False  # something was answered on the present stream
-        self._bundles = False  # the node takes several requests in one message
-        self._single: dict[str, int] = {}  # publishes that are to be sent one by one, by queue
-        self._open = 0  # publishes that are not answered
+        self._on_stream = 0  # number of requests sent on this stream
+        self._bursts = 0  # frames of the stream with outstanding requests
+        self._greeted = False  # the current stream delivered a response
+        self._bundles = False  # the node accepts several requests per frame
+        self._single: dict[str, int] = {}  # publishes to be sent one by one, by queue
+        self._open = 0  # pending publishes
         self._wake = asyncio.Event()
-        self._turn = asyncio.Lock()  # held by the call that is the next one to get room
-        self._room = asyncio.Event()  # there may be room
+        self._turn = asyncio.Lock()  # held by the next call to acquire space
+        self._room = asyncio.Event()  # space may be available
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed = False
@@ -111,20 +111,20 @@ class Producer:
             await self.close()
 
     async def publish(self, queue: str, m: Publishable, *, timeout: float | None = None) -> Receipt:
-        """Store one message and return when it is durable on every in-sync node.
+        """Store one message, and return when it is durable on every in-sync node.
 
-        With a timeout (seconds), the error says what it promises: Unavailable if the message was not sent,
-        OutcomeUnknown if it was; it may still be carried out then. When the caller is cancelled instead, what was sent
-        stays on its way, and nobody is told.
+        After a timeout, the error is Unavailable if the message was not sent, and OutcomeUnknown if it was: it may
+        still be committed. If the caller is cancelled instead, a sent message stays in flight, and its outcome is
+        not reported.
 
         Raises:
-            NotDone: The message is not stored, and never will be; the subclass says why.
-            OutcomeUnknown: It may or may not be stored.
+            NotDone: The message is not stored, and never will be; see the subclasses.
+            OutcomeUnknown: The message may or may not be stored.
         """
         return await self.publish_batch(queue, [m], timeout=timeout)
 
     async def publish_batch(self, queue: str, ms: Sequence[Publishable], *, timeout: float | None = None) -> Receipt:
-        """Publish 1 to 10,000 messages, all or none; the receipt has the sequence of the first one."""
+        """Publish 1 to 10,000 messages atomically; the receipt has the sequence of the first one."""
         deadline = self._caller.deadline(timeout)
         entry = self._entry(queue, ms)
         if not self._admit(entry):
@@ -138,10 +138,10 @@ class Producer:
             timer.cancel()
 
     async def send(self, queue: str, m: Publishable) -> asyncio.Future[Receipt]:
-        """Put one message into the pipeline, and return a future with its receipt.
+        """Add one message to the pipeline, and return a future with its receipt.
 
-        It waits only for room. The order of the calls is the order in the queue. The message is repeated until it is
-        answered or the producer closed; cancelling the future does not take it back.
+        The call waits only for free memory. Messages are stored in the order of the calls. The message is retried
+        until it is answered or the producer is closed; cancelling the future does not cancel the publish.
         """
         entry = self._entry(queue, (m,))
         if not self._admit(entry):
@@ -149,18 +149,18 @@ class Producer:
         return entry.future
 
     async def send_batch(self, queue: str, ms: Sequence[Publishable]) -> asyncio.Future[Receipt]:
-        """send() for 1 to 10,000 messages, all or none."""
+        """send() for 1 to 10,000 messages, stored atomically."""
         entry = self._entry(queue, ms)
         if not self._admit(entry):
             await self._await_room(entry, None)
         return entry.future
 
     async def flush(self) -> None:
-        """Wait until everything that was published before is answered."""
+        """Wait until all earlier publishes are answered."""
         await self._idle.wait()
 
     async def close(self) -> None:
-        """End the producer. What was not sent fails with Closed, what was sent and not answered with OutcomeUnknown."""
+        """Close the producer. Unsent publishes fail with Closed, unanswered ones with OutcomeUnknown."""
         self._closed = True
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
@@ -169,7 +169,7 @@ class Producer:
         self._room.set()
 
     def _entry(self, queue: str, ms: Sequence[Publishable]) -> Entry:
-        """Check a publish, and encode it."""
+        """Validate and encode a publish."""
         if not 1 <= len(ms) <= _MAX_BATCH:
             raise errors.InvalidRequest(f"a batch of {len(ms)} messages, 1 to {_MAX_BATCH} are possible")
         if not queue:
@@ -182,7 +182,7 @@ class Producer:
                 pieces = self._pieces(ms)
                 future.add_done_callback(functools.partial(_trace_end, done))
         size = sum(map(len, pieces)) + len(ms) * _OVERHEAD
-        # One that is larger than the whole budget takes all of it.
+        # An entry larger than the budget takes all of it.
         return Entry(queue, pieces, len(ms), min(size, self._max_pending_bytes), future)
 
     def _pieces(self, ms: Sequence[Publishable]) -> Sequence[bytes]:
@@ -191,7 +191,7 @@ class Producer:
         return [piece for m in ms for piece in message.pieces(m, self._max_message_bytes)]
 
     def _admit(self, entry: Entry) -> bool:
-        """Put an entry at the end of the pipeline; False if there is no room, or an earlier call waits for it."""
+        """Append an entry to the pipeline; False if memory is not available, or an earlier call waits for it."""
         if self._turn.locked() or self._budget < entry.bytes:
             return False
         self._budget -= entry.bytes
@@ -211,7 +211,7 @@ class Producer:
         self._wake.set()
 
     async def _await_room(self, entry: Entry, deadline: float | None) -> None:
-        """Wait for room, in the order of the calls, and put an entry at the end of the pipeline."""
+        """Wait for memory, in the order of the calls, and append an entry to the pipeline."""
         timeout = None if deadline is None else max(deadline - self._loop.time(), 0)
         try:
             await asyncio.wait_for(self._take_room(entry.bytes), timeout)
@@ -243,7 +243,7 @@ class Producer:
             entry.future.set_exception(self._caller.give_up(f"publish to {entry.queue}", None, unknown=unknown))
 
     def _withdraw(self, entry: Entry) -> bool:
-        """Give an entry up that is in no request yet; False if it is too late."""
+        """Cancel an entry that is not yet in a request; False if it is too late."""
         if entry.taken:
             return False
         entry.taken = True
@@ -254,7 +254,7 @@ class Producer:
         return True
 
     def _settle(self, entries: int, size: int) -> None:
-        """Give the room of entries back that need nothing more."""
+        """Release the memory of completed entries."""
         self._open -= entries
         self._budget += size
         self._room.set()
@@ -262,7 +262,7 @@ class Producer:
             self._idle.set()
 
     async def _run(self) -> None:
-        """Send what is to be sent, on one stream after another."""
+        """Send pending requests on successive streams."""
         while True:
             while self._open == 0:
                 self._wake.clear()
@@ -276,21 +276,21 @@ class Producer:
             except errors.Closed:
                 return
             if ended.failure.reason == "SPLIT" and self._split(ended.failure.submitted):
-                continue  # the same node takes them one by one
+                continue  # the same node accepts them one by one
             if ended.again:
                 self._take_back(ended.failure.submitted)
             else:
-                # The node refuses the stream as such. Which request it means, if any, is not known.
+                # The node rejects the stream as a whole. It is unknown which request caused it.
                 self._fail_in_flight(_refused(ended.failure), ended.failure.submitted)
             await self._streams.pause(ended)
 
     def _open_stream(self, channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> _rpc.PublishCall:
-        self._on_stream = self._bursts = 0  # all that is in flight is to be sent, again
+        self._on_stream = self._bursts = 0  # all requests in flight must be sent again
         self._greeted = self._bundles = False
         return _rpc.publish_stream(channel, metadata)
 
     async def _send(self, call: _rpc.PublishCall) -> None:
-        """Send as long as the stream lives; the receiver says why it ended."""
+        """Send while the stream is open; the receiver returns the cause of its end."""
         while True:
             burst = self._next_burst()
             if burst is not None:
@@ -300,13 +300,13 @@ class Producer:
                 await self._wake.wait()
 
     def _next_burst(self) -> bytes | None:
-        """What is to be sent next, encoded: a request, and those that may go with it; None when there is none."""
+        """Return the next encoded publish frame: a request and those sent with it; None if none is ready."""
         last = self._next_request(0, 0)
         if last is None:
             return None
         self._bursts += 1
         parts, count, size = [self._encode(last)], last.count, last.bytes
-        # A part of the window, so that there is always another burst on its way.
+        # A fraction of the window, so that another frame is always in flight.
         most = max(self._window // _EAGER, 1)
         while self._bundles and len(parts) < most:
             r = self._next_request(count, size)
@@ -322,10 +322,10 @@ class Producer:
         return _wire.Request(r.queue, pieces, self._id, self._epoch, r.sequence, r.repeated, len(r.entries) > 1)
 
     def _next_request(self, count: int, size: int) -> Request | None:
-        """What is to be sent beside so many messages and bytes: what was sent on an earlier stream comes first."""
+        """Return the next request to send along with the given messages and bytes, earlier ones first."""
         if self._on_stream < len(self._in_flight):
             if not self._greeted and self._bursts >= _EAGER:
-                return None  # one by one they would be many; the first answer says whether that must be
+                return None  # wait: the first response reports whether the node accepts several requests per frame
             r = self._in_flight[self._on_stream]
             if count and not self._fits(count + r.count, size + r.bytes):
                 return None
@@ -339,15 +339,15 @@ class Producer:
             if not self._fits(count + first.count, size + first.bytes):
                 return None
         elif self._bursts >= _EAGER and self._fits(self._pending_messages + 1, self._pending_bytes + 1):
-            return None  # more will come along before the next answer does
+            return None  # more publishes will join before the next response
         return self._form(count, size)
 
     def _fits(self, count: int, size: int) -> bool:
-        """Whether so much may be sent together."""
+        """Return whether the messages may be sent together."""
         return count <= self._batch_messages and size <= self._batch_bytes
 
     def _form(self, count: int, size: int) -> Request:
-        """Make a request of publishes to one queue, beside so many messages and bytes that go with it."""
+        """Create a request from publishes to one queue, in addition to the given messages and bytes."""
         pending = self._pending
         entries: list[Entry] = []
         queue, most, most_bytes = pending[0].queue, self._batch_messages - count, self._batch_bytes - size
@@ -382,7 +382,7 @@ class Producer:
             self._wake.set()
 
     def _handle(self, response: queue_pb2.PublishStreamResponse, address: str) -> None:
-        """Resolve the oldest request. An error that is worth a retry ends the stream: all goes again, in order."""
+        """Complete the oldest request. A retryable error ends the stream: all requests are sent again, in order."""
         refused: Failure | None = None
         if response.HasField("error"):
             refused = _failure.of_request_error(address, response.error)
@@ -420,7 +420,7 @@ class Producer:
         )
 
     def _renew(self) -> bool:
-        """Take another identity after a node forgot this one, if nothing of it is in doubt."""
+        """Assign a new identity after a node evicted this one, unless a request is in doubt."""
         if self._own_id or self._in_flight[0].repeated:
             return False
         self._id, self._next = str(uuid.uuid4()), 1
@@ -431,7 +431,7 @@ class Producer:
         return True
 
     def _unsubmitted(self, through: int | None) -> int:
-        """How many of the newest requests the node has certainly not carried out, which only this stream carried."""
+        """Return how many of the newest requests, sent on this stream only, the node has not executed."""
         if through is None or self._on_stream < len(self._in_flight):
             return 0
         n = 0
@@ -442,7 +442,7 @@ class Producer:
         return n
 
     def _take_back(self, through: int | None) -> None:
-        """What the node has not submitted is in no doubt: it goes back, and may be given up again."""
+        """Move requests that the node has not submitted back to pending, where they can be cancelled."""
         for _ in range(self._unsubmitted(through)):
             r = self._in_flight.pop()
             self._next = r.sequence
@@ -453,16 +453,16 @@ class Producer:
             self._pending_bytes += r.bytes
 
     def _split(self, through: int | None) -> bool:
-        """Take back what the node has not submitted, and send publishes to the queue of the first one one by one."""
+        """Take back unsubmitted requests; the next publishes to the first one's queue are sent one by one."""
         self._take_back(through)
         if self._in_flight:
-            return False  # it was sent on an earlier stream, and has one outcome
+            return False  # it was sent on an earlier stream and has one outcome
         if self._pending:
             self._single[self._pending[0].queue] = _SINGLY
         return True
 
     def _is_single(self, queue: str) -> bool:
-        """Whether a publish to a queue is to be sent by itself; it is counted."""
+        """Return whether a publish to a queue must be sent alone, and count it."""
         left = self._single.get(queue, 0)
         if left > 1:
             self._single[queue] = left - 1
@@ -492,7 +492,7 @@ class Producer:
             size += e.bytes
             if not e.future.done():
                 e.future.set_exception(err)
-                e.future.exception()  # what the application does not look at is no warning of asyncio's
+                e.future.exception()  # prevents asyncio's warning about exceptions that were never retrieved
         self._settle(len(entries), size)
 
 

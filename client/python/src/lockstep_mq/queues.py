@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues, subscriptions and prepared transactions, as they are configured and described."""
+"""Configuration and description of queues, subscriptions and prepared transactions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Overflow = Literal["reject", "drop-head", "dead-letter-head"]
 Start = Literal["latest", "earliest"]
 
 Order = Literal["name", "messages", "bytes", "age", "published", "delivered", "acknowledged", "consumers"]
-"""What a list of queues is sorted by; ties are by name."""
+"""The sort key of a list of queues; ties are sorted by name."""
 
 _ORDER: dict[Order, queue_pb2.QueueOrder] = {
     "name": queue_pb2.QUEUE_ORDER_NAME,
@@ -43,7 +43,7 @@ START: dict[Start, types_pb2.StartPosition] = {
 
 @dataclass(frozen=True)
 class QueueConfig:
-    """What can be altered on a queue. The default has no limits. See docs/reference/queues."""
+    """The configuration of a queue. The default sets no limits. See docs/reference/queues."""
 
     max_messages: int = 0
     max_bytes: int = 0
@@ -66,7 +66,7 @@ class QueueConfig:
 
 @dataclass(frozen=True)
 class RedeliveryPolicy:
-    """What a subscription has for itself of its queue's configuration; what is None is as the queue has it."""
+    """Settings of a subscription that override its queue's configuration; None inherits the queue's value."""
 
     max_deliveries: int | None = None
     dead_letter: str | None = None
@@ -77,7 +77,7 @@ class RedeliveryPolicy:
 
 @dataclass(frozen=True)
 class ActiveConsumer:
-    """The consumer of an exclusive queue's subscription that gets messages: its address, and since when."""
+    """The consumer that receives the messages of an exclusive queue's subscription: address and start time."""
 
     address: str
     since: datetime
@@ -85,7 +85,7 @@ class ActiveConsumer:
 
 @dataclass(frozen=True)
 class Subscription:
-    """A durable cursor on a queue. `backlog` is what it has still to acknowledge, an upper bound if it has a filter."""
+    """A durable cursor on a queue. `backlog` is the number of unacknowledged messages; an upper bound with a filter."""
 
     name: str
     floor: int
@@ -99,12 +99,12 @@ class Subscription:
 
 @dataclass(frozen=True)
 class Forward:
-    """A rule of a queue: what is published to it also goes to another queue, in the same transaction.
+    """A rule of a queue that also publishes its messages to another queue, in the same transaction.
 
     Attributes:
-        to: The other queue; it must not forward itself.
-        move: The messages go to the other queue only.
-        filter: Only messages that match this expression in CEL, of at most 4 KiB; empty: all.
+        to: The target queue, which must not have forwards.
+        move: Publish the messages to the target queue only.
+        filter: A CEL expression of at most 4 KiB that messages must match; empty for all messages.
     """
 
     to: str
@@ -114,16 +114,17 @@ class Forward:
 
 @dataclass(frozen=True)
 class QueueActivity:
-    """What happens in a queue.
+    """The rates and the lag of a queue.
 
     Attributes:
-        published: Messages published, moved or forwarded to it, per second, lately. None: not known, because no client
-            has asked for activity in the 10 seconds before.
-        delivered: Messages given to consumers, redelivered ones among them, per second.
-        acknowledged: Messages that all subscriptions were done with, per second.
-        oldest_at: When the oldest message was accepted that has still to be acknowledged; None if there is none, or
-            while it is not known.
-        consumers: Of all subscriptions.
+        published: Messages published, moved or forwarded to it per second; None if no client has requested activity
+            in the previous 10 seconds.
+        delivered: Messages delivered to consumers per second, including redeliveries.
+        acknowledged: Messages per second that all subscriptions have acknowledged, or that were purged, expired or
+            moved to another queue.
+        oldest_at: When the oldest unacknowledged message was accepted; None without such a message, or while it is
+            unknown.
+        consumers: Number of consumers of all subscriptions.
     """
 
     published: float | None
@@ -135,7 +136,7 @@ class QueueActivity:
 
 @dataclass(frozen=True)
 class Queue:
-    """A queue as it is now."""
+    """The current state of a queue."""
 
     name: str
     id: int
@@ -153,12 +154,13 @@ class Queue:
 
 @dataclass(frozen=True)
 class QueueList:
-    """A part of a list of queues.
+    """A page of a list of queues.
 
     Attributes:
-        queues: With their activity.
-        total: How many there are of those that were asked for, with those that were left out.
-        uncertain: Ordered by age, and some ages were not known yet, so that the order may be wrong; asking again helps.
+        queues: Queues with their activity.
+        total: Number of matching queues, including those on other pages.
+        uncertain: The list is ordered by age and some ages are not yet known, so the order may be wrong; retry the
+            call.
     """
 
     queues: tuple[Queue, ...]
@@ -168,12 +170,13 @@ class QueueList:
 
 @dataclass(frozen=True)
 class Moved:
-    """What moving messages did.
+    """The result of moving messages.
 
     Attributes:
-        moved: How many were moved by the attempt that was answered.
-        skipped: How many of the chosen ones were not: they were acknowledged, held by a prepared transaction, damaged,
-            or no dead letters although no target was given; or an attempt that was not answered had moved them.
+        moved: Number of messages moved by the attempt that received a response.
+        skipped: Number of messages that were not moved. They were acknowledged, held by a prepared transaction,
+            corrupt, or moved by an attempt without a response. Without a target, it includes messages that are not
+            dead letters.
     """
 
     moved: int
@@ -182,7 +185,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class PreparedQueue:
-    """What a prepared transaction will do in one queue: messages that it publishes, and that it acknowledges."""
+    """The operations of a prepared transaction in one queue: messages to publish and to acknowledge."""
 
     queue: str
     publishes: int
@@ -191,14 +194,14 @@ class PreparedQueue:
 
 @dataclass(frozen=True)
 class PreparedTransaction:
-    """One that waits for a decision.
+    """A transaction that waits for a decision.
 
     Attributes:
-        xid: Its name.
+        xid: Its identifier.
         lsn: Log sequence number of its Prepare.
-        prepared_at: By the clock of the active.
-        queues: By name.
-        bytes: What is kept for it.
+        prepared_at: Time of its Prepare, by the clock of the active node.
+        queues: Its queues, sorted by name.
+        bytes: Storage used by it.
     """
 
     xid: str
@@ -209,7 +212,7 @@ class PreparedTransaction:
 
 
 def encode_config(c: QueueConfig) -> types_pb2.QueueConfig:
-    """Encode what a queue is to have."""
+    """Encode the configuration of a queue."""
     out = types_pb2.QueueConfig()
     for f in fields(c):
         value = getattr(c, f.name)
@@ -226,7 +229,7 @@ def encode_config(c: QueueConfig) -> types_pb2.QueueConfig:
 
 
 def decode_config(c: types_pb2.QueueConfig) -> QueueConfig:
-    """Decode what a queue has."""
+    """Decode the configuration of a queue."""
     out = QueueConfig()
     for f in fields(out):
         value = getattr(c, f.name)
@@ -287,7 +290,7 @@ def _decode_activity(a: types_pb2.QueueActivity) -> QueueActivity:
 
 
 def encode_policy(p: RedeliveryPolicy) -> tuple[types_pb2.RedeliveryPolicy, list[str]]:
-    """Encode what a subscription is to have for itself, and name what that is."""
+    """Encode a redelivery policy, and return the names of the fields that are set."""
     out, names = types_pb2.RedeliveryPolicy(), []
     for f in fields(p):
         value = getattr(p, f.name)
@@ -325,7 +328,7 @@ def decode_prepared(t: queue_pb2.PreparedTransaction) -> PreparedTransaction:
 
 
 def encode_order(order: Order) -> queue_pb2.QueueOrder:
-    """Encode what a list of queues is sorted by."""
+    """Encode the sort key of a list of queues."""
     if order not in _ORDER:
         raise errors.InvalidRequest(f"order {order!r} is none of {', '.join(_ORDER)}")
     return _ORDER[order]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records the publishes and deliveries of a client as spans of OpenTelemetry: `pip install lockstep-mq[tracing]`.
+"""Tracing with OpenTelemetry: `pip install lockstep-mq[tracing]`.
 
     client = Client(addresses, tracer=OpenTelemetryTracer(provider))
 
-A publish that is sampled carries the name of its span in the properties traceparent and tracestate of its messages (W3C
-Trace Context): the nodes record their part below it, if they have tracing, and the span of the delivery, at whichever
-consumer has a tracer, points to it. Clients in other languages read and write the same two properties.
+A sampled publish stores its span context in the message properties traceparent and tracestate (W3C Trace Context).
+Nodes with tracing record child spans, and the span of a delivery links to the publish. Clients in other languages
+use the same two properties.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _SCOPE = "lockstep_mq.tracing"
 _PARENT, _STATE = "traceparent", "tracestate"
 _MAX_PROPERTIES_BYTES = 64 << 10
-"""How much the properties of a message may have; one that has no room for the name of a span gets none."""
+"""Maximum size of the properties of a message; a message without space for the span context is sent without it."""
 _FRAMING = 8
 
 
@@ -43,9 +43,9 @@ class OpenTelemetryTracer:
     """A Tracer that records with the application's provider.
 
     Args:
-        provider: Of the application; the global one if it is None.
-        deliveries_in_trace: Have the span of a delivery be a part of the publish's trace. Without it, the delivery
-            begins a trace of its own, which the provider's sampler decides on, with a link to the publish.
+        provider: The application's provider; None uses the global one.
+        deliveries_in_trace: Make the span of a delivery part of the publish's trace. Without it, the delivery starts
+            a new trace, subject to the provider's sampler, with a link to the publish.
     """
 
     def __init__(self, provider: trace.TracerProvider | None = None, *, deliveries_in_trace: bool = False) -> None:
@@ -56,7 +56,7 @@ class OpenTelemetryTracer:
     def publish(
         self, queue: str, ms: Sequence[Publishable]
     ) -> tuple[Sequence[Publishable], Callable[[Outcome], None] | None]:
-        """Begin the span of a publish; see Tracer."""
+        """Start the span of a publish; see Tracer."""
         span = self._tracer.start_span(
             f"publish {queue}",
             kind=SpanKind.PRODUCER,
@@ -68,7 +68,7 @@ class OpenTelemetryTracer:
         return self._inject(span, ms), lambda outcome: _end_publish(span, outcome)
 
     def deliver(self, d: Delivery) -> DeliveryTrace | None:
-        """Begin the span of a delivery; see Tracer."""
+        """Start the span of a delivery; see Tracer."""
         context, links = Context(), self._named(d.properties)
         if self._deliveries_in_trace and links:
             context, links = trace.set_span_in_context(trace.NonRecordingSpan(links[0].context), context), []
@@ -90,7 +90,7 @@ class OpenTelemetryTracer:
         return _Delivery(span) if span.is_recording() else None
 
     def call(self, method: str) -> tuple[Metadata, Callable[[BaseException | None], None]]:
-        """Begin the span of a call; see Tracer."""
+        """Start the span of a call; see Tracer."""
         service, _, name = method.strip("/").partition("/")
         span = self._tracer.start_span(
             f"{service}/{name}",
@@ -105,7 +105,7 @@ class OpenTelemetryTracer:
         return names
 
     def _named(self, properties: Mapping[str, object]) -> list[Link]:
-        """The span that properties name, if they do."""
+        """Return a link to the span in the properties, if any."""
         named = {k: v for k in (_PARENT, _STATE) if isinstance(v := properties.get(k), str)}
         if _PARENT not in named:
             return []
@@ -113,7 +113,7 @@ class OpenTelemetryTracer:
         return [Link(found)] if found.is_valid else []
 
     def _inject(self, span: Span, ms: Sequence[Publishable]) -> list[Publishable]:
-        """Copy messages, with the name of the span. What the application has named is left as it is."""
+        """Copy messages and add the span context. Values set by the application are kept."""
         names = self._names(span)
         size, out = _bytes_of(names), []
         for one in ms:
@@ -150,7 +150,7 @@ def _attributes(operation: str, queue: str, more: Mapping[str, str | int]) -> At
 
 
 def _bytes_of(properties: Mapping[str, object]) -> int:
-    """What texts among properties need at most: a node counts the lengths of keys and values, too."""
+    """Return the maximum size of string properties as counted by a node, with the lengths of keys and values."""
     return sum(len(k.encode()) + len(v.encode()) + _FRAMING for k, v in properties.items() if isinstance(v, str))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes and acknowledgements over any number of queues, all or none."""
+"""Transactions: publishes and acknowledgements over any number of queues, committed atomically."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OperationResult:
-    """What one operation of a transaction did.
+    """The result of one operation of a transaction.
 
     Attributes:
         first_sequence: Of a publish: the sequence of its first message.
-        changed: Of an acknowledgement or release: how many messages it changed.
+        changed: Of an acknowledgement or release: the number of messages changed.
     """
 
     first_sequence: int
@@ -33,12 +33,12 @@ class OperationResult:
 
 @dataclass(frozen=True)
 class TransactionResult:
-    """What a transaction did.
+    """The result of a transaction.
 
     Attributes:
         lsn: Its log sequence number.
-        results: One for each operation, in the order of the calls.
-        duplicate: An earlier attempt had been committed.
+        results: One element per operation, in the order of the calls.
+        duplicate: An earlier attempt was committed.
     """
 
     lsn: int
@@ -47,10 +47,10 @@ class TransactionResult:
 
 
 class Transaction:
-    """Collects operations, and commits them all or none. Made by Client.transaction().
+    """Collects operations and commits them atomically. Created by Client.transaction().
 
-    As a context manager it commits at the end of the block, and repeats that until a node has answered; if the block
-    raises, what was taken is given back, and nothing is stored.
+    As a context manager, it commits at the end of the block, with retries until a node responds. If the block
+    raises, the taken messages are requeued, and nothing is stored.
     """
 
     def __init__(self, caller: Caller, max_message_bytes: int, timeout: float | None) -> None:
@@ -76,7 +76,7 @@ class Transaction:
             await self.commit()
 
     def publish(self, queue: str, *ms: Publishable) -> Self:
-        """Publish messages to one queue when the transaction commits. One operation."""
+        """Publish messages to one queue when the transaction commits. It counts as one operation."""
         self._may_add()
         if not ms:
             raise errors.InvalidRequest("no message given")
@@ -85,22 +85,22 @@ class Transaction:
         return self
 
     def take(self, *ds: Delivery) -> Self:
-        """Acknowledge deliveries of one subscription, if none of them was processed elsewhere.
+        """Acknowledge deliveries of one subscription, unless one of them was processed elsewhere.
 
-        Otherwise commit() ends with Processed. So what is made of a message is published once, however often the
-        message was delivered. One operation.
+        In that case commit() raises Processed. The results of a message are therefore published exactly once, even
+        if the message is delivered several times. It counts as one operation.
         """
         self._ack(ds, required=True)
         self._taken.extend(ds)
         return self
 
     def ack(self, *ds: Delivery) -> Self:
-        """Acknowledge deliveries of one subscription, processed elsewhere or not. One operation."""
+        """Acknowledge deliveries of one subscription unconditionally. It counts as one operation."""
         self._ack(ds, required=False)
         return self
 
     def release(self, *ds: Delivery) -> Self:
-        """Give deliveries of one subscription back when the transaction commits. One operation."""
+        """Requeue deliveries of one subscription when the transaction commits. It counts as one operation."""
         self._may_add()
         queue, subscription, queue_id = _origin(ds)
         self._operations.append(
@@ -126,14 +126,14 @@ class Transaction:
         self._acked.extend(ds)
 
     async def commit(self, *, timeout: float | None = None) -> TransactionResult:
-        """Send the transaction, and return when it is durable on every in-sync node.
+        """Commit the transaction, and return when it is durable on every in-sync node.
 
         Raises:
-            Processed: A message that is taken was processed elsewhere. Nothing was stored, and what was taken is given
-                back.
-            NotDone: Nothing was stored. It may be called again, which is a new attempt.
-            OutcomeUnknown: It may or may not be stored. It may be called again: it asks for the same transaction, which
-                is committed once at most.
+            Processed: A taken message was processed elsewhere. Nothing was stored, and the taken messages are
+                requeued.
+            NotDone: Nothing was stored. The call may be repeated, which is a new attempt.
+            OutcomeUnknown: The transaction may or may not be stored. The call may be repeated: it retries the same
+                transaction, which is committed at most once.
         """
         operations = self._ready(None)
         try:
@@ -157,9 +157,9 @@ class Transaction:
         return self.result
 
     async def prepare(self, xid: str, *, timeout: float | None = None) -> int:
-        """First phase of a transaction over several resource managers: CommitPrepared will work once it is answered.
+        """Execute the first phase of a two-phase commit. After it, commit_prepared() succeeds.
 
-        Only publish and take (or ack) are possible. Repeat it after OutcomeUnknown, until it is answered; then call
+        Only publish and take (or ack) are allowed. Retry the call after OutcomeUnknown until it succeeds; then call
         Admin.commit_prepared or Admin.rollback_prepared. Returns the log sequence number.
         """
         operations = self._ready(xid)
@@ -175,7 +175,7 @@ class Transaction:
         return response.lsn
 
     def rollback(self) -> None:
-        """Give what was taken back, to be delivered again. After OutcomeUnknown it is safe as well."""
+        """Requeue the taken messages. It is also safe after OutcomeUnknown."""
         if self._ended:
             return
         self._ended = True
@@ -191,7 +191,7 @@ class Transaction:
             )
 
     def _ready(self, xid: str | None) -> list[queue_pb2.Operation]:
-        """What to send: to be committed, or to be prepared under an xid."""
+        """Return the operations to send: to commit, or to prepare under an xid."""
         if self._ended:
             raise errors.InvalidRequest("the transaction has ended")
         if self._identity.doubt.unknown and self._xid != xid:
@@ -203,7 +203,7 @@ class Transaction:
         return self._operations
 
     def _done(self) -> None:
-        """Take note that it is committed, or prepared: what it has answered is with the consumers no more."""
+        """Record that the transaction is committed or prepared: the consumers no longer hold its deliveries."""
         self._ended = True
         for d in self._acked:
             d.consumer._answered_elsewhere(d, "ack")
@@ -212,7 +212,7 @@ class Transaction:
 
 
 def _origin(ds: Iterable[Delivery]) -> tuple[str, str, int]:
-    """Where deliveries come from, which must be one subscription."""
+    """Return the queue and subscription of deliveries, which must be the same for all."""
     found = {(d.consumer.queue, d.consumer.subscription, d.consumer.queue_id) for d in ds}
     if len(found) != 1:
         raise errors.InvalidRequest(
