@@ -7,6 +7,7 @@ import "context"
 // Method is an authentication method.
 type Method uint8
 
+// Authentication methods.
 const (
 	MethodNone        Method = iota // no credentials
 	MethodCertificate               // a client certificate

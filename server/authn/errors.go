@@ -19,6 +19,7 @@ import (
 // Check is the check that failed. It is a label of the metric of failures.
 type Check string
 
+// Checks of credentials.
 const (
 	CheckHeader      Check = "header"      // the metadata cannot be parsed
 	CheckCertificate Check = "certificate" // the certificate contains no usable name

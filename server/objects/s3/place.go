@@ -30,6 +30,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
+// Limits and defaults of Options.
 const (
 	// MinPartBytes is the minimum size of each part except the last one, as required by S3.
 	MinPartBytes = 5 << 20
