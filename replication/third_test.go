@@ -29,7 +29,7 @@ func TestThirdNodeIsRefused(t *testing.T) {
 	})
 }
 
-// A required standby replaces a node whose acks are not required.
+// A required standby replaces a node with acks that are not required.
 func TestRequiredStandbyReplacesAThirdNode(t *testing.T) {
 	synctest.Test(t, testRequiredStandbyReplacesAThirdNode)
 }
