@@ -71,7 +71,7 @@ func protocolTable(t *testing.T) string {
 	return out.String()
 }
 
-// documentedCodes returns the first code of each reason in docs/reference/errors.md, which server/wire checks.
+// documentedCodes returns the first code of each reason in docs/reference/errors.md, which server/api/wire checks.
 func documentedCodes(t *testing.T) map[string]codes.Code {
 	t.Helper()
 	text, err := os.ReadFile("../docs/reference/errors.md")

@@ -16,7 +16,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
-	"github.com/lockstep-mq/lockstep/store/pace"
+	"github.com/lockstep-mq/lockstep/store/throttle"
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -208,7 +208,7 @@ func (p *Primary) transfer(ctx context.Context, req SnapshotRequest, send func(*
 	config := p.cfg.Config
 	p.mu.Unlock()
 	holds, _ := holdsCommitted(p.o.Store, req.Committed)
-	pacer := pace.New(pace.Limits{Governor: p.o.Store.Governor()})
+	pacer := throttle.New(throttle.Limits{Governor: p.o.Store.Governor()})
 	err = send(&SnapshotChunk{Header: &SnapshotHeader{
 		ID: snap.ID, Position: h.Position, FileBytes: h.FileBytes, DataBytes: h.DataBytes,
 		PageSize: uint32(h.PageSize), Config: config, Term: p.o.Term, HoldsCommitted: holds,
@@ -239,7 +239,7 @@ func (p *Primary) transfer(ctx context.Context, req SnapshotRequest, send func(*
 
 // pause waits for the pacer. A slower transfer also reduces the load of the standby. Heartbeats are sent during the
 // pause, which may be longer than the standby's timeout.
-func (p *Primary) pause(ctx context.Context, pacer *pace.Pacer, bytes int, send func(*SnapshotChunk) error) error {
+func (p *Primary) pause(ctx context.Context, pacer *throttle.Pacer, bytes int, send func(*SnapshotChunk) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	paused := make(chan error, 1)

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/lockstep-mq/lockstep/proto/codec"
-	"github.com/lockstep-mq/lockstep/server/gate"
-	"github.com/lockstep-mq/lockstep/server/inprocess"
+	"github.com/lockstep-mq/lockstep/server/api/inprocgrpc"
+	"github.com/lockstep-mq/lockstep/server/auth"
 )
 
 const (
@@ -48,7 +48,7 @@ type Server struct {
 
 // New creates the gRPC server of a node, without services, for transactions of up to the given size. The options are
 // added to its own. Every call passes the gate.
-func New(transactionBytes int, g *gate.Gate, options ...grpc.ServerOption) Server {
+func New(transactionBytes int, g *auth.Gate, options ...grpc.ServerOption) Server {
 	s := grpc.NewServer(slices.Concat(codec.MarkingServerOptions(), []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(transactionBytes + MessageSlackBytes),
 		grpc.InitialWindowSize(streamWindowBytes), grpc.InitialConnWindowSize(connectionWindowBytes),
@@ -61,8 +61,8 @@ func New(transactionBytes int, g *gate.Gate, options ...grpc.ServerOption) Serve
 }
 
 // Limits returns the limits of the server for in-process calls.
-func Limits(transactionBytes int) inprocess.Limits {
-	return inprocess.Limits{RequestBytes: transactionBytes + MessageSlackBytes, MetadataBytes: maxHeaderBytes}
+func Limits(transactionBytes int) inprocgrpc.Limits {
+	return inprocgrpc.Limits{RequestBytes: transactionBytes + MessageSlackBytes, MetadataBytes: maxHeaderBytes}
 }
 
 // Serve serves until Shutdown is called, or the listener fails.

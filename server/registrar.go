@@ -18,10 +18,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/proto/codec"
-	"github.com/lockstep-mq/lockstep/server/access"
-	"github.com/lockstep-mq/lockstep/server/admission"
-	"github.com/lockstep-mq/lockstep/server/gate"
-	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/auth"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/server/auth/admission"
 )
 
 // AlarmService is the name under which the gRPC health service reports alarms: NOT_SERVING while a condition is a
@@ -44,7 +44,7 @@ type Registrar struct {
 	Services
 
 	// Gate is the auth interceptor of all calls.
-	Gate *gate.Gate
+	Gate *auth.Gate
 }
 
 // RegisterService registers a copy of desc with handlers that check the received requests.

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
-	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
+	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
@@ -20,7 +20,7 @@ func TestBackgroundPauses(t *testing.T) {
 	o.BackgroundPercent = 50
 	n, _ := filled(t, o)
 	ctx := t.Context()
-	full := pace.FullSpeed(ctx)
+	full := throttle.FullSpeed(ctx)
 
 	want, err := scanStore(full, n.s, checkpoint.ScanOptions{})
 	require.NoError(t, err)

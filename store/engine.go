@@ -9,9 +9,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/index"
-	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
+	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
@@ -109,7 +109,7 @@ func (e engine) Repair(ctx context.Context) bool {
 }
 
 // Governed returns the rate limits of a rewrite.
-func (e engine) Governed(bytesPerSecond int64) *pace.Pacer { return e.paceGoverned(bytesPerSecond) }
+func (e engine) Governed(bytesPerSecond int64) *throttle.Pacer { return e.paceGoverned(bytesPerSecond) }
 
 // MakeGaps writes checkpoints until unreferenced pages become reusable.
 func (e engine) MakeGaps() error { return e.pager.makeGaps() }

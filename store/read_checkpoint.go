@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
-	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/throttle"
 )
 
 // ReadOptions select the checkpoint that ReadCheckpoint reads.
@@ -78,24 +78,24 @@ func (s *Store) SetBackgroundPercent(percent int) { s.background.Store(int32(per
 
 // Governor returns the governor that slows down all background work of this store while it delays commits. The caller
 // reports the commit latency to it.
-func (s *Store) Governor() *pace.Governor { return s.governor }
+func (s *Store) Governor() *throttle.Governor { return s.governor }
 
 // Pace returns the limits of background work for ctx. The percentage of time is the Governor's, at most
-// Options.BackgroundPercent. A bytesPerSecond other than 0 bounds reads and writes. With pace.FullSpeed only
+// Options.BackgroundPercent. A bytesPerSecond other than 0 bounds reads and writes. With throttle.FullSpeed only
 // bytesPerSecond applies.
-func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *pace.Pacer {
-	if pace.IsFullSpeed(ctx) {
-		return pace.New(pace.Limits{BytesPerSecond: bytesPerSecond})
+func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer {
+	if throttle.IsFullSpeed(ctx) {
+		return throttle.New(throttle.Limits{BytesPerSecond: bytesPerSecond})
 	}
-	return pace.New(pace.Limits{
+	return throttle.New(throttle.Limits{
 		Percent: int(s.background.Load()), BytesPerSecond: bytesPerSecond, Governor: s.governor,
 	})
 }
 
 // paceGoverned is Pace without Options.BackgroundPercent, for work with its own limit, or work that a caller waits
 // for.
-func (s *Store) paceGoverned(bytesPerSecond int64) *pace.Pacer {
-	return pace.New(pace.Limits{BytesPerSecond: bytesPerSecond, Governor: s.governor})
+func (s *Store) paceGoverned(bytesPerSecond int64) *throttle.Pacer {
+	return throttle.New(throttle.Limits{BytesPerSecond: bytesPerSecond, Governor: s.governor})
 }
 
 // pinFile pins the last durable checkpoint for a long operation. It does not block Close or Install: they close the

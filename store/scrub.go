@@ -11,8 +11,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/index"
-	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/tree"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
@@ -39,8 +39,8 @@ type ScrubResult struct {
 // the part that was read.
 func (s *Store) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult, error) {
 	sc := scrub{s: s, pace: s.paceGoverned(bytesPerSecond)}
-	if pace.IsFullSpeed(ctx) {
-		sc.pace = pace.New(pace.Limits{BytesPerSecond: bytesPerSecond})
+	if throttle.IsFullSpeed(ctx) {
+		sc.pace = throttle.New(throttle.Limits{BytesPerSecond: bytesPerSecond})
 	}
 	err := sc.pages(ctx)
 	if lerr := sc.log(ctx); err == nil {
@@ -55,7 +55,7 @@ func (s *Store) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult, e
 // scrub is a scrub in progress.
 type scrub struct {
 	s      *Store
-	pace   *pace.Pacer
+	pace   *throttle.Pacer
 	result ScrubResult
 	buf    []byte
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/lsn"
-	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
+	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/tree"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -35,7 +35,7 @@ type Store struct {
 	o          Options
 	lock       io.Closer
 	background atomic.Int32 // Options.BackgroundPercent, until it is changed
-	governor   *pace.Governor
+	governor   *throttle.Governor
 
 	idMu sync.Mutex
 	id   identityFile
@@ -99,7 +99,7 @@ func Open(o Options) (*Store, error) {
 }
 
 func open(o Options) (_ *Store, err error) {
-	s := &Store{o: o, retired: retired{stop: make(chan struct{})}, governor: pace.NewGovernor()}
+	s := &Store{o: o, retired: retired{stop: make(chan struct{})}, governor: throttle.NewGovernor()}
 	s.maint = s.newMaintenance()
 	s.SetBackgroundPercent(o.BackgroundPercent)
 	s.damage.init()

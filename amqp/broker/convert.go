@@ -5,13 +5,13 @@ package broker
 import (
 	"time"
 
-	"github.com/lockstep-mq/lockstep/amqp/message"
+	"github.com/lockstep-mq/lockstep/amqp/convert"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 // decode decodes a message of a client and keeps references to payload. to is the address in the message.
 func decode(payload []byte) (m *pb.Message, to string, err error) {
-	m, meta, err := message.Decode(payload)
+	m, meta, err := convert.Decode(payload)
 	if err != nil {
 		return nil, "", err
 	}
@@ -20,5 +20,5 @@ func decode(payload []byte) (m *pb.Message, to string, err error) {
 
 // encode encodes a message for a client.
 func encode(b []byte, m *pb.StoredMessage) []byte {
-	return message.Append(b, m, message.Options{Now: time.Now()})
+	return convert.Append(b, m, convert.Options{Now: time.Now()})
 }

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/inprocgrpc"
 	"github.com/lockstep-mq/lockstep/server/httpport"
-	"github.com/lockstep-mq/lockstep/server/inprocess"
 )
 
 const (
@@ -46,7 +46,7 @@ type Options struct {
 	// Node is the name of this node.
 	Node string
 	// Link connects to the services of this node.
-	Link *inprocess.Link
+	Link *inprocgrpc.Link
 	// Other returns a connection to the services of the node at an address. A call over it has only the rights of its
 	// token or of the principal given to Forward. A call without either is refused.
 	Other func(address string) (grpc.ClientConnInterface, error)

@@ -10,7 +10,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/lockstep-mq/lockstep/server/inprocess"
+	"github.com/lockstep-mq/lockstep/server/api/inprocgrpc"
 )
 
 const (
@@ -221,8 +221,8 @@ func (s *Server) sendToSignIn(w http.ResponseWriter, r *http.Request) {
 }
 
 // callerOf returns the client of a request.
-func (s *Server) callerOf(r *http.Request) inprocess.Caller {
-	c := inprocess.Caller{Addr: &net.TCPAddr{}, TLS: r.TLS}
+func (s *Server) callerOf(r *http.Request) inprocgrpc.Caller {
+	c := inprocgrpc.Caller{Addr: &net.TCPAddr{}, TLS: r.TLS}
 	if a, err := net.ResolveTCPAddr("tcp", r.RemoteAddr); err == nil {
 		c.Addr = a
 	}
@@ -230,6 +230,6 @@ func (s *Server) callerOf(r *http.Request) inprocess.Caller {
 }
 
 // caller registers the client of a request with the services of the node until leave is called.
-func (s *Server) caller(r *http.Request) (key inprocess.Key, leave func()) {
+func (s *Server) caller(r *http.Request) (key inprocgrpc.Key, leave func()) {
 	return s.o.Link.Enter(s.callerOf(r))
 }

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockstep-mq/lockstep/server/inprocess"
+	"github.com/lockstep-mq/lockstep/server/api/inprocgrpc"
 )
 
 const (
@@ -65,7 +65,7 @@ func newHub(s *Server) *hub {
 
 // subscribe registers for the events of a page. It returns false if too many pages are open. The caller must call
 // leave.
-func (h *hub) subscribe(one *session, from inprocess.Caller, p *Page, query url.Values) (
+func (h *hub) subscribe(one *session, from inprocgrpc.Caller, p *Page, query url.Values) (
 	events <-chan []byte, leave func(), ok bool,
 ) {
 	key := topicKey{one.identity(), p.Path, query.Encode()}
@@ -101,7 +101,7 @@ func (h *hub) subscribe(one *session, from inprocess.Caller, p *Page, query url.
 
 // run produces events until ctx ends.
 func (h *hub) run(
-	ctx context.Context, t *topic, one *session, from inprocess.Caller, p *Page, query url.Values,
+	ctx context.Context, t *topic, one *session, from inprocgrpc.Caller, p *Page, query url.Values,
 ) {
 	key, leave := h.server.o.Link.Enter(from)
 	defer leave()

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockstep-mq/lockstep/server/inprocess"
+	"github.com/lockstep-mq/lockstep/server/api/inprocgrpc"
 )
 
 const (
@@ -174,7 +174,7 @@ func (s *Server) layout(r *http.Request, one *session, p *Page) Layout {
 	return l
 }
 
-func (s *Server) view(one *session, from inprocess.Caller, key inprocess.Key, query, form url.Values) *View {
+func (s *Server) view(one *session, from inprocgrpc.Caller, key inprocgrpc.Key, query, form url.Values) *View {
 	return &View{
 		Query: query, Form: form, Principal: one.principal, server: s, from: from, token: one.token, key: key,
 	}

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/inprocess"
+	"github.com/lockstep-mq/lockstep/server/api/inprocgrpc"
 )
 
 // signInTimeout limits the check of credentials, which may fetch the keys of an issuer.
@@ -47,7 +47,7 @@ func (s *Server) whoIs(r *http.Request, token string) (*pb.WhoAmIResponse, error
 	defer leave()
 	ctx, cancel := context.WithTimeout(r.Context(), signInTimeout)
 	defer cancel()
-	ctx = withToken(inprocess.As(ctx, key), token)
+	ctx = withToken(inprocgrpc.As(ctx, key), token)
 	return pb.NewAccessServiceClient(s.o.Link).WhoAmI(ctx, &pb.WhoAmIRequest{})
 }
 

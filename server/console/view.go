@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/inprocess"
+	"github.com/lockstep-mq/lockstep/server/api/inprocgrpc"
 	"github.com/lockstep-mq/lockstep/store/iolock"
 )
 
@@ -35,9 +35,9 @@ type View struct {
 	Principal   string
 
 	server *Server
-	from   inprocess.Caller
+	from   inprocgrpc.Caller
 	token  string
-	key    inprocess.Key // of the caller, for calls to the own node
+	key    inprocgrpc.Key // of the caller, for calls to the own node
 
 	mu     sync.Mutex // guards status
 	status *pb.GetStatusResponse
@@ -60,7 +60,7 @@ func (v *View) Get(name string) string {
 // Own returns the connection to the services of this node.
 func (v *View) Own() grpc.ClientConnInterface {
 	return conn{v.server.o.Link, func(ctx context.Context) context.Context {
-		return withToken(inprocess.As(ctx, v.key), v.token)
+		return withToken(inprocgrpc.As(ctx, v.key), v.token)
 	}, func(err error) error { return err }}
 }
 

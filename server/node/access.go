@@ -13,9 +13,9 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/lockstep-mq/lockstep/server/access"
-	"github.com/lockstep-mq/lockstep/server/conditions"
-	"github.com/lockstep-mq/lockstep/server/serving"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -136,7 +136,7 @@ func removeMarker(fsys vfs.FS, marker string) error {
 }
 
 // resetAccess deletes all rules through the log, like any other change of rules.
-func (n *node) resetAccess(ctx context.Context, session *serving.Session) error {
+func (n *node) resetAccess(ctx context.Context, session *session.Session) error {
 	ctx, cancel := context.WithTimeout(ctx, resetTimeout)
 	defer cancel()
 	version, entries := n.store.Access()

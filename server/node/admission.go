@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/server"
-	"github.com/lockstep-mq/lockstep/server/admission"
+	"github.com/lockstep-mq/lockstep/server/auth/admission"
 )
 
 // This file sets the connection limits of the node's port.

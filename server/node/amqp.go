@@ -12,8 +12,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/amqp/broker"
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/server/admission"
-	"github.com/lockstep-mq/lockstep/server/inprocess"
+	"github.com/lockstep-mq/lockstep/server/api/inprocgrpc"
+	"github.com/lockstep-mq/lockstep/server/auth/admission"
 )
 
 // amqpProtocol is the protocol name in the list of connections.
@@ -54,8 +54,8 @@ func (n *node) advertisedAMQP(bound net.Addr) string {
 
 // enterAMQP registers an AMQP client as a caller of the node's services.
 func (n *node) enterAMQP(c broker.Client) (as func(context.Context) context.Context, leave func()) {
-	key, leave := n.inside.link.Enter(inprocess.Caller{Addr: c.Address, TLS: c.TLS})
-	return func(ctx context.Context) context.Context { return inprocess.As(ctx, key) }, leave
+	key, leave := n.inside.link.Enter(inprocgrpc.Caller{Addr: c.Address, TLS: c.TLS})
+	return func(ctx context.Context) context.Context { return inprocgrpc.As(ctx, key) }, leave
 }
 
 // amqpRole returns the pair's status for AMQP clients, and a channel that is closed when it may have changed.

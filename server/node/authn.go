@@ -5,9 +5,9 @@ package node
 import (
 	"fmt"
 
-	"github.com/lockstep-mq/lockstep/server/authn"
-	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/auth/authn"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
 // identify creates the authenticators.

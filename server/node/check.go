@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/server/config"
-	"github.com/lockstep-mq/lockstep/server/objects"
+	"github.com/lockstep-mq/lockstep/server/objectstore"
 )
 
 // Check returns the reason why a node with these settings would not start, as far as the settings and the files with
@@ -20,7 +20,7 @@ func Check(cfg config.Config) error {
 	if _, err := openSecrets(&cfg, zap.NewNop()); err != nil {
 		return err
 	}
-	if _, err := objects.ParseRecipients(cfg.Backup.Recipients); err != nil {
+	if _, err := objectstore.ParseRecipients(cfg.Backup.Recipients); err != nil {
 		return fmt.Errorf("backup.recipients: %w", err)
 	}
 	return nil

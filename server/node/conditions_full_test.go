@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/server/conditions"
-	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
 // The condition names the queue and the dead-letter queue of each pair.

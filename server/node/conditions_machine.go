@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"runtime/metrics"
 
-	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 	"github.com/lockstep-mq/lockstep/store/units"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )

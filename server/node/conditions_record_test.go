@@ -12,7 +12,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
 // While this node can read the cluster record, the record takes precedence over an older response of the active.

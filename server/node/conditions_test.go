@@ -11,8 +11,8 @@ import (
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server"
-	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
 // told returns a condition in a node's status. node is the name of the node concerned, empty for the pair.

@@ -19,7 +19,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/console"
-	"github.com/lockstep-mq/lockstep/server/peers"
+	"github.com/lockstep-mq/lockstep/server/peerclient"
 )
 
 // consolePort is the web console of a node, with its connections to the other node.
@@ -71,7 +71,7 @@ func (n *node) forward() func(context.Context, string, []string) (context.Contex
 	if !n.wantsCertificate() || n.cfg.TLS.CA == "" {
 		return nil
 	}
-	return peers.Forward
+	return peerclient.Forward
 }
 
 // credentialed is a connection on which each call must carry its own credentials. Without them, a call would get the

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/server/metrics"
+	"github.com/lockstep-mq/lockstep/server/observe/metrics"
 )
 
 // measured returns the coordinator for the failover machine. If metrics are served, it measures the latency of

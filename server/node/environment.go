@@ -12,8 +12,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/auth"
 	"github.com/lockstep-mq/lockstep/server/config"
-	"github.com/lockstep-mq/lockstep/server/gate"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -31,7 +31,7 @@ type Environment struct {
 	// BootID names the boot of the machine (INV-6).
 	BootID string
 	// Authenticators run before the node's own authenticators.
-	Authenticators []gate.Authenticator
+	Authenticators []auth.Authenticator
 	// Inside receives the connection through which the console and the AMQP port call the node's services. It is
 	// valid while the node serves.
 	Inside func(grpc.ClientConnInterface)

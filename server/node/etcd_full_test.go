@@ -14,7 +14,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
 // An etcd without space blocks no write of a pair as long as no role changes. If the standby fails, the active cannot

@@ -20,8 +20,8 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/access"
-	calls "github.com/lockstep-mq/lockstep/server/gate"
+	calls "github.com/lockstep-mq/lockstep/server/auth"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/node"
 )
 

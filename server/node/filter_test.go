@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/filter"
+	"github.com/lockstep-mq/lockstep/server/delivery/filter"
 )
 
 // subscribe adds a subscription with a filter.

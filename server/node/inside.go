@@ -9,12 +9,12 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/server"
-	"github.com/lockstep-mq/lockstep/server/inprocess"
+	"github.com/lockstep-mq/lockstep/server/api/inprocgrpc"
 )
 
 // inside connects the console and the AMQP port, which are clients in the node's own process, to its services.
 type inside struct {
-	link  *inprocess.Link
+	link  *inprocgrpc.Link
 	users sync.WaitGroup // users of the services
 }
 
@@ -70,7 +70,7 @@ func (n *node) runInside(ctx context.Context, running *sync.WaitGroup) {
 // insideLink returns the link to the node's own services, and creates it on first use.
 func (n *node) insideLink() *inside {
 	if n.inside == nil {
-		n.inside = &inside{link: inprocess.New(server.Limits(int(n.cfg.Limits.TransactionBytes)))}
+		n.inside = &inside{link: inprocgrpc.New(server.Limits(int(n.cfg.Limits.TransactionBytes)))}
 	}
 	return n.inside
 }

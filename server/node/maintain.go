@@ -13,13 +13,13 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/server/config"
-	"github.com/lockstep-mq/lockstep/server/maintenance"
-	"github.com/lockstep-mq/lockstep/server/objects"
-	"github.com/lockstep-mq/lockstep/server/peers"
-	"github.com/lockstep-mq/lockstep/server/serving"
-	"github.com/lockstep-mq/lockstep/server/settings"
-	"github.com/lockstep-mq/lockstep/server/state"
-	"github.com/lockstep-mq/lockstep/server/verify"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/server/objectstore"
+	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
+	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
+	"github.com/lockstep-mq/lockstep/server/ops/scrub"
+	"github.com/lockstep-mq/lockstep/server/ops/settings"
+	"github.com/lockstep-mq/lockstep/server/peerclient"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -27,8 +27,8 @@ import (
 
 // startArchive starts log archiving, if configured, and returns its stop function.
 func (n *node) startArchive() (stop func() error, err error) {
-	n.places = objects.New(n.cfg.Backup.S3, n.cfg.Memory.Budget, n.log.Named("backup"))
-	if n.seal, err = objects.ParseRecipients(n.cfg.Backup.Recipients); err != nil {
+	n.places = objectstore.New(n.cfg.Backup.S3, n.cfg.Memory.Budget, n.log.Named("backup"))
+	if n.seal, err = objectstore.ParseRecipients(n.cfg.Backup.Recipients); err != nil {
 		return nil, fmt.Errorf("backup.recipients: %w", err)
 	}
 	if n.cfg.WAL.Archive == "" {
@@ -36,7 +36,7 @@ func (n *node) startArchive() (stop func() error, err error) {
 	}
 	at, err := backup.ParseLocation(n.cfg.WAL.Archive)
 	if err == nil {
-		at = objects.ArchiveFolder(at, n.cfg.Node.Name)
+		at = objectstore.ArchiveFolder(at, n.cfg.Node.Name)
 		n.archive, err = n.places.Open(at)
 	}
 	if err != nil {
@@ -61,7 +61,7 @@ func (n *node) startArchive() (stop func() error, err error) {
 
 // makeMaintenance creates the maintenance manager. Nothing runs yet.
 func (n *node) makeMaintenance(fs vfs.FS) (err error) {
-	n.peers = peers.NewPeers(append(slices.Clip(n.environment.dialOptions(n.dialOptions)),
+	n.peers = peerclient.NewPeers(append(slices.Clip(n.environment.dialOptions(n.dialOptions)),
 		grpc.WithPerRPCCredentials(peerSecret{n.rules}))...)
 	var restart func()
 	if n.canRestart {
@@ -90,7 +90,7 @@ func (n *node) makeMaintenance(fs vfs.FS) (err error) {
 	n.settings = settings.New(settings.Options{
 		Config: n.cfg, Store: n.store, Manager: n.maintenance, Runner: n.runner, Use: n.use, Logger: n.log,
 	})
-	n.guard = verify.New(verify.Options{
+	n.guard = scrub.New(scrub.Options{
 		Store: n.store, Settings: n.settings, Runner: n.runner, Manager: n.maintenance, Peers: n.peers,
 		Serving: n.serving, Resync: n.plane.resync, HandOver: upkept{n}.HandOver,
 		Compared: func() { n.monitor.look() }, Logger: n.log,
@@ -129,7 +129,7 @@ func (n *node) runMachine(ctx context.Context) error {
 func (n *node) alone() bool { return n.cfg.Alone() }
 
 // addMaintenance adds this node's running operations and the pair's plan to its state.
-func (n *node) addMaintenance(st *state.Node) {
+func (n *node) addMaintenance(st *nodestatus.Node) {
 	if a, ok := n.maintenance.Activity(); ok {
 		st.Maintenance = &a
 	}
@@ -150,7 +150,7 @@ func (u upkept) Changed() <-chan struct{} { return u.n.runner.Changed() }
 func (u upkept) Alone() bool              { return u.n.alone() }
 
 // session returns the session if the node is active. Commits wait or fail while it is blocked.
-func (u upkept) session() (s *serving.Session, ok bool) {
+func (u upkept) session() (s *session.Session, ok bool) {
 	s = u.n.serving.Get()
 	return s, s != nil
 }

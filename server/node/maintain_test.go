@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 
-	"github.com/lockstep-mq/lockstep/server/maintenance"
+	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 )
 
 // Settings changed on either node apply to the pair, and survive a takeover and a restart.

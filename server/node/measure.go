@@ -6,15 +6,15 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/server/metrics"
-	"github.com/lockstep-mq/lockstep/server/state"
-	"github.com/lockstep-mq/lockstep/store/pace"
+	"github.com/lockstep-mq/lockstep/server/observe/metrics"
+	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
+	"github.com/lockstep-mq/lockstep/store/throttle"
 )
 
 // meter records latencies.
 type meter struct {
-	commits  *state.Latencies
-	governor *pace.Governor
+	commits  *nodestatus.Latencies
+	governor *throttle.Governor
 	metrics  *metrics.Latencies // nil if no metrics are served
 }
 
@@ -48,8 +48,8 @@ func (n *node) meter() replication.Meter {
 }
 
 // activity returns the node's workload and resource usage.
-func (n *node) activity() state.Activity {
-	a := state.Activity{
+func (n *node) activity() nodestatus.Activity {
+	a := nodestatus.Activity{
 		Delivered: n.deliveries.Delivered.Load(), Commits: n.commits.Buckets(), Memory: memoryTaken(),
 		MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()),
 	}

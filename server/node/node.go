@@ -23,23 +23,23 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/access"
-	"github.com/lockstep-mq/lockstep/server/admission"
-	"github.com/lockstep-mq/lockstep/server/audit"
-	"github.com/lockstep-mq/lockstep/server/authn"
+	"github.com/lockstep-mq/lockstep/server/api/queue"
+	"github.com/lockstep-mq/lockstep/server/auth"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/server/auth/admission"
+	"github.com/lockstep-mq/lockstep/server/auth/audit"
+	"github.com/lockstep-mq/lockstep/server/auth/authn"
 	"github.com/lockstep-mq/lockstep/server/config"
-	"github.com/lockstep-mq/lockstep/server/dispatch"
-	"github.com/lockstep-mq/lockstep/server/gate"
-	"github.com/lockstep-mq/lockstep/server/maintenance"
-	"github.com/lockstep-mq/lockstep/server/metrics"
-	"github.com/lockstep-mq/lockstep/server/objects"
-	"github.com/lockstep-mq/lockstep/server/peers"
-	"github.com/lockstep-mq/lockstep/server/queue"
-	"github.com/lockstep-mq/lockstep/server/serving"
-	"github.com/lockstep-mq/lockstep/server/settings"
-	"github.com/lockstep-mq/lockstep/server/state"
-	"github.com/lockstep-mq/lockstep/server/tracing"
-	"github.com/lockstep-mq/lockstep/server/verify"
+	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/server/objectstore"
+	"github.com/lockstep-mq/lockstep/server/observe/metrics"
+	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
+	"github.com/lockstep-mq/lockstep/server/observe/tracing"
+	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
+	"github.com/lockstep-mq/lockstep/server/ops/scrub"
+	"github.com/lockstep-mq/lockstep/server/ops/settings"
+	"github.com/lockstep-mq/lockstep/server/peerclient"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -161,7 +161,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	if n.alone() {
 		n.store.StandAlone()
 	} else {
-		n.store.SetMessageSource(peers.MessageSource{Peers: n.peers, Runner: n.runner, Store: n.store})
+		n.store.SetMessageSource(peerclient.MessageSource{Peers: n.peers, Runner: n.runner, Store: n.store})
 	}
 	if n.cfg.Metrics.Listen != "" {
 		if n.metrics, err = metrics.Listen(ctx, n.metricsOptions()); err != nil {
@@ -196,7 +196,7 @@ func newNode(cfg config.Config, logger *zap.Logger, o *Options) *node {
 		canRestart: o.CanRestart, checkRestart: o.CheckRestart,
 		environment: o.Environment, setLogLevel: o.SetLogLevel, reloads: o.Reload,
 	}
-	n.serving = serving.NewCurrent(n.notActive, func() failover.Status { return n.runner.Status() },
+	n.serving = session.NewCurrent(n.notActive, func() failover.Status { return n.runner.Status() },
 		func() <-chan struct{} { return n.runner.Changed() })
 	n.rules = new(access.Rules)
 	n.setAccess()
@@ -224,29 +224,29 @@ type node struct {
 	plane       *dataPlane
 	health      *health.Server
 	standbyFull atomic.Bool // the standby accepts no data, because its disk is nearly full
-	peers       *peers.Peers
+	peers       *peerclient.Peers
 	maintenance *maintenance.Manager
-	metrics     *metrics.Server    // nil for none
-	latencies   *metrics.Latencies // nil for none
-	commits     state.Latencies    // of batches, while this node is active
-	console     *consolePort       // nil for none
-	amqp        *amqpPort          // nil for none
-	inside      *inside            // nil if both are nil
+	metrics     *metrics.Server      // nil for none
+	latencies   *metrics.Latencies   // nil for none
+	commits     nodestatus.Latencies // of batches, while this node is active
+	console     *consolePort         // nil for none
+	amqp        *amqpPort            // nil for none
+	inside      *inside              // nil if both are nil
 	deliveries  dispatch.Counters
 	connections *admission.Listener
 	peerHosts   atomic.Pointer[map[string]bool] // hosts of the other node
-	serving     *serving.Current
+	serving     *session.Current
 	settings    *settings.Settings
-	guard       *verify.Guard
+	guard       *scrub.Guard
 	monitor     *conditionMonitor
 	events      *storeEvents
 	archiver    *backup.Archiver // nil for none
 	archive     backup.Objects   // nil for none
 	archiveDir  string           // empty for none, and for one in a bucket
-	places      objects.Opener
+	places      objectstore.Opener
 	seal        backup.Sealer // nil for none
 	rules       *access.Rules
-	gate        *gate.Gate
+	gate        *auth.Gate
 	secrets     *secrets
 	reloads     <-chan struct{}
 	audit       *audit.Log
@@ -420,8 +420,8 @@ func (n *node) closeStore() error {
 }
 
 // state returns the status of the node.
-func (n *node) state() state.Node {
-	st := state.Node{
+func (n *node) state() nodestatus.Node {
+	st := nodestatus.Node{
 		Pair: n.runner.Status(), Coordinator: n.cfg.Coordinator.Type, Version: n.version, StartedAt: n.startedAt,
 		CoordinatorAddresses: n.coordinatorAddresses(),
 	}

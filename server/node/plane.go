@@ -16,9 +16,9 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
 	"github.com/lockstep-mq/lockstep/server/config"
-	"github.com/lockstep-mq/lockstep/server/serving"
-	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
@@ -220,7 +220,7 @@ func (p *dataPlane) beginServing() {
 	if p.primary == nil || p.node.serving.Get() != nil {
 		return
 	}
-	session := serving.NewSession(p.primary, p.node.store, p.node.settings.Live().Limits, &p.node.deliveries,
+	session := session.NewSession(p.primary, p.node.store, p.node.settings.Live().Limits, &p.node.deliveries,
 		p.node.log.Named("consumers"))
 	session.SetPaused(!p.serving.Deliver)
 	session.Prepared.SetTimeout(p.node.settings.Live().Txn.PreparedTimeout.Std())

@@ -17,10 +17,10 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
-	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/auth/secretfile"
 	"github.com/lockstep-mq/lockstep/server/config"
-	"github.com/lockstep-mq/lockstep/server/secretfile"
-	"github.com/lockstep-mq/lockstep/server/state"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
+	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
 )
 
 // certificateWarning is how long before its expiry a certificate is reported.
@@ -173,18 +173,18 @@ func (s *secrets) run(ctx context.Context, asked <-chan struct{}, log *zap.Logge
 }
 
 // certificates returns the certificates in use.
-func (s *secrets) certificates() []state.Certificate {
+func (s *secrets) certificates() []nodestatus.Certificate {
 	if s == nil {
 		return nil
 	}
-	var list []state.Certificate
+	var list []nodestatus.Certificate
 	for _, f := range s.all {
 		source, ok := f.source.(*tlsfiles.Source)
 		if !ok {
 			continue
 		}
 		for _, c := range source.Certificates() {
-			list = append(list, state.Certificate{
+			list = append(list, nodestatus.Certificate{
 				Use: f.of, File: c.File, Authority: c.Authority, Subject: c.Subject, Ends: c.Ends,
 			})
 		}
@@ -234,12 +234,12 @@ func (s *secrets) members(witness map[string]bool) {
 }
 
 // ofWitness returns the certificates that witnesses presented.
-func (s *secrets) ofWitness() (list []state.Certificate) {
+func (s *secrets) ofWitness() (list []nodestatus.Certificate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, address := range slices.Sorted(maps.Keys(s.shown)) {
 		if voter := s.shown[address]; voter.witness {
-			list = append(list, state.Certificate{
+			list = append(list, nodestatus.Certificate{
 				Use: "witness", File: address, Subject: voter.cert.Subject.String(), Ends: voter.cert.NotAfter,
 			})
 		}

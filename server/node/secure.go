@@ -17,10 +17,10 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
-	"github.com/lockstep-mq/lockstep/server/access"
-	"github.com/lockstep-mq/lockstep/server/admission"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/server/auth/admission"
 	"github.com/lockstep-mq/lockstep/server/config"
-	"github.com/lockstep-mq/lockstep/server/peers"
+	"github.com/lockstep-mq/lockstep/server/peerclient"
 )
 
 // secure reads certificates, keys and secrets, and configures the node's port and the connections to the other node
@@ -35,7 +35,7 @@ func (n *node) secure() (err error) {
 		n.dialOptions = append(n.dialOptions, grpc.WithTransportCredentials(own.Credentials(n.acceptPeer())))
 	}
 	if token := n.secrets.peerToken; token != nil {
-		n.dialOptions = append(n.dialOptions, peers.ShowToken(token))
+		n.dialOptions = append(n.dialOptions, peerclient.ShowToken(token))
 	}
 	return nil
 }
@@ -47,13 +47,13 @@ func (n *node) acceptPeer() func(*x509.Certificate) error {
 	if len(names) == 0 {
 		return nil
 	}
-	return func(cert *x509.Certificate) error { return peers.Carries(cert, names) }
+	return func(cert *x509.Certificate) error { return peerclient.Carries(cert, names) }
 }
 
 // identification returns the check that distinguishes the other node from other callers. It is nil if no such check
 // is configured: on a machine that no other machine reaches, or with the setting insecure.
-func (n *node) identification() *peers.Identification {
-	i := &peers.Identification{Tokens: n.secrets.peerToken, Logger: n.log}
+func (n *node) identification() *peerclient.Identification {
+	i := &peerclient.Identification{Tokens: n.secrets.peerToken, Logger: n.log}
 	if n.cfg.TLS.On() && n.cfg.TLS.CA != "" {
 		i.Names = n.peerNames
 	}
@@ -113,9 +113,9 @@ func (n *node) mayRead(r *http.Request) error {
 func (n *node) mayProfile(r *http.Request) error {
 	ctx := asCall(r)
 	id, err := n.gate.Identify(ctx)
-	if cert := peers.CertificateOf(ctx); cert != nil && err == nil && id.Method == access.MethodNone {
+	if cert := peerclient.CertificateOf(ctx); cert != nil && err == nil && id.Method == access.MethodNone {
 		id = &access.Identity{
-			Principal: peers.NameOf(cert), Groups: cert.Subject.OrganizationalUnit, Method: access.MethodCertificate,
+			Principal: peerclient.NameOf(cert), Groups: cert.Subject.OrganizationalUnit, Method: access.MethodCertificate,
 		}
 	}
 	if token := n.secrets.metricsToken; token != nil && token.Holds(bearer(r)) {

@@ -14,20 +14,20 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server"
-	accessrpc "github.com/lockstep-mq/lockstep/server/access/rpc"
-	"github.com/lockstep-mq/lockstep/server/admin"
-	"github.com/lockstep-mq/lockstep/server/admission"
-	admissionrpc "github.com/lockstep-mq/lockstep/server/admission/rpc"
-	"github.com/lockstep-mq/lockstep/server/audit"
+	"github.com/lockstep-mq/lockstep/server/api/admin"
+	"github.com/lockstep-mq/lockstep/server/api/queue"
+	"github.com/lockstep-mq/lockstep/server/auth"
+	accessrpc "github.com/lockstep-mq/lockstep/server/auth/access/rpc"
+	"github.com/lockstep-mq/lockstep/server/auth/admission"
+	admissionrpc "github.com/lockstep-mq/lockstep/server/auth/admission/rpc"
+	"github.com/lockstep-mq/lockstep/server/auth/audit"
 	"github.com/lockstep-mq/lockstep/server/config"
-	"github.com/lockstep-mq/lockstep/server/gate"
-	"github.com/lockstep-mq/lockstep/server/maintenance/rpc"
-	"github.com/lockstep-mq/lockstep/server/queue"
+	"github.com/lockstep-mq/lockstep/server/ops/maintenance/rpc"
 )
 
 // newServer creates the gRPC server with all services of the node.
 func (n *node) newServer() server.Server {
-	o := gate.Options{
+	o := auth.Options{
 		Rules: n.rules, Observe: n.audit.Observe, Authenticators: slices.Clip(n.environment.Authenticators),
 	}
 	if i := n.identification(); i != nil {
@@ -36,7 +36,7 @@ func (n *node) newServer() server.Server {
 		o.Authenticators = append(o.Authenticators, n.ofPeerSecret)
 	}
 	o.Authenticators = append(o.Authenticators, n.authn.Authenticate)
-	n.gate = gate.New(o)
+	n.gate = auth.New(o)
 	n.queues = queue.New(n.serving, n.store, n.settings.Live().Limits, n.rules)
 	n.queues.SetTracer(n.tracing)
 	s := server.New(int(n.cfg.Limits.TransactionBytes), n.gate,

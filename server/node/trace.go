@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/config"
-	"github.com/lockstep-mq/lockstep/server/tracing"
+	"github.com/lockstep-mq/lockstep/server/observe/tracing"
 )
 
 // startTracing starts to export spans, if the settings or the environment configure it. It runs before the node's

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
-	"github.com/lockstep-mq/lockstep/server/metrics"
+	"github.com/lockstep-mq/lockstep/server/observe/metrics"
 )
 
 // voterInterval is the interval at which the status of all voters is polled.

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
 )
 
 // garbage is a codec that sends bytes that are not valid protobuf.

@@ -13,7 +13,7 @@ import (
 )
 
 // Objects is a location of backups, or of a log archive: named objects that are written once and never changed. There
-// are two implementations: a directory (Directory), and a bucket of an S3 server, in server/objects/s3.
+// are two implementations: a directory (Directory), and a bucket of an S3 server, in server/objectstore/s3.
 //
 // A name is relative, with slashes: the part before the last slash is its folder. All methods are safe for concurrent
 // use. They return fs.ErrNotExist, fs.ErrExist, ErrNoSpace and the context's errors where these apply.

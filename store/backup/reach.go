@@ -10,8 +10,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/lsn"
-	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
@@ -24,7 +24,7 @@ type CheckOptions struct {
 	// Archive is the log archive with which a restore would continue; nil for none.
 	Archive Objects
 	// Pace limits the rate of reads; it may be nil.
-	Pace *pace.Pacer
+	Pace *throttle.Pacer
 	// Progress, if not nil, is called periodically from the goroutine that called CheckSet.
 	Progress func(checkpoint.Progress)
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/lsn"
-	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -139,7 +139,7 @@ func Run(ctx context.Context, s *store.Store, o Options) (Set, error) {
 type job struct {
 	o    Options
 	s    *store.Store
-	pace *pace.Pacer
+	pace *throttle.Pacer
 	m    Manifest
 	meta page.Meta
 }

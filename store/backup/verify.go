@@ -8,8 +8,8 @@ import (
 	"fmt"
 
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
-	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -26,7 +26,7 @@ type VerifyOptions struct {
 	// BytesPerSecond limits the rate of reads for the checksums; 0 means unlimited.
 	BytesPerSecond int64
 	// Pace limits the rate of reads; it may be nil.
-	Pace *pace.Pacer
+	Pace *throttle.Pacer
 	// Progress, if not nil, is called periodically from the goroutine that called Verify.
 	Progress func(checkpoint.Progress)
 }

@@ -7,9 +7,9 @@ import (
 	"fmt"
 
 	"github.com/lockstep-mq/lockstep/store/index"
-	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
@@ -20,7 +20,7 @@ type Checkpoint struct {
 	pin   *page.Pin
 	meta  page.Meta
 	view  *tree.View
-	pace  *pace.Pacer
+	pace  *throttle.Pacer
 	state *queue.State // nil until it is loaded
 }
 
@@ -29,7 +29,7 @@ type Options struct {
 	// CacheBytes limits the memory of cached tree nodes; 0 means 32 MiB.
 	CacheBytes int64
 	// Pace, if not nil, limits the rate of reads.
-	Pace *pace.Pacer
+	Pace *throttle.Pacer
 }
 
 // defaultCacheBytes limits the memory of cached tree nodes in the offline tools.

@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/index"
-	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
@@ -80,7 +80,7 @@ type copier struct {
 	live  checkpoint.Liveness
 	alive checkpoint.AliveSet
 	index index.Writer
-	pace  *pace.Pacer
+	pace  *throttle.Pacer
 
 	messages, bytes, dropped uint64
 	sinceLook                uint64 // bytes since the last check of the free space

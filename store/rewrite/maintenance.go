@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/index"
-	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/units"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -93,9 +93,9 @@ type Engine interface {
 	// Repair tries to repair known corruption, and reports whether all of it was repaired.
 	Repair(ctx context.Context) bool
 	// Pace returns the limits for background work.
-	Pace(ctx context.Context, bytesPerSecond int64) *pace.Pacer
+	Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer
 	// Governed is Pace for a rewrite, which has no maximum fraction of the time.
-	Governed(bytesPerSecond int64) *pace.Pacer
+	Governed(bytesPerSecond int64) *throttle.Pacer
 	// MakeGaps writes checkpoints until unused pages can be reused.
 	MakeGaps() error
 	// MoveRuns copies message extents, the last one first, into gaps before them. more is false if no gap is left.

@@ -17,8 +17,8 @@ func serialSections() map[string]string {
 		"send":    "replication.(*session).send",
 		"receive": "replication.(*Follower).follow",
 		"apply":   "replication.(*Follower).startApplier",
-		"deliver": "server/dispatch.(*dispatcher).deliver",
-		"settle":  "server/dispatch.(*dispatcher).settle",
+		"deliver": "server/delivery/dispatch.(*dispatcher).deliver",
+		"settle":  "server/delivery/dispatch.(*dispatcher).settle",
 	}
 }
 

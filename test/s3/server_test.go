@@ -25,7 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/time/rate"
 
-	"github.com/lockstep-mq/lockstep/server/objects/s3"
+	"github.com/lockstep-mq/lockstep/server/objectstore/s3"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/test/certs"
 )

@@ -20,8 +20,8 @@ import (
 	"github.com/minio/minio-go/v7"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/server/objects"
-	"github.com/lockstep-mq/lockstep/server/objects/s3"
+	"github.com/lockstep-mq/lockstep/server/objectstore"
+	"github.com/lockstep-mq/lockstep/server/objectstore/s3"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -51,16 +51,16 @@ func TestSetsAndArchive(t *testing.T) {
 func TestEncrypted(t *testing.T) {
 	id, err := age.GenerateX25519Identity()
 	require.NoError(t, err)
-	seal, err := objects.ParseRecipients([]string{id.Recipient().String()})
+	seal, err := objectstore.ParseRecipients([]string{id.Recipient().String()})
 	require.NoError(t, err)
-	with, err := objects.ReadIdentities(identityFile(t, id))
+	with, err := objectstore.ReadIdentities(identityFile(t, id))
 	require.NoError(t, err)
 	places(t, func(t *testing.T, open func(string) backup.Objects) {
 		set := setsAndArchive(t, open, seal, with)
 		require.Equal(t, []string{id.Recipient().String()}, set.Manifest.Encryption.Recipients)
 		other, err := age.GenerateX25519Identity()
 		require.NoError(t, err)
-		wrong, err := objects.ReadIdentities(identityFile(t, other))
+		wrong, err := objectstore.ReadIdentities(identityFile(t, other))
 		require.NoError(t, err)
 		target := filepath.Join(t.TempDir(), "target")
 		for want, with := range map[error]backup.Unsealer{backup.ErrEncrypted: nil, backup.ErrIdentity: wrong} {

@@ -18,8 +18,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
 // TestArchiveConditions: a log archive that cannot be written is told when that has lasted as long as the condition's

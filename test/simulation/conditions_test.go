@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
 // TestConditions: what a pair in sync can lose is told by the node that has to know it, when it has lasted as long as

@@ -14,7 +14,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // Process is the environment of the process.
@@ -32,7 +32,7 @@ type Process struct {
 type Env struct {
 	Process
 	// Print prints the results of the command in the --output format.
-	Print *out.Printer
+	Print *output.Printer
 	// Timeout bounds a command that makes a single request.
 	Timeout time.Duration
 

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // Confirmation before data is deleted. Only an operator at a terminal is prompted, so that scripts keep working.
@@ -82,5 +82,5 @@ func (env *Env) ConfirmMessages(
 	if messages == 0 {
 		return nil
 	}
-	return env.Confirm(ctx, yes, "%s? %s would be gone for good.", what, out.Plural(messages, "message"))
+	return env.Confirm(ctx, yes, "%s? %s would be gone for good.", what, output.Plural(messages, "message"))
 }

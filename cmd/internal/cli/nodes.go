@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 )
 
 // ErrNoAnswer is returned when no node answers.
@@ -29,9 +29,9 @@ var (
 )
 
 // NoAnswer returns ErrNoAnswer, or a more specific error if the addresses are correct.
-func NoAnswer(ctx context.Context, s nodes.Status) error {
+func NoAnswer(ctx context.Context, s pairstatus.Status) error {
 	for _, n := range s.Nodes {
-		if nodes.Refuses(n.Err) {
+		if pairstatus.Refuses(n.Err) {
 			return fmt.Errorf("no node shows its status to this caller: %w", n.Err)
 		}
 		switch has := func(text string) bool { return strings.Contains(n.Error, text) }; {
@@ -143,12 +143,12 @@ func (env *Env) OnActive(ctx context.Context, fn func(context.Context, *client.N
 }
 
 // AskNodes requests the status of all nodes concurrently.
-func (env *Env) AskNodes(ctx context.Context, c *client.Client, timeout time.Duration) nodes.Status {
+func (env *Env) AskNodes(ctx context.Context, c *client.Client, timeout time.Duration) pairstatus.Status {
 	addrs, err := env.Addresses()
 	if err != nil {
-		return nodes.Status{}
+		return pairstatus.Status{}
 	}
-	return nodes.AskAll(ctx, c, addrs, timeout)
+	return pairstatus.AskAll(ctx, c, addrs, timeout)
 }
 
 // NodeNamer returns a function that maps node IDs to names.

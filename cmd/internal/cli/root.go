@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -59,7 +59,7 @@ func Globals(env *Env, root *cobra.Command) {
 		if err := cmd.ValidateFlagGroups(); err != nil { // cobra validates them only after this hook
 			return fmt.Errorf("%w: %w", ErrUsage, err)
 		}
-		if env.Print, err = out.New(env.Stdout, env.output); err != nil {
+		if env.Print, err = output.New(env.Stdout, env.output); err != nil {
 			return fmt.Errorf("%w: %w", ErrUsage, err)
 		}
 		env.patient = cmd.Flags().Changed("timeout")

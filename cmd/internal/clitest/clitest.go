@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/commands"
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	"github.com/lockstep-mq/lockstep/test/harness"
 	"github.com/stretchr/testify/require"
 )
@@ -198,7 +198,7 @@ func (w *WatchedWriter) Write(b []byte) (int, error) {
 func ActiveAddress(t *testing.T, c CLI) (address string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		var status nodes.Status
+		var status pairstatus.Status
 		require.NoError(t, json.Unmarshal([]byte(c.OK("status", "-o", "json")), &status))
 		for _, n := range status.Nodes {
 			if n.Role == "active" || n.Role == "active-alone" {

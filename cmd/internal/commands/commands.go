@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/access"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/audit"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/benchcli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/cert"
@@ -19,7 +20,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/doctor"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/job"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/message"
-	"github.com/lockstep-mq/lockstep/cmd/internal/cli/operate"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/pair"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/podlabel"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/profile"
@@ -53,9 +53,9 @@ func Root(env *cli.Env) *cobra.Command {
 		profile.LoginCommand(env), profile.LogoutCommand(env), profile.Command(env),
 		message.RequestCommand(env),
 		doctor.Command(env), status.Command(env), top.Command(env),
-		operate.SwitchoverCommand(env), operate.FailoverCommand(env), operate.RestartCommand(env),
-		operate.PauseCommand(env), operate.ResumeCommand(env), operate.CheckpointCommand(env),
-		operate.VerifyCommand(env), access.Command(env), pair.Command(env), store.Command(env), job.Command(env),
+		admin.SwitchoverCommand(env), admin.FailoverCommand(env), admin.RestartCommand(env),
+		admin.PauseCommand(env), admin.ResumeCommand(env), admin.CheckpointCommand(env),
+		admin.VerifyCommand(env), access.Command(env), pair.Command(env), store.Command(env), job.Command(env),
 		settings.Command(env),
 		cert.Command(env),
 		audit.Command(env), connection.Command(env),

@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/planprogress"
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
-	"github.com/lockstep-mq/lockstep/cmd/internal/rolling"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
@@ -98,7 +98,7 @@ type resize struct {
 	o       ResizeOptions
 	stock   stock
 	copies  *copies
-	view    *rolling.View
+	view    *planprogress.View
 	bars    map[string]*progress.Bar
 	verdict ResizeVerdict
 }
@@ -119,7 +119,7 @@ func Resize(ctx context.Context, o ResizeOptions) (_ ResizeVerdict, err error) {
 	if rate := o.FillBytes / int64(leastRewrite/time.Second); !o.NoKill {
 		settings["maintenance.rewrite-rate"] = strconv.FormatInt(rate, 10)
 		o.Screen.Event("rewrites copy %s per second at most, so that there is a middle to kill the active in",
-			out.Bytes(uint64(rate)))
+			output.Bytes(uint64(rate)))
 	}
 	r.pair, err = harness.Start(ctx, harness.Options{
 		Dir: o.Dir, Settings: settings, NodeSettings: o.NodeSettings, Raft: o.Raft,
@@ -154,11 +154,11 @@ func (r *resize) fill(ctx context.Context) error {
 		return err
 	}
 	r.Screen.Event("filling %d queues with %s of small, middling and large messages", stockQueues,
-		out.Bytes(r.o.FillBytes))
+		output.Bytes(r.o.FillBytes))
 	ctx, cancel := context.WithTimeout(ctx, fillBound)
 	defer cancel()
 	r.Screen.Progress(func() string {
-		return fmt.Sprintf("%s of %s", out.Bytes(r.stock.bytes.Load()), out.Bytes(r.o.FillBytes))
+		return fmt.Sprintf("%s of %s", output.Bytes(r.stock.bytes.Load()), output.Bytes(r.o.FillBytes))
 	})
 	defer r.Screen.Progress(nil)
 	if err := r.stock.fill(ctx, r.client, r.o.FillBytes); err != nil {
@@ -216,7 +216,7 @@ func (r *resize) findings(ctx context.Context) (err error) {
 	if err := r.judge(ctx); err != nil {
 		return err
 	}
-	r.Screen.Event("reading all %s in the filled queues again", out.Plural(v.StockMessages, "message"))
+	r.Screen.Event("reading all %s in the filled queues again", output.Plural(v.StockMessages, "message"))
 	v.StockLost, v.StockDuplicated, err = r.stock.check(ctx, r.client)
 	return err
 }
@@ -287,7 +287,7 @@ func step(p *pb.Progress) progress.Step {
 	}
 }
 
-// Set displays the progress of a bar. With End and Line, resize implements rolling.Show.
+// Set displays the progress of a bar. With End and Line, resize implements planprogress.Show.
 func (r *resize) Set(b *progress.Bar, s progress.Step) {
 	b.Set(s)
 	r.plain(b)
@@ -313,11 +313,11 @@ func (r *resize) plain(b *progress.Bar) {
 func (r *resize) plan(ctx context.Context, w *workload) error {
 	ctx, cancel := context.WithTimeout(ctx, planBound)
 	defer cancel()
-	r.view = rolling.NewView(r, r.pair.Addresses(), func(address string) *progress.Bar {
+	r.view = planprogress.NewView(r, r.pair.Addresses(), func(address string) *progress.Bar {
 		r.bars[address] = progress.NewBar("node " + r.pair.Find(address).Name)
 		return r.bars[address]
 	})
-	r.Screen.Event("starting a rolling resize to pages of %s", out.Bytes(uint64(r.verdict.target)))
+	r.Screen.Event("starting a rolling resize to pages of %s", output.Bytes(uint64(r.verdict.target)))
 	start := time.Now()
 	p, err := r.client.StartPlan(ctx, &pb.StartPlanRequest{
 		Kind:     pb.PlanKind_PLAN_KIND_RESIZE,
@@ -341,7 +341,7 @@ func (r *resize) plan(ctx context.Context, w *workload) error {
 	if p, err = r.follow(ctx, w, p, client.PlanEnded); err != nil {
 		return err
 	}
-	r.verdict.Plan, r.verdict.PlanSeconds, r.verdict.PlanRetries = rolling.State(p.GetState()),
+	r.verdict.Plan, r.verdict.PlanSeconds, r.verdict.PlanRetries = planprogress.State(p.GetState()),
 		time.Since(start).Seconds(), p.GetRetries()
 	// A little longer, to include the effects of the last switchover.
 	return w.run(ctx, 500*time.Millisecond)
@@ -404,7 +404,7 @@ func (r *resize) follow(ctx context.Context, w *workload, p *pb.Plan, until func
 			}
 			if client.PlanEnded(p) {
 				return p, fmt.Errorf("the plan ended early: %s",
-					rolling.Describe(p, func(id string) string { return id }))
+					planprogress.Describe(p, func(id string) string { return id }))
 			}
 		}
 		select {
@@ -413,7 +413,7 @@ func (r *resize) follow(ctx context.Context, w *workload, p *pb.Plan, until func
 			return p, err
 		case <-ctx.Done():
 			return p, fmt.Errorf("the plan does not end: %s: %w",
-				rolling.Describe(p, func(id string) string { return id }), ctx.Err())
+				planprogress.Describe(p, func(id string) string { return id }), ctx.Err())
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 	etcdserver "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
@@ -127,7 +127,7 @@ func membersOf(ctx context.Context, client *clientv3.Client, endpoints int) Find
 	voting := len(slices.DeleteFunc(slices.Clone(r.Members), func(m *etcdserver.Member) bool { return m.IsLearner }))
 	f := Finding{
 		Subject: "members", Verdict: OK,
-		Measured: fmt.Sprintf("%s, %s configured", out.Plural(voting, "member"), out.Plural(endpoints, "endpoint")),
+		Measured: fmt.Sprintf("%s, %s configured", output.Plural(voting, "member"), output.Plural(endpoints, "endpoint")),
 		Means:    fmt.Sprintf("%d of them may be lost", (voting-1)/2),
 	}
 	switch {
@@ -225,7 +225,7 @@ func checkVoters(ctx context.Context, in *inspector) []Finding {
 		f.Means, f.Do = "the quorum is not the one of the configuration", "lockstep pair voters, and correct "+
 			"coordinator.raft.voters"
 	default:
-		f.Verdict, f.Measured = OK, out.Plural(len(members), "voter")
+		f.Verdict, f.Measured = OK, output.Plural(len(members), "voter")
 	}
 	return append(all, f)
 }

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -47,18 +47,18 @@ func checkSpace(_ context.Context, in *inspector) []Finding {
 	c := &in.cfg
 	watermark := uint64(c.Disk.LowWatermark.Bytes())
 	wanted := watermark + uint64(c.WAL.KeepBytes.Bytes()+2*c.Checkpoint.Bytes.Bytes()+c.WAL.SegmentBytes.Bytes())
-	measured := fmt.Sprintf("%s free of %s in %s", out.Bytes(u.AvailableBytes), out.Bytes(u.TotalBytes), in.place)
+	measured := fmt.Sprintf("%s free of %s in %s", output.Bytes(u.AvailableBytes), output.Bytes(u.TotalBytes), in.place)
 	switch {
 	case u.AvailableBytes < watermark:
 		return one(Problem, measured, fmt.Sprintf("less than disk.low-watermark (%s): the node refuses publishes",
 			c.Disk.LowWatermark), "make room, use a larger filesystem, or lower disk.low-watermark")
 	case u.AvailableBytes < wanted:
 		return one(Warning, measured, fmt.Sprintf("the log (wal.keep-bytes, checkpoint.bytes) and disk.low-watermark "+
-			"alone take up to %s: publishes will be refused soon", out.Bytes(wanted)),
+			"alone take up to %s: publishes will be refused soon", output.Bytes(wanted)),
 			"make room, or lower wal.keep-bytes and checkpoint.bytes")
 	}
 	return one(OK, measured, fmt.Sprintf("the log and disk.low-watermark take up to %s of it, the rest is for messages",
-		out.Bytes(wanted)), "")
+		output.Bytes(wanted)), "")
 }
 
 // checkDirectory checks that this user can use the data directory, and other users cannot.
@@ -121,7 +121,7 @@ func checkSync(ctx context.Context, in *inspector) []Finding {
 		return one(Problem, err.Error(), "the node cannot write its log", "see the permissions and the space of "+in.place)
 	}
 	p50, p99 := times[len(times)/2], times[min(len(times)*99/100, len(times)-1)]
-	measured := fmt.Sprintf("%d writes of %s to %s: p50 %v, p99 %v", len(times), out.Bytes(syncBytes), in.place,
+	measured := fmt.Sprintf("%d writes of %s to %s: p50 %v, p99 %v", len(times), output.Bytes(syncBytes), in.place,
 		p50.Round(time.Microsecond), p99.Round(time.Microsecond))
 	if in.owner != 0 {
 		measured += ", beside a node that runs"

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // filesBesides is the number of open files of a node in addition to connections.
@@ -32,7 +32,7 @@ func memoryFinding(budget, machine, group uint64) []Finding {
 	if limit == 0 {
 		return notChecked("how much memory there is, is not known on this system")
 	}
-	measured := fmt.Sprintf("memory.budget %s, %s has %s", out.Bytes(budget), of, out.Bytes(limit))
+	measured := fmt.Sprintf("memory.budget %s, %s has %s", output.Bytes(budget), of, output.Bytes(limit))
 	switch {
 	case budget > limit:
 		return one(Problem, measured, "the system will kill the node when it uses its budget",
@@ -51,7 +51,7 @@ func checkOpenFiles(_ context.Context, in *inspector) []Finding {
 		return notChecked("%v", err)
 	}
 	wanted := uint64(in.cfg.Limits.Connections) + filesBesides
-	measured := fmt.Sprintf("%s, limits.connections %s", out.Count(limit), out.Count(in.cfg.Limits.Connections))
+	measured := fmt.Sprintf("%s, limits.connections %s", output.Count(limit), output.Count(in.cfg.Limits.Connections))
 	if limit < wanted {
 		return one(Warning, measured, "the node lets in fewer connections than that: what the limit leaves",
 			fmt.Sprintf("raise it to at least %d (LimitNOFILE in a systemd unit, ulimit -n), or lower limits.connections",

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // Clock states of the kernel: see adjtimex(2).
@@ -225,7 +225,7 @@ func groupFile(second, first string) string {
 // checkProcessors reports the number of available processors.
 func checkProcessors(context.Context, *inspector) []Finding {
 	n := runtime.NumCPU()
-	measured := out.Plural(n, "processor")
+	measured := output.Plural(n, "processor")
 	quota, period, ok := strings.Cut(groupFile("cpu.max", "cpu/cpu.max"), " ")
 	q, errQ := strconv.ParseFloat(quota, 64)
 	p, errP := strconv.ParseFloat(period, 64)
@@ -266,10 +266,10 @@ func checkKernel(context.Context, *inspector) []Finding {
 	case err != nil:
 		add("vm.swappiness", NotChecked, "", "it cannot be read", "")
 	case swap > 0 && v > 10:
-		add("vm.swappiness", Warning, fmt.Sprintf("%d, with %s of swap", v, out.Bytes(swap)), "memory of the node may be "+
+		add("vm.swappiness", Warning, fmt.Sprintf("%d, with %s of swap", v, output.Bytes(swap)), "memory of the node may be "+
 			"swapped out: then it answers late, and the other node takes over", "sysctl vm.swappiness=1, or use no swap")
 	default:
-		add("vm.swappiness", OK, fmt.Sprintf("%d, with %s of swap", v, out.Bytes(swap)), "", "")
+		add("vm.swappiness", OK, fmt.Sprintf("%d, with %s of swap", v, output.Bytes(swap)), "", "")
 	}
 	switch v := chosenOf(read("/sys/kernel/mm/transparent_hugepage/enabled")); v {
 	case "":

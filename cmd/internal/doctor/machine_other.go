@@ -11,7 +11,7 @@ import (
 	"os"
 	"runtime"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 const onlyLinux = "this is known on Linux only"
@@ -28,7 +28,7 @@ func checkFilesystem(context.Context, *inspector) []Finding { return notChecked(
 func checkKernel(context.Context, *inspector) []Finding     { return notChecked(onlyLinux) }
 
 func checkProcessors(context.Context, *inspector) []Finding {
-	return one(OK, out.Plural(runtime.NumCPU(), "processor"), "", "")
+	return one(OK, output.Plural(runtime.NumCPU(), "processor"), "", "")
 }
 
 func lockOwner(string) int                    { return 0 }

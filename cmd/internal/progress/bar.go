@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // Step is the progress of an operation.
@@ -101,15 +101,15 @@ func (b *Bar) Due() (line string, due bool) {
 func (b *Bar) figures(elapsed time.Duration) string {
 	s, text := b.step, ""
 	if s.Total > 0 {
-		text = fmt.Sprintf(" %d%%, %s of %s", min(s.Done, s.Total)*100/s.Total, out.Bytes(s.Done), out.Bytes(s.Total))
+		text = fmt.Sprintf(" %d%%, %s of %s", min(s.Done, s.Total)*100/s.Total, output.Bytes(s.Done), output.Bytes(s.Total))
 	} else if s.Done > 0 {
-		text = " " + out.Bytes(s.Done)
+		text = " " + output.Bytes(s.Done)
 	}
 	if elapsed < 50*time.Millisecond || s.Done == 0 {
 		return text
 	}
 	rate := float64(s.Done) / elapsed.Seconds()
-	text += fmt.Sprintf(", %s/s", out.Bytes(uint64(rate)))
+	text += fmt.Sprintf(", %s/s", output.Bytes(uint64(rate)))
 	left := s.Left
 	if left == 0 && s.Total > s.Done {
 		left = time.Duration(float64(s.Total-s.Done) / rate * float64(time.Second))

@@ -26,8 +26,8 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/dupdetect"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/latest"
-	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
 )
 
 // Defaults for Options.
@@ -72,9 +72,9 @@ type Coordinator struct {
 	seen  *latest.Value[failover.Observation]
 	marks marks
 	// The fields below are guarded by the lock of seen and only used within Update.
-	runs  map[string]twins.Entry // announced processes, by key
-	news  map[string]twins.Entry // newest process of each node, by key
-	twins twins.Tracker
+	runs  map[string]dupdetect.Entry // announced processes, by key
+	news  map[string]dupdetect.Entry // newest process of each node, by key
+	twins dupdetect.Tracker
 	// unknown is signalled if a process under this node's ID may not be aware of this one.
 	unknown chan struct{}
 	// history is that of all responses so far; replaced is signalled after a response of another history.
@@ -128,7 +128,7 @@ func Open(o Options) (*Coordinator, error) {
 	c := &Coordinator{
 		client: client, log: o.Logger, record: o.Prefix + "/record", mark: o.Prefix + "/mark",
 		livedir: o.Prefix + "/live/",
-		rundir:  o.Prefix + "/run/", opts: o, runs: make(map[string]twins.Entry), news: make(map[string]twins.Entry),
+		rundir:  o.Prefix + "/run/", opts: o, runs: make(map[string]dupdetect.Entry), news: make(map[string]dupdetect.Entry),
 		unknown: make(chan struct{}, 1), replaced: make(chan struct{}, 1),
 		seen: latest.New(failover.Observation{}), stop: stop, lastCause: lastCause,
 	}

@@ -6,11 +6,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/dupdetect"
 )
 
 // Begin sets the process of the connection, as Announce does.
-func (c *Coordinator) Begin(live failover.Live) { c.track(func(t *twins.Tracker) { t.Begin(live) }) }
+func (c *Coordinator) Begin(live failover.Live) {
+	c.track(func(t *dupdetect.Tracker) { t.Begin(live) })
+}
 
 // Apply applies changes that a watch has delivered together.
 func (c *Coordinator) Apply(events []*clientv3.Event) { c.apply(events) }

@@ -17,7 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/dupdetect"
 )
 
 // retryDelay is the delay between two attempts to renew the lease during an outage of etcd.
@@ -36,8 +36,8 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 		live: c.livedir + live.Node.ID.String(),
 		run:  c.rundir + live.Node.ID.String() + "/" + url.PathEscape(live.Process), value: string(value),
 	}
-	c.track(func(t *twins.Tracker) { t.Begin(live) })
-	defer c.track((*twins.Tracker).End)
+	c.track(func(t *dupdetect.Tracker) { t.Begin(live) })
+	defer c.track((*dupdetect.Tracker).End)
 	var id clientv3.LeaseID
 	var alive keepAlive
 	defer alive.end()
@@ -93,7 +93,7 @@ type announced struct {
 }
 
 // track changes the process announced by this connection.
-func (c *Coordinator) track(change func(*twins.Tracker)) {
+func (c *Coordinator) track(change func(*dupdetect.Tracker)) {
 	c.seen.Update(func(o *failover.Observation) bool {
 		change(&c.twins)
 		c.lookForTwin(o)

@@ -23,7 +23,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/dupdetect"
 )
 
 // relistDelay is the delay between two attempts to list and watch.
@@ -232,7 +232,7 @@ func (c *Coordinator) lookForTwin(o *failover.Observation) {
 	all := slices.Collect(maps.Values(c.runs))
 	for _, l := range c.news {
 		// A process of 0.1.0 has no process key, and is only seen while it is the newest.
-		if !slices.ContainsFunc(all, func(e twins.Entry) bool { return e.Live == l.Live }) {
+		if !slices.ContainsFunc(all, func(e dupdetect.Entry) bool { return e.Live == l.Live }) {
 			all = append(all, l)
 		}
 	}
@@ -263,7 +263,7 @@ func (c *Coordinator) put(o *failover.Observation, kv *mvccpb.KeyValue) {
 		if err != nil || json.Unmarshal(kv.Value, &l) != nil || l.Node.ID != id {
 			return // an unreadable hint is ignored
 		}
-		c.news[key] = twins.Entry{Live: l, Seq: kv.ModRevision}
+		c.news[key] = dupdetect.Entry{Live: l, Seq: kv.ModRevision}
 		lives := withoutNode(o.Live, id)
 		lives = append(lives, l)
 		slices.SortFunc(lives, func(a, b failover.Live) int { return bytes.Compare(a.Node.ID[:], b.Node.ID[:]) })
@@ -273,7 +273,7 @@ func (c *Coordinator) put(o *failover.Observation, kv *mvccpb.KeyValue) {
 		if json.Unmarshal(kv.Value, &l) == nil {
 			// An announcement and its repetition may arrive together. First shows whether a duplicate process
 			// announced itself between them, and is thus running.
-			c.runs[key] = twins.Entry{Live: l, Seq: kv.ModRevision, First: kv.CreateRevision}
+			c.runs[key] = dupdetect.Entry{Live: l, Seq: kv.ModRevision, First: kv.CreateRevision}
 		}
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/dupdetect"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/latest"
-	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
 )
 
 // DefaultLeaseTTL is the lifetime of a liveness key after its last renewal.
@@ -142,11 +142,11 @@ func (s *Server) tell() {
 }
 
 // lives returns the newest process of each node, and all announcements. Called with s.mu held.
-func (s *Server) lives() ([]failover.Live, []twins.Entry) {
+func (s *Server) lives() ([]failover.Live, []dupdetect.Entry) {
 	newest := make(map[uuid.UUID]lease, len(s.live))
-	all := make([]twins.Entry, 0, len(s.live))
+	all := make([]dupdetect.Entry, 0, len(s.live))
 	for _, l := range s.live {
-		all = append(all, twins.Entry{Live: l.live, Seq: l.last})
+		all = append(all, dupdetect.Entry{Live: l.live, Seq: l.last})
 		if have, ok := newest[l.live.Node.ID]; !ok || l.first > have.first {
 			newest[l.live.Node.ID] = l
 		}
@@ -166,7 +166,7 @@ type Coordinator struct {
 	closed chan struct{}
 
 	// The fields below are guarded by s.mu.
-	twins     twins.Tracker
+	twins     dupdetect.Tracker
 	cut       bool
 	loseReply bool
 	isClosed  bool
@@ -278,8 +278,8 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	}
 	tick := time.NewTicker(c.s.ttl / 3)
 	defer tick.Stop()
-	c.track(func(t *twins.Tracker) { t.Begin(live) })
-	defer c.track((*twins.Tracker).End)
+	c.track(func(t *dupdetect.Tracker) { t.Begin(live) })
+	defer c.track((*dupdetect.Tracker).End)
 	for {
 		c.renew(live)
 		select {
@@ -334,7 +334,7 @@ func (s *Server) expire(who process) {
 }
 
 // track changes the process announced by this connection.
-func (c *Coordinator) track(change func(*twins.Tracker)) {
+func (c *Coordinator) track(change func(*dupdetect.Tracker)) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	change(&c.twins)

@@ -17,8 +17,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/dupdetect"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/latest"
-	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
 )
 
 // renewPause is the delay between two attempts to renew the liveness key without a leader.
@@ -32,7 +32,7 @@ type Coordinator struct {
 	log  *zap.Logger
 	seen *latest.Value[failover.Observation]
 	// twins is guarded by the lock of seen and only used within Update.
-	twins twins.Tracker
+	twins dupdetect.Tracker
 
 	began  time.Time
 	seenAt atomic.Int64 // time of the leader's last message, in nanoseconds since began

@@ -14,8 +14,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/dupdetect"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/latest"
-	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
 )
 
 const (
@@ -170,10 +170,10 @@ func (s liveness) lives() []failover.Live {
 }
 
 // entries returns all processes.
-func (s liveness) entries() []twins.Entry {
-	out := make([]twins.Entry, 0, len(s.runs))
+func (s liveness) entries() []dupdetect.Entry {
+	out := make([]dupdetect.Entry, 0, len(s.runs))
 	for _, r := range s.runs {
-		out = append(out, twins.Entry{Live: r.live, Seq: r.last})
+		out = append(out, dupdetect.Entry{Live: r.live, Seq: r.last})
 	}
 	return out
 }

@@ -13,7 +13,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/dupdetect"
 )
 
 // errUncertain is returned if the outcome of a request is unknown.
@@ -39,8 +39,8 @@ type sight struct {
 	Live     []failover.Live `json:"live"`
 	// Runs are all announced processes; nil from a leader of 0.1.0. Reign is the leadership period in which their
 	// sequence numbers are comparable.
-	Runs  []twins.Entry `json:"runs"`
-	Reign uint64        `json:"reign"`
+	Runs  []dupdetect.Entry `json:"runs"`
+	Reign uint64            `json:"reign"`
 	// Settled is false while a new leader may not have seen every live process.
 	Settled bool `json:"settled"`
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -458,5 +458,5 @@ func stamp(t *time.Time) string {
 	if t == nil {
 		return "never"
 	}
-	return out.LocalTime(*t)
+	return output.LocalTime(*t)
 }

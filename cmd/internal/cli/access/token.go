@@ -12,7 +12,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 )
@@ -280,7 +280,7 @@ func quotaTable(env *cli.Env, quotas []quota) error {
 		}
 		return text(used) + " of " + text(limit)
 	}
-	count := out.Count[uint64]
+	count := output.Count[uint64]
 	rows := make([][]any, 0, len(quotas))
 	for _, q := range quotas {
 		used := quotaUsed{}
@@ -289,10 +289,10 @@ func quotaTable(env *cli.Env, quotas []quota) error {
 		}
 		rate := "-"
 		if q.MessagesPerSecond > 0 {
-			rate = out.Count(q.MessagesPerSecond) + "/s"
+			rate = output.Count(q.MessagesPerSecond) + "/s"
 		}
 		rows = append(rows, []any{
-			q.Queue, bound(used.Queues, q.Queues, count), bound(used.Bytes, q.Bytes, out.Bytes[uint64]), rate,
+			q.Queue, bound(used.Queues, q.Queues, count), bound(used.Bytes, q.Bytes, output.Bytes[uint64]), rate,
 			bound(used.Connections, q.Connections, count),
 		})
 	}

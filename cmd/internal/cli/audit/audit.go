@@ -18,7 +18,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -196,7 +196,7 @@ func show(env *cli.Env, r *record) error {
 	if env.Print.JSON() {
 		return env.Print.Object(r)
 	}
-	text := fmt.Sprintf("%s %s %s %s %s", out.LocalTime(r.Time), r.Node, r.Outcome, r.Principal,
+	text := fmt.Sprintf("%s %s %s %s %s", output.LocalTime(r.Time), r.Node, r.Outcome, r.Principal,
 		r.Method[strings.LastIndexByte(r.Method, '/')+1:])
 	if r.Object != "" {
 		text += " " + r.Object

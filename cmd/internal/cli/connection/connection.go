@@ -17,7 +17,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -140,7 +140,7 @@ func list(ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConne
 	for i := range states {
 		s := &states[i]
 		rows[i] = []any{
-			s.Node, s.ID, whoOf(s), s.Address, s.Protocol, cmp.Or(s.TLS, "none"), s.Client, out.LocalTime(s.Since), doing(s),
+			s.Node, s.ID, whoOf(s), s.Address, s.Protocol, cmp.Or(s.TLS, "none"), s.Client, output.LocalTime(s.Since), doing(s),
 			perSecond(s.Received), perSecond(s.Sent),
 		}
 	}
@@ -219,7 +219,7 @@ func doing(s *connectionState) string {
 	for _, stream := range s.Streams {
 		text := stream.Kind + " " + strings.Join(stream.Queues, " ")
 		if stream.Kind == "consume" {
-			text += fmt.Sprintf("/%s (%s)", stream.Subscription, out.Plural(stream.Unacknowledged, "message")+" out")
+			text += fmt.Sprintf("/%s (%s)", stream.Subscription, output.Plural(stream.Unacknowledged, "message")+" out")
 		}
 		texts = append(texts, text)
 	}
@@ -234,9 +234,9 @@ func perSecond(t trafficState) string {
 	if t.BytesPerSecond == nil {
 		return ""
 	}
-	text := out.Bytes(uint64(*t.BytesPerSecond))
+	text := output.Bytes(uint64(*t.BytesPerSecond))
 	if n := *t.MessagesPerSecond; n > 0 {
-		text = fmt.Sprintf("%s messages, %s", out.Count(uint64(n+0.5)), text)
+		text = fmt.Sprintf("%s messages, %s", output.Count(uint64(n+0.5)), text)
 	}
 	return text
 }

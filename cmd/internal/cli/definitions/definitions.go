@@ -17,7 +17,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // maxFileBytes bounds a definitions file.
@@ -80,7 +80,7 @@ their clients.`,
 			if err := os.WriteFile(args[0], content, 0o600); err != nil {
 				return fmt.Errorf("write the definitions: %w", err)
 			}
-			return env.Print.Sentence("wrote %s to %s", out.Plural(len(queues), "queue"), args[0])
+			return env.Print.Sentence("wrote %s to %s", output.Plural(len(queues), "queue"), args[0])
 		},
 	}
 	addPrefix(cmd, &prefix)
@@ -189,7 +189,7 @@ func readFile(env *cli.Env, name, prefix string) ([]queue, error) {
 		return nil, fmt.Errorf("read the definitions: %w", err)
 	}
 	if len(content) > maxFileBytes {
-		return nil, fmt.Errorf("%s: %w: it has more than %s", name, errFile, out.Bytes(maxFileBytes))
+		return nil, fmt.Errorf("%s: %w: it has more than %s", name, errFile, output.Bytes(maxFileBytes))
 	}
 	queues, err := decode(name, content)
 	return slices.DeleteFunc(queues, func(q queue) bool {
@@ -296,7 +296,7 @@ func carryOut(ctx context.Context, env *cli.Env, c *client.Client, p *plan, o im
 	case o.dryRun:
 		return env.Print.Sentence("nothing was done: --dry-run")
 	}
-	return env.Print.Sentence("made %s", out.Plural(uint64(done), "change"))
+	return env.Print.Sentence("made %s", output.Plural(uint64(done), "change"))
 }
 
 // question returns the confirmation prompt.
@@ -308,10 +308,10 @@ func question(steps []step) string {
 			messages += steps[i].Messages
 		}
 	}
-	text := "Make " + out.Plural(uint64(len(steps)), "change")
+	text := "Make " + output.Plural(uint64(len(steps)), "change")
 	if deletes > 0 {
-		text += fmt.Sprintf(", of which %s delete something with %s for good", out.Count(deletes),
-			out.Plural(messages, "message"))
+		text += fmt.Sprintf(", of which %s delete something with %s for good", output.Count(deletes),
+			output.Plural(messages, "message"))
 	}
 	return text
 }

@@ -14,7 +14,7 @@ import (
 	"unicode"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/store/units"
 )
@@ -87,7 +87,7 @@ func (f configField) get(c *client.QueueConfig) any {
 	}
 	switch typed := v.Interface().(type) {
 	case time.Duration:
-		return out.Span(typed)
+		return output.Span(typed)
 	case fmt.Stringer: // a kind that has names
 		return typed.String()
 	}

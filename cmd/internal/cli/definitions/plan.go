@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // Kinds of steps, in the output for programs.
@@ -77,7 +77,7 @@ func (s *step) text() string {
 		parts = append(parts, text)
 	}
 	if s.Messages > 0 {
-		parts = append(parts, "with "+out.Plural(s.Messages, "message"))
+		parts = append(parts, "with "+output.Plural(s.Messages, "message"))
 	}
 	return strings.TrimRight(fmt.Sprintf("%s %s  %s", sign, s.what(), strings.Join(parts, ", ")), " ")
 }

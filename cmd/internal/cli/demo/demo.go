@@ -17,7 +17,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/demo"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
@@ -93,7 +93,7 @@ func demoOptions(env *cli.Env, o *demo.Options) error {
 	if env.Print.JSON() {
 		w = env.Stderr
 	}
-	o.Screen = demo.NewScreen(w, out.IsTerminal(w))
+	o.Screen = demo.NewScreen(w, output.IsTerminal(w))
 	return nil
 }
 
@@ -132,13 +132,13 @@ func printVerdict(env *cli.Env, v demo.Verdict) error {
 		return err
 	}
 	return env.Print.Table([]string{"Verdict", verdict}, append([][]any{
-		{"published", out.Count(v.Published)},
-		{"acknowledged", out.Count(v.Acknowledged)},
-		{"delivered", out.Count(v.Delivered)},
-		{"lost", out.Count(v.Lost)},
-		{"duplicated", out.Count(v.Duplicated)},
-		{"out of order", out.Count(v.OutOfOrder)},
-		{"delivered again before its acknowledgement was confirmed", out.Count(v.Redelivered)},
+		{"published", output.Count(v.Published)},
+		{"acknowledged", output.Count(v.Acknowledged)},
+		{"delivered", output.Count(v.Delivered)},
+		{"lost", output.Count(v.Lost)},
+		{"duplicated", output.Count(v.Duplicated)},
+		{"out of order", output.Count(v.OutOfOrder)},
+		{"delivered again before its acknowledgement was confirmed", output.Count(v.Redelivered)},
 		{"from the kill to the next acknowledged publish", fmt.Sprintf("%.1f ms", v.FailoverMS)},
 		{"from the restart of the killed node to in sync", fmt.Sprintf("%.1f s", v.CatchUp.Seconds())},
 		{"digest of node a", digest(0)},

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/store"
 	"github.com/lockstep-mq/lockstep/cmd/internal/demo"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/test/harness"
@@ -84,7 +84,7 @@ func showScan(env *cli.Env, node string, r *pb.ScanResult) {
 	printer := env.Print
 	if printer.JSON() {
 		var err error
-		if printer, err = out.New(env.Stderr, "table"); err != nil {
+		if printer, err = output.New(env.Stderr, "table"); err != nil {
 			return
 		}
 	}
@@ -109,23 +109,23 @@ func printResizeVerdict(env *cli.Env, v demo.ResizeVerdict) error {
 		return err
 	}
 	sizes := func(s [2]uint32) string {
-		return fmt.Sprintf("%s and %s", out.Bytes(uint64(s[0])), out.Bytes(uint64(s[1])))
+		return fmt.Sprintf("%s and %s", output.Bytes(uint64(s[0])), output.Bytes(uint64(s[1])))
 	}
 	rows := [][]any{
 		{"page sizes of a and b before", sizes(v.PageSizesBefore)},
 		{"page sizes of a and b after", sizes(v.PageSizesAfter)},
 		{"plan", fmt.Sprintf("%s, in %.1f s, steps begun again: %d", v.Plan, v.PlanSeconds, v.PlanRetries)},
-		{"in the queues meanwhile", fmt.Sprintf("%s, %s", out.Plural(v.StockMessages, "message"),
-			out.Bytes(v.StockBytes))},
-		{"  of these lost", out.Count(v.StockLost)},
-		{"  of these duplicated", out.Count(v.StockDuplicated)},
-		{"published meanwhile", out.Count(v.Published)},
-		{"  acknowledged", out.Count(v.Acknowledged)},
-		{"  delivered", out.Count(v.Delivered)},
-		{"  lost", out.Count(v.Lost)},
-		{"  duplicated", out.Count(v.Duplicated)},
-		{"  out of order", out.Count(v.OutOfOrder)},
-		{"time with fewer than two copies", fmt.Sprintf("%.0f ms (%s)", v.OneCopyMS, out.Plural(v.Samples, "sample"))},
+		{"in the queues meanwhile", fmt.Sprintf("%s, %s", output.Plural(v.StockMessages, "message"),
+			output.Bytes(v.StockBytes))},
+		{"  of these lost", output.Count(v.StockLost)},
+		{"  of these duplicated", output.Count(v.StockDuplicated)},
+		{"published meanwhile", output.Count(v.Published)},
+		{"  acknowledged", output.Count(v.Acknowledged)},
+		{"  delivered", output.Count(v.Delivered)},
+		{"  lost", output.Count(v.Lost)},
+		{"  duplicated", output.Count(v.Duplicated)},
+		{"  out of order", output.Count(v.OutOfOrder)},
+		{"time with fewer than two copies", fmt.Sprintf("%.0f ms (%s)", v.OneCopyMS, output.Plural(v.Samples, "sample"))},
 		{"largest pause that a publisher saw", fmt.Sprintf("%.1f ms, at %.1fs", v.PauseMS, v.PauseAt.Seconds())},
 	}
 	if v.KilledAtPercent > 0 {

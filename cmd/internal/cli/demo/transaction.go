@@ -10,7 +10,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/demo"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
@@ -84,15 +84,15 @@ func printChainVerdict(env *cli.Env, v demo.ChainVerdict) error {
 		return err
 	}
 	rows := [][]any{
-		{"orders published", out.Count(v.Published)},
-		{"times that one was processed", out.Count(v.Processed)},
-		{"  refused, because it had been processed before", out.Count(v.Refused)},
-		{"invoices stored", out.Count(v.Stored)},
-		{"  missing", out.Count(v.Missing)},
-		{"  doubled", out.Count(v.Doubled)},
-		{"orders left", out.Count(v.Left)},
-		{"kills of the active", out.Count(v.Kills)},
-		{"workers that were lost", out.Count(v.LostWorkers)},
+		{"orders published", output.Count(v.Published)},
+		{"times that one was processed", output.Count(v.Processed)},
+		{"  refused, because it had been processed before", output.Count(v.Refused)},
+		{"invoices stored", output.Count(v.Stored)},
+		{"  missing", output.Count(v.Missing)},
+		{"  doubled", output.Count(v.Doubled)},
+		{"orders left", output.Count(v.Left)},
+		{"kills of the active", output.Count(v.Kills)},
+		{"workers that were lost", output.Count(v.LostWorkers)},
 	}
 	for i, n := range []string{"a", "b"} {
 		rows = append(rows, []any{"digest of node " + n, fmt.Sprintf("%.16s… at LSN %d", v.Digests[i], v.LSN)})

@@ -13,7 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/doctor"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
@@ -97,10 +97,10 @@ func printReport(env *cli.Env, found []doctor.Finding) error {
 	if err := env.Print.Object(r); err != nil {
 		return err
 	}
-	err := env.Print.Sentence("\n%s, %s, %d not checked, of %s", out.Plural(r.Problems, "problem"),
-		out.Plural(r.Warnings, "warning"), r.NotChecked, out.Plural(len(found), "check"))
+	err := env.Print.Sentence("\n%s, %s, %d not checked, of %s", output.Plural(r.Problems, "problem"),
+		output.Plural(r.Warnings, "warning"), r.NotChecked, output.Plural(len(found), "check"))
 	if err == nil && r.Problems > 0 {
-		err = fmt.Errorf("%s: %w", out.Plural(r.Problems, "problem"), ErrProblems)
+		err = fmt.Errorf("%s: %w", output.Plural(r.Problems, "problem"), ErrProblems)
 	}
 	return err
 }

@@ -15,8 +15,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -94,12 +94,12 @@ the active node, or on the node that they name; they are kept with the pair and 
 					if err := env.Print.Object(j); err != nil {
 						return err
 					}
-					next, last := out.LocalTime(j.NextRun), "-"
+					next, last := output.LocalTime(j.NextRun), "-"
 					if j.Paused {
 						next = "paused"
 					}
 					if j.LastRun != nil {
-						last = out.LocalTime(j.LastRun.StartedAt) + ": " + j.LastRun.Outcome
+						last = output.LocalTime(j.LastRun.StartedAt) + ": " + j.LastRun.Outcome
 					}
 					rows = append(rows, []any{j.Name, j.Kind, j.On, j.Schedule, next, last})
 				}
@@ -115,7 +115,7 @@ the active node, or on the node that they name; they are kept with the pair and 
 
 // Kinds of jobs, and the nodes on which they can run.
 func jobKinds() []string { return []string{"scan", "shrink", "backup", "compact", "verify"} }
-func jobNodes() []string { return []string{"", nodes.Standby, nodes.Active, "both"} }
+func jobNodes() []string { return []string{"", pairstatus.Standby, pairstatus.Active, "both"} }
 
 func putCommand(env *cli.Env) *cobra.Command {
 	var job pb.Job
@@ -150,7 +150,7 @@ A compact is a rolling one.`,
 				if j.Paused {
 					return env.Print.Sentence("job %s is kept and paused", j.Name)
 				}
-				return env.Print.Sentence("job %s runs next at %s", j.Name, out.LocalTime(j.NextRun))
+				return env.Print.Sentence("job %s runs next at %s", j.Name, output.LocalTime(j.NextRun))
 			})
 		},
 	}
@@ -316,7 +316,7 @@ error.`,
 						return err
 					}
 					rows = append(rows, []any{
-						out.LocalTime(j.StartedAt), j.Outcome, fmt.Sprintf("%.1f s", j.Seconds),
+						output.LocalTime(j.StartedAt), j.Outcome, fmt.Sprintf("%.1f s", j.Seconds),
 						j.Node, j.Detail,
 					})
 				}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // BrowseCommand returns the `lockstep browse` command.
@@ -74,8 +74,8 @@ func browse(
 			continue
 		}
 		rows = append(rows, []any{
-			m.Sequence, m.PublishedAt.Local().Format(time.DateTime), m.DeliveryCount, out.Bytes(len(m.Body)),
-			out.StoredProperties(&m), out.Body(m.Body),
+			m.Sequence, m.PublishedAt.Local().Format(time.DateTime), m.DeliveryCount, output.Bytes(len(m.Body)),
+			output.StoredProperties(&m), output.Body(m.Body),
 		})
 		if len(rows) == rowsPerTable {
 			if err := flush(); err != nil {
@@ -88,6 +88,6 @@ func browse(
 	}
 	return fmt.Errorf("%w: %s of %s cannot be read on any node and were left out, beginning with sequence %d; "+
 		"lockstep verify lists them, "+
-		"lockstep queue drop-damaged %s gives them up", client.ErrDataLoss, out.Plural(len(damaged), "message"), queue,
+		"lockstep queue drop-damaged %s gives them up", client.ErrDataLoss, output.Plural(len(damaged), "message"), queue,
 		damaged[0], queue)
 }

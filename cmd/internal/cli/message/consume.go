@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 type consumeFlags struct {
@@ -160,7 +160,7 @@ func printMessage(env *cli.Env, queue string, m client.Stored, body bool, format
 		return format.print(env, queue, &m)
 	}
 	if env.Print.JSON() {
-		return env.Print.Object(out.NewMessage(queue, m, body))
+		return env.Print.Object(output.NewMessage(queue, m, body))
 	}
 	return env.Print.Raw(append(m.Body[:len(m.Body):len(m.Body)], '\n'))
 }

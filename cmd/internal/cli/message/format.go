@@ -13,7 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // formatHelp is the help text for --format.
@@ -53,7 +53,7 @@ func newFormatter(env *cli.Env, text string) (*formatter, error) {
 // fields returns the template data: the fields of --output json, with missing texts as empty strings, and the body as
 // is.
 func fields(queue string, m *client.Stored) (map[string]any, error) {
-	encoded, err := json.Marshal(out.NewMessage(queue, *m, false))
+	encoded, err := json.Marshal(output.NewMessage(queue, *m, false))
 	if err != nil {
 		return nil, fmt.Errorf("encode a message: %w", err)
 	}

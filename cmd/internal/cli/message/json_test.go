@@ -7,7 +7,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // TestJSON compares the JSON output with golden files.
@@ -16,10 +16,10 @@ func TestJSON(t *testing.T) {
 	golden.FillStruct(&m)
 	m.Body = []byte("text")
 	m.DeadLetter.Reason = client.DeadLetterRejected
-	golden.JSON(t, "message", out.NewMessage("orders", m, true))
-	golden.JSON(t, "headers", out.NewMessage("orders", m, false))
+	golden.JSON(t, "message", output.NewMessage("orders", m, true))
+	golden.JSON(t, "headers", output.NewMessage("orders", m, false))
 	m.Body = []byte{0xff, 0}
-	golden.JSON(t, "binary", out.NewMessage("orders", m, true))
+	golden.JSON(t, "binary", output.NewMessage("orders", m, true))
 	var p published
 	golden.FillStruct(&p)
 	golden.JSON(t, "published", p)

@@ -18,7 +18,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // maxLineBytes bounds one line of standard input; it is the default limit of a message.
@@ -203,7 +203,7 @@ func sendLines(r io.Reader, send func([]byte) error) error {
 		return fmt.Errorf("standard input: line %d is longer than %s, which is the most that one message may have: "+
 			"publish it with --file, "+
 			"if the limits of the nodes allow that; the lines before it were published", lines+1,
-			out.Bytes(uint64(maxLineBytes)))
+			output.Bytes(uint64(maxLineBytes)))
 	}
 	if err := s.Err(); err != nil {
 		return fmt.Errorf("standard input: %w", err)
@@ -273,17 +273,17 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 			"acknowledged. "+
 			"Look with `lockstep browse %s --from %d` which of them are there, and publish only the others: "+
 			"publishing all of them again can "+
-			"store some twice", err, out.Plural(unknown, "message"), count, p.queue, last+1)
+			"store some twice", err, output.Plural(unknown, "message"), count, p.queue, last+1)
 	}
 	if err != nil && refused > 0 && count > 0 {
-		err = fmt.Errorf("%w\n%s refused, and nothing after them was sent", err, out.Plural(refused, "message"))
+		err = fmt.Errorf("%w\n%s refused, and nothing after them was sent", err, output.Plural(refused, "message"))
 	}
 	if count > 0 {
 		sequences := fmt.Sprintf("sequence %d", first)
 		if last != first {
 			sequences = fmt.Sprintf("sequences %d to %d", first, last)
 		}
-		err = errors.Join(err, p.env.Print.Sentence("published %s to %s, %s", out.Plural(count, "message"), p.queue,
+		err = errors.Join(err, p.env.Print.Sentence("published %s to %s, %s", output.Plural(count, "message"), p.queue,
 			sequences))
 		if err == nil && p.storesNothing(ctx, c) {
 			fmt.Fprintf(p.env.Stderr, "lockstep: nothing is stored: queue %s has no subscription; "+

@@ -10,7 +10,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -18,7 +18,7 @@ import (
 // TestJSON compares the JSON output with golden files.
 func TestJSON(t *testing.T) {
 	var b bytes.Buffer
-	p, err := out.New(&b, "json")
+	p, err := output.New(&b, "json")
 	require.NoError(t, err)
 	env := &cli.Env{Print: p}
 	require.NoError(t, printAdoption(env, golden.Fill(&pb.AdoptRecordResponse{})))

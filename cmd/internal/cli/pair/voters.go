@@ -13,7 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	"github.com/lockstep-mq/lockstep/cmd/internal/process"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -237,7 +237,7 @@ func votersOfPair(ctx context.Context, env *cli.Env) (voters []string, secured b
 		defer cancel()
 		var last error
 		for _, addr := range addrs {
-			st, err := nodes.Ask(ctx, c, addr)
+			st, err := pairstatus.Ask(ctx, c, addr)
 			if err != nil {
 				last = err
 				continue

@@ -15,9 +15,9 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/planprogress"
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
-	"github.com/lockstep-mq/lockstep/cmd/internal/rolling"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -69,7 +69,7 @@ func noPlan(env *cli.Env) error {
 }
 
 func printPlan(env *cli.Env, p *pb.Plan, name func(string) string) error {
-	j := rolling.NewPlan(p, name)
+	j := planprogress.NewPlan(p, name)
 	if env.Print.JSON() {
 		return env.Print.Object(j)
 	}
@@ -84,7 +84,7 @@ func printPlan(env *cli.Env, p *pb.Plan, name func(string) string) error {
 	}
 	rows := [][2]string{
 		{"Plan", j.ID},
-		{"State", rolling.Describe(p, name)},
+		{"State", planprogress.Describe(p, name)},
 		{"Nodes done", done},
 		{"First active", j.FirstActive},
 		{"Started", j.StartedAt.Local().Format(time.DateTime)},
@@ -93,7 +93,7 @@ func printPlan(env *cli.Env, p *pb.Plan, name func(string) string) error {
 	if j.TotalBytes > 0 {
 		rows = append(rows, [2]string{
 			"Progress",
-			fmt.Sprintf("%s of %s, %s", j.Phase, j.Node, out.Bytes(j.DoneBytes)+" of "+out.Bytes(j.TotalBytes)),
+			fmt.Sprintf("%s of %s, %s", j.Phase, j.Node, output.Bytes(j.DoneBytes)+" of "+output.Bytes(j.TotalBytes)),
 		})
 	}
 	return env.Print.Pairs(rows)
@@ -126,7 +126,7 @@ func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanR
 		return err
 	}
 	if p.GetState() != pb.PlanState_PLAN_STATE_DONE {
-		return fmt.Errorf("the plan is %s; nothing is lost, and it can be started again", rolling.State(p.GetState()))
+		return fmt.Errorf("the plan is %s; nothing is lost, and it can be started again", planprogress.State(p.GetState()))
 	}
 	return nil
 }
@@ -160,14 +160,14 @@ func followPlan(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan)
 	if err != nil {
 		return p, err
 	}
-	d := progress.New(env.Stderr, out.IsTerminal(env.Stderr))
+	d := progress.New(env.Stderr, output.IsTerminal(env.Stderr))
 	defer d.Close()
 	names := namesByAddress(ctx, env, c)
-	view := rolling.NewView(d, addrs, func(address string) *progress.Bar { return d.Bar("node " + names[address]) })
+	view := planprogress.NewView(d, addrs, func(address string) *progress.Bar { return d.Bar("node " + names[address]) })
 	ticker := time.NewTicker(planPollEvery)
 	defer ticker.Stop()
 	for {
-		s := rolling.Look(ctx, c, addrs)
+		s := planprogress.Look(ctx, c, addrs)
 		if s.Plan != nil && s.Plan.GetId() == p.GetId() && ctx.Err() == nil {
 			view.Update(s)
 			p = s.Plan

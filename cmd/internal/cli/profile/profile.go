@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/profiles"
 )
 
@@ -91,7 +91,7 @@ Profiles are on this machine, in the file that lockstep profile show names, and 
 				if err := env.Print.Object(s); err != nil {
 					return err
 				}
-				rows = append(rows, []any{s.Name, out.YesNo(s.Current), strings.Join(s.Addresses, ","), s.tls(), s.token()})
+				rows = append(rows, []any{s.Name, output.YesNo(s.Current), strings.Join(s.Addresses, ","), s.tls(), s.token()})
 			}
 			if len(rows) == 0 {
 				return env.Print.Sentence("There is no profile; lockstep login makes one.")
@@ -154,7 +154,7 @@ shown.`,
 			}
 			return env.Print.Pairs([][2]string{
 				{"Profile", s.Name},
-				{"Current", out.YesNo(s.Current)},
+				{"Current", output.YesNo(s.Current)},
 				{"Addresses", strings.Join(s.Addresses, ", ")},
 				{"CA", s.CA},
 				{"Certificate", s.Certificate},

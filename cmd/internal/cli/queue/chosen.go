@@ -12,7 +12,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // movedMessages is the result of move, for programs.
@@ -47,9 +47,9 @@ same. It can be run again after any error: what was moved is not moved again. "l
 				if err := env.Print.Object(movedMessages(r)); err != nil {
 					return err
 				}
-				text := fmt.Sprintf("moved %s of %s", out.Plural(r.Moved, "message"), args[0])
+				text := fmt.Sprintf("moved %s of %s", output.Plural(r.Moved, "message"), args[0])
 				if r.Skipped > 0 {
-					text += fmt.Sprintf("; %s not there any more, or could not be moved", out.Count(r.Skipped))
+					text += fmt.Sprintf("; %s not there any more, or could not be moved", output.Count(r.Skipped))
 				}
 				return env.Print.Sentence("%s", text)
 			})
@@ -85,7 +85,7 @@ keeps can still be read by others. On a terminal it asks first. "lockstep browse
 				what = "subscription " + subscription + " of " + what
 			}
 			if err := env.Confirm(cmd.Context(), yes, "Remove %s from %s? What is still there would be gone for good.",
-				out.Plural(n, "message"), what); err != nil {
+				output.Plural(n, "message"), what); err != nil {
 				return err
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {

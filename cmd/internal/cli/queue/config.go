@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
@@ -34,11 +34,11 @@ type behaviour struct {
 
 func newBehaviour(c client.QueueConfig) behaviour {
 	b := behaviour{
-		TTL: out.Span(c.TTL), Delay: out.Span(c.Delay), RedeliveryDelay: out.Span(c.RedeliveryDelay),
-		RedeliveryMultiplier: c.RedeliveryMultiplier, RedeliveryMaxDelay: out.Span(c.RedeliveryMaxDelay),
-		RetentionAge: out.Span(c.RetentionAge), RetentionBytes: c.RetentionBytes, RetentionMessages: c.RetentionMessages,
+		TTL: output.Span(c.TTL), Delay: output.Span(c.Delay), RedeliveryDelay: output.Span(c.RedeliveryDelay),
+		RedeliveryMultiplier: c.RedeliveryMultiplier, RedeliveryMaxDelay: output.Span(c.RedeliveryMaxDelay),
+		RetentionAge: output.Span(c.RetentionAge), RetentionBytes: c.RetentionBytes, RetentionMessages: c.RetentionMessages,
 		Priorities: c.Priorities, Exclusive: c.Exclusive, DeadLetterExpired: c.DeadLetterExpired,
-		TemporaryGrace: out.Span(c.TemporaryGrace),
+		TemporaryGrace: output.Span(c.TemporaryGrace),
 	}
 	if c.Overflow != client.OverflowReject {
 		b.Overflow = c.Overflow.String()
@@ -96,10 +96,10 @@ func (b behaviour) retention() string {
 		until = append(until, "for "+b.RetentionAge)
 	}
 	if b.RetentionBytes > 0 {
-		until = append(until, "up to "+out.Bytes(b.RetentionBytes))
+		until = append(until, "up to "+output.Bytes(b.RetentionBytes))
 	}
 	if b.RetentionMessages > 0 {
-		until = append(until, "up to "+out.Plural(b.RetentionMessages, "message"))
+		until = append(until, "up to "+output.Plural(b.RetentionMessages, "message"))
 	}
 	return strings.Join(until, ", ")
 }
@@ -269,12 +269,12 @@ func showQueue(env *cli.Env, q client.Queue) error {
 	}
 	pairs := [][2]string{
 		{"Queue", fmt.Sprintf("%s (number %d)", q.Name, q.ID)},
-		{"Messages", fmt.Sprintf("%s, %s", out.Count(q.Messages), out.Bytes(q.Bytes))},
+		{"Messages", fmt.Sprintf("%s, %s", output.Count(q.Messages), output.Bytes(q.Bytes))},
 		{"Next sequence", fmt.Sprint(q.NextSequence)},
 		{"Limits", fmt.Sprintf("messages: %s, bytes: %s, deliveries of a message: %s",
-			limit(q.Config.MaxMessages, out.Count(q.Config.MaxMessages)),
-			limit(q.Config.MaxBytes, out.Bytes(q.Config.MaxBytes)),
-			limit(uint64(q.Config.MaxDeliveries), out.Count(q.Config.MaxDeliveries)))},
+			limit(q.Config.MaxMessages, output.Count(q.Config.MaxMessages)),
+			limit(q.Config.MaxBytes, output.Bytes(q.Config.MaxBytes)),
+			limit(uint64(q.Config.MaxDeliveries), output.Count(q.Config.MaxDeliveries)))},
 		{"Dead letters", deadLetters},
 	}
 	pairs = append(pairs, newBehaviour(q.Config).pairs()...)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/spf13/cobra"
 )
@@ -45,7 +45,7 @@ alone. After a restart a node has to find damage again: "lockstep verify --deep"
 				if dry {
 					did = "would give up"
 				}
-				return env.Print.Sentence("%s %s of %s: %s", did, out.Plural(len(sequences), "message"), args[0],
+				return env.Print.Sentence("%s %s of %s: %s", did, output.Plural(len(sequences), "message"), args[0],
 					fmt.Sprint(sequences))
 			})
 		},
@@ -69,5 +69,5 @@ func confirmDropDamaged(ctx context.Context, env *cli.Env, n *client.Node, queue
 	}
 	return r.GetSequences(), env.Confirm(ctx, yes,
 		"Give up %s of queue %s? What cannot be read now could then not be repaired any more.",
-		out.Plural(len(r.GetSequences()), "message"), queue)
+		output.Plural(len(r.GetSequences()), "message"), queue)
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // TestJSON compares the JSON output with golden files.
 func TestJSON(t *testing.T) {
 	var b bytes.Buffer
-	p, err := out.New(&b, "json")
+	p, err := output.New(&b, "json")
 	require.NoError(t, err)
 	var q client.Queue
 	golden.FillStruct(&q)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
@@ -106,7 +106,7 @@ func listAll(ctx context.Context, env *cli.Env, prefix string) error {
 			}
 			list = append(list, newQueueState(q))
 			rows = append(rows, []any{
-				q.Name, out.Count(q.Messages), out.Bytes(q.Bytes), out.Count(len(q.Subscriptions)), out.Count(consumers),
+				q.Name, output.Count(q.Messages), output.Bytes(q.Bytes), output.Count(len(q.Subscriptions)), output.Count(consumers),
 			})
 		}
 		if err := env.Print.Object(list); err != nil {
@@ -136,8 +136,8 @@ func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 			a := q.Activity
 			states = append(states, newQueueState(q))
 			rows = append(rows, []any{
-				q.Name, out.Count(q.Messages), out.Bytes(q.Bytes), rate(a, a.Published), rate(a, a.Delivered),
-				rate(a, a.Acknowledged), age(a.OldestAt), out.Count(a.Consumers),
+				q.Name, output.Count(q.Messages), output.Bytes(q.Bytes), rate(a, a.Published), rate(a, a.Delivered),
+				rate(a, a.Acknowledged), age(a.OldestAt), output.Count(a.Consumers),
 			})
 		}
 		if err := env.Print.Object(states); err != nil {
@@ -152,8 +152,8 @@ func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 			return err
 		}
 		if n := int(given.options.Offset) + len(rows); n < list.Total {
-			return env.Print.Sentence("%s of %s queues; --offset %d lists more", out.Count(len(rows)),
-				out.Count(list.Total), n)
+			return env.Print.Sentence("%s of %s queues; --offset %d lists more", output.Count(len(rows)),
+				output.Count(list.Total), n)
 		}
 		return nil
 	})

@@ -13,7 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // policyState is the overridden fields of a subscription, for programs.
@@ -49,7 +49,7 @@ func policyText(p client.RedeliveryPolicy) string {
 	if p.MaxDeliveries != nil {
 		most := "unlimited"
 		if *p.MaxDeliveries != 0 {
-			most = out.Count(*p.MaxDeliveries)
+			most = output.Count(*p.MaxDeliveries)
 		}
 		add("max deliveries %s", most)
 	}
@@ -72,7 +72,7 @@ func spanText(d time.Duration) string {
 	if d == 0 {
 		return "0s"
 	}
-	return out.Span(d)
+	return output.Span(d)
 }
 
 func orNone(s string) string {

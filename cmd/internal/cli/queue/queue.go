@@ -13,7 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // Command returns the `lockstep queue` command.
@@ -286,5 +286,5 @@ func countResult(env *cli.Env, sentence string, n uint64) error {
 	if err := env.Print.Object(map[string]uint64{"messages": n}); err != nil {
 		return err
 	}
-	return env.Print.Sentence(sentence, out.Plural(n, "message"))
+	return env.Print.Sentence(sentence, output.Plural(n, "message"))
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // replayed is the result of replay-dead, for programs.
@@ -46,10 +46,10 @@ letters are moved, too. When it is interrupted or fails, what was moved stays mo
 					return err
 				}
 				if r.Skipped == 0 {
-					return env.Print.Sentence("moved %s of %s", out.Plural(r.Moved, "message"), args[0])
+					return env.Print.Sentence("moved %s of %s", output.Plural(r.Moved, "message"), args[0])
 				}
 				return env.Print.Sentence("moved %s of %s; %s left where they are: no dead letters, or their queue is gone",
-					out.Plural(r.Moved, "message"), args[0], out.Count(r.Skipped))
+					output.Plural(r.Moved, "message"), args[0], output.Count(r.Skipped))
 			})
 		},
 	}

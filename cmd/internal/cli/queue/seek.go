@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
@@ -57,8 +57,8 @@ same moment, what is to be delivered again.`,
 				if err := env.Print.Object(moved(r)); err != nil {
 					return err
 				}
-				return env.Print.Sentence("%s goes on at %s, with %s to read", args[0], out.Count(r.Sequence),
-					out.Plural(r.Backlog, "message"))
+				return env.Print.Sentence("%s goes on at %s, with %s to read", args[0], output.Count(r.Sequence),
+					output.Plural(r.Backlog, "message"))
 			})
 		},
 	}

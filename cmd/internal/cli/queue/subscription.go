@@ -9,7 +9,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // SubscriptionCommand returns the `lockstep subscription` command.
@@ -64,7 +64,7 @@ queue has.`,
 					return env.Print.Sentence("subscription %s of %s is there already", s.Name, args[0])
 				}
 				return env.Print.Sentence("created subscription %s of %s, with %s to read", s.Name, args[0],
-					out.Plural(s.Backlog, "message"))
+					output.Plural(s.Backlog, "message"))
 			})
 		},
 	}
@@ -155,7 +155,7 @@ func listAllSubscriptions(ctx context.Context, env *cli.Env, c *client.Client) e
 				return err
 			}
 			rows = append(rows, []any{
-				q.Name, s.Name, out.Count(s.Backlog), out.Count(s.InFlight), out.Count(s.Consumers), s.Floor, s.Filter,
+				q.Name, s.Name, output.Count(s.Backlog), output.Count(s.InFlight), output.Count(s.Consumers), s.Floor, s.Filter,
 				policyText(s.Redelivery), activeText(s.Active),
 			})
 		}

@@ -6,11 +6,11 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 )
 
 // printChanges prints forced operations that are not settled yet, and when the role moves back automatically.
-func printChanges(env *cli.Env, s nodes.Status) error {
+func printChanges(env *cli.Env, s pairstatus.Status) error {
 	if f := s.Pair.Forced; f != nil && !f.Settled {
 		if err := env.Print.Sentence("FORCED: node %s was made active %s", s.NodeName(f.NodeID), f); err != nil {
 			return err

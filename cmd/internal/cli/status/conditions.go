@@ -6,19 +6,19 @@ import (
 	"strings"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 )
 
 // printConditions prints each condition with its meaning and the recommended action.
-func printConditions(env *cli.Env, all []nodes.Condition) error {
+func printConditions(env *cli.Env, all []pairstatus.Condition) error {
 	for i := range all {
 		c := &all[i]
 		text := strings.ToUpper(c.Severity) + " " + c.Condition
 		if c.Node != "" {
 			text += " on " + c.Node
 		}
-		text += " since " + out.LocalTime(c.Since)
+		text += " since " + output.LocalTime(c.Since)
 		if c.Details != "" {
 			text += ": " + c.Details
 		}

@@ -7,15 +7,15 @@ import (
 	"strings"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	"github.com/lockstep-mq/lockstep/store"
 )
 
 // printLeft lists files that the nodes keep and do not use. It recommends removal only if the pair holds their content.
 // Before both nodes are in sync, a quarantined store may be the only copy of acknowledged messages; a truncated log
 // tail always is.
-func printLeft(env *cli.Env, s nodes.Status) error {
+func printLeft(env *cli.Env, s pairstatus.Status) error {
 	removable := "not used any more on %s, may be removed: %s"
 	if !settled(&s) {
 		removable = "kept on %s, DO NOT REMOVE it before both nodes are in sync, it may be the only copy of " +
@@ -24,7 +24,7 @@ func printLeft(env *cli.Env, s nodes.Status) error {
 	for _, n := range s.Nodes {
 		var unused, cut []string
 		for _, l := range n.LeftBehind {
-			text := fmt.Sprintf("%s (%s)", l.Path, out.Bytes(l.Bytes))
+			text := fmt.Sprintf("%s (%s)", l.Path, output.Bytes(l.Bytes))
 			switch l.Kind {
 			case store.LeftCutLog:
 				cut = append(cut, text)
@@ -55,15 +55,15 @@ func printLeft(env *cli.Env, s nodes.Status) error {
 
 // settled reports whether both nodes hold everything, or the node that answers belongs to no pair. A node that is in
 // sync only by the record, and waits with a store that may have lost data, has another role.
-func settled(s *nodes.Status) bool {
+func settled(s *pairstatus.Status) bool {
 	if s.Pair != nil && (len(s.Pair.InSync) < 2 || s.Pair.Forced != nil && !s.Pair.Forced.Settled) {
 		return false
 	}
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
-		switch role := nodes.BaseRole(n.Role); {
+		switch role := pairstatus.BaseRole(n.Role); {
 		case n.Error != "":
-		case role == nodes.Active:
+		case role == pairstatus.Active:
 		case s.Pair != nil && role == "standby":
 		default:
 			return false

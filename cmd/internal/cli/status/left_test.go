@@ -9,56 +9,56 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	"github.com/lockstep-mq/lockstep/store"
 )
 
 // status never recommends removing the only copy of messages. A quarantined store may be removed when both nodes are in
 // sync. A truncated log tail is described as such.
 func TestStatusKeepsTheOnlyCopy(t *testing.T) {
-	aside := []nodes.Left{{Path: "/data/damaged-1", Kind: store.LeftDamagedStore, Bytes: 1024}}
+	aside := []pairstatus.Left{{Path: "/data/damaged-1", Kind: store.LeftDamagedStore, Bytes: 1024}}
 	both := []string{"a", "b"}
 	const removable = "may be removed: /data/damaged-1 (1.0 KiB)"
 	for name, c := range map[string]struct {
-		pair   *nodes.Pair
-		nodes  []nodes.Node
+		pair   *pairstatus.Pair
+		nodes  []pairstatus.Node
 		remove bool
 	}{
 		"both in sync": {
-			&nodes.Pair{InSync: both},
-			[]nodes.Node{{Name: "a", Role: "active"}, {Name: "b", Role: "standby", LeftBehind: aside}},
+			&pairstatus.Pair{InSync: both},
+			[]pairstatus.Node{{Name: "a", Role: "active"}, {Name: "b", Role: "standby", LeftBehind: aside}},
 			true,
 		},
-		"no pair": {nil, []nodes.Node{{Name: "a", Role: "active-alone", LeftBehind: aside}}, true},
+		"no pair": {nil, []pairstatus.Node{{Name: "a", Role: "active-alone", LeftBehind: aside}}, true},
 		"the only one in sync": {
-			&nodes.Pair{InSync: both[1:]},
-			[]nodes.Node{{Name: "b", Role: "recovering", LeftBehind: aside}},
+			&pairstatus.Pair{InSync: both[1:]},
+			[]pairstatus.Node{{Name: "b", Role: "recovering", LeftBehind: aside}},
 			false,
 		},
 		"the other one is alone": {
-			&nodes.Pair{InSync: both[:1]},
-			[]nodes.Node{{Name: "a", Role: "active-alone"}, {Name: "b", Role: "syncing", LeftBehind: aside}},
+			&pairstatus.Pair{InSync: both[:1]},
+			[]pairstatus.Node{{Name: "a", Role: "active-alone"}, {Name: "b", Role: "syncing", LeftBehind: aside}},
 			false,
 		},
 		"waits in sync": {
-			&nodes.Pair{InSync: both},
-			[]nodes.Node{{Name: "a", Role: "active"}, {Name: "b", Role: "recovering", LeftBehind: aside}},
+			&pairstatus.Pair{InSync: both},
+			[]pairstatus.Node{{Name: "a", Role: "active"}, {Name: "b", Role: "recovering", LeftBehind: aside}},
 			false,
 		},
 		"forced, not settled": {
-			&nodes.Pair{InSync: both, Forced: &nodes.Forced{}},
-			[]nodes.Node{{Name: "b", Role: "active", LeftBehind: aside}},
+			&pairstatus.Pair{InSync: both, Forced: &pairstatus.Forced{}},
+			[]pairstatus.Node{{Name: "b", Role: "active", LeftBehind: aside}},
 			false,
 		},
-		"the record is not known": {nil, []nodes.Node{{Name: "b", Role: "recovering", LeftBehind: aside}}, false},
+		"the record is not known": {nil, []pairstatus.Node{{Name: "b", Role: "recovering", LeftBehind: aside}}, false},
 	} {
-		text := leftText(t, nodes.Status{Pair: c.pair, Nodes: c.nodes})
+		text := leftText(t, pairstatus.Status{Pair: c.pair, Nodes: c.nodes})
 		require.Equal(t, c.remove, bytes.Contains(text, []byte(removable)), "%s: %s", name, text)
 		require.Equal(t, !c.remove, bytes.Contains(text, []byte("DO NOT REMOVE")), "%s: %s", name, text)
 	}
-	text := leftText(t, nodes.Status{Pair: &nodes.Pair{InSync: both}, Nodes: []nodes.Node{
-		{Name: "a", Role: "active", LeftBehind: []nodes.Left{
+	text := leftText(t, pairstatus.Status{Pair: &pairstatus.Pair{InSync: both}, Nodes: []pairstatus.Node{
+		{Name: "a", Role: "active", LeftBehind: []pairstatus.Left{
 			{Path: "/data/cut-1.seg", Kind: store.LeftCutLog},
 			{Path: "/data/page.db_old", Kind: store.LeftOldPageFile},
 		}},
@@ -68,10 +68,10 @@ func TestStatusKeepsTheOnlyCopy(t *testing.T) {
 		"shows them): /data/cut-1.seg (0 B)\n")
 }
 
-func leftText(t *testing.T, s nodes.Status) []byte {
+func leftText(t *testing.T, s pairstatus.Status) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	p, err := out.New(&b, "table")
+	p, err := output.New(&b, "table")
 	require.NoError(t, err)
 	require.NoError(t, printLeft(&cli.Env{Print: p}, s))
 	return b.Bytes()

@@ -10,7 +10,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	"github.com/spf13/cobra"
 )
 
@@ -47,7 +47,7 @@ rates, and otherwise whenever it changed.`,
 	return cmd
 }
 
-func printStatus(env *cli.Env, s nodes.Status) error {
+func printStatus(env *cli.Env, s pairstatus.Status) error {
 	if env.Print.JSON() {
 		return env.Print.Object(s)
 	}

@@ -10,20 +10,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 )
 
 // status shows a forced failover that is not settled, and when the role moves back.
 func TestStatusSaysWhatOperatorsDid(t *testing.T) {
 	var b bytes.Buffer
-	p, err := out.New(&b, "table")
+	p, err := output.New(&b, "table")
 	require.NoError(t, err)
 	env := &cli.Env{Print: p}
-	s := nodes.Status{Pair: &nodes.Pair{}, Nodes: []nodes.Node{{NodeID: "1", Name: "b"}}}
+	s := pairstatus.Status{Pair: &pairstatus.Pair{}, Nodes: []pairstatus.Node{{NodeID: "1", Name: "b"}}}
 	require.NoError(t, printChanges(env, s))
 	require.Empty(t, b.String())
-	s.Pair.Forced = &nodes.Forced{By: "ann@desk", Reason: "a burnt down", NodeID: "1", AfterLSN: 7}
+	s.Pair.Forced = &pairstatus.Forced{By: "ann@desk", Reason: "a burnt down", NodeID: "1", AfterLSN: 7}
 	s.Pair.FailbackAt = time.Now().Add(90 * time.Second)
 	require.NoError(t, printChanges(env, s))
 	require.Contains(t, b.String(), "FORCED: node b was made active")
@@ -42,8 +42,8 @@ func TestStatusSaysWhatOperatorsDid(t *testing.T) {
 }
 
 func TestRates(t *testing.T) {
-	look := func(role string, commit, messages uint64) *nodes.Status {
-		return &nodes.Status{Nodes: []nodes.Node{{
+	look := func(role string, commit, messages uint64) *pairstatus.Status {
+		return &pairstatus.Status{Nodes: []pairstatus.Node{{
 			Name: "a", NodeID: "1", Role: role, Commit: commit, Messages: messages,
 			MessageBytes: 2048,
 		}}}
@@ -57,9 +57,9 @@ func TestRates(t *testing.T) {
 // Each condition is printed with its meaning and the recommended action.
 func TestPrintConditions(t *testing.T) {
 	var b bytes.Buffer
-	p, err := out.New(&b, "table")
+	p, err := output.New(&b, "table")
 	require.NoError(t, err)
-	require.NoError(t, printConditions(&cli.Env{Print: p}, []nodes.Condition{{
+	require.NoError(t, printConditions(&cli.Env{Print: p}, []pairstatus.Condition{{
 		Condition: "disk-low", Severity: "critical", Node: "b", Since: time.Unix(1_700_000_000, 0),
 		Details: "just now", Means: "That means.", Do: "Do this.",
 	}}))

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 )
 
 // The node table fits a terminal of statusColumns. The notes get the remaining width, but at least minNote columns.
@@ -22,7 +22,7 @@ const (
 
 // printNodes prints one row for each node. A reason that does not fit is cut. Its full text follows below the table,
 // unless a condition contains it.
-func printNodes(env *cli.Env, s nodes.Status) error {
+func printNodes(env *cli.Env, s pairstatus.Status) error {
 	header := []string{
 		"Node", "Address", "Role", "In sync", "Term", "Durable", "Applied", ">Queues", ">Messages",
 		"Notes",
@@ -35,8 +35,8 @@ func printNodes(env *cli.Env, s nodes.Status) error {
 			continue
 		}
 		rows, notes = append(rows, []any{
-			n.Name, n.Address, n.ShownRole(), out.YesNo(n.InSync), n.Term, n.LogDurable, n.Applied,
-			out.Count(n.Queues), out.Count(n.Messages),
+			n.Name, n.Address, n.ShownRole(), output.YesNo(n.InSync), n.Term, n.LogDurable, n.Applied,
+			output.Count(n.Queues), output.Count(n.Messages),
 		}), append(notes, notesOf(&n))
 	}
 	room := noteRoom(header, rows)
@@ -66,9 +66,9 @@ func printNodes(env *cli.Env, s nodes.Status) error {
 }
 
 // certificatesOf describes when the certificates of a node expire: for each use, the one that expires first.
-func certificatesOf(n *nodes.Node) string {
+func certificatesOf(n *pairstatus.Node) string {
 	var uses []string
-	first := make(map[string]*nodes.Certificate)
+	first := make(map[string]*pairstatus.Certificate)
 	for i := range n.Certificates {
 		c := &n.Certificates[i]
 		if first[c.Use] == nil {
@@ -86,10 +86,10 @@ func certificatesOf(n *nodes.Node) string {
 }
 
 // notesOf returns why a node waits, the state of its standby, and its page file maintenance.
-func notesOf(n *nodes.Node) string {
+func notesOf(n *pairstatus.Node) string {
 	var all []string
 	if n.Standby != "" {
-		all = append(all, fmt.Sprintf("standby %s, %s behind", n.Standby, out.Count(n.StandbyLag)))
+		all = append(all, fmt.Sprintf("standby %s, %s behind", n.Standby, output.Count(n.StandbyLag)))
 	}
 	if n.Maintenance != nil {
 		all = append(all, n.Maintenance.String())
@@ -101,7 +101,7 @@ func notesOf(n *nodes.Node) string {
 }
 
 // told reports whether a condition displayed below the table contains a note.
-func told(s *nodes.Status, note string) bool {
+func told(s *pairstatus.Status, note string) bool {
 	for i := range s.Conditions {
 		if strings.Contains(s.Conditions[i].Details, note) {
 			return true

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 )
 
 // The table fits 120 columns for any length of a reason. The full reason is printed exactly once.
@@ -21,22 +21,22 @@ func TestStatusFits(t *testing.T) {
 		"started, which takes no part until it is started again. If this data directory is a copy, do not start it: " +
 		"a second node begins with an empty one"
 	failure := "status: " + strings.Repeat("x", 150)
-	active := nodes.Node{
+	active := pairstatus.Node{
 		Name: "a", Address: "node-a.example.com:7420", Role: "active", InSync: true, Term: 12,
 		LogDurable: 1_234_567_890, Applied: 1_234_567_890,
 		Queues: 1234, Messages: 123_456_789, Standby: "in-sync",
 	}
-	waiting := nodes.Node{Name: "b", Address: "127.0.0.1:17421", Role: "recovering", Reason: reason}
-	gone := nodes.Node{Address: "127.0.0.1:17422", Error: failure}
-	shown := func(s nodes.Status) string {
+	waiting := pairstatus.Node{Name: "b", Address: "127.0.0.1:17421", Role: "recovering", Reason: reason}
+	gone := pairstatus.Node{Address: "127.0.0.1:17422", Error: failure}
+	shown := func(s pairstatus.Status) string {
 		var b bytes.Buffer
-		p, err := out.New(&b, "table")
+		p, err := output.New(&b, "table")
 		require.NoError(t, err)
 		require.NoError(t, printStatus(&cli.Env{Print: p}, s))
 		return b.String()
 	}
 
-	text := shown(nodes.Status{Nodes: []nodes.Node{active, waiting, gone}})
+	text := shown(pairstatus.Status{Nodes: []pairstatus.Node{active, waiting, gone}})
 	lines := strings.Split(text, "\n")
 	for _, line := range lines[:5] { // header, rule, three nodes
 		require.LessOrEqual(t, utf8.RuneCountInString(line), statusColumns, line)
@@ -46,16 +46,16 @@ func TestStatusFits(t *testing.T) {
 	require.Equal(t, []string{"a: standby in-sync, 0 behind", "b: " + reason, "127.0.0.1:17422: " + failure, ""},
 		lines[5:])
 
-	text = shown(nodes.Status{
-		Nodes: []nodes.Node{waiting},
-		Conditions: []nodes.Condition{{
+	text = shown(pairstatus.Status{
+		Nodes: []pairstatus.Node{waiting},
+		Conditions: []pairstatus.Condition{{
 			Condition: "not-serving", Severity: "critical",
 			Details: "RECOVERING: " + reason,
 		}},
 	})
 	require.Equal(t, 1, strings.Count(text, reason), "the condition says it")
 
-	text = shown(nodes.Status{Nodes: []nodes.Node{{
+	text = shown(pairstatus.Status{Nodes: []pairstatus.Node{{
 		Name: "a", Address: "127.0.0.1:7420", Role: "active",
 		Standby: "in-sync",
 	}}})

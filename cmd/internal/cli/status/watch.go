@@ -10,8 +10,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
@@ -25,9 +25,9 @@ func watchStatus(ctx context.Context, env *cli.Env, c *client.Client, interval t
 	}
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	screen := !env.Print.JSON() && (out.IsTerminal(env.Stdout) || env.Terminal != nil && env.Terminal())
+	screen := !env.Print.JSON() && (output.IsTerminal(env.Stdout) || env.Terminal != nil && env.Terminal())
 	last := ""
-	var before *nodes.Status
+	var before *pairstatus.Status
 	var beforeAt time.Time
 	for ctx.Err() == nil {
 		s, now := env.AskNodes(ctx, c, max(interval, 500*time.Millisecond)), time.Now()
@@ -58,10 +58,10 @@ func watchStatus(ctx context.Context, env *cli.Env, c *client.Client, interval t
 }
 
 // drawStatus replaces the content of the terminal in a single write, to avoid flicker.
-func drawStatus(env *cli.Env, s nodes.Status, now time.Time, rates string) error {
+func drawStatus(env *cli.Env, s pairstatus.Status, now time.Time, rates string) error {
 	var b bytes.Buffer
 	b.WriteString(clearScreen + now.Format(time.TimeOnly) + "\n")
-	p, err := out.New(&b, "table")
+	p, err := output.New(&b, "table")
 	if err != nil {
 		return fmt.Errorf("print: %w", err)
 	}
@@ -77,23 +77,23 @@ func drawStatus(env *cli.Env, s nodes.Status, now time.Time, rates string) error
 }
 
 // rates formats the rates of the active since the last poll; empty for the first poll and after a role change.
-func rates(before, now *nodes.Status, passed time.Duration) string {
+func rates(before, now *pairstatus.Status, passed time.Duration) string {
 	if before == nil || passed <= 0 {
 		return ""
 	}
 	for _, n := range now.Nodes {
-		if n.Error != "" || nodes.BaseRole(n.Role) != nodes.Active {
+		if n.Error != "" || pairstatus.BaseRole(n.Role) != pairstatus.Active {
 			continue
 		}
 		for _, old := range before.Nodes {
-			if old.NodeID != n.NodeID || nodes.BaseRole(old.Role) != nodes.Active || n.Commit < old.Commit {
+			if old.NodeID != n.NodeID || pairstatus.BaseRole(old.Role) != pairstatus.Active || n.Commit < old.Commit {
 				continue
 			}
 			per := func(d float64) string { return units.Rate(d/passed.Seconds()) + "/s" }
 			return fmt.Sprintf("\nnode %s: %s transactions, %s messages more, %s stored\n", n.Name,
 				per(float64(n.Commit-old.Commit)),
 				per(float64(n.Messages)-float64(old.Messages)),
-				out.Bytes(n.MessageBytes))
+				output.Bytes(n.MessageBytes))
 		}
 	}
 	return ""

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // archived is the range of an archive, for programs.
@@ -65,7 +65,7 @@ wal.archive-interval. A restore can then reach this moment.`,
 					when = j.LastTime.Format(time.RFC3339Nano)
 				}
 				return env.Print.Sentence("%s: %s reaches up to record %s (%s)", j.Node, j.Directory,
-					out.Count(j.LastLSN), when)
+					output.Count(j.LastLSN), when)
 			})
 		},
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
@@ -21,16 +21,16 @@ import (
 
 // saveSet is a backup, for programs.
 type saveSet struct {
-	Name      string        `json:"name"`
-	Path      string        `json:"path"`
-	CreatedAt time.Time     `json:"created_at,omitzero"`
-	Position  *out.Position `json:"position,omitempty"`
-	PageSize  uint32        `json:"page_size,omitempty"`
-	Bytes     uint64        `json:"bytes"`
-	Messages  uint64        `json:"messages,omitempty"` // only in local listings
-	Complete  bool          `json:"complete"`
-	Problem   string        `json:"problem,omitempty"`
-	Verified  bool          `json:"verified,omitempty"`
+	Name      string           `json:"name"`
+	Path      string           `json:"path"`
+	CreatedAt time.Time        `json:"created_at,omitzero"`
+	Position  *output.Position `json:"position,omitempty"`
+	PageSize  uint32           `json:"page_size,omitempty"`
+	Bytes     uint64           `json:"bytes"`
+	Messages  uint64           `json:"messages,omitempty"` // only in local listings
+	Complete  bool             `json:"complete"`
+	Problem   string           `json:"problem,omitempty"`
+	Verified  bool             `json:"verified,omitempty"`
 	// Recipients of an encrypted backup: age public keys.
 	Recipients []string `json:"recipients,omitempty"`
 	// Check is the result of a node's verification of the backup.
@@ -80,7 +80,7 @@ a setting of the node, backup.s3.`,
 				if err := env.Print.Object(j); err != nil {
 					return err
 				}
-				return env.Print.Sentence("%s: %s, %s, in %v", t.label(), j.Path, out.Bytes(j.Bytes),
+				return env.Print.Sentence("%s: %s, %s, in %v", t.label(), j.Path, output.Bytes(j.Bytes),
 					time.Since(start).Round(time.Millisecond))
 			})
 		},
@@ -104,7 +104,7 @@ func newSaveSet(s *pb.SaveSet) saveSet {
 		j.CreatedAt = s.GetCreatedAt().AsTime()
 	}
 	if p := s.GetPosition(); p != nil {
-		j.Position = &out.Position{Term: p.GetTerm(), LSN: p.GetLsn(), Chain: fmt.Sprintf("%08x", p.GetChain())}
+		j.Position = &output.Position{Term: p.GetTerm(), LSN: p.GetLsn(), Chain: fmt.Sprintf("%08x", p.GetChain())}
 	}
 	return j
 }
@@ -116,7 +116,7 @@ func newLocalSaveSet(s backup.Set) saveSet {
 		j.Problem = s.Problem.Error()
 	}
 	if s.Complete {
-		p := out.NewPosition(s.Manifest.Position)
+		p := output.NewPosition(s.Manifest.Position)
 		j.CreatedAt, j.Position, j.PageSize, j.Messages = s.Manifest.Created, &p, uint32(s.Manifest.PageSize),
 			s.Manifest.Messages
 		if e := s.Manifest.Encryption; e != nil {
@@ -185,16 +185,16 @@ func parseTime(flag, text string) (time.Time, error) {
 
 // restored is the result of a restore or a dry run.
 type restored struct {
-	Set            saveSet      `json:"set"`
-	DataDir        string       `json:"data_dir"`
-	DryRun         bool         `json:"dry_run"`
-	NodeID         string       `json:"node_id,omitempty"`
-	StoreID        string       `json:"store_id,omitempty"`
-	End            out.Position `json:"end"`
-	EndTime        time.Time    `json:"end_time"`
-	ArchiveRecords uint64       `json:"archive_records"`
-	NeededBytes    uint64       `json:"needed_bytes"`
-	AvailableBytes uint64       `json:"available_bytes"`
+	Set            saveSet         `json:"set"`
+	DataDir        string          `json:"data_dir"`
+	DryRun         bool            `json:"dry_run"`
+	NodeID         string          `json:"node_id,omitempty"`
+	StoreID        string          `json:"store_id,omitempty"`
+	End            output.Position `json:"end"`
+	EndTime        time.Time       `json:"end_time"`
+	ArchiveRecords uint64          `json:"archive_records"`
+	NeededBytes    uint64          `json:"needed_bytes"`
+	AvailableBytes uint64          `json:"available_bytes"`
 }
 
 func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) error {
@@ -228,7 +228,7 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 		return err
 	}
 	j := restored{
-		Set: newLocalSaveSet(set), DataDir: f.dataDir, DryRun: f.dryRun, End: out.NewPosition(r.End),
+		Set: newLocalSaveSet(set), DataDir: f.dataDir, DryRun: f.dryRun, End: output.NewPosition(r.End),
 		EndTime:        r.EndTime,
 		ArchiveRecords: r.Records,
 		NeededBytes:    r.NeededBytes, AvailableBytes: r.AvailableBytes,
@@ -245,10 +245,10 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 	}
 	// The number of messages is that of the backup. The effect of the archived records is known only after the node has
 	// applied them at its start.
-	content := fmt.Sprintf("the save-set's %s in pages of %s", out.Plural(r.Manifest.Messages, "message"),
-		out.Bytes(r.Manifest.PageSize))
+	content := fmt.Sprintf("the save-set's %s in pages of %s", output.Plural(r.Manifest.Messages, "message"),
+		output.Bytes(r.Manifest.PageSize))
 	if r.Records > 0 {
-		content += ", and " + out.Plural(r.Records, "later log record") + ", which add and remove messages"
+		content += ", and " + output.Plural(r.Records, "later log record") + ", which add and remove messages"
 	}
 	err = env.Print.Sentence("%s: %s %s; up to LSN %s of %s", set.Name, verb, content, fmt.Sprint(r.End.LSN),
 		r.EndTime.Local().Format(time.DateTime))
@@ -256,8 +256,8 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 		return err
 	}
 	if f.dryRun {
-		return env.Print.Sentence("  space needed: %s, available: %s", out.Bytes(r.NeededBytes),
-			out.Bytes(r.AvailableBytes))
+		return env.Print.Sentence("  space needed: %s, available: %s", output.Bytes(r.NeededBytes),
+			output.Bytes(r.AvailableBytes))
 	}
 	return env.Print.Sentence("%s can be started; it belongs to no pair.", f.dataDir)
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/backup"
@@ -76,13 +76,13 @@ AWS_SECRET_ACCESS_KEY, or in files.`,
 
 // verified is the result of a backup verification.
 type verified struct {
-	Restorable  bool          `json:"restorable"`
-	Messages    uint64        `json:"messages,omitempty"`
-	NeededBytes uint64        `json:"needed_bytes,omitempty"`
-	Archive     string        `json:"archive,omitempty"`
-	Gap         string        `json:"archive_problem,omitempty"`
-	Reach       *out.Position `json:"reach,omitempty"`
-	ReachTime   time.Time     `json:"reach_time,omitzero"`
+	Restorable  bool             `json:"restorable"`
+	Messages    uint64           `json:"messages,omitempty"`
+	NeededBytes uint64           `json:"needed_bytes,omitempty"`
+	Archive     string           `json:"archive,omitempty"`
+	Gap         string           `json:"archive_problem,omitempty"`
+	Reach       *output.Position `json:"reach,omitempty"`
+	ReachTime   time.Time        `json:"reach_time,omitzero"`
 }
 
 // nodeBackups lists the backups of a running node.
@@ -144,7 +144,7 @@ func noteVerified(j *saveSet, r *pb.VerifyBackupResult) {
 	j.Check.Messages, j.Check.NeededBytes = r.GetMessages(), r.GetNeededBytes()
 	j.Check.Archive, j.Check.Gap = r.GetArchive(), r.GetArchiveProblem()
 	if p := r.GetReach(); p != nil {
-		j.Check.Reach = &out.Position{Term: p.GetTerm(), LSN: p.GetLsn(), Chain: fmt.Sprintf("%08x", p.GetChain())}
+		j.Check.Reach = &output.Position{Term: p.GetTerm(), LSN: p.GetLsn(), Chain: fmt.Sprintf("%08x", p.GetChain())}
 	}
 	if r.GetReachTime() != nil {
 		j.Check.ReachTime = r.GetReachTime().AsTime()
@@ -157,7 +157,7 @@ func endSets(env *cli.Env, label string, list []saveSet, broken int) error {
 		return err
 	}
 	if broken > 0 {
-		return fmt.Errorf("%s: %s cannot be restored", label, out.Plural(broken, "save-set"))
+		return fmt.Errorf("%s: %s cannot be restored", label, output.Plural(broken, "save-set"))
 	}
 	return nil
 }
@@ -213,7 +213,7 @@ func localBackups(ctx context.Context, env *cli.Env, path string, f *listFlags) 
 func showBackup(show func(progress.Step)) func(checkpoint.Progress) {
 	return func(p checkpoint.Progress) {
 		if p.Phase == "check" {
-			show(progress.Step{Phase: fmt.Sprintf("check, page %s of %s", out.Count(p.Pages), out.Count(p.TotalPages))})
+			show(progress.Step{Phase: fmt.Sprintf("check, page %s of %s", output.Count(p.Pages), output.Count(p.TotalPages))})
 			return
 		}
 		show(progress.Step{Phase: p.Phase, Done: p.Bytes, Total: p.TotalBytes})
@@ -246,15 +246,15 @@ func printSets(env *cli.Env, label string, list []saveSet) error {
 			made = j.CreatedAt.Local().Format(time.DateTime)
 		}
 		if j.Position != nil {
-			lsn = out.Count(j.Position.LSN)
+			lsn = output.Count(j.Position.LSN)
 		}
 		if j.PageSize > 0 {
-			size = out.Bytes(uint64(j.PageSize))
+			size = output.Bytes(uint64(j.PageSize))
 		}
 		if len(j.Recipients) > 0 && j.Complete {
 			state += ", encrypted"
 		}
-		rows = append(rows, []any{j.Name, made, lsn, size, out.Bytes(j.Bytes), state})
+		rows = append(rows, []any{j.Name, made, lsn, size, output.Bytes(j.Bytes), state})
 	}
 	return env.Print.Table([]string{"Save-set", "Made", ">LSN", ">Page size", ">Size", "State"}, rows)
 }
@@ -265,9 +265,9 @@ func reachText(v *verified) string {
 	case v == nil || v.Archive == "":
 		return ""
 	case v.Gap != "":
-		return fmt.Sprintf("; with the archive up to LSN %s: %s", out.Count(v.Reach.LSN), v.Gap)
+		return fmt.Sprintf("; with the archive up to LSN %s: %s", output.Count(v.Reach.LSN), v.Gap)
 	default:
-		return fmt.Sprintf("; with the archive up to LSN %s of %s", out.Count(v.Reach.LSN),
+		return fmt.Sprintf("; with the archive up to LSN %s of %s", output.Count(v.Reach.LSN),
 			v.ReachTime.Local().Format(time.DateTime))
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -79,7 +79,7 @@ next, and ` + "`lockstep store compact`" + ` removes them.`,
 const mapLine = 64
 
 // printMap prints a letter for each region, and the totals.
-func printMap(p *out.Printer, label string, m *pb.GetPageMapResponse) error {
+func printMap(p *output.Printer, label string, m *pb.GetPageMapResponse) error {
 	j := pageMap{
 		Store: label, PageSize: m.GetPageSize(), FreeTail: m.GetFreeTail(), Readers: m.GetReaders(),
 		Total: newPageRegion(m.GetTotal()), Regions: []pageRegion{},
@@ -94,8 +94,8 @@ func printMap(p *out.Printer, label string, m *pb.GetPageMapResponse) error {
 		return p.Sentence("%s: page.db has no pages yet", label)
 	}
 	size := uint64(j.PageSize)
-	err := p.Sentence("%s: %s pages of %s; a letter stands for %s pages, %s", label, out.Count(j.Total.Pages),
-		out.Bytes(size), out.Count(j.Regions[0].Pages), out.Bytes(j.Regions[0].Pages*size))
+	err := p.Sentence("%s: %s pages of %s; a letter stands for %s pages, %s", label, output.Count(j.Total.Pages),
+		output.Bytes(size), output.Count(j.Regions[0].Pages), output.Bytes(j.Regions[0].Pages*size))
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func printMap(p *out.Printer, label string, m *pb.GetPageMapResponse) error {
 		for _, r := range j.Regions[at:min(at+mapLine, len(j.Regions))] {
 			line.WriteByte(r.letter())
 		}
-		if err := p.Sentence("%12s  %s", out.Count(j.Regions[at].FirstPage), line); err != nil {
+		if err := p.Sentence("%12s  %s", output.Count(j.Regions[at].FirstPage), line); err != nil {
 			return err
 		}
 	}
@@ -115,7 +115,7 @@ func printMap(p *out.Printer, label string, m *pb.GetPageMapResponse) error {
 func (m *pageMap) rows() [][]any {
 	size, t := uint64(m.PageSize), &m.Total
 	row := func(letter, what string, pages uint64) []any {
-		return []any{letter, what, out.Count(pages), out.Bytes(pages * size)}
+		return []any{letter, what, output.Count(pages), output.Bytes(pages * size)}
 	}
 	return [][]any{
 		row("M", "messages", t.Messages), row("I", "index", t.Index), row("B", "map of used pages", t.Bitmap),

@@ -14,8 +14,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -27,7 +27,7 @@ type where struct {
 }
 
 func (w *where) register(cmd *cobra.Command, offline bool) {
-	cmd.Flags().StringVar(&w.node, "node", nodes.Standby,
+	cmd.Flags().StringVar(&w.node, "node", pairstatus.Standby,
 		"the node to do it: standby, active, a node's name, or its address")
 	if offline {
 		cmd.Flags().StringVar(&w.dataDir, "data-dir", "", "data directory of a stopped node, instead of a running node")
@@ -38,7 +38,7 @@ func (w *where) register(cmd *cobra.Command, offline bool) {
 // target is a selected node.
 type target struct {
 	*client.Node
-	status nodes.Node
+	status pairstatus.Node
 }
 
 // label returns its name for display.
@@ -65,12 +65,12 @@ func onNode(ctx context.Context, env *cli.Env, want string, fn func(context.Cont
 // only a standby can perform.
 func chooseNode(ctx context.Context, env *cli.Env, c *client.Client, want string) (target, error) {
 	s := env.AskNodes(ctx, c, min(env.Timeout, 2*time.Second))
-	i := slices.IndexFunc(s.Nodes, func(n nodes.Node) bool {
+	i := slices.IndexFunc(s.Nodes, func(n pairstatus.Node) bool {
 		return want == n.Address || n.Error == "" &&
-			(want == n.Name || want == n.NodeID || want == nodes.BaseRole(n.Role))
+			(want == n.Name || want == n.NodeID || want == pairstatus.BaseRole(n.Role))
 	})
-	if i < 0 && want == nodes.Standby {
-		active := func(n nodes.Node) bool { return nodes.BaseRole(n.Role) == nodes.Active }
+	if i < 0 && want == pairstatus.Standby {
+		active := func(n pairstatus.Node) bool { return pairstatus.BaseRole(n.Role) == pairstatus.Active }
 		if i = slices.IndexFunc(s.Nodes, active); i >= 0 &&
 			s.Pair != nil {
 			fmt.Fprintf(env.Stderr, "There is no standby now; node %s, the active one, is asked.\n", s.Nodes[i].Name)
@@ -92,14 +92,14 @@ func chooseNode(ctx context.Context, env *cli.Env, c *client.Client, want string
 	if err != nil {
 		return target{}, err
 	}
-	t := target{Node: n, status: nodes.Node{Address: address, Role: "unknown"}}
+	t := target{Node: n, status: pairstatus.Node{Address: address, Role: "unknown"}}
 	if i >= 0 {
 		t.status = s.Nodes[i]
 	}
 	return t, nil
 }
 
-func nodeNames(s nodes.Status) []string {
+func nodeNames(s pairstatus.Status) []string {
 	var names []string
 	for _, n := range s.Nodes {
 		if n.Error == "" {
@@ -120,7 +120,7 @@ func toStep(p *pb.Progress) progress.Step {
 // withProgress runs a long operation and displays its progress. The first Ctrl-C cancels it safely and waits. A second
 // one exits the program immediately; the node still cancels safely.
 func withProgress(ctx context.Context, env *cli.Env, label string, fn func(show func(progress.Step)) error) error {
-	d := progress.New(env.Stderr, out.IsTerminal(env.Stderr))
+	d := progress.New(env.Stderr, output.IsTerminal(env.Stderr))
 	bar := d.Bar(label)
 	stop := context.AfterFunc(ctx, func() { d.Line("Stopping safely; Ctrl-C again to leave at once.") })
 	err := fn(func(s progress.Step) { d.Set(bar, s) })
@@ -141,7 +141,7 @@ func withProgress(ctx context.Context, env *cli.Env, label string, fn func(show 
 
 // sizeChange describes how a file changed: "669 MiB → 610 MiB (-9%)".
 func sizeChange(before, after uint64) string {
-	s := fmt.Sprintf("%s → %s", out.Bytes(before), out.Bytes(after))
+	s := fmt.Sprintf("%s → %s", output.Bytes(before), output.Bytes(after))
 	if before > 0 {
 		s += fmt.Sprintf(" (%s)", percentChange(before, after))
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/server/config"
-	"github.com/lockstep-mq/lockstep/server/objects"
+	"github.com/lockstep-mq/lockstep/server/objectstore"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -36,12 +36,12 @@ func (p *placeFlags) register(cmd *cobra.Command, env *cli.Env) {
 }
 
 // opener returns an opener configured by flags, environment and file.
-func (p *placeFlags) opener() (objects.Opener, error) {
+func (p *placeFlags) opener() (objectstore.Opener, error) {
 	s3, err := config.LoadBackup(p.config, p.env.Environ, p.flags)
 	if err != nil {
-		return objects.Opener{}, fmt.Errorf("settings of the S3 server: %w", err)
+		return objectstore.Opener{}, fmt.Errorf("settings of the S3 server: %w", err)
 	}
-	return objects.New(s3, 0, zap.NewNop()), nil
+	return objectstore.New(s3, 0, zap.NewNop()), nil
 }
 
 // open opens a location: a path or a URL.
@@ -86,7 +86,7 @@ func (p *placeFlags) openParent(text string) (place backup.Objects, name string,
 
 // unseal reads the identities.
 func (p *placeFlags) unseal() (backup.Unsealer, error) {
-	with, err := objects.ReadIdentities(p.identities...)
+	with, err := objectstore.ReadIdentities(p.identities...)
 	if err != nil {
 		return nil, cli.Usage("--identity: %v", err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/plan"
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
@@ -148,12 +148,12 @@ func rewriteNode(
 // dryRunBoth performs a dry run of a rolling operation on each node.
 func dryRunBoth(ctx context.Context, env *cli.Env, c *client.Client, f rewriteFlags, pageSize uint32) error {
 	f.dryRun = true
-	for _, role := range []string{nodes.Standby, nodes.Active} {
+	for _, role := range []string{pairstatus.Standby, pairstatus.Active} {
 		t, err := chooseNode(ctx, env, c, role)
 		if err != nil {
 			return err
 		}
-		if nodes.BaseRole(t.status.Role) != role {
+		if pairstatus.BaseRole(t.status.Role) != role {
 			return fmt.Errorf("a rolling operation needs both nodes in sync, and there is no %s now; see lockstep "+
 				"status", role)
 		}
@@ -203,7 +203,7 @@ func showRewrite(env *cli.Env, j rewritten, took time.Duration) error {
 		return err
 	}
 	what := fmt.Sprintf("page.db %s, pages of %s → %s, %s", sizeChange(j.FileBytesBefore, j.FileBytesAfter),
-		out.Bytes(uint64(j.PageSizeBefore)), out.Bytes(uint64(j.PageSizeAfter)), out.Plural(j.Messages, "message"))
+		output.Bytes(uint64(j.PageSizeBefore)), output.Bytes(uint64(j.PageSizeAfter)), output.Plural(j.Messages, "message"))
 	if !j.DryRun {
 		if took > 0 {
 			what += fmt.Sprintf(", in %v (%.0f MB/s)", took.Round(time.Millisecond), j.MBPerSecond)
@@ -214,13 +214,13 @@ func showRewrite(env *cli.Env, j rewritten, took time.Duration) error {
 	if err := env.Print.Sentence("%s: would be: %s", j.Store, what); err != nil {
 		return err
 	}
-	if err := env.Print.Sentence("  space needed meanwhile: %s, available: %s", out.Bytes(j.NeededBytes),
-		out.Bytes(j.AvailableBytes)); err != nil {
+	if err := env.Print.Sentence("  space needed meanwhile: %s, available: %s", output.Bytes(j.NeededBytes),
+		output.Bytes(j.AvailableBytes)); err != nil {
 		return err
 	}
 	if !j.Enough {
-		return fmt.Errorf("%s: there is not enough space: %s needed, %s available", j.Store, out.Bytes(j.NeededBytes),
-			out.Bytes(j.AvailableBytes))
+		return fmt.Errorf("%s: there is not enough space: %s needed, %s available", j.Store, output.Bytes(j.NeededBytes),
+			output.Bytes(j.AvailableBytes))
 	}
 	return nil
 }
@@ -276,7 +276,7 @@ moved from the end into gaps for that; to move all of them, use lockstep store c
 				before, after := r.GetFileBytesBefore(), r.GetFileBytesAfter()
 				if after >= before { // its checkpoints may need some space
 					return env.Print.Sentence("%s: there is nothing to give back, page.db has %s", t.label(),
-						out.Bytes(after))
+						output.Bytes(after))
 				}
 				return env.Print.Sentence("%s: %spage.db %s", t.label(), would, sizeChange(before, after))
 			})
@@ -305,7 +305,7 @@ func dropOldCommand(env *cli.Env) *cobra.Command {
 				if n == 0 {
 					return env.Print.Sentence("%s: there is nothing to remove", label)
 				}
-				return env.Print.Sentence("%s: freed %s", label, out.Bytes(n))
+				return env.Print.Sentence("%s: freed %s", label, output.Bytes(n))
 			}
 			question := "Remove what the last rewrite or snapshot of %s replaced? It cannot be brought back."
 			if w.dataDir != "" {

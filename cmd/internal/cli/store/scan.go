@@ -12,11 +12,11 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -162,7 +162,7 @@ func answering(ctx context.Context, env *cli.Env, c *client.Client, want string)
 }
 
 // printLast prints the result of an earlier scan.
-func printLast(p *out.Printer, j scanned, more bool) error {
+func printLast(p *output.Printer, j scanned, more bool) error {
 	if more {
 		if err := p.Sentence(""); err != nil {
 			return err
@@ -179,7 +179,7 @@ func printLast(p *out.Printer, j scanned, more bool) error {
 
 // inPair reports whether the node is part of a pair.
 func (t target) inPair() bool {
-	return nodes.BaseRole(t.status.Role) != nodes.Active || t.status.Standby != ""
+	return pairstatus.BaseRole(t.status.Role) != pairstatus.Active || t.status.Standby != ""
 }
 
 // scanNode scans a running node.
@@ -246,18 +246,18 @@ func showStore(show func(progress.Step), p checkpoint.Progress) {
 }
 
 // PrintScan prints the scan result of a node of a pair.
-func PrintScan(p *out.Printer, node string, r *pb.ScanResult) error {
+func PrintScan(p *output.Printer, node string, r *pb.ScanResult) error {
 	j := newScanned(node, r)
 	j.pair = true
 	return printScan(p, j)
 }
 
-func printScan(p *out.Printer, j scanned) error {
+func printScan(p *output.Printer, j scanned) error {
 	if p.JSON() {
 		return p.Object(j)
 	}
-	err := p.Sentence("%s: %s, %s; page.db has %s in pages of %s\n", j.Store, out.Plural(j.Messages, "message"),
-		out.Bytes(j.MessageBytes), out.Bytes(j.FileBytes), out.Bytes(uint64(j.PageSize)))
+	err := p.Sentence("%s: %s, %s; page.db has %s in pages of %s\n", j.Store, output.Plural(j.Messages, "message"),
+		output.Bytes(j.MessageBytes), output.Bytes(j.FileBytes), output.Bytes(uint64(j.PageSize)))
 	if err != nil {
 		return err
 	}
@@ -295,7 +295,7 @@ func histogramRows(buckets []bucket) [][]any {
 	rows := make([][]any, 0, len(buckets))
 	for _, b := range buckets {
 		rows = append(rows, []any{
-			out.Bytes(b.FromBytes) + " – " + out.Bytes(b.ToBytes), out.Count(b.Messages), out.Bytes(b.Bytes),
+			output.Bytes(b.FromBytes) + " – " + output.Bytes(b.ToBytes), output.Count(b.Messages), output.Bytes(b.Bytes),
 			chart(b.Messages, most),
 		})
 	}
@@ -326,8 +326,8 @@ func candidateRows(j scanned) [][]any {
 			marks = append(marks, "← recommended")
 		}
 		rows = append(rows, []any{
-			out.Bytes(uint64(c.PageSize)), out.Bytes(c.FileBytes), percentChange(j.FileBytes, c.FileBytes),
-			out.Count(c.Pages), out.Bytes(c.WasteBytes),
+			output.Bytes(uint64(c.PageSize)), output.Bytes(c.FileBytes), percentChange(j.FileBytes, c.FileBytes),
+			output.Count(c.Pages), output.Bytes(c.WasteBytes),
 			strings.Join(marks, " "),
 		})
 	}
@@ -337,7 +337,7 @@ func candidateRows(j scanned) [][]any {
 // advice returns the recommended action.
 func (j scanned) advice() string {
 	if j.Messages == 0 {
-		return fmt.Sprintf("Recommended: pages of %s, as no messages are stored.", out.Bytes(uint64(j.Recommended)))
+		return fmt.Sprintf("Recommended: pages of %s, as no messages are stored.", output.Bytes(uint64(j.Recommended)))
 	}
 	then, present := j.FileBytes, uint64(0)
 	for _, c := range j.Candidates {
@@ -348,20 +348,20 @@ func (j scanned) advice() string {
 			present = c.FileBytes
 		}
 	}
-	s := fmt.Sprintf("Recommended: pages of %s", out.Bytes(uint64(j.Recommended)))
+	s := fmt.Sprintf("Recommended: pages of %s", output.Bytes(uint64(j.Recommended)))
 	const worthwhile = 100 // a rewrite is recommended if it saves more than 1/100 of the file
 	verb := "resize"
 	switch gains := then+j.FileBytes/worthwhile < j.FileBytes; {
 	case j.Recommended != j.PageSize:
-		s += fmt.Sprintf(": a resize makes page.db %s instead of %s", out.Bytes(then), out.Bytes(j.FileBytes))
+		s += fmt.Sprintf(": a resize makes page.db %s instead of %s", output.Bytes(then), output.Bytes(j.FileBytes))
 		if present > 0 {
-			s += fmt.Sprintf("; a compact with the present ones, %s", out.Bytes(present))
+			s += fmt.Sprintf("; a compact with the present ones, %s", output.Bytes(present))
 		}
 		s += "."
 	case gains:
 		verb = "compact"
-		s += fmt.Sprintf(", as they are. A compact makes page.db %s instead of %s.", out.Bytes(then),
-			out.Bytes(j.FileBytes))
+		s += fmt.Sprintf(", as they are. A compact makes page.db %s instead of %s.", output.Bytes(then),
+			output.Bytes(j.FileBytes))
 	default:
 		return s + ", as they are. Nothing is gained by a resize or a compact."
 	}

@@ -12,8 +12,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -31,7 +31,7 @@ func (s setting) text(all *pb.MaintenanceSettings) string {
 	text := fmt.Sprint(v)
 	switch n, isNumber := v.(uint32); {
 	case isNumber && strings.HasPrefix(s.name, "page-size-") && n > 0:
-		return out.Bytes(uint64(n))
+		return output.Bytes(uint64(n))
 	case text == "":
 		return "-"
 	}
@@ -172,13 +172,13 @@ the nodes.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&node, "node", nodes.Active,
+	cmd.Flags().StringVar(&node, "node", pairstatus.Active,
 		"the node to ask, for page-size-current: standby, active, a node's name, or its address")
 	return cmd
 }
 
 func readSettings(ctx context.Context, env *cli.Env, c *client.Client, node string) (*pb.MaintenanceSettings, error) {
-	if node == nodes.Active {
+	if node == pairstatus.Active {
 		return c.MaintenanceSettings(ctx)
 	}
 	t, err := chooseNode(ctx, env, c, node)

@@ -6,8 +6,8 @@ package store
 
 import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/cli/inspect"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/plan"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/storetool"
 	"github.com/spf13/cobra"
 )
 
@@ -33,7 +33,7 @@ directory ask the running nodes.`,
 		c.GroupID = "maintain"
 		cmd.AddCommand(c)
 	}
-	for _, c := range append(inspect.Commands(env), mapCommand(env)) {
+	for _, c := range append(storetool.Commands(env), mapCommand(env)) {
 		c.GroupID = "look"
 		cmd.AddCommand(c)
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // listQueues requests a sorted and filtered page from the active. An active of an older release lists all queues by
@@ -94,20 +94,20 @@ func queueOf(q *client.Queue) Queue {
 
 // factsOf returns the settings and counters of a queue, without unset ones.
 func factsOf(q *client.Queue) []fact {
-	facts := []fact{{"published", out.Count(q.NextSequence-1) + " since it was made"}}
+	facts := []fact{{"published", output.Count(q.NextSequence-1) + " since it was made"}}
 	add := func(is bool, name, format string, args ...any) {
 		if is {
 			facts = append(facts, fact{name, fmt.Sprintf(format, args...)})
 		}
 	}
 	c := &q.Config
-	add(c.MaxMessages > 0, "limit", "%s", out.Plural(c.MaxMessages, "message"))
-	add(c.MaxBytes > 0, "limit", "%s", out.Bytes(c.MaxBytes))
+	add(c.MaxMessages > 0, "limit", "%s", output.Plural(c.MaxMessages, "message"))
+	add(c.MaxBytes > 0, "limit", "%s", output.Bytes(c.MaxBytes))
 	add(c.MaxDeliveries > 0, "deliveries", "%d at most", c.MaxDeliveries)
 	add(c.DeadLetter != "", "dead letters", "go to %s", c.DeadLetter)
-	add(q.Delayed > 0, "delayed", "%s", out.Plural(q.Delayed, "message"))
-	add(q.Dropped > 0, "dropped", "%s", out.Plural(q.Dropped, "message"))
-	add(q.Expired > 0, "expired", "%s", out.Plural(q.Expired, "message"))
+	add(q.Delayed > 0, "delayed", "%s", output.Plural(q.Delayed, "message"))
+	add(q.Dropped > 0, "dropped", "%s", output.Plural(q.Dropped, "message"))
+	add(q.Expired > 0, "expired", "%s", output.Plural(q.Expired, "message"))
 	for i := range q.Forwards {
 		add(true, "forwards to", "%s", q.Forwards[i].To)
 	}

@@ -11,7 +11,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 )
 
 // window is the number of queues per request: the visible ones and some before and after them.
@@ -304,7 +304,7 @@ func (m *model) ask(name string) {
 }
 
 // otherNode returns the name of the node that would become active.
-func otherNode(s *nodes.Status) string {
+func otherNode(s *pairstatus.Status) string {
 	for i := range s.Nodes {
 		if n := &s.Nodes[i]; n.Name != "" && n.Name != s.Pair.Active {
 			return n.Name

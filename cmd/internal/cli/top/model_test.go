@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -92,38 +92,38 @@ func (s *session) screen() string {
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 // aPair is a pair whose standby reports conditions.
-func aPair(conditions ...nodes.Condition) statusMsg {
+func aPair(conditions ...pairstatus.Condition) statusMsg {
 	return statusMsg{
 		at: noon.In(time.Local),
-		status: nodes.Status{
-			Pair: &nodes.Pair{
+		status: pairstatus.Status{
+			Pair: &pairstatus.Pair{
 				PairID: "0197c2d4-5b1e-7000-8000-000000000000", Config: 33, Term: 12, Active: "a",
 				InSync: []string{"a", "b"}, MinInSync: 1, Coordinator: "etcd", CoordinatorReachable: true,
 			},
-			Nodes: []nodes.Node{
+			Nodes: []pairstatus.Node{
 				{
 					Address: "10.0.0.1:7420", Name: "a", NodeID: "ida", Role: "active", InSync: true, Term: 12,
 					Version: "v0.2.0", Messages: 1_234_567, MessageBytes: 3 << 30, DiskFree: 40 << 30,
 					DiskSize: 100 << 30, Standby: "in-sync", StandbyLag: 12, StandbyLagBytes: 3 << 20,
 					StandbyLagSeconds: 2,
-					Activity: &nodes.Activity{
+					Activity: &pairstatus.Activity{
 						MemoryBytes: 200 << 20, MemoryBudgetBytes: 512 << 20, Consumers: 17, Connections: 40,
 					},
 				},
 				{
 					Address: "10.0.0.2:7420", Name: "b", NodeID: "idb", Role: "standby", InSync: true, Term: 12,
 					Version: "v0.2.0", DiskFree: 41 << 30, DiskSize: 100 << 30,
-					Activity: &nodes.Activity{MemoryBytes: 90 << 20, MemoryBudgetBytes: 512 << 20},
+					Activity: &pairstatus.Activity{MemoryBytes: 90 << 20, MemoryBudgetBytes: 512 << 20},
 				},
 			},
 			Conditions: conditions,
 		},
-		rates: &nodes.Rates{Published: 12_345, Delivered: 12_001.4, Acknowledged: 3.25, CommitP50MS: 0.875, CommitP99MS: 12},
+		rates: &pairstatus.Rates{Published: 12_345, Delivered: 12_001.4, Acknowledged: 3.25, CommitP50MS: 0.875, CommitP99MS: 12},
 	}
 }
 
-func alarm(n int) nodes.Condition {
-	return nodes.Condition{
+func alarm(n int) pairstatus.Condition {
+	return pairstatus.Condition{
 		Condition: fmt.Sprintf("alarm-%d", n), Severity: []string{"critical", "warning", "info"}[n%3], Node: "b",
 		Since: noon, Details: "the disk of b has " + strings.Repeat("very ", n) + "little left",
 		Means: "publishes are refused soon", Do: "make room, or lower disk.low-watermark",
@@ -165,14 +165,14 @@ func TestFrames(t *testing.T) {
 		"one-node-down": func(s *session) {
 			p := aPair()
 			p.status.Nodes[0].Role, p.status.Nodes[0].Standby = "active-alone", ""
-			p.status.Nodes[1] = nodes.Node{Address: "10.0.0.2:7420", Error: "connection refused"}
+			p.status.Nodes[1] = pairstatus.Node{Address: "10.0.0.2:7420", Error: "connection refused"}
 			p.rates = nil
 			s.tell(p)
 			s.tell(someQueues(2, s.wanted))
 		},
 		"no-active": func(s *session) {
 			p := aPair()
-			p.status.Nodes[0] = nodes.Node{Address: "10.0.0.1:7420", Error: "no answer"}
+			p.status.Nodes[0] = pairstatus.Node{Address: "10.0.0.1:7420", Error: "no answer"}
 			p.status.Pair.CoordinatorReachable, p.status.Pair.Paused = false, "since noon"
 			s.tell(p)
 			s.tell(queuesMsg{page: page{query: s.wanted}, err: errors.New("list queues: no node is active")})

@@ -5,15 +5,15 @@ package top
 import (
 	"time"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 )
 
 // Picture is the displayed status, for programs.
 type Picture struct {
-	At     time.Time    `json:"at"`
-	Status nodes.Status `json:"status"`
+	At     time.Time         `json:"at"`
+	Status pairstatus.Status `json:"status"`
 	// Rates of the active; nil if no node is active, or if it became active just now.
-	Rates *nodes.Rates `json:"rates"`
+	Rates *pairstatus.Rates `json:"rates"`
 	// Queues are the requested queues; the next field counts all of them.
 	Queues      []Queue `json:"queues"`
 	QueuesTotal int     `json:"queues_total"`

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -27,8 +27,8 @@ type (
 	// statusMsg is the status of both nodes.
 	statusMsg struct {
 		at     time.Time
-		status nodes.Status
-		rates  *nodes.Rates
+		status pairstatus.Status
+		rates  *pairstatus.Rates
 	}
 	// queuesMsg is a page of queues or an error.
 	queuesMsg struct {
@@ -78,17 +78,17 @@ func (s *source) run(ctx context.Context, tell func(any)) (done <-chan struct{})
 // answer is the status of one node.
 type answer struct {
 	node int
-	nodes.Answer
+	pairstatus.Answer
 }
 
 // askNode polls one node. Each node has its own loop, so that an unresponsive node does not delay the other.
 func (s *source) askNode(ctx context.Context, i int, answers chan<- answer) {
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, statusLimit)
-		r, err := nodes.Ask(limited, s.client, s.addresses[i])
+		r, err := pairstatus.Ask(limited, s.client, s.addresses[i])
 		cancel()
 		select {
-		case answers <- answer{i, nodes.Answer{Address: s.addresses[i], Response: r, Err: err}}:
+		case answers <- answer{i, pairstatus.Answer{Address: s.addresses[i], Response: r, Err: err}}:
 		case <-ctx.Done():
 		}
 		wait(ctx, s.interval, nil)
@@ -97,9 +97,9 @@ func (s *source) askNode(ctx context.Context, i int, answers chan<- answer) {
 
 // tellStatus combines the answers once per interval. If a role changes or a node disappears, it does so immediately.
 func (s *source) tellStatus(ctx context.Context, answers <-chan answer, tell func(any)) {
-	all := make([]nodes.Answer, len(s.addresses))
+	all := make([]pairstatus.Answer, len(s.addresses))
 	for i, address := range s.addresses {
-		all[i] = nodes.Answer{Address: address, Err: errors.New("not asked yet")}
+		all[i] = pairstatus.Answer{Address: address, Err: errors.New("not asked yet")}
 	}
 	var rates rateKeeper
 	ticker := time.NewTicker(s.interval)
@@ -107,7 +107,7 @@ func (s *source) tellStatus(ctx context.Context, answers <-chan answer, tell fun
 	known := 0 // nodes that have answered or failed
 	show := func() {
 		if known == len(all) {
-			now := nodes.Combine(all)
+			now := pairstatus.Combine(all)
 			tell(statusMsg{time.Now(), now, rates.take(&now)})
 		}
 	}
@@ -130,26 +130,26 @@ func (s *source) tellStatus(ctx context.Context, answers <-chan answer, tell fun
 
 // rateKeeper computes rates between two different answers of the active.
 type rateKeeper struct {
-	before *nodes.Status
-	last   *nodes.Rates
+	before *pairstatus.Status
+	last   *pairstatus.Rates
 }
 
-func (k *rateKeeper) take(now *nodes.Status) *nodes.Rates {
+func (k *rateKeeper) take(now *pairstatus.Status) *pairstatus.Rates {
 	active, was := activeOf(now), activeOf(k.before)
 	if active != nil && was != nil && active.NodeID == was.NodeID && active.AnsweredAt().Equal(was.AnsweredAt()) {
 		return k.last // unchanged
 	}
-	k.last, k.before = nodes.RatesBetween(k.before, now), now
+	k.last, k.before = pairstatus.RatesBetween(k.before, now), now
 	return k.last
 }
 
 // activeOf returns the active node, or nil.
-func activeOf(s *nodes.Status) *nodes.Node {
+func activeOf(s *pairstatus.Status) *pairstatus.Node {
 	if s == nil {
 		return nil
 	}
 	for i := range s.Nodes {
-		if n := &s.Nodes[i]; n.Error == "" && nodes.BaseRole(n.Role) == nodes.Active {
+		if n := &s.Nodes[i]; n.Error == "" && pairstatus.BaseRole(n.Role) == pairstatus.Active {
 			return n
 		}
 	}
@@ -226,7 +226,7 @@ func mayOperate(me *pb.WhoAmIResponse) bool {
 func (s *source) once(ctx context.Context) (*Picture, error) {
 	limited, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()
-	before := nodes.AskAll(limited, s.client, s.addresses, statusLimit)
+	before := pairstatus.AskAll(limited, s.client, s.addresses, statusLimit)
 	p := &Picture{At: time.Now(), Status: before, Queues: []Queue{}}
 	if before.Answered() == 0 {
 		return p, nil
@@ -246,9 +246,9 @@ func (s *source) once(ctx context.Context) (*Picture, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	p.Status = nodes.AskAll(ctx, s.client, s.addresses, statusLimit)
+	p.Status = pairstatus.AskAll(ctx, s.client, s.addresses, statusLimit)
 	p.At = time.Now()
-	p.Rates = nodes.RatesBetween(&before, &p.Status)
+	p.Rates = pairstatus.RatesBetween(&before, &p.Status)
 	list()
 	return p, nil
 }

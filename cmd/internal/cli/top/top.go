@@ -17,7 +17,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // shortest is the minimum interval. Nodes update the reported values only a few times per second.
@@ -52,7 +52,7 @@ rates need two looks. The exit code of these is 1 when no node answers.`,
 				if once || env.Print.JSON() {
 					return printOnce(ctx, env, s)
 				}
-				if !env.Asks() || !out.IsTerminal(env.Stdout) && env.Terminal == nil {
+				if !env.Asks() || !output.IsTerminal(env.Stdout) && env.Terminal == nil {
 					return cli.Usage("lockstep top needs a terminal; --once prints one picture, --output json one for programs")
 				}
 				return live(ctx, env, s)

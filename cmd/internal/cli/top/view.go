@@ -10,8 +10,8 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
@@ -125,7 +125,7 @@ func (m *model) nodeLines() []string {
 			note = n.Maintenance.String()
 		}
 		rows = append(rows, []string{
-			n.Name, n.Role, out.YesNo(n.InSync), lagOf(n), diskOf(n), memoryOf(n), fmt.Sprint(n.Term), n.Version,
+			n.Name, n.Role, output.YesNo(n.InSync), lagOf(n), diskOf(n), memoryOf(n), fmt.Sprint(n.Term), n.Version,
 			n.Address, cmp.Or(note, n.Reason),
 		})
 	}
@@ -134,7 +134,7 @@ func (m *model) nodeLines() []string {
 		switch n := &s.Nodes[i]; {
 		case n.Error != "":
 			lines[i] = m.paint.critical(lines[i])
-		case nodes.BaseRole(n.Role) == nodes.Active:
+		case pairstatus.BaseRole(n.Role) == pairstatus.Active:
 			lines[i] = m.paint.good(lines[i])
 		}
 	}
@@ -142,33 +142,33 @@ func (m *model) nodeLines() []string {
 }
 
 // lagOf returns the lag of the active's standby.
-func lagOf(n *nodes.Node) string {
+func lagOf(n *pairstatus.Node) string {
 	switch {
 	case n.Standby == "":
 		return ""
 	case n.Activity == nil: // an older release that does not report bytes
-		return out.Plural(n.StandbyLag, "record")
+		return output.Plural(n.StandbyLag, "record")
 	}
-	text := out.Bytes(n.StandbyLagBytes)
+	text := output.Bytes(n.StandbyLagBytes)
 	if n.StandbyLagSeconds >= 1 {
 		text += " " + units.Age(time.Duration(n.StandbyLagSeconds*float64(time.Second)))
 	}
 	return text
 }
 
-func diskOf(n *nodes.Node) string {
-	text := out.Bytes(n.DiskFree)
+func diskOf(n *pairstatus.Node) string {
+	text := output.Bytes(n.DiskFree)
 	if n.DiskSize > 0 {
 		text += fmt.Sprintf(" %d%%", n.DiskFree*100/n.DiskSize)
 	}
 	return text
 }
 
-func memoryOf(n *nodes.Node) string {
+func memoryOf(n *pairstatus.Node) string {
 	if n.Activity == nil {
 		return ""
 	}
-	return out.Bytes(n.Activity.MemoryBytes) + " of " + out.Bytes(n.Activity.MemoryBudgetBytes)
+	return output.Bytes(n.Activity.MemoryBytes) + " of " + output.Bytes(n.Activity.MemoryBudgetBytes)
 }
 
 // conditionLines returns the conditions and their actions, limited to a third of the screen.
@@ -194,7 +194,7 @@ func (m *model) conditionLines() []string {
 	return lines
 }
 
-func conditionTitle(c *nodes.Condition) string {
+func conditionTitle(c *pairstatus.Condition) string {
 	text := strings.ToUpper(c.Severity) + " " + c.Condition
 	if c.Node != "" {
 		text += " on " + c.Node
@@ -212,7 +212,7 @@ func (m *model) alarmLines() []string {
 	for i := range all {
 		c := &all[i]
 		lines = append(lines, m.paint.bySeverity(c.Severity, fit(conditionTitle(c)+" since "+
-			out.LocalTime(c.Since), m.width)))
+			output.LocalTime(c.Since), m.width)))
 		for _, part := range []struct{ name, text string }{{"", c.Details}, {"means: ", c.Means}, {"do: ", c.Do}} {
 			if part.text == "" {
 				continue
@@ -249,9 +249,9 @@ func (m *model) rateLines() []string {
 				milliseconds(r.CommitP99MS)))
 		}
 	}
-	parts = append(parts, fmt.Sprintf("%s, %s", out.Plural(active.Messages, "message"), out.Bytes(active.MessageBytes)))
+	parts = append(parts, fmt.Sprintf("%s, %s", output.Plural(active.Messages, "message"), output.Bytes(active.MessageBytes)))
 	if a := active.Activity; a != nil {
-		parts = append(parts, out.Plural(a.Consumers, "consumer"), out.Plural(a.Connections, "connection"))
+		parts = append(parts, output.Plural(a.Consumers, "consumer"), output.Plural(a.Connections, "connection"))
 	}
 	lines := []string{parts[0]}
 	for _, part := range parts[1:] {

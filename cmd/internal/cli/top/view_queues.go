@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
@@ -43,7 +43,7 @@ func (m *model) listLines() []string {
 // listTitle contains the range of the visible queues, and their age if the active does not answer.
 func (m *model) listTitle() string {
 	q := m.page.query
-	text := fmt.Sprintf("%s by %s", out.Plural(m.page.total, "queue"), q.order)
+	text := fmt.Sprintf("%s by %s", output.Plural(m.page.total, "queue"), q.order)
 	if q.reversed {
 		text += ", reversed"
 	}
@@ -51,7 +51,7 @@ func (m *model) listTitle() string {
 		text += fmt.Sprintf(", with %q", q.contains)
 	}
 	if m.page.total > 0 {
-		text += fmt.Sprintf(" (%s of %s)", out.Count(min(m.cursor+1, m.page.total)), out.Count(m.page.total))
+		text += fmt.Sprintf(" (%s of %s)", output.Count(min(m.cursor+1, m.page.total)), output.Count(m.page.total))
 	}
 	text = fit(text, m.width)
 	if m.listErr != nil {
@@ -82,8 +82,8 @@ func queueTable(queues []Queue, width int, by order) (header string, lines []str
 		q := &queues[i]
 		published, delivered, acknowledged, oldest := activityOf(q)
 		rows = append(rows, []string{
-			q.Name, out.Count(q.Messages), published, delivered, acknowledged, oldest, out.Count(q.Consumers),
-			out.Bytes(q.Bytes),
+			q.Name, output.Count(q.Messages), published, delivered, acknowledged, oldest, output.Count(q.Consumers),
+			output.Bytes(q.Bytes),
 		})
 	}
 	return table(columns, rows, width, true)
@@ -118,7 +118,7 @@ func (m *model) queueLines() []string {
 	}
 	published, delivered, acknowledged, oldest := activityOf(q)
 	facts := append([]fact{
-		{"messages", fmt.Sprintf("%s, %s", out.Count(q.Messages), out.Bytes(q.Bytes))},
+		{"messages", fmt.Sprintf("%s, %s", output.Count(q.Messages), output.Bytes(q.Bytes))},
 		{"per second", fmt.Sprintf("%s published, %s delivered, %s acknowledged", published, delivered, acknowledged)},
 		{"oldest", oldest},
 	}, q.facts...)
@@ -130,7 +130,7 @@ func (m *model) queueLines() []string {
 	for i := range q.Subscriptions {
 		s := &q.Subscriptions[i]
 		rows = append(rows, []string{
-			s.Name, out.Count(s.Backlog), out.Count(s.InFlight), out.Count(s.Consumers), s.Filter,
+			s.Name, output.Count(s.Backlog), output.Count(s.InFlight), output.Count(s.Consumers), s.Filter,
 		})
 	}
 	header, table := table([]column{
@@ -183,7 +183,7 @@ func printed(p *Picture) string {
 		lines = append(lines, "queues: "+p.QueuesError)
 	} else {
 		header, rows := queueTable(p.Queues, m.width, byMessages)
-		lines = append(append(lines, out.Plural(p.QueuesTotal, "queue")+" by messages", header), rows...)
+		lines = append(append(lines, output.Plural(p.QueuesTotal, "queue")+" by messages", header), rows...)
 	}
 	for i := range lines {
 		lines[i] = strings.TrimRight(lines[i], " ")

@@ -13,7 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // Command returns the `lockstep txn` command.
@@ -65,10 +65,10 @@ func (p *prepared) what() string {
 	for _, q := range p.Queues {
 		var does []string
 		if q.Publishes > 0 {
-			does = append(does, "publishes "+out.Count(q.Publishes))
+			does = append(does, "publishes "+output.Count(q.Publishes))
 		}
 		if q.Acks > 0 {
-			does = append(does, "acknowledges "+out.Count(q.Acks))
+			does = append(does, "acknowledges "+output.Count(q.Acks))
 		}
 		parts = append(parts, fmt.Sprintf("%s: %s", q.Queue, strings.Join(does, ", ")))
 	}
@@ -93,7 +93,7 @@ rollback.`,
 					j := newPrepared(p, time.Now())
 					list = append(list, j)
 					age := time.Duration(j.AgeSeconds * float64(time.Second)).Round(time.Second)
-					rows = append(rows, []any{j.XID, age, j.what(), out.Bytes(j.Bytes)})
+					rows = append(rows, []any{j.XID, age, j.what(), output.Bytes(j.Bytes)})
 				}
 				if err := env.Print.Object(list); err != nil {
 					return err

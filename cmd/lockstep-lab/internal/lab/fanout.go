@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/benchcli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/measure"
 )
 
@@ -128,7 +128,7 @@ const filterParts = 100
 func compareFilters(env *cli.Env, n int, all, some *fanoutMedians) error {
 	return env.Print.Sentence("with a filter on each of %s, which matches 1 %% of the messages: publishing at %.2f × the "+
 		"rate without, all dealt with in %.2f × the time, with %.2f × the time of processors",
-		out.Plural(uint64(n), "subscription"), some.published.Rate/all.published.Rate,
+		output.Plural(uint64(n), "subscription"), some.published.Rate/all.published.Rate,
 		some.seconds/all.seconds, some.cpu/all.cpu)
 }
 

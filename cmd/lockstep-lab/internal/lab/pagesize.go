@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/benchcli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/measure"
 )
 
@@ -129,7 +129,7 @@ func printPageSize(env *cli.Env, results []bench.Result) error {
 			start = fmt.Sprintf("%.0f", r.StartMS)
 		}
 		rows = append(rows, []any{
-			r.Phase, r.Round, out.Bytes(r.PageSize), fmt.Sprintf("%.2f", r.Seconds), fmt.Sprintf("%.0f", r.Rate),
+			r.Phase, r.Round, output.Bytes(r.PageSize), fmt.Sprintf("%.2f", r.Seconds), fmt.Sprintf("%.0f", r.Rate),
 			fmt.Sprintf("%.0f", r.MB),
 			fmt.Sprintf("%.1f", r.FileMB), disk, benchcli.Digits(r.P99), fmt.Sprintf("%.1f", r.CPU),
 			fmt.Sprintf("%.0f", r.PeakRSS), start, cp,
@@ -180,14 +180,14 @@ func comparePageSizes(results []bench.Result) (lines []string) {
 					u.PeakRSS))
 			}
 			lines = append(lines, fmt.Sprintf("round %d, start: %.0f ms with pages of %s, %.0f with %s: %.2f times the time",
-				r.Round, filled.StartMS, out.Bytes(filled.PageSize), r.StartMS, out.Bytes(r.PageSize),
+				r.Round, filled.StartMS, output.Bytes(filled.PageSize), r.StartMS, output.Bytes(r.PageSize),
 				r.StartMS/max(filled.StartMS, 1e-9)))
 		case rewritten != r.Round:
 			before[phase] = r
 		case was.Round == r.Round:
 			lines = append(lines, fmt.Sprintf("round %d, %s: %.0f messages/s with pages of %s, %.0f with %s: %.2f "+
 				"times", r.Round, phase,
-				was.Rate, out.Bytes(was.PageSize), r.Rate, out.Bytes(r.PageSize), r.Rate/was.Rate))
+				was.Rate, output.Bytes(was.PageSize), r.Rate, output.Bytes(r.PageSize), r.Rate/was.Rate))
 		}
 	}
 	return lines

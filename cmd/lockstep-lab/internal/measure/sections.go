@@ -41,7 +41,7 @@ const modulePath = "github.com/lockstep-mq/lockstep/"
 const runtimeSection = "runtime"
 
 // startsDispatcher starts both goroutines of a queue's dispatcher, which do different work.
-const startsDispatcher = modulePath + "server/dispatch.(*Registry).start."
+const startsDispatcher = modulePath + "server/delivery/dispatch.(*Registry).start."
 
 // sections groups a CPU profile by the start function of each goroutine.
 func sections(node string, cpu *profile.Profile, goroutines map[string]int, messages int) []Section {

@@ -49,7 +49,7 @@ func TestSectionsOfDispatcher(t *testing.T) {
 	begun := func(method string) *profile.Sample {
 		var s profile.Sample
 		for _, n := range []string{method, method + "-fm", "(*Registry).start.func1", "(*Registry).start.gowrap1"} {
-			f := &profile.Function{Name: modulePath + "server/dispatch." + n}
+			f := &profile.Function{Name: modulePath + "server/delivery/dispatch." + n}
 			s.Location = append(s.Location, &profile.Location{Line: []profile.Line{{Function: f}}})
 		}
 		s.Value = []int64{1}
@@ -57,6 +57,6 @@ func TestSectionsOfDispatcher(t *testing.T) {
 	}
 	samples := []*profile.Sample{begun("(*dispatcher).deliver"), begun("(*dispatcher).settle")}
 	require.Equal(t, map[string]int{
-		"server/dispatch.(*dispatcher).deliver": 1, "server/dispatch.(*dispatcher).settle": 1,
+		"server/delivery/dispatch.(*dispatcher).deliver": 1, "server/delivery/dispatch.(*dispatcher).settle": 1,
 	}, count(&profile.Profile{Sample: samples}))
 }

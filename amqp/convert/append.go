@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Options control the encoding of a delivered message.
+type Options struct {
+	// Now is the time from which the remaining time to live is computed.
+	Now time.Time
+}
+
+// Append appends the AMQP encoding of a stored message. An AMQP message is returned unchanged, except for the header
+// and the annotations added to a dead letter. The message is not retained.
+func Append(b []byte, s *pb.StoredMessage, o Options) []byte {
+	m := s.GetMessage()
+	if v, ok := m.GetTypedProperties()[SectionsKey].GetKind().(*pb.PropertyValue_BytesValue); ok {
+		if k, ok := parseKept(v.BytesValue, m.GetBody()); ok {
+			return appendAsItCame(b, s, &k, o)
+		}
+	}
+	return appendTranslated(b, s, o)
+}
+
+// appendAsItCame appends a message received by AMQP.
+func appendAsItCame(b []byte, s *pb.StoredMessage, k *kept, o Options) []byte {
+	h := header{durable: k.flags&isDurable != 0, deliveryCount: s.GetDeliveryCount()}
+	if k.flags&hasPriority != 0 {
+		h.priority = int(k.priority)
+	} else {
+		h.priority = -1
+	}
+	if k.flags&hasTTL != 0 {
+		h.ttl = remaining(s.GetMessage(), o.Now)
+	}
+	b = h.append(b)
+	before := k.before
+	if a := (annotations{origin: s.GetDeadLetter()}); a.any() {
+		b, before = a.append(b, before)
+	}
+	b = append(b, before...)
+	b = append(b, s.GetMessage().GetBody()...)
+	return append(b, k.after...)
+}
+
+// header is the header section.
+type header struct {
+	durable       bool
+	priority      int    // -1 if absent
+	ttl           uint32 // milliseconds; 0: none
+	deliveryCount uint32
+}
+
+// append appends the header, unless all fields have default values.
+func (h *header) append(b []byte) []byte {
+	if !h.durable && h.priority < 0 && h.ttl == 0 && h.deliveryCount == 0 {
+		return b
+	}
+	// At most 2 + 2 + 5 + 1 + 5 bytes: its length fits in one byte.
+	b = append(section(b, codeHeader), codeList8, 0, 0)
+	at, count := len(b), byte(1)
+	b = appendBool(b, h.durable)
+	if h.priority >= 0 || h.ttl > 0 || h.deliveryCount > 0 {
+		count = 2
+		if h.priority >= 0 {
+			b = append(b, codeUbyte, byte(h.priority))
+		} else {
+			b = append(b, codeNull)
+		}
+	}
+	if h.ttl > 0 || h.deliveryCount > 0 {
+		count = 3
+		if h.ttl > 0 {
+			b = appendUint(b, h.ttl)
+		} else {
+			b = append(b, codeNull)
+		}
+	}
+	if h.deliveryCount > 0 {
+		count = 5
+		b = appendUint(append(b, codeNull), h.deliveryCount)
+	}
+	b[at-2], b[at-1] = byte(len(b)-at+1), count
+	return b
+}
+
+// remaining returns the remaining time to live in milliseconds: at least 1, since the message is being delivered; 0 if
+// it does not expire, or too late for the header field.
+func remaining(m *pb.Message, now time.Time) uint32 {
+	if m.GetExpiresAt() == nil {
+		return 0
+	}
+	ms := m.GetExpiresAt().AsTime().Sub(now).Milliseconds()
+	if ms > math.MaxUint32 {
+		return 0
+	}
+	return uint32(max(ms, 1))
+}
+
+// appendTranslated appends a message that was not received by AMQP.
+func appendTranslated(b []byte, s *pb.StoredMessage, o Options) []byte {
+	m := s.GetMessage()
+	h := header{durable: true, priority: -1, ttl: remaining(m, o.Now), deliveryCount: s.GetDeliveryCount()}
+	if m.GetPriority() > 0 || m != nil && m.Priority != nil {
+		h.priority = int(m.GetPriority())
+	}
+	b = h.append(b)
+	a := annotations{origin: s.GetDeadLetter(), replyQueue: m.GetReplyTo() != ""}
+	if m.GetDeliverAt() != nil {
+		a.deliverAt = m.GetDeliverAt().AsTime().UnixMilli()
+	}
+	if a.any() {
+		b, _ = a.append(b, nil)
+	}
+	b = appendProperties(b, s)
+	b = appendApplicationProperties(b, m)
+	return appendBinary(section(b, codeData), m.GetBody())
+}
+
+// appendProperties appends the properties section.
+func appendProperties(b []byte, s *pb.StoredMessage) []byte {
+	m := s.GetMessage()
+	start := len(b)
+	b = section(b, codeProperties)
+	b, f := beginFields(b)
+	text := func(position int, s string) {
+		if s != "" {
+			b = appendString(f.set(b, position), s)
+		}
+	}
+	if m.GetMessageId() != "" {
+		b = appendID(f.set(b, fieldMessageID), m.GetMessageId())
+	}
+	if user := m.GetProperties()[keyUserID]; user != "" {
+		b = appendBinary(f.set(b, fieldUserID), user)
+	}
+	text(fieldSubject, m.GetSubject())
+	text(fieldReplyTo, m.GetReplyTo())
+	if m.GetCorrelationId() != "" {
+		b = appendID(f.set(b, fieldCorrelationID), m.GetCorrelationId())
+	}
+	if isASCII(m.GetContentType()) {
+		b = appendSymbol(f.set(b, fieldContentType), m.GetContentType())
+	}
+	if t := m.GetExpiresAt(); t != nil {
+		b = appendTimestamp(f.set(b, fieldAbsoluteExpiryTime), t.AsTime().UnixMilli())
+	}
+	if t := s.GetPublishedAt(); t != nil {
+		b = appendTimestamp(f.set(b, fieldCreationTime), t.AsTime().UnixMilli())
+	}
+	text(fieldGroupID, m.GetGroup())
+	if n, ok := groupSequence(m); ok {
+		b = appendUint(f.set(b, fieldGroupSequence), n)
+	}
+	if f.count == 0 {
+		return b[:start]
+	}
+	return f.end(b)
+}
+
+// isASCII reports whether a string is a valid, non-empty symbol.
+func isASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] >= 0x80 {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// groupSequence returns the group sequence property, if it is in range.
+func groupSequence(m *pb.Message) (uint32, bool) {
+	v, ok := m.GetTypedProperties()[keyGroupSequence].GetKind().(*pb.PropertyValue_IntValue)
+	if !ok || v.IntValue < 0 || v.IntValue > math.MaxUint32 {
+		return 0, false
+	}
+	return uint32(v.IntValue), true
+}
+
+// appendApplicationProperties appends the properties, sorted by key.
+func appendApplicationProperties(b []byte, m *pb.Message) []byte {
+	texts, typed := m.GetProperties(), m.GetTypedProperties()
+	if len(texts)+len(typed) == 0 {
+		return b
+	}
+	keys := make([]string, 0, len(texts)+len(typed))
+	for key, text := range texts {
+		if key != ContainerKey && (key != keyUserID || text == "") {
+			keys = append(keys, key)
+		}
+	}
+	_, hasSequence := groupSequence(m)
+	for key := range typed {
+		if key != SectionsKey && (key != keyGroupSequence || !hasSequence) {
+			keys = append(keys, key)
+		}
+	}
+	if len(keys) == 0 {
+		return b
+	}
+	slices.SortFunc(keys, cmp.Compare[string])
+	b, c := begin(section(b, codeApplicationProperties), codeMap)
+	for _, key := range keys {
+		b = appendString(b, key)
+		c.count += 2
+		if v, ok := typed[key]; ok {
+			b = appendTyped(b, v)
+		} else {
+			b = appendString(b, texts[key])
+		}
+	}
+	return c.end(b)
+}
+
+func appendTyped(b []byte, v *pb.PropertyValue) []byte {
+	switch v := v.GetKind().(type) {
+	case *pb.PropertyValue_BoolValue:
+		return appendBool(b, v.BoolValue)
+	case *pb.PropertyValue_IntValue:
+		return appendLong(b, v.IntValue)
+	case *pb.PropertyValue_DoubleValue:
+		return appendDouble(b, v.DoubleValue)
+	case *pb.PropertyValue_BytesValue:
+		return appendBinary(b, v.BytesValue)
+	}
+	return append(b, codeNull)
+}
+
+// annotations are the annotations to be added to a message.
+type annotations struct {
+	origin     *pb.DeadLetter
+	deliverAt  int64 // milliseconds since 1970; 0: none
+	replyQueue bool  // mark the reply address as a queue
+}
+
+func (a *annotations) any() bool { return a.origin != nil || a.deliverAt != 0 || a.replyQueue }
+
+// Annotations of a dead letter. The first two are those of Artemis.
+const (
+	annotationOriginAddress      = "x-opt-ORIG-ADDRESS"
+	annotationOriginQueue        = "x-opt-ORIG-QUEUE"
+	annotationOriginSubscription = "x-opt-dead-letter-subscription"
+	annotationOriginSequence     = "x-opt-dead-letter-sequence"
+	annotationOriginReason       = "x-opt-dead-letter-reason"
+	annotationOriginDeliveries   = "x-opt-dead-letter-deliveries"
+	annotationOriginTime         = "x-opt-dead-letter-time"
+)
+
+// reasonNames are the values of x-opt-dead-letter-reason.
+var reasonNames = map[pb.DeadLetterReason]string{
+	pb.DeadLetterReason_DEAD_LETTER_REASON_MAX_DELIVERIES: "max-deliveries",
+	pb.DeadLetterReason_DEAD_LETTER_REASON_REJECTED:       "rejected",
+	pb.DeadLetterReason_DEAD_LETTER_REASON_EXPIRED:        "expired",
+	pb.DeadLetterReason_DEAD_LETTER_REASON_OVERFLOW:       "overflow",
+}
+
+// append appends the message annotations with the added ones, and returns the remaining sections before the body.
+func (a *annotations) append(b, before []byte) (out, rest []byte) {
+	b, c := begin(section(b, codeMessageAnnotations), codeMap)
+	if len(before) > 0 {
+		if code, content, err := descriptor(before); err == nil && code == codeMessageAnnotations {
+			if v, behind, err := read(content); err == nil {
+				before = behind
+				b = a.keep(b, &c, v)
+			}
+		}
+	}
+	if a.deliverAt != 0 {
+		b = appendLong(c.key(b, annotationDeliveryTime), a.deliverAt)
+	}
+	if a.replyQueue {
+		b = append(c.key(b, annotationReplyTo), codeByte, 0)
+	}
+	if a.origin != nil {
+		b = appendOrigin(b, &c, a.origin)
+	}
+	return c.end(b), before
+}
+
+// key appends the key of an annotation.
+func (c *compound) key(b []byte, key string) []byte {
+	c.count += 2
+	return appendSymbol(b, key)
+}
+
+// appendOrigin appends the origin of a dead letter: x-opt-ORIG-ADDRESS and x-opt-ORIG-QUEUE (the queue),
+// x-opt-dead-letter-subscription, -sequence (ulong), -reason ("max-deliveries", "rejected", "expired" or "overflow"),
+// -deliveries (uint) and -time (timestamp).
+func appendOrigin(b []byte, c *compound, l *pb.DeadLetter) []byte {
+	b = appendString(c.key(b, annotationOriginAddress), l.GetQueue())
+	b = appendString(c.key(b, annotationOriginQueue), l.GetQueue())
+	b = appendString(c.key(b, annotationOriginSubscription), l.GetSubscription())
+	b = appendUlong(c.key(b, annotationOriginSequence), l.GetSequence())
+	b = appendString(c.key(b, annotationOriginReason), reasonNames[l.GetReason()])
+	b = appendUint(c.key(b, annotationOriginDeliveries), l.GetDeliveries())
+	return appendTimestamp(c.key(b, annotationOriginTime), l.GetMovedAt().AsTime().UnixMilli())
+}
+
+// isOrigin reports whether appendOrigin appends an annotation of that name.
+func isOrigin(key []byte) bool {
+	switch string(key) {
+	case annotationOriginAddress, annotationOriginQueue, annotationOriginSubscription, annotationOriginSequence,
+		annotationOriginReason, annotationOriginDeliveries, annotationOriginTime:
+		return true
+	}
+	return false
+}
+
+// keep appends the original annotations of a message, except those that are replaced.
+func (a *annotations) keep(b []byte, c *compound, v value) []byte {
+	for data := v.data; len(data) > 0; {
+		key, content, err := read(data)
+		if err != nil {
+			return b
+		}
+		_, rest, err := read(content)
+		if err != nil {
+			return b
+		}
+		if !key.isSymbol() || a.origin == nil || !isOrigin(key.data) {
+			b = append(b, data[:len(data)-len(rest)]...)
+			c.count += 2
+		}
+		data = rest
+	}
+	return b
+}

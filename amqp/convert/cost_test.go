@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// TestAllocations limits the number of allocations per message.
+func TestAllocations(t *testing.T) {
+	came := jmsText("hello")
+	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() { _, _, _ = Decode(came) }), 13.0)
+	m, _, err := Decode(came)
+	require.NoError(t, err)
+	s, out := deliver(t, m), make([]byte, 0, 4096)
+	require.Zero(t, testing.AllocsPerRun(1000, func() { out = Append(out[:0], s, Options{Now: published}) }))
+	s = &pb.StoredMessage{Message: &pb.Message{Body: []byte("x"), MessageId: "m", Ttl: durationpb.New(time.Second)}}
+	require.Zero(t, testing.AllocsPerRun(1000, func() { out = Append(out[:0], s, Options{Now: published}) }))
+}
+
+// FuzzDecode: an accepted message is returned unchanged.
+func FuzzDecode(f *testing.F) {
+	g := generator{rand.New(rand.NewPCG(7, 8))}
+	for range 50 {
+		b, _ := g.message()
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, _, err := Decode(b)
+		if err != nil {
+			var refusal *wire.Error
+			if !errors.As(err, &refusal) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if _, err := proto.Marshal(m); err != nil {
+			t.Fatal(err)
+		}
+		rest := b
+		for len(rest) > 0 {
+			code, content, err := descriptor(rest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if code > codeDeliveryAnnotations {
+				break
+			}
+			if _, rest, err = read(content); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m.ExpiresAt, m.Ttl, m.Delay = nil, nil, nil
+		out := cutHeader(t, Append(nil, &pb.StoredMessage{Message: m}, Options{}))
+		if !bytes.Equal(rest, out) {
+			t.Fatalf("%x came, %x leaves", rest, out)
+		}
+	})
+}
+
+func BenchmarkDecode(b *testing.B) {
+	plain := appendBinary(section(nil, codeData), make([]byte, 512))
+	for name, came := range map[string][]byte{"plain": plain, "jms": jmsText("hello")} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				_, _, _ = Decode(came)
+			}
+		})
+	}
+}
+
+func BenchmarkAppend(b *testing.B) {
+	m, _, err := Decode(jmsText("hello"))
+	require.NoError(b, err)
+	came := deliver(b, m)
+	for name, s := range map[string]*pb.StoredMessage{
+		"amqp": came, "grpc": {Message: &pb.Message{Body: make([]byte, 512), Properties: map[string]string{"a": "b"}}},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			var out []byte
+			for b.Loop() {
+				out = Append(out[:0], s, Options{Now: published})
+			}
+		})
+	}
+}

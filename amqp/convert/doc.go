@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package convert converts between AMQP 1.0 messages (part 3) and lockstep.v1 messages.
+//
+// A message received by AMQP is delivered by AMQP unchanged: the bare message (properties, application-properties and
+// body), the message annotations and the footer have the same bytes. Of the header, durability and priority are
+// preserved; the time to live is the remaining one, and the delivery count starts again. Delivery annotations apply to
+// one hop and are dropped.
+//
+// For that purpose, everything except the text or bytes of the body is stored in the typed property SectionsKey, in
+// addition to the converted fields. Consumers of gRPC and filters use the converted fields, and no data is lost. A gRPC
+// client that changes other fields of such a message and publishes it again must remove that property; otherwise AMQP
+// consumers receive the original message.
+//
+// # Conversion from AMQP
+//
+//	header.priority                 priority, 9 if it is higher
+//	header.ttl, absolute-expiry-time
+//	                                ttl, or expires_at without a ttl
+//	x-opt-delivery-time, x-opt-scheduled-enqueue-time, x-opt-delivery-delay (annotations)
+//	                                deliver_at, or delay without a time
+//	message-id, correlation-id      message_id, correlation_id: a string as it is; others as in JMS:
+//	                                ID:AMQP_ULONG:…, ID:AMQP_UUID:…, ID:AMQP_BINARY:… (hexadecimal)
+//	reply-to, subject, content-type, group-id
+//	                                reply_to, subject, content_type, group
+//	group-sequence, user-id         the properties JMSXGroupSeq and JMSXUserID
+//	application-properties          properties, or typed_properties: integers and timestamps (milliseconds since
+//	                                1970) as int_value, floats as double_value, uuid, char and symbol as strings;
+//	                                values that are null, above 2^63-1, decimal or compound, or have a key that is
+//	                                empty or above 255 bytes, are stored in SectionsKey only
+//	a single data section           body: its bytes
+//	amqp-value with a string        body: its text
+//	any other body                  body: its encoded sections
+//
+// # Conversion from gRPC
+//
+// The result is a durable message with one data section. deliver_at becomes the annotation x-opt-delivery-time,
+// expires_at becomes ttl and absolute-expiry-time, and published_at becomes creation-time. String IDs are converted
+// back to their original types. properties and typed_properties become application-properties of the types string,
+// boolean, long, double and binary.
+//
+// A dead letter has annotations with its origin: see appendOrigin.
+package convert

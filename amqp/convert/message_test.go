@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	serverwire "github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+var published = time.UnixMilli(1_800_000_000_000)
+
+// deliver returns a message as a consumer receives it: after encoding with protobuf and the store's encoding.
+func deliver(t testing.TB, m *pb.Message) *pb.StoredMessage {
+	t.Helper()
+	encoded, err := proto.Marshal(m)
+	require.NoError(t, err)
+	sent := new(pb.Message)
+	require.NoError(t, proto.Unmarshal(encoded, sent))
+	_, err = serverwire.CheckAttributes(sent)
+	require.NoError(t, err)
+	a := serverwire.Attributes(sent, published.UnixMilli())
+	record, err := txn.AppendMessage(nil, published.UnixMilli(), &a, txn.Properties(sent.GetProperties()), sent.GetBody())
+	require.NoError(t, err)
+	all, err := serverwire.StoredMessages([]store.Delivery{{Sequence: 1, Record: record}}, false)
+	require.NoError(t, err)
+	return all[0]
+}
+
+// Any message received by AMQP is delivered unchanged.
+func TestComesAsItWent(t *testing.T) {
+	seed := rand.Uint64()
+	kinds := map[byte]int{}
+	for i := range uint64(20_000) {
+		g := generator{rand.New(rand.NewPCG(seed, i))}
+		all, keep := g.message()
+		m, meta, err := Decode(all)
+		require.NoError(t, err, "seed %d/%d: %x", seed, i, all)
+		readByOthers(t, all)
+		s := deliver(t, m)
+		out := Append([]byte("before"), s, Options{Now: published.Add(time.Second)})
+		require.Equal(t, "before", string(out[:6]))
+		require.Equal(t, string(keep), string(cutHeader(t, out[6:])), "seed %d/%d: %x", seed, i, all)
+
+		again, metaAgain, err := Decode(out[6:])
+		require.NoError(t, err, "seed %d/%d", seed, i)
+		require.Equal(t, meta.Durable, metaAgain.Durable)
+		require.Equal(t, meta.To, metaAgain.To)
+		require.Equal(t, m.GetTypedProperties()[SectionsKey].GetBytesValue(),
+			again.GetTypedProperties()[SectionsKey].GetBytesValue(), "seed %d/%d", seed, i)
+		kinds[m.GetTypedProperties()[SectionsKey].GetBytesValue()[0]&bodyKind]++
+	}
+	require.Len(t, kinds, 3)
+}
+
+// readByOthers decodes a message with package wire, like a client.
+func readByOthers(t testing.TB, b []byte) {
+	t.Helper()
+	for len(b) > 0 {
+		s, rest, err := wire.NextSection(b)
+		require.NoError(t, err, "%x", b)
+		_, behind, err := wire.DecodeValue(s.Value)
+		require.NoError(t, err, "%x", s.Value)
+		require.Empty(t, behind)
+		b = rest
+	}
+}
+
+// cutHeader returns a message without its optional header.
+func cutHeader(t testing.TB, b []byte) []byte {
+	t.Helper()
+	if len(b) == 0 {
+		return b
+	}
+	code, content, err := descriptor(b)
+	require.NoError(t, err)
+	if code != codeHeader {
+		return b
+	}
+	_, rest, err := read(content)
+	require.NoError(t, err)
+	return rest
+}
+
+// A gRPC message keeps its fields when an AMQP client forwards it.
+func TestThereAndBack(t *testing.T) {
+	m := &pb.Message{
+		Body: []byte("body"), MessageId: "m", CorrelationId: "c", ReplyTo: "answers", ContentType: "application/json",
+		Subject: "order", Group: "eu", Priority: new(uint32(7)), ExpiresAt: timestamppb.New(published.Add(time.Hour)),
+		DeliverAt: timestamppb.New(published.Add(time.Minute)),
+		Properties: map[string]string{
+			"a": "", "ä": "x", strings.Repeat("k", 255): strings.Repeat("v", 300), "JMSXUserID": "me",
+		},
+		TypedProperties: map[string]*pb.PropertyValue{
+			"yes":     {Kind: &pb.PropertyValue_BoolValue{BoolValue: true}},
+			"no":      {Kind: &pb.PropertyValue_BoolValue{}},
+			"max":     {Kind: &pb.PropertyValue_IntValue{IntValue: math.MaxInt64}},
+			"min":     {Kind: &pb.PropertyValue_IntValue{IntValue: math.MinInt64}},
+			"small":   {Kind: &pb.PropertyValue_IntValue{IntValue: -128}},
+			"double":  {Kind: &pb.PropertyValue_DoubleValue{DoubleValue: 1e300}},
+			"bytes":   {Kind: &pb.PropertyValue_BytesValue{BytesValue: []byte{0, 255}}},
+			"nothing": {Kind: &pb.PropertyValue_BytesValue{BytesValue: []byte{}}},
+
+			"JMSXGroupSeq": {Kind: &pb.PropertyValue_IntValue{IntValue: 3}},
+		},
+	}
+	for _, id := range []string{
+		"m", "ID:m", "ID:AMQP_ULONG:18446744073709551615", "ID:AMQP_UUID:01020304-0506-0708-090a-0b0c0d0e0f10",
+		"ID:AMQP_BINARY:00FF", "ID:AMQP_STRING:ID:AMQP_ULONG:5",
+	} {
+		m.MessageId, m.CorrelationId = id, id
+		b := Append(nil, deliver(t, m), Options{Now: published})
+		readByOthers(t, b)
+		back, meta, err := Decode(b)
+		require.NoError(t, err)
+		require.True(t, meta.Durable)
+		require.Equal(t, published.UnixMilli(), meta.CreationTimeMS)
+		require.Equal(t, time.Hour, back.GetTtl().AsDuration())
+		back.ExpiresAt, back.Ttl = m.GetExpiresAt(), nil
+		delete(back.GetTypedProperties(), SectionsKey)
+		require.True(t, proto.Equal(m, back), "%v\n%v", m, back)
+	}
+	// An empty message.
+	back, _, err := Decode(Append(nil, &pb.StoredMessage{Message: &pb.Message{}}, Options{Now: published}))
+	require.NoError(t, err)
+	delete(back.GetTypedProperties(), SectionsKey)
+	require.True(t, proto.Equal(&pb.Message{}, back), "%v", back)
+}
+
+// A string that only resembles a typed ID remains a string.
+func TestIDsThatAreNone(t *testing.T) {
+	for _, id := range []string{
+		"ID:AMQP_ULONG:x", "ID:AMQP_ULONG:", "ID:AMQP_UUID:0102", "ID:AMQP_BINARY:0", "ID:AMQP_OTHER:1", "ID:AMQP_",
+		"AMQP_ULONG:5", ":",
+	} {
+		v, rest, err := read(appendID(nil, id))
+		require.NoError(t, err)
+		require.Empty(t, rest)
+		require.True(t, v.isString(), id)
+		require.Equal(t, id, string(v.data))
+	}
+}
+
+// The time to live is the remaining one, and the delivery count is the number of failed deliveries.
+func TestHeaderOfADelivery(t *testing.T) {
+	came := []byte{
+		0, codeUlong8, codeHeader, codeList8, 9, 3, codeTrue, codeUbyte, 200, codeUint, 0, 0, 0x27, 0x10, // 10 s
+		0, codeUlong8, codeData, codeBinary8, 1, 'x',
+	}
+	m, _, err := Decode(came)
+	require.NoError(t, err)
+	require.Equal(t, uint32(9), m.GetPriority())
+	require.Equal(t, 10*time.Second, m.GetTtl().AsDuration())
+	s := deliver(t, m)
+	require.Equal(t, came, Append(nil, s, Options{Now: published}))
+	for _, c := range []struct {
+		after time.Duration
+		ttl   int64
+	}{{0, 10_000}, {4 * time.Second, 6000}, {9999 * time.Millisecond, 1}, {time.Minute, 1}} {
+		s.DeliveryCount = 2
+		h := headerOf(t, Append(nil, s, Options{Now: published.Add(c.after)}))
+		require.Len(t, h, 5)
+		require.Equal(t, byte(200), h[1].data[0])
+		ttl, _ := h[2].integer()
+		require.Equal(t, c.ttl, ttl)
+		require.True(t, h[3].isNull())
+		count, _ := h[4].integer()
+		require.Equal(t, int64(2), count)
+	}
+	// An expiry beyond the range of the header, and no expiry.
+	s.Message.ExpiresAt = timestamppb.New(published.Add(50 * 24 * time.Hour))
+	require.True(t, headerOf(t, Append(nil, s, Options{Now: published}))[2].isNull())
+	s.Message.ExpiresAt = nil
+	require.True(t, headerOf(t, Append(nil, s, Options{Now: published}))[2].isNull())
+}
+
+func headerOf(t testing.TB, b []byte) (fields []value) {
+	t.Helper()
+	code, content, err := descriptor(b)
+	require.NoError(t, err)
+	require.Equal(t, byte(codeHeader), code)
+	return elements(t, content)
+}
+
+// elements returns the values of a list or map.
+func elements(t testing.TB, b []byte) (all []value) {
+	t.Helper()
+	list, _, err := read(b)
+	require.NoError(t, err)
+	for rest := list.data; len(rest) > 0; {
+		var v value
+		v, rest, err = read(rest)
+		require.NoError(t, err)
+		all = append(all, v)
+	}
+	require.Len(t, all, list.count)
+	return all
+}
+
+// annotationsOf returns the message annotations.
+func annotationsOf(t testing.TB, b []byte) map[string]value {
+	t.Helper()
+	code, content, err := descriptor(cutHeader(t, b))
+	require.NoError(t, err)
+	require.Equal(t, byte(codeMessageAnnotations), code)
+	all, out := elements(t, content), map[string]value{}
+	for i := 0; i < len(all); i += 2 {
+		require.NotContains(t, out, string(all[i].data))
+		out[string(all[i].data)] = all[i+1]
+	}
+	return out
+}
+
+// Annotations describe the origin of a dead letter; other annotations and the bare message are unchanged.
+func TestDeadLetter(t *testing.T) {
+	letter := &pb.DeadLetter{
+		Queue: "orders", Subscription: "billing", Sequence: 300, Reason: pb.DeadLetterReason_DEAD_LETTER_REASON_REJECTED,
+		Deliveries: 3, MovedAt: timestamppb.New(published),
+	}
+	g := generator{rand.New(rand.NewPCG(1, 2))}
+	for i := range 2000 {
+		came, keep := g.message()
+		if i%4 == 0 {
+			came, keep = nil, nil
+		}
+		s := &pb.StoredMessage{Message: &pb.Message{Body: []byte("x"), ReplyTo: "r"}}
+		if came != nil {
+			m, _, err := Decode(came)
+			require.NoError(t, err)
+			s = deliver(t, m)
+		}
+		s.DeadLetter = letter
+		out := Append(nil, s, Options{Now: published})
+		readByOthers(t, out)
+		a := annotationsOf(t, out)
+		require.Equal(t, "orders", string(a["x-opt-ORIG-QUEUE"].data))
+		require.Equal(t, "orders", string(a["x-opt-ORIG-ADDRESS"].data))
+		require.Equal(t, "billing", string(a["x-opt-dead-letter-subscription"].data))
+		require.Equal(t, "rejected", string(a["x-opt-dead-letter-reason"].data))
+		sequence, _ := a["x-opt-dead-letter-sequence"].integer()
+		require.Equal(t, int64(300), sequence)
+
+		// When it is forwarded and dead-lettered again, the annotations describe the second time.
+		m, _, err := Decode(out)
+		require.NoError(t, err)
+		s = deliver(t, m)
+		s.DeadLetter = proto.CloneOf(letter)
+		s.DeadLetter.Queue = "other"
+		again := annotationsOf(t, Append(nil, s, Options{Now: published}))
+		require.Equal(t, "other", string(again["x-opt-ORIG-QUEUE"].data))
+		require.Len(t, again, len(a))
+		if came == nil {
+			continue
+		}
+		require.Equal(t, cutAnnotations(t, keep), cutAnnotations(t, cutHeader(t, out)))
+	}
+}
+
+// cutAnnotations returns a message without its optional message annotations.
+func cutAnnotations(t testing.TB, b []byte) []byte {
+	t.Helper()
+	if len(b) == 0 {
+		return []byte{}
+	}
+	code, content, err := descriptor(b)
+	require.NoError(t, err)
+	if code != codeMessageAnnotations {
+		return append([]byte{}, b...)
+	}
+	_, rest, err := read(content)
+	require.NoError(t, err)
+	return append([]byte{}, rest...)
+}
+
+// Each scheduling annotation determines the delivery time.
+func TestSchedule(t *testing.T) {
+	number := func(code byte, ms uint64) []byte { return binary.BigEndian.AppendUint64([]byte{code}, ms) }
+	annotated := func(pairs ...any) []byte {
+		g := generator{rand.New(rand.NewPCG(3, 4))}
+		var data []byte
+		for i := 0; i < len(pairs); i += 2 {
+			data = append(appendSymbol(data, pairs[i].(string)), pairs[i+1].([]byte)...)
+		}
+		b := g.compound(section(nil, codeMessageAnnotations), codeMap8, len(pairs), data)
+		return appendBinary(section(b, codeData), "x")
+	}
+	for _, c := range []struct {
+		message []byte
+		at      int64
+		delay   time.Duration
+		want    string // part of the error
+	}{
+		{message: annotated("x-opt-delivery-time", number(codeLong, 1_900_000_000_123)), at: 1_900_000_000_123},
+		{message: annotated("x-opt-delivery-time", number(codeTimestamp, 1_900_000_000_123)), at: 1_900_000_000_123},
+		{message: annotated("x-opt-scheduled-enqueue-time", number(codeTimestamp, 1_900_000_000_123)), at: 1_900_000_000_123},
+		{message: annotated("x-opt-delivery-delay", []byte{codeUint8, 200}), delay: 200 * time.Millisecond},
+		{
+			message: annotated("x-opt-delivery-delay", []byte{codeUint8, 200}, "x-opt-delivery-time", number(codeUlong, 5)),
+			at:      5,
+		},
+		{message: annotated("x-opt-delivery-time", []byte{codeLong8, 0})},
+		{message: annotated("x-opt-delivery-time", []byte{codeNull})},
+		{message: annotated("x-opt-delivery-delay", []byte{codeNull})},
+		{message: annotated("x-opt-delivery-time", number(codeLong, 1<<60)), want: "the time of delivery"},
+		{message: annotated("x-opt-delivery-time", []byte{codeTrue}), want: "the time of delivery"},
+		{message: annotated("x-opt-delivery-delay", []byte{codeLong8, 0xff}), want: "the delay of delivery"},
+	} {
+		m, _, err := Decode(c.message)
+		if c.want != "" {
+			require.ErrorContains(t, err, c.want)
+			require.ErrorContains(t, err, "amqp:invalid-field")
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, c.at != 0, m.GetDeliverAt() != nil)
+		if c.at != 0 {
+			require.Equal(t, c.at, m.GetDeliverAt().AsTime().UnixMilli())
+		}
+		require.Equal(t, c.delay, m.GetDelay().AsDuration())
+		require.Equal(t, c.message, Append(nil, deliver(t, m), Options{Now: published}))
+	}
+}
+
+// If a gRPC client publishes an AMQP message with another body, or sets the property itself, the delivered message is
+// valid and contains its fields.
+func TestChangedByOthers(t *testing.T) {
+	g := generator{rand.New(rand.NewPCG(5, 6))}
+	check := func(m *pb.Message) {
+		out := Append(nil, &pb.StoredMessage{Message: m}, Options{Now: published})
+		back, _, err := Decode(out)
+		require.NoError(t, err, "%x", out)
+		require.Equal(t, string(m.GetBody()), string(back.GetBody()))
+	}
+	for range 5000 {
+		came, _ := g.message()
+		m, _, err := Decode(came)
+		require.NoError(t, err)
+		v := m.GetTypedProperties()[SectionsKey].GetKind().(*pb.PropertyValue_BytesValue)
+		if v.BytesValue[0]&bodyKind == bodySections {
+			continue
+		}
+		m.Body = append([]byte("changed"), m.GetBody()...)
+		check(m)
+		m.Body = m.GetBody()[len("changed"):]
+		v.BytesValue = v.BytesValue[:g.IntN(len(v.BytesValue))]
+		check(m)
+	}
+}
+
+// Invalid messages, and messages that cannot be stored, are rejected.
+func TestRefused(t *testing.T) {
+	data := func(before ...byte) []byte { return append(before, 0, codeUlong8, codeData, codeBinary8, 1, 'x') }
+	long := func(i int, code byte) []byte {
+		b, f := beginFields(section(nil, codeProperties))
+		b = appendSized(f.set(b, i), code, strings.Repeat("i", 1025))
+		return data(f.end(b)...)
+	}
+	deep := strings.Repeat("\xc0\x03\x01", 1)
+	for range 60 {
+		deep = string(appendCompound(nil, codeList8, 1, []byte(deep)))
+	}
+	large, c := begin(section(nil, codeApplicationProperties), codeMap)
+	large = appendString(appendString(large, "k"), strings.Repeat("v", 64<<10))
+	c.count = 2
+	reserved, r := begin(section(nil, codeApplicationProperties), codeMap)
+	reserved = appendString(appendString(reserved, SectionsKey), "v")
+	r.count = 2
+	origin, o := begin(section(nil, codeApplicationProperties), codeMap)
+	origin = appendString(appendString(origin, ContainerKey), "v")
+	o.count = 2
+	for _, c := range []struct {
+		name    string
+		message []byte
+		want    string
+	}{
+		{"no section", []byte("hello"), "decode-error: a section begins with 0x68"},
+		{"no section of a message", []byte{0, codeUlong8, 0x10, codeList0}, "a descriptor that is not known"},
+		{"cut off", []byte{0, codeUlong8, codeData}, "a section ends behind its descriptor"},
+		{"cut off inside", []byte{0, codeUlong8, codeData, codeBinary8, 5, 'x'}, "has 5 bytes, and 1 are there"},
+		{
+			"two values",
+			[]byte{0, codeUlong8, codeValue, codeNull, 0, codeUlong8, codeValue, codeNull},
+			"is not expected behind",
+		},
+		{
+			"wrong order", data(0, codeUlong8, codeFooter, codeMap8, 1, 0),
+			"amqp:data:binary is not expected behind amqp:footer",
+		},
+		{
+			"wrong order before", data(0, codeUlong8, codeProperties, codeList0, 0, codeUlong8, codeHeader, codeList0),
+			"not expected",
+		},
+		{
+			"data that is a string",
+			[]byte{0, codeUlong8, codeData, codeString8, 1, 'x'},
+			"amqp:data:binary has a value of type 0xa1",
+		},
+		{
+			"header that is a map", data(0, codeUlong8, codeHeader, codeMap8, 1, 0),
+			"amqp:header:list has a value of type 0xc1",
+		},
+		{"unknown type", []byte{0, codeUlong8, codeValue, 0x99}, "format code 0x99"},
+		{"no UTF-8", []byte{0, codeUlong8, codeValue, codeString8, 1, 0xff}, "not UTF-8"},
+		{"odd map", []byte{0, codeUlong8, codeValue, codeMap8, 2, 1, codeNull}, "a map has 1 keys and values"},
+		{"too few in a list", []byte{0, codeUlong8, codeValue, codeList8, 2, 2, codeNull}, "a value is missing"},
+		{"too many in a list", []byte{0, codeUlong8, codeValue, codeList8, 3, 1, codeNull, codeNull}, "1 bytes follow"},
+		{"too deep", append([]byte{0, codeUlong8, codeValue}, deep...), "deeper in each other than 32"},
+		{"boolean", []byte{0, codeUlong8, codeValue, codeBool, 2}, "a boolean is 2"},
+		{"durable is a number", data(0, codeUlong8, codeHeader, codeList8, 3, 1, codeUbyte, 1), "is no boolean"},
+		{"priority is a uint", data(0, codeUlong8, codeHeader, codeList8, 3, 2, codeNull, codeUint0), "is no ubyte"},
+		{
+			"message-id is a list", data(0, codeUlong8, codeProperties, codeList8, 2, 1, codeList0),
+			"message-id has a value of type 0x45",
+		},
+		{
+			"message-id too long", long(fieldMessageID, codeString8),
+			"resource-limit-exceeded: message-id has 1025 bytes, and 1024",
+		},
+		{"message-id of bytes too long", long(fieldMessageID, codeBinary8), "resource-limit-exceeded: message-id has"},
+		{"reply-to too long", long(fieldReplyTo, codeString8), "reply-to has 1025 bytes"},
+		{"properties too long", data(c.end(large)...), "resource-limit-exceeded: the sections before"},
+		{"the other name is taken", data(o.end(origin)...), "not-allowed: the name amqp.container"},
+		{"the name is taken", data(r.end(reserved)...), "not-allowed: the name amqp.sections"},
+	} {
+		m, meta, err := Decode(c.message)
+		require.Nil(t, m, c.name)
+		require.Nil(t, meta, c.name)
+		var refusal *wire.Error
+		require.ErrorAs(t, err, &refusal, c.name)
+		require.ErrorContains(t, err, c.want, c.name)
+	}
+}
+
+func appendCompound(b []byte, code byte, count int, data []byte) []byte {
+	return generator{rand.New(rand.NewPCG(1, 1))}.compound(b, code, count, data)
+}

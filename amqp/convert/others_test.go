@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// For any value of the property written by a gRPC client, an AMQP client receives a valid message.
+func TestWrittenByOthers(t *testing.T) {
+	g := generator{rand.New(rand.NewPCG(9, 10))}
+	asItCame := 0
+	for range 20_000 {
+		came, _ := g.message()
+		m, _, err := Decode(came)
+		require.NoError(t, err)
+		v := m.GetTypedProperties()[SectionsKey].GetKind().(*pb.PropertyValue_BytesValue)
+		v.BytesValue = bytes.Clone(v.BytesValue)
+		m.Body = bytes.Clone(m.GetBody())
+		if g.IntN(4) == 0 && len(m.GetBody()) > 0 {
+			m.Body[g.IntN(len(m.GetBody()))] = byte(g.IntN(256))
+		} else {
+			v.BytesValue[g.IntN(len(v.BytesValue))] = byte(g.IntN(256))
+		}
+		if _, ok := parseKept(v.BytesValue, m.GetBody()); ok {
+			asItCame++
+		}
+		out := Append(nil, &pb.StoredMessage{Message: m}, Options{Now: published})
+		_, _, err = Decode(out)
+		var refusal *wire.Error
+		if errors.As(err, &refusal) && refusal.Condition == wire.ConditionDecode {
+			require.Contains(t, refusal.Description, "there twice", "%x makes %x", v.BytesValue, out)
+		}
+	}
+	require.Greater(t, asItCame, 5000)
+}
+
+// Each invalid value of the property is ignored, in a message that is valid without it.
+func TestNotKept(t *testing.T) {
+	data := slices.Clip(section(nil, codeData))
+	behind := func(code byte, content ...byte) []byte { // a section, followed by data of one byte
+		return append(append(append(section(nil, code), content...), data...), codeBinary8, 1)
+	}
+	for name, c := range map[string]struct {
+		k    kept
+		body string
+	}{
+		"a string in place of data": {kept{flags: bodyData, before: append(data, codeString8, 1)}, "x"},
+		"text that is no UTF-8":     {kept{flags: bodyText, before: append(section(nil, codeValue), codeString8, 1)}, "\xff"},
+		"text as binary":            {kept{flags: bodyText, before: append(section(nil, codeValue), codeBinary8, 1)}, "x"},
+		"no body":                   {kept{flags: bodyData}, "x"},
+		"a body that is none":       {kept{}, "x"},
+		"a body in two kinds": {
+			kept{}, string(append(append(data, codeBinary8, 0), append(section(nil, codeValue), codeNull)...)),
+		},
+		"a property of another type": {
+			kept{flags: bodyData, before: behind(codeProperties, codeList8, 3, 1, codeBool, 1)},
+			"x",
+		},
+		"a key that is no text": {
+			kept{flags: bodyData, before: behind(codeApplicationProperties, codeMap8, 3, 2, codeNull, codeNull)},
+			"x",
+		},
+		"a map with half a pair": {
+			kept{flags: bodyData, before: behind(codeApplicationProperties, codeMap8, 2, 1, codeNull)},
+			"x",
+		},
+		"a footer that is a list": {
+			kept{flags: bodyData, before: append(data, codeBinary8, 1), after: append(section(nil, codeFooter), codeList0)}, "x",
+		},
+	} {
+		_, ok := parseKept(c.k.appendTo(nil), []byte(c.body))
+		require.False(t, ok, name)
+	}
+	_, ok := parseKept((&kept{flags: bodyData, before: append(data, codeBinary8, 1)}).appendTo(nil), []byte("x"))
+	require.True(t, ok)
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"encoding/binary"
+	"unicode/utf8"
+)
+
+// SectionsKey is the typed property that stores the parts of an AMQP message in addition to the converted fields. Its
+// value is binary:
+//
+//	flags     1  see below
+//	priority  1  that of the header, only with hasPriority
+//	before       the length of the next part, as uvarint
+//	             the sections before the text or the bytes of the body, and the head of the body section
+//	after        the sections after the body: the footer
+//
+// Selectors read the first bit (package selector): the message is durable if it is set.
+const SectionsKey = "amqp.sections"
+
+// ContainerKey is the property with the origin container of a message, for clients that exclude their own messages.
+const ContainerKey = "amqp.container"
+
+// Flags of SectionsKey. A message with an unknown flag is of a later release; its converted fields are used.
+const (
+	isDurable   = 0x80
+	hasPriority = 0x40
+	hasTTL      = 0x20 // the header had a time to live
+	isWide      = 0x10 // the length in the body section has four bytes instead of one
+	bodyKind    = 0x03
+)
+
+// Representations of the field body.
+const (
+	bodySections = 0 // all encoded sections of the body; may be empty
+	bodyData     = 1 // the bytes of one data section
+	bodyText     = 2 // the text of an amqp-value
+)
+
+// kept is the decoded value of SectionsKey.
+type kept struct {
+	flags    byte
+	priority byte
+	before   []byte
+	after    []byte
+}
+
+// appendTo appends the encoded value.
+func (k *kept) appendTo(b []byte) []byte {
+	b = append(b, k.flags)
+	if k.flags&hasPriority != 0 {
+		b = append(b, k.priority)
+	}
+	b = binary.AppendUvarint(b, uint64(len(k.before)))
+	return append(append(b, k.before...), k.after...)
+}
+
+// parseKept decodes the value, and reports whether it forms an AMQP message with this body: a gRPC client may have
+// written any value.
+func parseKept(b, body []byte) (k kept, ok bool) {
+	if len(b) == 0 || b[0]&0x0c != 0 || b[0]&bodyKind == 3 {
+		return kept{}, false
+	}
+	k.flags, b = b[0], b[1:]
+	if k.flags&hasPriority != 0 {
+		if len(b) == 0 {
+			return kept{}, false
+		}
+		k.priority, b = b[0], b[1:]
+	}
+	n, size := binary.Uvarint(b)
+	if size <= 0 || n > uint64(len(b)-size) {
+		return kept{}, false
+	}
+	b = b[size:]
+	k.before, k.after = b[:n], b[n:]
+	return k, k.fits(body) && isFooter(k.after)
+}
+
+// isFooter reports whether b is a footer or empty.
+func isFooter(b []byte) bool {
+	if len(b) == 0 {
+		return true
+	}
+	code, _, rest, err := next(b)
+	return err == nil && code == codeFooter && len(rest) == 0
+}
+
+// next reads and fully validates the section at the beginning of b: data that is passed on without conversion must be
+// valid for the recipient.
+func next(b []byte) (code byte, v value, rest []byte, err error) {
+	code, content, err := descriptor(b)
+	if err != nil {
+		return 0, value{}, nil, err
+	}
+	if rest, err = check(content, 0); err != nil {
+		return 0, value{}, nil, err
+	}
+	if v, _, err = read(content); err != nil {
+		return 0, value{}, nil, err
+	}
+	return code, v, rest, expect(code, v)
+}
+
+// fits reports whether the sections before the body are valid and match the body.
+func (k *kept) fits(body []byte) bool {
+	b, last := k.before, byte(0)
+	for len(b) > 0 {
+		code, content, err := descriptor(b)
+		if err != nil || code <= last {
+			return false
+		}
+		if code == codeData || code == codeValue {
+			return k.begins(code, content, body)
+		}
+		if code < codeMessageAnnotations || code > codeApplicationProperties {
+			return false
+		}
+		var v value
+		if last, v, b, err = next(b); err != nil || !v.fieldsFit(code) {
+			return false
+		}
+	}
+	return k.flags&bodyKind == bodySections && areBody(body)
+}
+
+// begins reports whether the head of the body section is valid.
+func (k *kept) begins(code byte, content, body []byte) bool {
+	short, long := byte(codeBinary8), byte(codeBinary)
+	switch {
+	case code == codeValue && k.flags&bodyKind == bodyText:
+		short, long = codeString8, codeString
+		if !utf8.Valid(body) {
+			return false
+		}
+	case code != codeData || k.flags&bodyKind != bodyData:
+		return false
+	}
+	if k.flags&isWide != 0 {
+		return len(content) == 5 && content[0] == long && uint64(binary.BigEndian.Uint32(content[1:])) == uint64(len(body))
+	}
+	return len(content) == 2 && content[0] == short && int(content[1]) == len(body)
+}
+
+// areBody reports whether b consists of valid body sections or is empty.
+func areBody(b []byte) bool {
+	var first byte
+	for len(b) > 0 {
+		code, _, rest, err := next(b)
+		if err != nil || code < codeData || code > codeValue || first != 0 && (code != first || code == codeValue) {
+			return false
+		}
+		first, b = code, rest
+	}
+	return true
+}
+
+// fieldsFit reports whether the fields and keys of a validated section before the body have valid types.
+func (v value) fieldsFit(code byte) bool {
+	if code == codeMessageAnnotations {
+		return true
+	}
+	if code == codeProperties && v.count > len(propertyNames) {
+		return false
+	}
+	rest := v.data
+	for i := range v.count {
+		field := value{code: rest[0]}
+		switch {
+		case code == codeApplicationProperties && i%2 == 0 && !field.isString(),
+			code == codeProperties && !field.isNull() && !propertyHasType(i, field):
+			return false
+		}
+		if behind, ok := skipShort(rest); ok {
+			rest = behind
+			continue
+		}
+		var err error
+		if _, rest, err = read(rest); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// Codes of sections (3.2).
+const (
+	codeHeader                = 0x70
+	codeDeliveryAnnotations   = 0x71
+	codeMessageAnnotations    = 0x72
+	codeProperties            = 0x73
+	codeApplicationProperties = 0x74
+	codeData                  = 0x75
+	codeSequence              = 0x76
+	codeValue                 = 0x77
+	codeFooter                = 0x78
+)
+
+// sectionNames are the symbolic descriptors, from codeHeader on.
+var sectionNames = [...]string{
+	"amqp:header:list", "amqp:delivery-annotations:map", "amqp:message-annotations:map", "amqp:properties:list",
+	"amqp:application-properties:map", "amqp:data:binary", "amqp:amqp-sequence:list", "amqp:amqp-value:*",
+	"amqp:footer:map",
+}
+
+// descriptor reads the descriptor of a section; content begins with the constructor of its value.
+func descriptor(b []byte) (code byte, content []byte, err error) {
+	if b[0] != codeDescribed {
+		return 0, nil, malformed("a section begins with 0x%02x, and not with a descriptor", b[0])
+	}
+	v, content, err := readPlain(b[1:])
+	if err != nil {
+		return 0, nil, err
+	}
+	if len(content) == 0 {
+		return 0, nil, malformed("a section ends behind its descriptor")
+	}
+	switch {
+	case v.isSymbol():
+		for i, name := range sectionNames {
+			if string(v.data) == name {
+				return codeHeader + byte(i), content, nil
+			}
+		}
+	case v.code == codeUlong || v.code == codeUlong8:
+		if n := v.bits(); n >= codeHeader && n <= codeFooter {
+			return byte(n), content, nil
+		}
+	}
+	return 0, nil, malformed("a section has a descriptor that is not known")
+}

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"unicode/utf8"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+)
+
+// Format codes (1.6).
+const (
+	codeDescribed = 0x00
+	codeNull      = 0x40
+	codeTrue      = 0x41
+	codeFalse     = 0x42
+	codeUint0     = 0x43
+	codeUlong0    = 0x44
+	codeList0     = 0x45
+	codeUbyte     = 0x50
+	codeByte      = 0x51
+	codeUint8     = 0x52
+	codeUlong8    = 0x53
+	codeInt8      = 0x54
+	codeLong8     = 0x55
+	codeBool      = 0x56
+	codeUshort    = 0x60
+	codeShort     = 0x61
+	codeUint      = 0x70
+	codeInt       = 0x71
+	codeFloat     = 0x72
+	codeChar      = 0x73
+	codeDecimal32 = 0x74
+	codeUlong     = 0x80
+	codeLong      = 0x81
+	codeDouble    = 0x82
+	codeTimestamp = 0x83
+	codeDecimal64 = 0x84
+	codeDecimal   = 0x94
+	codeUUID      = 0x98
+	codeBinary8   = 0xa0
+	codeString8   = 0xa1
+	codeSymbol8   = 0xa3
+	codeBinary    = 0xb0
+	codeString    = 0xb1
+	codeSymbol    = 0xb3
+	codeList8     = 0xc0
+	codeMap8      = 0xc1
+	codeList      = 0xd0
+	codeMap       = 0xd1
+	codeArray8    = 0xe0
+	codeArray     = 0xf0
+)
+
+// maxDepth is the maximum nesting depth of values.
+const maxDepth = 32
+
+// value is the location of one encoded value. Its bytes reference the input, so that a message is converted without a
+// Go value for each AMQP value, unlike in package wire.
+type value struct {
+	code  byte   // codeDescribed: of a described value, which is passed on
+	count int    // of a list, a map (keys and values) or an array
+	data  []byte // after length and count; of an array with the constructor
+}
+
+// malformed returns the error of an invalid message.
+func malformed(format string, args ...any) error {
+	return &wire.Error{Condition: "amqp:decode-error", Description: fmt.Sprintf(format, args...)}
+}
+
+// layout describes the encoding after a format code.
+type layout struct {
+	known          bool
+	fixed          uint8 // its length, if fixed
+	sized, counted uint8 // otherwise the sizes of length and count
+}
+
+// layouts are the layouts of all format codes, by the upper half of the code (1.6).
+var layouts = func() (all [256]layout) { //nolint:gochecknoglobals // a table
+	for _, code := range []byte{
+		codeNull, codeTrue, codeFalse, codeUint0, codeUlong0, codeList0, codeUbyte, codeByte, codeUint8, codeUlong8,
+		codeInt8, codeLong8, codeBool, codeUshort, codeShort, codeUint, codeInt, codeFloat, codeChar, codeDecimal32,
+		codeUlong, codeLong, codeDouble, codeTimestamp, codeDecimal64, codeDecimal, codeUUID, codeBinary8, codeString8,
+		codeSymbol8, codeBinary, codeString, codeSymbol, codeList8, codeMap8, codeList, codeMap, codeArray8, codeArray,
+	} {
+		all[code] = [...]layout{
+			4: {fixed: 0}, 5: {fixed: 1}, 6: {fixed: 2}, 7: {fixed: 4}, 8: {fixed: 8}, 9: {fixed: 16},
+			0xa: {sized: 1}, 0xb: {sized: 4}, 0xc: {sized: 1, counted: 1}, 0xd: {sized: 4, counted: 4},
+			0xe: {sized: 1, counted: 1}, 0xf: {sized: 4, counted: 4},
+		}[code>>4]
+		all[code].known = true
+	}
+	return all
+}()
+
+// width returns the length of a value of fixed length, and the sizes of length and count of others.
+func width(code byte) (fixed, sized, counted int) {
+	l := &layouts[code]
+	return int(l.fixed), int(l.sized), int(l.counted)
+}
+
+// isKnown reports whether a format code is valid.
+func isKnown(code byte) bool { return layouts[code].known }
+
+// skipShort skips a value of fixed length, or a short ASCII string, which are most values in a message. It returns
+// false for others, and for malformed values.
+func skipShort(b []byte) (rest []byte, ok bool) {
+	if len(b) == 0 {
+		return nil, false
+	}
+	l := &layouts[b[0]]
+	if l.sized == 0 {
+		n := 1 + int(l.fixed)
+		return b[min(n, len(b)):], l.known && len(b) >= n && b[0] != codeBool
+	}
+	if l.sized != 1 || l.counted != 0 || len(b) < 2 || len(b) < 2+int(b[1]) {
+		return nil, false
+	}
+	text, rest := b[2:2+int(b[1])], b[2+int(b[1]):]
+	if b[0] != codeBinary8 {
+		for _, c := range text {
+			if c >= utf8.RuneSelf {
+				return nil, false
+			}
+		}
+	}
+	return rest, true
+}
+
+// read reads the value at the beginning of b without decoding it, and returns the remaining bytes.
+func read(b []byte) (v value, rest []byte, err error) {
+	for range maxDepth {
+		if len(b) == 0 {
+			return value{}, nil, malformed("a value is missing at the end")
+		}
+		if b[0] != codeDescribed {
+			return readPlain(b)
+		}
+		if _, b, err = readPlain(b[1:]); err != nil {
+			return value{}, nil, err
+		}
+		if len(b) > 0 && b[0] != codeDescribed {
+			v, rest, err = readPlain(b)
+			v.code = codeDescribed
+			return v, rest, err
+		}
+	}
+	return value{}, nil, malformed("descriptors stand deeper in each other than %d", maxDepth)
+}
+
+func readPlain(b []byte) (v value, rest []byte, err error) {
+	if len(b) == 0 {
+		return value{}, nil, malformed("a value is missing at the end")
+	}
+	if !isKnown(b[0]) {
+		return value{}, nil, malformed("the format code 0x%02x is not known", b[0])
+	}
+	return readContent(b[0], b[1:])
+}
+
+// readContent reads the data after a constructor.
+func readContent(code byte, b []byte) (v value, rest []byte, err error) {
+	n, sized, counted := width(code)
+	switch {
+	case sized == 1 && len(b) >= 1:
+		n = int(b[0])
+	case sized == 4 && len(b) >= 4:
+		n = int(binary.BigEndian.Uint32(b))
+	case sized > 0:
+		return value{}, nil, malformed("a length is missing at the end")
+	}
+	b = b[sized:]
+	if n > len(b) || n < counted {
+		return value{}, nil, malformed("a value of type 0x%02x has %d bytes, and %d are there", code, n, len(b))
+	}
+	v = value{code: code, data: b[:n]}
+	switch counted {
+	case 1:
+		v.count = int(b[0])
+	case 4:
+		v.count = int(min(binary.BigEndian.Uint32(b), math.MaxInt32))
+	}
+	v.data = v.data[counted:]
+	return v, b[n:], nil
+}
+
+// check reads and fully validates the value at the beginning of b: data that is passed on without conversion must be
+// valid for the recipient.
+func check(b []byte, depth int) (rest []byte, err error) {
+	if depth > maxDepth {
+		return nil, malformed("values stand deeper in each other than %d", maxDepth)
+	}
+	if len(b) > 0 && b[0] == codeDescribed {
+		if b, err = check(b[1:], depth+1); err != nil {
+			return nil, err
+		}
+		return check(b, depth+1)
+	}
+	v, rest, err := readPlain(b)
+	if err != nil {
+		return nil, err
+	}
+	return rest, v.check(depth)
+}
+
+// check validates a value.
+func (v value) check(depth int) error {
+	switch v.code {
+	case codeString8, codeString:
+		if !utf8.Valid(v.data) {
+			return malformed("a string is not UTF-8")
+		}
+	case codeSymbol8, codeSymbol:
+		for _, c := range v.data {
+			if c >= utf8.RuneSelf {
+				return malformed("a symbol is not ASCII")
+			}
+		}
+	case codeBool:
+		if v.data[0] > 1 {
+			return malformed("a boolean is %d", v.data[0])
+		}
+	case codeList8, codeList, codeMap8, codeMap:
+		if v.isMap() && v.count%2 != 0 {
+			return malformed("a map has %d keys and values", v.count)
+		}
+		b := v.data
+		var err error
+		for range v.count {
+			if rest, ok := skipShort(b); ok && depth < maxDepth {
+				b = rest
+				continue
+			}
+			if b, err = check(b, depth+1); err != nil {
+				return err
+			}
+		}
+		if len(b) > 0 {
+			return malformed("%d bytes follow on the last value of a list or map", len(b))
+		}
+	case codeArray8, codeArray:
+		return v.checkArray(depth)
+	}
+	return nil
+}
+
+// checkArray validates an array: a constructor and its values.
+func (v value) checkArray(depth int) error {
+	b := v.data
+	var err error
+	for len(b) > 0 && b[0] == codeDescribed {
+		if depth++; depth > maxDepth {
+			return malformed("values stand deeper in each other than %d", maxDepth)
+		}
+		if b, err = check(b[1:], depth); err != nil {
+			return err
+		}
+	}
+	if len(b) == 0 || !isKnown(b[0]) {
+		return malformed("an array has no known type")
+	}
+	code := b[0]
+	b = b[1:]
+	if depth+1 > maxDepth {
+		return malformed("values stand deeper in each other than %d", maxDepth)
+	}
+	if fixed, sized, _ := width(code); fixed == 0 && sized == 0 {
+		v.count = 0 // its values have no data to check
+	}
+	for range v.count {
+		var element value
+		if element, b, err = readContent(code, b); err != nil {
+			return err
+		}
+		if err := element.check(depth + 1); err != nil {
+			return err
+		}
+	}
+	if len(b) > 0 {
+		return malformed("%d bytes follow on the last value of an array", len(b))
+	}
+	return nil
+}
+
+func (v value) isNull() bool   { return v.code == codeNull }
+func (v value) isString() bool { return v.code == codeString8 || v.code == codeString }
+func (v value) isSymbol() bool { return v.code == codeSymbol8 || v.code == codeSymbol }
+func (v value) isBinary() bool { return v.code == codeBinary8 || v.code == codeBinary }
+func (v value) isList() bool   { return v.code == codeList0 || v.code == codeList8 || v.code == codeList }
+func (v value) isMap() bool    { return v.code == codeMap8 || v.code == codeMap }
+
+// bits returns the bits of a number of fixed length.
+func (v value) bits() uint64 {
+	var n uint64
+	for _, c := range v.data {
+		n = n<<8 | uint64(c)
+	}
+	return n
+}
+
+// integer returns an integer or a timestamp, and whether it fits into an int64.
+func (v value) integer() (int64, bool) {
+	switch v.code {
+	case codeUint0, codeUlong0, codeUbyte, codeUint8, codeUlong8, codeUshort, codeUint:
+		return int64(v.bits()), true
+	case codeByte, codeInt8, codeLong8:
+		return int64(int8(v.data[0])), true
+	case codeShort:
+		return int64(int16(v.bits())), true
+	case codeInt:
+		return int64(int32(v.bits())), true
+	case codeLong, codeTimestamp:
+		return int64(v.bits()), true
+	case codeUlong:
+		return int64(v.bits()), v.bits() <= math.MaxInt64
+	}
+	return 0, false
+}
+
+// boolean returns a boolean, and whether the value is one.
+func (v value) boolean() (is, ok bool) {
+	switch v.code {
+	case codeTrue:
+		return true, true
+	case codeFalse:
+		return false, true
+	case codeBool:
+		return v.data[0] == 1, true
+	}
+	return false, false
+}

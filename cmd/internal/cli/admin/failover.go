@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// forceTime is added to --timeout, since the lease of a node that has just failed takes a few seconds to expire.
+const forceTime = 40 * time.Second
+
+// errNoForce is returned if the flags that confirm the operation are missing.
+var errNoForce = errors.New(`nothing was done. A failover happens by itself as soon as the active is lost and the standby is in sync; to hand
+over while both are there, use "lockstep switchover". To make a node active that is not in sync, because the one that holds everything is
+lost for good, say so: --force --accept-data-loss. What would be lost, --dry-run tells`)
+
+type forceFlags struct {
+	force, accept, dryRun, yes bool
+	reason, other              string
+}
+
+// FailoverCommand returns the `lockstep failover` command.
+func FailoverCommand(env *cli.Env) *cobra.Command {
+	var f forceFlags
+	cmd := &cobra.Command{
+		Use: "failover [ADDRESS]", GroupID: "operate",
+		Short: "Make a node active that does not hold everything, because the other one is lost for good",
+		Long: `The last resort. A standby that is in sync takes over by itself, without this command. But a standby that was
+not in sync when the active was lost does not: messages that were acknowledged are on the lost node only, and it waits for that to come
+back. If its machine, or at least its disk, can be brought back, do that.
+
+If not, this command makes the node at ADDRESS (default: the one of --addr that answers) the active one all the same. What it does
+not hold is lost; the command says beforehand what that is, as far as the node knows. MAKE SURE THAT THE OTHER NODE DOES NOT RUN: one that is
+only cut off from the coordinator and from here goes on serving the clients that reach it, and all of that is lost as well.
+
+When the lost node comes back one day it follows the new active. What only it held is not thrown away: it is kept in a file cut-*.seg in its
+data directory, which its log names and lockstep store dump-log reads.
+
+It does nothing without --force and --accept-data-loss, and on a terminal it asks once more; scripts say --yes.`,
+		Example: `  lockstep failover --dry-run
+  lockstep failover 10.0.0.2:7420 --force --accept-data-loss --reason "machine a burnt down"`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !f.dryRun && (!f.force || !f.accept) {
+				return errNoForce
+			}
+			if f.dryRun {
+				f.yes = false
+			}
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				ctx, cancel := context.WithTimeout(ctx, env.Timeout+forceTime)
+				defer cancel()
+				n, err := nodeToForce(ctx, env, c, args, &f)
+				if err != nil {
+					return err
+				}
+				return forceFailover(ctx, env, cmd, n, &f)
+			})
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&f.force, "force", false, "make a node active that is not in sync")
+	flags.BoolVar(&f.accept, "accept-data-loss", false,
+		"acknowledged messages that only the lost node holds may be lost")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "only say what would be lost")
+	flags.BoolVar(&f.yes, "yes", false, "do not ask once more")
+	flags.StringVar(&f.reason, "reason", "", "why, for others who look at the status later")
+	flags.StringVar(&f.other, "other", "", "address of the lost node, if the coordinator does not know it (default: "+
+		"another one of --addr)")
+	return cmd
+}
+
+// nodeToForce returns the named node, or the only one that answers.
+func nodeToForce(
+	ctx context.Context, env *cli.Env, c *client.Client, args []string, f *forceFlags,
+) (*client.Node, error) {
+	addrs, err := env.Addresses()
+	if err != nil {
+		return nil, err
+	}
+	target := ""
+	if len(args) > 0 {
+		target = args[0]
+	} else {
+		var answer []string
+		status := env.AskNodes(ctx, c, min(env.Timeout, 2*time.Second))
+		for i, n := range status.Nodes {
+			if n.Error == "" {
+				answer = append(answer, addrs[i])
+			}
+		}
+		switch len(answer) {
+		case 1:
+			target = answer[0]
+		case 0:
+			return nil, cli.NoAnswer(ctx, status)
+		default:
+			return nil, fmt.Errorf("several nodes answer (%s), and none is forced while the other one does: stop the "+
+				"one that is broken or holds less (lockstep status), and try again", strings.Join(answer, ", "))
+		}
+	}
+	if i := slices.IndexFunc(addrs, func(s string) bool { return s != target }); f.other == "" && i >= 0 {
+		f.other = addrs[i]
+	}
+	return cli.NodeAt(c, target)
+}
+
+// forceFailover prints the expected loss, asks for confirmation, and forces the failover.
+func forceFailover(ctx context.Context, env *cli.Env, cmd *cobra.Command, n *client.Node, f *forceFlags) error {
+	req := &pb.ForceFailoverRequest{OtherAddress: f.other, By: currentUser(), Reason: f.reason}
+	plan, err := n.ForceFailover(ctx, req)
+	if err != nil {
+		return err
+	}
+	if f.dryRun || !env.Print.JSON() {
+		if err := printForce(env, plan); err != nil || f.dryRun {
+			return err
+		}
+	}
+	if !f.yes {
+		if err := confirmForce(cmd, plan); err != nil {
+			return err
+		}
+	}
+	req.Confirm, req.AcceptDataLoss, req.Config = true, f.accept, plan.GetConfig()
+	done, err := n.ForceFailover(ctx, req)
+	if err != nil {
+		return err
+	}
+	if env.Print.JSON() {
+		return printForce(env, done)
+	}
+	return env.Print.Sentence("done: node %s becomes active in term %d (config %d); lockstep status shows it",
+		forcedName(done), done.GetTerm(), done.GetConfig())
+}
+
+// confirmForce prompts on a terminal. Without one, --yes is required.
+func confirmForce(cmd *cobra.Command, plan *pb.ForceFailoverResponse) error {
+	in, ok := cmd.InOrStdin().(*os.File)
+	if !ok || !term.IsTerminal(int(in.Fd())) {
+		return cli.ErrNotConfirmed
+	}
+	word := forcedName(plan)
+	if _, err := fmt.Fprintf(cmd.ErrOrStderr(),
+		"To give these messages up, type the name of the node that becomes active (%s): ", word); err != nil {
+		return fmt.Errorf("ask: %w", err)
+	}
+	line, err := bufio.NewReader(in).ReadString('\n')
+	if err != nil || strings.TrimSpace(line) != word {
+		return errors.New("nothing was done")
+	}
+	return nil
+}
+
+// currentUser returns the name of the operator according to this machine.
+func currentUser() string {
+	who := "unknown"
+	if u, err := user.Current(); err == nil {
+		who = u.Username
+	}
+	if host, err := os.Hostname(); err == nil {
+		who += "@" + host
+	}
+	return who[:min(len(who), 200)]
+}
+
+func forcedName(r *pb.ForceFailoverResponse) string {
+	if r.GetNodeName() != "" {
+		return r.GetNodeName()
+	}
+	return r.GetNodeId()
+}
+
+// printForce prints the expected loss.
+func printForce(env *cli.Env, r *pb.ForceFailoverResponse) error {
+	if env.Print.JSON() {
+		return env.Print.Object(map[string]any{
+			"done": r.GetDone(), "pair_id": r.GetPairId(), "node_id": r.GetNodeId(), "node_name": r.GetNodeName(),
+			"config": r.GetConfig(),
+			"term":   r.GetTerm(), "lost_node_id": r.GetLostNodeId(), "lost_node_name": r.GetLostNodeName(),
+			"lost_address": r.GetLostAddress(),
+			"in_sync":      r.GetInSync(), "log_end": map[string]any{
+				"term": r.GetLogEnd().GetTerm(),
+				"lsn":  r.GetLogEnd().GetLsn(),
+			},
+			"heard_commit_lsn": r.GetHeardCommitLsn(), "lost_from_lsn": r.GetLostFromLsn(),
+			"lost_to_lsn": r.GetLostToLsn(),
+			"warnings":    r.GetWarnings(),
+		})
+	}
+	lost := r.GetLostNodeName()
+	if lost == "" {
+		lost = r.GetLostNodeId()
+	}
+	lines := []string{fmt.Sprintf("pair %s, config %d, term %d; in sync: %s", r.GetPairId(), r.GetConfig(), r.GetTerm(),
+		strings.Join(r.GetInSync(), ", "))}
+	if lost != "" {
+		lines = append(lines, fmt.Sprintf("the active is node %s (%s); it does not answer at %s and has no lease", lost,
+			r.GetLostNodeId(), r.GetLostAddress()))
+	}
+	lines = append(lines, fmt.Sprintf("node %s would become active: what it holds ends with LSN %d of term %d",
+		forcedName(r), r.GetLogEnd().GetLsn(),
+		r.GetLogEnd().GetTerm()), lostRange(r))
+	for _, w := range r.GetWarnings() {
+		lines = append(lines, "WARNING: "+w)
+	}
+	return env.Print.Sentence("%s", strings.Join(lines, "\n"))
+}
+
+// lostRange describes the range of records that may be lost.
+func lostRange(r *pb.ForceFailoverResponse) string {
+	text := fmt.Sprintf("MAY BE LOST: everything that was acknowledged from LSN %d ", r.GetLostFromLsn())
+	switch {
+	case r.GetLostToLsn() >= r.GetLostFromLsn():
+		return text + fmt.Sprintf("to LSN %d, which this node has heard to be committed, and beyond: how far the "+
+			"lost node went is not known", r.GetLostToLsn())
+	case r.GetHeardCommitLsn() > 0:
+		return text + fmt.Sprintf("on: this node has heard of commits up to LSN %d, and holds those; how far the "+
+			"lost node went is not known", r.GetHeardCommitLsn())
+	default:
+		return text + "on: this node has heard of no commit since it was started; " +
+			"how far the lost node went is not known"
+	}
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin_test
+
+import (
+	"context"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
+	"github.com/lockstep-mq/lockstep/test/harness"
+)
+
+// sequential publishes one message after the other until it is stopped, like a simple application.
+type sequential struct {
+	stop    context.CancelFunc
+	done    chan struct{}
+	stored  int
+	longest time.Duration
+	errs    []error
+}
+
+func publishSequentially(t *testing.T, c *client.Client, queue string) *sequential {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	s := &sequential{stop: stop, done: make(chan struct{})}
+	began := make(chan struct{})
+	go func() {
+		defer close(s.done)
+		for ctx.Err() == nil {
+			call, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+			sent := time.Now()
+			_, err := c.Publish(call, queue, client.Message{Body: []byte("x")})
+			s.longest = max(s.longest, time.Since(sent))
+			cancel()
+			if err != nil {
+				s.errs = append(s.errs, err)
+				continue
+			}
+			if s.stored++; s.stored == 100 {
+				close(began)
+			}
+		}
+	}()
+	t.Cleanup(func() { stop(); <-s.done })
+	select {
+	case <-began:
+	case <-time.After(20 * time.Second):
+		t.Fatal("nothing is published")
+	}
+	return s
+}
+
+func (s *sequential) end() {
+	s.stop()
+	<-s.done
+}
+
+// An active that is stopped first hands its role to the in-sync standby. A publisher sees no error, and no longer pause
+// than during a switchover.
+func TestStopHandsOver(t *testing.T) {
+	p, c := clitest.StartNodes(t, false)
+	c.OK("queue", "create", "q")
+	cl, err := client.Open(t.Context(), client.Options{Addresses: p.Addresses()})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, cl.Close()) }()
+	stored := 0
+	for range 3 {
+		active, standby := clitest.InSync(t, p, c)
+		before := len(clitest.Logged(t, active))
+		s := publishSequentially(t, cl, "q")
+		require.NoError(t, active.Stop())
+		require.Equal(t, standby.Address, clitest.ActiveAddress(t, c))
+		s.end()
+		require.Empty(t, s.errs)
+		require.Contains(t, clitest.Logged(t, active)[before:], "handed over before the stop")
+		t.Logf("%d messages; the longest call took %v", s.stored, s.longest)
+		stored += s.stored
+		require.NoError(t, active.Start())
+	}
+	require.InDelta(t, stored, c.Lines("queue", "show", "q")[0]["messages"], 0)
+}
+
+// The handover can be disabled by a setting. A node does not wait for a standby that is not running.
+func TestStopWithoutHandOver(t *testing.T) {
+	settings := harness.SmallNodes()
+	settings["shutdown.handover"] = "false"
+	p, c := clitest.StartNodesWith(t, false, settings)
+	active, standby := clitest.InSync(t, p, c)
+	require.NoError(t, active.Stop())
+	require.NotContains(t, clitest.Logged(t, active), "handed over before the stop")
+	require.Eventually(t, func() bool { return clitest.ActiveAddress(t, c) == standby.Address }, time.Minute,
+		10*time.Millisecond)
+	require.NoError(t, standby.Stop(), "alone")
+	require.NotContains(t, clitest.Logged(t, standby), "handed over before the stop")
+}
+
+// Nodes and a witness keep running after SIGHUP, and log advice.
+func TestHangup(t *testing.T) {
+	p, err := harness.Start(t.Context(), harness.Options{Dir: t.TempDir(), Raft: true, Settings: harness.SmallNodes()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	c := clitest.CLI{T: t, Addr: strings.Join(p.Addresses(), ",")}
+	c.OK("queue", "create", "q", "--timeout", "30s")
+	for _, n := range []*harness.Node{p.Nodes[0], p.Nodes[1], p.Witness} {
+		require.NoError(t, syscall.Kill(n.PID(), syscall.SIGHUP))
+		require.Eventually(t, func() bool { return strings.Contains(clitest.Logged(t, n), "SIGHUP") }, time.Minute,
+			10*time.Millisecond)
+		require.NoError(t, n.Failure())
+		require.NotZero(t, n.PID())
+	}
+}
+
+// With --to and --from the command is idempotent: it does nothing if the role is already at the target.
+func TestSwitchoverToANode(t *testing.T) {
+	p, c := clitest.StartNodes(t, false)
+	active, standby := clitest.InSync(t, p, c)
+	id := func(n *harness.Node) string {
+		for _, v := range c.Lines("status")[0]["nodes"].([]any) {
+			if v := v.(map[string]any); v["address"] == n.Address {
+				return v["node_id"].(string)
+			}
+		}
+		return ""
+	}
+	require.Contains(t, c.OK("switchover", "--to", active.Name), active.Address+" is active already")
+	require.Contains(t, c.OK("switchover", "--from", standby.Name), active.Address+" is active already")
+	require.Equal(t, active.Address, clitest.ActiveAddress(t, c))
+
+	require.Contains(t, c.OK("switchover", "--from", active.Name), standby.Address+" is active now")
+	require.Contains(t, c.OK("switchover", "--from", active.Name), standby.Address+" is active already")
+	clitest.InSync(t, p, c)
+	require.Contains(t, c.OK("switchover", "--to", id(active)), active.Address+" is active now")
+	require.Equal(t, true, c.Lines("switchover", "--to", id(active))[0]["already"])
+
+	_, stderr, code := c.Run("", "switchover", "--to", "neither")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, `no node of this pair is called "neither"`)
+	require.Contains(t, stderr, id(active))
+	_, _, code = c.Run("", "switchover", "--to", "a", "--from", "b")
+	require.Equal(t, cli.ExitUsage, code)
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// TestJSON compares the JSON output with golden files.
+func TestJSON(t *testing.T) {
+	var b bytes.Buffer
+	p, err := output.New(&b, "json")
+	require.NoError(t, err)
+	env := &cli.Env{Print: p}
+	require.Error(t, printVerification(env, golden.Fill(&pb.VerifyResponse{})))
+	require.NoError(t, printForce(env, golden.Fill(&pb.ForceFailoverResponse{})))
+	require.NoError(t, printSwitchover(env, golden.Fill(&pb.SwitchoverResponse{})))
+	golden.Text(t, "output.jsonl", b.String())
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package admin implements the commands for operating a pair: switchover, failover, restart, pause, resume,
+// checkpoint and verify.
+package admin
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// SwitchoverCommand returns the `lockstep switchover` command.
+func SwitchoverCommand(env *cli.Env) *cobra.Command {
+	var within time.Duration
+	req := &pb.SwitchoverRequest{}
+	cmd := &cobra.Command{
+		Use: "switchover", GroupID: "operate",
+		Short: "Hand the active role to the other node, without losing or refusing anything",
+		Long: `The active node lets the standby catch up to the last message, gives the role over and follows. Clients see a short
+pause. If it is not done within --within, the role stays where it is.
+
+Without --to and --from the role goes to whichever node does not have it: twice is there and back. With one of them the
+command can be repeated, in hooks for instance: if the role is where it was wanted, that is success, and nothing is done.`,
+		Example: "  lockstep switchover\n  lockstep switchover --to b\n  lockstep switchover --from $(hostname)",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				find, cancel := context.WithTimeout(ctx, env.Timeout)
+				defer cancel()
+				active, err := c.WaitActive(find)
+				if err != nil {
+					return err
+				}
+				n, err := cli.NodeAt(c, active.Address)
+				if err != nil {
+					return err
+				}
+				r, there, err := alreadyThere(find, n, req)
+				if err != nil {
+					return err
+				}
+				if !there {
+					ctx, cancel := context.WithTimeout(ctx, within+env.Timeout)
+					defer cancel()
+					req.Timeout = durationpb.New(within)
+					if r, err = n.SwitchoverTo(ctx, req); err != nil {
+						return err
+					}
+				}
+				return printSwitchover(env, r)
+			})
+		},
+	}
+	cmd.Flags().DurationVar(&within, "within", 10*time.Second, "undo it when it takes longer")
+	cmd.Flags().StringVar(&req.To, "to", "",
+		"name or UUID of the node that is to be active; if it is already, that is success")
+	cmd.Flags().StringVar(&req.From, "from", "",
+		"name or UUID of the node that is not to be active; if it is not, that is success")
+	cmd.MarkFlagsMutuallyExclusive("to", "from")
+	return cmd
+}
+
+// alreadyThere reports whether the role is already at the target. The node checks this too, but an older release would
+// hand over regardless.
+func alreadyThere(
+	ctx context.Context, n *client.Node, req *pb.SwitchoverRequest,
+) (r *pb.SwitchoverResponse, there bool, err error) {
+	if req.GetTo() == "" && req.GetFrom() == "" {
+		return nil, false, nil
+	}
+	st, err := n.Status(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	var active *pb.NodeStatus
+	named := 0
+	for _, node := range st.GetPair().GetNodes() {
+		if node.GetActive() {
+			active = node
+		}
+		if is(node, req.GetTo()) || is(node, req.GetFrom()) {
+			named++
+		}
+	}
+	if active == nil || named != 1 {
+		return nil, false, nil // the node reports the error
+	}
+	if req.GetTo() != "" && !is(active, req.GetTo()) || req.GetFrom() != "" && is(active, req.GetFrom()) {
+		return nil, false, nil
+	}
+	return &pb.SwitchoverResponse{
+		ActiveNode: active.GetNodeId(), ActiveAddress: active.GetAddress(), Term: st.GetPair().GetTerm(), Already: true,
+	}, true, nil
+}
+
+// is reports whether a node has the name, ID or address.
+func is(node *pb.NodeStatus, called string) bool {
+	return called != "" && (node.GetNodeId() == called || node.GetName() == called)
+}
+
+func printSwitchover(env *cli.Env, r *pb.SwitchoverResponse) error {
+	pause := r.GetPause().AsDuration()
+	err := env.Print.Object(map[string]any{
+		"active_node": r.GetActiveNode(), "active_address": r.GetActiveAddress(), "term": r.GetTerm(),
+		"pause_ms": output.Milliseconds(pause),
+		"already":  r.GetAlready(),
+	})
+	if err != nil {
+		return err
+	}
+	if r.GetAlready() {
+		return env.Print.Sentence("%s is active already, in term %d: nothing was done", r.GetActiveAddress(),
+			r.GetTerm())
+	}
+	return env.Print.Sentence("%s is active now, in term %d; clients waited %v", r.GetActiveAddress(), r.GetTerm(),
+		pause.Round(100*time.Microsecond))
+}
+
+// CheckpointCommand returns the `lockstep checkpoint` command.
+func CheckpointCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "checkpoint [ADDRESS]", GroupID: "operate",
+		Short: "Write a checkpoint now, on both nodes or on one",
+		Long: "Write a checkpoint of the page file now. Nodes do that by themselves; a checkpoint before a stop " +
+			"makes the next start faster.",
+		Example: "  lockstep checkpoint\n  lockstep checkpoint 127.0.0.1:7421",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			addrs, err := env.Addresses()
+			if err != nil {
+				return err
+			}
+			if len(args) > 0 {
+				addrs = args
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				for _, addr := range addrs {
+					n, err := cli.NodeAt(c, addr)
+					if err != nil {
+						return err
+					}
+					r, err := n.Checkpoint(ctx)
+					if err != nil {
+						return err
+					}
+					if err := env.Print.Object(map[string]any{
+						"address": addr, "checkpoint": r.GetCheckpoint(),
+						"lsn": r.GetLsn(),
+					}); err != nil {
+						return err
+					}
+					if err := env.Print.Sentence("%s: checkpoint %d at LSN %d", addr, r.GetCheckpoint(),
+						r.GetLsn()); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+}

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package storetool implements the read-only `lockstep store` commands for the files of a stopped node: check, digest and
+// the dumps. The first two can also query running nodes.
+package storetool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// Commands returns all commands of the package.
+func Commands(env *cli.Env) []*cobra.Command {
+	var all []*cobra.Command
+	for _, l := range []struct {
+		command *cobra.Command
+		need    bool // a directory is required
+		rest    int  // number of arguments after it
+	}{
+		{checkCommand(env), false, 0},
+		{digestCommand(env), false, 0},
+		{dumpMetaCommand(env), true, 0},
+		{dumpPageCommand(env), true, 1},
+		{dumpLogCommand(env), true, 0},
+	} {
+		takeDir(l.command, l.need, l.rest)
+		all = append(all, l.command)
+	}
+	return all
+}
+
+// checked is the result of a check, for programs.
+type checked struct {
+	Store      string   `json:"store"`
+	Sound      bool     `json:"sound"`
+	Problems   []string `json:"problems"`
+	Pages      uint64   `json:"pages"`
+	Messages   uint64   `json:"messages"`
+	Checkpoint uint64   `json:"checkpoint,omitempty"`
+	LSN        uint64   `json:"lsn,omitempty"`
+}
+
+func checkCommand(env *cli.Env) *cobra.Command {
+	var full bool
+	cmd := &cobra.Command{
+		Use: "check", Short: "Read a whole store and report what is wrong",
+		Long: `Read everything that the last checkpoint refers to: every page is used once or free, every page and every message
+reads back as it was written, every message that a subscription still wants is there. The exit code is 1 if not.`,
+		Example: "  lockstep store check --data-dir /var/lib/lockstep\n  lockstep store check\n  lockstep store " +
+			"check --full-speed",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				var r checkpoint.Report
+				err := checkpoint.ReadDir(vfs.OS(), args[0], func(c *checkpoint.Checkpoint) (err error) {
+					r, err = c.Check(cmd.Context(), checkProgress(env))
+					return err
+				})
+				if err != nil {
+					return err
+				}
+				return printCheck(env, checked{
+					Store: args[0], Problems: r.Problems, Pages: r.Pages, Messages: r.Messages,
+					Checkpoint: r.Checkpoint, LSN: r.LSN,
+				})
+			}
+			return onEachNode(cmd.Context(), env, func(ctx context.Context, n *client.Node) error {
+				progress := checkProgress(env)
+				r, err := n.Check(ctx, &pb.CheckRequest{FullSpeed: full},
+					func(r progressOf) { progress(r.GetPagesDone(), r.GetPagesTotal()) })
+				if err != nil {
+					return err
+				}
+				return printCheck(env, checked{
+					Store: n.Address(), Problems: r.GetProblems(), Pages: r.GetPagesDone(),
+					Messages: r.GetMessages(),
+				})
+			})
+		},
+	}
+	cli.AddFullSpeed(cmd, &full)
+	return cmd
+}
+
+// onEachNode calls fn for each node, and continues after an error.
+func onEachNode(ctx context.Context, env *cli.Env, fn func(context.Context, *client.Node) error) error {
+	addrs, err := env.Addresses()
+	if err != nil {
+		return err
+	}
+	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
+		var errs []error
+		for _, addr := range addrs {
+			n, err := cli.NodeAt(c, addr)
+			if err == nil {
+				err = fn(ctx, n)
+			}
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// checkProgress displays the progress of a check on a terminal.
+func checkProgress(env *cli.Env) func(done, total uint64) {
+	if !output.IsTerminal(env.Stderr) {
+		return func(uint64, uint64) {}
+	}
+	last := time.Now()
+	return func(done, total uint64) {
+		if now := time.Now(); now.Sub(last) > 200*time.Millisecond {
+			last = now
+			fmt.Fprintf(env.Stderr, "\r\x1b[K%s of %s pages", output.Count(done), output.Count(total))
+		}
+	}
+}
+
+func printCheck(env *cli.Env, c checked) error {
+	if output.IsTerminal(env.Stderr) {
+		fmt.Fprint(env.Stderr, "\r\x1b[K")
+	}
+	c.Sound = len(c.Problems) == 0
+	if c.Problems == nil {
+		c.Problems = []string{}
+	}
+	if err := env.Print.Object(c); err != nil {
+		return err
+	}
+	for _, p := range c.Problems {
+		if err := env.Print.Sentence("%s: %s", c.Store, p); err != nil {
+			return err
+		}
+	}
+	if !c.Sound {
+		return fmt.Errorf("%s: found %s; take the store from the other node: stop this one, move its directory away "+
+			"and start it", c.Store, output.Plural(len(c.Problems), "problem"))
+	}
+	return env.Print.Sentence("%s is sound: %s in %s", c.Store, output.Plural(c.Messages, "message"),
+		output.Plural(c.Pages, "page"))
+}
+
+func digestCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "digest", Short: "Hash the logical content of a store",
+		Long: `Two stores with the same digest at the same LSN hold the same queues, subscriptions, acknowledgements and messages.
+The digest of a directory is that of its last checkpoint.`,
+		Example: "  lockstep store digest\n  lockstep store digest --data-dir /var/lib/lockstep",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			show := func(where, content string, lsn, messages uint64) error {
+				v := map[string]any{"store": where, "content": content, "lsn": lsn, "messages": messages}
+				if err := env.Print.Object(v); err != nil {
+					return err
+				}
+				return env.Print.Sentence("%s  %s  LSN %d, %s", content, where, lsn, output.Plural(messages, "message"))
+			}
+			if len(args) > 0 {
+				var d checkpoint.Digest
+				err := checkpoint.ReadDir(vfs.OS(), args[0], func(c *checkpoint.Checkpoint) (err error) {
+					d, err = c.Digest(cmd.Context())
+					return err
+				})
+				if err != nil {
+					return err
+				}
+				return show(args[0], fmt.Sprintf("%x", d.Content), d.Position.LSN, d.Messages)
+			}
+			return onEachNode(cmd.Context(), env, func(ctx context.Context, n *client.Node) error {
+				d, err := n.Digest(ctx)
+				if err != nil {
+					return err
+				}
+				return show(n.Address(), d.GetContent(), d.GetLsn(), d.GetMessages())
+			})
+		},
+	}
+}
+
+// metaDump is the metadata of a store.
+type metaDump struct {
+	Path        string          `json:"path"`
+	NodeID      string          `json:"node_id"`
+	StoreID     string          `json:"store_id"`
+	PairID      string          `json:"pair_id,omitempty"`
+	Incarnation uint64          `json:"incarnation"`
+	FenceConfig uint64          `json:"fence_config"`
+	FenceTerm   uint64          `json:"fence_term"`
+	MayHaveLost bool            `json:"may_have_lost"`
+	PageSize    int             `json:"page_size"`
+	Pages       uint64          `json:"pages"`
+	PagesUsed   uint64          `json:"pages_used"`
+	Checkpoint  uint64          `json:"checkpoint"`
+	Position    output.Position `json:"position"`
+	Root        uint64          `json:"root_page"`
+	RootPages   uint32          `json:"root_pages"`
+	CreatedAt   time.Time       `json:"created_at"`
+	Slot        int             `json:"slot"`
+	OtherSlot   string          `json:"other_slot"`
+}
+
+func dumpMetaCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "dump-meta", Short: "Show the identity of a stopped node and its last checkpoint",
+		Long: `Show who a stopped node is (node, store, pair, the fence that it has promised to obey) and its last
+checkpoint. Read-only. A node that runs tells most of it with lockstep status.`,
+		Example: "  lockstep store dump-meta --data-dir /var/lib/lockstep",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			var d checkpoint.MetaDump
+			err := checkpoint.ReadDir(vfs.OS(), args[0], func(c *checkpoint.Checkpoint) error {
+				d = c.DumpMeta()
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			id, err := store.ReadIdentity(vfs.OS(), args[0])
+			if err != nil {
+				return err
+			}
+			m := d.Meta
+			j := metaDump{
+				Path: d.Path, NodeID: id.NodeID.String(), StoreID: uuid.UUID(d.StoreID).String(),
+				Incarnation: id.Incarnation,
+				FenceConfig: id.Fence.Config, FenceTerm: id.Fence.Term, MayHaveLost: id.MayHaveLost,
+				PageSize: m.PageSize, Pages: m.Pages, PagesUsed: m.UsedPages, Checkpoint: m.Checkpoint,
+				Position: output.NewPosition(m.Position),
+				Root:     uint64(m.Root.First), RootPages: m.Root.Pages, CreatedAt: time.UnixMilli(m.CreatedMS).UTC(),
+				Slot: d.Recovery.Slot, OtherSlot: "valid",
+			}
+			if id.PairID != uuid.Nil {
+				j.PairID = id.PairID.String()
+			}
+			if d.Recovery.Other != nil {
+				j.OtherSlot = d.Recovery.Other.Error()
+			}
+			if err := env.Print.Object(j); err != nil {
+				return err
+			}
+			return env.Print.Pairs([][2]string{
+				{"File", j.Path},
+				{"Node", j.NodeID},
+				{"Store", fmt.Sprintf("%s, incarnation %d", j.StoreID, j.Incarnation)},
+				{"Pair", j.PairID},
+				{"Fence", fmt.Sprintf("config %d, term %d", j.FenceConfig, j.FenceTerm)},
+				{"May have lost", output.YesNo(j.MayHaveLost)},
+				{"Page size", output.Bytes(j.PageSize)},
+				{"Pages", fmt.Sprintf("%s, %s in use", output.Count(j.Pages), output.Count(j.PagesUsed))},
+				{"Checkpoint", fmt.Sprintf("%d, made %s, in slot %d", j.Checkpoint,
+					j.CreatedAt.Local().Format(time.DateTime), j.Slot)},
+				{"Other slot", j.OtherSlot},
+				{"Position", fmt.Sprintf("LSN %d, term %d, chain %s", j.Position.LSN, j.Position.Term,
+					j.Position.Chain)},
+				{"Root", fmt.Sprintf("page %d, %d pages", j.Root, j.RootPages)},
+			})
+		},
+	}
+}
+
+// pageDump is an extent of pages.
+type pageDump struct {
+	Page         uint64           `json:"page"`
+	Pages        uint32           `json:"pages"`
+	Born         uint64           `json:"born"`
+	Kind         string           `json:"kind"`
+	PayloadBytes int              `json:"payload_bytes"`
+	Queue        uint64           `json:"queue,omitempty"`
+	Messages     []output.Message `json:"messages,omitempty"`
+}
+
+func dumpPageCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "dump-page PAGE", Short: "Show what a page of a stopped node holds",
+		Long:    "Show and verify the run of pages that begins with the page. Pages are numbered from 1.",
+		Example: "  lockstep store dump-page 17 --data-dir /var/lib/lockstep",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(_ *cobra.Command, args []string) error {
+			no, err := strconv.ParseUint(args[1], 10, 64)
+			if err != nil {
+				return cli.Usage("PAGE %q is no number", args[1])
+			}
+			var d checkpoint.PageDump
+			err = checkpoint.ReadDir(vfs.OS(), args[0], func(c *checkpoint.Checkpoint) (err error) {
+				d, err = c.DumpPage(page.No(no))
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			j := pageDump{
+				Page: uint64(d.Run.First), Pages: d.Run.Pages, Born: d.Run.Born, Kind: d.Kind.String(),
+				PayloadBytes: len(d.Payload), Queue: d.Queue,
+			}
+			rows := make([][]any, 0, len(d.Messages))
+			for _, m := range d.Messages {
+				s := toStored(m.Sequence, m.Message)
+				j.Messages = append(j.Messages, output.NewMessage(fmt.Sprint(d.Queue), s, true))
+				rows = append(rows, []any{
+					s.Sequence, s.PublishedAt.Local().Format(time.DateTime), output.Bytes(len(s.Body)),
+					output.StoredProperties(&s), output.Body(s.Body),
+				})
+			}
+			if err := env.Print.Object(j); err != nil {
+				return err
+			}
+			err = env.Print.Sentence("page %d: %s, %d pages, written for checkpoint %d, %s of payload", j.Page, j.Kind,
+				j.Pages, j.Born, output.Bytes(j.PayloadBytes))
+			if err != nil || len(rows) == 0 {
+				return err
+			}
+			if err := env.Print.Sentence("messages of queue number %d:", d.Queue); err != nil {
+				return err
+			}
+			return env.Print.Table([]string{"Sequence", "Published", "Size", "Properties", "Body"}, rows)
+		},
+	}
+}

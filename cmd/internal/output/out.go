@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package output prints results: tables and sentences for people, JSON for programs.
+package output
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/lockstep-mq/lockstep/store/units"
+)
+
+// Printer prints to one writer in one format. It is not safe for concurrent use.
+type Printer struct {
+	w    io.Writer
+	json bool
+}
+
+// New creates a printer. format is "table" or "json".
+func New(w io.Writer, format string) (*Printer, error) {
+	switch format {
+	case "table":
+		return &Printer{w: w}, nil
+	case "json":
+		return &Printer{w: w, json: true}, nil
+	}
+	return nil, fmt.Errorf("--output %q is neither table nor json", format)
+}
+
+// JSON reports whether the format is JSON.
+func (p *Printer) JSON() bool { return p.json }
+
+// Object prints v as one line of JSON. In the table format it prints nothing.
+func (p *Printer) Object(v any) error {
+	if !p.json {
+		return nil
+	}
+	enc := json.NewEncoder(p.w)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	return nil
+}
+
+// Sentence prints a line of text. In the JSON format it prints nothing.
+func (p *Printer) Sentence(format string, args ...any) error {
+	if p.json {
+		return nil
+	}
+	return p.write(fmt.Sprintf(format, args...) + "\n")
+}
+
+// Raw prints bytes unchanged.
+func (p *Printer) Raw(b []byte) error {
+	if _, err := p.w.Write(b); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	return nil
+}
+
+func (p *Printer) write(s string) error { return p.Raw([]byte(s)) }
+
+// Table prints a table. Numbers and columns whose header starts with ">" are aligned to the right.
+func (p *Printer) Table(header []string, rows [][]any) error {
+	if p.json {
+		return nil
+	}
+	t := table.NewWriter()
+	t.SetStyle(table.StyleLight)
+	t.Style().Options.DrawBorder = false
+	t.Style().Options.SeparateColumns = false
+	t.Style().Format.Header = text.FormatDefault
+	t.Style().Box.PaddingLeft = ""
+	t.Style().Box.PaddingRight = "  "
+	head := make(table.Row, len(header))
+	var columns []table.ColumnConfig
+	for i, h := range header {
+		name, right := strings.CutPrefix(h, ">")
+		head[i] = name
+		if right {
+			columns = append(columns, table.ColumnConfig{
+				Number: i + 1, Align: text.AlignRight,
+				AlignHeader: text.AlignRight,
+			})
+		}
+	}
+	t.SetColumnConfigs(columns)
+	t.AppendHeader(head)
+	for _, r := range rows {
+		t.AppendRow(r)
+	}
+	return p.write(trimLines(t.Render()))
+}
+
+// Pairs prints names and values, one pair per line.
+func (p *Printer) Pairs(rows [][2]string) error {
+	if p.json {
+		return nil
+	}
+	width := 0
+	for _, r := range rows {
+		width = max(width, len(r[0]))
+	}
+	var b strings.Builder
+	for _, r := range rows {
+		fmt.Fprintf(&b, "%-*s  %s\n", width, r[0], r[1])
+	}
+	return p.write(b.String())
+}
+
+// trimLines removes trailing blanks from lines.
+func trimLines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// Count formats a number with separators: 1,234,567.
+func Count[T ~int | ~int64 | ~uint64 | ~uint32](n T) string { return units.Count(n) }
+
+// Plural formats a number of things: "1 message", "2 messages", "0 messages". The plural is formed with an s.
+func Plural[T ~int | ~int64 | ~uint64 | ~uint32](n T, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return Count(n) + " " + thing
+}
+
+// Bytes formats a size: 512 B, 1.5 KiB, 2.0 GiB.
+func Bytes[T ~int | ~int64 | ~uint64](n T) string { return units.Bytes(n) }
+
+// YesNo formats a bool.
+func YesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}

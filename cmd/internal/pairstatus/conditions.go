@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pairstatus
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Condition is a current condition that may be relevant for an operator.
+type Condition struct {
+	Condition string    `json:"condition"`
+	Severity  string    `json:"severity"`
+	Node      string    `json:"node,omitempty"` // node that it is about; empty for the pair
+	Since     time.Time `json:"since"`
+	Details   string    `json:"details,omitempty"`
+	Means     string    `json:"means"`
+	Do        string    `json:"do"`
+
+	rank pb.Severity
+}
+
+// toldConditions returns the conditions reported by a node. A node of a release without conditions reports alarms.
+func toldConditions(r *pb.GetStatusResponse) []*pb.Condition {
+	if r.GetNow() != nil {
+		return r.GetConditions()
+	}
+	out := make([]*pb.Condition, 0, len(r.GetAlarms()))
+	for _, a := range r.GetAlarms() {
+		out = append(out, &pb.Condition{
+			Kind: a.GetKind(), Severity: pb.Severity_SEVERITY_CRITICAL, Since: a.GetSince(), Cause: a.GetMessage(),
+			NodeId: r.GetNode().GetNodeId(), NodeName: r.GetNode().GetName(), ReportedBy: r.GetNode().GetNodeId(),
+		})
+	}
+	return out
+}
+
+// addConditions merges the reported conditions, each once. A node's conditions about another node count only if that
+// one does not answer. Conditions of the pair count only from nodes that have its newest record.
+func (s *Status) addConditions(pairs []*pb.PairStatus) {
+	s.Conditions = []Condition{}
+	newest := uint64(0)
+	for _, p := range pairs {
+		newest = max(newest, p.GetConfig())
+	}
+	type key struct{ kind, node string }
+	seen := make(map[key]bool)
+	for i := range s.Nodes {
+		for _, c := range s.Nodes[i].conditions {
+			k := key{c.GetKind(), c.GetNodeId()}
+			stale := c.GetNodeId() == "" && pairs[i].GetConfig() < newest ||
+				c.GetNodeId() != "" && c.GetNodeId() != s.Nodes[i].NodeID && s.answers(c.GetNodeId())
+			if stale || seen[k] {
+				continue
+			}
+			seen[k] = true
+			s.Conditions = append(s.Conditions, newCondition(c))
+		}
+	}
+	slices.SortStableFunc(s.Conditions, func(x, y Condition) int {
+		return cmp.Or(cmp.Compare(y.rank, x.rank), x.Since.Compare(y.Since), cmp.Compare(x.Condition, y.Condition))
+	})
+}
+
+// answers reports whether the node with an ID has answered.
+func (s *Status) answers(id string) bool {
+	return slices.ContainsFunc(s.Nodes, func(n Node) bool { return n.NodeID == id && n.Error == "" })
+}
+
+func newCondition(c *pb.Condition) Condition {
+	return Condition{
+		Condition: c.GetKind(), Severity: strings.ToLower(strings.TrimPrefix(c.GetSeverity().String(), "SEVERITY_")),
+		Node: cmp.Or(c.GetNodeName(), c.GetNodeId()), Since: c.GetSince().AsTime(), Details: c.GetDetails(),
+		Means: c.GetCause(), Do: c.GetAction(), rank: c.GetSeverity(),
+	}
+}

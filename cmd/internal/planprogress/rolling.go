@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package planprogress displays the progress of a rolling plan, with a bar for each node.
+package planprogress
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Snapshot is the status of both nodes at one time.
+type Snapshot struct {
+	// At is when the last one answered.
+	At time.Time
+	// Nodes are the answers by address; nil for a node that did not answer.
+	Nodes map[string]*pb.GetStatusResponse
+	// Active is the address of the active node; empty if no node reports that it is active.
+	Active string
+	// Plan is the pair's last plan as reported by the active, or else by a node that answered; nil if unknown.
+	Plan *pb.Plan
+}
+
+// answerBound bounds a status request.
+const answerBound = time.Second
+
+// Look requests the status of all nodes concurrently.
+func Look(ctx context.Context, c *client.Client, addresses []string) Snapshot {
+	ctx, cancel := context.WithTimeout(ctx, answerBound)
+	defer cancel()
+	answers := make([]*pb.GetStatusResponse, len(addresses))
+	var wg sync.WaitGroup
+	for i, address := range addresses {
+		wg.Go(func() {
+			n, err := c.Node(address)
+			if err != nil {
+				return
+			}
+			answers[i], _ = n.Status(ctx) // nil on error
+		})
+	}
+	wg.Wait()
+	s := Snapshot{At: time.Now(), Nodes: make(map[string]*pb.GetStatusResponse, len(addresses))}
+	var term uint64
+	for i, address := range addresses {
+		st := answers[i]
+		s.Nodes[address] = st
+		if st.GetPlan() != nil && s.Plan == nil {
+			s.Plan = st.GetPlan()
+		}
+		if IsActive(st) && (s.Active == "" || st.GetPair().GetTerm() > term) {
+			s.Active, term = address, st.GetPair().GetTerm()
+		}
+	}
+	if p := s.Nodes[s.Active].GetPlan(); p != nil {
+		s.Plan = p
+	}
+	return s
+}
+
+// IsActive reports whether a node serves clients.
+func IsActive(s *pb.GetStatusResponse) bool {
+	return s.GetRole() == pb.Role_ROLE_ACTIVE || s.GetRole() == pb.Role_ROLE_ACTIVE_ALONE
+}
+
+// name returns the name of a node by its ID.
+func (s *Snapshot) name(id string) string {
+	for _, st := range s.Nodes {
+		if n := st.GetNode(); n.GetNodeId() == id && n.GetName() != "" {
+			return n.GetName()
+		}
+	}
+	for _, st := range s.Nodes {
+		for _, n := range st.GetPair().GetNodes() { // the other node has the name of one that does not answer
+			if n.GetNodeId() == id && n.GetName() != "" {
+				return n.GetName()
+			}
+		}
+	}
+	return id
+}
+
+// Show is the output for progress. It is implemented by progress.Display.
+type Show interface {
+	Set(b *progress.Bar, s progress.Step)
+	End(b *progress.Bar, format string, args ...any)
+	Line(format string, args ...any)
+}
+
+// View displays a plan: a bar for each node, and a line for each change of the plan.
+type View struct {
+	show  Show
+	bars  map[string]*progress.Bar // by address
+	names map[string]string        // last known, by address
+	ids   map[string]string        // last known, by address
+	last  string                   // last printed line
+	act   string                   // last known address of the active
+}
+
+// NewView creates a view. bar creates the bar of the node at an address.
+func NewView(show Show, addresses []string, bar func(address string) *progress.Bar) *View {
+	v := &View{
+		show: show, bars: make(map[string]*progress.Bar), names: make(map[string]string),
+		ids: make(map[string]string),
+	}
+	for _, a := range addresses {
+		v.bars[a] = bar(a)
+	}
+	return v
+}
+
+// Update displays the changes.
+func (v *View) Update(s Snapshot) {
+	if s.Plan == nil {
+		return
+	}
+	for address, st := range s.Nodes {
+		if st != nil {
+			v.names[address], v.ids[address] = st.GetNode().GetName(), st.GetNode().GetNodeId()
+		}
+	}
+	if s.Active != "" && s.Active != v.act {
+		if v.act != "" {
+			v.show.Line("node %s is the active one now", v.names[s.Active])
+		}
+		v.act = s.Active
+	}
+	line := Describe(s.Plan, v.nameOf(s))
+	if line != v.last {
+		v.last = line
+		v.show.Line("%s", line)
+	}
+	for _, address := range slices.Sorted(maps.Keys(v.bars)) {
+		v.updateNode(address, s.Nodes[address], s.Plan)
+	}
+}
+
+// nameOf returns a function that maps IDs to node names, including nodes that no longer answer.
+func (v *View) nameOf(s Snapshot) func(string) string {
+	return func(id string) string {
+		for address, known := range v.ids {
+			if known == id && v.names[address] != "" {
+				return v.names[address]
+			}
+		}
+		return s.name(id)
+	}
+}
+
+func (v *View) updateNode(address string, st *pb.GetStatusResponse, p *pb.Plan) {
+	bar, id := v.bars[address], v.ids[address]
+	a := st.GetMaintenance()
+	switch done := slices.Contains(p.GetDoneNodes(), id); {
+	case p.GetKind() == pb.PlanKind_PLAN_KIND_RESTART:
+		v.restarting(bar, id, st, p)
+	case done && st != nil:
+		v.show.End(bar, "done, pages of %s", output.Bytes(uint64(st.GetStore().GetPageSize())))
+	case done:
+		v.show.End(bar, "done; it does not answer now")
+	case st == nil:
+		v.show.End(bar, "does not answer")
+	case a.GetProgress().GetPhase() == "done", a == nil && p.GetNode() == id &&
+		p.GetState() == pb.PlanState_PLAN_STATE_REWRITING:
+		// The rewrite is about to start or has just ended: the bar stays unchanged.
+	case a.GetOperation() == "rewrite":
+		pr := a.GetProgress()
+		v.show.Set(bar, progress.Step{
+			Phase: pr.GetPhase(), Done: pr.GetDoneBytes(), Total: pr.GetTotalBytes(),
+			Left: pr.GetEta().AsDuration(),
+		})
+	case client.PlanEnded(p):
+		v.show.End(bar, "not rewritten, pages of %s", output.Bytes(uint64(st.GetStore().GetPageSize())))
+	case p.GetNode() == id && p.GetState() == pb.PlanState_PLAN_STATE_CATCHING_UP:
+		v.show.End(bar, "rewritten, applies what came in meanwhile")
+	default:
+		v.show.End(bar, "%s, waits for its turn", Role(st))
+	}
+}
+
+// restarting displays a node during a rolling restart.
+func (v *View) restarting(bar *progress.Bar, id string, st *pb.GetStatusResponse, p *pb.Plan) {
+	switch {
+	case st == nil:
+		v.show.End(bar, "does not answer")
+	case slices.Contains(p.GetDoneNodes(), id):
+		v.show.End(bar, "%s, has restarted, version %s", Role(st), st.GetVersion())
+	case client.PlanEnded(p):
+		v.show.End(bar, "%s, not restarted", Role(st))
+	case p.GetNode() == id:
+		v.show.End(bar, "%s, restarts", Role(st))
+	default:
+		v.show.End(bar, "%s, waits for its turn", Role(st))
+	}
+}
+
+// Role returns a short name of a node's role.
+func Role(s *pb.GetStatusResponse) string {
+	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.GetRole().String(), "ROLE_")), "_", " ")
+}
+
+// State returns the name of a plan's state, for programs.
+func State(s pb.PlanState) string {
+	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.String(), "PLAN_STATE_")), "_", "-")
+}
+
+// Kind returns the name of a plan's kind, for programs.
+func Kind(k pb.PlanKind) string { return strings.ToLower(strings.TrimPrefix(k.String(), "PLAN_KIND_")) }
+
+// Describe describes the progress of a plan in a sentence. name returns the name of a node.
+func Describe(p *pb.Plan, name func(id string) string) string {
+	what := Kind(p.GetKind())
+	if p.GetKind() == pb.PlanKind_PLAN_KIND_RESIZE {
+		what += " to pages of " + output.Bytes(uint64(p.GetPageSize()))
+	}
+	node := "a node"
+	if p.GetNode() != "" {
+		node = "node " + name(p.GetNode())
+	}
+	s, reason := "", p.GetReason()
+	switch p.GetState() {
+	case pb.PlanState_PLAN_STATE_WAITING:
+		s = "waits until both nodes are in sync"
+	case pb.PlanState_PLAN_STATE_REWRITING:
+		s = node + " rewrites its page file"
+	case pb.PlanState_PLAN_STATE_RESTARTING:
+		s = node + " restarts"
+	case pb.PlanState_PLAN_STATE_CATCHING_UP:
+		s = node + " has rewritten its page file and catches up"
+	case pb.PlanState_PLAN_STATE_SWITCHING:
+		s = "the active role is handed over"
+	case pb.PlanState_PLAN_STATE_DONE:
+		s = "done on both nodes"
+	case pb.PlanState_PLAN_STATE_FAILED:
+		s, reason = "FAILED: "+reason, ""
+	case pb.PlanState_PLAN_STATE_CANCELLED:
+		s, reason = "cancelled: "+reason, ""
+	default:
+		s = State(p.GetState())
+	}
+	if reason != "" {
+		s = reason // the same text, with names
+	}
+	if n := p.GetRetries(); n > 0 {
+		s += fmt.Sprintf(" (begun again: %d×)", n)
+	}
+	return what + ": " + s
+}

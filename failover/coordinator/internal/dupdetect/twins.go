@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package dupdetect detects other processes announced under this node's ID.
+package dupdetect
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/failover"
+)
+
+// Entry is the announcement of one process with an unexpired lease.
+type Entry struct {
+	Live failover.Live `json:"live"`
+	// Seq increases with each announcement received by the same source, of any process.
+	Seq int64 `json:"seq"`
+	// First is the Seq of the process's first announcement; 0 if the source has only the latest.
+	First int64 `json:"first,omitempty"`
+}
+
+// Tracker finds duplicate processes among announcements. The zero Tracker belongs to a process that is not announced.
+// It is not safe for concurrent use.
+type Tracker struct {
+	own    failover.Live
+	on     bool
+	epoch  uint64
+	first  int64           // Seq of this process's first seen announcement in the epoch; 0 if none
+	proven map[string]bool // processes announced after that, while they are seen
+	known  map[string]bool // processes reported by Unknown
+}
+
+// Begin sets the process's own announcement.
+func (t *Tracker) Begin(own failover.Live) {
+	*t = Tracker{own: own, on: true, proven: make(map[string]bool), known: make(map[string]bool)}
+}
+
+// End clears it: the process is no longer announced.
+func (t *Tracker) End() { *t = Tracker{} }
+
+// other reports whether an entry belongs to another process under this node's ID.
+func (t *Tracker) other(e Entry) bool {
+	return t.on && e.Live.Node.ID == t.own.Node.ID && e.Live.Process != t.own.Process
+}
+
+// Any reports whether all contains another process.
+func (t *Tracker) Any(all []Entry) bool { return slices.ContainsFunc(all, t.other) }
+
+// See returns the duplicate process among all current announcements; nil if none. An epoch identifies one source of
+// sequence numbers.
+func (t *Tracker) See(epoch uint64, all []Entry) *failover.Twin {
+	if !t.on {
+		return nil
+	}
+	if t.epoch != epoch {
+		t.epoch, t.first = epoch, 0
+	}
+	there := make(map[string]bool)
+	var twins []failover.Twin
+	for _, e := range all {
+		if t.first == 0 && e.Live.Node.ID == t.own.Node.ID && e.Live.Process == t.own.Process {
+			t.first = cmp.Or(e.First, e.Seq)
+		}
+	}
+	for _, e := range all {
+		if !t.other(e) {
+			continue
+		}
+		there[e.Live.Process] = true
+		if t.first != 0 && e.Seq > t.first {
+			t.proven[e.Live.Process] = true
+		}
+		twins = append(twins, failover.Twin{Live: e.Live, Stale: !t.proven[e.Live.Process]})
+	}
+	for p := range t.proven {
+		if !there[p] {
+			delete(t.proven, p)
+		}
+	}
+	for p := range t.known {
+		if !there[p] {
+			delete(t.known, p)
+		}
+	}
+	if len(twins) == 0 {
+		return nil
+	}
+	// A running one takes precedence; among several the choice is stable.
+	twin := slices.MinFunc(twins, func(a, b failover.Twin) int {
+		if a.Stale != b.Stale {
+			return map[bool]int{false: -1, true: 1}[a.Stale]
+		}
+		return cmp.Compare(a.Process, b.Process)
+	})
+	return &twin
+}
+
+// Unknown reports whether there are other processes that it has not reported yet. Those may not be aware of this
+// process.
+func (t *Tracker) Unknown(all []Entry) bool {
+	news := false
+	for _, e := range all {
+		if t.other(e) && !t.known[e.Live.Process] {
+			t.known[e.Live.Process], news = true, true
+		}
+	}
+	return news
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// This file implements recovery after the coordinator has lost the cluster record or was restored to an older state
+// (INV-9): an operator makes one node rebuild the record. The state of the other node is checked first, as far as
+// possible.
+
+const (
+	// adoptTimeout limits an adoption without a deadline from the caller.
+	adoptTimeout = 15 * time.Second
+	// adoptAskTimeout limits the status query to one address of the other node.
+	adoptAskTimeout = 2 * time.Second
+	// adoptFindTime limits the wait for the announcement of the other node, which is polled every adoptFindPause.
+	adoptFindTime  = 4 * time.Second
+	adoptFindPause = 100 * time.Millisecond
+)
+
+// Errors of AdoptRecord; each matches failover.ErrAdopt.
+var (
+	// ErrOtherAhead is returned when the other node is the better choice for the adoption.
+	ErrOtherAhead = errors.New("adopt on the other node instead")
+	// ErrOtherUnknown is returned when the log position of the other node could not be determined.
+	ErrOtherUnknown = errors.New("the other node could not be asked whether it holds more: start it, or name its " +
+		"address with --other; if it is gone for good or surely holds no more, use --without-other")
+)
+
+// adoption is a planned adoption.
+type adoption struct {
+	found failover.Found
+	above failover.Fence // of the other node
+	plan  *pb.AdoptRecordResponse
+}
+
+// AdoptRecord rebuilds the cluster record from the state of this node, or returns the record it would write.
+func (a *Service) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb.AdoptRecordResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
+	defer cancel()
+	p, err := a.planAdoption(ctx, req)
+	if err != nil || !req.GetConfirm() {
+		return p.plan, wire.ToStatus(err)
+	}
+	alone := a.o.State().Primary == nil && !p.plan.GetOther().GetReached()
+	if alone && !req.GetWithoutOther() {
+		return nil, wire.ToStatus(fmt.Errorf("%w: %w", failover.ErrAdopt, ErrOtherUnknown))
+	}
+	rec, err := a.adopt(ctx, failover.AdoptRequest{
+		Found: p.found, Above: p.above, AcceptLoss: req.GetAcceptDataLoss(), WithoutOther: alone,
+	})
+	if err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	p.plan.Done, p.plan.Config, p.plan.Term, p.plan.InSync = true, rec.Config, rec.Term, members(rec.InSync)
+	return p.plan, nil
+}
+
+// find reads the current content of the coordinator.
+func (a *Service) find(ctx context.Context) (failover.Found, error) {
+	found, err := a.o.Runner.Find(ctx)
+	if err != nil {
+		return found, fmt.Errorf("node %s: %w", a.o.Runner.Status().Self.Name, err)
+	}
+	return found, nil
+}
+
+// adopt writes the rebuilt cluster record.
+func (a *Service) adopt(ctx context.Context, req failover.AdoptRequest) (failover.Record, error) {
+	log := a.o.Logger
+	log.Warn("an operator has this node adopt its pair", zap.Uint64("found_config", req.Found.Record.Config),
+		zap.Stringer("other_fence", req.Above), zap.Bool("accept_data_loss", req.AcceptLoss),
+		zap.Bool("without_other", req.WithoutOther), zap.Stringer("log_end", a.store.End()))
+	rec, err := a.o.Runner.Adopt(ctx, req)
+	if err != nil {
+		log.Error("the pair was not adopted", zap.Error(err))
+		return rec, fmt.Errorf("node %s: %w", a.o.Runner.Status().Self.Name, err)
+	}
+	log.Warn("the pair is adopted", zap.Uint64("config", rec.Config), zap.Uint64("term", rec.Term))
+	return rec, nil
+}
+
+// planAdoption collects the state of both nodes, and refuses an unsafe adoption.
+func (a *Service) planAdoption(ctx context.Context, req *pb.AdoptRecordRequest) (adoption, error) {
+	found, err := a.find(ctx)
+	if err != nil {
+		return adoption{}, fmt.Errorf("%w: %w", failover.ErrAdopt, err)
+	}
+	st, own, end := a.o.State(), a.store.Identity(), a.store.End()
+	leads := st.Primary != nil && st.Pair.Record != nil
+	fence := own.Fence
+	p := adoption{found: found, plan: &pb.AdoptRecordResponse{
+		PairId: own.PairID.String(), NodeId: own.NodeID.String(), NodeName: st.Pair.Self.Name,
+		FoundConfig: found.Record.Config,
+		LogEnd:      wire.PositionToProto(end), InSync: []string{own.NodeID.String()},
+	}}
+	if leads {
+		fence = st.Pair.Record.Fence()
+		p.plan.InSync = members(st.Pair.Record.InSync)
+	}
+	p.plan.OwnConfig = fence.Config
+	if err := adoptable(st, found, own, fence, leads); err != nil {
+		return adoption{}, fmt.Errorf("%w: %w", failover.ErrAdopt, err)
+	}
+	other, peer := a.findOther(ctx, req, found)
+	p.plan.Other = peer
+	if other != nil {
+		s := other.GetStore()
+		pair := other.GetPair() // it may have a record that it has not obeyed yet, and would accept no older one
+		p.above = failover.Fence{
+			Config: max(s.GetFenceConfig(), pair.GetConfig()),
+			Term:   max(s.GetFenceTerm(), s.GetLogEnd().GetTerm(), pair.GetTerm()),
+		}
+		if err := compare(own, end, leads, other, peer.GetAddress()); err != nil {
+			return adoption{}, fmt.Errorf("%w: %w", failover.ErrAdopt, err)
+		}
+	}
+	next := failover.AdoptedFence(found.Record, end, fence, p.above)
+	p.plan.Config, p.plan.Term = next.Config, next.Term
+	if leads {
+		p.plan.Term = fence.Term
+	}
+	p.plan.Warnings = warnings(own, leads, peer)
+	return p, nil
+}
+
+// adoptable returns an error if this node sees nothing to adopt; the failover machine checks this again.
+func adoptable(st nodestatus.Node, found failover.Found, own store.Identity, fence failover.Fence, leads bool) error {
+	switch {
+	case st.Coordinator == "none":
+		return errors.New("this node runs alone (coordinator.type is none)")
+	case own.PairID == uuid.Nil:
+		return errors.New("this node's store has never been part of a pair; it joins by itself")
+	case found.Revision != 0 && found.Record.PairID != own.PairID:
+		return fmt.Errorf("%w: the store's pair is %s, the record's is %s: check coordinator.etcd.prefix",
+			failover.ErrOtherPair, own.PairID, found.Record.PairID)
+	case found.Revision != 0 && found.Record.Config >= fence.Config:
+		return fmt.Errorf("the coordinator's record has config %d and this node has obeyed %d: nothing is missing",
+			found.Record.Config, fence.Config)
+	case st.Pair.Record != nil && !leads:
+		return fmt.Errorf("%w: this node runs and is not the active one; if no node is, restart this one before",
+			ErrOtherAhead)
+	default:
+		return nil
+	}
+}
+
+// findOther queries the other node. After the coordinator was wiped, that node may not have announced itself yet.
+func (a *Service) findOther(
+	ctx context.Context, req *pb.AdoptRecordRequest, found failover.Found,
+) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
+	deadline := time.Now().Add(adoptFindTime)
+	for {
+		st := a.o.State().Pair
+		other, peer := a.askOther(ctx, req.GetOtherAddress(), &st, found)
+		if other != nil || req.GetWithoutOther() || time.Now().After(deadline) {
+			return other, peer
+		}
+		select {
+		case <-ctx.Done():
+			return other, peer
+		case <-time.After(adoptFindPause):
+		}
+	}
+}
+
+// askOther queries the other node at the operator's address, at the announced address, and at the address in an older
+// record. The status is nil if no node responds, the peer is nil if no address is known.
+func (a *Service) askOther(
+	ctx context.Context, hint string, st *failover.Status, found failover.Found,
+) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
+	var addresses []string
+	add := func(id uuid.UUID, address string) {
+		if address != "" && id != st.Self.ID && !slices.Contains(addresses, address) {
+			addresses = append(addresses, address)
+		}
+	}
+	add(uuid.Nil, hint)
+	for _, l := range st.Live {
+		add(l.Node.ID, l.Node.Address)
+	}
+	for _, n := range found.Record.Nodes {
+		add(n.ID, n.Address)
+	}
+	if st.Record != nil {
+		for _, n := range st.Record.Nodes {
+			add(n.ID, n.Address)
+		}
+	}
+	for _, address := range addresses {
+		ctx, cancel := context.WithTimeout(ctx, adoptAskTimeout)
+		s, err := a.o.Peers.Status(ctx, address)
+		cancel()
+		if err != nil || s.GetNode().GetNodeId() == st.Self.ID.String() {
+			continue
+		}
+		return s, &pb.AdoptedPeer{
+			Address: address, Reached: true, NodeId: s.GetNode().GetNodeId(), Name: s.GetNode().GetName(),
+			Role:   s.GetRole(),
+			LogEnd: s.GetStore().GetLogEnd(), Config: s.GetStore().GetFenceConfig(),
+		}
+	}
+	if len(addresses) > 0 {
+		return nil, &pb.AdoptedPeer{Address: addresses[0]}
+	}
+	return nil, nil
+}
+
+// compare returns an error if the other node is the better choice. The log that contains every committed transaction
+// ends in the highest term and, among logs of that term, is the longest: the node that begins a term has everything
+// committed before (INV-4), and each term has only one log.
+func compare(own store.Identity, end lsn.Position, leads bool, other *pb.GetStatusResponse, address string) error {
+	s := other.GetStore()
+	theirs := lsn.Position{Term: s.GetLogEnd().GetTerm(), LSN: s.GetLogEnd().GetLsn(), Chain: s.GetLogEnd().GetChain()}
+	ahead := cmp.Or(cmp.Compare(theirs.Term, end.Term), cmp.Compare(theirs.LSN, end.LSN)) > 0
+	if leads {
+		ahead = theirs.Term > end.Term // within its own term, the other node receives everything from this one
+	}
+	switch {
+	case s.GetPairId() != "" && s.GetPairId() != own.PairID.String():
+		return fmt.Errorf("%w: the node at %s belongs to pair %s, this one to %s: do two pairs share a prefix?",
+			failover.ErrOtherPair, address, s.GetPairId(), own.PairID)
+	case !leads && failover.Role(other.GetRole()).Acts():
+		return fmt.Errorf("%w: the node at %s is the active one (%s)", ErrOtherAhead, address,
+			failover.Role(other.GetRole()))
+	case ahead:
+		return fmt.Errorf("%w: the log of the node at %s ends at %s, and this one's at %s", ErrOtherAhead, address,
+			theirs, end)
+	case !leads && own.MayHaveLost && !s.GetMayHaveLost() && s.GetPairId() != "":
+		return fmt.Errorf("%w: acknowledged transactions may be missing here, and the node at %s is whole",
+			ErrOtherAhead, address)
+	default:
+		return nil
+	}
+}
+
+// warnings returns the risks that the operator should consider.
+func warnings(own store.Identity, leads bool, peer *pb.AdoptedPeer) []string {
+	var out []string
+	if !leads && !peer.GetReached() {
+		out = append(out, "the other node could not be asked: with --without-other it is you who makes sure that it "+
+			"is not running as the active one, and that it does not hold more than this node; what only it holds is "+
+			"not part of the pair any more when it joins again")
+	}
+	if own.MayHaveLost {
+		out = append(out, "acknowledged transactions may be missing on this node, since its machine went down "+
+			"without a clean stop")
+	}
+	return out
+}
+
+// members returns the node UUIDs.
+func members(list []failover.Member) []string {
+	var out []string
+	for _, m := range list {
+		out = append(out, m.Node.String())
+	}
+	return out
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+	grpcpeer "google.golang.org/grpc/peer"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// This file implements the forced failover: an operator makes this node active although another node, now lost, holds
+// more. The expected loss is reported before any change.
+
+const (
+	// forceTimeout limits a forced failover without a deadline from the caller.
+	forceTimeout = 40 * time.Second
+	// forceLeaseTime limits the wait for the lease of an unresponsive node to expire; the lease is polled every
+	// forceLeasePause.
+	forceLeaseTime  = 10 * time.Second
+	forceLeasePause = 100 * time.Millisecond
+	// maxSaid limits the operator's text, in bytes.
+	maxSaid = 200
+)
+
+// Errors of ForceFailover; each matches failover.ErrForce.
+var (
+	// errNotAccepted is returned when the caller has not accepted that messages may be lost.
+	errNotAccepted = errors.New("accept_data_loss is not set: acknowledged messages may be lost by this, and the " +
+		"caller has to say that he knows")
+	// errOtherAnswers is returned when the other node responds.
+	errOtherAnswers = errors.New("it is there, so the role needs no force: let it take it up; or stop it, if it is " +
+		"broken, and try again")
+	// errEmptyAnswers is returned when the responding node is not the lost one, but its replacement.
+	errEmptyAnswers = errors.New("it is not the node that held everything, which is lost if its data directory was " +
+		"wiped or replaced. If that " +
+		"directory can be brought back, do that; if not, stop the new node there and try again")
+	// errMoreAnswers and errLessAnswers are returned when, as far as is known, neither node holds everything and the
+	// other one responds: with more data than this node, or not.
+	errMoreAnswers = errors.New("it may lack acknowledged messages, too, but holds more than this node now: if what " +
+		"is missing cannot be brought back, stop this node, and look there at what would be lost: lockstep failover " +
+		"--dry-run")
+	errLessAnswers = errors.New("it may lack acknowledged messages, too, and holds no more than this node: if what " +
+		"is missing cannot be brought back, stop that one and try again")
+)
+
+// ForceFailover makes this node active although it may lack acknowledged messages, or returns the expected loss.
+func (a *Service) ForceFailover(
+	ctx context.Context, req *pb.ForceFailoverRequest,
+) (*pb.ForceFailoverResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, forceTimeout)
+	defer cancel()
+	resp, err := a.force(ctx, req)
+	return resp, wire.ToStatus(err)
+}
+
+func (a *Service) force(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
+	for _, text := range []string{req.GetBy(), req.GetReason()} {
+		if len(text) > maxSaid {
+			return nil, fmt.Errorf("%w: who it is and why have at most %d bytes each", wire.ErrInvalid, maxSaid)
+		}
+	}
+	if req.GetConfirm() && !req.GetAcceptDataLoss() {
+		return nil, fmt.Errorf("%w: %w", failover.ErrForce, errNotAccepted)
+	}
+	plan, err := a.planForce(ctx, req)
+	if err != nil || !req.GetConfirm() {
+		return plan, err
+	}
+	by := req.GetBy()
+	if p, ok := grpcpeer.FromContext(ctx); ok && by == "" {
+		by = p.Addr.String()
+	}
+	rec, err := a.carryOutForce(ctx, failover.ForceRequest{Config: req.GetConfig(), By: by, Reason: req.GetReason()})
+	if err != nil {
+		return nil, err
+	}
+	plan.Done, plan.Config, plan.Term = true, rec.Config, rec.Term
+	return plan, nil
+}
+
+func (a *Service) carryOutForce(ctx context.Context, req failover.ForceRequest) (failover.Record, error) {
+	log := a.o.Logger.With(zap.String("by", req.By), zap.String("reason", req.Reason), zap.Uint64("config", req.Config))
+	log.Warn("FORCED FAILOVER: an operator makes this node active; what it does not hold is lost",
+		zap.Stringer("log_end", a.store.End()))
+	req.Committed = a.store.Committed()
+	rec, err := a.o.Runner.Force(ctx, req)
+	if err != nil {
+		log.Error("the failover was not forced", zap.Error(err))
+		return rec, fmt.Errorf("node %s: %w", a.o.Runner.Status().Self.Name, err)
+	}
+	log.Warn("the failover is forced", zap.Uint64("new_config", rec.Config), zap.Uint64("term", rec.Term))
+	return rec, nil
+}
+
+// planForce determines the expected loss, and refuses if a safer alternative exists.
+func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
+	found, err := a.findRecord(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", failover.ErrForce, err)
+	}
+	lost, err := a.mayForce(ctx, req, found)
+	if err != nil {
+		return nil, err
+	}
+	st, id := a.o.State(), a.store.Identity()
+	stats, err := a.store.Stats()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", failover.ErrForce, err)
+	}
+	rec := found.Record
+	kept := failover.SurelyKept(rec, stats.Durable, stats.Applied.LSN)
+	p := &pb.ForceFailoverResponse{
+		PairId: rec.PairID.String(), NodeId: id.NodeID.String(), NodeName: st.Pair.Self.Name, Config: rec.Config,
+		Term:   rec.Term,
+		InSync: members(rec.InSync), LogEnd: wire.PositionToProto(stats.Durable), LostFromLsn: kept + 1,
+		LostToLsn:   kept,
+		LostAddress: lost.GetAddress(),
+	}
+	if rec.Active != id.NodeID {
+		n, _ := st.Pair.Node(rec.Active)
+		p.LostNodeId, p.LostNodeName = rec.Active.String(), n.Name
+	}
+	if st.Follower != nil {
+		p.HeardCommitLsn = st.Follower.ActiveCommitLSN
+		if p.HeardCommitLsn > stats.Durable.LSN {
+			p.LostToLsn = p.HeardCommitLsn
+		}
+	}
+	p.Warnings = forceWarnings(id, &rec, p)
+	return p, nil
+}
+
+// findRecord reads the cluster record. A quorum that has just lost its leader needs a moment to respond.
+func (a *Service) findRecord(ctx context.Context) (failover.Found, error) {
+	for deadline := time.Now().Add(forceLeaseTime); ; {
+		found, err := a.find(ctx)
+		if err == nil || !errors.Is(err, failover.ErrUnreachable) || !forcePause(ctx, deadline) {
+			return found, err
+		}
+	}
+}
+
+// forcePause waits between two polls; it returns false after the deadline.
+func forcePause(ctx context.Context, deadline time.Time) bool {
+	if time.Now().After(deadline) {
+		return false
+	}
+	select {
+	case <-time.After(forceLeasePause):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// mayForce checks with the failover machine, and whether the other node responds. It waits for the lease of an
+// unresponsive node to expire. The returned peer is the unresponsive address, or nil if no address is known.
+func (a *Service) mayForce(
+	ctx context.Context, req *pb.ForceFailoverRequest, found failover.Found,
+) (*pb.AdoptedPeer, error) {
+	if a.o.Alone {
+		return nil, fmt.Errorf("%w: this node runs alone, and is always active", failover.ErrForce)
+	}
+	config := found.Record.Config
+	if req.GetConfirm() {
+		config = req.GetConfig()
+	}
+	for deadline := time.Now().Add(forceLeaseTime); ; {
+		st := a.o.State().Pair
+		err := a.o.Runner.MayForce(ctx, config)
+		late := st.Record == nil || st.Record.Config < found.Record.Config // the watch will deliver it soon
+		passes := late || errors.Is(err, failover.ErrOtherLives) || errors.Is(err, failover.ErrUnreachable)
+		if err != nil && !passes {
+			return nil, err
+		}
+		other, peer := a.askOther(ctx, req.GetOtherAddress(), &st, found)
+		if other != nil {
+			stats, err := a.store.Stats()
+			if err != nil {
+				return nil, fmt.Errorf("%w: %w", failover.ErrForce, err)
+			}
+			return nil, fmt.Errorf("%w: %w", failover.ErrForce,
+				answeredBy(other, peer, &found.Record, st.Self.ID, stats.Durable))
+		}
+		if err == nil {
+			return peer, nil
+		}
+		if !forcePause(ctx, deadline) {
+			return nil, err
+		}
+	}
+}
+
+// answeredBy returns the error for a responding node in place of the lost one.
+//
+// self is this node, and own the end of its log: according to the record this node may have held everything, and lost
+// it.
+func answeredBy(
+	other *pb.GetStatusResponse, peer *pb.AdoptedPeer, rec *failover.Record, self uuid.UUID, own lsn.Position,
+) error {
+	id := other.GetNode().GetNodeId()
+	// An active that has left the in-sync set (INV-6) is not known to hold everything, either.
+	known := slices.ContainsFunc(rec.InSync, func(m failover.Member) bool { return m.Node.String() == id })
+	_, selfInSync := rec.Member(self)
+	why := errOtherAnswers
+	switch {
+	case known && !mayHaveLost(other):
+	case !known && !selfInSync:
+		why = errEmptyAnswers
+	default:
+		why = errLessAnswers
+		if theirs := other.GetStore().GetLogDurable(); theirs.GetTerm() > own.Term ||
+			theirs.GetTerm() == own.Term && theirs.GetLsn() > own.LSN {
+			why = errMoreAnswers
+		}
+	}
+	return fmt.Errorf("node %s, %s (%s), answers at %s: %w", other.GetNode().GetName(), id,
+		failover.Role(other.GetRole()), peer.GetAddress(), why)
+}
+
+// mayHaveLost reports whether a node's own store may lack acknowledged messages.
+func mayHaveLost(s *pb.GetStatusResponse) bool {
+	return slices.ContainsFunc(s.GetConditions(), func(c *pb.Condition) bool {
+		k := conditions.Kind(c.GetKind())
+		return c.GetNodeId() == s.GetNode().GetNodeId() &&
+			(k == conditions.StoreMayHaveLost || k == conditions.StorePutBack)
+	})
+}
+
+// forceWarnings returns the risks that the operator should consider.
+func forceWarnings(id store.Identity, rec *failover.Record, p *pb.ForceFailoverResponse) []string {
+	out := []string{
+		"make sure that the other node does not run: one that is only cut off from the coordinator and from here " +
+			"goes on acknowledging to the clients that reach it, and all of that is lost as well",
+	}
+	end := p.GetLogEnd()
+	switch {
+	case end.GetLsn() == 0:
+		out = append(out, "THIS NODE HOLDS NOTHING: every message of the pair is lost. Restoring a backup is better")
+	case rec.Active != id.NodeID && end.GetTerm() < rec.Term:
+		out = append(out, fmt.Sprintf("this node's log ends in term %d, and the pair is in term %d: it has nothing "+
+			"of that term, and its last "+
+			"records may be others than those that were acknowledged", end.GetTerm(), rec.Term))
+	}
+	if id.MayHaveLost {
+		out = append(out, "this node's machine went down without a clean stop and sync is not \"always\": "+
+			"acknowledged messages from before the end of its log may be missing, too")
+	}
+	if rec.MinInSync > 1 {
+		out = append(out, "min_in_sync is 2: it will be active, but refuses writes until the other node is back, or "+
+			"it is started with min-in-sync 1")
+	}
+	if i := slices.IndexFunc(rec.InSync, func(m failover.Member) bool { return m.Node == id.NodeID }); i >= 0 &&
+		rec.InSync[i].Node != uuid.Nil {
+		out = append(out, "the record names another state of this node's store in sync: if its old data directory "+
+			"can be brought back, nothing is lost")
+	}
+	return out
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// Neither node may hold everything, such as after a power failure of both with sync=off. The error then advises the
+// operator to stop the node that holds less, regardless of which node is asked. The other node is not suggested for a
+// role that it cannot take.
+func TestForceNamesTheBetterNode(t *testing.T) {
+	self, gone, other := uuid.New(), uuid.New(), uuid.New()
+	peer := &pb.AdoptedPeer{Address: "127.0.0.1:7420"}
+	answer := func(id uuid.UUID) *pb.GetStatusResponse {
+		return &pb.GetStatusResponse{
+			Node:  &pb.NodeStatus{NodeId: id.String(), Name: "a"},
+			Store: &pb.StoreStatus{LogDurable: &pb.Position{Term: 6, Lsn: 815}},
+		}
+	}
+	inSync := func(id uuid.UUID) *failover.Record {
+		return &failover.Record{Active: id, InSync: []failover.Member{{Node: id}}}
+	}
+	left := inSync(self) // the active has left the in-sync set, since it may have lost data, too (INV-6)
+	left.Active = other
+	for name, c := range map[string]struct {
+		rec   *failover.Record
+		other uuid.UUID
+		lossy bool // the other node reports possible loss in its store
+		own   lsn.Position
+		want  error
+	}{
+		"this node lost everything": {rec: inSync(self), other: other, want: errMoreAnswers},
+		"this node lost a term": {
+			rec: inSync(self), other: other, own: lsn.Position{Term: 5, LSN: 900},
+			want: errMoreAnswers,
+		},
+		"this node lost a little": {
+			rec: inSync(self), other: other, own: lsn.Position{Term: 6, LSN: 814},
+			want: errMoreAnswers,
+		},
+		"this node lost less": {
+			rec: inSync(self), other: other, own: lsn.Position{Term: 6, LSN: 815},
+			want: errLessAnswers,
+		},
+		"the active has left, with more": {
+			rec: left, other: other, own: lsn.Position{Term: 6, LSN: 814},
+			want: errMoreAnswers,
+		},
+		"the active has left, with less": {
+			rec: left, other: other, own: lsn.Position{Term: 6, LSN: 815},
+			want: errLessAnswers,
+		},
+		"the only one in sync lost more": {
+			rec: inSync(other), other: other, lossy: true, own: lsn.Position{Term: 6, LSN: 816},
+			want: errLessAnswers,
+		},
+		"the only one in sync lost less": {
+			rec: inSync(other), other: other, lossy: true, own: lsn.Position{Term: 6, LSN: 814},
+			want: errMoreAnswers,
+		},
+		"an empty node in place of the lost": {
+			rec: inSync(gone), other: other, own: lsn.Position{Term: 6, LSN: 10},
+			want: errEmptyAnswers,
+		},
+		"the node that holds everything": {
+			rec: inSync(other), other: other, own: lsn.Position{Term: 6, LSN: 10},
+			want: errOtherAnswers,
+		},
+	} {
+		s := answer(c.other)
+		if c.lossy {
+			s.Conditions = []*pb.Condition{
+				{Kind: string(conditions.StoreMayHaveLost), NodeId: c.other.String()},
+			}
+		}
+		require.ErrorIs(t, answeredBy(s, peer, c.rec, self, c.own), c.want, name)
+	}
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+)
+
+// This file implements the planned switchover.
+
+// Switchover moves the active role to the other node, or to the named node. It may be called on either node.
+func (a *Service) Switchover(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
+	timeout := req.GetTimeout().AsDuration()
+	if timeout < 0 {
+		return nil, wire.ToStatus(fmt.Errorf("%w: a negative timeout", wire.ErrInvalid))
+	}
+	if timeout == 0 {
+		timeout = switchoverTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	result, err := a.switchover(ctx, req)
+	if err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	return &pb.SwitchoverResponse{
+		ActiveNode: result.Active.ID.String(), ActiveAddress: result.Active.Address, Term: result.Term,
+		Pause: durationpb.New(result.Pause), Already: result.Already,
+	}, nil
+}
+
+func (a *Service) switchover(ctx context.Context, req *pb.SwitchoverRequest) (failover.SwitchoverResult, error) {
+	if req.GetTo() == "" && req.GetFrom() == "" {
+		return a.o.Switchover(ctx, uuid.Nil)
+	}
+	st := a.o.State().Pair
+	if st.Record == nil {
+		return failover.SwitchoverResult{}, fmt.Errorf("%w: this node does not know the pair's record: %s",
+			failover.ErrSwitchover, st.Reason)
+	}
+	to, err := wantedActive(&st, req.GetTo(), req.GetFrom())
+	if err != nil {
+		return failover.SwitchoverResult{}, err
+	}
+	if to == st.Record.Active {
+		active, _ := st.ActiveNode()
+		return failover.SwitchoverResult{Active: active, Term: st.Record.Term, Already: true}, nil
+	}
+	return a.o.Switchover(ctx, to)
+}
+
+// wantedActive returns the requested active node.
+func wantedActive(st *failover.Status, to, from string) (uuid.UUID, error) {
+	if to != "" {
+		return wire.NodeCalled(st, to)
+	}
+	leaves, err := wire.NodeCalled(st, from)
+	if err != nil || leaves != st.Record.Active {
+		return st.Record.Active, err
+	}
+	other, ok := st.Record.Other(leaves)
+	if !ok {
+		return uuid.Nil, fmt.Errorf("%w: no standby is in sync", failover.ErrSwitchover)
+	}
+	return other.Node, nil
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"context"
+	"fmt"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+)
+
+// Verify compares the content of the two nodes.
+func (a *Service) Verify(ctx context.Context, req *pb.VerifyRequest) (*pb.VerifyResponse, error) {
+	resp, err := a.o.Guard.Verify(ctx, req.GetDeep(), req.GetFullSpeed())
+	if err != nil {
+		return nil, wire.ToStatus(fmt.Errorf("verify: %w", err))
+	}
+	return resp, nil
+}
+
+// GetQueueDigests returns the rolling digests of this node's queues.
+func (a *Service) GetQueueDigests(
+	ctx context.Context, req *pb.GetQueueDigestsRequest,
+) (*pb.GetQueueDigestsResponse, error) {
+	d, err := a.o.Guard.QueueDigests(ctx, req.GetAtLsn())
+	if err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	out := &pb.GetQueueDigestsResponse{
+		Lsn: d.LSN, Digest: d.Digest, Damage: wire.DamageToProto(a.store.DamageStatus()),
+		Damaged: wire.DamagedToProto(a.store.Damaged(wire.MaxListedDamage)),
+	}
+	for _, q := range d.Queues {
+		out.Queues = append(out.Queues, &pb.QueueDigest{
+			Id: q.ID, Name: q.Name, Digest: q.Digest, NextSequence: q.NextSequence, Messages: q.Messages,
+		})
+	}
+	return out, nil
+}
+
+// Scrub reads all data of this node.
+func (a *Service) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubResponse, error) {
+	r, err := a.o.Guard.Scrub(ctx, req.GetFullSpeed())
+	if err != nil {
+		return nil, wire.ToStatus(fmt.Errorf("scrub: %w", err))
+	}
+	return &pb.ScrubResponse{
+		Pages: r.Pages, LogBytes: r.LogBytes, Damage: wire.DamageToProto(a.store.DamageStatus()),
+		Damaged: wire.DamagedToProto(a.store.Damaged(wire.MaxListedDamage)),
+	}, nil
+}
+
+// DropDamaged acknowledges corrupt messages that cannot be repaired.
+func (a *Service) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
+	sequences, err := a.o.Guard.DropDamaged(ctx, req.GetQueue(), req.GetOnly(), req.GetDryRun())
+	if err != nil {
+		return nil, wire.ToStatus(fmt.Errorf("drop damaged messages of %q: %w", req.GetQueue(), err))
+	}
+	return &pb.DropDamagedResponse{Sequences: sequences}, nil
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inprocgrpc
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// Caller is a client that calls over a Link.
+type Caller struct {
+	// Addr is the client's address.
+	Addr net.Addr
+	// TLS is the state of the client's own connection to the process; nil without TLS. Its verified chain is the
+	// client's certificate.
+	TLS *tls.ConnectionState
+}
+
+// Limits are the limits of calls over a Link, as in a gRPC server.
+type Limits struct {
+	// RequestBytes limits the encoded size of a message to a service.
+	RequestBytes int
+	// MetadataBytes limits the metadata of a call.
+	MetadataBytes int
+}
+
+// Link is an in-process connection: a grpc.ServiceRegistrar for services, and a grpc.ClientConnInterface for callers.
+// It is safe for concurrent use once all services are registered.
+type Link struct {
+	limits   Limits
+	services map[string]*service // immutable after the first call
+	running  sync.WaitGroup      // handlers
+
+	ctx    context.Context //nolint:containedctx // ends when open calls are cut off
+	cancel context.CancelFunc
+
+	mu      sync.Mutex // guards all below
+	callers map[Key]*peer.Peer
+	last    Key
+	closed  bool
+}
+
+// Key identifies an entered caller.
+type Key uint64
+
+// New creates a Link without services.
+func New(limits Limits) *Link {
+	l := &Link{limits: limits, services: make(map[string]*service), callers: make(map[Key]*peer.Peer)}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	return l
+}
+
+// Enter registers a caller. Until leave is called, calls with a context of As are calls of that caller. leave does not
+// interrupt running calls.
+func (l *Link) Enter(c Caller) (key Key, leave func()) {
+	p := &peer.Peer{Addr: c.Addr}
+	if c.TLS != nil {
+		p.AuthInfo = credentials.TLSInfo{State: *c.TLS}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last++
+	key = l.last
+	l.callers[key] = p
+	return key, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.callers, key)
+	}
+}
+
+// callerKey is the context key of the caller's Key.
+type callerKey struct{}
+
+// As returns the context for a call of the caller with that key.
+func As(ctx context.Context, key Key) context.Context {
+	return context.WithValue(ctx, callerKey{}, key)
+}
+
+// begin registers a running handler, and returns the caller of the call. If the caller has left, the peer
+// has a placeholder address.
+func (l *Link) begin(ctx context.Context) (*peer.Peer, error) {
+	key, _ := ctx.Value(callerKey{}).(Key) // 0 is not a valid key
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, status.Error(codes.Unavailable, "the node stops")
+	}
+	l.running.Add(1)
+	if p := l.callers[key]; p != nil {
+		return p, nil
+	}
+	return &peer.Peer{Addr: &net.UnixAddr{Name: "in-process", Net: "unix"}}, nil
+}
+
+// Close rejects further calls, and waits for running ones. After patience it cancels the remaining calls.
+func (l *Link) Close(patience time.Duration) {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	timer := time.AfterFunc(patience, l.cancel)
+	l.running.Wait()
+	timer.Stop()
+	l.cancel()
+}
+
+type service struct {
+	impl    any
+	unary   map[string]*grpc.MethodDesc
+	streams map[string]*grpc.StreamDesc
+	info    grpc.ServiceInfo
+}
+
+// RegisterService registers a service. It must not be called after the first call.
+func (l *Link) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	s := &service{
+		impl: impl, unary: make(map[string]*grpc.MethodDesc), streams: make(map[string]*grpc.StreamDesc),
+		info: grpc.ServiceInfo{Metadata: desc.Metadata},
+	}
+	for i := range desc.Methods {
+		m := &desc.Methods[i]
+		s.unary[m.MethodName] = m
+		s.info.Methods = append(s.info.Methods, grpc.MethodInfo{Name: m.MethodName})
+	}
+	for i := range desc.Streams {
+		m := &desc.Streams[i]
+		s.streams[m.StreamName] = m
+		s.info.Methods = append(s.info.Methods, grpc.MethodInfo{
+			Name: m.StreamName, IsClientStream: m.ClientStreams, IsServerStream: m.ServerStreams,
+		})
+	}
+	l.services[desc.ServiceName] = s
+}
+
+// GetServiceInfo lists the registered services.
+func (l *Link) GetServiceInfo() map[string]grpc.ServiceInfo {
+	out := make(map[string]grpc.ServiceInfo, len(l.services))
+	for name, s := range l.services {
+		out[name] = s.info
+	}
+	return out
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inprocgrpc
+
+import (
+	"unicode/utf8"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/lockstep-mq/lockstep/proto/codec"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// item is a message in transit: passed by reference, or encoded.
+type item struct {
+	handed proto.Message // nil: encoded
+	bytes  int           // encoded size, or an estimate if handed; into computes the exact size near the limit
+	data   mem.BufferSlice
+}
+
+// Maker is a reusable representation of a response, which cannot be passed by reference itself.
+type Maker interface {
+	// MakeMessage creates the message in memory that is not reused.
+	MakeMessage() proto.Message
+	// TotalBytes returns the encoded length.
+	TotalBytes() int
+}
+
+var wireFormat encoding.CodecV2 = codec.New() //nolint:gochecknoglobals // it has no state but buffers
+
+// pack prepares a message for the receiver. Messages with the contents of queues, and their responses, are passed by
+// reference: neither the sender nor the receiver may modify them.
+func pack(v any) (item, error) {
+	switch m := v.(type) {
+	case *pb.PublishStreamRequest:
+		if n, ok := measure(m); ok {
+			return item{handed: m, bytes: n}, nil
+		}
+	case *pb.PublishStreamResponse:
+		if succeeded(m) {
+			return item{handed: m}, nil
+		}
+	case *pb.ConsumeRequest:
+		if m.GetAttach() == nil { // has no strings to validate
+			return item{handed: m, bytes: proto.Size(m)}, nil
+		}
+	case Maker:
+		return item{handed: m.MakeMessage(), bytes: m.TotalBytes()}, nil
+	}
+	return encoded(v)
+}
+
+// encoded prepares a message by encoding it, as for the network.
+func encoded(v any) (item, error) {
+	data, err := wireFormat.Marshal(v)
+	if err != nil {
+		return item{}, status.Errorf(codes.Internal, "encode a message: %v", err)
+	}
+	return item{data: data, bytes: data.Len()}, nil
+}
+
+// into stores the message in v, if it has at most limit bytes. It must be called once.
+func (i *item) into(v any, limit int) error {
+	if i.handed == nil {
+		defer i.data.Free()
+	}
+	if i.bytes > limit {
+		if i.handed != nil {
+			i.bytes = proto.Size(i.handed)
+		}
+		if i.bytes > limit {
+			return status.Errorf(codes.ResourceExhausted, "received message larger than max (%d vs. %d)", i.bytes, limit)
+		}
+	}
+	if i.handed == nil {
+		return decode(i.data, v)
+	}
+	switch from := i.handed.(type) {
+	case *pb.PublishStreamRequest:
+		if to, ok := v.(*codec.ReceivedPublish); ok {
+			handPublish(&to.Request, from)
+			return nil
+		}
+		if to, ok := v.(*pb.PublishStreamRequest); ok {
+			handPublish(to, from)
+			return nil
+		}
+	case *pb.PublishStreamResponse:
+		if to, ok := v.(*pb.PublishStreamResponse); ok {
+			to.Correlation, to.Published, to.Error, to.More, to.TakesMore = from.GetCorrelation(), from.GetPublished(),
+				from.GetError(), from.GetMore(), from.GetTakesMore()
+			return nil
+		}
+	case *pb.ConsumeRequest:
+		if to, ok := v.(*pb.ConsumeRequest); ok {
+			handConsume(to, from)
+			return nil
+		}
+	case *pb.ConsumeResponse:
+		if to, ok := v.(*pb.ConsumeResponse); ok {
+			to.Messages, to.Confirmed, to.Attached, to.QueueId = from.GetMessages(), from.GetConfirmed(),
+				from.GetAttached(), from.GetQueueId()
+			to.Drained, to.DrainedCredit = from.GetDrained(), from.GetDrainedCredit()
+			to.Waiting, to.Moved = from.GetWaiting(), from.GetMoved()
+			return nil
+		}
+	}
+	again, err := encoded(i.handed) // the receiver uses another type
+	if err != nil {
+		return err
+	}
+	defer again.data.Free()
+	return decode(again.data, v)
+}
+
+func decode(data mem.BufferSlice, v any) error {
+	if err := wireFormat.Unmarshal(data, v); err != nil {
+		return status.Errorf(codes.Internal, "decode a message: %v", err)
+	}
+	return nil
+}
+
+func handPublish(to, from *pb.PublishStreamRequest) {
+	to.Correlation, to.Publish, to.More, to.TakesMore = from.GetCorrelation(), from.GetPublish(), from.GetMore(),
+		from.GetTakesMore()
+}
+
+func handConsume(to, from *pb.ConsumeRequest) {
+	to.Attach, to.Credit, to.Ack, to.Nack = from.GetAttach(), from.GetCredit(), from.GetAck(), from.GetNack()
+	to.Reject, to.NackDelay, to.Confirm, to.Release = from.GetReject(), from.GetNackDelay(), from.GetConfirm(),
+		from.GetRelease()
+	to.Drain = from.GetDrain()
+	to.Leave = from.GetLeave()
+}
+
+// succeeded reports whether responses contain no error texts.
+func succeeded(m *pb.PublishStreamResponse) bool {
+	if m.GetError() != nil {
+		return false
+	}
+	for _, r := range m.GetMore() {
+		if r.GetError() != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// fieldBytes is the maximum overhead of a text or number field: it is nested in at most two length-delimited fields.
+const fieldBytes = 16
+
+// measure returns an upper bound of the encoded length of a request; false if a text is not valid UTF-8, so that it
+// cannot be encoded.
+func measure(m *pb.PublishStreamRequest) (bytes int, ok bool) {
+	if bytes, ok = measurePublish(m.GetPublish()); !ok {
+		return 0, false
+	}
+	for _, r := range m.GetMore() {
+		n, ok := measurePublish(r.GetPublish())
+		if !ok || len(r.GetMore()) > 0 {
+			return 0, false
+		}
+		bytes += n
+	}
+	return bytes, true
+}
+
+func measurePublish(m *pb.PublishRequest) (bytes int, ok bool) {
+	bytes = 8*fieldBytes + len(m.GetQueue()) + len(m.GetProducer().GetId())
+	ok = utf8.ValidString(m.GetQueue()) && utf8.ValidString(m.GetProducer().GetId())
+	for _, one := range m.GetMessages() {
+		ok = ok && one != nil // encoded as an empty message
+		bytes += measureMessage(one, &ok)
+	}
+	return bytes, ok
+}
+
+// fieldsOfMessage is the number of fields of a message that are not a body, property or text.
+const fieldsOfMessage = 10
+
+func measureMessage(m *pb.Message, ok *bool) (bytes int) {
+	bytes = fieldsOfMessage*fieldBytes + len(m.GetBody())
+	text := func(s string) {
+		bytes += len(s) + fieldBytes
+		*ok = *ok && utf8.ValidString(s)
+	}
+	text(m.GetMessageId())
+	text(m.GetCorrelationId())
+	text(m.GetReplyTo())
+	text(m.GetContentType())
+	text(m.GetSubject())
+	text(m.GetGroup())
+	for k, v := range m.GetProperties() {
+		text(k)
+		text(v)
+	}
+	for k, v := range m.GetTypedProperties() {
+		text(k)
+		bytes += len(v.GetBytesValue()) + fieldBytes
+	}
+	return bytes
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inprocgrpc
+
+import (
+	"context"
+	"io"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// handlerEnd is the handler's end of a streaming call.
+type handlerEnd call
+
+// Context returns the handler's context, which ends with the call.
+func (h *handlerEnd) Context() context.Context { return h.ctx }
+
+// SetHeader adds to the header.
+func (h *handlerEnd) SetHeader(md metadata.MD) error { return (*call)(h).setHeader(md, false) }
+
+// SendHeader adds to the header and sends it.
+func (h *handlerEnd) SendHeader(md metadata.MD) error { return (*call)(h).setHeader(md, true) }
+
+func (h *handlerEnd) SetTrailer(md metadata.MD) { _ = (*transport)(h).SetTrailer(md) } // no error can be returned
+
+// SendMsg sends a response, and blocks while the buffer is full.
+func (h *handlerEnd) SendMsg(v any) error {
+	if err := h.ctx.Err(); err != nil {
+		return status.FromContextError(err).Err()
+	}
+	out, err := pack(v)
+	if err != nil {
+		return err
+	}
+	_ = (*call)(h).setHeader(nil, true) // may already be sent
+	select {
+	case h.down <- out:
+		return nil
+	default:
+	}
+	select {
+	case h.down <- out:
+		return nil
+	case <-h.ctx.Done():
+		return status.FromContextError(h.ctx.Err()).Err()
+	}
+}
+
+// RecvMsg receives a request, or returns io.EOF after CloseSend.
+func (h *handlerEnd) RecvMsg(v any) error {
+	select {
+	case in := <-h.up:
+		return in.into(v, h.requestBytes)
+	default:
+	}
+	select {
+	case in := <-h.up:
+		return in.into(v, h.requestBytes)
+	case <-h.half:
+	case <-h.ctx.Done():
+		return status.FromContextError(h.ctx.Err()).Err()
+	}
+	select {
+	case in := <-h.up: // sent earlier
+		return in.into(v, h.requestBytes)
+	default:
+		return io.EOF
+	}
+}
+
+// callerEnd is the caller's end of a streaming call.
+type callerEnd struct {
+	call    *call
+	outer   context.Context //nolint:containedctx // the caller's
+	options options
+	single  bool // exactly one response
+	lone    bool // exactly one request
+}
+
+// Context returns the caller's context.
+func (e *callerEnd) Context() context.Context { return e.outer }
+
+// Header waits for the header, or for the end of the call.
+func (e *callerEnd) Header() (metadata.MD, error) {
+	select {
+	case <-e.call.began:
+	case <-e.outer.Done():
+		return nil, status.FromContextError(e.outer.Err()).Err()
+	}
+	e.call.mu.Lock()
+	defer e.call.mu.Unlock()
+	return e.call.header.Copy(), nil
+}
+
+// Trailer is valid once RecvMsg has returned an error.
+func (e *callerEnd) Trailer() metadata.MD {
+	e.call.mu.Lock()
+	defer e.call.mu.Unlock()
+	return e.call.trailer.Copy()
+}
+
+// CloseSend ends the stream of requests.
+func (e *callerEnd) CloseSend() error {
+	e.call.closing.Do(func() { close(e.call.half) })
+	return nil
+}
+
+// SendMsg sends a request, and blocks while the buffer is full. It returns io.EOF when the call has ended; RecvMsg then
+// returns the status. For a call with a single request it returns nil instead: generated clients would return the error
+// and not call RecvMsg.
+func (e *callerEnd) SendMsg(v any) error {
+	c := e.call
+	if c.ctx.Err() != nil {
+		return e.sentTooLate()
+	}
+	select {
+	case <-c.half:
+		return status.Error(codes.Internal, "SendMsg called after CloseSend")
+	default:
+	}
+	out, err := pack(v)
+	if err != nil {
+		c.cancel()
+		return err
+	}
+	select {
+	case c.up <- out:
+		return nil
+	default:
+	}
+	select {
+	case c.up <- out:
+		return nil
+	case <-c.ctx.Done():
+		return e.sentTooLate()
+	}
+}
+
+// sentTooLate returns the result of SendMsg after the call has ended.
+func (e *callerEnd) sentTooLate() error {
+	if e.lone {
+		return nil
+	}
+	return io.EOF
+}
+
+// RecvMsg receives a response, or returns io.EOF after success, or the final status.
+func (e *callerEnd) RecvMsg(v any) error {
+	err := e.receive(v)
+	if err != nil {
+		e.call.cancel()
+		e.call.tell(e.options)
+		return err
+	}
+	if !e.single {
+		return nil
+	}
+	select { // the status decides
+	case <-e.call.done:
+	case <-e.outer.Done():
+		e.call.cancel()
+		return status.FromContextError(e.outer.Err()).Err()
+	}
+	e.call.tell(e.options)
+	return e.call.result()
+}
+
+func (e *callerEnd) receive(v any) error {
+	c := e.call
+	select {
+	case in := <-c.down:
+		return in.into(v, c.responseBytes)
+	default:
+	}
+	select {
+	case in := <-c.down:
+		return in.into(v, c.responseBytes)
+	case <-c.done:
+	case <-e.outer.Done():
+		select {
+		case <-c.done: // ended earlier
+		default:
+			return status.FromContextError(e.outer.Err()).Err()
+		}
+	}
+	select {
+	case in := <-c.down: // sent earlier
+		return in.into(v, c.responseBytes)
+	default:
+	}
+	if err := c.result(); err != nil {
+		return err
+	}
+	return io.EOF
+}

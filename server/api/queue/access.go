@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/server/auth/admission"
+	"github.com/lockstep-mq/lockstep/server/delivery/twophase"
+)
+
+// This file checks the rights of callers on queues. Operations that the pair performs itself (dead-lettering,
+// forwards, expiry) are authorized when a caller with manage rights configures them, and not checked again.
+
+// maxUsed bounds the recorded queues of one stream. If a stream uses more, a lost right does not end the stream;
+// instead, each request is checked after a change of the rules.
+const maxUsed = 1000
+
+// caller is the sender of the requests of a stream, with cached checks. Its methods must be called by one goroutine,
+// except where noted.
+type caller struct {
+	service *Service
+	id      *access.Identity
+	conn    *admission.Conn
+	stream  *admission.Stream // nil if it is not a stream
+
+	// The queue of the last publish, at a generation of the rules, with its quotas.
+	queue      string
+	generation uint64
+	quotas     *quotas
+	meters     []*meter
+
+	mu    sync.Mutex // guards the fields below
+	right access.Right
+	used  map[string]struct{} // queues of a stream
+	lose  func(error)         // ends the stream; does not block
+}
+
+func (s *Service) callerOf(ctx context.Context) caller {
+	return caller{service: s, id: access.FromContext(ctx), conn: admission.Of(ctx)}
+}
+
+// mayPublish returns an error if messages may not be published to a queue, and counts them otherwise. wait is how
+// long the node must delay the caller's next request.
+func (c *caller) mayPublish(name string, messages, sizeBytes int) (wait time.Duration, err error) {
+	s := c.service
+	if generation, now := s.rules.Generation(), s.quotas.Load(); c.queue != name || c.generation != generation ||
+		c.quotas != now {
+		if err := s.rules.May(c.id, access.Publish, name); err != nil {
+			return 0, err
+		}
+		c.meters = now.of(name)
+		if err := c.use(name); err != nil {
+			return 0, err
+		}
+		c.queue, c.generation, c.quotas = name, generation, now
+	}
+	for _, m := range c.meters {
+		if err := m.mayPublish(sizeBytes); err != nil {
+			return 0, err
+		}
+	}
+	for _, m := range c.meters {
+		wait = max(wait, m.published(messages, sizeBytes))
+	}
+	if c.stream != nil {
+		c.stream.Passed(messages)
+	} else {
+		c.conn.Published(messages)
+	}
+	return wait, nil
+}
+
+// use records that a stream uses a queue, if the queue's quotas allow another stream.
+func (c *caller) use(name string) error {
+	if c.lose == nil {
+		return nil // not a stream
+	}
+	c.mu.Lock()
+	_, known := c.used[name]
+	if !known && len(c.used) < maxUsed {
+		c.used[name] = struct{}{}
+	}
+	c.mu.Unlock()
+	if known {
+		return nil
+	}
+	err := c.service.checkConnections(name)
+	if err != nil {
+		c.mu.Lock()
+		delete(c.used, name)
+		c.mu.Unlock()
+	}
+	return err
+}
+
+// uses reports whether a stream uses a queue that matches a pattern. It is safe for concurrent use.
+func (c *caller) uses(pattern string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name := range c.used {
+		if access.MatchGlob(pattern, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// queues returns some of the queues that a stream uses, by name. It is safe for concurrent use.
+func (c *caller) queues() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Sorted(maps.Keys(c.used))
+}
+
+// lost returns the reason why a stream may not continue under the current rules, or nil. It is safe for concurrent
+// use.
+func (c *caller) lost() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name := range c.used {
+		if err := c.service.rules.May(c.id, c.right, name); err != nil {
+			return fmt.Errorf("the rules were changed: %w", err)
+		}
+	}
+	return nil
+}
+
+// begin registers the caller's stream, which needs a right on the queues that it uses. load adds the load of a
+// consumer; it is nil for a publish stream. end must be called.
+func (c *caller) begin(right access.Right, lose func(error), load func(*admission.Use)) {
+	c.right, c.lose, c.used = right, lose, make(map[string]struct{})
+	c.stream = c.conn.Open(load != nil, func() admission.Use {
+		use := admission.Use{Queues: c.queues()}
+		if load != nil {
+			load(&use)
+		}
+		return use
+	})
+	s := c.service
+	s.runningMu.Lock()
+	defer s.runningMu.Unlock()
+	s.running[c] = struct{}{}
+}
+
+func (c *caller) end() {
+	c.stream.Close()
+	s := c.service
+	s.runningMu.Lock()
+	defer s.runningMu.Unlock()
+	delete(s.running, c)
+}
+
+// callers returns the callers of all running streams.
+func (s *Service) callers() []*caller {
+	s.runningMu.Lock()
+	defer s.runningMu.Unlock()
+	list := make([]*caller, 0, len(s.running))
+	for c := range s.running {
+		list = append(list, c)
+	}
+	return list
+}
+
+// RulesChanged applies the current rules: streams that lost a right that they use end.
+func (s *Service) RulesChanged() {
+	s.loadQuotas()
+	for _, c := range s.callers() {
+		if err := c.lost(); err != nil {
+			c.lose(err)
+		}
+	}
+}
+
+// mayConfigure returns an error if the caller may not set a configuration of a queue or its subscription. A
+// dead-letter queue requires the publish right on it.
+func (s *Service) mayConfigure(ctx context.Context, name string, config interface{ GetDeadLetter() string }) error {
+	if err := s.rules.Check(ctx, access.Manage, name); err != nil {
+		return err
+	}
+	if to := config.GetDeadLetter(); to != "" {
+		if err := s.rules.Check(ctx, access.Publish, to); err != nil {
+			return fmt.Errorf("dead_letter: %w", err)
+		}
+	}
+	return nil
+}
+
+// mayForward returns an error if the caller may not forward messages of a queue to others.
+func (s *Service) mayForward(ctx context.Context, name string, forwards []*pb.Forward) error {
+	if err := s.rules.Check(ctx, access.Manage, name); err != nil {
+		return err
+	}
+	for i, f := range forwards {
+		if err := s.rules.Check(ctx, access.Publish, f.GetTo()); err != nil {
+			return fmt.Errorf("forward %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// mayUse returns an error if the caller may not perform the operations of a transaction.
+func (s *Service) mayUse(ctx context.Context, ops []operation) error {
+	if s.rules.Open() {
+		return nil
+	}
+	id := access.FromContext(ctx)
+	for i := range ops {
+		right := access.Consume
+		if ops[i].messages != nil {
+			right = access.Publish
+		}
+		if err := s.rules.May(id, right, ops[i].queue); err != nil {
+			return fmt.Errorf("operation %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// mayTransact is mayUse, and counts the published messages of the transaction.
+func (s *Service) mayTransact(ctx context.Context, ops []operation) (wait time.Duration, err error) {
+	if s.rules.Open() && s.quotas.Load() == nil {
+		messages := 0
+		for i := range ops {
+			messages += len(ops[i].messages)
+		}
+		admission.Of(ctx).Published(messages)
+		return 0, nil
+	}
+	if err := s.mayUse(ctx, ops); err != nil { // check all of them first: refused operations do not count for the quotas
+		return 0, err
+	}
+	c := s.callerOf(ctx)
+	for i := range ops {
+		o := &ops[i]
+		if o.messages == nil {
+			continue
+		}
+		more, err := c.mayPublish(o.queue, len(o.messages), o.size)
+		if err != nil {
+			return 0, fmt.Errorf("operation %d: %w", i, err)
+		}
+		wait = max(wait, more)
+	}
+	return wait, nil
+}
+
+// mayDecide returns an error if the caller may not decide a prepared transaction. A caller with operator rights may
+// act for its coordinator. Others need the rights that the transaction needs. For a transaction that no longer
+// exists, any caller may read its outcome.
+func (s *Service) mayDecide(ctx context.Context, d twophase.Decision) error {
+	if s.rules.Open() {
+		return nil
+	}
+	if d.By.Heuristic() {
+		return s.rules.Check(ctx, access.Operate, "")
+	}
+	for _, q := range s.store.PreparedQueues(d.XID) {
+		if q.Publishes > 0 {
+			if err := s.rules.Check(ctx, access.Publish, q.Queue); err != nil {
+				return err
+			}
+		}
+		if q.Acks > 0 {
+			if err := s.rules.Check(ctx, access.Consume, q.Queue); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// maySee returns an error if the caller has no right on a queue.
+func (s *Service) maySee(ctx context.Context, name string) error {
+	return s.rules.CheckAny(ctx, access.QueueRights, name)
+}

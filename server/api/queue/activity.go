@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/store"
+)
+
+const (
+	// sampleEvery is the sampling interval of all queues while clients request their activity, and the averaging
+	// period of rates.
+	sampleEvery = time.Second
+	// sampleMax is the maximum age of the previous sample for rates to be reported.
+	sampleMax = 10 * time.Second
+	// agesLimit bounds how long a request may read messages to determine their age.
+	agesLimit = 250 * time.Millisecond
+)
+
+// activity is the sampled activity of all queues. It is updated only on request. All rates are derived from two
+// samples of the same counters: publishes do not update it.
+type activity struct {
+	mu      sync.Mutex // guards the fields below
+	session *session.Session
+	at      time.Time // of the last sample
+	queues  []queueActivity
+	byID    map[uint64]int // index in queues
+	orders  map[orderKey][]int
+
+	agesMu sync.Mutex // guards ages
+	ages   map[uint64]queueAge
+}
+
+// queueActivity is one queue in a sample.
+type queueActivity struct {
+	store.QueueSample
+
+	consumers uint32
+	delivered uint64
+	rates     bool // the next three are known
+	published float64
+	delivers  float64
+	acks      float64
+	acceptMS  int64 // of the oldest message; only set for the order by age
+}
+
+// queueAge is the oldest message of a queue, and when it was accepted.
+type queueAge struct {
+	sequence uint64
+	accepted time.Time
+}
+
+// sample samples all queues, unless the last sample is recent. mu is held.
+func (a *activity) sample(s *store.Store, session *session.Session) {
+	now := time.Now()
+	lately := a.session == session && now.Sub(a.at) < sampleEvery
+	if lately && s.QueueCount() == len(a.queues) {
+		return
+	}
+	found := s.Sample(make([]store.QueueSample, 0, len(a.queues)+16))
+	if lately { // queues were created or deleted
+		a.follow(found)
+		return
+	}
+	consumers := session.Consumers.Activity()
+	queues, byID := make([]queueActivity, len(found)), make(map[uint64]int, len(found))
+	elapsed := now.Sub(a.at)
+	sameSession := a.session == session && elapsed <= sampleMax
+	for i := range found {
+		q := &queues[i]
+		q.QueueSample = found[i]
+		of := consumers[q.ID]
+		q.consumers, q.delivered = of.Consumers, of.Delivered
+		byID[q.ID] = i
+		if before, known := a.byID[q.ID]; known && sameSession {
+			q.compare(&a.queues[before], elapsed.Seconds())
+		}
+	}
+	a.session, a.at, a.queues, a.byID, a.orders = session, now, queues, byID, make(map[orderKey][]int)
+}
+
+// follow adds queues created since the last sample, and removes deleted ones. mu is held.
+func (a *activity) follow(found []store.QueueSample) {
+	queues, byID := make([]queueActivity, len(found)), make(map[uint64]int, len(found))
+	for i := range found {
+		queues[i].QueueSample = found[i]
+		if known, was := a.byID[found[i].ID]; was {
+			queues[i] = a.queues[known]
+		}
+		byID[found[i].ID] = i
+	}
+	a.queues, a.byID, a.orders = queues, byID, make(map[orderKey][]int)
+}
+
+// compare computes the rates from an earlier sample of the queue.
+func (q *queueActivity) compare(before *queueActivity, seconds float64) {
+	per := func(n uint64) float64 { return float64(n) / seconds }
+	published := q.NextSequence - before.NextSequence // never decreases
+	q.rates, q.published = true, per(published)
+	if had := before.Messages + published; had > q.Messages {
+		q.acks = per(had - q.Messages)
+	}
+	if q.delivered > before.delivered {
+		q.delivers = per(q.delivered - before.delivered)
+	}
+}
+
+// of returns the activity of a queue. mu is held.
+func (a *activity) of(id uint64) *pb.QueueActivity {
+	out := &pb.QueueActivity{}
+	at, known := a.byID[id]
+	if !known {
+		return out
+	}
+	if q := &a.queues[at]; q.rates {
+		out.PublishedPerSecond, out.DeliveredPerSecond = proto.Float64(q.published), proto.Float64(q.delivers)
+		out.AcknowledgedPerSecond = proto.Float64(q.acks)
+	}
+	return out
+}
+
+// describeActivity adds the activity to descriptions of queues.
+func (s *Service) describeActivity(ctx context.Context, session *session.Session, queues []*pb.Queue) {
+	a := &s.activity
+	a.mu.Lock()
+	a.sample(s.store, session)
+	for _, q := range queues {
+		q.Activity = a.of(q.GetId())
+		for _, sub := range q.GetSubscriptions() {
+			q.Activity.Consumers += sub.GetConsumers()
+		}
+	}
+	a.mu.Unlock()
+	deadline := time.Now().Add(agesLimit)
+	a.agesMu.Lock()
+	defer a.agesMu.Unlock()
+	for _, q := range queues {
+		if at, known := a.oldest(ctx, s.store, q.GetId(), deadline); known && !at.IsZero() {
+			q.Activity.OldestAt = timestamppb.New(at)
+		}
+	}
+}
+
+// oldest returns when the oldest message of a queue was accepted, or the zero time for an empty queue. known is false
+// if the message cannot be read, or not before the deadline. agesMu is held.
+func (a *activity) oldest(
+	ctx context.Context, s *store.Store, id uint64, deadline time.Time,
+) (accepted time.Time, known bool) {
+	first, ok := s.OldestSequence(id)
+	if !ok {
+		delete(a.ages, id)
+		return time.Time{}, true
+	}
+	if age, ok := a.ages[id]; ok && age.sequence == first {
+		return age.accepted, true
+	}
+	if ctx.Err() != nil || time.Now().After(deadline) {
+		return time.Time{}, false
+	}
+	at, ok := s.AcceptedAt(ctx, id, first)
+	if !ok {
+		return time.Time{}, false
+	}
+	if a.ages == nil {
+		a.ages = make(map[uint64]queueAge)
+	}
+	a.ages[id] = queueAge{sequence: first, accepted: at}
+	return at, true
+}
+
+// forgetAges removes the ages of deleted queues.
+func (a *activity) forgetAges() {
+	a.agesMu.Lock()
+	defer a.agesMu.Unlock()
+	if len(a.ages) <= len(a.byID) {
+		return
+	}
+	for id := range a.ages {
+		if _, there := a.byID[id]; !there {
+			delete(a.ages, id)
+		}
+	}
+}

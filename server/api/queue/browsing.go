@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"google.golang.org/grpc"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/auth/admission"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
+)
+
+const (
+	// browseShare divides limits.pending-bytes: batches in transit to browsers may use 1/browseShare of it, at least
+	// minBrowseBytes. One connection may use half of that.
+	browseShare    = 4
+	minBrowseBytes = 4 << 20
+	// browseCopies is the maximum number of copies of a batch in memory: as read, as sent, and the previous batch,
+	// which gRPC buffers until the client reads it.
+	browseCopies = 3
+	// queuedBytes is the number of bytes of a stream that gRPC buffers before Send blocks.
+	queuedBytes = 64 << 10
+	// browsePatience is how long a browser waits for memory, and how long a connection may hold memory without
+	// reading while others wait.
+	browsePatience = 5 * time.Second
+)
+
+// browsing bounds the memory of all Browse calls. A client that does not read keeps its batch in memory indefinitely,
+// and may have thousands of calls. It is safe for concurrent use.
+type browsing struct {
+	limit int64
+	all   *semaphore.Weighted
+	held  atomic.Int64 // of all calls
+
+	mu    sync.Mutex // guards conns, and uses of each
+	conns map[*admission.Conn]*browsingConn
+}
+
+// browsingConn is the state shared by the calls of one connection.
+type browsingConn struct {
+	uses int
+	room *semaphore.Weighted
+	held atomic.Int64
+	read atomic.Int64 // time of the client's last read, in Unix nanoseconds
+}
+
+func newBrowsing(pendingBytes int64) *browsing {
+	limit := max(pendingBytes/browseShare, minBrowseBytes)
+	return &browsing{
+		limit: limit, all: semaphore.NewWeighted(limit), conns: make(map[*admission.Conn]*browsingConn),
+	}
+}
+
+// browser is one call. It reserves memory for one batch at a time.
+type browser struct {
+	of   *browsing
+	conn *admission.Conn
+	own  *browsingConn // nil for a call without a connection
+	held int64
+	// large: gRPC may buffer more than queuedBytes of the last batch.
+	large bool
+	// sent: a batch was sent. The client has received nearly all of it before the next one is read.
+	sent bool
+}
+
+// begin registers a call; end must be called.
+func (b *browsing) begin(conn *admission.Conn) *browser {
+	c := &browser{of: b, conn: conn}
+	if conn == nil {
+		return c
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c.own = b.conns[conn]
+	if c.own == nil {
+		c.own = &browsingConn{room: semaphore.NewWeighted(b.limit / 2)}
+		c.own.read.Store(time.Now().UnixNano())
+		b.conns[conn] = c.own
+	}
+	c.own.uses++
+	return c
+}
+
+// end releases all memory and unregisters the call.
+func (c *browser) end() {
+	c.release(c.held)
+	if c.own == nil {
+		return
+	}
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	if c.own.uses--; c.own.uses == 0 {
+		delete(c.of.conns, c.conn)
+	}
+}
+
+// reserve reserves memory for the next batch, before it is read, and returns the maximum size of the batch: a small
+// one, if other calls use much memory. It waits for other calls for a limited time, and then returns
+// wire.ErrTooManyBrowsers.
+func (c *browser) reserve(ctx context.Context) (batchBytes int, err error) {
+	batchBytes = session.DeliveryBatchBytes
+	if c.of.held.Load()-c.held > c.of.limit/2 {
+		batchBytes = queuedBytes
+	}
+	return batchBytes, c.hold(ctx, browseCopies*int64(batchBytes))
+}
+
+// hold sets the call's reservation, up to the limit of a connection.
+func (c *browser) hold(ctx context.Context, bytes int64) error {
+	if c.sent && c.own != nil {
+		c.own.read.Store(time.Now().UnixNano())
+	}
+	c.sent = false
+	c.release(c.held)
+	bytes = min(bytes, c.of.limit/2)
+	if c.own != nil {
+		if err := acquire(ctx, c.own.room, bytes); err != nil {
+			return c.refusal(ctx, "this connection", c.of.limit/2)
+		}
+	}
+	err := acquire(ctx, c.of.all, bytes)
+	if err != nil && ctx.Err() == nil && c.of.closeOne() {
+		err = acquire(ctx, c.of.all, bytes)
+	}
+	if err != nil {
+		if c.own != nil {
+			c.own.room.Release(bytes)
+		}
+		return c.refusal(ctx, "this node", c.of.limit)
+	}
+	c.held = bytes
+	c.of.held.Add(bytes)
+	if c.own != nil {
+		c.own.held.Add(bytes)
+	}
+	return nil
+}
+
+// acquire waits for memory for a limited time.
+func acquire(ctx context.Context, room *semaphore.Weighted, bytes int64) error {
+	waiting, cancel := context.WithTimeout(ctx, browsePatience)
+	defer cancel()
+	return room.Acquire(waiting, bytes) //nolint:wrapcheck // its only error says that it was not acquired
+}
+
+// closeOne closes the connection with the largest reservation among those that have not read recently. It returns
+// false if no connection qualifies.
+func (b *browsing) closeOne() bool {
+	var most *admission.Conn
+	var held int64
+	before := time.Now().Add(-browsePatience).UnixNano()
+	b.mu.Lock()
+	for conn, own := range b.conns {
+		if n := own.held.Load(); n > held && own.read.Load() < before {
+			most, held = conn, n
+		}
+	}
+	b.mu.Unlock()
+	if most != nil {
+		most.Hoards()
+	}
+	return most != nil
+}
+
+// fit adjusts the reservation to the size of a batch that was read: less than reserved, or more for a single large
+// message.
+func (c *browser) fit(ctx context.Context, batchBytes int64) error {
+	bytes := min(browseCopies*batchBytes, c.of.limit/2)
+	c.large = batchBytes > queuedBytes
+	defer func() { c.sent = true }()
+	if bytes > c.held {
+		return c.hold(ctx, bytes)
+	}
+	c.release(c.held - bytes)
+	return nil
+}
+
+// taken waits until the client has received nearly all sent data, before its memory is released: the message after a
+// large one, here an empty one, blocks until then.
+func (c *browser) taken(stream grpc.ServerStreamingServer[pb.BrowseResponse]) error {
+	if !c.large {
+		return nil
+	}
+	if err := stream.Send(&pb.BrowseResponse{}); err != nil {
+		return fmt.Errorf("browse: %w", err)
+	}
+	return nil
+}
+
+func (c *browser) release(bytes int64) {
+	if bytes == 0 {
+		return
+	}
+	c.of.all.Release(bytes)
+	c.of.held.Add(-bytes)
+	if c.own != nil {
+		c.own.room.Release(bytes)
+		c.own.held.Add(-bytes)
+	}
+	c.held -= bytes
+}
+
+func (c *browser) refusal(ctx context.Context, where string, limit int64) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("browse: %w", err)
+	}
+	return fmt.Errorf("%w: those of %s hold %d bytes that their clients do not read, which is the limit; read or cancel "+
+		"them, or raise limits.pending-bytes", wire.ErrTooManyBrowsers, where, limit)
+}

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// This file moves and removes messages that an operator selects. Their sequences make retries idempotent: messages
+// that an earlier attempt has moved are acknowledged, and are skipped.
+
+const (
+	// maxChosen bounds the sequences of one request.
+	maxChosen = 10_000
+	// maxTaken bounds the acknowledgements that a transaction may require.
+	maxTaken = 262_144
+	// maxDecisions bounds the attempts to move messages while consumers acknowledge some of them.
+	maxDecisions = 16
+)
+
+// MoveMessages moves selected messages to another queue, or dead letters back to their origin.
+func (s *Service) MoveMessages(ctx context.Context, req *pb.MoveMessagesRequest) (*pb.MoveMessagesResponse, error) {
+	resp, err := s.moveMessages(ctx, req)
+	if err != nil {
+		return nil, s.status(fmt.Errorf("move messages of %q: %w", req.GetQueue(), err))
+	}
+	return resp, nil
+}
+
+func (s *Service) moveMessages(ctx context.Context, req *pb.MoveMessagesRequest) (*pb.MoveMessagesResponse, error) {
+	c, err := s.choose(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.serving.Require(c.session, failover.FeatureDeadLetters); err != nil {
+		return nil, err
+	}
+	if req.GetTo() != "" {
+		if err := s.rules.Check(ctx, access.Publish, req.GetTo()); err != nil {
+			return nil, fmt.Errorf("to: %w", err)
+		}
+		if c.to, err = s.find(req.GetTo()); err != nil {
+			return nil, fmt.Errorf("to: %w", err)
+		}
+		if c.to == c.key.Queue {
+			return nil, fmt.Errorf("%w: %q is the queue that they are in; name another one", wire.ErrInvalid, req.GetTo())
+		}
+	}
+	for decisions := 1; ; decisions++ {
+		moved, err := c.move(ctx)
+		raced := errors.Is(err, txn.ErrAlreadyAcknowledged) || errors.Is(err, txn.ErrReserved)
+		if raced && decisions < maxDecisions {
+			continue // a consumer was faster: decide about the remaining messages
+		}
+		if err != nil {
+			return nil, err
+		}
+		return &pb.MoveMessagesResponse{Moved: moved, Skipped: c.count - moved}, nil
+	}
+}
+
+// RemoveMessages acknowledges selected messages for a subscription, or for all of them.
+func (s *Service) RemoveMessages(
+	ctx context.Context, req *pb.RemoveMessagesRequest,
+) (*pb.RemoveMessagesResponse, error) {
+	removed, err := s.removeMessages(ctx, req)
+	if err != nil {
+		return nil, s.status(fmt.Errorf("remove messages of %q: %w", req.GetQueue(), err))
+	}
+	return &pb.RemoveMessagesResponse{Removed: removed}, nil
+}
+
+func (s *Service) removeMessages(ctx context.Context, req *pb.RemoveMessagesRequest) (removed uint64, err error) {
+	c, err := s.choose(ctx, req)
+	if err != nil {
+		return 0, err
+	}
+	pending, err := c.pending()
+	if err != nil || len(pending) == 0 {
+		return 0, err
+	}
+	acks := make(map[uint32][]txn.Range)
+	for _, m := range pending {
+		for _, sub := range m.Subs {
+			acks[sub] = appendSequence(acks[sub], m.Sequence)
+		}
+	}
+	var b txn.Builder
+	b.Begin(nil, now(), nil)
+	subs := sortedKeys(acks)
+	for _, sub := range subs {
+		b.Ack(c.key.Queue, sub, acks[sub]...)
+	}
+	result, err := c.commit(ctx, &b, len(subs))
+	if err != nil {
+		return 0, err
+	}
+	for i, sub := range subs {
+		removed = max(removed, result.Ops[i].Changed)
+		c.session.Consumers.Settled(dispatch.Key{Queue: c.key.Queue, Sub: sub}, acks[sub], nil)
+	}
+	return removed, nil
+}
+
+// chosen is a selection of messages of a queue.
+type chosen struct {
+	replay
+
+	ranges []txn.Range // ascending, without overlaps
+	count  uint64      // sequences in them
+}
+
+// choose validates a request.
+func (s *Service) choose(ctx context.Context, req interface {
+	GetQueue() string
+	GetSubscription() string
+	GetQueueId() uint64
+	GetSequences() []*pb.SequenceRange
+},
+) (*chosen, error) {
+	if err := s.rules.Check(ctx, access.Manage, req.GetQueue()); err != nil {
+		return nil, err
+	}
+	c := &chosen{replay: replay{service: s}}
+	var err error
+	if c.session, err = s.serving.Session(); err != nil {
+		return nil, err
+	}
+	if len(req.GetSequences()) == 0 {
+		return nil, fmt.Errorf("%w: no sequences; name those of the messages", wire.ErrInvalid)
+	}
+	if c.ranges, err = ranges(req.GetSequences(), maxChosen); err != nil {
+		return nil, err
+	}
+	c.ranges = union(c.ranges)
+	for _, r := range c.ranges {
+		if r.Last-r.First >= maxChosen-c.count {
+			return nil, fmt.Errorf("%w: more than %d sequences; use several requests", txn.ErrTooLarge, maxChosen)
+		}
+		c.count += r.Last - r.First + 1
+	}
+	if req.GetSubscription() == "" {
+		c.key.Queue, err = s.find(req.GetQueue())
+	} else {
+		c.key.Queue, c.key.Sub, err = s.findSub(req.GetQueue(), req.GetSubscription())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c, checkQueueID(req.GetQueue(), c.key.Queue, req.GetQueueId())
+}
+
+// pending returns the selected messages that are not acknowledged.
+func (c *chosen) pending() ([]store.Pending, error) {
+	if c.session.Paused() { // INV-2: the data read may be stale
+		return nil, wire.ErrPaused
+	}
+	return c.service.store.Pending(c.key.Queue, c.key.Sub, c.ranges, maxChosen)
+}
+
+// move moves the remaining messages in one transaction. A message of several subscriptions is moved from the first of
+// them, and acknowledged for the others. If it is already acknowledged for the first one, the transaction is refused
+// as a whole: the message would be lost for the others.
+func (c *chosen) move(ctx context.Context) (moved uint64, err error) {
+	pending, err := c.pending()
+	if err != nil || len(pending) == 0 {
+		return 0, err
+	}
+	if c.service.serving.DiskLow() {
+		return 0, wire.ErrDiskLow
+	}
+	plan, err := c.plan(ctx, pending)
+	if err != nil || len(plan.moves) == 0 {
+		return 0, err
+	}
+	var b txn.Builder
+	b.Begin(nil, now(), nil)
+	ops := plan.append(&b, c.key.Queue)
+	if ops > txn.MaxOps {
+		return 0, fmt.Errorf("%w: it takes %d operations, a transaction has at most %d; move fewer messages at once",
+			txn.ErrTooLarge, ops, txn.MaxOps)
+	}
+	result, err := c.commit(ctx, &b, ops)
+	if err != nil {
+		return 0, err
+	}
+	for i := range plan.moves {
+		moved += result.Ops[i].Changed
+	}
+	for sub, acks := range plan.acks {
+		c.session.Consumers.Settled(dispatch.Key{Queue: c.key.Queue, Sub: sub}, acks, nil)
+	}
+	for sub, takes := range plan.from {
+		c.session.Consumers.Settled(dispatch.Key{Queue: c.key.Queue, Sub: sub}, takes, nil)
+	}
+	return moved, nil
+}
+
+// commit commits a transaction with ops operations.
+func (c *chosen) commit(ctx context.Context, b *txn.Builder, ops int) (*txn.Result, error) {
+	payload, err := b.Finish()
+	if err != nil {
+		return nil, fmt.Errorf("encode the request: %w", err)
+	}
+	result, err := c.session.Primary.Commit(ctx, payload)
+	if err == nil {
+		err = result.Err()
+	}
+	if err == nil && len(result.Ops) != ops {
+		err = fmt.Errorf("%w: %d results of %d operations", txn.ErrMalformed, len(result.Ops), ops)
+	}
+	return result, err
+}
+
+// movePlan is the contents of one transaction.
+type movePlan struct {
+	moves []moveGroup
+	// from contains the messages to move from each subscription; acks those to acknowledge because they are moved
+	// from another one.
+	from, acks map[uint32][]txn.Range
+	// required: the messages in from must be present.
+	required bool
+}
+
+// moveGroup is the messages moved from one subscription to one queue.
+type moveGroup struct {
+	sub      uint32
+	target   uint64
+	messages []dispatch.Message
+}
+
+// plan reads the messages and determines their targets.
+func (c *chosen) plan(ctx context.Context, pending []store.Pending) (*movePlan, error) {
+	p := &movePlan{from: make(map[uint32][]txn.Range), acks: make(map[uint32][]txn.Range)}
+	sizeBytes, taken := 0, 0
+	for len(pending) > 0 {
+		run := 1
+		for run < len(pending) && run < maxReplayMessages && pending[run].Sequence == pending[0].Sequence+uint64(run) {
+			run++
+		}
+		batch, _, err := c.service.store.Read(ctx, store.ReadRequest{
+			Queue: c.key.Queue, From: pending[0].Sequence, MaxMessages: run, MaxBytes: session.DeliveryBatchBytes,
+			MarkDamaged: true,
+		}, nil)
+		if err != nil {
+			return nil, err
+		}
+		done := 0
+		for ; done < len(batch) && done < run && batch[done].Sequence <= pending[run-1].Sequence; done++ {
+			m := batch[done]
+			at := int(m.Sequence - pending[0].Sequence) // only messages that a consumer acknowledged are missing
+			target, rec, err := c.relabel(ctx, m)
+			if err != nil {
+				return nil, err
+			}
+			if target == txn.NoQueue {
+				continue
+			}
+			taken += len(pending[at].Subs)
+			if sizeBytes += len(rec); taken > maxTaken {
+				return nil, fmt.Errorf("%w: more than %d acknowledgements, counted for each subscription; move fewer "+
+					"messages at once", txn.ErrTooLarge, maxTaken)
+			}
+			if err := c.service.checkTransactionBytes(sizeBytes); err != nil {
+				return nil, fmt.Errorf("move fewer messages at once: %w", err)
+			}
+			p.add(pending[at].Subs, target, dispatch.Message{Sequence: m.Sequence, Record: rec})
+		}
+		if done == 0 {
+			pending = pending[run:] // acknowledged in the meantime
+			continue
+		}
+		read := int(batch[done-1].Sequence-pending[0].Sequence) + 1
+		pending = pending[read:]
+	}
+	if p.required {
+		if err := c.service.serving.Require(c.session, failover.FeatureQueues); err != nil {
+			return nil, fmt.Errorf("the queue has several subscriptions: %w", err)
+		}
+	}
+	return p, nil
+}
+
+// add adds a message.
+func (p *movePlan) add(subs []uint32, target uint64, m dispatch.Message) {
+	at := slices.IndexFunc(p.moves, func(g moveGroup) bool { return g.sub == subs[0] && g.target == target })
+	if at < 0 {
+		at, p.moves = len(p.moves), append(p.moves, moveGroup{sub: subs[0], target: target})
+	}
+	p.moves[at].messages = append(p.moves[at].messages, m)
+	p.from[subs[0]] = appendSequence(p.from[subs[0]], m.Sequence)
+	for _, other := range subs[1:] {
+		p.acks[other] = appendSequence(p.acks[other], m.Sequence)
+		p.required = true
+	}
+}
+
+// append adds the operations to a transaction, the moves first, and returns their number.
+func (p *movePlan) append(b *txn.Builder, queue uint64) (ops int) {
+	for _, g := range p.moves {
+		b.BeginMove(queue, g.sub, g.target)
+		for _, m := range g.messages {
+			b.Move(m.Sequence, m.Record)
+		}
+		b.EndMove()
+	}
+	ops = len(p.moves)
+	if !p.required {
+		return ops
+	}
+	for _, sub := range sortedKeys(p.from) { // checked before the moves are applied, and without effect after them
+		b.Take(queue, sub, p.from[sub]...)
+	}
+	for _, sub := range sortedKeys(p.acks) {
+		b.Ack(queue, sub, p.acks[sub]...)
+	}
+	return ops + len(p.from) + len(p.acks)
+}
+
+// appendSequence appends a sequence higher than all present ones.
+func appendSequence(to []txn.Range, sequence uint64) []txn.Range {
+	if n := len(to); n > 0 && to[n-1].Last+1 == sequence {
+		to[n-1].Last = sequence
+		return to
+	}
+	return append(to, txn.Range{First: sequence, Last: sequence})
+}
+
+// union sorts ranges and joins those that overlap or touch.
+func union(in []txn.Range) []txn.Range {
+	slices.SortFunc(in, func(a, b txn.Range) int { return cmp.Compare(a.First, b.First) })
+	out := in[:0]
+	for _, r := range in {
+		if n := len(out); n > 0 && r.First-1 <= out[n-1].Last {
+			out[n-1].Last = max(out[n-1].Last, r.Last)
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+func sortedKeys(m map[uint32][]txn.Range) []uint32 {
+	keys := make([]uint32, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

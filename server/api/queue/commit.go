@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// operation is one checked operation of a Commit.
+type operation struct {
+	queue    string
+	sub      string
+	messages []*pb.Message // publish
+	size     int           // of messages, in bytes
+	delayMS  int64         // of messages without a delay
+	acks     []txn.Range
+	required bool // none of acks may already be acknowledged
+	releases []txn.Range
+	queueID  uint64        // expected queue ID; 0 for any
+	key      dispatch.Key  // set once the names were resolved
+	forwards []txn.Forward // of the queue, set then as well
+}
+
+// Commit applies a transaction over any number of queues, all or none.
+func (s *Service) Commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
+	resp, err := s.commitTransaction(ctx, req)
+	return resp, s.status(err)
+}
+
+func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
+	session, err := s.serving.Session()
+	if err != nil {
+		return nil, err
+	}
+	producer, err := checkProducer(req.GetProducer())
+	if err != nil {
+		return nil, err
+	}
+	ops, err := s.checkOperations(session, req.GetOperations())
+	if err != nil {
+		return nil, err
+	}
+	retry := req.GetProducer().GetRetry()
+	if !retry { // the first attempt of a retry may be in the log by now, and its result is looked up first
+		if err := s.mayUse(ctx, ops); err != nil {
+			return nil, err
+		}
+	}
+	prior, err := s.resolve(producer, retry, ops)
+	if err != nil {
+		return nil, err
+	}
+	if prior != nil {
+		if err := s.checkSame(producer, prior, func(b *txn.Builder) { s.appendOperations(b, 0, ops) }); err != nil {
+			return nil, err
+		}
+		return committed(req, &prior.Result)
+	}
+	wait, err := s.mayTransact(ctx, ops)
+	if err != nil {
+		return nil, err
+	}
+	defer hold(ctx, wait, session.Ended())
+	buf := s.buffer()
+	defer s.release(buf)
+	if err := s.encodeOperations(buf, producer, ops); err != nil {
+		return nil, err
+	}
+	result, err := s.commitInTurn(ctx, session, *buf)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := committed(req, result)
+	if err == nil && !result.Duplicate {
+		for i := range ops {
+			if o := &ops[i]; o.messages == nil {
+				session.Consumers.Settled(o.key, o.acks, o.releases)
+			} else {
+				session.Consumers.Published(len(o.messages), o.size)
+			}
+		}
+	}
+	return resp, err
+}
+
+// committed converts the transaction's result to a response.
+func committed(req *pb.CommitRequest, r *txn.Result) (*pb.CommitResponse, error) {
+	if err := wire.Refusal(r, req.GetProducer() != nil); err != nil {
+		return nil, fmt.Errorf("commit: %w", err)
+	}
+	if len(r.Ops) != len(req.GetOperations()) {
+		return nil, errOtherTransaction(req.GetProducer())
+	}
+	resp := &pb.CommitResponse{Lsn: r.LSN, Duplicate: r.Duplicate, Results: make([]*pb.OperationResult, 0, len(r.Ops))}
+	for i := range r.Ops {
+		result := &pb.OperationResult{FirstSequence: r.Ops[i].FirstSequence}
+		if req.GetOperations()[i].GetPublish() == nil {
+			result.Changed = r.Ops[i].Changed
+		}
+		resp.Results = append(resp.Results, result)
+	}
+	return resp, nil
+}
+
+// checkOperations performs all checks that do not need the store.
+func (s *Service) checkOperations(session *session.Session, in []*pb.Operation) ([]operation, error) {
+	if len(in) == 0 || len(in) > txn.MaxOps {
+		return nil, fmt.Errorf("%w: a transaction of %d operations; 1 to %d are possible", wire.ErrInvalid, len(in),
+			txn.MaxOps)
+	}
+	ops := make([]operation, 0, len(in))
+	sizeBytes := 0
+	for i, op := range in {
+		o, err := s.checkOperation(session, op)
+		if err == nil {
+			err = txn.CheckName(o.queue)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("operation %d: %w", i, err)
+		}
+		sizeBytes += o.size
+		ops = append(ops, o)
+	}
+	return ops, s.checkTransactionBytes(sizeBytes)
+}
+
+func (s *Service) checkOperation(session *session.Session, op *pb.Operation) (o operation, err error) {
+	switch kind := op.GetKind().(type) {
+	case *pb.Operation_Publish:
+		o = operation{queue: kind.Publish.GetQueue(), messages: kind.Publish.GetMessages()}
+		o.size, err = s.checkMessages(session, o.messages)
+	case *pb.Operation_Ack:
+		o = operation{
+			queue: kind.Ack.GetQueue(), sub: subscriptionName(kind.Ack.GetSubscription()),
+			queueID: kind.Ack.GetQueueId(), required: kind.Ack.GetRequired(),
+		}
+		if o.acks, err = atLeastOne(kind.Ack.GetRanges()); err == nil && o.required {
+			err = s.serving.Require(session, failover.FeatureQueues)
+		}
+	case *pb.Operation_Release:
+		o = operation{
+			queue: kind.Release.GetQueue(), sub: subscriptionName(kind.Release.GetSubscription()),
+			queueID: kind.Release.GetQueueId(),
+		}
+		o.releases, err = atLeastOne(kind.Release.GetRanges())
+	default:
+		err = fmt.Errorf("%w: it is neither publish, ack nor release", wire.ErrInvalid)
+	}
+	return o, err
+}
+
+func atLeastOne(in []*pb.SequenceRange) ([]txn.Range, error) {
+	if len(in) == 0 {
+		return nil, fmt.Errorf("%w: no ranges", wire.ErrInvalid)
+	}
+	return ranges(in, txn.MaxRanges)
+}
+
+// resolve resolves the names of all operations, or the stored result of a retry (INV-10), atomically.
+func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (*store.Prior, error) {
+	names := make([]store.Lookup, len(ops))
+	for i := range ops {
+		names[i].Queue, names[i].Subscription = ops[i].queue, ops[i].sub
+	}
+	prior, err := s.store.Lookup(producer, retry, names)
+	if err != nil || prior != nil {
+		return prior, err
+	}
+	publishes := false
+	for i := range ops {
+		// The first attempt of a retry may be in the log by now: the records applied before this one decide.
+		if err := ops[i].resolve(&names[i]); err != nil && !retry {
+			return nil, fmt.Errorf("operation %d: %w", i, err)
+		}
+		publishes = publishes || ops[i].messages != nil
+	}
+	if publishes && s.serving.DiskLow() {
+		return nil, wire.ErrDiskLow
+	}
+	return nil, nil //nolint:nilnil // the usual case: not a retry
+}
+
+// resolve sets the IDs found for the names of one operation.
+func (o *operation) resolve(found *store.Lookup) error {
+	o.key = dispatch.Key{Queue: txn.NoQueue, Sub: txn.NoSub}
+	if !found.Found {
+		return fmt.Errorf("%w: %q", txn.ErrQueueNotFound, o.queue)
+	}
+	if err := checkQueueID(o.queue, found.QueueID, o.queueID); err != nil {
+		return err
+	}
+	o.key.Queue, o.forwards = found.QueueID, found.Forwards
+	o.delayMS = int64(found.Config.Delay)
+	if o.messages != nil {
+		return checkRoom(found, len(o.messages), o.size)
+	}
+	if found.SubID == txn.NoSub {
+		return noSubscription(o.sub, o.queue)
+	}
+	o.key.Sub = found.SubID
+	return nil
+}
+
+func (s *Service) encodeOperations(buf *[]byte, producer *txn.Producer, ops []operation) error {
+	timeMS := now()
+	var b txn.Builder
+	b.Begin(*buf, timeMS, producer)
+	s.appendOperations(&b, timeMS, ops)
+	var err error
+	*buf, err = b.Finish()
+	if err != nil {
+		return fmt.Errorf("encode the transaction: %w", err)
+	}
+	return nil
+}
+
+func (s *Service) appendOperations(b *txn.Builder, timeMS int64, ops []operation) {
+	for i := range ops {
+		switch o := &ops[i]; {
+		case o.messages != nil:
+			appendPublish(b, o.key.Queue, timeMS, o.delayMS, o.messages)
+			s.appendForwards(b, o.key.Queue, o.forwards)
+		case o.required:
+			b.Take(o.key.Queue, o.key.Sub, o.acks...)
+		case o.acks != nil:
+			b.Ack(o.key.Queue, o.key.Sub, o.acks...)
+		default:
+			b.Release(o.key.Queue, o.key.Sub, o.releases...)
+		}
+	}
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// noSuchQueue is never the number of a queue: the log refuses a change that names it.
+const noSuchQueue = math.MaxUint64
+
+// config converts the fields of a queue's configuration in mask, and refuses fields that a node of the pair does not
+// support. It returns the mask to log for both nodes. With txn.ErrQueueNotFound for the dead-letter queue, the
+// configuration names a queue that does not exist.
+func (s *Service) config(
+	session *session.Session, in *pb.QueueConfig, mask txn.ConfigMask,
+) (c txn.Config, known txn.ConfigMask, err error) {
+	if c, err = wire.Config(in); err != nil {
+		return c, 0, err
+	}
+	if name := in.GetDeadLetter(); name != "" && mask&txn.FieldDeadLetter != 0 {
+		c.DeadLetter, err = s.find(name)
+		if errors.Is(err, txn.ErrQueueNotFound) {
+			c.DeadLetter = noSuchQueue
+			err = fmt.Errorf("dead_letter: %w; create it first, with a subscription", err)
+		}
+		if err != nil {
+			return c, mask, err
+		}
+	}
+	c = txn.Config{}.With(c, mask)
+	exact := mask&byteLimits != 0 && c.MaxBytes|c.RetentionBytes != 0
+	if mask&^txn.PlainFields == 0 && !exact {
+		return c, mask, nil
+	}
+	feature := failover.FeatureQueues
+	if mask&^deadLetterFields == 0 && !exact {
+		feature = failover.FeatureDeadLetters
+	}
+	err = s.serving.Require(session, feature)
+	switch {
+	case err == nil && exact:
+		c.ExactBytes = 1
+		mask |= txn.FieldExactBytes
+	case err != nil && mask&^txn.PlainFields == 0:
+		return c, mask, nil // bytes are counted like in release 0.1.0
+	case err != nil && c.Plain() && mask == txn.AllFields:
+		return c, txn.PlainFields, nil // all fields that this pair supports
+	}
+	return c, mask, err
+}
+
+// deadLetterFields are the fields supported by a pair with failover.FeatureDeadLetters.
+const deadLetterFields = txn.PlainFields | txn.FieldMaxDeliveries | txn.FieldDeadLetter
+
+// byteLimits are the fields that need an exact count of the queue's bytes.
+const byteLimits = txn.FieldMaxBytes | txn.FieldRetentionBytes
+
+// configMask converts the names of the fields to change.
+func configMask(in *fieldmaskpb.FieldMask) (mask txn.ConfigMask, err error) {
+	if len(in.GetPaths()) == 0 {
+		return txn.PlainFields, nil
+	}
+	names := wire.ConfigFields()
+	for _, name := range in.GetPaths() {
+		at := slices.Index(names, name)
+		switch {
+		case name == "*":
+			mask |= txn.AllFields
+		case at >= 0:
+			mask |= 1 << at
+		default:
+			return 0, fmt.Errorf("%w: update_mask: %.100q is no field of QueueConfig", wire.ErrInvalid, name)
+		}
+	}
+	return mask, nil
+}

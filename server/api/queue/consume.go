@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/server/auth/admission"
+	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
+	"github.com/lockstep-mq/lockstep/server/delivery/filter"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// consumeStream is one Consume call: one goroutine reads the client's requests, and the handler's goroutine sends
+// messages.
+type consumeStream struct {
+	service  *Service
+	session  *session.Session
+	consumer *dispatch.Consumer
+	stream   grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]
+	sending  wire.Deliveries
+	passed   *admission.Stream
+	// limit of one response, in bytes; named reports whether the consumer has set it.
+	limit int
+	named bool
+}
+
+// defaultResponseBytes is the response limit for consumers that set none: the default limit of gRPC clients is 4 MiB.
+// A single larger message is sent alone.
+const defaultResponseBytes = 4 << 20
+
+// Consume delivers messages within the consumer's credit, and accepts acks and nacks.
+func (s *Service) Consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
+	return s.status(s.consume(stream))
+}
+
+func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
+	session, err := s.serving.Session()
+	if err != nil {
+		return err
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return fmt.Errorf("wait for the consumer's first request: %w", err)
+	}
+	attach := first.GetAttach()
+	if attach == nil {
+		return fmt.Errorf("%w: the first request of a consumer must hold `attach`", wire.ErrInvalid)
+	}
+	if err := s.rules.Check(stream.Context(), access.Consume, attach.GetQueue()); err != nil {
+		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
+	}
+	queueID, sub, err := s.findSub(attach.GetQueue(), attach.GetSubscription())
+	if err != nil {
+		return err
+	}
+	if err := checkQueueID(attach.GetQueue(), queueID, attach.GetQueueId()); err != nil {
+		return err
+	}
+	accepts, err := s.consumerFilter(session, attach.GetFilter())
+	if err != nil {
+		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
+	}
+	consumer, err := session.Consumers.Attach(dispatch.Key{Queue: queueID, Sub: sub}, addressOf(stream.Context()),
+		accepts)
+	if err != nil {
+		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
+	}
+	defer consumer.Close()
+	if attach.GetHearsWaiting() {
+		consumer.HearWaiting()
+	}
+	who := s.callerOf(stream.Context())
+	who.begin(access.Consume, consumer.Fail, func(use *admission.Use) {
+		use.Subscription = subscriptionName(attach.GetSubscription())
+		use.Credit, use.Unacknowledged = consumer.Load()
+	})
+	defer who.end()
+	if err := who.use(attach.GetQueue()); err != nil {
+		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
+	}
+	// The rules may have changed before the stream was registered.
+	if err := s.rules.Check(stream.Context(), access.Consume, attach.GetQueue()); err != nil {
+		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
+	}
+	if err := stream.Send(&pb.ConsumeResponse{Attached: true, QueueId: queueID}); err != nil {
+		return fmt.Errorf("confirm the consumer: %w", err)
+	}
+	c := &consumeStream{
+		service: s, session: session, consumer: consumer, stream: stream, passed: who.stream,
+		limit: defaultResponseBytes,
+	}
+	if n := attach.GetMaxResponseBytes(); n > 0 {
+		c.limit, c.named = int(n), true
+	}
+	if err := c.take(stream.Context(), first); err != nil {
+		return err
+	}
+	// The reader ends when this call returns, which ends the stream's context and with it Recv and Settle.
+	go c.read(stream.Context())
+	err = c.deliver(stream.Context())
+	if errors.Is(err, store.ErrNoQueue) {
+		return fmt.Errorf("queue %q or its subscription was deleted: %w", attach.GetQueue(), err)
+	}
+	return err
+}
+
+// addressOf returns the address of the caller, or an empty string if it is not known.
+func addressOf(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
+		return p.Addr.String()
+	}
+	return ""
+}
+
+// consumerFilter compiles the filter of a consumer; it returns nil without a filter.
+func (s *Service) consumerFilter(
+	session *session.Session, text string,
+) (accepts func(m *dispatch.Message) bool, err error) {
+	if text == "" {
+		return nil, nil //nolint:nilnil // it gets all messages
+	}
+	f, err := filter.Compile(text)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.serving.Require(session, failover.FeatureQueues); err != nil {
+		return nil, err
+	}
+	return func(m *dispatch.Message) bool { return f.Match(m.Record) }, nil
+}
+
+// checkQueueID refuses sequences of a deleted queue if another queue now has its name.
+func checkQueueID(name string, id, wanted uint64) error {
+	if wanted == 0 || wanted == id {
+		return nil
+	}
+	return fmt.Errorf("%w: %q was deleted, and made anew with another content", txn.ErrQueueNotFound, name)
+}
+
+func (c *consumeStream) read(ctx context.Context) {
+	for {
+		req, err := c.stream.Recv()
+		if errors.Is(err, io.EOF) {
+			c.consumer.Finish()
+			return
+		}
+		if err == nil && req.GetAttach() != nil {
+			err = fmt.Errorf("%w: a consumer is attached once; open another stream for another subscription",
+				wire.ErrInvalid)
+		}
+		if err == nil {
+			err = c.take(ctx, req)
+		}
+		if err != nil {
+			c.consumer.Fail(err)
+			return
+		}
+	}
+}
+
+// take executes one request of the consumer.
+func (c *consumeStream) take(ctx context.Context, req *pb.ConsumeRequest) error {
+	acks, err := ranges(req.GetAck(), maxRequestRanges)
+	if err != nil {
+		return err
+	}
+	nacks, err := ranges(req.GetNack(), maxRequestRanges)
+	if err != nil {
+		return err
+	}
+	rejects, err := ranges(req.GetReject(), maxRequestRanges)
+	if err != nil {
+		return err
+	}
+	releases, err := ranges(req.GetRelease(), maxRequestRanges)
+	if err != nil {
+		return err
+	}
+	if len(rejects) > 0 {
+		if err := c.service.serving.Require(c.session, failover.FeatureDeadLetters); err != nil {
+			return fmt.Errorf("reject: %w", err)
+		}
+	}
+	if len(acks) > 0 || len(nacks) > 0 || len(rejects) > 0 || len(releases) > 0 || req.GetConfirm() != 0 {
+		answers := dispatch.Answers{
+			Acks: acks, Nacks: nacks, Rejects: rejects, Releases: releases, Confirm: req.GetConfirm(),
+		}
+		if answers.NackDelay, err = nackDelay(req.GetNackDelay()); err != nil {
+			return err
+		}
+		if err := c.consumer.Settle(ctx, answers); err != nil {
+			return err
+		}
+	}
+	if req.GetLeave() != nil {
+		seen, err := ranges(req.GetLeave().GetSeen(), maxRequestRanges)
+		if err != nil {
+			return err
+		}
+		c.consumer.Leave(seen)
+		return nil
+	}
+	if req.GetCredit() != 0 {
+		if err := c.consumer.AddCredit(req.GetCredit()); err != nil {
+			return err
+		}
+	}
+	if req.GetDrain() != 0 {
+		c.consumer.Drain(req.GetDrain())
+	}
+	return nil
+}
+
+// maxNackDelay is the longest delay that a consumer may request.
+const maxNackDelay = 24 * time.Hour
+
+// nackDelay validates the delay that a consumer requests; nil for none.
+func nackDelay(d *durationpb.Duration) (*time.Duration, error) {
+	if d == nil {
+		return nil, nil //nolint:nilnil // the queue's
+	}
+	delay := d.AsDuration()
+	if !d.IsValid() || delay < 0 || delay > maxNackDelay {
+		return nil, fmt.Errorf("%w: nack_delay is %v; 0 to %v are possible", wire.ErrInvalid, delay, maxNackDelay)
+	}
+	return &delay, nil
+}
+
+// deliver sends messages and confirmations until the client has finished or an error occurs.
+func (c *consumeStream) deliver(ctx context.Context) error {
+	for {
+		event, err := c.consumer.Next(ctx)
+		if errors.Is(err, dispatch.ErrFinished) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := c.send(event); err != nil {
+			return err
+		}
+	}
+}
+
+// send sends an event, split into responses within the consumer's limit.
+func (c *consumeStream) send(event dispatch.Event) error {
+	if len(event.Waiting) > 0 || len(event.Moved) > 0 { // before the confirmation of the request that rejected them
+		resp := &pb.ConsumeResponse{Waiting: toRanges(event.Waiting), Moved: toRanges(event.Moved)}
+		if err := c.stream.Send(resp); err != nil {
+			return fmt.Errorf("send the rejects that wait or were moved: %w", err)
+		}
+	}
+	if event.Confirmed != 0 || len(event.Messages) > 0 {
+		if err := c.sendMessages(event); err != nil {
+			return err
+		}
+	}
+	if event.Drained == 0 {
+		return nil
+	}
+	err := c.stream.Send(&pb.ConsumeResponse{Drained: event.Drained, DrainedCredit: event.DrainedCredit})
+	if err != nil {
+		return fmt.Errorf("answer a drain: %w", err)
+	}
+	return nil
+}
+
+func (c *consumeStream) sendMessages(event dispatch.Event) error {
+	defer c.sending.Forget()
+	if n := len(event.Messages); n > 0 {
+		c.passed.Passed(n)
+	}
+	for {
+		left, err := c.sending.Set(event, c.limit)
+		if err != nil {
+			return err
+		}
+		if c.named && c.sending.TotalBytes() > c.limit && len(event.Messages) > 0 {
+			return errResponseTooLarge(event.Messages[0].Sequence, c.sending.TotalBytes(), c.limit)
+		}
+		if err := c.stream.SendMsg(&c.sending); err != nil { // encoded when SendMsg returns
+			return fmt.Errorf("deliver: %w", err)
+		}
+		if len(left) == 0 {
+			return nil
+		}
+		event = dispatch.Event{Messages: left}
+	}
+}
+
+func toRanges(sequences []uint64) []*pb.SequenceRange {
+	list := make([]*pb.SequenceRange, len(sequences))
+	for i, s := range sequences {
+		list[i] = &pb.SequenceRange{First: s, Last: s}
+	}
+	return list
+}
+
+// errResponseTooLarge returns the error for a single message that exceeds the client's receive limit.
+func errResponseTooLarge(sequence uint64, bytes, limit int) error {
+	return fmt.Errorf("%w: the message with sequence %d takes %d bytes, the client's max_response_bytes is %d; raise the "+
+		"largest message that the client receives (gRPC's default is 4 MiB), and max_response_bytes with it",
+		wire.ErrResponseTooLarge, sequence, bytes, limit)
+}
+
+// Browse reads messages without consuming them.
+func (s *Service) Browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServer[pb.BrowseResponse]) error {
+	return s.status(s.browse(req, stream))
+}
+
+func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServer[pb.BrowseResponse]) error {
+	may := func() error {
+		if err := s.rules.Check(stream.Context(), access.Browse, req.GetQueue()); err != nil {
+			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
+		}
+		return nil
+	}
+	if err := access.WhileMay(stream.Context(), may); err != nil {
+		return err
+	}
+	current, err := s.serving.Session()
+	if err != nil {
+		return err
+	}
+	read := store.ReadRequest{
+		From: max(req.GetFromSequence(), 1), MaxBytes: session.DeliveryBatchBytes,
+		MarkDamaged: true,
+	}
+	if req.GetSubscription() == "" {
+		read.Queue, err = s.find(req.GetQueue())
+	} else {
+		read.Queue, read.Sub, err = s.findSub(req.GetQueue(), req.GetSubscription())
+	}
+	if err != nil {
+		return err
+	}
+	left := req.GetLimit()
+	if left == 0 {
+		left = ^uint64(0)
+	}
+	var matches *filter.Filter
+	if req.GetFilter() != "" {
+		if matches, err = filter.Compile(req.GetFilter()); err != nil {
+			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
+		}
+	}
+	room := s.browsing.begin(admission.Of(stream.Context()))
+	defer room.end()
+	var batch []store.Delivery
+	for left > 0 {
+		if read.MaxBytes, err = room.reserve(stream.Context()); err != nil {
+			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
+		}
+		if current.Paused() { // INV-2: the data read may be stale
+			return wire.ErrPaused
+		}
+		if err := may(); err != nil {
+			return err
+		}
+		read.MaxMessages = txn.MaxPublishMessages
+		if matches == nil {
+			read.MaxMessages = int(min(left, txn.MaxPublishMessages))
+		}
+		var next uint64
+		batch, next, err = s.store.Read(stream.Context(), read, batch[:0])
+		if err != nil {
+			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
+		}
+		if len(batch) == 0 && next == read.From {
+			return room.taken(stream)
+		}
+		read.From = next
+		var damaged []uint64
+		batch, damaged = withoutDamaged(batch)
+		if matches != nil {
+			batch = slices.DeleteFunc(batch, func(d store.Delivery) bool { return !matches.Match(d.Record) })
+			batch = batch[:min(uint64(len(batch)), left)]
+			if len(batch) == 0 && len(damaged) == 0 {
+				continue
+			}
+		}
+		left -= uint64(len(batch))
+		if err := room.fit(stream.Context(), recordBytes(batch)); err != nil {
+			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
+		}
+		if err := sendBatch(current, batch, damaged, req, stream); err != nil {
+			return err
+		}
+	}
+	return room.taken(stream)
+}
+
+// recordBytes returns the size of the messages of a batch.
+func recordBytes(batch []store.Delivery) (total int64) {
+	for i := range batch {
+		total += int64(len(batch[i].Record))
+	}
+	return total
+}
+
+// withoutDamaged removes corrupt messages. The store returns those in a separate batch.
+func withoutDamaged(batch []store.Delivery) (rest []store.Delivery, damaged []uint64) {
+	if len(batch) == 0 || batch[0].Record != nil {
+		return batch, nil
+	}
+	for i := range batch {
+		damaged = append(damaged, batch[i].Sequence)
+	}
+	return batch[:0], damaged
+}
+
+// sendBatch sends a batch, split into responses within the client's limit.
+func sendBatch(
+	session *session.Session, batch []store.Delivery, damaged []uint64, req *pb.BrowseRequest,
+	stream grpc.ServerStreamingServer[pb.BrowseResponse],
+) error {
+	select {
+	case <-session.Ended():
+		return session.Reason()
+	default:
+	}
+	messages, err := wire.StoredMessages(batch, req.GetHeadersOnly())
+	if err != nil {
+		return err
+	}
+	resp := &pb.BrowseResponse{Damaged: damaged}
+	for {
+		n := len(messages)
+		if limit := int(req.GetMaxResponseBytes()); limit > 0 {
+			if n, err = fitting(messages, limit); err != nil {
+				return err
+			}
+		}
+		resp.Messages, messages = messages[:n], messages[n:]
+		if err := stream.Send(resp); err != nil {
+			return fmt.Errorf("browse: %w", err)
+		}
+		if len(messages) == 0 {
+			return nil
+		}
+		resp = &pb.BrowseResponse{}
+	}
+}
+
+// fitting returns how many of the messages fit into a response of limit bytes.
+func fitting(messages []*pb.StoredMessage, limit int) (n int, err error) {
+	total := 0
+	for n < len(messages) {
+		size := tagBytes + protowire.SizeBytes(proto.Size(messages[n]))
+		if n == 0 && size > limit {
+			return 0, errResponseTooLarge(messages[n].GetSequence(), size, limit)
+		}
+		if total += size; total > limit {
+			break
+		}
+		n++
+	}
+	return n, nil
+}
+
+// tagBytes is the length of the tag of BrowseResponse.messages.
+const tagBytes = 1

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"github.com/lockstep-mq/lockstep/server/auth/admission"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// A request of the maximum size may be as large as memory.budget. While it is executed, two copies are in memory: the
+// received one, and the log record, which stays until its messages are in pages. Therefore very large requests, with
+// limits.stream-in-flight-bytes or more, are executed one at a time. Each starts when the messages of the previous
+// one have left memory. They wait instead of being refused, regardless of their size.
+
+// isLarge reports whether a request of this size is executed in turn.
+func (s *Service) isLarge(bytes int) bool { return bytes >= int(s.limits.Load().StreamInFlightBytes) }
+
+// beginLarge waits for the turn of a very large request, and for memory. done must be called when the request was
+// executed or cancelled. The error is the context's.
+func (s *Service) beginLarge(ctx context.Context, bytes int) (done func(), err error) {
+	over := admission.IncomingOf(ctx).Waits()
+	defer over()
+	select {
+	case s.large <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for other very large requests: %w", ctx.Err())
+	}
+	s.awaitRoom(ctx, bytes)
+	return sync.OnceFunc(func() { <-s.large }), nil
+}
+
+// commitInTurn is Primary.Commit, but executes very large transactions in turn.
+func (s *Service) commitInTurn(ctx context.Context, session *session.Session, payload []byte) (*txn.Result, error) {
+	if s.isLarge(len(payload)) {
+		done, err := s.beginLarge(ctx, len(payload))
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+		// Requests that wait for the end of this turn, or for its response, count as waiting for the node.
+		defer admission.IncomingOf(ctx).Waits()()
+	}
+	return session.Primary.Commit(ctx, payload)
+}
+
+// awaitRoom waits until the messages of earlier very large requests have left memory, and frees the memory of those
+// requests: as much as the next one needs.
+func (s *Service) awaitRoom(ctx context.Context, bytes int) {
+	over := admission.IncomingOf(ctx).Waits()
+	defer over()
+	s.store.AwaitRoom(ctx, int64(bytes))
+	runtime.GC()
+	runtime.GC() // the second collection frees the receive buffers of gRPC
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// This file lists queues in an order other than by name, or with a filter, for a page of a table. A response contains
+// one page. The order is computed once a second for all callers that request the same one.
+
+// maxOrders bounds the cached orders until the next sample.
+const maxOrders = 32
+
+// orderKey identifies a filtered and ordered list of queues.
+type orderKey struct {
+	who              string // rules generation and caller; empty while all callers see all queues
+	prefix, contains string
+	order            pb.QueueOrder
+	descending       bool
+}
+
+// ordered reports whether a request needs more than pages ordered by name.
+func ordered(req *pb.ListQueuesRequest) bool {
+	return req.GetContains() != "" || req.GetOrder() > pb.QueueOrder_QUEUE_ORDER_NAME || req.GetDescending() ||
+		req.GetOffset() > 0 || req.GetActivity()
+}
+
+func (s *Service) listOrdered(
+	ctx context.Context, session *session.Session, req *pb.ListQueuesRequest,
+) (*pb.ListQueuesResponse, error) {
+	if err := checkOrdered(req); err != nil {
+		return nil, err
+	}
+	page, total, uncertain := s.orderedPage(ctx, session, req)
+	resp := &pb.ListQueuesResponse{Total: uint32(total), OrderUncertain: uncertain}
+	subscriptions := 0
+	for _, name := range page {
+		info, err := s.store.QueueByName(name)
+		if err != nil {
+			continue // it was deleted since
+		}
+		subscriptions += len(info.Subscriptions)
+		if subscriptions > maxPageSubscriptions && len(resp.GetQueues()) > 0 {
+			break
+		}
+		resp.Queues = append(resp.Queues, queueToProto(&info, session))
+	}
+	if req.GetActivity() {
+		s.describeActivity(ctx, session, resp.GetQueues())
+	}
+	return resp, nil
+}
+
+func checkOrdered(req *pb.ListQueuesRequest) error {
+	if len(req.GetContains()) > txn.MaxNameBytes {
+		return fmt.Errorf("%w: `contains` has %d bytes, names have at most %d", wire.ErrInvalid, len(req.GetContains()),
+			txn.MaxNameBytes)
+	}
+	if _, known := pb.QueueOrder_name[int32(req.GetOrder())]; !known {
+		return fmt.Errorf("%w: order %d is not known", wire.ErrInvalid, req.GetOrder())
+	}
+	if req.GetPageToken() != "" {
+		return fmt.Errorf("%w: a page token, and something that changes while pages are read; use `offset`",
+			wire.ErrInvalid)
+	}
+	return nil
+}
+
+// orderedPage returns the names of the queues of one page, and the number of queues on all pages.
+func (s *Service) orderedPage(
+	ctx context.Context, session *session.Session, req *pb.ListQueuesRequest,
+) (page []string, total int, uncertain bool) {
+	a := &s.activity
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sample(s.store, session)
+	key := orderKey{
+		prefix: req.GetPrefix(), contains: strings.ToLower(req.GetContains()), order: req.GetOrder(),
+		descending: req.GetDescending(),
+	}
+	if !s.rules.Open() {
+		id := access.FromContext(ctx)
+		key.who = fmt.Sprintf("%d %v %q %q", s.rules.Generation(), id.Method, id.Principal, id.Groups)
+	}
+	list, found := a.orders[key]
+	if !found {
+		for i := range a.queues {
+			q := &a.queues[i]
+			if strings.HasPrefix(q.Name, key.prefix) && containsFold(q.Name, key.contains) &&
+				(key.who == "" || s.maySee(ctx, q.Name) == nil) {
+				list = append(list, i)
+			}
+		}
+		if key.order == pb.QueueOrder_QUEUE_ORDER_AGE {
+			uncertain = s.findAges(ctx, list)
+		}
+		a.sort(list, key.order, key.descending)
+		if len(a.orders) < maxOrders && !uncertain {
+			a.orders[key] = list
+		}
+	}
+	size := int(req.GetPageSize())
+	if size == 0 || size > maxPageSize {
+		size = maxPageSize
+	}
+	for _, at := range list[min(int(req.GetOffset()), len(list)):] {
+		if len(page) == size {
+			break
+		}
+		page = append(page, a.queues[at].Name)
+	}
+	return page, len(list), uncertain
+}
+
+// containsFold reports whether a name contains a lower-case text, ignoring case.
+func containsFold(name, lower string) bool {
+	return lower == "" || strings.Contains(strings.ToLower(name), lower)
+}
+
+// findAges determines the ages of the oldest messages. incomplete reports that the time limit was reached.
+// activity.mu is held.
+func (s *Service) findAges(ctx context.Context, list []int) (incomplete bool) {
+	a := &s.activity
+	a.forgetAges()
+	a.agesMu.Lock()
+	defer a.agesMu.Unlock()
+	deadline := time.Now().Add(agesLimit)
+	for _, i := range list {
+		q := &a.queues[i]
+		at, known := a.oldest(ctx, s.store, q.ID, deadline)
+		switch {
+		case !known:
+			incomplete = true
+			q.acceptMS = math.MaxInt64
+			if last, ok := a.ages[q.ID]; ok {
+				q.acceptMS = last.accepted.UnixMilli() // the current oldest message is newer
+			}
+		case at.IsZero():
+			q.acceptMS = math.MaxInt64
+		default:
+			q.acceptMS = at.UnixMilli()
+		}
+	}
+	return incomplete
+}
+
+// sort sorts indexes of queues; ties are ordered by name. mu is held.
+func (a *activity) sort(list []int, order pb.QueueOrder, descending bool) {
+	compare := comparison(order)
+	slices.SortFunc(list, func(i, j int) int {
+		x, y := &a.queues[i], &a.queues[j]
+		if c := compare(x, y); descending && c != 0 {
+			return -c
+		} else if c != 0 {
+			return c
+		}
+		return strings.Compare(x.Name, y.Name)
+	})
+}
+
+// comparison returns the comparison function of an order.
+func comparison(order pb.QueueOrder) func(x, y *queueActivity) int {
+	switch order {
+	case pb.QueueOrder_QUEUE_ORDER_MESSAGES:
+		return func(x, y *queueActivity) int { return cmp.Compare(x.Messages, y.Messages) }
+	case pb.QueueOrder_QUEUE_ORDER_BYTES:
+		return func(x, y *queueActivity) int { return cmp.Compare(x.Bytes, y.Bytes) }
+	case pb.QueueOrder_QUEUE_ORDER_AGE:
+		return func(x, y *queueActivity) int { return cmp.Compare(y.acceptMS, x.acceptMS) }
+	case pb.QueueOrder_QUEUE_ORDER_PUBLISHED:
+		return func(x, y *queueActivity) int { return cmp.Compare(x.published, y.published) }
+	case pb.QueueOrder_QUEUE_ORDER_DELIVERED:
+		return func(x, y *queueActivity) int { return cmp.Compare(x.delivers, y.delivers) }
+	case pb.QueueOrder_QUEUE_ORDER_ACKNOWLEDGED:
+		return func(x, y *queueActivity) int { return cmp.Compare(x.acks, y.acks) }
+	case pb.QueueOrder_QUEUE_ORDER_CONSUMERS:
+		return func(x, y *queueActivity) int { return cmp.Compare(x.consumers, y.consumers) }
+	case pb.QueueOrder_QUEUE_ORDER_UNSPECIFIED, pb.QueueOrder_QUEUE_ORDER_NAME:
+	}
+	return func(x, y *queueActivity) int { return strings.Compare(x.Name, y.Name) }
+}

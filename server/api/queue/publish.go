@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/units"
+)
+
+// Publish stores a batch of messages in one queue, all or none.
+func (s *Service) Publish(ctx context.Context, req *pb.PublishRequest) (*pb.PublishResponse, error) {
+	if s.tracing == nil {
+		resp, err := s.publish(ctx, req)
+		return resp, s.status(err)
+	}
+	span := s.tracing.Publish(ctx, req.GetQueue(), req.GetMessages())
+	if span != nil {
+		ctx = span.Into(ctx)
+	}
+	resp, err := s.publish(ctx, req)
+	if span != nil {
+		span.Number(lsnAttribute, resp.GetLsn())
+		span.End(time.Now(), err)
+	}
+	return resp, s.status(err)
+}
+
+// lsnAttribute is the span attribute with the LSN of a committed request.
+const lsnAttribute = "lockstep.lsn"
+
+func (s *Service) publish(ctx context.Context, req *pb.PublishRequest) (*pb.PublishResponse, error) {
+	session, err := s.serving.Session()
+	if err != nil {
+		return nil, err
+	}
+	buf := s.buffer()
+	defer s.release(buf)
+	who := s.callerOf(ctx)
+	prior, wait, err := s.encodePublish(session, buf, nil, req, &who)
+	if err != nil {
+		return nil, err
+	}
+	defer hold(ctx, wait, session.Ended())
+	if prior != nil {
+		return published(req.GetQueue(), req.GetProducer(), &prior.Result)
+	}
+	result, err := s.commitInTurn(ctx, session, *buf)
+	if err != nil {
+		return nil, err
+	}
+	session.Consumers.Published(len(req.GetMessages()), len(*buf))
+	return published(req.GetQueue(), req.GetProducer(), result)
+}
+
+// published converts the transaction's result to a response.
+func published(queue string, producer *pb.Producer, r *txn.Result) (*pb.PublishResponse, error) {
+	if err := wire.Refusal(r, producer != nil); err != nil {
+		return nil, fmt.Errorf("publish to %q: %w", queue, err)
+	}
+	if len(r.Ops) != 1 {
+		return nil, errOtherTransaction(producer)
+	}
+	return &pb.PublishResponse{FirstSequence: r.Ops[0].FirstSequence, Lsn: r.LSN, Duplicate: r.Duplicate}, nil
+}
+
+// errOtherTransaction returns the error for a retry that differs from the original request.
+func errOtherTransaction(p *pb.Producer) error {
+	return fmt.Errorf("%w: sequence %d of producer %q was used for another transaction before; a retry must repeat "+
+		"the request as it was, "+
+		"something new takes the next sequence, and two producers need two ids or epochs", wire.ErrSequenceReused,
+		p.GetSequence(), p.GetId())
+}
+
+// checkSame refuses a request with the sequence of a different one, as far as that is still stored. encode appends
+// the request's transaction.
+func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, encode func(*txn.Builder)) error {
+	known := prior.Fingerprint
+	if known == 0 && prior.Result.Code == txn.OK {
+		known = s.store.LoggedFingerprint(prior.Result.LSN)
+	}
+	if known == 0 {
+		return nil
+	}
+	buf := s.buffer()
+	defer s.release(buf)
+	var b txn.Builder
+	b.Begin(*buf, 0, nil)
+	encode(&b)
+	encoded, err := b.Finish()
+	if err != nil {
+		return fmt.Errorf("encode the request: %w", err)
+	}
+	*buf = encoded
+	got, err := txn.Fingerprint(encoded, crc32.MakeTable(crc32.Castagnoli))
+	if err == nil && got != known {
+		err = errOtherTransaction(&pb.Producer{Id: string(p.ID), Sequence: p.Sequence})
+	}
+	return err
+}
+
+// encodePublish checks a request and appends its transaction to *buf. For a retry it returns the stored result
+// instead (INV-10) and skips all further checks: the queue or the caller's right may no longer exist, or the queue
+// may be full. wait is the delay for the caller.
+func (s *Service) encodePublish(
+	session *session.Session, buf *[]byte, refs *[]txn.Ref, req *pb.PublishRequest, who *caller,
+) (prior *store.Prior, wait time.Duration, err error) {
+	producer, err := checkProducer(req.GetProducer())
+	if err != nil {
+		return nil, 0, err
+	}
+	sizeBytes, err := s.checkMessages(session, req.GetMessages())
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := s.checkTransactionBytes(sizeBytes); err != nil {
+		return nil, 0, err
+	}
+	if err := txn.CheckName(req.GetQueue()); err != nil {
+		return nil, 0, err
+	}
+	names := [1]store.Lookup{{Queue: req.GetQueue()}}
+	retry := req.GetProducer().GetRetry()
+	prior, err = s.store.Lookup(producer, retry, names[:])
+	if err != nil {
+		return nil, 0, err
+	}
+	if prior != nil {
+		return prior, 0, s.checkSame(producer, prior, func(b *txn.Builder) {
+			appendPublish(b, txn.NoQueue, 0, 0, req.GetMessages())
+		})
+	}
+	if wait, err = who.mayPublish(req.GetQueue(), len(req.GetMessages()), sizeBytes); err != nil {
+		return nil, 0, fmt.Errorf("publish to %q: %w", req.GetQueue(), err)
+	}
+	// The first attempt of a retry may be in the log by now: the records applied before this one decide.
+	if found := &names[0]; !retry {
+		if !found.Found {
+			return nil, 0, fmt.Errorf("%w: %q", txn.ErrQueueNotFound, req.GetQueue())
+		}
+		if err := checkRoom(found, len(req.GetMessages()), sizeBytes); err != nil {
+			return nil, 0, err
+		}
+		if req.GetSplits() && mayNotFit(found, len(req.GetMessages()), sizeBytes) {
+			return nil, 0, fmt.Errorf("%w: queue %q is nearly full", txn.ErrQueueFull, found.Queue)
+		}
+	}
+	if s.serving.DiskLow() {
+		return nil, 0, wire.ErrDiskLow
+	}
+	timeMS, referred := now(), 0
+	if refs != nil {
+		referred = len(*refs)
+	}
+	var b txn.Builder
+	b.Begin(*buf, timeMS, producer)
+	if !names[0].Found {
+		b.Purge(txn.NoQueue, 0) // refused when it is applied, unless the first attempt was applied before
+	} else {
+		if len(names[0].Forwards) == 0 { // forwards read the messages as encoded
+			b.Refer(refs)
+		}
+		appendPublish(&b, names[0].QueueID, timeMS, int64(names[0].Config.Delay), req.GetMessages())
+		s.appendForwards(&b, names[0].QueueID, names[0].Forwards)
+	}
+	encoded, err := b.Finish()
+	if err != nil {
+		if refs != nil {
+			*refs = (*refs)[:referred]
+		}
+		return nil, 0, fmt.Errorf("publish to %q: %w", req.GetQueue(), err)
+	}
+	*buf = encoded
+	return nil, wait, nil
+}
+
+// appendPublish adds a publish of messages. Messages without a delivery time get the delay of their queue.
+func appendPublish(b *txn.Builder, id uint64, timeMS, delayMS int64, messages []*pb.Message) {
+	b.BeginPublish(id)
+	for _, m := range messages {
+		props := txn.Properties(m.GetProperties())
+		delayed := delayMS > 0 && m.GetDeliverAt() == nil && m.GetDelay() == nil
+		if !delayed && !wire.HasAttributes(m) {
+			b.Message(timeMS, props, m.GetBody())
+			continue
+		}
+		a := wire.Attributes(m, timeMS)
+		if delayed {
+			a.DeliverAtMS = timeMS + delayMS
+		}
+		b.MessageWith(timeMS, &a, props, m.GetBody())
+	}
+	b.EndPublish()
+}
+
+// recordOverhead is the approximate size of a stored message without its body.
+const recordOverhead = 64
+
+// mayNotFit reports whether a queue may refuse messages when they are applied, since others publish to it
+// concurrently. For a queue that discards old messages, it reports whether the messages exceed the limit themselves.
+func mayNotFit(q *store.Lookup, messages, sizeBytes int) bool {
+	c := q.Config
+	if !c.Limited() || q.Subscriptions == 0 && !c.Retains() {
+		return false
+	}
+	heldMessages, heldBytes := q.Messages+q.Messages/16, q.Bytes+q.Bytes/16
+	if c.Overflow != txn.OverflowReject {
+		heldMessages, heldBytes = 0, 0
+	}
+	return c.MaxMessages > 0 && heldMessages+uint64(messages) > c.MaxMessages ||
+		c.MaxBytes > 0 && heldBytes+uint64(sizeBytes+messages*recordOverhead) > c.MaxBytes
+}
+
+// splittable reports whether a refusal may concern only some publishes of a request.
+func splittable(err error) bool {
+	if errors.Is(err, wire.ErrDiskLow) {
+		return false
+	}
+	switch wire.Code(err) {
+	case codes.ResourceExhausted, codes.InvalidArgument, codes.OutOfRange:
+		return true
+	default:
+		return false
+	}
+}
+
+// checkRoom refuses a request that the store would refuse anyway, before it is logged. The store makes the final
+// decision, since others may publish concurrently.
+func checkRoom(q *store.Lookup, messages, sizeBytes int) error {
+	c := q.Config
+	if q.Subscriptions == 0 && !c.Retains() {
+		return nil // no message will be stored
+	}
+	if c.Overflow != txn.OverflowReject {
+		return nil // old messages may be discarded; earlier log records decide
+	}
+	if c.MaxMessages > 0 && q.Messages+uint64(messages) > c.MaxMessages {
+		return fmt.Errorf("%w: queue %q has %s messages, its max_messages is %s", txn.ErrQueueFull, q.Queue,
+			units.Count(q.Messages), units.Count(c.MaxMessages))
+	}
+	if c.MaxBytes > 0 && q.Bytes+uint64(sizeBytes) > c.MaxBytes {
+		return fmt.Errorf("%w: queue %q has %s, its max_bytes is %s", txn.ErrQueueFull, q.Queue,
+			units.Bytes(q.Bytes), units.Bytes(c.MaxBytes))
+	}
+	return nil
+}

@@ -1,0 +1,491 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"google.golang.org/grpc"
+
+	"github.com/lockstep-mq/lockstep/proto/codec"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/server/observe/tracing"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// streamCall is one pending request of a publish stream. Requests are answered in order.
+type streamCall struct {
+	stream      *publishStream
+	correlation uint64
+	queue       string
+	producer    *pb.Producer
+	weight      int64                         // of all requests of one batch, stored in the last of them
+	done        chan replication.CommitResult // capacity 1: the applier must not block
+	span        *tracing.Span                 // nil if the request is not traced
+}
+
+// end receives the outcome of the request's transaction. It does not block.
+func (c *streamCall) end(r *txn.Result, err error) {
+	if err != nil && wire.ConcernsNode(err) {
+		// before a later request of the stream can be submitted to a node that has recovered
+		c.stream.broken.Store(true)
+	}
+	if c.span != nil {
+		c.trace(r, err)
+	}
+	c.done <- replication.CommitResult{Result: r, Err: err}
+}
+
+// trace ends the span of the request, with its outcome.
+func (c *streamCall) trace(r *txn.Result, err error) {
+	if err == nil {
+		c.span.Number(lsnAttribute, r.LSN)
+		err = wire.Refusal(r, false)
+	}
+	c.span.End(time.Now(), err)
+}
+
+// traceEarly ends the span, if any, of a request that is not submitted.
+func (c *streamCall) traceEarly(r *txn.Result, err error) {
+	if c.span != nil {
+		c.trace(r, err)
+	}
+}
+
+// publishStream is one PublishStream call: one goroutine reads and submits, and the handler's goroutine sends the
+// responses.
+type publishStream struct {
+	server  *Service
+	session *session.Session
+	stream  grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse]
+	// calls contains the requests in order, with capacity inFlight. It is created with the first request, before
+	// began is closed: a stream without requests, or one that is cancelled immediately, uses little memory.
+	calls    chan *streamCall
+	began    chan struct{}
+	inFlight int
+	room     *semaphore.Weighted
+	bytes    int64      // of room
+	failed   chan error // why reading ended; capacity 1
+	// takesMore: the client accepts several responses in one message.
+	takesMore atomic.Bool
+	held      *streamCall // received from calls and not answered
+	// promised is the number of requests in calls, or submitted and about to be added.
+	promised atomic.Int64
+	caller   caller
+	// lost is closed when the caller may not continue.
+	lost    chan struct{}
+	losing  sync.Once
+	lostErr error // set before lost is closed
+	// broken: a request failed with an error that ends the stream, which the client receives in order. Later requests
+	// are not submitted: the client sends all of them again, and they must commit in its order.
+	broken atomic.Bool
+
+	submitMu sync.Mutex // held while requests are submitted; guards all fields below
+	// ended: no more requests are submitted.
+	ended bool
+	// through is the correlation of the last submitted request.
+	through uint64
+	// unnumbered: a request without correlation was submitted, so that through is invalid.
+	unnumbered bool
+}
+
+// PublishStream pipelines publishes. Requests of one stream are submitted in order, so they commit in order.
+func (s *Service) PublishStream(
+	stream grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse],
+) error {
+	session, err := s.serving.Session()
+	if err != nil {
+		return wire.WithSubmitted(s.status(err), 0)
+	}
+	limits := s.limits.Load()
+	p := &publishStream{
+		server: s, session: session, stream: stream,
+		began: make(chan struct{}), inFlight: limits.StreamInFlight,
+		room:   semaphore.NewWeighted(int64(limits.StreamInFlightBytes)),
+		bytes:  int64(limits.StreamInFlightBytes),
+		failed: make(chan error, 1), lost: make(chan struct{}),
+		caller: s.callerOf(stream.Context()),
+	}
+	p.caller.begin(access.Publish, p.lose, nil)
+	defer p.caller.end()
+	// The reader ends when this call returns, which ends the stream's context and with it Recv, Acquire and Submit.
+	go p.read(stream.Context())
+	return p.end(p.answer())
+}
+
+// end returns the status that ends the stream. It contains the progress of the stream, unless requests are being
+// submitted at the moment.
+func (p *publishStream) end(err error) error {
+	st := p.server.status(err)
+	switch {
+	case st == nil:
+		return nil
+	case errors.Is(err, wire.ErrSplit):
+		p.submitMu.Lock() // no requests follow the split one: the lock is held only briefly
+	case !p.submitMu.TryLock():
+		return st
+	}
+	defer p.submitMu.Unlock()
+	p.ended = true
+	if p.unnumbered {
+		return st
+	}
+	return wire.WithSubmitted(st, p.through)
+}
+
+// errStreamBroken ends reading after a request whose error ends the stream.
+var errStreamBroken = fmt.Errorf("%w: an earlier request of this stream was not carried out", replication.ErrBlocked)
+
+// maxMore bounds the additional requests, and the additional responses, of one message.
+const maxMore = 256
+
+// read submits the requests in order of arrival. An error of a request is its response. An error of the node ends the
+// stream, since the client must find the active first.
+func (p *publishStream) read(ctx context.Context) {
+	var b publishBatch
+	var received codec.ReceivedPublish
+	err := p.stream.RecvMsg(&received)
+	if err != nil {
+		p.inFlight = 0 // no requests follow
+	}
+	p.calls = make(chan *streamCall, p.inFlight)
+	defer close(p.calls)
+	close(p.began)
+	for ; ; err = p.stream.RecvMsg(&received) {
+		if err == nil {
+			err = p.accept(ctx, &b, &received.Request)
+			received.Reset()
+		}
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				p.failed <- err
+			}
+			return
+		}
+		for _, call := range b.calls {
+			select {
+			case p.calls <- call:
+			case <-ctx.Done():
+				return
+			}
+		}
+		if !p.waitForRoom(ctx, &b) {
+			return
+		}
+		hold(ctx, b.wait, p.session.Ended())
+	}
+}
+
+// waitForRoom waits for memory when one request has used all of the stream's limit. The next request would wait
+// anyway, and occupy memory in the meantime. It returns false when the stream has ended.
+func (p *publishStream) waitForRoom(ctx context.Context, b *publishBatch) bool {
+	limit := p.bytes
+	if len(b.calls) == 0 || b.calls[len(b.calls)-1].weight < limit {
+		return true
+	}
+	if p.room.Acquire(ctx, limit) != nil {
+		return false
+	}
+	p.room.Release(limit)
+	p.server.awaitRoom(ctx, b.bytes) // before a request of the same size arrives
+	return true
+}
+
+// publishBatch is the requests of one message. It is reused for the next ones.
+type publishBatch struct {
+	calls []*streamCall
+	// items contains the transactions of some of them, concatenated in buf; ends contains their end offsets.
+	items []replication.Item
+	ends  []int
+	// refs contains the large bodies of items, which stay in the receive buffer; refEnds contains the end index for
+	// each item.
+	refs    []txn.Ref
+	refEnds []int
+	// messages and bytes are the number and size of the messages in items.
+	messages, bytes int
+	// wait is the delay before the next requests.
+	wait time.Duration
+}
+
+// endTraces ends the spans of requests that were not submitted.
+func (b *publishBatch) endTraces(err error) {
+	for _, call := range b.calls {
+		call.traceEarly(nil, err)
+	}
+}
+
+func (b *publishBatch) reset() {
+	clear(b.calls)
+	clear(b.items)
+	clear(b.refs)
+	b.refs, b.refEnds = b.refs[:0], b.refEnds[:0]
+	b.calls, b.items, b.ends = b.calls[:0], b.items[:0], b.ends[:0]
+	b.messages, b.bytes, b.wait = 0, 0, 0
+}
+
+// accept submits a request and its additional ones. An error ends the stream.
+func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.PublishStreamRequest) error {
+	if req.GetTakesMore() {
+		p.takesMore.Store(true)
+	}
+	if n := len(req.GetMore()); n > maxMore {
+		return fmt.Errorf("%w: %d requests with another one; %d are possible", wire.ErrInvalid, n, maxMore)
+	}
+	buf := p.server.buffer()
+	defer p.server.release(buf)
+	b.reset()
+	split := p.prepare(ctx, b, buf, req)
+	for _, r := range req.GetMore() {
+		if len(r.GetMore()) > 0 {
+			return fmt.Errorf("%w: a request that came with another one has requests with it", wire.ErrInvalid)
+		}
+		if split {
+			break // later requests are not executed
+		}
+		split = p.prepare(ctx, b, buf, r)
+	}
+	if split {
+		defer p.broken.Store(true) // once the preceding ones are submitted
+	}
+	if len(b.items) == 0 {
+		p.promised.Add(int64(len(b.calls)))
+		return nil
+	}
+	b.bytes = b.join(*buf)
+	weight := min(int64(b.bytes), p.bytes)
+	if err := p.room.Acquire(ctx, weight); err != nil {
+		b.endTraces(err)
+		return fmt.Errorf("wait for earlier requests of the stream: %w", err)
+	}
+	b.calls[len(b.calls)-1].weight = weight // is answered last
+	submit := p.submit
+	if weight == p.bytes {
+		submit = p.submitLarge
+	}
+	if err := submit(ctx, b); err != nil {
+		b.endTraces(err)
+		return err
+	}
+	p.session.Consumers.Published(b.messages, b.bytes)
+	return nil
+}
+
+// submitLarge is submit for very large requests, which are executed in turn.
+func (p *publishStream) submitLarge(ctx context.Context, b *publishBatch) error {
+	done, err := p.server.beginLarge(ctx, b.bytes)
+	if err != nil {
+		return err
+	}
+	last := &b.items[len(b.items)-1]
+	end := last.Done
+	last.Done = func(r *txn.Result, err error) {
+		done()
+		end(r, err)
+	}
+	if err := p.submit(ctx, b); err != nil {
+		done()
+		return err
+	}
+	return nil
+}
+
+// join sets the items' parts of buf and refs, and returns their total size in bytes.
+func (b *publishBatch) join(buf []byte) (bytes int) {
+	from, fromRef := 0, 0
+	for i, end := range b.ends {
+		refs := b.refs[fromRef:b.refEnds[i]]
+		for k := range refs {
+			refs[k].At -= from
+			bytes += len(refs[k].Data)
+		}
+		b.items[i].Payload, b.items[i].Refs = buf[from:end], refs
+		from, fromRef = end, b.refEnds[i]
+	}
+	return bytes + len(buf)
+}
+
+// submit submits b to the primary, all or nothing.
+func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
+	p.submitMu.Lock()
+	defer p.submitMu.Unlock()
+	if p.ended || p.broken.Load() {
+		return errStreamBroken
+	}
+	err := p.session.Primary.SubmitAll(ctx, b.items)
+	clear(b.items) // do not retain the buffer; the next request may take long to arrive
+	clear(b.refs)
+	b.items, b.refs = b.items[:0], b.refs[:0]
+	if err != nil {
+		return err
+	}
+	p.promised.Add(int64(len(b.calls)))
+	for _, call := range b.calls {
+		p.through = call.correlation
+		p.unnumbered = p.unnumbered || p.through == 0
+	}
+	return nil
+}
+
+// prepare creates the call for a request and encodes its transaction, if it needs one. split: the client must send
+// the request again in parts, and the stream ends with it.
+func (p *publishStream) prepare(
+	ctx context.Context, b *publishBatch, buf *[]byte, req *pb.PublishStreamRequest,
+) (split bool) {
+	publish := req.GetPublish()
+	call := &streamCall{
+		stream: p, correlation: req.GetCorrelation(), queue: publish.GetQueue(), producer: publish.GetProducer(),
+		done: make(chan replication.CommitResult, 1),
+	}
+	b.calls = append(b.calls, call)
+	if publish == nil {
+		call.done <- replication.CommitResult{Err: fmt.Errorf("%w: the request has no `publish`", wire.ErrInvalid)}
+		return false
+	}
+	if t := p.server.tracing; t != nil {
+		call.span = t.Publish(ctx, publish.GetQueue(), publish.GetMessages())
+	}
+	prior, wait, err := p.server.encodePublish(p.session, buf, &b.refs, publish, &p.caller)
+	b.wait = max(b.wait, wait)
+	switch {
+	case err != nil:
+		// The first attempt of a retry may have been executed: it has one outcome.
+		if split = publish.GetSplits() && !publish.GetProducer().GetRetry() && splittable(err); split {
+			err = fmt.Errorf("%w: %w", wire.ErrSplit, err)
+		}
+		call.done <- replication.CommitResult{Err: err}
+		call.traceEarly(nil, err)
+		return split
+	case prior != nil:
+		call.done <- replication.CommitResult{Result: &prior.Result}
+		call.traceEarly(&prior.Result, nil)
+		return false
+	}
+	item := replication.Item{Done: call.end}
+	if call.span != nil {
+		item.Span = call.span
+	}
+	b.items = append(b.items, item)
+	b.ends, b.refEnds = append(b.ends, len(*buf)), append(b.refEnds, len(b.refs))
+	b.messages += len(publish.GetMessages())
+	return false
+}
+
+// answer sends the responses in order until the client has finished and all requests are answered.
+func (p *publishStream) answer() error {
+	first := true
+	for {
+		call, err := p.nextCall()
+		if call == nil {
+			return err
+		}
+		resp, err := p.response(call)
+		if err != nil {
+			return err
+		}
+		resp.TakesMore, first = first, false
+		if p.takesMore.Load() {
+			if err := p.addReady(resp); err != nil {
+				return err
+			}
+		}
+		if err := p.stream.Send(resp); err != nil {
+			return fmt.Errorf("answer a publish: %w", err)
+		}
+	}
+}
+
+// nextCall waits for the next request. It returns nil and the reason at the end.
+func (p *publishStream) nextCall() (*streamCall, error) {
+	if call := p.held; call != nil {
+		p.held = nil
+		return call, nil
+	}
+	if !p.hasBegun() {
+		return nil, p.session.Reason()
+	}
+	select {
+	case call, more := <-p.calls:
+		if !more {
+			return nil, p.whyEnded()
+		}
+		p.promised.Add(-1)
+		return call, nil
+	case <-p.session.Ended():
+		return p.answered(), p.session.Reason()
+	case <-p.lost:
+		return p.submitted(), p.lostErr
+	}
+}
+
+// addReady adds the next responses that are already known.
+func (p *publishStream) addReady(resp *pb.PublishStreamResponse) error {
+	for len(resp.GetMore()) < maxMore {
+		select {
+		case call, more := <-p.calls:
+			if !more {
+				return nil // nextCall returns the reason
+			}
+			p.promised.Add(-1)
+			if len(call.done) == 0 {
+				p.held = call
+				return nil
+			}
+			next, err := p.response(call)
+			if err != nil {
+				return err
+			}
+			resp.More = append(resp.More, next)
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+// whyEnded returns why reading ended, or nil if the client has finished.
+func (p *publishStream) whyEnded() error {
+	select {
+	case <-p.lost:
+		return p.lostErr
+	default:
+	}
+	select {
+	case err := <-p.failed:
+		return err
+	default:
+		return nil
+	}
+}
+
+// response waits for the outcome of a request and returns the response. An error ends the stream.
+func (p *publishStream) response(call *streamCall) (*pb.PublishStreamResponse, error) {
+	o, err := p.session.Primary.Await(p.stream.Context(), call.done)
+	if err != nil {
+		return nil, fmt.Errorf("publish stream: %w", err)
+	}
+	if call.weight > 0 {
+		p.room.Release(call.weight)
+	}
+	resp := &pb.PublishStreamResponse{Correlation: call.correlation}
+	if err = o.Err; err == nil {
+		resp.Published, err = published(call.queue, call.producer, o.Result)
+	}
+	if err != nil {
+		if wire.ConcernsNode(err) {
+			return nil, err
+		}
+		resp.Error = wire.ToRequestError(err)
+	}
+	return resp, nil
+}

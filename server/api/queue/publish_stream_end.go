@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"errors"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+)
+
+// When the role ends without a successor, accepted requests are committed (Primary.Settle). This file answers them on
+// their streams: otherwise the client would have to query the next active for each of its requests.
+
+const (
+	// submitPatience is how long a stream waits for requests that are being submitted when its session ends. They are
+	// refused or committed within a moment.
+	submitPatience = 100 * time.Millisecond
+	submitPoll     = time.Millisecond
+)
+
+// hasBegun waits for the first request or the end of reading. It returns false if the session ends first.
+func (p *publishStream) hasBegun() bool {
+	select {
+	case <-p.began:
+		return true
+	default:
+	}
+	select {
+	case <-p.began:
+		return true
+	case <-p.session.Ended():
+	}
+	select {
+	case <-p.began:
+		return true
+	default:
+		return false
+	}
+}
+
+// answered returns the next request if its outcome is known: it is answered although the session has ended.
+func (p *publishStream) answered() *streamCall {
+	p.awaitSubmit()
+	if p.promised.Load() == 0 {
+		return nil
+	}
+	select {
+	case call, more := <-p.calls: // available, or about to be added
+		if more {
+			p.promised.Add(-1)
+		}
+		if more && len(call.done) > 0 {
+			return call
+		}
+	case <-p.stream.Context().Done():
+	}
+	return nil
+}
+
+// awaitSubmit waits until no request is being submitted. It does not wait if the client can switch to another node.
+func (p *publishStream) awaitSubmit() {
+	var elsewhere *wire.NotActiveError
+	if errors.As(p.session.Reason(), &elsewhere) && elsewhere.ActiveAddress != "" {
+		return
+	}
+	ticker := time.NewTicker(submitPoll)
+	defer ticker.Stop()
+	for began := time.Now(); time.Since(began) < submitPatience; <-ticker.C {
+		if p.submitMu.TryLock() {
+			p.submitMu.Unlock()
+			return
+		}
+	}
+}
+
+// lose ends the stream because the caller has lost a right. No more requests are submitted, and submitted ones are
+// answered.
+func (p *publishStream) lose(why error) {
+	p.losing.Do(func() {
+		p.lostErr = why
+		close(p.lost)
+		p.broken.Store(true)
+	})
+}
+
+// submitted returns the next request that was submitted before the caller lost its right, or nil.
+func (p *publishStream) submitted() *streamCall {
+	if p.promised.Load() == 0 {
+		return nil
+	}
+	select {
+	case call, more := <-p.calls: // available, or about to be added
+		if !more {
+			return nil
+		}
+		p.promised.Add(-1)
+		return call
+	case <-p.session.Ended():
+	case <-p.stream.Context().Done():
+	}
+	return nil
+}

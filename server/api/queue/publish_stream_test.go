@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// After a request that the node did not execute, later ones are not submitted, even before its response is sent. An
+// error that concerns only the request has no such effect.
+func TestStreamBreaksAtOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		err    error
+		broken bool
+	}{
+		"committed":     {nil, false},
+		"blocked":       {replication.ErrBlocked, true},
+		"not active":    {replication.ErrNotActive, true},
+		"unknown":       {replication.ErrOutcomeUnknown, true},
+		"invalid":       {wire.ErrInvalid, false},
+		"in a sequence": {errors.Join(wire.ErrInvalid), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &publishStream{}
+			call := &streamCall{stream: p, done: make(chan replication.CommitResult, 1)}
+			call.end(&txn.Result{}, c.err)
+			require.Equal(t, c.broken, p.broken.Load())
+			require.ErrorIs(t, (<-call.done).Err, c.err)
+		})
+	}
+}
+
+// An unknown outcome has no hint to the active, which would imply that nothing was done.
+func TestUnknownOutcomeGetsNoHint(t *testing.T) {
+	err := fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, replication.ErrNotActive)
+	require.Equal(t, err, (&Service{}).withHint(err))
+}

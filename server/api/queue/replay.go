@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
+	"github.com/lockstep-mq/lockstep/server/delivery/filter"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// maxReplayMessages bounds the messages of one transaction that moves dead letters back.
+const maxReplayMessages = 256
+
+// ReplayDeadLetters moves dead letters back to the queues that they come from, or to another one.
+func (s *Service) ReplayDeadLetters(
+	ctx context.Context, req *pb.ReplayDeadLettersRequest,
+) (*pb.ReplayDeadLettersResponse, error) {
+	resp, err := s.replayDeadLetters(ctx, req)
+	if err != nil {
+		return nil, s.status(fmt.Errorf("replay the dead letters of %q: %w", req.GetQueue(), err))
+	}
+	return resp, nil
+}
+
+func (s *Service) replayDeadLetters(
+	ctx context.Context, req *pb.ReplayDeadLettersRequest,
+) (*pb.ReplayDeadLettersResponse, error) {
+	if err := s.rules.Check(ctx, access.Manage, req.GetQueue()); err != nil {
+		return nil, err
+	}
+	session, err := s.serving.Session()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.serving.Require(session, failover.FeatureDeadLetters); err != nil {
+		return nil, err
+	}
+	r := replay{service: s, session: session}
+	if r.key.Queue, r.key.Sub, err = s.findSub(req.GetQueue(), req.GetSubscription()); err != nil {
+		return nil, err
+	}
+	if req.GetTo() != "" {
+		if err := s.rules.Check(ctx, access.Publish, req.GetTo()); err != nil {
+			return nil, fmt.Errorf("to: %w", err)
+		}
+		if r.to, err = s.find(req.GetTo()); err != nil {
+			return nil, fmt.Errorf("to: %w", err)
+		}
+	}
+	if text := req.GetFilter(); text != "" {
+		if r.filter, err = filter.Compile(text); err != nil {
+			return nil, err
+		}
+	}
+	if r.to == r.key.Queue {
+		return nil, fmt.Errorf("%w: %q is the queue that they are in; name another one", wire.ErrInvalid, req.GetTo())
+	}
+	return r.run(ctx, max(req.GetFromSequence(), 1), req.GetLimit())
+}
+
+// replay moves dead letters in batches.
+type replay struct {
+	service *Service
+	session *session.Session
+	key     dispatch.Key
+	to      uint64         // txn.NoQueue: each to its origin
+	filter  *filter.Filter // nil: all of them
+	resp    pb.ReplayDeadLettersResponse
+}
+
+// run processes the current messages of the subscription. Messages that arrive later are skipped.
+func (r *replay) run(ctx context.Context, from, limit uint64) (*pb.ReplayDeadLettersResponse, error) {
+	end, ok := r.service.store.NextSequence(r.key.Queue)
+	if !ok {
+		return nil, txn.ErrQueueNotFound
+	}
+	if limit == 0 {
+		limit = end
+	}
+	for from < end && r.resp.GetMoved() < limit {
+		if r.session.Paused() { // INV-2: the data read may be stale
+			return nil, wire.ErrPaused
+		}
+		if r.service.serving.DiskLow() {
+			return nil, wire.ErrDiskLow
+		}
+		batch, next, err := r.service.store.Read(ctx, store.ReadRequest{
+			Queue: r.key.Queue, Sub: r.key.Sub, From: from, MaxBytes: session.DeliveryBatchBytes, MarkDamaged: true,
+			MaxMessages: int(min(limit-r.resp.GetMoved(), maxReplayMessages)),
+		}, nil)
+		if err != nil {
+			return nil, err
+		}
+		if next == from {
+			break
+		}
+		from = next
+		if r.filter != nil {
+			batch = slices.DeleteFunc(batch, func(m store.Delivery) bool {
+				return m.Record != nil && !r.filter.Match(m.Record)
+			})
+		}
+		if err := r.moveFitting(ctx, batch, end); err != nil {
+			return nil, r.failure(err)
+		}
+	}
+	return &r.resp, nil
+}
+
+// failure adds the number of moved messages to an error. An error that implies that nothing was done applies only to
+// the last batch: the outcome of the whole is then unknown.
+func (r *replay) failure(err error) error {
+	moved := r.resp.GetMoved()
+	switch {
+	case moved == 0:
+		return err
+	case wire.ConcernsNode(err):
+		return fmt.Errorf("%w: %d messages were moved, and then: %w", replication.ErrOutcomeUnknown, moved, err)
+	default:
+		return fmt.Errorf("after %d messages were moved: %w", moved, err)
+	}
+}
+
+// moveFitting moves the messages of a batch up to the first one that does not fit into its target.
+func (r *replay) moveFitting(ctx context.Context, batch []store.Delivery, end uint64) error {
+	skipped := r.resp.GetSkipped()
+	err := r.move(ctx, batch, end)
+	if !errors.Is(err, txn.ErrQueueFull) || len(batch) == 1 {
+		return err
+	}
+	r.resp.Skipped = skipped // they are counted again
+	half := len(batch) / 2
+	if err := r.moveFitting(ctx, batch[:half], end); err != nil {
+		return err
+	}
+	return r.moveFitting(ctx, batch[half:], end)
+}
+
+// move commits one batch: the messages of each target are one operation of the same transaction.
+func (r *replay) move(ctx context.Context, batch []store.Delivery, end uint64) error {
+	var targets []uint64 // in order of arrival
+	moves := make(map[uint64][]dispatch.Message)
+	var acks []txn.Range
+	for _, m := range batch {
+		if m.Sequence >= end {
+			break
+		}
+		target, rec, err := r.relabel(ctx, m)
+		if err != nil {
+			return err
+		}
+		if target == txn.NoQueue {
+			r.resp.Skipped++
+			continue
+		}
+		if moves[target] == nil {
+			targets = append(targets, target)
+		}
+		moves[target] = append(moves[target], dispatch.Message{Sequence: m.Sequence, Record: rec})
+		acks = append(acks, txn.Range{First: m.Sequence, Last: m.Sequence})
+	}
+	if len(targets) == 0 {
+		return nil
+	}
+	var b txn.Builder
+	b.Begin(nil, now(), nil)
+	for _, target := range targets {
+		b.BeginMove(r.key.Queue, r.key.Sub, target)
+		for _, m := range moves[target] {
+			b.Move(m.Sequence, m.Record)
+		}
+		b.EndMove()
+	}
+	payload, err := b.Finish()
+	if err != nil {
+		return fmt.Errorf("encode the messages: %w", err)
+	}
+	result, err := r.session.Primary.Commit(ctx, payload)
+	if err == nil {
+		err = result.Err()
+	}
+	if err != nil {
+		return err
+	}
+	for i := range result.Ops {
+		r.resp.Moved += result.Ops[i].Changed
+	}
+	r.session.Consumers.Settled(r.key, acks, nil)
+	return nil
+}
+
+// relabel returns the target queue of a message, and its record from before it became a dead letter. NoQueue: it is
+// not moved.
+func (r *replay) relabel(ctx context.Context, m store.Delivery) (target uint64, rec []byte, err error) {
+	if m.Record == nil {
+		return txn.NoQueue, nil, nil // corrupt
+	}
+	message, err := txn.DecodeMessage(m.Record)
+	if err != nil {
+		return txn.NoQueue, nil, fmt.Errorf("sequence %d: %w", m.Sequence, err)
+	}
+	target = r.to
+	if l := message.DeadLetter(); l != nil && target == txn.NoQueue {
+		found, err := r.service.lookup(l.Queue, "")
+		if err != nil || found.QueueID == r.key.Queue {
+			return txn.NoQueue, nil, nil //nolint:nilerr // its queue is gone
+		}
+		if err := r.service.rules.Check(ctx, access.Publish, l.Queue); err != nil {
+			return txn.NoQueue, nil, fmt.Errorf("sequence %d: %w", m.Sequence, err)
+		}
+		target = found.QueueID
+	}
+	if target == txn.NoQueue {
+		return target, nil, nil
+	}
+	rec, err = txn.Relabel(m.Record, nil)
+	if err != nil {
+		return txn.NoQueue, nil, fmt.Errorf("sequence %d: %w", m.Sequence, err)
+	}
+	return target, rec, nil
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/server/observe/tracing"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// Service implements lockstep.v1.QueueService.
+type Service struct {
+	pb.UnimplementedQueueServiceServer
+
+	serving *session.Current
+	store   *store.Store
+	limits  atomic.Pointer[config.Limits]
+	filters filterCache
+	// browsing bounds the memory of Browse calls.
+	browsing *browsing
+	rules    *access.Rules
+	tracing  *tracing.Tracer        // nil for none
+	quotas   atomic.Pointer[quotas] // nil while there are no quotas
+
+	quotasMu sync.Mutex // held while quotas changes
+	createMu sync.Mutex // held while a queue with a quota is created
+
+	runningMu sync.Mutex // guards the fields below
+	running   map[*caller]struct{}
+	activity  activity
+	large     chan struct{} // contains one element while a very large request is executed
+	// buffers contains *[]byte for encoding transactions; replication copies them before Submit returns.
+	buffers sync.Pool
+}
+
+// maxPooledBytes is the largest buffer that is reused.
+const maxPooledBytes = 1 << 20
+
+// New creates the service. rules grants rights to callers; RulesChanged must be called after a change.
+func New(serving *session.Current, s *store.Store, l config.Limits, rules *access.Rules) *Service {
+	q := &Service{
+		serving: serving, store: s, rules: rules, running: make(map[*caller]struct{}), large: make(chan struct{}, 1),
+	}
+	q.browsing = newBrowsing(l.PendingBytes.Bytes())
+	q.limits.Store(&l)
+	q.buffers.New = func() any { return new([]byte) }
+	return q
+}
+
+// SetTracer sets the tracer of publishes; nil for none. It must be called before the service is used.
+func (s *Service) SetTracer(t *tracing.Tracer) { s.tracing = t }
+
+// SetLimits changes the limits of later requests and streams.
+func (s *Service) SetLimits(l config.Limits) { s.limits.Store(&l) }
+
+func (s *Service) buffer() *[]byte {
+	b, _ := s.buffers.Get().(*[]byte)
+	*b = (*b)[:0]
+	return b
+}
+
+func (s *Service) release(b *[]byte) {
+	if cap(*b) <= maxPooledBytes {
+		s.buffers.Put(b)
+	}
+}
+
+// status converts an error to the status that a handler returns. The status of a node that is not active contains the
+// address of the active.
+func (s *Service) status(err error) error { return wire.ToStatus(s.withHint(err)) }
+
+func (s *Service) withHint(err error) error {
+	var has *wire.NotActiveError
+	if errors.Is(err, replication.ErrOutcomeUnknown) {
+		return err
+	}
+	if errors.Is(err, replication.ErrNotActive) && !errors.As(err, &has) {
+		return s.serving.NotActive()
+	}
+	return err
+}
+
+// now returns the timestamp of transactions.
+func now() int64 { return time.Now().UnixMilli() }
+
+// origin is the identity of an administrative request.
+type origin struct {
+	producer *txn.Producer // nil if it has none
+	// retry: the request was sent before, and may be in the log by now: the records applied before this one decide.
+	retry bool
+	prior *store.Prior // stored result, if it was executed before
+}
+
+// identify looks up the stored result of a request (INV-10).
+func (s *Service) identify(p *pb.Producer) (o origin, err error) {
+	o.retry = p.GetRetry()
+	if o.producer, err = checkProducer(p); err != nil || o.producer == nil {
+		return o, err
+	}
+	o.prior, err = s.store.Lookup(o.producer, o.retry, nil)
+	return o, err
+}
+
+// missing reports whether a request must be logged although its queue or subscription does not exist. The log refuses
+// it permanently, unless it was executed before.
+func (o *origin) missing(err error) bool {
+	return o.retry && (errors.Is(err, txn.ErrQueueNotFound) || errors.Is(err, txn.ErrSubscriptionNotFound))
+}
+
+// commit encodes one operation and commits it, unless it was executed before.
+func (s *Service) commit(
+	ctx context.Context, session *session.Session, o origin, operation func(*txn.Builder),
+) (*txn.Result, error) {
+	if o.prior != nil {
+		if err := s.checkSame(o.producer, o.prior, operation); err != nil {
+			return nil, err
+		}
+		return o.result(&o.prior.Result)
+	}
+	buf := s.buffer()
+	defer s.release(buf)
+	var b txn.Builder
+	b.Begin(*buf, now(), o.producer)
+	operation(&b)
+	payload, err := b.Finish()
+	*buf = payload
+	if err != nil {
+		return nil, fmt.Errorf("encode the request: %w", err)
+	}
+	result, err := session.Primary.Commit(ctx, payload)
+	if err != nil {
+		return nil, err
+	}
+	return o.result(result)
+}
+
+// result checks that a result belongs to a request of this kind.
+func (o *origin) result(r *txn.Result) (*txn.Result, error) {
+	err := wire.Refusal(r, o.producer != nil)
+	if err == nil && len(r.Ops) != 1 {
+		err = errOtherTransaction(&pb.Producer{Id: string(o.producer.ID), Sequence: o.producer.Sequence})
+	}
+	return r, err
+}
+
+// find resolves a queue name.
+func (s *Service) find(name string) (id uint64, err error) {
+	found, err := s.lookup(name, "")
+	return found.QueueID, err
+}
+
+// findSub resolves a subscription name; the empty name means "default". With an error, the numbers are invalid.
+func (s *Service) findSub(name, sub string) (id uint64, subID uint32, err error) {
+	found, err := s.lookup(name, subscriptionName(sub))
+	if err == nil && found.SubID == txn.NoSub {
+		err = noSubscription(subscriptionName(sub), name)
+	}
+	return found.QueueID, found.SubID, err
+}
+
+func noSubscription(sub, queue string) error {
+	return fmt.Errorf("%w: %q of queue %q", txn.ErrSubscriptionNotFound, sub, queue)
+}
+
+// lookup resolves a queue, and a subscription of it unless sub is empty.
+func (s *Service) lookup(name, sub string) (store.Lookup, error) {
+	names := [1]store.Lookup{{Queue: name, Subscription: sub}}
+	if err := txn.CheckName(name); err != nil {
+		return names[0], err
+	}
+	_, err := s.store.Lookup(nil, false, names[:])
+	if err == nil && !names[0].Found {
+		err = fmt.Errorf("%w: %q", txn.ErrQueueNotFound, name)
+	}
+	return names[0], err
+}
+
+// describeMade describes the queue that a transaction created, in its current state. It may have been deleted, and
+// another one may have its name.
+func (s *Service) describeMade(session *session.Session, name string, id uint64) *pb.Queue {
+	described, err := s.describe(session, name)
+	if err != nil || described.GetId() != id {
+		return &pb.Queue{Name: name, Id: id}
+	}
+	return described
+}
+
+// describe describes the current state of a queue.
+func (s *Service) describe(session *session.Session, name string) (*pb.Queue, error) {
+	if err := txn.CheckName(name); err != nil {
+		return nil, err
+	}
+	info, err := s.store.QueueByName(name)
+	if errors.Is(err, store.ErrNoQueue) {
+		return nil, fmt.Errorf("%w: %q", txn.ErrQueueNotFound, name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return queueToProto(&info, session), nil
+}
+
+// queueToProto describes a queue, with its consumers in the session.
+func queueToProto(q *store.QueueInfo, session *session.Session) *pb.Queue {
+	return wire.QueueToProto(q, func(sub uint32, out *pb.Subscription) {
+		key := dispatch.Key{Queue: q.ID, Sub: sub}
+		out.InFlight, out.Consumers = session.Consumers.Stats(key)
+		if q.Config.Exclusive == 0 {
+			return
+		}
+		if from, since, ok := session.Consumers.First(key); ok {
+			out.ActiveConsumer = &pb.ActiveConsumer{Address: from, Since: timestamppb.New(since)}
+		}
+	})
+}

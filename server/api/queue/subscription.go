@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/server/delivery/filter"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// CreateSubscription adds a durable cursor to a queue.
+func (s *Service) CreateSubscription(
+	ctx context.Context, req *pb.CreateSubscriptionRequest,
+) (*pb.CreateSubscriptionResponse, error) {
+	if err := s.mayConfigure(ctx, req.GetQueue(), req.GetRedelivery()); err != nil {
+		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
+	}
+	if err := txn.CheckName(req.GetName()); err != nil {
+		return nil, s.status(err)
+	}
+	session, err := s.serving.Session()
+	if err != nil {
+		return nil, s.status(err)
+	}
+	options, optionsErr := s.subscriptionOptions(session, req.GetFilter(), req.GetRedelivery())
+	if optionsErr != nil && !errors.Is(optionsErr, txn.ErrQueueNotFound) {
+		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), optionsErr))
+	}
+	start, sequence, err := s.startPlace(ctx, session, req, req.GetProducer().GetRetry())
+	if err != nil {
+		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
+	}
+	session, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
+		if optionsErr != nil { // queues that it names may have been deleted since an earlier attempt
+			return txn.NoQueue, txn.NoSub, optionsErr
+		}
+		id, err := s.find(req.GetQueue())
+		return id, txn.NoSub, err
+	}, func(b *txn.Builder, id uint64, _ uint32) {
+		if start == txn.StartSequence {
+			b.CreateSubscriptionAt(id, req.GetName(), sequence, options)
+			return
+		}
+		b.CreateSubscriptionWith(id, req.GetName(), start, options)
+	})
+	created := err == nil
+	if err != nil && (!req.GetIfNotExists() || !errors.Is(err, txn.ErrSubscriptionExists)) {
+		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
+	}
+	described, err := s.describe(session, req.GetQueue())
+	for _, sub := range described.GetSubscriptions() {
+		if sub.GetName() == req.GetName() {
+			return &pb.CreateSubscriptionResponse{Subscription: sub, Created: created}, nil
+		}
+	}
+	if created { // and deleted since, perhaps with its queue
+		return &pb.CreateSubscriptionResponse{Subscription: &pb.Subscription{Name: req.GetName()}, Created: true}, nil
+	}
+	if err != nil {
+		return nil, s.status(err)
+	}
+	return nil, s.status(fmt.Errorf("%w: %q was deleted at the same time", txn.ErrSubscriptionNotFound, req.GetName()))
+}
+
+// subscriptionOptions converts the options of a subscription, and refuses invalid ones, or those that a node of the
+// pair does not support. With txn.ErrQueueNotFound, the policy names a dead-letter queue that does not exist.
+func (s *Service) subscriptionOptions(
+	session *session.Session, filter string, policy *pb.RedeliveryPolicy,
+) (o txn.SubscriptionOptions, err error) {
+	if err := s.checkFilter(filter); err != nil {
+		return o, err
+	}
+	o.Filter = filter
+	if o.Own, o.Policy, err = wire.Policy(policy); err != nil || o.Own == 0 {
+		return o, err
+	}
+	if err := s.serving.Require(session, failover.FeatureQueues); err != nil {
+		return o, err
+	}
+	if name := policy.GetDeadLetter(); name != "" {
+		if o.Policy.DeadLetter, err = s.find(name); errors.Is(err, txn.ErrQueueNotFound) {
+			o.Policy.DeadLetter = noSuchQueue
+			err = fmt.Errorf("redelivery.dead_letter: %w; create it first, with a subscription", err)
+		}
+	}
+	return o, err
+}
+
+// AlterSubscription changes the filter of a subscription, and its overrides of the queue's configuration.
+func (s *Service) AlterSubscription(
+	ctx context.Context, req *pb.AlterSubscriptionRequest,
+) (*pb.AlterSubscriptionResponse, error) {
+	resp, err := s.alterSubscription(ctx, req)
+	if err != nil {
+		return nil, s.status(fmt.Errorf("alter subscription %q of queue %q: %w", subscriptionName(req.GetName()),
+			req.GetQueue(), err))
+	}
+	return resp, nil
+}
+
+func (s *Service) alterSubscription(
+	ctx context.Context, req *pb.AlterSubscriptionRequest,
+) (*pb.AlterSubscriptionResponse, error) {
+	if err := s.mayConfigure(ctx, req.GetQueue(), req.GetRedelivery()); err != nil {
+		return nil, err
+	}
+	change, err := subscriptionChange(req)
+	if err != nil {
+		return nil, err
+	}
+	session, err := s.serving.Session()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.serving.Require(session, failover.FeatureQueues); err != nil {
+		return nil, err
+	}
+	options, optionsErr := s.subscriptionOptions(session, change.Options.Filter, req.GetRedelivery())
+	if optionsErr != nil && !errors.Is(optionsErr, txn.ErrQueueNotFound) {
+		return nil, optionsErr
+	}
+	// Set fields outside the mask are not changed.
+	options.Own &= change.Fields
+	options.Policy = txn.Config{}.With(options.Policy, options.Own)
+	change.Options = options
+	session, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
+		if optionsErr != nil { // queues that it names may have been deleted since an earlier attempt
+			return txn.NoQueue, txn.NoSub, optionsErr
+		}
+		return s.findSub(req.GetQueue(), req.GetName())
+	}, func(b *txn.Builder, id uint64, sub uint32) { b.AlterSubscription(id, sub, change) })
+	if err != nil {
+		return nil, err
+	}
+	name := subscriptionName(req.GetName())
+	described, err := s.describe(session, req.GetQueue())
+	for _, sub := range described.GetSubscriptions() {
+		if err == nil && sub.GetName() == name {
+			return &pb.AlterSubscriptionResponse{Subscription: sub}, nil
+		}
+	}
+	// It was altered, and deleted since, perhaps with its queue.
+	return &pb.AlterSubscriptionResponse{Subscription: &pb.Subscription{Name: name}}, nil
+}
+
+// subscriptionChange returns the fields to change, and the new filter.
+func subscriptionChange(req *pb.AlterSubscriptionRequest) (c txn.SubscriptionChange, err error) {
+	if c.Filter, c.Fields, err = wire.SubscriptionMask(req.GetUpdateMask()); c.Filter {
+		c.Options.Filter = req.GetFilter()
+	}
+	return c, err
+}
+
+// checkFilter refuses an invalid filter, or one that a node of the pair does not support.
+func (s *Service) checkFilter(text string) error {
+	if text == "" {
+		return nil
+	}
+	if _, err := filter.Compile(text); err != nil {
+		return err
+	}
+	session, err := s.serving.Session()
+	if err != nil {
+		return err
+	}
+	return s.serving.Require(session, failover.FeatureQueues)
+}
+
+// DeleteSubscription removes a cursor. Messages that only it had yet to read are deleted.
+func (s *Service) DeleteSubscription(
+	ctx context.Context, req *pb.DeleteSubscriptionRequest,
+) (*pb.DeleteSubscriptionResponse, error) {
+	if err := s.rules.Check(ctx, access.Manage, req.GetQueue()); err != nil {
+		return nil, s.status(fmt.Errorf("delete subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
+	}
+	if err := txn.CheckName(req.GetName()); err != nil {
+		return nil, s.status(err)
+	}
+	_, _, err := s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
+		return s.findSub(req.GetQueue(), req.GetName())
+	}, (*txn.Builder).DeleteSubscription)
+	if err != nil {
+		return nil, s.status(fmt.Errorf("delete subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
+	}
+	return &pb.DeleteSubscriptionResponse{}, nil
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+const (
+	// maxRequestRanges bounds the ranges of one acknowledgement in a stream.
+	maxRequestRanges = 10_000
+	// maxPageSize and maxPageSubscriptions bound a page of ListQueues.
+	maxPageSize          = 1000
+	maxPageSubscriptions = 10_000
+	// defaultSubscription is the subscription of requests that name none.
+	defaultSubscription = "default"
+)
+
+func subscriptionName(name string) string {
+	if name == "" {
+		return defaultSubscription
+	}
+	return name
+}
+
+// checkProducer converts a request's producer to a transaction's; nil if it has none.
+func checkProducer(p *pb.Producer) (*txn.Producer, error) {
+	if p == nil {
+		return nil, nil // no producer is no error
+	}
+	producer := txn.Producer{ID: []byte(p.GetId()), Epoch: p.GetEpoch(), Sequence: p.GetSequence()}
+	if err := txn.CheckProducer(producer); err != nil {
+		return nil, err
+	}
+	return &producer, nil
+}
+
+// checkMessages checks a batch against the limits and the features of both nodes, and returns its minimum size in a
+// transaction, in bytes. It does so before any allocation.
+func (s *Service) checkMessages(session *session.Session, messages []*pb.Message) (sizeBytes int, err error) {
+	if len(messages) == 0 || len(messages) > txn.MaxPublishMessages {
+		return 0, fmt.Errorf("%w: a batch of %d messages; 1 to %d are possible", wire.ErrInvalid, len(messages),
+			txn.MaxPublishMessages)
+	}
+	for i, m := range messages {
+		n := len(m.GetBody())
+		if n > int(s.limits.Load().MessageBytes) {
+			return 0, fmt.Errorf("%w: message %d has %d bytes, limits.message-bytes is %s", txn.ErrTooLarge, i, n,
+				s.limits.Load().MessageBytes)
+		}
+		sizeBytes += messageOverheadBytes + n
+		for k, v := range m.GetProperties() {
+			sizeBytes += len(k) + len(v)
+		}
+		if !wire.HasAttributes(m) {
+			continue
+		}
+		if err := s.serving.Require(session, failover.FeatureAttributes); err != nil {
+			return 0, fmt.Errorf("message %d has standard fields or typed properties: %w", i, err)
+		}
+		if wire.SaysHowDelivered(m) {
+			if err := s.serving.Require(session, failover.FeatureQueues); err != nil {
+				return 0, fmt.Errorf("message %d says how it is delivered: %w", i, err)
+			}
+		}
+		n, err = wire.CheckAttributes(m)
+		if err != nil {
+			return 0, fmt.Errorf("message %d: %w", i, err)
+		}
+		sizeBytes += n
+	}
+	return sizeBytes, nil
+}
+
+// messageOverheadBytes is the minimum size of a stored message without body and properties.
+const messageOverheadBytes = 13
+
+// checkTransactionBytes refuses a transaction that is too large, before memory is allocated for it.
+func (s *Service) checkTransactionBytes(sizeBytes int) error {
+	if sizeBytes > int(s.limits.Load().TransactionBytes) {
+		return fmt.Errorf("%w: a transaction of about %d bytes, limits.transaction-bytes is %s", txn.ErrTooLarge,
+			sizeBytes, s.limits.Load().TransactionBytes)
+	}
+	return nil
+}
+
+// ranges checks and converts the ranges of a request.
+func ranges(in []*pb.SequenceRange, limit int) ([]txn.Range, error) {
+	if len(in) > limit {
+		return nil, fmt.Errorf("%w: %d ranges in one request, the limit is %d; use several requests", wire.ErrInvalid,
+			len(in), limit)
+	}
+	out := make([]txn.Range, 0, len(in))
+	for _, r := range in {
+		if r.GetFirst() == 0 || r.GetLast() < r.GetFirst() {
+			return nil, fmt.Errorf("%w: the range %d to %d; sequences begin at 1 and the last is not below the first",
+				wire.ErrInvalid, r.GetFirst(), r.GetLast())
+		}
+		out = append(out, txn.Range{First: r.GetFirst(), Last: r.GetLast()})
+	}
+	return out, nil
+}
+
+// startPosition converts the start position of a subscription.
+func startPosition(p pb.StartPosition) (txn.Start, error) {
+	switch p {
+	case pb.StartPosition_START_POSITION_UNSPECIFIED, pb.StartPosition_START_POSITION_LATEST:
+		return txn.StartLatest, nil
+	case pb.StartPosition_START_POSITION_EARLIEST:
+		return txn.StartEarliest, nil
+	default:
+		return 0, fmt.Errorf("%w: start position %d is not known", wire.ErrInvalid, p)
+	}
+}
+
+// subscriptionNames returns the names of a new queue's subscriptions.
+func subscriptionNames(req *pb.CreateQueueRequest) ([]string, error) {
+	names := req.GetSubscriptions()
+	switch {
+	case req.GetTopic() && len(names) > 0:
+		return nil, fmt.Errorf("%w: `topic` means that a queue begins without subscriptions, and %d are named",
+			wire.ErrInvalid, len(names))
+	case req.GetTopic():
+		return nil, nil
+	case len(names) == 0:
+		return []string{defaultSubscription}, nil
+	case len(names) > txn.MaxSubscriptions:
+		return nil, fmt.Errorf("%w: %d subscriptions, the limit is %d", txn.ErrTooManySubscriptions, len(names),
+			txn.MaxSubscriptions)
+	}
+	seen := make(map[string]bool, len(names))
+	for _, n := range names {
+		if seen[n] {
+			return nil, fmt.Errorf("%w: subscription %q is named twice", wire.ErrInvalid, n)
+		}
+		seen[n] = true
+	}
+	return names, nil
+}

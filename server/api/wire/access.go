@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+)
+
+// addAccess adds the principal and the missing right to the error details, for programs.
+func addAccess(err error, info *errdetails.ErrorInfo) {
+	var denied *access.DeniedError
+	if !errors.As(err, &denied) {
+		return
+	}
+	if info.Metadata == nil {
+		info.Metadata = make(map[string]string)
+	}
+	info.Metadata["principal"] = denied.Principal
+	if denied.Right != 0 {
+		info.Metadata["right"] = denied.Right.String()
+	}
+	if denied.Queue != "" {
+		info.Metadata["queue"] = denied.Queue
+	}
+}
+
+// withQuota adds the exceeded quota.
+func withQuota(st *status.Status, err error) *status.Status {
+	var quota *access.QuotaError
+	if !errors.As(err, &quota) {
+		return st
+	}
+	with, detailErr := st.WithDetails(&errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{
+		Subject:     "queues:" + quota.Pattern,
+		Description: fmt.Sprintf("%s: the limit is %d, used are %d", quota.Quota, quota.Limit, quota.Used),
+	}}})
+	if detailErr != nil { // unreachable: the code is not OK and the detail is a known message
+		return st
+	}
+	return with
+}

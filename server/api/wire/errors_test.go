@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/proto/reason"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/index"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// Every error of the table, wrapped, is converted to its code and back to itself or to another error with the same
+// reason.
+func TestErrorTableBothWays(t *testing.T) {
+	for _, m := range errorTable {
+		t.Run(reason.Name(m.reason), func(t *testing.T) {
+			err := ToStatus(fmt.Errorf("publish to %q: %w", "orders", m.err))
+			require.Equal(t, m.code, status.Code(err))
+			back := FromStatus(err)
+			require.Equal(t, m.reason, lookup(back).reason)
+			require.Contains(t, back.Error(), `publish to "orders"`)
+
+			request := ToRequestError(fmt.Errorf("request 7: %w", m.err))
+			require.Equal(t, uint32(m.code), request.GetCode())
+			require.Equal(t, m.reason, lookup(FromRequestError(request)).reason)
+		})
+	}
+}
+
+// Every reason of the API is used. Two reasons have no error value, and two are used by server/auth/authn, which returns
+// statuses.
+func TestEveryReasonIsUsed(t *testing.T) {
+	used := map[pb.ErrorReason]bool{
+		pb.ErrorReason_ERROR_REASON_UNSPECIFIED: true, pb.ErrorReason_ERROR_REASON_INTERNAL: true,
+		pb.ErrorReason_ERROR_REASON_UNDECODABLE:   true,
+		pb.ErrorReason_ERROR_REASON_TOKEN_EXPIRED: true, pb.ErrorReason_ERROR_REASON_UNCHECKED: true,
+	}
+	for _, m := range errorTable {
+		used[m.reason] = true
+	}
+	for n := range pb.ErrorReason_name {
+		require.True(t, used[pb.ErrorReason(n)], pb.ErrorReason(n))
+	}
+	require.Len(t, used, len(pb.ErrorReason_name), "a reason that is not in the API")
+}
+
+// Entries that share a reason share a code, and both are converted back to the first.
+func TestReasonsAreUnambiguous(t *testing.T) {
+	seen := map[pb.ErrorReason]codes.Code{}
+	for _, m := range errorTable {
+		if code, ok := seen[m.reason]; ok {
+			require.Equal(t, code, m.code, m.reason)
+		}
+		seen[m.reason] = m.code
+		require.NotEqual(t, codes.OK, m.code)
+	}
+}
+
+// The codes match the documentation in queue.proto.
+func TestDocumentedCodes(t *testing.T) {
+	for err, want := range map[error]codes.Code{
+		txn.ErrFenced: codes.Aborted, txn.ErrTooOld: codes.OutOfRange, txn.ErrProducerForgotten: codes.OutOfRange,
+		index.ErrDataLoss: codes.DataLoss, txn.ErrQueueFull: codes.ResourceExhausted,
+		txn.ErrQueueNotFound: codes.NotFound,
+		txn.ErrQueueExists:   codes.AlreadyExists, txn.ErrInvalidName: codes.InvalidArgument,
+		replication.ErrOutcomeUnknown: codes.Unavailable, replication.ErrBlocked: codes.Unavailable,
+		replication.ErrNotActive: codes.FailedPrecondition, context.Canceled: codes.Canceled,
+	} {
+		require.Equal(t, want, status.Code(ToStatus(err)), err)
+	}
+}
+
+func TestSpecialBeforeGeneral(t *testing.T) {
+	// The reason wrapped by replication must not hide that the outcome is unknown.
+	err := fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, replication.ErrBlocked)
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, lookup(err).reason)
+	err = fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, replication.ErrNotActive)
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, lookup(err).reason)
+	err = fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, context.Canceled)
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, lookup(err).reason)
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_QUEUE_FULL,
+		lookup(&txn.Error{Code: txn.ErrQueueFull, Op: 3}).reason)
+}
+
+func TestNotActiveDetail(t *testing.T) {
+	want := &NotActiveError{ActiveAddress: "b:1", ActiveNode: "id", Role: "STANDBY", RetryAfter: 20 * time.Millisecond}
+	err := ToStatus(fmt.Errorf("publish: %w", want))
+	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	var detail *pb.NotActive
+	for _, d := range status.Convert(err).Details() {
+		if n, ok := d.(*pb.NotActive); ok {
+			detail = n
+		}
+	}
+	require.Equal(t, "b:1", detail.GetActiveAddress())
+	var back *NotActiveError
+	require.ErrorAs(t, FromStatus(err), &back)
+	require.Equal(t, want, back)
+	require.ErrorIs(t, FromStatus(err), replication.ErrNotActive)
+}
+
+func TestUnforeseenErrors(t *testing.T) {
+	require.Equal(t, codes.Internal, status.Code(ToStatus(errors.New("surprise"))))
+	require.NoError(t, ToStatus(nil))
+	require.NoError(t, FromStatus(nil))
+	own := status.Error(codes.Unimplemented, "unknown method")
+	require.Equal(t, own, ToStatus(own), "a status stays what it is")
+	require.Equal(t, own, FromStatus(own), "another server's status stays what it is")
+	plain := errors.New("no status")
+	require.Equal(t, plain, FromStatus(plain))
+}
+
+// admin.go converts roles by number.
+func TestRolesHaveTheSameNumbers(t *testing.T) {
+	for role := failover.RoleRecovering; role <= failover.RoleFenced; role++ {
+		require.Equal(t, "ROLE_"+role.String(), pb.Role(role).String())
+	}
+	require.Len(t, pb.Role_name, int(failover.RoleFenced)+1)
+}
+
+func TestConcernsNode(t *testing.T) {
+	for _, err := range []error{
+		replication.ErrNotActive, replication.ErrBlocked, replication.ErrOutcomeUnknown,
+		store.ErrFailed, errors.New("surprise"),
+	} {
+		require.True(t, ConcernsNode(err), err)
+	}
+	for _, err := range []error{
+		txn.ErrQueueFull, txn.ErrQueueNotFound, txn.ErrTooLarge, txn.ErrFenced, ErrDiskLow,
+		txn.ErrQueueNotEmpty,
+	} {
+		require.False(t, ConcernsNode(err), err)
+	}
+}
+
+// docs/reference/errors.md lists exactly the existing reasons, with their codes.
+func TestReasonsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/reference/errors.md")
+	require.NoError(t, err)
+	documented := map[string]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+) \\|").FindAllStringSubmatch(string(text),
+		-1) {
+		require.Empty(t, documented[m[1]], "%s is there twice", m[1])
+		documented[m[1]] = m[2]
+	}
+	want := map[string]string{
+		"INTERNAL": "INTERNAL", "UNDECODABLE": "INVALID_ARGUMENT",
+		"TOKEN_EXPIRED": "UNAUTHENTICATED",
+	}
+	for _, m := range errorTable {
+		var name strings.Builder // CamelCase → UPPER_SNAKE, as the specification writes it
+		for i, r := range m.code.String() {
+			if i > 0 && unicode.IsUpper(r) {
+				name.WriteByte('_')
+			}
+			name.WriteRune(unicode.ToUpper(r))
+		}
+		want[reason.Name(m.reason)] = strings.Replace(name.String(), "CANCELED", "CANCELLED", 1)
+	}
+	require.Equal(t, want, documented)
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/throttle"
+)
+
+// Uint32 converts a small non-negative number, such as a page size.
+func Uint32(n int) uint32 { return uint32(max(n, 0)) }
+
+// timeToProto returns nil for a zero time.
+func timeToProto(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+// intFromProto converts an optional number; it is validated later.
+func intFromProto(v *uint32) *int {
+	if v == nil {
+		return nil
+	}
+	n := int(*v)
+	return &n
+}
+
+// SettingsToProto converts the maintenance settings.
+func SettingsToProto(s *maintenance.Settings) *pb.MaintenanceSettings {
+	return &pb.MaintenanceSettings{
+		PageSizeCurrent: Uint32(s.PageSizeCurrent), PageSizeRecommended: Uint32(s.PageSizeRecommended),
+		PageSizeMax:     Uint32(s.PageSizeMax),
+		ResizeOnStartup: s.ResizeOnStartup, CompactOnStartup: s.CompactOnStartup, BackupPath: s.BackupPath,
+		BackupKeepGenerations: Uint32(s.BackupKeep), AutotuneWindow: s.AutotuneWindow,
+		AutotuneMinGainPercent: Uint32(s.AutotuneMinGain),
+	}
+}
+
+// ChangeFromProto converts a change of settings; fields that are not set stay unchanged.
+func ChangeFromProto(r *pb.UpdateSettingsRequest) maintenance.Change {
+	return maintenance.Change{
+		PageSizeMax: intFromProto(r.PageSizeMax), ResizeOnStartup: r.ResizeOnStartup,
+		CompactOnStartup: r.CompactOnStartup,
+		BackupPath:       r.BackupPath, BackupKeep: intFromProto(r.BackupKeepGenerations),
+		AutotuneWindow:  r.AutotuneWindow,
+		AutotuneMinGain: intFromProto(r.AutotuneMinGainPercent),
+	}
+}
+
+// ProgressToProto converts the progress of an operation.
+func ProgressToProto(p *checkpoint.Progress) *pb.Progress {
+	if p == nil {
+		return nil
+	}
+	out := &pb.Progress{Phase: p.Phase, DoneBytes: p.Bytes, TotalBytes: p.TotalBytes, Messages: p.Messages}
+	if p.Left > 0 {
+		out.Eta = durationpb.New(p.Left)
+	}
+	return out
+}
+
+// ProgressFromProto converts the progress of an operation of the other node.
+func ProgressFromProto(p *pb.Progress) checkpoint.Progress {
+	return checkpoint.Progress{
+		Phase: p.GetPhase(), Bytes: p.GetDoneBytes(), TotalBytes: p.GetTotalBytes(), Messages: p.GetMessages(),
+		Left: p.GetEta().AsDuration(),
+	}
+}
+
+// ActivityToProto converts the running operation of this node; nil if idle.
+func ActivityToProto(a *maintenance.Activity) *pb.MaintenanceActivity {
+	if a == nil {
+		return nil
+	}
+	return &pb.MaintenanceActivity{
+		Operation: a.Operation, Since: timestamppb.New(a.Since), Progress: ProgressToProto(&a.Progress),
+		PlanId: a.PlanID,
+	}
+}
+
+// ActivityFromProto converts the running operation of the other node; nil if idle.
+func ActivityFromProto(a *pb.MaintenanceActivity) *maintenance.Activity {
+	if a == nil {
+		return nil
+	}
+	return &maintenance.Activity{
+		Operation: a.GetOperation(), Since: a.GetSince().AsTime(), Progress: ProgressFromProto(a.GetProgress()),
+		PlanID: a.GetPlanId(),
+	}
+}
+
+// ScanToProto converts the result of a scan.
+func ScanToProto(r *checkpoint.ScanResult) *pb.ScanResult {
+	out := &pb.ScanResult{
+		Recommended: Uint32(r.Recommended), Current: Uint32(r.PageSize), FileBytes: r.FileBytes,
+		GainBytes: uint64(max(r.GainBytes, 0)),
+		Messages:  r.Messages, MessageBytes: r.MessageBytes, Note: r.Note,
+	}
+	if !r.Time.IsZero() {
+		out.Time = timestamppb.New(r.Time)
+	}
+	for _, b := range r.Histogram {
+		out.Histogram = append(out.Histogram, &pb.SizeBucket{
+			FromBytes: uint64(max(b.FromBytes, 0)), ToBytes: uint64(max(b.ToBytes, 0)), Messages: b.Messages,
+			Bytes: b.Bytes,
+		})
+	}
+	for _, c := range r.Candidates {
+		out.Candidates = append(out.Candidates, &pb.PageSizeCandidate{
+			PageSize: Uint32(c.PageSize), FileBytes: c.FileBytes, Pages: c.Pages, WasteBytes: c.WasteBytes,
+			Runs: c.Runs,
+		})
+	}
+	if len(r.Problems) > 0 {
+		out.Note += fmt.Sprintf(" %d messages cannot be read; the first problem: %s", r.DamagedMessages, r.Problems[0])
+	}
+	return out
+}
+
+// ScanFromProto converts the fields of a scan result used by jobs and autotune.
+func ScanFromProto(r *pb.ScanResult) checkpoint.ScanResult {
+	out := checkpoint.ScanResult{
+		Recommended: int(r.GetRecommended()), PageSize: int(r.GetCurrent()), FileBytes: r.GetFileBytes(),
+		GainBytes: int64(min(r.GetGainBytes(), 1<<62)),
+		Messages:  r.GetMessages(), MessageBytes: r.GetMessageBytes(), Note: r.GetNote(),
+	}
+	for _, c := range r.GetCandidates() {
+		out.Candidates = append(out.Candidates, checkpoint.Candidate{
+			PageSize: int(c.GetPageSize()), FileBytes: c.GetFileBytes(), Pages: c.GetPages(),
+			WasteBytes: c.GetWasteBytes(), Runs: c.GetRuns(),
+		})
+	}
+	return out
+}
+
+// RewriteToProto converts the actual or predicted result of a rewrite or shrink.
+func RewriteToProto(r *maintenance.RewriteResult) *pb.RewriteResult {
+	return &pb.RewriteResult{
+		PageSizeBefore: Uint32(r.PageSizeBefore), PageSizeAfter: Uint32(r.PageSizeAfter),
+		FileBytesBefore: r.FileBytesBefore,
+		FileBytesAfter:  r.FileBytesAfter, NeededBytes: r.NeededBytes, AvailableBytes: r.AvailableBytes,
+		Messages: r.Messages,
+		Took:     durationpb.New(r.Took),
+	}
+}
+
+// RewriteFromProto converts the result of a rewrite of the other node.
+func RewriteFromProto(r *pb.RewriteResult) maintenance.RewriteResult {
+	return maintenance.RewriteResult{
+		PageSizeBefore: int(r.GetPageSizeBefore()), PageSizeAfter: int(r.GetPageSizeAfter()),
+		FileBytesBefore: r.GetFileBytesBefore(),
+		FileBytesAfter:  r.GetFileBytesAfter(), NeededBytes: r.GetNeededBytes(), AvailableBytes: r.GetAvailableBytes(),
+		Messages: r.GetMessages(), Took: r.GetTook().AsDuration(),
+	}
+}
+
+// SetToProto converts a backup.
+func SetToProto(s *backup.Set) *pb.SaveSet {
+	out := &pb.SaveSet{Name: s.Name, Path: s.Path, Complete: s.Complete}
+	if s.Problem != nil {
+		out.Problem = s.Problem.Error()
+	}
+	if !s.Complete {
+		return out
+	}
+	m := &s.Manifest
+	out.CreatedAt, out.Position, out.PageSize = timeToProto(m.Created), PositionToProto(m.Position), Uint32(m.PageSize)
+	if m.Encryption != nil {
+		out.Recipients = m.Encryption.Recipients
+	}
+	for _, f := range m.Files {
+		out.Bytes += uint64(max(f.Bytes, 0))
+	}
+	return out
+}
+
+// SetFromProto converts the fields of a backup that a job records.
+func SetFromProto(s *pb.SaveSet) backup.Set {
+	return backup.Set{Name: s.GetName(), Path: s.GetPath(), Complete: s.GetComplete()}
+}
+
+// PlanKindFromProto converts the kind of a rolling operation; zero if unknown to this release.
+func PlanKindFromProto(k pb.PlanKind) maintenance.PlanKind {
+	switch k {
+	case pb.PlanKind_PLAN_KIND_RESIZE:
+		return maintenance.PlanResize
+	case pb.PlanKind_PLAN_KIND_COMPACT:
+		return maintenance.PlanCompact
+	case pb.PlanKind_PLAN_KIND_RESTART:
+		return maintenance.PlanRestart
+	case pb.PlanKind_PLAN_KIND_UNSPECIFIED:
+	}
+	return ""
+}
+
+func planKindToProto(k maintenance.PlanKind) pb.PlanKind {
+	switch k {
+	case maintenance.PlanResize:
+		return pb.PlanKind_PLAN_KIND_RESIZE
+	case maintenance.PlanCompact:
+		return pb.PlanKind_PLAN_KIND_COMPACT
+	case maintenance.PlanRestart:
+		return pb.PlanKind_PLAN_KIND_RESTART
+	}
+	return pb.PlanKind_PLAN_KIND_UNSPECIFIED
+}
+
+func planStateToProto(s maintenance.PlanState) pb.PlanState {
+	switch s {
+	case maintenance.PlanWaiting:
+		return pb.PlanState_PLAN_STATE_WAITING
+	case maintenance.PlanRewriting:
+		return pb.PlanState_PLAN_STATE_REWRITING
+	case maintenance.PlanCatchingUp:
+		return pb.PlanState_PLAN_STATE_CATCHING_UP
+	case maintenance.PlanSwitching:
+		return pb.PlanState_PLAN_STATE_SWITCHING
+	case maintenance.PlanDone:
+		return pb.PlanState_PLAN_STATE_DONE
+	case maintenance.PlanFailed:
+		return pb.PlanState_PLAN_STATE_FAILED
+	case maintenance.PlanCancelled:
+		return pb.PlanState_PLAN_STATE_CANCELLED
+	case maintenance.PlanRestarting:
+		return pb.PlanState_PLAN_STATE_RESTARTING
+	}
+	return pb.PlanState_PLAN_STATE_UNSPECIFIED
+}
+
+// PlanToProto converts a rolling operation; nil stays nil.
+func PlanToProto(p *maintenance.Plan) *pb.Plan {
+	if p == nil {
+		return nil
+	}
+	out := &pb.Plan{
+		Id: p.ID, Kind: planKindToProto(p.Kind), PageSize: Uint32(p.PageSize), SwitchBack: p.SwitchBack,
+		State:  planStateToProto(p.State),
+		Reason: p.Reason, FirstActive: p.FirstActive.String(), Progress: ProgressToProto(p.Progress),
+		StartedAt: timeToProto(p.StartedAt),
+		EndedAt:   timeToProto(p.EndedAt), Retries: Uint32(p.Retries),
+	}
+	for _, n := range p.Done {
+		out.DoneNodes = append(out.DoneNodes, n.Node.String())
+	}
+	if p.Node != uuid.Nil {
+		out.Node = p.Node.String()
+	}
+	return out
+}
+
+// JobToProto converts a job.
+func JobToProto(j *maintenance.JobInfo) *pb.Job {
+	out := &pb.Job{
+		Name: j.Name, Schedule: j.Schedule, Kind: j.Kind, On: j.On, Paused: j.Paused,
+		NextRun: timeToProto(j.NextRun),
+	}
+	for i := range j.History {
+		out.History = append(out.History, RunToProto(&j.History[i]))
+	}
+	return out
+}
+
+// RunToProto converts one run of a job.
+func RunToProto(r *maintenance.Run) *pb.JobRun {
+	out := &pb.JobRun{StartedAt: timeToProto(r.StartedAt), Outcome: r.Outcome, Detail: r.Detail, Node: r.Node}
+	if r.Outcome != maintenance.RunRunning {
+		out.Took = durationpb.New(r.Took)
+	}
+	return out
+}
+
+// ReportFromProto converts the status report of the other node. It fails if the ID is not a UUID.
+func ReportFromProto(r *pb.ReportNodeRequest) (maintenance.Report, error) {
+	id, err := uuid.Parse(r.GetNodeId())
+	if err != nil {
+		return maintenance.Report{}, fmt.Errorf("%w: node_id: %w", ErrInvalid, err)
+	}
+	return maintenance.Report{Node: id, Recommended: int(r.GetPageSizeRecommended()), StartupID: r.GetStartupId()}, nil
+}
+
+// Paced passes on whether a request may run at full speed, without throttling.
+func Paced(ctx context.Context, req interface{ GetFullSpeed() bool }) context.Context {
+	if req.GetFullSpeed() {
+		return throttle.FullSpeed(ctx)
+	}
+	return ctx
+}

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access_test
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/store/queue"
+)
+
+func TestMatchGlob(t *testing.T) {
+	for _, tt := range []struct {
+		glob, name string
+		want       bool
+	}{
+		{"", "", true},
+		{"", "a", false},
+		{"*", "", true},
+		{"*", "team-a/orders.eu", true},
+		{"orders", "orders", true},
+		{"orders", "orders2", false},
+		{"orders.*", "orders.eu", true},
+		{"orders.*", "orders.", true},
+		{"orders.*", "orders", false},
+		{"*.eu", "orders.eu", true},
+		{"*.eu", "orders.eu.x", false},
+		{"team-a/*", "team-a/b/c", true},
+		{"a?c", "abc", true},
+		{"a?c", "ac", false},
+		{"*a*b*", "xxaxxbxx", true},
+		{"*a*b*", "xxbxxaxx", false},
+		{"**", "x", true},
+		{"*x", "xxxx", true},
+		{"?", "", false},
+		{"a", "", false},
+	} {
+		require.Equal(t, tt.want, access.MatchGlob(tt.glob, tt.name), "%q %q", tt.glob, tt.name)
+	}
+	// A backtracking matcher would not return from this.
+	require.False(t, access.MatchGlob(strings.Repeat("*a", 120)+"b", strings.Repeat("a", 255)))
+	require.Equal(t, "orders.", access.LiteralPrefix("orders.*"))
+	require.Equal(t, "a", access.LiteralPrefix("a?b*"))
+	require.Equal(t, "orders", access.LiteralPrefix("orders"))
+}
+
+func entries(t *testing.T, messages ...proto.Message) (list []queue.AccessEntry) {
+	t.Helper()
+	for _, m := range messages {
+		raw, err := proto.Marshal(m)
+		require.NoError(t, err)
+		e := queue.AccessEntry{Value: raw}
+		switch m := m.(type) {
+		case *pb.AccessRule:
+			e.Kind, e.Name = access.KindRule, access.RuleName(m)
+		case *pb.AccessRole:
+			e.Kind, e.Name = access.KindRole, m.GetName()
+		case *pb.AccessToken:
+			e.Kind, e.Name = access.KindToken, m.GetName()
+		case *pb.AccessQuota:
+			e.Kind, e.Name = access.KindQuota, m.GetQueue()
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+func rule(principal, group, queue string, rights access.Right, roles ...string) *pb.AccessRule {
+	return &pb.AccessRule{
+		Principal: principal, Group: group, Queue: queue, Rights: access.RightsToProto(rights), Roles: roles,
+	}
+}
+
+// A goroutine that read the table before a change must not restore the old rules after the change was loaded.
+func TestLoadsAreInOrder(t *testing.T) {
+	var rules access.Rules
+	var version atomic.Uint64
+	read := func() (uint64, []queue.AccessEntry) { return version.Load(), nil }
+	var later sync.WaitGroup
+	require.NoError(t, rules.LoadFrom(func() (uint64, []queue.AccessEntry) {
+		before, entries := read()
+		version.Add(1)
+		var loaded atomic.Bool
+		later.Go(func() {
+			assert.NoError(t, rules.LoadFrom(read))
+			loaded.Store(true)
+		})
+		for range 100_000 { // it waits, or overtakes this one
+			if loaded.Load() {
+				break
+			}
+			runtime.Gosched()
+		}
+		return before, entries
+	}))
+	later.Wait()
+	require.Equal(t, version.Load(), rules.Table().Version())
+}
+
+// TestMay is a table of access decisions.
+func TestMay(t *testing.T) {
+	var rules access.Rules
+	rules.Configure(access.Setting{Operators: []string{"root", "boot-*"}})
+	require.NoError(t, rules.Load(7, entries(
+		t,
+		rule("alice", "", "orders.*", access.Publish|access.Browse),
+		rule("alice", "", "", access.Audit),
+		rule("svc-*", "", "team-a/*", access.Consume),
+		rule("", "ops", "", 0, "operator"),
+		rule("", "dev-*", "dev/*", 0, "all-queues", "operator"),
+		rule("bob", "", "", 0, "all-queues"),
+		rule("anonymous", "", "public", access.Publish),
+		&pb.AccessRole{Name: "operator", Rights: access.RightsToProto(access.Operate | access.Audit)},
+		&pb.AccessRole{Name: "all-queues", Rights: access.RightsToProto(access.QueueRights)},
+	)))
+	require.False(t, rules.Open())
+	id := func(principal string, groups ...string) *access.Identity {
+		return &access.Identity{Principal: principal, Groups: groups}
+	}
+	for _, tt := range []struct {
+		id    *access.Identity
+		right access.Right
+		queue string
+		want  bool
+	}{
+		{id("alice"), access.Publish, "orders.eu", true},
+		{id("alice"), access.Publish | access.Browse, "orders.eu", true},
+		{id("alice"), access.Publish | access.Consume, "orders.eu", false},
+		{id("alice"), access.Consume, "orders.eu", false},
+		{id("alice"), access.Publish, "orders", false},
+		{id("alice"), access.Publish, "", true},
+		{id("alice"), access.Manage, "", false},
+		{id("alice"), access.Audit, "", true},
+		{id("alice"), access.Operate, "", false},
+		{id("Alice"), access.Publish, "orders.eu", false},
+		{id("svc-7"), access.Consume, "team-a/x/y", true},
+		{id("svc-7"), access.Consume, "team-b/x", false},
+		{id("carol", "x", "ops"), access.Operate, "", true},
+		{id("carol", "x", "ops"), access.Publish, "orders.eu", false},
+		{id("carol", "oops"), access.Operate, "", false},
+		{id("ops"), access.Operate, "", false},
+		{id("dan", "dev-7"), access.Manage, "dev/q", true},
+		{id("dan", "dev-7"), access.Manage, "orders", false},
+		{id("dan", "dev-7"), access.Audit, "", true},
+		{id("bob"), access.Publish, "orders.eu", false}, // a role's queue rights require a queue
+		{id("root"), access.Manage, "anything", true},
+		{id("boot-1"), access.Operate, "", true},
+		{id("boot-1"), access.Peer, "", false},
+		{id("anonymous"), access.Publish, "public", true},
+		{id("anonymous"), access.Publish, "orders.eu", false},
+		{&access.Identity{Principal: "b", Peer: true}, access.Peer, "", true},
+		{&access.Identity{Principal: "b", Peer: true}, access.Operate, "", true},
+		{&access.Identity{Principal: "b", Peer: true}, access.Publish, "orders.eu", false},
+		{&access.Identity{Principal: "b"}, access.Operate, "", false},
+		{id(`"dan"false"dev-7"`), access.Manage, "dev/q", false},
+	} {
+		for range 2 { // the second time from the cache
+			err := rules.May(tt.id, tt.right, tt.queue)
+			if tt.want {
+				require.NoError(t, err, "%+v", tt)
+			} else {
+				require.ErrorIs(t, err, access.ErrDenied, "%+v", tt)
+			}
+		}
+	}
+	require.NoError(t, rules.Known(id("alice")))
+	require.NoError(t, rules.Known(id("root")))
+	require.ErrorIs(t, rules.Known(id("stranger")), access.ErrDenied)
+	require.NoError(t, rules.MayAny(id("alice"), access.QueueRights, "orders.eu"))
+	require.ErrorIs(t, rules.MayAny(id("alice"), access.QueueRights, "orders"), access.ErrDenied)
+
+	require.EqualError(
+		t,
+		rules.May(id("dan", "dev-7"), access.Consume, "orders.eu"),
+		`permission denied: "dan" (in the `+
+			`groups dev-7) has no right to consume queue "orders.eu"; an operator can give it: lockstep access grant --help`,
+	)
+	require.ErrorContains(
+		t,
+		rules.May(id("anonymous"), access.Operate, ""),
+		"shows neither a client certificate nor a token",
+	)
+}
+
+// A glob never matches the anonymous principal.
+func TestAnonymousIsNamed(t *testing.T) {
+	var rules access.Rules
+	rules.Configure(access.Setting{Operators: []string{"*"}})
+	require.NoError(
+		t,
+		rules.Load(1, entries(t, rule("*", "", "*", access.Publish), rule("anon*", "", "", access.Audit))),
+	)
+	anonymous := access.FromContext(t.Context())
+	require.ErrorIs(t, rules.Known(anonymous), access.ErrDenied)
+	require.ErrorIs(t, rules.May(anonymous, access.Publish, "q"), access.ErrDenied)
+	require.NoError(t, rules.May(&access.Identity{Principal: "x"}, access.Operate, ""))
+}
+
+// Without rules everything is allowed, unless the setting denies it, except calls reserved for the other node.
+func TestOpen(t *testing.T) {
+	var none *access.Rules
+	anonymous := access.FromContext(t.Context())
+	for name, rules := range map[string]*access.Rules{"nil": none, "zero": new(access.Rules)} {
+		require.True(t, rules.Open(), name)
+		require.NoError(t, rules.Check(t.Context(), access.Operate, ""), name)
+		require.NoError(t, rules.CheckAny(t.Context(), access.QueueRights, "q"), name)
+		require.NoError(t, rules.Known(anonymous), name)
+		require.ErrorIs(t, rules.Check(t.Context(), access.Peer, ""), access.ErrDenied, name)
+		require.Zero(t, rules.Generation())
+		require.Zero(t, rules.Table().Version())
+		require.Empty(t, rules.Table().Quotas())
+	}
+	var rules access.Rules
+	require.NoError(t, rules.Load(3, entries(t, &pb.AccessRole{Name: "r"}, &pb.AccessQuota{Queue: "*", Bytes: 1})))
+	require.True(t, rules.Open(), "roles and quotas are no rules")
+	changed, before := rules.Changed(), rules.Generation()
+	rules.Configure(access.Setting{Deny: true, Operators: []string{"root"}})
+	require.False(t, rules.Open())
+	require.NotEqual(t, before, rules.Generation())
+	select {
+	case <-changed:
+	default:
+		t.Fatal("the change was not told")
+	}
+	require.ErrorIs(t, rules.Known(anonymous), access.ErrDenied)
+	require.NoError(t, rules.May(&access.Identity{Principal: "root"}, access.Operate, ""))
+	require.Len(t, rules.Table().Quotas(), 1)
+	zero := new(access.Rules)
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		if zero.Check(t.Context(), access.Publish, "q") != nil {
+			t.Fatal("it is open")
+		}
+	}))
+}
+
+// Tokens are found by their SHA-256; an entry of a newer release grants nothing.
+func TestTokens(t *testing.T) {
+	sum := sha256.Sum256([]byte("lsk_x"))
+	at := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	list := entries(t, &pb.AccessToken{
+		Name: "ci", Principal: "ci-bot", Groups: []string{"g"}, Sha256: sum[:], ExpiresAt: timestamppb.New(at),
+	}, &pb.AccessToken{Name: "short", Principal: "root", Sha256: []byte{1}}, rule("ci-bot", "", "*", access.Publish))
+	list = append(
+		list,
+		queue.AccessEntry{Kind: 'Z', Name: "x"},
+		queue.AccessEntry{Kind: access.KindRule, Name: "y", Value: []byte{0xff}},
+	)
+	var rules access.Rules
+	err := rules.Load(1, list)
+	require.ErrorContains(t, err, "newer release")
+	require.ErrorContains(t, err, `entry r "y"`)
+	principal, groups, expiry, ok := rules.Token(sum)
+	require.True(t, ok)
+	require.Equal(t, "ci-bot", principal)
+	require.Equal(t, []string{"g"}, groups)
+	require.Equal(t, at, expiry)
+	_, _, _, ok = rules.Token(sha256.Sum256([]byte("lsk_y")))
+	require.False(t, ok)
+	require.NoError(t, rules.May(&access.Identity{Principal: "ci-bot"}, access.Publish, "q"))
+	require.False(t, rules.IsPeerSecret(nil), "there is none")
+	require.NoError(
+		t,
+		rules.Load(2, []queue.AccessEntry{{Kind: access.KindPeer, Name: access.PeerName, Value: []byte("s")}}),
+	)
+	require.True(t, rules.IsPeerSecret([]byte("s")))
+	require.False(t, rules.IsPeerSecret([]byte("t")))
+}
+
+// The cache of identities is bounded.
+func TestManyIdentities(t *testing.T) {
+	var rules access.Rules
+	require.NoError(t, rules.Load(1, entries(t, rule("p-*", "", "q-*", access.Publish))))
+	for i := range 30_000 {
+		id := &access.Identity{Principal: fmt.Sprintf("p-%d", i)}
+		require.NoError(t, rules.May(id, access.Publish, "q-1"))
+	}
+	id := &access.Identity{Principal: "p-x"}
+	for i := range 3000 {
+		require.NoError(t, rules.May(id, access.Publish, fmt.Sprintf("q-%d", i)))
+	}
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		if rules.May(id, access.Publish, "q-2999") != nil {
+			t.Fatal("denied")
+		}
+	}), "a decision that was made before takes no memory")
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+)
+
+// Each RPC of the API has a requirement, so that a new one cannot be forgotten.
+func TestEveryMethodNeeds(t *testing.T) {
+	methods := 0
+	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
+		if !strings.HasPrefix(string(f.Package()), "lockstep.") && f.Package() != "grpc.health.v1" {
+			return true
+		}
+		for i := range f.Services().Len() {
+			service := f.Services().Get(i)
+			for j := range service.Methods().Len() {
+				name := "/" + string(service.FullName()) + "/" + string(service.Methods().Get(j).Name())
+				_, known := access.NeedOf(name)
+				require.True(t, known, "%s is not in the table of server/auth/access/methods.go", name)
+				methods++
+			}
+		}
+		return true
+	})
+	require.Greater(t, methods, 50)
+	_, known := access.NeedOf("/lockstep.v1.QueueService/Unheard")
+	require.False(t, known)
+}
+
+func TestParseRight(t *testing.T) {
+	for _, name := range strings.Split((access.QueueRights | access.Operate | access.Audit).String(), ",") {
+		r, err := access.ParseRight(name)
+		require.NoError(t, err)
+		require.Equal(t, name, r.String())
+	}
+	for _, name := range []string{"peer", "", "Publish", "publish,consume", "own"} {
+		_, err := access.ParseRight(name)
+		require.ErrorIs(t, err, access.ErrInvalid, name)
+	}
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// Grant adds rights and roles to a rule.
+func (s *Service) Grant(ctx context.Context, req *pb.GrantRequest) (*pb.GrantResponse, error) {
+	asked := req.GetRule()
+	err := checkSubject(asked)
+	if err == nil {
+		err = checkRights(asked.GetRights())
+	}
+	var granted *pb.AccessRule
+	var version uint64
+	if err == nil {
+		version, err = s.change(ctx, req, req.GetLockOut(), func(ctx context.Context, t *access.Table) (
+			[]txn.AccessChange, error,
+		) {
+			granted, err = grant(t, asked)
+			if err != nil {
+				return nil, err
+			}
+			granted.ChangedBy, granted.ChangedAt = by(ctx)
+			changes, err := put(access.KindRule, access.RuleName(granted), granted)
+			if err == nil && !t.Closed() {
+				changes = append(changes, txn.AccessChange{Kind: access.KindMode, Name: []byte(access.ModeName)})
+			}
+			return changes, err
+		})
+	}
+	if err != nil {
+		return nil, s.status("grant", err)
+	}
+	if granted == nil { // granted by an earlier attempt
+		granted = s.o.Rules.Table().Rule(asked)
+	}
+	return &pb.GrantResponse{Rule: granted, Version: version}, nil
+}
+
+// grant returns the existing rule with the requested rights added.
+func grant(t *access.Table, asked *pb.AccessRule) (*pb.AccessRule, error) {
+	rule := proto.CloneOf(t.Rule(asked))
+	if rule == nil {
+		rule = &pb.AccessRule{Principal: asked.GetPrincipal(), Group: asked.GetGroup(), Queue: asked.GetQueue()}
+	}
+	rights := access.RightsFromProto(asked.GetRights())
+	if rights == 0 && len(asked.GetRoles()) == 0 {
+		return nil, fmt.Errorf("%w: it grants nothing; name rights or roles", access.ErrInvalid)
+	}
+	if asked.GetQueue() == "" && rights&access.QueueRights != 0 {
+		return nil, fmt.Errorf("%w: the right to %s is one on queues: name a queue, or a pattern such as %q or %q",
+			access.ErrInvalid, rights&access.QueueRights, "orders.*", "*")
+	}
+	for _, name := range asked.GetRoles() {
+		if t.Roles()[name] == nil {
+			return nil, fmt.Errorf("%w: there is no role %q; make it first", access.ErrNotFound, name)
+		}
+		if !slices.Contains(rule.GetRoles(), name) {
+			rule.Roles = append(rule.Roles, name)
+		}
+	}
+	slices.Sort(rule.Roles)
+	rule.Rights = access.RightsToProto(access.RightsFromProto(rule.GetRights()) | rights)
+	return rule, nil
+}
+
+// Revoke removes rights and roles from a rule.
+func (s *Service) Revoke(ctx context.Context, req *pb.RevokeRequest) (*pb.RevokeResponse, error) {
+	asked := req.GetRule()
+	err := checkSubject(asked)
+	if err == nil {
+		err = checkRights(asked.GetRights())
+	}
+	var version uint64
+	if err == nil {
+		version, err = s.change(ctx, req, req.GetLockOut(), func(ctx context.Context, t *access.Table) (
+			[]txn.AccessChange, error,
+		) {
+			left, err := revoke(t, asked)
+			if err != nil {
+				return nil, err
+			}
+			if len(left.GetRights())+len(left.GetRoles()) == 0 {
+				return remove(access.KindRule, access.RuleName(left)), nil
+			}
+			left.ChangedBy, left.ChangedAt = by(ctx)
+			return put(access.KindRule, access.RuleName(left), left)
+		})
+	}
+	if err != nil {
+		return nil, s.status("revoke", err)
+	}
+	return &pb.RevokeResponse{Rule: s.o.Rules.Table().Rule(asked), Version: version}, nil
+}
+
+// revoke returns the existing rule with the requested rights removed.
+func revoke(t *access.Table, asked *pb.AccessRule) (*pb.AccessRule, error) {
+	rule := proto.CloneOf(t.Rule(asked))
+	if rule == nil {
+		return nil, fmt.Errorf("%w: there is no rule of %s; `lockstep access list` shows how they were granted",
+			access.ErrNotFound, subject(asked))
+	}
+	if len(asked.GetRights())+len(asked.GetRoles()) == 0 {
+		rule.Rights, rule.Roles = nil, nil
+		return rule, nil
+	}
+	rights, has := access.RightsFromProto(asked.GetRights()), access.RightsFromProto(rule.GetRights())
+	if missing := rights &^ has; missing != 0 {
+		return nil, fmt.Errorf("%w: the rule of %s does not give the right to %s, but %s", access.ErrNotFound, subject(asked),
+			missing, has)
+	}
+	for _, name := range asked.GetRoles() {
+		if !slices.Contains(rule.GetRoles(), name) {
+			return nil, fmt.Errorf("%w: the rule of %s has no role %q", access.ErrNotFound, subject(asked), name)
+		}
+	}
+	rule.Rights = access.RightsToProto(has &^ rights)
+	rule.Roles = slices.DeleteFunc(rule.Roles, func(n string) bool { return slices.Contains(asked.GetRoles(), n) })
+	return rule, nil
+}
+
+// subject describes the subject and queue pattern of a rule.
+func subject(r *pb.AccessRule) string {
+	s := fmt.Sprintf("principal %q", r.GetPrincipal())
+	if r.GetGroup() != "" {
+		s = fmt.Sprintf("group %q", r.GetGroup())
+	}
+	if r.GetQueue() == "" {
+		return s + " without a queue"
+	}
+	return s + fmt.Sprintf(" and queue %q", r.GetQueue())
+}
+
+func checkSubject(r *pb.AccessRule) error {
+	if (r.GetPrincipal() == "") == (r.GetGroup() == "") {
+		return fmt.Errorf("%w: name either a principal or a group", access.ErrInvalid)
+	}
+	for what, text := range map[string]string{
+		"principal": r.GetPrincipal(), "group": r.GetGroup(), "queue": r.GetQueue(),
+	} {
+		if err := checkText(what, text, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkText rejects invalid names and patterns.
+func checkText(what, text string, mayBeEmpty bool) error {
+	switch {
+	case text == "" && !mayBeEmpty:
+		return fmt.Errorf("%w: %s is missing", access.ErrInvalid, what)
+	case len(text) > txn.MaxNameBytes:
+		return fmt.Errorf("%w: %s has %d bytes, %d are possible", access.ErrInvalid, what, len(text), txn.MaxNameBytes)
+	case strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c == 0x7f || c == '\uFFFD' }):
+		return fmt.Errorf("%w: %s has characters in it that cannot be printed", access.ErrInvalid, what)
+	}
+	return nil
+}
+
+func checkRights(rights []pb.AccessRight) error {
+	for _, r := range rights {
+		if access.RightsFromProto([]pb.AccessRight{r}) == 0 {
+			return fmt.Errorf("%w: there is no right %d", access.ErrInvalid, r)
+		}
+	}
+	return nil
+}
+
+// PutRole creates or replaces a role.
+func (s *Service) PutRole(ctx context.Context, req *pb.PutRoleRequest) (*pb.PutRoleResponse, error) {
+	role := proto.CloneOf(req.GetRole())
+	err := txn.CheckName(role.GetName())
+	if err == nil {
+		err = checkRights(role.GetRights())
+	}
+	if err == nil && len(role.GetRights()) == 0 {
+		err = fmt.Errorf("%w: a role without rights", access.ErrInvalid)
+	}
+	var version uint64
+	if err == nil {
+		role.Rights = access.RightsToProto(access.RightsFromProto(role.GetRights()))
+		version, err = s.change(ctx, req, req.GetLockOut(), func(ctx context.Context, _ *access.Table) (
+			[]txn.AccessChange, error,
+		) {
+			role.ChangedBy, role.ChangedAt = by(ctx)
+			return put(access.KindRole, role.GetName(), role)
+		})
+	}
+	if err != nil {
+		return nil, s.status("set the role", err)
+	}
+	return &pb.PutRoleResponse{Role: role, Version: version}, nil
+}
+
+// DeleteRole removes a role that no rule refers to.
+func (s *Service) DeleteRole(ctx context.Context, req *pb.DeleteRoleRequest) (*pb.DeleteRoleResponse, error) {
+	version, err := s.change(ctx, req, false, func(_ context.Context, t *access.Table) ([]txn.AccessChange, error) {
+		if t.Roles()[req.GetName()] == nil {
+			return nil, fmt.Errorf("%w: there is no role %q", access.ErrNotFound, req.GetName())
+		}
+		for _, r := range t.Rules() {
+			if slices.Contains(r.GetRoles(), req.GetName()) {
+				return nil, fmt.Errorf("%w: the rule of %s has the role %q; revoke it first", access.ErrInUse, subject(r),
+					req.GetName())
+			}
+		}
+		return remove(access.KindRole, req.GetName()), nil
+	})
+	if err != nil {
+		return nil, s.status("delete the role", err)
+	}
+	return &pb.DeleteRoleResponse{Version: version}, nil
+}
+
+// sorted returns the values of a map, sorted by key.
+func sorted[V any](m map[string]V) []V {
+	list := make([]V, 0, len(m))
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		list = append(list, m[name])
+	}
+	return list
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// peerSecretBytes is the length of the shared secret of the two nodes.
+const peerSecretBytes = 32
+
+// Options configures New.
+type Options struct {
+	// Serving reports whether this node is the active.
+	Serving *session.Current
+	// Store stores the access table.
+	Store *store.Store
+	// Rules in force on this node.
+	Rules *access.Rules
+	// Load updates Rules from the applied state of the store.
+	Load func()
+	// Used returns the current usage of the queues of a pattern.
+	Used func(pattern string) *pb.AccessQuota
+	// Alone: the node is not in a pair.
+	Alone bool
+}
+
+// Service implements lockstep.v1.AccessService.
+type Service struct {
+	pb.UnimplementedAccessServiceServer
+
+	o  Options
+	mu sync.Mutex // held from reading the table until its change is committed
+}
+
+// New creates the service.
+func New(o Options) *Service { return &Service{o: o} }
+
+// request is a request that changes rules.
+type request interface {
+	proto.Message
+	GetProducer() *pb.Producer
+}
+
+// plan returns the changes for a request, based on the current table.
+type plan func(ctx context.Context, t *access.Table) ([]txn.AccessChange, error)
+
+// change executes a request, unless it was executed before (INV-10), and returns the version of the table.
+func (s *Service) change(ctx context.Context, req request, lockOut bool, decide plan) (version uint64, err error) {
+	session, err := s.o.Serving.Session()
+	if err != nil {
+		return 0, err
+	}
+	if err := s.o.Serving.Require(session, failover.FeatureAccess); err != nil {
+		return 0, err
+	}
+	producer, err := producerOf(req.GetProducer())
+	if err != nil {
+		return 0, err
+	}
+	asked := checksum(req)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	prior, err := s.o.Store.Lookup(producer, req.GetProducer().GetRetry(), nil)
+	if err != nil {
+		return 0, err
+	}
+	if prior != nil {
+		if err := s.checkSame(producer, prior, asked); err != nil {
+			return 0, err
+		}
+		return result(&prior.Result, true)
+	}
+	at, entries := s.o.Store.Access()
+	table, err := access.Compile(at, entries)
+	if err != nil {
+		return 0, fmt.Errorf("%w; upgrade this node before the rules are changed", err)
+	}
+	changes, err := decide(ctx, table)
+	if err != nil {
+		return 0, err
+	}
+	if !s.o.Alone && !table.HasPeerSecret() {
+		secret := [peerSecretBytes]byte{}
+		_, _ = rand.Read(secret[:]) // never returns an error
+		changes = append(changes, txn.AccessChange{Kind: access.KindPeer, Name: []byte(access.PeerName), Value: secret[:]})
+	}
+	if !lockOut {
+		if err := s.checkLockOut(ctx, at, entries, changes); err != nil {
+			return 0, err
+		}
+	}
+	var b txn.Builder
+	b.Begin(nil, time.Now().UnixMilli(), producer)
+	b.ChangeAccess(at, asked, changes)
+	payload, err := b.Finish()
+	if err != nil {
+		return 0, fmt.Errorf("encode the change: %w", err)
+	}
+	r, err := session.Primary.Commit(ctx, payload)
+	if err != nil {
+		return 0, err
+	}
+	s.o.Load() // before responding to the caller
+	return result(r, producer != nil)
+}
+
+func result(r *txn.Result, kept bool) (uint64, error) {
+	if err := wire.Refusal(r, kept); err != nil {
+		return 0, err
+	}
+	return r.LSN, nil
+}
+
+// checkLockOut rejects a change that removes the caller's right to operate.
+func (s *Service) checkLockOut(ctx context.Context, at uint64, entries []queue.AccessEntry, changes []txn.AccessChange,
+) error {
+	id := access.FromContext(ctx)
+	next, err := access.Compile(at, after(entries, changes))
+	if err != nil {
+		return err
+	}
+	if s.o.Rules.With(next).May(id, access.Operate, "") == nil {
+		if id.Method != access.MethodToken || tokenStays(next, id) {
+			return nil
+		}
+	}
+	if id.Principal == access.Anonymous {
+		return fmt.Errorf("%w: the call shows neither a client certificate nor a token, so that it could not operate any "+
+			"more. First grant the right to operate to who you are when you log in, log in, and begin again; or name "+
+			"yourself in the setting access.operators; or do it all the same, with --lock-out", access.ErrLockOut)
+	}
+	return fmt.Errorf("%w: %q could not operate any more; grant that first: lockstep access grant %s operate; or do it "+
+		"all the same, with --lock-out", access.ErrLockOut, id.Principal, id.Principal)
+}
+
+// tokenStays reports whether a caller with a token of the pair still has one.
+func tokenStays(t *access.Table, id *access.Identity) bool {
+	for _, token := range t.Tokens() {
+		if token.GetPrincipal() == id.Principal {
+			return true
+		}
+	}
+	return false
+}
+
+// after returns the table with the changes applied.
+func after(entries []queue.AccessEntry, changes []txn.AccessChange) []queue.AccessEntry {
+	type name struct {
+		kind byte
+		name string
+	}
+	changed := make(map[name]bool, len(changes))
+	var next []queue.AccessEntry
+	for i := range changes {
+		c := &changes[i]
+		changed[name{c.Kind, string(c.Name)}] = true
+		if !c.Remove {
+			next = append(next, queue.AccessEntry{Kind: c.Kind, Name: string(c.Name), Value: c.Value})
+		}
+	}
+	for _, e := range entries {
+		if !changed[name{e.Kind, e.Name}] {
+			next = append(next, e)
+		}
+	}
+	return next
+}
+
+// producerOf converts a request's producer for a transaction; nil if it has none.
+func producerOf(p *pb.Producer) (*txn.Producer, error) {
+	if p == nil {
+		return nil, nil //nolint:nilnil // no producer is no error
+	}
+	producer := txn.Producer{ID: []byte(p.GetId()), Epoch: p.GetEpoch(), Sequence: p.GetSequence()}
+	if err := txn.CheckProducer(producer); err != nil {
+		return nil, err
+	}
+	return &producer, nil
+}
+
+// checksum identifies the content of a request, independent of its sender.
+func checksum(req request) uint32 {
+	bare := proto.Clone(req).ProtoReflect()
+	bare.Clear(bare.Descriptor().Fields().ByName("producer"))
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(bare.Interface())
+	if err != nil {
+		return 0 // unreachable: the request was just decoded
+	}
+	sum := crc32.Checksum(append([]byte(bare.Descriptor().Name()), raw...), crc32.MakeTable(crc32.Castagnoli))
+	return max(sum, 1) // 0 means unknown
+}
+
+// checkSame rejects a different request with the same sequence, as far as the earlier one is still known.
+func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, asked uint32) error {
+	known := prior.Fingerprint
+	if known == 0 && prior.Result.Code == txn.OK {
+		known = s.o.Store.LoggedFingerprint(prior.Result.LSN)
+	}
+	op := txn.Op{Code: txn.OpAccess, Asked: asked}
+	if known == 0 || known == op.Fingerprint(0, crc32.MakeTable(crc32.Castagnoli)) {
+		return nil
+	}
+	return fmt.Errorf("%w: sequence %d of producer %q was used for another request before; a retry must repeat the "+
+		"request as it was, and something new takes the next sequence", wire.ErrSequenceReused, p.Sequence, p.ID)
+}
+
+// status converts an error for the response; a node that is not active names the active node.
+func (s *Service) status(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var has *wire.NotActiveError
+	if errors.Is(err, replication.ErrNotActive) && !errors.Is(err, replication.ErrOutcomeUnknown) &&
+		!errors.As(err, &has) {
+		err = s.o.Serving.NotActive()
+	}
+	return wire.ToStatus(fmt.Errorf("%s: %w", op, err))
+}
+
+// put returns the change that sets an entry.
+func put(kind byte, name string, m proto.Message) ([]txn.AccessChange, error) {
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+	}
+	if len(raw) > txn.MaxAccessValueBytes {
+		return nil, fmt.Errorf("%w: it takes %d bytes, %d are possible: use globs, groups or roles", access.ErrInvalid,
+			len(raw), txn.MaxAccessValueBytes)
+	}
+	return []txn.AccessChange{{Kind: kind, Name: []byte(name), Value: raw}}, nil
+}
+
+func remove(kind byte, name string) []txn.AccessChange {
+	return []txn.AccessChange{{Kind: kind, Name: []byte(name), Remove: true}}
+}
+
+// by returns the author and the time of a change.
+func by(ctx context.Context) (string, *timestamppb.Timestamp) {
+	return access.FromContext(ctx).Principal, timestamppb.New(time.Now().Truncate(time.Millisecond))
+}

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package audit implements the audit log of administrative calls and refused calls: caller, address, method and
+// outcome. The newest records are in memory, where `lockstep audit tail` reads them. All records are written to a
+// rotated file, or to the process log if no file is configured.
+//
+// Calls never wait for the file. If the disk is slow or full, records that do not fit into a queue are not written.
+// They are counted, raise a condition, and stay in memory.
+package audit
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc/peer"
+	"gopkg.in/natefinch/lumberjack.v2"
+
+	"github.com/lockstep-mq/lockstep/server/auth"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+)
+
+const (
+	// memoryRecords is the number of records in memory.
+	memoryRecords = 1000
+	// queueRecords is the number of records queued for the file.
+	queueRecords = 4096
+	// After a refusal was recorded, further ones of the same kind are only counted for repeatTime. When more than
+	// kindsAtOnce kinds exist, all further ones count as one kind.
+	repeatTime  = 10 * time.Second
+	kindsAtOnce = 1024
+	// closeLimit limits the time that Close waits for an unresponsive disk.
+	closeLimit = 2 * time.Second
+)
+
+// Options configures Open.
+type Options struct {
+	// File for the records, as JSON lines; empty: the process log.
+	File string
+	// MaxBytes is the file size at which the file is rotated, in whole MiB; Keep is the number of old files kept.
+	MaxBytes int64
+	Keep     int
+	// Node is the name of this node.
+	Node string
+	// LSN returns the last applied record of the log.
+	LSN func() uint64
+	// Logger receives the records if no file is configured, and errors of the file.
+	Logger *zap.Logger
+	// Write replaces the file in tests.
+	Write io.WriteCloser
+}
+
+// Log is the audit log of a node. It is safe for concurrent use.
+type Log struct {
+	o       Options
+	sink    io.WriteCloser // nil: the process log
+	lines   chan []byte
+	written sync.WaitGroup
+
+	records, lost atomic.Uint64
+	trouble       atomic.Pointer[string] // error of the file; nil: none
+
+	mu     sync.Mutex // guards all below
+	ring   []Record   // length memoryRecords; record n is at n % memoryRecords
+	next   uint64     // number of the next record
+	more   chan struct{}
+	kinds  map[kind]*repeated
+	closed bool
+}
+
+// kind identifies refusals that are counted together.
+type kind struct{ principal, host, method, code string }
+
+type repeated struct {
+	since time.Time // of the last record
+	count uint64    // refusals since then
+}
+
+// Open opens the file, and loads the records at its end into memory. The caller must call Close.
+func Open(o Options) (*Log, error) {
+	l := &Log{
+		o: o, lines: make(chan []byte, queueRecords), ring: make([]Record, memoryRecords),
+		more: make(chan struct{}), kinds: map[kind]*repeated{}, sink: o.Write,
+	}
+	if o.File != "" && l.sink == nil {
+		if err := l.recall(); err != nil {
+			return nil, err
+		}
+		l.sink = &lumberjack.Logger{Filename: o.File, MaxSize: int(max(o.MaxBytes>>20, 1)), MaxBackups: o.Keep}
+	}
+	l.written.Go(l.write)
+	return l, nil
+}
+
+// recallBytes is the size of the end of the file that is read at start.
+const recallBytes = 1 << 20
+
+// recall loads records of the previous process. It also checks that the file can be opened for writing.
+func (l *Log) recall() error {
+	f, err := os.OpenFile(l.o.File, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("audit.file: %w", err)
+	}
+	defer func() { _ = f.Close() }() // nothing was written
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("audit.file: %w", err)
+	}
+	b, err := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-recallBytes), recallBytes))
+	if err != nil {
+		return fmt.Errorf("audit.file: %w", err)
+	}
+	for line := range strings.Lines(string(b)) {
+		var r Record
+		if json.Unmarshal([]byte(line), &r) == nil && r.Method != "" { // the first line may be incomplete
+			l.remember(r)
+		}
+	}
+	return nil
+}
+
+// Close writes queued records, for at most closeLimit, and closes the log.
+func (l *Log) Close() error {
+	for _, r := range l.unsaid(time.Time{}) {
+		l.keep(r)
+	}
+	l.mu.Lock()
+	already := l.closed
+	l.closed = true
+	if !already {
+		close(l.lines)
+	}
+	l.mu.Unlock()
+	if already {
+		return nil
+	}
+	done := make(chan struct{})
+	go func() {
+		l.written.Wait()
+		close(done)
+	}()
+	timer := time.NewTimer(closeLimit)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		l.o.Logger.Warn("the audit file takes no more; its last records are lost")
+		return nil // the write ends with the process
+	}
+	if l.sink == nil {
+		return nil
+	}
+	if err := l.sink.Close(); err != nil {
+		return fmt.Errorf("audit.file: %w", err)
+	}
+	return nil
+}
+
+// Observe records a call. It does not wait for the disk.
+func (l *Log) Observe(ctx context.Context, c auth.Call) {
+	r := Record{
+		Time: c.Began.UTC(), Node: l.o.Node, Principal: c.Identity.Principal, Groups: c.Identity.Groups,
+		Shown: c.Identity.Shown(), Method: strings.TrimPrefix(c.Method, "/"), LSN: l.o.LSN(),
+	}
+	if c.Began.IsZero() {
+		r.Time = time.Now().UTC()
+	}
+	r.TookMS = float64(time.Since(r.Time).Microseconds()) / 1000
+	if p, ok := peer.FromContext(ctx); ok {
+		r.Address = p.Addr.String()
+	}
+	r.setOutcome(c.Err)
+	if r.Outcome == Refused && l.repeats(&r) {
+		return
+	}
+	r.setRequest(c.Request)
+	l.keep(r)
+}
+
+// repeats reports whether a refusal is only counted, because one of its kind was recorded recently.
+func (l *Log) repeats(r *Record) bool {
+	host := r.Address
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	now := time.Now()
+	for _, old := range l.unsaid(now) {
+		l.keep(old)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k := kind{r.Principal, host, r.Method, r.Code}
+	seen := l.kinds[k]
+	if seen == nil && len(l.kinds) >= kindsAtOnce {
+		k = kind{method: r.Method, code: r.Code}
+		seen = l.kinds[k]
+	}
+	if seen == nil {
+		l.kinds[k] = &repeated{since: now}
+		return false
+	}
+	seen.count++
+	return true
+}
+
+// unsaid returns the records of counted refusals after repeatTime; all of them for the zero time.
+func (l *Log) unsaid(now time.Time) []Record {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []Record
+	for k, seen := range l.kinds {
+		if !now.IsZero() && now.Sub(seen.since) < repeatTime {
+			continue
+		}
+		delete(l.kinds, k)
+		if seen.count > 0 {
+			out = append(out, Record{
+				Time: time.Now().UTC(), Node: l.o.Node, Principal: k.principal, Shown: access.MethodNone.String(),
+				Address: k.host, Method: k.method, Outcome: Refused, Code: k.code, LSN: l.o.LSN(), Repeated: seen.count,
+			})
+		}
+	}
+	return out
+}
+
+// keep stores a record in memory and queues it for writing.
+func (l *Log) keep(r Record) {
+	line, err := json.Marshal(r)
+	if err != nil {
+		return // unreachable: a record has only strings and numbers
+	}
+	l.records.Add(1)
+	l.remember(r)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		l.lost.Add(1)
+		return
+	}
+	select {
+	case l.lines <- append(line, '\n'):
+	default:
+		l.lost.Add(1)
+		l.wrong("the disk of audit.file is too slow: records are lost")
+	}
+}
+
+// remember stores a record in memory for Read.
+func (l *Log) remember(r Record) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ring[l.next%memoryRecords] = r
+	l.next++
+	close(l.more)
+	l.more = make(chan struct{})
+}
+
+// write writes queued lines until Close.
+func (l *Log) write() {
+	for line := range l.lines {
+		if l.sink == nil {
+			l.o.Logger.Info("call", zap.Any("record", json.RawMessage(line[:len(line)-1])))
+			continue
+		}
+		if _, err := l.sink.Write(line); err != nil {
+			l.lost.Add(1)
+			l.wrong("audit.file cannot be written: " + err.Error())
+			continue
+		}
+		if len(l.lines) == 0 {
+			l.trouble.Store(nil)
+		}
+	}
+}
+
+// wrong records an error of the file, and logs it once.
+func (l *Log) wrong(what string) {
+	if l.trouble.Swap(&what) == nil {
+		l.o.Logger.Error("audit: "+what, zap.Uint64("lost", l.lost.Load()))
+	}
+}
+
+// Stats are the statistics of a Log.
+type Stats struct {
+	// Records counts all records, Lost those that are missing in the file.
+	Records, Lost uint64
+	// Trouble is the current error of the file; empty if none.
+	Trouble string
+}
+
+// Stats returns the statistics.
+func (l *Log) Stats() Stats {
+	s := Stats{Records: l.records.Load(), Lost: l.lost.Load()}
+	if t := l.trouble.Load(); t != nil {
+		s.Trouble = *t
+	}
+	return s
+}
+
+// Read returns the records in memory from a number, and the next number. missed is the number of requested records no
+// longer in memory. more is closed when further records exist.
+func (l *Log) Read(from uint64) (records []Record, next, missed uint64, more <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	oldest := l.next - min(l.next, memoryRecords)
+	if from < oldest {
+		missed, from = oldest-from, oldest
+	}
+	for n := from; n < l.next; n++ {
+		records = append(records, l.ring[n%memoryRecords])
+	}
+	return records, l.next, missed, l.more
+}
+
+// Newest returns the number of the first of the n newest records in memory.
+func (l *Log) Newest(n uint64) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.next - min(n, l.next, memoryRecords)
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/auth"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+)
+
+// sink is a test file.
+type sink struct{ write func([]byte) (int, error) }
+
+func (s sink) Write(b []byte) (int, error) { return s.write(b) }
+func (sink) Close() error                  { return nil }
+
+func open(t *testing.T, o Options) *Log {
+	t.Helper()
+	o.Node, o.LSN, o.Logger = "a", func() uint64 { return 7 }, zap.NewNop()
+	l, err := Open(o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	return l
+}
+
+func call(method string, err error) auth.Call {
+	return auth.Call{
+		Identity: &access.Identity{Principal: "ann", Groups: []string{"ops"}, Method: access.MethodCertificate},
+		Method:   method, Request: &pb.SetPausedRequest{Paused: true}, Began: time.Now(), Err: err,
+	}
+}
+
+const paused = pb.AdminService_SetPaused_FullMethodName
+
+// A record contains the caller, the method and the outcome; it is written to the file, and is available after a
+// restart.
+func TestRecordsAreKept(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "audit.jsonl")
+	l := open(t, Options{File: file, MaxBytes: 1 << 20, Keep: 2})
+	l.Observe(context.Background(), call(paused, nil))
+	l.Observe(context.Background(), call(paused, status.Error(codes.FailedPrecondition, "no record")))
+	l.Observe(context.Background(), call(paused, status.Error(codes.PermissionDenied, "ann may not operate")))
+	require.NoError(t, l.Close())
+	var lines []string
+	require.Eventually(t, func() bool { // Close does not wait long for a slow disk
+		b, err := os.ReadFile(file)
+		require.NoError(t, err)
+		lines = strings.Split(strings.TrimSpace(string(b)), "\n")
+		return len(lines) >= 3
+	}, time.Minute, time.Millisecond)
+	require.Len(t, lines, 3)
+	var first map[string]any
+	require.NoError(t, json.Unmarshal([]byte(lines[0]), &first))
+	require.Equal(t, "ann", first["principal"])
+	require.Equal(t, "certificate", first["authentication"])
+	require.Equal(t, "lockstep.v1.AdminService/SetPaused", first["method"])
+	require.Equal(t, map[string]any{"paused": true}, first["arguments"])
+	require.Equal(t, "done", first["outcome"])
+	require.EqualValues(t, 7, first["lsn"])
+	require.Contains(t, lines[1], `"outcome":"failed","code":"FAILED_PRECONDITION","error":"no record"`)
+	require.Contains(t, lines[2], `"outcome":"refused","code":"PERMISSION_DENIED","error":"ann may not operate"`)
+	info, err := os.Stat(file)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+
+	again := open(t, Options{File: file, MaxBytes: 1 << 20, Keep: 2})
+	records, next, missed, _ := again.Read(again.Newest(2))
+	require.Len(t, records, 2)
+	require.EqualValues(t, 3, next)
+	require.Zero(t, missed)
+	require.Equal(t, "no record", records[0].Error)
+	require.Equal(t, []string{"ops"}, records[0].Groups)
+}
+
+func TestRotation(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, Options{File: filepath.Join(dir, "audit.jsonl"), MaxBytes: 1 << 20, Keep: 2})
+	for range 20_000 { // about 300 bytes each
+		l.Observe(context.Background(), call(paused, nil))
+		for len(l.lines) > queueRecords/2 {
+			<-time.After(time.Millisecond)
+		}
+	}
+	require.Eventually(t, func() bool { return len(l.lines) == 0 }, time.Minute, time.Millisecond)
+	require.NoError(t, l.Close())
+	require.Zero(t, l.Stats().Lost)
+	require.Eventually(t, func() bool {
+		files, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		return len(files) == 3
+	}, time.Minute, 10*time.Millisecond, "the file and two older ones")
+}
+
+func TestFileThatCannotBe(t *testing.T) {
+	_, err := Open(Options{File: filepath.Join(t.TempDir(), "no", "such", "dir"), Logger: zap.NewNop()})
+	require.ErrorContains(t, err, "audit.file")
+}
+
+// A hanging disk blocks no call: records that do not fit into the queue are missing in the file, and this is reported.
+func TestSlowDisk(t *testing.T) {
+	hang := make(chan struct{})
+	l := open(t, Options{Write: sink{func(b []byte) (int, error) {
+		<-hang
+		return len(b), nil
+	}}})
+	for range queueRecords + 100 {
+		l.Observe(context.Background(), call(paused, nil))
+	}
+	st := l.Stats()
+	require.GreaterOrEqual(t, st.Lost, uint64(98))
+	require.Contains(t, st.Trouble, "too slow")
+	require.EqualValues(t, queueRecords+100, st.Records)
+	records, _, missed, _ := l.Read(0)
+	require.Len(t, records, memoryRecords, "the newest are in memory all the same")
+	require.EqualValues(t, queueRecords+100-memoryRecords, missed)
+	close(hang)
+	require.Eventually(t, func() bool { return l.Stats().Trouble == "" }, time.Minute, time.Millisecond, "it is over")
+}
+
+// Records observed before Close are written when Close returns, even on a slow disk.
+func TestCloseWritesTheQueue(t *testing.T) { synctest.Test(t, testCloseWritesTheQueue) }
+
+func testCloseWritesTheQueue(t *testing.T) {
+	const lines, each = 3, 500 * time.Millisecond
+	written := 0
+	l := open(t, Options{Write: sink{func(b []byte) (int, error) {
+		time.Sleep(each) //nolint:forbidigo // simulated time
+		written++
+		return len(b), nil
+	}}})
+	for range lines {
+		l.Observe(context.Background(), call(paused, nil))
+	}
+	began := time.Now()
+	require.NoError(t, l.Close())
+	require.Equal(t, lines, written)
+	require.Equal(t, lines*each, time.Since(began))
+	require.Zero(t, l.Stats().Lost)
+}
+
+func TestFullDisk(t *testing.T) { synctest.Test(t, testFullDisk) }
+
+func testFullDisk(t *testing.T) {
+	full := true
+	l := open(t, Options{Write: sink{func(b []byte) (int, error) {
+		if full {
+			return 0, errors.New("no space left on device")
+		}
+		return len(b), nil
+	}}})
+	l.Observe(context.Background(), call(paused, nil))
+	synctest.Wait()
+	require.EqualValues(t, 1, l.Stats().Lost)
+	require.Contains(t, l.Stats().Trouble, "no space left")
+	full = false // the writer waits for the next line
+	l.Observe(context.Background(), call(paused, nil))
+	synctest.Wait()
+	require.Empty(t, l.Stats().Trouble)
+	require.EqualValues(t, 1, l.Stats().Lost)
+}
+
+// Repeated refusals fill neither the disk nor memory: refusals of a kind are counted.
+func TestRefusalsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := open(t, Options{Write: sink{func(b []byte) (int, error) { return len(b), nil }}})
+		refused := call(paused, status.Error(codes.PermissionDenied, "no"))
+		for range 1000 {
+			l.Observe(context.Background(), refused)
+		}
+		records, next, _, _ := l.Read(0)
+		require.Len(t, records, 1)
+		other := refused
+		other.Identity = &access.Identity{Principal: "bob"}
+		l.Observe(context.Background(), other)
+		time.Sleep(repeatTime + time.Second) //nolint:forbidigo // simulated time
+		l.Observe(context.Background(), refused)
+		records, _, _, _ = l.Read(next)
+		require.Len(t, records, 3, "of bob, of those that were only counted, and of the one that came now")
+		require.Equal(t, "bob", records[0].Principal)
+		require.EqualValues(t, 999, records[1].Repeated)
+		require.Equal(t, "ann", records[1].Principal)
+		for i := range 2 * kindsAtOnce {
+			other.Identity = &access.Identity{Principal: fmt.Sprint("x", i)}
+			l.Observe(context.Background(), other)
+		}
+		require.LessOrEqual(t, len(l.kinds), kindsAtOnce+1)
+	})
+}
+
+func TestGlob(t *testing.T) {
+	for pattern, texts := range map[string][2][]string{
+		"ci-*":       {{"ci-", "ci-7", "ci-a/b"}, {"ci", "xci-7"}},
+		"*":          {{"", "x"}, nil},
+		"a*b*c":      {{"abc", "axxbyyc"}, {"ab", "acb", "abcx"}},
+		"Switchover": {{"Switchover"}, {"Switchovers", "switchover"}},
+		"aa*aa":      {{"aaaa", "aaxaa"}, {"aaa"}},
+	} {
+		for _, text := range texts[0] {
+			require.True(t, glob(pattern, text), "%s, %s", pattern, text)
+		}
+		for _, text := range texts[1] {
+			require.False(t, glob(pattern, text), "%s, %s", pattern, text)
+		}
+	}
+}
+
+var _ io.WriteCloser = sink{}

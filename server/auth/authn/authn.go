@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package authn
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+)
+
+// TokenPrefix is the prefix of all tokens of the pair.
+const TokenPrefix = "lsk_"
+
+// Lookup returns the owner of the pair's token with a SHA-256. A zero expiry means that it does not expire.
+type Lookup func(sum [sha256.Size]byte) (principal string, groups []string, expiry time.Time, ok bool)
+
+// Options configures an Authn.
+type Options struct {
+	// Tokens looks up tokens of the pair; nil: the pair has none.
+	Tokens Lookup
+	// JWT configures the accepted JWTs.
+	JWT JWT
+	// Dial connects to the server with the issuer's keys; nil: TCP.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// Logger logs summaries of failures.
+	Logger *zap.Logger
+	// Now is the clock; nil: the system clock.
+	Now func() time.Time
+}
+
+// maxVerified limits the cache of verified JWTs.
+const maxVerified = 4096
+
+// Authn authenticates callers.
+type Authn struct {
+	tokens   Lookup
+	jwt      *verifier // nil: JWTs are not accepted
+	limiter  *limiter
+	failures *failures
+	now      func() time.Time
+
+	mu       sync.Mutex                     // guards good
+	good     map[[sha256.Size]byte]verified // by the SHA-256 of the token
+	keysDown error                          // why the issuer's keys are unavailable; guarded by mu
+}
+
+// New creates an Authn. It returns an error if a file cannot be read.
+func New(o Options) (*Authn, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	a := &Authn{
+		tokens: o.Tokens, limiter: newLimiter(), failures: newFailures(o.Logger), now: o.Now,
+		good: make(map[[sha256.Size]byte]verified),
+	}
+	if o.JWT.Issuer == "" {
+		return a, nil
+	}
+	client, err := httpClient(o.JWT.KeysCA, o.Dial)
+	if err != nil {
+		return nil, err
+	}
+	a.jwt = &verifier{settings: o.JWT, now: o.Now, keys: &keys{
+		file: o.JWT.KeysFile, url: o.JWT.KeysURL, issuer: o.JWT.Issuer, client: client, now: o.Now,
+		loading: make(chan struct{}, 1),
+	}}
+	if o.JWT.KeysFile != "" {
+		if err := a.jwt.keys.upkeep(context.Background()); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+// httpClient returns the client that fetches keys. It rejects redirects from https to http.
+func httpClient(ca string, dial func(context.Context, string) (net.Conn, error)) (*http.Client, error) {
+	secure := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, fmt.Errorf("authorities of the issuer's server: %w", err)
+		}
+		secure.RootCAs = x509.NewCertPool()
+		if !secure.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("authorities of the issuer's server: %s has no certificate in PEM", ca)
+		}
+	}
+	transport := &http.Transport{
+		TLSClientConfig: secure, Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, IdleConnTimeout: time.Minute,
+		TLSHandshakeTimeout: fetchTimeout, MaxResponseHeaderBytes: maxKeySet, ForceAttemptHTTP2: true,
+	}
+	if dial != nil {
+		transport.DialContext = func(ctx context.Context, _, address string) (net.Conn, error) { return dial(ctx, address) }
+	}
+	return &http.Client{
+		Timeout: fetchTimeout, Transport: transport,
+		CheckRedirect: func(req *http.Request, via []*http.Request) error {
+			const most = 3
+			if len(via) > most || via[0].URL.Scheme != req.URL.Scheme {
+				return errors.New("it redirects too often, or from https to http")
+			}
+			return nil
+		},
+	}, nil
+}
+
+// Run refreshes the issuer's keys and flushes the failure log until ctx ends. It then closes idle connections to the
+// issuer.
+func (a *Authn) Run(ctx context.Context) {
+	if a.jwt != nil {
+		defer a.jwt.keys.client.CloseIdleConnections()
+	}
+	ticker := time.NewTicker(fileLook)
+	defer ticker.Stop()
+	for {
+		if a.jwt != nil {
+			err := a.jwt.keys.upkeep(ctx)
+			a.mu.Lock()
+			a.keysDown = err
+			a.mu.Unlock()
+		}
+		a.failures.look(a.now())
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Authenticate returns the identity of the caller, or nil if the call has no credentials. The error is an *Error.
+func (a *Authn) Authenticate(ctx context.Context) (*access.Identity, error) {
+	id, err := a.authenticate(ctx)
+	if err == nil {
+		return id, nil
+	}
+	var e *Error
+	if !errors.As(err, &e) {
+		return nil, err
+	}
+	now, from := a.now(), addressOf(ctx)
+	a.failures.note(e, from, now)
+	if e.code == codes.Unauthenticated {
+		a.limiter.failed(from, now)
+		e.RetryAfter = a.limiter.wait(from, now)
+	}
+	return nil, e
+}
+
+func (a *Authn) authenticate(ctx context.Context) (*access.Identity, error) {
+	token, err := shown(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if token == "" {
+		return ofConnection(ctx)
+	}
+	sum := sha256.Sum256([]byte(token))
+	if strings.HasPrefix(token, TokenPrefix) {
+		return a.ofToken(sum)
+	}
+	if a.jwt == nil {
+		return nil, wrong(CheckForm, "the token is none of the pair, which begin with "+TokenPrefix+
+			", and this node takes no JWT: auth.jwt.issuer is not set")
+	}
+	return a.ofJWT(ctx, token, sum)
+}
+
+// ofToken returns the owner of a token of the pair.
+func (a *Authn) ofToken(sum [sha256.Size]byte) (*access.Identity, error) {
+	if a.tokens == nil {
+		return nil, wrong(CheckToken, "this node knows no tokens of a pair")
+	}
+	principal, groups, expiry, ok := a.tokens(sum)
+	if !ok {
+		return nil, wrong(CheckToken, "the pair does not know the token: it was revoked, or is of another pair")
+	}
+	if err := a.expired(expiry); err != nil {
+		return nil, err
+	}
+	return &access.Identity{Principal: principal, Groups: groups, Method: access.MethodToken, Over: func() error {
+		now, _, expiry, ok := a.tokens(sum)
+		if !ok || now != principal {
+			return ends("the token was revoked")
+		}
+		if err := a.expired(expiry); err != nil {
+			err.running = true
+			return err
+		}
+		return nil
+	}}, nil
+}
+
+func (a *Authn) expired(expiry time.Time) *Error {
+	if now := a.now(); !expiry.IsZero() && !now.Before(expiry) {
+		return over(fmt.Sprintf("the token expired at %s, %s ago", expiry.UTC().Format(time.RFC3339),
+			now.Sub(expiry).Round(time.Second)))
+	}
+	return nil
+}
+
+// ofJWT returns the subject of a JWT. A JWT that was verified before is not verified again while the issuer's keys are
+// unchanged.
+func (a *Authn) ofJWT(ctx context.Context, token string, sum [sha256.Size]byte) (*access.Identity, error) {
+	now := a.now()
+	a.mu.Lock()
+	known, ok := a.good[sum]
+	a.mu.Unlock()
+	if ok && known.version == a.jwt.keys.generation() && now.Before(known.expiry) {
+		return known.identity, nil
+	}
+	if wait := a.limiter.wait(addressOf(ctx), now); wait > 0 {
+		return nil, unchecked(CheckLimit, codes.ResourceExhausted, wait, "the token was not checked: too many wrong "+
+			"ones came from this address lately; try again in "+max(wait, time.Second).Round(time.Second).String())
+	}
+	fresh, err := a.jwt.verify(ctx, token, true)
+	if err != nil {
+		return nil, err
+	}
+	fresh.identity.Over = a.overOf(token, *fresh) //nolint:contextcheck // it is asked after this call, too
+	a.remember(sum, fresh)
+	return fresh.identity, nil
+}
+
+// overOf returns a function that checks whether a JWT is no longer valid: it has expired, or the issuer has withdrawn
+// the key.
+func (a *Authn) overOf(token string, v verified) func() error {
+	var mu sync.Mutex // guards v.version
+	return func() error {
+		if now := a.now(); !now.Before(v.expiry) {
+			return ends("the JWT expired at " + v.expiry.Add(-a.jwt.settings.Skew).UTC().Format(time.RFC3339))
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		generation := a.jwt.keys.generation()
+		if generation == v.version {
+			return nil
+		}
+		_, err := a.jwt.verify(context.Background(), token, false)
+		var e *Error
+		if errors.As(err, &e) && e.code == codes.Unauthenticated {
+			return ends("the issuer has withdrawn the key of the JWT")
+		}
+		v.version = generation
+		return nil
+	}
+}
+
+// remember caches a verified JWT. If the cache is full, an arbitrary entry is evicted.
+func (a *Authn) remember(sum [sha256.Size]byte, v *verified) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.good) >= maxVerified {
+		for any := range a.good {
+			delete(a.good, any)
+			break
+		}
+	}
+	a.good[sum] = *v
+}
+
+// Wait returns the time that callers from the address in ctx must wait before they present credentials again, after too
+// many failures; 0: no wait.
+func (a *Authn) Wait(ctx context.Context) time.Duration {
+	return a.limiter.wait(addressOf(ctx), a.now())
+}
+
+// Failures returns the number of failures by check.
+func (a *Authn) Failures() map[Check]uint64 { return a.failures.counts() }
+
+// Trouble returns problems for the operator: frequent authentication failures within the last minute (at least
+// ManyFailures), and unavailable keys of the issuer. Each is empty without a problem.
+func (a *Authn) Trouble() (many, keys string) {
+	if n, details := a.failures.look(a.now()); n >= ManyFailures {
+		many = details
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.keysDown != nil {
+		keys = a.keysDown.Error()
+	}
+	return many, keys
+}

@@ -1,0 +1,482 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package authn
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/test/issuer"
+)
+
+// clock advances only when the test moves it, so that time-based refills do not depend on the speed of the test.
+type clock struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+func (c *clock) forward(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = c.at.Add(d)
+}
+
+// call returns the context of a call from an address with a token; empty: none.
+func call(t *testing.T, address, token string) context.Context {
+	addr, err := net.ResolveTCPAddr("tcp", address)
+	require.NoError(t, err)
+	ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: addr})
+	if token != "" {
+		ctx = metadata.NewIncomingContext(ctx, metadata.Pairs("authorization", "Bearer "+token))
+	}
+	return ctx
+}
+
+const home = "192.0.2.7:4711"
+
+// fixture returns an Authn that accepts an issuer, and its clock.
+func fixture(t *testing.T, i *issuer.Issuer, change func(*Options)) (*Authn, *clock) {
+	c := &clock{at: time.Now()}
+	o := Options{Logger: zap.NewNop(), Now: c.now, JWT: JWT{
+		Issuer: i.URL, Audience: issuer.Audience, PrincipalClaim: "sub", GroupsClaim: "groups", Skew: time.Minute,
+	}}
+	if change != nil {
+		change(&o)
+	}
+	a, err := New(o)
+	require.NoError(t, err)
+	return a, c
+}
+
+// reasonOf returns the ErrorReason of an error's status.
+func reasonOf(err error) string {
+	for _, d := range status.Convert(err).Details() {
+		if info, is := d.(*errdetails.ErrorInfo); is {
+			return info.GetReason()
+		}
+	}
+	return ""
+}
+
+// Each invalid token is refused with its specific check, and no error contains the token.
+func TestJWT(t *testing.T) {
+	i := issuer.New(t)
+	other := issuer.New(t)
+	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	public, err := x509.MarshalPKIXPublicKey(i.PublicKey())
+	require.NoError(t, err)
+	good := i.Token("alice", issuer.Claims{"groups": []string{"ops", "dev"}})
+	parts := strings.Split(good, ".")
+	b64 := base64.RawURLEncoding
+	none := b64.EncodeToString([]byte(`{"alg":"none","kid":"key-1"}`)) + "." + b64.EncodeToString(i.Payload("alice", nil))
+	now := time.Now()
+
+	for name, tt := range map[string]struct {
+		token string
+		check Check // empty: valid
+		says  string
+	}{
+		"good":               {token: good},
+		"good, many aud":     {token: i.Token("alice", issuer.Claims{"aud": []string{"x", issuer.Audience}})},
+		"just expired, skew": {token: i.Token("alice", issuer.Claims{"exp": now.Add(-30 * time.Second).Unix()})},
+		"soon valid, skew":   {token: i.Token("alice", issuer.Claims{"nbf": now.Add(30 * time.Second).Unix()})},
+		"a fraction": {token: i.Token("alice", issuer.Claims{
+			"exp": float64(now.UnixMilli())/1000 + 60,
+		})},
+		"expired": {
+			token: i.Token("alice", issuer.Claims{"exp": now.Add(-2 * time.Minute).Unix()}), check: CheckTime,
+			says: "expired at",
+		},
+		"not yet valid": {
+			token: i.Token("alice", issuer.Claims{"nbf": now.Add(time.Hour).Unix()}), check: CheckTime,
+			says: "not valid before",
+		},
+		"wrong audience": {
+			token: i.Token("alice", issuer.Claims{"aud": "billing"}), check: CheckAudience,
+			says: `"billing"`,
+		},
+		"no audience":  {token: i.Token("alice", issuer.Claims{"aud": nil}), check: CheckAudience},
+		"wrong issuer": {token: i.Token("alice", issuer.Claims{"iss": "https://elsewhere"}), check: CheckIssuer},
+		"other issuer": {token: other.Token("alice", nil), check: CheckSignature}, // its key has the same ID
+		"wrong key": {
+			token: i.SignedBy(jose.SigningKey{
+				Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: stranger, KeyID: "key-1"},
+			}, "alice", nil), check: CheckSignature,
+		},
+		"unknown key": {
+			token: i.SignedBy(jose.SigningKey{
+				Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: stranger, KeyID: "key-99"},
+			}, "alice", nil), check: CheckUnavailable, says: "a moment ago",
+		},
+		"no key id": {
+			token: i.SignedBy(jose.SigningKey{Algorithm: jose.ES256, Key: stranger}, "alice", nil), check: CheckSignature,
+		},
+		"alg none":            {token: none + ".", check: CheckAlgorithm, says: "none"},
+		"alg none, signature": {token: none + "." + parts[2], check: CheckAlgorithm},
+		"HS256 with the public key": {
+			token: i.SignedBy(jose.SigningKey{
+				Algorithm: jose.HS256, Key: jose.JSONWebKey{Key: public, KeyID: "key-1"},
+			}, "alice", nil), check: CheckAlgorithm, says: "HS256",
+		},
+		"payload changed": {
+			token: parts[0] + "." + b64.EncodeToString(i.Payload("root", nil)) + "." + parts[2], check: CheckSignature,
+		},
+		"cut":            {token: parts[0] + "." + parts[1], check: CheckForm},
+		"no signature":   {token: parts[0] + "." + parts[1] + ".", check: CheckSignature},
+		"garbage":        {token: "garbage", check: CheckForm},
+		"dots":           {token: "...", check: CheckForm},
+		"no exp":         {token: i.Token("alice", issuer.Claims{"exp": nil}), check: CheckClaims, says: "exp"},
+		"exp is a text":  {token: i.Token("alice", issuer.Claims{"exp": "tomorrow"}), check: CheckForm},
+		"exp is too far": {token: i.Token("alice", issuer.Claims{"exp": 1e18}), check: CheckClaims},
+		"nobody":         {token: i.Token("alice", issuer.Claims{"sub": nil}), check: CheckClaims, says: "sub"},
+		"empty":          {token: i.Token("", nil), check: CheckClaims},
+		"anonymous":      {token: i.Token(access.Anonymous, nil), check: CheckClaims},
+		"long":           {token: i.Token(strings.Repeat("x", 256), nil), check: CheckClaims},
+		"a line break":   {token: i.Token("alice\nroot", nil), check: CheckClaims},
+		"group 1":        {token: i.Token("alice", issuer.Claims{"groups": []any{"ops", 7}}), check: CheckClaims},
+		"groups a map":   {token: i.Token("alice", issuer.Claims{"groups": map[string]any{}}), check: CheckClaims},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, _ := fixture(t, i, nil)
+			require.NoError(t, a.jwt.keys.upkeep(t.Context()))
+			id, err := a.Authenticate(call(t, home, tt.token))
+			if tt.check == "" {
+				require.NoError(t, err)
+				require.Equal(t, "alice", id.Principal)
+				require.Equal(t, access.MethodJWT, id.Method)
+				return
+			}
+			var e *Error
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, tt.check, e.Check, e.Error())
+			require.ErrorIs(t, err, access.ErrUnauthenticated)
+			require.Contains(t, err.Error(), tt.says)
+			require.NotContains(t, err.Error(), tt.token)
+			if last := tt.token[strings.LastIndex(tt.token, ".")+1:]; len(last) > 10 {
+				require.NotContains(t, err.Error(), last)
+			}
+			require.Equal(t, uint64(1), a.Failures()[tt.check])
+		})
+	}
+	a, _ := fixture(t, i, nil)
+	id, err := a.Authenticate(call(t, home, good))
+	require.NoError(t, err)
+	require.Equal(t, []string{"ops", "dev"}, id.Groups)
+	again, err := a.Authenticate(call(t, home, good))
+	require.NoError(t, err)
+	require.Same(t, id, again, "it is checked once")
+}
+
+// Claims may be nested in other claims, such as roles in Keycloak, and may have dots in their names.
+func TestClaimPaths(t *testing.T) {
+	claims := map[string]any{
+		"sub": "a", "https://example.com/groups": "b", "realm_access": map[string]any{"roles": "c", "x.y": "d"},
+	}
+	for path, want := range map[string]any{
+		"sub": "a", "https://example.com/groups": "b", "realm_access.roles": "c", "realm_access.x.y": "d",
+		"realm_access.nothing": nil, "sub.x": nil, "": nil, ".": nil,
+	} {
+		require.Equal(t, want, claim(claims, path), path)
+	}
+}
+
+// An unknown key is fetched, with a rate limit; withdrawal of a key invalidates the tokens it signed.
+func TestRotation(t *testing.T) {
+	for name, file := range map[string]bool{"URL": false, "file": true} {
+		t.Run(name, func(t *testing.T) {
+			i := issuer.New(t)
+			path := ""
+			a, c := fixture(t, i, func(o *Options) {
+				if file {
+					path = i.KeysFile("")
+					o.JWT.KeysFile = path
+				}
+			})
+			rotate := func() {
+				i.Rotate()
+				if file {
+					i.KeysFile(path)
+				}
+			}
+			first, err := a.Authenticate(call(t, home, i.Token("alice", nil)))
+			require.NoError(t, err)
+			require.NoError(t, first.Over())
+			rotate()
+			c.forward(refetchAfter)
+			_, err = a.Authenticate(call(t, home, i.Token("alice", nil)))
+			require.NoError(t, err)
+			require.NoError(t, first.Over(), "the old key is still there")
+
+			i.Withdraw()
+			if file {
+				i.KeysFile(path)
+			}
+			c.forward(refreshAfter)
+			require.NoError(t, a.jwt.keys.upkeep(t.Context()))
+			require.ErrorContains(t, first.Over(), "withdrawn")
+			require.Equal(t, "TOKEN_EXPIRED", reasonOf(first.Over()))
+		})
+	}
+}
+
+// Tokens with invented key IDs do not make the node query the issuer repeatedly. Clients do not get an invalid-token
+// error before the keys were fetched.
+func TestUnknownKeysAreFetchedRarely(t *testing.T) {
+	i := issuer.New(t)
+	a, c := fixture(t, i, func(o *Options) { o.JWT.KeysURL = i.KeysURL() })
+	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	made := i.SignedBy(jose.SigningKey{
+		Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: stranger, KeyID: "made-up"},
+	}, "alice", nil)
+	_, err = a.Authenticate(call(t, home, made))
+	require.Equal(t, codes.Unauthenticated, status.Code(err))
+	require.Equal(t, 1, i.Fetches())
+	for range 20 {
+		_, err = a.Authenticate(call(t, home, made))
+		require.Equal(t, codes.Unavailable, status.Code(err))
+		require.Equal(t, "UNCHECKED", reasonOf(err))
+		var e *Error
+		require.ErrorAs(t, err, &e)
+		require.Positive(t, e.RetryAfter)
+		require.LessOrEqual(t, e.RetryAfter, refetchAfter)
+	}
+	require.Equal(t, 1, i.Fetches())
+	c.forward(refetchAfter)
+	_, err = a.Authenticate(call(t, home, made))
+	require.Equal(t, codes.Unauthenticated, status.Code(err))
+	require.Equal(t, 2, i.Fetches())
+}
+
+// Without keys, tokens are neither accepted nor reported as invalid. With earlier keys, their tokens are accepted.
+func TestIssuerDown(t *testing.T) {
+	i := issuer.New(t)
+	i.SetDown(true)
+	a, c := fixture(t, i, nil)
+	_, err := a.Authenticate(call(t, home, i.Token("alice", nil)))
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.ErrorContains(t, err, "does not have the keys of the issuer")
+	require.Error(t, a.jwt.keys.upkeep(t.Context()))
+
+	i.SetDown(false)
+	c.forward(refetchAfter)
+	require.NoError(t, a.jwt.keys.upkeep(t.Context()))
+	id, err := a.Authenticate(call(t, home, i.Token("alice", nil)))
+	require.NoError(t, err)
+
+	i.SetDown(true)
+	c.forward(refreshAfter)
+	require.Error(t, a.jwt.keys.upkeep(t.Context()))
+	require.NoError(t, id.Over())
+	_, err = a.Authenticate(call(t, home, i.Token("bob", nil)))
+	require.NoError(t, err, "the key is known")
+	i.Rotate()
+	_, err = a.Authenticate(call(t, home, i.Token("bob", nil)))
+	require.Equal(t, codes.Unavailable, status.Code(err), "it may be good")
+}
+
+// An identity ends when its token expires, and the token is not accepted again.
+func TestJWTEnds(t *testing.T) {
+	i := issuer.New(t)
+	a, c := fixture(t, i, nil)
+	token := i.Token("alice", nil)
+	id, err := a.Authenticate(call(t, home, token))
+	require.NoError(t, err)
+	c.forward(time.Hour)
+	require.NoError(t, id.Over(), "the skew")
+	c.forward(2 * time.Minute)
+	require.Equal(t, "TOKEN_EXPIRED", reasonOf(id.Over()))
+	_, err = a.Authenticate(call(t, home, token))
+	require.Equal(t, "TOKEN_EXPIRED", reasonOf(err))
+}
+
+// Tokens of the pair are found by their SHA-256.
+func TestTokens(t *testing.T) {
+	i := issuer.New(t)
+	known := map[[sha256.Size]byte]time.Time{}
+	a, c := fixture(t, i, func(o *Options) {
+		o.Tokens = func(sum [sha256.Size]byte) (string, []string, time.Time, bool) {
+			expiry, ok := known[sum]
+			return "robot", []string{"machines"}, expiry, ok
+		}
+	})
+	sum := sha256.Sum256([]byte("lsk_good"))
+	known[sum] = time.Time{}
+	id, err := a.Authenticate(call(t, home, "lsk_good"))
+	require.NoError(t, err)
+	require.Equal(t, "robot", id.Principal)
+	require.Equal(t, []string{"machines"}, id.Groups)
+	require.Equal(t, access.MethodToken, id.Method)
+	require.NoError(t, id.Over())
+
+	known[sum] = c.now().Add(time.Minute)
+	require.NoError(t, id.Over())
+	c.forward(time.Minute)
+	require.ErrorContains(t, id.Over(), "expired")
+	_, err = a.Authenticate(call(t, home, "lsk_good"))
+	require.Equal(t, "TOKEN_EXPIRED", reasonOf(err))
+	delete(known, sum)
+	require.ErrorContains(t, id.Over(), "revoked")
+	_, err = a.Authenticate(call(t, home, "lsk_good"))
+	require.Equal(t, "UNAUTHENTICATED", reasonOf(err))
+	require.NotContains(t, err.Error(), "good")
+}
+
+// The error of a node without JWT support names the cause.
+func TestNoJWT(t *testing.T) {
+	i := issuer.New(t)
+	a, _ := fixture(t, i, func(o *Options) { o.JWT = JWT{} })
+	_, err := a.Authenticate(call(t, home, i.Token("alice", nil)))
+	require.ErrorContains(t, err, "auth.jwt.issuer is not set")
+	_, err = a.Authenticate(call(t, home, "lsk_x"))
+	require.ErrorContains(t, err, "knows no tokens")
+	id, err := a.Authenticate(call(t, home, ""))
+	require.NoError(t, err)
+	require.Nil(t, id)
+}
+
+// An address that sends invalid tokens is blocked for a while. Known tokens from that address and tokens from other
+// addresses are unaffected.
+func TestLimit(t *testing.T) {
+	i := issuer.New(t)
+	first, _ := fixture(t, i, func(o *Options) {
+		sum := sha256.Sum256([]byte("lsk_good"))
+		o.Tokens = func(s [sha256.Size]byte) (string, []string, time.Time, bool) {
+			return "robot", nil, time.Time{}, s == sum
+		}
+	})
+	known := i.Token("alice", nil)
+	_, err := first.Authenticate(call(t, home, known))
+	require.NoError(t, err)
+	for range int(failuresAtOnce) {
+		_, err = first.Authenticate(call(t, home, "lsk_bad"))
+		require.Equal(t, codes.Unauthenticated, status.Code(err))
+	}
+	var e *Error
+	require.ErrorAs(t, err, &e)
+	require.Positive(t, e.RetryAfter, "it is told to wait")
+
+	fresh := i.Token("bob", nil)
+	_, err = first.Authenticate(call(t, home, fresh))
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	require.Equal(t, "UNCHECKED", reasonOf(err))
+	for _, good := range []string{known, "lsk_good"} {
+		_, err = first.Authenticate(call(t, home, good))
+		require.NoError(t, err)
+	}
+	_, err = first.Authenticate(call(t, "192.0.2.8:4711", fresh))
+	require.NoError(t, err, "another address")
+
+	a, c := fixture(t, i, nil)
+	for range int(failuresAtOnce) {
+		_, err = a.Authenticate(call(t, "[2001:db8::1]:1", "bad"))
+		require.Error(t, err)
+	}
+	_, err = a.Authenticate(call(t, "[2001:db8::ffff:1:2]:9", fresh))
+	require.Equal(t, codes.ResourceExhausted, status.Code(err), "the same network")
+	_, err = a.Authenticate(call(t, "[2001:db8:0:1::1]:9", fresh))
+	require.NoError(t, err, "another network")
+	c.forward(time.Second)
+	again := i.Token("carol", nil)
+	_, err = a.Authenticate(call(t, "[2001:db8::1]:9", again))
+	require.NoError(t, err, "one second later")
+	many, _ := a.Trouble()
+	require.Empty(t, many)
+}
+
+// Memory is bounded for an unlimited number of addresses.
+func TestLimitIsBounded(t *testing.T) {
+	l, now := newLimiter(), time.Now()
+	bad := prefixOf(&net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1})
+	for range int(failuresAtOnce) {
+		l.failed(bad, now)
+	}
+	for n := range 3 * maxAddresses {
+		l.failed(prefixOf(&net.TCPAddr{IP: net.IPv4(10, byte(n>>16), byte(n>>8), byte(n)), Port: 1}), now)
+	}
+	require.LessOrEqual(t, l.known(), maxAddresses)
+	require.Positive(t, l.wait(bad, now), "the worst is kept")
+}
+
+// Many failures are reported to the operator.
+func TestManyFailures(t *testing.T) {
+	i := issuer.New(t)
+	a, c := fixture(t, i, nil)
+	for range ManyFailures {
+		_, err := a.Authenticate(call(t, home, "lsk_bad"))
+		require.Error(t, err)
+	}
+	many, _ := a.Trouble()
+	require.Contains(t, many, "100 in the last minute; the last one from 192.0.2.7")
+	c.forward(time.Minute)
+	many, _ = a.Trouble()
+	require.Empty(t, many)
+}
+
+func TestHeader(t *testing.T) {
+	for value, want := range map[string]string{
+		"Bearer abc": "abc", "bearer abc": "abc", "BEARER  a.b-c_d~e+f/g== ": "a.b-c_d~e+f/g==",
+		"Bearer": "", "Bearer ": "", "Basic abc": "", "abc": "", "": "", "Bearer a b": "", "Bearer a\tb": "",
+		"Bearer ä": "", "Bearer " + strings.Repeat("x", maxTokenBytes+1): "",
+	} {
+		token, err := parseHeader(value)
+		require.Equal(t, want, token, value)
+		require.Equal(t, want == "", err != nil, value)
+	}
+	ctx := metadata.NewIncomingContext(
+		t.Context(),
+		metadata.Pairs("authorization", "Bearer a", "authorization", "Bearer b"),
+	)
+	_, err := shown(ctx)
+	require.ErrorContains(t, err, "more than once")
+}
+
+// Any input is refused with a status that does not repeat much of it.
+func FuzzToken(f *testing.F) {
+	a, err := New(Options{Logger: zap.NewNop(), JWT: JWT{
+		Issuer: "https://id.example.com", Audience: "lockstep", KeysURL: "http://127.0.0.1:1/", PrincipalClaim: "sub",
+	}})
+	require.NoError(f, err)
+	for _, seed := range []string{
+		"", "Bearer ", "Bearer a.b.c", "Bearer lsk_x", "Bearer eyJhbGciOiJub25lIn0.e30.", "Basic eDp5",
+		"Bearer eyJhbGciOiJFUzI1NiIsImtpZCI6ImsifQ.e30.AAAA",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("authorization", value))
+		id, err := a.Authenticate(ctx)
+		require.Nil(t, id)
+		require.Error(t, err)
+		code := status.Code(err)
+		require.True(t, code == codes.Unauthenticated || code == codes.Unavailable || code == codes.ResourceExhausted, code)
+		require.Less(t, len(err.Error()), 2000)
+	})
+}

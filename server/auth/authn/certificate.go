@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package authn
+
+import (
+	"context"
+	"crypto/x509"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+)
+
+// ofConnection returns the identity of the client certificate of a call's connection, verified against tls.ca; nil
+// without one.
+func ofConnection(ctx context.Context) (*access.Identity, error) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil, nil //nolint:nilnil // no connection, no certificate
+	}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
+		return nil, nil //nolint:nilnil // none was shown
+	}
+	return ofCertificate(info.State.VerifiedChains[0][0])
+}
+
+// ofCertificate returns the identity of a certificate: its first URI, else its first DNS name, else the common name.
+// Its groups are the organizational units of the subject.
+func ofCertificate(cert *x509.Certificate) (*access.Identity, error) {
+	id := &access.Identity{Method: access.MethodCertificate, Groups: cert.Subject.OrganizationalUnit}
+	switch {
+	case len(cert.URIs) > 0:
+		id.Principal = cert.URIs[0].String()
+	case len(cert.DNSNames) > 0:
+		id.Principal = cert.DNSNames[0]
+	default:
+		id.Principal = cert.Subject.CommonName
+	}
+	if err := nameable(id.Principal); err != "" {
+		return nil, wrong(CheckCertificate, "the certificate's URI, DNS name or common name "+err)
+	}
+	if i := slices.IndexFunc(id.Groups, func(g string) bool { return nameable(g) != "" }); i >= 0 {
+		return nil, wrong(CheckCertificate, "an organizational unit of the certificate "+nameable(id.Groups[i]))
+	}
+	return id, nil
+}
+
+// maxNameBytes limits a principal and a group.
+const maxNameBytes = 255
+
+// nameable returns why a principal or group name is invalid, or an empty string.
+func nameable(name string) string {
+	switch {
+	case name == "":
+		return "is empty"
+	case len(name) > maxNameBytes:
+		return "has more than 255 bytes"
+	case name == access.Anonymous:
+		return "is " + access.Anonymous + ", which stands for callers that show nothing"
+	case strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\ufffd' }):
+		return "has characters that no name has"
+	}
+	return ""
+}

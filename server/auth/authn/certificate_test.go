@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package authn
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+)
+
+// The principal is the first URI, else the first DNS name, else the common name.
+func TestCertificates(t *testing.T) {
+	uri, err := url.Parse("spiffe://example.com/billing")
+	require.NoError(t, err)
+	subject := pkix.Name{CommonName: "common", OrganizationalUnit: []string{"ops", "dev"}}
+	for name, tt := range map[string]struct {
+		cert  x509.Certificate
+		want  string
+		wrong string
+	}{
+		"URI": {
+			cert: x509.Certificate{URIs: []*url.URL{uri}, DNSNames: []string{"d"}, Subject: subject}, want: uri.String(),
+		},
+		"DNS":         {cert: x509.Certificate{DNSNames: []string{"first", "second"}, Subject: subject}, want: "first"},
+		"common name": {cert: x509.Certificate{Subject: subject}, want: "common"},
+		"no name":     {wrong: "is empty"},
+		"anonymous":   {cert: x509.Certificate{DNSNames: []string{"anonymous"}}, wrong: "stands for callers"},
+		"long":        {cert: x509.Certificate{Subject: pkix.Name{CommonName: strings.Repeat("x", 256)}}, wrong: "255"},
+		"line break":  {cert: x509.Certificate{Subject: pkix.Name{CommonName: "a\nb"}}, wrong: "characters"},
+		"a wrong unit": {
+			cert:  x509.Certificate{Subject: pkix.Name{CommonName: "a", OrganizationalUnit: []string{""}}},
+			wrong: "unit",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{
+				VerifiedChains: [][]*x509.Certificate{{&tt.cert}},
+			}}})
+			id, err := ofConnection(ctx)
+			if tt.wrong != "" {
+				require.ErrorContains(t, err, tt.wrong)
+				require.ErrorIs(t, err, access.ErrUnauthenticated)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, tt.want, id.Principal)
+			require.Equal(t, []string{"ops", "dev"}, id.Groups)
+			require.Equal(t, access.MethodCertificate, id.Method)
+			require.Nil(t, id.Over)
+		})
+	}
+	unverified := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{
+		PeerCertificates: []*x509.Certificate{{Subject: subject}},
+	}}})
+	id, err := ofConnection(unverified)
+	require.NoError(t, err)
+	require.Nil(t, id, "a certificate that was not checked names no one")
+}

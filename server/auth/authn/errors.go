@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package authn
+
+import (
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/proto/reason"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+)
+
+// Check is the check that failed. It is a label of the metric of failures.
+type Check string
+
+// Checks of credentials.
+const (
+	CheckHeader      Check = "header"      // the metadata cannot be parsed
+	CheckCertificate Check = "certificate" // the certificate contains no usable name
+	CheckToken       Check = "token"       // unknown token of the pair
+	CheckForm        Check = "form"        // a JWT that is malformed, or JWTs are not configured
+	CheckAlgorithm   Check = "algorithm"   // signature algorithm of a JWT
+	CheckKey         Check = "key"         // the issuer has no such key
+	CheckSignature   Check = "signature"
+	CheckIssuer      Check = "issuer"
+	CheckAudience    Check = "audience"
+	CheckTime        Check = "time" // expired, revoked, or not yet valid
+	CheckClaims      Check = "claims"
+	CheckLimit       Check = "limit"       // too many failures of the address: not checked
+	CheckUnavailable Check = "unavailable" // the keys of the issuer are unavailable: not checked
+)
+
+// Checks lists all checks.
+func Checks() []Check {
+	return []Check{
+		CheckHeader, CheckCertificate, CheckToken, CheckForm, CheckAlgorithm, CheckKey, CheckSignature, CheckIssuer,
+		CheckAudience, CheckTime, CheckClaims, CheckLimit, CheckUnavailable,
+	}
+}
+
+// Error is an authentication failure. It matches access.ErrUnauthenticated and has a gRPC status. Its text never
+// contains secret parts of the credentials.
+type Error struct {
+	// Check that failed.
+	Check Check
+	// RetryAfter is the delay before a retry; 0: unspecified.
+	RetryAfter time.Duration
+
+	text    string
+	code    codes.Code
+	expired bool // another token of the same principal can succeed
+	running bool // ends a running stream, which tracks its own progress
+}
+
+func (e *Error) Error() string { return e.text }
+
+// Is makes errors.Is(err, access.ErrUnauthenticated) true.
+func (e *Error) Is(target error) bool { return target == access.ErrUnauthenticated }
+
+// GRPCStatus returns the status of the call. For a publish stream it states that no request was executed, since the
+// caller was not admitted.
+func (e *Error) GRPCStatus() *status.Status {
+	r := pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED
+	switch {
+	case e.code != codes.Unauthenticated:
+		r = pb.ErrorReason_ERROR_REASON_UNCHECKED
+	case e.expired:
+		r = pb.ErrorReason_ERROR_REASON_TOKEN_EXPIRED
+	}
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: reason.Name(r), Domain: reason.Domain}}
+	if !e.running {
+		details = append(details, &pb.Submitted{})
+	}
+	if e.RetryAfter > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(e.RetryAfter)})
+	}
+	st := status.New(e.code, e.text)
+	if with, err := st.WithDetails(details...); err == nil { // unreachable: the messages are known
+		st = with
+	}
+	return st
+}
+
+// wrong returns the error of a failed check.
+func wrong(c Check, text string) *Error {
+	return &Error{Check: c, text: "who calls was not believed: " + text, code: codes.Unauthenticated}
+}
+
+// over returns the error of a token that is no longer valid.
+func over(text string) *Error {
+	e := wrong(CheckTime, text)
+	e.expired = true
+	return e
+}
+
+// unchecked returns the error of a token that could not be checked.
+func unchecked(c Check, code codes.Code, wait time.Duration, text string) *Error {
+	return &Error{Check: c, text: text, code: code, RetryAfter: wait}
+}
+
+// ends returns the error that ends a running stream.
+func ends(text string) *Error {
+	e := over(text)
+	e.running = true
+	return e
+}

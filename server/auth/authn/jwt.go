@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package authn
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"github.com/go-jose/go-jose/v4"
+	"google.golang.org/grpc/codes"
+
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+)
+
+// JWT configures the accepted JWTs.
+type JWT struct {
+	// Issuer required in a token; empty: JWTs are not accepted.
+	Issuer string
+	// Audience that must be among those of a token.
+	Audience string
+	// KeysURL or KeysFile is the source of the issuer's keys, a JSON Web Key Set. Both empty: the URL in the issuer's
+	// discovery document.
+	KeysURL, KeysFile string
+	// KeysCA is a file with the CAs for the certificate of the issuer's server; empty: the system's CAs.
+	KeysCA string
+	// PrincipalClaim and GroupsClaim are dotted paths of claims, such as realm_access.roles.
+	PrincipalClaim, GroupsClaim string
+	// Skew is the tolerated difference between the issuer's clock and this node's clock.
+	Skew time.Duration
+}
+
+const (
+	// maxGroups is the maximum number of groups in a token.
+	maxGroups = 256
+	// quoted limits how much of a token's content an error repeats.
+	quoted = 100
+)
+
+// algorithms lists the accepted signature algorithms: only asymmetric ones, so that the verification key cannot sign.
+func algorithms() (names []string, algs []jose.SignatureAlgorithm) {
+	algs = []jose.SignatureAlgorithm{
+		jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512,
+		jose.EdDSA,
+	}
+	for _, a := range algs {
+		names = append(names, string(a))
+	}
+	return names, algs
+}
+
+type verifier struct {
+	settings JWT
+	keys     *keys
+	now      func() time.Time
+}
+
+// verified is a valid JWT.
+type verified struct {
+	identity *access.Identity
+	expiry   time.Time // including the skew
+	version  uint64    // of the keys
+}
+
+// verify checks all properties of a token. It fetches the issuer's keys again if required and fetch is set.
+func (v *verifier) verify(ctx context.Context, raw string, fetch bool) (*verified, error) {
+	names, algs := algorithms()
+	if _, err := jose.ParseSignedCompact(raw, algs); err != nil {
+		var other *jose.ErrUnexpectedSignatureAlgorithm
+		if errors.As(err, &other) {
+			return nil, wrong(CheckAlgorithm, fmt.Sprintf("the JWT is signed with %.20q; only asymmetric algorithms are "+
+				"taken: %s", string(other.Got), strings.Join(names, ", ")))
+		}
+		return nil, wrong(CheckForm, "the token is neither one of the pair nor a signed JWT")
+	}
+	set := &callKeys{keys: v.keys, algs: algs, fetch: fetch}
+	token, err := oidc.NewVerifier(v.settings.Issuer, set, &oidc.Config{
+		SupportedSigningAlgs: names, // the following are checked below, with specific errors
+		SkipClientIDCheck:    true, SkipExpiryCheck: true, SkipIssuerCheck: true,
+	}).Verify(ctx, raw)
+	switch {
+	case set.err != nil:
+		return nil, set.err
+	case err != nil:
+		return nil, wrong(CheckForm, "the claims of the JWT cannot be read")
+	}
+	return v.judge(token, set.version)
+}
+
+// judge checks the claims of a token with a valid signature.
+func (v *verifier) judge(token *oidc.IDToken, version uint64) (*verified, error) {
+	var claims map[string]any
+	var times struct {
+		Expiry    *json.Number `json:"exp"`
+		NotBefore *json.Number `json:"nbf"`
+	}
+	if token.Claims(&claims) != nil || token.Claims(&times) != nil {
+		return nil, wrong(CheckForm, "the claims of the JWT cannot be read")
+	}
+	if token.Issuer != v.settings.Issuer {
+		return nil, wrong(CheckIssuer, fmt.Sprintf("the JWT is of the issuer %.*q; auth.jwt.issuer is %q", quoted,
+			token.Issuer, v.settings.Issuer))
+	}
+	if !contains(token.Audience, v.settings.Audience) {
+		return nil, wrong(CheckAudience, fmt.Sprintf("the JWT is for the audience %.*q; auth.jwt.audience is %q", quoted,
+			strings.Join(token.Audience, ", "), v.settings.Audience))
+	}
+	out := &verified{version: version}
+	now := v.now()
+	if times.Expiry == nil {
+		return nil, wrong(CheckClaims, "the JWT has no claim exp: it would never expire")
+	}
+	expiry, ok := instant(times.Expiry)
+	if !ok {
+		return nil, wrong(CheckClaims, "the claim exp of the JWT is no time")
+	}
+	if out.expiry = expiry.Add(v.settings.Skew); !now.Before(out.expiry) {
+		return nil, over(fmt.Sprintf("the JWT expired at %s, %s ago", expiry.UTC().Format(time.RFC3339),
+			now.Sub(expiry).Round(time.Second)))
+	}
+	if times.NotBefore != nil {
+		begin, ok := instant(times.NotBefore)
+		if !ok {
+			return nil, wrong(CheckClaims, "the claim nbf of the JWT is no time")
+		}
+		if now.Add(v.settings.Skew).Before(begin) {
+			return nil, wrong(CheckTime, fmt.Sprintf("the JWT is not valid before %s, in %s",
+				begin.UTC().Format(time.RFC3339), begin.Sub(now).Round(time.Second)))
+		}
+	}
+	return out, v.name(out, claims)
+}
+
+// name extracts the principal and the groups of a token.
+func (v *verifier) name(out *verified, claims map[string]any) error {
+	principal, ok := claim(claims, v.settings.PrincipalClaim).(string)
+	if !ok {
+		return wrong(CheckClaims, fmt.Sprintf("the claim %s of the JWT (auth.jwt.principal-claim) is missing, or no text",
+			v.settings.PrincipalClaim))
+	}
+	if why := nameable(principal); why != "" {
+		return wrong(CheckClaims, fmt.Sprintf("the claim %s of the JWT (auth.jwt.principal-claim) %s",
+			v.settings.PrincipalClaim, why))
+	}
+	groups, why := groupsOf(claim(claims, v.settings.GroupsClaim))
+	if why != "" {
+		return wrong(CheckClaims, fmt.Sprintf("the claim %s of the JWT (auth.jwt.groups-claim) %s",
+			v.settings.GroupsClaim, why))
+	}
+	out.identity = &access.Identity{Principal: principal, Groups: groups, Method: access.MethodJWT}
+	return nil
+}
+
+// groupsOf parses groups: a list of names, or one name; none if the claim is missing.
+func groupsOf(value any) (groups []string, why string) {
+	var list []any
+	switch v := value.(type) {
+	case nil:
+		return nil, ""
+	case string:
+		list = []any{v}
+	case []any:
+		list = v
+	default:
+		return nil, "is no list of names"
+	}
+	if len(list) > maxGroups {
+		return nil, fmt.Sprintf("has %d groups; %d are possible", len(list), maxGroups)
+	}
+	for _, one := range list {
+		group, is := one.(string)
+		if !is {
+			return nil, "is no list of names"
+		}
+		if why := nameable(group); why != "" {
+			return nil, "has a group that " + why
+		}
+		groups = append(groups, group)
+	}
+	return groups, ""
+}
+
+// claim returns a claim by its full name, or else resolves the dotted path.
+func claim(claims map[string]any, path string) any {
+	if v, ok := claims[path]; ok || path == "" {
+		return v
+	}
+	for i := range len(path) {
+		if path[i] != '.' {
+			continue
+		}
+		if deeper, is := claims[path[:i]].(map[string]any); is {
+			return claim(deeper, path[i+1:])
+		}
+	}
+	return nil
+}
+
+// instant parses a NumericDate: seconds since 1970, optionally with a fraction.
+func instant(n *json.Number) (time.Time, bool) {
+	const latest = 253402300799 // the end of the year 9999
+	seconds, err := n.Float64()
+	if err != nil || seconds < 0 || seconds > latest {
+		return time.Time{}, false
+	}
+	return time.Unix(0, 0).Add(time.Duration(seconds) * time.Second), true
+}
+
+func contains(all []string, one string) bool {
+	for _, s := range all {
+		if s == one {
+			return true
+		}
+	}
+	return false
+}
+
+// callKeys is the key set for one call. It keeps the error, since go-oidc preserves only the text of an error.
+type callKeys struct {
+	keys    *keys
+	algs    []jose.SignatureAlgorithm
+	fetch   bool
+	version uint64 // of the keys that were used
+	err     *Error
+}
+
+// VerifySignature is called by go-oidc.
+func (c *callKeys) VerifySignature(ctx context.Context, raw string) ([]byte, error) {
+	payload, err := c.check(ctx, raw)
+	if err != nil {
+		c.err = err
+		return nil, err
+	}
+	return payload, nil
+}
+
+func (c *callKeys) check(ctx context.Context, raw string) ([]byte, *Error) {
+	jws, err := jose.ParseSignedCompact(raw, c.algs)
+	if err != nil || len(jws.Signatures) != 1 {
+		return nil, wrong(CheckForm, "the token is neither one of the pair nor a signed JWT")
+	}
+	protected := jws.Signatures[0].Protected
+	found, version, err := c.keys.find(ctx, protected.KeyID, c.fetch)
+	c.version = version
+	var none *unavailableError
+	switch {
+	case errors.As(err, &none):
+		return nil, unchecked(CheckUnavailable, codes.Unavailable, none.wait, "the JWT could not be checked, because "+
+			"this node does not have the keys of the issuer (auth.jwt): "+none.Error())
+	case err != nil:
+		return nil, wrong(CheckKey, fmt.Sprintf("the JWT is signed with the key %.*q, which the issuer does not have",
+			quoted, protected.KeyID))
+	}
+	for i := range found {
+		if found[i].Algorithm != "" && found[i].Algorithm != protected.Algorithm {
+			continue // the key is for another algorithm
+		}
+		if payload, err := jws.Verify(&found[i]); err == nil {
+			return payload, nil
+		}
+	}
+	return nil, wrong(CheckSignature, "the signature of the JWT is not one of the issuer's keys")
+}

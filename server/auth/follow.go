@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package auth
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+)
+
+const (
+	// lookEvery is the interval at which the identity of a running stream is checked.
+	lookEvery = 500 * time.Millisecond
+	// endLimit is the time in which the handler of an ended stream may return the stream's progress. Without it, the
+	// client must treat unanswered requests as having an unknown outcome.
+	endLimit = 100 * time.Millisecond
+)
+
+// Follow runs the handler of a stream. It ends the stream early if the caller's identity becomes invalid, or if the
+// caller loses the right required by the method. Streams that publish and consume check the rules of their queues
+// themselves.
+func (g *Gate) Follow(ctx context.Context, method string, handle func(context.Context) error) error {
+	over := access.FromContext(ctx).Over
+	ctx, lost, changed := g.rights(ctx, method)
+	if over == nil && lost == nil {
+		return handle(ctx)
+	}
+	inner, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	// If Follow returns first, the stream's context ends, and the handler with it.
+	go func() { done <- handle(inner) }()
+	var ticks <-chan time.Time
+	if over != nil {
+		ticker := time.NewTicker(lookEvery)
+		defer ticker.Stop()
+		ticks = ticker.C
+	}
+	for {
+		var why error
+		next := changed()
+		if lost != nil {
+			why = lost()
+		}
+		if why == nil {
+			select {
+			case err := <-done:
+				return err
+			case <-next:
+				continue
+			case <-ticks:
+				why = over()
+			}
+		}
+		if why == nil {
+			continue
+		}
+		cancel()
+		select {
+		case err := <-done:
+			if err == nil && lost != nil { // the handler treats the end of its context as a client that has finished
+				return wire.ToStatus(why)
+			}
+			return ended(why, err)
+		case <-time.After(endLimit):
+			return wire.ToStatus(why)
+		}
+	}
+}
+
+// rights returns how a stream can lose its right: lost returns why it has, and changed when to check again. lost is nil
+// if the stream cannot lose its right, or checks it itself. A handler that determines its queue later adds a check with
+// access.WhileMay.
+func (g *Gate) rights(ctx context.Context, method string) (
+	_ context.Context, lost func() error, changed func() <-chan struct{},
+) {
+	never := func() <-chan struct{} { return nil }
+	need, known := access.NeedOf(method)
+	if g == nil || g.o.Rules == nil || !known || need.Anyone || need.Right == access.Peer ||
+		need.PerQueue && need.Right != access.Browse {
+		return ctx, nil, never
+	}
+	held := &access.Held{}
+	return access.WithHeld(ctx, held), func() error {
+		err := g.check(ctx, need, true, method)
+		if err == nil {
+			err = held.Check()
+		}
+		if err != nil {
+			return fmt.Errorf("the rules were changed: %w", err)
+		}
+		return nil
+	}, g.o.Rules.Changed
+}
+
+// ended returns the status of a stream after its identity became invalid: the reason, with the progress reported by the
+// handler.
+func ended(why, err error) error {
+	if err == nil {
+		return nil // the client had finished
+	}
+	why = wire.ToStatus(why)
+	for _, d := range status.Convert(err).Details() {
+		if s, is := d.(*pb.Submitted); is {
+			return wire.WithSubmitted(why, s.GetThrough())
+		}
+	}
+	return why
+}

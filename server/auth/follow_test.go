@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package auth_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/auth"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/store/queue"
+)
+
+// ruled loads rules that grant alice all rights except Peer, or none.
+func ruled(t *testing.T, r *access.Rules, version uint64, all bool) {
+	t.Helper()
+	rule := &pb.AccessRule{Principal: "alice", Queue: "*", Rights: []pb.AccessRight{
+		pb.AccessRight_ACCESS_RIGHT_BROWSE, pb.AccessRight_ACCESS_RIGHT_OPERATE, pb.AccessRight_ACCESS_RIGHT_AUDIT,
+		pb.AccessRight_ACCESS_RIGHT_PUBLISH, pb.AccessRight_ACCESS_RIGHT_CONSUME,
+	}}
+	if !all {
+		rule.Principal = "bob"
+	}
+	value, err := proto.Marshal(rule)
+	require.NoError(t, err)
+	require.NoError(t, r.Load(version, []queue.AccessEntry{{
+		Kind: access.KindRule, Name: access.RuleName(rule), Value: value,
+	}}))
+}
+
+// streams lists the server-streaming methods, except those between nodes, and except publishing and consuming, which
+// check their queues themselves.
+func streams(t *testing.T) (methods []string) {
+	t.Helper()
+	protoregistry.GlobalFiles.RangeFilesByPackage("lockstep.v1", func(f protoreflect.FileDescriptor) bool {
+		for i := range f.Services().Len() {
+			s := f.Services().Get(i)
+			for k := range s.Methods().Len() {
+				m := s.Methods().Get(k)
+				name := "/" + string(s.FullName()) + "/" + string(m.Name())
+				need, _ := access.NeedOf(name)
+				if m.IsStreamingServer() && !m.IsStreamingClient() && need.Right != access.Peer {
+					methods = append(methods, name)
+				}
+			}
+		}
+		return true
+	})
+	require.GreaterOrEqual(t, len(methods), 7)
+	return append(methods, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
+}
+
+// A stream ends as soon as the rules revoke the right to it, regardless of the state of its handler. Other changes of
+// the rules have no effect.
+func TestFollowEndsWithoutRight(t *testing.T) {
+	for _, method := range streams(t) {
+		for _, obedient := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				rules := &access.Rules{}
+				ruled(t, rules, 1, true)
+				g := auth.New(auth.Options{Rules: rules})
+				ctx := access.NewContext(t.Context(), &access.Identity{Principal: "alice"})
+				ended, release := make(chan error, 1), make(chan struct{})
+				defer close(release)
+				go func() {
+					ended <- g.Follow(ctx, method, func(ctx context.Context) error {
+						if obedient {
+							<-ctx.Done() // like a handler that treats this as a disconnected client
+							return nil
+						}
+						<-release
+						return nil
+					})
+				}()
+				ruled(t, rules, 2, true)
+				synctest.Wait()
+				require.Empty(t, ended, method)
+				began := time.Now()
+				ruled(t, rules, 3, false)
+				err := <-ended
+				require.Equal(t, codes.PermissionDenied, status.Code(err), "%s: %v", method, err)
+				require.LessOrEqual(t, time.Since(began), time.Second)
+			})
+		}
+	}
+}
+
+// The right on the queue named in a stream's request is checked as well.
+func TestFollowEndsWithoutQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rules := &access.Rules{}
+		ruled(t, rules, 1, true)
+		g := auth.New(auth.Options{Rules: rules})
+		gone := false
+		err := g.Follow(access.NewContext(t.Context(), &access.Identity{Principal: "alice"}),
+			pb.QueueService_Browse_FullMethodName, func(ctx context.Context) error {
+				may := func() error {
+					if gone {
+						return access.ErrDenied
+					}
+					return nil
+				}
+				require.NoError(t, access.WhileMay(ctx, may))
+				gone = true
+				ruled(t, rules, 2, true)
+				<-ctx.Done()
+				return nil
+			})
+		require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
+	})
+}

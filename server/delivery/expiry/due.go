@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package expiry
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+const (
+	// maxDue bounds the schedule entries of one transaction: applying it takes a millisecond or two.
+	maxDue = 4096
+	// idleWait is the maximum interval between two checks of the schedule.
+	idleWait = time.Second
+)
+
+// due processes the schedule index: it releases delayed messages, and passes expired ones to the expiry task, which
+// runs at low priority.
+//
+// It stores its position, since removed entries stay in the index, hidden, until the next checkpoint. It goes back
+// immediately for entries added before the position, and after a delay for postponed messages.
+type due struct {
+	o      Options
+	expiry *expiry
+	at     txn.Due // the last processed entry
+}
+
+func newDue(o Options, e *expiry) *due { return &due{o: o, expiry: e} }
+
+// Name implements Task.
+func (*due) Name() string { return "delayed messages" }
+
+// Woken receives when a time is added to the schedule that is earlier than all others.
+func (t *due) Woken() <-chan struct{} { return t.o.Store.Early() }
+
+// Close disables the store's alarm.
+func (t *due) Close() { t.o.Store.SetAlarm(0) }
+
+// Sweep processes all due entries in batches. Entries that become due during a commit are in the next batch.
+func (t *due) Sweep(ctx context.Context) (time.Duration, error) {
+	for {
+		t.goBack(t.o.Store.SoonestAdded())
+		t.goBack(t.expiry.takeStayed(time.Now()))
+		t.o.Store.SetAlarm(queue.NeverMS) // signal all entries added while the index is read
+		entries, next, err := t.o.Store.Scheduled(t.at, time.Now().UnixMilli(), maxDue)
+		if err != nil {
+			return 0, fmt.Errorf("read the schedule: %w", err)
+		}
+		if len(entries) == 0 {
+			t.o.Store.SetAlarm(next)
+			return min(idleWait, max(0, time.Until(time.UnixMilli(next)))), nil
+		}
+		if err := t.batch(ctx, entries); err != nil {
+			return 0, err
+		}
+		t.at = entries[len(entries)-1]
+	}
+}
+
+// goBack moves the position back to an earlier time; queue.NeverMS has no effect.
+func (t *due) goBack(ms int64) {
+	if ms <= t.at.TimeMS {
+		t.at = txn.Due{TimeMS: ms}
+	}
+}
+
+// batch processes due entries.
+func (t *due) batch(ctx context.Context, entries []txn.Due) error {
+	var deliver, expire []txn.Due
+	for _, e := range entries {
+		if e.Kind == txn.DueDeliver {
+			deliver = append(deliver, e)
+		} else {
+			expire = append(expire, e)
+		}
+	}
+	t.expiry.add(expire)
+	if len(deliver) == 0 {
+		return nil
+	}
+	return propose(ctx, t.o.Primary, func(b *txn.Builder) { b.Due(deliver...) })
+}

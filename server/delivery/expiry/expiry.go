@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package expiry
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sort"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+const (
+	// maxExpireBytes bounds the bytes of expired messages that one transaction moves.
+	maxExpireBytes = 1 << 18
+	// maxRefill bounds the entries of one read of the schedule.
+	maxRefill = 1024
+	// maxExpiring bounds the entries queued in memory; others stay in the schedule.
+	maxExpiring = 1 << 13
+	// stayedAgain is the retry interval for postponed messages.
+	stayedAgain = time.Second
+)
+
+// expiry removes or dead-letters expired messages in a separate goroutine and in small transactions: see leisure.
+//
+// A message in flight is postponed: the consumer may have processed it. So is a message that a prepared transaction
+// will acknowledge, and one that does not fit into the dead-letter queue.
+type expiry struct {
+	o     Options
+	woken chan struct{}
+	full  map[uint64]bool // queues with a logged full dead-letter queue; used only by the task
+	pace  leisure         // used only by the task
+
+	mu      sync.Mutex // guards the fields below
+	waiting []txn.Due
+	behind  stretch // the range of the schedule that did not fit into waiting
+	stayed  int64   // earliest time of a postponed entry; queue.NeverMS for none
+	since   time.Time
+}
+
+// stretch is a range of the schedule: the entries after one entry, up to and including another one. The time of the
+// latter is 0 if the range is empty.
+type stretch struct{ after, upTo txn.Due }
+
+func (s *stretch) empty() bool { return s.upTo.TimeMS == 0 }
+
+func newExpiry(o Options) *expiry {
+	return &expiry{o: o, woken: make(chan struct{}, 1), full: make(map[uint64]bool), stayed: queue.NeverMS}
+}
+
+// Name implements Task.
+func (*expiry) Name() string { return "expired messages" }
+
+// Woken receives when entries were added.
+func (x *expiry) Woken() <-chan struct{} { return x.woken }
+
+// add queues due entries, in order. Entries that do not fit are read from the schedule later.
+func (x *expiry) add(entries []txn.Due) {
+	if len(entries) == 0 {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.behind.empty() { // entries after others that stay in the schedule stay there, too
+		n := sort.Search(len(entries), func(i int) bool { return entries[i].Compare(x.behind.after) > 0 })
+		if n < len(entries) && entries[len(entries)-1].Compare(x.behind.upTo) > 0 {
+			x.behind.upTo = entries[len(entries)-1]
+		}
+		entries = entries[:n]
+	}
+	room := min(len(entries), max(0, maxExpiring-len(x.waiting)))
+	x.waiting = append(x.waiting, entries[:room]...)
+	if left := entries[room:]; len(left) > 0 {
+		x.behind.after = left[0]
+		x.behind.after.Kind-- // just before it
+		if last := left[len(left)-1]; last.Compare(x.behind.upTo) > 0 {
+			x.behind.upTo = last
+		}
+	}
+	select {
+	case x.woken <- struct{}{}:
+	default: // a signal is already pending
+	}
+}
+
+// stays records the earliest of the postponed entries. mu is held.
+func (x *expiry) stays(entries []txn.Due) {
+	for _, e := range entries {
+		if x.stayed == queue.NeverMS {
+			x.since = time.Now()
+		}
+		x.stayed = min(x.stayed, e.TimeMS)
+	}
+}
+
+// takeStayed returns the earliest time of a postponed entry, if its retry is due; queue.NeverMS otherwise.
+func (x *expiry) takeStayed(now time.Time) int64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.stayed == queue.NeverMS || len(x.waiting) > 0 || !x.behind.empty() || now.Sub(x.since) < stayedAgain {
+		return queue.NeverMS
+	}
+	stayed := x.stayed
+	x.stayed = queue.NeverMS
+	return stayed
+}
+
+// Sweep processes the queued entries in batches.
+func (x *expiry) Sweep(ctx context.Context) (time.Duration, error) {
+	x.pace.begin()
+	for {
+		if err := x.refill(); err != nil {
+			return 0, err
+		}
+		x.mu.Lock()
+		batch := slices.Clone(x.waiting[:min(len(x.waiting), x.pace.batch())])
+		done := len(batch) == 0 && x.behind.empty()
+		x.mu.Unlock()
+		if done {
+			return time.Hour, nil
+		}
+		stayed, err := x.expire(ctx, batch)
+		if err != nil {
+			return 0, err
+		}
+		x.mu.Lock()
+		x.waiting = x.waiting[len(batch):]
+		x.stays(stayed)
+		x.mu.Unlock()
+	}
+}
+
+// refill reads entries from the schedule when no entries are queued.
+func (x *expiry) refill() error {
+	x.mu.Lock()
+	from := x.behind
+	enough := len(x.waiting) > 0 || from.empty()
+	x.mu.Unlock()
+	if enough {
+		return nil
+	}
+	entries, _, err := x.o.Store.Scheduled(from.after, from.upTo.TimeMS, maxRefill)
+	if err != nil {
+		return fmt.Errorf("read the schedule: %w", err)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.behind.after != from.after {
+		return nil // the range was extended to an earlier start
+	}
+	for _, e := range entries {
+		if e.Kind == txn.DueExpire {
+			x.waiting = append(x.waiting, e)
+		}
+	}
+	x.behind.after = from.upTo
+	if len(entries) > 0 {
+		x.behind.after = entries[len(entries)-1]
+	}
+	if x.behind.after.Compare(x.behind.upTo) >= 0 {
+		x.behind = stretch{}
+	}
+	return nil
+}
+
+// expire removes or dead-letters messages, and returns the postponed ones.
+func (x *expiry) expire(ctx context.Context, entries []txn.Due) (stayed []txn.Due, err error) {
+	byQueue := make(map[uint64][]txn.Due)
+	for _, e := range entries {
+		byQueue[e.Queue] = append(byQueue[e.Queue], e)
+	}
+	var drop []txn.Due
+	for _, id := range slices.Sorted(maps.Keys(byQueue)) {
+		entries := x.withoutHeld(id, byQueue[id], &stayed)
+		subs := x.o.Store.DeadLetters(id)
+		if len(subs) == 0 {
+			drop = append(drop, entries...)
+			continue
+		}
+		left, err := x.move(ctx, id, subs, entries)
+		if stayed = append(stayed, left...); err != nil {
+			return stayed, err
+		}
+	}
+	if len(drop) > 0 {
+		err = x.commit(ctx, drop, nil)
+	}
+	return stayed, err
+}
+
+// withoutHeld removes and postpones entries that are in flight or in a prepared transaction.
+func (x *expiry) withoutHeld(id uint64, entries []txn.Due, stayed *[]txn.Due) []txn.Due {
+	sequences := make([]uint64, len(entries))
+	for i := range entries {
+		sequences[i] = entries[i].Sequence
+	}
+	held := append(x.o.Consumers.Held(id, sequences), x.o.Store.HeldPrepared(id, sequences)...)
+	if len(held) == 0 {
+		return entries
+	}
+	slices.Sort(held)
+	return slices.DeleteFunc(entries, func(e txn.Due) bool {
+		_, is := slices.BinarySearch(held, e.Sequence)
+		if is {
+			*stayed = append(*stayed, e)
+		}
+		return is
+	})
+}
+
+// move moves messages to the dead-letter queue of their queue, once for each subscription that needs them, in as many
+// transactions as needed. It returns the postponed entries.
+func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []txn.Due) (stayed []txn.Due, err error) {
+	slices.SortFunc(entries, func(a, b txn.Due) int { return cmp.Compare(a.Sequence, b.Sequence) })
+	entries = slices.CompactFunc(entries, func(a, b txn.Due) bool { return a.Sequence == b.Sequence })
+	most := len(entries)
+	for len(entries) > 0 {
+		records, n, err := x.read(ctx, id, entries[:min(most, len(entries))])
+		if err == nil {
+			err = x.moveBatch(ctx, id, subs, entries[:n], records)
+		}
+		full := (*dispatch.FullError)(nil)
+		switch {
+		case errors.As(err, &full) && n > 1:
+			most = n / 2 // some of them may fit
+			continue
+		case full != nil && full.Never: // it does not block others
+			x.noteFull(id, full)
+			stayed = append(stayed, entries[0])
+			entries = entries[1:]
+			most = len(entries)
+			continue
+		case full != nil:
+			x.noteFull(id, full)
+			return append(stayed, entries...), nil //nolint:nilerr // noteFull reports it; they are tried again
+		case errors.Is(err, txn.ErrQueueNotFound), errors.Is(err, txn.ErrSubscriptionNotFound),
+			errors.Is(err, store.ErrNoQueue): // deleted in the meantime
+			return append(stayed, entries...), nil
+		case err != nil:
+			return append(stayed, entries...), err
+		}
+		entries = entries[n:]
+	}
+	if len(stayed) == 0 {
+		delete(x.full, id)
+	}
+	return stayed, nil
+}
+
+// moveBatch moves messages for each subscription. The transaction of the last one also removes the messages.
+func (x *expiry) moveBatch(ctx context.Context, id uint64, subs []uint32, batch []txn.Due, records [][]byte) error {
+	for i, sub := range subs {
+		key := dispatch.Key{Queue: id, Sub: sub}
+		origin, err := x.o.Store.Origin(id, sub)
+		if err != nil {
+			return err
+		}
+		moves, err := x.moves(key, &origin, batch, records)
+		if err != nil {
+			return err
+		}
+		switch {
+		case i == len(subs)-1:
+			err = x.commit(ctx, batch, moves)
+		case moves != nil:
+			err = propose(ctx, x.o.Primary, moves)
+		}
+		if errors.Is(err, txn.ErrQueueFull) { // filled up in the meantime
+			return &dispatch.FullError{Queue: origin.Queue, DeadLetter: origin.DeadLetterName}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read reads the records of the first entries, in order of sequence. A record is nil if the message is acknowledged
+// or corrupt.
+func (x *expiry) read(ctx context.Context, id uint64, entries []txn.Due) (records [][]byte, n int, err error) {
+	bytes := 0
+	for n = 0; n < len(entries) && (n == 0 || bytes < maxExpireBytes); n++ {
+		seq := entries[n].Sequence
+		found, _, err := x.o.Store.Read(ctx, store.ReadRequest{
+			Queue: id, From: seq, MaxMessages: 1, MaxBytes: 1, MarkDamaged: true,
+		}, nil)
+		if err != nil {
+			return nil, 0, err
+		}
+		var rec []byte
+		if len(found) == 1 && found[0].Sequence == seq {
+			rec = found[0].Record
+		}
+		records = append(records, rec)
+		bytes += len(rec)
+	}
+	return records, n, nil
+}
+
+// moves returns a function that moves the messages that a subscription needs, or nil if it needs none. It returns a
+// *dispatch.FullError if not all of them fit.
+func (x *expiry) moves(
+	key dispatch.Key, origin *store.Origin, entries []txn.Due, records [][]byte,
+) (func(*txn.Builder), error) {
+	if origin.DeadLetter == txn.NoQueue {
+		return nil, nil //nolint:nilnil // nothing is to be moved
+	}
+	now, room := time.Now().UnixMilli(), x.o.Store.RoomIn(origin.DeadLetter)
+	var sequences []uint64
+	var moved [][]byte
+	for i, e := range entries {
+		deliveries, needs := x.o.Store.Needs(key.Queue, key.Sub, e.Sequence)
+		if !needs || records[i] == nil {
+			continue
+		}
+		rec, err := txn.Relabel(records[i], &txn.DeadLetter{
+			Queue: origin.Queue, Subscription: origin.Subscription, Sequence: e.Sequence, Reason: txn.DeadExpired,
+			Deliveries: deliveries, MovedMS: now,
+		})
+		if err != nil {
+			return nil, err
+		}
+		if !room.Add(len(rec)) {
+			return nil, &dispatch.FullError{
+				Queue: origin.Queue, DeadLetter: origin.DeadLetterName, Never: room.Never(len(rec)),
+			}
+		}
+		sequences, moved = append(sequences, e.Sequence), append(moved, rec)
+	}
+	if len(moved) == 0 {
+		return nil, nil //nolint:nilnil // nothing is to be moved
+	}
+	return func(b *txn.Builder) {
+		b.BeginMove(key.Queue, key.Sub, origin.DeadLetter)
+		for i, rec := range moved {
+			b.Move(sequences[i], rec)
+		}
+		b.EndMove()
+	}, nil
+}
+
+// commit commits a transaction that moves messages, unless moves is nil, and removes them from the queue. Then it
+// pauses for other users of the store.
+func (x *expiry) commit(ctx context.Context, batch []txn.Due, moves func(*txn.Builder)) error {
+	begin := time.Now()
+	err := propose(ctx, x.o.Primary, func(b *txn.Builder) {
+		if moves != nil {
+			moves(b)
+		}
+		b.Due(batch...)
+	})
+	if err != nil {
+		return err
+	}
+	byQueue := make(map[uint64][]dispatch.Range)
+	for _, e := range batch {
+		byQueue[e.Queue] = append(byQueue[e.Queue], dispatch.Range{First: e.Sequence, Last: e.Sequence})
+	}
+	for id, expired := range byQueue {
+		x.o.Consumers.Expired(id, expired)
+	}
+	pause(ctx, x.pace.rest(time.Since(begin)), nil)
+	return nil
+}
+
+func (x *expiry) noteFull(id uint64, full *dispatch.FullError) {
+	x.o.Consumers.NoteFull(full)
+	if !x.full[id] {
+		x.o.Log.Warn("expired messages wait: no room in the dead-letter queue; consume from it, or raise its limits",
+			zap.String("queue", full.Queue), zap.String("dead_letter_queue", full.DeadLetter),
+			zap.Bool("too_large", full.Never))
+	}
+	x.full[id] = true
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package expiry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+const (
+	// overflowAgain is the retry interval for messages that do not fit into the dead-letter queue.
+	overflowAgain = time.Second
+	// overflowEvery is the interval of checks without a signal.
+	overflowEvery = time.Minute
+	// maxOverflowMessages and maxOverflowBytes bound the messages moved by one transaction.
+	maxOverflowMessages = 1024
+	maxOverflowBytes    = 1 << 20
+)
+
+// overflow moves the oldest messages of queues over their limits to their dead-letter queues, once for each
+// subscription that still needs them.
+type overflow struct {
+	o      Options
+	woken  <-chan struct{}
+	cancel func()
+	full   map[uint64]bool // queues with a logged full dead-letter queue
+}
+
+func newOverflow(o Options) *overflow {
+	t := &overflow{o: o, full: make(map[uint64]bool)}
+	t.woken, t.cancel = o.Store.Watch(store.OverflowQueue)
+	return t
+}
+
+// Name implements Task.
+func (*overflow) Name() string { return "overflow" }
+
+// Woken receives when a queue exceeds its limits.
+func (t *overflow) Woken() <-chan struct{} { return t.woken }
+
+// Close ends the watch.
+func (t *overflow) Close() { t.cancel() }
+
+// Sweep moves the excess of all queues.
+func (t *overflow) Sweep(ctx context.Context) (wait time.Duration, err error) {
+	wait = overflowEvery
+	for _, id := range t.o.Store.SweptQueues() {
+		full, queueErr := t.sweepQueue(ctx, id)
+		if ctx.Err() != nil {
+			return 0, fmt.Errorf("overflow: %w", ctx.Err())
+		}
+		if full {
+			wait = overflowAgain
+		}
+		err = errors.Join(err, queueErr)
+	}
+	return wait, err
+}
+
+// sweepQueue reports whether some of the excess of a queue stays for now: it is in flight, does not fit into the
+// dead-letter queue, or cannot be read.
+func (t *overflow) sweepQueue(ctx context.Context, id uint64) (stays bool, err error) {
+	for {
+		q, ok := t.o.Store.Swept(id)
+		if !ok || q.Overflow == 0 {
+			delete(t.full, id)
+			return false, nil
+		}
+		moved := 0
+		for _, sub := range q.Subs {
+			n, err := t.moveHead(ctx, &q, dispatch.Key{Queue: id, Sub: sub})
+			moved += n
+			full := (*dispatch.FullError)(nil)
+			switch {
+			case errors.As(err, &full):
+				t.noteFull(id, full)
+				return true, nil
+			case err != nil && !errors.Is(err, store.ErrNoQueue): // deleted in the meantime
+				return false, fmt.Errorf("overflow of queue %d: %w", id, err)
+			}
+		}
+		if q.Config.Retains() && q.Retained < q.Overflow {
+			err := propose(ctx, t.o.Primary, func(b *txn.Builder) { b.Trim(id, q.Overflow, &q.Config) },
+				txn.ErrQueueNotFound)
+			if err != nil {
+				return false, err
+			}
+			moved++
+		}
+		if moved == 0 {
+			return true, nil
+		}
+	}
+}
+
+func (t *overflow) noteFull(id uint64, full *dispatch.FullError) {
+	t.o.Consumers.NoteFull(full)
+	if !t.full[id] {
+		t.o.Log.Warn("a queue is over its limits and its dead-letter queue has no room: publishes are refused until one of "+
+			"them has room; consume from them, or raise their limits", zap.String("queue", full.Queue),
+			zap.String("dead_letter_queue", full.DeadLetter), zap.Bool("too_large", full.Never))
+	}
+	t.full[id] = true
+}
+
+// moveHead moves the excess messages that a subscription needs, as many as fit, and returns their number. A corrupt
+// message is not moved until it is repaired or discarded.
+func (t *overflow) moveHead(ctx context.Context, q *store.Swept, key dispatch.Key) (moved int, err error) {
+	var tooLarge error
+	for from := uint64(1); from < q.Overflow; {
+		messages, next, err := t.o.Store.Read(ctx, store.ReadRequest{
+			Queue: key.Queue, Sub: key.Sub, From: from, MaxMessages: maxOverflowMessages, MaxBytes: maxOverflowBytes,
+			MarkDamaged: true, Delayed: true,
+		}, nil)
+		if err != nil {
+			return moved, err
+		}
+		if len(messages) == 0 && next == from {
+			break
+		}
+		from = next
+		n, err := t.moveBatch(ctx, q, key, messages)
+		moved += n
+		full := (*dispatch.FullError)(nil)
+		if errors.As(err, &full) && full.Never {
+			tooLarge = err // it does not block others
+			continue
+		}
+		if err != nil {
+			return moved, err
+		}
+	}
+	if moved > 0 {
+		return moved, nil // the caller checks again
+	}
+	return 0, tooLarge
+}
+
+// moveBatch moves messages in one transaction, as far as they belong to the excess, are not in flight, and fit.
+func (t *overflow) moveBatch(
+	ctx context.Context, q *store.Swept, key dispatch.Key, messages []store.Delivery,
+) (moved int, err error) {
+	origin, err := t.o.Store.Origin(key.Queue, key.Sub)
+	if err != nil || origin.QueueDeadLetter == txn.NoQueue {
+		return 0, err
+	}
+	sequences := make([]uint64, 0, len(messages))
+	bySequence := make(map[uint64]*store.Delivery, len(messages))
+	for i := range messages {
+		if m := &messages[i]; m.Sequence < q.Overflow && m.Record != nil {
+			sequences = append(sequences, m.Sequence)
+			bySequence[m.Sequence] = m
+		}
+	}
+	if len(sequences) == 0 {
+		return 0, nil
+	}
+	var full error
+	err = t.o.Consumers.Withdraw(key, sequences, func(free []uint64) (taken []uint64, err error) {
+		var records [][]byte
+		if taken, records, full, err = t.fitting(&origin, free, bySequence); err != nil || len(taken) == 0 {
+			return nil, err
+		}
+		moved = len(taken)
+		return taken, propose(ctx, t.o.Primary, func(b *txn.Builder) {
+			b.BeginMove(key.Queue, key.Sub, origin.QueueDeadLetter)
+			for i, rec := range records {
+				b.Move(taken[i], rec)
+			}
+			b.EndMove()
+		}, txn.ErrQueueNotFound, txn.ErrSubscriptionNotFound)
+	})
+	if errors.Is(err, txn.ErrQueueFull) { // filled up in the meantime
+		return 0, &dispatch.FullError{Queue: origin.Queue, DeadLetter: origin.QueueDeadLetterName}
+	}
+	if err != nil {
+		return 0, err
+	}
+	return moved, full
+}
+
+// fitting returns the oldest messages that fit into the dead-letter queue, with their new records; full is a
+// *dispatch.FullError if some do not fit.
+func (t *overflow) fitting(
+	origin *store.Origin, free []uint64, messages map[uint64]*store.Delivery,
+) (taken []uint64, records [][]byte, full, err error) {
+	room, now := t.o.Store.RoomIn(origin.QueueDeadLetter), time.Now().UnixMilli()
+	for _, sequence := range free {
+		m := messages[sequence]
+		rec, err := txn.Relabel(m.Record, &txn.DeadLetter{
+			Queue: origin.Queue, Subscription: origin.Subscription, Sequence: m.Sequence, Reason: txn.DeadOverflow,
+			Deliveries: m.DeliveryCount, MovedMS: now,
+		})
+		if err != nil {
+			return nil, nil, nil, fmt.Errorf("sequence %d: %w", m.Sequence, err)
+		}
+		never := room.Never(len(rec))
+		if !never && room.Add(len(rec)) {
+			taken, records = append(taken, sequence), append(records, rec)
+			continue
+		}
+		full = &dispatch.FullError{Queue: origin.Queue, DeadLetter: origin.QueueDeadLetterName, Never: never}
+		if !never {
+			break // later messages would overtake it
+		}
+	}
+	return taken, records, full, nil
+}

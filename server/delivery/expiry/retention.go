@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package expiry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+const (
+	// retentionEvery is the check interval. A message may be kept longer than its retention by that much.
+	retentionEvery = time.Second
+	// maxTrimSequences bounds the sequences that one proposal frees: applying it takes about a millisecond.
+	maxTrimSequences = 1 << 18
+)
+
+// retention ends the retention of messages beyond the age, number or size limit. Messages that a subscription has yet
+// to read stay until they are acknowledged.
+type retention struct {
+	o Options
+	// heads caches the publish time of the oldest retained message of each queue, so that it is read once.
+	heads map[uint64]head
+}
+
+type head struct {
+	sequence    uint64
+	publishedMS int64
+}
+
+func newRetention(o Options) *retention { return &retention{o: o, heads: make(map[uint64]head)} }
+
+// Name implements Task.
+func (*retention) Name() string { return "retention" }
+
+// Woken returns nil: periodic checks suffice.
+func (*retention) Woken() <-chan struct{} { return nil }
+
+// Sweep frees messages beyond the retention limits.
+func (r *retention) Sweep(ctx context.Context) (wait time.Duration, err error) {
+	seen := make(map[uint64]head, len(r.heads))
+	for _, id := range r.o.Store.SweptQueues() {
+		queueErr := r.sweepQueue(ctx, id)
+		if ctx.Err() != nil {
+			return 0, fmt.Errorf("retention: %w", ctx.Err())
+		}
+		if h, ok := r.heads[id]; ok {
+			seen[id] = h
+		}
+		err = errors.Join(err, queueErr) // an unreadable queue does not block the others
+	}
+	r.heads = seen
+	return retentionEvery, err
+}
+
+func (r *retention) sweepQueue(ctx context.Context, id uint64) error {
+	for {
+		q, ok := r.o.Store.Swept(id)
+		if !ok || !q.Config.Retains() {
+			return nil
+		}
+		to, err := r.keepFrom(ctx, &q)
+		if err != nil || to <= q.Retained {
+			return err
+		}
+		if err := r.trim(ctx, &q, min(to, q.Retained+maxTrimSequences)); err != nil {
+			return err
+		}
+	}
+}
+
+// keepFrom returns the sequence of the first message within the retention limits.
+func (r *retention) keepFrom(ctx context.Context, q *store.Swept) (uint64, error) {
+	if q.Config.RetentionAge == 0 {
+		return q.RetainFrom, nil
+	}
+	h, known := r.heads[q.ID]
+	if !known || h.sequence < q.RetainFrom {
+		seq, ms, ok, err := r.o.Store.PublishedAt(ctx, q.ID, q.RetainFrom)
+		if errors.Is(err, store.ErrNoQueue) || err == nil && !ok {
+			return q.RetainFrom, nil
+		}
+		if err != nil {
+			return 0, fmt.Errorf("retention of queue %d: %w", q.ID, err)
+		}
+		h = head{sequence: seq, publishedMS: ms}
+		r.heads[q.ID] = h
+	}
+	oldest := time.Now().UnixMilli() - int64(q.Config.RetentionAge)
+	if h.publishedMS >= oldest {
+		return q.RetainFrom, nil
+	}
+	seq, _, _, err := r.o.Store.FirstSince(ctx, q.ID, q.RetainFrom, oldest)
+	if errors.Is(err, store.ErrNoQueue) {
+		return q.RetainFrom, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("retention of queue %d: %w", q.ID, err)
+	}
+	return seq, nil
+}
+
+// trim proposes to end the retention of the messages below a sequence. The proposal is refused, or changes nothing,
+// if the queue was deleted or its retention altered (INV-15).
+func (r *retention) trim(ctx context.Context, q *store.Swept, to uint64) error {
+	return propose(ctx, r.o.Primary, func(b *txn.Builder) { b.Trim(q.ID, to, &q.Config) }, txn.ErrQueueNotFound)
+}
+
+// propose commits a transaction. A refusal with one of the codes in changed is not an error.
+func propose(ctx context.Context, primary Committer, fill func(b *txn.Builder), changed ...txn.Code) error {
+	var b txn.Builder
+	b.Begin(nil, time.Now().UnixMilli(), nil)
+	fill(&b)
+	payload, err := b.Finish()
+	if err != nil {
+		return fmt.Errorf("encode a proposal: %w", err)
+	}
+	result, err := primary.Commit(ctx, payload)
+	if err != nil {
+		return err
+	}
+	for _, code := range changed {
+		if result.Code == code {
+			return nil
+		}
+	}
+	return result.Err()
+}

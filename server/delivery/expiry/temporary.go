@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package expiry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// temporaryEvery is the interval at which temporary queues are checked for consumers.
+const temporaryEvery = 250 * time.Millisecond
+
+// temporary deletes temporary queues without consumers for their grace period. The period restarts with each term,
+// so that clients that follow a failover have time to reattach.
+type temporary struct {
+	queues    func() []store.TemporaryQueue
+	consumers func(key dispatch.Key) (inFlight uint64, consumers uint32)
+	commit    Committer
+	log       *zap.Logger
+	// used is the time when a queue was last seen with a consumer, initially the time of the first check.
+	used map[uint64]time.Time
+}
+
+func newTemporary(o Options) *temporary {
+	return &temporary{
+		queues: o.Store.Temporary, consumers: o.Consumers.Stats, commit: o.Primary, log: o.Log,
+		used: make(map[uint64]time.Time),
+	}
+}
+
+// Name implements Task.
+func (*temporary) Name() string { return "delete temporary queues" }
+
+// Woken implements Task. The task is never woken.
+func (*temporary) Woken() <-chan struct{} { return nil }
+
+// Sweep implements Task.
+func (t *temporary) Sweep(ctx context.Context) (wait time.Duration, err error) {
+	queues, now := t.queues(), time.Now()
+	there := make(map[uint64]time.Time, len(queues))
+	for i := range queues {
+		q := &queues[i]
+		used, seen := t.used[q.ID]
+		if !seen || t.attached(q) {
+			used = now
+		}
+		there[q.ID] = used
+	}
+	t.used = there
+	for i := range queues {
+		q := &queues[i]
+		if now.Sub(there[q.ID]) < time.Duration(q.GraceMS)*time.Millisecond || t.attached(q) {
+			continue
+		}
+		if err := t.remove(ctx, q); err != nil {
+			return 0, err
+		}
+	}
+	return temporaryEvery, nil
+}
+
+// attached reports whether a queue has a consumer.
+func (t *temporary) attached(q *store.TemporaryQueue) bool {
+	for _, sub := range q.Subscriptions {
+		if _, n := t.consumers(dispatch.Key{Queue: q.ID, Sub: sub}); n > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// remove proposes the deletion of a queue. A consumer that attaches concurrently ends when the deletion is applied.
+func (t *temporary) remove(ctx context.Context, q *store.TemporaryQueue) error {
+	var b txn.Builder
+	b.Begin(nil, time.Now().UnixMilli(), nil)
+	b.DeleteTemporary(q.ID, q.GraceMS)
+	payload, err := b.Finish()
+	if err != nil {
+		return fmt.Errorf("encode the deletion of a temporary queue: %w", err)
+	}
+	result, err := t.commit.Commit(ctx, payload)
+	if err == nil {
+		err = result.Err()
+	}
+	switch {
+	case errors.Is(err, txn.ErrQueueNotFound):
+		return nil // a client was faster
+	case errors.Is(err, txn.ErrQueueInUse):
+		t.used[q.ID] = time.Now() // retry after another grace period
+		t.log.Warn("a temporary queue without consumers is not deleted, since another queue names it, or a prepared "+
+			"transaction needs it",
+			zap.String("queue", q.Name), zap.Uint64("queue_id", q.ID))
+		return nil
+	case err != nil:
+		return fmt.Errorf("delete temporary queue %q: %w", q.Name, err)
+	}
+	t.log.Info("deleted a temporary queue that had no consumer for its grace", zap.String("queue", q.Name),
+		zap.Uint64("queue_id", q.ID), zap.Uint64("messages", result.Ops[0].Changed),
+		zap.Duration("grace", time.Duration(q.GraceMS)*time.Millisecond))
+	return nil
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package expiry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// ttlWait is the maximum interval of checks for new or changed TTLs.
+const ttlWait = time.Second
+
+// ttl expires the messages of queues with a TTL. Messages enter their queue in order of time, so that checking the
+// first one suffices and no index is needed.
+type ttl struct {
+	o      Options
+	expiry *expiry
+	looked map[uint64]look
+}
+
+// look is the time of the next check of a queue, valid while its TTL is unchanged.
+type look struct {
+	ttl  int64
+	next time.Time
+}
+
+func newTTL(o Options) *ttl { return &ttl{o: o, expiry: newExpiry(o), looked: make(map[uint64]look)} }
+
+// Name implements Task.
+func (*ttl) Name() string { return "TTL of queues" }
+
+// Woken returns nil: periodic checks suffice.
+func (*ttl) Woken() <-chan struct{} { return nil }
+
+// Sweep expires the messages older than the TTL of their queue.
+func (t *ttl) Sweep(ctx context.Context) (time.Duration, error) {
+	wait := ttlWait
+	looked := make(map[uint64]look, len(t.looked))
+	var failed error
+	for id, ttlMS := range t.o.Store.TTLs() {
+		l := t.looked[id]
+		if l.ttl != ttlMS || !time.Now().Before(l.next) {
+			next, err := t.sweepQueue(ctx, id, ttlMS)
+			if ctx.Err() != nil {
+				return 0, fmt.Errorf("TTL: %w", ctx.Err())
+			}
+			if err != nil {
+				failed, next = errors.Join(failed, err), time.Now().Add(failedAgain)
+			}
+			l = look{ttl: ttlMS, next: next}
+		}
+		looked[id] = l
+		wait = min(wait, time.Until(l.next))
+	}
+	t.looked = looked
+	return max(wait, time.Millisecond), failed
+}
+
+// sweepQueue expires messages of one queue, and returns the time of the next check.
+func (t *ttl) sweepQueue(ctx context.Context, id uint64, ttlMS int64) (next time.Time, err error) {
+	t.expiry.pace.begin()
+	for from := uint64(1); ; {
+		now := time.Now()
+		messages, to, err := t.o.Store.Read(ctx, store.ReadRequest{
+			Queue: id, From: from, MaxMessages: t.expiry.pace.batch(), MaxBytes: maxExpireBytes, MarkDamaged: true,
+		}, nil)
+		if errors.Is(err, store.ErrNoQueue) {
+			return now, nil
+		}
+		if err != nil {
+			return now, fmt.Errorf("TTL of queue %d: %w", id, err)
+		}
+		over, first := t.over(id, messages, now.UnixMilli()-ttlMS)
+		if len(over) > 0 {
+			stayed, err := t.expiry.expire(ctx, over)
+			if err != nil {
+				return now, err
+			}
+			if len(stayed) > 0 && next.IsZero() {
+				next = now.Add(stayedAgain)
+			}
+		}
+		switch {
+		case first != 0 && next.IsZero():
+			return time.UnixMilli(first + ttlMS), nil
+		case first == 0 && to != from:
+			from = to
+			continue
+		case next.IsZero(): // later messages have the full TTL
+			return now.Add(time.Duration(ttlMS) * time.Millisecond), nil
+		}
+		return next, nil
+	}
+}
+
+// over returns the messages that entered their queue at byMS or before, and the time of the first later one, or 0.
+func (*ttl) over(id uint64, messages []store.Delivery, byMS int64) (over []txn.Due, first int64) {
+	for i := range messages {
+		if messages[i].Record == nil {
+			continue // corrupt: repaired or discarded elsewhere
+		}
+		since := txn.RecordSinceMS(messages[i].Record)
+		if since > byMS {
+			return over, since
+		}
+		over = append(over, txn.Due{
+			TimeMS: max(since, 0), Queue: id, Sequence: messages[i].Sequence, Kind: txn.DueTTL,
+		})
+	}
+	return over, 0
+}

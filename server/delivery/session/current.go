@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+)
+
+// Current holds the current session of a node. It is safe for concurrent use.
+type Current struct {
+	session   atomic.Pointer[Session]
+	diskLow   atomic.Bool
+	notActive func() *wire.NotActiveError
+	pair      func() failover.Status
+	changed   func() <-chan struct{}
+}
+
+// NewCurrent returns a Current without a session. notActive returns the error that redirects clients to the active
+// node. pair returns the state of the pair, and changed a channel that is closed at its next change.
+func NewCurrent(
+	notActive func() *wire.NotActiveError, pair func() failover.Status, changed func() <-chan struct{},
+) *Current {
+	return &Current{notActive: notActive, pair: pair, changed: changed}
+}
+
+// Set changes the session; nil for none.
+func (c *Current) Set(session *Session) { c.session.Store(session) }
+
+// Get returns the session, or nil.
+func (c *Current) Get() *Session { return c.session.Load() }
+
+// Session returns the session, or a *wire.NotActiveError.
+func (c *Current) Session() (*Session, error) {
+	if session := c.session.Load(); session != nil {
+		return session, nil
+	}
+	return nil, c.notActive()
+}
+
+// NotActive returns the error that redirects clients to the active node.
+func (c *Current) NotActive() *wire.NotActiveError { return c.notActive() }
+
+// SetDiskLow sets whether the filesystem has less than disk.low-watermark available, so that publishes are refused.
+// It reports whether the value has changed.
+func (c *Current) SetDiskLow(low bool) (changed bool) { return c.diskLow.Swap(low) != low }
+
+// DiskLow reports whether publishes are refused because of low disk space.
+func (c *Current) DiskLow() bool { return c.diskLow.Load() }
+
+// Require returns an error if a node of the pair does not support a feature: that node would stop at the first record
+// that uses it. Once both nodes have supported it, the session keeps it enabled. A node that is downgraded then stops
+// with a request to upgrade it. The error is a wire.ErrFeature, or the retryable replication.ErrBlocked if a node has
+// not announced its features for failover.AnnounceWait.
+func (c *Current) Require(session *Session, feature string) error {
+	if _, agreed := session.features.Load(feature); agreed {
+		return nil
+	}
+	lack, lacks := c.lacks(session, feature)
+	switch {
+	case !lacks:
+		session.features.Store(feature, true)
+		return nil
+	case lack.Silent():
+		return fmt.Errorf("%w: %s", replication.ErrBlocked, lack.Because(""))
+	default:
+		return fmt.Errorf("%w: %s", wire.ErrFeature, lack.Because(fmt.Sprintf("does not know %q", feature)))
+	}
+}
+
+// lacks checks the pair, and waits for a node that has not announced its features yet.
+func (c *Current) lacks(session *Session, feature string) (lack failover.Lack, lacks bool) {
+	waited := time.NewTimer(failover.AnnounceWait)
+	defer waited.Stop()
+	for {
+		changed := c.changed()
+		st := c.pair()
+		if lack, lacks = st.Lacks(feature); !lacks || !lack.Silent() {
+			return lack, lacks
+		}
+		select {
+		case <-changed:
+		case <-session.ended:
+			return lack, true
+		case <-waited.C:
+			return lack, true
+		}
+	}
+}

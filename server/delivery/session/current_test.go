@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+)
+
+// A standby is in sync some milliseconds before its announcement is visible. In between it does not count as an older
+// release: a request that needs a feature waits for the announcement.
+func TestRequire(t *testing.T) {
+	a := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "a:1", Features: failover.KnownFeatures()}
+	b := failover.NodeInfo{ID: uuid.New(), Name: "b", Address: "b:1", Features: failover.KnownFeatures()}
+	older := b
+	older.Features, older.Version = "", "0.1.0"
+	said := func(n failover.NodeInfo) []failover.Live { return []failover.Live{{Node: n}} }
+	for _, c := range []struct {
+		name string
+		// announcement of b at first, and later
+		first, later []failover.Live
+		end          bool // of the session
+		took         time.Duration
+		want         error
+		text         string
+	}{
+		{name: "said", first: said(b)},
+		{name: "said a moment later", later: said(b), took: time.Second},
+		{
+			name: "an older release, a moment later", later: said(older), took: time.Second, want: wire.ErrFeature,
+			text: "runs 0.1.0, which does not know \"queues\"; upgrade it first with lockstep restart",
+		},
+		{
+			name: "nothing", took: failover.AnnounceWait, want: replication.ErrBlocked,
+			text: b.ID.String() + " has not announced itself",
+		},
+		{name: "nothing, and the session ends", end: true, took: time.Second, want: replication.ErrBlocked},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := failover.Status{Live: c.first, Record: &failover.Record{
+					Nodes: []failover.NodeInfo{a}, InSync: []failover.Member{{Node: a.ID}, {Node: b.ID}},
+				}}
+				changed, session := make(chan struct{}), &Session{ended: make(chan struct{})}
+				current := NewCurrent(nil, func() failover.Status { return st },
+					func() <-chan struct{} { return changed })
+				began, done := time.Now(), make(chan error)
+				go func() { done <- current.Require(session, failover.FeatureQueues) }()
+				if c.took > 0 {
+					<-time.After(time.Second)
+					synctest.Wait()
+					st.Live = c.later
+					if c.end {
+						close(session.ended)
+					} else if c.later != nil {
+						old := changed
+						changed = make(chan struct{})
+						close(old)
+					}
+				}
+				err := <-done
+				require.Equal(t, c.took, time.Since(began))
+				require.ErrorIs(t, err, c.want)
+				if c.text != "" {
+					require.ErrorContains(t, err, c.text)
+				}
+				if c.end {
+					return
+				}
+				st.Live = nil // a feature once supported by both is not checked again
+				require.Equal(t, c.want == nil, current.Require(session, failover.FeatureQueues) == nil)
+			})
+		})
+	}
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"runtime/metrics"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// lookEvery is the minimum sampling interval, short enough to detect a burst of publishes.
+	lookEvery = time.Millisecond
+	// lookWeight is the weight of the newest sample. Pressure starts when the fraction of samples with waiting
+	// goroutines reaches highPressure, and ends below lowPressure: lower, since throttled deliveries leave fewer
+	// goroutines waiting.
+	lookWeight, highPressure, lowPressure = 1.0 / 16, 0.25, 0.05
+	// quiet is the time without commits of others after which they count as idle: many times the wait for one commit
+	// on a busy machine.
+	quiet = 250 * time.Millisecond
+	// runnable is the number of goroutines that are ready to run and wait for a CPU.
+	runnable = "/sched/goroutines/runnable:goroutines"
+)
+
+// pressure reports whether publishers need the CPU that deliveries use. That is the case when transactions of clients
+// other than consumers are committed, and goroutines wait for a CPU. A publisher that waits for the disk or for its
+// response leaves the CPU to the consumers.
+type pressure struct {
+	committed func() uint64 // returns the last LSN
+	waiting   func() uint64 // returns the number of goroutines that wait for a CPU
+	settling  atomic.Int64  // transactions of consumers, including uncommitted ones
+	is        atomic.Bool   // last result
+	next      atomic.Int64  // time of the next sample, in nanoseconds since begin
+	begin     time.Time
+
+	mu     sync.Mutex // guards the fields below; if it is locked, callers use the last result
+	others int64      // highest observed number of transactions of others
+	active time.Time  // time of its last increase
+	waits  float64    // fraction of samples with waiting goroutines, weighted towards the latest
+}
+
+func newPressure(committed func() uint64) *pressure {
+	sample := []metrics.Sample{{Name: runnable}}
+	return &pressure{committed: committed, begin: time.Now(), waiting: func() uint64 {
+		metrics.Read(sample)
+		if sample[0].Value.Kind() != metrics.KindUint64 {
+			return 0 // not supported by a later Go version
+		}
+		return sample[0].Value.Uint64()
+	}}
+}
+
+// Busy reports whether publishers need the CPU. It is cheap.
+func (p *pressure) Busy() bool {
+	now := time.Now()
+	if due := p.next.Load(); int64(now.Sub(p.begin)) >= due && p.mu.TryLock() {
+		p.look(now)
+		p.next.Store(int64(now.Sub(p.begin) + lookEvery))
+		p.mu.Unlock()
+	}
+	return p.is.Load()
+}
+
+// look takes a sample and updates the result. mu is held.
+func (p *pressure) look(now time.Time) {
+	// During transactions of consumers the number is too low, by at most the number of dispatchers.
+	if others := int64(p.committed()) - p.settling.Load(); others > p.others {
+		p.others, p.active = others, now
+	}
+	found := 0.0
+	if p.waiting() > 0 {
+		found = 1
+	}
+	p.waits += (found - p.waits) * lookWeight
+	from := highPressure
+	if p.is.Load() {
+		from = lowPressure
+	}
+	p.is.Store(p.waits >= from && now.Sub(p.active) < quiet)
+}

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
+	"github.com/lockstep-mq/lockstep/server/delivery/expiry"
+	"github.com/lockstep-mq/lockstep/server/delivery/filter"
+	"github.com/lockstep-mq/lockstep/server/delivery/twophase"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+const (
+	// DeliveryBatchBytes is the approximate size of one message to a consumer or browser.
+	DeliveryBatchBytes = 1 << 20
+	// outboxBytes is the approximate limit of bytes buffered for a slow consumer's connection.
+	outboxBytes = 4 << 20
+	// waitingShare divides limits.pending-bytes: 1/waitingShare of it may be buffered for the connections of all
+	// consumers.
+	waitingShare = 4
+	// settleRetry is the retry interval of acknowledgements on a blocked node.
+	settleRetry = 50 * time.Millisecond
+)
+
+// Session serves clients while the node is active, in one term.
+type Session struct {
+	// Primary commits transactions.
+	Primary *replication.Primary
+	// Consumers contains the attached consumers.
+	Consumers *dispatch.Registry
+	// Prepared manages prepared transactions.
+	Prepared *twophase.Manager
+	// sweeper runs the time-based tasks.
+	sweeper *expiry.Sweeper
+	store   *store.Store
+
+	// features contains, by name, the features that both nodes have announced.
+	features sync.Map
+
+	paused atomic.Bool
+	once   sync.Once
+	ended  chan struct{}
+	reason error // set before ended is closed
+}
+
+// NewSession creates the session of a primary. Deliveries are added to counters, unless that is nil. End must be
+// called.
+func NewSession(
+	p *replication.Primary, s *store.Store, l config.Limits, counters *dispatch.Counters, logger *zap.Logger,
+) *Session {
+	load := newPressure(p.CommitLSN)
+	limits := deliveryLimits(l)
+	limits.Busy, limits.Counters = load.Busy, counters
+	session := &Session{
+		Primary: p, ended: make(chan struct{}), store: s,
+		Consumers: dispatch.NewRegistry(storeSource{s}, settler{p, s, load}, limits, logger),
+	}
+	s.OnDue(session.due)
+	session.Prepared = twophase.New(s, p, session.Consumers, logger)
+	session.sweeper = expiry.New(expiry.Options{
+		Store: s, Primary: p, Consumers: session.Consumers, Log: logger, More: []expiry.Task{session.Prepared},
+	})
+	return session
+}
+
+// deliveryLimits returns the limits of deliveries.
+func deliveryLimits(l config.Limits) dispatch.Limits {
+	return dispatch.Limits{
+		Consumers: l.Consumers, Outstanding: l.Outstanding, BatchBytes: DeliveryBatchBytes, OutboxBytes: outboxBytes,
+		WaitingBytes: int(max(l.PendingBytes.Bytes()/waitingShare, outboxBytes)),
+		Share:        float64(l.DeliveryShare) / 100,
+	}
+}
+
+// SetLimits changes the limits of deliveries.
+func (s *Session) SetLimits(l config.Limits) { s.Consumers.SetLimits(deliveryLimits(l)) }
+
+// SetPaused pauses or resumes all deliveries. No delivery begins after SetPaused(true) has returned (INV-2).
+func (s *Session) SetPaused(paused bool) {
+	s.paused.Store(paused)
+	s.Consumers.SetPaused(paused)
+}
+
+// Paused reports whether deliveries are paused.
+func (s *Session) Paused() bool { return s.paused.Load() }
+
+// End ends all consumers and streams with the given reason, stops the primary, and waits for the dispatchers and the
+// sweeper. The order matters: a task may wait for a commit regardless of its context, and only the primary's Stop
+// ends that wait.
+func (s *Session) End(reason error) {
+	s.once.Do(func() {
+		s.reason = reason
+		close(s.ended)
+	})
+	s.sweeper.Cancel()
+	s.Consumers.Stop(reason)
+	s.Primary.Stop()
+	s.sweeper.Wait()
+	s.store.OnDue(nil)
+	s.Consumers.Wait()
+}
+
+// due passes messages that have become deliverable to the dispatchers.
+func (s *Session) due(messages []queue.DueMessage) {
+	for len(messages) > 0 {
+		of := messages[0].Queue
+		var sequences []uint64
+		for ; len(messages) > 0 && messages[0].Queue == of; messages = messages[1:] {
+			sequences = append(sequences, messages[0].Sequence)
+		}
+		s.Consumers.Due(of, sequences)
+	}
+}
+
+// Ended returns a channel that is closed when the session has ended; Reason then returns the reason.
+func (s *Session) Ended() <-chan struct{} { return s.ended }
+
+// Reason returns why the session ended. It must be called only after Ended is closed.
+func (s *Session) Reason() error { return s.reason }
+
+// storeSource adapts the store to dispatch.Source.
+type storeSource struct{ store *store.Store }
+
+// Read reads the unacknowledged messages of a subscription.
+func (s storeSource) Read(
+	ctx context.Context, key dispatch.Key, from uint64, maxMessages, maxBytes int, dst []dispatch.Message,
+) ([]dispatch.Message, uint64, error) {
+	return s.store.Read(ctx, store.ReadRequest{
+		Queue: key.Queue, Sub: key.Sub, From: from, MaxMessages: maxMessages, MaxBytes: maxBytes, MarkDamaged: true,
+	}, dst)
+}
+
+// ReadLanes reads the unacknowledged messages of a subscription of a queue with priorities.
+func (s storeSource) ReadLanes(
+	ctx context.Context, key dispatch.Key, lanes *store.Lanes, maxMessages, maxBytes int, dst []dispatch.Message,
+) ([]dispatch.Message, uint64, error) {
+	return s.store.Read(ctx, store.ReadRequest{
+		Queue: key.Queue, Sub: key.Sub, Lanes: lanes, MaxMessages: maxMessages, MaxBytes: maxBytes, MarkDamaged: true,
+	}, dst)
+}
+
+// Priorities returns the priorities of messages.
+func (s storeSource) Priorities(id uint64, sequences []uint64) []uint8 {
+	return s.store.Priorities(id, sequences)
+}
+
+// TTL returns the TTL of the queue's messages.
+func (s storeSource) TTL(id uint64) int64 { return s.store.TTL(id) }
+
+// RedeliveryDelays returns the redelivery delays of requeued messages.
+func (s storeSource) RedeliveryDelays(key dispatch.Key, sequences []uint64) []time.Duration {
+	return s.store.RedeliveryDelays(key.Queue, key.Sub, sequences)
+}
+
+// Order returns the ordering settings of the queue.
+func (s storeSource) Order(id uint64) (prioritized, exclusive bool) { return s.store.DeliveryOrder(id) }
+
+// NextSequence returns the sequence of the queue's next message.
+func (s storeSource) NextSequence(id uint64) (next uint64, ok bool) {
+	return s.store.NextSequence(id)
+}
+
+// MaxDeliveries returns the delivery limit of a subscription.
+func (s storeSource) MaxDeliveries(key dispatch.Key) uint64 {
+	return s.store.MaxDeliveries(key.Queue, key.Sub)
+}
+
+// Filters returns a value that changes whenever a filter was altered.
+func (s storeSource) Filters() uint64 { return s.store.Filters() }
+
+// Exhausted returns those of the sequences that have reached the delivery limit.
+func (s storeSource) Exhausted(key dispatch.Key, sequences []uint64) []uint64 {
+	return s.store.Exhausted(key.Queue, key.Sub, sequences)
+}
+
+// Filter compiles the filter of a subscription, if it has one.
+func (s storeSource) Filter(key dispatch.Key) (func([]byte) bool, error) {
+	text := s.store.Filter(key.Queue, key.Sub)
+	if text == "" {
+		return nil, nil //nolint:nilnil // it gets all messages
+	}
+	f, err := filter.Compile(text)
+	if err != nil {
+		return nil, fmt.Errorf("%q, which another release has taken: %w", text, err)
+	}
+	return f.Match, nil
+}
+
+// Watch returns a channel that receives after changes of the queue.
+func (s storeSource) Watch(id uint64) (<-chan struct{}, func()) { return s.store.Watch(id) }
+
+// settler commits the answers of consumers.
+type settler struct {
+	primary *replication.Primary
+	store   *store.Store
+	load    *pressure
+}
+
+// Settle commits acks and releases. On a blocked node it waits: the consumers keep their messages. Acks are
+// idempotent, so that an unknown outcome is harmless (a release may then count twice).
+func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []dispatch.Range) error {
+	var b txn.Builder
+	b.Begin(nil, time.Now().UnixMilli(), nil)
+	if len(acks) > 0 {
+		b.Ack(key.Queue, key.Sub, acks...)
+	}
+	if len(releases) > 0 {
+		b.Release(key.Queue, key.Sub, releases...)
+	}
+	payload, err := b.Finish()
+	if err != nil {
+		return fmt.Errorf("encode acknowledgements: %w", err)
+	}
+	return s.commit(ctx, payload)
+}
+
+// Move moves dead messages to the dead-letter queue, as many as fit. A message moved by an attempt with an unknown
+// outcome is then acknowledged, and is not moved again.
+func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dead) (waiting []uint64, err error) {
+	from, err := s.store.Origin(key.Queue, key.Sub)
+	if err != nil {
+		return nil, err
+	}
+	var records [][]byte // nil if they are discarded
+	full := &dispatch.FullError{Queue: from.Queue, DeadLetter: from.DeadLetterName}
+	if from.DeadLetter != txn.NoQueue {
+		if records, err = relabeled(&from, dead); err != nil {
+			return nil, err
+		}
+		dead, records, waiting, full.Never = fitting(s.store.RoomIn(from.DeadLetter), dead, records)
+	}
+	for len(dead) > 0 {
+		err = s.moveAll(ctx, key, from.DeadLetter, dead, records)
+		if !errors.Is(err, txn.ErrQueueFull) {
+			break
+		}
+		// The queue has filled up: the first half may still fit.
+		half := len(dead) / 2
+		for _, m := range dead[half:] {
+			waiting = append(waiting, m.Sequence)
+		}
+		dead, records, full.Never, err = dead[:half], records[:half], false, nil
+	}
+	if err != nil || len(waiting) == 0 {
+		return nil, err
+	}
+	slices.Sort(waiting)
+	return waiting, full
+}
+
+// relabeled returns the records of dead messages for the dead-letter queue.
+func relabeled(from *store.Origin, dead []dispatch.Dead) (records [][]byte, err error) {
+	now := time.Now().UnixMilli()
+	for i := range dead {
+		m := &dead[i]
+		rec, err := txn.Relabel(m.Record, &txn.DeadLetter{
+			Queue: from.Queue, Subscription: from.Subscription, Sequence: m.Sequence, Reason: m.Reason,
+			Deliveries: m.Deliveries, MovedMS: now,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("sequence %d: %w", m.Sequence, err)
+		}
+		records = append(records, rec)
+	}
+	return records, nil
+}
+
+// fitting returns the oldest dead messages that fit, and the sequences of the others. A message that can never fit
+// does not block others; never reports that all of the others are of that kind.
+func fitting(
+	room queue.Room, dead []dispatch.Dead, records [][]byte,
+) (fit []dispatch.Dead, fitRecords [][]byte, waiting []uint64, never bool) {
+	never = true
+	for i, rec := range records {
+		switch {
+		case room.Never(len(rec)):
+			waiting = append(waiting, dead[i].Sequence)
+		case never && room.Add(len(rec)):
+			fit, fitRecords = append(fit, dead[i]), append(fitRecords, rec)
+		default:
+			never = false // later messages would overtake it
+			waiting = append(waiting, dead[i].Sequence)
+		}
+	}
+	return fit, fitRecords, waiting, never
+}
+
+// moveAll moves messages in one transaction.
+func (s settler) moveAll(
+	ctx context.Context, key dispatch.Key, target uint64, dead []dispatch.Dead, records [][]byte,
+) error {
+	var b txn.Builder
+	b.Begin(nil, time.Now().UnixMilli(), nil)
+	b.BeginMove(key.Queue, key.Sub, target)
+	for i := range dead {
+		var rec []byte
+		if records != nil {
+			rec = records[i]
+		}
+		b.Move(dead[i].Sequence, rec)
+	}
+	b.EndMove()
+	payload, err := b.Finish()
+	if err != nil {
+		return fmt.Errorf("encode dead letters: %w", err)
+	}
+	return s.commit(ctx, payload)
+}
+
+// commit commits a payload, and waits while the node is blocked.
+func (s settler) commit(ctx context.Context, payload []byte) error {
+	for {
+		s.load.settling.Add(1)
+		result, err := s.primary.Commit(ctx, payload)
+		if err == nil {
+			return result.Err()
+		}
+		s.load.settling.Add(-1)
+		if !errors.Is(err, replication.ErrBlocked) || ctx.Err() != nil {
+			return err
+		}
+		timer := time.NewTimer(settleRetry)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
+	}
+}

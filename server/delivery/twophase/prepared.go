@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package twophase prepares and decides transactions on the active node, and notifies the dispatchers. Messages that
+// a prepared transaction will acknowledge are withdrawn from their consumers, and redelivered if it is rolled back.
+package twophase
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// Committer commits transactions; *replication.Primary is one.
+type Committer interface {
+	// Commit returns when the transaction is committed and applied, or will never be.
+	Commit(ctx context.Context, payload []byte) (*txn.Result, error)
+}
+
+// Manager manages the prepared transactions of one term in which the node is active. It is safe for concurrent use.
+type Manager struct {
+	store     *store.Store
+	primary   Committer
+	consumers *dispatch.Registry
+
+	// locks serializes prepare and decision of one transaction, so that its consumers are notified in order. The
+	// holder has an element in the channel. The others wait, possibly for a commit, as long as their contexts allow.
+	seed  maphash.Seed
+	locks [64]chan struct{}
+
+	log     *zap.Logger
+	timeout atomic.Int64  // in nanoseconds
+	woken   chan struct{} // capacity 1: timeout has changed
+}
+
+// New creates a Manager without a timeout.
+func New(s *store.Store, primary Committer, consumers *dispatch.Registry, log *zap.Logger) *Manager {
+	m := &Manager{
+		store: s, primary: primary, consumers: consumers, seed: maphash.MakeSeed(), log: log,
+		woken: make(chan struct{}, 1),
+	}
+	for i := range m.locks {
+		m.locks[i] = make(chan struct{}, 1)
+	}
+	return m
+}
+
+// lock waits until no other call handles the transaction, or until ctx ends: then nothing was done.
+func (m *Manager) lock(ctx context.Context, xid string) (unlock func(), err error) {
+	l := m.locks[maphash.String(m.seed, xid)%uint64(len(m.locks))]
+	select {
+	case l <- struct{}{}:
+		return func() { <-l }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("another call is at work on transaction %q: %w", xid, ctx.Err())
+	}
+}
+
+// Prepare commits a payload that prepares a transaction. It returns when that is applied, or will never be, even if
+// ctx ends before, since the consumers must be notified.
+func (m *Manager) Prepare(ctx context.Context, xid string, payload []byte) (*txn.Result, error) {
+	unlock, err := m.lock(ctx, xid)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	result, err := m.primary.Commit(context.WithoutCancel(ctx), payload)
+	if err != nil || result.Code != txn.OK || result.Duplicate {
+		return result, err
+	}
+	for _, held := range m.store.Reserved(xid) {
+		m.consumers.Settled(dispatch.Key{Queue: held.Queue, Sub: held.Sub}, held.Ranges, nil)
+	}
+	return result, nil
+}
+
+// Decision is a decision about a prepared transaction.
+type Decision struct {
+	// XID is the name of the transaction.
+	XID string
+	// Commit reports whether to commit it or to roll it back.
+	Commit bool
+	// By is the decider.
+	By txn.Decider
+	// Number is the LSN of the record that prepared it; 0 for any.
+	Number uint64
+}
+
+// Decide commits a decision and returns the decider: that of this call, or of an earlier one with the same decision.
+// It returns when the decision is applied, or will never be, even if ctx ends before. The errors are those of
+// txn.Code and Committer.
+func (m *Manager) Decide(ctx context.Context, d Decision) (by txn.Decider, err error) {
+	unlock, err := m.lock(ctx, d.XID)
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
+	var b txn.Builder
+	b.Begin(nil, time.Now().UnixMilli(), nil)
+	if d.Commit {
+		b.CommitPrepared(d.XID, d.By, d.Number)
+	} else {
+		b.RollbackPrepared(d.XID, d.By, d.Number)
+	}
+	payload, err := b.Finish()
+	if err != nil {
+		return 0, fmt.Errorf("encode the decision: %w", err)
+	}
+	decide := func() error {
+		result, err := m.primary.Commit(context.WithoutCancel(ctx), payload)
+		if err != nil {
+			return err
+		}
+		if err := result.Err(); err != nil {
+			return err
+		}
+		_, by = queue.OutcomeOf(&result.Ops[0])
+		return nil
+	}
+	for _, held := range m.store.Reserved(d.XID) {
+		if d.Commit {
+			break // no message is redelivered
+		}
+		inner := decide
+		decide = func() error {
+			return m.consumers.Return(dispatch.Key{Queue: held.Queue, Sub: held.Sub}, held.Ranges, inner)
+		}
+	}
+	err = decide()
+	return by, err
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package twophase
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+const (
+	// maxWait bounds the delay of a timeout when the clock is changed.
+	maxWait = time.Minute
+	// timeoutPage is the number of transactions read in one step.
+	timeoutPage = 100
+)
+
+// SetTimeout sets the time after which prepared transactions are rolled back; 0: never.
+func (m *Manager) SetTimeout(timeout time.Duration) {
+	if time.Duration(m.timeout.Swap(int64(timeout))) == timeout {
+		return
+	}
+	select {
+	case m.woken <- struct{}{}:
+	default:
+	}
+}
+
+// Name implements sweep.Task.
+func (m *Manager) Name() string { return "roll back prepared transactions whose time is over" }
+
+// Woken receives when the timeout has changed.
+func (m *Manager) Woken() <-chan struct{} { return m.woken }
+
+// Sweep rolls back transactions that were prepared for longer than the timeout, by the clock of this node, and
+// returns the time until the next check.
+func (m *Manager) Sweep(ctx context.Context) (wait time.Duration, err error) {
+	timeout := time.Duration(m.timeout.Load())
+	if timeout <= 0 {
+		return time.Hour, nil
+	}
+	for {
+		list, _, _, err := m.store.PreparedList(0, timeoutPage)
+		if err != nil {
+			return 0, err
+		}
+		for i := range list {
+			age := time.Since(time.UnixMilli(list[i].TimeMS))
+			if age < timeout {
+				return min(timeout-age, maxWait), nil
+			}
+			if err := m.expire(ctx, &list[i], timeout); err != nil {
+				return 0, err
+			}
+		}
+		if len(list) < timeoutPage {
+			return min(timeout, maxWait), nil
+		}
+	}
+}
+
+// expire rolls one back, unless it has been decided.
+func (m *Manager) expire(ctx context.Context, p *store.PreparedInfo, timeout time.Duration) error {
+	_, err := m.Decide(ctx, Decision{XID: p.XID, By: txn.ByTimeout, Number: p.LSN})
+	switch code := txn.OK; {
+	case errors.As(err, &code):
+		return nil // the coordinator was faster
+	case err != nil:
+		return err
+	}
+	m.log.Warn("a prepared transaction was rolled back because its coordinator did not decide within "+
+		"txn.prepared-timeout; the coordinator is told when it decides", zap.String("xid", p.XID),
+		zap.Duration("txn.prepared-timeout", timeout))
+	return nil
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package objectstore
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"filippo.io/age"
+
+	"github.com/lockstep-mq/lockstep/store/backup"
+)
+
+// ErrKey is returned for an invalid recipient, or an invalid file of identities.
+var ErrKey = errors.New("it is no key of age (https://age-encryption.org)")
+
+type recipients struct {
+	keys  []age.Recipient
+	names []string
+}
+
+// ParseRecipients returns a Sealer that encrypts backups and archives for the owners of these public keys, age1…; nil
+// if keys is empty. It returns ErrKey for an invalid key.
+func ParseRecipients(keys []string) (backup.Sealer, error) {
+	if len(keys) == 0 {
+		return nil, nil //nolint:nilnil // nothing is encrypted
+	}
+	r := &recipients{names: keys}
+	for _, k := range keys {
+		if strings.HasPrefix(strings.ToUpper(k), "AGE-SECRET-KEY-") || strings.HasPrefix(strings.ToUpper(k), "AGE-PLUGIN-") {
+			return nil, fmt.Errorf("%w: a recipient is a public key, age1…; this is a secret one, which does not belong "+
+				"on a node: take what age-keygen -y says of it", ErrKey)
+		}
+		parsed, err := age.ParseRecipients(strings.NewReader(k))
+		if err != nil || len(parsed) != 1 {
+			return nil, fmt.Errorf("%w: a recipient is a public key, age1…, and not %q", ErrKey, k)
+		}
+		r.keys = append(r.keys, parsed[0])
+	}
+	return r, nil
+}
+
+func (r *recipients) Recipients() []string { return r.names }
+
+func (r *recipients) Seal(w io.Writer) (io.WriteCloser, error) {
+	out, err := age.Encrypt(w, r.keys...)
+	if err != nil {
+		return nil, fmt.Errorf("encrypt: %w", err)
+	}
+	return out, nil
+}
+
+type identities struct{ keys []age.Identity }
+
+// ReadIdentities reads files of secret keys, in the format of age-keygen; it returns nil if no file is given. Errors do
+// not contain file content. It returns ErrKey for an invalid file.
+func ReadIdentities(files ...string) (backup.Unsealer, error) {
+	var all identities
+	for _, path := range files {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, fmt.Errorf("read the identity: %w", err)
+		}
+		keys, err := age.ParseIdentities(f)
+		_ = f.Close() // opened for reading: no data can be lost
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w: a file of identities has AGE-SECRET-KEY-… on its lines", path, ErrKey)
+		}
+		all.keys = append(all.keys, keys...)
+	}
+	if len(all.keys) == 0 {
+		return nil, nil //nolint:nilnil // nothing is decrypted
+	}
+	return all, nil
+}
+
+// Unseal decrypts an object.
+func (i identities) Unseal(r io.ReaderAt, size int64) (io.ReaderAt, int64, error) {
+	plain, n, err := age.DecryptReaderAt(r, size, i.keys...)
+	var none *age.NoIdentityMatchError
+	if errors.As(err, &none) {
+		return nil, 0, backup.ErrIdentity
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("%w: %w", backup.ErrDamagedSet, err)
+	}
+	return damageOf{plain}, n, nil
+}
+
+// damageOf reports decryption failures as backup corruption.
+type damageOf struct{ io.ReaderAt }
+
+func (d damageOf) ReadAt(b []byte, off int64) (int, error) {
+	n, err := d.ReaderAt.ReadAt(b, off)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, backup.ErrRemote) {
+		err = fmt.Errorf("%w: %w", backup.ErrDamagedSet, err)
+	}
+	return n, err
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package objectstore opens the locations of backups and log archives, which are directories or buckets of an S3 server,
+// and creates their encryption and decryption. Package store/backup uses these through interfaces, because the store
+// has no network code.
+package objectstore
+
+import (
+	"fmt"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/objectstore/s3"
+	"github.com/lockstep-mq/lockstep/store/backup"
+)
+
+// memoryShare: the buffers of one uploaded object may use 1/memoryShare of memory.budget.
+const memoryShare = 8
+
+// Opener opens locations according to a node's settings.
+type Opener struct {
+	S3 s3.Options
+}
+
+// New creates an Opener from a node's settings. memory is the node's budget; 0: unlimited.
+func New(c config.BackupS3, memory config.Size, log *zap.Logger) Opener {
+	return Opener{S3: s3.Options{
+		Endpoint: c.Endpoint, Region: c.Region, PathStyle: c.PathStyle, CA: c.CA, AccessKeyFile: c.AccessKeyFile,
+		SecretKeyFile: c.SecretKeyFile, SessionTokenFile: c.SessionTokenFile, PartBytes: c.PartSize.Bytes(),
+		Parallel: c.Parallel, MemoryBytes: memory.Bytes() / memoryShare, RetryFor: c.RetryFor.Std(), Logger: log,
+	}}
+}
+
+// Open opens a location without any request to it. Errors: backup.ErrLocation, s3.ErrOptions.
+func (o Opener) Open(at backup.Location) (backup.Objects, error) {
+	if !at.IsS3() {
+		return backup.Directory(nil, at.Dir), nil
+	}
+	place, err := s3.Open(at, o.S3)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", at, err)
+	}
+	return place, nil
+}
+
+// Parse parses a path or a URL and opens the location. Errors: backup.ErrLocation, s3.ErrOptions.
+func (o Opener) Parse(text string) (backup.Objects, error) {
+	at, err := backup.ParseLocation(text)
+	if err != nil {
+		return nil, err
+	}
+	return o.Open(at)
+}
+
+// ArchiveFolder returns the location of a node's own archive: the value of wal.archive and, in a bucket, which both
+// nodes of a pair may share, a folder with the node's name.
+func ArchiveFolder(at backup.Location, node string) backup.Location {
+	if !at.IsS3() {
+		return at
+	}
+	return at.In(strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_':
+			return r
+		case r == '.':
+			return r
+		}
+		return '_'
+	}, strings.TrimLeft(node, ".")))
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conditions_test
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
+)
+
+// A condition is raised once, when it has lasted as long as its definition requires, and cleared when no node reports
+// it.
+func TestBook(t *testing.T) {
+	var heard []string
+	b := conditions.NewBook(func(c conditions.Condition, raised bool) {
+		heard = append(heard, fmt.Sprintf("%s %s %v", c.Definition.Kind, c.Details, raised))
+	})
+	start := time.Unix(1_700_000_000, 0)
+	at := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
+	away := conditions.Report{Kind: conditions.StandbyAbsent, Details: "b"}
+	after := int(conditions.Find(conditions.StandbyAbsent).After / time.Second)
+	require.Positive(t, after, "this test needs a kind that is not told at once")
+	paused := conditions.Report{Kind: conditions.Paused}
+
+	b.Set(at(0), []conditions.Report{away, paused, {Kind: "no-such-kind"}})
+	require.Equal(t, []string{"paused  true"}, heard)
+	b.Set(at(after-1), []conditions.Report{away, paused})
+	require.Len(t, b.Now(), 1)
+	b.Set(at(after), []conditions.Report{away, away, paused})
+	require.Equal(t, []string{"paused  true", "standby-absent b true"}, heard)
+	now := b.Now()
+	require.Len(t, now, 2)
+	require.Equal(t, conditions.StandbyAbsent, now[0].Definition.Kind, "the more serious one comes first")
+	require.Equal(t, at(0), now[0].Since, "since it began, not since it is told")
+	require.Equal(t, conditions.Warning, conditions.Worst(now))
+
+	b.Set(at(after+1), nil)
+	require.Empty(t, b.Now())
+	require.Len(t, heard, 4)
+	// An interruption restarts the wait; a condition that was never raised is not cleared.
+	b.Set(at(after+2), []conditions.Report{away})
+	b.Set(at(after+3), nil)
+	b.Set(at(2*after+2), []conditions.Report{away})
+	require.Empty(t, b.Now())
+	require.Len(t, heard, 4)
+}
+
+// Conditions reported by the other node keep their start time, and are raised per node.
+func TestBookOfTwoNodes(t *testing.T) {
+	b := conditions.NewBook(nil)
+	now := time.Unix(1_700_000_000, 0)
+	a, c := conditions.Node{ID: "1", Name: "a"}, conditions.Node{ID: "2", Name: "b"}
+	b.Set(now, []conditions.Report{
+		{Kind: conditions.DiskLow, Node: a, Since: now.Add(-time.Hour)},
+		{Kind: conditions.DiskLow, Node: c, Since: now.Add(-2 * time.Hour)},
+	})
+	all := b.Now()
+	require.Len(t, all, 2)
+	require.Equal(t, "b", all[0].Node.Name)
+	require.Equal(t, now.Add(-2*time.Hour), all[0].Since)
+}
+
+// The table is complete, and names are stable for monitoring.
+func TestTable(t *testing.T) {
+	kebab := regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`)
+	seen := make(map[string]bool)
+	for _, d := range conditions.All() {
+		name := string(d.Kind)
+		require.Regexp(t, kebab, name)
+		require.False(t, seen[name], "%s is in the table twice", name)
+		seen[name] = true
+		require.Contains(t, []conditions.Severity{conditions.Info, conditions.Warning, conditions.Critical}, d.Severity,
+			name)
+		require.Contains(t, []conditions.Scope{conditions.OfNode, conditions.OfPair}, d.Scope, name)
+		for _, text := range []string{d.Cause, d.Action} {
+			require.Greater(t, len(text), 20, "%s: %q", name, text)
+			require.True(t, strings.HasSuffix(text, "."), "%s: %q", name, text)
+		}
+		require.Equal(t, d.Kind, conditions.Find(d.Kind).Kind)
+	}
+	require.Nil(t, conditions.Find("no-such-kind"))
+}
+
+// TestResponses checks that docs/how-to/respond-to-conditions.md has a section for each kind, with its severity and a
+// command, and no other.
+func TestResponses(t *testing.T) {
+	const page = "docs/how-to/respond-to-conditions.md"
+	raw, err := os.ReadFile("../../" + page)
+	require.NoError(t, err)
+	sections := make(map[string]string)
+	for part := range strings.SplitSeq(string(raw), "\n## ") {
+		title, body, _ := strings.Cut(part, "\n")
+		if name, ok := strings.CutPrefix(title, "`"); ok {
+			sections[strings.TrimSuffix(name, "`")] = body
+		}
+	}
+	for _, d := range conditions.All() {
+		body, ok := sections[string(d.Kind)]
+		require.True(t, ok, "%s has no section `%s`", page, d.Kind)
+		delete(sections, string(d.Kind))
+		require.Contains(t, body, "\nSeverity: "+d.Severity.String()+".\n", "section %s of %s", d.Kind, page)
+		require.Contains(t, body, "\n```sh", "section %s of %s has no command", d.Kind, page)
+	}
+	require.Empty(t, sections, "sections of %s without a condition", page)
+}
+
+// A state that occurs during a healthy restart is not reported. A state that lasts is reported with its start time.
+func TestSettle(t *testing.T) {
+	for _, k := range []conditions.Kind{conditions.OneCopyOnly, conditions.MinInSyncRefuses} {
+		changes := 0
+		b := conditions.NewBook(func(conditions.Condition, bool) { changes++ })
+		start := time.Unix(1_700_000_000, 0)
+		report := []conditions.Report{{Kind: k}}
+		for ms := range 1500 { // a moment of load, 1.5 s
+			b.Set(start.Add(time.Duration(ms)*time.Millisecond), report)
+		}
+		b.Set(start.Add(1500*time.Millisecond), nil)
+		require.Empty(t, b.Now(), k)
+		require.Zero(t, changes, k)
+
+		start = start.Add(time.Minute)
+		b.Set(start, report)
+		b.Set(start.Add(2*time.Second), report)
+		require.Len(t, b.Now(), 1, k)
+		require.Equal(t, start, b.Now()[0].Since)
+	}
+}
+
+// The announcement of a dead node expires with its lease before the node is reported as a third node.
+func TestReplacedNode(t *testing.T) {
+	const lease = 3*time.Second + time.Second // of the coordinators, including rounding
+	require.Greater(t, conditions.Find(conditions.ForeignNode).After, lease)
+}

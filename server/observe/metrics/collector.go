@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
+	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
+	"github.com/lockstep-mq/lockstep/store"
+)
+
+// namespace is the prefix of all metrics of this program.
+const namespace = "lockstep"
+
+// oldestLimit limits the time per scrape spent on the oldest messages of queues, which may require disk reads.
+const oldestLimit = 500 * time.Millisecond
+
+// snapshot is the state seen by one scrape.
+type snapshot struct {
+	node   nodestatus.Node
+	more   More
+	store  store.Stats
+	damage store.DamageStatus
+	queues []queueSnapshot
+}
+
+// queueSnapshot is a queue included in the scrape.
+type queueSnapshot struct {
+	store.QueueInfo
+
+	age      time.Duration
+	ageKnown bool
+}
+
+// isSo reports whether a condition is raised on any node.
+func (s *snapshot) isSo(k conditions.Kind) bool {
+	return slices.ContainsFunc(s.node.Conditions, func(c conditions.Condition) bool { return c.Definition.Kind == k })
+}
+
+// collector reads the state of a node when it is scraped.
+type collector struct {
+	o        *Options
+	store    *store.Store
+	families []family
+	descs    []*prometheus.Desc
+	up       *prometheus.Desc
+
+	mu     sync.Mutex // guards all below
+	oldest map[uint64]oldestMessage
+}
+
+// oldestMessage caches the oldest message of a queue, so that it is read only once.
+type oldestMessage struct {
+	sequence uint64
+	accepted time.Time
+}
+
+func newCollector(o *Options) *collector {
+	c := &collector{
+		o: o, store: o.Store, families: families(), oldest: make(map[uint64]oldestMessage),
+		up: prometheus.NewDesc(storeUsable().Name, storeUsable().Help, nil, nil),
+	}
+	for i := range c.families {
+		f := &c.families[i]
+		c.descs = append(c.descs, prometheus.NewDesc(f.Name, f.Help, f.Labels, nil))
+	}
+	return c
+}
+
+// storeUsable is the only metric exported when the store is unusable.
+func storeUsable() Metric {
+	return Metric{
+		Name: namespace + "_store_usable", Type: Gauge,
+		Help: "0 when the store has failed and the node is about to end.",
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range c.descs {
+		ch <- d
+	}
+	ch <- c.up
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	stats, err := c.store.Stats()
+	ch <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, boolValue(err == nil))
+	if err != nil {
+		return // the failure of the store is in the log
+	}
+	s := snapshot{
+		node: c.o.State(), more: c.o.More(), store: stats,
+		damage: c.store.DamageStatus(),
+		queues: c.busiest(),
+	}
+	for i := range c.families {
+		kind := prometheus.GaugeValue
+		if c.families[i].Type == Counter {
+			kind = prometheus.CounterValue
+		}
+		c.families[i].read(&s, func(v float64, labels ...string) {
+			ch <- prometheus.MustNewConstMetric(c.descs[i], kind, v, labels...)
+		})
+	}
+}
+
+// busiest returns the exported queues. It applies the same limit to the subscriptions of each queue, which are selected
+// by backlog.
+func (c *collector) busiest() []queueSnapshot {
+	ctx, cancel := context.WithTimeout(context.Background(), oldestLimit)
+	defer cancel()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found := c.store.Busiest(c.o.Queues)
+	out := make([]queueSnapshot, 0, len(found))
+	kept := make(map[uint64]oldestMessage, len(found))
+	for _, q := range found {
+		if len(q.Subscriptions) > c.o.Queues {
+			slices.SortFunc(q.Subscriptions, func(a, b store.SubscriptionInfo) int {
+				return cmp.Or(cmp.Compare(b.Backlog, a.Backlog), cmp.Compare(a.ID, b.ID))
+			})
+			q.Subscriptions = q.Subscriptions[:c.o.Queues]
+		}
+		s := queueSnapshot{QueueInfo: q, ageKnown: q.Messages == 0}
+		if old, ok := c.oldestOf(ctx, &q); ok {
+			s.age, s.ageKnown = max(time.Since(old.accepted), 0), true
+			kept[q.ID] = old
+		}
+		out = append(out, s)
+	}
+	c.oldest = kept
+	return out
+}
+
+// oldestOf returns the oldest message of a queue. mu is held.
+func (c *collector) oldestOf(ctx context.Context, q *store.QueueInfo) (oldestMessage, bool) {
+	if q.Messages == 0 {
+		return oldestMessage{}, false
+	}
+	first, ok := c.store.OldestSequence(q.ID)
+	if !ok {
+		return oldestMessage{}, false
+	}
+	if known, ok := c.oldest[q.ID]; ok && known.sequence == first {
+		return known, true
+	}
+	at, ok := c.store.AcceptedAt(ctx, q.ID, first)
+	return oldestMessage{sequence: first, accepted: at}, ok
+}

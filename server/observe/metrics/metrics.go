@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package metrics implements monitoring of a node: Prometheus metrics, three probes and Go profiles, over HTTP on a
+// separate port.
+//
+// All values are read on request, from the same sources as `lockstep status`. The metrics therefore cost nothing
+// between two scrapes, and always agree with the status.
+package metrics
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"regexp"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/server/auth/admission"
+	"github.com/lockstep-mq/lockstep/server/auth/audit"
+	"github.com/lockstep-mq/lockstep/server/httpport"
+	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
+	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/throttle"
+)
+
+const (
+	// readHeaderTimeout limits the time until the headers are received.
+	readHeaderTimeout = 5 * time.Second
+	// readTimeout limits the time to receive a request, idleTimeout the time between two requests, and writeTimeout the
+	// time to send a response; a profile takes the requested time.
+	readTimeout  = 10 * time.Second
+	idleTimeout  = 2 * time.Minute
+	writeTimeout = 5 * time.Minute
+	// maxHeaderBytes limits the size of request headers.
+	maxHeaderBytes = 64 << 10
+	// maxConnections limits all connections, maxConnectionsPerAddress those from one address: a client of metrics and
+	// probes needs one or two.
+	maxConnections           = 256
+	maxConnectionsPerAddress = 32
+)
+
+// More is the data exported only by metrics.
+type More struct {
+	// DiskLow: publishes are refused because the disk is nearly full.
+	DiskLow bool
+	// Counters of delivered messages, their bytes, and redelivered messages.
+	Delivered, DeliveredBytes, Redelivered uint64
+	// Filtered counts messages that did not match the filter of a subscription.
+	Filtered uint64
+	// Prepared transactions that await a decision.
+	Prepared int
+	// Consumers that are attached.
+	Consumers int
+	// Connections to the node's port.
+	Connections admission.Stats
+	// AMQPDefects counts AMQP connections closed because of a defect.
+	AMQPDefects uint64
+	// Audit log statistics.
+	Audit audit.Stats
+	// Traces of requests; nil if tracing is disabled.
+	Traces *Traces
+	// Jobs of the pair.
+	Jobs []maintenance.JobInfo
+	// Archive of the log; nil if not configured.
+	Archive *backup.ArchiveStatus
+	// Voters of a pair with a raft coordinator.
+	Voters []Voter
+	// Certificates used by the node.
+	Certificates []Certificate
+	// MemoryBudget in bytes.
+	MemoryBudget uint64
+	// Background is the fraction of time available to background work.
+	Background throttle.Status
+	// StoreEvents counts events of the store by name.
+	StoreEvents map[string]uint64
+	// NotLetIn counts authentication failures by the check that failed.
+	NotLetIn map[string]uint64
+}
+
+// Traces counts spans.
+type Traces struct {
+	// Sent counts spans accepted by the collector, Lost those that could not be sent.
+	Sent, Lost uint64
+}
+
+// Voter of a raft coordinator.
+type Voter struct {
+	// Address and kind ("node", "witness") of the voter.
+	Address, Kind string
+	// Up reports whether the voter responds with the expected identity.
+	Up bool
+	// Behind is the number of entries by which it lags behind the most advanced voter.
+	Behind uint64
+}
+
+// Certificate is a certificate file used by the node, and its expiry.
+type Certificate struct {
+	// Of is the use: "node", "etcd", "raft" or "metrics".
+	Of   string
+	File string
+	Ends time.Time
+}
+
+// Options configures Listen.
+type Options struct {
+	// State returns the state of the node, More the data exported only by metrics.
+	State func() nodestatus.Node
+	More  func() More
+	// Store of the node.
+	Store *store.Store
+	// Address to listen on, host:port; port 0 selects a free port.
+	Address string
+	// Listen binds the address; nil: a TCP port of the host.
+	Listen func(ctx context.Context, address string) (net.Listener, error)
+	// Queues is the maximum number of exported queues, those with the most messages first; 0: none.
+	Queues int
+	// Latencies of the node; nil: none.
+	Latencies *Latencies
+	// TLS configuration of the port; nil: plain HTTP.
+	TLS *tls.Config
+	// MayRead and MayProfile check whether a request may read the metrics and the profiles; the error contains the
+	// reason and the suggested action. nil: every request may.
+	MayRead, MayProfile func(*http.Request) error
+}
+
+// Server serves HTTP requests until the context of Run ends.
+type Server struct {
+	port *httpport.Port
+}
+
+// Listen binds the address. The caller must call Run or Close.
+func Listen(ctx context.Context, o Options) (*Server, error) {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(
+			collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(`^/sync/mutex/wait/total:seconds$`)},
+		)),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		newCollector(&o),
+	)
+	if o.Latencies != nil {
+		o.Latencies.register(registry)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", allowed(o.MayRead, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "alive") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, o.State()) })
+	mux.HandleFunc("GET /activez", func(w http.ResponseWriter, _ *http.Request) { active(w, o.State()) })
+	// Not cmdline: a flag may contain a password.
+	for path, serve := range map[string]http.HandlerFunc{
+		"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
+		"mutex": newContention().ServeHTTP,
+	} {
+		mux.Handle("/debug/pprof/"+path, allowed(o.MayProfile, serve))
+	}
+	port, err := httpport.Listen(ctx, httpport.Options{
+		Address: o.Address, Listen: o.Listen, TLS: o.TLS, Handler: mux, Connections: maxConnections,
+		ConnectionsPerAddress: maxConnectionsPerAddress, ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: readTimeout,
+		IdleTimeout: idleTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeaderBytes,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("metrics.listen: %w", err)
+	}
+	return &Server{port: port}, nil
+}
+
+// allowed passes permitted requests to next.
+func allowed(may func(*http.Request) error, next http.Handler) http.Handler {
+	if may == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		err := may(r)
+		switch {
+		case err == nil:
+			next.ServeHTTP(w, r)
+		case errors.Is(err, access.ErrDenied):
+			http.Error(w, err.Error(), http.StatusForbidden)
+		default:
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, err.Error(), http.StatusUnauthorized)
+		}
+	})
+}
+
+// Address returns the bound address, host:port.
+func (s *Server) Address() string { return s.port.Address() }
+
+// Close releases the port if Run was not called.
+func (s *Server) Close() { s.port.Close() }
+
+// Run serves until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	if err := s.port.Run(ctx, nil); err != nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	return nil
+}
+
+// ready responds with 200 if the node serves clients, or is a standby in sync. Otherwise the body contains the reason.
+func ready(w http.ResponseWriter, st nodestatus.Node) {
+	switch st.Pair.Role {
+	case failover.RoleActive, failover.RoleActiveAlone, failover.RoleStandby:
+	default:
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	sayRole(w, st.Pair.Role, st.Pair.Reason)
+}
+
+// sayRole writes the role and its reason, if any.
+func sayRole(w http.ResponseWriter, role failover.Role, reason string) {
+	if reason != "" {
+		reason = ": " + reason
+	}
+	_, _ = fmt.Fprintf(w, "%s%s\n", role, reason)
+}
+
+// active responds with 200 only on the node that serves clients, and only while it does: for proxies that route
+// clients. The response proves nothing else: a node may be stopped or disconnected immediately after a response with
+// 200.
+func active(w http.ResponseWriter, st nodestatus.Node) {
+	if !st.Pair.Serve || !st.Pair.Deliver || st.Pair.Role != failover.RoleActive &&
+		st.Pair.Role != failover.RoleActiveAlone {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	sayRole(w, st.Pair.Role, st.Pair.Reason)
+}

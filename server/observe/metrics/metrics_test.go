@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server/observe/metrics"
+	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
+	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+func serve(t *testing.T, st *nodestatus.Node) func(path string) (int, string) {
+	address := listen(t, st, metrics.NewLatencies())
+	return func(path string) (int, string) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
+		require.NoError(t, err)
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		return resp.StatusCode, string(body)
+	}
+}
+
+// listen serves the metrics of a node with state st, and returns the address.
+func listen(t *testing.T, st *nodestatus.Node, l *metrics.Latencies) string {
+	s, err := store.Open(store.Options{FS: vfs.OS(), Dir: t.TempDir()})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	m, err := metrics.Listen(ctx, metrics.Options{
+		State: func() nodestatus.Node { return *st }, More: func() metrics.More { return metrics.More{DiskLow: true} },
+		Store: s, Address: "127.0.0.1:0", Queues: 5, Latencies: l,
+	})
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoError(t, s.Close())
+	})
+	return m.Address()
+}
+
+func TestMetrics(t *testing.T) {
+	src := &nodestatus.Node{
+		Pair: failover.Status{Role: failover.RoleStandby, Reason: "follows a"}, StartedAt: time.Now(),
+		Maintenance: &maintenance.Activity{Operation: "rewrite", Progress: checkpoint.Progress{Bytes: 1, TotalBytes: 4}},
+	}
+	get := serve(t, src)
+	code, body := get("/metrics")
+	require.Equal(t, http.StatusOK, code)
+	for _, line := range []string{
+		`lockstep_role{role="STANDBY"} 1`, `lockstep_role{role="ACTIVE"} 0`, "lockstep_page_size_bytes 2048",
+		"lockstep_disk_low 1",
+		`lockstep_maintenance_progress_ratio{operation="rewrite"} 0.25`, "lockstep_store_usable 1", "go_goroutines",
+	} {
+		require.Contains(t, body, line)
+	}
+}
+
+// A node exports exactly the metrics of the table, and docs/reference/metrics.md is generated from it.
+func TestTable(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("| metric | type | labels | there | meaning |\n|---|---|---|---|---|\n")
+	for _, m := range metrics.All() {
+		labels := make([]string, 0, len(m.Labels))
+		for _, l := range m.Labels {
+			labels = append(labels, "`"+l+"`")
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", m.Name, m.Type, strings.Join(labels, ", "), m.When, m.Help)
+	}
+	const file, begin, end = "../../docs/reference/metrics.md", "<!-- table -->\n", "<!-- end of table -->\n"
+	raw, err := os.ReadFile(file)
+	require.NoError(t, err)
+	head, rest, ok := strings.Cut(string(raw), begin)
+	require.True(t, ok, "%s has no %q", file, begin)
+	table, tail, ok := strings.Cut(rest, end)
+	require.True(t, ok, "%s has no %q", file, end)
+	if os.Getenv("LOCKSTEP_UPDATE") != "" {
+		require.NoError(t, os.WriteFile(file, []byte(head+begin+b.String()+end+tail), 0o600))
+		return
+	}
+	require.Equal(t, b.String(), table, "docs/reference/metrics.md is not what a node exports: LOCKSTEP_UPDATE=1 go test "+
+		"./server/observe/metrics -run TestTable")
+}
+
+// An observation does not allocate, since it is made for each batch while others wait.
+func TestLatenciesAllocateNothing(t *testing.T) {
+	l := metrics.NewLatencies()
+	took := time.Microsecond
+	observe := func() {
+		took = took*5/4 + 1
+		if took > time.Second {
+			took = time.Microsecond
+		}
+		l.Committed(took)
+		l.Acknowledged(took)
+		l.Written(took)
+		l.Coordinated(metrics.LoadRecord, took, false)
+	}
+	for range 1000 { // native buckets are allocated on first use
+		observe()
+	}
+	require.Zero(t, testing.AllocsPerRun(1000, observe))
+}
+
+// A Prometheus server that supports native histograms requests protobuf, and gets them in addition to the classic
+// buckets.
+func TestNativeHistograms(t *testing.T) {
+	l := metrics.NewLatencies()
+	l.Committed(3 * time.Millisecond)
+	l.Acknowledged(time.Millisecond)
+	l.Written(2 * time.Millisecond)
+	l.Coordinated(metrics.SwapRecord, 5*time.Millisecond, true)
+	address := listen(t, &nodestatus.Node{}, l)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
+	require.NoError(t, err)
+	req.Header.Set("Accept", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited")
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer func() { _ = resp.Body.Close() }()
+	require.Contains(t, resp.Header.Get("Content-Type"), "application/vnd.google.protobuf")
+	decoder := expfmt.NewDecoder(resp.Body, expfmt.ResponseFormat(resp.Header))
+	var native []string
+	for {
+		var family dto.MetricFamily
+		err := decoder.Decode(&family)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+		if family.GetType() != dto.MetricType_HISTOGRAM || !strings.HasPrefix(family.GetName(), "lockstep_") {
+			continue
+		}
+		native = append(native, family.GetName())
+		for _, m := range family.GetMetric() {
+			h := m.GetHistogram()
+			require.NotNil(t, h.Schema, "%s is not native", family.GetName())
+			require.Equal(t, int32(3), h.GetSchema(), "a factor of at most 1.1")
+			require.Len(t, h.GetBucket(), 19, "the classic buckets of %s", family.GetName())
+			if h.GetSampleCount() > 0 {
+				require.NotEmpty(t, h.GetPositiveSpan(), "%s has no native buckets", family.GetName())
+			}
+		}
+	}
+	var want []string
+	for _, m := range metrics.All() {
+		if m.Type == metrics.Histogram {
+			want = append(want, m.Name)
+		}
+	}
+	require.ElementsMatch(t, want, native)
+}
+
+func TestNames(t *testing.T) {
+	get := serve(t, &nodestatus.Node{})
+	_, body := get("/metrics")
+	problems, err := promlint.New(strings.NewReader(body)).Lint()
+	require.NoError(t, err)
+	require.Empty(t, problems)
+}
+
+func TestProbes(t *testing.T) {
+	src := &nodestatus.Node{}
+	src.Pair.Role, src.Pair.Reason = failover.RoleCatchingUp, "it was away"
+	get := serve(t, src)
+	code, _ := get("/healthz")
+	require.Equal(t, http.StatusOK, code)
+	code, body := get("/readyz")
+	require.Equal(t, http.StatusServiceUnavailable, code)
+	require.Equal(t, "CATCHING_UP: it was away\n", body)
+	code, body = get("/debug/pprof/goroutine?debug=1")
+	require.Equal(t, http.StatusOK, code)
+	require.NotEmpty(t, body)
+	code, _ = get("/debug/pprof/cmdline")
+	require.Equal(t, http.StatusNotFound, code, "flags may have passwords")
+
+	ready := &nodestatus.Node{}
+	ready.Pair.Role = failover.RoleActive
+	code, body = serve(t, ready)("/readyz")
+	require.Equal(t, http.StatusOK, code)
+	require.Equal(t, "ACTIVE\n", body, "there is nothing to explain")
+}
+
+// /activez returns 200 only on the active, and only while it serves: a standby is ready but not active.
+func TestActiveProbe(t *testing.T) {
+	for name, tt := range map[string]struct {
+		pair          failover.Status
+		ready, active int
+	}{
+		"active": {
+			failover.Status{Role: failover.RoleActive, Serve: true, Deliver: true},
+			http.StatusOK,
+			http.StatusOK,
+		},
+		"active alone": {
+			failover.Status{Role: failover.RoleActiveAlone, Serve: true, Deliver: true},
+			http.StatusOK,
+			http.StatusOK,
+		},
+		"standby": {failover.Status{Role: failover.RoleStandby}, http.StatusOK, http.StatusServiceUnavailable},
+		"blocked": {
+			failover.Status{Role: failover.RoleBlocked, Deliver: true},
+			http.StatusServiceUnavailable,
+			http.StatusServiceUnavailable,
+		},
+		"catching up": {
+			failover.Status{Role: failover.RoleCatchingUp},
+			http.StatusServiceUnavailable,
+			http.StatusServiceUnavailable,
+		},
+		"may be no more": {
+			failover.Status{Role: failover.RoleActive, Serve: true},
+			http.StatusOK,
+			http.StatusServiceUnavailable,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			src := &nodestatus.Node{}
+			src.Pair = tt.pair
+			get := serve(t, src)
+			code, _ := get("/readyz")
+			require.Equal(t, tt.ready, code)
+			code, body := get("/activez")
+			require.Equal(t, tt.active, code)
+			require.Contains(t, body, tt.pair.Role.String())
+		})
+	}
+}

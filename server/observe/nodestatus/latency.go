@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestatus
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"time"
+)
+
+// Buckets of the histogram: each power of two of microseconds is divided into latencySteps buckets, up to 2^36 µs (19
+// hours).
+const (
+	latencyStepsBits = 3
+	latencySteps     = 1 << latencyStepsBits
+	latencyBits      = 36
+	latencyBuckets   = (latencyBits - latencyStepsBits + 1) * latencySteps
+)
+
+// Latencies is a histogram of durations with a resolution of one eighth. Observe takes about 10 ns and does not
+// allocate. The zero value is empty. It is safe for concurrent use.
+type Latencies struct {
+	counts [latencyBuckets]atomic.Uint64
+}
+
+// LatencyBucket is the number of durations in a bucket.
+type LatencyBucket struct {
+	// UpTo is the upper bound of the bucket.
+	UpTo  time.Duration
+	Count uint64
+}
+
+// Observe counts a duration.
+func (l *Latencies) Observe(d time.Duration) { l.counts[latencyBucket(d)].Add(1) }
+
+// Buckets returns the non-empty buckets in ascending order.
+func (l *Latencies) Buckets() []LatencyBucket {
+	var out []LatencyBucket
+	for i := range l.counts {
+		if n := l.counts[i].Load(); n > 0 {
+			out = append(out, LatencyBucket{UpTo: latencyUpTo(i), Count: n})
+		}
+	}
+	return out
+}
+
+// latencyBucket returns the bucket of a duration: below 8 µs each microsecond has its own bucket.
+func latencyBucket(d time.Duration) int {
+	us := uint64(max(d.Microseconds(), 0))
+	if us < latencySteps {
+		return int(us)
+	}
+	shift := bits.Len64(us) - latencyStepsBits - 1
+	return min((shift+1)*latencySteps+int(us>>shift)-latencySteps, latencyBuckets-1)
+}
+
+// latencyUpTo returns the upper bound of a bucket.
+func latencyUpTo(bucket int) time.Duration {
+	if bucket < latencySteps {
+		return time.Duration(bucket+1) * time.Microsecond
+	}
+	shift := bucket/latencySteps - 1
+	return time.Duration(bucket%latencySteps+latencySteps+1) << shift * time.Microsecond
+}

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rpc
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
+	"github.com/lockstep-mq/lockstep/server/ops/settings"
+	"github.com/lockstep-mq/lockstep/server/peerclient"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
+)
+
+const (
+	// progressInterval is the interval at which a long operation reports its progress.
+	progressInterval = 200 * time.Millisecond
+	// passedOn marks a call that a node has forwarded to the active: it is not forwarded again.
+	passedOn = "lockstep-passed-on"
+)
+
+// Options of New.
+type Options struct {
+	// Runner, Manager and Peers of the node, and its Settings.
+	Runner   *failover.Runner
+	Manager  *maintenance.Manager
+	Peers    *peerclient.Peers
+	Settings *settings.Settings
+	// Closing is closed when the node is about to stop.
+	Closing <-chan struct{}
+}
+
+// Service implements lockstep.v1.MaintenanceService. It forwards calls that concern the pair to the active.
+type Service struct {
+	pb.UnimplementedMaintenanceServiceServer
+
+	o       Options
+	manager *maintenance.Manager
+}
+
+// New creates the service.
+func New(o Options) *Service { return &Service{o: o, manager: o.Manager} }
+
+// pass executes a call here, or forwards it to the active if that is the other node.
+func pass[Req, Resp any](
+	ctx context.Context, s *Service, req *Req, here func(context.Context, *Req) (*Resp, error),
+	there func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
+) (*Resp, error) {
+	resp, err := here(ctx, req)
+	if err == nil {
+		return resp, nil
+	}
+	if !errors.Is(err, replication.ErrNotActive) || errors.Is(err, replication.ErrOutcomeUnknown) {
+		return nil, wire.ToStatus(err)
+	}
+	st := s.o.Runner.Status()
+	hint := wire.NotActive(&st, failover.NodeInfo{})
+	if md, ok := metadata.FromIncomingContext(ctx); hint.ActiveAddress == "" || ok && len(md.Get(passedOn)) > 0 {
+		return nil, wire.ToStatus(hint)
+	}
+	client, err := s.o.Peers.Maintenance(hint.ActiveAddress)
+	if err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	return there(client, metadata.AppendToOutgoingContext(ctx, passedOn, "1"), req)
+}
+
+// stream runs an operation and sends its progress, with a limited rate. If sending fails, the operation is cancelled.
+func stream[R any](
+	ctx context.Context, run func(ctx context.Context, progress func(checkpoint.Progress)) (R, error),
+	send func(*pb.Progress) error,
+) (R, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var latest atomic.Pointer[checkpoint.Progress]
+	type ended struct {
+		result R
+		err    error
+	}
+	done := make(chan ended, 1)
+	go func() {
+		r, err := run(ctx, func(p checkpoint.Progress) { latest.Store(&p) })
+		done <- ended{r, err}
+	}()
+	ticker := time.NewTicker(progressInterval)
+	defer ticker.Stop()
+	var sent *checkpoint.Progress
+	for {
+		select {
+		case o := <-done:
+			return o.result, o.err
+		case <-ticker.C:
+		}
+		if p := latest.Load(); p != nil && p != sent {
+			sent = p
+			if send(wire.ProgressToProto(p)) != nil {
+				cancel() // the operation's own error follows
+			}
+		}
+	}
+}
+
+// GetSettings returns the pair's maintenance settings as applied on this node.
+func (s *Service) GetSettings(context.Context, *pb.GetSettingsRequest) (*pb.GetSettingsResponse, error) {
+	settings, err := s.manager.Settings()
+	if err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	return &pb.GetSettingsResponse{Settings: wire.SettingsToProto(&settings)}, nil
+}
+
+// UpdateSettings changes maintenance settings of the pair.
+func (s *Service) UpdateSettings(
+	ctx context.Context, req *pb.UpdateSettingsRequest,
+) (*pb.UpdateSettingsResponse, error) {
+	return pass(ctx, s, req, func(ctx context.Context, req *pb.UpdateSettingsRequest) (
+		*pb.UpdateSettingsResponse, error,
+	) {
+		settings, err := s.manager.Update(ctx, wire.ChangeFromProto(req))
+		if err != nil {
+			return nil, err
+		}
+		return &pb.UpdateSettingsResponse{Settings: wire.SettingsToProto(&settings)}, nil
+	}, pb.MaintenanceServiceClient.UpdateSettings)
+}
+
+// Scan reads a snapshot of this node's page file and recommends a page size.
+func (s *Service) Scan(req *pb.ScanRequest, out grpc.ServerStreamingServer[pb.ScanResponse]) error {
+	if req.GetLast() {
+		last := s.manager.LastScan()
+		return out.Send(&pb.ScanResponse{Result: wire.ScanToProto(&last)})
+	}
+	r, err := stream(out.Context(), func(ctx context.Context, progress func(checkpoint.Progress)) (checkpoint.ScanResult,
+		error,
+	) {
+		return s.manager.Scan(wire.Paced(ctx, req), int(req.GetPageSizeMax()), progress)
+	}, func(p *pb.Progress) error { return out.Send(&pb.ScanResponse{Progress: p}) })
+	if err != nil {
+		return wire.ToStatus(err)
+	}
+	return out.Send(&pb.ScanResponse{Result: wire.ScanToProto(&r)})
+}
+
+// Rewrite rewrites this node's page file.
+func (s *Service) Rewrite(req *pb.RewriteRequest, out grpc.ServerStreamingServer[pb.RewriteResponse]) error {
+	r, err := stream(out.Context(), func(ctx context.Context, progress func(checkpoint.Progress)) (
+		maintenance.RewriteResult, error,
+	) {
+		return s.manager.Rewrite(ctx, maintenance.RewriteRequest{
+			PageSize: int(req.GetPageSize()), DryRun: req.GetDryRun(), PlanID: req.GetPlanId(),
+		}, progress)
+	}, func(p *pb.Progress) error { return out.Send(&pb.RewriteResponse{Progress: p}) })
+	if err != nil {
+		return wire.ToStatus(err)
+	}
+	return out.Send(&pb.RewriteResponse{Result: wire.RewriteToProto(&r)})
+}
+
+// Shrink releases the free space at the end of this node's page file to the filesystem.
+func (s *Service) Shrink(ctx context.Context, req *pb.ShrinkRequest) (*pb.ShrinkResponse, error) {
+	r, err := s.manager.Shrink(ctx, req.GetDryRun())
+	if err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	return &pb.ShrinkResponse{FileBytesBefore: r.FileBytesBefore, FileBytesAfter: r.FileBytesAfter}, nil
+}
+
+// Backup copies a snapshot of this node to a backup.
+func (s *Service) Backup(req *pb.BackupRequest, out grpc.ServerStreamingServer[pb.BackupResponse]) error {
+	set, err := stream(out.Context(), func(ctx context.Context, progress func(checkpoint.Progress)) (backup.Set,
+		error,
+	) {
+		return s.manager.Backup(wire.Paced(ctx, req), maintenance.BackupRequest{
+			Path: req.GetPath(), Keep: int(req.GetKeepGenerations()),
+			BytesPerSecond: int64(min(req.GetBytesPerSecond(), 1<<62)),
+		}, progress)
+	}, func(p *pb.Progress) error { return out.Send(&pb.BackupResponse{Progress: p}) })
+	if err != nil {
+		return wire.ToStatus(err)
+	}
+	return out.Send(&pb.BackupResponse{Set: wire.SetToProto(&set)})
+}
+
+// ListBackups lists this node's backups, newest first.
+func (s *Service) ListBackups(
+	ctx context.Context, req *pb.ListBackupsRequest,
+) (*pb.ListBackupsResponse, error) {
+	sets, err := s.manager.Backups(ctx, req.GetPath())
+	if err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	resp := &pb.ListBackupsResponse{}
+	for i := range sets {
+		resp.Sets = append(resp.Sets, wire.SetToProto(&sets[len(sets)-1-i]))
+	}
+	return resp, nil
+}
+
+// DropOld removes the files replaced by the last rewrite or installed snapshot of this node.
+func (s *Service) DropOld(ctx context.Context, _ *pb.DropOldRequest) (*pb.DropOldResponse, error) {
+	n, err := s.manager.DropOld(ctx)
+	if err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	return &pb.DropOldResponse{Bytes: n}, nil
+}
+
+// FlushArchive archives the log of this node up to now.
+func (s *Service) FlushArchive(
+	ctx context.Context, _ *pb.FlushArchiveRequest,
+) (*pb.FlushArchiveResponse, error) {
+	dir, st, err := s.manager.FlushArchive(ctx)
+	if err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	resp := &pb.FlushArchiveResponse{Directory: dir, LastLsn: st.Last.LSN, Gap: st.Gap, Former: st.Former}
+	if !st.LastTime.IsZero() {
+		resp.LastTime = timestamppb.New(st.LastTime)
+	}
+	return resp, nil
+}
+
+// StartPlan starts a rolling operation on the pair.
+func (s *Service) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.StartPlanResponse, error) {
+	resp, err := pass(ctx, s, req, func(ctx context.Context, req *pb.StartPlanRequest) (*pb.StartPlanResponse, error) {
+		p, err := s.manager.StartPlan(ctx, wire.PlanKindFromProto(req.GetKind()), int(req.GetPageSize()),
+			req.GetSwitchBack())
+		if err != nil {
+			return nil, err
+		}
+		return &pb.StartPlanResponse{Plan: wire.PlanToProto(p)}, nil
+	}, pb.MaintenanceServiceClient.StartPlan)
+	if err == nil {
+		s.manager.AwaitPlan(ctx, resp.GetPlan().GetId()) // a later WatchPlan here must not send the previous one
+	}
+	return resp, err
+}
+
+// WatchPlan sends the pair's plan as applied on this node, now and after each change, until it has ended.
+func (s *Service) WatchPlan(
+	_ *pb.WatchPlanRequest, out grpc.ServerStreamingServer[pb.WatchPlanResponse],
+) error {
+	ctx, cancel := context.WithCancelCause(out.Context())
+	defer cancel(nil)
+	stop := context.AfterFunc(out.Context(), func() { cancel(out.Context().Err()) })
+	defer stop()
+	go func() {
+		select {
+		case <-s.o.Closing:
+			cancel(store.ErrClosed)
+		case <-ctx.Done():
+		}
+	}()
+	err := s.manager.WatchPlan(ctx, func(p *maintenance.Plan) error {
+		return out.Send(&pb.WatchPlanResponse{Plan: wire.PlanToProto(p)})
+	})
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return wire.ToStatus(err)
+}
+
+// CancelPlan stops the pair's plan at the next safe point.
+func (s *Service) CancelPlan(ctx context.Context, req *pb.CancelPlanRequest) (*pb.CancelPlanResponse, error) {
+	return pass(ctx, s, req, func(ctx context.Context, _ *pb.CancelPlanRequest) (*pb.CancelPlanResponse, error) {
+		p, err := s.manager.CancelPlan(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return &pb.CancelPlanResponse{Plan: wire.PlanToProto(p)}, nil
+	}, pb.MaintenanceServiceClient.CancelPlan)
+}
+
+// ListJobs lists the pair's scheduled jobs as applied on this node.
+func (s *Service) ListJobs(context.Context, *pb.ListJobsRequest) (*pb.ListJobsResponse, error) {
+	jobs, err := s.manager.Jobs()
+	if err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	resp := &pb.ListJobsResponse{}
+	for i := range jobs {
+		resp.Jobs = append(resp.Jobs, wire.JobToProto(&jobs[i]))
+	}
+	return resp, nil
+}
+
+// PutJob adds or replaces a scheduled job.
+func (s *Service) PutJob(ctx context.Context, req *pb.PutJobRequest) (*pb.PutJobResponse, error) {
+	return pass(ctx, s, req, func(ctx context.Context, req *pb.PutJobRequest) (*pb.PutJobResponse, error) {
+		j := req.GetJob()
+		info, err := s.manager.PutJob(ctx, maintenance.Job{
+			Name: j.GetName(), Schedule: j.GetSchedule(), Kind: j.GetKind(), On: j.GetOn(), Paused: j.GetPaused(),
+		})
+		if err != nil {
+			return nil, err
+		}
+		return &pb.PutJobResponse{Job: wire.JobToProto(&info)}, nil
+	}, pb.MaintenanceServiceClient.PutJob)
+}
+
+// DeleteJob removes a scheduled job.
+func (s *Service) DeleteJob(ctx context.Context, req *pb.DeleteJobRequest) (*pb.DeleteJobResponse, error) {
+	return pass(ctx, s, req, func(ctx context.Context, req *pb.DeleteJobRequest) (*pb.DeleteJobResponse, error) {
+		if err := s.manager.DeleteJob(ctx, req.GetName()); err != nil {
+			return nil, err
+		}
+		return &pb.DeleteJobResponse{}, nil
+	}, pb.MaintenanceServiceClient.DeleteJob)
+}
+
+// RunJob runs a job now and responds when it has ended.
+func (s *Service) RunJob(ctx context.Context, req *pb.RunJobRequest) (*pb.RunJobResponse, error) {
+	return pass(ctx, s, req, func(ctx context.Context, req *pb.RunJobRequest) (*pb.RunJobResponse, error) {
+		run, err := s.manager.RunJob(ctx, req.GetName())
+		if err != nil {
+			return nil, err
+		}
+		return &pb.RunJobResponse{Run: wire.RunToProto(&run)}, nil
+	}, pb.MaintenanceServiceClient.RunJob)
+}
+
+// ReportNode records operations that the other node has done.
+func (s *Service) ReportNode(ctx context.Context, req *pb.ReportNodeRequest) (*pb.ReportNodeResponse, error) {
+	return pass(ctx, s, req, func(ctx context.Context, req *pb.ReportNodeRequest) (*pb.ReportNodeResponse, error) {
+		r, err := wire.ReportFromProto(req)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.manager.Report(ctx, r); err != nil {
+			return nil, err
+		}
+		return &pb.ReportNodeResponse{}, nil
+	}, pb.MaintenanceServiceClient.ReportNode)
+}

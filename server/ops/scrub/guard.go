@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scrub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
+	"github.com/lockstep-mq/lockstep/server/ops/settings"
+	"github.com/lockstep-mq/lockstep/server/peerclient"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+const (
+	// guardTick is the interval of checks for a corrupt index. It is short because no pages can be written in that
+	// state.
+	guardTick = 100 * time.Millisecond
+	// repairInterval is the retry interval of failed repairs.
+	repairInterval = 2 * time.Second
+	// firstScrub is the delay of the first scrub after a start, firstVerify that of the first comparison, so that
+	// neither interferes with a restart.
+	firstScrub  = time.Minute
+	firstVerify = 10 * time.Second
+	// handOverAgain is the retry interval of a failed switchover.
+	handOverAgain = time.Second
+)
+
+// Options configures New.
+type Options struct {
+	// Store of this node, and its current Settings.
+	Store    *store.Store
+	Settings *settings.Settings
+	// Runner, Manager and Peers of this node.
+	Runner  *failover.Runner
+	Manager *maintenance.Manager
+	Peers   *peerclient.Peers
+	// Serving has the session in which transactions are committed.
+	Serving *session.Current
+	// Resync replaces the node's store with a snapshot of the active; it returns false if this node does not follow
+	// one.
+	Resync func(cause error) bool
+	// HandOver makes the other node active.
+	HandOver func(ctx context.Context) error
+	// Compared is called after each comparison of the nodes; Difference then returns the result.
+	Compared func()
+	// Logger logs the findings.
+	Logger *zap.Logger
+}
+
+// Guard checks the integrity of a node's data. Its methods may be called from any goroutine.
+type Guard struct {
+	o        Options
+	log      *zap.Logger
+	scrubbed sync.Mutex // held during a rate-limited scrub
+
+	mu     sync.Mutex // guards all below
+	differ string     // result of the last comparison; empty: no difference
+}
+
+// New creates the guard of a node. The caller must call Run.
+func New(o Options) *Guard { return &Guard{o: o, log: o.Logger} }
+
+// Run scrubs, repairs and compares until ctx ends.
+func (g *Guard) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	running.Go(func() { g.watchIndex(ctx) })
+	running.Go(func() { g.every(ctx, repairInterval, repairInterval, g.repair) })
+	c := g.o.Settings.Live()
+	if d := c.Scrub.Interval.Std(); d > 0 {
+		running.Go(func() { g.every(ctx, min(d, firstScrub), d, g.scrubNow) })
+	}
+	if d := c.Verify.Interval.Std(); d > 0 && !g.alone() {
+		running.Go(func() { g.every(ctx, min(d, firstVerify), d, g.verifyNow) })
+	}
+	running.Wait()
+}
+
+func (g *Guard) alone() bool { return g.o.Settings.Live().Alone() }
+
+// every calls fn after the first duration and then at the start of each interval, until ctx ends.
+func (g *Guard) every(ctx context.Context, first, interval time.Duration, fn func(context.Context)) {
+	timer := time.NewTimer(first)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+		began := time.Now()
+		fn(ctx)
+		timer.Reset(max(interval-time.Since(began), time.Millisecond))
+	}
+}
+
+func (g *Guard) repair(ctx context.Context) {
+	st := g.o.Store.DamageStatus()
+	if st.DamagedMessages > 0 || st.DamagedLogLSN != 0 || st.SuspectPages > 0 {
+		if _, err := g.o.Store.RepairAll(ctx); err != nil && ctx.Err() == nil {
+			g.log.Warn("what is damaged cannot be repaired now", zap.Error(err))
+		}
+	}
+}
+
+func (g *Guard) scrubNow(ctx context.Context) {
+	if _, err := g.Scrub(ctx, false); err != nil && ctx.Err() == nil {
+		g.log.Warn("the scrub did not get to its end; it begins anew at its time", zap.Error(err))
+	}
+}
+
+// Scrub reads all data from disk.
+func (g *Guard) Scrub(ctx context.Context, fullSpeed bool) (store.ScrubResult, error) {
+	rate := g.o.Settings.Live().Scrub.Rate.Bytes()
+	if fullSpeed {
+		rate = 0
+	} else { // two concurrent scrubs would double the rate
+		g.scrubbed.Lock()
+		defer g.scrubbed.Unlock()
+	}
+	return g.o.Store.Scrub(ctx, rate)
+}
+
+// watchIndex replaces a store with a corrupt index: on a standby with a snapshot of the active. An active switches over
+// first. Without a node to switch over to, it continues as long as the pages in memory suffice.
+func (g *Guard) watchIndex(ctx context.Context) {
+	ticker := time.NewTicker(guardTick)
+	defer ticker.Stop()
+	var tried time.Time
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		damage := g.o.Store.IndexDamage()
+		if damage == nil {
+			continue
+		}
+		if g.o.Resync(damage) {
+			continue
+		}
+		if g.alone() || time.Since(tried) < handOverAgain {
+			continue
+		}
+		if _, err := g.o.Manager.Partner(); err != nil {
+			continue
+		}
+		tried = time.Now()
+		g.log.Warn("handing over, to have the store replaced", zap.Error(damage))
+		if err := g.o.HandOver(ctx); err != nil && ctx.Err() == nil {
+			g.log.Error("the role cannot be handed over", zap.Error(err))
+		}
+	}
+}
+
+// Difference returns the differences found by the last comparison of the nodes; empty: none.
+func (g *Guard) Difference() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.differ
+}
+
+// DropDamaged acknowledges the messages of a queue that are corrupt on both nodes or, outside a pair, on this one. If
+// only is not empty, it is restricted to those sequences.
+func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dryRun bool) ([]uint64, error) {
+	session, err := g.o.Serving.Session()
+	if err != nil {
+		return nil, err
+	}
+	info, err := g.o.Store.QueueByName(name)
+	if errors.Is(err, store.ErrNoQueue) {
+		return nil, txn.ErrQueueNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	var sequences []uint64
+	var ranges []txn.Range
+	for _, m := range g.o.Store.Damaged(txn.MaxOps) {
+		if m.Queue == info.ID && m.Lost && (len(only) == 0 || slices.Contains(only, m.Sequence)) {
+			sequences = append(sequences, m.Sequence)
+			ranges = append(ranges, txn.Range{First: m.Sequence, Last: m.Sequence})
+		}
+	}
+	if dryRun || len(sequences) == 0 {
+		return sequences, nil
+	}
+	var b txn.Builder
+	b.Begin(nil, time.Now().UnixMilli(), nil)
+	for _, sub := range info.Subscriptions {
+		b.Ack(info.ID, sub.ID, ranges...)
+	}
+	payload, err := b.Finish()
+	if err != nil {
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	result, err := session.Primary.Commit(ctx, payload)
+	if err == nil {
+		err = result.Err()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("commit: %w", err)
+	}
+	for _, sub := range info.Subscriptions {
+		session.Consumers.Settled(dispatch.Key{Queue: info.ID, Sub: sub.ID}, ranges, nil)
+	}
+	g.log.Warn("messages that no node can read were given up", zap.String("queue", name),
+		zap.Uint64s("sequences", sequences))
+	return sequences, nil
+}
+
+// partnerOr returns the node to compare with, or an error with the reason; on a node that is not active, the error
+// names the active.
+func (g *Guard) partnerOr() (failover.NodeInfo, error) {
+	if _, err := g.o.Serving.Session(); err != nil {
+		return failover.NodeInfo{}, err
+	}
+	other, err := g.o.Manager.Partner()
+	if err != nil {
+		return other, err
+	}
+	return other, nil
+}

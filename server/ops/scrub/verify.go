@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scrub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/throttle"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+const (
+	// Both nodes are compared at one record: compareAhead after the current one at first, and farther ahead after each
+	// attempt in which the log passed the record before both nodes had received the request.
+	compareAhead    = 8
+	compareFarther  = 8
+	compareAttempts = 6
+	// comparePush is the interval of filler commits, so that an idle pair reaches that record.
+	comparePush = 5 * time.Millisecond
+	// compareHeld limits the time that a node waits for the record.
+	compareHeld = 10 * time.Second
+	// comparePushKey is deleted repeatedly to advance the log; it never exists.
+	comparePushKey = "verify/push"
+	// indexWait is how long a deep comparison waits for a standby that is lost or is replacing its store, and
+	// indexAgain the poll interval.
+	indexWait  = 20 * time.Second
+	indexAgain = 100 * time.Millisecond
+)
+
+var errTooFast = errors.New("the log goes on faster than both nodes can be asked; try again")
+
+// QueueDigests returns the rolling digests at exactly an LSN.
+func (g *Guard) QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDigests, error) {
+	return g.o.Store.QueueDigestsAt(ctx, atLSN, compareHeld)
+}
+
+// Verify compares both nodes. A deep comparison detects corruption. Corruption of an index causes a replacement of that
+// node's store; the comparison then waits and restarts.
+func (g *Guard) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
+	if g.alone() {
+		return g.verifyAlone(ctx, deep, fullSpeed)
+	}
+	for began, replaced := time.Now(), false; ; {
+		resp, err := g.verifyPair(ctx, deep, fullSpeed)
+		replaced = replaced || errors.Is(err, store.ErrIndexDamaged) || errors.Is(err, maintenance.ErrNoPartner) &&
+			g.catchesUp()
+		if err == nil || !deep || !replaced || time.Since(began) > indexWait ||
+			errors.Is(err, replication.ErrNotActive) {
+			return resp, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(indexAgain):
+		}
+	}
+}
+
+// catchesUp reports whether a standby is connected but not yet in sync.
+func (g *Guard) catchesUp() bool {
+	session := g.o.Serving.Get()
+	if session == nil {
+		return false
+	}
+	standby := session.Primary.Status().Standby
+	return standby != nil && !standby.Required
+}
+
+// verifyPair is one attempt of Verify.
+func (g *Guard) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
+	other, err := g.partnerOr()
+	if err != nil {
+		return nil, err
+	}
+	resp := &pb.VerifyResponse{Deep: deep}
+	if deep {
+		if err := g.readBoth(ctx, other, fullSpeed, resp); err != nil {
+			return nil, err
+		}
+	}
+	mine, theirs, reply, err := g.compare(ctx, other)
+	if err != nil {
+		return nil, err
+	}
+	resp.Lsn, resp.Queues = mine.LSN, uint64(len(mine.Queues))
+	for _, q := range mine.Queues {
+		resp.Messages += q.Messages
+	}
+	resp.Differences = append(resp.Differences, differences(mine, theirs)...)
+	g.compared(resp.Differences)
+	self := g.o.Runner.Status().Self
+	resp.Nodes = []*pb.NodeVerification{
+		{
+			NodeId: self.ID.String(), Name: self.Name, Damage: wire.DamageToProto(g.o.Store.DamageStatus()),
+			Damaged: wire.DamagedToProto(g.o.Store.Damaged(wire.MaxListedDamage)),
+		},
+		{NodeId: other.ID.String(), Name: other.Name, Damage: reply.GetDamage(), Damaged: reply.GetDamaged()},
+	}
+	return resp, nil
+}
+
+// verifyAlone reports the content and the corruption of a node outside a pair, which has no node to compare with.
+func (g *Guard) verifyAlone(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
+	if deep {
+		if _, err := g.Scrub(ctx, fullSpeed); err != nil {
+			return nil, fmt.Errorf("read everything: %w", err)
+		}
+	}
+	stats, err := g.o.Store.Stats()
+	if err != nil {
+		return nil, fmt.Errorf("verify: %w", err)
+	}
+	self := g.o.Runner.Status().Self
+	return &pb.VerifyResponse{
+		Deep: deep, Lsn: stats.Applied.LSN, Queues: stats.Queues, Messages: stats.Messages,
+		Nodes: []*pb.NodeVerification{{
+			NodeId: self.ID.String(), Name: self.Name, Damage: wire.DamageToProto(g.o.Store.DamageStatus()),
+			Damaged: wire.DamagedToProto(g.o.Store.Damaged(wire.MaxListedDamage)),
+		}},
+	}, nil
+}
+
+// readBoth reads all data of both nodes, and compares the content.
+func (g *Guard) readBoth(ctx context.Context, other failover.NodeInfo, fullSpeed bool, resp *pb.VerifyResponse) error {
+	var both sync.WaitGroup
+	var mine, theirs error
+	both.Go(func() { _, mine = g.Scrub(ctx, fullSpeed) })
+	both.Go(func() { _, theirs = g.o.Peers.Scrub(ctx, other.Address, fullSpeed) })
+	both.Wait()
+	if err := errors.Join(mine, theirs); err != nil {
+		return fmt.Errorf("read everything: %w", err)
+	}
+	if fullSpeed {
+		ctx = throttle.FullSpeed(ctx)
+	}
+	switch err := g.compareContent(ctx); {
+	case errors.Is(err, maintenance.ErrDiffer):
+		resp.Differences = append(resp.Differences, &pb.QueueDifference{Reason: err.Error()})
+	case err != nil && ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, maintenance.ErrNoPartner), errors.Is(err, replication.ErrNotActive):
+		return err
+	case err != nil: // usually corrupt messages, which are listed
+		resp.ContentError = err.Error()
+	}
+	return nil
+}
+
+// compareContent compares the content of both nodes. It waits for a standby that was lost while the nodes were read.
+func (g *Guard) compareContent(ctx context.Context) error {
+	for began := time.Now(); ; {
+		_, err := g.partnerOr()
+		if err == nil {
+			_, err = g.o.Manager.CompareContent(ctx)
+		}
+		if !errors.Is(err, maintenance.ErrNoPartner) || time.Since(began) > indexWait {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(indexAgain):
+		}
+	}
+}
+
+// compare requests the digests of both nodes at one record.
+func (g *Guard) compare(ctx context.Context, other failover.NodeInfo) (
+	mine, theirs store.QueueDigests, reply *pb.GetQueueDigestsResponse, err error,
+) {
+	ahead := uint64(compareAhead)
+	for range compareAttempts {
+		at := g.o.Store.End().LSN + ahead
+		mine, theirs, reply, err = g.compareAt(ctx, other, at)
+		if !errors.Is(err, store.ErrPast) {
+			return mine, theirs, reply, err
+		}
+		ahead *= compareFarther
+	}
+	return mine, theirs, reply, errTooFast
+}
+
+func (g *Guard) compareAt(ctx context.Context, other failover.NodeInfo, at uint64) (
+	mine, theirs store.QueueDigests, reply *pb.GetQueueDigestsResponse, err error,
+) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var asked sync.WaitGroup
+	fail := func(err error) {
+		if err != nil {
+			cancel(err) // the first error is kept; the other request is canceled
+		}
+	}
+	asked.Go(func() {
+		d, err := g.o.Store.QueueDigestsAt(ctx, at, compareHeld)
+		mine = d
+		fail(err)
+	})
+	asked.Go(func() {
+		d, r, err := g.o.Peers.QueueDigests(ctx, other.Address, at)
+		theirs, reply = d, r
+		fail(err)
+	})
+	g.push(ctx, at)
+	asked.Wait()
+	return mine, theirs, reply, context.Cause(ctx)
+}
+
+// push commits small transactions until the log has reached a record.
+func (g *Guard) push(ctx context.Context, at uint64) {
+	session := g.o.Serving.Get()
+	if session == nil {
+		return
+	}
+	var b txn.Builder
+	b.Begin(nil, time.Now().UnixMilli(), nil)
+	b.DeleteMeta(comparePushKey)
+	payload, err := b.Finish()
+	if err != nil {
+		return // unreachable
+	}
+	tick := time.NewTicker(comparePush)
+	defer tick.Stop()
+	for g.o.Store.End().LSN < at {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		// Commit as many concurrently as are missing: they share a batch.
+		var commits sync.WaitGroup
+		for range min(at-min(g.o.Store.End().LSN, at), 64) {
+			commits.Go(func() { _, _ = session.Primary.Commit(ctx, payload) })
+		}
+		commits.Wait()
+	}
+}
+
+// differences lists the queues with different digests. Each rolling digest covers all transactions ever applied.
+func differences(mine, theirs store.QueueDigests) []*pb.QueueDifference {
+	var out []*pb.QueueDifference
+	add := func(name, format string, args ...any) {
+		out = append(out, &pb.QueueDifference{Queue: name, Reason: fmt.Sprintf(format, args...)})
+	}
+	there := make(map[uint64]store.QueueDigest, len(theirs.Queues))
+	for _, q := range theirs.Queues {
+		there[q.ID] = q
+	}
+	for _, q := range mine.Queues {
+		o, ok := there[q.ID]
+		delete(there, q.ID)
+		switch {
+		case !ok:
+			add(q.Name, "the standby does not have it")
+		case o != q:
+			add(q.Name, "digest %016x, next sequence %d, %d messages on the active; %s, digest %016x, next sequence "+
+				"%d, %d messages on the standby",
+				q.Digest, q.NextSequence, q.Messages, o.Name, o.Digest, o.NextSequence, o.Messages)
+		}
+	}
+	for _, q := range theirs.Queues {
+		if _, left := there[q.ID]; left {
+			add(q.Name, "the active does not have it")
+		}
+	}
+	if len(out) == 0 && mine.Digest != theirs.Digest {
+		add("", "digest of the whole history %016x on the active, %016x on the standby", mine.Digest, theirs.Digest)
+	}
+	return out
+}
+
+// compared stores the result of a comparison.
+func (g *Guard) compared(found []*pb.QueueDifference) {
+	text := ""
+	for i, d := range found {
+		if i == 3 {
+			text += fmt.Sprintf("; and %d more", len(found)-i)
+			break
+		}
+		if i > 0 {
+			text += "; "
+		}
+		if d.GetQueue() != "" {
+			text += "queue " + d.GetQueue() + ": "
+		}
+		text += d.GetReason()
+	}
+	g.mu.Lock()
+	g.differ = text
+	g.mu.Unlock()
+	if text != "" {
+		g.log.Error("THE TWO NODES DIFFER; do not switch over before you know which one is right",
+			zap.String("differences", text))
+	}
+	g.o.Compared() // the result is available in the status
+}
+
+// verifyNow compares the rolling digests, if this node is active and has a standby in sync.
+func (g *Guard) verifyNow(ctx context.Context) {
+	if _, err := g.partnerOr(); err != nil {
+		return // only the active compares, and it will retry
+	}
+	resp, err := g.Verify(ctx, false, false)
+	switch {
+	case err != nil && ctx.Err() == nil:
+		g.log.Warn("the two nodes could not be compared", zap.Error(err))
+	case err == nil && len(resp.GetDifferences()) == 0:
+		g.log.Info("both nodes hold the same", zap.Uint64("lsn", resp.GetLsn()),
+			zap.Uint64("queues", resp.GetQueues()),
+			zap.Uint64("messages", resp.GetMessages()))
+	}
+}

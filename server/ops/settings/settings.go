@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package settings implements the current settings of a node: its configuration with the changes made at run time. The
+// changes are stored with the pair's messages, except min-in-sync, which is in the cluster record. It must be
+// changeable while writes are refused because of it.
+package settings
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
+	"github.com/lockstep-mq/lockstep/store"
+)
+
+const (
+	// pollInterval is the interval of checks for changed settings.
+	pollInterval = 250 * time.Millisecond
+	keyMinInSync = "min-in-sync"
+)
+
+// Options configures New.
+type Options struct {
+	// Config of the node, the default for unchanged settings.
+	Config config.Config
+	// Store, Manager and Runner of the node: changes are read and stored through them.
+	Store   *store.Store
+	Manager *maintenance.Manager
+	Runner  *failover.Runner
+	// Use applies changed settings to the parts of the node that keep a copy.
+	Use func(*config.Config)
+	// Logger logs changes.
+	Logger *zap.Logger
+}
+
+// Settings of a node. Its methods may be called from any goroutine.
+type Settings struct {
+	o    Options
+	live atomic.Pointer[config.Config]
+
+	mu      sync.Mutex // guards all below
+	applied []byte     // the pair's entry that was applied last
+	begun   bool       // applied is set
+}
+
+// New returns Settings with the configured values. Apply, or Run, applies earlier changes.
+func New(o Options) *Settings {
+	s := &Settings{o: o}
+	s.live.Store(&o.Config)
+	return s
+}
+
+// Live returns the current settings, including those that cannot be changed at run time.
+func (s *Settings) Live() *config.Config { return s.live.Load() }
+
+// Run applies changes until ctx ends.
+func (s *Settings) Run(ctx context.Context) {
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for {
+		s.Apply()
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Apply applies the changes since the last call.
+func (s *Settings) Apply() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	raw, _ := s.o.Store.Meta(maintenance.KeyRunning)
+	if s.begun && bytes.Equal(raw, s.applied) {
+		return
+	}
+	s.applied, s.begun = bytes.Clone(raw), true
+	kept, err := s.o.Manager.Running()
+	if err != nil {
+		s.o.Logger.Error("the settings that were changed while the nodes ran cannot be read; those of the "+
+			"configuration hold", zap.Error(err))
+		return
+	}
+	next, err := s.o.Config.With(kept.Of(s.o.Store.Identity().NodeID))
+	if err != nil {
+		// The other node has other limits, or is of a newer release: keep the current settings.
+		s.o.Logger.Error("settings that were changed while the nodes ran cannot be used on this node", zap.Error(err))
+		return
+	}
+	next.Limits = next.Limits.Within(next.Memory.Budget.Bytes())
+	before := s.live.Swap(&next)
+	for _, r := range config.RunningSettings() {
+		if was, is := before.Text(r.Key), next.Text(r.Key); was != is {
+			s.o.Logger.Info("setting changed", zap.String("setting", r.Key), zap.String("from", was),
+				zap.String("to", is))
+		}
+	}
+	s.o.Use(&next)
+}
+
+// Setting is a setting that can be changed at run time, with its values on a node.
+type Setting struct {
+	// Key, Usage and Scope as in config.Running.
+	Key, Usage, Scope string
+	// Value is the current value on this node, Configured that of its configuration.
+	Value, Configured string
+	// Changed: Value was set at run time.
+	Changed bool
+}
+
+// List returns the settings that can be changed at run time, with their values on this node.
+func (s *Settings) List() []Setting {
+	now := s.Live()
+	var list []Setting
+	kept, err := s.o.Manager.Running()
+	values := kept.Of(s.o.Store.Identity().NodeID)
+	for _, r := range config.RunningSettings() {
+		_, changed := values[r.Key]
+		one := Setting{
+			Key: r.Key, Usage: r.Usage, Scope: string(r.Scope), Value: now.Text(r.Key),
+			Configured: s.o.Config.Text(r.Key), Changed: changed && err == nil,
+		}
+		if rec := s.o.Runner.Status().Record; r.Key == keyMinInSync && rec != nil {
+			one.Value, one.Changed = strconv.Itoa(rec.MinInSync), rec.MinInSyncSet != 0
+		}
+		list = append(list, one)
+	}
+	return list
+}
+
+// Change is a change of settings.
+type Change struct {
+	// Set contains the new values by key; Unset lists the settings to reset to the configuration.
+	Set   map[string]string
+	Unset []string
+	// Node to change, by name or UUID; empty for both. Only for settings with node scope.
+	Node string
+}
+
+// Change changes settings on the active. If one of the values is invalid, nothing is changed (wire.ErrInvalid).
+func (s *Settings) Change(ctx context.Context, c Change) error {
+	node, err := s.meant(&c)
+	if err != nil {
+		return err
+	}
+	if _, err := s.o.Config.With(c.Set); err != nil {
+		return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+	}
+	if err := s.changeMinInSync(ctx, &c); err != nil || len(c.Set)+len(c.Unset) == 0 {
+		return err
+	}
+	_, err = s.o.Manager.UpdateRunning(ctx, func(r *maintenance.RunningSettings) error {
+		for key, text := range c.Set {
+			r.Set(node, key, text)
+			if node == uuid.Nil {
+				clearNodes(r, key)
+			}
+		}
+		for _, key := range c.Unset {
+			r.Set(node, key, "")
+			if node == uuid.Nil {
+				clearNodes(r, key)
+			}
+		}
+		// The change may be inconsistent with earlier changes.
+		for id := range r.Nodes {
+			if _, err := s.o.Config.With(r.Of(id)); err != nil {
+				return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+			}
+		}
+		if _, err := s.o.Config.With(r.Pair); err != nil {
+			return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	s.Apply()
+	return nil
+}
+
+// clearNodes removes the node-specific values of a setting that is set for both nodes.
+func clearNodes(r *maintenance.RunningSettings, key string) {
+	for id := range maps.Clone(r.Nodes) {
+		r.Set(id, key, "")
+	}
+}
+
+// meant validates the keys and returns the node; uuid.Nil for both.
+func (s *Settings) meant(c *Change) (uuid.UUID, error) {
+	keys := append([]string{}, c.Unset...)
+	for key := range c.Set {
+		keys = append(keys, key)
+	}
+	for _, key := range keys {
+		r, err := config.FindRunning(key)
+		if err != nil {
+			return uuid.Nil, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+		}
+		if r.Scope == config.ScopePair && c.Node != "" {
+			return uuid.Nil, fmt.Errorf("%w: %s is the same on both nodes: leave the node away", wire.ErrInvalid, key)
+		}
+	}
+	if c.Node == "" {
+		return uuid.Nil, nil
+	}
+	if s.o.Config.Alone() {
+		return s.o.Store.Identity().NodeID, nil
+	}
+	st := s.o.Runner.Status()
+	return wire.NodeCalled(&st, c.Node)
+}
+
+// changeMinInSync applies the part stored in the cluster record, and removes it from the change.
+func (s *Settings) changeMinInSync(ctx context.Context, c *Change) error {
+	text, set := c.Set[keyMinInSync]
+	wanted := 0
+	if set {
+		wanted, _ = strconv.Atoi(text) // validated before
+	}
+	var rest []string
+	unset := false
+	for _, key := range c.Unset {
+		if key == keyMinInSync {
+			unset = true
+			continue
+		}
+		rest = append(rest, key)
+	}
+	if !set && !unset {
+		return nil
+	}
+	c.Set, c.Unset = maps.Clone(c.Set), rest
+	delete(c.Set, keyMinInSync)
+	if s.o.Config.Alone() {
+		return fmt.Errorf("%w: %s means nothing on a node that runs alone", wire.ErrInvalid, keyMinInSync)
+	}
+	return s.o.Runner.SetMinInSync(ctx, wanted, s.o.Config.MinInSync)
+}

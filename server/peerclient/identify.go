@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package peerclient
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	grpcpeer "google.golang.org/grpc/peer"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/server/auth/secretfile"
+)
+
+const (
+	// tokenKey is the metadata key of the pair's secret.
+	tokenKey = "lockstep-peer-token"
+	// refusalInterval is the minimum interval between logged refusals.
+	refusalInterval = 10 * time.Second
+)
+
+// queueMethods is the prefix of methods that the other node never calls.
+var queueMethods = "/" + pb.QueueService_ServiceDesc.ServiceName + "/" //nolint:gochecknoglobals // a constant
+
+// Identification authenticates calls of the other node of the pair.
+type Identification struct {
+	// Names of which the certificate of the other node has at least one; nil: certificates are ignored.
+	Names func() []string
+	// Tokens of which the other node presents one; nil: none.
+	Tokens *secretfile.File
+	// Logger logs refusals; nil: no logging.
+	Logger *zap.Logger
+
+	mu     sync.Mutex // guards all below
+	logged time.Time
+}
+
+// Authenticate returns the identity of the other node if the call is from it, otherwise nil. It ignores methods that
+// the other node never calls, and calls with credentials of a user or application.
+func (i *Identification) Authenticate(ctx context.Context) (*access.Identity, error) {
+	if id, err := i.forwarded(ctx); id != nil || err != nil {
+		return id, err
+	}
+	if method, ok := grpc.Method(ctx); ok && strings.HasPrefix(method, queueMethods) {
+		return nil, nil //nolint:nilnil // that is how an authenticator says that it does not know the caller
+	}
+	if len(metadata.ValueFromIncomingContext(ctx, "authorization")) > 0 {
+		return nil, nil //nolint:nilnil // see above
+	}
+	if i.Tokens != nil {
+		for _, shown := range metadata.ValueFromIncomingContext(ctx, tokenKey) {
+			if i.Tokens.Holds(shown) {
+				return &access.Identity{Principal: "peer", Method: access.MethodPeerToken, Peer: true}, nil
+			}
+		}
+	}
+	if cert := CertificateOf(ctx); cert != nil && i.Names != nil && Carries(cert, i.Names()) == nil {
+		return &access.Identity{
+			Principal: NameOf(cert), Groups: cert.Subject.OrganizationalUnit, Method: access.MethodCertificate, Peer: true,
+		}, nil
+	}
+	return nil, nil //nolint:nilnil // see above
+}
+
+// Stranger returns why the caller is not accepted as the other node, with a suggested action. The error matches
+// access.ErrNotPeer.
+func (i *Identification) Stranger(ctx context.Context) error {
+	var why []string
+	if i.Names != nil {
+		cert := CertificateOf(ctx)
+		if cert == nil {
+			why = append(why, "it shows no certificate")
+		} else if err := Carries(cert, i.Names()); err != nil {
+			why = append(why, err.Error()+" (tls.peer-names, or else the hosts that the two nodes advertise)")
+		}
+	}
+	if i.Tokens != nil {
+		if len(metadata.ValueFromIncomingContext(ctx, tokenKey)) == 0 {
+			why = append(why, "it shows no secret of the pair (peer-token-file)")
+		} else {
+			why = append(why, "the secret that it shows is none of those in this node's peer-token-file")
+		}
+	}
+	err := fmt.Errorf("%w: %s. If the caller is a node of the pair, correct that on it or here; clients have no use "+
+		"for this call", access.ErrNotPeer, strings.Join(why, "; "))
+	i.log(ctx, err)
+	return err
+}
+
+// log logs refusals with a rate limit.
+func (i *Identification) log(ctx context.Context, err error) {
+	if i.Logger == nil {
+		return
+	}
+	i.mu.Lock()
+	due := time.Since(i.logged) >= refusalInterval
+	if due {
+		i.logged = time.Now()
+	}
+	i.mu.Unlock()
+	if !due {
+		return
+	}
+	from := ""
+	if p, ok := grpcpeer.FromContext(ctx); ok {
+		from = p.Addr.String()
+	}
+	method, _ := grpc.Method(ctx)
+	i.Logger.Warn("a call that only the other node may make was refused; the next ten seconds' are not logged",
+		zap.String("from", from), zap.String("method", method), zap.Error(err))
+}
+
+// CertificateOf returns the verified client certificate, or nil.
+func CertificateOf(ctx context.Context) *x509.Certificate {
+	p, ok := grpcpeer.FromContext(ctx)
+	if !ok {
+		return nil
+	}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
+		return nil
+	}
+	return info.State.VerifiedChains[0][0]
+}
+
+// errNames is returned when a certificate does not belong to the pair.
+var errNames = errors.New("the certificate")
+
+// Carries returns nil if a certificate has one of the given names: DNS names, IP addresses, URIs. The error lists the
+// names in the certificate.
+func Carries(cert *x509.Certificate, names []string) error {
+	for _, name := range names {
+		if strings.Contains(name, "://") {
+			if slices.ContainsFunc(cert.URIs, func(u *url.URL) bool { return u.String() == name }) {
+				return nil
+			}
+		} else if cert.VerifyHostname(name) == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w is for %s, and for none of %s", errNames, listOf(cert), strings.Join(names, ", "))
+}
+
+// listOf lists all names in a certificate.
+func listOf(cert *x509.Certificate) string {
+	var all []string
+	for _, u := range cert.URIs {
+		all = append(all, u.String())
+	}
+	all = append(all, cert.DNSNames...)
+	for _, ip := range cert.IPAddresses {
+		all = append(all, ip.String())
+	}
+	if len(all) == 0 {
+		return fmt.Sprintf("%q, without an alternative name", cert.Subject.CommonName)
+	}
+	return strings.Join(all, ", ")
+}
+
+// NameOf returns the principal of a certificate: its first URI, else its first DNS name, else its common name.
+func NameOf(cert *x509.Certificate) string {
+	switch {
+	case len(cert.URIs) > 0:
+		return cert.URIs[0].String()
+	case len(cert.DNSNames) > 0:
+		return cert.DNSNames[0]
+	default:
+		return cert.Subject.CommonName
+	}
+}
+
+// ShowToken adds the pair's secret to each call of a connection to the other node.
+func ShowToken(tokens *secretfile.File) grpc.DialOption {
+	return grpc.WithPerRPCCredentials(tokenCredentials{tokens})
+}
+
+type tokenCredentials struct{ tokens *secretfile.File }
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (t tokenCredentials) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{tokenKey: t.tokens.First()}, nil
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials: the secret is used by pairs without TLS.
+func (tokenCredentials) RequireTransportSecurity() bool { return false }

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package peerclient
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// A peer is unreachable if it does not answer a ping, sent after peerPing without data, within peerTimeout. Its rewrite
+// is restarted later.
+const (
+	peerPing    = 2 * time.Second
+	peerTimeout = 3 * time.Second
+	// peerBackoff is the maximum backoff before reconnecting to a peer.
+	peerBackoff = 500 * time.Millisecond
+)
+
+// Peers is the connections to the other node used by maintenance. They are opened on demand.
+type Peers struct {
+	options []grpc.DialOption // of every connection
+
+	mu     sync.Mutex // guards all below
+	conns  map[string]*grpc.ClientConn
+	closed bool
+}
+
+var _ maintenance.Peers = (*Peers)(nil)
+
+// NewPeers creates a Peers without connections. The options are added to each connection; without transport
+// credentials, connections are not encrypted. The caller must call Close.
+func NewPeers(options ...grpc.DialOption) *Peers {
+	return &Peers{options: options, conns: make(map[string]*grpc.ClientConn)}
+}
+
+// Close ends all calls.
+func (p *Peers) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	var errs []error
+	for address, c := range p.conns {
+		errs = append(errs, c.Close())
+		delete(p.conns, address)
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Peers) conn(address string) (*grpc.ClientConn, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, store.ErrClosed
+	}
+	if c := p.conns[address]; c != nil {
+		return c, nil
+	}
+	c, err := grpc.NewClient("passthrough:///"+address, append([]grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: peerPing, Timeout: peerTimeout}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{
+				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: peerBackoff,
+			},
+			MinConnectTimeout: peerTimeout,
+		}),
+	}, p.options...)...)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", maintenance.ErrUnreachable, address, err)
+	}
+	p.conns[address] = c
+	return c, nil
+}
+
+// Maintenance returns the maintenance client of the node at an address.
+func (p *Peers) Maintenance(address string) (pb.MaintenanceServiceClient, error) {
+	c, err := p.conn(address)
+	if err != nil {
+		return nil, err
+	}
+	return pb.NewMaintenanceServiceClient(c), nil
+}
+
+// fromPeer converts a peer's status to an error that matches the sentinel errors.
+func fromPeer(err error) error {
+	if err == nil {
+		return nil
+	}
+	known := wire.FromStatus(err)
+	if _, still := status.FromError(known); still && status.Code(err) == codes.Unavailable {
+		return fmt.Errorf("%w: %w", maintenance.ErrUnreachable, err)
+	}
+	return known
+}
+
+// At returns the operations of the node at an address.
+func (p *Peers) At(address string) maintenance.Operations { return &peer{peers: p, address: address} }
+
+// Status returns the status of the node at an address.
+func (p *Peers) Status(ctx context.Context, address string) (*pb.GetStatusResponse, error) {
+	c, err := p.conn(address)
+	if err != nil {
+		return nil, err
+	}
+	st, err := pb.NewAdminServiceClient(c).GetStatus(ctx, &pb.GetStatusRequest{})
+	return st, fromPeer(err)
+}
+
+// Activity returns the running operation of the node at an address.
+func (p *Peers) Activity(ctx context.Context, address string) (*maintenance.Activity, error) {
+	st, err := p.Status(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	return wire.ActivityFromProto(st.GetMaintenance()), nil
+}
+
+// Report reports the completed work of this node to the active at an address.
+func (p *Peers) Report(ctx context.Context, address string, r maintenance.Report) error {
+	c, err := p.Maintenance(address)
+	if err != nil {
+		return err
+	}
+	_, err = c.ReportNode(ctx, &pb.ReportNodeRequest{
+		NodeId: r.Node.String(), PageSizeRecommended: wire.Uint32(r.Recommended), StartupId: r.StartupID,
+	})
+	return fromPeer(err)
+}
+
+// peer implements maintenance.Operations for another node.
+type peer struct {
+	peers   *Peers
+	address string
+}
+
+// follow reads a stream of progress until the result.
+func follow[Req, Resp, R any](
+	ctx context.Context, p *peer, req *Req,
+	call func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (
+		grpc.ServerStreamingClient[Resp], error),
+	read func(*Resp) (*pb.Progress, *R), progress func(checkpoint.Progress),
+) (*R, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c, err := p.peers.Maintenance(p.address)
+	if err != nil {
+		return nil, err
+	}
+	in, err := call(c, ctx, req)
+	if err != nil {
+		return nil, fromPeer(err)
+	}
+	for {
+		resp, err := in.Recv()
+		if err != nil {
+			return nil, fromPeer(err)
+		}
+		now, result := read(resp)
+		if result != nil {
+			return result, nil
+		}
+		if progress != nil && now != nil {
+			progress(wire.ProgressFromProto(now))
+		}
+	}
+}
+
+// Scan recommends a page size.
+func (p *peer) Scan(
+	ctx context.Context, maxPageSize int, progress func(checkpoint.Progress),
+) (checkpoint.ScanResult, error) {
+	r, err := follow(ctx, p, &pb.ScanRequest{PageSizeMax: wire.Uint32(maxPageSize)}, pb.MaintenanceServiceClient.Scan,
+		func(r *pb.ScanResponse) (*pb.Progress, *pb.ScanResult) { return r.GetProgress(), r.GetResult() }, progress)
+	if err != nil {
+		return checkpoint.ScanResult{}, err
+	}
+	return wire.ScanFromProto(r), nil
+}
+
+// Rewrite rewrites the page file.
+func (p *peer) Rewrite(
+	ctx context.Context, req maintenance.RewriteRequest, progress func(checkpoint.Progress),
+) (maintenance.RewriteResult, error) {
+	r, err := follow(ctx, p, &pb.RewriteRequest{
+		PageSize: wire.Uint32(req.PageSize), DryRun: req.DryRun,
+		PlanId: req.PlanID,
+	},
+		pb.MaintenanceServiceClient.Rewrite,
+		func(r *pb.RewriteResponse) (*pb.Progress, *pb.RewriteResult) { return r.GetProgress(), r.GetResult() },
+		progress)
+	if err != nil {
+		return maintenance.RewriteResult{}, err
+	}
+	return wire.RewriteFromProto(r), nil
+}
+
+// Shrink releases the free pages at the end of the page file.
+func (p *peer) Shrink(ctx context.Context, dryRun bool) (maintenance.ShrinkResult, error) {
+	c, err := p.peers.Maintenance(p.address)
+	if err != nil {
+		return maintenance.ShrinkResult{}, err
+	}
+	r, err := c.Shrink(ctx, &pb.ShrinkRequest{DryRun: dryRun})
+	if err != nil {
+		return maintenance.ShrinkResult{}, fromPeer(err)
+	}
+	return maintenance.ShrinkResult{FileBytesBefore: r.GetFileBytesBefore(), FileBytesAfter: r.GetFileBytesAfter()}, nil
+}
+
+// Backup creates a backup on that node.
+func (p *peer) Backup(
+	ctx context.Context, req maintenance.BackupRequest, progress func(checkpoint.Progress),
+) (backup.Set, error) {
+	set, err := follow(ctx, p, &pb.BackupRequest{
+		Path: req.Path, KeepGenerations: wire.Uint32(req.Keep), BytesPerSecond: uint64(max(req.BytesPerSecond, 0)),
+	}, pb.MaintenanceServiceClient.Backup,
+		func(r *pb.BackupResponse) (*pb.Progress, *pb.SaveSet) { return r.GetProgress(), r.GetSet() }, progress)
+	if err != nil {
+		return backup.Set{}, err
+	}
+	return wire.SetFromProto(set), nil
+}
+
+// Checkpoint writes a checkpoint.
+func (p *peer) Checkpoint(ctx context.Context) error {
+	c, err := p.peers.conn(p.address)
+	if err != nil {
+		return err
+	}
+	_, err = pb.NewAdminServiceClient(c).Checkpoint(ctx, &pb.CheckpointRequest{})
+	return fromPeer(err)
+}
+
+// Digest hashes the content at exactly an LSN.
+func (p *peer) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, error) {
+	c, err := p.peers.conn(p.address)
+	if err != nil {
+		return checkpoint.Digest{}, err
+	}
+	r, err := pb.NewAdminServiceClient(c).GetDigest(ctx, &pb.GetDigestRequest{AtLsn: atLSN})
+	if err != nil {
+		return checkpoint.Digest{}, fromPeer(err)
+	}
+	d := checkpoint.Digest{Position: lsn.Position{LSN: r.GetLsn()}, Messages: r.GetMessages()}
+	content, err := hex.DecodeString(r.GetContent())
+	if err != nil || len(content) != len(d.Content) {
+		return checkpoint.Digest{}, fmt.Errorf("%w: %s sent a digest that is none", maintenance.ErrUnreachable,
+			p.address)
+	}
+	copy(d.Content[:], content)
+	return d, nil
+}
+
+// Restart restarts that node.
+func (p *peer) Restart(ctx context.Context, planID string) (done bool, err error) {
+	c, err := p.peers.Maintenance(p.address)
+	if err != nil {
+		return false, err
+	}
+	r, err := c.RestartNode(ctx, &pb.RestartNodeRequest{PlanId: planID})
+	if err != nil {
+		return false, fromPeer(err)
+	}
+	return r.GetDone(), nil
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package throttle
+
+import (
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// A window of commits ends after windowTime if it has windowCommits, and after windowLongest with any number.
+	windowTime    = 50 * time.Millisecond
+	windowCommits = 16
+	windowLongest = time.Second
+	// newsAge is the maximum age of a commit time reported by the active. Without commits the active reports none.
+	newsAge = 3 * time.Second
+	// quietAfter is the delay after the last work before commits count as undisturbed.
+	quietAfter = 500 * time.Millisecond
+	// workedLately is the maximum time since the last work for which a window of commits counts as disturbed.
+	workedLately = 2 * windowTime
+	// learned is the number of windows that make a reliable baseline.
+	learned = 4
+	// quietWeight and workWeight are the inverse weights of a window in the baseline: without disturbing work, and
+	// with it.
+	quietWeight = 16
+	workWeight  = 64
+
+	// Commits may take tolerated percent of the baseline, or toleratedLeast longer; the larger limit applies.
+	tolerated      = 150
+	toleratedLeast = 200 * time.Microsecond
+	// fullShare is the whole time, in thousandths. Work always gets at least leastShare, so that it finishes.
+	fullShare  = 1000
+	leastShare = 50
+	// unknownShare is the fraction for work on a node that was just started and may not have received a commit time
+	// yet.
+	unknownShare = 125
+)
+
+// Governor adapts the speed of a node's background work to the commit latency. Work runs at full speed while there are
+// no commits, or while they take no longer than without the work. Otherwise it gets a smaller fraction of the time, at
+// least a twentieth. The commit latency is measured by this node while it is active, or reported by the active.
+//
+// The baseline is the latency without work on this node. Since it can change during the work, it is also adjusted
+// while work has its smallest fraction. All methods are safe for concurrent use. A nil Governor does not limit work.
+type Governor struct {
+	counts [slots]atomic.Uint32 // commits of this node by latency, over all windows
+
+	mu     sync.Mutex    // guards the fields below
+	before [slots]uint32 // counts at the start of the window
+	began  time.Time     // start of the window
+	latest time.Duration // latency of the last window; 0: no commit
+	fresh  bool          // CommitTime has not returned latest yet
+	toldAt time.Time     // time at which the active reported latest; zero: this node measures
+
+	baseline time.Duration
+	windows  int       // number of windows in baseline, up to learned
+	share    int       // fraction for work, in thousandths
+	steady   int       // limit for doubling the fraction: its value after the last cut
+	reason   Reason    // reason of share
+	worked   time.Time // end of the last work, or of its pause
+	made     time.Time // creation time
+}
+
+// Reason is the reason for the current fraction of the time.
+type Reason string
+
+// Reasons for the fraction.
+const (
+	// NoWork means that no work has run for half a second.
+	NoWork Reason = "no-work"
+	// NoCommits means that no commit could be delayed: work gets the whole time.
+	NoCommits Reason = "no-commits"
+	// Unknown means that it is not known yet whether there are commits, or what their latency is without the work.
+	Unknown Reason = "unknown"
+	// Rising means that the commit latency is tolerable, and the fraction rises.
+	Rising Reason = "rising"
+	// Undisturbed means that the commit latency is tolerable although work gets the whole time.
+	Undisturbed Reason = "undisturbed"
+	// SlowCommits means that the commit latency was too high, and the fraction was reduced.
+	SlowCommits Reason = "slow-commits"
+)
+
+// Reasons returns all reasons.
+func Reasons() []Reason {
+	return []Reason{NoWork, NoCommits, Unknown, Rising, Undisturbed, SlowCommits}
+}
+
+// Status is the status of a Governor.
+type Status struct {
+	// Share is the current fraction of the time for work, from 0 to 1, and Reason its reason. Limits can reduce it
+	// further.
+	Share  float64
+	Reason Reason
+	// Latest is the 90th percentile of the commit latency in the last window, or 0 without commits. Baseline is the
+	// same without disturbance, or 0 if unknown.
+	Latest, Baseline time.Duration
+}
+
+// NewGovernor returns a Governor without any commit data.
+func NewGovernor() *Governor { return &Governor{share: fullShare, steady: fullShare, made: time.Now()} }
+
+const (
+	// A slot is an eighth of a power of two wide, starting at 1 µs.
+	slotBits = 3
+	slots    = 28 << slotBits
+)
+
+// slotOf returns the slot of a latency.
+func slotOf(d time.Duration) int {
+	us := uint64(max(d.Microseconds(), 1))
+	power := bits.Len64(us) - 1
+	fraction := us << (63 - power) >> (63 - slotBits) & (1<<slotBits - 1)
+	return min(power<<slotBits|int(fraction), slots-1)
+}
+
+// slotEnd returns the upper bound of a slot.
+func slotEnd(slot int) time.Duration {
+	power, fraction := slot>>slotBits, slot&(1<<slotBits-1)
+	return time.Duration((fraction+1+1<<slotBits)<<power) * time.Microsecond >> slotBits
+}
+
+// Committed records the latency of a commit of this node. It must be called for each commit and does not block.
+func (g *Governor) Committed(d time.Duration) {
+	if g != nil {
+		g.counts[slotOf(d)].Add(1)
+	}
+}
+
+// CommitTime returns the current 90th percentile of this node's commit latency, or 0 if there were no or too few
+// commits since the last call. The active must call it often, since it thereby learns the latency without disturbance.
+func (g *Governor) CommitTime() time.Duration {
+	if g == nil {
+		return 0
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.look(time.Now())
+	if !g.fresh || !g.toldAt.IsZero() {
+		return 0
+	}
+	g.fresh = false
+	return g.latest
+}
+
+// Told records the CommitTime of the active.
+func (g *Governor) Told(d time.Duration) {
+	if g == nil || d <= 0 {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	g.toldAt = now
+	g.windowEnded(now, d)
+}
+
+// Status returns the current fraction of the time for work, and its reason.
+func (g *Governor) Status() Status {
+	if g == nil {
+		return Status{Share: 1, Reason: NoCommits}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	st := Status{Share: float64(g.share) / fullShare, Reason: g.reason, Latest: g.latest, Baseline: g.baseline}
+	if now.Sub(g.worked) >= quietAfter {
+		st.Share, st.Reason = 1, NoWork
+	}
+	if !g.toldAt.IsZero() && now.Sub(g.toldAt) >= newsAge {
+		st.Latest = 0 // the reported commit time is outdated
+	}
+	return st
+}
+
+// look ends the window if it is due. The caller must hold mu.
+func (g *Governor) look(now time.Time) {
+	age := now.Sub(g.began)
+	if age < windowTime {
+		return
+	}
+	total := uint32(0)
+	var counts [slots]uint32
+	for i := range counts {
+		counts[i] = g.counts[i].Load()
+		total += counts[i] - g.before[i]
+	}
+	switch {
+	case total == 0 && !g.toldAt.IsZero() && now.Sub(g.toldAt) < newsAge:
+		return // the other node is active
+	case total == 0 && age >= windowLongest:
+		g.toldAt, g.latest, g.began = time.Time{}, 0, now
+		return
+	case total < windowCommits && age < windowLongest:
+		return
+	}
+	above, slot := total/10, slots-1
+	for ; slot > 0; slot-- {
+		n := counts[slot] - g.before[slot]
+		if n > above {
+			break
+		}
+		above -= n
+	}
+	g.before, g.began, g.toldAt = counts, now, time.Time{}
+	g.windowEnded(now, slotEnd(slot))
+}
+
+// windowEnded updates the baseline from a window and adapts the fraction. The caller must hold mu.
+func (g *Governor) windowEnded(now time.Time, took time.Duration) {
+	g.latest, g.fresh = took, true
+	working := now.Sub(g.worked) < quietAfter
+	weight := time.Duration(quietWeight)
+	switch {
+	case g.windows < learned && working && g.share > leastShare:
+		g.share, g.reason = leastShare, Unknown
+		return // other work disturbed the commits of this window: they are not a baseline
+	case g.windows < learned: // the mean of the first windows
+		weight = time.Duration(g.windows + 1)
+		g.windows++
+	case working && g.share > leastShare && took >= g.baseline:
+		weight = 0 // the work may be the cause
+	case working:
+		weight = workWeight
+	}
+	if weight > 0 {
+		g.baseline += (took - g.baseline) / weight
+	}
+	if now.Sub(g.worked) >= workedLately {
+		return // the window does not depend on the current fraction
+	}
+	limit := max(g.baseline*tolerated/100, g.baseline+toleratedLeast)
+	switch {
+	case g.windows < learned:
+		g.share, g.reason = leastShare, Unknown
+	case took > limit:
+		cut := min(max(int(limit*100/took), 50), 90)
+		g.share, g.reason = max(leastShare, g.share*cut/100), SlowCommits
+		g.steady = g.share
+	default:
+		g.rise()
+	}
+}
+
+// rise increases the fraction after a window with tolerable latency. Below steady it doubles the fraction, at most up
+// to steady; above, it increases it by an eighth. The caller must hold mu.
+func (g *Governor) rise() {
+	step := max(g.share/8, leastShare/2)
+	if g.share < g.steady {
+		step = max(step, min(g.share, g.steady-g.share))
+	}
+	g.share, g.reason = min(fullShare, g.share+step), Rising
+	if g.share == fullShare {
+		g.steady, g.reason = fullShare, Undisturbed
+	}
+}
+
+// shareOf returns the current fraction of the time for work, in thousandths.
+func (g *Governor) shareOf(now time.Time) int {
+	if g == nil {
+		return fullShare
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	begins := now.Sub(g.worked) >= quietAfter
+	g.look(now)
+	if now.After(g.worked) {
+		g.worked = now
+	}
+	switch {
+	case g.latest == 0 && g.windows == 0 && now.Sub(g.made) < windowLongest:
+		g.share, g.reason = unknownShare, Unknown // a standby must connect to receive the commit time
+	case g.latest == 0 || !g.toldAt.IsZero() && now.Sub(g.toldAt) >= newsAge:
+		g.share, g.reason = fullShare, NoCommits
+	case begins:
+		g.share, g.reason = leastShare, Rising
+		if g.windows < learned {
+			g.reason = Unknown
+		}
+	}
+	return g.share
+}
+
+// pauses records the end of a pause: the work is still running, and does not restart with the smallest fraction.
+func (g *Governor) pauses(until time.Time) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if until.After(g.worked) {
+		g.worked = until
+	}
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package throttle throttles background work so that it does not affect clients: it adds pauses to limit the fraction of
+// the time, limits the bytes per second, or both. A Governor adapts the fraction for all work of a node to the commit
+// latency; the limits are upper bounds.
+package throttle
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+const (
+	// slice is the time for which work runs before it pauses. It is short, since other work may have to wait for the
+	// CPU or the disk.
+	slice = 2 * time.Millisecond
+	// longest is the maximum pause, also after a slow disk operation of several seconds.
+	longest = time.Second
+	// burstTime is the burst of a rate limit, as a time; burstLeast and burstMost limit it in bytes.
+	burstTime  = 100 * time.Millisecond
+	burstLeast = 4 << 10
+	burstMost  = 1 << 20
+)
+
+// Limits of background work. The zero value has none.
+type Limits struct {
+	// Percent is the fraction of the time for work, which pauses for the rest. 0, or 100 and more, means no pauses.
+	Percent int
+	// BytesPerSecond is the maximum rate of reads or writes; 0 means unlimited.
+	BytesPerSecond int64
+	// Governor, if not nil, reduces the fraction while commits take longer than without the work.
+	Governor *Governor
+}
+
+// Pacer enforces the limits of background work. A nil Pacer has none. Its methods are safe for concurrent use. The
+// fraction of the time applies to all callers together, if only one of them works at a time.
+type Pacer struct {
+	percent  int
+	bytes    *rate.Limiter // nil: no limit
+	governor *Governor     // nil: none
+
+	mu    sync.Mutex // guards since
+	since time.Time  // end of the last pause
+}
+
+// fullSpeed is a context key.
+type fullSpeed struct{}
+
+// FullSpeed returns a context that disables throttling of background work.
+func FullSpeed(ctx context.Context) context.Context { return context.WithValue(ctx, fullSpeed{}, true) }
+
+// IsFullSpeed reports whether ctx is from FullSpeed.
+func IsFullSpeed(ctx context.Context) bool { return ctx.Value(fullSpeed{}) != nil }
+
+// New returns a Pacer, or nil without limits.
+func New(l Limits) *Pacer {
+	if l.Percent >= 100 {
+		l.Percent = 0
+	}
+	if l.Percent <= 0 && l.BytesPerSecond <= 0 && l.Governor == nil {
+		return nil
+	}
+	p := &Pacer{percent: max(l.Percent, 0), since: time.Now(), governor: l.Governor}
+	if l.BytesPerSecond > 0 {
+		burst := min(max(int64(float64(l.BytesPerSecond)*burstTime.Seconds()), burstLeast), burstMost)
+		p.bytes = rate.NewLimiter(rate.Limit(l.BytesPerSecond), int(burst))
+	}
+	return p
+}
+
+// Did must be called often, between two steps of the work, with the bytes that the last step read or wrote. It pauses
+// if needed. It returns the error of the context as soon as the context ends.
+func (p *Pacer) Did(ctx context.Context, bytes int) error {
+	if p == nil {
+		return nil
+	}
+	if err := p.rest(ctx); err != nil {
+		return err
+	}
+	if p.bytes == nil {
+		return nil
+	}
+	for bytes > 0 {
+		n := min(bytes, p.bytes.Burst())
+		bytes -= n
+		if err := p.bytes.WaitN(ctx, n); err != nil {
+			if ctx.Err() == nil { // the limiter detects that the context will end before n bytes are available
+				<-ctx.Done()
+			}
+			return fmt.Errorf("wait for the rate limit: %w", ctx.Err())
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.since = time.Now() // waiting does not count as work
+	return nil
+}
+
+// Unhindered reports whether the work currently runs without pauses, so that it may use larger steps.
+func (p *Pacer) Unhindered() bool {
+	if p == nil {
+		return true
+	}
+	return p.percent == 0 && p.governor.shareOf(time.Now()) == fullShare
+}
+
+// rest pauses in proportion to the time worked.
+func (p *Pacer) rest(ctx context.Context) error {
+	if p.percent == 0 && p.governor == nil {
+		return nil
+	}
+	now := time.Now()
+	p.mu.Lock()
+	worked := now.Sub(p.since)
+	p.mu.Unlock()
+	if worked < slice {
+		return nil
+	}
+	share := p.governor.shareOf(now)
+	if p.percent > 0 {
+		share = min(share, p.percent*fullShare/100)
+	}
+	if share < fullShare {
+		pause := min(worked*time.Duration(fullShare-share)/time.Duration(share), longest)
+		p.governor.pauses(now.Add(pause))
+		timer := time.NewTimer(pause)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return fmt.Errorf("pause: %w", ctx.Err())
+		}
+		now = time.Now()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.since = now
+	return nil
+}
