@@ -12,6 +12,6 @@
 //     pauses (SIGSTOP), wakes (SIGCONT) and restarts nodes, cuts links, and stops and restarts etcd. This package
 //     adds disk, clock and network faults, which require a special build.
 //   - Proxy is a TCP relay whose link can be cut (silence) or reset.
-//   - Workload publishes and consumes through the client package, and records everything in a historycheck.History, whose
-//     Check verifies the responses that clients received.
+//   - Workload publishes and consumes through the client package, and records everything in a historycheck.History.
+//     Its Check verifies the responses that clients received.
 package cluster
