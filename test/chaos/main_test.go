@@ -5,11 +5,11 @@
 // Package chaos injects faults into real pairs of nodes. A recording client and a checker (test/cluster) verify every
 // response that clients received. The tests are short by default; the same tests run longer with
 //
-// |       LOCKSTEP_CHAOS=30m    kill nodes for that long
-// |       LOCKSTEP_ROUNDS=500   or for that many rounds
-// |       LOCKSTEP_SEED=…       with the random seed of an earlier run
-// |       LOCKSTEP_KEEP=dir     directory for histories, logs and data of failed tests (default: a new directory in
-// |                             $TMPDIR, which is logged)
+//	LOCKSTEP_CHAOS=30m    kill nodes for that long
+//	LOCKSTEP_ROUNDS=500   or for that many rounds
+//	LOCKSTEP_SEED=…       with the random seed of an earlier run
+//	LOCKSTEP_KEEP=dir     directory for histories, logs and data of failed tests (default: a new directory in
+//	                      $TMPDIR, which is logged)
 package chaos
 
 import (

@@ -6,7 +6,7 @@
 // concurrently. The attacks run in turn; thousands of half-open connections are held throughout. It takes about half
 // a minute by default; with
 //
-// |       LOCKSTEP_HOSTILE=10m go test -tags deep ./test/hostile -run 'TestHostile$' -v -timeout 30m
+//	LOCKSTEP_HOSTILE=10m go test -tags deep ./test/hostile -run 'TestHostile$' -v -timeout 30m
 //
 // the attacks last that long, and the good client's p99 may at most double compared with idle times. This requires an
 // otherwise idle machine. LOCKSTEP_HOSTILE_ONLY selects attacks, separated by commas.

@@ -11,15 +11,13 @@
 // and all gRPC services, and the client package. A simulation is one testing/synctest bubble, so a timeout of a
 // second takes no real time. The simulated components are
 //
-// |       test/simnet          TCP: connections with latency, one-way cuts, silence, resets and refusals
-// |       disk_test.go         the disk: memfs.FS, which loses unsynced data on a power failure; slow, hanging,
-// failing
-// |       coordinator_test.go  the link to the coordinator, failover/coordinator/memory: silence, outages, swaps with
-// an
-// |                            unknown outcome
-// |       host_test.go         the machine: starts, kills, power failures, boots, and a service manager
-// |       plan_test.go         the faults, generated from the seed
-// |       disks_test.go        older images, copies, swaps and losses of disks, generated from the seed (TestDisks)
+//	test/simnet          TCP: connections with latency, one-way cuts, silence, resets and refusals
+//	disk_test.go         the disk: memfs.FS, which loses unsynced data on a power failure; slow, hanging, failing
+//	coordinator_test.go  the link to the coordinator, failover/coordinator/memory: silence, outages, swaps with an
+//	                     unknown outcome
+//	host_test.go         the machine: starts, kills, power failures, boots, and a service manager
+//	plan_test.go         the faults, generated from the seed
+//	disks_test.go        older images, copies, swaps and losses of disks, generated from the seed (TestDisks)
 //
 // Workload, history and checker are those of test/cluster. It has publishers and consumers; applications with short
 // deadlines, which retry calls with an unknown outcome and rely on the documented meaning of every error; and strays
@@ -29,10 +27,10 @@
 //
 // # Seeds
 //
-// |       go test ./test/simulation                           30 seeds
-// |       go test -tags deep ./test/simulation                300 seeds
-// |       go test ./test/simulation -v -seeds=10000           that many; prints the totals
-// |       go test ./test/simulation -run TestSimulation -seed=17 -v    one, with the logs of both nodes
+//	go test ./test/simulation                           30 seeds
+//	go test -tags deep ./test/simulation                300 seeds
+//	go test ./test/simulation -v -seeds=10000           that many; prints the totals
+//	go test ./test/simulation -run TestSimulation -seed=17 -v    one, with the logs of both nodes
 //
 // TestDisks does the same for moves of disks, in 60 seeds (6 in the default tier); there a disk is not part of its
 // host. Where the documented outcome is that the nodes wait for an operator, the simulation acts as the operator, and
