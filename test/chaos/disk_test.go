@@ -82,8 +82,8 @@ func TestFailedSync(t *testing.T) {
 	verify(t, p, w)
 }
 
-// The disk of the active hangs. The active loses its lease, the standby takes over, and the old active acknowledges
-// no request during or after the stall. When the disk recovers, the node returns in sync.
+// The disk of the active hangs. The active stops its heartbeats, the standby takes over, and the old active
+// acknowledges no request during or after the stall. When the disk recovers, the node returns in sync.
 func TestStalledActive(t *testing.T) {
 	const stallTimeout = time.Second
 	p := startBreakable(t, cluster.Options{Settings: map[string]string{"disk.stall-timeout": stallTimeout.String()}})

@@ -78,7 +78,7 @@ func TestRollingRestart(t *testing.T) {
 	verify(t, p, w)
 }
 
-// Nodes die while the standby restarts, and are started manually. The plan continues on whichever node is active.
+// Nodes die while the standby restarts, and are started manually. The plan continues on the active node.
 func TestRestartKilled(t *testing.T) {
 	t.Parallel() // mostly idle
 	for name, victims := range map[string]func(active, standby *cluster.Node) []*cluster.Node{

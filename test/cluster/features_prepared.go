@@ -15,7 +15,7 @@ import (
 )
 
 // preparedKind moves messages between queues with two-phase commit, as an external transaction coordinator would.
-// Each message is in the target queue exactly once, whatever fails between the phases.
+// Each message is in the target queue exactly once, regardless of failures between the phases.
 func preparedKind() featureKind {
 	p := new(coordinator)
 	return featureKind{

@@ -18,7 +18,7 @@ import (
 // netPrefix starts the names of the namespaces; the process ID of the test follows.
 const netPrefix = "lockstep-"
 
-// netPort is the port of the nodes: each has all ports of its own address.
+// netPort is the port of the nodes: each node has a separate address.
 const netPort = "7420"
 
 // Net is a network of two namespaces, one for each node, in which packets can be dropped, one way or both. Unlike
