@@ -16,7 +16,7 @@ import (
 // describedEvery: one in so many messages of a producer has standard fields and typed properties.
 const describedEvery = 4
 
-// groupedAt: the index of the grouped message among so many of a producer. groupsPerQueue: the number of groups.
+// groupedAt: messages with this remainder modulo describedEvery are grouped. groupsPerQueue is the number of groups.
 const (
 	groupedAt      = 2
 	groupsPerQueue = 25
