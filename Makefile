@@ -1,5 +1,5 @@
-# Lockstep. `make help` lists the targets. Nothing but Go (and, for two targets, bash) has to be installed: the tools are
-# fetched at pinned versions by `go run`.
+# Lockstep. `make help` lists the targets. Requires only Go (and bash for two targets): the tools are fetched at pinned
+# versions by `go run`.
 
 SHELL      := /bin/bash
 GO         ?= go
@@ -8,7 +8,7 @@ BUF        := $(GO) run github.com/bufbuild/buf/cmd/buf@v1.72.0
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS    := -s -w -X main.version=$(VERSION)
 
-# Packages in which data races would cost messages.
+# Packages in which data races would lose messages.
 CORE       := ./store/... ./replication/... ./failover/... ./server/... ./client/...
 
 N          ?= 20
@@ -32,16 +32,16 @@ build: ## Build the static binary bin/lockstep
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/lockstep ./cmd/lockstep
 
 .PHONY: release
-release: ## Static binaries, .deb and .rpm for each platform in dist/, the same bytes each time, with bills of materials and checksums
+release: ## Reproducible static binaries, .deb and .rpm for each platform in dist/, with bills of materials and checksums
 	deploy/make-release.sh dist $(VERSION)
 	deploy/make-packages.sh dist $(VERSION)
 
 .PHONY: release-check
-release-check: release ## The same, and once more from another directory: both must be the same
+release-check: release ## Build a release twice, in different directories, and compare
 	deploy/check-release.sh dist $(VERSION)
 
 .PHONY: docs
-docs: ## Build the documentation site into dist/site; needs Python 3.10 and PyPI
+docs: ## Build the documentation site into dist/site; requires Python 3.10 and PyPI
 	test -x dist/docs-venv/bin/mkdocs || python3 -m venv dist/docs-venv
 	dist/docs-venv/bin/pip install --quiet --disable-pip-version-check --requirement deploy/docs/requirements.txt
 	dist/docs-venv/bin/mkdocs build --strict
@@ -51,40 +51,40 @@ generate: ## Regenerate the Go code of the .proto files
 	$(BUF) generate
 
 .PHONY: check
-check: ## What CI runs: quick, the default tier, the race detector, a sample of the deep tier
+check: ## Run CI: quick, the default tier, the race detector, a sample of the deep tier
 	.ci/run
 
 .PHONY: quick
-quick: ## Format, licences, go.mod, vet, lint, prose: before every merge
+quick: ## Check format, licences, go.mod, vet, lint, prose: before every merge
 	.ci/run quick
 
 .PHONY: static
-static: ## quick, buf, generated code, other platforms, reproducible builds
+static: ## Run quick, buf, generated code, other platforms, reproducible builds
 	.ci/run static
 
 .PHONY: vulnerabilities
-vulnerabilities: ## govulncheck; needs its database, https://vuln.go.dev
+vulnerabilities: ## Run govulncheck; requires its database, https://vuln.go.dev
 	.ci/run vulnerabilities
 
 .PHONY: test
-test: ## The default tier: unit and model tests, pairs in simulated time, smoke tests with processes
+test: ## Run the default tier: unit and model tests, pairs in simulated time, smoke tests with processes
 	$(GO) test ./...
 
 .PHONY: test-deep
-test-deep: ## The deep tier: chaos, mutation table, hostile clients, long simulation, memory, foreign clients; SUITES='./test/chaos' runs some
+test-deep: ## Run the deep tier: chaos, mutation table, hostile clients, long simulation, memory, foreign clients; or SUITES='./test/chaos'
 	test/deep.sh $(SUITES)
 
 .PHONY: measure
-measure: ## Ratios, and allocation counts that a busy machine changes: a report; needs an idle machine
+measure: ## Report ratios, and allocation counts that depend on load; requires an idle machine
 	-$(GO) test -tags measure ./test/guard -count=1 -timeout 1h -v
 	-$(MAKE) ratios
 
 .PHONY: race
-race: ## The core packages under the race detector
+race: ## Test the core packages with the race detector
 	$(GO) test -race -short $(CORE)
 
 .PHONY: lint
-lint: ## golangci-lint
+lint: ## Run golangci-lint
 	$(GOLANGCI) run ./...
 
 .PHONY: format
@@ -92,50 +92,50 @@ format: ## Format the Go code
 	$(GOLANGCI) fmt ./...
 
 .PHONY: buf
-buf: ## Lint the .proto files, and check that they break no client since the last release
+buf: ## Lint the .proto files, and check compatibility with the last release
 	$(BUF) lint
 	.ci/run buf-breaking
 
 .PHONY: lab
-lab: ## bin/lockstep-lab, the benchmarks
+lab: ## Build the benchmarks, bin/lockstep-lab
 	$(GO) build -trimpath -o bin/lockstep-lab ./cmd/lockstep-lab
 
 .PHONY: bench
-bench: lab ## All benchmarks in a short form; PEERS=DIR has the benchmarks of other products (docs/reference/benchmarks.md)
+bench: lab ## Run short versions of all benchmarks; PEERS=DIR adds other products (docs/reference/benchmarks.md)
 	bin/lockstep-lab all $(if $(PEERS),--peers $(PEERS))
 
 .PHONY: bench-long
-bench-long: lab ## The same with the counts and rounds of docs/reference/benchmarks.md: hours
+bench-long: lab ## Run all benchmarks with the counts and rounds of docs/reference/benchmarks.md: hours
 	bin/lockstep-lab all --long $(if $(PEERS),--peers $(PEERS))
 
 .PHONY: demo-soak
-demo-soak: build ## The demo N times in a row (N=20); prints median and maximum of kill-to-next-ack
+demo-soak: build ## Run the demo N times (N=20); prints median and maximum of kill-to-next-ack
 	test/demo-soak.sh bin/lockstep $(N)
 
 .PHONY: fuzz
-fuzz: ## Each fuzz target for FUZZTIME (30s)
+fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	test/fuzz.sh $(FUZZTIME)
 
 .PHONY: spec
-spec: ## Check the TLA+ models in failover/spec with TLC, all configurations: hours; needs Java, and TLA2TOOLS=tla2tools.jar or a network
+spec: ## Check the TLA+ models in failover/spec with TLC, all configurations: hours; requires Java, and TLA2TOOLS=tla2tools.jar or a network
 	failover/spec/check.sh
 
 .PHONY: simulate
-simulate: ## Simulated pairs with faults, SEEDS (10000) of them
+simulate: ## Simulate SEEDS (10000) pairs with faults
 	$(GO) test -tags deep ./test/simulation/ -run 'TestSimulation|TestDisks' -count=1 -timeout 24h -v -seeds=$(SEEDS)
 
 .PHONY: ratios
-ratios: ## The ratios in docs/decisions/measurements.md measured anew, ROUNDS (3) of all, also beside PEERS=dir if given
+ratios: ## Measure the ratios in docs/decisions/measurements.md in ROUNDS (3) rounds; PEERS=DIR adds other products
 	LOCKSTEP_RATIOS=$(ROUNDS) $(if $(PEERS),LOCKSTEP_PEERS=$(PEERS)) $(GO) test -tags measure ./test/ratios -run TestRatios -count=1 -timeout 3h -v
 
 .PHONY: overload
-overload: ## A pair at work for OVERLOAD (1h) while four programs want each processor: no node may be taken for dead
+overload: ## Run a pair under CPU overload for OVERLOAD (1h): no failover may occur
 	LOCKSTEP_OVERLOAD=$(OVERLOAD) $(GO) test -tags deep ./test/chaos/ -run TestOverload -count=1 -timeout 24h -v
 
 .PHONY: detection
-detection: ## False takeovers and dropped standbys of pairs with SETTINGS (timeout/drop-timeout), DETECTION (7m) in each situation
+detection: ## Measure false takeovers and dropped standbys of pairs with SETTINGS (timeout/drop-timeout), DETECTION (7m) in each situation
 	$(GO) test -tags measure ./test/detection -run TestDetection -count=1 -timeout 24h -v -for $(DETECTION) -settings '$(SETTINGS)'
 
 .PHONY: chaos
-chaos: ## The chaos tests for CHAOS (30m)
+chaos: ## Run the chaos tests for CHAOS (30m)
 	LOCKSTEP_CHAOS=$(CHAOS) $(GO) test -tags deep ./test/chaos/ -run TestChaos -count=1 -timeout 24h -v

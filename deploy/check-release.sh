@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds a release once more, from a copy of the sources in another directory and with an empty build cache, and compares it
-# with what was built before. RELEASE_CACHE=<directory> has it use that build cache, which takes seconds instead of minutes
-# and finds what depends on the directory or the time, but not what a compiler does differently. Packages are made once more if
-# there are some. Usage: check-release.sh <directory that make-release.sh has written> <version>
+# Rebuilds a release from a copy of the sources in another directory with an empty build cache, and compares it with the
+# existing build. RELEASE_CACHE=<directory> uses that build cache. This takes seconds instead of minutes and detects
+# dependencies on the directory or the time, but not nondeterminism of the compiler. Packages are rebuilt as well if
+# they exist.
+# Usage: check-release.sh <directory written by make-release.sh> <version>
 set -euo pipefail
 
 sums=$(cd "$1" && pwd)/SHA256SUMS
@@ -15,7 +16,7 @@ trap 'chmod -R u+w "$scratch"; rm -rf "$scratch"' EXIT
 git ls-files -z --cached --others --exclude-standard | tar -c --null -T - | tar -x -C "$scratch"
 GOCACHE="${RELEASE_CACHE:-$scratch/.cache}" "$scratch/deploy/make-release.sh" "$scratch/dist" "$version" >/dev/null
 if grep -q '\.deb$' "$sums"; then
-  # nfpm is no part of what is compared: it is compiled with the cache of this machine.
+  # nfpm is not part of the comparison: it is compiled with the cache of this machine.
   GOBIN="$scratch/bin" NFPM="${NFPM:-}" bash -c '[[ -n $NFPM ]] || go install github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2'
   GOCACHE="${RELEASE_CACHE:-$scratch/.cache}" NFPM="${NFPM:-$scratch/bin/nfpm}" \
     "$scratch/deploy/make-packages.sh" "$scratch/dist" "$version" >/dev/null

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes a .deb and an .rpm of each binary for Linux that make-release.sh has written, and adds them to SHA256SUMS. The bytes depend on
-# the binaries, the sources and SOURCE_DATE_EPOCH, which is the same for every release unless it is given.
-# Usage: make-packages.sh <directory that make-release.sh has written> <version>
+# Builds a .deb and an .rpm from each Linux binary of make-release.sh, and adds them to SHA256SUMS. The bytes depend on
+# the binaries, the sources and SOURCE_DATE_EPOCH, which has the same default for every release.
+# Usage: make-packages.sh <directory written by make-release.sh> <version>
 # NFPM=<program> is nfpm; otherwise it is fetched and compiled once.
 set -euo pipefail
 
@@ -15,8 +15,8 @@ export GOFLAGS=-mod=readonly GOWORK=off
 nfpm=(go run github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2)
 [[ -z ${NFPM:-} ]] || nfpm=("$NFPM")
 
-# v1.2.3 is 1.2.3. What comes before it, v1.2.3-rc.1, has to sort before it; what git describe says of commits after it
-# (v1.2.3-4-gabcdef), after it. A bare commit is older than every release.
+# v1.2.3 becomes 1.2.3. A pre-release, v1.2.3-rc.1, must sort before it; a later commit according to git describe
+# (v1.2.3-4-gabcdef), after it. A bare commit sorts before every release.
 package_version() {
   local v=${1#v}
   if [[ $v =~ ^([0-9]+\.[0-9]+\.[0-9]+)-([0-9]+-g[0-9a-f].*)$ ]]; then
@@ -36,10 +36,10 @@ trap 'rm -rf "$stage"' EXIT
 files=$stage/files
 mkdir -p "$files/doc" "$files/examples" "$stage/scripts"
 
-# As the release is built, so that nothing is compiled twice.
+# With the flags of the release build, so that nothing is compiled twice.
 CGO_ENABLED=0 go run -trimpath -buildvcs=false ./cmd/internal/manual "$files" "$version"
 for unit in lockstep lockstep-witness; do
-  # A package belongs into /usr; the unit in the sources is for a program that was put there by hand.
+  # A package installs into /usr; the unit in the sources is for a manually installed program.
   sed -e 's,/usr/local/bin/,/usr/bin/,' -e '/^\[Unit\]/,$!d' "deploy/$unit.service" >"$files/$unit.service"
 done
 sed 's,/usr/local/bin/,/usr/bin/,' deploy/lockstep-on-active.service >"$files/examples/lockstep-on-active.service"

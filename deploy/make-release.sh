@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the static binaries of a release, the bill of materials of each (CycloneDX) and the checksums of all. The bytes depend on the sources, the version and the release
-# of Go, and on nothing else: not on the directory, the time, the machine or the state of git.
-# Usage: make-release.sh <directory to write to> <version>
-# PLATFORMS="linux/amd64 …" builds fewer. make-packages.sh makes the .deb and .rpm of what it has written. Nodes are tested on Linux; the binary for Windows is there for the command line.
+# Builds the static binaries of a release, a bill of materials for each (CycloneDX), and the checksums. The bytes depend
+# only on the sources, the version and the Go release: not on the directory, the time, the machine or the state of git.
+# Usage: make-release.sh <output directory> <version>
+# PLATFORMS="linux/amd64 …" builds fewer. make-packages.sh builds the .deb and .rpm. Nodes are tested on Linux; the
+# Windows binary is for the command line.
 set -euo pipefail
 
 out=$(mkdir -p "$1" && cd "$1" && pwd)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the deep tier (build tag deep), a suite at a time, each with its own timeout, and lists those that failed.
+# Runs the deep tier (build tag deep), one suite at a time, each with its own timeout, and lists the failed ones.
 # LOCKSTEP_CHAOS=30m, LOCKSTEP_MATRIX=all, LOCKSTEP_SEED and the other variables of the suites apply.
 # Usage: deep.sh [SUITE...], such as `deep.sh ./test/chaos`
 set -uo pipefail
@@ -20,7 +20,7 @@ suites=(
   "./test/hostile 60m"
   "./test/chaos ${CHAOS_TIMEOUT:-120m}"
 )
-# They install a foreign program, or exit with 3 and the reason.
+# They install a third-party program, or exit with 3 and the reason.
 scripts=(test/s3/run.sh test/console/run.sh test/python/run.sh test/amqp/run.sh)
 
 failed=()

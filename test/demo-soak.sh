@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs `lockstep demo` a number of times in a row and prints what the kill of the active cost.
+# Runs `lockstep demo` repeatedly and prints the cost of the kills of the active.
 # Usage: demo-soak.sh <lockstep binary> <runs>
-# Exit code 0 only if every run exited 0, which `demo` does only if nothing acknowledged was lost or doubled and the
-# digests of the two stores agree.
+# Exit code 0 only if every run exited with 0, which requires that no acknowledged message was lost or duplicated and
+# that the digests of the two stores are equal.
 set -euo pipefail
 
 binary=$1
@@ -11,7 +11,7 @@ runs=$2
 work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-demo-soak.XXXXXX")
 failed=0
 
-# One number of the verdict, which is one JSON object with these keys: failover_ms, lost, duplicated, …
+# One number of the verdict, a JSON object with the keys failover_ms, lost, duplicated, …
 field() {
   grep -o "\"$1\"[[:space:]]*:[[:space:]]*[^,}[:space:]]*" "$2" | head -n 1 | sed 's/.*:[[:space:]]*//'
 }

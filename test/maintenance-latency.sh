@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What do a scan, a backup and a check cost a publisher? Starts a pair, fills it, and measures publishers' latency without and with
-# them going on all the time, in turns, so that both sides see the same machine.
+# Measures the cost of a scan, a backup and a check for a publisher. It starts a pair, fills it, and measures publish
+# latency alternately without and with the operation running, so that both samples have the same conditions.
 #
 #   test/maintenance-latency.sh [BINARY] [ROUNDS]       default: bin/lockstep, 5 rounds
 #
 # NODE=standby|active   where the scan and the backup run (default: standby)
-# KINDS="scan backup"   what is measured (default: scan backup check; a check reads both nodes)
-# FULL=1                without the pauses (--full-speed)
-# FILL=60000            messages of 4000 bytes that are in the store
-# Prints a line for each round and, last, the ratio of the medians of p99.
+# KINDS="scan backup"   measured operations (default: scan backup check; a check reads both nodes)
+# FULL=1                without throttling (--full-speed)
+# FILL=60000            messages of 4000 bytes in the store
+# Prints a line for each round and finally the ratio of the medians of p99.
 set -euo pipefail
 bin=$(readlink -f "${1:-bin/lockstep}")
 rounds=${2:-5}
@@ -56,7 +56,7 @@ forever() { # $1: scan, backup or check
 }
 median() { sort -g | awk '{v[NR]=$1} END {print v[int((NR+1)/2)]}'; }
 
-p99 >/dev/null # warm
+p99 >/dev/null # warm-up
 for kind in $kinds; do
   : >without
   : >with

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A pair by hand, against the etcd of the distribution (Debian and Ubuntu: package etcd-server, or etcd): start, publish, kill the
-# active, consume from the other one, start the killed one again, hand over. Every step prints what it does, so that it can be typed in.
+# A manual pair with the distribution's etcd (Debian and Ubuntu: package etcd-server, or etcd): start, publish, kill the
+# active, consume from the other node, restart the killed one, hand over. Every step prints its commands, so that they
+# can be repeated manually.
 # Usage: pair-by-hand.sh [lockstep binary]
-# Needs root only to install etcd, if it is not there.
+# Requires root only to install etcd, if it is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -47,7 +48,7 @@ if [[ -z $binary ]]; then
   CGO_ENABLED=0 run go build -o "$binary" ./cmd/lockstep
 fi
 
-# Ports that are free now.
+# Free ports.
 free_port() {
   local port
   while :; do
@@ -76,7 +77,7 @@ until_ok() {
     sleep 0.1
   done
 }
-# role_is <address> <role>: asks one node.
+# role_is <address> <role>: checks the role of one node.
 role_is() { "$binary" status --addr "$1" --output json | grep -q "\"role\": *\"$2\""; }
 
 start_node() {
@@ -84,7 +85,7 @@ start_node() {
   local command=("$binary" serve --node-name "$name" --data-dir "$work/$name" --listen "$address"
     --coordinator-etcd-endpoints "127.0.0.1:$etcd_port")
   printf '\033[2m$ %s &\033[0m\n' "${command[*]}"
-  "${command[@]}" >>"$work/$name.log" 2>&1 & # not through run: the process id has to be the node's own
+  "${command[@]}" >>"$work/$name.log" 2>&1 & # not with run: the process ID must be the node's
   pid[$name]=$!
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Writes the generated protobuf code of the package from proto/, with the pinned grpcio-tools, or, with --check, says
-# whether what is committed is up to date. Usage: client/python/generate.sh [--check]   (PYTHON names the interpreter)
+# Writes the generated protobuf code of the package from proto/, with the pinned grpcio-tools. With --check, reports
+# whether the committed code is up to date. Usage: client/python/generate.sh [--check]   (PYTHON is the interpreter)
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -20,7 +20,7 @@ protos=(lockstep/v1/types.proto lockstep/v1/errors.proto lockstep/v1/queue.proto
   lockstep/v1/connection.proto)
 "$python" -m grpc_tools.protoc -I ../../proto --python_out="$scratch" --pyi_out="$scratch" "${protos[@]}"
 
-# Inside the package, so that the generated modules meet no others named lockstep.
+# Inside the package, so that the generated modules do not collide with others named lockstep.
 out=$scratch/out
 mkdir -p "$out"
 for file in "$scratch"/lockstep/v1/*.py "$scratch"/lockstep/v1/*.pyi; do

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# After the files are there. dpkg calls it with "configure" and the version before, if there was one; rpm with the number of
-# installed versions: 1 the first time, 2 on an upgrade.
+# Runs after the files are installed. dpkg passes "configure" and the previous version, if any; rpm passes the number of
+# installed versions: 1 on installation, 2 on upgrade.
 set -e
 
 case "$1" in
@@ -16,7 +16,7 @@ if command -v systemd-sysusers >/dev/null; then
 elif ! getent passwd lockstep >/dev/null; then
   useradd --system --user-group --home-dir /var/lib/lockstep --no-create-home --shell /usr/sbin/nologin lockstep
 fi
-# The package does not own it, so that no removal of the package can touch it.
+# Not owned by the package, so that its removal does not affect it.
 [ -d /var/lib/lockstep ] || install -d -o lockstep -g lockstep -m 0700 /var/lib/lockstep
 
 if [ "$upgrade" = no ]; then
@@ -30,8 +30,9 @@ if [ -d /run/systemd/system ]; then
   if systemctl is-active --quiet lockstep.service; then running=yes; fi
 fi
 
-# A node is never restarted here: both machines may be upgraded at the same moment, and two nodes that stop at once have nobody to hand
-# over to. `lockstep restart` restarts the standby, waits until it is in sync, hands over, and restarts the other one.
+# A node is never restarted here: both machines may be upgraded at the same time, and two nodes that stop together have
+# no successor. `lockstep restart` restarts the standby, waits until it is in sync, hands over, and restarts the other
+# one.
 if [ "$upgrade" = no ]; then
   echo "lockstep: edit /etc/lockstep/node.yaml, then start the node: systemctl enable --now lockstep"
 elif [ "$running" = yes ]; then

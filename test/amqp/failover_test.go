@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// failovers are the cases in which the active is killed.
+// failovers returns the cases in which the active is killed.
 func failovers() []testCase {
 	return []testCase{
 		{name: "the active is killed while publishing", long: true, run: killWhilePublishing},
@@ -26,14 +26,14 @@ func failovers() []testCase {
 	}
 }
 
-// tally holds what the client told of each message, and how often it was found.
+// tally records the client's result for each message, and the number of copies found.
 type tally struct {
 	told  map[string]string // "accepted" or "failed"
 	found map[string]int
-	ids   map[string]bool // of messages, with their bodies
+	ids   map[string]bool // message IDs, with their bodies
 }
 
-// take notes a message that was found.
+// take records a found message.
 func (a *tally) take(m *message) {
 	a.found[m.Body]++
 	if a.ids == nil {
@@ -42,8 +42,8 @@ func (a *tally) take(m *message) {
 	a.ids[m.Body+" "+m.MessageID] = true
 }
 
-// problems says what no client may see: a message that was told accepted and is not there; if once, also one that is
-// there more than once; and what was never sent.
+// problems returns the violations: an accepted message that is missing; if once, a message with several copies; and a
+// message that was never sent.
 func (a *tally) problems(once bool) (all []string, doubled int) {
 	for body, told := range a.told {
 		n := a.found[body]
@@ -65,7 +65,7 @@ func (a *tally) problems(once bool) (all []string, doubled int) {
 	return all, doubled
 }
 
-// TestTallyNotices: each way in which a failover can go wrong.
+// Each way in which a failover can violate the guarantees is detected.
 func TestTallyNotices(t *testing.T) {
 	for name, c := range map[string]struct {
 		told  map[string]string
@@ -85,14 +85,14 @@ func TestTallyNotices(t *testing.T) {
 	}
 }
 
-// kill kills the active; the other one takes over while the client goes on.
+// kill kills the active; the other one takes over while the client continues.
 func (r *run) kill() {
 	r.t.Helper()
 	active, _ := r.inSync(r.t)
 	require.NoError(r.t, active.Kill())
 }
 
-// killWhilePublishing: what the client was told is accepted is stored, and the client goes on by itself.
+// killWhilePublishing: accepted messages are stored, and the client continues automatically.
 func killWhilePublishing(r *run) {
 	r.killWhilePublishingTo(r.queue("", nil))
 }
@@ -131,7 +131,7 @@ func (r *run) killWhilePublishingTo(q string) {
 		copies-len(sum.ids))
 }
 
-// results are what the client told of a batch; of one that failed as a whole all did.
+// results returns the client's result of each message of a batch; a batch that failed as a whole failed for all.
 func (r *run) results(waiting <-chan answer, n int) []outcome {
 	r.t.Helper()
 	got := r.a.await(waiting)
@@ -147,7 +147,7 @@ func (r *run) results(waiting <-chan answer, n int) []outcome {
 	return out.Results
 }
 
-// drain takes all that a queue has, with a client of its own.
+// drain consumes all messages of a queue with a separate client.
 func (r *run) drain(q string, sum *tally) {
 	r.t.Helper()
 	r.open("drain", nil)
@@ -164,7 +164,7 @@ func (r *run) drain(q string, sum *tally) {
 	})
 }
 
-// until takes steps until one says that it was the last.
+// until repeats step until it returns true.
 func (r *run) until(what string, step func() bool) {
 	r.t.Helper()
 	for end := time.Now().Add(bound); !step(); {
@@ -172,7 +172,7 @@ func (r *run) until(what string, step func() bool) {
 	}
 }
 
-// killWhileConsuming: a consumer gets everything, over the death of the active.
+// killWhileConsuming: a consumer gets all messages across a failover.
 func killWhileConsuming(r *run) {
 	q := r.queue("", nil)
 	r.inSync(r.t)
@@ -192,7 +192,7 @@ func killWhileConsuming(r *run) {
 		}
 		sum.found[one.Message.Body]++
 		received++
-		if received == messages/3 { // clients do not wait until an acknowledgement is done
+		if received == messages/3 { // clients do not wait for the confirmation of an acknowledgement
 			eventually(r.t, "the others are acknowledged", func() bool {
 				return r.get(r.t, q).GetMessages() == messages-messages/3+1
 			})
@@ -208,7 +208,7 @@ func killWhileConsuming(r *run) {
 	r.inSync(r.t)
 }
 
-// killInChain: a transacted session takes from one queue and sends to another; each message arrives exactly once.
+// killInChain: a transacted session moves messages from one queue to another; each arrives exactly once.
 func killInChain(r *run) {
 	in, out := r.queue(".in", nil), r.queue(".out", nil)
 	r.inSync(r.t)
@@ -239,8 +239,8 @@ func killInChain(r *run) {
 			continue
 		}
 		failures++
-		// Qpid JMS neither acknowledges nor gives back what it has received in a transaction that is in doubt, until its
-		// consumer is closed.
+		// Qpid JMS neither acknowledges nor releases the messages received in a transaction with an unknown outcome,
+		// until its consumer is closed.
 		_, _ = r.a.try("consumer_close", k)
 		r.a.do("consume", with(k, request{"from": in}))
 	}
@@ -252,7 +252,7 @@ func killInChain(r *run) {
 	r.t.Logf("%d messages in %d commits, %d ended otherwise, with %d kills", messages, commits, failures, kills)
 }
 
-// move takes messages and sends them on in one transaction, and tells whether the client called it committed.
+// move moves messages in one transaction, and reports whether the client considers it committed.
 func (r *run) move(tx, k request, out string, each int) bool {
 	r.t.Helper()
 	if _, good := r.stage(tx, k, out, each); good {
@@ -263,7 +263,7 @@ func (r *run) move(tx, k request, out string, each int) bool {
 	return false
 }
 
-// stage takes messages and sends them on in a transaction that is not ended, as far as there are some.
+// stage moves available messages in a transaction that remains open.
 func (r *run) stage(tx, k request, out string, each int) (n int, good bool) {
 	r.t.Helper()
 	for ; n < each; n++ {
@@ -282,9 +282,9 @@ func (r *run) stage(tx, k request, out string, each int) (n int, good bool) {
 	return n, true
 }
 
-// killInCommit: a commit that is under way when the active dies was carried out or was not, and the client is told one
-// of both, or that it is not known. In every second attempt the standby is stopped before, so that the commit waits:
-// what the standby has got of it when the active is dead, it carries out.
+// killInCommit: a commit in flight when the active dies is either executed or not, and the client receives one of
+// these results or an unknown outcome. In every second attempt the standby is stopped before, so that the commit
+// waits. The standby then executes the part that it received before the active died.
 func killInCommit(r *run) {
 	in, out := r.queue(".in", nil), r.queue(".out", nil)
 	r.inSync(r.t)
@@ -304,7 +304,7 @@ func killInCommit(r *run) {
 	for n := range kills {
 		active, standby := r.inSync(r.t)
 		before := r.get(r.t, in).GetMessages()
-		for { // what was received before the connection was lost is no use
+		for { // messages received before the connection was lost are unusable
 			if n, good := r.stage(tx, k, out, each); good && n == each {
 				break
 			}
@@ -316,7 +316,7 @@ func killInCommit(r *run) {
 			require.NoError(r.t, standby.Pause())
 		}
 		waiting := r.a.begin("commit", tx)
-		<-time.After(time.Duration(n) * 5 * time.Millisecond) // some are killed before the commit, and some behind it
+		<-time.After(time.Duration(n) * 5 * time.Millisecond) // some kills occur before the commit, and some after it
 		require.NoError(r.t, active.Kill())
 		if n%2 == 1 {
 			require.NoError(r.t, standby.Wake())
@@ -353,7 +353,7 @@ func killInCommit(r *run) {
 		committed, carriedOut, not)
 }
 
-// killUnderDurable: a durable subscription misses nothing while the roles change.
+// killUnderDurable: a durable subscription misses no message while the roles change.
 func killUnderDurable(r *run) {
 	name := r.topic("")
 	r.inSync(r.t)

@@ -20,9 +20,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// TestJoram runs Joram's JMS tests against a pair through Qpid JMS 1.x. LOCKSTEP_JORAM is the command of Joram.java,
-// to which the pair's URL is added; LOCKSTEP_JORAM_JAR the jar with the tests; LOCKSTEP_JORAM_ONLY parts of the names
-// of those to run.
+// Joram's JMS tests pass against a pair through Qpid JMS 1.x. LOCKSTEP_JORAM is the command of Joram.java, to which
+// the pair's URL is appended; LOCKSTEP_JORAM_JAR the jar with the tests; LOCKSTEP_JORAM_ONLY selects tests by parts
+// of their names.
 func TestJoram(t *testing.T) {
 	command := program(t, "LOCKSTEP_JORAM")
 	w := newWorld(t, t.TempDir(), nil, nil)
@@ -55,7 +55,7 @@ func TestJoram(t *testing.T) {
 	}
 }
 
-// program is the command that a variable of the environment names; the test is skipped if that names none.
+// program returns the command in an environment variable, or skips the test.
 func program(t *testing.T, variable string) []string {
 	t.Helper()
 	command := strings.Fields(os.Getenv(variable))
@@ -65,7 +65,7 @@ func program(t *testing.T, variable string) []string {
 	return command
 }
 
-// begin starts a program, to be talked to by lines.
+// begin starts a program with a line-based protocol.
 func begin(t *testing.T, command []string) (*exec.Cmd, io.WriteCloser, *bufio.Scanner) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
@@ -78,7 +78,7 @@ func begin(t *testing.T, command []string) (*exec.Cmd, io.WriteCloser, *bufio.Sc
 	return cmd, in, bufio.NewScanner(out)
 }
 
-// administer does what a test asks the administrator for, and gives "ok" or the error.
+// administer executes an administrative request of a test, and returns "ok" or the error.
 func (w *world) administer(t *testing.T, operation, name string) string {
 	var err error
 	q := w.queues(t)

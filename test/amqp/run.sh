@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Puts AMQP 1.0 clients that others wrote through test/amqp, on a real pair whose active is killed: Qpid JMS 1.x and 2.x, Qpid Proton
-# for Python, rhea and Azure/go-amqp, and runs Joram's JMS tests and an application of Spring. What it downloads from Maven Central,
-# PyPI and npm stays in
-# LOCKSTEP_AMQP_CACHE, by default ~/.cache/lockstep-amqp. A client whose language or packages are missing is left out and named; when
-# any is, and all else is good, the exit code is 3. Usage:
+# Runs third-party AMQP 1.0 clients through test/amqp, on a real pair whose active is killed: Qpid JMS 1.x and 2.x, Qpid
+# Proton for Python, rhea and Azure/go-amqp. It also runs Joram's JMS tests and a Spring application. Downloads from
+# Maven Central, PyPI and npm are cached in LOCKSTEP_AMQP_CACHE, by default ~/.cache/lockstep-amqp. A client with a
+# missing language or packages is skipped and listed; then the exit code is 3 if all others pass. Usage:
 #   test/amqp/run.sh                    everything
 #   test/amqp/run.sh rhea joram         only these: go-amqp, qpid-jms-1, qpid-jms-2, proton-python, rhea, joram, spring
-#   LOCKSTEP_AMQP_CASE=chain ...        only cases whose names have this; LOCKSTEP_JORAM_ONLY="Selector Browser" for Joram's
+#   LOCKSTEP_AMQP_CASE=chain ...        only cases with this name part; LOCKSTEP_JORAM_ONLY="Selector Browser" for Joram's
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -28,7 +27,7 @@ leave_out() {
   echo "left out: $1"
 }
 
-# jars PROFILE: the jars of a profile of jms/pom.xml, and this directory's Java classes that need them, in the cache.
+# jars PROFILE: the jars of a profile of jms/pom.xml, and this directory's Java classes that require them, in the cache.
 jars() {
   local profile=$1 dir="$cache/$1" from=src stamp
   if [[ $profile == spring ]]; then
@@ -52,7 +51,7 @@ jars() {
   find "$sources" -name '*.properties' -exec cp {} "$cache/classes-$profile" \;
   touch "$dir/.$stamp"
 }
-java_command() { # -XX: a JVM that lives for seconds need not compile to the last
+java_command() { # -XX: limits JIT compilation for a short-lived JVM
   echo "java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmx256m -cp $cache/$1/*:$cache/classes-$1 $2"
 }
 

@@ -23,15 +23,15 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// secured is a pair with TLS and rules, and what clients may show to it.
+// secured is a pair with TLS and rules, and credentials for it.
 type secured struct {
 	*world
-	ca    string            // file of the authority
+	ca    string            // file of the CA
 	token string            // of the principal alice
-	files map[string]string // a certificate with its key, of the principals bob and a stranger to the rules, carol
+	files map[string]string // a certificate with its key, of the principal bob, and of carol, who has no rule
 }
 
-// newSecured makes a pair on which alice and bob may use one queue, and the others nothing.
+// newSecured creates a pair on which alice and bob may use one queue, and the others nothing.
 func newSecured(t *testing.T, dir, queue string) *secured {
 	t.Helper()
 	authority := certs.New(t, "authority")
@@ -79,7 +79,7 @@ func newSecured(t *testing.T, dir, queue string) *secured {
 	return s
 }
 
-// bothPEM writes a certificate and its key into one file, in forms that all clients read.
+// bothPEM writes a certificate and its key into one file, in formats that all clients read.
 func bothPEM(t *testing.T, file string, cert tls.Certificate) string {
 	t.Helper()
 	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
@@ -90,7 +90,7 @@ func bothPEM(t *testing.T, file string, cert tls.Certificate) string {
 	return file
 }
 
-// TestForeignClientsSecured puts clients of others through logins over TLS.
+// Third-party clients log in over TLS.
 func TestForeignClientsSecured(t *testing.T) {
 	dir := t.TempDir()
 	all := clients(t, dir)
@@ -131,7 +131,7 @@ func (s *secured) withCertificate(of string) request {
 	return request{"tls": s.ca, "certificate": s.files[of]}
 }
 
-// mayUseOne: who has shown who it is has its rights, and no others.
+// mayUseOne: an authenticated client has exactly its own rights.
 func (s *secured) mayUseOne(r *run) {
 	r.open("c", nil)
 	r.send(with(onC, request{"to": r.name}), bodies(0, 2)...)
@@ -157,11 +157,11 @@ func (s *secured) mayUseOne(r *run) {
 	r.a.do("close", onC)
 }
 
-// refused: others hear that they are not let in.
+// refused: other clients receive an authentication error.
 func (s *secured) refused(r *run) {
 	_, failed := r.a.try("open", r.opening("c", nil))
 	require.Regexp(r.t, "(?i)unauthorized.access|sasl.*auth|auth.*fail|security", failed)
 }
 
-// failsOver: the token counts on the other node as well.
+// failsOver: the token is valid on the other node as well.
 func (s *secured) failsOver(r *run) { r.killWhilePublishingTo(r.name) }

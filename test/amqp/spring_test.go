@@ -13,9 +13,9 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestSpring runs an application of Spring over Qpid JMS against a pair whose active is killed: what its listener moves
-// in transacted sessions is there exactly once, and what its template sends is there. LOCKSTEP_SPRING is the command of
-// Spring.java, to which the pair's URL is added.
+// A Spring application over Qpid JMS works across kills of the active: messages moved by its listener in transacted
+// sessions arrive exactly once, and all messages sent by its template arrive. LOCKSTEP_SPRING is the command of
+// Spring.java, to which the pair's URL is appended.
 func TestSpring(t *testing.T) {
 	command := program(t, "LOCKSTEP_SPRING")
 	w := newWorld(t, t.TempDir(), nil, nil)

@@ -26,14 +26,14 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// client is one that is put through the cases.
+// client is a client under test.
 type client struct {
 	name    string
 	command []string
-	chosen  bool // was asked for: all cases, also those that take seconds
+	chosen  bool // explicitly configured: runs all cases, including those that take seconds
 }
 
-// clients gives those of LOCKSTEP_AMQP_ADAPTERS, one a line as name=command; without it go-amqp, which is built.
+// clients returns those of LOCKSTEP_AMQP_ADAPTERS, one a line as name=command; without it go-amqp, which is built.
 func clients(t *testing.T, dir string) (all []client) {
 	t.Helper()
 	for line := range strings.Lines(os.Getenv("LOCKSTEP_AMQP_ADAPTERS")) {
@@ -53,11 +53,11 @@ func clients(t *testing.T, dir string) (all []client) {
 	}}
 }
 
-// world is the pair, which all cases use one after the other.
+// world is the pair, shared by all cases in sequence.
 type world struct {
 	pair *harness.Pair
 	urls map[string]string // host:port of a node's AMQP port, by the node's name
-	host string            // by which clients know both nodes; empty: their address
+	host string            // host name of both nodes for clients; empty: their address
 }
 
 func newWorld(t *testing.T, dir string, more map[string]string, change func(*harness.Options)) *world {
@@ -95,12 +95,12 @@ func newWorld(t *testing.T, dir string, more map[string]string, change func(*har
 	return w
 }
 
-// dead tells whether a node has ended that was not killed.
+// dead reports whether a node has exited without being killed.
 func (w *world) dead() bool {
 	return slices.ContainsFunc(w.pair.Nodes, func(n *harness.Node) bool { return n.Failure() != nil })
 }
 
-// inSync waits until both nodes are there, and gives the active one and the other.
+// inSync waits until both nodes are in sync, and returns the active and the standby.
 func (w *world) inSync(t *testing.T) (active, standby *harness.Node) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -115,7 +115,7 @@ func (w *world) inSync(t *testing.T) (active, standby *harness.Node) {
 	return active, standby
 }
 
-// active is the node that serves.
+// active returns the serving node.
 func (w *world) active(t *testing.T) *harness.Node {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -125,20 +125,19 @@ func (w *world) active(t *testing.T) *harness.Node {
 	return active
 }
 
-// queues is the gRPC service of the active node.
+// queues returns the gRPC service of the active node.
 func (w *world) queues(t *testing.T) pb.QueueServiceClient {
 	t.Helper()
 	return pb.NewQueueServiceClient(w.active(t).Conn())
 }
 
-// create makes a queue past the client under test.
+// create creates a queue without the client under test.
 func (w *world) create(t *testing.T, req *pb.CreateQueueRequest) {
 	t.Helper()
 	_, err := w.queues(t).CreateQueue(t.Context(), req)
 	require.NoError(t, err)
 }
 
-// get describes a queue.
 func (w *world) get(t *testing.T, name string) *pb.Queue {
 	t.Helper()
 	resp, err := w.queues(t).GetQueue(t.Context(), &pb.GetQueueRequest{Name: name})
@@ -146,7 +145,7 @@ func (w *world) get(t *testing.T, name string) *pb.Queue {
 	return resp.GetQueue()
 }
 
-// stored reads all that a queue has.
+// stored returns all messages in a queue.
 func (w *world) stored(t *testing.T, queue string) (all []*pb.StoredMessage) {
 	t.Helper()
 	stream, err := w.queues(t).Browse(t.Context(), &pb.BrowseRequest{Queue: queue})
@@ -161,25 +160,24 @@ func (w *world) stored(t *testing.T, queue string) (all []*pb.StoredMessage) {
 	}
 }
 
-// eventually waits for a condition.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	require.Eventually(t, holds, bound, 20*time.Millisecond, what)
 }
 
-// run is one case under way.
+// run is one running case.
 type run struct {
 	*world
 	t     *testing.T
 	a     *adapter
 	name  string
-	login request // what each of its connections shows
+	login request // credentials of each of its connections
 }
 
-// queueName is a name of the case's own.
+// queueName returns a name that is unique to the case.
 func (r *run) queueName(suffix string) string { return r.name + suffix }
 
-// queue makes a queue of the case's own.
+// queue creates a queue of the case.
 func (r *run) queue(suffix string, config *pb.QueueConfig) string {
 	r.t.Helper()
 	name := r.queueName(suffix)
@@ -187,7 +185,7 @@ func (r *run) queue(suffix string, config *pb.QueueConfig) string {
 	return name
 }
 
-// topic makes a queue without subscriptions.
+// topic creates a queue without subscriptions.
 func (r *run) topic(suffix string) string {
 	r.t.Helper()
 	name := r.queueName(suffix)
@@ -195,14 +193,14 @@ func (r *run) topic(suffix string) string {
 	return name
 }
 
-// open gives the adapter a connection, named as the caller says, to the pair: to both addresses, in the same order
-// whichever node is the active one.
+// open opens a named connection of the adapter to the addresses of both nodes, in the same order regardless of which
+// node is active.
 func (r *run) open(name string, more request) {
 	r.t.Helper()
 	r.a.do("open", r.opening(name, more))
 }
 
-// opening is the request of open.
+// opening returns the request of open.
 func (r *run) opening(name string, more request) request {
 	urls := []string{r.urls["a"], r.urls["b"]}
 	for i, u := range urls {
@@ -213,7 +211,7 @@ func (r *run) opening(name string, more request) request {
 	return with(request{"client": name, "urls": urls}, r.login, more)
 }
 
-// send sends messages that must be accepted.
+// send sends messages, all of which must be accepted.
 func (r *run) send(q request, messages ...request) {
 	r.t.Helper()
 	line := request{"messages": messages}
@@ -227,7 +225,7 @@ func (r *run) send(q request, messages ...request) {
 	}
 }
 
-// receive takes the next message, which must come.
+// receive returns the next message, which must arrive.
 func (r *run) receive(q request) (uint64, *message) {
 	r.t.Helper()
 	line := request{"timeout_ms": 20_000}
@@ -239,7 +237,7 @@ func (r *run) receive(q request) (uint64, *message) {
 	return got.Delivery, got.Message
 }
 
-// take receives and accepts one message, and gives its body.
+// take receives and accepts one message, and returns its body.
 func (r *run) take(q request) string {
 	r.t.Helper()
 	delivery, m := r.receive(q)
@@ -247,7 +245,7 @@ func (r *run) take(q request) string {
 	return m.Body
 }
 
-// quiet is true of a consumer that gets nothing more.
+// quiet requires that a consumer receives no further message.
 func (r *run) quiet(q request) {
 	r.t.Helper()
 	line := request{"timeout_ms": 400}
@@ -267,13 +265,13 @@ func (r *run) answer(q request, delivery uint64, how string) {
 	r.a.do("answer", line)
 }
 
-// empty waits until a queue stores nothing: all was acknowledged.
+// empty waits until a queue stores nothing: all messages were acknowledged.
 func (r *run) empty(queue string) {
 	r.t.Helper()
 	eventually(r.t, queue+" is empty", func() bool { return r.get(r.t, queue).GetMessages() == 0 })
 }
 
-// bodies are texts "m0", "m1" … as messages.
+// bodies returns the texts "m0", "m1" … as messages.
 func bodies(from, to int) (all []request) {
 	for i := from; i < to; i++ {
 		all = append(all, request{"body": fmt.Sprintf("m%d", i)})

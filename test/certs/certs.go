@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package certs makes authorities and certificates for tests.
+// Package certs creates CAs and certificates for tests.
 package certs
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Authority issues certificates.
+// Authority is a CA that issues certificates.
 type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -30,7 +30,7 @@ type Authority struct {
 	File string
 }
 
-// New makes an authority; its file lives as long as the test.
+// New creates a CA; its file is removed with the test.
 func New(t *testing.T, name string) *Authority {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -46,15 +46,15 @@ func New(t *testing.T, name string) *Authority {
 	return &Authority{cert: cert, key: key, File: pemFile(t, "ca.pem", "CERTIFICATE", der)}
 }
 
-// Pool trusts it alone.
+// Pool returns a pool with only this CA.
 func (a *Authority) Pool() *x509.CertPool {
 	p := x509.NewCertPool()
 	p.AddCert(a.cert)
 	return p
 }
 
-// Issue makes a certificate for 127.0.0.1 and the hosts given, good for servers and clients, and the files of it and
-// its key.
+// Issue creates a certificate for 127.0.0.1 and the given hosts, valid for servers and clients, and the files of the
+// certificate and its key.
 func (a *Authority) Issue(t *testing.T, name string, hosts ...string) (cert tls.Certificate, certFile, keyFile string) {
 	t.Helper()
 	return a.IssueFrom(t, name, &x509.Certificate{
@@ -62,7 +62,7 @@ func (a *Authority) Issue(t *testing.T, name string, hosts ...string) (cert tls.
 	})
 }
 
-// IssueURI makes a certificate for URIs alone: the one of a client or peer, and of no server.
+// IssueURI creates a certificate with only URIs: valid for a client or peer, but not for a server.
 func (a *Authority) IssueURI(t *testing.T, name string, uris ...string) (
 	cert tls.Certificate, certFile, keyFile string,
 ) {
@@ -76,7 +76,7 @@ func (a *Authority) IssueURI(t *testing.T, name string, uris ...string) (
 	return a.IssueFrom(t, name, template)
 }
 
-// IssueFrom makes a certificate with the alternative names and times of a template; without times, it is valid now.
+// IssueFrom creates a certificate with the alternative names and times of a template; without times, it is valid now.
 func (a *Authority) IssueFrom(t *testing.T, name string, template *x509.Certificate) (
 	cert tls.Certificate, certFile, keyFile string,
 ) {

@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Client makes a certificate that is good for clients alone, after change has had its way with it; the common name is
-// its only name, unless change gives it others.
+// Client creates a certificate that is valid for clients only, after applying change to the template. The common name
+// is its only name, unless change adds others.
 func (a *Authority) Client(t *testing.T, name string, change func(*x509.Certificate)) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

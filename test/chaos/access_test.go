@@ -26,17 +26,16 @@ import (
 )
 
 const (
-	// accessRounds of kills, by default.
+	// Default number of kills.
 	accessRounds = 5
-	// guestQueue is what the rules of TestChaosAccess are about.
+	// The queue that the rules of TestChaosAccess grant access to.
 	guestQueue = "guests"
 )
 
-// TestChaosAccess: the nodes of a pair with TLS, rules and tokens are killed while rights are given and taken away.
-// What was acknowledged holds on whichever node is active then: a token that was given works, and one that was revoked,
-// or whose rule was, never works again. Messages are not lost either.
+// Access changes survive the kill of nodes in a pair with TLS, rules and tokens. After each failover an acknowledged
+// token works, and a token that was revoked, or whose rule was removed, never works again. No message is lost.
 func TestChaosAccess(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 5))
 	p := start(t, secured(t, cluster.Options{Settings: map[string]string{
@@ -89,22 +88,21 @@ func TestChaosAccess(t *testing.T) {
 	verify(t, p, w)
 }
 
-// guest has a token and a rule of its own.
 type guest struct {
 	name, token string
-	// given: both are acknowledged. leaving: the rule or the token may be revoked. left: that is acknowledged.
+	// given: creation is acknowledged. leaving: revocation may have started. left: revocation is acknowledged.
 	given, leaving, left bool
-	byToken              bool // it is the token that is revoked
+	byToken              bool // the token is revoked, not the rule
 }
 
-// door gives rights and takes them away, and tries what they are worth.
+// door grants and revokes access and checks the effect.
 type door struct {
 	t *testing.T
 	p *cluster.Pair
 
-	mu              sync.Mutex // guards all below
+	mu              sync.Mutex // guards all fields below
 	guests          []*guest
-	done            int // changes that were acknowledged
+	done            int // acknowledged changes
 	served, refused int
 }
 
@@ -123,7 +121,7 @@ func (d *door) gone() (n int) {
 	return n
 }
 
-// until repeats a call to whichever node is active until it is answered; false when ctx ends before that.
+// until retries a call on the active node until it succeeds. It returns false when ctx is done first.
 func (d *door) until(ctx context.Context, call func(context.Context, *cluster.Node) error) bool {
 	for ctx.Err() == nil {
 		n, err := d.p.WaitActive(ctx)
@@ -147,7 +145,7 @@ func (d *door) until(ctx context.Context, call func(context.Context, *cluster.No
 	return false
 }
 
-// notActive tells whether a node has refused a call only because the other one is active.
+// notActive reports whether a node rejected a call only because the other one is active.
 func notActive(err error) bool {
 	return slices.ContainsFunc(status.Convert(err).Details(), func(detail any) bool {
 		_, is := detail.(*pb.NotActive)
@@ -155,7 +153,7 @@ func notActive(err error) bool {
 	})
 }
 
-// change lets guests in, and sends every other one away again.
+// change creates guests and revokes every second one.
 func (d *door) change(ctx context.Context) {
 	for i := 0; ctx.Err() == nil; i++ {
 		g := &guest{name: fmt.Sprintf("guest-%d", i), byToken: i%4 == 0}
@@ -168,7 +166,7 @@ func (d *door) change(ctx context.Context) {
 			_, err := pb.NewAccessServiceClient(n.Conn()).CreateToken(ctx, &pb.CreateTokenRequest{
 				Token: &pb.AccessToken{Name: g.name, Principal: g.name, Sha256: sum[:]},
 			})
-			if status.Code(err) == codes.AlreadyExists { // by an attempt without an answer
+			if status.Code(err) == codes.AlreadyExists { // by an attempt without a response
 				return nil
 			}
 			return err
@@ -195,7 +193,7 @@ func (d *door) change(ctx context.Context) {
 			} else {
 				_, err = c.Revoke(ctx, &pb.RevokeRequest{Rule: rule})
 			}
-			if status.Code(err) == codes.NotFound { // an attempt without an answer has done it
+			if status.Code(err) == codes.NotFound { // done by an attempt without a response
 				return nil
 			}
 			return err
@@ -210,7 +208,7 @@ func (d *door) change(ctx context.Context) {
 	}
 }
 
-// knock publishes with the tokens of guests all the time, of which some may and some may not any more.
+// knock publishes continuously with the tokens of guests, valid and revoked.
 func (d *door) knock(ctx context.Context) {
 	for ctx.Err() == nil {
 		d.mu.Lock()
@@ -245,10 +243,10 @@ func (d *door) knock(ctx context.Context) {
 	}
 }
 
-// compare looks whether the active has all that was acknowledged, and nothing that was revoked.
+// compare checks that the active has all acknowledged access and none that was revoked.
 func (d *door) compare(ctx context.Context) {
 	d.mu.Lock()
-	var guests []guest // as they are before the list is read
+	var guests []guest // copied before the list is read
 	for _, g := range d.guests {
 		guests = append(guests, *g)
 	}

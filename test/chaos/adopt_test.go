@@ -18,14 +18,13 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// command runs a command line of the real binary.
 func command(t *testing.T, args ...string) (output string, err error) {
 	t.Helper()
 	out, err := exec.CommandContext(limited(t), binary, args...).CombinedOutput()
 	return string(out), err
 }
 
-// refusing waits until both nodes wait for an operator, and status says what there is to do.
+// refusing waits until both nodes wait for an operator and status shows the required action.
 func refusing(t *testing.T, p *cluster.Pair, why string) {
 	t.Helper()
 	says := func(s *pb.GetStatusResponse) bool {
@@ -40,14 +39,14 @@ func refusing(t *testing.T, p *cluster.Pair, why string) {
 	}
 }
 
-// TestAdopt: etcd is wiped, or restored from an old copy, while the pair is down. Both nodes refuse to guess; one of
-// them adopts the pair, the other one joins it, and nothing that was acknowledged is lost.
+// Adoption after etcd was wiped or restored from an old copy while the pair was down. Both nodes refuse to guess. One
+// adopts the pair, the other one joins, and no acknowledged message is lost.
 func TestAdopt(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	for _, tt := range []struct {
 		name     string
 		restored bool // from an old copy; otherwise wiped
-		alone    bool // the active went on alone before the pair went down, so that it holds more
+		alone    bool // the active continued alone before the pair went down, so it holds more
 	}{
 		{"wiped", false, false},
 		{"wiped-one-ahead", false, true},
@@ -70,7 +69,7 @@ func adoptAfter(t *testing.T, restored, alone bool) {
 
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "adopt-", Seed: 1})
 	acked(t, w)
-	// A change of roles: the old copy is older than what both have obeyed.
+	// A change of roles: the old copy is older than the fence of both nodes.
 	require.NoError(t, active.Kill())
 	ackedSince(t, w, w.History().Now(), active)
 	require.NoError(t, active.Start())
@@ -126,7 +125,7 @@ func adoptAfter(t *testing.T, restored, alone bool) {
 	require.Equal(t, digests[0].Content, digests[1].Content)
 }
 
-// ahead is the node whose log ends later, as an operator would choose.
+// ahead returns the node with the longer log, which an operator would choose.
 func ahead(t *testing.T, p *cluster.Pair) *cluster.Node {
 	t.Helper()
 	var best *cluster.Node
@@ -142,10 +141,9 @@ func ahead(t *testing.T, p *cluster.Pair) *cluster.Node {
 	return best
 }
 
-// TestAdoptWhileRunning: etcd is wiped under a pair that runs. Not one write is refused; the active adopts the pair
-// without a pause.
+// Wiping etcd under a running pair fails no write. The active adopts the pair without a pause.
 func TestAdoptWhileRunning(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{})
 	active, standby := inSync(t, p)
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "running-", Seed: 1})
@@ -165,7 +163,7 @@ func TestAdoptWhileRunning(t *testing.T) {
 	now, _ := inSync(t, p)
 	require.Equal(t, active, now)
 	acked(t, w)
-	// The record is good: a failover works.
+	// The cluster record is valid: a failover works.
 	since := w.History().Now()
 	require.NoError(t, active.Kill())
 	ackedSince(t, w, since, active)
@@ -173,9 +171,9 @@ func TestAdoptWhileRunning(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestAdoptWithoutOther: the other node is gone. That has to be said, and then the one that is left goes on.
+// Adoption without the other node requires an explicit flag. Then the remaining node serves.
 func TestAdoptWithoutOther(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{})
 	active, standby := inSync(t, p)
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "without-", Seed: 1})
@@ -200,9 +198,8 @@ func TestAdoptWithoutOther(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestAdoptWithoutOtherThatHeldMore: the operator was wrong, or wanted it so. The other node comes back and holds more,
-// which it knows to be committed; it gives that up, because the record says that an operator did (INV-13), and keeps it
-// in a file.
+// Adoption without the other node, which held more committed messages. When it returns, it discards them, because the
+// cluster record contains the operator's decision (INV-13), and keeps them in a file.
 func TestAdoptWithoutOtherThatHeldMore(t *testing.T) {
 	p := start(t, cluster.Options{})
 	more, adopter := inSync(t, p)

@@ -19,10 +19,10 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// TestChain: what is taken from one queue and published to another in one transaction is there exactly once, while the
-// active is killed again and again, and consumers come and go. LOCKSTEP_ROUNDS says how often.
+// Messages consumed from one queue and published to another in one transaction are stored exactly once, across kills
+// of the active and reconnecting consumers. LOCKSTEP_ROUNDS sets the number of kills.
 func TestChain(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	kills := roundsOr(t, 6)
 	p := start(t, cluster.Options{})
 	newQueue(t, p, "in")
@@ -70,8 +70,8 @@ func TestChain(t *testing.T) {
 	require.Len(t, got, published)
 }
 
-// chainWorker moves messages with one client after another, each of which gives up in the middle of what it does: what
-// it leaves in doubt is delivered to others.
+// chainWorker moves messages with one client after another. Each client stops in the middle of its work; its messages
+// in flight are redelivered to other clients.
 func chainWorker(ctx context.Context, t *testing.T, p *cluster.Pair) {
 	for ctx.Err() == nil {
 		c, err := p.NewClient(ctx)

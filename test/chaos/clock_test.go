@@ -15,17 +15,16 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// TestClockJumps: the clocks of nodes and of the third party are set by an hour or a month, forwards and back, under
-// load, with disks that are busy all the time. No role changes, no node leaves the in-sync set, publishes go on, and
-// what was acknowledged is there in the end. Clocks that are apart are told. With wrong clocks a node takes over,
-// starts and rejoins as with right ones.
+// Clock jumps of an hour or a month, forwards and back, under load and with busy disks, on nodes and on the
+// coordinator. No role changes, no node leaves the in-sync set, publishes continue and no acknowledged message is
+// lost. Clock differences are reported. Failover, start and rejoin work with wrong clocks.
 func TestClockJumps(t *testing.T) {
 	if !required(needsFaultclock) && !thorough() {
 		t.Skip("it compiles everything anew: LOCKSTEP_REQUIRE=faultclock runs it")
 	}
 	for _, raft := range []bool{false, true} {
 		t.Run(map[bool]string{false: "etcd", true: "raft"}[raft], func(t *testing.T) {
-			// So long that a busy machine is not taken for a dead node, and well below the jumps.
+			// Long enough that a busy machine does not look like a failed node, and well below the jumps.
 			etcd := ""
 			if !raft {
 				var err error
@@ -63,7 +62,6 @@ func TestClockJumps(t *testing.T) {
 	}
 }
 
-// machine has a clock.
 type machine struct {
 	name  string
 	clock interface {
@@ -71,14 +69,13 @@ type machine struct {
 	}
 }
 
-// clockJumper sets the clocks of a pair.
 type clockJumper struct {
 	t *testing.T
 	p *cluster.Pair
 	w *cluster.Workload
 }
 
-// jump sets clocks forwards or back, and then right again, and requires that the pair does not notice.
+// jump sets clocks forwards or back, and then restores them. The pair must not be affected.
 func (c *clockJumper) jump(by time.Duration, machines ...machine) {
 	t := c.t
 	active, _ := inSync(t, c.p)
@@ -105,7 +102,8 @@ func (c *clockJumper) jump(by time.Duration, machines ...machine) {
 	}
 }
 
-// failover: with clocks two months apart the standby takes over from an active that is killed, and that one comes back.
+// failover kills the active while the clocks differ by two months. The standby takes over and the killed node
+// rejoins.
 func (c *clockJumper) failover() {
 	t := c.t
 	for _, by := range []time.Duration{jumps[2], jumps[3]} {

@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// harm is a way in which a file that a start needs can be damaged while the node is down.
+// harm is a way to corrupt a file required for startup while the node is down.
 type harm struct {
 	name string
 	do   func(t *testing.T, n *cluster.Node)
@@ -55,7 +55,7 @@ func flipped(at int) func(raw []byte) []byte {
 	}
 }
 
-// harms are all kinds, one for each file and what can be wrong with it.
+// harms returns all kinds of corruption, for each file.
 func harms() []harm {
 	return []harm{
 		{"page.db zeroed", inData("page.db", func(raw []byte) []byte { return make([]byte, len(raw)) })},
@@ -89,7 +89,7 @@ func harms() []harm {
 	}
 }
 
-// harmRounds is how many kinds of damage a short run tries, by a throw of the dice.
+// harmRounds returns a random selection of harms for a short run.
 func harmRounds(rng *rand.Rand) []harm {
 	all := harms()
 	if os.Getenv("LOCKSTEP_MATRIX") == "all" {
@@ -99,11 +99,10 @@ func harmRounds(rng *rand.Rand) []harm {
 	return all[:4]
 }
 
-// TestDamagedFilesHeal: whatever is damaged on one node, of either role, while the other one is well, the pair heals
-// without an operator, and nothing that was acknowledged is lost. The node is started while its peer serves, and after
-// both were down.
+// A pair recovers automatically from any corrupt file on one node, of either role, while the other node is healthy.
+// No acknowledged message is lost. The node starts both while its peer serves and after both were down.
 func TestDamagedFilesHeal(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	for _, raft := range []bool{false, true} {
 		t.Run(fmt.Sprintf("raft %v", raft), func(t *testing.T) { damagedFilesHeal(t, raft) })
 	}
@@ -140,7 +139,7 @@ func harmOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm, role, p
 		victim, other = other, victim
 	}
 	what := fmt.Sprintf("%s, %s, peer %s; see %s", h.name, role, peer, victim.Dir)
-	if peer == "down" { // both at once: none of them finds out that it is alone
+	if peer == "down" { // both together: neither detects that it is alone
 		require.NoError(t, victim.Pause())
 		require.NoError(t, other.Kill())
 	}
@@ -153,8 +152,8 @@ func harmOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm, role, p
 	whole := h.name == "page.db missing" && err == nil
 	require.NoError(t, victim.Start(), what)
 	if peer == "down" && !whole {
-		// Alone it must not serve: it does not hold everything any more. (A log with every record makes a missing
-		// page.db again.)
+		// Alone it must not serve, because it no longer holds everything. (A log with every record can rebuild a
+		// missing page.db.)
 		require.NoError(t, p.WaitRole(limited(t), victim, pb.Role_ROLE_RECOVERING, pb.Role_ROLE_CATCHING_UP,
 			pb.Role_ROLE_FENCED), what)
 	}
@@ -166,11 +165,11 @@ func harmOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm, role, p
 	require.NoError(t, err, what)
 }
 
-// TestDamagedAlone damages the files of the one node that holds everything. It must not serve, must say what is the
-// matter and what can be done, and the other node may not serve in its place. Put back as
-// docs/explanation/maintenance.md says, it goes on, and nothing is lost.
+// Corrupt files on the only node that holds everything. It must not serve, and must report the cause and the action.
+// The other node must not serve either. After the files are restored as in docs/explanation/maintenance.md, the node
+// serves and nothing is lost.
 func TestDamagedAlone(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 1))
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
@@ -214,7 +213,7 @@ func damagedAlone(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm) {
 	waits.never(logged(t, victim), activeRoles()...)
 	behind.never(logged(t, other), activeRoles()...)
 
-	// As docs/explanation/maintenance.md says: everything that was set aside goes back, and the damaged file is replaced.
+	// As in docs/explanation/maintenance.md: restore all quarantined files and replace the corrupt one.
 	require.NoError(t, victim.Stop())
 	aside, err := filepath.Glob(filepath.Join(victim.DataDir(), "damaged-*"))
 	require.NoError(t, err)
@@ -233,7 +232,7 @@ func damagedAlone(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm) {
 	inSync(t, p)
 }
 
-// copyTo copies a file or a directory to a place where there is none.
+// copyTo copies a file or a directory to a path that does not exist.
 func copyTo(t *testing.T, from, to string) {
 	t.Helper()
 	info, err := os.Stat(from)

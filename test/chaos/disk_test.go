@@ -16,13 +16,13 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// Faults of a disk.
+// Disk faults.
 var (
 	stalledDisk = faultdisk.State{Rules: []faultdisk.Rule{{Stall: true}}}
 	soundDisk   = faultdisk.State{}
 )
 
-// startBreakable is start with disks that can be broken.
+// startBreakable starts a pair whose disks can inject faults.
 func startBreakable(t *testing.T, o cluster.Options) *cluster.Pair {
 	t.Helper()
 	if !cluster.CanBreakDisks(binary) {
@@ -32,13 +32,12 @@ func startBreakable(t *testing.T, o cluster.Options) *cluster.Pair {
 	return start(t, o)
 }
 
-// setDisk says what a node's disk does from now on.
 func setDisk(t *testing.T, n *cluster.Node, s faultdisk.State) {
 	t.Helper()
 	require.NoError(t, n.SetDisk(limited(t), s))
 }
 
-// struck waits until each rule of the disk's state has struck.
+// struck waits until each rule of the disk's state was applied.
 func struck(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -53,7 +52,7 @@ func struck(t *testing.T, n *cluster.Node) {
 	}, bound, 10*time.Millisecond, "the fault did not strike")
 }
 
-// diedBySelf waits until a node has ended by itself, and reaps it.
+// diedBySelf waits until a node exits without a signal from the test, and reaps it.
 func diedBySelf(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	select {
@@ -64,8 +63,8 @@ func diedBySelf(t *testing.T, n *cluster.Node) {
 	require.NoError(t, n.Kill())
 }
 
-// TestFailedSync: an fsync fails with EIO, once, first on the standby and then on the active. The node ends (INV-7);
-// the other one serves; started again, it recovers and comes back in sync.
+// One fsync fails with EIO, first on the standby and then on the active. The node exits (INV-7) and the other one
+// serves. After a restart it recovers and returns in sync.
 func TestFailedSync(t *testing.T) {
 	p := startBreakable(t, cluster.Options{})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -83,8 +82,8 @@ func TestFailedSync(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestStalledActive: the disk of the active hangs. It stops looking alive, the standby takes over, and nothing that the
-// old one is asked meanwhile or afterwards is acknowledged by it. When the disk comes back, it comes back in sync.
+// The disk of the active hangs. The active stops its heartbeats, the standby takes over, and the old active
+// acknowledges no request during or after the stall. When the disk recovers, the node returns in sync.
 func TestStalledActive(t *testing.T) {
 	const stallTimeout = time.Second
 	p := startBreakable(t, cluster.Options{Settings: map[string]string{"disk.stall-timeout": stallTimeout.String()}})
@@ -114,8 +113,8 @@ func TestStalledActive(t *testing.T) {
 	require.Zero(t, messages())
 }
 
-// TestStalledStandby: the disk of the standby hangs. It is taken out of the in-sync set, the active goes on, and when
-// the disk comes back the standby is in sync again.
+// The disk of the standby hangs. The active removes the standby from the in-sync set and continues. When the disk
+// recovers, the standby returns in sync.
 func TestStalledStandby(t *testing.T) {
 	p := startBreakable(t, cluster.Options{Settings: map[string]string{"disk.stall-timeout": "1s"}})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -132,9 +131,9 @@ func TestStalledStandby(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestSlowDisk: operations that take long, but not too long, change no roles and take no node out of the in-sync set.
+// Slow disk operations below the timeout change no roles and remove no node from the in-sync set.
 func TestSlowDisk(t *testing.T) {
-	// So long that a busy machine is not taken for a dead node.
+	// Long enough that a busy machine does not look like a failed node.
 	p := startBreakable(t, cluster.Options{Settings: map[string]string{
 		"disk.stall-timeout": "20s", "failover.timeout": "10s", "failover.drop-timeout": "8s",
 	}})
@@ -143,7 +142,7 @@ func TestSlowDisk(t *testing.T) {
 	config := statusOf(t, active).GetPair().GetConfig()
 	for _, slow := range []*cluster.Node{active, standby} {
 		setDisk(t, slow, faultdisk.State{Rules: []faultdisk.Rule{{Delay: 50 * time.Millisecond}}})
-		until := time.Now().Add(1500 * time.Millisecond) // the fault's own length
+		until := time.Now().Add(1500 * time.Millisecond) // the fault's own duration
 		for time.Now().Before(until) {
 			acked(t, w)
 		}
@@ -156,12 +155,12 @@ func TestSlowDisk(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestPowerCut: both nodes lose power at once under load, again and again: what they had not synced is lost, but for
-// what a disk wrote by itself. Nothing that was acknowledged is.
+// Both nodes repeatedly lose power together under load. Unsynced data is lost, except for pages that the disk wrote
+// itself. No acknowledged message is lost.
 func TestPowerCut(t *testing.T) {
 	s := seed(t)
 	p := startBreakable(t, cluster.Options{Settings: map[string]string{
-		// Small, so that checkpoints and segments of the log that are used again are hit.
+		// Small, so that the faults hit checkpoints and reused log segments.
 		"checkpoint.bytes": "1MiB", "checkpoint.interval": "300ms", "wal.segment-bytes": "1MiB",
 		"wal.keep-bytes": "1MiB", "memory.budget": "16MiB",
 	}})
@@ -186,8 +185,8 @@ func TestPowerCut(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestFailedRead: reads of the page file fail, or give a wrong bit, on the active. What is wanted comes from the other
-// node, and no client notices.
+// Reads of the page file on the active fail or return a wrong bit. The data comes from the other node, and no client
+// sees an error.
 func TestFailedRead(t *testing.T) {
 	s := seed(t)
 	for name, rule := range map[string]faultdisk.Rule{
@@ -216,14 +215,14 @@ func TestFailedRead(t *testing.T) {
 	}
 }
 
-// TestFlippedLog: bits of what the standby writes to its log flip. It does not read its log while it runs; restarted,
-// it finds what is wrong, and gets that, or everything, from the active.
+// Bits flip in log writes of the standby, which does not read its log while it runs. After a restart it detects the
+// corruption and fetches the affected part, or everything, from the active.
 func TestFlippedLog(t *testing.T) {
 	s := seed(t)
 	p := startBreakable(t, cluster.Options{Settings: steady()})
 	w := work(t, p, cluster.WorkloadOptions{Seed: s})
 	active, standby := inSync(t, p)
-	// A segment of the log is known by the name that it was opened under: its number, with an ending that changes.
+	// A log segment is matched by the name that it was opened under: its number with a variable suffix.
 	setDisk(t, standby, faultdisk.State{Seed: s, Rules: []faultdisk.Rule{
 		{Ops: []string{"write"}, Files: "[0-9]*", Flip: true, Every: 20, Times: 3},
 	}})
@@ -244,7 +243,7 @@ func TestFlippedLog(t *testing.T) {
 	checkOffline(t, p)
 }
 
-// rounds is how often something is done that is done more often in a long run.
+// rounds returns the number of rounds, which is higher in a long run.
 func rounds(t *testing.T, usually int) int {
 	t.Helper()
 	if n, limit := length(t); limit > defaultTime {

@@ -15,9 +15,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// TestCommitInDoubt: the active sleeps (SIGSTOP) with a transaction that waits for a sleeping standby, so that Commit
-// cannot know what became of it; then no node answers at all, and Commit knows no more than before; then both wake up,
-// and a third Commit asks for the same transaction: it is stored once.
+// Commit with an unknown outcome. The active is suspended (SIGSTOP) with a transaction that waits for a suspended
+// standby, so Commit returns an unknown outcome. While no node responds, a second Commit returns the same. After both
+// resume, a third Commit retries the same transaction, which is stored once.
 func TestCommitInDoubt(t *testing.T) {
 	p := start(t, cluster.Options{Settings: steady()})
 	messages := newQueue(t, p, "doubt")
@@ -36,7 +36,8 @@ func TestCommitInDoubt(t *testing.T) {
 	active, standby := inSync(t, p)
 	require.NoError(t, standby.Pause())
 	doubtful := txn("doubtful")
-	// The active waits for its standby for longer; and it has to be asked, which takes a busy machine some time.
+	// The active waits longer for its standby, and the request must reach it first, which takes time on a busy
+	// machine.
 	_, err = doubtful.Commit(within(time.Second))
 	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
 	require.NoError(t, active.Pause())
@@ -45,7 +46,7 @@ func TestCommitInDoubt(t *testing.T) {
 		_, err = doubtful.Commit(within(300 * time.Millisecond))
 		require.ErrorIs(t, err, client.ErrOutcomeUnknown, "no node has answered")
 		if noActive != nil {
-			break // this Commit found no node to ask
+			break // this Commit found no node
 		}
 		require.True(t, time.Now().Before(deadline), "the client should notice that no node answers")
 	}

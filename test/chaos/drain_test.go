@@ -26,22 +26,22 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// drainQueue is what the clients of a drain test share.
+// drainQueue is shared by the clients of a drain test.
 const drainQueue = "drain"
 
-// customers are clients that work while a node is asked to stop. An error of any of them is one that its application
+// customers are clients that work while a node is asked to stop. Any error of a client is one that its application
 // would have seen.
 type customers struct {
 	t    *testing.T
 	stop context.CancelFunc
 	work sync.WaitGroup
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards all fields below
 	acks   map[string][]time.Time
 	errors []string
 }
 
-// startCustomers starts a publisher that waits for each answer, one that does not, and two consumers that confirm.
+// startCustomers starts a synchronous publisher, a pipelining publisher and two consumers that confirm.
 func startCustomers(t *testing.T, open func(context.Context) (*client.Client, error)) *customers {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -61,7 +61,7 @@ func startCustomers(t *testing.T, open func(context.Context) (*client.Client, er
 	return c
 }
 
-// acked notes an answer; failed an error, unless the test is over.
+// acked records a response; failed records an error, unless the test is finished.
 func (c *customers) acked(who string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,7 +133,7 @@ func (c *customers) consume(ctx context.Context, k *client.Client, who string) {
 	}
 }
 
-// waitUntilAll waits until each of the clients had so many answers after a time.
+// waitUntilAll waits until each client has the given number of responses after a time.
 func (c *customers) waitUntilAll(since time.Time, answers int) {
 	c.t.Helper()
 	require.Eventually(c.t, func() bool {
@@ -149,7 +149,7 @@ func (c *customers) waitUntilAll(since time.Time, answers int) {
 	}, bound, time.Millisecond, "not all clients work")
 }
 
-// longest gives the longest time without an answer that touched the time from one to another, by client.
+// longest returns, by client, the longest interval without a response that overlaps the given range.
 func (c *customers) longest(from, to time.Time) map[string]time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,7 +164,6 @@ func (c *customers) longest(from, to time.Time) map[string]time.Duration {
 	return gaps
 }
 
-// noErrors fails if a client saw one.
 func (c *customers) noErrors(what string) {
 	c.t.Helper()
 	c.mu.Lock()
@@ -172,21 +171,21 @@ func (c *customers) noErrors(what string) {
 	require.Empty(c.t, c.errors, what)
 }
 
-// drainCase is a way in which a node is asked to stop.
+// drainCase is a state of the pair and a node to stop in it.
 type drainCase struct {
 	name string
-	// victim is stopped, with SIGTERM; prepare makes the state before.
+	// prepare sets up the state and returns the node that receives SIGTERM.
 	prepare func(t *testing.T, p *cluster.Pair) (victim *cluster.Node)
-	// handedOver: the other node gets the role, by a switchover.
+	// handedOver: a switchover moves the role to the other node.
 	handedOver bool
-	// pause is what publishers may be without an answer, in the median; 0: until the node is back, however long.
+	// pause is the limit of the median time without a publish response; 0: no limit, until the node is back.
 	pause time.Duration
-	// after mends what prepare did.
+	// after undoes prepare.
 	after func(t *testing.T, p *cluster.Pair)
 }
 
-// stopWithin is how long a node may take from SIGTERM to its end: shutdown.handover-timeout (5 s), the end of open
-// calls and the last checkpoint, which is written as fast as the disk is.
+// stopWithin returns the limit from SIGTERM to exit: shutdown.handover-timeout (5 s), the end of open calls and the
+// last checkpoint, which depends on the speed of the disk.
 func stopWithin() time.Duration {
 	if pausesAreStrict() {
 		return 10 * time.Second
@@ -231,9 +230,9 @@ func drainCases() []drainCase {
 	}
 }
 
-// TestDrain: a node of a pair is asked to stop (SIGTERM) while clients publish and consume. No client sees an error,
-// whichever node it is and whatever state the pair is in; with a successor in sync publishers wait for less than 50 ms
-// in the median of the rounds (LOCKSTEP_ROUNDS, default 3), and it stops in bounded time.
+// A node of a pair drains on SIGTERM while clients publish and consume. No client sees an error, for either node and
+// any state of the pair. With a successor in sync, publishers wait less than 50 ms in the median of the rounds
+// (LOCKSTEP_ROUNDS, default 3), and the node stops in bounded time.
 func TestDrain(t *testing.T) {
 	rounds := roundsOr(t, 3)
 	for _, coordinator := range []string{"etcd", "raft"} {
@@ -254,7 +253,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// drainOften stops the victim of a case in each of the rounds.
+// drainOften stops the victim of a case in each round.
 func drainOften(t *testing.T, p *cluster.Pair, c *customers, s drainCase, rounds int) {
 	t.Helper()
 	var pauses []time.Duration
@@ -309,7 +308,7 @@ func standalone(t *testing.T, settings map[string]string) (*harness.Pair, *harne
 	return p, p.Nodes[0]
 }
 
-// serving waits until a node that has no other one serves.
+// serving waits until a standalone node serves.
 func serving(t *testing.T, n *harness.Node) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -318,8 +317,7 @@ func serving(t *testing.T, n *harness.Node) {
 	}, bound, 2*time.Millisecond, "the node does not serve: %s", n.LogTail())
 }
 
-// TestDrainStandalone: a node that runs alone is stopped and started again while clients work: they wait, and see no
-// error.
+// A standalone node restarts while clients work. They wait and see no error.
 func TestDrainStandalone(t *testing.T) {
 	p, n := standalone(t, nil)
 	c := startCustomers(t, func(ctx context.Context) (*client.Client, error) {
@@ -338,9 +336,9 @@ func TestDrainStandalone(t *testing.T) {
 	}
 }
 
-// TestDrainAnswersWhatItHasTaken: what a node without a successor has taken when it is asked to stop is stored and
-// answered, to clients that pipeline and to those that do not; what comes later is refused and not stored. So there are
-// as many messages as there were answers.
+// A draining node without a successor stores and acknowledges all publishes that it accepted before the stop, from
+// clients that pipeline and from those that do not. Later publishes are rejected and not stored, so the number of
+// messages equals the number of acknowledgements.
 func TestDrainAnswersWhatItHasTaken(t *testing.T) {
 	_, n := standalone(t, nil)
 	var answered atomic.Int64

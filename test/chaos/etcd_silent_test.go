@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// TestFailoverPastSilentEndpoint: one of two endpoints of etcd takes connections and requests, and answers nothing. A
-// failover goes by the other one, and its time is told beside that with both well.
+// A failover uses the second etcd endpoint while the first accepts connections and requests but never responds. The
+// test logs the time next to that with both endpoints healthy.
 func TestFailoverPastSilentEndpoint(t *testing.T) {
 	const rounds = 4
 	etcd, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
@@ -43,7 +43,7 @@ func TestFailoverPastSilentEndpoint(t *testing.T) {
 		inSync(t, p)
 		hole.Cut()
 		silent = append(silent, failover())
-		inSync(t, p) // with the endpoint still silent, a node that starts gets in
+		inSync(t, p) // a node can start while the endpoint is silent
 		hole.Reset()
 		hole.Heal()
 	}

@@ -16,28 +16,28 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// events reads the event log of a node in order: each wait begins after the event before it.
+// events reads the event log of a node in order: each wait begins after the previous match.
 type events struct {
 	t  *testing.T
 	n  *cluster.Node
 	at int
 }
 
-// eventsOf returns the events that a node logs from now on.
+// eventsOf returns the events that a node logs after the call.
 func eventsOf(t *testing.T, n *cluster.Node) *events {
 	t.Helper()
 	return &events{t: t, n: n, at: logged(t, n)}
 }
 
-// gone are the codes of a killed node. Which of them is first depends on the scheduler.
+// gone returns the codes of a killed node. Their order depends on the scheduler.
 func gone() []failover.Code {
 	return []failover.Code{failover.CodeConnectionRefused, failover.CodeConnectionClosed, failover.CodeSilence}
 }
 
-// silent are the codes of a node that is frozen or cut off.
+// silent returns the codes of a node that is frozen or cut off.
 func silent() []failover.Code { return []failover.Code{failover.CodeSilence, failover.CodeSlow} }
 
-// wait waits for the next event of a name that fits, and checks its code if there are codes to choose from.
+// wait waits for the next event with a matching name, and checks its code if codes are given.
 func (e *events) wait(name string, codes []failover.Code, fits func(cluster.Event) bool) cluster.Event {
 	e.t.Helper()
 	found, err := e.n.WaitEvent(limited(e.t), e.at, name, fits)
@@ -49,13 +49,12 @@ func (e *events) wait(name string, codes []failover.Code, fits func(cluster.Even
 	return found
 }
 
-// role waits for the next change to a role.
 func (e *events) role(to failover.Role, codes ...failover.Code) cluster.Event {
 	e.t.Helper()
 	return e.wait(cluster.EventRole, codes, func(x cluster.Event) bool { return x.Is("to", to.String()) })
 }
 
-// dropped waits for the next standby that leaves the in-sync set, and for the role that follows from it.
+// dropped waits for the next standby that leaves the in-sync set, and for the resulting role.
 func (e *events) dropped(codes ...failover.Code) cluster.Event {
 	e.t.Helper()
 	found := e.wait(cluster.EventDropped, codes, nil)
@@ -63,7 +62,7 @@ func (e *events) dropped(codes ...failover.Code) cluster.Event {
 	return found
 }
 
-// tookOver waits until the node was a candidate for one of the codes, and then the active.
+// tookOver waits until the node became a candidate with one of the codes, and then the active.
 func (e *events) tookOver(codes ...failover.Code) cluster.Event {
 	e.t.Helper()
 	candidate := e.role(failover.RoleCandidate, codes...)
@@ -73,13 +72,12 @@ func (e *events) tookOver(codes ...failover.Code) cluster.Event {
 	return leads
 }
 
-// condition waits until the node reports a condition.
 func (e *events) condition(kind conditions.Kind) cluster.Event {
 	e.t.Helper()
 	return e.wait(cluster.EventCondition, nil, func(x cluster.Event) bool { return x.Is("condition", string(kind)) })
 }
 
-// never requires that the node changed to none of the roles between where the events are and a position of the log.
+// never requires that the node changed to none of the roles between the current event and a position of the log.
 func (e *events) never(until int, roles ...failover.Role) {
 	e.t.Helper()
 	ctx, cancel := context.WithCancel(e.t.Context())
@@ -93,17 +91,17 @@ func (e *events) never(until int, roles ...failover.Role) {
 	}
 }
 
-// activeRoles are those of a node that holds the active role, or is about to take it.
+// activeRoles returns the roles of a node that holds the active role or is about to take it.
 func activeRoles() []failover.Role {
 	return []failover.Role{
 		failover.RoleCandidate, failover.RoleActivating, failover.RoleActive, failover.RoleActiveAlone,
 	}
 }
 
-// TestFailoverEvents: the standby of a killed active becomes a candidate, and then the active of a later term, with
-// all of its log; and the other one follows it when it is back.
+// The standby of a killed active becomes a candidate, and then the active of a later term with its complete log. The
+// other node follows it after a restart.
 func TestFailoverEvents(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{Settings: steady()})
 	active, standby := inSync(t, p)
 	was, is := eventsOf(t, active), eventsOf(t, standby)

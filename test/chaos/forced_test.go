@@ -21,24 +21,23 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// TestForced: the active goes on alone, without its standby, and is then lost. The standby does not take over by
-// itself. An operator forces it; it serves. The old active comes back: it follows, and what only it had acknowledged is
-// in a file that dump-log reads.
+// Forced failover. The active continues without its standby and is then lost. The standby does not take over
+// automatically. An operator forces it, and it serves. The old active returns as standby, and the messages that only
+// it had acknowledged are in a file that dump-log reads.
 func TestForced(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	for _, tt := range []struct {
 		name string
 		raft bool
-		lose func(n *cluster.Node) error // makes the active go away
-		back func(n *cluster.Node) error // and come back
+		lose func(n *cluster.Node) error // stops the active
+		back func(n *cluster.Node) error // restores it
 	}{
-		// A process that was killed has not applied what its log has since the last checkpoint: when it is back, that
-		// is cut.
+		// A killed process has not applied the log since the last checkpoint. On return, that part is truncated.
 		{"killed", false, (*cluster.Node).Kill, (*cluster.Node).Start},
-		// One that was stopped goes on as the active until it finds out, and has applied everything: it needs a
+		// A frozen process continues as active until it detects the change, and has applied everything. It needs a
 		// snapshot.
 		{"frozen", false, (*cluster.Node).Pause, (*cluster.Node).Wake},
-		// The quorum is the witness and the node that is left.
+		// The quorum is the witness and the remaining node.
 		{"killed, raft", true, (*cluster.Node).Kill, (*cluster.Node).Start},
 	} {
 		t.Run(tt.name, func(t *testing.T) { forceAfter(t, tt.raft, tt.lose, tt.back) })
@@ -61,7 +60,7 @@ func forceAfter(t *testing.T, raft bool, lose, back func(n *cluster.Node) error)
 	was.dropped(silent()...)
 	is.role(failover.RoleCatchingUp, append(silent(), failover.CodeDropped)...)
 	publish(t, c, "lost", 30)
-	refused(t, next, "--force", "--accept-data-loss", "--yes") // the active is there
+	refused(t, next, "--force", "--accept-data-loss", "--yes") // the active still serves
 	require.NoError(t, lose(old))
 	p.LoseCut()
 	require.NoError(t, p.Wait(limited(t), "a standby that waits", func(a, b *pb.GetStatusResponse) bool {
@@ -95,7 +94,7 @@ func forceAfter(t *testing.T, raft bool, lose, back func(n *cluster.Node) error)
 	requireKept(t, old, end, bodies("lost", 30))
 }
 
-// bodies are those of one phase.
+// bodies returns the message bodies of a phase.
 func bodies(phase string, n int) (list []string) {
 	for i := range n {
 		list = append(list, fmt.Sprintf("%s-%d", phase, i))
@@ -103,7 +102,7 @@ func bodies(phase string, n int) (list []string) {
 	return list
 }
 
-// publish sends a phase's messages, one by one; all are acknowledged.
+// publish sends the messages of a phase one by one; all are acknowledged.
 func publish(t *testing.T, c *client.Client, phase string, n int) {
 	t.Helper()
 	ctx := limited(t)
@@ -113,7 +112,7 @@ func publish(t *testing.T, c *client.Client, phase string, n int) {
 	}
 }
 
-// stored are the bodies in the queue.
+// stored returns the bodies in the queue.
 func stored(t *testing.T, c *client.Client) (list []string) {
 	t.Helper()
 	for m, err := range c.Browse(limited(t), "forced", client.BrowseOptions{}) {
@@ -123,7 +122,7 @@ func stored(t *testing.T, c *client.Client) (list []string) {
 	return list
 }
 
-// refused runs the failover command, which must do nothing, and returns what it said.
+// refused runs the failover command, which must be rejected, and returns its output.
 func refused(t *testing.T, n *cluster.Node, flags ...string) string {
 	t.Helper()
 	before, err := n.Status(limited(t))
@@ -136,7 +135,7 @@ func refused(t *testing.T, n *cluster.Node, flags ...string) string {
 	return out
 }
 
-// forceByCommand makes a node active, and returns the last LSN that it had.
+// forceByCommand makes a node active and returns the last LSN that it had.
 func forceByCommand(t *testing.T, p *cluster.Pair, n *cluster.Node) uint64 {
 	t.Helper()
 	require.Contains(t, refused(t, n), "--accept-data-loss")
@@ -173,7 +172,7 @@ func forceByCommand(t *testing.T, p *cluster.Pair, n *cluster.Node) uint64 {
 	return end
 }
 
-// requireKept looks for the file that the node says it keeps: it has exactly these messages.
+// requireKept checks that the file the node reports contains exactly these messages.
 func requireKept(t *testing.T, n *cluster.Node, after uint64, want []string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(n.DataDir(), "cut-*.seg"))

@@ -21,15 +21,15 @@ import (
 )
 
 const (
-	// defaultRounds are done at most, and only as many as defaultTime allows for.
+	// defaultRounds is the limit of rounds without an explicit length; defaultTime limits them as well.
 	defaultRounds = 50
 	defaultTime   = 75 * time.Second
 	shortRounds   = 3
-	// roundsPerHistory: after so many rounds everything is checked, and a new history is begun.
+	// roundsPerHistory is the number of rounds after which everything is checked and a new history starts.
 	roundsPerHistory = 10
 )
 
-// length of the run: so many rounds, or so much time, whichever ends first.
+// length returns the limits of the run: rounds and time. The first one reached ends it.
 func length(t *testing.T) (rounds int, limit time.Duration) {
 	t.Helper()
 	limit, err := cluster.FromEnv("LOCKSTEP_CHAOS", 0, time.ParseDuration)
@@ -45,7 +45,7 @@ func length(t *testing.T) (rounds int, limit time.Duration) {
 	return defaultRounds, defaultTime
 }
 
-// roundsOr is the number of rounds that was named, or another one.
+// roundsOr returns the configured number of rounds, or the given default.
 func roundsOr(t *testing.T, otherwise int) int {
 	t.Helper()
 	rounds, err := cluster.FromEnv("LOCKSTEP_ROUNDS", otherwise, strconv.Atoi)
@@ -53,16 +53,16 @@ func roundsOr(t *testing.T, otherwise int) int {
 	return rounds
 }
 
-// TestChaosKill strikes a pair under load again and again, in all the ways of strikes: processes are killed and frozen,
-// disks fail, hang and lose what was not synced, clocks jump, directories are put back; sometimes the next one does not
-// wait until the pair has found together. Nothing that was acknowledged may be lost, doubled, moved or delivered again
-// after its acknowledgement was confirmed, and the two stores must hold the same in the end.
+// A pair under load survives repeated random strikes: killed and frozen processes, failing and hanging disks, lost
+// unsynced data, clock jumps and restored directories. Sometimes the next strike does not wait for the pair to be in
+// sync. No acknowledged message is lost, duplicated, reordered or redelivered after its confirmed acknowledgement.
+// Both stores are equal at the end.
 func TestChaosKill(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 1))
 	settings := map[string]string{
-		// Small, so that checkpoints, trimmed logs, snapshots and page reads happen all the time.
+		// Small, so that checkpoints, log trimming, snapshots and page reads occur continuously.
 		"checkpoint.bytes":    "2MiB",
 		"checkpoint.interval": "700ms",
 		"memory.budget":       "16MiB",
@@ -77,7 +77,6 @@ func TestChaosKill(t *testing.T) {
 	k.run(s, rounds, limit)
 }
 
-// killer does the rounds.
 type killer struct {
 	t      *testing.T
 	p      *cluster.Pair
@@ -85,18 +84,18 @@ type killer struct {
 	pins   *pins
 	rng    *rand.Rand
 	kinds  []strike
-	deck   []strike // what has to be done once before the dice decide
+	deck   []strike // strikes to run once before the random ones
 	struck tally
-	asked  sync.WaitGroup // requests under way
-	// failover holds, for each kill of the active of a pair in sync, the time to the next acknowledgement.
+	asked  sync.WaitGroup // requests in flight
+	// failover holds the time to the next acknowledgement for each kill of the active of a pair in sync.
 	failover []time.Duration
 }
 
-// thorough tells whether the length of the run was named: then every kind of fault strikes, clocks among them, for
-// which everything is compiled again. Otherwise the seed chooses, for a minute or two.
+// thorough reports whether a length of the run is configured. Then every kind of fault strikes, including clocks,
+// which require a separate build. Otherwise the seed selects faults for a minute or two.
 func thorough() bool { return os.Getenv("LOCKSTEP_CHAOS") != "" || os.Getenv("LOCKSTEP_ROUNDS") != "" }
 
-// newKiller starts a pair whose disks and clocks can be broken, as far as the program can do that.
+// newKiller starts a pair with as many injectable disk and clock faults as the binary supports.
 func newKiller(t *testing.T, rng *rand.Rand, o cluster.Options) *killer {
 	t.Helper()
 	o.Binary = binary
@@ -121,8 +120,7 @@ func newKiller(t *testing.T, rng *rand.Rand, o cluster.Options) *killer {
 	return k
 }
 
-// run does rounds until there were enough of them, or time is over; but every kind once in a run whose length was
-// named.
+// run does rounds until a limit is reached. A run with a configured length does every kind at least once.
 func (k *killer) run(seed uint64, rounds int, limit time.Duration) {
 	t := k.t
 	t.Helper()
@@ -154,7 +152,7 @@ func (k *killer) run(seed uint64, rounds int, limit time.Duration) {
 	checkOffline(t, k.p)
 }
 
-// round: wait until the pair is in sync, run for a moment, and strike.
+// round waits until the pair is in sync, runs for a moment, and strikes.
 func (k *killer) round() {
 	t := k.t
 	t.Helper()
@@ -170,7 +168,7 @@ func (k *killer) round() {
 	k.struck.count(x.name)
 }
 
-// draw takes the next of the deck, and then one by the dice.
+// draw returns the next strike of the deck, or else a random one.
 func (k *killer) draw() strike {
 	if len(k.deck) > 0 {
 		x := k.deck[0]
@@ -203,22 +201,22 @@ func (k *killer) start(n *cluster.Node) {
 	require.NoError(k.t, n.Start())
 }
 
-// checkpoint asks for one and does not wait for it: what follows hits it.
+// checkpoint requests a checkpoint without waiting for it, so that the next strike hits it.
 func (k *killer) checkpoint(n *cluster.Node) {
 	k.w.History().Note("checkpoint on %s", n.Name)
 	ctx := k.t.Context()
 	k.asked.Go(func() {
-		// killed on the way, more often than not
+		// usually killed before it completes
 		_, _ = pb.NewAdminServiceClient(n.Conn()).Checkpoint(ctx, &pb.CheckpointRequest{})
 	})
 }
 
-// pause lets a random time pass: not to wait for something, but to hit another moment.
+// pause waits for a random time, so that faults hit different moments.
 func (k *killer) pause(atMost time.Duration) {
 	<-time.After(time.Duration(k.rng.Int64N(int64(atMost))))
 }
 
-// summary is for people: what struck how often, and how long failovers took.
+// summary returns, for human readers, the number of strikes by kind and the failover times.
 func (k *killer) summary() string {
 	text := "what struck:\n" + k.struck.String()
 	if n := len(k.failover); n > 0 {

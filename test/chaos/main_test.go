@@ -2,14 +2,14 @@
 
 //go:build unix && deep
 
-// Package chaos breaks real pairs of nodes, and proves with a recording client and a checker (test/cluster) that
-// clients were told nothing but the truth. The tests are short by default; the same tests run for longer with
+// Package chaos injects faults into real pairs of nodes. A recording client and a checker (test/cluster) verify every
+// response that clients received. The tests are short by default; the same tests run longer with
 //
 //	LOCKSTEP_CHAOS=30m    kill nodes for that long
 //	LOCKSTEP_ROUNDS=500   or for that many rounds
-//	LOCKSTEP_SEED=…       with the dice of an earlier run
-//	LOCKSTEP_KEEP=dir     where the histories, logs and data of failed tests go (default: a directory in $TMPDIR that
-//	                      is named)
+//	LOCKSTEP_SEED=…       with the random seed of an earlier run
+//	LOCKSTEP_KEEP=dir     directory for histories, logs and data of failed tests (default: a new directory in
+//	                      $TMPDIR, which is logged)
 package chaos
 
 import (
@@ -33,7 +33,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// bound limits each wait. It is not a goal: a test that fails by it waits for something that does not come.
+// bound limits each wait. It is not a goal: a test that exceeds it waits for an event that does not occur.
 const bound = time.Minute
 
 // built once for all tests of the process
@@ -71,11 +71,11 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// pairsAtOnce is how many of the tests that mostly wait run side by side: a pair under a test's load takes about a
-// sixth of a processor.
+// pairsAtOnce is the number of mostly idle tests that run in parallel. A pair under test load takes about a sixth of
+// a processor.
 const pairsAtOnce = 6
 
-// manyAtOnce lets so many tests run side by side, unless -parallel says otherwise.
+// manyAtOnce sets the number of parallel tests, unless -parallel is given.
 func manyAtOnce() error {
 	flag.Parse()
 	said := false
@@ -86,7 +86,7 @@ func manyAtOnce() error {
 	return flag.Set("test.parallel", strconv.Itoa(pairsAtOnce))
 }
 
-// seed of this run's dice.
+// seed returns the random seed of this run.
 func seed(t *testing.T) uint64 {
 	t.Helper()
 	s := rand.Uint64() >> 32
@@ -99,7 +99,7 @@ func seed(t *testing.T) uint64 {
 	return s
 }
 
-// start starts a pair that is in sync. Its directory is removed when the test succeeds, and kept and named when it
+// start starts a pair that is in sync. Its directory is removed if the test succeeds, and kept and logged if it
 // fails.
 func start(t *testing.T, o cluster.Options) *cluster.Pair {
 	t.Helper()
@@ -107,7 +107,7 @@ func start(t *testing.T, o cluster.Options) *cluster.Pair {
 	return startWith(t, o)
 }
 
-// clockBinary is a program whose clock can be set; a test that needs one cannot run without.
+// clockBinary returns a binary whose clock can be set. Without one the test is skipped or fails.
 func clockBinary(t *testing.T) string {
 	t.Helper()
 	b, err := withClocks()
@@ -118,7 +118,7 @@ func clockBinary(t *testing.T) string {
 	return b
 }
 
-// startWith is start with a program of the test's own.
+// startWith is start with a given binary.
 func startWith(t *testing.T, o cluster.Options) *cluster.Pair {
 	t.Helper()
 	parent := os.Getenv("LOCKSTEP_KEEP")
@@ -149,20 +149,20 @@ func startWith(t *testing.T, o cluster.Options) *cluster.Pair {
 	return p
 }
 
-// steady lets no busy machine be taken for a dead node: for what goes wrong when roles change by themselves. That a
-// process was killed, or that its disk is lost, is noticed at once all the same.
+// steady returns settings with which a busy machine does not look like a failed node, for tests that automatic role
+// changes would disturb. A killed process or a lost disk is still detected immediately.
 func steady() map[string]string {
 	return map[string]string{"failover.timeout": "10s", "failover.drop-timeout": "8s"}
 }
 
-// dropsFirst lets the active drop a standby that it does not hear long before the standby would take over, however busy
-// the machine is.
+// dropsFirst returns settings with which the active drops a silent standby long before the standby would take over,
+// even on a busy machine.
 func dropsFirst() map[string]string {
 	return map[string]string{"failover.timeout": "20s", "failover.drop-timeout": "600ms"}
 }
 
-// handOver asks for a switchover until it is done. On a busy machine the standby may be out of sync for a moment, and
-// then it is refused.
+// handOver requests a switchover until it succeeds. On a busy machine the standby may be briefly out of sync, and the
+// request is rejected.
 func handOver(t *testing.T, p *cluster.Pair) {
 	t.Helper()
 	for began := time.Now(); ; {
@@ -176,7 +176,7 @@ func handOver(t *testing.T, p *cluster.Pair) {
 	}
 }
 
-// limited gives a context that ends after the general bound.
+// limited returns a context with the general bound as its timeout.
 func limited(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -184,7 +184,6 @@ func limited(t *testing.T) context.Context {
 	return ctx
 }
 
-// inSync waits until the pair is in sync.
 func inSync(t *testing.T, p *cluster.Pair) (active, standby *cluster.Node) {
 	t.Helper()
 	active, standby, err := p.WaitInSync(limited(t))
@@ -192,7 +191,7 @@ func inSync(t *testing.T, p *cluster.Pair) (active, standby *cluster.Node) {
 	return active, standby
 }
 
-// work starts a workload that is ended with the test.
+// work starts a workload that ends with the test.
 func work(t *testing.T, p *cluster.Pair, o cluster.WorkloadOptions) *cluster.Workload {
 	t.Helper()
 	w, err := cluster.StartWorkload(limited(t), p, o)
@@ -201,14 +200,14 @@ func work(t *testing.T, p *cluster.Pair, o cluster.WorkloadOptions) *cluster.Wor
 	return w
 }
 
-// acked waits for an acknowledgement that is received from now on.
+// acked waits for an acknowledgement received after the call.
 func acked(t *testing.T, w *cluster.Workload) {
 	t.Helper()
 	ackedSince(t, w, w.History().Now(), nil)
 }
 
-// ackedSince waits for an acknowledgement that is received after a time of the history, from another node than notBy
-// (nil: any), and returns how long after it.
+// ackedSince waits for an acknowledgement received after a time of the history, from a node other than notBy (nil:
+// any), and returns its delay.
 func ackedSince(t *testing.T, w *cluster.Workload, since time.Duration, notBy *cluster.Node) time.Duration {
 	t.Helper()
 	address := "none"
@@ -224,7 +223,7 @@ func ackedSince(t *testing.T, w *cluster.Workload, since time.Duration, notBy *c
 	return at - since
 }
 
-// verify ends the workload and fails the test with all that the checker finds. The pair must be able to serve.
+// verify ends the workload and fails the test with all findings of the checker. The pair must be able to serve.
 func verify(t *testing.T, p *cluster.Pair, w *cluster.Workload) {
 	t.Helper()
 	inSync(t, p)

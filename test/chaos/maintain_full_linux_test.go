@@ -19,24 +19,24 @@ import (
 )
 
 const (
-	// A rewrite looks at the free space each 8 MiB, which is once a second at the rate that is set: the disk is full
-	// before it has looked for the last time.
+	// A rewrite checks the free space each 8 MiB, which is once a second at the configured rate. The disk is full
+	// before the last check.
 	fullFill = 48 << 20
 	// fullDisk is the size of the disk: page.db, page.db_new, page.db_old and the log fit.
 	fullDisk = "size=640m"
-	// Before a rewrite enough is left for the standby to follow, and not enough for another page file; in the middle of
-	// one, less than the half segment that makes it stop, and so little that the standby leaves until there is more.
+	// Before a rewrite the free space suffices for replication but not for another page file. During one it is less
+	// than the half segment that stops it, so the standby leaves until space is available.
 	leftBefore = 30 << 20
 	leftMiddle = 1 << 20
 )
 
-// TestResizeDiskFull: there is no room for the new page file before a rewrite, and the disk fills up in the middle of
-// one. The plan fails with the figures or goes on when there is room, page.db is as it was, and nothing is lost; with
-// room enough the next plan is done.
+// A rewrite with too little space before it starts, and a disk that fills up during one. The plan fails with the
+// figures or continues when there is space. page.db is unchanged and nothing is lost. With enough space the next plan
+// succeeds.
 //
-// It is skipped where a process may not mount a small disk. The tests of package store fill one that is simulated.
+// The test is skipped where a process may not mount a small disk. The tests of package store fill a simulated one.
 func TestResizeDiskFull(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	settings := maintenanceSettings()
 	settings["maintenance.rewrite-rate"] = fullSpeed
 	settings["disk.low-watermark"] = "4MiB"
@@ -65,7 +65,7 @@ func TestResizeDiskFull(t *testing.T) {
 	require.NoError(t, p.Wait(limited(t), "a rewrite under way",
 		func(a, b *pb.GetStatusResponse) bool { return copied(a, 0.0001) || copied(b, 0.0001) }))
 	fill(leftMiddle)
-	// A node whose log has no room either ends, as it must: then it is started again when there is room.
+	// A node without space for its log exits, and is restarted when there is space.
 	require.NoError(t, p.Wait(limited(t), "the rewrite to end", func(a, b *pb.GetStatusResponse) bool {
 		return []*pb.GetStatusResponse{a, b}[index(p, standby)].GetMaintenance() == nil
 	}))
@@ -88,7 +88,7 @@ func TestResizeDiskFull(t *testing.T) {
 	checkOffline(t, p)
 }
 
-// planNow is the plan as the node that answers knows it.
+// planNow returns the plan as reported by the responding node.
 func planNow(t *testing.T, p *cluster.Pair) (plan *pb.Plan) {
 	t.Helper()
 	require.NoError(t, p.Wait(limited(t), "a plan", func(a, b *pb.GetStatusResponse) bool {
@@ -98,7 +98,7 @@ func planNow(t *testing.T, p *cluster.Pair) (plan *pb.Plan) {
 	return plan
 }
 
-// nodeID of n as the other node knows it: n may have ended.
+// nodeID returns the ID of n as reported by the other node, because n may have exited.
 func nodeID(t *testing.T, p *cluster.Pair, n *cluster.Node) string {
 	t.Helper()
 	s, err := p.Other(n).Status(limited(t))
@@ -112,7 +112,7 @@ func nodeID(t *testing.T, p *cluster.Pair, n *cluster.Node) string {
 	return ""
 }
 
-// revive starts a node that has ended by itself.
+// revive starts a node that has exited.
 func revive(t *testing.T, p *cluster.Pair) {
 	t.Helper()
 	for _, n := range p.Nodes() {
@@ -126,7 +126,7 @@ func revive(t *testing.T, p *cluster.Pair) {
 	}
 }
 
-// smallDisk puts a node's data on a small disk that fill fills, but for a little, and free empties.
+// smallDisk moves a node's data to a small disk. fill fills it except for the given bytes, and free empties it.
 func smallDisk(t *testing.T, n *cluster.Node) (fill func(left int64), free func()) {
 	t.Helper()
 	dir := n.DataDir()
@@ -152,7 +152,7 @@ func smallDisk(t *testing.T, n *cluster.Node) (fill func(left int64), free func(
 		f, err := os.Create(filler)
 		require.NoError(t, err)
 		defer func() { _ = f.Close() }()
-		require.Eventually(t, func() bool { // the node takes some meanwhile
+		require.Eventually(t, func() bool { // the node uses some space concurrently
 			var st unix.Statfs_t
 			require.NoError(t, unix.Statfs(dir, &st))
 			size := int64(st.Bavail)*st.Bsize - left

@@ -28,28 +28,27 @@ import (
 )
 
 const (
-	// scenarioFill is what a rewrite of the scenarios has to copy.
+	// scenarioFill is the amount of data that a rewrite in the scenarios copies.
 	scenarioFill = 32 << 20
-	// crawl is the rate of a rewrite that something is to happen in the middle of: it takes minutes, whatever the disk,
-	// and so is not waited for by a test that is done sooner. When all has happened the node is started again with
-	// fullSpeed.
+	// crawl is the rewrite rate for scenarios that interrupt a rewrite. It takes minutes on any disk, so a test does
+	// not wait for its end. After the interruption the node restarts with fullSpeed.
 	crawl = "128KiB"
-	// walking is the rate of a rewrite that has to last for some seconds, and is waited for.
+	// walking is the rate of a rewrite that lasts some seconds and is awaited.
 	walking   = "8MiB"
 	fullSpeed = "0"
 )
 
-// rolling is a pair with a stock, whose page files the subtests rewrite one after the other.
+// rolling is a pair with a stock of messages whose page files the subtests rewrite in turn.
 type rolling struct {
 	p     *cluster.Pair
 	stock *stock
 	sizes [2]uint32
-	slow  []*cluster.Node // those whose rewrites have a rate
+	slow  []*cluster.Node // nodes with a rate limit for rewrites
 }
 
 var rateSetting = regexp.MustCompile(`rewrite-rate: "[^"]*"`)
 
-// rate sets how fast a node's rewrites are from its next start on.
+// rate sets the rewrite rate of a node from its next start.
 func (r *rolling) rate(t *testing.T, n *cluster.Node, rate string) {
 	t.Helper()
 	name := filepath.Join(n.Dir, "node.yaml")
@@ -64,7 +63,7 @@ func (r *rolling) rate(t *testing.T, n *cluster.Node, rate string) {
 	}
 }
 
-// restart starts a node again with another rate.
+// restart restarts a node with another rate.
 func (r *rolling) restart(t *testing.T, n *cluster.Node, rate string) {
 	t.Helper()
 	require.NoError(t, n.Stop())
@@ -72,7 +71,7 @@ func (r *rolling) restart(t *testing.T, n *cluster.Node, rate string) {
 	require.NoError(t, n.Start())
 }
 
-// scenario gives a subtest a workload, and looks at everything after it.
+// scenario runs a subtest with a workload and checks everything after it.
 func (r *rolling) scenario(t *testing.T, name string, run func(t *testing.T, w *cluster.Workload)) {
 	t.Helper()
 	ok := t.Run(name, func(t *testing.T) {
@@ -93,12 +92,12 @@ func (r *rolling) scenario(t *testing.T, name string, run func(t *testing.T, w *
 		require.NoError(t, w.Cleanup(limited(t)))
 	})
 	if !ok {
-		t.FailNow() // the next ones would only say the same
+		t.FailNow() // later scenarios would fail in the same way
 	}
 }
 
-// resize starts a plan with another page size and waits until the standby is in the middle of the copy, which it does
-// at a rate.
+// resize starts a plan with another page size and waits until the standby is in the middle of the copy, which is
+// limited to a rate.
 func (r *rolling) resize(t *testing.T, rate string) (plan *pb.Plan, size uint32, active, standby *cluster.Node) {
 	t.Helper()
 	_, standby = inSync(t, r.p)
@@ -114,7 +113,7 @@ func (r *rolling) resize(t *testing.T, rate string) (plan *pb.Plan, size uint32,
 	return plan, size, active, standby
 }
 
-// startResize starts a plan for a page size, when the pair is in sync.
+// startResize starts a plan for a page size when the pair is in sync.
 func startResize(t *testing.T, r *rolling, size uint32) *pb.Plan {
 	t.Helper()
 	inSync(t, r.p)
@@ -124,7 +123,7 @@ func startResize(t *testing.T, r *rolling, size uint32) *pb.Plan {
 	return plan
 }
 
-// done waits for the end of a plan, which must be a good one.
+// done waits until a plan has succeeded.
 func (r *rolling) done(t *testing.T, plan *pb.Plan, size uint32) {
 	t.Helper()
 	plan = ended(t, r.p, plan.GetId())
@@ -132,7 +131,6 @@ func (r *rolling) done(t *testing.T, plan *pb.Plan, size uint32) {
 	r.sizes = [2]uint32{size, size}
 }
 
-// pageSize of a node as it says.
 func pageSize(t *testing.T, n *cluster.Node) uint32 {
 	t.Helper()
 	s, err := n.Status(limited(t))
@@ -140,7 +138,7 @@ func pageSize(t *testing.T, n *cluster.Node) uint32 {
 	return s.GetStore().GetPageSize()
 }
 
-// said tells whether a node has logged something since its log had so many bytes.
+// said reports whether a node has logged a text since its log had the given number of bytes.
 func said(t *testing.T, n *cluster.Node, text string, since int) bool {
 	t.Helper()
 	b, err := os.ReadFile(n.LogFile())
@@ -155,9 +153,9 @@ func logged(t *testing.T, n *cluster.Node) int {
 	return int(info.Size())
 }
 
-// TestResizeScenarios: what may happen in the middle of a rolling resize, each thing once and at a known moment.
+// Interruptions of a rolling resize, each once and at a defined moment.
 func TestResizeScenarios(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	settings := maintenanceSettings()
 	settings["page-size"] = "8KiB"
 	settings["maintenance.rewrite-rate"] = fullSpeed
@@ -175,7 +173,7 @@ func TestResizeScenarios(t *testing.T) {
 	checkOffline(t, r.p)
 }
 
-// nothingHappens: no publish fails in a plan that nothing disturbs, and the role comes back if that was asked for.
+// nothingHappens: no publish fails in an undisturbed plan, and the role returns if requested.
 func (r *rolling) nothingHappens(t *testing.T, w *cluster.Workload) {
 	active, _ := inSync(t, r.p)
 	size := 24<<10 - r.sizes[0]
@@ -191,14 +189,14 @@ func (r *rolling) nothingHappens(t *testing.T, w *cluster.Workload) {
 	}
 }
 
-// activeKilled: the standby drops its rewrite, applies its backlog and takes over, in a time that has nothing to do
-// with the size of the store. When the killed one is back the plan goes on.
+// activeKilled: the standby cancels its rewrite, applies its backlog and takes over, in a time independent of the
+// store size. The plan continues when the killed node is back.
 func (r *rolling) activeKilled(t *testing.T, w *cluster.Workload) {
 	plan, size, active, standby := r.resize(t, crawl)
 	begun := logged(t, standby)
 	since := w.History().Now()
 	require.NoError(t, active.Kill())
-	took := ackedSince(t, w, since, active) // the rewrite would go on for minutes
+	took := ackedSince(t, w, since, active) // the rewrite would last minutes
 	t.Logf("kill of the active while the standby rewrote, to the next acknowledged publish: %v", took)
 	require.True(t, said(t, standby, "rewrite of page.db canceled", begun),
 		"the standby was not rewriting any more: this test proves nothing")
@@ -214,7 +212,7 @@ func (r *rolling) activeKilled(t *testing.T, w *cluster.Workload) {
 	r.done(t, plan, size)
 }
 
-// standbyKilled: the active goes on alone; the plan waits for the standby, which begins its rewrite anew.
+// standbyKilled: the active continues alone. The plan waits for the standby, which restarts its rewrite.
 func (r *rolling) standbyKilled(t *testing.T, w *cluster.Workload) {
 	plan, size, active, standby := r.resize(t, crawl)
 	require.NoError(t, standby.Kill())
@@ -230,8 +228,8 @@ func (r *rolling) standbyKilled(t *testing.T, w *cluster.Workload) {
 	r.done(t, plan, size)
 }
 
-// standbyKilledThenCancelled: the plan is cancelled while the standby is away; the standby comes back with its old page
-// file and nothing beside it, and what was left of the rewrite is gone.
+// standbyKilledThenCancelled: the plan is cancelled while the standby is down. The standby returns with its old page
+// file, and the leftovers of the rewrite are removed.
 func (r *rolling) standbyKilledThenCancelled(t *testing.T, w *cluster.Workload) {
 	_, _, _, standby := r.resize(t, crawl)
 	require.NoError(t, standby.Kill())
@@ -250,7 +248,7 @@ func (r *rolling) standbyKilledThenCancelled(t *testing.T, w *cluster.Workload) 
 	require.Nil(t, s.GetMaintenance())
 }
 
-// bothKilled: the node that is active after the restart goes on with the plan.
+// bothKilled: the node that is active after the restart continues the plan.
 func (r *rolling) bothKilled(t *testing.T, w *cluster.Workload) {
 	plan, size, active, standby := r.resize(t, crawl)
 	require.NoError(t, standby.Kill())
@@ -264,7 +262,7 @@ func (r *rolling) bothKilled(t *testing.T, w *cluster.Workload) {
 	r.done(t, plan, size)
 }
 
-// etcdGone: messages go on, the rewrite goes on; the switchover has to wait for etcd.
+// etcdGone: messages and the rewrite continue; the switchover waits for etcd.
 func (r *rolling) etcdGone(t *testing.T, w *cluster.Workload) {
 	plan, size, active, standby := r.resize(t, walking)
 	require.NoError(t, r.p.StopEtcd())
@@ -294,8 +292,8 @@ func index(p *cluster.Pair, n *cluster.Node) int {
 	return 1
 }
 
-// refusedThenCancelled: while a rewrite runs, another one, another plan and a switchover are refused and say why; then
-// the plan is cancelled, and nothing has changed.
+// refusedThenCancelled: during a rewrite, another rewrite, another plan and a switchover are rejected with a reason.
+// Then the plan is cancelled without any change.
 func (r *rolling) refusedThenCancelled(t *testing.T, w *cluster.Workload) {
 	_, _, active, standby := r.resize(t, crawl)
 	refused := func(what string, err error, codes ...codes.Code) {
@@ -324,7 +322,7 @@ func (r *rolling) refusedThenCancelled(t *testing.T, w *cluster.Workload) {
 	require.Equal(t, r.sizes[0], pageSize(t, standby))
 }
 
-// rewrite asks a node for a compact of its own, and returns how that ends.
+// rewrite requests a compaction of one node and returns its result.
 func rewrite(t *testing.T, n *cluster.Node) error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(limited(t))
@@ -339,8 +337,8 @@ func rewrite(t *testing.T, n *cluster.Node) error {
 	return err
 }
 
-// damagedPage: a page of the standby has a flipped bit. The rewrite meets it, has it repaired from the active, begins
-// anew, and the plan is done.
+// damagedPage: a page of the standby has a flipped bit. The rewrite detects it, repairs it from the active and
+// restarts, and the plan succeeds.
 func (r *rolling) damagedPage(t *testing.T, w *cluster.Workload) {
 	_, standby := inSync(t, r.p)
 	require.NoError(t, standby.Stop())
@@ -358,7 +356,7 @@ func (r *rolling) damagedPage(t *testing.T, w *cluster.Workload) {
 	acked(t, w)
 }
 
-// flipBit flips a bit wherever a file holds some bytes.
+// flipBit flips a bit at each occurrence of some bytes in a file.
 func flipBit(t *testing.T, name string, want []byte) {
 	t.Helper()
 	b, err := os.ReadFile(name)
@@ -369,10 +367,10 @@ func flipBit(t *testing.T, name string, want []byte) {
 	require.NoError(t, os.WriteFile(name, bytes.ReplaceAll(b, want, flipped), 0o640))
 }
 
-// TestSnapshotUndoesResize: a node that has done its part of the plan is away for so long that it gets a snapshot of
-// the other one, with the old page size. Its part has to be done once more.
+// A node that has done its part of the plan is down so long that it receives a snapshot of the other node, with the
+// old page size. It repeats its part.
 func TestSnapshotUndoesResize(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	settings := maintenanceSettings()
 	settings["wal.keep-bytes"], settings["wal.segment-bytes"], settings["maintenance.rewrite-rate"] = "64KiB", "1MiB",
 		fullSpeed
@@ -380,7 +378,7 @@ func TestSnapshotUndoesResize(t *testing.T) {
 	r := &rolling{p: p, sizes: [2]uint32{8 << 10, 8 << 10}}
 	r.stock = fillStock(t, p, scenarioFill, 3)
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 1000})
-	// The second one takes so long that it is never done before the first one is killed.
+	// The second one takes so long that it cannot finish before the first one is killed.
 	_, other := inSync(t, p)
 	r.restart(t, other, crawl)
 	inSync(t, p)

@@ -25,24 +25,24 @@ import (
 
 const (
 	stockQueue = "stock"
-	// stockSubs subscriptions want every message of the stock: it is stored once all the same.
+	// stockSubs is the number of subscriptions that retain every message of the stock, which is stored only once.
 	stockSubs = 8
-	// stockProducer is the producer in the bodies; the workloads' are 1, 2, 3, …
+	// stockProducer is the producer in the bodies; the workloads use 1, 2, 3, …
 	stockProducer = 1 << 20
-	// sharedFactor is how much larger page.db may be than the messages in it: page ends, the index, free pages, what
-	// came in meanwhile. A file in which every subscription has its own copy is stockSubs times as large.
+	// sharedFactor limits the size of page.db relative to its messages: page ends, the index, free pages and new
+	// messages. A file with a copy for each subscription is stockSubs times as large.
 	sharedFactor = 2.5
 	slackBytes   = 48 << 20
 )
 
-// stock is what lies in a queue all the time, so that a page file is worth rewriting.
+// stock is a set of messages that stays in a queue, so that a page file is worth rewriting.
 type stock struct {
 	c        *client.Client
 	messages uint64
 	bytes    uint64
 }
 
-// fillStock publishes messages of many sizes until there are so many bytes.
+// fillStock publishes messages of many sizes up to the given number of bytes.
 func fillStock(t *testing.T, p *cluster.Pair, bytes int, seed uint64) *stock {
 	t.Helper()
 	c, err := p.NewClient(t.Context())
@@ -84,7 +84,7 @@ func fillStock(t *testing.T, p *cluster.Pair, bytes int, seed uint64) *stock {
 	return s
 }
 
-// stockSize draws a size: many small ones, some of a few pages, a few large.
+// stockSize returns a random size: many small ones, some of a few pages, a few large.
 func stockSize(rng *rand.Rand) int {
 	switch dice := rng.IntN(100); {
 	case dice < 2:
@@ -96,7 +96,7 @@ func stockSize(rng *rand.Rand) int {
 	}
 }
 
-// check reads the whole stock, byte by byte.
+// check reads the whole stock and compares each byte.
 func (s *stock) check(t *testing.T) {
 	t.Helper()
 	var n uint64
@@ -111,7 +111,7 @@ func (s *stock) check(t *testing.T) {
 	require.Equal(t, s.messages, n, "messages of the stock")
 }
 
-// checkFiles looks at both nodes after a rewrite: the page size, the files, their sizes, and every page of them.
+// checkFiles checks both nodes after a rewrite: the page size, the files, their sizes, and every page.
 func checkFiles(t *testing.T, p *cluster.Pair, pageSize [2]uint32) {
 	t.Helper()
 	for i, n := range p.Nodes() {
@@ -129,7 +129,7 @@ func checkFiles(t *testing.T, p *cluster.Pair, pageSize [2]uint32) {
 	}
 }
 
-// onlyPageFile waits until a node has one page.db and no page.db_new: a rewrite that was dropped is removed in the
+// onlyPageFile waits until a node has one page.db and no page.db_new. A cancelled rewrite is removed in the
 // background.
 func onlyPageFile(t *testing.T, n *cluster.Node) {
 	t.Helper()
@@ -147,7 +147,7 @@ func onlyPageFile(t *testing.T, n *cluster.Node) {
 	}, bound, 5*time.Millisecond, "node %s: page files", n.Name)
 }
 
-// checkOnline has a running node read its whole store.
+// checkOnline verifies the whole store of a running node.
 func checkOnline(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	stream, err := pb.NewAdminServiceClient(n.Conn()).Check(limited(t), &pb.CheckRequest{})
@@ -162,7 +162,7 @@ func checkOnline(t *testing.T, n *cluster.Node) {
 	}
 }
 
-// checkOffline stops both nodes and has the command read their files.
+// checkOffline stops both nodes and verifies their files with the command line.
 func checkOffline(t *testing.T, p *cluster.Pair) {
 	t.Helper()
 	for _, n := range p.Nodes() {

@@ -22,17 +22,17 @@ import (
 )
 
 const (
-	// A run that was not asked to be long does so many plans at most, and begins none after maintainTime.
+	// Limit of plans in a short run, which also starts none after maintainTime.
 	maintainPlans      = 4
 	maintainPlansShort = 1
 	maintainTime       = 20 * time.Second
-	// maintainFill is how much lies in the queues, and maintainRate at what rate it is copied: for so long a rewrite
-	// can be hit.
+	// maintainFill is the size of the queues and maintainRate the copy rate. They determine how long a rewrite can be
+	// hit.
 	maintainFill = 32 << 20
 	maintainRate = "16MiB"
-	// planBound is how long a plan may take once nothing is killed any more.
+	// planBound limits a plan after the last kill.
 	planBound = 90 * time.Second
-	// triggerBound is how long a moment of a plan is waited for; what is to be killed is killed then all the same.
+	// triggerBound limits the wait for a moment of a plan. After it the kill happens regardless.
 	triggerBound = 4 * time.Second
 )
 
@@ -53,7 +53,7 @@ func plansLength(t *testing.T) (plans int, limit time.Duration) {
 	return maintainPlans, maintainTime
 }
 
-// maintenanceSettings let checkpoints and trimmed logs happen all the time.
+// maintenanceSettings make checkpoints and log trimming frequent.
 func maintenanceSettings() map[string]string {
 	return map[string]string{
 		"checkpoint.bytes":    "4MiB",
@@ -65,17 +65,17 @@ func maintenanceSettings() map[string]string {
 	}
 }
 
-// TestChaosMaintenance runs rolling resizes and compacts, one after the other, while messages are published and
-// consumed, and kills the active, the standby or both, or stops etcd, at random moments of them. Each plan must be done
-// in the end by itself: both nodes have the page size, one page.db each and no trace of a rewrite, every page of it is
-// sound, shared messages are stored once, and nothing that was acknowledged is lost, doubled or moved.
+// Rolling resizes and compactions under load complete although the active, the standby or both are killed, or etcd is
+// stopped, at random moments. Each plan finishes automatically: both nodes have the page size, a single page.db, and
+// no leftovers of a rewrite. Every page is sound, shared messages are stored once, and no acknowledged message is
+// lost, duplicated or reordered.
 func TestChaosMaintenance(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 3))
 	plans, limit := plansLength(t)
 	settings := maintenanceSettings()
-	// The small one has a standby that was away for long get a snapshot, which has the page size of the active.
+	// With the small one, a standby that was down for long gets a snapshot with the page size of the active.
 	settings["wal.segment-bytes"], settings["maintenance.rewrite-rate"] = "1MiB", maintainRate
 	settings["wal.keep-bytes"] = []string{"64KiB", "16MiB"}[rng.IntN(2)]
 	t.Logf("wal.keep-bytes: %s", settings["wal.keep-bytes"])
@@ -102,7 +102,6 @@ func TestChaosMaintenance(t *testing.T) {
 	checkOffline(t, p)
 }
 
-// maintainer does the plans.
 type maintainer struct {
 	killer
 	stock *stock
@@ -111,12 +110,12 @@ type maintainer struct {
 	plans   map[string]int
 	retries uint32
 	hits    int
-	kills   int            // processes that were killed
-	at      map[string]int // hits by where the plan was
-	seen    string         // where the plan was last
+	kills   int            // killed processes
+	at      map[string]int // hits by phase of the plan
+	seen    string         // last phase of the plan
 }
 
-// plan runs one plan to its end and kills on the way.
+// plan runs one plan to its end and kills during it.
 func (m *maintainer) plan() {
 	t := m.t
 	t.Helper()
@@ -145,7 +144,7 @@ func (m *maintainer) plan() {
 		m.sizes[0], plan.GetRetries(), m.hits, m.kills)
 }
 
-// request draws what the next plan is.
+// request returns a random next plan.
 func (m *maintainer) request() *pb.StartPlanRequest {
 	req := &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_COMPACT, SwitchBack: m.rng.IntN(3) == 0}
 	if m.rng.IntN(4) > 0 {
@@ -157,12 +156,12 @@ func (m *maintainer) request() *pb.StartPlanRequest {
 	return req
 }
 
-// awaitMoment waits for a random moment of the plan. It returns true when the plan has ended before.
+// awaitMoment waits for a random moment of the plan. It returns true if the plan ended first.
 func (m *maintainer) awaitMoment(id string) (over bool) {
 	what, holds := m.moment()
 	ctx, cancel := context.WithTimeout(m.t.Context(), triggerBound)
 	defer cancel()
-	// An error only says that the moment did not come: any other one will do.
+	// An error only means that the moment did not occur: any other moment is acceptable.
 	_ = m.p.Wait(ctx, what, func(a, b *pb.GetStatusResponse) bool {
 		if plan := planOf(a, b); plan.GetId() == id && client.PlanEnded(plan) {
 			over = true
@@ -184,7 +183,7 @@ func (m *maintainer) moment() (what string, holds func(a, b *pb.GetStatusRespons
 		part := m.rng.Float64()
 		return fmt.Sprintf("copied %.2f", part),
 			func(a, b *pb.GetStatusResponse) bool { return copied(a, part) || copied(b, part) }
-	case dice < 60: // past the copy: sync, verify, renames
+	case dice < 60: // after the copy: sync, verify, renames
 		return "finishing", func(a, b *pb.GetStatusResponse) bool { return finishing(a) || finishing(b) }
 	case dice < 75:
 		return "catching up", inState(pb.PlanState_PLAN_STATE_CATCHING_UP)
@@ -196,7 +195,7 @@ func (m *maintainer) moment() (what string, holds func(a, b *pb.GetStatusRespons
 	}
 }
 
-// copied tells whether a node rewrites and has copied so much of its page file.
+// copied reports whether a node is rewriting and has copied the given fraction of its page file.
 func copied(s *pb.GetStatusResponse, part float64) bool {
 	p := s.GetMaintenance().GetProgress()
 	return s.GetMaintenance().GetOperation() == "rewrite" && p.GetPhase() == "copy" && p.GetTotalBytes() > 0 &&
@@ -212,7 +211,7 @@ func finishing(s *pb.GetStatusResponse) bool {
 	}
 }
 
-// planOf gives the plan as the active sees it, or else the other node.
+// planOf returns the plan as reported by the active, or else by the other node.
 func planOf(a, b *pb.GetStatusResponse) *pb.Plan {
 	for _, s := range []*pb.GetStatusResponse{a, b} {
 		if s.GetRole() == pb.Role_ROLE_ACTIVE || s.GetRole() == pb.Role_ROLE_ACTIVE_ALONE {
@@ -225,7 +224,7 @@ func planOf(a, b *pb.GetStatusResponse) *pb.Plan {
 	return b.GetPlan()
 }
 
-// roles of the two nodes as they are at this moment, in the middle of whatever; A is the active if neither says to be.
+// roles returns the current roles of the two nodes; A is the active if neither reports the role.
 func (m *maintainer) roles() (active, standby *cluster.Node) {
 	active = m.p.A
 	ctx, cancel := context.WithTimeout(m.t.Context(), triggerBound)
@@ -243,7 +242,7 @@ func serves(s *pb.GetStatusResponse) bool {
 	return s.GetRole() == pb.Role_ROLE_ACTIVE || s.GetRole() == pb.Role_ROLE_ACTIVE_ALONE
 }
 
-// where tells where the plan is, for the summary.
+// where returns the phase of the plan, for the summary.
 func where(a, b *pb.GetStatusResponse) string {
 	for _, s := range []*pb.GetStatusResponse{a, b} {
 		if s.GetMaintenance().GetOperation() == "rewrite" {
@@ -253,7 +252,7 @@ func where(a, b *pb.GetStatusResponse) string {
 	return planOf(a, b).GetState().String()
 }
 
-// hit breaks something and repairs it.
+// hit injects a fault and repairs it.
 func (m *maintainer) hit() {
 	m.hits++
 	m.at[m.seen]++
@@ -273,7 +272,7 @@ func (m *maintainer) hit() {
 		m.end("standby", standby)
 		m.pause(400 * time.Millisecond)
 		m.start(standby)
-	case dice < 70: // again before it has found its way back
+	case dice < 70: // again before it has recovered
 		m.end("standby, twice", standby)
 		m.start(standby)
 		m.pause(300 * time.Millisecond)
@@ -299,7 +298,7 @@ func (m *maintainer) hit() {
 	}
 }
 
-// withoutEtcd stops etcd for a while, and may kill a node meanwhile.
+// withoutEtcd stops etcd for a while, and may kill a node in the meantime.
 func (m *maintainer) withoutEtcd(victim *cluster.Node) {
 	m.struck.count("etcd")
 	m.w.History().Note("stop etcd")
@@ -338,7 +337,7 @@ func (m *maintainer) summary() {
 	m.t.Logf("where the plan was when it was hit: %v", m.at)
 }
 
-// ended waits until a plan has ended, and the active says so.
+// ended waits until a plan has ended and the active reports it.
 func ended(t *testing.T, p *cluster.Pair, id string) (plan *pb.Plan) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), planBound)

@@ -18,11 +18,11 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// matrixStall is the disk.stall-timeout of the matrix: a disk that hangs for faultTime has the role change before it is
-// back.
+// matrixStall is the disk.stall-timeout of the matrix. A disk that hangs for faultTime changes the role before it
+// recovers.
 const matrixStall = "500ms"
 
-// diskFaults are those of TestMatrix that are about disks.
+// diskFaults returns the disk faults of TestMatrix.
 func diskFaults() []fault {
 	syncFails := faultdisk.State{Rules: []faultdisk.Rule{{Ops: []string{"sync"}, Times: 1, Error: "EIO"}}}
 	slow := faultdisk.State{Rules: []faultdisk.Rule{{Delay: 10 * time.Millisecond}}}
@@ -31,7 +31,7 @@ func diskFaults() []fault {
 	lasting := func(who func(*matrix) *cluster.Node, s faultdisk.State) func(*matrix, *testing.T) bool {
 		return func(m *matrix, t *testing.T) bool {
 			m.breakDisk(t, who(m), s)
-			<-time.After(faultTime) // the fault's own length
+			<-time.After(faultTime) // the fault's own duration
 			return m.mendDisk(t, who(m))
 		}
 	}
@@ -53,10 +53,10 @@ func diskFaults() []fault {
 	}
 }
 
-// breakDisk says what the disk of a node does. A node that is down, because of the phase, is started with that disk.
+// breakDisk sets the disk faults of a node. A node that is down, because of the phase, starts with that disk.
 func (m *matrix) breakDisk(t *testing.T, n *cluster.Node, s faultdisk.State) {
 	t.Helper()
-	if n.Ended() { // by itself: a fault of the phase
+	if n.Ended() { // exited due to a fault of the phase
 		require.NoError(t, n.Kill())
 	}
 	if n.Running() {
@@ -65,15 +65,15 @@ func (m *matrix) breakDisk(t *testing.T, n *cluster.Node, s faultdisk.State) {
 	}
 	n.StartWithDisk(s)
 	require.NoError(t, n.Start())
-	n.StartWithDisk(soundDisk) // the next time
+	n.StartWithDisk(soundDisk) // at the next start
 }
 
-// mendDisk gives a node a sound disk again, and tells whether the faults have struck.
+// mendDisk clears the disk faults of a node, and reports whether they have struck.
 func (m *matrix) mendDisk(t *testing.T, n *cluster.Node) bool {
 	t.Helper()
 	began := time.Now()
 	struck := m.diskStruck(t, n)
-	for !struck && time.Since(began) < bound { // on a busy machine it has not done anything yet
+	for !struck && time.Since(began) < bound { // on a busy machine it has done no I/O yet
 		<-time.After(10 * time.Millisecond)
 		struck = m.diskStruck(t, n)
 	}
@@ -81,7 +81,7 @@ func (m *matrix) mendDisk(t *testing.T, n *cluster.Node) bool {
 	return struck
 }
 
-// diskStruck tells whether each rule of a disk's state has struck.
+// diskStruck reports whether each rule of a disk's state was applied.
 func (m *matrix) diskStruck(t *testing.T, n *cluster.Node) bool {
 	t.Helper()
 	hits, err := n.DiskHits(limited(t))
@@ -89,7 +89,7 @@ func (m *matrix) diskStruck(t *testing.T, n *cluster.Node) bool {
 	return len(hits) > 0 && !slices.Contains(hits, 0)
 }
 
-// failSync lets an fsync fail: the node ends by itself. It syncs something sooner or later, whatever its role.
+// failSync makes an fsync fail, so that the node exits. Every role syncs sooner or later.
 func (m *matrix) failSync(t *testing.T, n *cluster.Node, s faultdisk.State) bool {
 	since := logged(t, n)
 	m.breakDisk(t, n, s)
@@ -97,9 +97,9 @@ func (m *matrix) failSync(t *testing.T, n *cluster.Node, s faultdisk.State) bool
 	return said(t, n, "input/output error", since)
 }
 
-// flipBits has some bits of what one node writes to its page file flip. There is no other copy of what a node has
-// alone, so it is the one that follows: the one that was killed, when it has come back, if one was. What is damaged is
-// found by the scrub and repaired, for the next fault may hit the other copy.
+// flipBits flips bits in page file writes of one node. Data that only one node has cannot be repaired, so the target
+// is the standby: the killed node after its return, if one was killed. The scrub finds and repairs the corruption,
+// because the next fault may hit the other copy.
 func (m *matrix) flipBits(t *testing.T) bool {
 	victim := m.standby
 	if !m.active.Running() {
@@ -111,11 +111,11 @@ func (m *matrix) flipBits(t *testing.T) bool {
 			Times: 6,
 		}},
 	})
-	// It has to write to its page file for that: a checkpoint, by itself or because it is asked.
+	// This needs a page file write: a checkpoint, automatic or requested.
 	var struck bool
 	require.Eventually(t, func() bool {
 		if victim.Ended() {
-			struck = true // what it could not use made it end
+			struck = true // the node exited because of corrupt data
 			return true
 		}
 		_, _ = pb.NewAdminServiceClient(victim.Conn()).Checkpoint(limited(t), &pb.CheckpointRequest{})
@@ -123,14 +123,14 @@ func (m *matrix) flipBits(t *testing.T) bool {
 		struck = err == nil && len(hits) > 0 && hits[0] > 0
 		return struck
 	}, bound, 50*time.Millisecond, "it writes nothing to its page file")
-	<-time.After(faultTime) // the fault's own length
+	<-time.After(faultTime) // the fault's own duration
 	if err := victim.SetDisk(limited(t), soundDisk); !errors.Is(err, cluster.ErrNotRunning) {
 		require.NoError(t, err)
 	}
 	m.supervise(t, victim)
 	m.mend(t)
 	require.Eventually(t, func() bool {
-		inSync(t, m.p) // a standby whose index is damaged gets a snapshot first
+		inSync(t, m.p) // a standby with a corrupt index gets a snapshot first
 		_, err := scrub(t, victim)
 		return err == nil && statusOf(t, victim).GetDamage().GetDamagedMessages() == 0 &&
 			len(statusOf(t, victim).GetAlarms()) == 0
@@ -138,8 +138,8 @@ func (m *matrix) flipBits(t *testing.T) bool {
 	return struck
 }
 
-// supervise starts a node again whenever it ends by itself, until the pair is in sync: what cannot be used at all, such
-// as the index of a snapshot that was just installed, makes a node stop, and set it aside at the next start.
+// supervise restarts a node that exits until the pair is in sync. Unusable data, such as the index of a newly
+// installed snapshot, stops a node and is quarantined at the next start.
 func (m *matrix) supervise(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -158,17 +158,17 @@ func (m *matrix) supervise(t *testing.T, n *cluster.Node) {
 	}, bound, time.Millisecond)
 }
 
-// powerCut takes the power of both nodes at once: what they have not synced since a moment before is lost, but for what
-// the disk wrote by itself.
+// powerCut cuts the power of both nodes together. Data unsynced since a moment before is lost, except for pages that
+// the disk wrote itself.
 func (m *matrix) powerCut(t *testing.T) bool {
 	held := faultdisk.State{
 		Hold: true, Leak: []float64{0, 0.5, 0.9}[m.rng.IntN(3)], Seed: m.rng.Uint64(),
-		Rules: []faultdisk.Rule{{Ops: []string{"write"}}}, // it does nothing but count
+		Rules: []faultdisk.Rule{{Ops: []string{"write"}}}, // only counts
 	}
 	for _, n := range m.p.Nodes() {
 		m.breakDisk(t, n, held)
 	}
-	require.Eventually(t, func() bool { // there is something to lose
+	require.Eventually(t, func() bool { // some unsynced data exists
 		return m.diskStruck(t, m.active) && m.diskStruck(t, m.standby)
 	}, bound, time.Millisecond)
 	<-time.After(time.Duration(m.rng.Int64N(int64(500 * time.Millisecond)))) // any moment

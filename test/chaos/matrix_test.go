@@ -21,23 +21,23 @@ import (
 )
 
 const (
-	// matrixFill is what a rewrite copies, at matrixRate: some seconds, so that faults hit it.
+	// matrixFill is the amount that a rewrite copies at matrixRate: some seconds, so that faults hit it.
 	matrixFill = 16 << 20
 	matrixRate = "4MiB"
-	// faultTime is how long a fault that ends by itself lasts: longer than every timeout of the pair.
+	// faultTime is the duration of a temporary fault: longer than every timeout of the pair.
 	faultTime = 3500 * time.Millisecond
-	// blink is a fault that is over before a node has noticed.
+	// blink is the duration of a fault that ends before a node detects it.
 	blink = 100 * time.Millisecond
 )
 
-// matrix is one pair that goes through the cells, one after the other.
+// matrix is one pair that runs all cells in turn.
 type matrix struct {
 	p   *cluster.Pair
 	c   *client.Client
 	rng *rand.Rand
-	// active and standby are who they were when the cell began.
+	// active and standby are the nodes with these roles at the start of the cell.
 	active, standby *cluster.Node
-	// background has what a phase began and does not wait for.
+	// background tracks unawaited work that a phase started.
 	background sync.WaitGroup
 	struck     tally
 }
@@ -48,8 +48,8 @@ type phase struct {
 	begin func(m *matrix, t *testing.T)
 }
 
-// A fault breaks something, and tells whether it has struck: whether a process, a link or a disk was there to be broken
-// and felt it. What it broke is mended after it.
+// A fault injects a failure and reports whether it took effect on a running process, link or disk. It is repaired
+// afterwards.
 type fault struct {
 	name   string
 	strike func(m *matrix, t *testing.T) (struck bool)
@@ -97,7 +97,7 @@ func faults() []fault {
 	}
 }
 
-// killed kills nodes. One that is down, because of the phase, is killed while it starts.
+// killed kills nodes. One that is down, because of the phase, is killed during startup.
 func killed(who ...func(m *matrix) *cluster.Node) func(m *matrix, t *testing.T) bool {
 	return func(m *matrix, t *testing.T) bool {
 		for _, n := range who {
@@ -108,18 +108,18 @@ func killed(who ...func(m *matrix) *cluster.Node) func(m *matrix, t *testing.T) 
 	}
 }
 
-// frozen stops a process for some time.
+// frozen suspends a process for some time.
 func frozen(d time.Duration, who func(m *matrix) *cluster.Node) func(m *matrix, t *testing.T) bool {
 	return func(m *matrix, t *testing.T) bool {
 		m.startIfDown(t, who(m))
 		require.NoError(t, who(m).Pause())
-		<-time.After(d) // the fault's own length: nothing is waited for
+		<-time.After(d) // the fault's own duration: not a wait for an event
 		require.NoError(t, who(m).Wake())
 		return true
 	}
 }
 
-// cut holds back what goes over some links. It strikes what is sent meanwhile: a node that is down is started.
+// cut holds back traffic on some links. It needs traffic in the meantime, so a node that is down is started.
 func cut(begin, end func(m *matrix)) func(m *matrix, t *testing.T) bool {
 	return func(m *matrix, t *testing.T) bool {
 		before := m.p.Held()
@@ -127,24 +127,23 @@ func cut(begin, end func(m *matrix)) func(m *matrix, t *testing.T) bool {
 		for _, n := range m.p.Nodes() {
 			m.startIfDown(t, n)
 		}
-		<-time.After(faultTime) // the fault's own length
+		<-time.After(faultTime) // the fault's own duration
 		held := m.p.Held() - before
 		end(m)
 		return held > 0
 	}
 }
 
-// etcdGone ends the coordinator for some time.
+// etcdGone stops the coordinator for some time.
 func etcdGone(m *matrix, t *testing.T) bool {
 	require.NoError(t, m.p.StopEtcd())
-	<-time.After(faultTime) // the fault's own length
+	<-time.After(faultTime) // the fault's own duration
 	require.NoError(t, m.p.StartEtcd(limited(t)))
 	return true
 }
 
 func (m *matrix) heal() { m.p.Heal() }
 
-// startIfDown starts a node that does not run.
 func (m *matrix) startIfDown(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	if !n.Running() {
@@ -158,8 +157,8 @@ type cell struct {
 	fault fault
 }
 
-// cells are all of them with LOCKSTEP_MATRIX=all; by default each fault once, in phases by the dice; with -short as
-// many as there are phases, each phase once, with faults by the dice.
+// cells returns all cells with LOCKSTEP_MATRIX=all; by default each fault once, in random phases; with -short each
+// phase once, with random faults.
 func (m *matrix) cells(list []fault) (cells []cell) {
 	if os.Getenv("LOCKSTEP_MATRIX") == "all" {
 		for _, p := range phases() {
@@ -183,10 +182,10 @@ func (m *matrix) cells(list []fault) (cells []cell) {
 	return cells
 }
 
-// TestMatrix strikes faults in phases of a pair: see cells. After every cell the pair has to find together by itself,
-// and the checker must find nothing; a fault that did not strike proves nothing and fails.
+// Faults in phases of a pair: see cells. After each cell the pair recovers automatically and the checker finds
+// nothing. A fault that has no effect proves nothing and fails the test.
 func TestMatrix(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	s := seed(t)
 	m := &matrix{rng: rand.New(rand.NewPCG(s, 5)), struck: tally{}}
 	defer func() { t.Log("what struck:\n" + m.struck.String()) }()
@@ -204,7 +203,7 @@ func TestMatrix(t *testing.T) {
 	}
 	for _, c := range m.cells(list) {
 		if !t.Run(c.phase.name+"/"+c.fault.name, func(t *testing.T) { m.cell(t, c.phase, c.fault) }) {
-			t.FailNow() // the next ones would only say the same
+			t.FailNow() // later cells would fail in the same way
 		}
 	}
 	stock.check(t)
@@ -227,7 +226,7 @@ func (m *matrix) cell(t *testing.T, ph phase, f fault) {
 	require.NoError(t, w.Cleanup(limited(t)))
 }
 
-// mend starts what does not run, and ends what a phase has begun.
+// mend starts stopped processes and ends the work that a phase started.
 func (m *matrix) mend(t *testing.T) {
 	t.Helper()
 	for _, n := range m.p.Nodes() {
@@ -243,7 +242,7 @@ func (m *matrix) mend(t *testing.T) {
 		if s.GetPlan() == nil || client.PlanEnded(s.GetPlan()) {
 			return true
 		}
-		_, _ = m.c.CancelPlan(limited(t)) // it may end by itself meanwhile, or hand the role over
+		_, _ = m.c.CancelPlan(limited(t)) // it may end or hand over the role concurrently
 		return false
 	}, bound, 20*time.Millisecond)
 }
@@ -255,7 +254,7 @@ func (m *matrix) kill(t *testing.T, n *cluster.Node) {
 	}
 }
 
-// catchingUp: the standby was away for a moment, and has just come back.
+// catchingUp: the standby was briefly down and has just returned.
 func (m *matrix) catchingUp(t *testing.T) {
 	m.kill(t, m.standby)
 	require.NoError(t, m.p.WaitRole(limited(t), m.active, pb.Role_ROLE_ACTIVE_ALONE))
@@ -263,8 +262,7 @@ func (m *matrix) catchingUp(t *testing.T) {
 	require.NoError(t, m.standby.Start())
 }
 
-// snapshotTransfer: the standby was away for so long that the log of the active does not reach back, and has just come
-// back.
+// snapshotTransfer: the standby was down longer than the log of the active reaches back, and has just returned.
 func (m *matrix) snapshotTransfer(t *testing.T) {
 	s, err := m.standby.Status(limited(t))
 	require.NoError(t, err)
@@ -311,13 +309,13 @@ func (m *matrix) rewriting(t *testing.T, kind pb.PlanKind) {
 	}))
 }
 
-// switchover: one was asked for this moment.
+// switchover: one was requested just before.
 func (m *matrix) switchover(t *testing.T) {
 	active := m.active
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	m.background.Go(func() {
 		defer cancel()
-		// whether it is done is up to the fault
+		// whether it succeeds depends on the fault
 		_, _ = pb.NewAdminServiceClient(active.Conn()).Switchover(ctx, &pb.SwitchoverRequest{})
 	})
 }

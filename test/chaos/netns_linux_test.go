@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// startNet is start with each node in a network of its own, in which packets can be made to vanish.
+// startNet is start with each node in its own network namespace, in which packets can be dropped.
 func startNet(t *testing.T) *cluster.Pair {
 	t.Helper()
 	network, err := cluster.NewNet(t.Context())
@@ -30,17 +30,17 @@ func startNet(t *testing.T) *cluster.Pair {
 	return start(t, cluster.Options{Net: network})
 }
 
-// TestNetnsOneWayDrops has packets vanish, in one direction at a time: no connection is reset, and no end is told. The
-// pair goes on acknowledging, with either active, and finds together when packets arrive again. By default some by the
-// dice; all with LOCKSTEP_MATRIX=all.
+// Packets are dropped in one direction at a time: no connection is reset and neither end is notified. The pair
+// continues to acknowledge with either node active, and recovers when packets arrive again. By default some random
+// cases run; LOCKSTEP_MATRIX=all runs all.
 func TestNetnsOneWayDrops(t *testing.T) {
 	s := seed(t)
 	p := startNet(t)
 	type drop struct {
 		name  string
 		begin func(ctx context.Context, active, standby *cluster.Node) error
-		// mayBlock: the active's request to release its standby is carried out, and it never hears of that. The other
-		// node may not be active then, and it must not acknowledge (INV-8) until it hears something again.
+		// mayBlock: the active's request to release its standby is executed, but the response is lost. The other node
+		// must not become active, and this one must not acknowledge (INV-8) until packets arrive again.
 		mayBlock bool
 	}
 	drops := []drop{
@@ -89,7 +89,7 @@ func TestNetnsOneWayDrops(t *testing.T) {
 			active, standby := inSync(t, p)
 			acked(t, w)
 			require.NoError(t, d.begin(limited(t), active, standby))
-			<-time.After(faultTime) // the fault's own length: longer than every timeout
+			<-time.After(faultTime) // the fault's own duration: longer than every timeout
 			if !d.mayBlock {
 				acked(t, w)
 			}
@@ -101,8 +101,8 @@ func TestNetnsOneWayDrops(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestNetnsActiveUnheard: what the active sends reaches no one, while all that is sent to it arrives. The standby takes
-// over, and the old one, which hears everything, acknowledges nothing.
+// All packets sent by the active are dropped, while it receives everything. The standby takes over, and the old
+// active acknowledges nothing.
 func TestNetnsActiveUnheard(t *testing.T) {
 	p := startNet(t)
 	messages := newQueue(t, p, "stray")

@@ -21,13 +21,13 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// overloadFactor is how many times more programs want to run than there are processors, without the pair's own.
+// overloadFactor is the number of runnable programs per processor, in addition to the pair.
 const overloadFactor = 4
 
-// TestOverload keeps every processor wanted by four programs that never wait, for as long as LOCKSTEP_OVERLOAD says
-// ("1h"), while a pair with the default settings works. What makes a healthy node late happens to it again and again: a
-// process is stopped for 100 ms, syncs take 300 ms for a while. Nobody may take over, and nothing that was acknowledged
-// may be lost. Standbys that are dropped are counted; that costs no client anything, but the pair is alone meanwhile.
+// Under sustained CPU overload of four busy programs per processor, for the duration LOCKSTEP_OVERLOAD ("1h"), a pair
+// with default settings performs no failover and loses no acknowledged message. Delays of a healthy node are injected
+// repeatedly: a process is stopped for 100 ms, or syncs take 300 ms for a while. Dropped standbys are counted. They
+// cost clients nothing, but leave the pair without redundancy for a while.
 func TestOverload(t *testing.T) {
 	limit, err := cluster.FromEnv("LOCKSTEP_OVERLOAD", 0, time.ParseDuration)
 	require.NoError(t, err)
@@ -50,7 +50,7 @@ func TestOverload(t *testing.T) {
 	}
 }
 
-// spin runs a program that never waits, until the test ends.
+// spin runs a busy loop in a separate process until the test ends.
 func spin(t *testing.T) {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), "sh", "-c", "while :; do :; done")
@@ -61,14 +61,14 @@ func spin(t *testing.T) {
 	})
 }
 
-// overload does to the pair what makes healthy nodes late, and looks whether one is taken for dead.
+// overload injects delays of healthy nodes and checks that no node is treated as failed.
 type overload struct {
 	t       *testing.T
 	p       *cluster.Pair
 	rng     *rand.Rand
 	began   time.Time
 	active  *cluster.Node
-	longest map[string]time.Duration // without an acknowledgement, by what was done
+	longest map[string]time.Duration // interval without an acknowledgement, by kind of delay
 	told    struct {
 		lasts                time.Duration
 		term, config         uint64
@@ -76,7 +76,7 @@ type overload struct {
 	}
 }
 
-// watch requires that the role has not changed, and counts how often the record was.
+// watch requires that the role is unchanged and counts the changes of the cluster record.
 func (o *overload) watch() {
 	o.t.Helper()
 	active, _ := inSync(o.t, o.p)
@@ -89,7 +89,7 @@ func (o *overload) watch() {
 	o.told.lasts = time.Since(o.began)
 }
 
-// round works and disturbs.
+// round runs the load with one delay.
 func (o *overload) round(w *cluster.Workload, lasts time.Duration) {
 	for began := time.Now(); time.Since(began) < lasts; {
 		since := w.History().Now()
@@ -120,7 +120,7 @@ func (o *overload) round(w *cluster.Workload, lasts time.Duration) {
 	}
 }
 
-// silence is the longest time without an acknowledgement after a time of the history.
+// silence returns the longest interval without an acknowledgement after a time of the history.
 func silence(w *cluster.Workload, since time.Duration) (longest time.Duration) {
 	var at []time.Duration
 	for _, p := range w.History().PublishesSoFar() {
@@ -135,7 +135,7 @@ func silence(w *cluster.Workload, since time.Duration) (longest time.Duration) {
 	return longest
 }
 
-// summary tells what was done and what came of it.
+// summary returns the injected delays and their effects.
 func (o *overload) summary() string {
 	config := o.told.config
 	if s, err := o.active.Status(context.WithoutCancel(o.t.Context())); err == nil {

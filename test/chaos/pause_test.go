@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// TestPaused: in a paused pair the standby does not take over when the active dies; a switchover that is asked for is
-// done; an active that comes back goes on; and when the pair is resumed with the active gone, the standby takes over.
+// In a paused pair the standby does not take over when the active dies, a requested switchover is executed, and a
+// restarted active continues. If the active is down when the pair is resumed, the standby takes over.
 func TestPaused(t *testing.T) {
 	p := start(t, cluster.Options{})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})

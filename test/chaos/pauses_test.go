@@ -26,17 +26,17 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// plain is a client of an author who knows nothing but the .proto files and grpc-go: one publish after the other, each
-// repeated under its sequence until a node has answered it, at the address that a NotActive names, or at the other one
-// after a transport error.
+// plain is a minimal client that uses only the .proto files and grpc-go. It publishes synchronously and retries each
+// message under its sequence until a node responds: at the address in a NotActive error, or at the other node after a
+// transport error.
 type plain struct {
 	t        *testing.T
 	address  [2]string
 	conns    [2]*grpc.ClientConn
-	at       int // which node is taken for the active
+	at       int // index of the node assumed to be active
 	producer string
 	sequence uint64
-	// turned counts the answers "not active, ask over there", which are no errors; broken those that are.
+	// turned counts NotActive responses with an address, which are not errors; broken counts errors.
 	turned, broken int
 }
 
@@ -71,7 +71,7 @@ func (c *plain) publish(ctx context.Context) {
 	}
 }
 
-// turn decides where the next attempt goes.
+// turn chooses the node for the next attempt.
 func (c *plain) turn(err error) {
 	st := status.Convert(err)
 	for _, d := range st.Details() {
@@ -92,8 +92,8 @@ func (c *plain) turn(err error) {
 	}
 }
 
-// pause lets the client publish while something happens to the pair, and returns the longest time between two
-// acknowledgements, and what the client was told meanwhile.
+// pause publishes during an event on the pair. It returns the longest interval between two acknowledgements and the
+// counts of redirects and errors.
 func (c *plain) pause(happen func()) (longest time.Duration, turned, broken int) {
 	turned, broken = c.turned, c.broken
 	done := make(chan struct{})
@@ -121,19 +121,19 @@ func (c *plain) pause(happen func()) (longest time.Duration, turned, broken int)
 	return longest, c.turned - turned, c.broken - broken
 }
 
-// pausesAreStrict tells whether a pause that is too long fails a test: on a machine with nothing else to do.
+// pausesAreStrict reports whether a pause above its goal fails the test, which requires an otherwise idle machine.
 func pausesAreStrict() bool { return os.Getenv("LOCKSTEP_PAUSES") == "strict" }
 
-// TestPauses measures from the outside how long publishing pauses when the active is stopped (SIGTERM), gives its role
-// away, or is killed, and checks why the other node took the role. LOCKSTEP_ROUNDS is the number of rounds, default 2.
-// LOCKSTEP_PAUSES=strict fails if a median is above its goal, or if the client sees an error at a stop or switchover: a
-// client without processor time learns too late that a node stops. Both are exact in simulated time: test/timing.
+// Measures the publish pause, seen by a client, when the active is stopped (SIGTERM), hands over its role or is
+// killed, and checks the reason of the takeover. LOCKSTEP_ROUNDS is the number of rounds, default 2.
+// LOCKSTEP_PAUSES=strict fails if a median exceeds its goal or if the client sees an error at a stop or switchover: a
+// client without processor time detects a stopping node too late. test/timing checks both exactly in simulated time.
 func TestPauses(t *testing.T) {
 	rounds := roundsOr(t, 2)
 	switched := []failover.Code{failover.CodeSwitchover}
 	settings := map[string]string{"log.level": "info"}
 	if !pausesAreStrict() {
-		maps.Copy(settings, steady()) // or a standby without processor time is dropped, and cannot take the role
+		maps.Copy(settings, steady()) // otherwise a standby without processor time is dropped and cannot take the role
 	}
 	for _, coordinator := range []string{"etcd", "raft"} {
 		t.Run(coordinator, func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestPauses(t *testing.T) {
 			for _, s := range []struct {
 				name    string
 				goal    time.Duration
-				errors  bool // may the client see some
+				errors  bool // the client may see errors
 				restart bool
 				why     []failover.Code
 				do      func(active *cluster.Node) error

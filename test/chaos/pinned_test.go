@@ -21,15 +21,15 @@ import (
 )
 
 const (
-	// pinnedFirst is the first number of a producer that is pinned to a node; those of a workload are below.
+	// pinnedFirst is the first number of a producer that is pinned to a node; a workload uses lower numbers.
 	pinnedFirst = 1000
-	// pinnedPace is the time between two messages of one of them, and pinnedPatience how long it waits for an answer.
+	// pinnedPace is the interval between two messages of one producer, and pinnedPatience its response timeout.
 	pinnedPace, pinnedPatience = 10 * time.Millisecond, 400 * time.Millisecond
 )
 
-// pins publish to each node directly, whatever its role: as clients do that reach only one of them, or that do not know
-// of a failover. What they are told is in the history of a workload, so that the checker holds it against the queues as
-// everything else.
+// pins publish to each node directly, regardless of its role, like clients that reach only one node or are unaware of
+// a failover. Their responses are recorded in the history of a workload, so the checker compares them with the
+// queues.
 type pins struct {
 	h     *historycheck.History
 	queue string
@@ -37,20 +37,20 @@ type pins struct {
 
 	mu      sync.Mutex // guards next and the two below
 	acks    []pinnedAck
-	unknown int // how many outcomes are unknown; most are
+	unknown int // number of unknown outcomes, the usual case
 	done    sync.WaitGroup
 	once    sync.Once
 	stop    context.CancelFunc
 	ctx     context.Context
 }
 
-// pinnedAck is an acknowledgement, and the process that gave it.
+// pinnedAck is an acknowledgement and the process that sent it.
 type pinnedAck struct {
 	process    string
 	sent, done time.Duration
 }
 
-// pin begins to publish to some nodes, to a queue of a workload.
+// pin starts publishing to some nodes, to a queue of a workload.
 func pin(t *testing.T, w *cluster.Workload, queue string, nodes ...*cluster.Node) *pins {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -62,17 +62,17 @@ func pin(t *testing.T, w *cluster.Workload, queue string, nodes ...*cluster.Node
 	return s
 }
 
-// end ends all of them.
+// end stops all producers.
 func (s *pins) end() {
 	s.once.Do(func() {
 		s.stop()
 		s.done.Wait()
-		// The checker bounds the unknown outcomes of clients that try again; these do not.
+		// The checker limits the unknown outcomes of clients that retry; these do not.
 		s.h.MaxUnknown += s.unknown
 	})
 }
 
-// to begins to publish to one more node.
+// to starts publishing to one more node.
 func (s *pins) to(n *cluster.Node) {
 	s.done.Go(func() {
 		pace := time.NewTicker(pinnedPace)
@@ -83,8 +83,8 @@ func (s *pins) to(n *cluster.Node) {
 	})
 }
 
-// producer publishes as one producer until a message is not acknowledged. Then it is not tried again, and the next
-// producer begins: so the order in which they are stored is that in which they were sent.
+// producer publishes as one producer until a message is not acknowledged. It does not retry; the next producer
+// continues. So messages are stored in the order in which they were sent.
 func (s *pins) producer(n *cluster.Node, pace <-chan time.Time) {
 	s.mu.Lock()
 	number := s.next
@@ -125,33 +125,33 @@ func (s *pins) producer(n *cluster.Node, pace <-chan time.Time) {
 	}
 }
 
-// acked is how many acknowledgements were given until now.
+// acked returns the number of acknowledgements so far.
 func (s *pins) acked() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.acks)
 }
 
-// more waits until more than so many acknowledgements were given.
+// more waits for more than the given number of acknowledgements.
 func (s *pins) more(t *testing.T, than int) {
 	t.Helper()
 	require.Eventually(t, func() bool { return s.acked() > than }, bound, time.Millisecond,
 		"there must be something that the copy lacks")
 }
 
-// turns is how often another process acknowledged than before. Each such turn takes a change of the pair's term: more
-// turns than terms mean that two processes acknowledged at the same time.
+// turns returns how often the acknowledging process changed. Each change requires a new term: more changes than terms
+// mean that two processes acknowledged concurrently.
 func (s *pins) turns() (turns int, last string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	acks := slices.Clone(s.acks)
 	slices.SortFunc(acks, func(a, b pinnedAck) int { return int(a.done - b.done) })
-	var newest pinnedAck // of the process whose turn it is
+	var newest pinnedAck // of the process that acknowledges now
 	for _, a := range acks {
 		switch {
 		case newest.process == a.process:
 			newest = a
-		case a.sent > newest.done: // not merely an answer that came late
+		case a.sent > newest.done: // not merely a late response
 			turns++
 			newest = a
 		}

@@ -16,10 +16,10 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// TestPoison: a message that its consumer gives back each time, and one that it rejects, are in the dead-letter queue
-// exactly once, while the active is killed again and again; what is good is consumed. LOCKSTEP_ROUNDS says how often.
+// A message nacked on every delivery, and a rejected message, are each in the dead-letter queue exactly once, while
+// the active is killed repeatedly. Valid messages are consumed. LOCKSTEP_ROUNDS sets the number of kills.
 func TestPoison(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	kills := roundsOr(t, 6)
 	p := start(t, cluster.Options{})
 	c, err := p.NewClient(t.Context())
@@ -66,7 +66,7 @@ func TestPoison(t *testing.T) {
 	require.Zero(t, q.Messages)
 }
 
-// consumePoison gives "poison" back, rejects "bad" and acknowledges "good", until ctx ends.
+// consumePoison nacks "poison", rejects "bad" and acknowledges "good", until ctx is done.
 func consumePoison(ctx context.Context, c *client.Client, good chan<- struct{}) error {
 	consumer, err := c.Consume(ctx, "orders", client.ConsumerOptions{})
 	if err != nil {
@@ -79,7 +79,7 @@ func consumePoison(ctx context.Context, c *client.Client, good chan<- struct{}) 
 		}
 		switch string(d.Body) {
 		case "poison":
-			select { // or all deliveries are over before the second kill
+			select { // otherwise all deliveries finish before the second kill
 			case <-time.After(50 * time.Millisecond):
 			case <-ctx.Done():
 			}

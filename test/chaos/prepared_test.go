@@ -20,21 +20,21 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// coordinator decides over transactions, and remembers what it has decided, as one with a disk of its own does.
+// coordinator decides transactions and keeps its decisions across crashes, like one with a durable log.
 type coordinator struct {
 	t *testing.T
 	p *cluster.Pair
 
-	mu        sync.Mutex // guards what is below
+	mu        sync.Mutex // guards the fields below
 	next      int
-	committed map[string]bool // by xid; what is not in it is to be rolled back
+	committed map[string]bool // by xid; all others are rolled back
 }
 
-// TestTwoPhase: transactions whose phases are torn apart by kills of the active, by coordinators that crash, and by a
-// kill of both nodes, end as they were decided: each message is in the second queue exactly once. LOCKSTEP_ROUNDS says
-// how often the active is killed.
+// Two-phase transactions end as decided, although the active is killed between phases, coordinators crash, and both
+// nodes are killed. Each message is in the second queue exactly once. LOCKSTEP_ROUNDS sets the number of kills of the
+// active.
 func TestTwoPhase(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	kills := roundsOr(t, 6)
 	p := start(t, cluster.Options{})
 	newQueue(t, p, "in")
@@ -65,7 +65,7 @@ func TestTwoPhase(t *testing.T) {
 		publish(5) // on the other node
 		require.NoError(t, active.Start())
 	}
-	stop() // in the middle of what they do
+	stop() // in the middle of their work
 	workers.Wait()
 	a, b := inSync(t, p)
 	require.NoError(t, a.Kill())
@@ -78,7 +78,7 @@ func TestTwoPhase(t *testing.T) {
 
 	for began := time.Now(); ; {
 		co.life(t.Context(), nil)
-		co.recover(c) // what was cut off at the end of that life
+		co.recover(c) // interrupted at the end of that life
 		q, err := c.GetQueue(limited(t), "in")
 		require.NoError(t, err)
 		if q.Messages == 0 {
@@ -97,7 +97,7 @@ func TestTwoPhase(t *testing.T) {
 	require.Len(t, got, published)
 }
 
-// decide makes a decision that survives a crash of the coordinator.
+// decide records a decision that survives a crash of the coordinator.
 func (co *coordinator) decide(xid string) {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -111,15 +111,15 @@ func (co *coordinator) xid() string {
 	return fmt.Sprintf("transfer/%d", co.next)
 }
 
-// work processes messages with one client after another, each of which crashes now and then: between the phases, and
-// behind the decision. Without dice it does not.
+// work processes messages with one client after another. With dice, each client crashes at random: between the
+// phases, or after the decision.
 func (co *coordinator) work(ctx context.Context, dice *rand.Rand) {
 	for ctx.Err() == nil {
 		co.life(ctx, dice)
 	}
 }
 
-// life is that of one client.
+// life runs one client until it crashes.
 func (co *coordinator) life(ctx context.Context, dice *rand.Rand) {
 	c, err := co.p.NewClient(ctx)
 	if err != nil {
@@ -159,7 +159,7 @@ func (co *coordinator) one(ctx context.Context, c *client.Client, d *client.Deli
 		return nil
 	}
 	if err != nil {
-		return err // it may be prepared: that is for recover
+		return err // it may be prepared: recover handles it
 	}
 	switch {
 	case dice == nil || dice.IntN(10) > 2:
@@ -169,14 +169,14 @@ func (co *coordinator) one(ctx context.Context, c *client.Client, d *client.Deli
 		return errCrash // undecided
 	case dice.IntN(2) == 0:
 		co.decide(xid)
-		return errCrash // decided, and no node was told
+		return errCrash // decided, but not sent to a node
 	default:
 		_, err = c.RollbackPrepared(ctx, xid)
 	}
 	return err
 }
 
-// recover is what a coordinator does when it comes back.
+// recover completes the prepared transactions after a restart of the coordinator.
 func (co *coordinator) recover(c *client.Client) {
 	co.t.Helper()
 	co.mu.Lock()
@@ -187,7 +187,7 @@ func (co *coordinator) recover(c *client.Client) {
 		if co.committed[p.XID] {
 			decide = c.CommitPrepared
 		}
-		for range 2 { // a repetition does nothing
+		for range 2 { // a retry has no effect
 			_, err = decide(limited(co.t), p.XID)
 			require.NoError(co.t, err)
 		}

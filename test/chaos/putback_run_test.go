@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// putbackRun is a case under way.
+// putbackRun is a running case.
 type putbackRun struct {
 	c               putback
 	seed            uint64
@@ -30,9 +30,9 @@ type putbackRun struct {
 	pins            *pins
 	active, standby *cluster.Node
 	images          map[*cluster.Node]string // copies of directories
-	own             map[*cluster.Node]string // directories that something else is in the place of
+	own             map[*cluster.Node]string // original directories that were replaced
 	etcdImage       string
-	term            uint64 // in the beginning
+	term            uint64 // at the start
 }
 
 func (r *putbackRun) run(t *testing.T) {
@@ -64,18 +64,18 @@ func (r *putbackRun) run(t *testing.T) {
 	verify(t, r.p, r.w)
 }
 
-// note says in the test's log and in the history what is done.
+// note logs a step to the test's log and the history.
 func (r *putbackRun) note(t *testing.T, format string, args ...any) {
 	t.Helper()
 	t.Logf("%v: %s", r.w.History().Now().Round(time.Millisecond), fmt.Sprintf(format, args...))
 	r.w.History().Note(format, args...)
 }
 
-// live lets the pair go on after the copy was taken: in old cases for so long that the coordinator has heard of it.
+// live runs the pair after the copy. In old cases it waits until the coordinator has a later high-water mark.
 func (r *putbackRun) live(t *testing.T) {
 	t.Helper()
 	if r.c.age == "young" {
-		<-time.After(putbackYoung) // the age of the copy: nothing is waited for
+		<-time.After(putbackYoung) // the age of the copy: not a wait for an event
 		return
 	}
 	before := r.pins.acked()
@@ -83,7 +83,7 @@ func (r *putbackRun) live(t *testing.T) {
 	r.pins.more(t, before)
 }
 
-// victims are the nodes whose directories are copied.
+// victims returns the nodes whose directories are copied.
 func (r *putbackRun) victims() []*cluster.Node {
 	switch r.c.what {
 	case "active":
@@ -91,7 +91,7 @@ func (r *putbackRun) victims() []*cluster.Node {
 	case "standby":
 		return []*cluster.Node{r.standby}
 	default:
-		return []*cluster.Node{r.standby, r.active} // one at a time, and the roles stay as long as they can
+		return []*cluster.Node{r.standby, r.active} // one at a time, and with as few role changes as possible
 	}
 }
 
@@ -126,7 +126,7 @@ func (r *putbackRun) take(t *testing.T) {
 	}
 	// A stop, or a long freeze, has changed the roles.
 	for now, _ := inSync(t, r.p); now != r.active; now, _ = inSync(t, r.p) {
-		// perhaps too early; once more, then
+		// perhaps too early; the loop retries
 		_, _ = pb.NewAdminServiceClient(now.Conn()).Switchover(limited(t), &pb.SwitchoverRequest{})
 	}
 }
@@ -140,7 +140,7 @@ func (r *putbackRun) replace(t *testing.T, n *cluster.Node, image string) {
 	r.note(t, "%s has a copy in the place of its directory", n.Name)
 }
 
-// giveBack gives a node its own directory again.
+// giveBack restores a node's own directory.
 func (r *putbackRun) giveBack(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	own, ok := r.own[n]
@@ -153,9 +153,9 @@ func (r *putbackRun) giveBack(t *testing.T, n *cluster.Node) {
 	r.note(t, "%s has its own directory again", n.Name)
 }
 
-// putBack is the power cut of a site, after which the nodes that were copied start with their copies.
+// putBack cuts the power of a site and then starts the copied nodes with their copies.
 func (r *putbackRun) putBack(t *testing.T) {
-	var other *cluster.Node // nil if both are put back
+	var other *cluster.Node // nil if both directories are replaced
 	if r.c.what != "both" {
 		other = r.p.Other(r.victims()[0])
 	}
@@ -209,7 +209,7 @@ func (r *putbackRun) putBack(t *testing.T) {
 	startOther()
 }
 
-// crash takes both nodes down at once, or, if the other one stays up, only the one that is put back.
+// crash stops both nodes together, or only the replaced node if the other one stays up.
 func (r *putbackRun) crash(t *testing.T, other *cluster.Node) {
 	t.Helper()
 	if r.c.order == "other up" {
@@ -220,7 +220,7 @@ func (r *putbackRun) crash(t *testing.T, other *cluster.Node) {
 		r.note(t, "%s was killed", n.Name)
 		return
 	}
-	// At once: frozen first, so that neither finds out that the other one has gone.
+	// Freeze first, so that neither node detects the loss of the other.
 	for _, n := range r.p.Nodes() {
 		require.NoError(t, n.Pause())
 	}
@@ -238,7 +238,7 @@ func (r *putbackRun) crash(t *testing.T, other *cluster.Node) {
 	}
 }
 
-// requireWaits: no node serves, and one that runs says what there is to do.
+// requireWaits requires that no node serves and that each running node reports the required action.
 func (r *putbackRun) requireWaits(t *testing.T) {
 	t.Helper()
 	var running []*cluster.Node
@@ -263,8 +263,8 @@ func (r *putbackRun) requireWaits(t *testing.T) {
 	require.True(t, says, "no node says what has happened, and what there is to do")
 }
 
-// atTheOther starts a copy at the address of the other node, whose directory it is in the place of, beside the
-// original.
+// atTheOther starts a copy at the address of the other node, replacing that node's directory, while the original
+// runs.
 func (r *putbackRun) atTheOther(t *testing.T) {
 	original := r.victims()[0]
 	host := r.p.Other(original)
@@ -272,9 +272,10 @@ func (r *putbackRun) atTheOther(t *testing.T) {
 	r.replace(t, host, r.images[original])
 	require.NoError(t, host.Start())
 	r.note(t, "%s is started from a copy of %s", host.Name, original.Name)
-	<-time.After(putbackPause) // clients go on meanwhile
+	<-time.After(putbackPause) // clients continue in the meantime
 	r.loseOriginal(t, original)
-	// The operator ends the one of the two that does not serve, and gives the other node its directory at that address.
+	// The operator stops the one of the two that does not serve, and restores the other node's directory at that
+	// address.
 	stays, goes := r.choose(t, original, host)
 	if err := goes.Kill(); !errors.Is(err, cluster.ErrNotRunning) {
 		require.NoError(t, err)
@@ -290,7 +291,7 @@ func (r *putbackRun) atTheOther(t *testing.T) {
 	r.restartIfEnded(t, stays)
 }
 
-// atAThird starts a copy at an address of its own, beside the pair.
+// atAThird starts a copy at its own address, next to the pair.
 func (r *putbackRun) atAThird(t *testing.T) {
 	original := r.victims()[0]
 	third, err := r.p.Beside(original, "copy")
@@ -299,14 +300,14 @@ func (r *putbackRun) atAThird(t *testing.T) {
 	r.pins.to(third)
 	require.NoError(t, third.Start())
 	r.note(t, "a copy of %s is started at %s", original.Name, third.Address)
-	<-time.After(putbackPause) // clients go on meanwhile
+	<-time.After(putbackPause) // clients continue in the meantime
 	r.loseOriginal(t, original)
 	stays, goes := r.choose(t, original, third)
 	if err := goes.Kill(); !errors.Is(err, cluster.ErrNotRunning) {
 		require.NoError(t, err)
 	}
 	if stays == third {
-		// The copy has everything: it goes on in the original's place.
+		// The copy has everything: it replaces the original.
 		require.NoError(t, third.Kill())
 		require.NoError(t, os.RemoveAll(original.DataDir()))
 		require.NoError(t, os.Rename(third.DataDir(), original.DataDir()))
@@ -317,7 +318,7 @@ func (r *putbackRun) atAThird(t *testing.T) {
 	r.restartIfEnded(t, stays)
 }
 
-// loseOriginal has the original die, if that is the case, so that only its copy is there for a while.
+// loseOriginal kills the original, if the case requires it, so that only its copy runs for a while.
 func (r *putbackRun) loseOriginal(t *testing.T, original *cluster.Node) {
 	t.Helper()
 	if r.c.order != originalDies {
@@ -328,8 +329,8 @@ func (r *putbackRun) loseOriginal(t *testing.T, original *cluster.Node) {
 	<-time.After(putbackLater)
 }
 
-// choose says which of two processes of one identity stays: the one that serves or stands by; the original, if neither
-// does.
+// choose returns which of two processes of one identity stays: the one that serves or stands by; the original, if
+// neither does.
 func (r *putbackRun) choose(t *testing.T, original, copied *cluster.Node) (stays, goes *cluster.Node) {
 	t.Helper()
 	rank := func(n *cluster.Node) int {
@@ -358,7 +359,7 @@ func (r *putbackRun) choose(t *testing.T, original, copied *cluster.Node) (stays
 	return original, copied
 }
 
-// restartIfEnded starts a node again that has given up because of its copy, or was superseded by it.
+// restartIfEnded restarts a node that stopped because of its copy or was superseded by it.
 func (r *putbackRun) restartIfEnded(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -374,8 +375,8 @@ func (r *putbackRun) restartIfEnded(t *testing.T, n *cluster.Node) {
 	r.note(t, "%s is started again", n.Name)
 }
 
-// requireTurns: the process that acknowledges changes only with the term. Two that acknowledge at the same time take
-// turns without.
+// requireTurns requires that the acknowledging process changes only with the term. Two processes that acknowledge
+// concurrently alternate without a new term.
 func (r *putbackRun) requireTurns(t *testing.T) {
 	t.Helper()
 	active, _ := inSync(t, r.p)
@@ -387,8 +388,8 @@ func (r *putbackRun) requireTurns(t *testing.T) {
 	require.LessOrEqual(t, turns, int(s.GetPair().GetTerm()-r.term)+1, "two processes acknowledged at the same time")
 }
 
-// copyDir copies a directory file by file, as `cp -r` does: with a process that writes to it, the files are of
-// different moments, and one may vanish on the way.
+// copyDir copies a directory file by file, like `cp -r`. If a process writes to it, the files are from different
+// moments, and one may vanish during the copy.
 func copyDir(t *testing.T, from, to string) {
 	t.Helper()
 	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {

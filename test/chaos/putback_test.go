@@ -15,32 +15,31 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// A directory is neither unique nor always the newest: virtual machines are put back to a snapshot, disks are cloned,
-// directories are copied. These tests copy the directories of a pair's nodes, in each way and at each time, start the
-// copies beside the originals or in their place, and hold everything that any process has acknowledged against what the
-// pair has in the end.
+// A directory is neither unique nor always the newest: virtual machines are reverted to a snapshot, disks are cloned,
+// directories are copied. These tests copy the directories of a pair's nodes, in each way and at each time. They
+// start the copies next to the originals or in their place, and compare everything that any process acknowledged with
+// the final state of the pair.
 
-// putback is one case.
 type putback struct {
 	raft bool   // the coordinator; otherwise etcd
 	what string // whose directory: active, standby, both
-	// copied while the node is stopped; while it runs, file by file; in one moment, as a snapshot of a machine is
-	// (frozen)
+	// how the copy is made: while the node is stopped; file by file while it runs; or at one moment, as with a
+	// machine snapshot (frozen).
 	how string
-	// where the copy is started: at the address of the other node, in place of that one's directory; at a third
-	// address; or back over the original, after both nodes went down at once.
+	// where the copy starts: at the address of the other node, replacing its directory; at a third address; or in
+	// place of the original, after both nodes failed together.
 	where string
-	// age of the copy when it is started: old is some seconds, young is less than a second after the copy was taken, so
-	// that the coordinator cannot know better.
+	// age of the copy when it starts: old is some seconds. young is less than a second after the copy was taken, so
+	// that the coordinator has no later high-water mark.
 	age string
-	// order of the starts, if it goes back: copy first; original first; together; alone (the other one stays down);
-	// other up (it was never down); later (the other one comes when the copy has decided). A copy that is started while
-	// the original runs: beside; beside, and the original dies after a while.
+	// order of the starts, if the copy replaces the original: copy first; original first; together; alone (the other
+	// one stays down); other up (it was never down); later (the other one starts after the copy has decided). For a
+	// copy next to a running original: beside; or beside, and the original dies after a while.
 	order string
-	// coordinator is put back as well, to the same moment.
+	// coordinator: its data is restored as well, to the same moment.
 	coordinator bool
-	// want is what has to become of it. serves: the pair finds together by itself; waits: no node serves until an
-	// operator has helped.
+	// want is the expected result. serves: the pair recovers automatically; waits: no node serves until an operator
+	// intervenes.
 	want string
 }
 
@@ -55,7 +54,6 @@ func (c putback) String() string {
 	return fmt.Sprintf("%s, %s copied %s, %s, %s%s, %s", kind, c.what, c.how, c.where, c.age, also, c.order)
 }
 
-// putbacks are all cases.
 func putbacks() (all []putback) {
 	for _, raft := range []bool{false, true} {
 		for _, how := range []string{"stopped", "running", "frozen"} {
@@ -68,7 +66,7 @@ func putbacks() (all []putback) {
 						want := "serves"
 						switch {
 						case age == "young" && (order == "later" || order == "alone"):
-							continue // no node can know better: docs/explanation/failover.md says so
+							continue // undetectable by any node: see docs/explanation/failover.md
 						case order == "alone":
 							want = "waits"
 						}
@@ -111,7 +109,7 @@ func putbacks() (all []putback) {
 	return all
 }
 
-// reproductions are the cases of the two findings that this file is about; they always run.
+// reproductions returns the cases of the two bugs that this file covers; they always run.
 func reproductions() []putback {
 	return []putback{
 		{what: "active", how: "stopped", where: "at the other's address", age: "old", order: "beside", want: "settles"},
@@ -121,25 +119,23 @@ func reproductions() []putback {
 	}
 }
 
-// originalDies is an order.
 const originalDies = "beside, and the original dies"
 
 const (
-	// putbackRandom is how many more cases a run without LOCKSTEP_MATRIX=all does, by the dice.
+	// putbackRandom is the number of additional random cases in a run without LOCKSTEP_MATRIX=all.
 	putbackRandom = 4
-	// putbackOld is longer than the interval of the coordinator's marks, putbackYoung is shorter.
+	// putbackOld is longer than the interval of the coordinator's high-water marks, putbackYoung is shorter.
 	putbackOld, putbackYoung = 2500 * time.Millisecond, 300 * time.Millisecond
-	// putbackPause is how long clients go on, with a copy beside the original or no node that serves, before the
-	// operator comes.
+	// putbackPause is the time until the operator intervenes, with a copy next to the original or no serving node.
 	putbackPause = 4 * time.Second
-	// putbackLater is longer than a node leaves the role to another one that may be starting.
+	// putbackLater is longer than a node defers to another one that may be starting.
 	putbackLater = 5 * time.Second
 )
 
-// TestPutBack goes through the cases of a copied directory: those that were found first and some by the dice, or with
-// LOCKSTEP_MATRIX=all all of them. LOCKSTEP_PUTBACK is a part of the name of those to run.
+// Cases of a copied directory: the reproductions and some random ones, or with LOCKSTEP_MATRIX=all every case.
+// LOCKSTEP_PUTBACK selects cases by a part of their name.
 func TestPutBack(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 11))
 	cases := reproductions()

@@ -23,9 +23,10 @@ const (
 	raftTime   = 25 * time.Second
 )
 
-// TestChaosRaft is TestChaosKill with the two nodes and a witness for a coordinator; the witness is struck, too.
+// TestChaosKill with a raft quorum of the two nodes and a witness as the coordinator. The witness is a target as
+// well.
 func TestChaosRaft(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	rounds, limit := length(t)
 	if limit == defaultTime {
 		rounds, limit = min(rounds, raftRounds), raftTime
@@ -38,10 +39,10 @@ func TestChaosRaft(t *testing.T) {
 	k.run(s, rounds, limit)
 }
 
-// TestRaftWithoutWitness: a pair in sync needs no coordinator to go on; without one it changes no roles, and blocks
-// rather than acknowledge alone; what comes back lets it go on.
+// A pair in sync continues without a quorum. It changes no roles, and blocks rather than acknowledging alone. When a
+// voter returns, it resumes.
 func TestRaftWithoutWitness(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{Raft: true})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	active, standby := inSync(t, p)
@@ -65,7 +66,7 @@ func TestRaftWithoutWitness(t *testing.T) {
 	require.NoError(t, p.Witness.Kill())
 	require.NoError(t, active.Kill())
 	waits.condition(conditions.CoordinatorLost)
-	// It may be a candidate, if it does not know yet that the witness is gone.
+	// It may be a candidate while it is unaware of the witness's failure.
 	waits.never(logged(t, standby), failover.RoleActivating, failover.RoleActive, failover.RoleActiveAlone)
 	require.NoError(t, active.Start())
 	acked(t, w)
@@ -73,9 +74,9 @@ func TestRaftWithoutWitness(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestRaftAllKilled: everything is killed at once and comes back, the witness last.
+// All processes are killed together and restarted, the witness last.
 func TestRaftAllKilled(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{Raft: true})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	acked(t, w)
@@ -90,10 +91,10 @@ func TestRaftAllKilled(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestWitnessLosesItsDisk: it comes back as another voter, which is not taken for the one before until an operator says
-// so.
+// A witness that lost its disk returns as a new voter. It replaces the previous one only after an operator confirms
+// it.
 func TestWitnessLosesItsDisk(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{Raft: true})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	acked(t, w)
@@ -104,7 +105,7 @@ func TestWitnessLosesItsDisk(t *testing.T) {
 	out, err := p.Command(limited(t), "pair", "replace", p.Witness.Address, p.Witness.Address, "--voters",
 		p.Voters())
 	require.NoError(t, err, "%s", out)
-	// Now it is one of three again: the active may die.
+	// Now it is one of three again: the active may fail.
 	active, _ := inSync(t, p)
 	takes := eventsOf(t, p.Other(active))
 	since := w.History().Now()

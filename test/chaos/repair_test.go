@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	// repairFill is how much lies in the stock that bits are flipped of.
+	// repairFill is the size of the stock whose bits are flipped.
 	repairFill = 8 << 20
-	// repairPageSize of page.db, as maintenanceSettings have it.
+	// repairPageSize is the page size of page.db in maintenanceSettings.
 	repairPageSize = 2 << 10
 )
 
-// flipAt changes one bit of a file of a running node.
+// flipAt flips one bit of a file of a running node.
 func flipAt(t *testing.T, name string, at int64) {
 	t.Helper()
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
@@ -43,7 +43,7 @@ func flipAt(t *testing.T, name string, at int64) {
 	require.NoError(t, err)
 }
 
-// flipMessages flips a bit of each given message of the stock, wherever in page.db it is.
+// flipMessages flips a bit of each given message of the stock, at every location in page.db.
 func flipMessages(t *testing.T, n *cluster.Node, messages ...uint64) {
 	t.Helper()
 	name := filepath.Join(n.DataDir(), "page.db")
@@ -64,7 +64,7 @@ func flipMessages(t *testing.T, n *cluster.Node, messages ...uint64) {
 	}
 }
 
-// flipIndex flips a bit of each node of the tree in page.db, those of former checkpoints included.
+// flipIndex flips a bit of each tree node in page.db, including those of former checkpoints.
 func flipIndex(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	name := filepath.Join(n.DataDir(), "page.db")
@@ -81,7 +81,7 @@ func flipIndex(t *testing.T, n *cluster.Node) {
 	require.Positive(t, found)
 }
 
-// checkpointBoth brings everything that was published so far into the page files of both nodes.
+// checkpointBoth writes everything published so far to the page files of both nodes.
 func checkpointBoth(t *testing.T, p *cluster.Pair) {
 	t.Helper()
 	active, _ := inSync(t, p)
@@ -94,13 +94,13 @@ func checkpointBoth(t *testing.T, p *cluster.Pair) {
 	}
 }
 
-// scrub has a node read everything from its disk.
+// scrub reads all data of a node from its disk.
 func scrub(t *testing.T, n *cluster.Node) (*pb.ScrubResponse, error) {
 	t.Helper()
 	return pb.NewAdminServiceClient(n.Conn()).Scrub(limited(t), &pb.ScrubRequest{FullSpeed: true})
 }
 
-// compare has the active compare both nodes.
+// compare verifies both nodes against each other, on the active.
 func compare(t *testing.T, p *cluster.Pair, deep bool) *pb.VerifyResponse {
 	t.Helper()
 	active, _ := inSync(t, p)
@@ -118,7 +118,7 @@ func statusOf(t *testing.T, n *cluster.Node) *pb.GetStatusResponse {
 	return st
 }
 
-// spread names some messages all over the stock.
+// spread returns sequences distributed over the stock.
 func spread(s *stock, n int) []uint64 {
 	var out []uint64
 	for i := range n {
@@ -127,8 +127,8 @@ func spread(s *stock, n int) []uint64 {
 	return out
 }
 
-// TestRepairUnderLoad flips bits of page.db of one node and then of the other, while messages are published and
-// consumed. Everything is served, everything is repaired, and both nodes hold the same, page by page, in the end.
+// Bit flips in page.db of one node, and then of the other, under load. Everything is served and repaired, and both
+// nodes are equal at the end, page by page.
 func TestRepairUnderLoad(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
@@ -145,7 +145,7 @@ func TestRepairUnderLoad(t *testing.T) {
 	require.Eventually(t, func() bool { return statusOf(t, standby).GetDamage().GetDamagedMessages() == 0 }, bound,
 		20*time.Millisecond)
 
-	// On the active a reader does.
+	// On the active a reader finds it.
 	flipMessages(t, active, spread(stock, 17)...)
 	stock.check(t)
 	st := statusOf(t, active)
@@ -153,7 +153,7 @@ func TestRepairUnderLoad(t *testing.T) {
 	require.Zero(t, st.GetDamage().GetDamagedMessages())
 	require.Empty(t, st.GetAlarms())
 
-	// Nothing is damaged any more, and both hold the same.
+	// All data is valid, and both nodes are equal.
 	v := compare(t, p, true)
 	require.Empty(t, v.GetContentError())
 	for _, n := range v.GetNodes() {
@@ -165,13 +165,13 @@ func TestRepairUnderLoad(t *testing.T) {
 	checkOffline(t, p)
 }
 
-// TestBothCopiesDamaged damages the same message on both nodes. Reading it is DATA_LOSS; everything else is served, to
-// readers and to consumers, and both nodes say which one it is until it is given up.
+// The same message is corrupt on both nodes. Reading it returns DATA_LOSS. All other messages are served to readers
+// and consumers, and both nodes report the message until it is discarded.
 func TestBothCopiesDamaged(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
 	stock := fillStock(t, p, repairFill, s)
-	// In a page of its own, so that no other is lost with it.
+	// In a separate page, so that no other message is lost.
 	large, err := publishLarge(t, stock, 100<<10)
 	require.NoError(t, err)
 	checkpointBoth(t, p)
@@ -199,7 +199,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 	}
 	require.Equal(t, []uint64{large}, lost, "exactly what is damaged on both")
 
-	// A consumer gets all the others.
+	// A consumer receives all other messages.
 	consumer, err := stock.c.Consume(t.Context(), stockQueue,
 		client.ConsumerOptions{Subscription: "sub-0", Prefetch: 100_000})
 	require.NoError(t, err)
@@ -212,7 +212,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 	}
 	require.False(t, slices.Contains(got, large))
 
-	// Both say which one it is, and it is an alarm.
+	// Both nodes report the message, as an alarm.
 	_, err = scrub(t, standby)
 	require.NoError(t, err)
 	v := compare(t, p, false)
@@ -232,7 +232,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 	require.NoError(t, err, out)
 	require.Contains(t, out, "CRITICAL damaged-messages")
 
-	// Given up, it is gone, and the alarm with it.
+	// Discarding removes the message and its alarm.
 	out, err = lockstep(t, p, "queue", "drop-damaged", stockQueue)
 	require.NoError(t, err, out)
 	require.Contains(t, out, fmt.Sprintf("gave up 1 message of %s: [%d]", stockQueue, large))
@@ -271,8 +271,8 @@ func publishLarge(t *testing.T, s *stock, size int) (uint64, error) {
 	return r.Sequence, err
 }
 
-// TestDamagedIndexUnderLoad damages the index of one node and then of the other. The standby's store is replaced by a
-// snapshot of the active; the active hands over before. Nothing that was acknowledged is lost.
+// The index of one node, and then of the other, is corrupt. The standby's store is replaced by a snapshot of the
+// active; the active hands over its role first. No acknowledged message is lost.
 func TestDamagedIndexUnderLoad(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
@@ -286,7 +286,7 @@ func TestDamagedIndexUnderLoad(t *testing.T) {
 			victim = active
 		}
 		since := logged(t, victim)
-		// Until it is noticed: nodes of the tree that are written meanwhile are good.
+		// Retried until detected: tree nodes written in the meantime are valid.
 		require.Eventually(t, func() bool {
 			flipIndex(t, victim)
 			_, err := scrub(t, victim)
@@ -308,8 +308,8 @@ func TestDamagedIndexUnderLoad(t *testing.T) {
 	checkOffline(t, p)
 }
 
-// TestDamagedAtStart damages what a start needs, of a node that was killed. It sets that aside and gets everything from
-// the other one, and nothing is lost.
+// A killed node has corrupt files that its start requires. It quarantines them and copies everything from the other
+// node, and nothing is lost.
 func TestDamagedAtStart(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
@@ -347,8 +347,7 @@ func TestDamagedAtStart(t *testing.T) {
 	checkOffline(t, p)
 }
 
-// TestDamagedLogOfTheActive damages the part of the active's log that only a standby needs which was away. It gets a
-// snapshot.
+// A part of the active's log that only a returning standby needs is corrupt. The standby receives a snapshot.
 func TestDamagedLogOfTheActive(t *testing.T) {
 	s := seed(t)
 	settings := maintenanceSettings()
@@ -357,7 +356,7 @@ func TestDamagedLogOfTheActive(t *testing.T) {
 	active, standby := inSync(t, p)
 	require.NoError(t, standby.Kill())
 	stock := fillStock(t, p, repairFill, s)
-	require.NoError(t, active.Stop()) // what is in memory must not help
+	require.NoError(t, active.Stop()) // cached data must not hide the corruption
 	require.NoError(t, active.Start())
 	require.Eventually(t, func() bool {
 		st, err := active.Status(limited(t))

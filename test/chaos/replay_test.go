@@ -17,11 +17,11 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// TestReplay: a queue keeps its last messages although they are acknowledged, while the active is killed again and
-// again; a subscription that is moved back meanwhile, with a consumer attached, gets them again; and in the end it gets
-// exactly the last ones, in order, each as it was published. LOCKSTEP_ROUNDS says how often.
+// A queue retains its last messages after they are acknowledged, while the active is killed repeatedly. A
+// subscription that is concurrently reset to an earlier position, with a consumer attached, receives them again. At
+// the end it receives exactly the last messages, in order and unchanged. LOCKSTEP_ROUNDS sets the number of kills.
 func TestReplay(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	const kept = 500
 	kills := roundsOr(t, 6)
 	p := start(t, cluster.Options{})
@@ -42,7 +42,7 @@ func TestReplay(t *testing.T) {
 		require.NoError(t, err)
 		go func() {
 			defer func() {
-				_ = consumer.Close() // it has nothing more to say
+				_ = consumer.Close() // an error of Close is irrelevant
 				ended <- struct{}{}
 			}()
 			for {

@@ -11,24 +11,24 @@ import (
 	"testing"
 )
 
-// What some tests need of the machine, by the names that LOCKSTEP_REQUIRE takes.
+// Machine capabilities that some tests require, named as in LOCKSTEP_REQUIRE.
 const (
-	needsNetns      = "netns"      // root, ip and iptables: networks in which packets vanish
+	needsNetns      = "netns"      // root, ip and iptables: networks in which packets are dropped
 	needsMount      = "mount"      // root: a small disk
-	needsFreeze     = "freeze"     // root, mkfs.ext4 and loop devices: a file system whose writes can be made to wait
+	needsFreeze     = "freeze"     // root, mkfs.ext4 and loop devices: a file system whose writes can be frozen
 	needsFaultdisk  = "faultdisk"  // a binary with the build tag of that name
 	needsFaultclock = "faultclock" // a binary whose time.Now was replaced (test/cluster/clock.go)
 	needsHistory    = "history"    // the repository with the last release in it
 )
 
-// required tells whether LOCKSTEP_REQUIRE names what, or "all".
+// required reports whether LOCKSTEP_REQUIRE contains a capability, or "all".
 func required(what string) bool {
 	names := strings.Split(os.Getenv("LOCKSTEP_REQUIRE"), ",")
 	return slices.Contains(names, what) || slices.Contains(names, "all")
 }
 
-// lacks skips a test that needs something which is not there; if LOCKSTEP_REQUIRE names that, or "all", the test fails
-// instead, so that a machine which ought to have it cannot pass without.
+// lacks skips a test that requires a missing capability. If LOCKSTEP_REQUIRE names it, or "all", the test fails
+// instead, so that a machine expected to have it cannot pass without.
 func lacks(t *testing.T, what, format string, args ...any) {
 	t.Helper()
 	if required(what) {

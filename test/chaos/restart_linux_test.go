@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// copyFile makes a copy under a new name and puts it in the place of an old file, as an upgrade does.
+// copyFile copies a file under a new name and renames it over an old one, as an upgrade does.
 func copyFile(t *testing.T, from, to string) os.FileInfo {
 	t.Helper()
 	src, err := os.Open(from)
@@ -36,7 +36,7 @@ func copyFile(t *testing.T, from, to string) os.FileInfo {
 	return info
 }
 
-// runs tells which file a node's process runs.
+// runs returns the executable file of a node's process.
 func runs(t *testing.T, n *cluster.Node) os.FileInfo {
 	t.Helper()
 	info, err := os.Stat(fmt.Sprintf("/proc/%d/exe", n.PID()))
@@ -44,8 +44,8 @@ func runs(t *testing.T, n *cluster.Node) os.FileInfo {
 	return info
 }
 
-// TestRollingRestart: both nodes restart, one after the other, with the program that was put in the place of the old
-// one; no publish fails, nothing is lost, and the processes keep their ids.
+// A rolling restart of both nodes with a replaced binary. No publish fails, nothing is lost, and the processes keep
+// their IDs.
 func TestRollingRestart(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "lockstep")
 	old := copyFile(t, binary, program)
@@ -78,10 +78,9 @@ func TestRollingRestart(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestRestartKilled: nodes die while the standby restarts, and are started by hand: the plan goes on, whichever is
-// active then.
+// Nodes die while the standby restarts, and are started manually. The plan continues on the active node.
 func TestRestartKilled(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	for name, victims := range map[string]func(active, standby *cluster.Node) []*cluster.Node{
 		"standby": func(_, standby *cluster.Node) []*cluster.Node { return []*cluster.Node{standby} },
 		"active":  func(active, _ *cluster.Node) []*cluster.Node { return []*cluster.Node{active} },
@@ -103,7 +102,7 @@ func TestRestartKilled(t *testing.T) {
 				require.NoError(t, n.Kill())
 			}
 			if len(killed) == 1 && killed[0] == standby {
-				acked(t, w) // the other one serves meanwhile
+				acked(t, w) // the other one serves in the meantime
 			}
 			for _, n := range killed {
 				require.NoError(t, n.Start())
@@ -117,7 +116,7 @@ func TestRestartKilled(t *testing.T) {
 	}
 }
 
-// maintenanceClient is a client for plans.
+// maintenanceClient returns a client for plans.
 func maintenanceClient(t *testing.T, p *cluster.Pair) *client.Client {
 	t.Helper()
 	c, err := client.Open(t.Context(), client.Options{Addresses: p.Addresses()})

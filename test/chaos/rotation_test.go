@@ -31,7 +31,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// holder has files of certificates, which are replaced while their process runs.
+// holder has certificate files, which are replaced while their process runs.
 type holder struct {
 	t    *testing.T
 	name string
@@ -45,7 +45,7 @@ func newHolder(t *testing.T, name string) *holder {
 	return &holder{t: t, name: name, Files: tlsfiles.Files{CA: at("ca.pem"), Cert: at("cert.pem"), Key: at("key.pem")}}
 }
 
-// give replaces what it shows, and whom it trusts. The certificate of a client is good for no server.
+// give replaces the own certificate and the trusted CAs. A client certificate is not valid for a server.
 func (h *holder) give(by *certs.Authority, trusted ...*certs.Authority) {
 	h.t.Helper()
 	template := &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
@@ -62,7 +62,7 @@ func (h *holder) give(by *certs.Authority, trusted ...*certs.Authority) {
 	h.put(h.Key, key)
 }
 
-// put replaces a file by what others hold, in one step.
+// put atomically replaces a file by the contents of others.
 func (h *holder) put(file string, others ...string) {
 	h.t.Helper()
 	var all []byte
@@ -75,7 +75,7 @@ func (h *holder) put(file string, others ...string) {
 	require.NoError(h.t, os.Rename(file+".new", file))
 }
 
-// source reads the files as a client of this process does.
+// source reads the files as a client in this process does.
 func (h *holder) source() *tlsfiles.Source {
 	h.t.Helper()
 	s, err := tlsfiles.Open(tlsfiles.Options{Files: h.Files})
@@ -83,12 +83,12 @@ func (h *holder) source() *tlsfiles.Source {
 	return s
 }
 
-// rotation is a pair of processes of which every connection is secured, and its clients.
+// rotation is a pair of processes with TLS on every connection, and its clients.
 type rotation struct {
 	t            *testing.T
 	older, newer *certs.Authority
 	client       *holder
-	holders      []*holder // all but etcd
+	holders      []*holder // all except etcd
 	etcd         *holder   // nil with raft
 	pair         *cluster.Pair
 
@@ -128,8 +128,8 @@ func startRotation(t *testing.T, raft bool) *rotation {
 	return r
 }
 
-// startEtcd runs an etcd in this process that wants certificates. Its own are replaced like all others; the authorities
-// that it trusts are both from the beginning, since etcd reads them once.
+// startEtcd runs an etcd in this process that requires certificates. Its own certificate is replaced like all others.
+// It trusts both CAs from the start, because etcd reads them only once.
 func (r *rotation) startEtcd() (endpoint string) {
 	r.t.Helper()
 	r.etcd = newHolder(r.t, "etcd")
@@ -143,7 +143,7 @@ func (r *rotation) startEtcd() (endpoint string) {
 	return etcd.Endpoints()[0]
 }
 
-// fail notes what no client may see.
+// fail records an error that no client may see.
 func (r *rotation) fail(format string, args ...any) {
 	select {
 	case r.trouble <- fmt.Errorf(format, args...):
@@ -151,11 +151,11 @@ func (r *rotation) fail(format string, args ...any) {
 	}
 }
 
-// pace of what the clients do: the test shall leave the machine to others.
+// pace of the clients, which leaves processor time to other tests.
 const pace = 2 * time.Millisecond
 
-// load publishes and consumes over streams that are never opened again, and makes new connections all the time. Each
-// error is noted.
+// load publishes and consumes over streams that are never reopened, and continuously creates new connections. It
+// records each error.
 func (r *rotation) load(ctx context.Context, running *sync.WaitGroup) {
 	active, _ := inSync(r.t, r.pair)
 	queues := pb.NewQueueServiceClient(active.Conn())
@@ -232,7 +232,7 @@ func (r *rotation) open(ctx context.Context) (*client.Client, error) {
 	})
 }
 
-// connect has new clients come all the time; each must find the active.
+// connect continuously creates new clients; each must find the active.
 func (r *rotation) connect(ctx context.Context) {
 	for ctx.Err() == nil {
 		c, err := r.open(ctx)
@@ -248,14 +248,15 @@ func (r *rotation) connect(ctx context.Context) {
 	}
 }
 
-// settle waits until all have looked at their files, which each does once a second at most, when a connection begins.
+// settle waits until all processes have checked their files. Each checks at most once a second, when a connection
+// starts.
 func (r *rotation) settle() {
 	r.t.Helper()
 	time.Sleep(1200 * time.Millisecond) //nolint:forbidigo // nothing tells when a process has looked
 	r.progress()
 }
 
-// progress waits until each of the clients has done more.
+// progress waits until each of the clients has made progress.
 func (r *rotation) progress() {
 	r.t.Helper()
 	published, consumed, connections := r.published.Load(), r.consumed.Load(), r.connections.Load()
@@ -275,8 +276,8 @@ func (r *rotation) untroubled() {
 	}
 }
 
-// again ends a process that is not the active and starts it, so that all of its connections are made with the files as
-// they are now, from both ends.
+// again restarts a process that is not the active, so that all its connections are made with the current files on
+// both ends.
 func (r *rotation) again(n *cluster.Node) {
 	r.t.Helper()
 	require.NoError(r.t, n.Kill())
@@ -285,18 +286,18 @@ func (r *rotation) again(n *cluster.Node) {
 	r.progress()
 }
 
-// refused checks that a port takes no connection of a holder, and that it is because of what the holder shows.
+// refused checks that a port rejects a connection of a holder because of its certificate.
 func (r *rotation) refused(address string, former, present *holder) {
 	r.t.Helper()
-	// What is let in may hear nothing, and what is not hears of it, however slow the machine is.
+	// An accepted connection may receive no data, but a rejected one receives the alert even on a slow machine.
 	require.NoError(r.t, knock(r.t.Context(), address, present, 300*time.Millisecond), "%s refuses what is right", address)
 	err := knock(r.t.Context(), address, former, bound)
 	require.Error(r.t, err, "%s takes a certificate of the older authority", address)
 	require.Contains(r.t, err.Error(), "tls:", "%s", address)
 }
 
-// knock makes a connection with TLS. With TLS 1.3, a client learns with its first read that its certificate is refused;
-// if it hears nothing for so long, it was not.
+// knock makes a TLS connection. With TLS 1.3 a client receives the rejection of its certificate with its first read.
+// Without data for the given time, the certificate was accepted.
 func knock(ctx context.Context, address string, as *holder, silence time.Duration) error {
 	as.t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, bound)
@@ -316,14 +317,14 @@ func knock(ctx context.Context, address string, as *holder, silence time.Duratio
 	return err
 }
 
-// TestRotation replaces the authority and all certificates of a pair of processes, their coordinator and their clients
-// while clients work: no stream ends, no call fails, no new connection is refused. Whatever is started in between gets
-// along with those that run. In the end the older authority counts nowhere, and the standby can take over.
+// The CA and all certificates of a pair, its coordinator and its clients are replaced under load. No stream ends, no
+// call fails, and no new connection is rejected. Processes started during the rotation work with those that run. At
+// the end the older CA is not trusted by any process, and the standby can take over.
 func TestRotation(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	for _, raft := range []bool{true, false} {
 		t.Run(map[bool]string{true: "raft", false: "etcd"}[raft], func(t *testing.T) {
-			t.Parallel() // it mostly waits
+			t.Parallel() // mostly idle
 			startRotation(t, raft).run()
 		})
 	}
@@ -339,7 +340,7 @@ func (r *rotation) run() {
 	r.progress()
 	active, standby := inSync(t, r.pair)
 
-	for _, h := range r.holders { // both authorities
+	for _, h := range r.holders { // both CAs
 		h.give(r.older, r.older, r.newer)
 	}
 	r.settle()
@@ -353,7 +354,7 @@ func (r *rotation) run() {
 	if r.pair.Witness != nil {
 		r.again(r.pair.Witness)
 	}
-	for _, h := range r.holders { // the new authority alone
+	for _, h := range r.holders { // the new CA only
 		h.give(r.newer, r.newer)
 	}
 	r.settle()
@@ -389,7 +390,7 @@ func (r *rotation) run() {
 	require.NoError(t, err, "the standby takes over with what it trusts now")
 }
 
-// onlyNewer waits until a node uses the newer authority alone, for itself and for its coordinator.
+// onlyNewer waits until a node uses only the newer CA, for itself and for its coordinator.
 func (r *rotation) onlyNewer(n *cluster.Node) {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool {

@@ -26,14 +26,14 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// stray publishes to one node directly, whatever its role, with the bare stub: the way in which a client that does not
-// know of a failover talks to the old active.
+// stray publishes to one node directly, regardless of its role, with the generated stub, like a client that is
+// unaware of a failover.
 type stray struct {
 	node  *cluster.Node
 	queue string
 }
 
-// publish sends one message that no workload sent, and returns the node's answer.
+// publish sends one message that is not part of a workload, and returns the node's response.
 func (s stray) publish(ctx context.Context) error {
 	_, err := pb.NewQueueServiceClient(s.node.Conn()).Publish(ctx, &pb.PublishRequest{
 		Queue: s.queue, Messages: []*pb.Message{{Body: []byte("stray")}},
@@ -42,7 +42,7 @@ func (s stray) publish(ctx context.Context) error {
 	return err
 }
 
-// newQueue makes a queue beside the workload's and returns how many messages it holds when called.
+// newQueue creates a queue in addition to the workload's. messages returns its current number of messages.
 func newQueue(t *testing.T, p *cluster.Pair, name string) (messages func() uint64) {
 	t.Helper()
 	c, err := p.NewClient(t.Context())
@@ -57,10 +57,9 @@ func newQueue(t *testing.T, p *cluster.Pair, name string) (messages func() uint6
 	}
 }
 
-// TestPausedActiveAcknowledgesNothing: the active is stopped (SIGSTOP) under load, the standby takes over, and the old
-// one wakes up in the belief that it is still the active, with requests waiting in its sockets. It must acknowledge
-// none of them, nor any that come later, and must come back as a standby (INV-2: the acks of its standby are missing;
-// INV-4: the standby had stopped to accept its records).
+// The active is stopped (SIGSTOP) under load and the standby takes over. The old active resumes in the active role,
+// with requests waiting in its sockets. It acknowledges none of them and no later ones, and becomes a standby (INV-2:
+// the acks of its standby are missing; INV-4: the standby no longer accepts its records).
 func TestPausedActiveAcknowledgesNothing(t *testing.T) {
 	p := start(t, cluster.Options{})
 	messages := newQueue(t, p, "stray")
@@ -72,7 +71,7 @@ func TestPausedActiveAcknowledgesNothing(t *testing.T) {
 		was, is := eventsOf(t, old), eventsOf(t, next)
 		since := w.History().Now()
 		require.NoError(t, old.Pause())
-		// These wait in the sockets of the sleeping process.
+		// These wait in the sockets of the stopped process.
 		ctx, cancel := context.WithTimeout(t.Context(), bound)
 		var waiting sync.WaitGroup
 		answers := make(chan error, 64)
@@ -83,7 +82,7 @@ func TestPausedActiveAcknowledgesNothing(t *testing.T) {
 		t.Logf("round %d: pause of the active to the next acknowledged publish: %v", round, took)
 		leads := is.tookOver(silent()...)
 		require.NoError(t, old.Wake())
-		// And these come when it is awake, before and while it finds out.
+		// These arrive after it resumes, before and while it detects the change.
 		for range cap(answers) / 2 {
 			waiting.Go(func() { answers <- stray{old, "stray"}.publish(ctx) })
 		}
@@ -100,8 +99,8 @@ func TestPausedActiveAcknowledgesNothing(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestPausedStandbyIsDropped: a standby that sleeps stops the acknowledgements only until the active has removed it
-// from the in-sync set (INV-3), and comes back into it after it wakes up.
+// A suspended standby blocks acknowledgements only until the active removes it from the in-sync set (INV-3). It
+// returns to the set after it resumes.
 func TestPausedStandbyIsDropped(t *testing.T) {
 	p := start(t, cluster.Options{})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -117,14 +116,14 @@ func TestPausedStandbyIsDropped(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestAcksWaitForTheStandby: what the active sends to its standby is lost on the way, and then the active is lost.
-// Nothing that only it had may have been acknowledged (INV-2).
+// Records from the active to its standby are dropped, and then the active is lost. No message that only the active
+// had was acknowledged (INV-2).
 func TestAcksWaitForTheStandby(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 2))
 	p := start(t, cluster.Options{Links: true, Settings: map[string]string{
-		// So long that no standby is dropped before the kill, however busy the machine is.
+		// Long enough that no standby is dropped before the kill, even on a busy machine.
 		"failover.timeout": "3s", "failover.drop-timeout": "2500ms",
 	}})
 	w := work(t, p, cluster.WorkloadOptions{Seed: s})
@@ -132,8 +131,7 @@ func TestAcksWaitForTheStandby(t *testing.T) {
 		active, _ := inSync(t, p)
 		acked(t, w)
 		p.Cut()
-		// Less than the time after which the active drops its standby, and long for an active that does not wait for
-		// it.
+		// Shorter than the drop timeout, and long for an active that does not wait for its standby.
 		<-time.After(50*time.Millisecond + time.Duration(rng.Int64N(int64(300*time.Millisecond))))
 		since := w.History().Now()
 		require.NoError(t, active.Kill())
@@ -144,8 +142,8 @@ func TestAcksWaitForTheStandby(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestCutBetweenTheNodes: when the two nodes cannot hear each other and both reach the coordinator, the active drops
-// the standby before the standby would take over, goes on alone, and takes it back when the link is healed.
+// If the link between the nodes is cut and both reach the coordinator, the active drops the standby before the
+// standby would take over. It continues alone and readmits the standby when the link is restored.
 func TestCutBetweenTheNodes(t *testing.T) {
 	p := start(t, cluster.Options{Links: true, Settings: dropsFirst()})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -161,8 +159,8 @@ func TestCutBetweenTheNodes(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestActiveCutFromEverybody: the active reaches neither its standby nor the coordinator. It blocks; the standby takes
-// over; healed, the old one follows.
+// The active reaches neither its standby nor the coordinator. It blocks and the standby takes over. After the links
+// are restored, the old active follows.
 func TestActiveCutFromEverybody(t *testing.T) {
 	p := start(t, cluster.Options{Links: true})
 	messages := newQueue(t, p, "stray")
@@ -185,15 +183,14 @@ func TestActiveCutFromEverybody(t *testing.T) {
 	require.Zero(t, messages())
 }
 
-// TestEtcdStopped: the loss of the coordinator costs no write while both nodes are up. When it is back, failover works
-// again.
+// The loss of the coordinator fails no write while both nodes are up. After it returns, failover works again.
 func TestEtcdStopped(t *testing.T) {
 	p := start(t, cluster.Options{Settings: steady()})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	active, standby := inSync(t, p)
 	acked(t, w)
 	require.NoError(t, p.StopEtcd())
-	// Longer than every lease and timeout: the pair has to know, and to go on all the same.
+	// Longer than every lease and timeout: the pair detects the loss and continues.
 	require.NoError(t, p.Wait(limited(t), "both nodes to miss the coordinator", func(a, b *pb.GetStatusResponse) bool {
 		return a != nil && b != nil && !a.GetPair().GetCoordinatorReachable() && !b.GetPair().GetCoordinatorReachable()
 	}))
@@ -217,11 +214,11 @@ func TestEtcdStopped(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestEtcdAndStandbyGone: the active cannot know that the standby has not taken over, so writes fail with UNAVAILABLE.
-// When etcd is back the active goes on alone. A standby that comes back before etcd does not know whom to follow, and
-// changes nothing until etcd is there. Nothing is lost either way.
+// Without etcd and its standby, the active cannot exclude a takeover, so writes fail with UNAVAILABLE. If etcd
+// returns first, the active continues alone. If the standby returns first, it has no active to follow and changes
+// nothing until etcd is back. Nothing is lost in either case.
 func TestEtcdAndStandbyGone(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	for _, back := range []string{"etcd", "standby"} {
 		t.Run(back+" comes back first", func(t *testing.T) {
 			p := start(t, cluster.Options{})
@@ -253,9 +250,9 @@ func TestEtcdAndStandbyGone(t *testing.T) {
 	}
 }
 
-// TestBothRestarted: both nodes are killed at once, or stopped in order, and started again.
+// Both nodes are killed together, or stopped in order, and restarted.
 func TestBothRestarted(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	acked(t, w)
@@ -277,8 +274,8 @@ func TestBothRestarted(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestOnlyTheOneInSyncMayActivate: the active goes on alone and is killed; the other one, which lacks what was
-// acknowledged meanwhile, must wait for it and say so.
+// The active continues alone and is killed. The other node, which lacks messages acknowledged in the meantime, waits
+// for it and reports that.
 func TestOnlyTheOneInSyncMayActivate(t *testing.T) {
 	p := start(t, cluster.Options{})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -303,7 +300,7 @@ func TestOnlyTheOneInSyncMayActivate(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestSwitchover: planned hand-overs under load, there and back. No publish may fail.
+// Planned switchovers under load, in both directions. No publish fails.
 func TestSwitchover(t *testing.T) {
 	p := start(t, cluster.Options{Settings: steady()})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -326,10 +323,10 @@ func TestSwitchover(t *testing.T) {
 	}
 }
 
-// TestSnapshotTransfer: a standby that was away for longer than the log is kept is sent a snapshot; it is killed on the
-// way again and again, and so is the active, once.
+// A standby that was down longer than the log is retained receives a snapshot. It is killed repeatedly during the
+// transfer, and the active once.
 func TestSnapshotTransfer(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{Settings: map[string]string{
 		"wal.keep-bytes": "1MiB", "wal.segment-bytes": "1MiB", "checkpoint.bytes": "1MiB", "memory.budget": "16MiB",
 	}})
@@ -350,7 +347,7 @@ func TestSnapshotTransfer(t *testing.T) {
 	t.Logf("%v: the active's log does not reach back any more", w.History().Now().Round(time.Millisecond))
 	for i := range 5 {
 		require.NoError(t, standby.Start())
-		<-time.After(time.Duration(20*(i+1)) * time.Millisecond) // not to wait for something: to hit another moment
+		<-time.After(time.Duration(20*(i+1)) * time.Millisecond) // not a wait for an event: hits another moment
 		require.NoError(t, standby.Kill())
 	}
 	require.NoError(t, standby.Start())

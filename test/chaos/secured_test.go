@@ -15,7 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// secured has both nodes speak TLS and ask clients for certificates. What the tests show names them as root.test.
+// secured enables TLS and client certificates on both nodes. The certificates of the tests identify them as
+// root.test.
 func secured(t *testing.T, o cluster.Options) cluster.Options {
 	t.Helper()
 	authority := certs.New(t, "authority")

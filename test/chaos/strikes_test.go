@@ -15,12 +15,12 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// strike is one way of breaking a pair under load. do returns when it has struck and the pair was told to go on: what
-// it has broken is mended, but the pair need not be in sync. What did not strike fails the test.
+// strike is a way to break a pair under load. do returns after the fault has taken effect and is repaired; the pair
+// need not be in sync yet. A strike without effect fails the test.
 type strike struct {
 	name              string
-	weight            int  // how often, compared with the others
-	disk, clock, raft bool // it needs disks that can be broken, clocks that can be set, a witness
+	weight            int  // relative frequency
+	disk, clock, raft bool // requires breakable disks, adjustable clocks, a witness
 	do                func(k *killer, active, standby *cluster.Node)
 }
 
@@ -72,8 +72,8 @@ func (k *killer) killStandby(_, standby *cluster.Node) {
 	k.start(standby)
 }
 
-// killStandbyForLong: the active's log does not reach back any more: the standby needs a snapshot, if wal.keep-bytes is
-// small. The first attempt is killed on the way.
+// killStandbyForLong: the active's log no longer reaches back to the standby's position, so it needs a snapshot if
+// wal.keep-bytes is small. It is killed during the first transfer.
 func (k *killer) killStandbyForLong(active, standby *cluster.Node) {
 	k.kill(standby)
 	k.pause(3 * time.Second)
@@ -85,8 +85,8 @@ func (k *killer) killStandbyForLong(active, standby *cluster.Node) {
 	k.start(standby)
 }
 
-// killBothInTurn: the one that took over alone is killed in turn, before or while the other one catches up: only it may
-// become active again.
+// killBothInTurn: the node that took over alone is killed as well, before or while the other one catches up. Only it
+// may become active again.
 func (k *killer) killBothInTurn(active, standby *cluster.Node) {
 	k.kill(active)
 	acked(k.t, k.w)
@@ -116,7 +116,7 @@ func (k *killer) killWitness(active, standby *cluster.Node) {
 	k.kill(k.p.Witness)
 	acked(k.t, k.w)
 	k.start(k.p.Witness)
-	if k.rng.IntN(2) == 0 { // and at once one of the others: the roles change as soon as there is a quorum
+	if k.rng.IntN(2) == 0 { // and immediately one of the others: the roles change as soon as there is a quorum
 		n := active
 		if k.rng.IntN(2) == 0 {
 			n = standby
@@ -127,7 +127,7 @@ func (k *killer) killWitness(active, standby *cluster.Node) {
 	}
 }
 
-// freeze stops a process and lets it go on in the belief that no time has passed.
+// freeze suspends a process, which resumes without noticing the pause.
 func (k *killer) freeze(n *cluster.Node) {
 	require.NoError(k.t, n.Pause())
 	k.pause(2 * faultTime)
@@ -137,7 +137,7 @@ func (k *killer) freeze(n *cluster.Node) {
 
 func (k *killer) switchover(*cluster.Node) { handOver(k.t, k.p) }
 
-// failSync lets an fsync fail: the node ends, and is started again.
+// failSync makes an fsync fail: the node exits and is restarted.
 func (k *killer) failSync(n *cluster.Node) {
 	setDisk(k.t, n, faultdisk.State{Rules: []faultdisk.Rule{{Ops: []string{"sync"}, Times: 1, Error: "EIO"}}})
 	diedBySelf(k.t, n)
@@ -145,7 +145,7 @@ func (k *killer) failSync(n *cluster.Node) {
 	k.start(n)
 }
 
-// stallDisk has a disk hang for some time.
+// stallDisk hangs a disk for some time.
 func (k *killer) stallDisk(n *cluster.Node) {
 	setDisk(k.t, n, stalledDisk)
 	struck(k.t, n)
@@ -161,11 +161,11 @@ func (k *killer) slowDisk(n *cluster.Node) {
 	setDisk(k.t, n, soundDisk)
 }
 
-// powerCut: both nodes lose power at once, and with it what they had not synced since some moment before.
+// powerCut: both nodes lose power together, and all data unsynced since an earlier moment.
 func (k *killer) powerCut(active, standby *cluster.Node) {
 	held := faultdisk.State{
 		Hold: true, Leak: []float64{0, 0.5, 0.9}[k.rng.IntN(3)], Seed: k.rng.Uint64(),
-		Rules: []faultdisk.Rule{{Ops: []string{"write"}}}, // it does nothing but count
+		Rules: []faultdisk.Rule{{Ops: []string{"write"}}}, // only counts
 	}
 	for _, n := range k.p.Nodes() {
 		setDisk(k.t, n, held)
@@ -182,17 +182,17 @@ func (k *killer) powerCut(active, standby *cluster.Node) {
 	acked(k.t, k.w)
 }
 
-// jumps of a clock on the wall.
+// jumps of a wall clock.
 var jumps = []time.Duration{time.Hour, -time.Hour, 30 * 24 * time.Hour, -30 * 24 * time.Hour} // a constant
 
-// jump has a clock be wrong for a while, and then right again.
+// jump sets a clock wrong for a while, and then restores it.
 func (k *killer) jump(n *cluster.Node) { k.jumpAll(n) }
 
 func (k *killer) jumpBoth(active, standby *cluster.Node) { k.jumpAll(active, standby) }
 
 func (k *killer) jumpWitness(_, _ *cluster.Node) { k.jumpAll(k.p.Witness) }
 
-// jumpAll looks for what is lost. That the pair does not notice at all, TestClockJumps shows.
+// jumpAll checks for lost messages only. TestClockJumps verifies that the pair is unaffected.
 func (k *killer) jumpAll(nodes ...*cluster.Node) {
 	by := jumps[k.rng.IntN(len(jumps))]
 	for _, offset := range []time.Duration{by, 0} {
@@ -205,9 +205,9 @@ func (k *killer) jumpAll(nodes ...*cluster.Node) {
 	}
 }
 
-// putBack: the machine of a node is put back to an image of some seconds before, after a power cut of the site or while
-// the other node goes on. The pair recovers without an operator (docs/explanation/failover.md), and nothing
-// acknowledged is lost.
+// putBack: the machine of a node is reverted to an image that is some seconds old, after a power cut of the site or
+// while the other node runs. The pair recovers automatically (docs/explanation/failover.md), and no acknowledged
+// message is lost.
 func (k *killer) putBack(n *cluster.Node) {
 	t := k.t
 	image := filepath.Join(n.Dir, "image")
@@ -219,14 +219,14 @@ func (k *killer) putBack(n *cluster.Node) {
 	acked(t, k.w)
 	inSync(t, k.p)
 	before := k.pins.acked()
-	<-time.After(putbackOld) // the age of the copy: nothing is waited for
+	<-time.After(putbackOld) // the age of the copy: not a wait for an event
 	k.pins.more(t, before)
 	other := k.p.Other(n)
 	down := []*cluster.Node{n, other}
 	if k.rng.IntN(3) == 0 {
 		down = down[:1]
 	}
-	for _, x := range down { // at once: frozen first, so that neither finds out that the other one has gone
+	for _, x := range down { // freeze first, so that neither node detects the loss of the other
 		require.NoError(t, x.Pause())
 	}
 	for _, x := range down {

@@ -14,12 +14,12 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// tally counts what has struck, by kind.
+// tally counts effective strikes by kind.
 type tally map[string]int
 
 func (c tally) count(kind string) { c[kind]++ }
 
-// require fails a test in which one of the kinds has not struck: nothing is proven about it.
+// require fails the test if one of the kinds had no effect, because nothing was tested for it.
 func (c tally) require(t *testing.T, kinds ...string) {
 	t.Helper()
 	for _, k := range kinds {
@@ -27,7 +27,7 @@ func (c tally) require(t *testing.T, kinds ...string) {
 	}
 }
 
-// String is a table, one kind a line.
+// String returns a table with one kind per line.
 func (c tally) String() string {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(c)) {

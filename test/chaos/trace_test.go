@@ -28,20 +28,20 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// recorded is a span that came to the collector.
+// recorded is a span received by the collector.
 type recorded struct {
 	*tracepb.Span
 
-	process string // who recorded it
+	process string // the process that recorded it
 }
 
-// collector takes traces over OTLP, as a real one does.
+// collector receives traces over OTLP.
 type collector struct {
 	collectorpb.UnimplementedTraceServiceServer
 
 	address string
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	spans []recorded
 }
 
@@ -98,7 +98,7 @@ func (c *collector) of(id trace.TraceID) (out []recorded) {
 	return out
 }
 
-// tree writes each span as its process and name, behind those that it is a part of; the order is that of names.
+// tree returns each span as its process and name, prefixed by its ancestors, sorted by name.
 func tree(spans []recorded) []string {
 	byID := make(map[string]recorded)
 	for _, s := range spans {
@@ -121,7 +121,7 @@ func tree(spans []recorded) []string {
 	return out
 }
 
-// tracedClient connects an application that traces all that it does.
+// tracedClient connects an application that traces all its calls.
 func tracedClient(t *testing.T, p *cluster.Pair, c *collector) (*client.Client, *sdktrace.TracerProvider) {
 	t.Helper()
 	exporter, err := otlptracegrpc.New(t.Context(), otlptracegrpc.WithEndpoint(c.address), otlptracegrpc.WithInsecure())
@@ -136,13 +136,13 @@ func tracedClient(t *testing.T, p *cluster.Pair, c *collector) (*client.Client, 
 	return cl, provider
 }
 
-// TestTrace: one publish is one trace with the spans of the client, the active and the standby, with both syncs and the
-// way between the nodes; its consumer's span points to it; a publish that is repeated after a failover is in the trace
-// that it began; and what is not sampled leaves nothing.
+// One publish is one trace with the spans of the client, the active and the standby, including both syncs and the
+// replication. The consumer's span links to it. A publish retried after a failover stays in its original trace. An
+// unsampled publish leaves no span.
 func TestTrace(t *testing.T) {
-	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "50") // ms; nodes send what they have, at the latest
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "50") // ms; the longest time until nodes export their spans
 	c := startCollector(t)
-	settings := steady() // or what a standby that is heard late costs is in the trace, too
+	settings := steady() // otherwise the trace contains the delay of a late standby
 	settings["tracing.endpoint"], settings["tracing.insecure"], settings["tracing.sample"] = c.address, "true", "0"
 	p := start(t, cluster.Options{Settings: settings})
 	ctx := limited(t)
@@ -180,7 +180,7 @@ func TestTrace(t *testing.T) {
 	checkTimes(t, c.of(id), receipt.LSN)
 	requireDelivery(ctx, t, cl, c, id)
 
-	// The active hangs with a publish, and dies.
+	// The active hangs with a publish in flight, and dies.
 	require.NoError(t, active.Pause())
 	inTrace, span = app.Start(ctx, "order")
 	answered := make(chan error, 1)
@@ -206,7 +206,7 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// checkTimes: no span ends before it begins, parts lie within the batch, and the record is the publish's.
+// checkTimes: no span ends before its start, parts lie within the batch, and the record is the publish's.
 func checkTimes(t *testing.T, spans []recorded, lsn uint64) {
 	t.Helper()
 	for _, s := range spans {
@@ -220,7 +220,7 @@ func checkTimes(t *testing.T, spans []recorded, lsn uint64) {
 	}
 }
 
-// requireDelivery receives what was published, and waits for the span of that: it points to the publish.
+// requireDelivery receives the message and waits for its span, which links to the publish.
 func requireDelivery(ctx context.Context, t *testing.T, cl *client.Client, c *collector, id trace.TraceID) {
 	t.Helper()
 	consumer, err := cl.Consume(ctx, "traced", client.ConsumerOptions{})

@@ -22,12 +22,12 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// TestPowerCutUnsynced: with sync=off and sync=interval a machine that loses power loses what was acknowledged, and the
-// other one has it: nothing is lost, whichever it is, and the node that may have lost something leaves the in-sync set
-// before it does anything else (INV-6). When both lose power, none of them serves until an operator says so; with
-// sync=interval, all that was acknowledged longer than an interval before is there then.
+// With sync=off and sync=interval, a power cut of one node loses acknowledged data that the other node has. Nothing
+// is lost, for either node, and the affected node leaves the in-sync set before any other action (INV-6). After a
+// power cut of both, neither serves without an operator's decision. With sync=interval, all messages acknowledged
+// more than an interval before are present.
 func TestPowerCutUnsynced(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	for _, mode := range []string{"off", "interval"} {
 		t.Run(mode, func(t *testing.T) {
 			p := startBreakable(t, cluster.Options{Settings: map[string]string{
@@ -41,7 +41,7 @@ func TestPowerCutUnsynced(t *testing.T) {
 	}
 }
 
-// unsynced is a pair whose acknowledgements wait for no fsync.
+// unsynced is a pair whose acknowledgements do not wait for fsync.
 type unsynced struct {
 	t    *testing.T
 	p    *cluster.Pair
@@ -49,7 +49,7 @@ type unsynced struct {
 	seed uint64
 }
 
-// hold has both disks forget, from now on and after each start, what was not synced.
+// hold makes both disks lose unsynced data from now on and after each start.
 func (u *unsynced) hold() {
 	held := faultdisk.State{Hold: true, Seed: u.seed}
 	for _, n := range u.p.Nodes() {
@@ -58,7 +58,7 @@ func (u *unsynced) hold() {
 	}
 }
 
-// one: first the active and then the standby loses power under load.
+// one cuts the power first of the active and then of the standby, under load.
 func (u *unsynced) one() {
 	t, p := u.t, u.p
 	w := work(t, p, cluster.WorkloadOptions{Seed: u.seed})
@@ -80,7 +80,7 @@ func (u *unsynced) one() {
 	require.NoError(t, w.Cleanup(limited(t)))
 }
 
-// both lose power at the same time.
+// both cuts the power of both nodes together.
 func (u *unsynced) both() {
 	t, p := u.t, u.p
 	c, err := p.NewClient(t.Context())
@@ -89,7 +89,7 @@ func (u *unsynced) both() {
 	_, _, err = c.CreateQueue(limited(t), "forced", client.CreateQueueOptions{})
 	require.NoError(t, err)
 	publish(t, c, "early", 50)
-	<-time.After(time.Second) // many intervals: nothing is waited for
+	<-time.After(time.Second) // many intervals: not a wait for an event
 	publish(t, c, "late", 50)
 	for _, n := range p.Nodes() {
 		require.NoError(t, n.LosePower())
@@ -132,8 +132,8 @@ func (u *unsynced) both() {
 	require.Equal(t, digests[0].Content, digests[1].Content)
 }
 
-// force is the operator, who takes the node with more of the log and lets it go on without the rest, after the other
-// one was stopped, as the command demands.
+// force acts as the operator: it stops the node with the shorter log, as the command requires, and forces the other
+// one to continue without the missing records.
 func (u *unsynced) force() *cluster.Node {
 	t := u.t
 	more := u.p.A
@@ -157,7 +157,7 @@ func endOf(t *testing.T, n *cluster.Node) uint64 {
 	return statusOf(t, n).GetStore().GetLogEnd().GetLsn()
 }
 
-// incarnationOf is in the identity of a node's store: it grows when the store may have lost something.
+// incarnationOf returns the incarnation of a node's store, which increases when the store may have lost data.
 func incarnationOf(t *testing.T, n *cluster.Node) uint64 {
 	t.Helper()
 	f, err := os.Open(filepath.Join(n.DataDir(), "identity"))

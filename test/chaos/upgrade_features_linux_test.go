@@ -16,22 +16,21 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// describedQueue is what is tried with; describedDead is for its dead letters, and describedSource forwards to it in
+// describedQueue is the queue under test, describedDead its dead-letter queue, and describedSource forwards to it at
 // the end.
 const describedQueue, describedDead, describedSource = "described", "described-dead", "described-source"
 
-// describedMessage has attributes that release 0.1.0 does not know, and nothing that says how it is delivered.
+// describedMessage has attributes that release 0.1.0 does not support, and no delivery attributes.
 var describedMessage = client.Message{
 	Body: []byte("{}"), Subject: "order", CorrelationID: "c-1", Values: map[string]any{"count": int64(7)},
 }
 
-// novelty is something that a node of release 0.1.0 would misunderstand.
+// novelty is a feature that a node of release 0.1.0 would misinterpret.
 type novelty struct {
 	name string
 	try  func(t *testing.T, k *client.Client) error
 }
 
-// novelties are all of them.
 func novelties() []novelty {
 	list := []novelty{
 		{"attributes", func(t *testing.T, k *client.Client) error {
@@ -53,7 +52,7 @@ func novelties() []novelty {
 		{"a forward", func(t *testing.T, k *client.Client) error {
 			queue := describedSource
 			if _, err := k.GetQueue(limited(t), queue); err != nil {
-				queue = describedQueue // as long as it is refused
+				queue = describedQueue // as long as it is rejected
 			}
 			_, err := k.SetForwards(limited(t), queue, []client.Forward{{To: describedQueue}})
 			return err
@@ -102,7 +101,7 @@ func novelties() []novelty {
 			require.NoError(t, err)
 			_, err = k.Transaction(d).Commit(limited(t))
 			if err != nil {
-				require.NoError(t, d.AckSync(limited(t))) // nothing is left
+				require.NoError(t, d.AckSync(limited(t))) // leaves the queue empty
 			}
 			return err
 		}},
@@ -114,7 +113,7 @@ func novelties() []novelty {
 	return append(append(list, messageNovelties()...), configNovelties()...)
 }
 
-// messageNovelties are the fields that say how a message is delivered.
+// messageNovelties are the message fields that affect delivery.
 func messageNovelties() (list []novelty) {
 	for name, m := range map[string]client.Message{
 		"group": {Group: "g"}, "priority": {Priority: new(uint8(7))}, "ttl": {TTL: time.Hour},
@@ -129,8 +128,8 @@ func messageNovelties() (list []novelty) {
 	return list
 }
 
-// configNovelties are the fields of a configuration that release 0.1.0 does not know, but for priorities, which are
-// decided when a queue is made.
+// configNovelties are the configuration fields that release 0.1.0 does not support, except for priorities, which are
+// set when a queue is created.
 func configNovelties() (list []novelty) {
 	all := client.QueueConfig{
 		MaxDeliveries: 3, DeadLetter: describedDead, TTL: time.Hour, Delay: time.Millisecond, RedeliveryDelay: time.Second,
@@ -158,7 +157,7 @@ func configNovelties() (list []novelty) {
 	return list
 }
 
-// requireRefused: none of it is possible while a node is of release 0.1.0.
+// requireRefused: every novelty is rejected while a node runs release 0.1.0.
 func requireRefused(t *testing.T, k *client.Client) {
 	t.Helper()
 	for _, n := range novelties() {
@@ -166,7 +165,7 @@ func requireRefused(t *testing.T, k *client.Client) {
 	}
 }
 
-// requireUsable: all of it is possible once both nodes know it.
+// requireUsable: every novelty works when both nodes support it.
 func requireUsable(t *testing.T, k *client.Client) {
 	t.Helper()
 	for _, n := range novelties() {
@@ -174,10 +173,10 @@ func requireUsable(t *testing.T, k *client.Client) {
 	}
 }
 
-// limitedBytes are the bodies that newLimited publishes.
+// limitedBytes are the sizes of the bodies that newLimited publishes.
 var limitedBytes = []int{10, 5000}
 
-// newLimited creates a queue with a limit of its bytes, with a small message and a large one.
+// newLimited creates a queue with a byte limit, a small message and a large one.
 func newLimited(t *testing.T, k *client.Client, name string) {
 	t.Helper()
 	_, _, err := k.CreateQueue(limited(t), name, client.CreateQueueOptions{
@@ -190,8 +189,8 @@ func newLimited(t *testing.T, k *client.Client, name string) {
 	}
 }
 
-// requireExactBytes: a queue with a limit that is created once both nodes are of this release counts its bytes exactly;
-// so does one that was created before, after its limit was set again.
+// requireExactBytes: a queue with a byte limit counts its bytes exactly if it was created after both nodes were
+// upgraded, or if its limit was set again since.
 func requireExactBytes(t *testing.T, k *client.Client) {
 	t.Helper()
 	newLimited(t, k, "exact")

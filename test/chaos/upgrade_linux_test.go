@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// previousRelease is the revision that this one must work together with, from deploy/release.
+// previousRelease returns the revision that this one must interoperate with, from deploy/release.
 func previousRelease(t *testing.T) string {
 	t.Helper()
 	if own := os.Getenv("LOCKSTEP_PREVIOUS"); own != "" {
@@ -35,7 +35,7 @@ func previousRelease(t *testing.T) string {
 	return ""
 }
 
-// buildPrevious builds the release before this one from the repository's own history.
+// buildPrevious builds the previous release from the repository's history.
 func buildPrevious(t *testing.T) string {
 	t.Helper()
 	root, err := exec.CommandContext(t.Context(), "git", "rev-parse", "--show-toplevel").Output()
@@ -68,14 +68,14 @@ func buildPrevious(t *testing.T) string {
 	return program
 }
 
-// TestUpgrade: a pair of the previous release becomes one of this release under load, a node at a time; while the
-// releases are mixed, each of them is active once and is killed, so that the other one takes over from it. Then
-// everything goes back, as an operator does who regrets it, and forward once more. What only the new release knows is
-// refused while the releases are mixed, and works after that. Nothing is lost, and in the end both stores are equal.
+// A pair of the previous release is upgraded under load, one node at a time. While the releases are mixed, each is
+// active once and is killed, so that the other one takes over. Then the pair is rolled back and upgraded again. New
+// features are rejected while the releases are mixed, and work afterwards. Nothing is lost, and both stores are equal
+// at the end.
 func TestUpgrade(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	previous := buildPrevious(t)
-	// The names that both releases know. Which node is active is part of each step: roles change by kills alone.
+	// Settings supported by both releases. Each step fixes the active node: roles change only by kills.
 	settings := steady()
 	settings["wal.segment-bytes"], settings["log.segment-bytes"] = "", "8MiB"
 	options := cluster.Options{Settings: settings}
@@ -84,14 +84,14 @@ func TestUpgrade(t *testing.T) {
 		t.Parallel()
 		upgrade(t, options, forth, back, forth)
 	})
-	// The nodes of 0.1.0 show each other the certificates of their hosts, and are known by them.
+	// Nodes of 0.1.0 present their host certificates to each other, and are identified by them.
 	t.Run("TLS", func(t *testing.T) {
 		t.Parallel()
 		upgrade(t, secured(t, options), forth)
 	})
 }
 
-// upgrade takes a pair from one program to another, for each of the ways.
+// upgrade moves a pair from one binary to another, for each of the ways.
 func upgrade(t *testing.T, o cluster.Options, ways ...[2]string) {
 	t.Helper()
 	previous := ways[0][0]
@@ -102,7 +102,7 @@ func upgrade(t *testing.T, o cluster.Options, ways ...[2]string) {
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 300, NoAdministration: true, Plain: true})
 	acked(t, w)
 
-	// restart kills a node, lets the pair do without it, and starts it with another program.
+	// restart kills a node, runs the pair without it, and starts it with another binary.
 	restart := func(n *cluster.Node, with string) {
 		installed := copyFile(t, with, program)
 		since := w.History().Now()
@@ -128,7 +128,7 @@ func upgrade(t *testing.T, o cluster.Options, ways ...[2]string) {
 		require.Equal(t, second.Name, active.Name, "the new release took over from the old one")
 		if to == binary {
 			requireRefused(t, k)
-			newLimited(t, k, mixed) // the release before understands it
+			newLimited(t, k, mixed) // the previous release supports it
 		}
 		restart(second, to)
 		active, _ = inSync(t, p)
@@ -156,7 +156,7 @@ func upgrade(t *testing.T, o cluster.Options, ways ...[2]string) {
 	verify(t, p, w)
 }
 
-// inSyncAgain starts a node that was killed, and waits until it is in sync.
+// inSyncAgain starts a killed node and waits until it is in sync.
 func inSyncAgain(t *testing.T, p *cluster.Pair, n *cluster.Node) {
 	t.Helper()
 	require.NoError(t, n.Start())

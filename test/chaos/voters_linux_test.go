@@ -18,19 +18,19 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// The requests of ioctl(2) that stop all writes to a file system, and let them go on (linux/fs.h).
+// The ioctl(2) requests that suspend and resume all writes to a file system (linux/fs.h).
 const (
 	freezeRequest = 0xc0045877 // FIFREEZE
 	thawRequest   = 0xc0045878 // FITHAW
 )
 
-// behindBound is how soon VoterBehind has to be told: it waits for 30 seconds first.
+// behindBound limits the wait for VoterBehind, which is reported after 30 seconds.
 const behindBound = bound + 30*time.Second
 
-// TestVoterBehind freezes the file system under the witness, whose process goes on answering: it lags behind, and is
-// not missing. The pair goes on serving, both nodes tell, and what they told is over when the disk answers again.
+// The file system of the witness is frozen while its process keeps responding: it lags behind, but is not missing.
+// The pair continues to serve, both nodes report the condition, and it ends when the disk responds again.
 func TestVoterBehind(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{Raft: true})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	inSync(t, p)
@@ -50,7 +50,7 @@ func TestVoterBehind(t *testing.T) {
 	verify(t, p, w)
 }
 
-// freezable moves a directory to a file system of its own, in a file, whose writes can be made to wait.
+// freezable moves a directory to a file-backed file system whose writes can be frozen.
 func freezable(t *testing.T, dir string) (freeze, thaw func()) {
 	t.Helper()
 	image := filepath.Join(t.TempDir(), "disk")
@@ -68,7 +68,7 @@ func freezable(t *testing.T, dir string) (freeze, thaw func()) {
 	require.NoError(t, err)
 	set := func(request uint) error { return unix.IoctlSetInt(int(mounted.Fd()), request, 0) }
 	t.Cleanup(func() {
-		_ = set(thawRequest) // so that a failed test leaves no process that waits for ever
+		_ = set(thawRequest) // so that a failed test leaves no blocked process
 		_ = mounted.Close()
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Errorf("unmount %s: %v", dir, err)

@@ -17,10 +17,10 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// TestVoterConditions strikes the witness so that each condition of a voter has its real cause, follows the runbook out
-// of it, and sees the condition end. The pair goes on serving all the time.
+// Each condition of a voter is produced by its real cause in the witness, resolved with the runbook, and cleared. The
+// pair serves continuously.
 func TestVoterConditions(t *testing.T) {
-	t.Parallel() // it mostly waits
+	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{Raft: true})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	inSync(t, p)
@@ -34,7 +34,7 @@ func TestVoterConditions(t *testing.T) {
 	require.NoError(t, p.Witness.Start())
 	told(t, p, conditions.VoterMissing, false)
 
-	// An older image of its disk: it has forgotten what it has agreed to since.
+	// An older image of its disk, without its later votes and log entries.
 	for range 2 {
 		handOver(t, p)
 		inSync(t, p)
@@ -46,7 +46,8 @@ func TestVoterConditions(t *testing.T) {
 	told(t, p, conditions.VoterPutBack, true)
 	acked(t, w)
 
-	// As its action says: without its directory it is another voter, until an operator says that it takes the place.
+	// As the condition's action states: without its directory it is a new voter, until an operator confirms the
+	// replacement.
 	require.NoError(t, p.Witness.Stop())
 	require.NoError(t, os.RemoveAll(dir))
 	require.NoError(t, p.Witness.Start())
@@ -60,13 +61,13 @@ func TestVoterConditions(t *testing.T) {
 	verify(t, p, w)
 }
 
-// told waits until both nodes tell of a condition, or neither does.
+// told waits until both nodes report a condition, or neither does.
 func told(t *testing.T, p *cluster.Pair, kind conditions.Kind, want bool) {
 	t.Helper()
-	toldWithin(t, p, kind, want, bound) // VoterMissing and VoterWiped wait for 10 seconds first
+	toldWithin(t, p, kind, want, bound) // VoterMissing and VoterWiped are reported after 10 seconds
 }
 
-// toldWithin is told with a bound of its own.
+// toldWithin is told with its own bound.
 func toldWithin(t *testing.T, p *cluster.Pair, kind conditions.Kind, want bool, bound time.Duration) {
 	t.Helper()
 	var a, b *pb.GetStatusResponse

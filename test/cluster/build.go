@@ -17,9 +17,9 @@ import (
 
 const lockstep = "github.com/lockstep-mq/lockstep/cmd/lockstep"
 
-// Build compiles cmd/lockstep of this module into dir and returns the binary's path. LOCKSTEP_BINARY names a binary to
-// use instead, so that a race build or another version can be put through the same tests. What is built can have its
-// disks broken (Options.Disk); without that it behaves as any other.
+// Build compiles cmd/lockstep of this module into dir and returns the binary's path. LOCKSTEP_BINARY names an
+// existing binary to use instead, for example a race build or another version. The built binary supports disk faults
+// (Options.Disk); without them it behaves like any other.
 func Build(ctx context.Context, dir string) (string, error) {
 	if binary := os.Getenv("LOCKSTEP_BINARY"); binary != "" {
 		return filepath.Abs(binary)
@@ -27,8 +27,8 @@ func Build(ctx context.Context, dir string) (string, error) {
 	return goBuild(ctx, filepath.Join(dir, "lockstep"), lockstep, "-tags", faultdisk.Tag)
 }
 
-// BuildWithClock is Build, and the clocks of what is built can be set, too (Options.Clock). It compiles everything
-// anew the first time, the standard library as well.
+// BuildWithClock is Build with an adjustable clock (Options.Clock). The first build compiles everything, including
+// the standard library.
 func BuildWithClock(ctx context.Context, dir string) (string, error) {
 	if os.Getenv("LOCKSTEP_BINARY") != "" {
 		return Build(ctx, dir)
@@ -45,7 +45,7 @@ func buildWithClock(ctx context.Context, dir, name, command string) (string, err
 		"-tags", strings.Join([]string{faultdisk.Tag, clockTag}, ","), "-overlay", overlay)
 }
 
-// BuildEtcdWithClock compiles the program that Options.EtcdBinary takes.
+// BuildEtcdWithClock compiles the program for Options.EtcdBinary.
 func BuildEtcdWithClock(ctx context.Context, dir string) (string, error) {
 	return buildWithClock(ctx, dir, "etcd-clock", "github.com/lockstep-mq/lockstep/test/cluster/etcd")
 }

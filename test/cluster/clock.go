@@ -21,18 +21,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
 )
 
-// A clock on the wall jumps when an operator or NTP sets it; the time that a process measures durations with goes on as
-// before. Programs in Go ask the kernel without a library that could be replaced, so that the nodes of these tests are
-// built with another time.Now: it adds an offset in seconds, which it reads at each call from a file that the test
-// writes. Nothing in the program knows of it, nor do the libraries that it uses.
+// A wall clock jumps when an operator or NTP sets it, while the monotonic clock of a process continues. Go programs
+// read the clock without a replaceable library, so the nodes of these tests are built with another time.Now. It adds
+// an offset in seconds, read at each call from a file that the test writes. The program and its libraries need no
+// other change.
 const (
-	// clockTag marks a program that was built so: no file has it as a constraint.
+	// clockTag marks such a build; no file has it as a constraint.
 	clockTag = "faultclock"
-	// clockVariable is the environment variable that names the file with the offset: 8 bytes, in the machine's order.
+	// clockVariable is the environment variable with the name of the offset file: 8 bytes, in native byte order.
 	clockVariable = "FAULTCLOCK"
 )
 
-// clockSource is what is added to package time. Now there is called realNow then.
+// clockSource is added to package time. The original Now is renamed to realNow.
 const clockSource = `package time
 
 import (
@@ -70,7 +70,7 @@ func Now() Time {
 }
 `
 
-// clockOverlay writes what go build needs to build such a program, and returns the name of the overlay.
+// clockOverlay writes the inputs of go build for such a program and returns the name of the overlay.
 func clockOverlay(ctx context.Context, dir string) (string, error) {
 	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
@@ -106,11 +106,11 @@ func clockOverlay(ctx context.Context, dir string) (string, error) {
 	return name, nil
 }
 
-// CanBreakDisks tells whether a program was built with the tag that Options.Disk needs. Build does; LOCKSTEP_BINARY may
-// name one that was not.
+// CanBreakDisks reports whether a binary was built with the tag required by Options.Disk. Build sets it; a
+// LOCKSTEP_BINARY may lack it.
 func CanBreakDisks(binary string) bool { return builtWith(binary, faultdisk.Tag) }
 
-// CanSetClocks tells the same of Options.Clock and BuildWithClock.
+// CanSetClocks reports whether a binary supports Options.Clock, like one of BuildWithClock.
 func CanSetClocks(binary string) bool { return builtWith(binary, clockTag) }
 
 func builtWith(binary, tag string) bool {
@@ -126,19 +126,19 @@ func builtWith(binary, tag string) bool {
 	return false
 }
 
-// ErrNoFaultClock is returned when a clock is to be set, and Options.Clock was not.
+// ErrNoFaultClock is returned when a clock is set without Options.Clock.
 var ErrNoFaultClock = errors.New("cluster: the clock cannot be set: Options.Clock is not set")
 
-// clock is the clock of one machine: its offset is kept in a file, which every process on the machine reads.
+// clock is the clock of one machine: the name of a file with its offset, which every process on the machine reads.
 type clock string
 
-// newClock makes a clock that is right.
+// newClock creates a clock with offset 0.
 func newClock(dir string) (clock, error) {
 	c := clock(filepath.Join(dir, "clock"))
 	return c, c.set(0)
 }
 
-// set has the clock go before the right time by an offset, in whole seconds; after it, if that is negative.
+// set sets the offset to the right time, in whole seconds. A negative offset means a clock that is behind.
 func (c clock) set(offset time.Duration) error {
 	if c == "" {
 		return ErrNoFaultClock
@@ -152,7 +152,6 @@ func (c clock) set(offset time.Duration) error {
 	return errors.Join(err, f.Close())
 }
 
-// environment tells a process about its clock.
 func (c clock) environment() []string {
 	if c == "" {
 		return nil
@@ -160,6 +159,6 @@ func (c clock) environment() []string {
 	return []string{clockVariable + "=" + string(c)}
 }
 
-// SetClock has the clock of the node's machine jump, while the node runs or not: it is before the right time by an
-// offset then, or after it, if that is negative.
+// SetClock sets the offset of the clock of the node's machine, whether or not the node runs. A negative offset means
+// a clock that is behind.
 func (n *Node) SetClock(offset time.Duration) error { return n.clock.set(offset) }

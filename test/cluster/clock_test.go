@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// clockProgram prints the time on the wall, each time that it is asked, and how long ago it was started.
+// clockProgram prints the wall time and its uptime for each request.
 const clockProgram = `package main
 
 import (
@@ -37,7 +37,7 @@ func main() {
 }
 `
 
-// TestClockJumps: the time on the wall follows what the test says, at once, and durations do not.
+// Wall time follows the configured offset immediately; durations are unaffected.
 func TestClockJumps(t *testing.T) {
 	dir := t.TempDir()
 	source := filepath.Join(dir, "main.go")

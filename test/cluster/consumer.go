@@ -17,25 +17,26 @@ import (
 )
 
 const (
-	// rawCredit is how many messages the raw consumer lets the server have under way.
+	// rawCredit is the credit of the raw consumer, in messages.
 	rawCredit = 256
-	// rawNack and rawDrop are one in how many messages is given back, and on one in how many batches the stream is
-	// thrown away with all that was delivered on it.
+	// rawNack: one in so many messages is nacked. rawDrop: after one in so many batches the stream is closed with all
+	// its messages in flight.
 	rawNack = 200
 	rawDrop = 400
-	// activeCheck is how often a consumer looks whether its node is still the active one: a paused node says nothing.
+	// activeCheck is how often a consumer checks that its node is still active, because a paused node does not
+	// respond.
 	activeCheck = 50 * time.Millisecond
 )
 
-// rawConsumer consumes one subscription on the bare gRPC stream. The client package hides redeliveries from the
-// application, as it should; the checker has to see them.
+// rawConsumer consumes one subscription on the plain gRPC stream. The client package hides redeliveries from the
+// application; the checker must see them.
 type rawConsumer struct {
 	w          *Workload
 	queue, sub string
 	rng        *rand.Rand
 }
 
-// run consumes until ctx ends, stream after stream.
+// run consumes on one stream after another until ctx is done.
 func (c *rawConsumer) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		address, err := c.w.activeNode(ctx)
@@ -43,12 +44,12 @@ func (c *rawConsumer) run(ctx context.Context) {
 			return
 		}
 		c.stream(ctx, address)
-		// The next attempt may find the same node not yet gone.
+		// The next attempt may find the same node still running.
 		wait(ctx, pollInterval)
 	}
 }
 
-// stream consumes from a node until the stream breaks, the node is not the active any more, or the dice say so.
+// stream consumes from a node until the stream breaks, the node is no longer active, or a random number ends it.
 func (c *rawConsumer) stream(ctx context.Context, address string) {
 	ctx, cancel := context.WithCancel(ctx)
 	var watcher sync.WaitGroup
@@ -92,13 +93,13 @@ func (c *rawConsumer) stream(ctx context.Context, address string) {
 type rawStream struct {
 	c           *rawConsumer
 	number      uint64              // of the stream, in the history
-	next        uint64              // number of the last confirmation that was asked for
-	unconfirmed map[uint64][]uint64 // sequences that each of them covers
-	seen        uint64              // highest number that was confirmed
+	next        uint64              // number of the last requested confirmation
+	unconfirmed map[uint64][]uint64 // sequences covered by each confirmation number
+	seen        uint64              // highest confirmed number
 }
 
-// receive records deliveries and makes the answer: acknowledgements, now and then a nack. ok is false when the stream
-// is to be thrown away.
+// receive records deliveries and returns the acknowledgements, occasionally with a nack. ok is false if the stream is
+// to be closed.
 func (s *rawStream) receive(messages []*pb.StoredMessage) (answer *pb.ConsumeRequest, ok bool) {
 	c := s.c
 	answer = &pb.ConsumeRequest{Credit: uint32(len(messages))}
@@ -120,7 +121,7 @@ func (s *rawStream) receive(messages []*pb.StoredMessage) (answer *pb.ConsumeReq
 	return answer, !drop
 }
 
-// sent records the acknowledgements that are about to be sent: they may arrive, whatever becomes of the stream.
+// sent records acknowledgements before they are sent: they may arrive even if the stream fails.
 func (s *rawStream) sent(answer *pb.ConsumeRequest) {
 	for _, r := range answer.GetAck() {
 		s.c.w.history.AddAckSent(historycheck.Ack{Queue: s.c.queue, Sub: s.c.sub, Sequence: r.GetFirst()})
@@ -141,9 +142,9 @@ func (s *rawStream) confirmed(upTo uint64) {
 }
 
 const (
-	// clientBatch is how many messages the consumer of the client package acknowledges at once.
+	// clientBatch is how many messages the consumer of the client package acknowledges together.
 	clientBatch = 32
-	// clientReopen is on one in how many batches it begins anew, so that nothing of what the client remembers hides a
+	// clientReopen: after one in so many batches the consumer is reopened, so that the client's state does not hide a
 	// redelivery.
 	clientReopen = 50
 )
@@ -155,7 +156,7 @@ type clientConsumer struct {
 	rng        *rand.Rand
 }
 
-// run consumes until ctx ends, consumer after consumer.
+// run consumes with one consumer after another until ctx is done.
 func (c *clientConsumer) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		consumer, err := c.w.client.Consume(ctx, c.queue,
@@ -185,7 +186,7 @@ func (c *clientConsumer) batch(ctx context.Context, consumer *client.Consumer, n
 			break
 		}
 		if i == 0 {
-			// The first message is waited for; of the others, what is there is taken.
+			// Wait for the first message, then take those that are available.
 			time.AfterFunc(time.Millisecond, cancel)
 		}
 		c.w.delivered(historycheck.Delivery{
@@ -208,7 +209,7 @@ func (c *clientConsumer) batch(ctx context.Context, consumer *client.Consumer, n
 	return nil
 }
 
-// wait returns after d, or when ctx ends.
+// wait returns after d, or when ctx is done.
 func wait(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -19,11 +19,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
 )
 
-// ErrNoFaultDisk is returned when a node's disk is to be broken, and Options.Disk was not set.
+// ErrNoFaultDisk is returned when a disk fault is set without Options.Disk.
 var ErrNoFaultDisk = errors.New("cluster: the node's disk cannot be broken: Options.Disk is not set")
 
-// SetDisk says what the disk of the running node does from now on. It waits for a node that is starting, and returns
-// ErrNotRunning for one that does not run.
+// SetDisk sets the disk faults of the running node. It waits for a node that is starting, and returns ErrNotRunning
+// if the node does not run.
 func (n *Node) SetDisk(ctx context.Context, s faultdisk.State) error {
 	body, err := json.Marshal(s)
 	if err != nil {
@@ -33,7 +33,7 @@ func (n *Node) SetDisk(ctx context.Context, s faultdisk.State) error {
 	return err
 }
 
-// DiskHits tells how often each rule struck since SetDisk.
+// DiskHits returns how often each rule was applied since SetDisk.
 func (n *Node) DiskHits(ctx context.Context) (hits []uint64, err error) {
 	body, err := n.diskCall(ctx, http.MethodGet, nil)
 	if err == nil {
@@ -42,15 +42,15 @@ func (n *Node) DiskHits(ctx context.Context) (hits []uint64, err error) {
 	return hits, err
 }
 
-// StartWithDisk says what the disk does from the first operation on, at each start from now on.
+// StartWithDisk sets the disk faults from the first operation of each later start.
 func (n *Node) StartWithDisk(s faultdisk.State) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.diskAtStart = s
 }
 
-// LosePower is Kill, and the machine has to boot: with State.Hold, what was not synced is gone, and the next start is
-// on another boot.
+// LosePower is Kill with a reboot of the machine: with State.Hold, unsynced data is lost, and the next start has
+// another boot ID.
 func (n *Node) LosePower() error {
 	if err := n.Kill(); err != nil {
 		return err
@@ -61,7 +61,6 @@ func (n *Node) LosePower() error {
 	return nil
 }
 
-// diskEnvironment is what tells the node about its disk.
 func (n *Node) diskEnvironment(name string) ([]string, error) {
 	if n.disk == nil {
 		return nil, nil
@@ -78,7 +77,7 @@ func (n *Node) diskEnvironment(name string) ([]string, error) {
 	}, nil
 }
 
-// diskCall makes one request, again and again while the node is starting.
+// diskCall sends a request, with retries while the node is starting.
 func (n *Node) diskCall(ctx context.Context, method string, body []byte) ([]byte, error) {
 	if n.disk == nil {
 		return nil, ErrNoFaultDisk
@@ -102,13 +101,13 @@ func diskRequest(ctx context.Context, method, url string, body []byte) ([]byte, 
 	if err != nil {
 		return nil, fmt.Errorf("disk: %w", err)
 	}
-	req.Close = true // each start listens anew
+	req.Close = true // each start opens a new listener
 	c := http.Client{Timeout: 10 * time.Second}
 	resp, err := c.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("disk: %w", err)
 	}
-	defer func() { _ = resp.Body.Close() }() // read to its end
+	defer func() { _ = resp.Body.Close() }() // already read to the end
 	out, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != http.StatusOK {
 		err = fmt.Errorf("disk: %s: %s", resp.Status, strings.TrimSpace(string(out)))

@@ -2,16 +2,16 @@
 
 //go:build unix
 
-// Package cluster runs real pairs of Lockstep nodes for tests: the built binary in processes of its own, an embedded
-// etcd, cut links, and a client that records what it was told.
+// Package cluster runs real pairs of Lockstep nodes for tests: the built binary in separate processes, an embedded
+// etcd, cut links, and a client that records all responses.
 //
-// The pieces, each usable without the others:
+// The parts can be used separately:
 //
 //   - Build compiles the binary once for a test process.
-//   - Pair is that of test/harness, which `lockstep demo` and `bench` use, too: it starts, kills (SIGKILL),
-//     pauses (SIGSTOP), wakes (SIGCONT) and restarts nodes, cuts links, and stops and restarts etcd. What is added here
-//     breaks disks, clocks and networks, for which a program is built specially.
+//   - Pair is that of test/harness, which `lockstep demo` and `bench` also use: it starts, kills (SIGKILL),
+//     pauses (SIGSTOP), wakes (SIGCONT) and restarts nodes, cuts links, and stops and restarts etcd. This package
+//     adds disk, clock and network faults, which require a special build.
 //   - Proxy is a TCP relay whose link can be cut (silence) or reset.
-//   - Workload publishes and consumes through the client package, and records everything in an audit.History, whose
-//     Check says whether the clients were told the truth.
+//   - Workload publishes and consumes through the client package, and records everything in a historycheck.History.
+//     Its Check verifies the responses that clients received.
 package cluster

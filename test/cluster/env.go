@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// FromEnv reads a setting of a test from an environment variable; otherwise if that is not set or empty.
+// FromEnv parses an environment variable; it returns otherwise if the variable is unset or empty.
 func FromEnv[T any](name string, otherwise T, parse func(string) (T, error)) (T, error) {
 	text := os.Getenv(name)
 	if text == "" {

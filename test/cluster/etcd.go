@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Etcd is an etcd in a process of its own, whose clock can be set (Options.EtcdBinary).
+// Etcd is an etcd in a separate process with an adjustable clock (Options.EtcdBinary).
 type Etcd struct {
 	clock   clock
 	address string
@@ -57,7 +57,7 @@ func startEtcd(ctx context.Context, binary, dir string) (*Etcd, error) {
 	return e, nil
 }
 
-// SetClock is Node.SetClock, of etcd's machine.
+// SetClock is Node.SetClock for etcd's machine.
 func (e *Etcd) SetClock(offset time.Duration) error { return e.clock.set(offset) }
 
 func (e *Etcd) close() error {

@@ -15,7 +15,7 @@ import (
 )
 
 // Events of a node. Those of failover have the fields code (failover.Code), lsn (the end of the log) and, if the node
-// knows the cluster record, config, term and in_sync.
+// has read the cluster record, config, term and in_sync.
 const (
 	// EventRole is a change of the node's role: from, to, reason.
 	EventRole = "role changed"
@@ -25,20 +25,20 @@ const (
 	EventCondition = "condition"
 )
 
-// eventColumns is between the columns of a line of the log, in the text format.
+// eventColumns separates the columns of a log line in the text format.
 const eventColumns = "  "
 
-// eventPoll is how often WaitEvent reads what was added to the log.
+// eventPoll is the interval at which WaitEvent reads new log lines.
 const eventPoll = 10 * time.Millisecond
 
-// Event is a line of a node's log. Tests that compare the order of events wait for these, and not for a time: a state
-// that holds for a moment is missed by who asks for the status.
+// Event is a line of a node's log. Tests that compare the order of events wait for these and not for a time, because
+// polling the status misses short-lived states.
 type Event struct {
 	// Name is the line's message.
 	Name string
 	// Fields are its structured fields; numbers are json.Number.
 	Fields map[string]any
-	// End is where the next line begins, for WaitEvent.
+	// End is the position of the next line, for WaitEvent.
 	End int
 }
 
@@ -48,7 +48,7 @@ func (e Event) Is(field, value string) bool {
 	return ok && fmt.Sprint(v) == value
 }
 
-// Number returns a field that is a number, and 0 if there is none.
+// Number returns a numeric field, or 0 if it is missing.
 func (e Event) Number(field string) uint64 {
 	var n uint64
 	if v, ok := e.Fields[field].(json.Number); ok {
@@ -57,8 +57,8 @@ func (e Event) Number(field string) uint64 {
 	return n
 }
 
-// WaitEvent waits for the first event of a name that fits, from a position of the node's log on. A nil fits takes each.
-// The next event is found from its End on.
+// WaitEvent waits for the first event with a name and a match, from a position of the node's log. A nil fits matches
+// each. The next call continues from the event's End.
 func (n *Node) WaitEvent(ctx context.Context, from int, name string, fits func(Event) bool) (Event, error) {
 	for {
 		log, err := os.ReadFile(n.LogFile())
@@ -79,7 +79,7 @@ func (n *Node) WaitEvent(ctx context.Context, from int, name string, fits func(E
 	}
 }
 
-// Events returns the events in the node's log from a position on.
+// Events returns the events in the node's log from a position.
 func (n *Node) Events(from int) ([]Event, error) {
 	log, err := os.ReadFile(n.LogFile())
 	if err != nil {
@@ -92,7 +92,8 @@ func (n *Node) Events(from int) ([]Event, error) {
 	return all, nil
 }
 
-// nextEvent reads the whole line at a position, and returns where the next one begins; 0 if there is none yet.
+// nextEvent parses the complete line at a position, and returns the position of the next line, or 0 if the line is
+// incomplete.
 func nextEvent(log []byte, from int) (e Event, next int) {
 	if from >= len(log) {
 		return Event{}, 0
@@ -103,7 +104,7 @@ func nextEvent(log []byte, from int) (e Event, next int) {
 	}
 	line := log[from : from+length]
 	e.End = from + length + 1
-	// Time, level, the logger's name if it has one, message, and fields as JSON.
+	// Time, level, the logger's name if any, message, and fields as JSON.
 	if at := bytes.Index(line, []byte(eventColumns+"{")); at >= 0 {
 		d := json.NewDecoder(bytes.NewReader(line[at:]))
 		d.UseNumber()

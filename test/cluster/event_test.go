@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNextEvent: a line is an event once it is whole.
+// An incomplete line is not an event.
 func TestNextEvent(t *testing.T) {
 	log := []byte(`2026-11-28T04:00:00.000Z  INFO  failover  role changed  {"from": "STANDBY", "to": "ACTIVE", ` +
 		`"reason": "a  {b}", "lsn": 17, "term": 3}` + "\n2026-11-28T04:00:00.000Z  WARN  no fields\n2026-11-28T04")

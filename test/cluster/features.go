@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// firstFeature is the lowest number of the features' producers.
+	// firstFeature is the lowest producer number of the features.
 	firstFeature = 300
-	// featurePublish is how long a feature waits for the answer to a publish.
+	// featurePublish is the timeout of a publish.
 	featurePublish = 3 * time.Second
-	// featureEvery is how often each of them does something.
+	// featureEvery is the interval between two actions of a feature.
 	featureEvery = 200 * time.Millisecond
 )
 
-// features use what queues can do besides keeping messages in order: each has queues, a publisher and consumers of its
-// own, and holds at the end what came of its messages against what it was told.
+// features exercise queue features other than ordered storage. Each feature has its own queues, publisher and
+// consumers, and finally compares the state of its messages with the responses.
 type features struct {
 	w         *Workload
 	client    *client.Client
@@ -37,7 +37,6 @@ type features struct {
 	endSink   context.CancelFunc
 }
 
-// feature is one of them.
 type feature struct {
 	*features
 	featureKind
@@ -45,12 +44,12 @@ type feature struct {
 	n   uint64
 	rng *rand.Rand
 
-	mu   sync.Mutex // guards what is below
+	mu   sync.Mutex // guards the fields below
 	sent map[historycheck.ID]sentMessage
-	got  map[string]map[historycheck.ID]int // how often, by queue and subscription
+	got  map[string]map[historycheck.ID]int // number of deliveries, by queue and subscription
 }
 
-// sentMessage is what was published, and what its publisher was told.
+// sentMessage is a published message with its outcome.
 type sentMessage struct {
 	client.Message
 
@@ -58,29 +57,28 @@ type sentMessage struct {
 	err     error
 }
 
-// featureKind is what a feature does.
+// featureKind describes the queues, messages and checks of a feature.
 type featureKind struct {
 	name   string
-	queues map[string]client.CreateQueueOptions // by the last part of their names
-	// setup makes what the queues do not say; nil: nothing.
+	queues map[string]client.CreateQueueOptions // by name suffix
+	// setup does the configuration that is not part of queue creation; optional.
 	setup func(ctx context.Context, f *feature) error
-	// message draws what is published to the first queue.
+	// message returns a random message for the first queue.
 	message func(f *feature) client.Message
-	// into is the queue that is published to.
+	// into is the queue that receives the publishes.
 	into string
-	// act does more, after each publish; settle ends what it has begun. nil: nothing.
+	// act runs after each publish; settle completes its work. Both are optional.
 	act    func(f *feature)
 	settle func(ctx context.Context, f *feature) error
-	// sinks are consumed: pairs of queue and subscription. At the end nothing may be left in them.
+	// sinks are the consumed pairs of queue and subscription. They must be empty at the end.
 	sinks [][2]string
-	// mayWait: what is left may be messages whose time has not come, since the clock of an active that accepted them was
-	// ahead.
+	// mayWait: remaining messages may be delayed, because the clock of the active that accepted them was ahead.
 	mayWait bool
-	// check holds what is stored and was delivered against what was sent.
+	// check compares stored and delivered messages with the published ones.
 	check func(ctx context.Context, f *feature) error
 }
 
-// startFeatures makes their queues and begins.
+// startFeatures creates the queues and starts all features.
 func (w *Workload) startFeatures(ctx context.Context) (_ *features, err error) {
 	all := &features{w: w}
 	if all.client, err = w.pair.NewClient(ctx); err != nil {
@@ -114,11 +112,11 @@ func (w *Workload) startFeatures(ctx context.Context) (_ *features, err error) {
 	return all, nil
 }
 
-// queue is the name of one of the feature's queues.
+// queue returns the full name of one of the feature's queues.
 func (f *feature) queue(name string) string { return f.w.opts.Prefix + f.name + "-" + name }
 
 func (f *feature) create(ctx context.Context) error {
-	for _, dead := range []bool{true, false} { // a dead-letter queue before the one that names it
+	for _, dead := range []bool{true, false} { // a dead-letter queue before the one that references it
 		for name, o := range f.queues {
 			if (o.Config.DeadLetter == "") != dead {
 				continue
@@ -137,7 +135,7 @@ func (f *feature) create(ctx context.Context) error {
 	return f.setup(ctx, f)
 }
 
-// publishAll publishes until ctx ends.
+// publishAll publishes until ctx is done.
 func (f *feature) publishAll(ctx context.Context) {
 	for {
 		wait(ctx, featureEvery/2+time.Duration(f.rng.Int64N(int64(featureEvery))))
@@ -151,7 +149,7 @@ func (f *feature) publishAll(ctx context.Context) {
 	}
 }
 
-// publishOne publishes a message once. An unknown outcome stays unknown: publishing it again could double it.
+// publishOne publishes a message once. It does not retry an unknown outcome, which could store a duplicate.
 func (f *feature) publishOne(m client.Message) {
 	f.n++
 	id := historycheck.ID{Producer: f.id, N: f.n}
@@ -168,7 +166,7 @@ func (f *feature) publishOne(m client.Message) {
 	f.sent[id] = sentMessage{Message: m, outcome: verdict(err), err: err}
 }
 
-// consume acknowledges everything of a subscription until ctx ends.
+// consume acknowledges all messages of a subscription until ctx is done.
 func (f *feature) consume(ctx context.Context, queue, sub string) {
 	for ctx.Err() == nil {
 		if err := f.consumeOnce(ctx, queue, sub); err != nil {
@@ -208,14 +206,14 @@ func (f *feature) delivered(queue, sub string, body []byte) {
 	f.got[key][id]++
 }
 
-// broken reports what must not be.
+// broken records a violation.
 func (f *feature) broken(rule historycheck.Rule, format string, args ...any) {
 	f.w.history.AddBroken(historycheck.Violation{
 		Rule: rule, Text: "feature " + f.name + ": " + fmt.Sprintf(format, args...),
 	})
 }
 
-// stored reads how often each message is in a queue.
+// stored returns the number of copies of each message in a queue.
 func (f *feature) stored(ctx context.Context, queue string) (map[historycheck.ID]int, error) {
 	all := map[historycheck.ID]int{}
 	for m, err := range f.client.Browse(ctx, f.queue(queue), client.BrowseOptions{}) {
@@ -232,7 +230,7 @@ func (f *feature) stored(ctx context.Context, queue string) (map[historycheck.ID
 	return all, nil
 }
 
-// drained waits until a subscription has nothing left.
+// drained waits until a subscription is empty.
 func (f *feature) drained(ctx context.Context, queue, sub string) error {
 	for {
 		q, err := f.client.GetQueue(ctx, f.queue(queue))
@@ -251,8 +249,7 @@ func (f *feature) drained(ctx context.Context, queue, sub string) error {
 	}
 }
 
-// waits tells whether all messages of a queue are to be delivered later. (Of a subscription, those that are delayed are
-// not shown.)
+// waits reports whether all messages of a queue are delayed. (A subscription does not show delayed messages.)
 func (f *feature) waits(ctx context.Context, queue string) bool {
 	for m, err := range f.client.Browse(ctx, f.queue(queue), client.BrowseOptions{}) {
 		if err != nil || time.Until(m.DeliverAt) < time.Second {
@@ -262,7 +259,7 @@ func (f *feature) waits(ctx context.Context, queue string) bool {
 	return true
 }
 
-// finish stops the publishers, waits until everything is consumed, and checks.
+// finish stops the publishers, waits until everything is consumed, and runs the checks.
 func (all *features) finish(ctx context.Context) error {
 	all.stop()
 	all.running.Wait()
@@ -289,10 +286,9 @@ func (all *features) finish(ctx context.Context) error {
 	return nil
 }
 
-// remove deletes the queues.
 func (all *features) remove(ctx context.Context) (err error) {
 	for _, f := range all.list {
-		if f.into != "" { // ends its forwards, which would hold the others
+		if f.into != "" { // removes its forwards, which would block the deletion of the others
 			if q, getErr := all.client.GetQueue(ctx, f.queue(f.into)); getErr == nil && len(q.Forwards) > 0 {
 				_, setErr := all.client.SetForwards(ctx, f.queue(f.into), nil)
 				err = errors.Join(err, setErr)
@@ -311,7 +307,7 @@ func (all *features) remove(ctx context.Context) (err error) {
 	return errors.Join(err, all.client.Close())
 }
 
-// abort ends everything at once.
+// abort stops everything immediately.
 func (all *features) abort() {
 	all.stop()
 	all.endSink()

@@ -13,7 +13,6 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// featureKinds are all of them.
 func featureKinds() []featureKind {
 	return []featureKind{forwardKind(), siftKind(), rankedKind(), keptKind(), preparedKind(), laterKind()}
 }
@@ -22,8 +21,8 @@ func subscribed(config client.QueueConfig, subs ...string) client.CreateQueueOpt
 	return client.CreateQueueOptions{Config: config, Subscriptions: subs}
 }
 
-// once holds how often a message is somewhere against what its publisher was told: 1 if it was acknowledged, 0 if it
-// was refused, and either if that is not known.
+// once checks the number of copies of a message against the outcome of its publish: 1 if acknowledged, 0 if rejected,
+// either if unknown.
 func (f *feature) once(where string, id historycheck.ID, times int) {
 	m := f.sent[id]
 	switch {
@@ -36,8 +35,8 @@ func (f *feature) once(where string, id historycheck.ID, times int) {
 	}
 }
 
-// forwardKind copies everything to one queue, and moves some messages to another one: a message is in all of the
-// queues that it belongs to, or in none.
+// forwardKind copies all messages to one queue and moves some to another. A message is in all of its queues or in
+// none.
 func forwardKind() featureKind {
 	return featureKind{
 		name: "forward", into: "in",
@@ -79,7 +78,7 @@ func checkForwards(ctx context.Context, f *feature) error {
 	return nil
 }
 
-// siftKind has a subscription that gets the messages that its filter matches, all of them and no others.
+// siftKind has a subscription with a filter. It receives exactly the matching messages.
 func siftKind() featureKind {
 	return featureKind{
 		name: "sift", into: "in",
@@ -113,7 +112,7 @@ func siftKind() featureKind {
 	}
 }
 
-// rankedKind has priorities: everything is delivered, and from a queue at rest in the order of the priorities.
+// rankedKind uses priorities: everything is delivered, and an idle queue delivers in order of priority.
 func rankedKind() featureKind {
 	return featureKind{
 		name: "ranked", into: "in",
@@ -140,8 +139,8 @@ func rankedKind() featureKind {
 	}
 }
 
-// checkRanks consumes what the audit subscription has kept: n messages, higher priorities first, and in the order of
-// their sequences within one.
+// checkRanks consumes the n messages that the audit subscription retained: in order of priority, and of sequence
+// within a priority.
 func checkRanks(ctx context.Context, f *feature, n int) error {
 	c, err := f.client.Consume(ctx, f.queue("in"), client.ConsumerOptions{Subscription: SubAudit, Prefetch: n + 1})
 	if err != nil {
@@ -168,7 +167,7 @@ func checkRanks(ctx context.Context, f *feature, n int) error {
 	return nil
 }
 
-// keptKind retains what is acknowledged: at the end all of it is delivered again, in order.
+// keptKind retains acknowledged messages: at the end all of them are redelivered in order.
 func keptKind() featureKind {
 	return featureKind{
 		name: "kept", into: "in",
@@ -190,7 +189,7 @@ func keptKind() featureKind {
 	}
 }
 
-// checkReplay goes back to the beginning and consumes everything once more.
+// checkReplay resets to the start and consumes all messages again.
 func checkReplay(ctx context.Context, f *feature, all map[historycheck.ID]int) error {
 	if _, err := f.client.Seek(ctx, f.queue("in"), SubWork, client.Earliest()); err != nil {
 		return fmt.Errorf("feature %s: %w", f.name, err)
@@ -218,8 +217,8 @@ func checkReplay(ctx context.Context, f *feature, all map[historycheck.ID]int) e
 	return nil
 }
 
-// laterKind delays messages; some of them expire, and are dead letters then. A message is delivered, or is once a dead
-// letter.
+// laterKind delays messages, some of which expire and are dead-lettered. A message is either delivered or
+// dead-lettered once.
 func laterKind() featureKind {
 	return featureKind{
 		name: "later", into: "in",
@@ -236,7 +235,7 @@ func laterKind() featureKind {
 		},
 		sinks: [][2]string{{"in", SubWork}}, mayWait: true,
 		check: func(ctx context.Context, f *feature) error {
-			waiting, err := f.stored(ctx, "in") // before those that may be moved meanwhile
+			waiting, err := f.stored(ctx, "in") // before those that may be moved concurrently
 			if err != nil {
 				return err
 			}

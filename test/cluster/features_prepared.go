@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// preparedKind moves messages from one queue to another one in two phases, as the coordinator of a transaction that
-// other systems take part in would: each of them is in the other queue exactly once, whatever fails between the phases.
+// preparedKind moves messages between queues with two-phase commit, as an external transaction coordinator would.
+// Each message is in the target queue exactly once, regardless of failures between the phases.
 func preparedKind() featureKind {
 	p := new(coordinator)
 	return featureKind{
@@ -47,27 +47,27 @@ func preparedKind() featureKind {
 	}
 }
 
-// coordinator decides over prepared transactions. It does one thing at a time.
+// coordinator decides prepared transactions, one action at a time.
 type coordinator struct {
 	consumer *client.Consumer
 	begun    map[string]bool // all transactions, by xid
 	open     []undecided
-	last     error // why the last decision, or the question for one, was not answered
+	last     error // error of the last unanswered decision or query
 }
 
-// undecided is a transaction whose decision was not answered yet.
+// undecided is a transaction without a confirmed decision.
 type undecided struct {
 	xid    string
 	commit bool
-	// doubt is set as long as it is not known whether it is prepared: before that is answered, an attempt that is still
-	// under way could prepare it behind the decision.
+	// doubt is set while the prepare has an unknown outcome. Until it is resolved, a pending attempt could prepare
+	// the transaction after the decision.
 	doubt *client.Txn
 }
 
-// soon is how long the coordinator waits for one answer.
+// soon is the timeout of one request.
 const soon = 3 * time.Second
 
-// transfer moves one message, if there is one; or prepares that, and decides against it.
+// transfer moves one available message, or prepares the move and rolls it back.
 func (p *coordinator) transfer(parent context.Context, f *feature, rollBack bool) {
 	ctx, cancel := context.WithTimeout(parent, soon)
 	defer cancel()
@@ -96,11 +96,11 @@ func (p *coordinator) transfer(parent context.Context, f *feature, rollBack bool
 	p.open = append(p.open, u)
 	p.decideOpen(ctx, f)
 	if !u.commit {
-		d.Nack() // in case that it was not prepared
+		d.Nack() // in case it was not prepared
 	}
 }
 
-// decideOpen sends the decisions that were not answered yet.
+// decideOpen retries the unconfirmed decisions.
 func (p *coordinator) decideOpen(ctx context.Context, f *feature) {
 	var open []undecided
 	for _, u := range p.open {
@@ -111,7 +111,7 @@ func (p *coordinator) decideOpen(ctx context.Context, f *feature) {
 	p.open = open
 }
 
-// decide tells whether a decision was answered, or is not needed.
+// decide reports whether a decision was confirmed or is unnecessary.
 func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool {
 	if u.doubt != nil {
 		err := u.doubt.Prepare(ctx, u.xid)
@@ -120,7 +120,7 @@ func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool
 			p.last = err
 			return false
 		}
-		if lost { // no repetition will be answered; what is prepared is in the list
+		if lost { // no retry will be answered; a prepared transaction is in the list
 			if prepared, err := listed(ctx, f, u.xid); err != nil || !prepared {
 				p.last = err
 				return err == nil
@@ -147,7 +147,7 @@ func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool
 	return true
 }
 
-// listed tells whether a transaction is prepared and waits for its decision.
+// listed reports whether a transaction is prepared and waits for its decision.
 func listed(ctx context.Context, f *feature, xid string) (bool, error) {
 	for t, err := range f.client.ListPrepared(ctx) {
 		if err != nil {
@@ -160,7 +160,7 @@ func listed(ctx context.Context, f *feature, xid string) (bool, error) {
 	return false, nil
 }
 
-// receive takes a message, if there is one soon.
+// receive returns a message if one arrives soon.
 func (p *coordinator) receive(parent context.Context, f *feature) *client.Delivery {
 	ctx, cancel := context.WithTimeout(parent, featureEvery)
 	defer cancel()
@@ -182,7 +182,7 @@ func (p *coordinator) receive(parent context.Context, f *feature) *client.Delive
 	return d
 }
 
-// settle moves what is left.
+// settle moves the remaining messages.
 func (p *coordinator) settle(ctx context.Context, f *feature) error {
 	for {
 		p.transfer(ctx, f, false)

@@ -13,24 +13,23 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// describedEvery: one of so many messages of a producer has standard fields and typed properties.
+// describedEvery: one in so many messages of a producer has standard fields and typed properties.
 const describedEvery = 4
 
-// groupedAt: where one of so many messages of a producer is that is one of a group; groupsPerQueue is the number of
-// these.
+// groupedAt: messages with this remainder modulo describedEvery are grouped. groupsPerQueue is the number of groups.
 const (
 	groupedAt      = 2
 	groupsPerQueue = 25
 )
 
-// message makes message id with a body of sizeBytes. All of it follows from id and size, as in Body.
+// message creates message id with a body of sizeBytes. Its content depends only on id and size, as in Body.
 func (w *Workload) message(id historycheck.ID, sizeBytes int) client.Message {
 	m := w.fields(id)
 	m.Body = historycheck.Body(id, sizeBytes)
 	return m
 }
 
-// fields are what message id has beside its body.
+// fields returns the attributes of message id other than its body.
 func (w *Workload) fields(id historycheck.ID) client.Message {
 	switch {
 	case w.opts.Plain || id.Producer >= firstStray:
@@ -49,7 +48,7 @@ func (w *Workload) fields(id historycheck.ID) client.Message {
 	}
 }
 
-// parse tells whose message m is. It returns ErrBody unless all of it is as message made it.
+// parse returns the ID of m. It returns ErrBody unless m equals the result of message.
 func (w *Workload) parse(m client.Message) (historycheck.ID, error) {
 	id, err := historycheck.ParseBody(m.Body)
 	if err != nil {
@@ -63,7 +62,7 @@ func (w *Workload) parse(m client.Message) (historycheck.ID, error) {
 	return id, nil
 }
 
-// fromProto makes of what a consumer without a client gets what a client gives.
+// fromProto converts a message received on the plain stream to that of the client package.
 func fromProto(m *pb.Message) client.Message {
 	out := client.Message{
 		Body: m.GetBody(), Properties: m.GetProperties(), MessageID: m.GetMessageId(),

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// TestMessage: what a message lost on its way, got or had changed is noticed, also beside its body.
+// A lost, added or changed attribute of a message is detected, including those other than the body.
 func TestMessage(t *testing.T) {
 	w := &Workload{}
 	id := historycheck.ID{Producer: 1, N: describedEvery}

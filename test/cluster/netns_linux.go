@@ -15,21 +15,21 @@ import (
 	"syscall"
 )
 
-// netPrefix begins the names of our namespaces; the id of the process that made them follows.
+// netPrefix starts the names of the namespaces; the process ID of the test follows.
 const netPrefix = "lockstep-"
 
-// netPort is what nodes listen on: each has all ports of its own address.
+// netPort is the port of the nodes: each node has a separate address.
 const netPort = "7420"
 
-// Net is a network of two namespaces, one for each node, in which packets can be made to vanish, one way or both:
-// unlike with a Proxy the systems at both ends notice nothing but that nothing is acknowledged. Each namespace has a
-// link to the other one, and one to the test's own, where the coordinator and the clients are.
+// Net is a network of two namespaces, one for each node, in which packets can be dropped, one way or both. Unlike
+// with a Proxy, both ends only see missing TCP acknowledgements. Each namespace has a link to the other one and one
+// to the test's namespace, with the coordinator and the clients.
 type Net struct {
-	names []string // of the namespaces of node a and b
-	addrs []string // of the test's end, and of the nodes'
+	names []string // of the namespaces of nodes a and b
+	addrs []string // of the test's end, and of the nodes
 }
 
-// NewNet makes the network. Close removes it, and what an earlier process has left behind is removed here.
+// NewNet creates the network and removes leftovers of earlier processes. Close removes it.
 func NewNet(ctx context.Context) (_ *Net, err error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("%w: this is not root", ErrNoNet)
@@ -51,7 +51,7 @@ func NewNet(ctx context.Context) (_ *Net, err error) {
 			err = errors.Join(err, n.Close())
 		}
 	}()
-	// Where namespaces or iptables are forbidden (a container) is where this fails.
+	// This fails where namespaces or iptables are forbidden, such as in a container.
 	for _, ns := range n.names {
 		if err := run(ctx, "ip", "netns", "add", ns); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrNoNet, err)
@@ -66,7 +66,7 @@ func NewNet(ctx context.Context) (_ *Net, err error) {
 	return n, nil
 }
 
-// wire makes the links and the routes: an address belongs to a namespace, not to a link.
+// wire creates the links and the routes: an address belongs to a namespace, not to a link.
 func (n *Net) wire(ctx context.Context) error {
 	cmds := []string{fmt.Sprintf("link add peer netns %s type veth peer name peer netns %s", n.names[0], n.names[1])}
 	for i, ns := range n.names {
@@ -92,7 +92,7 @@ func (n *Net) wire(ctx context.Context) error {
 	return nil
 }
 
-// Close removes the namespaces, with their links. Their processes must have ended.
+// Close removes the namespaces with their links. Their processes must have exited.
 func (n *Net) Close() error {
 	var errs []error
 	for _, ns := range n.names {
@@ -103,23 +103,23 @@ func (n *Net) Close() error {
 	return errors.Join(errs...)
 }
 
-// host is the address of the test's own end.
+// host is the address of the test's end.
 func (n *Net) host() string { return n.addrs[0] }
 
-// address is where a node, "a" or "b", listens.
+// address is the listen address of a node, "a" or "b".
 func (n *Net) address(name string) string { return net.JoinHostPort(n.addrs[1+index(name)], netPort) }
 
-// command is what a node's command line begins with: it runs the program in its own place.
+// command is the prefix of a node's command line: it runs the program in its namespace.
 func (n *Net) command(name string) []string {
 	return []string{"ip", "netns", "exec", n.names[index(name)]}
 }
 
-// dropBetween makes what one node sends to the other vanish.
+// dropBetween drops packets from one node to the other.
 func (n *Net) dropBetween(ctx context.Context, from, to string) error {
 	return n.iptables(ctx, to, "-A", "INPUT", "-s", n.addrs[1+index(from)], "-j", "DROP")
 }
 
-// dropTo makes what a node sends to a port of the test's end vanish, and dropFrom what comes from there.
+// dropTo drops packets from a node to a port of the test's end, and dropFrom those from that port.
 func (n *Net) dropTo(ctx context.Context, name, port string) error {
 	return n.iptables(ctx, name, "-A", "OUTPUT", "-d", n.host(), "-p", "tcp", "--dport", port, "-j", "DROP")
 }
@@ -128,7 +128,7 @@ func (n *Net) dropFrom(ctx context.Context, name, port string) error {
 	return n.iptables(ctx, name, "-A", "INPUT", "-s", n.host(), "-p", "tcp", "--sport", port, "-j", "DROP")
 }
 
-// heal lets everything through again.
+// heal removes all drop rules.
 func (n *Net) heal(ctx context.Context) error {
 	return errors.Join(n.iptables(ctx, "a", "-F"), n.iptables(ctx, "b", "-F"))
 }
@@ -137,12 +137,13 @@ func (n *Net) iptables(ctx context.Context, name string, args ...string) error {
 	return run(ctx, "ip", append([]string{"netns", "exec", n.names[index(name)], "iptables", "-w"}, args...)...)
 }
 
-// DropBetween makes what from sends to the other node vanish; the other way works. Needs Options.Net, as all of these.
+// DropBetween drops packets from one node to the other; the opposite direction works. Requires Options.Net, like the
+// following methods.
 func (p *Pair) DropBetween(ctx context.Context, from *Node) error {
 	return p.net.dropBetween(ctx, from.Name, p.Other(from).Name)
 }
 
-// DropToEtcd makes what a node sends to etcd vanish.
+// DropToEtcd drops packets from a node to etcd.
 func (p *Pair) DropToEtcd(ctx context.Context, n *Node) error {
 	_, port, err := net.SplitHostPort(p.EtcdOf(n.Node))
 	if err != nil {
@@ -151,7 +152,7 @@ func (p *Pair) DropToEtcd(ctx context.Context, n *Node) error {
 	return p.net.dropTo(ctx, n.Name, port)
 }
 
-// DropFromEtcd makes what etcd sends to a node vanish.
+// DropFromEtcd drops packets from etcd to a node.
 func (p *Pair) DropFromEtcd(ctx context.Context, n *Node) error {
 	_, port, err := net.SplitHostPort(p.EtcdOf(n.Node))
 	if err != nil {
@@ -160,7 +161,7 @@ func (p *Pair) DropFromEtcd(ctx context.Context, n *Node) error {
 	return p.net.dropFrom(ctx, n.Name, port)
 }
 
-// HealNet undoes all of these.
+// HealNet removes all drop rules.
 func (p *Pair) HealNet(ctx context.Context) error { return p.net.heal(ctx) }
 
 func index(name string) int { return int(name[0] - 'a') }
@@ -172,18 +173,18 @@ func run(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// sweepNets removes the namespaces of test processes that were killed.
+// sweepNets removes the namespaces of killed test processes.
 func sweepNets(ctx context.Context) {
 	entries, err := os.ReadDir("/run/netns")
 	if err != nil {
-		return // there are none
+		return // no namespaces
 	}
 	for _, e := range entries {
 		rest, ours := strings.CutPrefix(e.Name(), netPrefix)
 		pid, _, _ := strings.Cut(rest, "-")
 		n, err := strconv.Atoi(pid)
 		if ours && err == nil && errors.Is(syscall.Kill(n, 0), syscall.ESRCH) {
-			_ = run(ctx, "ip", "netns", "del", e.Name()) // the next one tries again
+			_ = run(ctx, "ip", "netns", "del", e.Name()) // the next sweep retries
 		}
 	}
 }

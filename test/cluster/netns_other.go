@@ -6,13 +6,13 @@ package cluster
 
 import "context"
 
-// Net is a network of two namespaces, which only Linux has.
+// Net is a network of two namespaces, which only Linux supports.
 type Net struct{}
 
-// NewNet fails.
+// NewNet returns ErrNoNet.
 func NewNet(context.Context) (*Net, error) { return nil, ErrNoNet }
 
-// Close has nothing to do.
+// Close does nothing.
 func (*Net) Close() error { return nil }
 
 func (*Net) host() string { return "" }

@@ -12,18 +12,18 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// Node is one node of a pair, or the witness, on a machine whose disk and clock a test can break.
+// Node is one node of a pair, or the witness, on a machine with injectable disk and clock faults.
 type Node struct {
 	*harness.Node
-	disk  *harness.Port // what its disk does is said here; nil without Options.Disk
+	disk  *harness.Port // control port of the disk faults; nil without Options.Disk
 	clock clock         // of its machine; empty without Options.Clock
 
-	mu          sync.Mutex // guards all below
+	mu          sync.Mutex // guards all fields below
 	diskAtStart faultdisk.State
 	boots       int // of its machine, if Options.Disk
 }
 
-// environment tells the process about its disk and its clock.
+// environment returns the variables that configure disk and clock faults.
 func (n *Node) environment(name string) ([]string, error) {
 	disk, err := n.diskEnvironment(name)
 	return slices.Concat(disk, n.clock.environment()), err

@@ -19,20 +19,20 @@ import (
 const (
 	// SubWork is the subscription that the applications consume or purge.
 	SubWork = "work"
-	// firstPinned and firstStray are the lowest numbers of their messages' producers, in addition to
+	// firstPinned and firstStray are the lowest producer numbers of their messages, in addition to
 	// historycheck.FirstApplication.
 	firstPinned = 150
 	firstStray  = 200
-	// patience is how often an application repeats a call at most.
+	// patience is the maximum number of attempts of a call.
 	patience = 6
-	// deadlines is the number of different ones, from 1 ms, which may be too short, up to 2 s, which is enough for a
-	// failover; each is twice as long as the one before.
+	// deadlines is the number of different deadlines, from 1 ms, which may be too short, to 2 s, which is enough for
+	// a failover; each doubles the previous one.
 	deadlines = 12
 )
 
-// applications use the client as applications do: calls with short deadlines, of which those that end without an answer
-// are repeated with the same object, and those that are refused are made again in the belief that nothing was done. One
-// for each node reaches no other one, as a client does whose network is not that of the nodes.
+// applications use the client with short deadlines. They retry calls with an unknown outcome with the same object,
+// and repeat rejected calls on the assumption that nothing was stored. One application per node reaches only that
+// node, like a client in a separate network.
 type applications struct {
 	w       *Workload
 	client  *client.Client
@@ -42,7 +42,7 @@ type applications struct {
 	names   struct{ in, one, two, purged, life string }
 }
 
-// startApplications makes their queues and begins.
+// startApplications creates the queues and starts the applications.
 func (w *Workload) startApplications(ctx context.Context) (_ *applications, err error) {
 	a := &applications{w: w, stop: make(chan struct{})}
 	if a.client, err = w.pair.NewClient(ctx); err != nil {
@@ -64,7 +64,7 @@ func (w *Workload) startApplications(ctx context.Context) (_ *applications, err 
 			return nil, fmt.Errorf("applications: %w", err)
 		}
 	}
-	// A workload before this one on the same pair may have left it.
+	// An earlier workload on the same pair may have left it.
 	if _, err := a.client.DeleteQueue(ctx, a.names.life, false); err != nil &&
 		!errors.Is(err, client.ErrQueueNotFound) {
 		return nil, fmt.Errorf("applications: %w", err)
@@ -89,14 +89,12 @@ func (w *Workload) startApplications(ctx context.Context) (_ *applications, err 
 	return a, nil
 }
 
-// start starts one of them.
 func (a *applications) start(id uint32, c *client.Client, run func(*application)) {
 	rng := rand.New(rand.NewPCG(a.w.opts.Seed, 3000+uint64(id)))
 	app := &application{applications: a, id: id, client: c, rng: rng}
 	a.running.Go(func() { app.loop(func() { run(app) }) })
 }
 
-// closeClients closes the clients of all of them.
 func (a *applications) closeClients() error {
 	errs := []error{a.client.Close()}
 	for _, c := range a.pinned {
@@ -105,7 +103,7 @@ func (a *applications) closeClients() error {
 	return errors.Join(errs...)
 }
 
-// RefusableQueues are those to which a test may make publishes fail: their publishers know what to do then.
+// RefusableQueues returns the queues on which a test may make publishes fail: their publishers handle it.
 func (w *Workload) RefusableQueues() []string {
 	if w.apps == nil {
 		return nil
@@ -113,18 +111,18 @@ func (w *Workload) RefusableQueues() []string {
 	return []string{w.apps.names.in, w.apps.names.one, w.apps.names.two, w.apps.names.purged}
 }
 
-// queues that are there for the whole run.
+// queues returns the queues that exist for the whole run.
 func (a *applications) queues() []string {
 	return []string{a.names.in, a.names.one, a.names.two, a.names.purged}
 }
 
-// finish has the applications end what they are at.
+// finish lets the applications complete their current operations.
 func (a *applications) finish() {
 	close(a.stop)
 	a.running.Wait()
 }
 
-// close ends everything at once.
+// close stops everything immediately.
 func (a *applications) close() error {
 	err := a.closeClients()
 	select {
@@ -136,7 +134,7 @@ func (a *applications) close() error {
 	return err
 }
 
-// application is one of them; it does one thing at a time.
+// application executes one operation at a time.
 type application struct {
 	*applications
 	id       uint32
@@ -144,10 +142,10 @@ type application struct {
 	n        uint64         // number of its last message
 	rng      *rand.Rand
 	consumer *client.Consumer
-	aborted  bool // the client was closed: the run is not to be judged
+	aborted  bool // the client was closed: the run is not checked
 }
 
-// loop calls act again and again until the applications are stopped.
+// loop calls act until the applications are stopped.
 func (a *application) loop(act func()) {
 	defer func() {
 		if a.consumer != nil {
@@ -167,13 +165,13 @@ func (a *application) loop(act func()) {
 	}
 }
 
-// next is the name of a new message.
+// next returns the ID of a new message.
 func (a *application) next() historycheck.ID {
 	a.n++
 	return historycheck.ID{Producer: a.id, N: a.n}
 }
 
-// verdict tells what a call's error means to an application: the documentation of client.ErrOutcomeUnknown.
+// verdict maps a call's error to an outcome, according to the documentation of client.ErrOutcomeUnknown.
 func verdict(err error) historycheck.Outcome {
 	switch {
 	case err == nil:
@@ -185,8 +183,8 @@ func verdict(err error) historycheck.Outcome {
 	}
 }
 
-// attempt calls until there is an answer, or the application gives up. repeatable: what has an unknown outcome may be
-// repeated with the same object.
+// attempt calls until there is a response, or patience is exhausted. repeatable: a call with an unknown outcome may
+// be retried with the same object.
 func (a *application) attempt(o *historycheck.Operation, repeatable bool, call func(context.Context) error) {
 	h := a.w.history
 	o.Sent = h.Now()
@@ -210,7 +208,7 @@ func (a *application) attempt(o *historycheck.Operation, repeatable bool, call f
 	}
 }
 
-// count counts calls: by outcome, and what came after an unknown outcome.
+// count counts calls by outcome, and the result of retries after an unknown outcome.
 func (a *application) count(kind historycheck.Kind, was, is historycheck.Outcome, err error) {
 	a.w.history.Edit(func(h *historycheck.History) {
 		h.Calls[string(kind)+" "+string(is)]++
@@ -229,10 +227,10 @@ func (a *application) count(kind historycheck.Kind, was, is historycheck.Outcome
 	})
 }
 
-// limitCalls counts, among the calls, those that were refused because the disk is low or a queue is full.
+// limitCalls counts the calls rejected because the disk is low or a queue is full.
 const limitCalls = "limit"
 
-// hold holds an error against what it is documented to mean.
+// hold checks an error against its documented meaning.
 func (a *application) hold(o *historycheck.Operation, err error) {
 	allowed := []error{client.ErrUnavailable, client.ErrClosed, client.ErrLimit}
 	switch o.Kind {
@@ -256,7 +254,7 @@ func (a *application) hold(o *historycheck.Operation, err error) {
 	})
 }
 
-// record puts an operation into the history, with its messages.
+// record adds an operation and its messages to the history.
 func (a *application) record(o *historycheck.Operation, parts ...historycheck.Publish) {
 	if a.aborted {
 		return
@@ -271,7 +269,7 @@ func (a *application) record(o *historycheck.Operation, parts ...historycheck.Pu
 	})
 }
 
-// transfer does one of what an application does that takes messages from one queue and puts results into two others.
+// transfer does one operation of an application that moves messages from one queue to two others.
 func (a *application) transfer() {
 	switch dice := a.rng.IntN(100); {
 	case dice < 40:
@@ -285,7 +283,7 @@ func (a *application) transfer() {
 	}
 }
 
-// publish sends one message. An unknown outcome cannot be settled: publishing it again may double it.
+// publish sends one message. An unknown outcome stays unresolved, because a new publish could store a duplicate.
 func (a *application) publish(queue string) {
 	p := historycheck.Publish{ID: a.next(), Queue: queue}
 	o := historycheck.Operation{Kind: historycheck.KindPublish}
@@ -295,12 +293,12 @@ func (a *application) publish(queue string) {
 		p.Sequence, p.LSN, p.Address = r.Sequence, r.LSN, r.Address
 		return err
 	})
-	// What was given up without an answer may be carried out when the network brings it, behind what was sent later.
+	// An abandoned publish may still arrive and be stored after later ones.
 	p.Unordered = o.Outcome == historycheck.Unknown
 	a.record(&o, p)
 }
 
-// commit does a transaction; d may be nil.
+// commit executes a transaction; d may be nil.
 func (a *application) commit(d *client.Delivery) {
 	o := historycheck.Operation{Kind: historycheck.KindTxn}
 	parts := []historycheck.Publish{
@@ -328,18 +326,18 @@ func (a *application) commit(d *client.Delivery) {
 	}
 }
 
-// ack acknowledges one message and waits until that is committed.
+// ack acknowledges one message and waits for the commit.
 func (a *application) ack(d *client.Delivery) {
 	o := historycheck.Operation{Kind: historycheck.KindAck, Queue: a.names.in, Input: d.Sequence}
 	a.attempt(&o, true, d.AckSync)
 	a.record(&o)
 }
 
-// receive takes a message, if there is one soon.
+// receive returns a message if one arrives soon.
 func (a *application) receive() *client.Delivery {
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
-	if a.consumer != nil && a.rng.IntN(20) == 0 { // what it holds is delivered again
+	if a.consumer != nil && a.rng.IntN(20) == 0 { // its messages in flight are redelivered
 		_ = a.consumer.Close()
 		a.consumer = nil
 	}
@@ -354,15 +352,15 @@ func (a *application) receive() *client.Delivery {
 	if err != nil {
 		return nil
 	}
-	// two compete for them: in any order
+	// with two competing consumers: in any order
 	a.w.delivered(historycheck.Delivery{Queue: a.names.in, Sub: SubWork, Sequence: d.Sequence}, d.Message)
 	return d
 }
 
-// fill publishes what purge removes.
+// fill publishes messages for purge.
 func (a *application) fill() { a.publish(a.names.purged) }
 
-// purge empties SubWork now and then.
+// purge occasionally empties SubWork.
 func (a *application) purge() {
 	if a.rng.IntN(4) > 0 {
 		return
@@ -376,7 +374,7 @@ func (a *application) purge() {
 	a.record(&o)
 }
 
-// create makes a queue that remove deletes.
+// create creates a queue that remove deletes.
 func (a *application) create() {
 	var r client.Request
 	o := historycheck.Operation{Kind: historycheck.KindCreate, Queue: a.names.life}
@@ -387,7 +385,6 @@ func (a *application) create() {
 	a.record(&o)
 }
 
-// remove deletes it.
 func (a *application) remove() {
 	var r client.Request
 	o := historycheck.Operation{Kind: historycheck.KindDelete, Queue: a.names.life}

@@ -16,13 +16,13 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// atEnd is what applications leave.
+// atEnd is the final state of the applications' queues.
 type atEnd struct {
-	left   []historycheck.Left // what SubWork has not acknowledged
-	exists bool                // the queue that they make and remove
+	left   []historycheck.Left // messages not acknowledged by SubWork
+	exists bool                // the queue that they create and delete
 }
 
-// state of the applications' queues: whatever is done to one of them changes it.
+// state of the applications' queues: any change to one of them changes it.
 func (a *applications) state(ctx context.Context) (string, error) {
 	var b strings.Builder
 	for _, queue := range append(a.queues(), a.names.life) {
@@ -39,8 +39,8 @@ func (a *applications) state(ctx context.Context) (string, error) {
 	return b.String(), nil
 }
 
-// readEnd reads what the applications leave, with the contents of their queues, which read gives, as they are at one
-// time: a call that was given up without an answer may be carried out between the two, and both are read anew then.
+// readEnd reads the final state of the applications, with the contents of their queues, which read returns, at one
+// point in time. An abandoned call may be executed between the two reads; then both are repeated.
 func (a *applications) readEnd(ctx context.Context, read func(context.Context) ([]historycheck.Stored, error)) error {
 	for {
 		before, err := a.state(ctx)
@@ -80,10 +80,10 @@ func (a *applications) readEnd(ctx context.Context, read func(context.Context) (
 	}
 }
 
-// readAgain counts, among the calls, how often the end was read anew since something was still under way.
+// readAgain counts, among the calls, how often the final reads were repeated because of a pending operation.
 const readAgain = "the end was read again"
 
-// receiveLeft receives all that SubWork of a queue has not acknowledged; whole: all of it came.
+// receiveLeft receives all unacknowledged messages of SubWork of a queue. whole: all of them arrived.
 func (a *applications) receiveLeft(
 	ctx context.Context, queue string,
 ) (left []historycheck.Left, whole bool, err error) {
@@ -106,7 +106,7 @@ func (a *applications) receiveLeft(
 	for uint64(len(left)) < want {
 		d, err := consumer.Receive(few)
 		if err != nil {
-			return left, false, ctx.Err() // nil: fewer came than were to come
+			return left, false, ctx.Err() // nil: fewer messages than expected
 		}
 		left = append(left, historycheck.Left{Queue: queue, Sequence: d.Sequence})
 	}

@@ -16,8 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// TestEndIsReadAtOneTime: what is carried out between the two readings of the end, as a call may be that its
-// application gave up without an answer, is in both of them.
+// An abandoned call that is executed between the two final reads appears in both results.
 func TestEndIsReadAtOneTime(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

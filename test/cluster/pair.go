@@ -23,52 +23,50 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// pollInterval is how often a condition is looked at.
+// pollInterval is the interval at which conditions are checked.
 const pollInterval = harness.PollInterval
 
-// ErrNotRunning is returned when a signal is for a node that does not run.
+// ErrNotRunning is returned when a signal is sent to a node that does not run.
 var ErrNotRunning = harness.ErrNotRunning
 
 // Options of a Pair.
 type Options struct {
 	// Binary is the lockstep executable, from Build.
 	Binary string
-	// Dir holds everything: configuration, data and logs of the nodes, and etcd. It is not removed.
+	// Dir contains the configuration, data and logs of the nodes, and etcd. It is not removed.
 	Dir string
-	// Settings are more settings of both nodes, as in node.yaml but with dotted keys: {"wal.keep-bytes": "1MiB"}.
-	// An empty value takes away one that the pair would have by default.
+	// Settings are additional settings of both nodes, as in node.yaml but with dotted keys: {"wal.keep-bytes":
+	// "1MiB"}. An empty value removes a default of the pair.
 	Settings map[string]string
-	// NodeSettings are further ones of one node, by its name, "a" or "b".
+	// NodeSettings are additional settings of one node, by its name, "a" or "b".
 	NodeSettings map[string]map[string]string
-	// Links puts a Proxy before each node for the traffic of the other node, so that Cut can be used. Clients of
-	// NewClient and the nodes' own connections pass by it. A killed node is then noticed later: its proxy still accepts
-	// connections.
+	// Links places a Proxy in front of each node for the traffic of the other node, as required by Cut. Clients of
+	// NewClient and the nodes' own connections bypass it. A killed node is detected later, because its proxy still
+	// accepts connections.
 	Links bool
-	// Disk lets the disks of the nodes be broken, by Node.SetDisk. The binary must have been built for it: see
-	// CanBreakDisks.
+	// Disk enables disk faults by Node.SetDisk. The binary must support them: see CanBreakDisks.
 	Disk bool
-	// Clock lets the clocks of the nodes, the witness and etcd be set, by Node.SetClock. The binary must have been
-	// built for it: see CanSetClocks.
+	// Clock enables Node.SetClock for the nodes, the witness and etcd. The binary must support it: see CanSetClocks.
 	Clock bool
-	// EtcdBinary, if not empty, is a program of BuildEtcdWithClock that holds the record, instead of an etcd in this
-	// process: Pair.Etcd. It cannot be stopped and started.
+	// EtcdBinary, if not empty, is a program of BuildEtcdWithClock that stores the cluster record, instead of an etcd
+	// in this process: Pair.Etcd. It cannot be stopped and restarted.
 	EtcdBinary string
-	// Net has each node run in a network of its own; it is closed with the pair. Not together with Links, Disk and
+	// Net runs each node in its own network namespace; it is closed with the pair. Not combined with Links, Disk and
 	// Raft.
 	Net *Net
-	// Raft has the nodes and a witness process hold the record, instead of etcd.
+	// Raft uses the nodes and a witness process as the coordinator, instead of etcd.
 	Raft bool
-	// WitnessFlags are further ones of the witness, if Raft.
+	// WitnessFlags are additional flags of the witness, if Raft.
 	WitnessFlags []string
-	// Credentials of the connections to the nodes, those of clients and the pair's own; nil: not encrypted. The nodes'
-	// own are among the Settings.
+	// Credentials of the connections to the nodes, those of clients and the pair's own; nil: not encrypted. The
+	// credentials of the nodes are part of Settings.
 	Credentials credentials.TransportCredentials
 }
 
-// Pair is a pair of the harness whose disks, clocks and network can be broken, too.
+// Pair is a pair of the harness with injectable disk, clock and network faults.
 type Pair struct {
 	*harness.Pair
-	// A and B are the nodes, whatever their roles.
+	// A and B are the nodes, regardless of their roles.
 	A, B *Node
 	// Witness is the third voter, if Options.Raft; it serves this pair only.
 	Witness *Node
@@ -77,10 +75,10 @@ type Pair struct {
 
 	net    *Net
 	opts   Options
-	beside []*Node // more nodes
+	beside []*Node // additional nodes
 }
 
-// Start starts etcd and both nodes. It does not wait for them: see WaitInSync. On an error nothing is left running.
+// Start starts etcd and both nodes. It does not wait for them: see WaitInSync. On an error, no process keeps running.
 func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	p := &Pair{Pair: &harness.Pair{}, net: o.Net, opts: o}
 	defer func() {
@@ -90,14 +88,14 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	}()
 	settings := map[string]string{
 		"log.level": "debug",
-		// The tests fill no disk, and the machine's may be nearly full.
+		// The tests do not fill the disk, and the machine's may be nearly full.
 		"disk.low-watermark": "16MiB",
 		"wal.segment-bytes":  "8MiB",
 	}
 	host := ""
 	if o.Net != nil {
 		host = o.Net.host()
-		settings["insecure"] = "true" // the networks are the test's own
+		settings["insecure"] = "true" // the networks belong to the test
 	}
 	maps.Copy(settings, o.Settings)
 	etcd := ""
@@ -111,7 +109,7 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 		Binary: o.Binary, Dir: o.Dir, Settings: settings, NodeSettings: o.NodeSettings, ConfigFiles: true,
 		Raft: o.Raft, Links: o.Links, EtcdLinks: !o.Raft, EtcdLinkHost: host,
 		EtcdAddress: etcd, Credentials: o.Credentials, WitnessFlags: o.WitnessFlags,
-		EtcdNoSync: true, // what is tested is the pair, on a machine that stays up
+		EtcdNoSync: true, // the tests assume that the machine of etcd stays up
 		Place:      p.place,
 	})
 	if err != nil {
@@ -125,7 +123,7 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	return p, nil
 }
 
-// place says where a node runs, and what its disk and its clock do.
+// place returns the environment of a node: its network, disk and clock.
 func (p *Pair) place(name, dir string) (harness.Place, error) {
 	n := &Node{}
 	switch {
@@ -154,7 +152,7 @@ func (p *Pair) place(name, dir string) (harness.Place, error) {
 	return at, err
 }
 
-// of gives the node that the harness knows as n.
+// of returns the node that wraps n.
 func (p *Pair) of(n *harness.Node) *Node {
 	if n == p.A.Node {
 		return p.A
@@ -162,19 +160,19 @@ func (p *Pair) of(n *harness.Node) *Node {
 	return p.B
 }
 
-// Command runs the lockstep command line and returns what it printed.
+// Command runs the lockstep command line and returns its output.
 func (p *Pair) Command(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, p.opts.Binary, args...)
 	cmd.Env = harness.Environment()
 	return cmd.CombinedOutput()
 }
 
-// VoterOf gives the address of a node's own voter, if Options.Raft.
+// VoterOf returns the address of a node's own voter, if Options.Raft.
 func (p *Pair) VoterOf(n *Node) string { return p.Pair.VoterOf(n.Node) }
 
-// Beside makes a third node that is not started, with the name and the settings of another one, in a directory of its
-// own beside those of the pair: for a copy of the other one's data directory. Its DataDir is not there yet. It is
-// closed with the pair. Not with Options.Links or Raft.
+// Beside creates a third node, not started, with the name and the settings of another one, for a copy of that one's
+// data directory. Its own directory is next to those of the pair; DataDir does not exist yet. The node is closed with
+// the pair. Not with Options.Links or Raft.
 func (p *Pair) Beside(like *Node, dir string) (*Node, error) {
 	disk := p.opts.Disk
 	p.opts.Disk = false
@@ -188,10 +186,10 @@ func (p *Pair) Beside(like *Node, dir string) (*Node, error) {
 	return n, nil
 }
 
-// Nodes gives both.
+// Nodes returns A and B.
 func (p *Pair) Nodes() []*Node { return []*Node{p.A, p.B} }
 
-// Other gives the node that is not n.
+// Other returns the node that is not n.
 func (p *Pair) Other(n *Node) *Node {
 	if n == p.A {
 		return p.B
@@ -199,14 +197,14 @@ func (p *Pair) Other(n *Node) *Node {
 	return p.A
 }
 
-// NewClient opens a client that passes by the links between the nodes: Cut does not concern it.
+// NewClient creates a client that bypasses the links between the nodes: Cut does not affect it.
 func (p *Pair) NewClient(ctx context.Context, more ...grpc.DialOption) (*client.Client, error) {
 	return client.Open(ctx, client.Options{
 		Addresses: p.Addresses(), DialOptions: slices.Concat(more, p.DialOptions(), p.secured()),
 	})
 }
 
-// secured has a client show the pair's credentials.
+// secured returns dial options with the pair's credentials.
 func (p *Pair) secured() []grpc.DialOption {
 	if p.opts.Credentials == nil {
 		return nil
@@ -214,7 +212,7 @@ func (p *Pair) secured() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithTransportCredentials(p.opts.Credentials)}
 }
 
-// NewClientOf opens a client that reaches one node only.
+// NewClientOf creates a client that reaches only one node.
 func (p *Pair) NewClientOf(ctx context.Context, address string) (*client.Client, error) {
 	dial := func(ctx context.Context, to string) (net.Conn, error) {
 		if p.PastLink(to) != address {
@@ -228,20 +226,20 @@ func (p *Pair) NewClientOf(ctx context.Context, address string) (*client.Client,
 	})
 }
 
-// ConnTo is a connection to the very node at an address: its own, or that of the link before it.
+// ConnTo returns a connection to the node at an address: its own, or that of the link in front of it.
 func (p *Pair) ConnTo(address string) *grpc.ClientConn { return p.Find(address).Conn() }
 
-// CutFrom makes what a node sends to the other one, on any connection, not arrive; the other way works.
+// CutFrom drops traffic from a node to the other one, on any connection; the opposite direction works.
 func (p *Pair) CutFrom(n *Node) { p.Pair.CutFrom(n.Node) }
 
-// CutFromEtcd makes the network between n and etcd silent.
+// CutFromEtcd silences the network between n and etcd.
 func (p *Pair) CutFromEtcd(n *Node) { p.Pair.CutFromEtcd(n.Node) }
 
 // HealToEtcd undoes CutFromEtcd.
 func (p *Pair) HealToEtcd(n *Node) { p.Pair.HealToEtcd(n.Node) }
 
-// WaitActive waits for a node that says that it serves clients. If more than one says so (one of them does not know yet
-// that it was replaced), it is the one with the higher term.
+// WaitActive waits for a node that reports an active role. If both do (one has not detected its replacement yet), it
+// returns the one with the higher term.
 func (p *Pair) WaitActive(ctx context.Context) (*Node, error) {
 	n, err := p.Pair.WaitActive(ctx)
 	if err != nil {
@@ -250,7 +248,7 @@ func (p *Pair) WaitActive(ctx context.Context) (*Node, error) {
 	return p.of(n), nil
 }
 
-// WaitInSync waits until one node is active, the other one is its standby, and both know it.
+// WaitInSync waits until one node is active, the other one is its standby, and both report it.
 func (p *Pair) WaitInSync(ctx context.Context) (active, standby *Node, err error) {
 	a, s, err := p.Pair.WaitInSync(ctx)
 	if err != nil {
@@ -264,14 +262,14 @@ func (p *Pair) WaitRole(ctx context.Context, n *Node, roles ...pb.Role) error {
 	return p.Pair.WaitRole(ctx, n.Node, roles...)
 }
 
-// Wait waits until the condition over the statuses of A and B holds; nil stands for a node that does not answer. what
-// is for the error: "waited for <what>".
+// Wait waits until the condition over the statuses of A and B holds; nil means a node that does not respond. what
+// appears in the error: "waited for <what>".
 func (p *Pair) Wait(ctx context.Context, what string, holds func(a, b *pb.GetStatusResponse) bool) error {
 	return p.Pair.Wait(ctx, what, func(s []*pb.GetStatusResponse) bool { return holds(s[0], s[1]) })
 }
 
-// Digests reads what each node holds, at the same record: no client may be publishing, but what a node does by itself,
-// such as giving back the messages of a consumer that has gone, may still come.
+// Digests returns the digests of both nodes at the same record. No client may publish concurrently, but internal
+// changes may still occur, such as requeuing the messages of a lost consumer.
 func (p *Pair) Digests(ctx context.Context) ([]historycheck.Digest, error) {
 	both, err := p.Pair.Digests(ctx)
 	if err != nil {
@@ -286,7 +284,7 @@ func (p *Pair) Digests(ctx context.Context) ([]historycheck.Digest, error) {
 	return out, nil
 }
 
-// Close kills what still runs and gives the ports back. The directory stays.
+// Close kills running processes and releases the ports. The directory remains.
 func (p *Pair) Close() error {
 	errs := []error{p.KillAll()}
 	for _, n := range slices.Concat([]*Node{p.A, p.B}, p.beside) {

@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPairWithAFakeBinary runs the machinery of a pair with a shell script in the place of a node: configuration,
-// start, signals, restart, etcd and its links.
+// The machinery of a pair with a shell script instead of a node: configuration, start, signals, restart, etcd and its
+// links.
 func TestPairWithAFakeBinary(t *testing.T) {
 	dir := t.TempDir()
 	binary := filepath.Join(dir, "fake")

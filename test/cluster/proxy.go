@@ -9,10 +9,10 @@ import "github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 // Proxy is a link that can be cut.
 type Proxy = faultproxy.Relay
 
-// Direction is a way through a Proxy.
+// Direction is a direction through a Proxy.
 type Direction = faultproxy.Direction
 
-// The two ways.
+// Both directions.
 const (
 	ToTarget   = faultproxy.ToTarget
 	FromTarget = faultproxy.FromTarget

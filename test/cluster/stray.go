@@ -19,12 +19,11 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// strayDeadline of one publish to one node.
+// strayDeadline is the deadline of one publish to one node.
 const strayDeadline = 300 * time.Millisecond
 
-// strays publish to each node directly, whatever its role, with the bare stub: as a client does that does not know of a
-// failover, and whose network is another one than that of the nodes. A node that acknowledges one while the other one
-// acts is found by it.
+// strays publish to each node directly, regardless of its role, with the generated stub, like a client in a separate
+// network that is unaware of a failover. They detect a node that acknowledges while the other one is active.
 type strays struct {
 	w       *Workload
 	queue   string
@@ -46,7 +45,7 @@ func (w *Workload) startStrays(ctx context.Context) (*strays, error) {
 	return s, nil
 }
 
-// end has each of them wait for its last answer.
+// end waits for the last responses.
 func (s *strays) end() {
 	s.stop()
 	s.running.Wait()
@@ -60,7 +59,6 @@ type stray struct {
 	address  string
 }
 
-// run publishes until ctx ends.
 func (s *stray) run(ctx context.Context) {
 	every := time.Second / time.Duration(s.w.opts.StraysPerSecond)
 	for n := uint64(1); ctx.Err() == nil; n++ {
@@ -69,14 +67,14 @@ func (s *stray) run(ctx context.Context) {
 		before := s.term(ctx)
 		s.publish(ctx, &p)
 		if after := s.term(ctx); before == after {
-			p.Term = before // of the answer as well
+			p.Term = before // of the response as well
 		}
 		s.record(p)
 		wait(ctx, every)
 	}
 }
 
-// term asks a node in which term of the pair it is; 0 when it does not answer.
+// term returns the current term of a node; 0 if it does not respond.
 func (s *stray) term(ctx context.Context) uint64 {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), strayDeadline)
 	defer cancel()

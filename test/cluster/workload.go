@@ -22,43 +22,44 @@ import (
 
 // Subscriptions of each queue of a workload.
 const (
-	// SubRaw is consumed on the bare gRPC stream.
+	// SubRaw is consumed on the plain gRPC stream.
 	SubRaw = "raw"
 	// SubClient is consumed through the client package.
 	SubClient = "client"
-	// SubShared is consumed by several bare streams at once, which share what is in groups.
+	// SubShared is consumed by several plain streams concurrently, which distribute grouped messages by group.
 	SubShared = "shared"
-	// SubAudit is never consumed, so that the queue keeps everything until the end.
+	// SubAudit is never consumed, so that the queue retains everything until the end.
 	SubAudit = "audit"
 )
 
-// sharers is how many streams share a subscription.
+// sharers is the number of streams of the shared subscription.
 const sharers = 3
 
-// WorkloadOptions of a Workload; the zero value is a good choice but for Seed.
+// WorkloadOptions of a Workload. The zero value is a usable default, except for Seed.
 type WorkloadOptions struct {
 	// Prefix of the queues' names. Default "work-".
 	Prefix string
-	// Queues and Producers: how many. Defaults 2 and 3. The first producer waits for each answer, the others pipeline.
+	// Queues and Producers are their numbers. Defaults 2 and 3. The first producer is synchronous, the others
+	// pipeline.
 	Queues, Producers int
-	// PerSecond is how many messages each producer sends at most. Default 500.
+	// PerSecond is the maximum rate of each producer, in messages. Default 500.
 	PerSecond int
-	// InFlight is how many messages a pipelining producer may have unanswered. Default 64.
+	// InFlight is the maximum number of unanswered messages of a pipelining producer. Default 64.
 	InFlight int
-	// LargeBytes bounds the few large messages. Default 256 KiB.
+	// LargeBytes limits the size of the few large messages. Default 256 KiB.
 	LargeBytes int
-	// OperationsPerSecond is how many operations each application begins at most; default 10, negative: there are no
+	// OperationsPerSecond is the maximum rate of operations of each application; default 10, negative: no
 	// applications.
 	OperationsPerSecond int
-	// NoAdministration: they neither purge, make nor delete queues. For nodes of release 0.1.0, which carry out what is
-	// repeated.
+	// NoAdministration disables purging, creating and deleting queues, for nodes of release 0.1.0, which execute
+	// retries again.
 	NoAdministration bool
-	// Plain: messages have no standard fields and no typed properties. For nodes of release 0.1.0, which know none.
+	// Plain omits standard fields and typed properties, for nodes of release 0.1.0, which do not support them.
 	Plain bool
-	// Features has applications use what queues can do besides: forwards, filters, delays, expiry, priorities, retention.
+	// Features adds applications of other queue features: forwards, filters, delays, expiry, priorities, retention.
 	// Not with nodes of release 0.1.0.
 	Features bool
-	// StraysPerSecond is how many messages are published to each node directly, whatever its role; default 10,
+	// StraysPerSecond is the rate of messages published to each node directly, regardless of its role; default 10,
 	// negative: none.
 	StraysPerSecond int
 	Seed            uint64
@@ -87,19 +88,19 @@ func (o WorkloadOptions) withDefaults() WorkloadOptions {
 type Target interface {
 	// Addresses of both nodes, as ConnTo takes them.
 	Addresses() []string
-	// NewClient opens a client that knows both nodes; more is for its connections.
+	// NewClient creates a client with the addresses of both nodes; more are options of its connections.
 	NewClient(ctx context.Context, more ...grpc.DialOption) (*client.Client, error)
-	// NewClientOf opens a client that reaches one node only, by its address.
+	// NewClientOf creates a client that reaches only one node, by its address.
 	NewClientOf(ctx context.Context, address string) (*client.Client, error)
-	// ConnTo is a connection to the very node that clients know under an address, whatever its role.
+	// ConnTo is a connection to the node at a client address, regardless of its role.
 	ConnTo(address string) *grpc.ClientConn
-	// WaitApplied waits until both nodes have applied the same last record; no client may be publishing.
+	// WaitApplied waits until both nodes have applied the same last record; no client may publish concurrently.
 	WaitApplied(ctx context.Context) error
-	// Digests reads what each node holds, at the same record.
+	// Digests returns the digests of both nodes at the same record.
 	Digests(ctx context.Context) ([]historycheck.Digest, error)
 }
 
-// Workload publishes to and consumes from some queues of its own, and records all that it is told.
+// Workload publishes to and consumes from its own queues, and records all responses.
 type Workload struct {
 	pair    Target
 	opts    WorkloadOptions
@@ -117,10 +118,10 @@ type Workload struct {
 	publishing, consuming         sync.WaitGroup
 }
 
-// StartWorkload makes the queues and begins. Stop it by Finish or Abort.
+// StartWorkload creates the queues and starts. Finish or Abort stops it.
 func StartWorkload(ctx context.Context, p Target, o WorkloadOptions) (_ *Workload, err error) {
 	w := &Workload{pair: p, opts: o.withDefaults(), history: historycheck.NewHistory()}
-	// What a full pipeline sent before a node refused the repetition.
+	// Messages that a full pipeline sent before a node rejected the retry.
 	w.history.MaxUnknown = w.opts.Producers * w.opts.InFlight
 	if w.client, err = p.NewClient(ctx, grpc.WithChainStreamInterceptor(w.history.WatchStreams)); err != nil {
 		return nil, fmt.Errorf("workload: %w", err)
@@ -137,7 +138,7 @@ func StartWorkload(ctx context.Context, p Target, o WorkloadOptions) (_ *Workloa
 			return nil, fmt.Errorf("workload: %w", err)
 		}
 	}
-	// Both run until they are stopped, whatever becomes of the context of this call.
+	// Both run until they are stopped, independent of the context of this call.
 	pctx, stopPublishing := context.WithCancel(context.WithoutCancel(ctx))
 	cctx, stopConsuming := context.WithCancel(context.WithoutCancel(ctx))
 	w.stopPublishing, w.stopConsuming = stopPublishing, stopConsuming
@@ -190,7 +191,7 @@ func (w *Workload) startOthers(ctx context.Context) (err error) {
 	return err
 }
 
-// stopOthers ends applications, strays and features.
+// stopOthers stops applications, strays and features.
 func (w *Workload) stopOthers(ctx context.Context) error {
 	if w.strays != nil {
 		w.strays.end()
@@ -206,7 +207,7 @@ func (w *Workload) stopOthers(ctx context.Context) error {
 	return nil
 }
 
-// kept are the queues, besides the applications', that hold at the end all that was ever published to them.
+// kept are the queues, in addition to the applications', that retain everything published to them.
 func (w *Workload) kept() []string {
 	kept := slices.Clone(w.queues)
 	if w.strays != nil {
@@ -215,10 +216,10 @@ func (w *Workload) kept() []string {
 	return kept
 }
 
-// History is what was recorded so far.
+// History returns the history recorded so far.
 func (w *Workload) History() *historycheck.History { return w.history }
 
-// activeNode waits for the node that the client takes for the active one, and gives its address.
+// activeNode waits until the client has found an active node, and returns its address.
 func (w *Workload) activeNode(ctx context.Context) (string, error) {
 	active, err := w.client.WaitActive(ctx)
 	if err != nil {
@@ -227,7 +228,7 @@ func (w *Workload) activeNode(ctx context.Context) (string, error) {
 	return active.Address, nil
 }
 
-// untilReplaced returns when the node at an address is not the active one any more, or ctx ends.
+// untilReplaced returns when the node at an address is no longer active, or ctx is done.
 func (w *Workload) untilReplaced(ctx context.Context, address string) {
 	for ctx.Err() == nil {
 		if now, err := w.activeNode(ctx); err != nil || now != address {
@@ -237,7 +238,7 @@ func (w *Workload) untilReplaced(ctx context.Context, address string) {
 	}
 }
 
-// delivered records a delivery and looks at all of the message.
+// delivered records a delivery and verifies the whole message.
 func (w *Workload) delivered(d historycheck.Delivery, m client.Message) {
 	id, err := w.parse(m)
 	if err != nil {
@@ -250,13 +251,12 @@ func (w *Workload) delivered(d historycheck.Delivery, m client.Message) {
 	w.history.AddDelivery(d)
 }
 
-// producer sends numbered messages.
 type producer struct {
 	w        *Workload
 	id       uint32
 	pipeline *client.Producer
 	rng      *rand.Rand
-	room     chan struct{} // one token for each message under way
+	room     chan struct{} // one token for each message in flight
 }
 
 func (w *Workload) newProducer(ctx context.Context, id uint32) (*producer, error) {
@@ -268,7 +268,7 @@ func (w *Workload) newProducer(ctx context.Context, id uint32) (*producer, error
 	return &producer{w: w, id: id, pipeline: pipeline, rng: rng, room: make(chan struct{}, w.opts.InFlight)}, nil
 }
 
-// run sends until ctx ends.
+// run sends until ctx is done.
 func (p *producer) run(ctx context.Context, waitForEach bool) {
 	pace := time.NewTicker(time.Second / time.Duration(p.w.opts.PerSecond))
 	defer pace.Stop()
@@ -321,7 +321,7 @@ func (p *producer) send(ctx context.Context, id historycheck.ID) <-chan struct{}
 	return done
 }
 
-// size draws the size of a body: mostly small, some of a few pages, a few large.
+// size returns a random body size: mostly small, some of a few pages, a few large.
 func (p *producer) size() int {
 	switch dice := p.rng.IntN(1000); {
 	case dice < 3:
@@ -336,7 +336,8 @@ func (p *producer) size() int {
 // errNotSent marks a publish that never left the client.
 var errNotSent = errors.New("not sent")
 
-// outcome tells what an error of a publish means. Only errors that promise that nothing was stored count as refusals.
+// outcome maps an error of a publish to its outcome. Only errors that guarantee that nothing was stored count as
+// rejections.
 func outcome(err error) historycheck.Outcome {
 	switch {
 	case err == nil:
@@ -353,9 +354,9 @@ func outcome(err error) historycheck.Outcome {
 	}
 }
 
-// Finish stops publishing, waits for all answers, consumes everything, and reads what the queues and both nodes hold.
-// The pair must be in sync, and nothing may be killed meanwhile. The history is complete then: Check it. Cleanup
-// removes the queues.
+// Finish stops publishing, waits for all responses, consumes everything, and reads the final contents of the queues
+// and both nodes. The pair must be in sync, and no process may be killed concurrently. The history is then complete
+// for Check. Cleanup removes the queues.
 func (w *Workload) Finish(ctx context.Context) error {
 	w.stopPublishing()
 	w.publishing.Wait()
@@ -418,7 +419,7 @@ func backlog(q client.Queue) uint64 {
 	return n
 }
 
-// readEnd reads what the queues hold at the end.
+// readEnd reads the final contents of the queues.
 func (w *Workload) readEnd(ctx context.Context) error {
 	final, err := w.readFinal(ctx, w.kept())
 	if err != nil {
@@ -433,7 +434,7 @@ func (w *Workload) readEnd(ctx context.Context) error {
 	})
 }
 
-// readFinal browses all that queues hold; the audit subscription has kept everything there.
+// readFinal browses all contents of the queues, which the audit subscription has retained.
 func (w *Workload) readFinal(ctx context.Context, queues []string) (final []historycheck.Stored, err error) {
 	for _, queue := range queues {
 		for m, err := range w.client.Browse(ctx, queue, client.BrowseOptions{}) {
@@ -452,7 +453,7 @@ func (w *Workload) readFinal(ctx context.Context, queues []string) (final []hist
 	return final, nil
 }
 
-// Cleanup deletes the queues and closes the client. For after Finish.
+// Cleanup deletes the queues and closes the client, after Finish.
 func (w *Workload) Cleanup(ctx context.Context) error {
 	var errs []error
 	queues := w.kept()
@@ -472,7 +473,7 @@ func (w *Workload) Cleanup(ctx context.Context) error {
 	return errors.Join(append(errs, w.client.Close())...)
 }
 
-// Abort ends everything at once; the history is not complete.
+// Abort stops everything immediately; the history is incomplete.
 func (w *Workload) Abort() {
 	w.stopPublishing()
 	w.stopConsuming()

@@ -19,10 +19,10 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// bound is how long any answer may take that should come. Generous: the machine may be busy with other tests.
+// bound is the timeout of any expected response. It is generous, because the machine may be busy with other tests.
 const bound = 60 * time.Second
 
-// request is one line for the adapter; README.md has the fields of each op.
+// request is one line for the adapter; README.md documents the fields of each op.
 type request map[string]any
 
 // answer is one line of the adapter.
@@ -32,7 +32,7 @@ type answer struct {
 	Error *failure        `json:"error"`
 }
 
-// failure is what the client told its application instead of success.
+// failure is the error that the client returned to its application.
 type failure struct {
 	Outcome string `json:"outcome"` // "not-done" or "unknown"
 	Reason  string `json:"reason"`
@@ -45,12 +45,12 @@ type adapter struct {
 	in    io.WriteCloser
 	ended chan struct{} // closed when its output has ended
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards all fields below
 	number  uint64
 	pending map[uint64]chan answer
 }
 
-// startAdapter starts a process of the client under test; it is ended with the test.
+// startAdapter starts a process of the client under test; it ends with the test.
 func startAdapter(t *testing.T, command []string) *adapter {
 	t.Helper()
 	cmd := exec.Command(command[0], command[1:]...)
@@ -78,7 +78,7 @@ func startAdapter(t *testing.T, command []string) *adapter {
 	return a
 }
 
-// read hands answers out until the output ends; what is asked then stays without an answer.
+// read dispatches responses until the output ends; later requests get no response.
 func (a *adapter) read(out io.Reader) {
 	defer close(a.ended)
 	lines := bufio.NewScanner(out)
@@ -101,7 +101,7 @@ func (a *adapter) read(out io.Reader) {
 	}
 }
 
-// begin sends a request and returns where its answer will be.
+// begin sends a request and returns the channel of its response.
 func (a *adapter) begin(op string, r request) <-chan answer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -119,7 +119,6 @@ func (a *adapter) begin(op string, r request) <-chan answer {
 	return waiting
 }
 
-// await waits for an answer.
 func (a *adapter) await(waiting <-chan answer) answer {
 	a.t.Helper()
 	select {
@@ -133,19 +132,19 @@ func (a *adapter) await(waiting <-chan answer) answer {
 	return answer{}
 }
 
-// call sends a request and waits for its answer.
+// call sends a request and waits for its response.
 func (a *adapter) call(op string, r request) answer {
 	a.t.Helper()
 	return a.await(a.begin(op, r))
 }
 
-// do is call for what must succeed; it decodes the answer.
+// do is call for a request that must succeed; it decodes the response.
 func (a *adapter) do(op string, r request) result {
 	a.t.Helper()
 	return a.success(op, a.call(op, r))
 }
 
-// success decodes an answer that must be one.
+// success decodes a response that must be successful.
 func (a *adapter) success(op string, got answer) (out result) {
 	a.t.Helper()
 	if got.Error != nil {
@@ -155,7 +154,7 @@ func (a *adapter) success(op string, got answer) (out result) {
 	return out
 }
 
-// result has what the answers of all ops can have.
+// result has the fields of the responses of all ops.
 type result struct {
 	Sequence     uint64    `json:"sequence"`
 	Duplicate    bool      `json:"duplicate"`
@@ -167,7 +166,7 @@ type result struct {
 	Messages     []message `json:"messages"`
 }
 
-// message is one as the adapter tells it.
+// message is a message in the adapter's JSON form.
 type message struct {
 	Body          string            `json:"body"`
 	Size          int               `json:"size"`

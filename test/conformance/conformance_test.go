@@ -22,8 +22,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 )
 
-// TestConformance puts a client through the cases: that of LOCKSTEP_ADAPTER, a command with its arguments, through all
-// of them; without it the Go client, and then LOCKSTEP_CONFORMANCE=full has the cases that take seconds, too.
+// A client passes the conformance cases. LOCKSTEP_ADAPTER is the command of its adapter with arguments, which runs
+// all cases. Without it, the Go client runs the short cases, or with LOCKSTEP_CONFORMANCE=full all of them.
 func TestConformance(t *testing.T) {
 	dir := t.TempDir()
 	binary, err := cluster.Build(t.Context(), dir)
@@ -56,7 +56,7 @@ func TestConformance(t *testing.T) {
 	t.Logf("%d cases passed, of %d that there are", passed, len(allCases()))
 }
 
-// testCase is one thing that a client must do.
+// testCase is one requirement of a client.
 type testCase struct {
 	name string
 	long bool // takes seconds
@@ -68,20 +68,20 @@ func allCases() []testCase {
 	return slices.Concat(publishCases(), consumeCases(), faultCases(), tlsCases())
 }
 
-// place is where a case runs. Each is started for its first case, and used by all of its cases one after the other.
+// place is the environment of a case. Each is started for its first case, and shared by all of its cases in sequence.
 type place string
 
 const (
 	plainPair  place = ""
-	securePair place = "secure-pair" // TLS; clients must show a certificate
-	secureNode place = "secure-node" // TLS; clients need not show one; no other node
+	securePair place = "secure-pair" // TLS; clients must present a certificate
+	secureNode place = "secure-node" // TLS; client certificates are optional; no other node
 )
 
-// world is a place that was started.
+// world is a started place.
 type world struct {
 	pair       *harness.Pair
 	alone      bool                // one node
-	relays     []*faultproxy.Relay // before the nodes, for the clients of the cases that cut their links
+	relays     []*faultproxy.Relay // in front of the nodes, for the clients of the cases that cut their links
 	identities identities          // with TLS
 }
 
@@ -112,7 +112,7 @@ func newWorld(t *testing.T, in place, binary, dir string) *world {
 	return w
 }
 
-// inSync waits until the nodes are there, and gives the active one and the other, if there is one.
+// inSync waits until the nodes are in sync, and returns the active and the standby, if any.
 func (w *world) inSync(t *testing.T) (active, standby *harness.Node) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -132,7 +132,7 @@ func (w *world) inSync(t *testing.T) (active, standby *harness.Node) {
 	return active, standby
 }
 
-// run is one case under way.
+// run is one running case.
 type run struct {
 	*world
 	t      *testing.T
@@ -143,7 +143,7 @@ type run struct {
 	bodies int
 }
 
-// open gives the adapter a client of the pair.
+// open opens a client of the pair in the adapter.
 func (r *run) open(name string, more request) {
 	r.t.Helper()
 	q := request{"client": name, "addresses": r.pair.Addresses()}
@@ -153,8 +153,8 @@ func (r *run) open(name string, more request) {
 	r.a.do("open", q)
 }
 
-// queue makes a queue past the client under test; its subscription "audit" keeps every message. Its content is verified
-// at the end of the case.
+// queue creates a queue without the client under test; its subscription "audit" retains every message. Its content is
+// verified at the end of the case.
 func (r *run) queue(suffix string, config *pb.QueueConfig) string {
 	r.t.Helper()
 	name := strings.ReplaceAll(r.name, " ", "-") + suffix
@@ -170,7 +170,7 @@ func (r *run) queue(suffix string, config *pb.QueueConfig) string {
 	return name
 }
 
-// verify holds all queues of the case against what the client told; the pair is whole then.
+// verify compares all queues of the case with the client's responses; the pair must be in sync.
 func (r *run) verify() {
 	r.t.Helper()
 	active, _ := r.inSync(r.t)
@@ -179,19 +179,19 @@ func (r *run) verify() {
 	}
 }
 
-// body is a name for the next message.
+// body returns a unique body for the next message.
 func (r *run) body() string {
 	r.bodies++
 	return fmt.Sprintf("%s #%d", r.name, r.bodies)
 }
 
-// publication is a publish that the client is at work on.
+// publication is a pending publish of the client.
 type publication struct {
 	bodies  []string
 	waiting <-chan answer
 }
 
-// publish has the client publish one message for each of the parts, as one batch, and does not wait.
+// publish publishes one message for each of the parts, as one batch, and does not wait.
 func (r *run) publish(queue string, more request, parts ...request) publication {
 	r.t.Helper()
 	if len(parts) == 0 {
@@ -212,14 +212,14 @@ func (r *run) publish(queue string, more request, parts ...request) publication 
 	}
 	producer, _ := q["producer"].(string)
 	if q["timeout_ms"] != nil {
-		producer = "" // publishes that may be given up are made side by side, in no order
+		producer = "" // publishes with a timeout run concurrently, without an order
 	}
 	r.o.expect(queue, producer, p.bodies...)
 	p.waiting = r.a.begin("publish", q)
 	return p
 }
 
-// told waits until the client has told what became of a publish.
+// told waits for the client's result of a publish.
 func (r *run) told(p publication) answer {
 	r.t.Helper()
 	got := r.a.await(p.waiting)
@@ -227,7 +227,7 @@ func (r *run) told(p publication) answer {
 	return got
 }
 
-// stored publishes and wants success.
+// stored publishes and requires success.
 func (r *run) stored(queue string, more request, parts ...request) result {
 	r.t.Helper()
 	return r.a.success("publish", r.told(r.publish(queue, more, parts...)))
@@ -243,7 +243,7 @@ func (r *run) consume(name, queue string, more request) {
 	r.a.do("consume", q)
 }
 
-// receive waits for a message that must come.
+// receive waits for a message that must arrive.
 func (r *run) receive(consumer string) (delivery uint64, m *message) {
 	r.t.Helper()
 	got := r.a.do("receive", request{"consumer": consumer, "timeout_ms": bound.Milliseconds()})
@@ -251,14 +251,14 @@ func (r *run) receive(consumer string) (delivery uint64, m *message) {
 	return got.Delivery, got.Message
 }
 
-// quiet wants no message to come for a moment.
+// quiet requires that no message arrives for a short time.
 func (r *run) quiet(consumer string) {
 	r.t.Helper()
 	got := r.a.do("receive", request{"consumer": consumer, "timeout_ms": 150})
 	require.Nil(r.t, got.Message, "consumer %s", consumer)
 }
 
-// answer acknowledges a delivery, or gives it back.
+// answer acknowledges a delivery, or nacks it.
 func (r *run) answer(consumer string, delivery uint64, how string, more request) {
 	r.t.Helper()
 	q := request{"consumer": consumer, "delivery": delivery, "how": how}

@@ -28,7 +28,7 @@ func consumeCases() []testCase {
 	}
 }
 
-// inFlight is what the active says of the subscription "default".
+// inFlight returns the in-flight count of the subscription "default" on the active.
 func (r *run) inFlight(queue string) uint64 {
 	r.t.Helper()
 	active, _ := r.inSync(r.t)
@@ -137,7 +137,7 @@ func rejects(t *testing.T, r *run) {
 	r.answer("k", d, "reject", nil)
 	r.flush("k")
 	r.stored(q, nil)
-	for range 2 { // given back as often as it is delivered at most
+	for range 2 { // nacked up to the delivery limit
 		d, _ = r.receive("k")
 		r.answer("k", d, "nack", nil)
 	}
@@ -210,7 +210,7 @@ func times(t *testing.T, r *run) {
 	const ttl, delay = 50 * time.Millisecond, 500 * time.Millisecond
 	began := time.Now()
 	r.stored(q, nil, request{"ttl_ms": ttl.Milliseconds()})
-	accepted := time.Now() // or a little before: the time to live began then
+	accepted := time.Now() // or slightly earlier: the time to live started then
 	r.stored(q, nil, request{"delay_ms": delay.Milliseconds()})
 	r.stored(q, nil, request{"ttl_ms": bound.Milliseconds()})
 	require.Eventually(t, func() bool { return time.Since(accepted) > 2*ttl }, bound, time.Millisecond, "it expires")
@@ -226,7 +226,8 @@ func times(t *testing.T, r *run) {
 	r.quiet("k")
 }
 
-// moved: what a subscription was moved back over is delivered again, also what was acknowledged.
+// moved: after a subscription is reset to an earlier position, all messages from there are redelivered, including
+// acknowledged ones.
 func moved(t *testing.T, r *run) {
 	r.open("c", nil)
 	q := r.queue("", nil)
@@ -244,8 +245,7 @@ func moved(t *testing.T, r *run) {
 		Queue: q, Subscription: "default", To: &pb.SeekSubscriptionRequest_Time{Time: timestamppb.New(time.Unix(1, 0))},
 	})
 	require.NoError(t, err)
-	// The next message that is new to the client shows that it has attached again. Until then it may hand out what it
-	// had received before.
+	// The first new message shows that the client has reattached. Until then it may deliver messages received before.
 	r.stored(q, nil)
 	seen := map[uint64]int{}
 	for seen[1] == 0 || seen[2] == 0 || seen[3] == 0 || seen[4] == 0 {

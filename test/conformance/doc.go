@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conformance drives a client of any language, through a small process that speaks JSON lines (README.md), and
-// holds what it tells its application against what two real nodes store, with their actives killed in the middle.
+// Package conformance tests a client of any language through a small process that speaks JSON lines (README.md). It
+// compares the client's results with the contents of two real nodes, whose actives are killed during the cases.
 package conformance

@@ -32,7 +32,7 @@ func faultCases() []testCase {
 	}
 }
 
-// makeToken makes a token of the pair.
+// makeToken creates a token of the pair.
 func (r *run) makeToken(name string) string {
 	r.t.Helper()
 	token := "lsk_conformance-" + name + "-0123456789abcdef"
@@ -89,8 +89,8 @@ func (r *run) throughRelays() {
 	r.a.do("open", request{"client": "c", "addresses": addresses, "fixed_addresses": true})
 }
 
-// stopAnswers lets requests through to the nodes, and no answers back; the result gives the client its links back, with
-// the connections reset.
+// stopAnswers forwards requests to the nodes, but no responses; mend restores the client's links, with the
+// connections reset.
 func (r *run) stopAnswers() (mend func()) {
 	for _, l := range r.relays {
 		l.CutOneWay(faultproxy.FromTarget)
@@ -103,7 +103,7 @@ func (r *run) stopAnswers() (mend func()) {
 	}
 }
 
-// awaitStored waits until a queue has so many messages.
+// awaitStored waits until a queue has the given number of messages.
 func (r *run) awaitStored(queue string, n uint64) {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool {
@@ -113,8 +113,8 @@ func (r *run) awaitStored(queue string, n uint64) {
 	}, bound, 5*time.Millisecond)
 }
 
-// lostAnswers: the node stores, and its answer is lost. The client asks again with the same sequence, and is told the
-// original result: "duplicate".
+// lostAnswers: a node stores a message, and its response is lost. The client retries with the same sequence, and
+// receives the original result: "duplicate".
 func lostAnswers(t *testing.T, r *run) {
 	q := r.queue("", nil)
 	r.throughRelays()
@@ -133,7 +133,8 @@ func lostAnswers(t *testing.T, r *run) {
 	r.verify()
 }
 
-// unknownOutcomes: the application gives up while the answers are lost. What was stored must not be called failed.
+// unknownOutcomes: the application times out while the responses are lost. A stored message must not be reported as
+// failed.
 func unknownOutcomes(t *testing.T, r *run) {
 	q := r.queue("", nil)
 	r.throughRelays()
@@ -151,7 +152,7 @@ func unknownOutcomes(t *testing.T, r *run) {
 	require.NotNil(t, got.Error)
 	mend()
 	r.stored(q, request{"producer": "after"})
-	// What the client still has on its way may be stored now, once.
+	// Requests in flight may be stored now, once.
 	r.a.do("close", request{"client": "c"})
 	r.verify()
 	require.NotZero(t, r.o.unknownStored, "something was stored, and its answer lost")
@@ -169,7 +170,7 @@ func standbyOnly(t *testing.T, r *run) {
 	r.verify()
 }
 
-// underLoad publishes in a pipeline while something happens, and wants each of the messages stored.
+// underLoad publishes in a pipeline during an event, and requires that each of the messages is stored.
 func (r *run) underLoad(queue string, happens func()) {
 	r.t.Helper()
 	var all []publication
@@ -185,7 +186,7 @@ func (r *run) underLoad(queue string, happens func()) {
 		happens()
 	}()
 	push()
-	// The second half of the answers is awaited after what happens; some of the first come before.
+	// The second half of the responses is awaited after the event; some of the first arrive before.
 	for _, p := range all {
 		r.a.success("publish", r.told(p))
 	}
@@ -263,8 +264,8 @@ func killUnderTransactions(t *testing.T, r *run) {
 	r.verify()
 }
 
-// frozen: the process of the active is stopped, so that its connections stay open, and goes on when the other one has
-// taken over.
+// frozen: the process of the active is suspended, so that its connections stay open, and resumes when the other one
+// has taken over.
 func frozen(t *testing.T, r *run) {
 	q := r.queue("", nil)
 	r.open("c", nil)
@@ -333,7 +334,7 @@ func bothDown(t *testing.T, r *run) {
 	for _, n := range r.pair.Nodes {
 		require.NoError(t, n.Kill())
 	}
-	given := r.publish(q, request{"timeout_ms": 300}) // the application gives up: nothing was sent
+	given := r.publish(q, request{"timeout_ms": 300}) // the application times out: nothing was sent
 	waiting := r.publish(q, request{"producer": "load"})
 	got := r.told(given)
 	require.NotNil(t, got.Error)

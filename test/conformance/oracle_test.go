@@ -19,17 +19,17 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// promise is what the client has told of a message.
+// promise is the client's result for a message.
 type promise int
 
 const (
-	pending promise = iota // nothing yet
+	pending promise = iota // no result yet
 	success                // stored exactly once
-	notDone                // never stored, for all time
+	notDone                // never stored, now or later
 	unknown                // stored once or not at all
 )
 
-// sent is one message of the runner; its body is its name.
+// sent is one message of the runner; its body is its unique name.
 type sent struct {
 	queue    string
 	order    uint64 // of its producer's publishes
@@ -39,17 +39,17 @@ type sent struct {
 	text     string // of the error
 }
 
-// oracle has every message that was published, by body, and holds what the client told of it against the queues.
+// oracle has every published message by body, and compares the client's results with the queues.
 type oracle struct {
-	mu       sync.Mutex // guards all below
+	mu       sync.Mutex // guards all fields below
 	messages map[string]*sent
 	order    uint64
-	// unknownStored counts the messages whose outcome is unknown and that are stored, duplicates the answers that said
-	// so.
+	// unknownStored counts the stored messages with an unknown outcome, duplicates the responses that reported a
+	// duplicate.
 	unknownStored, duplicates int
 }
 
-// expect takes note of messages that are about to be published, in this order, by one producer.
+// expect registers messages before they are published, in this order, by one producer.
 func (o *oracle) expect(queue, producer string, bodies ...string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -59,7 +59,7 @@ func (o *oracle) expect(queue, producer string, bodies ...string) {
 	}
 }
 
-// told takes note of what the client said of them; they have consecutive sequences.
+// told records the client's result for them; they have consecutive sequences.
 func (o *oracle) told(t *testing.T, a *adapter, got answer, bodies ...string) {
 	t.Helper()
 	var r result
@@ -85,8 +85,8 @@ func (o *oracle) told(t *testing.T, a *adapter, got answer, bodies ...string) {
 	}
 }
 
-// verify reads a queue past the client under test and holds it against what was told. The queue has a subscription that
-// acknowledges nothing, so that every message is there that was ever stored.
+// verify reads a queue without the client under test and compares it with the client's results. The queue has a
+// subscription that acknowledges nothing, so it contains every message that was ever stored.
 func (o *oracle) verify(t *testing.T, conn grpc.ClientConnInterface, queue string) {
 	t.Helper()
 	stored, err := read(t.Context(), conn, queue)
@@ -121,7 +121,7 @@ func (o *oracle) verify(t *testing.T, conn grpc.ClientConnInterface, queue strin
 	}
 }
 
-// against says how what was told of a message differs from where it is; empty if it does not.
+// against returns the difference between the result for a message and its stored positions; "" if none.
 func (s *sent) against(at []uint64) string {
 	switch {
 	case len(at) > 1:
@@ -138,7 +138,7 @@ func (s *sent) against(at []uint64) string {
 	return ""
 }
 
-// read reads all that a queue has.
+// read returns all messages in a queue.
 func read(ctx context.Context, conn grpc.ClientConnInterface, queue string) (all []*pb.StoredMessage, err error) {
 	stream, err := pb.NewQueueServiceClient(conn).Browse(ctx, &pb.BrowseRequest{Queue: queue},
 		grpc.MaxCallRecvMsgSize(128<<20))
@@ -157,7 +157,7 @@ func read(ctx context.Context, conn grpc.ClientConnInterface, queue string) (all
 	}
 }
 
-// TestOracleNotices: each way in which a client can tell what is not true.
+// Each kind of false result of a client is detected.
 func TestOracleNotices(t *testing.T) {
 	for name, c := range map[string]struct {
 		told promise

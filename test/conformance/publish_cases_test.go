@@ -15,7 +15,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// many is how many messages a case pipelines.
+// many is the number of messages that a case pipelines.
 const many = 300
 
 func publishCases() []testCase {
@@ -127,7 +127,7 @@ func fields(t *testing.T, r *run) {
 	r.verify()
 }
 
-// large: gRPC receives 4 MiB unless it is told otherwise.
+// large: gRPC receives at most 4 MiB by default.
 func large(t *testing.T, r *run) {
 	r.open("c", nil)
 	q := r.queue("", nil)
@@ -153,7 +153,7 @@ func large(t *testing.T, r *run) {
 	r.verify()
 }
 
-// transact takes deliveries and publishes a message for each, in one transaction.
+// transact acknowledges deliveries and publishes a message for each, in one transaction.
 func (r *run) transact(queue string, more request) (publication, answer) {
 	r.t.Helper()
 	p := publication{bodies: []string{r.body()}}
@@ -181,7 +181,7 @@ func (r *run) transact(queue string, more request) (publication, answer) {
 	return p, got
 }
 
-// nextOf is the sequence of the next message that a transaction publishes: nothing else publishes to the queue.
+// nextOf returns the sequence of the next message that a transaction publishes: nothing else publishes to the queue.
 func (r *run) nextOf(queue string) (next uint64) {
 	for _, m := range r.o.messages {
 		if m.queue == queue && m.told == success {
@@ -212,7 +212,7 @@ func refusedTransaction(t *testing.T, r *run) {
 	r.open("c", nil)
 	in, out := r.queue("-in", nil), r.queue("-out", nil)
 	r.stored(in, nil)
-	// Two consumers that have the same message: the first one is gone, and takes it all the same.
+	// Two consumers that have the same message: the first one is gone, but acknowledges it nevertheless.
 	r.consume("k", in, nil)
 	d, _ := r.receive("k")
 	b := r.body()
@@ -265,8 +265,8 @@ func fenced(t *testing.T, r *run) {
 	r.verify()
 }
 
-// reused: two producers of one id and epoch, which is a mistake of the application. What the second one sends under a
-// sequence of the first is not stored, and it must be told so, whether the bodies are the same or not.
+// reused: two producers with the same ID and epoch, an application error. A message that the second one sends under a
+// sequence of the first is not stored, and it must receive an error, whether or not the bodies are equal.
 func reused(t *testing.T, r *run) {
 	r.open("c", nil)
 	r.open("c2", nil)

@@ -27,14 +27,14 @@ func tlsCases() []testCase {
 	}
 }
 
-// identities are the certificates of a place that speaks TLS.
+// identities are the certificates of a place with TLS.
 type identities struct {
 	ca      string  // of the nodes and clients
-	own     request // options of a client with a certificate of it
-	foreign request // and of one whose certificate is of another authority
+	own     request // options of a client with a certificate of that CA
+	foreign request // and of one with a certificate of another CA
 }
 
-// secured has both nodes speak TLS. A client must show a certificate, or need not.
+// secured enables TLS on both nodes, with required or optional client certificates.
 func secured(t *testing.T, settings map[string]string, clientAuth string) (harness.Options, identities) {
 	t.Helper()
 	authority, other := certs.New(t, "authority"), certs.New(t, "another")
@@ -89,8 +89,8 @@ func clientCertificate(t *testing.T, r *run) {
 	r.verify()
 }
 
-// tlsMistakes: a client that does not trust the node, or that the node does not trust, tells its application so within
-// the time that it is given, and stores nothing.
+// tlsMistakes: a client that does not trust the node, or is not trusted by it, returns an error to its application
+// within the timeout, and stores nothing.
 func tlsMistakes(t *testing.T, r *run) {
 	q := r.queue("", nil)
 	own, foreign := r.identities.own, r.identities.foreign

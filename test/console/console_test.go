@@ -2,7 +2,7 @@
 
 //go:build unix && deep
 
-// Package console_test uses the console with a real browser, on a real pair that loses its nodes.
+// Package console_test tests the console with a real browser, on a real pair whose nodes fail.
 package console_test
 
 import (
@@ -65,7 +65,7 @@ func startOpen(t *testing.T, more map[string]string) *world {
 	return w
 }
 
-// startWorld starts the pair, with rules: root may do everything, reader may browse.
+// startWorld starts the pair, with rules: root has all rights, reader may browse.
 func startWorld(t *testing.T) (w *world, root, reader string) {
 	t.Helper()
 	w = startOpen(t, map[string]string{"access.operators": "root"})
@@ -75,7 +75,7 @@ func startWorld(t *testing.T) (w *world, root, reader string) {
 	w.run("access", "grant", "root", "publish,consume,browse,manage", "--queue", "*")
 	w.run("access", "grant", "root", "operate,audit")
 	w.run("access", "grant", "reader", "browse", "--queue", "*")
-	// may ask nodes for their status, as this test does
+	// allows status requests, which this test makes
 	w.run("access", "grant", "anonymous", "browse", "--queue", "nothing")
 	return w, root, reader
 }
@@ -88,7 +88,7 @@ func (w *world) makeToken(principal string) string {
 	return strings.Fields(out[at:])[0]
 }
 
-// inSync waits until both nodes hold everything.
+// inSync waits until both nodes are in sync.
 func (w *world) inSync() (active, standby *harness.Node) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), bound)
@@ -98,7 +98,7 @@ func (w *world) inSync() (active, standby *harness.Node) {
 	return active, standby
 }
 
-// as is a context for calls of root.
+// as returns a context for calls of root.
 func (w *world) as() context.Context {
 	return metadata.AppendToOutgoingContext(w.t.Context(), "authorization", "Bearer "+w.token)
 }
@@ -121,8 +121,8 @@ func (w *world) try(args ...string) (string, error) {
 	return out.String(), err
 }
 
-// TestConsole is an operator's day. It runs with LOCKSTEP_BROWSER, the path of a Chromium; LOCKSTEP_SCREENSHOTS is a
-// directory for pictures of every page.
+// The typical operations of an operator work in the console. The test requires LOCKSTEP_BROWSER, the path of a
+// Chromium; LOCKSTEP_SCREENSHOTS is a directory for screenshots of every page.
 func TestConsole(t *testing.T) {
 	program := os.Getenv("LOCKSTEP_BROWSER")
 	if program == "" {
@@ -137,8 +137,8 @@ func TestConsole(t *testing.T) {
 	w.queues(onActive)
 	onStandby := newTab(chromium, t, w.console[standby.Name])
 	onStandby.signIn(root)
-	w.messages(onStandby, active) // a standby's console sends what the active has to do to the active
-	// Under another name, so that it has cookies of its own.
+	w.messages(onStandby, active) // a standby's console forwards operations of the active to it
+	// Under another host name, which has separate cookies.
 	w.refusals(newTab(chromium, t, strings.Replace(w.console[active.Name], "127.0.0.1", "localhost", 1)), reader)
 	w.widths(onActive)
 	w.scan(onActive, active)
@@ -151,7 +151,7 @@ func TestConsole(t *testing.T) {
 	onStandby.quiet()
 }
 
-// queues: a queue is made on the page, and what the command line publishes is on it within a second.
+// queues: a queue is created on the page, and messages published on the command line appear within a second.
 func (w *world) queues(b *tab) {
 	b.open("/queues")
 	b.run(chromedp.Click(`a[href="/queues/create"]`), chromedp.WaitVisible("#dialog #name"),
@@ -181,7 +181,7 @@ func publishOn(b *tab, queue, body string) string {
 	return b.dialog(`a[href^="/queue/publish"]`, map[string]string{"#body": body})
 }
 
-// messages: they are browsed, decoded, moved and deleted.
+// messages: messages are browsed, decoded, moved and deleted.
 func (w *world) messages(b *tab, active *harness.Node) {
 	b.open("/messages?name=orders")
 	b.until(has("#rows", "a message from the page"))
@@ -204,7 +204,7 @@ func (w *world) messages(b *tab, active *harness.Node) {
 	require.Contains(w.t, b.dialog(`#messages button[formaction="/messages/remove"]`, nil), "Deleted 1 of 1")
 	b.until(rows(1))
 
-	// The rows stay as they are while messages arrive, until the page is refreshed.
+	// The rows are unchanged while messages arrive, until the page is refreshed.
 	w.run("publish", "orders", "late")
 	b.until(has("#live", "1 newer"))
 	b.until(rows(1))
@@ -219,12 +219,12 @@ func (w *world) messages(b *tab, active *harness.Node) {
 	require.Equal(w.t, uint64(2), q.GetQueue().GetMessages())
 }
 
-// rows is a script that reports whether the page Messages has that many rows.
+// rows returns a script that reports whether the page Messages has that many rows.
 func rows(n int) string {
 	return fmt.Sprintf("document.querySelectorAll('#rows tbody tr').length === %d", n)
 }
 
-// widths: a queue takes three lines on a narrow screen, and no table is cut off on a usual one.
+// widths: a queue takes three lines on a narrow screen, and no table is cut off on a normal one.
 func (w *world) widths(b *tab) {
 	b.run(emulation.SetDeviceMetricsOverride(390, 900, 1, false))
 	b.open("/queues")
@@ -243,7 +243,7 @@ func (w *world) widths(b *tab) {
 	}
 }
 
-// refusals: a reader sees queues and messages, and is not offered what it may not do.
+// refusals: a reader sees queues and messages, and no controls for operations without permission.
 func (w *world) refusals(b *tab, token string) {
 	b.signIn(token)
 	b.open("/queue?name=orders")
@@ -260,7 +260,7 @@ func (w *world) refusals(b *tab, token string) {
 	b.quiet()
 }
 
-// scan: it is begun on the page, and its histogram is drawn.
+// scan: a scan is started on the page, and its histogram is drawn.
 func (w *world) scan(b *tab, active *harness.Node) {
 	w.run("queue", "create", "load")
 	messages := make([]*pb.Message, 500)
@@ -280,7 +280,7 @@ func (w *world) scan(b *tab, active *harness.Node) {
 	b.until(has("main", "recommended"))
 }
 
-// check: a save-set is made and checked on the page, and the map of the page file is drawn.
+// check: a backup is created and verified on the page, and the map of the page file is drawn.
 func (w *world) check(b *tab, active *harness.Node) {
 	w.run("store", "settings", "set", "backup.path", w.t.TempDir())
 	id := w.nodeID(active)
@@ -303,8 +303,8 @@ func (w *world) nodeID(n *harness.Node) string {
 	return st.GetNode().GetNodeId()
 }
 
-// resize: a rolling resize is begun on the page of the standby, the active is killed in the middle of it and comes
-// back, and the page shows the resize to its end.
+// resize: a rolling resize is started on the page of the standby. The active is killed during it and returns, and the
+// page shows the resize to its end.
 func (w *world) resize(b *tab, active *harness.Node) {
 	b.open("/store")
 	require.NotEmpty(w.t, b.dialog(`a[href^="/store/resize"]`, map[string]string{"#page_size": "4096"}))
@@ -335,7 +335,7 @@ func (w *world) switchover(b *tab) {
 	require.Equal(w.t, standby.Name, now.Name)
 }
 
-// death: a node that is killed is red within two seconds.
+// death: a killed node is shown in red within two seconds.
 func (w *world) death(b *tab, own *harness.Node) {
 	other := w.pair.Other(own)
 	b.open("/pair")
@@ -351,8 +351,8 @@ func (w *world) death(b *tab, own *harness.Node) {
 	b.until("!" + card)
 }
 
-// TestForced: the active goes on alone and is lost. The page of the node that is left says what may be lost, wants the
-// node's name, and makes it active; from then on the pair says that a forced failover is not settled.
+// The active continues alone and is lost. The page of the other node shows the possible loss, requires the node's
+// name, and makes it active. Then the pair reports an unresolved forced failover.
 func TestForced(t *testing.T) {
 	program := os.Getenv("LOCKSTEP_BROWSER")
 	if program == "" {
@@ -398,7 +398,7 @@ func TestForced(t *testing.T) {
 	b.quiet()
 }
 
-// pictures of every page, if they are asked for.
+// pictures takes screenshots of every page, if enabled.
 func (w *world) pictures(b *tab) {
 	directory := os.Getenv("LOCKSTEP_SCREENSHOTS")
 	if directory == "" {

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Uses the console with a headless Chromium, on a real pair that loses its nodes: test/console. As root it installs the browser with
-# apt-get if there is none. Exit code 3: it cannot run here. LOCKSTEP_SCREENSHOTS, a directory, gets pictures of every page.
+# Tests the console with a headless Chromium, on a real pair whose nodes fail: test/console. As root it installs a
+# missing browser with apt-get. Exit code 3: it cannot run here. LOCKSTEP_SCREENSHOTS is a directory for screenshots of
+# every page.
 # Usage: test/console/run.sh
 set -euo pipefail
 cd "$(dirname "$0")/../.."

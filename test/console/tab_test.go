@@ -23,10 +23,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bound is how long anything on a page may take that should come. Generous: the machine may be busy.
+// bound is the timeout of any expected event on a page. It is generous, because the machine may be busy.
 const bound = 20 * time.Second
 
-// browser starts a Chromium without a window, with a profile of its own, until the test ends.
+// browser starts a headless Chromium with a new profile, until the test ends.
 func browser(t *testing.T, program string) context.Context {
 	t.Helper()
 	options := append(append([]chromedp.ExecAllocatorOption{}, chromedp.DefaultExecAllocatorOptions[:]...),
@@ -63,8 +63,8 @@ func newTab(browser context.Context, t *testing.T, base string) *tab {
 	return b
 }
 
-// listen keeps what the browser complains of: scripts that fail, and what the policy forbids. That a node does not
-// answer, or refuses something, is told to the person by the page.
+// listen records errors of the browser: failed scripts, and violations of the content security policy. Network errors
+// and rejections by a node are shown on the page.
 func (b *tab) listen(event any) {
 	problem := ""
 	switch e := event.(type) {
@@ -93,7 +93,7 @@ func (b *tab) listen(event any) {
 	b.problems = append(b.problems, problem)
 }
 
-// quiet fails the test if the browser has complained.
+// quiet fails the test if the browser has reported an error.
 func (b *tab) quiet() {
 	b.t.Helper()
 	b.mu.Lock()
@@ -112,7 +112,7 @@ func (b *tab) try(actions ...chromedp.Action) error {
 	return chromedp.Run(ctx, actions...)
 }
 
-// whatIsShown is for the text of a failure.
+// whatIsShown returns the page's address and text for a failure message.
 func (b *tab) whatIsShown() string {
 	var at, text string
 	_ = b.evaluate("location.href", &at)
@@ -126,13 +126,13 @@ func (b *tab) evaluate(script string, into any) error {
 	return chromedp.Run(ctx, chromedp.Evaluate(script, into))
 }
 
-// open goes to a page.
+// open navigates to a page.
 func (b *tab) open(path string) {
 	b.t.Helper()
 	b.run(chromedp.Navigate(b.base+path), chromedp.WaitReady("main"))
 }
 
-// until waits for a condition, a script, and returns how long it took.
+// until waits for a condition, a script, and returns the duration.
 func (b *tab) until(script string) time.Duration {
 	b.t.Helper()
 	began := time.Now()
@@ -149,7 +149,7 @@ func (b *tab) until(script string) time.Duration {
 	}
 }
 
-// has is a script that tells whether an element has a text.
+// has returns a script that reports whether an element has a text.
 func has(selector, text string) string {
 	return fmt.Sprintf("(document.querySelector(%q)||{innerText:''}).innerText.includes(%q)", selector, text)
 }
@@ -162,8 +162,8 @@ func (b *tab) signIn(token string) {
 		chromedp.WaitVisible("#menu", chromedp.ByQuery))
 }
 
-// dialog opens a dialogue by clicking on the element, fills it in, and sends it. It returns the text that follows: the
-// message of what was done, or the dialogue with why it was not.
+// dialog opens a dialog by clicking on the element, fills it in, and submits it. It returns the resulting text: the
+// success message, or the dialog with the error.
 func (b *tab) dialog(opener string, fields map[string]string) string {
 	b.t.Helper()
 	b.run(chromedp.Click(opener, chromedp.ByQuery),
@@ -182,7 +182,7 @@ func (b *tab) dialog(opener string, fields map[string]string) string {
 	return text
 }
 
-// shoot writes pictures of a page at two widths and in both themes, if the test was asked for that.
+// shoot takes screenshots of a page at two widths and in both themes, if enabled.
 func (b *tab) shoot(directory, name, path string) {
 	b.t.Helper()
 	if directory == "" {
@@ -198,7 +198,7 @@ func (b *tab) shoot(directory, name, path string) {
 			b.run(chromedp.Evaluate("document.documentElement.scrollWidth > innerWidth", &wide))
 			require.False(b.t, wide, "%s at %d px is wider than the window", path, width)
 			var picture []byte
-			// A tab that another one covers need not be drawn, and then its picture never comes.
+			// A covered tab may not be drawn, and its screenshot would then never complete.
 			b.run(page.BringToFront(), chromedp.FullScreenshot(&picture, 100))
 			file := filepath.Join(directory, fmt.Sprintf("%s-%d-%s.png", name, width, theme))
 			require.NoError(b.t, os.WriteFile(file, picture, 0o600))

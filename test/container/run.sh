@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the container image and kills the containers of deploy/compose.yaml and deploy/compose-witness.yaml one by one, with a publisher
-# at work, in a Docker engine of its own in namespaces of its own: nothing of it is left, and no other engine is touched.
+# Builds the container image and kills the containers of deploy/compose.yaml and deploy/compose-witness.yaml one by one,
+# under a publisher, in a separate Docker engine in separate namespaces. It leaves nothing behind and does not affect
+# other engines.
 #
-# No registry is asked: the build stage of deploy/Dockerfile is replaced by what this machine's Go builds, and the image of etcd by
-# the etcd that go.mod names. So it does not show that the first stage of the Dockerfile builds.
-# Needs root, docker.io and docker-compose, which it installs where there is apt-get. Exit code 3: it cannot run here.
+# It uses no registry: the build stage of deploy/Dockerfile is replaced by a local Go build, and the etcd image by the
+# etcd version in go.mod. So the first stage of the Dockerfile is not tested.
+# Requires root, docker.io and docker-compose, which it installs with apt-get. Exit code 3: it cannot run here.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.."
@@ -25,13 +26,13 @@ fail() {
   exit 1
 }
 
-# First, outside of the namespaces: what has to be fetched and built.
+# Outside of the namespaces: fetch and build the dependencies.
 if [[ -z ${CONTAINER_WORK:-} ]]; then
   ((EUID == 0)) || cannot "not root"
   unshare --mount --pid --fork --net true 2>/dev/null || cannot "no namespaces of its own"
   if ! command -v dockerd >/dev/null || ! command -v docker-compose >/dev/null || ! command -v ip >/dev/null; then
     command -v apt-get >/dev/null || cannot "no dockerd, and no apt-get to install it"
-    # RUNLEVEL: the package shall not start an engine of its own.
+    # RUNLEVEL: the package must not start an engine.
     { apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
       docker.io docker-compose iptables iproute2; } >/dev/null 2>&1 || cannot "docker.io cannot be installed"
   fi
@@ -41,7 +42,7 @@ if [[ -z ${CONTAINER_WORK:-} ]]; then
   CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=v0.0.0-container' -o "$work/stage/out/lockstep" ./cmd/lockstep
   CGO_ENABLED=0 go build -o "$work/etcd/etcd" go.etcd.io/etcd/server/v3
   cp /etc/ssl/certs/ca-certificates.crt "$work/stage/etc/ssl/certs/" 2>/dev/null || touch "$work/stage/etc/ssl/certs/ca-certificates.crt"
-  # As docker compose loads them; docker-compose 1.29 runs them below.
+  # As loaded by docker compose; docker-compose 1.29 runs them below.
   if GOBIN=$work/bin go install github.com/compose-spec/compose-go/v2/cmd@v2.16.2 2>/dev/null; then
     for file in deploy/compose.yaml deploy/compose-witness.yaml; do
       "$work/bin/cmd" "$file" >"$work/loaded.yaml" || fail "$file is none for docker compose"
@@ -63,7 +64,7 @@ export DOCKER_HOST=unix://$work/docker.sock DOCKER_BUILDKIT=0
 mkdir "$work/data"
 dockerd --data-root "$work/data" --exec-root "$work/exec" --pidfile "$work/docker.pid" --host "$DOCKER_HOST" >"$work/dockerd.out" 2>&1 &
 engine=$!
-# cgroups and mounts are given back by the engine.
+# The engine releases its cgroups and mounts.
 finish() {
   docker ps -aq 2>/dev/null | xargs -r docker rm -f -v >/dev/null 2>&1 || true
   kill "$engine" 2>/dev/null || true
@@ -88,7 +89,7 @@ until_ok() {
 
 images() {
   tar -c -C "$work/stage" . | docker import - build-stage >/dev/null
-  # All of the Dockerfile but its first stage, which needs golang:1.26 from a registry.
+  # The Dockerfile without its first stage, which requires golang:1.26 from a registry.
   { echo "FROM build-stage AS build" && sed '1,/^FROM scratch/{/^FROM scratch/!d}' deploy/Dockerfile; } >"$work/Dockerfile"
   mkdir "$work/empty"
   docker build -q -t lockstep -f "$work/Dockerfile" "$work/empty" >"$work/build.log" 2>&1 || fail "docker build"
@@ -96,11 +97,11 @@ images() {
   docker build -q -t "$(sed -n 's/^ *image: \(.*etcd.*\)/\1/p' deploy/compose.yaml)" "$work/etcd" >"$work/build.log" 2>&1 || fail "docker build of etcd"
 }
 
-# What is in the image, as whom it runs, and that it needs nothing to be writable but /data.
+# The contents of the image, its user, and that it writes only to /data.
 image() {
   local files
   docker create --name files lockstep >/dev/null
-  # The engine adds what it mounts there: /dev, /etc/hosts and the like, which are empty.
+  # The engine adds mount points, which are empty: /dev, /etc/hosts and the like.
   files=$(docker export files | tar -t -v | awk '$1 ~ /^-/ && $3 > 0 {print $6}' | sort | tr '\n' ' ')
   docker rm files >/dev/null
   [[ $files == "etc/ssl/certs/ca-certificates.crt lockstep " || $files == "lockstep " ]] || fail "files of the image: $files"
@@ -113,14 +114,14 @@ image() {
 }
 
 name() { docker ps -a --format '{{.Names}}' | grep "_$1_1$"; }
-# The role of node $1, as it tells itself.
+# The role that node $1 reports.
 role() { docker exec "$(name "$1")" /lockstep status --addr 127.0.0.1:7420 --output json | grep -o '"role": *"[^"]*"' | cut -d'"' -f4; }
 whole() { [[ "$(role a) $(role b)" == "active standby" || "$(role a) $(role b)" == "standby active" ]]; }
 serves() { [[ $(role "$1") == active-alone ]]; }
 healthy() { [[ $(docker inspect --format '{{.State.Health.Status}}' "$(name "$1")") == healthy ]]; }
 lockstep() { docker run --rm -i --network "${project}_default" lockstep "$@" --addr a:7420,b:7420; }
 
-# Kills the containers of one compose file, one after the other, under a publisher.
+# Kills the containers of one compose file one by one, under a publisher.
 compose() {
   local file=$1 count=0 victim other
   shift
@@ -128,7 +129,7 @@ compose() {
   docker-compose -f "$file" -p "$project" up -d >"$work/up.log" 2>&1 || fail "docker-compose up"
   until_ok whole
   lockstep queue create orders >/dev/null
-  # A line every 20 ms, until the file "done" is there; it ends with 0 only if each of them was acknowledged.
+  # A line every 20 ms, until the file "done" exists; exits with 0 only if each of them was acknowledged.
   rm -f "$work/done"
   { until [[ -e $work/done ]]; do echo "$((++count))"; sleep 0.02; done; echo "$count" >"$work/count"; } |
     lockstep publish orders --timeout 60s >"$work/published.out" 2>"$work/published.log" &
@@ -150,7 +151,7 @@ compose() {
   done
   touch "$work/done"
   wait "$publisher" || fail "the publisher failed"
-  # Each line that was given to the publisher is there once, and what was published beside it.
+  # Each line of the publisher is present once, in addition to the other messages.
   local sent
   sent=$(cat "$work/count")
   lockstep consume orders --count "$((sent + $# - 2))" --timeout 60s >"$work/consumed"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package detection measures false takeovers and dropped standbys of pairs of slow but healthy nodes, with several
-// settings of the failure detection side by side (docs/decisions/0025).
+// failure detection settings in parallel (docs/decisions/0025).
 package detection

@@ -35,16 +35,16 @@ var (
 )
 
 const (
-	every      = 5 * time.Second        // one fault in so much time, at the active and the standby in turn
+	every      = 5 * time.Second        // interval between two faults, alternately at the active and the standby
 	fsyncStall = 300 * time.Millisecond // each sync that begins in this time waits for its end
 	stop       = 200 * time.Millisecond // between SIGSTOP and SIGCONT
 	busy       = 16                     // processes
 	bodyBytes  = 1 << 10
-	pace       = 20 * time.Millisecond // between a publish and the next one
+	pace       = 20 * time.Millisecond // between two publishes
 	bound      = 5 * time.Minute
 )
 
-// variable has this program be one of the processes that keep the machine busy.
+// variable makes this program run as one of the processes that keep the machine busy.
 const variable = "DETECTION_PROCESS"
 
 func TestMain(m *testing.M) {
@@ -62,7 +62,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// allocate replaces a list of 256 MiB in a loop, so that the garbage collector runs all the time.
+// allocate replaces a list of 256 MiB in a loop, so that the garbage collector runs continuously.
 func allocate() {
 	live := make([]*[1 << 12]*int, 1<<13)
 	for i := 0; i&0xffff != 0 || os.Getppid() != 1; i++ {
@@ -75,14 +75,14 @@ type row struct {
 	situation, setting string
 	faults             uint64
 	takeovers, drops   int
-	silence            time.Duration // the longest, as far as the nodes log it
+	silence            time.Duration // the longest, as logged by the nodes
 	publishes          int
 	slowest            time.Duration
 	longestStop        time.Duration
 	span               time.Duration
 }
 
-// TestDetection prints a table. It asserts nothing.
+// TestDetection prints a table and asserts nothing.
 func TestDetection(t *testing.T) {
 	dir := t.TempDir()
 	binary, err := cluster.Build(t.Context(), dir)
@@ -98,7 +98,7 @@ func TestDetection(t *testing.T) {
 	t.Logf("all:\n%s", table(rows))
 }
 
-// measure runs a pair with each setting side by side in one situation.
+// measure runs a pair with each setting in parallel in one situation.
 func measure(t *testing.T, binary, dir, situation string) []row {
 	t.Helper()
 	if situation == "gc" {
@@ -191,7 +191,7 @@ func (p *pair) start(t *testing.T, binary, dir string) {
 	}
 }
 
-// publish publishes one message after the other.
+// publish publishes synchronously.
 func (p *pair) publish(ctx context.Context) error {
 	began := time.Now()
 	for body := make([]byte, bodyBytes); ctx.Err() == nil; p.publishes++ {
@@ -277,7 +277,7 @@ func (p *pair) count(t *testing.T) {
 	}
 }
 
-// table is in Markdown.
+// table returns a Markdown table.
 func table(rows []row) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 1, ' ', 0)

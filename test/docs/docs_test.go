@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package docs holds what the documents say against the source: settings and their defaults, links, and the names of
-// files and functions.
+// Package docs compares the documents with the source: settings and their defaults, links, and the names of files and
+// functions.
 package docs
 
 import (
@@ -24,7 +24,7 @@ const top = "../.."
 
 var update = flag.Bool("update", false, "write the generated parts of the documents")
 
-// generated holds the part of a document between two markers against what it should be, or writes it with -update.
+// generated compares the part of a document between two markers with the expected text, or writes it with -update.
 func generated(t *testing.T, document, marker, want string) {
 	t.Helper()
 	name := filepath.Join(top, document)
@@ -42,7 +42,7 @@ func generated(t *testing.T, document, marker, want string) {
 	require.Equal(t, want, part, "run: go test ./test/docs -update")
 }
 
-// settings gives a table for each group of settings, in the order of the struct.
+// settings returns a table for each group of settings, in the order of the struct.
 func settings() string {
 	var b strings.Builder
 	group := "-"
@@ -78,12 +78,12 @@ func settings() string {
 	return b.String()
 }
 
-// TestConfigurationListsEverySetting; `go test ./test/docs -update` writes the tables.
+// The configuration reference lists every setting; `go test ./test/docs -update` writes the tables.
 func TestConfigurationListsEverySetting(t *testing.T) {
 	generated(t, "docs/reference/configuration.md", "settings", settings())
 }
 
-// TestDependenciesAreExplained: the rows of docs/contributing/dependencies.md are what go.mod requires directly.
+// The rows of docs/contributing/dependencies.md are the direct requirements in go.mod.
 func TestDependenciesAreExplained(t *testing.T) {
 	mod, err := os.ReadFile(filepath.Join(top, "go.mod"))
 	require.NoError(t, err)
@@ -132,7 +132,7 @@ func pages(t *testing.T) []string {
 	return names
 }
 
-// TestLinksLeadSomewhere: files that are linked to are there, and so are the headings in them.
+// Linked files and their headings exist.
 func TestLinksLeadSomewhere(t *testing.T) {
 	link, code := regexp.MustCompile(`\]\(([^)\s]+)\)`), regexp.MustCompile("(?s)```.*?\n```")
 	all := documents(t)
@@ -176,7 +176,7 @@ func pending(file string) bool {
 	return false
 }
 
-// TestTablesAreWhole: no empty line ends a table before its last row.
+// No empty line ends a table before its last row.
 func TestTablesAreWhole(t *testing.T) {
 	separator := regexp.MustCompile(`^\|[-: |]+\|$`)
 	for name, text := range documents(t) {
@@ -189,8 +189,8 @@ func TestTablesAreWhole(t *testing.T) {
 	}
 }
 
-// TestIndex checks that docs/index.md links to every page of the site, with a description; the order of its links is
-// the order of the site's navigation. The decisions have their own index.
+// docs/index.md links to every page of the site, with a description; the order of its links is the order of the site's
+// navigation. The decisions have their own index.
 func TestIndex(t *testing.T) {
 	index := documents(t)[filepath.Join(top, "docs", "index.md")]
 	for _, name := range pages(t) {
@@ -203,7 +203,7 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-// anchors of the headings, as GitHub makes them.
+// anchors returns the anchors of the headings, in GitHub's format.
 func anchors(text string) []string {
 	var out []string
 	for line := range strings.Lines(text) {
@@ -216,8 +216,7 @@ func anchors(text string) []string {
 	return out
 }
 
-// TestReadingTheSourceNamesWhatIsThere: a line "`func` in [file](file)" of ARCHITECTURE.md or CONTRIBUTING.md has to be
-// true.
+// Each line "`func` in [file](file)" of ARCHITECTURE.md or CONTRIBUTING.md names an existing function.
 func TestReadingTheSourceNamesWhatIsThere(t *testing.T) {
 	all := documents(t)
 	named := regexp.MustCompile("`([A-Za-z.]+)`,? in \\[([^]]+)\\]\\(([^)]+\\.(?:go|proto))\\)")
@@ -236,7 +235,7 @@ func TestReadingTheSourceNamesWhatIsThere(t *testing.T) {
 	}
 }
 
-// TestWhereThingsAreAdded: CONTRIBUTING.md says of each kind of thing, in four places at most, where it is added.
+// CONTRIBUTING.md lists for each kind of extension the places to change, at most four.
 func TestWhereThingsAreAdded(t *testing.T) {
 	_, text, ok := strings.Cut(documents(t)[filepath.Join(top, "CONTRIBUTING.md")], "## Where things are added\n")
 	require.True(t, ok)
@@ -258,7 +257,7 @@ func TestWhereThingsAreAdded(t *testing.T) {
 	}
 }
 
-// TestVariablesOfTheDeployment: what the image, the compose file and the unit set are settings.
+// The variables in the image, the compose file and the unit are settings.
 func TestVariablesOfTheDeployment(t *testing.T) {
 	known := map[string]bool{"LOCKSTEP_CLIENT_TLS_CERT": true} // of the command line, for the health check
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
@@ -275,7 +274,7 @@ func TestVariablesOfTheDeployment(t *testing.T) {
 	}
 }
 
-// TestComposeFile: docker-compose 1.29 does not know the element `name`.
+// The compose file works with docker-compose 1.29, which does not support the element `name`.
 func TestComposeFile(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(top, "deploy", "compose.yaml"))
 	require.NoError(t, err)

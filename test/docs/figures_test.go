@@ -15,7 +15,7 @@ import (
 // figures of a page.
 type figures struct{ words, headings, blocks, firstExample int }
 
-// measure counts words outside of code blocks, headings and code blocks. A comment is not part of the page.
+// measure counts words outside of code blocks, headings and code blocks. Comments are excluded.
 func measure(page string) figures {
 	f := figures{firstExample: -1}
 	page = regexp.MustCompile(`(?s)<!--.*?-->\n*`).ReplaceAllString(page, "")
@@ -39,8 +39,8 @@ func measure(page string) figures {
 	return f
 }
 
-// TestFigures checks that tutorials and how-to guides can be skimmed: an example within the first ten lines, at most 90
-// words for each heading, and at least 8 code blocks for 1,000 words.
+// Tutorials and how-to guides can be skimmed: an example within the first ten lines, at most 90 words for each
+// heading, and at least 8 code blocks for 1,000 words.
 func TestFigures(t *testing.T) {
 	checked := 0
 	for _, name := range pages(t) {

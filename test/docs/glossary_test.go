@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestGlossary: the terms are in order and each is there once, and each type that carries one is declared.
+// The terms are sorted and unique, and each named type is declared.
 func TestGlossary(t *testing.T) {
 	text := documents(t)[filepath.Join(top, "docs", "reference", "glossary.md")]
 	rows := regexp.MustCompile("(?m)^\\| ([^|]+) \\| [^|]+ \\| `([^`]+)\\.([A-Za-z]+)` \\|$").FindAllStringSubmatch(
@@ -29,7 +29,7 @@ func TestGlossary(t *testing.T) {
 	require.True(t, slices.IsSorted(terms), "%q", terms)
 }
 
-// declares tells whether a package has a type of that name.
+// declares reports whether a package declares a type.
 func declares(t *testing.T, folder, name string) bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(top, folder, "*.go"))

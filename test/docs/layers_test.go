@@ -15,18 +15,19 @@ import (
 
 const module = "github.com/lockstep-mq/lockstep/"
 
-// hook is a package that is empty in a product; its arrows would hide the others.
+// hook is a package that is empty in a release build; its arrows would hide the others.
 const hook = "store/mutate"
 
-// layers are the folders at the top, from above to below: a package may import what is in its own layer or below it.
+// layers returns the top-level folders from top to bottom: a package may import packages in its own layer or below
+// it.
 func layers() []string {
 	return []string{
 		"test", "deploy", "cmd", "test/harness", "server", "amqp", "client", "replication", "failover", "store", "proto",
 	}
 }
 
-// TestDrawingIsWhatIsImported: the drawing in ARCHITECTURE.md names every package, each arrow in it is an import, no
-// import is missing that the drawn ones do not lead to, and none goes upwards. `go test ./test/docs -update` draws it.
+// The drawing in ARCHITECTURE.md has every package. Each arrow is an import, the arrows imply all imports, and none
+// goes upwards. `go test ./test/docs -update` draws it.
 func TestDrawingIsWhatIsImported(t *testing.T) {
 	imports := ownImports(t)
 	order := layers()
@@ -40,7 +41,7 @@ func TestDrawingIsWhatIsImported(t *testing.T) {
 	generated(t, "ARCHITECTURE.md", "drawing", "```\n"+drawing(imports)+"```\n")
 }
 
-// ownImports gives the packages of this module, without its name, and what each imports of the others.
+// ownImports returns the packages of this module, without its name, and their imports within the module.
 func ownImports(t *testing.T) map[string][]string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...")
@@ -63,15 +64,15 @@ func ownImports(t *testing.T) map[string][]string {
 }
 
 func layerOf(name string) string {
-	if strings.HasPrefix(name, "test/harness") { // cmd starts pairs, too
+	if strings.HasPrefix(name, "test/harness") { // cmd also starts pairs
 		return "test/harness"
 	}
 	first, _, _ := strings.Cut(name, "/")
 	return first
 }
 
-// drawing draws each layer as a box: what it imports of other layers at its top, and below that its packages, each
-// with an arrow to those of the layer that it imports and that no other arrow of it leads to.
+// drawing draws each layer as a box: its imports of other layers at the top, and below that its packages, each with
+// an arrow to those of its direct imports in the layer that no other arrow implies.
 func drawing(imports map[string][]string) string {
 	var b strings.Builder
 	for _, r := range layers() {
@@ -103,10 +104,10 @@ func drawing(imports map[string][]string) string {
 	return b.String()
 }
 
-// within gives the name of a package in its layer; the one that has the layer's name keeps it.
+// within returns the name of a package in its layer; a package with the layer's name keeps it.
 func within(layer, name string) string { return strings.TrimPrefix(name, layer+"/") }
 
-// targets names the other layers that a layer imports from; the packages, if they are one or two parts of it.
+// targets returns the layers that a layer imports; individual packages, if there are only one or two.
 func targets(outside map[string][]string) []string {
 	var out []string
 	for _, r := range layers() {
@@ -120,7 +121,7 @@ func targets(outside map[string][]string) []string {
 	return out
 }
 
-// line writes a beginning and an arrow to all targets, over as many lines as it takes.
+// line writes a prefix and an arrow to all targets, on as many lines as necessary.
 func line(b *strings.Builder, begin string, to []string) {
 	const columns = 118
 	if len(to) == 0 {
@@ -139,7 +140,7 @@ func line(b *strings.Builder, begin string, to []string) {
 	b.WriteString(text + "\n")
 }
 
-// downwards sorts packages so that each comes before those that it imports, and otherwise by name.
+// downwards sorts packages topologically, importers first, and otherwise by name.
 func downwards(names []string, inside map[string][]string) []string {
 	depth := map[string]int{}
 	var measure func(string) int
@@ -157,7 +158,7 @@ func downwards(names []string, inside map[string][]string) []string {
 	return slices.SortedStableFunc(slices.Values(names), func(a, b string) int { return measure(b) - measure(a) })
 }
 
-// reduced gives the imports of a package that none of its other imports leads to.
+// reduced returns the imports of a package that are not implied by its other imports.
 func reduced(name string, inside map[string][]string) []string {
 	var leads func(from, to string) bool
 	leads = func(from, to string) bool {

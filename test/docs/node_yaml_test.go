@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// settingsIn returns the settings that a file names, those that are commented out included.
+// settingsIn returns the settings in a file, including those that are commented out.
 func settingsIn(file string) map[string]bool {
 	type group struct {
 		name   string
@@ -49,7 +49,7 @@ func settingsIn(file string) map[string]bool {
 	return found
 }
 
-// TestNodeYAMLHasEverySetting: deploy/node.yaml shows operators all that can be set.
+// deploy/node.yaml contains every setting.
 func TestNodeYAMLHasEverySetting(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(top, "deploy", "node.yaml"))
 	require.NoError(t, err)

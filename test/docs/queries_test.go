@@ -56,7 +56,7 @@ func alertRules(t *testing.T) []alertRule {
 	return out
 }
 
-// dashboardQueries are the queries of the dashboard, and where each is.
+// dashboardQueries returns the queries of the dashboard by location.
 func dashboardQueries(t *testing.T) map[string]string {
 	t.Helper()
 	type target struct {
@@ -113,7 +113,7 @@ func dashboardQueries(t *testing.T) map[string]string {
 	return out
 }
 
-// exported are the names that a node exports, each with its labels.
+// exported returns the metrics that a node exports, with their labels.
 func exported(t *testing.T) map[string][]string {
 	t.Helper()
 	out := map[string][]string{"up": nil}
@@ -134,8 +134,8 @@ func exported(t *testing.T) map[string][]string {
 	return out
 }
 
-// Parts of a query. What is left when strings, ranges, selectors and groupings are gone is functions, operators,
-// numbers and names of metrics.
+// Parts of a query. Without strings, ranges, selectors and groupings, the rest is functions, operators, numbers and
+// names of metrics.
 var (
 	quoted    = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'`)
 	ranged    = regexp.MustCompile(`\[[^\]]*\]`)
@@ -147,11 +147,10 @@ var (
 	operators = regexp.MustCompile(`\b(and|or|unless|bool|offset)\b`)
 )
 
-// everywhere are labels that every series has once Prometheus has scraped it; exported_job is what it calls a label job
-// of the node's own.
+// everywhere are the labels that Prometheus adds to every series; exported_job replaces a label job of the node.
 var everywhere = []string{"job", "instance", "exported_job"}
 
-// checkQuery holds the names, and the labels that are asked for, against what a node exports.
+// checkQuery compares the metrics and labels in a query with those that a node exports.
 func checkQuery(known map[string][]string, query string) error {
 	q := ranged.ReplaceAllString(quoted.ReplaceAllString(query, `""`), "")
 	var labels []string
@@ -185,7 +184,7 @@ func checkQuery(known map[string][]string, query string) error {
 	return nil
 }
 
-// What the check is for is found by it.
+// checkQuery detects unknown metrics and labels.
 func TestCheckQuery(t *testing.T) {
 	known := exported(t)
 	for query, want := range map[string]string{
@@ -208,8 +207,7 @@ func TestCheckQuery(t *testing.T) {
 	}
 }
 
-// TestAlertsAskForWhatIsThere: every metric and label in the alert rules is one that a node exports, and every
-// condition that is asked for by name, and every role, is one.
+// Every metric, label, condition and role in the alert rules exists.
 func TestAlertsAskForWhatIsThere(t *testing.T) {
 	known := exported(t)
 	for _, r := range alertRules(t) {
@@ -234,9 +232,9 @@ func checkRoles(t *testing.T, where, query string) {
 	}
 }
 
-// TestEveryConditionHasAnAlert: by its severity, by name, or not on purpose.
+// Every condition has an alert: by its severity, by name, or is explicitly excluded.
 func TestEveryConditionHasAnAlert(t *testing.T) {
-	// Conditions that are good to know, and that no operator has to be told of.
+	// Informational conditions that require no alert.
 	silent := []conditions.Kind{
 		conditions.NotEncrypted, conditions.SyncOff, conditions.PageCacheOnly, conditions.CallersNotLetIn,
 	}
@@ -255,8 +253,8 @@ func TestEveryConditionHasAnAlert(t *testing.T) {
 	}
 }
 
-// TestEveryAlertHasAResponse checks that each alert links to its section in docs/how-to/respond-to-alerts.md, or to
-// that of its condition, and that the section has its severity and a command. No section is about another alert.
+// Each alert links to its section in docs/how-to/respond-to-alerts.md, or to that of its condition, and the section
+// has its severity and a command. No section has another alert.
 func TestEveryAlertHasAResponse(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(top, "docs", "how-to", "respond-to-alerts.md"))
 	require.NoError(t, err)
@@ -287,7 +285,7 @@ func TestEveryAlertHasAResponse(t *testing.T) {
 	require.Empty(t, sections, "sections of respond-to-alerts.md without an alert")
 }
 
-// TestEveryAlertIsTested: the unit tests for promtool beside the rules name each of them; test/alerts/run.sh runs them.
+// The promtool unit tests next to the rules cover each alert; test/alerts/run.sh runs them.
 func TestEveryAlertIsTested(t *testing.T) {
 	var all strings.Builder
 	for _, name := range []string{"lockstep.rules.test.yaml", "lockstep.rules.days.test.yaml"} {
@@ -302,8 +300,8 @@ func TestEveryAlertIsTested(t *testing.T) {
 	}
 }
 
-// TestDashboardAsksForWhatIsThere: every metric and label in a query of the dashboard is one that a node exports. With
-// LOCKSTEP_EXPRESSIONS it writes the queries as rules, for promtool to check their syntax.
+// Every metric and label in a query of the dashboard exists. With LOCKSTEP_EXPRESSIONS the test writes the queries as
+// rules, so that promtool can check their syntax.
 func TestDashboardAsksForWhatIsThere(t *testing.T) {
 	known, queries := exported(t), dashboardQueries(t)
 	rows := make(map[string]bool)
@@ -323,7 +321,7 @@ func TestDashboardAsksForWhatIsThere(t *testing.T) {
 	}
 }
 
-// queriesAsRules makes recording rules of queries.
+// queriesAsRules converts queries to recording rules.
 func queriesAsRules(queries map[string]string) []byte {
 	type rule struct {
 		Record string `json:"record"`

@@ -25,8 +25,8 @@ import (
 // A step is a block of a document that is a file to write, or a shell script to run.
 type step struct{ file, text string }
 
-// steps returns the steps of a document, in order: shell scripts begin with ```sh (not with ```sh norun) and may be
-// indented, as parts of a list; files have a title; a comment that begins with <!-- test is a script for tests alone.
+// steps returns the steps of a document in order. Shell scripts begin with ```sh (not with ```sh norun) and may be
+// indented in a list; files have a title; a comment that begins with <!-- test is a test-only script.
 func steps(document string) []step {
 	const fence = "(?ms)^ *```(?:sh|[a-z]+ title=\"([^\"]+)\")\n(.*?)\n *```$"
 	const hidden = `^<!-- test\n(.*?)\n-->$`
@@ -37,14 +37,13 @@ func steps(document string) []step {
 	return found
 }
 
-// TestShellBlocks runs the steps of README.md and of the quick start, each with a new pair. The deep tier runs those of
-// all pages.
+// The steps of README.md and of the quick start succeed, each with a new pair. The deep tier runs those of all pages.
 func TestShellBlocks(t *testing.T) {
 	ran := runPages(t, filepath.Join(top, "README.md"), filepath.Join(top, "docs", "tutorials", "quick-start.md"))
 	require.GreaterOrEqual(t, ran, 8)
 }
 
-// runPages runs the steps of pages, each page with a new pair, and returns how many there are.
+// runPages runs the steps of pages, each page with a new pair, and returns their number.
 func runPages(t *testing.T, names ...string) int {
 	t.Helper()
 	binary, err := cluster.Build(t.Context(), t.TempDir())
@@ -76,7 +75,7 @@ func runPages(t *testing.T, names ...string) int {
 	return ran
 }
 
-// environment returns that of the steps; the source is for programs that import the client.
+// environment returns the environment of the steps; the source is for programs that import the client.
 func environment(binary string) []string {
 	source, err := filepath.Abs(top)
 	if err != nil {
@@ -86,7 +85,7 @@ func environment(binary string) []string {
 		"PATH="+filepath.Dir(binary)+string(os.PathListSeparator)+os.Getenv("PATH"))
 }
 
-// runSteps runs the steps one after the other in dir. Processes that they leave in the background end with the test.
+// runSteps runs the steps in sequence in dir. Background processes end with the test.
 func runSteps(t *testing.T, dir string, list []step, env []string) {
 	t.Helper()
 	for i, s := range list {

@@ -27,13 +27,13 @@ func isTutorial(name string) bool {
 	return filepath.Base(filepath.Dir(name)) == "tutorials" && filepath.Base(name) != "quick-start.md"
 }
 
-// TestShellBlocksOfPages runs the steps of all pages below docs but the tutorials, each page with a new pair.
+// The steps of all pages below docs except the tutorials succeed, each page with a new pair.
 func TestShellBlocksOfPages(t *testing.T) {
 	ran := runPages(t, slices.DeleteFunc(pages(t), isTutorial)...)
 	require.Greater(t, ran, 60)
 }
 
-// TestTutorials does what each tutorial asks for, with a pair as `lockstep dev` runs it in the directory of the reader.
+// The steps of each tutorial succeed, with a pair started by `lockstep dev` in the reader's directory.
 func TestTutorials(t *testing.T) {
 	binary, err := cluster.Build(t.Context(), t.TempDir())
 	require.NoError(t, err)
@@ -70,8 +70,8 @@ func readFile(t *testing.T, name string) string {
 	return string(b)
 }
 
-// startDev runs `lockstep dev > dev.txt` in dir, and returns a replacer of the addresses that the tutorials show by
-// those of this pair.
+// startDev runs `lockstep dev > dev.txt` in dir, and returns a replacer from the addresses in the tutorials to those
+// of this pair.
 func startDev(t *testing.T, binary, dir string) *strings.Replacer {
 	t.Helper()
 	a, err := harness.ReservePort()

@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// content shows what the program finds in the files: in the data directory, in the save-set with and without the
-// archive, and in the snapshot. It changes none of the files.
+// content shows the state that the program reads from the files: from the data directory, from the backup with and
+// without the archive, and from the snapshot. It changes none of the files.
 func (d *dumper) content() {
 	for _, source := range []struct {
 		name string
@@ -38,7 +38,7 @@ func (d *dumper) content() {
 	}
 }
 
-// openStore opens a data directory and applies what is in its log.
+// openStore opens a data directory and applies its log.
 func openStore(t *testing.T, fsys vfs.FS, dir string) *store.Store {
 	t.Helper()
 	s, err := store.Open(store.Options{FS: fsys, Dir: dir, SegmentBytes: 256 << 10, BootID: "boot-1"})
@@ -58,7 +58,7 @@ func restore(t *testing.T, fsys vfs.FS, archive string) *store.Store {
 	return openStore(t, fsys, "/restored")
 }
 
-// install receives the pieces of the snapshot into an empty store.
+// install installs the pieces of the snapshot into an empty store.
 func install(t *testing.T, fsys *memfs.FS) *store.Store {
 	t.Helper()
 	s := openStore(t, fsys, "/installed")
@@ -80,7 +80,7 @@ func install(t *testing.T, fsys *memfs.FS) *store.Store {
 	return s
 }
 
-// store shows what a store holds, checks it, and has it say so.
+// store shows the contents of a store and verifies it.
 func (d *dumper) store(s *store.Store) {
 	queues, _, err := s.Queues(store.QueueRange{MaxQueues: 100, MaxSubscriptions: 100})
 	require.NoError(d.t, err)

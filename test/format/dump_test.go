@@ -29,17 +29,18 @@ const (
 	dumpContent  = "content.txt"
 )
 
-// shownBytes is how long a value may be to be shown byte for byte; of a longer one its beginning and its hash are.
+// shownBytes is the maximum length of a value that is shown completely; of a longer one, the start and the hash are
+// shown.
 const shownBytes = 640
 
-// dump describes the files of the scenario, byte for byte and in words.
+// dump describes the files of the scenario, as text and byte for byte.
 func dump(t *testing.T, fsys vfs.FS) map[string]string {
 	t.Helper()
 	texts, _ := dumpSeen(t, fsys)
 	return texts
 }
 
-// dumpSeen is dump that tells which kinds of things it has come across, by the names that kinds gives them.
+// dumpSeen is dump, and also returns the kinds of objects found, named as in kinds.
 func dumpSeen(t *testing.T, fsys vfs.FS) (texts map[string]string, seen map[string]bool) {
 	t.Helper()
 	d := dumper{t: t, fsys: fsys, seen: make(map[string]bool)}
@@ -93,7 +94,7 @@ func chunks(b []byte, n int) func(yield func([]byte) bool) {
 	}
 }
 
-// text shows bytes that may be text.
+// text returns bytes as text if they are printable.
 func text(b []byte) string {
 	if len(b) > 40 {
 		return fmt.Sprintf("%q… (%d bytes)", b[:40], len(b))
@@ -101,7 +102,7 @@ func text(b []byte) string {
 	return fmt.Sprintf("%q", b)
 }
 
-// identity is a text already; its second line is the checksum of the first.
+// identity is a text file; its second line is the checksum of the first.
 func (d *dumper) identity() {
 	raw := read(d.t, d.fsys, nodeDir+"/identity")
 	d.line(0, "%s", strings.TrimSuffix(strings.ReplaceAll(string(raw), `,"`, ",\n"+`"`), "\n"))
@@ -116,7 +117,7 @@ func (d *dumper) snapshot() {
 	}
 }
 
-// backup shows a save-set.
+// backup shows a backup.
 func (d *dumper) backup() {
 	for _, name := range names(d.t, d.fsys, backupDir) {
 		data := read(d.t, d.fsys, name)
@@ -142,7 +143,7 @@ func (d *dumper) backup() {
 	}
 }
 
-// archive shows the files of a log archive. The frames in them are those of the log.
+// archive shows the files of a log archive, which contain frames of the log.
 func (d *dumper) archive() {
 	for _, name := range names(d.t, d.fsys, archiveDir) {
 		if path.Ext(name) != ".frames" {

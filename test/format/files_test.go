@@ -20,13 +20,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// maxFileBytes bounds a file of the scenario.
+// maxFileBytes limits a file of the scenario.
 const maxFileBytes = 64 << 20
 
-// pieceFile is where a piece of the snapshot is kept, by its place in the page file.
+// pieceFile returns the file of a snapshot piece, named by its offset in the page file.
 func pieceFile(at uint64) string { return path.Join(snapshotDir, fmt.Sprintf("%012d.piece", at)) }
 
-// read returns a file of the scenario.
 func read(t *testing.T, fsys vfs.FS, name string) []byte {
 	t.Helper()
 	data, err := vfs.ReadFile(fsys, name, maxFileBytes)
@@ -52,7 +51,7 @@ func names(t *testing.T, fsys vfs.FS, dir string) (files []string) {
 	return files
 }
 
-// pack writes the files into an archive; the same files give the same bytes.
+// pack writes the files into an archive, deterministically.
 func pack(t *testing.T, fsys vfs.FS) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -84,7 +83,7 @@ func unpack(t *testing.T, name string) *memfs.FS {
 	return mem
 }
 
-// copyFiles returns a filesystem with the same files, for those who change them.
+// copyFiles returns a modifiable copy of the filesystem.
 func copyFiles(t *testing.T, fsys vfs.FS) *memfs.FS {
 	t.Helper()
 	mem := memfs.New()
@@ -94,7 +93,7 @@ func copyFiles(t *testing.T, fsys vfs.FS) *memfs.FS {
 	return mem
 }
 
-// write makes a file, and its directory.
+// write creates a file and its directory.
 func write(t *testing.T, fsys vfs.FS, name string, data []byte) {
 	t.Helper()
 	require.NoError(t, fsys.MkdirAll(path.Dir(name), 0o700))
@@ -105,7 +104,7 @@ func write(t *testing.T, fsys vfs.FS, name string, data []byte) {
 	require.NoError(t, f.Close())
 }
 
-// pieceOffset is the reverse of pieceFile.
+// pieceOffset is the inverse of pieceFile.
 func pieceOffset(t *testing.T, name string) uint64 {
 	t.Helper()
 	at, err := strconv.ParseUint(strings.TrimSuffix(filepath.Base(name), ".piece"), 10, 64)

@@ -32,7 +32,7 @@ const (
 	filesArchive = "files.zip"
 )
 
-// TestCurrent: today's program writes what it wrote, byte for byte.
+// The current program writes the same bytes as before.
 func TestCurrent(t *testing.T) {
 	texts := dump(t, scenario(t))
 	if *updateFlag {
@@ -41,8 +41,8 @@ func TestCurrent(t *testing.T) {
 	requireDumps(t, current, texts)
 }
 
-// TestReleases: today's program reads what each release has written, and finds in it what that release did. With
-// -release, the one that is named is written first.
+// The current program reads the files of each release, with the expected contents. With -release, the named one is
+// written first.
 func TestReleases(t *testing.T) {
 	if *releaseFlag != "" {
 		writeRelease(t, *releaseFlag)
@@ -57,7 +57,7 @@ func TestReleases(t *testing.T) {
 	}
 }
 
-// writeRelease writes the files and dumps of a release, once.
+// writeRelease writes the files and dumps of a release. They must not exist.
 func writeRelease(t *testing.T, version string) {
 	t.Helper()
 	dir := filepath.Join(testdata, version)
@@ -67,8 +67,8 @@ func writeRelease(t *testing.T, version string) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, filesArchive), pack(t, fsys), 0o644))
 }
 
-// TestComplete: the dumps show every operation, every kind of record, run and value, and every field of a queue's
-// configuration. What is new has to be added to the scenario.
+// The dumps show every operation, every kind of record, extent and value, and every field of a queue's configuration.
+// New ones must be added to the scenario.
 func TestComplete(t *testing.T) {
 	_, seen := dumpSeen(t, scenario(t))
 	for _, kind := range kinds(t) {
@@ -76,7 +76,7 @@ func TestComplete(t *testing.T) {
 	}
 }
 
-// kinds lists what the formats have.
+// kinds lists the kinds of objects in the formats.
 func kinds(t *testing.T) (all []string) {
 	t.Helper()
 	for code := range 256 {
@@ -119,7 +119,7 @@ func fields(of reflect.Type) func(yield func(reflect.StructField) bool) {
 	}
 }
 
-// keyLetters returns the letters that keys of the tree begin with: the constants key… of package queue.
+// keyLetters returns the first letters of tree keys: the constants key… of package queue.
 func keyLetters(t *testing.T) (letters []byte) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "../../store/queue/keys.go", nil, 0)
@@ -146,7 +146,7 @@ func writeDumps(t *testing.T, version string, texts map[string]string) {
 	}
 }
 
-// requireDumps compares the dumps with those of testdata, and names the first line that differs.
+// requireDumps compares the dumps with those of testdata, and reports the first different line.
 func requireDumps(t *testing.T, version string, texts map[string]string) {
 	t.Helper()
 	dir := filepath.Join(testdata, version)

@@ -17,10 +17,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// blocksAt is where the blocks of a segment begin.
+// blocksAt is the offset of the first block of a segment.
 const blocksAt = 4096
 
-// log shows the segments of the log, the tail that was cut, and the intent of that cut.
+// log shows the segments of the log, the truncated tail, and the intent of that cut.
 func (d *dumper) log() {
 	for _, name := range names(d.t, d.fsys, nodeDir) {
 		switch {
@@ -109,7 +109,7 @@ func (d *dumper) transaction(payload []byte) {
 	}
 }
 
-// config shows what a release before 0.2.0 knows, and of the rest what is set.
+// config shows all fields supported by releases before 0.2.0, and of the others those that are set.
 func config(c txn.Config) string {
 	s := fmt.Sprintf("MaxMessages:%d MaxBytes:%d", c.MaxMessages, c.MaxBytes)
 	for i, v := txn.ConfigMask(0), reflect.ValueOf(c); int(i) < v.NumField(); i++ {
@@ -194,7 +194,7 @@ func operation(op *txn.Op) string {
 	return s
 }
 
-// shownMessages is how many messages of one publish are shown.
+// shownMessages is the number of messages of one publish that are shown.
 const shownMessages = 4
 
 func (d *dumper) messages(op *txn.Op) {
@@ -235,7 +235,7 @@ func (d *dumper) message(level int, what string, record []byte) {
 	d.line(level, "%s", s)
 }
 
-// options names those that are set.
+// options returns the names of the set options.
 func options(o txn.SubscriptionOptions) string {
 	s := fmt.Sprintf("{Filter:%s}", o.Filter)
 	if o.Own != 0 {

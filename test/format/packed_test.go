@@ -24,30 +24,29 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// The stores in testdata/packed were written by the first program in which small messages shared runs of 4 KiB whatever
-// the page size (docs/decisions/0023): before there is a release that does so, they stand for it. They never change. If
-// there are none, this writes them:
+// The stores in testdata/packed were written by the first program that packs small messages into 4 KiB extents
+// regardless of the page size (docs/decisions/0023). They represent that format until a release uses it, and never
+// change. If they are missing, this writes them:
 //
 //	go test ./test/format -run TestPacked$ -packed
 var packedFlag = flag.Bool("packed", false, "write the stores of TestPacked, if there are none")
 
-// packedDir is where they are, below testdata.
+// packedDir is their directory, below testdata.
 const packedDir = "packed"
 
-// packedSizes are their page sizes: a run of 4 KiB has two pages, which only the smallest possible size
-// allows, or one.
+// packedSizes are their page sizes: an extent of 4 KiB has two pages with the smallest page size, otherwise one.
 func packedSizes() []int { return []int{2 << 10, 4 << 10} }
 
-// packedRunBytes is how long a run of several messages is at most, as FORMAT.md says.
+// packedRunBytes is the maximum length of an extent with several messages, as in FORMAT.md.
 const packedRunBytes = 4 << 10
 
 // The queues of these stores.
 const (
 	smallQueue = 1 // messages of 512 bytes
-	mixedQueue = 2 // from none to 2.5 KB
+	mixedQueue = 2 // from 0 to 2.5 KB
 )
 
-// packedQueue is what a queue has: all messages up to the last, of which some are acknowledged.
+// packedQueue is the expected content of a queue: all messages up to the last, some of them acknowledged.
 type packedQueue struct {
 	id, last uint64
 	size     func(sequence uint64) int
@@ -64,7 +63,7 @@ func packedQueues() []packedQueue {
 	}
 }
 
-// packedBody is the body of a message, which is like that of no other one.
+// packedBody returns a unique message body.
 func packedBody(queue, sequence uint64, size int) []byte {
 	text := fmt.Sprintf("message %d of queue %d, ", sequence, queue)
 	return bytes.Repeat([]byte(text), size/len(text)+1)[:size]
@@ -72,7 +71,7 @@ func packedBody(queue, sequence uint64, size int) []byte {
 
 func packedPath(pageSize int) string { return fmt.Sprintf("/pages-of-%d", pageSize) }
 
-// TestPacked: today's program, and a reader that follows FORMAT.md, find in these stores what was written.
+// The current program, and a reader that follows FORMAT.md, find the written messages in these stores.
 func TestPacked(t *testing.T) {
 	files := filepath.Join(testdata, packedDir, filesArchive)
 	if *packedFlag {
@@ -105,8 +104,8 @@ func TestPacked(t *testing.T) {
 	}
 }
 
-// TestPackedNow: what today's program writes passes the same checks, so that they are those of the format and not of
-// files that happen to be there.
+// A store written by the current program passes the same checks, so that they test the format and not just the
+// existing files.
 func TestPackedNow(t *testing.T) {
 	for _, size := range packedSizes() {
 		mem := memfs.New()
@@ -117,7 +116,7 @@ func TestPackedNow(t *testing.T) {
 	}
 }
 
-// TestPackedDamage: a byte that is wrong in any page of such a run is found, by a reader and by the check.
+// A wrong byte in any page of such an extent is detected, by a reader and by the check.
 func TestPackedDamage(t *testing.T) {
 	fsys := unpack(t, filepath.Join(testdata, packedDir, filesArchive))
 	for _, size := range packedSizes() {
@@ -148,7 +147,7 @@ func TestPackedDamage(t *testing.T) {
 	}
 }
 
-// writePacked writes a store: three checkpoints, the last one when it is closed, and acknowledgements in between.
+// writePacked writes a store: three checkpoints, the last one on close, and acknowledgements in between.
 func writePacked(t *testing.T, mem *memfs.FS, pageSize int) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -184,8 +183,8 @@ func writePacked(t *testing.T, mem *memfs.FS, pageSize int) {
 	})
 }
 
-// checkPacked reads the runs of messages as FORMAT.md says, and compares every message in them. It returns the runs of
-// several messages.
+// checkPacked reads the message extents as FORMAT.md describes, and compares every message in them. It returns the
+// extents with several messages.
 func checkPacked(t *testing.T, fsys vfs.FS, pageSize int) (packed []page.Run, err error) {
 	t.Helper()
 	d := &dumper{t: t, fsys: fsys, seen: map[string]bool{}}
@@ -222,7 +221,7 @@ func checkPacked(t *testing.T, fsys vfs.FS, pageSize int) (packed []page.Run, er
 	return packed, nil
 }
 
-// comparePacked compares a record with what was published.
+// comparePacked compares a record with the published message.
 func comparePacked(queue, sequence uint64, record []byte) error {
 	m, err := txn.DecodeMessage(record)
 	if err != nil {
@@ -236,7 +235,7 @@ func comparePacked(queue, sequence uint64, record []byte) error {
 	return fmt.Errorf("queue %d, sequence %d: its body is %s", queue, sequence, text(m.Body))
 }
 
-// readPacked reads a queue as a consumer does: all that is not acknowledged, in order.
+// readPacked reads a queue as a consumer does: all unacknowledged messages in order.
 func readPacked(t *testing.T, s *store.Store, q packedQueue) error {
 	t.Helper()
 	got, _, err := s.Read(t.Context(), store.ReadRequest{
@@ -263,7 +262,7 @@ func readPacked(t *testing.T, s *store.Store, q packedQueue) error {
 	return nil
 }
 
-// packedContent shows the runs of these stores, and what the program makes of them.
+// packedContent shows the extents of these stores and the contents that the program reads from them.
 func packedContent(t *testing.T, fsys vfs.FS) string {
 	t.Helper()
 	d := &dumper{t: t, fsys: fsys, seen: map[string]bool{}}

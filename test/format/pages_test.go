@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// pages shows the page file: header, meta slots, and every run that the newer slot's checkpoint uses.
+// pages shows the page file: header, meta slots, and every extent that the newer slot's checkpoint uses.
 func (d *dumper) pages() {
 	b := read(d.t, d.fsys, nodeDir+"/page.db")
 	d.line(0, "header: version %d, page size %d, store id %x", le32(b[12:]), le32(b[16:]), b[24:40])
@@ -43,10 +43,10 @@ func (d *dumper) slot(n int, b []byte) {
 	d.hex(1, b[:length])
 }
 
-// packedPages is the name of a kind: several messages in a run of several pages.
+// packedPages is the name of a kind: several messages in an extent of several pages.
 const packedPages = "run packed, of several pages"
 
-// ref is a reference to a run, with or without its length.
+// ref decodes a reference to an extent, with or without its length.
 func ref(b []byte, withPages bool) page.Run {
 	r := page.Run{First: page.No(le64(b)), Pages: 1, Born: le64(b[8:])}
 	if withPages {
@@ -123,7 +123,7 @@ func (f *pageFile) read(r page.Run) (page.Kind, []byte) {
 	return kind, payload
 }
 
-// runs returns every run that the checkpoint uses, by page.
+// runs returns every extent that the checkpoint uses, by page.
 func (f *pageFile) runs() (all []page.Run) {
 	for _, dir := range f.dirs {
 		all = append(all, dir)
@@ -149,7 +149,7 @@ func (f *pageFile) runs() (all []page.Run) {
 	return all
 }
 
-// walk visits the nodes of the tree below a run, and all its entries in order.
+// walk visits the tree nodes below an extent, and all entries in order.
 func (f *pageFile) walk(at page.Run, node func(page.Run), entry func(key, value []byte)) {
 	node(at)
 	_, b := f.read(at)

@@ -27,7 +27,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// Where the scenario writes its files.
+// Paths of the scenario's files.
 const (
 	nodeDir     = "/node"
 	backupDir   = "/backup"
@@ -35,8 +35,8 @@ const (
 	snapshotDir = "/snapshot"
 )
 
-// scenario writes every kind of file, and in them every operation and every kind of value, with fixed identities and
-// times, so that today's program writes the same bytes each time.
+// scenario writes every kind of file with every operation and every kind of value. Identities and times are fixed, so
+// the output is deterministic.
 func scenario(t *testing.T) *memfs.FS {
 	t.Helper()
 	mem := memfs.New()
@@ -61,7 +61,7 @@ func scenario(t *testing.T) *memfs.FS {
 	return mem
 }
 
-// writer is a store with the smallest possible committer.
+// writer is a store with a minimal committer.
 type writer struct {
 	t    *testing.T
 	mem  *memfs.FS
@@ -73,7 +73,7 @@ type writer struct {
 func openWriter(t *testing.T, mem *memfs.FS, dir string, pageSize int) *writer {
 	t.Helper()
 	fsys := faultfs.New(mem)
-	fsys.SetHook(func(op faultfs.Op) error { // the intent of a cut is there for a moment only
+	fsys.SetHook(func(op faultfs.Op) error { // the intent of a cut exists only briefly
 		if op.Kind == faultfs.OpRemove && path.Base(op.Name) == "cut.intent" {
 			intent, err := vfs.ReadFile(mem, op.Name, 1<<20)
 			return errors.Join(err, vfs.WriteFileAtomic(mem, dir+"/cut.intent.seen", intent))
@@ -90,7 +90,7 @@ func openWriter(t *testing.T, mem *memfs.FS, dir string, pageSize int) *writer {
 	return &writer{t: t, mem: mem, s: s, term: 1, time: 1_700_000_000_000}
 }
 
-// record appends a record as a block of its own, and waits until the store has nothing more to do.
+// record appends a record as a separate block, and waits until the store is idle.
 func (w *writer) record(kind wal.Kind, payload []byte) {
 	w.t.Helper()
 	frames, end := wal.AppendFrame(nil, w.s.End(), w.term, kind, payload)
@@ -99,7 +99,7 @@ func (w *writer) record(kind wal.Kind, payload []byte) {
 	synctest.Wait()
 }
 
-// commit appends and applies a transaction, and returns what became of it.
+// commit appends and applies a transaction, and returns its result.
 func (w *writer) commit(p *txn.Producer, build func(b *txn.Builder)) txn.Result {
 	w.t.Helper()
 	w.record(wal.KindTxn, w.encode(p, build))
@@ -147,7 +147,7 @@ func publish(queue uint64, bodies ...string) func(b *txn.Builder) {
 	}
 }
 
-// history is what the checkpoint holds. Queues are numbered from 1.
+// history writes the contents of the checkpoint. Queues are numbered from 1.
 func (w *writer) history() {
 	w.beginTerm(1)
 	w.commit(nil, func(b *txn.Builder) {
@@ -200,7 +200,7 @@ func (w *writer) history() {
 	w.commit(nil, func(b *txn.Builder) { b.Purge(3, 0) })
 	w.commit(nil, func(b *txn.Builder) { b.DeleteQueue(3, true) })
 
-	// Acknowledgements in two chunks of 4096 sequences: one in part, one in full.
+	// Acknowledgements in two chunks of 4096 sequences: one partial, one complete.
 	w.commit(nil, publish(2, make([]string, 8300)...))
 	w.commit(nil, func(b *txn.Builder) { b.Ack(2, 1, txn.Range{First: 3, Last: 8200}) })
 
@@ -219,7 +219,7 @@ func (w *writer) history() {
 	w.shared()
 }
 
-// shared publishes what shares a run of two pages.
+// shared publishes messages that share an extent of two pages.
 func (w *writer) shared() {
 	made := w.commit(nil, func(b *txn.Builder) { b.CreateQueue("shared", txn.Config{}, "default") })
 	id := made.Ops[0].ID
@@ -244,7 +244,7 @@ func (w *writer) access() {
 	})
 }
 
-// forwards has a queue with every field of a configuration forward to others.
+// forwards configures forwards on a queue with every configuration field.
 func (w *writer) forwards() {
 	var all txn.Config
 	v := reflect.ValueOf(&all).Elem()
@@ -267,7 +267,7 @@ func (w *writer) forwards() {
 	w.commit(nil, publish(5, "the sizes", "of these", "differ"))
 }
 
-// prepared prepares three transactions and decides over two of them.
+// prepared prepares three transactions and decides two of them.
 func (w *writer) prepared() {
 	prepare := func(xid string, sequence uint64) {
 		inner := w.encode(nil, func(b *txn.Builder) {
@@ -284,7 +284,7 @@ func (w *writer) prepared() {
 	w.commit(nil, func(b *txn.Builder) { b.RollbackPrepared("bank/18", txn.ByTimeout, w.s.End().LSN-2) })
 }
 
-// priorities fills a queue that has them: one chunk with two of them.
+// priorities fills a queue with priorities: one chunk with two of them.
 func (w *writer) priorities() {
 	w.commit(nil, func(b *txn.Builder) { b.CreateQueue("urgent", txn.Config{Priorities: 1}, "default") })
 	w.commit(nil, func(b *txn.Builder) {
@@ -298,7 +298,7 @@ func (w *writer) priorities() {
 	})
 }
 
-// scheduled publishes messages that are delayed or expire, and does what is due of it.
+// scheduled publishes messages with a delay or an expiry, and executes those that are due.
 func (w *writer) scheduled() {
 	made := w.commit(nil, func(b *txn.Builder) { b.CreateQueue("timed", txn.Config{}, "default") })
 	id := made.Ops[0].ID
@@ -365,13 +365,13 @@ func described(b *txn.Builder) {
 	b.EndPublish()
 }
 
-// afterCheckpoint is what only the log and the archive hold.
+// afterCheckpoint writes data that only the log and the archive contain.
 func (w *writer) afterCheckpoint() {
 	w.commit(nil, publish(1, "after the checkpoint"))
 	w.commit(nil, func(b *txn.Builder) { b.Ack(1, 3, txn.Range{First: 1, Last: 2}) })
 }
 
-// cut appends records that are never committed, and cuts them.
+// cut appends uncommitted records and truncates them.
 func (w *writer) cut() {
 	end := w.s.End()
 	w.record(wal.KindTxn, w.encode(nil, publish(1, "cut")))
@@ -381,7 +381,7 @@ func (w *writer) cut() {
 	synctest.Wait()
 }
 
-// snapshot keeps the pieces that another node would receive.
+// snapshot stores the pieces that another node would receive.
 func (w *writer) snapshot() {
 	sn, err := w.s.OpenSnapshot()
 	require.NoError(w.t, err)

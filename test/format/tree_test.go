@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// treeKinds are the kinds of entries of the tree, by the first letter of the key.
+// treeKinds are the kinds of tree entries, by the first letter of the key.
 var treeKinds = map[byte]struct {
 	name     string
 	describe func(key, value *reader) string
@@ -69,7 +69,7 @@ var treeKinds = map[byte]struct {
 	}},
 }
 
-// tree shows all entries of the tree: what a checkpoint holds beside the messages.
+// tree shows all entries of the tree: the checkpoint without the messages.
 func (d *dumper) tree() {
 	f := openPages(d, read(d.t, d.fsys, nodeDir+"/page.db"))
 	f.walk(f.root, func(page.Run) {}, func(key, value []byte) {
@@ -206,7 +206,7 @@ func describePrepared(key, value *reader) string {
 		value.uvarint(), value.take(4))
 }
 
-// reader reads fields from the front; what is missing reads as 0, and what is left over fails the test.
+// reader reads fields from the front; missing fields read as 0, and remaining bytes fail the test.
 type reader struct{ b []byte }
 
 func (r *reader) take(n int) []byte {

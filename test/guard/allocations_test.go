@@ -13,21 +13,21 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestServerAllocations counts what a pair allocates for each message that is published.
+// Allocations of a pair per published message are within their windows.
 func TestServerAllocations(t *testing.T) {
 	active, standby, conn := startPair(t)
 	var err error
 	next, stored := uint64(0), 0
 	for _, l := range []load{
 		{"pipelined requests of 100", 300, 100, 64, bodyBytes},
-		// One by one each request is a batch of its own, whatever the machine: no pipelining costs more than that.
+		// One by one, each request is a separate batch on any machine, which is an upper bound for pipelining.
 		{"100 at a time", 300, 100, 1, bodyBytes},
 		{"1 at a time", 600, 1, 1, bodyBytes},
 	} {
 		publish(t, conn, l, warmUp, &next)
 		stored += warmUp * l.messages
-		// What a node does beside is counted with it, such as to look after its peer, and on a busy machine one request
-		// after the other takes long: the least of three is what a message costs, and of more while that is too much.
+		// The counts include background work, such as peer monitoring, and requests are slow on a busy machine. The
+		// minimum of three attempts is the cost of a message; there are further attempts while it is too high.
 		tries, mostTries := 1, 1
 		if l.window == 1 {
 			tries, mostTries = 3, 20
@@ -46,7 +46,7 @@ func TestServerAllocations(t *testing.T) {
 		check(t, "active: allocations per message, "+l.name, a)
 		check(t, "standby: allocations per message, "+l.name, b)
 	}
-	// What was published is less than what a node writes to pages before it must.
+	// The published data is below the threshold at which a node must write pages.
 	before := active.counts()
 	_, err = pb.NewAdminServiceClient(conn).Checkpoint(t.Context(), &pb.CheckpointRequest{})
 	require.NoError(t, err)

@@ -13,9 +13,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestConsumeAllocations counts what a node allocates for each message that it delivers, to a consumer that
-// acknowledges what came in one response with one request: from memory, from pages, and from pages that another
-// subscription has read before.
+// Allocations of a node per delivered message are within their windows, for a consumer that acknowledges each
+// response with one request: from memory, from pages, and from pages that another subscription has read before.
 func TestConsumeAllocations(t *testing.T) {
 	node := startNode(t, "a", nil)
 	conn := dial(t, node)
@@ -41,7 +40,7 @@ func TestConsumeAllocations(t *testing.T) {
 	count("again")
 }
 
-// consume reads and acknowledges so many messages, as the client does, and waits until that is confirmed.
+// consume reads and acknowledges the given number of messages, as the client does, and waits for the confirmation.
 func consume(t *testing.T, conn *grpc.ClientConn, subscription string, messages uint64) {
 	t.Helper()
 	const credit = 256

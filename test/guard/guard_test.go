@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guard holds what a message costs in things that can be counted: allocations, bytes written, syncs. They do
-// not depend on how fast a machine is, so that CI can refuse a change that makes a message dearer.
+// Package guard limits the countable costs of a message: allocations, bytes written, syncs. They are independent of
+// the speed of the machine, so CI can reject a change that increases them.
 package guard
 
 import (
@@ -14,13 +14,13 @@ import (
 // queue is the name of the only queue of a test.
 const queue = "guard"
 
-// window is what a count may be. Below least, either a message has become cheaper, and the window is to be narrowed, or
-// something is not done any more that has to be: no syncs at all would be cheap.
+// window is the valid range of a count. A count below least is either an improvement, after which the window is
+// narrowed, or a missing operation: no syncs at all would be cheap.
 type window struct{ least, most float64 }
 
-// windows of what a message may cost: what was counted when the line was written last is in the comment. Bytes and
-// syncs of a store do not depend on the machine; allocations of a node do a little, because of what goes by the clock.
-// Who makes a message cheaper lowers its line; who makes it dearer says in the commit why that is worth it.
+// windows returns the limits of a message's cost; comments contain the count at the last change. Bytes and syncs of a
+// store are independent of the machine; allocations of a node vary a little because of timers. A change that reduces
+// a cost lowers its limits; one that increases a cost justifies it in the commit message.
 func windows() map[string]window {
 	const (
 		off100, always100 = ", sync=off, 100 of 512 B", ", sync=always, 100 of 512 B"
@@ -28,21 +28,21 @@ func windows() map[string]window {
 		consumed          = ", sync=off, 100 of 512 B, consumed"
 	)
 	return map[string]window{
-		// Pipelining puts as many requests into a batch as the machine lets come together, so that its counts differ
-		// (0.3 and 0.03 are usual); it cannot exceed those of 100 at a time.
+		// Pipelining batches as many requests as the machine allows, so the counts vary (usually 0.3 and 0.03). They
+		// cannot exceed those of 100 at a time.
 		"active: allocations per message, pipelined requests of 100":  {0.15, 0.65},
 		"standby: allocations per message, pipelined requests of 100": {0.005, 0.35},
 		"active: allocations per message, 100 at a time":              {0.4, 0.65}, // 0.51; 0.59 on a busy machine
 		"standby: allocations per message, 100 at a time":             {0.1, 0.35}, // 0.20
 		"active: allocations per message, 1 at a time":                {45, 61},    // 53.1
 		"standby: allocations per message, 1 at a time":               {17, 24.2},  // 21.0
-		// 0.37; less where pages were written before already
+		// 0.37; less if the pages were written before
 		"active: allocations per message, written to pages": {0.01, 0.43},
 
-		// To the log's frame, which the stream and memory share, and to the page.
+		// To the log frame, which stream and memory share, and to the page.
 		"active: copies of a large body": {1.9, 2.3}, // 2.0
-		// To the page; and of a batch of several bodies the first 16 KiB to where the rest was received. With two in each
-		// that is 1.55.
+		// To the page; and of a batch of several bodies, the first 16 KiB to the receive buffer of the rest. With two
+		// bodies in each batch that is 1.55.
 		"standby: copies of a large body":    {0.95, 1.65}, // 1.2
 		"active: checksums of a large body":  {0.95, 1.1},  // 1.0
 		"standby: checksums of a large body": {0.95, 1.1},  // 1.0
@@ -51,7 +51,7 @@ func windows() map[string]window {
 		"log: bytes per message" + always100: {510, 542},       // 525.9
 		"log: bytes per message" + always1:   {598, 634},       // 616
 		"log: bytes per message" + always5:   {15_000, 15_480}, // 15030
-		"log: bytes per message" + consumed:  {511, 543},       // 526.8: its acknowledgement is in it
+		"log: bytes per message" + consumed:  {511, 543},       // 526.8: includes its acknowledgement
 
 		"log: syncs per transaction" + off100:    {0, 0.01}, // 2 or 3 of 300
 		"log: syncs per transaction" + always100: {1, 1.02}, // 1
@@ -63,16 +63,16 @@ func windows() map[string]window {
 		"page.db: bytes per message" + always100: {570, 605},       // 587.8
 		"page.db: bytes per message" + always1:   {576, 612},       // 594.1
 		"page.db: bytes per message" + always5:   {15_914, 16_898}, // 16406
-		// 0.2: what is consumed in time is never written to it
+		// 0.2: messages consumed in time are never written to it
 		"page.db: bytes per message" + consumed: {0.05, 1},
 
-		// A consumer with 256 messages of credit, as the client has.
+		// A consumer with 256 messages of credit, like the client.
 		"consume: allocations per message, memory": {0.15, 0.29}, // 0.23
 		"consume: allocations per message, pages":  {0.28, 0.47}, // 0.40
-		// 0.34: what another subscription has read from the pages
+		// 0.34: messages that another subscription has read from the pages
 		"consume: allocations per message, again": {0.23, 0.40},
 
-		// 100 at a time, by the goroutine that does it alone.
+		// 100 at a time, in the goroutine of the serial section.
 		"serial: allocations per message, commit":  {0, 0.02},    // 0.000
 		"serial: allocations per message, send":    {0.05, 0.2},  // 0.14
 		"serial: allocations per message, receive": {0.02, 0.32}, // 0.23
@@ -85,7 +85,7 @@ func windows() map[string]window {
 	}
 }
 
-// windowOf returns the window of a count. With the race detector more is allocated.
+// windowOf returns the window of a count, which is larger with the race detector.
 func windowOf(t *testing.T, what string) window {
 	t.Helper()
 	w, ok := windows()[what]
@@ -96,12 +96,12 @@ func windowOf(t *testing.T, what string) window {
 	return w
 }
 
-// check compares what was counted with its window.
+// check compares a count with its window.
 func check(t *testing.T, what string, got float64) {
 	t.Helper()
 	w := windowOf(t, what)
 	t.Logf("%-60s %10.3f, from %10.3f to %10.3f", what, got, w.least, w.most)
-	if got > w.most { // and go on: the other counts tell more
+	if got > w.most { // and continue: the other counts add information
 		t.Errorf("%s: %.3f is above %.3f: a message has become dearer; see windows in test/guard", what, got, w.most)
 	}
 	if got < w.least {

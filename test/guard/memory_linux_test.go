@@ -33,7 +33,7 @@ type served struct {
 	address string
 }
 
-// lines passes on the first line that is written, and drops the rest.
+// lines forwards the first written line, and discards the rest.
 type lines struct {
 	once  sync.Once
 	first chan string
@@ -49,7 +49,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// serve starts a node alone with a memory budget.
+// serve starts a standalone node with a memory budget.
 func serve(t *testing.T, budgetBytes int) *served {
 	t.Helper()
 	binary, err := cluster.Build(t.Context(), t.TempDir())
@@ -75,7 +75,7 @@ func serve(t *testing.T, budgetBytes int) *served {
 	}
 }
 
-// peak is the most memory that the process has had so far, in bytes: what the system counts, not what Go says.
+// peak returns the peak resident memory of the process in bytes, as counted by the system, not by Go.
 func (p *served) peak() int {
 	p.t.Helper()
 	return peakOf(p.t, p.cmd.Process.Pid)
@@ -92,16 +92,16 @@ func peakOf(t *testing.T, pid int) int {
 	return kib << 10
 }
 
-// Limits of docs/explanation/memory.md for a small budget, with a margin for the machine; the minimum shows that memory
-// was measured.
+// Limits of docs/explanation/memory.md for a small budget, with a margin for the machine; the minimum proves that
+// memory was measured.
 const (
 	smallLeast, smallMost = 40 * mib, 176 * mib // measured: 124 to 135
-	largeLeast, largeMost = 64 * mib, 416 * mib // measured in 8 runs: 275 to 351; 40 of it is the program's file
-	activeMost            = 704 * mib           // measured in 8 runs: 315 to 450; 662 was seen once, with more messages
+	largeLeast, largeMost = 64 * mib, 416 * mib // measured in 8 runs: 275 to 351, including 40 of the executable file
+	activeMost            = 704 * mib           // measured in 8 runs: 315 to 450; 662 once, with more messages
 	standbyMost           = 320 * mib           // measured in 8 runs: 198 to 235
 )
 
-// TestMemoryOfSmallMessages: a backlog of four times the budget is written and read.
+// Memory is limited while a backlog of four times the budget is written and read.
 func TestMemoryOfSmallMessages(t *testing.T) {
 	const budget, backlog, body = 64 * mib, 256 * mib, 1 << 10
 	p, c := servedAndClient(t, budget)
@@ -113,7 +113,7 @@ func TestMemoryOfSmallMessages(t *testing.T) {
 	within(t, p.peak(), smallLeast, smallMost)
 }
 
-// TestMemoryOfLargeMessages: the largest messages that there may be, each as large as the budget.
+// Memory is limited with the largest possible messages, each as large as the budget.
 func TestMemoryOfLargeMessages(t *testing.T) {
 	const budget, body, count = 64 * mib, 64*mib - 4096, 5
 	p, c := servedAndClient(t, budget)
@@ -127,8 +127,8 @@ func TestMemoryOfLargeMessages(t *testing.T) {
 	within(t, p.peak(), largeLeast, largeMost)
 }
 
-// TestMemoryOfLargeMessagesOnAPair: three clients publish the largest messages that there may be, each as large as the
-// budget, while two others consume. Both nodes count.
+// Memory of both nodes is limited while three clients publish the largest possible messages, each as large as the
+// budget, and two others consume.
 func TestMemoryOfLargeMessagesOnAPair(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes ten seconds or more")

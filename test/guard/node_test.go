@@ -30,8 +30,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
-// asNode makes the test binary be a node, with the settings that are its value: a process of its own, so that what the
-// client and the test allocate is not counted.
+// asNode makes the test binary run as a node, with the settings in its value: a separate process, so that allocations
+// of the client and the test are not counted.
 const asNode = "GUARD_TEST_BINARY_IS_A_NODE"
 
 const (
@@ -41,22 +41,22 @@ const (
 	pollEvery = 5 * time.Millisecond
 )
 
-// nodeSettings are what a node of a test is told.
+// nodeSettings are the settings of a node of a test.
 type nodeSettings struct {
 	Name, Dir string
 	Endpoints []string // of the etcd; none: a standalone node
-	// Serial: the node counts what its serial sections allocate, too, for which it remembers each allocation.
+	// Serial: the node also counts the allocations of its serial sections, for which it profiles each allocation.
 	Serial bool
 }
 
-// counts are what a node has done since it began.
+// counts are the totals of a node since its start.
 type counts struct {
 	Allocations  uint64
 	WrittenBytes int64
 	Syncs        uint64
 	// Copied and Summed are bytes of large messages.
 	Copied, Summed uint64
-	// Serial is what the serial sections have allocated, if that is counted.
+	// Serial has the allocations of the serial sections, if counted.
 	Serial map[string]int64 `json:",omitempty"`
 }
 
@@ -90,16 +90,16 @@ func TestMain(m *testing.M) {
 func runNode(s nodeSettings, in io.Reader, out io.Writer) error {
 	large := tally.Start()
 	codec.CountCopies(tally.Copied)
-	codec.Poison() // a body that was given back too early is found
+	codec.Poison() // detects a body that was released too early
 	c := config.Default()
-	c.Metrics.Listen = "127.0.0.1:0" // what is measured must cost nothing that can be counted here
+	c.Metrics.Listen = "127.0.0.1:0" // the metrics must add no countable cost
 	c.Node.Name, c.Data.Dir, c.Listen = s.Name, s.Dir, "127.0.0.1:0"
 	c.Coordinator.Type = config.CoordinatorNone
 	if len(s.Endpoints) > 0 {
 		c.Coordinator.Type, c.Coordinator.Etcd.Endpoints = config.CoordinatorEtcd, s.Endpoints
 	}
 	c.Sync, c.Disk.LowWatermark = "off", 0
-	c.Checkpoint.Interval = config.Duration(time.Hour) // what happens by the clock is not to be counted
+	c.Checkpoint.Interval = config.Duration(time.Hour) // timers must not affect the counts
 	fs, written := countingFS()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -132,7 +132,7 @@ func runNode(s nodeSettings, in io.Reader, out io.Writer) error {
 	return <-ended
 }
 
-// countingFS is the disk, and how many bytes were written to it.
+// countingFS returns the disk, and a counter of the bytes written to it.
 func countingFS() (*faultfs.FS, *atomic.Int64) {
 	fs, written := faultfs.New(vfs.OS()), &atomic.Int64{}
 	fs.SetHook(func(op faultfs.Op) error {
@@ -144,7 +144,7 @@ func countingFS() (*faultfs.FS, *atomic.Int64) {
 	return fs, written
 }
 
-// process is a node in a process of its own.
+// process is a node in a separate process.
 type process struct {
 	t       *testing.T
 	address string
@@ -163,7 +163,7 @@ func start(t *testing.T, s nodeSettings) *process {
 	s.Dir = filepath.Join(t.TempDir(), s.Name)
 	text, err := json.Marshal(s)
 	require.NoError(t, err)
-	cmd := exec.Command(os.Args[0]) // this very program; it ends with its input
+	cmd := exec.Command(os.Args[0]) // this program; it ends with its input
 	cmd.Env, cmd.Stderr = append(os.Environ(), asNode+"="+string(text)), os.Stderr
 	p := &process{t: t}
 	p.in, err = cmd.StdinPipe()
@@ -187,7 +187,7 @@ func (p *process) line() string {
 	return line
 }
 
-// counts asks the node what it has done.
+// counts requests the node's counts.
 func (p *process) counts() (c counts) {
 	p.t.Helper()
 	_, err := fmt.Fprintln(p.in, "counts")

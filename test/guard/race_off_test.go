@@ -4,5 +4,5 @@
 
 package guard
 
-// raceFactor is what allocations may be multiplied with.
+// raceFactor multiplies the limits of allocations.
 const raceFactor = 1

@@ -4,5 +4,5 @@
 
 package guard
 
-// raceFactor: the race detector allocates, too, and keeps pools from giving back what was put into them.
+// raceFactor: the race detector allocates, and makes pools drop some of their objects.
 const raceFactor = 2

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// serialSections are the functions, each in one goroutine of a node or of a queue, that no further processor helps:
-// what they do for a message is what a pair cannot go beyond, on however large a machine.
+// serialSections are the functions that run in one goroutine per node or queue, so further processors do not help.
+// Their cost per message limits the throughput of a pair on any machine.
 func serialSections() map[string]string {
 	return map[string]string{
 		"commit":  "replication.(*Primary).runCommitter",
@@ -22,7 +22,7 @@ func serialSections() map[string]string {
 	}
 }
 
-// serialAllocations counts what each of them has allocated since the process began; nil if that is not counted.
+// serialAllocations returns the allocations of each section since the process started; nil if not counted.
 func serialAllocations(counted bool) map[string]int64 {
 	if !counted {
 		return nil
@@ -46,7 +46,7 @@ func serialAllocations(counted bool) map[string]int64 {
 	return out
 }
 
-// sectionOf is the serial section that a stack is part of; empty if it is of none.
+// sectionOf returns the serial section that contains a stack, or "".
 func sectionOf(stack []uintptr) string {
 	for frames := runtime.CallersFrames(stack); ; {
 		f, more := frames.Next()

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSerialAllocations counts what the serial sections of a pair allocate for each message, by the goroutine: time
-// would differ from machine to machine, and what is allocated is most of what a section does beyond its copies.
+// Allocations of a pair's serial sections per message are within their windows, by goroutine. Time would differ
+// between machines, and allocations are most of the cost of a section apart from its copies.
 func TestSerialAllocations(t *testing.T) {
 	active, standby, conn := startPairOf(t, nodeSettings{Serial: true})
 	const requests, messages = 300, 100
@@ -21,8 +21,8 @@ func TestSerialAllocations(t *testing.T) {
 	stored := uint64(warmUp * messages)
 	nodes := map[string]*process{"commit": active, "send": active, "receive": standby, "apply": standby}
 	cost := map[string]float64{}
-	// On a busy machine a request takes long, and what goes by the clock is counted with it, such as the standby's signs
-	// of life: then it is counted again, and the least is what a message costs.
+	// On a busy machine a request is slow, and the count includes timers such as the standby's heartbeats. Then it is
+	// repeated, and the minimum is the cost of a message.
 	for i := 0; i == 0 || i < 20 && tooDear(t, cost); i++ {
 		before := map[*process]map[string]int64{active: active.counts().Serial, standby: standby.counts().Serial}
 		publish(t, conn, l, requests, &next)
@@ -44,11 +44,11 @@ func TestSerialAllocations(t *testing.T) {
 	}
 }
 
-// serialWindow begins the names of the windows of serial sections.
+// serialWindow is the prefix of the window names of serial sections.
 const serialWindow = "serial: allocations per message, "
 
-// leastSerial keeps the least that a section was counted to cost for a message. In all it must have allocated
-// something, or its function has another name today.
+// leastSerial records the minimum cost of a section per message. The total allocations must not be 0, which would
+// mean that the function was renamed.
 func leastSerial(t *testing.T, cost map[string]float64, section string, allocated, inAll int64, messages uint64) {
 	t.Helper()
 	require.Positive(t, inAll, "%s: nothing was counted", section)
@@ -58,7 +58,7 @@ func leastSerial(t *testing.T, cost map[string]float64, section string, allocate
 	}
 }
 
-// tooDear says whether a section costs more than its window has.
+// tooDear reports whether a section exceeds its window.
 func tooDear(t *testing.T, cost map[string]float64) bool {
 	t.Helper()
 	for section, c := range cost {

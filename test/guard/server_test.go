@@ -16,7 +16,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// load is what is sent to the active on one stream: Requests, each with Messages of bodyBytes, Window of them
+// load is the traffic to the active on one stream: Requests, each with Messages of bodyBytes, Window of them
 // unanswered.
 type load struct {
 	name                       string
@@ -26,7 +26,7 @@ type load struct {
 
 const (
 	bodyBytes = 512
-	// warmUp requests come before what is counted: connections, pools and maps grow once.
+	// warmUp requests precede the counted ones: connections, pools and maps grow once.
 	warmUp = 100
 )
 
@@ -55,9 +55,9 @@ func startPairOf(t *testing.T, s nodeSettings) (active, standby *process, conn *
 	return active, standby, conn
 }
 
-// TestCopiesOfLargeMessages counts how often nodes copy and checksum the bytes of large messages in memory, from the
-// connection to the log, to the standby and to the pages. What the system copies into and out of its sockets and files
-// is not counted. Consumers then find each body as it was published, although what was given back is overwritten.
+// Nodes copy and checksum the bytes of large messages in memory a limited number of times, from the connection to the
+// log, to the standby and to the pages. Copies by the kernel into and out of sockets and files are not counted.
+// Consumers receive each body unchanged, although released buffers are overwritten.
 func TestCopiesOfLargeMessages(t *testing.T) {
 	const requests, largeBytes = 60, 15_000
 	active, standby, conn := startPair(t)

@@ -21,15 +21,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// written counts what a store writes, by the kind of file. The disk is in memory: nothing depends on how fast one is.
+// written counts the writes of a store, by kind of file. The disk is in memory, so the counts do not depend on its
+// speed.
 type written struct {
 	mu                   sync.Mutex
 	log, pages, logSyncs int64
-	prepared             map[string]bool // the file's last write made it ready to be a segment
+	prepared             map[string]bool // the file's last write prepared it as a segment
 }
 
-// prepareBytes is more than a test writes to the log at a time. Larger writes are zeros in segments to come: they are
-// made ahead, in the background, as the disk has time, and segments that are used again need none.
+// prepareBytes exceeds any single log write of a test. Larger writes are zeros that prepare future segments. They
+// happen in the background as the disk permits, and reused segments need none.
 const prepareBytes = 256 << 10
 
 func (w *written) fs(dir string) vfs.FS {
@@ -62,8 +63,7 @@ func (w *written) soFar() (log, pages, syncs float64) {
 	return float64(w.log), float64(w.pages), float64(w.logSyncs)
 }
 
-// TestStoreWrites counts what is written and synced for transactions that come one by one, and for the checkpoint after
-// them.
+// Bytes and syncs are limited for transactions that are committed one by one, and for the following checkpoint.
 func TestStoreWrites(t *testing.T) {
 	for _, c := range []struct {
 		name                 string
@@ -77,7 +77,7 @@ func TestStoreWrites(t *testing.T) {
 		{"sync=always, 5 of 15000 B", wal.SyncAlways, 15000, 5, 300, false},
 		{"sync=off, 100 of 512 B, consumed", wal.SyncOff, 512, 100, 300, true},
 	} {
-		// In a bubble no time passes, so that no sync by the clock is counted.
+		// In a bubble no time passes, so no timed sync is counted.
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var w written
@@ -107,7 +107,7 @@ func TestStoreWrites(t *testing.T) {
 	}
 }
 
-// TestStoreReads counts what a read allocates, of messages that are in memory and of those in pages.
+// Allocations of a read are limited, for messages in memory and for messages in pages.
 func TestStoreReads(t *testing.T) {
 	var w written
 	s := openStore(t, &w, wal.SyncOff)
@@ -134,7 +134,7 @@ func TestStoreReads(t *testing.T) {
 	check(t, "read: allocations per message, in pages", testing.AllocsPerRun(runs, read)/messages)
 }
 
-// openStore opens a store with one queue. Nothing happens in it by the clock.
+// openStore opens a store with one queue and without timers.
 func openStore(t *testing.T, w *written, mode wal.SyncMode) *store.Store {
 	t.Helper()
 	const dir = "/data"
@@ -159,7 +159,6 @@ func publishBatch(t *testing.T, s *store.Store, body []byte, messages int) {
 	})
 }
 
-// commit makes one transaction.
 func commit(t *testing.T, s *store.Store, fill func(*txn.Builder)) {
 	t.Helper()
 	var b txn.Builder

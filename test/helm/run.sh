@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The Helm chart: helm lint, helm-unittest, the schemas of Kubernetes' API (kubeconform; made from the API's description in the module
-# k8s.io/kubernetes), and what the chart configures, by a node. No cluster: that pods are scheduled and probed is not shown.
-# HELM, UNTT and KUBECONFORM name programs that are there; otherwise they are built from their modules, which takes minutes the first
-# time.
+# Tests the Helm chart: helm lint, helm-unittest, the schemas of Kubernetes' API (kubeconform, generated from the API
+# description in the module k8s.io/kubernetes), and the generated configuration, with a node. Without a cluster, so
+# scheduling and probes are not tested.
+# HELM, UNTT and KUBECONFORM are paths of programs; otherwise they are built from their modules, which takes minutes the
+# first time.
 # Exit code 3: it cannot run here.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -45,7 +46,7 @@ tools() {
   fi
   unittest=${UNTT:-$(command -v untt || true)}
   if [[ -z $unittest ]]; then
-    # Its go.mod replaces a module, which `go install` refuses: it is built where it is.
+    # Its go.mod has a replace directive, which `go install` rejects: build it in place.
     local source
     source=$(module github.com/helm-unittest/helm-unittest@v1.1.2)
     [[ -n $source ]] || cannot "helm-unittest cannot be fetched"
@@ -66,7 +67,7 @@ refuses() {
   grep -q -- "$says" "$work/refused.out" || fail "$* is refused without '$says': $(cat "$work/refused.out")"
 }
 
-# The Secrets that the chart is told of.
+# The Secrets that the chart references.
 secrets() {
   mkdir -p "$work/tls" "$work"/secrets/{peer,metrics,etcd-password,etcd-tls}
   "$work/bin/lockstep" cert init "$work/certs" >/dev/null
@@ -78,7 +79,7 @@ secrets() {
   chmod -R go= "$work/tls" "$work/secrets"
 }
 
-# A node reads what the chart has written. It ends with what it is not given here: a directory for its data.
+# A node reads the chart's configuration. It exits because it has no data directory here.
 node_reads() {
   local name=$1 said
   # The text of node.yaml in the ConfigMap, without its indentation.
@@ -107,14 +108,14 @@ for values in "$chart"/ci/*.yaml; do
   name=$(basename "$values" .yaml)
   "$helm" lint --strict --quiet --kube-version "$kubernetes" "$chart" -f "$values"
   render -f "$values" >"$work/$name.yaml"
-  # These two are not of Kubernetes itself.
+  # These two are not part of Kubernetes itself.
   "$kubeconform" -strict -summary -skip ServiceMonitor,Certificate \
     -schema-location "$work/schemas/{{.ResourceKind}}{{.KindSuffix}}.json" "$work/$name.yaml" >"$work/kubeconform.out" ||
     fail "$name: $(cat "$work/kubeconform.out")"
   say "$name: $(tail -n 1 "$work/kubeconform.out")"
   node_reads "$name"
 done
-# kubeconform would notice.
+# kubeconform rejects an unknown field.
 sed 's/podManagementPolicy:/podManagmentPolicy:/' "$work/witness.yaml" >"$work/misspelt.yaml"
 ! "$kubeconform" -strict -skip ServiceMonitor,Certificate -schema-location "$work/schemas/{{.ResourceKind}}{{.KindSuffix}}.json" \
   "$work/misspelt.yaml" >/dev/null || fail "kubeconform takes a field that does not exist"

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// amqpAttacks are those on the port for AMQP 1.0.
+// amqpAttacks returns the attacks on the AMQP 1.0 port.
 func amqpAttacks() []attack {
 	return []attack{
 		{"amqp garbage", 4, garbage},
@@ -37,7 +37,7 @@ func amqpAttacks() []attack {
 	}
 }
 
-// joined is a peer that has opened a connection; nil if it did not get so far.
+// joined returns a peer with an open connection, or nil.
 func (a *attacker) joined(ctx context.Context, name string) *peer {
 	c := a.dial(ctx, name)
 	if c == nil {
@@ -53,14 +53,14 @@ func (a *attacker) joined(ctx context.Context, name string) *peer {
 	return p
 }
 
-// watched has what the node sends read while an attack goes on; ended gives how the connection ended.
+// watched reads everything that the node sends during an attack; ended receives how the connection ended.
 func (p *peer) watched(ctx context.Context) (ended <-chan string) {
 	c := make(chan string, 1)
 	go func() { c <- p.reaction(ctx) }()
 	return c
 }
 
-// until repeats something until the node ends the connection, or for the time that one connection of a flood lasts.
+// until repeats an action until the node ends the connection, or for the duration of one connection of a flood.
 func until(ctx context.Context, ended <-chan string, once func(i int) error) string {
 	stop := time.After(flooding)
 	for i := 0; ; i++ {
@@ -103,7 +103,7 @@ func slowHeader(ctx context.Context, a *attacker, name string, _ int) {
 	a.note(name, p.reaction(ctx))
 }
 
-// silence stops speaking at some point before the connection is open.
+// silence stops sending at some point before the connection is open.
 func silence(ctx context.Context, a *attacker, name string, worker int) {
 	c := a.dial(ctx, name)
 	if c == nil {
@@ -127,7 +127,7 @@ func silence(ctx context.Context, a *attacker, name string, worker int) {
 	a.note(name, p.reaction(ctx))
 }
 
-// garbageInside sends frames whose content is no performative, one that is cut, or one of the wrong state.
+// garbageInside sends frames whose content is not a performative, is truncated, or is invalid in the current state.
 func garbageInside(ctx context.Context, a *attacker, name string, _ int) {
 	p := a.joined(ctx, name)
 	if p == nil {
@@ -196,7 +196,7 @@ func hollowValues(ctx context.Context, a *attacker, name string, _ int) {
 	a.note(name, p.reaction(ctx))
 }
 
-// unknownChannels sends on channels on which no session was begun.
+// unknownChannels sends on channels without a session.
 func unknownChannels(ctx context.Context, a *attacker, name string, _ int) {
 	p := a.joined(ctx, name)
 	if p == nil {
@@ -209,7 +209,7 @@ func unknownChannels(ctx context.Context, a *attacker, name string, _ int) {
 	}))
 }
 
-// beginFlood begins sessions and ends them: as many at once as there are channels, or the same one again and again.
+// beginFlood begins and ends sessions: one on every channel, or the same one repeatedly.
 func beginFlood(ctx context.Context, a *attacker, name string, worker int) {
 	p := a.joined(ctx, name)
 	if p == nil {
@@ -228,7 +228,7 @@ func beginFlood(ctx context.Context, a *attacker, name string, worker int) {
 	}))
 }
 
-// attachFlood makes links as fast as it can: as many as there are handles, or the same one again and again.
+// attachFlood attaches links as fast as it can: one for every handle, or the same one repeatedly.
 func attachFlood(ctx context.Context, a *attacker, name string, worker int) {
 	p := a.joined(ctx, name)
 	if p == nil {
@@ -248,7 +248,7 @@ func attachFlood(ctx context.Context, a *attacker, name string, worker int) {
 	}))
 }
 
-// flowFlood asks for answers and reads none of them, or gives and takes credit all the time.
+// flowFlood requests flow responses without reading them, or repeatedly grants and revokes credit.
 func flowFlood(ctx context.Context, a *attacker, name string, worker int) {
 	p := a.joined(ctx, name)
 	if p == nil {
@@ -273,7 +273,7 @@ func flowFlood(ctx context.Context, a *attacker, name string, worker int) {
 	}))
 }
 
-// dispositionFlood settles all deliveries that there can be, again and again.
+// dispositionFlood repeatedly settles all possible deliveries.
 func dispositionFlood(ctx context.Context, a *attacker, name string, _ int) {
 	p := a.joined(ctx, name)
 	if p == nil {
@@ -288,7 +288,7 @@ func dispositionFlood(ctx context.Context, a *attacker, name string, _ int) {
 	}))
 }
 
-// halfMessages begins large messages on many links, and ends none of them.
+// halfMessages starts large messages on many links, and completes none of them.
 func halfMessages(ctx context.Context, a *attacker, name string, _ int) {
 	p := a.joined(ctx, name)
 	if p == nil {
@@ -303,7 +303,7 @@ func halfMessages(ctx context.Context, a *attacker, name string, _ int) {
 		}
 	}
 	ended := p.watched(ctx)
-	pause(ctx, 100*time.Millisecond) // the node gives credit
+	pause(ctx, 100*time.Millisecond) // the node grants credit
 	part := make([]byte, 64<<10)
 	for i := 0; i < 100*links; i++ {
 		t := &wire.Transfer{Handle: uint32(i % links), More: true}
@@ -318,7 +318,7 @@ func halfMessages(ctx context.Context, a *attacker, name string, _ int) {
 	a.note(name, <-ended)
 }
 
-// declareFlood declares transactions and ends none of them.
+// declareFlood declares transactions and completes none of them.
 func declareFlood(ctx context.Context, a *attacker, name string, _ int) {
 	p := a.joined(ctx, name)
 	if p == nil {
@@ -337,7 +337,7 @@ func declareFlood(ctx context.Context, a *attacker, name string, _ int) {
 	declare := wire.AppendDeclare(nil, &wire.Declare{})
 	a.note(name, until(ctx, ended, func(i int) error {
 		if i == 0 {
-			pause(ctx, 50*time.Millisecond) // the node gives credit
+			pause(ctx, 50*time.Millisecond) // the node grants credit
 		}
 		return p.send(0, &wire.Transfer{
 			DeliveryID: wire.Some(uint32(i)), DeliveryTag: binary.BigEndian.AppendUint32(nil, uint32(i)),
@@ -346,8 +346,8 @@ func declareFlood(ctx context.Context, a *attacker, name string, _ int) {
 	}))
 }
 
-// neverReadsAMQP receives from a subscription with all the credit there is, and reads none of it; or it lets the node
-// send no frame.
+// neverReadsAMQP receives from a subscription with maximum credit without reading, or with a session window that
+// allows no frame.
 func neverReadsAMQP(ctx context.Context, a *attacker, name string, worker int) {
 	p := a.joined(ctx, name)
 	if p == nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// peer is a client of AMQP 1.0 that does what it is told, sensible or not.
+// peer is an AMQP 1.0 client that sends arbitrary frames, valid or not.
 type peer struct {
 	net.Conn
 	*wire.Reader
@@ -23,10 +23,9 @@ type peer struct {
 	out []byte
 }
 
-// newPeer speaks on a connection. It reads frames of any size that the node may send.
+// newPeer creates a peer on a connection. It reads frames of any size that the node may send.
 func newPeer(c net.Conn) *peer { return &peer{Conn: c, Reader: wire.NewReader(c, 1<<20)} }
 
-// send writes one frame.
 func (p *peer) send(channel uint16, body wire.Performative, payload []byte) error {
 	p.out = wire.AppendFrame(p.out[:0], channel, body, payload)
 	_, err := p.Write(p.out)
@@ -45,7 +44,7 @@ func (p *peer) header(id byte) error {
 	return err
 }
 
-// signIn goes as far as the open.
+// signIn does the handshake up to the open.
 func (p *peer) signIn() error {
 	if err := p.header(wire.ProtocolSASL); err != nil {
 		return err
@@ -90,7 +89,7 @@ func (p *peer) begin(channel uint16) error {
 	}, nil)
 }
 
-// attach makes a link, which sends to an address or receives from it.
+// attach creates a link that sends to or receives from an address.
 func (p *peer) attach(handle uint32, name string, role wire.Role, address string) error {
 	a := &wire.Attach{
 		Name: name, Handle: handle, Role: role, SenderSettleMode: wire.SenderMixed,
@@ -105,7 +104,7 @@ func (p *peer) attach(handle uint32, name string, role wire.Role, address string
 	return p.send(0, a, nil)
 }
 
-// awaited reads until a performative of a type comes. That the node closes, ends or detaches is an error.
+// awaited reads until a performative of a type arrives. A close, end or detach of the node is an error.
 func awaited[T wire.Performative](p *peer) (T, error) {
 	var f wire.Frame
 	for {
@@ -123,7 +122,7 @@ func awaited[T wire.Performative](p *peer) (T, error) {
 	}
 }
 
-// farewell is the error that a frame ends something with.
+// farewell returns the error in a frame that ends a connection, session or link.
 func farewell(body wire.Performative) error {
 	var why *wire.Error
 	what := ""
@@ -143,7 +142,7 @@ func farewell(body wire.Performative) error {
 	return errors.New(what + " with " + string(why.Condition))
 }
 
-// reaction reads until the node ends the connection, and says how it did.
+// reaction reads until the node ends the connection, and returns the kind of end.
 func (p *peer) reaction(ctx context.Context) string {
 	var f wire.Frame
 	for {
@@ -156,10 +155,10 @@ func (p *peer) reaction(ctx context.Context) string {
 	}
 }
 
-// payload is a message with these bytes.
+// payload returns a message with these bytes.
 func payload(body []byte) []byte { return wire.AppendData(nil, body) }
 
-// publisher publishes one message after the other, and waits until each is accepted.
+// publisher publishes messages synchronously, and waits until each is accepted.
 func (g *good) publisher(ctx context.Context, address string) error {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", address)

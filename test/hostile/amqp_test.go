@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// amqpVictim starts a pair that serves AMQP, and gives the addresses of the active's ports for that and for metrics.
+// amqpVictim starts a pair that serves AMQP, and returns the active's addresses for AMQP and metrics.
 func amqpVictim(t *testing.T) (p *cluster.Pair, active *cluster.Node, amqp, metrics string) {
 	t.Helper()
 	binary, err := cluster.Build(t.Context(), t.TempDir())
@@ -53,8 +53,8 @@ func amqpVictim(t *testing.T) (p *cluster.Pair, active *cluster.Node, amqp, metr
 	return p, active, of[active.Name]["amqp.listen"], of[active.Name]["metrics.listen"]
 }
 
-// TestHostileAMQP: what a peer may do on the port for AMQP costs clients of both ports no error, the node no more
-// memory than its budget, and leaves nothing behind. LOCKSTEP_HOSTILE says for how long, as in TestHostile.
+// Attacks on the AMQP port cause no error for clients of either port, keep the node within its memory budget, and
+// leave no resources behind. LOCKSTEP_HOSTILE sets the duration, as in TestHostile.
 func TestHostileAMQP(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes some seconds")
@@ -76,7 +76,7 @@ func TestHostileAMQP(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = k.Close() }()
 	assaulted := plan{Address: address, For: total / time.Duration(len(all)), Files: mayOpen(t), Queue: "bait"}
-	if runtime.GOOS == "linux" { // it has all of 127.0.0.0/8: the attacker is at another address than the good clients
+	if runtime.GOOS == "linux" { // all of 127.0.0.0/8 is local: separates the attacker from the good clients
 		assaulted.From = "127.0.0.2"
 	}
 	bait(t, k, &assaulted)

@@ -24,43 +24,43 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// The attacker is a process of its own, so that what it holds is not the test's, and at the lowest priority, so that
-// what is measured is what the node spends on it.
+// The attacker is a separate process, so that its resources are not the test's. It has the lowest priority, so that
+// the results reflect the node's cost.
 
 const (
 	envAttack = "HOSTILE_ATTACK" // a plan, as JSON
-	envLowest = "HOSTILE_LOWEST" // set: the process has the lowest priority already
+	envLowest = "HOSTILE_LOWEST" // set: the process already has the lowest priority
 	// patience is how long an attack waits for the node's reaction.
 	patience = 20 * time.Second
-	// halfOpen is how many connections are opened that say nothing.
+	// halfOpen is the number of connections that are opened without sending anything.
 	halfOpen = 5000
 )
 
-// plan is what the attacker is to do.
+// plan configures the attacker.
 type plan struct {
 	// Attack is the name of one of attacks; empty: half-open connections.
 	Attack  string
 	Address string
-	// From is the address that connections come from; empty: any. Anywhere: each comes from another one of 127.0.0.0/8.
+	// From is the source address of connections; empty: any. Anywhere: each has a different one in 127.0.0.0/8.
 	From     string
 	Anywhere bool
-	// For is how long it takes; longer only until one attempt has ended.
+	// For is the duration; longer only until one attempt has ended.
 	For time.Duration
-	// Files is how many connections it may hold.
+	// Files is the maximum number of open connections.
 	Files int
-	// Queue that has messages, with a subscription for each never-reading consumer.
+	// Queue with messages, and a subscription for each never-reading consumer.
 	Queue         string
 	Subscriptions []string
 }
 
-// tally is what has become of one attack.
+// tally is the result of one attack.
 type tally struct {
-	// Fired counts the attempts, and Ends how they ended.
+	// Fired counts the attempts, and Ends the ways in which they ended.
 	Fired int
 	Ends  map[string]int
 }
 
-// attacker carries out a plan.
+// attacker executes a plan.
 type attacker struct {
 	plan plan
 
@@ -68,7 +68,7 @@ type attacker struct {
 	tallis map[string]*tally
 }
 
-// attack is one way to do harm: once is called again and again by some workers, until ctx ends.
+// attack is one kind of attack: some workers call once repeatedly until ctx is done.
 type attack struct {
 	name    string
 	workers int
@@ -97,7 +97,7 @@ func attacks() []attack {
 	}
 }
 
-// runAttacker is the whole life of the process.
+// runAttacker is the main function of the attacker process.
 func runAttacker(text string) error {
 	a := &attacker{tallis: map[string]*tally{}}
 	if err := json.Unmarshal([]byte(text), &a.plan); err != nil {
@@ -135,8 +135,8 @@ func runAttacker(text string) error {
 	return json.NewEncoder(os.Stdout).Encode(a.tallis)
 }
 
-// lowestPriority begins the process anew once, with the lowest priority. On Linux each thread has its own, which the
-// threads that it begins inherit: of a program in Go that runs already, only some would have it.
+// lowestPriority re-executes the process with the lowest priority. On Linux each thread has its own priority,
+// inherited from its creator, so a running Go program cannot change that of all its threads.
 func lowestPriority() error {
 	if os.Getenv(envLowest) != "" {
 		return nil
@@ -161,14 +161,14 @@ func (a *attacker) note(name, end string) {
 	t.Ends[end]++
 }
 
-// idle tells whether no attempt has ended yet.
+// idle reports whether no attempt has ended yet.
 func (a *attacker) idle() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.tallis) == 0
 }
 
-// dial connects; what it returns is closed when ctx ends. nil if there is no connection.
+// dial returns a connection that is closed when ctx is done, or nil if dialing fails.
 func (a *attacker) dial(ctx context.Context, name string) net.Conn {
 	d := net.Dialer{}
 	if a.plan.Anywhere {
@@ -198,7 +198,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// end says how a connection ended.
+// end classifies how a connection ended.
 func end(ctx context.Context, err error) string {
 	var timeout net.Error
 	switch {
@@ -215,7 +215,7 @@ func end(ctx context.Context, err error) string {
 	}
 }
 
-// holdHalfOpen keeps many connections open that say nothing.
+// holdHalfOpen keeps many silent connections open.
 func (a *attacker) holdHalfOpen(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -284,7 +284,7 @@ func slowPreface(ctx context.Context, a *attacker, name string, _ int) {
 	a.note(name, end(ctx, err))
 }
 
-// h2 is a connection that speaks HTTP/2 as far as the attack wants.
+// h2 is a connection that implements HTTP/2 as far as the attack requires.
 type h2 struct {
 	net.Conn
 	*http2.Framer
@@ -293,7 +293,7 @@ type h2 struct {
 	hpack  *hpack.Encoder
 }
 
-// connect shakes hands.
+// connect does the HTTP/2 handshake.
 func (a *attacker) connect(ctx context.Context, name string, settings ...http2.Setting) *h2 {
 	c := a.dial(ctx, name)
 	if c == nil {
@@ -317,7 +317,7 @@ func (a *attacker) connect(ctx context.Context, name string, settings ...http2.S
 	return h
 }
 
-// call begins a call of a method, with more metadata.
+// call starts a call of a method, with additional metadata.
 func (h *h2) call(stream uint32, method string, more ...hpack.HeaderField) error {
 	return h.WriteHeaders(http2.HeadersFrameParam{
 		StreamID: stream, BlockFragment: h.block(method, more...), EndHeaders: true,
@@ -334,12 +334,12 @@ func (h *h2) block(method string, more ...hpack.HeaderField) []byte {
 		{Name: "content-type", Value: "application/grpc"},
 		{Name: "te", Value: "trailers"},
 	}, more...) {
-		_ = h.hpack.WriteField(f) // to memory
+		_ = h.hpack.WriteField(f) // writes to memory
 	}
 	return h.fields.Bytes()
 }
 
-// outcome reads until the node ends the connection or, if a stream is to be watched, that stream.
+// outcome reads until the node ends the connection or, if given, the stream.
 func (h *h2) outcome(ctx context.Context, stream uint32) string {
 	last := ""
 	for {

@@ -19,10 +19,10 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// flooding is how long one connection of a flood lasts, unless the node ends it.
+// flooding is the duration of one connection of a flood, unless the node ends it.
 const flooding = 300 * time.Millisecond
 
-// endlessHeaders begins a call and sends the rest of its headers byte by byte, for ever.
+// endlessHeaders starts a call and sends the rest of its headers byte by byte, without end.
 func endlessHeaders(ctx context.Context, a *attacker, name string, _ int) {
 	h := a.connect(ctx, name)
 	if h == nil {
@@ -39,7 +39,7 @@ func endlessHeaders(ctx context.Context, a *attacker, name string, _ int) {
 	a.note(name, end(ctx, err))
 }
 
-// headerFlood sends headers that are far too large: many, and one that goes on over many frames.
+// headerFlood sends headers that are far too large: many headers, or one header in many frames.
 func headerFlood(ctx context.Context, a *attacker, name string, worker int) {
 	h := a.connect(ctx, name)
 	if h == nil {
@@ -84,8 +84,7 @@ func manyStreams(ctx context.Context, a *attacker, name string, _ int) {
 	a.note(name, <-ended)
 }
 
-// neverReads attaches to a subscription with all the credit there is, allows the node to send gigabytes, and reads
-// none.
+// neverReads attaches to a subscription with maximum credit and a window of gigabytes, and reads nothing.
 func neverReads(ctx context.Context, a *attacker, name string, worker int) {
 	h := a.connect(ctx, name, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1})
 	if h == nil {
@@ -113,7 +112,7 @@ func neverReads(ctx context.Context, a *attacker, name string, worker int) {
 	a.note(name, end(ctx, err))
 }
 
-// framed puts the prefix of a gRPC message before it.
+// framed prepends the prefix of a gRPC message.
 func framed(message []byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 }
@@ -136,7 +135,7 @@ func oversizedFrame(ctx context.Context, a *attacker, name string, _ int) {
 	a.note(name, h.outcome(ctx, 1))
 }
 
-// truncatedFrame leaves in the middle of a frame.
+// truncatedFrame disconnects in the middle of a frame.
 func truncatedFrame(ctx context.Context, a *attacker, name string, _ int) {
 	h := a.connect(ctx, name)
 	if h == nil {
@@ -154,7 +153,7 @@ func truncatedFrame(ctx context.Context, a *attacker, name string, _ int) {
 	a.note(name, "left")
 }
 
-// oversizedMessage says that its message has four gigabytes, and sends as much as it is allowed to.
+// oversizedMessage announces a message of four gigabytes, and sends as much as flow control allows.
 func oversizedMessage(ctx context.Context, a *attacker, name string, _ int) {
 	h := a.connect(ctx, name)
 	if h == nil {
@@ -171,7 +170,7 @@ func oversizedMessage(ctx context.Context, a *attacker, name string, _ int) {
 	a.note(name, h.outcome(ctx, 1))
 }
 
-// wrongToken shows tokens that no authority has given.
+// wrongToken uses tokens that no issuer has signed.
 func wrongToken(ctx context.Context, a *attacker, name string, worker int) {
 	h := a.connect(ctx, name)
 	if h == nil {
@@ -179,7 +178,7 @@ func wrongToken(ctx context.Context, a *attacker, name string, worker int) {
 	}
 	defer func() { _ = h.Close() }()
 	tokens := []string{
-		// {"alg":"none"}, an expired one, a static one, and one that is not even a token
+		// {"alg":"none"}, an expired one, a static one, and an invalid string
 		"eyJhbGciOiJub25lIn0.eyJzdWIiOiJvcGVyYXRvciIsImV4cCI6OTk5OTk5OTk5OX0.",
 		"eyJhbGciOiJSUzI1NiIsImtpZCI6IjEifQ.eyJzdWIiOiJvcGVyYXRvciIsImV4cCI6MX0.c2lnbmF0dXJl",
 		"lockstep_0123456789abcdef0123456789abcdef", strings.Repeat("\x7f", 1000),
@@ -198,7 +197,7 @@ func wrongToken(ctx context.Context, a *attacker, name string, worker int) {
 	}
 }
 
-// rapidReset begins calls and cancels them at once (CVE-2023-44487).
+// rapidReset starts calls and cancels them immediately (CVE-2023-44487).
 func rapidReset(ctx context.Context, a *attacker, name string, _ int) {
 	h := a.connect(ctx, name)
 	if h == nil {
@@ -218,14 +217,14 @@ func rapidReset(ctx context.Context, a *attacker, name string, _ int) {
 	flooded(a, name, h, err, ended)
 }
 
-// flooded notes how a flood ended.
+// flooded records how a flood ended.
 func flooded(a *attacker, name string, h *h2, err error, ended <-chan string) {
 	if err == nil {
 		select {
 		case end := <-ended:
 			a.note(name, end)
 			return
-		case <-time.After(time.Second): // it has not read all yet
+		case <-time.After(time.Second): // it has unread frames
 		}
 		_ = h.Close()
 		<-ended
@@ -250,7 +249,7 @@ func pingFlood(ctx context.Context, a *attacker, name string, _ int) {
 	flooded(a, name, h, err, ended)
 }
 
-// settingsFlood sends settings, whose acknowledgements it does not read.
+// settingsFlood sends settings without reading their acknowledgements.
 func settingsFlood(ctx context.Context, a *attacker, name string, _ int) {
 	h := a.connect(ctx, name)
 	if h == nil {
@@ -270,7 +269,7 @@ func settingsFlood(ctx context.Context, a *attacker, name string, _ int) {
 	_, _ = io.CopyN(io.Discard, h.Conn, 1<<10)
 }
 
-// emptyFrames sends data that is none, and ends nothing, in a call that is let in.
+// emptyFrames sends empty data frames without an end of stream, in an accepted call.
 func emptyFrames(ctx context.Context, a *attacker, name string, _ int) {
 	h := a.connect(ctx, name)
 	if h == nil {

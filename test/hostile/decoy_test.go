@@ -18,12 +18,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What an attacker on the same machine costs a good client merely because it runs there: the same attacks go to a
-// process that has nothing to do with the pair.
+// The baseline cost of an attacker on the same machine for a good client: the same attacks target a process unrelated
+// to the pair.
 
-const envDecoy = "HOSTILE_DECOY" // set: be that process
+const envDecoy = "HOSTILE_DECOY" // set: run as that process
 
-// runDecoy takes connections and reads from them, until its input ends.
+// runDecoy accepts connections and reads from them, until its input ends.
 func runDecoy() error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -48,7 +48,7 @@ func runDecoy() error {
 	return err
 }
 
-// decoy starts the process, until the test ends, and gives its address.
+// decoy starts the process, until the test ends, and returns its address.
 func decoy(t *testing.T) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])

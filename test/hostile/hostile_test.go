@@ -2,14 +2,14 @@
 
 //go:build unix && deep
 
-// Package hostile has a real node attacked by a process that speaks TCP and HTTP/2 as it likes, while good clients work
-// beside it. Each attack has its turn; thousands of half-open connections are there all the time. It takes about half a
-// minute by default; with
+// Package hostile attacks a real node with a process that sends arbitrary TCP and HTTP/2, while good clients work
+// concurrently. The attacks run in turn; thousands of half-open connections are held throughout. It takes about half
+// a minute by default; with
 //
 //	LOCKSTEP_HOSTILE=10m go test -tags deep ./test/hostile -run 'TestHostile$' -v -timeout 30m
 //
-// the attacks last for that long, and the good client's p99 may be twice that of quiet times at most: the machine must
-// have nothing else to do then. LOCKSTEP_HOSTILE_ONLY names some of the attacks, separated by commas.
+// the attacks last that long, and the good client's p99 may at most double compared with idle times. This requires an
+// otherwise idle machine. LOCKSTEP_HOSTILE_ONLY selects attacks, separated by commas.
 package hostile
 
 import (
@@ -44,7 +44,7 @@ const (
 	bound = 60 * time.Second
 	// budget is memory.budget of the nodes.
 	budget = 512 << 20
-	// baitMessages, of baitBytes each, wait for consumers that never read.
+	// baitMessages of baitBytes each are stored for consumers that never read.
 	baitMessages, baitBytes = 400, 64 << 10
 )
 
@@ -66,14 +66,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// good is a client that publishes one message after the other.
+// good is a client that publishes synchronously.
 type good struct {
 	t      *testing.T
 	client *client.Client
 
-	mu    sync.Mutex // guards all below
+	mu    sync.Mutex // guards all fields below
 	took  []time.Duration
-	ever  []time.Duration // what earlier laps had, since all was called
+	ever  []time.Duration // durations of earlier laps since the last call of all
 	fails int
 }
 
@@ -96,7 +96,7 @@ func (g *good) work(ctx context.Context) {
 	}
 }
 
-// lap gives median, p99 and number of what was published since the last lap.
+// lap returns median, p99 and number of the publishes since the last lap.
 func (g *good) lap() (median, p99 time.Duration, n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -106,7 +106,7 @@ func (g *good) lap() (median, p99 time.Duration, n int) {
 	return percentiles(took)
 }
 
-// all gives them of everything since the last call of all.
+// all returns the same since the last call of all.
 func (g *good) all() (median, p99 time.Duration, n int) {
 	_, _, _ = g.lap()
 	g.mu.Lock()
@@ -124,7 +124,7 @@ func percentiles(took []time.Duration) (median, p99 time.Duration, n int) {
 	return took[len(took)/2], took[len(took)*99/100], len(took)
 }
 
-// consume takes what is published.
+// consume consumes the published messages.
 func consume(ctx context.Context, t *testing.T, k *client.Client) {
 	co, err := k.Consume(ctx, "good", client.ConsumerOptions{})
 	if err != nil {
@@ -143,7 +143,7 @@ func consume(ctx context.Context, t *testing.T, k *client.Client) {
 	}
 }
 
-// newcomers connect anew again and again, and must get in. It returns how long they took.
+// newcomers continuously creates new connections, which must succeed. It returns their durations.
 func newcomers(ctx context.Context, t *testing.T, address string) (took []time.Duration) {
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -162,7 +162,7 @@ func newcomers(ctx context.Context, t *testing.T, address string) (took []time.D
 	return took
 }
 
-// mayOpen is how many connections the attacker may hold: as many as the system lets this process open, but for some.
+// mayOpen returns the number of connections that the attacker may hold: slightly less than the open file limit.
 func mayOpen(t *testing.T) int {
 	t.Helper()
 	var r syscall.Rlimit
@@ -174,7 +174,7 @@ func mayOpen(t *testing.T) int {
 	return max(n, 10)
 }
 
-// own is a node's own file, if there is to be one.
+// own returns the name of a node's own file, or "" if none is configured.
 func own(file, node string) string {
 	if file == "" {
 		return ""
@@ -182,7 +182,7 @@ func own(file, node string) string {
 	return file + "." + node
 }
 
-// victim starts a pair with queues, and gives the active's address and those of its metrics and of its standby.
+// victim starts a pair with queues. It returns both nodes and the address of the active's metrics.
 func victim(t *testing.T, settings map[string]string) (p *cluster.Pair, active, standby *cluster.Node, metrics string) {
 	t.Helper()
 	binary, err := cluster.Build(t.Context(), t.TempDir())
@@ -216,8 +216,8 @@ func victim(t *testing.T, settings map[string]string) (p *cluster.Pair, active, 
 	return p, active, standby, ports[active.Name]
 }
 
-// TestHostile: garbage, half-open connections, floods and consumers that never read cost the good clients no error and
-// hardly any time, the node no more memory than its budget, and leave nothing behind.
+// Garbage, half-open connections, floods and consumers that never read cause no error and hardly any delay for good
+// clients, keep the node within its memory budget, and leave no resources behind.
 func TestHostile(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes half a minute")
@@ -236,8 +236,8 @@ func TestHostile(t *testing.T) {
 	}
 	p, active, standby, metrics := victim(t, settings)
 	assaulted := plan{Address: active.Address, For: total / time.Duration(len(all)), Files: mayOpen(t), Queue: "bait"}
-	if runtime.GOOS == "linux" { // it has all of 127.0.0.0/8: the attacker is at another address than the good clients
-		assaulted.From = "127.0.0.2" // and after it
+	if runtime.GOOS == "linux" { // all of 127.0.0.0/8 is local: separates the attacker from the good clients
+		assaulted.From = "127.0.0.2" // one address for each attack
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -308,7 +308,7 @@ func TestHostile(t *testing.T) {
 
 	require.Zero(t, g.fails)
 	require.LessOrEqual(t, peak, int64(budget+budget/10), "memory")
-	most := max(20*quiet, time.Second) // a machine that has other things to do
+	most := max(20*quiet, time.Second) // for a machine with other load
 	if strict {
 		most = 2 * quiet
 	}
@@ -333,8 +333,8 @@ func nothingStays(t *testing.T, metrics string, pid int, goroutines float64, fil
 
 func rounded(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
-// from is the plan of an attacker of its own address, where there are several: what one has done must not count for
-// another one.
+// from returns the plan with a separate source address, where available: limits reached by one attacker must not
+// affect another.
 func (p plan) from(i int) plan {
 	if p.From != "" {
 		p.From = fmt.Sprint("127.0.0.", 2+i)
@@ -342,8 +342,8 @@ func (p plan) from(i int) plan {
 	return p
 }
 
-// control has some of the attackers attack another process for a while, and tells what the good client has of it: that
-// is the price of sharing processors with the attacker, which no node can refuse to pay.
+// control runs some attacks against another process, and logs their effect on the good client. This is the cost of
+// sharing processors with the attacker, which no node can avoid.
 func control(t *testing.T, g *good, attack plan, each time.Duration) {
 	t.Helper()
 	attack.Address = decoy(t)
@@ -358,7 +358,7 @@ func control(t *testing.T, g *good, attack plan, each time.Duration) {
 	_, _, _ = g.all()
 }
 
-// chosen are the attacks of a list of names, separated by commas; all of them if it is empty.
+// chosen returns the attacks in a comma-separated list; all of them if it is empty.
 func chosen(names string) []attack { return chosenFrom(attacks(), names) }
 
 func chosenFrom(all []attack, names string) []attack {
@@ -368,7 +368,7 @@ func chosenFrom(all []attack, names string) []attack {
 	return slices.DeleteFunc(all, func(a attack) bool { return !slices.Contains(strings.Split(names, ","), a.name) })
 }
 
-// bait publishes what never-reading consumers are to be sent.
+// bait publishes messages for never-reading consumers.
 func bait(t *testing.T, k *client.Client, attack *plan) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -386,7 +386,7 @@ func bait(t *testing.T, k *client.Client, attack *plan) {
 	}
 }
 
-// assault runs an attacker to its end and notes what it did.
+// assault runs an attacker to its end and records its results.
 func assault(t *testing.T, attack plan, report map[string]*tally) {
 	text, err := json.Marshal(attack)
 	require.NoError(t, err)
@@ -418,7 +418,7 @@ func tell(t *testing.T, report map[string]*tally) {
 	t.Logf("%s", strings.TrimSpace(b.String()))
 }
 
-// comesBack restarts the standby in the middle of the attack: it must get in, and into sync.
+// comesBack restarts the standby in the middle of the attack: it must connect and return in sync.
 func comesBack(t *testing.T, p *cluster.Pair, standby *cluster.Node) {
 	t.Helper()
 	began := time.Now()

@@ -15,12 +15,12 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Attacks on memory: many calls of one connection, each of which holds what a single call may hold.
+// Attacks on memory: many calls on one connection, each with the maximum size of a single call.
 
 const (
-	// callsAtOnce is as many as a node lets a connection have.
+	// callsAtOnce is the node's limit of concurrent calls on a connection.
 	callsAtOnce = 4096
-	// halfBytes is what each half request announces, and firstWindow what a client may send of it at first.
+	// halfBytes is the announced size of each half request, and firstWindow the initial flow-control window.
 	halfBytes   = 64 << 20
 	firstWindow = 1 << 20
 )
@@ -48,7 +48,7 @@ func memoryAttacks() []attack {
 	}
 }
 
-// windows is how much may be sent in each call.
+// windows are the flow-control windows of the calls.
 type windows struct {
 	mu    sync.Mutex // guards bytes and ended
 	bytes map[uint32]int
@@ -56,7 +56,7 @@ type windows struct {
 	grown chan struct{} // capacity 1
 }
 
-// follow reads what the node lets the client send, until the connection ends.
+// follow reads window updates until the connection ends.
 func (w *windows) follow(h *h2, done chan<- string) {
 	last := "closed"
 	for {
@@ -81,7 +81,7 @@ func (w *windows) follow(h *h2, done chan<- string) {
 	}
 }
 
-// take gives a call of some in which so much may be sent; 0 when the connection has ended.
+// take returns a call with the given window; 0 when the connection has ended.
 func (w *windows) take(ctx context.Context, calls int, from *int, bytes int) uint32 {
 	for {
 		w.mu.Lock()
@@ -106,8 +106,8 @@ func (w *windows) take(ctx context.Context, calls int, from *int, bytes int) uin
 	}
 }
 
-// halfRequests announces a large request in each of thousands of calls, and sends all but its last bytes, in frames of
-// that size.
+// halfRequests announces a large request in each of thousands of calls, and sends all but its last bytes, in frames
+// of that size.
 func halfRequests(frameBytes int) func(ctx context.Context, a *attacker, name string, worker int) {
 	return func(ctx context.Context, a *attacker, name string, _ int) {
 		h := a.connect(ctx, name)
@@ -126,7 +126,7 @@ func halfRequests(frameBytes int) func(ctx context.Context, a *attacker, name st
 	}
 }
 
-// moreThanOne sends more in calls that take one request, and reads no answer.
+// moreThanOne sends further requests in unary calls, and reads no response.
 func moreThanOne(ctx context.Context, a *attacker, name string, _ int) {
 	h := a.connect(ctx, name, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 	if h == nil {
@@ -143,7 +143,7 @@ func moreThanOne(ctx context.Context, a *attacker, name string, _ int) {
 	fill(ctx, a, name, h, 16<<10, err)
 }
 
-// fill sends as much as the node takes in the calls of the connection.
+// fill sends as much as the node accepts in the calls of the connection.
 func fill(ctx context.Context, a *attacker, name string, h *h2, frameBytes int, err error) {
 	w := windows{bytes: make(map[uint32]int, callsAtOnce), grown: make(chan struct{}, 1)}
 	for i := range callsAtOnce {
@@ -165,7 +165,7 @@ func fill(ctx context.Context, a *attacker, name string, h *h2, frameBytes int, 
 	a.note(name, <-done)
 }
 
-// unread makes a request in each of thousands of calls, and lets the node send nothing of the answers.
+// unread makes a request in each of thousands of calls, with a window that admits no response.
 func unread(
 	method string, request func(p *plan, call int) proto.Message,
 ) func(context.Context, *attacker, string, int) {

@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-// TestMemoryOfOneClient: what one client holds in thousands of calls of one connection stays within the memory that the
-// node may have, and the good client goes on beside it.
+// Thousands of calls on one connection stay within the memory limit of a client, and the good client continues to
+// work.
 func TestMemoryOfOneClient(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes 15 seconds")
@@ -45,7 +45,7 @@ func TestMemoryOfOneClient(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = k.Close() }()
 	bait(t, k, &attack)
-	for i := range 500 { // a list of them is long
+	for i := range 500 { // makes a listing long
 		_, _, err := k.CreateQueue(ctx, fmt.Sprint(strings.Repeat("long.", 40), i), client.CreateQueueOptions{})
 		require.NoError(t, err)
 	}
@@ -71,19 +71,19 @@ func TestMemoryOfOneClient(t *testing.T) {
 			peak>>20, budget>>20, slowest)
 		assert.LessOrEqual(t, peak, int64(budget+budget/10), "memory, with %s", a.name)
 		if t.Failed() {
-			return // the peak hides what the others do
+			return // the peak hides those of the other attacks
 		}
 	}
 	var g, c float64
 	if !assert.Eventually(t, func() bool {
 		g, c = gauge(t, metrics, "go_goroutines"), gauge(t, metrics, "lockstep_connections")
-		return g <= goroutines+20 && c <= connections+1 // the nodes compare what they hold over one that was not there yet
+		return g <= goroutines+20 && c <= connections+1 // the nodes may open one more connection to compare their contents
 	}, bound, 200*time.Millisecond, "goroutines and connections do not come back to %v and %v", goroutines, connections) {
 		t.Logf("there are %v goroutines and %v connections; the goroutines are:\n%s", g, c, stacks(t, metrics))
 	}
 }
 
-// stacks are the goroutines of the node, those alike together.
+// stacks returns the goroutines of the node, grouped by stack.
 func stacks(t *testing.T, metrics string) string {
 	t.Helper()
 	r, err := http.Get("http://" + metrics + "/debug/pprof/goroutine?debug=1")
@@ -94,7 +94,7 @@ func stacks(t *testing.T, metrics string) string {
 	return string(text)
 }
 
-// publishUntil publishes small and large messages, which must come through, and gives the longest that one took.
+// publishUntil publishes small and large messages, which must succeed, and returns the longest duration.
 func publishUntil(t *testing.T, k *client.Client, over <-chan struct{}) (slowest time.Duration) {
 	t.Helper()
 	for i := 0; ; i++ {

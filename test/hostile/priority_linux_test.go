@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// yieldProcessor gives this thread a processor only while no other process wants it, not even for the rest of a slice.
+// yieldProcessor makes the scheduler run this thread only while no other process is runnable, not even for the rest
+// of a time slice.
 func yieldProcessor() error {
 	return unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0)
 }

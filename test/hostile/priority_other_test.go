@@ -6,5 +6,5 @@ package hostile
 
 import "syscall"
 
-// yieldProcessor gives this process the lowest priority that there is.
+// yieldProcessor gives this process the lowest priority.
 func yieldProcessor() error { return syscall.Setpriority(syscall.PRIO_PROCESS, 0, 19) }

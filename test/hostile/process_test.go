@@ -19,7 +19,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// gauge reads one metric of a node.
 func gauge(t *testing.T, address, name string) float64 {
 	t.Helper()
 	resp, err := http.Get("http://" + address + "/metrics")
@@ -37,7 +36,7 @@ func gauge(t *testing.T, address, name string) float64 {
 	return 0
 }
 
-// peakMemory is the most that a process ever had in memory.
+// peakMemory returns the peak resident memory of a process.
 func peakMemory(t *testing.T, pid int) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -55,8 +54,8 @@ func peakMemory(t *testing.T, pid int) int64 {
 	return 0
 }
 
-// openFiles says what a process has open, and how often, but for the files of its log: there are more of them the more
-// was published, until a checkpoint lets the oldest go. nil if that cannot be read.
+// openFiles returns the number of open files of a process, by kind, except for those of its log, whose number grows
+// until a checkpoint releases the oldest. nil if unavailable.
 func openFiles(pid int) map[string]int {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(dir)
@@ -67,7 +66,7 @@ func openFiles(pid int) map[string]int {
 	for _, e := range entries {
 		name, err := os.Readlink(filepath.Join(dir, e.Name()))
 		if err != nil || filepath.Ext(name) == ".seg" || filepath.Ext(name) == ".spare" {
-			continue // closed meanwhile, or of the log
+			continue // closed in the meantime, or part of the log
 		}
 		kind, _, _ := strings.Cut(name, ":[") // socket:[4711]
 		opened[kind]++
@@ -75,7 +74,7 @@ func openFiles(pid int) map[string]int {
 	return opened
 }
 
-// count is how many there are in all.
+// count returns the total number.
 func count(opened map[string]int) (n int) {
 	for _, k := range opened {
 		n += k
@@ -83,12 +82,12 @@ func count(opened map[string]int) (n int) {
 	return n
 }
 
-// processorTime is how long a process has run.
+// processorTime returns the CPU time of a process.
 func processorTime(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0 // it cannot be read here
+		return 0 // unavailable on this system
 	}
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	var ticks int64

@@ -16,14 +16,13 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// publishersAtOnce is how many streams one connection of deafPublishers has, and deafBytes is what each request
-// carries.
+// publishersAtOnce is the number of streams per connection of deafPublishers, and deafBytes the size of each request.
 const (
 	publishersAtOnce = 64
 	deafBytes        = 256 << 10
 )
 
-// deafPublishers sends requests in many publish streams as fast as the node takes them, and reads no answer.
+// deafPublishers sends requests in many publish streams as fast as the node accepts them, and reads no response.
 func deafPublishers(ctx context.Context, a *attacker, name string, _ int) {
 	d := net.Dialer{}
 	if ip := net.ParseIP(a.plan.From); ip != nil {

@@ -26,7 +26,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// What is planted. Each must be long enough not to be met by chance.
+// The planted secrets. Each is long enough to exclude accidental matches.
 const (
 	plantedBody     = "PLANTED-body-3f9c"
 	plantedProperty = "PLANTED-property-81ab"
@@ -39,7 +39,7 @@ const (
 	plantedSecret   = "PLANTED-secret-key-of-S3-e9d4"
 )
 
-// findings looks for what was planted.
+// findings returns the planted secrets in a text.
 func findings(text string) (found []string) {
 	for _, secret := range []string{
 		plantedBody, plantedProperty, plantedKey, plantedBytes, plantedToken, plantedPeer, plantedMetrics,
@@ -57,8 +57,8 @@ func findings(text string) (found []string) {
 	return found
 }
 
-// TestSecretsAreNotTold plants bodies, properties and tokens in everything that clients, operators and nodes do, with
-// logs at the level debug, and looks for them in logs, audit, status, metrics, profiles, command lines and errors.
+// Bodies, properties and tokens, planted in all requests of clients, operators and nodes with debug logging, do not
+// appear in logs, audit, status, metrics, profiles, command lines and errors.
 func TestSecretsAreNotTold(t *testing.T) {
 	dir := t.TempDir()
 	secret := func(name, content string) string {
@@ -87,7 +87,7 @@ func TestSecretsAreNotTold(t *testing.T) {
 	}
 	flows(ctx, t, k, active, note)
 	administration(ctx, active, note)
-	// With another active, and the former one from the start.
+	// With the other node active, from the start of the former active.
 	_, err = pb.NewAdminServiceClient(active.Conn()).Switchover(ctx, &pb.SwitchoverRequest{})
 	require.NoError(t, err)
 	require.NoError(t, active.Kill())
@@ -127,7 +127,7 @@ func TestSecretsAreNotTold(t *testing.T) {
 	require.Empty(t, findings(seen.String()), "errors of clients")
 }
 
-// get asks the port of metrics, with its secret.
+// get requests a URL of the metrics port, with its secret.
 func get(t *testing.T, url string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -148,7 +148,7 @@ func message(more string) client.Message {
 	}
 }
 
-// flows is what clients do with messages, well and badly.
+// flows publishes and consumes messages, validly and invalidly.
 func flows(ctx context.Context, t *testing.T, k *client.Client, active *cluster.Node, note func(error)) {
 	t.Helper()
 	_, _, err := k.CreateQueue(ctx, "dead", client.CreateQueueOptions{})
@@ -194,7 +194,7 @@ func flows(ctx context.Context, t *testing.T, k *client.Client, active *cluster.
 	}
 	_, err = k.ReplayDeadLetters(ctx, "dead", client.ReplayOptions{})
 	note(err)
-	// As one who speaks gRPC by hand: requests that are wrong, and a token of no authority.
+	// A raw gRPC client: invalid requests, and a token without an issuer.
 	shown := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+plantedToken)
 	queues := pb.NewQueueServiceClient(active.Conn())
 	for _, c := range []context.Context{ctx, shown} {
@@ -209,10 +209,10 @@ func flows(ctx context.Context, t *testing.T, k *client.Client, active *cluster.
 	}
 }
 
-// plantedName is a queue's name that is wrong; names may be told.
+// plantedName returns an invalid queue name; names are not secret.
 func plantedName() string { return "a name with spaces" }
 
-// administration is what operators do, with a token of no authority, too.
+// administration makes the requests of operators, including one with an unsigned token.
 func administration(ctx context.Context, active *cluster.Node, note func(error)) {
 	upkeep := pb.NewMaintenanceServiceClient(active.Conn())
 	shown := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+plantedToken)

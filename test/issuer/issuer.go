@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package issuer is an issuer of JWTs for tests: it has keys, signs tokens, and serves its discovery document and its
-// JSON Web Key Set.
+// Package issuer implements an issuer of JWTs for tests: it has keys, signs tokens, and serves its discovery document
+// and its JSON Web Key Set.
 package issuer
 
 import (
@@ -24,28 +24,28 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Audience of the tokens, unless their claims say otherwise.
+// Audience is the default audience of the tokens.
 const Audience = "lockstep"
 
-// Claims of a token. Those of Token come first, and these replace them; nil takes one away.
+// Claims of a token. They replace the default claims of Token; nil removes one.
 type Claims map[string]any
 
 // Issuer of tokens.
 type Issuer struct {
-	// URL is its name, and where it serves.
+	// URL is its name and its address.
 	URL string
 
 	t      *testing.T
 	server *http.Server
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards all fields below
 	keys    []jose.JSONWebKey
 	made    int
 	fetches int
 	down    bool
 }
 
-// New makes an issuer with one key, which serves until the test ends.
+// New creates an issuer with one key, which serves until the test ends.
 func New(t *testing.T) *Issuer {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -85,28 +85,28 @@ func (i *Issuer) serve(what func() any) http.HandlerFunc {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(what()) // the client is gone if it fails
+		_ = json.NewEncoder(w).Encode(what()) // on an error, the client has disconnected
 	}
 }
 
-// KeysURL is where the keys are.
+// KeysURL returns the URL of the keys.
 func (i *Issuer) KeysURL() string { return i.URL + "/keys" }
 
-// SetDown has it answer every request with an error, or no more.
+// SetDown makes it respond to every request with an error, or ends that.
 func (i *Issuer) SetDown(down bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.down = down
 }
 
-// Fetches is how often its keys were asked for and given.
+// Fetches returns the number of successful requests for its keys.
 func (i *Issuer) Fetches() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.fetches
 }
 
-// Rotate makes a new key, which signs from now on. The ones before stay in the set.
+// Rotate creates a new key, which signs from now on. The previous ones stay in the set.
 func (i *Issuer) Rotate() {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(i.t, err)
@@ -118,14 +118,14 @@ func (i *Issuer) Rotate() {
 	})
 }
 
-// Withdraw takes all keys out of the set but the newest one.
+// Withdraw removes all keys from the set except the newest one.
 func (i *Issuer) Withdraw() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.keys = i.keys[len(i.keys)-1:]
 }
 
-// public is the set of keys. mu is held.
+// public returns the set of keys. The caller holds mu.
 func (i *Issuer) public() jose.JSONWebKeySet {
 	var set jose.JSONWebKeySet
 	for _, k := range i.keys {
@@ -134,7 +134,7 @@ func (i *Issuer) public() jose.JSONWebKeySet {
 	return set
 }
 
-// KeysFile writes the set of keys into a file; empty: into a new one. It returns its path.
+// KeysFile writes the set of keys into a file, and returns its path; empty: a new file.
 func (i *Issuer) KeysFile(path string) string {
 	i.mu.Lock()
 	raw, err := json.Marshal(i.public())
@@ -148,7 +148,7 @@ func (i *Issuer) KeysFile(path string) string {
 	return path
 }
 
-// Token signs a token of a principal that expires in an hour.
+// Token returns a signed token of a principal that expires in an hour.
 func (i *Issuer) Token(principal string, more Claims) string {
 	i.mu.Lock()
 	key := i.keys[len(i.keys)-1]
@@ -156,7 +156,7 @@ func (i *Issuer) Token(principal string, more Claims) string {
 	return i.SignedBy(jose.SigningKey{Algorithm: jose.ES256, Key: key}, principal, more)
 }
 
-// PublicKey is the newest one.
+// PublicKey returns the newest public key.
 func (i *Issuer) PublicKey() crypto.PublicKey {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -174,7 +174,7 @@ func (i *Issuer) SignedBy(key jose.SigningKey, principal string, more Claims) st
 	return token
 }
 
-// Payload is the claims of a token.
+// Payload returns the claims of a token.
 func (i *Issuer) Payload(principal string, more Claims) []byte {
 	now := time.Now()
 	claims := Claims{

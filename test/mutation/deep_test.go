@@ -19,10 +19,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// patience with one test. Each takes a few seconds on an idle machine.
+// patience is the timeout of one test. Each takes a few seconds on an idle machine.
 const patience = 10 * time.Minute
 
-// TestTableIsTrue runs each test twice.
+// Each test in the table passes, and fails with its hook switched off.
 func TestTableIsTrue(t *testing.T) {
 	binaries := map[string]string{}
 	for _, r := range table(t) {
@@ -45,7 +45,8 @@ func TestTableIsTrue(t *testing.T) {
 	}
 }
 
-// failed tells whether the very test failed, or one above it before it could begin; not only another one beside it.
+// failed reports whether the named test failed, or one of its parents before it started; failures of other tests do
+// not count.
 func failed(out, test string) bool {
 	if strings.Contains(out, "--- FAIL: "+test+" (") {
 		return true
@@ -54,8 +55,8 @@ func failed(out, test string) bool {
 	return strings.Contains(out, "--- FAIL: "+top+" (") && !strings.Contains(out, "--- FAIL: "+top+"/")
 }
 
-// TestSimulationNotices: what the table's tests notice of one package is noticed from outside, too: by two whole nodes
-// and their clients, in test/simulation. Not every hook is: MUTATIONS.md says which, and why.
+// Mutations that the table's tests detect in one package are also detected by two whole nodes and their clients, in
+// test/simulation. MUTATIONS.md lists the exceptions and their reasons.
 func TestSimulationNotices(t *testing.T) {
 	simulation := row{pkg: "test/simulation", test: "TestSimulation"}
 	binary := build(t, simulation.pkg)
@@ -65,13 +66,13 @@ func TestSimulationNotices(t *testing.T) {
 	} {
 		out, err := run(t, binary, simulation, hook)
 		require.Error(t, err, "%s", out)
-		// Since INV-13 stands behind them, the nodes often notice it themselves, and stop before anything is lost.
+		// INV-13 makes the nodes often detect the mutation themselves, and stop before anything is lost.
 		require.Regexp(t, "violations:|HISTORIES DIFFER", out)
 		require.Contains(t, out, "replay: go test ./test/simulation -run TestSimulation -seed=")
 	}
 }
 
-// build makes the test binary of a package, with the hooks.
+// build builds the test binary of a package, with the hooks.
 func build(t *testing.T, pkg string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "package.test")
@@ -93,7 +94,7 @@ func run(t *testing.T, binary string, r row, off string) (string, error) {
 	return string(out), err
 }
 
-// pattern matches the test and its subtest, and no other.
+// pattern matches only the test and its subtest.
 func pattern(test string) string {
 	parts := strings.Split(test, "/")
 	for i := range parts {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package mutation checks test/MUTATIONS.md: with the hook of a row switched off, the named test fails, and otherwise
-// it passes (build tag deep). That the table lists every hook is checked in the default tier.
+// it passes (build tag deep). The default tier checks that the table lists every hook.
 package mutation
 
 import (
@@ -17,7 +17,7 @@ import (
 
 const root = "../.."
 
-// row of the table: with the hook, the test of the package fails and says so.
+// row of the table: with the hook, the test of the package fails with this output.
 type row struct{ hook, pkg, test, says string }
 
 var (
@@ -35,7 +35,7 @@ func table(t *testing.T) (rows []row) {
 	return rows
 }
 
-// hooks finds all places that ask.
+// hooks returns the names of all hooks in the source.
 func hooks(t *testing.T) (names []string) {
 	t.Helper()
 	for _, dir := range []string{"store", "replication", "failover", "server", "client"} {
@@ -52,10 +52,10 @@ func hooks(t *testing.T) (names []string) {
 		require.NoError(t, err)
 	}
 	slices.Sort(names)
-	return slices.Compact(names) // one that is asked for in two places is one hook
+	return slices.Compact(names) // a hook used in two places counts once
 }
 
-// TestTableIsComplete: every hook is in the table, every invariant has one, and nothing is listed that is not there.
+// Every hook is in the table, every invariant has one, and every row has an existing hook.
 func TestTableIsComplete(t *testing.T) {
 	var listed []string
 	for _, r := range table(t) {

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The part of run.sh that is run in the root that the packages are installed in.
+# The part of run.sh that runs in the root in which the packages are installed.
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C
 trap 'echo "failed: $BASH_SOURCE:$LINENO: $BASH_COMMAND" >&2' ERR
@@ -10,12 +10,12 @@ fail() {
   echo "packages: $*" >&2
   exit 1
 }
-# Images for containers leave out manual pages; this root shall have them.
+# Container images omit manual pages; this root must include them.
 rm -f /etc/dpkg/dpkg.cfg.d/*
 deb() { echo /packages/lockstep_"$1"-1_*.deb; }
 rpm_of() { echo /packages/lockstep-"$1"-1.*.rpm; }
 
-# A node as the unit would start it, and its process id in $node.
+# Starts a node like the unit, with its process ID in $node.
 start_node() {
   setpriv --reuid lockstep --regid lockstep --clear-groups \
     /usr/bin/lockstep serve --config /etc/lockstep/node.yaml >/tmp/node.log 2>&1 &
@@ -56,12 +56,12 @@ installed() {
   if command -v man >/dev/null; then
     man -l /usr/share/man/man1/lockstep-queue-create.1.gz 2>/dev/null | grep -q -- --max-deliveries
   fi
-  # The unit runs what the package has installed.
+  # The unit runs the program installed by the package.
   is "ExecStart" "$(sed -n 's/^ExecStart=//p' /usr/lib/systemd/system/lockstep.service)" \
     "/usr/bin/lockstep serve --config /etc/lockstep/node.yaml"
 }
 
-# What a shell does with the completion: it asks the program.
+# Simulates shell completion, which runs the program.
 completes() {
   local answer
   answer=$(bash -c '
@@ -79,14 +79,14 @@ verify_units() {
     return
   }
   local said
-  # Only what it says of these units: others of the machine are not the question.
+  # Only messages about these units, not other units of the machine.
   said=$(systemd-analyze verify --man=no /usr/lib/systemd/system/lockstep.service /usr/lib/systemd/system/lockstep-witness.service 2>&1 |
     grep -i lockstep || true)
   [[ -z $said ]] || fail "systemd-analyze verify: $said"
   say "systemd-analyze verify has nothing to say of the units"
 }
 
-# The life of one package: $1 installs a version, $2 removes.
+# The life cycle of one package: $1 installs a version, $2 removes.
 life() {
   local install=$1 remove=$2
   "$install" 0.1.0
@@ -125,7 +125,7 @@ life_of_deb() {
   [[ -s /var/lib/lockstep/page.db ]] || fail "purge has taken the messages"
   is "the owner of the data" "$(owner /var/lib/lockstep)" "lockstep:lockstep 700"
   grep -q 'are kept' /tmp/dpkg.log
-  # Installed again, the node has its messages; purged with LOCKSTEP_PURGE_DATA, nothing is left.
+  # After reinstallation the node has its messages; after a purge with LOCKSTEP_PURGE_DATA, nothing remains.
   install_deb 0.2.0
   alone
   start_node

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes the packages of this machine's platform twice, with the same bytes, and installs, upgrades, removes and purges them in a root of
-# their own, with a node running (inside.sh). The root is a throw-away overlay over this machine's, or what a tar file holds, such as
+# Builds the packages for this machine's platform twice, with identical bytes. Installs, upgrades, removes and purges
+# them in a separate root, with a running node (inside.sh). The root is a temporary overlay over this machine's, or the
+# contents of a tar file, such as
 #   mmdebstrap --variant=essential --include=man-db,passwd bookworm root.tar
-# Needs root, dpkg and overlayfs; with rpm, the .rpm goes the same way. Exit code 3: it cannot run here.
+# Requires root, dpkg and overlayfs; with rpm, the .rpm is tested as well. Exit code 3: it cannot run here.
 # Usage: test/packages/run.sh [root.tar]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -18,7 +19,7 @@ command -v dpkg-deb >/dev/null || cannot "no dpkg-deb"
 command -v ip >/dev/null || cannot "no ip (package iproute2)"
 unshare --mount --pid --fork --net true 2>/dev/null || cannot "no namespaces of its own"
 
-# The second half: in namespaces of its own, where nothing that it mounts or starts outlives it.
+# The second half runs in separate namespaces, which remove its mounts and processes.
 if [[ -n ${PACKAGES_WORK:-} ]]; then
   work=$PACKAGES_WORK
   ip link set lo up
@@ -44,7 +45,7 @@ mkdir "$work/root"
 cd "$here/../.."
 arch=$(go env GOARCH)
 if [[ -z ${NFPM:-} ]]; then
-  # Compiled once, and not for each package.
+  # Compiled once, not for each package.
   GOBIN="$work/bin" go install github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2 2>"$work/nfpm.log" ||
     cannot "nfpm cannot be fetched: $(tail -n 1 "$work/nfpm.log")"
   export NFPM=$work/bin/nfpm

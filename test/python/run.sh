@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Checks the Python client: formatting, types, tests against pairs whose actives are killed, test/conformance, and that
-# a wheel of it can be built and installed. It makes a virtual environment of its own and installs the pinned
-# client/python/requirements-dev.txt from PyPI. Exit code 0 when all is well, 3 when it cannot run here. Usage:
+# Checks the Python client: formatting, types, tests against pairs whose actives are killed, test/conformance, and a
+# wheel that is built and installed. It creates a virtual environment and installs the pinned
+# client/python/requirements-dev.txt from PyPI. Exit code 0: success; 3: it cannot run here. Usage:
 #   test/python/run.sh        everything
 #   PYTHON=python3.13 test/python/run.sh
 set -euo pipefail
@@ -54,7 +54,7 @@ conformance() {
   LOCKSTEP_ADAPTER="$bin/python -m lockstep_mq.conformance" go test -tags deep -count=1 -timeout 15m ./test/conformance
 }
 
-# The clean environment has no more than the wheel asks for: tracing is an extra.
+# The clean environment has only the requirements of the wheel: tracing is an extra.
 wheel() {
   "$bin/python" -m build --no-isolation --outdir "$work/dist" client/python >"$work/build.log" 2>&1 || {
     cat "$work/build.log"

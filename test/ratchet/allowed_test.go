@@ -23,7 +23,7 @@ const root = "../.."
 
 var updateFlag = flag.Bool("update", false, "lower the allowed counts in testdata to the present ones")
 
-// finding is one occurrence of something that is counted.
+// finding is one counted occurrence.
 type finding struct {
 	line int
 	what string

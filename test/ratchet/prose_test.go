@@ -29,7 +29,7 @@ func literary(t *testing.T) map[string]bool {
 
 var wordPattern = regexp.MustCompile(`[A-Za-z]+`)
 
-// literaryIn returns the phrases that a text has.
+// literaryIn returns the phrases in a text.
 func literaryIn(phrases map[string]bool, text string) (found []string) {
 	words := wordPattern.FindAllString(strings.ToLower(text), -1)
 	for i := range words {
@@ -42,7 +42,7 @@ func literaryIn(phrases map[string]bool, text string) (found []string) {
 	return found
 }
 
-// TestProse: no file gets more literary words in comments, strings and documents than it has.
+// No file gets more literary words in comments, strings and documents than its allowed count.
 func TestProse(t *testing.T) {
 	found, phrases := map[string][]finding{}, literary(t)
 	for _, name := range files(t) {

@@ -18,12 +18,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// shortest is the least bound that a wait for a real event may have.
+// shortest is the minimum bound of a wait for a real event.
 const shortest = time.Minute
 
-// TestRealTime: tests of the default tier do not sleep, and do not fail because a machine is slow. Counted are
-// time.Sleep, time.After, Never, bounds below a minute and upper bounds on time.Since, in functions that a test reaches
-// outside of a synctest bubble.
+// Tests of the default tier do not sleep, and do not fail because a machine is slow. Counted are time.Sleep,
+// time.After, Never, bounds below a minute and upper bounds on time.Since, in functions that a test reaches outside
+// of a synctest bubble.
 func TestRealTime(t *testing.T) {
 	packages := map[string][]*testFile{}
 	for _, name := range files(t) {
@@ -43,7 +43,7 @@ func TestRealTime(t *testing.T) {
 	check(t, "realtime.txt", found)
 }
 
-// TestRealTimeNotices: the check finds what it should find, and nothing in a bubble.
+// The check finds each construct, and none in a bubble.
 func TestRealTimeNotices(t *testing.T) {
 	const source = `package p
 func TestA(t *testing.T) {
@@ -74,7 +74,7 @@ func bubble(t *testing.T, f func()) { synctest.Test(t, func(t *testing.T) { f() 
 	require.Equal(t, []int{3, 7, 10, 13, 13}, lines)
 }
 
-// testFile is a parsed file of tests.
+// testFile is a parsed test file.
 type testFile struct {
 	name string
 	fset *token.FileSet
@@ -103,7 +103,7 @@ func parseTest(t *testing.T, name string) *testFile {
 	return &testFile{name: name, fset: fset, file: f}
 }
 
-// scan is the analysis of the test files of one directory. Functions and methods are known by their names only.
+// scan is the analysis of the test files of one directory. Functions and methods are identified only by their names.
 type scan struct {
 	files     []*testFile
 	durations map[string]time.Duration // constants
@@ -122,14 +122,14 @@ func newScan(files []*testFile) *scan {
 		files: files, durations: map[string]time.Duration{}, runners: map[string]bool{}, refs: map[string][]string{},
 		hits: map[string][]hit{},
 	}
-	for range 3 { // constants that other constants make up, runners that call other runners
+	for range 3 { // constants defined by other constants, runners that call other runners
 		for _, f := range files {
 			s.declarations(f)
 		}
 	}
 	for _, f := range files {
 		for _, d := range f.file.Decls {
-			name := "init" // what a package-level variable does
+			name := "init" // package-level variables
 			if fn, ok := d.(*ast.FuncDecl); ok {
 				name = fn.Name.Name
 			}
@@ -192,7 +192,7 @@ func (s *scan) isRunner(call *ast.CallExpr) bool {
 	}
 }
 
-// callee is the function as written: "f", "pkg.F"; empty if it is no name.
+// callee returns the function as written: "f", "pkg.F"; empty if it is not a name.
 func callee(call *ast.CallExpr) string {
 	switch fun := call.Fun.(type) {
 	case *ast.Ident:
@@ -206,7 +206,7 @@ func callee(call *ast.CallExpr) string {
 	return ""
 }
 
-// walk records what a function uses and waits for, outside of bubbles.
+// walk records references and waits of a function outside of bubbles.
 func (s *scan) walk(f *testFile, function string, n ast.Node) {
 	elapsed := map[string]bool{} // variables that hold time.Since
 	ast.Inspect(n, func(n ast.Node) bool {
@@ -248,7 +248,7 @@ func usesSince(e ast.Expr, variables map[string]bool) (uses bool) {
 	return uses
 }
 
-// waits names what a call waits for or bounds in real time; empty if nothing.
+// waits describes a wait or bound of a call in real time; empty if none.
 func (s *scan) waits(call *ast.CallExpr, elapsed map[string]bool) string {
 	name := callee(call)
 	short := func(i int) bool {
@@ -312,7 +312,7 @@ func (s *scan) value(e ast.Expr) (time.Duration, bool) {
 	return 0, false
 }
 
-// findings adds those of the functions that a test reaches outside of bubbles.
+// findings adds the findings in functions that a test reaches outside of bubbles.
 func (s *scan) findings(found map[string][]finding) {
 	reached := map[string]bool{}
 	var next []string

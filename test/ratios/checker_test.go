@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// good is what each case of TestParse changes.
+// good is the base of the cases of TestParse.
 const good = `{
   "measured": "today",
   "runs": [{"name": "a", "command": "store --rounds 1"}, {"name": "b", "command": "store --rounds 2", "peer": "p"}],
@@ -24,7 +24,7 @@ const good = `{
   ]
 }`
 
-// TestParse: whatever is wrong with expectations is told.
+// Each error in the expectations is reported.
 func TestParse(t *testing.T) {
 	e, err := parse([]byte(good))
 	require.NoError(t, err)
@@ -65,7 +65,7 @@ func TestParse(t *testing.T) {
 	require.ErrorContains(t, err, `"one" is empty or there twice`)
 }
 
-// TestQuotient: a ratio is that of the two values, and nothing takes the place of one that is missing.
+// A ratio is the quotient of two values; a missing value has no default.
 func TestQuotient(t *testing.T) {
 	r := ratio{
 		Of: value{Run: "a", Line: map[string]any{"phase": "write", "median": true}, Field: "rate"},
@@ -109,11 +109,11 @@ func TestQuotient(t *testing.T) {
 	require.InDelta(t, 3, got, 1e-9)
 }
 
-// The program that TestMeasure measures is this test binary, with this variable.
+// TestMeasure runs this test binary with this variable as the measured program.
 const fakeVariable = "RATIOS_FAKE"
 
-// TestMeasure: each round does each run, the verdict is that of the median, and what is out of its range, or was not
-// measured, is a failure.
+// Each round executes each run, and the verdict is based on the median. A ratio out of its range, or without a
+// measurement, is a failure.
 func TestMeasure(t *testing.T) {
 	t.Setenv(fakeVariable, t.TempDir()+"/calls")
 	value := func(run string) *value {
@@ -156,8 +156,8 @@ func TestMeasure(t *testing.T) {
 	require.Equal(t, 1, failures, "10/10 in the one round is too low")
 }
 
-// TestFake is no test: it is the program that TestMeasure measures. It takes `rates R1 R2 R3 --output json`, and
-// prints the rate of so many calls with the same rates as there were before.
+// TestFake is not a test: it is the program that TestMeasure runs. It takes `rates R1 R2 R3 --output json`, and
+// prints the rate at the index of the current call with the same rates.
 func TestFake(t *testing.T) {
 	calls := os.Getenv(fakeVariable)
 	args := os.Args[1:]
@@ -166,7 +166,7 @@ func TestFake(t *testing.T) {
 	}
 	rates := args[2 : len(args)-2]
 	file := calls + strings.Join(rates, "-")
-	before, _ := os.ReadFile(file) // there is none at first
+	before, _ := os.ReadFile(file) // missing at the first call
 	if err := os.WriteFile(file, append(before, '.'), 0o600); err != nil {
 		panic(err)
 	}

@@ -11,34 +11,34 @@ import (
 	"strings"
 )
 
-// expectations are what ratios.json has.
+// expectations is the content of ratios.json.
 type expectations struct {
-	// Measured says when and where the figures of the ratios were measured, in words.
+	// Measured is the date and machine of the figures of the ratios, as text.
 	Measured string `json:"measured"`
-	// Runs are done in this order, in each round.
+	// Runs are executed in this order, in each round.
 	Runs   []run   `json:"runs"`
 	Ratios []ratio `json:"ratios"`
 }
 
-// run is a command that measures.
+// run is a measurement command.
 type run struct {
 	Name string `json:"name"`
-	// Command is what follows `lockstep-lab`, without --output and --peers.
+	// Command contains the arguments of `lockstep-lab`, without --output and --peers.
 	Command string `json:"command"`
-	// Peer that has to be installed for it; empty for most.
+	// Peer that must be installed; empty for most.
 	Peer string `json:"peer,omitempty"`
 }
 
-// ratio is a quotient of two values that were measured in the same round, and the range that it is held to.
+// ratio is a quotient of two values measured in the same round, and its valid range.
 type ratio struct {
 	Name string `json:"name"`
 	Of   value  `json:"of"`
-	// To is what Of is divided by; nil if Of is a ratio already.
+	// To is the divisor of Of; nil if Of is already a ratio.
 	To *value `json:"to,omitempty"`
 	// Lowest and Highest are accepted as well.
 	Lowest  float64 `json:"lowest"`
 	Highest float64 `json:"highest"`
-	// Measured are the medians that the range was chosen by.
+	// Measured are the medians from which the range was derived.
 	Measured []float64 `json:"measured"`
 	// Figure is the text of docs/decisions/measurements.md, outside of the table of these ratios, with the same
 	// ratio, and Says the number in it; empty if only the table has it.
@@ -49,13 +49,13 @@ type ratio struct {
 // value is a field of the line that a run prints.
 type value struct {
 	Run string `json:"run"`
-	// Line is what the line has; exactly one must have all of that.
+	// Line selects exactly one line, by these fields and values.
 	Line map[string]any `json:"line"`
-	// Field is a name, or names, and numbers of what is in lists, with dots between them.
+	// Field is a path of names and list indexes, separated by dots.
 	Field string `json:"field"`
 }
 
-// parse reads expectations and says all that is wrong with them.
+// parse parses expectations and returns all errors in them.
 func parse(data []byte) (*expectations, error) {
 	var e expectations
 	d := json.NewDecoder(bytes.NewReader(data))
@@ -103,7 +103,7 @@ func parse(data []byte) (*expectations, error) {
 	return &e, errors.Join(errs...)
 }
 
-// run returns the run of that name; nil if there is none.
+// run returns the run with a name, or nil.
 func (e *expectations) run(name string) *run {
 	i := slices.IndexFunc(e.Runs, func(r run) bool { return r.Name == name })
 	if i < 0 {
@@ -120,7 +120,7 @@ func (r *ratio) values() []value {
 	return []value{r.Of, *r.To}
 }
 
-// verdict is what is to be said of a ratio.
+// verdict is the result of a ratio.
 type verdict string
 
 const (
@@ -141,7 +141,7 @@ func (r *ratio) verdict(measured float64) verdict {
 	return tooLow // or not a number
 }
 
-// documentation is the table that docs/decisions/measurements.md has.
+// documentation returns the table for docs/decisions/measurements.md.
 func (e *expectations) documentation() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s.\n\n", e.Measured)

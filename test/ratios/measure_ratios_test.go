@@ -17,7 +17,7 @@ import (
 
 var onlyFlag = flag.String("only", "", "measure only the ratios whose names match this")
 
-// TestRatios measures, and holds the ratios to their ranges.
+// The measured ratios are within their ranges.
 func TestRatios(t *testing.T) {
 	text := cmp.Or(os.Getenv("LOCKSTEP_RATIOS"), "3")
 	rounds, err := strconv.Atoi(text)

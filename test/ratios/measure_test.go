@@ -25,28 +25,28 @@ const runTimeout = 15 * time.Minute
 // line is one JSON object that a run printed.
 type line map[string]any
 
-// measurer does the runs of expectations.
+// measurer executes the runs of expectations.
 type measurer struct {
-	program []string // what a command is appended to
-	peers   string   // directory of the peers; empty: there are none
-	keep    string   // directory for what the runs print; empty: it is not kept
+	program []string // prefix of each command
+	peers   string   // directory of the peers; empty: no peers
+	keep    string   // directory for the output of the runs; empty: discarded
 	log     func(format string, args ...any)
 }
 
-// outcome is what became of a ratio.
+// outcome is the result of a ratio.
 type outcome struct {
 	ratio    *ratio
 	rounds   []float64 // of each round, in order
 	verdict  verdict
 	measured float64 // the median of the rounds
-	why      error   // it was skipped or failed
+	why      error   // why it was skipped or failed
 }
 
-// errSkipped is why a run was not done on purpose.
+// errSkipped is the cause of intentionally skipped runs.
 var errSkipped = errors.New("skipped")
 
-// measure does all runs in turn, so many rounds, and returns the outcome of each ratio. A run that fails makes those
-// ratios fail that need it.
+// measure executes all runs in turn, for the given number of rounds, and returns the outcome of each ratio. A failed
+// run fails the ratios that depend on it.
 func (m *measurer) measure(ctx context.Context, e *expectations, rounds int) []outcome {
 	all := make([]outcome, len(e.Ratios))
 	for i := range e.Ratios {
@@ -82,7 +82,7 @@ func describe(err error, otherwise string) string {
 	return err.Error()
 }
 
-// judge sets the verdict by what was measured.
+// judge sets the verdict from the measured value.
 func (o *outcome) judge() {
 	switch {
 	case errors.Is(o.why, errSkipped):
@@ -95,13 +95,13 @@ func (o *outcome) judge() {
 	}
 }
 
-// median returns that in the middle, of an even number the mean of the two.
+// median returns the middle value, or the mean of the two middle values.
 func median(values []float64) float64 {
 	s := slices.Sorted(slices.Values(values))
 	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }
 
-// do does one run and returns what it printed.
+// do executes one run and returns its output.
 func (m *measurer) do(ctx context.Context, r run, round int) ([]line, error) {
 	args := slices.Concat(m.program[1:], strings.Fields(r.Command), []string{"--output", "json"})
 	if r.Peer != "" {
@@ -113,7 +113,7 @@ func (m *measurer) do(ctx context.Context, r run, round int) ([]line, error) {
 	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, m.program[0], args...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it ends the nodes that it has started
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it then stops its nodes
 	cmd.WaitDelay = time.Minute
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -130,7 +130,7 @@ func (m *measurer) do(ctx context.Context, r run, round int) ([]line, error) {
 	return decode(out)
 }
 
-// decode reads objects, one after the other.
+// decode decodes a sequence of objects.
 func decode(out []byte) (lines []line, err error) {
 	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
 		var l line
@@ -142,7 +142,7 @@ func decode(out []byte) (lines []line, err error) {
 	return lines, nil
 }
 
-// quotient is the ratio in what was measured in one round. why says of runs that were not done what kept them.
+// quotient returns the ratio of one round. why contains the causes of missing runs.
 func (r *ratio) quotient(lines map[string][]line, why map[string]error) (float64, error) {
 	result := 1.0
 	for i, v := range r.values() {
@@ -162,7 +162,7 @@ func (r *ratio) quotient(lines map[string][]line, why map[string]error) (float64
 	return result, nil
 }
 
-// in finds the value, which must be above 0, in what its run printed.
+// in returns the value, which must be above 0, in the output of its run.
 func (v *value) in(lines []line) (found float64, err error) {
 	matches := 0
 	for _, l := range lines {
@@ -184,7 +184,7 @@ func (v *value) in(lines []line) (found float64, err error) {
 	return found, nil
 }
 
-// inside returns what an object has under a name, or a list at a number; nil if there is nothing.
+// inside returns a field of an object, or an element of a list; nil if missing.
 func inside(at any, name string) any {
 	switch at := at.(type) {
 	case map[string]any:
@@ -197,7 +197,7 @@ func inside(at any, name string) any {
 	return nil
 }
 
-// has tells whether the line has all these fields with these values; one that is false may be missing.
+// has reports whether the line has all these fields with these values; a missing field equals false.
 func (l line) has(fields map[string]any) bool {
 	for name, want := range fields {
 		if got := l[name]; got != want && (want != false || got != nil) {
@@ -207,7 +207,7 @@ func (l line) has(fields map[string]any) bool {
 	return true
 }
 
-// table shows the outcomes, and says how many of them are failures.
+// table returns the outcomes as a table, and the number of failures.
 func table(all []outcome) (text string, failures int) {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

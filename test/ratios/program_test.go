@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCommands: the program takes the commands and their flags; none is run.
+// The program accepts the commands and their flags; none is executed.
 func TestCommands(t *testing.T) {
 	binary := program(t)
 	for _, r := range expected(t).Runs {
@@ -27,12 +27,12 @@ func TestCommands(t *testing.T) {
 	require.Error(t, err, "%s", out)
 }
 
-// helpOf asks for the help of a command: the flags before that must be right.
+// helpOf returns the help invocation of a command: the preceding flags must be valid.
 func helpOf(r run) []string {
 	return slices.Concat(strings.Fields(r.Command), []string{"--output", "json", "--help"})
 }
 
-// program returns the path of the program that is measured.
+// program returns the path of the measured program.
 func program(t *testing.T) string {
 	t.Helper()
 	if path := os.Getenv("LOCKSTEP_BINARY"); path != "" {

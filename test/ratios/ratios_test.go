@@ -17,13 +17,13 @@ var updateFlag = flag.Bool("update", false, "write the table of the ratios into 
 
 const documented = "../../docs/decisions/measurements.md"
 
-// Where the table is in the documentation.
+// Markers of the table in the documentation.
 const (
 	tableBegins = "<!-- ratios: go test ./test/ratios -update -->\n"
 	tableEnds   = "<!-- end of ratios -->"
 )
 
-// TestDocumented checks that docs/decisions/measurements.md has the table and the figures of ratios.json.
+// docs/decisions/measurements.md contains the table and the figures of ratios.json.
 func TestDocumented(t *testing.T) {
 	e := expected(t)
 	data, err := os.ReadFile(documented)
@@ -51,7 +51,7 @@ func expected(t *testing.T) *expectations {
 	return e
 }
 
-// only leaves the ratios whose names match, and the runs that they need.
+// only removes all ratios with other names, and unused runs.
 func (e *expectations) only(match *regexp.Regexp) {
 	e.Ratios = slices.DeleteFunc(e.Ratios, func(r ratio) bool { return !match.MatchString(r.Name) })
 	e.Runs = slices.DeleteFunc(e.Runs, func(r run) bool {

@@ -22,12 +22,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// TestContractDirectory holds the directory to what backup.Objects says.
+// The directory implements backup.Objects.
 func TestContractDirectory(t *testing.T) {
 	contract(t, backup.Directory(nil, filepath.Join(t.TempDir(), "place")))
 }
 
-// TestContractServer holds the bucket to the same, with and without a prefix, and with versions and locks.
+// The bucket implements the same contract, with and without a prefix, and with versions and locks.
 func TestContractServer(t *testing.T) {
 	t.Run("prefix", func(t *testing.T) {
 		s := startServer(t)
@@ -78,7 +78,7 @@ func get(t *testing.T, place backup.Objects, name string) []byte {
 	return b
 }
 
-// contract is what each place does.
+// contract checks the contract of one place.
 func contract(t *testing.T, place backup.Objects) {
 	t.Helper()
 	ctx := t.Context()
@@ -110,7 +110,7 @@ func contract(t *testing.T, place backup.Objects) {
 	require.Equal(t, []string{"empty", "part", "parts", "small"}, names)
 	contractReads(t, place)
 
-	// What fails in the middle leaves nothing.
+	// A failed upload leaves no object.
 	broken := errors.New("broken")
 	for _, n := range []int{10, 7 << 20} {
 		err = place.Put(ctx, "set/failed", backup.PutOptions{}, func(w io.Writer) error {
@@ -164,7 +164,7 @@ func contractReads(t *testing.T, place backup.Objects) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// TestAbortedUploadsAreSwept: what a process that died has sent costs nothing for long.
+// Uploads of crashed processes are removed after a short time.
 func TestAbortedUploadsAreSwept(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
@@ -193,7 +193,7 @@ func TestAbortedUploadsAreSwept(t *testing.T) {
 	require.Empty(t, left())
 }
 
-// TestServerErrors: each says what happened and what to do, and none has a key in it.
+// Each error contains the cause and the action, and no secret key.
 func TestServerErrors(t *testing.T) {
 	s := startServer(t)
 	o := options(t, s.endpoint())

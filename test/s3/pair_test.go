@@ -26,8 +26,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// TestTLS: the same contract over TLS, and what is told when the server's certificate is not of the authority, or when
-// the scheme is wrong.
+// The same contract holds over TLS. A server certificate of another CA, or a wrong scheme, returns an error with the
+// cause.
 func TestTLS(t *testing.T) {
 	s := startTLS(t)
 	s.makeBucket(minio.MakeBucketOptions{})
@@ -57,15 +57,15 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// bucketWorld is a pair whose save-sets and archive are in a bucket.
+// bucketWorld is a pair with its backups and archive in a bucket.
 type bucketWorld struct {
 	t      *testing.T
 	binary string
-	place  map[string]string // settings that say where
+	place  map[string]string // settings of the bucket
 	pair   *harness.Pair
 }
 
-// program is the command line: LOCKSTEP_BINARY, or built here.
+// program returns the command line: LOCKSTEP_BINARY, or built here.
 func program(t *testing.T) string {
 	t.Helper()
 	if path := os.Getenv("LOCKSTEP_BINARY"); path != "" {
@@ -78,7 +78,7 @@ func program(t *testing.T) string {
 	return path
 }
 
-// start starts a pair in a directory, in which node a may have data already.
+// start starts a pair in a directory, in which node a may already have data.
 func (w *bucketWorld) start(dir string) (active, standby *harness.Node) {
 	w.t.Helper()
 	all := harness.SmallNodes()
@@ -99,7 +99,7 @@ func (w *bucketWorld) start(dir string) (active, standby *harness.Node) {
 	return active, standby
 }
 
-// run runs a command; flags say how the bucket is reached if it is no node that does.
+// run runs a command; flags configure the bucket if the command uses no node.
 func (w *bucketWorld) run(args ...string) (string, error) {
 	cmd := exec.CommandContext(w.t.Context(), w.binary, args...)
 	cmd.Env = append(harness.Environment(), "LOCKSTEP_ADDR="+strings.Join(w.pair.Addresses(), ","))
@@ -118,7 +118,7 @@ func (w *bucketWorld) ok(args ...string) string {
 	return out
 }
 
-// reach are the flags for a command without a node.
+// reach returns the flags for a command without a node.
 func (w *bucketWorld) reach() (flags []string) {
 	for key, value := range w.place {
 		flags = append(flags, "--"+strings.ReplaceAll(key, ".", "-")+"="+value)
@@ -126,7 +126,7 @@ func (w *bucketWorld) reach() (flags []string) {
 	return flags
 }
 
-// publisher publishes numbered messages until it is stopped, and knows which were acknowledged.
+// publisher publishes numbered messages until it is stopped, and records the acknowledged ones.
 type publisher struct {
 	stop  context.CancelFunc
 	acked chan int
@@ -144,7 +144,7 @@ func (w *bucketWorld) publish() *publisher {
 	go func() {
 		n := 0
 		for ctx.Err() == nil {
-			// Each is asked for until it is answered: what is asked for is stored once, whatever dies meanwhile.
+			// Each publish is retried until it succeeds, and stored once despite failures.
 			_, err := c.Publish(context.WithoutCancel(ctx), "orders",
 				client.Message{Body: fmt.Appendf(nil, "%06d %s", n, filler)})
 			if err != nil {
@@ -158,8 +158,8 @@ func (w *bucketWorld) publish() *publisher {
 	return p
 }
 
-// TestPair: a pair publishes, the standby backs up to a bucket over TLS, and the active is killed in the middle. The
-// backup is whole, the new active archives on, and a new pair that is restored from the bucket has every acknowledged
+// A pair publishes, the standby backs up to a bucket over TLS, and the active is killed during the backup. The backup
+// is complete, the new active continues the archive, and a new pair restored from the bucket has every acknowledged
 // message once.
 func TestPair(t *testing.T) {
 	s := startTLS(t)
@@ -171,7 +171,7 @@ func TestPair(t *testing.T) {
 	}}
 	active, standby := w.start(t.TempDir())
 	p := w.publish()
-	// Long enough that what is behind the backup has its part in the restore, and the backup its time to be killed in.
+	// Enough messages that records after the backup are part of the restore, and that the kill hits the backup.
 	require.Eventually(t, func() bool {
 		st, err := standby.Status(t.Context())
 		return err == nil && st.GetStore().GetMessageBytes() > 6<<20
@@ -194,7 +194,7 @@ func TestPair(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, standby.Name, now.Name)
 	require.NoError(t, <-made, "who is active is nothing to a backup")
-	w.moreMessages(now, 200) // they are in the archive alone
+	w.moreMessages(now, 200) // only the archive contains them
 	p.stop()
 	acked := <-p.acked
 	require.Greater(t, acked, 1000)
@@ -236,7 +236,7 @@ func TestPair(t *testing.T) {
 	w.holds(acked)
 }
 
-// moreMessages waits until so many have come.
+// moreMessages waits until the given number of messages has arrived.
 func (w *bucketWorld) moreMessages(n *harness.Node, count uint64) {
 	w.t.Helper()
 	first, err := n.Status(w.t.Context())
@@ -247,7 +247,7 @@ func (w *bucketWorld) moreMessages(n *harness.Node, count uint64) {
 	}, bound, 20*time.Millisecond)
 }
 
-// waitForMark waits until a backup is under way.
+// waitForMark waits until a backup is running.
 func (s *server) waitForMark() {
 	s.t.Helper()
 	require.Eventually(s.t, func() bool {
@@ -256,7 +256,7 @@ func (s *server) waitForMark() {
 	}, bound, 5*time.Millisecond)
 }
 
-// holds proves that all messages up to a number are there, in order, each once.
+// holds checks that all messages up to a number exist, in order, each once.
 func (w *bucketWorld) holds(acked int) {
 	w.t.Helper()
 	c, err := client.Open(w.t.Context(), client.Options{Addresses: w.pair.Addresses()})

@@ -18,9 +18,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// TestRate compares a backup with a plain copy of the same bytes to the same server by the same client library, in turn
-// and with parts of the same size: LOCKSTEP_S3_RATE=1 test/s3/run.sh -run TestRate -v. What it demands is low, because
-// others may share the machine.
+// The rate of a backup is compared with a plain copy of the same bytes to the same server by the same client library,
+// in turn and with parts of the same size: LOCKSTEP_S3_RATE=1 test/s3/run.sh -run TestRate -v. The limit is low,
+// because other processes may use the machine.
 func TestRate(t *testing.T) {
 	if os.Getenv("LOCKSTEP_S3_RATE") == "" {
 		t.Skip("LOCKSTEP_S3_RATE is not set: this measures, and takes half a minute")
@@ -32,7 +32,7 @@ func TestRate(t *testing.T) {
 	o := options(t, s.endpoint())
 	o.PartBytes = s3.DefaultPartBytes
 	place := openPlace(t, "sets", o)
-	set, err := backup.Run(t.Context(), d.s, backup.Options{Place: place}) // and what warms up
+	set, err := backup.Run(t.Context(), d.s, backup.Options{Place: place}) // also a warm-up
 	require.NoError(t, err)
 	raw := get(t, place, set.Name+"/pages.pack")
 	mb := float64(len(raw)) / 1e6

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Save-sets and the log archive against a real S3 server: installs versitygw into a directory of its own and runs the
-# tests of this package. Exits with 0 when they pass, with 3 and a line that says why when they cannot be run here.
+# Tests backups and the log archive against a real S3 server: installs versitygw into a separate directory and runs the
+# tests of this package. Exit code 0: success; 3, with a one-line reason: it cannot run here.
 set -eu
 cd "$(dirname "$0")/../.."
 version=v1.8.0

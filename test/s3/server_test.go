@@ -38,24 +38,24 @@ const (
 	bound     = time.Minute
 )
 
-// server is a versitygw process that can be killed and started again on the same port with the same files.
+// server is a versitygw process that can be killed and restarted on the same port with the same files.
 type server struct {
 	t    *testing.T
 	dir  string
 	addr string
 	cmd  *exec.Cmd
 	more []string
-	// cert and key are files of a certificate: then it speaks TLS alone. ca is what it is checked against.
+	// cert and key are the files of a certificate: the server then requires TLS. ca is the CA that verifies it.
 	cert, key, ca string
 }
 
-// startServer starts one with an empty bucket; more are options of its posix backend.
+// startServer starts a server with an empty bucket; more are options of its posix backend.
 func startServer(t *testing.T, more ...string) *server {
 	t.Helper()
 	return startWith(t, server{more: more})
 }
 
-// startTLS starts one that speaks TLS.
+// startTLS starts a server with TLS.
 func startTLS(t *testing.T) *server {
 	t.Helper()
 	ca := certs.New(t, "authority of the S3 server")
@@ -87,7 +87,7 @@ func (s *server) endpoint() string {
 	return "http://" + s.addr
 }
 
-// start begins the process and waits until it answers.
+// start starts the process and waits until it responds.
 func (s *server) start() {
 	s.t.Helper()
 	args := []string{"--access", accessKey, "--secret", secretKey, "--port", s.addr, "--quiet"}
@@ -110,7 +110,7 @@ func (s *server) start() {
 	}, bound, 10*time.Millisecond, "versitygw does not answer")
 }
 
-// kill ends the process at once.
+// kill kills the process.
 func (s *server) kill() {
 	if s.cmd != nil {
 		_ = s.cmd.Process.Kill()
@@ -119,7 +119,7 @@ func (s *server) kill() {
 	}
 }
 
-// client is a plain one.
+// client returns a plain client.
 func (s *server) client() *minio.Client {
 	s.t.Helper()
 	o := &minio.Options{Creds: credentials.NewStaticV4(accessKey, secretKey, "")}
@@ -141,7 +141,7 @@ func (s *server) makeBucket(o minio.MakeBucketOptions) {
 	require.NoError(s.t, s.client().MakeBucket(s.t.Context(), bucket, o))
 }
 
-// options reach the server, or what stands before it.
+// options returns the options for the server, or its proxy.
 func options(t *testing.T, endpoint string) s3.Options {
 	t.Helper()
 	dir := t.TempDir()
@@ -164,12 +164,12 @@ func openPlace(t *testing.T, prefix string, o s3.Options) *s3.Place {
 	return p
 }
 
-// between stands before a server: it lets so many bytes per second through, and answers requests itself, as a busy
-// server does.
+// between is a proxy of a server: it limits the rate in bytes per second, and rejects requests itself, like a busy
+// server.
 type between struct {
 	endpoint string
-	busy     atomic.Int64 // of 100 requests so many are answered with 503
-	answered atomic.Int64 // so
+	busy     atomic.Int64 // percentage of requests answered with 503
+	answered atomic.Int64 // number of those
 	passed   atomic.Int64
 }
 
@@ -186,7 +186,7 @@ func startBetween(t *testing.T, s *server, bytesPerSecond int) *between {
 	}}
 	proxy := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(target)
-		r.Out.Host = r.In.Host // it is signed
+		r.Out.Host = r.In.Host // part of the signature
 	}}
 	b := &between{}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -207,7 +207,7 @@ func startBetween(t *testing.T, s *server, bytesPerSecond int) *between {
 	return b
 }
 
-// slowConn passes so many bytes per second in each direction.
+// slowConn limits each direction to a rate in bytes per second.
 type slowConn struct {
 	net.Conn
 	limit *rate.Limiter

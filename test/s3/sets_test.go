@@ -27,7 +27,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// places are a directory, which needs no server, and a bucket.
+// places runs a test with a directory, which requires no server, and with a bucket.
 func places(t *testing.T, run func(t *testing.T, open func(prefix string) backup.Objects)) {
 	t.Helper()
 	t.Run("directory", func(t *testing.T) {
@@ -41,13 +41,13 @@ func places(t *testing.T, run func(t *testing.T, open func(prefix string) backup
 	})
 }
 
-// TestSetsAndArchive: a backup, the log after it, and restores to the end, to a record and to a time, from the same
-// kind of place; then two generations more, of which the oldest goes.
+// A backup, the following log, and restores to the end, to a record and to a time work with each kind of place; after
+// two more generations the oldest backup is removed.
 func TestSetsAndArchive(t *testing.T) {
 	places(t, func(t *testing.T, open func(string) backup.Objects) { setsAndArchive(t, open, nil, nil) })
 }
 
-// TestEncrypted is the same with everything encrypted, and what a wrong identity, and none, are told.
+// The same works with encryption. A wrong or missing identity returns an error with the cause.
 func TestEncrypted(t *testing.T) {
 	id, err := age.GenerateX25519Identity()
 	require.NoError(t, err)
@@ -105,7 +105,7 @@ func setsAndArchive(
 	d.publish(100)
 	require.NoError(t, a.Flush(ctx))
 	require.NoError(t, a.Close())
-	a = begin() // it goes on where the other one was
+	a = begin() // it continues from the end of the other one
 	d.publish(30)
 	require.NoError(t, a.Flush(ctx))
 	require.Equal(t, d.s.End(), a.Status().Last)
@@ -155,8 +155,8 @@ func setsAndArchive(
 	return last
 }
 
-// TestKilled kills the server in the middle of backups and of restores, and has it come back sooner or later than the
-// node gives up: what lists as whole is whole, and a restore has given all or nothing.
+// The server is killed during backups and restores, and returns before or after the node's timeout. A listed backup
+// is complete, and a restore succeeds or leaves nothing.
 func TestKilled(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
@@ -216,18 +216,17 @@ func TestKilled(t *testing.T) {
 	require.Len(t, count, 4, "some gave up, and some went on: %v", count)
 }
 
-// commitSmall changes the store a little.
+// commitSmall makes a small change to the store.
 func (d *data) commitSmall() { d.publish(1) }
 
-// during kills the server while do runs, and starts it again: of every two kills, once soon, and once after do has
-// given up.
+// during kills the server while do runs, and restarts it: alternately soon, and after do has failed.
 func (s *server) during(i int, took time.Duration, o s3.Options, do func(p *s3.Place) error) error {
 	s.t.Helper()
 	o.RetryFor = []time.Duration{100 * time.Millisecond, 20 * time.Second}[i%2]
 	place := openPlace(s.t, "sets", o)
 	done := make(chan error, 1)
 	go func() { done <- do(place) }()
-	select { // a moment in it, and not a wait for something
+	select { // a moment during the operation, not a wait for an event
 	case err := <-done:
 		done <- err
 	case <-time.After(rand.N(took)):
@@ -242,7 +241,7 @@ func (s *server) during(i int, took time.Duration, o s3.Options, do func(p *s3.P
 	return err
 }
 
-// nothingElse proves that the bucket has one set, and nothing that was left behind.
+// nothingElse checks that the bucket has one backup and no leftovers.
 func (s *server) nothingElse(name string) {
 	s.t.Helper()
 	for u := range s.client().ListIncompleteUploads(s.t.Context(), bucket, "", true) {
@@ -254,7 +253,7 @@ func (s *server) nothingElse(name string) {
 	}
 }
 
-// TestBusy: a server that answers a third of all requests with SlowDown takes a backup and gives it back.
+// Backup and restore work with a server that answers a third of all requests with SlowDown.
 func TestBusy(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
@@ -272,7 +271,7 @@ func TestBusy(t *testing.T) {
 	require.Equal(t, contents(t, d.s), got)
 	require.Greater(t, b.answered.Load(), int64(5))
 
-	// One that never takes anything is told as that, after the time that was given.
+	// A server that accepts no request causes an error with that cause, after the configured time.
 	b.busy.Store(1_000_000)
 	o := options(t, b.endpoint)
 	o.RetryFor = 300 * time.Millisecond
@@ -282,7 +281,7 @@ func TestBusy(t *testing.T) {
 	require.ErrorContains(t, err, "was asked again for 300ms")
 }
 
-// TestSlow: a server behind a thin line gets everything, and a backup that is cancelled ends at once.
+// Backups complete over a slow link, and a cancelled backup ends immediately.
 func TestSlow(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
@@ -307,10 +306,10 @@ func TestSlow(t *testing.T) {
 	require.Len(t, sets, 1, "what was cancelled left nothing")
 }
 
-// cleanBound is what the end of a cancelled backup may take.
+// cleanBound limits the end of a cancelled backup.
 const cleanBound = 10 * time.Second
 
-// TestArchiveOutOfReach: a node starts, serves and stops without the server of its archive, and loses nothing of it.
+// A node starts, serves and stops without the server of its archive, and loses nothing of it.
 func TestArchiveOutOfReach(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
@@ -345,7 +344,7 @@ func TestArchiveOutOfReach(t *testing.T) {
 	require.Equal(t, d.s.End(), chains[0].Last)
 }
 
-// TestOthersAtWork: what another node is just making is left alone; what this one has left is removed.
+// Unfinished uploads of another node are kept; leftovers of this node are removed.
 func TestOthersAtWork(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})

@@ -18,14 +18,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// data is a store with a committer of its own.
+// data is a store with its own committer.
 type data struct {
 	t   *testing.T
 	s   *store.Store
 	rng *rand.ChaCha8
 }
 
-// epoch is the time of the first transaction; each one is a second later than the one before.
+// epoch is the time of the first transaction; each later one is a second after the previous one.
 func epoch() time.Time { return time.Date(2026, 11, 21, 0, 45, 0, 0, time.UTC) }
 
 func openData(t *testing.T, dir string) *data {
@@ -41,7 +41,7 @@ func openData(t *testing.T, dir string) *data {
 	return d
 }
 
-// log writes one transaction into the log.
+// log writes one transaction to the log.
 func (d *data) log(build func(b *txn.Builder)) {
 	d.t.Helper()
 	end := d.s.End()
@@ -54,14 +54,14 @@ func (d *data) log(build func(b *txn.Builder)) {
 	require.NoError(d.t, d.s.Append(frames, end))
 }
 
-// commit commits what is in the log.
+// commit commits the log.
 func (d *data) commit() {
 	d.t.Helper()
 	require.NoError(d.t, d.s.Sync())
 	require.NoError(d.t, d.s.Apply(d.s.End().LSN, func(_ uint64, r *txn.Result) { require.NoError(d.t, r.Err()) }))
 }
 
-// publish commits so many transactions of one message of 64 KiB that no compression makes smaller.
+// publish commits n transactions of one incompressible message of 64 KiB each.
 func (d *data) publish(n int) {
 	d.t.Helper()
 	for range n {
@@ -76,7 +76,7 @@ func (d *data) publish(n int) {
 	d.commit()
 }
 
-// contents is the digest of everything in a store.
+// contents returns the digest of a store.
 func contents(t *testing.T, s *store.Store) (d checkpoint.Digest) {
 	t.Helper()
 	require.NoError(t, s.ReadCheckpoint(t.Context(), store.ReadOptions{}, func(c *checkpoint.Checkpoint) (err error) {
@@ -86,7 +86,7 @@ func contents(t *testing.T, s *store.Store) (d checkpoint.Digest) {
 	return d
 }
 
-// restored opens what was restored, applies all of its log, and gives its digest and its end.
+// restored opens a restored store, applies its log, and returns its digest and its end.
 func restored(t *testing.T, dir string) (checkpoint.Digest, uint64) {
 	t.Helper()
 	s, err := store.Open(store.Options{Dir: dir, SegmentBytes: 4 << 20})

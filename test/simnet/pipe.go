@@ -60,7 +60,7 @@ func (p *pipe) write(b []byte) (int, error) {
 	case p.finished != nil:
 		return 0, p.finished
 	case p.gone != nil:
-		return len(b), nil // the other end has closed: this end does not know before its EOF arrives
+		return len(b), nil // the other end has closed: this end detects it when its EOF arrives
 	}
 	p.chunks = append(p.chunks, chunk{append([]byte(nil), b...), p.arrivalLocked()})
 	p.signal()

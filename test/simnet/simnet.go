@@ -40,7 +40,7 @@ type Network struct {
 	links     map[Way]*Link
 	listeners map[string]*listener
 	processes map[*Process]struct{}
-	off       map[string]bool // hosts without power: they do not answer
+	off       map[string]bool // hosts without power: they do not respond
 	lastPort  int             // last port that was assigned
 	changed   chan struct{}   // closed and replaced whenever a link or a host changes
 }
@@ -57,7 +57,7 @@ type Link struct {
 	Delay, Jitter time.Duration
 }
 
-// firstPort is where the ports begin that the network assigns.
+// firstPort is the first port that the network assigns.
 const firstPort = 32768
 
 // New creates a network.
@@ -125,7 +125,7 @@ func (n *Network) latency(w Way) time.Duration {
 	return l.Delay + time.Duration(n.o.Rand.Int64N(int64(l.Jitter)+1))
 }
 
-// portLocked returns a port that no listener has been given.
+// portLocked returns an unused port.
 func (n *Network) portLocked() string {
 	n.lastPort++
 	return strconv.Itoa(n.lastPort)

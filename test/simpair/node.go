@@ -32,9 +32,9 @@ var ErrLeak = errors.New("simpair: connections outlive node.Run")
 
 // Node is a process: one call of node.Run.
 type Node struct {
-	// Config is what it was started with.
+	// Config contains the settings that it was started with.
 	Config config.Config
-	// Ready is set once it listens.
+	// Ready is set when it listens.
 	Ready node.Ready
 
 	w       *World
@@ -113,7 +113,7 @@ func (w *World) Launch(c config.Config, o node.Options) *Node {
 	return n
 }
 
-// Start starts a node, which must listen then.
+// Start starts a node, which must listen.
 func (w *World) Start(c config.Config, o node.Options) *Node {
 	w.T.Helper()
 	n := w.Launch(c, o)
@@ -121,7 +121,7 @@ func (w *World) Start(c config.Config, o node.Options) *Node {
 	return n
 }
 
-// awaitKilled waits for processes that were killed on a data directory: they still hold its lock.
+// awaitKilled waits for killed processes on a data directory, which still hold its lock.
 func (w *World) awaitKilled(dir string) {
 	w.mu.Lock()
 	nodes := slices.Clone(w.nodes)
@@ -175,7 +175,7 @@ func (n *Node) Admin() pb.AdminServiceClient { return pb.NewAdminServiceClient(n
 // Queues returns the queue service of the node.
 func (n *Node) Queues() pb.QueueServiceClient { return pb.NewQueueServiceClient(n.Conn()) }
 
-// Role returns the role that the node reports; ROLE_UNSPECIFIED if it does not answer.
+// Role returns the role that the node reports; ROLE_UNSPECIFIED if it does not respond.
 func (n *Node) Role() pb.Role {
 	st, err := n.Admin().GetStatus(n.w.T.Context(), &pb.GetStatusRequest{})
 	if err != nil {
@@ -193,27 +193,27 @@ func (n *Node) WaitFor(role pb.Role) {
 // Done returns a channel that is closed when the node has ended.
 func (n *Node) Done() <-chan struct{} { return n.done }
 
-// Err returns what node.Run returned. It waits for that.
+// Err waits for node.Run and returns its error.
 func (n *Node) Err() error {
 	<-n.done
 	return n.err
 }
 
-// Shutdown asks the node to stop, and does not wait for it.
+// Shutdown asks the node to stop, without waiting for it.
 func (n *Node) Shutdown() { n.cancel() }
 
-// Stop stops the node and returns what node.Run returned. The error is nil after Kill.
+// Stop stops the node and returns the error of node.Run. The error is nil after Kill.
 func (n *Node) Stop() error {
 	n.cancel()
 	<-n.done
-	n.ended.Do(n.process.Kill) // its kernel closes what it had
+	n.ended.Do(n.process.Kill) // the kernel closes its connections and files
 	if n.killed.Load() {
 		return nil
 	}
 	return n.err
 }
 
-// Kill ends the node like SIGKILL: it loses network, disk and coordinator immediately. What it wrote stays in the page
+// Kill ends the node like SIGKILL: it loses network, disk and coordinator immediately. Its writes stay in the page
 // cache, and its lease lasts until it expires.
 func (n *Node) Kill() {
 	n.killed.Store(true)

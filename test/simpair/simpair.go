@@ -59,14 +59,13 @@ const Poll = time.Millisecond
 // Latency of a message in the network. It is not 0, so that a client that retries in a loop does not stop the clock.
 const Latency = time.Millisecond
 
-// World is what the nodes and clients of one test share.
+// World is the environment shared by the nodes and clients of one test.
 type World struct {
 	T   *testing.T
 	Net *simnet.Network
-	// Disk holds the data directories of all nodes that are started without an FS of their own.
+	// Disk holds the data directories of all nodes that are started without their own FS.
 	Disk *memfs.FS
-	// WrapCoordinator, if set, returns what a node uses in place of its connection to the coordinator. Set it before
-	// nodes start.
+	// WrapCoordinator, if set, replaces a node's connection to the coordinator. Set it before nodes start.
 	WrapCoordinator func(failover.Coordinator) failover.Coordinator
 
 	clients *simnet.Process
@@ -79,10 +78,10 @@ type World struct {
 	coordinators map[string]*memory.Server
 }
 
-// worlds are those of the tests that run: *testing.T → *World.
+// worlds are those of the running tests: *testing.T → *World.
 var worlds sync.Map //nolint:gochecknoglobals // helpers of tests have a *testing.T and nothing else in common
 
-// Test runs f in a bubble of its own.
+// Test runs f in a new bubble.
 func Test(t *testing.T, f func(t *testing.T, w *World)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -115,7 +114,7 @@ func (w *World) Host(name string) string {
 	return w.hosts[name]
 }
 
-// dirPrefix is how the names of data directories on Disk begin.
+// dirPrefix is the prefix of data directories on Disk.
 const dirPrefix = "/simulated-data-"
 
 // Dir returns the name of a new data directory.
@@ -147,7 +146,7 @@ func (w *World) PairConfig(name string) config.Config {
 	return c
 }
 
-// CoordinatorOf returns the coordinator that the settings of a node of a pair name: one for each endpoint and prefix.
+// CoordinatorOf returns the coordinator in the settings of a node of a pair: one for each endpoint and prefix.
 func (w *World) CoordinatorOf(c *config.Config) *memory.Server {
 	key := strings.Join(c.Coordinator.Etcd.Endpoints, ",") + " " + c.Coordinator.Etcd.Prefix
 	w.mu.Lock()
@@ -158,7 +157,7 @@ func (w *World) CoordinatorOf(c *config.Config) *memory.Server {
 	return w.coordinators[key]
 }
 
-// Listen binds an address as a process that is no node.
+// Listen binds an address for a process other than a node.
 func (w *World) Listen(ctx context.Context, address string) (net.Listener, error) {
 	return w.clients.Listen(ctx, address)
 }
@@ -168,12 +167,12 @@ func (w *World) Dial(ctx context.Context, address string) (net.Conn, error) {
 	return w.clients.Dial(ctx, address)
 }
 
-// ClientOptions returns the options by which a client reaches nodes.
+// ClientOptions returns the options with which a client reaches nodes.
 func (w *World) ClientOptions() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithContextDialer(w.Dial), grpc.WithIdleTimeout(0)}
 }
 
-// Connect returns a client connection to an address, without TLS unless the options say otherwise.
+// Connect returns a client connection to an address, without TLS unless set by the options.
 func (w *World) Connect(address string, options ...grpc.DialOption) *grpc.ClientConn {
 	w.T.Helper()
 	all := append(w.ClientOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -195,7 +194,7 @@ func (w *World) Eventually(holds func() bool, message string, args ...any) {
 	}
 }
 
-// WaitInSync waits until active is active with standby as its standby, and both know it.
+// WaitInSync waits until active is active with standby as its standby, and both report it.
 func (w *World) WaitInSync(active, standby *Node) {
 	w.T.Helper()
 	w.Eventually(func() bool {
@@ -213,7 +212,7 @@ func (w *World) StartPair() (a, b *Node) {
 	return a, b
 }
 
-// stop stops the nodes that run.
+// stop stops the running nodes.
 func (w *World) stop() {
 	w.mu.Lock()
 	nodes := w.nodes
@@ -224,7 +223,7 @@ func (w *World) stop() {
 	w.clients.Kill()
 }
 
-// Logger returns a logger: for the log of the test if LOCKSTEP_TEST_LOGS is set, else none.
+// Logger returns a logger: for the log of the test if LOCKSTEP_TEST_LOGS is set, otherwise a no-op logger.
 func (w *World) Logger(name string) *zap.Logger {
 	if os.Getenv("LOCKSTEP_TEST_LOGS") == "" {
 		return zap.NewNop()

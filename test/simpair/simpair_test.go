@@ -12,7 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// TestKill: the standby takes over in no simulated time after the active is killed, and the killed node joins again.
+// The standby takes over in no simulated time after the active is killed, and the killed node rejoins after a
+// restart.
 func TestKill(t *testing.T) {
 	simpair.Test(t, func(t *testing.T, w *simpair.World) {
 		a, b := w.StartPair()
@@ -29,7 +30,7 @@ func TestKill(t *testing.T) {
 	})
 }
 
-// TestCut: a pair whose link is cut has one active, and is in sync again after the link heals.
+// A pair with a cut link has one active, and is in sync again after the link is restored.
 func TestCut(t *testing.T) {
 	simpair.Test(t, func(_ *testing.T, w *simpair.World) {
 		a, b := w.StartPair()

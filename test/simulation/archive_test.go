@@ -22,9 +22,9 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
-// TestArchiveConditions: a log archive that cannot be written is told when that has lasted as long as the condition's
-// definition says, and not before; when more log waited for it than may be held, the archive has a gap, which is told
-// until a backup of that node reaches over it. The clock is simulated, the archive is on the real disk.
+// A log archive that cannot be written is reported after the delay in the condition's definition, and not before.
+// When the retained log exceeds its limit, the archive has a gap, which is reported until a backup of that node
+// covers it. The clock is simulated; the archive is on the real disk.
 func TestArchiveConditions(t *testing.T) {
 	dir := t.TempDir()
 	archive, away := filepath.Join(dir, "archive"), filepath.Join(dir, "away")
@@ -54,7 +54,7 @@ func TestArchiveConditions(t *testing.T) {
 		sleep(ctx, 2*config.Default().WAL.ArchiveEvery.Std())
 		require.Nil(t, w.tells(ctx, w.hosts[0], conditions.ArchiveLag))
 
-		// Where the archive was mounted there is a file now.
+		// A file now replaces the archive's mount point.
 		require.NoError(t, os.Rename(archive, away))
 		require.NoError(t, os.WriteFile(archive, nil, 0o600))
 		broken := w.now()
@@ -67,7 +67,7 @@ func TestArchiveConditions(t *testing.T) {
 		require.Equal(t, pb.Severity_SEVERITY_WARNING, lag.GetSeverity())
 
 		for range 8 {
-			publish(1 << 20) // more than is held
+			publish(1 << 20) // more than is retained
 			sleep(ctx, every)
 		}
 		require.Nil(t, w.tells(ctx, w.hosts[0], conditions.ArchiveGap), "there is no gap as long as nothing is archived")

@@ -17,14 +17,13 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
-// TestConditions: what a pair in sync can lose is told by the node that has to know it, when it has lasted as long as
-// the condition's definition says and not before, and is over with its cause. The clock is simulated, so that minutes
-// cost nothing.
+// Each condition of a pair in sync is reported by the node that can detect it, after the delay in the condition's
+// definition and not before, and ends with its cause. The clock is simulated, so minutes take no real time.
 func TestConditions(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		kind        conditions.Kind
-		byStandby   bool // it is the standby that tells it
+		byStandby   bool // the standby reports it
 		cause, mend func(ctx context.Context, w *world, active, standby *host)
 	}{
 		{
@@ -97,7 +96,6 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// index of a host among those of its world.
 func index(w *world, h *host) int {
 	if h == w.hosts[0] {
 		return 0
@@ -105,7 +103,7 @@ func index(w *world, h *host) int {
 	return 1
 }
 
-// tells gives the condition of a kind that a node tells; nil if it does not.
+// tells returns the condition of a kind that a node reports, or nil.
 func (w *world) tells(ctx context.Context, by *host, kind conditions.Kind) *pb.Condition {
 	for _, c := range w.statuses(ctx)[index(w, by)].GetConditions() {
 		if c.GetKind() == string(kind) {
@@ -115,7 +113,7 @@ func (w *world) tells(ctx context.Context, by *host, kind conditions.Kind) *pb.C
 	return nil
 }
 
-// awaitTells waits until a node tells a condition, or tells it no more.
+// awaitTells waits until a node reports a condition, or no longer reports it.
 func (w *world) awaitTells(ctx context.Context, t *testing.T, by *host, kind conditions.Kind, told bool) *pb.Condition {
 	t.Helper()
 	c := w.tells(ctx, by, kind)

@@ -14,36 +14,36 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/memory"
 )
 
-// authority is the coordinator, and the way to it of each host.
+// authority is the coordinator with a simulated link for each host.
 type authority struct {
 	server *memory.Server
-	within *memory.Coordinator // where requests are carried out that have got there
+	within *memory.Coordinator // executes the requests that arrive
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards all fields below
 	rng     *rand.Rand
 	hosts   map[string]*reach
-	changed chan struct{} // closed and replaced whenever a way to the coordinator changes
+	changed chan struct{} // closed and replaced whenever a link changes
 	ended   chan struct{} // closed at the end of the simulation
 	late    sync.WaitGroup
-	leases  bool   // the lease of a process that is killed goes on until it ends; set before the nodes start
-	struck  func() // called when the outcome of a swap is kept from its node
+	leases  bool   // the lease of a killed process lasts until it expires; set before the nodes start
+	struck  func() // called when the outcome of a swap is withheld from its node
 }
 
-// reach is a host's way to the coordinator.
+// reach is a host's link to the coordinator.
 type reach struct {
-	silent bool     // nothing gets there, and nothing comes back
-	next   swapFate // of the next swap from there
+	silent bool     // drops all requests and responses
+	next   swapFate // fate of the next swap
 	conns  map[*coordinator]struct{}
 }
 
-// swapFate is what becomes of a swap.
+// swapFate is the simulated outcome of a swap.
 type swapFate uint8
 
 const (
 	swapNormal    swapFate = iota
-	swapReplyLost          // done, but the node is not told
-	swapLost               // not done, and the node is not told
-	swapLate               // done only after the node has given up waiting
+	swapReplyLost          // executed, but the response is lost
+	swapLost               // not executed, and without a response
+	swapLate               // executed only after the node's timeout
 )
 
 func newAuthority(rng *rand.Rand) *authority {
@@ -54,13 +54,13 @@ func newAuthority(rng *rand.Rand) *authority {
 	}
 }
 
-// end waits for what is under way.
+// end waits for pending requests.
 func (a *authority) end() {
 	close(a.ended)
 	a.late.Wait()
 }
 
-// reach returns a host's way. mu is held.
+// reach returns a host's link. The caller holds mu.
 func (a *authority) reach(host string) *reach {
 	r := a.hosts[host]
 	if r == nil {
@@ -70,7 +70,7 @@ func (a *authority) reach(host string) *reach {
 	return r
 }
 
-// setSilent swallows all between a host and the coordinator, or lets it through again. The host is not told: see
+// setSilent drops all traffic between a host and the coordinator, or restores it. The host is not notified: see
 // notice.
 func (a *authority) setSilent(host string, silent bool) {
 	a.mu.Lock()
@@ -79,13 +79,13 @@ func (a *authority) setSilent(host string, silent bool) {
 	a.tell()
 }
 
-// tell wakes all who wait. mu is held.
+// tell wakes all waiters. The caller holds mu.
 func (a *authority) tell() {
 	close(a.changed)
 	a.changed = make(chan struct{})
 }
 
-// notice has the host's connections find out that the coordinator can, or cannot be reached.
+// notice makes the host's connections detect whether the coordinator is reachable.
 func (a *authority) notice(host string, reachable bool) {
 	a.mu.Lock()
 	conns := make([]*coordinator, 0, 1)
@@ -98,8 +98,8 @@ func (a *authority) notice(host string, reachable bool) {
 	}
 }
 
-// forsake ends the connections of a host whose process is killed: it says no farewell. Without leases its announcements
-// go at once.
+// forsake ends the connections of a host whose process is killed, without a farewell message. Without leases its
+// announcements are removed immediately.
 func (a *authority) forsake(host string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -110,17 +110,17 @@ func (a *authority) forsake(host string) {
 	for c := range r.conns {
 		c.inner.SetReachable(false)
 	}
-	clear(r.conns) // nothing makes them reachable again
+	clear(r.conns) // they must not become reachable again
 }
 
-// fate decides over the next swap of a host.
+// fate sets the outcome of the next swap of a host.
 func (a *authority) fate(host string, f swapFate) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.reach(host).next = f
 }
 
-// connect is one run of a node connecting. gone is closed when its process is killed.
+// connect returns the connection of one process of a node. gone is closed when the process is killed.
 func (a *authority) connect(host string, gone <-chan struct{}) *coordinator {
 	c := &coordinator{a: a, host: host, gone: gone, inner: a.server.Connect()}
 	a.mu.Lock()
@@ -142,7 +142,8 @@ var _ failover.Coordinator = (*coordinator)(nil)
 // Name implements failover.Coordinator.
 func (c *coordinator) Name() string { return "simulated" }
 
-// travel takes a message to the coordinator or back: false when it does not arrive before ctx ends.
+// travel simulates one way to or from the coordinator. It returns false if the message does not arrive before ctx is
+// done.
 func (c *coordinator) travel(ctx context.Context) bool {
 	c.a.mu.Lock()
 	delay := 200*time.Microsecond + time.Duration(c.a.rng.Int64N(int64(2*time.Millisecond)))
@@ -159,7 +160,7 @@ func (c *coordinator) travel(ctx context.Context) bool {
 		silent, changed := c.a.reach(c.host).silent, c.a.changed
 		c.a.mu.Unlock()
 		select {
-		case <-c.gone: // neither end sends or listens any more
+		case <-c.gone: // neither end sends or receives
 			<-ctx.Done()
 			return false
 		default:
@@ -237,7 +238,7 @@ func (c *coordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
 	return m, err
 }
 
-// later does a swap that was held up on the way: its node may have settled the matter by then, be replaced, or be dead.
+// later executes a delayed swap. By then its node may have resolved the outcome, or be replaced or dead.
 func (c *coordinator) later(expect failover.Revision, next failover.Record) {
 	c.a.mu.Lock()
 	delay := time.Duration(c.a.rng.Int64N(int64(3 * time.Second)))
@@ -253,7 +254,8 @@ func (c *coordinator) later(expect failover.Revision, next failover.Record) {
 	})
 }
 
-// Watch implements failover.Coordinator. Observations travel, too; of those that wait, only the newest is seen.
+// Watch implements failover.Coordinator. Observations are delayed as well; of the pending ones only the newest is
+// delivered.
 func (c *coordinator) Watch(ctx context.Context) <-chan failover.Observation {
 	in, out := c.inner.Watch(ctx), make(chan failover.Observation)
 	go func() {
@@ -279,8 +281,8 @@ func (c *coordinator) Watch(ctx context.Context) <-chan failover.Observation {
 	return out
 }
 
-// arrives waits until an observation has got to the node, or there is a newer one; neither when ctx ends. That nothing
-// can be reached is seen by the node itself.
+// arrives waits until an observation has reached the node, or there is a newer one; neither when ctx is done. The
+// node itself detects that the coordinator is unreachable.
 func (c *coordinator) arrives(
 	ctx context.Context, in <-chan failover.Observation, o failover.Observation,
 ) (bool, *failover.Observation) {

@@ -17,25 +17,25 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// errFsync is what the kernel says when it could not write what it had taken.
+// errFsync is the kernel's error for failed writeback.
 var errFsync = errors.New("simulated: input/output error")
 
-// disk is what one run of a node sees of its host's filesystem: it can be slow, hang, fail, and be taken away.
+// disk is the view of one process of its host's filesystem. It can be slow, hang, fail, and be revoked.
 type disk struct {
 	vfs.FS
 	mem *memfs.FS
 
-	mu       sync.Mutex // guards all below
+	mu       sync.Mutex // guards all fields below
 	rng      *rand.Rand
 	dead     bool
-	delay    time.Duration // of each write and sync of the log: up to so much
+	delay    time.Duration // maximum delay of each write and sync of the log
 	stalled  bool
 	failSync bool          // the next sync of the log fails
-	lies     bool          // the kernel has dropped what it could not write, and does not say so again (INV-7)
-	low      bool          // there is hardly room
-	struck   func()        // called once, when delay, stalled or failSync concerns an operation; may be nil
-	full     func()        // called once, when low is noticed; may be nil
-	changed  chan struct{} // closed and replaced when something above changes
+	lies     bool          // the kernel has dropped unwritten pages and does not report it again (INV-7)
+	low      bool          // the disk is nearly full
+	struck   func()        // called once, when delay, stalled or failSync affects an operation; may be nil
+	full     func()        // called once, when low is detected; may be nil
+	changed  chan struct{} // closed and replaced when a field above changes
 }
 
 func newDisk(mem *memfs.FS, rng *rand.Rand) *disk {
@@ -45,7 +45,7 @@ func newDisk(mem *memfs.FS, rng *rand.Rand) *disk {
 	return d
 }
 
-// change changes the state, and wakes the operations that wait for that.
+// change updates the state and wakes the waiting operations.
 func (d *disk) change(f func(*disk)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,7 +72,7 @@ func (d *disk) Usage(dir string) (vfs.Usage, error) {
 	return u, err
 }
 
-// strikes calls struck, once. mu is held.
+// strikes calls struck, once. The caller holds mu.
 func (d *disk) strikes() {
 	if f := d.struck; f != nil {
 		d.struck = nil
@@ -80,8 +80,8 @@ func (d *disk) strikes() {
 	}
 }
 
-// before is the hook of every operation. Only the writes and syncs of the log wait: the locks that are held around them
-// are made so that a bubble's clock goes on.
+// before is the hook of every operation. Only writes and syncs of the log wait, because the locks held around them do
+// not stop the clock of a synctest bubble.
 func (d *disk) before(op faultfs.Op) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -115,6 +115,6 @@ func (d *disk) before(op faultfs.Op) error {
 	return nil
 }
 
-// inLogDir tells whether a file is a segment of the log, or is to be one: a file keeps the name that it was opened
+// inLogDir reports whether a file is, or will be, a segment of the log: a file keeps the name that it was opened
 // under.
 func inLogDir(name string) bool { return filepath.Base(filepath.Dir(name)) == "log" }

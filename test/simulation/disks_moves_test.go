@@ -16,18 +16,18 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// This file carries the moves of disks out.
+// This file executes the moves of disks.
 
 const (
-	// operatorAfter is how long it takes an operator to come.
+	// operatorAfter is the simulated reaction time of an operator.
 	operatorAfter = 4 * time.Second
-	// leaseOver is longer than a node counts as running that the coordinator does not hear.
+	// leaseOver exceeds the time that the coordinator considers an unreachable node to be running.
 	leaseOver = 6 * time.Second
-	// onItsWay is longer than what a node has sent takes to arrive.
+	// onItsWay exceeds the latency of any sent message.
 	onItsWay = 10 * time.Millisecond
 )
 
-// moveDisks carries out the plan.
+// moveDisks executes the plan.
 func (w *world) moveDisks(h *historycheck.History, plan []diskMove) error {
 	for i, m := range plan {
 		ctx, cancel := context.WithTimeout(context.Background(), faultsLimit)
@@ -46,7 +46,7 @@ func (w *world) moveDisks(h *historycheck.History, plan []diskMove) error {
 	return nil
 }
 
-// moveDisk carries out one move, and what an operator does about it. The pair is to find together by itself after that.
+// moveDisk executes one move and the operator's response. Afterwards the pair recovers automatically.
 func (w *world) moveDisk(ctx context.Context, h *historycheck.History, m diskMove) error {
 	hosts := w.find(ctx, m.Whom)
 	switch m.Move {
@@ -67,7 +67,7 @@ func (w *world) moveDisk(ctx context.Context, h *historycheck.History, m diskMov
 	}
 }
 
-// imageFor gives the image that a move needs: an old one may be from long ago.
+// imageFor returns the image that a move requires: an old one may be from long ago.
 func (w *world) imageFor(ctx context.Context, m diskMove, h *host) (image, error) {
 	var rng *mathrand.Rand
 	if m.Dice%2 == 0 {
@@ -88,8 +88,8 @@ func (w *world) imageFor(ctx context.Context, m diskMove, h *host) (image, error
 	return i, w.outdate(ctx, i)
 }
 
-// crash ends processes at the same instant, and waits until nothing is left of them. It tells whether both nodes are in
-// sync, as the record has it, so that each disk has all that was acknowledged.
+// crash ends processes at the same instant, and waits until they have exited. It reports whether both nodes are in
+// sync according to the cluster record, so that each disk has all acknowledged messages.
 func (w *world) crash(ctx context.Context, m diskMove, hosts ...*host) (bool, error) {
 	for _, h := range hosts {
 		if !h.kill(m.Power) {
@@ -106,8 +106,8 @@ func (w *world) crash(ctx context.Context, m diskMove, hosts ...*host) (bool, er
 	return len(rec.InSync) == 2, err
 }
 
-// start starts the node of a host on a disk that was moved. It is counted when it answers, and so has taken the disk
-// for its own.
+// startMoved starts the node of a host on a moved disk. The move is counted when the node responds, because it has
+// then accepted the disk.
 func (w *world) startMoved(ctx context.Context, h *host, count string) error {
 	h.restart()
 	w.note("%s is started", h.name)
@@ -123,7 +123,7 @@ func (w *world) startMoved(ctx context.Context, h *host, count string) error {
 	return fmt.Errorf("%s does not answer with the disk that was moved into it", h.name)
 }
 
-// startBoth starts the nodes after a crash, in the order that the plan says, and what it leaves out.
+// startBoth starts the nodes after a crash, in the order of the plan, except for those that it omits.
 func (w *world) startBoth(ctx context.Context, m diskMove, moved, other *host) error {
 	switch m.Order {
 	case otherFirst:
@@ -142,7 +142,7 @@ func (w *world) startBoth(ctx context.Context, m diskMove, moved, other *host) e
 	return w.startMoved(ctx, moved, m.Move.String())
 }
 
-// replace puts an older image, or an empty disk, in place of a node's disk.
+// replace replaces a node's disk by an older image or an empty disk.
 func (w *world) replace(ctx context.Context, h *historycheck.History, m diskMove, victim, other *host) error {
 	by := newVolume()
 	if m.Move != emptyDisk {
@@ -157,7 +157,7 @@ func (w *world) replace(ctx context.Context, h *historycheck.History, m diskMove
 		down = down[:1]
 	}
 	if both, err := w.crash(ctx, m, down...); err != nil || !both && m.Order != otherUp {
-		return err // of two that were not in sync one may have been alone, and its disk the only one with everything
+		return err // if they were not in sync, one may have been alone, with the only complete disk
 	}
 	if sleep(ctx, m.Down); m.Dice%3 == 0 {
 		sleep(ctx, leaseOver)
@@ -172,7 +172,7 @@ func (w *world) replace(ctx context.Context, h *historycheck.History, m diskMove
 		return fmt.Errorf("%s serves at %v with a disk that lacks what was acknowledged", victim.name, at)
 	}
 	if m.Move == emptyDisk {
-		return nil // it waits for the other one, which is started now
+		return nil // it waits for the other one, which starts next
 	}
 	if err := w.requireWaits(ctx, victim); err != nil {
 		return err
@@ -184,7 +184,7 @@ func (w *world) replace(ctx context.Context, h *historycheck.History, m diskMove
 	return nil
 }
 
-// putBothBack puts older images of both disks back: both wait.
+// putBothBack restores older images of both disks: both nodes wait.
 func (w *world) putBothBack(ctx context.Context, h *historycheck.History, m diskMove, hosts [2]*host) error {
 	var by, own [2]*volume
 	for i, x := range hosts {
@@ -223,8 +223,8 @@ func (w *world) putBothBack(ctx context.Context, h *historycheck.History, m disk
 	return nil
 }
 
-// requireWaits: of the nodes that have older images, and no node to get the rest from, one says what it waits for, and
-// none has a role.
+// requireWaits: the nodes have older images and no node with the missing data. One reports that it waits for the
+// data, and none has a role.
 func (w *world) requireWaits(ctx context.Context, hosts ...*host) error {
 	var said []string
 	for _, h := range hosts {
@@ -274,7 +274,7 @@ func (w *world) cloneBeside(ctx context.Context, m diskMove, original, other *ho
 	return w.stopOne(ctx, m, original, other, aside)
 }
 
-// cloneBefore starts a copy of a disk in the other host after both went down, and the original after that.
+// cloneBefore starts a copy of a disk in the other host after both went down, and then the original.
 func (w *world) cloneBefore(ctx context.Context, m diskMove, original, other *host) error {
 	if both, err := w.crash(ctx, m, original, other); err != nil || !both {
 		return err
@@ -294,17 +294,18 @@ func (w *world) cloneBefore(ctx context.Context, m diskMove, original, other *ho
 	return w.stopOne(ctx, m, original, other, aside)
 }
 
-// cloneOutOfReach starts a copy of a disk in the other host while the original goes on and hears no other host. It
-// acknowledges nothing meanwhile, since the clients do not hear it: a loss that cannot be prevented otherwise.
+// cloneOutOfReach starts a copy of a disk in the other host while the original runs without any connection to other
+// hosts. The original acknowledges nothing in the meantime, because the clients do not reach it. Otherwise a loss
+// could not be prevented.
 func (w *world) cloneOutOfReach(ctx context.Context, m diskMove, original, other *host) error {
 	if _, err := w.crash(ctx, m, other); err != nil {
 		return err
 	}
-	sleep(ctx, m.Down+operatorAfter) // the original goes on alone
+	sleep(ctx, m.Down+operatorAfter) // the original continues alone
 	w.setAlone(original, true)
 	w.authority.setSilent(original.name, true)
 	w.authority.notice(original.name, false)
-	sleep(ctx, time.Second) // what it had been asked before is on its disk
+	sleep(ctx, time.Second) // earlier requests are on its disk
 	original.mu.Lock()
 	v := original.vol
 	i := image{mem: v.mem.CrashClone(nil)}
@@ -314,7 +315,7 @@ func (w *world) cloneOutOfReach(ctx context.Context, m diskMove, original, other
 		return err
 	}
 	sleep(ctx, leaseOver)
-	w.net.ResetLink(original.name, clientHost) // or it would be asked now what clients have sent meanwhile
+	w.net.ResetLink(original.name, clientHost) // drop requests sent in the meantime
 	w.authority.setSilent(original.name, false)
 	w.authority.notice(original.name, true)
 	w.setApart(original, other, false)
@@ -324,8 +325,8 @@ func (w *world) cloneOutOfReach(ctx context.Context, m diskMove, original, other
 	return w.stopOne(ctx, m, original, other, aside)
 }
 
-// stopOne is the operator who has found two processes of one identity: the one that is active, or stands by, stays, and
-// the other host gets the disk that was put aside.
+// stopOne is the operator who has found two processes of one identity. The one that is active or standby stays, and
+// the other host gets its original disk.
 func (w *world) stopOne(ctx context.Context, m diskMove, original, copied *host, aside *volume) error {
 	first, second := w.rank(ctx, original), w.rank(ctx, copied)
 	if first == 2 && second == 2 {
@@ -350,7 +351,7 @@ func (w *world) stopOne(ctx context.Context, m diskMove, original, copied *host,
 	return nil
 }
 
-// rank is what a node is good for: 2 it has the active role, 1 it stands by, 0 it waits, -1 it does not answer.
+// rank returns the usefulness of a node: 2 active, 1 standby, 0 waiting, -1 no response.
 func (w *world) rank(ctx context.Context, h *host) int {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -376,7 +377,7 @@ func (w *world) rank(ctx context.Context, h *host) int {
 	}
 }
 
-// swapBoth has the disks of both hosts change places.
+// swapBoth exchanges the disks of both hosts.
 func (w *world) swapBoth(ctx context.Context, m diskMove, hosts [2]*host) error {
 	if _, err := w.crash(ctx, m, hosts[:]...); err != nil {
 		return err

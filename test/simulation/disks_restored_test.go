@@ -19,9 +19,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// restoreBeside starts a node with a restored backup in place of its disk. A restored store is of no pair, and the
-// coordinator has the record of one: the node waits, with a condition, and the other one goes on, or waits, as if it
-// had stayed down; until the operator gives the node its own disk again.
+// restoreBeside starts a node with a restored backup in place of its disk. A restored store belongs to no pair, while
+// the coordinator has a cluster record. So the node waits with a condition, and the other one behaves as if the node
+// had stayed down, until the operator restores the node's own disk.
 func (w *world) restoreBeside(ctx context.Context, h *historycheck.History, m diskMove, victim, other *host) error {
 	by, err := w.restoredBackup(ctx, victim)
 	if err != nil {
@@ -59,7 +59,7 @@ func (w *world) restoreBeside(ctx context.Context, h *historycheck.History, m di
 	return nil
 }
 
-// takeDown ends a node that may be between two starts, and keeps it down.
+// takeDown stops a node that may be between two starts, and keeps it down.
 func (h *host) takeDown() {
 	h.mu.Lock()
 	h.down, h.lost = true, false
@@ -71,7 +71,7 @@ func (h *host) takeDown() {
 	<-r.done
 }
 
-// restoredBackup makes a disk with what a backup of a node restores.
+// restoredBackup creates a disk from a backup of a node.
 func (w *world) restoredBackup(ctx context.Context, h *host) (*volume, error) {
 	dir, err := os.MkdirTemp("", "lockstep-backup-") // nodes write their backups to the real disk
 	if err != nil {
@@ -100,7 +100,7 @@ func (w *world) restoredBackup(ctx context.Context, h *host) (*volume, error) {
 	return v, nil
 }
 
-// copyIn copies the files of a directory of the real disk.
+// copyIn copies the files of a directory from the real disk.
 func copyIn(mem *memfs.FS, from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {

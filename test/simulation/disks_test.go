@@ -20,16 +20,15 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// This file draws what may become of disks: a data directory is neither unique nor always the newest
+// This file generates the moves of disks: a data directory is neither unique nor always the newest
 // (docs/decisions/0010).
 
-// disksSeeds is how many seeds TestDisks runs by default; in so many every move has to have struck.
+// disksSeeds is the default number of seeds of TestDisks; every move must take effect in so many.
 const disksSeeds = 60
 
-// TestDisks puts older images back, starts copies of a disk beside the original, swaps disks, and empties them. The
-// pair recovers without an operator; or, where docs/explanation/failover.md describes a wait for an operator, no node
-// serves an older image, the nodes report why, and the operator, who restores the newest disk or stops the copy, loses
-// nothing.
+// Disks are replaced by older images, copied while the original runs, swapped and emptied. The pair recovers
+// automatically. Where docs/explanation/failover.md describes a wait for an operator, no node serves an older image
+// and the nodes report the reason. The operator, who restores the newest disk or stops the copy, loses nothing.
 func TestDisks(t *testing.T) {
 	var total totals
 	defer func() {
@@ -45,7 +44,7 @@ func TestDisks(t *testing.T) {
 	}()
 	runSeeds(t, &total, disksSeeds, func(t *testing.T, seed uint64, verbose bool) result {
 		return simulate(t, seed, verbose, func(w *world) scenario {
-			// without, a power failure alone may lose what the other node has to have, and does not here
+			// otherwise a power failure alone may lose data that the other node must have, which this test excludes
 			w.options.Sync = always
 			w.authority.leases = true
 			plan := drawMoves(rngOf(seed))
@@ -56,26 +55,26 @@ func TestDisks(t *testing.T) {
 	})
 }
 
-// volume is a disk, whichever host it is in.
+// volume is a disk, independent of the host it is in.
 type volume struct {
 	mem    *memfs.FS
 	images []image // older states of it, the oldest first
 }
 
-// image is the state of a disk at some moment, as a power failure, or a snapshot of a machine, could have left it.
+// image is a past state of a disk, as after a power failure or in a machine snapshot.
 type image struct {
 	mem *memfs.FS
-	end lsn.Position // the log does not go beyond it
+	end lsn.Position // upper limit of the log in the image
 }
 
 func newVolume() *volume { return &volume{mem: memfs.New()} }
 
-// copied makes a disk of an image. An image can be used more than once.
+// copied creates a disk from an image. An image can be used more than once.
 func (v *volume) copied(i image) *volume {
 	return &volume{mem: i.mem.CrashClone(nil), images: v.images}
 }
 
-// put puts a disk in place of that of a host, which must be down, and returns the one that was there.
+// put replaces the disk of a host, which must be down, and returns the previous one.
 func (h *host) put(v *volume) *volume {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -84,8 +83,8 @@ func (h *host) put(v *volume) *volume {
 	return old
 }
 
-// takeImage keeps the state that the disk of a host has now. rng nil: only what was synced; otherwise an arbitrary part
-// of the rest, too.
+// takeImage saves the current state of a host's disk. rng nil: only synced data; otherwise an arbitrary part of the
+// rest as well.
 func (w *world) takeImage(ctx context.Context, h *host, rng *mathrand.Rand) (image, error) {
 	h.mu.Lock()
 	v := h.vol
@@ -93,7 +92,7 @@ func (w *world) takeImage(ctx context.Context, h *host, rng *mathrand.Rand) (ima
 	h.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
-	// later: its log is not shorter
+	// read afterwards: the log of the image is not longer
 	s, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).GetStatus(ctx, &pb.GetStatusRequest{})
 	if err != nil {
 		return image{}, fmt.Errorf("status of %s, of which an image is taken: %w", h.name, err)
@@ -105,7 +104,7 @@ func (w *world) takeImage(ctx context.Context, h *host, rng *mathrand.Rand) (ima
 	return i, nil
 }
 
-// highMark is what the coordinator knows of how far the pair has committed.
+// highMark returns the coordinator's high-water mark of the pair.
 func (w *world) highMark(ctx context.Context) (failover.Mark, error) {
 	rec, _, err := w.authority.within.Load(ctx)
 	if err != nil {
@@ -121,7 +120,7 @@ func (w *world) highMark(ctx context.Context) (failover.Mark, error) {
 	return mark, nil
 }
 
-// outdate waits until the coordinator knows that an image is old.
+// outdate waits until the coordinator's high-water mark is beyond an image.
 func (w *world) outdate(ctx context.Context, i image) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
@@ -136,20 +135,20 @@ func (w *world) outdate(ctx context.Context, i image) error {
 	}
 }
 
-// move is what becomes of disks.
+// move is an operation on disks.
 type move uint8
 
 const (
-	// an older image is put back over a node's disk; the coordinator knows that the pair has gone on since
+	// a node's disk is replaced by an older image; the coordinator has a later high-water mark
 	oldImage   move = iota
-	youngImage      // the same, and the coordinator does not know it, as a rule
-	oldImages       // older images are put back over both disks
-	clone           // a copy of a node's disk is started at the other one's address, beside the original
+	youngImage      // the same, usually without a later high-water mark
+	oldImages       // both disks are replaced by older images
+	clone           // a copy of a node's disk starts at the other one's address, while the original runs
 	cloneFirst      // … after both went down, and before the original
-	cloneApart      // … while the original cannot be reached by any host
-	swapDisks       // both go down, and their disks change places
-	emptyDisk       // a node comes back with an empty disk
-	restored        // a node comes back with a backup that was restored, and so is of no pair
+	cloneApart      // … while no host can reach the original
+	swapDisks       // both go down, and their disks are exchanged
+	emptyDisk       // a node returns with an empty disk
+	restored        // a node returns with a restored backup, and so belongs to no pair
 	moves
 )
 
@@ -160,15 +159,15 @@ var moveNames = [moves]string{
 
 func (m move) String() string { return moveNames[m] }
 
-// order in which the node with another disk, and the other one, start.
+// order of the starts of the node with another disk and the other node.
 type order uint8
 
 const (
 	otherUp    order = iota // the other one was not down
-	movedFirst              // the other one soon after it
+	movedFirst              // the other one starts soon after it
 	otherFirst
 	together
-	alone // the other one only when an operator has come
+	alone // the other one starts only when an operator intervenes
 	orders
 )
 
@@ -176,9 +175,8 @@ func (o order) String() string {
 	return [...]string{"other up", "moved first", "other first", "together", "alone"}[o]
 }
 
-// diskMove is one entry of the plan.
 type diskMove struct {
-	After time.Duration // from the moment that the pair serves
+	After time.Duration // since the pair started to serve
 	Move  move
 	Whom  whom
 	Order order
@@ -198,7 +196,7 @@ func (m diskMove) String() string {
 		m.Move, m.Whom, m.Order, power, m.After, m.Age, m.Down, m.Gap, m.Dice)
 }
 
-// drawMoves draws what becomes of the disks in one simulation, one after the other: each with the pair in sync.
+// drawMoves generates the moves of one simulation, which run in sequence, each with the pair in sync.
 func drawMoves(rng *rand.Rand) []diskMove {
 	plan := make([]diskMove, 1+rng.IntN(3))
 	upTo := func(d time.Duration) time.Duration {
@@ -213,18 +211,18 @@ func drawMoves(rng *rand.Rand) []diskMove {
 			Dice: rng.Uint64N(1 << 32),
 		}
 		if m.Order == alone && m.Move == youngImage {
-			m.Order = together // no node could know better: docs/explanation/failover.md says so
+			m.Order = together // undetectable by any node: see docs/explanation/failover.md
 		}
 		plan[i] = m
 	}
 	return plan
 }
 
-// outcomes are what has to have become of moves, in the words of the nodes.
+// outcomes are the required effects of moves, as reported by the nodes.
 func outcomes() []string { return []string{waitedPutBack, waitedCopy, wasSuperseded} }
 
 const (
-	// it has got the other one's content since, and the image is from before
+	// it has copied the other one's content since, and the image is older
 	waitedOtherStore = "expects another store on this node"
 	waitedActive     = "only the active holds everything"
 	waitedTakeover   = "waiting for the other node to take over"

@@ -21,11 +21,11 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simnet"
 )
 
-// switchoverLimit is how long an operator waits for a switchover.
+// switchoverLimit is an operator's timeout for a switchover.
 const switchoverLimit = 5 * time.Second
 
-// breakIt carries out the plan and returns when all of its faults have ended, but for what they left behind: heal ends
-// that. The error is that the pair was not in sync again in time, between faults that come one by one.
+// breakIt executes the plan and returns when all of its faults have ended; heal removes their lasting effects. It
+// returns an error if the pair was not in sync again in time, between faults that run one by one.
 func (w *world) breakIt(ctx context.Context, plan []fault) error {
 	began := time.Now()
 	var faults sync.WaitGroup
@@ -59,8 +59,8 @@ func (w *world) breakIt(ctx context.Context, plan []fault) error {
 	return nil
 }
 
-// waitWhole waits for a pair in sync that no plan takes apart again: with sync=off, the power loss of a node whose
-// other one is just being restarted by a plan loses what was acknowledged, as documented.
+// waitWhole waits for a pair in sync without a running plan. With sync=off, a power loss of one node while a plan
+// restarts the other one loses acknowledged messages, as documented.
 func (w *world) waitWhole(ctx context.Context) error {
 	if err := w.waitInSync(ctx); err != nil || !w.upkeepAsked {
 		return err
@@ -80,7 +80,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// find returns the host that a fault concerns, and the other one.
+// find returns the target host of a fault, and the other one.
 func (w *world) find(ctx context.Context, who whom) [2]*host {
 	a, b := w.hosts[0], w.hosts[1]
 	switch active := w.serving(ctx); {
@@ -91,8 +91,8 @@ func (w *world) find(ctx context.Context, who whom) [2]*host {
 	}
 }
 
-// fault says how a fault begins and ends. begin tells whether it has struck, now: whatever strikes later counts itself.
-// A nil end: it is over at once.
+// fault returns the functions that start and end a fault. begin reports whether it took effect immediately; a fault
+// with a later effect counts itself. A nil end: no duration.
 func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin func() bool, end func()) {
 	h, other := hosts[0], hosts[1]
 	switch f.Kind {
@@ -149,7 +149,7 @@ func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin func(
 			}
 	case isolated:
 		return func() bool {
-				if f.Dice%2 == 0 { // what it tried just before may, or may not, have been done
+				if f.Dice%2 == 0 { // the request in flight may, or may not, have been executed
 					w.authority.fate(h.name, swapReplyLost+swapFate(f.Dice/2%3))
 				}
 				w.setApart(h, other, true)
@@ -164,7 +164,7 @@ func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin func(
 	}
 }
 
-// down is a fault that ends a process; nothing when it does not run.
+// down is a fault that ends a process. It has no effect if none runs.
 func (w *world) down(kill func() bool, restart func()) (begin func() bool, end func()) {
 	killed := false
 	return func() bool {
@@ -177,7 +177,7 @@ func (w *world) down(kill func() bool, restart func()) (begin func() bool, end f
 		}
 }
 
-// later is a fault that strikes, if it does, only after it has begun.
+// later is a fault that takes effect, if at all, only after begin.
 func later(begin func()) func() bool {
 	return func() bool {
 		begin()
@@ -185,7 +185,7 @@ func later(begin func()) func() bool {
 	}
 }
 
-// diskFault: what is set up here strikes, and is counted, when the disk is used the next time.
+// diskFault returns a fault that takes effect, and is counted, at the next use of the disk.
 func (w *world) diskFault(f fault, h *host) (begin func() bool, end func()) {
 	set := func(change func(*disk)) func() { return func() { h.onDisk(change) } }
 	struck := func(d *disk) { d.struck = func() { w.count(f.Kind) } }
@@ -213,7 +213,7 @@ func (w *world) diskFault(f fault, h *host) (begin func() bool, end func()) {
 	}
 }
 
-// coordinatorFault: a node finds out only after a while that the coordinator is silent, or at once.
+// coordinatorFault: a node detects a silent coordinator immediately or only after a while.
 func (w *world) coordinatorFault(ctx context.Context, f fault, h *host) (begin func() bool, end func()) {
 	if f.Kind == coordinatorDown {
 		return func() bool {
@@ -299,7 +299,7 @@ func (w *world) setCut(on bool, ways ...simnet.Way) {
 	}
 }
 
-// switchOver asks a node for it, as an operator does who does not wait for the answer here.
+// switchOver requests a switchover without waiting for the response.
 func (w *world) switchOver(ctx context.Context, h *host) {
 	w.running.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, switchoverLimit)
@@ -314,8 +314,7 @@ func (w *world) switchOver(ctx context.Context, h *host) {
 	})
 }
 
-// startPlan has the pair look after itself. Whatever breaks meanwhile, the pair goes on with it, and recovered waits
-// for its end.
+// startPlan starts a maintenance plan. The pair continues it after any fault, and recovered waits for its end.
 func (w *world) startPlan(ctx context.Context, h *host, dice uint64) {
 	kinds := []pb.PlanKind{pb.PlanKind_PLAN_KIND_RESIZE, pb.PlanKind_PLAN_KIND_COMPACT, pb.PlanKind_PLAN_KIND_RESTART}
 	req := &pb.StartPlanRequest{Kind: kinds[dice%uint64(len(kinds))]}
@@ -335,7 +334,7 @@ func (w *world) startPlan(ctx context.Context, h *host, dice uint64) {
 	})
 }
 
-// limitQueues lets the queues of the applications hold so many messages, 0 for no limit, as an operator does.
+// limitQueues sets the message limit of the applications' queues; 0: no limit.
 func (w *world) limitQueues(ctx context.Context, messages uint64) {
 	w.running.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, switchoverLimit)
@@ -360,19 +359,18 @@ func (w *world) limitQueues(ctx context.Context, messages uint64) {
 	})
 }
 
-// identities tells producers of transactions apart that nodes have forgotten: those that were there when the fault
-// struck.
+// identities marks the transaction producers that existed when the fault took effect and that nodes have forgotten.
 type identities struct {
 	forgotten atomic.Uint64 // how often nodes have forgotten all producers
 
-	mu    sync.Mutex // guards all below
+	mu    sync.Mutex // guards all fields below
 	known map[string]uint64
 	told  uint64
 }
 
-// forget is an interceptor of the clients' calls. No node forgets a producer that soon: it takes 100,000 others. So
-// this says in its place that it has, once for all, to who commits, or changes a queue, under an identity that is older
-// than the fault.
+// forget is an interceptor of the clients' calls. A node evicts a producer only after 100,000 others, which a
+// simulation does not reach. So the interceptor returns that error instead, for every commit and queue change under an
+// identity older than the fault.
 func (w *world) forget(
 	ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	o ...grpc.CallOption,
@@ -404,9 +402,8 @@ func (w *world) isForgotten(id string) bool {
 	return is
 }
 
-// operator has the pair's record adopted until the pair is in sync again, by whichever node may do it without a loss. A
-// pair that has its record refuses, and so does a node that is not the right one. Where neither is, the answer is to
-// restart them.
+// operator adopts the pair's record until the pair is in sync, on whichever node can do it without a loss. A pair
+// that has its record rejects the request, and so does the wrong node. If both reject it, the remedy is a restart.
 func (w *world) operator(ctx context.Context) {
 	for round := 1; ctx.Err() == nil; round++ {
 		adopted := false
@@ -429,7 +426,7 @@ func (w *world) operator(ctx context.Context) {
 	}
 }
 
-// heal ends what is left of all faults.
+// heal removes the effects of all faults.
 func (w *world) heal() {
 	w.net.Heal()
 	w.authority.server.SetDown(false)
@@ -442,5 +439,5 @@ func (w *world) heal() {
 	}
 }
 
-// rngOf makes the source of the plan, which is drawn before anything runs.
+// rngOf creates the source of the plan, which is generated before the simulation starts.
 func rngOf(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 2)) }

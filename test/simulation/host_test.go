@@ -19,10 +19,10 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simnet"
 )
 
-// clientHost is where the clients run.
+// clientHost is the host of the clients.
 const clientHost = "client"
 
-// restartAfter is how long it takes a service manager to start a node again that ended by itself.
+// restartAfter is the delay of a service manager before it restarts an exited node.
 const restartAfter = 200 * time.Millisecond
 
 // host is a machine with one node on it.
@@ -31,33 +31,32 @@ type host struct {
 	name    string
 	address string
 
-	mu   sync.Mutex // guards all below
+	mu   sync.Mutex // guards all fields below
 	vol  *volume    // the disk that is in it
 	boot int
-	run  *run // the last one that was started
-	down bool // killed, and to be started only by the fault that killed it
+	run  *run // the last started process
+	down bool // killed, and started only by the fault that killed it
 	lost bool // … by a power failure
-	over bool // the simulation is
+	over bool // the simulation has ended
 }
 
-// run is one process.
 type run struct {
 	net      *simnet.Process
 	disk     *disk
 	cancel   context.CancelFunc
-	killed   bool          // it has no network, coordinator and disk any more; guarded by host.mu
-	stopping bool          // it was asked to end; guarded by host.mu
+	killed   bool          // it no longer has network, coordinator and disk; guarded by host.mu
+	stopping bool          // it was asked to stop; guarded by host.mu
 	done     chan struct{} // closed when node.Run has returned
 	err      error         // set before done is closed
 }
 
-// settings of a node. The small sizes make segments, checkpoints and snapshots happen within seconds.
+// settings returns the settings of a node. The small sizes cause segments, checkpoints and snapshots within seconds.
 func (h *host) settings() config.Config {
 	c := config.Default()
 	o := h.w.options
 	c.Node.Name = h.name
 	c.Data.Dir = "/data"
-	c.Listen, c.Advertise, c.Insecure = h.address, h.address, true // the network is one in memory
+	c.Listen, c.Advertise, c.Insecure = h.address, h.address, true // the network is in memory
 	c.Coordinator.Etcd.Endpoints = []string{"simulated:1"}
 	c.Memory.Budget = 16 << 20
 	c.Sync = o.Sync
@@ -73,8 +72,8 @@ func (h *host) settings() config.Config {
 	return c
 }
 
-// start starts the node on what its disk holds. A process that was killed there may still be on its way out: it can
-// touch nothing any more.
+// start starts the node on its disk. A process killed earlier may still be shutting down, without access to any
+// resource.
 func (h *host) start() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -108,17 +107,17 @@ func (h *host) startLocked() {
 	h.w.running.Go(func() { h.supervise(r) })
 }
 
-// supervise starts the node again when it ends by itself.
+// supervise restarts the node when it exits.
 func (h *host) supervise(r *run) {
 	<-r.done
 	h.mu.Lock()
 	byItself := !r.killed
-	if byItself { // its kernel closes what it had
+	if byItself { // the kernel closes its connections and files
 		h.endLocked(r)
 	}
 	byItself = byItself && !r.stopping
 	if byItself && !errors.Is(r.err, node.ErrRestart) {
-		h.loseUnsynced() // an fsync has failed, as a rule
+		h.loseUnsynced() // usually because an fsync failed
 	}
 	h.mu.Unlock()
 	if !byItself {
@@ -137,8 +136,8 @@ func (h *host) supervise(r *run) {
 	}
 }
 
-// endLocked takes network, coordinator and disk away from a process. The order matters: nothing that the clients or the
-// other node could hear may depend on what the disk loses.
+// endLocked revokes network, coordinator and disk of a process. The order matters: no response to the clients or the
+// other node may depend on data that the disk loses.
 func (h *host) endLocked(r *run) {
 	r.killed = true
 	r.net.Kill()
@@ -147,13 +146,13 @@ func (h *host) endLocked(r *run) {
 	r.disk.change(func(d *disk) { d.dead = true })
 }
 
-// loseUnsynced leaves on the disk what a power failure could.
+// loseUnsynced leaves a possible disk state after a power failure.
 func (h *host) loseUnsynced() {
 	h.vol.mem = h.vol.mem.CrashClone(mathrand.New(mathrand.NewSource(h.w.rand().Int64())))
 }
 
-// kill ends the node at once. With power its host is gone, too: it says nothing any more, and loses what was not
-// synced.
+// kill ends the node immediately. With power its host fails as well: it sends nothing further, and loses unsynced
+// data.
 func (h *host) kill(power bool) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -173,7 +172,7 @@ func (h *host) kill(power bool) bool {
 	return true
 }
 
-// stopForNow asks the node to end, without waiting for it.
+// stopForNow asks the node to stop, without waiting for it.
 func (h *host) stopForNow() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -186,7 +185,7 @@ func (h *host) stopForNow() bool {
 	return true
 }
 
-// restart starts the node again after kill or stopForNow.
+// restart starts the node after kill or stopForNow.
 func (h *host) restart() {
 	h.mu.Lock()
 	down, lost, r := h.down, h.lost, h.run
@@ -196,12 +195,12 @@ func (h *host) restart() {
 	}
 	h.w.net.SetPower(h.name, true)
 	if !lost {
-		<-r.done // what keeps the page cache keeps the locks of a process that is not gone yet
+		<-r.done // if the page cache is kept, so are the locks of a process that has not exited
 	}
 	h.start()
 }
 
-// onDisk changes the disk of the running process; false if there is none.
+// onDisk changes the disk of the running process. It returns false if none runs.
 func (h *host) onDisk(f func(*disk)) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -211,14 +210,13 @@ func (h *host) onDisk(f func(*disk)) bool {
 	return h.run != nil && !h.run.killed
 }
 
-// alive tells whether the node runs.
 func (h *host) alive() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.run != nil && !h.run.killed && !h.down
 }
 
-// stop ends the node gently, at the end of the simulation.
+// stop shuts down the node at the end of the simulation.
 func (h *host) stop() error {
 	h.mu.Lock()
 	h.over = true
@@ -235,12 +233,12 @@ func (h *host) stop() error {
 	return r.err
 }
 
-// newHost makes a host with an empty disk.
+// newHost creates a host with an empty disk.
 func newHost(w *world, name string) *host {
 	return &host{w: w, name: name, address: name + ":7420", vol: newVolume()}
 }
 
-// logger is what nodes log to: nothing, unless one seed is replayed.
+// logger returns the logger of the nodes, which discards everything unless one seed is replayed.
 func logger(out zap.Option, verbose bool) *zap.Logger {
 	if !verbose {
 		return zap.NewNop()

@@ -15,10 +15,10 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// TestLossIsNoticed: with disks that forget, a power failure of both nodes loses what was acknowledged. The pair itself
-// says so, because the coordinator knows how far it had committed (INV-12), and serves no client; or else the
-// simulation does. Neither finds anything in the same simulation with disks that do not. (test/mutation has the
-// simulation notice what is wrong in Lockstep itself.)
+// With disks that lose synced data, a power failure of both nodes loses acknowledged messages. Either the pair
+// detects it by the coordinator's high-water mark (INV-12) and serves no client, or the simulation detects it. With
+// correct disks, the same simulation detects nothing. (test/mutation verifies that the simulation detects defects of
+// Lockstep itself.)
 func TestLossIsNoticed(t *testing.T) {
 	noticed, refused := 0, 0
 	for seed := range uint64(5) {
@@ -28,7 +28,7 @@ func TestLossIsNoticed(t *testing.T) {
 				require.NoError(t, err)
 				w.options = drawOptions(rngOf(1000))
 				w.options.Sync, w.options.Lies = always, lies
-				w.options.CheckpointInterval = time.Hour // a checkpoint would be on the disk, whatever the log
+				w.options.CheckpointInterval = time.Hour // a checkpoint would be on the disk, regardless of the log
 				err = w.run([]fault{{At: 2 * time.Second, Kind: powerLossOfBoth, For: 100 * time.Millisecond}})
 				switch {
 				case !lies:

@@ -37,23 +37,23 @@ var (
 )
 
 const (
-	// faultsLimit is how long all faults together may take.
+	// faultsLimit bounds the duration of all faults together.
 	faultsLimit = 3 * time.Minute
-	// recoveryLimit is how long a pair may take to be in sync again once nothing is broken any more, in simulated time.
+	// recoveryLimit bounds the time until a pair is in sync after the last fault, in simulated time.
 	recoveryLimit = 20 * time.Second
-	// finishLimit is how long it may take to deliver all that is left then.
+	// finishLimit bounds the delivery of all remaining messages after that.
 	finishLimit = time.Minute
-	// maxFailures is after how many seeds that failed no more are begun; one with -failfast.
+	// maxFailures is the number of failed seeds after which no further ones start; one with -failfast.
 	maxFailures = 5
-	// realLimit is how long a simulation may take on the clock on the wall, however slow the machine.
+	// realLimit bounds a simulation in wall time, for the slowest machine.
 	realLimit = 4 * time.Minute
-	// progressSeeds: after each so many seeds it is told how far it has come.
+	// progressSeeds is the number of seeds between two progress reports.
 	progressSeeds = 1000
-	// featureSeeds: in one of so many seeds applications use what queues can do besides.
+	// featureSeeds: in one of so many seeds, applications use additional queue features.
 	featureSeeds = 3
 )
 
-// everyKind is from how many seeds on every kind of fault has to have struck, and every outcome to have come up.
+// everyKind is the number of seeds from which every kind of fault must have taken effect, and every outcome occurred.
 const everyKind = 300
 
 func TestSimulation(t *testing.T) {
@@ -72,7 +72,7 @@ func TestSimulation(t *testing.T) {
 	})
 }
 
-// runSeeds runs the seed of -seed, or as many as -seeds says, or by default seeds of them in the deep tier and a tenth
+// runSeeds runs the seed of -seed, or -seeds seeds, or by default the given number in the deep tier and a tenth of it
 // in the default tier.
 func runSeeds(t *testing.T, total *totals, seeds int, one func(t *testing.T, seed uint64, verbose bool) result) {
 	t.Helper()
@@ -89,7 +89,7 @@ func runSeeds(t *testing.T, total *totals, seeds int, one func(t *testing.T, see
 	if f := flag.Lookup("test.failfast"); f != nil && f.Value.String() == "true" {
 		limit = 1
 	}
-	// Not a subtest for each seed: with -v they would bury the totals.
+	// No subtest for each seed: with -v they would hide the totals.
 	var next atomic.Uint64
 	t.Run("seeds", func(t *testing.T) {
 		for i := range runtime.GOMAXPROCS(0) {
@@ -106,13 +106,13 @@ func runSeeds(t *testing.T, total *totals, seeds int, one func(t *testing.T, see
 	})
 }
 
-// scenario is what happens in one simulation.
+// scenario is the sequence of events in one simulation.
 type scenario struct {
-	plan string // for people
+	plan string // for human readers
 	run  func() error
 }
 
-// simulate runs one seed. draw makes the scenario, all of which follows from the seed.
+// simulate runs one seed. draw generates the scenario from the seed.
 func simulate(t *testing.T, seed uint64, verbose bool, draw func(w *world) scenario) (done result) {
 	test, _, _ := strings.Cut(t.Name(), "/")
 	defer watch(seed)()
@@ -138,8 +138,8 @@ func simulate(t *testing.T, seed uint64, verbose bool, draw func(w *world) scena
 	return done
 }
 
-// watch ends the process when a seed does not end. It counts seconds that it has seen: those in which the process was
-// stopped do not count. The caller is outside the bubble, whose clock stands still then.
+// watch ends the process when a seed does not end. It counts elapsed seconds, without those in which the process was
+// suspended. The caller is outside the bubble, whose clock is stopped then.
 func watch(seed uint64) (stop func()) {
 	done := make(chan struct{})
 	go func() {
@@ -167,8 +167,7 @@ func (w *world) run(plan []fault) error {
 	})
 }
 
-// runWith is a whole simulation: a pair in sync, whatever breaks it, and then proof that all that clients were told is
-// true.
+// runWith is a whole simulation: a pair in sync, faults, and a check of all responses that clients received.
 func (w *world) runWith(breakIt func(h *historycheck.History) error) (err error) {
 	for _, h := range w.hosts {
 		h.start()
@@ -207,7 +206,7 @@ func (w *world) runWith(breakIt func(h *historycheck.History) error) (err error)
 	return w.judge(load.History())
 }
 
-// recovered waits until the pair is in sync, and serves.
+// recovered waits until the pair is in sync and serves.
 func (w *world) recovered(h *historycheck.History) error {
 	healed := h.Now()
 	w.note("healed")
@@ -220,7 +219,7 @@ func (w *world) recovered(h *historycheck.History) error {
 		defer stop()
 		operating.Go(func() { w.operator(octx) })
 	}
-	for { // a pair that runs goes on without its record, until an operator writes it anew
+	for { // a running pair continues without its record until an operator rebuilds it
 		if err := w.waitWhole(ctx); err != nil {
 			return fmt.Errorf("not recovered: %w", err)
 		}
@@ -240,7 +239,7 @@ func (w *world) recovered(h *historycheck.History) error {
 	return errors.New("not recovered: the pair is in sync, and nothing is acknowledged")
 }
 
-// judge lets the checker look at the history.
+// judge checks the history.
 func (w *world) judge(h *historycheck.History) error {
 	for _, p := range h.Publishes {
 		switch p.Outcome {
@@ -287,16 +286,16 @@ func (w *world) judge(h *historycheck.History) error {
 	return nil
 }
 
-// end stops everything in order, and looks whether the files are sound.
+// end stops everything in order, and verifies the files.
 func (w *world) end() error {
 	close(w.over)
 	for _, c := range w.conns {
-		_ = c.Close() // nothing depends on it
+		_ = c.Close() // an error has no effect
 	}
 	w.heal()
 	var errs []error
 	for _, h := range w.hosts {
-		if err := h.stop(); err != nil && !errors.Is(err, node.ErrRestart) { // a plan may want that at any moment
+		if err := h.stop(); err != nil && !errors.Is(err, node.ErrRestart) { // a plan may request that at any moment
 			errs = append(errs, fmt.Errorf("%s at the end: %w", h.name, err))
 		}
 	}
@@ -321,7 +320,7 @@ func (w *world) end() error {
 
 // totals are the sum of the results of all seeds.
 type totals struct {
-	mu    sync.Mutex // guards all below
+	mu    sync.Mutex // guards all fields below
 	seeds int
 	bad   int // seeds that failed
 	sum   result
@@ -363,7 +362,7 @@ func (s *totals) add(r result) {
 	}
 }
 
-// never lists the faults that have not struck, and the outcomes that no call has had.
+// never lists the faults without effect, and the outcomes that no call had.
 func (s *totals) never() (never []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,10 +17,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// TestFailoverTime bounds the time from the loss of the active to the next publish that the other node acknowledges.
-// The clock is simulated and a message takes at most 0.3 ms, so that it is what the nodes and the client wait for, on
-// any machine: a process that is gone is found by its connections, a host that is silent after the default of
-// failover.timeout, 2 s.
+// The time from the loss of the active to the next acknowledged publish on the other node is bounded. The clock is
+// simulated and a message takes at most 0.3 ms, so the result consists of the timeouts of nodes and client, on any
+// machine. A lost process is detected by its connections; a silent host by the default of failover.timeout, 2 s.
 func TestFailoverTime(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -53,7 +52,7 @@ func TestFailoverTime(t *testing.T) {
 	}
 }
 
-// failover ends the active of a pair in sync, and measures until the other node acknowledges.
+// failover ends the active of a pair in sync, and measures the time until the other node acknowledges.
 func (w *world) failover(power bool) (took time.Duration, err error) {
 	for _, h := range w.hosts {
 		h.start()
@@ -71,7 +70,7 @@ func (w *world) failover(power bool) (took time.Duration, err error) {
 	if err := w.waitInSync(ctx); err != nil {
 		return 0, err
 	}
-	sleep(ctx, time.Second) // all connections are there
+	sleep(ctx, time.Second) // all connections are established
 	active := w.find(ctx, theActive)[0]
 	since := load.History().Now()
 	if !active.kill(power) {

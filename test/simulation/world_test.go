@@ -30,16 +30,16 @@ const (
 	normalJitter = 200 * time.Microsecond
 )
 
-// poll is how often a condition is looked at, in simulated time.
+// poll is the interval at which conditions are checked, in simulated time.
 const poll = 10 * time.Millisecond
 
 // always is the default of the setting sync.
 const always = "always"
 
-// options of one simulation: everything that the seed decides but the faults.
+// options of one simulation: everything derived from the seed except the faults.
 type options struct {
-	// Sync is the setting. Without an fsync for each transaction a host may lose power only while the other one has
-	// everything, so that the faults come one by one then, each with the pair in sync.
+	// Sync is the setting. Without an fsync for each transaction, a host may lose power only while the other one has
+	// everything. Faults then run one by one, each with the pair in sync.
 	Sync               string
 	MinInSync          int
 	PageSize           map[string]int
@@ -48,10 +48,10 @@ type options struct {
 	LogKeepBytes       int64
 	PerSecond          int
 	Length             time.Duration
-	// Archive is the directory, on the real disk, of the log archive of node a; empty for none. No seed has one.
+	// Archive is the directory of the log archive of node a, on the real disk; empty for none. No seed has one.
 	Archive string
-	// Lies: once the pair is in sync, every fsync of a log says that it was done, and was not. For the test of the
-	// test.
+	// Lies: once the pair is in sync, every fsync of a log reports success without any effect. It tests the
+	// simulation itself.
 	Lies bool
 }
 
@@ -82,22 +82,22 @@ type world struct {
 	clients   *simnet.Process
 	conns     map[string]*grpc.ClientConn
 
-	running sync.WaitGroup // processes and those who watch them
+	running sync.WaitGroup // processes and their supervisors
 	over    chan struct{}  // closed at the end
 
 	identities
-	refusable               []string // queues to which publishes may be made to fail
+	refusable               []string // queues on which publishes may be made to fail
 	recordLost, upkeepAsked bool     // by the plan
 
-	mu    sync.Mutex // guards all below
-	rng   *rand.Rand // seeds of what needs its own
+	mu    sync.Mutex // guards all fields below
+	rng   *rand.Rand // source of the seeds of separate generators
 	notes []string
 	done  result
 }
 
 var _ cluster.Target = (*world)(nil)
 
-// result is what a simulation adds to the totals.
+// result is one simulation's contribution to the totals.
 type result struct {
 	failure                           string
 	faults                            [kinds]int
@@ -105,18 +105,18 @@ type result struct {
 	takeovers                         uint64
 	recovery                          time.Duration
 	calls                             map[string]int
-	moves                             map[string]int // of disks, and what became of them
+	moves                             map[string]int // moves of disks, and their effects
 	rules                             map[historycheck.Rule]int
 }
 
-// count counts a fault that struck.
+// count counts an effective fault.
 func (w *world) count(k kind) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.done.faults[k]++
 }
 
-// countMove counts a move of a disk that struck, or what became of it.
+// countMove counts an effective move of a disk, or its result.
 func (w *world) countMove(what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -150,17 +150,17 @@ func newWorld(seed uint64, log *zap.Logger) (*world, error) {
 	return w, nil
 }
 
-// rand gives a source of its own to something that draws in an order of its own.
+// rand returns a separate generator for a component with its own order of random choices.
 func (w *world) rand() *rand.Rand {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return rand.New(rand.NewPCG(w.seed, w.rng.Uint64()))
 }
 
-// now is the simulated time since the beginning.
+// now is the simulated time since the start.
 func (w *world) now() time.Duration { return time.Since(w.began) }
 
-// note remembers what happened.
+// note records an event.
 func (w *world) note(format string, args ...any) {
 	text := fmt.Sprintf("%10v  %s", w.now().Round(time.Millisecond), fmt.Sprintf(format, args...))
 	w.log.Info("--- " + text)
@@ -201,7 +201,7 @@ func (w *world) Addresses() []string { return []string{w.hosts[0].address, w.hos
 // ConnTo implements cluster.Target.
 func (w *world) ConnTo(address string) *grpc.ClientConn { return w.conns[address] }
 
-// statuses asks both nodes; nil for one that does not answer.
+// statuses returns the statuses of both nodes; nil for one that does not respond.
 func (w *world) statuses(ctx context.Context) (out [2]*pb.GetStatusResponse) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -223,7 +223,7 @@ func (w *world) wait(ctx context.Context, what string, holds func(s [2]*pb.GetSt
 	var s [2]*pb.GetStatusResponse
 	for {
 		if now := w.statuses(ctx); ctx.Err() == nil || s == [2]*pb.GetStatusResponse{} {
-			s = now // and not what a question says that the end of ctx cut off
+			s = now // ignores a result cut off by the end of ctx
 		}
 		if holds(s) {
 			return nil
@@ -245,7 +245,7 @@ func describe(s *pb.GetStatusResponse) string {
 		s.GetPair().GetTerm(), s.GetStore().GetAppliedLsn(), s.GetStore().GetLogEnd().GetLsn())
 }
 
-// waitInSync waits until one node is active, the other one its standby, and both know it.
+// waitInSync waits until one node is active, the other one its standby, and both report it.
 func (w *world) waitInSync(ctx context.Context) error {
 	return w.wait(ctx, "a pair in sync", func(s [2]*pb.GetStatusResponse) bool {
 		return s[0].GetPair().GetConfig() == s[1].GetPair().GetConfig() &&
@@ -253,7 +253,7 @@ func (w *world) waitInSync(ctx context.Context) error {
 	})
 }
 
-// waitUpkept waits until no plan is under way any more.
+// waitUpkept waits until no plan is running.
 func (w *world) waitUpkept(ctx context.Context) error {
 	return w.wait(ctx, "the end of a plan", func(s [2]*pb.GetStatusResponse) bool {
 		for _, n := range s {
@@ -304,7 +304,7 @@ func (w *world) Digests(ctx context.Context) ([]historycheck.Digest, error) {
 	}
 }
 
-// serving returns the host whose node serves clients, as far as it knows itself; nil for none.
+// serving returns the host whose node reports that it serves clients; nil for none.
 func (w *world) serving(ctx context.Context) *host {
 	var found *host
 	var term uint64

@@ -9,10 +9,10 @@ import (
 	"syscall"
 )
 
-// blockBytes is the unit of Stat_t.Blocks, whatever the filesystem's blocks are.
+// blockBytes is the unit of Stat_t.Blocks, regardless of the filesystem's block size.
 const blockBytes = 512
 
-// allocated is how much of the disk a file takes: log segments are longer than what is in them.
+// allocated returns the disk space of a file: log segments are longer than their content.
 func allocated(info fs.FileInfo) float64 {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		return float64(st.Blocks) * blockBytes

@@ -23,18 +23,19 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// quantities that must not grow, in the order of the columns. Those of a node are the larger one of the two nodes.
+// quantities that must not grow, in the order of the columns. For node quantities, the larger value of the two nodes
+// counts.
 var quantities = []string{ // a table
 	"resident_bytes", "goroutines", "open_files", "data_files", "log_bytes", "page_bytes", "coordinator_bytes",
 }
 
-// sample is what was seen of all quantities at one time.
+// sample contains all quantities at one time.
 type sample struct {
 	at     time.Duration
 	values map[string]float64
 }
 
-// sampler reads the quantities from the outside: what the nodes' metrics say of their processes, and the directories.
+// sampler reads the quantities externally: from the nodes' process metrics and the directories.
 type sampler struct {
 	t       *testing.T
 	p       *cluster.Pair
@@ -89,7 +90,7 @@ func (s *sampler) take() {
 	s.csv.Flush()
 }
 
-// scrape reads the metrics that have no labels.
+// scrape reads the metrics without labels.
 func (s *sampler) scrape(address string) map[string]float64 {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
@@ -109,7 +110,7 @@ func (s *sampler) scrape(address string) map[string]float64 {
 	return values
 }
 
-// tree counts the files below a directory that are wanted, and the space that they take. Files come and go meanwhile.
+// tree returns the number and disk space of the wanted files below a directory, which may change concurrently.
 func (s *sampler) tree(dir string, wanted func(path string) bool) (files, bytes float64) {
 	s.t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -129,7 +130,7 @@ func (s *sampler) tree(dir string, wanted func(path string) bool) (files, bytes 
 	return files, bytes
 }
 
-// between gives the median of a quantity over a part of the run, by its share of the samples.
+// between returns the median of a quantity over a part of the run, given as fractions of the samples.
 func (s *sampler) between(name string, from, to float64) float64 {
 	n := float64(len(s.samples))
 	part := s.samples[int(n*from):max(int(n*to), int(n*from)+1)]
@@ -141,7 +142,7 @@ func (s *sampler) between(name string, from, to float64) float64 {
 	return values[len(values)/2]
 }
 
-// table shows the median of each quarter of the run, and how much the last one is of the second.
+// table shows the median of each quarter of the run, and the ratio of the last one to the second.
 func (s *sampler) table() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d samples in %v\n%-18s %14s %14s %14s %14s %8s\n", len(s.samples),
@@ -156,7 +157,7 @@ func (s *sampler) table() string {
 	return b.String()
 }
 
-// growth is the median of the last quarter over that of the second: the first one fills caches.
+// growth is the ratio of the medians of the last and the second quarter: the first one fills caches.
 func (s *sampler) growth(name string) float64 {
 	return s.between(name, 0.75, 1) / max(s.between(name, 0.25, 0.5), 1)
 }

@@ -23,21 +23,21 @@ import (
 
 const (
 	bound = 60 * time.Second
-	// defaultTime is enough to see that the test itself works: it kills each node once.
+	// defaultTime is sufficient to check the test itself: it kills each node once.
 	defaultTime = 6 * time.Second
-	// flatFrom: a run shorter than this says nothing about growth: the first checkpoints and caches are in it.
+	// flatFrom: a shorter run does not show growth, because it includes the first checkpoints and caches.
 	flatFrom = 30 * time.Minute
-	// maxGrowth of the last quarter over the second one.
+	// maxGrowth of the last quarter relative to the second one.
 	maxGrowth = 1.25
-	// minGrowthBytes, minGrowthCount: less than this is noise whatever the ratio.
+	// minGrowthBytes, minGrowthCount: smaller growth is noise regardless of the ratio.
 	minGrowthBytes, minGrowthCount = 16 << 20, 16
 )
 
-// TestSoak runs a pair with an etcd, and another with a witness, for LOCKSTEP_SOAK (a duration; default some seconds),
-// under the load of the recording workload with its applications, and kills or stops a node every LOCKSTEP_SOAK_KILLS
-// (default 3m, or a third of the run). Everything that was told to clients is checked after every two kills. What it
-// samples, with LOCKSTEP_SOAK_RATE messages a second (default 60) of each of three producers, goes to soak-*.csv in
-// LOCKSTEP_KEEP, and a table of the quarters to the log.
+// No quantity grows in a pair with etcd and in a pair with a witness, for LOCKSTEP_SOAK (a duration; default some
+// seconds), under the load of the recording workload with its applications. A node is killed or stopped every
+// LOCKSTEP_SOAK_KILLS (default 3m, or a third of the run). All responses to clients are checked after every two
+// kills. The samples go to soak-*.csv in LOCKSTEP_KEEP, and a table of the quarters to the log. LOCKSTEP_SOAK_RATE is
+// the rate of each of three producers in messages per second (default 60).
 func TestSoak(t *testing.T) {
 	binary, err := cluster.Build(t.Context(), t.TempDir())
 	require.NoError(t, err)
@@ -77,7 +77,7 @@ func soak(t *testing.T, binary, coordinator string) {
 	s.requireFlat(length)
 }
 
-// run is one pair's.
+// run is the run of one pair.
 type run struct {
 	t       *testing.T
 	p       *cluster.Pair
@@ -85,7 +85,7 @@ type run struct {
 	metrics map[string]string
 	sampler *sampler
 	every   time.Duration
-	rate    int // messages a second of each producer
+	rate    int // messages per second of each producer
 	kills   int
 }
 
@@ -98,7 +98,7 @@ func (s *run) start(binary, coordinator string) {
 		Binary: binary, Dir: dir, Raft: coordinator == "raft",
 		Settings: map[string]string{
 			"checkpoint.bytes": "16MiB", "checkpoint.interval": "5s", "memory.budget": "64MiB", "log.level": "info",
-			"wal.keep-bytes": "16MiB", // the log is filled up to it, which is no growth
+			"wal.keep-bytes": "16MiB", // the log fills up to it, which is not growth
 		},
 		NodeSettings: map[string]map[string]string{
 			"a": {"metrics.listen": s.metrics["a"]}, "b": {"metrics.listen": s.metrics["b"]},
@@ -116,7 +116,7 @@ func (s *run) start(binary, coordinator string) {
 	s.inSync()
 }
 
-// reserved is an address for a node's metrics that no other process takes.
+// reserved returns an address for a node's metrics that no other process uses.
 func reserved(t *testing.T) string {
 	t.Helper()
 	p, err := harness.ReservePort()
@@ -134,7 +134,7 @@ func (s *run) inSync() (active, standby *cluster.Node) {
 	return active, standby
 }
 
-// history is one workload from its queues' creation to their removal, with two kills in it.
+// history is one workload from the creation of its queues to their removal, with two kills in it.
 func (s *run) history(n int) {
 	s.t.Helper()
 	w, err := cluster.StartWorkload(s.t.Context(), s.p, cluster.WorkloadOptions{
@@ -155,7 +155,7 @@ func (s *run) history(n int) {
 	require.NoError(s.t, w.Cleanup(ctx))
 }
 
-// sampleFor lets the load run, and takes a sample every ten seconds, and one at the end.
+// sampleFor waits with the load running, and takes a sample every ten seconds, and one at the end.
 func (s *run) sampleFor(d time.Duration) {
 	s.t.Helper()
 	end := time.After(d)
@@ -172,7 +172,7 @@ func (s *run) sampleFor(d time.Duration) {
 	}
 }
 
-// kill ends a node, in turn the active and the standby, by SIGKILL or SIGTERM, and starts it again.
+// kill stops a node, alternately the active and the standby, by SIGKILL or SIGTERM, and restarts it.
 func (s *run) kill() {
 	s.t.Helper()
 	active, standby := s.inSync()
@@ -190,7 +190,7 @@ func (s *run) kill() {
 	s.inSync()
 }
 
-// requireFlat fails for what has grown.
+// requireFlat fails if a quantity has grown.
 func (s *run) requireFlat(length time.Duration) {
 	s.t.Helper()
 	if length < flatFrom {

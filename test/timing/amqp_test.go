@@ -38,8 +38,8 @@ func (p *pair) receiver(n *simpair.Node, queue string, credit int32) *amqp.Recei
 	return r
 }
 
-// TestAMQPAcksInFlight: the active is killed while acknowledgements are in flight. No message is lost, and none comes
-// again whose acknowledgement was confirmed.
+// The active is killed while acknowledgements are in flight. No message is lost, and no message with a confirmed
+// acknowledgement is redelivered.
 func TestAMQPAcksInFlight(t *testing.T) {
 	inFlight, answered := 0, 0
 	for wait := range 8 {

@@ -13,9 +13,9 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-// TestCommitInDoubt: a transaction waits for a silent standby, so that the outcome of its Commit is unknown after
-// 100 ms. Then no node answers, and the outcome remains unknown. When both answer again, another Commit returns it, and
-// the transaction is stored once.
+// A transaction waits for a silent standby, so its Commit returns an unknown outcome after 100 ms. While no node
+// responds, the outcome remains unknown. When both respond again, another Commit returns the outcome, and the
+// transaction is stored once.
 func TestCommitInDoubt(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
 		c := p.client()
@@ -41,7 +41,7 @@ func TestCommitInDoubt(t *testing.T) {
 			require.ErrorIs(t, err, client.ErrOutcomeUnknown, "no node has answered")
 			require.LessOrEqual(t, time.Since(asked), 300*time.Millisecond)
 			if noActive != nil {
-				break // this Commit found no node to ask
+				break // this Commit found no node
 			}
 			require.Less(t, time.Since(began), 10*time.Second, "the client should notice that no node answers")
 		}

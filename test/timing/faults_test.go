@@ -14,16 +14,16 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// faultCase is something that ends after a while.
+// faultCase is a temporary fault.
 type faultCase struct {
 	name  string
 	begin func(p *pair, active, standby *simpair.Node)
 	end   func(p *pair, active, standby *simpair.Node)
-	// after is the silence after which the set of nodes in sync changes; 0 if it does in any case.
+	// after is the silence after which the in-sync set changes; 0 if it always changes.
 	after time.Duration
-	// takeover: the standby takes over then.
+	// takeover: the standby then takes over.
 	takeover bool
-	// pause is the longest time that publishers are without an answer.
+	// pause is the longest interval without a response to a publish.
 	pause func(lasts time.Duration) time.Duration
 }
 
@@ -72,9 +72,9 @@ func faultCases() []faultCase {
 	}
 }
 
-// TestFaults: a fault changes the roles and the set of nodes in sync as often as it must, and not more often, in an
-// idle pair and in a busy one. Clients see no error, and publishers wait no longer than documented. Within 20 ms of the
-// end of the fault the pair is in sync.
+// A fault changes the roles and the in-sync set exactly as often as necessary, in an idle pair and in a busy one.
+// Clients see no error, and publishers wait no longer than documented. Within 20 ms of the end of the fault the pair
+// is in sync.
 func TestFaults(t *testing.T) {
 	for _, c := range faultCases() {
 		for _, lasts := range []time.Duration{200 * time.Millisecond, 1400 * time.Millisecond, 4 * time.Second} {

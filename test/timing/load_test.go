@@ -15,29 +15,28 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-// Clients of a load.
 const (
 	waiting   = "publisher that waits"
 	pipelined = "publisher that pipelines"
 	consuming = "consumer "
 )
 
-// answer is a call that was answered.
+// answer is a completed call.
 type answer struct{ asked, answered time.Time }
 
-// load is clients that work while something happens to the pair. An error of one of them is one that its application
-// would have seen.
+// load is clients that work during an event on the pair. Any error of a client is one that its application would have
+// seen.
 type load struct {
 	p     *pair
 	queue string
-	stop  func() // ends the clients and waits for them
+	stop  func() // stops the clients and waits for them
 
 	mu      sync.Mutex // guards the fields below
 	answers map[string][]answer
 	errors  []string
 }
 
-// load starts a publisher that waits for each answer, one that does not, and two consumers that confirm.
+// load starts a synchronous publisher, a pipelining publisher, and two consumers that confirm.
 func (p *pair) load() *load {
 	p.t.Helper()
 	l := &load{p: p, queue: "load", answers: map[string][]answer{}}
@@ -60,7 +59,7 @@ func (p *pair) load() *load {
 	return l
 }
 
-// done records the outcome of a call, unless the test is over.
+// done records the outcome of a call, unless the test is finished.
 func (l *load) done(ctx context.Context, who string, asked time.Time, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,7 +120,7 @@ func (l *load) consume(ctx context.Context, c *client.Client, who string) {
 	}
 }
 
-// count returns how many calls of each client were answered that were made after a time.
+// count returns the number of answered calls of each client that were made after a time.
 func (l *load) count(since time.Time) map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -136,7 +135,7 @@ func (l *load) count(since time.Time) map[string]int {
 	return counts
 }
 
-// more waits until each client had answers to 20 calls from now on.
+// more waits for responses to 20 further calls of each client.
 func (l *load) more() {
 	l.p.t.Helper()
 	since := time.Now()
@@ -156,7 +155,7 @@ func (l *load) failures() []string {
 	return append([]string(nil), l.errors...)
 }
 
-// pause returns the longest time that a publisher was without an answer, of those that touch a time.
+// pause returns the longest interval without a response to a publisher that overlaps the given range.
 func (l *load) pause(from, to time.Time) (longest time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,7 +170,7 @@ func (l *load) pause(from, to time.Time) (longest time.Duration) {
 	return longest
 }
 
-// slowest returns the longest time that a publish took of those that were made in a time.
+// slowest returns the longest duration of the publishes made in a range.
 func (l *load) slowest(from, to time.Time) (longest time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

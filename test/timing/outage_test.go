@@ -13,8 +13,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestCoordinatorOutage: the loss of the coordinator delays no publish while both nodes are up. When it is back,
-// failover works again.
+// The loss of the coordinator delays no publish while both nodes are up. When it returns, failover works again.
 func TestCoordinatorOutage(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
 		w, l := p.work(), p.load()
@@ -22,7 +21,7 @@ func TestCoordinatorOutage(t *testing.T) {
 		usual := l.slowest(time.Now().Add(-time.Second), time.Now())
 		from := time.Now()
 		p.setCoordinatorSilent(true)
-		sleep(15 * time.Second) // more than each lease and timeout
+		sleep(15 * time.Second) // longer than each lease and timeout
 		for _, n := range p.nodes {
 			require.False(t, p.status(n).GetPair().GetCoordinatorReachable())
 		}

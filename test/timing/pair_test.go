@@ -29,7 +29,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// Times that the default settings promise; see failover.timeout and failover.drop-timeout.
+// Times guaranteed by the default settings; see failover.timeout and failover.drop-timeout.
 const (
 	heartbeat = 40 * time.Millisecond
 	// dropAfter is the silence after which an active drops a standby.
@@ -53,7 +53,7 @@ type pair struct {
 
 var _ cluster.Target = (*pair)(nil)
 
-// run runs a test in a bubble, with a pair in sync. With edit the settings are changed.
+// run runs a test in a bubble, with a pair in sync. edit changes the settings.
 func run(t *testing.T, f func(t *testing.T, p *pair), edit ...func(*config.Config)) {
 	t.Helper()
 	simpair.Test(t, func(t *testing.T, w *simpair.World) {
@@ -77,7 +77,7 @@ func run(t *testing.T, f func(t *testing.T, p *pair), edit ...func(*config.Confi
 	})
 }
 
-// inSync waits until one node is active and the other one its standby, and both know it.
+// inSync waits until one node is active and the other one its standby, and both report it.
 func (p *pair) inSync() (active, standby *simpair.Node) {
 	p.t.Helper()
 	p.w.Eventually(func() bool {
@@ -92,7 +92,7 @@ func (p *pair) inSync() (active, standby *simpair.Node) {
 	return active, standby
 }
 
-// restart starts a node again that was killed or has stopped.
+// restart restarts a node that was killed or has stopped.
 func (p *pair) restart(n *simpair.Node) *simpair.Node {
 	p.t.Helper()
 	i := slices.Index(p.nodes[:], n)
@@ -100,7 +100,7 @@ func (p *pair) restart(n *simpair.Node) *simpair.Node {
 	return p.nodes[i]
 }
 
-// silence makes requests to the coordinator wait for an answer until their contexts end.
+// silence makes requests to the coordinator block until their contexts end.
 type silence struct{ on atomic.Bool }
 
 func (s *silence) wrap(c failover.Coordinator) failover.Coordinator { return &silentCoordinator{c, s} }
@@ -139,13 +139,13 @@ func (c *silentCoordinator) LoadMark(ctx context.Context) (failover.Mark, error)
 	return c.Coordinator.LoadMark(ctx)
 }
 
-// setCoordinatorSilent makes the coordinator unreachable, and lets requests to it wait; or ends that.
+// setCoordinatorSilent makes the coordinator unreachable, so that requests to it block; or restores it.
 func (p *pair) setCoordinatorSilent(silent bool) {
 	p.away.on.Store(silent)
 	p.w.CoordinatorOf(&p.nodes[0].Config).SetDown(silent)
 }
 
-// cut cuts the network between the nodes, or heals it. Clients and the coordinator reach both.
+// cut cuts the network between the nodes, or restores it. Clients and the coordinator reach both.
 func (p *pair) cut(cut bool) { p.w.Net.SetCut(p.nodes[0].Host(), p.nodes[1].Host(), cut) }
 
 // cutFrom cuts the network from one node to the other; the other direction works. Net.Heal undoes it.
@@ -153,7 +153,7 @@ func (p *pair) cutFrom(from, to *simpair.Node) {
 	p.w.Net.Change(simnet.Way{From: from.Host(), To: to.Host()}, func(l *simnet.Link) { l.Cut = true })
 }
 
-// freeze stops all network traffic of a node, or continues it.
+// freeze stops all network traffic of a node, or resumes it.
 func (p *pair) freeze(n *simpair.Node, frozen bool) {
 	for _, host := range []string{p.nodes[0].Host(), p.nodes[1].Host(), p.w.Host("client")} {
 		if host != n.Host() {
@@ -162,7 +162,7 @@ func (p *pair) freeze(n *simpair.Node, frozen bool) {
 	}
 }
 
-// stallSyncs makes each sync of a node's disk that begins from now on wait, until end is called.
+// stallSyncs blocks each later sync of a node's disk until end is called.
 func (p *pair) stallSyncs(n *simpair.Node) (stalled func() int64, end func()) {
 	disk := p.disks[slices.Index(p.nodes[:], n)]
 	var count atomic.Int64
@@ -180,8 +180,8 @@ func (p *pair) stallSyncs(n *simpair.Node) (stalled func() int64, end func()) {
 	}
 }
 
-// fence returns the term and the configuration of the cluster record: they change with each change of roles and of the
-// set of nodes in sync.
+// fence returns the term and the configuration of the cluster record, which change with each change of roles and of
+// the in-sync set.
 func (p *pair) fence() failover.Fence {
 	p.t.Helper()
 	record, _, err := p.seen.Load(p.t.Context())
@@ -194,7 +194,7 @@ func (p *pair) Addresses() []string {
 	return []string{p.nodes[0].Ready.Advertise, p.nodes[1].Ready.Advertise}
 }
 
-// client opens a client that is closed at the end of the test.
+// client creates a client that is closed at the end of the test.
 func (p *pair) client() *client.Client {
 	p.t.Helper()
 	c, err := p.NewClient(p.t.Context())
@@ -263,7 +263,7 @@ func (p *pair) Digests(ctx context.Context) ([]historycheck.Digest, error) {
 	}
 }
 
-// status returns what a node reports; nil if it does not answer.
+// status returns the status of a node; nil if it does not respond.
 func (p *pair) status(n *simpair.Node) *pb.GetStatusResponse {
 	st, err := n.Admin().GetStatus(p.t.Context(), &pb.GetStatusRequest{})
 	if err != nil {
@@ -272,7 +272,7 @@ func (p *pair) status(n *simpair.Node) *pb.GetStatusResponse {
 	return st
 }
 
-// work starts a workload that records all that it is told.
+// work starts a workload that records all responses.
 func (p *pair) work() *cluster.Workload {
 	p.t.Helper()
 	w, err := cluster.StartWorkload(p.t.Context(), p, cluster.WorkloadOptions{
@@ -283,7 +283,7 @@ func (p *pair) work() *cluster.Workload {
 	return w
 }
 
-// verify ends a workload and checks that all that it was told is true.
+// verify ends a workload and checks all recorded responses.
 func (p *pair) verify(w *cluster.Workload) {
 	p.t.Helper()
 	p.inSync()
@@ -291,14 +291,14 @@ func (p *pair) verify(w *cluster.Workload) {
 	require.Empty(p.t, w.History().Check())
 }
 
-// within returns a context that ends after a time, or with the test.
+// within returns a context with a timeout that also ends with the test.
 func (p *pair) within(d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(p.t.Context(), d)
 	p.t.Cleanup(cancel)
 	return ctx
 }
 
-// sleep lets simulated time pass.
+// sleep advances simulated time.
 func sleep(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // the bubble's clock
 }

@@ -21,14 +21,14 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// plain is a client that has only the .proto files and grpc-go: it publishes one message after the other, and repeats
-// each until a node has answered, at the address in a NotActive, or at the other one after a transport error.
+// plain is a client that uses only the .proto files and grpc-go. It publishes synchronously and retries each message
+// until a node responds: at the address in a NotActive error, or at the other node after a transport error.
 type plain struct {
 	p        *pair
-	at       int // index of the node that is asked
+	at       int // index of the current node
 	producer string
 	sequence uint64
-	broken   int // errors that are not NotActive
+	broken   int // errors other than NotActive
 }
 
 // publish sends one message and returns when it is acknowledged.
@@ -54,7 +54,7 @@ func (c *plain) publish() {
 	}
 }
 
-// turn decides where the next attempt goes.
+// turn chooses the node for the next attempt.
 func (c *plain) turn(err error) {
 	st := status.Convert(err)
 	for _, d := range st.Details() {
@@ -74,7 +74,7 @@ func (c *plain) turn(err error) {
 	}
 }
 
-// pause publishes while something happens to the pair, and returns the longest time between two acknowledgements.
+// pause publishes during an event on the pair, and returns the longest interval between two acknowledgements.
 func (c *plain) pause(happen func()) (longest time.Duration) {
 	done := make(chan struct{})
 	go func() {
@@ -99,13 +99,13 @@ func (c *plain) pause(happen func()) (longest time.Duration) {
 	return longest
 }
 
-// TestPauses: how long a client without the library is without an acknowledgement when the active is stopped, switches
-// over, or is killed. A stop and a switchover cost no error.
+// The interval without an acknowledgement for a client without the library is bounded when the active is stopped,
+// switches over, or is killed. A stop and a switchover cause no error.
 func TestPauses(t *testing.T) {
 	for _, s := range []struct {
 		name    string
 		longest time.Duration
-		errors  bool // may the client see some
+		errors  bool // the client may see errors
 		restart bool
 		do      func(active *simpair.Node) error
 	}{

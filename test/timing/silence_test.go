@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// TestStalls: a node keeps its role while its network traffic stops for 200 ms 30 times, and its partner keeps it
-// in sync. Clients wait for those 200 ms.
+// A node keeps its role while its network traffic stops for 200 ms 30 times, and its peer keeps it in sync. Clients
+// wait for those 200 ms.
 func TestStalls(t *testing.T) {
 	for _, stalled := range []pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_STANDBY} {
 		t.Run(stalled.String(), func(t *testing.T) {
@@ -45,8 +45,8 @@ func TestStalls(t *testing.T) {
 	}
 }
 
-// TestCut: when the nodes cannot hear each other and both reach the coordinator, the active drops the standby before
-// the standby would take over, and continues. When the link heals, the standby is in sync again.
+// If the link between the nodes is cut and both reach the coordinator, the active drops the standby before the
+// standby would take over, and continues. When the link is restored, the standby returns in sync.
 func TestCut(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
 		w, l := p.work(), p.load()
@@ -74,7 +74,7 @@ func TestCut(t *testing.T) {
 	})
 }
 
-// TestSlowSyncs: syncs that take 300 ms change nothing but the time of publishes.
+// Syncs that take 300 ms affect only the duration of publishes.
 func TestSlowSyncs(t *testing.T) {
 	for _, slow := range []pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_STANDBY} {
 		t.Run(slow.String(), func(t *testing.T) {
@@ -103,8 +103,8 @@ func TestSlowSyncs(t *testing.T) {
 	}
 }
 
-// TestTimeouts: a silence that is a step of the detector and a heartbeat shorter than a timeout changes nothing. One
-// that is a step and the latency longer drops the standby, or makes it take over.
+// A silence shorter than a timeout by a detector step and a heartbeat changes nothing. One longer by a step and the
+// latency drops the standby, or makes it take over.
 func TestTimeouts(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -144,8 +144,8 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// TestRestartAlone: an active that ran alone is started again. Its standby, which found no process in the meantime, is
-// in sync again, and does not take over.
+// An active that ran alone restarts. Its standby, which found no active in the meantime, returns in sync and does not
+// take over.
 func TestRestartAlone(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
 		active, standby := p.inSync()
@@ -154,7 +154,7 @@ func TestRestartAlone(t *testing.T) {
 		before := p.fence()
 		require.NoError(t, active.Stop())
 		p.cut(false)
-		sleep(time.Minute) // more than a node leaves the role to the previous active after its start
+		sleep(time.Minute) // longer than a node defers to the previous active after its start
 		active = p.restart(active)
 		p.inSync()
 		sleep(2 * time.Second)
@@ -164,8 +164,8 @@ func TestRestartAlone(t *testing.T) {
 	})
 }
 
-// TestAcksWaitForTheStandby: what the active sends to its standby is lost on the way, and then the active is killed.
-// Nothing that only it had was acknowledged (INV-2).
+// Records from the active to its standby are lost, and then the active is killed. No message that only the active had
+// was acknowledged (INV-2).
 func TestAcksWaitForTheStandby(t *testing.T) {
 	for _, delay := range []time.Duration{5, 50, 110, 170, 300, 600, 1400} {
 		delay *= time.Millisecond

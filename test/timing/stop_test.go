@@ -17,11 +17,11 @@ import (
 // stopCase is a state of a pair in which a node is asked to stop.
 type stopCase struct {
 	name string
-	// prepare makes the state, and returns the node to stop.
+	// prepare sets up the state, and returns the node to stop.
 	prepare func(p *pair) *simpair.Node
-	// pause is the longest time that a publisher is without an answer; 0: until the node is back.
+	// pause is the longest interval without a response to a publisher; 0: until the node is back.
 	pause time.Duration
-	// within is how long the stop may take.
+	// within limits the duration of the stop.
 	within time.Duration
 	// after undoes prepare.
 	after func(p *pair)
@@ -93,8 +93,8 @@ func stopCases() []stopCase {
 	}
 }
 
-// TestStop: a node is asked to stop while clients publish and consume. It ends in bounded time, and no client sees an
-// error, whichever node it is and whatever state the pair is in. With a successor in sync publishers hardly wait.
+// A node stops in bounded time while clients publish and consume, and no client sees an error, for either node and
+// any state of the pair. With a successor in sync publishers hardly wait.
 func TestStop(t *testing.T) {
 	for _, c := range stopCases() {
 		t.Run(c.name, func(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// compare makes a node compare both nodes. The comparison must find no difference, or be refused.
+// compare compares both nodes. The comparison must find no difference, or be rejected.
 func compare(t *testing.T, n *simpair.Node, deep bool) error {
 	t.Helper()
 	r, err := n.Admin().Verify(t.Context(), &pb.VerifyRequest{Deep: deep, FullSpeed: true})
@@ -33,8 +33,8 @@ func compare(t *testing.T, n *simpair.Node, deep bool) error {
 	return nil
 }
 
-// TestVerify: a comparison of the nodes is never refused while the pair is in sync, whatever clients do and however
-// often it is asked for. After a standby has connected again, it is refused until that is in sync, and not any longer.
+// A comparison of the nodes is never rejected while the pair is in sync, regardless of clients and its frequency.
+// After a standby has reconnected, it is rejected exactly until the standby is in sync.
 func TestVerify(t *testing.T) {
 	for _, deep := range []bool{false, true} {
 		t.Run(fmt.Sprint("deep=", deep), func(t *testing.T) {
@@ -74,8 +74,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestVerifyAcrossReconnect: the standby is lost for a moment while both nodes read everything for a deep comparison.
-// The comparison waits until the standby is in sync again, and is done.
+// The standby is briefly lost while both nodes read everything for a deep comparison. The comparison waits until the
+// standby is in sync again, and succeeds.
 func TestVerifyAcrossReconnect(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
 		c := p.client()

@@ -16,7 +16,7 @@ import (
 	"github.com/Azure/go-amqp"
 )
 
-// client is a connection to whichever node serves, and its links, which are made anew with it.
+// client is a connection to the serving node with its links, which are recreated after a reconnect.
 type client struct {
 	request   request
 	conn      *amqp.Conn
@@ -26,7 +26,7 @@ type client struct {
 	temporary *amqp.Receiver
 }
 
-// consumer is a receiving link, and what was received and not answered.
+// consumer is a receiving link with its unsettled messages.
 type consumer struct {
 	request  request
 	receiver *amqp.Receiver
@@ -53,7 +53,7 @@ func (c *client) connect(ctx context.Context) error {
 	}
 }
 
-// options are those that the request asks for.
+// options returns the connection options of the request.
 func (c *client) options() (o *amqp.ConnOptions, scheme string, err error) {
 	o, scheme = &amqp.ConnOptions{ContainerID: c.request.ClientID}, "amqp://"
 	if c.request.TLS != "" {
@@ -77,8 +77,8 @@ func (c *client) options() (o *amqp.ConnOptions, scheme string, err error) {
 	return o, scheme, nil
 }
 
-// denied tells whether a node has said that the client is not let in: another attempt would end in the same way. The
-// library has no type for a SASL exchange that has failed.
+// denied reports whether a node has rejected the client's credentials, in which case a retry is futile. The library
+// has no type for a failed SASL exchange.
 func denied(err error) bool {
 	var conn *amqp.ConnError
 	if errors.As(err, &conn) && conn.RemoteErr != nil {
@@ -87,7 +87,7 @@ func denied(err error) bool {
 	return strings.Contains(err.Error(), "SASL")
 }
 
-// connectTo makes a connection with a session: a standby closes the connection that it has opened.
+// connectTo opens a connection with a session: a standby closes an opened connection.
 func (c *client) connectTo(ctx context.Context, url string, o *amqp.ConnOptions) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -103,7 +103,7 @@ func (c *client) connectTo(ctx context.Context, url string, o *amqp.ConnOptions)
 	return nil
 }
 
-// again tells whether an error means that the connection is to be made anew, and makes it, with its links.
+// again reports whether an error requires a reconnect, and reconnects with all links.
 func (c *client) again(ctx context.Context, err error) bool {
 	var refused *amqp.Error
 	if ctx.Err() != nil || errors.As(err, &refused) && !lost(err) {
@@ -118,7 +118,7 @@ func (c *client) again(ctx context.Context, err error) bool {
 	return false
 }
 
-// lost tells whether the connection has ended, or the node has ended it.
+// lost reports whether the connection has ended, or the node has ended it.
 func lost(err error) bool {
 	var conn *amqp.ConnError
 	var session *amqp.SessionError
@@ -152,7 +152,7 @@ func (c *client) sendAll(ctx context.Context, r *request) *reply {
 	return out
 }
 
-// send sends a message until it is accepted or refused: at least once.
+// send sends a message until it is accepted or rejected: at least once.
 func (c *client) send(ctx context.Context, r *request, m *messageForm) error {
 	for {
 		err := c.sendOnce(ctx, r, m)
@@ -201,14 +201,14 @@ func (c *client) attach(ctx context.Context, k *consumer) (err error) {
 	if r.Durable != "" {
 		o.Name, o.SourceDurability, o.SourceExpiryPolicy = r.Durable, amqp.DurabilityUnsettledState, amqp.ExpiryPolicyNever
 		if r.Shared && r.Consumer != "k" {
-			o.Name += "|" + r.Consumer // further links of the subscription, as Qpid JMS names them
+			o.Name += "|" + r.Consumer // additional links of the subscription, as Qpid JMS names them
 		}
 	}
 	k.receiver, err = c.session.NewReceiver(ctx, r.From, o)
 	return err
 }
 
-// receive waits for a message; if the connection is lost meanwhile it is made anew.
+// receive waits for a message and reconnects if the connection is lost in the meantime.
 func (c *client) receive(ctx context.Context, k *consumer, timeout time.Duration) (*reply, error) {
 	for {
 		waiting, cancel := context.WithTimeout(ctx, timeout)
@@ -248,7 +248,7 @@ func (k *consumer) settle(ctx context.Context, delivery uint64, how string) erro
 	return errors.New("no such answer: " + how)
 }
 
-// browse reads what is there: until nothing comes any more.
+// browse reads all available messages.
 func (c *client) browse(ctx context.Context, r *request) (*reply, error) {
 	o := &amqp.ReceiverOptions{Credit: -1, SourceDistributionMode: amqp.SourceDistributionModeCopy}
 	b, err := c.session.NewReceiver(ctx, r.From, o)
@@ -274,7 +274,7 @@ func (c *client) browse(ctx context.Context, r *request) (*reply, error) {
 	}
 }
 
-// unsubscribe closes the link, which ends the subscription.
+// unsubscribe closes the link, which deletes the subscription.
 func (c *client) unsubscribe(ctx context.Context, durable string) error {
 	for _, k := range c.links {
 		if k.request.Durable == durable {

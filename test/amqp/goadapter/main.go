@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Goadapter is the adapter of Azure/go-amqp for the cases of test/amqp: requests as lines of JSON, as ../README.md
-// says. The library has no transactions and no reconnecting; what an application does about the latter is in links.go.
+// Command goadapter is the adapter of Azure/go-amqp for the cases of test/amqp: it reads requests as lines of JSON,
+// see ../README.md. The library supports neither transactions nor reconnecting; links.go reconnects as an application
+// would.
 package main
 
 import (
@@ -44,7 +45,7 @@ type request struct {
 	Messages []*messageForm `json:"messages"`
 }
 
-// messageForm is a message as the runner writes and reads it.
+// messageForm is the JSON form of a message.
 type messageForm struct {
 	Body          string         `json:"body"`
 	MessageID     string         `json:"message_id"`
@@ -59,13 +60,13 @@ type messageForm struct {
 	Properties    map[string]any `json:"properties"`
 }
 
-// outcome is what became of a message that was sent.
+// outcome is the result of a sent message.
 type outcome struct {
 	Outcome string `json:"outcome"`
 	Text    string `json:"text,omitempty"`
 }
 
-// reply has the fields of all answers.
+// reply has the fields of all responses.
 type reply struct {
 	Results  []outcome      `json:"results,omitempty"`
 	Messages []*messageForm `json:"messages,omitempty"`
@@ -81,7 +82,7 @@ func main() {
 	}
 }
 
-// program has the connections.
+// program manages the connections.
 type program struct {
 	mu      sync.Mutex // guards clients and the output
 	clients map[string]*client
@@ -91,7 +92,7 @@ func run() error {
 	p := &program{clients: map[string]*client{}}
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 64<<20)
-	last := map[string]chan struct{}{} // of each client: requests of one client are done one after the other
+	last := map[string]chan struct{}{} // for each client: its requests are executed in sequence
 	for lines.Scan() {
 		var r request
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
@@ -169,7 +170,7 @@ func (c *client) perform(ctx context.Context, r *request) (*reply, error) {
 	case "consumer_close":
 		k := c.links[r.Consumer]
 		if k.request.Durable != "" {
-			return &reply{}, nil // the library closes links, which would end the subscription
+			return &reply{}, nil // the library closes links, which would delete the subscription
 		}
 		return &reply{}, k.receiver.Close(ctx)
 	case "unsubscribe":

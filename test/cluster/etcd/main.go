@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command etcd is an etcd as a process of its own, for tests that set its clock: the pair's own runs in the process of
-// the test. It writes its address to standard output, and ends when its standard input does.
+// Command etcd runs an etcd in a separate process for tests that set its clock; otherwise a pair's etcd runs in the
+// process of the test. It writes its address to standard output, and exits when standard input is closed.
 package main
 
 import (
@@ -29,6 +29,6 @@ func run() error {
 		return err
 	}
 	fmt.Println(server.Address())
-	_, _ = io.Copy(io.Discard, os.Stdin) // until the test closes it, or ends
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test closes it or exits
 	return server.Close()
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command goadapter puts the Go client through test/conformance: it reads requests as JSON lines and answers them. The
-// schema is in test/conformance/README.md.
+// Command goadapter is the adapter of the Go client for test/conformance: it reads requests as JSON lines and writes
+// responses. The schema is in test/conformance/README.md.
 package main
 
 import (
@@ -25,9 +25,9 @@ func main() {
 	}
 }
 
-// adapter has what the runner has named.
+// adapter manages the objects named by the runner.
 type adapter struct {
-	mu         sync.Mutex // guards all below
+	mu         sync.Mutex // guards all fields below
 	clients    map[string]*client.Client
 	producers  map[string]*client.Producer
 	consumers  map[string]*client.Consumer
@@ -42,15 +42,15 @@ type answer struct {
 	Error *failure `json:"error,omitempty"`
 }
 
-// failure is why a request was not done, and what that promises.
+// failure is the error of a request and its outcome.
 type failure struct {
 	Outcome string `json:"outcome"`
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message"`
 }
 
-// serve answers requests until the input ends. What waits does not hold up what comes after it; publishes and answers
-// are handed to the client in the order of the lines.
+// serve executes requests until the input ends. A blocked request does not delay later ones; publishes and answers
+// are passed to the client in the order of the lines.
 func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	a := &adapter{
 		clients: map[string]*client.Client{}, producers: map[string]*client.Producer{},
@@ -93,7 +93,7 @@ func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	return err
 }
 
-// failureOf says what an error of the client promises.
+// failureOf returns the outcome that an error of the client implies.
 func failureOf(err error) *failure {
 	if err == nil {
 		return nil
@@ -111,13 +111,13 @@ func failureOf(err error) *failure {
 	return f
 }
 
-// done is the answer of what has nothing to tell.
+// done is a response without content.
 type done struct{}
 
-// later is what is left to do of a request that was begun.
+// later is the blocking part of a request.
 type later func() (any, error)
 
-// begin does the part of a request that must be in the order of the lines, and returns the part that may wait.
+// begin executes the part of a request that must be in the order of the lines, and returns the part that may block.
 func (a *adapter) begin(ctx context.Context, r *request) (later, error) {
 	switch r.Op {
 	case "open":
@@ -165,7 +165,7 @@ func (a *adapter) begin(ctx context.Context, r *request) (later, error) {
 	}
 }
 
-// named finds what an earlier request has made.
+// named returns an object of an earlier request.
 func named[T any](a *adapter, all map[string]T, name string) (T, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -176,14 +176,14 @@ func named[T any](a *adapter, all map[string]T, name string) (T, error) {
 	return v, nil
 }
 
-// put keeps what a request has made.
+// put stores an object of a request.
 func put[T any](a *adapter, all map[string]T, name string, v T) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all[name] = v
 }
 
-// within is the time that the client has for a request.
+// within returns a context with the timeout of a request.
 func (r *request) within(ctx context.Context) (context.Context, context.CancelFunc) {
 	if r.TimeoutMS == 0 {
 		return context.WithCancel(ctx)
@@ -203,7 +203,7 @@ func (a *adapter) open(ctx context.Context, r *request) (later, error) {
 	return func() (any, error) { return done{}, nil }, nil
 }
 
-// producer is the one that a publish names, which its first use makes; nil for the client's own.
+// producer returns the producer of a publish, which its first use creates; nil for the client's own.
 func (a *adapter) producer(ctx context.Context, c *client.Client, r *request) (*client.Producer, error) {
 	if r.Producer == "" {
 		return nil, nil //nolint:nilnil // the client's own

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-// request is one line of the input. Which fields an op has is in test/conformance/README.md.
+// request is one line of the input. test/conformance/README.md lists the fields of each op.
 type request struct {
 	ID     uint64 `json:"id"`
 	Op     string `json:"op"`
@@ -50,7 +50,7 @@ type request struct {
 	Take    []held        `json:"take"`
 }
 
-// config is what a queue can be made with.
+// config is the configuration of a created queue.
 type config struct {
 	Priorities    bool   `json:"priorities"`
 	MaxMessages   uint64 `json:"max_messages"`
@@ -58,13 +58,13 @@ type config struct {
 	DeadLetter    string `json:"dead_letter"`
 }
 
-// publication is what a transaction publishes to one queue.
+// publication is a transaction's publish to one queue.
 type publication struct {
 	Queue    string    `json:"queue"`
 	Messages []message `json:"messages"`
 }
 
-// held names a delivery of a consumer.
+// held identifies a delivery of a consumer.
 type held struct {
 	Consumer string `json:"consumer"`
 	Delivery uint64 `json:"delivery"`
@@ -72,8 +72,8 @@ type held struct {
 
 func (h held) key() string { return fmt.Sprintf("%s/%d", h.Consumer, h.Delivery) }
 
-// message goes both ways. Pad is how many bytes "x" follow the body's text in what is published; Size and SHA256 are of
-// what was received, whose Body is cut after 1,024 bytes.
+// message is used in both directions. Pad is the number of bytes "x" appended to the body of a published message;
+// Size and SHA256 describe a received message, whose Body is truncated after 1,024 bytes.
 type message struct {
 	Body          string            `json:"body"`
 	Pad           int               `json:"pad,omitempty"`
@@ -95,7 +95,7 @@ type message struct {
 	DeadLetterOf  string `json:"dead_letter_of,omitempty"`
 }
 
-// bodyShown is how much of a body is told.
+// bodyShown is the length of the returned part of a body.
 const bodyShown = 1024
 
 func toMessages(in []message) []client.Message {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command schemas writes the JSON schemas that kubeconform checks manifests with, from the description of Kubernetes'
-// API: a file for each kind, KIND-GROUP-VERSION.json in lower case, which refers to one with all types. Fields that the
-// API does not know are refused. Usage:
+// Command schemas writes the JSON schemas with which kubeconform validates manifests, from the description of
+// Kubernetes' API: a file for each kind, KIND-GROUP-VERSION.json in lower case, which refers to one with all types.
+// Fields that are not part of the API are rejected. Usage:
 //
 //	go run ./test/helm/schemas SWAGGER.json DIR
 package main
@@ -72,7 +72,7 @@ func run(args []string) error {
 	return write(filepath.Join(args[1], "_definitions.json"), map[string]any{"definitions": api.Definitions})
 }
 
-// strict refuses fields that an object does not have, and lets those that may be a number or a text be either.
+// strict rejects unknown fields of an object, and allows both types for fields that may be a number or a text.
 func strict(schema map[string]any) {
 	if properties, ok := schema["properties"].(map[string]any); ok {
 		if _, ok := schema["additionalProperties"]; !ok {

@@ -36,7 +36,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
 {{- end -}}
 
-{{/* The headless Service that gives each pod its name. */}}
+{{/* The headless Service for the names of the pods. */}}
 {{- define "lockstep.peers" -}}
 {{- printf "%s-peers" (include "lockstep.fullname" .) -}}
 {{- end -}}
@@ -45,7 +45,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- printf "%s.%s.svc.%s" (include "lockstep.peers" .) .Release.Namespace .Values.clusterDomain -}}
 {{- end -}}
 
-{{/* Addresses of both nodes, as clients are given them. */}}
+{{/* Advertised addresses of both nodes. */}}
 {{- define "lockstep.addresses" -}}
 {{- $domain := include "lockstep.domain" . -}}
 {{- $name := include "lockstep.fullname" . -}}
@@ -66,7 +66,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
-{{/* Names that the certificate carries. */}}
+{{/* Names in the certificate. */}}
 {{- define "lockstep.dnsNames" -}}
 {{- $name := include "lockstep.fullname" . -}}
 {{- $domain := include "lockstep.domain" . -}}
@@ -92,7 +92,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if eq .Values.tls.mode "none" }}HTTP{{ else }}HTTPS{{ end -}}
 {{- end -}}
 
-{{/* node.yaml: the operator's settings, and over them what the chart knows. */}}
+{{/* node.yaml: the operator's settings, overridden by the chart's own. */}}
 {{- define "lockstep.config" -}}
 {{- $tls := ne .Values.tls.mode "none" -}}
 {{- $own := dict "data" (dict "dir" "/data") "listen" "0.0.0.0:7420" "metrics" (dict "listen" .Values.metrics.listen) -}}
@@ -130,7 +130,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- mergeOverwrite (deepCopy .Values.config) $own | toYaml -}}
 {{- end -}}
 
-{{/* Secrets that are mounted: a list of name, Secret and directory. */}}
+{{/* Mounted Secrets: a list of name, Secret and directory. */}}
 {{- define "lockstep.mounts" -}}
 {{- if ne .Values.tls.mode "none" }}
 - {name: tls, mountPath: /tls, readOnly: true}
@@ -191,7 +191,7 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* No two of the nodes and the witness on one machine. */}}
+{{/* At most one of the nodes and the witness on each machine. */}}
 {{- define "lockstep.affinity" -}}
 podAntiAffinity:
 {{- if eq .Values.antiAffinity "required" }}
@@ -211,7 +211,7 @@ podAntiAffinity:
 {{- end }}
 {{- end -}}
 
-{{/* What places a pod. */}}
+{{/* Scheduling of a pod. */}}
 {{- define "lockstep.placement" -}}
 affinity: {{- include "lockstep.affinity" . | nindent 2 }}
 {{- with .Values.nodeSelector }}
@@ -231,7 +231,7 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
-{{/* One command against the pair, with the nodes' own certificate. */}}
+{{/* Runs a command against the pair with the nodes' certificate. */}}
 {{- define "lockstep.testContainer" -}}
 image: {{ include "lockstep.image" .root }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
