@@ -4,8 +4,8 @@ package failover
 
 import "time"
 
-// Notice is a condition of this node or its pair that only failover detects and an operator must know. It exists
-// while the condition lasts. Package server/observe/conditions documents each kind with cause and action, under the same
+// Notice is a condition of this node or its pair that only failover detects and an operator must know. It exists while
+// the condition lasts. Package server/observe/conditions documents each kind with cause and action, under the same
 // names.
 type Notice struct {
 	// Kind is one of the Notice constants.

@@ -3,8 +3,8 @@
 // Package console implements the web console for operators, which a node serves on console.listen.
 //
 // The console is a client of the node. All its data and actions use the node's gRPC services, over an in-process
-// connection (server/api/inprocgrpc) with the credentials of the browser. Access rules, quotas, limits and the audit log
-// therefore apply as for any client. The package imports proto/lockstep/v1 and no service.
+// connection (server/api/inprocgrpc) with the credentials of the browser. Access rules, quotas, limits and the audit
+// log therefore apply as for any client. The package imports proto/lockstep/v1 and no service.
 //
 // Files: console.go (the port), http.go (checks before every request: headers, origin, session, CSRF), signin.go and
 // session.go (authentication), view.go (connections), page.go (pages and actions), hub.go (live parts), errors.go

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objectstore opens the locations of backups and log archives, which are directories or buckets of an S3 server,
-// and creates their encryption and decryption. Package store/backup uses these through interfaces, because the store
-// has no network code.
+// Package objectstore opens the locations of backups and log archives, which are directories or buckets of an S3
+// server, and creates their encryption and decryption. Package store/backup uses these through interfaces, because the
+// store has no network code.
 package objectstore
 
 import (

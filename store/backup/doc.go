@@ -20,8 +20,8 @@
 // # Locations
 //
 // Backups and archives are objects in a location, Objects: a directory (Directory), or a bucket of an S3 server, in
-// package server/objectstore/s3. With a Sealer they are encrypted: a backup of format 2 has pages.pack.age, and lists its
-// recipients.
+// package server/objectstore/s3. With a Sealer they are encrypted: a backup of format 2 has pages.pack.age, and lists
+// its recipients.
 //
 // # Log archive
 //

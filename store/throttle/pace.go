@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package throttle throttles background work so that it does not affect clients: it adds pauses to limit the fraction of
-// the time, limits the bytes per second, or both. A Governor adapts the fraction for all work of a node to the commit
-// latency; the limits are upper bounds.
+// Package throttle throttles background work so that it does not affect clients: it adds pauses to limit the fraction
+// of the time, limits the bytes per second, or both. A Governor adapts the fraction for all work of a node to the
+// commit latency; the limits are upper bounds.
 package throttle
 
 import (

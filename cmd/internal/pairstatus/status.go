@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pairstatus requests the status of the nodes of a pair, and combines the answers: the newest cluster record, the
-// plan, and each condition once. Its types have the format of `lockstep status --output json`.
+// Package pairstatus requests the status of the nodes of a pair, and combines the answers: the newest cluster record,
+// the plan, and each condition once. Its types have the format of `lockstep status --output json`.
 package pairstatus
 
 import (

@@ -44,8 +44,8 @@ func TestErrorTableBothWays(t *testing.T) {
 	}
 }
 
-// Every reason of the API is used. Two reasons have no error value, and two are used by server/auth/authn, which returns
-// statuses.
+// Every reason of the API is used. Two reasons have no error value, and two are used by server/auth/authn, which
+// returns statuses.
 func TestEveryReasonIsUsed(t *testing.T) {
 	used := map[pb.ErrorReason]bool{
 		pb.ErrorReason_ERROR_REASON_UNSPECIFIED: true, pb.ErrorReason_ERROR_REASON_INTERNAL: true,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodestatus implements a snapshot of a node's state. The status, the metrics and the probes are derived from it,
-// and are therefore consistent.
+// Package nodestatus implements a snapshot of a node's state. The status, the metrics and the probes are derived from
+// it, and are therefore consistent.
 package nodestatus
 
 import (

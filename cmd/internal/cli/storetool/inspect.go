@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package storetool implements the read-only `lockstep store` commands for the files of a stopped node: check, digest and
-// the dumps. The first two can also query running nodes.
+// Package storetool implements the read-only `lockstep store` commands for the files of a stopped node: check, digest
+// and the dumps. The first two can also query running nodes.
 package storetool
 
 import (
