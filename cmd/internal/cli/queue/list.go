@@ -106,7 +106,8 @@ func listAll(ctx context.Context, env *cli.Env, prefix string) error {
 			}
 			list = append(list, newQueueState(q))
 			rows = append(rows, []any{
-				q.Name, output.Count(q.Messages), output.Bytes(q.Bytes), output.Count(len(q.Subscriptions)), output.Count(consumers),
+				q.Name, output.Count(q.Messages), output.Bytes(q.Bytes), output.Count(len(q.Subscriptions)),
+				output.Count(consumers),
 			})
 		}
 		if err := env.Print.Object(list); err != nil {

@@ -118,7 +118,9 @@ func aPair(conditions ...pairstatus.Condition) statusMsg {
 			},
 			Conditions: conditions,
 		},
-		rates: &pairstatus.Rates{Published: 12_345, Delivered: 12_001.4, Acknowledged: 3.25, CommitP50MS: 0.875, CommitP99MS: 12},
+		rates: &pairstatus.Rates{
+			Published: 12_345, Delivered: 12_001.4, Acknowledged: 3.25, CommitP50MS: 0.875, CommitP99MS: 12,
+		},
 	}
 }
 

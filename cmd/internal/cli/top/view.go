@@ -249,7 +249,8 @@ func (m *model) rateLines() []string {
 				milliseconds(r.CommitP99MS)))
 		}
 	}
-	parts = append(parts, fmt.Sprintf("%s, %s", output.Plural(active.Messages, "message"), output.Bytes(active.MessageBytes)))
+	parts = append(parts,
+		fmt.Sprintf("%s, %s", output.Plural(active.Messages, "message"), output.Bytes(active.MessageBytes)))
 	if a := active.Activity; a != nil {
 		parts = append(parts, output.Plural(a.Consumers, "consumer"), output.Plural(a.Connections, "connection"))
 	}
