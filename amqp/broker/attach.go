@@ -39,7 +39,7 @@ func (c *conn) attached(l *session.Link) {
 	case *wire.Node:
 		c.goWith(l, func(ctx context.Context) (func(), error) { return c.attachTarget(ctx, l, a, target) })
 	default:
-		l.Refuse(session.Errorf(session.InvalidField, "the attach has no target"))
+		l.Refuse(session.Errorf(session.InvalidField, "attach has no target"))
 	}
 }
 
@@ -81,7 +81,7 @@ func address(a any) (string, bool) {
 	return "", false
 }
 
-var errAddress = session.Errorf(session.InvalidField, "an address is a text: the name of a queue")
+var errAddress = session.Errorf(session.InvalidField, "address must be a string: a queue name")
 
 // isTopic tells whether capabilities say that each subscriber is to have each message.
 func isTopic(capabilities []wire.Symbol) bool {
@@ -161,7 +161,7 @@ func (c *conn) createQueue(ctx context.Context, name string, topic bool) error {
 		return nil
 	}
 	if f := failed(err); f.reason == "DENIED" {
-		return session.Errorf(session.NotFound, "there is no queue %q, and it is not made on demand: %s", name, f.text)
+		return session.Errorf(session.NotFound, "queue %q not found and not created automatically: %s", name, f.text)
 	}
 	return err
 }
@@ -186,7 +186,7 @@ func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach
 		name = dynamic
 		own.Address = name
 	case name == "":
-		return nil, session.Errorf(session.InvalidField, "the source has no address: it is the name of a queue")
+		return nil, session.Errorf(session.InvalidField, "source has no address (queue name)")
 	}
 	filters, err := readFilters(source.Filter)
 	if err != nil {
@@ -210,8 +210,8 @@ func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach
 			return nil, err
 		}
 	case filters.noLocal:
-		return nil, session.Errorf(session.NotImplemented, "the no-local filter is for topics: a consumer of a queue that "+
-			"leaves messages out would leave them to nobody")
+		return nil, session.Errorf(session.NotImplemented, "no-local filter requires a topic: no other consumer would "+
+			"receive the excluded messages of a queue")
 	default:
 		s.filter = filters.cel
 	}

@@ -140,7 +140,7 @@ func (p *pipeline) run() {
 // failed takes note of how a stream has ended, and tells whether another one is to be opened.
 func (p *pipeline) failed(f failure) bool {
 	if f.notActive() {
-		p.c.lost("this node is not the active one any more")
+		p.c.lost("this node is no longer active")
 		return false
 	}
 	p.c.mu.Lock()
@@ -340,7 +340,7 @@ func (p *pipeline) handle(resp *pb.PublishStreamResponse) error {
 	return err
 }
 
-var errOrder = errors.New("the node has answered out of order")
+var errOrder = errors.New("responses out of order")
 
 // answered handles the answer to the oldest request. mu is held.
 func (p *pipeline) answered(resp *pb.PublishStreamResponse) error {

@@ -12,9 +12,9 @@ import (
 // Errors of Link.Send.
 var (
 	// ErrGone is returned when the link takes no messages any more, or was not accepted.
-	ErrGone = errors.New("the link is gone")
+	ErrGone = errors.New("link is closed")
 	// ErrFull is returned when as many bytes wait as Options.MaxUnsent allows. The message was not taken.
-	ErrFull = errors.New("too many bytes wait for the peer's credit and window")
+	ErrFull = errors.New("too many bytes queued for the peer's credit and window")
 )
 
 // Message is what is sent on a link.
