@@ -38,7 +38,7 @@ func (c *conn) attached(l *session.Link) {
 	case *wire.Node:
 		c.goWith(l, func(ctx context.Context) (func(), error) { return c.attachTarget(ctx, l, a, target) })
 	default:
-		l.Refuse(session.Errorf(session.InvalidField, "the attach has no target"))
+		l.Refuse(session.Errorf(session.InvalidField, "attach has no target"))
 	}
 }
 
@@ -80,7 +80,7 @@ func address(a any) (string, bool) {
 	return "", false
 }
 
-var errAddress = session.Errorf(session.InvalidField, "an address is a text: the name of a queue")
+var errAddress = session.Errorf(session.InvalidField, "address must be a string: a queue name")
 
 // isTopic reports whether the capabilities request delivery of each message to each subscriber.
 func isTopic(capabilities []wire.Symbol) bool {
@@ -160,7 +160,7 @@ func (c *conn) createQueue(ctx context.Context, name string, topic bool) error {
 		return nil
 	}
 	if f := failed(err); f.reason == "DENIED" {
-		return session.Errorf(session.NotFound, "there is no queue %q, and it is not made on demand: %s", name, f.text)
+		return session.Errorf(session.NotFound, "queue %q not found and not created automatically: %s", name, f.text)
 	}
 	return err
 }
@@ -185,7 +185,7 @@ func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach
 		name = dynamic
 		own.Address = name
 	case name == "":
-		return nil, session.Errorf(session.InvalidField, "the source has no address: it is the name of a queue")
+		return nil, session.Errorf(session.InvalidField, "source has no address (queue name)")
 	}
 	filters, err := readFilters(source.Filter)
 	if err != nil {
@@ -209,8 +209,8 @@ func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach
 			return nil, err
 		}
 	case filters.noLocal:
-		return nil, session.Errorf(session.NotImplemented, "the no-local filter is for topics: a consumer of a queue that "+
-			"leaves messages out would leave them to nobody")
+		return nil, session.Errorf(session.NotImplemented, "no-local filter requires a topic: no other consumer would "+
+			"receive the excluded messages of a queue")
 	default:
 		s.filter = filters.cel
 	}

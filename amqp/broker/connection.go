@@ -107,7 +107,7 @@ func (c *conn) serve() {
 	defer func() { _ = c.raw.Close() }() // closing it twice is harmless
 	if err := c.begin(); err != nil {
 		if !errors.Is(err, errEnded) && !errors.Is(err, io.EOF) {
-			c.log.Info("an AMQP client was not let in", zap.Error(err))
+			c.log.Info("AMQP client rejected", zap.Error(err))
 		}
 		return
 	}
@@ -116,7 +116,7 @@ func (c *conn) serve() {
 	defer leave()
 	if err := c.greet(); err != nil {
 		if !errors.Is(err, errEnded) && !errors.Is(err, io.EOF) && c.ctx.Err() == nil {
-			c.log.Info("an AMQP client was not let in", zap.Error(err))
+			c.log.Info("AMQP client rejected", zap.Error(err))
 		}
 		return
 	}
@@ -162,7 +162,7 @@ func (c *conn) contain(what func()) {
 		if p == nil {
 			return
 		}
-		c.log.Error("an AMQP connection was closed because of a defect; please report it", zap.Any("panic", p),
+		c.log.Error("AMQP connection closed because of a bug; please report it", zap.Any("panic", p),
 			zap.Stack("stack"))
 		_ = c.raw.Close() // unblocks the reader
 		c.cancel()
@@ -325,7 +325,7 @@ func (c *conn) broken(err error) {
 	if errors.As(err, &e) { // a protocol violation, which is reported to the client
 		c.leave() // a close ends the links without events
 		c.core.Close(e)
-		c.log.Info("an AMQP connection was closed: the client has broken the protocol", zap.Error(e))
+		c.log.Info("AMQP connection closed: protocol violation by the client", zap.Error(e))
 	} else {
 		c.core.Lost(nil)
 	}

@@ -36,7 +36,7 @@ func (c *conn) makeDynamic(ctx context.Context, topic bool) (string, error) {
 // deleteNode deletes the queue of a dynamic link.
 func (c *conn) deleteNode(ctx context.Context, name string) {
 	if _, err := c.queues.DeleteQueue(ctx, &pb.DeleteQueueRequest{Name: name}); err != nil {
-		c.log.Debug("a temporary queue could not be removed with its connection", zap.Error(err))
+		c.log.Debug("temporary queue of a closed connection not deleted", zap.Error(err))
 	}
 }
 

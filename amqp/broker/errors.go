@@ -131,7 +131,7 @@ func refusal(err error) *wire.Error {
 		return e
 	}
 	if errors.Is(err, context.Canceled) {
-		return session.Errorf(session.ConnectionForced, "the connection ends")
+		return session.Errorf(session.ConnectionForced, "connection is closing")
 	}
 	f := failed(err)
 	return f.toAMQP()

@@ -43,11 +43,11 @@ func readFilters(m wire.Map) (*filters, error) {
 		case selectorName, selectorCode:
 			text, ok := d.Value.(string)
 			if !ok {
-				return nil, session.Errorf(session.InvalidField, "the selector is no text")
+				return nil, session.Errorf(session.InvalidField, "selector is not a string")
 			}
 			cel, err := selector.ToCEL(text)
 			if err != nil {
-				e := session.Errorf(session.InvalidField, "the selector %.100q: %v", text, err)
+				e := session.Errorf(session.InvalidField, "selector %.100q: %v", text, err)
 				e.Info = wire.Fields{{Key: wire.Symbol("invalid-field"), Value: wire.Symbol("filter")}}
 				return nil, e
 			}

@@ -19,7 +19,7 @@ const (
 )
 
 var errTooMuchHeld = session.Errorf(session.ResourceLimitExceeded,
-	"the messages that clients have sent in part have more than %d MiB together, and this connection sends less than "+
+	"partially received messages of all clients exceed %d MiB, and this connection sends less than "+
 		"%d MiB of its message in %v: send large messages without pauses", maxHeld>>20, stallBytes>>20, stallLimit)
 
 // held counts the bytes of large messages of all connections.

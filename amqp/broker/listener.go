@@ -148,7 +148,7 @@ func (s *Server) all(last bool) []*conn {
 func (s *Server) leave() {
 	role, _ := s.o.Role()
 	for _, c := range s.all(true) {
-		c.shut(sendAway(role, "this node stops"))
+		c.shut(sendAway(role, "node is stopping"))
 	}
 }
 
@@ -163,9 +163,9 @@ func (s *Server) watchRole(ctx context.Context) {
 			role = s.successor()
 			list := s.all(false)
 			for _, c := range list {
-				c.shut(sendAway(role, "this node is not the active one any more"))
+				c.shut(sendAway(role, "this node is no longer active"))
 			}
-			s.o.Logger.Info("AMQP clients were sent to the other node", zap.Int("connections", len(list)),
+			s.o.Logger.Info("AMQP clients redirected to the other node", zap.Int("connections", len(list)),
 				zap.String("active", role.Elsewhere))
 		}
 		was = role.Active
@@ -215,9 +215,9 @@ func sendAway(role Role, why string) *wire.Error {
 	number, ok := portNumber(port)
 	if err != nil || !ok {
 		return session.Errorf(session.ConnectionForced,
-			"%s; connect again: the other node of the pair serves, or will in a moment", why)
+			"%s; reconnect: the other node of the pair is or becomes active", why)
 	}
-	e := session.Errorf(session.ConnectionRedirect, "%s; the active node is at %s", why, role.Elsewhere)
+	e := session.Errorf(session.ConnectionRedirect, "%s; the active node is %s", why, role.Elsewhere)
 	e.Info = wire.Fields{
 		{Key: wire.Symbol("hostname"), Value: host},
 		{Key: wire.Symbol("network-host"), Value: host},

@@ -20,7 +20,7 @@ const (
 	soleConnection  wire.Symbol = "sole-connection-for-container"
 )
 
-const notActive = "this node is not the active one"
+const notActive = "this node is not active"
 
 // opened responds to a client that opens its connection. The caller holds mu.
 func (c *conn) opened(o *wire.Open) {
@@ -49,8 +49,8 @@ func (c *conn) opened(o *wire.Open) {
 	case slices.Contains(o.DesiredCapabilities, soleConnection):
 		reply.OfferedCapabilities = append(reply.OfferedCapabilities, soleConnection)
 		if !c.server.claim(c, o.ContainerID) {
-			why = session.Errorf(session.InvalidField, "container-id %q is in use by another connection, and this one wants "+
-				"to be the only one of it: give each client another one", o.ContainerID)
+			why = session.Errorf(session.InvalidField, "container-id %q is in use by another connection, and this one "+
+				"requests exclusive use: use a unique container-id per client", o.ContainerID)
 			why.Info = wire.Fields{{Key: wire.Symbol("invalid-field"), Value: wire.Symbol("container-id")}}
 		}
 	}

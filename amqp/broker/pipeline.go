@@ -142,7 +142,7 @@ func (p *pipeline) run() {
 // failed handles the end of a stream, and reports whether another one must be opened.
 func (p *pipeline) failed(f failure) bool {
 	if f.notActive() {
-		p.c.lost("this node is not the active one any more")
+		p.c.lost("this node is no longer active")
 		return false
 	}
 	p.c.mu.Lock()
@@ -342,7 +342,7 @@ func (p *pipeline) handle(resp *pb.PublishStreamResponse) error {
 	return err
 }
 
-var errOrder = errors.New("the node has answered out of order")
+var errOrder = errors.New("responses out of order")
 
 // answered handles the response to the oldest request. The caller holds mu.
 func (p *pipeline) answered(resp *pb.PublishStreamResponse) error {

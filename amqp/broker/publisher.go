@@ -48,7 +48,7 @@ func (p *publisher) deliver(d *session.Delivery) {
 	queue := p.queue
 	if err == nil && queue == "" {
 		if queue = to; queue == "" {
-			err = session.Errorf(session.InvalidField, "the link has no address, and the message has no `to`")
+			err = session.Errorf(session.InvalidField, "link has no address and message has no `to`")
 		}
 	}
 	if err != nil {

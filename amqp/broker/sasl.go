@@ -37,7 +37,7 @@ const (
 )
 
 // errEnded ends a connection without a log entry.
-var errEnded = errors.New("the connection has ended")
+var errEnded = errors.New("connection closed")
 
 // greet reads the protocol headers, and executes the SASL exchange if requested. Without SASL, a client is anonymous or
 // authenticated by its certificate.
@@ -97,7 +97,7 @@ func (c *conn) authenticate() error {
 	}
 	init, ok := f.Body.(*wire.SASLInit)
 	if !ok || !f.SASL {
-		return fmt.Errorf("%w: a frame came that is no sasl-init", errEnded)
+		return fmt.Errorf("%w: expected sasl-init", errEnded)
 	}
 	mechanism, response := init.Mechanism, bytes.Clone(init.InitialResponse)
 	if response == nil && mechanism != anonymous && mechanism != external {
@@ -109,12 +109,12 @@ func (c *conn) authenticate() error {
 		}
 		answer, ok := f.Body.(*wire.SASLResponse)
 		if !ok || !f.SASL {
-			return fmt.Errorf("%w: a frame came that is no sasl-response", errEnded)
+			return fmt.Errorf("%w: expected sasl-response", errEnded)
 		}
 		response = bytes.Clone(answer.Response)
 	}
 	token, ok := credential(mechanism, response)
-	err := errors.New("the SASL mechanism is not offered, or its response is malformed")
+	err := errors.New("unsupported SASL mechanism or malformed response")
 	if ok {
 		err = c.signIn(token)
 	}
@@ -166,7 +166,7 @@ func (c *conn) signIn(token string) error {
 	defer cancel()
 	who, err := pb.NewAccessServiceClient(c.server.o.Services).WhoAmI(ctx, &pb.WhoAmIRequest{})
 	if err != nil {
-		return fmt.Errorf("sign in: %w", err)
+		return fmt.Errorf("authenticate: %w", err)
 	}
 	c.principal, c.calls = who.GetPrincipal(), c.as(c.ctx)
 	// This first call that requires authentication marks the connection as authenticated.

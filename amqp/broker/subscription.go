@@ -90,8 +90,8 @@ func (c *conn) subscribe(
 		return nil
 	}
 	if sub.shared && had.GetConsumers() > 0 {
-		return session.Errorf(session.NotAllowed, "the shared subscription %q has consumers, and another selector than this "+
-			"link asks for: use the same one", sub.name)
+		return session.Errorf(session.NotAllowed, "shared subscription %q has consumers and a different selector than this "+
+			"link: use the same selector", sub.name)
 	}
 	// JMS: changing the selector of a durable subscriber is equivalent to deleting and creating the subscription.
 	if _, err := c.queues.DeleteSubscription(ctx, &pb.DeleteSubscriptionRequest{
@@ -145,7 +145,7 @@ func (c *conn) recoverSubscription(ctx context.Context, l *session.Link, a *wire
 			}, nil
 		}
 	}
-	return nil, session.Errorf(session.NotFound, "there is no durable subscription of link %q of container %q", a.Name,
+	return nil, session.Errorf(session.NotFound, "no durable subscription for link %q of container %q", a.Name,
 		c.peer())
 }
 
@@ -186,7 +186,7 @@ func (s *consumer) remove() {
 	case s.leave == nil || s.last():
 		_, err := c.queues.DeleteSubscription(ctx, &pb.DeleteSubscriptionRequest{Queue: s.queue, Name: s.subscription})
 		if err != nil && failed(err).code != codes.NotFound {
-			c.log.Warn("the subscription of an AMQP link could not be removed with it: it keeps messages until it is deleted",
+			c.log.Warn("subscription of a closed AMQP link not deleted: it keeps messages until it is deleted",
 				zap.Error(err), zap.String("queue", s.queue), zap.String("subscription", s.subscription))
 		}
 	}
@@ -211,7 +211,7 @@ func (c *conn) sweep(ctx context.Context, queue string) {
 			continue
 		}
 		_, err := c.queues.DeleteSubscription(ctx, &pb.DeleteSubscriptionRequest{Queue: queue, Name: name})
-		c.log.Info("a subscription was removed whose AMQP link had gone with its node", zap.Error(err),
+		c.log.Info("deleted a subscription whose AMQP link was lost in a failover", zap.Error(err),
 			zap.String("queue", queue), zap.String("subscription", name))
 	}
 }
@@ -235,7 +235,7 @@ func (s *consumer) stolen() {
 		return
 	}
 	s.finish()
-	s.link.Detach(true, session.Errorf(session.LinkStolen, "the link was attached again on another connection"))
+	s.link.Detach(true, session.Errorf(session.LinkStolen, "link was attached on another connection"))
 	s.c.signal()
 }
 

@@ -75,7 +75,7 @@ type outcome struct {
 // declare opens a transaction.
 func (t *transactions) declare(s *session.Session) (*transaction, *wire.Error) {
 	if len(t.open) >= maxTransactions {
-		return nil, session.Errorf(session.ResourceLimitExceeded, "the connection has %d open transactions", len(t.open))
+		return nil, session.Errorf(session.ResourceLimitExceeded, "connection has %d open transactions", len(t.open))
 	}
 	if t.last == 0 { // random start: an ID from another connection, which a client may reuse, must be unknown
 		t.last = rand.Uint64() >> 1 //nolint:gosec // different is enough
@@ -97,7 +97,7 @@ func (t *transactions) find(id []byte) (*transaction, *wire.Error) {
 			return one, nil
 		}
 	}
-	return nil, session.Errorf(unknownID, "there is no open transaction %x", id)
+	return nil, session.Errorf(unknownID, "no open transaction %x", id)
 }
 
 // close removes a transaction.
@@ -139,7 +139,7 @@ func (t *transactions) acknowledges(s *consumer) []*pb.SequenceRange {
 // publish adds a message of a link. limit is the maximum size in bytes of the connection's open transactions.
 func (t *transaction) publish(p *publisher, queue string, m *pb.Message, bytes, limit int) *wire.Error {
 	if t.all.bytes+bytes > limit {
-		t.tooMuch = session.Errorf(session.ResourceLimitExceeded, "the open transactions of a connection have more than "+
+		t.tooMuch = session.Errorf(session.ResourceLimitExceeded, "open transactions of the connection exceed "+
 			"%d bytes (limits.transaction-bytes): commit more often", limit)
 		return t.tooMuch
 	}
@@ -164,7 +164,7 @@ func (t *transaction) publish(p *publisher, queue string, m *pb.Message, bytes, 
 }
 
 func tooManyOperations() *wire.Error {
-	return session.Errorf(session.ResourceLimitExceeded, "a transaction has more than %d operations, which are one for "+
+	return session.Errorf(session.ResourceLimitExceeded, "transaction has more than %d operations: one for "+
 		"each %d messages to a queue and one for each consumer: commit more often", maxOperations, maxBatchMessages)
 }
 
@@ -182,7 +182,7 @@ func (s *consumer) disposedIn(state *wire.TransactionalState, e *session.Dispose
 	}
 	if isAccepted(o) {
 		if t.taken += len(e.Refs); t.taken > maxTaken {
-			t.tooMuch = session.Errorf(session.ResourceLimitExceeded, "a transaction acknowledges more than %d messages: "+
+			t.tooMuch = session.Errorf(session.ResourceLimitExceeded, "transaction acknowledges more than %d messages: "+
 				"commit more often", maxTaken)
 		}
 	}
@@ -314,12 +314,12 @@ func (c *conn) tryCommit(ctx context.Context, ops []*pb.Operation) (refused *fai
 		f := failed(err)
 		switch {
 		case f.notActive():
-			c.lost("this node is not the active one any more")
+			c.lost("this node is no longer active")
 			return nil, false
 		case !f.again() && (f.settled || !req.GetProducer().GetRetry()) && f.reason != "":
 			return &f, true
 		case !f.again() || ctx.Err() != nil:
-			c.lost("the outcome of a transaction could not be found out")
+			c.lost("unknown outcome of a transaction")
 			return nil, false //nolint:nilerr // the connection ends, and the client gets no outcome
 		}
 		if f.reason != "BLOCKED" && f.reason != "UNCHECKED" {

@@ -75,8 +75,8 @@ func Decode(payload []byte) (*pb.Message, *Meta, error) {
 	m := &d.message
 	size := 12 + len(d.kept.before) + len(d.kept.after)
 	if n := size + d.attributesBytes(); n > maxKeptBytes {
-		return nil, nil, limited("the sections before and behind the body take %d bytes, with the ids and the properties "+
-			"that are no texts once more, and %d are possible", n, maxKeptBytes)
+		return nil, nil, limited("sections before and after the body have %d bytes, with ids and non-string properties "+
+			"counted twice, maximum is %d", n, maxKeptBytes)
 	}
 	d.property.bytes.BytesValue = d.kept.appendTo(make([]byte, 0, size))
 	d.property.value.Kind = &d.property.bytes
@@ -124,7 +124,7 @@ func (d *decoded) sections(payload []byte) error {
 		}
 		if code <= last && (code != last || code != codeData && code != codeSequence) ||
 			bodies > 0 && code != last && code != codeFooter {
-			return malformed("the section %s is not expected behind %s", sectionNames[code-codeHeader],
+			return malformed("unexpected section %s after %s", sectionNames[code-codeHeader],
 				sectionNames[last-codeHeader])
 		}
 		last = code
@@ -184,7 +184,7 @@ func expect(code byte, v value) error {
 		ok = v.isBinary()
 	}
 	if !ok {
-		return malformed("the section %s has a value of type 0x%02x", sectionNames[code-codeHeader], v.code)
+		return malformed("section %s has a value of type 0x%02x", sectionNames[code-codeHeader], v.code)
 	}
 	return nil
 }
@@ -275,7 +275,7 @@ func (d *decoded) header(v value) error {
 		switch i {
 		case 0, 3:
 			if !boolean {
-				return malformed("durable or first-acquirer of the header is no boolean")
+				return malformed("header: durable or first-acquirer is not a boolean")
 			}
 			if i == 3 {
 				d.meta.FirstAcquirer = is
@@ -285,7 +285,7 @@ func (d *decoded) header(v value) error {
 			}
 		case 1:
 			if field.code != codeUbyte {
-				return malformed("priority of the header is no ubyte")
+				return malformed("header: priority is not a ubyte")
 			}
 			d.kept.flags |= hasPriority
 			d.kept.priority = byte(n)
@@ -293,7 +293,7 @@ func (d *decoded) header(v value) error {
 			d.message.Priority = &d.priority
 		case 2, 4:
 			if !whole || !field.isUint() {
-				return malformed("ttl or delivery-count of the header is no uint")
+				return malformed("header: ttl or delivery-count is not a uint")
 			}
 			if i == 4 {
 				d.meta.DeliveryCount = uint32(n)
@@ -303,7 +303,7 @@ func (d *decoded) header(v value) error {
 				d.message.Ttl = &d.ttl
 			}
 		default:
-			return malformed("the header has %d fields", v.count)
+			return malformed("header has %d fields", v.count)
 		}
 	}
 	return nil

@@ -85,7 +85,7 @@ func (d *decoded) deliverAt(v value) error {
 		return nil
 	}
 	if !ok || ms > maxTimeMS {
-		return invalid("the time of delivery is no number of milliseconds since 1970 up to the year 9999")
+		return invalid("delivery time must be milliseconds since 1970, up to the year 9999")
 	}
 	d.message.DeliverAt = setTime(&d.at[1], ms)
 	return nil
@@ -97,7 +97,7 @@ func (d *decoded) delay(v value) error {
 		return nil
 	}
 	if !ok || ms < 0 || ms > maxTimeMS {
-		return invalid("the delay of delivery is no number of milliseconds from 0 on")
+		return invalid("delivery delay must be a non-negative number of milliseconds")
 	}
 	d.message.Delay = new(durationpb.Duration)
 	setDuration(d.message.Delay, ms)
@@ -107,7 +107,7 @@ func (d *decoded) delay(v value) error {
 // properties decodes the properties section.
 func (d *decoded) properties(v value) error {
 	if v.count > len(propertyNames) {
-		return malformed("the section properties has %d fields", v.count)
+		return malformed("section properties has %d fields", v.count)
 	}
 	rest := v.data
 	for i := range v.count {
@@ -155,7 +155,7 @@ func (d *decoded) property1(i int, v value) error {
 	m := &d.message
 	text := func(to *string, s string) error {
 		if len(s) > maxFieldBytes {
-			return limited("%s has %d bytes, and %d are possible", propertyNames[i], len(s), maxFieldBytes)
+			return limited("%s has %d bytes, maximum is %d", propertyNames[i], len(s), maxFieldBytes)
 		}
 		*to = s
 		return nil
@@ -221,7 +221,7 @@ func (d *decoded) applicationProperties(v value) error {
 			return err
 		}
 		if !key.isString() {
-			return malformed("a key of the application properties has the type 0x%02x, and must be a string", key.code)
+			return malformed("key of application properties has type 0x%02x, must be a string", key.code)
 		}
 		if content, rest, err = read(rest); err != nil {
 			return err
@@ -272,12 +272,12 @@ func (d *decoded) has(key string) bool {
 func (d *decoded) applicationProperty(key string, v value) error {
 	switch {
 	case key == SectionsKey || key == ContainerKey:
-		return notAllowed("the name " + key + " of an application property is taken: what a message has besides its body " +
-			"is kept under it; use another name")
+		return notAllowed("name " + key + " of an application property is reserved for a field of the message: " +
+			"use another name")
 	case key == "" || len(key) > maxKeyBytes:
 		return nil
 	case d.has(key):
-		return malformed("the application property %.40q is there twice", key)
+		return malformed("duplicate application property %.40q", key)
 	}
 	if is, ok := v.boolean(); ok {
 		s := d.slot()

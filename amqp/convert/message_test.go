@@ -314,9 +314,9 @@ func TestSchedule(t *testing.T) {
 		{message: annotated("x-opt-delivery-time", []byte{codeLong8, 0})},
 		{message: annotated("x-opt-delivery-time", []byte{codeNull})},
 		{message: annotated("x-opt-delivery-delay", []byte{codeNull})},
-		{message: annotated("x-opt-delivery-time", number(codeLong, 1<<60)), want: "the time of delivery"},
-		{message: annotated("x-opt-delivery-time", []byte{codeTrue}), want: "the time of delivery"},
-		{message: annotated("x-opt-delivery-delay", []byte{codeLong8, 0xff}), want: "the delay of delivery"},
+		{message: annotated("x-opt-delivery-time", number(codeLong, 1<<60)), want: "delivery time"},
+		{message: annotated("x-opt-delivery-time", []byte{codeTrue}), want: "delivery time"},
+		{message: annotated("x-opt-delivery-delay", []byte{codeLong8, 0xff}), want: "delivery delay"},
 	} {
 		m, _, err := Decode(c.message)
 		if c.want != "" {
@@ -386,22 +386,22 @@ func TestRefused(t *testing.T) {
 		message []byte
 		want    string
 	}{
-		{"no section", []byte("hello"), "decode-error: a section begins with 0x68"},
-		{"no section of a message", []byte{0, codeUlong8, 0x10, codeList0}, "a descriptor that is not known"},
-		{"cut off", []byte{0, codeUlong8, codeData}, "a section ends behind its descriptor"},
-		{"cut off inside", []byte{0, codeUlong8, codeData, codeBinary8, 5, 'x'}, "has 5 bytes, and 1 are there"},
+		{"no section", []byte("hello"), "decode-error: section starts with 0x68"},
+		{"no section of a message", []byte{0, codeUlong8, 0x10, codeList0}, "unknown descriptor"},
+		{"cut off", []byte{0, codeUlong8, codeData}, "section ends after its descriptor"},
+		{"cut off inside", []byte{0, codeUlong8, codeData, codeBinary8, 5, 'x'}, "has 5 bytes, only 1 available"},
 		{
 			"two values",
 			[]byte{0, codeUlong8, codeValue, codeNull, 0, codeUlong8, codeValue, codeNull},
-			"is not expected behind",
+			"unexpected section",
 		},
 		{
 			"wrong order", data(0, codeUlong8, codeFooter, codeMap8, 1, 0),
-			"amqp:data:binary is not expected behind amqp:footer",
+			"unexpected section amqp:data:binary after amqp:footer",
 		},
 		{
 			"wrong order before", data(0, codeUlong8, codeProperties, codeList0, 0, codeUlong8, codeHeader, codeList0),
-			"not expected",
+			"unexpected section",
 		},
 		{
 			"data that is a string",
@@ -414,26 +414,26 @@ func TestRefused(t *testing.T) {
 		},
 		{"unknown type", []byte{0, codeUlong8, codeValue, 0x99}, "format code 0x99"},
 		{"no UTF-8", []byte{0, codeUlong8, codeValue, codeString8, 1, 0xff}, "not UTF-8"},
-		{"odd map", []byte{0, codeUlong8, codeValue, codeMap8, 2, 1, codeNull}, "a map has 1 keys and values"},
-		{"too few in a list", []byte{0, codeUlong8, codeValue, codeList8, 2, 2, codeNull}, "a value is missing"},
-		{"too many in a list", []byte{0, codeUlong8, codeValue, codeList8, 3, 1, codeNull, codeNull}, "1 bytes follow"},
-		{"too deep", append([]byte{0, codeUlong8, codeValue}, deep...), "deeper in each other than 32"},
-		{"boolean", []byte{0, codeUlong8, codeValue, codeBool, 2}, "a boolean is 2"},
-		{"durable is a number", data(0, codeUlong8, codeHeader, codeList8, 3, 1, codeUbyte, 1), "is no boolean"},
-		{"priority is a uint", data(0, codeUlong8, codeHeader, codeList8, 3, 2, codeNull, codeUint0), "is no ubyte"},
+		{"odd map", []byte{0, codeUlong8, codeValue, codeMap8, 2, 1, codeNull}, "map has 1 keys and values"},
+		{"too few in a list", []byte{0, codeUlong8, codeValue, codeList8, 2, 2, codeNull}, "missing value"},
+		{"too many in a list", []byte{0, codeUlong8, codeValue, codeList8, 3, 1, codeNull, codeNull}, "1 bytes after"},
+		{"too deep", append([]byte{0, codeUlong8, codeValue}, deep...), "nested deeper than 32"},
+		{"boolean", []byte{0, codeUlong8, codeValue, codeBool, 2}, "boolean is 2"},
+		{"durable is a number", data(0, codeUlong8, codeHeader, codeList8, 3, 1, codeUbyte, 1), "is not a boolean"},
+		{"priority is a uint", data(0, codeUlong8, codeHeader, codeList8, 3, 2, codeNull, codeUint0), "is not a ubyte"},
 		{
 			"message-id is a list", data(0, codeUlong8, codeProperties, codeList8, 2, 1, codeList0),
 			"message-id has a value of type 0x45",
 		},
 		{
 			"message-id too long", long(fieldMessageID, codeString8),
-			"resource-limit-exceeded: message-id has 1025 bytes, and 1024",
+			"resource-limit-exceeded: message-id has 1025 bytes, maximum is 1024",
 		},
 		{"message-id of bytes too long", long(fieldMessageID, codeBinary8), "resource-limit-exceeded: message-id has"},
 		{"reply-to too long", long(fieldReplyTo, codeString8), "reply-to has 1025 bytes"},
-		{"properties too long", data(c.end(large)...), "resource-limit-exceeded: the sections before"},
-		{"the other name is taken", data(o.end(origin)...), "not-allowed: the name amqp.container"},
-		{"the name is taken", data(r.end(reserved)...), "not-allowed: the name amqp.sections"},
+		{"properties too long", data(c.end(large)...), "resource-limit-exceeded: sections before"},
+		{"the other name is taken", data(o.end(origin)...), "not-allowed: name amqp.container"},
+		{"the name is taken", data(r.end(reserved)...), "not-allowed: name amqp.sections"},
 	} {
 		m, meta, err := Decode(c.message)
 		require.Nil(t, m, c.name)

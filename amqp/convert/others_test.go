@@ -38,7 +38,7 @@ func TestWrittenByOthers(t *testing.T) {
 		_, _, err = Decode(out)
 		var refusal *wire.Error
 		if errors.As(err, &refusal) && refusal.Condition == wire.ConditionDecode {
-			require.Contains(t, refusal.Description, "there twice", "%x makes %x", v.BytesValue, out)
+			require.Contains(t, refusal.Description, "duplicate", "%x makes %x", v.BytesValue, out)
 		}
 	}
 	require.Greater(t, asItCame, 5000)

@@ -207,14 +207,14 @@ var sectionNames = [...]string{
 // descriptor reads the descriptor of a section; content begins with the constructor of its value.
 func descriptor(b []byte) (code byte, content []byte, err error) {
 	if b[0] != codeDescribed {
-		return 0, nil, malformed("a section begins with 0x%02x, and not with a descriptor", b[0])
+		return 0, nil, malformed("section starts with 0x%02x instead of a descriptor", b[0])
 	}
 	v, content, err := readPlain(b[1:])
 	if err != nil {
 		return 0, nil, err
 	}
 	if len(content) == 0 {
-		return 0, nil, malformed("a section ends behind its descriptor")
+		return 0, nil, malformed("section ends after its descriptor")
 	}
 	switch {
 	case v.isSymbol():
@@ -228,5 +228,5 @@ func descriptor(b []byte) (code byte, content []byte, err error) {
 			return byte(n), content, nil
 		}
 	}
-	return 0, nil, malformed("a section has a descriptor that is not known")
+	return 0, nil, malformed("section has an unknown descriptor")
 }

@@ -134,7 +134,7 @@ func skipShort(b []byte) (rest []byte, ok bool) {
 func read(b []byte) (v value, rest []byte, err error) {
 	for range maxDepth {
 		if len(b) == 0 {
-			return value{}, nil, malformed("a value is missing at the end")
+			return value{}, nil, malformed("missing value at the end")
 		}
 		if b[0] != codeDescribed {
 			return readPlain(b)
@@ -148,15 +148,15 @@ func read(b []byte) (v value, rest []byte, err error) {
 			return v, rest, err
 		}
 	}
-	return value{}, nil, malformed("descriptors stand deeper in each other than %d", maxDepth)
+	return value{}, nil, malformed("descriptors nested deeper than %d", maxDepth)
 }
 
 func readPlain(b []byte) (v value, rest []byte, err error) {
 	if len(b) == 0 {
-		return value{}, nil, malformed("a value is missing at the end")
+		return value{}, nil, malformed("missing value at the end")
 	}
 	if !isKnown(b[0]) {
-		return value{}, nil, malformed("the format code 0x%02x is not known", b[0])
+		return value{}, nil, malformed("unknown format code 0x%02x", b[0])
 	}
 	return readContent(b[0], b[1:])
 }
@@ -170,11 +170,11 @@ func readContent(code byte, b []byte) (v value, rest []byte, err error) {
 	case sized == 4 && len(b) >= 4:
 		n = int(binary.BigEndian.Uint32(b))
 	case sized > 0:
-		return value{}, nil, malformed("a length is missing at the end")
+		return value{}, nil, malformed("missing length at the end")
 	}
 	b = b[sized:]
 	if n > len(b) || n < counted {
-		return value{}, nil, malformed("a value of type 0x%02x has %d bytes, and %d are there", code, n, len(b))
+		return value{}, nil, malformed("value of type 0x%02x has %d bytes, only %d available", code, n, len(b))
 	}
 	v = value{code: code, data: b[:n]}
 	switch counted {
@@ -191,7 +191,7 @@ func readContent(code byte, b []byte) (v value, rest []byte, err error) {
 // valid for the recipient.
 func check(b []byte, depth int) (rest []byte, err error) {
 	if depth > maxDepth {
-		return nil, malformed("values stand deeper in each other than %d", maxDepth)
+		return nil, malformed("values nested deeper than %d", maxDepth)
 	}
 	if len(b) > 0 && b[0] == codeDescribed {
 		if b, err = check(b[1:], depth+1); err != nil {
@@ -211,21 +211,21 @@ func (v value) check(depth int) error {
 	switch v.code {
 	case codeString8, codeString:
 		if !utf8.Valid(v.data) {
-			return malformed("a string is not UTF-8")
+			return malformed("string is not UTF-8")
 		}
 	case codeSymbol8, codeSymbol:
 		for _, c := range v.data {
 			if c >= utf8.RuneSelf {
-				return malformed("a symbol is not ASCII")
+				return malformed("symbol is not ASCII")
 			}
 		}
 	case codeBool:
 		if v.data[0] > 1 {
-			return malformed("a boolean is %d", v.data[0])
+			return malformed("boolean is %d", v.data[0])
 		}
 	case codeList8, codeList, codeMap8, codeMap:
 		if v.isMap() && v.count%2 != 0 {
-			return malformed("a map has %d keys and values", v.count)
+			return malformed("map has %d keys and values", v.count)
 		}
 		b := v.data
 		var err error
@@ -239,7 +239,7 @@ func (v value) check(depth int) error {
 			}
 		}
 		if len(b) > 0 {
-			return malformed("%d bytes follow on the last value of a list or map", len(b))
+			return malformed("%d bytes after the last value of a list or map", len(b))
 		}
 	case codeArray8, codeArray:
 		return v.checkArray(depth)
@@ -253,19 +253,19 @@ func (v value) checkArray(depth int) error {
 	var err error
 	for len(b) > 0 && b[0] == codeDescribed {
 		if depth++; depth > maxDepth {
-			return malformed("values stand deeper in each other than %d", maxDepth)
+			return malformed("values nested deeper than %d", maxDepth)
 		}
 		if b, err = check(b[1:], depth); err != nil {
 			return err
 		}
 	}
 	if len(b) == 0 || !isKnown(b[0]) {
-		return malformed("an array has no known type")
+		return malformed("array has an unknown type")
 	}
 	code := b[0]
 	b = b[1:]
 	if depth+1 > maxDepth {
-		return malformed("values stand deeper in each other than %d", maxDepth)
+		return malformed("values nested deeper than %d", maxDepth)
 	}
 	if fixed, sized, _ := width(code); fixed == 0 && sized == 0 {
 		v.count = 0 // its values have no data to check
@@ -280,7 +280,7 @@ func (v value) checkArray(depth int) error {
 		}
 	}
 	if len(b) > 0 {
-		return malformed("%d bytes follow on the last value of an array", len(b))
+		return malformed("%d bytes after the last value of an array", len(b))
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ func (p *parser) numeric(n node, at int) error {
 			return nil
 		}
 	}
-	return p.invalid(at, "this is no number, and cannot be calculated with")
+	return p.invalid(at, "operand is not a number")
 }
 
 // calculate evaluates constant operations.
@@ -61,7 +61,7 @@ func (p *parser) calculate(op token, left, right node) (node, error) {
 			return l * r, nil
 		}
 		if r == 0 {
-			return nil, p.invalid(op.at, "this divides by zero")
+			return nil, p.invalid(op.at, "division by zero")
 		}
 		return l / r, nil
 	}
@@ -70,7 +70,7 @@ func (p *parser) calculate(op token, left, right node) (node, error) {
 	if !lNumber || !rNumber {
 		n := operands(left) + operands(right)
 		if n > MaxOperands {
-			return nil, p.invalid(op.at, "this is calculated from more than %d operands", MaxOperands)
+			return nil, p.invalid(op.at, "expression has more than %d operands", MaxOperands)
 		}
 		return arithmetic{op.text[0], left, right, n}, nil
 	}
@@ -86,7 +86,7 @@ func (p *parser) calculate(op token, left, right node) (node, error) {
 		v = lf / rf
 	}
 	if math.IsNaN(v) || math.IsInf(v, 0) {
-		return nil, p.invalid(op.at, "this gives no number in the range of a double")
+		return nil, p.invalid(op.at, "result is out of the range of a double")
 	}
 	return v, nil
 }

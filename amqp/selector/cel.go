@@ -27,7 +27,7 @@ func ToCEL(selector string) (string, error) {
 	w := writer{}
 	w.condition(n, false)
 	if w.Len() > MaxCELBytes {
-		return "", fmt.Errorf("%w: it is too long: it takes more than the %d bytes that a filter can have", ErrInvalid,
+		return "", fmt.Errorf("%w: too long: translated filter exceeds %d bytes", ErrInvalid,
 			MaxCELBytes)
 	}
 	return w.String(), nil

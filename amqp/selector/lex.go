@@ -58,13 +58,13 @@ func (t *token) is(word string) bool {
 func (t *token) describe() string {
 	switch t.kind {
 	case end:
-		return "the end"
+		return "end"
 	case integer:
 		return strconv.FormatUint(t.bits, 10)
 	case float:
 		return celFloat(t.number)
 	case text:
-		return fmt.Sprintf("the text %.40q", t.text)
+		return fmt.Sprintf("string %.40q", t.text)
 	default:
 		return fmt.Sprintf("%.40q", t.text)
 	}
@@ -98,7 +98,7 @@ func (p *parser) advance() error {
 			return nil
 		}
 	}
-	return p.invalid(p.token.at, "%q is no part of a selector", first)
+	return p.invalid(p.token.at, "unexpected character %q", first)
 }
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
@@ -135,7 +135,7 @@ func (p *parser) lexQuoted(rest string) error {
 	for i := 1; ; {
 		n := strings.Index(rest[i:], quote)
 		if n < 0 {
-			return p.invalid(p.token.at, "the %s that begins here does not end; write it twice inside", quote)
+			return p.invalid(p.token.at, "unterminated %s; double it inside the literal", quote)
 		}
 		p.token.text += rest[i : i+n]
 		i += n + 1
@@ -147,7 +147,7 @@ func (p *parser) lexQuoted(rest string) error {
 		i++
 	}
 	if p.token.kind == identifier && p.token.text == "" {
-		return p.invalid(p.token.at, "an identifier has a name")
+		return p.invalid(p.token.at, "missing identifier name")
 	}
 	return nil
 }
@@ -203,7 +203,7 @@ func (p *parser) lexNumber(rest string) error {
 func (p *parser) lexInteger(rest string, n int, digits string, base int) error {
 	v, err := strconv.ParseUint(digits, base, 64)
 	if err != nil || v > 1<<63 {
-		return p.invalid(p.token.at, "%.40s is no whole number in the range of a long", rest[:n])
+		return p.invalid(p.token.at, "%.40s is not an integer in the range of a long", rest[:n])
 	}
 	if n < len(rest) && (rest[n] == 'l' || rest[n] == 'L') {
 		n++

@@ -57,7 +57,7 @@ var headerNames = map[string]meaning{
 
 const (
 	notByJMS    = "JMS allows for JMSDeliveryMode, JMSPriority, JMSMessageID, JMSTimestamp, JMSCorrelationID and JMSType"
-	notConstant = "it changes while the message waits, and what a selector gives must not"
+	notConstant = "its value changes while the message is stored"
 )
 
 // refusedNames are the unsupported identifiers, with the reason.
@@ -65,8 +65,8 @@ var refusedNames = map[string]string{
 	"JMSDestination": notByJMS, "JMSReplyTo": notByJMS, "JMSExpiration": notByJMS, "JMSDeliveryTime": notByJMS,
 	"JMSRedelivered": notConstant, "JMSXDeliveryCount": notConstant, "JMSXRcvTimestamp": notConstant,
 	"JMSXState": notConstant, "amqp.redelivered": notConstant, "amqp.delivery_count": notConstant,
-	"amqp.to": "it is the queue itself", "amqp.absolute_expiry_time": notByJMS,
-	"amqp.sections": "it is kept for what came by AMQP",
+	"amqp.to": "it is always the queue", "amqp.absolute_expiry_time": notByJMS,
+	"amqp.sections": "it is reserved for AMQP sections",
 }
 
 func kindOf(n name) nameKind { return headerNames[n.text].kind }

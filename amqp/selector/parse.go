@@ -74,9 +74,9 @@ func parse(selector string) (node, error) {
 	p := &parser{text: selector}
 	switch {
 	case len(selector) > MaxBytes:
-		return nil, p.invalid(0, "it has %d bytes, the limit is %d", len(selector), MaxBytes)
+		return nil, p.invalid(0, "has %d bytes, maximum is %d", len(selector), MaxBytes)
 	case !utf8.ValidString(selector):
-		return nil, p.invalid(0, "it is not UTF-8")
+		return nil, p.invalid(0, "not UTF-8")
 	}
 	if err := p.advance(); err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func parse(selector string) (node, error) {
 		return nil, err
 	}
 	if p.token.kind != end {
-		return nil, p.invalid(p.token.at, "%s is not expected here", p.token.describe())
+		return nil, p.invalid(p.token.at, "unexpected %s", p.token.describe())
 	}
 	return n, p.condition(n, 0)
 }
@@ -98,17 +98,17 @@ func (p *parser) condition(n node, at int) error {
 		return nil
 	case name:
 		if k := kindOf(n); k != property && k != durable {
-			return p.invalid(n.at, "%.40s is no condition: compare it with something", n.text)
+			return p.invalid(n.at, "%.40s is not a condition: add a comparison", n.text)
 		}
 		return nil
 	}
-	return p.invalid(at, "this is no condition: compare it with something")
+	return p.invalid(at, "not a condition: add a comparison")
 }
 
 // enter increments the depth; the caller decrements p.depth afterwards.
 func (p *parser) enter() error {
 	if p.depth++; p.depth > MaxDepth {
-		return p.invalid(p.token.at, "parentheses, NOT and signs stand deeper in each other than %d", MaxDepth)
+		return p.invalid(p.token.at, "parentheses, NOT and signs nested deeper than %d", MaxDepth)
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func (p *parser) take(word string) (bool, error) {
 func (p *parser) expect(word string) error {
 	ok, err := p.take(word)
 	if err == nil && !ok {
-		err = p.invalid(p.token.at, "%s where %s is expected", p.token.describe(), word)
+		err = p.invalid(p.token.at, "unexpected %s, expected %s", p.token.describe(), word)
 	}
 	return err
 }
@@ -197,14 +197,14 @@ func (p *parser) compare() (node, error) {
 	case p.token.is("LIKE"), p.token.is("IN"):
 		of, ok := left.(name)
 		if !ok {
-			return nil, p.invalid(at, "%s needs an identifier before it", p.token.text)
+			return nil, p.invalid(at, "missing identifier before %s", p.token.text)
 		}
 		if p.token.is("IN") {
 			return p.in(of, not)
 		}
 		return p.like(of, not)
 	case not:
-		return nil, p.invalid(p.token.at, "%s where BETWEEN, LIKE or IN is expected", p.token.describe())
+		return nil, p.invalid(p.token.at, "unexpected %s, expected BETWEEN, LIKE or IN", p.token.describe())
 	case p.token.is("IS"):
 		return p.isNull(left, at)
 	}
@@ -239,14 +239,14 @@ func (p *parser) comparable(op string, n node, at int) error {
 	}
 	switch n := n.(type) {
 	case string:
-		return p.invalid(at, "a text is compared by = or <> only, not by %s", op)
+		return p.invalid(at, "strings can only be compared with = or <>, not %s", op)
 	case name:
 		if k := kindOf(n); k == header || k == mode || k == durable {
-			return p.invalid(at, "%.40s is compared by = or <> only, not by %s", n.text, op)
+			return p.invalid(at, "%.40s can only be compared with = or <>, not %s", n.text, op)
 		}
 	case int64, float64, arithmetic, minus:
 	default:
-		return p.invalid(at, "a truth value is compared by = or <> only, not by %s", op)
+		return p.invalid(at, "booleans can only be compared with = or <>, not %s", op)
 	}
 	return nil
 }
@@ -293,7 +293,7 @@ func (p *parser) in(of name, not bool) (node, error) {
 	n := oneOf{of: of, not: not}
 	for {
 		if p.token.kind != text {
-			return nil, p.invalid(p.token.at, "%s where a text in quotes is expected", p.token.describe())
+			return nil, p.invalid(p.token.at, "unexpected %s, expected a quoted string", p.token.describe())
 		}
 		n.values = append(n.values, p.token.text)
 		if err := p.advance(); err != nil {
@@ -311,7 +311,7 @@ func (p *parser) in(of name, not bool) (node, error) {
 func (p *parser) isNull(left node, at int) (node, error) {
 	of, ok := left.(name)
 	if !ok {
-		return nil, p.invalid(at, "IS NULL needs an identifier before it")
+		return nil, p.invalid(at, "missing identifier before IS NULL")
 	}
 	if err := p.advance(); err != nil {
 		return nil, err
@@ -328,11 +328,11 @@ func (p *parser) like(of name, not bool) (node, error) {
 		return nil, err
 	}
 	if k := kindOf(of); k == number || k == durable {
-		return nil, p.invalid(of.at, "%s is no text, and LIKE is for texts", of.text)
+		return nil, p.invalid(of.at, "%s is not a string, as LIKE requires", of.text)
 	}
 	pattern := p.token
 	if pattern.kind != text {
-		return nil, p.invalid(pattern.at, "%s where a pattern in quotes is expected", pattern.describe())
+		return nil, p.invalid(pattern.at, "unexpected %s, expected a quoted pattern", pattern.describe())
 	}
 	if err := p.advance(); err != nil {
 		return nil, err
@@ -345,7 +345,7 @@ func (p *parser) like(of name, not bool) (node, error) {
 	if ok {
 		r, n := utf8.DecodeRuneInString(p.token.text)
 		if p.token.kind != text || n == 0 || n != len(p.token.text) {
-			return nil, p.invalid(p.token.at, "%s where one character in quotes is expected", p.token.describe())
+			return nil, p.invalid(p.token.at, "unexpected %s, expected one quoted character", p.token.describe())
 		}
 		escape = r
 		if err := p.advance(); err != nil {
@@ -354,7 +354,7 @@ func (p *parser) like(of name, not bool) (node, error) {
 	}
 	parts, ok := splitPattern(pattern.text, escape)
 	if !ok {
-		return nil, p.invalid(pattern.at, "the pattern ends with its escape character")
+		return nil, p.invalid(pattern.at, "pattern ends with the escape character")
 	}
 	return like{of, not, parts}, nil
 }
@@ -397,13 +397,13 @@ func (p *parser) primary() (node, error) {
 		return truth(t.text == "TRUE"), p.advance()
 	case t.kind == identifier:
 		if reason := refusedNames[t.text]; reason != "" {
-			return nil, p.invalid(t.at, "%s cannot be selected by: %s", t.text, reason)
+			return nil, p.invalid(t.at, "%s cannot be used in a selector: %s", t.text, reason)
 		}
 		return name{t.text, t.at}, p.advance()
 	case t.is("NULL"):
-		return nil, p.invalid(t.at, "nothing is equal to NULL; ask with IS NULL or IS NOT NULL")
+		return nil, p.invalid(t.at, "no comparison with NULL; use IS NULL or IS NOT NULL")
 	case !t.is("("):
-		return nil, p.invalid(t.at, "%s where an identifier, a literal or a parenthesis is expected", t.describe())
+		return nil, p.invalid(t.at, "unexpected %s, expected an identifier, a literal or a parenthesis", t.describe())
 	}
 	if err := p.enter(); err != nil {
 		return nil, err

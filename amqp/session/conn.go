@@ -57,14 +57,14 @@ func New(o Options, now time.Time) *Conn {
 func (c *Conn) Receive(f *wire.Frame, now time.Time) error {
 	c.now, c.lastRead = now, now
 	if c.events.pending() {
-		return c.fail(InternalError, "a frame was applied before the events of the one before were taken")
+		return c.fail(InternalError, "frame applied before the events of the previous frame were consumed")
 	}
 	c.events.reset()
 	if c.closed || c.peerClosed {
 		return c.receiveClosing(f)
 	}
 	if f.SASL {
-		return c.fail(ConnectionFramingError, "a SASL frame came after the SASL exchange")
+		return c.fail(ConnectionFramingError, "SASL frame after the SASL exchange")
 	}
 	switch body := f.Body.(type) {
 	case nil: // a heartbeat
@@ -73,7 +73,7 @@ func (c *Conn) Receive(f *wire.Frame, now time.Time) error {
 		return c.receiveOpen(body)
 	case *wire.Close:
 		if c.peer == nil {
-			return c.fail(IllegalState, "a close came before an open")
+			return c.fail(IllegalState, "close before open")
 		}
 		c.peerClosed, c.left = true, body.Error == nil
 		c.giveBack()
@@ -84,7 +84,7 @@ func (c *Conn) Receive(f *wire.Frame, now time.Time) error {
 	}
 	s := c.remote[f.Channel]
 	if s == nil {
-		return c.fail(ConnectionFramingError, "a frame came on channel %d, on which no session has begun", f.Channel)
+		return c.fail(ConnectionFramingError, "frame on channel %d without a session", f.Channel)
 	}
 	s.receive(f)
 	return c.err
@@ -107,11 +107,11 @@ const minFrameSize = 512 // 2.3.4: each peer accepts frames of this size
 
 func (c *Conn) receiveOpen(o *wire.Open) error {
 	if c.peer != nil {
-		return c.fail(IllegalState, "the connection is open already")
+		return c.fail(IllegalState, "connection is already open")
 	}
 	c.peer = o
 	if o.MaxFrameSize < minFrameSize {
-		return c.fail(InvalidField, "max-frame-size is %d; the least that is allowed is %d", o.MaxFrameSize, minFrameSize)
+		return c.fail(InvalidField, "max-frame-size is %d, minimum is %d", o.MaxFrameSize, minFrameSize)
 	}
 	if o.IdleTimeOut > 0 { // half of it allows for network latency
 		c.beat = max(time.Duration(o.IdleTimeOut)*time.Millisecond/2, minBeat)
@@ -267,7 +267,7 @@ func (c *Conn) Tick(now time.Time) (next time.Time, err error) {
 	}
 	if limit := 2 * c.o.IdleTimeOut; limit > 0 {
 		if next = c.lastRead.Add(limit); !now.Before(next) {
-			return time.Time{}, c.fail(ResourceLimitExceeded, "no frame came for %s (idle-time-out)", limit)
+			return time.Time{}, c.fail(ResourceLimitExceeded, "no frame received for %s (idle-time-out)", limit)
 		}
 	}
 	if c.beat > 0 && c.opened {

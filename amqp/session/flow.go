@@ -78,7 +78,7 @@ func (s *Session) receiveFlow(f *wire.Flow) {
 	}
 	l := s.handles[f.Handle.Value]
 	if l == nil {
-		s.fail(SessionUnattachedHandle, "a flow for handle %d, which has no link", f.Handle.Value)
+		s.fail(SessionUnattachedHandle, "flow for handle %d, which has no link", f.Handle.Value)
 		return
 	}
 	if !l.gone {

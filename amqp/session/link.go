@@ -69,18 +69,18 @@ func (s *Session) receiveAttach(a *wire.Attach) {
 	c := s.conn
 	switch {
 	case a.Handle > c.o.HandleMax:
-		_ = c.fail(ConnectionFramingError, "a link has handle %d; handle-max is %d", a.Handle, c.o.HandleMax)
+		_ = c.fail(ConnectionFramingError, "link has handle %d, handle-max is %d", a.Handle, c.o.HandleMax)
 		return
 	case s.handles[a.Handle] != nil:
-		s.fail(SessionHandleInUse, "handle %d has a link already", a.Handle)
+		s.fail(SessionHandleInUse, "handle %d already has a link", a.Handle)
 		return
 	case c.links >= c.o.MaxLinks+refusedLinks:
-		s.fail(ResourceLimitExceeded, "the connection has too many links; %d are allowed", c.o.MaxLinks)
+		s.fail(ResourceLimitExceeded, "connection has too many links, maximum is %d", c.o.MaxLinks)
 		return
 	}
 	handle, ok := s.freeHandle()
 	if !ok {
-		s.fail(ResourceLimitExceeded, "handle-max of the begin leaves no handle for the answer to an attach")
+		s.fail(ResourceLimitExceeded, "handle-max of the begin leaves no handle for the response to an attach")
 		return
 	}
 	l := &Link{
@@ -96,12 +96,12 @@ func (s *Session) receiveAttach(a *wire.Attach) {
 	s.count++
 	c.links++
 	if c.links > c.o.MaxLinks {
-		l.Refuse(Errorf(ResourceLimitExceeded, "the connection has %d links, and may have no more", c.o.MaxLinks))
+		l.Refuse(Errorf(ResourceLimitExceeded, "connection has the maximum of %d links", c.o.MaxLinks))
 		return
 	}
 	name := linkName{name: a.Name, sender: l.Sender()}
 	if other := c.names[name]; other != nil { // 2.6.1: the new attachment takes over the link
-		other.fail(LinkStolen, "the link was attached again")
+		other.fail(LinkStolen, "link was attached again")
 	}
 	c.names[name] = l
 	c.events.push(&Attached{Link: l})
@@ -158,7 +158,7 @@ func (l *Link) Accept(r Reply) bool {
 		ok = l.writeFitting(a)
 	}
 	if !ok {
-		l.Refuse(Errorf(FrameSizeTooSmall, "the answer to the attach does not fit a frame of %d bytes",
+		l.Refuse(Errorf(FrameSizeTooSmall, "response to the attach exceeds the frame size of %d bytes",
 			l.session.conn.maxFrame()))
 		return false
 	}
@@ -244,7 +244,7 @@ func (l *Link) fail(condition wire.Symbol, format string, args ...any) {
 func (s *Session) receiveDetach(d *wire.Detach) {
 	l := s.handles[d.Handle]
 	if l == nil {
-		s.fail(SessionUnattachedHandle, "a detach of handle %d, which has no link", d.Handle)
+		s.fail(SessionUnattachedHandle, "detach of handle %d, which has no link", d.Handle)
 		return
 	}
 	delete(s.handles, d.Handle)

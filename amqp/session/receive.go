@@ -97,7 +97,7 @@ func (l *Link) refill() {
 
 func (s *Session) receiveTransfer(t *wire.Transfer, payload []byte) {
 	if s.incomingWindow == 0 {
-		s.fail(SessionWindowViolation, "a transfer came beyond the incoming-window of %d", s.conn.o.IncomingWindow)
+		s.fail(SessionWindowViolation, "transfer exceeds the incoming-window of %d", s.conn.o.IncomingWindow)
 		return
 	}
 	s.nextIncoming++
@@ -107,7 +107,7 @@ func (s *Session) receiveTransfer(t *wire.Transfer, payload []byte) {
 	}
 	l := s.handles[t.Handle]
 	if l == nil {
-		s.fail(SessionUnattachedHandle, "a transfer for handle %d, which has no link", t.Handle)
+		s.fail(SessionUnattachedHandle, "transfer for handle %d, which has no link", t.Handle)
 		return
 	}
 	if l.detached { // it crossed the Detach; its number is used nevertheless
@@ -117,7 +117,7 @@ func (s *Session) receiveTransfer(t *wire.Transfer, payload []byte) {
 		return
 	}
 	if l.Sender() {
-		l.fail(NotAllowed, "a transfer came on a link whose sender is this node")
+		l.fail(NotAllowed, "transfer on a link whose sender is this node")
 		return
 	}
 	if l.receiver.partial {
@@ -132,22 +132,22 @@ func (l *Link) receiveFirst(t *wire.Transfer, payload []byte) {
 	s := l.session
 	switch id := t.DeliveryID; {
 	case !id.Set:
-		s.fail(InvalidField, "the first transfer of a delivery has no delivery-id")
+		s.fail(InvalidField, "first transfer of a delivery has no delivery-id")
 		return
 	case s.anyIn && id.Value != s.nextIn:
-		s.fail(InvalidField, "delivery-id %d comes where %d is next", id.Value, s.nextIn)
+		s.fail(InvalidField, "delivery-id %d, expected %d", id.Value, s.nextIn)
 		return
 	case s.in.live >= s.conn.o.MaxUnsettled && !l.receiver.windowed: // otherwise windows limit them
-		s.fail(ResourceLimitExceeded, "the session has %d unsettled deliveries, and may have no more", s.in.live)
+		s.fail(ResourceLimitExceeded, "session has the maximum of %d unsettled deliveries", s.in.live)
 		return
 	}
 	s.nextIn, s.anyIn = t.DeliveryID.Value+1, true
 	if len(t.DeliveryTag) > maxTag {
-		l.fail(InvalidField, "a delivery-tag has %d bytes; %d are allowed", len(t.DeliveryTag), maxTag)
+		l.fail(InvalidField, "delivery-tag has %d bytes, maximum is %d", len(t.DeliveryTag), maxTag)
 		return
 	}
 	if distance(l.deliveryCount, l.receiver.limit) <= 0 {
-		l.fail(LinkTransferLimitExceeded, "a delivery came without credit")
+		l.fail(LinkTransferLimitExceeded, "delivery without credit")
 		return
 	}
 	l.credit -= min(l.credit, 1)
@@ -184,11 +184,11 @@ const maxTag = 32
 func (l *Link) receiveMore(t *wire.Transfer, payload []byte) {
 	s, r := l.session, &l.receiver
 	if t.DeliveryID.Set && t.DeliveryID.Value != r.begun.ID {
-		s.fail(InvalidField, "delivery-id %d comes while delivery %d is not complete", t.DeliveryID.Value, r.begun.ID)
+		s.fail(InvalidField, "delivery-id %d before the end of delivery %d", t.DeliveryID.Value, r.begun.ID)
 		return
 	}
 	if t.DeliveryTag != nil && !bytes.Equal(t.DeliveryTag, r.tag) {
-		s.fail(InvalidField, "another delivery-tag comes while delivery %d is not complete", r.begun.ID)
+		s.fail(InvalidField, "different delivery-tag before the end of delivery %d", r.begun.ID)
 		return
 	}
 	if t.Aborted { // as if it had never been sent (2.7.5)
@@ -220,11 +220,11 @@ func (l *Link) receiveMore(t *wire.Transfer, payload []byte) {
 func (l *Link) bounded(have, more int, part bool) bool {
 	c := l.session.conn
 	if limit := l.receiver.maxMessage; limit > 0 && uint64(have)+uint64(more) > limit {
-		l.fail(LinkMessageSizeExceeded, "a message has more than %d bytes (max-message-size)", limit)
+		l.fail(LinkMessageSizeExceeded, "message has more than %d bytes (max-message-size)", limit)
 		return false
 	}
 	if part && c.partial+more > max(c.o.MaxPartial, int(c.o.MaxFrameSize)) {
-		l.fail(ResourceLimitExceeded, "messages that came in part have more than %d bytes on this connection", c.o.MaxPartial)
+		l.fail(ResourceLimitExceeded, "partially received messages of the connection exceed %d bytes", c.o.MaxPartial)
 		return false
 	}
 	return true

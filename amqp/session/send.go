@@ -12,9 +12,9 @@ import (
 // Errors of Link.Send.
 var (
 	// ErrGone is returned when the link has ended or was not accepted.
-	ErrGone = errors.New("the link is gone")
+	ErrGone = errors.New("link is closed")
 	// ErrFull is returned when the waiting messages exceed Options.MaxUnsent. The message was not accepted.
-	ErrFull = errors.New("too many bytes wait for the peer's credit and window")
+	ErrFull = errors.New("too many bytes queued for the peer's credit and window")
 )
 
 // Message is a message to be sent on a link.

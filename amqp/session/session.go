@@ -44,17 +44,17 @@ const outgoingWindow = 1<<31 - 1
 func (c *Conn) receiveBegin(channel uint16, b *wire.Begin) error {
 	switch {
 	case c.peer == nil:
-		return c.fail(IllegalState, "a begin came before an open")
+		return c.fail(IllegalState, "begin before open")
 	case channel > c.o.ChannelMax:
-		return c.fail(ConnectionFramingError, "a session begins on channel %d; channel-max is %d", channel, c.o.ChannelMax)
+		return c.fail(ConnectionFramingError, "session begins on channel %d, channel-max is %d", channel, c.o.ChannelMax)
 	case b.RemoteChannel.Set:
-		return c.fail(NotAllowed, "a begin answers one of channel %d, and none was sent", b.RemoteChannel.Value)
+		return c.fail(NotAllowed, "begin responds to channel %d, but no begin was sent on it", b.RemoteChannel.Value)
 	case c.remote[channel] != nil:
-		return c.fail(ConnectionFramingError, "channel %d has a session already", channel)
+		return c.fail(ConnectionFramingError, "channel %d already has a session", channel)
 	}
 	own, ok := c.freeChannel(channel)
 	if !ok {
-		return c.fail(ResourceLimitExceeded, "no channel is free for another session")
+		return c.fail(ResourceLimitExceeded, "no free channel for another session")
 	}
 	s := &Session{
 		conn: c, peer: b, channel: own, remote: channel,
@@ -128,7 +128,7 @@ func (s *Session) receive(f *wire.Frame) {
 		delete(s.conn.remote, s.remote)
 		s.giveBack(body.Error)
 	default:
-		_ = s.conn.fail(ConnectionFramingError, "a frame came that has no place in a session")
+		_ = s.conn.fail(ConnectionFramingError, "frame is not allowed in a session")
 	}
 }
 

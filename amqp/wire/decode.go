@@ -24,7 +24,7 @@ func decodeError(format string, args ...any) *Error {
 	return &Error{Condition: ConditionDecode, Description: fmt.Sprintf(format, args...)}
 }
 
-var errShort = decodeError("the data ends in the middle of a value")
+var errShort = decodeError("truncated value")
 
 // DecodeValue decodes the value at the beginning of b, and returns the remaining bytes. v does not reference b.
 func DecodeValue(b []byte) (v any, rest []byte, err error) {
@@ -92,13 +92,13 @@ func (d *decoder) valueOf(c byte) (any, error) {
 	case 0xc, 0xd, 0xe, 0xf:
 		return d.compound(c)
 	default:
-		return nil, decodeError("%#02x is no constructor", c)
+		return nil, decodeError("invalid constructor %#02x", c)
 	}
 }
 
 func (d *decoder) described(c byte) (any, error) {
 	if c != ctorDescribed {
-		return nil, decodeError("%#02x is no constructor", c)
+		return nil, decodeError("invalid constructor %#02x", c)
 	}
 	if err := d.deeper(); err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func (d *decoder) described(c byte) (any, error) {
 
 func (d *decoder) deeper() error {
 	if d.depth++; d.depth > maxDepth {
-		return decodeError("values are nested more than %d deep", maxDepth)
+		return decodeError("values nested deeper than %d", maxDepth)
 	}
 	return nil
 }
@@ -155,7 +155,7 @@ func (d *decoder) fixed(c byte) (any, error) { //nolint:cyclop // one line for e
 		return int64(int8(b[0])), nil
 	case ctorBool:
 		if b[0] > 1 {
-			return nil, decodeError("%#02x is no boolean", b[0])
+			return nil, decodeError("invalid boolean %#02x", b[0])
 		}
 		return b[0] == 1, nil
 	default:
@@ -179,7 +179,7 @@ func wide(c byte, b []byte) (any, error) { //nolint:cyclop // one line for each 
 	case ctorChar:
 		r := big.Uint32(b)
 		if r > utf8.MaxRune || !utf8.ValidRune(rune(r)) {
-			return nil, decodeError("%#x is no code point", r)
+			return nil, decodeError("invalid code point %#x", r)
 		}
 		return Char(r), nil
 	case ctorUlong:
@@ -195,7 +195,7 @@ func wide(c byte, b []byte) (any, error) { //nolint:cyclop // one line for each 
 	case ctorDecimal32, ctorDecimal64, ctorDecimal:
 		return Decimal(b), nil
 	default:
-		return nil, decodeError("%#02x is no constructor", c)
+		return nil, decodeError("invalid constructor %#02x", c)
 	}
 }
 
@@ -237,20 +237,20 @@ func (d *decoder) variable(c byte) (any, error) {
 		return bytes.Clone(b), nil
 	case ctorString8, ctorString32:
 		if !utf8.Valid(b) {
-			return nil, decodeError("a string is not UTF-8")
+			return nil, decodeError("string is not UTF-8")
 		}
 		return string(b), nil
 	case ctorSymbol8, ctorSymbol32:
 		return symbolOf(b)
 	default:
-		return nil, decodeError("%#02x is no constructor", c)
+		return nil, decodeError("invalid constructor %#02x", c)
 	}
 }
 
 func symbolOf(b []byte) (Symbol, error) {
 	for _, c := range b {
 		if c >= utf8.RuneSelf {
-			return "", decodeError("a symbol is not ASCII")
+			return "", decodeError("symbol is not ASCII")
 		}
 	}
 	return Symbol(b), nil
@@ -296,14 +296,14 @@ func (d *decoder) compound(c byte) (any, error) {
 	case ctorArray8, ctorArray32:
 		v, err = in.array(count)
 	default:
-		err = decodeError("%#02x is no constructor", c)
+		err = decodeError("invalid constructor %#02x", c)
 	}
 	d.empty = in.empty
 	if err != nil {
 		return nil, err
 	}
 	if len(in.b) > 0 {
-		return nil, decodeError("%d bytes are left behind the elements", len(in.b))
+		return nil, decodeError("%d bytes after the elements", len(in.b))
 	}
 	return v, nil
 }
@@ -322,7 +322,7 @@ func (d *decoder) list(count int) (List, error) {
 
 func (d *decoder) dict(count int) (Map, error) {
 	if count%2 != 0 {
-		return nil, decodeError("a map of %d values", count)
+		return nil, decodeError("map of %d values", count)
 	}
 	m := make(Map, 0, min(count/2, maxAhead))
 	for range count / 2 {
@@ -360,14 +360,14 @@ func (d *decoder) array(count int) (Array, error) {
 		}
 	}
 	if !isConstructor(c) {
-		return nil, decodeError("%#02x is no constructor", c)
+		return nil, decodeError("invalid constructor %#02x", c)
 	}
 	if c>>4 != 0x4 {
 		if count > len(d.b) {
 			return nil, decodeError("%d elements in %d bytes", count, len(d.b))
 		}
 	} else if d.empty += count; d.empty > maxEmpty {
-		return nil, decodeError("arrays have more than %d elements without bytes", maxEmpty)
+		return nil, decodeError("arrays have more than %d elements of zero bytes", maxEmpty)
 	}
 	a := make(Array, 0, min(count, maxAhead))
 	for range count {
@@ -412,7 +412,7 @@ func (d *decoder) skip() error {
 			return err
 		}
 		if c != ctorDescribed {
-			return decodeError("%#02x is no constructor", c)
+			return decodeError("invalid constructor %#02x", c)
 		}
 		if err := d.deeper(); err != nil {
 			return err
@@ -431,7 +431,7 @@ func (d *decoder) descriptor() (code uint64, known bool, err error) {
 		return 0, false, err
 	}
 	if c != ctorDescribed {
-		return 0, false, decodeError("a described value is expected where %#02x is", c)
+		return 0, false, decodeError("expected a described value, got %#02x", c)
 	}
 	if len(d.b) > 1 && d.b[0] == ctorUlong8 { // the form that most peers send
 		code = uint64(d.b[1])

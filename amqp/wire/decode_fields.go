@@ -30,7 +30,7 @@ func (d *decoder) openList(name string) (reader, error) {
 		in, count, err := d.elements(c)
 		return reader{decoder: in, left: count, name: name}, err
 	default:
-		return reader{}, decodeError("%s is no list", name)
+		return reader{}, decodeError("%s is not a list", name)
 	}
 }
 
@@ -40,7 +40,7 @@ func (r *reader) close() error {
 		r.fail("has too many fields")
 	}
 	if len(r.b) > 0 {
-		r.fail("has %d bytes behind its fields", len(r.b))
+		r.fail("has %d bytes after its fields", len(r.b))
 	}
 	return r.err
 }
@@ -113,11 +113,11 @@ func (r *reader) optionalBool() (v Optional[bool]) {
 	case ctorBool:
 		b := r.bytes(1)[0]
 		if b > 1 {
-			r.fail("has %#02x where a boolean belongs", b)
+			r.fail("has %#02x instead of a boolean", b)
 		}
 		return Some(b == 1)
 	default:
-		r.fail("has %#02x where a boolean belongs", c)
+		r.fail("has %#02x instead of a boolean", c)
 		return v
 	}
 }
@@ -145,7 +145,7 @@ func (r *reader) optionalUint() (v Optional[uint32]) {
 	case ctorUint:
 		v.Value = big.Uint32(r.bytes(4))
 	default:
-		r.fail("has %#02x where a uint belongs", c)
+		r.fail("has %#02x instead of a uint", c)
 	}
 	return v
 }
@@ -172,7 +172,7 @@ func (r *reader) ulong() (v Optional[uint64]) {
 	case ctorUlong:
 		return Some(big.Uint64(r.bytes(8)))
 	default:
-		r.fail("has %#02x where a ulong belongs", c)
+		r.fail("has %#02x instead of a ulong", c)
 		return v
 	}
 }
@@ -190,7 +190,7 @@ func (r *reader) ubyte() (v Optional[uint8]) {
 		return v
 	}
 	if c := r.of(); c != ctorUbyte {
-		r.fail("has %#02x where a ubyte belongs", c)
+		r.fail("has %#02x instead of a ubyte", c)
 		return v
 	}
 	return Some(r.bytes(1)[0])
@@ -201,7 +201,7 @@ func (r *reader) ushort() (v Optional[uint16]) {
 		return v
 	}
 	if c := r.of(); c != ctorUshort {
-		r.fail("has %#02x where a ushort belongs", c)
+		r.fail("has %#02x instead of a ushort", c)
 		return v
 	}
 	return Some(big.Uint16(r.bytes(2)))
@@ -212,7 +212,7 @@ func (r *reader) timestamp() (v Optional[Timestamp]) {
 		return v
 	}
 	if c := r.of(); c != ctorTimestamp {
-		r.fail("has %#02x where a timestamp belongs", c)
+		r.fail("has %#02x instead of a timestamp", c)
 		return v
 	}
 	return Some(Timestamp(big.Uint64(r.bytes(8))))
@@ -225,7 +225,7 @@ func (r *reader) alias() []byte {
 	}
 	c := r.of()
 	if c != ctorBinary8 && c != ctorBinary32 {
-		r.fail("has %#02x where a binary belongs", c)
+		r.fail("has %#02x instead of a binary", c)
 		return nil
 	}
 	b, err := r.sized(c)
@@ -249,7 +249,7 @@ func (r *reader) optionalString() (v Optional[string]) {
 	}
 	c := r.of()
 	if c != ctorString8 && c != ctorString32 {
-		r.fail("has %#02x where a string belongs", c)
+		r.fail("has %#02x instead of a string", c)
 		return v
 	}
 	b, err := r.sized(c)
@@ -268,7 +268,7 @@ func (r *reader) optionalSymbol() (v Optional[Symbol]) {
 	}
 	c := r.of()
 	if c != ctorSymbol8 && c != ctorSymbol32 {
-		r.fail("has %#02x where a symbol belongs", c)
+		r.fail("has %#02x instead of a symbol", c)
 		return v
 	}
 	b, err := r.sized(c)
@@ -300,14 +300,14 @@ func (r *reader) symbols() []Symbol {
 		for i := range v {
 			s, ok := v[i].(Symbol)
 			if !ok {
-				r.fail("has %T where a symbol belongs", v[i])
+				r.fail("has %T instead of a symbol", v[i])
 				return nil
 			}
 			out[i] = s
 		}
 		return out
 	default:
-		r.fail("has %T where symbols belong", v)
+		r.fail("has %T instead of symbols", v)
 		return nil
 	}
 }
@@ -329,7 +329,7 @@ func (r *reader) dict() Map {
 	case Map:
 		return v
 	default:
-		r.fail("has %T where a map belongs", v)
+		r.fail("has %T instead of a map", v)
 		return nil
 	}
 }

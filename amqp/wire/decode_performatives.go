@@ -46,7 +46,7 @@ func decodePerformative(b []byte, into *reused) (Performative, []byte, error) {
 		known = false
 	}
 	if err == nil && !known {
-		err = decodeError("%#x is no performative of AMQP frames", code)
+		err = decodeError("%#x is not an AMQP performative", code)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -62,7 +62,7 @@ func decodeSASL(b []byte) (p Performative, err error) {
 		return nil, err
 	}
 	if !known || code < codeSASLMechanisms || code > codeSASLOutcome {
-		return nil, decodeError("%#x is no performative of SASL frames", code)
+		return nil, decodeError("%#x is not a SASL performative", code)
 	}
 	r, err := d.openList("sasl performative")
 	if err != nil {
@@ -88,7 +88,7 @@ func decodeSASL(b []byte) (p Performative, err error) {
 		return nil, err
 	}
 	if len(d.b) > 0 {
-		return nil, decodeError("%d bytes follow on a performative of SASL frames", len(d.b))
+		return nil, decodeError("%d bytes after a SASL performative", len(d.b))
 	}
 	return p, nil
 }
@@ -138,7 +138,7 @@ func (d *decoder) attach() (*Attach, error) {
 	p.SenderSettleMode = SenderSettleMode(r.ubyte().Or(uint8(SenderMixed)))
 	p.ReceiverSettleMode = ReceiverSettleMode(r.ubyte().Or(uint8(ReceiverFirst)))
 	if p.SenderSettleMode > SenderMixed || p.ReceiverSettleMode > ReceiverSecond {
-		r.invalid("a settle mode that does not exist")
+		r.invalid("an unknown settle mode")
 	}
 	if code, ok := r.described(); ok {
 		p.Source, err = r.source(code)
@@ -162,7 +162,7 @@ func (r *reader) unsettled() Map {
 	}
 	c := r.of()
 	if c != ctorMap8 && c != ctorMap32 {
-		r.fail("has %#02x where a map belongs", c)
+		r.fail("has %#02x instead of a map", c)
 		return nil
 	}
 	in, count, err := r.elements(c)
@@ -179,7 +179,7 @@ func (r *reader) unsettled() Map {
 		tag, err := in.value()
 		b, ok := tag.([]byte)
 		if err == nil && !ok {
-			err = decodeError("%s has %T where a delivery tag belongs", r.name, tag)
+			err = decodeError("%s has %T instead of a delivery tag", r.name, tag)
 		}
 		if err != nil {
 			r.keep(err)
@@ -195,7 +195,7 @@ func (r *reader) unsettled() Map {
 		m = append(m, e)
 	}
 	if len(in.b) > 0 {
-		r.fail("has %d bytes behind the deliveries that are unsettled", len(in.b))
+		r.fail("has %d bytes after the unsettled deliveries", len(in.b))
 	}
 	return m
 }
@@ -225,7 +225,7 @@ func (d *decoder) transfer(p *Transfer) error {
 	p.Settled, p.More = r.optionalBool(), r.flag()
 	mode := r.ubyte()
 	if ReceiverSettleMode(mode.Value) > ReceiverSecond {
-		r.invalid("a settle mode that does not exist")
+		r.invalid("an unknown settle mode")
 	}
 	p.ReceiverSettleMode = Optional[ReceiverSettleMode]{Value: ReceiverSettleMode(mode.Value), Set: mode.Set}
 	p.State, p.Resume, p.Aborted, p.Batchable = r.state(), r.flag(), r.flag(), r.flag()
@@ -262,7 +262,7 @@ func (d *decoder) ending(name string) (*Error, error) {
 
 func (d *decoder) error(code uint64) (*Error, error) {
 	if code != codeError {
-		return nil, decodeError("%#x is no error", code)
+		return nil, decodeError("%#x is not an error", code)
 	}
 	r, err := d.openList("error")
 	if err != nil {
@@ -274,7 +274,7 @@ func (d *decoder) error(code uint64) (*Error, error) {
 
 func (d *decoder) source(code uint64) (*Source, error) {
 	if code != codeSource {
-		return nil, decodeError("%#x is no source", code)
+		return nil, decodeError("%#x is not a source", code)
 	}
 	r, err := d.openList("source")
 	if err != nil {
@@ -291,7 +291,7 @@ func (d *decoder) source(code uint64) (*Source, error) {
 func (r *reader) durability() TerminusDurability {
 	v := TerminusDurability(r.uint(0))
 	if v > DurabilityUnsettled {
-		r.invalid("a durability that does not exist")
+		r.invalid("an unknown durability")
 	}
 	return v
 }
@@ -316,7 +316,7 @@ func (d *decoder) target(code uint64) (Target, error) {
 		c := &Coordinator{Capabilities: r.symbols()}
 		return c, r.close()
 	default:
-		return nil, decodeError("%#x is no target", code)
+		return nil, decodeError("%#x is not a target", code)
 	}
 }
 
@@ -327,7 +327,7 @@ func (d *decoder) deliveryState() (DeliveryState, error) {
 		return nil, err
 	}
 	if !known {
-		return nil, decodeError("a delivery state has an unknown descriptor")
+		return nil, decodeError("delivery state has an unknown descriptor")
 	}
 	r, err := d.openList("delivery state")
 	if err != nil {
@@ -343,7 +343,7 @@ func (d *decoder) deliveryState() (DeliveryState, error) {
 		s = &TransactionalState{TxnID: r.mustBinary("its txn-id"), Outcome: r.describedOutcome()}
 	}
 	if s == nil {
-		return nil, decodeError("%#x is no delivery state", code)
+		return nil, decodeError("%#x is not a delivery state", code)
 	}
 	return s, r.close()
 }
@@ -377,7 +377,7 @@ func (r *reader) describedOutcome() DeliveryState {
 	}
 	s := in.outcome(code)
 	if s == nil {
-		r.fail("has %#x where an outcome belongs", code)
+		r.fail("has %#x instead of an outcome", code)
 		return nil
 	}
 	r.keep(in.close())

@@ -79,7 +79,7 @@ func appendCompound(b []byte, v any) []byte {
 	case *Error:
 		return appendError(b, v)
 	default:
-		panic(fmt.Sprintf("wire: %T is no AMQP value", v))
+		panic(fmt.Sprintf("wire: %T is not an AMQP value", v))
 	}
 }
 
@@ -222,7 +222,7 @@ func constructorOf(v any) byte { //nolint:cyclop // one line for each type
 	case Array:
 		return ctorArray32
 	default:
-		panic(fmt.Sprintf("wire: %T is no type of an AMQP array", v))
+		panic(fmt.Sprintf("wire: %T is not an AMQP array type", v))
 	}
 }
 

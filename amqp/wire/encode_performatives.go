@@ -68,7 +68,7 @@ func appendSASL(b []byte, p Performative) []byte {
 		f.binary(p.AdditionalData)
 		return f.end()
 	default:
-		panic(fmt.Sprintf("wire: %T is no performative", p))
+		panic(fmt.Sprintf("wire: %T is not a performative", p))
 	}
 }
 

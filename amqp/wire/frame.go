@@ -129,7 +129,7 @@ func (r *Reader) ProtocolHeader() (id byte, version [3]byte, err error) {
 		return 0, version, whole(err)
 	}
 	if string(b[:4]) != "AMQP" {
-		return 0, version, framingError("%q does not begin a connection of AMQP 1.0", b[:4])
+		return 0, version, framingError("%q is not an AMQP 1.0 protocol header", b[:4])
 	}
 	id, version = b[4], [3]byte(b[5:])
 	r.taken = frameHead
@@ -162,11 +162,11 @@ func (r *Reader) Next(f *Frame) error {
 	f.Channel = big.Uint16(head[6:])
 	switch {
 	case size < frameHead:
-		return framingError("a frame of %d bytes is too short", size)
+		return framingError("frame of %d bytes is too short", size)
 	case size > r.maxFrame:
-		return framingError("a frame of %d bytes; %d are allowed", size, r.maxFrame)
+		return framingError("frame has %d bytes, maximum is %d", size, r.maxFrame)
 	case offset < frameHead || offset > int(size):
-		return framingError("the data of a frame of %d bytes begins at %d", size, offset)
+		return framingError("data offset of a frame of %d bytes is %d", size, offset)
 	}
 	b, err := r.frame(int(size))
 	if err != nil {
@@ -178,7 +178,7 @@ func (r *Reader) Next(f *Frame) error {
 		f.Channel = 0
 		f.Body, err = decodeSASL(b[offset:])
 	case kind != typeAMQP:
-		err = framingError("frames of type %d are not known", kind)
+		err = framingError("unknown frame type %d", kind)
 	case offset < len(b):
 		f.Body, f.Payload, err = decodePerformative(b[offset:], &r.reused)
 	}

@@ -18,7 +18,7 @@ func NextSection(b []byte) (s Section, rest []byte, err error) {
 		return Section{}, nil, err
 	}
 	if !known || code < SectionHeader || code > SectionFooter {
-		return Section{}, nil, decodeError("%#x is no section of a message", code)
+		return Section{}, nil, decodeError("%#x is not a message section", code)
 	}
 	value := d.b
 	if err := d.skip(); err != nil {
@@ -146,7 +146,7 @@ func DecodeMap(value []byte) (Map, error) {
 	}
 	m, ok := v.(Map)
 	if !ok {
-		return nil, decodeError("a section has %T where a map belongs", v)
+		return nil, decodeError("section has %T instead of a map", v)
 	}
 	return m, nil
 }
@@ -159,7 +159,7 @@ func DecodeData(value []byte) ([]byte, error) {
 		return nil, err
 	}
 	if c != ctorBinary8 && c != ctorBinary32 {
-		return nil, decodeError("a data section has %#02x where a binary belongs", c)
+		return nil, decodeError("data section has %#02x instead of a binary", c)
 	}
 	return d.sized(c)
 }
@@ -186,7 +186,7 @@ func DecodeTransaction(message []byte) (any, error) {
 		}
 		message = rest
 	}
-	return nil, decodeError("a message to the coordinator has no amqp-value")
+	return nil, decodeError("message to the coordinator has no amqp-value")
 }
 
 func decodeTransaction(value []byte) (any, error) {

@@ -319,7 +319,7 @@ func TestBadFrames(t *testing.T) {
 		require.ErrorIs(t, wire.NewReader(bytes.NewReader(b[:n]), 1<<20).Next(&f), io.ErrUnexpectedEOF)
 	}
 	_, _, err := wire.NewReader(strings.NewReader("GET / HTTP/1.1"), 512).ProtocolHeader()
-	require.ErrorContains(t, err, "does not begin a connection of AMQP 1.0")
+	require.ErrorContains(t, err, "not an AMQP 1.0 protocol header")
 }
 
 func TestSections(t *testing.T) {

@@ -93,7 +93,7 @@ func (g *Gate) rights(ctx context.Context, method string) (
 			err = held.Check()
 		}
 		if err != nil {
-			return fmt.Errorf("the rules were changed: %w", err)
+			return fmt.Errorf("access rules changed: %w", err)
 		}
 		return nil
 	}, g.o.Rules.Changed

@@ -31,7 +31,7 @@ func testSignInIsNeededWithoutOpenRules(t *testing.T) {
 	require.Equal(t, "/sign-in", a.at)
 	a = b.signIn("lsk_wrong")
 	require.Equal(t, http.StatusUnauthorized, a.code)
-	require.Contains(t, a.body, "the pair does not know the token")
+	require.Contains(t, a.body, "unknown token")
 	require.Equal(t, http.StatusUnauthorized, b.get("/events/pair").code)
 }
 

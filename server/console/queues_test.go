@@ -146,5 +146,5 @@ func testConnectionAndPreparedPages(t *testing.T) {
 	closing := fmt.Sprintf("/connections/close?node=a&id=%d", list.GetConnections()[0].GetId())
 	require.Contains(t, b.get(closing).body, "The client connects again by itself")
 	require.Contains(t, do(closing, url.Values{}).body, "is closed")
-	require.Contains(t, do("/connections/close?node=a&id=999", url.Values{}).body, "ended by itself")
+	require.Contains(t, do("/connections/close?node=a&id=999", url.Values{}).body, "connection not found")
 }

@@ -62,7 +62,7 @@ func (peerSecret) RequireTransportSecurity() bool { return false }
 // loadAccess reloads the rules from the applied state.
 func (n *node) loadAccess() {
 	if err := n.rules.LoadFrom(n.store.Access); err != nil {
-		n.log.Error("some of the rules cannot be read, and give nothing; upgrade this node", zap.Error(err))
+		n.log.Error("some access rules cannot be decoded and grant nothing; upgrade this node", zap.Error(err))
 	}
 	n.queues.RulesChanged()
 }
@@ -81,11 +81,11 @@ func (n *node) watchAccess(ctx context.Context) {
 		}
 		n.loadAccess()
 		t := n.rules.Table()
-		n.log.Info("rules changed", zap.Uint64("version", t.Version()), zap.Int("rules", len(t.Rules())),
+		n.log.Info("access rules changed", zap.Uint64("version", t.Version()), zap.Int("rules", len(t.Rules())),
 			zap.Int("roles", len(t.Roles())), zap.Int("tokens", len(t.Tokens())), zap.Int("quotas", len(t.Quotas())))
 		n.monitor.wake()
 		if _, err := n.store.Checkpoint(ctx); err != nil && ctx.Err() == nil {
-			n.log.Warn("no checkpoint after a change of the rules; the next one will have them", zap.Error(err))
+			n.log.Warn("checkpoint after a change of access rules failed; the next checkpoint includes them", zap.Error(err))
 		}
 	}
 }
@@ -105,7 +105,7 @@ func (n *node) watchReset(ctx context.Context) {
 	if _, err := fsys.Stat(marker); errors.Is(err, fs.ErrNotExist) {
 		return // the marker is created only while the node is stopped
 	}
-	n.log.Warn("all rules will be deleted when this node is active: `lockstep access reset` has asked for it",
+	n.log.Warn("all access rules will be deleted when this node is active: requested by `lockstep access reset`",
 		zap.String("marker", marker))
 	ticker := time.NewTicker(resetLook)
 	defer ticker.Stop()
@@ -118,7 +118,7 @@ func (n *node) watchReset(ctx context.Context) {
 			if err == nil {
 				return
 			}
-			n.log.Error("the rules are not deleted yet", zap.Error(err))
+			n.log.Error("access rules not deleted yet", zap.Error(err))
 		}
 		select {
 		case <-ticker.C:
@@ -147,7 +147,7 @@ func (n *node) resetAccess(ctx context.Context, session *session.Session) error 
 		}
 	}
 	if len(changes) == 0 {
-		n.log.Warn("there are no rules to delete")
+		n.log.Warn("no access rules to delete")
 		return nil
 	}
 	var b txn.Builder
@@ -165,7 +165,7 @@ func (n *node) resetAccess(ctx context.Context, session *session.Session) error 
 		return err
 	}
 	n.loadAccess()
-	n.log.Error("ALL RULES ARE DELETED, as `lockstep access reset` has asked", zap.Int("entries", len(changes)),
+	n.log.Error("ALL ACCESS RULES DELETED, requested by `lockstep access reset`", zap.Int("entries", len(changes)),
 		zap.Uint64("lsn", r.LSN), zap.Bool("everybody_may_do_everything", n.rules.Open()))
 	return nil
 }

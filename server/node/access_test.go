@@ -244,7 +244,7 @@ func testLostRightEndsStreams(t *testing.T) {
 	beforeRules := open("carol", "a") // without rules, every caller has every right
 	n.grant("alice", "*", mayPublish, mayConsume)
 	_, err := beforeRules.Recv()
-	denied(t, err, "the rules were changed", `"carol" has no right to publish queue "a"`)
+	denied(t, err, "access rules changed", `"carol" has no right to publish queue "a"`)
 
 	n.grant("bob", "b", mayPublish, mayConsume)
 	losing, losingConsumer := open("alice", "b", "a"), attach("alice", "a")
@@ -262,9 +262,9 @@ func testLostRightEndsStreams(t *testing.T) {
 	began := time.Now()
 	n.revoke("alice", "*")
 	_, err = losing.Recv()
-	denied(t, err, "the rules were changed")
+	denied(t, err, "access rules changed")
 	_, err = losingConsumer.Recv()
-	denied(t, err, "the rules were changed")
+	denied(t, err, "access rules changed")
 	took(t, 0, began)
 	_, err = n.queues.GetQueue(as(t.Context(), "alice"), &pb.GetQueueRequest{Name: "a"})
 	denied(t, err)
@@ -294,7 +294,7 @@ func testLockOut(t *testing.T) {
 	other := &pb.AccessRule{Principal: "bob", Queue: "q", Rights: []pb.AccessRight{mayPublish}}
 	err := grant("alice", other, false)
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
-	require.ErrorContains(t, err, `"alice" could not operate any more`)
+	require.ErrorContains(t, err, `"alice" would lose the operate right`)
 	require.ErrorContains(t, err, "lockstep access grant alice operate")
 	_, err = n.access().Grant(t.Context(), &pb.GrantRequest{Rule: operate})
 	require.Equal(t, codes.FailedPrecondition, status.Code(err), "an anonymous caller is nobody's principal")
@@ -358,14 +358,14 @@ func testAccessRequests(t *testing.T) {
 			grantOf(ctx, n, &pb.AccessRule{Principal: "a", Group: "b"}), codes.InvalidArgument,
 			"either a principal or a group",
 		},
-		"nothing": {grantOf(ctx, n, &pb.AccessRule{Principal: "a"}), codes.InvalidArgument, "it grants nothing"},
+		"nothing": {grantOf(ctx, n, &pb.AccessRule{Principal: "a"}), codes.InvalidArgument, "no rights or roles"},
 		"no queue": {
 			grantOf(ctx, n, &pb.AccessRule{Principal: "a", Rights: []pb.AccessRight{1}}),
-			codes.InvalidArgument, "name a queue, or a pattern",
+			codes.InvalidArgument, "requires a queue or a pattern",
 		},
 		"no such right": {
 			grantOf(ctx, n, &pb.AccessRule{Principal: "a", Queue: "q", Rights: []pb.AccessRight{99}}),
-			codes.InvalidArgument, "no right 99",
+			codes.InvalidArgument, "unknown right 99",
 		},
 		"no such role": {
 			grantOf(ctx, n, &pb.AccessRule{Principal: "a", Roles: []string{"x"}}), codes.NotFound,
@@ -377,12 +377,12 @@ func testAccessRequests(t *testing.T) {
 		},
 		"not printable": {
 			grantOf(ctx, n, &pb.AccessRule{Principal: "a\n", Queue: "q", Rights: []pb.AccessRight{1}}),
-			codes.InvalidArgument, "cannot be printed",
+			codes.InvalidArgument, "non-printable",
 		},
 		"no rule": {func() error {
 			_, err := n.access().Revoke(ctx, &pb.RevokeRequest{Rule: &pb.AccessRule{Principal: "nobody", Queue: "q"}})
 			return err
-		}, codes.NotFound, `no rule of principal "nobody" and queue "q"`},
+		}, codes.NotFound, `no rule for principal "nobody" and queue "q"`},
 		"no token": {func() error {
 			_, err := n.access().RevokeToken(ctx, &pb.RevokeTokenRequest{Name: "none"})
 			return err
@@ -394,11 +394,11 @@ func testAccessRequests(t *testing.T) {
 		"empty quota": {func() error {
 			_, err := n.access().PutQuota(ctx, &pb.PutQuotaRequest{Quota: &pb.AccessQuota{Queue: "q"}})
 			return err
-		}, codes.InvalidArgument, "bounds nothing"},
+		}, codes.InvalidArgument, "empty quota"},
 		"empty role": {func() error {
 			_, err := n.access().PutRole(ctx, &pb.PutRoleRequest{Role: &pb.AccessRole{Name: "r"}})
 			return err
-		}, codes.InvalidArgument, "without rights"},
+		}, codes.InvalidArgument, "no rights"},
 		"token without hash": {func() error {
 			_, err := n.access().CreateToken(ctx, &pb.CreateTokenRequest{Token: &pb.AccessToken{
 				Name:      "t",
@@ -411,11 +411,11 @@ func testAccessRequests(t *testing.T) {
 				Name: "t", Principal: "anonymous", Sha256: sum[:],
 			}})
 			return err
-		}, codes.InvalidArgument, "shows nothing"},
+		}, codes.InvalidArgument, "reserved for callers"},
 		"test without queue": {func() error {
 			_, err := n.access().TestAccess(ctx, &pb.TestAccessRequest{Right: mayPublish})
 			return err
-		}, codes.InvalidArgument, "name a queue"},
+		}, codes.InvalidArgument, "requires a queue"},
 	} {
 		err := tt.call()
 		require.Equal(t, tt.code, status.Code(err), "%s: %v", name, err)
@@ -440,11 +440,11 @@ func testAccessRequests(t *testing.T) {
 	req.Producer = nil
 	_, err = n.access().CreateToken(ctx, req)
 	require.Equal(t, codes.AlreadyExists, status.Code(err))
-	require.ErrorContains(t, err, `there is a token "t"`)
+	require.ErrorContains(t, err, `token "t" exists`)
 	req.Token.Name = "other"
 	_, err = n.access().CreateToken(ctx, req)
 	require.Equal(t, codes.AlreadyExists, status.Code(err))
-	require.ErrorContains(t, err, "that SHA-256")
+	require.ErrorContains(t, err, "same SHA-256")
 	list, err := n.access().ListAccess(ctx, &pb.ListAccessRequest{})
 	require.NoError(t, err)
 	require.Len(t, list.GetTokens(), 1)

@@ -33,7 +33,7 @@ func (n *node) admit(l listener) *admission.Listener {
 	most := n.cfg.Limits.Connections
 	if files, ok := openFilesLimit(); ok && files < uint64(most)+spareFiles {
 		most = max(16, int(files)-spareFiles)
-		n.log.Warn("the system's limit of open files allows fewer connections than limits.connections: raise it "+
+		n.log.Warn("open-files limit allows fewer connections than limits.connections: raise it "+
 			"(ulimit -n, LimitNOFILE of the unit)", zap.Uint64("open_files", files), zap.Int("connections", most))
 	}
 	return admission.New(l, admission.Options{

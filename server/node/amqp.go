@@ -97,7 +97,7 @@ func (p *amqpPort) run(ctx context.Context, n *node) {
 	p.server.Store(server)
 	n.inside.users.Go(func() {
 		if err := server.Run(ctx); err != nil {
-			n.log.Error("AMQP cannot be served any more", zap.Error(err)) // the node keeps serving
+			n.log.Error("AMQP listener failed", zap.Error(err)) // the node keeps serving
 		}
 	})
 }

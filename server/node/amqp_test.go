@@ -135,13 +135,13 @@ func testAMQPRefusals(t *testing.T) {
 	}{
 		"no queue":       {&wire.Source{Address: "none"}, "amqp:not-found", `"none"`},
 		"no name":        {&wire.Source{Address: "a b"}, "amqp:invalid-field", "a b"},
-		"a number":       {&wire.Source{Address: int64(3)}, "amqp:invalid-field", "an address is a text"},
-		"no address":     {&wire.Source{}, "amqp:invalid-field", "the source has no address"},
-		"no selector":    {&wire.Source{Address: "q", Filter: selector("a = ")}, "amqp:invalid-field", "the selector"},
+		"a number":       {&wire.Source{Address: int64(3)}, "amqp:invalid-field", "address must be a string"},
+		"no address":     {&wire.Source{}, "amqp:invalid-field", "source has no address"},
+		"no selector":    {&wire.Source{Address: "q", Filter: selector("a = ")}, "amqp:invalid-field", "selector"},
 		"no-local queue": {&wire.Source{Address: "q", Filter: noLocal}, "amqp:not-implemented", "no-local"},
 		"browse none":    {&wire.Source{Address: "none", DistributionMode: "copy"}, "amqp:not-found", `"none"`},
 		"topic none":     {&wire.Source{Address: "none", Capabilities: []wire.Symbol{"topic"}}, "amqp:not-found", `"none"`},
-		"no such sub":    {nil, "amqp:not-found", "there is no durable subscription"},
+		"no such sub":    {nil, "amqp:not-found", "no durable subscription"},
 	} {
 		section(t, name, func(t *testing.T) {
 			p := openAMQP(t, n)

@@ -111,7 +111,7 @@ func TestByteLimit(t *testing.T) {
 			y, err := b.Admin().GetDigest(t.Context(), &pb.GetDigestRequest{})
 			require.NoError(t, err)
 			return x.GetLsn() == y.GetLsn() && x.GetContent() == y.GetContent()
-		}, "both nodes hold the same")
+		}, "both nodes have the same content")
 		a.Kill()
 		b.WaitFor(pb.Role_ROLE_ACTIVE_ALONE)
 		for q, bytes := range before {

@@ -91,7 +91,7 @@ func testMoveMessages(t *testing.T) {
 		"nothing": {&pb.MoveMessagesRequest{Queue: "from", To: "to"}, codes.InvalidArgument, "no sequences"},
 		"itself": {
 			&pb.MoveMessagesRequest{Queue: "from", To: "from", Sequences: sequences(3)},
-			codes.InvalidArgument, "name another",
+			codes.InvalidArgument, "is the source queue",
 		},
 		"beyond the end": {
 			&pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: sequences(8)},
@@ -99,7 +99,7 @@ func testMoveMessages(t *testing.T) {
 		},
 		"zero": {
 			&pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: sequences(0)},
-			codes.InvalidArgument, "begin at 1",
+			codes.InvalidArgument, "at least 1",
 		},
 		"no queue": {
 			&pb.MoveMessagesRequest{Queue: "none", To: "to", Sequences: sequences(1)}, codes.NotFound,
@@ -115,7 +115,7 @@ func testMoveMessages(t *testing.T) {
 		}, codes.NotFound, "x"},
 		"another queue id": {
 			&pb.MoveMessagesRequest{Queue: "from", QueueId: 99, To: "to", Sequences: sequences(3)},
-			codes.NotFound, "made anew",
+			codes.NotFound, "re-created",
 		},
 		"too many": {&pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: []*pb.SequenceRange{
 			{First: 1, Last: 1 << 62}, {First: 1 << 62, Last: 1 << 63},

@@ -154,7 +154,7 @@ func (l *conditionMonitor) replication(f *findings, pair *failover.Status) {
 			if primary.End.LSN > standby.Durable.LSN {
 				lag = primary.End.LSN - standby.Durable.LSN
 			}
-			f.pair(!inSync, conditions.StandbyCatchingUp, "it is %s records behind", units.Count(lag))
+			f.pair(!inSync, conditions.StandbyCatchingUp, "%s records behind", units.Count(lag))
 		}
 	}
 	if primary != nil {
@@ -195,7 +195,7 @@ func (l *conditionMonitor) writes(f *findings) {
 	}
 	f.node(d.Stalled, conditions.DiskStalled, "")
 	f.node(d.Mean > slowSync, conditions.SyncSlow,
-		"a write to the log with its sync took %s in the mean of the last few", d.Mean.Round(time.Millisecond))
+		"average of the last log writes with sync: %s", d.Mean.Round(time.Millisecond))
 }
 
 // disk reports problems with this node's disk.
@@ -206,11 +206,11 @@ func (l *conditionMonitor) disk(f *findings, pair *failover.Status) {
 	}
 	mark := l.n.settings.Live().Disk.LowWatermark
 	low := room.Low(uint64(mark.Bytes()))
-	free := fmt.Sprintf("%s free, and %s in free pages, disk.low-watermark is %s: %s", units.Bytes(room.FreeBytes),
+	free := fmt.Sprintf("%s free and %s in free pages, disk.low-watermark is %s: %s", units.Bytes(room.FreeBytes),
 		units.Bytes(room.PageBytes+room.PendingBytes), mark, whatHelps(room, uint64(mark.Bytes())))
 	f.node(low, conditions.DiskLow, "%s", free)
 	serves := pair.Role == failover.RoleActive || pair.Role == failover.RoleActiveAlone
-	f.pair(low && serves, conditions.PublishesRefused, "node %s has %s", l.self().Name, free)
+	f.pair(low && serves, conditions.PublishesRefused, "node %s: %s", l.self().Name, free)
 	_, follower := l.n.plane.roles()
 	f.node(follower != nil && l.n.standbyFull.Load(), conditions.ReplicationHeld, "%s", free)
 	f.node(l.n.cfg.Sync != "always", conditions.SyncOff, "sync is %s", l.n.cfg.Sync)
@@ -220,10 +220,10 @@ func (l *conditionMonitor) disk(f *findings, pair *failover.Status) {
 func (l *conditionMonitor) content(f *findings) {
 	st := l.n.store.DamageStatus()
 	f.node(st.DamagedMessages > 0, conditions.DamagedMessages,
-		"%s messages cannot be read, %s of them are damaged on both nodes",
+		"%s messages are corrupt, %s of them on both nodes",
 		units.Count(st.DamagedMessages), units.Count(st.LostMessages))
 	f.node(st.Index != nil, conditions.DamagedIndex, "%v", st.Index)
-	f.node(st.DamagedLogLSN != 0, conditions.DamagedLog, "record %d cannot be read", st.DamagedLogLSN)
+	f.node(st.DamagedLogLSN != 0, conditions.DamagedLog, "record %d is corrupt", st.DamagedLogLSN)
 	differ := l.n.guard.Difference()
 	f.pair(differ != "", conditions.DigestsDiffer, "%s", differ)
 }
@@ -253,7 +253,7 @@ func (l *conditionMonitor) tell(c conditions.Condition, raised bool) {
 		fields = append(fields, zap.String("details", c.Details))
 	}
 	if !raised {
-		l.n.log.Info("condition is over", append(fields,
+		l.n.log.Info("condition cleared", append(fields,
 			zap.Duration("lasted", time.Since(c.Since).Round(time.Millisecond)))...)
 		return
 	}

@@ -101,7 +101,7 @@ func (l *conditionMonitor) plan(f *findings, p *maintenance.Plan, now time.Time)
 		l.work.plan, l.work.planAt = seen, now
 	}
 	f.pair(p.Retries >= planRetries || now.Sub(l.work.planAt) > planStuckAfter, conditions.PlanStuck,
-		"%s is %s: %s; %d steps were begun again", p.Kind, p.State, p.Reason, p.Retries)
+		"%s is %s: %s; %d retries", p.Kind, p.State, p.Reason, p.Retries)
 }
 
 // job reports a failed, stalled or overdue job.
@@ -114,7 +114,7 @@ func job(f *findings, j *maintenance.JobInfo, now time.Time) {
 		f.pair(last.Outcome == maintenance.RunFailed, conditions.JobFailed, "job %s: %s", j.Name, last.Detail)
 		next, known := j.After(last.StartedAt)
 		f.pair(last.Outcome == maintenance.RunRunning && known && now.After(next), conditions.JobStuck,
-			"job %s runs since %s",
+			"job %s running since %s",
 			j.Name, last.StartedAt.Format(time.RFC3339))
 	}
 	if j.Kind != maintenance.JobBackup {
@@ -133,7 +133,7 @@ func job(f *findings, j *maintenance.JobInfo, now time.Time) {
 		return
 	}
 	f.pair(!ok, conditions.BackupMissing, "job %s", j.Name)
-	f.pair(ok, conditions.BackupOld, "job %s: the last good one is of %s", j.Name, good.Format(time.RFC3339))
+	f.pair(ok, conditions.BackupOld, "job %s: last successful run at %s", j.Name, good.Format(time.RFC3339))
 }
 
 // preparedOldAfter is how long a transaction may be prepared before a condition is reported.
@@ -142,7 +142,7 @@ const preparedOldAfter = time.Hour
 // prepared reports a transaction that has waited for its coordinator too long. timeMS is when it was prepared.
 func prepared(f *findings, xid string, timeMS int64, now time.Time) {
 	since := time.UnixMilli(timeMS)
-	f.pair(now.Sub(since) > preparedOldAfter, conditions.PreparedOld, "transaction %q is prepared since %s", xid,
+	f.pair(now.Sub(since) > preparedOldAfter, conditions.PreparedOld, "transaction %q prepared at %s", xid,
 		since.UTC().Format(time.RFC3339))
 }
 
@@ -176,7 +176,7 @@ func (l *conditionMonitor) archive(f *findings, now time.Time) {
 	case st.Err != nil:
 		f.node(true, conditions.ArchiveLag, "%s records behind: %v", units.Count(st.Behind), st.Err)
 	case now.Sub(l.work.archivedAt) > archiveStuckAfter:
-		f.node(true, conditions.ArchiveLag, "%s records behind, and none was archived since %s", units.Count(st.Behind),
+		f.node(true, conditions.ArchiveLag, "%s records behind, none archived since %s", units.Count(st.Behind),
 			l.work.archivedAt.Format(time.RFC3339))
 	}
 }

@@ -79,7 +79,7 @@ func (n *node) forward() func(context.Context, string, []string) (context.Contex
 type credentialed struct{ grpc.ClientConnInterface }
 
 // errCredentials is returned for a call without credentials.
-var errCredentials = status.Error(codes.PermissionDenied, "the session has no credentials for the other node")
+var errCredentials = status.Error(codes.PermissionDenied, "session has no credentials for the other node")
 
 func (c credentialed) check(ctx context.Context) error {
 	if md, _ := metadata.FromOutgoingContext(ctx); len(md.Get("authorization")) == 0 {
@@ -150,7 +150,7 @@ func (n *node) guarded(c *grpc.ClientConn) grpc.ClientConnInterface {
 func (p *consolePort) run(ctx context.Context, n *node) {
 	n.inside.users.Go(func() {
 		if err := p.server.Run(ctx); err != nil {
-			n.log.Error("the console cannot be served any more", zap.Error(err)) // the node keeps serving
+			n.log.Error("console listener failed", zap.Error(err)) // the node keeps serving
 		}
 	})
 }

@@ -172,8 +172,8 @@ func testDeadLetterConfig(t *testing.T) {
 		"missing": {n.alter("c", &pb.QueueConfig{DeadLetter: "x"}, "dead_letter"), txn.ErrQueueNotFound, "create it first"},
 		"new":     {n.createWith("d", &pb.QueueConfig{DeadLetter: "d"}), txn.ErrQueueNotFound, `"d"`},
 		"name":    {n.createWith("d", &pb.QueueConfig{DeadLetter: "x y"}), txn.ErrInvalidName, "only A-Z"},
-		"limit":   {n.createWith("d", &pb.QueueConfig{MaxDeliveries: 1_000_001}), wire.ErrInvalid, "at most 1000000"},
-		"field":   {n.alter("c", nil, "max_delivery"), wire.ErrInvalid, `"max_delivery" is no field`},
+		"limit":   {n.createWith("d", &pb.QueueConfig{MaxDeliveries: 1_000_001}), wire.ErrInvalid, "maximum is 1000000"},
+		"field":   {n.alter("c", nil, "max_delivery"), wire.ErrInvalid, `unknown QueueConfig field "max_delivery"`},
 	} {
 		require.ErrorIs(t, kind(tc.err), tc.want, "%s: %v", name, tc.err)
 		require.ErrorContains(t, tc.err, tc.text, name)

@@ -46,9 +46,9 @@ func (n *node) lookAtDisk() {
 	besides := zap.String("in_memory", units.Bytes(room.TailBytes))
 	limit := zap.Stringer("disk.low-watermark", n.settings.Live().Disk.LowWatermark)
 	if low {
-		n.log.Error("the disk is nearly full: publishes are refused; "+whatHelps(room, mark), free, pages, besides, limit)
+		n.log.Error("disk is nearly full: publishes are rejected; "+whatHelps(room, mark), free, pages, besides, limit)
 	} else {
-		n.log.Info("the disk has room again: publishes are accepted", free, pages, besides, limit)
+		n.log.Info("disk has enough free space: publishes are accepted", free, pages, besides, limit)
 	}
 }
 
@@ -81,5 +81,5 @@ func (n *node) room(bytes int) error {
 	if !full {
 		return nil
 	}
-	return fmt.Errorf("%s are free, and %s are needed", units.Bytes(room.FreeBytes), units.Bytes(need))
+	return fmt.Errorf("%s free, %s required", units.Bytes(room.FreeBytes), units.Bytes(need))
 }

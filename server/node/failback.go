@@ -46,7 +46,7 @@ func (n *node) watchFailback(ctx context.Context) {
 // occupied returns the reason why the role should not move now, or an empty string.
 func (n *node) occupied(ctx context.Context) string {
 	if p, err := n.maintenance.Plan(); err == nil && p != nil && !p.State.Ended() {
-		return fmt.Sprintf("plan %s (%s) is under way", p.ID, p.Kind)
+		return fmt.Sprintf("plan %s (%s) is running", p.ID, p.Kind)
 	}
 	if err := n.maintenance.MaySwitchOver(ctx); err != nil {
 		return err.Error()

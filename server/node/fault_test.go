@@ -61,7 +61,7 @@ func TestAddressOfAnotherMachine(t *testing.T) {
 	c.Listen, c.Insecure = "192.0.2.1:7420", true
 	err := fails(t, c)
 	require.ErrorIs(t, err, node.ErrListen)
-	require.ErrorContains(t, err, "set listen to one of its own")
+	require.ErrorContains(t, err, "set listen to a local address")
 }
 
 func TestDataInUse(t *testing.T) { simulated(t, testDataInUse) }
@@ -89,7 +89,7 @@ func testNewerFormat(t *testing.T) {
 	require.NoError(t, os.WriteFile(name, raw, 0o600))
 	err = fails(t, n.config)
 	require.ErrorIs(t, err, page.ErrNewerVersion)
-	require.ErrorContains(t, err, "start that one")
+	require.ErrorContains(t, err, "start that version")
 }
 
 func TestNotAStore(t *testing.T) { simulated(t, testNotAStore) }

@@ -122,11 +122,11 @@ func testBadFilters(t *testing.T) {
 	for name, c := range map[string]struct{ filter, text string }{
 		"syntax":    {`properties.region =`, "1:19: Syntax error"},
 		"unknown":   {`properties.a == "b" && body == "x"`, "1:24: undeclared reference to 'body'"},
-		"no bool":   {`size + 1`, "it gives int, and must give bool"},
-		"too long":  {`subject != "` + strings.Repeat("x", filter.MaxBytes) + `"`, "the limit is 4096"},
+		"no bool":   {`size + 1`, "result type is int, must be bool"},
+		"too long":  {`subject != "` + strings.Repeat("x", filter.MaxBytes) + `"`, "maximum is 4096"},
 		"too large": {`properties.all(a, properties.all(b, a != b))`, "nesting limit"},
-		"costly":    {`properties.all(k, properties[k].matches("a.*b") && properties[k].matches("c"))`, "cost too much"},
-		"blank":     {"  ", "it is empty"},
+		"costly":    {`properties.all(k, properties[k].matches("a.*b") && properties[k].matches("c"))`, "estimated cost"},
+		"blank":     {"  ", "omit the filter"},
 	} {
 		err := n.subscribe("q", "s", c.filter)
 		require.ErrorIs(t, kind(err), filter.ErrInvalid, name)

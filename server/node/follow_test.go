@@ -117,7 +117,7 @@ func testLostRightEndsWatches(t *testing.T) {
 			select {
 			case err := <-ended:
 				require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
-				require.ErrorContains(t, err, "the rules were changed")
+				require.ErrorContains(t, err, "access rules changed")
 				require.LessOrEqual(t, time.Since(began), time.Second)
 			case <-ctx.Done():
 				t.Fatal("it goes on")

@@ -44,16 +44,16 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 	began := time.Now()
 	found, err := n.runner.Find(ctx) // the pair may have been paused a moment ago
 	if err == nil && found.Record.Paused != nil {
-		n.log.Info("this node stops as the active: the pair is paused, so the role stays here until it is started again")
+		n.log.Info("active node stops without handover: automatic failover is paused; the role stays until it restarts")
 		return nil
 	}
 	result, err := n.switchover(ctx, other.Node)
 	if err != nil {
-		n.log.Warn("this node stops as the active: it could not hand over first",
+		n.log.Warn("active node stops without handover: switchover failed",
 			zap.Duration("after", time.Since(began)), zap.Error(err))
 	} else {
 		n.waitForSuccessor(ctx, result.Active.Address)
-		n.log.Info("handed over before the stop", zap.String("active", result.Active.Name),
+		n.log.Info("handed over before stop", zap.String("active", result.Active.Name),
 			zap.Duration("pause", result.Pause))
 	}
 	select {

@@ -130,5 +130,5 @@ func testPageMapCall(t *testing.T) {
 	require.Equal(t, m.GetTotal().GetPages(), pages)
 	_, err = n.upkeep.GetPageMap(t.Context(), &pb.GetPageMapRequest{Regions: 4097})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
-	require.ErrorContains(t, err, "at most 4096")
+	require.ErrorContains(t, err, "maximum is 4096")
 }

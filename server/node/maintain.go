@@ -53,7 +53,7 @@ func (n *node) startArchive() (stop func() error, err error) {
 	n.archiver = a
 	return func() error {
 		if err := a.Close(); err != nil {
-			n.log.Error("the last of the log could not be archived; it is, at the next start", zap.Error(err))
+			n.log.Error("end of the log not archived; it is archived at the next start", zap.Error(err))
 		}
 		return nil
 	}, nil
@@ -135,7 +135,7 @@ func (n *node) addMaintenance(st *nodestatus.Node) {
 	}
 	plan, err := n.maintenance.Plan()
 	if err != nil {
-		n.log.Warn("the plan cannot be shown", zap.Error(err))
+		n.log.Warn("plan cannot be read", zap.Error(err))
 	}
 	st.Plan = plan
 }

@@ -52,7 +52,7 @@ var (
 	// ErrStandaloneData is returned when a node without coordinator is started on the data directory of a pair.
 	ErrStandaloneData = errors.New("data directory belongs to a pair")
 	// ErrRestart is returned when the node stopped in order to restart, as a step of a rolling restart.
-	ErrRestart = errors.New("the node restarts")
+	ErrRestart = errors.New("node is restarting")
 )
 
 // stopLimit bounds the wait for the role to end when the node stops.
@@ -353,7 +353,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 		n.log.Info("metrics", zap.String("address", n.metrics.Address()))
 		running.Go(func() {
 			if err := n.metrics.Run(ctx); err != nil {
-				n.log.Error("the metrics cannot be served any more", zap.Error(err)) // the node keeps serving
+				n.log.Error("metrics listener failed", zap.Error(err)) // the node keeps serving
 			}
 		})
 	}
@@ -439,7 +439,7 @@ func (n *node) state() nodestatus.Node {
 // switchover hands the active role to a node. uuid.Nil selects the node that is not active.
 func (n *node) switchover(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error) {
 	if n.cfg.Coordinator.Type == config.CoordinatorNone {
-		return failover.SwitchoverResult{}, fmt.Errorf("%w: this node runs alone (coordinator.type is none)",
+		return failover.SwitchoverResult{}, fmt.Errorf("%w: node is standalone (coordinator.type is none)",
 			failover.ErrSwitchover)
 	}
 	if err := n.maintenance.MaySwitchOver(ctx); err != nil {
@@ -474,6 +474,6 @@ func (n *node) awaitSwitchover(ctx context.Context, to uuid.UUID) (failover.Swit
 	case a := <-answered:
 		return a.result, a.err
 	case <-ctx.Done():
-		return failover.SwitchoverResult{}, fmt.Errorf("switchover: its outcome is not known yet: %w", ctx.Err())
+		return failover.SwitchoverResult{}, fmt.Errorf("switchover: unknown outcome: %w", ctx.Err())
 	}
 }

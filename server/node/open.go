@@ -39,10 +39,10 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 	case err == nil:
 		return l, nil
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%w: %s is in use by another process; stop that one, or set listen to another port: %w",
+		return nil, fmt.Errorf("%w: %s is in use by another process; stop it, or set listen to another port: %w",
 			ErrListen, address, err)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil, fmt.Errorf("%w: this machine has no address %s; set listen to one of its own: %w", ErrListen,
+		return nil, fmt.Errorf("%w: this machine has no address %s; set listen to a local address: %w", ErrListen,
 			address, err)
 	case errors.Is(err, os.ErrPermission):
 		return nil, fmt.Errorf("%w: no permission for %s; ports below 1024 need a privilege, set listen to a higher "+
@@ -59,15 +59,15 @@ func advertised(cfg config.Config, bound net.Addr) (string, error) {
 	}
 	_, port, err := net.SplitHostPort(bound.String())
 	if err != nil {
-		return "", fmt.Errorf("%w: bound to %s, which is not host:port: %w", ErrListen, bound, err)
+		return "", fmt.Errorf("%w: bound address %s is not host:port: %w", ErrListen, bound, err)
 	}
 	host, _, err := net.SplitHostPort(cfg.Listen)
 	if err != nil {
-		return "", fmt.Errorf("%w: listen is %s, which is not host:port: %w", ErrListen, cfg.Listen, err)
+		return "", fmt.Errorf("%w: listen %s is not host:port: %w", ErrListen, cfg.Listen, err)
 	}
 	if ip := net.ParseIP(host); host == "" || (ip != nil && ip.IsUnspecified()) {
 		if host, err = os.Hostname(); err != nil {
-			return "", fmt.Errorf("%w: listen names no host and the machine's name cannot be read; set advertise: %w",
+			return "", fmt.Errorf("%w: listen has no host and the host name is not available; set advertise: %w",
 				ErrListen, err)
 		}
 	}
@@ -102,12 +102,12 @@ func openStore(
 	hint := ""
 	switch {
 	case errors.Is(err, page.ErrNewerVersion), errors.Is(err, wal.ErrNewerVersion):
-		hint = "; the data was written by a newer version of lockstep: start that one, or wipe the directory to copy " +
+		hint = "; data was written by a newer version of lockstep: start that version, or wipe the directory to copy " +
 			"everything from the other node"
 	case errors.Is(err, store.ErrIdentityLost):
-		hint = ". If this is not the directory of a node at all, data.dir names the wrong one"
+		hint = ". If this is not the directory of a node, correct data.dir"
 	case errors.Is(err, os.ErrPermission):
-		hint = "; the directory must belong to the user that lockstep runs as"
+		hint = "; the directory must belong to the user of the lockstep process"
 	}
 	return nil, fmt.Errorf("open the store in %s: %w%s", cfg.Data.Dir, err, hint)
 }
@@ -177,20 +177,20 @@ func markStandalone(fs vfs.FS, dir string, id failover.Identity) error {
 	if _, err := fs.Stat(name); err == nil {
 		return nil
 	} else if !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("look for %s: %w", name, err)
+		return fmt.Errorf("stat %s: %w", name, err)
 	}
 	// A restored store belongs to no pair: no other node can serve its queues.
 	if !id.Empty() && !id.Restored {
-		return fmt.Errorf("%w: %s was used by pair %s, whose other node may be serving the same queues; start it "+
+		return fmt.Errorf("%w: %s belongs to pair %s, whose other node may serve the same queues; start it "+
 			"with its coordinator, "+
-			"or, if that pair is gone for good, make an empty file %s", ErrStandaloneData, dir, id.PairID, name)
+			"or, if that pair is permanently lost, create an empty file %s", ErrStandaloneData, dir, id.PairID, name)
 	}
 	f, err := fs.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("make %s: %w", name, err)
+		return fmt.Errorf("create %s: %w", name, err)
 	}
 	if err := errors.Join(f.Sync(), f.Close(), fs.SyncDir(dir)); err != nil {
-		return fmt.Errorf("make %s: %w", name, err)
+		return fmt.Errorf("create %s: %w", name, err)
 	}
 	return nil
 }

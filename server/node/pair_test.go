@@ -294,7 +294,7 @@ func testSwitchoverRefused(t *testing.T) {
 	n := startAlone(t, nil)
 	_, err := n.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
 	require.ErrorIs(t, kind(err), failover.ErrSwitchover)
-	require.ErrorContains(t, err, "runs alone")
+	require.ErrorContains(t, err, "standalone")
 	_, err = n.admin.Switchover(t.Context(), &pb.SwitchoverRequest{Timeout: durationpb.New(-1)})
 	require.ErrorIs(t, kind(err), wire.ErrInvalid)
 	require.Nil(t, n.status().GetPair())

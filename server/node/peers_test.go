@@ -136,7 +136,7 @@ func testOnlyThePeer(t *testing.T) {
 	c.TLS.PeerNames = []string{robot.String()}
 	named := start(t, c)
 	letsPeersIn(t, connect(t, named.ready.Address, member))
-	refusesStrangers(t, connect(t, named.ready.Address, c.TLS.Files()), "for none of spiffe://pair/node")
+	refusesStrangers(t, connect(t, named.ready.Address, c.TLS.Files()), "not for spiffe://pair/node")
 }
 
 // The connecting node checks the names, too: a valid certificate for the address does not suffice.
@@ -169,7 +169,7 @@ func testPeerToken(t *testing.T) {
 	a := start(t, ca)
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	conn := connect(t, a.ready.Address, tlsfiles.Files{})
-	refusesStrangers(t, conn, "it shows no secret of the pair (peer-token-file)")
+	refusesStrangers(t, conn, "no secret of the pair (peer-token-file)")
 	show := func(token string) map[string]error {
 		return peerCalls(metadata.AppendToOutgoingContext(t.Context(), "lockstep-peer-token", token), conn)
 	}
@@ -187,7 +187,7 @@ func testPeerToken(t *testing.T) {
 	cb.PeerToken = file(wrong)
 	b := start(t, cb)
 	b.tells(conditions.PeerRefuses, "b", true)
-	require.Contains(t, b.told(conditions.PeerRefuses, "b").GetDetails(), "none of those in this node's peer-token-file")
+	require.Contains(t, b.told(conditions.PeerRefuses, "b").GetDetails(), "not in this node's peer-token-file")
 	require.Equal(t, pb.Role_ROLE_ACTIVE_ALONE, a.role())
 	require.NoError(t, os.WriteFile(cb.PeerToken, []byte(secret), 0o600))
 	b.waitFor(pb.Role_ROLE_STANDBY)

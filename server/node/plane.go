@@ -24,7 +24,7 @@ import (
 )
 
 // errRole is returned when failover requests an action that the role does not allow, which would be a bug.
-var errRole = errors.New("this node does not have the role for it")
+var errRole = errors.New("not possible in this node's role")
 
 // dataPlane executes the decisions of failover. It owns the two roles and the session that serves clients. Failover
 // calls it from one goroutine; mu protects concurrent readers.
@@ -82,7 +82,7 @@ func (p *dataPlane) Identity() failover.Identity {
 // MarkLoss records that this directory may have lost data.
 func (p *dataPlane) MarkLoss(context.Context) error {
 	if err := p.node.store.MarkLoss(); err != nil {
-		return fmt.Errorf("note a possible loss: %w", err)
+		return fmt.Errorf("record a possible loss: %w", err)
 	}
 	return nil
 }
@@ -90,7 +90,7 @@ func (p *dataPlane) MarkLoss(context.Context) error {
 // ClaimRun makes the generation of this process durable (INV-11).
 func (p *dataPlane) ClaimRun(_ context.Context, named, run uuid.UUID) error {
 	if err := p.node.store.ClaimRun(named, run); err != nil {
-		return fmt.Errorf("claim this run's generation: %w", err)
+		return fmt.Errorf("record the process generation: %w", err)
 	}
 	return nil
 }
@@ -98,7 +98,7 @@ func (p *dataPlane) ClaimRun(_ context.Context, named, run uuid.UUID) error {
 // ConfirmRun records that the cluster record names this process generation.
 func (p *dataPlane) ConfirmRun(_ context.Context, run uuid.UUID) error {
 	if err := p.node.store.ConfirmRun(run); err != nil {
-		return fmt.Errorf("confirm this run's generation: %w", err)
+		return fmt.Errorf("confirm the process generation: %w", err)
 	}
 	return nil
 }
@@ -119,12 +119,12 @@ func (p *dataPlane) Meet(ctx context.Context, address string) (failover.Peer, er
 		return failover.Peer{}, fmt.Errorf("%w: %w", failover.ErrGone, err)
 	}
 	if err != nil {
-		return failover.Peer{}, fmt.Errorf("meet the process at %s: %w", address, err)
+		return failover.Peer{}, fmt.Errorf("hello to %s: %w", address, err)
 	}
 	defer func() { _ = conn.Close() }()
 	by, err := conn.Meet(ctx, p.node.introduction())
 	if err != nil {
-		return failover.Peer{}, fmt.Errorf("meet the process at %s: %w", address, err)
+		return failover.Peer{}, fmt.Errorf("hello to %s: %w", address, err)
 	}
 	return failover.Peer{Node: by.Node, Store: by.Store, Process: by.Process, End: by.End}, nil
 }
@@ -170,7 +170,7 @@ func (p *dataPlane) SetFence(_ context.Context, f failover.Fence) error {
 // ClearLoss clears the record of possible data loss (INV-6).
 func (p *dataPlane) ClearLoss(context.Context) error {
 	if err := p.node.store.ClearLoss(); err != nil {
-		return fmt.Errorf("forget a possible loss: %w", err)
+		return fmt.Errorf("clear a possible loss: %w", err)
 	}
 	return nil
 }
@@ -181,7 +181,7 @@ func (p *dataPlane) StartActive(_ context.Context, spec failover.ActiveSpec, pos
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.primary != nil || p.follower != nil {
-		return fmt.Errorf("start the active role: %w: another one is running", errRole)
+		return fmt.Errorf("start the active role: %w: already started", errRole)
 	}
 	p.node.store.ServeReaders(true)
 	primary, err := replication.StartPrimary(replication.PrimaryOptions{
@@ -208,7 +208,7 @@ func (p *dataPlane) report(e replication.Event, post func(failover.DataEvent)) {
 		post(event)
 	}
 	if _, stalled := e.(replication.DiskStalled); stalled {
-		p.node.log.Error("a write or sync of the log does not come back; the heartbeats are stopped, so that the "+
+		p.node.log.Error("write or sync of the log is blocked; heartbeats stop, so that the "+
 			"other node takes over",
 			zap.Duration("after", p.tuning.DiskStallTimeout))
 	}
@@ -275,7 +275,7 @@ func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, p
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.primary != nil || p.follower != nil {
-		return fmt.Errorf("start to follow: %w: another one is running", errRole)
+		return fmt.Errorf("start the standby role: %w: already started", errRole)
 	}
 	p.node.store.ServeReaders(false)
 	p.follower = replication.StartFollower(replication.FollowerOptions{
@@ -384,7 +384,7 @@ func (n *node) notActiveBut(next failover.NodeInfo) *wire.NotActiveError {
 	st := n.runner.Status()
 	select {
 	case <-n.closing:
-		st.Reason = "it is being stopped"
+		st.Reason = "stopping"
 	default:
 	}
 	return wire.NotActive(&st, next)

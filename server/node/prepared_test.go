@@ -114,7 +114,7 @@ func testPreparedLimits(t *testing.T) {
 		},
 		"unprintable xid": {"a\tb", []*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "cannot be printed"},
 		"xid in use":      {"used", []*pb.Operation{publishOp("q", "x")}, codes.AlreadyExists, "take a new xid"},
-		"nothing":         {"x", nil, codes.InvalidArgument, "a transaction of 0 operations"},
+		"nothing":         {"x", nil, codes.InvalidArgument, "transaction has 0 operations"},
 		"release": {"x", []*pb.Operation{{Kind: &pb.Operation_Release{Release: &pb.ReleaseOperation{
 			Queue: "q", Ranges: span(2, 2),
 		}}}}, codes.InvalidArgument, "cannot release"},

@@ -72,7 +72,7 @@ func testPublishRefusals(t *testing.T) {
 			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{
 				TypedProperties: map[string]*pb.PropertyValue{"k": {}},
 			}}},
-			wire.ErrInvalid, `the typed property "k" has no value`,
+			wire.ErrInvalid, `typed property "k" has no value`,
 		},
 		"typed property key": {
 			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{

@@ -64,12 +64,12 @@ func testQuotas(t *testing.T) {
 	n.quota(&pb.AccessQuota{Queue: "team-a/*", Queues: 2, Bytes: 64 << 10, Connections: 2})
 	require.NoError(t, n.createAs("alice", "team-a/1"))
 	require.NoError(t, n.createAs("alice", "team-a/2"))
-	exceeded(t, n.createAs("alice", "team-a/3"), `quota exceeded: the queues "team-a/*" may have queues: 2, and have 2`)
+	exceeded(t, n.createAs("alice", "team-a/3"), `quota exceeded: queues "team-a/*": queues limit is 2, used 2`)
 	require.NoError(t, n.createAs("alice", "team-b/1"))
 
 	big := strings.Repeat("x", 40<<10)
 	require.NoError(t, n.publishAs("alice", "team-a/1", big))
-	exceeded(t, n.refused("team-a/2", big), `the queues "team-a/*" may have bytes: 65536`, "consume from them")
+	exceeded(t, n.refused("team-a/2", big), `queues "team-a/*": bytes limit is 65536`, "consume messages")
 	require.NoError(t, n.publishAs("alice", "team-b/1", big))
 	_, err := n.queues.Commit(t.Context(), &pb.CommitRequest{Operations: []*pb.Operation{
 		{Kind: &pb.Operation_Publish{Publish: &pb.PublishOperation{
@@ -93,7 +93,7 @@ func testQuotas(t *testing.T) {
 	_, err = attach()
 	require.NoError(t, err)
 	_, err = attach()
-	exceeded(t, err, `the queues "team-a/*" may have connections: 2, and have 2`)
+	exceeded(t, err, `queues "team-a/*": connections limit is 2, used 2`)
 	list, err := n.access().ListAccess(t.Context(), &pb.ListAccessRequest{})
 	require.NoError(t, err)
 	require.EqualValues(t, 2, list.GetUsed()[0].GetConnections())

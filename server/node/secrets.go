@@ -134,10 +134,10 @@ func (s *secrets) openTokens(cfg *config.Config, log *zap.Logger) error {
 func told(log *zap.Logger, key string) func(error) {
 	return func(err error) {
 		if err == nil {
-			log.Info("files have changed and are used from now on", zap.String("setting", key))
+			log.Info("changed files loaded", zap.String("setting", key))
 			return
 		}
-		log.Error("files have changed and cannot be used: what they held before is used still",
+		log.Error("changed files are invalid: previous content stays in use",
 			zap.String("setting", key), zap.Error(err))
 	}
 }
@@ -164,7 +164,7 @@ func (s *secrets) run(ctx context.Context, asked <-chan struct{}, log *zap.Logge
 		select {
 		case <-asked:
 			if s.reload() == nil { // errors are already logged
-				log.Info("certificates, keys and secrets were read again")
+				log.Info("certificates, keys and secrets reloaded")
 			}
 		case <-ctx.Done():
 			return
@@ -263,9 +263,9 @@ func (l *conditionMonitor) secrets(f *findings, now time.Time) {
 	}
 	for _, c := range s.certificates() { // report the first one of each kind
 		left := c.Ends.Sub(now)
-		f.node(left <= 0, conditions.CertificateExpired, "%s (%s, of %s) has ended at %s", c.File, c.Subject, c.Use,
+		f.node(left <= 0, conditions.CertificateExpired, "%s (%s, of %s) expired at %s", c.File, c.Subject, c.Use,
 			c.Ends.Format(time.RFC3339))
-		f.node(left > 0 && left < certificateWarning, conditions.CertificateExpires, "%s (%s, of %s) ends at %s",
+		f.node(left > 0 && left < certificateWarning, conditions.CertificateExpires, "%s (%s, of %s) expires at %s",
 			c.File, c.Subject, c.Use, c.Ends.Format(time.RFC3339))
 	}
 	for _, kept := range s.all {

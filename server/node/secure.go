@@ -83,9 +83,9 @@ func (n *node) peerNames() []string {
 
 // Errors for requests to the port of metrics and probes.
 var (
-	errToken = errors.New("a request must show the secret of metrics.token-file, as Authorization: Bearer")
-	errWho   = errors.New("profiles are for operators: show a client certificate or a token that has the right operate, " +
-		"or ask from this machine where metrics.listen is an address of it alone, without TLS")
+	errToken = errors.New("missing or invalid secret of metrics.token-file (Authorization: Bearer)")
+	errWho   = errors.New("profiles require the operate right: send a client certificate or token that has it, " +
+		"or connect locally to a loopback metrics.listen without TLS")
 )
 
 // portTLS returns the TLS configuration of an HTTP port, or nil without TLS. Client certificates are verified but

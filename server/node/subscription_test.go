@@ -137,8 +137,8 @@ func testBadSubscriptionPolicies(t *testing.T) {
 		is     error
 		text   string
 	}{
-		"nothing":      {is: wire.ErrInvalid, text: "update_mask names nothing"},
-		"unknown":      {mask: []string{"name"}, is: wire.ErrInvalid, text: `"name" is nothing that can be altered`},
+		"nothing":      {is: wire.ErrInvalid, text: "empty update_mask"},
+		"unknown":      {mask: []string{"name"}, is: wire.ErrInvalid, text: `"name" cannot be altered`},
 		"of the queue": {mask: []string{"redelivery.ttl"}, is: wire.ErrInvalid, text: "redelivery.ttl"},
 		"no such queue": {
 			&pb.RedeliveryPolicy{DeadLetter: proto.String("none")}, "",
@@ -158,7 +158,7 @@ func testBadSubscriptionPolicies(t *testing.T) {
 			&pb.RedeliveryPolicy{MaxDeliveries: proto.Uint32(1_000_001)}, "",
 			[]string{"redelivery"},
 			wire.ErrInvalid,
-			"at most 1000000",
+			"maximum is 1000000",
 		},
 		"before": {
 			&pb.RedeliveryPolicy{RedeliveryDelay: durationpb.New(-time.Second)}, "",

@@ -79,9 +79,9 @@ func testWipedActive(t *testing.T) {
 		"lockstep failover --dry-run")
 
 	_, err := older.admin.ForceFailover(t.Context(), &pb.ForceFailoverRequest{})
-	require.ErrorContains(t, err, "not the node that held everything")
+	require.ErrorContains(t, err, "not the node that was in sync")
 	require.ErrorContains(t, err, "stop the new node there and try again")
-	require.NotContains(t, err.Error(), "needs no force")
+	require.NotContains(t, err.Error(), "no forced failover required")
 	empty.stop()
 	plan, err := older.admin.ForceFailover(t.Context(), &pb.ForceFailoverRequest{})
 	require.NoError(t, err)

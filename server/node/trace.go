@@ -32,7 +32,7 @@ func (n *node) startTracing(ctx context.Context) (stop func(), err error) {
 	}
 	n.serverOptions = append(slices.Clip(n.serverOptions), n.tracing.ServerOption())
 	n.dialOptions = append(slices.Clip(n.dialOptions), n.tracing.DialOption())
-	n.log.Info("traces are recorded", zap.String("collector", c.Endpoint), zap.Stringer("sample", c.Sample))
+	n.log.Info("tracing enabled", zap.String("collector", c.Endpoint), zap.Stringer("sample", c.Sample))
 	return func() { n.tracing.Stop(ctx) }, nil
 }
 

@@ -42,7 +42,7 @@ func (l *conditionMonitor) watchVoters(ctx context.Context) {
 			Voters: r.Voters, TLS: l.n.secrets.voters(), Dial: l.n.environment.Dial,
 		})
 		if err != nil {
-			l.n.log.Warn("the voters cannot be watched") // the coordinator has the same settings and has logged the reason
+			l.n.log.Warn("voter status is not available") // the coordinator has the same settings and has logged the reason
 			return
 		}
 		l.lookAtVoters(ctx, c.Voter().Status(), admin)

@@ -15,7 +15,7 @@ import (
 )
 
 // ErrKey is returned for an invalid recipient, or an invalid file of identities.
-var ErrKey = errors.New("it is no key of age (https://age-encryption.org)")
+var ErrKey = errors.New("invalid age key (https://age-encryption.org)")
 
 type recipients struct {
 	keys  []age.Recipient
@@ -31,12 +31,12 @@ func ParseRecipients(keys []string) (backup.Sealer, error) {
 	r := &recipients{names: keys}
 	for _, k := range keys {
 		if strings.HasPrefix(strings.ToUpper(k), "AGE-SECRET-KEY-") || strings.HasPrefix(strings.ToUpper(k), "AGE-PLUGIN-") {
-			return nil, fmt.Errorf("%w: a recipient is a public key, age1…; this is a secret one, which does not belong "+
-				"on a node: take what age-keygen -y says of it", ErrKey)
+			return nil, fmt.Errorf("%w: recipient must be a public key, age1…, not a secret key; do not store secret keys "+
+				"on a node: use the output of age-keygen -y", ErrKey)
 		}
 		parsed, err := age.ParseRecipients(strings.NewReader(k))
 		if err != nil || len(parsed) != 1 {
-			return nil, fmt.Errorf("%w: a recipient is a public key, age1…, and not %q", ErrKey, k)
+			return nil, fmt.Errorf("%w: recipient must be a public key, age1…, not %q", ErrKey, k)
 		}
 		r.keys = append(r.keys, parsed[0])
 	}
@@ -67,7 +67,7 @@ func ReadIdentities(files ...string) (backup.Unsealer, error) {
 		keys, err := age.ParseIdentities(f)
 		_ = f.Close() // opened for reading: no data can be lost
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w: a file of identities has AGE-SECRET-KEY-… on its lines", path, ErrKey)
+			return nil, fmt.Errorf("%s: %w: identity file must have AGE-SECRET-KEY-… lines", path, ErrKey)
 		}
 		all.keys = append(all.keys, keys...)
 	}

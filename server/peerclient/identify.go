@@ -81,20 +81,20 @@ func (i *Identification) Stranger(ctx context.Context) error {
 	if i.Names != nil {
 		cert := CertificateOf(ctx)
 		if cert == nil {
-			why = append(why, "it shows no certificate")
+			why = append(why, "no client certificate")
 		} else if err := Carries(cert, i.Names()); err != nil {
-			why = append(why, err.Error()+" (tls.peer-names, or else the hosts that the two nodes advertise)")
+			why = append(why, err.Error()+" (tls.peer-names, or by default the advertised hosts of both nodes)")
 		}
 	}
 	if i.Tokens != nil {
 		if len(metadata.ValueFromIncomingContext(ctx, tokenKey)) == 0 {
-			why = append(why, "it shows no secret of the pair (peer-token-file)")
+			why = append(why, "no secret of the pair (peer-token-file)")
 		} else {
-			why = append(why, "the secret that it shows is none of those in this node's peer-token-file")
+			why = append(why, "secret is not in this node's peer-token-file")
 		}
 	}
-	err := fmt.Errorf("%w: %s. If the caller is a node of the pair, correct that on it or here; clients have no use "+
-		"for this call", access.ErrNotPeer, strings.Join(why, "; "))
+	err := fmt.Errorf("%w: %s. If the caller is a node of the pair, correct its settings or those of this node; "+
+		"clients must not make this call", access.ErrNotPeer, strings.Join(why, "; "))
 	i.log(ctx, err)
 	return err
 }
@@ -118,7 +118,7 @@ func (i *Identification) log(ctx context.Context, err error) {
 		from = p.Addr.String()
 	}
 	method, _ := grpc.Method(ctx)
-	i.Logger.Warn("a call that only the other node may make was refused; the next ten seconds' are not logged",
+	i.Logger.Warn("rejected a call reserved for the other node; not logged again for ten seconds",
 		zap.String("from", from), zap.String("method", method), zap.Error(err))
 }
 
@@ -136,7 +136,7 @@ func CertificateOf(ctx context.Context) *x509.Certificate {
 }
 
 // errNames is returned when a certificate does not belong to the pair.
-var errNames = errors.New("the certificate")
+var errNames = errors.New("certificate")
 
 // Carries returns nil if a certificate has one of the given names: DNS names, IP addresses, URIs. The error lists the
 // names in the certificate.
@@ -150,7 +150,7 @@ func Carries(cert *x509.Certificate, names []string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%w is for %s, and for none of %s", errNames, listOf(cert), strings.Join(names, ", "))
+	return fmt.Errorf("%w is for %s, not for %s", errNames, listOf(cert), strings.Join(names, ", "))
 }
 
 // listOf lists all names in a certificate.
@@ -164,7 +164,7 @@ func listOf(cert *x509.Certificate) string {
 		all = append(all, ip.String())
 	}
 	if len(all) == 0 {
-		return fmt.Sprintf("%q, without an alternative name", cert.Subject.CommonName)
+		return fmt.Sprintf("%q, without subject alternative names", cert.Subject.CommonName)
 	}
 	return strings.Join(all, ", ")
 }

@@ -264,7 +264,7 @@ func (p *peer) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, err
 	d := checkpoint.Digest{Position: lsn.Position{LSN: r.GetLsn()}, Messages: r.GetMessages()}
 	content, err := hex.DecodeString(r.GetContent())
 	if err != nil || len(content) != len(d.Content) {
-		return checkpoint.Digest{}, fmt.Errorf("%w: %s sent a digest that is none", maintenance.ErrUnreachable,
+		return checkpoint.Digest{}, fmt.Errorf("%w: %s sent an invalid digest", maintenance.ErrUnreachable,
 			p.address)
 	}
 	copy(d.Content[:], content)

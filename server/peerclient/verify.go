@@ -66,7 +66,7 @@ type MessageSource struct {
 
 var _ store.MessageSource = MessageSource{}
 
-var errNoOther = errors.New("the other node is not known, or not there")
+var errNoOther = errors.New("other node is unknown or unreachable")
 
 // FetchMessages queries the other node.
 func (m MessageSource) FetchMessages(

@@ -153,7 +153,7 @@ func (s *secured) mayUseOne(r *run) {
 	}
 	require.Equal(r.t, []string{principal}, who)
 	_, failed := r.a.try("consume", request{"client": "c", "consumer": "x", "from": "salaries"})
-	require.Regexp(r.t, "unauthorized-access|Security|not-found|there is no queue", failed)
+	require.Regexp(r.t, "unauthorized-access|Security|not-found|not found", failed)
 	r.a.do("close", onC)
 }
 

@@ -114,7 +114,7 @@ func adoptAfter(t *testing.T, restored, alone bool) {
 	require.Contains(t, out, "done: node "+adopter.Name)
 	out, err = command(t, "--addr", adopter.Address, "pair", "adopt", "--yes")
 	require.Error(t, err, "a second time there is nothing to adopt")
-	require.Contains(t, out, "nothing is missing")
+	require.Contains(t, out, "nothing to adopt")
 
 	inSync(t, p)
 	acked(t, w)
@@ -157,7 +157,7 @@ func TestAdoptWhileRunning(t *testing.T) {
 	acked(t, w)
 	out, err := command(t, "--addr", standby.Address, "pair", "adopt", "--yes")
 	require.Error(t, err)
-	require.Contains(t, out, "not the active one")
+	require.Contains(t, out, "not active")
 	out, err = command(t, "--addr", active.Address, "pair", "adopt", "--yes")
 	require.NoError(t, err, out)
 	now, _ := inSync(t, p)

@@ -204,30 +204,30 @@ func TestServerErrors(t *testing.T) {
 		require.NotContains(t, err.Error(), "PLANTED")
 		return err
 	}
-	require.ErrorContains(t, list(o), "has no bucket backups; make it first")
+	require.ErrorContains(t, list(o), "has no bucket backups; create it first")
 	s.makeBucket(minio.MakeBucketOptions{})
 	_, err := openPlace(t, "p", o).List(t.Context(), "")
 	require.ErrorIs(t, err, fs.ErrNotExist)
 
 	wrong := options(t, s.endpoint())
 	wrong.SecretKeyFile = wrong.AccessKeyFile
-	require.ErrorContains(t, list(wrong), "the secret key is another one")
+	require.ErrorContains(t, list(wrong), "rejected the access key or secret key")
 	wrong = options(t, s.endpoint())
 	wrong.AccessKeyFile = filepath.Join(t.TempDir(), "none")
 	require.ErrorContains(t, list(wrong), "read a key")
 	secure := o
 	secure.Endpoint = "https://" + s.addr
-	require.ErrorContains(t, list(secure), "backup.s3.endpoint says https")
+	require.ErrorContains(t, list(secure), "backup.s3.endpoint is https")
 	t.Setenv("AWS_ACCESS_KEY_ID", "")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
 	t.Setenv("HOME", t.TempDir())
 	nobody := o
 	nobody.AccessKeyFile, nobody.SecretKeyFile = "", ""
-	require.ErrorContains(t, list(nobody), "there is no access key: set backup.s3.access-key-file")
+	require.ErrorContains(t, list(nobody), "no access key: set backup.s3.access-key-file")
 	t.Setenv("AWS_ACCESS_KEY_ID", accessKey)
 	t.Setenv("AWS_SECRET_ACCESS_KEY", secretKey)
 	_, err = openPlace(t, "p", nobody).List(t.Context(), "")
 	require.ErrorIs(t, err, fs.ErrNotExist, "the environment has the keys")
 	s.kill()
-	require.ErrorContains(t, list(o), "no answer from http://")
+	require.ErrorContains(t, list(o), "no response from http://")
 }

@@ -278,7 +278,7 @@ func TestBusy(t *testing.T) {
 	_, err = backup.Run(t.Context(), d.s, backup.Options{Place: openPlace(t, "sets", o)})
 	require.ErrorIs(t, err, backup.ErrRemote)
 	require.ErrorContains(t, err, "503 SlowDown")
-	require.ErrorContains(t, err, "was asked again for 300ms")
+	require.ErrorContains(t, err, "after retries for 300ms")
 }
 
 // Backups complete over a slow link, and a cancelled backup ends immediately.

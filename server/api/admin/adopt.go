@@ -40,8 +40,8 @@ var (
 	// ErrOtherAhead is returned when the other node is the better choice for the adoption.
 	ErrOtherAhead = errors.New("adopt on the other node instead")
 	// ErrOtherUnknown is returned when the log position of the other node could not be determined.
-	ErrOtherUnknown = errors.New("the other node could not be asked whether it holds more: start it, or name its " +
-		"address with --other; if it is gone for good or surely holds no more, use --without-other")
+	ErrOtherUnknown = errors.New("log position of the other node is unknown: start it, or specify its " +
+		"address with --other; if it is permanently lost or certainly not ahead, use --without-other")
 )
 
 // adoption is a planned adoption.
@@ -85,15 +85,15 @@ func (a *Service) find(ctx context.Context) (failover.Found, error) {
 // adopt writes the rebuilt cluster record.
 func (a *Service) adopt(ctx context.Context, req failover.AdoptRequest) (failover.Record, error) {
 	log := a.o.Logger
-	log.Warn("an operator has this node adopt its pair", zap.Uint64("found_config", req.Found.Record.Config),
+	log.Warn("adopting the cluster record, requested by an operator", zap.Uint64("found_config", req.Found.Record.Config),
 		zap.Stringer("other_fence", req.Above), zap.Bool("accept_data_loss", req.AcceptLoss),
 		zap.Bool("without_other", req.WithoutOther), zap.Stringer("log_end", a.store.End()))
 	rec, err := a.o.Runner.Adopt(ctx, req)
 	if err != nil {
-		log.Error("the pair was not adopted", zap.Error(err))
+		log.Error("adoption failed", zap.Error(err))
 		return rec, fmt.Errorf("node %s: %w", a.o.Runner.Status().Self.Name, err)
 	}
-	log.Warn("the pair is adopted", zap.Uint64("config", rec.Config), zap.Uint64("term", rec.Term))
+	log.Warn("cluster record adopted", zap.Uint64("config", rec.Config), zap.Uint64("term", rec.Term))
 	return rec, nil
 }
 
@@ -145,17 +145,17 @@ func (a *Service) planAdoption(ctx context.Context, req *pb.AdoptRecordRequest) 
 func adoptable(st nodestatus.Node, found failover.Found, own store.Identity, fence failover.Fence, leads bool) error {
 	switch {
 	case st.Coordinator == "none":
-		return errors.New("this node runs alone (coordinator.type is none)")
+		return errors.New("node is standalone (coordinator.type is none)")
 	case own.PairID == uuid.Nil:
-		return errors.New("this node's store has never been part of a pair; it joins by itself")
+		return errors.New("store of this node was never part of a pair; it joins automatically")
 	case found.Revision != 0 && found.Record.PairID != own.PairID:
-		return fmt.Errorf("%w: the store's pair is %s, the record's is %s: check coordinator.etcd.prefix",
+		return fmt.Errorf("%w: store belongs to pair %s, cluster record to %s: check coordinator.etcd.prefix",
 			failover.ErrOtherPair, own.PairID, found.Record.PairID)
 	case found.Revision != 0 && found.Record.Config >= fence.Config:
-		return fmt.Errorf("the coordinator's record has config %d and this node has obeyed %d: nothing is missing",
+		return fmt.Errorf("cluster record has config %d and this node's fence has %d: nothing to adopt",
 			found.Record.Config, fence.Config)
 	case st.Pair.Record != nil && !leads:
-		return fmt.Errorf("%w: this node runs and is not the active one; if no node is, restart this one before",
+		return fmt.Errorf("%w: this node is running and not active; if no node is active, restart this one first",
 			ErrOtherAhead)
 	default:
 		return nil
@@ -235,16 +235,16 @@ func compare(own store.Identity, end lsn.Position, leads bool, other *pb.GetStat
 	}
 	switch {
 	case s.GetPairId() != "" && s.GetPairId() != own.PairID.String():
-		return fmt.Errorf("%w: the node at %s belongs to pair %s, this one to %s: do two pairs share a prefix?",
+		return fmt.Errorf("%w: node at %s belongs to pair %s, this node to %s: check whether two pairs share a prefix",
 			failover.ErrOtherPair, address, s.GetPairId(), own.PairID)
 	case !leads && failover.Role(other.GetRole()).Acts():
-		return fmt.Errorf("%w: the node at %s is the active one (%s)", ErrOtherAhead, address,
+		return fmt.Errorf("%w: node at %s is active (%s)", ErrOtherAhead, address,
 			failover.Role(other.GetRole()))
 	case ahead:
-		return fmt.Errorf("%w: the log of the node at %s ends at %s, and this one's at %s", ErrOtherAhead, address,
+		return fmt.Errorf("%w: log of the node at %s ends at %s, log of this node at %s", ErrOtherAhead, address,
 			theirs, end)
 	case !leads && own.MayHaveLost && !s.GetMayHaveLost() && s.GetPairId() != "":
-		return fmt.Errorf("%w: acknowledged transactions may be missing here, and the node at %s is whole",
+		return fmt.Errorf("%w: acknowledged transactions may be missing here, but not on the node at %s",
 			ErrOtherAhead, address)
 	default:
 		return nil
@@ -255,12 +255,12 @@ func compare(own store.Identity, end lsn.Position, leads bool, other *pb.GetStat
 func warnings(own store.Identity, leads bool, peer *pb.AdoptedPeer) []string {
 	var out []string
 	if !leads && !peer.GetReached() {
-		out = append(out, "the other node could not be asked: with --without-other it is you who makes sure that it "+
-			"is not running as the active one, and that it does not hold more than this node; what only it holds is "+
-			"not part of the pair any more when it joins again")
+		out = append(out, "other node is unreachable: before you use --without-other, verify that it "+
+			"is not active and not ahead of this node; data that only it holds is "+
+			"discarded when it rejoins")
 	}
 	if own.MayHaveLost {
-		out = append(out, "acknowledged transactions may be missing on this node, since its machine went down "+
+		out = append(out, "acknowledged transactions may be missing on this node: its machine went down "+
 			"without a clean stop")
 	}
 	return out

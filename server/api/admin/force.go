@@ -38,22 +38,22 @@ const (
 // Errors of ForceFailover; each matches failover.ErrForce.
 var (
 	// errNotAccepted is returned when the caller has not accepted that messages may be lost.
-	errNotAccepted = errors.New("accept_data_loss is not set: acknowledged messages may be lost by this, and the " +
-		"caller has to say that he knows")
+	errNotAccepted = errors.New("accept_data_loss is not set: acknowledged messages may be lost, and the " +
+		"caller must accept that")
 	// errOtherAnswers is returned when the other node responds.
-	errOtherAnswers = errors.New("it is there, so the role needs no force: let it take it up; or stop it, if it is " +
-		"broken, and try again")
+	errOtherAnswers = errors.New("it is running, no forced failover required: wait until it is active, or stop it if " +
+		"it is broken, and try again")
 	// errEmptyAnswers is returned when the responding node is not the lost one, but its replacement.
-	errEmptyAnswers = errors.New("it is not the node that held everything, which is lost if its data directory was " +
+	errEmptyAnswers = errors.New("it is not the node that was in sync, whose data is lost if its data directory was " +
 		"wiped or replaced. If that " +
-		"directory can be brought back, do that; if not, stop the new node there and try again")
+		"directory can be restored, restore it; otherwise stop the new node there and try again")
 	// errMoreAnswers and errLessAnswers are returned when, as far as is known, neither node holds everything and the
 	// other one responds: with more data than this node, or not.
-	errMoreAnswers = errors.New("it may lack acknowledged messages, too, but holds more than this node now: if what " +
-		"is missing cannot be brought back, stop this node, and look there at what would be lost: lockstep failover " +
+	errMoreAnswers = errors.New("it may lack acknowledged messages, too, but is ahead of this node: if the missing data " +
+		"cannot be restored, stop this node and check the expected loss there: lockstep failover " +
 		"--dry-run")
-	errLessAnswers = errors.New("it may lack acknowledged messages, too, and holds no more than this node: if what " +
-		"is missing cannot be brought back, stop that one and try again")
+	errLessAnswers = errors.New("it may lack acknowledged messages, too, and is not ahead of this node: if the missing " +
+		"data cannot be restored, stop that node and try again")
 )
 
 // ForceFailover makes this node active although it may lack acknowledged messages, or returns the expected loss.
@@ -69,7 +69,7 @@ func (a *Service) ForceFailover(
 func (a *Service) force(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	for _, text := range []string{req.GetBy(), req.GetReason()} {
 		if len(text) > maxSaid {
-			return nil, fmt.Errorf("%w: who it is and why have at most %d bytes each", wire.ErrInvalid, maxSaid)
+			return nil, fmt.Errorf("%w: by and reason have at most %d bytes each", wire.ErrInvalid, maxSaid)
 		}
 	}
 	if req.GetConfirm() && !req.GetAcceptDataLoss() {
@@ -93,15 +93,15 @@ func (a *Service) force(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.
 
 func (a *Service) carryOutForce(ctx context.Context, req failover.ForceRequest) (failover.Record, error) {
 	log := a.o.Logger.With(zap.String("by", req.By), zap.String("reason", req.Reason), zap.Uint64("config", req.Config))
-	log.Warn("FORCED FAILOVER: an operator makes this node active; what it does not hold is lost",
+	log.Warn("FORCED FAILOVER requested by an operator: data that this node lacks is lost",
 		zap.Stringer("log_end", a.store.End()))
 	req.Committed = a.store.Committed()
 	rec, err := a.o.Runner.Force(ctx, req)
 	if err != nil {
-		log.Error("the failover was not forced", zap.Error(err))
+		log.Error("forced failover failed", zap.Error(err))
 		return rec, fmt.Errorf("node %s: %w", a.o.Runner.Status().Self.Name, err)
 	}
-	log.Warn("the failover is forced", zap.Uint64("new_config", rec.Config), zap.Uint64("term", rec.Term))
+	log.Warn("forced failover done", zap.Uint64("new_config", rec.Config), zap.Uint64("term", rec.Term))
 	return rec, nil
 }
 
@@ -172,7 +172,7 @@ func (a *Service) mayForce(
 	ctx context.Context, req *pb.ForceFailoverRequest, found failover.Found,
 ) (*pb.AdoptedPeer, error) {
 	if a.o.Alone {
-		return nil, fmt.Errorf("%w: this node runs alone, and is always active", failover.ErrForce)
+		return nil, fmt.Errorf("%w: standalone node is always active", failover.ErrForce)
 	}
 	config := found.Record.Config
 	if req.GetConfirm() {
@@ -227,7 +227,7 @@ func answeredBy(
 			why = errMoreAnswers
 		}
 	}
-	return fmt.Errorf("node %s, %s (%s), answers at %s: %w", other.GetNode().GetName(), id,
+	return fmt.Errorf("node %s, %s (%s), responds at %s: %w", other.GetNode().GetName(), id,
 		failover.Role(other.GetRole()), peer.GetAddress(), why)
 }
 
@@ -243,30 +243,30 @@ func mayHaveLost(s *pb.GetStatusResponse) bool {
 // forceWarnings returns the risks that the operator should consider.
 func forceWarnings(id store.Identity, rec *failover.Record, p *pb.ForceFailoverResponse) []string {
 	out := []string{
-		"make sure that the other node does not run: one that is only cut off from the coordinator and from here " +
-			"goes on acknowledging to the clients that reach it, and all of that is lost as well",
+		"make sure that the other node is stopped: a node that is only partitioned from the coordinator and from here " +
+			"keeps acknowledging to clients that reach it, and those messages are lost, too",
 	}
 	end := p.GetLogEnd()
 	switch {
 	case end.GetLsn() == 0:
-		out = append(out, "THIS NODE HOLDS NOTHING: every message of the pair is lost. Restoring a backup is better")
+		out = append(out, "THIS NODE IS EMPTY: every message of the pair is lost. Prefer restoring a backup")
 	case rec.Active != id.NodeID && end.GetTerm() < rec.Term:
-		out = append(out, fmt.Sprintf("this node's log ends in term %d, and the pair is in term %d: it has nothing "+
+		out = append(out, fmt.Sprintf("log of this node ends in term %d, the pair is in term %d: it has no records "+
 			"of that term, and its last "+
-			"records may be others than those that were acknowledged", end.GetTerm(), rec.Term))
+			"records may differ from the acknowledged ones", end.GetTerm(), rec.Term))
 	}
 	if id.MayHaveLost {
-		out = append(out, "this node's machine went down without a clean stop and sync is not \"always\": "+
-			"acknowledged messages from before the end of its log may be missing, too")
+		out = append(out, "machine of this node went down without a clean stop and sync is not \"always\": "+
+			"acknowledged messages before the end of its log may be missing, too")
 	}
 	if rec.MinInSync > 1 {
-		out = append(out, "min_in_sync is 2: it will be active, but refuses writes until the other node is back, or "+
-			"it is started with min-in-sync 1")
+		out = append(out, "min_in_sync is 2: this node will be active, but rejects writes until the other node is "+
+			"in sync, or it is started with min-in-sync 1")
 	}
 	if i := slices.IndexFunc(rec.InSync, func(m failover.Member) bool { return m.Node == id.NodeID }); i >= 0 &&
 		rec.InSync[i].Node != uuid.Nil {
-		out = append(out, "the record names another state of this node's store in sync: if its old data directory "+
-			"can be brought back, nothing is lost")
+		out = append(out, "cluster record lists another store of this node as in sync: if its old data directory "+
+			"can be restored, nothing is lost")
 	}
 	return out
 }

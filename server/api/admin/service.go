@@ -116,12 +116,12 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 func (a *Service) leftBehind(archive string) []*pb.LeftBehind {
 	left, err := a.store.LeftBehind()
 	if err != nil {
-		a.o.Logger.Debug("what was left behind cannot be listed", zap.Error(err))
+		a.o.Logger.Debug("quarantined stores cannot be listed", zap.Error(err))
 	}
 	if archive != "" {
 		formers, err := backup.Formers(vfs.OS(), archive)
 		if err != nil {
-			a.o.Logger.Debug("the archive cannot be listed", zap.Error(err))
+			a.o.Logger.Debug("log archive cannot be listed", zap.Error(err))
 		}
 		for _, dir := range formers {
 			n, err := store.SizeOf(vfs.OS(), dir)
@@ -273,7 +273,7 @@ func (a *Service) WatchStatus(
 		case <-changed:
 		case <-ticker.C:
 		case <-a.o.Closing:
-			return wire.ToStatus(fmt.Errorf("watch status: the node stops: %w", store.ErrClosed))
+			return wire.ToStatus(fmt.Errorf("watch status: node is stopping: %w", store.ErrClosed))
 		case <-stream.Context().Done():
 			return wire.ToStatus(stream.Context().Err())
 		}
@@ -286,7 +286,7 @@ const maxPauseReason = 200
 // SetPaused pauses or resumes the pair.
 func (a *Service) SetPaused(ctx context.Context, req *pb.SetPausedRequest) (*pb.SetPausedResponse, error) {
 	if len(req.GetReason()) > maxPauseReason {
-		return nil, wire.ToStatus(fmt.Errorf("%w: the reason has %d bytes, at most %d are possible", wire.ErrInvalid,
+		return nil, wire.ToStatus(fmt.Errorf("%w: reason has %d bytes, maximum is %d", wire.ErrInvalid,
 			len(req.GetReason()), maxPauseReason))
 	}
 	resp := &pb.SetPausedResponse{}
@@ -296,7 +296,7 @@ func (a *Service) SetPaused(ctx context.Context, req *pb.SetPausedRequest) (*pb.
 		resp.Paused = &pb.Pause{Since: timestamppb.New(p.Since), Reason: p.Reason}
 	}
 	if a.o.Alone {
-		return nil, wire.ToStatus(fmt.Errorf("%w: this node runs alone, and has no standby", failover.ErrPause))
+		return nil, wire.ToStatus(fmt.Errorf("%w: node is standalone, without a standby", failover.ErrPause))
 	}
 	if err := a.o.Runner.SetPaused(ctx, p); err != nil {
 		return nil, wire.ToStatus(err)

@@ -20,7 +20,7 @@ import (
 func (a *Service) Switchover(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
 	timeout := req.GetTimeout().AsDuration()
 	if timeout < 0 {
-		return nil, wire.ToStatus(fmt.Errorf("%w: a negative timeout", wire.ErrInvalid))
+		return nil, wire.ToStatus(fmt.Errorf("%w: negative timeout", wire.ErrInvalid))
 	}
 	if timeout == 0 {
 		timeout = switchoverTimeout
@@ -43,7 +43,7 @@ func (a *Service) switchover(ctx context.Context, req *pb.SwitchoverRequest) (fa
 	}
 	st := a.o.State().Pair
 	if st.Record == nil {
-		return failover.SwitchoverResult{}, fmt.Errorf("%w: this node does not know the pair's record: %s",
+		return failover.SwitchoverResult{}, fmt.Errorf("%w: cluster record is unknown to this node: %s",
 			failover.ErrSwitchover, st.Reason)
 	}
 	to, err := wantedActive(&st, req.GetTo(), req.GetFrom())
@@ -68,7 +68,7 @@ func wantedActive(st *failover.Status, to, from string) (uuid.UUID, error) {
 	}
 	other, ok := st.Record.Other(leaves)
 	if !ok {
-		return uuid.Nil, fmt.Errorf("%w: no standby is in sync", failover.ErrSwitchover)
+		return uuid.Nil, fmt.Errorf("%w: no standby in sync", failover.ErrSwitchover)
 	}
 	return other.Node, nil
 }

@@ -55,7 +55,7 @@ func (a *Service) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubRes
 func (a *Service) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
 	sequences, err := a.o.Guard.DropDamaged(ctx, req.GetQueue(), req.GetOnly(), req.GetDryRun())
 	if err != nil {
-		return nil, wire.ToStatus(fmt.Errorf("drop damaged messages of %q: %w", req.GetQueue(), err))
+		return nil, wire.ToStatus(fmt.Errorf("drop corrupt messages of %q: %w", req.GetQueue(), err))
 	}
 	return &pb.DropDamagedResponse{Sequences: sequences}, nil
 }

@@ -42,7 +42,7 @@ func optionsOf(list []grpc.CallOption) (options, error) {
 			o.trailer = one.TrailerAddr
 		case grpc.StaticMethodCallOption, grpc.FailFastCallOption, grpc.EmptyCallOption: // no effect in this process
 		default:
-			return o, status.Errorf(codes.Internal, "a call in the process cannot have the option %T", one)
+			return o, status.Errorf(codes.Internal, "option %T is not supported for in-process calls", one)
 		}
 	}
 	return o, nil
@@ -76,7 +76,7 @@ func (l *Link) newCall(ctx context.Context, method string, o options) (*call, er
 	}
 	md, _ := metadata.FromOutgoingContext(ctx)
 	if n := metadataBytes(md); n > l.limits.MetadataBytes {
-		return nil, status.Errorf(codes.Internal, "the metadata of the call has %d bytes; %d are possible", n,
+		return nil, status.Errorf(codes.Internal, "metadata has %d bytes, maximum is %d", n,
 			l.limits.MetadataBytes)
 	}
 	from, err := l.begin(ctx)
@@ -177,7 +177,7 @@ func (t *transport) SetTrailer(md metadata.MD) error {
 	return nil
 }
 
-var errHeaderSent = errors.New("it was sent already")
+var errHeaderSent = errors.New("already sent")
 
 func (c *call) setHeader(md metadata.MD, send bool) error {
 	c.mu.Lock()

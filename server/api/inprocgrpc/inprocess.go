@@ -93,7 +93,7 @@ func (l *Link) begin(ctx context.Context) (*peer.Peer, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return nil, status.Error(codes.Unavailable, "the node stops")
+		return nil, status.Error(codes.Unavailable, "node is stopping")
 	}
 	l.running.Add(1)
 	if p := l.callers[key]; p != nil {

@@ -127,7 +127,7 @@ func (c *caller) lost() error {
 	defer c.mu.Unlock()
 	for name := range c.used {
 		if err := c.service.rules.May(c.id, c.right, name); err != nil {
-			return fmt.Errorf("the rules were changed: %w", err)
+			return fmt.Errorf("access rules changed: %w", err)
 		}
 	}
 	return nil

@@ -220,7 +220,7 @@ func (s *Service) ListQueues(ctx context.Context, req *pb.ListQueuesRequest) (*p
 		return nil, s.status(err)
 	}
 	if len(req.GetPrefix()) > txn.MaxNameBytes {
-		return nil, s.status(fmt.Errorf("%w: a prefix of %d bytes, names have at most %d", wire.ErrInvalid,
+		return nil, s.status(fmt.Errorf("%w: prefix has %d bytes, maximum is %d", wire.ErrInvalid,
 			len(req.GetPrefix()), txn.MaxNameBytes))
 	}
 	if ordered(req) {
@@ -268,7 +268,7 @@ func encodePageToken(after string) string { return base64.RawURLEncoding.EncodeT
 func decodePageToken(token string) (string, error) {
 	after, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil || len(after) > txn.MaxNameBytes {
-		return "", fmt.Errorf("%w: page_token is not one that this service gave out", wire.ErrInvalid)
+		return "", fmt.Errorf("%w: unknown page_token", wire.ErrInvalid)
 	}
 	return string(after), nil
 }

@@ -212,6 +212,6 @@ func (c *browser) refusal(ctx context.Context, where string, limit int64) error 
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("browse: %w", err)
 	}
-	return fmt.Errorf("%w: those of %s hold %d bytes that their clients do not read, which is the limit; read or cancel "+
+	return fmt.Errorf("%w: browsers of %s hold %d unread bytes, which is the limit; read or cancel "+
 		"them, or raise limits.pending-bytes", wire.ErrTooManyBrowsers, where, limit)
 }

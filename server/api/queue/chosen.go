@@ -56,7 +56,7 @@ func (s *Service) moveMessages(ctx context.Context, req *pb.MoveMessagesRequest)
 			return nil, fmt.Errorf("to: %w", err)
 		}
 		if c.to == c.key.Queue {
-			return nil, fmt.Errorf("%w: %q is the queue that they are in; name another one", wire.ErrInvalid, req.GetTo())
+			return nil, fmt.Errorf("%w: %q is the source queue; specify another queue", wire.ErrInvalid, req.GetTo())
 		}
 	}
 	for decisions := 1; ; decisions++ {
@@ -140,7 +140,7 @@ func (s *Service) choose(ctx context.Context, req interface {
 		return nil, err
 	}
 	if len(req.GetSequences()) == 0 {
-		return nil, fmt.Errorf("%w: no sequences; name those of the messages", wire.ErrInvalid)
+		return nil, fmt.Errorf("%w: no sequences specified", wire.ErrInvalid)
 	}
 	if c.ranges, err = ranges(req.GetSequences(), maxChosen); err != nil {
 		return nil, err
@@ -190,7 +190,7 @@ func (c *chosen) move(ctx context.Context) (moved uint64, err error) {
 	b.Begin(nil, now(), nil)
 	ops := plan.append(&b, c.key.Queue)
 	if ops > txn.MaxOps {
-		return 0, fmt.Errorf("%w: it takes %d operations, a transaction has at most %d; move fewer messages at once",
+		return 0, fmt.Errorf("%w: %d operations exceed the transaction limit of %d; move fewer messages per request",
 			txn.ErrTooLarge, ops, txn.MaxOps)
 	}
 	result, err := c.commit(ctx, &b, ops)
@@ -271,11 +271,11 @@ func (c *chosen) plan(ctx context.Context, pending []store.Pending) (*movePlan, 
 			}
 			taken += len(pending[at].Subs)
 			if sizeBytes += len(rec); taken > maxTaken {
-				return nil, fmt.Errorf("%w: more than %d acknowledgements, counted for each subscription; move fewer "+
-					"messages at once", txn.ErrTooLarge, maxTaken)
+				return nil, fmt.Errorf("%w: more than %d acknowledgements over all subscriptions; move fewer "+
+					"messages per request", txn.ErrTooLarge, maxTaken)
 			}
 			if err := c.service.checkTransactionBytes(sizeBytes); err != nil {
-				return nil, fmt.Errorf("move fewer messages at once: %w", err)
+				return nil, fmt.Errorf("move fewer messages per request: %w", err)
 			}
 			p.add(pending[at].Subs, target, dispatch.Message{Sequence: m.Sequence, Record: rec})
 		}

@@ -114,7 +114,7 @@ func committed(req *pb.CommitRequest, r *txn.Result) (*pb.CommitResponse, error)
 // checkOperations performs all checks that do not need the store.
 func (s *Service) checkOperations(session *session.Session, in []*pb.Operation) ([]operation, error) {
 	if len(in) == 0 || len(in) > txn.MaxOps {
-		return nil, fmt.Errorf("%w: a transaction of %d operations; 1 to %d are possible", wire.ErrInvalid, len(in),
+		return nil, fmt.Errorf("%w: transaction has %d operations, must be 1 to %d", wire.ErrInvalid, len(in),
 			txn.MaxOps)
 	}
 	ops := make([]operation, 0, len(in))
@@ -153,7 +153,7 @@ func (s *Service) checkOperation(session *session.Session, op *pb.Operation) (o 
 		}
 		o.releases, err = atLeastOne(kind.Release.GetRanges())
 	default:
-		err = fmt.Errorf("%w: it is neither publish, ack nor release", wire.ErrInvalid)
+		err = fmt.Errorf("%w: operation must be publish, ack or release", wire.ErrInvalid)
 	}
 	return o, err
 }

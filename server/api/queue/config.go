@@ -81,7 +81,7 @@ func configMask(in *fieldmaskpb.FieldMask) (mask txn.ConfigMask, err error) {
 		case at >= 0:
 			mask |= 1 << at
 		default:
-			return 0, fmt.Errorf("%w: update_mask: %.100q is no field of QueueConfig", wire.ErrInvalid, name)
+			return 0, fmt.Errorf("%w: update_mask: unknown QueueConfig field %.100q", wire.ErrInvalid, name)
 		}
 	}
 	return mask, nil

@@ -58,11 +58,11 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	}
 	first, err := stream.Recv()
 	if err != nil {
-		return fmt.Errorf("wait for the consumer's first request: %w", err)
+		return fmt.Errorf("receive the consumer's first request: %w", err)
 	}
 	attach := first.GetAttach()
 	if attach == nil {
-		return fmt.Errorf("%w: the first request of a consumer must hold `attach`", wire.ErrInvalid)
+		return fmt.Errorf("%w: first request of a consumer must contain `attach`", wire.ErrInvalid)
 	}
 	if err := s.rules.Check(stream.Context(), access.Consume, attach.GetQueue()); err != nil {
 		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
@@ -152,7 +152,7 @@ func checkQueueID(name string, id, wanted uint64) error {
 	if wanted == 0 || wanted == id {
 		return nil
 	}
-	return fmt.Errorf("%w: %q was deleted, and made anew with another content", txn.ErrQueueNotFound, name)
+	return fmt.Errorf("%w: %q was deleted and re-created with different content", txn.ErrQueueNotFound, name)
 }
 
 func (c *consumeStream) read(ctx context.Context) {
@@ -163,7 +163,7 @@ func (c *consumeStream) read(ctx context.Context) {
 			return
 		}
 		if err == nil && req.GetAttach() != nil {
-			err = fmt.Errorf("%w: a consumer is attached once; open another stream for another subscription",
+			err = fmt.Errorf("%w: consumer is already attached; open another stream for another subscription",
 				wire.ErrInvalid)
 		}
 		if err == nil {
@@ -239,7 +239,7 @@ func nackDelay(d *durationpb.Duration) (*time.Duration, error) {
 	}
 	delay := d.AsDuration()
 	if !d.IsValid() || delay < 0 || delay > maxNackDelay {
-		return nil, fmt.Errorf("%w: nack_delay is %v; 0 to %v are possible", wire.ErrInvalid, delay, maxNackDelay)
+		return nil, fmt.Errorf("%w: nack_delay is %v, must be 0 to %v", wire.ErrInvalid, delay, maxNackDelay)
 	}
 	return &delay, nil
 }
@@ -265,7 +265,7 @@ func (c *consumeStream) send(event dispatch.Event) error {
 	if len(event.Waiting) > 0 || len(event.Moved) > 0 { // before the confirmation of the request that rejected them
 		resp := &pb.ConsumeResponse{Waiting: toRanges(event.Waiting), Moved: toRanges(event.Moved)}
 		if err := c.stream.Send(resp); err != nil {
-			return fmt.Errorf("send the rejects that wait or were moved: %w", err)
+			return fmt.Errorf("send waiting and moved rejects: %w", err)
 		}
 	}
 	if event.Confirmed != 0 || len(event.Messages) > 0 {
@@ -278,7 +278,7 @@ func (c *consumeStream) send(event dispatch.Event) error {
 	}
 	err := c.stream.Send(&pb.ConsumeResponse{Drained: event.Drained, DrainedCredit: event.DrainedCredit})
 	if err != nil {
-		return fmt.Errorf("answer a drain: %w", err)
+		return fmt.Errorf("send drain response: %w", err)
 	}
 	return nil
 }
@@ -316,8 +316,8 @@ func toRanges(sequences []uint64) []*pb.SequenceRange {
 
 // errResponseTooLarge returns the error for a single message that exceeds the client's receive limit.
 func errResponseTooLarge(sequence uint64, bytes, limit int) error {
-	return fmt.Errorf("%w: the message with sequence %d takes %d bytes, the client's max_response_bytes is %d; raise the "+
-		"largest message that the client receives (gRPC's default is 4 MiB), and max_response_bytes with it",
+	return fmt.Errorf("%w: message with sequence %d has %d bytes, max_response_bytes is %d; raise the client's "+
+		"gRPC receive limit (default 4 MiB) and max_response_bytes",
 		wire.ErrResponseTooLarge, sequence, bytes, limit)
 }
 

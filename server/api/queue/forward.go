@@ -26,7 +26,7 @@ func (s *Service) SetForwards(ctx context.Context, req *pb.SetForwardsRequest) (
 
 func (s *Service) setForwards(ctx context.Context, req *pb.SetForwardsRequest) (*pb.SetForwardsResponse, error) {
 	if n := len(req.GetForwards()); n > txn.MaxForwards {
-		return nil, fmt.Errorf("%w: %d forwards; up to %d are possible", wire.ErrInvalid, n, txn.MaxForwards)
+		return nil, fmt.Errorf("%w: %d forwards, maximum is %d", wire.ErrInvalid, n, txn.MaxForwards)
 	}
 	if err := s.mayForward(ctx, req.GetQueue(), req.GetForwards()); err != nil {
 		return nil, err

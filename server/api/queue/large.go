@@ -29,7 +29,7 @@ func (s *Service) beginLarge(ctx context.Context, bytes int) (done func(), err e
 	select {
 	case s.large <- struct{}{}:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("wait for other very large requests: %w", ctx.Err())
+		return nil, fmt.Errorf("wait for other large requests: %w", ctx.Err())
 	}
 	s.awaitRoom(ctx, bytes)
 	return sync.OnceFunc(func() { <-s.large }), nil

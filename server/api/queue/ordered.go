@@ -66,14 +66,14 @@ func (s *Service) listOrdered(
 
 func checkOrdered(req *pb.ListQueuesRequest) error {
 	if len(req.GetContains()) > txn.MaxNameBytes {
-		return fmt.Errorf("%w: `contains` has %d bytes, names have at most %d", wire.ErrInvalid, len(req.GetContains()),
+		return fmt.Errorf("%w: `contains` has %d bytes, maximum is %d", wire.ErrInvalid, len(req.GetContains()),
 			txn.MaxNameBytes)
 	}
 	if _, known := pb.QueueOrder_name[int32(req.GetOrder())]; !known {
-		return fmt.Errorf("%w: order %d is not known", wire.ErrInvalid, req.GetOrder())
+		return fmt.Errorf("%w: unknown order %d", wire.ErrInvalid, req.GetOrder())
 	}
 	if req.GetPageToken() != "" {
-		return fmt.Errorf("%w: a page token, and something that changes while pages are read; use `offset`",
+		return fmt.Errorf("%w: page_token does not support this order or filter; use `offset`",
 			wire.ErrInvalid)
 	}
 	return nil

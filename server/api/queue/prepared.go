@@ -45,7 +45,7 @@ func (s *Service) prepare(ctx context.Context, req *pb.PrepareRequest) (*pb.Prep
 	}
 	for i := range ops {
 		if ops[i].releases != nil {
-			return nil, fmt.Errorf("operation %d: %w: a prepared transaction cannot release messages", i, wire.ErrInvalid)
+			return nil, fmt.Errorf("operation %d: %w: prepared transaction cannot release messages", i, wire.ErrInvalid)
 		}
 	}
 	if !req.GetProducer().GetRetry() {
@@ -137,7 +137,7 @@ func (s *Service) RollbackPrepared(
 ) (*pb.RollbackPreparedResponse, error) {
 	by, err := s.decide(ctx, twophase.Decision{XID: req.GetXid(), By: decider(req.GetHeuristic())})
 	if err != nil {
-		return nil, s.status(fmt.Errorf("roll the prepared transaction %q back: %w", req.GetXid(), err))
+		return nil, s.status(fmt.Errorf("roll back the prepared transaction %q: %w", req.GetXid(), err))
 	}
 	return &pb.RollbackPreparedResponse{Heuristic: by.Heuristic()}, nil
 }

@@ -77,9 +77,9 @@ func published(queue string, producer *pb.Producer, r *txn.Result) (*pb.PublishR
 
 // errOtherTransaction returns the error for a retry that differs from the original request.
 func errOtherTransaction(p *pb.Producer) error {
-	return fmt.Errorf("%w: sequence %d of producer %q was used for another transaction before; a retry must repeat "+
-		"the request as it was, "+
-		"something new takes the next sequence, and two producers need two ids or epochs", wire.ErrSequenceReused,
+	return fmt.Errorf("%w: sequence %d of producer %q was used for another transaction; a retry must send "+
+		"the same request, "+
+		"a new request takes the next sequence, and each producer needs its own id or epoch", wire.ErrSequenceReused,
 		p.GetSequence(), p.GetId())
 }
 

@@ -145,7 +145,7 @@ func (p *publishStream) end(err error) error {
 }
 
 // errStreamBroken ends reading after a request whose error ends the stream.
-var errStreamBroken = fmt.Errorf("%w: an earlier request of this stream was not carried out", replication.ErrBlocked)
+var errStreamBroken = fmt.Errorf("%w: an earlier request of this stream failed", replication.ErrBlocked)
 
 // maxMore bounds the additional requests, and the additional responses, of one message.
 const maxMore = 256
@@ -240,7 +240,7 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 		p.takesMore.Store(true)
 	}
 	if n := len(req.GetMore()); n > maxMore {
-		return fmt.Errorf("%w: %d requests with another one; %d are possible", wire.ErrInvalid, n, maxMore)
+		return fmt.Errorf("%w: `more` has %d requests, maximum is %d", wire.ErrInvalid, n, maxMore)
 	}
 	buf := p.server.buffer()
 	defer p.server.release(buf)
@@ -248,7 +248,7 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 	split := p.prepare(ctx, b, buf, req)
 	for _, r := range req.GetMore() {
 		if len(r.GetMore()) > 0 {
-			return fmt.Errorf("%w: a request that came with another one has requests with it", wire.ErrInvalid)
+			return fmt.Errorf("%w: requests in `more` cannot contain `more`", wire.ErrInvalid)
 		}
 		if split {
 			break // later requests are not executed
@@ -349,7 +349,7 @@ func (p *publishStream) prepare(
 	}
 	b.calls = append(b.calls, call)
 	if publish == nil {
-		call.done <- replication.CommitResult{Err: fmt.Errorf("%w: the request has no `publish`", wire.ErrInvalid)}
+		call.done <- replication.CommitResult{Err: fmt.Errorf("%w: missing `publish`", wire.ErrInvalid)}
 		return false
 	}
 	if t := p.server.tracing; t != nil {
@@ -400,7 +400,7 @@ func (p *publishStream) answer() error {
 			}
 		}
 		if err := p.stream.Send(resp); err != nil {
-			return fmt.Errorf("answer a publish: %w", err)
+			return fmt.Errorf("send publish response: %w", err)
 		}
 	}
 }

@@ -120,13 +120,13 @@ func (m *meter) exceeded(quota string, limit, used uint64, advice string) error 
 func (m *meter) mayPublish(sizeBytes int) error {
 	if limit := m.GetBytes(); limit > 0 {
 		if used := uint64(m.held.Load() + m.added.Load()); used+uint64(sizeBytes) > limit {
-			return m.exceeded("bytes", limit, used, "consume from them, or have an operator raise the quota")
+			return m.exceeded("bytes", limit, used, "consume messages, or raise the quota")
 		}
 	}
 	if rate := m.GetMessagesPerSecond(); rate > 0 {
 		if wait := m.bucket.wait(time.Now(), float64(rate), 0); wait > maxQuotaWait {
 			return m.exceeded("rate", rate, rate, fmt.Sprintf(
-				"what was published before is %s ahead of that: publish more slowly, or have an operator raise the quota",
+				"earlier publishes are %s ahead of the rate: publish more slowly, or raise the quota",
 				wait.Round(time.Second)))
 		}
 	}
@@ -182,7 +182,7 @@ func (s *Service) mayCreate(name string) error {
 			continue
 		}
 		if used, _ := m.usage(s); used >= limit {
-			return m.exceeded("queues", limit, used, "delete some, or have an operator raise the quota")
+			return m.exceeded("queues", limit, used, "delete queues, or raise the quota")
 		}
 	}
 	return nil
@@ -196,7 +196,7 @@ func (s *Service) checkConnections(name string) error {
 			continue
 		}
 		if used := s.connections(m.GetQueue()); used > limit {
-			return m.exceeded("connections", limit, used-1, "close some, or have an operator raise the quota")
+			return m.exceeded("connections", limit, used-1, "close connections, or raise the quota")
 		}
 	}
 	return nil

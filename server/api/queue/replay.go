@@ -65,7 +65,7 @@ func (s *Service) replayDeadLetters(
 		}
 	}
 	if r.to == r.key.Queue {
-		return nil, fmt.Errorf("%w: %q is the queue that they are in; name another one", wire.ErrInvalid, req.GetTo())
+		return nil, fmt.Errorf("%w: %q is the source queue; specify another queue", wire.ErrInvalid, req.GetTo())
 	}
 	return r.run(ctx, max(req.GetFromSequence(), 1), req.GetLimit())
 }
@@ -127,9 +127,9 @@ func (r *replay) failure(err error) error {
 	case moved == 0:
 		return err
 	case wire.ConcernsNode(err):
-		return fmt.Errorf("%w: %d messages were moved, and then: %w", replication.ErrOutcomeUnknown, moved, err)
+		return fmt.Errorf("%w: failed after %d moved messages: %w", replication.ErrOutcomeUnknown, moved, err)
 	default:
-		return fmt.Errorf("after %d messages were moved: %w", moved, err)
+		return fmt.Errorf("failed after %d moved messages: %w", moved, err)
 	}
 }
 

@@ -85,16 +85,16 @@ func checkPlace(req *pb.SeekSubscriptionRequest) error {
 	case *pb.SeekSubscriptionRequest_Position:
 		if to.Position != pb.StartPosition_START_POSITION_EARLIEST &&
 			to.Position != pb.StartPosition_START_POSITION_LATEST {
-			return fmt.Errorf("%w: position %d is neither EARLIEST nor LATEST", wire.ErrInvalid, to.Position)
+			return fmt.Errorf("%w: position %d, must be EARLIEST or LATEST", wire.ErrInvalid, to.Position)
 		}
 	case *pb.SeekSubscriptionRequest_Sequence:
 		if to.Sequence == 0 {
-			return fmt.Errorf("%w: sequence is 0; sequences begin at 1", wire.ErrInvalid)
+			return fmt.Errorf("%w: sequence is 0, must be at least 1", wire.ErrInvalid)
 		}
 	case *pb.SeekSubscriptionRequest_Time:
 		return checkPast("time", to.Time)
 	default:
-		return fmt.Errorf("%w: none of position, sequence and time is set", wire.ErrInvalid)
+		return fmt.Errorf("%w: missing position, sequence or time", wire.ErrInvalid)
 	}
 	return nil
 }
@@ -105,8 +105,8 @@ func checkPast(name string, t *timestamppb.Timestamp) error {
 		return fmt.Errorf("%w: %s: %w", wire.ErrInvalid, name, err)
 	}
 	if at, now := t.AsTime(), time.Now(); at.After(now) {
-		return fmt.Errorf("%w: %s is %s, which has not come yet: the node's clock says %s; use LATEST for what is published "+
-			"from now on", wire.ErrInvalid, name, at.Format(time.RFC3339Nano), now.UTC().Format(time.RFC3339Nano))
+		return fmt.Errorf("%w: %s is %s, in the future (node clock %s); use LATEST for new messages",
+			wire.ErrInvalid, name, at.Format(time.RFC3339Nano), now.UTC().Format(time.RFC3339Nano))
 	}
 	return nil
 }
@@ -131,7 +131,7 @@ func (s *Service) place(ctx context.Context, queueID uint64, req *pb.SeekSubscri
 // checkSequence refuses a sequence above next, the sequence of the queue's next message.
 func checkSequence(sequence, next uint64) error {
 	if sequence > next {
-		return fmt.Errorf("%w: %d, and the queue's next message will be %d", txn.ErrBeyondEnd, sequence, next)
+		return fmt.Errorf("%w: %d; next sequence of the queue is %d", txn.ErrBeyondEnd, sequence, next)
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func (s *Service) startPlace(
 	}
 	switch {
 	case named > 1:
-		return 0, 0, fmt.Errorf("%w: a subscription begins at one place; set one of start, start_sequence and start_time",
+		return 0, 0, fmt.Errorf("%w: set only one of start, start_sequence and start_time",
 			wire.ErrInvalid)
 	case req.GetStartSequence() == 0 && req.StartTime == nil:
 		return start, 0, nil

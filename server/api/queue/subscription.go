@@ -67,7 +67,7 @@ func (s *Service) CreateSubscription(
 	if err != nil {
 		return nil, s.status(err)
 	}
-	return nil, s.status(fmt.Errorf("%w: %q was deleted at the same time", txn.ErrSubscriptionNotFound, req.GetName()))
+	return nil, s.status(fmt.Errorf("%w: %q was deleted concurrently", txn.ErrSubscriptionNotFound, req.GetName()))
 }
 
 // subscriptionOptions converts the options of a subscription, and refuses invalid ones, or those that a node of the

@@ -45,7 +45,7 @@ func checkProducer(p *pb.Producer) (*txn.Producer, error) {
 // transaction, in bytes. It does so before any allocation.
 func (s *Service) checkMessages(session *session.Session, messages []*pb.Message) (sizeBytes int, err error) {
 	if len(messages) == 0 || len(messages) > txn.MaxPublishMessages {
-		return 0, fmt.Errorf("%w: a batch of %d messages; 1 to %d are possible", wire.ErrInvalid, len(messages),
+		return 0, fmt.Errorf("%w: batch has %d messages, must be 1 to %d", wire.ErrInvalid, len(messages),
 			txn.MaxPublishMessages)
 	}
 	for i, m := range messages {
@@ -66,7 +66,7 @@ func (s *Service) checkMessages(session *session.Session, messages []*pb.Message
 		}
 		if wire.SaysHowDelivered(m) {
 			if err := s.serving.Require(session, failover.FeatureQueues); err != nil {
-				return 0, fmt.Errorf("message %d says how it is delivered: %w", i, err)
+				return 0, fmt.Errorf("message %d has delivery options: %w", i, err)
 			}
 		}
 		n, err = wire.CheckAttributes(m)
@@ -84,7 +84,7 @@ const messageOverheadBytes = 13
 // checkTransactionBytes refuses a transaction that is too large, before memory is allocated for it.
 func (s *Service) checkTransactionBytes(sizeBytes int) error {
 	if sizeBytes > int(s.limits.Load().TransactionBytes) {
-		return fmt.Errorf("%w: a transaction of about %d bytes, limits.transaction-bytes is %s", txn.ErrTooLarge,
+		return fmt.Errorf("%w: transaction has about %d bytes, limits.transaction-bytes is %s", txn.ErrTooLarge,
 			sizeBytes, s.limits.Load().TransactionBytes)
 	}
 	return nil
@@ -93,13 +93,13 @@ func (s *Service) checkTransactionBytes(sizeBytes int) error {
 // ranges checks and converts the ranges of a request.
 func ranges(in []*pb.SequenceRange, limit int) ([]txn.Range, error) {
 	if len(in) > limit {
-		return nil, fmt.Errorf("%w: %d ranges in one request, the limit is %d; use several requests", wire.ErrInvalid,
+		return nil, fmt.Errorf("%w: %d ranges, maximum is %d; use several requests", wire.ErrInvalid,
 			len(in), limit)
 	}
 	out := make([]txn.Range, 0, len(in))
 	for _, r := range in {
 		if r.GetFirst() == 0 || r.GetLast() < r.GetFirst() {
-			return nil, fmt.Errorf("%w: the range %d to %d; sequences begin at 1 and the last is not below the first",
+			return nil, fmt.Errorf("%w: range %d to %d: first must be at least 1 and last must not be below first",
 				wire.ErrInvalid, r.GetFirst(), r.GetLast())
 		}
 		out = append(out, txn.Range{First: r.GetFirst(), Last: r.GetLast()})
@@ -115,7 +115,7 @@ func startPosition(p pb.StartPosition) (txn.Start, error) {
 	case pb.StartPosition_START_POSITION_EARLIEST:
 		return txn.StartEarliest, nil
 	default:
-		return 0, fmt.Errorf("%w: start position %d is not known", wire.ErrInvalid, p)
+		return 0, fmt.Errorf("%w: unknown start position %d", wire.ErrInvalid, p)
 	}
 }
 
@@ -124,20 +124,20 @@ func subscriptionNames(req *pb.CreateQueueRequest) ([]string, error) {
 	names := req.GetSubscriptions()
 	switch {
 	case req.GetTopic() && len(names) > 0:
-		return nil, fmt.Errorf("%w: `topic` means that a queue begins without subscriptions, and %d are named",
+		return nil, fmt.Errorf("%w: `topic` creates no subscriptions, but %d are specified",
 			wire.ErrInvalid, len(names))
 	case req.GetTopic():
 		return nil, nil
 	case len(names) == 0:
 		return []string{defaultSubscription}, nil
 	case len(names) > txn.MaxSubscriptions:
-		return nil, fmt.Errorf("%w: %d subscriptions, the limit is %d", txn.ErrTooManySubscriptions, len(names),
+		return nil, fmt.Errorf("%w: %d subscriptions, maximum is %d", txn.ErrTooManySubscriptions, len(names),
 			txn.MaxSubscriptions)
 	}
 	seen := make(map[string]bool, len(names))
 	for _, n := range names {
 		if seen[n] {
-			return nil, fmt.Errorf("%w: subscription %q is named twice", wire.ErrInvalid, n)
+			return nil, fmt.Errorf("%w: duplicate subscription %q", wire.ErrInvalid, n)
 		}
 		seen[n] = true
 	}

@@ -38,7 +38,7 @@ func withQuota(st *status.Status, err error) *status.Status {
 	}
 	with, detailErr := st.WithDetails(&errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{
 		Subject:     "queues:" + quota.Pattern,
-		Description: fmt.Sprintf("%s: the limit is %d, used are %d", quota.Quota, quota.Limit, quota.Used),
+		Description: fmt.Sprintf("%s: limit is %d, used %d", quota.Quota, quota.Limit, quota.Used),
 	}}})
 	if detailErr != nil { // unreachable: the code is not OK and the detail is a known message
 		return st

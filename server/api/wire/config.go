@@ -35,7 +35,7 @@ func Config(in *pb.QueueConfig) (c txn.Config, err error) {
 		DeadLetterExpired: number(in.GetDeadLetterExpired()),
 	}
 	if c.MaxDeliveries > txn.MaxDeliveries {
-		return c, fmt.Errorf("%w: max_deliveries is %d, at most %d are possible; 0 means no limit", ErrInvalid,
+		return c, fmt.Errorf("%w: max_deliveries is %d, maximum is %d; 0 means no limit", ErrInvalid,
 			c.MaxDeliveries, txn.MaxDeliveries)
 	}
 	for _, d := range []struct {
@@ -56,7 +56,7 @@ func Config(in *pb.QueueConfig) (c txn.Config, err error) {
 	}
 	if m := in.GetRedeliveryMultiplier(); m != 0 {
 		if !(m >= 1 && m <= txn.MaxMultiplier/hundredths) { // also rejects NaN
-			return c, fmt.Errorf("%w: redelivery_multiplier is %v; 1 to %d are possible, and 0, which means 1", ErrInvalid,
+			return c, fmt.Errorf("%w: redelivery_multiplier is %v, must be 1 to %d, or 0 for 1", ErrInvalid,
 				m, txn.MaxMultiplier/hundredths)
 		}
 		c.RedeliveryMultiplier = uint64(math.Round(m * hundredths))
@@ -66,7 +66,7 @@ func Config(in *pb.QueueConfig) (c txn.Config, err error) {
 	case pb.Overflow_OVERFLOW_DROP_HEAD, pb.Overflow_OVERFLOW_DEAD_LETTER_HEAD:
 		c.Overflow = uint64(o) - uint64(pb.Overflow_OVERFLOW_REJECT)
 	default:
-		return c, fmt.Errorf("%w: overflow %d is not known", ErrInvalid, o)
+		return c, fmt.Errorf("%w: unknown overflow %d", ErrInvalid, o)
 	}
 	return c, nil
 }

@@ -70,12 +70,12 @@ func TestBadConfig(t *testing.T) {
 		"redelivery_max_delay is 1 s and 2000000000 ns": {
 			RedeliveryMaxDelay: &durationpb.Duration{Seconds: 1, Nanos: 2e9},
 		},
-		"retention_age is 9223372036854775807 s":               {RetentionAge: &durationpb.Duration{Seconds: math.MaxInt64}},
-		"temporary_grace is -5 s":                              {TemporaryGrace: &durationpb.Duration{Seconds: -5}},
-		"redelivery_multiplier is 0.5; 1 to 1000 are possible": {RedeliveryMultiplier: 0.5},
-		"redelivery_multiplier is NaN":                         {RedeliveryMultiplier: math.NaN()},
-		"redelivery_multiplier is 1001":                        {RedeliveryMultiplier: 1001},
-		"overflow 4 is not known":                              {Overflow: 4},
+		"retention_age is 9223372036854775807 s":          {RetentionAge: &durationpb.Duration{Seconds: math.MaxInt64}},
+		"temporary_grace is -5 s":                         {TemporaryGrace: &durationpb.Duration{Seconds: -5}},
+		"redelivery_multiplier is 0.5, must be 1 to 1000": {RedeliveryMultiplier: 0.5},
+		"redelivery_multiplier is NaN":                    {RedeliveryMultiplier: math.NaN()},
+		"redelivery_multiplier is 1001":                   {RedeliveryMultiplier: 1001},
+		"unknown overflow 4":                              {Overflow: 4},
 	} {
 		_, err := Config(in)
 		require.ErrorIs(t, err, ErrInvalid)
@@ -86,16 +86,16 @@ func TestBadConfig(t *testing.T) {
 // Invalid messages are refused with the name of the field and the valid values.
 func TestBadMessage(t *testing.T) {
 	for want, m := range map[string]*pb.Message{
-		"priority is 10; 0 to 9 are possible":           {Priority: new(uint32(10))},
-		"a message has expires_at or ttl, not both":     {ExpiresAt: timestamppb.Now(), Ttl: durationpb.New(1e9)},
-		"a message has deliver_at or delay, not both":   {DeliverAt: timestamppb.Now(), Delay: durationpb.New(1e9)},
-		"ttl is 0s; at least a millisecond":             {Ttl: &durationpb.Duration{}},
-		"ttl is -1 s and 0 ns; 0 to 100 years":          {Ttl: &durationpb.Duration{Seconds: -1}},
-		"delay is 3153600001 s":                         {Delay: &durationpb.Duration{Seconds: 3_153_600_001}},
-		"expires_at is 0 s and 0 ns since 1970":         {ExpiresAt: &timestamppb.Timestamp{}},
-		"deliver_at is 253402300800 s":                  {DeliverAt: &timestamppb.Timestamp{Seconds: 253_402_300_800}},
-		"deliver_at is 1 s and -1 ns since 1970":        {DeliverAt: &timestamppb.Timestamp{Seconds: 1, Nanos: -1}},
-		"the typed property \"k\" has no value; a text": {TypedProperties: map[string]*pb.PropertyValue{"k": {}}},
+		"priority is 10, must be 0 to 9":               {Priority: new(uint32(10))},
+		"set expires_at or ttl, not both":              {ExpiresAt: timestamppb.Now(), Ttl: durationpb.New(1e9)},
+		"set deliver_at or delay, not both":            {DeliverAt: timestamppb.Now(), Delay: durationpb.New(1e9)},
+		"ttl is 0s, must be at least 1 ms":             {Ttl: &durationpb.Duration{}},
+		"ttl is -1 s and 0 ns, must be 0 to 100 years": {Ttl: &durationpb.Duration{Seconds: -1}},
+		"delay is 3153600001 s":                        {Delay: &durationpb.Duration{Seconds: 3_153_600_001}},
+		"expires_at is 0 s and 0 ns since 1970":        {ExpiresAt: &timestamppb.Timestamp{}},
+		"deliver_at is 253402300800 s":                 {DeliverAt: &timestamppb.Timestamp{Seconds: 253_402_300_800}},
+		"deliver_at is 1 s and -1 ns since 1970":       {DeliverAt: &timestamppb.Timestamp{Seconds: 1, Nanos: -1}},
+		"typed property \"k\" has no value":            {TypedProperties: map[string]*pb.PropertyValue{"k": {}}},
 	} {
 		require.True(t, HasAttributes(m))
 		_, err := CheckAttributes(m)

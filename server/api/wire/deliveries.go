@@ -171,7 +171,7 @@ func (p *deliveryPart) encodeDeadLetter() (err error) {
 		return nil
 	}
 	if p.dead, err = proto.Marshal(deadLetterToProto(l)); err != nil {
-		return fmt.Errorf("encode where a dead letter comes from: %w", err)
+		return fmt.Errorf("encode the origin of a dead letter: %w", err)
 	}
 	return nil
 }

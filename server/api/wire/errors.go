@@ -35,19 +35,19 @@ var (
 	ErrInvalid = errors.New("invalid request")
 	// ErrSequenceReused is returned for a request with a producer's sequence that was used for another request. Nothing
 	// of it was stored.
-	ErrSequenceReused = errors.New("the producer's sequence was used before")
+	ErrSequenceReused = errors.New("producer sequence already used")
 	// ErrDiskLow is returned for a publish while the free space is below disk.low-watermark.
-	ErrDiskLow = errors.New("the disk of the active node is nearly full; its condition publishes-refused says what helps")
+	ErrDiskLow = errors.New("disk of the active node is nearly full; see condition publishes-refused")
 	// ErrTooManyBrowsers is returned when Browse calls with slow clients use all of the memory reserved for them.
-	ErrTooManyBrowsers = errors.New("too many browsers at once")
+	ErrTooManyBrowsers = errors.New("too many concurrent browsers")
 	// ErrResponseTooLarge is returned when one message exceeds the maximum size that the consumer can receive.
-	ErrResponseTooLarge = errors.New("a message is larger than the consumer can receive")
+	ErrResponseTooLarge = errors.New("message is larger than the consumer can receive")
 	// ErrFeature is returned for a request that requires a feature unsupported by a node of the pair.
-	ErrFeature = errors.New("a node of the pair has to be upgraded first")
+	ErrFeature = errors.New("feature requires an upgrade of a node of the pair")
 	// ErrSplit ends a publish stream before a request that its client must split.
-	ErrSplit = errors.New("the publishes of the request may have different outcomes: send each by itself")
+	ErrSplit = errors.New("publishes of the request may have different outcomes: send them separately")
 	// ErrPaused is returned for a read while the node cannot know whether it is still the active one.
-	ErrPaused = errors.New("this node delivers nothing at the moment")
+	ErrPaused = errors.New("deliveries are paused on this node")
 )
 
 // NotActiveError is returned when the node does not serve clients now. It matches replication.ErrNotActive.
@@ -71,10 +71,10 @@ func (e *NotActiveError) Error() string {
 		why += ": " + e.Reason
 	}
 	if e.ActiveAddress == "" {
-		return fmt.Sprintf("this node does not serve clients (%s) and knows of no other that does; try the other "+
-			"node, or again in a moment", why)
+		return fmt.Sprintf("node is not active (%s), and the active node is unknown; try the other "+
+			"node, or retry later", why)
 	}
-	return fmt.Sprintf("this node does not serve clients (%s); the active one is %s", why, e.ActiveAddress)
+	return fmt.Sprintf("node is not active (%s); the active node is %s", why, e.ActiveAddress)
 }
 
 // Is makes errors.Is(err, replication.ErrNotActive) true.
@@ -296,10 +296,10 @@ func errorInfo(r pb.ErrorReason) *errdetails.ErrorInfo {
 
 // Undecodable returns the status for a request that is not valid protobuf of its type.
 func Undecodable(name string) error {
-	st, err := status.Newf(codes.InvalidArgument, "the request is not a %s as the service's .proto says", name).
+	st, err := status.Newf(codes.InvalidArgument, "request cannot be decoded as %s", name).
 		WithDetails(errorInfo(pb.ErrorReason_ERROR_REASON_UNDECODABLE))
 	if err != nil { // unreachable: the code is not OK and the detail is a known message
-		return status.Errorf(codes.InvalidArgument, "the request is not a %s", name)
+		return status.Errorf(codes.InvalidArgument, "request cannot be decoded as %s", name)
 	}
 	return st.Err()
 }

@@ -38,7 +38,7 @@ func CheckAttributes(m *pb.Message) (sizeBytes int, err error) {
 	}
 	for k, v := range m.GetTypedProperties() {
 		if v.GetKind() == nil {
-			return 0, fmt.Errorf("%w: the typed property %.40q has no value; a text belongs into `properties`", ErrInvalid,
+			return 0, fmt.Errorf("%w: typed property %.40q has no value; put texts into `properties`", ErrInvalid,
 				k)
 		}
 		sizeBytes += len(k) + len(v.GetBytesValue()) + 1
@@ -52,13 +52,13 @@ const timesBytes = 16
 // checkHowDelivered is CheckAttributes for the fields that control delivery.
 func checkHowDelivered(m *pb.Message) error {
 	if m.Priority != nil && m.GetPriority() > txn.MaxPriority {
-		return fmt.Errorf("%w: priority is %d; 0 to %d are possible", ErrInvalid, m.GetPriority(), txn.MaxPriority)
+		return fmt.Errorf("%w: priority is %d, must be 0 to %d", ErrInvalid, m.GetPriority(), txn.MaxPriority)
 	}
 	if err := checkTime("expires_at", m.GetExpiresAt(), "ttl", m.GetTtl()); err != nil {
 		return err
 	}
 	if m.Ttl != nil && m.GetTtl().AsDuration() < time.Millisecond {
-		return fmt.Errorf("%w: ttl is %s; at least a millisecond is possible", ErrInvalid, m.GetTtl().AsDuration())
+		return fmt.Errorf("%w: ttl is %s, must be at least 1 ms", ErrInvalid, m.GetTtl().AsDuration())
 	}
 	return checkTime("deliver_at", m.GetDeliverAt(), "delay", m.GetDelay())
 }
@@ -67,7 +67,7 @@ func checkHowDelivered(m *pb.Message) error {
 func checkTime(atName string, at *timestamppb.Timestamp, inName string, in *durationpb.Duration) error {
 	switch {
 	case at != nil && in != nil:
-		return fmt.Errorf("%w: a message has %s or %s, not both", ErrInvalid, atName, inName)
+		return fmt.Errorf("%w: set %s or %s, not both", ErrInvalid, atName, inName)
 	case in != nil:
 		_, err := Millis(inName, in)
 		return err
@@ -75,7 +75,7 @@ func checkTime(atName string, at *timestamppb.Timestamp, inName string, in *dura
 		return nil
 	}
 	if ms := at.AsTime().UnixMilli(); !at.IsValid() || ms < 1 || ms > txn.MaxTimeMS {
-		return fmt.Errorf("%w: %s is %d s and %d ns since 1970; it must be after 1970 and before the year 10000",
+		return fmt.Errorf("%w: %s is %d s and %d ns since 1970, must be after 1970 and before the year 10000",
 			ErrInvalid, atName, at.GetSeconds(), at.GetNanos())
 	}
 	return nil
@@ -87,7 +87,7 @@ func Millis(name string, d *durationpb.Duration) (uint64, error) {
 		return 0, nil
 	}
 	if !d.IsValid() || d.GetSeconds() < 0 || d.GetNanos() < 0 || d.GetSeconds() > txn.MaxTime/1000 {
-		return 0, fmt.Errorf("%w: %s is %d s and %d ns; 0 to 100 years are possible", ErrInvalid, name, d.GetSeconds(),
+		return 0, fmt.Errorf("%w: %s is %d s and %d ns, must be 0 to 100 years", ErrInvalid, name, d.GetSeconds(),
 			d.GetNanos())
 	}
 	return uint64(d.GetSeconds())*1000 + uint64(d.GetNanos()+999_999)/1_000_000, nil

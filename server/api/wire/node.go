@@ -52,10 +52,10 @@ func NodeCalled(st *failover.Status, called string) (uuid.UUID, error) {
 	case 1:
 		return found[0], nil
 	case 0:
-		return uuid.Nil, fmt.Errorf("%w: no node of this pair is called %q; there are %s", ErrInvalid, called,
+		return uuid.Nil, fmt.Errorf("%w: no node named %q; nodes are %s", ErrInvalid, called,
 			strings.Join(names, ", "))
 	default:
-		return uuid.Nil, fmt.Errorf("%w: %d nodes are called %q: name the node by its UUID; there are %s", ErrInvalid,
+		return uuid.Nil, fmt.Errorf("%w: %d nodes are named %q: use the node UUID; nodes are %s", ErrInvalid,
 			len(found), called,
 			strings.Join(names, ", "))
 	}

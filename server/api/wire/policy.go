@@ -94,13 +94,13 @@ func SubscriptionMask(in *fieldmaskpb.FieldMask) (filter bool, fields txn.Config
 			}
 		}
 		if !known {
-			return false, 0, fmt.Errorf("%w: update_mask: %.100q is nothing that can be altered of a subscription; \"filter\", "+
-				"\"redelivery\" and its fields are, such as \"redelivery.max_deliveries\"", ErrInvalid,
+			return false, 0, fmt.Errorf("%w: update_mask: %.100q cannot be altered; must be \"filter\", "+
+				"\"redelivery\" or a field of it, such as \"redelivery.max_deliveries\"", ErrInvalid,
 				strings.ToValidUTF8(path, "?"))
 		}
 	}
 	if !filter && fields == 0 {
-		return false, 0, fmt.Errorf("%w: update_mask names nothing: \"filter\" and \"redelivery\" can be altered", ErrInvalid)
+		return false, 0, fmt.Errorf("%w: empty update_mask: must contain \"filter\" or \"redelivery\"", ErrInvalid)
 	}
 	return filter, fields, nil
 }

@@ -186,12 +186,12 @@ func TestMay(t *testing.T) {
 		t,
 		rules.May(id("dan", "dev-7"), access.Consume, "orders.eu"),
 		`permission denied: "dan" (in the `+
-			`groups dev-7) has no right to consume queue "orders.eu"; an operator can give it: lockstep access grant --help`,
+			`groups dev-7) has no right to consume queue "orders.eu"; an operator can grant it: lockstep access grant --help`,
 	)
 	require.ErrorContains(
 		t,
 		rules.May(id("anonymous"), access.Operate, ""),
-		"shows neither a client certificate nor a token",
+		"has neither a client certificate nor a token",
 	)
 }
 

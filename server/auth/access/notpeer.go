@@ -5,4 +5,4 @@ package access
 import "errors"
 
 // ErrNotPeer is returned for calls reserved for the other node of the pair.
-var ErrNotPeer = errors.New("only the other node of the pair may call this")
+var ErrNotPeer = errors.New("only the other node of the pair may make this call")

@@ -25,10 +25,10 @@ type QuotaError struct {
 // Error returns the quota, its usage and the suggested action.
 func (e *QuotaError) Error() string {
 	if e.Quota == "rate" {
-		return fmt.Sprintf("%s: %d messages per second may be published to the queues %q; %s", ErrQuota, e.Limit, e.Pattern,
+		return fmt.Sprintf("%s: limit is %d published messages per second for queues %q; %s", ErrQuota, e.Limit, e.Pattern,
 			e.Advice)
 	}
-	return fmt.Sprintf("%s: the queues %q may have %s: %d, and have %d; %s", ErrQuota, e.Pattern, e.Quota, e.Limit, e.Used,
+	return fmt.Sprintf("%s: queues %q: %s limit is %d, used %d; %s", ErrQuota, e.Pattern, e.Quota, e.Limit, e.Used,
 		e.Advice)
 }
 

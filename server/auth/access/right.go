@@ -45,6 +45,6 @@ func ParseRight(name string) (Right, error) {
 			return 1 << i, nil
 		}
 	}
-	return 0, fmt.Errorf("%w: there is no right %q; the rights are %s", ErrInvalid, name,
+	return 0, fmt.Errorf("%w: unknown right %q; must be one of %s", ErrInvalid, name,
 		strings.Join(rightNames[:len(rightNames)-1], ", "))
 }

@@ -27,13 +27,13 @@ var (
 	// ErrUnauthenticated is returned when the credentials of a caller are invalid or no longer valid.
 	ErrUnauthenticated = errors.New("not authenticated")
 	// ErrNotFound is returned when the rule, role, token or quota does not exist.
-	ErrNotFound = errors.New("not found among the rules")
+	ErrNotFound = errors.New("access entry not found")
 	// ErrInUse is returned on deletion of a role that rules refer to.
-	ErrInUse = errors.New("in use among the rules")
+	ErrInUse = errors.New("access entry is in use")
 	// ErrTokenExists is returned when a token with the name or the SHA-256 of a new token exists.
-	ErrTokenExists = errors.New("the token exists already")
+	ErrTokenExists = errors.New("token already exists")
 	// ErrLockOut is returned when the caller would lose its own right to operate.
-	ErrLockOut = errors.New("this would lock the caller out")
+	ErrLockOut = errors.New("caller would be locked out")
 )
 
 // Rules is the access rules of the pair. Before the first rule everything is allowed unless Setting.Deny is set, except
@@ -212,7 +212,7 @@ func (r *Rules) IsPeerSecret(shown []byte) bool {
 // otherwise on the pair. The error is a *DeniedError.
 func (r *Rules) May(id *Identity, right Right, name string) error {
 	if right&Peer != 0 && !id.Peer {
-		return fmt.Errorf("%w: only the other node of the pair may call this", ErrDenied)
+		return fmt.Errorf("%w: only the other node of the pair may make this call", ErrDenied)
 	}
 	c := r.get()
 	if c == nil || c.open {
@@ -396,7 +396,7 @@ func (e *DeniedError) Error() string {
 	var b strings.Builder
 	b.WriteString(ErrDenied.Error() + ": ")
 	if e.Principal == Anonymous {
-		b.WriteString("the call shows neither a client certificate nor a token, and an anonymous caller")
+		b.WriteString("call has neither a client certificate nor a token, and an anonymous caller")
 	} else {
 		fmt.Fprintf(&b, "%q", e.Principal)
 		if len(e.Groups) > 0 {
@@ -415,9 +415,9 @@ func (e *DeniedError) Error() string {
 		}
 	}
 	if e.Principal == Anonymous {
-		b.WriteString("; log in, or show a certificate")
+		b.WriteString("; log in, or use a client certificate")
 	} else {
-		b.WriteString("; an operator can give it: lockstep access grant --help")
+		b.WriteString("; an operator can grant it: lockstep access grant --help")
 	}
 	return b.String()
 }

@@ -97,7 +97,7 @@ func Compile(version uint64, entries []queue.AccessEntry) (*Table, error) {
 				t.rules = append(t.rules, rule{AccessRule: r})
 			}
 		default:
-			wrong = append(wrong, fmt.Errorf("entry %c %q of the access table is of a newer release", e.Kind, e.Name))
+			wrong = append(wrong, fmt.Errorf("entry %c %q of the access table was written by a newer release", e.Kind, e.Name))
 		}
 	}
 	for i := range t.rules {

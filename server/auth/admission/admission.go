@@ -419,23 +419,23 @@ func (l *Listener) tell(r Reason, host string, limits Limits) {
 }
 
 var texts = [reasons]string{ //nolint:gochecknoglobals // a table
-	Full: "connections are refused: limits.connections are open; raise it, or find out which clients hold so many",
-	AddressFull: "connections are refused: their address has limits.connections-per-address open; raise it if many " +
-		"clients share that address",
-	TooMany: "connections are refused: their address has made too many in a short time that made no call",
-	Silent: "connections are closed: no call of them passed within limits.handshake-timeout; a client that speaks " +
-		"another protocol, or has no valid credentials, or something that holds connections open",
-	Strangers: "connections are closed: many calls of them showed a token or certificate that is wrong or over, and " +
-		"none a good one",
-	Flood: "connections are closed: their clients cancel calls, change settings of HTTP/2, or ping, far too often",
-	Handshakes: "connections are refused: limits.handshakes are open that have made no call yet; something opens far " +
-		"too many of them, or raise it if so many clients come at once",
-	Hoarding: "connections are closed: their clients have sent far more than what they let the node carry out, such as " +
-		"halves of requests, or requests whose answers they do not read; if they are slow, raise memory.budget",
-	Expired: "connections are closed: the certificate that their client has shown is over; a client that reads its " +
-		"files again connects with the next one",
-	Displaced: "new connections that have made no call yet are closed before limits.handshake-timeout: others need " +
-		"their places",
+	Full: "connections refused: limits.connections reached; raise it, or find the clients with many connections",
+	AddressFull: "connections refused: limits.connections-per-address reached; raise it if many " +
+		"clients share an address",
+	TooMany: "connections refused: too many recent connections without a call from the same address",
+	Silent: "connections closed: no successful call within limits.handshake-timeout; a client with " +
+		"another protocol, a client without valid credentials, or a client that keeps connections open",
+	Strangers: "connections closed: many calls with an invalid or expired token or certificate, and " +
+		"no call with a valid one",
+	Flood: "connections closed: too many cancelled calls, HTTP/2 SETTINGS frames or pings",
+	Handshakes: "connections refused: limits.handshakes reached; a client opens too many connections without a " +
+		"call, or raise it if many clients connect concurrently",
+	Hoarding: "connections closed: clients sent much more data than the node could process, such as " +
+		"partial requests, or requests with unread responses; if clients are slow, raise memory.budget",
+	Expired: "connections closed: client certificate expired; a client that reloads its " +
+		"files reconnects with the new one",
+	Displaced: "new connections without a call closed before limits.handshake-timeout: others need " +
+		"their slots",
 }
 
 // network returns the part of an IP address that counts as one address: for IPv6 the first 64 bits, usually one host.

@@ -46,7 +46,7 @@ const (
 	floodShare = 8
 )
 
-var errFlood = errors.New("the client cancels calls, changes its settings, or sends frames that say nothing, too often")
+var errFlood = errors.New("too many cancelled calls, SETTINGS frames or empty frames")
 
 // bucket is a token bucket: a burst and a rate per second.
 type bucket struct {

@@ -15,9 +15,9 @@ import (
 
 var (
 	// ErrNoConnection is returned for an unknown connection number.
-	ErrNoConnection = errors.New("there is no connection of that number; it may have ended by itself")
+	ErrNoConnection = errors.New("connection not found; it may be closed already")
 	// ErrPeerConnection is returned for the connection of the other node.
-	ErrPeerConnection = errors.New("it is the connection of the other node of the pair; stop that node instead")
+	ErrPeerConnection = errors.New("connection belongs to the other node of the pair; stop that node instead")
 )
 
 // Caller describes the client of a connection.

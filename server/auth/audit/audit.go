@@ -152,7 +152,7 @@ func (l *Log) Close() error {
 	select {
 	case <-done:
 	case <-timer.C:
-		l.o.Logger.Warn("the audit file takes no more; its last records are lost")
+		l.o.Logger.Warn("audit file not writable; last records are lost")
 		return nil // the write ends with the process
 	}
 	if l.sink == nil {
@@ -249,7 +249,7 @@ func (l *Log) keep(r Record) {
 	case l.lines <- append(line, '\n'):
 	default:
 		l.lost.Add(1)
-		l.wrong("the disk of audit.file is too slow: records are lost")
+		l.wrong("disk of audit.file is too slow: records are lost")
 	}
 }
 

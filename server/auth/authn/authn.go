@@ -92,11 +92,11 @@ func httpClient(ca string, dial func(context.Context, string) (net.Conn, error))
 	if ca != "" {
 		pem, err := os.ReadFile(ca)
 		if err != nil {
-			return nil, fmt.Errorf("authorities of the issuer's server: %w", err)
+			return nil, fmt.Errorf("CA of the issuer's server: %w", err)
 		}
 		secure.RootCAs = x509.NewCertPool()
 		if !secure.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("authorities of the issuer's server: %s has no certificate in PEM", ca)
+			return nil, fmt.Errorf("CA of the issuer's server: no PEM certificate in %s", ca)
 		}
 	}
 	transport := &http.Transport{
@@ -111,7 +111,7 @@ func httpClient(ca string, dial func(context.Context, string) (net.Conn, error))
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			const most = 3
 			if len(via) > most || via[0].URL.Scheme != req.URL.Scheme {
-				return errors.New("it redirects too often, or from https to http")
+				return errors.New("too many redirects, or redirect from https to http")
 			}
 			return nil
 		},
@@ -174,8 +174,8 @@ func (a *Authn) authenticate(ctx context.Context) (*access.Identity, error) {
 		return a.ofToken(sum)
 	}
 	if a.jwt == nil {
-		return nil, wrong(CheckForm, "the token is none of the pair, which begin with "+TokenPrefix+
-			", and this node takes no JWT: auth.jwt.issuer is not set")
+		return nil, wrong(CheckForm, "token is not a token of the pair, which start with "+TokenPrefix+
+			", and this node accepts no JWTs: auth.jwt.issuer is not set")
 	}
 	return a.ofJWT(ctx, token, sum)
 }
@@ -183,11 +183,11 @@ func (a *Authn) authenticate(ctx context.Context) (*access.Identity, error) {
 // ofToken returns the owner of a token of the pair.
 func (a *Authn) ofToken(sum [sha256.Size]byte) (*access.Identity, error) {
 	if a.tokens == nil {
-		return nil, wrong(CheckToken, "this node knows no tokens of a pair")
+		return nil, wrong(CheckToken, "this node has no token table")
 	}
 	principal, groups, expiry, ok := a.tokens(sum)
 	if !ok {
-		return nil, wrong(CheckToken, "the pair does not know the token: it was revoked, or is of another pair")
+		return nil, wrong(CheckToken, "unknown token: it was revoked, or belongs to another pair")
 	}
 	if err := a.expired(expiry); err != nil {
 		return nil, err
@@ -195,7 +195,7 @@ func (a *Authn) ofToken(sum [sha256.Size]byte) (*access.Identity, error) {
 	return &access.Identity{Principal: principal, Groups: groups, Method: access.MethodToken, Over: func() error {
 		now, _, expiry, ok := a.tokens(sum)
 		if !ok || now != principal {
-			return ends("the token was revoked")
+			return ends("token was revoked")
 		}
 		if err := a.expired(expiry); err != nil {
 			err.running = true
@@ -207,7 +207,7 @@ func (a *Authn) ofToken(sum [sha256.Size]byte) (*access.Identity, error) {
 
 func (a *Authn) expired(expiry time.Time) *Error {
 	if now := a.now(); !expiry.IsZero() && !now.Before(expiry) {
-		return over(fmt.Sprintf("the token expired at %s, %s ago", expiry.UTC().Format(time.RFC3339),
+		return over(fmt.Sprintf("token expired at %s, %s ago", expiry.UTC().Format(time.RFC3339),
 			now.Sub(expiry).Round(time.Second)))
 	}
 	return nil
@@ -224,8 +224,8 @@ func (a *Authn) ofJWT(ctx context.Context, token string, sum [sha256.Size]byte) 
 		return known.identity, nil
 	}
 	if wait := a.limiter.wait(addressOf(ctx), now); wait > 0 {
-		return nil, unchecked(CheckLimit, codes.ResourceExhausted, wait, "the token was not checked: too many wrong "+
-			"ones came from this address lately; try again in "+max(wait, time.Second).Round(time.Second).String())
+		return nil, unchecked(CheckLimit, codes.ResourceExhausted, wait, "token not checked: too many invalid "+
+			"tokens from this address; try again in "+max(wait, time.Second).Round(time.Second).String())
 	}
 	fresh, err := a.jwt.verify(ctx, token, true)
 	if err != nil {
@@ -242,7 +242,7 @@ func (a *Authn) overOf(token string, v verified) func() error {
 	var mu sync.Mutex // guards v.version
 	return func() error {
 		if now := a.now(); !now.Before(v.expiry) {
-			return ends("the JWT expired at " + v.expiry.Add(-a.jwt.settings.Skew).UTC().Format(time.RFC3339))
+			return ends("JWT expired at " + v.expiry.Add(-a.jwt.settings.Skew).UTC().Format(time.RFC3339))
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -253,7 +253,7 @@ func (a *Authn) overOf(token string, v verified) func() error {
 		_, err := a.jwt.verify(context.Background(), token, false)
 		var e *Error
 		if errors.As(err, &e) && e.code == codes.Unauthenticated {
-			return ends("the issuer has withdrawn the key of the JWT")
+			return ends("key of the JWT was withdrawn by the issuer")
 		}
 		v.version = generation
 		return nil

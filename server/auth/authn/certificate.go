@@ -41,10 +41,10 @@ func ofCertificate(cert *x509.Certificate) (*access.Identity, error) {
 		id.Principal = cert.Subject.CommonName
 	}
 	if err := nameable(id.Principal); err != "" {
-		return nil, wrong(CheckCertificate, "the certificate's URI, DNS name or common name "+err)
+		return nil, wrong(CheckCertificate, "URI, DNS name or common name of the certificate "+err)
 	}
 	if i := slices.IndexFunc(id.Groups, func(g string) bool { return nameable(g) != "" }); i >= 0 {
-		return nil, wrong(CheckCertificate, "an organizational unit of the certificate "+nameable(id.Groups[i]))
+		return nil, wrong(CheckCertificate, "organizational unit of the certificate "+nameable(id.Groups[i]))
 	}
 	return id, nil
 }
@@ -60,9 +60,9 @@ func nameable(name string) string {
 	case len(name) > maxNameBytes:
 		return "has more than 255 bytes"
 	case name == access.Anonymous:
-		return "is " + access.Anonymous + ", which stands for callers that show nothing"
+		return "is " + access.Anonymous + ", reserved for callers without credentials"
 	case strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\ufffd' }):
-		return "has characters that no name has"
+		return "has invalid characters"
 	}
 	return ""
 }

@@ -89,7 +89,7 @@ func (e *Error) GRPCStatus() *status.Status {
 
 // wrong returns the error of a failed check.
 func wrong(c Check, text string) *Error {
-	return &Error{Check: c, text: "who calls was not believed: " + text, code: codes.Unauthenticated}
+	return &Error{Check: c, text: "authentication failed: " + text, code: codes.Unauthenticated}
 }
 
 // over returns the error of a token that is no longer valid.

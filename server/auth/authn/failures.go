@@ -71,7 +71,7 @@ func (f *failures) tell(now time.Time) {
 	if f.untold == 0 || now.Sub(f.told) < tellEvery {
 		return
 	}
-	f.log.Warn("callers were not let in", zap.Uint64("calls", f.untold),
+	f.log.Warn("authentication failures", zap.Uint64("calls", f.untold),
 		zap.Duration("within", now.Sub(f.firstIn).Round(time.Millisecond)), zap.String("last_from", where(f.from)),
 		zap.String("last_check", string(f.last.Check)), zap.String("last_error", f.last.text))
 	f.told, f.untold = now, 0
@@ -97,7 +97,7 @@ func (f *failures) look(now time.Time) (lastMinute uint64, details string) {
 		lastMinute += n
 	}
 	if f.last != nil {
-		details = fmt.Sprintf("%d in the last minute; the last one from %s: %s", lastMinute, where(f.from), f.last.text)
+		details = fmt.Sprintf("%d in the last minute; last from %s: %s", lastMinute, where(f.from), f.last.text)
 	}
 	return lastMinute, details
 }

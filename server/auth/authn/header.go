@@ -24,7 +24,7 @@ func shown(ctx context.Context) (string, error) {
 	case 1:
 		return parseHeader(values[0])
 	}
-	return "", wrong(CheckHeader, "the metadata has the key authorization more than once")
+	return "", wrong(CheckHeader, "metadata key authorization is repeated")
 }
 
 // parseHeader extracts the token from the value of an authorization header (RFC 6750): the scheme Bearer,
@@ -34,15 +34,15 @@ func parseHeader(value string) (string, error) {
 	token = strings.Trim(token, " ")
 	switch {
 	case !strings.EqualFold(scheme, "Bearer"):
-		return "", wrong(CheckHeader, "the authorization header is not of the form: Bearer TOKEN")
+		return "", wrong(CheckHeader, "authorization header must have the form: Bearer TOKEN")
 	case !found || token == "":
-		return "", wrong(CheckHeader, "the authorization header has no token after Bearer")
+		return "", wrong(CheckHeader, "authorization header has no token after Bearer")
 	case len(token) > maxTokenBytes:
-		return "", wrong(CheckHeader, "the token has more than 16 KiB")
+		return "", wrong(CheckHeader, "token has more than 16 KiB")
 	}
 	for i := range len(token) {
 		if !isTokenByte(token[i]) {
-			return "", wrong(CheckHeader, "the token has a character that no token has")
+			return "", wrong(CheckHeader, "token has an invalid character")
 		}
 	}
 	return token, nil

@@ -72,10 +72,10 @@ func (v *verifier) verify(ctx context.Context, raw string, fetch bool) (*verifie
 	if _, err := jose.ParseSignedCompact(raw, algs); err != nil {
 		var other *jose.ErrUnexpectedSignatureAlgorithm
 		if errors.As(err, &other) {
-			return nil, wrong(CheckAlgorithm, fmt.Sprintf("the JWT is signed with %.20q; only asymmetric algorithms are "+
-				"taken: %s", string(other.Got), strings.Join(names, ", ")))
+			return nil, wrong(CheckAlgorithm, fmt.Sprintf("JWT is signed with %.20q; only asymmetric algorithms are "+
+				"accepted: %s", string(other.Got), strings.Join(names, ", ")))
 		}
-		return nil, wrong(CheckForm, "the token is neither one of the pair nor a signed JWT")
+		return nil, wrong(CheckForm, "token is neither a token of the pair nor a signed JWT")
 	}
 	set := &callKeys{keys: v.keys, algs: algs, fetch: fetch}
 	token, err := oidc.NewVerifier(v.settings.Issuer, set, &oidc.Config{
@@ -86,7 +86,7 @@ func (v *verifier) verify(ctx context.Context, raw string, fetch bool) (*verifie
 	case set.err != nil:
 		return nil, set.err
 	case err != nil:
-		return nil, wrong(CheckForm, "the claims of the JWT cannot be read")
+		return nil, wrong(CheckForm, "claims of the JWT cannot be decoded")
 	}
 	return v.judge(token, set.version)
 }
@@ -99,36 +99,36 @@ func (v *verifier) judge(token *oidc.IDToken, version uint64) (*verified, error)
 		NotBefore *json.Number `json:"nbf"`
 	}
 	if token.Claims(&claims) != nil || token.Claims(&times) != nil {
-		return nil, wrong(CheckForm, "the claims of the JWT cannot be read")
+		return nil, wrong(CheckForm, "claims of the JWT cannot be decoded")
 	}
 	if token.Issuer != v.settings.Issuer {
-		return nil, wrong(CheckIssuer, fmt.Sprintf("the JWT is of the issuer %.*q; auth.jwt.issuer is %q", quoted,
+		return nil, wrong(CheckIssuer, fmt.Sprintf("JWT has issuer %.*q; auth.jwt.issuer is %q", quoted,
 			token.Issuer, v.settings.Issuer))
 	}
 	if !contains(token.Audience, v.settings.Audience) {
-		return nil, wrong(CheckAudience, fmt.Sprintf("the JWT is for the audience %.*q; auth.jwt.audience is %q", quoted,
+		return nil, wrong(CheckAudience, fmt.Sprintf("JWT has audience %.*q; auth.jwt.audience is %q", quoted,
 			strings.Join(token.Audience, ", "), v.settings.Audience))
 	}
 	out := &verified{version: version}
 	now := v.now()
 	if times.Expiry == nil {
-		return nil, wrong(CheckClaims, "the JWT has no claim exp: it would never expire")
+		return nil, wrong(CheckClaims, "JWT has no exp claim")
 	}
 	expiry, ok := instant(times.Expiry)
 	if !ok {
-		return nil, wrong(CheckClaims, "the claim exp of the JWT is no time")
+		return nil, wrong(CheckClaims, "exp claim of the JWT is not a time")
 	}
 	if out.expiry = expiry.Add(v.settings.Skew); !now.Before(out.expiry) {
-		return nil, over(fmt.Sprintf("the JWT expired at %s, %s ago", expiry.UTC().Format(time.RFC3339),
+		return nil, over(fmt.Sprintf("JWT expired at %s, %s ago", expiry.UTC().Format(time.RFC3339),
 			now.Sub(expiry).Round(time.Second)))
 	}
 	if times.NotBefore != nil {
 		begin, ok := instant(times.NotBefore)
 		if !ok {
-			return nil, wrong(CheckClaims, "the claim nbf of the JWT is no time")
+			return nil, wrong(CheckClaims, "nbf claim of the JWT is not a time")
 		}
 		if now.Add(v.settings.Skew).Before(begin) {
-			return nil, wrong(CheckTime, fmt.Sprintf("the JWT is not valid before %s, in %s",
+			return nil, wrong(CheckTime, fmt.Sprintf("JWT is not valid before %s, in %s",
 				begin.UTC().Format(time.RFC3339), begin.Sub(now).Round(time.Second)))
 		}
 	}
@@ -139,16 +139,16 @@ func (v *verifier) judge(token *oidc.IDToken, version uint64) (*verified, error)
 func (v *verifier) name(out *verified, claims map[string]any) error {
 	principal, ok := claim(claims, v.settings.PrincipalClaim).(string)
 	if !ok {
-		return wrong(CheckClaims, fmt.Sprintf("the claim %s of the JWT (auth.jwt.principal-claim) is missing, or no text",
+		return wrong(CheckClaims, fmt.Sprintf("claim %s of the JWT (auth.jwt.principal-claim) is missing or not a string",
 			v.settings.PrincipalClaim))
 	}
 	if why := nameable(principal); why != "" {
-		return wrong(CheckClaims, fmt.Sprintf("the claim %s of the JWT (auth.jwt.principal-claim) %s",
+		return wrong(CheckClaims, fmt.Sprintf("claim %s of the JWT (auth.jwt.principal-claim) %s",
 			v.settings.PrincipalClaim, why))
 	}
 	groups, why := groupsOf(claim(claims, v.settings.GroupsClaim))
 	if why != "" {
-		return wrong(CheckClaims, fmt.Sprintf("the claim %s of the JWT (auth.jwt.groups-claim) %s",
+		return wrong(CheckClaims, fmt.Sprintf("claim %s of the JWT (auth.jwt.groups-claim) %s",
 			v.settings.GroupsClaim, why))
 	}
 	out.identity = &access.Identity{Principal: principal, Groups: groups, Method: access.MethodJWT}
@@ -166,15 +166,15 @@ func groupsOf(value any) (groups []string, why string) {
 	case []any:
 		list = v
 	default:
-		return nil, "is no list of names"
+		return nil, "is not a list of names"
 	}
 	if len(list) > maxGroups {
-		return nil, fmt.Sprintf("has %d groups; %d are possible", len(list), maxGroups)
+		return nil, fmt.Sprintf("has %d groups, maximum is %d", len(list), maxGroups)
 	}
 	for _, one := range list {
 		group, is := one.(string)
 		if !is {
-			return nil, "is no list of names"
+			return nil, "is not a list of names"
 		}
 		if why := nameable(group); why != "" {
 			return nil, "has a group that " + why
@@ -241,7 +241,7 @@ func (c *callKeys) VerifySignature(ctx context.Context, raw string) ([]byte, err
 func (c *callKeys) check(ctx context.Context, raw string) ([]byte, *Error) {
 	jws, err := jose.ParseSignedCompact(raw, c.algs)
 	if err != nil || len(jws.Signatures) != 1 {
-		return nil, wrong(CheckForm, "the token is neither one of the pair nor a signed JWT")
+		return nil, wrong(CheckForm, "token is neither a token of the pair nor a signed JWT")
 	}
 	protected := jws.Signatures[0].Protected
 	found, version, err := c.keys.find(ctx, protected.KeyID, c.fetch)
@@ -249,10 +249,10 @@ func (c *callKeys) check(ctx context.Context, raw string) ([]byte, *Error) {
 	var none *unavailableError
 	switch {
 	case errors.As(err, &none):
-		return nil, unchecked(CheckUnavailable, codes.Unavailable, none.wait, "the JWT could not be checked, because "+
-			"this node does not have the keys of the issuer (auth.jwt): "+none.Error())
+		return nil, unchecked(CheckUnavailable, codes.Unavailable, none.wait, "JWT not checked: "+
+			"keys of the issuer are not available (auth.jwt): "+none.Error())
 	case err != nil:
-		return nil, wrong(CheckKey, fmt.Sprintf("the JWT is signed with the key %.*q, which the issuer does not have",
+		return nil, wrong(CheckKey, fmt.Sprintf("JWT is signed with key %.*q, which the issuer does not publish",
 			quoted, protected.KeyID))
 	}
 	for i := range found {
@@ -263,5 +263,5 @@ func (c *callKeys) check(ctx context.Context, raw string) ([]byte, *Error) {
 			return payload, nil
 		}
 	}
-	return nil, wrong(CheckSignature, "the signature of the JWT is not one of the issuer's keys")
+	return nil, wrong(CheckSignature, "signature of the JWT does not match a key of the issuer")
 }

@@ -52,7 +52,7 @@ type keys struct {
 	seen    os.FileInfo
 }
 
-var errNoKey = errors.New("the issuer has no key of that id")
+var errNoKey = errors.New("issuer has no key with this ID")
 
 // unavailableError is returned when the keys are unavailable, or must not be fetched again yet.
 type unavailableError struct {
@@ -128,7 +128,7 @@ func (k *keys) load(ctx context.Context, after time.Duration) error {
 		case tried.After(asked), k.file != "":
 			return nil // already up to date
 		case err == nil:
-			err = errors.New("they were fetched a moment ago")
+			err = errors.New("fetched recently")
 		}
 		return &unavailableError{cause: err, wait: after - now.Sub(tried)}
 	}
@@ -185,13 +185,13 @@ func (k *keys) fetch(ctx context.Context) ([]byte, error) {
 	if url == "" {
 		provider, err := oidc.NewProvider(oidc.ClientContext(ctx, k.client), k.issuer)
 		if err != nil {
-			return nil, fmt.Errorf("discovery document of the issuer %s: %w", k.issuer, err)
+			return nil, fmt.Errorf("discovery document of issuer %s: %w", k.issuer, err)
 		}
 		var document struct {
 			JWKS string `json:"jwks_uri"`
 		}
 		if err := provider.Claims(&document); err != nil || document.JWKS == "" {
-			return nil, fmt.Errorf("the discovery document of the issuer %s has no jwks_uri", k.issuer)
+			return nil, fmt.Errorf("discovery document of issuer %s has no jwks_uri", k.issuer)
 		}
 		url = document.JWKS
 	}
@@ -205,7 +205,7 @@ func (k *keys) fetch(ctx context.Context) ([]byte, error) {
 	}
 	defer func() { _ = resp.Body.Close() }() // all required data has been read
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("keys of the issuer: %s answers %s", url, resp.Status)
+		return nil, fmt.Errorf("keys of the issuer: response of %s: %s", url, resp.Status)
 	}
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxKeySet+1))
 	if err != nil {
@@ -245,7 +245,7 @@ func parseKeys(raw []byte) ([]jose.JSONWebKey, error) {
 		return nil, fmt.Errorf("keys of the issuer: not a JSON Web Key Set: %w", err)
 	}
 	if len(document.Keys) > maxKeys {
-		return nil, fmt.Errorf("keys of the issuer: %d keys; %d are possible", len(document.Keys), maxKeys)
+		return nil, fmt.Errorf("keys of the issuer: %d keys, maximum is %d", len(document.Keys), maxKeys)
 	}
 	var set []jose.JSONWebKey
 	for _, one := range document.Keys {
@@ -258,7 +258,7 @@ func parseKeys(raw []byte) ([]jose.JSONWebKey, error) {
 		}
 	}
 	if len(set) == 0 {
-		return nil, errors.New("keys of the issuer: there is no key in the set that can verify a signature")
+		return nil, errors.New("keys of the issuer: no key for signature verification")
 	}
 	return set, nil
 }

@@ -27,7 +27,7 @@ const (
 )
 
 // ErrContent is returned for a file without a valid secret, or with an invalid one.
-var ErrContent = errors.New("the file cannot be used")
+var ErrContent = errors.New("invalid secret file")
 
 // File holds the secrets of a file. It is safe for concurrent use.
 type File struct {
@@ -156,7 +156,7 @@ func read(path string) (*secrets, error) {
 	}
 	switch {
 	case len(s.sums) == 0:
-		return nil, fmt.Errorf("%w: %s has no secret; write one on a line, such as from `openssl rand -hex 32`",
+		return nil, fmt.Errorf("%w: %s has no secret; write one per line, for example from `openssl rand -hex 32`",
 			ErrContent, path)
 	case len(s.sums) > maxSecrets:
 		return nil, fmt.Errorf("%w: %s has more than %d secrets", ErrContent, path, maxSecrets)
@@ -167,11 +167,11 @@ func read(path string) (*secrets, error) {
 // problemOf returns why a secret is invalid, or an empty string.
 func problemOf(secret string) string {
 	if len(secret) < minBytes {
-		return fmt.Sprintf("a secret has at least %d characters", minBytes)
+		return fmt.Sprintf("secret must have at least %d characters", minBytes)
 	}
 	for _, c := range []byte(secret) {
 		if c <= ' ' || c > '~' {
-			return "a secret has printable ASCII characters and no spaces"
+			return "secret must have printable ASCII characters and no spaces"
 		}
 	}
 	return ""

@@ -62,8 +62,8 @@ func TestWrongFiles(t *testing.T) {
 	for content, want := range map[string]string{
 		"":                                    "has no secret",
 		"# only a comment\n":                  "has no secret",
-		"planted-secret":                      "line 1: a secret has at least 16",
-		newer + "\nplanted-secret-1 and-more": "line 2: a secret has printable",
+		"planted-secret":                      "line 1: secret must have at least 16",
+		newer + "\nplanted-secret-1 and-more": "line 2: secret must have printable",
 		"planted-secret-\xff\xfe\xff":         "printable",
 		strings.Repeat(newer+"\n", 17):        "more than 16 secrets",
 		strings.Repeat("x", 70<<10):           "more than 65536 bytes",

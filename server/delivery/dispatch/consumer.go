@@ -80,7 +80,7 @@ func (c *Consumer) AddCredit(n uint32) error {
 	defer d.mu.Unlock()
 	limit := d.registry.limits.Load().Outstanding
 	if int(n) > limit || c.credit+int(n) > limit {
-		return fmt.Errorf("%w: %d more than the %d there are would exceed limits.outstanding (%d)", ErrTooMuchCredit, n,
+		return fmt.Errorf("%w: %d more than the current %d would exceed limits.outstanding (%d)", ErrTooMuchCredit, n,
 			c.credit, limit)
 	}
 	c.credit += int(n)

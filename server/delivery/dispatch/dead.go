@@ -200,7 +200,7 @@ func (d *dispatcher) moveLater(left []dying, batch *settlement, why *FullError) 
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.deadFull {
-		d.registry.log.Warn("dead letters wait: no room in the dead-letter queue; consume from it, or raise its limits",
+		d.registry.log.Warn("dead letters deferred: dead-letter queue is full; consume from it, or raise its limits",
 			zap.String("queue", why.Queue), zap.String("dead_letter_queue", why.DeadLetter), zap.Int("messages", len(left)),
 			zap.Bool("too_large", why.Never))
 	}

@@ -52,15 +52,15 @@ var (
 	ErrClosed = errors.New("consumers are closed")
 	// ErrMoved is returned by Next and Settle when the consumer's subscription was moved. Earlier deliveries and
 	// answers to them are invalid.
-	ErrMoved = errors.New("the subscription was moved: attach again, and repeat no acknowledgements")
+	ErrMoved = errors.New("subscription position was changed: attach again, do not retry acknowledgements")
 	// ErrFinished is returned by Next when the client has finished and has received everything.
-	ErrFinished = errors.New("consumer is finished")
+	ErrFinished = errors.New("consumer is closed")
 	// ErrTooManyConsumers is returned by Attach when the node has reached its limit of consumers.
 	ErrTooManyConsumers = errors.New("too many consumers")
 	// ErrTooMuchCredit is returned by AddCredit when the consumer's credit would exceed the limit.
 	ErrTooMuchCredit = errors.New("too much credit")
 	// ErrNotDelivered is returned by Settle for a sequence that the queue has not reached.
-	ErrNotDelivered = errors.New("sequence was never delivered")
+	ErrNotDelivered = errors.New("sequence was not delivered")
 )
 
 // Key identifies a subscription.

@@ -481,7 +481,7 @@ func (d *dispatcher) detach(c *Consumer) {
 	}
 	d.mu.Unlock()
 	if len(sent) > 0 {
-		d.registry.log.Debug("consumer left with unacknowledged messages; they are given back",
+		d.registry.log.Debug("consumer closed with unacknowledged messages; messages requeued",
 			zap.Uint64("queue_id", d.key.Queue), zap.Uint32("subscription_id", d.key.Sub),
 			zap.Int("messages", len(sent)))
 	}

@@ -111,7 +111,7 @@ func (d *dispatcher) checkDelivered(a *Answers) error {
 	}
 	// Not read by this dispatcher: the client may answer deliveries of an earlier active.
 	if next, ok := d.registry.source.NextSequence(d.key.Queue); ok && highest >= next {
-		return fmt.Errorf("%w: %d, and the queue's last one is %d", ErrNotDelivered, highest, next-1)
+		return fmt.Errorf("%w: %d; last sequence of the queue is %d", ErrNotDelivered, highest, next-1)
 	}
 	return nil
 }

@@ -377,7 +377,7 @@ func (x *expiry) commit(ctx context.Context, batch []txn.Due, moves func(*txn.Bu
 func (x *expiry) noteFull(id uint64, full *dispatch.FullError) {
 	x.o.Consumers.NoteFull(full)
 	if !x.full[id] {
-		x.o.Log.Warn("expired messages wait: no room in the dead-letter queue; consume from it, or raise its limits",
+		x.o.Log.Warn("expired messages deferred: dead-letter queue is full; consume from it, or raise its limits",
 			zap.String("queue", full.Queue), zap.String("dead_letter_queue", full.DeadLetter),
 			zap.Bool("too_large", full.Never))
 	}

@@ -104,8 +104,8 @@ func (t *overflow) sweepQueue(ctx context.Context, id uint64) (stays bool, err e
 func (t *overflow) noteFull(id uint64, full *dispatch.FullError) {
 	t.o.Consumers.NoteFull(full)
 	if !t.full[id] {
-		t.o.Log.Warn("a queue is over its limits and its dead-letter queue has no room: publishes are refused until one of "+
-			"them has room; consume from them, or raise their limits", zap.String("queue", full.Queue),
+		t.o.Log.Warn("queue is over its limits and its dead-letter queue is full: publishes are rejected until either "+
+			"has space; consume messages, or raise the limits", zap.String("queue", full.Queue),
 			zap.String("dead_letter_queue", full.DeadLetter), zap.Bool("too_large", full.Never))
 	}
 	t.full[id] = true

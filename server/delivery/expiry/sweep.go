@@ -124,7 +124,7 @@ func (s *Sweeper) run(ctx context.Context, t Task) {
 		case err != nil:
 			wait = failedAgain
 			if !failed {
-				s.o.Log.Warn("what is due by the clock was not done; it is tried again until it is",
+				s.o.Log.Warn("scheduled work failed; it is retried",
 					zap.String("task", t.Name()), zap.Error(err))
 			}
 			failed = true

@@ -95,14 +95,14 @@ func (t *temporary) remove(ctx context.Context, q *store.TemporaryQueue) error {
 		return nil // a client was faster
 	case errors.Is(err, txn.ErrQueueInUse):
 		t.used[q.ID] = time.Now() // retry after another grace period
-		t.log.Warn("a temporary queue without consumers is not deleted, since another queue names it, or a prepared "+
-			"transaction needs it",
+		t.log.Warn("temporary queue without consumers not deleted: in use by another queue or by a prepared "+
+			"transaction",
 			zap.String("queue", q.Name), zap.Uint64("queue_id", q.ID))
 		return nil
 	case err != nil:
 		return fmt.Errorf("delete temporary queue %q: %w", q.Name, err)
 	}
-	t.log.Info("deleted a temporary queue that had no consumer for its grace", zap.String("queue", q.Name),
+	t.log.Info("temporary queue without consumers deleted after its grace period", zap.String("queue", q.Name),
 		zap.Uint64("queue_id", q.ID), zap.Uint64("messages", result.Ops[0].Changed),
 		zap.Duration("grace", time.Duration(q.GraceMS)*time.Millisecond))
 	return nil

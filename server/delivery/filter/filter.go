@@ -87,7 +87,7 @@ func newEnvironment() (*cel.Env, error) {
 	}
 	env, err := cel.NewEnv(options...)
 	if err != nil {
-		return nil, fmt.Errorf("make CEL's environment: %w", err)
+		return nil, fmt.Errorf("create the CEL environment: %w", err)
 	}
 	return env, nil
 }
@@ -97,11 +97,11 @@ func newEnvironment() (*cel.Env, error) {
 func Compile(text string) (*Filter, error) {
 	switch {
 	case strings.TrimSpace(text) == "":
-		return nil, fmt.Errorf("%w: it is empty; leave it out to get all messages", ErrInvalid)
+		return nil, fmt.Errorf("%w: empty; omit the filter to receive all messages", ErrInvalid)
 	case len(text) > MaxBytes:
-		return nil, fmt.Errorf("%w: it has %d bytes, the limit is %d", ErrInvalid, len(text), MaxBytes)
+		return nil, fmt.Errorf("%w: has %d bytes, maximum is %d", ErrInvalid, len(text), MaxBytes)
 	case !utf8.ValidString(text):
-		return nil, fmt.Errorf("%w: it is not UTF-8", ErrInvalid)
+		return nil, fmt.Errorf("%w: not UTF-8", ErrInvalid)
 	}
 	env, err := environment()
 	if err != nil {
@@ -113,15 +113,15 @@ func Compile(text string) (*Filter, error) {
 	}
 	// The type of a property is known only per message: a value other than bool does not match.
 	if t := ast.OutputType(); !t.IsExactType(cel.BoolType) && !t.IsExactType(cel.DynType) {
-		return nil, fmt.Errorf("%w: 1:1: it gives %s, and must give bool; compare it with something", ErrInvalid, t)
+		return nil, fmt.Errorf("%w: 1:1: result type is %s, must be bool; add a comparison", ErrInvalid, t)
 	}
 	cost, err := env.EstimateCost(ast, estimator{usualProperties})
 	if err != nil {
 		return nil, fmt.Errorf("%w: estimate its cost: %w", ErrInvalid, err)
 	}
 	if cost.Max > MaxEstimate {
-		return nil, fmt.Errorf("%w: it can cost too much (%d, the limit is %d, in CEL's units): go through `properties` "+
-			"only once, and name the properties that matter instead", ErrInvalid, cost.Max, uint64(MaxEstimate))
+		return nil, fmt.Errorf("%w: estimated cost is %d, maximum is %d (CEL cost units): iterate over `properties` "+
+			"only once, or access properties by name", ErrInvalid, cost.Max, uint64(MaxEstimate))
 	}
 	options := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize)}
 	if worst, err := env.EstimateCost(ast, estimator{maxProperties}); err != nil || worst.Max > MaxCost {

@@ -130,7 +130,7 @@ var waitingTasks = []waitingTask{
 		prepare: func(f *fixture) { f.publish(f.queue("ttl", txn.Config{TTL: 1000}), nil, 1) },
 	},
 	{
-		name: "roll back prepared transactions whose time is over", waits: "rollback x",
+		name: "roll back expired prepared transactions", waits: "rollback x",
 		prepare: func(f *fixture) {
 			id := f.queue("prepared", txn.Config{})
 			f.publish(id, nil, 1)

@@ -195,7 +195,7 @@ func (s storeSource) Filter(key dispatch.Key) (func([]byte) bool, error) {
 	}
 	f, err := filter.Compile(text)
 	if err != nil {
-		return nil, fmt.Errorf("%q, which another release has taken: %w", text, err)
+		return nil, fmt.Errorf("%q, accepted by another release: %w", text, err)
 	}
 	return f.Match, nil
 }

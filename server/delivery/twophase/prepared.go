@@ -60,7 +60,7 @@ func (m *Manager) lock(ctx context.Context, xid string) (unlock func(), err erro
 	case l <- struct{}{}:
 		return func() { <-l }, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("another call is at work on transaction %q: %w", xid, ctx.Err())
+		return nil, fmt.Errorf("transaction %q is in use by another call: %w", xid, ctx.Err())
 	}
 }
 

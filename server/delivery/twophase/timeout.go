@@ -32,7 +32,7 @@ func (m *Manager) SetTimeout(timeout time.Duration) {
 }
 
 // Name implements sweep.Task.
-func (m *Manager) Name() string { return "roll back prepared transactions whose time is over" }
+func (m *Manager) Name() string { return "roll back expired prepared transactions" }
 
 // Woken receives when the timeout has changed.
 func (m *Manager) Woken() <-chan struct{} { return m.woken }
@@ -73,8 +73,8 @@ func (m *Manager) expire(ctx context.Context, p *store.PreparedInfo, timeout tim
 	case err != nil:
 		return err
 	}
-	m.log.Warn("a prepared transaction was rolled back because its coordinator did not decide within "+
-		"txn.prepared-timeout; the coordinator is told when it decides", zap.String("xid", p.XID),
+	m.log.Warn("prepared transaction rolled back: no decision of its coordinator within "+
+		"txn.prepared-timeout; its coordinator receives an error when it decides", zap.String("xid", p.XID),
 		zap.Duration("txn.prepared-timeout", timeout))
 	return nil
 }

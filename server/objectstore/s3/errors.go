@@ -27,7 +27,7 @@ const (
 	attemptLimit = 3 * time.Minute
 )
 
-var errTorn = errors.New("the answer of the server ended too early")
+var errTorn = errors.New("truncated response")
 
 // answer returns the server's error response; false if it did not respond.
 func answer(err error) (minio.ErrorResponse, bool) {
@@ -87,7 +87,7 @@ func (p *Place) try(ctx context.Context, what string, do func(ctx context.Contex
 		err := p.attempt(ctx, do)
 		if err == nil {
 			if attempt > 1 {
-				p.o.Logger.Debug("a request of the S3 server works again", zap.String("request", what),
+				p.o.Logger.Debug("S3 request succeeded after retries", zap.String("request", what),
 					zap.Int("attempts", attempt))
 			}
 			return nil
@@ -99,7 +99,7 @@ func (p *Place) try(ctx context.Context, what string, do func(ctx context.Contex
 		if !passes(err) || rest <= 0 {
 			return fmt.Errorf("%s: %w", what, p.explain(err))
 		}
-		p.o.Logger.Debug("a request of the S3 server is repeated", zap.String("request", what), zap.Error(err))
+		p.o.Logger.Debug("S3 request failed, retrying", zap.String("request", what), zap.Error(err))
 		wait := min(pause/2+rand.N(pause/2+1), rest) //nolint:gosec // G404: spreads requests, and hides nothing
 		pause = min(2*pause, longestPause)
 		select {
@@ -124,34 +124,34 @@ func (p *Place) explain(err error) error {
 	case errors.As(err, &missingCredentials):
 		return fmt.Errorf("%w: %w", backup.ErrRemote, err)
 	case errors.Is(err, http.ErrSchemeMismatch):
-		return fmt.Errorf("%w: backup.s3.endpoint says https, and %s speaks http: %w", backup.ErrRemote, p.o.Endpoint, err)
+		return fmt.Errorf("%w: backup.s3.endpoint is https, but %s uses http: %w", backup.ErrRemote, p.o.Endpoint, err)
 	case !ok && !passes(err):
-		return fmt.Errorf("%w: the certificate of %s is not trusted; give its authority with "+
+		return fmt.Errorf("%w: certificate of %s is not trusted; set its CA with "+
 			"backup.s3.ca: %w", backup.ErrRemote, p.o.Endpoint, err)
 	case !ok:
-		return fmt.Errorf("%w: no answer from %s: %w", backup.ErrRemote, p.o.Endpoint, err)
+		return fmt.Errorf("%w: no response from %s: %w", backup.ErrRemote, p.o.Endpoint, err)
 	case r.Code == minio.NoSuchBucket:
-		return fmt.Errorf("%w: %s has no bucket %s; make it first: %w", backup.ErrRemote, p.o.Endpoint, p.at.Bucket, err)
+		return fmt.Errorf("%w: %s has no bucket %s; create it first: %w", backup.ErrRemote, p.o.Endpoint, p.at.Bucket, err)
 	case isMissing(err):
 		return fmt.Errorf("%w: %w", fs.ErrNotExist, err)
 	case isTaken(err):
 		return fmt.Errorf("%w: %w", fs.ErrExist, err)
 	case slices.Contains([]string{"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"}, r.Code):
-		return fmt.Errorf("%w: %s does not know the access key, or the secret key is another one; see "+
+		return fmt.Errorf("%w: %s rejected the access key or secret key; see "+
 			"backup.s3.access-key-file and backup.s3.secret-key-file, or AWS_ACCESS_KEY_ID and "+
 			"AWS_SECRET_ACCESS_KEY: %w", backup.ErrRemote,
 			p.o.Endpoint, err)
 	case r.Code == "RequestTimeTooSkewed":
-		return fmt.Errorf("%w: the clocks of this machine and of %s differ: %w", backup.ErrRemote, p.o.Endpoint, err)
+		return fmt.Errorf("%w: clocks of this machine and of %s differ: %w", backup.ErrRemote, p.o.Endpoint, err)
 	case r.StatusCode == http.StatusForbidden:
-		return fmt.Errorf("%w: the access key may not do that in %s; it needs to list, get, put and delete objects below "+
-			"the prefix, and to list and abort uploads: %w", backup.ErrRemote, p.at, err)
+		return fmt.Errorf("%w: access key lacks permission in %s; required: list, get, put and delete objects below "+
+			"the prefix, list and abort uploads: %w", backup.ErrRemote, p.at, err)
 	case slices.Contains([]string{"QuotaExceeded", "InsufficientStorage", "XMinioStorageFull"}, r.Code),
 		r.StatusCode == http.StatusInsufficientStorage:
 		return fmt.Errorf("%w: %w: %s: %w", backup.ErrRemote, backup.ErrNoSpace, p.at, err)
 	case r.StatusCode >= http.StatusInternalServerError:
-		return fmt.Errorf("%w: %s was asked again for %v and answers %d %s: %w", backup.ErrRemote, p.o.Endpoint,
+		return fmt.Errorf("%w: %s after retries for %v: status %d %s: %w", backup.ErrRemote, p.o.Endpoint,
 			p.o.RetryFor, r.StatusCode, r.Code, err)
 	}
-	return fmt.Errorf("%w: %s answers %d %s: %w", backup.ErrRemote, p.o.Endpoint, r.StatusCode, r.Code, err)
+	return fmt.Errorf("%w: %s: status %d %s: %w", backup.ErrRemote, p.o.Endpoint, r.StatusCode, r.Code, err)
 }

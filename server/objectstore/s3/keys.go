@@ -28,7 +28,7 @@ func (e *keysError) Unwrap() error { return e.err }
 // credentials returns the credentials according to Options. Missing keys are detected at the first request.
 func (o Options) credentials() (*credentials.Credentials, error) {
 	if (o.AccessKeyFile == "") != (o.SecretKeyFile == "") {
-		return nil, fmt.Errorf("%w: the file of the access key and that of the secret key go together", ErrOptions)
+		return nil, fmt.Errorf("%w: access key file and secret key file must be set together", ErrOptions)
 	}
 	if o.AccessKeyFile != "" {
 		return credentials.New(&keyFiles{o: o}), nil
@@ -77,7 +77,7 @@ func readKey(path string) (string, error) {
 		return "", fmt.Errorf("read a key: %w", err)
 	}
 	if info.Size() > keyFileBytes || info.IsDir() {
-		return "", fmt.Errorf("%s is no file with a key", path)
+		return "", fmt.Errorf("%s is not a key file", path)
 	}
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -85,7 +85,7 @@ func readKey(path string) (string, error) {
 	}
 	key := strings.TrimSpace(string(b))
 	if key == "" || strings.ContainsAny(key, " \t\r\n") {
-		return "", fmt.Errorf("%s does not hold one key on one line", path)
+		return "", fmt.Errorf("%s must contain one key on one line", path)
 	}
 	return key, nil
 }
@@ -101,10 +101,10 @@ func (s *someKeys) RetrieveWithCredContext(cc *credentials.CredContext) (credent
 	}
 	v, err := s.Chain.RetrieveWithCredContext(cc)
 	if err != nil {
-		return v, &keysError{fmt.Errorf("look for keys: %w", err)}
+		return v, &keysError{fmt.Errorf("find keys: %w", err)}
 	}
 	if v.AccessKeyID == "" || v.SecretAccessKey == "" {
-		return v, &keysError{errors.New("there is no access key: set backup.s3.access-key-file and " +
+		return v, &keysError{errors.New("no access key: set backup.s3.access-key-file and " +
 			"backup.s3.secret-key-file, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of this process")}
 	}
 	return v, nil

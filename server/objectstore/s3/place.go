@@ -44,7 +44,7 @@ const (
 )
 
 // ErrOptions is returned for invalid settings of the S3 server.
-var ErrOptions = errors.New("the settings of the S3 server cannot be used")
+var ErrOptions = errors.New("invalid S3 settings")
 
 // Options configures access to the server.
 type Options struct {
@@ -89,7 +89,7 @@ var _ backup.Objects = (*Place)(nil)
 // Open creates a client of a bucket without any request to it. It returns ErrOptions for invalid options.
 func Open(at backup.Location, o Options) (*Place, error) {
 	if !at.IsS3() {
-		return nil, fmt.Errorf("%w: %s is no bucket", ErrOptions, at)
+		return nil, fmt.Errorf("%w: %s is not a bucket", ErrOptions, at)
 	}
 	o = o.withDefaults()
 	endpoint, secure, err := backup.ParseEndpoint(o.Endpoint)
@@ -158,11 +158,11 @@ func (o Options) transport() (*http.Transport, error) {
 	if o.CA != "" {
 		pem, err := os.ReadFile(o.CA)
 		if err != nil {
-			return nil, fmt.Errorf("%w: read the authorities: %w", ErrOptions, err)
+			return nil, fmt.Errorf("%w: read CA certificates: %w", ErrOptions, err)
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%w: %s holds no certificate in PEM", ErrOptions, o.CA)
+			return nil, fmt.Errorf("%w: no PEM certificate in %s", ErrOptions, o.CA)
 		}
 	}
 	return &http.Transport{
@@ -231,7 +231,7 @@ func (p *Place) List(ctx context.Context, folder string) ([]backup.Entry, error)
 
 // stat describes an object.
 func (p *Place) stat(ctx context.Context, name string) (info minio.ObjectInfo, err error) {
-	err = p.try(ctx, "look at "+p.Path(name), func(ctx context.Context) (err error) {
+	err = p.try(ctx, "stat "+p.Path(name), func(ctx context.Context) (err error) {
 		info, err = p.core.Client.StatObject(ctx, p.at.Bucket, p.key(name), minio.StatObjectOptions{})
 		return err //nolint:wrapcheck // try says what was tried
 	})
@@ -266,7 +266,7 @@ func (p *Place) Move(ctx context.Context, from, to string) error {
 // Sweep aborts incomplete uploads to free the storage of their parts.
 func (p *Place) Sweep(ctx context.Context, folder string, before time.Time) error {
 	prefix := p.folder(folder)
-	return p.try(ctx, "look for unfinished uploads in "+p.Path(folder), func(ctx context.Context) error {
+	return p.try(ctx, "list unfinished uploads in "+p.Path(folder), func(ctx context.Context) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel() // ends the listing
 		for u := range p.core.Client.ListIncompleteUploads(ctx, p.at.Bucket, prefix, true) {
@@ -282,7 +282,7 @@ func (p *Place) Sweep(ctx context.Context, folder string, before time.Time) erro
 			if err != nil && !isMissing(err) {
 				return err //nolint:wrapcheck // try says what was tried
 			}
-			p.o.Logger.Info("an upload that was not completed is aborted", zap.String("object", u.Key),
+			p.o.Logger.Info("aborting an incomplete upload", zap.String("object", u.Key),
 				zap.Time("begun", u.Initiated))
 		}
 		return nil

@@ -152,7 +152,7 @@ func (u *upload) send() error {
 	if u.uploadID == "" {
 		o := u.options()
 		o.UserMetadata[checksumAlgorithm] = "CRC32C"
-		err := u.p.try(u.ctx, "begin to write "+u.p.Path(u.name), func(ctx context.Context) (err error) {
+		err := u.p.try(u.ctx, "start the upload of "+u.p.Path(u.name), func(ctx context.Context) (err error) {
 			u.uploadID, err = u.p.core.NewMultipartUpload(ctx, u.p.at.Bucket, u.p.key(u.name), o)
 			return err //nolint:wrapcheck // try says what was tried
 		})
@@ -165,7 +165,7 @@ func (u *upload) send() error {
 	u.parts = append(u.parts, minio.CompletePart{PartNumber: number})
 	u.mu.Unlock()
 	if number > maxParts {
-		return fmt.Errorf("write %s: %w: it is larger than was said, and has more than %d parts", u.p.Path(u.name),
+		return fmt.Errorf("write %s: %w: larger than announced, more than %d parts", u.p.Path(u.name),
 			backup.ErrRemote, maxParts)
 	}
 	data := u.buf
@@ -194,7 +194,7 @@ func (u *upload) put(number int, data []byte) error {
 		return err
 	}
 	if got.ChecksumCRC32C != "" && got.ChecksumCRC32C != sum {
-		return fmt.Errorf("%s: %w: the server has stored it with the checksum %s, and %s was sent", what,
+		return fmt.Errorf("%s: %w: server stored checksum %s, sent %s", what,
 			backup.ErrRemote, got.ChecksumCRC32C, sum)
 	}
 	u.mu.Lock()
@@ -236,7 +236,7 @@ func (u *upload) finish() error {
 		return err
 	}
 	if info.Size != u.bytes {
-		return fmt.Errorf("write %s: %w: %d bytes were sent, and the server has %d", u.p.Path(u.name), backup.ErrRemote,
+		return fmt.Errorf("write %s: %w: sent %d bytes, server has %d", u.p.Path(u.name), backup.ErrRemote,
 			u.bytes, info.Size)
 	}
 	return nil
@@ -278,7 +278,7 @@ func (u *upload) claim(do func(ctx context.Context, o minio.PutObjectOptions) er
 	case serr == nil:
 		return fmt.Errorf("write %s: %w", u.p.Path(u.name), fs.ErrExist)
 	case errors.Is(serr, fs.ErrNotExist): // the upload no longer exists
-		return fmt.Errorf("write %s: %w: the upload was aborted by another one: %w", u.p.Path(u.name), backup.ErrRemote, err)
+		return fmt.Errorf("write %s: %w: upload was aborted by another process: %w", u.p.Path(u.name), backup.ErrRemote, err)
 	}
 	return errors.Join(err, serr)
 }

@@ -148,7 +148,7 @@ func (o *Options) client() (otlptrace.Client, error) {
 		}
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tracing.ca: %s holds no certificate in PEM", o.CAFile)
+			return nil, fmt.Errorf("tracing.ca: no PEM certificate in %s", o.CAFile)
 		}
 		secure := &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 		options = append(options, otlptracegrpc.WithTLSCredentials(credentials.NewTLS(secure)))
@@ -194,7 +194,7 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 	defer e.mu.Unlock()
 	if time.Since(e.complained) >= complainEvery {
 		e.complained = time.Now()
-		e.log.Warn("spans of traces cannot be sent to the collector and are lost; nothing else suffers",
+		e.log.Warn("spans not sent to the collector are lost; nothing else is affected",
 			zap.Error(err), zap.Uint64("lost", e.lost.Load()))
 	}
 	return nil

@@ -71,7 +71,7 @@ func (m *Manager) tune(ctx context.Context, day string, minGain int) {
 		return nil
 	})
 	if err != nil {
-		m.log.Warn("autotune could not be noted", zap.Error(err))
+		m.log.Warn("autotune result not stored", zap.Error(err))
 	}
 }
 
@@ -87,7 +87,7 @@ func (m *Manager) tuneOnce(ctx context.Context, minGain int) (outcome string, er
 	}
 	space, reads := gains(&r)
 	if max(space, reads) < minGain {
-		return fmt.Sprintf("page size %d gives %d %% of space and %d %% of reads, and %d %% are asked for: nothing "+
+		return fmt.Sprintf("page size %d saves %d %% of space and %d %% of reads, below min-gain of %d %%: nothing "+
 			"to do", r.Recommended, space, reads,
 			minGain), nil
 	}
@@ -97,23 +97,23 @@ func (m *Manager) tuneOnce(ctx context.Context, minGain int) (outcome string, er
 	}
 	p, err := m.StartPlan(ctx, kind, size, false)
 	if errors.Is(err, ErrPlanRuns) {
-		return "a plan is under way already", nil
+		return "a plan is already running", nil
 	}
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s: plan %s was started", tuned(kind, &r, space, reads, minGain), p.ID), nil
+	return fmt.Sprintf("%s: started plan %s", tuned(kind, &r, space, reads, minGain), p.ID), nil
 }
 
 // tuned describes the operation that autotune has started, and the reason.
 func tuned(kind PlanKind, r *checkpoint.ScanResult, space, reads, minGain int) string {
-	gain := fmt.Sprintf("%d %% of the space and %d %% of the reads are saved, and %d %% of either are asked for", space,
+	gain := fmt.Sprintf("saves %d %% of space and %d %% of reads, min-gain is %d %%", space,
 		reads, minGain)
 	if kind == PlanCompact {
-		return fmt.Sprintf("compact: the page size of %s is the best one, and packing the pages anew saves "+
+		return fmt.Sprintf("compact: page size %s is already the best, repacking the pages saves "+
 			"enough: %s", units.Bytes(r.PageSize), gain)
 	}
-	return fmt.Sprintf("resize from pages of %s to %s: %s", units.Bytes(r.PageSize), units.Bytes(r.Recommended), gain)
+	return fmt.Sprintf("resize from page size %s to %s: %s", units.Bytes(r.PageSize), units.Bytes(r.Recommended), gain)
 }
 
 // gains returns the savings of a rewrite with the recommended page size, in percent: of the file size, and of the

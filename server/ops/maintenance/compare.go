@@ -11,12 +11,12 @@ import (
 )
 
 // ErrNoPartner is returned when no standby is available for a comparison.
-var ErrNoPartner = errors.New("there is no standby in sync to compare with")
+var ErrNoPartner = errors.New("no standby in sync")
 
 // Partner returns the standby if this node is active and the standby is in sync, or ErrNoPartner with the reason.
 func (m *Manager) Partner() (failover.NodeInfo, error) {
 	if m.node.Alone() {
-		return failover.NodeInfo{}, fmt.Errorf("%w: this node runs alone", ErrNoPartner)
+		return failover.NodeInfo{}, fmt.Errorf("%w: node is standalone", ErrNoPartner)
 	}
 	other, why := m.partner()
 	if why != "" {

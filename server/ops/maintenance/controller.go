@@ -69,7 +69,7 @@ func (m *Manager) planToDrive() (*Plan, bool) {
 	}
 	p, ok, err := read[Plan](m, keyPlan)
 	if err != nil {
-		m.log.Error("the plan cannot be driven", zap.Error(err))
+		m.log.Error("plan controller failed", zap.Error(err))
 		return nil, false
 	}
 	return &p, ok && !p.State.Ended()
@@ -108,7 +108,7 @@ func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time
 		return 0, 0
 	}
 	failures++
-	m.log.Warn("a step of the plan failed", zap.String("plan", p.ID), zap.Int("failures", failures), zap.Error(err))
+	m.log.Warn("plan step failed", zap.String("plan", p.ID), zap.Int("failures", failures), zap.Error(err))
 	// Use ctx, not stepCtx: the cancellation of the step must not prevent this.
 	if final(err) || failures >= maxFailures && !passes(err) {
 		if err = m.advance(ctx, p.ID, func(p *Plan) error {
@@ -120,12 +120,12 @@ func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time
 	} else {
 		err = m.advance(ctx, p.ID, func(p *Plan) error {
 			p.Retries++
-			p.Reason = "will be tried again: " + err.Error()
+			p.Reason = "will be retried: " + err.Error()
 			return nil
 		})
 	}
 	if err != nil {
-		m.log.Warn("the plan could not be written down", zap.Error(err))
+		m.log.Warn("plan not stored", zap.Error(err))
 	}
 	return m.o.Retry * time.Duration(min(1<<min(failures-1, 10), retryFactor)), failures
 }
@@ -157,7 +157,7 @@ func passes(err error) bool {
 func (m *Manager) step(ctx context.Context, p *Plan) (wait time.Duration, err error) {
 	if m.foreign(p) {
 		return 0, m.advance(ctx, p.ID, func(p *Plan) error {
-			p.end(PlanCancelled, "it was begun on another pair, from whose backup this store was restored", m.o.Now())
+			p.end(PlanCancelled, "started on another pair: this store was restored from its backup", m.o.Now())
 			return nil
 		})
 	}
@@ -245,13 +245,13 @@ func (m *Manager) rewriteOn(ctx context.Context, p *Plan, member failover.Member
 	if err != nil {
 		return fmt.Errorf("rewrite on node %s: %w", name(other), err)
 	}
-	m.log.Info("the other node has rewritten its page file", zap.String("plan", p.ID), zap.String("node", name(other)),
+	m.log.Info("other node has rewritten its page file", zap.String("plan", p.ID), zap.String("node", name(other)),
 		zap.Int("page_size", r.PageSizeAfter), zap.Uint64("bytes_before", r.FileBytesBefore),
 		zap.Uint64("bytes", r.FileBytesAfter),
 		zap.Duration("took", r.Took))
 	return m.advance(ctx, p.ID, func(p *Plan) error {
 		p.did(member)
-		p.State, p.Node, p.Reason = PlanCatchingUp, other.ID, "node "+name(other)+" applies what came in meanwhile"
+		p.State, p.Node, p.Reason = PlanCatchingUp, other.ID, "node "+name(other)+" catches up"
 		return nil
 	})
 }
@@ -270,7 +270,7 @@ func (m *Manager) catchUp(ctx context.Context, p *Plan, other failover.NodeInfo)
 	defer tick.Stop()
 	for s.AppliedLSN < goal {
 		if err := m.enter(ctx, p.ID, PlanCatchingUp, other.ID,
-			"node "+name(other)+" applies what came in meanwhile"); err != nil {
+			"node "+name(other)+" catches up"); err != nil {
 			return err
 		}
 		select {
@@ -290,7 +290,7 @@ func (m *Manager) catchUp(ctx context.Context, p *Plan, other failover.NodeInfo)
 
 // switchTo hands the role over. The other node's controller then continues.
 func (m *Manager) switchTo(ctx context.Context, p *Plan, other failover.NodeInfo) error {
-	if err := m.enter(ctx, p.ID, PlanSwitching, other.ID, "the role goes to node "+name(other)); err != nil {
+	if err := m.enter(ctx, p.ID, PlanSwitching, other.ID, "switching over to node "+name(other)); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, handOverLimit)

@@ -16,7 +16,7 @@ func parseSchedule(text string) (cron.Schedule, error) {
 	const syntax = cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor | cron.DowOrDom
 	s, err := cron.MustNewParser(syntax).Parse(plainSteps(text))
 	if err != nil {
-		return nil, fmt.Errorf("%w: the schedule %q: %w; write minute, hour, day, month and weekday, such as \"30 2 "+
+		return nil, fmt.Errorf("%w: schedule %q: %w; must be minute, hour, day, month and weekday, such as \"30 2 "+
 			"* * 0\", or @daily", ErrSetting, text, err)
 	}
 	return s, nil

@@ -32,7 +32,7 @@ func read[T any](m *Manager, key string) (v T, ok bool, err error) {
 		return v, false, nil
 	}
 	if err := json.Unmarshal(raw, &v); err != nil {
-		return v, false, fmt.Errorf("the pair's entry %s cannot be read; it was written by another version: %w", key,
+		return v, false, fmt.Errorf("pair entry %s cannot be decoded; it was written by another version: %w", key,
 			err)
 	}
 	return v, true, nil
@@ -43,7 +43,7 @@ func read[T any](m *Manager, key string) (v T, ok bool, err error) {
 func change[T any](ctx context.Context, m *Manager, key string, fn func(*T) error) (T, error) {
 	if err := m.committing.Acquire(ctx, 1); err != nil {
 		var none T
-		return none, fmt.Errorf("another change of the pair's entries is not committed yet: %w", err)
+		return none, fmt.Errorf("another change of pair entries is not committed yet: %w", err)
 	}
 	defer m.committing.Release(1)
 	// Check Serving first: then all committed entries are visible, and Commit fails if the term ends in the meantime.
@@ -82,14 +82,14 @@ func (m *Manager) commit(ctx context.Context, fill func(*txn.Builder)) error {
 	fill(&b)
 	payload, err := b.Finish()
 	if err != nil {
-		return fmt.Errorf("encode the pair's entries: %w", err)
+		return fmt.Errorf("encode pair entries: %w", err)
 	}
 	result, err := m.node.Commit(ctx, payload)
 	if err != nil {
-		return fmt.Errorf("commit the pair's entries: %w", err)
+		return fmt.Errorf("commit pair entries: %w", err)
 	}
 	if err := result.Err(); err != nil {
-		return fmt.Errorf("commit the pair's entries: %w", err)
+		return fmt.Errorf("commit pair entries: %w", err)
 	}
 	return nil
 }

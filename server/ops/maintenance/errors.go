@@ -11,35 +11,35 @@ import (
 // Errors of operations on this node.
 var (
 	// ErrBusy is returned when another maintenance operation is running on the node; see BusyError.
-	ErrBusy = errors.New("another operation of maintenance is under way on this node")
+	ErrBusy = errors.New("another maintenance operation is running on this node")
 	// ErrRole is returned when the node's role does not allow the operation.
 	ErrRole = errors.New("not possible in this node's role")
 	// ErrGaveWay is returned by a rewrite that was cancelled because the node changes its role. The page file is
 	// unchanged.
-	ErrGaveWay = errors.New("the rewrite was dropped, because the node changes its role; page.db is as it was")
+	ErrGaveWay = errors.New("rewrite cancelled by a role change; page.db is unchanged")
 	// ErrNoBackupPath is returned when no backup location is set.
-	ErrNoBackupPath = errors.New("no place for backups: set backup.path")
+	ErrNoBackupPath = errors.New("no backup location: set backup.path")
 	// ErrNoArchive is returned when no log archive is configured.
-	ErrNoArchive = errors.New("this node has no log archive: set wal.archive")
+	ErrNoArchive = errors.New("no log archive: set wal.archive")
 )
 
 // ErrUnreachable is returned when the other node is unreachable, or does not respond in time.
-var ErrUnreachable = errors.New("the other node cannot be reached")
+var ErrUnreachable = errors.New("other node is unreachable")
 
 // Errors of the pair's settings, plan and jobs.
 var (
 	// ErrSetting is returned for an invalid value.
-	ErrSetting = errors.New("setting is not valid")
+	ErrSetting = errors.New("invalid setting")
 	// ErrNoRecommendation is returned when a plan requests the recommended page size and no recommendation exists.
-	ErrNoRecommendation = errors.New("no page size was recommended yet: scan first, or name one")
+	ErrNoRecommendation = errors.New("no recommended page size: run a scan, or specify a size")
 	// ErrPlanRuns is returned when a plan is started while another one is running.
-	ErrPlanRuns = errors.New("a plan is under way: wait for it, or cancel it")
+	ErrPlanRuns = errors.New("a plan is running: wait for it, or cancel it")
 	// ErrNoPlan is returned when no running plan can be cancelled.
-	ErrNoPlan = errors.New("no plan is under way")
+	ErrNoPlan = errors.New("no plan is running")
 	// ErrNoJob is returned when no job has the name.
-	ErrNoJob = errors.New("no such job")
+	ErrNoJob = errors.New("job not found")
 	// ErrJobRuns is returned when a job is started that is already running.
-	ErrJobRuns = errors.New("the job is running already")
+	ErrJobRuns = errors.New("job is already running")
 	// ErrTooManyJobs is returned when the limit of jobs is reached.
 	ErrTooManyJobs = errors.New("too many jobs: delete some first")
 )

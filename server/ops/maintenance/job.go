@@ -115,18 +115,18 @@ func (j *Job) where() (place string, said bool) {
 
 func (j *Job) check() error {
 	if err := txn.CheckName(j.Name); err != nil || len(j.Name) > maxJobNameBytes {
-		return fmt.Errorf("%w: the job's name: 1 to %d characters of A-Z a-z 0-9 . _ / - are possible: %w", ErrSetting,
+		return fmt.Errorf("%w: job name must be 1 to %d characters of A-Z a-z 0-9 . _ / -: %w", ErrSetting,
 			maxJobNameBytes, err)
 	}
 	if !slices.Contains([]string{JobScan, JobShrink, JobBackup, JobCompact, JobVerify}, j.Kind) {
-		return fmt.Errorf("%w: %q is no kind of job; there are scan, shrink, backup, compact and verify", ErrSetting,
+		return fmt.Errorf("%w: job kind %q, must be scan, shrink, backup, compact or verify", ErrSetting,
 			j.Kind)
 	}
 	if !slices.Contains([]string{"", OnStandby, OnActive, OnBoth}, j.On) {
-		return fmt.Errorf("%w: a job runs on the standby, the active or both, not on %q", ErrSetting, j.On)
+		return fmt.Errorf("%w: job node %q, must be standby, active or both", ErrSetting, j.On)
 	}
 	if j.On != "" && (j.Kind == JobCompact || j.Kind == JobVerify) {
-		return fmt.Errorf("%w: a %s is always about both nodes", ErrSetting, j.Kind)
+		return fmt.Errorf("%w: a %s job always runs on both nodes", ErrSetting, j.Kind)
 	}
 	if _, err := parseSchedule(j.Schedule); err != nil {
 		return err
@@ -249,7 +249,7 @@ func (m *Manager) PutJob(ctx context.Context, j Job) (JobInfo, error) {
 // job does not exist.
 func (m *Manager) DeleteJob(ctx context.Context, name string) error {
 	if err := m.committing.Acquire(ctx, 1); err != nil {
-		return fmt.Errorf("delete job %s: another change of the pair's entries is not committed yet: %w", name, err)
+		return fmt.Errorf("delete job %s: another change of pair entries is not committed yet: %w", name, err)
 	}
 	defer m.committing.Release(1)
 	if _, ok := m.node.Serving(); ok {

@@ -70,7 +70,7 @@ func openLocal(fsys vfs.FS, dir string, logger *zap.Logger) (*localState, error)
 		return nil, fmt.Errorf("read %s: %w", l.path, err)
 	}
 	if err := json.Unmarshal(raw, &l.v); err != nil || l.v.Version != 1 {
-		logger.Warn("what this node has done of a plan cannot be read and is forgotten; a step may be done once more",
+		logger.Warn("plan steps done by this node cannot be decoded and are discarded; a step may be repeated",
 			zap.String("file", l.path), zap.Error(err))
 		l.v = localContent{Version: 1}
 	}

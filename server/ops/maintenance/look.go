@@ -23,7 +23,7 @@ const (
 // ErrSetting for more than PageMapMost.
 func (m *Manager) PageMap(ctx context.Context, regions uint32) (store.PageMap, error) {
 	if regions > PageMapMost {
-		return store.PageMap{}, fmt.Errorf("%w: a page map of %d regions was asked for; it has at most %d", ErrSetting,
+		return store.PageMap{}, fmt.Errorf("%w: page map of %d regions, maximum is %d", ErrSetting,
 			regions, PageMapMost)
 	}
 	return m.store.PageMap(ctx, int(cmp.Or(regions, PageMapRegions)))
@@ -81,7 +81,7 @@ func (m *Manager) VerifyBackup(
 		},
 	})
 	if err != nil {
-		return r, fmt.Errorf("verify a save-set: %w", cause(ctx, err))
+		return r, fmt.Errorf("verify a backup: %w", cause(ctx, err))
 	}
 	return r, nil
 }

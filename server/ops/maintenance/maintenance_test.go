@@ -307,7 +307,7 @@ func testMissedRunsAfterTakeover(t *testing.T) {
 	require.Equal(t, 5, p.history(m, "hourly")[0].Scheduled.Hour())
 	require.Eventually(t, func() bool { return p.history(m, "nightly")[0].Outcome == RunFailed }, patience,
 		time.Millisecond)
-	require.Contains(t, p.history(m, "nightly")[0].Detail, "stopped being the active one")
+	require.Contains(t, p.history(m, "nightly")[0].Detail, "no longer active")
 
 	p.set(func() { p.serving = false })
 	p.pass(24 * time.Hour) // until 5:05 of the next day
@@ -416,11 +416,11 @@ func testRunMeetsSwitchover(t *testing.T) {
 // Autotune reports the operation that it starts, and the reason.
 func TestAutotuneSaysWhatAndWhy(t *testing.T) {
 	r := checkpoint.ScanResult{PageSize: 2048, Recommended: 8192}
-	require.Equal(t, "resize from pages of 2.0 KiB to 8.0 KiB: 30 % of the space and 5 % of the reads are saved, and "+
-		"20 % of either are asked for",
+	require.Equal(t, "resize from page size 2.0 KiB to 8.0 KiB: saves 30 % of space and 5 % of reads, min-gain is "+
+		"20 %",
 		tuned(PlanResize, &r, 30, 5, 20))
 	r.Recommended = 2048
-	require.Contains(t, tuned(PlanCompact, &r, 30, 5, 20), "compact: the page size of 2.0 KiB is the best one")
+	require.Contains(t, tuned(PlanCompact, &r, 30, 5, 20), "compact: page size 2.0 KiB is already the best")
 }
 
 // Autotune runs once in each window, and starts a plan only if the gain is large enough.

@@ -146,7 +146,7 @@ func (m *Manager) wait(ctx context.Context, changed, entries <-chan struct{}, li
 }
 
 // errLeft is the reason why a step or job is cancelled when its node is no longer active.
-var errLeft = errors.New("this node is not the active one any more")
+var errLeft = errors.New("this node is no longer active")
 
 // whileServing returns a context that ends when this node stops serving, or when keep (if not nil) returns an error
 // after a change of the pair's entries. stop must be called.

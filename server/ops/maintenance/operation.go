@@ -68,10 +68,10 @@ func follows(r failover.Role) bool {
 
 func (m *Manager) refuseRewrite(role failover.Role) error {
 	if m.node.Alone() {
-		return fmt.Errorf("%w: this node runs alone and serves; set resize-on-startup or compact-on-startup and "+
-			"start it again", ErrRole)
+		return fmt.Errorf("%w: standalone node is serving; set resize-on-startup or compact-on-startup and "+
+			"restart it", ErrRole)
 	}
-	return fmt.Errorf("%w: only a standby rewrites its page file, and this node is %s; use a rolling plan, or ask "+
+	return fmt.Errorf("%w: only a standby rewrites its page file, this node is %s; use a rolling plan, or call "+
 		"the other node", ErrRole, role)
 }
 
@@ -158,10 +158,10 @@ func (m *Manager) GiveWay() {
 	select {
 	case <-op.done:
 	case <-timer.C:
-		m.log.Warn("the rewrite of page.db takes long to give way to a change of this node's role",
+		m.log.Warn("rewrite of page.db is slow to cancel for a role change",
 			zap.Stringer("rewrite", op.activity()))
 		<-op.done
 	}
-	m.log.Warn("the rewrite of page.db gave way to a change of this node's role",
+	m.log.Warn("rewrite of page.db cancelled for a role change",
 		zap.Duration("waited", time.Since(began)))
 }

@@ -51,7 +51,7 @@ func (m *Manager) Scan(
 		return r, fmt.Errorf("scan: %w", cause(ctx, err))
 	}
 	if err := m.local.keepScan(&r); err != nil {
-		m.log.Warn("what the scan found is not kept", zap.Error(err))
+		m.log.Warn("scan result not stored", zap.Error(err))
 	}
 	if maxPageSize == 0 {
 		m.recommend(ctx, r.Recommended)
@@ -66,7 +66,7 @@ func (m *Manager) LastScan() checkpoint.ScanResult { return m.local.lastScan() }
 func (m *Manager) recommend(ctx context.Context, pageSize int) {
 	err := m.report(ctx, Report{Node: m.node.Pair().Self.ID, Recommended: pageSize})
 	if err != nil {
-		m.log.Warn("the pair could not be told the page size that a scan recommends", zap.Int("page_size", pageSize),
+		m.log.Warn("recommended page size not stored for the pair", zap.Int("page_size", pageSize),
 			zap.Error(err))
 	}
 }
@@ -120,7 +120,7 @@ func (m *Manager) Rewrite(
 	if m.local.done(req.PlanID, incarnation) { // done while this call waited for its turn
 		return m.unchanged()
 	}
-	reason := "asked for"
+	reason := "requested"
 	if req.PlanID != "" {
 		reason = "plan " + req.PlanID
 	}
@@ -319,7 +319,7 @@ func (m *Manager) place(path string) (backup.Objects, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%w: backup.path: %w", ErrSetting, err)
 	case at.IsS3():
-		return nil, fmt.Errorf("%w: backup.path: this node keeps save-sets in directories only", ErrSetting)
+		return nil, fmt.Errorf("%w: backup.path: this node supports directories only", ErrSetting)
 	}
 	return backup.Directory(nil, at.Dir), nil
 }
@@ -344,7 +344,7 @@ func (m *Manager) checkBackupPath(path string) error {
 	case at.IsS3():
 		return nil
 	case !filepath.IsAbs(at.Dir):
-		return fmt.Errorf("%w: the backup path %q is relative; give the whole path of a directory on the node",
+		return fmt.Errorf("%w: backup path %q is relative; specify an absolute path on the node",
 			ErrSetting, path)
 	}
 	path = at.Dir
@@ -354,8 +354,8 @@ func (m *Manager) checkBackupPath(path string) error {
 	}
 	in, err := filepath.Rel(withoutLinks(data), withoutLinks(path))
 	if err == nil && in != ".." && !strings.HasPrefix(in, ".."+string(filepath.Separator)) {
-		return fmt.Errorf("%w: the backup path %q is in the data directory %s; what is there goes with the disk that "+
-			"a backup is for",
+		return fmt.Errorf("%w: backup path %q is in the data directory %s; a backup there is lost with "+
+			"the disk",
 			ErrSetting, path, data)
 	}
 	return nil
@@ -394,7 +394,7 @@ func (m *Manager) MaySwitchOver(ctx context.Context) error {
 	if !ok || a.Operation != opRewrite {
 		return nil
 	}
-	return fmt.Errorf("%w: the standby is busy with %s, and has to apply what comes in meanwhile before it can take "+
+	return fmt.Errorf("%w: standby is busy: %s; it must catch up before it can take "+
 		"over; wait for it, or cancel it", failover.ErrSwitchover, a)
 }
 

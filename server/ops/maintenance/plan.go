@@ -99,8 +99,8 @@ func replaced(done failover.Member, stores []failover.Member) bool {
 	return slices.ContainsFunc(stores, func(s failover.Member) bool { return s.Node == done.Node && s != done })
 }
 
-// errPlanEnded is the reason why a step is cancelled when the plan was cancelled.
-var errPlanEnded = errors.New("the plan was cancelled")
+// errPlanEnded is the reason why a step is cancelled when plan was cancelled.
+var errPlanEnded = errors.New("plan was cancelled")
 
 // Plan returns the last plan as applied on this node; nil if none was ever started.
 func (m *Manager) Plan() (*Plan, error) {
@@ -147,12 +147,12 @@ func (m *Manager) AwaitPlan(ctx context.Context, id string) { m.awaitPlan(ctx, i
 // size, or a node that would not start again).
 func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, switchBack bool) (*Plan, error) {
 	if m.node.Alone() {
-		return nil, fmt.Errorf("start a plan: %w: this node runs alone; set resize-on-startup or compact-on-startup "+
-			"and start it again", ErrRole)
+		return nil, fmt.Errorf("start a plan: %w: node is standalone; set resize-on-startup or compact-on-startup "+
+			"and restart it", ErrRole)
 	}
 	switch {
 	case kind != PlanResize && kind != PlanCompact && kind != PlanRestart:
-		return nil, fmt.Errorf("start a plan: %w: %q is no kind of plan", ErrSetting, kind)
+		return nil, fmt.Errorf("start a plan: %w: unknown plan kind %q", ErrSetting, kind)
 	case kind != PlanResize:
 		pageSize = 0
 	case pageSize != 0:
@@ -198,7 +198,7 @@ func (m *Manager) CancelPlan(ctx context.Context) (*Plan, error) {
 		if p.ID == "" || p.State.Ended() {
 			return ErrNoPlan
 		}
-		p.end(PlanCancelled, fmt.Sprintf("cancelled while %s; %d of %d nodes were done", p.State, len(p.Done),
+		p.end(PlanCancelled, fmt.Sprintf("cancelled while %s; %d of %d nodes done", p.State, len(p.Done),
 			pairSize), m.o.Now())
 		return nil
 	})

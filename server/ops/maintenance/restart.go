@@ -28,7 +28,7 @@ func (m *Manager) checkRestart(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, restartCheckLimit)
 	defer cancel()
 	if err := m.o.CheckRestart(ctx); err != nil {
-		return fmt.Errorf("%w: node %s would not start again, and is not stopped: %w", ErrSetting,
+		return fmt.Errorf("%w: node %s could not start with its configuration, restart refused: %w", ErrSetting,
 			name(m.node.Pair().Self), err)
 	}
 	return nil
@@ -39,7 +39,7 @@ func (m *Manager) checkRestart(ctx context.Context) error {
 // true in the restarted process; until then, every call requests the restart again.
 func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err error) {
 	if planID == "" {
-		return false, fmt.Errorf("restart: %w: it is a step of a plan, and none is named", ErrSetting)
+		return false, fmt.Errorf("restart: %w: missing plan ID", ErrSetting)
 	}
 	before, now := m.local.restarted(planID, m.process)
 	if before {
@@ -51,7 +51,7 @@ func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err er
 	m.mu.Unlock()
 	switch {
 	case !follows(role):
-		return false, fmt.Errorf("restart: %w: only a standby restarts for a plan, and this node is %s", ErrRole, role)
+		return false, fmt.Errorf("restart: %w: only a standby restarts for a plan, this node is %s", ErrRole, role)
 	case !following:
 		return false, nil // it has just become the standby
 	case running != nil:
@@ -68,8 +68,8 @@ func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err er
 		}
 	}
 	if m.o.Restart == nil { // recorded anyway: a process started manually is the next one, too
-		return false, fmt.Errorf("restart: %w: this node cannot restart itself; restart its process by hand, and the "+
-			"plan goes on", ErrRole)
+		return false, fmt.Errorf("restart: %w: this node cannot restart itself; restart its process manually, then the "+
+			"plan continues", ErrRole)
 	}
 	m.log.Info("restarting for a plan", zap.String("plan", planID))
 	m.o.Restart()
@@ -90,7 +90,7 @@ func (m *Manager) restartOn(
 	done, err := m.o.Peers.At(other.Address).Restart(ctx, p.ID)
 	if asked && errors.Is(err, ErrUnreachable) { // expected: not a retry
 		return restartPoll, m.enter(ctx, p.ID, PlanRestarting, other.ID,
-			"node "+name(other)+" restarts, and does not answer meanwhile")
+			"node "+name(other)+" is restarting")
 	}
 	if err != nil {
 		return 0, fmt.Errorf("restart of node %s: %w", name(other), err)
@@ -98,7 +98,7 @@ func (m *Manager) restartOn(
 	if !done {
 		return restartPoll, nil
 	}
-	m.log.Info("the other node has restarted", zap.String("plan", p.ID), zap.String("node", name(other)))
+	m.log.Info("other node has restarted", zap.String("plan", p.ID), zap.String("node", name(other)))
 	return -1, m.advance(ctx, p.ID, func(p *Plan) error {
 		p.did(member)
 		p.State, p.Node, p.Reason = PlanWaiting, uuid.Nil, "node "+name(other)+" has restarted"

@@ -89,12 +89,12 @@ func (m *Manager) closeRuns(ctx context.Context, term uint64, active time.Time) 
 				continue
 			}
 			next := r
-			r.Outcome, r.Detail = RunFailed, "the node that had started it stopped being the active one; the next "+
+			r.Outcome, r.Detail = RunFailed, "the node that started it is no longer active; the next "+
 				"run is not affected"
 			now := m.o.Now()
 			if recent := now.Sub(active) <= missedGrace || now.Sub(r.StartedAt) <= missedGrace; recent &&
 				r.Attempt+1 < maxAttempts {
-				r.Outcome, r.Detail = RunSkipped, "the active role moved while it ran: it is begun again"
+				r.Outcome, r.Detail = RunSkipped, "the active role moved during the run: it is restarted"
 				next.ID, next.StartedAt, next.Term, next.Attempt = uuid.NewString(), now, term, r.Attempt+1
 			}
 			r.Took = max(now.Sub(r.StartedAt), 0)
@@ -116,7 +116,7 @@ func (m *Manager) startAgain(ctx context.Context, again []interrupted, running *
 			continue // a client has just requested it
 		}
 		if err := m.noteRun(ctx, i.job.Name, i.run); err != nil {
-			m.log.Warn("a job cannot be started again", zap.String("job", i.job.Name), zap.Error(err))
+			m.log.Warn("job cannot be restarted", zap.String("job", i.job.Name), zap.Error(err))
 			m.release(i.job.Name)
 			continue
 		}
@@ -144,7 +144,7 @@ func (m *Manager) endPlanned(ctx context.Context) {
 				continue
 			}
 			if err := m.noteRun(ctx, j.Name, m.withEnd(r, &p)); err != nil {
-				m.log.Warn("the end of a job could not be noted", zap.String("job", j.Name), zap.Error(err))
+				m.log.Warn("job result not stored", zap.String("job", j.Name), zap.Error(err))
 			}
 		}
 	}
@@ -156,7 +156,7 @@ func (m *Manager) withEnd(r Run, p *Plan) Run {
 	switch {
 	case p.ID != r.Plan:
 		end = m.o.Now()
-		r.Outcome, r.Detail = RunFailed, "plan "+r.Plan+" was followed by another one before its end was noted"
+		r.Outcome, r.Detail = RunFailed, "plan "+r.Plan+" was replaced by another plan before its result was stored"
 	case p.State == PlanDone:
 		r.Outcome, r.Detail = RunOK, "plan "+p.ID+": "+p.Reason
 	default:
@@ -171,7 +171,7 @@ func (m *Manager) startDue(ctx context.Context, term uint64, running *sync.WaitG
 	now, steady := m.clock() // before the jobs are read, so that they include all earlier runs
 	jobs, err := m.Jobs()
 	if err != nil {
-		m.log.Error("the jobs cannot be read", zap.Error(err))
+		m.log.Error("jobs cannot be read", zap.Error(err))
 		return
 	}
 	slices.SortFunc(jobs, byName)
@@ -183,14 +183,14 @@ func (m *Manager) startDue(ctx context.Context, term uint64, running *sync.WaitG
 		run := m.newRun(term, at)
 		if now.Sub(at) > missedGrace {
 			run.Outcome, run.Detail = RunSkipped, "no node was active at "+
-				at.Format(time.RFC3339)+"; too long ago to make up for"
+				at.Format(time.RFC3339)+"; too long ago to catch up"
 		}
 		if serving, ok := m.node.Serving(); !ok || serving != term {
 			m.release(j.Name)
 			return // the active of the next term handles due jobs, and detects missed ones
 		}
 		if err := m.noteRun(ctx, j.Name, run); err != nil {
-			m.log.Warn("a job cannot be started", zap.String("job", j.Name), zap.Error(err))
+			m.log.Warn("job cannot be started", zap.String("job", j.Name), zap.Error(err))
 			m.release(j.Name)
 			continue
 		}
@@ -277,7 +277,7 @@ func (m *Manager) noteEnd(ctx context.Context, j Job, run Run) Run {
 	noteCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteLimit)
 	defer cancel()
 	if err := m.noteRun(noteCtx, j.Name, run); err != nil {
-		m.log.Warn("the end of a job could not be noted", zap.String("job", j.Name), zap.Error(err))
+		m.log.Warn("job result not stored", zap.String("job", j.Name), zap.Error(err))
 	}
 	return run
 }
@@ -286,7 +286,7 @@ func (m *Manager) noteEnd(ctx context.Context, j Job, run Run) Run {
 const noteLimit = 2 * time.Second
 
 // errSkip marks the error of a skipped job.
-var errSkip = errors.New("nothing was done")
+var errSkip = errors.New("skipped")
 
 // target is a node that a job's operation runs on.
 type target struct {
@@ -306,7 +306,7 @@ func (m *Manager) targets(j Job) ([]target, error) {
 	case place == OnActive:
 		return []target{self}, nil
 	case why != "" && said && place == OnStandby:
-		return nil, fmt.Errorf("%w: it runs on the standby, and the active %s", errSkip, why)
+		return nil, fmt.Errorf("%w: job runs on the standby, but the active %s", errSkip, why)
 	case why != "":
 		return []target{self}, nil // better here than not at all
 	case place == OnBoth:
@@ -347,7 +347,7 @@ func (m *Manager) performOn(ctx context.Context, kind string, t target) (detail 
 		if err != nil {
 			return "", err
 		}
-		return fmt.Sprintf("%s messages, page size %s, recommended %s, which saves %s of %s",
+		return fmt.Sprintf("%s messages, page size %s, recommended %s, saves %s of %s",
 			units.Count(r.Messages), units.Bytes(r.PageSize), units.Bytes(r.Recommended),
 			units.Bytes(max(r.GainBytes, 0)), units.Bytes(r.FileBytes)), nil
 	case JobShrink:
@@ -355,7 +355,7 @@ func (m *Manager) performOn(ctx context.Context, kind string, t target) (detail 
 		if err != nil {
 			return "", err
 		}
-		return fmt.Sprintf("page.db had %s, has %s", units.Bytes(r.FileBytesBefore), units.Bytes(r.FileBytesAfter)), nil
+		return fmt.Sprintf("page.db: %s before, %s after", units.Bytes(r.FileBytesBefore), units.Bytes(r.FileBytesAfter)), nil
 	case JobBackup:
 		set, err := t.ops.Backup(ctx, BackupRequest{}, nil)
 		if err != nil {
@@ -363,7 +363,7 @@ func (m *Manager) performOn(ctx context.Context, kind string, t target) (detail 
 		}
 		return set.Path, nil
 	default:
-		return "", fmt.Errorf("%w: this version knows no job of kind %q", errSkip, kind)
+		return "", fmt.Errorf("%w: job kind %q is unknown to this version", errSkip, kind)
 	}
 }
 
@@ -381,7 +381,7 @@ func (m *Manager) startCompact(ctx context.Context) (*Plan, error) {
 func compactRun(run Run, p *Plan, err error) Run {
 	switch {
 	case err == nil:
-		run.Plan, run.Detail = p.ID, "rolling plan "+p.ID+" is under way"
+		run.Plan, run.Detail = p.ID, "rolling plan "+p.ID+" is running"
 	case errors.Is(err, errSkip), errors.Is(err, ErrBusy), errors.Is(err, ErrPlanRuns):
 		run.Outcome, run.Detail, run.Took = RunSkipped, err.Error(), 1
 	default:

@@ -199,7 +199,7 @@ func (m *Manager) Report(ctx context.Context, r Report) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("take note of what node %s has done: %w", r.Node, err)
+		return fmt.Errorf("store the report of node %s: %w", r.Node, err)
 	}
 	return nil
 }
@@ -221,7 +221,7 @@ func ParseWindow(text string) (Window, error) {
 	w := Window{from: clock(h1, m1), to: clock(h2, m2)}
 	if err != nil || n != 4 || fmt.Sprintf("%02d:%02d-%02d:%02d", h1, m1, h2, m2) != text || w.from < 0 || w.to < 0 ||
 		w.from == w.to {
-		return Window{}, fmt.Errorf("%w: maintenance.autotune.window: %q is no time of day such as 02:00-05:00",
+		return Window{}, fmt.Errorf("%w: maintenance.autotune.window: %q is not a time range such as 02:00-05:00",
 			ErrSetting, text)
 	}
 	return w, nil

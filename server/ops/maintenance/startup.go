@@ -46,7 +46,7 @@ func (m *Manager) BeforeServing(ctx context.Context) error {
 		m.starting = false
 	}()
 	if _, err := m.fulfil(ctx); err != nil && ctx.Err() == nil {
-		m.log.Error("what was asked for the start of this node could not be done; it is asked for still",
+		m.log.Error("requested startup operation failed; the request stays pending",
 			zap.Error(err))
 	}
 	return nil
@@ -69,7 +69,7 @@ func (m *Manager) afterStart(ctx context.Context) {
 	if !m.node.Alone() {
 		m.awaitApplied(ctx)
 		if _, err := m.fulfil(ctx); err != nil && ctx.Err() == nil {
-			m.log.Error("what was asked for the start of this node could not be done; it is asked for still",
+			m.log.Error("requested startup operation failed; the request stays pending",
 				zap.Error(err))
 			return
 		}
@@ -135,11 +135,11 @@ func (m *Manager) fulfil(ctx context.Context) (done bool, err error) {
 	case w.compact || w.configCompact:
 		_, err = m.rewriteAtStart(ctx, RewriteRequest{PlanID: w.id})
 	case why != "":
-		m.log.Warn("a resize is asked for this start, and it would be a loss: nothing is done; scan again",
+		m.log.Warn("requested startup resize skipped: page.db would grow; run a new scan",
 			zap.String("why", why))
 	default:
-		m.log.Info("a resize is asked for this start, and nothing needs to be done: the page size is the recommended "+
-			"one, or there is none",
+		m.log.Info("requested startup resize skipped: page size is already the recommended "+
+			"one, or no size is recommended",
 			zap.Int("page_size", settings.PageSizeCurrent), zap.Int("recommended", size))
 	}
 	if err != nil {
@@ -165,7 +165,7 @@ func (m *Manager) lossAtStart(ctx context.Context, pageSize int) (string, error)
 	case err != nil:
 		return "", fmt.Errorf("plan the resize: %w", err)
 	case p.NeedBytes > p.FileBytes:
-		return fmt.Sprintf("with a page size of %d page.db takes %s, and %s now", pageSize, units.Bytes(p.NeedBytes),
+		return fmt.Sprintf("with page size %d page.db would have %s, now %s", pageSize, units.Bytes(p.NeedBytes),
 			units.Bytes(p.FileBytes)), nil
 	default:
 		return "", nil
@@ -173,10 +173,10 @@ func (m *Manager) lossAtStart(ctx context.Context, pageSize int) (string, error)
 }
 
 func (m *Manager) rewriteAtStart(ctx context.Context, req RewriteRequest) (RewriteResult, error) {
-	m.log.Info("rewriting page.db, as was asked for this start", zap.Int("page_size", req.PageSize))
+	m.log.Info("rewriting page.db at startup, as requested", zap.Int("page_size", req.PageSize))
 	r, err := m.Rewrite(ctx, req, nil)
 	if err == nil {
-		m.log.Info("page.db was rewritten at the start", zap.Int("page_size", r.PageSizeAfter),
+		m.log.Info("page.db rewritten at startup", zap.Int("page_size", r.PageSizeAfter),
 			zap.Uint64("bytes_before", r.FileBytesBefore),
 			zap.Uint64("bytes", r.FileBytesAfter), zap.Duration("took", r.Took))
 	}
@@ -197,7 +197,7 @@ func (m *Manager) tellStartDone(ctx context.Context) {
 			return
 		}
 		if err := m.report(ctx, Report{Node: self, StartupID: p.Startup.ID}); err != nil {
-			m.log.Debug("the active could not be told that this node is done", zap.Error(err))
+			m.log.Debug("completion not reported to the active", zap.Error(err))
 		}
 		if !m.wait(ctx, changed, entries, time.Second) {
 			return

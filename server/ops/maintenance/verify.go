@@ -34,7 +34,7 @@ const (
 // performVerify compares the digests of both nodes at a record that both apply during the call.
 func (m *Manager) performVerify(ctx context.Context) (node, detail string, err error) {
 	if m.node.Alone() {
-		return "", "", fmt.Errorf("%w: this node runs alone, there is nothing to compare it with", errSkip)
+		return "", "", fmt.Errorf("%w: node is standalone, no other node to compare with", errSkip)
 	}
 	other, why := m.partner()
 	if why != "" {
@@ -57,7 +57,7 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 			return both, "", err
 		}
 		if mine.Content != theirs.Content {
-			m.log.Error("THE TWO NODES DIFFER; do not switch over before you know which one is right",
+			m.log.Error("THE TWO NODES DIFFER; do not switch over before you know which one is correct",
 				zap.Uint64("lsn", at),
 				zap.Uint64("messages", mine.Messages), zap.Uint64("messages_there", theirs.Messages))
 			return both, "", fmt.Errorf("%w at LSN %d: %x with %d messages on the active, %x with %d on the standby",
@@ -67,7 +67,7 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 		return both, fmt.Sprintf("both nodes hold the same %d messages at LSN %d, digest %x", mine.Messages, at,
 			mine.Content[:8]), nil
 	}
-	return both, "", fmt.Errorf("%w: the log goes on faster than both nodes can be asked to stop at one record",
+	return both, "", fmt.Errorf("%w: the log grows too fast to stop both nodes at one record",
 		errSkip)
 }
 

@@ -108,14 +108,14 @@ func (g *Guard) repair(ctx context.Context) {
 	st := g.o.Store.DamageStatus()
 	if st.DamagedMessages > 0 || st.DamagedLogLSN != 0 || st.SuspectPages > 0 {
 		if _, err := g.o.Store.RepairAll(ctx); err != nil && ctx.Err() == nil {
-			g.log.Warn("what is damaged cannot be repaired now", zap.Error(err))
+			g.log.Warn("repair of corrupt data failed", zap.Error(err))
 		}
 	}
 }
 
 func (g *Guard) scrubNow(ctx context.Context) {
 	if _, err := g.Scrub(ctx, false); err != nil && ctx.Err() == nil {
-		g.log.Warn("the scrub did not get to its end; it begins anew at its time", zap.Error(err))
+		g.log.Warn("scrub not finished; it starts again at the next interval", zap.Error(err))
 	}
 }
 
@@ -157,9 +157,9 @@ func (g *Guard) watchIndex(ctx context.Context) {
 			continue
 		}
 		tried = time.Now()
-		g.log.Warn("handing over, to have the store replaced", zap.Error(damage))
+		g.log.Warn("handing over to replace the corrupt store", zap.Error(damage))
 		if err := g.o.HandOver(ctx); err != nil && ctx.Err() == nil {
-			g.log.Error("the role cannot be handed over", zap.Error(err))
+			g.log.Error("handover failed", zap.Error(err))
 		}
 	}
 }
@@ -215,7 +215,7 @@ func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dry
 	for _, sub := range info.Subscriptions {
 		session.Consumers.Settled(dispatch.Key{Queue: info.ID, Sub: sub.ID}, ranges, nil)
 	}
-	g.log.Warn("messages that no node can read were given up", zap.String("queue", name),
+	g.log.Warn("messages corrupt on all nodes discarded", zap.String("queue", name),
 		zap.Uint64s("sequences", sequences))
 	return sequences, nil
 }

@@ -39,7 +39,7 @@ const (
 	indexAgain = 100 * time.Millisecond
 )
 
-var errTooFast = errors.New("the log goes on faster than both nodes can be asked; try again")
+var errTooFast = errors.New("log grows too fast to compare both nodes; retry")
 
 // QueueDigests returns the rolling digests at exactly an LSN.
 func (g *Guard) QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDigests, error) {
@@ -115,7 +115,7 @@ func (g *Guard) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.Verif
 func (g *Guard) verifyAlone(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
 	if deep {
 		if _, err := g.Scrub(ctx, fullSpeed); err != nil {
-			return nil, fmt.Errorf("read everything: %w", err)
+			return nil, fmt.Errorf("scrub: %w", err)
 		}
 	}
 	stats, err := g.o.Store.Stats()
@@ -140,7 +140,7 @@ func (g *Guard) readBoth(ctx context.Context, other failover.NodeInfo, fullSpeed
 	both.Go(func() { _, theirs = g.o.Peers.Scrub(ctx, other.Address, fullSpeed) })
 	both.Wait()
 	if err := errors.Join(mine, theirs); err != nil {
-		return fmt.Errorf("read everything: %w", err)
+		return fmt.Errorf("scrub: %w", err)
 	}
 	if fullSpeed {
 		ctx = throttle.FullSpeed(ctx)
@@ -263,7 +263,7 @@ func differences(mine, theirs store.QueueDigests) []*pb.QueueDifference {
 		delete(there, q.ID)
 		switch {
 		case !ok:
-			add(q.Name, "the standby does not have it")
+			add(q.Name, "missing on the standby")
 		case o != q:
 			add(q.Name, "digest %016x, next sequence %d, %d messages on the active; %s, digest %016x, next sequence "+
 				"%d, %d messages on the standby",
@@ -272,7 +272,7 @@ func differences(mine, theirs store.QueueDigests) []*pb.QueueDifference {
 	}
 	for _, q := range theirs.Queues {
 		if _, left := there[q.ID]; left {
-			add(q.Name, "the active does not have it")
+			add(q.Name, "missing on the active")
 		}
 	}
 	if len(out) == 0 && mine.Digest != theirs.Digest {
@@ -301,7 +301,7 @@ func (g *Guard) compared(found []*pb.QueueDifference) {
 	g.differ = text
 	g.mu.Unlock()
 	if text != "" {
-		g.log.Error("THE TWO NODES DIFFER; do not switch over before you know which one is right",
+		g.log.Error("THE TWO NODES DIFFER; do not switch over before you know which one is correct",
 			zap.String("differences", text))
 	}
 	g.o.Compared() // the result is available in the status
@@ -315,9 +315,9 @@ func (g *Guard) verifyNow(ctx context.Context) {
 	resp, err := g.Verify(ctx, false, false)
 	switch {
 	case err != nil && ctx.Err() == nil:
-		g.log.Warn("the two nodes could not be compared", zap.Error(err))
+		g.log.Warn("comparison of the two nodes failed", zap.Error(err))
 	case err == nil && len(resp.GetDifferences()) == 0:
-		g.log.Info("both nodes hold the same", zap.Uint64("lsn", resp.GetLsn()),
+		g.log.Info("both nodes have the same content", zap.Uint64("lsn", resp.GetLsn()),
 			zap.Uint64("queues", resp.GetQueues()),
 			zap.Uint64("messages", resp.GetMessages()))
 	}

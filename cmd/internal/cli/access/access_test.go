@@ -23,7 +23,7 @@ func TestAccess(t *testing.T) {
 
 	_, stderr, code := c.Run("", "access", "grant", "alice", "publish", "--queue", "orders.*")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "could not operate any more")
+	require.Contains(t, stderr, "would lose the operate right")
 	require.Contains(t, stderr, "--lock-out")
 
 	made := c.Lines("access", "token", "create", "admin", "--principal", "admin", "--group", "ops")[0]

@@ -79,7 +79,7 @@ func TestStopHandsOver(t *testing.T) {
 		require.Equal(t, standby.Address, clitest.ActiveAddress(t, c))
 		s.end()
 		require.Empty(t, s.errs)
-		require.Contains(t, clitest.Logged(t, active)[before:], "handed over before the stop")
+		require.Contains(t, clitest.Logged(t, active)[before:], "handed over before stop")
 		t.Logf("%d messages; the longest call took %v", s.stored, s.longest)
 		stored += s.stored
 		require.NoError(t, active.Start())
@@ -94,11 +94,11 @@ func TestStopWithoutHandOver(t *testing.T) {
 	p, c := clitest.StartNodesWith(t, false, settings)
 	active, standby := clitest.InSync(t, p, c)
 	require.NoError(t, active.Stop())
-	require.NotContains(t, clitest.Logged(t, active), "handed over before the stop")
+	require.NotContains(t, clitest.Logged(t, active), "handed over before stop")
 	require.Eventually(t, func() bool { return clitest.ActiveAddress(t, c) == standby.Address }, time.Minute,
 		10*time.Millisecond)
 	require.NoError(t, standby.Stop(), "alone")
-	require.NotContains(t, clitest.Logged(t, standby), "handed over before the stop")
+	require.NotContains(t, clitest.Logged(t, standby), "handed over before stop")
 }
 
 // Nodes and a witness keep running after SIGHUP, and log advice.
@@ -141,7 +141,7 @@ func TestSwitchoverToANode(t *testing.T) {
 
 	_, stderr, code := c.Run("", "switchover", "--to", "neither")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, `no node of this pair is called "neither"`)
+	require.Contains(t, stderr, `no node named "neither"`)
 	require.Contains(t, stderr, id(active))
 	_, _, code = c.Run("", "switchover", "--to", "a", "--from", "b")
 	require.Equal(t, cli.ExitUsage, code)

@@ -77,7 +77,7 @@ func TestConnections(t *testing.T) {
 		says string
 	}{
 		{[]string{"x"}, cli.ExitUsage, "no number of a connection"},
-		{[]string{id}, cli.ExitError, "no connection of that number"},
+		{[]string{id}, cli.ExitError, "connection not found"},
 		{[]string{id, "--node", "nobody"}, cli.ExitUsage, "no node that --addr names"},
 	} {
 		_, stderr, code := c.Run("", append([]string{"connection", "close"}, refused.args...)...)

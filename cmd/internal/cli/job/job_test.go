@@ -32,7 +32,7 @@ func TestJobs(t *testing.T) {
 	c.OK("job", "delete", "tidy")
 	_, stderr, code = c.Run("", "job", "run", "tidy")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "no such job")
+	require.Contains(t, stderr, "job tidy")
 	_, _, code = c.Run("", "job", "history", "tidy")
 	require.Equal(t, cli.ExitError, code)
 }

@@ -54,7 +54,7 @@ func TestConsumeFilter(t *testing.T) {
 	require.Contains(t, c.OK("queue", "show", "orders"), "size > 3")
 	_, stderr, code = c.Run("", "subscription", "create", "orders", "wrong", "--filter", "size + 3")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "it gives int, and must give bool")
+	require.Contains(t, stderr, "result type is int, must be bool")
 }
 
 // The exit code of the command determines whether a message is acknowledged, requeued or rejected.

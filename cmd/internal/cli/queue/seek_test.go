@@ -46,8 +46,8 @@ func TestSeek(t *testing.T) {
 		{"has not come yet", cli.ExitUsage, []string{"--to", "-5m"}},
 		{"neither earliest", cli.ExitUsage, []string{"--to", "yesterday"}},
 		{"to", cli.ExitUsage, nil},
-		{"has not come yet", cli.ExitError, []string{"--to", "2226-01-01T00:00:00Z"}},
-		{"next message will be 3", cli.ExitError, []string{"--to", "9"}},
+		{"in the future", cli.ExitError, []string{"--to", "2226-01-01T00:00:00Z"}},
+		{"next sequence of the queue is 3", cli.ExitError, []string{"--to", "9"}},
 		{"no such subscription", cli.ExitError, []string{"--to", "1", "--subscription", "other"}},
 	} {
 		_, stderr, code := c.Run("", append([]string{"queue", "seek", "events"}, refused.args...)...)

@@ -174,5 +174,5 @@ func pageMapOf(t *testing.T, c clitest.CLI) {
 	require.Greater(t, total["messages"], 500.0)
 	_, stderr, code := c.Run("", "store", "map", "--regions", "5000")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "at most 4096")
+	require.Contains(t, stderr, "maximum is 4096")
 }

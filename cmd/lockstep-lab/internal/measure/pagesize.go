@@ -413,7 +413,7 @@ func rewriteInLog(file string) (rewritten, error) {
 		Took     float64 `json:"took"`
 	}
 	for line := range strings.Lines(string(b)) {
-		if !strings.Contains(line, "page.db was rewritten at the start") {
+		if !strings.Contains(line, "page.db rewritten at startup") {
 			continue
 		}
 		if err := json.Unmarshal([]byte(line), &found); err != nil {

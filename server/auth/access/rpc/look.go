@@ -60,12 +60,12 @@ func (s *Service) TestAccess(_ context.Context, req *pb.TestAccessRequest) (*pb.
 	right := access.RightsFromProto([]pb.AccessRight{req.GetRight()})
 	switch {
 	case right == 0:
-		return nil, s.status("test", fmt.Errorf("%w: there is no right %d", access.ErrInvalid, req.GetRight()))
+		return nil, s.status("test", fmt.Errorf("%w: unknown right %d", access.ErrInvalid, req.GetRight()))
 	case right&access.QueueRights != 0 && req.GetQueue() == "":
-		return nil, s.status("test", fmt.Errorf("%w: the right to %s is one on queues: name a queue", access.ErrInvalid,
+		return nil, s.status("test", fmt.Errorf("%w: right %s requires a queue", access.ErrInvalid,
 			right))
 	case right&access.QueueRights == 0 && req.GetQueue() != "":
-		return nil, s.status("test", fmt.Errorf("%w: the right to %s is not about queues: name none", access.ErrInvalid,
+		return nil, s.status("test", fmt.Errorf("%w: right %s does not apply to queues", access.ErrInvalid,
 			right))
 	}
 	resp := &pb.TestAccessResponse{Open: s.o.Rules.Open(), Operators: s.o.Rules.Setting().Operators}

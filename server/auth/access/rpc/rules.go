@@ -58,15 +58,15 @@ func grant(t *access.Table, asked *pb.AccessRule) (*pb.AccessRule, error) {
 	}
 	rights := access.RightsFromProto(asked.GetRights())
 	if rights == 0 && len(asked.GetRoles()) == 0 {
-		return nil, fmt.Errorf("%w: it grants nothing; name rights or roles", access.ErrInvalid)
+		return nil, fmt.Errorf("%w: no rights or roles specified", access.ErrInvalid)
 	}
 	if asked.GetQueue() == "" && rights&access.QueueRights != 0 {
-		return nil, fmt.Errorf("%w: the right to %s is one on queues: name a queue, or a pattern such as %q or %q",
+		return nil, fmt.Errorf("%w: right %s requires a queue or a pattern such as %q or %q",
 			access.ErrInvalid, rights&access.QueueRights, "orders.*", "*")
 	}
 	for _, name := range asked.GetRoles() {
 		if t.Roles()[name] == nil {
-			return nil, fmt.Errorf("%w: there is no role %q; make it first", access.ErrNotFound, name)
+			return nil, fmt.Errorf("%w: no role %q; create it first", access.ErrNotFound, name)
 		}
 		if !slices.Contains(rule.GetRoles(), name) {
 			rule.Roles = append(rule.Roles, name)
@@ -110,7 +110,7 @@ func (s *Service) Revoke(ctx context.Context, req *pb.RevokeRequest) (*pb.Revoke
 func revoke(t *access.Table, asked *pb.AccessRule) (*pb.AccessRule, error) {
 	rule := proto.CloneOf(t.Rule(asked))
 	if rule == nil {
-		return nil, fmt.Errorf("%w: there is no rule of %s; `lockstep access list` shows how they were granted",
+		return nil, fmt.Errorf("%w: no rule for %s; `lockstep access list` shows all rules",
 			access.ErrNotFound, subject(asked))
 	}
 	if len(asked.GetRights())+len(asked.GetRoles()) == 0 {
@@ -119,12 +119,12 @@ func revoke(t *access.Table, asked *pb.AccessRule) (*pb.AccessRule, error) {
 	}
 	rights, has := access.RightsFromProto(asked.GetRights()), access.RightsFromProto(rule.GetRights())
 	if missing := rights &^ has; missing != 0 {
-		return nil, fmt.Errorf("%w: the rule of %s does not give the right to %s, but %s", access.ErrNotFound, subject(asked),
+		return nil, fmt.Errorf("%w: rule for %s does not grant %s, only %s", access.ErrNotFound, subject(asked),
 			missing, has)
 	}
 	for _, name := range asked.GetRoles() {
 		if !slices.Contains(rule.GetRoles(), name) {
-			return nil, fmt.Errorf("%w: the rule of %s has no role %q", access.ErrNotFound, subject(asked), name)
+			return nil, fmt.Errorf("%w: rule for %s has no role %q", access.ErrNotFound, subject(asked), name)
 		}
 	}
 	rule.Rights = access.RightsToProto(has &^ rights)
@@ -146,7 +146,7 @@ func subject(r *pb.AccessRule) string {
 
 func checkSubject(r *pb.AccessRule) error {
 	if (r.GetPrincipal() == "") == (r.GetGroup() == "") {
-		return fmt.Errorf("%w: name either a principal or a group", access.ErrInvalid)
+		return fmt.Errorf("%w: specify either a principal or a group", access.ErrInvalid)
 	}
 	for what, text := range map[string]string{
 		"principal": r.GetPrincipal(), "group": r.GetGroup(), "queue": r.GetQueue(),
@@ -162,11 +162,11 @@ func checkSubject(r *pb.AccessRule) error {
 func checkText(what, text string, mayBeEmpty bool) error {
 	switch {
 	case text == "" && !mayBeEmpty:
-		return fmt.Errorf("%w: %s is missing", access.ErrInvalid, what)
+		return fmt.Errorf("%w: missing %s", access.ErrInvalid, what)
 	case len(text) > txn.MaxNameBytes:
-		return fmt.Errorf("%w: %s has %d bytes, %d are possible", access.ErrInvalid, what, len(text), txn.MaxNameBytes)
+		return fmt.Errorf("%w: %s has %d bytes, maximum is %d", access.ErrInvalid, what, len(text), txn.MaxNameBytes)
 	case strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c == 0x7f || c == '\uFFFD' }):
-		return fmt.Errorf("%w: %s has characters in it that cannot be printed", access.ErrInvalid, what)
+		return fmt.Errorf("%w: %s has non-printable characters", access.ErrInvalid, what)
 	}
 	return nil
 }
@@ -174,7 +174,7 @@ func checkText(what, text string, mayBeEmpty bool) error {
 func checkRights(rights []pb.AccessRight) error {
 	for _, r := range rights {
 		if access.RightsFromProto([]pb.AccessRight{r}) == 0 {
-			return fmt.Errorf("%w: there is no right %d", access.ErrInvalid, r)
+			return fmt.Errorf("%w: unknown right %d", access.ErrInvalid, r)
 		}
 	}
 	return nil
@@ -188,7 +188,7 @@ func (s *Service) PutRole(ctx context.Context, req *pb.PutRoleRequest) (*pb.PutR
 		err = checkRights(role.GetRights())
 	}
 	if err == nil && len(role.GetRights()) == 0 {
-		err = fmt.Errorf("%w: a role without rights", access.ErrInvalid)
+		err = fmt.Errorf("%w: role has no rights", access.ErrInvalid)
 	}
 	var version uint64
 	if err == nil {
@@ -210,11 +210,11 @@ func (s *Service) PutRole(ctx context.Context, req *pb.PutRoleRequest) (*pb.PutR
 func (s *Service) DeleteRole(ctx context.Context, req *pb.DeleteRoleRequest) (*pb.DeleteRoleResponse, error) {
 	version, err := s.change(ctx, req, false, func(_ context.Context, t *access.Table) ([]txn.AccessChange, error) {
 		if t.Roles()[req.GetName()] == nil {
-			return nil, fmt.Errorf("%w: there is no role %q", access.ErrNotFound, req.GetName())
+			return nil, fmt.Errorf("%w: no role %q", access.ErrNotFound, req.GetName())
 		}
 		for _, r := range t.Rules() {
 			if slices.Contains(r.GetRoles(), req.GetName()) {
-				return nil, fmt.Errorf("%w: the rule of %s has the role %q; revoke it first", access.ErrInUse, subject(r),
+				return nil, fmt.Errorf("%w: rule for %s has role %q; revoke it first", access.ErrInUse, subject(r),
 					req.GetName())
 			}
 		}

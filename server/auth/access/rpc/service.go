@@ -93,7 +93,7 @@ func (s *Service) change(ctx context.Context, req request, lockOut bool, decide 
 	at, entries := s.o.Store.Access()
 	table, err := access.Compile(at, entries)
 	if err != nil {
-		return 0, fmt.Errorf("%w; upgrade this node before the rules are changed", err)
+		return 0, fmt.Errorf("%w; upgrade this node before changing rules", err)
 	}
 	changes, err := decide(ctx, table)
 	if err != nil {
@@ -145,12 +145,12 @@ func (s *Service) checkLockOut(ctx context.Context, at uint64, entries []queue.A
 		}
 	}
 	if id.Principal == access.Anonymous {
-		return fmt.Errorf("%w: the call shows neither a client certificate nor a token, so that it could not operate any "+
-			"more. First grant the right to operate to who you are when you log in, log in, and begin again; or name "+
-			"yourself in the setting access.operators; or do it all the same, with --lock-out", access.ErrLockOut)
+		return fmt.Errorf("%w: caller has neither a client certificate nor a token, and would lose the operate right. "+
+			"Grant operate to your user, log in and try again; or add "+
+			"the user to the setting access.operators; or force the change with --lock-out", access.ErrLockOut)
 	}
-	return fmt.Errorf("%w: %q could not operate any more; grant that first: lockstep access grant %s operate; or do it "+
-		"all the same, with --lock-out", access.ErrLockOut, id.Principal, id.Principal)
+	return fmt.Errorf("%w: %q would lose the operate right; grant it first: lockstep access grant %s operate; or force "+
+		"the change with --lock-out", access.ErrLockOut, id.Principal, id.Principal)
 }
 
 // tokenStays reports whether a caller with a token of the pair still has one.
@@ -220,8 +220,8 @@ func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, asked uint32) e
 	if known == 0 || known == op.Fingerprint(0, crc32.MakeTable(crc32.Castagnoli)) {
 		return nil
 	}
-	return fmt.Errorf("%w: sequence %d of producer %q was used for another request before; a retry must repeat the "+
-		"request as it was, and something new takes the next sequence", wire.ErrSequenceReused, p.Sequence, p.ID)
+	return fmt.Errorf("%w: sequence %d of producer %q was used for another request; a retry must send the "+
+		"same request, a new request takes the next sequence", wire.ErrSequenceReused, p.Sequence, p.ID)
 }
 
 // status converts an error for the response; a node that is not active names the active node.
@@ -244,7 +244,7 @@ func put(kind byte, name string, m proto.Message) ([]txn.AccessChange, error) {
 		return nil, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
 	if len(raw) > txn.MaxAccessValueBytes {
-		return nil, fmt.Errorf("%w: it takes %d bytes, %d are possible: use globs, groups or roles", access.ErrInvalid,
+		return nil, fmt.Errorf("%w: entry has %d bytes, maximum is %d: use globs, groups or roles", access.ErrInvalid,
 			len(raw), txn.MaxAccessValueBytes)
 	}
 	return []txn.AccessChange{{Kind: kind, Name: []byte(name), Value: raw}}, nil

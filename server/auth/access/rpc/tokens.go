@@ -26,15 +26,15 @@ func (s *Service) CreateToken(ctx context.Context, req *pb.CreateTokenRequest) (
 	if err == nil {
 		version, err = s.change(ctx, req, false, func(ctx context.Context, t *access.Table) ([]txn.AccessChange, error) {
 			if at := token.GetExpiresAt(); at != nil && !at.AsTime().After(time.Now()) {
-				return nil, fmt.Errorf("%w: it would have expired at %s already", access.ErrInvalid,
+				return nil, fmt.Errorf("%w: expires_at %s is in the past", access.ErrInvalid,
 					at.AsTime().Format(time.RFC3339))
 			}
 			if t.Tokens()[token.GetName()] != nil {
-				return nil, fmt.Errorf("%w: there is a token %q; revoke it first, or take another name",
+				return nil, fmt.Errorf("%w: token %q exists; revoke it first, or use another name",
 					access.ErrTokenExists, token.GetName())
 			}
 			if _, _, _, known := t.Token([sha256.Size]byte(token.GetSha256())); known {
-				return nil, fmt.Errorf("%w: another token has that SHA-256", access.ErrTokenExists)
+				return nil, fmt.Errorf("%w: another token has the same SHA-256", access.ErrTokenExists)
 			}
 			token.CreatedBy, token.CreatedAt = by(ctx)
 			return put(access.KindToken, token.GetName(), token)
@@ -54,10 +54,10 @@ func checkToken(t *pb.AccessToken) error {
 		return err
 	}
 	if t.GetPrincipal() == access.Anonymous {
-		return fmt.Errorf("%w: %q is the principal of who shows nothing", access.ErrInvalid, access.Anonymous)
+		return fmt.Errorf("%w: %q is reserved for callers without credentials", access.ErrInvalid, access.Anonymous)
 	}
 	if n := len(t.GetGroups()); n > maxGroups {
-		return fmt.Errorf("%w: %d groups, %d are possible", access.ErrInvalid, n, maxGroups)
+		return fmt.Errorf("%w: %d groups, maximum is %d", access.ErrInvalid, n, maxGroups)
 	}
 	for _, g := range t.GetGroups() {
 		if err := checkText("group", g, false); err != nil {
@@ -65,11 +65,11 @@ func checkToken(t *pb.AccessToken) error {
 		}
 	}
 	if len(t.GetSha256()) != sha256.Size {
-		return fmt.Errorf("%w: sha256 has %d bytes: it is the SHA-256 of the token that the caller has made, 32 bytes",
+		return fmt.Errorf("%w: sha256 has %d bytes: must be the SHA-256 of the token, 32 bytes",
 			access.ErrInvalid, len(t.GetSha256()))
 	}
 	if t.ExpiresAt != nil && !t.GetExpiresAt().IsValid() {
-		return fmt.Errorf("%w: expires_at is no time", access.ErrInvalid)
+		return fmt.Errorf("%w: invalid expires_at", access.ErrInvalid)
 	}
 	return nil
 }
@@ -86,7 +86,7 @@ func (s *Service) RevokeToken(ctx context.Context, req *pb.RevokeTokenRequest) (
 		[]txn.AccessChange, error,
 	) {
 		if t.Tokens()[req.GetName()] == nil {
-			return nil, fmt.Errorf("%w: there is no token %q", access.ErrNotFound, req.GetName())
+			return nil, fmt.Errorf("%w: no token %q", access.ErrNotFound, req.GetName())
 		}
 		return remove(access.KindToken, req.GetName()), nil
 	})
@@ -102,7 +102,7 @@ func (s *Service) PutQuota(ctx context.Context, req *pb.PutQuotaRequest) (*pb.Pu
 	err := checkText("queue", quota.GetQueue(), false)
 	if err == nil &&
 		quota.GetQueues()|quota.GetBytes()|quota.GetMessagesPerSecond()|quota.GetConnections() == 0 {
-		err = fmt.Errorf("%w: a quota that bounds nothing; set one of queues, bytes, messages_per_second and connections",
+		err = fmt.Errorf("%w: empty quota; set queues, bytes, messages_per_second or connections",
 			access.ErrInvalid)
 	}
 	var version uint64
@@ -126,7 +126,7 @@ func (s *Service) DeleteQuota(ctx context.Context, req *pb.DeleteQuotaRequest) (
 				return remove(access.KindQuota, req.GetQueue()), nil
 			}
 		}
-		return nil, fmt.Errorf("%w: there is no quota of %q", access.ErrNotFound, req.GetQueue())
+		return nil, fmt.Errorf("%w: no quota for %q", access.ErrNotFound, req.GetQueue())
 	})
 	if err != nil {
 		return nil, s.status("delete the quota", err)

@@ -24,7 +24,7 @@ func (s *Service) ChangeSettings(
 		*pb.ChangeSettingsResponse, error,
 	) {
 		if len(req.GetSet())+len(req.GetUnset()) == 0 {
-			return nil, fmt.Errorf("%w: nothing to change", wire.ErrInvalid)
+			return nil, fmt.Errorf("%w: no setting to change", wire.ErrInvalid)
 		}
 		if err := s.o.Settings.Change(ctx, settings.Change{
 			Set: req.GetSet(), Unset: req.GetUnset(),
