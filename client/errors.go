@@ -83,15 +83,15 @@ var (
 var (
 	// ErrBusy is returned when a node or the pair is at work on another piece of maintenance already, or runs that job.
 	ErrBusy = errors.New("other maintenance is under way")
-	// ErrGaveWay is returned when a rewrite was given up because the node changes its role. The page file is as it was.
-	ErrGaveWay = errors.New("the rewrite gave way to a takeover")
+	// ErrRoleChanged is returned when a rewrite was canceled by a role change of the node. The page file is unchanged.
+	ErrRoleChanged = errors.New("rewrite canceled by a role change")
 	// ErrCanceled is returned when a rewrite was cancelled, by another call or by an operator. The page file is as it
 	// was.
 	ErrCanceled = errors.New("the rewrite was cancelled")
 	// ErrNoSpace is returned when there is not enough free space; the message has both figures. Nothing was changed.
 	ErrNoSpace = errors.New("not enough free space")
-	// ErrNoSaveSet is returned when a node has no save-set of that name, or none that is complete.
-	ErrNoSaveSet = errors.New("no such save-set")
+	// ErrBackupNotFound is returned when a backup does not exist or is incomplete.
+	ErrBackupNotFound = errors.New("backup not found")
 	// ErrNoConnection is returned when a node has no connection of that number.
 	ErrNoConnection = errors.New("no such connection")
 	// ErrNoJob is returned when there is no job of that name.

@@ -71,8 +71,8 @@ func (n *Node) Scan(ctx context.Context, req *pb.ScanRequest, progress func(*pb.
 }
 
 // Rewrite writes this node's page file anew. It must be a standby; the pair stays in sync meanwhile. When ctx ends the
-// page file stays as it was. progress may be nil. Errors: ErrRefused for the active, ErrBusy, ErrGaveWay, ErrNoSpace,
-// ErrDataLoss for a damaged page.
+// page file stays as it was. progress may be nil. Errors: ErrRefused for the active, ErrBusy, ErrRoleChanged,
+// ErrNoSpace, ErrDataLoss for a corrupt page.
 func (n *Node) Rewrite(
 	ctx context.Context, req *pb.RewriteRequest, progress func(*pb.Progress),
 ) (*pb.RewriteResult, error) {
@@ -100,8 +100,8 @@ func (n *Node) Backups(ctx context.Context, path string) ([]*pb.SaveSet, error) 
 }
 
 // VerifyBackup reads a save-set of this node and tells whether it can be restored; that it cannot be is in the result,
-// not in the error. Nothing waits for it. progress may be nil. Errors: ErrNoSaveSet, ErrRefused when there is no path
-// for backups or the set is encrypted, ErrBusy.
+// not in the error. Nothing waits for it. progress may be nil. Errors: ErrBackupNotFound, ErrRefused without a backup
+// path or for an encrypted backup, ErrBusy.
 func (n *Node) VerifyBackup(
 	ctx context.Context, req *pb.VerifyBackupRequest, progress func(*pb.Progress),
 ) (*pb.VerifyBackupResult, error) {

@@ -26,8 +26,8 @@ func TestEveryReasonHasAMeaning(t *testing.T) {
 	require.True(t, e.answered())
 }
 
-// TestOnlyAnswersProveAnything: with a reason to send a request again, only NOT_ACTIVE, BLOCKED and UNCHECKED say that
-// the attempt was not carried out.
+// TestOnlyAnswersProveAnything: of the retryable reasons, only NOT_ACTIVE, BLOCKED and AUTH_UNAVAILABLE report that the
+// attempt was not applied.
 func TestOnlyAnswersProveAnything(t *testing.T) {
 	for n := range pb.ErrorReason_name {
 		r := pb.ErrorReason(n)
@@ -39,6 +39,6 @@ func TestOnlyAnswersProveAnything(t *testing.T) {
 		})
 		require.True(t, e.retry(), r)
 		require.Equal(t, r == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE ||
-			r == pb.ErrorReason_ERROR_REASON_BLOCKED || r == pb.ErrorReason_ERROR_REASON_UNCHECKED, e.answered(), r)
+			r == pb.ErrorReason_ERROR_REASON_BLOCKED || r == pb.ErrorReason_ERROR_REASON_AUTH_UNAVAILABLE, e.answered(), r)
 	}
 }

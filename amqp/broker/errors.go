@@ -66,7 +66,7 @@ func (f *failure) again() bool {
 	if f.code == codes.Unavailable || f.code == codes.Canceled || f.code == codes.DeadlineExceeded {
 		return true
 	}
-	return f.reason == "UNCHECKED" || f.notActive()
+	return f.reason == "AUTH_UNAVAILABLE" || f.notActive()
 }
 
 // conditions are those of AMQP for the reasons that have another one than their code has.
@@ -87,7 +87,7 @@ var conditions = map[string]wire.Symbol{ //nolint:gochecknoglobals // a table
 	"TOO_MANY_QUEUES":        session.ResourceLimitExceeded,
 	"TOO_MANY_SUBSCRIPTIONS": session.ResourceLimitExceeded,
 	"CONSUMERS_CLOSED":       session.LinkDetachForced,
-	"PRODUCER_FORGOTTEN":     session.IllegalState,
+	"PRODUCER_UNKNOWN":       session.IllegalState,
 	"TOO_OLD":                session.IllegalState,
 	"TOKEN_EXPIRED":          session.UnauthorizedAccess,
 }

@@ -322,7 +322,7 @@ func (c *conn) tryCommit(ctx context.Context, ops []*pb.Operation) (refused *fai
 			c.lost("the outcome of a transaction could not be found out")
 			return nil, false //nolint:nilerr // the connection ends, and the client gets no outcome
 		}
-		if f.reason != "BLOCKED" && f.reason != "UNCHECKED" {
+		if f.reason != "BLOCKED" && f.reason != "AUTH_UNAVAILABLE" {
 			req.Producer.Retry = true // that attempt may have been carried out
 		}
 		select {
