@@ -14,11 +14,11 @@ import (
 // Field numbers of lockstep.v1, all below 16, so that a tag is one byte. TestBurst compares them with the generated
 // code.
 const (
-	fieldCorrelation, fieldPublish, fieldMore, fieldTakesMore = 1, 2, 3, 4
-	fieldQueue, fieldMessages, fieldProducer, fieldSplits     = 1, 2, 3, 4
-	fieldID, fieldEpoch, fieldSequence, fieldRetry            = 1, 2, 3, 4
-	fieldBody                                                 = 1
-	tagBytes                                                  = 1
+	fieldCorrelation, fieldPublish, fieldMore, fieldAcceptsMore = 1, 2, 3, 4
+	fieldQueue, fieldMessages, fieldProducer, fieldSplits       = 1, 2, 3, 4
+	fieldID, fieldEpoch, fieldSequence, fieldRetry              = 1, 2, 3, 4
+	fieldBody                                                   = 1
+	tagBytes                                                    = 1
 )
 
 // burst represents a pb.PublishStreamRequest with several requests and encodes itself. A pb.Message has some 200 bytes,
@@ -56,7 +56,7 @@ func (p *part) request() *pb.PublishStreamRequest {
 		messages = e.appendMessages(messages)
 	}
 	return &pb.PublishStreamRequest{
-		Correlation: p.sequence, TakesMore: true,
+		Correlation: p.sequence, AcceptsMore: true,
 		Publish: &pb.PublishRequest{
 			Queue: p.queue, Messages: messages,
 			Producer: &pb.Producer{Id: p.id, Epoch: p.epoch, Sequence: p.sequence, Retry: p.retry},
@@ -116,9 +116,9 @@ func (b *burst) AppendTo(o *codec.Output) {
 	for i := range b.parts[1:] {
 		p := &b.parts[1+i]
 		out = appendLength(out, fieldMore, p.bytes)
-		out = appendNumber(p.appendTo(out), fieldTakesMore, 1)
+		out = appendNumber(p.appendTo(out), fieldAcceptsMore, 1)
 	}
-	o.B = appendNumber(out, fieldTakesMore, 1)
+	o.B = appendNumber(out, fieldAcceptsMore, 1)
 }
 
 // appendTo appends the part without its last field.

@@ -54,7 +54,7 @@ func TestBurst(t *testing.T) {
 				queue: "q", id: strings.Repeat("i", 1+rng.IntN(64)), epoch: rng.Uint32N(3), sequence: 1 + rng.Uint64N(1000),
 				retry: rng.IntN(2) == 0,
 			}
-			r := &pb.PublishStreamRequest{Correlation: p.sequence, TakesMore: true, Publish: &pb.PublishRequest{
+			r := &pb.PublishStreamRequest{Correlation: p.sequence, AcceptsMore: true, Publish: &pb.PublishRequest{
 				Queue: p.queue, Producer: &pb.Producer{Id: p.id, Epoch: p.epoch, Sequence: p.sequence, Retry: p.retry},
 			}}
 			for range 1 + rng.IntN(3) {

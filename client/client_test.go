@@ -450,7 +450,7 @@ func testForgottenProducer(t *testing.T) {
 	}
 	p.refuse = func(r *pb.PublishRequest) *pb.RequestError {
 		if forgotten(r) {
-			return &pb.RequestError{Code: uint32(codes.OutOfRange), Reason: "PRODUCER_FORGOTTEN", Message: "who?"}
+			return &pb.RequestError{Code: uint32(codes.OutOfRange), Reason: "PRODUCER_UNKNOWN", Message: "who?"}
 		}
 		return nil
 	}

@@ -190,7 +190,7 @@ func (co *Consumer) reattach() *pb.ConsumeRequest {
 	r := co.request(true)
 	r.Attach = &pb.Attach{
 		Queue: co.queue, Subscription: co.subscription, MaxResponseBytes: maxReceiveBytes, QueueId: co.queueID,
-		Filter: co.filter, HearsWaiting: true,
+		Filter: co.filter, ReportWaiting: true,
 	}
 	return r
 }

@@ -107,7 +107,7 @@ func testCommitForgottenInDoubt(t *testing.T) {
 	p.mu.Lock()
 	p.refuseCommit = func(*pb.CommitRequest) error {
 		p.refuseCommit = nil
-		return refusal(t, codes.OutOfRange, "PRODUCER_FORGOTTEN")
+		return refusal(t, codes.OutOfRange, "PRODUCER_UNKNOWN")
 	}
 	before := p.commits
 	p.mu.Unlock()
@@ -132,7 +132,7 @@ func testCommitForgottenAtFirst(t *testing.T) {
 	p.mu.Lock()
 	p.refuseCommit = func(*pb.CommitRequest) error {
 		p.refuseCommit = nil
-		return refusal(t, codes.OutOfRange, "PRODUCER_FORGOTTEN")
+		return refusal(t, codes.OutOfRange, "PRODUCER_UNKNOWN")
 	}
 	p.mu.Unlock()
 	_, err := c.Begin().Publish("q", message("a")).Commit(soon(t))
@@ -261,7 +261,7 @@ func testProducerForgottenInDoubt(t *testing.T) {
 		p.refuse = func(r *pb.PublishRequest) *pb.RequestError {
 			p.refuse = nil
 			require.True(t, r.GetProducer().GetRetry(), "a repetition says so")
-			return &pb.RequestError{Code: uint32(codes.OutOfRange), Reason: "PRODUCER_FORGOTTEN", Message: "who?"}
+			return &pb.RequestError{Code: uint32(codes.OutOfRange), Reason: "PRODUCER_UNKNOWN", Message: "who?"}
 		}
 		return false
 	}

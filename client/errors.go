@@ -82,14 +82,14 @@ var (
 var (
 	// ErrBusy is returned when the node or the pair already runs another maintenance operation, or the same job.
 	ErrBusy = errors.New("other maintenance is under way")
-	// ErrGaveWay is returned when a rewrite was canceled because the node changes its role. The page file is unchanged.
-	ErrGaveWay = errors.New("the rewrite gave way to a takeover")
+	// ErrRoleChanged is returned when a rewrite was canceled because the node changes its role. The page file is unchanged.
+	ErrRoleChanged = errors.New("rewrite canceled by a role change")
 	// ErrCanceled is returned when a rewrite was canceled by another call or by an operator. The page file is unchanged.
 	ErrCanceled = errors.New("the rewrite was cancelled")
 	// ErrNoSpace is returned when free disk space is insufficient; the message contains both figures. Nothing was changed.
 	ErrNoSpace = errors.New("not enough free space")
-	// ErrNoSaveSet is returned when a node has no complete backup of that name.
-	ErrNoSaveSet = errors.New("no such save-set")
+	// ErrBackupNotFound is returned when a node has no complete backup of that name.
+	ErrBackupNotFound = errors.New("backup not found")
 	// ErrNoConnection is returned when a node has no connection of that number.
 	ErrNoConnection = errors.New("no such connection")
 	// ErrNoJob is returned when the job does not exist.

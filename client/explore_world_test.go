@@ -187,7 +187,7 @@ func (w *world) carryOut(p *pb.Producer, knowsRetries, full bool, apply func()) 
 	retry := p.GetRetry() && knowsRetries
 	known := w.producers[p.GetId()]
 	if known == nil && (w.forgot[p.GetId()] && !w.early || len(w.forgot) > 0 && retry) {
-		return false, answer(codes.OutOfRange, "PRODUCER_FORGOTTEN", false)
+		return false, answer(codes.OutOfRange, "PRODUCER_UNKNOWN", false)
 	}
 	if before := known[p.GetSequence()]; before != nil {
 		if before.refused {
@@ -383,7 +383,7 @@ func (s *worldStream) publish(r *pb.PublishStreamRequest) {
 		if s.over {
 			return
 		}
-		resp := &pb.PublishStreamResponse{Correlation: r.GetCorrelation(), TakesMore: true}
+		resp := &pb.PublishStreamResponse{Correlation: r.GetCorrelation(), AcceptsMore: true}
 		duplicate, err := s.world.attempt(r.GetPublish().GetProducer(), func() {
 			s.world.publish(r.GetPublish().GetQueue(), r.GetPublish().GetMessages())
 		})

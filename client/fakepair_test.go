@@ -322,7 +322,7 @@ func (n *fakeNode) PublishStream(s pb.QueueService_PublishStreamServer) error {
 			}
 			if len(answers) > 0 {
 				all := answers[0]
-				all.TakesMore, all.More = first && !n.pair.simple, answers[1:]
+				all.AcceptsMore, all.More = first && !n.pair.simple, answers[1:]
 				if err := s.Send(all); err != nil {
 					return err
 				}

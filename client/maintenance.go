@@ -71,7 +71,7 @@ func (n *Node) Scan(ctx context.Context, req *pb.ScanRequest, progress func(*pb.
 }
 
 // Rewrite rewrites this node's page file. The node must be a standby; the pair stays in sync. When ctx ends, the page
-// file remains unchanged. progress may be nil. Errors: [ErrRefused] on the active, [ErrBusy], [ErrGaveWay],
+// file remains unchanged. progress may be nil. Errors: [ErrRefused] on the active, [ErrBusy], [ErrRoleChanged],
 // [ErrNoSpace], [ErrDataLoss] for a corrupt page.
 func (n *Node) Rewrite(
 	ctx context.Context, req *pb.RewriteRequest, progress func(*pb.Progress),
@@ -101,7 +101,7 @@ func (n *Node) Backups(ctx context.Context, path string) ([]*pb.SaveSet, error) 
 }
 
 // VerifyBackup reads a backup of this node and reports whether it can be restored. A corrupt backup is reported in the
-// result, not as an error. It does not block other operations. progress may be nil. Errors: [ErrNoSaveSet],
+// result, not as an error. It does not block other operations. progress may be nil. Errors: [ErrBackupNotFound],
 // [ErrRefused] if no backup path is configured or the backup is encrypted, [ErrBusy].
 func (n *Node) VerifyBackup(
 	ctx context.Context, req *pb.VerifyBackupRequest, progress func(*pb.Progress),

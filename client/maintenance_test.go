@@ -31,7 +31,7 @@ func (n *fakeNode) Scan(r *pb.ScanRequest, s grpc.ServerStreamingServer[pb.ScanR
 }
 
 func (n *fakeNode) Rewrite(*pb.RewriteRequest, grpc.ServerStreamingServer[pb.RewriteResponse]) error {
-	return refusal(n.pair.t, codes.Aborted, "GAVE_WAY")
+	return refusal(n.pair.t, codes.Aborted, "ROLE_CHANGED")
 }
 
 func (n *fakeNode) Backup(*pb.BackupRequest, grpc.ServerStreamingServer[pb.BackupResponse]) error {
@@ -58,11 +58,11 @@ func (n *fakeNode) WatchPlan(_ *pb.WatchPlanRequest, s grpc.ServerStreamingServe
 }
 
 func (n *fakeNode) RunJob(context.Context, *pb.RunJobRequest) (*pb.RunJobResponse, error) {
-	return nil, refusal(n.pair.t, codes.NotFound, "NO_JOB")
+	return nil, refusal(n.pair.t, codes.NotFound, "JOB_NOT_FOUND")
 }
 
 func (n *fakeNode) CancelPlan(context.Context, *pb.CancelPlanRequest) (*pb.CancelPlanResponse, error) {
-	return nil, refusal(n.pair.t, codes.NotFound, "NO_PLAN")
+	return nil, refusal(n.pair.t, codes.NotFound, "PLAN_NOT_FOUND")
 }
 
 func (n *fakeNode) PutJob(_ context.Context, r *pb.PutJobRequest) (*pb.PutJobResponse, error) {
@@ -99,7 +99,7 @@ func testNodeMaintenance(t *testing.T) {
 	_, err = n.Scan(t.Context(), &pb.ScanRequest{PageSizeMax: 1}, nil)
 	require.ErrorIs(t, err, client.ErrBusy)
 	_, err = n.Rewrite(t.Context(), &pb.RewriteRequest{}, nil)
-	require.ErrorIs(t, err, client.ErrGaveWay)
+	require.ErrorIs(t, err, client.ErrRoleChanged)
 	require.NotErrorIs(t, err, client.ErrFenced)
 	_, err = n.Backup(t.Context(), &pb.BackupRequest{}, nil)
 	require.ErrorIs(t, err, client.ErrNoSpace)

@@ -319,7 +319,7 @@ func (p *Producer) handleAll(ctx context.Context, resp *pb.PublishStreamResponse
 	defer p.signal()
 	p.mu.Lock()
 	p.greeted = true
-	p.more = p.more || resp.GetTakesMore()
+	p.more = p.more || resp.GetAcceptsMore()
 	p.mu.Unlock()
 	if err := p.handle(ctx, resp, address); err != nil {
 		return err

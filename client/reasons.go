@@ -24,10 +24,10 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 	case pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, pb.ErrorReason_ERROR_REASON_NOT_ACTIVE,
 		pb.ErrorReason_ERROR_REASON_BLOCKED, pb.ErrorReason_ERROR_REASON_PAUSED,
 		pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN, pb.ErrorReason_ERROR_REASON_STORE_FAILED,
-		pb.ErrorReason_ERROR_REASON_CONSUMERS_CLOSED, pb.ErrorReason_ERROR_REASON_INDEX_DAMAGED,
+		pb.ErrorReason_ERROR_REASON_CONSUMERS_CLOSED, pb.ErrorReason_ERROR_REASON_INDEX_CORRUPT,
 		pb.ErrorReason_ERROR_REASON_UNREACHABLE, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_MOVED,
 		pb.ErrorReason_ERROR_REASON_DEADLINE, pb.ErrorReason_ERROR_REASON_CANCELED,
-		pb.ErrorReason_ERROR_REASON_UNCHECKED, pb.ErrorReason_ERROR_REASON_SPLIT:
+		pb.ErrorReason_ERROR_REASON_AUTH_UNAVAILABLE, pb.ErrorReason_ERROR_REASON_SPLIT:
 		return true, nil
 	case pb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND:
 		return true, ErrQueueNotFound
@@ -47,13 +47,13 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 		pb.ErrorReason_ERROR_REASON_TOO_LARGE, pb.ErrorReason_ERROR_REASON_TOO_MANY_JOBS,
 		pb.ErrorReason_ERROR_REASON_PAGE_FILE_FULL, pb.ErrorReason_ERROR_REASON_TOO_MANY_PREPARED:
 		return true, ErrLimit
-	case pb.ErrorReason_ERROR_REASON_INVALID_NAME, pb.ErrorReason_ERROR_REASON_BEYOND_END,
-		pb.ErrorReason_ERROR_REASON_TOO_MANY_RELEASED, pb.ErrorReason_ERROR_REASON_MIXED,
+	case pb.ErrorReason_ERROR_REASON_INVALID_NAME, pb.ErrorReason_ERROR_REASON_INVALID_SEQUENCE,
+		pb.ErrorReason_ERROR_REASON_TOO_MANY_RELEASED, pb.ErrorReason_ERROR_REASON_MIXED_OPERATIONS,
 		pb.ErrorReason_ERROR_REASON_MALFORMED, pb.ErrorReason_ERROR_REASON_INVALID,
 		pb.ErrorReason_ERROR_REASON_UNDECODABLE, pb.ErrorReason_ERROR_REASON_SETTING,
 		pb.ErrorReason_ERROR_REASON_DEAD_LETTER_CYCLE, pb.ErrorReason_ERROR_REASON_NO_DEAD_LETTER,
 		pb.ErrorReason_ERROR_REASON_INVALID_FILTER,
-		pb.ErrorReason_ERROR_REASON_PRIORITIES_FIXED, pb.ErrorReason_ERROR_REASON_FORWARD_CHAIN:
+		pb.ErrorReason_ERROR_REASON_PRIORITIES_IMMUTABLE, pb.ErrorReason_ERROR_REASON_FORWARD_CHAIN:
 		return true, ErrInvalid
 	case pb.ErrorReason_ERROR_REASON_ALREADY_ACKNOWLEDGED, pb.ErrorReason_ERROR_REASON_MESSAGE_RESERVED:
 		return true, ErrProcessed
@@ -78,9 +78,9 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 		return true, ErrSequenceReused
 	case pb.ErrorReason_ERROR_REASON_PRODUCER_FENCED:
 		return true, ErrFenced
-	case pb.ErrorReason_ERROR_REASON_TOO_OLD, pb.ErrorReason_ERROR_REASON_PRODUCER_FORGOTTEN:
+	case pb.ErrorReason_ERROR_REASON_TOO_OLD, pb.ErrorReason_ERROR_REASON_PRODUCER_UNKNOWN:
 		return true, ErrTooOld
-	case pb.ErrorReason_ERROR_REASON_DATA_LOSS, pb.ErrorReason_ERROR_REASON_PAGE_DAMAGED,
+	case pb.ErrorReason_ERROR_REASON_DATA_LOSS, pb.ErrorReason_ERROR_REASON_PAGE_CORRUPT,
 		pb.ErrorReason_ERROR_REASON_NODES_DIFFER:
 		return true, ErrDataLoss
 	case pb.ErrorReason_ERROR_REASON_NEWER_VERSION, pb.ErrorReason_ERROR_REASON_INTERNAL:
@@ -94,27 +94,27 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 func operatorKindOf(r pb.ErrorReason) (known bool, kind error) {
 	switch r {
 	case pb.ErrorReason_ERROR_REASON_MAINTENANCE_BUSY, pb.ErrorReason_ERROR_REASON_PAGE_FILE_BUSY,
-		pb.ErrorReason_ERROR_REASON_BACKUP_BUSY, pb.ErrorReason_ERROR_REASON_PLAN_RUNS,
-		pb.ErrorReason_ERROR_REASON_JOB_RUNS:
+		pb.ErrorReason_ERROR_REASON_BACKUP_BUSY, pb.ErrorReason_ERROR_REASON_PLAN_RUNNING,
+		pb.ErrorReason_ERROR_REASON_JOB_RUNNING:
 		return true, ErrBusy
-	case pb.ErrorReason_ERROR_REASON_GAVE_WAY:
-		return true, ErrGaveWay
+	case pb.ErrorReason_ERROR_REASON_ROLE_CHANGED:
+		return true, ErrRoleChanged
 	case pb.ErrorReason_ERROR_REASON_REWRITE_CANCELED:
 		return true, ErrCanceled
 	case pb.ErrorReason_ERROR_REASON_NO_SPACE, pb.ErrorReason_ERROR_REASON_BACKUP_NO_SPACE:
 		return true, ErrNoSpace
-	case pb.ErrorReason_ERROR_REASON_NO_PLAN:
+	case pb.ErrorReason_ERROR_REASON_PLAN_NOT_FOUND:
 		return true, ErrNoPlan
-	case pb.ErrorReason_ERROR_REASON_NO_JOB:
+	case pb.ErrorReason_ERROR_REASON_JOB_NOT_FOUND:
 		return true, ErrNoJob
-	case pb.ErrorReason_ERROR_REASON_NO_SAVE_SET:
-		return true, ErrNoSaveSet
+	case pb.ErrorReason_ERROR_REASON_BACKUP_NOT_FOUND:
+		return true, ErrBackupNotFound
 	case pb.ErrorReason_ERROR_REASON_CONNECTION_NOT_FOUND:
 		return true, ErrNoConnection
 	case pb.ErrorReason_ERROR_REASON_ROLE, pb.ErrorReason_ERROR_REASON_NO_BACKUP_PATH,
 		pb.ErrorReason_ERROR_REASON_NO_ARCHIVE, pb.ErrorReason_ERROR_REASON_NO_RECOMMENDATION,
-		pb.ErrorReason_ERROR_REASON_OBJECT_STORE, pb.ErrorReason_ERROR_REASON_SAVE_SET_ENCRYPTED,
-		pb.ErrorReason_ERROR_REASON_NO_PARTNER, pb.ErrorReason_ERROR_REASON_PAST,
+		pb.ErrorReason_ERROR_REASON_OBJECT_STORE, pb.ErrorReason_ERROR_REASON_BACKUP_ENCRYPTED,
+		pb.ErrorReason_ERROR_REASON_NO_PEER, pb.ErrorReason_ERROR_REASON_LSN_PASSED,
 		pb.ErrorReason_ERROR_REASON_SWITCHOVER, pb.ErrorReason_ERROR_REASON_ADOPT,
 		pb.ErrorReason_ERROR_REASON_PAUSE, pb.ErrorReason_ERROR_REASON_MIN_IN_SYNC,
 		pb.ErrorReason_ERROR_REASON_FORCE, pb.ErrorReason_ERROR_REASON_FEATURE_MISSING:
@@ -203,11 +203,11 @@ func (e *Error) refused() *Error {
 func (e *Error) blocked() bool { return e.reason == pb.ErrorReason_ERROR_REASON_BLOCKED }
 
 // unchecked reports whether the node did not verify the credentials and did not execute the request.
-func (e *Error) unchecked() bool { return e.reason == pb.ErrorReason_ERROR_REASON_UNCHECKED }
+func (e *Error) unchecked() bool { return e.reason == pb.ErrorReason_ERROR_REASON_AUTH_UNAVAILABLE }
 
 // forgotten reports whether a node rejects a producer because it may have evicted its state. A request that was sent
 // only once was certainly not committed.
-func (e *Error) forgotten() bool { return e.reason == pb.ErrorReason_ERROR_REASON_PRODUCER_FORGOTTEN }
+func (e *Error) forgotten() bool { return e.reason == pb.ErrorReason_ERROR_REASON_PRODUCER_UNKNOWN }
 
 // outcomeLost reports whether the outcome of an earlier attempt can no longer be determined: its producer was evicted
 // or fenced, or the sequence is too old.

@@ -26,7 +26,7 @@ func TestEveryReasonHasAMeaning(t *testing.T) {
 	require.True(t, e.answered())
 }
 
-// Among the retryable reasons, only NOT_ACTIVE, BLOCKED and UNCHECKED prove that the attempt was not executed.
+// Among the retryable reasons, only NOT_ACTIVE, BLOCKED and AUTH_UNAVAILABLE prove that the attempt was not executed.
 func TestOnlyAnswersProveAnything(t *testing.T) {
 	for n := range pb.ErrorReason_name {
 		r := pb.ErrorReason(n)
@@ -38,6 +38,6 @@ func TestOnlyAnswersProveAnything(t *testing.T) {
 		})
 		require.True(t, e.retry(), r)
 		require.Equal(t, r == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE ||
-			r == pb.ErrorReason_ERROR_REASON_BLOCKED || r == pb.ErrorReason_ERROR_REASON_UNCHECKED, e.answered(), r)
+			r == pb.ErrorReason_ERROR_REASON_BLOCKED || r == pb.ErrorReason_ERROR_REASON_AUTH_UNAVAILABLE, e.answered(), r)
 	}
 }

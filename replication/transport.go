@@ -312,7 +312,7 @@ func toHello(h *Hello) *lockstepv1.Hello {
 		PairId: h.Pair.String(), NodeId: h.Member.Node.String(), StoreId: h.Member.Store.String(),
 		Incarnation: h.Member.Incarnation, LogEnd: toPosition(h.LogEnd), Applied: toPosition(h.Applied),
 		Protocol: h.Protocol, OldestProtocol: h.OldestProtocol, Features: h.Features,
-		Committed: toPosition(h.Committed), VoidTerm: h.VoidTerm,
+		Committed: toPosition(h.Committed), ForcedTerm: h.VoidTerm,
 	}
 	if h.Member.Run != uuid.Nil {
 		p.Run = h.Member.Run.String()
@@ -327,7 +327,7 @@ func fromHello(p *lockstepv1.Hello) (*Hello, error) {
 	h := &Hello{
 		LogEnd: fromPosition(p.GetLogEnd()), Applied: fromPosition(p.GetApplied()),
 		Protocol: p.GetProtocol(), OldestProtocol: p.GetOldestProtocol(), Features: p.GetFeatures(),
-		Committed: fromPosition(p.GetCommitted()), VoidTerm: p.GetVoidTerm(),
+		Committed: fromPosition(p.GetCommitted()), VoidTerm: p.GetForcedTerm(),
 		Member: Member{Incarnation: p.GetIncarnation()},
 	}
 	var perr, nerr, serr error

@@ -15,15 +15,15 @@ import (
 // Meet exchanges introductions with the process at the other end and returns that process's. Releases before 0.2.0 do
 // not implement the call.
 func (c *grpcConn) Meet(ctx context.Context, me Introduction) (Introduction, error) {
-	r, err := c.client.Meet(ctx, &lockstepv1.MeetRequest{From: toIntroduction(me)})
+	r, err := c.client.Handshake(ctx, &lockstepv1.HandshakeRequest{From: toIntroduction(me)})
 	if err != nil {
 		return Introduction{}, fromStatus(err)
 	}
 	return fromIntroduction(r.GetBy())
 }
 
-// Meet responds to another process of the pair, in any role.
-func (s *server) Meet(_ context.Context, req *lockstepv1.MeetRequest) (*lockstepv1.MeetResponse, error) {
+// Handshake responds to another process of the pair, in any role.
+func (s *server) Handshake(_ context.Context, req *lockstepv1.HandshakeRequest) (*lockstepv1.HandshakeResponse, error) {
 	from, err := fromIntroduction(req.GetFrom())
 	if err != nil {
 		return nil, toStatus(err)
@@ -37,11 +37,11 @@ func (s *server) Meet(_ context.Context, req *lockstepv1.MeetRequest) (*lockstep
 			from.Pair, me.Pair))
 	}
 	s.reception.Met(from)
-	return &lockstepv1.MeetResponse{By: toIntroduction(me)}, nil
+	return &lockstepv1.HandshakeResponse{By: toIntroduction(me)}, nil
 }
 
-func toIntroduction(i Introduction) *lockstepv1.Introduction {
-	return &lockstepv1.Introduction{
+func toIntroduction(i Introduction) *lockstepv1.ProcessIdentity {
+	return &lockstepv1.ProcessIdentity{
 		PairId: i.Pair.String(), NodeId: i.Node.String(), StoreId: i.Store.String(), Process: i.Process,
 		Address: i.Address,
 		LogEnd:  toPosition(i.End),
@@ -51,7 +51,7 @@ func toIntroduction(i Introduction) *lockstepv1.Introduction {
 // maxProcessBytes limits the process name and the address of a peer.
 const maxProcessBytes = 256
 
-func fromIntroduction(p *lockstepv1.Introduction) (Introduction, error) {
+func fromIntroduction(p *lockstepv1.ProcessIdentity) (Introduction, error) {
 	i := Introduction{Process: p.GetProcess(), Address: p.GetAddress(), End: fromPosition(p.GetLogEnd())}
 	if len(i.Process) > maxProcessBytes || len(i.Address) > maxProcessBytes {
 		return i, fmt.Errorf("%w: an introduction with a name or address of more than %d bytes", ErrProtocol,

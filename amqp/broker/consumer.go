@@ -164,7 +164,7 @@ func (s *consumer) stream() error {
 	}
 	if err := stream.Send(&pb.ConsumeRequest{Attach: &pb.Attach{
 		Queue: s.queue, Subscription: s.subscription, Filter: s.filter, MaxResponseBytes: uint32(limit),
-		HearsWaiting: true,
+		ReportWaiting: true,
 	}}); err != nil {
 		_, err = stream.Recv()
 		return err //nolint:wrapcheck // failed reads it

@@ -66,7 +66,7 @@ func (f *failure) again() bool {
 	if f.code == codes.Unavailable || f.code == codes.Canceled || f.code == codes.DeadlineExceeded {
 		return true
 	}
-	return f.reason == "UNCHECKED" || f.notActive()
+	return f.reason == "AUTH_UNAVAILABLE" || f.notActive()
 }
 
 // conditions maps reasons to AMQP conditions that differ from the condition of their code.
@@ -87,7 +87,7 @@ var conditions = map[string]wire.Symbol{ //nolint:gochecknoglobals // a table
 	"TOO_MANY_QUEUES":        session.ResourceLimitExceeded,
 	"TOO_MANY_SUBSCRIPTIONS": session.ResourceLimitExceeded,
 	"CONSUMERS_CLOSED":       session.LinkDetachForced,
-	"PRODUCER_FORGOTTEN":     session.IllegalState,
+	"PRODUCER_UNKNOWN":       session.IllegalState,
 	"TOO_OLD":                session.IllegalState,
 	"TOKEN_EXPIRED":          session.UnauthorizedAccess,
 }

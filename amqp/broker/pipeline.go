@@ -259,7 +259,7 @@ func (p *pipeline) encode(r *request) *pb.PublishStreamRequest {
 	for i := range r.entries {
 		publish.Messages[i] = r.entries[i].message
 	}
-	return &pb.PublishStreamRequest{Correlation: r.sequence, Publish: publish, TakesMore: true}
+	return &pb.PublishStreamRequest{Correlation: r.sequence, Publish: publish, AcceptsMore: true}
 }
 
 func (r *request) size() (messages, bytes int) {
@@ -331,7 +331,7 @@ func (p *pipeline) handle(resp *pb.PublishStreamResponse) error {
 	defer p.c.mu.Unlock()
 	defer p.c.signal()
 	defer p.signal()
-	p.more = p.more || resp.GetTakesMore()
+	p.more = p.more || resp.GetAcceptsMore()
 	err := p.answered(resp)
 	for _, r := range resp.GetMore() {
 		if err == nil {

@@ -322,7 +322,7 @@ func (c *conn) tryCommit(ctx context.Context, ops []*pb.Operation) (refused *fai
 			c.lost("unknown outcome of a transaction")
 			return nil, false //nolint:nilerr // the connection ends, and the client gets no outcome
 		}
-		if f.reason != "BLOCKED" && f.reason != "UNCHECKED" {
+		if f.reason != "BLOCKED" && f.reason != "AUTH_UNAVAILABLE" {
 			req.Producer.Retry = true // the attempt may have been committed
 		}
 		select {

@@ -28,8 +28,8 @@ func examples() []protobuf.Message {
 		publish, &pb.PublishRequest{Producer: &pb.Producer{Id: "me", Sequence: 1, Retry: true}}, &pb.PublishRequest{},
 		&pb.PublishStreamRequest{}, &pb.PublishStreamRequest{Correlation: 9, Publish: publish},
 		&pb.PublishStreamRequest{Publish: &pb.PublishRequest{Producer: &pb.Producer{}}},
-		&pb.PublishStreamRequest{Correlation: 1, Publish: publish, TakesMore: true, More: []*pb.PublishStreamRequest{
-			{Correlation: 2, Publish: publish}, {}, {Publish: &pb.PublishRequest{}}, {Correlation: 3, TakesMore: true},
+		&pb.PublishStreamRequest{Correlation: 1, Publish: publish, AcceptsMore: true, More: []*pb.PublishStreamRequest{
+			{Correlation: 2, Publish: publish}, {}, {Publish: &pb.PublishRequest{}}, {Correlation: 3, AcceptsMore: true},
 		}},
 		&pb.PublishStreamRequest{More: []*pb.PublishStreamRequest{{More: []*pb.PublishStreamRequest{{Correlation: 1}}}}},
 		&pb.ConsumeResponse{}, &pb.ConsumeResponse{Attached: true},

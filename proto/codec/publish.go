@@ -214,7 +214,7 @@ func publishStreamPart(
 			m.More = append(m.More, &one.request)
 			return publishStreamPart(value, &one.request, memory, one, nil)
 		case 4:
-			m.TakesMore = number != 0
+			m.AcceptsMore = number != 0
 			return typ == protowire.VarintType
 		}
 		return false

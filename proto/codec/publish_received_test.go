@@ -17,7 +17,7 @@ import (
 // randomPublish returns a request with up to three nested requests; strange: with fields that are left to the library.
 func randomPublish(rng *rand.Rand, strange bool) *pb.PublishStreamRequest {
 	one := func(most int) *pb.PublishStreamRequest {
-		r := &pb.PublishStreamRequest{Correlation: rng.Uint64(), TakesMore: rng.IntN(2) == 0}
+		r := &pb.PublishStreamRequest{Correlation: rng.Uint64(), AcceptsMore: rng.IntN(2) == 0}
 		if rng.IntN(10) == 0 {
 			return r
 		}

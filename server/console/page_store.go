@@ -190,7 +190,7 @@ func (n *nodeView) FreeBytes() uint64 { return n.FileBytes() - min(n.UsedBytes()
 
 // OldFile returns the size of the page file kept after a rewrite; 0 if none is kept.
 func (n *nodeView) OldFile() uint64 {
-	for _, l := range n.Status.GetStore().GetLeftBehind() {
+	for _, l := range n.Status.GetStore().GetUnusedFiles() {
 		if l.GetKind() == "old-page-file" {
 			return l.GetBytes()
 		}

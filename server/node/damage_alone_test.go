@@ -138,7 +138,7 @@ func testFlushArchive(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, third.GetFormer(), filepath.Join(archive, "other-"))
 	require.Less(t, third.GetLastLsn(), second.GetLastLsn())
-	left := n.status().GetStore().GetLeftBehind()
+	left := n.status().GetStore().GetUnusedFiles()
 	require.Len(t, left, 1)
 	require.Equal(t, []string{third.GetFormer(), "other-archive"}, []string{left[0].GetPath(), left[0].GetKind()})
 	require.Positive(t, left[0].GetBytes())

@@ -58,7 +58,7 @@ func (n *testNode) consumeWaiting(queue string, credit uint32) *consumer {
 	stream, err := n.queues.Consume(ctx)
 	require.NoError(n.t, err)
 	require.NoError(n.t, stream.Send(&pb.ConsumeRequest{
-		Attach: &pb.Attach{Queue: queue, HearsWaiting: true}, Credit: credit,
+		Attach: &pb.Attach{Queue: queue, ReportWaiting: true}, Credit: credit,
 	}))
 	resp, err := stream.Recv()
 	require.NoError(n.t, err)

@@ -161,7 +161,7 @@ func testTakeoverDuringRewrite(t *testing.T) {
 	t.Logf("active after %s, with a rewrite that hung in its disk write", time.Since(began))
 	done.Wait()
 	require.Equal(t, codes.Aborted, status.Code(rewriteErr))
-	require.ErrorIs(t, kind(rewriteErr), maintenance.ErrGaveWay)
+	require.ErrorIs(t, kind(rewriteErr), maintenance.ErrRoleChanged)
 	require.Equal(t, uint32(2048), b.pageSize())
 	before = b.status().GetStore().GetCommitLsn()
 	require.Eventually(t, func() bool { return b.status().GetStore().GetCommitLsn() > before+50 }, patience,

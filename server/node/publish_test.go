@@ -286,7 +286,7 @@ func testPublishStream(t *testing.T, together uint64) {
 			}
 			if i%together == 0 {
 				all = req
-				all.TakesMore = together > 1
+				all.AcceptsMore = together > 1
 			} else {
 				all.More = append(all.More, req)
 			}
@@ -307,7 +307,7 @@ func testPublishStream(t *testing.T, together uint64) {
 		if len(answers) == 0 {
 			all, err := stream.Recv()
 			require.NoError(t, err)
-			require.Equal(t, i == 0, all.GetTakesMore())
+			require.Equal(t, i == 0, all.GetAcceptsMore())
 			answers = append(answers, all)
 			answers = append(answers, all.GetMore()...)
 			messages++

@@ -294,7 +294,7 @@ func (r *rotation) used(subject string, count int) {
 		require.Eventually(r.t, func() bool {
 			list := n.status().GetCertificates()
 			for _, c := range list {
-				if c.GetAuthority() && c.GetSubject() != subject {
+				if c.GetCa() && c.GetSubject() != subject {
 					return false
 				}
 			}
@@ -319,7 +319,7 @@ func testCertificateOfWitness(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return shown() != nil }, patience, 20*time.Millisecond)
 	require.Contains(t, shown().GetSubject(), "witness")
-	require.False(t, shown().GetAuthority())
+	require.False(t, shown().GetCa())
 	ends := time.Now().Add(13 * 24 * time.Hour).Truncate(time.Second)
 	_, cert, key := r.older.IssueFrom(t, "witness-2", &x509.Certificate{
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: time.Now().Add(-time.Hour), NotAfter: ends,

@@ -397,7 +397,7 @@ func (r *rotation) onlyNewer(n *cluster.Node) {
 		st, err := n.Status(r.t.Context())
 		authorities := 0
 		for _, c := range st.GetCertificates() {
-			if c.GetAuthority() {
+			if c.GetCa() {
 				authorities++
 				if c.GetSubject() != "CN=newer" {
 					return false

@@ -237,7 +237,7 @@ func administration(ctx context.Context, active *cluster.Node, note func(error))
 			_, err = backup.Recv()
 		}
 		note(err)
-		_, err = pb.NewReplicationServiceClient(active.Conn()).Meet(c, &pb.MeetRequest{})
+		_, err = pb.NewReplicationServiceClient(active.Conn()).Handshake(c, &pb.HandshakeRequest{})
 		note(err)
 	}
 }

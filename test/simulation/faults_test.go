@@ -377,7 +377,7 @@ func (w *world) forget(
 ) error {
 	if c, ok := req.(interface{ GetProducer() *pb.Producer }); ok && w.isForgotten(c.GetProducer().GetId()) {
 		st, err := status.New(codes.OutOfRange, "simulated: the producer is not known any more").
-			WithDetails(&errdetails.ErrorInfo{Reason: "PRODUCER_FORGOTTEN", Domain: "lockstep.v1"})
+			WithDetails(&errdetails.ErrorInfo{Reason: "PRODUCER_UNKNOWN", Domain: "lockstep.v1"})
 		if err != nil {
 			return err
 		}

@@ -185,7 +185,7 @@ async def bundles(requests: Requests, _: Context) -> AsyncIterator[queue_pb2.Pub
             else answer(one, duplicate=one.publish.producer.retry)
             for one in unrolled(r)
         ]
-        answers[0].takes_more = True
+        answers[0].accepts_more = True
         answers[0].more.extend(answers[1:])
         yield answers[0]
 

@@ -52,7 +52,7 @@ async def test_requests_go_together_when_the_node_takes_that() -> None:
         results = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), BOUND)
         for i, r in enumerate(results):
             assert isinstance(r, errors.LimitExceeded if queues[i % 4] == "full" else Receipt), "each has its own end"
-        assert all(r.takes_more for r in node.seen[0])
+        assert all(r.accepts_more for r in node.seen[0])
         assert len(node.seen[0]) < 30, "200 requests went in few messages"
         assert max(len(r.more) for r in node.seen[0]) == 200 // 4 - 1, "a part of the window goes together"
         sent = [one for r in node.seen[0] for one in unrolled(r)]
@@ -79,7 +79,7 @@ async def test_what_went_together_is_repeated_in_order() -> None:
                 yield some[0]
                 break
             first = answer(r)
-            first.takes_more = True
+            first.accepts_more = True
             first.more.extend(answer(one) for one in r.more)
             yield first
         await abort(context, grpc.StatusCode.UNAVAILABLE, "OUTCOME_UNKNOWN")
@@ -123,7 +123,7 @@ async def _only(r: queue_pb2.PublishStreamRequest) -> Requests:
         (False, "QUEUE_FULL", grpc.StatusCode.RESOURCE_EXHAUSTED, errors.OutcomeUnknown),
         (True, "QUEUE_FULL", grpc.StatusCode.RESOURCE_EXHAUSTED, errors.LimitExceeded),
         (False, "TOO_OLD", grpc.StatusCode.OUT_OF_RANGE, errors.OutcomeLost),
-        (False, "PRODUCER_FORGOTTEN", grpc.StatusCode.OUT_OF_RANGE, errors.OutcomeLost),
+        (False, "PRODUCER_UNKNOWN", grpc.StatusCode.OUT_OF_RANGE, errors.OutcomeLost),
         (False, "PRODUCER_FENCED", grpc.StatusCode.ABORTED, errors.OutcomeLost),
         (False, "OF_A_NEWER_NODE", grpc.StatusCode.NOT_FOUND, errors.OutcomeUnknown),
     ],
@@ -150,7 +150,7 @@ async def test_the_refusal_of_a_first_attempt_is_definite() -> None:
 
 async def test_a_forgotten_producer_begins_anew_if_it_is_in_no_doubt() -> None:
     async with Node() as node, Client([node.address]) as client:
-        node.streams = [refuses(grpc.StatusCode.OUT_OF_RANGE, "PRODUCER_FORGOTTEN"), stores]
+        node.streams = [refuses(grpc.StatusCode.OUT_OF_RANGE, "PRODUCER_UNKNOWN"), stores]
         await client.publish("q", b"1", timeout=BOUND)
         first, second = (s[0].publish.producer for s in node.seen)
         assert first.id != second.id

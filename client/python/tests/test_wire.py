@@ -35,7 +35,7 @@ def request(  # by the generated code
 ) -> queue_pb2.PublishStreamRequest:
     encoded = [message.encode(m, 1 << 30) for m in ms]
     publish = queue_pb2.PublishRequest(queue=queue, messages=encoded, producer=producer)
-    return queue_pb2.PublishStreamRequest(correlation=producer.sequence, publish=publish, takes_more=True)
+    return queue_pb2.PublishStreamRequest(correlation=producer.sequence, publish=publish, accepts_more=True)
 
 
 def own(queue: str, ms: list[message.Publishable], p: types_pb2.Producer) -> _wire.Request:

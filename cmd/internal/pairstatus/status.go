@@ -364,12 +364,12 @@ func newNode(addr string, r *pb.GetStatusResponse) Node {
 		DiskSize: s.GetDiskSize(), Activity: newActivity(r.GetActivity()),
 		conditions: toldConditions(r), now: r.GetNow().AsTime(),
 	}
-	for _, l := range s.GetLeftBehind() {
+	for _, l := range s.GetUnusedFiles() {
 		j.LeftBehind = append(j.LeftBehind, Left{Path: l.GetPath(), Kind: l.GetKind(), Bytes: l.GetBytes()})
 	}
 	for _, c := range r.GetCertificates() {
 		j.Certificates = append(j.Certificates, Certificate{
-			Use: c.GetUse(), File: c.GetFile(), Authority: c.GetAuthority(), Subject: c.GetSubject(),
+			Use: c.GetUse(), File: c.GetFile(), Authority: c.GetCa(), Subject: c.GetSubject(),
 			Ends: c.GetEnds().AsTime(),
 		})
 	}

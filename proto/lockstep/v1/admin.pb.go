@@ -27,31 +27,31 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Role is what a node does now.
+// Role is the current role of a node.
 type Role int32
 
 const (
-	// Not known.
+	// Unknown.
 	Role_ROLE_UNSPECIFIED Role = 0
-	// Opening its store, or waiting for the coordinator before it can know more.
+	// Opening its store, or waiting for the coordinator.
 	Role_ROLE_RECOVERING Role = 1
-	// Fetching what it lacks from the active.
+	// Fetching missing records from the active.
 	Role_ROLE_CATCHING_UP Role = 2
-	// Caught up; the active requires its acks and is about to name it in sync.
+	// Caught up; the active requires its acks and is about to add it to the in-sync set.
 	Role_ROLE_SYNCING Role = 3
-	// In sync: could take over at any moment.
+	// In sync: can take over at any time.
 	Role_ROLE_STANDBY Role = 4
-	// Trying to take over.
+	// Attempting to take over.
 	Role_ROLE_CANDIDATE Role = 5
-	// Won the role; replaying the last of the log.
+	// Has acquired the active role; replaying the end of the log.
 	Role_ROLE_ACTIVATING Role = 6
-	// Serves clients; the standby holds everything as well.
+	// Serves clients, with an in-sync standby.
 	Role_ROLE_ACTIVE Role = 7
-	// Active but not able to acknowledge at the moment.
+	// Active, but cannot acknowledge now.
 	Role_ROLE_BLOCKED Role = 8
-	// Serves clients alone.
+	// Serves clients without an in-sync standby.
 	Role_ROLE_ACTIVE_ALONE Role = 9
-	// Lost its role; about to rejoin.
+	// Lost the active role; about to rejoin.
 	Role_ROLE_FENCED Role = 10
 )
 
@@ -112,15 +112,15 @@ func (Role) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{0}
 }
 
-// Severity of a condition.
+// Severity is the severity of a condition.
 type Severity int32
 
 const (
-	// Not known.
+	// Unknown.
 	Severity_SEVERITY_UNSPECIFIED Severity = 0
-	// Good to know.
+	// For information.
 	Severity_SEVERITY_INFO Severity = 1
-	// Something is at risk, and nothing is lost or refused yet.
+	// A risk; no message is lost or refused yet.
 	Severity_SEVERITY_WARNING Severity = 2
 	// Messages are refused or at risk.
 	Severity_SEVERITY_CRITICAL Severity = 3
@@ -169,22 +169,22 @@ func (Severity) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{1}
 }
 
-// NodeStatus describes one node as the answering node knows it.
+// NodeStatus is the status of one node as known to the responding node.
 type NodeStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Node UUID.
 	NodeId string `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	// Name from its configuration.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Address that clients and the other node reach it by, host:port.
+	// Address for clients and the other node, host:port.
 	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
-	// True when the record names it in sync.
+	// True if the cluster record lists it as in sync.
 	InSync bool `protobuf:"varint,4,opt,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
-	// True when the record names it active.
+	// True if the cluster record lists it as active.
 	Active bool `protobuf:"varint,5,opt,name=active,proto3" json:"active,omitempty"`
-	// True when its liveness key is there.
+	// True if its liveness key exists.
 	Live bool `protobuf:"varint,6,opt,name=live,proto3" json:"live,omitempty"`
-	// Version of the software that it ran when it last announced itself; empty for one that does not say.
+	// Software version in its last announcement; empty if the announcement has none.
 	Version       string `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -269,30 +269,30 @@ func (x *NodeStatus) GetVersion() string {
 	return ""
 }
 
-// PairStatus is the pair's record in the coordinator.
+// PairStatus contains the cluster record in the coordinator.
 type PairStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// UUID of the pair.
 	PairId string `protobuf:"bytes,1,opt,name=pair_id,json=pairId,proto3" json:"pair_id,omitempty"`
-	// Number of the record's version: the fencing token.
+	// Version number of the cluster record: the fencing token.
 	Config uint64 `protobuf:"varint,2,opt,name=config,proto3" json:"config,omitempty"`
-	// Term: +1 whenever the active changes.
+	// Term: incremented when the active changes.
 	Term uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
 	// Both nodes.
 	Nodes []*NodeStatus `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	// 1: a node goes on alone; 2: writes are refused while there is only one.
+	// 1: a node continues alone; 2: writes are refused without an in-sync standby.
 	MinInSync uint32 `protobuf:"varint,5,opt,name=min_in_sync,json=minInSync,proto3" json:"min_in_sync,omitempty"`
 	// Coordinator: "etcd", "raft" or "none".
 	Coordinator string `protobuf:"bytes,6,opt,name=coordinator,proto3" json:"coordinator,omitempty"`
-	// True when the coordinator answered last time.
+	// True if the last request to the coordinator succeeded.
 	CoordinatorReachable bool `protobuf:"varint,7,opt,name=coordinator_reachable,json=coordinatorReachable,proto3" json:"coordinator_reachable,omitempty"`
-	// Set while no standby takes over by itself.
+	// Set while automatic failover is paused.
 	Paused *Pause `protobuf:"bytes,8,opt,name=paused,proto3" json:"paused,omitempty"`
-	// The last forced failover; not set if there never was one.
+	// Last forced failover; not set if there was none.
 	Forced *Forced `protobuf:"bytes,9,opt,name=forced,proto3" json:"forced,omitempty"`
-	// When this node, the active, hands over to the preferred one, if nothing comes between; not set if it will not.
+	// Scheduled time of the failback from this node, the active, to the preferred node; not set if none is scheduled.
 	FailbackAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=failback_at,json=failbackAt,proto3" json:"failback_at,omitempty"`
-	// Where the coordinator is, by the configuration of the answering node: the endpoints of etcd, or the voters.
+	// Addresses of the coordinator in the configuration of the responding node: the etcd endpoints, or the voters.
 	CoordinatorAddresses []string `protobuf:"bytes,12,rep,name=coordinator_addresses,json=coordinatorAddresses,proto3" json:"coordinator_addresses,omitempty"`
 	unknownFields        protoimpl.UnknownFields
 	sizeCache            protoimpl.SizeCache
@@ -405,22 +405,22 @@ func (x *PairStatus) GetCoordinatorAddresses() []string {
 	return nil
 }
 
-// Forced tells of a node that was made active although it was not known to hold everything.
+// Forced describes a forced failover.
 type Forced struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When.
+	// Time of the failover.
 	At *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
-	// Who asked for it, as the request said, and why.
+	// Operator, as stated in the request.
 	By string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
-	// See above.
+	// Reason, as stated in the request.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Node UUID of the one that was made active.
+	// UUID of the activated node.
 	NodeId string `protobuf:"bytes,4,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	// Term that began with it.
+	// First term of the activated node.
 	Term uint64 `protobuf:"varint,5,opt,name=term,proto3" json:"term,omitempty"`
-	// What was acknowledged after this LSN, before that term, may be lost.
+	// Messages acknowledged after this LSN and before that term may be lost.
 	AfterLsn uint64 `protobuf:"varint,6,opt,name=after_lsn,json=afterLsn,proto3" json:"after_lsn,omitempty"`
-	// True when both nodes have been in sync since.
+	// True if both nodes have been in sync since then.
 	Settled       bool `protobuf:"varint,7,opt,name=settled,proto3" json:"settled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -505,12 +505,12 @@ func (x *Forced) GetSettled() bool {
 	return false
 }
 
-// Pause says since when and why no standby takes over by itself.
+// Pause describes a pause of automatic failover.
 type Pause struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When it was paused.
+	// Start time.
 	Since *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
-	// Why, in the operator's words; may be empty.
+	// Reason stated by the operator; may be empty.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -565,7 +565,7 @@ type SetPausedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// True to pause, false to resume.
 	Paused bool `protobuf:"varint,1,opt,name=paused,proto3" json:"paused,omitempty"`
-	// Why, for others to read; at most 200 bytes.
+	// Reason, for other operators; at most 200 bytes.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -615,7 +615,7 @@ func (x *SetPausedRequest) GetReason() string {
 	return ""
 }
 
-// SetPausedResponse tells how it is now.
+// SetPausedResponse contains the current state.
 type SetPausedResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Set while the pair is paused.
@@ -661,20 +661,20 @@ func (x *SetPausedResponse) GetPaused() *Pause {
 	return nil
 }
 
-// StoreStatus describes a node's store.
+// StoreStatus is the status of the store of a node.
 type StoreStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Store UUID.
 	StoreId string `protobuf:"bytes,1,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
 	// Last log record.
 	LogEnd *Position `protobuf:"bytes,2,opt,name=log_end,json=logEnd,proto3" json:"log_end,omitempty"`
-	// Last log record that is durable here.
+	// Last log record that is durable on this node.
 	LogDurable *Position `protobuf:"bytes,3,opt,name=log_durable,json=logDurable,proto3" json:"log_durable,omitempty"`
 	// Last LSN known to be durable on every member of the in-sync set.
 	CommitLsn uint64 `protobuf:"varint,4,opt,name=commit_lsn,json=commitLsn,proto3" json:"commit_lsn,omitempty"`
-	// Last LSN that was applied.
+	// Last applied LSN.
 	AppliedLsn uint64 `protobuf:"varint,5,opt,name=applied_lsn,json=appliedLsn,proto3" json:"applied_lsn,omitempty"`
-	// Oldest LSN that the log still has.
+	// First LSN in the log.
 	LogFirstLsn uint64 `protobuf:"varint,6,opt,name=log_first_lsn,json=logFirstLsn,proto3" json:"log_first_lsn,omitempty"`
 	// LSN of the last checkpoint.
 	CheckpointLsn uint64 `protobuf:"varint,7,opt,name=checkpoint_lsn,json=checkpointLsn,proto3" json:"checkpoint_lsn,omitempty"`
@@ -690,25 +690,25 @@ type StoreStatus struct {
 	Queues uint64 `protobuf:"varint,12,opt,name=queues,proto3" json:"queues,omitempty"`
 	// Messages, over all queues.
 	Messages uint64 `protobuf:"varint,13,opt,name=messages,proto3" json:"messages,omitempty"`
-	// Bytes of those messages.
+	// Bytes of all messages.
 	MessageBytes uint64 `protobuf:"varint,14,opt,name=message_bytes,json=messageBytes,proto3" json:"message_bytes,omitempty"`
-	// Bytes of log on disk.
+	// Size of the log on disk in bytes.
 	LogBytes uint64 `protobuf:"varint,15,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`
-	// How an acknowledged transaction is made durable: "always", "interval" or "off".
+	// Durability of acknowledged transactions: "always", "interval" or "off".
 	Sync string `protobuf:"bytes,16,opt,name=sync,proto3" json:"sync,omitempty"`
-	// Free bytes of the filesystem.
+	// Free bytes of the file system.
 	DiskFree uint64 `protobuf:"varint,17,opt,name=disk_free,json=diskFree,proto3" json:"disk_free,omitempty"`
-	// UUID of the pair that the store belongs to; empty before it has joined one.
+	// UUID of the pair of the store; empty before it joins one.
 	PairId string `protobuf:"bytes,18,opt,name=pair_id,json=pairId,proto3" json:"pair_id,omitempty"`
-	// Config of the newest record that this node has promised to obey.
+	// Highest config that this node has obeyed.
 	FenceConfig uint64 `protobuf:"varint,19,opt,name=fence_config,json=fenceConfig,proto3" json:"fence_config,omitempty"`
-	// Term of that promise.
+	// Highest term that this node has obeyed.
 	FenceTerm uint64 `protobuf:"varint,20,opt,name=fence_term,json=fenceTerm,proto3" json:"fence_term,omitempty"`
-	// True when acknowledged transactions may be missing here, after an unclean stop of the machine.
+	// True if acknowledged transactions may be missing on this node after an unclean machine shutdown.
 	MayHaveLost bool `protobuf:"varint,21,opt,name=may_have_lost,json=mayHaveLost,proto3" json:"may_have_lost,omitempty"`
-	// What lies in the data directory, or in that of the log archive, and is not used any more: an operator may remove it.
-	LeftBehind []*LeftBehind `protobuf:"bytes,22,rep,name=left_behind,json=leftBehind,proto3" json:"left_behind,omitempty"`
-	// Size of the filesystem in bytes.
+	// Unused files in the data directory and the log archive directory, which an operator may remove.
+	UnusedFiles []*UnusedFile `protobuf:"bytes,22,rep,name=unused_files,json=unusedFiles,proto3" json:"unused_files,omitempty"`
+	// Size of the file system in bytes.
 	DiskSize      uint64 `protobuf:"varint,23,opt,name=disk_size,json=diskSize,proto3" json:"disk_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -891,9 +891,9 @@ func (x *StoreStatus) GetMayHaveLost() bool {
 	return false
 }
 
-func (x *StoreStatus) GetLeftBehind() []*LeftBehind {
+func (x *StoreStatus) GetUnusedFiles() []*UnusedFile {
 	if x != nil {
-		return x.LeftBehind
+		return x.UnusedFiles
 	}
 	return nil
 }
@@ -905,34 +905,35 @@ func (x *StoreStatus) GetDiskSize() uint64 {
 	return 0
 }
 
-// LeftBehind is a file or directory that the node keeps and does not use.
-type LeftBehind struct {
+// UnusedFile is a file or directory that the node keeps but does not use.
+type UnusedFile struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where it is, on the node's machine.
+	// Path on the machine of the node.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// What it is: "damaged-store" (could not be opened at a start), "old-page-file" (what a rewrite or a snapshot replaced; store drop-old
-	// removes it), "cut-log" (records that the active did not have), "other-archive" (the log archive of another history).
+	// "damaged-store" (a store that could not be opened at startup), "old-page-file" (replaced by a rewrite or snapshot;
+	// removed by `store drop-old`), "cut-log" (truncated records that the active did not have), "other-archive" (log
+	// archive of a different history).
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Bytes that it takes.
+	// Size in bytes.
 	Bytes         uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *LeftBehind) Reset() {
-	*x = LeftBehind{}
+func (x *UnusedFile) Reset() {
+	*x = UnusedFile{}
 	mi := &file_lockstep_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *LeftBehind) String() string {
+func (x *UnusedFile) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*LeftBehind) ProtoMessage() {}
+func (*UnusedFile) ProtoMessage() {}
 
-func (x *LeftBehind) ProtoReflect() protoreflect.Message {
+func (x *UnusedFile) ProtoReflect() protoreflect.Message {
 	mi := &file_lockstep_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -944,46 +945,46 @@ func (x *LeftBehind) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use LeftBehind.ProtoReflect.Descriptor instead.
-func (*LeftBehind) Descriptor() ([]byte, []int) {
+// Deprecated: Use UnusedFile.ProtoReflect.Descriptor instead.
+func (*UnusedFile) Descriptor() ([]byte, []int) {
 	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *LeftBehind) GetPath() string {
+func (x *UnusedFile) GetPath() string {
 	if x != nil {
 		return x.Path
 	}
 	return ""
 }
 
-func (x *LeftBehind) GetKind() string {
+func (x *UnusedFile) GetKind() string {
 	if x != nil {
 		return x.Kind
 	}
 	return ""
 }
 
-func (x *LeftBehind) GetBytes() uint64 {
+func (x *UnusedFile) GetBytes() uint64 {
 	if x != nil {
 		return x.Bytes
 	}
 	return 0
 }
 
-// StandbyStatus is the active's view of the replication stream.
+// StandbyStatus is the state of the replication stream on the active.
 type StandbyStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Node UUID of the connected standby.
 	NodeId string `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	// LSN that it confirmed as durable.
+	// Last LSN that the standby confirmed as durable.
 	DurableLsn uint64 `protobuf:"varint,2,opt,name=durable_lsn,json=durableLsn,proto3" json:"durable_lsn,omitempty"`
-	// Records it is behind.
+	// Replication lag in records.
 	LagRecords uint64 `protobuf:"varint,3,opt,name=lag_records,json=lagRecords,proto3" json:"lag_records,omitempty"`
 	// "catching-up", "snapshot", "syncing" or "in-sync".
 	State string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
-	// Bytes of log that are not durable there; told by the mean size of the records if it is far behind.
+	// Bytes of log that are not durable on the standby; estimated from the mean record size if the lag is large.
 	LagBytes uint64 `protobuf:"varint,5,opt,name=lag_bytes,json=lagBytes,proto3" json:"lag_bytes,omitempty"`
-	// Age of the oldest record that is not durable there, to the second; 10 minutes at most.
+	// Age of the oldest record that is not durable on the standby, in whole seconds; at most 10 minutes.
 	LagTime       *durationpb.Duration `protobuf:"bytes,6,opt,name=lag_time,json=lagTime,proto3" json:"lag_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1098,45 +1099,46 @@ func (*GetStatusRequest) Descriptor() ([]byte, []int) {
 	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
-// GetStatusResponse is what a node is and knows.
+// GetStatusResponse is the status of a node.
 type GetStatusResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The node that answers.
+	// Responding node.
 	Node *NodeStatus `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	// Its role.
+	// Role of the node.
 	Role Role `protobuf:"varint,2,opt,name=role,proto3,enum=lockstep.v1.Role" json:"role,omitempty"`
-	// Why it is in that role or cannot serve, in words.
+	// Reason for the role, or why the node cannot serve clients.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The pair's record; absent on a standalone node.
+	// Cluster record; absent on a standalone node.
 	Pair *PairStatus `protobuf:"bytes,4,opt,name=pair,proto3" json:"pair,omitempty"`
-	// Its store.
+	// Store of the node.
 	Store *StoreStatus `protobuf:"bytes,5,opt,name=store,proto3" json:"store,omitempty"`
-	// Its standby, if it is active and has one connected.
+	// Connected standby, if the node is active and has one.
 	Standby *StandbyStatus `protobuf:"bytes,6,opt,name=standby,proto3" json:"standby,omitempty"`
-	// Version of the software.
+	// Software version.
 	Version string `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
-	// When the process started.
+	// Start time of the process.
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
-	// The maintenance that runs on this node now; absent when none does.
+	// Running maintenance of this node; absent if none.
 	Maintenance *MaintenanceActivity `protobuf:"bytes,9,opt,name=maintenance,proto3" json:"maintenance,omitempty"`
-	// The pair's last rolling plan, running or ended; absent if there never was one.
+	// Last rolling plan of the pair, running or finished; absent if there was none.
 	Plan *Plan `protobuf:"bytes,10,opt,name=plan,proto3" json:"plan,omitempty"`
-	// What was found damaged and repaired on this node.
+	// Corruption found and repaired on this node.
 	Damage *DamageStatus `protobuf:"bytes,11,opt,name=damage,proto3" json:"damage,omitempty"`
-	// The conditions whose severity is warning or critical, as nodes told them before there were conditions. Use `conditions`.
+	// Conditions with severity warning or critical, in the format that preceded conditions. Use `conditions`.
 	Alarms []*Alarm `protobuf:"bytes,12,rep,name=alarms,proto3" json:"alarms,omitempty"`
-	// What an operator may have to know about this node, its pair, and the other node as far as this one knows; the most serious first.
-	// The health service "lockstep.alarm" is NOT_SERVING while one of them is a warning or critical.
+	// Conditions of this node, its pair, and the other node as far as known; ordered by severity. The health service
+	// "lockstep.alarm" is NOT_SERVING while a condition is a warning or critical.
 	Conditions []*Condition `protobuf:"bytes,13,rep,name=conditions,proto3" json:"conditions,omitempty"`
-	// The node's clock when it answered.
+	// Clock of the node at the time of the response.
 	Now *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=now,proto3" json:"now,omitempty"`
-	// Publishes are refused while the store's filesystem has less than this available, in bytes.
+	// Publishes are refused while the file system of the store has less than this space available, in bytes.
 	DiskLowWatermark uint64 `protobuf:"varint,15,opt,name=disk_low_watermark,json=diskLowWatermark,proto3" json:"disk_low_watermark,omitempty"`
-	// The certificates that this node uses; empty without TLS.
+	// Certificates of this node; empty without TLS.
 	Certificates []*CertificateStatus `protobuf:"bytes,40,rep,name=certificates,proto3" json:"certificates,omitempty"`
-	// What the node does and uses; nodes up to 0.1.0 do not tell it.
+	// Activity and resource usage; not set by nodes up to 0.1.0.
 	Activity *Activity `protobuf:"bytes,41,opt,name=activity,proto3" json:"activity,omitempty"`
-	// Where the node's console is, such as https://node-a:7480/; empty without one. One that listens on its machine alone is reached there only.
+	// URL of the console of the node, such as https://node-a:7480/; empty without a console. A console on a loopback
+	// address is reachable only from that machine.
 	Console       string `protobuf:"bytes,43,opt,name=console,proto3" json:"console,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1298,27 +1300,28 @@ func (x *GetStatusResponse) GetConsole() string {
 	return ""
 }
 
-// Activity is what a node does and uses. What only rises counts since the process was started: two answers of the same process give rates.
+// Activity contains the activity and resource usage of a node. Counters start at 0 with the process: two responses of
+// the same process give rates.
 type Activity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Messages that were published and applied on this node: about the same on both, so do not add them up.
+	// Published messages applied on this node. Both nodes count them, so do not add the two values.
 	Published uint64 `protobuf:"varint,1,opt,name=published,proto3" json:"published,omitempty"`
-	// Their bytes, as they are stored.
+	// Bytes of those messages, as stored.
 	PublishedBytes uint64 `protobuf:"varint,2,opt,name=published_bytes,json=publishedBytes,proto3" json:"published_bytes,omitempty"`
-	// Messages that this node has handed to consumers, redelivered ones among them; on the active only.
+	// Messages delivered to consumers by this node, including redeliveries; active node only.
 	Delivered uint64 `protobuf:"varint,3,opt,name=delivered,proto3" json:"delivered,omitempty"`
-	// Acknowledgements that were applied on this node, one for each subscription.
+	// Acknowledgements applied on this node, one per subscription.
 	Acknowledged uint64 `protobuf:"varint,4,opt,name=acknowledged,proto3" json:"acknowledged,omitempty"`
-	// Transactions that were applied on this node.
+	// Transactions applied on this node.
 	Transactions uint64 `protobuf:"varint,5,opt,name=transactions,proto3" json:"transactions,omitempty"`
-	// How long batches took, from when the first transaction of one was accepted until it was committed on every node that must have it; rising
-	// by `up_to`, without those that have none. On the active only.
+	// Latency of batches: from the acceptance of the first transaction until the commit on all required nodes. Ordered by
+	// `up_to`, without empty buckets. Active node only.
 	Commits []*LatencyBucket `protobuf:"bytes,6,rep,name=commits,proto3" json:"commits,omitempty"`
-	// Consumers that are attached now.
+	// Attached consumers.
 	Consumers uint64 `protobuf:"varint,7,opt,name=consumers,proto3" json:"consumers,omitempty"`
-	// Connections to the node's port now.
+	// Open connections to the port of the node.
 	Connections uint64 `protobuf:"varint,8,opt,name=connections,proto3" json:"connections,omitempty"`
-	// Memory that the process has from the system, in bytes.
+	// Memory of the process obtained from the operating system, in bytes.
 	MemoryBytes uint64 `protobuf:"varint,9,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	// memory.budget, in bytes.
 	MemoryBudgetBytes uint64 `protobuf:"varint,10,opt,name=memory_budget_bytes,json=memoryBudgetBytes,proto3" json:"memory_budget_bytes,omitempty"`
@@ -1426,12 +1429,12 @@ func (x *Activity) GetMemoryBudgetBytes() uint64 {
 	return 0
 }
 
-// LatencyBucket counts what took as long as that.
+// LatencyBucket is one bucket of a latency histogram.
 type LatencyBucket struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Upper end of the bucket; the lower one is at least 8/9 of it, or 1 microsecond less.
+	// Upper bound; the lower bound is at least 8/9 of it, or 1 microsecond less.
 	UpTo *durationpb.Duration `protobuf:"bytes,1,opt,name=up_to,json=upTo,proto3" json:"up_to,omitempty"`
-	// How many, since the process was started.
+	// Number of batches since the start of the process.
 	Count         uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1481,19 +1484,18 @@ func (x *LatencyBucket) GetCount() uint64 {
 	return 0
 }
 
-// CertificateStatus is a file with certificates that a node uses.
+// CertificateStatus describes a certificate file of a node.
 type CertificateStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it is used for: "node", "etcd", "raft", "metrics" or "console"; or "witness": the one that the witness
-	// showed last.
+	// Use: "node", "etcd", "raft", "metrics" or "console"; or "witness": the last certificate presented by the witness.
 	Use string `protobuf:"bytes,1,opt,name=use,proto3" json:"use,omitempty"`
-	// Path of the file on the node; of the witness, its address.
+	// Path of the file on the node, or the address of the witness.
 	File string `protobuf:"bytes,2,opt,name=file,proto3" json:"file,omitempty"`
-	// The file has the authorities that certificates of others are checked against.
-	Authority bool `protobuf:"varint,3,opt,name=authority,proto3" json:"authority,omitempty"`
-	// Subject of the certificate in it that ends first.
+	// True if the file contains the CA certificates that verify peer certificates.
+	Ca bool `protobuf:"varint,3,opt,name=ca,proto3" json:"ca,omitempty"`
+	// Subject of the first certificate to expire.
 	Subject string `protobuf:"bytes,4,opt,name=subject,proto3" json:"subject,omitempty"`
-	// When that ends.
+	// Expiry of that certificate.
 	Ends          *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=ends,proto3" json:"ends,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1543,9 +1545,9 @@ func (x *CertificateStatus) GetFile() string {
 	return ""
 }
 
-func (x *CertificateStatus) GetAuthority() bool {
+func (x *CertificateStatus) GetCa() bool {
 	if x != nil {
-		return x.Authority
+		return x.Ca
 	}
 	return false
 }
@@ -1601,10 +1603,10 @@ func (*WatchStatusRequest) Descriptor() ([]byte, []int) {
 	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
-// WatchStatusResponse is one state of a node.
+// WatchStatusResponse is one status of a node.
 type WatchStatusResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The status at that moment.
+	// Status.
 	Status        *GetStatusResponse `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1647,16 +1649,16 @@ func (x *WatchStatusResponse) GetStatus() *GetStatusResponse {
 	return nil
 }
 
-// SwitchoverRequest asks for a planned hand-over.
+// SwitchoverRequest starts a switchover.
 type SwitchoverRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Give up after this time; 0 means 10 seconds.
+	// Timeout; 0 means 10 seconds.
 	Timeout *durationpb.Duration `protobuf:"bytes,1,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	// Node that is to be active afterwards, by name or node UUID; empty: the one that is not active now. If it is active already, that is
-	// success, and nothing is done: the request can be repeated. A node before 0.2.0 ignores this.
+	// Name or UUID of the node to activate; if empty, the node that is not active. If it is already active, the request
+	// succeeds without changes and can therefore be retried. Ignored by nodes before 0.2.0.
 	To string `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
-	// Node that is not to be active afterwards, by name or node UUID; empty: not said. If it is not active, that is success, and nothing is
-	// done. A node before 0.2.0 ignores this.
+	// Name or UUID of the node to deactivate; if empty, not checked. If it is not active, the request succeeds without
+	// changes. Ignored by nodes before 0.2.0.
 	From          string `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1713,18 +1715,18 @@ func (x *SwitchoverRequest) GetFrom() string {
 	return ""
 }
 
-// SwitchoverResponse says who is active now.
+// SwitchoverResponse identifies the active node.
 type SwitchoverResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Node UUID of the new active.
+	// UUID of the new active node.
 	ActiveNode string `protobuf:"bytes,1,opt,name=active_node,json=activeNode,proto3" json:"active_node,omitempty"`
 	// Its address.
 	ActiveAddress string `protobuf:"bytes,2,opt,name=active_address,json=activeAddress,proto3" json:"active_address,omitempty"`
 	// Its term.
 	Term uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
-	// How long no transaction could be acknowledged.
+	// Time without acknowledgements.
 	Pause *durationpb.Duration `protobuf:"bytes,4,opt,name=pause,proto3" json:"pause,omitempty"`
-	// The role was where it was wanted (to, from) before the request: nothing was done.
+	// True if `to` or `from` was satisfied before the request, and nothing was changed.
 	Already       bool `protobuf:"varint,5,opt,name=already,proto3" json:"already,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1837,7 +1839,7 @@ type CheckpointResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of the checkpoint.
 	Checkpoint uint64 `protobuf:"varint,1,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
-	// LSN that it holds.
+	// LSN of the checkpoint.
 	Lsn           uint64 `protobuf:"varint,2,opt,name=lsn,proto3" json:"lsn,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1887,10 +1889,10 @@ func (x *CheckpointResponse) GetLsn() uint64 {
 	return 0
 }
 
-// CheckRequest is empty.
+// CheckRequest starts a check.
 type CheckRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Without the pauses that keep publishers from feeling it (maintenance.background-share).
+	// Run without the pauses that protect publishers (maintenance.background-share).
 	FullSpeed     bool `protobuf:"varint,1,opt,name=full_speed,json=fullSpeed,proto3" json:"full_speed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1933,18 +1935,18 @@ func (x *CheckRequest) GetFullSpeed() bool {
 	return false
 }
 
-// CheckResponse is progress, or, in the last one, the result.
+// CheckResponse contains progress, or, in the last response, the result.
 type CheckResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Pages looked at.
+	// Checked pages.
 	PagesDone uint64 `protobuf:"varint,1,opt,name=pages_done,json=pagesDone,proto3" json:"pages_done,omitempty"`
-	// Pages to look at.
+	// Pages to check.
 	PagesTotal uint64 `protobuf:"varint,2,opt,name=pages_total,json=pagesTotal,proto3" json:"pages_total,omitempty"`
 	// True in the last response.
 	Finished bool `protobuf:"varint,3,opt,name=finished,proto3" json:"finished,omitempty"`
-	// What is wrong; empty in the last response means the store is sound.
+	// Inconsistencies; if empty in the last response, the store is consistent.
 	Problems []string `protobuf:"bytes,4,rep,name=problems,proto3" json:"problems,omitempty"`
-	// Messages that decoded.
+	// Messages decoded without errors.
 	Messages      uint64 `protobuf:"varint,5,opt,name=messages,proto3" json:"messages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2015,11 +2017,11 @@ func (x *CheckResponse) GetMessages() uint64 {
 	return 0
 }
 
-// GetDigestRequest asks for a digest.
+// GetDigestRequest requests a digest.
 type GetDigestRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Wait, until the call's deadline, for this LSN to be applied, and hash the content as it is at exactly this one; 0 means the
-	// content as it is now. OUT_OF_RANGE when more was applied already.
+	// Wait for this LSN, up to the deadline of the call, and hash the content at exactly this LSN. 0 means the current
+	// content. OUT_OF_RANGE if the node has already passed it.
 	AtLsn         uint64 `protobuf:"varint,1,opt,name=at_lsn,json=atLsn,proto3" json:"at_lsn,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2062,14 +2064,14 @@ func (x *GetDigestRequest) GetAtLsn() uint64 {
 	return 0
 }
 
-// GetDigestResponse is a hash of the logical content.
+// GetDigestResponse contains a hash of the logical content.
 type GetDigestResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// LSN that the content stands at.
+	// LSN of the content.
 	Lsn uint64 `protobuf:"varint,1,opt,name=lsn,proto3" json:"lsn,omitempty"`
 	// SHA-256 over queues, subscriptions, acknowledgements and message bodies; independent of page size and page numbers.
 	Content string `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
-	// Messages it covers.
+	// Number of hashed messages.
 	Messages      uint64 `protobuf:"varint,3,opt,name=messages,proto3" json:"messages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2126,16 +2128,16 @@ func (x *GetDigestResponse) GetMessages() uint64 {
 	return 0
 }
 
-// AdoptRecordRequest asks for a new record. Without `confirm` nothing is done; the response says what would be.
+// AdoptRecordRequest requests a new cluster record. Without `confirm` it is a dry run.
 type AdoptRecordRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Do it.
+	// Execute the request.
 	Confirm bool `protobuf:"varint,1,opt,name=confirm,proto3" json:"confirm,omitempty"`
-	// Address of the other node, host:port, if the coordinator does not know it.
+	// Address of the other node, host:port, if the coordinator does not have it.
 	OtherAddress string `protobuf:"bytes,2,opt,name=other_address,json=otherAddress,proto3" json:"other_address,omitempty"`
-	// Adopt although acknowledged transactions may be missing on this node.
+	// Proceed although acknowledged transactions may be missing on this node.
 	AcceptDataLoss bool `protobuf:"varint,3,opt,name=accept_data_loss,json=acceptDataLoss,proto3" json:"accept_data_loss,omitempty"`
-	// Adopt although the other node could not be asked: it is gone, or known to hold no more than this one.
+	// Proceed although the other node is unreachable: it is lost, or known to have no newer data.
 	WithoutOther  bool `protobuf:"varint,4,opt,name=without_other,json=withoutOther,proto3" json:"without_other,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2199,32 +2201,32 @@ func (x *AdoptRecordRequest) GetWithoutOther() bool {
 	return false
 }
 
-// AdoptRecordResponse says what was done, or would be.
+// AdoptRecordResponse contains the result, or the expected result of a dry run.
 type AdoptRecordResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// True when the record was written.
 	Done bool `protobuf:"varint,1,opt,name=done,proto3" json:"done,omitempty"`
 	// UUID of the pair.
 	PairId string `protobuf:"bytes,2,opt,name=pair_id,json=pairId,proto3" json:"pair_id,omitempty"`
-	// Node UUID of the one that is active in the new record.
+	// UUID of the active node in the new record.
 	NodeId string `protobuf:"bytes,3,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	// Name of that node.
 	NodeName string `protobuf:"bytes,4,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
-	// Number of the new record.
+	// Config of the new record.
 	Config uint64 `protobuf:"varint,5,opt,name=config,proto3" json:"config,omitempty"`
-	// Its term.
+	// Term of the new record.
 	Term uint64 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
-	// Members of its in-sync set: node UUIDs.
+	// In-sync set of the new record: node UUIDs.
 	InSync []string `protobuf:"bytes,7,rep,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
-	// Number of the record that the coordinator has; 0: none.
+	// Config of the record in the coordinator; 0 if there is no record.
 	FoundConfig uint64 `protobuf:"varint,8,opt,name=found_config,json=foundConfig,proto3" json:"found_config,omitempty"`
-	// Number of the newest record that this node has obeyed.
+	// Highest config that this node has obeyed.
 	OwnConfig uint64 `protobuf:"varint,9,opt,name=own_config,json=ownConfig,proto3" json:"own_config,omitempty"`
 	// Last log record of this node.
 	LogEnd *Position `protobuf:"bytes,10,opt,name=log_end,json=logEnd,proto3" json:"log_end,omitempty"`
-	// The other node, if one was found.
+	// Other node, if found.
 	Other *AdoptedPeer `protobuf:"bytes,11,opt,name=other,proto3" json:"other,omitempty"`
-	// What an operator should think of before it is done.
+	// Warnings to check before the execution.
 	Warnings      []string `protobuf:"bytes,12,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2344,20 +2346,21 @@ func (x *AdoptRecordResponse) GetWarnings() []string {
 	return nil
 }
 
-// ForceFailoverRequest asks for a forced failover. Without `confirm` nothing is done; the response says what would be.
+// ForceFailoverRequest requests a forced failover. Without `confirm` it is a dry run.
 type ForceFailoverRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Do it.
+	// Execute the request.
 	Confirm bool `protobuf:"varint,1,opt,name=confirm,proto3" json:"confirm,omitempty"`
-	// Acknowledged transactions may be lost; must be set with `confirm`.
+	// Accept the loss of acknowledged transactions; required with `confirm`.
 	AcceptDataLoss bool `protobuf:"varint,2,opt,name=accept_data_loss,json=acceptDataLoss,proto3" json:"accept_data_loss,omitempty"`
-	// Number of the record that an earlier response has told of; must be set with `confirm`. With any other record nothing is done.
+	// Config in the response of the dry run; required with `confirm`. The request fails if the cluster record has another
+	// config.
 	Config uint64 `protobuf:"varint,3,opt,name=config,proto3" json:"config,omitempty"`
-	// Who asks, for others to read; at most 200 bytes.
+	// Operator, for other operators; at most 200 bytes.
 	By string `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`
-	// Why, for others to read; at most 200 bytes.
+	// Reason, for other operators; at most 200 bytes.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Address of the other node, host:port, if the coordinator does not know it: it must not answer.
+	// Address of the other node, host:port, if the coordinator does not have it. The request fails if that node responds.
 	OtherAddress  string `protobuf:"bytes,6,opt,name=other_address,json=otherAddress,proto3" json:"other_address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2435,39 +2438,39 @@ func (x *ForceFailoverRequest) GetOtherAddress() string {
 	return ""
 }
 
-// ForceFailoverResponse says what was done, or would be.
+// ForceFailoverResponse contains the result, or the expected result of a dry run.
 type ForceFailoverResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// True when the record was written: the node takes up the role.
+	// True if the record was written and the node is being activated.
 	Done bool `protobuf:"varint,1,opt,name=done,proto3" json:"done,omitempty"`
 	// UUID of the pair.
 	PairId string `protobuf:"bytes,2,opt,name=pair_id,json=pairId,proto3" json:"pair_id,omitempty"`
-	// Node UUID of the one that becomes active, and its name.
+	// UUID of the activated node.
 	NodeId string `protobuf:"bytes,3,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	// See above.
+	// Name of the activated node.
 	NodeName string `protobuf:"bytes,4,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
-	// Number of the record as it is, or of the new one when done; and its term.
+	// Config of the current record, or of the new record if `done`.
 	Config uint64 `protobuf:"varint,5,opt,name=config,proto3" json:"config,omitempty"`
-	// See above.
+	// Term of that record.
 	Term uint64 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
-	// Node UUID of the active in the record before, its name, and where it did not answer.
+	// UUID of the active node in the previous record.
 	LostNodeId string `protobuf:"bytes,7,opt,name=lost_node_id,json=lostNodeId,proto3" json:"lost_node_id,omitempty"`
-	// See above.
+	// Name of that node.
 	LostNodeName string `protobuf:"bytes,8,opt,name=lost_node_name,json=lostNodeName,proto3" json:"lost_node_name,omitempty"`
-	// See above.
+	// Address where that node did not respond.
 	LostAddress string `protobuf:"bytes,9,opt,name=lost_address,json=lostAddress,proto3" json:"lost_address,omitempty"`
-	// Node UUIDs that the record before names in sync.
+	// In-sync set of the previous record: node UUIDs.
 	InSync []string `protobuf:"bytes,10,rep,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
-	// Last log record that is durable on the node that becomes active.
+	// Last durable log record of the activated node.
 	LogEnd *Position `protobuf:"bytes,11,opt,name=log_end,json=logEnd,proto3" json:"log_end,omitempty"`
-	// Highest LSN that this node has heard to be committed; 0: it has heard nothing since it was started.
+	// Highest LSN that this node knows to be committed; 0 if it has received none since its start.
 	HeardCommitLsn uint64 `protobuf:"varint,12,opt,name=heard_commit_lsn,json=heardCommitLsn,proto3" json:"heard_commit_lsn,omitempty"`
-	// What was acknowledged from this LSN on may be lost.
+	// Messages acknowledged from this LSN on may be lost.
 	LostFromLsn uint64 `protobuf:"varint,13,opt,name=lost_from_lsn,json=lostFromLsn,proto3" json:"lost_from_lsn,omitempty"`
-	// Last LSN that is known to have been acknowledged and is lost; below lost_from_lsn if none is known. There can be more: how far the
-	// lost node went is not known.
+	// Last LSN that is known to be acknowledged and lost; lower than lost_from_lsn if none is known. More may be lost:
+	// the last LSN of the lost node is not known.
 	LostToLsn uint64 `protobuf:"varint,14,opt,name=lost_to_lsn,json=lostToLsn,proto3" json:"lost_to_lsn,omitempty"`
-	// What an operator should think of before it is done.
+	// Warnings to check before the execution.
 	Warnings      []string `protobuf:"bytes,15,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2608,22 +2611,22 @@ func (x *ForceFailoverResponse) GetWarnings() []string {
 	return nil
 }
 
-// AdoptedPeer is what the other node has said.
+// AdoptedPeer is the response of the other node.
 type AdoptedPeer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Address that was asked, host:port.
+	// Address of the request, host:port.
 	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	// True when it has answered.
+	// True if the node responded.
 	Reached bool `protobuf:"varint,2,opt,name=reached,proto3" json:"reached,omitempty"`
 	// Node UUID.
 	NodeId string `protobuf:"bytes,3,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	// Name from its configuration.
 	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
-	// Its role.
+	// Role of the node.
 	Role Role `protobuf:"varint,5,opt,name=role,proto3,enum=lockstep.v1.Role" json:"role,omitempty"`
-	// Its last log record.
+	// Last log record of the node.
 	LogEnd *Position `protobuf:"bytes,6,opt,name=log_end,json=logEnd,proto3" json:"log_end,omitempty"`
-	// Number of the newest record that it has obeyed.
+	// Highest config that the node has obeyed.
 	Config        uint64 `protobuf:"varint,7,opt,name=config,proto3" json:"config,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2708,32 +2711,32 @@ func (x *AdoptedPeer) GetConfig() uint64 {
 	return 0
 }
 
-// DamageStatus counts what was found damaged since the node was started.
+// DamageStatus counts the corruption found since the start of the node.
 type DamageStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Pages and bytes of log that the scrub has read.
+	// Pages read by the scrub.
 	ScrubbedPages uint64 `protobuf:"varint,1,opt,name=scrubbed_pages,json=scrubbedPages,proto3" json:"scrubbed_pages,omitempty"`
-	// See above.
+	// Bytes of log read by the scrub.
 	ScrubbedLogBytes uint64 `protobuf:"varint,2,opt,name=scrubbed_log_bytes,json=scrubbedLogBytes,proto3" json:"scrubbed_log_bytes,omitempty"`
-	// Times that it went through everything, and when it last had.
+	// Completed scrubs.
 	Scrubs uint64 `protobuf:"varint,3,opt,name=scrubs,proto3" json:"scrubs,omitempty"`
-	// See above.
+	// End of the last completed scrub.
 	LastScrub *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=last_scrub,json=lastScrub,proto3" json:"last_scrub,omitempty"`
-	// Damaged stretches of pages, and damaged places in the log.
+	// Corrupt extents of pages.
 	FoundPages uint64 `protobuf:"varint,5,opt,name=found_pages,json=foundPages,proto3" json:"found_pages,omitempty"`
-	// See above.
+	// Corrupt locations in the log.
 	FoundLog uint64 `protobuf:"varint,6,opt,name=found_log,json=foundLog,proto3" json:"found_log,omitempty"`
-	// Of those, how many were made good, and how many messages came from the other node for that.
+	// Repaired extents of pages.
 	RepairedPages uint64 `protobuf:"varint,7,opt,name=repaired_pages,json=repairedPages,proto3" json:"repaired_pages,omitempty"`
-	// See above.
+	// Repaired locations in the log.
 	RepairedLog uint64 `protobuf:"varint,8,opt,name=repaired_log,json=repairedLog,proto3" json:"repaired_log,omitempty"`
-	// See above.
+	// Messages fetched from the other node for repairs.
 	RepairedMessages uint64 `protobuf:"varint,9,opt,name=repaired_messages,json=repairedMessages,proto3" json:"repaired_messages,omitempty"`
-	// Messages that are wanted and cannot be read now, and how many of them are damaged on both nodes.
+	// Unacknowledged messages that are currently unreadable.
 	DamagedMessages uint64 `protobuf:"varint,10,opt,name=damaged_messages,json=damagedMessages,proto3" json:"damaged_messages,omitempty"`
-	// See above.
+	// Messages that are corrupt on both nodes.
 	LostMessages uint64 `protobuf:"varint,11,opt,name=lost_messages,json=lostMessages,proto3" json:"lost_messages,omitempty"`
-	// Why the store has to be replaced by a copy of the other node's; empty if it has not.
+	// Why the store must be replaced by a copy of the other node; empty if not required.
 	Index         string `protobuf:"bytes,12,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2853,26 +2856,27 @@ func (x *DamageStatus) GetIndex() string {
 	return ""
 }
 
-// Condition is something that is the case now and that an operator may have to know. docs/how-to/respond-to-conditions.md describes each kind.
+// Condition is a current state that an operator may need to know. docs/how-to/respond-to-conditions.md describes each
+// kind.
 type Condition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the kind, such as "one-copy-only". Stable.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// How soon an operator should look.
+	// Severity.
 	Severity Severity `protobuf:"varint,2,opt,name=severity,proto3,enum=lockstep.v1.Severity" json:"severity,omitempty"`
-	// What exactly is the case here and now; may be empty.
+	// Details of this occurrence; may be empty.
 	Details string `protobuf:"bytes,3,opt,name=details,proto3" json:"details,omitempty"`
-	// Since when.
+	// Start time.
 	Since *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
-	// What that means.
+	// Cause.
 	Cause string `protobuf:"bytes,5,opt,name=cause,proto3" json:"cause,omitempty"`
-	// What to do.
+	// Recommended action.
 	Action string `protobuf:"bytes,6,opt,name=action,proto3" json:"action,omitempty"`
-	// UUID of the node that it is about; empty for the pair.
+	// UUID of the affected node; empty if the pair is affected.
 	NodeId string `protobuf:"bytes,7,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	// Name of that node.
+	// Name of the affected node.
 	NodeName string `protobuf:"bytes,8,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
-	// UUID of the node that found it out. A condition that the other node found is what that one said last.
+	// UUID of the reporting node. Conditions reported by the other node are its last known ones.
 	ReportedBy    string `protobuf:"bytes,9,opt,name=reported_by,json=reportedBy,proto3" json:"reported_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2971,14 +2975,14 @@ func (x *Condition) GetReportedBy() string {
 	return ""
 }
 
-// Alarm is something that an operator should look at. Condition says more.
+// Alarm is a problem that requires attention. Condition contains more details.
 type Alarm struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "differ", or the name of the condition.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// What happened, what it means and what to do.
+	// Description, impact and recommended action.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// Since when.
+	// Start time.
 	Since         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3035,18 +3039,18 @@ func (x *Alarm) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
-// DamagedMessage is a message that cannot be read.
+// DamagedMessage is an unreadable message.
 type DamagedMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the queue.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
 	// Sequence in the queue.
 	Sequence uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// What was found.
+	// Description of the corruption.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// True when it is damaged on both nodes.
+	// True if it is corrupt on both nodes.
 	Lost bool `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
-	// Since when that is known.
+	// Time of detection.
 	Since         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3117,12 +3121,13 @@ func (x *DamagedMessage) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
-// VerifyRequest asks for a comparison.
+// VerifyRequest starts a comparison.
 type VerifyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Besides the rolling digests, read all pages and all of the log of both nodes, repair what is damaged, and compare the content.
+	// In addition to the comparison of rolling digests, read all pages and the whole log of both nodes, repair
+	// corruption, and compare the content.
 	Deep bool `protobuf:"varint,1,opt,name=deep,proto3" json:"deep,omitempty"`
-	// Without the pauses that keep publishers from feeling it.
+	// Run without the pauses that protect publishers.
 	FullSpeed     bool `protobuf:"varint,2,opt,name=full_speed,json=fullSpeed,proto3" json:"full_speed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3172,22 +3177,22 @@ func (x *VerifyRequest) GetFullSpeed() bool {
 	return false
 }
 
-// VerifyResponse is what the comparison found.
+// VerifyResponse is the result of the comparison.
 type VerifyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// LSN at which the nodes were compared.
+	// LSN of the comparison.
 	Lsn uint64 `protobuf:"varint,1,opt,name=lsn,proto3" json:"lsn,omitempty"`
-	// Queues and messages that were compared.
+	// Compared queues.
 	Queues uint64 `protobuf:"varint,2,opt,name=queues,proto3" json:"queues,omitempty"`
-	// See above.
+	// Compared messages.
 	Messages uint64 `protobuf:"varint,3,opt,name=messages,proto3" json:"messages,omitempty"`
-	// Queues that differ; empty means that the nodes hold the same.
+	// Queues that differ; empty if the nodes are identical.
 	Differences []*QueueDifference `protobuf:"bytes,4,rep,name=differences,proto3" json:"differences,omitempty"`
 	// Both nodes, the active first.
 	Nodes []*NodeVerification `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	// True for a deep comparison.
 	Deep bool `protobuf:"varint,6,opt,name=deep,proto3" json:"deep,omitempty"`
-	// Why the comparison of the content could not be done, if it was asked for and could not.
+	// Why a requested comparison of the content was not possible.
 	ContentError  string `protobuf:"bytes,7,opt,name=content_error,json=contentError,proto3" json:"content_error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3272,12 +3277,12 @@ func (x *VerifyResponse) GetContentError() string {
 	return ""
 }
 
-// QueueDifference is a queue that is not the same on both nodes.
+// QueueDifference is a queue that differs between the nodes.
 type QueueDifference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the queue; empty: the state that belongs to no queue, or the content of messages.
+	// Name of the queue; if empty, state outside of queues, or the content of messages.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// What differs, in words.
+	// Description of the difference.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3327,16 +3332,16 @@ func (x *QueueDifference) GetReason() string {
 	return ""
 }
 
-// NodeVerification is what is damaged on a node.
+// NodeVerification is the corruption on one node.
 type NodeVerification struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// UUID and name of the node.
+	// UUID of the node.
 	NodeId string `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	// See above.
+	// Name of the node.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// What was found so far.
+	// Corruption found since the start of the node.
 	Damage *DamageStatus `protobuf:"bytes,3,opt,name=damage,proto3" json:"damage,omitempty"`
-	// Messages that cannot be read; at most 1000.
+	// Unreadable messages; at most 1000.
 	Damaged       []*DamagedMessage `protobuf:"bytes,4,rep,name=damaged,proto3" json:"damaged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3400,10 +3405,10 @@ func (x *NodeVerification) GetDamaged() []*DamagedMessage {
 	return nil
 }
 
-// GetQueueDigestsRequest says when.
+// GetQueueDigestsRequest selects the LSN.
 type GetQueueDigestsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// LSN; it is waited for. 0: as it is now.
+	// LSN to wait for; 0 means the current one.
 	AtLsn         uint64 `protobuf:"varint,1,opt,name=at_lsn,json=atLsn,proto3" json:"at_lsn,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3446,18 +3451,18 @@ func (x *GetQueueDigestsRequest) GetAtLsn() uint64 {
 	return 0
 }
 
-// GetQueueDigestsResponse is the state of all queues at one LSN.
+// GetQueueDigestsResponse contains the state of all queues at one LSN.
 type GetQueueDigestsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// LSN that it is true at.
+	// LSN of the state.
 	Lsn uint64 `protobuf:"varint,1,opt,name=lsn,proto3" json:"lsn,omitempty"`
 	// Digest of the whole history.
 	Digest uint64 `protobuf:"fixed64,2,opt,name=digest,proto3" json:"digest,omitempty"`
-	// All queues, by number.
+	// All queues, ordered by number.
 	Queues []*QueueDigest `protobuf:"bytes,3,rep,name=queues,proto3" json:"queues,omitempty"`
-	// What was found damaged on this node.
+	// Corruption found on this node.
 	Damage *DamageStatus `protobuf:"bytes,4,opt,name=damage,proto3" json:"damage,omitempty"`
-	// Messages that this node cannot read; at most 1000.
+	// Unreadable messages of this node; at most 1000.
 	Damaged       []*DamagedMessage `protobuf:"bytes,5,rep,name=damaged,proto3" json:"damaged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3533,13 +3538,13 @@ type QueueDigest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of the queue.
 	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Its name.
+	// Name of the queue.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Rolling digest of everything that was applied to it.
+	// Rolling digest of all operations applied to the queue.
 	Digest uint64 `protobuf:"fixed64,3,opt,name=digest,proto3" json:"digest,omitempty"`
-	// What its next message will get.
+	// Sequence of the next message.
 	NextSequence uint64 `protobuf:"varint,4,opt,name=next_sequence,json=nextSequence,proto3" json:"next_sequence,omitempty"`
-	// Messages that some subscription wants.
+	// Messages that at least one subscription has not acknowledged.
 	Messages      uint64 `protobuf:"varint,5,opt,name=messages,proto3" json:"messages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3610,10 +3615,10 @@ func (x *QueueDigest) GetMessages() uint64 {
 	return 0
 }
 
-// ScrubRequest asks a node to read everything that it has.
+// ScrubRequest starts a scrub.
 type ScrubRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As fast as it can, instead of scrub.rate.
+	// Run at full speed instead of scrub.rate.
 	FullSpeed     bool `protobuf:"varint,1,opt,name=full_speed,json=fullSpeed,proto3" json:"full_speed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3656,16 +3661,16 @@ func (x *ScrubRequest) GetFullSpeed() bool {
 	return false
 }
 
-// ScrubResponse is what it found.
+// ScrubResponse is the result of a scrub.
 type ScrubResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Pages and bytes of log that were read.
+	// Pages read.
 	Pages uint64 `protobuf:"varint,1,opt,name=pages,proto3" json:"pages,omitempty"`
-	// See above.
+	// Bytes of log read.
 	LogBytes uint64 `protobuf:"varint,2,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`
-	// Counts since the node was started.
+	// Counters since the start of the node.
 	Damage *DamageStatus `protobuf:"bytes,3,opt,name=damage,proto3" json:"damage,omitempty"`
-	// Messages that cannot be read; at most 1000.
+	// Unreadable messages; at most 1000.
 	Damaged       []*DamagedMessage `protobuf:"bytes,4,rep,name=damaged,proto3" json:"damaged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3729,15 +3734,15 @@ func (x *ScrubResponse) GetDamaged() []*DamagedMessage {
 	return nil
 }
 
-// DropDamagedRequest names the queue.
+// DropDamagedRequest selects the messages to drop.
 type DropDamagedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the queue.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// Only say which messages it would be.
+	// Only list the affected messages.
 	DryRun bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	// If not empty, only messages with these sequences, as a dry run has listed them: what was found damaged since is left, also when the
-	// request is repeated after an outcome that is not known. Servers up to 0.1.0 ignore it.
+	// If not empty, only messages with these sequences, as listed by a dry run. Corruption found later is not affected,
+	// even by a retry after an unknown outcome. Ignored by nodes up to release 0.1.0.
 	Only          []uint64 `protobuf:"varint,3,rep,packed,name=only,proto3" json:"only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3794,10 +3799,10 @@ func (x *DropDamagedRequest) GetOnly() []uint64 {
 	return nil
 }
 
-// DropDamagedResponse lists what was acknowledged.
+// DropDamagedResponse lists the acknowledged messages.
 type DropDamagedResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sequences, rising.
+	// Ascending sequences.
 	Sequences     []uint64 `protobuf:"varint,1,rep,packed,name=sequences,proto3" json:"sequences,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3884,7 +3889,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x06paused\x18\x01 \x01(\bR\x06paused\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"?\n" +
 	"\x11SetPausedResponse\x12*\n" +
-	"\x06paused\x18\x01 \x01(\v2\x12.lockstep.v1.PauseR\x06paused\"\x8a\x06\n" +
+	"\x06paused\x18\x01 \x01(\v2\x12.lockstep.v1.PauseR\x06paused\"\x8c\x06\n" +
 	"\vStoreStatus\x12\x19\n" +
 	"\bstore_id\x18\x01 \x01(\tR\astoreId\x12.\n" +
 	"\alog_end\x18\x02 \x01(\v2\x15.lockstep.v1.PositionR\x06logEnd\x126\n" +
@@ -3914,12 +3919,11 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\ffence_config\x18\x13 \x01(\x04R\vfenceConfig\x12\x1d\n" +
 	"\n" +
 	"fence_term\x18\x14 \x01(\x04R\tfenceTerm\x12\"\n" +
-	"\rmay_have_lost\x18\x15 \x01(\bR\vmayHaveLost\x128\n" +
-	"\vleft_behind\x18\x16 \x03(\v2\x17.lockstep.v1.LeftBehindR\n" +
-	"leftBehind\x12\x1b\n" +
+	"\rmay_have_lost\x18\x15 \x01(\bR\vmayHaveLost\x12:\n" +
+	"\funused_files\x18\x16 \x03(\v2\x17.lockstep.v1.UnusedFileR\vunusedFiles\x12\x1b\n" +
 	"\tdisk_size\x18\x17 \x01(\x04R\bdiskSize\"J\n" +
 	"\n" +
-	"LeftBehind\x12\x12\n" +
+	"UnusedFile\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\xd3\x01\n" +
@@ -3970,11 +3974,11 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	" \x01(\x04R\x11memoryBudgetBytes\"U\n" +
 	"\rLatencyBucket\x12.\n" +
 	"\x05up_to\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x04upTo\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x04R\x05count\"\xa1\x01\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\x93\x01\n" +
 	"\x11CertificateStatus\x12\x10\n" +
 	"\x03use\x18\x01 \x01(\tR\x03use\x12\x12\n" +
-	"\x04file\x18\x02 \x01(\tR\x04file\x12\x1c\n" +
-	"\tauthority\x18\x03 \x01(\bR\tauthority\x12\x18\n" +
+	"\x04file\x18\x02 \x01(\tR\x04file\x12\x0e\n" +
+	"\x02ca\x18\x03 \x01(\bR\x02ca\x12\x18\n" +
 	"\asubject\x18\x04 \x01(\tR\asubject\x12.\n" +
 	"\x04ends\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04ends\"\x14\n" +
 	"\x12WatchStatusRequest\"M\n" +
@@ -4211,7 +4215,7 @@ var file_lockstep_v1_admin_proto_goTypes = []any{
 	(*SetPausedRequest)(nil),        // 6: lockstep.v1.SetPausedRequest
 	(*SetPausedResponse)(nil),       // 7: lockstep.v1.SetPausedResponse
 	(*StoreStatus)(nil),             // 8: lockstep.v1.StoreStatus
-	(*LeftBehind)(nil),              // 9: lockstep.v1.LeftBehind
+	(*UnusedFile)(nil),              // 9: lockstep.v1.UnusedFile
 	(*StandbyStatus)(nil),           // 10: lockstep.v1.StandbyStatus
 	(*GetStatusRequest)(nil),        // 11: lockstep.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),       // 12: lockstep.v1.GetStatusResponse
@@ -4264,7 +4268,7 @@ var file_lockstep_v1_admin_proto_depIdxs = []int32{
 	5,  // 6: lockstep.v1.SetPausedResponse.paused:type_name -> lockstep.v1.Pause
 	47, // 7: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
 	47, // 8: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
-	9,  // 9: lockstep.v1.StoreStatus.left_behind:type_name -> lockstep.v1.LeftBehind
+	9,  // 9: lockstep.v1.StoreStatus.unused_files:type_name -> lockstep.v1.UnusedFile
 	48, // 10: lockstep.v1.StandbyStatus.lag_time:type_name -> google.protobuf.Duration
 	2,  // 11: lockstep.v1.GetStatusResponse.node:type_name -> lockstep.v1.NodeStatus
 	0,  // 12: lockstep.v1.GetStatusResponse.role:type_name -> lockstep.v1.Role

@@ -42,36 +42,40 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AdminService is served by every node, whatever its role.
+// AdminService is served by every node in every role.
 type AdminServiceClient interface {
-	// GetStatus tells what the node is and knows.
+	// GetStatus returns the status of the node.
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
-	// WatchStatus sends the status now and after each change.
+	// WatchStatus sends the current status, and then after each change.
 	WatchStatus(ctx context.Context, in *WatchStatusRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchStatusResponse], error)
-	// Switchover hands the active role to the other node. Sent to either node. Returns when it is done or was undone.
+	// Switchover hands the active role over to the other node. Sent to either node. Returns when it is complete or rolled
+	// back.
 	Switchover(ctx context.Context, in *SwitchoverRequest, opts ...grpc.CallOption) (*SwitchoverResponse, error)
-	// SetPaused pauses or resumes the pair: while it is paused no standby takes over by itself. Sent to either node.
+	// SetPaused pauses or resumes the pair: while it is paused, there is no automatic failover. Sent to either node.
 	SetPaused(ctx context.Context, in *SetPausedRequest, opts ...grpc.CallOption) (*SetPausedResponse, error)
-	// Checkpoint writes a checkpoint of this node's page file now.
+	// Checkpoint writes a checkpoint of the page file of this node.
 	Checkpoint(ctx context.Context, in *CheckpointRequest, opts ...grpc.CallOption) (*CheckpointResponse, error)
-	// Check walks this node's whole store and reports what it finds; online, on a snapshot.
+	// Check reads the whole store of this node and reports inconsistencies; online, on a snapshot.
 	Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CheckResponse], error)
-	// GetDigest reads this node's whole store and hashes its logical content.
+	// GetDigest reads the whole store of this node and hashes its logical content.
 	GetDigest(ctx context.Context, in *GetDigestRequest, opts ...grpc.CallOption) (*GetDigestResponse, error)
-	// Verify compares what the two nodes of the pair hold. Sent to the active.
+	// Verify compares the contents of both nodes. Sent to the active.
 	Verify(ctx context.Context, in *VerifyRequest, opts ...grpc.CallOption) (*VerifyResponse, error)
-	// GetQueueDigests returns the rolling digests of this node's queues, as they are at exactly one LSN. Cheap: nothing is read.
+	// GetQueueDigests returns the rolling digests of the queues of this node at exactly one LSN. Inexpensive: it reads no
+	// messages.
 	GetQueueDigests(ctx context.Context, in *GetQueueDigestsRequest, opts ...grpc.CallOption) (*GetQueueDigestsResponse, error)
-	// Scrub reads every page and all of the log of this node from the disk, repairs what it can, and says what is left.
+	// Scrub reads all pages and the whole log of this node from disk, repairs corruption where possible, and reports the
+	// rest.
 	Scrub(ctx context.Context, in *ScrubRequest, opts ...grpc.CallOption) (*ScrubResponse, error)
-	// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are damaged on both nodes; on a node that stands alone,
-	// those that are damaged there. Sent to the active.
+	// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes, or, on a
+	// standalone node, on that node. Sent to the active.
 	DropDamaged(ctx context.Context, in *DropDamagedRequest, opts ...grpc.CallOption) (*DropDamagedResponse, error)
-	// AdoptRecord writes the pair's record anew from what this node knows, when the coordinator has lost it or was put back to
-	// an older state. FAILED_PRECONDITION when that is not so, or when the other node is known to hold more.
+	// AdoptRecord rebuilds the cluster record from the state of this node after the coordinator lost it or was restored
+	// from an older copy. FAILED_PRECONDITION in any other case, or if the other node is known to have newer data.
 	AdoptRecord(ctx context.Context, in *AdoptRecordRequest, opts ...grpc.CallOption) (*AdoptRecordResponse, error)
-	// ForceFailover makes this node active although it is not known to hold everything, because the node that does is lost for good. Sent to
-	// the node that is to become active. FAILED_PRECONDITION when there is a better way, or when the other node is there.
+	// ForceFailover activates this node although it may lack acknowledged messages, because the up-to-date node is
+	// permanently lost. Sent to the node to activate. FAILED_PRECONDITION if a safer action is possible, or if the other
+	// node is reachable.
 	ForceFailover(ctx context.Context, in *ForceFailoverRequest, opts ...grpc.CallOption) (*ForceFailoverResponse, error)
 }
 
@@ -235,36 +239,40 @@ func (c *adminServiceClient) ForceFailover(ctx context.Context, in *ForceFailove
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
 //
-// AdminService is served by every node, whatever its role.
+// AdminService is served by every node in every role.
 type AdminServiceServer interface {
-	// GetStatus tells what the node is and knows.
+	// GetStatus returns the status of the node.
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
-	// WatchStatus sends the status now and after each change.
+	// WatchStatus sends the current status, and then after each change.
 	WatchStatus(*WatchStatusRequest, grpc.ServerStreamingServer[WatchStatusResponse]) error
-	// Switchover hands the active role to the other node. Sent to either node. Returns when it is done or was undone.
+	// Switchover hands the active role over to the other node. Sent to either node. Returns when it is complete or rolled
+	// back.
 	Switchover(context.Context, *SwitchoverRequest) (*SwitchoverResponse, error)
-	// SetPaused pauses or resumes the pair: while it is paused no standby takes over by itself. Sent to either node.
+	// SetPaused pauses or resumes the pair: while it is paused, there is no automatic failover. Sent to either node.
 	SetPaused(context.Context, *SetPausedRequest) (*SetPausedResponse, error)
-	// Checkpoint writes a checkpoint of this node's page file now.
+	// Checkpoint writes a checkpoint of the page file of this node.
 	Checkpoint(context.Context, *CheckpointRequest) (*CheckpointResponse, error)
-	// Check walks this node's whole store and reports what it finds; online, on a snapshot.
+	// Check reads the whole store of this node and reports inconsistencies; online, on a snapshot.
 	Check(*CheckRequest, grpc.ServerStreamingServer[CheckResponse]) error
-	// GetDigest reads this node's whole store and hashes its logical content.
+	// GetDigest reads the whole store of this node and hashes its logical content.
 	GetDigest(context.Context, *GetDigestRequest) (*GetDigestResponse, error)
-	// Verify compares what the two nodes of the pair hold. Sent to the active.
+	// Verify compares the contents of both nodes. Sent to the active.
 	Verify(context.Context, *VerifyRequest) (*VerifyResponse, error)
-	// GetQueueDigests returns the rolling digests of this node's queues, as they are at exactly one LSN. Cheap: nothing is read.
+	// GetQueueDigests returns the rolling digests of the queues of this node at exactly one LSN. Inexpensive: it reads no
+	// messages.
 	GetQueueDigests(context.Context, *GetQueueDigestsRequest) (*GetQueueDigestsResponse, error)
-	// Scrub reads every page and all of the log of this node from the disk, repairs what it can, and says what is left.
+	// Scrub reads all pages and the whole log of this node from disk, repairs corruption where possible, and reports the
+	// rest.
 	Scrub(context.Context, *ScrubRequest) (*ScrubResponse, error)
-	// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are damaged on both nodes; on a node that stands alone,
-	// those that are damaged there. Sent to the active.
+	// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes, or, on a
+	// standalone node, on that node. Sent to the active.
 	DropDamaged(context.Context, *DropDamagedRequest) (*DropDamagedResponse, error)
-	// AdoptRecord writes the pair's record anew from what this node knows, when the coordinator has lost it or was put back to
-	// an older state. FAILED_PRECONDITION when that is not so, or when the other node is known to hold more.
+	// AdoptRecord rebuilds the cluster record from the state of this node after the coordinator lost it or was restored
+	// from an older copy. FAILED_PRECONDITION in any other case, or if the other node is known to have newer data.
 	AdoptRecord(context.Context, *AdoptRecordRequest) (*AdoptRecordResponse, error)
-	// ForceFailover makes this node active although it is not known to hold everything, because the node that does is lost for good. Sent to
-	// the node that is to become active. FAILED_PRECONDITION when there is a better way, or when the other node is there.
+	// ForceFailover activates this node although it may lack acknowledged messages, because the up-to-date node is
+	// permanently lost. Sent to the node to activate. FAILED_PRECONDITION if a safer action is possible, or if the other
+	// node is reachable.
 	ForceFailover(context.Context, *ForceFailoverRequest) (*ForceFailoverResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }

@@ -25,29 +25,29 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// MeetRequest introduces the process that asks.
-type MeetRequest struct {
+// HandshakeRequest contains the identity of the caller.
+type HandshakeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who asks.
-	From          *Introduction `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
+	// Calling process.
+	From          *ProcessIdentity `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *MeetRequest) Reset() {
-	*x = MeetRequest{}
+func (x *HandshakeRequest) Reset() {
+	*x = HandshakeRequest{}
 	mi := &file_lockstep_v1_replication_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *MeetRequest) String() string {
+func (x *HandshakeRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*MeetRequest) ProtoMessage() {}
+func (*HandshakeRequest) ProtoMessage() {}
 
-func (x *MeetRequest) ProtoReflect() protoreflect.Message {
+func (x *HandshakeRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_lockstep_v1_replication_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -59,41 +59,41 @@ func (x *MeetRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use MeetRequest.ProtoReflect.Descriptor instead.
-func (*MeetRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use HandshakeRequest.ProtoReflect.Descriptor instead.
+func (*HandshakeRequest) Descriptor() ([]byte, []int) {
 	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *MeetRequest) GetFrom() *Introduction {
+func (x *HandshakeRequest) GetFrom() *ProcessIdentity {
 	if x != nil {
 		return x.From
 	}
 	return nil
 }
 
-// MeetResponse introduces the process that answers.
-type MeetResponse struct {
+// HandshakeResponse contains the identity of the responding process.
+type HandshakeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who answers.
-	By            *Introduction `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
+	// Responding process.
+	By            *ProcessIdentity `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *MeetResponse) Reset() {
-	*x = MeetResponse{}
+func (x *HandshakeResponse) Reset() {
+	*x = HandshakeResponse{}
 	mi := &file_lockstep_v1_replication_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *MeetResponse) String() string {
+func (x *HandshakeResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*MeetResponse) ProtoMessage() {}
+func (*HandshakeResponse) ProtoMessage() {}
 
-func (x *MeetResponse) ProtoReflect() protoreflect.Message {
+func (x *HandshakeResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_lockstep_v1_replication_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -105,20 +105,20 @@ func (x *MeetResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use MeetResponse.ProtoReflect.Descriptor instead.
-func (*MeetResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use HandshakeResponse.ProtoReflect.Descriptor instead.
+func (*HandshakeResponse) Descriptor() ([]byte, []int) {
 	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *MeetResponse) GetBy() *Introduction {
+func (x *HandshakeResponse) GetBy() *ProcessIdentity {
 	if x != nil {
 		return x.By
 	}
 	return nil
 }
 
-// Introduction is what a process says of itself.
-type Introduction struct {
+// ProcessIdentity identifies a process.
+type ProcessIdentity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// UUID of the pair.
 	PairId string `protobuf:"bytes,1,opt,name=pair_id,json=pairId,proto3" json:"pair_id,omitempty"`
@@ -126,9 +126,9 @@ type Introduction struct {
 	NodeId string `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	// UUID of its store.
 	StoreId string `protobuf:"bytes,3,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
-	// Tells runs of one node apart; at most 256 bytes.
+	// Process generation, which distinguishes processes of one node; at most 256 bytes.
 	Process string `protobuf:"bytes,4,opt,name=process,proto3" json:"process,omitempty"`
-	// Address by which it is reached, host:port; at most 256 bytes.
+	// Address of the process, host:port; at most 256 bytes.
 	Address string `protobuf:"bytes,5,opt,name=address,proto3" json:"address,omitempty"`
 	// Last record of its log.
 	LogEnd        *Position `protobuf:"bytes,6,opt,name=log_end,json=logEnd,proto3" json:"log_end,omitempty"`
@@ -136,20 +136,20 @@ type Introduction struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Introduction) Reset() {
-	*x = Introduction{}
+func (x *ProcessIdentity) Reset() {
+	*x = ProcessIdentity{}
 	mi := &file_lockstep_v1_replication_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Introduction) String() string {
+func (x *ProcessIdentity) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Introduction) ProtoMessage() {}
+func (*ProcessIdentity) ProtoMessage() {}
 
-func (x *Introduction) ProtoReflect() protoreflect.Message {
+func (x *ProcessIdentity) ProtoReflect() protoreflect.Message {
 	mi := &file_lockstep_v1_replication_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -161,65 +161,65 @@ func (x *Introduction) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Introduction.ProtoReflect.Descriptor instead.
-func (*Introduction) Descriptor() ([]byte, []int) {
+// Deprecated: Use ProcessIdentity.ProtoReflect.Descriptor instead.
+func (*ProcessIdentity) Descriptor() ([]byte, []int) {
 	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *Introduction) GetPairId() string {
+func (x *ProcessIdentity) GetPairId() string {
 	if x != nil {
 		return x.PairId
 	}
 	return ""
 }
 
-func (x *Introduction) GetNodeId() string {
+func (x *ProcessIdentity) GetNodeId() string {
 	if x != nil {
 		return x.NodeId
 	}
 	return ""
 }
 
-func (x *Introduction) GetStoreId() string {
+func (x *ProcessIdentity) GetStoreId() string {
 	if x != nil {
 		return x.StoreId
 	}
 	return ""
 }
 
-func (x *Introduction) GetProcess() string {
+func (x *ProcessIdentity) GetProcess() string {
 	if x != nil {
 		return x.Process
 	}
 	return ""
 }
 
-func (x *Introduction) GetAddress() string {
+func (x *ProcessIdentity) GetAddress() string {
 	if x != nil {
 		return x.Address
 	}
 	return ""
 }
 
-func (x *Introduction) GetLogEnd() *Position {
+func (x *ProcessIdentity) GetLogEnd() *Position {
 	if x != nil {
 		return x.LogEnd
 	}
 	return nil
 }
 
-// ReplicateRequest is what the standby sends; the first one holds `hello`.
+// ReplicateRequest is a message of the standby; the first one must contain `hello`.
 type ReplicateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Configuration that the standby obeys (INV-1).
+	// Config that the standby obeys (INV-1).
 	Config uint64 `protobuf:"varint,1,opt,name=config,proto3" json:"config,omitempty"`
 	// Term that the standby obeys (INV-1).
 	Term uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
-	// Who the standby is and what it has. Only in the first request.
+	// Identity and log state of the standby. Only in the first request.
 	Hello *Hello `protobuf:"bytes,3,opt,name=hello,proto3" json:"hello,omitempty"`
-	// Everything up to here is durable on the standby; cumulative.
+	// Last record that is durable on the standby; cumulative.
 	Durable *Position `protobuf:"bytes,4,opt,name=durable,proto3" json:"durable,omitempty"`
-	// Everything up to here is applied on the standby; cumulative.
+	// Last LSN that is applied on the standby; cumulative.
 	AppliedLsn    uint64 `protobuf:"varint,5,opt,name=applied_lsn,json=appliedLsn,proto3" json:"applied_lsn,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -290,7 +290,7 @@ func (x *ReplicateRequest) GetAppliedLsn() uint64 {
 	return 0
 }
 
-// Hello introduces a standby.
+// Hello starts the handshake of a standby.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// UUID of the pair.
@@ -303,25 +303,25 @@ type Hello struct {
 	Incarnation uint64 `protobuf:"varint,4,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// Last record of the standby's log.
 	LogEnd *Position `protobuf:"bytes,5,opt,name=log_end,json=logEnd,proto3" json:"log_end,omitempty"`
-	// Last record that the standby applied; its log cannot be cut below it.
+	// Last record that the standby applied; its log cannot be truncated below it.
 	Applied *Position `protobuf:"bytes,6,opt,name=applied,proto3" json:"applied,omitempty"`
-	// For each term in the standby's log, newest first: the last position of that term. Serves to find the last common record.
+	// Last position of each term in the log of the standby, newest first. Used to find the last common record.
 	TermEnds []*Position `protobuf:"bytes,7,rep,name=term_ends,json=termEnds,proto3" json:"term_ends,omitempty"`
-	// Newest protocol version that the standby speaks; 1 now.
+	// Newest supported protocol version; currently 1.
 	Protocol uint32 `protobuf:"varint,8,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	// Oldest protocol version that it speaks; 0 if it speaks no other one.
+	// Oldest supported protocol version; 0 if only one is supported.
 	OldestProtocol uint32 `protobuf:"varint,9,opt,name=oldest_protocol,json=oldestProtocol,proto3" json:"oldest_protocol,omitempty"`
-	// What it knows beyond that, by name. A feature is used only if both nodes name it.
+	// Names of additional supported features. A feature is used only if both nodes support it.
 	Features []string `protobuf:"bytes,10,rep,name=features,proto3" json:"features,omitempty"`
-	// Generation of the standby's run, a UUID: of several runs of one store, only the one that the pair's record names is counted. Empty
-	// from releases before 0.2.0.
+	// Process generation of the standby, a UUID: only the generation in the cluster record is counted. Empty before
+	// release 0.2.0.
 	Run string `protobuf:"bytes,12,opt,name=run,proto3" json:"run,omitempty"`
-	// Last record that the standby knows to be committed, and that it will not give up (INV-13). An active that lacks it ends the stream with
-	// NOT_FOUND. Not set before release 0.2, or if the standby knows of none.
+	// Last record that the standby knows to be committed, and never truncates (INV-13). An active that lacks it ends the
+	// stream with NOT_FOUND. Not set before release 0.2, or if the standby knows of none.
 	Committed *Position `protobuf:"bytes,11,opt,name=committed,proto3" json:"committed,omitempty"`
-	// Term of the pair's last forced failover, if the standby's log ends before it: what the standby has and an active lacks that holds records
-	// of this term is void, committed or not. 0: none.
-	VoidTerm      uint64 `protobuf:"varint,13,opt,name=void_term,json=voidTerm,proto3" json:"void_term,omitempty"`
+	// Term of the last forced failover, if the log of the standby ends before it. Records of the standby that are missing
+	// on an active with records of this term are in a discarded range, committed or not. 0: none.
+	ForcedTerm    uint64 `protobuf:"varint,13,opt,name=forced_term,json=forcedTerm,proto3" json:"forced_term,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -440,36 +440,36 @@ func (x *Hello) GetCommitted() *Position {
 	return nil
 }
 
-func (x *Hello) GetVoidTerm() uint64 {
+func (x *Hello) GetForcedTerm() uint64 {
 	if x != nil {
-		return x.VoidTerm
+		return x.ForcedTerm
 	}
 	return 0
 }
 
-// ReplicateResponse is what the active sends.
+// ReplicateResponse is a message of the active.
 type ReplicateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The active's configuration (INV-1).
+	// Config of the active (INV-1).
 	Config uint64 `protobuf:"varint,1,opt,name=config,proto3" json:"config,omitempty"`
-	// The active's term (INV-1).
+	// Term of the active (INV-1).
 	Term uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
-	// Answer to the hello. Only in the first response.
+	// Response to the hello. Only in the first response.
 	Welcome *Welcome `protobuf:"bytes,3,opt,name=welcome,proto3" json:"welcome,omitempty"`
 	// Position before the first of `records`.
 	Previous *Position `protobuf:"bytes,4,opt,name=previous,proto3" json:"previous,omitempty"`
-	// Log frames, the same bytes that the log holds.
+	// Log frames, byte for byte as in the log.
 	Records []byte `protobuf:"bytes,5,opt,name=records,proto3" json:"records,omitempty"`
 	// Position of the last of `records`.
 	Last *Position `protobuf:"bytes,6,opt,name=last,proto3" json:"last,omitempty"`
-	// The active's commit LSN: the standby may apply up to here.
+	// Commit LSN of the active: the standby may apply records up to it.
 	CommitLsn uint64 `protobuf:"varint,7,opt,name=commit_lsn,json=commitLsn,proto3" json:"commit_lsn,omitempty"`
-	// The active requires this standby's acks from now on (SYNCING).
+	// The active requires acks of this standby from now on (SYNCING).
 	AckRequired bool `protobuf:"varint,8,opt,name=ack_required,json=ackRequired,proto3" json:"ack_required,omitempty"`
-	// The span in which the active sends `records`, if they are traced. Not known before release 0.2, which takes no note of it.
+	// Span in which the active sends `records`, if traced. Ignored before release 0.2.
 	Trace *TraceContext `protobuf:"bytes,9,opt,name=trace,proto3" json:"trace,omitempty"`
-	// How long commits take at present, in µs: work in the background of the standby, such as a backup, gives way to them. 0: there were none
-	// lately, or it was told a moment ago. Not known before release 0.2, which goes on at a fixed share of the time.
+	// Current commit latency in µs: background work of the standby, such as a backup, is throttled by it. 0: no recent
+	// commits, or sent recently. Ignored before release 0.2, which uses a fixed fraction of the time.
 	CommitTimeUs  uint64 `protobuf:"varint,10,opt,name=commit_time_us,json=commitTimeUs,proto3" json:"commit_time_us,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -575,12 +575,12 @@ func (x *ReplicateResponse) GetCommitTimeUs() uint64 {
 	return 0
 }
 
-// TraceContext names a span of a distributed trace, in the form of W3C Trace Context.
+// TraceContext identifies a span of a distributed trace, in the format of W3C Trace Context.
 type TraceContext struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Value of the header traceparent.
+	// Value of the traceparent header.
 	Traceparent string `protobuf:"bytes,1,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
-	// Value of the header tracestate; may be empty.
+	// Value of the tracestate header; may be empty.
 	Tracestate    string `protobuf:"bytes,2,opt,name=tracestate,proto3" json:"tracestate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -630,22 +630,24 @@ func (x *TraceContext) GetTracestate() string {
 	return ""
 }
 
-// Welcome tells a standby how to go on.
+// Welcome is the response to Hello.
 type Welcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Last common record: the standby cuts what it has after it.
+	// Last common record: the standby truncates its log after it.
 	ResumeAfter *Position `protobuf:"bytes,1,opt,name=resume_after,json=resumeAfter,proto3" json:"resume_after,omitempty"`
-	// The log does not reach back far enough, or the histories differ below what the standby applied: fetch a snapshot.
+	// The log does not reach back far enough, or the histories differ below the applied records of the standby: fetch a
+	// snapshot.
 	SnapshotRequired bool `protobuf:"varint,2,opt,name=snapshot_required,json=snapshotRequired,proto3" json:"snapshot_required,omitempty"`
-	// Why, in words, for the log.
+	// Reason as text, for the log.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Newest protocol version that the active speaks; 1 now. Both use the newest one that both speak.
+	// Newest supported protocol version; currently 1. Both nodes use the newest version that both support.
 	Protocol uint32 `protobuf:"varint,4,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	// Oldest protocol version that it speaks; 0 if it speaks no other one.
+	// Oldest supported protocol version; 0 if only one is supported.
 	OldestProtocol uint32 `protobuf:"varint,5,opt,name=oldest_protocol,json=oldestProtocol,proto3" json:"oldest_protocol,omitempty"`
-	// What it knows beyond that, by name. A feature is used only if both nodes name it.
+	// Names of additional supported features. A feature is used only if both nodes support it.
 	Features []string `protobuf:"bytes,6,rep,name=features,proto3" json:"features,omitempty"`
-	// The active has the record that the hello names as committed. Not set before release 0.2, or if its log does not reach back that far.
+	// The active has the committed record of the hello. Not set before release 0.2, or if its log does not reach back
+	// that far.
 	HoldsCommitted bool `protobuf:"varint,7,opt,name=holds_committed,json=holdsCommitted,proto3" json:"holds_committed,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -730,20 +732,20 @@ func (x *Welcome) GetHoldsCommitted() bool {
 	return false
 }
 
-// FetchSnapshotRequest asks for a checkpoint.
+// FetchSnapshotRequest requests a snapshot.
 type FetchSnapshotRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// UUID of the pair.
 	PairId string `protobuf:"bytes,1,opt,name=pair_id,json=pairId,proto3" json:"pair_id,omitempty"`
 	// Node UUID of the standby.
 	NodeId string `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	// Configuration that the standby obeys.
+	// Config that the standby obeys.
 	Config uint64 `protobuf:"varint,3,opt,name=config,proto3" json:"config,omitempty"`
-	// To go on with an interrupted transfer: the id from its first response, and the byte offset.
+	// Id in the first response of an interrupted transfer, to resume it.
 	ResumeId string `protobuf:"bytes,4,opt,name=resume_id,json=resumeId,proto3" json:"resume_id,omitempty"`
-	// Offset in the page file to go on from.
+	// Offset in the page file to resume from.
 	ResumeOffset uint64 `protobuf:"varint,5,opt,name=resume_offset,json=resumeOffset,proto3" json:"resume_offset,omitempty"`
-	// As in Hello.
+	// Same as Hello.committed.
 	Committed     *Position `protobuf:"bytes,6,opt,name=committed,proto3" json:"committed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -821,14 +823,14 @@ func (x *FetchSnapshotRequest) GetCommitted() *Position {
 	return nil
 }
 
-// FetchSnapshotResponse is a piece of a checkpoint.
+// FetchSnapshotResponse is a part of a snapshot.
 type FetchSnapshotResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Describes the snapshot. Only in the first response.
+	// Header of the snapshot. Only in the first response.
 	Header *SnapshotHeader `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
-	// Offset of `data` in the page file. Free extents are left out.
+	// Offset of `data` in the page file. Free extents are omitted.
 	Offset uint64 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
-	// Bytes of the page file; none in the last response, and in those that only say that the active is there.
+	// Bytes of the page file; empty in the last response and in keepalives.
 	Data []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
 	// CRC32C of `data`.
 	Checksum uint32 `protobuf:"fixed32,4,opt,name=checksum,proto3" json:"checksum,omitempty"`
@@ -906,21 +908,21 @@ func (x *FetchSnapshotResponse) GetFinished() bool {
 // SnapshotHeader describes a snapshot.
 type SnapshotHeader struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names the pinned checkpoint while the active keeps it.
+	// Id of the pinned checkpoint while the active keeps it.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Position that it holds.
+	// Position of the snapshot.
 	Position *Position `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
 	// Size of the page file up to its last used page, in bytes.
 	FileBytes uint64 `protobuf:"varint,3,opt,name=file_bytes,json=fileBytes,proto3" json:"file_bytes,omitempty"`
-	// Bytes that will be sent (free extents left out).
+	// Bytes to send (free extents omitted).
 	DataBytes uint64 `protobuf:"varint,4,opt,name=data_bytes,json=dataBytes,proto3" json:"data_bytes,omitempty"`
 	// Page size in bytes.
 	PageSize uint32 `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Configuration of the active.
+	// Config of the active.
 	Config uint64 `protobuf:"varint,6,opt,name=config,proto3" json:"config,omitempty"`
 	// Term of the active.
 	Term uint64 `protobuf:"varint,7,opt,name=term,proto3" json:"term,omitempty"`
-	// As in Welcome, of the record that the request names: the log goes on after the snapshot up to there and further.
+	// Same as Welcome.holds_committed, for the record in the request: the log after the snapshot contains that record.
 	HoldsCommitted bool `protobuf:"varint,8,opt,name=holds_committed,json=holdsCommitted,proto3" json:"holds_committed,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1012,20 +1014,21 @@ func (x *SnapshotHeader) GetHoldsCommitted() bool {
 	return false
 }
 
-// FetchMessagesRequest asks for good copies of messages.
+// FetchMessagesRequest requests valid copies of messages.
 type FetchMessagesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// UUID of the pair.
 	PairId string `protobuf:"bytes,1,opt,name=pair_id,json=pairId,proto3" json:"pair_id,omitempty"`
-	// Node UUID of the node that asks.
+	// UUID of the requesting node.
 	NodeId string `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	// Number of the queue.
 	Queue uint64 `protobuf:"varint,3,opt,name=queue,proto3" json:"queue,omitempty"`
-	// First and last sequence of interest.
+	// First requested sequence.
 	FirstSequence uint64 `protobuf:"varint,4,opt,name=first_sequence,json=firstSequence,proto3" json:"first_sequence,omitempty"`
-	// See above.
+	// Last requested sequence.
 	LastSequence uint64 `protobuf:"varint,5,opt,name=last_sequence,json=lastSequence,proto3" json:"last_sequence,omitempty"`
-	// Last record that the node that asks has applied: both must have the same history up to the lower of that and the other's own.
+	// Last record that the requesting node has applied. Both nodes must have the same history up to the lower of their
+	// applied records.
 	Applied       *Position `protobuf:"bytes,6,opt,name=applied,proto3" json:"applied,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1103,17 +1106,17 @@ func (x *FetchMessagesRequest) GetApplied() *Position {
 	return nil
 }
 
-// FetchMessagesResponse is a part of the answer.
+// FetchMessagesResponse is a part of the response.
 type FetchMessagesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Messages that the request asks for, by sequence.
+	// Requested messages, ordered by sequence.
 	Messages []*RawMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
-	// Sequences that are damaged here as well.
+	// Sequences of messages that are corrupt on this node as well.
 	Damaged []uint64 `protobuf:"varint,2,rep,packed,name=damaged,proto3" json:"damaged,omitempty"`
-	// Only in the last response: what was looked at goes up to here.
+	// Last sequence that was checked. Only in the last response.
 	LastSequence uint64 `protobuf:"varint,3,opt,name=last_sequence,json=lastSequence,proto3" json:"last_sequence,omitempty"`
-	// Only in the last response: the last record that this node has applied, for the node that asks to find in its own log. Not set if
-	// this node has found the other's in its log.
+	// Last record that this node has applied, to be found in the log of the requesting node. Only in the last response.
+	// Not set if this node has found the record of the requesting node in its own log.
 	Applied *Position `protobuf:"bytes,4,opt,name=applied,proto3" json:"applied,omitempty"`
 	// True in the last response.
 	Finished      bool `protobuf:"varint,5,opt,name=finished,proto3" json:"finished,omitempty"`
@@ -1186,12 +1189,12 @@ func (x *FetchMessagesResponse) GetFinished() bool {
 	return false
 }
 
-// RawMessage is a message as it is stored.
+// RawMessage is a message in its stored form.
 type RawMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sequence in its queue.
 	Sequence uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// The message record, byte for byte.
+	// Message record, byte for byte.
 	Record []byte `protobuf:"bytes,2,opt,name=record,proto3" json:"record,omitempty"`
 	// CRC32C of the record.
 	Checksum      uint32 `protobuf:"fixed32,3,opt,name=checksum,proto3" json:"checksum,omitempty"`
@@ -1254,12 +1257,12 @@ var File_lockstep_v1_replication_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_replication_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/v1/replication.proto\x12\vlockstep.v1\x1a\x17lockstep/v1/types.proto\"<\n" +
-	"\vMeetRequest\x12-\n" +
-	"\x04from\x18\x01 \x01(\v2\x19.lockstep.v1.IntroductionR\x04from\"9\n" +
-	"\fMeetResponse\x12)\n" +
-	"\x02by\x18\x01 \x01(\v2\x19.lockstep.v1.IntroductionR\x02by\"\xbf\x01\n" +
-	"\fIntroduction\x12\x17\n" +
+	"\x1dlockstep/v1/replication.proto\x12\vlockstep.v1\x1a\x17lockstep/v1/types.proto\"D\n" +
+	"\x10HandshakeRequest\x120\n" +
+	"\x04from\x18\x01 \x01(\v2\x1c.lockstep.v1.ProcessIdentityR\x04from\"A\n" +
+	"\x11HandshakeResponse\x12,\n" +
+	"\x02by\x18\x01 \x01(\v2\x1c.lockstep.v1.ProcessIdentityR\x02by\"\xc2\x01\n" +
+	"\x0fProcessIdentity\x12\x17\n" +
 	"\apair_id\x18\x01 \x01(\tR\x06pairId\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x19\n" +
 	"\bstore_id\x18\x03 \x01(\tR\astoreId\x12\x18\n" +
@@ -1272,7 +1275,7 @@ const file_lockstep_v1_replication_proto_rawDesc = "" +
 	"\x05hello\x18\x03 \x01(\v2\x12.lockstep.v1.HelloR\x05hello\x12/\n" +
 	"\adurable\x18\x04 \x01(\v2\x15.lockstep.v1.PositionR\adurable\x12\x1f\n" +
 	"\vapplied_lsn\x18\x05 \x01(\x04R\n" +
-	"appliedLsn\"\xd0\x03\n" +
+	"appliedLsn\"\xd4\x03\n" +
 	"\x05Hello\x12\x17\n" +
 	"\apair_id\x18\x01 \x01(\tR\x06pairId\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x19\n" +
@@ -1286,8 +1289,9 @@ const file_lockstep_v1_replication_proto_rawDesc = "" +
 	"\bfeatures\x18\n" +
 	" \x03(\tR\bfeatures\x12\x10\n" +
 	"\x03run\x18\f \x01(\tR\x03run\x123\n" +
-	"\tcommitted\x18\v \x01(\v2\x15.lockstep.v1.PositionR\tcommitted\x12\x1b\n" +
-	"\tvoid_term\x18\r \x01(\x04R\bvoidTerm\"\x80\x03\n" +
+	"\tcommitted\x18\v \x01(\v2\x15.lockstep.v1.PositionR\tcommitted\x12\x1f\n" +
+	"\vforced_term\x18\r \x01(\x04R\n" +
+	"forcedTerm\"\x80\x03\n" +
 	"\x11ReplicateResponse\x12\x16\n" +
 	"\x06config\x18\x01 \x01(\x04R\x06config\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12.\n" +
@@ -1355,12 +1359,12 @@ const file_lockstep_v1_replication_proto_rawDesc = "" +
 	"RawMessage\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x16\n" +
 	"\x06record\x18\x02 \x01(\fR\x06record\x12\x1a\n" +
-	"\bchecksum\x18\x03 \x01(\aR\bchecksum2\xd5\x02\n" +
+	"\bchecksum\x18\x03 \x01(\aR\bchecksum2\xe4\x02\n" +
 	"\x12ReplicationService\x12N\n" +
 	"\tReplicate\x12\x1d.lockstep.v1.ReplicateRequest\x1a\x1e.lockstep.v1.ReplicateResponse(\x010\x01\x12X\n" +
 	"\rFetchSnapshot\x12!.lockstep.v1.FetchSnapshotRequest\x1a\".lockstep.v1.FetchSnapshotResponse0\x01\x12X\n" +
-	"\rFetchMessages\x12!.lockstep.v1.FetchMessagesRequest\x1a\".lockstep.v1.FetchMessagesResponse0\x01\x12;\n" +
-	"\x04Meet\x12\x18.lockstep.v1.MeetRequest\x1a\x19.lockstep.v1.MeetResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
+	"\rFetchMessages\x12!.lockstep.v1.FetchMessagesRequest\x1a\".lockstep.v1.FetchMessagesResponse0\x01\x12J\n" +
+	"\tHandshake\x12\x1d.lockstep.v1.HandshakeRequest\x1a\x1e.lockstep.v1.HandshakeResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
 	file_lockstep_v1_replication_proto_rawDescOnce sync.Once
@@ -1376,9 +1380,9 @@ func file_lockstep_v1_replication_proto_rawDescGZIP() []byte {
 
 var file_lockstep_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_lockstep_v1_replication_proto_goTypes = []any{
-	(*MeetRequest)(nil),           // 0: lockstep.v1.MeetRequest
-	(*MeetResponse)(nil),          // 1: lockstep.v1.MeetResponse
-	(*Introduction)(nil),          // 2: lockstep.v1.Introduction
+	(*HandshakeRequest)(nil),      // 0: lockstep.v1.HandshakeRequest
+	(*HandshakeResponse)(nil),     // 1: lockstep.v1.HandshakeResponse
+	(*ProcessIdentity)(nil),       // 2: lockstep.v1.ProcessIdentity
 	(*ReplicateRequest)(nil),      // 3: lockstep.v1.ReplicateRequest
 	(*Hello)(nil),                 // 4: lockstep.v1.Hello
 	(*ReplicateResponse)(nil),     // 5: lockstep.v1.ReplicateResponse
@@ -1393,9 +1397,9 @@ var file_lockstep_v1_replication_proto_goTypes = []any{
 	(*Position)(nil),              // 14: lockstep.v1.Position
 }
 var file_lockstep_v1_replication_proto_depIdxs = []int32{
-	2,  // 0: lockstep.v1.MeetRequest.from:type_name -> lockstep.v1.Introduction
-	2,  // 1: lockstep.v1.MeetResponse.by:type_name -> lockstep.v1.Introduction
-	14, // 2: lockstep.v1.Introduction.log_end:type_name -> lockstep.v1.Position
+	2,  // 0: lockstep.v1.HandshakeRequest.from:type_name -> lockstep.v1.ProcessIdentity
+	2,  // 1: lockstep.v1.HandshakeResponse.by:type_name -> lockstep.v1.ProcessIdentity
+	14, // 2: lockstep.v1.ProcessIdentity.log_end:type_name -> lockstep.v1.Position
 	4,  // 3: lockstep.v1.ReplicateRequest.hello:type_name -> lockstep.v1.Hello
 	14, // 4: lockstep.v1.ReplicateRequest.durable:type_name -> lockstep.v1.Position
 	14, // 5: lockstep.v1.Hello.log_end:type_name -> lockstep.v1.Position
@@ -1416,11 +1420,11 @@ var file_lockstep_v1_replication_proto_depIdxs = []int32{
 	3,  // 20: lockstep.v1.ReplicationService.Replicate:input_type -> lockstep.v1.ReplicateRequest
 	8,  // 21: lockstep.v1.ReplicationService.FetchSnapshot:input_type -> lockstep.v1.FetchSnapshotRequest
 	11, // 22: lockstep.v1.ReplicationService.FetchMessages:input_type -> lockstep.v1.FetchMessagesRequest
-	0,  // 23: lockstep.v1.ReplicationService.Meet:input_type -> lockstep.v1.MeetRequest
+	0,  // 23: lockstep.v1.ReplicationService.Handshake:input_type -> lockstep.v1.HandshakeRequest
 	5,  // 24: lockstep.v1.ReplicationService.Replicate:output_type -> lockstep.v1.ReplicateResponse
 	9,  // 25: lockstep.v1.ReplicationService.FetchSnapshot:output_type -> lockstep.v1.FetchSnapshotResponse
 	12, // 26: lockstep.v1.ReplicationService.FetchMessages:output_type -> lockstep.v1.FetchMessagesResponse
-	1,  // 27: lockstep.v1.ReplicationService.Meet:output_type -> lockstep.v1.MeetResponse
+	1,  // 27: lockstep.v1.ReplicationService.Handshake:output_type -> lockstep.v1.HandshakeResponse
 	24, // [24:28] is the sub-list for method output_type
 	20, // [20:24] is the sub-list for method input_type
 	20, // [20:20] is the sub-list for extension type_name

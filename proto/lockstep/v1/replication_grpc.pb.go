@@ -26,25 +26,27 @@ const (
 	ReplicationService_Replicate_FullMethodName     = "/lockstep.v1.ReplicationService/Replicate"
 	ReplicationService_FetchSnapshot_FullMethodName = "/lockstep.v1.ReplicationService/FetchSnapshot"
 	ReplicationService_FetchMessages_FullMethodName = "/lockstep.v1.ReplicationService/FetchMessages"
-	ReplicationService_Meet_FullMethodName          = "/lockstep.v1.ReplicationService/Meet"
+	ReplicationService_Handshake_FullMethodName     = "/lockstep.v1.ReplicationService/Handshake"
 )
 
 // ReplicationServiceClient is the client API for ReplicationService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ReplicationService is called by the standby on the active, but for FetchMessages, which either node may call on the other one.
+// ReplicationService is called by the standby on the active, except for FetchMessages and Handshake, which either node
+// may call on the other one.
 type ReplicationServiceClient interface {
-	// Replicate carries the log from the active to the standby and acknowledgements back.
+	// Replicate streams the log from the active to the standby, and acknowledgements back.
 	Replicate(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ReplicateRequest, ReplicateResponse], error)
-	// FetchSnapshot sends a pinned checkpoint to a standby whose log is too old.
+	// FetchSnapshot sends a pinned checkpoint to a standby that is too far behind for the log.
 	FetchSnapshot(ctx context.Context, in *FetchSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FetchSnapshotResponse], error)
-	// FetchMessages sends messages of a queue to a node that has them in a damaged page. Served whatever the role, but only to a node
-	// of the same pair and with the same history.
+	// FetchMessages sends messages of a queue to a node on which they are in a corrupt page. Served in every role, but
+	// only to a node of the same pair with the same history.
 	FetchMessages(ctx context.Context, in *FetchMessagesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FetchMessagesResponse], error)
-	// Meet tells who a process is and how far its log goes. Asked by a process that is about to take part in the pair: of another one that
-	// is announced under its own node id, and of the other member in sync. Served whatever the role, within the pair only.
-	Meet(ctx context.Context, in *MeetRequest, opts ...grpc.CallOption) (*MeetResponse, error)
+	// Handshake returns the identity of a process and the end of its log. A process that is about to join the pair calls
+	// it on another process that is announced under the same node id, and on the other in-sync member. Served in every
+	// role, within the pair only.
+	Handshake(ctx context.Context, in *HandshakeRequest, opts ...grpc.CallOption) (*HandshakeResponse, error)
 }
 
 type replicationServiceClient struct {
@@ -106,10 +108,10 @@ func (c *replicationServiceClient) FetchMessages(ctx context.Context, in *FetchM
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ReplicationService_FetchMessagesClient = grpc.ServerStreamingClient[FetchMessagesResponse]
 
-func (c *replicationServiceClient) Meet(ctx context.Context, in *MeetRequest, opts ...grpc.CallOption) (*MeetResponse, error) {
+func (c *replicationServiceClient) Handshake(ctx context.Context, in *HandshakeRequest, opts ...grpc.CallOption) (*HandshakeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(MeetResponse)
-	err := c.cc.Invoke(ctx, ReplicationService_Meet_FullMethodName, in, out, cOpts...)
+	out := new(HandshakeResponse)
+	err := c.cc.Invoke(ctx, ReplicationService_Handshake_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -120,18 +122,20 @@ func (c *replicationServiceClient) Meet(ctx context.Context, in *MeetRequest, op
 // All implementations must embed UnimplementedReplicationServiceServer
 // for forward compatibility.
 //
-// ReplicationService is called by the standby on the active, but for FetchMessages, which either node may call on the other one.
+// ReplicationService is called by the standby on the active, except for FetchMessages and Handshake, which either node
+// may call on the other one.
 type ReplicationServiceServer interface {
-	// Replicate carries the log from the active to the standby and acknowledgements back.
+	// Replicate streams the log from the active to the standby, and acknowledgements back.
 	Replicate(grpc.BidiStreamingServer[ReplicateRequest, ReplicateResponse]) error
-	// FetchSnapshot sends a pinned checkpoint to a standby whose log is too old.
+	// FetchSnapshot sends a pinned checkpoint to a standby that is too far behind for the log.
 	FetchSnapshot(*FetchSnapshotRequest, grpc.ServerStreamingServer[FetchSnapshotResponse]) error
-	// FetchMessages sends messages of a queue to a node that has them in a damaged page. Served whatever the role, but only to a node
-	// of the same pair and with the same history.
+	// FetchMessages sends messages of a queue to a node on which they are in a corrupt page. Served in every role, but
+	// only to a node of the same pair with the same history.
 	FetchMessages(*FetchMessagesRequest, grpc.ServerStreamingServer[FetchMessagesResponse]) error
-	// Meet tells who a process is and how far its log goes. Asked by a process that is about to take part in the pair: of another one that
-	// is announced under its own node id, and of the other member in sync. Served whatever the role, within the pair only.
-	Meet(context.Context, *MeetRequest) (*MeetResponse, error)
+	// Handshake returns the identity of a process and the end of its log. A process that is about to join the pair calls
+	// it on another process that is announced under the same node id, and on the other in-sync member. Served in every
+	// role, within the pair only.
+	Handshake(context.Context, *HandshakeRequest) (*HandshakeResponse, error)
 	mustEmbedUnimplementedReplicationServiceServer()
 }
 
@@ -151,8 +155,8 @@ func (UnimplementedReplicationServiceServer) FetchSnapshot(*FetchSnapshotRequest
 func (UnimplementedReplicationServiceServer) FetchMessages(*FetchMessagesRequest, grpc.ServerStreamingServer[FetchMessagesResponse]) error {
 	return status.Error(codes.Unimplemented, "method FetchMessages not implemented")
 }
-func (UnimplementedReplicationServiceServer) Meet(context.Context, *MeetRequest) (*MeetResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Meet not implemented")
+func (UnimplementedReplicationServiceServer) Handshake(context.Context, *HandshakeRequest) (*HandshakeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Handshake not implemented")
 }
 func (UnimplementedReplicationServiceServer) mustEmbedUnimplementedReplicationServiceServer() {}
 func (UnimplementedReplicationServiceServer) testEmbeddedByValue()                            {}
@@ -204,20 +208,20 @@ func _ReplicationService_FetchMessages_Handler(srv interface{}, stream grpc.Serv
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ReplicationService_FetchMessagesServer = grpc.ServerStreamingServer[FetchMessagesResponse]
 
-func _ReplicationService_Meet_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(MeetRequest)
+func _ReplicationService_Handshake_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(HandshakeRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ReplicationServiceServer).Meet(ctx, in)
+		return srv.(ReplicationServiceServer).Handshake(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: ReplicationService_Meet_FullMethodName,
+		FullMethod: ReplicationService_Handshake_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ReplicationServiceServer).Meet(ctx, req.(*MeetRequest))
+		return srv.(ReplicationServiceServer).Handshake(ctx, req.(*HandshakeRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -230,8 +234,8 @@ var ReplicationService_ServiceDesc = grpc.ServiceDesc{
 	HandlerType: (*ReplicationServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
 		{
-			MethodName: "Meet",
-			Handler:    _ReplicationService_Meet_Handler,
+			MethodName: "Handshake",
+			Handler:    _ReplicationService_Handshake_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -94,10 +94,10 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 	}
 	for _, c := range st.Certificates {
 		resp.Certificates = append(resp.Certificates, &pb.CertificateStatus{
-			Use: c.Use, File: c.File, Authority: c.Authority, Subject: c.Subject, Ends: timestamppb.New(c.Ends),
+			Use: c.Use, File: c.File, Ca: c.Authority, Subject: c.Subject, Ends: timestamppb.New(c.Ends),
 		})
 	}
-	resp.Store.LeftBehind = a.leftBehind(st.ArchiveDir)
+	resp.Store.UnusedFiles = a.leftBehind(st.ArchiveDir)
 	switch {
 	case st.Primary != nil:
 		resp.Store.CommitLsn = st.Primary.CommitLSN
@@ -113,7 +113,7 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 
 // leftBehind lists files that an operator may remove. It ignores unreadable directories: a condition reports them, and
 // an operator who investigates needs the rest of the status.
-func (a *Service) leftBehind(archive string) []*pb.LeftBehind {
+func (a *Service) leftBehind(archive string) []*pb.UnusedFile {
 	left, err := a.store.LeftBehind()
 	if err != nil {
 		a.o.Logger.Debug("quarantined stores cannot be listed", zap.Error(err))
@@ -131,9 +131,9 @@ func (a *Service) leftBehind(archive string) []*pb.LeftBehind {
 			left = append(left, store.LeftBehind{Path: dir, Kind: "other-archive", Bytes: n})
 		}
 	}
-	out := make([]*pb.LeftBehind, len(left))
+	out := make([]*pb.UnusedFile, len(left))
 	for i, l := range left {
-		out[i] = &pb.LeftBehind{Path: l.Path, Kind: l.Kind, Bytes: l.Bytes}
+		out[i] = &pb.UnusedFile{Path: l.Path, Kind: l.Kind, Bytes: l.Bytes}
 	}
 	return out
 }

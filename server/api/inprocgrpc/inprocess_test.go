@@ -481,13 +481,13 @@ func TestStuckHandler(t *testing.T) {
 // Every field of a message passed by reference arrives; bodies are not copied.
 func TestHandedOver(t *testing.T) {
 	request := &pb.PublishStreamRequest{
-		Correlation: 1, TakesMore: true, More: []*pb.PublishStreamRequest{{Correlation: 2}},
+		Correlation: 1, AcceptsMore: true, More: []*pb.PublishStreamRequest{{Correlation: 2}},
 		Publish: &pb.PublishRequest{
 			Queue: "q", Messages: []*pb.Message{{Body: []byte("body"), Subject: "s"}}, Producer: &pb.Producer{Id: "p"},
 		},
 	}
 	response := &pb.PublishStreamResponse{
-		Correlation: 1, Published: &pb.PublishResponse{Lsn: 7}, TakesMore: true, More: []*pb.PublishStreamResponse{
+		Correlation: 1, Published: &pb.PublishResponse{Lsn: 7}, AcceptsMore: true, More: []*pb.PublishStreamResponse{
 			{Correlation: 2},
 		},
 	}

@@ -91,8 +91,8 @@ func (i *item) into(v any, limit int) error {
 		}
 	case *pb.PublishStreamResponse:
 		if to, ok := v.(*pb.PublishStreamResponse); ok {
-			to.Correlation, to.Published, to.Error, to.More, to.TakesMore = from.GetCorrelation(), from.GetPublished(),
-				from.GetError(), from.GetMore(), from.GetTakesMore()
+			to.Correlation, to.Published, to.Error, to.More, to.AcceptsMore = from.GetCorrelation(), from.GetPublished(),
+				from.GetError(), from.GetMore(), from.GetAcceptsMore()
 			return nil
 		}
 	case *pb.ConsumeRequest:
@@ -125,8 +125,8 @@ func decode(data mem.BufferSlice, v any) error {
 }
 
 func handPublish(to, from *pb.PublishStreamRequest) {
-	to.Correlation, to.Publish, to.More, to.TakesMore = from.GetCorrelation(), from.GetPublish(), from.GetMore(),
-		from.GetTakesMore()
+	to.Correlation, to.Publish, to.More, to.AcceptsMore = from.GetCorrelation(), from.GetPublish(), from.GetMore(),
+		from.GetAcceptsMore()
 }
 
 func handConsume(to, from *pb.ConsumeRequest) {

@@ -84,7 +84,7 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
 	}
 	defer consumer.Close()
-	if attach.GetHearsWaiting() {
+	if attach.GetReportWaiting() {
 		consumer.HearWaiting()
 	}
 	who := s.callerOf(stream.Context())

@@ -236,7 +236,7 @@ func (b *publishBatch) reset() {
 
 // accept submits a request and its additional ones. An error ends the stream.
 func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.PublishStreamRequest) error {
-	if req.GetTakesMore() {
+	if req.GetAcceptsMore() {
 		p.takesMore.Store(true)
 	}
 	if n := len(req.GetMore()); n > maxMore {
@@ -393,7 +393,7 @@ func (p *publishStream) answer() error {
 		if err != nil {
 			return err
 		}
-		resp.TakesMore, first = first, false
+		resp.AcceptsMore, first = first, false
 		if p.takesMore.Load() {
 			if err := p.addReady(resp); err != nil {
 				return err

@@ -50,7 +50,7 @@ func TestEveryReasonIsUsed(t *testing.T) {
 	used := map[pb.ErrorReason]bool{
 		pb.ErrorReason_ERROR_REASON_UNSPECIFIED: true, pb.ErrorReason_ERROR_REASON_INTERNAL: true,
 		pb.ErrorReason_ERROR_REASON_UNDECODABLE:   true,
-		pb.ErrorReason_ERROR_REASON_TOKEN_EXPIRED: true, pb.ErrorReason_ERROR_REASON_UNCHECKED: true,
+		pb.ErrorReason_ERROR_REASON_TOKEN_EXPIRED: true, pb.ErrorReason_ERROR_REASON_AUTH_UNAVAILABLE: true,
 	}
 	for _, m := range errorTable {
 		used[m.reason] = true

@@ -118,7 +118,7 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.ReplicationService_Replicate_FullMethodName:     needPeer(),
 	pb.ReplicationService_FetchSnapshot_FullMethodName: needPeer(),
 	pb.ReplicationService_FetchMessages_FullMethodName: needPeer(),
-	pb.ReplicationService_Meet_FullMethodName:          needPeer(),
+	pb.ReplicationService_Handshake_FullMethodName:     needPeer(),
 
 	// Standard gRPC services.
 	healthpb.Health_Check_FullMethodName: {Anyone: true},

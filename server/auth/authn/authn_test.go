@@ -262,7 +262,7 @@ func TestUnknownKeysAreFetchedRarely(t *testing.T) {
 	for range 20 {
 		_, err = a.Authenticate(call(t, home, made))
 		require.Equal(t, codes.Unavailable, status.Code(err))
-		require.Equal(t, "UNCHECKED", reasonOf(err))
+		require.Equal(t, "AUTH_UNAVAILABLE", reasonOf(err))
 		var e *Error
 		require.ErrorAs(t, err, &e)
 		require.Positive(t, e.RetryAfter)
@@ -386,7 +386,7 @@ func TestLimit(t *testing.T) {
 	fresh := i.Token("bob", nil)
 	_, err = first.Authenticate(call(t, home, fresh))
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))
-	require.Equal(t, "UNCHECKED", reasonOf(err))
+	require.Equal(t, "AUTH_UNAVAILABLE", reasonOf(err))
 	for _, good := range []string{known, "lsk_good"} {
 		_, err = first.Authenticate(call(t, home, good))
 		require.NoError(t, err)

@@ -69,7 +69,7 @@ func (e *Error) GRPCStatus() *status.Status {
 	r := pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED
 	switch {
 	case e.code != codes.Unauthenticated:
-		r = pb.ErrorReason_ERROR_REASON_UNCHECKED
+		r = pb.ErrorReason_ERROR_REASON_AUTH_UNAVAILABLE
 	case e.expired:
 		r = pb.ErrorReason_ERROR_REASON_TOKEN_EXPIRED
 	}

@@ -30,7 +30,7 @@ func (t *Tracer) DialOption() grpc.DialOption {
 // Periodic calls between nodes and health checks are not traced.
 func wanted() otelgrpc.Filter {
 	unwanted := map[string]bool{
-		pb.AdminService_GetStatus_FullMethodName: true, pb.ReplicationService_Meet_FullMethodName: true,
+		pb.AdminService_GetStatus_FullMethodName: true, pb.ReplicationService_Handshake_FullMethodName: true,
 	}
 	for _, service := range []*grpc.ServiceDesc{
 		&pb.QueueService_ServiceDesc, &pb.AdminService_ServiceDesc, &pb.MaintenanceService_ServiceDesc,

@@ -139,7 +139,7 @@ func final(err error) bool {
 // passes reports whether an error is transient.
 func passes(err error) bool {
 	for _, e := range []error{
-		ErrBusy, ErrRole, ErrGaveWay, rewrite.ErrMaintenance, rewrite.ErrCanceled, store.ErrClosed,
+		ErrBusy, ErrRole, ErrRoleChanged, rewrite.ErrMaintenance, rewrite.ErrCanceled, store.ErrClosed,
 		failover.ErrSwitchover,
 		failover.ErrStopped,
 		replication.ErrNotActive, replication.ErrBlocked, replication.ErrOutcomeUnknown, ErrUnreachable,

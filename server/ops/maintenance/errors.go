@@ -14,9 +14,9 @@ var (
 	ErrBusy = errors.New("another maintenance operation is running on this node")
 	// ErrRole is returned when the node's role does not allow the operation.
 	ErrRole = errors.New("not possible in this node's role")
-	// ErrGaveWay is returned by a rewrite that was cancelled because the node changes its role. The page file is
+	// ErrRoleChanged is returned by a rewrite that was cancelled because the node changes its role. The page file is
 	// unchanged.
-	ErrGaveWay = errors.New("rewrite cancelled by a role change; page.db is unchanged")
+	ErrRoleChanged = errors.New("rewrite cancelled by a role change; page.db is unchanged")
 	// ErrNoBackupPath is returned when no backup location is set.
 	ErrNoBackupPath = errors.New("no backup location: set backup.path")
 	// ErrNoArchive is returned when no log archive is configured.

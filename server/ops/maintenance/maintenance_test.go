@@ -163,7 +163,7 @@ func testPlanGoesOn(t *testing.T) {
 		require.Equal(t, 8192, req.PageSize)
 		if calls.Add(1)%8 != 0 {
 			return RewriteResult{}, fmt.Errorf("try: %w",
-				[]error{ErrUnreachable, ErrBusy, ErrGaveWay, ErrRole}[calls.Load()%4])
+				[]error{ErrUnreachable, ErrBusy, ErrRoleChanged, ErrRole}[calls.Load()%4])
 		}
 		return RewriteResult{PageSizeAfter: 8192}, nil
 	}

@@ -145,14 +145,14 @@ func (m *Manager) GiveWay() {
 	m.following, m.starting = false, false
 	op := m.running
 	for _, cancel := range m.held {
-		cancel(ErrGaveWay)
+		cancel(ErrRoleChanged)
 	}
 	m.mu.Unlock()
 	if op == nil || op.kind != opRewrite {
 		return
 	}
 	began := time.Now()
-	op.cancel(ErrGaveWay)
+	op.cancel(ErrRoleChanged)
 	timer := time.NewTimer(giveWayLimit)
 	defer timer.Stop()
 	select {

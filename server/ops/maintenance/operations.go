@@ -99,7 +99,7 @@ func (m *Manager) pageProgress(op *operation) func(checkpoint.Progress) {
 
 // Rewrite rewrites this node's page file. It is allowed only while the node follows an active, or at the start of a
 // standalone one: ErrRole otherwise. Other errors are ErrBusy while another operation runs, store.ErrNoSpace with
-// both figures, store.ErrDataLoss for a corrupt page, and ErrGaveWay if the node changed its role. With any error,
+// both figures, store.ErrDataLoss for a corrupt page, and ErrRoleChanged if the node changed its role. With any error,
 // the page file is unchanged.
 func (m *Manager) Rewrite(
 	ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress),

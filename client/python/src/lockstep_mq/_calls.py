@@ -292,7 +292,7 @@ class Caller:
             try:
                 return await self._attempts_as(op, method, request, response, who, deadline)
             except errors.TooOld as err:
-                if err.reason != "PRODUCER_FORGOTTEN" or who.doubt.unknown:
+                if err.reason != "PRODUCER_UNKNOWN" or who.doubt.unknown:
                     raise
                 # The lane was idle for too long. Nothing was committed, so the request may use another identity.
                 who.lane = None

@@ -69,7 +69,7 @@ class Failure(Exception):
     @property
     def forgotten(self) -> bool:
         """Return whether the node may have evicted the producer."""
-        return self.reason == "PRODUCER_FORGOTTEN"
+        return self.reason == "PRODUCER_UNKNOWN"
 
     @property
     def outcome_lost(self) -> bool:

@@ -305,7 +305,7 @@ class Admin(QueueCalls):
             )
             others = [n.node_id for n in status.pair.nodes if not n.active]
             if not others:
-                raise errors.WrongState("switchover: the pair has no other node", reason="NO_PARTNER")
+                raise errors.WrongState("switchover: the pair has no other node", reason="NO_PEER")
             to = others[0]
         response = await self._caller.decide(
             "switchover",

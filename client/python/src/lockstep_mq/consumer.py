@@ -435,7 +435,7 @@ class Consumer:
                 max_response_bytes=_options.MAX_RECEIVE_BYTES,
                 queue_id=self._queue_id,
                 filter=self._filter,
-                hears_waiting=True,
+                report_waiting=True,
             )
         )
         return request

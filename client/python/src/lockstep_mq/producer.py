@@ -374,7 +374,7 @@ class Producer:
     async def _receive(self, call: _rpc.PublishCall, address: str) -> None:
         async for response in call:
             self._greeted = True
-            self._bundles = self._bundles or response.takes_more
+            self._bundles = self._bundles or response.accepts_more
             self._handle(response, address)
             for one in response.more:
                 self._handle(one, address)

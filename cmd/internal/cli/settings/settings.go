@@ -96,7 +96,7 @@ func askRunning(ctx context.Context, env *cli.Env, c *client.Client) ([]*running
 			if i < 0 {
 				i = len(list)
 				list = append(list, &runningSetting{
-					Name: s.GetName(), KeptBy: s.GetKeptBy(), Usage: s.GetUsage(), Nodes: map[string]string{},
+					Name: s.GetName(), KeptBy: s.GetScope(), Usage: s.GetUsage(), Nodes: map[string]string{},
 					Configured: map[string]string{},
 				})
 			}
@@ -233,7 +233,7 @@ func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.Chang
 			}
 			err := env.Print.Object(map[string]any{
 				"name": name, "active_value": s.GetValue(),
-				"configured": s.GetConfigured(), "kept_by": s.GetKeptBy(),
+				"configured": s.GetConfigured(), "kept_by": s.GetScope(),
 			})
 			if err != nil {
 				return err

@@ -111,7 +111,7 @@ func nodeBackups(ctx context.Context, env *cli.Env, t target, f *listFlags) erro
 		list = append(list, j)
 	}
 	if f.set != "" && !found {
-		return fmt.Errorf("%w: %q is not among those of %s (lockstep store backups)", client.ErrNoSaveSet, f.set,
+		return fmt.Errorf("%w: %q is not among those of %s (lockstep store backups)", client.ErrBackupNotFound, f.set,
 			t.label())
 	}
 	return endSets(env, t.label(), list, broken)

@@ -117,7 +117,7 @@ func backups(t *testing.T, c clitest.CLI) {
 	require.Len(t, c.Lines("store", "backups", "--verify", "--set", onNode[1]["name"].(string)), 1)
 	_, stderr, code = c.Run("", "store", "backups", "--verify", "--set", "none")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "no such save-set")
+	require.Contains(t, stderr, "backup not found")
 	_, _, code = c.Run("", "store", "backups", "--set", "none")
 	require.Equal(t, cli.ExitUsage, code)
 	pageMapOf(t, c)

@@ -40,7 +40,7 @@ func runningToProto(list []settings.Setting) []*pb.RunningSetting {
 	out := make([]*pb.RunningSetting, 0, len(list))
 	for _, r := range list {
 		out = append(out, &pb.RunningSetting{
-			Name: r.Key, Usage: r.Usage, KeptBy: r.Scope, Value: r.Value, Configured: r.Configured, Changed: r.Changed,
+			Name: r.Key, Usage: r.Usage, Scope: r.Scope, Value: r.Value, Configured: r.Configured, Changed: r.Changed,
 		})
 	}
 	return out

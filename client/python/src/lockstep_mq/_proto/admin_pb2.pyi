@@ -135,7 +135,7 @@ class SetPausedResponse(_message.Message):
     def __init__(self, paused: _Optional[_Union[Pause, _Mapping]] = ...) -> None: ...
 
 class StoreStatus(_message.Message):
-    __slots__ = ("store_id", "log_end", "log_durable", "commit_lsn", "applied_lsn", "log_first_lsn", "checkpoint_lsn", "checkpoint", "page_size", "pages", "pages_used", "queues", "messages", "message_bytes", "log_bytes", "sync", "disk_free", "pair_id", "fence_config", "fence_term", "may_have_lost", "left_behind", "disk_size")
+    __slots__ = ("store_id", "log_end", "log_durable", "commit_lsn", "applied_lsn", "log_first_lsn", "checkpoint_lsn", "checkpoint", "page_size", "pages", "pages_used", "queues", "messages", "message_bytes", "log_bytes", "sync", "disk_free", "pair_id", "fence_config", "fence_term", "may_have_lost", "unused_files", "disk_size")
     STORE_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_END_FIELD_NUMBER: _ClassVar[int]
     LOG_DURABLE_FIELD_NUMBER: _ClassVar[int]
@@ -157,7 +157,7 @@ class StoreStatus(_message.Message):
     FENCE_CONFIG_FIELD_NUMBER: _ClassVar[int]
     FENCE_TERM_FIELD_NUMBER: _ClassVar[int]
     MAY_HAVE_LOST_FIELD_NUMBER: _ClassVar[int]
-    LEFT_BEHIND_FIELD_NUMBER: _ClassVar[int]
+    UNUSED_FILES_FIELD_NUMBER: _ClassVar[int]
     DISK_SIZE_FIELD_NUMBER: _ClassVar[int]
     store_id: str
     log_end: _types_pb2.Position
@@ -180,11 +180,11 @@ class StoreStatus(_message.Message):
     fence_config: int
     fence_term: int
     may_have_lost: bool
-    left_behind: _containers.RepeatedCompositeFieldContainer[LeftBehind]
+    unused_files: _containers.RepeatedCompositeFieldContainer[UnusedFile]
     disk_size: int
-    def __init__(self, store_id: _Optional[str] = ..., log_end: _Optional[_Union[_types_pb2.Position, _Mapping]] = ..., log_durable: _Optional[_Union[_types_pb2.Position, _Mapping]] = ..., commit_lsn: _Optional[int] = ..., applied_lsn: _Optional[int] = ..., log_first_lsn: _Optional[int] = ..., checkpoint_lsn: _Optional[int] = ..., checkpoint: _Optional[int] = ..., page_size: _Optional[int] = ..., pages: _Optional[int] = ..., pages_used: _Optional[int] = ..., queues: _Optional[int] = ..., messages: _Optional[int] = ..., message_bytes: _Optional[int] = ..., log_bytes: _Optional[int] = ..., sync: _Optional[str] = ..., disk_free: _Optional[int] = ..., pair_id: _Optional[str] = ..., fence_config: _Optional[int] = ..., fence_term: _Optional[int] = ..., may_have_lost: bool = ..., left_behind: _Optional[_Iterable[_Union[LeftBehind, _Mapping]]] = ..., disk_size: _Optional[int] = ...) -> None: ...
+    def __init__(self, store_id: _Optional[str] = ..., log_end: _Optional[_Union[_types_pb2.Position, _Mapping]] = ..., log_durable: _Optional[_Union[_types_pb2.Position, _Mapping]] = ..., commit_lsn: _Optional[int] = ..., applied_lsn: _Optional[int] = ..., log_first_lsn: _Optional[int] = ..., checkpoint_lsn: _Optional[int] = ..., checkpoint: _Optional[int] = ..., page_size: _Optional[int] = ..., pages: _Optional[int] = ..., pages_used: _Optional[int] = ..., queues: _Optional[int] = ..., messages: _Optional[int] = ..., message_bytes: _Optional[int] = ..., log_bytes: _Optional[int] = ..., sync: _Optional[str] = ..., disk_free: _Optional[int] = ..., pair_id: _Optional[str] = ..., fence_config: _Optional[int] = ..., fence_term: _Optional[int] = ..., may_have_lost: bool = ..., unused_files: _Optional[_Iterable[_Union[UnusedFile, _Mapping]]] = ..., disk_size: _Optional[int] = ...) -> None: ...
 
-class LeftBehind(_message.Message):
+class UnusedFile(_message.Message):
     __slots__ = ("path", "kind", "bytes")
     PATH_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -287,18 +287,18 @@ class LatencyBucket(_message.Message):
     def __init__(self, up_to: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., count: _Optional[int] = ...) -> None: ...
 
 class CertificateStatus(_message.Message):
-    __slots__ = ("use", "file", "authority", "subject", "ends")
+    __slots__ = ("use", "file", "ca", "subject", "ends")
     USE_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
-    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    CA_FIELD_NUMBER: _ClassVar[int]
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
     use: str
     file: str
-    authority: bool
+    ca: bool
     subject: str
     ends: _timestamp_pb2.Timestamp
-    def __init__(self, use: _Optional[str] = ..., file: _Optional[str] = ..., authority: bool = ..., subject: _Optional[str] = ..., ends: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    def __init__(self, use: _Optional[str] = ..., file: _Optional[str] = ..., ca: bool = ..., subject: _Optional[str] = ..., ends: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class WatchStatusRequest(_message.Message):
     __slots__ = ()

@@ -114,20 +114,20 @@ class UpdateSettingsResponse(_message.Message):
     def __init__(self, settings: _Optional[_Union[MaintenanceSettings, _Mapping]] = ...) -> None: ...
 
 class RunningSetting(_message.Message):
-    __slots__ = ("name", "value", "configured", "changed", "kept_by", "usage")
+    __slots__ = ("name", "value", "configured", "changed", "scope", "usage")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     CONFIGURED_FIELD_NUMBER: _ClassVar[int]
     CHANGED_FIELD_NUMBER: _ClassVar[int]
-    KEPT_BY_FIELD_NUMBER: _ClassVar[int]
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     name: str
     value: str
     configured: str
     changed: bool
-    kept_by: str
+    scope: str
     usage: str
-    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., configured: _Optional[str] = ..., changed: bool = ..., kept_by: _Optional[str] = ..., usage: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., configured: _Optional[str] = ..., changed: bool = ..., scope: _Optional[str] = ..., usage: _Optional[str] = ...) -> None: ...
 
 class ListSettingsRequest(_message.Message):
     __slots__ = ()

@@ -244,30 +244,30 @@ class PublishResponse(_message.Message):
     def __init__(self, first_sequence: _Optional[int] = ..., lsn: _Optional[int] = ..., duplicate: bool = ...) -> None: ...
 
 class PublishStreamRequest(_message.Message):
-    __slots__ = ("correlation", "publish", "more", "takes_more")
+    __slots__ = ("correlation", "publish", "more", "accepts_more")
     CORRELATION_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
-    TAKES_MORE_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTS_MORE_FIELD_NUMBER: _ClassVar[int]
     correlation: int
     publish: PublishRequest
     more: _containers.RepeatedCompositeFieldContainer[PublishStreamRequest]
-    takes_more: bool
-    def __init__(self, correlation: _Optional[int] = ..., publish: _Optional[_Union[PublishRequest, _Mapping]] = ..., more: _Optional[_Iterable[_Union[PublishStreamRequest, _Mapping]]] = ..., takes_more: bool = ...) -> None: ...
+    accepts_more: bool
+    def __init__(self, correlation: _Optional[int] = ..., publish: _Optional[_Union[PublishRequest, _Mapping]] = ..., more: _Optional[_Iterable[_Union[PublishStreamRequest, _Mapping]]] = ..., accepts_more: bool = ...) -> None: ...
 
 class PublishStreamResponse(_message.Message):
-    __slots__ = ("correlation", "published", "error", "more", "takes_more")
+    __slots__ = ("correlation", "published", "error", "more", "accepts_more")
     CORRELATION_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
-    TAKES_MORE_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTS_MORE_FIELD_NUMBER: _ClassVar[int]
     correlation: int
     published: PublishResponse
     error: RequestError
     more: _containers.RepeatedCompositeFieldContainer[PublishStreamResponse]
-    takes_more: bool
-    def __init__(self, correlation: _Optional[int] = ..., published: _Optional[_Union[PublishResponse, _Mapping]] = ..., error: _Optional[_Union[RequestError, _Mapping]] = ..., more: _Optional[_Iterable[_Union[PublishStreamResponse, _Mapping]]] = ..., takes_more: bool = ...) -> None: ...
+    accepts_more: bool
+    def __init__(self, correlation: _Optional[int] = ..., published: _Optional[_Union[PublishResponse, _Mapping]] = ..., error: _Optional[_Union[RequestError, _Mapping]] = ..., more: _Optional[_Iterable[_Union[PublishStreamResponse, _Mapping]]] = ..., accepts_more: bool = ...) -> None: ...
 
 class Submitted(_message.Message):
     __slots__ = ("through",)
@@ -388,20 +388,20 @@ class Leave(_message.Message):
     def __init__(self, seen: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ...) -> None: ...
 
 class Attach(_message.Message):
-    __slots__ = ("queue", "subscription", "max_response_bytes", "queue_id", "filter", "hears_waiting")
+    __slots__ = ("queue", "subscription", "max_response_bytes", "queue_id", "filter", "report_waiting")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     MAX_RESPONSE_BYTES_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
-    HEARS_WAITING_FIELD_NUMBER: _ClassVar[int]
+    REPORT_WAITING_FIELD_NUMBER: _ClassVar[int]
     queue: str
     subscription: str
     max_response_bytes: int
     queue_id: int
     filter: str
-    hears_waiting: bool
-    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., max_response_bytes: _Optional[int] = ..., queue_id: _Optional[int] = ..., filter: _Optional[str] = ..., hears_waiting: bool = ...) -> None: ...
+    report_waiting: bool
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., max_response_bytes: _Optional[int] = ..., queue_id: _Optional[int] = ..., filter: _Optional[str] = ..., report_waiting: bool = ...) -> None: ...
 
 class ConsumeResponse(_message.Message):
     __slots__ = ("messages", "confirmed", "attached", "queue_id", "drained", "drained_credit", "waiting", "moved")
