@@ -113,7 +113,7 @@ func TestResponses(t *testing.T) {
 
 // A state that occurs during a healthy restart is not reported. A state that lasts is reported with its start time.
 func TestSettle(t *testing.T) {
-	for _, k := range []conditions.Kind{conditions.OneCopyOnly, conditions.MinInSyncRefuses} {
+	for _, k := range []conditions.Kind{conditions.OneCopyOnly, conditions.MinInSyncNotMet} {
 		changes := 0
 		b := conditions.NewBook(func(conditions.Condition, bool) { changes++ })
 		start := time.Unix(1_700_000_000, 0)

@@ -392,9 +392,9 @@ func TestForced(t *testing.T) {
 	b.until(has("body", "Node "+standby.Name+" becomes active in term"))
 	b.until(has(`section[aria-label="Node `+standby.Name+`"] .badge`, "active"))
 	b.until(has("main", "A failover was forced"))
-	require.Contains(t, w.run("status"), "forced-failover-unsettled")
+	require.Contains(t, w.run("status"), "forced-failover-unresolved")
 	b.open("/alarms")
-	b.until(has("main", "forced-failover-unsettled"))
+	b.until(has("main", "forced-failover-unresolved"))
 	b.quiet()
 }
 

@@ -238,7 +238,7 @@ func checkRoles(t *testing.T, where, query string) {
 func TestEveryConditionHasAnAlert(t *testing.T) {
 	// Conditions that are good to know, and that no operator has to be told of.
 	silent := []conditions.Kind{
-		conditions.NotEncrypted, conditions.SyncOff, conditions.PageCacheOnly, conditions.CallersNotLetIn,
+		conditions.NotEncrypted, conditions.SyncOff, conditions.PageCacheOnly, conditions.AuthFailures,
 	}
 	rules := alertRules(t)
 	for _, d := range conditions.All() {

@@ -71,7 +71,7 @@ func TestRunningMinInSync(t *testing.T) {
 	require.Equal(t, "2\n", c.OK("settings", "get", "min-in-sync"), "the node that becomes active keeps it")
 	require.NoError(t, standby.Stop())
 	// While the active still waits for the stopped node, requests may be executed later: their outcome is unknown.
-	require.Eventually(t, func() bool { return strings.Contains(c.OK("status"), "min-in-sync-refuses") },
+	require.Eventually(t, func() bool { return strings.Contains(c.OK("status"), "min-in-sync-not-met") },
 		time.Minute, 10*time.Millisecond)
 	// The client retries until its timeout. The outcome of a request without a response by then is unknown.
 	_, stderr, code := c.Run("", "queue", "create", "another", "--timeout", "2s")
