@@ -98,7 +98,7 @@ func TestSettingsAreRefused(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	for want, args := range map[string][]string{
 		"did you mean log.level?":   {"set", "log.levle", "debug"},
-		"is read at the start only": {"set", "sync", "off"},
+		"is read only at start":     {"set", "sync", "off"},
 		"is the same on both nodes": {"set", "limits.queues", "7", "--node", "a"},
 	} {
 		_, stderr, code := c.Run("", append([]string{"settings"}, args...)...)
@@ -109,7 +109,7 @@ func TestSettingsAreRefused(t *testing.T) {
 		"is not one of debug, info, warn, error": {"set", "log.level", "loud"},
 		"cannot hold a message":                  {"set", "limits.message-bytes", "200MiB"},
 		"not a size":                             {"set", "disk.low-watermark", "much"},
-		"runs alone":                             {"set", "min-in-sync", "1"},
+		"single node":                            {"set", "min-in-sync", "1"},
 	} {
 		_, stderr, code := c.Run("", append([]string{"settings"}, args...)...)
 		require.Equal(t, cli.ExitError, code, args)
