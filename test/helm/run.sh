@@ -121,7 +121,7 @@ sed 's/podManagementPolicy:/podManagmentPolicy:/' "$work/witness.yaml" >"$work/m
 
 refuses "tls.secretName: the Secret with tls.crt"
 refuses "tls.certManager.issuerRef.name: the Issuer" --set tls.mode=certManager
-refuses "coordinator.etcd.endpoints: at least one is needed" --set tls.mode=none,coordinator.type=etcd
+refuses "coordinator.etcd.endpoints: at least one is required" --set tls.mode=none,coordinator.type=etcd
 refuses "replicas" --set tls.mode=none,replicas=3
 refuses "console" --set tls.mode=none,console.listen=everywhere
 
