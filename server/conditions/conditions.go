@@ -4,8 +4,8 @@
 // action. Status, health service, metrics and log are derived from a Book; docs/how-to/respond-to-conditions.md has a
 // section for each kind.
 //
-// The package detects nothing. The node passes all detected conditions to Book.Set periodically, and the Book determines
-// which are raised or cleared. It does not depend on gRPC or Prometheus.
+// The package detects nothing. The node periodically passes all detected conditions to Book.Set, and the Book
+// determines which are raised or cleared. It does not depend on gRPC or Prometheus.
 package conditions
 
 import (

@@ -41,7 +41,7 @@ func (c *Config) checkAuth(k *checker) {
 		return
 	}
 	if j.Audience == "" {
-		k.fail("auth.jwt.audience", "an audience is required; without it, tokens of the issuer for other services are accepted")
+		k.fail("auth.jwt.audience", "an audience is required; without it, tokens for other services are accepted")
 	}
 	if j.KeysURL != "" && j.KeysFile != "" {
 		k.fail("auth.jwt.jwks-url", "jwks-url and jwks-file are mutually exclusive")

@@ -12,11 +12,13 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 )
 
+// Values of tls.client-auth.
 const (
 	ClientAuthRequire = "require"
 	ClientAuthNone    = "none"
 )
 
+// Values of tls.min-version.
 const (
 	TLS13 = "1.3"
 	TLS12 = "1.2"
