@@ -21,15 +21,15 @@ const (
 	// NoticeSuperseded: the record names this node, but another process generation of it wrote the record.
 	NoticeSuperseded = "superseded"
 	// NoticeTwoProcesses: another process has this node's identity.
-	NoticeTwoProcesses = "two-processes-one-identity"
+	NoticeTwoProcesses = "duplicate-process"
 	// NoticeStorePutBack: this node's store ends before a position it is known to have committed.
-	NoticeStorePutBack = "store-put-back"
+	NoticeStorePutBack = "store-rolled-back"
 	// NoticeHistoriesDiverged: the active lacks committed records that the other node has.
 	NoticeHistoriesDiverged = "histories-diverged"
 	// NoticeVoterMissing, NoticeVoterBehind, NoticeVoterPutBack and NoticeVoterWiped concern a voter of the
 	// coordinator.
 	NoticeVoterMissing = "voter-missing"
 	NoticeVoterBehind  = "voter-behind"
-	NoticeVoterPutBack = "voter-put-back"
+	NoticeVoterPutBack = "voter-rolled-back"
 	NoticeVoterWiped   = "voter-wiped"
 )

@@ -16,14 +16,14 @@ type Auth struct {
 
 // JWT configures the accepted JSON Web Tokens.
 type JWT struct {
-	Issuer         string   `key:"issuer" usage:"issuer of the JWTs that are believed, exactly as their claim iss; empty: none is"`
-	Audience       string   `key:"audience" usage:"audience that a JWT must be for: one of its claim aud"`
-	KeysURL        string   `key:"jwks-url" usage:"where the issuer's keys are, a JSON Web Key Set; https, or http on this machine. Default, without jwks-file: where the issuer's discovery document says"`
-	KeysFile       string   `key:"jwks-file" usage:"file with the issuer's keys, instead of a URL; it is read again when it changes"`
-	KeysCA         string   `key:"jwks-ca" usage:"file with the authorities that the certificate of the issuer's server is checked against; default: the system's"`
-	PrincipalClaim string   `key:"principal-claim" usage:"claim that names the principal; with dots, a claim in another one"`
-	GroupsClaim    string   `key:"groups-claim" usage:"claim that lists the groups, such as groups or realm_access.roles; a token without it has none"`
-	ClockSkew      Duration `key:"clock-skew" usage:"how far the issuer's clock may be from this node's: a JWT is believed for so long before and after its time"`
+	Issuer         string   `key:"issuer" usage:"issuer of accepted JWTs, equal to their claim iss; if empty, JWTs are rejected"`
+	Audience       string   `key:"audience" usage:"required audience of JWTs, contained in their claim aud"`
+	KeysURL        string   `key:"jwks-url" usage:"URL of the issuer's JSON Web Key Set; https, or http on this machine. Default without jwks-file: from the issuer's discovery document"`
+	KeysFile       string   `key:"jwks-file" usage:"file with the issuer's keys, instead of a URL; reloaded when it changes"`
+	KeysCA         string   `key:"jwks-ca" usage:"CA file for the issuer's server certificate; default: the system's CAs"`
+	PrincipalClaim string   `key:"principal-claim" usage:"claim with the principal; dots select nested claims"`
+	GroupsClaim    string   `key:"groups-claim" usage:"claim with the list of groups, such as groups or realm_access.roles"`
+	ClockSkew      Duration `key:"clock-skew" usage:"tolerated difference between the issuer's clock and this node's"`
 }
 
 const maxClockSkew = 10 * time.Minute
@@ -35,17 +35,16 @@ func (c *Config) checkAuth(k *checker) {
 			"audience": j.Audience, "jwks-url": j.KeysURL, "jwks-file": j.KeysFile, "jwks-ca": j.KeysCA,
 		} {
 			if value != "" {
-				k.fail("auth.jwt."+key, "it is set, but auth.jwt.issuer is not: no JWT would be believed")
+				k.fail("auth.jwt."+key, "requires auth.jwt.issuer")
 			}
 		}
 		return
 	}
 	if j.Audience == "" {
-		k.fail("auth.jwt.audience", "an audience is needed: without it, a token that the issuer has made for any other "+
-			"service would be believed here")
+		k.fail("auth.jwt.audience", "an audience is required; without it, tokens for other services are accepted")
 	}
 	if j.KeysURL != "" && j.KeysFile != "" {
-		k.fail("auth.jwt.jwks-url", "either jwks-url or jwks-file can be set, not both")
+		k.fail("auth.jwt.jwks-url", "jwks-url and jwks-file are mutually exclusive")
 	}
 	if j.KeysURL != "" {
 		checkURL(k, "auth.jwt.jwks-url", j.KeysURL)
@@ -53,10 +52,10 @@ func (c *Config) checkAuth(k *checker) {
 		checkURL(k, "auth.jwt.issuer", j.Issuer)
 	}
 	if j.KeysCA != "" && j.KeysFile != "" {
-		k.fail("auth.jwt.jwks-ca", "it is set, but the keys come from jwks-file: no server is asked")
+		k.fail("auth.jwt.jwks-ca", "jwks-ca and jwks-file are mutually exclusive")
 	}
 	if j.PrincipalClaim == "" {
-		k.fail("auth.jwt.principal-claim", "a claim is needed, such as sub")
+		k.fail("auth.jwt.principal-claim", "a claim is required, such as sub")
 	}
 	k.timeBetween("auth.jwt.clock-skew", j.ClockSkew, 0, maxClockSkew)
 }
@@ -66,12 +65,12 @@ func checkURL(k *checker, key, value string) {
 	u, err := url.Parse(value)
 	switch {
 	case err != nil || u.Host == "" || u.User != nil:
-		k.fail(key, "%q is no URL such as https://id.example.com/keys", value)
+		k.fail(key, "%q is not a URL such as https://id.example.com/keys", value)
 	case u.Scheme == "https":
 	case u.Scheme == "http" && (strings.EqualFold(u.Hostname(), "localhost") || isLoopback(u.Hostname())):
 	default:
-		k.fail(key, "%q is neither https nor on this machine: keys that come over an unencrypted network can be replaced "+
-			"on the way", value)
+		k.fail(key, "%q uses http and is not on this machine: keys can be replaced in transit over an unencrypted "+
+			"network; use https", value)
 	}
 }
 

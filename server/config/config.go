@@ -23,27 +23,27 @@ const (
 type Config struct {
 	Node        Node        `key:"node"`
 	Data        Data        `key:"data"`
-	Listen      string      `key:"listen" usage:"address for clients, the CLI and the other node, host:port; port 0 takes a free one"`
-	Advertise   string      `key:"advertise" usage:"address that clients and the other node reach this node by, host:port; default: from listen"`
+	Listen      string      `key:"listen" usage:"address for clients, the CLI and the other node, host:port; port 0 selects a free port"`
+	Advertise   string      `key:"advertise" usage:"address at which clients and the other node reach this node, host:port; default: from listen"`
 	TLS         NodeTLS     `key:"tls"`
-	PeerToken   string      `key:"peer-token-file" usage:"file with a secret that only the two nodes have, one per line: the first is shown to the other node, each is accepted from it. For a pair without TLS, or without certificates of clients"`
-	Insecure    bool        `key:"insecure" usage:"listen without TLS on addresses that other machines reach: it is meant"`
+	PeerToken   string      `key:"peer-token-file" usage:"file with secrets shared by the two nodes, one per line: the first is sent to the other node, all are accepted from it. For a pair without TLS or without client certificates"`
+	Insecure    bool        `key:"insecure" usage:"permit listening without TLS on addresses that other machines can reach"`
 	Auth        Auth        `key:"auth"`
 	Access      Access      `key:"access"`
 	Coordinator Coordinator `key:"coordinator"`
-	Sync        string      `key:"sync" usage:"when a transaction is acknowledged: always (fdatasync on both nodes), interval, off (in both page caches)"`
-	SyncEvery   Duration    `key:"sync-interval" usage:"with sync=interval: how often the log is synced"`
-	CommitDelay Duration    `key:"commit-delay" usage:"how long the active collects transactions before it writes those that wait, up to 100ms: fewer, larger writes, later answers. 0: not at all; what comes while one batch is written is the next one"`
+	Sync        string      `key:"sync" usage:"when a transaction is acknowledged: always (after fdatasync on both nodes), interval or off (in both page caches)"`
+	SyncEvery   Duration    `key:"sync-interval" usage:"interval of log syncs with sync=interval"`
+	CommitDelay Duration    `key:"commit-delay" usage:"time that the active node collects transactions for one log write, up to 100ms: larger writes, higher latency. 0: no delay; transactions that arrive during a write form the next batch"`
 	Memory      Memory      `key:"memory"`
-	PageSize    Size        `key:"page-size" usage:"page size of a new page file, a multiple of 2KiB; a page file that exists keeps its own"`
-	PageSizeMax Size        `key:"page-size-max" usage:"largest page size that a scan recommends, a multiple of 2KiB up to 1MiB; the pair's own setting wins"`
-	Resize      bool        `key:"resize-on-startup" usage:"resize page.db to the recommended page size at the next start; done once each time it is turned on"`
-	Compact     bool        `key:"compact-on-startup" usage:"compact page.db at the next start; done once each time it is turned on"`
+	PageSize    Size        `key:"page-size" usage:"page size of a new page file, a multiple of 2KiB; existing page files keep theirs"`
+	PageSizeMax Size        `key:"page-size-max" usage:"largest page size that a scan recommends, a multiple of 2KiB up to 1MiB; the setting of the pair takes precedence"`
+	Resize      bool        `key:"resize-on-startup" usage:"resize page.db to the recommended page size at the next start, once each time it is enabled"`
+	Compact     bool        `key:"compact-on-startup" usage:"compact page.db at the next start, once each time it is enabled"`
 	Checkpoint  Checkpoint  `key:"checkpoint"`
 	WAL         WAL         `key:"wal"`
 	Log         Log         `key:"log"`
 	Failover    Failover    `key:"failover"`
-	MinInSync   int         `key:"min-in-sync" usage:"1: a node goes on alone; 2: writes are refused while there is only one. Written into the record by each node that becomes active: set it on both"`
+	MinInSync   int         `key:"min-in-sync" usage:"number of in-sync nodes required for writes. 1: a node continues alone; 2: writes are refused while only one node is in sync. Each new active node writes it to the cluster record: set it on both nodes"`
 	Shutdown    Shutdown    `key:"shutdown"`
 	Disk        Disk        `key:"disk"`
 	Backup      Backup      `key:"backup"`
@@ -63,203 +63,203 @@ type Config struct {
 
 // Node identifies the node.
 type Node struct {
-	Name string `key:"name" usage:"name of the node in status and logs; default: the host's name"`
+	Name string `key:"name" usage:"node name in status and logs; default: the host name"`
 }
 
 // Access configures access in addition to the rules stored by the pair.
 type Access struct {
-	Mode      string   `key:"mode" usage:"what holds until the pair has its first rule of who may do what: open lets everybody do everything, deny only access.operators"`
-	Operators []string `key:"operators" usage:"principals, or globs such as ops-*, that may always do everything, comma-separated or a list: so that the rules cannot lock the operators out. The same on both nodes"`
+	Mode      string   `key:"mode" usage:"access without any rule: open (all clients have all rights) or deny (only access.operators)"`
+	Operators []string `key:"operators" usage:"principals or globs such as ops-* with all rights regardless of rules, comma-separated or a list; prevents lockout. Equal on both nodes"`
 }
 
 // Data configures the location of the store.
 type Data struct {
-	Dir string `key:"dir" usage:"directory of the store; made if it is not there"`
+	Dir string `key:"dir" usage:"directory of the store; created if missing"`
 }
 
 // Coordinator configures the coordinator that stores the cluster record.
 type Coordinator struct {
-	Type string `key:"type" usage:"etcd: a pair whose record is in etcd; raft: in a quorum of the two nodes and a witness; none: one node alone"`
+	Type string `key:"type" usage:"location of the cluster record: etcd; raft (quorum of the two nodes and a witness); none (single node)"`
 	Etcd Etcd   `key:"etcd"`
 	Raft Raft   `key:"raft"`
 }
 
 // Raft configures the quorum of the two nodes and a witness.
 type Raft struct {
-	Listen    string   `key:"listen" usage:"address that this node listens on for the other voters, host:port"`
-	Advertise string   `key:"advertise" usage:"address that the other voters reach this node by, host:port; default: listen"`
-	Voters    []string `key:"voters" usage:"addresses of the three voters, this node, the other node and the witness, comma-separated or a list; the same on all three"`
-	Dir       string   `key:"dir" usage:"directory for this node's vote and its copy of the record; default: raft in data.dir"`
+	Listen    string   `key:"listen" usage:"listen address for the other voters, host:port"`
+	Advertise string   `key:"advertise" usage:"address at which the other voters reach this node, host:port; default: listen"`
+	Voters    []string `key:"voters" usage:"addresses of the three voters (both nodes and the witness), comma-separated or a list; equal on all three"`
+	Dir       string   `key:"dir" usage:"directory for this node's vote and copy of the cluster record; default: raft in data.dir"`
 	TLS       RaftTLS  `key:"tls"`
 }
 
 // RaftTLS is certificate files in PEM.
 type RaftTLS struct {
-	CA   string `key:"ca" usage:"file with the certificate authority that the voters' certificates come from; turns TLS between voters on"`
-	Cert string `key:"cert" usage:"file with this voter's certificate, good for servers and clients"`
-	Key  string `key:"key" usage:"file with the key of that certificate"`
+	CA   string `key:"ca" usage:"CA file for the voters' certificates; enables TLS between voters"`
+	Cert string `key:"cert" usage:"file with this voter's certificate, for server and client use"`
+	Key  string `key:"key" usage:"file with the key of the certificate"`
 	// Names of the other voters, and of operators who change the quorum.
-	Names []string `key:"names" usage:"names (DNS, IP or URI), one of which the certificate of each other voter carries, and of operators who change the quorum; default: the hosts of the voters' addresses"`
+	Names []string `key:"names" usage:"names (DNS, IP or URI) accepted in certificates of other voters, and of operators who change the quorum; default: the hosts of the voters' addresses"`
 }
 
 // Etcd configures the connection to etcd.
 type Etcd struct {
 	Endpoints    []string `key:"endpoints" usage:"etcd endpoints, comma-separated or a list"`
-	Prefix       string   `key:"prefix" usage:"key prefix of this pair in etcd; each pair needs its own"`
+	Prefix       string   `key:"prefix" usage:"key prefix of this pair in etcd, unique per pair"`
 	Username     string   `key:"username" usage:"etcd user"`
-	Password     string   `key:"password" usage:"password of the etcd user; better in password-file or the environment"`
-	PasswordFile string   `key:"password-file" usage:"file that holds the password of the etcd user"`
-	DialTimeout  Duration `key:"dial-timeout" usage:"how long one connection attempt to etcd may take"`
+	Password     string   `key:"password" usage:"password of the etcd user; prefer password-file or the environment"`
+	PasswordFile string   `key:"password-file" usage:"file with the password of the etcd user"`
+	DialTimeout  Duration `key:"dial-timeout" usage:"timeout of one connection attempt to etcd"`
 	TLS          TLS      `key:"tls"`
 }
 
 // TLS is certificate files in PEM.
 type TLS struct {
-	CA   string `key:"ca" usage:"file with the certificate authorities that etcd's certificate is checked against; turns TLS on"`
+	CA   string `key:"ca" usage:"CA file for etcd's certificate; enables TLS"`
 	Cert string `key:"cert" usage:"file with this node's client certificate for etcd"`
-	Key  string `key:"key" usage:"file with the key of that certificate"`
+	Key  string `key:"key" usage:"file with the key of the certificate"`
 }
 
 // Memory configures the memory budget.
 type Memory struct {
-	Budget    Size   `key:"budget" usage:"memory of the process, about: half of it for messages that are not yet in pages and for parts of the index, the rest for what is under way"`
-	PageCache string `key:"page-cache" usage:"what checkpoints, and large writes to the log, do with the system's page cache: keep (go through it), drop (past it, to the disk), or auto: past it on the standby, where no consumer reads, and otherwise whichever takes less time"`
+	Budget    Size   `key:"budget" usage:"approximate memory of the process: half for messages not yet in pages and parts of the index, half for requests in progress"`
+	PageCache string `key:"page-cache" usage:"page cache use of checkpoints and large log writes: keep (through the cache), drop (bypass it), or auto (bypass on the standby, where no consumer reads; otherwise the faster one)"`
 }
 
 // Checkpoint configures when checkpoints are written.
 type Checkpoint struct {
-	Bytes    Size     `key:"bytes" usage:"write a checkpoint after this much log"`
-	Interval Duration `key:"interval" usage:"write a checkpoint at least this often when something changed"`
+	Bytes    Size     `key:"bytes" usage:"log size after which a checkpoint is written"`
+	Interval Duration `key:"interval" usage:"longest time between checkpoints while the store changes"`
 }
 
 // WAL configures the transaction log, which is replicated and used for recovery.
 type WAL struct {
-	KeepBytes    Size     `key:"keep-bytes" usage:"log kept for a standby to catch up from, beyond what recovery needs"`
-	SegmentBytes Size     `key:"segment-bytes" usage:"size of one log segment file"`
-	Archive      string   `key:"archive" usage:"directory, file:///PATH or s3://BUCKET/PREFIX that the log is archived to, for restores to a point in time. Each node has its own; in a bucket that is a folder with its name; empty: none"`
-	ArchiveEvery Duration `key:"archive-interval" usage:"how often what is new in the log is archived: what the loss of this node's disk can cost a restore"`
-	ArchiveHold  Size     `key:"archive-hold-bytes" usage:"log that is held back while it cannot be archived; beyond that the archive gets a gap"`
+	KeepBytes    Size     `key:"keep-bytes" usage:"log retained for a standby to catch up, beyond what recovery requires"`
+	SegmentBytes Size     `key:"segment-bytes" usage:"size of a log segment file"`
+	Archive      string   `key:"archive" usage:"destination of the log archive for point-in-time restore: directory, file:///PATH or s3://BUCKET/PREFIX; separate for each node (in a bucket, a folder with the node name); if empty, no archive"`
+	ArchiveEvery Duration `key:"archive-interval" usage:"interval of log archiving: the time a restore can lack if this node's disk is lost"`
+	ArchiveHold  Size     `key:"archive-hold-bytes" usage:"log retained while archiving fails; beyond that, the archive gets a gap"`
 }
 
 // Log configures the process log on stderr.
 type Log struct {
-	Level  string `key:"level" usage:"lowest level of log lines: debug, info, warn or error"`
-	Format string `key:"format" usage:"form of log lines on stderr: text or json"`
+	Level  string `key:"level" usage:"minimum log level: debug, info, warn or error"`
+	Format string `key:"format" usage:"log format on stderr: text or json"`
 }
 
 // Failover configures failure detection. These times affect how soon a failover starts, not the safety of writes.
 type Failover struct {
-	Timeout       Duration `key:"timeout" usage:"silence of the active after which the standby takes over; a killed process is detected within milliseconds"`
-	DropTimeout   Duration `key:"drop-timeout" usage:"silence of the standby after which the active drops it; must be below failover.timeout"`
-	Preferred     bool     `key:"preferred" usage:"this node should be the active one: the other one gives it the role when it has been in sync for failover.failback-delay. On one of the two nodes"`
-	FailbackDelay Duration `key:"failback-delay" usage:"how long the preferred node must be in sync, without interruption, before this node hands over to it"`
+	Timeout       Duration `key:"timeout" usage:"time without a heartbeat from the active node after which the standby takes over; a killed process is detected within milliseconds"`
+	DropTimeout   Duration `key:"drop-timeout" usage:"time without a response after which the active node drops the standby from the in-sync set; must be below failover.timeout"`
+	Preferred     bool     `key:"preferred" usage:"make this node active when it has been in sync for failover.failback-delay; set it on one node only"`
+	FailbackDelay Duration `key:"failback-delay" usage:"uninterrupted time in sync before this node hands over to the preferred node"`
 }
 
 // Shutdown configures the actions before a node stops.
 type Shutdown struct {
-	Handover        bool     `key:"handover" usage:"an active that is asked to stop (SIGTERM) hands over to the standby first, if that is in sync and the pair is not paused"`
-	HandoverTimeout Duration `key:"handover-timeout" usage:"how long that may take before the node stops without it"`
+	Handover        bool     `key:"handover" usage:"switch over before an active node stops (SIGTERM), if the standby is in sync and the pair is not paused"`
+	HandoverTimeout Duration `key:"handover-timeout" usage:"time limit of that switchover; the node then stops without it"`
 }
 
 // Disk configures the free space checks of the store's filesystem.
 type Disk struct {
-	LowWatermark Size     `key:"low-watermark" usage:"publishes are refused while the filesystem has less than this available; acks still work"`
-	StallTimeout Duration `key:"stall-timeout" usage:"a write or sync of the log that takes longer makes the node stop its heartbeats, so that the other one takes over"`
+	LowWatermark Size     `key:"low-watermark" usage:"free space below which publishes are refused; acknowledgements continue"`
+	StallTimeout Duration `key:"stall-timeout" usage:"duration of a log write or sync after which the node stops its heartbeats, so that the other node takes over"`
 }
 
 // Backup configures the location of backups.
 type Backup struct {
-	Path            string   `key:"path" usage:"directory of save-sets on this node, file:///PATH, or s3://BUCKET/PREFIX; the pair's own setting wins"`
-	KeepGenerations int      `key:"keep-generations" usage:"save-sets that are kept; the pair's own setting wins"`
-	Recipients      []string `key:"recipients" usage:"public keys of age (age1…) that this node's save-sets and log archive are encrypted to, comma-separated or a list; empty: they are not encrypted. The secret keys are needed for a restore only"`
+	Path            string   `key:"path" usage:"destination of backups: directory on this node, file:///PATH or s3://BUCKET/PREFIX; the setting of the pair takes precedence"`
+	KeepGenerations int      `key:"keep-generations" usage:"number of backups to keep; the setting of the pair takes precedence"`
+	Recipients      []string `key:"recipients" usage:"age public keys (age1…) to which this node's backups and log archive are encrypted, comma-separated or a list; if empty, they are not encrypted. Only a restore needs the secret keys"`
 	S3              BackupS3 `key:"s3"`
 }
 
 // BackupS3 configures access to the S3 server of backup.path and wal.archive. The keys come from files or from the
 // environment, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and are not settings.
 type BackupS3 struct {
-	Endpoint         string   `key:"endpoint" usage:"URL of the S3 server of backup.path and wal.archive, such as https://s3.example.com:9000; empty: Amazon's"`
-	Region           string   `key:"region" usage:"region of the bucket; empty: AWS_REGION or AWS_DEFAULT_REGION of the environment, or us-east-1"`
-	PathStyle        bool     `key:"path-style" usage:"name the bucket in the path of requests and never in the host; where that is not Amazon's, it is done anyway"`
-	CA               string   `key:"ca" usage:"file with the authorities that the certificate of the S3 server is checked against; empty: the system's"`
-	AccessKeyFile    string   `key:"access-key-file" usage:"file that holds the access key; it is read again each minute. Empty: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the credentials file of the AWS tools, or with Amazon's endpoint the machine's role"`
-	SecretKeyFile    string   `key:"secret-key-file" usage:"file that holds the secret key"`
-	SessionTokenFile string   `key:"session-token-file" usage:"file that holds the session token of temporary keys; empty: they need none"`
-	PartSize         Size     `key:"part-size" usage:"size of the parts in which a save-set or a file of the archive is sent; of very large ones they are larger, because there are at most 10,000"`
-	Parallel         int      `key:"parallel" usage:"parts that are sent at once, at most; they take an eighth of memory.budget at most, or two parts"`
-	RetryFor         Duration `key:"retry-for" usage:"how long a request is repeated that the S3 server does not answer, or does not take at the moment"`
+	Endpoint         string   `key:"endpoint" usage:"URL of the S3 server of backup.path and wal.archive, such as https://s3.example.com:9000; default: Amazon S3"`
+	Region           string   `key:"region" usage:"region of the bucket; default: AWS_REGION or AWS_DEFAULT_REGION, or us-east-1"`
+	PathStyle        bool     `key:"path-style" usage:"use path-style requests (bucket in the path, not in the host); always on for servers other than Amazon's"`
+	CA               string   `key:"ca" usage:"CA file for the S3 server's certificate; default: the system's CAs"`
+	AccessKeyFile    string   `key:"access-key-file" usage:"file with the access key, reloaded every minute; default: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the credentials file of the AWS tools, or with Amazon's endpoint the machine's role"`
+	SecretKeyFile    string   `key:"secret-key-file" usage:"file with the secret key"`
+	SessionTokenFile string   `key:"session-token-file" usage:"file with the session token of temporary keys, if required"`
+	PartSize         Size     `key:"part-size" usage:"part size of multipart uploads; larger for very large files, because an upload has at most 10,000 parts"`
+	Parallel         int      `key:"parallel" usage:"maximum number of parts uploaded in parallel; they use at most an eighth of memory.budget, or two parts"`
+	RetryFor         Duration `key:"retry-for" usage:"time limit of retries if the S3 server does not respond or is busy"`
 }
 
 // Maintenance configures maintenance of page files.
 type Maintenance struct {
-	BackgroundShare Percent  `key:"background-share" usage:"largest share of the time that a scan, backup, check or verification works; it pauses for the rest. It works less while it makes commits take longer"`
-	SnapshotRate    Size     `key:"snapshot-rate" usage:"bytes per second that this node takes in of a snapshot of the other one; 0: as fast as it comes. Less comes while that makes commits take longer"`
-	RewriteRate     Size     `key:"rewrite-rate" usage:"bytes per second that a resize or compact of this node's page file may copy, such as 50MiB; 0: as fast as it can. It copies less while that makes commits take longer"`
+	BackgroundShare Percent  `key:"background-share" usage:"maximum fraction of time in which a scan, backup, check or verification runs; reduced while it slows commits down"`
+	SnapshotRate    Size     `key:"snapshot-rate" usage:"maximum rate of receiving a snapshot, in bytes per second; 0: unlimited. Reduced while it slows commits down"`
+	RewriteRate     Size     `key:"rewrite-rate" usage:"maximum rate of a resize or compact, in bytes per second, such as 50MiB; 0: unlimited. Reduced while it slows commits down"`
 	Autotune        Autotune `key:"autotune"`
 }
 
 // Autotune configures automatic changes of the page size.
 type Autotune struct {
-	Window  string  `key:"window" usage:"time of day in which a scan may start a rolling resize or compact, such as 02:00-05:00; empty: never. The pair's own setting wins"`
-	MinGain Percent `key:"min-gain" usage:"what that must save at least, of the space or of the reads, such as 20%"`
+	Window  string  `key:"window" usage:"time of day in which a scan may start a rolling resize or compact, such as 02:00-05:00; if empty, never. The setting of the pair takes precedence"`
+	MinGain Percent `key:"min-gain" usage:"minimum saving of space or reads for that operation, such as 20%"`
 }
 
 // Scrub configures the periodic read of all data, with repair of corruption.
 type Scrub struct {
-	Rate     Size     `key:"rate" usage:"bytes per second that the scrub in the background reads, such as 4MiB; 0: as fast as it can"`
-	Interval Duration `key:"interval" usage:"time from the beginning of one scrub of all pages and the log to that of the next; the first begins a minute after the start. 0: none"`
+	Rate     Size     `key:"rate" usage:"read rate of the background scrub, in bytes per second, such as 4MiB; 0: unlimited"`
+	Interval Duration `key:"interval" usage:"time between the starts of two scrubs of all pages and the log; the first starts one minute after the node. 0: disabled"`
 }
 
 // Verify configures the comparison of the two nodes.
 type Verify struct {
-	Interval Duration `key:"interval" usage:"how often the active compares the rolling digests of its queues with the standby's; cheap. 0: never"`
+	Interval Duration `key:"interval" usage:"interval at which the active node compares its queue digests with the standby's; low cost. 0: disabled"`
 }
 
 // Metrics configures the port of metrics and probes.
 type Metrics struct {
-	Listen string `key:"listen" usage:"address for Prometheus (/metrics), probes (/healthz, /readyz, /activez) and profiles (/debug/pprof/), host:port; empty: none"`
-	Queues int    `key:"queues" usage:"queues that the metrics tell of one by one, those with the most messages; each of them costs 4 series, and 2 for each of as many of its subscriptions. 0: none"`
+	Listen string `key:"listen" usage:"listen address for Prometheus (/metrics), probes (/healthz, /readyz, /activez) and profiles (/debug/pprof/), host:port; if empty, disabled"`
+	Queues int    `key:"queues" usage:"number of queues with their own metrics, those with the most messages; 4 series per queue, and 2 per subscription for as many subscriptions. 0: none"`
 	// Token required to read the metrics.
-	Token string     `key:"token-file" usage:"file with a secret, one per line, that requests of /metrics show (Authorization: Bearer); empty: /metrics is open. The probes are always open"`
+	Token string     `key:"token-file" usage:"file with bearer tokens for /metrics, one per line; if empty, /metrics requires no token. Probes never require one"`
 	TLS   MetricsTLS `key:"tls"`
 }
 
 // MetricsTLS configures TLS of the port of metrics and probes.
 type MetricsTLS struct {
 	Own  bool   `key:"own" usage:"use tls.cert, tls.key and tls.ca for metrics.listen, too"`
-	Cert string `key:"cert" usage:"file with a certificate for metrics.listen; turns TLS on"`
-	Key  string `key:"key" usage:"file with the key of that certificate"`
-	CA   string `key:"ca" usage:"file with the authorities that certificates of those who ask are checked against; none has to be shown"`
+	Cert string `key:"cert" usage:"file with a certificate for metrics.listen; enables TLS"`
+	Key  string `key:"key" usage:"file with the key of the certificate"`
+	CA   string `key:"ca" usage:"CA file for client certificates, which are optional"`
 }
 
 // Console configures the web console for operators.
 type Console struct {
-	Listen string     `key:"listen" usage:"address of the console, a web page for operators, host:port; empty: none"`
+	Listen string     `key:"listen" usage:"listen address of the web console, host:port; if empty, disabled"`
 	TLS    ConsoleTLS `key:"tls"`
 }
 
 // ConsoleTLS configures TLS of the port of the console.
 type ConsoleTLS struct {
 	Own  bool   `key:"own" usage:"use tls.cert, tls.key and tls.ca for console.listen, too"`
-	Cert string `key:"cert" usage:"file with a certificate for console.listen; turns TLS on"`
-	Key  string `key:"key" usage:"file with the key of that certificate"`
-	CA   string `key:"ca" usage:"file with the authorities that certificates of operators are checked against; none has to be shown"`
+	Cert string `key:"cert" usage:"file with a certificate for console.listen; enables TLS"`
+	Key  string `key:"key" usage:"file with the key of the certificate"`
+	CA   string `key:"ca" usage:"CA file for operators' certificates, which are optional"`
 }
 
 // AMQP configures the port for AMQP 1.0 clients.
 type AMQP struct {
-	Listen     string `key:"listen" usage:"address for clients that speak AMQP 1.0, such as JMS by Qpid JMS, host:port; empty: none. With tls.cert it is TLS as listen is, with the same certificates"`
-	Advertise  string `key:"advertise" usage:"address that AMQP clients reach this node by, host:port, which the other node sends them to; default: the host of advertise, with the port of amqp.listen"`
-	AutoCreate bool   `key:"auto-create" usage:"a queue that an AMQP client names and that is not there is made, if the client may manage it"`
+	Listen     string `key:"listen" usage:"listen address for AMQP 1.0 clients, such as Qpid JMS, host:port; if empty, disabled. Uses TLS with the same certificates as listen"`
+	Advertise  string `key:"advertise" usage:"address at which AMQP clients reach this node, host:port; the other node redirects them to it. Default: the host of advertise, with the port of amqp.listen"`
+	AutoCreate bool   `key:"auto-create" usage:"create missing queues that an AMQP client names, if it has the right to manage them"`
 }
 
 // Tracing configures the export of trace spans.
 type Tracing struct {
-	Endpoint string   `key:"endpoint" usage:"collector that takes traces, OTLP over gRPC: host:port, or a URL with http or https; empty: none, unless OTEL_EXPORTER_OTLP_ENDPOINT names one"`
-	Sample   Ratio    `key:"sample" usage:"share of the requests without a trace of their own that are traced, 0 to 1; those with one are traced if it is sampled"`
-	Headers  []string `key:"headers" usage:"headers of each request to the collector, such as authorization=Bearer …, comma-separated or a list; better in the environment"`
-	Insecure bool     `key:"insecure" usage:"the connection to the collector is not encrypted"`
-	CA       string   `key:"ca" usage:"file with the authorities that the collector's certificate is checked against; default: the system's"`
+	Endpoint string   `key:"endpoint" usage:"trace collector (OTLP over gRPC): host:port, or a URL with http or https; default: OTEL_EXPORTER_OTLP_ENDPOINT, or none"`
+	Sample   Ratio    `key:"sample" usage:"sampled fraction of requests without a trace context, 0 to 1; requests with a context follow its sampling decision"`
+	Headers  []string `key:"headers" usage:"headers of requests to the collector, such as authorization=Bearer …, comma-separated or a list; prefer the environment"`
+	Insecure bool     `key:"insecure" usage:"connect to the collector without TLS"`
+	CA       string   `key:"ca" usage:"CA file for the collector's certificate; default: the system's CAs"`
 }
 
 // DefaultSample is the default of tracing.sample.
@@ -267,33 +267,33 @@ const DefaultSample Ratio = 0.01
 
 // Audit configures the audit log of administrative and refused calls.
 type Audit struct {
-	File     string `key:"file" usage:"file that gets a line of JSON for each administrative call to this node and for each call that was refused; empty: the log gets them. lockstep audit tail shows the newest"`
-	MaxBytes Size   `key:"max-bytes" usage:"size at which the file is rotated, in whole MiB"`
-	Keep     int    `key:"keep" usage:"older files that are kept"`
+	File     string `key:"file" usage:"audit file: one JSON line for each administrative and each denied call; if empty, they are logged. lockstep audit tail prints the newest"`
+	MaxBytes Size   `key:"max-bytes" usage:"size at which the audit file is rotated, in whole MiB"`
+	Keep     int    `key:"keep" usage:"number of rotated audit files to keep"`
 }
 
 // Limits limits the resources of one request or connection.
 type Limits struct {
-	MessageBytes        Size `key:"message-bytes" usage:"largest body of one message"`
-	TransactionBytes    Size `key:"transaction-bytes" usage:"largest transaction: all of its messages together"`
-	Queues              int  `key:"queues" usage:"queues in the store"`
-	Consumers           int  `key:"consumers" usage:"consumers attached to this node"`
-	Outstanding         int  `key:"outstanding" usage:"messages delivered to one consumer and not yet answered, and its largest credit"`
-	StreamInFlight      int  `key:"stream-in-flight" usage:"requests of one publish stream that are not yet answered"`
-	StreamInFlightBytes Size `key:"stream-in-flight-bytes" usage:"bytes of requests of one publish stream that are not yet answered; at most an eighth of memory.budget"`
-	PendingBytes        Size `key:"pending-bytes" usage:"transactions that wait to be committed, over all clients; more wait in their connections; at most half of memory.budget"`
+	MessageBytes        Size `key:"message-bytes" usage:"maximum message body size"`
+	TransactionBytes    Size `key:"transaction-bytes" usage:"maximum transaction size, all messages together"`
+	Queues              int  `key:"queues" usage:"maximum number of queues"`
+	Consumers           int  `key:"consumers" usage:"maximum number of consumers on this node"`
+	Outstanding         int  `key:"outstanding" usage:"maximum number of unacknowledged messages per consumer, and its maximum credit"`
+	StreamInFlight      int  `key:"stream-in-flight" usage:"maximum number of unanswered requests per publish stream"`
+	StreamInFlightBytes Size `key:"stream-in-flight-bytes" usage:"maximum bytes of unanswered requests per publish stream; at most an eighth of memory.budget"`
+	PendingBytes        Size `key:"pending-bytes" usage:"maximum bytes of transactions queued for commit, over all clients; further requests wait in their connections. At most half of memory.budget"`
 
-	Connections           int      `key:"connections" usage:"connections to this node's port, of clients and commands together; at most one for each 64KiB of memory.budget, and what the system's limit of open files leaves. The other node has places of its own"`
-	ConnectionsPerAddress int      `key:"connections-per-address" usage:"those of one address (of IPv6: of a /64 network); raise it if many clients come through one proxy. As many attempts that make no call are let in within 4s"`
-	Handshakes            int      `key:"handshakes" usage:"connections of which no call was let in yet, over all addresses: TLS, HTTP/2 and authentication. Beyond that the oldest of them make room, or new ones are refused; an address that has others, which made calls, has a quarter more"`
-	HandshakeTimeout      Duration `key:"handshake-timeout" usage:"how long a connection may take until a call of it is let in: TLS, HTTP/2 and authentication together. After that it is closed"`
+	Connections           int      `key:"connections" usage:"maximum number of connections of clients and the CLI; at most one per 64KiB of memory.budget, and within the limit of open files. Connections of the other node are reserved separately"`
+	ConnectionsPerAddress int      `key:"connections-per-address" usage:"maximum number of connections per address (IPv6: per /64 network); raise it if many clients use one proxy. Also the limit of connections without a call within 4s"`
+	Handshakes            int      `key:"handshakes" usage:"maximum number of connections without an authenticated call, over all addresses. Beyond that, the oldest are closed, or new ones are refused; addresses with other, authenticated connections have a quarter more"`
+	HandshakeTimeout      Duration `key:"handshake-timeout" usage:"time limit from accepting a connection to its first authenticated call; the connection is then closed"`
 
-	DeliveryShare Percent `key:"delivery-share" usage:"share of the processors that deliveries may use, about, while publishers want all of them, if it takes less to deliver each message once; otherwise nothing holds deliveries back. 100%: never"`
+	DeliveryShare Percent `key:"delivery-share" usage:"approximate fraction of CPU time for deliveries while publishers use all CPUs, if delivering each message once needs less; otherwise deliveries are not limited. 100%: no limit"`
 }
 
 // Txn configures two-phase transactions.
 type Txn struct {
-	PreparedTimeout Duration `key:"prepared-timeout" usage:"a prepared transaction that was not decided for so long is rolled back, and its coordinator is told when it comes back, at least 1s; only where no coordinator may have committed elsewhere. 0: never"`
+	PreparedTimeout Duration `key:"prepared-timeout" usage:"time after which an undecided prepared transaction is rolled back, at least 1s; its coordinator is notified when it returns. Use it only if no coordinator can have committed elsewhere. 0: never"`
 }
 
 // Default returns the settings of a node of a pair with etcd on the same host.

@@ -115,7 +115,7 @@ func TestUnknownVariable(t *testing.T) {
 	} {
 		_, err := load(t, "", []string{mistyped + "=/x"}, nil)
 		require.ErrorIs(t, err, config.ErrInvalid, mistyped)
-		require.ErrorContains(t, err, mistyped+" is no setting; did you mean "+meant+"?")
+		require.ErrorContains(t, err, mistyped+" is not a setting; did you mean "+meant+"?")
 	}
 	for _, other := range []string{
 		"LOCKSTEP_PORT", "LOCKSTEP_SERVICE_HOST", "LOCKSTEP_SERVICE_PORT", "LOCKSTEP_PORT_7420_TCP",
@@ -140,18 +140,17 @@ func TestFormerNames(t *testing.T) {
 	require.Equal(t, "/from/env", c.WAL.Archive)
 	require.Equal(t, "warn", c.Log.Level)
 	require.Equal(t, []string{
-		"node.yaml:3: log.keep-bytes is called wal.keep-bytes now; the former name goes with release 0.3.0",
-		"node.yaml:4: log.segment-bytes is called wal.segment-bytes now; the former name goes with release 0.3.0",
-		"node.yaml:5: log.archive is called wal.archive now; the former name goes with release 0.3.0",
-		"environment variable LOCKSTEP_LOG_SEGMENT_BYTES is called LOCKSTEP_WAL_SEGMENT_BYTES now; the former name goes " +
-			"with release 0.3.0",
-		"flag --log-archive-hold-bytes is called --wal-archive-hold-bytes now; the former name goes with release 0.3.0",
+		"node.yaml:3: log.keep-bytes was renamed to wal.keep-bytes; the old name is removed in release 0.3.0",
+		"node.yaml:4: log.segment-bytes was renamed to wal.segment-bytes; the old name is removed in release 0.3.0",
+		"node.yaml:5: log.archive was renamed to wal.archive; the old name is removed in release 0.3.0",
+		"environment variable LOCKSTEP_LOG_SEGMENT_BYTES was renamed to LOCKSTEP_WAL_SEGMENT_BYTES; the old name is " +
+			"removed in release 0.3.0",
+		"flag --log-archive-hold-bytes was renamed to --wal-archive-hold-bytes; the old name is removed in release 0.3.0",
 	}, c.Warnings)
 
 	_, err = load(t, "log: {keep-bytes: 1MiB}\nwal: {keep-bytes: 1MiB}\n", nil, nil)
 	require.ErrorIs(t, err, config.ErrInvalid)
-	require.ErrorContains(t, err, "node.yaml:2: wal.keep-bytes is set already, as log.keep-bytes; remove the one that is "+
-		"called log.keep-bytes")
+	require.ErrorContains(t, err, "node.yaml:2: wal.keep-bytes is also set as log.keep-bytes; remove log.keep-bytes")
 }
 
 // Each invalid setting is refused; the message contains the key, its source and the suggested action.
@@ -164,21 +163,21 @@ func TestRefusals(t *testing.T) {
 	}{
 		"misspelt key": {
 			file: "node:\n  nmae: a\n",
-			want: []string{"node.yaml:2: node.nmae is no setting; did you mean node.name?"},
+			want: []string{"node.yaml:2: node.nmae is not a setting; did you mean node.name?"},
 		},
 		"misspelt group": {
 			file: "acess: {mode: open}\n",
-			want: []string{"node.yaml:1: acess is no setting; did you mean access?"},
+			want: []string{"node.yaml:1: acess is not a setting; did you mean access?"},
 		},
-		"unknown group": {file: "sink:\n  a: 1\n", want: []string{"node.yaml:1: sink is no setting"}},
+		"unknown group": {file: "sink:\n  a: 1\n", want: []string{"node.yaml:1: sink is not a setting"}},
 		"two at once": {
 			file: "synk: always\ndata: {dri: x}\n",
-			want: []string{"synk is no setting; did you mean sync?", "did you mean data.dir?"},
+			want: []string{"synk is not a setting; did you mean sync?", "did you mean data.dir?"},
 		},
 		"value for a group": {file: "node: a\n", want: []string{"node.yaml:1: node must be a group of settings"}},
 		"list for a value": {
 			file: "listen: [a, b]\n",
-			want: []string{"listen (node.yaml:1): one value is expected"},
+			want: []string{"listen (node.yaml:1): must be a single value"},
 		},
 		"not YAML": {file: "a: [\n", want: []string{"node.yaml is not YAML"}},
 		"twice":    {file: "sync: off\nsync: always\n", want: []string{"already defined at line 1"}},
@@ -192,7 +191,7 @@ func TestRefusals(t *testing.T) {
 		},
 		"size overflow": {
 			args: []string{"--memory-budget=9000000TiB"},
-			want: []string{"too large to be counted"},
+			want: []string{"is too large"},
 		},
 		"negative size": {args: []string{"--memory-budget=-1"}, want: []string{"not a size"}},
 		"bad sync": {
@@ -213,7 +212,7 @@ func TestRefusals(t *testing.T) {
 		},
 		"percent": {
 			args: []string{"--maintenance-autotune-min-gain=much"},
-			want: []string{`"much" is not a share`},
+			want: []string{`"much" is not a percentage`},
 		},
 		"no gain": {
 			args: []string{"--maintenance-autotune-min-gain=0%"},
@@ -229,7 +228,7 @@ func TestRefusals(t *testing.T) {
 		},
 		"window": {
 			args: []string{"--maintenance-autotune-window=2-5"},
-			want: []string{`"2-5" is no time of day`},
+			want: []string{`"2-5" is not a time range`},
 		},
 		"generations": {
 			args: []string{"--backup-keep-generations=0"},
@@ -240,11 +239,11 @@ func TestRefusals(t *testing.T) {
 		"port":                {args: []string{"--listen=:70000"}, want: []string{"is not a port number"}},
 		"advertise any": {
 			args: []string{"--advertise=0.0.0.0:1"},
-			want: []string{"no address that others can reach"},
+			want: []string{"not a reachable address"},
 		},
 		"raft listen any": {
 			args: []string{"--coordinator-type=raft", "--coordinator-raft-listen=0.0.0.0:1"},
-			want: []string{"coordinator.raft.listen", "no address that others can reach"},
+			want: []string{"coordinator.raft.listen", "not a reachable address"},
 		},
 		"drop timeout": {
 			args: []string{"--failover-drop-timeout=2s"},
@@ -252,11 +251,11 @@ func TestRefusals(t *testing.T) {
 		},
 		"alone with two": {
 			args: []string{"--standalone", "--min-in-sync=2"},
-			want: []string{"would refuse every write"},
+			want: []string{"refuses all writes"},
 		},
 		"half a certificate": {
 			args: []string{"--coordinator-etcd-tls-cert=x"},
-			want: []string{"cert and key go together"},
+			want: []string{"cert and key must be set together"},
 		},
 		"transaction too small": {
 			args: []string{"--limits-transaction-bytes=64MiB", "--limits-message-bytes=64MiB"},
@@ -266,52 +265,52 @@ func TestRefusals(t *testing.T) {
 			args: []string{"--auth-jwt-audience=lockstep", "--auth-jwt-jwks-file=keys.json", "--auth-jwt-jwks-ca=ca.pem"},
 			want: []string{
 				"auth.jwt.audience (flag", "auth.jwt.jwks-file (flag", "auth.jwt.jwks-ca (flag",
-				"auth.jwt.issuer is not: no JWT would be believed",
+				"requires auth.jwt.issuer",
 			},
 		},
 		"JWT without audience": {
 			args: []string{"--auth-jwt-issuer=https://id.example.com"},
-			want: []string{"auth.jwt.audience", "any other service would be believed here"},
+			want: []string{"auth.jwt.audience", "an audience is required"},
 		},
 		"JWT with two sources of keys": {
 			args: []string{
 				"--auth-jwt-issuer=https://id.example.com", "--auth-jwt-audience=lockstep",
 				"--auth-jwt-jwks-url=https://id.example.com/keys", "--auth-jwt-jwks-file=keys.json",
 			},
-			want: []string{"auth.jwt.jwks-url", "either jwks-url or jwks-file can be set, not both"},
+			want: []string{"auth.jwt.jwks-url", "jwks-url and jwks-file are mutually exclusive"},
 		},
 		"JWT over an open network": {
 			args: []string{"--auth-jwt-issuer=http://id.example.com", "--auth-jwt-audience=lockstep"},
-			want: []string{"auth.jwt.issuer", "neither https nor on this machine"},
+			want: []string{"auth.jwt.issuer", "is not on this machine"},
 		},
 		"JWT keys over an open network": {
 			args: []string{
 				"--auth-jwt-issuer=https://id.example.com", "--auth-jwt-audience=lockstep",
 				"--auth-jwt-jwks-url=http://10.0.0.1/keys",
 			},
-			want: []string{"auth.jwt.jwks-url", "neither https nor on this machine"},
+			want: []string{"auth.jwt.jwks-url", "is not on this machine"},
 		},
 		"JWT of no URL": {
 			args: []string{"--auth-jwt-issuer=realm", "--auth-jwt-audience=lockstep"},
-			want: []string{"auth.jwt.issuer", "is no URL such as"},
+			want: []string{"auth.jwt.issuer", "is not a URL such as"},
 		},
 		"JWT with a password in the URL": {
 			args: []string{"--auth-jwt-issuer=https://me:secret@id.example.com", "--auth-jwt-audience=lockstep"},
-			want: []string{"auth.jwt.issuer", "is no URL such as"},
+			want: []string{"auth.jwt.issuer", "is not a URL such as"},
 		},
 		"JWT with an authority for a file": {
 			args: []string{
 				"--auth-jwt-issuer=https://id.example.com", "--auth-jwt-audience=lockstep",
 				"--auth-jwt-jwks-file=keys.json", "--auth-jwt-jwks-ca=ca.pem",
 			},
-			want: []string{"auth.jwt.jwks-ca", "no server is asked"},
+			want: []string{"auth.jwt.jwks-ca", "mutually exclusive"},
 		},
 		"JWT without principal": {
 			args: []string{
 				"--auth-jwt-issuer=https://id.example.com", "--auth-jwt-audience=lockstep",
 				"--auth-jwt-principal-claim=",
 			},
-			want: []string{"auth.jwt.principal-claim", "a claim is needed"},
+			want: []string{"auth.jwt.principal-claim", "a claim is required"},
 		},
 		"JWT for ever": {
 			args: []string{
@@ -419,7 +418,7 @@ func TestReach(t *testing.T) {
 	} {
 		_, err := load(t, "", nil, args)
 		require.ErrorIs(t, err, config.ErrInvalid, "%v", args)
-		require.ErrorContains(t, err, "is reached by other machines, and TLS is not set up for it", "%v", args)
+		require.ErrorContains(t, err, "is reachable from other machines without TLS", "%v", args)
 		require.ErrorContains(t, err, "--insecure", "%v", args)
 		c, err := load(t, "", nil, append(args, "--insecure"))
 		require.NoError(t, err, "%v", args)
@@ -444,14 +443,14 @@ func TestReach(t *testing.T) {
 		require.Empty(t, c.Unencrypted(), "%v", args)
 	}
 	for want, args := range map[string][]string{
-		"cannot tell the other node from a client": {
+		"cannot distinguish the other node from a client": {
 			"--listen=0.0.0.0:7420", "--tls-cert=c", "--tls-key=k", "--tls-client-auth=none",
 		},
-		"names are looked for in certificates": {"--tls-peer-names=a"},
-		"tls.min-version":                      append([]string{"--tls-min-version=1.1"}, secured...),
-		"metrics.tls.own":                      {"--metrics-tls-own"},
-		"metrics.tls.cert":                     {"--metrics-tls-cert=c"},
-		"metrics.tls.ca":                       {"--metrics-tls-ca=c"},
+		"tls.peer-names (flag --tls-peer-names): requires": {"--tls-peer-names=a"},
+		"tls.min-version":  append([]string{"--tls-min-version=1.1"}, secured...),
+		"metrics.tls.own":  {"--metrics-tls-own"},
+		"metrics.tls.cert": {"--metrics-tls-cert=c"},
+		"metrics.tls.ca":   {"--metrics-tls-ca=c"},
 	} {
 		_, err := load(t, "", nil, args)
 		require.ErrorIs(t, err, config.ErrInvalid, "%v", args)

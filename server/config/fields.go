@@ -85,7 +85,7 @@ func (f field) set(raw any) error {
 	case *[]string:
 		return setList(target, raw)
 	default:
-		return fmt.Errorf("the setting has the type %T, which this package cannot read; this is a bug", target)
+		return fmt.Errorf("unsupported setting type %T; this is a bug", target)
 	}
 	return nil
 }
@@ -93,7 +93,7 @@ func (f field) set(raw any) error {
 func setString(target *string, raw any) error {
 	switch raw.(type) {
 	case []any, map[string]any, map[any]any:
-		return fmt.Errorf("one value is expected, not a list or a group")
+		return fmt.Errorf("must be a single value, not a list or group")
 	}
 	*target = scalar(raw)
 	return nil
@@ -108,7 +108,7 @@ func setList(target *[]string, raw any) error {
 		}
 		*target = list
 	case map[string]any, map[any]any:
-		return fmt.Errorf("a list is expected, not a group")
+		return fmt.Errorf("must be a list, not a group")
 	default:
 		*target = nil
 		for part := range strings.SplitSeq(scalar(v), ",") {

@@ -23,7 +23,7 @@ const (
 )
 
 // ErrInvalid is returned for invalid settings, wrapped with the key, its source and the suggested action.
-var ErrInvalid = errors.New("configuration is not valid")
+var ErrInvalid = errors.New("invalid configuration")
 
 // RegisterFlags adds one flag for each setting, a hidden one for each former name of a setting, and `--standalone`,
 // short for `--coordinator-type=none`.
@@ -38,7 +38,7 @@ func RegisterFlags(fs *pflag.FlagSet) {
 			flag.Hidden = key != f.key
 		}
 	}
-	fs.Bool(flagStandalone, false, "run one node alone: no coordinator, no standby, no failover")
+	fs.Bool(flagStandalone, false, "run a single node: no coordinator, standby or failover")
 }
 
 // flagsOf adds the flags of the settings with a prefix.
@@ -170,13 +170,13 @@ func (y *layer) set(key string, raw any, as, current, source string) {
 		if as == current {
 			former = other
 		}
-		y.fail("%s is set already, as %s; remove the one that is called %s", source, other, former)
+		y.fail("%s is also set as %s; remove %s", source, other, former)
 		return
 	}
 	y.names[key], y.loader.values[key], y.loader.sources[key] = as, raw, source
 	if as != current {
 		y.loader.config.Warnings = append(y.loader.config.Warnings,
-			fmt.Sprintf("%s is called %s now; the former name goes with release %s", source, current, formerUntil))
+			fmt.Sprintf("%s was renamed to %s; the old name is removed in release %s", source, current, formerUntil))
 	}
 }
 
@@ -230,7 +230,7 @@ func (y *layer) strangeVariable(name string, known map[string]string) {
 	}
 	slices.Sort(names)
 	own := strings.TrimPrefix(name, envPrefix)
-	text := "environment variable " + name + " is no setting"
+	text := "environment variable " + name + " is not a setting"
 	if n := nearest(own, names); n != "" && distance(own, n) <= max(1, len(own)/4) {
 		y.fail("%s; did you mean %s?", text, envName(y.loader.keys[known[envPrefix+n]]))
 		return
@@ -291,7 +291,7 @@ func (c *Config) complete() error {
 	if c.Node.Name == "" {
 		host, err := os.Hostname()
 		if err != nil {
-			return fmt.Errorf("%w: node.name is not set and the host's name cannot be read: %w", ErrInvalid, err)
+			return fmt.Errorf("%w: node.name is not set, and the host name cannot be read: %w", ErrInvalid, err)
 		}
 		c.Node.Name = host
 	}
@@ -354,7 +354,7 @@ func (y *layer) group(file, prefix string, group *yaml.Node) {
 		} else if y.loader.isGroup(as) {
 			y.group(file, as+".", value)
 		} else {
-			text := fmt.Sprintf("%s: %s is no setting", place, as)
+			text := fmt.Sprintf("%s: %s is not a setting", place, as)
 			n := y.loader.nearest(as)
 			if value.Kind == yaml.MappingNode {
 				n = nearest(as, y.loader.groups())

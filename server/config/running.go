@@ -75,14 +75,14 @@ func FindRunning(key string) (Running, error) {
 		names = append(names, r.Key)
 	}
 	if slices.ContainsFunc(fields(&c), func(f field) bool { return f.key == key }) {
-		return Running{}, fmt.Errorf("%w: %s is read at the start only: set it in the file and use lockstep restart. "+
-			"While the nodes run these can be changed: %s", ErrInvalid, key, strings.Join(names, ", "))
+		return Running{}, fmt.Errorf("%w: %s is read only at start: set it in the file and run lockstep restart. "+
+			"Settings that can be changed at run time: %s", ErrInvalid, key, strings.Join(names, ", "))
 	}
 	hint := ""
 	if n := nearest(key, names); n != "" {
 		hint = "; did you mean " + n + "?"
 	}
-	return Running{}, fmt.Errorf("%w: %s is no setting%s", ErrInvalid, key, hint)
+	return Running{}, fmt.Errorf("%w: %s is not a setting%s", ErrInvalid, key, hint)
 }
 
 // Text returns the value of a setting in its written form; empty for an unknown key.

@@ -27,13 +27,13 @@ const (
 // NodeTLS configures TLS of the node's own port, used by clients, the command line and the other node. The same files
 // are used to connect to the other node.
 type NodeTLS struct {
-	Cert       string `key:"cert" usage:"file with this node's certificate, for its port and towards the other node; turns TLS on"`
-	Key        string `key:"key" usage:"file with the key of that certificate"`
-	CA         string `key:"ca" usage:"file with the authorities that certificates of clients and of the other node are checked against"`
-	ClientAuth string `key:"client-auth" usage:"require: a client shows a certificate that tls.ca has issued; none: any client may connect"`
-	MinVersion string `key:"min-version" usage:"lowest version of TLS: 1.3 or 1.2; for the port, connections to the other node and to etcd, metrics.listen and console.listen"`
+	Cert       string `key:"cert" usage:"file with this node's certificate, for its port and for connections to the other node; enables TLS"`
+	Key        string `key:"key" usage:"file with the key of the certificate"`
+	CA         string `key:"ca" usage:"CA file for certificates of clients and of the other node"`
+	ClientAuth string `key:"client-auth" usage:"client certificates: require (issued by tls.ca) or none"`
+	MinVersion string `key:"min-version" usage:"minimum TLS version, 1.3 or 1.2, for the port, connections to the other node and to etcd, metrics.listen and console.listen"`
 	// PeerNames of the pair's nodes.
-	PeerNames []string `key:"peer-names" usage:"names (DNS, IP or URI), one of which the certificate of the other node carries; a client must not. Default: the hosts of the addresses that the two nodes advertise"`
+	PeerNames []string `key:"peer-names" usage:"names (DNS, IP or URI) accepted in the other node's certificate; client certificates must not contain them. Default: the hosts that the two nodes advertise"`
 }
 
 // On reports whether TLS is configured.
@@ -89,23 +89,23 @@ func (c *Config) checkTLS(k *checker) {
 	t := &c.TLS
 	k.oneOf("tls.client-auth", t.ClientAuth, ClientAuthRequire, ClientAuthNone)
 	if (t.Cert == "") != (t.Key == "") {
-		k.fail("tls.cert", "cert and key go together; only one of them is set")
+		k.fail("tls.cert", "cert and key must be set together")
 	}
 	if t.CA != "" && !t.On() {
-		k.fail("tls.ca", "it is set, but tls.cert is not: the node has no certificate to show")
+		k.fail("tls.ca", "requires tls.cert and tls.key")
 	}
 	if t.On() && t.CA == "" && t.ClientAuth != ClientAuthNone {
-		k.fail("tls.ca", "with tls.client-auth require an authority is needed that the certificates of clients are "+
-			"checked against; or set client-auth to none")
+		k.fail("tls.ca", "tls.client-auth require needs a CA for client certificates; set tls.ca, or client-auth "+
+			"none")
 	}
 	k.oneOf("tls.min-version", t.MinVersion, TLS13, TLS12)
 	for _, name := range t.PeerNames {
 		if strings.TrimSpace(name) == "" {
-			k.fail("tls.peer-names", "one of the names is empty")
+			k.fail("tls.peer-names", "empty name")
 		}
 	}
 	if len(t.PeerNames) > 0 && (!t.On() || t.CA == "") {
-		k.fail("tls.peer-names", "names are looked for in certificates: set tls.cert, tls.key and tls.ca")
+		k.fail("tls.peer-names", "requires tls.cert, tls.key and tls.ca")
 	}
 	c.checkPort(k, "metrics", c.Metrics.TLS)
 	c.checkPort(k, "console", MetricsTLS(c.Console.TLS))
@@ -114,13 +114,13 @@ func (c *Config) checkTLS(k *checker) {
 // checkPort checks the TLS settings of a port that uses its own certificates or those of the node.
 func (c *Config) checkPort(k *checker, group string, m MetricsTLS) {
 	if (m.Cert == "") != (m.Key == "") {
-		k.fail(group+".tls.cert", "cert and key go together; only one of them is set")
+		k.fail(group+".tls.cert", "cert and key must be set together")
 	}
 	if m.CA != "" && m.Cert == "" {
-		k.fail(group+".tls.ca", "it is set, but %s.tls.cert is not", group)
+		k.fail(group+".tls.ca", "requires %s.tls.cert", group)
 	}
 	if m.Own && (m.Cert != "" || !c.TLS.On()) {
-		k.fail(group+".tls.own", "it uses tls.cert and tls.key: set those, and not %s.tls.cert", group)
+		k.fail(group+".tls.own", "requires tls.cert and tls.key, and excludes %s.tls.cert", group)
 	}
 }
 
@@ -130,14 +130,14 @@ func (c *Config) checkReach(k *checker) {
 		return
 	}
 	for _, open := range c.Unencrypted() {
-		k.fail(open.Key, "%s is reached by other machines, and TLS is not set up for it (%s): whoever reaches it can "+
-			"read and change everything. Set TLS up (lockstep cert init makes certificates to begin with), listen on "+
-			"127.0.0.1, or, if the network itself is trusted, say so with --insecure", open.Address, open.Needs)
+		k.fail(open.Key, "%s is reachable from other machines without TLS (%s): anyone with access to the network "+
+			"can read and change everything. Set up TLS (lockstep cert init creates initial certificates), listen on "+
+			"127.0.0.1, or, if the network is trusted, use --insecure", open.Address, open.Needs)
 	}
 	if c.TLS.On() && c.TLS.CA == "" && c.PeerToken == "" && c.Coordinator.Type != CoordinatorNone &&
 		!OnlyThisMachine(c.Listen) {
-		k.fail("tls.client-auth", "without tls.ca this node cannot tell the other node from a client: set tls.ca, or "+
-			"peer-token-file on both nodes, or say with --insecure that any client may act as the other node")
+		k.fail("tls.client-auth", "without tls.ca this node cannot distinguish the other node from a client: set tls.ca, or "+
+			"peer-token-file on both nodes, or permit any client to act as the other node with --insecure")
 	}
 }
 

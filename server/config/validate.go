@@ -94,10 +94,10 @@ func (c *checker) address(key, value string, anyPort bool) {
 		return
 	}
 	if n == 0 {
-		c.fail(key, "port 0 cannot be reached by others; name the port")
+		c.fail(key, "port 0 is not reachable; specify the port")
 	}
 	if ip := net.ParseIP(host); host == "" || (ip != nil && ip.IsUnspecified()) {
-		c.fail(key, "%q is no address that others can reach; name the host", value)
+		c.fail(key, "%q is not a reachable address; specify the host", value)
 	}
 }
 
@@ -133,10 +133,10 @@ func (c *Config) check(k *checker) {
 
 func (c *Config) checkNode(k *checker) {
 	if c.Node.Name == "" || len(c.Node.Name) > 255 {
-		k.fail("node.name", "a name of 1 to 255 bytes is needed")
+		k.fail("node.name", "must have 1 to 255 bytes")
 	}
 	if c.Data.Dir == "" {
-		k.fail("data.dir", "a directory is needed")
+		k.fail("data.dir", "must not be empty")
 	}
 	k.address("listen", c.Listen, true)
 	if c.Metrics.Listen != "" {
@@ -159,7 +159,7 @@ func (c *Config) checkNode(k *checker) {
 	k.oneOf("access.mode", c.Access.Mode, "open", "deny")
 	for _, o := range c.Access.Operators {
 		if len(o) > 255 {
-			k.fail("access.operators", "%.40q… has %d bytes, a principal has up to 255", o, len(o))
+			k.fail("access.operators", "%.40q… has %d bytes; maximum 255", o, len(o))
 		}
 	}
 	k.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
@@ -173,13 +173,13 @@ func (c *Config) checkTracing(k *checker) {
 			k.fail("tracing.endpoint", "%q is not a URL with http or https", t.Endpoint)
 		}
 		if scheme == "https" && t.Insecure {
-			k.fail("tracing.insecure", "it contradicts the https of tracing.endpoint; take one of them away")
+			k.fail("tracing.insecure", "conflicts with https in tracing.endpoint; remove one of them")
 		}
 	} else if t.Endpoint != "" {
 		k.address("tracing.endpoint", t.Endpoint, false)
 	}
 	if t.Insecure && t.CA != "" {
-		k.fail("tracing.insecure", "a connection that is not encrypted checks no certificate; take it or tracing.ca away")
+		k.fail("tracing.insecure", "conflicts with tracing.ca; remove one of them")
 	}
 	k.note("tracing.sample", "0 to 1")
 	if !(t.Sample >= 0 && t.Sample <= 1) {
@@ -197,7 +197,7 @@ func (c *Config) checkCoordinator(k *checker) {
 	k.between("min-in-sync", c.MinInSync, 1, 2)
 	if c.Coordinator.Type == CoordinatorNone {
 		if c.MinInSync == 2 {
-			k.fail("min-in-sync", "2 with coordinator.type none would refuse every write; use 1, or a pair")
+			k.fail("min-in-sync", "2 with coordinator.type none refuses all writes; use 1, or a pair")
 		}
 		return
 	}
@@ -223,16 +223,16 @@ func (c *Config) checkEtcd(k *checker) {
 		c.checkEndpoint(k, endpoint)
 	}
 	if len(e.Endpoints) == 0 {
-		k.fail("coordinator.etcd.endpoints", "at least one endpoint is needed, such as 127.0.0.1:2379")
+		k.fail("coordinator.etcd.endpoints", "at least one endpoint is required, such as 127.0.0.1:2379")
 	}
 	if strings.Trim(e.Prefix, "/") == "" {
-		k.fail("coordinator.etcd.prefix", "a prefix is needed, such as /lockstep/orders/")
+		k.fail("coordinator.etcd.prefix", "a prefix is required, such as /lockstep/orders/")
 	}
 	if e.Username == "" && e.Password != "" {
-		k.fail("coordinator.etcd.username", "a password is set but no user")
+		k.fail("coordinator.etcd.username", "a password is set without a username")
 	}
 	if (e.TLS.Cert == "") != (e.TLS.Key == "") {
-		k.fail("coordinator.etcd.tls.cert", "cert and key go together; only one of them is set")
+		k.fail("coordinator.etcd.tls.cert", "cert and key must be set together")
 	}
 	k.timeBetween("coordinator.etcd.dial-timeout", e.DialTimeout, 10*time.Millisecond, time.Minute)
 }
@@ -246,12 +246,12 @@ func (c *Config) checkRaft(k *checker) {
 		k.address("coordinator.raft.voters", v, false)
 	}
 	if len(r.Voters) != voterCount {
-		k.fail("coordinator.raft.voters", "three addresses are needed, of this node, the other node and the witness, "+
+		k.fail("coordinator.raft.voters", "three addresses are required (both nodes and the witness), "+
 			"such as 10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430")
 	}
 	switch {
 	case r.Listen == "":
-		k.fail("coordinator.raft.listen", "an address is needed, host:port: this node's own of coordinator.raft.voters")
+		k.fail("coordinator.raft.listen", "an address is required, host:port: this node's entry in coordinator.raft.voters")
 	default:
 		k.address("coordinator.raft.listen", r.Listen, r.Advertise != "")
 	}
@@ -260,10 +260,10 @@ func (c *Config) checkRaft(k *checker) {
 	}
 	if own := cmp.Or(r.Advertise, r.Listen); own != "" && len(r.Voters) == voterCount &&
 		!slices.Contains(r.Voters, own) {
-		k.fail("coordinator.raft.voters", "this node's own address %s is not among them", own)
+		k.fail("coordinator.raft.voters", "the list lacks this node's address %s", own)
 	}
 	if (r.TLS.Cert == "") != (r.TLS.Key == "") || (r.TLS.CA == "") != (r.TLS.Cert == "") {
-		k.fail("coordinator.raft.tls.ca", "ca, cert and key go together; only some of them are set")
+		k.fail("coordinator.raft.tls.ca", "ca, cert and key must be set together")
 	}
 }
 
@@ -297,7 +297,7 @@ func (c *Config) checkMaintenance(k *checker) {
 	k.between("maintenance.autotune.min-gain", int(c.Maintenance.Autotune.MinGain), 1, 99)
 	k.note("maintenance.autotune.window", "two times of day, such as 02:00-05:00")
 	if w := c.Maintenance.Autotune.Window; w != "" && !isWindow(w) {
-		k.fail("maintenance.autotune.window", "%q is no time of day such as 02:00-05:00", w)
+		k.fail("maintenance.autotune.window", "%q is not a time range such as 02:00-05:00", w)
 	}
 	if c.Scrub.Rate != 0 {
 		k.sizeBetween("scrub.rate", c.Scrub.Rate, 64<<10, 1<<50)
@@ -330,10 +330,10 @@ func (c *Config) checkBackup(k *checker) {
 		}
 	}
 	if (s3.AccessKeyFile == "") != (s3.SecretKeyFile == "") {
-		k.fail("backup.s3.access-key-file", "it and backup.s3.secret-key-file go together; only one of them is set")
+		k.fail("backup.s3.access-key-file", "access-key-file and secret-key-file must be set together")
 	}
 	if s3.SessionTokenFile != "" && s3.AccessKeyFile == "" {
-		k.fail("backup.s3.session-token-file", "it needs backup.s3.access-key-file and backup.s3.secret-key-file")
+		k.fail("backup.s3.session-token-file", "requires backup.s3.access-key-file and backup.s3.secret-key-file")
 	}
 	k.sizeBetween("backup.s3.part-size", s3.PartSize, 5<<20, 1<<30)
 	k.between("backup.s3.parallel", s3.Parallel, 1, 64)
@@ -378,7 +378,7 @@ func (c *Config) checkLimits(k *checker) {
 	k.sizeBetween("limits.pending-bytes", l.PendingBytes, 1<<20, 1<<40)
 	k.sizeBetween("audit.max-bytes", c.Audit.MaxBytes, 1<<20, 1<<40)
 	if c.Audit.MaxBytes%(1<<20) != 0 {
-		k.fail("audit.max-bytes", "%s is no whole number of MiB", c.Audit.MaxBytes)
+		k.fail("audit.max-bytes", "%s is not a multiple of 1MiB", c.Audit.MaxBytes)
 	}
 	k.between("audit.keep", c.Audit.Keep, 1, 10_000)
 	k.between("limits.connections", l.Connections, 16, 1_000_000)

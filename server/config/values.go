@@ -48,10 +48,10 @@ func ParseSize(text string) (Size, error) {
 	}
 	n, err := strconv.ParseInt(number, 10, 64)
 	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%q is not a size; write a whole number and a unit, such as 64MiB or 512KiB", text)
+		return 0, fmt.Errorf("%q is not a size; use an integer and a unit, such as 64MiB or 512KiB", text)
 	}
 	if n > math.MaxInt64/factor {
-		return 0, fmt.Errorf("size %q is too large to be counted in bytes", text)
+		return 0, fmt.Errorf("size %q is too large", text)
 	}
 	return Size(n * factor), nil
 }
@@ -79,7 +79,7 @@ type Duration time.Duration
 func ParseDuration(text string) (Duration, error) {
 	d, err := time.ParseDuration(units.ExpandDays(strings.TrimSpace(text)))
 	if err != nil || d < 0 {
-		return 0, fmt.Errorf("%q is not a duration; write a number and a unit, such as 600ms, 5s, 1m or 7d", text)
+		return 0, fmt.Errorf("%q is not a duration; use a number and a unit, such as 600ms, 5s, 1m or 7d", text)
 	}
 	return Duration(d), nil
 }
@@ -97,7 +97,7 @@ type Percent int
 func ParsePercent(text string) (Percent, error) {
 	n, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(text), "%")))
 	if err != nil || n < 0 || n > 100 {
-		return 0, fmt.Errorf("%q is not a share; write a whole number from 0%% to 100%%, such as 20%%", text)
+		return 0, fmt.Errorf("%q is not a percentage; use an integer from 0%% to 100%%, such as 20%%", text)
 	}
 	return Percent(n), nil
 }
@@ -112,7 +112,7 @@ type Ratio float64
 func ParseRatio(text string) (Ratio, error) {
 	r, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	if err != nil || !(r >= 0 && r <= 1) { // also rejects NaN
-		return 0, fmt.Errorf("%q is not a ratio; write a number from 0 to 1, such as 0.01", text)
+		return 0, fmt.Errorf("%q is not a ratio; use a number from 0 to 1, such as 0.01", text)
 	}
 	return Ratio(r), nil
 }

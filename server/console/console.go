@@ -32,8 +32,8 @@ const (
 )
 
 // ErrNotForwarded is returned when the calls of a session cannot be forwarded to the other node.
-var ErrNotForwarded = errors.New("the session was signed in with a certificate, and this node cannot make " +
-	"calls to the other node for it")
+var ErrNotForwarded = errors.New("the session uses a client certificate, which this node cannot forward " +
+	"to the other node")
 
 // Options configures Listen.
 type Options struct {

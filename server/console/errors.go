@@ -34,36 +34,36 @@ func (e invalid) Error() string { return string(e) }
 func advice(c codes.Code) (code int, title, action string) {
 	switch c {
 	case codes.Unauthenticated:
-		return http.StatusUnauthorized, "You are not signed in any more", "Sign in again."
+		return http.StatusUnauthorized, "Session expired", "Sign in again."
 	case codes.PermissionDenied:
-		return http.StatusForbidden, "You may not do this",
-			"Ask an operator for the right (lockstep access grant), or sign in as somebody who has it."
+		return http.StatusForbidden, "Permission denied",
+			"Ask an operator for the right (lockstep access grant), or sign in with another account."
 	case codes.InvalidArgument, codes.OutOfRange:
-		return http.StatusBadRequest, "Something in the request cannot be used", "Correct it and try again."
+		return http.StatusBadRequest, "Invalid request", "Correct it and retry."
 	case codes.NotFound:
-		return http.StatusNotFound, "It does not exist", "It may have been deleted meanwhile; go back to the list."
+		return http.StatusNotFound, "Not found", "It may have been deleted; return to the list."
 	case codes.AlreadyExists:
-		return http.StatusConflict, "It exists already", "Choose another name, or change the one that exists."
+		return http.StatusConflict, "Already exists", "Choose another name, or change the existing one."
 	case codes.FailedPrecondition:
-		return http.StatusConflict, "The present state does not allow it", "The text says what has to be done first."
+		return http.StatusConflict, "Not possible in the current state", "See the error for what to do first."
 	case codes.Aborted:
-		return http.StatusConflict, "It was interrupted", "Nothing is half done; try again."
+		return http.StatusConflict, "Interrupted", "No partial changes; retry."
 	case codes.ResourceExhausted:
-		return http.StatusTooManyRequests, "A limit is reached", "The text names the limit; wait, or have it raised."
+		return http.StatusTooManyRequests, "Limit reached", "The error names the limit; wait, or raise it."
 	case codes.Unavailable:
-		return http.StatusServiceUnavailable, "The node cannot answer now",
-			"A failover may be under way: look at the page Pair, and try again in a moment."
+		return http.StatusServiceUnavailable, "Node unavailable",
+			"A failover may be in progress: check the page Pair, and retry."
 	case codes.DeadlineExceeded:
-		return http.StatusGatewayTimeout, "It took too long",
-			"Whether it was done is not known: look before you try it again."
+		return http.StatusGatewayTimeout, "Timeout",
+			"The outcome is unknown: check the result before you retry."
 	case codes.DataLoss:
-		return http.StatusInternalServerError, "Something is damaged",
-			"Look at the page Alarms; the runbook says how damage is repaired."
+		return http.StatusInternalServerError, "Data corrupt",
+			"See the page Alarms and its runbook links for the repair."
 	case codes.Unimplemented:
-		return http.StatusNotImplemented, "The node does not know this",
-			"It runs an older version: upgrade it (lockstep restart --rolling)."
+		return http.StatusNotImplemented, "Not supported by the node",
+			"The node runs an older version: upgrade it (lockstep restart --rolling)."
 	default:
-		return http.StatusInternalServerError, "It could not be done", "The log of the node may say more."
+		return http.StatusInternalServerError, "Operation failed", "Check the log of the node."
 	}
 }
 
@@ -76,14 +76,14 @@ func describe(err error) failure {
 	var wrong invalid
 	if errors.As(err, &wrong) {
 		return failure{
-			Code: http.StatusBadRequest, Title: "Something is filled in wrongly", Text: string(wrong),
-			Action: "Correct it and try again. Nothing was done.",
+			Code: http.StatusBadRequest, Title: "Invalid input", Text: string(wrong),
+			Action: "Correct the input and retry. Nothing was done.",
 		}
 	}
 	if errors.Is(err, errNoActive) {
 		return failure{
-			Code: http.StatusServiceUnavailable, Title: "No node is active now", Text: "There is no node that could do it.",
-			Action: "The page Pair shows what the nodes wait for; try again when one of them is active.",
+			Code: http.StatusServiceUnavailable, Title: "No active node", Text: "The operation requires an active node.",
+			Action: "See the page Pair for the reason; retry when a node is active.",
 		}
 	}
 	st := status.Convert(err)
@@ -138,17 +138,17 @@ func sentenceOf(text string) string {
 		_, why, _ := strings.Cut(text, handshake)
 		return "the TLS handshake with the node failed: " + strings.Trim(why, `" `)
 	case has("connection refused"):
-		return "the node refused the connection"
+		return "connection refused by the node"
 	case has("no such host"), has("name resolver error"):
-		return "the name of the node cannot be resolved"
+		return "cannot resolve the host name of the node"
 	case has("deadline exceeded"), has("i/o timeout"):
-		return "the node did not answer in time"
+		return "timeout while waiting for the node"
 	case has("context canceled"):
 		return "the request was cancelled"
 	case has("larger than max"):
-		return "a message is too large for one request"
+		return "message too large for one request"
 	case strings.HasPrefix(text, "unknown "):
-		return "the node does not know this request"
+		return "request not supported by the node"
 	}
 	return "the connection to the node failed"
 }
@@ -156,7 +156,7 @@ func sentenceOf(text string) string {
 // describe adds the URL of the console where the action is possible.
 func (e *otherConsole) describe() failure {
 	return failure{
-		Code: http.StatusConflict, Title: "This has to be done at the console of node " + e.node.GetName(),
+		Code: http.StatusConflict, Title: "Use the console of node " + e.node.GetName(),
 		Text:   plain(e.err.Error()) + ".",
 		Action: "Open the console of node " + e.node.GetName() + " and sign in there, or use the command line.",
 		Link:   e.console,

@@ -172,7 +172,7 @@ func dialogLink(address string, query ...string) (template.HTMLAttr, error) {
 // withQuery adds name-value pairs to the query of an address.
 func withQuery(address string, query ...string) (string, error) {
 	if len(query)%2 != 0 {
-		return "", errors.New("a name without a value")
+		return "", errors.New("missing value for a name")
 	}
 	if len(query) == 0 {
 		return address, nil
@@ -187,13 +187,13 @@ func withQuery(address string, query ...string) (string, error) {
 // dict builds a map from name-value pairs, for templates with several arguments.
 func dict(pairs ...any) (map[string]any, error) {
 	if len(pairs)%2 != 0 {
-		return nil, errors.New("a name without a value")
+		return nil, errors.New("missing value for a name")
 	}
 	m := make(map[string]any, len(pairs)/2)
 	for i := 0; i < len(pairs); i += 2 {
 		name, ok := pairs[i].(string)
 		if !ok {
-			return nil, errors.New("a name that is no string")
+			return nil, errors.New("name is not a string")
 		}
 		m[name] = pairs[i+1]
 	}

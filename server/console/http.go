@@ -51,8 +51,8 @@ func (s *Server) handler() http.Handler {
 		}
 	}
 	mux.Handle("/", s.signedIn(func(w http.ResponseWriter, r *http.Request, one *session) {
-		s.showError(w, r, one, failure{Code: http.StatusNotFound, Title: "There is no such page", Text: "The address " +
-			"names no page of the console.", Action: "Choose one from the menu."})
+		s.showError(w, r, one, failure{Code: http.StatusNotFound, Title: "Page not found", Text: "The console has " +
+			"no page at this address.", Action: "Choose one from the menu."})
 	}))
 	return s.guard(mux)
 }
@@ -81,21 +81,21 @@ func (s *Server) guard(next http.Handler) http.Handler {
 // foreign returns why a request is rejected because of its origin, or an empty string.
 func (s *Server) foreign(r *http.Request) string {
 	if s.o.Anonymous && !thisMachine(r.Host) {
-		return "The console listens on this machine only and was asked for under the name " + host(r.Host) +
-			". Use http://localhost or http://127.0.0.1: another site's page could have made this request otherwise."
+		return "The console accepts only local requests, but the host name was " + host(r.Host) +
+			". Use http://localhost or http://127.0.0.1; this prevents requests from other sites."
 	}
 	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch site := r.Header.Get("Sec-Fetch-Site"); {
 	case site == "" || site == "same-origin":
 	case reads && (site == "none" || r.Header.Get("Sec-Fetch-Mode") == "navigate"):
 	default:
-		return "The request was made by a page of another site. Open the console itself and try again."
+		return "The request came from another site. Open the console and retry."
 	}
 	if origin := r.Header.Get("Origin"); origin != "" && !reads {
 		u, err := url.Parse(origin)
 		if err != nil || !strings.EqualFold(u.Host, r.Host) || u.Scheme != s.scheme() {
-			return "The request was made by a page of another site (" + origin + "). If a proxy stands before the " +
-				"console, it has to pass on the Host header, and use the same scheme."
+			return "The request came from another site (" + origin + "). A proxy in front of the console must " +
+				"forward the Host header and use the same scheme."
 		}
 	}
 	return ""
@@ -152,8 +152,8 @@ func (s *Server) signedIn(next func(http.ResponseWriter, *http.Request, *session
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			if err := r.ParseForm(); err != nil {
 				s.showError(w, r, one, failure{
-					Code: http.StatusRequestEntityTooLarge, Title: "The form is too large or broken",
-					Text: "A form may have 2 MiB. Nothing was done.", Action: "Use the command line for larger messages.",
+					Code: http.StatusRequestEntityTooLarge, Title: "Form too large or invalid",
+					Text: "The maximum form size is 2 MiB. Nothing was done.", Action: "Use the command line for larger messages.",
 				})
 				return
 			}
@@ -177,9 +177,9 @@ func comeAgain(w http.ResponseWriter) {
 // outdated is the failure for a form that does not belong to the session.
 func outdated() failure {
 	return failure{
-		Code: http.StatusForbidden, Title: "This page is not up to date",
-		Text:   "The form belongs to an earlier session, or to none. Nothing was done.",
-		Action: "Load the page again and repeat what you did.",
+		Code: http.StatusForbidden, Title: "Page outdated",
+		Text:   "The form does not belong to the current session. Nothing was done.",
+		Action: "Reload the page and retry.",
 	}
 }
 

@@ -224,14 +224,14 @@ func (h *hub) send(t *topic, event []byte) {
 func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request, one *session, p *Page) {
 	from := s.callerOf(r)
 	if len(r.URL.RawQuery) > maxQueryBytes {
-		http.Error(w, "the query is too long", http.StatusRequestURITooLong)
+		http.Error(w, "query too long", http.StatusRequestURITooLong)
 		return
 	}
 	//nolint:contextcheck // what it begins is for all who see the page
 	events, leave, ok := s.hub.subscribe(one, from, p, r.URL.Query())
 	if !ok {
 		w.Header().Set("Retry-After", "10")
-		http.Error(w, "too many pages are open", http.StatusServiceUnavailable)
+		http.Error(w, "too many open pages", http.StatusServiceUnavailable)
 		return
 	}
 	defer leave()

@@ -94,7 +94,7 @@ func (v *View) askNodes(ctx context.Context) ([]*nodeView, error) {
 
 func stateOf(n *nodeView) label {
 	if n.Status == nil {
-		return label{"does not answer", "bad"}
+		return label{"not responding", "bad"}
 	}
 	return roleOf(n.Status.GetRole())
 }

@@ -23,20 +23,20 @@ func accessPage() Page {
 		Path: "/access", Title: "Access", Key: "c", Right: "operate", Template: "access", Load: loadAccess,
 		Actions: []Action{
 			{Name: "grant", Title: "Grant", Right: "operate", Dialog: "grant", Do: doGrant},
-			{Name: "revoke", Title: "Revoke the rule", Right: "operate", Dialog: "revoke", Danger: true, Do: doRevoke},
-			{Name: "role", Title: "Save the role", Right: "operate", Dialog: "role", Load: loadRole, Do: doPutRole},
+			{Name: "revoke", Title: "Revoke rule", Right: "operate", Dialog: "revoke", Danger: true, Do: doRevoke},
+			{Name: "role", Title: "Save role", Right: "operate", Dialog: "role", Load: loadRole, Do: doPutRole},
 			{
-				Name: "delete-role", Title: "Delete the role", Right: "operate", Dialog: "delete-role", Danger: true,
+				Name: "delete-role", Title: "Delete role", Right: "operate", Dialog: "delete-role", Danger: true,
 				Do: doDeleteRole,
 			},
-			{Name: "token", Title: "Make a token", Right: "operate", Dialog: "token", Do: doCreateToken},
+			{Name: "token", Title: "Create token", Right: "operate", Dialog: "token", Do: doCreateToken},
 			{
-				Name: "revoke-token", Title: "Revoke the token", Right: "operate", Dialog: "revoke-token", Danger: true,
+				Name: "revoke-token", Title: "Revoke token", Right: "operate", Dialog: "revoke-token", Danger: true,
 				Do: doRevokeToken,
 			},
-			{Name: "quota", Title: "Save the quota", Right: "operate", Dialog: "quota", Load: loadQuota, Do: doPutQuota},
+			{Name: "quota", Title: "Save quota", Right: "operate", Dialog: "quota", Load: loadQuota, Do: doPutQuota},
 			{
-				Name: "delete-quota", Title: "Delete the quota", Right: "operate", Dialog: "delete-quota", Danger: true,
+				Name: "delete-quota", Title: "Delete quota", Right: "operate", Dialog: "delete-quota", Danger: true,
 				Do: doDeleteQuota,
 			},
 		},
@@ -62,7 +62,7 @@ func (v *View) rightsFrom() ([]pb.AccessRight, error) {
 	for _, name := range v.Form["right"] {
 		r, ok := pb.AccessRight_value["ACCESS_RIGHT_"+strings.ToUpper(name)]
 		if !ok {
-			return nil, invalid("There is no right " + strconv.Quote(name) + ".")
+			return nil, invalid("Unknown right " + strconv.Quote(name) + ".")
 		}
 		rights = append(rights, pb.AccessRight(r))
 	}
@@ -153,7 +153,7 @@ func doRevoke(ctx context.Context, v *View) (Done, error) {
 	}
 	rule := v.rule()
 	_, err = a.Revoke(ctx, &pb.RevokeRequest{Rule: rule, LockOut: v.Form.Get("lock_out") != ""})
-	return Done{Message: "The rule of " + whom(rule) + " is gone."}, err
+	return Done{Message: "Rule of " + whom(rule) + " revoked."}, err
 }
 
 // loadRole returns the role of a dialog, or a new one if no role is named.
@@ -181,7 +181,7 @@ func doPutRole(ctx context.Context, v *View) (Done, error) {
 		return Done{}, err
 	}
 	_, err = a.PutRole(ctx, &pb.PutRoleRequest{Role: role, LockOut: v.Form.Get("lock_out") != ""})
-	return Done{Message: "Role " + role.GetName() + " is saved."}, err
+	return Done{Message: "Role " + role.GetName() + " saved."}, err
 }
 
 func doDeleteRole(ctx context.Context, v *View) (Done, error) {
@@ -190,7 +190,7 @@ func doDeleteRole(ctx context.Context, v *View) (Done, error) {
 		return Done{}, err
 	}
 	_, err = a.DeleteRole(ctx, &pb.DeleteRoleRequest{Name: v.Get("name")})
-	return Done{Message: "Role " + v.Get("name") + " is deleted."}, err
+	return Done{Message: "Role " + v.Get("name") + " deleted."}, err
 }
 
 // tokenView is a newly created token.
@@ -216,7 +216,7 @@ func doCreateToken(ctx context.Context, v *View) (Done, error) {
 	if days := v.Form.Get("days"); days != "" {
 		n, err := strconv.ParseUint(days, 10, 16)
 		if err != nil || n == 0 {
-			return Done{}, invalid("How long it is valid is a number of days between 1 and 65535, or empty.")
+			return Done{}, invalid("The validity must be 1 to 65535 days, or empty.")
 		}
 		t.ExpiresAt = timestamppb.New(time.Now().Add(time.Duration(n) * 24 * time.Hour).Truncate(time.Second))
 	}
@@ -233,7 +233,7 @@ func doRevokeToken(ctx context.Context, v *View) (Done, error) {
 		return Done{}, err
 	}
 	_, err = a.RevokeToken(ctx, &pb.RevokeTokenRequest{Name: v.Get("name"), LockOut: v.Form.Get("lock_out") != ""})
-	return Done{Message: "Token " + v.Get("name") + " is revoked: streams that were opened with it end."}, err
+	return Done{Message: "Token " + v.Get("name") + " revoked; its open streams are closed."}, err
 }
 
 // loadQuota returns the quota of a dialog, or a new one if no quota is named.
@@ -265,11 +265,11 @@ func doPutQuota(ctx context.Context, v *View) (Done, error) {
 			continue
 		}
 		if *to, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return Done{}, invalid(strconv.Quote(text) + " is no number: 0 or nothing is no bound.")
+			return Done{}, invalid(strconv.Quote(text) + " is not a number; 0 or empty: unlimited.")
 		}
 	}
 	_, err = a.PutQuota(ctx, &pb.PutQuotaRequest{Quota: q})
-	return Done{Message: "The quota of " + q.GetQueue() + " is saved."}, err
+	return Done{Message: "Quota of " + q.GetQueue() + " saved."}, err
 }
 
 func doDeleteQuota(ctx context.Context, v *View) (Done, error) {
@@ -278,7 +278,7 @@ func doDeleteQuota(ctx context.Context, v *View) (Done, error) {
 		return Done{}, err
 	}
 	_, err = a.DeleteQuota(ctx, &pb.DeleteQuotaRequest{Queue: v.Get("queue")})
-	return Done{Message: "The quota of " + v.Get("queue") + " is deleted."}, err
+	return Done{Message: "Quota of " + v.Get("queue") + " deleted."}, err
 }
 
 // chosen returns the rights selected in a submitted form, or the given rights before submission.

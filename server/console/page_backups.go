@@ -108,9 +108,9 @@ func doBackup(ctx context.Context, v *View) (Done, error) {
 		if err != nil {
 			return "", err
 		}
-		return "Save-set " + set.GetName() + ", " + formatBytes(set.GetBytes()) + ".", nil
+		return "Created backup " + set.GetName() + ", " + formatBytes(set.GetBytes()) + ".", nil
 	})
-	return Done{Message: "The backup has begun.", Goto: "/store"}, err
+	return Done{Message: "Backup started.", Goto: "/store"}, err
 }
 
 // notRestorable is returned when a verification finds an invalid backup.
@@ -123,9 +123,9 @@ func doCheckSet(ctx context.Context, v *View) (Done, error) {
 		return Done{}, err
 	}
 	set := v.Get("set")
-	title := "Check of save-set " + set
+	title := "Check of backup " + set
 	if set == "" {
-		title = "Check of the newest save-set"
+		title = "Check of the newest backup"
 	}
 	what := task{Title: title, Node: v.nodeName(ctx), Link: "/backups", Set: set}
 	err := v.begin(ctx, what, func(ctx context.Context, v *View, tell func(*pb.Progress)) (string, error) {
@@ -151,18 +151,18 @@ func doCheckSet(ctx context.Context, v *View) (Done, error) {
 		}
 		return checkedText(r), nil
 	})
-	return Done{Message: "The check has begun.", Goto: "/store"}, err
+	return Done{Message: "Check started.", Goto: "/store"}, err
 }
 
 func checkedText(r *pb.VerifyBackupResult) string {
-	text := fmt.Sprintf("It can be restored: %s messages; a restore needs %s.", formatNumber(r.GetMessages()),
+	text := fmt.Sprintf("Restorable: %s messages; a restore needs %s.", formatNumber(r.GetMessages()),
 		formatBytes(r.GetNeededBytes()))
 	switch {
 	case r.GetArchiveProblem() != "":
-		text += " With the log archive it can be restored up to LSN " + formatNumber(r.GetReach().GetLsn()) +
+		text += " With the log archive, restorable up to LSN " + formatNumber(r.GetReach().GetLsn()) +
 			" only: " + r.GetArchiveProblem() + "."
 	case r.GetArchive() != "":
-		text += " With the log archive it can be restored up to LSN " + formatNumber(r.GetReach().GetLsn()) +
+		text += " With the log archive, restorable up to LSN " + formatNumber(r.GetReach().GetLsn()) +
 			" of " + clockTime(r.GetReachTime()) + "."
 	}
 	return text

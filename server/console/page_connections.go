@@ -92,7 +92,7 @@ func (v *View) connectionsOf(ctx context.Context, node string) (*pb.ListConnecti
 
 func newConnectionRow(node string, c *pb.Connection) connectionRow {
 	row := connectionRow{
-		Connection: c, Node: node, Who: cmp.Or(c.GetPrincipal(), "nobody yet"), Began: c.GetSince().AsTime(),
+		Connection: c, Node: node, Who: cmp.Or(c.GetPrincipal(), "not authenticated"), Began: c.GetSince().AsTime(),
 		InRate: trafficText(c.GetReceived()), OutRate: trafficText(c.GetSent()), Key: fmt.Sprintf("%s-%d", node, c.GetId()),
 	}
 	if c.GetPeer() {
@@ -132,7 +132,7 @@ func loadConnection(ctx context.Context, v *View) (any, error) {
 			return newConnectionRow(resp.GetNode(), c), nil
 		}
 	}
-	return nil, invalid("The connection has ended by itself.")
+	return nil, invalid("The connection is already closed.")
 }
 
 func closeConnection(ctx context.Context, v *View) (Done, error) {
@@ -145,5 +145,5 @@ func closeConnection(ctx context.Context, v *View) (Done, error) {
 	if err != nil {
 		return Done{}, err
 	}
-	return Done{Message: fmt.Sprintf("The connection from %s is closed.", resp.GetConnection().GetAddress())}, nil
+	return Done{Message: fmt.Sprintf("Closed the connection from %s.", resp.GetConnection().GetAddress())}, nil
 }

@@ -12,12 +12,12 @@ func jobsPage() Page {
 	return Page{
 		Path: "/jobs", Title: "Jobs", Key: "j", Right: "operate", Template: "jobs", Live: true, Load: loadJobs,
 		Actions: []Action{
-			{Name: "put", Title: "Save the job", Right: "operate", Dialog: "put", Load: loadJob, Do: doPutJob},
+			{Name: "put", Title: "Save job", Right: "operate", Dialog: "put", Load: loadJob, Do: doPutJob},
 			{
-				Name: "delete", Title: "Delete the job", Right: "operate", Dialog: "delete", Danger: true, Load: loadJob,
+				Name: "delete", Title: "Delete job", Right: "operate", Dialog: "delete", Danger: true, Load: loadJob,
 				Do: doDeleteJob,
 			},
-			{Name: "run", Title: "Run the job now", Right: "operate", Dialog: "run", Load: loadJob, Do: doRunJob},
+			{Name: "run", Title: "Run job now", Right: "operate", Dialog: "run", Load: loadJob, Do: doRunJob},
 		},
 	}
 }
@@ -80,7 +80,7 @@ func loadJob(ctx context.Context, v *View) (any, error) {
 			return viewJob(j), nil
 		}
 	}
-	return nil, invalid("There is no job of that name any more.")
+	return nil, invalid("Job not found.")
 }
 
 func doPutJob(ctx context.Context, v *View) (Done, error) {
@@ -88,12 +88,12 @@ func doPutJob(ctx context.Context, v *View) (Done, error) {
 	_, err := pb.NewMaintenanceServiceClient(v.Own()).PutJob(ctx, &pb.PutJobRequest{Job: &pb.Job{
 		Name: f.Get("name"), Schedule: f.Get("schedule"), Kind: f.Get("kind"), On: f.Get("on"), Paused: f.Get("paused") != "",
 	}})
-	return Done{Message: "Job " + f.Get("name") + " is saved."}, err
+	return Done{Message: "Job " + f.Get("name") + " saved."}, err
 }
 
 func doDeleteJob(ctx context.Context, v *View) (Done, error) {
 	_, err := pb.NewMaintenanceServiceClient(v.Own()).DeleteJob(ctx, &pb.DeleteJobRequest{Name: v.Get("name")})
-	return Done{Message: "Job " + v.Get("name") + " is deleted."}, err
+	return Done{Message: "Job " + v.Get("name") + " deleted."}, err
 }
 
 func doRunJob(ctx context.Context, v *View) (Done, error) {

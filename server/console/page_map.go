@@ -88,15 +88,15 @@ func loadMap(ctx context.Context, v *View) (any, error) {
 // usesOf returns the parts of a region in drawing order.
 func usesOf(r *pb.PageRegion) []mapUse {
 	return []mapUse{
-		{"messages", "Messages", "runs of messages, several small ones to a page", r.GetMessages()},
-		{"index", "Index", "where each message is; queues, subscriptions, producers", r.GetIndex()},
-		{"bitmap", "Map of used pages", "kept in the file itself", r.GetBitmap()},
+		{"messages", "Messages", "extents of messages, several small ones per page", r.GetMessages()},
+		{"index", "Index", "message locations, queues, subscriptions, producers", r.GetIndex()},
+		{"bitmap", "Allocation map", "stored in the page file", r.GetBitmap()},
 		{
-			"checkpoint", "Held for a checkpoint", "freed; one of the last two checkpoints still has them",
+			"checkpoint", "Held for a checkpoint", "freed, but used by one of the last two checkpoints",
 			r.GetHeldCheckpoint(),
 		},
-		{"reader", "Held for a reader", "freed; a backup, a scan or the other node may still read them", r.GetHeldReader()},
-		{"free", "Free", "can be used at once", r.GetFree()},
+		{"reader", "Held for a reader", "freed, but a backup, a scan or the other node may read them", r.GetHeldReader()},
+		{"free", "Free", "available", r.GetFree()},
 	}
 }
 
@@ -154,7 +154,7 @@ func (d *mapView) Share(pages uint64) int { return percent(pages, d.Map.GetTotal
 // Summary describes the drawing in words.
 func (d *mapView) Summary() string {
 	t := d.Map.GetTotal()
-	return fmt.Sprintf("page.db from its beginning to its end: %d %% messages, %d %% index, %d %% free, %s free pages at "+
-		"the end; the tables below have the figures", d.Share(t.GetMessages()), d.Share(t.GetIndex()),
+	return fmt.Sprintf("page.db: %d %% messages, %d %% index, %d %% free, %s free pages at "+
+		"the end; values in the tables below", d.Share(t.GetMessages()), d.Share(t.GetIndex()),
 		d.Share(t.GetFree()), formatNumber(d.Map.GetFreeTail()))
 }

@@ -332,7 +332,7 @@ func loadMessage(ctx context.Context, v *View) (any, error) {
 	name := v.Query.Get("name")
 	sequence, err := strconv.ParseUint(v.Query.Get("sequence"), 10, 64)
 	if err != nil || sequence == 0 {
-		return nil, invalid("The address names no sequence.")
+		return nil, invalid("The address has no sequence.")
 	}
 	found, err := browse(ctx, pb.NewQueueServiceClient(active), &pb.BrowseRequest{
 		Queue: name, FromSequence: sequence, Limit: 1, MaxResponseBytes: maxMessageBytes,
@@ -341,8 +341,8 @@ func loadMessage(ctx context.Context, v *View) (any, error) {
 		return nil, err
 	}
 	if len(found) == 0 || found[0].GetSequence() != sequence {
-		return nil, invalid(fmt.Sprintf("Queue %s has no message with the sequence %d any more: it was acknowledged by all "+
-			"subscriptions, moved, or is damaged.", name, sequence))
+		return nil, invalid(fmt.Sprintf("Queue %s has no message with sequence %d: it was acknowledged by all "+
+			"subscriptions, moved, or is corrupt.", name, sequence))
 	}
 	may, err := v.rights(ctx)
 	if err != nil {
@@ -386,7 +386,7 @@ func loadChosen(ctx context.Context, v *View) (any, error) {
 		Queue: v.Query.Get("name"), Subscription: v.Query.Get("subscription"), Sequences: v.Query["sequence"],
 	}
 	if d.Count = len(d.Sequences); d.Count == 0 {
-		return nil, invalid("No message is chosen: select some first.")
+		return nil, invalid("No message selected.")
 	}
 	active, err := v.Active(ctx)
 	if err != nil {
@@ -409,7 +409,7 @@ func chosenRanges(v *View) (list []*pb.SequenceRange, err error) {
 	for _, text := range v.Query["sequence"] {
 		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
-			return nil, invalid(fmt.Sprintf("%q is no sequence.", text))
+			return nil, invalid(fmt.Sprintf("%q is not a sequence.", text))
 		}
 		list = append(list, &pb.SequenceRange{First: n, Last: n})
 	}
@@ -440,7 +440,7 @@ func chosenMessages(ctx context.Context, v *View) (pb.QueueServiceClient, *selec
 func moveChosen(ctx context.Context, v *View) (Done, error) {
 	to := strings.TrimSpace(v.Get("to"))
 	if to == "" {
-		return Done{}, invalid("Name the queue to move them to.")
+		return Done{}, invalid("Enter the target queue.")
 	}
 	return move(ctx, v, to)
 }
@@ -461,9 +461,9 @@ func move(ctx context.Context, v *View, to string) (Done, error) {
 	}
 	text := fmt.Sprintf("Moved %s of %s messages to %s.", formatNumber(resp.GetMoved()),
 		formatNumber(len(which.sequences)),
-		cmp.Or(to, "where they come from"))
+		cmp.Or(to, "their original queues"))
 	if resp.GetSkipped() > 0 {
-		text += fmt.Sprintf(" %d are not there any more, or stay.", resp.GetSkipped())
+		text += fmt.Sprintf(" %d were skipped.", resp.GetSkipped())
 	}
 	return Done{Message: text, Goto: chosenFrom(v)}, nil
 }

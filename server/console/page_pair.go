@@ -36,10 +36,10 @@ func pairPage() Page {
 				Name: "switchover", Title: "Switch over", Right: "operate", Dialog: "switchover", Load: loadSwitchover,
 				Do: doSwitchover,
 			},
-			{Name: "pause", Title: "Pause the pair", Right: "operate", Dialog: "pause", Do: doPause},
-			{Name: "resume", Title: "Resume the pair", Right: "operate", Dialog: "resume", Do: doResume},
+			{Name: "pause", Title: "Pause pair", Right: "operate", Dialog: "pause", Do: doPause},
+			{Name: "resume", Title: "Resume pair", Right: "operate", Dialog: "resume", Do: doResume},
 			{
-				Name: "force", Title: "Force a failover", Right: "operate", Dialog: "force", Danger: true, Confirm: true,
+				Name: "force", Title: "Force failover", Right: "operate", Dialog: "force", Danger: true, Confirm: true,
 				Load: loadForce, Do: doForce,
 			},
 		},
@@ -209,7 +209,7 @@ func loadSwitchover(ctx context.Context, v *View) (any, error) {
 		return nil, err
 	}
 	if p.Alone || p.Active == nil || p.Standby == nil {
-		return nil, invalid("There is no standby that the role could go to: both nodes have to be there and in sync.")
+		return nil, invalid("No standby for a switchover: both nodes must be connected and in sync.")
 	}
 	return &switchoverView{From: p.Active, To: p.Standby}, nil
 }
@@ -222,7 +222,7 @@ func doSwitchover(ctx context.Context, v *View) (Done, error) {
 		return Done{}, err
 	}
 	if r.GetAlready() {
-		return Done{Message: "That node is active already; nothing was done."}, nil
+		return Done{Message: "The node is already active; nothing was done."}, nil
 	}
 	return Done{Message: fmt.Sprintf("Switched over: %s is active in term %d. No transaction could be acknowledged "+
 		"for %s.", r.GetActiveAddress(), r.GetTerm(), took(r.GetPause()))}, nil
@@ -230,16 +230,16 @@ func doSwitchover(ctx context.Context, v *View) (Done, error) {
 
 func doPause(ctx context.Context, v *View) (Done, error) {
 	if len(v.Get("reason")) > maxReasonBytes {
-		return Done{}, invalid(fmt.Sprintf("The reason has %d bytes; at most %d are kept.", len(v.Get("reason")),
+		return Done{}, invalid(fmt.Sprintf("The reason has %d bytes; maximum %d.", len(v.Get("reason")),
 			maxReasonBytes))
 	}
 	_, err := pb.NewAdminServiceClient(v.Own()).SetPaused(ctx, &pb.SetPausedRequest{Paused: true, Reason: v.Get("reason")})
-	return Done{Message: "The pair is paused: no standby takes over by itself."}, err
+	return Done{Message: "The pair is paused: the standby does not take over automatically."}, err
 }
 
 func doResume(ctx context.Context, v *View) (Done, error) {
 	_, err := pb.NewAdminServiceClient(v.Own()).SetPaused(ctx, &pb.SetPausedRequest{})
-	return Done{Message: "The pair is not paused any more."}, err
+	return Done{Message: "The pair is resumed."}, err
 }
 
 // loadForce queries the node for the data that a forced failover would lose.
@@ -270,11 +270,11 @@ func doForce(ctx context.Context, v *View) (Done, error) {
 		return Done{}, err
 	}
 	if v.Form.Get("confirm") != plan.GetNodeName() {
-		return Done{}, invalid("Type " + plan.GetNodeName() + ", the name of the node that becomes active.")
+		return Done{}, invalid("Type " + plan.GetNodeName() + ", the name of the new active node.")
 	}
 	if fmt.Sprint(plan.GetConfig()) != v.Form.Get("config") {
-		return Done{}, invalid("The pair's record has changed since the dialogue was opened. Open it again and read " +
-			"what would be lost now.")
+		return Done{}, invalid("The cluster record has changed since the dialog was opened. Reopen it to see " +
+			"the messages that would be lost now.")
 	}
 	r, err := admin.ForceFailover(ctx, &pb.ForceFailoverRequest{
 		Confirm: true, AcceptDataLoss: true, Config: plan.GetConfig(), By: v.by(), Reason: v.Get("reason"),

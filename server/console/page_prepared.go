@@ -97,10 +97,10 @@ func decide(ctx context.Context, v *View, commit bool) (Done, error) {
 		if _, err := queues.CommitPrepared(ctx, &pb.CommitPreparedRequest{Xid: xid, Heuristic: true}); err != nil {
 			return Done{}, err
 		}
-		return Done{Message: "Transaction " + xid + " is committed."}, nil
+		return Done{Message: "Transaction " + xid + " committed."}, nil
 	}
 	if _, err := queues.RollbackPrepared(ctx, &pb.RollbackPreparedRequest{Xid: xid, Heuristic: true}); err != nil {
 		return Done{}, err
 	}
-	return Done{Message: "Transaction " + xid + " is rolled back."}, nil
+	return Done{Message: "Transaction " + xid + " rolled back."}, nil
 }

@@ -119,7 +119,7 @@ func (d *queueView) loadConsumers(ctx context.Context, active grpc.ClientConnInt
 	})
 	switch {
 	case status.Code(err) == codes.PermissionDenied:
-		d.NoConsumers = "Who consumes is shown to those with the right operate."
+		d.NoConsumers = "Consumers are visible with the right operate."
 		return
 	case err != nil:
 		d.NoConsumers = describe(err).Text
@@ -177,7 +177,7 @@ func publishTest(ctx context.Context, v *View) (Done, error) {
 		switch {
 		case line == "":
 		case !has:
-			return Done{}, invalid(fmt.Sprintf("The property %q has no value: write name=value, one on each line.", line))
+			return Done{}, invalid(fmt.Sprintf("The property %q has no value: use name=value, one per line.", line))
 		default:
 			m.Properties[strings.TrimSpace(name)] = strings.TrimSpace(value)
 		}
@@ -193,7 +193,7 @@ func publishTest(ctx context.Context, v *View) (Done, error) {
 	if count == 1 {
 		return Done{Message: fmt.Sprintf("Published as sequence %d.", resp.GetFirstSequence())}, nil
 	}
-	return Done{Message: fmt.Sprintf("Published %s messages from sequence %d on.", formatNumber(count),
+	return Done{Message: fmt.Sprintf("Published %s messages from sequence %d.", formatNumber(count),
 		resp.GetFirstSequence())}, nil
 }
 
@@ -219,7 +219,7 @@ func alterQueue(ctx context.Context, v *View) (Done, error) {
 	}); err != nil {
 		return Done{}, err
 	}
-	return Done{Message: "The queue is configured anew."}, nil
+	return Done{Message: "Queue configuration saved."}, nil
 }
 
 func seek(ctx context.Context, v *View) (Done, error) {
@@ -239,23 +239,23 @@ func seek(ctx context.Context, v *View) (Done, error) {
 	case "sequence":
 		n, err := strconv.ParseUint(value, 10, 64)
 		if err != nil || n == 0 {
-			return Done{}, invalid(fmt.Sprintf("%q is no sequence; they begin at 1.", value))
+			return Done{}, invalid(fmt.Sprintf("%q is not a sequence; sequences start at 1.", value))
 		}
 		req.To = &pb.SeekSubscriptionRequest_Sequence{Sequence: n}
 	case "time":
 		at, err := time.Parse(time.RFC3339, value)
 		if err != nil {
-			return Done{}, invalid(fmt.Sprintf("%q is no time; write it as in 2026-11-22T21:30:00Z.", value))
+			return Done{}, invalid(fmt.Sprintf("%q is not a time; use a format such as 2026-11-22T21:30:00Z.", value))
 		}
 		req.To = &pb.SeekSubscriptionRequest_Time{Time: timestamppb.New(at)}
 	default:
-		return Done{}, invalid("Choose where the subscription goes on.")
+		return Done{}, invalid("Choose a position for the subscription.")
 	}
 	resp, err := pb.NewQueueServiceClient(active).SeekSubscription(ctx, req)
 	if err != nil {
 		return Done{}, err
 	}
-	return Done{Message: fmt.Sprintf("Subscription %s goes on at %d, with %s messages to read.",
+	return Done{Message: fmt.Sprintf("Subscription %s continues at %d, with %s pending messages.",
 		cmp.Or(req.GetSubscription(), "default"), resp.GetSequence(), formatNumber(resp.GetBacklog()))}, nil
 }
 
@@ -300,7 +300,7 @@ func deleteQueue(ctx context.Context, v *View) (Done, error) {
 		return Done{}, err
 	}
 	return Done{
-		Message: fmt.Sprintf("Queue %s is deleted, with %s messages.", name, formatNumber(resp.GetMessages())),
+		Message: fmt.Sprintf("Deleted queue %s with %s messages.", name, formatNumber(resp.GetMessages())),
 		Goto:    "/queues",
 	}, nil
 }

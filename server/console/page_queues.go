@@ -184,7 +184,7 @@ func queueLink(path, name string) string { return path + "?" + url.Values{"name"
 func createQueue(ctx context.Context, v *View) (Done, error) {
 	name := strings.TrimSpace(v.Get("name"))
 	if name == "" {
-		return Done{}, invalid("The queue needs a name.")
+		return Done{}, invalid("Enter a queue name.")
 	}
 	active, err := v.Active(ctx)
 	if err != nil {
@@ -200,5 +200,5 @@ func createQueue(ctx context.Context, v *View) (Done, error) {
 	if _, err := pb.NewQueueServiceClient(active).CreateQueue(ctx, req); err != nil {
 		return Done{}, err
 	}
-	return Done{Message: "Queue " + name + " is created.", Goto: queueLink("/queue", name)}, nil
+	return Done{Message: "Queue " + name + " created.", Goto: queueLink("/queue", name)}, nil
 }

@@ -24,7 +24,7 @@ func storePage() Page {
 			},
 			{Name: "compact", Title: "Compact both nodes", Right: "operate", Dialog: "compact", Do: doCompact},
 			{Name: "cancel-plan", Title: "Cancel the plan", Right: "operate", Dialog: "cancel-plan", Do: doCancelPlan},
-			{Name: "stop", Title: "Stop it", Right: "operate", Dialog: "stop", Do: doStopTask},
+			{Name: "stop", Title: "Stop operation", Right: "operate", Dialog: "stop", Do: doStopTask},
 			{
 				Name: "drop-old", Title: "Remove page.db_old", Right: "operate", Dialog: "drop-old", Danger: true,
 				Load: loadNodeName, Do: doDropOld,
@@ -218,7 +218,7 @@ func loadNodeName(ctx context.Context, v *View) (any, error) {
 			return n, nil
 		}
 	}
-	return nil, invalid("The pair has no such node.")
+	return nil, invalid("Node not found.")
 }
 
 // nodeName returns the name of the node named in the request.
@@ -263,7 +263,7 @@ func doScan(ctx context.Context, v *View) (Done, error) {
 		return fmt.Sprintf("%s messages; the best page size is %s.", formatNumber(result.GetMessages()),
 			formatBytes(result.GetRecommended())), nil
 	})
-	return Done{Message: "The scan has begun.", Goto: "/store"}, err
+	return Done{Message: "Scan started.", Goto: "/store"}, err
 }
 
 // shrinkView is the data of the shrink dialog.
@@ -304,10 +304,10 @@ func doShrink(ctx context.Context, v *View) (Done, error) {
 		if err != nil {
 			return "", err
 		}
-		return fmt.Sprintf("page.db had %s and has %s.", formatBytes(r.GetFileBytesBefore()),
+		return fmt.Sprintf("page.db: %s before, %s after.", formatBytes(r.GetFileBytesBefore()),
 			formatBytes(r.GetFileBytesAfter())), nil
 	})
-	return Done{Message: "The shrink has begun.", Goto: "/store"}, err
+	return Done{Message: "Shrink started.", Goto: "/store"}, err
 }
 
 func doResize(ctx context.Context, v *View) (Done, error) {
@@ -328,7 +328,7 @@ func doCompact(ctx context.Context, v *View) (Done, error) {
 
 func startPlan(ctx context.Context, v *View, req *pb.StartPlanRequest) (Done, error) {
 	_, err := pb.NewMaintenanceServiceClient(v.Own()).StartPlan(ctx, req)
-	return Done{Message: "The plan has begun: the standby is first.", Goto: "/store"}, err
+	return Done{Message: "Plan started with the standby.", Goto: "/store"}, err
 }
 
 func doCancelPlan(ctx context.Context, v *View) (Done, error) {
@@ -342,7 +342,7 @@ func doStopTask(ctx context.Context, v *View) (Done, error) {
 	if err != nil {
 		return Done{}, err
 	}
-	return Done{Message: "It is being stopped."}, v.server.tasks.stop(v.Get("task"))
+	return Done{Message: "Stopping."}, v.server.tasks.stop(v.Get("task"))
 }
 
 func doDropOld(ctx context.Context, v *View) (Done, error) {
@@ -351,7 +351,7 @@ func doDropOld(ctx context.Context, v *View) (Done, error) {
 		return Done{}, err
 	}
 	r, err := m.DropOld(ctx, &pb.DropOldRequest{})
-	return Done{Message: formatBytes(r.GetBytes()) + " were freed."}, err
+	return Done{Message: formatBytes(r.GetBytes()) + " released."}, err
 }
 
 func doCheckpoint(ctx context.Context, v *View) (Done, error) {
@@ -360,5 +360,5 @@ func doCheckpoint(ctx context.Context, v *View) (Done, error) {
 		return Done{}, err
 	}
 	r, err := pb.NewAdminServiceClient(cc).Checkpoint(ctx, &pb.CheckpointRequest{})
-	return Done{Message: fmt.Sprintf("Checkpoint %d holds LSN %s.", r.GetCheckpoint(), formatNumber(r.GetLsn()))}, err
+	return Done{Message: fmt.Sprintf("Wrote checkpoint %d at LSN %s.", r.GetCheckpoint(), formatNumber(r.GetLsn()))}, err
 }

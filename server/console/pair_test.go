@@ -65,7 +65,7 @@ func (n *pairNode) showsOther(other *pairNode) (page string) {
 	n.t.Helper()
 	require.Eventually(n.t, func() bool {
 		page = n.get("/pair").body
-		return strings.Contains(page, `href="`+other.ready.Console+`"`) && !strings.Contains(page, "does not answer")
+		return strings.Contains(page, `href="`+other.ready.Console+`"`) && !strings.Contains(page, "not responding")
 	}, patience, 20*time.Millisecond)
 	return page
 }
@@ -134,11 +134,11 @@ func testDeadNode(t *testing.T) {
 	for shown := false; !shown; {
 		select {
 		case e := <-events:
-			shown = strings.Contains(e, "The node does not answer")
+			shown = strings.Contains(e, "The node is not responding")
 		case <-deadline:
 			require.Fail(t, "the node that is gone is not shown within 2 s")
 		}
 	}
-	require.Contains(t, standby.get("/alarms").body, "Node a does not answer")
+	require.Contains(t, standby.get("/alarms").body, "Node a is not responding")
 	require.Contains(t, standby.get("/pair").body, "/pair/force", "no node is active")
 }

@@ -46,21 +46,21 @@ func configFields(c *pb.QueueConfig) []configField {
 	}
 	overflow := max(int(c.GetOverflow())-1, 0)
 	return []configField{
-		{Name: "max_messages", Label: "Most messages", Hint: "empty: no limit", Value: count(c.GetMaxMessages())},
-		{Name: "max_bytes", Label: "Most bytes", Hint: "such as 10GiB; empty: no limit", Value: count(c.GetMaxBytes())},
-		{Name: "overflow", Label: "When it is full", Value: overflows[min(overflow, len(overflows)-1)], Options: overflows},
+		{Name: "max_messages", Label: "Maximum messages", Hint: "empty: no limit", Value: count(c.GetMaxMessages())},
+		{Name: "max_bytes", Label: "Maximum bytes", Hint: "such as 10GiB; empty: no limit", Value: count(c.GetMaxBytes())},
+		{Name: "overflow", Label: "Overflow", Value: overflows[min(overflow, len(overflows)-1)], Options: overflows},
 		{Name: "ttl", Label: "Messages expire after", Hint: "such as 24h; empty: never", Value: duration(c.GetTtl())},
-		{Name: "delay", Label: "Deliver after", Hint: "such as 30s; empty: at once", Value: duration(c.GetDelay())},
+		{Name: "delay", Label: "Deliver after", Hint: "such as 30s; empty: immediately", Value: duration(c.GetDelay())},
 		{
-			Name: "max_deliveries", Label: "Most deliveries", Hint: "empty: no limit",
+			Name: "max_deliveries", Label: "Maximum deliveries", Hint: "empty: no limit",
 			Value: count(uint64(c.GetMaxDeliveries())),
 		},
-		{Name: "dead_letter", Label: "Dead-letter queue", Hint: "empty: dead letters are dropped", Value: c.GetDeadLetter()},
+		{Name: "dead_letter", Label: "Dead-letter queue", Hint: "empty: discard", Value: c.GetDeadLetter()},
 		{
-			Name: "redelivery_delay", Label: "Redeliver after", Hint: "empty: at once",
+			Name: "redelivery_delay", Label: "Redeliver after", Hint: "empty: immediately",
 			Value: duration(c.GetRedeliveryDelay()),
 		},
-		{Name: "redelivery_multiplier", Label: "… times, for each further time", Hint: "1 to 1000", Value: multiplier},
+		{Name: "redelivery_multiplier", Label: "… multiplied on each redelivery", Hint: "1 to 1000", Value: multiplier},
 		{
 			Name: "redelivery_max_delay", Label: "… at most", Hint: "empty: no limit",
 			Value: duration(c.GetRedeliveryMaxDelay()),
@@ -69,7 +69,7 @@ func configFields(c *pb.QueueConfig) []configField {
 		{Name: "retention_bytes", Label: "Retain bytes", Hint: "such as 1GiB", Value: count(c.GetRetentionBytes())},
 		{Name: "retention_messages", Label: "Retain messages", Value: count(c.GetRetentionMessages())},
 		{
-			Name: "temporary_grace", Label: "Delete without consumers after", Hint: "empty: it lasts",
+			Name: "temporary_grace", Label: "Delete without consumers after", Hint: "empty: never",
 			Value: duration(c.GetTemporaryGrace()),
 		},
 		{Name: "exclusive", Label: "One active consumer for each subscription", Check: true, Checked: c.GetExclusive()},
@@ -103,7 +103,7 @@ func (r *formReader) number(name string, limit uint64) uint64 {
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n > limit {
-		r.fail(name, text, fmt.Sprintf("a whole number up to %d is possible", limit))
+		r.fail(name, text, fmt.Sprintf("expected an integer up to %d", limit))
 	}
 	return n
 }
@@ -115,7 +115,7 @@ func (r *formReader) size(name string) uint64 {
 	}
 	n, err := parseBytes(text)
 	if err != nil {
-		r.fail(name, text, "a size such as 512MiB or 10GiB is possible")
+		r.fail(name, text, "expected a size such as 512MiB or 10GiB")
 	}
 	return n
 }
@@ -127,7 +127,7 @@ func (r *formReader) duration(name string) *durationpb.Duration {
 	}
 	d, err := time.ParseDuration(units.ExpandDays(text))
 	if err != nil || d < 0 {
-		r.fail(name, text, "a duration such as 30s, 15m, 24h or 7d is possible")
+		r.fail(name, text, "expected a duration such as 30s, 15m, 24h or 7d")
 	}
 	return durationpb.New(d)
 }
@@ -159,7 +159,7 @@ func readConfig(v *View, c *pb.QueueConfig, isNew bool) error {
 	if text := strings.TrimSpace(v.Get("redelivery_multiplier")); text != "" {
 		m, err := strconv.ParseFloat(text, 64)
 		if err != nil {
-			r.fail("redelivery_multiplier", text, "a number from 1 to 1000 is possible")
+			r.fail("redelivery_multiplier", text, "expected a number from 1 to 1000")
 		}
 		c.RedeliveryMultiplier = m
 	}

@@ -42,7 +42,7 @@ func testQueuePages(t *testing.T) {
 	require.Contains(t, b.get("/queue/configure?name=week").body, `value="168h0m0s"`)
 	require.Equal(t, "/queues", do("/queue/delete?name=week", url.Values{"confirm": {"week"}}).at)
 	require.Contains(t, do("/queues/create", url.Values{"name": {"a b"}}).body, "name")
-	require.Contains(t, do("/queues/create", url.Values{"name": {"orders"}}).body, "It exists already")
+	require.Contains(t, do("/queues/create", url.Values{"name": {"orders"}}).body, "Already exists")
 	list := b.get("/queues?search=EU").body
 	require.Contains(t, list, "Prices/eu")
 	require.NotContains(t, list, "orders.dead")
@@ -55,9 +55,9 @@ func testQueuePages(t *testing.T) {
 		"properties": {"region = eu\r\nx=y=z"},
 		"count":      {"3"},
 	})
-	require.Contains(t, said.body, "Published 3 messages from sequence 1 on")
+	require.Contains(t, said.body, "Published 3 messages from sequence 1")
 	require.Contains(t, do("/queue/publish?name=orders", url.Values{"properties": {"region"}}).body, "has no value")
-	require.Contains(t, do("/queue/publish?name=none", url.Values{"body": {"x"}}).body, "It does not exist")
+	require.Contains(t, do("/queue/publish?name=none", url.Values{"body": {"x"}}).body, "Not found")
 	page := b.get("/queue?name=orders").body
 	require.Contains(t, page, `<dd id="depth">3</dd>`)
 	require.Contains(t, page, "data-chart=")
@@ -69,9 +69,9 @@ func testQueuePages(t *testing.T) {
 	require.Contains(t, one, "Body as JSON")
 	require.Contains(t, one, "00000000  7b 22 61")
 	require.Contains(t, one, "y=z")
-	require.Contains(t, b.get("/message?name=orders&sequence=9").body, "no message with the sequence 9")
+	require.Contains(t, b.get("/message?name=orders&sequence=9").body, "no message with sequence 9")
 
-	require.Contains(t, b.get("/messages/move?name=orders").body, "No message is chosen")
+	require.Contains(t, b.get("/messages/move?name=orders").body, "No message selected")
 	require.Contains(t, b.get("/messages/move?name=orders&sequence=2&sequence=3").body, "2 messages of")
 	require.Contains(t, do("/messages/move?name=orders&sequence=2&sequence=3", url.Values{"to": {"orders.dead"}}).body,
 		"Moved 2 of 2 messages to orders.dead.")
@@ -82,15 +82,15 @@ func testQueuePages(t *testing.T) {
 
 	require.Contains(t, do("/queue/configure?name=orders", url.Values{
 		"max_deliveries": {"5"}, "dead_letter": {"orders.dead"}, "exclusive": {"1"}, "retention_age": {"1h"},
-	}).body, "configured anew")
+	}).body, "configuration saved")
 	page = b.get("/queue?name=orders").body
 	require.Contains(t, page, "1h0m0s")
 	require.NotContains(t, page, "1048576", "an empty field has no limit")
 	require.Contains(t, do("/queue/seek?name=orders&subscription=default", url.Values{"to": {"latest"}}).body,
-		"goes on at 4, with 0 messages")
+		"continues at 4, with 0 pending messages")
 	require.Contains(t, do("/queue/seek?name=orders&subscription=default",
 		url.Values{"to": {"sequence"}, "value": {"x"}}).body,
-		"is no sequence")
+		"is not a sequence")
 	require.Contains(t, do("/queue/purge?name=orders", url.Values{"confirm": {"order"}}).body, "Type the name orders")
 	require.Contains(t, do("/queue/purge?name=orders", url.Values{"confirm": {"orders"}}).body, "Purged")
 	gone := do("/queue/delete?name=Prices%2Feu", url.Values{"confirm": {"Prices/eu"}})
@@ -126,12 +126,12 @@ func testConnectionAndPreparedPages(t *testing.T) {
 	require.Contains(t, page, "q: publish 1, acknowledge 0")
 	require.Contains(t, page, "two &lt;b&gt;")
 	require.Contains(t, do("/prepared/commit?xid=one", url.Values{"confirm": {"no"}}).body, "Type the name")
-	require.Contains(t, do("/prepared/commit?xid=one", url.Values{"confirm": {"one"}}).body, "one is committed")
+	require.Contains(t, do("/prepared/commit?xid=one", url.Values{"confirm": {"one"}}).body, "one committed")
 	require.Contains(t, do("/prepared/rollback?xid=two+%3Cb%3E", url.Values{"confirm": {"two <b>"}}).body,
 		"rolled back")
 	require.Contains(t, do("/prepared/commit?xid=two+%3Cb%3E", url.Values{"confirm": {"two <b>"}}).body,
-		"The present state does not allow it")
-	require.Contains(t, b.get("/prepared").body, "No transaction waits")
+		"Not possible in the current state")
+	require.Contains(t, b.get("/prepared").body, "No prepared transactions")
 	require.Contains(t, b.get("/queue?name=q").body, `<dd id="depth">1</dd>`)
 
 	// The node may not yet have noticed that the connection used by startNode for the health check is closed.
@@ -144,7 +144,7 @@ func testConnectionAndPreparedPages(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, list.GetConnections(), 1, "a browser is no connection of the port")
 	closing := fmt.Sprintf("/connections/close?node=a&id=%d", list.GetConnections()[0].GetId())
-	require.Contains(t, b.get(closing).body, "The client connects again by itself")
-	require.Contains(t, do(closing, url.Values{}).body, "is closed")
-	require.Contains(t, do("/connections/close?node=a&id=999", url.Values{}).body, "connection not found")
+	require.Contains(t, b.get(closing).body, "The client reconnects automatically")
+	require.Contains(t, do(closing, url.Values{}).body, "Closed the connection")
+	require.Contains(t, do("/connections/close?node=a&id=999", url.Values{}).body, "Not found")
 }

@@ -80,7 +80,7 @@ func loadTemplates(all []Page, assets map[string]asset) (map[string]*template.Te
 	functions["asset"] = func(name string) (string, error) {
 		a, ok := assets[name]
 		if !ok {
-			return "", fmt.Errorf("there is no asset %s", name)
+			return "", fmt.Errorf("asset not found: %s", name)
 		}
 		return "/assets/" + name + "?v=" + a.version, nil
 	}
@@ -113,7 +113,7 @@ func loadTemplates(all []Page, assets map[string]asset) (map[string]*template.Te
 func (s *Server) render(w http.ResponseWriter, code int, file, name string, data any) {
 	set := s.templates[file]
 	if set == nil {
-		s.broken(w, errors.New("no template "+file))
+		s.broken(w, errors.New("template not found: "+file))
 		return
 	}
 	var b bytes.Buffer
@@ -128,8 +128,8 @@ func (s *Server) render(w http.ResponseWriter, code int, file, name string, data
 
 // broken responds with an internal error of the console.
 func (s *Server) broken(w http.ResponseWriter, err error) {
-	s.o.Logger.Error("a page cannot be made", zap.Error(err))
-	http.Error(w, "The page could not be made; the log of the node says why.", http.StatusInternalServerError)
+	s.o.Logger.Error("cannot render page", zap.Error(err))
+	http.Error(w, "Cannot render the page; see the log of the node.", http.StatusInternalServerError)
 }
 
 // trigger returns the value of a header that raises an event with a text in the page.

@@ -103,7 +103,7 @@ func localPath(path string) string {
 // signIn creates a session from a token, or from the certificate of the connection.
 func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil {
-		s.signInForm(w, r, http.StatusRequestEntityTooLarge, &failure{Title: "The form is too large or broken"})
+		s.signInForm(w, r, http.StatusRequestEntityTooLarge, &failure{Title: "Form too large or invalid"})
 		return
 	}
 	entry, err := r.Cookie(s.cookieName(entryCookie))
@@ -117,7 +117,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 		after := fmt.Sprintf("%.0f", math.Ceil(seconds))
 		w.Header().Set("Retry-After", after)
 		s.signInForm(w, r, http.StatusTooManyRequests, &failure{
-			Title: "Too many attempts", Text: "Too many sign-ins from your address have failed. This token was not checked.",
+			Title: "Too many attempts", Text: "Too many failed sign-ins from your address. This token was not checked.",
 			Action: "Try again in " + after + " seconds.",
 		})
 		return

@@ -28,10 +28,10 @@ func testMapAndCheck(t *testing.T) {
 	b.act("/store/checkpoint", url.Values{"node": {id}})
 	a := b.get("/map?node=" + id)
 	requireSafe(t, a)
-	require.Regexp(t, `<svg class="page-map" role="img" aria-label="page.db from [^"]*% messages`, a.body)
+	require.Regexp(t, `<svg class="page-map" role="img" aria-label="page.db: [^"]*% messages`, a.body)
 	require.Regexp(t, `<title>Pages 1 to [0-9,.  ]+: `, a.body)
 	require.Contains(t, a.body, "Held for a checkpoint")
-	require.Contains(t, b.get("/map?node=nobody").body, "no such node")
+	require.Contains(t, b.get("/map?node=nobody").body, "Node not found")
 
 	b.act("/backups/start", url.Values{"node": {id}, "full_speed": {"1"}})
 	var set string
@@ -51,13 +51,13 @@ func testMapAndCheck(t *testing.T) {
 			return regexp.MustCompile(want).MatchString(b.get("/backups").body)
 		}, patience, 50*time.Millisecond)
 	}
-	check("can be restored</span> <span class=\"muted\">checked")
-	require.Contains(t, b.get("/store").body, "It can be restored: 1 messages")
+	check("restorable</span> <span class=\"muted\">checked")
+	require.Contains(t, b.get("/store").body, "Restorable: 1 messages")
 
 	pack := filepath.Join(dir, set, "pages.pack")
 	raw, err := os.ReadFile(pack)
 	require.NoError(t, err)
 	raw[len(raw)/2] ^= 1
 	require.NoError(t, os.WriteFile(pack, raw, 0o600))
-	check("The save-set cannot be restored. save-set is damaged")
+	check("The backup cannot be restored.")
 }

@@ -25,7 +25,7 @@ const (
 )
 
 // errBusy is returned when too many operations are running.
-var errBusy = errors.New("the console waits for " + strconv.Itoa(maxRunning) + " operations already")
+var errBusy = errors.New("the console already runs " + strconv.Itoa(maxRunning) + " operations")
 
 // tasks is the operations started on a page that take longer than a request may: scans, backups, jobs. They continue
 // when the page is closed, and end with the node.
@@ -92,7 +92,7 @@ func (t *tasks) stop(id string) error {
 			return nil
 		}
 	}
-	return invalid("It has ended already.")
+	return invalid("The operation is already finished.")
 }
 
 // operation executes a task. It reports progress to tell and returns the result text.
@@ -114,7 +114,7 @@ func (v *View) begin(ctx context.Context, what task, do operation) error { //nol
 		}
 	}
 	if running >= maxRunning {
-		return invalid(errBusy.Error() + ". Wait until one of them has ended.")
+		return invalid(errBusy.Error() + ". Wait until one is finished.")
 	}
 	t.last++
 	one := &what
@@ -146,10 +146,10 @@ func (v *View) begin(ctx context.Context, what task, do operation) error { //nol
 			f := describe(err)
 			var bad *notRestorable
 			if errors.As(err, &bad) {
-				f = failure{Title: "The save-set cannot be restored", Text: bad.problem}
+				f = failure{Title: "The backup cannot be restored", Text: bad.problem}
 			}
 			if errors.Is(life.Err(), context.Canceled) {
-				f = failure{Title: "It was cancelled", Text: "Everything is as it was before."}
+				f = failure{Title: "Cancelled", Text: "Nothing was changed."}
 			}
 			one.Failure = &f
 		}
@@ -162,7 +162,7 @@ func stream[R any](in interface{ Recv() (*R, error) }, each func(*R) (last bool)
 	for {
 		r, err := in.Recv()
 		if err != nil {
-			return fmt.Errorf("read the answer: %w", err)
+			return fmt.Errorf("read response: %w", err)
 		}
 		if each(r) {
 			return nil

@@ -184,7 +184,7 @@ func testMessagesPageIsStable(t *testing.T) {
 
 	b.act("/queue/delete?name=orders", url.Values{"confirm": {"orders"}})
 	b.act("/queues/create", url.Values{"name": {"orders"}})
-	require.Contains(t, b.event(events), "deleted and created again")
+	require.Contains(t, b.event(events), "deleted and recreated")
 }
 
 // The reason and the origin of dead letters are columns.
@@ -273,8 +273,8 @@ func TestErrorsAreSentences(t *testing.T) {
 		err  error
 		want string
 	}{
-		{refused, "The node refused the connection."},
-		{fmt.Errorf("cannot reach node b: %w", refused), "cannot reach node b: the node refused the connection"},
+		{refused, "Connection refused by the node."},
+		{fmt.Errorf("cannot reach node b: %w", refused), "cannot reach node b: connection refused by the node"},
 		{status.Error(codes.Unavailable, "error reading from server: EOF"), "The connection to the node failed."},
 		{status.Error(codes.Unavailable, "the connection is draining"), "The connection to the node failed."},
 		{status.Error(codes.Canceled, "grpc: the client connection is closing"), "The connection to the node failed."},
@@ -285,16 +285,16 @@ func TestErrorsAreSentences(t *testing.T) {
 		},
 		{
 			status.Error(codes.DeadlineExceeded, "received context error while waiting for new LB policy update: context "+
-				"deadline exceeded"), "The node did not answer in time.",
+				"deadline exceeded"), "Timeout while waiting for the node.",
 		},
-		{status.Error(codes.DeadlineExceeded, "context deadline exceeded"), "The node did not answer in time."},
+		{status.Error(codes.DeadlineExceeded, "context deadline exceeded"), "Timeout while waiting for the node."},
 		{
 			status.Error(codes.ResourceExhausted, "grpc: received message larger than max (5 vs. 4)"),
-			"A message is too large for one request.",
+			"Message too large for one request.",
 		},
 		{
 			status.Error(codes.Unimplemented, "unknown method Do for service lockstep.v1.AdminService"),
-			"The node does not know this request.",
+			"Request not supported by the node.",
 		},
 		{
 			status.Error(codes.Internal, "stream terminated by RST_STREAM with error code: CANCEL"),

@@ -25,7 +25,7 @@ import (
 const otherTimeout = 700 * time.Millisecond
 
 // errNoActive is returned when no node is known to be active.
-var errNoActive = errors.New("no node is active now")
+var errNoActive = errors.New("no active node")
 
 // View is the context of a page or an action: the request, and connections for calls with exactly the rights of the
 // session.
@@ -112,7 +112,7 @@ func (v *View) Node(ctx context.Context, node string) (grpc.ClientConnInterface,
 			return v.at(ctx, n)
 		}
 	}
-	return nil, fmt.Errorf("the pair has no node %q", node)
+	return nil, fmt.Errorf("node not found: %q", node)
 }
 
 func (v *View) at(ctx context.Context, n *pb.NodeStatus) (grpc.ClientConnInterface, error) {

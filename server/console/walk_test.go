@@ -147,7 +147,7 @@ func testRules(t *testing.T) {
 		a := reader.get(p.Path)
 		if p.Right == "operate" || p.Right == "audit" {
 			require.Equal(t, http.StatusForbidden, a.code, p.Path)
-			require.Contains(t, a.body, "You may not do this")
+			require.Contains(t, a.body, "Permission denied")
 			require.Contains(t, a.body, "<code>"+p.Right+"</code>")
 		} else {
 			require.NotEqual(t, http.StatusForbidden, a.code, p.Path)

@@ -172,7 +172,7 @@ func (n *node) resetAccess(ctx context.Context, session *session.Session) error 
 
 // access reports that any client that reaches the node has all rights.
 func (l *conditionMonitor) access(f *findings) {
-	f.node(l.n.rules.Open() && reachable(l.n.cfg.Listen), conditions.AccessOpen, "listen is %s", l.n.cfg.Listen)
+	f.node(l.n.rules.Open() && reachable(l.n.cfg.Listen), conditions.AccessUnrestricted, "listen is %s", l.n.cfg.Listen)
 }
 
 // reachable reports whether a listen address accepts connections from other machines.

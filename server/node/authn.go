@@ -32,8 +32,8 @@ func (l *conditionMonitor) callers(f *findings) {
 		return // a node that serves no clients, as in tests of single conditions
 	}
 	many, keys := l.n.authn.Trouble()
-	f.node(many != "", conditions.CallersNotLetIn, "%s", many)
-	f.node(keys != "", conditions.IssuerKeysMissing, "%s", keys)
+	f.node(many != "", conditions.AuthFailures, "%s", many)
+	f.node(keys != "", conditions.JWKSUnavailable, "%s", keys)
 }
 
 // notLetIn returns the number of rejected callers by failed check.

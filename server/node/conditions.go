@@ -161,7 +161,7 @@ func (l *conditionMonitor) replication(f *findings, pair *failover.Status) {
 		l.foreignNode(f, primary.ForeignNode)
 	}
 	if follower != nil {
-		f.node(follower.Refused != nil, conditions.PeerRefuses, "%v", follower.Refused)
+		f.node(follower.Refused != nil, conditions.PeerRejected, "%v", follower.Refused)
 		f.node(!follower.Connected && !l.other.reachable(), conditions.ActiveUnreachable, "%s: %s", pair.Role,
 			pair.Reason)
 	}
@@ -175,7 +175,7 @@ func (l *conditionMonitor) foreignNode(f *findings, s *replication.ForeignNode) 
 	switch {
 	case s == nil || time.Since(s.At) > foreignTold:
 	case errors.Is(s.Err, replication.ErrSameNode):
-		f.node(true, conditions.TwoProcesses, "%v", s.Err)
+		f.node(true, conditions.DuplicateProcess, "%v", s.Err)
 	default:
 		f.pair(true, conditions.ForeignNode, "%v", s.Err)
 	}
@@ -212,18 +212,18 @@ func (l *conditionMonitor) disk(f *findings, pair *failover.Status) {
 	serves := pair.Role == failover.RoleActive || pair.Role == failover.RoleActiveAlone
 	f.pair(low && serves, conditions.PublishesRefused, "node %s: %s", l.self().Name, free)
 	_, follower := l.n.plane.roles()
-	f.node(follower != nil && l.n.standbyFull.Load(), conditions.ReplicationHeld, "%s", free)
+	f.node(follower != nil && l.n.standbyFull.Load(), conditions.ReplicationStopped, "%s", free)
 	f.node(l.n.cfg.Sync != "always", conditions.SyncOff, "sync is %s", l.n.cfg.Sync)
 }
 
 // content reports corruption.
 func (l *conditionMonitor) content(f *findings) {
 	st := l.n.store.DamageStatus()
-	f.node(st.DamagedMessages > 0, conditions.DamagedMessages,
+	f.node(st.DamagedMessages > 0, conditions.CorruptMessages,
 		"%s messages are corrupt, %s of them on both nodes",
 		units.Count(st.DamagedMessages), units.Count(st.LostMessages))
-	f.node(st.Index != nil, conditions.DamagedIndex, "%v", st.Index)
-	f.node(st.DamagedLogLSN != 0, conditions.DamagedLog, "record %d is corrupt", st.DamagedLogLSN)
+	f.node(st.Index != nil, conditions.CorruptPageFile, "%v", st.Index)
+	f.node(st.DamagedLogLSN != 0, conditions.CorruptLog, "record %d is corrupt", st.DamagedLogLSN)
 	differ := l.n.guard.Difference()
 	f.pair(differ != "", conditions.DigestsDiffer, "%s", differ)
 }

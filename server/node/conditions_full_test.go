@@ -18,7 +18,7 @@ func TestDeadLettersWaitCondition(t *testing.T) {
 	require.Empty(t, f.all)
 	full := dispatch.FullError{Queue: "orders", DeadLetter: "orders.dead"}
 	deadLettersWait(&f, []dispatch.FullError{full})
-	require.Equal(t, []conditions.Kind{conditions.DeadLettersWait}, kinds(&f))
+	require.Equal(t, []conditions.Kind{conditions.DeadLetterQueueFull}, kinds(&f))
 	require.Contains(t, f.all[0].Details, `"orders"`)
 	require.Contains(t, f.all[0].Details, `"orders.dead"`)
 	f.all = nil

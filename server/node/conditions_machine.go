@@ -18,7 +18,7 @@ func (l *conditionMonitor) machine(f *findings) {
 	f.node(l.cacheOnly, conditions.PageCacheOnly, "memory.page-cache is %s", l.n.cfg.Memory.PageCache)
 	if l.n.audit != nil {
 		st := l.n.audit.Stats()
-		f.node(st.Trouble != "", conditions.AuditTrouble, "%s; %d records lost since the start", st.Trouble, st.Lost)
+		f.node(st.Trouble != "", conditions.AuditErrors, "%s; %d records lost since the start", st.Trouble, st.Lost)
 	}
 	used, allowed := memoryInUse(), memoryAllowed(l.n.cfg.Memory.Budget.Bytes())
 	f.node(used > allowed, conditions.MemoryOverBudget, "%s in use, memory.budget is %s", units.Bytes(used),

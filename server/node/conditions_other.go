@@ -117,7 +117,7 @@ func (l *conditionMonitor) fromOther(f *findings, pair *failover.Status, now tim
 	if o.at.IsZero() || now.Sub(o.at) > answerAge {
 		return
 	}
-	f.pair(o.offset.Abs() > clockSlack+o.unsure, conditions.ClocksApart, "clock of the other node is %s %s",
+	f.pair(o.offset.Abs() > clockSlack+o.unsure, conditions.ClockSkew, "clock of the other node is %s %s",
 		o.offset.Abs().Round(100*time.Millisecond), map[bool]string{true: "ahead", false: "behind"}[o.offset > 0])
 	node := conditions.Node{ID: o.answer.GetNode().GetNodeId(), Name: o.answer.GetNode().GetName()}
 	if o.answer.GetNow() == nil {

@@ -209,7 +209,7 @@ func TestClockConditions(t *testing.T) {
 		l.other.at, l.other.offset, l.other.unsure = now, tt.offset, tt.unsure
 		var f findings
 		l.fromOther(&f, &failover.Status{}, now)
-		require.Equal(t, tt.want, len(f.all) == 1 && f.all[0].Kind == conditions.ClocksApart, name)
+		require.Equal(t, tt.want, len(f.all) == 1 && f.all[0].Kind == conditions.ClockSkew, name)
 		var late findings
 		l.fromOther(&late, &failover.Status{}, now.Add(answerAge+time.Second))
 		require.Empty(t, late.all, "an answer of long ago says nothing")
@@ -223,12 +223,12 @@ func TestConditionsOfAnOlderRelease(t *testing.T) {
 	l.n.settings = settings.New(settings.Options{Config: l.n.cfg})
 	l.other.answer = &pb.GetStatusResponse{
 		Node: &pb.NodeStatus{NodeId: "2", Name: "b"}, Store: &pb.StoreStatus{DiskFree: 1 << 20},
-		Alarms: []*pb.Alarm{{Kind: "damaged-index", Message: "index"}, {Kind: "of-the-future"}},
+		Alarms: []*pb.Alarm{{Kind: "corrupt-page-file", Message: "index"}, {Kind: "of-the-future"}},
 	}
 	l.other.at = now
 	var f findings
 	l.fromOther(&f, &failover.Status{}, now)
-	require.Equal(t, []conditions.Kind{conditions.DiskLow, conditions.DamagedIndex}, kinds(&f))
+	require.Equal(t, []conditions.Kind{conditions.DiskLow, conditions.CorruptPageFile}, kinds(&f))
 	require.Equal(t, conditions.Node{ID: "2", Name: "b"}, f.all[0].Node)
 }
 
@@ -241,7 +241,7 @@ func TestForeignNodes(t *testing.T) {
 		return kinds(&f)
 	}
 	same := fmt.Errorf("%w: %w", replication.ErrProtocol, replication.ErrSameNode)
-	require.Equal(t, []conditions.Kind{conditions.TwoProcesses}, look(same, 0))
+	require.Equal(t, []conditions.Kind{conditions.DuplicateProcess}, look(same, 0))
 	require.Equal(t, []conditions.Kind{conditions.ForeignNode}, look(replication.ErrOtherPair, 0))
 	require.Empty(t, look(replication.ErrOtherPair, time.Minute))
 }

@@ -42,7 +42,7 @@ func testConditionsOfOneLeg(t *testing.T) {
 	a.tells(conditions.OneCopyOnly, "", true)
 	c := a.told(conditions.OneCopyOnly, "")
 	require.Equal(t, pb.Severity_SEVERITY_CRITICAL, c.GetSeverity())
-	require.Contains(t, c.GetDetails(), "only node a")
+	require.Contains(t, c.GetDetails(), "only in-sync node: a")
 	require.NotEmpty(t, c.GetCause())
 	require.NotEmpty(t, c.GetAction())
 	require.Equal(t, a.status().GetNode().GetNodeId(), c.GetReportedBy())

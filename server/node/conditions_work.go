@@ -159,7 +159,7 @@ func deadLettersWait(f *findings, full []dispatch.FullError) {
 		}
 		text = append(text, full[i].Error())
 	}
-	f.pair(len(full) > 0, conditions.DeadLettersWait, "%s", strings.Join(text, "; "))
+	f.pair(len(full) > 0, conditions.DeadLetterQueueFull, "%s", strings.Join(text, "; "))
 }
 
 // archive reports gaps and lag of the log archive. mu is held.

@@ -49,7 +49,7 @@ func testStandbyLeavesBeforeItsDiskIsFull(t *testing.T) {
 		return strings.Contains(b.status().GetReason(), "disk is nearly full")
 	}, 10*time.Second, 5*time.Millisecond)
 	for _, n := range []*testNode{a, b} {
-		n.tells(conditions.ReplicationHeld, "b", true)
+		n.tells(conditions.ReplicationStopped, "b", true)
 		n.tells(conditions.OneCopyOnly, "", true)
 	}
 	require.Nil(t, a.told(conditions.PublishesRefused, ""), "the active has room")
@@ -64,7 +64,7 @@ func testStandbyLeavesBeforeItsDiskIsFull(t *testing.T) {
 	leave(1 << 30)
 	b.waitFor(pb.Role_ROLE_STANDBY)
 	a.waitFor(pb.Role_ROLE_ACTIVE)
-	a.tells(conditions.ReplicationHeld, "b", false)
+	a.tells(conditions.ReplicationStopped, "b", false)
 	a.tells(conditions.OneCopyOnly, "", false)
 	require.Eventually(t, func() bool { // a standby applies a moment later
 		return a.status().GetStore().GetMessages() == b.status().GetStore().GetMessages()

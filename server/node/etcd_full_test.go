@@ -73,6 +73,6 @@ func TestEtcdOutOfSpace(t *testing.T) {
 // hasTrouble reports whether a node reports coordinator errors.
 func hasTrouble(n *testNode) bool {
 	return slices.ContainsFunc(n.status().GetConditions(), func(c *pb.Condition) bool {
-		return c.GetKind() == string(conditions.CoordinatorTrouble) && strings.Contains(c.GetDetails(), "NOSPACE")
+		return c.GetKind() == string(conditions.CoordinatorErrors) && strings.Contains(c.GetDetails(), "NOSPACE")
 	})
 }

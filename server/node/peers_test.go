@@ -186,12 +186,12 @@ func testPeerToken(t *testing.T) {
 	cb := settingsOfPair(t, "b", etcd)
 	cb.PeerToken = file(wrong)
 	b := start(t, cb)
-	b.tells(conditions.PeerRefuses, "b", true)
-	require.Contains(t, b.told(conditions.PeerRefuses, "b").GetDetails(), "not in this node's peer-token-file")
+	b.tells(conditions.PeerRejected, "b", true)
+	require.Contains(t, b.told(conditions.PeerRejected, "b").GetDetails(), "not in this node's peer-token-file")
 	require.Equal(t, pb.Role_ROLE_ACTIVE_ALONE, a.role())
 	require.NoError(t, os.WriteFile(cb.PeerToken, []byte(secret), 0o600))
 	b.waitFor(pb.Role_ROLE_STANDBY)
-	b.tells(conditions.PeerRefuses, "b", false)
+	b.tells(conditions.PeerRejected, "b", false)
 }
 
 // The metrics port returns metrics and profiles only to authorized callers.
@@ -296,10 +296,10 @@ func testCertificatesChange(t *testing.T) {
 	require.Eventually(t, func() bool { return serial() != before }, patience, 50*time.Millisecond)
 	after := serial()
 	require.NoError(t, os.WriteFile(c.TLS.Cert, []byte("nonsense"), 0o600))
-	n.tells(conditions.SecretRefused, "a", true)
+	n.tells(conditions.CredentialsInvalid, "a", true)
 	n.publish("q", "x") // over the existing connection
 	copyFile(t, cert, c.TLS.Cert)
-	n.tells(conditions.SecretRefused, "a", false)
+	n.tells(conditions.CredentialsInvalid, "a", false)
 	require.Equal(t, after, serial())
 }
 

@@ -48,7 +48,7 @@ func testRestoredBesideEmpty(t *testing.T) {
 	var waits *pb.Condition
 	require.Eventually(t, func() bool {
 		for _, c := range restored.status().GetConditions() {
-			if c.GetKind() == string(conditions.RecordRefused) {
+			if c.GetKind() == string(conditions.RecordRejected) {
 				waits = c
 			}
 		}

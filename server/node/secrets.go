@@ -270,6 +270,6 @@ func (l *conditionMonitor) secrets(f *findings, now time.Time) {
 	}
 	for _, kept := range s.all {
 		err := kept.source.Refused()
-		f.node(err != nil, conditions.SecretRefused, "of %s: %v", kept.of, err)
+		f.node(err != nil, conditions.CredentialsInvalid, "of %s: %v", kept.of, err)
 	}
 }

@@ -110,12 +110,12 @@ func TestWrongTLSFiles(t *testing.T) { simulated(t, testWrongTLSFiles) }
 func testWrongTLSFiles(t *testing.T) {
 	ca := certs.New(t, "ours")
 	for want, spoil := range map[string]func(*config.NodeTLS){
-		"tls.cert: cert and key go together":   func(s *config.NodeTLS) { s.Key = "" },
-		"tls.ca: with tls.client-auth require": func(s *config.NodeTLS) { s.CA = "" },
-		"no such file":                         func(s *config.NodeTLS) { s.Cert += ".not" },
-		"has no certificate in PEM":            func(s *config.NodeTLS) { s.CA = s.Key },
-		"tls.client-auth":                      func(s *config.NodeTLS) { s.ClientAuth = "maybe" },
-		"the node has no certificate to show":  func(s *config.NodeTLS) { s.Cert, s.Key = "", "" },
+		"tls.cert: cert and key must be set together": func(s *config.NodeTLS) { s.Key = "" },
+		"tls.ca: tls.client-auth require":             func(s *config.NodeTLS) { s.CA = "" },
+		"no such file":                                func(s *config.NodeTLS) { s.Cert += ".not" },
+		"has no certificate in PEM":                   func(s *config.NodeTLS) { s.CA = s.Key },
+		"tls.client-auth":                             func(s *config.NodeTLS) { s.ClientAuth = "maybe" },
+		"tls.ca: requires tls.cert":                   func(s *config.NodeTLS) { s.Cert, s.Key = "", "" },
 	} {
 		c := secured(t, settings(t, "a"), ca)
 		spoil(&c.TLS)

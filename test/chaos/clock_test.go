@@ -112,7 +112,7 @@ func (c *clockJumper) failover() {
 		require.NoError(t, standby.SetClock(-by))
 		require.Eventually(t, func() bool {
 			for _, x := range statusOf(t, active).GetConditions() {
-				if x.GetKind() == "clocks-apart" {
+				if x.GetKind() == "clock-skew" {
 					return true
 				}
 			}

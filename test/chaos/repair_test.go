@@ -223,14 +223,14 @@ func TestBothCopiesDamaged(t *testing.T) {
 	}
 	st := statusOf(t, active)
 	require.True(t, slices.ContainsFunc(st.GetAlarms(),
-		func(a *pb.Alarm) bool { return a.GetKind() == "damaged-messages" }), "%v", st.GetAlarms())
+		func(a *pb.Alarm) bool { return a.GetKind() == "corrupt-messages" }), "%v", st.GetAlarms())
 
 	out, err := lockstep(t, p, "verify")
 	require.Error(t, err, out)
 	require.Contains(t, out, stockQueue)
 	out, err = lockstep(t, p, "status")
 	require.NoError(t, err, out)
-	require.Contains(t, out, "CRITICAL damaged-messages")
+	require.Contains(t, out, "CRITICAL corrupt-messages")
 
 	// Discarding removes the message and its alarm.
 	out, err = lockstep(t, p, "queue", "drop-damaged", stockQueue)

@@ -43,7 +43,7 @@ func TestVoterConditions(t *testing.T) {
 	require.NoError(t, os.RemoveAll(dir))
 	require.NoError(t, os.CopyFS(dir, os.DirFS(old)))
 	require.NoError(t, p.Witness.Start())
-	told(t, p, conditions.VoterPutBack, true)
+	told(t, p, conditions.VoterRolledBack, true)
 	acked(t, w)
 
 	// As the condition's action states: without its directory it is a new voter, until an operator confirms the
@@ -52,7 +52,7 @@ func TestVoterConditions(t *testing.T) {
 	require.NoError(t, os.RemoveAll(dir))
 	require.NoError(t, p.Witness.Start())
 	told(t, p, conditions.VoterWiped, true)
-	told(t, p, conditions.VoterPutBack, false)
+	told(t, p, conditions.VoterRolledBack, false)
 	acked(t, w)
 	out, err := p.Command(limited(t), "pair", "replace", p.Witness.Address, p.Witness.Address, "--voters", p.Voters())
 	require.NoError(t, err, "%s", out)

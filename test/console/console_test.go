@@ -253,7 +253,7 @@ func (w *world) refusals(b *tab, token string) {
 	}
 	for _, page := range []string{"/connections", "/store", "/access", "/audit", "/prepared"} {
 		b.open(page)
-		b.until(has("main", "You may not do this"))
+		b.until(has("main", "Permission denied"))
 	}
 	b.open("/queue?name=orders")
 	b.until(has("#depth", "1"))
@@ -286,12 +286,12 @@ func (w *world) check(b *tab, active *harness.Node) {
 	id := w.nodeID(active)
 	b.open("/backups")
 	require.NotEmpty(w.t, b.dialog(`a[href^="/backups/start?node=`+id+`"]`, nil))
-	b.until(has("ul.tasks", "Save-set "))
+	b.until(has("ul.tasks", "Created backup "))
 	b.open("/backups")
 	require.NotEmpty(w.t, b.dialog(`a[href^="/backups/check?node=`+id+`"]`, nil))
-	b.until(has("ul.tasks", "It can be restored: "))
+	b.until(has("ul.tasks", "Restorable: "))
 	b.open("/backups")
-	b.until(has("main", "can be restored"))
+	b.until(has("main", "restorable"))
 	b.open("/map?node=" + id)
 	b.until("document.querySelectorAll('svg.page-map rect.messages').length > 10")
 }
@@ -371,8 +371,8 @@ func TestForced(t *testing.T) {
 	opener := `a[href^="/pair/force?node="]`
 	b.run(chromedp.Click(opener, chromedp.ByQuery), chromedp.WaitVisible("#dialog #confirm", chromedp.ByQuery))
 	for _, want := range []string{
-		"Acknowledged messages may be lost", "Node " + standby.Name + " becomes active although", "from LSN",
-		"Use it only when " + active.Name + " is lost for good",
+		"Acknowledged messages may be lost", "Node " + standby.Name + " becomes active, but may lack messages", "from LSN",
+		"Use it only if " + active.Name + " is permanently lost",
 	} {
 		require.True(t, func() (found bool) {
 			b.run(chromedp.Evaluate(has("#dialog", want), &found))
@@ -392,9 +392,9 @@ func TestForced(t *testing.T) {
 	b.until(has("body", "Node "+standby.Name+" becomes active in term"))
 	b.until(has(`section[aria-label="Node `+standby.Name+`"] .badge`, "active"))
 	b.until(has("main", "A failover was forced"))
-	require.Contains(t, w.run("status"), "forced-failover-unsettled")
+	require.Contains(t, w.run("status"), "forced-failover-unresolved")
 	b.open("/alarms")
-	b.until(has("main", "forced-failover-unsettled"))
+	b.until(has("main", "forced-failover-unresolved"))
 	b.quiet()
 }
 

@@ -236,7 +236,7 @@ func checkRoles(t *testing.T, where, query string) {
 func TestEveryConditionHasAnAlert(t *testing.T) {
 	// Informational conditions that require no alert.
 	silent := []conditions.Kind{
-		conditions.NotEncrypted, conditions.SyncOff, conditions.PageCacheOnly, conditions.CallersNotLetIn,
+		conditions.NotEncrypted, conditions.SyncOff, conditions.PageCacheOnly, conditions.AuthFailures,
 	}
 	rules := alertRules(t)
 	for _, d := range conditions.All() {

@@ -89,7 +89,7 @@ node_reads() {
   said=$(LOCKSTEP_DATA_DIR=/dev/null/data LOCKSTEP_ADVERTISE=prod-lockstep-0.prod-lockstep-peers.data.svc.cluster.local:7420 \
     LOCKSTEP_COORDINATOR_RAFT_ADVERTISE=$([[ $name == etcd ]] || echo prod-lockstep-0.prod-lockstep-peers.data.svc.cluster.local:7430) \
     timeout 20 "$work/bin/lockstep" serve --config "$work/node.yaml" 2>&1) && fail "$name: the node started"
-  [[ $said != *"configuration is not valid"* ]] || fail "$name: $said"
+  [[ $said != *"invalid configuration"* ]] || fail "$name: $said"
   grep -q /dev/null/data <<<"$said" || fail "$name: $said"
   say "$name: a node takes its node.yaml"
 }
@@ -122,7 +122,7 @@ sed 's/podManagementPolicy:/podManagmentPolicy:/' "$work/witness.yaml" >"$work/m
 
 refuses "tls.secretName: the Secret with tls.crt"
 refuses "tls.certManager.issuerRef.name: the Issuer" --set tls.mode=certManager
-refuses "coordinator.etcd.endpoints: at least one is needed" --set tls.mode=none,coordinator.type=etcd
+refuses "coordinator.etcd.endpoints: at least one is required" --set tls.mode=none,coordinator.type=etcd
 refuses "replicas" --set tls.mode=none,replicas=3
 refuses "console" --set tls.mode=none,console.listen=everywhere
 

@@ -50,7 +50,7 @@ func (w *world) restoreBeside(ctx context.Context, h *historycheck.History, m di
 	if at, ok := h.AckedAfter(since, ""); ok && m.Order == alone {
 		return fmt.Errorf("%s serves at %v, which is of no pair", victim.name, at)
 	}
-	if w.tells(ctx, victim, conditions.RecordRefused) == nil {
+	if w.tells(ctx, victim, conditions.RecordRejected) == nil {
 		return fmt.Errorf("%s with a restored backup does not report that", victim.name)
 	}
 	victim.takeDown()

@@ -51,10 +51,10 @@ func TestStatusConditions(t *testing.T) {
 // A release without conditions reports alarms.
 func TestStatusConditionsOfOlderRelease(t *testing.T) {
 	got := toldConditions(&pb.GetStatusResponse{
-		Node: &pb.NodeStatus{NodeId: "1", Name: "a"}, Alarms: []*pb.Alarm{{Kind: "damaged-log", Message: "record 7"}},
+		Node: &pb.NodeStatus{NodeId: "1", Name: "a"}, Alarms: []*pb.Alarm{{Kind: "corrupt-log", Message: "record 7"}},
 	})
 	require.Len(t, got, 1)
-	require.Equal(t, "damaged-log", got[0].GetKind())
+	require.Equal(t, "corrupt-log", got[0].GetKind())
 	require.Equal(t, "record 7", got[0].GetCause())
 	require.Equal(t, "a", got[0].GetNodeName())
 }

@@ -236,7 +236,7 @@ func mayHaveLost(s *pb.GetStatusResponse) bool {
 	return slices.ContainsFunc(s.GetConditions(), func(c *pb.Condition) bool {
 		k := conditions.Kind(c.GetKind())
 		return c.GetNodeId() == s.GetNode().GetNodeId() &&
-			(k == conditions.StoreMayHaveLost || k == conditions.StorePutBack)
+			(k == conditions.PossibleDataLoss || k == conditions.StoreRolledBack)
 	})
 }
 

@@ -79,7 +79,7 @@ func TestForceNamesTheBetterNode(t *testing.T) {
 		s := answer(c.other)
 		if c.lossy {
 			s.Conditions = []*pb.Condition{
-				{Kind: string(conditions.StoreMayHaveLost), NodeId: c.other.String()},
+				{Kind: string(conditions.PossibleDataLoss), NodeId: c.other.String()},
 			}
 		}
 		require.ErrorIs(t, answeredBy(s, peer, c.rec, self, c.own), c.want, name)

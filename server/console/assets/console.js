@@ -181,7 +181,7 @@
     toast(e.detail.text);
   });
   document.addEventListener("htmx:sendError", function () {
-    toast("The node does not answer. Nothing is known of what was asked for; look before you try again.");
+    toast("The node is not responding. The outcome is unknown: check the result before you retry.");
   });
   document.addEventListener("htmx:sseOpen", function () { document.body.classList.remove("lost"); });
   document.addEventListener("htmx:sseError", function () { document.body.classList.add("lost"); });
@@ -224,7 +224,7 @@
     } else if (on.hasAttribute("data-help")) {
       help();
     } else {
-      navigator.clipboard.writeText(on.dataset.copy).then(function () { toast("Copied."); }, function () { toast("The browser does not let it be copied."); });
+      navigator.clipboard.writeText(on.dataset.copy).then(function () { toast("Copied."); }, function () { toast("The browser denied copying."); });
     }
   });
   if (box) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conditions is the one list of what an operator may have to know about a node or its pair: what each condition
-// means, how serious it is, and what to do. Status, health service, metrics and log all tell what a Book holds, and
-// docs/how-to/respond-to-conditions.md has a section for each kind.
+// Package conditions defines the conditions that a node reports about itself and its pair, with severity, cause and
+// action. Status, health service, metrics and log are derived from a Book; docs/how-to/respond-to-conditions.md has a
+// section for each kind.
 //
-// The package finds out nothing by itself: the node reports what it knows with Book.Set, all at once and again and
-// again, and the Book knows what is new and what is over. It knows neither gRPC nor Prometheus.
+// The package detects nothing. The node periodically passes all detected conditions to Book.Set, and the Book
+// determines which are raised or cleared. It does not depend on gRPC or Prometheus.
 package conditions
 
 import (
@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Kind names a condition, in kebab-case. A name is never changed or reused.
+// Kind names a condition, in kebab-case. Names are not changed after release 1.0, and never reused.
 type Kind string
 
 // Severity is the urgency of a condition.

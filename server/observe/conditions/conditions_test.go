@@ -26,7 +26,7 @@ func TestBook(t *testing.T) {
 	at := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
 	away := conditions.Report{Kind: conditions.StandbyAbsent, Details: "b"}
 	after := int(conditions.Find(conditions.StandbyAbsent).After / time.Second)
-	require.Positive(t, after, "this test needs a kind that is not told at once")
+	require.Positive(t, after, "requires a kind with a hold time")
 	paused := conditions.Report{Kind: conditions.Paused}
 
 	b.Set(at(0), []conditions.Report{away, paused, {Kind: "no-such-kind"}})
@@ -37,8 +37,8 @@ func TestBook(t *testing.T) {
 	require.Equal(t, []string{"paused  true", "standby-absent b true"}, heard)
 	now := b.Now()
 	require.Len(t, now, 2)
-	require.Equal(t, conditions.StandbyAbsent, now[0].Definition.Kind, "the more serious one comes first")
-	require.Equal(t, at(0), now[0].Since, "since it began, not since it is told")
+	require.Equal(t, conditions.StandbyAbsent, now[0].Definition.Kind, "most severe first")
+	require.Equal(t, at(0), now[0].Since, "start of the state, not of the condition")
 	require.Equal(t, conditions.Warning, conditions.Worst(now))
 
 	b.Set(at(after+1), nil)
@@ -113,7 +113,7 @@ func TestResponses(t *testing.T) {
 
 // A state that occurs during a healthy restart is not reported. A state that lasts is reported with its start time.
 func TestSettle(t *testing.T) {
-	for _, k := range []conditions.Kind{conditions.OneCopyOnly, conditions.MinInSyncRefuses} {
+	for _, k := range []conditions.Kind{conditions.OneCopyOnly, conditions.MinInSyncNotMet} {
 		changes := 0
 		b := conditions.NewBook(func(conditions.Condition, bool) { changes++ })
 		start := time.Unix(1_700_000_000, 0)

@@ -22,14 +22,14 @@ func FromFailover(st failover.Status) []Report {
 		}
 	}
 	node(waits(st.Role), NotServing, st.Role.String()+": "+st.Reason)
-	node(st.Refused != nil, RecordRefused, text(st.Refused))
+	node(st.Refused != nil, RecordRejected, text(st.Refused))
 	node(!st.CoordinatorReachable, CoordinatorLost, "the coordinator is "+st.Coordinator)
-	node(st.CoordinatorRefuses != "", CoordinatorTrouble, st.CoordinatorRefuses)
-	node(st.MayHaveLost && st.PutBack == "", StoreMayHaveLost, "")
-	node(st.PutBack != "", StorePutBack, st.PutBack)
+	node(st.CoordinatorRefuses != "", CoordinatorErrors, st.CoordinatorRefuses)
+	node(st.MayHaveLost && st.PutBack == "", PossibleDataLoss, "")
+	node(st.PutBack != "", StoreRolledBack, st.PutBack)
 	node(st.Superseded, Superseded, st.Reason)
 	if t := st.Twin; t != nil {
-		node(true, TwoProcesses, "the other process is at "+cmp.Or(t.Node.Address, "an address that is not known"))
+		node(true, DuplicateProcess, "the other process is at "+cmp.Or(t.Node.Address, "an unknown address"))
 	}
 	if st.Ahead != "" {
 		out = append(out, Report{Kind: HistoriesDiverged, Details: st.Ahead})
@@ -51,7 +51,7 @@ func FromFailover(st failover.Status) []Report {
 // it without the other one.
 func InRecord(k Kind) bool {
 	switch k {
-	case OneCopyOnly, MinInSyncRefuses, Paused, ForcedUnsettled, SwitchoverStuck:
+	case OneCopyOnly, MinInSyncNotMet, Paused, ForcedUnresolved, SwitchoverStuck:
 		return true
 	default:
 		return false
@@ -64,21 +64,21 @@ func fromRecord(st *failover.Status) []Report {
 	r := st.Record
 	var out []Report
 	if len(r.InSync) == 1 {
-		out = append(out, Report{Kind: OneCopyOnly, Details: "in sync is only node " + nameOf(st, r.InSync[0].Node)})
+		out = append(out, Report{Kind: OneCopyOnly, Details: "only in-sync node: " + nameOf(st, r.InSync[0].Node)})
 		if r.MinInSync > 1 {
-			out = append(out, Report{Kind: MinInSyncRefuses})
+			out = append(out, Report{Kind: MinInSyncNotMet})
 		}
 	}
 	if p := r.Paused; p != nil {
 		details := ""
 		if p.Reason != "" {
-			details = "the reason given: " + p.Reason
+			details = "reason: " + p.Reason
 		}
 		out = append(out, Report{Kind: Paused, Details: details, Since: p.Since})
 	}
 	if f := r.Forced; f != nil && !f.Settled {
-		out = append(out, Report{Kind: ForcedUnsettled, Since: f.At, Details: fmt.Sprintf(
-			"node %s was made active by %s; what the other one had acknowledged after LSN %d may be lost",
+		out = append(out, Report{Kind: ForcedUnresolved, Since: f.At, Details: fmt.Sprintf(
+			"%s was activated by %s; messages that the other node acknowledged after LSN %d may be lost",
 			nameOf(st, f.Node), f.By, f.After,
 		)})
 	}
@@ -88,8 +88,8 @@ func fromRecord(st *failover.Status) []Report {
 	if n, ok := st.Third(); ok {
 		out = append(out, Report{
 			Kind: ForeignNode,
-			Details: fmt.Sprintf("node %s at %s announces itself, and the pair has its two nodes already",
-				cmp.Or(n.Name, n.ID.String()), cmp.Or(n.Address, "an address that it does not say")),
+			Details: fmt.Sprintf("node %s at %s tries to join, but the pair is complete",
+				cmp.Or(n.Name, n.ID.String()), cmp.Or(n.Address, "an unknown address")),
 		})
 	}
 	if a, b, differ := releases(st); differ {
@@ -124,7 +124,7 @@ func releases(st *failover.Status) (a, b string, differ bool) {
 	}
 	for i, v := range seen {
 		if v == "" {
-			seen[i] = "an older one"
+			seen[i] = "an older release"
 		}
 	}
 	slices.Sort(seen)

@@ -33,23 +33,23 @@ func TestFromFailover(t *testing.T) {
 	require.Empty(t, conditions.FromFailover(healthy()))
 	since := time.Unix(1_700_000_000, 0)
 	for want, change := range map[conditions.Kind]func(st *failover.Status){
-		conditions.OneCopyOnly:        func(st *failover.Status) { st.Record.InSync = st.Record.InSync[:1] },
-		conditions.NotServing:         func(st *failover.Status) { st.Role, st.Reason = failover.RoleBlocked, "why" },
-		conditions.RecordRefused:      func(st *failover.Status) { st.Refused = errors.New("why") },
-		conditions.CoordinatorLost:    func(st *failover.Status) { st.CoordinatorReachable = false },
-		conditions.CoordinatorTrouble: func(st *failover.Status) { st.CoordinatorRefuses = "why" },
-		conditions.StoreMayHaveLost:   func(st *failover.Status) { st.MayHaveLost = true },
-		conditions.StorePutBack:       func(st *failover.Status) { st.MayHaveLost, st.PutBack = true, "why" },
-		conditions.Superseded:         func(st *failover.Status) { st.Superseded = true },
-		conditions.TwoProcesses:       func(st *failover.Status) { st.Twin = &failover.Live{Process: "p"} },
-		conditions.HistoriesDiverged:  func(st *failover.Status) { st.Ahead = "why" },
+		conditions.OneCopyOnly:       func(st *failover.Status) { st.Record.InSync = st.Record.InSync[:1] },
+		conditions.NotServing:        func(st *failover.Status) { st.Role, st.Reason = failover.RoleBlocked, "why" },
+		conditions.RecordRejected:    func(st *failover.Status) { st.Refused = errors.New("why") },
+		conditions.CoordinatorLost:   func(st *failover.Status) { st.CoordinatorReachable = false },
+		conditions.CoordinatorErrors: func(st *failover.Status) { st.CoordinatorRefuses = "why" },
+		conditions.PossibleDataLoss:  func(st *failover.Status) { st.MayHaveLost = true },
+		conditions.StoreRolledBack:   func(st *failover.Status) { st.MayHaveLost, st.PutBack = true, "why" },
+		conditions.Superseded:        func(st *failover.Status) { st.Superseded = true },
+		conditions.DuplicateProcess:  func(st *failover.Status) { st.Twin = &failover.Live{Process: "p"} },
+		conditions.HistoriesDiverged: func(st *failover.Status) { st.Ahead = "why" },
 		conditions.Paused: func(st *failover.Status) {
 			st.Record.Paused = &failover.Pause{
 				Since:  since,
 				Reason: "why",
 			}
 		},
-		conditions.ForcedUnsettled: func(st *failover.Status) {
+		conditions.ForcedUnresolved: func(st *failover.Status) {
 			st.Record.Forced = &failover.Forced{
 				At:   since,
 				Node: a,

@@ -35,29 +35,29 @@ func ofTheStandby() []Definition {
 	return []Definition{
 		{
 			Kind: OneCopyOnly, Severity: Critical, Scope: OfPair, After: settle,
-			Cause: "Only one node holds everything that was acknowledged: if it is lost, messages are lost, and " +
-				"while it is down, no node can take over.",
-			Action: "Start the other node, or see in its log and status why it does not follow; it gets in sync by itself. " +
-				"Do not stop or restart the node that is in sync.",
+			Cause: "Only one node has all acknowledged messages. If it is lost, messages are lost; while it is " +
+				"down, no node can take over.",
+			Action: "Start the other node, or check its log and status for why it does not follow; it returns to " +
+				"sync automatically. Do not stop or restart the node that is in sync.",
 		},
 		{
 			Kind: StandbyAbsent, Severity: Warning, Scope: OfPair, After: 30 * time.Second,
-			Cause: "No standby has been connected to the active for some time.",
-			Action: "Look whether the other node's process runs and whether it reaches the active's address; its log " +
-				"and `lockstep status` say what it waits for.",
+			Cause: "No standby has been connected to the active node for 30 seconds.",
+			Action: "Check that the process of the other node runs and can reach the active node's address. Its " +
+				"log and `lockstep status` name the reason.",
 		},
 		{
 			Kind: StandbyCatchingUp, Severity: Warning, Scope: OfPair, After: 5 * time.Minute,
-			Cause: "The standby is connected but has not come into sync for some time: it fetches a snapshot or the " +
-				"log, or the active writes faster than it can follow.",
-			Action: "Watch the lag in `lockstep status --watch`. If it does not shrink, look at disk and network of " +
-				"the standby; " +
-				"`maintenance.snapshot-rate` limits how fast a snapshot comes.",
+			Cause: "The standby is connected, but has not been in sync for five minutes: it copies a snapshot or " +
+				"the log, or the active node writes faster than the standby.",
+			Action: "Watch the lag with `lockstep status --watch`. If it does not shrink, check disk and network " +
+				"of the standby; `maintenance.snapshot-rate` limits the snapshot transfer.",
 		},
 		{
 			Kind: ActiveUnreachable, Severity: Critical, Scope: OfNode, After: 3 * time.Second,
-			Cause: "This node does not see the active: what it says of the pair may be out of date, and it falls behind.",
-			Action: "Ask the active itself: `lockstep status` with both addresses. If the active serves, mend the " +
+			Cause: "This node cannot reach the active node. Its view of the pair may be outdated, and it falls " +
+				"behind.",
+			Action: "Query the active node: `lockstep status` with both addresses. If it serves clients, fix the " +
 				"network between the nodes.",
 		},
 	}
@@ -67,42 +67,42 @@ func ofTheRole() []Definition {
 	return []Definition{
 		{
 			Kind: NotServing, Severity: Critical, Scope: OfNode, After: 5 * time.Second,
-			Cause: "This node neither serves clients nor follows an active that does.",
-			Action: "The details say what it waits for. With both nodes up and the coordinator reachable it goes " +
-				"away by itself; otherwise see docs/explanation/failover.md.",
+			Cause: "This node neither serves clients nor follows an active node.",
+			Action: "The details name the reason. With both nodes and the coordinator reachable, the condition " +
+				"ends automatically. Otherwise see docs/explanation/failover.md.",
 		},
 		{
-			Kind: MinInSyncRefuses, Severity: Critical, Scope: OfPair, After: settle,
-			Cause:  "Writes are refused because only one node is in sync and `min-in-sync` is 2.",
-			Action: "Bring the other node back. To go on with one copy, `lockstep settings set min-in-sync 1`.",
+			Kind: MinInSyncNotMet, Severity: Critical, Scope: OfPair, After: settle,
+			Cause:  "Writes are refused: only one node is in sync, and `min-in-sync` is 2.",
+			Action: "Start the other node. To continue with one copy: `lockstep settings set min-in-sync 1`.",
 		},
 		{
-			Kind: RecordRefused, Severity: Critical, Scope: OfNode, After: settle,
-			Cause: "The coordinator has no record of the pair, or an older one than this node has obeyed: it was " +
-				"restored, wiped, or is another one. Or this node was restored from a backup, and an empty one that " +
-				"was started first has begun a pair.",
-			Action: "Find out which coordinator this node is configured with. If it is the right one and its record " +
-				"is lost, `lockstep pair adopt` writes it anew. To serve a restored backup, stop both nodes, give the " +
-				"other one an empty data directory, remove the record or use another `coordinator.etcd.prefix`, and " +
+			Kind: RecordRejected, Severity: Critical, Scope: OfNode, After: settle,
+			Cause: "The coordinator has no cluster record, or an older one than this node has used: it was " +
+				"restored, wiped or replaced. Or this node was restored from a backup, and an empty node that started " +
+				"first created the pair.",
+			Action: "Check which coordinator this node uses. If it is the right one and its record is lost, " +
+				"rebuild the record with `lockstep pair adopt`. To serve a restored backup, stop both nodes, give the " +
+				"other one an empty data directory, remove the record or set another `coordinator.etcd.prefix`, and " +
 				"start this node first.",
 		},
 		{
-			Kind: ForcedUnsettled, Severity: Warning, Scope: OfPair,
-			Cause: "A node was made active by force and the other one has not been in sync since: what only that one " +
-				"had acknowledged may be lost.",
-			Action: "Bring the other node back. What it has beyond the fork is kept in a file in its data directory " +
-				"before it follows again.",
+			Kind: ForcedUnresolved, Severity: Warning, Scope: OfPair,
+			Cause: "A failover was forced, and the other node has not been in sync since. Messages that only " +
+				"that node acknowledged may be lost.",
+			Action: "Start the other node. Before it follows, it saves its records after the fork to a file in " +
+				"its data directory.",
 		},
 		{
 			Kind: Paused, Severity: Info, Scope: OfPair,
-			Cause:  "The pair is paused: no standby takes over by itself.",
-			Action: "When the work is done: `lockstep resume`.",
+			Cause:  "The pair is paused: the standby does not take over automatically.",
+			Action: "Resume when the work is done: `lockstep resume`.",
 		},
 		{
 			Kind: DifferentReleases, Severity: Info, Scope: OfPair, After: settle,
 			Cause: "The two nodes run different releases.",
-			Action: "That is fine during an upgrade. Upgrade the other node when this one has proved itself; what " +
-				"only the newer release knows is refused until then.",
+			Action: "Expected during an upgrade. Upgrade the other node when this one works; features of the " +
+				"newer release are refused until then.",
 		},
 	}
 }
@@ -112,66 +112,65 @@ func ofIdentity() []Definition {
 		{
 			Kind: ForeignNode, Severity: Warning, Scope: OfPair,
 			After: 5 * time.Second, // the announcement of a dead, replaced node expires earlier
-			Cause: "A node that does not belong to this pair tries to connect: it is of another pair, or a third " +
-				"one, or speaks a protocol that this release does not know.",
-			Action: "Find it by the name or id in the details, and stop it or correct its coordinator settings. This " +
-				"pair goes on undisturbed.",
+			Cause: "A node that does not belong to this pair tries to connect: a node of another pair, a third " +
+				"node, or one with an unsupported protocol version.",
+			Action: "Find the node by the name or ID in the details, and stop it or correct its coordinator " +
+				"settings. This pair is not affected.",
 		},
 		{
-			Kind: PeerRefuses, Severity: Critical, Scope: OfNode, After: 2 * time.Second,
-			Cause: "The active does not take this node for the other one of its pair: the certificate or the secret that " +
-				"this node shows is none of the pair's. It cannot get in sync.",
-			Action: "The details are the active's own words. Give this node a certificate with a name in `tls.peer-names` " +
-				"(by default the host that it advertises), or the secret in the other node's `peer-token-file`.",
+			Kind: PeerRejected, Severity: Critical, Scope: OfNode, After: 2 * time.Second,
+			Cause: "The active node does not accept this node as its peer: the certificate or secret does not " +
+				"match. This node cannot get in sync.",
+			Action: "The details have the active node's error. Use a certificate with a name in `tls.peer-names` " +
+				"(by default the advertised host), or the secret in the other node's `peer-token-file`.",
 		},
 		{
 			Kind: NotEncrypted, Severity: Info, Scope: OfNode,
-			Cause: "This node listens without TLS on an address that other machines reach (`insecure`): whoever can " +
-				"read or reach that network can read and change everything.",
-			Action: "Nothing, if that network is trusted. Otherwise set TLS up (docs/explanation/security.md; " +
-				"`lockstep cert init` makes certificates to begin with), and take `insecure` away.",
+			Cause: "This node listens without TLS on an address that other machines can reach (`insecure`): " +
+				"anyone with access to that network can read and change everything.",
+			Action: "None if that network is trusted. Otherwise set up TLS (docs/explanation/security.md; " +
+				"`lockstep cert init` creates initial certificates) and remove `insecure`.",
 		},
 		{
-			Kind: TwoProcesses, Severity: Critical, Scope: OfNode,
-			Cause: "Two processes run with the identity of one node: a copy of a data directory was started, " +
-				"or the same one twice.",
-			Action: "Stop the one that was started last, and keep its directory aside. A node is added with an empty " +
-				"directory, never with a copy.",
+			Kind: DuplicateProcess, Severity: Critical, Scope: OfNode,
+			Cause: "Two processes run with the identity of one node: a copy of a data directory was started, or " +
+				"the same directory twice.",
+			Action: "Stop the process that was started last, and keep its directory. To add a node, use an empty " +
+				"directory, never a copy.",
 		},
 		{
 			Kind: Superseded, Severity: Critical, Scope: OfNode,
-			Cause: "The pair's record names this node, but was written by another run of it: this process has no " +
-				"right to act any more and acknowledges nothing.",
-			Action: "Find the other process with this node's identity: what the pair has acknowledged since is " +
-				"there. Stop this one, and keep its directory aside. If it is the other one that has to go, first " +
-				"see to it that the pair's other node is in sync.",
+			Cause: "The cluster record names this node, but another process with its identity wrote it. This " +
+				"process acknowledges nothing.",
+			Action: "Find the other process with this node's identity: it has the messages that were acknowledged " +
+				"since. Stop this process and keep its directory. To stop the other process instead, first make sure " +
+				"that the pair's other node is in sync.",
 		},
 		{
-			Kind: StorePutBack, Severity: Critical, Scope: OfNode,
-			Cause: "This node's store ends before what it is known to have committed: an older image of its disk was " +
-				"put back. It has left the in-sync set.",
-			Action: "If the other node is in sync, this one fetches what is missing by itself. If not, bring back " +
-				"the other node, or the newest image of either. Only if both are lost for good: stop the node whose " +
-				"log ends first, and `lockstep failover --force` on the other one.",
+			Kind: StoreRolledBack, Severity: Critical, Scope: OfNode,
+			Cause: "This node's store lacks transactions that it had committed: its disk was restored from an " +
+				"older image. The node has left the in-sync set.",
+			Action: "If the other node is in sync, this node fetches the missing records automatically. If not, " +
+				"start the other node, or restore the newest image of either. Only if both are permanently lost: stop " +
+				"the node whose log ends first, and run `lockstep failover --force` on the other one.",
 		},
 		{
 			Kind: HistoriesDiverged, Severity: Critical, Scope: OfPair,
-			Cause: "The active lacks committed records that the other node has: one of them was put back or cut, and " +
-				"neither cuts what is committed.",
-			Action: "Force nothing before you have decided which of the two goes on: each may have acknowledged " +
-				"messages that the other one lacks, and more LSNs do not mean more of them. Then do what " +
-				"docs/explanation/failover.md says under \"When histories differ\".",
+			Cause: "The active node lacks committed records that the other node has: one of them was rolled back " +
+				"or truncated. Neither node truncates committed records.",
+			Action: "Do not force a failover before you have decided which node continues: each may have " +
+				"acknowledged messages that the other one lacks, and a higher LSN does not mean more messages. Then " +
+				"follow \"When histories differ\" in docs/explanation/failover.md.",
 		},
 		{
-			Kind: StoreMayHaveLost, Severity: Critical, Scope: OfNode,
-			Cause: "This store may have lost acknowledged transactions, since its machine went down without a clean " +
-				"stop and `sync` is not \"always\", " +
-				"its files were damaged and set aside, or it is another store than the record expects here.",
-			Action: "If the other node is in sync, this one fetches everything from it by itself. If not, bring the " +
-				"other node back, or mend " +
-				"this one's files (`damaged-…` in its data directory, see docs/explanation/maintenance.md). Only if neither " +
-				"can be done, restore a backup, or go on without what is lost: stop the node whose log ends first, and " +
-				"`lockstep failover --force` on the other one.",
+			Kind: PossibleDataLoss, Severity: Critical, Scope: OfNode,
+			Cause: "This store may lack acknowledged transactions: the machine lost power and `sync` is not " +
+				"\"always\", files were corrupt and quarantined, or the store is not the one that the cluster record " +
+				"expects.",
+			Action: "If the other node is in sync, this node fetches everything automatically. If not, start the " +
+				"other node, or repair this node's files (`damaged-…` in its data directory, see " +
+				"docs/explanation/maintenance.md). Only if neither is possible, restore a backup, or continue with " +
+				"loss: stop the node whose log ends first, and run `lockstep failover --force` on the other one.",
 		},
 	}
 }
@@ -180,44 +179,44 @@ func ofTheCoordinator() []Definition {
 	return []Definition{
 		{
 			Kind: CoordinatorLost, Severity: Critical, Scope: OfNode, After: 2 * time.Second,
-			Cause: "This node does not reach the coordinator: no role can change, and if the other node is lost or " +
-				"restarted, too, writes stop.",
-			Action: "Look at the coordinator's processes and at the network to them. A pair that serves goes on " +
-				"serving meanwhile: restart neither node until the coordinator is back.",
+			Cause: "This node cannot reach the coordinator: no role can change, and writes stop if the other " +
+				"node is lost or restarted.",
+			Action: "Check the coordinator's processes and the network to them. A pair that serves clients keeps " +
+				"serving: restart neither node until the coordinator is back.",
 		},
 		{
-			Kind: CoordinatorTrouble, Severity: Critical, Scope: OfNode, After: settle,
-			Cause: "The coordinator answers but does not do what it is asked for: no role can change, and if the " +
-				"standby is lost or restarted, writes stop, since the record can neither release it nor name it anew.",
-			Action: "The details are its own words: give it space, or this node the right to write its key. Restart " +
-				"neither node before; a node that was restarted comes back in sync by itself afterwards.",
+			Kind: CoordinatorErrors, Severity: Critical, Scope: OfNode, After: settle,
+			Cause: "The coordinator responds, but its requests fail: no role can change. If the standby is lost " +
+				"or restarted, writes stop, because the cluster record cannot be updated.",
+			Action: "The details have the coordinator's error. Free space, or grant this node write access to its " +
+				"key. Do not restart a node before that; a restarted node returns to sync automatically afterwards.",
 		},
 		{
 			Kind: VoterMissing, Severity: Warning, Scope: OfPair, After: 10 * time.Second,
-			Cause: "One of the three voters does not answer. The quorum stands, but the next loss of a voter takes " +
-				"the coordinator away.",
+			Cause: "One of the three voters does not respond. The quorum is intact, but the coordinator is " +
+				"unavailable if another voter is lost.",
 			Action: "Start the voter, or replace it: `lockstep pair replace`.",
 		},
 		{
 			Kind: VoterBehind, Severity: Warning, Scope: OfPair, After: 30 * time.Second,
-			Cause: "One of the three voters lags behind the others, or its disk does not answer: if another one is lost, " +
-				"changes of role wait for it.",
-			Action: "Look at disk and network of that voter. It catches up by itself; if it does not, replace it: " +
-				"`lockstep pair replace`.",
+			Cause: "One of the three voters lags behind, or its disk does not respond. If another voter is lost, " +
+				"role changes wait for it.",
+			Action: "Check disk and network of that voter. If it does not catch up, replace it: `lockstep pair " +
+				"replace`.",
 		},
 		{
-			Kind: VoterPutBack, Severity: Critical, Scope: OfPair,
-			Cause: "A voter's disk was put back to an older state: it has forgotten votes or records that it had " +
-				"given, and takes no part any more.",
-			Action: "Stop it, move the voter's directory away, start it and `lockstep pair replace` it. Of a node " +
-				"that directory is " +
-				"`coordinator.raft.dir`, by default `raft` in the data directory: leave the store beside it where it is.",
+			Kind: VoterRolledBack, Severity: Critical, Scope: OfPair,
+			Cause: "A voter's disk was restored to an older state: it lacks votes or records that it had " +
+				"confirmed, and no longer takes part.",
+			Action: "Stop the voter, move its directory away, start it and run `lockstep pair replace`. On a " +
+				"node, the directory is `coordinator.raft.dir`, by default `raft` in the data directory; do not move " +
+				"the store.",
 		},
 		{
 			Kind: VoterWiped, Severity: Warning, Scope: OfPair, After: 10 * time.Second,
-			Cause: "At the address of one of the three voters another voter answers, or one that is in no cluster: " +
-				"its directory was lost or replaced.",
-			Action: "Replace the old voter by the new one: `lockstep pair replace`.",
+			Cause: "A voter with another identity, or without a cluster, responds at the address of one of the " +
+				"three voters: its directory was lost or replaced.",
+			Action: "Replace the old voter with the new one: `lockstep pair replace`.",
 		},
 	}
 }
@@ -226,27 +225,28 @@ func ofOperations() []Definition {
 	return []Definition{
 		{
 			Kind: SwitchoverFailed, Severity: Warning, Scope: OfNode,
-			Cause: "The last switchover that this node was asked for was not done; the role is where it was.",
-			Action: "The details say why. Mend that and ask again; the condition ends with the next switchover that " +
-				"succeeds, or after ten minutes.",
+			Cause: "The last switchover requested from this node failed. The roles are unchanged.",
+			Action: "The details have the reason. Fix it and retry; the condition ends with the next successful " +
+				"switchover, or after ten minutes.",
 		},
 		{
 			Kind: SwitchoverStuck, Severity: Warning, Scope: OfPair, After: 15 * time.Second,
-			Cause: "A switchover was asked for and has neither been done nor been refused for longer than it may take.",
-			Action: "Look whether the standby is in sync and the coordinator reachable. The active gives up by " +
-				"itself and goes on.",
+			Cause: "A requested switchover has exceeded its time limit without a result.",
+			Action: "Check that the standby is in sync and the coordinator reachable. The active node cancels the " +
+				"switchover and resumes automatically.",
 		},
 		{
 			Kind: PlanFailed, Severity: Warning, Scope: OfPair,
-			Cause: "The last rolling operation (resize, compact or restart) has failed. Both nodes go on as they are.",
-			Action: "`lockstep store plan` says at which step and why. Mend that and start it again; the condition " +
-				"ends with the next plan.",
+			Cause: "The last rolling operation (resize, compact or restart) failed. Both nodes continue " +
+				"unchanged.",
+			Action: "`lockstep store plan` prints step and reason. Fix the cause and start the operation again; " +
+				"the condition ends with the next plan.",
 		},
 		{
 			Kind: PlanStuck, Severity: Warning, Scope: OfPair,
-			Cause: "A rolling operation waits or repeats the same step for long.",
-			Action: "The details say what it waits for. It goes on by itself as soon as it can; `lockstep store plan " +
-				"--cancel` ends it.",
+			Cause: "A rolling operation waits, or retries the same step for a long time.",
+			Action: "The details have the reason. The operation continues automatically when possible; `lockstep " +
+				"store plan --cancel` cancels it.",
 		},
 	}
 }
@@ -255,43 +255,42 @@ func ofJobs() []Definition {
 	return []Definition{
 		{
 			Kind: JobFailed, Severity: Warning, Scope: OfPair,
-			Cause: "The last run of a scheduled job has failed.",
-			Action: "`lockstep job history` has the runs and their reasons. Run it again with `lockstep job run`; " +
-				"the condition ends with a run that succeeds.",
+			Cause: "The last run of a scheduled job failed.",
+			Action: "`lockstep job history` lists the runs with their errors. Run the job again with `lockstep " +
+				"job run`; the condition ends with a successful run.",
 		},
 		{
 			Kind: JobStuck, Severity: Warning, Scope: OfPair,
-			Cause: "A run of a scheduled job has not ended although its next run is due.",
-			Action: "Look with `lockstep status` at what it does now. If it hangs, restart the node that it runs on: " +
-				"the run is begun anew.",
+			Cause: "A run of a scheduled job is still in progress although its next run is due.",
+			Action: "Check its progress with `lockstep status`. If it hangs, restart its node: the run starts " +
+				"again.",
 		},
 		{
 			Kind: BackupMissing, Severity: Critical, Scope: OfPair,
-			Cause: "A job makes backups, and none of its runs that are remembered has succeeded: there is nothing " +
-				"to restore from.",
-			Action: "See with `lockstep job history` why its runs fail: the directory has no space or cannot be written, " +
-				"or the S3 server of the bucket does not answer or refuses. Then make one now: `lockstep job run` or " +
-				"`lockstep store backup`.",
-		},
-		{
-			Kind: BackupOld, Severity: Warning, Scope: OfPair,
-			Cause: "The last good backup is older than two intervals of the job that makes backups.",
-			Action: "See with `lockstep job history` why its last runs failed or were not done: the directory has no space " +
-				"or cannot be written, or the S3 server of the bucket does not answer or refuses. Then make one now: " +
+			Cause: "A backup job exists, but none of its recorded runs succeeded. A restore is not possible.",
+			Action: "Check the failed runs with `lockstep job history`: the directory has no space or is not " +
+				"writable, or the S3 server of the bucket is unreachable or denies access. Then back up now: " +
 				"`lockstep job run` or `lockstep store backup`.",
 		},
 		{
+			Kind: BackupOld, Severity: Warning, Scope: OfPair,
+			Cause: "The last successful backup is older than two intervals of the backup job.",
+			Action: "Check with `lockstep job history` why the last runs failed or were skipped: the directory " +
+				"has no space or is not writable, or the S3 server of the bucket is unreachable or denies access. " +
+				"Then back up now: `lockstep job run` or `lockstep store backup`.",
+		},
+		{
 			Kind: ArchiveGap, Severity: Critical, Scope: OfNode,
-			Cause: "The archive of this node's log has a gap: a restore to a point in time cannot pass it.",
-			Action: "Make a backup of this node now; points in time after it can be restored again. Give the archive " +
-				"more space, mend the way to its S3 server, or raise `wal.archive-hold-bytes`.",
+			Cause: "The log archive of this node has a gap. A point-in-time restore cannot pass it.",
+			Action: "Back up this node now; later points in time can be restored again. Give the archive more " +
+				"space, fix the connection to its S3 server, or raise `wal.archive-hold-bytes`.",
 		},
 		{
 			Kind: ArchiveLag, Severity: Warning, Scope: OfNode, After: time.Minute,
-			Cause: "This node's log is not archived at present; it is held back until `wal.archive-hold-bytes`, and " +
-				"beyond that the archive gets a gap.",
-			Action: "The details say what failed. Of a directory: give it space, or make it writable again. Of a bucket: " +
-				"see that its S3 server answers, and that the node's key may list, get, put and delete there.",
+			Cause: "The log of this node is currently not archived. It is retained up to " +
+				"`wal.archive-hold-bytes`; beyond that, the archive gets a gap.",
+			Action: "The details have the error. For a directory: free space, or make it writable. For a bucket: " +
+				"check that its S3 server responds, and that the node's key may list, get, put and delete.",
 		},
 	}
 }
@@ -300,51 +299,49 @@ func ofTheDisk() []Definition {
 	return []Definition{
 		{
 			Kind: DiskLow, Severity: Critical, Scope: OfNode,
-			Cause: "The filesystem of this node's store has less space than `disk.low-watermark`, free pages of the store " +
-				"included, or less than half of it without them.",
-			Action: "The details say what helps. Free or add space on that machine, or use `lockstep store compact` or " +
-				"`lockstep store shrink` to give pages back. While half of the watermark is free, it is enough that consumers " +
-				"acknowledge what waits, or to purge.",
+			Cause: "The file system of this node's store has less free space than `disk.low-watermark`, " +
+				"including free pages of the store, or less than half of it without them.",
+			Action: "The details name a remedy. Free or add space on that machine, or release pages with " +
+				"`lockstep store compact` or `lockstep store shrink`. While half of the watermark is free, it is " +
+				"enough that consumers acknowledge messages, or to purge queues.",
 		},
 		{
 			Kind: PublishesRefused, Severity: Critical, Scope: OfPair,
-			Cause: "Publishes are refused, because the active's disk is below `disk.low-watermark`. Consumers go " +
-				"on.",
-			Action: "Free or add space on the active's machine. If the standby has more room, `lockstep switchover` " +
-				"lets publishers go on at once.",
+			Cause: "Publishes are refused: the active node's disk is below `disk.low-watermark`. Consumers " +
+				"continue.",
+			Action: "Free or add space on the active node. If the standby has more space, `lockstep switchover` " +
+				"resumes publishes immediately.",
 		},
 		{
-			Kind: ReplicationHeld, Severity: Critical, Scope: OfNode,
-			Cause: "This standby takes nothing in, because its disk is nearly full: it has left the active before " +
-				"the disk is full, and keeps what it has. " +
-				"The active goes on alone, or refuses writes with `min-in-sync: 2`.",
-			Action: "Free or add space on that machine; the node follows again by itself when there is room.",
+			Kind: ReplicationStopped, Severity: Critical, Scope: OfNode,
+			Cause: "This standby has disconnected because its disk is nearly full. It keeps its data. The active " +
+				"node continues alone, or refuses writes with `min-in-sync: 2`.",
+			Action: "Free or add space on that machine. The node then follows again automatically.",
 		},
 		{
 			Kind: DiskStalled, Severity: Critical, Scope: OfNode, // disk.stall-timeout is the hold time
-			Cause: "A write or sync of this node's log has not come back for longer than `disk.stall-timeout`: " +
-				"publishes wait for it, and in a pair the node has stopped its heartbeats.",
-			Action: "Look at the disk and at the machine's kernel log. The other node takes over, if it is in sync; " +
-				"a node that stands alone goes on when the disk does.",
+			Cause: "A write or sync of this node's log has not returned within `disk.stall-timeout`. Publishes " +
+				"wait for it, and in a pair the node has stopped its heartbeats.",
+			Action: "Check the disk and the machine's kernel log. The other node takes over if it is in sync; a " +
+				"single node resumes when the disk does.",
 		},
 		{
 			Kind: SyncSlow, Severity: Warning, Scope: OfNode, After: 10 * time.Second,
-			Cause:  "Syncs of this node's log take long: every acknowledgement waits for them.",
-			Action: "Look for other load on that disk (iostat), a disk that fails, or a write cache that was turned off.",
+			Cause:  "Syncs of this node's log are slow. Every acknowledgement waits for them.",
+			Action: "Check that disk for other load (iostat), a failing device, or a disabled write cache.",
 		},
 		{
 			Kind: SyncOff, Severity: Info, Scope: OfNode,
-			Cause: "`sync` is not \"always\": what is acknowledged is in the memory of both machines and reaches " +
-				"their disks a little later.",
-			Action: "Nothing, if that was meant: one node can be lost without a loss, but not the power of both at " +
-				"once. Otherwise set `sync: always`.",
+			Cause: "`sync` is not \"always\": acknowledged messages are in the memory of both machines and are " +
+				"written to disk later.",
+			Action: "None if intended: the loss of one node loses no messages, but a simultaneous power failure " +
+				"of both can. Otherwise set `sync: always`.",
 		},
 		{
 			Kind: PageCacheOnly, Severity: Info, Scope: OfNode,
-			Cause: "The filesystem does not let this node write past the page cache (O_DIRECT), which " +
-				"`memory.page-cache` asks for: writes go through the cache.",
-			Action: "Nothing has to be done: it is safe, and only slower. Use ext4 or xfs, or set " +
-				"`memory.page-cache: keep`.",
+			Cause: "The file system does not support O_DIRECT, which `memory.page-cache` requires. Writes go " +
+				"through the page cache.",
+			Action: "None: it is safe, only slower. Use ext4 or xfs, or set `memory.page-cache: keep`.",
 		},
 	}
 }
@@ -352,43 +349,43 @@ func ofTheDisk() []Definition {
 func ofTheContent() []Definition {
 	return []Definition{
 		{
-			Kind: DamagedMessages, Severity: Critical, Scope: OfNode,
-			Cause: "Messages on this node cannot be read.",
-			Action: "They are fetched from the other node by itself. `lockstep verify` lists them; `lockstep queue " +
-				"drop-damaged` gives up those that both nodes have lost.",
+			Kind: CorruptMessages, Severity: Critical, Scope: OfNode,
+			Cause: "Messages on this node are corrupt.",
+			Action: "The node fetches them from the other node automatically. `lockstep verify` lists them; " +
+				"`lockstep queue drop-damaged` discards messages that are lost on both nodes.",
 		},
 		{
-			Kind: DamagedIndex, Severity: Critical, Scope: OfNode,
-			Cause: "This node's page file is damaged in a way that only a copy of the other node's store can mend; " +
-				"until then nothing can be written to it.",
-			Action: "Bring the other node into sync: the store is replaced by itself then. Look at the disk.",
+			Kind: CorruptPageFile, Severity: Critical, Scope: OfNode,
+			Cause: "The page file of this node is corrupt and can only be repaired with a copy of the other " +
+				"node's store. Until then it is read-only.",
+			Action: "Bring the other node into sync; the store is then replaced automatically. Check the disk.",
 		},
 		{
-			Kind: DamagedLog, Severity: Warning, Scope: OfNode,
-			Cause:  "A part of this node's log cannot be read. What it held is in the pages.",
-			Action: "It is given up by itself when two checkpoints hold it. Look at the disk.",
+			Kind: CorruptLog, Severity: Warning, Scope: OfNode,
+			Cause:  "A part of this node's log is corrupt. Its content is in the page file.",
+			Action: "The node discards that part after two checkpoints. Check the disk.",
 		},
 		{
 			Kind: DigestsDiffer, Severity: Critical, Scope: OfPair, Alarm: "differ",
-			Cause: "The two nodes do not hold the same.",
-			Action: "Find out which one is right before you switch over; `lockstep verify --deep` compares them " +
+			Cause: "The two nodes have different content.",
+			Action: "Find out which node is right before you switch over; `lockstep verify --deep` compares them " +
 				"again. This is a bug: please report it.",
 		},
 		{
 			Kind: PreparedOld, Severity: Warning, Scope: OfPair,
-			Cause: "A transaction was prepared more than an hour ago, and its coordinator has not decided over it. It " +
-				"holds messages back from consumers, and room in queues.",
-			Action: "Start the coordinator again: it finds what it has to decide. If it never comes back, find out what " +
-				"was decided elsewhere, and do the same with `lockstep txn commit` or `lockstep txn rollback`; " +
-				"`lockstep txn list` shows all of them.",
+			Cause: "A transaction was prepared more than an hour ago, and its coordinator has not decided it. It " +
+				"holds messages and queue space.",
+			Action: "Start the transaction coordinator again: it recovers pending decisions. If it is permanently " +
+				"lost, find out the decision of the other participants and apply it with `lockstep txn commit` or " +
+				"`lockstep txn rollback`; `lockstep txn list` lists all prepared transactions.",
 		},
 		{
-			Kind: DeadLettersWait, Severity: Warning, Scope: OfPair, After: 10 * time.Second,
-			Cause: "Messages of a queue are to be moved to its dead-letter queue, which has no room for them. They stay " +
-				"where they are and no consumer gets them; a queue with `overflow: dead-letter-head` refuses publishes in " +
-				"the end.",
-			Action: "The details name both queues. Consume from the dead-letter queue, purge it, or raise its limits: " +
-				"what waits is moved within a second. For messages that are larger than its `max_bytes`, raise that.",
+			Kind: DeadLetterQueueFull, Severity: Warning, Scope: OfPair, After: 10 * time.Second,
+			Cause: "A dead-letter queue is full. Its dead letters stay in the source queue and are not " +
+				"delivered; a queue with `overflow: dead-letter-head` may refuse publishes.",
+			Action: "The details name both queues. Consume from the dead-letter queue, purge it, or raise its " +
+				"limits: the messages are moved within a second. For messages larger than its `max_bytes`, raise that " +
+				"limit.",
 		},
 	}
 }
@@ -397,60 +394,60 @@ func ofTheMachine() []Definition {
 	return []Definition{
 		{
 			Kind: MemoryOverBudget, Severity: Warning, Scope: OfNode, After: 30 * time.Second,
-			Cause: "The process has more memory in use than `memory.budget` allows.",
-			Action: "Raise `memory.budget`, or have fewer and smaller messages under way: `limits.pending-bytes`, " +
-				"`limits.outstanding`, fewer consumers.",
+			Cause: "The process uses more memory than `memory.budget`.",
+			Action: "Raise `memory.budget`, or lower `limits.pending-bytes`, `limits.outstanding`, the number of " +
+				"consumers or the message size.",
 		},
 		{
 			Kind: CertificateExpires, Severity: Warning, Scope: OfNode,
-			Cause: "A certificate that this node uses, or that the witness shows it, ends within 14 days.",
-			Action: "Replace the file, on the witness if it is its certificate: it is read again by itself. " +
-				"`lockstep cert show` says what a file holds.",
+			Cause: "A certificate of this node or of the witness expires within 14 days.",
+			Action: "Replace the file on that machine; it is reloaded automatically. `lockstep cert show` prints " +
+				"its content.",
 		},
 		{
 			Kind: CertificateExpired, Severity: Critical, Scope: OfNode,
-			Cause: "A certificate that this node uses, or that the witness has shown it, has ended: new connections with " +
-				"it are refused.",
-			Action: "Replace the file, on the witness if it is its certificate: it is read again by itself.",
+			Cause: "A certificate of this node or of the witness has expired: new connections with it are " +
+				"refused.",
+			Action: "Replace the file on that machine; it is reloaded automatically.",
 		},
 		{
-			Kind: SecretRefused, Severity: Warning, Scope: OfNode,
-			Cause: "A file with a certificate, key, authority or secret has changed and cannot be used: the node goes " +
-				"on with what it held before.",
-			Action: "Mend the file: the node reads it again by itself. `lockstep cert show` says what a file holds.",
+			Kind: CredentialsInvalid, Severity: Warning, Scope: OfNode,
+			Cause: "A file with a certificate, key, CA or secret has changed and is invalid. The node uses the " +
+				"previous content.",
+			Action: "Fix the file; it is reloaded automatically. `lockstep cert show` prints its content.",
 		},
 		{
-			Kind: CallersNotLetIn, Severity: Info, Scope: OfNode,
-			Cause: "More than 100 calls within a minute showed a token or certificate that is wrong or over: a client " +
-				"with an old token, or someone who tries.",
-			Action: "Find the address in the log and give that client a new token, or keep it away. Clients that are let " +
-				"in do not suffer.",
+			Kind: AuthFailures, Severity: Info, Scope: OfNode,
+			Cause: "More than 100 calls within a minute had an invalid or expired token or certificate: a client " +
+				"with an old token, or an attack.",
+			Action: "Find the address in the log, and give that client a new token, or block it. Other clients " +
+				"are not affected.",
 		},
 		{
-			Kind: IssuerKeysMissing, Severity: Warning, Scope: OfNode,
-			Cause: "The keys of the issuer of JWTs (auth.jwt) cannot be had. Tokens that are signed with a key that the " +
-				"node knows are believed as before; others cannot be checked, and their clients wait.",
-			Action: "Look at the issuer's server and the way to it, or at the file auth.jwt.jwks-file.",
+			Kind: JWKSUnavailable, Severity: Warning, Scope: OfNode,
+			Cause: "The keys of the JWT issuer (auth.jwt) cannot be fetched. Tokens signed with a cached key are " +
+				"accepted; other tokens cannot be verified, and their clients wait.",
+			Action: "Check the issuer's server and the network to it, or the file auth.jwt.jwks-file.",
 		},
 		{
-			Kind: AuditTrouble, Severity: Warning, Scope: OfNode,
-			Cause: "The file of the audit cannot be written, or its disk is too slow: records of administrative calls " +
-				"and of refusals are lost. The calls are carried out all the same.",
-			Action: "Make room on the disk of `audit.file`, or mend it. `lockstep audit tail` shows the newest " +
-				"records, and `lockstep_audit_records_lost_total` how many are not in the file.",
+			Kind: AuditErrors, Severity: Warning, Scope: OfNode,
+			Cause: "The audit file cannot be written, or its disk is too slow: records of administrative and " +
+				"denied calls are lost. Calls are not blocked.",
+			Action: "Free space on the disk of `audit.file`, or fix it. `lockstep audit tail` prints the newest " +
+				"records; `lockstep_audit_records_lost_total` counts the records missing in the file.",
 		},
 		{
-			Kind: AccessOpen, Severity: Warning, Scope: OfNode,
-			Cause: "Other machines reach this node, and everybody who does may do everything: there was never a rule of who " +
-				"may do what, and `access.mode` is `open`.",
-			Action: "Say who may do what: docs/explanation/security.md. The first rule, or `access.mode: deny` on both " +
-				"nodes, ends the condition.",
+			Kind: AccessUnrestricted, Severity: Warning, Scope: OfNode,
+			Cause: "Other machines can reach this node, and all clients have all rights: no access rule exists, " +
+				"and `access.mode` is `open`.",
+			Action: "Create access rules: docs/explanation/security.md. The first rule, or `access.mode: deny` on " +
+				"both nodes, ends the condition.",
 		},
 		{
-			Kind: ClocksApart, Severity: Warning, Scope: OfPair,
-			Cause: "The clocks of the two nodes differ by more than two seconds. No acknowledgement depends on that, " +
-				"but expiry, schedules and times in logs do.",
-			Action: "Look at the time synchronisation (chrony, ntpd) of both machines.",
+			Kind: ClockSkew, Severity: Warning, Scope: OfPair,
+			Cause: "The clocks of the two nodes differ by more than two seconds. Expiry, schedules and log " +
+				"timestamps are affected; acknowledgements are not.",
+			Action: "Check the time synchronization (chrony, ntpd) of both machines.",
 		},
 	}
 }

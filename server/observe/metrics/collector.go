@@ -78,7 +78,7 @@ func newCollector(o *Options) *collector {
 func storeUsable() Metric {
 	return Metric{
 		Name: namespace + "_store_usable", Type: Gauge,
-		Help: "0 when the store has failed and the node is about to end.",
+		Help: "0 if the store failed and the node is about to exit.",
 	}
 }
 

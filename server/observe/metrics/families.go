@@ -14,15 +14,14 @@ import (
 
 func ofThePair() []family {
 	return []family{
-		gaugeOf("condition", "", "1 while the condition is the case on this node, in its pair or, as far as this "+
-			"node knows, on the other one; "+
-			"docs/how-to/respond-to-conditions.md describes each.", []string{"condition", "severity"},
+		gaugeOf("condition", "", "1 while the condition is active on this node, in its pair or, as reported by the "+
+			"other node, on that node; see docs/how-to/respond-to-conditions.md.", []string{"condition", "severity"},
 			func(s *snapshot, put putFunc) {
 				for _, d := range conditions.All() {
 					put(boolValue(s.isSo(d.Kind)), string(d.Kind), d.Severity.String())
 				}
 			}),
-		gauge("alarms", "Conditions that are a warning or critical; lockstep_condition says which ones they are.",
+		gauge("alarms", "Active conditions of severity warning or critical; see lockstep_condition.",
 			func(s *snapshot) float64 {
 				n := 0
 				for i := range s.node.Conditions {
@@ -32,37 +31,37 @@ func ofThePair() []family {
 				}
 				return float64(n)
 			}),
-		gaugeOf("role", "", "1 for the role that the node has now.", []string{"role"}, func(s *snapshot, put putFunc) {
+		gaugeOf("role", "", "1 for the current role of the node.", []string{"role"}, func(s *snapshot, put putFunc) {
 			for r := failover.RoleRecovering; r <= failover.RoleFenced; r++ {
 				put(boolValue(r == s.node.Pair.Role), r.String())
 			}
 		}),
-		gauge("term", "Term of the pair's record that the node knows.", func(s *snapshot) float64 {
+		gauge("term", "Term of the cluster record, as known to this node.", func(s *snapshot) float64 {
 			if s.node.Pair.Record == nil {
 				return 0
 			}
 			return float64(s.node.Pair.Record.Term)
 		}),
-		gauge("in_sync_nodes", "Nodes that hold every committed transaction, by the record that the node knows.",
+		gauge("in_sync_nodes", "Nodes in sync, from the cluster record as known to this node.",
 			func(s *snapshot) float64 {
 				if s.node.Pair.Record == nil {
 					return 0
 				}
 				return float64(len(s.node.Pair.Record.InSync))
 			}),
-		gauge("coordinator_reachable", "1 if the coordinator answered the last time that it was asked.",
+		gauge("coordinator_reachable", "1 if the coordinator answered the last request.",
 			func(s *snapshot) float64 {
 				return boolValue(s.node.Pair.CoordinatorReachable)
 			}),
-		gaugeOf("voter_up", whenRaft, "1 for each voter that answers as the one that it should be.",
+		gaugeOf("voter_up", whenRaft, "1 for each voter that responds with the expected identity.",
 			[]string{"voter", "kind"},
 			func(s *snapshot, put putFunc) {
 				for _, v := range s.more.Voters {
 					put(boolValue(v.Up), v.Address, v.Kind)
 				}
 			}),
-		gaugeOf("voter_lag_entries", whenRaft, "Entries of its log that a voter which answers has behind the one "+
-			"that has the most.",
+		gaugeOf("voter_lag_entries", whenRaft, "Raft log entries by which a responding voter lags behind the most "+
+			"recent one.",
 			[]string{"voter", "kind"}, func(s *snapshot, put putFunc) {
 				for _, v := range s.more.Voters {
 					if v.Up {
@@ -82,27 +81,27 @@ func ofTheStandby() []family {
 		})
 	}
 	return []family{
-		gauge("standby_connected", "1 on the active while a standby is connected.", func(s *snapshot) float64 {
+		gauge("standby_connected", "1 on the active node while a standby is connected.", func(s *snapshot) float64 {
 			return boolValue(s.node.Primary != nil && s.node.Primary.Standby != nil)
 		}),
-		gauge("standby_lag_records", "Records that the active has and its standby has not yet; 0 on a node that is "+
-			"not active.",
+		gauge("standby_lag_records", "Log records not yet durable on the standby; 0 on a node that is not active.",
 			func(s *snapshot) float64 {
 				if p := s.node.Primary; p != nil && p.Standby != nil && p.End.LSN > p.Standby.Durable.LSN {
 					return float64(p.End.LSN - p.Standby.Durable.LSN)
 				}
 				return 0
 			}),
-		lag("standby_lag_bytes", "Log that the standby has not yet; told by the mean size of the records if it is "+
-			"far behind.",
+		lag("standby_lag_bytes", "Log bytes not yet durable on the standby; estimated from the mean record size if it "+
+			"is far behind.",
 			func(_ *replication.PrimaryStatus, st *replication.StandbyStatus) float64 { return float64(st.LagBytes) }),
-		lag("standby_lag_seconds", "Age of the oldest record that the standby has not yet, to the second; 600 at most.",
+		lag("standby_lag_seconds", "Age of the oldest record not yet durable on the standby, in whole seconds; at "+
+			"most 600.",
 			func(_ *replication.PrimaryStatus, st *replication.StandbyStatus) float64 { return st.LagTime.Seconds() }),
-		lag("standby_apply_lag_records", "Records that are committed and that the standby has not applied yet.",
+		lag("standby_apply_lag_records", "Committed records not yet applied by the standby.",
 			func(p *replication.PrimaryStatus, st *replication.StandbyStatus) float64 {
 				return float64(max(p.CommitLSN, st.AppliedLSN) - st.AppliedLSN)
 			}),
-		lag("standby_in_flight_bytes", "Log that was sent to the standby and is not acknowledged.",
+		lag("standby_in_flight_bytes", "Log bytes sent to the standby and not yet acknowledged.",
 			func(_ *replication.PrimaryStatus, st *replication.StandbyStatus) float64 {
 				return float64(st.InFlightBytes)
 			}),
@@ -112,19 +111,19 @@ func ofTheStandby() []family {
 // ofTheFollower is the metrics of the standby, which are exported even while the active is unreachable.
 func ofTheFollower() []family {
 	return []family{
-		gaugeOf("follower_lag_records", whenFollows, "Records that the active had committed, by what it told last, and "+
-			"that this standby has not applied.", nil, func(s *snapshot, put putFunc) {
+		gaugeOf("follower_lag_records", whenFollows, "Records committed by the active node, as last reported, and not "+
+			"yet applied by this standby.", nil, func(s *snapshot, put putFunc) {
 			if f := s.node.Follower; f != nil {
 				put(float64(max(f.ActiveCommitLSN, f.AppliedLSN) - f.AppliedLSN))
 			}
 		}),
-		gaugeOf("snapshot_received_bytes", whenCopies, "How much of the snapshot of the active is here.", nil,
+		gaugeOf("snapshot_received_bytes", whenCopies, "Bytes of the active node's snapshot received so far.", nil,
 			func(s *snapshot, put putFunc) {
 				if f := s.node.Follower; f != nil && f.SnapshotTotalBytes > 0 {
 					put(float64(f.SnapshotBytes))
 				}
 			}),
-		gaugeOf("snapshot_size_bytes", whenCopies, "How much that snapshot is in all.", nil,
+		gaugeOf("snapshot_size_bytes", whenCopies, "Total size of that snapshot.", nil,
 			func(s *snapshot, put putFunc) {
 				if f := s.node.Follower; f != nil && f.SnapshotTotalBytes > 0 {
 					put(float64(f.SnapshotTotalBytes))
@@ -135,58 +134,57 @@ func ofTheFollower() []family {
 
 func ofMessages() []family {
 	return []family{
-		counter("messages_published_total", "Messages that were published and applied on this node, since it was started.",
+		counter("messages_published_total", "Published messages applied on this node since its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Published) }),
-		counter("published_bytes_total", "Their bytes, as they are stored.",
+		counter("published_bytes_total", "Stored bytes of published messages applied on this node since its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.PublishedBytes) }),
-		counter("messages_acknowledged_total", "Acknowledgements of messages that were applied on this node since it "+
-			"was started: one for each subscription.",
+		counter("messages_acknowledged_total", "Message acknowledgements applied on this node since its start, one "+
+			"for each subscription.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Acknowledged) }),
-		counter("messages_released_total", "Messages that consumers gave back or left behind, applied on this node "+
-			"since it was started.",
+		counter("messages_released_total", "Messages nacked or released by consumers, or requeued when a consumer "+
+			"disconnected, applied on this node since its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Released) }),
-		counter("messages_moved_total", "Messages that were moved to a dead-letter queue, or back, applied on this node "+
-			"since it was started.",
+		counter("messages_moved_total", "Messages moved to a dead-letter queue or back, applied on this node since "+
+			"its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Moved) }),
-		counter("messages_dropped_total", "Messages that no consumer could deal with, and that are gone because their "+
-			"queue has no dead-letter queue, applied on this node since it was started.",
+		counter("messages_dropped_total", "Rejected or undeliverable messages discarded because their queue has no "+
+			"dead-letter queue, applied on this node since its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Dropped) }),
-		counter("messages_overflowed_total", "Messages that were dropped from the head of a queue because it was full and "+
-			"has the overflow drop-head, applied on this node since it was started.",
+		counter("messages_overflowed_total", "Messages discarded from the head of a full queue with overflow "+
+			"drop-head, applied on this node since its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Overflowed) }),
-		counter("messages_expired_total", "Messages whose time was over, and that were not moved to a dead-letter queue, "+
-			"applied on this node since it was started.",
+		counter("messages_expired_total", "Expired messages that were not moved to a dead-letter queue, applied on "+
+			"this node since its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Expired) }),
-		counter("messages_delivered_total", "Messages that this node has handed to consumers since it was started, "+
-			"redelivered ones among them.",
+		counter("messages_delivered_total", "Messages delivered to consumers by this node since its start, including "+
+			"redeliveries.",
 			func(s *snapshot) float64 { return float64(s.more.Delivered) }),
-		counter("delivered_bytes_total", "Their bytes.",
+		counter("delivered_bytes_total", "Bytes of messages delivered to consumers by this node since its start.",
 			func(s *snapshot) float64 { return float64(s.more.DeliveredBytes) }),
-		counter("messages_redelivered_total", "Messages that were handed out again, because they were given back or "+
-			"their consumer was lost.",
+		counter("messages_redelivered_total", "Messages redelivered after a nack, release or consumer disconnect.",
 			func(s *snapshot) float64 { return float64(s.more.Redelivered) }),
-		counter("messages_filtered_total", "Messages that did not match the filter of a subscription, and that this node "+
-			"has acknowledged for it instead.",
+		counter("messages_filtered_total", "Messages that did not match a subscription's filter and were acknowledged "+
+			"by this node.",
 			func(s *snapshot) float64 { return float64(s.more.Filtered) }),
-		counter("transactions_total", "Transactions that were applied on this node since it was started.",
+		counter("transactions_total", "Transactions applied on this node since its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Transactions) }),
-		counter("transactions_refused_total", "Transactions that were committed and changed nothing, because a limit "+
-			"or a check refused them.",
+		counter("transactions_refused_total", "Committed transactions without effect, because a limit or check "+
+			"rejected them.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Refused) }),
-		gauge("messages", "Messages that some subscription still wants.",
+		gauge("messages", "Messages not yet acknowledged by all subscriptions.",
 			func(s *snapshot) float64 { return float64(s.store.Messages) }),
-		gauge("messages_delayed", "Of those, the ones that are not yet to be delivered.",
+		gauge("messages_delayed", "Messages not yet due for delivery.",
 			func(s *snapshot) float64 { return float64(s.store.Delayed) }),
-		gauge("prepared_transactions", "Prepared transactions that wait for a decision.",
+		gauge("prepared_transactions", "Prepared transactions without a decision.",
 			func(s *snapshot) float64 { return float64(s.more.Prepared) }),
-		gauge("message_bytes", "Bytes of the messages that some subscription still wants.",
+		gauge("message_bytes", "Bytes of messages not yet acknowledged by all subscriptions.",
 			func(s *snapshot) float64 { return float64(s.store.MessageBytes) }),
-		gauge("memory_message_bytes", "Messages in memory that are not yet in pages.",
+		gauge("memory_message_bytes", "Bytes of messages in memory that are not yet in pages.",
 			func(s *snapshot) float64 { return float64(s.store.TailBytes) }),
-		gauge("queues", "Queues.", func(s *snapshot) float64 { return float64(s.store.Queues) }),
-		gauge("consumers", "Consumers that are attached to this node.",
+		gauge("queues", "Number of queues.", func(s *snapshot) float64 { return float64(s.store.Queues) }),
+		gauge("consumers", "Consumers attached to this node.",
 			func(s *snapshot) float64 { return float64(s.more.Consumers) }),
-		gauge("publishes_refused", "1 while this node is the active and refuses publishes because its disk is nearly "+
+		gauge("publishes_refused", "1 while this node is active and refuses publishes because its disk is nearly "+
 			"full.", func(s *snapshot) float64 {
 			return boolValue(s.isSo(conditions.PublishesRefused))
 		}),
@@ -220,18 +218,18 @@ func ofQueues() []family {
 		}}
 	}
 	return []family{
-		of("queue_messages", Gauge, "Messages of the queue that some subscription still wants.",
+		of("queue_messages", Gauge, "Messages of the queue not yet acknowledged by all subscriptions.",
 			func(q *queueSnapshot) (float64, bool) { return float64(q.Messages), true }),
-		of("queue_bytes", Gauge, "Their bytes.",
+		of("queue_bytes", Gauge, "Bytes of messages of the queue not yet acknowledged by all subscriptions.",
 			func(q *queueSnapshot) (float64, bool) { return float64(q.Bytes), true }),
-		of("queue_oldest_message_age_seconds", Gauge, "Age of the oldest of them; 0 if there is none.",
+		of("queue_oldest_message_age_seconds", Gauge, "Age of the oldest message of the queue; 0 if the queue is empty.",
 			func(q *queueSnapshot) (float64, bool) { return q.age.Seconds(), q.ageKnown }),
-		of("queue_messages_published_total", Counter, "Messages that were ever published to the queue.",
+		of("queue_messages_published_total", Counter, "Messages published to the queue since its creation.",
 			func(q *queueSnapshot) (float64, bool) { return float64(q.NextSequence - 1), true }),
-		subscriptions("subscription_backlog_messages", Gauge, "Messages that the subscription has not acknowledged.",
+		subscriptions("subscription_backlog_messages", Gauge, "Messages not yet acknowledged by the subscription.",
 			func(q *queueSnapshot, at int) float64 { return float64(q.Subscriptions[at].Backlog) }),
 		subscriptions("subscription_messages_settled_total", Counter,
-			"Messages that the subscription has acknowledged, or that were purged.",
+			"Messages acknowledged by the subscription or purged.",
 			func(q *queueSnapshot, at int) float64 {
 				sub := &q.Subscriptions[at]
 				return float64(q.NextSequence - min(sub.Start, q.NextSequence) - min(sub.Backlog,
@@ -246,36 +244,36 @@ func ofTheStore() []family {
 			func(s *snapshot) float64 { return float64(s.store.End.LSN) }),
 		gauge("log_durable_lsn", "LSN of the last record that is durable on this node.",
 			func(s *snapshot) float64 { return float64(s.store.Durable.LSN) }),
-		gauge("applied_lsn", "LSN of the last record that was applied.",
+		gauge("applied_lsn", "LSN of the last applied record.",
 			func(s *snapshot) float64 { return float64(s.store.Applied.LSN) }),
-		counterOf("store_events_total", "What the store told since the node was started: package store/events lists the "+
+		counterOf("store_events_total", "Store events since the start of the node; package store/events lists the "+
 			"kinds.", []string{"event"}, func(s *snapshot, put putFunc) {
 			for name, n := range s.more.StoreEvents {
 				put(float64(n), name)
 			}
 		}),
-		counter("checkpoints_total", "Checkpoints that page.db ever had.",
+		counter("checkpoints_total", "Checkpoints of page.db since its creation.",
 			func(s *snapshot) float64 { return float64(s.store.Checkpoint) }),
-		gauge("checkpoint_lsn", "LSN that the last checkpoint holds.",
+		gauge("checkpoint_lsn", "LSN of the last checkpoint.",
 			func(s *snapshot) float64 { return float64(s.store.CheckpointLSN) }),
-		gauge("checkpoint_timestamp_seconds", "When the last checkpoint was made, in Unix time; 0 if there was none.",
+		gauge("checkpoint_timestamp_seconds", "Unix time of the last checkpoint; 0 if none.",
 			func(s *snapshot) float64 {
 				return unix(s.store.CheckpointAt)
 			}),
-		gauge("log_bytes", "Log on disk.", func(s *snapshot) float64 { return float64(s.store.LogBytes) }),
+		gauge("log_bytes", "Size of the log on disk.", func(s *snapshot) float64 { return float64(s.store.LogBytes) }),
 		gauge("page_size_bytes", "Page size of page.db.",
 			func(s *snapshot) float64 { return float64(s.store.PageSize) }),
 		gauge("pages", "Pages of page.db.", func(s *snapshot) float64 { return float64(s.store.Pages) }),
-		gauge("pages_used", "Pages of page.db that hold something.",
+		gauge("pages_used", "Used pages of page.db.",
 			func(s *snapshot) float64 { return float64(s.store.PagesUsed) }),
-		gaugeOf("archive_lag_records", whenArchive, "Records that are applied and not archived yet.", nil,
+		gaugeOf("archive_lag_records", whenArchive, "Applied records not yet archived.", nil,
 			func(s *snapshot, put putFunc) {
 				if a := s.more.Archive; a != nil {
 					put(float64(a.Behind))
 				}
 			}),
-		gaugeOf("archive_lag_seconds", whenArchive, "Age of the last transaction that is archived, while later ones are "+
-			"not; 0 while there are none, and the time since the start if none is archived.", nil,
+		gaugeOf("archive_lag_seconds", whenArchive, "Age of the last archived transaction while later ones are not "+
+			"archived; 0 if all are archived, and the time since the start if none is.", nil,
 			func(s *snapshot, put putFunc) {
 				a := s.more.Archive
 				switch {
@@ -288,13 +286,13 @@ func ofTheStore() []family {
 					put(max(time.Since(a.LastTime), 0).Seconds())
 				}
 			}),
-		gaugeOf("archive_lsn", whenArchive, "LSN of the last record that is archived.", nil,
+		gaugeOf("archive_lsn", whenArchive, "LSN of the last archived record.", nil,
 			func(s *snapshot, put putFunc) {
 				if a := s.more.Archive; a != nil {
 					put(float64(a.Last.LSN))
 				}
 			}),
-		gaugeOf("archive_failing", whenArchive, "1 while archiving does not go on.", nil,
+		gaugeOf("archive_failing", whenArchive, "1 while archiving fails.", nil,
 			func(s *snapshot, put putFunc) {
 				if a := s.more.Archive; a != nil {
 					put(boolValue(a.Err != nil))
@@ -305,13 +303,13 @@ func ofTheStore() []family {
 
 func ofTheDisk() []family {
 	return []family{
-		gauge("disk_free_bytes", "What may still be written to the filesystem of the store.",
+		gauge("disk_free_bytes", "Free space in the file system of the store.",
 			func(s *snapshot) float64 { return float64(s.store.DiskFree) }),
-		gauge("disk_size_bytes", "Size of the filesystem of the store.",
+		gauge("disk_size_bytes", "Size of the file system of the store.",
 			func(s *snapshot) float64 { return float64(s.store.DiskTotal) }),
-		gauge("disk_low_watermark_bytes", "disk.low-watermark.",
+		gauge("disk_low_watermark_bytes", "Value of disk.low-watermark.",
 			func(s *snapshot) float64 { return float64(s.node.DiskLowWatermark) }),
-		gauge("disk_low", "1 while less than disk.low-watermark is free; publishes are refused then on the active.",
+		gauge("disk_low", "1 while free space is below disk.low-watermark; the active node then refuses publishes.",
 			func(s *snapshot) float64 {
 				return boolValue(s.more.DiskLow)
 			}),
@@ -320,30 +318,29 @@ func ofTheDisk() []family {
 
 func ofDamage() []family {
 	return []family{
-		gauge("nodes_differ", "1 when the last comparison found that the two nodes do not hold the same.",
+		gauge("nodes_differ", "1 if the last comparison found different content on the two nodes.",
 			func(s *snapshot) float64 {
 				return boolValue(s.isSo(conditions.DigestsDiffer))
 			}),
-		gauge("damaged_messages", "Messages that are wanted and cannot be read on this node.",
+		gauge("damaged_messages", "Unacknowledged messages that are corrupt on this node.",
 			func(s *snapshot) float64 { return float64(s.damage.DamagedMessages) }),
-		gauge("lost_messages", "Of those, the ones that are damaged on both nodes.",
+		gauge("lost_messages", "Messages that are corrupt on both nodes.",
 			func(s *snapshot) float64 { return float64(s.damage.LostMessages) }),
-		gauge("index_damaged", "1 when the store has to be replaced by a copy of the other node's.",
+		gauge("index_damaged", "1 if the page file is corrupt and must be replaced with a copy of the other node's.",
 			func(s *snapshot) float64 { return boolValue(s.damage.Index != nil) }),
-		counter("scrubbed_pages_total", "Pages that the scrub has read.",
+		counter("scrubbed_pages_total", "Pages read by the scrub.",
 			func(s *snapshot) float64 { return float64(s.damage.ScrubbedPages) }),
-		counter("scrubbed_log_bytes_total", "Log that the scrub has read.",
+		counter("scrubbed_log_bytes_total", "Log bytes read by the scrub.",
 			func(s *snapshot) float64 { return float64(s.damage.ScrubbedLogBytes) }),
-		counter("damaged_pages_found_total", "Damaged stretches of pages that were found.",
+		counter("damaged_pages_found_total", "Corrupt page ranges found.",
 			func(s *snapshot) float64 { return float64(s.damage.FoundPages) }),
-		counter("damaged_log_found_total", "Damaged places in the log that were found.",
+		counter("damaged_log_found_total", "Corrupt parts of the log found.",
 			func(s *snapshot) float64 { return float64(s.damage.FoundLog) }),
-		counter("repaired_pages_total", "Damaged stretches of pages that were made good.",
+		counter("repaired_pages_total", "Corrupt page ranges repaired.",
 			func(s *snapshot) float64 { return float64(s.damage.RepairedPages) }),
-		counter("repaired_messages_total", "Messages that came from the other node for that.",
+		counter("repaired_messages_total", "Messages fetched from the other node for repair.",
 			func(s *snapshot) float64 { return float64(s.damage.RepairedMessages) }),
-		counter("repaired_log_total", "Damaged places in the log that were given up because checkpoints hold what "+
-			"was there.",
+		counter("repaired_log_total", "Corrupt parts of the log discarded because checkpoints contain their content.",
 			func(s *snapshot) float64 { return float64(s.damage.RepairedLog) }),
 	}
 }
@@ -361,19 +358,19 @@ func ofWork() []family {
 	}
 	return []family{
 		gaugeOf("maintenance_progress_ratio", whenWork,
-			"How much of the maintenance operation under way is done, 0 to 1.", []string{"operation"},
+			"Completed fraction of the current maintenance operation, 0 to 1.", []string{"operation"},
 			func(s *snapshot, put putFunc) {
 				if m := s.node.Maintenance; m != nil && m.Progress.TotalBytes > 0 {
 					put(float64(m.Progress.Bytes)/float64(m.Progress.TotalBytes), m.Operation)
 				}
 			}),
-		job("job_running", "1 while a run of the job is under way.", func(j *maintenance.JobInfo) (float64, bool) {
+		job("job_running", "1 while the job runs.", func(j *maintenance.JobInfo) (float64, bool) {
 			return boolValue(len(j.History) > 0 && j.History[0].Outcome == maintenance.RunRunning), true
 		}),
-		job("job_failed", "1 if the last run of the job has failed.", func(j *maintenance.JobInfo) (float64, bool) {
+		job("job_failed", "1 if the last run of the job failed.", func(j *maintenance.JobInfo) (float64, bool) {
 			return boolValue(len(j.History) > 0 && j.History[0].Outcome == maintenance.RunFailed), true
 		}),
-		job("job_last_run_timestamp_seconds", "When the last run of the job was started, in Unix time; 0 if there was none.",
+		job("job_last_run_timestamp_seconds", "Unix time at which the last run of the job started; 0 if none.",
 			func(j *maintenance.JobInfo) (float64, bool) {
 				if len(j.History) == 0 {
 					return 0, true
@@ -381,13 +378,13 @@ func ofWork() []family {
 				return unix(j.History[0].StartedAt), true
 			}),
 		job("job_last_success_timestamp_seconds",
-			"When the last run of the job that succeeded was started, in Unix time; 0 if none is remembered.",
+			"Unix time at which the last successful run of the job started; 0 if none is recorded.",
 			func(j *maintenance.JobInfo) (float64, bool) {
 				at, _ := j.LastGood()
 				return unix(at), true
 			}),
 		gaugeOf("backup_last_success_timestamp_seconds", whenBackups,
-			"When the last good backup of a job was begun, in Unix time; 0 if none is remembered.",
+			"Unix time at which the last successful backup of a job started; 0 if none is recorded.",
 			nil, func(s *snapshot, put putFunc) {
 				var last time.Time
 				makes := false
@@ -408,77 +405,76 @@ func ofWork() []family {
 
 func ofTheProcess() []family {
 	return []family{
-		gauge("start_time_seconds", "When the process started, in Unix time.",
+		gauge("start_time_seconds", "Unix time at which the process started.",
 			func(s *snapshot) float64 { return unix(s.node.StartedAt) }),
-		gaugeOf("build_info", "", "1, with the version of the software.", []string{"version"},
+		gaugeOf("build_info", "", "Always 1; the label has the version.", []string{"version"},
 			func(s *snapshot, put putFunc) { put(1, s.node.Version) }),
-		gauge("connections", "Connections to the node's port: of clients, of the command line, and of the other node.",
+		gauge("connections", "Open connections to the node's port, of clients, the CLI and the other node.",
 			func(s *snapshot) float64 {
 				return float64(s.more.Connections.Open)
 			}),
-		gauge("received_ahead_bytes", "What clients have sent that no handler is done with; above an eighth of "+
-			"memory.budget, those that hold most are read more slowly, and closed if they hold it for long.",
+		gauge("received_ahead_bytes", "Bytes received from clients and not yet processed. Above an eighth of "+
+			"memory.budget, the largest connections are throttled, and closed if they stay large.",
 			func(s *snapshot) float64 { return float64(s.more.Connections.AheadBytes) }),
-		counter("connections_accepted_total", "Connections that were ever accepted.",
+		counter("connections_accepted_total", "Accepted connections.",
 			func(s *snapshot) float64 { return float64(s.more.Connections.Accepted) }),
-		counter("amqp_defects_total", "AMQP connections that were closed because of a defect of this program; the log has "+
-			"each of them.",
+		counter("amqp_defects_total", "AMQP connections closed because of a bug in this program; each is logged.",
 			func(s *snapshot) float64 { return float64(s.more.AMQPDefects) }),
-		counter("audit_records_total", "Records of administrative calls and of refusals that were made.",
+		counter("audit_records_total", "Audit records of administrative and denied calls.",
 			func(s *snapshot) float64 { return float64(s.more.Audit.Records) }),
-		counter("audit_records_lost_total", "Those of them that could not be written.",
+		counter("audit_records_lost_total", "Audit records that could not be written.",
 			func(s *snapshot) float64 { return float64(s.more.Audit.Lost) }),
-		counterOf("connections_refused_total", "Connections that were not let in (full, address-full, too-many, "+
-			"handshakes) or were closed before a call of them was let in (silent, strangers, displaced), because they flood "+
-			"(flood), because they have sent far more than they let the node carry out (hoarding), or because the certificate "+
-			"of their client is over (expired).",
+		counterOf("connections_refused_total", "Connections rejected (full, address-full, too-many, handshakes), "+
+			"closed before their first authenticated call (silent, strangers, displaced), or closed for flooding "+
+			"(flood), for sending far more than they let the node process (hoarding), or because the client certificate "+
+			"expired (expired).",
 			[]string{"reason"}, func(s *snapshot, put putFunc) {
 				for reason, n := range s.more.Connections.Ended {
 					put(float64(n), reason)
 				}
 			}),
 		gaugeOf("certificate_expiry_timestamp_seconds", whenTLS,
-			"When a certificate that the node uses ends, in Unix time.", []string{"file"},
+			"Unix time at which a certificate of this node expires.", []string{"file"},
 			func(s *snapshot, put putFunc) {
 				for _, c := range s.more.Certificates {
 					put(unix(c.Ends), c.File)
 				}
 			}),
 		gaugeOf("certificate_expires_in_seconds", whenTLS,
-			"Seconds until a certificate that the node uses (of: node, etcd, raft, metrics) ends; negative once it has.",
+			"Seconds until a certificate of this node (of: node, etcd, raft, metrics) expires; negative after expiry.",
 			[]string{"of", "file"},
 			func(s *snapshot, put putFunc) {
 				for _, c := range s.more.Certificates {
 					put(time.Until(c.Ends).Seconds(), c.Of, c.File)
 				}
 			}),
-		counterOf("callers_not_let_in_total", "Calls that showed a token or certificate that is wrong or over, or that "+
-			"could not be checked (limit, unavailable), by the check that failed.", []string{"check"},
+		counterOf("callers_not_let_in_total", "Calls with an invalid or expired token or certificate, or one that "+
+			"could not be verified (limit, unavailable), by failed check.", []string{"check"},
 			func(s *snapshot, put putFunc) {
 				for check, n := range s.more.NotLetIn {
 					put(float64(n), check)
 				}
 			}),
-		traces("trace_spans_sent_total", "Spans of traces that the collector has taken.",
+		traces("trace_spans_sent_total", "Trace spans accepted by the collector.",
 			func(t *Traces) uint64 { return t.Sent }),
-		traces("trace_spans_lost_total", "Spans of traces that could not be sent to the collector.",
+		traces("trace_spans_lost_total", "Trace spans that could not be sent to the collector.",
 			func(t *Traces) uint64 { return t.Lost }),
-		gauge("memory_budget_bytes", "memory.budget.",
+		gauge("memory_budget_bytes", "Value of memory.budget.",
 			func(s *snapshot) float64 { return float64(s.more.MemoryBudget) }),
-		gauge("background_share", "Share of the time that work in the background gets, from 0 to 1, as far as commits "+
-			"decide it; 1 while none goes on.", func(s *snapshot) float64 { return s.more.Background.Share }),
-		gaugeOf("background_reason", "", "1 for why work in the background has its share: no-work, no-commits, unknown "+
-			"(what commits take without the work is not known yet), rising, undisturbed, slow-commits.", []string{"reason"},
+		gauge("background_share", "Fraction of time granted to background work by commit latency, 0 to 1; 1 without "+
+			"background work.", func(s *snapshot) float64 { return s.more.Background.Share }),
+		gaugeOf("background_reason", "", "1 for the current reason of background_share: no-work, no-commits, unknown "+
+			"(the undisturbed commit latency is not measured yet), rising, undisturbed, slow-commits.", []string{"reason"},
 			func(s *snapshot, put putFunc) {
 				for _, r := range throttle.Reasons() {
 					put(boolValue(r == s.more.Background.Reason), string(r))
 				}
 			}),
-		gauge("commit_baseline_seconds", "What nine of ten commits do not exceed while no work disturbs them, which work "+
-			"in the background is held to; 0 while unknown.",
+		gauge("commit_baseline_seconds", "90th percentile of commit latency without background work, the target for "+
+			"throttling it; 0 while unknown.",
 			func(s *snapshot) float64 { return s.more.Background.Baseline.Seconds() }),
-		gauge("commit_recent_seconds", "What nine of ten commits of the last tenth of a second or so did not exceed, as "+
-			"work in the background knows it; 0 without commits.",
+		gauge("commit_recent_seconds", "90th percentile of commit latency in the last 0.1 s, as used for throttling; "+
+			"0 without commits.",
 			func(s *snapshot) float64 { return s.more.Background.Latest.Seconds() }),
 	}
 }

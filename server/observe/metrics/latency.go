@@ -67,27 +67,26 @@ func describeHistogram(name, when, help string, labels ...string) histogram {
 func batchHistograms() []histogram {
 	return []histogram{
 		describeHistogram("commit_duration_seconds", whenActive,
-			"From when the first transaction of a batch was accepted until the batch was committed on every node "+
-				"that must have it."),
+			"Time from accepting the first transaction of a batch to its commit on all in-sync nodes."),
 		describeHistogram("replication_ack_duration_seconds", whenStandby,
-			"From when a batch was sent to the standby until the standby has acknowledged it."),
+			"Time from sending a batch to the standby to its acknowledgement."),
 		describeHistogram("log_write_duration_seconds", "",
-			"Time to write to this node's log what waited, and to sync it with sync=always; on either node."),
+			"Time of a write to this node's log, including the sync with sync=always."),
 	}
 }
 
 // coordinatorHistogram has one observation per request to the coordinator.
 func coordinatorHistogram() histogram {
 	return describeHistogram("coordinator_request_duration_seconds", "",
-		"Time that the coordinator took to answer a request of this node, refusals included.", "operation")
+		"Response time of coordinator requests of this node, including rejected ones.", "operation")
 }
 
 // coordinatorFailures counts requests without a response.
 func coordinatorFailures() Metric {
 	return Metric{
 		Name: namespace + "_coordinator_requests_failed_total", Type: Counter, Labels: []string{"operation"},
-		Help: "Requests of this node that the coordinator did not answer, or refused; one that another node was " +
-			"faster with is none of them.",
+		Help: "Coordinator requests of this node that failed or were rejected; conflicts with the other node are " +
+			"not counted.",
 	}
 }
 

@@ -29,15 +29,15 @@ type Metric struct {
 
 // Conditions for metrics that are not always exported.
 const (
-	whenActive  = "on the active"
-	whenStandby = "on the active, with a standby connected"
+	whenActive  = "on the active node"
+	whenStandby = "on the active node, with a standby connected"
 	whenFollows = "on the standby"
-	whenCopies  = "on the standby, while it fetches a snapshot"
+	whenCopies  = "on the standby, while it receives a snapshot"
 	whenArchive = "with `wal.archive`"
 	whenJobs    = "for each job"
-	whenBackups = "with a job that makes backups"
+	whenBackups = "with a backup job"
 	whenRaft    = "with `coordinator.type: raft`"
-	whenWork    = "while something runs"
+	whenWork    = "while an operation runs"
 	whenQueues  = "for the `metrics.queues` queues with the most messages"
 	whenTraces  = "with `tracing.endpoint`"
 	whenTLS     = "with TLS"

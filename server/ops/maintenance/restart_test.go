@@ -16,7 +16,7 @@ import (
 // A node that would not start again is not stopped, and a plan does not start on such an active.
 func TestRestartChecked(t *testing.T) {
 	p, restarts := newPair(t), 0
-	invalid := errors.New("limts is no setting")
+	invalid := errors.New("limts is not a setting")
 	m, err := New(Options{
 		Store: p.store, Node: p, Peers: p, FS: memfs.New(), DataDir: "/", Restart: func() { restarts++ },
 		CheckRestart: func(context.Context) error { return invalid },

@@ -90,14 +90,13 @@ func (s *Settings) Apply() {
 	s.applied, s.begun = bytes.Clone(raw), true
 	kept, err := s.o.Manager.Running()
 	if err != nil {
-		s.o.Logger.Error("the settings that were changed while the nodes ran cannot be read; those of the "+
-			"configuration hold", zap.Error(err))
+		s.o.Logger.Error("cannot read run-time settings; using the configuration file", zap.Error(err))
 		return
 	}
 	next, err := s.o.Config.With(kept.Of(s.o.Store.Identity().NodeID))
 	if err != nil {
 		// The other node has other limits, or is of a newer release: keep the current settings.
-		s.o.Logger.Error("settings that were changed while the nodes ran cannot be used on this node", zap.Error(err))
+		s.o.Logger.Error("cannot use run-time settings on this node; keeping the current settings", zap.Error(err))
 		return
 	}
 	next.Limits = next.Limits.Within(next.Memory.Budget.Bytes())
@@ -212,7 +211,7 @@ func (s *Settings) meant(c *Change) (uuid.UUID, error) {
 			return uuid.Nil, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 		}
 		if r.Scope == config.ScopePair && c.Node != "" {
-			return uuid.Nil, fmt.Errorf("%w: %s is the same on both nodes: leave the node away", wire.ErrInvalid, key)
+			return uuid.Nil, fmt.Errorf("%w: %s is set for both nodes: omit the node", wire.ErrInvalid, key)
 		}
 	}
 	if c.Node == "" {
@@ -247,7 +246,7 @@ func (s *Settings) changeMinInSync(ctx context.Context, c *Change) error {
 	c.Set, c.Unset = maps.Clone(c.Set), rest
 	delete(c.Set, keyMinInSync)
 	if s.o.Config.Alone() {
-		return fmt.Errorf("%w: %s means nothing on a node that runs alone", wire.ErrInvalid, keyMinInSync)
+		return fmt.Errorf("%w: %s does not apply to a single node", wire.ErrInvalid, keyMinInSync)
 	}
 	return s.o.Runner.SetMinInSync(ctx, wanted, s.o.Config.MinInSync)
 }

@@ -71,7 +71,7 @@ func TestRunningMinInSync(t *testing.T) {
 	require.Equal(t, "2\n", c.OK("settings", "get", "min-in-sync"), "the node that becomes active keeps it")
 	require.NoError(t, standby.Stop())
 	// While the active still waits for the stopped node, requests may be executed later: their outcome is unknown.
-	require.Eventually(t, func() bool { return strings.Contains(c.OK("status"), "min-in-sync-refuses") },
+	require.Eventually(t, func() bool { return strings.Contains(c.OK("status"), "min-in-sync-not-met") },
 		time.Minute, 10*time.Millisecond)
 	// The client retries until its timeout. The outcome of a request without a response by then is unknown.
 	_, stderr, code := c.Run("", "queue", "create", "another", "--timeout", "2s")
@@ -98,7 +98,7 @@ func TestSettingsAreRefused(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	for want, args := range map[string][]string{
 		"did you mean log.level?":   {"set", "log.levle", "debug"},
-		"is read at the start only": {"set", "sync", "off"},
+		"is read only at start":     {"set", "sync", "off"},
 		"is the same on both nodes": {"set", "limits.queues", "7", "--node", "a"},
 	} {
 		_, stderr, code := c.Run("", append([]string{"settings"}, args...)...)
@@ -109,7 +109,7 @@ func TestSettingsAreRefused(t *testing.T) {
 		"is not one of debug, info, warn, error": {"set", "log.level", "loud"},
 		"cannot hold a message":                  {"set", "limits.message-bytes", "200MiB"},
 		"not a size":                             {"set", "disk.low-watermark", "much"},
-		"runs alone":                             {"set", "min-in-sync", "1"},
+		"single node":                            {"set", "min-in-sync", "1"},
 	} {
 		_, stderr, code := c.Run("", append([]string{"settings"}, args...)...)
 		require.Equal(t, cli.ExitError, code, args)

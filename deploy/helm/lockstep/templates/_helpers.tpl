@@ -115,7 +115,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $_ := set $own "coordinator" (dict "type" "raft" "raft" $raft) -}}
 {{- else -}}
 {{- $etcd := .Values.coordinator.etcd -}}
-{{- if not $etcd.endpoints }}{{ fail "coordinator.etcd.endpoints: at least one is needed, such as [etcd-0.etcd:2379]" }}{{ end -}}
+{{- if not $etcd.endpoints }}{{ fail "coordinator.etcd.endpoints: at least one is required, such as [etcd-0.etcd:2379]" }}{{ end -}}
 {{- $prefix := default (printf "/lockstep/%s/%s/" .Release.Namespace (include "lockstep.fullname" .)) $etcd.prefix -}}
 {{- $e := dict "endpoints" $etcd.endpoints "prefix" $prefix -}}
 {{- with $etcd.username }}{{ $_ := set $e "username" . }}{{ end -}}

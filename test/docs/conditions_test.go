@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/lockstep-mq/lockstep/server/conditions"
+)
+
+// TestConditionsReference compares the table of docs/reference/conditions.md with server/conditions. The flag -update
+// writes it.
+func TestConditionsReference(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("| condition | severity | scope | hold time | cause | action |\n|---|---|---|---|---|---|\n")
+	for _, d := range conditions.All() {
+		scope := "node"
+		if d.Scope == conditions.OfPair {
+			scope = "pair"
+		}
+		hold := ""
+		if d.After > 0 {
+			hold = strings.Replace(d.After.String(), "m0s", "m", 1)
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | [respond](../how-to/respond-to-conditions.md#%s) |\n", d.Kind,
+			d.Severity, scope, hold, strings.ReplaceAll(d.Cause, "|", "\\|"), d.Kind)
+	}
+	generated(t, "docs/reference/conditions.md", "conditions", b.String())
+}
