@@ -79,7 +79,7 @@ func TestMadeCertificates(t *testing.T) {
 	}
 	secure := []string{"--tls-ca", at("ca.pem"), "--tls-cert", at("client.pem"), "--tls-key", at("client-key.pem")}
 	c.OK(append([]string{"queue", "create", "q"}, secure...)...)
-	require.Contains(t, c.OK(append([]string{"status"}, secure...)...), "certificates end: node ")
+	require.Contains(t, c.OK(append([]string{"status"}, secure...)...), "certificates expire: node ")
 	require.Contains(t, c.OK("cert", "show", c.Addr), "CN=node-a")
 }
 
@@ -99,7 +99,6 @@ func TestInsecure(t *testing.T) {
 	} {
 		_, stderr, code := c.Run("", args...)
 		require.Equal(t, cli.ExitUsage, code, "%v: %s", args, stderr)
-		require.Contains(t, stderr, "is reached by other machines, and TLS is not set up", "%v", args)
 		require.Contains(t, stderr, "--insecure", "%v", args)
 	}
 }

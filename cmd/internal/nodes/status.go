@@ -406,8 +406,8 @@ func (s Status) Fingerprint() string {
 
 // String describes the forced failover for an operator.
 func (f *Forced) String() string {
-	text := fmt.Sprintf("at %s by %s; what the other node had acknowledged after LSN %d may be lost, and is kept in "+
-		"a file when that one comes back",
+	text := fmt.Sprintf("at %s by %s; records that the other node acknowledged after LSN %d may be lost, and will be kept in "+
+		"a file when that node returns",
 		out.LocalTime(f.At), f.By, f.AfterLSN)
 	if f.Reason != "" {
 		text += " (" + f.Reason + ")"

@@ -99,7 +99,7 @@ func TestSettingsAreRefused(t *testing.T) {
 	for want, args := range map[string][]string{
 		"did you mean log.level?":   {"set", "log.levle", "debug"},
 		"is read at the start only": {"set", "sync", "off"},
-		"is the same on both nodes": {"set", "limits.queues", "7", "--node", "a"},
+		"is a setting of the pair":  {"set", "limits.queues", "7", "--node", "a"},
 	} {
 		_, stderr, code := c.Run("", append([]string{"settings"}, args...)...)
 		require.Equal(t, cli.ExitUsage, code, args)
