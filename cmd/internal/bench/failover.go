@@ -224,6 +224,7 @@ func waitAck(ctx context.Context, p *publisher, not string) (time.Time, error) {
 	}
 }
 
+// ActiveNode returns the active node of the target.
 func ActiveNode(ctx context.Context, t Target) (*harness.Node, error) {
 	for _, n := range t.Pair.Nodes {
 		s, err := n.Status(ctx)

@@ -85,6 +85,7 @@ func (o *PublishOptions) messages() func(n int64) client.Message {
 	}
 }
 
+// NewProducers returns n new producers of a client.
 func NewProducers(ctx context.Context, c *client.Client, n int) ([]*client.Producer, error) {
 	producers := make([]*client.Producer, n)
 	for i := range producers {

@@ -174,7 +174,7 @@ func connectionFlags(env *Env, root *cobra.Command) {
 		"authentication token; it is visible to other users of this machine in the process list, "+
 			"prefer --token-file or lockstep login (environment: "+EnvToken+")",
 	)
-	f.StringVar(&env.flags.TokenFile, "token-file", "", "file with the authentication token (environment: "+EnvTokenFile+")")
+	f.StringVar(&env.flags.TokenFile, "token-file", "", "authentication token file (environment: "+EnvTokenFile+")")
 	f.StringVar(&env.flags.Profile, "profile", "", "profile created by lockstep login, instead of the current one "+
 		"(environment: "+profiles.EnvProfile+")")
 	root.MarkFlagsMutuallyExclusive("token", "token-file")

@@ -120,7 +120,7 @@ func (c *chain) line() string {
 
 // script runs workers that process the published messages, and kills the active repeatedly.
 func (c *chain) script(ctx context.Context) (err error) {
-	c.Screen.Event("publishing %d orders per second; %d workers consume each order and publish an invoice in one transaction",
+	c.Screen.Event("publishing %d orders per second; %d workers consume each and publish an invoice in one transaction",
 		c.Rate, chainWorkers)
 	c.Screen.Progress(c.line)
 	defer c.Screen.Progress(nil)

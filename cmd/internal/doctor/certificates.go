@@ -121,7 +121,7 @@ func (u *use) check(now time.Time) Finding {
 	leaf := pair.Leaf
 	measured := fmt.Sprintf("%s of %s, until %s", u.files.Cert, leaf.Subject, leaf.NotAfter.Format(time.DateOnly))
 	if now.Before(leaf.NotBefore) {
-		return problem(measured, "it is not valid before "+leaf.NotBefore.Format(time.RFC3339)+" on", "check the clock, or wait")
+		return problem(measured, "it is not valid before "+leaf.NotBefore.Format(time.RFC3339), "check the clock, or wait")
 	}
 	if now.After(leaf.NotAfter) {
 		return problem(measured, "it has expired: peers refuse the node", "create a new one with lockstep cert issue")

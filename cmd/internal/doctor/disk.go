@@ -118,7 +118,7 @@ func checkSync(ctx context.Context, in *inspector) []Finding {
 	}
 	times, err := measureSyncs(ctx, in.place, count)
 	if err != nil {
-		return one(Problem, err.Error(), "the node cannot write its log", "check the permissions and the free space of "+in.place)
+		return one(Problem, err.Error(), "the node cannot write its log", "check permissions and free space of "+in.place)
 	}
 	p50, p99 := times[len(times)/2], times[min(len(times)*99/100, len(times)-1)]
 	measured := fmt.Sprintf("%d writes of %s to %s: p50 %v, p99 %v", len(times), out.Bytes(syncBytes), in.place,
@@ -129,7 +129,7 @@ func checkSync(ctx context.Context, in *inspector) []Finding {
 	stall := in.cfg.Disk.StallTimeout.Std()
 	switch {
 	case p99 > stall:
-		return one(Problem, measured, fmt.Sprintf("longer than disk.stall-timeout (%v): the node would repeatedly give up its "+
+		return one(Problem, measured, fmt.Sprintf("longer than disk.stall-timeout (%v): the node would repeatedly lose its "+
 			"role", stall), "use another disk")
 	case in.cfg.Sync != "always":
 		return one(OK, measured, "sync is "+in.cfg.Sync+": commits do not wait for it", "")

@@ -284,7 +284,7 @@ func checkKernel(context.Context, *inspector) []Finding {
 	case err != nil:
 		add("net.core.somaxconn", NotChecked, "", "it cannot be read", "")
 	case v < 1024:
-		add("net.core.somaxconn", Warning, strconv.Itoa(v), "if all clients connect to the other node at the same time, after a "+
+		add("net.core.somaxconn", Warning, strconv.Itoa(v), "if all clients reconnect simultaneously after a "+
 			"failover, some have to retry", "sysctl net.core.somaxconn=4096")
 	default:
 		add("net.core.somaxconn", OK, strconv.Itoa(v), "", "")

@@ -48,14 +48,14 @@ func checkPair(_ context.Context, in *inspector) []Finding {
 	case !asked:
 		return one(OK, measured, "it was not compared with a cluster record", "")
 	case record == nil && id.PairID != uuid.Nil:
-		return one(Problem, measured+"; there is no cluster record", "etcd has lost the record, or coordinator.etcd.prefix is that of another "+
-			"pair: the node waits", "correct the prefix; if etcd was lost: lockstep pair adopt")
+		return one(Problem, measured+"; there is no cluster record", "etcd lost it, or coordinator.etcd.prefix belongs to "+
+			"another pair: the node waits", "correct the prefix; if etcd was lost: lockstep pair adopt")
 	case record != nil && id.PairID != uuid.Nil && id.PairID != record.PairID:
 		return one(Problem, fmt.Sprintf("%s; the cluster record is of pair %s", measured, record.PairID),
 			"the data directory belongs to another pair: the node refuses to start",
 			"correct coordinator.etcd.prefix, or use another data.dir")
 	case id.MayHaveLost:
-		return one(Warning, measured, "it may have lost acknowledged messages: the node copies everything from the other node",
+		return one(Warning, measured, "acknowledged messages may be lost: the node copies everything from the other node",
 			"start the other node first")
 	case record != nil && id.PairID == uuid.Nil && strangers(record, id.NodeID) >= 2:
 		return one(Problem, measured, "the pair already has two other nodes: a third is refused",
@@ -129,7 +129,7 @@ func (in *inspector) askPeer(ctx context.Context, address string) Finding {
 	took := time.Since(start)
 	switch {
 	case errors.Is(err, client.ErrDenied):
-		return Finding{Verdict: NotChecked, Measured: "it responds", Means: "and does not allow this node to read its status: " +
+		return Finding{Verdict: NotChecked, Measured: "it responds", Means: "and denies access to its status: " +
 			shortest(err)}
 	case err != nil && reach(ctx, address) != nil:
 		return Finding{
@@ -173,7 +173,7 @@ func (in *inspector) judgePeer(st *pb.GetStatusResponse, start time.Time, took t
 		return bad(Problem, ", of pair "+pair, "it belongs to another pair", "use the same etcd and the same "+
 			"coordinator.etcd.prefix on both")
 	case in.o.Version != "" && st.GetVersion() != in.o.Version:
-		return bad(Warning, ", this program is "+in.o.Version, "different releases are supported during an upgrade; new features "+
+		return bad(Warning, ", this program is "+in.o.Version, "releases may differ during an upgrade; new features "+
 			"are disabled until both have the new one", "install the same release on both")
 	}
 	return f

@@ -406,7 +406,7 @@ func (s Status) Fingerprint() string {
 
 // String describes the forced failover for an operator.
 func (f *Forced) String() string {
-	text := fmt.Sprintf("at %s by %s; records that the other node acknowledged after LSN %d may be lost, and will be kept in "+
+	text := fmt.Sprintf("at %s by %s; records acknowledged by the other node after LSN %d may be lost; they are kept in "+
 		"a file when that node returns",
 		out.LocalTime(f.At), f.By, f.AfterLSN)
 	if f.Reason != "" {

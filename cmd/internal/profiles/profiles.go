@@ -115,8 +115,8 @@ func (f *File) checkMode() error {
 	}
 	const others = 0o077
 	if secret && runtime.GOOS != "windows" && info.Mode().Perm()&others != 0 {
-		return fmt.Errorf("%w: %s contains tokens and is accessible by others (mode %04o): run chmod 600 %s, and create new tokens if "+
-			"others may have read it", ErrFile, f.path, info.Mode().Perm(), f.path)
+		return fmt.Errorf("%w: %s contains tokens and is accessible by others (mode %04o): chmod 600 %s; create new tokens "+
+			"if others may have read it", ErrFile, f.path, info.Mode().Perm(), f.path)
 	}
 	return nil
 }

@@ -45,7 +45,7 @@ The node must become active: stop the other node while this one starts, or run t
 				return fmt.Errorf("access reset: %w", err)
 			}
 			defer func() { err = errors.Join(err, lock.Close()) }()
-			if err := env.Confirm(cmd.Context(), yes, "All access rules of the pair will be deleted when the node in %s becomes "+
+			if err := env.Confirm(cmd.Context(), yes, "All access rules will be deleted when the node in %s becomes "+
 				"active. All clients may then do everything, unless access.mode is deny. Continue?", dir); err != nil {
 				return err
 			}

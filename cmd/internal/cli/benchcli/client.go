@@ -58,7 +58,7 @@ func publishCommand(env *cli.Env) *cobra.Command {
 	cmd.Flags().DurationVar(&f.Duration, "duration", 0, "duration of a round, instead of --messages")
 	RateFlag(cmd, &o)
 	cmd.Flags().IntVar(&o.Producers, "producers", 1, "number of concurrent producers")
-	cmd.Flags().IntVar(&o.Publishers, "publishers", 0, "number of goroutines that share the producers; 0: one per producer")
+	cmd.Flags().IntVar(&o.Publishers, "publishers", 0, "goroutines that share the producers; 0: one per producer")
 	orderFlags(cmd, &o.Order)
 	cmd.Flags().IntVar(&o.Window, "window", 1, "maximum unacknowledged messages of a producer; 1: synchronous")
 	return cmd

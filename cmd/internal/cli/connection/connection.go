@@ -269,7 +269,8 @@ access).`,
 				if err := env.Print.Object(newConnectionState("", closed)); err != nil {
 					return err
 				}
-				return env.Print.Sentence("closed connection %d of %s from %s", id, cmp.Or(closed.GetPrincipal(), "unauthenticated"),
+				return env.Print.Sentence("closed connection %d of %s from %s", id,
+					cmp.Or(closed.GetPrincipal(), "unauthenticated"),
 					closed.GetAddress())
 			})
 		},

@@ -159,7 +159,7 @@ if there are differences.`,
 }
 
 func addPrefix(cmd *cobra.Command, prefix *string) {
-	cmd.Flags().StringVar(prefix, "prefix", "", "only queues whose name begins with this prefix, in the file and on the pair")
+	cmd.Flags().StringVar(prefix, "prefix", "", "prefix of queue names, in the file and on the pair")
 }
 
 func list(ctx context.Context, c *client.Client, prefix string) (queues []client.Queue, err error) {
@@ -280,7 +280,8 @@ func carryOut(ctx context.Context, env *cli.Env, c *client.Client, p *plan, o im
 			err := steps[i].do(step, c)
 			cancel()
 			if err != nil {
-				return fmt.Errorf("step %d of %d (%s) failed, the steps before it are applied: %w", i+1, len(steps), steps[i].text(), err)
+				return fmt.Errorf("step %d of %d (%s) failed, the steps before it are applied: %w", i+1, len(steps),
+					steps[i].text(), err)
 			}
 			done++
 		}

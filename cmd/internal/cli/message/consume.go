@@ -75,7 +75,7 @@ stay for other consumers.
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&f.subscription, "subscription", "s", client.DefaultSubscription, "subscription to consume from")
+	cmd.Flags().StringVarP(&f.subscription, "subscription", "s", client.DefaultSubscription, "source subscription")
 	cmd.Flags().Uint64VarP(&f.count, "count", "n", 0, "stop after this many messages; 0: unlimited")
 	cmd.Flags().Uint64Var(&f.count, "max", 0, "same as --count")
 	cmd.MarkFlagsMutuallyExclusive("count", "max")

@@ -112,8 +112,8 @@ func nodeToForce(
 		case 0:
 			return nil, cli.NoAnswer(ctx, status)
 		default:
-			return nil, fmt.Errorf("several nodes respond (%s); failover can only be forced while the other node is down: stop the "+
-				"failed node, or the node that holds less (lockstep status), and retry", strings.Join(answer, ", "))
+			return nil, fmt.Errorf("several nodes respond (%s); failover cannot be forced unless the other node is down: stop "+
+				"the failed node, or the node that holds less (lockstep status), and retry", strings.Join(answer, ", "))
 		}
 	}
 	if i := slices.IndexFunc(addrs, func(s string) bool { return s != target }); f.other == "" && i >= 0 {

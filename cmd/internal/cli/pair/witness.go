@@ -115,7 +115,7 @@ one machine.`,
 				return errors.Join(cli.ErrUsage, err)
 			}
 			if f.ca == "" && !insecure && !config.OnlyThisMachine(listen) {
-				return cli.Usage("--listen %s is reachable from other machines, and TLS is not configured: any client that reaches it can "+
+				return cli.Usage("--listen %s is reachable from other machines, and TLS is not configured: any client can "+
 					"change the cluster record. Set --raft-ca, --raft-cert and --raft-key (lockstep cert init creates "+
 					"certificates for a start), or, if the network is trusted, --insecure", listen)
 			}
@@ -150,13 +150,13 @@ one machine.`,
 	}
 	f.register(cmd)
 	_ = cmd.MarkFlagRequired("voters")
-	cmd.Flags().StringSliceVar(&f.names, "raft-names", nil, "names (DNS, IP or URI), one of which must be in the certificate of "+
-		"each other voter and of operators who change the quorum; default: the hosts of the voters' addresses")
+	cmd.Flags().StringSliceVar(&f.names, "raft-names", nil, "names (DNS, IP or URI), one of which is in the certificate "+
+		"of each other voter and of operators who change the quorum; default: the hosts of the voters' addresses")
 	cmd.Flags().BoolVar(&insecure, "insecure", false,
 		"allow listening without TLS on an address that other machines can reach")
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:7430", "listen address for the other voters, host:port")
 	cmd.Flags().StringVar(&advertise, "advertise", "", "advertised address; default: --listen")
-	cmd.Flags().StringVar(&dir, "data-dir", "lockstep-witness", "data directory for the vote and the copy of the cluster record")
+	cmd.Flags().StringVar(&dir, "data-dir", "lockstep-witness", "data directory for the vote and the cluster record")
 	cmd.Flags().StringVar(&level, "log-level", "info", "minimum log level: debug, info, warn or error")
 	cmd.Flags().StringVar(&format, "log-format", "text", "log format on stderr: text or json")
 	return cmd

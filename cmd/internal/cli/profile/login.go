@@ -203,7 +203,7 @@ lockstep access token revoke.`,
 			if err := f.Save(); err != nil {
 				return err
 			}
-			return told(env, newShown(name, &p, f.Current), "deleted the token of profile %s, which is no longer the current profile",
+			return told(env, newShown(name, &p, f.Current), "deleted the token of profile %s, which is no longer current",
 				name)
 		},
 	}

@@ -132,7 +132,7 @@ func TestWrongLogins(t *testing.T) {
 		"two tokens": {
 			args: []string{"login", "--token", "a", "--token-file", "b"}, code: cli.ExitUsage, says: "token-file",
 		},
-		"two more": {args: []string{"login", "--token", "a", "--token-stdin"}, code: cli.ExitUsage, says: "cannot be combined"},
+		"two more": {args: []string{"login", "--token", "a", "--token-stdin"}, code: cli.ExitUsage, says: "combined"},
 		"nothing":  {args: []string{"login", "--token-stdin"}, code: cli.ExitUsage, says: "standard input is empty"},
 		"nobody":   {args: []string{"login", "--token", "lsk_secret"}, code: cli.ExitError, says: "--no-verify"},
 		"no file":  {args: []string{"login", "--token-file", "/nowhere"}, code: cli.ExitUsage, says: "/nowhere"},

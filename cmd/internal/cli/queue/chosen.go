@@ -86,7 +86,7 @@ sequences, use "lockstep browse".`,
 			if subscription != "" {
 				what = "subscription " + subscription + " of " + what
 			}
-			if err := env.Confirm(cmd.Context(), yes, "Remove %s from %s? Messages that still exist will be deleted permanently.",
+			if err := env.Confirm(cmd.Context(), yes, "Remove %s from %s? Existing messages will be deleted permanently.",
 				out.Plural(n, "message"), what); err != nil {
 				return err
 			}

@@ -95,7 +95,7 @@ func TestDeadLetters(t *testing.T) {
 	c.OK("publish", "dead", "no dead letter")
 	require.Equal(t, "moved 1 message of dead\n", c.OK("queue", "replay-dead", "dead", "--from", "2", "--limit", "1"))
 	require.Equal(t, "two\n", c.OK("consume", "orders", "-n", "1"))
-	require.Equal(t, "moved 1 message of dead; 1 not moved: not dead letters, or their original queue no longer exists\n",
+	require.Equal(t, "moved 1 message of dead; 1 not moved: not dead letters, or the original queue no longer exists\n",
 		c.OK("queue", "replay-dead", "dead"))
 	require.Equal(t, "one\n", c.OK("consume", "orders", "-n", "1"))
 	require.Equal(t, map[string]any{"moved": 1.0, "skipped": 0.0},

@@ -88,7 +88,7 @@ func changeForwards(q client.Queue, f client.Forward, remove string) ([]client.F
 	at := slices.IndexFunc(rules, func(r client.Forward) bool { return r.To == f.To || remove != "" && r.To == remove })
 	switch {
 	case remove != "" && at < 0:
-		return nil, fmt.Errorf("queue %s has no forward to %s; to list its rules, use `lockstep queue show %s`", q.Name, remove,
+		return nil, fmt.Errorf("queue %s has no forward to %s; for its rules, see `lockstep queue show %s`", q.Name, remove,
 			q.Name)
 	case remove != "":
 		return slices.Delete(rules, at, at+1), nil

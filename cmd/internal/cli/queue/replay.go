@@ -49,7 +49,7 @@ messages.`,
 				if r.Skipped == 0 {
 					return env.Print.Sentence("moved %s of %s", out.Plural(r.Moved, "message"), args[0])
 				}
-				return env.Print.Sentence("moved %s of %s; %s not moved: not dead letters, or their original queue no longer exists",
+				return env.Print.Sentence("moved %s of %s; %s not moved: not dead letters, or the original queue no longer exists",
 					out.Plural(r.Moved, "message"), args[0], out.Count(r.Skipped))
 			})
 		},
