@@ -235,7 +235,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 	// Discarding removes the message and its alarm.
 	out, err = lockstep(t, p, "queue", "drop-damaged", stockQueue)
 	require.NoError(t, err, out)
-	require.Contains(t, out, fmt.Sprintf("gave up 1 message of %s: [%d]", stockQueue, large))
+	require.Contains(t, out, fmt.Sprintf("discarded 1 message of %s: [%d]", stockQueue, large))
 	require.Eventually(t, func() bool {
 		return len(statusOf(t, active).GetAlarms())+len(statusOf(t, standby).GetAlarms()) == 0
 	}, bound, 20*time.Millisecond)

@@ -42,7 +42,7 @@ func (e *etcdServer) start(ctx context.Context) error {
 		return nil // run by the caller
 	}
 	if e.server != nil {
-		return fmt.Errorf("etcd in %s runs already", e.o.Dir)
+		return fmt.Errorf("etcd is already running in %s", e.o.Dir)
 	}
 	server, err := embedded.Start(ctx, e.o)
 	if err != nil {

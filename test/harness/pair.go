@@ -102,12 +102,12 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	}
 	if p.o.Binary == "" {
 		if p.o.Binary, err = os.Executable(); err != nil {
-			return nil, fmt.Errorf("find this program, to run it as a node: %w", err)
+			return nil, fmt.Errorf("find the path of this program: %w", err)
 		}
 	}
 	switch {
 	case (o.Standalone || o.Raft) && o.EtcdLinks:
-		return nil, errors.New("links to etcd need an etcd: the voters of a raft quorum know each other by one address each")
+		return nil, errors.New("links to etcd require etcd: each raft voter has a single address for all other voters")
 	case o.Standalone:
 	case o.Raft:
 		if err := p.startWitness(); err != nil {
@@ -198,7 +198,7 @@ func (p *Pair) startWitness() error {
 	raw, err := os.ReadFile(file)
 	if err == nil {
 		if before = strings.Split(strings.TrimSpace(string(raw)), ","); len(before) != 3 {
-			return fmt.Errorf("raft: %s has %d addresses of voters, and there are three", file, len(before))
+			return fmt.Errorf("raft: %s has %d voter addresses, three are required", file, len(before))
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("raft: %w", err)

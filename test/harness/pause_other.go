@@ -7,7 +7,7 @@ package harness
 import "errors"
 
 // errNoPause is returned on systems that cannot pause a process.
-var errNoPause = errors.New("this system cannot pause a process")
+var errNoPause = errors.New("pausing a process is not supported on this system")
 
 // Pause is not supported on this system.
 func (p *process) Pause() error { return errNoPause }

@@ -15,11 +15,11 @@ func reserveAt(address string) (*Port, error) {
 	}
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return nil, fmt.Errorf("take a port: %w", err)
+		return nil, fmt.Errorf("reserve a port: %w", err)
 	}
 	number, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
-		return nil, fmt.Errorf("take a port: %w", err)
+		return nil, fmt.Errorf("reserve a port: %w", err)
 	}
 	return reserve(int(number))
 }

@@ -19,11 +19,11 @@ func ReservePort() (*Port, error) { return reserve(0) }
 func reserve(number int) (*Port, error) {
 	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", number)) //nolint:noctx // it does not wait for anything
 	if err != nil {
-		return nil, fmt.Errorf("take a free port: %w", err)
+		return nil, fmt.Errorf("reserve a free port: %w", err)
 	}
 	p := &Port{at: l.Addr().String()}
 	if err := l.Close(); err != nil {
-		return nil, fmt.Errorf("take a free port: %w", err)
+		return nil, fmt.Errorf("reserve a free port: %w", err)
 	}
 	return p, nil
 }

@@ -31,7 +31,7 @@ func reserve(number int) (_ *Port, err error) {
 	}
 	syscall.ForkLock.RUnlock()
 	if err != nil {
-		return nil, fmt.Errorf("take a free port: %w", err)
+		return nil, fmt.Errorf("reserve a free port: %w", err)
 	}
 	defer func() {
 		if err != nil {
@@ -39,18 +39,18 @@ func reserve(number int) (_ *Port, err error) {
 		}
 	}()
 	if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
-		return nil, fmt.Errorf("take a free port: %w", err)
+		return nil, fmt.Errorf("reserve a free port: %w", err)
 	}
 	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Port: number, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		return nil, fmt.Errorf("take port %d (0: a free one): %w", number, err)
+		return nil, fmt.Errorf("reserve port %d (0: a free one): %w", number, err)
 	}
 	name, err := syscall.Getsockname(fd)
 	if err != nil {
-		return nil, fmt.Errorf("take a free port: %w", err)
+		return nil, fmt.Errorf("reserve a free port: %w", err)
 	}
 	address, ok := name.(*syscall.SockaddrInet4)
 	if !ok {
-		return nil, fmt.Errorf("take a free port: the system returned a %T", name)
+		return nil, fmt.Errorf("reserve a free port: the system returned a %T", name)
 	}
 	return &Port{fd: fd, number: address.Port}, nil
 }
@@ -61,7 +61,7 @@ func (p *Port) Address() string { return fmt.Sprintf("127.0.0.1:%d", p.number) }
 // Close releases the port.
 func (p *Port) Close() error {
 	if err := syscall.Close(p.fd); err != nil {
-		return fmt.Errorf("give a port back: %w", err)
+		return fmt.Errorf("release a port: %w", err)
 	}
 	return nil
 }

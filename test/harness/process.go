@@ -19,7 +19,7 @@ import (
 const stopBound = 20 * time.Second
 
 // ErrNotRunning is returned when stopping or pausing a process that is not running.
-var ErrNotRunning = errors.New("it does not run")
+var ErrNotRunning = errors.New("process is not running")
 
 // process is a program that can be stopped and restarted.
 type process struct {
@@ -39,7 +39,7 @@ func (p *process) Start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cmd != nil && !p.isGone() {
-		return fmt.Errorf("%s runs already", p.name)
+		return fmt.Errorf("%s is already running", p.name)
 	}
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
 	if err != nil {
@@ -137,7 +137,7 @@ func (p *process) Stop() error {
 		}
 		return nil
 	case <-timer.C:
-		return errors.Join(fmt.Errorf("%s did not end within %v of SIGTERM", p.name, stopBound), p.Dump())
+		return errors.Join(fmt.Errorf("%s did not exit within %v of SIGTERM", p.name, stopBound), p.Dump())
 	}
 }
 
@@ -209,7 +209,7 @@ func (p *process) Failure() error {
 	if err == nil {
 		err = errors.New("exit status 0")
 	}
-	return fmt.Errorf("%s ended by itself: %w\n--- end of %s:\n%s", p.name, err, p.log, p.LogTail())
+	return fmt.Errorf("%s exited unexpectedly: %w\n--- end of %s:\n%s", p.name, err, p.log, p.LogTail())
 }
 
 // LogFile is the file with the output of the process.

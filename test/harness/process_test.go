@@ -44,7 +44,7 @@ func TestProcessEndsByItself(t *testing.T) {
 		require.True(t, p.Running(), "neither Kill nor Stop has ended it")
 		require.Zero(t, p.PID())
 		err := p.Failure()
-		require.ErrorContains(t, err, "node a ended by itself: exit status 3")
+		require.ErrorContains(t, err, "node a exited unexpectedly: exit status 3")
 		require.ErrorContains(t, err, "sorry")
 	}
 	require.NoError(t, p.Kill())
@@ -59,7 +59,7 @@ func TestProcessStops(t *testing.T) {
 		require.ErrorIs(t, err, ErrNotRunning)
 	}
 	require.NoError(t, p.Start())
-	require.ErrorContains(t, p.Start(), "runs already")
+	require.ErrorContains(t, p.Start(), "is already running")
 	says(t, p, "begins\n")
 	require.NoError(t, p.Pause())
 	require.NoError(t, p.Wake())

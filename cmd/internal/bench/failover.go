@@ -95,7 +95,7 @@ func (p *publisher) next(ctx context.Context, after time.Time, not string) (time
 		select {
 		case <-p.arrived:
 		case <-ctx.Done():
-			return time.Time{}, fmt.Errorf("nothing was acknowledged after the fault: %w", ctx.Err())
+			return time.Time{}, fmt.Errorf("no publish was acknowledged after the fault: %w", ctx.Err())
 		}
 	}
 }
@@ -219,7 +219,7 @@ func waitAck(ctx context.Context, p *publisher, not string) (time.Time, error) {
 		select {
 		case <-p.arrived:
 		case <-ctx.Done():
-			return time.Time{}, fmt.Errorf("nothing was acknowledged after the switchover: %w", ctx.Err())
+			return time.Time{}, fmt.Errorf("no publish was acknowledged after the switchover: %w", ctx.Err())
 		}
 	}
 }

@@ -48,9 +48,9 @@ var (
 	// ErrUsage is returned for an invalid command line; the exit code is 2.
 	ErrUsage = errors.New("wrong usage")
 	// ErrNotMeant is returned when the operator did not confirm a prompt.
-	ErrNotMeant = errors.New("nothing was done")
+	ErrNotMeant = errors.New("aborted, no changes made")
 	// ErrNotConfirmed is returned when a command only printed its plan.
-	ErrNotConfirmed = errors.New("nothing was done; run it again with --yes to do it")
+	ErrNotConfirmed = errors.New("no changes made; to apply them, add --yes")
 )
 
 // Usage returns an error with exit code 2.

@@ -20,7 +20,7 @@ import (
 
 // AddYes adds the flag that confirms in advance.
 func AddYes(cmd *cobra.Command, yes *bool) {
-	cmd.Flags().BoolVar(yes, "yes", false, "do not ask on a terminal whether it is meant")
+	cmd.Flags().BoolVar(yes, "yes", false, "skip the confirmation prompt")
 }
 
 // Asks reports whether an operator can be prompted.
@@ -39,7 +39,7 @@ func (env *Env) Confirm(ctx context.Context, yes bool, format string, args ...an
 		return nil
 	}
 	if _, err := fmt.Fprintf(env.Stderr, format+" [y/N] ", args...); err != nil {
-		return fmt.Errorf("ask: %w", err)
+		return fmt.Errorf("prompt: %w", err)
 	}
 	answers := make(chan string, 1)
 	go func() { // ends with an answer, or with the process
@@ -82,5 +82,5 @@ func (env *Env) ConfirmMessages(
 	if messages == 0 {
 		return nil
 	}
-	return env.Confirm(ctx, yes, "%s? %s would be gone for good.", what, output.Plural(messages, "message"))
+	return env.Confirm(ctx, yes, "%s? %s will be deleted permanently.", what, output.Plural(messages, "message"))
 }

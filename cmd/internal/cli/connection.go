@@ -149,7 +149,7 @@ func (c *Connection) List() ([]string, error) {
 		}
 	}
 	if len(list) == 0 {
-		return nil, fmt.Errorf("%w: --addr names no node", ErrUsage)
+		return nil, fmt.Errorf("%w: --addr is empty", ErrUsage)
 	}
 	return list, nil
 }
@@ -171,11 +171,11 @@ func connectionFlags(env *Env, root *cobra.Command) {
 		&env.flags.Token,
 		"token",
 		"",
-		"token that says who you are; others on this machine can see it in the list "+
-			"of processes: use --token-file or lockstep login (environment: "+EnvToken+")",
+		"authentication token; it is visible to other users of this machine in the process list, "+
+			"prefer --token-file or lockstep login (environment: "+EnvToken+")",
 	)
-	f.StringVar(&env.flags.TokenFile, "token-file", "", "file with that token (environment: "+EnvTokenFile+")")
-	f.StringVar(&env.flags.Profile, "profile", "", "profile that lockstep login has made, in place of the current one "+
+	f.StringVar(&env.flags.TokenFile, "token-file", "", "authentication token file (environment: "+EnvTokenFile+")")
+	f.StringVar(&env.flags.Profile, "profile", "", "profile created by lockstep login, instead of the current one "+
 		"(environment: "+profiles.EnvProfile+")")
 	root.MarkFlagsMutuallyExclusive("token", "token-file")
 	env.flags.changed = func(name string) bool { return root.PersistentFlags().Changed(name) }

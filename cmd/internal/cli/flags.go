@@ -26,7 +26,7 @@ func ParsePageSize(flag, text string) (uint32, error) {
 // AddFullSpeed adds the flag that disables throttling.
 func AddFullSpeed(cmd *cobra.Command, full *bool) {
 	cmd.Flags().BoolVar(full, "full-speed", false,
-		"without the pauses that keep publishers from feeling it (the node's setting maintenance.background-share)")
+		"without rate limit (ignores the node's setting maintenance.background-share); may slow down publishers")
 }
 
 // WantsRaft parses the flag --coordinator and reports whether it selects raft.
@@ -37,6 +37,6 @@ func WantsRaft(coordinator string) (bool, error) {
 	case "raft":
 		return true, nil
 	default:
-		return false, Usage("--coordinator %q is neither etcd nor raft", coordinator)
+		return false, Usage("--coordinator %q: must be etcd or raft", coordinator)
 	}
 }

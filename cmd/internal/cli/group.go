@@ -19,14 +19,14 @@ func KnownSubcommand(cmd *cobra.Command, args []string) error {
 	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
 		text += "; did you mean " + strings.Join(names, " or ") + "?"
 	} else {
-		text += "; its commands are " + strings.Join(subcommands(cmd), ", ")
+		text += "; available commands: " + strings.Join(subcommands(cmd), ", ")
 	}
 	return Usage("%s", text)
 }
 
 // NeedsSubcommand is run by a group without a command.
 func NeedsSubcommand(cmd *cobra.Command, _ []string) error {
-	return Usage("%s needs a command: %s", cmd.CommandPath(), strings.Join(subcommands(cmd), ", "))
+	return Usage("%s requires a command: %s", cmd.CommandPath(), strings.Join(subcommands(cmd), ", "))
 }
 
 func subcommands(cmd *cobra.Command) (names []string) {

@@ -30,7 +30,7 @@ func (env *Env) hint(ctx context.Context, err error) string {
 		former := strings.Replace(name, "_CLIENT", "", 1)
 		_, set := env.Lookup(former)
 		if _, now := env.Lookup(name); set && !now {
-			return former + " is a setting of the node and is not read here: set " + name + "; " + next
+			return former + " is a node setting and is ignored here: set " + name + "; " + next
 		}
 	}
 	return next
@@ -49,50 +49,50 @@ func hint(err error) string {
 	}
 	switch {
 	case errors.Is(err, client.ErrUnauthenticated):
-		return "lockstep login gets or keeps a token; --token-file names one"
+		return "lockstep login to get or store a token, or --token-file to name one"
 	case errors.Is(err, client.ErrDenied):
-		return "lockstep access whoami tells whom the node takes you for, and what that one may do"
+		return "lockstep access whoami, to show the caller's identity and rights"
 	case errors.Is(err, client.ErrSubscriptionNotFound):
-		return "lockstep subscription list shows the subscriptions, lockstep subscription create makes one"
+		return "lockstep subscription list, to list subscriptions; lockstep subscription create, to create one"
 	case errors.Is(err, client.ErrQueueNotFound):
-		return "lockstep queue list shows the queues, lockstep queue create makes one"
+		return "lockstep queue list, to list queues; lockstep queue create, to create one"
 	case errors.Is(err, client.ErrNotEmpty):
-		return "lockstep queue show tells what is in it, lockstep queue purge drops that"
+		return "lockstep queue show, to inspect the queue; lockstep queue purge, to delete its messages"
 	case errors.Is(err, client.ErrNoTransaction):
-		return "lockstep txn list shows those that wait for a decision"
+		return "lockstep txn list, to list prepared transactions"
 	case errors.Is(err, datadir.ErrInUse):
-		return "lockstep status tells what the node that runs there knows"
+		return "lockstep status, to show the running node"
 	case errors.Is(err, datadir.ErrNone), errors.Is(err, fs.ErrNotExist) && says(datadir.PageFileName):
 		return "data.dir in the node's configuration names the directory: lockstep doctor --config node.yaml"
 	case errors.Is(err, errOtherPort), says("it is not a port for clients"):
 		return "--addr names the port for clients, the setting listen of a node; the console, metrics, AMQP and raft have " +
 			"ports of their own"
 	case errors.Is(err, errNodeSpeaksTLS), says("it speaks TLS, and this client does not"):
-		return "--tls-ca ca.pem names the authority of the node's certificate (" + envTLSCA + "; lockstep login keeps " +
-			"it); lockstep cert show HOST:PORT tells what the node shows"
+		return "--tls-ca ca.pem with the CA of the node's certificate (" + envTLSCA + "; lockstep login stores " +
+			"it); lockstep cert show HOST:PORT, to show the node's certificate"
 	case errors.Is(err, errNodeIsPlain), says("does not speak TLS, and this client does"):
-		return "leave --tls-ca, --tls-cert and --tls-key away, " + envTLSCA + " and what lockstep login has kept too; or " +
-			"set tls.cert and tls.key at the node: without, what is sent can be read on the way"
+		return "leave --tls-ca, --tls-cert and --tls-key out, " + envTLSCA + " and the TLS files in the profile too; or " +
+			"set tls.cert and tls.key on the node: without TLS, traffic can be read on the network"
 	case says("x509:", "tls:", "certificate"):
-		return "lockstep cert show HOST:PORT tells what a node shows; --tls-ca names the authorities that are trusted, " +
-			"--tls-cert and --tls-key the certificate to show"
+		return "lockstep cert show HOST:PORT, to show the node's certificate; set --tls-ca to its CA, " +
+			"and --tls-cert and --tls-key to the client certificate"
 	case says("server preface"):
-		return "the node may use TLS: --tls-ca ca.pem, or lockstep login; lockstep cert show HOST:PORT tells"
+		return "--tls-ca ca.pem or lockstep login, if the node uses TLS; lockstep cert show HOST:PORT, to check"
 	case errors.Is(err, errEnds):
-		return "lockstep cert show HOST:PORT tells whether it wants a certificate (--tls-cert, --tls-key)"
+		return "lockstep cert show HOST:PORT, to check whether it requires a certificate (--tls-cert, --tls-key)"
 	case errors.Is(err, client.ErrUnavailable) && says("broken pipe", "connection reset"):
-		return "lockstep status tells which nodes answer; one that ends connections may want a certificate " +
+		return "lockstep status, to see which nodes respond; a node that closes connections may require a certificate " +
 			"(--tls-cert, --tls-key): lockstep cert show HOST:PORT"
 	case errors.Is(err, client.ErrRefused) && says("set backup.path"):
-		return "--path names a directory of the node for backups, or s3://BUCKET/PREFIX"
+		return "--path with a backup directory on the node, or s3://BUCKET/PREFIX"
 	case errors.Is(err, client.ErrRefused) && says("lockstep "):
 		return ""
 	case errors.Is(err, client.ErrRefused):
-		return "lockstep status tells what the nodes are and what is wrong, and what to do about it"
+		return "lockstep status, to show the nodes, conditions and actions"
 	case errors.Is(err, ErrNoAnswer), errors.Is(err, client.ErrUnavailable) && says("connection refused", "no such host"):
-		return "lockstep doctor, on a node's machine, tells what keeps it from running; lockstep dev starts a pair to try"
+		return "lockstep doctor, on the node's machine, to check why it does not run; lockstep dev, to start a local pair"
 	case errors.Is(err, client.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
-		return "lockstep status tells which nodes answer, and what is wrong"
+		return "lockstep status, to see which nodes respond, and their conditions"
 	}
 	return ""
 }

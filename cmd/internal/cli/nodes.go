@@ -17,29 +17,29 @@ import (
 )
 
 // ErrNoAnswer is returned when no node answers.
-var ErrNoAnswer = errors.New("no node answers; are the addresses right (--addr, " + EnvAddr + ")?")
+var ErrNoAnswer = errors.New("no node responds; check the addresses (--addr, " + EnvAddr + ")?")
 
 // Variants of ErrNoAnswer: a process answers, but the two ends disagree about TLS.
 var (
-	errNodeSpeaksTLS = errors.New("no node answers: one is there, and speaks TLS, which this command was not told to")
-	errNodeIsPlain   = errors.New("no node answers: one is there, without TLS, which this command was told to speak")
-	errCertificates  = errors.New("no node answers: one is there, and one end does not accept the other's certificate")
-	errEnds          = errors.New("no node answers: one is there, and ends the connection")
-	errOtherPort     = errors.New("no node answers: the address is not that of a node's port for clients (listen, 7420)")
+	errNodeSpeaksTLS = errors.New("no node responds: the node requires TLS, and this command does not use TLS")
+	errNodeIsPlain   = errors.New("no node responds: the node does not use TLS, and this command does")
+	errCertificates  = errors.New("no node responds: the TLS handshake failed because a certificate was not accepted")
+	errEnds          = errors.New("no node responds: the node closes the connection")
+	errOtherPort     = errors.New("no node responds: the address is not the client port of a node (listen, 7420)")
 )
 
 // NoAnswer returns ErrNoAnswer, or a more specific error if the addresses are correct.
 func NoAnswer(ctx context.Context, s pairstatus.Status) error {
 	for _, n := range s.Nodes {
 		if pairstatus.Refuses(n.Err) {
-			return fmt.Errorf("no node shows its status to this caller: %w", n.Err)
+			return fmt.Errorf("no node allows this caller to read its status: %w", n.Err)
 		}
 		switch has := func(text string) bool { return strings.Contains(n.Error, text) }; {
 		case has("it is not a port for clients"):
 			return fmt.Errorf("%w: %s", errOtherPort, n.Error)
 		case has("it speaks TLS, and this client does not"):
 			if !speaksTLS(ctx, n.Address) {
-				return fmt.Errorf("%w: what listens at %s is not gRPC", errOtherPort, n.Address)
+				return fmt.Errorf("%w: the server at %s does not speak gRPC", errOtherPort, n.Address)
 			}
 			return errNodeSpeaksTLS
 		case has("does not speak TLS, and this client does"):

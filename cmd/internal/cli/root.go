@@ -4,6 +4,7 @@ package cli
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
@@ -29,14 +30,15 @@ const (
 func Root(env *Env, commands ...*cobra.Command) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lockstep",
-		Short: "A durable message store on two nodes that fail over without losing a message",
-		Long: `Lockstep keeps queues on two nodes. Every message is on both before it is acknowledged; when the active node
-dies, the other takes over within milliseconds and nothing acknowledged is lost.
+		Short: "Highly available message store on two nodes",
+		Long: `Lockstep stores messages in queues on two nodes. Messages are replicated synchronously before a
+publish is acknowledged. If the active node fails, the standby takes over within milliseconds without losing
+acknowledged messages.
 
-Start with one of:
-  lockstep demo     a pair that is killed before your eyes (20 seconds)
-  lockstep dev      a pair on this machine to play with, until Ctrl-C
-  lockstep serve    one node`,
+Get started:
+  lockstep demo     kill the active node of a demo pair (20 seconds)
+  lockstep dev      run a pair on this machine until Ctrl-C
+  lockstep serve    run one node`,
 		Example: `  lockstep dev
   lockstep publish orders "first message"
   lockstep consume orders
@@ -49,7 +51,36 @@ Start with one of:
 		&cobra.Group{ID: "operate", Title: "Operate:"},
 	)
 	root.AddCommand(commands...)
+	root.AddCommand(optionsCommand(env, root))
+	const section = "Global Flags:\n{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}"
+	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), section, `Use "lockstep options" for global flags.`, 1))
 	return root
+}
+
+// optionsCommand lists the global flags, which the help of other commands omits.
+func optionsCommand(env *Env, root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:     "options",
+		Short:   "List global flags",
+		Long:    "List the flags that all commands accept, with their environment variables.",
+		Example: "  lockstep options",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			type option struct {
+				Name    string `json:"name"`
+				Default string `json:"default"`
+				Usage   string `json:"usage"`
+			}
+			var all []option
+			root.PersistentFlags().VisitAll(func(f *pflag.Flag) {
+				all = append(all, option{f.Name, f.DefValue, f.Usage})
+			})
+			if err := env.Print.Object(all); err != nil {
+				return err
+			}
+			return env.Print.Sentence("%s", strings.TrimRight(root.PersistentFlags().FlagUsages(), "\n"))
+		},
+	}
 }
 
 // Globals makes root the root of a program: it adds the global flags, which fill env before a command runs.
@@ -76,15 +107,15 @@ func globalFlags(env *Env, root *cobra.Command) {
 		addr = v
 	}
 	f := root.PersistentFlags()
-	f.StringVar(&env.flags.Addresses, "addr", addr, "addresses of the nodes, comma-separated (environment: "+EnvAddr+")")
+	f.StringVar(&env.flags.Addresses, "addr", addr, "node addresses, comma-separated (environment: "+EnvAddr+")")
 	for _, o := range []struct {
 		value          *string
 		name, env, say string
 	}{
-		{&env.flags.CA, "tls-ca", envTLSCA, "file with the authorities that the nodes' certificates are checked " +
-			"against; turns TLS on"},
-		{&env.flags.Certificate, "tls-cert", envTLSCert, "file with the certificate to show to the nodes"},
-		{&env.flags.Key, "tls-key", envTLSKey, "file with the key of that certificate"},
+		{&env.flags.CA, "tls-ca", envTLSCA, "CA certificates for verifying the nodes; enables " +
+			"TLS"},
+		{&env.flags.Certificate, "tls-cert", envTLSCert, "client certificate file"},
+		{&env.flags.Key, "tls-key", envTLSKey, "client key file"},
 	} {
 		value, ok := env.Lookup(o.env)
 		if !ok {
@@ -93,9 +124,9 @@ func globalFlags(env *Env, root *cobra.Command) {
 		f.StringVar(o.value, o.name, value, o.say+" (environment: "+o.env+")")
 	}
 	connectionFlags(env, root)
-	f.StringVarP(&env.output, "output", "o", "table", "form of the output: table, for people, or json, for programs")
+	f.StringVarP(&env.output, "output", "o", "table", "output format: table or json")
 	f.DurationVar(&env.Timeout, "timeout", DefaultTimeout,
-		"how long to look for a node that can do it; if it is given, also while no node listens at any address")
+		"time limit for finding a suitable node; if set, also while no node accepts connections")
 	root.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name == "address" {
 			name = "addr"

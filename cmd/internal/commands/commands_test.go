@@ -128,7 +128,7 @@ func TestCommands(t *testing.T) {
 	_, stderr, code := c.Run("", "queue", "create", "orders")
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr, "orders")
-	require.Contains(t, c.OK("queue", "create", "orders", "--if-not-exists"), "there already")
+	require.Contains(t, c.OK("queue", "create", "orders", "--if-not-exists"), "already exists")
 	c.OK("queue", "create", "prices", "-s", "billing", "-s", "audit")
 
 	require.Contains(t, c.OK("publish", "orders", "one", "two", "--property", "kind=test"),
@@ -161,7 +161,7 @@ func TestCommands(t *testing.T) {
 	require.Empty(t, c.OK("consume", "orders", "--wait", "100ms"))
 
 	c.OK("publish", "prices", "1", "2", "3")
-	require.Contains(t, c.OK("subscription", "create", "prices", "late", "--start", "earliest"), "3 messages to read")
+	require.Contains(t, c.OK("subscription", "create", "prices", "late", "--start", "earliest"), "backlog 3 messages")
 	require.Contains(t, c.OK("queue", "purge", "prices", "-s", "audit"), "purged 3 messages")
 	show := c.Lines("queue", "show", "prices")[0]
 	require.InDelta(t, 3, show["messages"], 0)
@@ -183,7 +183,7 @@ func TestCommands(t *testing.T) {
 	require.Equal(t, "active-alone", node["role"])
 	require.Contains(t, c.OK("status"), p.Addresses()[0])
 	require.Contains(t, c.OK("checkpoint"), "checkpoint")
-	require.Contains(t, c.OK("store", "check"), "is sound")
+	require.Contains(t, c.OK("store", "check"), "is valid")
 	online := c.Lines("store", "digest")[0]
 
 	_, stderr, code = c.Run("", "store", "check", filepath.Join(p.Nodes[0].Dir, "data"))
@@ -197,7 +197,7 @@ func TestCommands(t *testing.T) {
 // running node.
 func offlineCommands(t *testing.T, c clitest.CLI, dir string, online map[string]any) {
 	t.Helper()
-	require.Contains(t, c.OK("store", "check", dir), "is sound: 3 messages")
+	require.Contains(t, c.OK("store", "check", dir), "is valid: 3 messages")
 	offline := c.Lines("store", "digest", dir)[0]
 	require.Equal(t, online["content"], offline["content"])
 	meta := c.Lines("store", "dump-meta", dir)[0]
@@ -211,7 +211,7 @@ func offlineCommands(t *testing.T, c clitest.CLI, dir string, online map[string]
 	require.Len(t, c.Lines("store", "dump-log", dir, "--limit", "2"), 3)
 	text := c.OK("store", "dump-log", dir, "--from", "2")
 	require.Contains(t, text, `"orders"`)
-	require.Contains(t, text, "is whole")
+	require.Contains(t, text, "is complete")
 	segments, err := filepath.Glob(filepath.Join(dir, "log", "*.seg"))
 	require.NoError(t, err)
 	require.NotEmpty(t, segments)
@@ -229,7 +229,7 @@ func offlineCommands(t *testing.T, c clitest.CLI, dir string, online map[string]
 	require.Equal(t, cli.ExitError, code)
 	_, stderr, code := c.Run("", "store", "dump-log", filepath.Join(dir, "nowhere"))
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "not a data directory")
+	require.Contains(t, stderr, "a data directory")
 }
 
 func itoa(n int) string {

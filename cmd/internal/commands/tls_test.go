@@ -79,7 +79,7 @@ func TestMadeCertificates(t *testing.T) {
 	}
 	secure := []string{"--tls-ca", at("ca.pem"), "--tls-cert", at("client.pem"), "--tls-key", at("client-key.pem")}
 	c.OK(append([]string{"queue", "create", "q"}, secure...)...)
-	require.Contains(t, c.OK(append([]string{"status"}, secure...)...), "certificates end: node ")
+	require.Contains(t, c.OK(append([]string{"status"}, secure...)...), "certificates expire: node ")
 	require.Contains(t, c.OK("cert", "show", c.Addr), "CN=node-a")
 }
 

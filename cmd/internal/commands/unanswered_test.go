@@ -88,7 +88,7 @@ func TestStatusRefused(t *testing.T) {
 	stdout, stderr, code := serveAs(t, &guarded{}).Run("", "status")
 	require.Equal(t, cli.ExitError, code)
 	require.NotContains(t, stdout, "unreachable")
-	require.NotContains(t, stderr, "are the addresses right")
+	require.NotContains(t, stderr, "check the addresses")
 	require.Contains(t, stderr, "lockstep access whoami")
 }
 

@@ -21,7 +21,7 @@ func TestUsageErrors(t *testing.T) {
 		"store resize 4KiB":         {"expected lockstep store resize [flags]", `got ["4KiB"]`},
 		"publish":                   {"expected lockstep publish QUEUE [MESSAGE...] [flags]", "got no arguments"},
 		"access test --queue q":     {"unknown flag: --queue", "Try `lockstep access test --help`."},
-		"pair":                      {"lockstep pair needs a command: ", "voters"},
+		"pair":                      {"lockstep pair requires a command: ", "voters"},
 		"pair show":                 {`unknown command "show" for "lockstep pair"`, "voters", "lockstep pair --help"},
 		"subscription alter orders": {"lockstep subscription alter --help"},
 		"queu":                      {"Try `lockstep --help`."},

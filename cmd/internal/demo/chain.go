@@ -114,13 +114,13 @@ func (c *chain) newClient(ctx context.Context) (*client.Client, error) {
 
 // line returns the progress for the screen.
 func (c *chain) line() string {
-	return fmt.Sprintf("%d orders published, %d processed, %d of them a second time and refused; %d kills",
+	return fmt.Sprintf("%d orders published, %d processed, %d of these a second time and refused; %d kills",
 		c.published.Load(), c.processed.Load(), c.refused.Load(), c.kills.Load())
 }
 
 // script runs workers that process the published messages, and kills the active repeatedly.
 func (c *chain) script(ctx context.Context) (err error) {
-	c.Screen.Event("publishing %d orders per second; %d workers take each order and publish an invoice in one transaction",
+	c.Screen.Event("publishing %d orders per second; %d workers consume each and publish an invoice in one transaction",
 		c.Rate, chainWorkers)
 	c.Screen.Progress(c.line)
 	defer c.Screen.Progress(nil)
@@ -143,7 +143,7 @@ func (c *chain) script(ctx context.Context) (err error) {
 	}
 	stopPublisher()
 	publisher.Wait()
-	c.Screen.Event("publishing ends; the workers process what is left")
+	c.Screen.Event("publishing stopped; workers process the remaining orders")
 	return c.drain(ctx)
 }
 
@@ -222,7 +222,7 @@ func (c *chain) killOnce(ctx context.Context, failed <-chan error) error {
 	}
 	victim := c.pair.Find(active.Address)
 	if victim == nil {
-		return fmt.Errorf("the active node is %s, which is none of ours", active.Address)
+		return fmt.Errorf("unknown active node %s", active.Address)
 	}
 	before := c.published.Load()
 	if err := victim.Kill(); err != nil {
@@ -280,7 +280,7 @@ func (c *chain) judge(ctx context.Context) (v ChainVerdict, err error) {
 		v.Stored++
 		n, err := strconv.Atoi(string(m.Body))
 		if err != nil || n < 0 || n >= len(times) {
-			return v, fmt.Errorf("the second queue holds a message that was never published: %q", m.Body)
+			return v, fmt.Errorf("the second queue contains a message that was never published: %q", m.Body)
 		}
 		times[n]++
 	}

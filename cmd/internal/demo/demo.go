@@ -206,7 +206,7 @@ func (r *run) script(ctx context.Context) error {
 	if err := w.run(ctx, max(quarter, r.Duration-time.Since(start))); err != nil {
 		return err
 	}
-	r.Screen.Event("publishing ends; the consumer reads what is left")
+	r.Screen.Event("publishing stopped; the consumer reads the remaining messages")
 	settle, cancel := context.WithTimeout(ctx, settleBound)
 	defer cancel()
 	if err := w.finish(settle); err != nil {
@@ -226,7 +226,7 @@ func (r *run) createQueue(ctx context.Context) error {
 
 // judge reads the whole queue, and compares its content and the deliveries with the acknowledgements.
 func (r *run) judge(ctx context.Context) error {
-	r.Screen.Event("reading the queue once more, from its beginning")
+	r.Screen.Event("reading the queue again from the beginning")
 	for m, err := range r.client.Browse(ctx, queueName, client.BrowseOptions{}) {
 		if err == nil {
 			err = r.ledger.audit(m)
@@ -250,7 +250,7 @@ func (r *run) kill(ctx context.Context, w *workload) (*harness.Node, error) {
 	}
 	victim := r.pair.Find(active.Address)
 	if victim == nil {
-		return nil, fmt.Errorf("the active node is %s, which is none of ours", active.Address)
+		return nil, fmt.Errorf("unknown active node %s", active.Address)
 	}
 	r.Screen.Event("killing node %s, the active one, with SIGKILL (process %d)", victim.Name, victim.PID())
 	taken := r.ledger.expectTakeover(victim.Address)
@@ -280,7 +280,7 @@ func (r *run) restart(ctx context.Context, w *workload, killed *harness.Node) er
 	if err := killed.Start(); err != nil {
 		return err
 	}
-	r.Screen.Event("starting node %s again (process %d)", killed.Name, killed.PID())
+	r.Screen.Event("restarting node %s (process %d)", killed.Name, killed.PID())
 	if err := r.waitInSync(ctx, catchUpBound); err != nil {
 		return err
 	}
@@ -316,7 +316,7 @@ func describe(s *pb.GetStatusResponse) string {
 	case pb.Role_ROLE_CATCHING_UP:
 		return "catching up"
 	case pb.Role_ROLE_SYNCING:
-		return "caught up, its acknowledgements are required now"
+		return "in sync, its acknowledgements are required now"
 	case pb.Role_ROLE_STANDBY:
 		if s.GetNode().GetInSync() {
 			return "standby, in sync"
@@ -339,7 +339,7 @@ func describe(s *pb.GetStatusResponse) string {
 
 // compare reads the digests of both stores at the same log position.
 func (r *run) compare(ctx context.Context) error {
-	r.Screen.Event("comparing the content of the two stores")
+	r.Screen.Event("comparing the contents of the two stores")
 	d, err := r.pair.Digests(ctx)
 	if err != nil {
 		return err

@@ -118,7 +118,7 @@ func Resize(ctx context.Context, o ResizeOptions) (_ ResizeVerdict, err error) {
 	}
 	if rate := o.FillBytes / int64(leastRewrite/time.Second); !o.NoKill {
 		settings["maintenance.rewrite-rate"] = strconv.FormatInt(rate, 10)
-		o.Screen.Event("rewrites copy %s per second at most, so that there is a middle to kill the active in",
+		o.Screen.Event("rewrites are limited to %s per second, so that the active can be killed during one",
 			output.Bytes(uint64(rate)))
 	}
 	r.pair, err = harness.Start(ctx, harness.Options{
@@ -153,7 +153,7 @@ func (r *resize) fill(ctx context.Context) error {
 	if err := r.createQueue(ctx); err != nil {
 		return err
 	}
-	r.Screen.Event("filling %d queues with %s of small, middling and large messages", stockQueues,
+	r.Screen.Event("filling %d queues with %s of small, medium and large messages", stockQueues,
 		output.Bytes(r.o.FillBytes))
 	ctx, cancel := context.WithTimeout(ctx, fillBound)
 	defer cancel()
@@ -192,7 +192,7 @@ func (r *resize) script(ctx context.Context) error {
 	}
 	stop()
 	joined.Wait()
-	r.Screen.Event("publishing ends; the consumer reads what is left")
+	r.Screen.Event("publishing stopped; the consumer reads the remaining messages")
 	settle, cancel := context.WithTimeout(ctx, settleBound)
 	defer cancel()
 	if err := w.finish(settle); err != nil {
@@ -243,7 +243,7 @@ func (r *resize) standby(ctx context.Context) (*harness.Node, error) {
 	}
 	n := r.pair.Find(active.Address)
 	if n == nil {
-		return nil, fmt.Errorf("the active node is %s, which is none of ours", active.Address)
+		return nil, fmt.Errorf("unknown active node %s", active.Address)
 	}
 	return r.pair.Other(n), nil
 }
@@ -275,7 +275,7 @@ func (r *resize) scan(ctx context.Context) error {
 		r.verdict.target = r.o.PageSize
 	case result.GetRecommended() == result.GetCurrent():
 		r.verdict.target = fallback
-		r.Screen.Event("the scan would leave the page size as it is; the demo resizes all the same")
+		r.Screen.Event("the scan recommends the current page size; resizing to another one anyway")
 	}
 	return nil
 }
@@ -373,7 +373,7 @@ func (r *resize) killInTheMiddle(ctx context.Context, w *workload, p *pb.Plan) e
 	case err != nil:
 		return err
 	case missed:
-		return errors.New("the rewrite was done before the active could be killed: fill the queues with more")
+		return errors.New("the rewrite finished before the active could be killed: increase --fill")
 	}
 	r.copies.except(true)
 	r.Screen.Event("the standby's rewrite is at %.0f%%", r.verdict.KilledAtPercent)
@@ -412,7 +412,7 @@ func (r *resize) follow(ctx context.Context, w *workload, p *pb.Plan, until func
 		case err := <-w.failed:
 			return p, err
 		case <-ctx.Done():
-			return p, fmt.Errorf("the plan does not end: %s: %w",
+			return p, fmt.Errorf("the plan did not end: %s: %w",
 				planprogress.Describe(p, func(id string) string { return id }), ctx.Err())
 		}
 	}

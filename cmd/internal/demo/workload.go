@@ -173,7 +173,7 @@ func (w *workload) finish(ctx context.Context) error {
 		case err := <-w.failed:
 			return err
 		case <-ctx.Done():
-			return fmt.Errorf("%d messages are still to be delivered: %w", left, ctx.Err())
+			return fmt.Errorf("%d messages not delivered yet: %w", left, ctx.Err())
 		}
 	}
 	// Wait a little longer for duplicate deliveries. judge detects messages that are stored twice.

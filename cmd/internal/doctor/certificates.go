@@ -80,8 +80,8 @@ func checkCertificates(_ context.Context, in *inspector) []Finding {
 		if open := in.cfg.Unencrypted(); len(open) > 0 {
 			f = Finding{
 				Subject: "tls", Verdict: Warning, Measured: "none, and insecure is set",
-				Means: "others can read and change what is sent: messages, tokens, what the nodes say to each other",
-				Do:    "lockstep cert init makes an authority and certificates; then set tls.cert, tls.key and tls.ca",
+				Means: "others can read and change the traffic, including messages, tokens and replication",
+				Do:    "create a CA and certificates with lockstep cert init; then set tls.cert, tls.key and tls.ca",
 			}
 		}
 		all = append([]Finding{f}, all...)
@@ -98,19 +98,19 @@ func (u *use) check(now time.Time) Finding {
 	if u.files.CA != "" {
 		raw, err := os.ReadFile(u.files.CA)
 		if err != nil {
-			return problem(err.Error(), "the authorities cannot be read", "correct "+u.name+".ca, or its permissions")
+			return problem(err.Error(), "the CA certificates cannot be read", "correct "+u.name+".ca, or its permissions")
 		}
 		if roots = x509.NewCertPool(); !roots.AppendCertsFromPEM(raw) {
-			return problem(u.files.CA+" has no certificate in PEM", "no certificate can be checked", "correct "+u.name+".ca")
+			return problem(u.files.CA+" contains no PEM certificate", "certificates cannot be verified", "correct "+u.name+".ca")
 		}
 	}
 	if u.files.Cert == "" {
-		return Finding{Verdict: OK, Measured: "authorities only, " + u.files.CA}
+		return Finding{Verdict: OK, Measured: "CA certificates only, " + u.files.CA}
 	}
 	pair, err := tls.LoadX509KeyPair(u.files.Cert, u.files.Key)
 	if err != nil {
 		return problem(err.Error(), "certificate and key cannot be used", "correct "+u.name+".cert and "+u.name+
-			".key: they have to belong together; lockstep cert show tells what a certificate holds")
+			".key: they must match; to show a certificate, use lockstep cert show")
 	}
 	if st, err := os.Stat(u.files.Key); err == nil && st.Mode().Perm()&0o026 != 0 {
 		return Finding{
@@ -121,10 +121,10 @@ func (u *use) check(now time.Time) Finding {
 	leaf := pair.Leaf
 	measured := fmt.Sprintf("%s of %s, until %s", u.files.Cert, leaf.Subject, leaf.NotAfter.Format(time.DateOnly))
 	if now.Before(leaf.NotBefore) {
-		return problem(measured, "it holds only from "+leaf.NotBefore.Format(time.RFC3339)+" on", "see the clock, or wait")
+		return problem(measured, "it is not valid before "+leaf.NotBefore.Format(time.RFC3339), "check the clock, or wait")
 	}
 	if now.After(leaf.NotAfter) {
-		return problem(measured, "it has ended: others refuse the node", "lockstep cert issue makes a new one")
+		return problem(measured, "it has expired: peers refuse the node", "create a new one with lockstep cert issue")
 	}
 	if f := u.chain(pair, roots, now); f != nil {
 		f.Measured = measured + f.Measured
@@ -133,13 +133,13 @@ func (u *use) check(now time.Time) Finding {
 	if u.host != "" {
 		if err := leaf.VerifyHostname(u.host); err != nil {
 			return problem(measured+", names: "+namesOf(leaf), fmt.Sprintf("clients and the other node connect to %s, "+
-				"which is none of its names: they refuse it", u.host),
-				"lockstep cert issue makes one with that name, or set advertise to a name that it has")
+				"which the certificate does not contain: they refuse it", u.host),
+				"create one with that name with lockstep cert issue, or set advertise to a name in the certificate")
 		}
 	}
 	if leaf.NotAfter.Sub(now) < soon {
 		return Finding{
-			Verdict: Warning, Measured: measured, Means: "it ends soon", Do: "make a new one; the node takes it up by itself",
+			Verdict: Warning, Measured: measured, Means: "it expires soon", Do: "create a new one; the node reloads it",
 		}
 	}
 	return Finding{Verdict: OK, Measured: measured + ", names: " + namesOf(leaf)}
@@ -165,11 +165,11 @@ func (u *use) chain(pair tls.Certificate, roots *x509.CertPool, now time.Time) *
 		}
 		f := &Finding{Verdict: Problem, Measured: ": " + err.Error()}
 		if strings.Contains(err.Error(), "incompatible key usage") {
-			f.Means = "a node is a server, and a client of the other one: its certificate has to be good for both"
-			f.Do = "lockstep cert issue --peer makes such a one"
+			f.Means = "a node is a server and a client of the other node: its certificate must be valid for both"
+			f.Do = "create one with lockstep cert issue --peer"
 		} else {
-			f.Means = "it does not come from the authorities in " + u.files.CA + ": who checks against these refuses it"
-			f.Do = "use one that does, with the certificates between them in the same file, or correct " + u.name + ".ca"
+			f.Means = "it was not issued by the CA in " + u.files.CA + ": peers that verify it with this CA refuse it"
+			f.Do = "use one issued by that CA, with intermediate certificates in the same file, or correct " + u.name + ".ca"
 		}
 		return f
 	}

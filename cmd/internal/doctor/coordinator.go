@@ -76,8 +76,8 @@ func askEndpoint(ctx context.Context, client *clientv3.Client, endpoint string) 
 	if err := reach(ctx, place); err != nil { // etcd's client only reports a timeout
 		return Finding{
 			Verdict: Problem, Measured: shortest(err),
-			Means: "it cannot be reached: with too few of them no node can take over",
-			Do:    "see whether it runs, the address, and the firewall",
+			Means: "it cannot be reached: without a quorum, no node can take over",
+			Do:    "check that it runs, its address, and the firewall",
 		}
 	}
 	for range asks {
@@ -88,30 +88,30 @@ func askEndpoint(ctx context.Context, client *clientv3.Client, endpoint string) 
 		if err != nil {
 			return Finding{
 				Verdict: Problem, Measured: shortest(err),
-				Means: "its port can be reached, but it does not answer: with too " +
-					"few of them no node can take over",
-				Do: "if it uses TLS: https:// in the endpoint, and coordinator.etcd.tls; if it wants a user: " +
-					"coordinator.etcd.username; else see its log",
+				Means: "its port is open, but it does not respond: without a " +
+					"quorum, no node can take over",
+				Do: "if it uses TLS: https:// in the endpoint, and coordinator.etcd.tls; if it requires a user: " +
+					"coordinator.etcd.username; else check its log",
 			}
 		}
 		st, times = got, append(times, time.Since(start))
 	}
 	slices.Sort(times)
 	median := times[len(times)/2]
-	f := Finding{Verdict: OK, Measured: fmt.Sprintf("etcd %s, answers in %v", st.Version,
+	f := Finding{Verdict: OK, Measured: fmt.Sprintf("etcd %s, responds in %v", st.Version,
 		median.Round(10*time.Microsecond))}
 	switch {
 	case len(st.Errors) > 0:
-		f.Verdict, f.Measured = Problem, f.Measured+", says: "+strings.Join(st.Errors, ", ")
-		f.Means = "it takes no writes: no node can take over"
+		f.Verdict, f.Measured = Problem, f.Measured+", reports: "+strings.Join(st.Errors, ", ")
+		f.Means = "it accepts no writes: no node can take over"
 		f.Do = "etcdctl alarm list, etcdctl defrag, etcdctl alarm disarm"
 	case strings.HasPrefix(st.Version, "2.") || strings.HasPrefix(st.Version, "3.0.") ||
 		strings.HasPrefix(st.Version, "3.1.") || strings.HasPrefix(st.Version, "3.2.") ||
 		strings.HasPrefix(st.Version, "3.3."):
 		f.Verdict, f.Means, f.Do = Problem, "it is older than 3.4", "upgrade etcd"
 	case median > slowEtcd:
-		f.Verdict, f.Means = Warning, "a failover takes a few of these longer"
-		f.Do = "put it closer to the nodes, on a machine with a fast disk"
+		f.Verdict, f.Means = Warning, "a failover takes several round trips"
+		f.Do = "move it closer to the nodes, on a machine with a fast disk"
 	}
 	return f
 }
@@ -122,23 +122,23 @@ func membersOf(ctx context.Context, client *clientv3.Client, endpoints int) Find
 	defer cancel()
 	r, err := client.MemberList(ctx)
 	if err != nil {
-		return Finding{Subject: "members", Verdict: NotChecked, Means: "they are not told: " + shortest(err)}
+		return Finding{Subject: "members", Verdict: NotChecked, Means: "members unknown: " + shortest(err)}
 	}
 	voting := len(slices.DeleteFunc(slices.Clone(r.Members), func(m *etcdserver.Member) bool { return m.IsLearner }))
 	f := Finding{
 		Subject: "members", Verdict: OK,
 		Measured: fmt.Sprintf("%s, %s configured", output.Plural(voting, "member"), output.Plural(endpoints, "endpoint")),
-		Means:    fmt.Sprintf("%d of them may be lost", (voting-1)/2),
+		Means:    fmt.Sprintf("%d of them may fail", (voting-1)/2),
 	}
 	switch {
 	case voting < 3:
-		f.Verdict, f.Means = Warning, "when it is lost no node can take over, and the pair goes on only as long as both "+
-			"nodes are there"
+		f.Verdict, f.Means = Warning, "if it fails, no node can take over, and the pair only works while both "+
+			"nodes are up"
 		f.Do = "run three, on three machines"
 	case endpoints < voting:
-		f.Verdict, f.Means = Warning, "the node does not know all of them: if those it knows are lost it has no "+
+		f.Verdict, f.Means = Warning, "the node does not know all members: if the known ones fail, it has no "+
 			"coordinator"
-		f.Do = "name all of them in coordinator.etcd.endpoints"
+		f.Do = "list all of them in coordinator.etcd.endpoints"
 	}
 	return f
 }
@@ -151,19 +151,19 @@ func (in *inspector) recordIn(ctx context.Context, client *clientv3.Client) Find
 	f := Finding{Subject: "record at " + prefix}
 	r, err := client.Get(ctx, prefix+"/record")
 	if err != nil {
-		f.Verdict, f.Measured, f.Means = Problem, shortest(err), "the node cannot read the pair's record"
-		f.Do = "give the etcd user read and write on " + prefix
+		f.Verdict, f.Measured, f.Means = Problem, shortest(err), "the node cannot read the cluster record"
+		f.Do = "give the etcd user read and write access to " + prefix
 		return f
 	}
 	if len(r.Kvs) == 0 {
 		in.keepRecord(nil)
-		f.Verdict, f.Measured, f.Means = OK, "none yet", "the first node that starts makes a new pair"
+		f.Verdict, f.Measured, f.Means = OK, "none yet", "the first node that starts creates a new pair"
 		return f
 	}
 	record, err := failover.DecodeRecord(r.Kvs[0].Value)
 	if err != nil {
-		f.Verdict, f.Measured, f.Means = Problem, err.Error(), "this is no record that this release can read"
-		f.Do = "use a prefix of its own for each pair, or the release that wrote it"
+		f.Verdict, f.Measured, f.Means = Problem, err.Error(), "the cluster record has an unknown format"
+		f.Do = "use a separate prefix for each pair, or the release that wrote it"
 		return f
 	}
 	in.keepRecord(&record)
@@ -198,8 +198,8 @@ func checkVoters(ctx context.Context, in *inspector) []Finding {
 		start := time.Now()
 		if err := reach(ctx, v); err != nil {
 			f.Verdict, f.Measured = Warning, shortest(err)
-			f.Means, f.Do = "it does not listen yet, or cannot be reached",
-				"start it, or see the address and the firewall"
+			f.Means, f.Do = "it is not listening yet, or cannot be reached",
+				"start it, or check the address and the firewall"
 		} else {
 			f.Verdict, f.Measured = OK, fmt.Sprintf("reached in %v", time.Since(start).Round(10*time.Microsecond))
 		}
@@ -218,11 +218,11 @@ func checkVoters(ctx context.Context, in *inspector) []Finding {
 	switch {
 	case err != nil:
 		f.Verdict, f.Measured = Warning, shortest(err)
-		f.Means = "there is no quorum yet: no node gets a role before two of the three voters run"
-		f.Do = "start the other voters; lockstep pair voters shows them"
+		f.Means = "no quorum yet: no node gets a role before two of the three voters run"
+		f.Do = "start the other voters; to list them, use lockstep pair voters"
 	case len(members) != len(r.Voters):
 		f.Verdict, f.Measured = Warning, fmt.Sprintf("%d voters, %d configured", len(members), len(r.Voters))
-		f.Means, f.Do = "the quorum is not the one of the configuration", "lockstep pair voters, and correct "+
+		f.Means, f.Do = "the quorum differs from the configuration", "check lockstep pair voters, and correct "+
 			"coordinator.raft.voters"
 	default:
 		f.Verdict, f.Measured = OK, output.Plural(len(members), "voter")
@@ -234,7 +234,7 @@ func checkVoters(ctx context.Context, in *inspector) []Finding {
 func shortest(err error) string {
 	text := strings.Join(strings.Fields(err.Error()), " ")
 	if errors.Is(err, context.DeadlineExceeded) && !strings.Contains(text, "refused") {
-		return "no answer within " + askLimit.String()
+		return "no response within " + askLimit.String()
 	}
 	return text
 }

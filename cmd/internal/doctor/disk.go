@@ -51,13 +51,13 @@ func checkSpace(_ context.Context, in *inspector) []Finding {
 	switch {
 	case u.AvailableBytes < watermark:
 		return one(Problem, measured, fmt.Sprintf("less than disk.low-watermark (%s): the node refuses publishes",
-			c.Disk.LowWatermark), "make room, use a larger filesystem, or lower disk.low-watermark")
+			c.Disk.LowWatermark), "free disk space, use a larger filesystem, or lower disk.low-watermark")
 	case u.AvailableBytes < wanted:
 		return one(Warning, measured, fmt.Sprintf("the log (wal.keep-bytes, checkpoint.bytes) and disk.low-watermark "+
 			"alone take up to %s: publishes will be refused soon", output.Bytes(wanted)),
-			"make room, or lower wal.keep-bytes and checkpoint.bytes")
+			"free disk space, or lower wal.keep-bytes and checkpoint.bytes")
 	}
-	return one(OK, measured, fmt.Sprintf("the log and disk.low-watermark take up to %s of it, the rest is for messages",
+	return one(OK, measured, fmt.Sprintf("the log and disk.low-watermark use up to %s, the rest is for messages",
 		output.Bytes(wanted)), "")
 }
 
@@ -66,18 +66,18 @@ func checkDirectory(_ context.Context, in *inspector) []Finding {
 	dir := in.cfg.Data.Dir
 	if !in.made {
 		if st, err := os.Stat(dir); err == nil && !st.IsDir() {
-			return one(Problem, dir+" is a file", "the node cannot keep its store there",
-				"set data.dir to a directory, or move the file away")
+			return one(Problem, dir+" is a file", "the node cannot use it as its data directory",
+				"set data.dir to a directory, or move the file")
 		}
 		if err := tryFile(in.place); err != nil {
-			return one(Problem, fmt.Sprintf("%s is not there, and nothing can be written to %s: %v", dir, in.place, err),
-				"the node cannot make it", "make the directory, and give it to the user who runs the node")
+			return one(Problem, fmt.Sprintf("%s does not exist, and %s is not writable: %v", dir, in.place, err),
+				"the node cannot create it", "create the directory, and make the node's user its owner")
 		}
-		return one(OK, dir+" is not there yet", "the node makes it", "")
+		return one(OK, dir+" does not exist yet", "the node creates it", "")
 	}
 	if err := tryFile(dir); err != nil {
 		return one(Problem, fmt.Sprintf("%s: %v", dir, err), "the node cannot write there",
-			"give the directory to the user who runs the node (chown), or run this as that user")
+			"make the node's user the owner of the directory (chown), or run this command as that user")
 	}
 	st, err := os.Stat(dir)
 	if err != nil {
@@ -90,7 +90,7 @@ func checkDirectory(_ context.Context, in *inspector) []Finding {
 	}
 	switch {
 	case mode&0o022 != 0:
-		return one(Problem, measured, "others on this machine can change or remove the node's files", "chmod 750 "+dir)
+		return one(Problem, measured, "others on this machine can change or delete the node's files", "chmod 750 "+dir)
 	case mode&0o005 != 0:
 		return one(Warning, measured, "others on this machine can read messages", "chmod 750 "+dir)
 	}
@@ -105,7 +105,7 @@ func tryFile(dir string) error {
 		if errors.As(err, &path) {
 			return path.Err
 		}
-		return fmt.Errorf("make a file: %w", err)
+		return fmt.Errorf("create a file: %w", err)
 	}
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
@@ -118,28 +118,28 @@ func checkSync(ctx context.Context, in *inspector) []Finding {
 	}
 	times, err := measureSyncs(ctx, in.place, count)
 	if err != nil {
-		return one(Problem, err.Error(), "the node cannot write its log", "see the permissions and the space of "+in.place)
+		return one(Problem, err.Error(), "the node cannot write its log", "check permissions and free space of "+in.place)
 	}
 	p50, p99 := times[len(times)/2], times[min(len(times)*99/100, len(times)-1)]
 	measured := fmt.Sprintf("%d writes of %s to %s: p50 %v, p99 %v", len(times), output.Bytes(syncBytes), in.place,
 		p50.Round(time.Microsecond), p99.Round(time.Microsecond))
 	if in.owner != 0 {
-		measured += ", beside a node that runs"
+		measured += ", next to a running node"
 	}
 	stall := in.cfg.Disk.StallTimeout.Std()
 	switch {
 	case p99 > stall:
-		return one(Problem, measured, fmt.Sprintf("longer than disk.stall-timeout (%v): the node would give up its role "+
-			"again and again", stall), "use another disk")
+		return one(Problem, measured, fmt.Sprintf("longer than disk.stall-timeout (%v): the node would repeatedly lose its "+
+			"role", stall), "use another disk")
 	case in.cfg.Sync != "always":
 		return one(OK, measured, "sync is "+in.cfg.Sync+": commits do not wait for it", "")
 	case p50 > slowSync || p99 > verySlowSync:
-		return one(Warning, measured, "each commit waits so long, on both nodes: publishers one by one get no more "+
-			fmt.Sprintf("than about %.0f per second", 1/p50.Seconds()),
-			"use a disk with power-loss protection, or one that other programs do not write to; many publishers at the "+
-				"same time share a sync")
+		return one(Warning, measured, "each commit takes this long on both nodes: sequential publishers reach at most "+
+			fmt.Sprintf("about %.0f per second", 1/p50.Seconds()),
+			"use a disk with power-loss protection, or one without other load; concurrent publishers "+
+				"share a sync")
 	}
-	return one(OK, measured, fmt.Sprintf("one publisher that waits for each answer gets about %.0f per second at most",
+	return one(OK, measured, fmt.Sprintf("a sequential publisher reaches at most about %.0f per second",
 		1/p50.Seconds()), "")
 }
 
@@ -147,7 +147,7 @@ func checkSync(ctx context.Context, in *inspector) []Finding {
 func measureSyncs(ctx context.Context, dir string, count int) (times []time.Duration, err error) {
 	f, err := os.CreateTemp(dir, ".lockstep-doctor-")
 	if err != nil {
-		return nil, fmt.Errorf("make a file: %w", err)
+		return nil, fmt.Errorf("create a file: %w", err)
 	}
 	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
 	// Like the log, it writes to a preallocated file.

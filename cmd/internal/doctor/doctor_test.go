@@ -66,7 +66,7 @@ func TestDirectory(t *testing.T) {
 
 	in = inspect(t, func(c *config.Config) { c.Data.Dir = filepath.Join(c.Data.Dir, "a", "b") })
 	require.False(t, in.made)
-	told(t, check(), OK, "not there yet")
+	told(t, check(), OK, "does not exist yet")
 	_, err = os.Stat(in.cfg.Data.Dir)
 	require.ErrorIs(t, err, os.ErrNotExist, "it makes none")
 	in = inspect(t, func(c *config.Config) {
@@ -122,7 +122,7 @@ func TestMemory(t *testing.T) {
 		{2 * gib, 64 * gib, gib, Problem, "the control group has 1.0 GiB"},
 		{9 * gib, 10 * gib, 0, Warning, "the machine"},
 		{gib, 2 * gib, 64 * gib, OK, "the machine"},
-		{gib, 0, 0, NotChecked, "not known"},
+		{gib, 0, 0, NotChecked, "unknown"},
 	} {
 		told(t, memoryFinding(c.budget, c.machine, c.group)[0], c.verdict, c.says)
 	}
@@ -147,13 +147,13 @@ func TestPorts(t *testing.T) {
 	in := inspect(t, func(c *config.Config) { c.Listen, c.Metrics.Listen = taken.Addr().String(), address })
 	all := checkPorts(t.Context(), in)
 	require.Len(t, all, 2)
-	told(t, all[0], Problem, "listen", "is taken by")
+	told(t, all[0], Problem, "listen", "is in use by")
 	told(t, all[1], OK, "metrics.listen", "is free")
 	if pid, listening := portOwner(taken.Addr().(*net.TCPAddr).Port); listening {
 		require.Equal(t, os.Getpid(), pid)
 		require.Contains(t, all[0].Measured, fmt.Sprint(os.Getpid()))
 		in.owner = pid
-		told(t, checkPorts(t.Context(), in)[0], OK, "the node that runs")
+		told(t, checkPorts(t.Context(), in)[0], OK, "it is the node with this data directory")
 	}
 	told(t, in.port(t.Context(), "192.0.2.1:7420"), Problem, "advertise")
 	told(t, in.port(t.Context(), "nowhere"), Problem, "host:port")
@@ -190,13 +190,13 @@ func TestCertificates(t *testing.T) {
 		"good":           {ours.File, good, goodKey, "node-a:7420", OK, "node-a"},
 		"good address":   {ours.File, good, goodKey, "", OK, "127.0.0.1"},
 		"wrong name":     {ours.File, good, goodKey, "node-b:7420", Problem, "node-b"},
-		"ends soon":      {ours.File, hour, hourKey, "node-a:7420", Warning, "soon"},
-		"has ended":      {ours.File, over, overKey, "", Problem, "ended"},
-		"too early":      {ours.File, early, earlyKey, "", Problem, "holds only from"},
-		"other key":      {ours.File, good, hourKey, "", Problem, "belong together"},
-		"other chain":    {ours.File, strange, strangeKey, "node-a:7420", Problem, "does not come from"},
+		"ends soon":      {ours.File, hour, hourKey, "node-a:7420", Warning, "expires soon"},
+		"has ended":      {ours.File, over, overKey, "", Problem, "expired"},
+		"too early":      {ours.File, early, earlyKey, "", Problem, "not valid before"},
+		"other key":      {ours.File, good, hourKey, "", Problem, "they must match"},
+		"other chain":    {ours.File, strange, strangeKey, "node-a:7420", Problem, "not issued by the CA"},
 		"no file":        {ours.File, good + "x", goodKey, "", Problem, "cert show"},
-		"no authority":   {garbage + "x", good, goodKey, "", Problem, "authorities"},
+		"no authority":   {garbage + "x", good, goodKey, "", Problem, "CA certificates"},
 		"no certificate": {garbage, good, goodKey, "", Problem, "PEM"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -224,7 +224,7 @@ func TestCertificates(t *testing.T) {
 	u := use{name: "tls", usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	f := u.chain(pair, ours.Pool(), time.Now())
 	require.NotNil(t, f)
-	told(t, *f, Problem, "good for both")
+	told(t, *f, Problem, "valid for both")
 
 	in = inspect(t, func(*config.Config) {})
 	told(t, checkCertificates(t.Context(), in)[0], OK, "this machine only")
@@ -245,9 +245,9 @@ func TestEtcd(t *testing.T) {
 	})
 	all := checkEtcd(t.Context(), in)
 	require.Len(t, all, 5)
-	told(t, all[0], OK, "etcd 3.", "answers in")
+	told(t, all[0], OK, "etcd 3.", "responds in")
 	told(t, all[1], Problem, "refused", "firewall")
-	told(t, all[2], Problem, "no answer", "TLS")
+	told(t, all[2], Problem, "no response", "TLS")
 	told(t, all[3], Warning, "1 member", "run three")
 	told(t, all[4], OK, "none yet")
 	_, asked := in.pairRecord()

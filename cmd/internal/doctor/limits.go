@@ -30,16 +30,16 @@ func memoryFinding(budget, machine, group uint64) []Finding {
 		limit, of = group, "the control group"
 	}
 	if limit == 0 {
-		return notChecked("how much memory there is, is not known on this system")
+		return notChecked("the amount of memory is unknown on this system")
 	}
 	measured := fmt.Sprintf("memory.budget %s, %s has %s", output.Bytes(budget), of, output.Bytes(limit))
 	switch {
 	case budget > limit:
-		return one(Problem, measured, "the system will kill the node when it uses its budget",
-			"lower memory.budget to about two thirds of that, or give it more")
+		return one(Problem, measured, "the system kills the node when it uses its whole budget",
+			"lower memory.budget to about two thirds of that, or add memory")
 	case budget > limit/10*8:
-		return one(Warning, measured, "little is left for the system's page cache and for what the node needs besides: "+
-			"the system may kill it", "lower memory.budget to about two thirds of that, or give it more")
+		return one(Warning, measured, "little is left for the page cache and other memory of the node: "+
+			"the system may kill it", "lower memory.budget to about two thirds of that, or add memory")
 	}
 	return one(OK, measured, "", "")
 }
@@ -53,7 +53,7 @@ func checkOpenFiles(_ context.Context, in *inspector) []Finding {
 	wanted := uint64(in.cfg.Limits.Connections) + filesBesides
 	measured := fmt.Sprintf("%s, limits.connections %s", output.Count(limit), output.Count(in.cfg.Limits.Connections))
 	if limit < wanted {
-		return one(Warning, measured, "the node lets in fewer connections than that: what the limit leaves",
+		return one(Warning, measured, "the node accepts fewer connections than limits.connections",
 			fmt.Sprintf("raise it to at least %d (LimitNOFILE in a systemd unit, ulimit -n), or lower limits.connections",
 				wanted))
 	}
@@ -89,7 +89,7 @@ func (in *inspector) port(ctx context.Context, address string) Finding {
 	if listening && pid != 0 && pid == in.owner {
 		return Finding{
 			Verdict: OK, Measured: fmt.Sprintf("%s, in use by process %d", address, pid),
-			Means: "that is the node that runs on this data directory",
+			Means: "it is the node with this data directory",
 		}
 	}
 	if !listening {
@@ -108,7 +108,7 @@ func (in *inspector) port(ctx context.Context, address string) Finding {
 		who = fmt.Sprintf("process %d (%s)", pid, nameOfProcess(pid))
 	}
 	return Finding{
-		Verdict: Problem, Measured: fmt.Sprintf("%s is taken by %s", address, who), Means: "the node cannot listen there",
+		Verdict: Problem, Measured: fmt.Sprintf("%s is in use by %s", address, who), Means: "the node cannot listen there",
 		Do: "stop that process, or set another port",
 	}
 }
@@ -117,9 +117,9 @@ func cannotListen(address, host string, err error) Finding {
 	f := Finding{Verdict: Problem, Measured: fmt.Sprintf("%s: %v", address, err), Means: "the node cannot listen there"}
 	switch {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		f.Do = "this machine has no address " + host + ": use one of its own, and advertise for how others reach it"
+		f.Do = "this machine has no address " + host + ": use its own address, and set advertise to that of other machines"
 	case errors.Is(err, os.ErrPermission):
-		f.Do = "ports below 1024 need a privilege: use a higher one"
+		f.Do = "ports below 1024 require a privilege: use a higher one"
 	default:
 		f.Do = "correct the host or the port"
 	}

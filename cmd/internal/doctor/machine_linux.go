@@ -39,16 +39,16 @@ func checkClock(context.Context, *inspector) []Finding {
 	var t unix.Timex
 	state, err := unix.Adjtimex(&t)
 	if err != nil {
-		return notChecked("the kernel does not tell: %v", err)
+		return notChecked("the kernel does not report it: %v", err)
 	}
 	measured := fmt.Sprintf("error at most %d ms", t.Maxerror/1000)
 	if state == clockError || t.Status&clockUnsync != 0 {
-		return one(Warning, "not synchronized", "no NTP program keeps the clock right. No message is lost by that, but "+
-			"delays, expiry, certificates, tokens and the times in logs go by it",
+		return one(Warning, "not synchronized", "no NTP client runs. No messages are lost, but "+
+			"delays, expiry, certificates, tokens and log timestamps depend on the clock",
 			"run chrony or systemd-timesyncd; in a container: on the host")
 	}
 	if t.Maxerror > clockMaximum {
-		return one(Warning, measured, "the clock may be off by more than a second", "look at chronyc tracking")
+		return one(Warning, measured, "the clock may be off by more than a second", "check chronyc tracking")
 	}
 	return one(OK, "synchronized, "+measured, "", "")
 }
@@ -81,20 +81,20 @@ func checkFilesystem(_ context.Context, in *inspector) []Finding {
 	measured := fmt.Sprintf("%s, %s, %s", name, direct, in.place)
 	switch name {
 	case "tmpfs", "ramfs":
-		return one(Problem, measured, "it is in memory: everything is gone when this machine stops",
+		return one(Problem, measured, "the filesystem is in memory: all data is lost when this machine stops",
 			"set data.dir to a directory on a disk")
 	case "nfs", "smb", "cifs", "9p", "afs":
-		return one(Problem, measured, "it is on another machine: locks and syncs may not hold what they promise, and "+
+		return one(Problem, measured, "a network filesystem: locks and syncs may be unreliable, and "+
 			"both nodes may depend on the same disk", "set data.dir to a local disk of this machine")
 	case "fuse", "ceph":
-		return one(Warning, measured, "it may be on another machine: then syncs are slow, and both nodes may depend on "+
-			"the same disks", "use a local disk, or make sure that the two nodes share nothing")
+		return one(Warning, measured, "possibly a network filesystem: syncs are then slow, and both nodes may depend on "+
+			"the same disk", "use a local disk, or make sure that the nodes share no storage")
 	case "overlay":
-		return one(Warning, measured, "it is a container's own layer: everything is gone when the container is removed",
+		return one(Warning, measured, "a container layer: all data is lost when the container is removed",
 			"mount a volume at data.dir")
 	}
 	if !strings.HasPrefix(direct, "with ") {
-		return one(OK, measured, "checkpoints and large writes go through the system's page cache", "")
+		return one(OK, measured, "checkpoints and large writes go through the page cache", "")
 	}
 	return one(OK, measured, "", "")
 }
@@ -230,10 +230,10 @@ func checkProcessors(context.Context, *inspector) []Finding {
 	q, errQ := strconv.ParseFloat(quota, 64)
 	p, errP := strconv.ParseFloat(period, 64)
 	if ok && errQ == nil && errP == nil && p > 0 {
-		measured += fmt.Sprintf(", of which the control group allows %.1f", q/p)
+		measured += fmt.Sprintf(", limited to %.1f by the control group", q/p)
 		if q/p < 1 {
-			return one(Warning, measured, "the node is stopped for a part of each tenth of a second: heartbeats may come "+
-				"too late, and the other node takes over", "allow at least one processor (cpu.max; in Kubernetes: limits.cpu)")
+			return one(Warning, measured, "the CPU quota pauses the node in each 100 ms period: heartbeats may be "+
+				"late, and the other node takes over", "allow at least one processor (cpu.max; in Kubernetes: limits.cpu)")
 		}
 	}
 	return one(OK, measured, "", "")
@@ -256,8 +256,8 @@ func checkKernel(context.Context, *inspector) []Finding {
 	case "":
 		add("vm.overcommit_memory", NotChecked, "", "it cannot be read", "")
 	case "2":
-		add("vm.overcommit_memory", Warning, v, "the system promises no more memory than it has: the node, which reserves "+
-			"address space that it does not use, may be refused memory", "sysctl vm.overcommit_memory=0")
+		add("vm.overcommit_memory", Warning, v, "memory overcommit is disabled: the node, which reserves address "+
+			"space that it does not use, may fail to allocate memory", "sysctl vm.overcommit_memory=0")
 	default:
 		add("vm.overcommit_memory", OK, v, "", "")
 	}
@@ -267,15 +267,15 @@ func checkKernel(context.Context, *inspector) []Finding {
 		add("vm.swappiness", NotChecked, "", "it cannot be read", "")
 	case swap > 0 && v > 10:
 		add("vm.swappiness", Warning, fmt.Sprintf("%d, with %s of swap", v, output.Bytes(swap)), "memory of the node may be "+
-			"swapped out: then it answers late, and the other node takes over", "sysctl vm.swappiness=1, or use no swap")
+			"swapped out: it then responds late, and the other node takes over", "sysctl vm.swappiness=1, or use no swap")
 	default:
 		add("vm.swappiness", OK, fmt.Sprintf("%d, with %s of swap", v, output.Bytes(swap)), "", "")
 	}
 	switch v := chosenOf(read("/sys/kernel/mm/transparent_hugepage/enabled")); v {
 	case "":
-		add("transparent huge pages", NotChecked, "", "the kernel does not tell", "")
+		add("transparent huge pages", NotChecked, "", "the kernel does not report it", "")
 	case "always":
-		add("transparent huge pages", OK, v, "the process may take some more memory than memory.budget; madvise would not",
+		add("transparent huge pages", OK, v, "the process may use slightly more than memory.budget; madvise avoids this",
 			"")
 	default:
 		add("transparent huge pages", OK, v, "", "")
@@ -284,12 +284,12 @@ func checkKernel(context.Context, *inspector) []Finding {
 	case err != nil:
 		add("net.core.somaxconn", NotChecked, "", "it cannot be read", "")
 	case v < 1024:
-		add("net.core.somaxconn", Warning, strconv.Itoa(v), "when all clients come to the other node at once, after a "+
-			"failover, some have to try again", "sysctl net.core.somaxconn=4096")
+		add("net.core.somaxconn", Warning, strconv.Itoa(v), "if all clients reconnect simultaneously after a "+
+			"failover, some have to retry", "sysctl net.core.somaxconn=4096")
 	default:
 		add("net.core.somaxconn", OK, strconv.Itoa(v), "", "")
 	}
-	add("tcp keepalive", OK, "not needed", "nodes and clients send pings of their own", "")
+	add("tcp keepalive", OK, "not needed", "nodes and clients send keepalive pings", "")
 	return all
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-const onlyLinux = "this is known on Linux only"
+const onlyLinux = "available on Linux only"
 
 func dataSync(f *os.File) error {
 	if err := f.Sync(); err != nil {

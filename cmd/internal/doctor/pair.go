@@ -31,8 +31,8 @@ func checkPair(_ context.Context, in *inspector) []Finding {
 		return one(OK, "no store in "+in.cfg.Data.Dir+" yet", "", "")
 	}
 	if err != nil {
-		return one(Problem, err.Error(), "the node does not start with this store as it is: it sets it aside, or waits",
-			"see docs/how-to/respond-to-conditions.md; restore a save-set, or let the node get everything from the other one")
+		return one(Problem, err.Error(), "the node does not start with this store: it quarantines it, or waits",
+			"see docs/how-to/respond-to-conditions.md; restore a backup, or let the node copy everything from the other node")
 	}
 	record, asked := in.pairRecord()
 	measured := fmt.Sprintf("store of node %s, ", id.NodeID)
@@ -43,22 +43,22 @@ func checkPair(_ context.Context, in *inspector) []Finding {
 	}
 	switch {
 	case in.cfg.Coordinator.Type == config.CoordinatorNone && id.PairID != uuid.Nil:
-		return one(Problem, measured, "it belongs to a pair: it does not start without a coordinator",
+		return one(Problem, measured, "the store belongs to a pair: the node does not start without a coordinator",
 			"set coordinator.type as on the other node, or use another data.dir")
 	case !asked:
-		return one(OK, measured, "it was not compared with a record", "")
+		return one(OK, measured, "it was not compared with a cluster record", "")
 	case record == nil && id.PairID != uuid.Nil:
-		return one(Problem, measured+"; there is no record", "etcd has lost it, or coordinator.etcd.prefix is of another "+
-			"pair: the node waits", "correct the prefix; if etcd was lost: lockstep pair adopt")
+		return one(Problem, measured+"; there is no cluster record", "etcd lost it, or coordinator.etcd.prefix belongs to "+
+			"another pair: the node waits", "correct the prefix; if etcd was lost: lockstep pair adopt")
 	case record != nil && id.PairID != uuid.Nil && id.PairID != record.PairID:
-		return one(Problem, fmt.Sprintf("%s; the record is of pair %s", measured, record.PairID),
+		return one(Problem, fmt.Sprintf("%s; the cluster record is of pair %s", measured, record.PairID),
 			"the data directory belongs to another pair: the node refuses to start",
 			"correct coordinator.etcd.prefix, or use another data.dir")
 	case id.MayHaveLost:
-		return one(Warning, measured, "it may have lost acknowledged messages: the node takes everything from the other one",
+		return one(Warning, measured, "acknowledged messages may be lost: the node copies everything from the other node",
 			"start the other node first")
 	case record != nil && id.PairID == uuid.Nil && strangers(record, id.NodeID) >= 2:
-		return one(Problem, measured, "the pair has two other nodes already: a third is refused",
+		return one(Problem, measured, "the pair already has two other nodes: a third is refused",
 			"use another prefix, or the data directory of a node of that pair")
 	}
 	return one(OK, measured, "", "")
@@ -76,7 +76,7 @@ func checkPeer(ctx context.Context, in *inspector) []Finding {
 	}
 	address, name := in.peerAddress()
 	if address == "" {
-		return notChecked("it is not known where it is: no record names it; --peer HOST:PORT tells")
+		return notChecked("address unknown: there is no cluster record; set --peer HOST:PORT")
 	}
 	f := in.askPeer(ctx, address)
 	f.Subject = address
@@ -119,7 +119,7 @@ func (in *inspector) askPeer(ctx context.Context, address string) Finding {
 	defer func() { _ = c.Close() }()
 	n, err := c.Node(address)
 	if err != nil {
-		return Finding{Verdict: Problem, Measured: err.Error(), Means: "that is no address", Do: "correct --peer"}
+		return Finding{Verdict: Problem, Measured: err.Error(), Means: "not a valid address", Do: "correct --peer"}
 	}
 	limited, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
@@ -129,17 +129,17 @@ func (in *inspector) askPeer(ctx context.Context, address string) Finding {
 	took := time.Since(start)
 	switch {
 	case errors.Is(err, client.ErrDenied):
-		return Finding{Verdict: NotChecked, Measured: "it answers", Means: "and does not let this node see its status: " +
+		return Finding{Verdict: NotChecked, Measured: "it responds", Means: "and denies access to its status: " +
 			shortest(err)}
 	case err != nil && reach(ctx, address) != nil:
 		return Finding{
-			Verdict: Warning, Measured: shortest(err), Means: "it does not run yet, or cannot be reached",
-			Do: "start it, or see its advertise, and the firewall between the nodes",
+			Verdict: Warning, Measured: shortest(err), Means: "it is not running yet, or cannot be reached",
+			Do: "start it, or check its advertise, and the firewall between the nodes",
 		}
 	case err != nil:
 		return Finding{
-			Verdict: Problem, Measured: shortest(err), Means: "its port can be reached, but the nodes cannot talk",
-			Do: "use TLS on both or on none, with certificates of the same authority and with the names in advertise: " +
+			Verdict: Problem, Measured: shortest(err), Means: "its port is open, but the nodes cannot communicate",
+			Do: "use TLS on both or on neither, with certificates of the same CA that contain the names in advertise: " +
 				"lockstep cert show " + address,
 		}
 	}
@@ -148,7 +148,7 @@ func (in *inspector) askPeer(ctx context.Context, address string) Finding {
 
 // judgePeer compares the status of the other node with this one.
 func (in *inspector) judgePeer(st *pb.GetStatusResponse, start time.Time, took time.Duration) Finding {
-	f := Finding{Verdict: OK, Measured: fmt.Sprintf("%s, %s, answers in %v", st.GetNode().GetName(), st.GetVersion(),
+	f := Finding{Verdict: OK, Measured: fmt.Sprintf("%s, %s, responds in %v", st.GetNode().GetName(), st.GetVersion(),
 		took.Round(10*time.Microsecond))}
 	bad := func(v Verdict, measured, means, do string) Finding {
 		f.Verdict, f.Measured, f.Means, f.Do = v, f.Measured+measured, means, do
@@ -158,7 +158,7 @@ func (in *inspector) judgePeer(st *pb.GetStatusResponse, start time.Time, took t
 		offset := st.GetNow().AsTime().Sub(start.Add(took / 2))
 		f.Measured += fmt.Sprintf(", its clock is %v off", offset.Round(time.Millisecond))
 		if offset.Abs() > offClock+took {
-			return bad(Warning, "", "delays, expiry and tokens go by the clock of whichever node is active: they jump at a "+
+			return bad(Warning, "", "delays, expiry and tokens depend on the clock of the active node: they jump at a "+
 				"failover", "run NTP on both")
 		}
 	}
@@ -167,14 +167,14 @@ func (in *inspector) judgePeer(st *pb.GetStatusResponse, start time.Time, took t
 	pair := st.GetPair().GetPairId()
 	switch {
 	case err == nil && st.GetNode().GetNodeId() == id.NodeID.String():
-		return bad(Problem, "", "it is this node, or a copy of its data directory runs there: two of one are refused",
-			"--peer is to name the other node; if it does, one of the two needs a data directory of its own")
+		return bad(Problem, "", "it is this node, or a node with a copy of its data directory: duplicate nodes are refused",
+			"set --peer to the other node; if it is, one of the two needs its own data directory")
 	case record != nil && pair != "" && pair != record.PairID.String():
 		return bad(Problem, ", of pair "+pair, "it belongs to another pair", "use the same etcd and the same "+
 			"coordinator.etcd.prefix on both")
 	case in.o.Version != "" && st.GetVersion() != in.o.Version:
-		return bad(Warning, ", this program is "+in.o.Version, "two releases work together for an upgrade; what is new "+
-			"waits until both have it", "install the same release on both")
+		return bad(Warning, ", this program is "+in.o.Version, "releases may differ during an upgrade; new features "+
+			"are disabled until both have the new one", "install the same release on both")
 	}
 	return f
 }

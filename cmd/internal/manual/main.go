@@ -43,13 +43,13 @@ func run(args []string, epoch string) error {
 	dir := args[0]
 	pages := filepath.Join(dir, "man1")
 	if err := os.MkdirAll(pages, 0o755); err != nil { //nolint:gosec // read by everybody
-		return fmt.Errorf("make the directory of the pages: %w", err)
+		return fmt.Errorf("create the directory of the pages: %w", err)
 	}
 
 	// The pages must not depend on this machine: the commands get an empty environment, and TMPDIR is unset for the
 	// defaults.
 	if err := os.Unsetenv("TMPDIR"); err != nil {
-		return fmt.Errorf("forget TMPDIR: %w", err)
+		return fmt.Errorf("unset TMPDIR: %w", err)
 	}
 	root := commands.Root(&cli.Env{Process: cli.Process{
 		Lookup: func(string) (string, bool) { return "", false }, Version: args[1],

@@ -48,7 +48,7 @@ func TestManual(t *testing.T) {
 func TestManualRefuses(t *testing.T) {
 	require.ErrorContains(t, run([]string{t.TempDir()}, "0"), "usage: manual DIR VERSION")
 	require.ErrorContains(t, run([]string{t.TempDir(), "v1"}, ""), "SOURCE_DATE_EPOCH")
-	require.ErrorContains(t, run([]string{"/dev/null/x", "v1"}, "0"), "make the directory")
+	require.ErrorContains(t, run([]string{"/dev/null/x", "v1"}, "0"), "create the directory")
 }
 
 // read returns the files below dir by their relative paths.

@@ -29,7 +29,7 @@ func New(w io.Writer, format string) (*Printer, error) {
 	case "json":
 		return &Printer{w: w, json: true}, nil
 	}
-	return nil, fmt.Errorf("--output %q is neither table nor json", format)
+	return nil, fmt.Errorf("--output %q: must be table or json", format)
 }
 
 // JSON reports whether the format is JSON.

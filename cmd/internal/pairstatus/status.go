@@ -406,8 +406,8 @@ func (s Status) Fingerprint() string {
 
 // String describes the forced failover for an operator.
 func (f *Forced) String() string {
-	text := fmt.Sprintf("at %s by %s; what the other node had acknowledged after LSN %d may be lost, and is kept in "+
-		"a file when that one comes back",
+	text := fmt.Sprintf("at %s by %s; records acknowledged by the other node after LSN %d may be lost; they are kept in "+
+		"a file when that node returns",
 		output.LocalTime(f.At), f.By, f.AfterLSN)
 	if f.Reason != "" {
 		text += " (" + f.Reason + ")"

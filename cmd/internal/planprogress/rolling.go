@@ -130,7 +130,7 @@ func (v *View) Update(s Snapshot) {
 	}
 	if s.Active != "" && s.Active != v.act {
 		if v.act != "" {
-			v.show.Line("node %s is the active one now", v.names[s.Active])
+			v.show.Line("node %s is active now", v.names[s.Active])
 		}
 		v.act = s.Active
 	}
@@ -165,9 +165,9 @@ func (v *View) updateNode(address string, st *pb.GetStatusResponse, p *pb.Plan) 
 	case done && st != nil:
 		v.show.End(bar, "done, pages of %s", output.Bytes(uint64(st.GetStore().GetPageSize())))
 	case done:
-		v.show.End(bar, "done; it does not answer now")
+		v.show.End(bar, "done; it does not respond now")
 	case st == nil:
-		v.show.End(bar, "does not answer")
+		v.show.End(bar, "does not respond")
 	case a.GetProgress().GetPhase() == "done", a == nil && p.GetNode() == id &&
 		p.GetState() == pb.PlanState_PLAN_STATE_REWRITING:
 		// The rewrite is about to start or has just ended: the bar stays unchanged.
@@ -180,9 +180,9 @@ func (v *View) updateNode(address string, st *pb.GetStatusResponse, p *pb.Plan) 
 	case client.PlanEnded(p):
 		v.show.End(bar, "not rewritten, pages of %s", output.Bytes(uint64(st.GetStore().GetPageSize())))
 	case p.GetNode() == id && p.GetState() == pb.PlanState_PLAN_STATE_CATCHING_UP:
-		v.show.End(bar, "rewritten, applies what came in meanwhile")
+		v.show.End(bar, "rewritten, applies records received during the rewrite")
 	default:
-		v.show.End(bar, "%s, waits for its turn", Role(st))
+		v.show.End(bar, "%s, waiting for its turn", Role(st))
 	}
 }
 
@@ -190,15 +190,15 @@ func (v *View) updateNode(address string, st *pb.GetStatusResponse, p *pb.Plan) 
 func (v *View) restarting(bar *progress.Bar, id string, st *pb.GetStatusResponse, p *pb.Plan) {
 	switch {
 	case st == nil:
-		v.show.End(bar, "does not answer")
+		v.show.End(bar, "does not respond")
 	case slices.Contains(p.GetDoneNodes(), id):
-		v.show.End(bar, "%s, has restarted, version %s", Role(st), st.GetVersion())
+		v.show.End(bar, "%s, restarted, version %s", Role(st), st.GetVersion())
 	case client.PlanEnded(p):
 		v.show.End(bar, "%s, not restarted", Role(st))
 	case p.GetNode() == id:
 		v.show.End(bar, "%s, restarts", Role(st))
 	default:
-		v.show.End(bar, "%s, waits for its turn", Role(st))
+		v.show.End(bar, "%s, waiting for its turn", Role(st))
 	}
 }
 
@@ -228,15 +228,15 @@ func Describe(p *pb.Plan, name func(id string) string) string {
 	s, reason := "", p.GetReason()
 	switch p.GetState() {
 	case pb.PlanState_PLAN_STATE_WAITING:
-		s = "waits until both nodes are in sync"
+		s = "waiting until both nodes are in sync"
 	case pb.PlanState_PLAN_STATE_REWRITING:
-		s = node + " rewrites its page file"
+		s = node + " is rewriting its page file"
 	case pb.PlanState_PLAN_STATE_RESTARTING:
 		s = node + " restarts"
 	case pb.PlanState_PLAN_STATE_CATCHING_UP:
-		s = node + " has rewritten its page file and catches up"
+		s = node + " has rewritten its page file and is catching up"
 	case pb.PlanState_PLAN_STATE_SWITCHING:
-		s = "the active role is handed over"
+		s = "switching the active role"
 	case pb.PlanState_PLAN_STATE_DONE:
 		s = "done on both nodes"
 	case pb.PlanState_PLAN_STATE_FAILED:
@@ -250,7 +250,7 @@ func Describe(p *pb.Plan, name func(id string) string) string {
 		s = reason // the same text, with names
 	}
 	if n := p.GetRetries(); n > 0 {
-		s += fmt.Sprintf(" (begun again: %d×)", n)
+		s += fmt.Sprintf(" (restarted: %d×)", n)
 	}
 	return what + ": " + s
 }

@@ -61,8 +61,8 @@ func TestView(t *testing.T) {
 	update("a:1")
 	update("a:1")
 	require.Equal(t, "copy", show.bars[bars["b:1"]])
-	require.Equal(t, "active, waits for its turn", show.bars[bars["a:1"]])
-	require.Equal(t, []string{"resize to pages of 4.0 KiB: node b rewrites its page file"}, show.lines)
+	require.Equal(t, "active, waiting for its turn", show.bars[bars["a:1"]])
+	require.Equal(t, []string{"resize to pages of 4.0 KiB: node b is rewriting its page file"}, show.lines)
 
 	b.Maintenance, plan.DoneNodes, plan.State = nil, []string{"2"}, pb.PlanState_PLAN_STATE_SWITCHING
 	update("a:1")
@@ -70,11 +70,11 @@ func TestView(t *testing.T) {
 
 	a, plan.State, plan.Node, plan.Retries = nil, pb.PlanState_PLAN_STATE_WAITING, "1", 1
 	update("b:1")
-	require.Equal(t, "does not answer", show.bars[bars["a:1"]])
+	require.Equal(t, "does not respond", show.bars[bars["a:1"]])
 	require.Equal(t, []string{
-		"resize to pages of 4.0 KiB: the active role is handed over",
-		"node b is the active one now",
-		"resize to pages of 4.0 KiB: waits until both nodes are in sync (begun again: 1×)",
+		"resize to pages of 4.0 KiB: switching the active role",
+		"node b is active now",
+		"resize to pages of 4.0 KiB: waiting until both nodes are in sync (restarted: 1×)",
 	}, show.lines[1:])
 
 	plan.State, plan.Reason = pb.PlanState_PLAN_STATE_FAILED, "no space"

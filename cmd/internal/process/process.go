@@ -64,8 +64,8 @@ func OnHangup(ctx context.Context, log *zap.Logger, reload func()) (stop func())
 		for {
 			select {
 			case <-hangups:
-				log.Info("SIGHUP: this process goes on, and reads certificates, keys and secrets again. Settings are " +
-					"read at the start: lockstep restart restarts both nodes without a pause")
+				log.Info("SIGHUP: reloading certificates, keys and secrets. Settings are read " +
+					"at the start: to restart both nodes without downtime, use lockstep restart")
 				reload()
 			case <-ctx.Done():
 				return

@@ -91,7 +91,7 @@ func Load(path string) (*File, error) {
 	dec.KnownFields(true)
 	if err := dec.Decode(f); err != nil && len(bytes.TrimSpace(raw)) > 0 {
 		// The text of the error may contain a part of a token.
-		return nil, fmt.Errorf("%w: %s is no file of profiles in YAML; mend it, or delete it and log in again", ErrFile,
+		return nil, fmt.Errorf("%w: %s is not a valid YAML profiles file; fix it, or delete it and log in again", ErrFile,
 			path)
 	}
 	if f.Profiles == nil {
@@ -115,8 +115,8 @@ func (f *File) checkMode() error {
 	}
 	const others = 0o077
 	if secret && runtime.GOOS != "windows" && info.Mode().Perm()&others != 0 {
-		return fmt.Errorf("%w: %s has tokens, and others may read it (mode %04o): run chmod 600 %s, and make new tokens if "+
-			"others had a chance to", ErrFile, f.path, info.Mode().Perm(), f.path)
+		return fmt.Errorf("%w: %s contains tokens and is accessible by others (mode %04o): chmod 600 %s; create new tokens "+
+			"if others may have read it", ErrFile, f.path, info.Mode().Perm(), f.path)
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func (f *File) checkMode() error {
 // Save writes the file, which only its owner may read.
 func (f *File) Save() error {
 	if f.path == "" {
-		return fmt.Errorf("%w: it is not known where the file is: set %s", ErrFile, EnvFile)
+		return fmt.Errorf("%w: unknown file location: set %s", ErrFile, EnvFile)
 	}
 	raw, err := yaml.Marshal(f)
 	if err != nil {
@@ -159,9 +159,9 @@ func (f *File) Get(name string) (Profile, error) {
 	if !ok {
 		names := strings.Join(f.Names(), ", ")
 		if names == "" {
-			return p, fmt.Errorf("%w: %q; there is none yet: make one with lockstep login", ErrNoProfile, name)
+			return p, fmt.Errorf("%w: %q; no profiles exist: create one with lockstep login", ErrNoProfile, name)
 		}
-		return p, fmt.Errorf("%w: %q; there are %s", ErrNoProfile, name, names)
+		return p, fmt.Errorf("%w: %q; the profiles are %s", ErrNoProfile, name, names)
 	}
 	return p, nil
 }
@@ -172,7 +172,7 @@ func (f *File) Names() []string { return slices.Sorted(maps.Keys(f.Profiles)) }
 // CheckName returns an error for an invalid profile name.
 func CheckName(name string) error {
 	if !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`).MatchString(name) {
-		return fmt.Errorf("%w: %q cannot be the name of a profile: letters, digits, dots, - and _, up to 63", ErrFile, name)
+		return fmt.Errorf("%w: %q: invalid profile name: use letters, digits, dots, - and _, up to 63", ErrFile, name)
 	}
 	return nil
 }

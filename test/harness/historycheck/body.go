@@ -48,7 +48,7 @@ func Body(id ID, sizeBytes int) []byte {
 // ParseBody returns the ID of the message with that body. It returns ErrBody if a byte differs from the result of Body.
 func ParseBody(b []byte) (ID, error) {
 	if len(b) < bodyHeaderBytes || binary.LittleEndian.Uint32(b) != bodyMagic {
-		return ID{}, fmt.Errorf("%w: %d bytes without a workload's header", ErrBody, len(b))
+		return ID{}, fmt.Errorf("%w: %d bytes without a workload header", ErrBody, len(b))
 	}
 	id := ID{Producer: binary.LittleEndian.Uint32(b[4:]), N: binary.LittleEndian.Uint64(b[8:])}
 	if size := int(binary.LittleEndian.Uint32(b[16:])); size != len(b) {

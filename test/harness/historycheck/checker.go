@@ -90,7 +90,7 @@ func (h *History) Check() []Violation {
 	c := checker{h: h, sent: map[ID]*Publish{}, at: map[place]ID{}, where: map[ID][]place{}}
 	c.found = append(c.found, h.Broken...)
 	if !h.FinalRead {
-		c.report(RuleUnread, "the final content of the queues is not in the history")
+		c.report(RuleUnread, "the history lacks the final content of the queues")
 		return c.found
 	}
 	for _, published := range [][]Publish{h.Publishes, h.Parts} {
@@ -140,7 +140,7 @@ func (c *checker) stored() {
 		case sent.Queue != places[0].queue:
 			c.report(RulePhantom, "message %v was sent to %s and is stored at %v", id, sent.Queue, places)
 		case sent.Outcome == Refused:
-			c.report(RuleRefused, "message %v is stored at %v, but its publisher was told %q", id, places, sent.Error)
+			c.report(RuleRefused, "message %v is stored at %v, but its publisher received %q", id, places, sent.Error)
 		}
 	}
 }
@@ -179,7 +179,7 @@ func (c *checker) producerOrder() {
 		}
 		l := lane{s.Queue, s.ID.Producer}
 		if before, ok := last[l]; ok && before.ID.N > s.ID.N {
-			c.report(RuleOrder, "queue %s: message %v (sequence %d) stands after %v (sequence %d)", s.Queue, s.ID,
+			c.report(RuleOrder, "queue %s: message %v (sequence %d) follows %v (sequence %d)", s.Queue, s.ID,
 				s.Sequence, before.ID, before.Sequence)
 		}
 		last[l] = s

@@ -85,7 +85,7 @@ func (c *checker) inputs(queue string, ops []*Operation, left map[uint64]bool) {
 			could = could || o.Kind == KindTxn && c.parts(o) > 0 || o.Kind == KindAck && o.Outcome != Refused
 		}
 		if !could && !left[s.Sequence] {
-			c.report(RuleSettled, "sequence %d of %s (%v) is acknowledged, and %d attempts at that have not been committed",
+			c.report(RuleSettled, "sequence %d of %s (%v) is acknowledged, and %d attempts to acknowledge it were not committed",
 				s.Sequence, queue, s.ID, len(by[s.Sequence]))
 		}
 	}
@@ -119,7 +119,7 @@ func (c *checker) purges(queue string, ops []*Operation, left map[uint64]bool) {
 		}
 	}
 	if confirmed > purged || unknown == 0 && confirmed < purged {
-		c.report(RuleEffects, "%s: %d messages are purged, purges that were confirmed told of %d, and %d had an "+
+		c.report(RuleEffects, "%s: %d messages are purged, confirmed purges reported %d, and %d had an "+
 			"unknown outcome",
 			queue, purged, confirmed, unknown)
 	}
@@ -160,7 +160,7 @@ func (c *checker) lives(queue string, ops []*Operation) {
 		gone, mayGone := between(KindDelete, at)
 		// It was deleted as often as it was created, or once less.
 		if mayMade < gone || mayGone < made-1 {
-			c.report(RuleEffects, "%s, %s: made %d to %d times, and deleted %d to %d times", queue, what, made, mayMade,
+			c.report(RuleEffects, "%s, %s: created %d to %d times, and deleted %d to %d times", queue, what, made, mayMade,
 				gone, mayGone)
 		}
 	}
@@ -176,7 +176,7 @@ func (c *checker) lives(queue string, ops []*Operation) {
 		there = 1
 	}
 	if made-mayGone > there || mayMade-gone < there {
-		c.report(RuleEffects, "%s exists %d times at the end, made %d to %d times and deleted %d to %d times", queue,
+		c.report(RuleEffects, "%s exists %d times at the end, created %d to %d times and deleted %d to %d times", queue,
 			there, made, mayMade, gone, mayGone)
 	}
 }

@@ -19,13 +19,14 @@ import (
 
 // Command returns the `lockstep access` command.
 func Command(env *cli.Env) *cobra.Command {
-	cmd := group("access", "Say who may do what: rules, roles, tokens and quotas",
-		`Before the first rule everybody may do everything, unless access.mode is deny. From the first rule on, what no rule
-gives is denied, also when the last rule was revoked; the principals of access.operators may always do everything. A
-change holds within a second, also for what is open.
+	cmd := group("access", "Manage access rules, roles, tokens and quotas",
+		`Access control is off until the first rule exists, unless access.mode is deny: every client may do
+everything. After the first rule, everything that no rule grants is denied, even if all rules are revoked later.
+The principals in access.operators may always do everything. Changes take effect within a second, also on open
+streams.
 
-Rights are publish, consume, browse and manage, on queues, and operate and audit, on the pair. In principals, groups and
-queue patterns, * stands for any characters and ? for one.`)
+Queue rights are publish, consume, browse and manage. Pair rights are operate and audit. In principals, groups and
+queue patterns, * matches any number of characters and ? matches one.`)
 	cmd.GroupID = "operate"
 	cmd.AddCommand(
 		grantCommand(env), revokeCommand(env), listCommand(env), testCommand(env), whoAmICommand(env), resetCommand(env),
@@ -44,7 +45,7 @@ func parseRights(texts []string) (rights []pb.AccessRight, err error) {
 		for name := range strings.SplitSeq(text, ",") {
 			n, known := pb.AccessRight_value["ACCESS_RIGHT_"+strings.ToUpper(strings.TrimSpace(name))]
 			if !known || n == 0 || name != strings.ToLower(name) {
-				return nil, cli.Usage("there is no right %q; the rights are publish, consume, browse, manage, operate and audit",
+				return nil, cli.Usage("unknown right %q; the rights are publish, consume, browse, manage, operate and audit",
 					name)
 			}
 			rights = append(rights, pb.AccessRight(n))
@@ -135,14 +136,14 @@ type ruleFlags struct {
 }
 
 func (f *ruleFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.group, "group", "", "glob of groups, in place of the principal")
-	cmd.Flags().StringVar(&f.queue, "queue", "", "glob of queues that the rights on queues hold for, such as 'orders.*'")
-	cmd.Flags().StringSliceVar(&f.roles, "role", nil, "roles, besides rights")
+	cmd.Flags().StringVar(&f.group, "group", "", "group pattern, instead of the principal")
+	cmd.Flags().StringVar(&f.queue, "queue", "", "queue pattern for rights on queues, such as 'orders.*'")
+	cmd.Flags().StringSliceVar(&f.roles, "role", nil, "roles, in addition to rights")
 	addLockOut(cmd, &f.lockOut)
 }
 
 func addLockOut(cmd *cobra.Command, lockOut *bool) {
-	cmd.Flags().BoolVar(lockOut, "lock-out", false, "do it although the caller loses its own right to operate")
+	cmd.Flags().BoolVar(lockOut, "lock-out", false, "allow the caller to lose its own operate right")
 }
 
 // rule parses the arguments: a principal, unless there is a group, and rights.
@@ -150,7 +151,7 @@ func (f *ruleFlags) rule(args []string) (*pb.AccessRule, error) {
 	r := &pb.AccessRule{Group: f.group, Queue: f.queue, Roles: f.roles}
 	if f.group == "" {
 		if len(args) == 0 {
-			return nil, cli.Usage("name a principal, or --group")
+			return nil, cli.Usage("a principal or --group is required")
 		}
 		r.Principal, args = args[0], args[1:]
 	}
@@ -162,10 +163,10 @@ func (f *ruleFlags) rule(args []string) (*pb.AccessRule, error) {
 func grantCommand(env *cli.Env) *cobra.Command {
 	var f ruleFlags
 	cmd := &cobra.Command{
-		Use: "grant [PRINCIPAL] [RIGHT...]", Short: "Give rights or roles to a principal or a group",
-		Long: `Give rights or roles to a principal or a group. There is one rule for each of them and queue pattern: what is
-granted is added to it. Who would lose its own right to operate by the first rule is
-refused.`,
+		Use: "grant [PRINCIPAL] [RIGHT...]", Short: "Grant rights or roles to a principal or group",
+		Long: `Grant rights or roles to a principal or a group. Each combination of principal or group and queue
+pattern has one rule; grant adds to it. The first rule is refused if it would remove the caller's own right to
+operate.`,
 		Example: `  lockstep access grant alice operate,audit
   lockstep access grant billing publish --queue 'orders.*'
   lockstep access grant --group developers browse --queue '*'
@@ -202,9 +203,9 @@ func onQueues(pattern string) string {
 func revokeCommand(env *cli.Env) *cobra.Command {
 	var f ruleFlags
 	cmd := &cobra.Command{
-		Use: "revoke [PRINCIPAL] [RIGHT...]", Short: "Take rights or roles away; all of a rule if none is named",
-		Long: `Take rights or roles away from the rule of a principal or a group and a queue pattern, as they were granted;
-all of them if none is named. Streams that use a right which is gone end within a second.`,
+		Use: "revoke [PRINCIPAL] [RIGHT...]", Short: "Revoke rights or roles",
+		Long: `Revoke rights or roles from the rule of a principal or a group and a queue pattern. If no right or
+role is given, the whole rule is deleted. Open streams that used a revoked right end within a second.`,
 		Example: `  lockstep access revoke billing publish --queue 'orders.*'
   lockstep access revoke --group developers --queue '*'
   lockstep access revoke alice operate --output json`,
@@ -226,7 +227,7 @@ all of them if none is named. Streams that use a right which is gone end within 
 					return err
 				}
 				if len(j.Rights)+len(j.Roles) == 0 {
-					return env.Print.Sentence("the rule of %s%s is gone", j.who(), onQueues(j.Queue))
+					return env.Print.Sentence("deleted the rule of %s%s", j.who(), onQueues(j.Queue))
 				}
 				return env.Print.Sentence("%s may still %s%s", j.who(), j.gives(), onQueues(j.Queue))
 			})
@@ -282,8 +283,8 @@ func withTable(ctx context.Context, env *cli.Env, show func(t table) error) erro
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List rules, roles, tokens and quotas",
-		Long: `Show all rules with who has changed them, then roles, tokens without their secrets, and quotas with
-what is used of them. It needs the right to operate; to see what you may do yourself: lockstep access whoami.`,
+		Long: `List all rules with the caller that last changed them, roles, tokens without secrets, and quotas
+with their usage. This requires the right operate. To list your own rights, use lockstep access whoami.`,
 		Example: "  lockstep access list\n  lockstep access list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -292,7 +293,7 @@ what is used of them. It needs the right to operate; to see what you may do your
 					return err
 				}
 				if len(t.Operators) > 0 {
-					if err := env.Print.Sentence("access.operators, who may do everything: %s",
+					if err := env.Print.Sentence("access.operators (may do everything): %s",
 						strings.Join(t.Operators, ", ")); err != nil {
 						return err
 					}
@@ -335,10 +336,10 @@ func testCommand(env *cli.Env) *cobra.Command {
 	var principal string
 	var groups []string
 	cmd := &cobra.Command{
-		Use: "test RIGHT [QUEUE]", Short: "Tell who may do something, or whether somebody may",
-		Long: `Tell who may do something, by which rules, or with --principal and --group whether somebody may.
-Nothing is done and nothing is changed. Rights on queues, publish, consume, browse and manage, need the queue. It
-needs the right to operate.`,
+		Use: "test RIGHT [QUEUE]", Short: "Test who has a right",
+		Long: `List who has a right and by which rules. With --principal and --group, report whether that caller
+has it. The command changes nothing. The queue rights publish, consume, browse and manage require the queue name.
+The command requires the right operate.`,
 		Example: `  lockstep access test publish orders.eu
   lockstep access test publish orders.eu --principal billing
   lockstep access test operate --principal alice --group ops --output json`,
@@ -346,7 +347,7 @@ needs the right to operate.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			rights, err := parseRights(args[:1])
 			if err == nil && len(rights) != 1 {
-				err = cli.Usage("one right at a time")
+				err = cli.Usage("exactly one right is required")
 			}
 			if err != nil {
 				return err
@@ -366,8 +367,8 @@ needs the right to operate.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&principal, "principal", "", "whether this principal may")
-	cmd.Flags().StringSliceVar(&groups, "group", nil, "groups that the principal is in")
+	cmd.Flags().StringVar(&principal, "principal", "", "principal to test")
+	cmd.Flags().StringSliceVar(&groups, "group", nil, "groups of the principal")
 	return cmd
 }
 
@@ -384,7 +385,7 @@ func showAnswer(env *cli.Env, req *pb.TestAccessRequest, what string, got *pb.Te
 	}
 	switch {
 	case j.Open:
-		return env.Print.Sentence("everybody may %s: there are no rules", what)
+		return env.Print.Sentence("all clients may %s: there are no rules", what)
 	case !j.Allowed && req.GetPrincipal()+strings.Join(req.GetGroups(), "") != "":
 		return env.Print.Sentence("no: %s may not %s", req.GetPrincipal(), what)
 	case !j.Allowed:
@@ -413,9 +414,9 @@ type self struct {
 
 func whoAmICommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "whoami", Short: "Tell whom the node takes the caller for, and what that one may do",
-		Long: `Tell whom the node takes the caller for, by certificate, token or JWT, and the rules that hold for it.
-It needs no right: ask it first when something is refused.`,
+		Use: "whoami", Short: "Show the caller's identity and rights",
+		Long: `Show the caller's principal, how it was authenticated (certificate, token or JWT), and the rules
+that apply to it. This requires no right. Use it first when a request is denied.`,
 		Example: "  lockstep access whoami\n  lockstep access whoami --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -434,9 +435,9 @@ It needs no right: ask it first when something is refused.`,
 				if env.Print.JSON() {
 					return nil
 				}
-				who := fmt.Sprintf("%s, shown by %s", j.Principal, j.Method)
+				who := fmt.Sprintf("%s, authenticated by %s", j.Principal, j.Method)
 				if len(j.Groups) > 0 {
-					who += ", in the groups " + strings.Join(j.Groups, ", ")
+					who += ", groups: " + strings.Join(j.Groups, ", ")
 				}
 				if err := env.Print.Sentence("%s", who); err != nil {
 					return err
@@ -445,7 +446,7 @@ It needs no right: ask it first when something is refused.`,
 				case j.Open:
 					return env.Print.Sentence("may do everything: there are no rules")
 				case j.Operator:
-					return env.Print.Sentence("may do everything: access.operators says so")
+					return env.Print.Sentence("may do everything: listed in access.operators")
 				}
 				return ruleTable(env, j.Rules)
 			})

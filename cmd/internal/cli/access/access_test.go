@@ -19,7 +19,7 @@ func TestAccess(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	require.Contains(t, c.OK("access", "list"), "no rules")
 	require.Contains(t, c.OK("access", "whoami"), "may do everything: there are no rules")
-	require.Contains(t, c.OK("access", "test", "publish", "orders.eu"), "everybody may publish orders.eu")
+	require.Contains(t, c.OK("access", "test", "publish", "orders.eu"), "all clients may publish orders.eu")
 
 	_, stderr, code := c.Run("", "access", "grant", "alice", "publish", "--queue", "orders.*")
 	require.Equal(t, cli.ExitError, code)
@@ -33,23 +33,23 @@ func TestAccess(t *testing.T) {
 	require.Contains(t, c.OK("access", "token", "list"), "admin")
 	require.Contains(t, c.OK("access", "role", "put", "operator", "operate,audit"), "role \"operator\" is operate, audit")
 	require.Contains(t, c.OK("access", "role", "list"), "operate, audit")
-	require.Contains(t, c.OK("access", "quota", "put", "team-a/*", "--queues", "3", "--bytes", "1MiB"), "is set")
+	require.Contains(t, c.OK("access", "quota", "put", "team-a/*", "--queues", "3", "--bytes", "1MiB"), "set the quota of")
 	require.Contains(t, c.OK("access", "quota", "list"), "0 of 3")
-	require.Contains(t, c.OK("access", "quota", "delete", "team-a/*"), "is gone")
+	require.Contains(t, c.OK("access", "quota", "delete", "team-a/*"), "deleted ")
 	require.Contains(t, c.OK("access", "grant", "anonymous", "--role", "operator"), "anonymous may role operator")
 	require.Contains(t, c.OK("access", "grant", "alice", "publish,consume", "--queue", "orders.*"),
 		`alice may publish, consume on queues "orders.*"`)
 	require.Contains(t, c.OK("access", "test", "publish", "orders.eu"), "orders.*")
 	require.Contains(t, c.OK("access", "test", "publish", "orders.eu", "--principal", "bob"), "no: bob may not publish")
 	require.Contains(t, c.OK("access", "revoke", "alice", "consume", "--queue", "orders.*"), "alice may still publish")
-	require.Contains(t, c.OK("access", "revoke", "alice", "--queue", "orders.*"), "is gone")
+	require.Contains(t, c.OK("access", "revoke", "alice", "--queue", "orders.*"), "deleted ")
 	_, stderr, code = c.Run("", "publish", "orders.eu", "x")
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr, "permission denied")
 	_, stderr, code = c.Run("", "access", "role", "delete", "operator")
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr, `principal "anonymous"`)
-	require.Contains(t, c.OK("access", "token", "revoke", "admin"), "is gone")
+	require.Contains(t, c.OK("access", "token", "revoke", "admin"), "deleted ")
 
 	for _, args := range [][]string{
 		{"access", "grant"},
@@ -77,6 +77,6 @@ func TestReset(t *testing.T) {
 	_, stderr, code = c.Run("", "access", "reset", "--data-dir", dir)
 	require.Equal(t, cli.ExitUsage, code)
 	require.Contains(t, stderr, "--yes")
-	require.Contains(t, c.OK("access", "reset", "--data-dir", dir, "--yes"), "when it is active next")
+	require.Contains(t, c.OK("access", "reset", "--data-dir", dir, "--yes"), "when it becomes active")
 	require.FileExists(t, filepath.Join(dir, "access.reset"))
 }

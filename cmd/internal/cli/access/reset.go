@@ -23,43 +23,43 @@ func resetCommand(env *cli.Env) *cobra.Command {
 	var dir string
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "reset", Short: "Have a stopped node delete all rules when it is active next, if operators are locked out",
-		Long: `For operators who are locked out: have a stopped node delete all rules when it is active next. Nothing is changed
-now. The command leaves a file in the data directory; the node, when it is active, deletes all rules through the log, so
-that both nodes have the same, says so in its log, and removes the file. Then everybody may do everything, unless
-access.mode is deny, until there is a new first rule. Roles, tokens and quotas stay.
+		Use: "reset", Short: "Delete all access rules of a stopped node",
+		Long: `Recovers access if operators are locked out. The command writes a file into the data directory of a
+stopped node and changes nothing else. When the node becomes active, it deletes all rules through the log, so that
+both nodes agree, logs this, and removes the file. Afterwards all clients may do everything until a new first rule
+exists, unless access.mode is deny. Roles, tokens and quotas are kept.
 
-The node has to become active: stop the other one while this one starts, or run the command on both nodes.`,
+The node must become active: stop the other node while this one starts, or run the command on both nodes.`,
 		Example: "  lockstep access reset --data-dir /var/lib/lockstep\n" +
 			"  lockstep access reset --data-dir /var/lib/lockstep --yes --output json",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if dir == "" {
-				return cli.Usage("--data-dir is missing: the directory of a stopped node")
+				return cli.Usage("--data-dir is required: the directory of a stopped node")
 			}
 			if !yes && !env.Asks() {
-				return cli.Usage("--yes is missing: all rules of the pair will be deleted")
+				return cli.Usage("--yes is required: this deletes all access rules of the pair")
 			}
 			lock, err := datadir.Lock(vfs.OS(), dir)
 			if err != nil {
 				return fmt.Errorf("access reset: %w", err)
 			}
 			defer func() { err = errors.Join(err, lock.Close()) }()
-			if err := env.Confirm(cmd.Context(), yes, "All rules of the pair will be deleted when the node of %s is active "+
-				"next; then everybody may do everything, unless access.mode is deny. Do it?", dir); err != nil {
+			if err := env.Confirm(cmd.Context(), yes, "All access rules will be deleted when the node in %s becomes "+
+				"active. All clients may then do everything, unless access.mode is deny. Continue?", dir); err != nil {
 				return err
 			}
 			if _, err := vfs.OS().Stat(datadir.PageFile(dir)); err != nil {
 				return fmt.Errorf("access reset: %w: %w", datadir.ErrNone, err)
 			}
 			marker := datadir.AccessReset(dir)
-			if err := vfs.WriteFileAtomic(vfs.OS(), marker, []byte("delete all rules of who may do what\n")); err != nil {
+			if err := vfs.WriteFileAtomic(vfs.OS(), marker, []byte("delete all access rules\n")); err != nil {
 				return fmt.Errorf("access reset: %w", err)
 			}
 			if err := env.Print.Object(resetDone{DataDir: dir, Marker: marker}); err != nil {
 				return err
 			}
-			return env.Print.Sentence("the node of %s deletes all rules when it is active next; remove %s to undo this", dir,
+			return env.Print.Sentence("the node in %s will delete all rules when it becomes active; to cancel, remove %s", dir,
 				marker)
 		},
 	}

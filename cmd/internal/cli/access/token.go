@@ -44,9 +44,9 @@ func newToken(t *pb.AccessToken) token {
 }
 
 func tokenCommand(env *cli.Env) *cobra.Command {
-	cmd := group("token", "Make, list and revoke tokens",
-		`A token is a secret by which a caller shows who it is, where it has no certificate. The pair keeps its SHA-256 only:
-it is shown once, when it is made.`)
+	cmd := group("token", "Create, list and revoke tokens",
+		`A token is a secret that authenticates a caller without a certificate. The pair stores only its SHA-256
+hash; the token is printed once, when it is created.`)
 	cmd.AddCommand(tokenCreateCommand(env), tokenListCommand(env), tokenRevokeCommand(env))
 	return cmd
 }
@@ -56,15 +56,15 @@ func tokenCreateCommand(env *cli.Env) *cobra.Command {
 	var groups []string
 	var expires time.Duration
 	cmd := &cobra.Command{
-		Use: "create NAME", Short: "Make a token, and show it once",
-		Long: `Make a token, and show it once: it is made here, and the pair learns its SHA-256 only. The name is no secret; it
-is what the token is revoked by.`,
+		Use: "create NAME", Short: "Create a token and print it once",
+		Long: `Create a token and print it once. The token is generated locally; the pair receives only its SHA-256
+hash. The name is not secret; use it to revoke the token.`,
 		Example: `  lockstep access token create ci --principal ci-bot --group deployers --expires 2160h
   lockstep access token create billing-1 --principal billing --output json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if principal == "" {
-				return cli.Usage("--principal is missing: whom the token stands for")
+				return cli.Usage("--principal is required")
 			}
 			if expires < 0 {
 				return cli.Usage("--expires is in the past")
@@ -90,14 +90,14 @@ is what the token is revoked by.`,
 				if err := env.Print.Sentence("%s", secret); err != nil {
 					return err
 				}
-				return env.Print.Sentence("This is token %q of %s; expires: %s. It is not shown again.", j.Name, j.Principal,
+				return env.Print.Sentence("Token %q of %s, expires: %s. It is not shown again.", j.Name, j.Principal,
 					stamp(j.ExpiresAt))
 			})
 		},
 	}
-	cmd.Flags().StringVar(&principal, "principal", "", "whom the token stands for")
+	cmd.Flags().StringVar(&principal, "principal", "", "principal of the token")
 	cmd.Flags().StringSliceVar(&groups, "group", nil, "groups of the principal")
-	cmd.Flags().DurationVar(&expires, "expires", 0, "how long it is valid, such as 2160h; 0: until it is revoked")
+	cmd.Flags().DurationVar(&expires, "expires", 0, "lifetime, such as 2160h; 0: until revoked")
 	return cmd
 }
 
@@ -106,14 +106,14 @@ func tokenTable(env *cli.Env, tokens []token) error {
 	for _, t := range tokens {
 		rows = append(rows, []any{t.Name, t.Principal, strings.Join(t.Groups, ", "), stamp(t.ExpiresAt), t.CreatedBy})
 	}
-	return env.Print.Table([]string{"Token", "Principal", "Groups", "Expires", "Made by"}, rows)
+	return env.Print.Table([]string{"Token", "Principal", "Groups", "Expires", "Created by"}, rows)
 }
 
 func tokenListCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List tokens",
-		Long: `Show the names of tokens, whom they stand for, and when they end. The secrets are not kept anywhere: a
-token that was lost is revoked, and another one is made.`,
+		Long: `List token names, principals and expiry times. The secrets are not stored: revoke a lost token and
+create a new one.`,
 		Example: "  lockstep access token list\n  lockstep access token list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -138,8 +138,8 @@ type gone struct {
 func tokenRevokeCommand(env *cli.Env) *cobra.Command {
 	var lockOut bool
 	cmd := &cobra.Command{
-		Use: "revoke NAME", Short: "Make a token invalid, by its name",
-		Long:    `Make a token invalid, on both nodes and for good. Streams that were opened with it end within a second.`,
+		Use: "revoke NAME", Short: "Revoke a token by its name",
+		Long:    `Revoke a token permanently on both nodes. Streams opened with it end within a second.`,
 		Example: "  lockstep access token revoke ci\n  lockstep access token revoke ci --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -163,7 +163,7 @@ func removed(
 		if err := env.Print.Object(gone{Removed: name}); err != nil {
 			return err
 		}
-		return env.Print.Sentence("%s %q is gone", what, name)
+		return env.Print.Sentence("deleted %s %q", what, name)
 	})
 }
 
@@ -186,14 +186,14 @@ func roleTable(env *cli.Env, roles []role) error {
 }
 
 func roleCommand(env *cli.Env) *cobra.Command {
-	cmd := group("role", "Set, list and delete roles: named sets of rights",
-		"A role is a named set of rights. Rules that have it mean its rights as they are now.")
+	cmd := group("role", "Manage roles (named sets of rights)",
+		"A role is a named set of rights. Rules refer to roles by name and use their current rights.")
 	var lockOut bool
 	put := &cobra.Command{
-		Use: "put NAME RIGHT...", Short: "Make a role, or replace it",
-		Long: `Make a named set of rights, or replace it: rules that have the role mean the new rights from then on,
-within a second. Rights are publish, consume, browse, manage, operate and audit; those on queues hold for the queues
-of the rule.`,
+		Use: "put NAME RIGHT...", Short: "Create or replace a role",
+		Long: `Create or replace a named set of rights. Rules that refer to the role use the new rights within a
+second. The rights are publish, consume, browse, manage, operate and audit; the rights on queues apply to the
+queues of the rule.`,
 		Example: "  lockstep access role put deployer publish,manage\n  lockstep access role put operator operate audit",
 		Args:    cobra.MinimumNArgs(2), //nolint:mnd // a name and a right
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -217,7 +217,7 @@ of the rule.`,
 	addLockOut(put, &lockOut)
 	cmd.AddCommand(put, &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List roles",
-		Long:    `Show each role with its rights, and who has changed it last. Rules refer to roles by name.`,
+		Long:    `List each role with its rights and the caller that last changed it. Rules refer to roles by name.`,
 		Example: "  lockstep access role list\n  lockstep access role list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -232,9 +232,9 @@ of the rule.`,
 			})
 		},
 	}, &cobra.Command{
-		Use: "delete NAME", Short: "Delete a role that no rule has",
-		Long: `Delete a role. It is refused as long as a rule has the role: lockstep access list shows which, lockstep
-access revoke takes it out of them.`,
+		Use: "delete NAME", Short: "Delete an unused role",
+		Long: `Delete a role. This is refused while a rule refers to the role: find it with lockstep access list
+and remove the role from it with lockstep access revoke.`,
 		Example: "  lockstep access role delete deployer",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -300,11 +300,12 @@ func quotaTable(env *cli.Env, quotas []quota) error {
 }
 
 func quotaCommand(env *cli.Env) *cobra.Command {
-	cmd := group("quota", "Set, list and delete quotas of queue patterns",
-		"A quota bounds what all queues together may use whose names match a pattern.")
+	cmd := group("quota", "Manage quotas of queue patterns",
+		"A quota limits the total usage of all queues whose names match a pattern.")
 	cmd.AddCommand(quotaPutCommand(env), &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List quotas, and what is used of them",
-		Long:    `Show each quota with what the queues of its pattern use of it now. A queue may be subject to several.`,
+		Use: "list", Aliases: []string{"ls"}, Short: "List quotas and their usage",
+		Long: `List each quota with the current usage of the queues that match its pattern. Several quotas can
+apply to a queue.`,
 		Example: "  lockstep access quota list\n  lockstep access quota list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -320,8 +321,8 @@ func quotaCommand(env *cli.Env) *cobra.Command {
 		},
 	}, &cobra.Command{
 		Use: "delete PATTERN", Short: "Delete the quota of a pattern",
-		Long: `Delete the quota that has exactly this pattern. What the queues hold stays; quotas of other patterns go
-on. lockstep access quota list shows the patterns.`,
+		Long: `Delete the quota with exactly this pattern. Messages are kept, and quotas of other patterns still
+apply. To list the patterns, use lockstep access quota list.`,
 		Example: "  lockstep access quota delete 'team-a/*'",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -338,9 +339,9 @@ func quotaPutCommand(env *cli.Env) *cobra.Command {
 	var bytes string
 	cmd := &cobra.Command{
 		Use: "put PATTERN", Short: "Set the quota of a pattern",
-		Long: `Set what all queues together may use whose names match a pattern (* and ?). A quota of the same pattern
-is replaced as a whole: what is not given has no bound. Publishes beyond it are refused, or held back if it is about
-messages per second; it holds within a second.`,
+		Long: `Limit the total usage of all queues whose names match a pattern (* and ?). An existing quota of the
+pattern is replaced: limits that are not given are unlimited. Publishes beyond the quota are refused, or delayed if
+the message rate is exceeded. The quota takes effect within a second.`,
 		Example: `  lockstep access quota put 'team-a/*' --queues 100 --bytes 10GiB --rate 5000 --connections 200
   lockstep access quota put '*' --bytes 100GiB --output json`,
 		Args: cobra.ExactArgs(1),
@@ -363,15 +364,15 @@ messages per second; it holds within a second.`,
 				if err := env.Print.Object(newQuota(got, nil)); err != nil {
 					return err
 				}
-				return env.Print.Sentence("the quota of %q is set", args[0])
+				return env.Print.Sentence("set the quota of %q", args[0])
 			})
 		},
 	}
-	cmd.Flags().Uint64Var(&q.Queues, "queues", 0, "queues that there may be; 0: no bound")
+	cmd.Flags().Uint64Var(&q.Queues, "queues", 0, "maximum number of queues; 0: unlimited")
 	cmd.Flags().StringVar(&bytes, "bytes", "",
-		"bytes of messages that the queues may hold, such as 10GiB; empty: no bound")
-	cmd.Flags().Uint64Var(&q.MessagesPerSecond, "rate", 0, "messages per second that may be published; 0: no bound")
+		"maximum bytes of messages in the queues, such as 10GiB; empty: unlimited")
+	cmd.Flags().Uint64Var(&q.MessagesPerSecond, "rate", 0, "maximum published messages per second; 0: unlimited")
 	cmd.Flags().Uint64Var(&q.Connections, "connections", 0,
-		"consumers and publish streams at the same time; 0: no bound")
+		"maximum concurrent consumers and publish streams; 0: unlimited")
 	return cmd
 }

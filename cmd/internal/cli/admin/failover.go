@@ -25,9 +25,9 @@ import (
 const forceTime = 40 * time.Second
 
 // errNoForce is returned if the flags that confirm the operation are missing.
-var errNoForce = errors.New(`nothing was done. A failover happens by itself as soon as the active is lost and the standby is in sync; to hand
-over while both are there, use "lockstep switchover". To make a node active that is not in sync, because the one that holds everything is
-lost for good, say so: --force --accept-data-loss. What would be lost, --dry-run tells`)
+var errNoForce = errors.New(`aborted, no changes made. If the active fails and the standby is in sync, failover is
+automatic. If both nodes run, use "lockstep switchover". To activate a node that is not in sync, because the node
+with all messages is permanently lost, add --force --accept-data-loss. To see what may be lost, use --dry-run`)
 
 type forceFlags struct {
 	force, accept, dryRun, yes bool
@@ -39,19 +39,21 @@ func FailoverCommand(env *cli.Env) *cobra.Command {
 	var f forceFlags
 	cmd := &cobra.Command{
 		Use: "failover [ADDRESS]", GroupID: "operate",
-		Short: "Make a node active that does not hold everything, because the other one is lost for good",
-		Long: `The last resort. A standby that is in sync takes over by itself, without this command. But a standby that was
-not in sync when the active was lost does not: messages that were acknowledged are on the lost node only, and it waits for that to come
-back. If its machine, or at least its disk, can be brought back, do that.
+		Short: "Force failover (may lose data)",
+		Long: `Last resort. A standby that is in sync takes over automatically. A standby that was not in sync when
+the active failed does not: acknowledged messages may exist only on the lost node, and the standby waits for it. If
+the machine or at least the disk of the lost node can be recovered, recover it instead.
 
-If not, this command makes the node at ADDRESS (default: the one of --addr that answers) the active one all the same. What it does
-not hold is lost; the command says beforehand what that is, as far as the node knows. MAKE SURE THAT THE OTHER NODE DOES NOT RUN: one that is
-only cut off from the coordinator and from here goes on serving the clients that reach it, and all of that is lost as well.
+Otherwise, this command makes the node at ADDRESS active (default: the node in --addr that responds). Messages that
+this node does not hold are lost; the command first reports the range, as far as the node knows it. MAKE SURE THAT
+THE OTHER NODE DOES NOT RUN: an active that is only partitioned from the coordinator and from this machine keeps
+serving the clients that reach it, and all of these messages are lost as well.
 
-When the lost node comes back one day it follows the new active. What only it held is not thrown away: it is kept in a file cut-*.seg in its
-data directory, which its log names and lockstep store dump-log reads.
+If the lost node returns later, it follows the new active. Its records that the new active does not have are kept
+in a file cut-*.seg in its data directory. The path is logged; to read the file, use lockstep store dump-log.
 
-It does nothing without --force and --accept-data-loss, and on a terminal it asks once more; scripts say --yes.`,
+The command requires --force and --accept-data-loss. On a terminal, it also asks for confirmation; scripts use
+--yes.`,
 		Example: `  lockstep failover --dry-run
   lockstep failover 10.0.0.2:7420 --force --accept-data-loss --reason "machine a burnt down"`,
 		Args: cobra.MaximumNArgs(1),
@@ -74,14 +76,14 @@ It does nothing without --force and --accept-data-loss, and on a terminal it ask
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&f.force, "force", false, "make a node active that is not in sync")
+	flags.BoolVar(&f.force, "force", false, "activate a node that is not in sync")
 	flags.BoolVar(&f.accept, "accept-data-loss", false,
-		"acknowledged messages that only the lost node holds may be lost")
-	flags.BoolVar(&f.dryRun, "dry-run", false, "only say what would be lost")
-	flags.BoolVar(&f.yes, "yes", false, "do not ask once more")
-	flags.StringVar(&f.reason, "reason", "", "why, for others who look at the status later")
+		"accept the loss of acknowledged messages that only the lost node holds")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "only report what may be lost")
+	flags.BoolVar(&f.yes, "yes", false, "skip the confirmation prompt")
+	flags.StringVar(&f.reason, "reason", "", "reason, shown in the status")
 	flags.StringVar(&f.other, "other", "", "address of the lost node, if the coordinator does not know it (default: "+
-		"another one of --addr)")
+		"another address in --addr)")
 	return cmd
 }
 
@@ -110,8 +112,8 @@ func nodeToForce(
 		case 0:
 			return nil, cli.NoAnswer(ctx, status)
 		default:
-			return nil, fmt.Errorf("several nodes answer (%s), and none is forced while the other one does: stop the "+
-				"one that is broken or holds less (lockstep status), and try again", strings.Join(answer, ", "))
+			return nil, fmt.Errorf("several nodes respond (%s); failover cannot be forced unless the other node is down: stop "+
+				"the failed node, or the node that holds less (lockstep status), and retry", strings.Join(answer, ", "))
 		}
 	}
 	if i := slices.IndexFunc(addrs, func(s string) bool { return s != target }); f.other == "" && i >= 0 {
@@ -145,7 +147,7 @@ func forceFailover(ctx context.Context, env *cli.Env, cmd *cobra.Command, n *cli
 	if env.Print.JSON() {
 		return printForce(env, done)
 	}
-	return env.Print.Sentence("done: node %s becomes active in term %d (config %d); lockstep status shows it",
+	return env.Print.Sentence("done: node %s becomes active in term %d (config %d); to follow, use lockstep status",
 		forcedName(done), done.GetTerm(), done.GetConfig())
 }
 
@@ -157,12 +159,12 @@ func confirmForce(cmd *cobra.Command, plan *pb.ForceFailoverResponse) error {
 	}
 	word := forcedName(plan)
 	if _, err := fmt.Fprintf(cmd.ErrOrStderr(),
-		"To give these messages up, type the name of the node that becomes active (%s): ", word); err != nil {
-		return fmt.Errorf("ask: %w", err)
+		"To confirm the loss of these messages, type the name of the new active (%s): ", word); err != nil {
+		return fmt.Errorf("prompt: %w", err)
 	}
 	line, err := bufio.NewReader(in).ReadString('\n')
 	if err != nil || strings.TrimSpace(line) != word {
-		return errors.New("nothing was done")
+		return errors.New("aborted, no changes made")
 	}
 	return nil
 }
@@ -210,10 +212,10 @@ func printForce(env *cli.Env, r *pb.ForceFailoverResponse) error {
 	lines := []string{fmt.Sprintf("pair %s, config %d, term %d; in sync: %s", r.GetPairId(), r.GetConfig(), r.GetTerm(),
 		strings.Join(r.GetInSync(), ", "))}
 	if lost != "" {
-		lines = append(lines, fmt.Sprintf("the active is node %s (%s); it does not answer at %s and has no lease", lost,
+		lines = append(lines, fmt.Sprintf("active: node %s (%s); it does not respond at %s and has no lease", lost,
 			r.GetLostNodeId(), r.GetLostAddress()))
 	}
-	lines = append(lines, fmt.Sprintf("node %s would become active: what it holds ends with LSN %d of term %d",
+	lines = append(lines, fmt.Sprintf("new active: node %s; its log ends at LSN %d of term %d",
 		forcedName(r), r.GetLogEnd().GetLsn(),
 		r.GetLogEnd().GetTerm()), lostRange(r))
 	for _, w := range r.GetWarnings() {
@@ -224,16 +226,16 @@ func printForce(env *cli.Env, r *pb.ForceFailoverResponse) error {
 
 // lostRange describes the range of records that may be lost.
 func lostRange(r *pb.ForceFailoverResponse) string {
-	text := fmt.Sprintf("MAY BE LOST: everything that was acknowledged from LSN %d ", r.GetLostFromLsn())
+	text := fmt.Sprintf("MAY BE LOST: everything acknowledged from LSN %d ", r.GetLostFromLsn())
 	switch {
 	case r.GetLostToLsn() >= r.GetLostFromLsn():
-		return text + fmt.Sprintf("to LSN %d, which this node has heard to be committed, and beyond: how far the "+
-			"lost node went is not known", r.GetLostToLsn())
+		return text + fmt.Sprintf("to LSN %d, which this node knows to be committed, and beyond: the end of the log on the "+
+			"lost node is unknown", r.GetLostToLsn())
 	case r.GetHeardCommitLsn() > 0:
-		return text + fmt.Sprintf("on: this node has heard of commits up to LSN %d, and holds those; how far the "+
-			"lost node went is not known", r.GetHeardCommitLsn())
+		return text + fmt.Sprintf("on: this node knows of commits up to LSN %d and holds them; the end of the log on the "+
+			"lost node is unknown", r.GetHeardCommitLsn())
 	default:
-		return text + "on: this node has heard of no commit since it was started; " +
-			"how far the lost node went is not known"
+		return text + "on: this node has received no commit position since it started; " +
+			"the end of the log on the lost node is unknown"
 	}
 }

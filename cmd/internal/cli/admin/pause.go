@@ -16,17 +16,18 @@ func PauseCommand(env *cli.Env) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use: "pause", GroupID: "operate",
-		Short: "Let no standby take over by itself, until lockstep resume",
-		Long: `While a pair is paused its standby does not take over, whatever it believes about the active: for work on the network or on a
-machine that would only look like the death of a node. It is kept in the pair's record, so both nodes know, and it survives their
-restarts. Replication goes on, an active that starts again keeps its role, and a switchover that is asked for is done.
+		Short: "Disable automatic failover",
+		Long: `While a pair is paused, the standby does not take over, even if the active appears to be down. Use
+this for work on the network or on a machine that would look like a node failure. The pause is stored in the
+cluster record and survives restarts. Replication continues, a restarted active keeps its role, and lockstep
+switchover still works.
 
-If the active is lost meanwhile, no node serves until lockstep resume or until it is back.`,
-		Example: `  lockstep pause --reason "the switch in rack 4 is replaced"`,
+If the active fails during a pause, no node serves clients until lockstep resume or until the active returns.`,
+		Example: `  lockstep pause --reason "replacing the switch in rack 4"`,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return setPaused(cmd.Context(), env, true, reason) },
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for others who look at the status")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, shown in the status")
 	return cmd
 }
 
@@ -34,8 +35,8 @@ If the active is lost meanwhile, no node serves until lockstep resume or until i
 func ResumeCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "resume", GroupID: "operate",
-		Short:   "Let the standby take over by itself again",
-		Long:    "End what lockstep pause began. If the active is gone, the standby takes over now.",
+		Short:   "Enable automatic failover after a pause",
+		Long:    "Enable automatic failover after lockstep pause. If the active is down, the standby takes over now.",
 		Example: "  lockstep resume",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return setPaused(cmd.Context(), env, false, "") },
@@ -65,8 +66,8 @@ func setPaused(ctx context.Context, env *cli.Env, paused bool, reason string) er
 			return err
 		}
 		if paused {
-			return env.Print.Sentence("the pair is paused: no standby takes over by itself until lockstep resume")
+			return env.Print.Sentence("automatic failover is disabled until lockstep resume")
 		}
-		return env.Print.Sentence("the pair is not paused: a standby takes over when the active is gone")
+		return env.Print.Sentence("automatic failover is enabled")
 	})
 }

@@ -18,19 +18,21 @@ func RestartCommand(env *cli.Env) *cobra.Command {
 	var switchBack, detach bool
 	cmd := &cobra.Command{
 		Use: "restart", GroupID: "operate",
-		Short: "Restart both nodes of a pair, one after the other, while it serves: for an upgrade or new settings",
-		Long: `Restart the nodes of a pair, one after the other, without a moment in which no node serves: the standby restarts and is in
-sync again, the roles are switched, and the other node restarts. Producers and consumers see the pause of a switchover.
+		Short: "Restart both nodes without downtime",
+		Long: `Restart the nodes of a pair, one after the other, without downtime: the standby restarts and becomes
+in sync, the roles are switched, and the other node restarts. Producers and consumers only see the pause of a
+switchover.
 
-For an upgrade, put the new program in the place of the old one on both machines first (write it beside the old one and
-rename it), then run this. A node replaces its own process: its supervisor notices nothing. Settings are read again.
+For an upgrade, first replace the program on both machines (write the new file next to the old one and rename it).
+A node replaces its own process, so its supervisor is not involved. Settings are read again.
 
-Before a node stops, the program on its disk checks the settings and files that it would start with (lockstep serve
---check). If it would not start, nothing is stopped, and the plan fails with the reason.
+Before a node stops, the new program checks its settings and files (lockstep serve --check). If the check fails,
+the node keeps running and the plan fails with the reason.
 
-The pair keeps this as a plan, as it does with lockstep store resize --rolling, and goes on with it whatever is killed:
-lockstep store plan shows it, and cancels it. If the new version does not start, the plan waits, the other node serves on
-with the old one, and nothing is lost: put the old program back and start the node by hand.`,
+The pair stores the restart as a plan, as for lockstep store resize --rolling, and continues it after process
+failures. To show or cancel it, use lockstep store plan. If the new version does not start, the plan waits, the
+other node serves clients with the old version, and no messages are lost: restore the old program and start the
+node manually.`,
 		Example: `  lockstep restart
   lockstep restart --switch-back
   lockstep restart --detach --output json`,
@@ -44,7 +46,7 @@ with the old one, and nothing is lost: put the old program back and start the no
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&switchBack, "switch-back", false, "give the active role back at the end")
-	cmd.Flags().BoolVar(&detach, "detach", false, "start it and do not watch it")
+	cmd.Flags().BoolVar(&switchBack, "switch-back", false, "switch the active role back at the end")
+	cmd.Flags().BoolVar(&detach, "detach", false, "start the plan and return immediately")
 	return cmd
 }

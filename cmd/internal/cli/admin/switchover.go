@@ -23,12 +23,14 @@ func SwitchoverCommand(env *cli.Env) *cobra.Command {
 	req := &pb.SwitchoverRequest{}
 	cmd := &cobra.Command{
 		Use: "switchover", GroupID: "operate",
-		Short: "Hand the active role to the other node, without losing or refusing anything",
-		Long: `The active node lets the standby catch up to the last message, gives the role over and follows. Clients see a short
-pause. If it is not done within --within, the role stays where it is.
+		Short: "Switch the active role to the other node",
+		Long: `The active node waits until the standby has replicated all messages, hands the role over, and
+becomes the standby. No messages are lost or refused; clients see a short pause. If this takes longer than
+--within, the switchover is rolled back.
 
-Without --to and --from the role goes to whichever node does not have it: twice is there and back. With one of them the
-command can be repeated, in hooks for instance: if the role is where it was wanted, that is success, and nothing is done.`,
+Without --to and --from, the role moves to the other node: two switchovers restore the initial state. With --to or
+--from, the command is idempotent and suitable for hooks: if the role is already at the requested node, it succeeds
+without a change.`,
 		Example: "  lockstep switchover\n  lockstep switchover --to b\n  lockstep switchover --from $(hostname)",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -59,11 +61,11 @@ command can be repeated, in hooks for instance: if the role is where it was want
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&within, "within", 10*time.Second, "undo it when it takes longer")
+	cmd.Flags().DurationVar(&within, "within", 10*time.Second, "time limit, after which the switchover is rolled back")
 	cmd.Flags().StringVar(&req.To, "to", "",
-		"name or UUID of the node that is to be active; if it is already, that is success")
+		"name or UUID of the new active; succeeds if it is already active")
 	cmd.Flags().StringVar(&req.From, "from", "",
-		"name or UUID of the node that is not to be active; if it is not, that is success")
+		"name or UUID of the node to become standby; succeeds if it is not active")
 	cmd.MarkFlagsMutuallyExclusive("to", "from")
 	return cmd
 }
@@ -117,10 +119,10 @@ func printSwitchover(env *cli.Env, r *pb.SwitchoverResponse) error {
 		return err
 	}
 	if r.GetAlready() {
-		return env.Print.Sentence("%s is active already, in term %d: nothing was done", r.GetActiveAddress(),
+		return env.Print.Sentence("%s is already active in term %d: no changes made", r.GetActiveAddress(),
 			r.GetTerm())
 	}
-	return env.Print.Sentence("%s is active now, in term %d; clients waited %v", r.GetActiveAddress(), r.GetTerm(),
+	return env.Print.Sentence("%s is active now in term %d; clients paused for %v", r.GetActiveAddress(), r.GetTerm(),
 		pause.Round(100*time.Microsecond))
 }
 
@@ -128,9 +130,9 @@ func printSwitchover(env *cli.Env, r *pb.SwitchoverResponse) error {
 func CheckpointCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "checkpoint [ADDRESS]", GroupID: "operate",
-		Short: "Write a checkpoint now, on both nodes or on one",
-		Long: "Write a checkpoint of the page file now. Nodes do that by themselves; a checkpoint before a stop " +
-			"makes the next start faster.",
+		Short: "Write a checkpoint now",
+		Long: "Write a checkpoint of the page file now, on both nodes or on one. Nodes write checkpoints automatically; a " +
+			"checkpoint before a stop shortens the next start.",
 		Example: "  lockstep checkpoint\n  lockstep checkpoint 127.0.0.1:7421",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -16,22 +16,23 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-var errNotTheSame = errors.New("the two nodes differ, or messages cannot be read")
+var errNotTheSame = errors.New("the nodes differ, or messages cannot be read")
 
 // VerifyCommand returns the `lockstep verify` command.
 func VerifyCommand(env *cli.Env) *cobra.Command {
 	var deep, full bool
 	cmd := &cobra.Command{
 		Use: "verify", GroupID: "operate",
-		Short: "Compare what the two nodes hold, and list damaged messages",
-		Long: `Compare the rolling digests of all queues of both nodes at the same record. That costs next to nothing; the active does it by
-itself every verify.interval. With --deep both nodes also read every page and all of their logs from the disk, repair what is damaged, and
-compare the content of all messages.
+		Short: "Compare both nodes and list corrupt messages",
+		Long: `Compare the rolling digests of all queues of both nodes at the same record. This is cheap; the
+active does it automatically every verify.interval. With --deep, both nodes also read all pages and log segments
+from disk, repair corruption, and compare the contents of all messages.
 
-Messages that a node cannot read are listed. One that is damaged on one node is repaired from the other; one that is damaged on both
-is lost: reading it fails with DATA_LOSS, consumers step over it, and "lockstep queue drop-damaged" gives it up.
+Messages that a node cannot read are listed. Messages that are corrupt on one node are repaired from the other
+node. Messages that are corrupt on both nodes are lost: reading them returns DATA_LOSS, consumers skip them, and
+"lockstep queue drop-damaged" discards them.
 
-The exit code is 1 when the nodes differ or a message cannot be read.`,
+The exit code is 1 if the nodes differ or messages cannot be read.`,
 		Example: "  lockstep verify\n  lockstep verify --deep --full-speed\n  lockstep verify --output json | jq " +
 			"'.differences'",
 		Args: cobra.NoArgs,
@@ -50,8 +51,8 @@ The exit code is 1 when the nodes differ or a message cannot be read.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&deep, "deep", false, "read all pages and logs of both nodes, too, and compare the content")
-	cmd.Flags().BoolVar(&full, "full-speed", false, "with --deep: as fast as the disks can, instead of scrub.rate")
+	cmd.Flags().BoolVar(&deep, "deep", false, "also read all pages and log segments of both nodes, and compare contents")
+	cmd.Flags().BoolVar(&full, "full-speed", false, "with --deep: at full disk speed, instead of scrub.rate")
 	return cmd
 }
 
@@ -134,9 +135,9 @@ func printVerification(env *cli.Env, r *pb.VerifyResponse) error {
 
 func printVerificationText(env *cli.Env, j *verification) error {
 	if len(j.Differences) == 0 {
-		what := "the nodes agree"
+		what := "the nodes are identical"
 		if len(j.Nodes) == 1 {
-			what = "there is no other node to compare with"
+			what = "no other node to compare with"
 		}
 		err := env.Print.Sentence("%s at LSN %d: %s, %s", what, j.LSN, output.Plural(j.Queues, "queue"),
 			output.Plural(j.Messages, "message"))
@@ -154,7 +155,7 @@ func printVerificationText(env *cli.Env, j *verification) error {
 		}
 	}
 	if j.ContentError != "" {
-		if err := env.Print.Sentence("the content of the messages could not be compared: %s",
+		if err := env.Print.Sentence("message contents could not be compared: %s",
 			j.ContentError); err != nil {
 			return err
 		}
@@ -171,8 +172,8 @@ func printVerificationText(env *cli.Env, j *verification) error {
 		}
 	}
 	header := []string{
-		"Node", "Pages read", "Scrubs", "Damaged", "Repaired", "Log damaged", "Given up",
-		"Messages damaged", "Lost",
+		"Node", "Pages read", "Scrubs", "Corrupt", "Repaired", "Corrupt log", "Discarded",
+		"Corrupt messages", "Lost",
 	}
 	if err := env.Print.Table(header, counts); err != nil || len(damaged) == 0 {
 		return err

@@ -26,9 +26,10 @@ import (
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "audit", GroupID: "operate",
-		Short: "Show administrative calls and refusals",
-		Long: `Each node records the administrative calls that are made to it, and those that it refuses because of who calls: who, from where, what,
-how it ended. The records have no bodies, properties and secrets. They are in the file that audit.file names on the node, or in its log.`,
+		Short: "Show administrative calls and denied requests",
+		Long: `Each node records administrative calls and requests that it denied because of the caller: the
+caller, its address, the method and the result. Records contain no bodies, properties or secrets. They are written
+to the file in the node's setting audit.file, or to its log.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -69,11 +70,12 @@ func tailCommand(env *cli.Env) *cobra.Command {
 	var last uint32
 	req := &pb.TailAuditRequest{}
 	cmd := &cobra.Command{
-		Use: "tail", Short: "Show the newest records of both nodes, and those that come",
-		Long: `Show the newest administrative calls and refusals of the nodes that --addr names, oldest first. A node has the last thousand of
-them in memory, also after a restart if it has an audit.file. With --follow, go on with those that come, until Ctrl-C.
+		Use: "tail", Short: "Show recent records of both nodes",
+		Long: `Show the most recent administrative calls and denied requests of the nodes in --addr, oldest first.
+A node keeps the last thousand records in memory, also across a restart if audit.file is set. With --follow, print
+new records until Ctrl-C.
 
-With access rules, the right audit is needed.`,
+If access rules exist, this requires the right audit.`,
 		Example: "  lockstep audit tail\n  lockstep audit tail --follow --output json\n" +
 			"  lockstep audit tail --principal 'ci-*' --method DeleteQueue",
 		Args: cobra.NoArgs,
@@ -90,10 +92,10 @@ With access rules, the right audit is needed.`,
 		},
 	}
 	f := cmd.Flags()
-	f.Uint32VarP(&last, "last", "n", 20, "how many of the newest records of each node to look at")
-	f.BoolVarP(&req.Follow, "follow", "f", false, "go on with those that come")
-	f.StringVar(&req.Principal, "principal", "", "only calls of this principal; * stands for any text")
-	f.StringVar(&req.Method, "method", "", "only calls of this method, such as Switchover; * stands for any text")
+	f.Uint32VarP(&last, "last", "n", 20, "number of recent records to search on each node")
+	f.BoolVarP(&req.Follow, "follow", "f", false, "print new records as they arrive")
+	f.StringVar(&req.Principal, "principal", "", "only calls of this principal; * matches any text")
+	f.StringVar(&req.Method, "method", "", "only calls of this method, such as Switchover; * matches any text")
 	return cmd
 }
 
@@ -159,7 +161,7 @@ func newest(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 		}
 	}
 	if len(records) == 0 && len(failed) == 0 {
-		return env.Print.Sentence("There are no such records.")
+		return env.Print.Sentence("No matching records.")
 	}
 	return errors.Join(failed...)
 }
@@ -176,7 +178,7 @@ func follow(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 			failed = append(failed, fmt.Errorf("%s: %w", a.address, a.err))
 		}
 		if n := a.resp.GetMissed(); n > 0 {
-			if err := env.Print.Sentence("%d records of %s came faster than they were taken; its file has them", n,
+			if err := env.Print.Sentence("%d records of %s were skipped: the client was too slow; see its audit file", n,
 				a.address); err != nil {
 				return err
 			}
@@ -212,7 +214,7 @@ func show(env *cli.Env, r *record) error {
 		text += ": " + r.Error
 	}
 	if r.Repeated > 0 {
-		text += fmt.Sprintf(" (%d times more)", r.Repeated)
+		text += fmt.Sprintf(" (%d more times)", r.Repeated)
 	}
 	return env.Print.Sentence("%s", text)
 }

@@ -39,5 +39,5 @@ func TestTail(t *testing.T) {
 	require.Contains(t, text, `"reason":"a test"`)
 	require.NotContains(t, text, "a body")
 	require.NotContains(t, text, "Publish", "what clients do with messages is no administrative call")
-	require.Contains(t, c.OK("audit", "tail", "--principal", "ann"), "no such records")
+	require.Contains(t, c.OK("audit", "tail", "--principal", "ann"), "No matching records")
 }

@@ -44,12 +44,13 @@ func Commands(env *cli.Env) []*cobra.Command {
 }
 
 // Long is the help of all benchmarks.
-const Long = `Benchmarks run on this machine: by default against a pair that is started for them, with its data in a temporary
-directory. With --addr they load running nodes, in queues named bench-0, bench-1 and so on, which are deleted afterwards.
+const Long = `Benchmarks run on this machine, by default against a pair that they start with its data in a
+temporary directory. With --addr they load running nodes, in queues named bench-0, bench-1 and so on, which are
+deleted afterwards.
 
-Each benchmark runs several rounds; the last line is the round with the median rate. With --output json each round is one
-JSON object. Latencies are in milliseconds. MB are 10^6 bytes of message bodies. CPU and memory are the sum of the nodes and
-the client (JSON has each process). Disk is everything written to the disk that holds the data.`
+Each benchmark runs several rounds; the last line is the round with the median rate. With --output json, each round
+is one JSON object. Latencies are in milliseconds. MB are 10^6 bytes of message bodies. CPU and memory are the sum
+of the nodes and the client (JSON has each process). Disk is the number of bytes written to the disk with the data.`
 
 // Flags are the flags of the measurements through the client.
 type Flags struct {
@@ -75,36 +76,36 @@ type Flags struct {
 // Register adds the flags of a benchmark through the client.
 func (f *Flags) Register(cmd *cobra.Command) {
 	f.RegisterNodes(cmd)
-	cmd.Flags().IntVar(&f.Queues, "queues", 1, "queues to spread the messages over")
+	cmd.Flags().IntVar(&f.Queues, "queues", 1, "number of queues")
 	f.RegisterStore(cmd)
 }
 
 // RegisterNodes adds the flags about the started nodes.
 func (f *Flags) RegisterNodes(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.Pair, "pair", false, "start a pair for it (the default, unless --addr is given)")
-	cmd.Flags().BoolVar(&f.Standalone, "standalone", false, "start one node alone for it")
+	cmd.Flags().BoolVar(&f.Pair, "pair", false, "start a pair (default unless --addr is given)")
+	cmd.Flags().BoolVar(&f.Standalone, "standalone", false, "start a standalone node")
 	cmd.Flags().StringToStringVar(&f.Set, "set", nil,
-		"settings of what is started, such as commit-delay=1ms,limits.delivery-share=10")
+		"settings of the started nodes, such as commit-delay=1ms,limits.delivery-share=10")
 	cmd.MarkFlagsMutuallyExclusive("pair", "standalone")
 }
 
 // RegisterStore adds the flags that the embedded store also has.
 func (f *Flags) RegisterStore(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.Sync, "sync", "always", "sync mode of what is started: always, interval or off")
+	cmd.Flags().StringVar(&f.Sync, "sync", "always", "sync mode of the started nodes: always, interval or off")
 	f.RegisterCommon(cmd)
 }
 
 // RegisterCommon adds the flags of all measurements.
 func (f *Flags) RegisterCommon(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.PageSize, "page-size", "2KiB", "page size of what is started")
-	cmd.Flags().StringVar(&f.Memory, "memory", "512MiB", "memory budget of what is started")
+	cmd.Flags().StringVar(&f.PageSize, "page-size", "2KiB", "page size of the started nodes")
+	cmd.Flags().StringVar(&f.Memory, "memory", "512MiB", "memory budget of the started nodes")
 	cmd.Flags().StringVar(&f.PageCache, "page-cache", "auto",
-		"what becomes of the system's page cache, see memory.page-cache: "+strings.Join(store.PageCacheNames(), ", "))
+		"page cache mode, see memory.page-cache: "+strings.Join(store.PageCacheNames(), ", "))
 	cmd.Flags().StringSliceVar(&f.Sizes, "size", []string{"512"},
-		"bytes of a message; several, such as 512,15000, are measured one after the other")
-	cmd.Flags().IntVar(&f.Messages, "messages", 200_000, "messages of a round")
+		"message size in bytes; several sizes, such as 512,15000, are measured one after the other")
+	cmd.Flags().IntVar(&f.Messages, "messages", 200_000, "messages per round")
 	cmd.Flags().IntVar(&f.Rounds, "rounds", 3, "rounds")
-	cmd.Flags().StringVar(&f.Dir, "dir", "", "directory for the data; default: a temporary one")
+	cmd.Flags().StringVar(&f.Dir, "dir", "", "data directory; default: a temporary one")
 }
 
 // Parsed are the checked flags.
@@ -119,12 +120,12 @@ func (f *Flags) Parse() (p Parsed, err error) {
 	for _, s := range f.Sizes {
 		n, err := strconv.Atoi(strings.TrimSpace(s))
 		if err != nil || n < 0 || n > 64<<20 {
-			return p, cli.Usage("--size %q is no number of bytes up to 64 MiB", s)
+			return p, cli.Usage("--size %q is not a number of bytes up to 64 MiB", s)
 		}
 		p.Sizes = append(p.Sizes, n)
 	}
 	if f.Messages < 1 || f.Rounds < 1 || f.Queues < 0 || f.Duration < 0 {
-		return p, cli.Usage("--messages, --rounds and --queues must be at least 1, and --duration not below 0")
+		return p, cli.Usage("--messages, --rounds and --queues must be at least 1, and --duration must not be negative")
 	}
 	if p.PageSize, err = config.ParseSize(f.PageSize); err != nil {
 		return p, cli.Usage("--page-size: %v", err)
@@ -137,7 +138,7 @@ func (f *Flags) Parse() (p Parsed, err error) {
 		return p, cli.Usage("--page-cache: %v", err)
 	}
 	if f.Sync != "always" && f.Sync != "interval" && f.Sync != "off" {
-		return p, cli.Usage("--sync %q is none of always, interval and off", f.Sync)
+		return p, cli.Usage("--sync %q: must be always, interval or off", f.Sync)
 	}
 	return p, nil
 }

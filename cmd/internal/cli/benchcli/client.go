@@ -13,9 +13,9 @@ func publishCommand(env *cli.Env) *cobra.Command {
 	var f Flags
 	var o bench.PublishOptions
 	cmd := &cobra.Command{
-		Use: "publish", Short: "Measure publishing: synchronous or pipelined, with one producer or many",
-		Long: "Measure publishing. A latency is the time from the call to the acknowledgement, which means durable " +
-			"on both nodes.",
+		Use: "publish", Short: "Measure publish throughput and latency",
+		Long: "Measure publishing, synchronous or pipelined. The latency is the time from the call to the " +
+			"acknowledgement, which means durable on both nodes.",
 		Example: `  lockstep bench publish
   lockstep bench publish --tls --window 100
   lockstep bench publish --rate 300 --duration 30s
@@ -53,32 +53,32 @@ func publishCommand(env *cli.Env) *cobra.Command {
 	}
 	f.Register(cmd)
 	cmd.Flags().
-		BoolVar(&f.TLS, "tls", false, "measure nodes with TLS on all connections and rules for the client, and in "+
-			"turn the same without")
-	cmd.Flags().DurationVar(&f.Duration, "duration", 0, "publish for so long, instead of --messages")
+		BoolVar(&f.TLS, "tls", false, "measure nodes with TLS on all connections and access rules for the client, and "+
+			"the same without, in turn")
+	cmd.Flags().DurationVar(&f.Duration, "duration", 0, "duration of a round, instead of --messages")
 	RateFlag(cmd, &o)
-	cmd.Flags().IntVar(&o.Producers, "producers", 1, "producers at the same time")
-	cmd.Flags().IntVar(&o.Publishers, "publishers", 0, "goroutines that share the producers; 0: one for each producer")
+	cmd.Flags().IntVar(&o.Producers, "producers", 1, "number of concurrent producers")
+	cmd.Flags().IntVar(&o.Publishers, "publishers", 0, "goroutines that share the producers; 0: one per producer")
 	orderFlags(cmd, &o.Order)
-	cmd.Flags().IntVar(&o.Window, "window", 1, "messages of one producer that are not yet acknowledged; 1: synchronous")
+	cmd.Flags().IntVar(&o.Window, "window", 1, "maximum unacknowledged messages of a producer; 1: synchronous")
 	return cmd
 }
 
 // ErrRate rejects a negative --rate.
-var ErrRate = cli.Usage("--rate must not be below 0")
+var ErrRate = cli.Usage("--rate must not be negative")
 
 // RateFlag adds --rate.
 func RateFlag(cmd *cobra.Command, o *bench.PublishOptions) {
-	cmd.Flags().Float64Var(&o.Rate, "rate", 0, "messages a second, by all together; 0: as many as can be")
+	cmd.Flags().Float64Var(&o.Rate, "rate", 0, "total messages per second; 0: unlimited")
 }
 
 func consumeCommand(env *cli.Env) *cobra.Command {
 	var f Flags
 	var o bench.ConsumeOptions
 	cmd := &cobra.Command{
-		Use: "consume", Short: "Measure how fast filled queues are drained",
-		Long: `Measure how fast filled queues are drained: every message is received and acknowledged, and the time ends when all
-acknowledgements are confirmed. A latency is the time that a consumer waited for its next message.`,
+		Use: "consume", Short: "Measure consume throughput of filled queues",
+		Long: `Measure the consumption of filled queues: all messages are received and acknowledged, and the round
+ends when all acknowledgements are confirmed. The latency is the time that a consumer waits for its next message.`,
 		Example: "  lockstep bench consume\n  lockstep bench consume --consumers 5 --queues 5 --size 512,15000\n" +
 			"  lockstep bench consume --consumers 20 --groups 100000",
 		Args: cobra.NoArgs,
@@ -103,9 +103,9 @@ acknowledgements are confirmed. A latency is the time that a consumer waited for
 		},
 	}
 	f.Register(cmd)
-	cmd.Flags().IntVar(&o.Consumers, "consumers", 1, "consumers at the same time")
+	cmd.Flags().IntVar(&o.Consumers, "consumers", 1, "number of concurrent consumers")
 	orderFlags(cmd, &o.Order)
-	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 1000, "messages under way to each consumer")
+	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 1000, "messages in flight per consumer")
 	return cmd
 }
 
@@ -114,6 +114,6 @@ var errGroups = cli.Usage("--groups must be at least 0")
 
 // orderFlags adds the flags for ordering properties of messages beyond the queue's order.
 func orderFlags(cmd *cobra.Command, o *bench.Order) {
-	cmd.Flags().IntVar(&o.Groups, "groups", 0, "message groups that the messages are of, in turn; 0: none")
-	cmd.Flags().BoolVar(&o.Priorities, "priorities", false, "queues with priorities, and messages of all ten in turn")
+	cmd.Flags().IntVar(&o.Groups, "groups", 0, "number of message groups, used in turn; 0: none")
+	cmd.Flags().BoolVar(&o.Priorities, "priorities", false, "use priority queues, with all ten priorities in turn")
 }

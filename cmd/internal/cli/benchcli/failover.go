@@ -15,13 +15,14 @@ func failoverCommand(env *cli.Env) *cobra.Command {
 	var f Flags
 	var o bench.FailoverOptions
 	cmd := &cobra.Command{
-		Use: "failover", Short: "Measure how long a publisher is held up when the active node fails",
-		Long: `Starts a pair, publishes one message after the other, and does something to the active, again and again: kill (SIGKILL), freeze
-(SIGSTOP until the other node serves), cut (neither the other node nor etcd hears of it or is heard by it, until the other node serves; its
-clients still reach it) or switchover (planned). A latency is the time from the fault to the next acknowledgement by the
-other node; of a switchover, the longest time between two acknowledgements.
+		Use: "failover", Short: "Measure failover time",
+		Long: `Start a pair, publish messages one by one, and repeatedly apply a fault to the active: kill
+(SIGKILL), freeze (SIGSTOP until the other node serves), cut (network partition from the other node and etcd until
+the other node serves; clients still reach the node) or switchover (planned). The latency is the time from the
+fault to the next acknowledgement by the other node; for a switchover, the longest time between two
+acknowledgements.
 
-Freeze and cut are noticed after failover.timeout.`,
+Freeze and cut are detected after failover.timeout.`,
 		Example: `  lockstep bench failover --kills 50
   lockstep bench failover --kills 50 --coordinator raft
   lockstep bench failover --fault cut --kills 10
@@ -42,10 +43,10 @@ Freeze and cut are noticed after failover.timeout.`,
 				return cli.Usage("--kills must be at least 1")
 			case !slices.Contains([]string{bench.FaultKill, bench.FaultFreeze, bench.FaultCut, bench.FaultSwitchover},
 				o.Fault):
-				return cli.Usage("--fault %q is none of kill, freeze, cut and switchover", o.Fault)
+				return cli.Usage("--fault %q: must be kill, freeze, cut or switchover", o.Fault)
 			case o.Fault == bench.FaultCut && f.Raft:
-				return cli.Usage("--fault cut needs --coordinator etcd: the voters of a raft quorum know each other by " +
-					"one address each, which cannot be cut for one of them")
+				return cli.Usage("--fault cut requires --coordinator etcd: the voters of a raft quorum have " +
+					"one address each, which cannot be partitioned for a single voter")
 			}
 			f.Links = o.Fault == bench.FaultCut
 			f.Pair = true
@@ -65,14 +66,14 @@ Freeze and cut are noticed after failover.timeout.`,
 		},
 	}
 	cmd.Flags().StringVar(&f.Sync, "sync", "always", "sync mode of the nodes: always, interval or off")
-	cmd.Flags().StringVar(&f.Dir, "dir", "", "directory for the data; default: a temporary one")
+	cmd.Flags().StringVar(&f.Dir, "dir", "", "data directory; default: a temporary one")
 	cmd.Flags().IntVar(&o.Times, "kills", 50, "how often")
 	cmd.Flags().DurationVar(&o.Settle, "settle", 0,
-		"how long the pair serves, in sync, before each fault")
+		"time in sync before each fault")
 	cmd.Flags().StringVar(&o.Fault, "fault", bench.FaultKill,
-		"what is done to the active: kill, freeze, cut or switchover")
+		"fault: kill, freeze, cut or switchover")
 	cmd.Flags().StringVar(&o.Coordinator, "coordinator", "etcd",
-		"what holds the pair's record: etcd, or raft, with a witness process")
+		"coordinator: etcd, or raft with a witness process")
 	f.PageSize, f.Memory, f.Sizes, f.Messages, f.Rounds, f.Queues = "2KiB", "128MiB", []string{"512"}, 1, 1, 1
 	return cmd
 }

@@ -52,7 +52,7 @@ func besidePlain(ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags,
 	measure func(t bench.Target, sizeBytes int) (bench.Result, error),
 ) error {
 	if cmd.Flags().Changed("addr") && !f.Pair && !f.Standalone {
-		return cli.Usage("--tls starts nodes of its own, with TLS and without: leave --addr away")
+		return cli.Usage("--tls starts its own nodes, with and without TLS: omit --addr")
 	}
 	plain := f
 	plain.TLS = false

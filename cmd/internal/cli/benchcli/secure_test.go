@@ -26,5 +26,5 @@ func TestBenchWithTLS(t *testing.T) {
 	require.Positive(t, lines[5]["ratio"])
 	_, stderr, code := c.Run("", "bench", "publish", "--tls", "--addr", "127.0.0.1:1")
 	require.Equal(t, cli.ExitUsage, code)
-	require.Contains(t, stderr, "leave --addr away")
+	require.Contains(t, stderr, "omit --addr")
 }

@@ -54,7 +54,7 @@ func (r *request) add(name string) error {
 	if strings.Contains(name, "://") {
 		u, err := url.Parse(name)
 		if err != nil || u.Scheme == "" || u.Host == "" {
-			return cli.Usage("%q is no URI that can be in a certificate", name)
+			return cli.Usage("%q is not a URI that a certificate can contain", name)
 		}
 		r.uris = append(r.uris, u)
 		return nil
@@ -64,7 +64,7 @@ func (r *request) add(name string) error {
 		return nil
 	}
 	if name == "" || len(name) > 253 || strings.ContainsAny(name, " /\\:,\"'") {
-		return cli.Usage("%q is no DNS name, IP address or URI", name)
+		return cli.Usage("%q is not a DNS name, IP address or URI", name)
 	}
 	r.dns = append(r.dns, name)
 	return nil
@@ -74,7 +74,7 @@ func (r *request) add(name string) error {
 func newAuthority(dir string, days int) (*authority, made, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, made{}, fmt.Errorf("make a key: %w", err)
+		return nil, made{}, fmt.Errorf("create a key: %w", err)
 	}
 	template, err := template("Lockstep development CA", days)
 	if err != nil {
@@ -84,11 +84,11 @@ func newAuthority(dir string, days int) (*authority, made, error) {
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
-		return nil, made{}, fmt.Errorf("make the authority: %w", err)
+		return nil, made{}, fmt.Errorf("create the CA: %w", err)
 	}
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, made{}, fmt.Errorf("make the authority: %w", err)
+		return nil, made{}, fmt.Errorf("create the CA: %w", err)
 	}
 	m, err := write(dir, authorityName, cert, key)
 	m.For = "authority"
@@ -99,17 +99,17 @@ func newAuthority(dir string, days int) (*authority, made, error) {
 func openAuthority(dir string) (*authority, error) {
 	pair, err := tls.LoadX509KeyPair(certFile(dir, authorityName), keyFile(dir, authorityName))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%w; make an authority with `lockstep cert init`, or name its directory with --dir", err)
+		return nil, fmt.Errorf("%w; create a CA with `lockstep cert init`, or set its directory with --dir", err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the authority in %s: %w", dir, err)
+		return nil, fmt.Errorf("read the CA in %s: %w", dir, err)
 	}
 	key, ok := pair.PrivateKey.(crypto.Signer)
 	if !ok || !pair.Leaf.IsCA {
-		return nil, fmt.Errorf("%s: the certificate is none of an authority", certFile(dir, authorityName))
+		return nil, fmt.Errorf("%s: not a CA certificate", certFile(dir, authorityName))
 	}
 	if now := time.Now(); now.After(pair.Leaf.NotAfter) {
-		return nil, fmt.Errorf("%s: the authority has ended at %s; make a new one", certFile(dir, authorityName),
+		return nil, fmt.Errorf("%s: the CA expired at %s; create a new one", certFile(dir, authorityName),
 			pair.Leaf.NotAfter.Format(time.RFC3339))
 	}
 	return &authority{cert: pair.Leaf, key: key}, nil
@@ -119,7 +119,7 @@ func openAuthority(dir string) (*authority, error) {
 func (a *authority) issue(dir string, r *request) (made, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return made{}, fmt.Errorf("make a key: %w", err)
+		return made{}, fmt.Errorf("create a key: %w", err)
 	}
 	t, err := template(r.name, r.days)
 	if err != nil {
@@ -136,11 +136,11 @@ func (a *authority) issue(dir string, r *request) (made, error) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, a.cert, &key.PublicKey, a.key)
 	if err != nil {
-		return made{}, fmt.Errorf("make the certificate %s: %w", r.name, err)
+		return made{}, fmt.Errorf("create the certificate %s: %w", r.name, err)
 	}
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
-		return made{}, fmt.Errorf("make the certificate %s: %w", r.name, err)
+		return made{}, fmt.Errorf("create the certificate %s: %w", r.name, err)
 	}
 	m, err := write(dir, r.name, cert, key)
 	if m.For = "client"; r.peer {
@@ -153,7 +153,7 @@ func (a *authority) issue(dir string, r *request) (made, error) {
 func template(name string, days int) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), serialLen-1))
 	if err != nil {
-		return nil, fmt.Errorf("make a serial number: %w", err)
+		return nil, fmt.Errorf("create a serial number: %w", err)
 	}
 	now := time.Now().UTC().Truncate(time.Second)
 	return &x509.Certificate{
@@ -165,7 +165,7 @@ func template(name string, days int) (*x509.Certificate, error) {
 // mayWrite creates the directory, and returns an error if one of the files exists.
 func mayWrite(dir string, names []string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make the directory: %w", err)
+		return fmt.Errorf("create the directory: %w", err)
 	}
 	for _, name := range names {
 		for _, file := range []string{certFile(dir, name), keyFile(dir, name)} {

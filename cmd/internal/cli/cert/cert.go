@@ -23,22 +23,22 @@ const (
 	defaultCADays    = 5 * 365
 	maxDays          = 100 * 365
 	authorityName    = "ca"
-	daysUsage        = "days that the certificates are valid, but not longer than the authority"
+	daysUsage        = "validity of the certificates in days, limited by the CA"
 	hostsNote        = " (DNS names, IP addresses, URIs; comma-separated)"
 	thisMachineNames = "localhost,127.0.0.1,::1"
 )
 
 // errExists is returned if a file would be overwritten.
-var errExists = errors.New("it exists already, and nothing is overwritten")
+var errExists = errors.New("it already exists, and files are not overwritten")
 
 // Command returns the `lockstep cert` command.
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cert", GroupID: "operate",
-		Short: "Make certificates for development and tests, and show what certificates hold",
-		Long: `Make an authority with certificates for a pair, its witness and a client, and show what the certificates in a file, or
-of a process, hold. An authority whose key lies in a directory is for development, tests and small networks; a
-certificate of any other authority does as well.`,
+		Short: "Create and show certificates for TLS",
+		Long: `Create a CA with certificates for a pair, its witness and a client, and show the certificates in a
+file or of a process. A CA with its key in a directory is for development, tests and small networks; certificates
+of any other CA work as well.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -69,11 +69,12 @@ func initCommand(env *cli.Env) *cobra.Command {
 	var nodeA, nodeB, witness []string
 	var days, caDays int
 	cmd := &cobra.Command{
-		Use: "init [DIR]", Short: "Make an authority, and certificates for two nodes, the witness and a client",
-		Long: `Make an authority (ca.pem, ca-key.pem) and, from it, certificates for the two nodes, the witness and a client in a
-directory, "` + defaultDir + `" if none is named. The keys are ECDSA on P-256, and readable for this user alone. Nothing is
-overwritten. The certificates of nodes and witness are for servers and clients; that of the client carries no host, so
-that it is not taken for a node. Each machine gets ca.pem and its own two files; ca-key.pem stays here.`,
+		Use: "init [DIR]", Short: "Create a CA and certificates for a pair",
+		Long: `Create a CA (ca.pem, ca-key.pem) and certificates for the two nodes, the witness and a client in a
+directory, by default "` + defaultDir + `". The keys are ECDSA on P-256, and readable by this user only. Files are
+never overwritten. The certificates of nodes and witness are valid for servers and clients; the client certificate
+contains no host, so that it is not accepted as a node. Copy ca.pem and its own two files to each machine; keep
+ca-key.pem here.`,
 		Example: `  lockstep cert init
   lockstep cert init certs --node-a node-a.example.net,10.0.0.1 --node-b node-b.example.net,10.0.0.2 --witness node-c.example.net
   lockstep serve --config node.yaml --tls-ca certs/ca.pem --tls-cert certs/node-a.pem --tls-key certs/node-a-key.pem`,
@@ -114,7 +115,7 @@ that it is not taken for a node. Each machine gets ca.pem and its own two files;
 	f.StringSliceVar(&nodeB, "node-b", append([]string{"node-b"}, local...), "names of the second node"+hostsNote)
 	f.StringSliceVar(&witness, "witness", append([]string{"witness"}, local...), "names of the witness"+hostsNote)
 	f.IntVar(&days, "days", defaultDays, daysUsage)
-	f.IntVar(&caDays, "ca-days", defaultCADays, "days that the authority is valid")
+	f.IntVar(&caDays, "ca-days", defaultCADays, "validity of the CA in days")
 	return cmd
 }
 
@@ -124,17 +125,18 @@ func issueCommand(env *cli.Env) *cobra.Command {
 	var client, peer bool
 	var days int
 	cmd := &cobra.Command{
-		Use: "issue --name NAME (--client | --peer)", Short: "Make one more certificate from an authority of `cert init`",
-		Long: `Make one more certificate from the authority in a directory (ca.pem, ca-key.pem), as NAME.pem and NAME-key.pem there.
-With --client it is for clients: who shows it is called by its first URI, else its first DNS name, else NAME. With --peer
-it is for a node, a voter or a witness: for servers and clients, and --hosts has the names that others reach it by.`,
+		Use: "issue --name NAME (--client | --peer)", Short: "Create a certificate from an existing CA",
+		Long: `Create a certificate from the CA in a directory (ca.pem, ca-key.pem), as NAME.pem and NAME-key.pem
+in the same directory. With --client it is a client certificate; the principal is its first URI, else its first DNS
+name, else NAME. With --peer it is for a node, a voter or a witness, valid for servers and clients; --hosts are the
+names that others connect to.`,
 		Example: `  lockstep cert issue --name orders-app --client
   lockstep cert issue --name orders-app --client --hosts spiffe://example.net/orders --days 30
   lockstep cert issue --name node-c --peer --hosts node-c.example.net,10.0.0.3 --dir certs`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if peer && len(hosts) == 0 {
-				return cli.Usage("--peer needs --hosts: the names that others reach it by")
+				return cli.Usage("--peer requires --hosts: the names that others connect to")
 			}
 			r, err := newRequest(name, hosts, peer, days)
 			if err != nil {
@@ -151,11 +153,11 @@ it is for a node, a voter or a witness: for servers and clients, and --hosts has
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&dir, "dir", defaultDir, "directory with the authority, and for the certificate")
+	f.StringVar(&dir, "dir", defaultDir, "directory of the CA, and for the certificate")
 	f.StringVar(&name, "name", "", "name of the certificate and its files")
-	f.StringSliceVar(&hosts, "hosts", nil, "names in it"+hostsNote)
-	f.BoolVar(&client, "client", false, "it is for a client")
-	f.BoolVar(&peer, "peer", false, "it is for a node, a voter or a witness")
+	f.StringSliceVar(&hosts, "hosts", nil, "names in the certificate"+hostsNote)
+	f.BoolVar(&client, "client", false, "client certificate")
+	f.BoolVar(&peer, "peer", false, "certificate of a node, voter or witness")
 	f.IntVar(&days, "days", defaultDays, daysUsage)
 	_ = cmd.MarkFlagRequired("name")
 	cmd.MarkFlagsMutuallyExclusive("client", "peer")
@@ -187,7 +189,7 @@ func issue(env *cli.Env, ca *authority, dir string, wanted []request, first ...m
 func newRequest(name string, hosts []string, peer bool, days int) (request, error) {
 	if name == "" || name == authorityName || strings.HasSuffix(name, "-key") || name != filepath.Base(name) ||
 		strings.HasPrefix(name, ".") {
-		return request{}, cli.Usage("--name %q cannot be the name of a certificate and its files", name)
+		return request{}, cli.Usage("--name %q is not a valid name of a certificate and its files", name)
 	}
 	if err := checkDays("--days", days); err != nil {
 		return request{}, err
@@ -203,7 +205,7 @@ func newRequest(name string, hosts []string, peer bool, days int) (request, erro
 
 func checkDays(flag string, days int) error {
 	if days < 1 || days > maxDays {
-		return cli.Usage("%s %d is not between 1 and %d", flag, days, maxDays)
+		return cli.Usage("%s %d must be between 1 and %d", flag, days, maxDays)
 	}
 	return nil
 }

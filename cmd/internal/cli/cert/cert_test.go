@@ -72,7 +72,7 @@ func TestInit(t *testing.T) {
 	require.NoError(t, err)
 	_, stderr, code := c.Run("", "cert", "init", dir)
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "nothing is overwritten")
+	require.Contains(t, stderr, "files are not overwritten")
 	after, err := os.ReadFile(filepath.Join(dir, "node-b.pem"))
 	require.NoError(t, err)
 	require.Equal(t, before, after)
@@ -99,17 +99,17 @@ func TestIssue(t *testing.T) {
 		args []string
 		code int
 	}{
-		{"nothing is overwritten", []string{"--name", "app", "--client"}, cli.ExitError},
+		{"files are not overwritten", []string{"--name", "app", "--client"}, cli.ExitError},
 		{"cert init", []string{"--name", "x", "--client", "--dir", t.TempDir()}, cli.ExitError},
-		{"--peer needs --hosts", []string{"--name", "x", "--peer"}, cli.ExitUsage},
+		{"--peer requires --hosts", []string{"--name", "x", "--peer"}, cli.ExitUsage},
 		{"client peer", []string{"--name", "x"}, cli.ExitUsage},
 		{"client peer", []string{"--name", "x", "--peer", "--client"}, cli.ExitUsage},
-		{"cannot be the name", []string{"--name", "../x", "--client"}, cli.ExitUsage},
-		{"cannot be the name", []string{"--name", "ca", "--client"}, cli.ExitUsage},
-		{"cannot be the name", []string{"--name", "app-key", "--client"}, cli.ExitUsage},
-		{"is no DNS name", []string{"--name", "x", "--client", "--hosts", "a b"}, cli.ExitUsage},
-		{"is no URI", []string{"--name", "x", "--client", "--hosts", "://"}, cli.ExitUsage},
-		{"--days 0 is not between", []string{"--name", "x", "--client", "--days", "0"}, cli.ExitUsage},
+		{"is not a valid name", []string{"--name", "../x", "--client"}, cli.ExitUsage},
+		{"is not a valid name", []string{"--name", "ca", "--client"}, cli.ExitUsage},
+		{"is not a valid name", []string{"--name", "app-key", "--client"}, cli.ExitUsage},
+		{"is not a DNS name", []string{"--name", "x", "--client", "--hosts", "a b"}, cli.ExitUsage},
+		{"is not a URI", []string{"--name", "x", "--client", "--hosts", "://"}, cli.ExitUsage},
+		{"--days 0 must be between", []string{"--name", "x", "--client", "--days", "0"}, cli.ExitUsage},
 	} {
 		args := append([]string{"cert", "issue", "--dir", dir}, tt.args...)
 		_, stderr, code := c.Run("", args...)

@@ -20,7 +20,7 @@ import (
 )
 
 // errNone is returned if a source contains no certificate.
-var errNone = errors.New("there is no certificate")
+var errNone = errors.New("no certificate found")
 
 // shown is a certificate, for programs.
 type shown struct {
@@ -43,10 +43,10 @@ type shown struct {
 
 func showCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "show FILE|HOST:PORT…", Short: "Show what certificates hold: those in files, or of a running process",
-		Long: `Show subject, names, issuer, validity and usage of the certificates in files in PEM, or of the process that listens at
-an address. Nothing is checked against an authority: what an address shows is told whoever it is. A node's port, a
-voter's and that of the metrics can be asked.`,
+		Use: "show FILE|HOST:PORT…", Short: "Show certificates of files or a process",
+		Long: `Show subject, names, issuer, validity and usage of the certificates in PEM files, or of the process
+at an address. Certificates are not verified: they are shown regardless of their issuer. The address can be that of
+a node, a voter or the metrics.`,
 		Example: `  lockstep cert show certs/node-a.pem
   lockstep cert show node-a.example.net:7420
   lockstep cert show certs/*.pem --output json`,
@@ -110,7 +110,7 @@ func decode(source string, raw []byte) (list []*x509.Certificate, err error) {
 		list = append(list, c)
 	}
 	if len(list) == 0 {
-		return nil, fmt.Errorf("%s: %w in PEM in it", source, errNone)
+		return nil, fmt.Errorf("%s: %w in PEM format", source, errNone)
 	}
 	return list, nil
 }
@@ -133,7 +133,7 @@ func ask(ctx context.Context, address string) (list []*x509.Certificate, err err
 		return list, nil // the server may still require a client certificate
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w; does it speak TLS?", address, err)
+		return nil, fmt.Errorf("connect to %s: %w; it may not use TLS", address, err)
 	}
 	return nil, fmt.Errorf("%s: %w", address, errNone)
 }

@@ -28,9 +28,9 @@ const ratesAfter = 1100 * time.Millisecond
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "connection", Aliases: []string{"connections"}, GroupID: "operate",
-		Short: "List the connections to the nodes, and close one",
-		Long: `List the connections of clients to the nodes, with who has made them, what they publish and consume, and how much goes
-over them, and close one. With access rules, the right operate is needed.`,
+		Short: "List and close client connections",
+		Long: `List the connections of clients to the nodes with their principal, queues and throughput, and close
+a connection. If access rules exist, this requires the right operate.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -102,9 +102,9 @@ func newTrafficState(t *pb.Traffic) trafficState {
 func listCommand(env *cli.Env) *cobra.Command {
 	req := &pb.ListConnectionsRequest{}
 	cmd := &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List the connections to the nodes that --addr names",
-		Long: `List the connections to the nodes that --addr names, the oldest first: who, from where, since when, what it publishes and
-consumes, and how much goes over it per second, which is measured for a second.`,
+		Use: "list", Aliases: []string{"ls"}, Short: "List the connections to the nodes in --addr",
+		Long: `List the connections to the nodes in --addr, oldest first: principal, address, start time, queues
+published to and consumed from, and throughput, which is measured over one second.`,
 		Example: "  lockstep connection list\n  lockstep connection list --queue orders\n" +
 			"  lockstep connection list --output json",
 		Args: cobra.NoArgs,
@@ -114,7 +114,7 @@ consumes, and how much goes over it per second, which is measured for a second.`
 			})
 		},
 	}
-	cmd.Flags().StringVar(&req.Queue, "queue", "", "only connections that publish to, or consume from, this queue")
+	cmd.Flags().StringVar(&req.Queue, "queue", "", "only connections that publish to or consume from this queue")
 	return cmd
 }
 
@@ -244,17 +244,17 @@ func perSecond(t trafficState) string {
 func closeCommand(env *cli.Env) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
-		Use: "close ID", Short: "Close one connection of a client",
-		Long: `Close one connection of a client to the active node, or to the one that --node names. What consumers had not
-acknowledged on it is delivered again. The client connects again by itself: to keep it away, take its rights or its
-token (lockstep access).`,
+		Use: "close ID", Short: "Close a client connection",
+		Long: `Close a client connection on the active node, or on the node in --node. Its unacknowledged messages
+are redelivered. The client reconnects automatically: to keep it out, revoke its rights or its token (lockstep
+access).`,
 		Example: "  lockstep connection list\n  lockstep connection close 17\n" +
 			"  lockstep connection close 4 --node b",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := strconv.ParseUint(args[0], 10, 64)
 			if err != nil || id == 0 {
-				return fmt.Errorf("%w: %q is no number of a connection; \"lockstep connection list\" shows them", cli.ErrUsage,
+				return fmt.Errorf("%w: invalid connection ID %q; see \"lockstep connection list\"", cli.ErrUsage,
 					args[0])
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -269,12 +269,13 @@ token (lockstep access).`,
 				if err := env.Print.Object(newConnectionState("", closed)); err != nil {
 					return err
 				}
-				return env.Print.Sentence("closed connection %d of %s from %s", id, cmp.Or(closed.GetPrincipal(), "nobody yet"),
+				return env.Print.Sentence("closed connection %d of %s from %s", id,
+					cmp.Or(closed.GetPrincipal(), "unauthenticated"),
 					closed.GetAddress())
 			})
 		},
 	}
-	cmd.Flags().StringVar(&node, "node", "", "name of the node that has the connection; default: the active one")
+	cmd.Flags().StringVar(&node, "node", "", "name of the node that has the connection; default: the active node")
 	return cmd
 }
 
@@ -305,6 +306,6 @@ func nodeCalled(ctx context.Context, env *cli.Env, c *client.Client, name string
 			return n, nil
 		}
 	}
-	failed = append(failed, fmt.Errorf("%w: no node that --addr names is called %q", cli.ErrUsage, name))
+	failed = append(failed, fmt.Errorf("%w: no node in --addr is named %q", cli.ErrUsage, name))
 	return nil, errors.Join(failed...)
 }

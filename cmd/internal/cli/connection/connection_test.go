@@ -76,9 +76,9 @@ func TestConnections(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"x"}, cli.ExitUsage, "no number of a connection"},
+		{[]string{"x"}, cli.ExitUsage, "invalid connection ID"},
 		{[]string{id}, cli.ExitError, "connection not found"},
-		{[]string{id, "--node", "nobody"}, cli.ExitUsage, "no node that --addr names"},
+		{[]string{id, "--node", "nobody"}, cli.ExitUsage, "no node in --addr"},
 	} {
 		_, stderr, code := c.Run("", append([]string{"connection", "close"}, refused.args...)...)
 		require.Equal(t, refused.code, code, "%v: %s", refused.args, stderr)

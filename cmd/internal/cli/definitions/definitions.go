@@ -26,18 +26,18 @@ const maxFileBytes = 64 << 20
 // Errors of the commands; the exit code is 1.
 var (
 	// errDiffers is returned by diff if the pair differs from the file.
-	errDiffers = errors.New("the pair is not as the file says")
+	errDiffers = errors.New("the pair differs from the file")
 	// errConflicts is returned by import if the file requires a change that is not possible.
-	errConflicts = errors.New("nothing was done: the file asks for what cannot be altered")
+	errConflicts = errors.New("aborted, no changes made: the file changes immutable settings")
 )
 
 // Command returns the `lockstep definitions` command.
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "definitions", Aliases: []string{"defs"}, GroupID: "use",
-		Short: "Write queues and subscriptions to a file, compare them with one, make them like one",
-		Long: `A file of definitions has the queues of a pair, their configuration, subscriptions and forwards, in YAML, sorted by
-name, without what a new queue has anyway: it can live in git. Messages are not in it.`,
+		Short: "Export, compare and import queue definitions",
+		Long: `A definitions file contains the queues of a pair, their configuration, subscriptions and forwards,
+in YAML, sorted by name and without default values, suitable for version control. It contains no messages.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -48,9 +48,9 @@ name, without what a new queue has anyway: it can live in git. Messages are not 
 func exportCommand(env *cli.Env) *cobra.Command {
 	var prefix string
 	cmd := &cobra.Command{
-		Use: "export [FILE]", Short: "Write the definitions of the pair",
-		Long: `Write the definitions of all queues to a file, or to standard output. Temporary queues are left out: they belong to
-their clients.`,
+		Use: "export [FILE]", Short: "Export definitions to a file",
+		Long: `Write the definitions of all queues to a file or to standard output. Temporary queues are omitted:
+they belong to their clients.`,
 		Example: "  lockstep definitions export > queues.yaml\n  lockstep definitions export queues.yaml --prefix orders.",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -91,11 +91,12 @@ func importCommand(env *cli.Env) *cobra.Command {
 	var prefix string
 	var yes, prune, dryRun bool
 	cmd := &cobra.Command{
-		Use: "import FILE", Short: "Make the pair as a file says",
-		Long: `Print what has to be changed to make the pair as the file says, and change it; "-" is standard input. What the file
-does not name stays, unless --prune is given: then it is deleted, with its messages. On a terminal it asks first. A
-second run changes nothing; when a step fails, the steps before it stay done, and another run does the rest. A
-subscription that is added to a queue that is there begins with the next message.`,
+		Use: "import FILE", Short: "Apply definitions from a file",
+		Long: `Print the changes that make the pair match the file, and apply them; "-" is standard input. Queues
+and subscriptions that are not in the file are kept unless --prune is given, which deletes them with their
+messages. On a terminal, the command asks for confirmation. The command is idempotent. If a step fails, the
+previous steps stay applied, and another run applies the rest. A subscription added to an existing queue starts
+with the next message.`,
 		Example: `  lockstep definitions import queues.yaml
   lockstep definitions import queues.yaml --dry-run
   git show main:queues.yaml | lockstep definitions import - --yes --prune`,
@@ -115,8 +116,8 @@ subscription that is added to a queue that is there begins with the next message
 		},
 	}
 	cmd.Flags().BoolVar(&prune, "prune", false,
-		"delete queues and subscriptions that the file does not name, with their messages")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would be changed")
+		"delete queues and subscriptions that are not in the file, with their messages")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print the changes")
 	addPrefix(cmd, &prefix)
 	cli.AddYes(cmd, &yes)
 	return cmd
@@ -125,9 +126,9 @@ subscription that is added to a queue that is there begins with the next message
 func diffCommand(env *cli.Env) *cobra.Command {
 	var prefix string
 	cmd := &cobra.Command{
-		Use: "diff FILE", Short: "Say how the pair differs from a file",
-		Long: `Print what would have to be changed to make the pair as the file says; "-" is standard input. The exit code is 1 if
-they differ in anything.`,
+		Use: "diff FILE", Short: "Compare the pair with a file",
+		Long: `Print the changes that would make the pair match the file; "-" is standard input. The exit code is 1
+if there are differences.`,
 		Example: "  lockstep definitions diff queues.yaml\n  lockstep definitions diff queues.yaml --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -149,7 +150,7 @@ they differ in anything.`,
 				if !p.empty() {
 					return errDiffers
 				}
-				return env.Print.Sentence("the pair is as the file says")
+				return env.Print.Sentence("the pair matches the file")
 			})
 		},
 	}
@@ -158,7 +159,7 @@ they differ in anything.`,
 }
 
 func addPrefix(cmd *cobra.Command, prefix *string) {
-	cmd.Flags().StringVar(prefix, "prefix", "", "only queues whose name begins with it, in the file and on the pair")
+	cmd.Flags().StringVar(prefix, "prefix", "", "prefix of queue names, in the file and on the pair")
 }
 
 func list(ctx context.Context, c *client.Client, prefix string) (queues []client.Queue, err error) {
@@ -189,7 +190,7 @@ func readFile(env *cli.Env, name, prefix string) ([]queue, error) {
 		return nil, fmt.Errorf("read the definitions: %w", err)
 	}
 	if len(content) > maxFileBytes {
-		return nil, fmt.Errorf("%s: %w: it has more than %s", name, errFile, output.Bytes(maxFileBytes))
+		return nil, fmt.Errorf("%s: %w: larger than %s", name, errFile, output.Bytes(maxFileBytes))
 	}
 	queues, err := decode(name, content)
 	return slices.DeleteFunc(queues, func(q queue) bool {
@@ -246,7 +247,7 @@ func printLeft(env *cli.Env, left []step) error {
 	if len(names) == 0 {
 		return nil
 	}
-	return env.Print.Sentence("not in the file, and left alone without --prune: %s", strings.Join(names, ", "))
+	return env.Print.Sentence("not in the file, and kept without --prune: %s", strings.Join(names, ", "))
 }
 
 type importOptions struct{ yes, prune, dryRun bool }
@@ -279,7 +280,7 @@ func carryOut(ctx context.Context, env *cli.Env, c *client.Client, p *plan, o im
 			err := steps[i].do(step, c)
 			cancel()
 			if err != nil {
-				return fmt.Errorf("step %d of %d (%s) failed, those before it are done: %w", i+1, len(steps), steps[i].text(), err)
+				return fmt.Errorf("step %d of %d (%s) failed, the steps before it are applied: %w", i+1, len(steps), steps[i].text(), err)
 			}
 			done++
 		}
@@ -292,11 +293,11 @@ func carryOut(ctx context.Context, env *cli.Env, c *client.Client, p *plan, o im
 	case err != nil:
 		return err
 	case len(steps) == 0:
-		return env.Print.Sentence("nothing to change")
+		return env.Print.Sentence("no changes")
 	case o.dryRun:
-		return env.Print.Sentence("nothing was done: --dry-run")
+		return env.Print.Sentence("no changes made: --dry-run")
 	}
-	return env.Print.Sentence("made %s", output.Plural(uint64(done), "change"))
+	return env.Print.Sentence("applied %s", output.Plural(uint64(done), "change"))
 }
 
 // question returns the confirmation prompt.
@@ -308,9 +309,9 @@ func question(steps []step) string {
 			messages += steps[i].Messages
 		}
 	}
-	text := "Make " + output.Plural(uint64(len(steps)), "change")
+	text := "Apply " + output.Plural(uint64(len(steps)), "change")
 	if deletes > 0 {
-		text += fmt.Sprintf(", of which %s delete something with %s for good", output.Count(deletes),
+		text += fmt.Sprintf(", of which %s delete data with %s permanently", output.Count(deletes),
 			output.Plural(messages, "message"))
 	}
 	return text

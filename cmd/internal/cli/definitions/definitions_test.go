@@ -49,7 +49,7 @@ func TestDefinitions(t *testing.T) {
 
 	stdout, stderr, code := c.Run("", "definitions", "diff", file)
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "the pair is not as the file says")
+	require.Contains(t, stderr, "the pair differs from the file")
 	require.Equal(t, `+ queue events  retention_age: 24h, subscriptions: none
 + queue large.dead
 + queue poison
@@ -58,13 +58,13 @@ func TestDefinitions(t *testing.T) {
 ~ forwards of orders  to events: copy if subject == "order"
 - queue old  with 2 messages
 `, stdout)
-	require.Contains(t, c.OK("definitions", "import", file, "--dry-run"), "nothing was done")
+	require.Contains(t, c.OK("definitions", "import", file, "--dry-run"), "no changes made")
 	require.NotContains(t, c.OK("queue", "list"), "orders")
 
 	stdout = c.OK("definitions", "import", file)
-	require.Contains(t, stdout, "made 6 changes")
-	require.Contains(t, stdout, "left alone without --prune: queue old\n")
-	require.Contains(t, c.OK("definitions", "import", file), "nothing to change")
+	require.Contains(t, stdout, "applied 6 changes")
+	require.Contains(t, stdout, "kept without --prune: queue old\n")
+	require.Contains(t, c.OK("definitions", "import", file), "no changes")
 	q := c.Lines("queue", "show", "orders")[0]
 	require.Equal(t, "poison", q["dead_letter"])
 	require.Equal(t, "1h30m", q["ttl"])
@@ -84,11 +84,11 @@ func TestDefinitions(t *testing.T) {
 	// The prompt lists the objects to be deleted.
 	_, stderr, code = c.Answering("n\n", "definitions", "import", file, "--prune")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "Make 4 changes, of which 2 delete something with 2 messages for good?")
+	require.Contains(t, stderr, "Apply 4 changes, of which 2 delete data with 2 messages permanently?")
 	stdout, stderr, code = c.Answering("y\n", "definitions", "import", file, "--prune")
 	require.Equal(t, cli.ExitOK, code, stderr)
-	require.Contains(t, stdout, "made 4 changes")
-	require.Equal(t, "the pair is as the file says\n", c.OK("definitions", "diff", file))
+	require.Contains(t, stdout, "applied 4 changes")
+	require.Equal(t, "the pair matches the file\n", c.OK("definitions", "diff", file))
 	require.Equal(t, example, c.OK("definitions", "export"))
 	require.Contains(t, c.OK("queue", "list"), "answers", "a temporary queue is its client's")
 
@@ -101,9 +101,9 @@ queues:
 `), 0o600))
 	stdout, stderr, code = c.Run("", "definitions", "import", changed)
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "nothing was done: the file asks for what cannot be altered")
+	require.Contains(t, stderr, "no changes made: the file changes immutable settings")
 	require.Contains(t, stdout, "~ subscription large of orders  filter: properties.total > 100 -> size > 3")
-	require.Contains(t, stdout, "! queue orders: priorities are decided when a queue is made")
+	require.Contains(t, stdout, "! queue orders: priorities cannot be changed after creation")
 	require.NotContains(t, c.OK("queue", "list"), "more")
 
 	// After a failure in the middle, another import completes the work once the cause is fixed.
@@ -114,9 +114,9 @@ queues:
 	c.OK("queue", "create", "p9")
 	stdout, stderr, code = c.Run(partial, "definitions", "import", "-", "--prefix", "p")
 	require.Equal(t, cli.ExitOK, code, stderr)
-	require.Contains(t, stdout, "made 1 change\n")
+	require.Contains(t, stdout, "applied 1 change\n")
 	require.Contains(t, stdout, "queue poison, queue p9")
 	_, stderr, code = c.Run("version: 1\nqueues: [{name: a, tl: 3s}]\n", "definitions", "import", "-")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, `standard input:2: not a file of definitions: a queue has no "tl"`)
+	require.Contains(t, stderr, `standard input:2: invalid definitions file: unknown key in a queue: "tl"`)
 }

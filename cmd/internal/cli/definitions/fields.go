@@ -120,7 +120,7 @@ func (f configField) set(c *client.QueueConfig, text string) error {
 	case time.Duration:
 		d, err := time.ParseDuration(units.ExpandDays(text))
 		if err != nil {
-			return fmt.Errorf("%w: %s is %q; write a duration, such as 30s, 24h or 7d", errValue, f.name, text)
+			return fmt.Errorf("%w: %s is %q; use a duration, such as 30s, 24h or 7d", errValue, f.name, text)
 		}
 		v.SetInt(int64(d))
 		return nil
@@ -140,7 +140,7 @@ func (f configField) setPlain(v reflect.Value, text string) error {
 	case reflect.Bool:
 		b, err := strconv.ParseBool(text)
 		if err != nil {
-			return fmt.Errorf("%w: %s is %q; write true or false", errValue, f.name, text)
+			return fmt.Errorf("%w: %s is %q; use true or false", errValue, f.name, text)
 		}
 		v.SetBool(b)
 	case reflect.Uint32, reflect.Uint64:
@@ -153,19 +153,19 @@ func (f configField) setPlain(v reflect.Value, text string) error {
 			n = uint64(size)
 		}
 		if err != nil {
-			return fmt.Errorf("%w: %s is %q; write a whole number", errValue, f.name, text)
+			return fmt.Errorf("%w: %s is %q; use an integer", errValue, f.name, text)
 		}
 		v.SetUint(n)
 	case reflect.Float64:
 		n, err := strconv.ParseFloat(text, 64)
 		if err != nil || math.IsNaN(n) || math.IsInf(n, 0) {
-			return fmt.Errorf("%w: %s is %q; write a number", errValue, f.name, text)
+			return fmt.Errorf("%w: %s is %q; use a number", errValue, f.name, text)
 		}
 		v.SetFloat(n)
 	case reflect.String:
 		v.SetString(text)
 	default:
-		return fmt.Errorf("%w: %s is of a kind that files do not have", errValue, f.name)
+		return fmt.Errorf("%w: %s has an unsupported type", errValue, f.name)
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ import (
 const version = 1
 
 // errFile is returned for an invalid file. The wrapping error contains file and line.
-var errFile = errors.New("not a file of definitions")
+var errFile = errors.New("invalid definitions file")
 
 // subscription is the definition of a subscription.
 type subscription struct {
@@ -217,12 +217,12 @@ func decode(name string, content []byte) ([]queue, error) {
 	var document, more yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(content))
 	if err := dec.Decode(&document); errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: %w: it is empty; write `version: 1` and `queues: []` for no queues", name, errFile)
+		return nil, fmt.Errorf("%s: %w: the file is empty; for no queues, write `version: 1` and `queues: []`", name, errFile)
 	} else if err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", name, errFile, err)
 	}
 	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: %w: there is more behind the first document", name, errFile)
+		return nil, fmt.Errorf("%s: %w: data after the first document", name, errFile)
 	}
 	d := decoder{file: name}
 	queues := d.document(document.Content[0])
@@ -247,12 +247,12 @@ func (d *decoder) fail(n *yaml.Node, format string, args ...any) {
 
 func (d *decoder) document(n *yaml.Node) (queues []queue) {
 	has := false
-	d.mapping(n, "a file of definitions", func(key string, v *yaml.Node) bool {
+	d.mapping(n, "a definitions file", func(key string, v *yaml.Node) bool {
 		switch key {
 		case "version":
 			has = true
 			if text := d.scalar(v); text != strconv.Itoa(version) {
-				d.fail(v, "version %q is not known; this release knows %d", text, version)
+				d.fail(v, "unknown version %q; this release supports %d", text, version)
 			}
 		case "queues":
 			for _, q := range d.sequence(v) {
@@ -264,7 +264,7 @@ func (d *decoder) document(n *yaml.Node) (queues []queue) {
 		return true
 	})
 	if !has {
-		d.fail(n, "it has no version; write `version: %d`", version)
+		d.fail(n, "missing version; add `version: %d`", version)
 	}
 	lines := map[string]bool{}
 	for _, q := range queues {
@@ -299,7 +299,7 @@ func (d *decoder) queue(n *yaml.Node) queue {
 		return true
 	})
 	if q.name == "" {
-		d.fail(n, "a queue has no name")
+		d.fail(n, "missing queue name")
 	}
 	q.sort()
 	return q
@@ -336,7 +336,7 @@ func (d *decoder) subscriptions(n *yaml.Node) []subscription {
 		}
 		s.setOwn(own)
 		if s.name == "" {
-			d.fail(e, "a subscription has no name")
+			d.fail(e, "missing subscription name")
 		}
 		if slices.ContainsFunc(list, func(o subscription) bool { return o.name == s.name }) {
 			d.fail(e, "subscription %q is defined twice", s.name)
@@ -358,7 +358,7 @@ func (d *decoder) forwards(n *yaml.Node) (list []client.Forward) {
 			case "move":
 				move, err := strconv.ParseBool(d.scalar(v))
 				if f.Move = move; err != nil {
-					d.fail(v, "move is %q; write true or false", v.Value)
+					d.fail(v, "move is %q; use true or false", v.Value)
 				}
 			default:
 				return false
@@ -366,7 +366,7 @@ func (d *decoder) forwards(n *yaml.Node) (list []client.Forward) {
 			return true
 		})
 		if f.To == "" {
-			d.fail(e, "a forward does not say where to: `to`")
+			d.fail(e, "missing destination of a forward: `to`")
 		}
 		if slices.ContainsFunc(list, func(o client.Forward) bool { return o.To == f.To }) {
 			d.fail(e, "a forward to %q is defined twice", f.To)
@@ -380,25 +380,25 @@ func (d *decoder) forwards(n *yaml.Node) (list []client.Forward) {
 func (d *decoder) mapping(n *yaml.Node, what string, take func(key string, v *yaml.Node) bool) {
 	n = resolve(n)
 	if n.Kind != yaml.MappingNode {
-		d.fail(n, "%s is a list of keys and values", what)
+		d.fail(n, "%s must be a mapping", what)
 		return
 	}
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := n.Content[i], resolve(n.Content[i+1])
 		if seen[k.Value] {
-			d.fail(k, "%s has %q twice", what, k.Value)
+			d.fail(k, "duplicate key in %s: %q", what, k.Value)
 		}
 		seen[k.Value] = true
 		if !take(k.Value, v) {
-			d.fail(k, "%s has no %q", what, k.Value)
+			d.fail(k, "unknown key in %s: %q", what, k.Value)
 		}
 	}
 }
 
 func (d *decoder) sequence(n *yaml.Node) []*yaml.Node {
 	if n.Kind != yaml.SequenceNode {
-		d.fail(n, "it is not a list; write [] for an empty one")
+		d.fail(n, "not a list; for an empty list, write []")
 		return nil
 	}
 	list := make([]*yaml.Node, len(n.Content))
@@ -410,11 +410,11 @@ func (d *decoder) sequence(n *yaml.Node) []*yaml.Node {
 
 func (d *decoder) scalar(n *yaml.Node) string {
 	if n.Kind != yaml.ScalarNode {
-		d.fail(n, "it is not a single value")
+		d.fail(n, "not a single value")
 		return ""
 	}
 	if n.Tag == "!!null" {
-		d.fail(n, "it has no value")
+		d.fail(n, "missing value")
 	}
 	return n.Value
 }

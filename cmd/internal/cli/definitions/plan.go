@@ -241,7 +241,7 @@ func (p *plan) alter(want, have queue) {
 		}
 		if f.name == "priorities" {
 			p.conflicts = append(p.conflicts, fmt.Sprintf(
-				"queue %s: priorities are decided when a queue is made, and cannot be altered: make another queue", want.name))
+				"queue %s: priorities cannot be changed after creation: create another queue", want.name))
 			continue
 		}
 		s.Changes = append(s.Changes, change{f.name, from, to})

@@ -28,11 +28,12 @@ func Command(env *cli.Env) *cobra.Command {
 	var coordinator string
 	cmd := &cobra.Command{
 		Use: "demo", GroupID: "run",
-		Short: "Kill the active node of a pair in mid-stream, and see that nothing is lost (20 seconds)",
-		Long: `Starts an etcd (or a witness) and two node processes on this machine with their data in a temporary directory, publishes and consumes,
-kills the active node with SIGKILL, starts it again, waits until it has caught up, and compares.
+		Short: "Kill the active node and verify all messages",
+		Long: `Start etcd (or a witness) and two nodes on this machine with data in a temporary directory, publish
+and consume messages, kill the active node with SIGKILL, restart it, wait until it has caught up, and compare both
+nodes. Takes 20 seconds.
 
-The exit code is 0 only if no acknowledged message was lost or doubled and both stores hold the same.`,
+The exit code is 0 only if no acknowledged message was lost or duplicated and both stores are identical.`,
 		Example: "  lockstep demo\n  lockstep demo --coordinator raft\n  lockstep demo --output json\n  lockstep " +
 			"demo --keep",
 		Args: cobra.NoArgs,
@@ -53,12 +54,12 @@ The exit code is 0 only if no acknowledged message was lost or doubled and both 
 			return runDemo(cmd.Context(), env, o)
 		},
 	}
-	cmd.Flags().DurationVar(&o.Duration, "duration", 14*time.Second, "how long to publish")
+	cmd.Flags().DurationVar(&o.Duration, "duration", 14*time.Second, "publishing time")
 	cmd.Flags().IntVar(&o.Rate, "rate", 4000, "messages per second")
-	cmd.Flags().Uint64Var(&o.Seed, "seed", 0, "decides over the content and the moment of the kill; 0: any")
-	cmd.Flags().BoolVar(&keep, "keep", false, "leave the pair running until Ctrl-C")
+	cmd.Flags().Uint64Var(&o.Seed, "seed", 0, "random seed for message contents and the time of the kill; 0: random")
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep the pair running until Ctrl-C")
 	cmd.Flags().StringVar(&coordinator, "coordinator", "etcd",
-		"what holds the pair's record: etcd, or raft, with a witness process")
+		"coordinator: etcd, or raft with a witness process")
 	cmd.AddCommand(resizeCommand(env), transactionCommand(env))
 	return cmd
 }
@@ -123,7 +124,7 @@ func printVerdict(env *cli.Env, v demo.Verdict) error {
 	if env.Print.JSON() {
 		return env.Print.Object(v)
 	}
-	verdict := "passed: nothing acknowledged was lost, doubled or out of order, both stores hold the same"
+	verdict := "passed: no acknowledged message was lost, duplicated or reordered, both stores are identical"
 	if !v.Passed() {
 		verdict = "FAILED"
 	}
@@ -138,9 +139,9 @@ func printVerdict(env *cli.Env, v demo.Verdict) error {
 		{"lost", output.Count(v.Lost)},
 		{"duplicated", output.Count(v.Duplicated)},
 		{"out of order", output.Count(v.OutOfOrder)},
-		{"delivered again before its acknowledgement was confirmed", output.Count(v.Redelivered)},
-		{"from the kill to the next acknowledged publish", fmt.Sprintf("%.1f ms", v.FailoverMS)},
-		{"from the restart of the killed node to in sync", fmt.Sprintf("%.1f s", v.CatchUp.Seconds())},
+		{"redelivered before the acknowledgement was confirmed", output.Count(v.Redelivered)},
+		{"from kill to next acknowledged publish", fmt.Sprintf("%.1f ms", v.FailoverMS)},
+		{"from restart of the killed node to in sync", fmt.Sprintf("%.1f s", v.CatchUp.Seconds())},
 		{"digest of node a", digest(0)},
 		{"digest of node b", digest(1)},
 		{"coordinator", v.Coordinator},

@@ -24,9 +24,9 @@ func DevCommand(env *cli.Env) *cobra.Command {
 	var dir, listenA, listenB, coordinator, console, amqp string
 	cmd := &cobra.Command{
 		Use: "dev", GroupID: "run",
-		Short: "Run a pair on this machine until Ctrl-C, to develop against and to break",
-		Long: `Runs an etcd (or a witness) and two node processes on this machine. The data stays in --dir; the next start goes on with it.
-A node that is killed is started again after 5 seconds.`,
+		Short: "Run a local pair for development",
+		Long: `Run etcd (or a witness) and two nodes on this machine until Ctrl-C. Data is kept in --dir, and the
+next start continues with it. A node that is killed is restarted after 5 seconds.`,
 		Example: "  lockstep dev\n  lockstep dev --dir /tmp/pair --listen-a 127.0.0.1:8001 --listen-b 127.0.0.1:8002",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -48,13 +48,13 @@ A node that is killed is started again after 5 seconds.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", "lockstep-data", "directory for all data")
+	cmd.Flags().StringVar(&dir, "dir", "lockstep-data", "data directory")
 	cmd.Flags().StringVar(&coordinator, "coordinator", "etcd",
-		"what holds the pair's record: etcd, or raft, with a witness process")
+		"coordinator: etcd, or raft with a witness process")
 	cmd.Flags().StringVar(&console, "console", consoleAddress,
-		"address of the console of node a; b has the next port. What is taken is passed over; empty: none")
+		"console address of node a; b uses the next port. Ports in use are skipped; empty: none")
 	cmd.Flags().StringVar(&amqp, "amqp", amqpAddress,
-		"address at which node a serves AMQP 1.0; b has the next port. What is taken is passed over; empty: none")
+		"AMQP 1.0 address of node a; b uses the next port. Ports in use are skipped; empty: none")
 	cmd.Flags().StringVar(&listenA, "listen-a", "127.0.0.1:7420", "address of node a")
 	cmd.Flags().StringVar(&listenB, "listen-b", "127.0.0.1:7421", "address of node b")
 	return cmd
@@ -64,7 +64,7 @@ func dev(ctx context.Context, env *cli.Env, o harness.Options) (err error) {
 	p, err := harness.Start(ctx, o)
 	switch {
 	case errors.Is(err, harness.ErrInUse):
-		return fmt.Errorf("%w; stop that one, or choose another directory with --dir", err)
+		return fmt.Errorf("%w; stop that process, or choose another directory with --dir", err)
 	case errors.Is(err, harness.ErrAddressInUse):
 		return fmt.Errorf("%w; stop the process, or choose other addresses with --listen-a and --listen-b", err)
 	case err != nil:
@@ -113,7 +113,7 @@ func restart(ctx context.Context, env *cli.Env, n *harness.Node, after time.Dura
 		case <-ctx.Done():
 			return
 		}
-		fmt.Fprintf(env.Stdout, "node %s ended; starting it again in %v\n", n.Name, after)
+		fmt.Fprintf(env.Stdout, "node %s ended; restarting it in %v\n", n.Name, after)
 		for started := false; !started; {
 			timer := time.NewTimer(after)
 			select {
@@ -123,11 +123,11 @@ func restart(ctx context.Context, env *cli.Env, n *harness.Node, after time.Dura
 				return
 			}
 			if err := n.Start(); err != nil {
-				fmt.Fprintf(env.Stderr, "lockstep: %v; trying again in %v\n", err, after)
+				fmt.Fprintf(env.Stderr, "lockstep: %v; retrying in %v\n", err, after)
 				continue
 			}
 			started = true
 		}
-		fmt.Fprintf(env.Stdout, "node %s runs again, process %d\n", n.Name, n.PID())
+		fmt.Fprintf(env.Stdout, "node %s is running again, process %d\n", n.Name, n.PID())
 	}
 }

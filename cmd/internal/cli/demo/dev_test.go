@@ -92,9 +92,9 @@ func TestDevRestarts(t *testing.T) {
 	require.NoError(t, os.Rename(n.LogFile(), n.LogFile()+".1"))
 	require.NoError(t, os.Mkdir(n.LogFile(), 0o700)) // it cannot be opened
 	require.NoError(t, syscall.Kill(n.PID(), syscall.SIGKILL))
-	stdout := &watched{want: "runs again", seen: cancel}
-	stderr := &watched{want: "trying again", seen: func() { _ = os.Remove(n.LogFile()) }}
+	stdout := &watched{want: "is running again", seen: cancel}
+	stderr := &watched{want: "retrying in", seen: func() { _ = os.Remove(n.LogFile()) }}
 	restart(ctx, &cli.Env{Process: cli.Process{Stdout: stdout, Stderr: stderr}}, n, time.Millisecond)
-	require.Contains(t, stdout.text, "runs again")
+	require.Contains(t, stdout.text, "is running again")
 	require.NotZero(t, n.PID())
 }

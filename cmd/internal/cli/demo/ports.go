@@ -52,7 +52,7 @@ func (s served) listen(ctx context.Context, flag, setting, first string) error {
 	for _, node := range []string{"a", "b"} {
 		for ; ; at++ {
 			if at >= port+portTries {
-				return fmt.Errorf("%s: no port from %d to %d of %s can be listened on", flag, port, at-1, host)
+				return fmt.Errorf("%s: no free port from %d to %d of %s", flag, port, at-1, host)
 			}
 			address := net.JoinHostPort(host, strconv.FormatUint(at, 10))
 			l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)

@@ -23,14 +23,14 @@ func resizeCommand(env *cli.Env) *cobra.Command {
 	var fill, pageSize string
 	cmd := &cobra.Command{
 		Use:   "resize",
-		Short: "Change the page size of a pair under load, kill the active in the middle of it, and see that nothing is lost",
-		Long: `Starts an etcd and two node processes with pages of 2 KiB, fills queues with messages of many sizes, scans, and has the
-pair resize its page files one after the other while messages are published and consumed. In the middle of the standby's
-rewrite the active is killed with SIGKILL: the standby drops the rewrite and takes over. The killed node is started again,
-and the pair goes on with the plan by itself.
+		Short: "Resize pages under load and kill the active",
+		Long: `Start etcd and two nodes with pages of 2 KiB, fill queues with messages of many sizes, scan, and
+resize the page files one after the other while messages are published and consumed. During the rewrite of the
+standby, the active is killed with SIGKILL: the standby discards the rewrite and takes over. The killed node is
+restarted, and the pair continues the plan automatically.
 
-The exit code is 0 only if no message was lost or doubled, both stores hold the same and have the new page size, and
-every message was acknowledged by two nodes all the time, but for the time from the kill until the killed node was back.`,
+The exit code is 0 only if no message was lost or duplicated, both stores are identical and have the new page size,
+and each message was acknowledged by two nodes, except from the kill until the killed node was in sync again.`,
 		Example: `  lockstep demo resize
   lockstep demo resize --fill 2GiB --page-size 16KiB
   lockstep demo resize --no-kill --output json`,
@@ -56,12 +56,12 @@ every message was acknowledged by two nodes all the time, but for the time from 
 			return demoResize(cmd.Context(), env, o)
 		},
 	}
-	cmd.Flags().StringVar(&fill, "fill", "256MiB", "how much lies in the queues")
-	cmd.Flags().StringVar(&pageSize, "page-size", "", "page size to resize to; default: what the scan recommends")
-	cmd.Flags().IntVar(&o.Rate, "rate", 2000, "messages per second that are published and consumed meanwhile")
-	cmd.Flags().Uint64Var(&o.Seed, "seed", 0, "decides over the content and the moment of the kill; 0: any")
+	cmd.Flags().StringVar(&fill, "fill", "256MiB", "size of the messages in the queues")
+	cmd.Flags().StringVar(&pageSize, "page-size", "", "new page size; default: the recommendation of the scan")
+	cmd.Flags().IntVar(&o.Rate, "rate", 2000, "messages per second published and consumed during the resize")
+	cmd.Flags().Uint64Var(&o.Seed, "seed", 0, "random seed for message contents and the time of the kill; 0: random")
 	cmd.Flags().BoolVar(&o.NoKill, "no-kill", false, "do not kill the active")
-	cmd.Flags().BoolVar(&keep, "keep", false, "leave the pair running until Ctrl-C")
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep the pair running until Ctrl-C")
 	return cmd
 }
 
@@ -101,7 +101,7 @@ func printResizeVerdict(env *cli.Env, v demo.ResizeVerdict) error {
 			demo.ResizeVerdict
 		}{v.Passed(), v})
 	}
-	verdict := "passed: nothing was lost or doubled, both nodes have the new page size and hold the same"
+	verdict := "passed: no message was lost or duplicated, both nodes have the new page size and are identical"
 	if !v.Passed() {
 		verdict = "FAILED"
 	}
@@ -114,26 +114,26 @@ func printResizeVerdict(env *cli.Env, v demo.ResizeVerdict) error {
 	rows := [][]any{
 		{"page sizes of a and b before", sizes(v.PageSizesBefore)},
 		{"page sizes of a and b after", sizes(v.PageSizesAfter)},
-		{"plan", fmt.Sprintf("%s, in %.1f s, steps begun again: %d", v.Plan, v.PlanSeconds, v.PlanRetries)},
-		{"in the queues meanwhile", fmt.Sprintf("%s, %s", output.Plural(v.StockMessages, "message"),
+		{"plan", fmt.Sprintf("%s, in %.1f s, restarted steps: %d", v.Plan, v.PlanSeconds, v.PlanRetries)},
+		{"in the queues before the resize", fmt.Sprintf("%s, %s", output.Plural(v.StockMessages, "message"),
 			output.Bytes(v.StockBytes))},
 		{"  of these lost", output.Count(v.StockLost)},
 		{"  of these duplicated", output.Count(v.StockDuplicated)},
-		{"published meanwhile", output.Count(v.Published)},
+		{"published during the resize", output.Count(v.Published)},
 		{"  acknowledged", output.Count(v.Acknowledged)},
 		{"  delivered", output.Count(v.Delivered)},
 		{"  lost", output.Count(v.Lost)},
 		{"  duplicated", output.Count(v.Duplicated)},
 		{"  out of order", output.Count(v.OutOfOrder)},
 		{"time with fewer than two copies", fmt.Sprintf("%.0f ms (%s)", v.OneCopyMS, output.Plural(v.Samples, "sample"))},
-		{"largest pause that a publisher saw", fmt.Sprintf("%.1f ms, at %.1fs", v.PauseMS, v.PauseAt.Seconds())},
+		{"longest pause of a publisher", fmt.Sprintf("%.1f ms, at %.1fs", v.PauseMS, v.PauseAt.Seconds())},
 	}
 	if v.KilledAtPercent > 0 {
 		rows = append(rows, [][]any{
-			{"the kill, with the standby's rewrite at", fmt.Sprintf("%.0f%%", v.KilledAtPercent)},
-			{"  from the kill to the next acknowledged publish", fmt.Sprintf("%.1f ms", v.FailoverMS)},
-			{"  largest pause that a publisher saw", fmt.Sprintf("%.1f ms", v.KillPauseMS)},
-			{"  from the restart of the killed node to in sync", fmt.Sprintf("%.1f s", v.CatchUp.Seconds())},
+			{"kill of the active, with the standby's rewrite at", fmt.Sprintf("%.0f%%", v.KilledAtPercent)},
+			{"  from kill to next acknowledged publish", fmt.Sprintf("%.1f ms", v.FailoverMS)},
+			{"  longest pause of a publisher", fmt.Sprintf("%.1f ms", v.KillPauseMS)},
+			{"  from restart of the killed node to in sync", fmt.Sprintf("%.1f s", v.CatchUp.Seconds())},
 			{"  time with fewer than two copies", fmt.Sprintf("%.0f ms", v.KillOneCopyMS)},
 		}...)
 	}

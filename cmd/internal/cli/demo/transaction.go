@@ -20,13 +20,13 @@ func transactionCommand(env *cli.Env) *cobra.Command {
 	var coordinator string
 	cmd := &cobra.Command{
 		Use:   "transaction",
-		Short: "Kill the active and lose the workers of a chain of queues, and see that each order has one invoice",
-		Long: `Starts an etcd (or a witness) and two node processes, and publishes orders to one queue. Workers take each order
-and publish an invoice to another queue, in one transaction. The active is killed with SIGKILL again and again, and so are
-the workers lost in the middle of what they do: orders are delivered more than once, and processed more than once, but
-only one of the transactions about an order is committed.
+		Short: "Verify transactions while the active is killed",
+		Long: `Start etcd (or a witness) and two nodes, and publish orders to a queue. Workers consume each order
+and publish an invoice to another queue, in one transaction. The active is repeatedly killed with SIGKILL, and
+workers are stopped in the middle of a transaction: orders are delivered and processed more than once, but only one
+transaction per order is committed.
 
-The exit code is 0 only if each order that was acknowledged has exactly one invoice and both stores hold the same.`,
+The exit code is 0 only if each acknowledged order has exactly one invoice and both stores are identical.`,
 		Example: `  lockstep demo transaction
   lockstep demo transaction --kills 20 --rate 500
   lockstep demo transaction --coordinator raft --output json`,
@@ -48,11 +48,11 @@ The exit code is 0 only if each order that was acknowledged has exactly one invo
 			return demoTransaction(cmd.Context(), env, o)
 		},
 	}
-	cmd.Flags().IntVar(&o.Kills, "kills", 5, "how often the active is killed")
+	cmd.Flags().IntVar(&o.Kills, "kills", 5, "number of kills of the active")
 	cmd.Flags().IntVar(&o.Rate, "rate", 200, "orders per second")
-	cmd.Flags().BoolVar(&keep, "keep", false, "leave the pair running until Ctrl-C")
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep the pair running until Ctrl-C")
 	cmd.Flags().StringVar(&coordinator, "coordinator", "etcd",
-		"what holds the pair's record: etcd, or raft, with a witness process")
+		"coordinator: etcd, or raft with a witness process")
 	return cmd
 }
 
@@ -76,7 +76,7 @@ func printChainVerdict(env *cli.Env, v demo.ChainVerdict) error {
 			demo.ChainVerdict
 		}{v.Passed(), v})
 	}
-	verdict := "passed: each order has exactly one invoice, both stores hold the same"
+	verdict := "passed: each order has exactly one invoice, both stores are identical"
 	if !v.Passed() {
 		verdict = "FAILED"
 	}
@@ -85,14 +85,14 @@ func printChainVerdict(env *cli.Env, v demo.ChainVerdict) error {
 	}
 	rows := [][]any{
 		{"orders published", output.Count(v.Published)},
-		{"times that one was processed", output.Count(v.Processed)},
-		{"  refused, because it had been processed before", output.Count(v.Refused)},
+		{"times that an order was processed", output.Count(v.Processed)},
+		{"  refused as already processed", output.Count(v.Refused)},
 		{"invoices stored", output.Count(v.Stored)},
 		{"  missing", output.Count(v.Missing)},
 		{"  doubled", output.Count(v.Doubled)},
 		{"orders left", output.Count(v.Left)},
 		{"kills of the active", output.Count(v.Kills)},
-		{"workers that were lost", output.Count(v.LostWorkers)},
+		{"workers that were stopped", output.Count(v.LostWorkers)},
 	}
 	for i, n := range []string{"a", "b"} {
 		rows = append(rows, []any{"digest of node " + n, fmt.Sprintf("%.16s… at LSN %d", v.Digests[i], v.LSN)})

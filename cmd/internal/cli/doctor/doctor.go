@@ -18,7 +18,7 @@ import (
 )
 
 // ErrProblems is returned if a check found a problem.
-var ErrProblems = errors.New("mend these before the node is put to work; then run lockstep doctor again")
+var ErrProblems = errors.New("fix the problems and run lockstep doctor again")
 
 // report is the result of all checks, for programs.
 type report struct {
@@ -33,16 +33,17 @@ func Command(env *cli.Env) *cobra.Command {
 	var file, peer string
 	cmd := &cobra.Command{
 		Use: "doctor", GroupID: "operate",
-		Short: "Check this machine and the settings of a node before it is put to work",
-		Long: `Check what would keep a node from starting, slow it down or cost data later: clock, filesystem, space, how long the
-disk takes to sync, permissions, ports, certificates, memory and other limits, kernel settings, etcd or the voters, the
-pair's record, and the other node. It takes the settings of lockstep serve: give it the same file, flags and
-environment, and run it as the same user on the same machine.
+		Short: "Check the machine and settings of a node",
+		Long: `Check for problems that would prevent a node from starting, slow it down or lose data later: clock,
+filesystem, disk space, sync latency, permissions, ports, certificates, memory and other limits, kernel settings,
+etcd or the voters, the cluster record, and the other node. The command uses the settings of lockstep serve: run it
+with the same file, flags and environment, as the same user on the same machine.
 
-It does no harm where the node runs already: it takes no lock, leaves the node's files alone, syncs a small file of its
-own a few times beside them, and sees that ports are in use by that node.
+It is safe to run next to a running node: it takes no lock, does not change the node's files, syncs a small
+temporary file next to them, and detects ports in use by that node.
 
-Each check ends with ok, warning, problem, or "not checked" and why. The exit code is 1 if there is a problem.`,
+Each check reports ok, warning, problem, or "not checked" with the reason. The exit code is 1 if there is a
+problem.`,
 		Example: `  lockstep doctor --config /etc/lockstep/node.yaml
   lockstep doctor --config node.yaml --peer 10.0.0.2:7420
   sudo -u lockstep lockstep doctor --config /etc/lockstep/node.yaml --output json | jq '.findings[] | select(.verdict != "ok")'`,
@@ -55,9 +56,9 @@ Each check ends with ok, warning, problem, or "not checked" and why. The exit co
 				return printReport(env, []doctor.Finding{
 					{
 						Check: "settings", Verdict: doctor.Problem, Measured: err.Error(), Means: "the node does not start",
-						Do: "correct them; docs/reference/configuration.md has every setting",
+						Do: "correct them; docs/reference/configuration.md lists all settings",
 					},
-					{Check: "everything else", Verdict: doctor.NotChecked, Means: "the settings say what to check"},
+					{Check: "everything else", Verdict: doctor.NotChecked, Means: "the settings define the checks"},
 				})
 			}
 			if err != nil {
@@ -72,7 +73,7 @@ Each check ends with ok, warning, problem, or "not checked" and why. The exit co
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "YAML file with settings, as for lockstep serve")
-	cmd.Flags().StringVar(&peer, "peer", "", "address of the other node, host:port; default: as the pair's record says")
+	cmd.Flags().StringVar(&peer, "peer", "", "address of the other node, host:port; default: from the cluster record")
 	config.RegisterFlags(cmd.Flags())
 	return cmd
 }

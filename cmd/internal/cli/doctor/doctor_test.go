@@ -72,7 +72,7 @@ func TestBesideARunningPair(t *testing.T) {
 		pid := fmt.Sprint(standby.PID())
 		require.Contains(t, found(t, all, "data directory").Measured, "in use by process "+pid)
 		require.Contains(t, found(t, all, "ports, listen").Measured, pid)
-		require.Contains(t, found(t, all, "disk sync").Measured, "beside a node that runs")
+		require.Contains(t, found(t, all, "disk sync").Measured, "next to a running node")
 	}
 	require.Equal(t, before, names(t, dir), "it leaves nothing behind")
 	require.Contains(t, c.OK("status"), "in sync: a and b")

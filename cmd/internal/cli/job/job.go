@@ -24,9 +24,9 @@ import (
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "job", GroupID: "operate",
-		Short: "Schedule scans, shrinks, backups, compacts and verifications",
-		Long: `Jobs belong to the pair: they are kept with its messages, and run on the node that they are for, whichever that is at
-the time. A job that is still running is not started a second time.`,
+		Short: "Schedule maintenance jobs",
+		Long: `Jobs are stored by the pair and run on the node with the given role. A job does not start again
+while it is still running. Jobs are scans, shrinks, backups, compacts and verifications.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -77,9 +77,9 @@ func newJobRun(job string, r *pb.JobRun) jobRun {
 
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List all jobs, when they run next, and how they ended last",
-		Long: `Show each job with its kind, its schedule, when it runs next, and how its last run ended. Jobs run on
-the active node, or on the node that they name; they are kept with the pair and survive a failover.`,
+		Use: "list", Aliases: []string{"ls"}, Short: "List jobs with their next and last run",
+		Long: `List each job with its kind, schedule, next run and last result. Jobs run on the active or standby
+node, as configured; they are stored by the pair and survive a failover.`,
 		Example: "  lockstep job list\n  lockstep job list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -104,7 +104,7 @@ the active node, or on the node that they name; they are kept with the pair and 
 					rows = append(rows, []any{j.Name, j.Kind, j.On, j.Schedule, next, last})
 				}
 				if len(rows) == 0 {
-					return env.Print.Sentence("There are no jobs. One is made with: lockstep job put nightly --kind " +
+					return env.Print.Sentence("There are no jobs. To create one, use: lockstep job put nightly --kind " +
 						"backup --schedule \"0 2 * * *\"")
 				}
 				return env.Print.Table([]string{"Job", "Kind", "On", "Schedule", "Next run", "Last run"}, rows)
@@ -120,10 +120,10 @@ func jobNodes() []string { return []string{"", pairstatus.Standby, pairstatus.Ac
 func putCommand(env *cli.Env) *cobra.Command {
 	var job pb.Job
 	cmd := &cobra.Command{
-		Use: "put NAME", Short: "Add a job, or change the one of that name",
-		Long: `Add a job, or replace the one of that name; its history stays. The schedule has the five fields of cron (minute, hour,
-day of the month, month, day of the week), or is one of @hourly, @daily, @weekly and @every 6h; in local time of the active node.
-A compact is a rolling one.`,
+		Use: "put NAME", Short: "Create or replace a job",
+		Long: `Create a job, or replace the job of that name and keep its history. The schedule has the five fields
+of cron (minute, hour, day of month, month, day of week), or is @hourly, @daily, @weekly or @every 6h, in the local
+time of the active node. A compact is rolling.`,
 		Example: `  lockstep job put nightly --kind backup --schedule "0 2 * * *"
   lockstep job put tidy --kind shrink --schedule @daily --on both
   lockstep job put check --kind verify --schedule "0 4 * * 0" --paused`,
@@ -132,11 +132,11 @@ A compact is a rolling one.`,
 			job.Name = args[0]
 			switch {
 			case job.GetSchedule() == "" || job.GetKind() == "":
-				return cli.Usage("--kind and --schedule are needed")
+				return cli.Usage("--kind and --schedule are required")
 			case !slices.Contains(jobKinds(), job.GetKind()):
-				return cli.Usage("--kind %q is none of %s", job.GetKind(), strings.Join(jobKinds(), ", "))
+				return cli.Usage("--kind %q: must be one of %s", job.GetKind(), strings.Join(jobKinds(), ", "))
 			case !slices.Contains(jobNodes(), job.GetOn()):
-				return cli.Usage("--on %q is none of standby, active and both", job.GetOn())
+				return cli.Usage("--on %q: must be standby, active or both", job.GetOn())
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				now, err := c.PutJob(ctx, &job)
@@ -148,25 +148,25 @@ A compact is a rolling one.`,
 					return err
 				}
 				if j.Paused {
-					return env.Print.Sentence("job %s is kept and paused", j.Name)
+					return env.Print.Sentence("job %s is stored and paused", j.Name)
 				}
 				return env.Print.Sentence("job %s runs next at %s", j.Name, output.LocalTime(j.NextRun))
 			})
 		},
 	}
 	cmd.Flags().StringVar(&job.Schedule, "schedule", "",
-		"when it runs: cron expression with five fields, or @daily and the like")
-	cmd.Flags().StringVar(&job.Kind, "kind", "", "what it does: "+strings.Join(jobKinds(), ", "))
+		"schedule: cron expression with five fields, or @daily and similar")
+	cmd.Flags().StringVar(&job.Kind, "kind", "", "operation: "+strings.Join(jobKinds(), ", "))
 	cmd.Flags().StringVar(&job.On, "on", "",
-		"the node that does it: standby, active or both; default: what suits the kind")
-	cmd.Flags().BoolVar(&job.Paused, "paused", false, "keep it and do not run it")
+		"node to run on: standby, active or both; default: depends on the kind")
+	cmd.Flags().BoolVar(&job.Paused, "paused", false, "store the job without running it")
 	return cmd
 }
 
 func deleteCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete a job with its history",
-		Long:    `Delete a job with its history. A run of it that is under way goes on to its end.`,
+		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete a job and its history",
+		Long:    `Delete a job and its history. A running job continues until it ends.`,
 		Example: "  lockstep job delete nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -186,10 +186,11 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 func runCommand(env *cli.Env) *cobra.Command {
 	var detach bool
 	cmd := &cobra.Command{
-		Use: "run NAME", Short: "Run a job now, and wait for it",
-		Long: `Run a job now, whatever its schedule says, and wait until it is done: of a compact, until its rolling plan has ended, which
-lockstep store plan --watch shows. If the active role moves meanwhile, the run is begun again, and this waits for that.
-The exit code is 1 if it failed. It is refused while it runs already. With --detach a compact is not waited for.`,
+		Use: "run NAME", Short: "Run a job now and wait",
+		Long: `Run a job now, regardless of its schedule, and wait until it ends; for a compact, until its rolling
+plan ends, which lockstep store plan --watch shows. If the active role moves, the run is repeated, and the command
+waits for that run. The exit code is 1 if the job failed. The command is refused if the job is already running.
+With --detach it does not wait for a compact.`,
 		Example: "  lockstep job run nightly\n  lockstep job run pack --detach",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -292,9 +293,8 @@ func followRun(
 
 func historyCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "history NAME", Short: "Show the last runs of a job, newest first",
-		Long: `Show when the last runs of a job began and ended, on which node, and what came of them: result or
-error.`,
+		Use: "history NAME", Short: "List the last runs of a job",
+		Long:    `List the last runs of a job, latest first: start, end, node, and result or error.`,
 		Example: "  lockstep job history nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -321,7 +321,7 @@ error.`,
 					})
 				}
 				if len(rows) == 0 {
-					return env.Print.Sentence("job %s did not run yet", args[0])
+					return env.Print.Sentence("job %s has not run yet", args[0])
 				}
 				return env.Print.Table([]string{"Started", "Outcome", "Took", "Node", "Detail"}, rows)
 			})

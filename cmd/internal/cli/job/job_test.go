@@ -21,7 +21,7 @@ func TestJobs(t *testing.T) {
 	_, stderr, code := c.Run("", "job", "put", "broken", "--kind", "scan", "--schedule", "sometimes")
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr, "sometimes")
-	require.Contains(t, c.OK("job", "history", "nightly"), "did not run yet")
+	require.Contains(t, c.OK("job", "history", "nightly"), "has not run yet")
 	require.Contains(t, c.OK("job", "run", "nightly"), "job nightly: ok")
 	runs := c.Lines("job", "history", "nightly")
 	require.Len(t, runs, 1)

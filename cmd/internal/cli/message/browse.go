@@ -20,9 +20,9 @@ func BrowseCommand(env *cli.Env) *cobra.Command {
 	var bodies bool
 	cmd := &cobra.Command{
 		Use: "browse QUEUE", GroupID: "use",
-		Short: "Look at messages without consuming them",
-		Long: `Print stored messages in order, without taking them: consumers get them all the same. With
---subscription only what that one has still to acknowledge is shown. It ends at the end of the queue.`,
+		Short: "Show messages without consuming them",
+		Long: `Print stored messages in order without consuming them. With --subscription, print only the messages
+that this subscription has not acknowledged. The command stops at the end of the queue.`,
 		Example: `  lockstep browse orders --limit 20
   lockstep browse prices --subscription audit --from 1000 --output json
   lockstep browse orders --bodies > all.txt`,
@@ -34,11 +34,11 @@ func BrowseCommand(env *cli.Env) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&o.Subscription, "subscription", "s", "",
-		"only what it has still to acknowledge; default: all that is stored")
+		"only unacknowledged messages of this subscription; default: all stored messages")
 	cmd.Flags().Uint64Var(&o.From, "from", 0, "first sequence; 0: the oldest")
-	cmd.Flags().Uint64VarP(&o.Limit, "limit", "n", 0, "at most this many; 0: all")
-	cmd.Flags().BoolVar(&o.HeadersOnly, "headers-only", false, "leave the bodies out")
-	cmd.Flags().BoolVar(&bodies, "bodies", false, "print the bodies, one per line, instead of a table")
+	cmd.Flags().Uint64VarP(&o.Limit, "limit", "n", 0, "maximum number of messages; 0: unlimited")
+	cmd.Flags().BoolVar(&o.HeadersOnly, "headers-only", false, "omit message bodies")
+	cmd.Flags().BoolVar(&bodies, "bodies", false, "print message bodies, one per line, instead of a table")
 	return cmd
 }
 
@@ -86,8 +86,8 @@ func browse(
 	if err := flush(); err != nil || len(damaged) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w: %s of %s cannot be read on any node and were left out, beginning with sequence %d; "+
-		"lockstep verify lists them, "+
-		"lockstep queue drop-damaged %s gives them up", client.ErrDataLoss, output.Plural(len(damaged), "message"), queue,
+	return fmt.Errorf("%w: %s of %s could not be read on any node and were skipped, first sequence %d; "+
+		"to list them, use lockstep verify; "+
+		"to discard them, lockstep queue drop-damaged %s", client.ErrDataLoss, output.Plural(len(damaged), "message"), queue,
 		damaged[0], queue)
 }

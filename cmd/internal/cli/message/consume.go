@@ -32,14 +32,15 @@ func ConsumeCommand(env *cli.Env) *cobra.Command {
 	var f consumeFlags
 	cmd := &cobra.Command{
 		Use: "consume QUEUE", GroupID: "use",
-		Short: "Consume messages and print their bodies, one per line",
-		Long: `Print messages and acknowledge each one after it was printed. A message that cannot be printed, because standard output
-is closed or full, is not acknowledged. The command ends when no message came for --wait, or after
---count; with --follow it goes on until Ctrl-C. With --no-ack the messages stay in the queue. With --reject each one is
-rejected instead: it is moved to the queue's dead-letter queue, or dropped if there is none.
+		Short: "Consume messages and print their bodies",
+		Long: `Print message bodies, one per line, and acknowledge each message after printing it. Messages that
+cannot be printed, because standard output is closed or full, are not acknowledged. The command stops after --count
+messages, or after --wait without a message; with --follow it runs until Ctrl-C. With --no-ack messages stay in the
+queue. With --reject each message is rejected: it is moved to the queue's dead-letter queue, or discarded if there
+is none.
 
-With --filter it gets only the messages that match, an expression in CEL as in subscription create; the others stay for
-other consumers.
+With --filter only messages that match are consumed: a CEL expression as in subscription create. Other messages
+stay for other consumers.
 
 ` + formatHelp + `
 
@@ -74,22 +75,22 @@ other consumers.
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&f.subscription, "subscription", "s", client.DefaultSubscription, "subscription to consume")
-	cmd.Flags().Uint64VarP(&f.count, "count", "n", 0, "end after this many messages; 0: no limit")
-	cmd.Flags().Uint64Var(&f.count, "max", 0, "the same as --count")
+	cmd.Flags().StringVarP(&f.subscription, "subscription", "s", client.DefaultSubscription, "source subscription")
+	cmd.Flags().Uint64VarP(&f.count, "count", "n", 0, "stop after this many messages; 0: unlimited")
+	cmd.Flags().Uint64Var(&f.count, "max", 0, "same as --count")
 	cmd.MarkFlagsMutuallyExclusive("count", "max")
-	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "wait for more, until Ctrl-C")
+	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "wait for new messages until Ctrl-C")
 	cmd.Flags().BoolVar(&f.noAck, "no-ack", false,
-		"do not acknowledge: the messages are delivered again, to another consumer")
+		"do not acknowledge messages; they are redelivered")
 	cmd.Flags().BoolVar(&f.reject, "reject", false,
-		"reject instead of acknowledging: the messages are moved to the queue's dead-letter queue, or dropped")
+		"reject messages: they are dead-lettered or discarded")
 	cmd.Flags().StringVar(&f.command, "ack-after-command", "",
-		"run this command for each message, and answer as its exit code says")
+		"command to run for each message; its exit code decides the acknowledgement")
 	cmd.MarkFlagsMutuallyExclusive("no-ack", "reject", "ack-after-command")
-	cmd.Flags().StringVar(&f.filter, "filter", "", "only messages that match this expression in CEL; default: all")
-	cmd.Flags().StringVar(&f.format, "format", "", "print each message as this template says")
-	cmd.Flags().DurationVar(&f.wait, "wait", time.Second, "without --follow: end when no message came for so long")
-	cmd.Flags().IntVar(&f.prefetch, "prefetch", 256, "messages that may be under way")
+	cmd.Flags().StringVar(&f.filter, "filter", "", "CEL expression that messages must match; default: all messages")
+	cmd.Flags().StringVar(&f.format, "format", "", "Go template for printing a message")
+	cmd.Flags().DurationVar(&f.wait, "wait", time.Second, "without --follow: stop after this time without a message")
+	cmd.Flags().IntVar(&f.prefetch, "prefetch", 256, "maximum number of messages in flight")
 	return cmd
 }
 

@@ -17,10 +17,10 @@ import (
 )
 
 // formatHelp is the help text for --format.
-const formatHelp = `With --format each message is printed as a template of Go's text/template says, with the fields of --output json:
-{{.sequence}} {{.subject}} {{.properties.region}} {{.body}}. {{json .properties}}, {{hex .body}} and {{base64 .body}}
-write a value otherwise. A field or property that the message does not have is an error, and the message stays in the
-queue; {{index .properties "region"}} is empty instead.`
+const formatHelp = `With --format, each message is printed with a template of Go's text/template that uses the
+fields of --output json: {{.sequence}} {{.subject}} {{.properties.region}} {{.body}}. {{json .properties}}, {{hex
+.body}} and {{base64 .body}} encode a value. A missing field or property is an error, and the message stays in the
+queue; {{index .properties "region"}} prints an empty text instead.`
 
 // formatter prints messages with a template.
 type formatter struct{ template *template.Template }
@@ -31,7 +31,7 @@ func newFormatter(env *cli.Env, text string) (*formatter, error) {
 		return nil, nil //nolint:nilnil // there is nothing to format
 	}
 	if env.Print.JSON() {
-		return nil, cli.Usage("--format and --output json exclude each other")
+		return nil, cli.Usage("--format and --output json are mutually exclusive")
 	}
 	t, err := template.New("--format").Funcs(template.FuncMap{
 		"json": func(v any) (string, error) {
@@ -86,7 +86,7 @@ func (f *formatter) print(env *cli.Env, queue string, m *client.Stored) error {
 	}
 	var b bytes.Buffer
 	if err := f.template.Execute(&b, all); err != nil {
-		return fmt.Errorf("print message %d, which is not acknowledged: %w; the names of fields are those of --output json",
+		return fmt.Errorf("print message %d (not acknowledged): %w; field names are those of --output json",
 			m.Sequence, err)
 	}
 	b.WriteByte('\n')

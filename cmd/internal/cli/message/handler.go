@@ -20,12 +20,13 @@ import (
 )
 
 // handlerHelp is the help text for --ack-after-command.
-const handlerHelp = `With --ack-after-command 'COMMAND' a shell runs the command for each message, one after another, with the body as its
-standard input and the fields in variables: LOCKSTEP_QUEUE, LOCKSTEP_SEQUENCE, LOCKSTEP_DELIVERY_COUNT,
-LOCKSTEP_PUBLISHED_AT, LOCKSTEP_MESSAGE_ID, LOCKSTEP_CORRELATION_ID, LOCKSTEP_REPLY_TO, LOCKSTEP_CONTENT_TYPE,
-LOCKSTEP_SUBJECT, LOCKSTEP_GROUP, LOCKSTEP_PRIORITY, and LOCKSTEP_PROPERTY_NAME for each property. Its exit code decides:
-0 acknowledges the message, 100 rejects it, 126 and 127 (it cannot be run) give it back and end with an error, and every
-other one gives it back, to be delivered again. The messages are not printed then, unless --format is given.`
+const handlerHelp = `With --ack-after-command 'COMMAND', a shell runs the command for each message, one after
+another. The body is its standard input; the fields are in the variables LOCKSTEP_QUEUE, LOCKSTEP_SEQUENCE,
+LOCKSTEP_DELIVERY_COUNT, LOCKSTEP_PUBLISHED_AT, LOCKSTEP_MESSAGE_ID, LOCKSTEP_CORRELATION_ID, LOCKSTEP_REPLY_TO,
+LOCKSTEP_CONTENT_TYPE, LOCKSTEP_SUBJECT, LOCKSTEP_GROUP, LOCKSTEP_PRIORITY, and LOCKSTEP_PROPERTY_NAME for each
+property. Exit code 0 acknowledges the message, 100 rejects it, 126 and 127 (command cannot run) nack it and stop
+with an error, and all others nack it, so that it is redelivered. Messages are not printed unless --format is
+given.`
 
 // Exit codes of a command with a special meaning.
 const (
@@ -38,7 +39,7 @@ const (
 const interruptWait = 5 * time.Second
 
 // errHandler is returned if the command of --ack-after-command cannot be started.
-var errHandler = errors.New("the command of --ack-after-command cannot be run")
+var errHandler = errors.New("cannot run the command of --ack-after-command")
 
 // handler runs a command for each message.
 type handler struct {
@@ -61,9 +62,9 @@ func (h *handler) handle(ctx context.Context, d *client.Delivery) error {
 	}
 	d.Nack()
 	if code == exitNotExecutable || code == exitNotFound {
-		return fmt.Errorf("%w: exit code %d; message %d was given back", errHandler, code, d.Sequence)
+		return fmt.Errorf("%w: exit code %d; message %d nacked", errHandler, code, d.Sequence)
 	}
-	fmt.Fprintf(h.env.Stderr, "lockstep: message %d of %s: exit code %d; it is given back\n", d.Sequence, d.Queue(), code)
+	fmt.Fprintf(h.env.Stderr, "lockstep: message %d of %s: exit code %d; nacked\n", d.Sequence, d.Queue(), code)
 	return ctx.Err()
 }
 

@@ -77,14 +77,14 @@ case $body in good) exit 0;; bad) exit 100;; *) test $LOCKSTEP_DELIVERY_COUNT = 
 	c.OK("publish", "orders", "later")
 	_, stderr, code := c.Run("", "consume", "orders", "--max", "2", "--ack-after-command", fmt.Sprintf(script, file))
 	require.Equal(t, cli.ExitOK, code, stderr)
-	require.Contains(t, stderr, "message 3 of orders: exit code 1; it is given back")
+	require.Contains(t, stderr, "message 3 of orders: exit code 1; nacked")
 	require.Empty(t, c.Lines("browse", "orders"), "the second time it was acknowledged")
 
 	c.OK("publish", "orders", "again")
 	_, stderr, code = c.Run("", "consume", "orders", "--ack-after-command", "no-such-command-anywhere")
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr,
-		"the command of --ack-after-command cannot be run: exit code 127; message 4 was given back")
+		"cannot run the command of --ack-after-command: exit code 127; message 4 nacked")
 	require.Equal(t, "again\n", c.OK("consume", "orders", "--format", "{{.body}}", "--ack-after-command", "true"))
 }
 
@@ -107,7 +107,7 @@ func TestRequest(t *testing.T) {
 
 	_, stderr, code := c.Run("from standard input", "request", "prices", "--timeout", "1s", "--correlation-id", "mine")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "no answer came in time")
+	require.Contains(t, stderr, "no reply received in time")
 	m := c.Lines("consume", "prices")[0]
 	require.Equal(t, "from standard input", m["body"])
 	require.Equal(t, "mine", m["correlation_id"])

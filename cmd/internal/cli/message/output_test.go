@@ -69,7 +69,7 @@ func TestPublishToTopic(t *testing.T) {
 	c.OK("queue", "create", "prices", "--topic")
 	_, stderr, code := c.Run("", "publish", "prices", "one")
 	require.Equal(t, cli.ExitOK, code)
-	require.Contains(t, stderr, "nothing is stored")
+	require.Contains(t, stderr, "no message stored")
 	c.OK("subscription", "create", "prices", "audit")
 	_, stderr, code = c.Run("", "publish", "prices", "two")
 	require.Equal(t, cli.ExitOK, code)

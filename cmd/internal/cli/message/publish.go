@@ -31,12 +31,12 @@ func PublishCommand(env *cli.Env) *cobra.Command {
 	var given messageFlags
 	cmd := &cobra.Command{
 		Use: "publish QUEUE [MESSAGE...]", GroupID: "use",
-		Short: "Publish messages: arguments, files, or the lines of standard input",
-		Long: `Publish each argument as one message, or with --file each file, or else each line of standard input, in that order.
-It ends when everything is acknowledged, which means durable on both nodes. While the pair
-refuses writes because fewer nodes are in sync than min-in-sync says, it ends at once, with exit code 1 and nothing
-stored. The exit code is 3 when it is not known of some whether they are stored, because no node has answered: the text
-says how many, and how to find out.`,
+		Short: "Publish messages",
+		Long: `Publish each argument as one message, or each file with --file, or each line of standard input, in
+order. The command returns when all messages are acknowledged, that is, durable on both nodes. If the pair refuses
+writes because fewer nodes are in sync than min-in-sync requires, it fails immediately with exit code 1 and stores
+nothing. Exit code 3 means that the outcome of some messages is unknown because no node responded: the error states
+how many, and how to check.`,
 		Example: `  lockstep publish orders "one" "two"
   lockstep publish orders --file invoice.pdf --content-type application/pdf --property customer=17
   lockstep publish orders "three" --subject order.created --typed-property amount=12.5 --typed-property paid=true
@@ -49,7 +49,7 @@ says how many, and how to find out.`,
 				return err
 			}
 			if len(files) > 0 && len(args) > 1 {
-				return cli.Usage("give messages as arguments or as files, not both")
+				return cli.Usage("messages are arguments or files, not both")
 			}
 			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				if create {
@@ -75,10 +75,10 @@ says how many, and how to find out.`,
 		},
 	}
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil,
-		"publish the content of this file as one message; may be repeated")
+		"publish the content of a file as one message; may be repeated")
 	given.register(cmd)
-	cmd.Flags().StringVar(&given.message.ReplyTo, "reply-to", "", "where an answer is expected: a queue")
-	cmd.Flags().BoolVar(&create, "create", false, "create the queue if it is not there")
+	cmd.Flags().StringVar(&given.message.ReplyTo, "reply-to", "", "queue for the reply")
+	cmd.Flags().BoolVar(&create, "create", false, "create the queue if it does not exist")
 	return cmd
 }
 
@@ -92,19 +92,19 @@ type messageFlags struct {
 func (f *messageFlags) register(cmd *cobra.Command) {
 	m := &f.message
 	cmd.Flags().StringArrayVarP(&f.properties, "property", "p", nil,
-		"property of each message, KEY=VALUE; may be repeated")
+		"message property, KEY=VALUE; may be repeated")
 	cmd.Flags().StringArrayVar(&f.typed, "typed-property", nil,
-		"property that is no text, KEY=VALUE: true, false, a whole number, or one with a point or exponent; may be repeated")
-	cmd.Flags().StringVar(&m.MessageID, "message-id", "", "the application's name for the message")
-	cmd.Flags().StringVar(&m.CorrelationID, "correlation-id", "", "what the message belongs to")
-	cmd.Flags().StringVar(&m.ContentType, "content-type", "", "what the body is, such as application/json")
-	cmd.Flags().StringVar(&m.Subject, "subject", "", "what the message is about, or its type")
+		"typed message property, KEY=VALUE: true, false, an integer, or a floating-point number; may be repeated")
+	cmd.Flags().StringVar(&m.MessageID, "message-id", "", "application-defined message ID")
+	cmd.Flags().StringVar(&m.CorrelationID, "correlation-id", "", "correlation ID")
+	cmd.Flags().StringVar(&m.ContentType, "content-type", "", "media type of the body, such as application/json")
+	cmd.Flags().StringVar(&m.Subject, "subject", "", "subject or type of the message")
 	cmd.Flags().StringVar(&m.Group, "group", "",
-		"messages of one group go to one consumer at a time, and in their order")
+		"message group; messages of a group are delivered in order, to one consumer at a time")
 	cmd.Flags().IntVar(&f.priority, "priority", -1,
-		"0 to 9: a queue with --priorities delivers higher ones first; not given: as 4")
-	cmd.Flags().DurationVar(&m.TTL, "ttl", 0, "the message expires after this time, such as 30s or 24h; 0: never")
-	cmd.Flags().DurationVar(&m.Delay, "delay", 0, "the message is delivered after this time; 0: as the queue says")
+		"priority 0 to 9: a queue with --priorities delivers higher priorities first; default: 4")
+	cmd.Flags().DurationVar(&m.TTL, "ttl", 0, "message time to live, such as 30s or 24h; 0: unlimited")
+	cmd.Flags().DurationVar(&m.Delay, "delay", 0, "delivery delay; 0: the default of the queue")
 }
 
 // parse returns a message with the properties given by the flags, without a body.
@@ -118,7 +118,7 @@ func (f *messageFlags) parse(cmd *cobra.Command) (m client.Message, err error) {
 	}
 	if cmd.Flags().Changed("priority") {
 		if f.priority < 0 || f.priority > 9 {
-			return m, cli.Usage("--priority is %d; 0 to 9 are possible", f.priority)
+			return m, cli.Usage("--priority is %d; must be 0 to 9", f.priority)
 		}
 		m.Priority = new(uint8(f.priority))
 	}
@@ -150,7 +150,7 @@ func parseProperties(list []string) (map[string]string, error) {
 }
 
 // errNotTyped completes the error message of parsePairs.
-var errNotTyped = errors.New("is neither true nor false nor a number; --property takes texts")
+var errNotTyped = errors.New("is not a boolean or number; use --property for text")
 
 // parseTyped derives the type of each value from its spelling.
 func parseTyped(list []string) (map[string]any, error) {
@@ -200,9 +200,9 @@ func sendLines(r io.Reader, send func([]byte) error) error {
 		}
 	}
 	if errors.Is(s.Err(), bufio.ErrTooLong) {
-		return fmt.Errorf("standard input: line %d is longer than %s, which is the most that one message may have: "+
+		return fmt.Errorf("standard input: line %d is longer than %s, the maximum message size: "+
 			"publish it with --file, "+
-			"if the limits of the nodes allow that; the lines before it were published", lines+1,
+			"if the node limits allow it; the lines before it were published", lines+1,
 			output.Bytes(uint64(maxLineBytes)))
 	}
 	if err := s.Err(); err != nil {
@@ -269,14 +269,14 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 	count, first, last, refused, unknown := p.count, p.first, p.last, p.refused, p.sent-p.count-p.refused
 	p.mu.Unlock()
 	if errors.Is(err, client.ErrOutcomeUnknown) && unknown > 0 {
-		err = fmt.Errorf("%w\n%s may or may not be stored, in the order of the input after the %d that were "+
+		err = fmt.Errorf("%w\n%s may or may not be stored, in input order after the %d that were "+
 			"acknowledged. "+
-			"Look with `lockstep browse %s --from %d` which of them are there, and publish only the others: "+
-			"publishing all of them again can "+
-			"store some twice", err, output.Plural(unknown, "message"), count, p.queue, last+1)
+			"Check with `lockstep browse %s --from %d` and publish only the missing messages: "+
+			"publishing all of them again may "+
+			"store duplicates", err, output.Plural(unknown, "message"), count, p.queue, last+1)
 	}
 	if err != nil && refused > 0 && count > 0 {
-		err = fmt.Errorf("%w\n%s refused, and nothing after them was sent", err, output.Plural(refused, "message"))
+		err = fmt.Errorf("%w\n%s refused; later messages were not sent", err, output.Plural(refused, "message"))
 	}
 	if count > 0 {
 		sequences := fmt.Sprintf("sequence %d", first)
@@ -286,11 +286,11 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 		err = errors.Join(err, p.env.Print.Sentence("published %s to %s, %s", output.Plural(count, "message"), p.queue,
 			sequences))
 		if err == nil && p.storesNothing(ctx, c) {
-			fmt.Fprintf(p.env.Stderr, "lockstep: nothing is stored: queue %s has no subscription; "+
-				"lockstep subscription create %s NAME creates one\n", p.queue, p.queue)
+			fmt.Fprintf(p.env.Stderr, "lockstep: no message stored: queue %s has no subscription; "+
+				"create one with lockstep subscription create %s NAME\n", p.queue, p.queue)
 		}
 	} else if err == nil {
-		err = p.env.Print.Sentence("nothing to publish")
+		err = p.env.Print.Sentence("no messages to publish")
 	}
 	return err
 }

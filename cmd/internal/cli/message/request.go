@@ -22,7 +22,7 @@ import (
 const replyGrace = 30 * time.Second
 
 // errNoAnswer is returned if the request was published and no response arrived in time; the exit code is 1.
-var errNoAnswer = errors.New("no answer came in time; the request is published, and may still be answered")
+var errNoAnswer = errors.New("no reply received in time; the request is published and may still be answered")
 
 type requestFlags struct {
 	message messageFlags
@@ -35,13 +35,13 @@ func RequestCommand(env *cli.Env) *cobra.Command {
 	var f requestFlags
 	cmd := &cobra.Command{
 		Use: "request QUEUE [MESSAGE]", GroupID: "use",
-		Short: "Publish a message and wait for the answer",
-		Long: `Publish a message with a temporary queue as its reply_to, wait for --timeout until a message with the same
-correlation_id comes back, and print its body. The message is the argument, the content of --file, or else all of
-standard input. The temporary queue is deleted afterwards, and 30 seconds later by itself if this command is killed.
+		Short: "Publish a request and wait for the reply",
+		Long: `Publish a message with a temporary queue as reply_to, wait up to --timeout for a message with the
+same correlation_id, and print its body. The message is the argument, the content of --file, or all of standard
+input. The temporary queue is deleted afterwards, or after 30 seconds if the command is killed.
 
-The exit code is 0 when an answer came, 1 when none came in time or the request was refused, 2 for a wrong command
-line, and 3 when it is not known whether the request was published.
+The exit code is 0 if a reply was received, 1 if none was received in time or the request was refused, 2 for an
+invalid command line, and 3 if it is unknown whether the request was published.
 
 ` + formatHelp,
 		Example: `  lockstep request orders.price '{"item": 17}' --timeout 5s
@@ -71,7 +71,7 @@ line, and 3 when it is not known whether the request was published.
 	}
 	f.message.register(cmd)
 	cmd.Flags().StringVarP(&f.file, "file", "f", "", "publish the content of this file")
-	cmd.Flags().StringVar(&f.format, "format", "", "print the answer as this template says")
+	cmd.Flags().StringVar(&f.format, "format", "", "Go template for printing the reply")
 	return cmd
 }
 
@@ -79,7 +79,7 @@ line, and 3 when it is not known whether the request was published.
 func requestBody(env *cli.Env, args []string, file string) ([]byte, error) {
 	switch {
 	case len(args) > 0 && file != "":
-		return nil, cli.Usage("give the message as an argument or as a file, not both")
+		return nil, cli.Usage("the message is an argument or a file, not both")
 	case len(args) > 0:
 		return []byte(args[0]), nil
 	case file != "":

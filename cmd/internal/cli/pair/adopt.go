@@ -21,17 +21,17 @@ func adoptCommand(env *cli.Env) *cobra.Command {
 	req := &pb.AdoptRecordRequest{}
 	cmd := &cobra.Command{
 		Use:   "adopt [ADDRESS]",
-		Short: "Write the pair's record anew, after the coordinator has lost it",
-		Long: `The coordinator holds one record that says which node may act. If it has lost that record, or was restored from an old
-copy, nothing tells any more which node holds every message, and nodes that start wait (` + "`lockstep status`" + ` says so). If the
-right record can be brought back, do that; the nodes go on by themselves.
+		Short: "Rebuild the cluster record after coordinator data loss",
+		Long: `The coordinator stores the cluster record, which defines the node that may be active. If the record
+is lost, or was restored from an old copy, it is unknown which node holds all messages, and nodes that start wait
+(` + "`lockstep status`" + ` shows this). If the correct record can be restored, restore it; the nodes then continue automatically.
 
-Otherwise choose a node: this command has the node at ADDRESS (default: the first of --addr) write a new record in which it is the
-active, and the only one in sync; the other node then catches up from it. The node asks the other one first, and refuses if that
-one holds more. If the other one cannot be asked, because it is gone, --without-other says so; then it is you who must know that it
-does not run and does not hold more.
+Otherwise, choose a node: the node at ADDRESS (default: the first of --addr) writes a new record with itself as the
+active and the only node in sync, and the other node catches up from it. The node first queries the other node, and
+refuses if that node holds more. If the other node cannot be reached because it is lost, add --without-other, but
+only after you have made sure that it does not run and does not hold more.
 
-Without --yes it only says what it would do.`,
+Without --yes, the command only prints the new record.`,
 		Example: `  lockstep pair adopt 10.0.0.1:7420
   lockstep pair adopt 10.0.0.1:7420 --other 10.0.0.2:7420 --yes`,
 		Args: cobra.MaximumNArgs(1),
@@ -58,12 +58,12 @@ Without --yes it only says what it would do.`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&yes, "yes", false, "do it; without this flag it only says what it would do")
+	f.BoolVar(&yes, "yes", false, "write the record; without this flag, only print it")
 	f.StringVar(&req.OtherAddress, "other", "",
-		"address of the other node, if the coordinator does not know it (default: another one of --addr)")
-	f.BoolVar(&req.WithoutOther, "without-other", false, "adopt although the other node cannot be asked")
+		"address of the other node, if the coordinator does not know it (default: another address in --addr)")
+	f.BoolVar(&req.WithoutOther, "without-other", false, "proceed although the other node cannot be reached")
 	f.BoolVar(&req.AcceptDataLoss, "accept-data-loss", false,
-		"adopt even though acknowledged messages may be missing on this node")
+		"proceed although acknowledged messages may be missing on this node")
 	return cmd
 }
 
@@ -111,7 +111,7 @@ func printAdoption(env *cli.Env, r *pb.AdoptRecordResponse) error {
 		found = fmt.Sprintf("a record of config %d", r.GetFoundConfig())
 	}
 	lines := []string{
-		fmt.Sprintf("the coordinator has %s of pair %s; %s has obeyed config %d", found, r.GetPairId(), nameOf(r),
+		fmt.Sprintf("the coordinator has %s of pair %s; %s is at config %d", found, r.GetPairId(), nameOf(r),
 			r.GetOwnConfig()),
 		fmt.Sprintf("new record: config %d, term %d, active %s, in sync %s", r.GetConfig(), r.GetTerm(), r.GetNodeId(),
 			strings.Join(r.GetInSync(), ", ")),
@@ -123,9 +123,9 @@ func printAdoption(env *cli.Env, r *pb.AdoptRecordResponse) error {
 			"%d: it does not hold more", other.GetName(),
 			other.GetAddress(), other.GetConfig(), other.GetLogEnd().GetLsn(), other.GetLogEnd().GetTerm()))
 	case other != nil:
-		lines = append(lines, fmt.Sprintf("the other node does not answer at %s", other.GetAddress()))
+		lines = append(lines, fmt.Sprintf("the other node does not respond at %s", other.GetAddress()))
 	default:
-		lines = append(lines, "the other node's address is not known; name it with --other")
+		lines = append(lines, "the address of the other node is unknown; set --other")
 	}
 	for _, w := range r.GetWarnings() {
 		lines = append(lines, "WARNING: "+w)

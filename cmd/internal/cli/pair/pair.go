@@ -13,7 +13,7 @@ import (
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pair", GroupID: "operate",
-		Short: "Look at and change the pair itself: its record, and the voters that hold it",
+		Short: "Manage the cluster record and raft voters",
 		Args:  cli.KnownSubcommand,
 		RunE:  cli.NeedsSubcommand,
 	}

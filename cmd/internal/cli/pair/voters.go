@@ -30,8 +30,8 @@ func withAdmin(
 		}
 	}
 	if f.secured && f.ca == "" {
-		return cli.Usage("the voters of this pair use TLS: give --raft-ca, --raft-cert and --raft-key, the files of " +
-			"coordinator.raft.tls on a node")
+		return cli.Usage("the voters of this pair use TLS: set --raft-ca, --raft-cert and --raft-key, as in " +
+			"coordinator.raft.tls of a node")
 	}
 	secure, _, err := f.tls(nil)
 	if err != nil {
@@ -46,7 +46,7 @@ func withAdmin(
 	defer cancel()
 	err = fn(ctx, admin)
 	if errors.Is(err, raft.ErrNoQuorum) && f.ca == "" {
-		return fmt.Errorf("%w. If the voters use TLS, give --raft-ca, --raft-cert and --raft-key", err)
+		return fmt.Errorf("%w. If the voters use TLS, set --raft-ca, --raft-cert and --raft-key", err)
 	}
 	return err
 }
@@ -83,7 +83,7 @@ func roleOf(m raft.Member, now time.Time) string {
 	case m.Leader:
 		return "leads"
 	case now.Sub(m.LastContact) > silentAfter:
-		return "DOES NOT ANSWER; if its disk is new: lockstep pair replace"
+		return "DOES NOT RESPOND; if its disk is new: lockstep pair replace"
 	case !m.Voter:
 		return "catches up"
 	default:
@@ -94,9 +94,9 @@ func roleOf(m raft.Member, now time.Time) string {
 func votersCommand(env *cli.Env) *cobra.Command {
 	var f raftFlags
 	cmd := &cobra.Command{
-		Use: "voters", Short: "List the voters of a pair whose coordinator is raft",
-		Long: `List the voters as their leader knows them. Leading the quorum has nothing to do with being the active node: the witness
-leads when it can.`,
+		Use: "voters", Short: "List the voters of a raft coordinator",
+		Long: `List the voters as reported by the leader. The leader of the quorum is independent of the active
+node: the witness leads if possible.`,
 		Example: "  lockstep pair voters\n  lockstep pair voters --voters 10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -116,10 +116,9 @@ leads when it can.`,
 func addCommand(env *cli.Env) *cobra.Command {
 	var f raftFlags
 	cmd := &cobra.Command{
-		Use: "add ADDRESS", Short: "Add a voter that runs and waits to the quorum",
-		Long: `Have the quorum take in a voter that was started and waits: it catches up first and votes then. A
-quorum of three loses one of them and goes on; to put a voter in the place of one that is gone use lockstep pair
-replace.`,
+		Use: "add ADDRESS", Short: "Add a running voter to the quorum",
+		Long: `Add a running voter to the quorum: it catches up and then votes. A quorum of three tolerates the
+loss of one voter. To replace a lost voter, use lockstep pair replace.`,
 		Example: "  lockstep pair add 10.0.0.4:7430 --voters 10.0.0.1:7430,10.0.0.2:7430",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -139,9 +138,9 @@ replace.`,
 func removeCommand(env *cli.Env) *cobra.Command {
 	var f raftFlags
 	cmd := &cobra.Command{
-		Use: "remove ID|ADDRESS", Short: "Take a voter out of the quorum",
-		Long: "Take a voter out of the quorum. With two voters left both have to be up; to put another one in its " +
-			"place, use replace.",
+		Use: "remove ID|ADDRESS", Short: "Remove a voter from the quorum",
+		Long: "Remove a voter from the quorum. With two voters left, both must be up. To replace a voter, use " +
+			"lockstep pair replace.",
 		Example: "  lockstep pair remove 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -152,7 +151,7 @@ func removeCommand(env *cli.Env) *cobra.Command {
 				if err := env.Print.Object(map[string]string{"removed": args[0]}); err != nil {
 					return err
 				}
-				return env.Print.Sentence("voter %s is out of the quorum", args[0])
+				return env.Print.Sentence("removed voter %s from the quorum", args[0])
 			})
 		},
 	}
@@ -163,10 +162,10 @@ func removeCommand(env *cli.Env) *cobra.Command {
 func replaceCommand(env *cli.Env) *cobra.Command {
 	var f raftFlags
 	cmd := &cobra.Command{
-		Use: "replace OLD NEW-ADDRESS", Short: "Put a voter in the place of one that is gone, or that has lost its disk",
-		Long: `Put the voter that runs at NEW-ADDRESS, with an empty directory, in the place of OLD (an id or an address). For a witness or node
-that came back with an empty disk both are the same address: it is another voter then, with another id, and is not trusted to be
-the one before. The command can be repeated until it succeeds.`,
+		Use: "replace OLD NEW-ADDRESS", Short: "Replace a lost or wiped voter",
+		Long: `Replace the voter OLD (an ID or an address) by the voter that runs at NEW-ADDRESS with an empty
+directory. If a witness or node returns with an empty disk, both addresses are the same: it is a new voter with a
+new ID, and does not have the votes of the old one. The command can be repeated until it succeeds.`,
 		Example: `  lockstep pair replace 10.0.0.3:7430 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430
   lockstep pair replace 10.0.0.3:7430 10.0.0.4:7430 --voters 10.0.0.1:7430,10.0.0.2:7430`,
 		Args: cobra.ExactArgs(2),
@@ -188,13 +187,14 @@ func recoverCommand(env *cli.Env) *cobra.Command {
 	var o raft.RecoverOptions
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "recover-quorum", Short: "Make one stopped voter the only one, when the other two are gone for good",
-		Long: `When two of the three voters are lost for good, no node can change the pair's record any more. This makes the voter in --dir, which
-must not run, the only voter of a new quorum with the record that it has; add the other two to it afterwards (lockstep pair add).
+		Use: "recover-quorum", Short: "Rebuild the quorum from one stopped voter",
+		Long: `If two of the three voters are permanently lost, no node can change the cluster record. This command
+makes the stopped voter in --dir the only voter of a new quorum, with its current record. Then add two voters with
+lockstep pair add.
 
-A change of the record that the lost two had agreed on and this one had not heard of is lost with them, and a lost voter that comes
-back must never be started with its old directory: the two quorums would each let a node act. The recovery is written into a file
-in --dir and into the log.`,
+A record change that the lost voters agreed on and this voter did not receive is lost. Lost voters must never be
+started with their old directories again: both quorums could activate a node. The recovery is recorded in a file in
+--dir and in the log.`,
 		Example: `  lockstep pair recover-quorum --dir /var/lib/lockstep/raft --by alice --reason "machines b and c burnt" --yes`,
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) (err error) {
@@ -202,8 +202,8 @@ in --dir and into the log.`,
 				return err
 			}
 			if !yes {
-				return fmt.Errorf("this can lose the last changes of the record, and must not be done while another "+
-					"voter can come back: %w", cli.ErrNotConfirmed)
+				return fmt.Errorf("this may lose the last changes of the record, and must not be done while another "+
+					"voter can be recovered: %w", cli.ErrNotConfirmed)
 			}
 			r, err := raft.Recover(o)
 			if err != nil {
@@ -212,13 +212,13 @@ in --dir and into the log.`,
 			if err := env.Print.Object(r); err != nil {
 				return err
 			}
-			return env.Print.Sentence("the voter in %s is the only one now; start it, and add the others", o.Dir)
+			return env.Print.Sentence("the voter in %s is now the only voter; start it, and add the others", o.Dir)
 		},
 	}
-	cmd.Flags().StringVar(&o.Dir, "dir", "", "directory of the voter")
-	cmd.Flags().StringVar(&o.Address, "address", "", "address of the voter from now on; default: as it was")
-	cmd.Flags().StringVar(&o.By, "by", "", "who does it, for the record")
-	cmd.Flags().StringVar(&o.Reason, "reason", "", "why, for the record")
+	cmd.Flags().StringVar(&o.Dir, "dir", "", "data directory of the voter")
+	cmd.Flags().StringVar(&o.Address, "address", "", "new address of the voter; default: unchanged")
+	cmd.Flags().StringVar(&o.By, "by", "", "operator, recorded in the log")
+	cmd.Flags().StringVar(&o.Reason, "reason", "", "reason, recorded in the log")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do it")
 	for _, name := range []string{"dir", "by", "reason"} {
 		_ = cmd.MarkFlagRequired(name)
@@ -245,10 +245,10 @@ func votersOfPair(ctx context.Context, env *cli.Env) (voters []string, secured b
 			switch kind := st.GetPair().GetCoordinator(); kind {
 			case config.CoordinatorRaft:
 			case "":
-				last = fmt.Errorf("%s is no member of a pair, or has not read the pair's record yet", addr)
+				last = fmt.Errorf("%s is not a member of a pair, or has not read the cluster record yet", addr)
 				continue
 			default:
-				return fmt.Errorf("the coordinator of this pair is %s, and has no voters", kind)
+				return fmt.Errorf("the coordinator of this pair is %s; it has no voters", kind)
 			}
 			voters = st.GetPair().GetCoordinatorAddresses()
 			secured = slices.ContainsFunc(st.GetCertificates(),
@@ -257,7 +257,7 @@ func votersOfPair(ctx context.Context, env *cli.Env) (voters []string, secured b
 				return nil
 			}
 		}
-		return fmt.Errorf("no node says where the voters are: name them with --voters: %w", last)
+		return fmt.Errorf("the voter addresses are unknown; set --voters: %w", last)
 	})
 	return voters, secured, err
 }

@@ -28,10 +28,10 @@ type raftFlags struct {
 
 func (f *raftFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.voters, "voters", nil,
-		"addresses of the voters, comma-separated; commands ask the nodes of --addr if it is not given")
+		"voter addresses, comma-separated; default: as reported by the nodes in --addr")
 	cmd.Flags().StringVar(&f.ca, "raft-ca", "",
-		"file with the certificate authority that the voters' certificates come from; turns TLS between voters on")
-	cmd.Flags().StringVar(&f.cert, "raft-cert", "", "file with a certificate from it, good for servers and clients")
+		"CA certificates of the voters; enables TLS between voters")
+	cmd.Flags().StringVar(&f.cert, "raft-cert", "", "certificate file, valid for servers and clients")
 	cmd.Flags().StringVar(&f.key, "raft-key", "", "file with the key of that certificate")
 	cmd.MarkFlagsRequiredTogether("raft-ca", "raft-cert", "raft-key")
 }
@@ -70,9 +70,9 @@ func watchExpiry(ctx context.Context, source *tlsfiles.Source, logger *zap.Logge
 			fields := []zap.Field{zap.String("file", c.File), zap.String("subject", c.Subject), zap.Time("ends", c.Ends)}
 			switch {
 			case left <= 0:
-				logger.Error("a certificate has ended: new connections with it are refused; replace the file", fields...)
+				logger.Error("certificate expired: new connections with it are refused; replace the file", fields...)
 			case left < expiryWarning:
-				logger.Warn("a certificate ends within 14 days: replace the file, it is read again by itself", fields...)
+				logger.Warn("certificate expires within 14 days: replace the file, it is reloaded automatically", fields...)
 			}
 		}
 		select {
@@ -87,10 +87,10 @@ func watchExpiry(ctx context.Context, source *tlsfiles.Source, logger *zap.Logge
 func toldIn(logger *zap.Logger) func(error) {
 	return func(err error) {
 		if err == nil {
-			logger.Info("certificates have changed and are used from now on")
+			logger.Info("certificates reloaded")
 			return
 		}
-		logger.Error("certificates have changed and cannot be used: what the files held before is used still",
+		logger.Error("certificates could not be reloaded; the previous ones stay in use",
 			zap.Error(err))
 	}
 }
@@ -102,10 +102,11 @@ func WitnessCommand(env *cli.Env) *cobra.Command {
 	var insecure bool
 	cmd := &cobra.Command{
 		Use: "witness", GroupID: "run",
-		Short: "Run the third voter of a pair without etcd: no messages, a few MB of memory",
-		Long: `Run the witness of a pair whose coordinator is raft (coordinator.type: raft), until SIGINT or SIGTERM. The two nodes and the
-witness hold the record that says which node may act; any two of the three can change it. The witness stores no messages. Run it
-on a third machine: then the pair survives the loss of any one of them.`,
+		Short: "Run the third voter without etcd",
+		Long: `Run the witness of a pair with the raft coordinator (coordinator.type: raft), until SIGINT or
+SIGTERM. The two nodes and the witness store the cluster record; any two of the three can change it. The witness
+stores no messages and needs a few MB of memory. Run it on a third machine: the pair then survives the loss of any
+one machine.`,
 		Example: `  lockstep witness --listen 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430 --data-dir /var/lib/lockstep-witness`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -114,9 +115,9 @@ on a third machine: then the pair survives the loss of any one of them.`,
 				return errors.Join(cli.ErrUsage, err)
 			}
 			if f.ca == "" && !insecure && !config.OnlyThisMachine(listen) {
-				return cli.Usage("--listen %s is reached by other machines, and TLS is not set up: whoever reaches it can "+
-					"change the pair's record. Give --raft-ca, --raft-cert and --raft-key (lockstep cert init makes "+
-					"certificates to begin with), or, if the network itself is trusted, say so with --insecure", listen)
+				return cli.Usage("--listen %s is reachable from other machines, and TLS is not configured: any client can "+
+					"change the cluster record. Set --raft-ca, --raft-cert and --raft-key (lockstep cert init creates "+
+					"certificates for a start), or, if the network is trusted, --insecure", listen)
 			}
 			secure, source, err := f.tls(toldIn(logger))
 			if err != nil {
@@ -135,8 +136,8 @@ on a third machine: then the pair survives the loss of any one of them.`,
 				defer cancel()
 			}
 			if f.ca == "" && !config.OnlyThisMachine(listen) {
-				logger.Warn("the connections of the voters are not encrypted (--insecure): whoever reaches the port can " +
-					"change the pair's record")
+				logger.Warn("voter connections are not encrypted (--insecure): any client that reaches the port can " +
+					"change the cluster record")
 			}
 			return raft.RunWitness(cmd.Context(), raft.Options{
 				Dir: dir, Listen: listen, Advertise: advertise, Voters: f.voters, TLS: secure, Logger: logger,
@@ -149,14 +150,14 @@ on a third machine: then the pair survives the loss of any one of them.`,
 	}
 	f.register(cmd)
 	_ = cmd.MarkFlagRequired("voters")
-	cmd.Flags().StringSliceVar(&f.names, "raft-names", nil, "names (DNS, IP or URI), one of which the certificate of "+
-		"each other voter carries, and of operators who change the quorum; default: the hosts of the voters' addresses")
+	cmd.Flags().StringSliceVar(&f.names, "raft-names", nil, "names (DNS, IP or URI), one of which is in the certificate "+
+		"of each other voter and of operators who change the quorum; default: the hosts of the voters' addresses")
 	cmd.Flags().BoolVar(&insecure, "insecure", false,
-		"listen without TLS on an address that other machines reach: it is meant")
-	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:7430", "address for the other voters, host:port")
-	cmd.Flags().StringVar(&advertise, "advertise", "", "address that the other voters reach it by; default: --listen")
-	cmd.Flags().StringVar(&dir, "data-dir", "lockstep-witness", "directory for its vote and its copy of the record")
-	cmd.Flags().StringVar(&level, "log-level", "info", "lowest level of log lines: debug, info, warn or error")
-	cmd.Flags().StringVar(&format, "log-format", "text", "form of log lines on stderr: text or json")
+		"allow listening without TLS on an address that other machines can reach")
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:7430", "listen address for the other voters, host:port")
+	cmd.Flags().StringVar(&advertise, "advertise", "", "advertised address; default: --listen")
+	cmd.Flags().StringVar(&dir, "data-dir", "lockstep-witness", "data directory for the vote and the cluster record")
+	cmd.Flags().StringVar(&level, "log-level", "info", "minimum log level: debug, info, warn or error")
+	cmd.Flags().StringVar(&format, "log-format", "text", "log format on stderr: text or json")
 	return cmd
 }

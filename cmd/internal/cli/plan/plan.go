@@ -25,10 +25,10 @@ import (
 func Command(env *cli.Env) *cobra.Command {
 	var watch, cancel bool
 	cmd := &cobra.Command{
-		Use: "plan", Short: "Show, watch or cancel the pair's rolling operation",
-		Long: `Show the last rolling resize or compact of the pair: where it is, or how it ended. With --watch, follow it until it has
-ended; Ctrl-C ends only the watching. With --cancel, stop it at the next safe point: a rewrite that is under way is
-dropped, a node that is done stays done, and the pair is in sync all the time.`,
+		Use: "plan", Short: "Show, watch or cancel the rolling operation",
+		Long: `Show the last rolling operation of the pair, its progress or result. With --watch, follow it until
+it ends; Ctrl-C only stops watching. With --cancel, stop it at the next safe point: a running rewrite is discarded,
+a completed node stays completed, and the pair stays in sync throughout.`,
 		Example: "  lockstep store plan\n  lockstep store plan --watch\n  lockstep store plan --cancel",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -46,7 +46,7 @@ dropped, a node that is done stays done, and the pair is in sync all the time.`,
 					return noPlan(env)
 				case watch && !client.PlanEnded(p):
 					if p, err = followPlan(ctx, env, c, p); errors.Is(err, context.Canceled) {
-						return env.Print.Sentence("The plan goes on; lockstep store plan shows it.")
+						return env.Print.Sentence("The plan continues; to show it, use lockstep store plan.")
 					}
 					if err != nil {
 						return err
@@ -56,8 +56,8 @@ dropped, a node that is done stays done, and the pair is in sync all the time.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "follow it until it has ended")
-	cmd.Flags().BoolVar(&cancel, "cancel", false, "stop it at the next safe point")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "follow the plan until it ends")
+	cmd.Flags().BoolVar(&cancel, "cancel", false, "cancel the plan at the next safe point")
 	return cmd
 }
 
@@ -65,7 +65,7 @@ func noPlan(env *cli.Env) error {
 	if err := env.Print.Object(map[string]any{"state": "none"}); err != nil {
 		return err
 	}
-	return env.Print.Sentence("There was no rolling operation yet. One begins with: lockstep store resize --rolling")
+	return env.Print.Sentence("There is no rolling operation. To start one, use lockstep store resize --rolling")
 }
 
 func printPlan(env *cli.Env, p *pb.Plan, name func(string) string) error {
@@ -113,7 +113,7 @@ func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanR
 		if err := printPlan(env, p, env.NodeNamer(ctx, c)); err != nil {
 			return err
 		}
-		return env.Print.Sentence("The pair goes through with it; lockstep store plan --watch shows it.")
+		return env.Print.Sentence("The plan continues; to follow it, use lockstep store plan --watch.")
 	}
 	p, err = followPlan(ctx, env, c, p)
 	if errors.Is(err, context.Canceled) {
@@ -126,14 +126,14 @@ func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanR
 		return err
 	}
 	if p.GetState() != pb.PlanState_PLAN_STATE_DONE {
-		return fmt.Errorf("the plan is %s; nothing is lost, and it can be started again", planprogress.State(p.GetState()))
+		return fmt.Errorf("the plan is %s; no messages are lost, and it can be started again", planprogress.State(p.GetState()))
 	}
 	return nil
 }
 
 // cancelAndFollow cancels the plan and waits until it has ended. The next Ctrl-C exits the program.
 func cancelAndFollow(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan) (*pb.Plan, error) {
-	fmt.Fprintln(env.Stderr, "Cancelling the plan at the next safe point; Ctrl-C again to leave at once.")
+	fmt.Fprintln(env.Stderr, "Cancelling the plan at the next safe point; press Ctrl-C again to exit immediately.")
 	bounded, cancel := context.WithTimeout(ctx, env.Timeout)
 	cancelled, err := c.CancelPlan(bounded)
 	cancel()

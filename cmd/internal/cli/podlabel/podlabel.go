@@ -48,12 +48,13 @@ func Command(env *cli.Env) *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{
 		Use: "pod-label", GroupID: "run",
-		Short: "Mark the pod of the active node in Kubernetes, beside that node",
-		Long: `Ask the node beside it whether it is the active, until SIGINT or SIGTERM, and set a label of the pod accordingly: active or
-standby. A Service that selects the label reaches the active only. The service account needs the verb patch on this pod.
+		Short: "Label the active node's pod in Kubernetes",
+		Long: `Poll the node in the same pod until SIGINT or SIGTERM, and set a label of the pod to active or
+standby. A Service that selects the label routes to the active only. The service account needs the verb patch on
+this pod.
 
-The Helm chart runs it as a second container of each node, with activeService.enabled. Lockstep's own clients need no such Service:
-they are given both addresses and follow the active by themselves, sooner.`,
+The Helm chart runs this as a second container of each node, with activeService.enabled. Lockstep clients do not
+need such a Service: they have both addresses and find the active faster.`,
 		Example: `  lockstep pod-label --probe http://127.0.0.1:9420/activez
   lockstep pod-label --probe https://127.0.0.1:9420/activez --probe-ca /tls/ca.crt --interval 500ms`,
 		Args: cobra.NoArgs,
@@ -75,15 +76,15 @@ they are given both addresses and follow the active by themselves, sooner.`,
 		},
 	}
 	cmd.Flags().StringVar(&f.probe, "probe", "http://127.0.0.1:9420/activez",
-		"URL that answers 200 while the node is the active (metrics.listen)")
+		"URL that returns 200 while the node is active (metrics.listen)")
 	cmd.Flags().StringVar(&f.probeCA, "probe-ca", "",
-		"file with the authorities that the certificate of an https URL is checked against; default: the system's")
-	cmd.Flags().StringVar(&f.label, "label", "lockstep-mq.io/role", "label that gets the value active or standby")
-	cmd.Flags().StringVar(&f.pod, "pod", "", "name of the pod; default: environment variable POD_NAME")
-	cmd.Flags().StringVar(&f.namespace, "namespace", "", "its namespace; default: environment variable POD_NAMESPACE")
+		"CA certificates for an https URL; default: those of the system")
+	cmd.Flags().StringVar(&f.label, "label", "lockstep-mq.io/role", "label to set to active or standby")
+	cmd.Flags().StringVar(&f.pod, "pod", "", "pod name; default: environment variable POD_NAME")
+	cmd.Flags().StringVar(&f.namespace, "namespace", "", "pod namespace; default: environment variable POD_NAMESPACE")
 	cmd.Flags().StringVar(&f.account, "service-account", "/var/run/secrets/kubernetes.io/serviceaccount",
 		"directory with the files token and ca.crt of the service account")
-	cmd.Flags().DurationVar(&f.interval, "interval", time.Second, "time between two questions to the node")
+	cmd.Flags().DurationVar(&f.interval, "interval", time.Second, "polling interval")
 	return cmd
 }
 
@@ -104,20 +105,20 @@ type labeller struct {
 
 func newLabeller(f *flags, lookup func(string) (string, bool)) (*labeller, error) {
 	if f.pod == "" || f.namespace == "" {
-		return nil, cli.Usage("--pod and --namespace, or POD_NAME and POD_NAMESPACE, name the pod; one of them is not set")
+		return nil, cli.Usage("the pod is unknown: set --pod and --namespace, or POD_NAME and POD_NAMESPACE")
 	}
 	if f.interval <= 0 {
-		return nil, cli.Usage("--interval %s is not above 0", f.interval)
+		return nil, cli.Usage("--interval %s must be positive", f.interval)
 	}
 	host, _ := lookup("KUBERNETES_SERVICE_HOST")
 	port, _ := lookup("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
 		return nil, errors.New("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: " +
-			"this is no pod of Kubernetes")
+			"not running in a Kubernetes pod")
 	}
 	api, err := clientFor(filepath.Join(f.account, "ca.crt"))
 	if err != nil {
-		return nil, fmt.Errorf("the service account: %w", err)
+		return nil, fmt.Errorf("read the service account: %w", err)
 	}
 	node, err := clientFor(f.probeCA)
 	if err != nil {
@@ -136,11 +137,11 @@ func clientFor(file string) (*http.Client, error) {
 	if file != "" {
 		pem, err := os.ReadFile(file)
 		if err != nil {
-			return nil, fmt.Errorf("read the authorities: %w", err)
+			return nil, fmt.Errorf("read the CA certificates: %w", err)
 		}
 		secure.RootCAs = x509.NewCertPool()
 		if !secure.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s holds no certificate", file)
+			return nil, fmt.Errorf("%s contains no certificate", file)
 		}
 	}
 	return &http.Client{Timeout: requestLimit, Transport: &http.Transport{TLSClientConfig: secure}}, nil
@@ -200,7 +201,7 @@ func (l *labeller) role(ctx context.Context) string {
 func (l *labeller) set(ctx context.Context, role string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{l.label: role}}})
 	if err != nil {
-		return fmt.Errorf("write the patch: %w", err)
+		return fmt.Errorf("encode the patch: %w", err)
 	}
 	token, err := os.ReadFile(filepath.Join(l.account, "token")) // read for each request: it is replaced every hour
 	if err != nil {
@@ -208,7 +209,7 @@ func (l *labeller) set(ctx context.Context, role string) error {
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPatch, l.server, bytes.NewReader(patch))
 	if err != nil {
-		return fmt.Errorf("ask the API server: %w", err)
+		return fmt.Errorf("call the API server: %w", err)
 	}
 	r.Header.Set("Content-Type", "application/merge-patch+json")
 	r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
@@ -223,7 +224,7 @@ func (l *labeller) set(ctx context.Context, role string) error {
 			Message string `json:"message"`
 		}
 		_ = json.Unmarshal(text, &status) // without a message, only the status code is reported
-		return fmt.Errorf("set the label %s: the API server answers %s: %s; "+
+		return fmt.Errorf("set the label %s: the API server returned %s: %s; "+
 			"the service account needs the verb patch on this pod", l.label, answer.Status, status.Message)
 	}
 	return nil

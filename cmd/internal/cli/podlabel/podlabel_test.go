@@ -132,11 +132,11 @@ func TestRefusals(t *testing.T) {
 		usage  bool
 	}{
 		"no pod":     {change: func(f *flags) { f.pod = "" }, says: "POD_NAME", usage: true},
-		"interval":   {change: func(f *flags) { f.interval = 0 }, says: "not above 0", usage: true},
-		"no cluster": {lookup: func(string) (string, bool) { return "", false }, says: "this is no pod of Kubernetes"},
+		"interval":   {change: func(f *flags) { f.interval = 0 }, says: "must be positive", usage: true},
+		"no cluster": {lookup: func(string) (string, bool) { return "", false }, says: "not running in a Kubernetes pod"},
 		"no account": {change: func(f *flags) { f.account = "/nowhere" }, says: "the service account"},
 		"no authorities": {
-			change: func(f *flags) { f.probeCA = filepath.Join(c.account, "token") }, says: "holds no certificate",
+			change: func(f *flags) { f.probeCA = filepath.Join(c.account, "token") }, says: "contains no certificate",
 		},
 	} {
 		f, lookup := c.flags(), c.lookup

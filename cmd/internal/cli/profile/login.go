@@ -31,14 +31,14 @@ func LoginCommand(env *cli.Env) *cobra.Command {
 	var stdin, unverified bool
 	cmd := &cobra.Command{
 		Use: "login [PROFILE]", GroupID: "use",
-		Short: "Keep how to reach a pair, and who you are, in a profile",
-		Long: `Keep the addresses of a pair, the files for TLS and a token in a profile, and make it the current one: other commands
-use it from then on. The pair is asked first whether it lets you in. The profile is called default if no name is given;
-one of that name is replaced.
+		Short: "Store connection settings in a profile",
+		Long: `Store the addresses of a pair, TLS files and a token in a profile, and make it the current profile,
+which other commands use from then on. The command first verifies that the pair accepts the credentials. The
+default name of a profile is default; an existing profile of that name is replaced.
 
-Without --token-file or --token-stdin, and without a certificate, the token is asked for, and not shown while it is
-typed. With --token-file the profile has the name of the file, which is read each time: for tokens that something else
-keeps fresh.`,
+Without --token-file, --token-stdin and a client certificate, the command prompts for the token without echo. With
+--token-file, the profile stores the file name, and the file is read for each command; use this for tokens that
+another program renews.`,
 		Example: `  lockstep login --addr node-a:7420,node-b:7420 --tls-ca ca.pem
   lockstep login production --addr node-a:7420,node-b:7420 --tls-ca ca.pem --token-stdin < token
   lockstep login robot --addr node-a:7420,node-b:7420 --tls-ca ca.pem --tls-cert robot.pem --tls-key robot-key.pem
@@ -63,8 +63,8 @@ keeps fresh.`,
 			return l.run(cmd.Context())
 		},
 	}
-	cmd.Flags().BoolVar(&stdin, "token-stdin", false, "read the token from the standard input")
-	cmd.Flags().BoolVar(&unverified, "no-verify", false, "do not ask the pair whether it lets you in")
+	cmd.Flags().BoolVar(&stdin, "token-stdin", false, "read the token from standard input")
+	cmd.Flags().BoolVar(&unverified, "no-verify", false, "skip the verification of the credentials")
 	return cmd
 }
 
@@ -72,14 +72,14 @@ keeps fresh.`,
 func ask(env *cli.Env, c *cli.Connection, stdin bool) error {
 	switch {
 	case stdin && (c.Token != "" || c.TokenFile != ""):
-		return cli.Usage("--token-stdin and another token are given; only one of them can be meant")
+		return cli.Usage("--token-stdin cannot be combined with another token")
 	case stdin:
 		raw, err := io.ReadAll(io.LimitReader(env.Stdin, maxTokenBytes))
 		if err != nil {
 			return fmt.Errorf("read the token: %w", err)
 		}
 		if c.Token = strings.TrimSpace(string(raw)); c.Token == "" {
-			return cli.Usage("--token-stdin: there is nothing on the standard input")
+			return cli.Usage("--token-stdin: standard input is empty")
 		}
 	case c.Token == "" && c.TokenFile == "" && c.Certificate == "" && env.Asks():
 		token, err := typed(env)
@@ -94,7 +94,7 @@ func ask(env *cli.Env, c *cli.Connection, stdin bool) error {
 // typed prompts for a token at a terminal, without echo.
 func typed(env *cli.Env) (string, error) {
 	if _, err := fmt.Fprint(env.Stderr, "Token (not shown; empty for none): "); err != nil {
-		return "", fmt.Errorf("ask for the token: %w", err)
+		return "", fmt.Errorf("prompt for the token: %w", err)
 	}
 	var raw []byte
 	var err error
@@ -155,9 +155,9 @@ func (l *login) run(ctx context.Context) error {
 	}
 	s := newShown(l.name, &p, l.name)
 	if who == nil {
-		return told(l.env, s, "profile %s is the current one now; it was not tried", l.name)
+		return told(l.env, s, "profile %s is the current profile; it was not verified", l.name)
 	}
-	return told(l.env, s, "profile %s is the current one now; the pair takes you for %s", l.name, who.GetPrincipal())
+	return told(l.env, s, "profile %s is the current profile; authenticated as %s", l.name, who.GetPrincipal())
 }
 
 // verify checks that the pair accepts the credentials, and returns the caller's identity.
@@ -170,9 +170,9 @@ func (l *login) verify(ctx context.Context) (who *pb.WhoAmIResponse, err error) 
 	})
 	switch {
 	case errors.Is(err, client.ErrUnauthenticated), errors.Is(err, client.ErrDenied):
-		return nil, fmt.Errorf("nothing was kept: %w", err)
+		return nil, fmt.Errorf("profile not stored: %w", err)
 	case err != nil:
-		return nil, fmt.Errorf("nothing was kept, since it could not be tried (--no-verify keeps it all the same): %w", err)
+		return nil, fmt.Errorf("profile not stored, verification failed (--no-verify skips it): %w", err)
 	}
 	return who, nil
 }
@@ -180,10 +180,10 @@ func (l *login) verify(ctx context.Context) (who *pb.WhoAmIResponse, err error) 
 // LogoutCommand returns the `lockstep logout` command.
 func LogoutCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "logout [PROFILE]", GroupID: "use", Short: "Forget the token of a profile, and use none",
-		Long: `Forget the token of a profile, of the current one if none is named. It is not the current one any more; its addresses
-and files stay for the next login. The token itself goes on being good: revoke it in the pair if it is not wanted any
-more.`,
+		Use: "logout [PROFILE]", GroupID: "use", Short: "Delete the token of a profile",
+		Long: `Delete the token of the current or the named profile, which is then no longer the current profile.
+Its addresses and files are kept for the next login. The token itself stays valid: to revoke it on the pair, use
+lockstep access token revoke.`,
 		Example: "  lockstep logout\n  lockstep logout production",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -203,7 +203,7 @@ more.`,
 			if err := f.Save(); err != nil {
 				return err
 			}
-			return told(env, newShown(name, &p, f.Current), "profile %s has no token any more, and is not the current one",
+			return told(env, newShown(name, &p, f.Current), "deleted the token of profile %s, which is no longer current",
 				name)
 		},
 	}

@@ -17,13 +17,13 @@ import (
 // Command returns the `lockstep profile` command.
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "profile", GroupID: "use", Short: "Show the profiles that lockstep login has made, and choose one",
-		Long: `A profile has the addresses of a pair, the files for TLS, and a token. Commands use the current one, unless other
-addresses are given (--addr, LOCKSTEP_ADDR) or another one is named (--profile, LOCKSTEP_PROFILE). What flags and the
-environment say counts before the profile.
+		Use: "profile", GroupID: "use", Short: "Manage connection profiles",
+		Long: `A profile stores the addresses of a pair, TLS files and a token. lockstep login creates it. Commands
+use the current profile unless addresses (--addr, LOCKSTEP_ADDR) or another profile (--profile, LOCKSTEP_PROFILE)
+are given. Flags and environment variables take precedence over the profile.
 
-Profiles are in lockstep/config.yaml in your directory for configuration, such as ~/.config, or in the file that
-LOCKSTEP_PROFILES names. Only you may read it.`,
+Profiles are stored in lockstep/config.yaml in the user's configuration directory, such as ~/.config, or in the
+file in LOCKSTEP_PROFILES. Only the user can read the file.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -74,9 +74,9 @@ func (s *shown) tls() string {
 
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List the profiles",
-		Long: `Show the profiles that lockstep login has made, with their addresses; the current one is marked.
-Profiles are on this machine, in the file that lockstep profile show names, and no node knows of them.`,
+		Use: "list", Aliases: []string{"ls"}, Short: "List profiles",
+		Long: `List the profiles created by lockstep login, with their addresses; the current profile is marked.
+Profiles are stored on this machine only; lockstep profile show prints the file name.`,
 		Example: "  lockstep profile list\n  lockstep profile list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -94,7 +94,7 @@ Profiles are on this machine, in the file that lockstep profile show names, and 
 				rows = append(rows, []any{s.Name, output.YesNo(s.Current), strings.Join(s.Addresses, ","), s.tls(), s.token()})
 			}
 			if len(rows) == 0 {
-				return env.Print.Sentence("There is no profile; lockstep login makes one.")
+				return env.Print.Sentence("No profiles. To create one, use lockstep login.")
 			}
 			return env.Print.Table([]string{"Profile", "Current", "Addresses", "TLS", "Token"}, rows)
 		},
@@ -103,8 +103,8 @@ Profiles are on this machine, in the file that lockstep profile show names, and 
 
 func useCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "use PROFILE", Short: "Make a profile the current one",
-		Long:    `Have commands without --addr and --profile use this profile from now on.`,
+		Use: "use PROFILE", Short: "Set the current profile",
+		Long:    `Set the profile that commands use without --addr and --profile.`,
 		Example: "  lockstep profile use production",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -113,7 +113,7 @@ func useCommand(env *cli.Env) *cobra.Command {
 				if err := f.Save(); err != nil {
 					return err
 				}
-				return told(env, newShown(args[0], &p, f.Current), "profile %s is the current one now", args[0])
+				return told(env, newShown(args[0], &p, f.Current), "profile %s is the current profile", args[0])
 			})
 		},
 	}
@@ -126,7 +126,7 @@ func namedOrCurrent(f *profiles.File, args []string) (name string, p profiles.Pr
 		name = args[0]
 	}
 	if name == "" {
-		return "", p, fmt.Errorf("%w: none is current; name one", profiles.ErrNoProfile)
+		return "", p, fmt.Errorf("%w: there is no current profile; name one", profiles.ErrNoProfile)
 	}
 	p, err = f.Get(name)
 	return name, p, err
@@ -134,9 +134,9 @@ func namedOrCurrent(f *profiles.File, args []string) (name string, p profiles.Pr
 
 func showCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "show [PROFILE]", Short: "Show a profile, without its token; the current one if none is named",
-		Long: `Show what a profile has: addresses, certificates, where its token is from. The token itself is not
-shown.`,
+		Use: "show [PROFILE]", Short: "Show a profile without its token",
+		Long: `Show the addresses, certificates and token source of a profile; default: the current profile. The
+token is not printed.`,
 		Example: "  lockstep profile show\n  lockstep profile show production --output json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -168,9 +168,9 @@ shown.`,
 
 func deleteCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "delete PROFILE", Aliases: []string{"rm"}, Short: "Forget a profile and its token",
-		Long: "Forget a profile and its token. The token itself goes on being good: revoke it in the pair if it is not " +
-			"wanted any more.",
+		Use: "delete PROFILE", Aliases: []string{"rm"}, Short: "Delete a profile and its token",
+		Long: "Delete a profile and its token. The token itself stays valid: to revoke it on the pair, use lockstep access " +
+			"token revoke.",
 		Example: "  lockstep profile delete staging",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -182,7 +182,7 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 				if err := f.Save(); err != nil {
 					return err
 				}
-				return told(env, newShown(args[0], &p, f.Current), "profile %s is deleted", args[0])
+				return told(env, newShown(args[0], &p, f.Current), "deleted profile %s", args[0])
 			})
 		},
 	}

@@ -46,15 +46,15 @@ func TestLogin(t *testing.T) {
 
 	text, code := run("", "profile", "list")
 	require.Equal(t, cli.ExitOK, code, text)
-	require.Contains(t, text, "lockstep login makes one")
+	require.Contains(t, text, "use lockstep login")
 	text, code = run("wrong\n", "login", "--addr", addr, "--token-stdin")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, text, "nothing was kept")
+	require.Contains(t, text, "profile not stored")
 	require.NoFileExists(t, file)
 
 	text, code = run(token+"\n", "login", "first", "--addr", addr, "--token-stdin")
 	require.Equal(t, cli.ExitOK, code, text)
-	require.Contains(t, text, "the pair takes you for alice")
+	require.Contains(t, text, "authenticated as alice")
 	info, err := os.Stat(file)
 	require.NoError(t, err)
 	if runtime.GOOS != "windows" {
@@ -103,7 +103,7 @@ func TestLogin(t *testing.T) {
 	require.Contains(t, text, `"current":true`)
 	text, code = run("", "profile", "show", "third")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, text, "there are first, second")
+	require.Contains(t, text, "the profiles are first, second")
 
 	text, code = run("", "logout")
 	require.Equal(t, cli.ExitOK, code, text)
@@ -128,12 +128,12 @@ func TestWrongLogins(t *testing.T) {
 		code  int
 		says  string
 	}{
-		"name": {args: []string{"login", "a/b"}, code: cli.ExitUsage, says: "cannot be the name"},
+		"name": {args: []string{"login", "a/b"}, code: cli.ExitUsage, says: "invalid profile name"},
 		"two tokens": {
 			args: []string{"login", "--token", "a", "--token-file", "b"}, code: cli.ExitUsage, says: "token-file",
 		},
-		"two more": {args: []string{"login", "--token", "a", "--token-stdin"}, code: cli.ExitUsage, says: "only one"},
-		"nothing":  {args: []string{"login", "--token-stdin"}, code: cli.ExitUsage, says: "nothing on"},
+		"two more": {args: []string{"login", "--token", "a", "--token-stdin"}, code: cli.ExitUsage, says: "combined"},
+		"nothing":  {args: []string{"login", "--token-stdin"}, code: cli.ExitUsage, says: "standard input is empty"},
 		"nobody":   {args: []string{"login", "--token", "lsk_secret"}, code: cli.ExitError, says: "--no-verify"},
 		"no file":  {args: []string{"login", "--token-file", "/nowhere"}, code: cli.ExitUsage, says: "/nowhere"},
 		"plaintext": {
@@ -166,7 +166,7 @@ func TestWrongLogins(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("token: lsk_secret: x"), 0o600))
 	_, stderr, code := c.Run("", "profile", "list")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "no file of profiles")
+	require.Contains(t, stderr, "is not a valid YAML profiles file")
 	require.NotContains(t, stderr, "secret")
 	// Commands that need no profile do not read the file.
 	c.OK("version")

@@ -25,10 +25,11 @@ func moveCommand(env *cli.Env) *cobra.Command {
 	var o client.MoveOptions
 	var sequences []string
 	cmd := &cobra.Command{
-		Use: "move NAME", Short: "Move chosen messages to another queue",
-		Long: `Move chosen messages of a queue to another one: all that are still there in one transaction, each once, as new messages
-at the end. Without --to, dead letters go back to the queues that they come from. What consumers hold is moved all the
-same. It can be run again after any error: what was moved is not moved again. "lockstep browse" shows the sequences.`,
+		Use: "move NAME", Short: "Move messages by sequence to another queue",
+		Long: `Move messages of a queue to another queue in one transaction. They become new messages at its end.
+Messages that no longer exist are skipped. Without --to, dead letters are moved to their original queues. Messages
+in flight are moved as well. The command can be repeated after an error without moving a message twice. To list
+sequences, use "lockstep browse".`,
 		Example: `  lockstep queue move orders --to orders.repair --sequence 17
   lockstep queue move orders --to orders.repair --sequence 17,20-25 --sequence 31
   lockstep queue move prices --subscription audit --to audit.later --sequence 3
@@ -49,7 +50,7 @@ same. It can be run again after any error: what was moved is not moved again. "l
 				}
 				text := fmt.Sprintf("moved %s of %s", output.Plural(r.Moved, "message"), args[0])
 				if r.Skipped > 0 {
-					text += fmt.Sprintf("; %s not there any more, or could not be moved", output.Count(r.Skipped))
+					text += fmt.Sprintf("; %s no longer exist or could not be moved", output.Count(r.Skipped))
 				}
 				return env.Print.Sentence("%s", text)
 			})
@@ -57,9 +58,9 @@ same. It can be run again after any error: what was moved is not moved again. "l
 	}
 	f := cmd.Flags()
 	addSequences(cmd, &sequences)
-	f.StringVar(&o.To, "to", "", "queue to move them to; default: each dead letter to the queue that it comes from")
+	f.StringVar(&o.To, "to", "", "destination queue; default: the original queue of each dead letter")
 	f.StringVarP(&o.Subscription, "subscription", "s", "",
-		"take them from this subscription only; default: from all of them")
+		"remove them from this subscription only; default: from all subscriptions")
 	return cmd
 }
 
@@ -68,9 +69,10 @@ func removeCommand(env *cli.Env) *cobra.Command {
 	var sequences []string
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "remove NAME", Short: "Drop chosen messages of a queue, or of one subscription",
-		Long: `Drop chosen messages of a queue, or take them from one subscription: they are acknowledged. What a retention of the queue
-keeps can still be read by others. On a terminal it asks first. "lockstep browse" shows the sequences.`,
+		Use: "remove NAME", Short: "Delete messages by sequence",
+		Long: `Delete messages of a queue, or acknowledge them for one subscription. Messages kept by a retention
+setting can still be read by other subscriptions. On a terminal, the command asks for confirmation. To list
+sequences, use "lockstep browse".`,
 		Example: `  lockstep queue remove orders --sequence 17
   lockstep queue remove orders --sequence 17,20-25 --yes
   lockstep queue remove prices --subscription audit --sequence 3`,
@@ -84,7 +86,7 @@ keeps can still be read by others. On a terminal it asks first. "lockstep browse
 			if subscription != "" {
 				what = "subscription " + subscription + " of " + what
 			}
-			if err := env.Confirm(cmd.Context(), yes, "Remove %s from %s? What is still there would be gone for good.",
+			if err := env.Confirm(cmd.Context(), yes, "Remove %s from %s? Existing messages will be deleted permanently.",
 				output.Plural(n, "message"), what); err != nil {
 				return err
 			}
@@ -99,20 +101,20 @@ keeps can still be read by others. On a terminal it asks first. "lockstep browse
 	}
 	addSequences(cmd, &sequences)
 	cmd.Flags().StringVarP(&subscription, "subscription", "s", "",
-		"only from this subscription; default: from all of them")
+		"only from this subscription; default: from all subscriptions")
 	cli.AddYes(cmd, &yes)
 	return cmd
 }
 
 func addSequences(cmd *cobra.Command, sequences *[]string) {
 	cmd.Flags().StringSliceVar(sequences, "sequence", nil,
-		"sequence of a message, such as 17, or a range, such as 20-25; may be repeated")
+		"message sequence, such as 17, or range, such as 20-25; may be repeated")
 }
 
 // parseSequences parses sequences and ranges, and counts the messages.
 func parseSequences(texts []string) (list []client.SequenceRange, messages uint64, err error) {
 	if len(texts) == 0 {
-		return nil, 0, fmt.Errorf("%w: --sequence says which messages; \"lockstep browse\" shows their sequences",
+		return nil, 0, fmt.Errorf("%w: --sequence is required; to list sequences, use \"lockstep browse\"",
 			cli.ErrUsage)
 	}
 	for _, text := range texts {
@@ -123,7 +125,7 @@ func parseSequences(texts []string) (list []client.SequenceRange, messages uint6
 		from, err := strconv.ParseUint(first, 10, 64)
 		to, errTo := strconv.ParseUint(last, 10, 64)
 		if err != nil || errTo != nil || from == 0 || to < from {
-			return nil, 0, fmt.Errorf("%w: --sequence %q is no sequence such as 17 and no range such as 20-25; "+
+			return nil, 0, fmt.Errorf("%w: --sequence %q is neither a sequence such as 17 nor a range such as 20-25; "+
 				"sequences "+
 				"begin at 1", cli.ErrUsage, text)
 		}

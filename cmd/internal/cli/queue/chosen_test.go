@@ -21,9 +21,9 @@ func TestMoveAndRemove(t *testing.T) {
 		c.OK("publish", "from", body)
 	}
 	require.Equal(t, "moved 3 messages of from\n", c.OK("queue", "move", "from", "--to", "to", "--sequence", "1,3-4"))
-	require.Equal(t, "moved 0 messages of from; 1 not there any more, or could not be moved\n",
+	require.Equal(t, "moved 0 messages of from; 1 no longer exist or could not be moved\n",
 		c.OK("queue", "move", "from", "--to", "to", "--sequence", "1"))
-	require.Equal(t, "moved 0 messages of to; 1 not there any more, or could not be moved\n",
+	require.Equal(t, "moved 0 messages of to; 1 no longer exist or could not be moved\n",
 		c.OK("queue", "move", "to", "--sequence", "1"), "it is no dead letter")
 	require.Equal(t, "removed 1 message of from\n", c.OK("queue", "remove", "from", "--sequence", "2"))
 	require.Equal(t, "removed 0 messages of from\n", c.OK("queue", "remove", "from", "--sequence", "1-2", "--yes"))
@@ -36,7 +36,7 @@ func TestMoveAndRemove(t *testing.T) {
 	}{
 		{"sequence", cli.ExitUsage, []string{"move", "from", "--to", "to"}},
 		{"begin at 1", cli.ExitUsage, []string{"move", "from", "--to", "to", "--sequence", "0"}},
-		{"no range", cli.ExitUsage, []string{"remove", "from", "--sequence", "5-3"}},
+		{"nor a range", cli.ExitUsage, []string{"remove", "from", "--sequence", "5-3"}},
 		{"last one is", cli.ExitError, []string{"remove", "from", "--sequence", "99"}},
 		{"no such queue", cli.ExitError, []string{"move", "from", "--to", "none", "--sequence", "5"}},
 	} {
@@ -71,7 +71,7 @@ func TestListInOrder(t *testing.T) {
 	require.Equal(t, []string{"c"}, names("--contains", "C"))
 	text := c.OK("queue", "list", "--activity", "--limit", "2")
 	require.Contains(t, text, "Published/s")
-	require.Contains(t, text, "2 of 3 queues; --offset 2 lists more")
+	require.Contains(t, text, "2 of 3 queues; use --offset 2 to list more")
 	_, stderr, code := c.Run("", "queue", "list", "--sort", "weight")
 	require.Equal(t, cli.ExitUsage, code)
 	require.Contains(t, stderr, "none of name, messages")

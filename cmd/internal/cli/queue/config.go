@@ -61,23 +61,23 @@ func (b behaviour) pairs() (pairs [][2]string) {
 	if b.RedeliveryDelay != "" {
 		text := after(b.RedeliveryDelay)
 		if b.RedeliveryMultiplier > 1 {
-			text += fmt.Sprintf(", times %g with each further time", b.RedeliveryMultiplier)
+			text += fmt.Sprintf(", multiplied by %g for each redelivery", b.RedeliveryMultiplier)
 		}
 		if b.RedeliveryMaxDelay != "" {
 			text += ", at most " + b.RedeliveryMaxDelay
 		}
-		add("Delivered again", text)
+		add("Redelivered", text)
 	}
 	add("Kept", b.retention())
-	add("When it is full", b.Overflow)
+	add("When full", b.Overflow)
 	if b.Priorities {
 		add("Priorities", "higher ones are delivered first")
 	}
 	if b.Exclusive {
-		add("Exclusive", "one consumer of each subscription at a time")
+		add("Exclusive", "one consumer per subscription at a time")
 	}
 	if b.TemporaryGrace != "" {
-		add("Temporary", "deleted when it had no consumer for "+b.TemporaryGrace)
+		add("Temporary", "deleted after no consumer for "+b.TemporaryGrace)
 	}
 	return pairs
 }
@@ -161,30 +161,30 @@ func allConfigFlags() []configFlag {
 // limitFlags returns the flags for limits and overflow.
 func limitFlags() []configFlag {
 	return []configFlag{
-		countFlag("max-messages", "the queue is full while it holds this many messages; 0: no limit",
+		countFlag("max-messages", "maximum number of messages; 0: unlimited",
 			func(c *client.QueueConfig) *uint64 { return &c.MaxMessages }),
-		textFlag("max-bytes", "the queue is full while it holds this much, such as 64MiB; 0: no limit", "0",
+		textFlag("max-bytes", "maximum size, such as 64MiB; 0: unlimited", "0",
 			func(f *configFlags) *string { return &f.maxBytes },
 			func(to, from *client.QueueConfig) { to.MaxBytes = from.MaxBytes }),
-		textFlag("overflow", "what happens to a publish while the queue is full: reject it, drop-head, or dead-letter-head",
+		textFlag("overflow", "action for a publish to a full queue: reject, drop-head or dead-letter-head",
 			client.OverflowReject.String(), func(f *configFlags) *string { return &f.overflow },
 			func(to, from *client.QueueConfig) { to.Overflow = from.Overflow }),
 		{
 			"max-deliveries", func(cmd *cobra.Command, f *configFlags) {
 				cmd.Flags().Uint32Var(&f.config.MaxDeliveries, "max-deliveries", 0,
-					"a message that was given back this many times is moved to --dead-letter, or dropped; 0: no limit")
+					"deliveries before a message is dead-lettered or discarded; 0: unlimited")
 			}, func(to, from *client.QueueConfig) { to.MaxDeliveries = from.MaxDeliveries },
 		},
 		textFlag("dead-letter",
-			"queue that messages are moved to that were given back too often, or rejected; empty: they are dropped", "",
+			"dead-letter queue; if empty, messages are discarded", "",
 			func(f *configFlags) *string { return &f.config.DeadLetter },
 			func(to, from *client.QueueConfig) { to.DeadLetter = from.DeadLetter }),
-		durationFlag("retention-age", "keep acknowledged messages for this time; 0: their age does not count",
+		durationFlag("retention-age", "retention time of acknowledged messages; 0: no retention by age",
 			func(c *client.QueueConfig) *time.Duration { return &c.RetentionAge }),
-		textFlag("retention-bytes", "keep acknowledged messages up to this much, such as 10GiB; 0: does not count", "0",
+		textFlag("retention-bytes", "retention size of acknowledged messages, such as 10GiB; 0: no retention by size", "0",
 			func(f *configFlags) *string { return &f.retentionBytes },
 			func(to, from *client.QueueConfig) { to.RetentionBytes = from.RetentionBytes }),
-		countFlag("retention-messages", "keep acknowledged messages up to this many; 0: does not count",
+		countFlag("retention-messages", "number of acknowledged messages to retain; 0: no retention by count",
 			func(c *client.QueueConfig) *uint64 { return &c.RetentionMessages }),
 	}
 }
@@ -192,27 +192,27 @@ func limitFlags() []configFlag {
 // behaviourFlags returns the flags for the time and the consumers of deliveries.
 func behaviourFlags() []configFlag {
 	return []configFlag{
-		durationFlag("ttl", "messages expire after this time, such as 30s or 24h; 0: never",
+		durationFlag("ttl", "message time to live, such as 30s or 24h; 0: unlimited",
 			func(c *client.QueueConfig) *time.Duration { return &c.TTL }),
-		boolFlag("dead-letter-expired", "move expired messages to --dead-letter; otherwise they are dropped",
+		boolFlag("dead-letter-expired", "move expired messages to --dead-letter instead of discarding them",
 			func(c *client.QueueConfig) *bool { return &c.DeadLetterExpired }),
-		durationFlag("delay", "messages that name no time are delivered after this time; 0: at once",
+		durationFlag("delay", "default delivery delay of messages; 0: none",
 			func(c *client.QueueConfig) *time.Duration { return &c.Delay }),
-		durationFlag("redelivery-delay", "a message that was given back waits for this time; 0: not at all",
+		durationFlag("redelivery-delay", "delay before a nacked message is redelivered; 0: none",
 			func(c *client.QueueConfig) *time.Duration { return &c.RedeliveryDelay }),
 		{
 			"redelivery-multiplier", func(cmd *cobra.Command, f *configFlags) {
 				cmd.Flags().Float64Var(&f.config.RedeliveryMultiplier, "redelivery-multiplier", 0,
-					"multiply --redelivery-delay with each further time: 1 to 1000; 0: as 1")
+					"multiplier of --redelivery-delay for each redelivery: 1 to 1000; 0: same as 1")
 			}, func(to, from *client.QueueConfig) { to.RedeliveryMultiplier = from.RedeliveryMultiplier },
 		},
-		durationFlag("redelivery-max-delay", "the longest that a message waits that was given back; 0: no limit",
+		durationFlag("redelivery-max-delay", "maximum redelivery delay; 0: unlimited",
 			func(c *client.QueueConfig) *time.Duration { return &c.RedeliveryMaxDelay }),
-		boolFlag("priorities", "deliver messages of a higher priority first; only when the queue is made",
+		boolFlag("priorities", "deliver messages with higher priority first; fixed at creation",
 			func(c *client.QueueConfig) *bool { return &c.Priorities }),
-		boolFlag("exclusive", "one consumer of each subscription gets messages at a time",
+		boolFlag("exclusive", "deliver to one consumer per subscription at a time",
 			func(c *client.QueueConfig) *bool { return &c.Exclusive }),
-		durationFlag("temporary", "delete the queue when it had no consumer for this time, such as 30s; 0: never",
+		durationFlag("temporary", "delete the queue after this time without consumers, such as 30s; 0: never",
 			func(c *client.QueueConfig) *time.Duration { return &c.TemporaryGrace }),
 	}
 }
@@ -271,7 +271,7 @@ func showQueue(env *cli.Env, q client.Queue) error {
 		{"Queue", fmt.Sprintf("%s (number %d)", q.Name, q.ID)},
 		{"Messages", fmt.Sprintf("%s, %s", output.Count(q.Messages), output.Bytes(q.Bytes))},
 		{"Next sequence", fmt.Sprint(q.NextSequence)},
-		{"Limits", fmt.Sprintf("messages: %s, bytes: %s, deliveries of a message: %s",
+		{"Limits", fmt.Sprintf("messages: %s, bytes: %s, deliveries per message: %s",
 			limit(q.Config.MaxMessages, output.Count(q.Config.MaxMessages)),
 			limit(q.Config.MaxBytes, output.Bytes(q.Config.MaxBytes)),
 			limit(uint64(q.Config.MaxDeliveries), output.Count(q.Config.MaxDeliveries)))},

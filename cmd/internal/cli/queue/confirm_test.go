@@ -28,8 +28,8 @@ func TestAsksBeforeMessagesGo(t *testing.T) {
 		for _, no := range []string{"", "\n", "n\n", "nonsense\n"} {
 			_, stderr, code := c.Answering(no, args...)
 			require.Equal(t, cli.ExitError, code, args)
-			require.Contains(t, stderr, "3 messages would be gone for good. [y/N]", args)
-			require.Contains(t, stderr, "nothing was done", args)
+			require.Contains(t, stderr, "3 messages will be deleted permanently. [y/N]", args)
+			require.Contains(t, stderr, cli.ErrNotMeant.Error(), args)
 		}
 	}
 	require.InDelta(t, 3, c.Lines("queue", "show", "q")[0]["messages"], 0)
@@ -50,7 +50,7 @@ func TestAsksBeforeMessagesGo(t *testing.T) {
 
 	_, stderr, code = c.Answering("n\n", "store", "drop-old")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "cannot be brought back")
+	require.Contains(t, stderr, "cannot be restored")
 	_, _, code = c.Answering("yes\n", "store", "drop-old")
 	require.Equal(t, cli.ExitOK, code)
 }

@@ -16,10 +16,11 @@ import (
 func dropDamagedCommand(env *cli.Env) *cobra.Command {
 	var dry, yes bool
 	cmd := &cobra.Command{
-		Use: "drop-damaged NAME", Short: "Give up the messages of a queue that no node can read",
-		Long: `Acknowledge, for all subscriptions, the messages of a queue that cannot be read on either node, or on the one that stands alone, as
-"lockstep verify" lists them. They are lost for good, and are no longer counted in the queue. Messages that may still be repaired are left
-alone. After a restart a node has to find damage again: "lockstep verify --deep" reads everything.`,
+		Use: "drop-damaged NAME", Short: "Discard messages that cannot be read",
+		Long: `Acknowledge, for all subscriptions, the messages of a queue that cannot be read on either node, or
+on the only node. To list them, use "lockstep verify". The messages are lost permanently and no longer counted in
+the queue. Messages that can still be repaired are kept. A restarted node has to find corrupt messages again:
+"lockstep verify --deep" reads all data.`,
 		Example: "  lockstep queue drop-damaged orders --dry-run\n  lockstep queue drop-damaged orders",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -39,18 +40,18 @@ alone. After a restart a node has to find damage again: "lockstep verify --deep"
 					return err
 				}
 				if len(sequences) == 0 {
-					return env.Print.Sentence("no message of %s is known to be damaged and beyond repair", args[0])
+					return env.Print.Sentence("no unrepairable messages known in %s", args[0])
 				}
-				did := "gave up"
+				did := "discarded"
 				if dry {
-					did = "would give up"
+					did = "would discard"
 				}
 				return env.Print.Sentence("%s %s of %s: %s", did, output.Plural(len(sequences), "message"), args[0],
 					fmt.Sprint(sequences))
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say which messages it would be")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only list the messages")
 	cli.AddYes(cmd, &yes)
 	return cmd
 }
@@ -68,6 +69,6 @@ func confirmDropDamaged(ctx context.Context, env *cli.Env, n *client.Node, queue
 		return nil, err
 	}
 	return r.GetSequences(), env.Confirm(ctx, yes,
-		"Give up %s of queue %s? What cannot be read now could then not be repaired any more.",
+		"Discard %s of queue %s? They can no longer be repaired afterwards.",
 		output.Plural(len(r.GetSequences()), "message"), queue)
 }

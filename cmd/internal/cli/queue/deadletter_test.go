@@ -20,7 +20,7 @@ func TestDeadLetterConfig(t *testing.T) {
 	require.InDelta(t, 3, q["max_deliveries"], 0)
 	require.Equal(t, "dead", q["dead_letter"])
 	table := c.OK("queue", "show", "orders")
-	require.Contains(t, table, "deliveries of a message: 3")
+	require.Contains(t, table, "deliveries per message: 3")
 	require.Regexp(t, `(?m)^Dead letters +are moved to dead$`, table)
 	require.Regexp(t, `(?m)^Dead letters +are dropped$`, c.OK("queue", "show", "dead"))
 	require.NotContains(t, c.Lines("queue", "show", "dead")[0], "max_deliveries")
@@ -95,7 +95,7 @@ func TestDeadLetters(t *testing.T) {
 	c.OK("publish", "dead", "no dead letter")
 	require.Equal(t, "moved 1 message of dead\n", c.OK("queue", "replay-dead", "dead", "--from", "2", "--limit", "1"))
 	require.Equal(t, "two\n", c.OK("consume", "orders", "-n", "1"))
-	require.Equal(t, "moved 1 message of dead; 1 left where they are: no dead letters, or their queue is gone\n",
+	require.Equal(t, "moved 1 message of dead; 1 not moved: not dead letters, or the original queue no longer exists\n",
 		c.OK("queue", "replay-dead", "dead"))
 	require.Equal(t, "one\n", c.OK("consume", "orders", "-n", "1"))
 	require.Equal(t, map[string]any{"moved": 1.0, "skipped": 0.0},

@@ -43,18 +43,19 @@ func forwardCommand(env *cli.Env) *cobra.Command {
 	var f client.Forward
 	var remove string
 	cmd := &cobra.Command{
-		Use: "forward NAME", Short: "Have what is published to a queue go to another one, too",
-		Long: `Have the messages that are published to a queue from now on, or those of them that a filter matches, go to another
-queue, too, or with --move there only: in the same transaction, so that both have a message or none. A rule for the same
-queue is replaced. What is forwarded is not forwarded again, and a queue that messages are forwarded to cannot forward
-them itself. While the other queue is full, publishes of messages that go there are refused.`,
+		Use: "forward NAME", Short: "Forward messages to another queue",
+		Long: `Forward messages published to a queue from now on to another queue, optionally limited by a filter.
+With --move, matching messages are stored only in the other queue. The forward is part of the publish transaction.
+An existing rule for the same destination is replaced. Forwarded messages are not forwarded again, and a
+destination queue cannot forward messages itself. While the destination is full, publishes of messages to forward
+are refused.`,
 		Example: `  lockstep queue forward orders --to audit
   lockstep queue forward orders --to orders.eu --filter 'properties.region == "eu"' --move
   lockstep queue forward orders --remove audit`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if remove != "" && (f.Move || f.Filter != "") {
-				return cli.Usage("--remove takes the rule for a queue away; --filter and --move are for --to")
+				return cli.Usage("--remove deletes the rule for a queue; --filter and --move require --to")
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				q, err := c.GetQueue(ctx, args[0])
@@ -72,10 +73,10 @@ them itself. While the other queue is full, publishes of messages that go there 
 			})
 		},
 	}
-	cmd.Flags().StringVar(&f.To, "to", "", "queue that messages go to")
-	cmd.Flags().StringVar(&f.Filter, "filter", "", "only messages that this expression in CEL matches; default: all")
-	cmd.Flags().BoolVar(&f.Move, "move", false, "the messages go to the other queue only")
-	cmd.Flags().StringVar(&remove, "remove", "", "take the rule for this queue away")
+	cmd.Flags().StringVar(&f.To, "to", "", "destination queue")
+	cmd.Flags().StringVar(&f.Filter, "filter", "", "CEL expression that messages must match; default: all messages")
+	cmd.Flags().BoolVar(&f.Move, "move", false, "store messages only in the destination queue")
+	cmd.Flags().StringVar(&remove, "remove", "", "delete the rule for this destination")
 	cmd.MarkFlagsOneRequired("to", "remove")
 	cmd.MarkFlagsMutuallyExclusive("to", "remove")
 	return cmd
@@ -87,7 +88,7 @@ func changeForwards(q client.Queue, f client.Forward, remove string) ([]client.F
 	at := slices.IndexFunc(rules, func(r client.Forward) bool { return r.To == f.To || remove != "" && r.To == remove })
 	switch {
 	case remove != "" && at < 0:
-		return nil, fmt.Errorf("queue %s forwards nothing to %s; `lockstep queue show %s` lists its rules", q.Name, remove,
+		return nil, fmt.Errorf("queue %s has no forward to %s; for its rules, see `lockstep queue show %s`", q.Name, remove,
 			q.Name)
 	case remove != "":
 		return slices.Delete(rules, at, at+1), nil

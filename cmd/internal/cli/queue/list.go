@@ -52,11 +52,11 @@ type listFlags struct {
 func listCommand(env *cli.Env) *cobra.Command {
 	var given listFlags
 	cmd := &cobra.Command{
-		Use: "list [PREFIX]", Aliases: []string{"ls"}, Short: "List queues, by name or in another order",
-		Long: `List the queues whose name begins with PREFIX. --sort, --activity and the others below have the node search, sort and count:
-what happens in the queues is then listed, too, and at most --limit queues. Rates are measured for a second.
-Names are sorted from the first to the last; all other orders begin with the largest or the oldest. --descending and
---descending=false choose the direction.`,
+		Use: "list [PREFIX]", Aliases: []string{"ls"}, Short: "List queues",
+		Long: `List the queues whose name begins with PREFIX. With --sort, --activity, --contains, --limit or
+--offset, the node searches and sorts, and returns at most --limit queues with their activity. Rates are measured
+over one second. Names are sorted in ascending order; all other orders begin with the largest or the oldest.
+--descending and --descending=false set the direction.`,
 		Example: `  lockstep queue list
   lockstep queue list orders/ --output json
   lockstep queue list --sort age --limit 10
@@ -80,12 +80,12 @@ Names are sorted from the first to the last; all other orders begin with the lar
 	}
 	f := cmd.Flags()
 	f.StringVar(&given.sort, "sort", "name", "order: "+strings.Join(client.QueueOrders(), ", "))
-	f.BoolVar(&given.options.Descending, "descending", false, "the largest, the oldest, or the last name first; default, "+
+	f.BoolVar(&given.options.Descending, "descending", false, "largest, oldest or last name first; default, "+
 		"except for --sort name")
-	f.StringVar(&given.options.Contains, "contains", "", "only queues whose name contains this, in any case of letters")
-	f.Uint32VarP(&given.options.Limit, "limit", "n", 100, "at most so many, up to 1000")
-	f.Uint32Var(&given.options.Offset, "offset", 0, "leave out so many")
-	f.BoolVar(&given.activity, "activity", false, "list rates and ages, too")
+	f.StringVar(&given.options.Contains, "contains", "", "only queues whose name contains this text, ignoring case")
+	f.Uint32VarP(&given.options.Limit, "limit", "n", 100, "maximum number of queues, up to 1000")
+	f.Uint32Var(&given.options.Offset, "offset", 0, "number of queues to skip")
+	f.BoolVar(&given.activity, "activity", false, "include rates and ages")
 	// fails only if the flag does not exist
 	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(client.QueueOrders(),
 		cobra.ShellCompDirectiveNoFileComp))
@@ -153,7 +153,7 @@ func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 			return err
 		}
 		if n := int(given.options.Offset) + len(rows); n < list.Total {
-			return env.Print.Sentence("%s of %s queues; --offset %d lists more", output.Count(len(rows)),
+			return env.Print.Sentence("%s of %s queues; use --offset %d to list more", output.Count(len(rows)),
 				output.Count(list.Total), n)
 		}
 		return nil

@@ -95,16 +95,16 @@ type policyFlags struct{ config client.QueueConfig }
 
 func (f *policyFlags) register(cmd *cobra.Command) {
 	cmd.Flags().Uint32Var(&f.config.MaxDeliveries, "max-deliveries", 0,
-		"how many times a message is delivered at most, instead of the queue's; 0: no limit")
+		"maximum deliveries of a message; overrides the queue; 0: unlimited")
 	cmd.Flags().StringVar(&f.config.DeadLetter, "dead-letter", "",
-		"queue that messages are moved to which consumers could not deal with, instead of the queue's; \"\": they "+
+		"dead-letter queue for failed messages; overrides the queue; if \"\", messages are "+
 			"are dropped")
 	cmd.Flags().DurationVar(&f.config.RedeliveryDelay, "redelivery-delay", 0,
-		"how long a message waits that was given back, instead of the queue's")
+		"delay before a nacked message is redelivered; overrides the queue")
 	cmd.Flags().Float64Var(&f.config.RedeliveryMultiplier, "redelivery-multiplier", 0,
-		"what the delay is multiplied with for each further time, instead of the queue's")
+		"multiplier of the delay for each redelivery; overrides the queue")
 	cmd.Flags().DurationVar(&f.config.RedeliveryMaxDelay, "redelivery-max-delay", 0,
-		"the longest that a message waits, instead of the queue's; 0: no limit")
+		"maximum redelivery delay; overrides the queue; 0: unlimited")
 }
 
 // flagOf returns the flag of a field.
@@ -126,12 +126,12 @@ func alterSubscriptionCommand(env *cli.Env) *cobra.Command {
 	var filter string
 	var inherit []string
 	cmd := &cobra.Command{
-		Use: "alter QUEUE NAME", Short: "Change the filter of a subscription, or what it has instead of its queue's settings",
-		Long: `Change the filter of a subscription, or what it has instead of its queue's settings. What is not given stays as it is;
---inherit names what is to be as the queue has it, or "all".
+		Use: "alter QUEUE NAME", Short: "Change a subscription's filter and settings",
+		Long: `Change the filter of a subscription, or the settings that override those of its queue. Settings that
+are not given stay unchanged; --inherit removes overrides by name, or all of them with "all".
 
-A new filter holds for what is read for a consumer from then on. What did not match the old one before is acknowledged for the
-subscription, and does not come back; --filter "" has it get all messages.`,
+A new filter applies to messages that are read for a consumer from then on. Messages that the previous filter
+skipped are acknowledged and are not delivered later. With --filter "" the subscription receives all messages.`,
 		Example: `  lockstep subscription alter orders billing --max-deliveries 3 --dead-letter billing.dead
   lockstep subscription alter orders billing --redelivery-delay 5s --redelivery-multiplier 2
   lockstep subscription alter orders billing --inherit max-deliveries,dead-letter
@@ -150,7 +150,7 @@ subscription, and does not come back; --filter "" has it get all messages.`,
 				case slices.Contains(client.PolicyFields(), field):
 					change.Inherit = append(change.Inherit, field)
 				default:
-					return cli.Usage("--inherit %q is none of all, %s", name,
+					return cli.Usage("--inherit %q: must be all, %s", name,
 						flagOf(strings.Join(client.PolicyFields(), ", ")))
 				}
 			}
@@ -167,8 +167,8 @@ subscription, and does not come back; --filter "" has it get all messages.`,
 		},
 	}
 	given.register(cmd)
-	cmd.Flags().StringVar(&filter, "filter", "", "only messages that match this expression in CEL; \"\": all")
-	cmd.Flags().StringSliceVar(&inherit, "inherit", nil, "settings that are to be as the queue has them, or all")
+	cmd.Flags().StringVar(&filter, "filter", "", "CEL expression that messages must match; \"\": all messages")
+	cmd.Flags().StringSliceVar(&inherit, "inherit", nil, "settings to inherit from the queue, or all")
 	names := []string{"filter", "inherit"}
 	for _, field := range client.PolicyFields() {
 		names = append(names, flagOf(field))

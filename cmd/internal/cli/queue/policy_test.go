@@ -39,10 +39,10 @@ func TestSubscriptionPolicy(t *testing.T) {
 	require.NotContains(t, s, "filter")
 
 	for says, args := range map[string][]string{
-		`--inherit "ttl" is none of all`: {"--inherit", "ttl"},
-		"to be set, and to be as":        {"--inherit", "dead-letter", "--dead-letter", "dead"},
-		"create it first":                {"--dead-letter", "none"},
-		"at least one of the flags":      nil,
+		`--inherit "ttl": must be all`: {"--inherit", "ttl"},
+		"to be set, and to be as":      {"--inherit", "dead-letter", "--dead-letter", "dead"},
+		"create it first":              {"--dead-letter", "none"},
+		"at least one of the flags":    nil,
 	} {
 		_, stderr, code := c.Run("", append([]string{"subscription", "alter", "orders", "billing"}, args...)...)
 		require.NotEqual(t, cli.ExitOK, code)

@@ -20,7 +20,7 @@ import (
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "queue", Aliases: []string{"queues", "q"}, GroupID: "use",
-		Short: "Create, list, show, alter, delete and purge queues, and what happens to their messages",
+		Short: "Manage queues and their messages",
 		Args:  cli.KnownSubcommand,
 		RunE:  cli.NeedsSubcommand,
 	}
@@ -103,7 +103,7 @@ func createCommand(env *cli.Env) *cobra.Command {
 	var o client.CreateQueueOptions
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a queue",
-		Long: "Create a queue. Without --subscription it gets one that is named \"default\".",
+		Long: "Create a queue. Without --subscription, it has one subscription, named \"default\".",
 		Example: `  lockstep queue create orders
   lockstep queue create prices --subscription billing --subscription audit
   lockstep queue create orders --if-not-exists --max-messages 1000000
@@ -126,7 +126,7 @@ func createCommand(env *cli.Env) *cobra.Command {
 					return err
 				}
 				if !created {
-					return env.Print.Sentence("queue %s is there already", q.Name)
+					return env.Print.Sentence("queue %s already exists", q.Name)
 				}
 				return env.Print.Sentence("created queue %s", q.Name)
 			})
@@ -134,18 +134,18 @@ func createCommand(env *cli.Env) *cobra.Command {
 	}
 	given.register(cmd)
 	cmd.Flags().StringArrayVarP(&o.Subscriptions, "subscription", "s", nil,
-		"name of a subscription to begin with; may be repeated")
+		"name of an initial subscription; may be repeated")
 	cmd.Flags().BoolVar(&o.Topic, "topic", false,
-		"begin without any subscription: messages are kept only for those made later")
-	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed when the queue is there already")
+		"create no subscription; messages are only kept for subscriptions created later")
+	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed if the queue already exists")
 	return cmd
 }
 
 func showCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "show NAME", Short: "Show a queue with its subscriptions",
-		Long: `Show what a queue holds, how it is configured, and each of its subscriptions: what it has still to
-acknowledge, what is with consumers, and how many consumers it has.`,
+		Long: `Show the contents and configuration of a queue, and the backlog, messages in flight and number of
+consumers of each subscription.`,
 		Example: "  lockstep queue show orders",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -171,7 +171,7 @@ func printSubscriptions(env *cli.Env, q client.Queue) error {
 		text func(s client.Subscription) string
 	}{
 		{"Filter", func(s client.Subscription) string { return s.Filter }},
-		{"Instead of the queue's", func(s client.Subscription) string { return policyText(s.Redelivery) }},
+		{"Overrides", func(s client.Subscription) string { return policyText(s.Redelivery) }},
 		{"Active consumer", func(s client.Subscription) string { return activeText(s.Active) }},
 	} {
 		if !slices.ContainsFunc(q.Subscriptions, func(s client.Subscription) bool { return column.text(s) != "" }) {
@@ -188,9 +188,9 @@ func printSubscriptions(env *cli.Env, q client.Queue) error {
 func alterCommand(env *cli.Env) *cobra.Command {
 	var given configFlags
 	cmd := &cobra.Command{
-		Use: "alter NAME", Short: "Change the limits of a queue and what it does with messages",
-		Long: `Change the limits of a queue and what it does with messages. What is not given stays as it is. A flag with =false turns
-off what was turned on, and 0 or "" is what a new queue has.`,
+		Use: "alter NAME", Short: "Change the configuration of a queue",
+		Long: `Change the configuration of a queue. Settings that are not given stay unchanged. To turn a boolean
+setting off, add =false to its flag; 0 and "" restore the default of a new queue.`,
 		Example: `  lockstep queue alter orders --max-messages 1000000
   lockstep queue alter orders --max-bytes 0
   lockstep queue alter orders --max-deliveries 5 --dead-letter orders.dead
@@ -223,8 +223,8 @@ off what was turned on, and 0 or "" is what a new queue has.`,
 func deleteCommand(env *cli.Env) *cobra.Command {
 	var ifEmpty, yes bool
 	cmd := &cobra.Command{
-		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete a queue with all of its messages",
-		Long:    "Delete a queue with all of its messages. On a terminal it asks first if there are any.",
+		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete a queue with all messages",
+		Long:    "Delete a queue with all messages. On a terminal, the command asks for confirmation if the queue has messages.",
 		Example: "  lockstep queue delete orders --if-empty\n  lockstep queue delete orders --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -243,7 +243,7 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&ifEmpty, "if-empty", false, "refuse if there are messages")
+	cmd.Flags().BoolVar(&ifEmpty, "if-empty", false, "refuse if the queue has messages")
 	cli.AddYes(cmd, &yes)
 	return cmd
 }
@@ -252,9 +252,9 @@ func purgeCommand(env *cli.Env) *cobra.Command {
 	var subscription string
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "purge NAME", Short: "Drop all messages of a queue, or of one subscription",
-		Long: "Drop all messages of a queue, or those that one subscription has still to acknowledge. On a terminal " +
-			"it asks first if there are any.",
+		Use: "purge NAME", Short: "Delete all messages of a queue or subscription",
+		Long: "Delete all messages of a queue, or acknowledge the backlog of one subscription. On a terminal, the command " +
+			"asks for confirmation if there are messages.",
 		Example: "  lockstep queue purge orders\n  lockstep queue purge prices --subscription audit",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -276,7 +276,7 @@ func purgeCommand(env *cli.Env) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&subscription, "subscription", "s", "", "only this subscription; default: all of them")
+	cmd.Flags().StringVarP(&subscription, "subscription", "s", "", "only this subscription; default: all subscriptions")
 	cli.AddYes(cmd, &yes)
 	return cmd
 }

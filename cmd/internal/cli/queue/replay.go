@@ -21,10 +21,11 @@ type replayed struct {
 func replayCommand(env *cli.Env) *cobra.Command {
 	var o client.ReplayOptions
 	cmd := &cobra.Command{
-		Use: "replay-dead NAME", Short: "Move dead letters back to the queues that they come from",
-		Long: `Move the dead letters of a queue back to the queues that they come from, or to another one, as new messages
-at the end. They are moved some at a time, and those of a queue that is gone stay. With --to, messages that are no dead
-letters are moved, too. When it is interrupted or fails, what was moved stays moved, and another run moves what is left.`,
+		Use: "replay-dead NAME", Short: "Move dead letters to their original queues",
+		Long: `Move the dead letters of a queue to their original queues, or to another queue, as new messages at
+the end. Messages are moved in batches. Dead letters whose original queue no longer exists are kept. With --to,
+other messages are moved as well. If the command is interrupted or fails, run it again to move the remaining
+messages.`,
 		Example: `  lockstep queue replay-dead orders.dead
   lockstep queue replay-dead orders.dead --limit 1
   lockstep queue replay-dead orders.dead --filter 'properties.region == "eu"'
@@ -48,16 +49,16 @@ letters are moved, too. When it is interrupted or fails, what was moved stays mo
 				if r.Skipped == 0 {
 					return env.Print.Sentence("moved %s of %s", output.Plural(r.Moved, "message"), args[0])
 				}
-				return env.Print.Sentence("moved %s of %s; %s left where they are: no dead letters, or their queue is gone",
+				return env.Print.Sentence("moved %s of %s; %s not moved: not dead letters, or the original queue no longer exists",
 					output.Plural(r.Moved, "message"), args[0], output.Count(r.Skipped))
 			})
 		},
 	}
 	cmd.Flags().StringVarP(&o.Subscription, "subscription", "s", "",
-		"subscription of the queue that they are taken from; default: \"default\"")
-	cmd.Flags().StringVar(&o.To, "to", "", "queue to move them to; default: each to the one that it comes from")
-	cmd.Flags().StringVar(&o.Filter, "filter", "", "only messages that match this expression in CEL; default: all")
+		"source subscription; default: \"default\"")
+	cmd.Flags().StringVar(&o.To, "to", "", "destination queue; default: the original queue of each message")
+	cmd.Flags().StringVar(&o.Filter, "filter", "", "CEL expression that messages must match; default: all messages")
 	cmd.Flags().Uint64Var(&o.From, "from", 0, "first sequence; 0: the oldest")
-	cmd.Flags().Uint64VarP(&o.Limit, "limit", "n", 0, "move at most this many; 0: all")
+	cmd.Flags().Uint64VarP(&o.Limit, "limit", "n", 0, "maximum number of messages; 0: unlimited")
 	return cmd
 }

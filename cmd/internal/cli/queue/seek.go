@@ -24,21 +24,21 @@ type moved struct {
 func seekCommand(env *cli.Env) *cobra.Command {
 	var subscription, to string
 	cmd := &cobra.Command{
-		Use: "seek NAME", Short: "Move a subscription of a queue to another place, to read again or to leave out",
-		Long: `Move a subscription. What is before the place is acknowledged, and what is stored from there on is delivered, again
-if it was before. Messages are stored until all subscriptions have acknowledged them; a queue with a retention
-(--retention-age, --retention-bytes, --retention-messages) keeps them longer.
+		Use: "seek NAME", Short: "Move the position of a subscription",
+		Long: `Move the position of a subscription. Messages before the new position are acknowledged; stored
+messages from there on are delivered, again if necessary. Messages are stored until all subscriptions have
+acknowledged them, or longer in a queue with retention (--retention-age, --retention-bytes, --retention-messages).
 
 --to is one of
 
-  earliest    the oldest message that is stored
-  latest      the next message that is published
-  SEQUENCE    the first message from this sequence on that is stored
-  TIME        the first message that is stored and was published at this time or later: RFC 3339, 2026-11-21 09:30:00 in
-              local time, or how long ago, such as 90m or 36h
+  earliest    the oldest stored message
+  latest      the next published message
+  SEQUENCE    the first stored message with at least this sequence
+  TIME        the first stored message published at or after this time: RFC 3339, 2026-11-21 09:30:00 in local time,
+              or an age, such as 90m or 36h
 
-Consumers that are attached go on at the new place. Stop them first to be certain that none of them acknowledges, in the
-same moment, what is to be delivered again.`,
+Attached consumers continue at the new position. Stop them first, so that none of them acknowledges messages that
+should be delivered again.`,
 		Example: `  lockstep queue seek events --to earliest
   lockstep queue seek events --subscription audit --to 2h
   lockstep queue seek events --to 2026-11-21T09:30:00Z
@@ -57,14 +57,14 @@ same moment, what is to be delivered again.`,
 				if err := env.Print.Object(moved(r)); err != nil {
 					return err
 				}
-				return env.Print.Sentence("%s goes on at %s, with %s to read", args[0], output.Count(r.Sequence),
+				return env.Print.Sentence("%s continues at %s, backlog %s", args[0], output.Count(r.Sequence),
 					output.Plural(r.Backlog, "message"))
 			})
 		},
 	}
 	cmd.Flags().StringVarP(&subscription, "subscription", "s", "",
-		"subscription of the queue that is moved; default: \"default\"")
-	cmd.Flags().StringVar(&to, "to", "", "earliest, latest, a sequence, or a time")
+		"subscription to move; default: \"default\"")
+	cmd.Flags().StringVar(&to, "to", "", "earliest, latest, a sequence or a time")
 	return cmd
 }
 
@@ -84,7 +84,7 @@ func parsePlace(flag, text string) (client.Place, error) {
 	}
 	if ago, err := time.ParseDuration(units.ExpandDays(text)); err == nil {
 		if ago < 0 {
-			return client.Place{}, cli.Usage("%s %s has not come yet: it is how long ago", flag, text)
+			return client.Place{}, cli.Usage("%s %s is in the future: a duration is an age", flag, text)
 		}
 		return client.Since(time.Now().Add(-ago)), nil
 	}
@@ -97,5 +97,5 @@ func parsePlace(flag, text string) (client.Place, error) {
 		}
 	}
 	return client.Place{}, cli.Usage("%s %q is neither earliest, latest, a sequence, a time (RFC 3339, or like "+
-		"2026-11-21 09:30:00), nor how long ago (such as 2h or 7d)", flag, text)
+		"2026-11-21 09:30:00), nor an age (such as 2h or 7d)", flag, text)
 }

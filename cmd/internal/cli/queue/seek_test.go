@@ -23,19 +23,19 @@ func TestSeek(t *testing.T) {
 		return strings.Join(strings.Fields(c.OK("consume", "events", "-n", []string{"0", "1", "2", "3"}[n])), " ")
 	}
 	require.Equal(t, "one two", consume(2))
-	require.Equal(t, "events goes on at 1, with 2 messages to read\n", c.OK("queue", "seek", "events", "--to", "earliest"))
+	require.Equal(t, "events continues at 1, backlog 2 messages\n", c.OK("queue", "seek", "events", "--to", "earliest"))
 	require.Equal(t, "one two", consume(2))
-	require.Equal(t, "events goes on at 2, with 1 message to read\n", c.OK("queue", "seek", "events", "--to", "2"))
+	require.Equal(t, "events continues at 2, backlog 1 message\n", c.OK("queue", "seek", "events", "--to", "2"))
 	require.Equal(t, "two", consume(1))
 	for _, place := range []string{"1h", time.Now().Add(-time.Hour).Format(time.RFC3339), "2026-01-01 10:00:00"} {
 		moved := c.Lines("queue", "seek", "events", "-s", "default", "--to", place)[0]
 		require.InDelta(t, 1, moved["sequence"], 0, place)
 		require.InDelta(t, 2, moved["backlog"], 0, place)
 	}
-	require.Equal(t, "events goes on at 3, with 0 messages to read\n", c.OK("queue", "seek", "events", "--to", "latest"))
-	require.Equal(t, "created subscription old of events, with 2 messages to read\n",
+	require.Equal(t, "events continues at 3, backlog 0 messages\n", c.OK("queue", "seek", "events", "--to", "latest"))
+	require.Equal(t, "created subscription old of events, backlog 2 messages\n",
 		c.OK("subscription", "create", "events", "old", "--start", "1h"))
-	require.Equal(t, "created subscription late of events, with 1 message to read\n",
+	require.Equal(t, "created subscription late of events, backlog 1 message\n",
 		c.OK("subscription", "create", "events", "late", "--start", "2"))
 	for _, refused := range []struct {
 		says string
@@ -43,7 +43,7 @@ func TestSeek(t *testing.T) {
 		args []string
 	}{
 		{"begin at 1", cli.ExitUsage, []string{"--to", "0"}},
-		{"has not come yet", cli.ExitUsage, []string{"--to", "-5m"}},
+		{"is in the future", cli.ExitUsage, []string{"--to", "-5m"}},
 		{"neither earliest", cli.ExitUsage, []string{"--to", "yesterday"}},
 		{"to", cli.ExitUsage, nil},
 		{"in the future", cli.ExitError, []string{"--to", "2226-01-01T00:00:00Z"}},

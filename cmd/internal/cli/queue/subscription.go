@@ -16,9 +16,9 @@ import (
 func SubscriptionCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "subscription", Aliases: []string{"sub"}, GroupID: "use",
-		Short: "Create, alter, list and delete subscriptions of a queue",
-		Long: `A subscription is a durable cursor on a queue: it gets every message once, whatever other subscriptions do.
-A message is stored once, and kept until every subscription has acknowledged it.`,
+		Short: "Manage subscriptions of a queue",
+		Long: `A subscription is a durable cursor on a queue: it receives every message once, independently of
+other subscriptions. A message is stored once, and kept until all subscriptions have acknowledged it.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -32,14 +32,13 @@ func createSubscriptionCommand(env *cli.Env) *cobra.Command {
 	var o client.SubscriptionOptions
 	var given policyFlags
 	cmd := &cobra.Command{
-		Use: "create QUEUE NAME", Short: "Add a subscription",
-		Long: `Add a subscription. With --filter it gets only the messages that match: an expression in CEL (https://cel.dev) over
-properties, message_id, correlation_id, reply_to, content_type, subject, group, priority, published_at, expires_at,
-deliver_at and size. The others are acknowledged when a consumer has the node read them, and count in the backlog until
-then.
+		Use: "create QUEUE NAME", Short: "Create a subscription",
+		Long: `Create a subscription. With --filter, it receives only matching messages. The filter is an
+expression in CEL (https://cel.dev) over properties, message_id, correlation_id, reply_to, content_type, subject,
+group, priority, published_at, expires_at, deliver_at and size. Other messages are acknowledged when the node reads
+them for a consumer, and are part of the backlog until then.
 
-What is given of --max-deliveries, --dead-letter and the redelivery flags holds for this subscription instead of what its
-queue has.`,
+--max-deliveries, --dead-letter and the redelivery flags override the settings of the queue for this subscription.`,
 		Example: `  lockstep subscription create prices audit --start earliest
   lockstep subscription create events replay --start 2h
   lockstep subscription create orders large --filter 'properties.amount > 1000 && properties.region == "eu"'
@@ -61,20 +60,20 @@ queue has.`,
 					return err
 				}
 				if !created {
-					return env.Print.Sentence("subscription %s of %s is there already", s.Name, args[0])
+					return env.Print.Sentence("subscription %s of %s already exists", s.Name, args[0])
 				}
-				return env.Print.Sentence("created subscription %s of %s, with %s to read", s.Name, args[0],
+				return env.Print.Sentence("created subscription %s of %s, backlog %s", s.Name, args[0],
 					output.Plural(s.Backlog, "message"))
 			})
 		},
 	}
 	cmd.Flags().StringVar(&start, "start", "latest",
-		"latest: messages published from now on; earliest: also all that another subscription has still to "+
-			"acknowledge, or "+
-			"that are retained; or from a sequence or a time on, as for queue seek")
-	cmd.Flags().StringVar(&o.Filter, "filter", "", "only messages that match this expression in CEL; default: all")
+		"start position: latest, for messages published from now on; earliest, for all messages that are retained or in "+
+			"the backlog of another "+
+			"subscription; or a sequence or time, as for queue seek")
+	cmd.Flags().StringVar(&o.Filter, "filter", "", "CEL expression that messages must match; default: all messages")
 	given.register(cmd)
-	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed when it is there already")
+	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed if the subscription already exists")
 	return cmd
 }
 
@@ -82,9 +81,9 @@ func deleteSubscriptionCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "delete QUEUE NAME", Aliases: []string{"rm"},
-		Short: "Delete a subscription; messages that only it had still to read are gone",
-		Long: "Delete a subscription. Messages that only it had still to read are gone; on a terminal it asks first " +
-			"if it has any to read.",
+		Short: "Delete a subscription and its backlog",
+		Long: "Delete a subscription. Messages that no other subscription needs are deleted. On a terminal, the command asks " +
+			"for confirmation if there is a backlog.",
 		Example: "  lockstep subscription delete prices audit",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -111,9 +110,8 @@ func deleteSubscriptionCommand(env *cli.Env) *cobra.Command {
 
 func listSubscriptionsCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "list [QUEUE]", Aliases: []string{"ls"}, Short: "List the subscriptions of a queue, or of all queues",
-		Long: `Show each subscription with what it has still to acknowledge, what is with consumers, how many
-consumers it has, and its filter.`,
+		Use: "list [QUEUE]", Aliases: []string{"ls"}, Short: "List subscriptions of one or all queues",
+		Long:    `List each subscription with its backlog, messages in flight, number of consumers and filter.`,
 		Example: "  lockstep subscription list\n  lockstep subscription list prices --output json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -165,6 +163,6 @@ func listAllSubscriptions(ctx context.Context, env *cli.Env, c *client.Client) e
 	}
 	return env.Print.Table([]string{
 		"Queue", "Subscription", ">Backlog", ">In flight", ">Consumers", "Acknowledged below", "Filter",
-		"Instead of the queue's", "Active consumer",
+		"Overrides", "Active consumer",
 	}, rows)
 }

@@ -10,5 +10,5 @@ import "errors"
 const canRestart = false
 
 func beginAnew(string, string) error {
-	return errors.New("this system cannot restart the program of a process")
+	return errors.New("restart is not supported on this system")
 }

@@ -19,7 +19,7 @@ const canRestart = true
 func beginAnew(program, address string) error {
 	args := append(append([]string{}, os.Args...), "--listen="+address) // the last one takes precedence
 	if err := syscall.Exec(program, args, os.Environ()); err != nil {   //nolint:gosec // this very program
-		return fmt.Errorf("restart %s: %w; start the node by hand", program, err)
+		return fmt.Errorf("restart %s: %w; start the node manually", program, err)
 	}
 	return nil
 }

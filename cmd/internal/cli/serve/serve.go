@@ -26,12 +26,13 @@ func Command(env *cli.Env) *cobra.Command {
 	var check bool
 	cmd := &cobra.Command{
 		Use: "serve", GroupID: "run",
-		Short: "Run one node: of a pair, or with --standalone alone",
-		Long: `Run one node until SIGINT or SIGTERM. A pair is two nodes with the same etcd and the same coordinator.etcd.prefix.
+		Short: "Run a node, paired or standalone",
+		Long: `Run a node until SIGINT or SIGTERM. A pair is two nodes with the same etcd and the same
+coordinator.etcd.prefix.
 
-Settings come from the flags, the environment (wal.keep-bytes is LOCKSTEP_WAL_KEEP_BYTES) and the file, in this order;
-a setting that does not exist is an error. With --check nothing is started: the settings, certificates, keys and secrets
-are read, and the exit code is 0 if a node can use them.`,
+Settings are read from flags, environment variables (wal.keep-bytes is LOCKSTEP_WAL_KEEP_BYTES) and the file, in
+this order; unknown settings are an error. With --check, the node is not started: settings, certificates, keys and
+secrets are checked, and the exit code is 0 if they are valid.`,
 		Example: `  lockstep serve --config /etc/lockstep/node.yaml
   lockstep serve --config /etc/lockstep/node.yaml --check
   lockstep serve --data-dir /var/lib/lockstep --listen 10.0.0.1:7420 --coordinator-etcd-endpoints etcd-1:2379,etcd-2:2379
@@ -54,7 +55,7 @@ are read, and the exit code is 0 if a node can use them.`,
 			}
 			program, err := os.Executable() // now: an upgrade may replace the file while this process runs
 			if err != nil {
-				return fmt.Errorf("find this program, to restart it when that is asked for: %w", err)
+				return fmt.Errorf("find the path of this program for a restart: %w", err)
 			}
 			reload := make(chan struct{}, 1)
 			defer process.OnHangup(cmd.Context(), logger, func() {
@@ -80,14 +81,14 @@ are read, and the exit code is 0 if a node can use them.`,
 					},
 				})
 			if errors.Is(err, node.ErrRestart) {
-				logger.Info("beginning anew", zap.String("program", program))
+				logger.Info("restarting", zap.String("program", program))
 				return beginAnew(program, address)
 			}
 			return err
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "YAML file with settings")
-	cmd.Flags().BoolVar(&check, "check", false, "check the settings and the files that they name, and end")
+	cmd.Flags().BoolVar(&check, "check", false, "check the settings and the files that they name, then exit")
 	config.RegisterFlags(cmd.Flags())
 	return cmd
 }

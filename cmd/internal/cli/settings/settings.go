@@ -23,13 +23,15 @@ import (
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "settings", GroupID: "operate",
-		Short: "Show and change settings while the nodes run, without a restart",
-		Long: `Some settings can be changed while the nodes run: log level, rates, limits, the watermark of the disk, min-in-sync and the share
-of deliveries. What is set here wins over the nodes' configurations and holds within a second, also after a restart, until it is taken
-back with unset. It is kept by the pair: with its messages, min-in-sync in its record.
+		Short: "Show and change settings at run time",
+		Long: `Some settings can be changed without a restart: log level, rates, limits, the disk watermark,
+min-in-sync and the share of deliveries. Values set here take precedence over the configuration files, take effect
+within a second, and survive restarts, until lockstep settings unset. The pair stores them with its messages, and
+min-in-sync in the cluster record.
 
-Settings of the pair are the same on both nodes. Those of a node are set on both, too, unless --node names one. All other settings are
-read at the start: change the file, and use lockstep restart. The settings of maintenance are in lockstep store settings.`,
+Settings of the pair are the same on both nodes. Settings of a node are set on both nodes, or on the node in
+--node. All other settings are read at the start: change the file and use lockstep restart. For maintenance
+settings, see lockstep store settings.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -114,10 +116,10 @@ func askRunning(ctx context.Context, env *cli.Env, c *client.Client) ([]*running
 
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List the settings that can be changed while the nodes run, and " +
-			"who keeps them",
-		Long: `List the settings that can be changed without a restart, with their values now, and whether these come
-from the configuration or were set. docs/reference/configuration.md has all settings.`,
+		Use: "list", Aliases: []string{"ls"}, Short: "List settings that can be changed without a " +
+			"restart",
+		Long: `List the settings that can be changed without a restart, with their current values and whether these
+come from the configuration or were set at run time. docs/reference/configuration.md lists all settings.`,
 		Example: "  lockstep settings list\n  lockstep settings list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -146,8 +148,8 @@ from the configuration or were set. docs/reference/configuration.md has all sett
 func getCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "get NAME", Short: "Show one setting",
-		Long: `Show one of the settings that can be changed while the nodes run: its value on each node, and where it
-comes from. lockstep settings list names them.`,
+		Long: `Show a setting that can be changed without a restart: its value on each node and the source of the
+value. To list the names, use lockstep settings list.`,
 		Example: "  lockstep settings get log.level",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -161,7 +163,7 @@ comes from. lockstep settings list names them.`,
 				}
 				i := slices.IndexFunc(list, func(r *runningSetting) bool { return r.Name == args[0] })
 				if i < 0 {
-					return fmt.Errorf("the nodes do not know the setting %s: they run an older release", args[0])
+					return fmt.Errorf("unknown setting %s: the nodes run an older release", args[0])
 				}
 				if err := env.Print.Object(list[i]); err != nil {
 					return err
@@ -175,9 +177,10 @@ comes from. lockstep settings list names them.`,
 func setCommand(env *cli.Env) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
-		Use: "set NAME VALUE", Short: "Change a setting now, on both nodes or on one",
-		Long: `Change a setting now, without a restart, and for restarts to come. What is the pair's is the same on
-both nodes; what is a node's is set on both, unless --node names one. lockstep settings unset takes it back.`,
+		Use: "set NAME VALUE", Short: "Change a setting",
+		Long: `Change a setting without a restart. The value survives restarts. Settings of the pair are the same
+on both nodes; settings of a node are set on both, or on the node in --node. To undo this, use lockstep settings
+unset.`,
 		Example: "  lockstep settings set log.level debug --node a\n  lockstep settings set limits.message-bytes 1MiB\n" +
 			"  lockstep settings set min-in-sync 2",
 		Args: cobra.ExactArgs(2),
@@ -187,15 +190,16 @@ both nodes; what is a node's is set on both, unless --node names one. lockstep s
 		},
 	}
 	cmd.Flags().StringVar(&node, "node", "",
-		"name or UUID of the node, for a setting that is kept by node; default: both")
+		"name or UUID of the node, for a node setting; default: both")
 	return cmd
 }
 
 func unsetCommand(env *cli.Env) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
-		Use: "unset NAME", Short: "Let the configurations of the nodes hold again",
-		Long:    `Take back what lockstep settings set has set: the configuration of each node holds again, at once.`,
+		Use: "unset NAME", Short: "Restore the configured value of a setting",
+		Long: `Remove a value set by lockstep settings set. The configuration of each node applies again
+immediately.`,
 		Example: "  lockstep settings unset log.level",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -204,7 +208,7 @@ func unsetCommand(env *cli.Env) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&node, "node", "",
-		"name or UUID of the node, for a setting that is kept by node; default: both")
+		"name or UUID of the node, for a node setting; default: both")
 	return cmd
 }
 
@@ -214,7 +218,7 @@ func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.Chang
 		return fmt.Errorf("%w: %w", cli.ErrUsage, err)
 	}
 	if r.Scope == config.ScopePair && req.GetNode() != "" {
-		return cli.Usage("%s is the same on both nodes: leave --node away", name)
+		return cli.Usage("%s is a setting of the pair: omit --node", name)
 	}
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
 		change := c.ChangeRunningSettings
@@ -241,7 +245,7 @@ func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.Chang
 		}
 		switch text, set := req.GetSet()[name]; {
 		case !set:
-			return env.Print.Sentence("%s is what the nodes' configurations say again", name)
+			return env.Print.Sentence("%s is reset to the nodes' configurations", name)
 		case req.GetNode() != "":
 			return env.Print.Sentence("%s is %s on node %s", name, text, req.GetNode())
 		default:

@@ -16,9 +16,9 @@ import (
 // Before both nodes are in sync, a quarantined store may be the only copy of acknowledged messages; a truncated log
 // tail always is.
 func printLeft(env *cli.Env, s pairstatus.Status) error {
-	removable := "not used any more on %s, may be removed: %s"
+	removable := "unused files on %s, may be removed: %s"
 	if !settled(&s) {
-		removable = "kept on %s, DO NOT REMOVE it before both nodes are in sync, it may be the only copy of " +
+		removable = "kept on %s, DO NOT REMOVE before both nodes are in sync, may be the only copy of " +
 			"messages: %s"
 	}
 	for _, n := range s.Nodes {

@@ -20,10 +20,10 @@ func Command(env *cli.Env) *cobra.Command {
 	var interval time.Duration
 	cmd := &cobra.Command{
 		Use: "status", GroupID: "operate",
-		Short: "Show what both nodes are and know",
-		Long: `Show role, positions and content of each node, and the pair's record. Nodes that do not answer are shown, too.
-The exit code is 1 when no node answers. With --watch it is shown again until Ctrl-C: on a terminal in place, with
-rates, and otherwise whenever it changed.`,
+		Short: "Show the status of both nodes",
+		Long: `Show the role, positions and contents of each node, and the cluster record. Nodes that do not
+respond are listed as well. The exit code is 1 if no node responds. With --watch, the status is updated until
+Ctrl-C: in place with rates on a terminal, and printed after each change otherwise.`,
 		Example: "  lockstep status\n  lockstep status --watch\n  lockstep status --output json | jq '.nodes[].role'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -42,8 +42,8 @@ rates, and otherwise whenever it changed.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show it again whenever it changed")
-	cmd.Flags().DurationVar(&interval, "interval", 500*time.Millisecond, "with --watch: how often to look")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print the status after each change")
+	cmd.Flags().DurationVar(&interval, "interval", 500*time.Millisecond, "polling interval of --watch")
 	return cmd
 }
 
@@ -70,7 +70,7 @@ func printStatus(env *cli.Env, s pairstatus.Status) error {
 	err := env.Print.Sentence("\npair %s: term %d, config %d, in sync: %s; coordinator %s is %s",
 		s.Pair.PairID, s.Pair.Term, s.Pair.Config, strings.Join(s.Pair.InSync, " and "), s.Pair.Coordinator, reachable)
 	if err == nil && s.Pair.Paused != "" {
-		err = env.Print.Sentence("PAUSED %s; no standby takes over by itself: lockstep resume", s.Pair.Paused)
+		err = env.Print.Sentence("PAUSED %s; automatic failover is disabled until lockstep resume", s.Pair.Paused)
 	}
 	if err == nil {
 		err = printChanges(env, s)

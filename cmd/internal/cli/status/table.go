@@ -82,7 +82,7 @@ func certificatesOf(n *pairstatus.Node) string {
 	for _, use := range uses {
 		texts = append(texts, use+" "+first[use].Ends.Local().Format(time.DateOnly))
 	}
-	return "certificates end: " + strings.Join(texts, ", ")
+	return "certificates expire: " + strings.Join(texts, ", ")
 }
 
 // notesOf returns why a node waits, the state of its standby, and its page file maintenance.

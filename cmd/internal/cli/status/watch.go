@@ -21,7 +21,7 @@ const clearScreen = "\x1b[H\x1b[2J"
 // the status on each change.
 func watchStatus(ctx context.Context, env *cli.Env, c *client.Client, interval time.Duration) error {
 	if interval <= 0 {
-		return cli.Usage("--interval must be more than 0")
+		return cli.Usage("--interval must be positive")
 	}
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()

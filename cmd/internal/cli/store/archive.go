@@ -25,9 +25,9 @@ type archived struct {
 func flushArchiveCommand(env *cli.Env) *cobra.Command {
 	var w where
 	cmd := &cobra.Command{
-		Use: "flush-archive", Short: "Archive the log of a node up to now",
-		Long: `Write everything that is applied on a node, and not yet in its log archive (wal.archive), to that archive now, instead of within
-wal.archive-interval. A restore can then reach this moment.`,
+		Use: "flush-archive", Short: "Write the log to the archive now",
+		Long: `Write all applied transactions of a node to its log archive (wal.archive) now, instead of within
+wal.archive-interval. A restore can then reach this point in time.`,
 		Example: "  lockstep store flush-archive\n  lockstep store flush-archive --node active",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -49,13 +49,13 @@ wal.archive-interval. A restore can then reach this moment.`,
 					return err
 				}
 				if j.Former != "" {
-					if err := env.Print.Sentence("%s: the archive of another history is in %s", j.Node,
+					if err := env.Print.Sentence("%s: the archive in %s belongs to another history", j.Node,
 						j.Former); err != nil {
 						return err
 					}
 				}
 				if j.Gap != 0 {
-					if err := env.Print.Sentence("%s: the archive has a gap before record %d: make a backup", j.Node,
+					if err := env.Print.Sentence("%s: the archive has a gap before record %d: create a backup", j.Node,
 						j.Gap); err != nil {
 						return err
 					}
@@ -64,7 +64,7 @@ wal.archive-interval. A restore can then reach this moment.`,
 				if !j.LastTime.IsZero() {
 					when = j.LastTime.Format(time.RFC3339Nano)
 				}
-				return env.Print.Sentence("%s: %s reaches up to record %s (%s)", j.Node, j.Directory,
+				return env.Print.Sentence("%s: %s contains all records up to %s (%s)", j.Node, j.Directory,
 					output.Count(j.LastLSN), when)
 			})
 		},

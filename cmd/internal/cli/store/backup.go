@@ -43,11 +43,11 @@ func backupCommand(env *cli.Env) *cobra.Command {
 	var keep uint32
 	var full bool
 	cmd := &cobra.Command{
-		Use: "backup", Short: "Copy a snapshot of a running node to a save-set",
-		Long: `Copy a snapshot of a running node to a directory of that node, or to a bucket of an S3 server, while it works. The
-save-set's name has the time (UTC), the last record and the page size; a manifest holds checksums, and every page's own
-checksum is verified on the way. A set that was interrupted is never taken for a good one. How the S3 server is reached is
-a setting of the node, backup.s3.`,
+		Use: "backup", Short: "Back up a running node",
+		Long: `Copy a snapshot of a running node to a directory on that node, or to an S3 bucket. The name of the
+backup contains the time (UTC), the last record and the page size. A manifest contains checksums, and the checksum
+of each page is verified during the copy. An interrupted backup is never mistaken for a complete one. The S3 server
+is configured by the node setting backup.s3.`,
 		Example: `  lockstep store backup
   lockstep store backup --path s3://backups/lockstep
   lockstep store backup --path /backup/lockstep --keep-generations 7
@@ -86,11 +86,11 @@ a setting of the node, backup.s3.`,
 		},
 	}
 	w.register(cmd, false)
-	cmd.Flags().StringVar(&path, "path", "", "directory of save-sets on the node, or "+
+	cmd.Flags().StringVar(&path, "path", "", "backup directory on the node, or "+
 		"s3://BUCKET/PREFIX; default: the setting backup.path")
 	cmd.Flags().Uint32Var(&keep, "keep-generations", 0,
-		"how many save-sets to keep; 0: the setting backup.keep-generations")
-	cmd.Flags().StringVar(&speed, "rate", "", "read and write at most so much per second, such as 50MiB")
+		"number of backups to keep; 0: the setting backup.keep-generations")
+	cmd.Flags().StringVar(&speed, "rate", "", "maximum read and write rate per second, such as 50MiB")
 	cli.AddFullSpeed(cmd, &full)
 	return cmd
 }
@@ -139,15 +139,16 @@ type restoreFlags struct {
 func restoreCommand(env *cli.Env) *cobra.Command {
 	var f restoreFlags
 	cmd := &cobra.Command{
-		Use: "restore SAVE-SET", Short: "Build a data directory from a save-set, and from a log archive up to a " +
+		Use: "restore BACKUP", Short: "Restore a backup, optionally to a " +
 			"point in time",
-		Long: `Verify a save-set and fill an empty data directory with it; the page size is that of the set. SAVE-SET is its directory on
-this machine, or s3://BUCKET/PREFIX/NAME, or the directory or prefix of all save-sets: then the newest one is taken from
-which the wanted point can be reached. From a bucket it is read as it is restored: nothing is downloaded before.
+		Long: `Verify a backup and restore it to an empty data directory; the page size stays the same. BACKUP is
+its directory on this machine, or s3://BUCKET/PREFIX/NAME, or the directory or prefix that contains all backups:
+then the latest backup from which the requested point can be reached is used. Backups in a bucket are streamed
+without a local copy.
 
-With --archive the archived log is put behind it: up to --to-lsn or --to-time, or all there is without a gap. The result
-belongs to no pair and has a new identity, so that no pair takes it for its member; a node that is started with it can be
-the first one of a new pair.`,
+With --archive, the archived log is applied up to --to-lsn or --to-time, or up to the first gap. The result belongs
+to no pair and has a new identity, so that no pair accepts it as its member; a node that is started with it can be
+the first node of a new pair.`,
 		Example: `  lockstep store restore /backup/lockstep --data-dir /var/lib/lockstep
   lockstep store restore /backup/lockstep/20261121T004500Z-lsn000123-ps16384 --data-dir ./data --dry-run
   lockstep store restore /backup/lockstep --data-dir ./data --archive /archive/lockstep --to-time "2026-11-21 09:30:00"
@@ -156,13 +157,13 @@ the first one of a new pair.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return restore(cmd.Context(), env, args[0], &f) },
 	}
 	f.places.register(cmd, env)
-	cmd.Flags().StringVar(&f.dataDir, "data-dir", "", "the new data directory; it must be empty or not there")
-	cmd.Flags().StringVar(&f.archive, "archive", "", "directory of a log archive to go on from, or "+
+	cmd.Flags().StringVar(&f.dataDir, "data-dir", "", "new data directory; must be empty or not exist")
+	cmd.Flags().StringVar(&f.archive, "archive", "", "log archive directory, or "+
 		"s3://BUCKET/PREFIX/NODE")
 	cmd.Flags().Uint64Var(&f.toLSN, "to-lsn", 0, "last record to restore")
 	cmd.Flags().StringVar(&f.toTime, "to-time", "",
-		"restore all transactions up to this time: RFC 3339, or 2026-11-21 09:30:00 in local time")
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "verify everything and say what would be done; write nothing")
+		"time up to which transactions are restored: RFC 3339, or 2026-11-21 09:30:00 in local time")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "verify everything and report the result; write nothing")
 	cmd.MarkFlagsMutuallyExclusive("to-lsn", "to-time")
 	return cmd
 }
@@ -199,7 +200,7 @@ type restored struct {
 
 func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) error {
 	if f.dataDir == "" {
-		return cli.Usage("--data-dir is missing: the empty directory to restore into")
+		return cli.Usage("--data-dir is required: an empty directory to restore to")
 	}
 	toTime, err := parseTime("--to-time", f.toTime)
 	if err != nil {
@@ -241,11 +242,11 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 	}
 	verb := "restored"
 	if f.dryRun {
-		verb = "verified; a restore would give"
+		verb = "verified; a restore would contain"
 	}
 	// The number of messages is that of the backup. The effect of the archived records is known only after the node has
 	// applied them at its start.
-	content := fmt.Sprintf("the save-set's %s in pages of %s", output.Plural(r.Manifest.Messages, "message"),
+	content := fmt.Sprintf("%s of the backup in pages of %s", output.Plural(r.Manifest.Messages, "message"),
 		output.Bytes(r.Manifest.PageSize))
 	if r.Records > 0 {
 		content += ", and " + output.Plural(r.Records, "later log record") + ", which add and remove messages"
@@ -256,10 +257,10 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 		return err
 	}
 	if f.dryRun {
-		return env.Print.Sentence("  space needed: %s, available: %s", output.Bytes(r.NeededBytes),
+		return env.Print.Sentence("  space required: %s, available: %s", output.Bytes(r.NeededBytes),
 			output.Bytes(r.AvailableBytes))
 	}
-	return env.Print.Sentence("%s can be started; it belongs to no pair.", f.dataDir)
+	return env.Print.Sentence("%s is ready to start; it belongs to no pair.", f.dataDir)
 }
 
 // chooseSet returns the backup in a directory, or the newest suitable one of those in it, and its location.
@@ -270,7 +271,7 @@ func chooseSet(
 	if err != nil {
 		return nil, backup.Set{}, err
 	}
-	one := fmt.Errorf("%w: %s is a whole bucket", backup.ErrIncomplete, path)
+	one := fmt.Errorf("%w: %s is an entire bucket", backup.ErrIncomplete, path)
 	if parent != nil {
 		var set backup.Set
 		if set, one = backup.LoadFrom(ctx, parent, name); one == nil {

@@ -31,14 +31,14 @@ type listFlags struct {
 func backupsCommand(env *cli.Env) *cobra.Command {
 	var f listFlags
 	cmd := &cobra.Command{
-		Use: "backups [PATH]", Short: "List save-sets, and verify them",
-		Long: `List the save-sets of a running node, newest first, those included that were interrupted. With --verify the node reads
-all of them, or the one that --set names, while it works, and tells whether they can be restored, and up to when with its
-log archive. A node cannot read an encrypted one: that is verified with PATH and --identity.
+		Use: "backups [PATH]", Short: "List and verify backups",
+		Long: `List the backups of a running node, latest first, including interrupted ones. With --verify, the
+node reads all backups, or the one in --set, and reports whether they can be restored, and up to which point with
+its log archive. A node cannot read encrypted backups: verify them with PATH and --identity.
 
-With a PATH, list those in a directory of this machine, or in a bucket of an S3 server, s3://BUCKET/PREFIX; no node is
-needed. The keys of the S3 server are those of a node: in the environment, as AWS_ACCESS_KEY_ID and
-AWS_SECRET_ACCESS_KEY, or in files.`,
+With PATH, list the backups in a directory on this machine, or in an S3 bucket, s3://BUCKET/PREFIX, without a node.
+The S3 keys are configured as for a node: in the environment, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in
+files.`,
 		Example: `  lockstep store backups
   lockstep store backups --node a --verify
   lockstep store backups --verify --set 20261121T004500Z-lsn000123-ps16384
@@ -48,10 +48,10 @@ AWS_SECRET_ACCESS_KEY, or in files.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 && (f.path != "" || cmd.Flags().Changed("node")) {
-				return cli.Usage("--node and --path are for running nodes, PATH for this machine")
+				return cli.Usage("--node and --path apply to running nodes, PATH to this machine")
 			}
 			if (f.set != "" || f.full) && !f.verify {
-				return cli.Usage("--set and --full-speed go with --verify")
+				return cli.Usage("--set and --full-speed require --verify")
 			}
 			if len(args) > 0 {
 				return localBackups(cmd.Context(), env, args[0], &f)
@@ -68,8 +68,8 @@ AWS_SECRET_ACCESS_KEY, or in files.`,
 	f.places.register(cmd, env)
 	cmd.Flags().StringVar(&f.path, "path", "",
 		"directory on the node, or s3://BUCKET/PREFIX; default: the setting backup.path")
-	cmd.Flags().BoolVar(&f.verify, "verify", false, "read all save-sets and check what is in them")
-	cmd.Flags().StringVar(&f.set, "set", "", "with --verify: only the save-set of this name")
+	cmd.Flags().BoolVar(&f.verify, "verify", false, "read and verify all backups")
+	cmd.Flags().StringVar(&f.set, "set", "", "with --verify: only the backup with this name")
 	cli.AddFullSpeed(cmd, &f.full)
 	return cmd
 }
@@ -111,7 +111,7 @@ func nodeBackups(ctx context.Context, env *cli.Env, t target, f *listFlags) erro
 		list = append(list, j)
 	}
 	if f.set != "" && !found {
-		return fmt.Errorf("%w: %q is not among those of %s (lockstep store backups)", client.ErrBackupNotFound, f.set,
+		return fmt.Errorf("%w: %q is not in the backups of %s (lockstep store backups)", client.ErrBackupNotFound, f.set,
 			t.label())
 	}
 	return endSets(env, t.label(), list, broken)
@@ -213,7 +213,7 @@ func localBackups(ctx context.Context, env *cli.Env, path string, f *listFlags) 
 func showBackup(show func(progress.Step)) func(checkpoint.Progress) {
 	return func(p checkpoint.Progress) {
 		if p.Phase == "check" {
-			show(progress.Step{Phase: fmt.Sprintf("check, page %s of %s", output.Count(p.Pages), output.Count(p.TotalPages))})
+			show(progress.Step{Phase: fmt.Sprintf("verify, page %s of %s", output.Count(p.Pages), output.Count(p.TotalPages))})
 			return
 		}
 		show(progress.Step{Phase: p.Phase, Done: p.Bytes, Total: p.TotalBytes})
@@ -230,7 +230,7 @@ func printSets(env *cli.Env, label string, list []saveSet) error {
 		return nil
 	}
 	if len(list) == 0 {
-		return env.Print.Sentence("%s: there are no save-sets", label)
+		return env.Print.Sentence("%s: no backups", label)
 	}
 	rows := make([][]any, 0, len(list))
 	for _, j := range list {

@@ -47,13 +47,13 @@ func mapCommand(env *cli.Env) *cobra.Command {
 	var w where
 	var regions uint32
 	cmd := &cobra.Command{
-		Use: "map", Short: "Show what the pages of a running node's page file are used for",
-		Long: `Show page.db of a running node from its beginning to its end: which parts hold messages, which the index, what is free,
-and what was freed and is held for a checkpoint or a reader, such as a backup. A small letter says that some pages of the
-part are free or held. Nothing waits for it, and no message is read.
+		Use: "map", Short: "Show page file usage of a running node",
+		Long: `Show page.db of a running node from start to end: which regions hold messages or the index, are
+free, or were freed and are held for a checkpoint or a reader, such as a backup. A lower-case letter marks a region
+that is partly free or held. The command does not block the node, and reads no messages.
 
-Free pages at the end are what ` + "`lockstep store shrink`" + ` gives back; free pages between others are used for what comes
-next, and ` + "`lockstep store compact`" + ` removes them.`,
+Free pages at the end are released by ` + "`lockstep store shrink`" + `; free pages between others are reused, and are
+removed by ` + "`lockstep store compact`" + `.`,
 		Example: `  lockstep store map
   lockstep store map --node active --regions 1024
   lockstep store map --node a --output json`,
@@ -71,7 +71,7 @@ next, and ` + "`lockstep store compact`" + ` removes them.`,
 		},
 	}
 	w.register(cmd, false)
-	cmd.Flags().Uint32Var(&regions, "regions", 256, "how many parts to show at most, up to 4096")
+	cmd.Flags().Uint32Var(&regions, "regions", 256, "maximum number of regions, up to 4096")
 	return cmd
 }
 
@@ -94,7 +94,7 @@ func printMap(p *output.Printer, label string, m *pb.GetPageMapResponse) error {
 		return p.Sentence("%s: page.db has no pages yet", label)
 	}
 	size := uint64(j.PageSize)
-	err := p.Sentence("%s: %s pages of %s; a letter stands for %s pages, %s", label, output.Count(j.Total.Pages),
+	err := p.Sentence("%s: %s pages of %s; one letter represents %s pages, %s", label, output.Count(j.Total.Pages),
 		output.Bytes(size), output.Count(j.Regions[0].Pages), output.Bytes(j.Regions[0].Pages*size))
 	if err != nil {
 		return err
@@ -108,7 +108,7 @@ func printMap(p *output.Printer, label string, m *pb.GetPageMapResponse) error {
 			return err
 		}
 	}
-	return p.Table([]string{"", "What it is", ">Pages", ">Size"}, j.rows())
+	return p.Table([]string{"", "Use", ">Pages", ">Size"}, j.rows())
 }
 
 // rows returns the legend of the letters.
@@ -121,7 +121,7 @@ func (m *pageMap) rows() [][]any {
 		row("M", "messages", t.Messages), row("I", "index", t.Index), row("B", "map of used pages", t.Bitmap),
 		row("C", "freed, held for a checkpoint", t.HeldCheckpoint),
 		row("R", fmt.Sprintf("freed, held for readers (%d now)", m.Readers), t.HeldReader),
-		row(".", "free", t.Free), row("", "of it at the end", m.FreeTail),
+		row(".", "free", t.Free), row("", "of these at the end", m.FreeTail),
 	}
 }
 

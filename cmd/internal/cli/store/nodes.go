@@ -28,7 +28,7 @@ type where struct {
 
 func (w *where) register(cmd *cobra.Command, offline bool) {
 	cmd.Flags().StringVar(&w.node, "node", pairstatus.Standby,
-		"the node to do it: standby, active, a node's name, or its address")
+		"node to use: standby, active, a node name or an address")
 	if offline {
 		cmd.Flags().StringVar(&w.dataDir, "data-dir", "", "data directory of a stopped node, instead of a running node")
 		cmd.MarkFlagsMutuallyExclusive("node", "data-dir")
@@ -73,7 +73,7 @@ func chooseNode(ctx context.Context, env *cli.Env, c *client.Client, want string
 		active := func(n pairstatus.Node) bool { return pairstatus.BaseRole(n.Role) == pairstatus.Active }
 		if i = slices.IndexFunc(s.Nodes, active); i >= 0 &&
 			s.Pair != nil {
-			fmt.Fprintf(env.Stderr, "There is no standby now; node %s, the active one, is asked.\n", s.Nodes[i].Name)
+			fmt.Fprintf(env.Stderr, "No standby is available; using the active, node %s.\n", s.Nodes[i].Name)
 		}
 	}
 	address := want
@@ -85,7 +85,7 @@ func chooseNode(ctx context.Context, env *cli.Env, c *client.Client, want string
 	case s.Answered() == 0:
 		return target{}, cli.ErrNoAnswer
 	default:
-		return target{}, cli.Usage("--node %q is no node that answers; there are: %s", want,
+		return target{}, cli.Usage("--node %q does not match a responding node: %s", want,
 			strings.Join(nodeNames(s), ", "))
 	}
 	n, err := cli.NodeAt(c, address)
@@ -122,7 +122,7 @@ func toStep(p *pb.Progress) progress.Step {
 func withProgress(ctx context.Context, env *cli.Env, label string, fn func(show func(progress.Step)) error) error {
 	d := progress.New(env.Stderr, output.IsTerminal(env.Stderr))
 	bar := d.Bar(label)
-	stop := context.AfterFunc(ctx, func() { d.Line("Stopping safely; Ctrl-C again to leave at once.") })
+	stop := context.AfterFunc(ctx, func() { d.Line("Stopping safely; press Ctrl-C again to exit immediately.") })
 	err := fn(func(s progress.Step) { d.Set(bar, s) })
 	stop()
 	switch {
@@ -132,7 +132,7 @@ func withProgress(ctx context.Context, env *cli.Env, label string, fn func(show 
 	case ctx.Err() != nil:
 		d.End(bar, "cancelled")
 		d.Close()
-		return errors.New("cancelled; everything is as it was")
+		return errors.New("cancelled, no changes made")
 	}
 	d.End(bar, "failed")
 	d.Close()

@@ -28,10 +28,10 @@ type placeFlags struct {
 
 func (p *placeFlags) register(cmd *cobra.Command, env *cli.Env) {
 	p.env, p.flags = env, cmd.Flags()
-	cmd.Flags().StringVar(&p.config, "config", "", "configuration file of a node: its backup.s3 settings say how the S3 "+
-		"server is reached")
-	cmd.Flags().StringArrayVar(&p.identities, "identity", nil, "file with secret keys of age (age-keygen) that an "+
-		"encrypted save-set or archive is decrypted with; can be repeated")
+	cmd.Flags().StringVar(&p.config, "config", "", "node configuration file with backup.s3 settings for the "+
+		"S3 server")
+	cmd.Flags().StringArrayVar(&p.identities, "identity", nil, "file with age secret keys (age-keygen) for decrypting an "+
+		"encrypted backup or archive; may be repeated")
 	config.RegisterBackupFlags(cmd.Flags())
 }
 
@@ -118,7 +118,7 @@ func onNodePath(text string) error {
 		return cli.Usage("--path: %v", err)
 	}
 	if !at.IsS3() && !filepath.IsAbs(at.Dir) {
-		return cli.Usage("--path %q is not absolute; it is a directory of the node, which has a working directory of "+
+		return cli.Usage("--path %q must be absolute: it is a directory on the node, whose working directory is "+
 			"its own", text)
 	}
 	return nil

@@ -33,11 +33,11 @@ type rewriteFlags struct {
 
 func (f *rewriteFlags) register(cmd *cobra.Command) {
 	f.where.register(cmd, true)
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would happen, and what space it needs; change nothing")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "only report the result and the required space")
 	cmd.Flags().BoolVar(&f.rolling, "rolling", false,
-		"both nodes of the pair, one after the other, with a switchover between them")
-	cmd.Flags().BoolVar(&f.switchBack, "switch-back", false, "with --rolling: give the active role back at the end")
-	cmd.Flags().BoolVar(&f.detach, "detach", false, "with --rolling: start it and do not watch it")
+		"both nodes, one after the other, with a switchover between them")
+	cmd.Flags().BoolVar(&f.switchBack, "switch-back", false, "with --rolling: switch the active role back at the end")
+	cmd.Flags().BoolVar(&f.detach, "detach", false, "with --rolling: start the plan and return immediately")
 	cmd.MarkFlagsMutuallyExclusive("rolling", "node")
 	cmd.MarkFlagsMutuallyExclusive("rolling", "data-dir")
 	cmd.MarkFlagsMutuallyExclusive("dry-run", "detach")
@@ -46,15 +46,18 @@ func (f *rewriteFlags) register(cmd *cobra.Command) {
 func resizeCommand(env *cli.Env) *cobra.Command {
 	f := rewriteFlags{kind: pb.PlanKind_PLAN_KIND_RESIZE}
 	cmd := &cobra.Command{
-		Use: "resize", Short: "Rewrite page.db with another page size, of the standby or of both nodes",
-		Long: `Rewrite page.db with the recommended page size, or with a given one. Messages are packed anew, each stored once.
+		Use: "resize", Short: "Rewrite page.db with another page size",
+		Long: `Rewrite page.db with the recommended or the given page size. Messages are packed again, each stored
+once.
 
-It is done by a standby, whose log goes on receiving and acknowledging meanwhile: the pair stays in sync. With --rolling
-the pair does the whole of it: the standby, a switchover, the other node. The pair keeps the plan and goes on with it
-whatever is killed, this command included. Ctrl-C cancels it at the next safe point; a second Ctrl-C leaves at once.
+The rewrite runs on a standby, which continues to receive and acknowledge the log: the pair stays in sync. With
+--rolling, the pair rewrites both nodes: the standby, a switchover, the other node. The pair stores the plan and
+continues it after process failures, including this command. Ctrl-C cancels it at the next safe point; a second
+Ctrl-C exits immediately.
 
-A standalone node does it before it serves: lockstep store settings set resize-on-startup true, and restart it.
-The former file stays as page.db_old; lockstep store drop-old removes it. To revert, resize with --page-size 2KiB.`,
+A standalone node is rewritten at its start: lockstep store settings set resize-on-startup true, and restart it.
+The old file is kept as page.db_old; to delete it, use lockstep store drop-old. To revert, resize with --page-size
+2KiB.`,
 		Example: `  lockstep store resize --rolling
   lockstep store resize --rolling --switch-back --page-size 16KiB
   lockstep store resize --dry-run
@@ -64,16 +67,16 @@ The former file stays as page.db_old; lockstep store drop-old removes it. To rev
 	}
 	f.register(cmd)
 	cmd.Flags().StringVar(&f.pageSize, "page-size", "",
-		"new page size, a multiple of 2KiB; default: what the last scan recommended")
+		"new page size, a multiple of 2KiB; default: the recommendation of the last scan")
 	return cmd
 }
 
 func compactCommand(env *cli.Env) *cobra.Command {
 	f := rewriteFlags{kind: pb.PlanKind_PLAN_KIND_COMPACT}
 	cmd := &cobra.Command{
-		Use: "compact", Short: "Rewrite page.db with the same page size and without holes, of the standby or of both nodes",
-		Long: `Rewrite page.db with all messages moved to the front and packed, each stored once. Otherwise it is like a resize: see
-lockstep store resize --help.`,
+		Use: "compact", Short: "Rewrite page.db without gaps",
+		Long: `Rewrite page.db with the same page size and without gaps; messages are packed, each stored once. For
+details, see lockstep store resize --help.`,
 		Example: `  lockstep store compact --rolling
   lockstep store compact --dry-run --node a
   lockstep store compact --dry-run --data-dir /var/lib/lockstep`,
@@ -91,12 +94,12 @@ func rewriteOnline(ctx context.Context, env *cli.Env, f rewriteFlags) error {
 	case err != nil:
 		return err
 	case !f.rolling && (f.switchBack || f.detach):
-		return cli.Usage("--switch-back and --detach go with --rolling")
+		return cli.Usage("--switch-back and --detach require --rolling")
 	case f.dataDir != "" && !f.dryRun:
-		return cli.Usage("the page file of a stopped node is rewritten by the node itself when it starts: start it with " +
-			"--resize-on-startup or --compact-on-startup; with --dry-run this command says what that would do")
+		return cli.Usage("a stopped node rewrites its page file when it starts: start it with " +
+			"--resize-on-startup or --compact-on-startup; for a report of the result, use --dry-run")
 	case f.dataDir != "" && pageSize == 0 && f.kind == pb.PlanKind_PLAN_KIND_RESIZE:
-		return cli.Usage("with --data-dir a --page-size is needed; lockstep store scan --data-dir recommends one")
+		return cli.Usage("--data-dir requires --page-size; for a recommendation, use lockstep store scan --data-dir")
 	case f.dataDir != "":
 		return planOffline(ctx, env, f.dataDir, int(pageSize))
 	}
@@ -133,7 +136,7 @@ func rewriteNode(
 			return nil, err
 		}
 		if pageSize = s.GetPageSizeRecommended(); pageSize == 0 {
-			return nil, fmt.Errorf("no page size is recommended yet: run `lockstep store scan` first, or give one " +
+			return nil, fmt.Errorf("no page size is recommended yet: run `lockstep store scan` first, or set one " +
 				"with --page-size")
 		}
 	}
@@ -154,7 +157,7 @@ func dryRunBoth(ctx context.Context, env *cli.Env, c *client.Client, f rewriteFl
 			return err
 		}
 		if pairstatus.BaseRole(t.status.Role) != role {
-			return fmt.Errorf("a rolling operation needs both nodes in sync, and there is no %s now; see lockstep "+
+			return fmt.Errorf("a rolling operation requires both nodes in sync, and there is no %s; see lockstep "+
 				"status", role)
 		}
 		r, err := rewriteNode(ctx, env, t, f, pageSize)
@@ -208,18 +211,18 @@ func showRewrite(env *cli.Env, j rewritten, took time.Duration) error {
 		if took > 0 {
 			what += fmt.Sprintf(", in %v (%.0f MB/s)", took.Round(time.Millisecond), j.MBPerSecond)
 		}
-		return env.Print.Sentence("%s: %s\nThe former file is kept as page.db_old; lockstep store drop-old removes it.",
+		return env.Print.Sentence("%s: %s\nThe old file is kept as page.db_old; to delete it, use lockstep store drop-old.",
 			j.Store, what)
 	}
 	if err := env.Print.Sentence("%s: would be: %s", j.Store, what); err != nil {
 		return err
 	}
-	if err := env.Print.Sentence("  space needed meanwhile: %s, available: %s", output.Bytes(j.NeededBytes),
+	if err := env.Print.Sentence("  temporary space required: %s, available: %s", output.Bytes(j.NeededBytes),
 		output.Bytes(j.AvailableBytes)); err != nil {
 		return err
 	}
 	if !j.Enough {
-		return fmt.Errorf("%s: there is not enough space: %s needed, %s available", j.Store, output.Bytes(j.NeededBytes),
+		return fmt.Errorf("%s: insufficient disk space: %s required, %s available", j.Store, output.Bytes(j.NeededBytes),
 			output.Bytes(j.AvailableBytes))
 	}
 	return nil
@@ -251,9 +254,10 @@ func shrinkCommand(env *cli.Env) *cobra.Command {
 	var w where
 	var dryRun bool
 	cmd := &cobra.Command{
-		Use: "shrink", Short: "Give the free end of page.db back to the filesystem",
-		Long: `Give the free end of a running node's page.db back to the filesystem. Nothing waits for it. Up to 64 MiB of messages are
-moved from the end into gaps for that; to move all of them, use lockstep store compact.`,
+		Use: "shrink", Short: "Release free space at the end of page.db",
+		Long: `Release free pages at the end of a running node's page.db to the filesystem, without blocking the
+node. Up to 64 MiB of messages are first moved from the end into gaps; to move all of them, use lockstep store
+compact.`,
 		Example: "  lockstep store shrink\n  lockstep store shrink --node active --dry-run",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -275,7 +279,7 @@ moved from the end into gaps for that; to move all of them, use lockstep store c
 				}
 				before, after := r.GetFileBytesBefore(), r.GetFileBytesAfter()
 				if after >= before { // its checkpoints may need some space
-					return env.Print.Sentence("%s: there is nothing to give back, page.db has %s", t.label(),
+					return env.Print.Sentence("%s: no free space to release, page.db has %s", t.label(),
 						output.Bytes(after))
 				}
 				return env.Print.Sentence("%s: %spage.db %s", t.label(), would, sizeChange(before, after))
@@ -283,7 +287,7 @@ moved from the end into gaps for that; to move all of them, use lockstep store c
 		},
 	}
 	w.register(cmd, false)
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be given back; change nothing")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only report what would be released")
 	return cmd
 }
 
@@ -291,9 +295,9 @@ func dropOldCommand(env *cli.Env) *cobra.Command {
 	var w where
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "drop-old", Short: "Remove page.db_old, which the last rewrite left",
-		Long: "Remove what the last rewrite or installed snapshot of a node replaced, and free its space. The store " +
-			"in use is not touched. On a terminal it asks first.",
+		Use: "drop-old", Short: "Delete page.db_old after a rewrite",
+		Long: "Delete the files that the last rewrite or installed snapshot of a node replaced. The current store is not " +
+			"affected. On a terminal, the command asks for confirmation.",
 		Example: "  lockstep store drop-old\n  lockstep store drop-old --node active\n  lockstep store drop-old " +
 			"--data-dir /var/lib/lockstep",
 		Args: cobra.NoArgs,
@@ -303,11 +307,11 @@ func dropOldCommand(env *cli.Env) *cobra.Command {
 					return err
 				}
 				if n == 0 {
-					return env.Print.Sentence("%s: there is nothing to remove", label)
+					return env.Print.Sentence("%s: nothing to delete", label)
 				}
 				return env.Print.Sentence("%s: freed %s", label, output.Bytes(n))
 			}
-			question := "Remove what the last rewrite or snapshot of %s replaced? It cannot be brought back."
+			question := "Delete the files that the last rewrite or snapshot of %s replaced? They cannot be restored."
 			if w.dataDir != "" {
 				if err := env.Confirm(cmd.Context(), yes, question, w.dataDir); err != nil {
 					return err

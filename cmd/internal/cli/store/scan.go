@@ -60,12 +60,13 @@ func scanCommand(env *cli.Env) *cobra.Command {
 	var limit string
 	var full, last bool
 	cmd := &cobra.Command{
-		Use: "scan", Short: "Read all messages and recommend a page size",
-		Long: `Read a snapshot of a page file and show how large the messages are, what page.db would take with each page size, and the
-page size that suits them. Nothing waits for it and nothing is changed, but for page-size-recommended of the settings.
+		Use: "scan", Short: "Scan messages and recommend a page size",
+		Long: `Read a snapshot of a page file, and report the distribution of message sizes, the size of page.db
+for each page size, and the recommended page size. The scan does not block the node, and changes only the setting
+page-size-recommended.
 
-The result weighs every message: a few huge ones don't spoil it. Each node keeps what its last scan found, by whatever it was
-started: --last shows it again, of all nodes or of --node.`,
+The recommendation is based on all messages, so that a few very large ones do not distort it. Each node keeps the
+result of its last scan, regardless of how it was started: --last shows it for all nodes, or for --node.`,
 		Example: `  lockstep store scan
   lockstep store scan --node active --page-size-max 64KiB
   lockstep store scan --full-speed
@@ -97,8 +98,8 @@ started: --last shows it again, of all nodes or of --node.`,
 	}
 	w.register(cmd, true)
 	cmd.Flags().StringVar(&limit, "page-size-max", "",
-		"do not recommend more than this; default: the setting of that name, offline 32KiB")
-	cmd.Flags().BoolVar(&last, "last", false, "read nothing: show what the last scan of each node found, and when")
+		"maximum recommended page size; default: the setting of that name, offline 32KiB")
+	cmd.Flags().BoolVar(&last, "last", false, "show the last scan of each node without reading messages")
 	cli.AddFullSpeed(cmd, &full)
 	for _, other := range []string{"data-dir", "page-size-max", "full-speed"} {
 		cmd.MarkFlagsMutuallyExclusive("last", other)
@@ -146,7 +147,7 @@ func answering(ctx context.Context, env *cli.Env, c *client.Client, want string)
 	var targets []target
 	for _, n := range env.AskNodes(ctx, c, min(env.Timeout, 2*time.Second)).Nodes {
 		if n.Error != "" {
-			fmt.Fprintf(env.Stderr, "Node %s does not answer: %s\n", n.Address, n.Error)
+			fmt.Fprintf(env.Stderr, "Node %s does not respond: %s\n", n.Address, n.Error)
 			continue
 		}
 		node, err := cli.NodeAt(c, n.Address)
@@ -169,7 +170,7 @@ func printLast(p *output.Printer, j scanned, more bool) error {
 		}
 	}
 	if j.PageSize == 0 {
-		return p.Sentence("%s: it has not scanned yet (lockstep store scan)", j.Store)
+		return p.Sentence("%s: not scanned yet (lockstep store scan)", j.Store)
 	}
 	if err := p.Sentence("%s, scanned %s:", j.Store, j.Time.Local().Format(time.DateTime)); err != nil {
 		return err
@@ -337,7 +338,7 @@ func candidateRows(j scanned) [][]any {
 // advice returns the recommended action.
 func (j scanned) advice() string {
 	if j.Messages == 0 {
-		return fmt.Sprintf("Recommended: pages of %s, as no messages are stored.", output.Bytes(uint64(j.Recommended)))
+		return fmt.Sprintf("Recommended: pages of %s; no messages are stored.", output.Bytes(uint64(j.Recommended)))
 	}
 	then, present := j.FileBytes, uint64(0)
 	for _, c := range j.Candidates {
@@ -353,20 +354,20 @@ func (j scanned) advice() string {
 	verb := "resize"
 	switch gains := then+j.FileBytes/worthwhile < j.FileBytes; {
 	case j.Recommended != j.PageSize:
-		s += fmt.Sprintf(": a resize makes page.db %s instead of %s", output.Bytes(then), output.Bytes(j.FileBytes))
+		s += fmt.Sprintf("; a resize makes page.db %s instead of %s", output.Bytes(then), output.Bytes(j.FileBytes))
 		if present > 0 {
-			s += fmt.Sprintf("; a compact with the present ones, %s", output.Bytes(present))
+			s += fmt.Sprintf("; a compact with the current size, %s", output.Bytes(present))
 		}
 		s += "."
 	case gains:
 		verb = "compact"
-		s += fmt.Sprintf(", as they are. A compact makes page.db %s instead of %s.", output.Bytes(then),
+		s += fmt.Sprintf(" (unchanged). A compact makes page.db %s instead of %s.", output.Bytes(then),
 			output.Bytes(j.FileBytes))
 	default:
-		return s + ", as they are. Nothing is gained by a resize or a compact."
+		return s + " (unchanged). A resize or compact gains nothing."
 	}
 	if j.pair {
-		return s + fmt.Sprintf("\nTo do it without downtime: lockstep store %s --rolling", verb)
+		return s + fmt.Sprintf("\nTo do this without downtime: lockstep store %s --rolling", verb)
 	}
-	return s + fmt.Sprintf("\nTo do it when the node starts next: lockstep store settings set %s-on-startup true", verb)
+	return s + fmt.Sprintf("\nTo do this at the next start: lockstep store settings set %s-on-startup true", verb)
 }

@@ -52,7 +52,7 @@ func settings() []setting {
 				n, err := cli.ParsePageSize("page-size-max", v)
 				r.PageSizeMax = &n
 				return err
-			}, "upper limit of a recommendation",
+			}, "maximum recommended page size",
 		},
 		{
 			"resize-on-startup", func(s *pb.MaintenanceSettings) any { return s.GetResizeOnStartup() },
@@ -71,13 +71,13 @@ func settings() []setting {
 			func(r *pb.UpdateSettingsRequest, v string) error {
 				r.BackupPath = &v
 				return nil
-			}, "directory of save-sets on each node, or s3://BUCKET/PREFIX",
+			}, "backup directory on each node, or s3://BUCKET/PREFIX",
 		},
 		{
 			"backup.keep-generations", func(s *pb.MaintenanceSettings) any { return s.GetBackupKeepGenerations() },
 			func(r *pb.UpdateSettingsRequest, v string) error {
 				return setNumber(&r.BackupKeepGenerations, v)
-			}, "how many save-sets are kept",
+			}, "number of backups to keep",
 		},
 		{
 			"maintenance.autotune.window", func(s *pb.MaintenanceSettings) any { return s.GetAutotuneWindow() },
@@ -87,13 +87,13 @@ func settings() []setting {
 				}
 				r.AutotuneWindow = &v
 				return nil
-			}, "when autotune may resize, such as 02:00-05:00; off",
+			}, "time window for resizes by autotune, such as 02:00-05:00; off",
 		},
 		{
 			"maintenance.autotune.min-gain", func(s *pb.MaintenanceSettings) any { return s.GetAutotuneMinGainPercent() },
 			func(r *pb.UpdateSettingsRequest, v string) error {
 				return setNumber(&r.AutotuneMinGainPercent, strings.TrimSuffix(v, "%"))
-			}, "what autotune must gain at least, in percent",
+			}, "minimum gain for autotune, in percent",
 		},
 	}
 }
@@ -101,7 +101,7 @@ func settings() []setting {
 func setBool(dst **bool, text string) error {
 	v, err := strconv.ParseBool(text)
 	if err != nil {
-		return cli.Usage("%q is neither true nor false", text)
+		return cli.Usage("%q is not a boolean: use true or false", text)
 	}
 	*dst = &v
 	return nil
@@ -110,7 +110,7 @@ func setBool(dst **bool, text string) error {
 func setNumber(dst **uint32, text string) error {
 	v, err := strconv.ParseUint(text, 10, 32)
 	if err != nil {
-		return cli.Usage("%q is no number", text)
+		return cli.Usage("%q is not a number", text)
 	}
 	n := uint32(v)
 	*dst = &n
@@ -126,14 +126,14 @@ func findSetting(name string) (setting, error) {
 		}
 		names = append(names, s.name)
 	}
-	return setting{}, cli.Usage("there is no setting %q; there are: %s", name, strings.Join(names, ", "))
+	return setting{}, cli.Usage("unknown setting %q; the settings are: %s", name, strings.Join(names, ", "))
 }
 
 func settingsCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "settings", Short: "Show and change the pair's maintenance settings",
-		Long: `The settings belong to the pair and are kept with its messages: what is set on one node is set on both, and wins over the
-configuration files. One-shot settings clear themselves when both nodes have done it.`,
+		Use: "settings", Short: "Manage maintenance settings",
+		Long: `The pair stores maintenance settings with its messages: they are the same on both nodes, and take
+precedence over the configuration files. One-shot settings are reset when both nodes have completed the operation.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -145,8 +145,8 @@ func getSettingCommand(env *cli.Env) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use: "get [NAME]", Short: "Show all settings, or one",
-		Long: `Show the maintenance settings that the pair keeps, which win over those in the configuration files of
-the nodes.`,
+		Long: `Show the maintenance settings stored by the pair, which take precedence over the configuration files
+of the nodes.`,
 		Example: "  lockstep store settings get\n  lockstep store settings get page-size-current --node a",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -173,7 +173,7 @@ the nodes.`,
 		},
 	}
 	cmd.Flags().StringVar(&node, "node", pairstatus.Active,
-		"the node to ask, for page-size-current: standby, active, a node's name, or its address")
+		"node for page-size-current: standby, active, a node name or an address")
 	return cmd
 }
 
@@ -190,9 +190,9 @@ func readSettings(ctx context.Context, env *cli.Env, c *client.Client, node stri
 
 func setSettingCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "set NAME VALUE", Short: "Change a setting, on both nodes",
-		Long: `Change a maintenance setting of the pair. It is kept with the messages, the same on both nodes, wins
-over the configuration files, and survives restarts. lockstep store settings get lists them.`,
+		Use: "set NAME VALUE", Short: "Change a maintenance setting",
+		Long: `Change a maintenance setting of the pair on both nodes. It is stored with the messages, takes
+precedence over the configuration files, and survives restarts. To list settings, use lockstep store settings get.`,
 		Example: `  lockstep store settings set page-size-max 64KiB
   lockstep store settings set resize-on-startup true
   lockstep store settings set backup.path /backup/lockstep
@@ -204,7 +204,7 @@ over the configuration files, and survives restarts. lockstep store settings get
 				return err
 			}
 			if s.set == nil {
-				return cli.Usage("%s cannot be set: a scan and a rewrite do that", s.name)
+				return cli.Usage("%s is read-only: scans and rewrites set it", s.name)
 			}
 			req := &pb.UpdateSettingsRequest{}
 			if err := s.set(req, args[1]); err != nil {

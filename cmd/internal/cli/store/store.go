@@ -15,16 +15,16 @@ import (
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "store", GroupID: "operate",
-		Short: "Look after the files of a store: page size, backups, checks",
-		Long: `Maintenance is done by running nodes, the standby if nothing else is said, while messages go on. With --data-dir some of
-it works on the files of a node that is stopped: the directory that was given as data.dir.
+		Short: "Manage store files: page size, backups, checks",
+		Long: `Maintenance runs on running nodes, by default on the standby, without interrupting clients. With
+--data-dir, some commands read the files of a stopped node: the directory in its setting data.dir.
 
-` + "`check`, `digest` and the `dump` commands" + ` read the files of a stopped node and change nothing; ` + "`check` and `digest`" + ` without a
-directory ask the running nodes.`,
+` + "`check`, `digest` and the `dump` commands" + ` read the files of a stopped node without changes; ` + "`check` and `digest`" + ` without a
+directory use the running nodes.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
-	cmd.AddGroup(&cobra.Group{ID: "maintain", Title: "Maintain:"}, &cobra.Group{ID: "look", Title: "Look:"})
+	cmd.AddGroup(&cobra.Group{ID: "maintain", Title: "Maintain:"}, &cobra.Group{ID: "look", Title: "Inspect:"})
 	for _, c := range []*cobra.Command{
 		scanCommand(env), resizeCommand(env), compactCommand(env), plan.Command(env), shrinkCommand(env),
 		dropOldCommand(env), backupCommand(env), backupsCommand(env), restoreCommand(env), flushArchiveCommand(env),

@@ -41,7 +41,7 @@ func TestMaintenance(t *testing.T) {
 	require.NotEmpty(t, scan["histogram"])
 	require.NotEmpty(t, scan["candidates"])
 	last := c.OK("store", "scan", "--last")
-	require.Regexp(t, `node [ab] \(active\): it has not scanned yet`, last)
+	require.Regexp(t, `node [ab] \(active\): not scanned yet`, last)
 	require.Regexp(t, `node [ab] \(standby\), scanned `, last)
 	require.Contains(t, last, text, "all of it is shown again")
 	scans, _ := c.Lines("store", "scan", "--last", "--node", "standby")[0]["scans"].([]any)
@@ -58,7 +58,7 @@ func TestMaintenance(t *testing.T) {
 
 	dry := c.OK("store", "resize", "--rolling", "--dry-run", "--page-size", "8KiB")
 	require.Equal(t, 2, strings.Count(dry, "pages of 2.0 KiB → 8.0 KiB, 2,000 messages"), dry)
-	require.Equal(t, 2, strings.Count(dry, "space needed meanwhile: "), dry)
+	require.Equal(t, 2, strings.Count(dry, "temporary space required: "), dry)
 	before := clitest.ActiveAddress(t, c)
 	stdout, stderr, code := c.Run("", "store", "resize", "--rolling", "--page-size", "8KiB", "--switch-back")
 	require.Equal(t, cli.ExitOK, code, "%s%s", stdout, stderr)
@@ -79,7 +79,7 @@ func TestMaintenance(t *testing.T) {
 	for _, node := range []string{"a", "b"} {
 		require.Contains(t, c.OK("store", "settings", "get", "page-size-current", "--node", node), "8.0 KiB")
 		require.Contains(t, c.OK("store", "drop-old", "--node", node), "freed")
-		require.Contains(t, c.OK("store", "drop-old", "--node", node), "nothing to remove")
+		require.Contains(t, c.OK("store", "drop-old", "--node", node), "nothing to delete")
 	}
 
 	compact := c.OK("store", "compact", "--node", "standby")
@@ -124,15 +124,15 @@ func backups(t *testing.T, c clitest.CLI) {
 
 	data := filepath.Join(t.TempDir(), "data")
 	require.Contains(t, c.OK("store", "restore", dir, "--data-dir", data, "--dry-run"),
-		"a restore would give the save-set's 2,000 messages")
+		"a restore would contain 2,000 messages of the backup")
 	require.NoDirExists(t, data)
 	restored := c.Lines("store", "restore", dir, "--data-dir", data)[0]
 	require.NotEmpty(t, restored["store_id"])
-	require.Contains(t, c.OK("store", "check", data), "is sound: 2,000 messages")
+	require.Contains(t, c.OK("store", "check", data), "is valid: 2,000 messages")
 	require.Contains(t, c.OK("store", "scan", "--data-dir", data), "2,000 messages")
 	require.Contains(t, c.OK("store", "resize", "--data-dir", data, "--page-size", "4KiB", "--dry-run"),
 		"8.0 KiB → 4.0 KiB")
-	require.Contains(t, c.OK("store", "drop-old", "--data-dir", data), "nothing to remove")
+	require.Contains(t, c.OK("store", "drop-old", "--data-dir", data), "nothing to delete")
 	_, stderr, code = c.Run("", "store", "restore", dir, "--data-dir", data)
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr, "empty")
@@ -149,7 +149,7 @@ func TestCancelRolling(t *testing.T) {
 	ctx, interrupt := context.WithTimeout(t.Context(), 60*time.Second)
 	defer interrupt()
 	var stdout strings.Builder
-	stderr := &clitest.WatchedWriter{Want: "rewrites its page file", Seen: interrupt}
+	stderr := &clitest.WatchedWriter{Want: "its page file", Seen: interrupt}
 	code := commands.Run(ctx, []string{"store", "compact", "--rolling", "--output", "json"},
 		c.Process(strings.NewReader(""), &stdout, stderr))
 	var plan map[string]any

@@ -12,7 +12,7 @@ import (
 func takeDir(cmd *cobra.Command, need bool, rest int) {
 	var dir string
 	run := cmd.RunE
-	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of a stopped node; DIR as the first argument is the same")
+	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of a stopped node; same as the argument DIR")
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		switch n := len(args); {
 		case dir != "" && n > rest:
@@ -20,9 +20,9 @@ func takeDir(cmd *cobra.Command, need bool, rest int) {
 		case dir != "" && n == rest, dir == "" && n == rest+1, dir == "" && n == 0 && !need:
 			return nil
 		case dir == "" && n <= rest:
-			return cli.Usage("%s needs a directory: --data-dir", cmd.CommandPath())
+			return cli.Usage("%s requires a directory: --data-dir", cmd.CommandPath())
 		default:
-			return cli.Usage("%s takes another number of arguments; see --help", cmd.CommandPath())
+			return cli.Usage("%s: invalid number of arguments; see --help", cmd.CommandPath())
 		}
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -58,9 +58,10 @@ type checked struct {
 func checkCommand(env *cli.Env) *cobra.Command {
 	var full bool
 	cmd := &cobra.Command{
-		Use: "check", Short: "Read a whole store and report what is wrong",
-		Long: `Read everything that the last checkpoint refers to: every page is used once or free, every page and every message
-reads back as it was written, every message that a subscription still wants is there. The exit code is 1 if not.`,
+		Use: "check", Short: "Check a whole store for corruption",
+		Long: `Read everything that the last checkpoint refers to, and check that each page is used once or free,
+that all pages and messages have valid checksums, and that no unacknowledged message is missing. The exit code is 1
+if the check fails.`,
 		Example: "  lockstep store check --data-dir /var/lib/lockstep\n  lockstep store check\n  lockstep store " +
 			"check --full-speed",
 		Args: cobra.MaximumNArgs(1),
@@ -147,18 +148,18 @@ func printCheck(env *cli.Env, c checked) error {
 		}
 	}
 	if !c.Sound {
-		return fmt.Errorf("%s: found %s; take the store from the other node: stop this one, move its directory away "+
+		return fmt.Errorf("%s: %s; restore the store from the other node: stop this node, move its directory away "+
 			"and start it", c.Store, output.Plural(len(c.Problems), "problem"))
 	}
-	return env.Print.Sentence("%s is sound: %s in %s", c.Store, output.Plural(c.Messages, "message"),
+	return env.Print.Sentence("%s is valid: %s in %s", c.Store, output.Plural(c.Messages, "message"),
 		output.Plural(c.Pages, "page"))
 }
 
 func digestCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "digest", Short: "Hash the logical content of a store",
-		Long: `Two stores with the same digest at the same LSN hold the same queues, subscriptions, acknowledgements and messages.
-The digest of a directory is that of its last checkpoint.`,
+		Use: "digest", Short: "Compute the digest of a store",
+		Long: `Two stores with the same digest at the same LSN hold the same queues, subscriptions,
+acknowledgements and messages. The digest of a directory is that of its last checkpoint.`,
 		Example: "  lockstep store digest\n  lockstep store digest --data-dir /var/lib/lockstep",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -215,9 +216,9 @@ type metaDump struct {
 
 func dumpMetaCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "dump-meta", Short: "Show the identity of a stopped node and its last checkpoint",
-		Long: `Show who a stopped node is (node, store, pair, the fence that it has promised to obey) and its last
-checkpoint. Read-only. A node that runs tells most of it with lockstep status.`,
+		Use: "dump-meta", Short: "Show identity and checkpoint of a stopped node",
+		Long: `Show the identity of a stopped node (node, store, pair, fence) and its last checkpoint. Read-only.
+For a running node, use lockstep status.`,
 		Example: "  lockstep store dump-meta --data-dir /var/lib/lockstep",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -261,7 +262,7 @@ checkpoint. Read-only. A node that runs tells most of it with lockstep status.`,
 				{"May have lost", output.YesNo(j.MayHaveLost)},
 				{"Page size", output.Bytes(j.PageSize)},
 				{"Pages", fmt.Sprintf("%s, %s in use", output.Count(j.Pages), output.Count(j.PagesUsed))},
-				{"Checkpoint", fmt.Sprintf("%d, made %s, in slot %d", j.Checkpoint,
+				{"Checkpoint", fmt.Sprintf("%d, created %s, in slot %d", j.Checkpoint,
 					j.CreatedAt.Local().Format(time.DateTime), j.Slot)},
 				{"Other slot", j.OtherSlot},
 				{"Position", fmt.Sprintf("LSN %d, term %d, chain %s", j.Position.LSN, j.Position.Term,
@@ -285,14 +286,14 @@ type pageDump struct {
 
 func dumpPageCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "dump-page PAGE", Short: "Show what a page of a stopped node holds",
-		Long:    "Show and verify the run of pages that begins with the page. Pages are numbered from 1.",
+		Use: "dump-page PAGE", Short: "Show a page of a stopped node",
+		Long:    "Show and verify the extent that begins at this page. Pages are numbered from 1.",
 		Example: "  lockstep store dump-page 17 --data-dir /var/lib/lockstep",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
 			no, err := strconv.ParseUint(args[1], 10, 64)
 			if err != nil {
-				return cli.Usage("PAGE %q is no number", args[1])
+				return cli.Usage("PAGE %q is not a number", args[1])
 			}
 			var d checkpoint.PageDump
 			err = checkpoint.ReadDir(vfs.OS(), args[0], func(c *checkpoint.Checkpoint) (err error) {

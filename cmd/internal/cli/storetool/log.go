@@ -73,13 +73,13 @@ type logFlags struct {
 func dumpLogCommand(env *cli.Env) *cobra.Command {
 	var f logFlags
 	cmd := &cobra.Command{
-		Use: "dump-log [FILE]", Short: "Show the log records of a stopped node, or of a file that was set aside",
-		Long: `Show the records of the log, one per line, and then the segments and whether the log is whole. A damaged log is shown
-as far as it can be read; the exit code is 1 then.
+		Use: "dump-log [FILE]", Short: "Show log records of a stopped node",
+		Long: `Show the records of the log, one per line, then the segments, and whether the log is complete. A
+corrupt log is printed up to the corruption; the exit code is then 1.
 
-A FILE is a single segment: of a log, or a cut-*.seg in which a node has kept records that the pair does not have, because another node
-became active without them. With --messages, the messages in the records are shown, too: queues are given by their numbers, since the
-names are not in the log of a publish.`,
+FILE is a single segment: of a log, or a cut-*.seg in which a node kept records that are not part of the pair,
+because another node became active without them. With --messages, the messages in the records are printed as well.
+Queues are shown by number, since publish records do not contain the names.`,
 		Example: `  lockstep store dump-log --data-dir /var/lib/lockstep --from 1000 --limit 20
   lockstep store dump-log --data-dir /var/lib/lockstep --segments
   lockstep store dump-log /var/lib/lockstep/cut-00000000000000000007-20261121T064238.748.seg --messages`,
@@ -88,10 +88,10 @@ names are not in the log of a publish.`,
 	}
 	cmd.Flags().Uint64Var(&f.from, "from", 0, "first LSN")
 	cmd.Flags().Uint64Var(&f.to, "to", 0, "last LSN; 0: the end")
-	cmd.Flags().Uint64VarP(&f.limit, "limit", "n", 0, "at most this many records; 0: all")
+	cmd.Flags().Uint64VarP(&f.limit, "limit", "n", 0, "maximum number of records; 0: all")
 	cmd.Flags().BoolVar(&f.seals, "seals", false,
-		"show empty blocks, too, which only say how far the records before are durable and committed")
-	cmd.Flags().BoolVar(&f.messages, "messages", false, "show the published messages as well")
+		"include empty blocks, which only contain durable and committed positions")
+	cmd.Flags().BoolVar(&f.messages, "messages", false, "include the published messages")
 	cmd.Flags().BoolVar(&f.segments, "segments", false, "only the segments, no records")
 	return cmd
 }
@@ -129,7 +129,7 @@ type messageDump struct {
 func dumpLog(env *cli.Env, dir string, f logFlags) error {
 	s, err := vfs.OS().Stat(dir)
 	if err != nil || !s.IsDir && !strings.HasSuffix(dir, ".seg") {
-		return fmt.Errorf("%s is not a data directory, nor a log segment (*.seg)", dir)
+		return fmt.Errorf("%s is neither a data directory nor a log segment (*.seg)", dir)
 	}
 	shown := uint64(0)
 	var reader txn.Reader
@@ -341,9 +341,9 @@ func printSegments(env *cli.Env, r wal.Report) error {
 		return err
 	}
 	if r.Problem != nil {
-		return errors.Join(errors.New("the log is not whole"), r.Problem)
+		return errors.Join(errors.New("the log is incomplete"), r.Problem)
 	}
-	return env.Print.Sentence("the log ends with LSN %d, term %d, and is whole", r.End.LSN, r.End.Term)
+	return env.Print.Sentence("the log ends at LSN %d, term %d, and is complete", r.End.LSN, r.End.Term)
 }
 
 // optionsText describes the options of a subscription.
@@ -352,7 +352,7 @@ func optionsText(o txn.SubscriptionOptions) (s string) {
 		s = fmt.Sprintf(" with filter %q", o.Filter)
 	}
 	if o.Own != 0 {
-		s += fmt.Sprintf(" with %d settings instead of its queue's", bits.OnesCount64(uint64(o.Own)))
+		s += fmt.Sprintf(" with %d overrides of its queue's settings", bits.OnesCount64(uint64(o.Own)))
 	}
 	return s
 }

@@ -55,7 +55,7 @@ func (s *source) switchover(ctx context.Context) doneMsg {
 	if err != nil {
 		return doneMsg{err: err}
 	}
-	return doneMsg{text: fmt.Sprintf("%s is active now, in term %d; clients waited %v", r.GetActiveAddress(),
+	return doneMsg{text: fmt.Sprintf("%s is active now in term %d; clients paused for %v", r.GetActiveAddress(),
 		r.GetTerm(), r.GetPause().AsDuration().Round(100*time.Microsecond))}
 }
 
@@ -81,7 +81,7 @@ func (s *source) setPaused(ctx context.Context, paused bool) doneMsg {
 	case err != nil:
 		return doneMsg{err: err}
 	case paused:
-		return doneMsg{text: "the pair is paused: no standby takes over by itself until it is resumed"}
+		return doneMsg{text: "automatic failover is disabled until the pair is resumed"}
 	}
-	return doneMsg{text: "the pair is not paused: a standby takes over when the active is gone"}
+	return doneMsg{text: "automatic failover is enabled"}
 }

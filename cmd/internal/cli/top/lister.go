@@ -94,7 +94,7 @@ func queueOf(q *client.Queue) Queue {
 
 // factsOf returns the settings and counters of a queue, without unset ones.
 func factsOf(q *client.Queue) []fact {
-	facts := []fact{{"published", output.Count(q.NextSequence-1) + " since it was made"}}
+	facts := []fact{{"published", output.Count(q.NextSequence-1) + " since creation"}}
 	add := func(is bool, name, format string, args ...any) {
 		if is {
 			facts = append(facts, fact{name, fmt.Sprintf(format, args...)})
@@ -103,8 +103,8 @@ func factsOf(q *client.Queue) []fact {
 	c := &q.Config
 	add(c.MaxMessages > 0, "limit", "%s", output.Plural(c.MaxMessages, "message"))
 	add(c.MaxBytes > 0, "limit", "%s", output.Bytes(c.MaxBytes))
-	add(c.MaxDeliveries > 0, "deliveries", "%d at most", c.MaxDeliveries)
-	add(c.DeadLetter != "", "dead letters", "go to %s", c.DeadLetter)
+	add(c.MaxDeliveries > 0, "deliveries", "at most %d", c.MaxDeliveries)
+	add(c.DeadLetter != "", "dead letters", "moved to %s", c.DeadLetter)
 	add(q.Delayed > 0, "delayed", "%s", output.Plural(q.Delayed, "message"))
 	add(q.Dropped > 0, "dropped", "%s", output.Plural(q.Dropped, "message"))
 	add(q.Expired > 0, "expired", "%s", output.Plural(q.Expired, "message"))

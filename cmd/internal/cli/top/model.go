@@ -278,26 +278,26 @@ func (m *model) ask(name string) {
 	case m.busy != "":
 		refuse("wait: " + m.busy)
 	case !m.told || pair == nil:
-		refuse("there is no pair to switch over or pause: no node of one answers")
+		refuse("switchover and pause require a pair: no node of a pair responds")
 	case !m.operate:
-		refuse("switchover and pause need the right to operate, and the caller has not been told to have it: " +
+		refuse("switchover and pause require the right operate, which is not confirmed for this caller: " +
 			"lockstep access whoami")
 	case name == "S":
 		m.asking = &question{
-			text: fmt.Sprintf("Hand the active role from %s to %s? Clients wait for a moment, nothing is lost. "+
-				"If it takes longer than %v it is undone. [y/N]", pair.Active, otherNode(&m.status.status),
+			text: fmt.Sprintf("Switch the active role from %s to %s? Clients pause briefly, no messages are lost. "+
+				"If it takes longer than %v, it is rolled back. [y/N]", pair.Active, otherNode(&m.status.status),
 				switchoverLimit),
 			yes: m.do.switchover, busy: "switching over …",
 		}
 	case pair.Paused != "":
 		m.asking = &question{
-			text: "Resume the pair? A standby takes over by itself again when the active is gone. [y/N]",
+			text: "Resume the pair? Automatic failover will be enabled. [y/N]",
 			yes:  func() tea.Cmd { return m.do.pause(false) }, busy: "resuming …",
 		}
 	default:
 		m.asking = &question{
-			text: "Pause the pair? No standby takes over by itself until it is resumed: if the active is lost " +
-				"meanwhile, no node serves. [y/N]",
+			text: "Pause the pair? Automatic failover will be disabled: if the active fails, " +
+				"no node serves until the pair is resumed. [y/N]",
 			yes: func() tea.Cmd { return m.do.pause(true) }, busy: "pausing …",
 		}
 	}
@@ -323,7 +323,7 @@ func (m *model) answer(name string) tea.Cmd {
 	q := m.asking
 	m.asking = nil
 	if !strings.EqualFold(name, "y") {
-		m.said, m.failed = "nothing was done", false
+		m.said, m.failed = "aborted, no changes made", false
 		return nil
 	}
 	m.busy, m.said = q.busy, ""

@@ -145,7 +145,7 @@ func someQueues(n int, q query) queuesMsg {
 				{Name: "default", Backlog: uint64(i * 1000), InFlight: 3, Consumers: uint64(i % 7)},
 				{Name: "audit", Backlog: 7, Filter: `properties.region == "eu"`},
 			},
-			facts: []fact{{"published", "9,999 since it was made"}, {"limit", "20,000 messages"}},
+			facts: []fact{{"published", "9,999 since creation"}, {"limit", "20,000 messages"}},
 		})
 	}
 	return queuesMsg{page: pageOf(all, q)}
@@ -330,7 +330,7 @@ func TestTyping(t *testing.T) {
 func TestQuestions(t *testing.T) {
 	s := newSession(t)
 	s.press("S")
-	require.Contains(t, s.screen(), "no node of one answers")
+	require.Contains(t, s.screen(), "no node of a pair responds")
 	s.tell(aPair())
 	s.press("S", "y")
 	require.Zero(t, s.switchovers)

@@ -99,7 +99,7 @@ func (s *source) askNode(ctx context.Context, i int, answers chan<- answer) {
 func (s *source) tellStatus(ctx context.Context, answers <-chan answer, tell func(any)) {
 	all := make([]pairstatus.Answer, len(s.addresses))
 	for i, address := range s.addresses {
-		all[i] = pairstatus.Answer{Address: address, Err: errors.New("not asked yet")}
+		all[i] = pairstatus.Answer{Address: address, Err: errors.New("not polled yet")}
 	}
 	var rates rateKeeper
 	ticker := time.NewTicker(s.interval)

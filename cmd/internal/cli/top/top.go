@@ -29,13 +29,13 @@ func Command(env *cli.Env) *cobra.Command {
 	interval := time.Second
 	cmd := &cobra.Command{
 		Use: "top", GroupID: "operate",
-		Short: "Show the pair and its queues live: roles, lag, rates, latencies, what to do",
-		Long: `Show on a terminal, again and again, what both nodes are, what is wrong and what to do about it, what the active
-does per second, how long commits take, and the queues, in any order, filtered by what you type. Keys switch over, pause
-and resume, if you may do that, and after a question. Press ? for all keys, q to leave. It goes on when a node dies.
+		Short: "Show the pair and queues live",
+		Long: `Show the status of both nodes, conditions with actions, rates, commit latency and queues, updated
+continuously on a terminal. Queues can be sorted and filtered. Keys switch over, pause and resume the pair after
+confirmation, if the caller has the right. Press ? for all keys, q to quit. It continues after a node failure.
 
-With --once one picture is printed as text, and with --output json as one line of JSON; it takes one --interval, because
-rates need two looks. The exit code of these is 1 when no node answers.`,
+With --once, print one sample as text, or with --output json as one line of JSON; this takes one --interval,
+because rates need two samples. The exit code is then 1 if no node responds.`,
 		Example: "  lockstep top\n  lockstep top --interval 250ms\n  lockstep top --once\n" +
 			"  lockstep top --output json | jq .rates",
 		Args: cobra.NoArgs,
@@ -53,14 +53,14 @@ rates need two looks. The exit code of these is 1 when no node answers.`,
 					return printOnce(ctx, env, s)
 				}
 				if !env.Asks() || !output.IsTerminal(env.Stdout) && env.Terminal == nil {
-					return cli.Usage("lockstep top needs a terminal; --once prints one picture, --output json one for programs")
+					return cli.Usage("lockstep top requires a terminal; use --once for text, or --output json for JSON")
 				}
 				return live(ctx, env, s)
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&once, "once", false, "print one picture, and end")
-	cmd.Flags().DurationVar(&interval, "interval", interval, "how often to look, at least 100ms")
+	cmd.Flags().BoolVar(&once, "once", false, "print one sample and exit")
+	cmd.Flags().DurationVar(&interval, "interval", interval, "update interval, at least 100ms")
 	return cmd
 }
 
@@ -91,7 +91,7 @@ func live(ctx context.Context, env *cli.Env, s *source) error {
 	cancel()
 	<-done
 	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, tea.ErrProgramKilled) {
-		return fmt.Errorf("show it on the terminal: %w", err)
+		return fmt.Errorf("write to the terminal: %w", err)
 	}
 	return nil
 }

@@ -113,9 +113,9 @@ func TestThroughAFailover(t *testing.T) {
 	s := show(t, c, 80, 24, nil, "--interval", "200ms")
 	s.until("in sync: a, b", "etcd reachable", "2 queues by messages", "orders", "prices", "standby")
 	s.press("S")
-	s.until("Hand the active role from " + active.Name + " to " + standby.Name + "?")
+	s.until("Switch the active role from " + active.Name + " to " + standby.Name + "?")
 	s.press("n")
-	s.until("nothing was done")
+	s.until("no changes made")
 
 	// A publisher runs during the whole test.
 	ctx, cancel := context.WithCancel(t.Context())
@@ -153,7 +153,7 @@ func TestThroughAFailover(t *testing.T) {
 	s.press("P")
 	s.until("Resume the pair?")
 	s.press("y")
-	s.until("the pair is not paused")
+	s.until("automatic failover is enabled")
 	require.NotContains(t, c.OK("status"), "PAUSED")
 
 	s.seen.resize(50, 14)
@@ -194,7 +194,7 @@ func TestOneNode(t *testing.T) {
 	s := show(t, c, 80, 24, []string{"NO_COLOR=1"}, "--interval", "100ms")
 	s.until("active-alone", "1 queue by messages", "orders", "2 messages")
 	s.press("S")
-	s.until("no pair")
+	s.until("no node of a pair responds")
 	s.press("\x03")
 	s.ends()
 	require.False(t, s.seen.coloured, "NO_COLOR is set")
@@ -217,7 +217,7 @@ func TestOneNode(t *testing.T) {
 	require.NoError(t, p.Close())
 	stdout, stderr, code := c.Run("", "top", "--once", "-o", "json")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "no node answers")
+	require.Contains(t, stderr, "no node responds")
 	var gone struct {
 		Status struct {
 			Nodes []struct{ Error string }

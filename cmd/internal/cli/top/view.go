@@ -96,7 +96,7 @@ func columnsOf(text string) int { return len([]rune(text)) }
 // nodeLines returns a row for each node.
 func (m *model) nodeLines() []string {
 	if !m.told {
-		return []string{"asking the nodes …"}
+		return []string{"connecting to the nodes …"}
 	}
 	s := &m.status.status
 	columns := []column{
@@ -236,7 +236,7 @@ func (m *model) rateLines() []string {
 	}
 	active := activeOf(&m.status.status)
 	if active == nil {
-		return []string{m.paint.critical(fit("no node is active: nothing is published or delivered", m.width))}
+		return []string{m.paint.critical(fit("no node is active: no messages are published or delivered", m.width))}
 	}
 	parts := []string{"published, delivered and acknowledged per second: not known yet"}
 	if r := m.status.rates; r != nil {
@@ -303,9 +303,9 @@ func (m *model) foot() []string {
 			lines = append(lines, line)
 		}
 	}
-	keys := "? keys  / filter  s sort  enter queue  a alarms  S switchover  P pause  q leave"
+	keys := "? keys  / filter  s sort  enter queue  a alarms  S switchover  P pause  q quit"
 	if m.screen != ofPair {
-		keys = "esc back  ↑↓ scroll  ? keys  a alarms  S switchover  P pause  q leave"
+		keys = "esc back  ↑↓ scroll  ? keys  a alarms  S switchover  P pause  q quit"
 	}
 	return append(lines, m.paint.faint(fit(keys, m.width)))
 }

@@ -21,7 +21,7 @@ func (m *model) listLines() []string {
 		return []string{"", m.paint.critical(fit("queues: "+m.listErr.Error(), m.width))}
 	}
 	if !m.listed {
-		return []string{"", "asking for the queues …"}
+		return []string{"", "loading queues …"}
 	}
 	lines := []string{m.listTitle()}
 	start := m.first - m.page.query.offset
@@ -112,9 +112,9 @@ func (m *model) queueLines() []string {
 	case q == nil && m.listErr != nil:
 		return []string{"", m.paint.critical(fit("queue "+m.queue+": "+m.listErr.Error(), m.width))}
 	case q == nil && (!m.listed || m.page.query != m.wanted()):
-		return []string{"", "asking for queue " + m.queue + " …"}
+		return []string{"", "loading queue " + m.queue + " …"}
 	case q == nil:
-		return []string{"", m.paint.warning(fit("queue "+m.queue+" is gone", m.width))}
+		return []string{"", m.paint.warning(fit("queue "+m.queue+" does not exist", m.width))}
 	}
 	published, delivered, acknowledged, oldest := activityOf(q)
 	facts := append([]fact{
@@ -142,7 +142,7 @@ func (m *model) queueLines() []string {
 	}, rows, m.width, false)
 	lines = append(append(lines, "", m.paint.faint(header)), table...)
 	if len(table) == 0 {
-		lines = append(lines, "none: no consumer gets what is published")
+		lines = append(lines, "no subscriptions: published messages are not delivered")
 	}
 	return lines
 }
@@ -151,15 +151,15 @@ func (m *model) queueLines() []string {
 func (m *model) helpLines() []string {
 	lines := []string{m.paint.bold("lockstep top: keys"), ""}
 	for _, k := range [][2]string{
-		{"↑ ↓ pgup pgdn", "choose a queue, or scroll"},
-		{"home end", "the first, the last queue"},
-		{"enter", "everything about the chosen queue"},
-		{"/", "filter: type a part of the name; enter keeps it, esc drops it"},
-		{"s or >, <", "sort by the next, the former column; * marks it"},
+		{"↑ ↓ pgup pgdn", "select a queue, or scroll"},
+		{"home end", "first, last queue"},
+		{"enter", "details of the selected queue"},
+		{"/", "filter: type part of the name; enter keeps it, esc clears it"},
+		{"s or >, <", "sort by the next, previous column; * marks it"},
 		{"r", "reverse the order"},
-		{"a", "alarms: all of them, what they mean and what to do"},
-		{"S", "switch over: the standby becomes active; asks first"},
-		{"P", "pause the pair, or resume it; asks first"},
+		{"a", "alarms: all conditions with explanations and actions"},
+		{"S", "switch over: the standby becomes active; asks for confirmation"},
+		{"P", "pause or resume the pair; asks for confirmation"},
 		{"esc", "back"},
 		{"?", "these keys"},
 		{"q ctrl+c", "leave"},
@@ -167,7 +167,7 @@ func (m *model) helpLines() []string {
 		lines = append(lines, fit(fmt.Sprintf("%s%s  %s", k[0], strings.Repeat(" ", 14-columnsOf(k[0])), k[1]), m.width))
 	}
 	if !m.operate {
-		lines = append(lines, "", m.paint.warning(fit("S and P: not for you (lockstep access whoami)", m.width)))
+		lines = append(lines, "", m.paint.warning(fit("S and P: not permitted (lockstep access whoami)", m.width)))
 	}
 	return lines
 }

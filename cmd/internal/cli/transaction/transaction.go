@@ -20,10 +20,10 @@ import (
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "txn", GroupID: "use",
-		Short: "List prepared transactions, and commit or roll them back in the place of their coordinator",
-		Long: `Transactions in two phases are prepared, and then wait until the coordinator that prepared them decides. A
-prepared transaction holds messages back from consumers, and room in queues. When its coordinator does not come back, an
-operator can decide in its place. The coordinator is told so when it decides after all.`,
+		Short: "Resolve prepared transactions",
+		Long: `In two-phase commit, a prepared transaction waits for the decision of its coordinator. Until then,
+its messages are hidden from consumers and occupy space in queues. If the coordinator does not return, an operator
+can decide instead. The coordinator is notified when it decides later.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -77,10 +77,10 @@ func (p *prepared) what() string {
 
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List the transactions that wait for a decision, the oldest first",
-		Long: `Show the transactions that were prepared and wait for their coordinator: how old they are, what they
-hold back, and who prepared them. One whose coordinator is gone for good is decided with lockstep txn commit or
-rollback.`,
+		Use: "list", Aliases: []string{"ls"}, Short: "List prepared transactions",
+		Long: `List transactions that are prepared and wait for their coordinator, oldest first: age, messages
+held, and the client that prepared them. If the coordinator is permanently lost, decide with lockstep txn commit or
+lockstep txn rollback.`,
 		Example: "  lockstep txn list\n  lockstep txn list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -116,10 +116,10 @@ type decision struct {
 func commitCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "commit XID", Short: "Commit a prepared transaction in the place of its coordinator",
-		Long: `Commit a prepared transaction: its messages are published, and what it acknowledges is acknowledged. Find out
-first what the coordinator has decided elsewhere: this cannot be undone. The coordinator is told when it decides: if it
-rolls back, it gets HEURISTIC_COMMIT. On a terminal it asks first.`,
+		Use: "commit XID", Short: "Commit a prepared transaction",
+		Long: `Commit a prepared transaction in place of its coordinator: its messages are published, and its
+acknowledgements are applied. First find out what the coordinator decided elsewhere: this cannot be undone. If the
+coordinator later rolls back, it receives HEURISTIC_COMMIT. On a terminal, the command asks for confirmation.`,
 		Example: "  lockstep txn commit order/4711\n  lockstep txn commit order/4711 --yes --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -133,10 +133,11 @@ rolls back, it gets HEURISTIC_COMMIT. On a terminal it asks first.`,
 func rollbackCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "rollback XID", Short: "Roll a prepared transaction back in the place of its coordinator",
-		Long: `Roll a prepared transaction back: its messages are dropped, and what it would have acknowledged is delivered
-again. Find out first what the coordinator has decided elsewhere: this cannot be undone. The coordinator is told when it
-decides: if it commits, it gets HEURISTIC_ROLLBACK. On a terminal it asks first.`,
+		Use: "rollback XID", Short: "Roll back a prepared transaction",
+		Long: `Roll back a prepared transaction in place of its coordinator: its messages are discarded, and
+messages that it acknowledged are redelivered. First find out what the coordinator decided elsewhere: this cannot
+be undone. If the coordinator later commits, it receives HEURISTIC_ROLLBACK. On a terminal, the command asks for
+confirmation.`,
 		Example: "  lockstep txn rollback order/4711\n  lockstep txn rollback order/4711 --yes --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -153,7 +154,7 @@ func decide(ctx context.Context, env *cli.Env, yes bool, xid string, commit bool
 		what, done = "Commit", "committed"
 	}
 	err := env.Confirm(ctx, yes,
-		"%s the prepared transaction %q in the place of its coordinator? It cannot be undone.", what, xid)
+		"%s the prepared transaction %q in place of its coordinator? This cannot be undone.", what, xid)
 	if err != nil {
 		return err
 	}

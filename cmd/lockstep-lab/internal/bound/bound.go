@@ -60,7 +60,7 @@ func listen(t Transport) (listener, error) {
 	case GRPC:
 		return listenGRPC()
 	}
-	return nil, fmt.Errorf("unknown transport %q: there are %s and %s", t, GRPC, TCP)
+	return nil, fmt.Errorf("unknown transport %q; the transports are %s and %s", t, GRPC, TCP)
 }
 
 // dial connects to a relay. The connection may end with ctx.

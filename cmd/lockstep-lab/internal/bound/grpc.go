@@ -39,7 +39,7 @@ func (asItIs) Name() string { return "bound" }
 func (asItIs) Marshal(v any) (mem.BufferSlice, error) {
 	m, ok := v.(*message)
 	if !ok {
-		return nil, fmt.Errorf("%T is no message", v)
+		return nil, fmt.Errorf("%T is not a message", v)
 	}
 	m.buffers.Ref()
 	return m.buffers, nil
@@ -49,7 +49,7 @@ func (asItIs) Marshal(v any) (mem.BufferSlice, error) {
 func (asItIs) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(*message)
 	if !ok {
-		return fmt.Errorf("%T is no message", v)
+		return fmt.Errorf("%T is not a message", v)
 	}
 	data.Ref()
 	m.buffers = data

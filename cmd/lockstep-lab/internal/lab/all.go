@@ -62,12 +62,13 @@ func allCommand(env *cli.Env) *cobra.Command {
 	var long bool
 	var only []string
 	cmd := &cobra.Command{
-		Use: "all", Short: "Measure everything in a short form, with the ratio to each peer that is installed",
-		Long: `Run every measurement in turn, in a short form of a few minutes, and print one table: the median rate, its spread where there were
-several rounds, the latencies, and for each peer that is installed its rate and the ratio of ours to it. A peer that is not
-there is named as not installed. --long takes hours: several rounds, with the sizes and counts of the documentation.
+		Use: "all", Short: "Run all benchmarks and print a table",
+		Long: `Run each measurement in turn, in a short form of a few minutes, and print one table: median rate,
+spread over several rounds, latencies, and for each installed peer its rate and the ratio to it. Peers that are not
+found are listed as not installed. --long takes hours: several rounds, with the sizes and counts of the
+documentation.
 
-A measurement that fails does not end the others; its error is printed, and the exit code is that of a failure.`,
+After a failed measurement, its error is printed, the others still run, and the exit code is that of a failure.`,
 		Example: `  lockstep-lab all
   lockstep-lab all --peers ~/peers
   lockstep-lab all --long --output json > results.json
@@ -82,7 +83,7 @@ A measurement that fails does not end the others; its error is printed, and the 
 			}
 			for _, name := range only {
 				if !slices.Contains(names(), name) {
-					return cli.Usage("--only %q is none of %s", name, strings.Join(names(), ", "))
+					return cli.Usage("--only %q: must be one of %s", name, strings.Join(names(), ", "))
 				}
 			}
 			if err := f.find(env, "", "", measure.PeerNATS, measure.PeerChronicle); err != nil {
@@ -101,9 +102,9 @@ A measurement that fails does not end the others; its error is printed, and the 
 		},
 	}
 	f.register(cmd, env)
-	cmd.Flags().StringVar(&f.Dir, "dir", "", "directory for the data; default: a temporary one")
-	cmd.Flags().BoolVar(&long, "long", false, "the long form: hours")
-	cmd.Flags().StringSliceVar(&only, "only", nil, "only these: "+strings.Join(names(), ", "))
+	cmd.Flags().StringVar(&f.Dir, "dir", "", "data directory; default: a temporary one")
+	cmd.Flags().BoolVar(&long, "long", false, "long form, takes hours")
+	cmd.Flags().StringSliceVar(&only, "only", nil, "measurements to run: "+strings.Join(names(), ", "))
 	return cmd
 }
 

@@ -22,15 +22,15 @@ func boundCommand(env *cli.Env) *cobra.Command {
 	var f benchcli.Flags
 	var windows []int
 	cmd := &cobra.Command{
-		Use: "bound", Short: "Measure publishing beside what two relays that store nothing can do",
-		Long: `Publish to a pair, and in turn send the same messages through two processes that stand for its nodes and store nothing: from
-the client to the first, from there to the second, and the answers back. Once the messages go in gRPC streams, one message each,
-and once over TCP with nothing but a length before each. The table has, for each size and --window, the rates, and what part of
-each relay's rate the pair reaches.
+		Use: "bound", Short: "Compare publishing with relays that store nothing",
+		Long: `Publish to a pair, and in turn send the same messages through two processes that relay but do not
+store them: from the client to the first process, to the second, and the responses back; first over gRPC streams
+with one message each, then over TCP with only a length prefix. The table has, for each size and --window, the
+rates and the fraction of each relay's rate that the pair reaches.
 
-With --sync always the relays over TCP write each message to a file and sync it before they answer, as a pair does; those with
-gRPC are left out. The pair puts small messages into one request of many, so that it can be faster than gRPC with one message
-each.`,
+With --sync always, the TCP relays write each message to a file and sync it before they respond, as a pair does;
+the gRPC relays are omitted. The pair batches small messages into one request, so that it can be faster than gRPC
+with one message each.`,
 		Example: `  lockstep-lab bound
   lockstep-lab bound --size 15000 --window 1000 --rounds 5
   lockstep-lab bound --sync always --window 1 --output json`,
@@ -42,11 +42,11 @@ each.`,
 			}
 			for _, w := range windows {
 				if w < 1 || w > 1_000_000 {
-					return cli.Usage("--window %d is not from 1 to 1,000,000", w)
+					return cli.Usage("--window %d must be 1 to 1,000,000", w)
 				}
 			}
 			if f.Duration <= 0 {
-				return cli.Usage("--duration must be above 0")
+				return cli.Usage("--duration must be positive")
 			}
 			f.Pair = true
 			return benchcli.WithTarget(cmd.Context(), env, cmd, f, p, func(t bench.Target) error {
@@ -58,8 +58,8 @@ each.`,
 	benchcli.SetDefaults(cmd, map[string]string{"sync": "off", "size": "512,15000"})
 	_ = cmd.Flags().MarkHidden("messages") // --duration determines the number
 	cmd.Flags().StringToStringVar(&f.Set, "set", nil, "settings of the pair, such as commit-delay=1ms")
-	cmd.Flags().IntSliceVar(&windows, "window", []int{1, 64, 1000}, "messages that are not yet acknowledged")
-	cmd.Flags().DurationVar(&f.Duration, "duration", 3*time.Second, "how long each measurement takes")
+	cmd.Flags().IntSliceVar(&windows, "window", []int{1, 64, 1000}, "unacknowledged messages")
+	cmd.Flags().DurationVar(&f.Duration, "duration", 3*time.Second, "duration of each measurement")
 	cmd.AddCommand(relayCommand(env))
 	return cmd
 }
@@ -132,7 +132,7 @@ func boundPoint(ctx context.Context, env *cli.Env, f benchcli.Flags, size, windo
 	medians := []bench.Result{pair}
 	for _, rs := range results[1:] {
 		m := bench.Median(rs)
-		m.Ratio, m.Note = pair.Rate/m.Rate, "what the pair reaches of it"
+		m.Ratio, m.Note = pair.Rate/m.Rate, "fraction reached by the pair"
 		medians = append(medians, m)
 	}
 	for _, m := range medians {
@@ -165,8 +165,8 @@ func relayCommand(env *cli.Env) *cobra.Command {
 	var o bound.RelayOptions
 	var transport string
 	cmd := &cobra.Command{
-		Use: "relay", Hidden: true, Short: "Pass messages on, as `bench bound` has its processes do",
-		Long:    "Pass messages on until the standard input ends. The address is printed.",
+		Use: "relay", Hidden: true, Short: "Relay messages for the bound benchmark",
+		Long:    "Relay messages until standard input ends. The command prints its address.",
 		Example: "  lockstep-lab bound relay --transport tcp",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -183,7 +183,7 @@ func relayCommand(env *cli.Env) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&transport, "transport", string(bound.GRPC), "grpc or tcp")
-	cmd.Flags().StringVar(&o.Next, "next", "", "host:port of the relay behind it")
-	cmd.Flags().StringVar(&o.Sync, "write-to", "", "directory in which what is received is written and synced")
+	cmd.Flags().StringVar(&o.Next, "next", "", "host:port of the next relay")
+	cmd.Flags().StringVar(&o.Sync, "write-to", "", "directory in which received messages are written and synced")
 	return cmd
 }

@@ -28,18 +28,19 @@ func capacityCommand(env *cli.Env) *cobra.Command {
 	var f benchcli.Flags
 	var processors []int
 	cmd := &cobra.Command{
-		Use: "capacity", Short: "Measure what each goroutine takes for a message, and so what more processors can give",
-		Long: `Publish --messages to --queues through as many producers, then drain as many from one queue, and profile both nodes while they
-do it. The table has what the goroutines of each kind took for a message, in µs of processor time with the system's part, and how many
-messages a second that kind has time for if each of its goroutines has a processor for itself: its ceiling. What one goroutine
-does alone is serial, and the lowest ceiling of those is what one pair cannot go beyond, however many processors it has. A
+		Use: "capacity", Short: "Profile nodes and derive the maximum throughput",
+		Long: `Publish --messages to --queues with as many producers, then drain as many messages from one queue,
+and profile both nodes. The table has the CPU time per message of each kind of goroutine in µs, including the
+kernel, and the message rate that the kind could reach with one processor per goroutine: its ceiling. The work of a
+single goroutine is serial; the lowest ceiling of these limits a pair, regardless of the number of processors. A
 profile takes 100 samples a second, so that small sections need many messages.
 
-A second table derives from that what machines of 2 to 64 processors could carry, one for each node. It is a bound, not a promise: the
-bandwidth of memory, disk and network, and waiting for locks, are not in it.
+A second table derives the throughput of machines with 2 to 64 processors, one per node. It is an upper bound
+without memory bandwidth, disk, network and lock contention.
 
---processors starts the nodes with GOMAXPROCS set, one value after the other, also above what the machine has; the lines for lock
-waits then tell whether they get in each other's way, and a further table which functions held the locks that were waited for.`,
+--processors starts the nodes with each value of GOMAXPROCS in turn, also above the number of processors of the
+machine; the lock wait rows then show contention, and a further table lists the functions that held the contended
+locks.`,
 		Example: `  lockstep-lab capacity
   lockstep-lab capacity --messages 2000000 --duration 60s --output json
   lockstep-lab capacity --processors 2,4,8`,
@@ -54,7 +55,7 @@ waits then tell whether they get in each other's way, and a further table which 
 			}
 			for _, n := range processors {
 				if n < 1 || n > 1024 {
-					return cli.Usage("--processors %d is not from 1 to 1,024", n)
+					return cli.Usage("--processors %d must be 1 to 1,024", n)
 				}
 			}
 			if len(processors) == 0 {
@@ -71,11 +72,11 @@ waits then tell whether they get in each other's way, and a further table which 
 	}
 	f.RegisterStore(cmd)
 	benchcli.SetDefaults(cmd, map[string]string{"sync": "off", "messages": "1000000", "rounds": "1"})
-	cmd.Flags().IntVar(&f.Queues, "queues", 5, "queues, and producers and consumers at the same time")
+	cmd.Flags().IntVar(&f.Queues, "queues", 5, "number of queues, and of concurrent producers and consumers")
 	cmd.Flags().DurationVar(&f.Duration, "duration", 30*time.Second,
-		"how long the nodes are profiled: longer than each of the two loads takes")
+		"profiling time; must be longer than each of the two loads")
 	cmd.Flags().IntSliceVar(&processors, "processors", nil,
-		"GOMAXPROCS of the nodes, one value after the other; default: as it is")
+		"values of GOMAXPROCS for the nodes, one after the other; default: unchanged")
 	cmd.Flags().StringToStringVar(&f.Set, "set", nil, "settings of the pair, such as commit-delay=1ms")
 	return cmd
 }
@@ -196,10 +197,10 @@ func printSizes(env *cli.Env, c measure.Capacity) error {
 	}
 	of := ""
 	if c.Phase == "consume" {
-		of = "; of one queue: others have goroutines of their own"
+		of = "; of one queue: others have their own goroutines"
 	}
-	if err := env.Print.Sentence("Derived from these times, and measured on no such machine: messages/s at most, if each "+
-		"node has a machine for itself%s.", of); err != nil {
+	if err := env.Print.Sentence("Derived from these times, not measured: maximum messages/s if each "+
+		"node has its own machine%s.", of); err != nil {
 		return err
 	}
 	rows := make([][]any, 0, len(c.Sizes))

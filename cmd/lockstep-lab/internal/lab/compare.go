@@ -45,9 +45,9 @@ type compareFlags struct {
 func (f *compareFlags) register(cmd *cobra.Command, env *cli.Env) {
 	dir, _ := env.Lookup(envPeers)
 	cmd.Flags().StringVar(&f.peersDir, "peers", dir,
-		"directory with a directory for each peer (environment: "+envPeers+")")
+		"directory that contains a directory per peer (environment: "+envPeers+")")
 	cmd.Flags().StringVar(&f.lock, "lock", filepath.Join(os.TempDir(), "bench.lock"),
-		"file whose lock is held while something is measured; empty: none")
+		"file locked during measurements; empty: none")
 }
 
 // check parses and validates the flags. limit is the text of --memory-limit.
@@ -64,7 +64,7 @@ func (f *compareFlags) check(limit string) (p benchcli.Parsed, err error) {
 	}
 	for _, s := range f.syncs {
 		if s != "always" && s != "off" {
-			return p, cli.Usage("--sync %q is neither always nor off", s)
+			return p, cli.Usage("--sync %q: must be always or off", s)
 		}
 	}
 	if limit != "" {
@@ -99,23 +99,26 @@ func (f *compareFlags) find(env *cli.Env, dir, command string, names ...string) 
 	return nil
 }
 
-const compareLong = `Run the benchmark of a peer and ours in turn, A B A B, in one go: a figure of another day is none to compare with. A peer is a
-program that starts the product, loads it and prints its results: --peer-command, or ` + "`run`" + ` in --peer-dir, or in the directory of
-that name in --peers. Without one, only ours is measured, and the table says so.
+const compareLong = `Run a peer's benchmark and ours in turn, A B A B, in one session, since results of different
+days are not comparable. A peer is a program that starts the product, loads it and prints its results:
+--peer-command, or ` + "`run`" + ` in
+--peer-dir, or in the directory of that name in --peers. Without a peer, only ours is measured, and the table
+states this.
 
-nats: JetStream with file storage on one server (r1) or three (r3), beside our pair: one publisher that waits for each
-acknowledgement, 64 of them on 5 queues, 5 pipelined publishers (its figure is again that of 64 outstanding), draining with 5
-consumers as many messages as the peer has left; for 512 bytes also 64 publishers and 5 consumers on one queue. --sync always
-compares with the peer's "sync_interval: always".
+nats: JetStream with file storage on one server (r1) or three (r3), compared with our pair: one publisher that
+waits for each acknowledgement, 64 of them on 5 queues, 5 pipelined publishers (compared with the same peer result
+of 64 outstanding), and draining the peer's remaining messages with 5 consumers; for 512 bytes also 64 publishers
+and 5 consumers on one queue. --sync always compares with the peer's "sync_interval: always".
 
-chronicle: bursts of --messages that are read back, beside our embedded store, in a process of its own. With --sync always both
-sync every --batch messages; otherwise ours writes --batch messages in one transaction and the peer one after the other.`
+chronicle: bursts of --messages that are read back, compared with our embedded store in a separate process. With
+--sync always both sync every --batch messages; otherwise ours writes --batch messages per transaction and the peer
+one by one.`
 
 func compareCommand(env *cli.Env) *cobra.Command {
 	var f compareFlags
 	var peer, dir, command, limit string
 	cmd := &cobra.Command{
-		Use: "compare", Short: "Measure another product and this one in turn, and print the ratio",
+		Use: "compare", Short: "Compare with another product",
 		Long: compareLong,
 		Example: `  lockstep-lab compare --peer nats --peers ~/peers --rounds 3
   lockstep-lab compare --peer nats --peer-dir ~/peers/nats --configs r3 --sync always --size 512 --duration 5s
@@ -140,7 +143,7 @@ func compareCommand(env *cli.Env) *cobra.Command {
 			case measure.PeerChronicle:
 				err = c.chronicleRounds(cmd.Context())
 			default:
-				err = cli.Usage("--peer %q is neither nats nor chronicle", peer)
+				err = cli.Usage("--peer %q: must be nats or chronicle", peer)
 			}
 			if err != nil {
 				return err
@@ -152,19 +155,19 @@ func compareCommand(env *cli.Env) *cobra.Command {
 	f.RegisterCommon(cmd)
 	f.register(cmd, env)
 	benchcli.SetDefaults(cmd, map[string]string{"messages": "2000000"})
-	cmd.Flags().Lookup("messages").Usage = "chronicle: messages of a burst"
+	cmd.Flags().Lookup("messages").Usage = "chronicle: messages per burst"
 	cmd.Flags().StringSliceVar(&f.syncs, "sync", []string{"off"},
 		"sync modes of both sides, one after the other: off, always")
-	cmd.Flags().StringVar(&peer, "peer", measure.PeerNATS, "what to compare with: nats or chronicle")
+	cmd.Flags().StringVar(&peer, "peer", measure.PeerNATS, "peer: nats or chronicle")
 	cmd.Flags().StringVar(&dir, "peer-dir", "",
-		"directory of the peer's benchmark; default: the one of its name in --peers")
+		"directory of the peer's benchmark; default: the directory of that name in --peers")
 	cmd.Flags().StringVar(&command, "peer-command", "", "the peer's benchmark, instead of `run` in its directory")
 	cmd.Flags().StringSliceVar(&f.configs, "configs", []string{"r1", "r3"}, "nats: one server, three servers")
-	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "nats: how long each publishing workload runs")
-	cmd.Flags().IntVar(&f.bursts, "bursts", 4, "chronicle: bursts, each of --messages")
-	cmd.Flags().IntVar(&f.batch, "batch", 100, "chronicle: messages of one transaction of ours, and between two syncs")
+	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "nats: duration of each publishing workload")
+	cmd.Flags().IntVar(&f.bursts, "bursts", 4, "chronicle: number of bursts, each of --messages")
+	cmd.Flags().IntVar(&f.batch, "batch", 100, "chronicle: messages per transaction of ours, and between two syncs")
 	cmd.Flags().StringVar(&limit, "memory-limit", "",
-		"chronicle: memory of either process and its page cache, such as 2GiB")
+		"chronicle: memory limit of each process with its page cache, such as 2GiB")
 	return cmd
 }
 
@@ -207,7 +210,7 @@ func (c *comparer) say(format string, args ...any) {
 
 // alone runs fn while no other benchmark runs.
 func (c *comparer) alone(ctx context.Context, fn func() error) (err error) {
-	unlock, err := measure.Lock(ctx, c.f.lock, func() { c.say("another benchmark runs; waiting for %s", c.f.lock) })
+	unlock, err := measure.Lock(ctx, c.f.lock, func() { c.say("another benchmark is running; waiting for %s", c.f.lock) })
 	if err != nil {
 		return err
 	}
@@ -411,7 +414,7 @@ func (c *comparer) ourStore(ctx context.Context, dir, sync string, size int) err
 func benchProcess(ctx context.Context, stderr io.Writer, args ...string) (results []bench.Result, err error) {
 	binary, err := os.Executable()
 	if err != nil {
-		return nil, fmt.Errorf("find this program, to run it again: %w", err)
+		return nil, fmt.Errorf("find the path of this program: %w", err)
 	}
 	cmd := exec.CommandContext(ctx, binary, append([]string{"--output=json"}, args...)...)
 	cmd.Stderr = stderr

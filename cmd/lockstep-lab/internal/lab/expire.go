@@ -18,14 +18,14 @@ func expireCommand(env *cli.Env) *cobra.Command {
 	var f benchcli.Flags
 	var o measure.ExpireOptions
 	cmd := &cobra.Command{
-		Use: "expire", Short: "Measure what a publisher notices while a million messages expire",
-		Long: `Fills a queue with --messages messages, and publishes to another queue at a steady rate. The latencies while all messages of the
-first queue expire at the same moment are compared with those while nothing else happens, before and after that; and, to tell the
-two apart, with those while each node is made to write a checkpoint every second and nothing expires. A message that is late
-because the one before it took long counts from the time at which it was due.
+		Use: "expire", Short: "Measure publish latency during mass expiry",
+		Long: `Fill a queue with --messages messages, and publish to another queue at a steady rate. The latencies
+while all messages of the first queue expire at the same moment are compared with the latencies before and after,
+and with those while each node writes a checkpoint every second without expiry. The latency of a message that is
+delayed by the one before it is measured from its due time.
 
-With --by message each message says when it expires, and --fill is how long it may take to publish them; with --by queue the queue
-gets a TTL.`,
+With --by message, each message has its own expiry time, and --fill is the time limit for publishing them; with
+--by queue, the queue has a TTL.`,
 		Example: `  lockstep-lab expire
   lockstep-lab expire --by queue --standalone
   lockstep-lab expire --messages 200000 --per-second 500 --rounds 1 --output json`,
@@ -39,10 +39,10 @@ gets a TTL.`,
 			case len(p.Sizes) != 1:
 				return cli.Usage("--size must be one size")
 			case o.PerSecond < 1 || o.Publishers < 1 || o.Phase <= 0 || o.Fill <= 0 || o.ExpiringBytes < 0:
-				return cli.Usage("--per-second, --publishers, --phase and --fill must be above 0, and --expiring-size not " +
+				return cli.Usage("--per-second, --publishers, --phase and --fill must be positive, and --expiring-size not " +
 					"below")
 			case o.By != measure.ExpireByMessage && o.By != measure.ExpireByQueue:
-				return cli.Usage("--by %q is neither message nor queue", o.By)
+				return cli.Usage("--by %q: must be message or queue", o.By)
 			}
 			o.Messages, o.SizeBytes = f.Messages, p.Sizes[0]
 			return benchcli.WithTarget(cmd.Context(), env, cmd, f, p, func(t bench.Target) error {
@@ -63,14 +63,14 @@ gets a TTL.`,
 	f.Register(cmd)
 	benchcli.SetDefaults(cmd, map[string]string{"messages": "1000000", "rounds": "1"})
 	_ = cmd.Flags().MarkHidden("queues")
-	cmd.Flags().IntVar(&o.ExpiringBytes, "expiring-size", 100, "bytes of a message that expires")
+	cmd.Flags().IntVar(&o.ExpiringBytes, "expiring-size", 100, "size of an expiring message in bytes")
 	cmd.Flags().StringVar(&o.By, "by", measure.ExpireByMessage,
-		"what has them expire: message, each of which says when, or queue, which gets a TTL")
-	cmd.Flags().DurationVar(&o.Fill, "fill", time.Minute, "how long publishing them may take, with --by message")
-	cmd.Flags().IntVar(&o.PerSecond, "per-second", 1000, "messages published each second")
+		"source of the expiry time: message, or queue for a TTL of the queue")
+	cmd.Flags().DurationVar(&o.Fill, "fill", time.Minute, "time limit for publishing them, with --by message")
+	cmd.Flags().IntVar(&o.PerSecond, "per-second", 1000, "messages published per second")
 	cmd.Flags().IntVar(&o.Publishers, "publishers", 16, "publishers, each of which waits for its acknowledgements")
 	cmd.Flags().DurationVar(&o.Phase, "phase", 10*time.Second,
-		"for how long it is measured before, after, and with checkpoints")
+		"measuring time before, after, and with checkpoints")
 	return cmd
 }
 

@@ -22,20 +22,20 @@ func fanoutCommand(env *cli.Env) *cobra.Command {
 	var subscriptions []int
 	var filter bool
 	cmd := &cobra.Command{
-		Use: "fanout", Short: "Measure one queue with many subscriptions: publishing and delivering at the same time",
-		Long: `Measure one queue with many subscriptions. A message is stored once, however many subscriptions get it. With fewer
-consumers than subscriptions the consumers take turns, so that the subscriptions stand at different places of a backlog that
-can be larger than --memory. What is delivered while messages are published ("deliver") and afterwards ("drain") is told apart.
-Fairness is what the subscription that was served least got, as a part of the one that was served most, until the last message was
-published.
+		Use: "fanout", Short: "Measure a queue with many subscriptions",
+		Long: `Measure publishing to and delivering from one queue with many subscriptions at the same time. A
+message is stored once, regardless of the number of subscriptions. With fewer consumers than subscriptions, the
+consumers take turns, so that the subscriptions have different positions in a backlog that can be larger than
+--memory. Deliveries during publishing ("deliver") and afterwards ("drain") are reported separately. Fairness is
+the ratio of the deliveries of the least and the most served subscription, until the last message was published.
 
-All runs on this machine. The processors' time that the consumers of this process take is missing to the nodes, and to the
-producers: of each process, it is in the JSON.
+All processes run on this machine. The CPU time of the consumers reduces that of the nodes and the producers; the
+JSON has the CPU time of each process.
 
-With --filter each number of subscriptions is measured twice: with subscriptions that get everything, and with ones of
-which each has a filter that 1 % of the messages match. The messages have a property then, in both.
+With --filter, each number of subscriptions is measured twice: without filters, and with a filter on each
+subscription that matches 1 % of the messages. The messages have a property in both cases.
 
---size gives one size, or a range such as 200-500. Of each number of --subscriptions a fresh queue is measured.`,
+--size is a size, or a range such as 200-500. Each number of --subscriptions is measured with a new queue.`,
 		Example: `  lockstep-lab fanout --subscriptions 1,10,100
   lockstep-lab fanout --subscriptions 100 --producers 50 --consumers 56 --size 200-500 --memory 64MiB --sync off
   lockstep-lab fanout --subscriptions 100 --consumers 100 --filter`,
@@ -54,7 +54,7 @@ which each has a filter that 1 % of the messages match. The messages have a prop
 			}
 			for _, n := range subscriptions {
 				if n < 1 || n > 10_000 {
-					return cli.Usage("--subscriptions %d is not between 1 and 10000", n)
+					return cli.Usage("--subscriptions %d must be between 1 and 10000", n)
 				}
 			}
 			o.Messages = f.Messages
@@ -70,18 +70,18 @@ which each has a filter that 1 % of the messages match. The messages have a prop
 	benchcli.SetDefaults(cmd, map[string]string{"size": "200-500", "messages": "100000", "rounds": "1"})
 	_ = cmd.Flags().MarkHidden("queues")
 	cmd.Flags().IntSliceVar(&subscriptions, "subscriptions", []int{1, 10, 100},
-		"numbers of subscriptions to measure, one after the other")
-	cmd.Flags().IntVar(&o.Producers, "producers", 50, "producers at the same time")
-	cmd.Flags().IntVar(&o.Window, "window", 16, "messages of one producer that are not yet acknowledged")
-	cmd.Flags().IntVar(&o.Consumers, "consumers", 56, "consumers at the same time")
-	cmd.Flags().BoolVar(&o.Backlog, "backlog", false, "publish everything before the consumers begin")
+		"numbers of subscriptions, measured one after the other")
+	cmd.Flags().IntVar(&o.Producers, "producers", 50, "number of concurrent producers")
+	cmd.Flags().IntVar(&o.Window, "window", 16, "maximum unacknowledged messages of a producer")
+	cmd.Flags().IntVar(&o.Consumers, "consumers", 56, "number of concurrent consumers")
+	cmd.Flags().BoolVar(&o.Backlog, "backlog", false, "publish all messages before the consumers start")
 	cmd.Flags().IntVar(&o.Turn, "turn", 1000,
-		"messages that a consumer reads before it goes on to another subscription")
-	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 256, "messages under way to each consumer")
+		"messages that a consumer reads before it moves to another subscription")
+	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 256, "messages in flight per consumer")
 	cmd.Flags().BoolVar(&filter, "filter", false,
-		"also measure subscriptions with filters, of which each matches 1 % of the messages")
+		"also measure subscriptions with filters, each of which matches 1 % of the messages")
 	cmd.Flags().DurationVar(&o.Drain, "drain", 0,
-		"end deliveries so long after the last message was published; 0: when all are delivered")
+		"end deliveries this long after the last publish; 0: when all are delivered")
 	return cmd
 }
 
@@ -127,7 +127,7 @@ const filterParts = 100
 // processed.
 func compareFilters(env *cli.Env, n int, all, some *fanoutMedians) error {
 	return env.Print.Sentence("with a filter on each of %s, which matches 1 %% of the messages: publishing at %.2f × the "+
-		"rate without, all dealt with in %.2f × the time, with %.2f × the time of processors",
+		"rate without, all messages processed in %.2f × the time, with %.2f × the CPU time",
 		output.Plural(uint64(n), "subscription"), some.published.Rate/all.published.Rate,
 		some.seconds/all.seconds, some.cpu/all.cpu)
 }
@@ -149,7 +149,7 @@ func parseSizeRange(sizes []string) (least, most int, err error) {
 		most, err = strconv.Atoi(to)
 	}
 	if err != nil || least < 0 || most < least {
-		return 0, 0, cli.Usage("--size %q is neither a number of bytes nor a range such as 200-500", text)
+		return 0, 0, cli.Usage("--size %q must be a number of bytes or a range such as 200-500", text)
 	}
 	return least, most, nil
 }

@@ -21,11 +21,12 @@ func growthCommand(env *cli.Env) *cobra.Command {
 	var levels string
 	var batch int
 	cmd := &cobra.Command{
-		Use: "growth", Short: "Measure the embedded store when it holds few and many messages",
-		Long: `Measure what it costs to publish, and to acknowledge in random order, when the embedded store holds so many messages
-already. Each level has a store of its own; all of them are open, and take turns: --slices times each publishes --messages, which take the
-place of as many of its oldest ones, and then acknowledges --acks. A slice ends with a checkpoint, which is part of it. In the table the
-rate, and the CPU time of a message, are compared with those of the first level.`,
+		Use: "growth", Short: "Measure the store with few and many messages",
+		Long: `Measure publishing, and acknowledging in random order, in an embedded store that already holds many
+messages. Each level has its own store; all stores are open and take turns: --slices times, each publishes
+--messages, which replace as many of its oldest messages, and then acknowledges --acks. A slice includes a
+checkpoint at its end. In the table, the rate and the CPU time per message are compared with those of the first
+level.`,
 		Example: `  lockstep-lab growth
   lockstep-lab growth --levels 100000,1000000,10000000,100000000 --slices 10 --rounds 1`,
 		Args: cobra.NoArgs,
@@ -40,7 +41,7 @@ rate, and the CPU time of a message, are compared with those of the first level.
 			for part := range strings.SplitSeq(levels, ",") {
 				n, err := strconv.Atoi(strings.TrimSpace(part))
 				if err != nil || n < o.Slices || n > 4_000_000_000 {
-					return cli.Usage("--levels: %q is no number of messages from --slices to 4,000,000,000", part)
+					return cli.Usage("--levels: %q must be a number of messages from --slices to 4,000,000,000", part)
 				}
 				o.Levels = append(o.Levels, n)
 			}
@@ -56,10 +57,10 @@ rate, and the CPU time of a message, are compared with those of the first level.
 	f.RegisterStore(cmd)
 	benchcli.SetDefaults(cmd, map[string]string{"sync": "off", "size": "100", "messages": "200000", "rounds": "1"})
 	cmd.Flags().StringVar(&levels, "levels", "100000,1000000,10000000",
-		"messages that are stored before the measurement")
+		"stored messages before the measurement")
 	cmd.Flags().IntVar(&o.Acks, "acks", 20_000,
-		"messages to acknowledge in a slice, chosen by chance; at most all that there are")
-	cmd.Flags().IntVar(&o.Slices, "slices", 5, "slices of each level")
-	cmd.Flags().IntVar(&batch, "batch", 100, "messages, or acknowledgements, of one transaction")
+		"messages to acknowledge per slice, chosen randomly; at most all")
+	cmd.Flags().IntVar(&o.Slices, "slices", 5, "slices per level")
+	cmd.Flags().IntVar(&batch, "batch", 100, "messages, or acknowledgements, per transaction")
 	return cmd
 }

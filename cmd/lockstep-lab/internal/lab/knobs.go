@@ -53,12 +53,13 @@ func knobsCommand(env *cli.Env) *cobra.Command {
 	var names, values []string
 	var paced bench.PublishOptions
 	cmd := &cobra.Command{
-		Use: "knobs", Short: "Sweep the group commit's delay and the size of checkpoints",
-		Long: `Start nodes with one setting changed, publish for --duration, and go on to the next value: commit-delay, how long the active
-collects transactions before it writes, and checkpoint-bytes, after how much log a checkpoint is written. In each round every value
-has its turn. The table has the rate and the latencies, the checkpoints of the active in a minute, the size of its log, and the
-most memory that one node had resident and mapped. With --rate there is one load, a producer that publishes so many messages a
-second: what nodes use that have little to do. The values of --values are for the one --knob that is given.
+		Use: "knobs", Short: "Sweep commit delay and checkpoint size",
+		Long: `Start nodes with one changed setting, publish for --duration, and continue with the next value:
+commit-delay, the time that the active collects transactions before it writes, and checkpoint-bytes, the amount of
+log between checkpoints. Each round measures all values. The table has the rate, the latencies, the checkpoints of
+the active per minute, the size of its log, and the peak resident and mapped memory of a node. With --rate, a
+single producer publishes this number of messages per second, to measure the resource usage of lightly loaded
+nodes. --values are values of the --knob.
 
 Without --sync, commit-delay is swept with sync=always and checkpoint-bytes with sync=off.`,
 		Example: `  lockstep-lab knobs
@@ -72,7 +73,7 @@ Without --sync, commit-delay is swept with sync=always and checkpoint-bytes with
 				return err
 			}
 			if f.Duration <= 0 {
-				return cli.Usage("--duration must be above 0")
+				return cli.Usage("--duration must be positive")
 			}
 			if paced.Rate < 0 {
 				return benchcli.ErrRate
@@ -107,10 +108,10 @@ Without --sync, commit-delay is swept with sync=always and checkpoint-bytes with
 	for _, name := range []string{"messages", "queues"} {
 		_ = cmd.Flags().MarkHidden(name) // defined by the loads
 	}
-	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "how long to publish with each value")
+	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "publishing time per value")
 	benchcli.RateFlag(cmd, &paced)
 	cmd.Flags().StringSliceVar(&names, "knob", []string{"commit-delay", "checkpoint-bytes"}, "settings to sweep")
-	cmd.Flags().StringSliceVar(&values, "values", nil, "values of the one --knob; default: two orders of magnitude")
+	cmd.Flags().StringSliceVar(&values, "values", nil, "values of the --knob; default: two orders of magnitude")
 	return cmd
 }
 
@@ -120,13 +121,13 @@ func chooseKnobs(names, values []string) ([]knob, error) {
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(k knob) bool { return k.setting == name })
 		if i < 0 {
-			return nil, cli.Usage("--knob %q is neither commit-delay nor checkpoint-bytes", name)
+			return nil, cli.Usage("--knob %q: must be commit-delay or checkpoint-bytes", name)
 		}
 		chosen = append(chosen, all[i])
 	}
 	if len(values) > 0 {
 		if len(chosen) != 1 {
-			return nil, cli.Usage("--values are those of one --knob")
+			return nil, cli.Usage("--values requires exactly one --knob")
 		}
 		chosen[0].values = values
 	}

@@ -24,25 +24,25 @@ func maintenanceCommand(env *cli.Env) *cobra.Command {
 	var publishers []int
 	cmd := &cobra.Command{
 		Use:   "maintenance",
-		Short: "Measure what publishers notice of a resize, a backup, a scan, and a standby that rejoins",
-		Long: `Starts a pair, fills it, and publishes at a steady rate. In each round each piece of work is done after a quiet time, with which
-the latencies meanwhile are compared:
+		Short: "Measure publish latency during maintenance",
+		Long: `Start a pair, fill it, and publish at a steady rate. Each round runs each operation after a quiet
+period, and compares the latencies:
 
-  nothing  the quiet time once more: how far two of them are apart on this machine
-  resize   a rolling resize of both nodes, to --resize-to and back in the next round, with its switchover
+  nothing  another quiet period, for the variation on this machine
+  resize   a rolling resize of both nodes to --resize-to, and back in the next round, with its switchover
   backup   of the standby
   scan     of the standby
-  rejoin   the standby is killed and its data removed; from when it is started again, and gets a snapshot of the active, until
+  rejoin   the standby is killed and its data deleted; measured from its restart, with a snapshot of the active, until
            it is in sync
 
-A message that is late because the one before it took long counts from the time at which it was due. The ratio is that of the
-p99 meanwhile to the p99 of the quiet time before. The last table has for each piece of work the round with the median
-ratio, the spread of the ratios, and the longest latency of any round. MB/s are those of the work: of a resize the
-bodies on both nodes in all of its time, of a rejoin the snapshot with its installation. With --output json each round has its slowest
-moments, and the step of the plan that they were in.
+The latency of a message that is delayed by the one before it is measured from its due time. The ratio compares the
+p99 during the operation with the p99 of the quiet period. The last table has the round with the median ratio of
+each operation, the spread of the ratios, and the longest latency of all rounds. MB/s is the rate of the operation:
+for a resize, the bodies on both nodes in its total time; for a rejoin, the snapshot including its installation.
+With --output json, each round has its slowest moments with the step of the plan.
 
-Both nodes, the coordinator and the publishers share this machine and its disk: on machines of their own, work on the
-standby is further away from publishers.`,
+Both nodes, the coordinator and the publishers share this machine and its disk: on separate machines, work on the
+standby affects publishers less.`,
 		Example: `  lockstep-lab maintenance
   lockstep-lab maintenance --work resize,rejoin --publishers 1 --store 2GiB
   lockstep-lab maintenance --set maintenance.background-share=100 --rounds 3 --output json`,
@@ -77,51 +77,51 @@ standby is further away from publishers.`,
 		},
 	}
 	cmd.Flags().StringVar(&f.Sync, "sync", "always", "sync mode of the nodes: always, interval or off")
-	cmd.Flags().StringVar(&f.Dir, "dir", "", "directory for the data; default: a temporary one")
+	cmd.Flags().StringVar(&f.Dir, "dir", "", "data directory; default: a temporary one")
 	cmd.Flags().StringVar(&f.Memory, "memory", "512MiB", "memory budget of the nodes")
 	cmd.Flags().StringVar(&f.PageSize, "page-size", "2KiB", "page size of the nodes")
 	cmd.Flags().StringVar(&resizeTo, "resize-to", "8KiB",
-		"page size that the first resize changes to; the next one changes back")
+		"page size of the first resize; the next one changes it back")
 	cmd.Flags().StringToStringVar(&f.Set, "set", nil,
 		"settings of the nodes, such as maintenance.background-share=100,maintenance.rewrite-rate=50MiB")
-	cmd.Flags().StringVar(&storeSize, "store", "512MiB", "messages that are in the store before")
-	cmd.Flags().IntVar(&o.SizeBytes, "message-size", 512, "bytes of a message that is published meanwhile")
-	cmd.Flags().IntVar(&o.PerSecond, "per-second", 500, "messages published each second, by all publishers together")
+	cmd.Flags().StringVar(&storeSize, "store", "512MiB", "size of the messages in the store at the start")
+	cmd.Flags().IntVar(&o.SizeBytes, "message-size", 512, "size of a published message in bytes")
+	cmd.Flags().IntVar(&o.PerSecond, "per-second", 500, "total messages published per second")
 	cmd.Flags().IntSliceVar(&publishers, "publishers", []int{1, 8},
-		"numbers of publishers to measure, one after the other; each publisher waits for its acknowledgements")
+		"numbers of publishers, measured one after the other; each publisher waits for its acknowledgements")
 	cmd.Flags().StringSliceVar(&o.Works, "work", measure.Works(),
 		"maintenance: "+strings.Join(measure.Works(), ", "))
 	cmd.Flags().IntVar(&f.Rounds, "rounds", 5, "rounds")
 	cmd.Flags().DurationVar(&o.Quiet, "quiet", 5*time.Second,
-		"for how long publishers are measured before each piece of work")
+		"quiet period before each operation")
 	cmd.Flags().DurationVar(&o.Settle, "settle", 3*time.Second,
-		"how long the machine is left alone after each piece of work")
+		"idle time after each operation")
 	f.Sizes, f.Messages, f.Queues = []string{"512"}, 1, 1
 	return cmd
 }
 
 func checkMaintenance(o measure.MaintenanceOptions, publishers []int) error {
 	if o.PerSecond < 1 || o.Quiet <= 0 || o.Settle < 0 || o.StoreBytes < 1 || o.SizeBytes < 0 {
-		return cli.Usage("--store, --per-second and --quiet must be above 0, and --message-size and --settle not below")
+		return cli.Usage("--store, --per-second and --quiet must be positive, and --message-size and --settle not")
 	}
 	if o.PageSizes[0] == 0 {
 		return cli.Usage("--resize-to must not be empty")
 	}
 	for _, n := range publishers {
 		if n < 1 || n > o.PerSecond {
-			return cli.Usage("--publishers %d is not between 1 and --per-second", n)
+			return cli.Usage("--publishers %d must be between 1 and --per-second", n)
 		}
 	}
 	for _, w := range o.Works {
 		if !slices.Contains(measure.Works(), w) {
-			return cli.Usage("--work %q is none of %s", w, strings.Join(measure.Works(), ", "))
+			return cli.Usage("--work %q: must be one of %s", w, strings.Join(measure.Works(), ", "))
 		}
 	}
 	if len(o.Works) == 0 || len(publishers) == 0 {
 		return cli.Usage("--work and --publishers must not be empty")
 	}
 	if o.PageSizes[0] == o.PageSizes[1] {
-		return cli.Usage("--resize-to must not be --page-size")
+		return cli.Usage("--resize-to must differ from --page-size")
 	}
 	return nil
 }

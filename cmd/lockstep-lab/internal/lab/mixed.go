@@ -17,10 +17,10 @@ func mixedCommand(env *cli.Env) *cobra.Command {
 	var f benchcli.Flags
 	var o measure.MixedOptions
 	cmd := &cobra.Command{
-		Use: "mixed", Short: "Measure publishing and consuming at the same time, with many clients and a backlog",
-		Long: `Publish and consume at the same time for --duration, in queues that hold --backlog messages already, and print what was sent
-and what was delivered each second. The consumers of a queue share its messages. With a backlog above the memory budget (--memory)
-the consumers read from the disk what producers wrote long ago.`,
+		Use: "mixed", Short: "Measure concurrent publishing and consuming",
+		Long: `Publish and consume at the same time for --duration, with many clients, in queues that already hold
+--backlog messages, and print the messages published and delivered per second. The consumers of a queue share its
+messages. With a backlog larger than the memory budget (--memory), consumers read older messages from disk.`,
 		Example: `  lockstep-lab mixed
   lockstep-lab mixed --backlog 2000000 --memory 256MiB --duration 30s
   lockstep-lab mixed --producers 50 --consumers 50 --queues 10 --window 100 --output json`,
@@ -33,7 +33,7 @@ the consumers read from the disk what producers wrote long ago.`,
 			if f.Queues < 1 || o.Producers < f.Queues || o.Consumers < f.Queues || o.Window < 1 || o.Prefetch < 1 ||
 				o.Backlog < 0 || f.Duration <= 0 {
 				return cli.Usage("--producers and --consumers must be at least --queues, --queues, --window and --prefetch " +
-					"at least 1, and --duration above 0")
+					"at least 1, and --duration positive")
 			}
 			return benchcli.WithTarget(cmd.Context(), env, cmd, f, p, func(t bench.Target) error {
 				for _, size := range p.Sizes {
@@ -48,12 +48,12 @@ the consumers read from the disk what producers wrote long ago.`,
 	f.Register(cmd)
 	benchcli.SetDefaults(cmd, map[string]string{"queues": "100", "rounds": "1"})
 	_ = cmd.Flags().MarkHidden("messages") // --duration determines the number
-	cmd.Flags().IntVar(&o.Producers, "producers", 500, "producers at the same time")
-	cmd.Flags().IntVar(&o.Consumers, "consumers", 560, "consumers at the same time")
-	cmd.Flags().IntVar(&o.Window, "window", 1, "messages of one producer that are not yet acknowledged; 1: synchronous")
-	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 100, "messages that a consumer has ahead")
-	cmd.Flags().IntVar(&o.Backlog, "backlog", 0, "messages that are in the queues before")
-	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "how long to publish and consume")
+	cmd.Flags().IntVar(&o.Producers, "producers", 500, "number of concurrent producers")
+	cmd.Flags().IntVar(&o.Consumers, "consumers", 560, "number of concurrent consumers")
+	cmd.Flags().IntVar(&o.Window, "window", 1, "maximum unacknowledged messages of a producer; 1: synchronous")
+	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 100, "messages in flight per consumer")
+	cmd.Flags().IntVar(&o.Backlog, "backlog", 0, "messages in the queues at the start")
+	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "publishing and consuming time")
 	return cmd
 }
 

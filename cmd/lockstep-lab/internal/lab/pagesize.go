@@ -21,16 +21,16 @@ func pageSizeCommand(env *cli.Env) *cobra.Command {
 	var o measure.PageSizeOptions
 	var mix, to, limit string
 	cmd := &cobra.Command{
-		Use: "pagesize", Short: "Compare page sizes: produce all, consume all, then the same after a scan and a resize",
-		Long: `Produce all messages and then consume all with pages of 2 KiB; fill the queues again, scan, rewrite the page files with
-the recommended page size, consume what was rewritten, and produce and consume all again.
+		Use: "pagesize", Short: "Compare page sizes before and after a resize",
+		Long: `Publish all messages and then consume all with pages of 2 KiB; fill the queues again, scan, rewrite
+the page files with the recommended page size, consume the rewritten messages, and publish and consume all again.
 
-For each phase there are the rate, the size of page.db, and how many bytes were written to the disk (by all nodes, the log
-and a checkpoint included, and by whatever else works on that disk) for each byte of a body; for the rewrite its time and
-speed beside that of a plain copy with a sync. "Peak MB" is the most memory that one node had resident in that phase, beside
-its setting memory.budget. "Start ms" is the time from starting the nodes, full and stopped in good order, until they serve (a
-pair: until both are in sync), the median of three: after the queues were filled again, and after the rewrite, which is with the
-same messages in pages of both sizes. --messages is the number of all messages together.`,
+Each phase has the rate, the size of page.db, and the bytes written to disk (by all nodes, including the log, a
+checkpoint, and other load on the disk) per byte of a body; the rewrite has its time and its speed compared with a
+plain copy with sync. "Peak MB" is the peak resident memory of a node in the phase, next to memory.budget. "Start
+ms" is the time from starting the full, cleanly stopped nodes until they serve (a pair: until both are in sync),
+the median of three: after the queues were filled again, and after the rewrite, with the same messages in both page
+sizes. --messages is the total number.`,
 		Example: `  lockstep-lab pagesize
   lockstep-lab pagesize --size 15000 --senders 5 --queues 5 --messages 40000 --pair
   lockstep-lab pagesize --mix 40000x15000,6000x512 --sync off --output json`,
@@ -54,7 +54,7 @@ same messages in pages of both sizes. --messages is the number of all messages t
 			case o.Senders < 1 || f.Queues < 1 || o.Window < 1 || o.Prefetch < 1:
 				return cli.Usage("--senders, --queues, --window and --prefetch must be at least 1")
 			case o.Senders < f.Queues:
-				return cli.Usage("each of the %d queues needs a sender", f.Queues)
+				return cli.Usage("each of the %d queues requires a sender", f.Queues)
 			}
 			o.PageSize, o.PageSizeMax, o.Queues = int(size), int(largest), f.Queues
 			f.Standalone = !f.Pair
@@ -67,12 +67,12 @@ same messages in pages of both sizes. --messages is the number of all messages t
 	benchcli.SetDefaults(cmd, map[string]string{"size": "15000", "messages": "40000", "queues": "5", "rounds": "1"})
 	cmd.Flags().StringVar(&mix, "mix", "", "messages of several sizes, such as 40000x15000,6000x512, instead of "+
 		"--messages and --size")
-	cmd.Flags().IntVar(&o.Senders, "senders", 5, "producers at the same time")
-	cmd.Flags().IntVar(&o.Window, "window", 256, "messages of one sender that are not yet acknowledged")
-	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 1000, "messages under way to each consumer")
-	cmd.Flags().StringVar(&to, "to", "", "page size to compare with; default: what the scan recommends")
+	cmd.Flags().IntVar(&o.Senders, "senders", 5, "number of concurrent producers")
+	cmd.Flags().IntVar(&o.Window, "window", 256, "maximum unacknowledged messages of a sender")
+	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 1000, "messages in flight per consumer")
+	cmd.Flags().StringVar(&to, "to", "", "page size to compare with; default: the recommendation of the scan")
 	cmd.Flags().StringVar(&limit, "page-size-max", "",
-		"the scan does not recommend more than this; default: the setting of that name")
+		"maximum recommended page size; default: the setting of that name")
 	return cmd
 }
 
@@ -106,7 +106,7 @@ func parseMix(text string, sizes []int, messages int) ([]measure.Group, error) {
 		count, err1 := strconv.Atoi(n)
 		bytes, err2 := strconv.Atoi(size)
 		if !ok || err1 != nil || err2 != nil || count < 1 || bytes < 1 || bytes > 64<<20 {
-			return nil, cli.Usage("--mix: %q is not like 40000x15000", part)
+			return nil, cli.Usage("--mix: %q must be like 40000x15000", part)
 		}
 		mix = append(mix, measure.Group{Messages: count, SizeBytes: bytes})
 	}

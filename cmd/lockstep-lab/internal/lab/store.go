@@ -23,15 +23,15 @@ func storeCommand(env *cli.Env) *cobra.Command {
 	var o measure.StoreOptions
 	var limit string
 	cmd := &cobra.Command{
-		Use: "store", Short: "Measure the embedded store alone: write bursts and read them back, in one goroutine",
-		Long: `Measure the store without network and replication: write a burst of --messages, read it back, and so on. Nothing is
-acknowledged, so the store grows. Of a write, a latency is that of one transaction of --batch messages; of a read, that of
-one read of up to 1000 messages or 1 MiB.
+		Use: "store", Short: "Measure the embedded store alone",
+		Long: `Measure the store in one goroutine without network and replication: write a burst of --messages,
+read it back, and repeat. Nothing is acknowledged, so the store grows. The latency of a write is that of a
+transaction of --batch messages; of a read, that of a read of up to 1000 messages or 1 MiB.
 
-With four bursts or more, the mean rate of the last half is compared with that of the first two. --memory-limit runs all of it
-in a memory cgroup (of either version; it takes root), in which the page cache counts. --far closes the store after the bursts
-and measures how long it takes to open, and a reader that begins at the first message while nothing is in the page cache,
-beside a plain read of the same file.`,
+With four bursts or more, the mean rate of the second half is compared with that of the first two bursts.
+--memory-limit runs everything in a memory cgroup (v1 or v2; requires root), which includes the page cache. --far
+closes the store after the bursts, and measures opening it and a reader that starts at the first message with an
+empty page cache, compared with a plain read of the same file.`,
 		Example: `  lockstep-lab store --size 512 --messages 2000000 --bursts 4 --sync off
   lockstep-lab store --sync always --batch 100 --warm
   lockstep-lab store --messages 2000000 --bursts 16 --sync off --memory-limit 2GiB --far --warm --rounds 1`,
@@ -42,7 +42,7 @@ beside a plain read of the same file.`,
 				return err
 			}
 			if o.Batch < 1 || o.Batch > 10_000 || o.Bursts < 1 || o.Pause < 0 {
-				return cli.Usage("--batch must be 1 to 10000, --bursts at least 1 and --pause not below 0")
+				return cli.Usage("--batch must be 1 to 10000, --bursts at least 1 and --pause not negative")
 			}
 			if limit != "" {
 				bytes, err := config.ParseSize(limit)
@@ -61,13 +61,13 @@ beside a plain read of the same file.`,
 		},
 	}
 	f.RegisterStore(cmd)
-	cmd.Flags().IntVar(&o.Batch, "batch", 100, "messages of one transaction")
-	cmd.Flags().IntVar(&o.Bursts, "bursts", 4, "bursts, each of --messages")
+	cmd.Flags().IntVar(&o.Batch, "batch", 100, "messages per transaction")
+	cmd.Flags().IntVar(&o.Bursts, "bursts", 4, "number of bursts, each of --messages")
 	cmd.Flags().DurationVar(&o.Pause, "pause", 0, "time between two bursts")
-	cmd.Flags().BoolVar(&o.Warm, "warm", false, "write and delete as much as the run will use before measuring")
+	cmd.Flags().BoolVar(&o.Warm, "warm", false, "before measuring, write and delete as much as the run will use")
 	cmd.Flags().StringVar(&limit, "memory-limit", "",
-		"memory of this process and its page cache, such as 2GiB; empty: no limit")
-	cmd.Flags().BoolVar(&o.Far, "far", false, "measure opening the full store, and reading it from its first message")
+		"memory limit of this process with its page cache, such as 2GiB; empty: unlimited")
+	cmd.Flags().BoolVar(&o.Far, "far", false, "measure opening the full store and reading from its first message")
 	return cmd
 }
 
@@ -77,14 +77,15 @@ func queuesCommand(env *cli.Env) *cobra.Command {
 	var batch int
 	load := bench.PublishOptions{Producers: 5}
 	cmd := &cobra.Command{
-		Use: "queues", Short: "Measure many queues beside one queue, in the embedded store or on nodes",
-		Long: `Measure what many queues cost: make --queues of them, publish one message to each, and then publish --messages round all of
-them, and --messages to one queue alone. At the end everything is closed and opened again: how long that takes.
+		Use: "queues", Short: "Compare many queues with one queue",
+		Long: `Measure the cost of many queues: create --queues, publish one message to each, then publish
+--messages in turn to all queues, and --messages to a single queue. Finally, everything is closed and the time to
+open it again is measured.
 
-By default that is the embedded store: a transaction has --batch messages in both cases, in the one each to another queue. The one queue is in
-a store of its own, and the two take turns, in --slices of --messages and a checkpoint. Reported is also the heap that each queue needs.
-With --pair or --standalone it is nodes that are started for it, and --publishers that each wait for their acknowledgements, or pipeline
-with a --window above 1; the one queue comes first.`,
+By default, this measures the embedded store: a transaction has --batch messages, each to another queue in the
+first case. The single queue is in its own store, and the two take turns, in --slices of --messages and a
+checkpoint. The heap per queue is reported as well. With --pair or --standalone, nodes are started, and
+--publishers wait for each acknowledgement, or pipeline with a --window above 1; the single queue comes first.`,
 		Example: `  lockstep-lab queues
   lockstep-lab queues --standalone --messages 200000
   lockstep-lab queues --queues 100000 --messages 1000000 --sync off --output json`,
@@ -115,12 +116,12 @@ with a --window above 1; the one queue comes first.`,
 	f.RegisterStore(cmd)
 	benchcli.SetDefaults(cmd, map[string]string{"sync": "off", "messages": "500000", "rounds": "1"})
 	cmd.Flags().IntVar(&load.Publishers, "publishers", 64,
-		"with --pair or --standalone: publishers, which share 5 producers")
+		"with --pair or --standalone: number of publishers, which share 5 producers")
 	cmd.Flags().IntVar(&load.Window, "window", 1,
-		"with --pair or --standalone: messages of one publisher that are not yet acknowledged")
+		"with --pair or --standalone: maximum unacknowledged messages of a publisher")
 	cmd.Flags().IntVar(&o.Queues, "queues", 100_000, "queues")
 	cmd.Flags().IntVar(&o.Slices, "slices", 5, "slices of the embedded store, each of --messages")
-	cmd.Flags().IntVar(&batch, "batch", 100, "messages of one transaction")
+	cmd.Flags().IntVar(&batch, "batch", 100, "messages per transaction")
 	return cmd
 }
 
@@ -278,7 +279,7 @@ func printTrends(env *cli.Env, results []bench.Result) error {
 		}); err != nil {
 			return err
 		}
-		if err := env.Print.Sentence("%s: %s: %.2f; at most %.0f MB resident, memory.budget is %.0f MB", phase, note,
+		if err := env.Print.Sentence("%s: %s: %.2f; peak %.0f MB resident, memory.budget is %.0f MB", phase, note,
 			ratio, peak(bursts), last.BudgetMB); err != nil {
 			return err
 		}

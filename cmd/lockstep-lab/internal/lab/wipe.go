@@ -20,12 +20,13 @@ func wipeCommand(env *cli.Env) *cobra.Command {
 	var o measure.WipeOptions
 	var storeSize string
 	cmd := &cobra.Command{
-		Use: "wipe", Short: "Measure what a publisher notices when the standby loses its disk and is replaced",
-		Long: `Starts a pair, fills it, and publishes at a steady rate. Then the standby is killed, its data is removed, and it is started again: it
-fetches a snapshot from the active. The latencies before are compared with those until it is in sync again; a message that is
-late because the one before it took long counts from the time at which it was due. They are measured once more after that: a disk
-that is limited in what it may write (those of clouds are) can be slower for what was written, and the store before took a lot.
-The rate of the snapshot is that of its transfer over loopback and its installation, with both nodes on one disk.`,
+		Use: "wipe", Short: "Measure publish latency while a standby is replaced",
+		Long: `Start a pair, fill it, and publish at a steady rate. Then the standby is killed, its data is
+deleted, and it is restarted: it copies a snapshot from the active. The latencies before are compared with those
+until it is in sync again; the latency of a message that is delayed by the one before it is measured from its due
+time. Latencies are measured again afterwards: a disk with a write limit, as in clouds, can be slower after the
+snapshot was written. The rate of the snapshot includes the transfer over loopback and the installation, with both
+nodes on one disk.`,
 		Example: `  lockstep-lab wipe
   lockstep-lab wipe --store 10GiB --per-second 2000 --output json`,
 		Args: cobra.NoArgs,
@@ -39,8 +40,8 @@ The rate of the snapshot is that of its transfer over loopback and its installat
 				return cli.Usage("--store: %v", err)
 			}
 			if o.PerSecond < 1 || o.Publishers < 1 || o.Before <= 0 || o.Settle < 0 || size < 1 || o.SizeBytes < 0 {
-				return cli.Usage("--store, --per-second, --publishers and --before must be above 0, and " +
-					"--message-size and --settle not below")
+				return cli.Usage("--store, --per-second, --publishers and --before must be positive, and " +
+					"--message-size and --settle not negative")
 			}
 			o.StoreBytes = size.Bytes()
 			f.Pair = true
@@ -54,17 +55,17 @@ The rate of the snapshot is that of its transfer over loopback and its installat
 		},
 	}
 	cmd.Flags().StringVar(&f.Sync, "sync", "always", "sync mode of the nodes: always, interval or off")
-	cmd.Flags().StringVar(&f.Dir, "dir", "", "directory for the data; default: a temporary one")
+	cmd.Flags().StringVar(&f.Dir, "dir", "", "data directory; default: a temporary one")
 	cmd.Flags().StringVar(&f.Memory, "memory", "512MiB", "memory budget of the nodes")
 	cmd.Flags().StringVar(&f.PageSize, "page-size", "2KiB", "page size of the nodes")
-	cmd.Flags().StringVar(&storeSize, "store", "2GiB", "messages that are in the store before")
-	cmd.Flags().IntVar(&o.SizeBytes, "message-size", 512, "bytes of a message that is published meanwhile")
-	cmd.Flags().IntVar(&o.PerSecond, "per-second", 1000, "messages published each second")
+	cmd.Flags().StringVar(&storeSize, "store", "2GiB", "size of the messages in the store at the start")
+	cmd.Flags().IntVar(&o.SizeBytes, "message-size", 512, "size of a published message in bytes")
+	cmd.Flags().IntVar(&o.PerSecond, "per-second", 1000, "messages published per second")
 	cmd.Flags().IntVar(&o.Publishers, "publishers", 16, "publishers, each of which waits for its acknowledgements")
 	cmd.Flags().DurationVar(&o.Before, "before", 10*time.Second,
-		"for how long it is measured with both nodes, first and at the end")
+		"measuring time with both nodes, at the start and at the end")
 	cmd.Flags().DurationVar(&o.Settle, "settle", 20*time.Second,
-		"how long the disk is left alone after the store was filled")
+		"idle time of the disk after filling the store")
 	f.Sizes, f.Messages, f.Rounds, f.Queues = []string{"512"}, 1, 1, 1
 	return cmd
 }

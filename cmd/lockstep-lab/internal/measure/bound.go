@@ -47,7 +47,7 @@ func StartBounds(ctx context.Context, t bound.Transport, sync bool, args func(ne
 func (b *Bounds) start(ctx context.Context, name string, args []string) error {
 	binary, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("find this program, to run it again: %w", err)
+		return fmt.Errorf("find the path of this program: %w", err)
 	}
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Stderr = os.Stderr
@@ -66,7 +66,7 @@ func (b *Bounds) start(ctx context.Context, name string, args []string) error {
 	b.processes[name] = cmd.Process.Pid
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		return fmt.Errorf("a relay has not started: %w", err)
+		return fmt.Errorf("start a relay: %w", err)
 	}
 	b.address = strings.TrimSpace(line)
 	return nil

@@ -178,7 +178,7 @@ func profiled(ctx context.Context, t bench.Target, o CapacityOptions, nodes map[
 		results <- func() { counts = counted }
 		c.Cost(m)
 		if took := time.Since(start); err == nil && took > o.Profile {
-			err = fmt.Errorf("the load took %s, longer than the nodes were profiled: raise --duration", took.Round(time.Second))
+			err = fmt.Errorf("the load took %s, longer than the profiling time: raise --duration", took.Round(time.Second))
 		}
 		return err
 	})

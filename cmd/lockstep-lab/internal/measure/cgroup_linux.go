@@ -21,7 +21,7 @@ func limitMemory(bytes int64) (leave func() error, err error) {
 	}
 	dir := filepath.Join(mount, fmt.Sprintf("lockstep-bench-%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o750); err != nil {
-		return nil, fmt.Errorf("make a memory cgroup (it takes root): %w", err)
+		return nil, fmt.Errorf("create a memory cgroup (requires root): %w", err)
 	}
 	if err = writeControl(filepath.Join(dir, limit), bytes); err == nil {
 		err = writeControl(filepath.Join(dir, "cgroup.procs"), int64(os.Getpid()))
@@ -52,11 +52,11 @@ func writeControl(file string, value int64) error {
 func memoryCgroup() (mount, home, limit string, err error) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return "", "", "", fmt.Errorf("look for cgroups: %w", err)
+		return "", "", "", fmt.Errorf("find cgroups: %w", err)
 	}
 	own, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
-		return "", "", "", fmt.Errorf("look for cgroups: %w", err)
+		return "", "", "", fmt.Errorf("find cgroups: %w", err)
 	}
 	mount, v2 := findMemoryMount(string(mounts))
 	if mount == "" {
@@ -80,7 +80,7 @@ func memoryCgroup() (mount, home, limit string, err error) {
 			return mount, filepath.Join(mount, f[2]), limit, nil
 		}
 	}
-	return "", "", "", errors.New("the process is in no cgroup of " + mount)
+	return "", "", "", errors.New("the process has no cgroup in " + mount)
 }
 
 // findMemoryMount parses mountinfo. A version 1 hierarchy with the memory controller takes precedence, since version 2

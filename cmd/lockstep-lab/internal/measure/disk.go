@@ -21,7 +21,7 @@ const ioBytes = 1 << 20
 // that were unused for a while is slow, which would dominate the results.
 func Warm(ctx context.Context, dir string, bytes int64) (err error) {
 	if u, err := vfs.OS().Usage(dir); err == nil && uint64(bytes) > u.AvailableBytes/10*9 {
-		return fmt.Errorf("warm: %d MB are needed and %d are free in %s", bytes/1e6, u.AvailableBytes/1e6, dir)
+		return fmt.Errorf("warm: %d MB required, %d free in %s", bytes/1e6, u.AvailableBytes/1e6, dir)
 	}
 	f, err := os.CreateTemp(dir, "warm-")
 	if err != nil {
@@ -44,11 +44,11 @@ func Warm(ctx context.Context, dir string, bytes int64) (err error) {
 func dropFromCache(name string) error {
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {
-		return fmt.Errorf("drop from the page cache: %w", err)
+		return fmt.Errorf("evict from the page cache: %w", err)
 	}
 	defer func() { _ = f.Close() }() // it was synced
 	if err := f.Sync(); err != nil {
-		return fmt.Errorf("drop from the page cache: %w", err)
+		return fmt.Errorf("evict from the page cache: %w", err)
 	}
 	return adviseDontNeed(f)
 }

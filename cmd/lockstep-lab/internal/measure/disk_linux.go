@@ -12,7 +12,7 @@ import (
 // adviseDontNeed evicts the file from the page cache; dirty pages stay.
 func adviseDontNeed(f *os.File) error {
 	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
-		return fmt.Errorf("drop %s from the page cache: %w", f.Name(), err)
+		return fmt.Errorf("evict %s from the page cache: %w", f.Name(), err)
 	}
 	return nil
 }

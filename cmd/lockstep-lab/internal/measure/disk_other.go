@@ -12,5 +12,5 @@ import (
 func adviseDontNeed(*os.File) error { return nil }
 
 func limitMemory(int64) (leave func() error, err error) {
-	return nil, errors.New("only Linux has memory cgroups")
+	return nil, errors.New("memory cgroups are supported on Linux only")
 }

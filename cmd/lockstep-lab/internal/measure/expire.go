@@ -139,7 +139,7 @@ func (x *expiring) measure(ctx context.Context, over time.Time) error {
 		return err
 	}
 	if left := time.Until(over); !over.IsZero() && left < 2*x.Phase {
-		return fmt.Errorf("bench: to publish %d messages took %s longer than --fill: it has to be longer", x.Messages,
+		return fmt.Errorf("bench: publishing %d messages took %s longer than --fill: increase it", x.Messages,
 			(2*x.Phase - left).Round(time.Second))
 	}
 	if err := x.phase(ctx, &x.result.Before, func() error { return letPass(ctx, x.Phase) }); err != nil {

@@ -15,7 +15,7 @@ import (
 // active's checkpoints and the size of its log at the end. The setting is only copied to the result.
 func Knob(ctx context.Context, t bench.Target, o bench.PublishOptions, knob, value string) (bench.Result, error) {
 	if t.Pair == nil {
-		return bench.Result{}, errors.New("settings can only be compared on nodes that are started for it")
+		return bench.Result{}, errors.New("comparing settings requires nodes started by the benchmark")
 	}
 	before, err := storeStatus(ctx, t)
 	if err != nil {
@@ -44,7 +44,7 @@ func storeStatus(ctx context.Context, t bench.Target) (*pb.StoreStatus, error) {
 	}
 	n := t.Pair.Find(active.Address)
 	if n == nil {
-		return nil, fmt.Errorf("the active node is %s, which is none of ours", active.Address)
+		return nil, fmt.Errorf("unknown active node %s", active.Address)
 	}
 	s, err := n.Status(ctx)
 	if err != nil {

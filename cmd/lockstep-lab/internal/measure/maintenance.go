@@ -180,7 +180,7 @@ func (u *upkeep) do(ctx context.Context, work string) (mb, seconds float64, afte
 	case WorkRejoin:
 		mb, seconds, after, err = u.rejoin(ctx)
 	default:
-		err = fmt.Errorf("there is no work %q", work)
+		err = fmt.Errorf("unknown operation %q", work)
 	}
 	return mb, seconds, after, err
 }

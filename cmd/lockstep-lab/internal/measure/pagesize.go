@@ -92,7 +92,7 @@ type pageSizeRun struct {
 // restart. The nodes of a pair rewrite one after the other, as standbys.
 func PageSize(ctx context.Context, t bench.Target, o PageSizeOptions, report func(bench.Result) error) error {
 	if t.Pair == nil {
-		return errors.New("page sizes can only be compared on nodes that are started for it")
+		return errors.New("comparing page sizes requires nodes started by the benchmark")
 	}
 	r := &pageSizeRun{PageSizeOptions: o, t: t, queues: bench.QueueNames(o.Queues), report: report}
 	r.sizes, r.bytes = o.sizes()
@@ -196,7 +196,7 @@ func (r *pageSizeRun) finish(ctx context.Context, out *bench.Result, m *bench.Me
 	out.PageSize = int(s.GetStore().GetPageSize())
 	info, err := os.Stat(datadir.PageFile(active.DataDir()))
 	if err != nil {
-		return fmt.Errorf("look at page.db: %w", err)
+		return fmt.Errorf("stat page.db: %w", err)
 	}
 	out.FileMB = float64(info.Size()) / 1e6
 	return nil
@@ -210,7 +210,7 @@ func (r *pageSizeRun) active(ctx context.Context) (*harness.Node, error) {
 	if n := r.t.Pair.Find(active.Address); n != nil {
 		return n, nil
 	}
-	return nil, fmt.Errorf("the active node is %s, which is none of ours", active.Address)
+	return nil, fmt.Errorf("unknown active node %s", active.Address)
 }
 
 func (r *pageSizeRun) produce(phase string) func(context.Context) error {
@@ -382,7 +382,7 @@ func (r *pageSizeRun) rewriteStandalone(ctx context.Context, size int) (rewritte
 		req.ResizeOnStartup = &yes
 	}
 	if size != int(s.GetPageSizeRecommended()) && size != int(s.GetPageSizeCurrent()) {
-		return rewritten{}, fmt.Errorf("a standalone node resizes to what is recommended, %d, and not to %d: use "+
+		return rewritten{}, fmt.Errorf("a standalone node resizes to the recommended size, %d, and not to %d: use "+
 			"--pair", s.GetPageSizeRecommended(), size)
 	}
 	if _, err := r.t.Client.UpdateMaintenanceSettings(ctx, req); err != nil {
@@ -421,7 +421,7 @@ func rewriteInLog(file string) (rewritten, error) {
 		}
 	}
 	if found.Took == 0 {
-		return rewritten{}, fmt.Errorf("the node did not rewrite its page file when it started; see %s", file)
+		return rewritten{}, fmt.Errorf("the node did not rewrite its page file at its start; see %s", file)
 	}
 	return rewritten{Took: time.Duration(found.Took * float64(time.Second)), after: found.PageSize, bytes: found.Bytes},
 		nil

@@ -44,11 +44,11 @@ func FindPeer(name, dir, command string) (Peer, error) {
 		return Peer{Name: name, Command: strings.Fields(command)}, nil
 	}
 	if dir == "" {
-		return Peer{}, fmt.Errorf("%s: %w: no directory was named", name, ErrNoPeer)
+		return Peer{}, fmt.Errorf("%s: %w: no directory given", name, ErrNoPeer)
 	}
 	run := filepath.Join(dir, "run")
 	if info, err := os.Stat(run); err != nil || info.IsDir() {
-		return Peer{}, fmt.Errorf("%s: %w: there is no %s", name, ErrNoPeer, run)
+		return Peer{}, fmt.Errorf("%s: %w: %s not found", name, ErrNoPeer, run)
 	}
 	return Peer{Name: name, Command: []string{run}}, nil
 }
@@ -116,7 +116,7 @@ func NATS(ctx context.Context, p Peer, o NATSOptions) ([]bench.Result, error) {
 	}
 	results, err := parseNATS(out, o.Duration)
 	if err == nil && len(results) == 0 {
-		err = fmt.Errorf("the benchmark of %s printed no results for %s", p.Name, o.Config)
+		err = fmt.Errorf("no results in the benchmark of %s for %s", p.Name, o.Config)
 	}
 	return results, err
 }
@@ -157,7 +157,7 @@ func parseNATS(out []byte, d time.Duration) ([]bench.Result, error) {
 			r.Note = f[columns]
 		}
 		if strings.Contains(r.Note, "STALLED") || strings.Contains(r.Note, "failed=") {
-			return nil, fmt.Errorf("nats did not do all of it: %s", line)
+			return nil, fmt.Errorf("nats did not complete all of it: %s", line)
 		}
 		results = append(results, r)
 	}
@@ -209,7 +209,7 @@ func Chronicle(ctx context.Context, p Peer, o ChronicleOptions) ([]bench.Result,
 	}
 	results, err := parseChronicle(out, o)
 	if err == nil && len(results) != 2*o.Bursts {
-		err = fmt.Errorf("the benchmark of %s printed %d results, not %d", p.Name, len(results), 2*o.Bursts)
+		err = fmt.Errorf("results of the benchmark of %s: %d instead of %d", p.Name, len(results), 2*o.Bursts)
 	}
 	return results, err
 }

@@ -31,7 +31,7 @@ const createAtOnce = 1000
 // queue at that time; QueueBytes of "start", which reopens the store, is the heap per queue after a start.
 func Queues(ctx context.Context, o QueuesOptions, report func(bench.Result) error) (err error) {
 	if o.Queues < 1 || o.Slices < 1 {
-		return errors.New("at least one queue and one slice are needed")
+		return errors.New("at least one queue and one slice are required")
 	}
 	stores := make([]*turner, 0, 2)
 	defer func() {

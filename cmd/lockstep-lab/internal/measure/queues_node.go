@@ -26,7 +26,7 @@ func NodeQueues(
 	ctx context.Context, t bench.Target, load bench.PublishOptions, n int, report func(bench.Result) error,
 ) error {
 	if t.Pair == nil {
-		return errors.New("many queues can only be measured on nodes that are started for it")
+		return errors.New("many queues can only be measured on nodes started by the benchmark")
 	}
 	one := []string{"one"}
 	if _, _, err := t.Client.CreateQueue(ctx, one[0], client.CreateQueueOptions{}); err != nil {

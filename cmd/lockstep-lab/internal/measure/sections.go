@@ -123,15 +123,15 @@ type inspector struct{ address string }
 func (n inspector) get(ctx context.Context, path string, read func(io.Reader) error) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.address+path, nil)
 	if err != nil {
-		return fmt.Errorf("ask a node: %w", err)
+		return fmt.Errorf("query a node: %w", err)
 	}
 	answer, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return fmt.Errorf("ask a node: %w", err)
+		return fmt.Errorf("query a node: %w", err)
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("ask a node for %s: %s", path, answer.Status)
+		return fmt.Errorf("query a node for %s: %s", path, answer.Status)
 	}
 	return read(answer.Body)
 }

@@ -360,7 +360,7 @@ func (e *embedded) read(ctx context.Context, messages int, out *bench.Result) er
 				return fmt.Errorf("read back sequence %d: %w", batch[i].Sequence, err)
 			}
 			if len(m.Body) != e.SizeBytes || len(m.Body) >= 8 && binary.LittleEndian.Uint64(m.Body) != want {
-				return fmt.Errorf("read back sequence %d: it is not what was written", batch[i].Sequence)
+				return fmt.Errorf("read back sequence %d: content differs", batch[i].Sequence)
 			}
 		}
 		bench.Record(h, time.Since(begin))

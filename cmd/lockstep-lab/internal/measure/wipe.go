@@ -157,8 +157,8 @@ func readSnapshot(n *harness.Node, since time.Time) (mb, seconds float64, err er
 		return 0, 0, fmt.Errorf("bench: %s: %w", n.LogFile(), err)
 	}
 	if seconds == 0 {
-		return 0, 0, errors.New("bench: the standby came back without a snapshot: the store is so small that the log was " +
-			"enough; --store has to be larger")
+		return 0, 0, errors.New("bench: the standby rejoined without a snapshot, because the log was sufficient; " +
+			"increase --store")
 	}
 	return mb, seconds, nil
 }
