@@ -82,7 +82,8 @@ var (
 var (
 	// ErrBusy is returned when the node or the pair already runs another maintenance operation, or the same job.
 	ErrBusy = errors.New("other maintenance is under way")
-	// ErrRoleChanged is returned when a rewrite was canceled because the node changes its role. The page file is unchanged.
+	// ErrRoleChanged is returned when a rewrite was canceled because the node changes its role. The page file is
+	// unchanged.
 	ErrRoleChanged = errors.New("rewrite canceled by a role change")
 	// ErrCanceled is returned when a rewrite was canceled by another call or by an operator. The page file is unchanged.
 	ErrCanceled = errors.New("the rewrite was cancelled")

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
 // TestConditionsReference compares the table of docs/reference/conditions.md with server/conditions. The flag -update
