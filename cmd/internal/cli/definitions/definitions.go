@@ -280,7 +280,8 @@ func carryOut(ctx context.Context, env *cli.Env, c *client.Client, p *plan, o im
 			err := steps[i].do(step, c)
 			cancel()
 			if err != nil {
-				return fmt.Errorf("step %d of %d (%s) failed, the steps before it are applied: %w", i+1, len(steps), steps[i].text(), err)
+				return fmt.Errorf("step %d of %d (%s) failed, the steps before it are applied: %w",
+					i+1, len(steps), steps[i].text(), err)
 			}
 			done++
 		}

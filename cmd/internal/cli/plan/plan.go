@@ -126,7 +126,8 @@ func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanR
 		return err
 	}
 	if p.GetState() != pb.PlanState_PLAN_STATE_DONE {
-		return fmt.Errorf("the plan is %s; no messages are lost, and it can be started again", planprogress.State(p.GetState()))
+		return fmt.Errorf("the plan is %s; no messages are lost, and it can be started again",
+			planprogress.State(p.GetState()))
 	}
 	return nil
 }

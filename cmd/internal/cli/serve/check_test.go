@@ -68,7 +68,8 @@ func TestCheckRestart(t *testing.T) {
 	require.NoError(t, checkRestart(t.Context(), ok, args))
 	require.Error(t, checkRestart(t.Context(), ok, args[:1]), "it has got other arguments")
 
-	refused := program("echo 'lockstep: node.yaml:3: limts is not a setting' >&2; echo 'Try `lockstep --help`' >&2; exit 2")
+	refused := program("echo 'lockstep: node.yaml:3: limts is not a setting' >&2; " +
+		"echo 'Try `lockstep --help`' >&2; exit 2")
 	err := checkRestart(t.Context(), refused, args)
 	require.Error(t, err)
 	require.True(t, strings.HasPrefix(err.Error(), "node.yaml:3:"), err)
