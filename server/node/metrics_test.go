@@ -105,8 +105,8 @@ func testMetricsOfAPair(t *testing.T) {
 	}
 	for name, m := range table {
 		switch m.When {
-		case "with `coordinator.type: raft`", "with TLS", "while something runs", "with `tracing.endpoint`",
-			"on the standby, while it fetches a snapshot":
+		case "with `coordinator.type: raft`", "with TLS", "while an operation runs", "with `tracing.endpoint`",
+			"on the standby, while it receives a snapshot":
 		default:
 			require.True(t, seen[name], "%s is in the table and not exported", name)
 		}

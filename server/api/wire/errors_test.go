@@ -152,7 +152,7 @@ func TestConcernsNode(t *testing.T) {
 
 // docs/reference/errors.md lists exactly the existing reasons, with their codes.
 func TestReasonsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/reference/errors.md")
+	text, err := os.ReadFile("../../../docs/reference/errors.md")
 	require.NoError(t, err)
 	documented := map[string]string{}
 	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+) \\|").FindAllStringSubmatch(string(text),

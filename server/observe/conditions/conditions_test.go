@@ -92,7 +92,7 @@ func TestTable(t *testing.T) {
 // command, and no other.
 func TestResponses(t *testing.T) {
 	const page = "docs/how-to/respond-to-conditions.md"
-	raw, err := os.ReadFile("../../" + page)
+	raw, err := os.ReadFile("../../../" + page)
 	require.NoError(t, err)
 	sections := make(map[string]string)
 	for part := range strings.SplitSeq(string(raw), "\n## ") {

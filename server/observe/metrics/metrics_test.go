@@ -89,7 +89,7 @@ func TestTable(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", m.Name, m.Type, strings.Join(labels, ", "), m.When, m.Help)
 	}
-	const file, begin, end = "../../docs/reference/metrics.md", "<!-- table -->\n", "<!-- end of table -->\n"
+	const file, begin, end = "../../../docs/reference/metrics.md", "<!-- table -->\n", "<!-- end of table -->\n"
 	raw, err := os.ReadFile(file)
 	require.NoError(t, err)
 	head, rest, ok := strings.Cut(string(raw), begin)
