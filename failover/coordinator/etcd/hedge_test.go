@@ -4,6 +4,7 @@ package etcd
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,12 +15,11 @@ import (
 // endpoints answers requests in turn, each after its delay; never for a negative one.
 type endpoints struct {
 	delays []time.Duration
-	calls  int
+	calls  atomic.Int64
 }
 
 func (e *endpoints) call(ctx context.Context) (int, error) {
-	i := e.calls
-	e.calls++
+	i := int(e.calls.Add(1) - 1)
 	d := e.delays[i%len(e.delays)]
 	if d < 0 {
 		<-ctx.Done()
@@ -56,7 +56,7 @@ func TestHedged(t *testing.T) {
 				_, doubt, err := hedged(t.Context(), len(tt.delays)+laterAttempts, e.call)
 				require.NoError(t, err)
 				require.Equal(t, tt.took, time.Since(began))
-				require.Equal(t, tt.calls, e.calls)
+				require.EqualValues(t, tt.calls, e.calls.Load())
 				require.Equal(t, tt.doubt, doubt)
 			})
 		})
