@@ -207,8 +207,7 @@ class Locator:
         )
 
     async def _watch_once(self, node: Node) -> tuple[bool, bool, Failure]:
-        """Read one stream to its end, and return whether it delivered, whether a fresh token exists, and the failure.
-        """
+        """Read one stream to its end. Return whether it delivered, whether a fresh token exists, and the failure."""
         channel = node.channel
         delivered = False
         metadata: _rpc.Metadata = ()
