@@ -255,7 +255,7 @@ func killUnderTransactions(t *testing.T, r *run) {
 		}
 		d, m := r.receive("k")
 		_, got := r.transact(out, request{"take": []request{{"consumer": "k", "delivery": d}}})
-		if taken[m.Sequence] { // a client may redeliver a message whose take was in doubt: docs/reference/limits.md
+		if taken[m.Sequence] { // redelivered after an unknown outcome: docs/reference/limits.md
 			require.NotNil(t, got.Error)
 			require.Equal(t, "ALREADY_ACKNOWLEDGED", got.Error.Reason)
 			continue
