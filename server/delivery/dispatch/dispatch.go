@@ -148,8 +148,9 @@ type Limits struct {
 	BatchBytes int
 	// OutboxBytes is the approximate limit of bytes buffered for one consumer's connection.
 	OutboxBytes int
-	// WaitingBytes is the approximate limit of bytes buffered for all connections. From half of it on, each consumer
-	// is limited to an equal fraction, but at least 16 KiB. 0: no limit.
+	// WaitingBytes limits the bytes buffered for all connections. From half of it on, each consumer is limited to an
+	// equal fraction of the free rest, but at least 16 KiB. So all together buffer at most WaitingBytes, 16 KiB for
+	// each consumer, and one batch for each subscription. 0: no limit.
 	WaitingBytes int
 	// Busy reports whether other work needs the CPU that deliveries use. It is called before each read, from any
 	// goroutine. nil: never.

@@ -26,8 +26,8 @@ type waiting struct {
 func (w *waiting) add(bytes int, l *Limits) {
 	now := w.bytes.Add(int64(bytes))
 	share := int64(0)
-	if half := int64(l.WaitingBytes) / 2; half > 0 && now >= half {
-		share = max(half/max(w.consumers.Load(), 1), leastOutbox)
+	if limit := int64(l.WaitingBytes); limit > 0 && now >= limit/2 {
+		share = max((limit-now)/max(w.consumers.Load(), 1), leastOutbox)
 	}
 	if w.outbox.Load() != share {
 		w.outbox.Store(share)
