@@ -50,18 +50,20 @@ type Consumer struct {
 	avail        chan struct{} // capacity 1: a message can be received, or the consumer has ended
 	attached     chan struct{} // closed when the first attach succeeded, or the consumer has ended
 
-	mu          sync.Mutex // guards the fields below
-	err         error      // why the consumer has ended
-	generation  uint64     // number of the current stream
-	queueID     uint64     // of the queue at the first attach; 0 if not reported
-	buffer      fifo[*Delivery]
-	held        map[uint64]holding // messages held by the application, by sequence
-	credit      uint32             // to be granted with the next request
-	ack         []uint64           // to be sent with the next request
-	nack        []uint64           // …
-	nackAfter   []delayedNack      // …
-	reject      []uint64           // …
-	number      uint64             // of the last request with answers
+	mu         sync.Mutex // guards the fields below
+	err        error      // why the consumer has ended
+	generation uint64     // number of the current stream
+	queueID    uint64     // of the queue at the first attach; 0 if not reported
+	buffer     fifo[*Delivery]
+	held       map[uint64]holding // messages held by the application, by sequence
+	// committed are sequences acknowledged by a committed transaction that the current stream may still deliver.
+	committed   map[uint64]struct{}
+	credit      uint32        // to be granted with the next request
+	ack         []uint64      // to be sent with the next request
+	nack        []uint64      // …
+	nackAfter   []delayedNack // …
+	reject      []uint64      // …
+	number      uint64        // of the last request with answers
 	unconfirmed fifo[batch]
 	answered    uint64        // answers given by the application
 	settled     uint64        // how many of them, in that order, are committed
@@ -133,7 +135,7 @@ func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (
 		client: c, queue: queue, subscription: o.Subscription, filter: o.Filter, prefetch: o.Prefetch, stop: stop,
 		done: make(chan struct{}), wake: make(chan struct{}, 1), avail: make(chan struct{}, 1),
 		attached: make(chan struct{}),
-		held:     make(map[uint64]holding), progress: make(chan struct{}),
+		held:     make(map[uint64]holding), committed: make(map[uint64]struct{}), progress: make(chan struct{}),
 	}
 	if err := c.register(co); err != nil {
 		stop()
@@ -364,8 +366,9 @@ func (d *Delivery) answered(kind answerKind) {
 	}
 }
 
-// answeredElsewhere records that a transaction answered the delivery.
-func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind) {
+// answeredElsewhere records that a transaction answered the delivery. A stream that was opened before the commit may
+// deliver an acknowledged message once more.
+func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind, committed bool) {
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	if d.answer == noAnswer {
@@ -373,6 +376,9 @@ func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind) {
 	}
 	if h, ok := co.held[d.Sequence]; ok && !h.acked {
 		delete(co.held, d.Sequence)
+		if committed && kind == ackAnswer && h.generation != co.generation {
+			co.committed[d.Sequence] = struct{}{}
+		}
 	}
 }
 

@@ -177,6 +177,7 @@ func (co *Consumer) reattach() *pb.ConsumeRequest {
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	co.generation++
+	clear(co.committed) // the new stream does not deliver them
 	var again []uint64
 	for co.unconfirmed.len() > 0 {
 		again = append(again, co.unconfirmed.pop().ack...)
@@ -203,6 +204,7 @@ func (co *Consumer) forget() {
 	co.unconfirmed.clear()
 	co.ack, co.nack, co.nackAfter, co.reject = nil, nil, nil, nil
 	clear(co.held)
+	clear(co.committed)
 	co.settle(co.answered)
 }
 
@@ -358,6 +360,10 @@ func (co *Consumer) handle(resp *pb.ConsumeResponse) {
 // must not be delivered again. Within one stream a second delivery means that the message was released. The caller
 // holds mu.
 func (co *Consumer) known(seq uint64) bool {
+	if _, ok := co.committed[seq]; ok {
+		delete(co.committed, seq)
+		return true
+	}
 	h, ok := co.held[seq]
 	if !ok || !h.acked && h.generation == co.generation {
 		return false

@@ -63,6 +63,8 @@ type fakePair struct {
 	leaves []*pb.Leave
 	// endConsume returns the status that ends a consumer's stream before a request is processed.
 	endConsume func(r *pb.ConsumeRequest) error
+	// beforeMessages is called before messages are sent to a consumer.
+	beforeMessages func(n *fakeNode)
 	// altered are the requests of AlterQueue.
 	altered []*pb.AlterQueueRequest
 	// chosen determines the result of MoveMessages and RemoveMessages.
@@ -490,6 +492,9 @@ func (n *fakeNode) Consume(s pb.QueueService_ConsumeServer) error {
 			return err
 		}
 		if len(resp.GetMessages()) > 0 {
+			if n.pair.beforeMessages != nil {
+				n.pair.beforeMessages(n)
+			}
 			if err := s.Send(resp); err != nil {
 				return err
 			}

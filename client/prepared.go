@@ -43,7 +43,7 @@ func (t *Txn) Prepare(ctx context.Context, xid string) error {
 		}
 		return err
 	}
-	t.done()
+	t.done(false)
 	return nil
 }
 

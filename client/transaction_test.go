@@ -4,6 +4,7 @@ package client_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,4 +73,52 @@ func testLastErrorSaysWhy(t *testing.T) {
 	_, err := p.client(client.Options{}).Begin().Publish("q", message("x")).Commit(ctx)
 	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
 	require.ErrorContains(t, err, "only one node is in sync")
+}
+
+// A message that a transaction has acknowledged is not delivered again by a stream that was opened before the commit. A
+// prepared transaction may be rolled back, so its messages are.
+func TestAcknowledgedByTransactionDuringFailover(t *testing.T) {
+	simulated(t, "committed", func(t *testing.T) {
+		lateDelivery(t, func(c *client.Client, d *client.Delivery) error {
+			_, err := c.Begin().Take(d).Commit(soon(t))
+			return err
+		}, 2)
+	})
+	simulated(t, "prepared", func(t *testing.T) {
+		lateDelivery(t, func(c *client.Client, d *client.Delivery) error {
+			return c.Begin().Take(d).Prepare(soon(t), "xid")
+		}, 1)
+	})
+}
+
+// lateDelivery receives a message, fails over, and answers the message while the new active is about to deliver it
+// again. next is the sequence that the consumer must receive next.
+func lateDelivery(t *testing.T, answer func(c *client.Client, d *client.Delivery) error, next uint64) {
+	t.Helper()
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	fill(t, c, 2)
+	co, err := c.Consume(soon(t), "q", client.ConsumerOptions{Prefetch: 1})
+	require.NoError(t, err)
+	d, err := co.Receive(soon(t))
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), d.Sequence)
+	about, answered := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	p.mu.Lock()
+	p.beforeMessages = func(n *fakeNode) {
+		if n == p.nodes[1] {
+			once.Do(func() { close(about) })
+			<-answered
+		}
+	}
+	p.mu.Unlock()
+	p.setRole(0, pb.Role_ROLE_STANDBY)
+	p.takeOver(1)
+	<-about
+	require.NoError(t, answer(c, d))
+	close(answered)
+	d, err = co.Receive(soon(t))
+	require.NoError(t, err)
+	require.Equal(t, next, d.Sequence)
 }

@@ -156,7 +156,7 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 	if err != nil {
 		return TxnResult{}, err
 	}
-	t.done()
+	t.done(true)
 	out := TxnResult{LSN: resp.GetLsn(), Duplicate: resp.GetDuplicate()}
 	for _, r := range resp.GetResults() {
 		out.Results = append(out.Results, OpResult{FirstSequence: r.GetFirstSequence(), Changed: r.GetChanged()})
@@ -182,13 +182,13 @@ func (t *Txn) ready(op string) error {
 }
 
 // done records that the transaction is committed or prepared: the consumers no longer hold its deliveries.
-func (t *Txn) done() {
+func (t *Txn) done(committed bool) {
 	t.committed = true
 	for _, d := range t.acked {
-		d.consumer.answeredElsewhere(d, ackAnswer)
+		d.consumer.answeredElsewhere(d, ackAnswer, committed)
 	}
 	for _, d := range t.released {
-		d.consumer.answeredElsewhere(d, nackAnswer)
+		d.consumer.answeredElsewhere(d, nackAnswer, committed)
 	}
 }
 

@@ -18,6 +18,8 @@ from lockstep_mq._proto import admin_pb2, queue_pb2, types_pb2
 Context = grpc.aio.ServicerContext[Any, Any]
 Requests = AsyncIterator[queue_pb2.PublishStreamRequest]
 Stream = Callable[[Requests, Context], AsyncIterator[queue_pb2.PublishStreamResponse]]
+ConsumeRequests = AsyncIterator[queue_pb2.ConsumeRequest]
+Consume = Callable[[ConsumeRequests, Context], AsyncIterator[queue_pb2.ConsumeResponse]]
 
 
 class Node:
@@ -28,6 +30,7 @@ class Node:
         self.address = ""
         self.streams: list[Stream] = []
         self.seen: list[list[queue_pb2.PublishStreamRequest]] = []  # requests by stream
+        self.consumes: list[Consume] = []  # behaviours of successive consume streams
         self.commits: list[queue_pb2.CommitRequest] = []
         self.purges: list[queue_pb2.PurgeQueueRequest] = []
         self.on_purge: Callable[[int, Context], Awaitable[queue_pb2.PurgeQueueResponse]] | None = None
@@ -52,7 +55,11 @@ class Node:
             "PublishStream": grpc.stream_stream_rpc_method_handler(
                 self._publish, queue_pb2.PublishStreamRequest.FromString, _serialize
             ),
+            "Consume": grpc.stream_stream_rpc_method_handler(
+                self._consume, queue_pb2.ConsumeRequest.FromString, _serialize
+            ),
             "Commit": unary(self._commit, queue_pb2.CommitRequest),
+            "Prepare": unary(self._prepare, queue_pb2.PrepareRequest),
             "PurgeQueue": unary(self._purge, queue_pb2.PurgeQueueRequest),
             "ReplayDeadLetters": unary(self._replay, queue_pb2.ReplayDeadLettersRequest),
         }
@@ -112,6 +119,13 @@ class Node:
         stream = self.streams[min(len(self.seen), len(self.streams)) - 1]
         async for response in stream(recorded(), context):
             yield response
+
+    async def _consume(self, requests: ConsumeRequests, context: Context) -> AsyncIterator[queue_pb2.ConsumeResponse]:
+        async for response in self.consumes.pop(0)(requests, context):
+            yield response
+
+    async def _prepare(self, _: queue_pb2.PrepareRequest, context: Context) -> queue_pb2.PrepareResponse:
+        return queue_pb2.PrepareResponse(lsn=1)
 
     async def _commit(self, request: queue_pb2.CommitRequest, context: Context) -> queue_pb2.CommitResponse:
         self.commits.append(request)

@@ -10,10 +10,23 @@ from pathlib import Path
 
 import grpc
 import pytest
-from scripted import Context, Node, Requests, abort, answer, bundles, not_active, refuses, stores, takes, unrolled
+from scripted import (
+    ConsumeRequests,
+    Context,
+    Node,
+    Requests,
+    abort,
+    answer,
+    bundles,
+    not_active,
+    refuses,
+    stores,
+    takes,
+    unrolled,
+)
 
 from lockstep_mq import Client, Receipt, _failure, _reasons, errors
-from lockstep_mq._proto import admin_pb2, errors_pb2, queue_pb2
+from lockstep_mq._proto import admin_pb2, errors_pb2, queue_pb2, types_pb2
 
 BOUND = 20.0
 
@@ -382,3 +395,42 @@ def test_reasons_mean_what_the_protocol_says() -> None:
         assert f.retry == (then == "retry"), reason
         assert f.unauthenticated == then.startswith("retry with another token"), reason
         assert f.forgotten == then.startswith("retry as a new producer"), reason
+
+
+@pytest.mark.parametrize(("prepare", "following"), [(False, 2), (True, 1)])
+async def test_taken_message_is_not_redelivered_by_an_earlier_stream(prepare: bool, following: int) -> None:
+    """A stream that was opened before a commit may deliver a taken message once more.
+
+    The consumer discards it, unless the transaction is only prepared: it may be rolled back.
+    """
+    broken, attached, taken = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    messages = [types_pb2.StoredMessage(sequence=i, message=types_pb2.Message(body=b"%d" % i)) for i in (1, 2)]
+
+    async def first(requests: ConsumeRequests, context: Context) -> AsyncIterator[queue_pb2.ConsumeResponse]:
+        await anext(requests)
+        yield queue_pb2.ConsumeResponse(attached=True, messages=messages[:1])
+        await broken.wait()
+        await abort(context, grpc.StatusCode.UNAVAILABLE, "")
+
+    async def second(requests: ConsumeRequests, _: Context) -> AsyncIterator[queue_pb2.ConsumeResponse]:
+        await anext(requests)
+        yield queue_pb2.ConsumeResponse(attached=True)
+        attached.set()
+        await taken.wait()
+        yield queue_pb2.ConsumeResponse(messages=messages)
+        async for _request in requests:
+            pass
+
+    async def commit(_: int, __: Context) -> queue_pb2.CommitResponse:
+        return queue_pb2.CommitResponse(lsn=1)
+
+    async with Node() as node, Client([node.address]) as client:
+        node.consumes, node.on_commit = [first, second], commit
+        consumer = await client.consume("q")
+        t = client.transaction().take(await consumer.receive(timeout=BOUND))
+        broken.set()
+        await asyncio.wait_for(attached.wait(), BOUND)
+        await (t.prepare("xid", timeout=BOUND) if prepare else t.commit(timeout=BOUND))
+        taken.set()
+        assert (await consumer.receive(timeout=BOUND)).sequence == following
+        await consumer.close()

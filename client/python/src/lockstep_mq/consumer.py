@@ -147,6 +147,8 @@ class Consumer:
         self._buffer: deque[Delivery] = deque()
         self._available = asyncio.Event()  # a message can be received, or the consumer has ended
         self._held: dict[int, Delivery] = {}  # by sequence
+        # Acknowledged by a committed transaction; the current stream may still deliver them.
+        self._committed: set[int] = set()
         self._credit = 0  # to be granted with the next request
         self._answers = _Answers()
         self._number = 0  # of the last request with answers
@@ -337,8 +339,11 @@ class Consumer:
                 self._answers.nack.append(sequence)
         self._wake.set()
 
-    def _answered_elsewhere(self, d: Delivery, kind: _Kind) -> None:
-        """Record that a transaction has answered the delivery."""
+    def _answered_elsewhere(self, d: Delivery, kind: _Kind, *, committed: bool) -> None:
+        """Record that a transaction has answered the delivery.
+
+        A stream that was opened before the commit may deliver an acknowledged message once more.
+        """
         if not d._answer:
             d._answer = kind
             if d._trace is not None:
@@ -346,6 +351,8 @@ class Consumer:
         held = self._held.get(d.sequence)
         if held is not None and not held._acked:
             del self._held[d.sequence]
+            if committed and kind == "ack" and held._generation != self._generation:
+                self._committed.add(d.sequence)
 
     async def _run(self) -> None:
         """Consume from successive streams until a node returns a permanent error."""
@@ -421,6 +428,7 @@ class Consumer:
     def _reattach(self) -> queue_pb2.ConsumeRequest:
         """Prepare a new stream: unconfirmed acks are retried; nacked messages are redelivered in any case."""
         self._generation += 1
+        self._committed.clear()  # the new stream does not deliver them
         again = [sequence for batch in self._unconfirmed for sequence in batch.acks]
         self._unconfirmed.clear()
         self._answers = _Answers(ack=again + self._answers.ack)
@@ -445,6 +453,7 @@ class Consumer:
         self._unconfirmed.clear()
         self._answers = _Answers()
         self._held.clear()
+        self._committed.clear()
         self._settle(self._answered)
 
     def _next_request(self) -> queue_pb2.ConsumeRequest | None:
@@ -498,7 +507,7 @@ class Consumer:
             self._settle(batch.answered)
             self._wake.set()
         for stored in response.messages:
-            if self._held and self._known(stored.sequence):
+            if (self._held or self._committed) and self._known(stored.sequence):
                 self._credit += 1
             else:
                 self._buffer.append(Delivery(stored, self))
@@ -512,6 +521,9 @@ class Consumer:
 
         Within one stream a second delivery means that the message was requeued.
         """
+        if sequence in self._committed:
+            self._committed.remove(sequence)
+            return True
         held = self._held.get(sequence)
         if held is None or (not held._acked and held._generation == self._generation):
             return False

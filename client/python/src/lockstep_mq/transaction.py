@@ -148,7 +148,7 @@ class Transaction:
         except errors.Processed:
             self.rollback()
             raise
-        self._done()
+        self._done(committed=True)
         self.result = TransactionResult(
             lsn=response.lsn,
             results=tuple(OperationResult(r.first_sequence, r.changed) for r in response.results),
@@ -171,7 +171,7 @@ class Transaction:
             timeout=self._timeout if timeout is None else timeout,
             identity=self._identity,
         )
-        self._done()
+        self._done(committed=False)
         return response.lsn
 
     def rollback(self) -> None:
@@ -202,13 +202,13 @@ class Transaction:
             raise errors.InvalidRequest("the transaction is empty")
         return self._operations
 
-    def _done(self) -> None:
+    def _done(self, *, committed: bool) -> None:
         """Record that the transaction is committed or prepared: the consumers no longer hold its deliveries."""
         self._ended = True
         for d in self._acked:
-            d.consumer._answered_elsewhere(d, "ack")
+            d.consumer._answered_elsewhere(d, "ack", committed=committed)
         for d in self._released:
-            d.consumer._answered_elsewhere(d, "nack")
+            d.consumer._answered_elsewhere(d, "nack", committed=committed)
 
 
 def _origin(ds: Iterable[Delivery]) -> tuple[str, str, int]:
