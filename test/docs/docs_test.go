@@ -280,3 +280,21 @@ func TestComposeFile(t *testing.T) {
 	require.NoError(t, err)
 	require.NotRegexp(t, `(?m)^name:`, string(b))
 }
+
+// No page has the same block of several lines twice: a merge has replaced the commands of a section before.
+func TestNoBlockTwice(t *testing.T) {
+	block := regexp.MustCompile("(?ms)^```[^\n]*\n(.*?)\n```$")
+	checked := 0
+	for name, text := range documents(t) {
+		seen := map[string]bool{}
+		for _, m := range block.FindAllStringSubmatch(text, -1) {
+			if strings.Count(m[1], "\n") < 2 {
+				continue
+			}
+			require.False(t, seen[m[1]], "%s has this block twice:\n%s", name, m[1])
+			seen[m[1]] = true
+			checked++
+		}
+	}
+	require.Greater(t, checked, 50)
+}
