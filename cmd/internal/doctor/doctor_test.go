@@ -144,11 +144,14 @@ func TestPorts(t *testing.T) {
 	require.NoError(t, err)
 	address := free.Addr().String()
 	require.NoError(t, free.Close())
-	in := inspect(t, func(c *config.Config) { c.Listen, c.Metrics.Listen = taken.Addr().String(), address })
+	in := inspect(t, func(c *config.Config) {
+		c.Listen, c.Metrics.Listen, c.AMQP.Listen = taken.Addr().String(), address, taken.Addr().String()
+	})
 	all := checkPorts(t.Context(), in)
-	require.Len(t, all, 2)
+	require.Len(t, all, 3)
 	told(t, all[0], Problem, "listen", "is in use by")
 	told(t, all[1], OK, "metrics.listen", "is free")
+	told(t, all[2], Problem, "amqp.listen", "is in use by")
 	if pid, listening := portOwner(taken.Addr().(*net.TCPAddr).Port); listening {
 		require.Equal(t, os.Getpid(), pid)
 		require.Contains(t, all[0].Measured, fmt.Sprint(os.Getpid()))

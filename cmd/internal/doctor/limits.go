@@ -63,7 +63,7 @@ func checkOpenFiles(_ context.Context, in *inspector) []Finding {
 // checkPorts checks whether the node can listen on its configured addresses.
 func checkPorts(ctx context.Context, in *inspector) []Finding {
 	var all []Finding
-	for _, key := range []string{"listen", "metrics.listen", "coordinator.raft.listen", "console.listen"} {
+	for _, key := range []string{"listen", "metrics.listen", "coordinator.raft.listen", "console.listen", "amqp.listen"} {
 		address := in.cfg.Text(key)
 		if address == "" || key == "coordinator.raft.listen" && in.cfg.Coordinator.Type != "raft" {
 			continue
