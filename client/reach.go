@@ -53,6 +53,8 @@ func whyUnreachable(message string) (o obstacle, ok bool) {
 		return disagreement("TLS: " + lastPart(cause)), true
 	case has("HTTP/1.1 header"):
 		return disagreement("a web server answers, such as the console or the metrics: it is not a port for clients"), true
+	case has("missing selected ALPN property"):
+		return disagreement("another protocol than gRPC answers with TLS, such as AMQP: it is not a port for clients"), true
 	case has("frame too large"): // a node with TLS closes the connection without sending a byte
 		return disagreement("another protocol than gRPC answers, such as AMQP: it is not a port for clients"), true
 	case has("error reading server preface") && (has(net.ErrClosed.Error()) || has("deadline exceeded")):

@@ -59,6 +59,21 @@ func TestFailFast(t *testing.T) {
 	secure := listen(grpc.Creds(credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{nodeTLS}, ClientAuth: tls.RequireAnyClientCert,
 	})))
+	other, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{nodeTLS},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, other.Close()) })
+	go func() {
+		for {
+			conn, err := other.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.(*tls.Conn).Handshake() // the client ends it, since the server has no ALPN
+			_ = conn.Close()
+		}
+	}()
 	trusting := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: ca.Pool()}
 	for name, c := range map[string]struct {
 		address string
@@ -69,6 +84,7 @@ func TestFailFast(t *testing.T) {
 		"no such host":      {"no-such-host.invalid:7420", nil, "there is no host of that name"},
 		"plain at TLS":      {secure, nil, "it speaks TLS, and this client does not"},
 		"TLS at plain":      {plain, trusting, "the node does not speak TLS"},
+		"AMQP with TLS":     {other.Addr().String(), trusting, "it is not a port for clients"},
 		"no certificate":    {secure, trusting, "the node wants a client certificate, and none was shown"},
 		"unknown authority": {secure, &tls.Config{MinVersion: tls.VersionTLS13}, "unknown authority"},
 	} {
