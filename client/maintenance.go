@@ -106,7 +106,7 @@ func (n *Node) Backups(ctx context.Context, path string) ([]*pb.SaveSet, error) 
 func (n *Node) VerifyBackup(
 	ctx context.Context, req *pb.VerifyBackupRequest, progress func(*pb.Progress),
 ) (*pb.VerifyBackupResult, error) {
-	return follow(ctx, n, "verify a save-set", req, progress, pb.MaintenanceServiceClient.VerifyBackup,
+	return follow(ctx, n, "verify a backup", req, progress, pb.MaintenanceServiceClient.VerifyBackup,
 		(*pb.VerifyBackupResponse).GetResult)
 }
 

@@ -80,7 +80,7 @@ func testVerifyBackup(t *testing.T) {
 	r, err = n.verifySet(t.Context(), &pb.VerifyBackupRequest{})
 	require.NoError(t, err, "that it is damaged is what was found")
 	require.False(t, r.GetRestorable())
-	require.Contains(t, r.GetProblem(), "save-set is damaged")
+	require.Contains(t, r.GetProblem(), "backup is corrupt")
 }
 
 // A node has no key for its own backups, and its error names where the key is.

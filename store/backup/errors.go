@@ -20,9 +20,9 @@ var (
 // Errors of Load, Verify and Restore.
 var (
 	// ErrIncomplete is returned for a directory that is not a complete backup.
-	ErrIncomplete = errors.New("save-set is incomplete")
+	ErrIncomplete = errors.New("backup is incomplete")
 	// ErrDamagedSet is returned if a backup, or its content, does not match its checksums.
-	ErrDamagedSet = errors.New("save-set is damaged")
+	ErrDamagedSet = errors.New("backup is corrupt")
 	// ErrNewerVersion is returned if a backup or an archive has a newer, unsupported format.
 	ErrNewerVersion = errors.New("written in a newer format")
 	// ErrTarget is returned if the requested record or time cannot be reached with this backup and archive.

@@ -17,7 +17,7 @@ import (
 )
 
 // ErrNoSet is returned if a backup does not exist.
-var ErrNoSet = errors.New("there is no such save-set")
+var ErrNoSet = errors.New("no such backup")
 
 // CheckOptions are the options of CheckSet.
 type CheckOptions struct {

@@ -157,7 +157,7 @@ func endSets(env *cli.Env, label string, list []saveSet, broken int) error {
 		return err
 	}
 	if broken > 0 {
-		return fmt.Errorf("%s: %s cannot be restored", label, output.Plural(broken, "save-set"))
+		return fmt.Errorf("%s: %s cannot be restored", label, output.Plural(broken, "backup"))
 	}
 	return nil
 }
@@ -256,7 +256,7 @@ func printSets(env *cli.Env, label string, list []saveSet) error {
 		}
 		rows = append(rows, []any{j.Name, made, lsn, size, output.Bytes(j.Bytes), state})
 	}
-	return env.Print.Table([]string{"Save-set", "Made", ">LSN", ">Page size", ">Size", "State"}, rows)
+	return env.Print.Table([]string{"Backup", "Made", ">LSN", ">Page size", ">Size", "State"}, rows)
 }
 
 // reachText describes the range of restorable times after a backup, or why the archive is not usable beyond it.
