@@ -192,16 +192,9 @@ type BackupS3 struct {
 
 // Maintenance configures maintenance of page files.
 type Maintenance struct {
-	BackgroundShare Percent  `key:"background-share" usage:"maximum fraction of time in which a scan, backup, check or verification runs; reduced while it slows commits down"`
-	SnapshotRate    Size     `key:"snapshot-rate" usage:"maximum rate of receiving a snapshot, in bytes per second; 0: unlimited. Reduced while it slows commits down"`
-	RewriteRate     Size     `key:"rewrite-rate" usage:"maximum rate of a resize or compact, in bytes per second, such as 50MiB; 0: unlimited. Reduced while it slows commits down"`
-	Autotune        Autotune `key:"autotune"`
-}
-
-// Autotune configures automatic changes of the page size.
-type Autotune struct {
-	Window  string  `key:"window" usage:"time of day in which a scan may start a rolling resize or compact, such as 02:00-05:00; if empty, never. The setting of the pair takes precedence"`
-	MinGain Percent `key:"min-gain" usage:"minimum saving of space or reads for that operation, such as 20%"`
+	BackgroundShare Percent `key:"background-share" usage:"maximum fraction of time in which a scan, backup, check or verification runs; reduced while it slows commits down"`
+	SnapshotRate    Size    `key:"snapshot-rate" usage:"maximum rate of receiving a snapshot, in bytes per second; 0: unlimited. Reduced while it slows commits down"`
+	RewriteRate     Size    `key:"rewrite-rate" usage:"maximum rate of a resize or compact, in bytes per second, such as 50MiB; 0: unlimited. Reduced while it slows commits down"`
 }
 
 // Scrub configures the periodic read of all data, with repair of corruption.
@@ -329,7 +322,7 @@ func Default() Config {
 		Backup: Backup{
 			KeepGenerations: 3, S3: BackupS3{PartSize: 8 << 20, Parallel: 4, RetryFor: Duration(time.Minute)},
 		},
-		Maintenance: Maintenance{BackgroundShare: 100, SnapshotRate: 224 << 20, Autotune: Autotune{MinGain: 20}},
+		Maintenance: Maintenance{BackgroundShare: 100, SnapshotRate: 224 << 20},
 		Scrub:       Scrub{Rate: 4 << 20, Interval: Duration(7 * 24 * time.Hour)},
 		Verify:      Verify{Interval: Duration(time.Hour)},
 		Metrics:     Metrics{Queues: 20},

@@ -74,16 +74,24 @@ func TestStandaloneFlagAndLists(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, config.CoordinatorNone, c.Coordinator.Type)
 
-	c, err = load(t, "maintenance: {autotune: {window: 23:00-01:30, min-gain: 15%}}\ncompact-on-startup: true\n", nil,
-		[]string{"--resize-on-startup"})
+	c, err = load(t, "compact-on-startup: true\n", nil, []string{"--resize-on-startup"})
 	require.NoError(t, err)
 	require.True(t, c.Resize && c.Compact)
-	require.Equal(t, config.Percent(15), c.Maintenance.Autotune.MinGain)
-	require.Equal(t, "23:00-01:30", c.Maintenance.Autotune.Window)
 
 	c, err = load(t, "", []string{"LOCKSTEP_COORDINATOR_ETCD_ENDPOINTS=a:1, b:2"}, nil)
 	require.NoError(t, err)
 	require.Equal(t, []string{"a:1", "b:2"}, c.Coordinator.Etcd.Endpoints)
+}
+
+// A removed setting is ignored with a warning.
+func TestRemovedSetting(t *testing.T) {
+	c, err := load(t, "maintenance:\n  autotune: {window: 23:00-01:30, min-gain: 15%}\n",
+		[]string{"LOCKSTEP_MAINTENANCE_AUTOTUNE_WINDOW=23:00-01:30"}, nil)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{
+		"node.yaml:2: maintenance.autotune was removed and is ignored",
+		"environment variable LOCKSTEP_MAINTENANCE_AUTOTUNE_WINDOW is not a setting and is ignored",
+	}, c.Warnings)
 }
 
 // YAML 1.1 would parse an unquoted `off` as false.
@@ -211,12 +219,8 @@ func TestRefusals(t *testing.T) {
 			want: []string{`"maybe" is neither true nor false`},
 		},
 		"percent": {
-			args: []string{"--maintenance-autotune-min-gain=much"},
+			args: []string{"--maintenance-background-share=much"},
 			want: []string{`"much" is not a percentage`},
-		},
-		"no gain": {
-			args: []string{"--maintenance-autotune-min-gain=0%"},
-			want: []string{"0 is not between 1 and 99"},
 		},
 		"no share": {
 			args: []string{"--maintenance-background-share=0%"},
@@ -225,10 +229,6 @@ func TestRefusals(t *testing.T) {
 		"rewrite rate": {
 			args: []string{"--maintenance-rewrite-rate=1KiB"},
 			want: []string{"1KiB is not between 2KiB and"},
-		},
-		"window": {
-			args: []string{"--maintenance-autotune-window=2-5"},
-			want: []string{`"2-5" is not a time range`},
 		},
 		"generations": {
 			args: []string{"--backup-keep-generations=0"},

@@ -351,6 +351,9 @@ func (y *layer) group(file, prefix string, group *yaml.Node) {
 		as, place := prefix+name.Value, fmt.Sprintf("%s:%d", file, name.Line)
 		if key, ok := y.loader.keys[as]; ok {
 			y.value(key, as, place, value)
+		} else if as == removedGroup {
+			y.loader.config.Warnings = append(y.loader.config.Warnings,
+				fmt.Sprintf("%s: %s was removed and is ignored", place, as))
 		} else if y.loader.isGroup(as) {
 			y.group(file, as+".", value)
 		} else {

@@ -294,11 +294,6 @@ func (c *Config) checkMaintenance(k *checker) {
 	if c.Maintenance.RewriteRate != 0 {
 		k.sizeBetween("maintenance.rewrite-rate", c.Maintenance.RewriteRate, pageUnit, 1<<50)
 	}
-	k.between("maintenance.autotune.min-gain", int(c.Maintenance.Autotune.MinGain), 1, 99)
-	k.note("maintenance.autotune.window", "two times of day, such as 02:00-05:00")
-	if w := c.Maintenance.Autotune.Window; w != "" && !isWindow(w) {
-		k.fail("maintenance.autotune.window", "%q is not a time range such as 02:00-05:00", w)
-	}
 	if c.Scrub.Rate != 0 {
 		k.sizeBetween("scrub.rate", c.Scrub.Rate, 64<<10, 1<<50)
 	}
@@ -338,14 +333,6 @@ func (c *Config) checkBackup(k *checker) {
 	k.sizeBetween("backup.s3.part-size", s3.PartSize, 5<<20, 1<<30)
 	k.between("backup.s3.parallel", s3.Parallel, 1, 64)
 	k.timeBetween("backup.s3.retry-for", s3.RetryFor, 100*time.Millisecond, time.Hour)
-}
-
-// isWindow reports whether text is a range of two different times, such as 02:00-05:00.
-func isWindow(text string) bool {
-	from, to, ok := strings.Cut(text, "-")
-	_, ferr := time.Parse("15:04", from)
-	_, terr := time.Parse("15:04", to)
-	return ok && ferr == nil && terr == nil && from != to && len(from) == 5 && len(to) == 5
 }
 
 func (c *Config) checkStore(k *checker) {

@@ -81,7 +81,6 @@ func (n *node) makeMaintenance(fs vfs.FS) (err error) {
 		Defaults: maintenance.Defaults{
 			PageSizeMax: int(n.cfg.PageSizeMax), ResizeOnStartup: n.cfg.Resize, CompactOnStartup: n.cfg.Compact,
 			BackupPath: n.cfg.Backup.Path, BackupKeep: n.cfg.Backup.KeepGenerations,
-			AutotuneWindow: n.cfg.Maintenance.Autotune.Window, AutotuneMinGain: int(n.cfg.Maintenance.Autotune.MinGain),
 		},
 	})
 	if err != nil {

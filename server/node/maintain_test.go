@@ -31,21 +31,16 @@ func testSettingsSurviveFailover(t *testing.T) {
 	require.Equal(t, uint32(2048), before.GetSettings().GetPageSizeCurrent())
 	require.Equal(t, uint32(32768), before.GetSettings().GetPageSizeMax())
 	require.Equal(t, uint32(3), before.GetSettings().GetBackupKeepGenerations())
-	require.Equal(t, uint32(20), before.GetSettings().GetAutotuneMinGainPercent())
-	require.Empty(t, before.GetSettings().GetAutotuneWindow())
 
 	changed, err := b.upkeep.UpdateSettings(t.Context(), &pb.UpdateSettingsRequest{
 		PageSizeMax: ptr(uint32(65536)), BackupKeepGenerations: ptr(uint32(7)), BackupPath: ptr("/backups"),
-		AutotuneWindow: ptr("02:00-05:00"),
 	})
 	require.NoError(t, err, "the standby passes it on")
 	require.Equal(t, uint32(65536), changed.GetSettings().GetPageSizeMax())
 	for name, bad := range map[string]*pb.UpdateSettingsRequest{
 		"page size":   {PageSizeMax: ptr(uint32(3000))},
 		"generations": {BackupKeepGenerations: ptr(uint32(0))},
-		"window":      {AutotuneWindow: ptr("night")},
 		"path":        {BackupPath: ptr("relative")},
-		"gain":        {AutotuneMinGainPercent: ptr(uint32(100))},
 	} {
 		_, err := b.upkeep.UpdateSettings(t.Context(), bad)
 		require.Equal(t, codes.InvalidArgument, status.Code(err), name)
@@ -60,7 +55,7 @@ func testSettingsSurviveFailover(t *testing.T) {
 			require.NoError(t, err)
 			return s.GetSettings().GetPageSizeRecommended() == r.GetRecommended() &&
 				s.GetSettings().GetBackupPath() == "/backups" &&
-				s.GetSettings().GetBackupKeepGenerations() == 7 && s.GetSettings().GetAutotuneWindow() == "02:00-05:00"
+				s.GetSettings().GetBackupKeepGenerations() == 7
 		}, patience, 5*time.Millisecond)
 	}
 	check(a)

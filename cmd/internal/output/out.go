@@ -7,10 +7,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"reflect"
+	"slices"
 	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
+	"charm.land/lipgloss/v2"
 
 	"github.com/lockstep-mq/lockstep/store/units"
 )
@@ -66,36 +67,53 @@ func (p *Printer) Raw(b []byte) error {
 
 func (p *Printer) write(s string) error { return p.Raw([]byte(s)) }
 
-// Table prints a table. Numbers and columns whose header starts with ">" are aligned to the right.
+// Table prints a table. Columns of numbers and columns whose header starts with ">" are aligned to the right.
 func (p *Printer) Table(header []string, rows [][]any) error {
 	if p.json {
 		return nil
 	}
-	t := table.NewWriter()
-	t.SetStyle(table.StyleLight)
-	t.Style().Options.DrawBorder = false
-	t.Style().Options.SeparateColumns = false
-	t.Style().Format.Header = text.FormatDefault
-	t.Style().Box.PaddingLeft = ""
-	t.Style().Box.PaddingRight = "  "
-	head := make(table.Row, len(header))
-	var columns []table.ColumnConfig
+	right, widths := make([]bool, len(header)), make([]int, len(header))
+	lines := [][]string{make([]string, len(header))}
 	for i, h := range header {
-		name, right := strings.CutPrefix(h, ">")
-		head[i] = name
-		if right {
-			columns = append(columns, table.ColumnConfig{
-				Number: i + 1, Align: text.AlignRight,
-				AlignHeader: text.AlignRight,
-			})
+		lines[0][i], right[i] = strings.CutPrefix(h, ">")
+		right[i] = right[i] || !slices.ContainsFunc(rows, func(r []any) bool { return !isNumber(r[i]) })
+	}
+	for _, r := range rows {
+		line := make([]string, len(r))
+		for i, v := range r {
+			line[i] = strings.NewReplacer("\t", " ", "\n", " ").Replace(fmt.Sprint(v))
+		}
+		lines = append(lines, line)
+	}
+	total := 0
+	for i := range header {
+		for _, line := range lines {
+			widths[i] = max(widths[i], lipgloss.Width(line[i]))
+		}
+		total += widths[i] + 2
+	}
+	var b strings.Builder
+	for n, line := range lines {
+		var text string
+		for i, cell := range line {
+			blanks := strings.Repeat(" ", widths[i]-lipgloss.Width(cell))
+			if right[i] {
+				text += blanks + cell + "  "
+			} else {
+				text += cell + blanks + "  "
+			}
+		}
+		b.WriteString(strings.TrimRight(text, " ") + "\n")
+		if n == 0 {
+			b.WriteString(strings.Repeat("─", total) + "\n")
 		}
 	}
-	t.SetColumnConfigs(columns)
-	t.AppendHeader(head)
-	for _, r := range rows {
-		t.AppendRow(r)
-	}
-	return p.write(trimLines(t.Render()))
+	return p.write(b.String())
+}
+
+func isNumber(v any) bool {
+	kind := reflect.ValueOf(v).Kind()
+	return kind >= reflect.Int && kind <= reflect.Float64
 }
 
 // Pairs prints names and values, one pair per line.
@@ -112,15 +130,6 @@ func (p *Printer) Pairs(rows [][2]string) error {
 		fmt.Fprintf(&b, "%-*s  %s\n", width, r[0], r[1])
 	}
 	return p.write(b.String())
-}
-
-// trimLines removes trailing blanks from lines.
-func trimLines(s string) string {
-	lines := strings.Split(s, "\n")
-	for i := range lines {
-		lines[i] = strings.TrimRight(lines[i], " ")
-	}
-	return strings.Join(lines, "\n") + "\n"
 }
 
 // Count formats a number with separators: 1,234,567.

@@ -67,4 +67,8 @@ func TestColumns(t *testing.T) {
 	require.NoError(t, p.Table([]string{"Name", ">Size"}, [][]any{{"a", "1 B"}, {"b", "100 B"}}))
 	require.Contains(t, b.String(), "a       1 B\n")
 	require.NotContains(t, b.String(), ">")
+
+	b.Reset()
+	require.NoError(t, p.Table([]string{"Queue", "Note"}, [][]any{{"注文", "two\nlines"}, {"orders", ""}}))
+	require.Equal(t, "Queue   Note\n───────────────────\n注文    two lines\norders\n", b.String())
 }

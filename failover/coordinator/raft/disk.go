@@ -13,8 +13,6 @@ import (
 
 	"github.com/google/uuid"
 	hraft "github.com/hashicorp/raft"
-	boltdb "github.com/hashicorp/raft-boltdb/v2"
-	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
@@ -33,7 +31,7 @@ const idKey = "lockstep-voter-id"
 // disk is the persistent state of a voter: votes, log and ID in one file, and snapshots in the same directory.
 type disk struct {
 	dir   string
-	store *boltdb.BoltStore
+	store *boltStore
 	snaps *hraft.FileSnapshotStore
 	id    string // empty in a new directory
 	used  atomic.Bool
@@ -85,9 +83,7 @@ func openDisk(dir string, noSync bool, log raftLog) (*disk, error) {
 		return nil, fmt.Errorf("raft: snapshots in %s: %w", dir, err)
 	}
 	path := filepath.Join(dir, logFile)
-	store, err := boltdb.New(boltdb.Options{Path: path, NoSync: noSync, BoltOptions: &bbolt.Options{
-		Timeout: lockLimit, FreelistType: bbolt.FreelistMapType, NoFreelistSync: true,
-	}})
+	store, err := openBoltStore(path, noSync)
 	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, fmt.Errorf("raft: %s: %w: stop that one first", dir, ErrInUse)
 	}
@@ -105,7 +101,7 @@ func openDisk(dir string, noSync bool, log raftLog) (*disk, error) {
 // check reads the ID and rejects an incomplete directory.
 func (d *disk) check() error {
 	id, err := d.store.Get([]byte(idKey))
-	if err != nil && !errors.Is(err, boltdb.ErrKeyNotFound) {
+	if err != nil && !errors.Is(err, errKeyNotFound) {
 		return fmt.Errorf("raft: read the voter's id in %s: %w", d.dir, err)
 	}
 	d.id = string(id)

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	hraft "github.com/hashicorp/raft"
-	boltdb "github.com/hashicorp/raft-boltdb/v2"
 )
 
 // A voter's promises are only valid while its disk keeps them. A disk can be restored to an older state, since the
@@ -106,7 +105,7 @@ func (d *disk) readState() (diskState, error) {
 	var s diskState
 	for key, to := range map[string]*uint64{"CurrentTerm": &s.Term, "LastVoteTerm": &s.Voted} { // raft's key names
 		n, err := d.store.GetUint64([]byte(key))
-		if err != nil && !errors.Is(err, boltdb.ErrKeyNotFound) {
+		if err != nil && !errors.Is(err, errKeyNotFound) {
 			return diskState{}, fmt.Errorf("raft: read %s in %s: %w", key, d.dir, err)
 		}
 		*to = n
@@ -134,7 +133,7 @@ func (d *disk) lastEntry() (entry hraft.Log, err error) {
 // putBack returns the persisted reason why this voter no longer takes part; empty if it does.
 func (d *disk) putBack() (string, error) {
 	why, err := d.store.Get([]byte(putBackKey))
-	if err != nil && !errors.Is(err, boltdb.ErrKeyNotFound) {
+	if err != nil && !errors.Is(err, errKeyNotFound) {
 		return "", fmt.Errorf("raft: read %s in %s: %w", putBackKey, d.dir, err)
 	}
 	return string(why), nil
@@ -177,7 +176,7 @@ type sightings struct {
 func openSightings(d *disk) (*sightings, error) {
 	s := &sightings{disk: d, due: make(chan struct{}, 1), known: kept{Seen: make(map[string]sighting)}}
 	raw, err := d.store.Get([]byte(sightingsKey))
-	if errors.Is(err, boltdb.ErrKeyNotFound) {
+	if errors.Is(err, errKeyNotFound) {
 		return s, nil
 	}
 	if err == nil {

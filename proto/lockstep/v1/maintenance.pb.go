@@ -251,10 +251,13 @@ type MaintenanceSettings struct {
 	BackupPath string `protobuf:"bytes,6,opt,name=backup_path,json=backupPath,proto3" json:"backup_path,omitempty"`
 	// Number of backups to keep, at least 1.
 	BackupKeepGenerations uint32 `protobuf:"varint,7,opt,name=backup_keep_generations,json=backupKeepGenerations,proto3" json:"backup_keep_generations,omitempty"`
-	// Daily window in which autotune may start a rolling resize, such as "02:00-05:00", in local time of the active;
-	// empty disables autotune.
+	// No effect: autotune was removed.
+	//
+	// Deprecated: Marked as deprecated in lockstep/v1/maintenance.proto.
 	AutotuneWindow string `protobuf:"bytes,8,opt,name=autotune_window,json=autotuneWindow,proto3" json:"autotune_window,omitempty"`
-	// Minimum reduction of the file size by a resize, in percent, for autotune to start it.
+	// No effect.
+	//
+	// Deprecated: Marked as deprecated in lockstep/v1/maintenance.proto.
 	AutotuneMinGainPercent uint32 `protobuf:"varint,9,opt,name=autotune_min_gain_percent,json=autotuneMinGainPercent,proto3" json:"autotune_min_gain_percent,omitempty"`
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache
@@ -339,6 +342,7 @@ func (x *MaintenanceSettings) GetBackupKeepGenerations() uint32 {
 	return 0
 }
 
+// Deprecated: Marked as deprecated in lockstep/v1/maintenance.proto.
 func (x *MaintenanceSettings) GetAutotuneWindow() string {
 	if x != nil {
 		return x.AutotuneWindow
@@ -346,6 +350,7 @@ func (x *MaintenanceSettings) GetAutotuneWindow() string {
 	return ""
 }
 
+// Deprecated: Marked as deprecated in lockstep/v1/maintenance.proto.
 func (x *MaintenanceSettings) GetAutotuneMinGainPercent() uint32 {
 	if x != nil {
 		return x.AutotuneMinGainPercent
@@ -449,9 +454,13 @@ type UpdateSettingsRequest struct {
 	BackupPath *string `protobuf:"bytes,4,opt,name=backup_path,json=backupPath,proto3,oneof" json:"backup_path,omitempty"`
 	// See MaintenanceSettings.
 	BackupKeepGenerations *uint32 `protobuf:"varint,5,opt,name=backup_keep_generations,json=backupKeepGenerations,proto3,oneof" json:"backup_keep_generations,omitempty"`
-	// See MaintenanceSettings.
+	// No effect: autotune was removed.
+	//
+	// Deprecated: Marked as deprecated in lockstep/v1/maintenance.proto.
 	AutotuneWindow *string `protobuf:"bytes,6,opt,name=autotune_window,json=autotuneWindow,proto3,oneof" json:"autotune_window,omitempty"`
-	// See MaintenanceSettings.
+	// No effect.
+	//
+	// Deprecated: Marked as deprecated in lockstep/v1/maintenance.proto.
 	AutotuneMinGainPercent *uint32 `protobuf:"varint,7,opt,name=autotune_min_gain_percent,json=autotuneMinGainPercent,proto3,oneof" json:"autotune_min_gain_percent,omitempty"`
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache
@@ -522,6 +531,7 @@ func (x *UpdateSettingsRequest) GetBackupKeepGenerations() uint32 {
 	return 0
 }
 
+// Deprecated: Marked as deprecated in lockstep/v1/maintenance.proto.
 func (x *UpdateSettingsRequest) GetAutotuneWindow() string {
 	if x != nil && x.AutotuneWindow != nil {
 		return *x.AutotuneWindow
@@ -529,6 +539,7 @@ func (x *UpdateSettingsRequest) GetAutotuneWindow() string {
 	return ""
 }
 
+// Deprecated: Marked as deprecated in lockstep/v1/maintenance.proto.
 func (x *UpdateSettingsRequest) GetAutotuneMinGainPercent() uint32 {
 	if x != nil && x.AutotuneMinGainPercent != nil {
 		return *x.AutotuneMinGainPercent
@@ -3888,7 +3899,7 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\toperation\x18\x01 \x01(\tR\toperation\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x121\n" +
 	"\bprogress\x18\x03 \x01(\v2\x15.lockstep.v1.ProgressR\bprogress\x12\x17\n" +
-	"\aplan_id\x18\x04 \x01(\tR\x06planId\"\xb0\x03\n" +
+	"\aplan_id\x18\x04 \x01(\tR\x06planId\"\xb8\x03\n" +
 	"\x13MaintenanceSettings\x12*\n" +
 	"\x11page_size_current\x18\x01 \x01(\rR\x0fpageSizeCurrent\x122\n" +
 	"\x15page_size_recommended\x18\x02 \x01(\rR\x13pageSizeRecommended\x12\"\n" +
@@ -3897,21 +3908,21 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\x12compact_on_startup\x18\x05 \x01(\bR\x10compactOnStartup\x12\x1f\n" +
 	"\vbackup_path\x18\x06 \x01(\tR\n" +
 	"backupPath\x126\n" +
-	"\x17backup_keep_generations\x18\a \x01(\rR\x15backupKeepGenerations\x12'\n" +
-	"\x0fautotune_window\x18\b \x01(\tR\x0eautotuneWindow\x129\n" +
-	"\x19autotune_min_gain_percent\x18\t \x01(\rR\x16autotuneMinGainPercent\"\x14\n" +
+	"\x17backup_keep_generations\x18\a \x01(\rR\x15backupKeepGenerations\x12+\n" +
+	"\x0fautotune_window\x18\b \x01(\tB\x02\x18\x01R\x0eautotuneWindow\x12=\n" +
+	"\x19autotune_min_gain_percent\x18\t \x01(\rB\x02\x18\x01R\x16autotuneMinGainPercent\"\x14\n" +
 	"\x12GetSettingsRequest\"S\n" +
 	"\x13GetSettingsResponse\x12<\n" +
-	"\bsettings\x18\x01 \x01(\v2 .lockstep.v1.MaintenanceSettingsR\bsettings\"\x92\x04\n" +
+	"\bsettings\x18\x01 \x01(\v2 .lockstep.v1.MaintenanceSettingsR\bsettings\"\x9a\x04\n" +
 	"\x15UpdateSettingsRequest\x12'\n" +
 	"\rpage_size_max\x18\x01 \x01(\rH\x00R\vpageSizeMax\x88\x01\x01\x12/\n" +
 	"\x11resize_on_startup\x18\x02 \x01(\bH\x01R\x0fresizeOnStartup\x88\x01\x01\x121\n" +
 	"\x12compact_on_startup\x18\x03 \x01(\bH\x02R\x10compactOnStartup\x88\x01\x01\x12$\n" +
 	"\vbackup_path\x18\x04 \x01(\tH\x03R\n" +
 	"backupPath\x88\x01\x01\x12;\n" +
-	"\x17backup_keep_generations\x18\x05 \x01(\rH\x04R\x15backupKeepGenerations\x88\x01\x01\x12,\n" +
-	"\x0fautotune_window\x18\x06 \x01(\tH\x05R\x0eautotuneWindow\x88\x01\x01\x12>\n" +
-	"\x19autotune_min_gain_percent\x18\a \x01(\rH\x06R\x16autotuneMinGainPercent\x88\x01\x01B\x10\n" +
+	"\x17backup_keep_generations\x18\x05 \x01(\rH\x04R\x15backupKeepGenerations\x88\x01\x01\x120\n" +
+	"\x0fautotune_window\x18\x06 \x01(\tB\x02\x18\x01H\x05R\x0eautotuneWindow\x88\x01\x01\x12B\n" +
+	"\x19autotune_min_gain_percent\x18\a \x01(\rB\x02\x18\x01H\x06R\x16autotuneMinGainPercent\x88\x01\x01B\x10\n" +
 	"\x0e_page_size_maxB\x14\n" +
 	"\x12_resize_on_startupB\x15\n" +
 	"\x13_compact_on_startupB\x0e\n" +

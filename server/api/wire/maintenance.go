@@ -44,8 +44,7 @@ func SettingsToProto(s *maintenance.Settings) *pb.MaintenanceSettings {
 		PageSizeCurrent: Uint32(s.PageSizeCurrent), PageSizeRecommended: Uint32(s.PageSizeRecommended),
 		PageSizeMax:     Uint32(s.PageSizeMax),
 		ResizeOnStartup: s.ResizeOnStartup, CompactOnStartup: s.CompactOnStartup, BackupPath: s.BackupPath,
-		BackupKeepGenerations: Uint32(s.BackupKeep), AutotuneWindow: s.AutotuneWindow,
-		AutotuneMinGainPercent: Uint32(s.AutotuneMinGain),
+		BackupKeepGenerations: Uint32(s.BackupKeep),
 	}
 }
 
@@ -55,8 +54,6 @@ func ChangeFromProto(r *pb.UpdateSettingsRequest) maintenance.Change {
 		PageSizeMax: intFromProto(r.PageSizeMax), ResizeOnStartup: r.ResizeOnStartup,
 		CompactOnStartup: r.CompactOnStartup,
 		BackupPath:       r.BackupPath, BackupKeep: intFromProto(r.BackupKeepGenerations),
-		AutotuneWindow:  r.AutotuneWindow,
-		AutotuneMinGain: intFromProto(r.AutotuneMinGainPercent),
 	}
 }
 
@@ -130,7 +127,7 @@ func ScanToProto(r *checkpoint.ScanResult) *pb.ScanResult {
 	return out
 }
 
-// ScanFromProto converts the fields of a scan result used by jobs and autotune.
+// ScanFromProto converts the fields of a scan result used by jobs.
 func ScanFromProto(r *pb.ScanResult) checkpoint.ScanResult {
 	out := checkpoint.ScanResult{
 		Recommended: int(r.GetRecommended()), PageSize: int(r.GetCurrent()), FileBytes: r.GetFileBytes(),

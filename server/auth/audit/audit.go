@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,7 +21,6 @@ import (
 
 	"go.uber.org/zap"
 	"google.golang.org/grpc/peer"
-	"gopkg.in/natefinch/lumberjack.v2"
 
 	"github.com/lockstep-mq/lockstep/server/auth"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
@@ -91,10 +89,12 @@ func Open(o Options) (*Log, error) {
 		more: make(chan struct{}), kinds: map[kind]*repeated{}, sink: o.Write,
 	}
 	if o.File != "" && l.sink == nil {
-		if err := l.recall(); err != nil {
-			return nil, err
+		f := &rotatedFile{path: o.File, max: max(o.MaxBytes, 1<<20), keep: o.Keep}
+		if err := l.recall(f); err != nil {
+			_ = f.Close() // nothing was written
+			return nil, fmt.Errorf("audit.file: %w", err)
 		}
-		l.sink = &lumberjack.Logger{Filename: o.File, MaxSize: int(max(o.MaxBytes>>20, 1)), MaxBackups: o.Keep}
+		l.sink = f
 	}
 	l.written.Go(l.write)
 	return l, nil
@@ -103,20 +103,14 @@ func Open(o Options) (*Log, error) {
 // recallBytes is the size of the end of the file that is read at start.
 const recallBytes = 1 << 20
 
-// recall loads records of the previous process. It also checks that the file can be opened for writing.
-func (l *Log) recall() error {
-	f, err := os.OpenFile(l.o.File, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
-	if err != nil {
-		return fmt.Errorf("audit.file: %w", err)
+// recall opens the file, and loads records of the previous process.
+func (l *Log) recall(f *rotatedFile) error {
+	if err := f.open(); err != nil {
+		return err
 	}
-	defer func() { _ = f.Close() }() // nothing was written
-	info, err := f.Stat()
+	b, err := io.ReadAll(io.NewSectionReader(f.file, max(0, f.size-recallBytes), recallBytes))
 	if err != nil {
-		return fmt.Errorf("audit.file: %w", err)
-	}
-	b, err := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-recallBytes), recallBytes))
-	if err != nil {
-		return fmt.Errorf("audit.file: %w", err)
+		return err //nolint:wrapcheck // has the path
 	}
 	for line := range strings.Lines(string(b)) {
 		var r Record

@@ -89,23 +89,46 @@ func TestRecordsAreKept(t *testing.T) {
 	require.Equal(t, []string{"ops"}, records[0].Groups)
 }
 
-func TestRotation(t *testing.T) {
+func TestRotation(t *testing.T) { synctest.Test(t, testRotation) }
+
+func testRotation(t *testing.T) {
 	dir := t.TempDir()
-	l := open(t, Options{File: filepath.Join(dir, "audit.jsonl"), MaxBytes: 1 << 20, Keep: 2})
-	for range 20_000 { // about 300 bytes each
-		l.Observe(context.Background(), call(paused, nil))
-		for len(l.lines) > queueRecords/2 {
-			<-time.After(time.Millisecond)
+	other := filepath.Join(dir, "audit-notes.jsonl")
+	require.NoError(t, os.WriteFile(other, []byte("kept"), 0o600))
+	o := Options{File: filepath.Join(dir, "audit.jsonl"), MaxBytes: 1 << 20, Keep: 2}
+	l := open(t, o)
+	for range 20 {
+		for range 1000 { // about 300 bytes each
+			l.Observe(context.Background(), call(paused, nil))
 		}
+		time.Sleep(time.Second) //nolint:forbidigo // simulated time, in which the records are written
 	}
-	require.Eventually(t, func() bool { return len(l.lines) == 0 }, time.Minute, time.Millisecond)
 	require.NoError(t, l.Close())
 	require.Zero(t, l.Stats().Lost)
-	require.Eventually(t, func() bool {
-		files, err := os.ReadDir(dir)
+	require.Empty(t, l.Stats().Trouble)
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+		info, err := e.Info()
 		require.NoError(t, err)
-		return len(files) == 3
-	}, time.Minute, 10*time.Millisecond, "the file and two older ones")
+		require.LessOrEqual(t, info.Size(), o.MaxBytes)
+	}
+	require.Len(t, names, 4, "the file, two older ones and a file of another kind")
+	require.Equal(t, []string{"audit-notes.jsonl", "audit.jsonl"}, names[2:])
+
+	// A failed rotation loses one record.
+	require.NoError(t, os.WriteFile(o.File, make([]byte, 1<<20), 0o600))
+	l = open(t, o)
+	require.NoError(t, os.Remove(o.File))
+	l.Observe(context.Background(), call(paused, nil))
+	synctest.Wait()
+	require.EqualValues(t, 1, l.Stats().Lost)
+	require.Contains(t, l.Stats().Trouble, "audit.jsonl")
+	l.Observe(context.Background(), call(paused, nil))
+	synctest.Wait()
+	require.Empty(t, l.Stats().Trouble)
 }
 
 func TestFileThatCannotBe(t *testing.T) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package maintenance implements scans, rewrites, shrinks and backups of this node's page file. For the pair, it
-// implements settings, the rolling plan, scheduled jobs and autotune.
+// implements settings, the rolling plan and scheduled jobs.
 //
 // # Stored state
 //
@@ -13,7 +13,6 @@
 //	maintenance/plan         the last rolling plan
 //	maintenance/job/<name>   a scheduled job
 //	maintenance/runs/<name>  its last runs
-//	maintenance/autotune     the last run of autotune
 //
 // The steps of a plan that a node has done are in maintenance.json in its data directory: a repeated request does not
 // repeat the step.

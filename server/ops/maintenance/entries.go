@@ -16,7 +16,6 @@ import (
 const (
 	keySettings = "maintenance/settings"
 	keyPlan     = "maintenance/plan"
-	keyAutotune = "maintenance/autotune"
 	keyVerify   = "maintenance/verify"
 	keyJob      = "maintenance/job/"
 	keyRuns     = "maintenance/runs/"

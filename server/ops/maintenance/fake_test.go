@@ -80,7 +80,7 @@ func (p *pair) manager() *Manager {
 	m, err := New(Options{
 		Store: p.store, Node: p, Peers: p, FS: memfs.New(), DataDir: "/", Retry: time.Millisecond,
 		Tick: time.Millisecond, Now: p.clock,
-		Defaults: Defaults{PageSizeMax: 32768, BackupKeep: 3, AutotuneMinGain: 20},
+		Defaults: Defaults{PageSizeMax: 32768, BackupKeep: 3},
 	})
 	require.NoError(p.t, err)
 	ctx, cancel := context.WithCancel(context.Background())

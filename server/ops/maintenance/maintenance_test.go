@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -24,39 +23,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
-
-func TestWindow(t *testing.T) {
-	at := func(day, hour, minute int) time.Time { return time.Date(2026, 3, day, hour, minute, 30, 0, time.Local) }
-	for _, tc := range []struct {
-		window string
-		now    time.Time
-		day    string
-	}{
-		{"02:00-05:00", at(2, 1, 59), ""},
-		{"02:00-05:00", at(2, 2, 0), "2026-03-02"},
-		{"02:00-05:00", at(2, 4, 59), "2026-03-02"},
-		{"02:00-05:00", at(2, 5, 0), ""},
-		{"23:00-01:30", at(2, 23, 0), "2026-03-02"},
-		{"23:00-01:30", at(3, 1, 29), "2026-03-02"},
-		{"23:00-01:30", at(3, 1, 30), ""},
-		{"", at(2, 3, 0), ""},
-	} {
-		w, err := ParseWindow(tc.window)
-		require.NoError(t, err)
-		day, ok := w.Contains(tc.now)
-		require.Equal(t, tc.day != "", ok, "%s at %s", tc.window, tc.now)
-		if ok {
-			require.Equal(t, tc.day, day)
-		}
-	}
-	for _, bad := range []string{
-		"2:00-5:00", "02:00", "02:00-02:00", "24:00-05:00", "02:60-05:00", "02:00-05:00x",
-		"night",
-	} {
-		_, err := ParseWindow(bad)
-		require.ErrorIs(t, err, ErrSetting, bad)
-	}
-}
 
 // A new operation creates a new request, which no node has done.
 func TestStartupRequests(t *testing.T) {
@@ -411,73 +377,6 @@ func testRunMeetsSwitchover(t *testing.T) {
 	require.Eventually(t, func() bool { return p.history(m, "nightly")[0].Outcome == RunFailed }, patience,
 		time.Millisecond)
 	require.Len(t, p.history(m, "nightly"), 3)
-}
-
-// Autotune reports the operation that it starts, and the reason.
-func TestAutotuneSaysWhatAndWhy(t *testing.T) {
-	r := checkpoint.ScanResult{PageSize: 2048, Recommended: 8192}
-	require.Equal(t, "resize from page size 2.0 KiB to 8.0 KiB: saves 30 % of space and 5 % of reads, min-gain is "+
-		"20 %",
-		tuned(PlanResize, &r, 30, 5, 20))
-	r.Recommended = 2048
-	require.Contains(t, tuned(PlanCompact, &r, 30, 5, 20), "compact: page size 2.0 KiB is already the best")
-}
-
-// Autotune runs once in each window, and starts a plan only if the gain is large enough.
-func TestAutotune(t *testing.T) { synctest.Test(t, testAutotune) }
-
-func testAutotune(t *testing.T) {
-	p := newPair(t)
-	var mu sync.Mutex
-	scans, result := 0, checkpoint.ScanResult{PageSize: 2048, Recommended: 8192, FileBytes: 100, GainBytes: 10}
-	p.scan = func(context.Context) (checkpoint.ScanResult, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		scans++
-		return result, nil
-	}
-	count := func() int {
-		mu.Lock()
-		defer mu.Unlock()
-		return scans
-	}
-	entry := func(m *Manager) autotuneEntry {
-		e, _, err := read[autotuneEntry](m, keyAutotune)
-		require.NoError(t, err)
-		return e
-	}
-	m := p.manager()
-	window := "02:00-05:00"
-	_, err := m.Update(t.Context(), Change{AutotuneWindow: &window})
-	require.NoError(t, err)
-	pause(time.Second) // a thousand ticks
-	require.Zero(t, count(), "it is 1 o'clock")
-	p.pass(90 * time.Minute)
-	require.Eventually(t, func() bool { return entry(m).Day != "" }, patience, time.Millisecond)
-	require.Contains(t, entry(m).Outcome, "nothing to do", "10 %")
-	pause(time.Second)
-	require.Equal(t, 1, count(), "once in a window")
-	plan, err := m.Plan()
-	require.NoError(t, err)
-	require.Nil(t, plan)
-
-	mu.Lock()
-	result.Candidates = []checkpoint.Candidate{{PageSize: 2048, Runs: 100}, {PageSize: 8192, Runs: 70}}
-	mu.Unlock()
-	p.pass(24 * time.Hour)
-	require.Eventually(t, func() bool {
-		plan, err := m.Plan()
-		require.NoError(t, err)
-		return plan != nil && plan.State == PlanDone
-	}, patience, time.Millisecond, "30 %% of the reads")
-	plan, err = m.Plan()
-	require.NoError(t, err)
-	require.Equal(t, PlanResize, plan.Kind)
-	require.Equal(t, 8192, plan.PageSize)
-	require.Equal(t, 2, count())
-	require.Eventually(t, func() bool { return entry(m).Outcome != "" && entry(m).Day == "2026-03-02" }, patience,
-		time.Millisecond)
-	require.Contains(t, entry(m).Outcome, plan.ID)
 }
 
 // A difference is found and logged as an error.

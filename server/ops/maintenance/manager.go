@@ -56,7 +56,7 @@ type Options struct {
 	Restart func()
 	// CheckRestart returns the reason why the process would not start again; nil disables the check.
 	CheckRestart func(ctx context.Context) error
-	// Now is the clock of jobs and autotune; nil means time.Now.
+	// Now is the clock of jobs; nil means time.Now.
 	Now func() time.Time
 }
 
@@ -117,7 +117,7 @@ func New(o Options) (*Manager, error) {
 	}, nil
 }
 
-// Run executes the pair's plan, jobs and autotune while this node is active, and the operations requested for its
+// Run executes the pair's plan and jobs while this node is active, and the operations requested for its
 // start, until ctx ends.
 func (m *Manager) Run(ctx context.Context) {
 	var running sync.WaitGroup

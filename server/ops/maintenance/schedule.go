@@ -23,8 +23,6 @@ const (
 	// missedGrace: a run missed for less than this, because no node was active, is made up for. An older one is
 	// recorded as skipped: a backup scheduled for 2 o'clock at night must not run at noon.
 	missedGrace = 10 * time.Minute
-	// autotuneCheck is the interval at which the window of autotune is checked.
-	autotuneCheck = 10 * time.Second
 	// maxAttempts bounds the attempts of a run that changes of roles interrupt.
 	maxAttempts = 3
 )
@@ -33,8 +31,7 @@ const (
 func (m *Manager) schedule(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	term := uint64(0) // last term with handled interrupted runs
-	autotune := time.Time{}
+	term := uint64(0)     // last term with handled interrupted runs
 	active := time.Time{} // last time at which a node was active, as observed here
 	for m.wait(ctx, nil, nil, m.o.Tick) {
 		seen := m.o.Now() // before Serving: the role may be lost right after it, and hours may pass
@@ -56,10 +53,6 @@ func (m *Manager) schedule(ctx context.Context) {
 		active = seen
 		m.endPlanned(ctx)
 		m.startDue(ctx, term, &running)
-		if time.Since(autotune) >= min(autotuneCheck, 10*m.o.Tick) {
-			autotune = time.Now()
-			m.autotune(ctx, &running)
-		}
 	}
 }
 

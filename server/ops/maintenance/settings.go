@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -22,9 +21,6 @@ type Defaults struct {
 	// BackupPath is the backup directory; empty for none. BackupKeep is the number of backups to keep.
 	BackupPath string
 	BackupKeep int
-	// AutotuneWindow is a time of day such as "02:00-05:00"; empty disables autotune. AutotuneMinGain is in percent.
-	AutotuneWindow  string
-	AutotuneMinGain int
 }
 
 // Settings are the pair's settings as applied on a node.
@@ -36,9 +32,6 @@ type Settings struct {
 	// BackupPath is the backup directory, and BackupKeep the number of backups to keep.
 	BackupPath string
 	BackupKeep int
-	// AutotuneWindow and AutotuneMinGain: see Defaults.
-	AutotuneWindow  string
-	AutotuneMinGain int
 }
 
 // Change is a change of settings: nil fields are unchanged.
@@ -47,19 +40,15 @@ type Change struct {
 	ResizeOnStartup, CompactOnStartup *bool
 	BackupPath                        *string
 	BackupKeep                        *int
-	AutotuneWindow                    *string
-	AutotuneMinGain                   *int
 }
 
 // pairSettings is the entry, with only the settings that were set.
 type pairSettings struct {
-	PageSizeMax     *int            `json:"page_size_max,omitempty"`
-	BackupPath      *string         `json:"backup_path,omitempty"`
-	BackupKeep      *int            `json:"backup_keep_generations,omitempty"`
-	AutotuneWindow  *string         `json:"autotune_window,omitempty"`
-	AutotuneMinGain *int            `json:"autotune_min_gain_percent,omitempty"`
-	Recommended     int             `json:"page_size_recommended,omitempty"`
-	Startup         *startupRequest `json:"startup,omitempty"`
+	PageSizeMax *int            `json:"page_size_max,omitempty"`
+	BackupPath  *string         `json:"backup_path,omitempty"`
+	BackupKeep  *int            `json:"backup_keep_generations,omitempty"`
+	Recommended int             `json:"page_size_recommended,omitempty"`
+	Startup     *startupRequest `json:"startup,omitempty"`
 }
 
 // startupRequest is a request for each node's next start.
@@ -92,8 +81,6 @@ func (m *Manager) effective(p *pairSettings) (Settings, error) {
 		PageSizeCurrent: stats.PageSize, PageSizeRecommended: p.Recommended,
 		PageSizeMax: or(p.PageSizeMax, d.PageSizeMax),
 		BackupPath:  or(p.BackupPath, d.BackupPath), BackupKeep: or(p.BackupKeep, d.BackupKeep),
-		AutotuneWindow:  or(p.AutotuneWindow, d.AutotuneWindow),
-		AutotuneMinGain: or(p.AutotuneMinGain, d.AutotuneMinGain),
 	}
 	if p.Startup != nil {
 		s.ResizeOnStartup, s.CompactOnStartup = p.Startup.Resize, p.Startup.Compact
@@ -123,8 +110,6 @@ func (m *Manager) Update(ctx context.Context, c Change) (Settings, error) {
 		set(&p.PageSizeMax, c.PageSizeMax)
 		set(&p.BackupPath, c.BackupPath)
 		set(&p.BackupKeep, c.BackupKeep)
-		set(&p.AutotuneWindow, c.AutotuneWindow)
-		set(&p.AutotuneMinGain, c.AutotuneMinGain)
 		p.ask(c.ResizeOnStartup, c.CompactOnStartup)
 		return nil
 	})
@@ -168,14 +153,6 @@ func (c *Change) check() error {
 		return fmt.Errorf("%w: page-size-max: %w", ErrSetting, page.CheckPageSize(*c.PageSizeMax))
 	case c.BackupKeep != nil && (*c.BackupKeep < 1 || *c.BackupKeep > 10_000):
 		return fmt.Errorf("%w: backup.keep-generations: %d is not between 1 and 10000", ErrSetting, *c.BackupKeep)
-	case c.AutotuneMinGain != nil && (*c.AutotuneMinGain < 1 || *c.AutotuneMinGain > 99):
-		return fmt.Errorf("%w: maintenance.autotune.min-gain: %d is not between 1 and 99 percent", ErrSetting,
-			*c.AutotuneMinGain)
-	}
-	if c.AutotuneWindow != nil {
-		if _, err := ParseWindow(*c.AutotuneWindow); err != nil {
-			return err
-		}
 	}
 	return nil
 }
@@ -206,48 +183,3 @@ func (m *Manager) Report(ctx context.Context, r Report) error {
 
 // pairSize is the number of nodes of a pair.
 const pairSize = 2
-
-// Window is a time of day. The zero Window is empty.
-type Window struct{ from, to time.Duration }
-
-// ParseWindow parses a window such as "02:00-05:00" or "23:00-01:30"; an empty text is the zero Window. It returns
-// ErrSetting for an invalid text.
-func ParseWindow(text string) (Window, error) {
-	if text == "" {
-		return Window{}, nil
-	}
-	var h1, m1, h2, m2 int
-	n, err := fmt.Sscanf(text, "%d:%d-%d:%d", &h1, &m1, &h2, &m2)
-	w := Window{from: clock(h1, m1), to: clock(h2, m2)}
-	if err != nil || n != 4 || fmt.Sprintf("%02d:%02d-%02d:%02d", h1, m1, h2, m2) != text || w.from < 0 || w.to < 0 ||
-		w.from == w.to {
-		return Window{}, fmt.Errorf("%w: maintenance.autotune.window: %q is not a time range such as 02:00-05:00",
-			ErrSetting, text)
-	}
-	return w, nil
-}
-
-// clock returns the time since midnight, or a negative value if it is invalid.
-func clock(h, m int) time.Duration {
-	if h < 0 || h > 23 || m < 0 || m > 59 {
-		return -1
-	}
-	return time.Duration(h)*time.Hour + time.Duration(m)*time.Minute
-}
-
-// Contains reports whether t, in its own zone, is in the window, and returns the day on which that window began.
-func (w Window) Contains(t time.Time) (day string, ok bool) {
-	if w.from == w.to {
-		return "", false
-	}
-	at := clock(t.Hour(), t.Minute())
-	switch {
-	case w.from < w.to:
-		ok = at >= w.from && at < w.to
-	case at >= w.from:
-		ok = true
-	case at < w.to:
-		ok, t = true, t.AddDate(0, 0, -1)
-	}
-	return t.Format(time.DateOnly), ok
-}

@@ -79,22 +79,6 @@ func settings() []setting {
 				return setNumber(&r.BackupKeepGenerations, v)
 			}, "number of backups to keep",
 		},
-		{
-			"maintenance.autotune.window", func(s *pb.MaintenanceSettings) any { return s.GetAutotuneWindow() },
-			func(r *pb.UpdateSettingsRequest, v string) error {
-				if v == "off" {
-					v = ""
-				}
-				r.AutotuneWindow = &v
-				return nil
-			}, "time window for resizes by autotune, such as 02:00-05:00; off",
-		},
-		{
-			"maintenance.autotune.min-gain", func(s *pb.MaintenanceSettings) any { return s.GetAutotuneMinGainPercent() },
-			func(r *pb.UpdateSettingsRequest, v string) error {
-				return setNumber(&r.AutotuneMinGainPercent, strings.TrimSuffix(v, "%"))
-			}, "minimum gain for autotune, in percent",
-		},
 	}
 }
 
@@ -195,8 +179,7 @@ func setSettingCommand(env *cli.Env) *cobra.Command {
 precedence over the configuration files, and survives restarts. To list settings, use lockstep store settings get.`,
 		Example: `  lockstep store settings set page-size-max 64KiB
   lockstep store settings set resize-on-startup true
-  lockstep store settings set backup.path /backup/lockstep
-  lockstep store settings set maintenance.autotune.window 02:00-05:00`,
+  lockstep store settings set backup.path /backup/lockstep`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := findSetting(args[0])

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package raft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/go-msgpack/v2/codec"
+	hraft "github.com/hashicorp/raft"
+	"go.etcd.io/bbolt"
+)
+
+var (
+	logsBucket = []byte("logs")
+	confBucket = []byte("conf")
+)
+
+// errKeyNotFound has the text that hashicorp/raft compares with.
+var errKeyNotFound = errors.New("not found")
+
+// boltStore is the log and the stable store of hashicorp/raft in a bbolt file. The file has the format of
+// github.com/hashicorp/raft-boltdb/v2, which releases until 0.1.0 used: keys are big-endian, log entries are MessagePack
+// with times as of time.Time.MarshalBinary.
+type boltStore struct{ db *bbolt.DB }
+
+func openBoltStore(path string, noSync bool) (*boltStore, error) {
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
+		Timeout: lockLimit, FreelistType: bbolt.FreelistMapType, NoFreelistSync: true, NoSync: noSync,
+	})
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the caller adds the path
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		_, err := tx.CreateBucketIfNotExists(logsBucket)
+		_, cerr := tx.CreateBucketIfNotExists(confBucket)
+		return errors.Join(err, cerr)
+	})
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return &boltStore{db}, nil
+}
+
+// Close closes the file.
+func (s *boltStore) Close() error { return s.db.Close() } //nolint:wrapcheck // the caller adds the path
+
+// FirstIndex returns the index of the first log entry; 0 if there is none.
+func (s *boltStore) FirstIndex() (uint64, error) { return s.index((*bbolt.Cursor).First) }
+
+// LastIndex returns the index of the last log entry; 0 if there is none.
+func (s *boltStore) LastIndex() (uint64, error) { return s.index((*bbolt.Cursor).Last) }
+
+func (s *boltStore) index(seek func(*bbolt.Cursor) (key, value []byte)) (index uint64, err error) {
+	err = s.db.View(func(tx *bbolt.Tx) error {
+		if key, _ := seek(tx.Bucket(logsBucket).Cursor()); key != nil {
+			index = binary.BigEndian.Uint64(key)
+		}
+		return nil
+	})
+	return index, err //nolint:wrapcheck // the caller adds the path
+}
+
+// GetLog reads a log entry. It returns ErrLogNotFound of hashicorp/raft if the index has none.
+func (s *boltStore) GetLog(index uint64, entry *hraft.Log) error {
+	return s.db.View(func(tx *bbolt.Tx) error { //nolint:wrapcheck // the caller adds the path
+		value := tx.Bucket(logsBucket).Get(key(index))
+		if value == nil {
+			return hraft.ErrLogNotFound
+		}
+		if err := codec.NewDecoderBytes(value, logFormat).Decode(entry); err != nil {
+			return fmt.Errorf("log entry %d: %w", index, err)
+		}
+		return nil
+	})
+}
+
+// logFormat is the encoding of log entries.
+var logFormat = &codec.MsgpackHandle{BasicHandle: codec.BasicHandle{TimeNotBuiltin: true}}
+
+// StoreLog stores one log entry.
+func (s *boltStore) StoreLog(entry *hraft.Log) error { return s.StoreLogs([]*hraft.Log{entry}) }
+
+// StoreLogs stores log entries.
+func (s *boltStore) StoreLogs(entries []*hraft.Log) error {
+	return s.db.Update(func(tx *bbolt.Tx) error { //nolint:wrapcheck // raft adds nothing
+		for _, entry := range entries {
+			var value []byte
+			if err := codec.NewEncoderBytes(&value, logFormat).Encode(entry); err != nil {
+				return fmt.Errorf("log entry %d: %w", entry.Index, err)
+			}
+			if err := tx.Bucket(logsBucket).Put(key(entry.Index), value); err != nil {
+				return fmt.Errorf("log entry %d: %w", entry.Index, err)
+			}
+		}
+		return nil
+	})
+}
+
+// DeleteRange deletes the log entries from first to last.
+func (s *boltStore) DeleteRange(first, last uint64) error {
+	return s.db.Update(func(tx *bbolt.Tx) error { //nolint:wrapcheck // raft adds nothing
+		c := tx.Bucket(logsBucket).Cursor()
+		for k, _ := c.Seek(key(first)); k != nil && binary.BigEndian.Uint64(k) <= last; k, _ = c.Next() {
+			if err := c.Delete(); err != nil {
+				return fmt.Errorf("delete log entries: %w", err)
+			}
+		}
+		return nil
+	})
+}
+
+// Set stores a value.
+func (s *boltStore) Set(key, value []byte) error {
+	return s.db.Update(func(tx *bbolt.Tx) error { //nolint:wrapcheck // the caller adds the path
+		return tx.Bucket(confBucket).Put(key, value) //nolint:wrapcheck // the caller adds the path
+	})
+}
+
+// Get returns a value, or errKeyNotFound.
+func (s *boltStore) Get(key []byte) (value []byte, err error) {
+	err = s.db.View(func(tx *bbolt.Tx) error {
+		stored := tx.Bucket(confBucket).Get(key)
+		if stored == nil {
+			return errKeyNotFound
+		}
+		value = append(value, stored...)
+		return nil
+	})
+	return value, err //nolint:wrapcheck // raft compares the text
+}
+
+// SetUint64 stores a number.
+func (s *boltStore) SetUint64(name []byte, n uint64) error { return s.Set(name, key(n)) }
+
+// GetUint64 returns a number, or errKeyNotFound.
+func (s *boltStore) GetUint64(name []byte) (uint64, error) {
+	value, err := s.Get(name)
+	if err == nil && len(value) != 8 {
+		err = fmt.Errorf("%s has %d bytes instead of 8", name, len(value))
+	}
+	if err != nil {
+		return 0, err
+	}
+	return binary.BigEndian.Uint64(value), nil
+}
+
+// key returns the key of a log entry, which is also the encoding of numbers.
+func key(index uint64) []byte { return binary.BigEndian.AppendUint64(nil, index) }
