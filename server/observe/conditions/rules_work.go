@@ -124,8 +124,7 @@ func (f *findings) job(j *maintenance.JobInfo, now time.Time) {
 	f.pair(ok, BackupOld, "job %s: last successful run at %s", j.Name, good.Format(time.RFC3339))
 }
 
-// work reports prepared transactions that have waited too long for their coordinator, and queues whose dead-letter
-// queues are full.
+// work reports prepared transactions that have waited too long for their coordinator, and full dead-letter queues.
 func (f *findings) work(in *Input) {
 	if p := in.OldestPrepared; p != nil {
 		f.pair(in.Now.Sub(p.At) > preparedOldAfter, PreparedOld, "transaction %q prepared at %s", p.XID,
