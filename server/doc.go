@@ -3,7 +3,7 @@
 // Package server implements the gRPC server of a node. Its directories:
 //
 //   - server/api: services for clients (queue) and operators (admin), conversions between protobuf and the packages
-//     below with the only error table (wire), and calls within the process (inprocgrpc)
+//     below (protoconv), the error table (apierror), and calls within the process (inprocgrpc)
 //   - server/auth: the auth interceptor; authentication (authn), access rules (access), connection limits (admission),
 //     the audit log (audit), shared secrets (secretfile)
 //   - server/delivery: the session in which clients are served (session), deliveries to consumers (dispatch), expiry

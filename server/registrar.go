@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/proto/codec"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/auth/admission"
@@ -238,5 +238,5 @@ func checkDecoded(v any) error {
 	if !bad {
 		return nil
 	}
-	return wire.Undecodable(string(name))
+	return apierror.Undecodable(string(name))
 }

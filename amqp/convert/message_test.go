@@ -16,7 +16,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	serverwire "github.com/lockstep-mq/lockstep/server/api/wire"
+	serverwire "github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
@@ -65,11 +65,11 @@ func (g *Gate) Follow(ctx context.Context, method string, handle func(context.Co
 		select {
 		case err := <-done:
 			if err == nil && lost != nil { // the handler treats the end of its context as a client that has finished
-				return wire.ToStatus(why)
+				return apierror.ToStatus(why)
 			}
 			return ended(why, err)
 		case <-time.After(endLimit):
-			return wire.ToStatus(why)
+			return apierror.ToStatus(why)
 		}
 	}
 }
@@ -105,10 +105,10 @@ func ended(why, err error) error {
 	if err == nil {
 		return nil // the client had finished
 	}
-	why = wire.ToStatus(why)
+	why = apierror.ToStatus(why)
 	for _, d := range status.Convert(err).Details() {
 		if s, is := d.(*pb.Submitted); is {
-			return wire.WithSubmitted(why, s.GetThrough())
+			return apierror.WithSubmitted(why, s.GetThrough())
 		}
 	}
 	return why

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
@@ -69,7 +69,7 @@ func (g *Gate) Enter(ctx context.Context, method string) (context.Context, bool,
 	if err == nil {
 		return ctx, audited, nil
 	}
-	err = wire.ToStatus(err)
+	err = apierror.ToStatus(err)
 	g.Left(ctx, method, nil, time.Now(), err)
 	return ctx, false, err
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"time"
 
 	"go.uber.org/zap"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
-	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -168,16 +166,4 @@ func (n *node) resetAccess(ctx context.Context, session *session.Session) error 
 	n.log.Error("ALL ACCESS RULES DELETED, requested by `lockstep access reset`", zap.Int("entries", len(changes)),
 		zap.Uint64("lsn", r.LSN), zap.Bool("everybody_may_do_everything", n.rules.Open()))
 	return nil
-}
-
-// access reports that any client that reaches the node has all rights.
-func (l *conditionMonitor) access(f *findings) {
-	f.node(l.n.rules.Open() && reachable(l.n.cfg.Listen), conditions.AccessUnrestricted, "listen is %s", l.n.cfg.Listen)
-}
-
-// reachable reports whether a listen address accepts connections from other machines.
-func reachable(listen string) bool {
-	host, _, err := net.SplitHostPort(listen)
-	ip := net.ParseIP(host)
-	return err == nil && host != "localhost" && (ip == nil || !ip.IsLoopback())
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/lockstep-mq/lockstep/server/auth/authn"
 	"github.com/lockstep-mq/lockstep/server/config"
-	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
 // identify creates the authenticators.
@@ -24,16 +23,6 @@ func (n *node) identify() (err error) {
 		return fmt.Errorf("%w: auth.jwt: %w", config.ErrInvalid, err)
 	}
 	return nil
-}
-
-// callers reports authentication problems.
-func (l *conditionMonitor) callers(f *findings) {
-	if l.n.authn == nil {
-		return // a node that serves no clients, as in tests of single conditions
-	}
-	many, keys := l.n.authn.Trouble()
-	f.node(many != "", conditions.AuthFailures, "%s", many)
-	f.node(keys != "", conditions.JWKSUnavailable, "%s", keys)
 }
 
 // notLetIn returns the number of rejected callers by failed check.

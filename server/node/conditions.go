@@ -4,19 +4,17 @@ package node
 
 import (
 	"context"
-	"errors"
-	"fmt"
+	"path/filepath"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
-	"github.com/lockstep-mq/lockstep/store/units"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // lookInterval is the interval at which conditions are evaluated without client requests.
@@ -35,8 +33,7 @@ type conditionMonitor struct {
 	cacheOnly bool
 
 	mu       sync.Mutex // held during an evaluation; guards the fields below
-	work     workSeen
-	switched switchoverSeen
+	rules    conditions.Rules
 	degraded healthpb.HealthCheckResponse_ServingStatus
 }
 
@@ -85,7 +82,7 @@ func (l *conditionMonitor) look() []conditions.Condition {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	l.book.Set(now, l.reports(now))
+	l.book.Set(now, l.rules.Reports(l.input(now)))
 	all := l.book.Now()
 	l.showHealth(all)
 	return all
@@ -95,137 +92,61 @@ func (l *conditionMonitor) self() conditions.Node {
 	return conditions.Node{ID: l.n.plane.self.ID.String(), Name: l.n.plane.self.Name}
 }
 
-// reports returns all reports. mu is held.
-func (l *conditionMonitor) reports(now time.Time) []conditions.Report {
-	pair := l.n.runner.Status()
-	f := findings{self: l.self()}
-	if !l.n.alone() {
-		f.all = conditions.FromFailover(pair)
-		l.replication(&f, &pair)
+// input returns the state of the node for the rules.
+func (l *conditionMonitor) input(now time.Time) *conditions.Input {
+	n := l.n
+	in := &conditions.Input{
+		Now: now, Self: l.self(), Config: n.settings.Live(), Pair: n.runner.Status(), Other: l.other.last(),
+		StandbyFull: n.standbyFull.Load(), Damage: n.store.DamageStatus(), Difference: n.guard.Difference(),
+		CacheOnly: l.cacheOnly, MemoryUsed: int64(memoryTaken()), MemoryAllowed: memoryAllowed(n.cfg.Memory.Budget.Bytes()),
+		Unrestricted: n.rules.Open(),
 	}
-	l.writes(&f)
-	l.access(&f)
-	l.disk(&f, &pair)
-	l.content(&f)
-	if xid, _, timeMS, ok := l.n.store.OldestPrepared(); ok {
-		prepared(&f, xid, timeMS, now)
+	in.Primary, in.Follower = n.plane.roles()
+	if room, err := n.store.Room(); err == nil {
+		in.Room = &room
 	}
-	if session := l.n.serving.Get(); session != nil {
-		deadLettersWait(&f, session.Consumers.Full())
+	if xid, _, timeMS, ok := n.store.OldestPrepared(); ok {
+		in.OldestPrepared = &conditions.Prepared{XID: xid, At: time.UnixMilli(timeMS)}
 	}
-	l.maintenance(&f, now)
-	l.machine(&f)
-	l.secrets(&f, now)
-	if !l.n.alone() { // this node's own findings come first and take precedence
-		l.fromOther(&f, &pair, now)
+	if session := n.serving.Get(); session != nil {
+		in.Full = session.Consumers.Full()
 	}
-	return f.all
+	if plan, err := n.maintenance.Plan(); err == nil {
+		in.Plan = plan
+	}
+	if jobs, err := n.maintenance.Jobs(); err == nil {
+		in.Jobs = jobs
+	}
+	if n.archiver != nil {
+		st := n.archiver.Status()
+		in.Archive = &st
+	}
+	if n.audit != nil {
+		st := n.audit.Stats()
+		in.AuditTrouble, in.AuditLost = st.Trouble, st.Lost
+	}
+	in.AuthTrouble, in.KeysTrouble = n.authn.Trouble()
+	n.secrets.look()
+	for _, c := range n.secrets.certificates() {
+		in.Certificates = append(in.Certificates, conditions.Certificate{
+			File: c.File, Subject: c.Subject, Use: c.Use, Ends: c.Ends,
+		})
+	}
+	in.Credentials = n.secrets.refused()
+	return in
 }
 
-// findings collects reports.
-type findings struct {
-	self conditions.Node
-	all  []conditions.Report
+// switchoverEnded records the result of a switchover that was requested in a term.
+func (l *conditionMonitor) switchoverEnded(term uint64, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rules.SwitchoverEnded(time.Now(), term, err)
 }
 
-// node adds a condition of this node if on is true.
-func (f *findings) node(on bool, k conditions.Kind, format string, args ...any) {
-	if on {
-		f.all = append(f.all, conditions.Report{Kind: k, Node: f.self, Details: fmt.Sprintf(format, args...)})
-	}
-}
-
-// pair adds a condition of the pair if on is true.
-func (f *findings) pair(on bool, k conditions.Kind, format string, args ...any) {
-	if on {
-		f.all = append(f.all, conditions.Report{Kind: k, Details: fmt.Sprintf(format, args...)})
-	}
-}
-
-// replication reports whether the two nodes are connected.
-func (l *conditionMonitor) replication(f *findings, pair *failover.Status) {
-	primary, follower := l.n.plane.roles()
-	if primary != nil && pair.Record != nil {
-		standby := primary.Standby
-		f.pair(standby == nil, conditions.StandbyAbsent, "%s", pair.Reason)
-		if standby != nil {
-			_, inSync := pair.Record.Member(standby.Member.Node)
-			lag := uint64(0)
-			if primary.End.LSN > standby.Durable.LSN {
-				lag = primary.End.LSN - standby.Durable.LSN
-			}
-			f.pair(!inSync, conditions.StandbyCatchingUp, "%s records behind", units.Count(lag))
-		}
-	}
-	if primary != nil {
-		l.foreignNode(f, primary.ForeignNode)
-	}
-	if follower != nil {
-		f.node(follower.Refused != nil, conditions.PeerRejected, "%v", follower.Refused)
-		f.node(!follower.Connected && !l.other.reachable(), conditions.ActiveUnreachable, "%s: %s", pair.Role,
-			pair.Reason)
-	}
-}
-
-// foreignTold is how long a refused node is reported after its last attempt.
-const foreignTold = 10 * time.Second
-
-// foreignNode reports a connection attempt by a node outside this pair.
-func (l *conditionMonitor) foreignNode(f *findings, s *replication.ForeignNode) {
-	switch {
-	case s == nil || time.Since(s.At) > foreignTold:
-	case errors.Is(s.Err, replication.ErrSameNode):
-		f.node(true, conditions.DuplicateProcess, "%v", s.Err)
-	default:
-		f.pair(true, conditions.ForeignNode, "%v", s.Err)
-	}
-}
-
-// slowSync is the mean sync time of the log above which a condition is reported.
-const slowSync = 100 * time.Millisecond
-
-// writes reports slow or failing writes to this node's log.
-func (l *conditionMonitor) writes(f *findings) {
-	var d replication.DiskStatus
-	switch primary, follower := l.n.plane.roles(); {
-	case primary != nil:
-		d = primary.Disk
-	case follower != nil:
-		d = follower.Disk
-	}
-	f.node(d.Stalled, conditions.DiskStalled, "")
-	f.node(d.Mean > slowSync, conditions.SyncSlow,
-		"average of the last log writes with sync: %s", d.Mean.Round(time.Millisecond))
-}
-
-// disk reports problems with this node's disk.
-func (l *conditionMonitor) disk(f *findings, pair *failover.Status) {
-	room, err := l.n.store.Room()
-	if err != nil {
-		return // the node is about to stop, and reports the reason
-	}
-	mark := l.n.settings.Live().Disk.LowWatermark
-	low := room.Low(uint64(mark.Bytes()))
-	free := fmt.Sprintf("%s free and %s in free pages, disk.low-watermark is %s: %s", units.Bytes(room.FreeBytes),
-		units.Bytes(room.PageBytes+room.PendingBytes), mark, whatHelps(room, uint64(mark.Bytes())))
-	f.node(low, conditions.DiskLow, "%s", free)
-	serves := pair.Role == failover.RoleActive || pair.Role == failover.RoleActiveAlone
-	f.pair(low && serves, conditions.PublishesRefused, "node %s: %s", l.self().Name, free)
-	_, follower := l.n.plane.roles()
-	f.node(follower != nil && l.n.standbyFull.Load(), conditions.ReplicationStopped, "%s", free)
-	f.node(l.n.cfg.Sync != "always", conditions.SyncOff, "sync is %s", l.n.cfg.Sync)
-}
-
-// content reports corruption.
-func (l *conditionMonitor) content(f *findings) {
-	st := l.n.store.DamageStatus()
-	f.node(st.DamagedMessages > 0, conditions.CorruptMessages,
-		"%s messages are corrupt, %s of them on both nodes",
-		units.Count(st.DamagedMessages), units.Count(st.LostMessages))
-	f.node(st.Index != nil, conditions.CorruptPageFile, "%v", st.Index)
-	f.node(st.DamagedLogLSN != 0, conditions.CorruptLog, "record %d is corrupt", st.DamagedLogLSN)
-	differ := l.n.guard.Difference()
-	f.pair(differ != "", conditions.DigestsDiffer, "%s", differ)
+// fallsBack reports whether the store's filesystem rejects the mode that memory.page-cache requests.
+func fallsBack(fs vfs.FS, c *config.Config) bool {
+	disk, ok := fs.(interface{ TakesDirect(name string) bool })
+	return ok && c.Memory.PageCache != "keep" && !disk.TakesDirect(filepath.Join(c.Data.Dir, "page.db"))
 }
 
 // showHealth sets the health service to degraded if a condition needs an operator. mu is held.

@@ -4,7 +4,6 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -13,17 +12,12 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
-	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 const (
 	// askInterval is the interval at which the other node's status is polled, and askTimeout bounds one poll.
 	askInterval = 2 * time.Second
 	askTimeout  = time.Second
-	// answerAge is how long a response is valid.
-	answerAge = 5 * time.Second
-	// clockSlack is the largest accepted difference between the clocks of the two nodes.
-	clockSlack = 2 * time.Second
 )
 
 // otherStatus is the last status response of the other node.
@@ -35,11 +29,31 @@ type otherStatus struct {
 	unsure time.Duration
 }
 
-// reachable reports whether the other node answered recently.
-func (o *otherStatus) reachable() bool {
+// last returns the last response, or nil if the last poll failed.
+func (o *otherStatus) last() *conditions.Other {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return !o.at.IsZero()
+	if o.at.IsZero() {
+		return nil
+	}
+	node := conditions.Node{ID: o.answer.GetNode().GetNodeId(), Name: o.answer.GetNode().GetName()}
+	other := &conditions.Other{Node: node, At: o.at, Offset: o.offset, Unsure: o.unsure}
+	if o.answer.GetNow() == nil { // before 0.2.0
+		other.Older, other.DiskFree = true, o.answer.GetStore().GetDiskFree()
+		for _, a := range o.answer.GetAlarms() {
+			other.Reports = append(other.Reports, conditions.Report{
+				Kind: conditions.Kind(a.GetKind()), Node: node, Details: a.GetMessage(), Since: a.GetSince().AsTime(), By: node.ID,
+			})
+		}
+		return other
+	}
+	for _, c := range o.answer.GetConditions() {
+		other.Reports = append(other.Reports, conditions.Report{
+			Kind: conditions.Kind(c.GetKind()), Node: conditions.Node{ID: c.GetNodeId(), Name: c.GetNodeName()},
+			Details: c.GetDetails(), Since: c.GetSince().AsTime(), By: c.GetReportedBy(),
+		})
+	}
+	return other
 }
 
 // watchOther polls the other node until ctx ends.
@@ -106,53 +120,5 @@ func (l *conditionMonitor) askOther(ctx context.Context) {
 	if answer.GetNow() != nil { // since 0.2.0
 		way := o.at.Sub(began)
 		o.offset, o.unsure = answer.GetNow().AsTime().Sub(began.Add(way/2)), way/2
-	}
-}
-
-// fromOther adds the other node's conditions: its own and, if it is the active, those of the pair.
-func (l *conditionMonitor) fromOther(f *findings, pair *failover.Status, now time.Time) {
-	l.other.mu.Lock()
-	defer l.other.mu.Unlock()
-	o := &l.other
-	if o.at.IsZero() || now.Sub(o.at) > answerAge {
-		return
-	}
-	f.pair(o.offset.Abs() > clockSlack+o.unsure, conditions.ClockSkew, "clock of the other node is %s %s",
-		o.offset.Abs().Round(100*time.Millisecond), map[bool]string{true: "ahead", false: "behind"}[o.offset > 0])
-	node := conditions.Node{ID: o.answer.GetNode().GetNodeId(), Name: o.answer.GetNode().GetName()}
-	if o.answer.GetNow() == nil {
-		l.fromOlder(f, o.answer, node)
-		return
-	}
-	active := pair.Record != nil && pair.Record.Active.String() == node.ID
-	for _, c := range o.answer.GetConditions() {
-		// Skip reports that originate from this node or concern it: this node has newer data. This node reads
-		// conditions of the cluster record itself, since a response can be older than the record.
-		if c.GetReportedBy() != node.ID || c.GetNodeId() == f.self.ID || c.GetNodeId() == "" && !active ||
-			conditions.InRecord(conditions.Kind(c.GetKind())) && pair.CoordinatorReachable {
-			continue
-		}
-		f.all = append(f.all, conditions.Report{
-			Kind: conditions.Kind(c.GetKind()), Node: conditions.Node{ID: c.GetNodeId(), Name: c.GetNodeName()},
-			Details: c.GetDetails(), Since: c.GetSince().AsTime(), By: node.ID,
-		})
-	}
-}
-
-// fromOlder derives conditions from the response of an older release that does not report conditions.
-func (l *conditionMonitor) fromOlder(f *findings, answer *pb.GetStatusResponse, node conditions.Node) {
-	free, mark := answer.GetStore().GetDiskFree(), l.n.settings.Live().Disk.LowWatermark
-	if free > 0 && free < uint64(mark.Bytes()) {
-		f.all = append(f.all, conditions.Report{Kind: conditions.DiskLow, Node: node, By: node.ID, Details: fmt.Sprintf(
-			"%s free, this node's disk.low-watermark is %s", units.Bytes(free), mark,
-		)})
-	}
-	for _, a := range answer.GetAlarms() {
-		if kind := conditions.Kind(a.GetKind()); conditions.Find(kind) != nil {
-			f.all = append(f.all, conditions.Report{
-				Kind: kind, Node: node, Details: a.GetMessage(),
-				Since: a.GetSince().AsTime(), By: node.ID,
-			})
-		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -89,13 +89,13 @@ func testConsumeRefusals(t *testing.T) {
 		}
 	}
 	attach := &pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q"}}
-	require.ErrorIs(t, open(&pb.ConsumeRequest{Credit: 1}), wire.ErrInvalid)
-	require.ErrorIs(t, open(attach, attach), wire.ErrInvalid)
+	require.ErrorIs(t, open(&pb.ConsumeRequest{Credit: 1}), apierror.ErrInvalid)
+	require.ErrorIs(t, open(attach, attach), apierror.ErrInvalid)
 	require.ErrorIs(t, open(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "none"}}), txn.ErrQueueNotFound)
 	require.ErrorIs(t, open(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q", Subscription: "none"}}),
 		txn.ErrSubscriptionNotFound)
 	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Credit: 101}), dispatch.ErrTooMuchCredit)
-	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Ack: span(0, 1)}), wire.ErrInvalid)
+	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Ack: span(0, 1)}), apierror.ErrInvalid)
 	require.ErrorContains(t, open(attach, &pb.ConsumeRequest{Ack: span(1, 1)}), "sequence was not delivered")
 	many := make([]*pb.SequenceRange, 10_001)
 	for i := range many {

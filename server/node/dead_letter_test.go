@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -172,8 +172,8 @@ func testDeadLetterConfig(t *testing.T) {
 		"missing": {n.alter("c", &pb.QueueConfig{DeadLetter: "x"}, "dead_letter"), txn.ErrQueueNotFound, "create it first"},
 		"new":     {n.createWith("d", &pb.QueueConfig{DeadLetter: "d"}), txn.ErrQueueNotFound, `"d"`},
 		"name":    {n.createWith("d", &pb.QueueConfig{DeadLetter: "x y"}), txn.ErrInvalidName, "only A-Z"},
-		"limit":   {n.createWith("d", &pb.QueueConfig{MaxDeliveries: 1_000_001}), wire.ErrInvalid, "maximum is 1000000"},
-		"field":   {n.alter("c", nil, "max_delivery"), wire.ErrInvalid, `unknown QueueConfig field "max_delivery"`},
+		"limit":   {n.createWith("d", &pb.QueueConfig{MaxDeliveries: 1_000_001}), apierror.ErrInvalid, "maximum is 1000000"},
+		"field":   {n.alter("c", nil, "max_delivery"), apierror.ErrInvalid, `unknown QueueConfig field "max_delivery"`},
 	} {
 		require.ErrorIs(t, kind(tc.err), tc.want, "%s: %v", name, tc.err)
 		require.ErrorContains(t, tc.err, tc.text, name)
@@ -181,7 +181,7 @@ func testDeadLetterConfig(t *testing.T) {
 	_, err := n.queues.DeleteQueue(t.Context(), &pb.DeleteQueueRequest{Name: "b"})
 	require.ErrorIs(t, kind(err), txn.ErrQueueInUse)
 	_, err = n.queues.ReplayDeadLetters(t.Context(), &pb.ReplayDeadLettersRequest{Queue: "b", To: "b"})
-	require.ErrorIs(t, kind(err), wire.ErrInvalid)
+	require.ErrorIs(t, kind(err), apierror.ErrInvalid)
 
 	// A client of release 0.1.0 names no fields: it replaces the fields it supports.
 	_, err = n.queues.AlterQueue(t.Context(), &pb.AlterQueueRequest{Name: "a", Config: &pb.QueueConfig{MaxBytes: 7}})

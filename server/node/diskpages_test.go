@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
@@ -44,7 +44,7 @@ func TestPurgeMakesRoom(t *testing.T) {
 	u, err := disk.Usage("/data")
 	require.NoError(t, err)
 	disk.SetCapacity(int64(u.TotalBytes-u.AvailableBytes) + 48<<20)
-	require.Eventually(t, func() bool { return errors.Is(kind(publish(1)), wire.ErrDiskLow) }, time.Minute,
+	require.Eventually(t, func() bool { return errors.Is(kind(publish(1)), apierror.ErrDiskLow) }, time.Minute,
 		20*time.Millisecond)
 	_, err = n.queues.PurgeQueue(t.Context(), &pb.PurgeQueueRequest{Name: "q"})
 	require.NoError(t, err)

@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
@@ -46,18 +46,10 @@ func (n *node) lookAtDisk() {
 	besides := zap.String("in_memory", units.Bytes(room.TailBytes))
 	limit := zap.Stringer("disk.low-watermark", n.settings.Live().Disk.LowWatermark)
 	if low {
-		n.log.Error("disk is nearly full: publishes are rejected; "+whatHelps(room, mark), free, pages, besides, limit)
+		n.log.Error("disk is nearly full: publishes are rejected; "+conditions.DiskAdvice(&room, mark), free, pages, besides, limit)
 	} else {
 		n.log.Info("disk has enough free space: publishes are accepted", free, pages, besides, limit)
 	}
-}
-
-// whatHelps returns advice for a disk that is low on space. Consumed messages free space in the page file only.
-func whatHelps(room store.Room, mark uint64) string {
-	if room.FreeBytes < mark/2 {
-		return "free or add space on the filesystem, or compact the store; consuming messages is not enough"
-	}
-	return "consume or purge messages, or free space on the filesystem"
 }
 
 // room returns an error if a standby must not accept more data from the active. The standby disconnects when free

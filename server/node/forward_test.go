@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/delivery/filter"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -113,7 +113,7 @@ func testBadForwards(t *testing.T) {
 		"twice":        {n.forward("c", &pb.Forward{To: "b"}, &pb.Forward{To: "b"}), txn.ErrForwardChain, "join"},
 		"missing":      {n.forward("c", &pb.Forward{To: "x"}), txn.ErrQueueNotFound, "create it first"},
 		"of none":      {n.forward("x", &pb.Forward{To: "c"}), txn.ErrQueueNotFound, `"x"`},
-		"too many":     {n.forward("c", many...), wire.ErrInvalid, "maximum is 16"},
+		"too many":     {n.forward("c", many...), apierror.ErrInvalid, "maximum is 16"},
 		"no filter":    {n.forward("c", &pb.Forward{To: "b", Filter: "size >"}), filter.ErrInvalid, "1:7"},
 		"not bool":     {n.forward("c", &pb.Forward{To: "b", Filter: "size"}), filter.ErrInvalid, "bool"},
 		"long filter":  {n.forward("c", &pb.Forward{To: "b", Filter: strings.Repeat("1", 4097)}), filter.ErrInvalid, "4096"},

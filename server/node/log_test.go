@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -157,36 +157,36 @@ func testBadPlaces(t *testing.T) {
 		err, want error
 		text      string
 	}{
-		"nowhere":         {seek(&pb.SeekSubscriptionRequest{Queue: "log"}), wire.ErrInvalid, "missing position"},
-		"no position":     {seek(toPosition("log", 0)), wire.ErrInvalid, "must be EARLIEST or LATEST"},
-		"odd position":    {seek(toPosition("log", 77)), wire.ErrInvalid, "77"},
-		"sequence 0":      {seek(toSequence("log", 0)), wire.ErrInvalid, "must be at least 1"},
+		"nowhere":         {seek(&pb.SeekSubscriptionRequest{Queue: "log"}), apierror.ErrInvalid, "missing position"},
+		"no position":     {seek(toPosition("log", 0)), apierror.ErrInvalid, "must be EARLIEST or LATEST"},
+		"odd position":    {seek(toPosition("log", 77)), apierror.ErrInvalid, "77"},
+		"sequence 0":      {seek(toSequence("log", 0)), apierror.ErrInvalid, "must be at least 1"},
 		"beyond the end":  {seek(toSequence("log", 5)), txn.ErrBeyondEnd, "next sequence of the queue is 4"},
 		"huge":            {seek(toSequence("log", 1<<63)), txn.ErrBeyondEnd, "next sequence of the queue is 4"},
-		"future":          {seek(toTime("log", future)), wire.ErrInvalid, "in the future"},
+		"future":          {seek(toTime("log", future)), apierror.ErrInvalid, "in the future"},
 		"no queue":        {seek(toSequence("x", 1)), txn.ErrQueueNotFound, `"x"`},
 		"bad queue":       {seek(toSequence("x y", 1)), txn.ErrInvalidName, "only A-Z"},
 		"no subscription": {seek(missing), txn.ErrSubscriptionNotFound, `"x"`},
 		"no time": {
 			seek(&pb.SeekSubscriptionRequest{Queue: "log", To: &pb.SeekSubscriptionRequest_Time{Time: noTime}}),
-			wire.ErrInvalid, "time",
+			apierror.ErrInvalid, "time",
 		},
 		"start beyond": {
 			create(func(r *pb.CreateSubscriptionRequest) { r.StartSequence = 5 }), txn.ErrBeyondEnd, "next sequence",
 		},
 		"start in the future": {
-			create(func(r *pb.CreateSubscriptionRequest) { r.StartTime = timestamppb.New(future) }), wire.ErrInvalid,
+			create(func(r *pb.CreateSubscriptionRequest) { r.StartTime = timestamppb.New(future) }), apierror.ErrInvalid,
 			"in the future",
 		},
 		"two starts": {
 			create(func(r *pb.CreateSubscriptionRequest) {
 				r.StartSequence, r.Start = 1, pb.StartPosition_START_POSITION_LATEST
-			}), wire.ErrInvalid, "set only one of",
+			}), apierror.ErrInvalid, "set only one of",
 		},
 		"three starts": {
 			create(func(r *pb.CreateSubscriptionRequest) {
 				r.StartSequence, r.StartTime = 1, timestamppb.New(future)
-			}), wire.ErrInvalid, "set only one of",
+			}), apierror.ErrInvalid, "set only one of",
 		},
 		"overflow without a target": {
 			n.createWith("q", &pb.QueueConfig{Overflow: pb.Overflow_OVERFLOW_DEAD_LETTER_HEAD}), txn.ErrNoDeadLetter,

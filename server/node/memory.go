@@ -81,3 +81,6 @@ func memoryTaken() uint64 {
 	}
 	return samples[0].Value.Uint64() - samples[1].Value.Uint64()
 }
+
+// memoryAllowed returns the memory in use, in bytes, above which a condition is reported.
+func memoryAllowed(budgetBytes int64) int64 { return budgetBytes + budgetBytes/4 + memoryBesides }

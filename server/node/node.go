@@ -55,8 +55,12 @@ var (
 	ErrRestart = errors.New("node is restarting")
 )
 
-// stopLimit bounds the wait for the role to end when the node stops.
-const stopLimit = 500 * time.Millisecond
+const (
+	// stopLimit bounds the wait for the role to end when the node stops.
+	stopLimit = 500 * time.Millisecond
+	// switchoverLimit bounds the wait for the result of a switchover after its caller has left.
+	switchoverLimit = 15 * time.Second
+)
 
 // Ready contains the addresses of a listening node.
 type Ready struct {
@@ -461,7 +465,10 @@ func (n *node) awaitSwitchover(ctx context.Context, to uuid.UUID) (failover.Swit
 		err    error
 	}
 	answered := make(chan answer, 1)
-	term := termOf(n.runner.Status())
+	term := uint64(0)
+	if r := n.runner.Status().Record; r != nil {
+		term = r.Term
+	}
 	asking, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() { time.AfterFunc(switchoverLimit, cancel) })
 	n.asked.Go(func() {

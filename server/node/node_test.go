@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -302,7 +302,7 @@ func (n *testNode) publish(queue string, bodies ...string) *pb.PublishResponse {
 }
 
 // kind returns the error that a status represents.
-func kind(err error) error { return wire.FromStatus(err) }
+func kind(err error) error { return apierror.FromStatus(err) }
 
 type consumer struct {
 	t      *testing.T

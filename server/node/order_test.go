@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -132,7 +132,7 @@ func testOrderRefusals(t *testing.T) {
 		want    error
 		says    string
 	}{
-		"priority": {priority(10), wire.ErrInvalid, "0 to 9"},
+		"priority": {priority(10), apierror.ErrInvalid, "0 to 9"},
 		"group":    {grouped(strings.Repeat("g", 2048)), txn.ErrTooLarge, "1024"},
 	} {
 		_, err := n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "q", Messages: []*pb.Message{c.message}})

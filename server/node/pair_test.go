@@ -20,7 +20,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
@@ -123,7 +123,7 @@ func testStandbySendsClientsAway(t *testing.T) {
 		section(t, name, func(t *testing.T) {
 			err := call()
 			require.Equal(t, codes.FailedPrecondition, status.Code(err))
-			var notActive *wire.NotActiveError
+			var notActive *apierror.NotActiveError
 			require.ErrorAs(t, kind(err), &notActive)
 			require.Equal(t, active.ready.Advertise, notActive.ActiveAddress)
 			require.Equal(t, active.ready.NodeID, notActive.ActiveNode)
@@ -217,7 +217,7 @@ func testRoleLoss(t *testing.T) {
 		"consumer":  func() error { return c.stream.RecvMsg(&pb.ConsumeResponse{}) },
 		"publisher": func() error { return publisher.RecvMsg(&pb.PublishStreamResponse{}) },
 	} {
-		var notActive *wire.NotActiveError
+		var notActive *apierror.NotActiveError
 		require.ErrorAs(t, kind(recv()), &notActive, name)
 		require.Equal(t, standby.ready.Advertise, notActive.ActiveAddress, name)
 	}
@@ -296,7 +296,7 @@ func testSwitchoverRefused(t *testing.T) {
 	require.ErrorIs(t, kind(err), failover.ErrSwitchover)
 	require.ErrorContains(t, err, "standalone")
 	_, err = n.admin.Switchover(t.Context(), &pb.SwitchoverRequest{Timeout: durationpb.New(-1)})
-	require.ErrorIs(t, kind(err), wire.ErrInvalid)
+	require.ErrorIs(t, kind(err), apierror.ErrInvalid)
 	require.Nil(t, n.status().GetPair())
 
 	etcd := startEtcd(t)

@@ -16,7 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store"
@@ -377,17 +378,17 @@ func (p *dataPlane) showHealth() {
 }
 
 // notActive returns an error that redirects clients to the active node.
-func (n *node) notActive() *wire.NotActiveError { return n.notActiveBut(failover.NodeInfo{}) }
+func (n *node) notActive() *apierror.NotActiveError { return n.notActiveBut(failover.NodeInfo{}) }
 
 // notActiveBut redirects them to next, unless that is the zero value.
-func (n *node) notActiveBut(next failover.NodeInfo) *wire.NotActiveError {
+func (n *node) notActiveBut(next failover.NodeInfo) *apierror.NotActiveError {
 	st := n.runner.Status()
 	select {
 	case <-n.closing:
 		st.Reason = "stopping"
 	default:
 	}
-	return wire.NotActive(&st, next)
+	return protoconv.NotActive(&st, next)
 }
 
 // resync requests a snapshot of the active to replace the store of a standby. It returns false if this node follows

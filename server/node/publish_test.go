@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -41,9 +41,9 @@ func testPublishRefusals(t *testing.T) {
 			&pb.PublishRequest{Queue: strings.Repeat("x", 256), Messages: batch("x")}, txn.ErrInvalidName,
 			"255",
 		},
-		"no messages": {&pb.PublishRequest{Queue: "q"}, wire.ErrInvalid, "1 to 10000"},
+		"no messages": {&pb.PublishRequest{Queue: "q"}, apierror.ErrInvalid, "1 to 10000"},
 		"many": {
-			&pb.PublishRequest{Queue: "q", Messages: batch(make([]string, 10_001)...)}, wire.ErrInvalid,
+			&pb.PublishRequest{Queue: "q", Messages: batch(make([]string, 10_001)...)}, apierror.ErrInvalid,
 			"10001 messages",
 		},
 		"large": {
@@ -72,7 +72,7 @@ func testPublishRefusals(t *testing.T) {
 			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{
 				TypedProperties: map[string]*pb.PropertyValue{"k": {}},
 			}}},
-			wire.ErrInvalid, `typed property "k" has no value`,
+			apierror.ErrInvalid, `typed property "k" has no value`,
 		},
 		"typed property key": {
 			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{
@@ -162,7 +162,7 @@ func testRetries(t *testing.T) {
 		Operations: []*pb.Operation{publishOp("q", "a"), publishOp("q", "b")},
 		Producer:   &pb.Producer{Id: "p", Epoch: 2, Sequence: 301},
 	})
-	require.ErrorIs(t, kind(err), wire.ErrSequenceReused)
+	require.ErrorIs(t, kind(err), apierror.ErrSequenceReused)
 	require.ErrorContains(t, err, "used for another transaction")
 }
 
@@ -222,7 +222,7 @@ func testCommit(t *testing.T) {
 		"range":    {ackOp("in", 3, 2)},
 	} {
 		_, err = n.queues.Commit(ctx, &pb.CommitRequest{Operations: ops})
-		require.ErrorIs(t, kind(err), wire.ErrInvalid, name)
+		require.ErrorIs(t, kind(err), apierror.ErrInvalid, name)
 	}
 	_, err = n.queues.Commit(ctx, &pb.CommitRequest{Operations: []*pb.Operation{ackOp("none", 1, 1)}})
 	require.ErrorIs(t, kind(err), txn.ErrQueueNotFound)
@@ -256,7 +256,7 @@ func testPublishStreamRefuses(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, stream.Send(req))
 		_, err = stream.Recv()
-		require.ErrorIs(t, kind(err), wire.ErrInvalid, name)
+		require.ErrorIs(t, kind(err), apierror.ErrInvalid, name)
 	}
 	q, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "q"})
 	require.NoError(t, err)
@@ -318,7 +318,7 @@ func testPublishStream(t *testing.T, together uint64) {
 		switch i {
 		case 100:
 			require.Equal(t, "QUEUE_NOT_FOUND", resp.GetError().GetReason())
-			require.ErrorIs(t, wire.FromRequestError(resp.GetError()), txn.ErrQueueNotFound)
+			require.ErrorIs(t, apierror.FromRequestError(resp.GetError()), txn.ErrQueueNotFound)
 		case 200:
 			require.Equal(t, "INVALID", resp.GetError().GetReason())
 		default:

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -87,7 +87,7 @@ func testListQueues(t *testing.T) {
 	}
 	require.Equal(t, []string{"a/0", "a/1", "a/2", "a/3", "a/4", "a/5", "a/6"}, names)
 	_, err := n.queues.ListQueues(t.Context(), &pb.ListQueuesRequest{PageToken: "!"})
-	require.ErrorIs(t, kind(err), wire.ErrInvalid)
+	require.ErrorIs(t, kind(err), apierror.ErrInvalid)
 }
 
 func TestSubscriptions(t *testing.T) { simulated(t, testSubscriptions) }
@@ -112,7 +112,7 @@ func testSubscriptions(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, resp.GetCreated())
 	_, err = n.queues.CreateSubscription(ctx, &pb.CreateSubscriptionRequest{Queue: "events", Name: "x", Start: 9})
-	require.ErrorIs(t, kind(err), wire.ErrInvalid)
+	require.ErrorIs(t, kind(err), apierror.ErrInvalid)
 
 	n.publish("events", "new")
 	q, err := n.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: "events"})
@@ -131,9 +131,9 @@ func testSubscriptions(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, topic.GetQueue().GetSubscriptions())
 	_, err = n.queues.CreateQueue(ctx, &pb.CreateQueueRequest{Name: "t2", Topic: true, Subscriptions: []string{"a"}})
-	require.ErrorIs(t, kind(err), wire.ErrInvalid)
+	require.ErrorIs(t, kind(err), apierror.ErrInvalid)
 	_, err = n.queues.CreateQueue(ctx, &pb.CreateQueueRequest{Name: "t3", Subscriptions: []string{"a", "a"}})
-	require.ErrorIs(t, kind(err), wire.ErrInvalid)
+	require.ErrorIs(t, kind(err), apierror.ErrInvalid)
 }
 
 func TestQueueLimits(t *testing.T) { simulated(t, testQueueLimits) }
@@ -176,10 +176,10 @@ func testDiskLow(t *testing.T) {
 	n = start(t, c)
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	_, err = n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "q", Messages: batch("2")})
-	require.ErrorIs(t, kind(err), wire.ErrDiskLow)
+	require.ErrorIs(t, kind(err), apierror.ErrDiskLow)
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))
 	_, err = n.queues.Commit(t.Context(), &pb.CommitRequest{Operations: []*pb.Operation{publishOp("q", "2")}})
-	require.ErrorIs(t, kind(err), wire.ErrDiskLow)
+	require.ErrorIs(t, kind(err), apierror.ErrDiskLow)
 	resp, err := n.queues.Publish(t.Context(), retry)
 	require.NoError(t, err)
 	require.True(t, resp.GetDuplicate())

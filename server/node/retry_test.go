@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -223,7 +223,7 @@ func testRetryWithAnotherBody(t *testing.T) {
 			for _, retry := range []bool{false, true} {
 				require.NoError(t, send(&pb.Producer{Id: "p", Sequence: sequence, Retry: retry}, false))
 				err := send(&pb.Producer{Id: "p", Sequence: sequence, Retry: retry}, true)
-				require.ErrorIs(t, kind(err), wire.ErrSequenceReused)
+				require.ErrorIs(t, kind(err), apierror.ErrSequenceReused)
 				require.Equal(t, codes.InvalidArgument, status.Code(err))
 				require.False(t, settled(err))
 			}
@@ -322,7 +322,7 @@ func testRetryWithAnotherBodyAfterARestart(t *testing.T) {
 	require.True(t, again.GetDuplicate())
 	require.Equal(t, first.GetLsn(), again.GetLsn())
 	_, err = publish(n, "y")
-	require.ErrorIs(t, kind(err), wire.ErrSequenceReused)
+	require.ErrorIs(t, kind(err), apierror.ErrSequenceReused)
 }
 
 // A delivery from a deleted queue does not acknowledge messages of a new queue with the same name.

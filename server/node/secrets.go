@@ -9,9 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -22,9 +20,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
 )
-
-// certificateWarning is how long before its expiry a certificate is reported.
-const certificateWarning = 14 * 24 * time.Hour
 
 // secrets contains the node's certificates, keys and tokens, and those it verifies others with. Changed files are
 // reloaded: the monitor checks once a second, and each new connection checks too.
@@ -247,29 +242,12 @@ func (s *secrets) ofWitness() (list []nodestatus.Certificate) {
 	return list
 }
 
-// secrets reports expiring certificates and unusable files.
-func (l *conditionMonitor) secrets(f *findings, now time.Time) {
-	s := l.n.secrets
-	if s == nil {
-		return
-	}
-	s.look()
-	if open := l.n.cfg.Unencrypted(); len(open) > 0 {
-		list := make([]string, 0, len(open))
-		for _, o := range open {
-			list = append(list, o.Key+" "+o.Address)
-		}
-		f.node(true, conditions.NotEncrypted, "%s", strings.Join(list, ", "))
-	}
-	for _, c := range s.certificates() { // report the first one of each kind
-		left := c.Ends.Sub(now)
-		f.node(left <= 0, conditions.CertificateExpired, "%s (%s, of %s) expired at %s", c.File, c.Subject, c.Use,
-			c.Ends.Format(time.RFC3339))
-		f.node(left > 0 && left < certificateWarning, conditions.CertificateExpires, "%s (%s, of %s) expires at %s",
-			c.File, c.Subject, c.Use, c.Ends.Format(time.RFC3339))
-	}
+// refused lists the files that could not be loaded.
+func (s *secrets) refused() (list []conditions.Credential) {
 	for _, kept := range s.all {
-		err := kept.source.Refused()
-		f.node(err != nil, conditions.CredentialsInvalid, "of %s: %v", kept.of, err)
+		if err := kept.source.Refused(); err != nil {
+			list = append(list, conditions.Credential{Use: kept.of, Err: err})
+		}
 	}
+	return list
 }

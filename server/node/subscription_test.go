@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/delivery/filter"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -137,9 +137,9 @@ func testBadSubscriptionPolicies(t *testing.T) {
 		is     error
 		text   string
 	}{
-		"nothing":      {is: wire.ErrInvalid, text: "empty update_mask"},
-		"unknown":      {mask: []string{"name"}, is: wire.ErrInvalid, text: `"name" cannot be altered`},
-		"of the queue": {mask: []string{"redelivery.ttl"}, is: wire.ErrInvalid, text: "redelivery.ttl"},
+		"nothing":      {is: apierror.ErrInvalid, text: "empty update_mask"},
+		"unknown":      {mask: []string{"name"}, is: apierror.ErrInvalid, text: `"name" cannot be altered`},
+		"of the queue": {mask: []string{"redelivery.ttl"}, is: apierror.ErrInvalid, text: "redelivery.ttl"},
 		"no such queue": {
 			&pb.RedeliveryPolicy{DeadLetter: proto.String("none")}, "",
 			[]string{"redelivery"},
@@ -157,19 +157,19 @@ func testBadSubscriptionPolicies(t *testing.T) {
 		"too often": {
 			&pb.RedeliveryPolicy{MaxDeliveries: proto.Uint32(1_000_001)}, "",
 			[]string{"redelivery"},
-			wire.ErrInvalid,
+			apierror.ErrInvalid,
 			"maximum is 1000000",
 		},
 		"before": {
 			&pb.RedeliveryPolicy{RedeliveryDelay: durationpb.New(-time.Second)}, "",
 			[]string{"redelivery"},
-			wire.ErrInvalid,
+			apierror.ErrInvalid,
 			"redelivery_delay",
 		},
 		"less": {
 			&pb.RedeliveryPolicy{RedeliveryMultiplier: proto.Float64(0.5)}, "",
 			[]string{"redelivery"},
-			wire.ErrInvalid,
+			apierror.ErrInvalid,
 			"redelivery_multiplier",
 		},
 		"filter": {nil, "size +", []string{"filter"}, filter.ErrInvalid, "1:7"},

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 )
 
 func in(d time.Duration) *durationpb.Duration { return durationpb.New(d) }
@@ -166,7 +166,7 @@ func testNackDelay(t *testing.T) {
 		c := n.consume("q", 0)
 		require.NoError(t, c.stream.Send(&pb.ConsumeRequest{Nack: span(2, 2), NackDelay: bad}))
 		_, err := c.stream.Recv()
-		require.ErrorIs(t, kind(err), wire.ErrInvalid)
+		require.ErrorIs(t, kind(err), apierror.ErrInvalid)
 		require.ErrorContains(t, err, "nack_delay")
 	}
 }

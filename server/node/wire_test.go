@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 )
 
 // garbage is a codec that sends bytes that are not valid protobuf.
@@ -79,7 +79,7 @@ func testBrowseLimit(t *testing.T) {
 	}
 	messages, err := browse(false, 64<<10, 64<<10)
 	require.Equal(t, 100, messages, "a batch is split")
-	require.ErrorIs(t, kind(err), wire.ErrResponseTooLarge)
+	require.ErrorIs(t, kind(err), apierror.ErrResponseTooLarge)
 	require.ErrorContains(t, err, "sequence 101")
 	require.ErrorContains(t, err, "max_response_bytes")
 	for _, c := range []struct {
@@ -133,7 +133,7 @@ func testConsumeLimit(t *testing.T) {
 	require.Equal(t, 7, messages)
 	messages, err = consume(1<<20, 1<<20)
 	require.Equal(t, 6, messages)
-	require.ErrorIs(t, kind(err), wire.ErrResponseTooLarge)
+	require.ErrorIs(t, kind(err), apierror.ErrResponseTooLarge)
 	require.ErrorContains(t, err, "sequence 7")
 	require.ErrorContains(t, err, "max_response_bytes")
 	messages, err = consume(32<<20, 32<<20)

@@ -18,7 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
@@ -106,7 +107,7 @@ func fromPeer(err error) error {
 	if err == nil {
 		return nil
 	}
-	known := wire.FromStatus(err)
+	known := apierror.FromStatus(err)
 	if _, still := status.FromError(known); still && status.Code(err) == codes.Unavailable {
 		return fmt.Errorf("%w: %w", maintenance.ErrUnreachable, err)
 	}
@@ -132,7 +133,7 @@ func (p *Peers) Activity(ctx context.Context, address string) (*maintenance.Acti
 	if err != nil {
 		return nil, err
 	}
-	return wire.ActivityFromProto(st.GetMaintenance()), nil
+	return protoconv.ActivityFromProto(st.GetMaintenance()), nil
 }
 
 // Report reports the completed work of this node to the active at an address.
@@ -142,7 +143,7 @@ func (p *Peers) Report(ctx context.Context, address string, r maintenance.Report
 		return err
 	}
 	_, err = c.ReportNode(ctx, &pb.ReportNodeRequest{
-		NodeId: r.Node.String(), PageSizeRecommended: wire.Uint32(r.Recommended), StartupId: r.StartupID,
+		NodeId: r.Node.String(), PageSizeRecommended: protoconv.Uint32(r.Recommended), StartupId: r.StartupID,
 	})
 	return fromPeer(err)
 }
@@ -180,7 +181,7 @@ func follow[Req, Resp, R any](
 			return result, nil
 		}
 		if progress != nil && now != nil {
-			progress(wire.ProgressFromProto(now))
+			progress(protoconv.ProgressFromProto(now))
 		}
 	}
 }
@@ -189,12 +190,12 @@ func follow[Req, Resp, R any](
 func (p *peer) Scan(
 	ctx context.Context, maxPageSize int, progress func(checkpoint.Progress),
 ) (checkpoint.ScanResult, error) {
-	r, err := follow(ctx, p, &pb.ScanRequest{PageSizeMax: wire.Uint32(maxPageSize)}, pb.MaintenanceServiceClient.Scan,
+	r, err := follow(ctx, p, &pb.ScanRequest{PageSizeMax: protoconv.Uint32(maxPageSize)}, pb.MaintenanceServiceClient.Scan,
 		func(r *pb.ScanResponse) (*pb.Progress, *pb.ScanResult) { return r.GetProgress(), r.GetResult() }, progress)
 	if err != nil {
 		return checkpoint.ScanResult{}, err
 	}
-	return wire.ScanFromProto(r), nil
+	return protoconv.ScanFromProto(r), nil
 }
 
 // Rewrite rewrites the page file.
@@ -202,7 +203,7 @@ func (p *peer) Rewrite(
 	ctx context.Context, req maintenance.RewriteRequest, progress func(checkpoint.Progress),
 ) (maintenance.RewriteResult, error) {
 	r, err := follow(ctx, p, &pb.RewriteRequest{
-		PageSize: wire.Uint32(req.PageSize), DryRun: req.DryRun,
+		PageSize: protoconv.Uint32(req.PageSize), DryRun: req.DryRun,
 		PlanId: req.PlanID,
 	},
 		pb.MaintenanceServiceClient.Rewrite,
@@ -211,7 +212,7 @@ func (p *peer) Rewrite(
 	if err != nil {
 		return maintenance.RewriteResult{}, err
 	}
-	return wire.RewriteFromProto(r), nil
+	return protoconv.RewriteFromProto(r), nil
 }
 
 // Shrink releases the free pages at the end of the page file.
@@ -232,13 +233,13 @@ func (p *peer) Backup(
 	ctx context.Context, req maintenance.BackupRequest, progress func(checkpoint.Progress),
 ) (backup.Set, error) {
 	set, err := follow(ctx, p, &pb.BackupRequest{
-		Path: req.Path, KeepGenerations: wire.Uint32(req.Keep), BytesPerSecond: uint64(max(req.BytesPerSecond, 0)),
+		Path: req.Path, KeepGenerations: protoconv.Uint32(req.Keep), BytesPerSecond: uint64(max(req.BytesPerSecond, 0)),
 	}, pb.MaintenanceServiceClient.Backup,
 		func(r *pb.BackupResponse) (*pb.Progress, *pb.SaveSet) { return r.GetProgress(), r.GetSet() }, progress)
 	if err != nil {
 		return backup.Set{}, err
 	}
-	return wire.SetFromProto(set), nil
+	return protoconv.SetFromProto(set), nil
 }
 
 // Checkpoint writes a checkpoint.

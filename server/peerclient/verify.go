@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
@@ -33,7 +33,7 @@ func (p *Peers) QueueDigests(
 	if err != nil {
 		return store.QueueDigests{}, nil, fromPeer(err)
 	}
-	return wire.DigestsFromProto(r), r, nil
+	return protoconv.DigestsFromProto(r), r, nil
 }
 
 // Scrub runs a scrub on the node at an address.

@@ -15,7 +15,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
@@ -57,17 +58,17 @@ func (a *Service) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (
 	defer cancel()
 	p, err := a.planAdoption(ctx, req)
 	if err != nil || !req.GetConfirm() {
-		return p.plan, wire.ToStatus(err)
+		return p.plan, apierror.ToStatus(err)
 	}
 	alone := a.o.State().Primary == nil && !p.plan.GetOther().GetReached()
 	if alone && !req.GetWithoutOther() {
-		return nil, wire.ToStatus(fmt.Errorf("%w: %w", failover.ErrAdopt, ErrOtherUnknown))
+		return nil, apierror.ToStatus(fmt.Errorf("%w: %w", failover.ErrAdopt, ErrOtherUnknown))
 	}
 	rec, err := a.adopt(ctx, failover.AdoptRequest{
 		Found: p.found, Above: p.above, AcceptLoss: req.GetAcceptDataLoss(), WithoutOther: alone,
 	})
 	if err != nil {
-		return nil, wire.ToStatus(err)
+		return nil, apierror.ToStatus(err)
 	}
 	p.plan.Done, p.plan.Config, p.plan.Term, p.plan.InSync = true, rec.Config, rec.Term, members(rec.InSync)
 	return p.plan, nil
@@ -109,7 +110,7 @@ func (a *Service) planAdoption(ctx context.Context, req *pb.AdoptRecordRequest) 
 	p := adoption{found: found, plan: &pb.AdoptRecordResponse{
 		PairId: own.PairID.String(), NodeId: own.NodeID.String(), NodeName: st.Pair.Self.Name,
 		FoundConfig: found.Record.Config,
-		LogEnd:      wire.PositionToProto(end), InSync: []string{own.NodeID.String()},
+		LogEnd:      protoconv.PositionToProto(end), InSync: []string{own.NodeID.String()},
 	}}
 	if leads {
 		fence = st.Pair.Record.Fence()

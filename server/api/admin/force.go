@@ -15,7 +15,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
@@ -63,13 +64,13 @@ func (a *Service) ForceFailover(
 	ctx, cancel := context.WithTimeout(ctx, forceTimeout)
 	defer cancel()
 	resp, err := a.force(ctx, req)
-	return resp, wire.ToStatus(err)
+	return resp, apierror.ToStatus(err)
 }
 
 func (a *Service) force(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	for _, text := range []string{req.GetBy(), req.GetReason()} {
 		if len(text) > maxSaid {
-			return nil, fmt.Errorf("%w: by and reason have at most %d bytes each", wire.ErrInvalid, maxSaid)
+			return nil, fmt.Errorf("%w: by and reason have at most %d bytes each", apierror.ErrInvalid, maxSaid)
 		}
 	}
 	if req.GetConfirm() && !req.GetAcceptDataLoss() {
@@ -125,7 +126,7 @@ func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (
 	p := &pb.ForceFailoverResponse{
 		PairId: rec.PairID.String(), NodeId: id.NodeID.String(), NodeName: st.Pair.Self.Name, Config: rec.Config,
 		Term:   rec.Term,
-		InSync: members(rec.InSync), LogEnd: wire.PositionToProto(stats.Durable), LostFromLsn: kept + 1,
+		InSync: members(rec.InSync), LogEnd: protoconv.PositionToProto(stats.Durable), LostFromLsn: kept + 1,
 		LostToLsn:   kept,
 		LostAddress: lost.GetAddress(),
 	}

@@ -19,7 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 	"github.com/lockstep-mq/lockstep/server/ops/scrub"
@@ -74,7 +75,7 @@ func New(o Options) *Service { return &Service{o: o, store: o.Store} }
 // GetStatus returns the status of the node.
 func (a *Service) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
 	resp, err := a.status()
-	return resp, wire.ToStatus(err)
+	return resp, apierror.ToStatus(err)
 }
 
 func (a *Service) status() (*pb.GetStatusResponse, error) {
@@ -86,10 +87,10 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 	resp := &pb.GetStatusResponse{
 		Node: nodeStatus(&st.Pair, st.Pair.Self), Role: pb.Role(st.Pair.Role), Reason: st.Pair.Reason,
 		Store: storeStatus(a.store.Identity(), &stats), Version: st.Version, StartedAt: timestamppb.New(st.StartedAt),
-		Maintenance: wire.ActivityToProto(st.Maintenance), Plan: wire.PlanToProto(st.Plan),
-		Damage:     wire.DamageToProto(a.store.DamageStatus()),
-		Alarms:     wire.AlarmsToProto(st.Conditions, st.Pair.Self.ID.String()),
-		Conditions: wire.ConditionsToProto(st.Conditions, st.Pair.Self.ID.String()), Now: timestamppb.Now(),
+		Maintenance: protoconv.ActivityToProto(st.Maintenance), Plan: protoconv.PlanToProto(st.Plan),
+		Damage:     protoconv.DamageToProto(a.store.DamageStatus()),
+		Alarms:     protoconv.AlarmsToProto(st.Conditions, st.Pair.Self.ID.String()),
+		Conditions: protoconv.ConditionsToProto(st.Conditions, st.Pair.Self.ID.String()), Now: timestamppb.Now(),
 		DiskLowWatermark: st.DiskLowWatermark, Activity: activity(&st.Activity, &stats), Console: st.Console,
 	}
 	for _, c := range st.Certificates {
@@ -205,7 +206,8 @@ func storeStatus(id store.Identity, s *store.Stats) *pb.StoreStatus {
 	}
 	return &pb.StoreStatus{
 		PairId: pair, FenceConfig: id.Fence.Config, FenceTerm: id.Fence.Term, MayHaveLost: id.MayHaveLost,
-		StoreId: id.StoreID.String(), LogEnd: wire.PositionToProto(s.End), LogDurable: wire.PositionToProto(s.Durable),
+		StoreId: id.StoreID.String(),
+		LogEnd: protoconv.PositionToProto(s.End), LogDurable: protoconv.PositionToProto(s.Durable),
 		CommitLsn:  s.Applied.LSN,
 		AppliedLsn: s.Applied.LSN, LogFirstLsn: s.FirstLSN, CheckpointLsn: s.CheckpointLSN, Checkpoint: s.Checkpoint,
 		PageSize: uint32(s.PageSize), Pages: s.Pages, PagesUsed: s.PagesUsed, Queues: s.Queues,
@@ -264,18 +266,18 @@ func (a *Service) WatchStatus(
 		changed := a.o.Runner.Changed() // before the status is read, so that no change is missed
 		st, err := a.status()
 		if err != nil {
-			return wire.ToStatus(err)
+			return apierror.ToStatus(err)
 		}
 		if err := stream.Send(&pb.WatchStatusResponse{Status: st}); err != nil {
-			return wire.ToStatus(fmt.Errorf("watch status: %w", err))
+			return apierror.ToStatus(fmt.Errorf("watch status: %w", err))
 		}
 		select {
 		case <-changed:
 		case <-ticker.C:
 		case <-a.o.Closing:
-			return wire.ToStatus(fmt.Errorf("watch status: node is stopping: %w", store.ErrClosed))
+			return apierror.ToStatus(fmt.Errorf("watch status: node is stopping: %w", store.ErrClosed))
 		case <-stream.Context().Done():
-			return wire.ToStatus(stream.Context().Err())
+			return apierror.ToStatus(stream.Context().Err())
 		}
 	}
 }
@@ -286,7 +288,7 @@ const maxPauseReason = 200
 // SetPaused pauses or resumes the pair.
 func (a *Service) SetPaused(ctx context.Context, req *pb.SetPausedRequest) (*pb.SetPausedResponse, error) {
 	if len(req.GetReason()) > maxPauseReason {
-		return nil, wire.ToStatus(fmt.Errorf("%w: reason has %d bytes, maximum is %d", wire.ErrInvalid,
+		return nil, apierror.ToStatus(fmt.Errorf("%w: reason has %d bytes, maximum is %d", apierror.ErrInvalid,
 			len(req.GetReason()), maxPauseReason))
 	}
 	resp := &pb.SetPausedResponse{}
@@ -296,10 +298,10 @@ func (a *Service) SetPaused(ctx context.Context, req *pb.SetPausedRequest) (*pb.
 		resp.Paused = &pb.Pause{Since: timestamppb.New(p.Since), Reason: p.Reason}
 	}
 	if a.o.Alone {
-		return nil, wire.ToStatus(fmt.Errorf("%w: node is standalone, without a standby", failover.ErrPause))
+		return nil, apierror.ToStatus(fmt.Errorf("%w: node is standalone, without a standby", failover.ErrPause))
 	}
 	if err := a.o.Runner.SetPaused(ctx, p); err != nil {
-		return nil, wire.ToStatus(err)
+		return nil, apierror.ToStatus(err)
 	}
 	return resp, nil
 }
@@ -308,7 +310,7 @@ func (a *Service) SetPaused(ctx context.Context, req *pb.SetPausedRequest) (*pb.
 func (a *Service) Checkpoint(ctx context.Context, _ *pb.CheckpointRequest) (*pb.CheckpointResponse, error) {
 	info, err := a.store.Checkpoint(ctx)
 	if err != nil {
-		return nil, wire.ToStatus(fmt.Errorf("checkpoint: %w", err))
+		return nil, apierror.ToStatus(fmt.Errorf("checkpoint: %w", err))
 	}
 	return &pb.CheckpointResponse{Checkpoint: info.Checkpoint, Lsn: info.Position.LSN}, nil
 }
@@ -317,7 +319,7 @@ func (a *Service) Checkpoint(ctx context.Context, _ *pb.CheckpointRequest) (*pb.
 func (a *Service) Check(req *pb.CheckRequest, stream grpc.ServerStreamingServer[pb.CheckResponse]) error {
 	var sendErr error
 	var told time.Time
-	ctx, cancel := context.WithCancel(wire.Paced(stream.Context(), req))
+	ctx, cancel := context.WithCancel(protoconv.Paced(stream.Context(), req))
 	defer cancel()
 	progress := func(done, total uint64) {
 		if sendErr != nil || time.Since(told) < checkInterval {
@@ -334,14 +336,14 @@ func (a *Service) Check(req *pb.CheckRequest, stream grpc.ServerStreamingServer[
 		return err
 	})
 	if err := errors.Join(sendErr, err); err != nil {
-		return wire.ToStatus(fmt.Errorf("check: %w", err))
+		return apierror.ToStatus(fmt.Errorf("check: %w", err))
 	}
 	err = stream.Send(&pb.CheckResponse{
 		PagesDone: report.Pages, PagesTotal: report.Pages, Finished: true, Problems: report.Problems,
 		Messages: report.Messages,
 	})
 	if err != nil {
-		return wire.ToStatus(fmt.Errorf("check: %w", err))
+		return apierror.ToStatus(fmt.Errorf("check: %w", err))
 	}
 	return nil
 }
@@ -350,7 +352,7 @@ func (a *Service) Check(req *pb.CheckRequest, stream grpc.ServerStreamingServer[
 func (a *Service) GetDigest(ctx context.Context, req *pb.GetDigestRequest) (*pb.GetDigestResponse, error) {
 	d, err := a.o.Manager.Digest(ctx, req.GetAtLsn())
 	if err != nil {
-		return nil, wire.ToStatus(fmt.Errorf("digest: %w", err))
+		return nil, apierror.ToStatus(fmt.Errorf("digest: %w", err))
 	}
 	return &pb.GetDigestResponse{Lsn: d.Position.LSN, Content: hex.EncodeToString(d.Content[:]), Messages: d.Messages},
 		nil

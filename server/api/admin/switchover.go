@@ -11,7 +11,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 )
 
 // This file implements the planned switchover.
@@ -20,7 +21,7 @@ import (
 func (a *Service) Switchover(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
 	timeout := req.GetTimeout().AsDuration()
 	if timeout < 0 {
-		return nil, wire.ToStatus(fmt.Errorf("%w: negative timeout", wire.ErrInvalid))
+		return nil, apierror.ToStatus(fmt.Errorf("%w: negative timeout", apierror.ErrInvalid))
 	}
 	if timeout == 0 {
 		timeout = switchoverTimeout
@@ -29,7 +30,7 @@ func (a *Service) Switchover(ctx context.Context, req *pb.SwitchoverRequest) (*p
 	defer cancel()
 	result, err := a.switchover(ctx, req)
 	if err != nil {
-		return nil, wire.ToStatus(err)
+		return nil, apierror.ToStatus(err)
 	}
 	return &pb.SwitchoverResponse{
 		ActiveNode: result.Active.ID.String(), ActiveAddress: result.Active.Address, Term: result.Term,
@@ -60,9 +61,9 @@ func (a *Service) switchover(ctx context.Context, req *pb.SwitchoverRequest) (fa
 // wantedActive returns the requested active node.
 func wantedActive(st *failover.Status, to, from string) (uuid.UUID, error) {
 	if to != "" {
-		return wire.NodeCalled(st, to)
+		return protoconv.NodeCalled(st, to)
 	}
-	leaves, err := wire.NodeCalled(st, from)
+	leaves, err := protoconv.NodeCalled(st, from)
 	if err != nil || leaves != st.Record.Active {
 		return st.Record.Active, err
 	}

@@ -7,14 +7,15 @@ import (
 	"fmt"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 )
 
 // Verify compares the content of the two nodes.
 func (a *Service) Verify(ctx context.Context, req *pb.VerifyRequest) (*pb.VerifyResponse, error) {
 	resp, err := a.o.Guard.Verify(ctx, req.GetDeep(), req.GetFullSpeed())
 	if err != nil {
-		return nil, wire.ToStatus(fmt.Errorf("verify: %w", err))
+		return nil, apierror.ToStatus(fmt.Errorf("verify: %w", err))
 	}
 	return resp, nil
 }
@@ -25,11 +26,11 @@ func (a *Service) GetQueueDigests(
 ) (*pb.GetQueueDigestsResponse, error) {
 	d, err := a.o.Guard.QueueDigests(ctx, req.GetAtLsn())
 	if err != nil {
-		return nil, wire.ToStatus(err)
+		return nil, apierror.ToStatus(err)
 	}
 	out := &pb.GetQueueDigestsResponse{
-		Lsn: d.LSN, Digest: d.Digest, Damage: wire.DamageToProto(a.store.DamageStatus()),
-		Damaged: wire.DamagedToProto(a.store.Damaged(wire.MaxListedDamage)),
+		Lsn: d.LSN, Digest: d.Digest, Damage: protoconv.DamageToProto(a.store.DamageStatus()),
+		Damaged: protoconv.DamagedToProto(a.store.Damaged(protoconv.MaxListedDamage)),
 	}
 	for _, q := range d.Queues {
 		out.Queues = append(out.Queues, &pb.QueueDigest{
@@ -43,11 +44,11 @@ func (a *Service) GetQueueDigests(
 func (a *Service) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubResponse, error) {
 	r, err := a.o.Guard.Scrub(ctx, req.GetFullSpeed())
 	if err != nil {
-		return nil, wire.ToStatus(fmt.Errorf("scrub: %w", err))
+		return nil, apierror.ToStatus(fmt.Errorf("scrub: %w", err))
 	}
 	return &pb.ScrubResponse{
-		Pages: r.Pages, LogBytes: r.LogBytes, Damage: wire.DamageToProto(a.store.DamageStatus()),
-		Damaged: wire.DamagedToProto(a.store.Damaged(wire.MaxListedDamage)),
+		Pages: r.Pages, LogBytes: r.LogBytes, Damage: protoconv.DamageToProto(a.store.DamageStatus()),
+		Damaged: protoconv.DamagedToProto(a.store.Damaged(protoconv.MaxListedDamage)),
 	}, nil
 }
 
@@ -55,7 +56,7 @@ func (a *Service) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubRes
 func (a *Service) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
 	sequences, err := a.o.Guard.DropDamaged(ctx, req.GetQueue(), req.GetOnly(), req.GetDryRun())
 	if err != nil {
-		return nil, wire.ToStatus(fmt.Errorf("drop corrupt messages of %q: %w", req.GetQueue(), err))
+		return nil, apierror.ToStatus(fmt.Errorf("drop corrupt messages of %q: %w", req.GetQueue(), err))
 	}
 	return &pb.DropDamagedResponse{Sequences: sequences}, nil
 }

@@ -9,7 +9,7 @@ import (
 	"fmt"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store"
@@ -220,7 +220,7 @@ func (s *Service) ListQueues(ctx context.Context, req *pb.ListQueuesRequest) (*p
 		return nil, s.status(err)
 	}
 	if len(req.GetPrefix()) > txn.MaxNameBytes {
-		return nil, s.status(fmt.Errorf("%w: prefix has %d bytes, maximum is %d", wire.ErrInvalid,
+		return nil, s.status(fmt.Errorf("%w: prefix has %d bytes, maximum is %d", apierror.ErrInvalid,
 			len(req.GetPrefix()), txn.MaxNameBytes))
 	}
 	if ordered(req) {
@@ -268,7 +268,7 @@ func encodePageToken(after string) string { return base64.RawURLEncoding.EncodeT
 func decodePageToken(token string) (string, error) {
 	after, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil || len(after) > txn.MaxNameBytes {
-		return "", fmt.Errorf("%w: unknown page_token", wire.ErrInvalid)
+		return "", fmt.Errorf("%w: unknown page_token", apierror.ErrInvalid)
 	}
 	return string(after), nil
 }

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/admission"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 )
@@ -104,7 +104,7 @@ func (c *browser) end() {
 
 // reserve reserves memory for the next batch, before it is read, and returns the maximum size of the batch: a small
 // one, if other calls use much memory. It waits for other calls for a limited time, and then returns
-// wire.ErrTooManyBrowsers.
+// apierror.ErrTooManyBrowsers.
 func (c *browser) reserve(ctx context.Context) (batchBytes int, err error) {
 	batchBytes = session.DeliveryBatchBytes
 	if c.of.held.Load()-c.held > c.of.limit/2 {
@@ -213,5 +213,5 @@ func (c *browser) refusal(ctx context.Context, where string, limit int64) error 
 		return fmt.Errorf("browse: %w", err)
 	}
 	return fmt.Errorf("%w: browsers of %s hold %d unread bytes, which is the limit; read or cancel "+
-		"them, or raise limits.pending-bytes", wire.ErrTooManyBrowsers, where, limit)
+		"them, or raise limits.pending-bytes", apierror.ErrTooManyBrowsers, where, limit)
 }

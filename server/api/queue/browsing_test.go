@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/admission"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 )
@@ -28,7 +28,7 @@ func TestBrowsersShareRoom(t *testing.T) {
 			c := b.begin(conns[len(all)%2])
 			bytes, err := c.reserve(t.Context())
 			if err != nil {
-				require.ErrorIs(t, err, wire.ErrTooManyBrowsers)
+				require.ErrorIs(t, err, apierror.ErrTooManyBrowsers)
 				require.ErrorContains(t, err, "limits.pending-bytes")
 				c.end()
 				break

@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
@@ -56,7 +56,7 @@ func (s *Service) moveMessages(ctx context.Context, req *pb.MoveMessagesRequest)
 			return nil, fmt.Errorf("to: %w", err)
 		}
 		if c.to == c.key.Queue {
-			return nil, fmt.Errorf("%w: %q is the source queue; specify another queue", wire.ErrInvalid, req.GetTo())
+			return nil, fmt.Errorf("%w: %q is the source queue; specify another queue", apierror.ErrInvalid, req.GetTo())
 		}
 	}
 	for decisions := 1; ; decisions++ {
@@ -140,7 +140,7 @@ func (s *Service) choose(ctx context.Context, req interface {
 		return nil, err
 	}
 	if len(req.GetSequences()) == 0 {
-		return nil, fmt.Errorf("%w: no sequences specified", wire.ErrInvalid)
+		return nil, fmt.Errorf("%w: no sequences specified", apierror.ErrInvalid)
 	}
 	if c.ranges, err = ranges(req.GetSequences(), maxChosen); err != nil {
 		return nil, err
@@ -166,7 +166,7 @@ func (s *Service) choose(ctx context.Context, req interface {
 // pending returns the selected messages that are not acknowledged.
 func (c *chosen) pending() ([]store.Pending, error) {
 	if c.session.Paused() { // INV-2: the data read may be stale
-		return nil, wire.ErrPaused
+		return nil, apierror.ErrPaused
 	}
 	return c.service.store.Pending(c.key.Queue, c.key.Sub, c.ranges, maxChosen)
 }
@@ -180,7 +180,7 @@ func (c *chosen) move(ctx context.Context) (moved uint64, err error) {
 		return 0, err
 	}
 	if c.service.serving.DiskLow() {
-		return 0, wire.ErrDiskLow
+		return 0, apierror.ErrDiskLow
 	}
 	plan, err := c.plan(ctx, pending)
 	if err != nil || len(plan.moves) == 0 {

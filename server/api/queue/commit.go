@@ -8,7 +8,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store"
@@ -94,7 +94,7 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 
 // committed converts the transaction's result to a response.
 func committed(req *pb.CommitRequest, r *txn.Result) (*pb.CommitResponse, error) {
-	if err := wire.Refusal(r, req.GetProducer() != nil); err != nil {
+	if err := apierror.Refusal(r, req.GetProducer() != nil); err != nil {
 		return nil, fmt.Errorf("commit: %w", err)
 	}
 	if len(r.Ops) != len(req.GetOperations()) {
@@ -114,7 +114,7 @@ func committed(req *pb.CommitRequest, r *txn.Result) (*pb.CommitResponse, error)
 // checkOperations performs all checks that do not need the store.
 func (s *Service) checkOperations(session *session.Session, in []*pb.Operation) ([]operation, error) {
 	if len(in) == 0 || len(in) > txn.MaxOps {
-		return nil, fmt.Errorf("%w: transaction has %d operations, must be 1 to %d", wire.ErrInvalid, len(in),
+		return nil, fmt.Errorf("%w: transaction has %d operations, must be 1 to %d", apierror.ErrInvalid, len(in),
 			txn.MaxOps)
 	}
 	ops := make([]operation, 0, len(in))
@@ -153,14 +153,14 @@ func (s *Service) checkOperation(session *session.Session, op *pb.Operation) (o 
 		}
 		o.releases, err = atLeastOne(kind.Release.GetRanges())
 	default:
-		err = fmt.Errorf("%w: operation must be publish, ack or release", wire.ErrInvalid)
+		err = fmt.Errorf("%w: operation must be publish, ack or release", apierror.ErrInvalid)
 	}
 	return o, err
 }
 
 func atLeastOne(in []*pb.SequenceRange) ([]txn.Range, error) {
 	if len(in) == 0 {
-		return nil, fmt.Errorf("%w: no ranges", wire.ErrInvalid)
+		return nil, fmt.Errorf("%w: no ranges", apierror.ErrInvalid)
 	}
 	return ranges(in, txn.MaxRanges)
 }
@@ -184,7 +184,7 @@ func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (
 		publishes = publishes || ops[i].messages != nil
 	}
 	if publishes && s.serving.DiskLow() {
-		return nil, wire.ErrDiskLow
+		return nil, apierror.ErrDiskLow
 	}
 	return nil, nil //nolint:nilnil // the usual case: not a retry
 }

@@ -12,7 +12,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -26,7 +27,7 @@ const noSuchQueue = math.MaxUint64
 func (s *Service) config(
 	session *session.Session, in *pb.QueueConfig, mask txn.ConfigMask,
 ) (c txn.Config, known txn.ConfigMask, err error) {
-	if c, err = wire.Config(in); err != nil {
+	if c, err = protoconv.Config(in); err != nil {
 		return c, 0, err
 	}
 	if name := in.GetDeadLetter(); name != "" && mask&txn.FieldDeadLetter != 0 {
@@ -72,7 +73,7 @@ func configMask(in *fieldmaskpb.FieldMask) (mask txn.ConfigMask, err error) {
 	if len(in.GetPaths()) == 0 {
 		return txn.PlainFields, nil
 	}
-	names := wire.ConfigFields()
+	names := protoconv.ConfigFields()
 	for _, name := range in.GetPaths() {
 		at := slices.Index(names, name)
 		switch {
@@ -81,7 +82,7 @@ func configMask(in *fieldmaskpb.FieldMask) (mask txn.ConfigMask, err error) {
 		case at >= 0:
 			mask |= 1 << at
 		default:
-			return 0, fmt.Errorf("%w: update_mask: unknown QueueConfig field %.100q", wire.ErrInvalid, name)
+			return 0, fmt.Errorf("%w: update_mask: unknown QueueConfig field %.100q", apierror.ErrInvalid, name)
 		}
 	}
 	return mask, nil

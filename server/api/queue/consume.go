@@ -18,7 +18,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/auth/admission"
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
@@ -35,7 +36,7 @@ type consumeStream struct {
 	session  *session.Session
 	consumer *dispatch.Consumer
 	stream   grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]
-	sending  wire.Deliveries
+	sending  protoconv.Deliveries
 	passed   *admission.Stream
 	// limit of one response, in bytes; named reports whether the consumer has set it.
 	limit int
@@ -62,7 +63,7 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	}
 	attach := first.GetAttach()
 	if attach == nil {
-		return fmt.Errorf("%w: first request of a consumer must contain `attach`", wire.ErrInvalid)
+		return fmt.Errorf("%w: first request of a consumer must contain `attach`", apierror.ErrInvalid)
 	}
 	if err := s.rules.Check(stream.Context(), access.Consume, attach.GetQueue()); err != nil {
 		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
@@ -164,7 +165,7 @@ func (c *consumeStream) read(ctx context.Context) {
 		}
 		if err == nil && req.GetAttach() != nil {
 			err = fmt.Errorf("%w: consumer is already attached; open another stream for another subscription",
-				wire.ErrInvalid)
+				apierror.ErrInvalid)
 		}
 		if err == nil {
 			err = c.take(ctx, req)
@@ -239,7 +240,7 @@ func nackDelay(d *durationpb.Duration) (*time.Duration, error) {
 	}
 	delay := d.AsDuration()
 	if !d.IsValid() || delay < 0 || delay > maxNackDelay {
-		return nil, fmt.Errorf("%w: nack_delay is %v, must be 0 to %v", wire.ErrInvalid, delay, maxNackDelay)
+		return nil, fmt.Errorf("%w: nack_delay is %v, must be 0 to %v", apierror.ErrInvalid, delay, maxNackDelay)
 	}
 	return &delay, nil
 }
@@ -318,7 +319,7 @@ func toRanges(sequences []uint64) []*pb.SequenceRange {
 func errResponseTooLarge(sequence uint64, bytes, limit int) error {
 	return fmt.Errorf("%w: message with sequence %d has %d bytes, max_response_bytes is %d; raise the client's "+
 		"gRPC receive limit (default 4 MiB) and max_response_bytes",
-		wire.ErrResponseTooLarge, sequence, bytes, limit)
+		apierror.ErrResponseTooLarge, sequence, bytes, limit)
 }
 
 // Browse reads messages without consuming them.
@@ -370,7 +371,7 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
 		}
 		if current.Paused() { // INV-2: the data read may be stale
-			return wire.ErrPaused
+			return apierror.ErrPaused
 		}
 		if err := may(); err != nil {
 			return err
@@ -437,7 +438,7 @@ func sendBatch(
 		return session.Reason()
 	default:
 	}
-	messages, err := wire.StoredMessages(batch, req.GetHeadersOnly())
+	messages, err := protoconv.StoredMessages(batch, req.GetHeadersOnly())
 	if err != nil {
 		return err
 	}

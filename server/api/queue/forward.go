@@ -10,7 +10,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/delivery/filter"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -26,7 +26,7 @@ func (s *Service) SetForwards(ctx context.Context, req *pb.SetForwardsRequest) (
 
 func (s *Service) setForwards(ctx context.Context, req *pb.SetForwardsRequest) (*pb.SetForwardsResponse, error) {
 	if n := len(req.GetForwards()); n > txn.MaxForwards {
-		return nil, fmt.Errorf("%w: %d forwards, maximum is %d", wire.ErrInvalid, n, txn.MaxForwards)
+		return nil, fmt.Errorf("%w: %d forwards, maximum is %d", apierror.ErrInvalid, n, txn.MaxForwards)
 	}
 	if err := s.mayForward(ctx, req.GetQueue(), req.GetForwards()); err != nil {
 		return nil, err

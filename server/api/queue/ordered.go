@@ -12,7 +12,7 @@ import (
 	"time"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -66,15 +66,15 @@ func (s *Service) listOrdered(
 
 func checkOrdered(req *pb.ListQueuesRequest) error {
 	if len(req.GetContains()) > txn.MaxNameBytes {
-		return fmt.Errorf("%w: `contains` has %d bytes, maximum is %d", wire.ErrInvalid, len(req.GetContains()),
+		return fmt.Errorf("%w: `contains` has %d bytes, maximum is %d", apierror.ErrInvalid, len(req.GetContains()),
 			txn.MaxNameBytes)
 	}
 	if _, known := pb.QueueOrder_name[int32(req.GetOrder())]; !known {
-		return fmt.Errorf("%w: unknown order %d", wire.ErrInvalid, req.GetOrder())
+		return fmt.Errorf("%w: unknown order %d", apierror.ErrInvalid, req.GetOrder())
 	}
 	if req.GetPageToken() != "" {
 		return fmt.Errorf("%w: page_token does not support this order or filter; use `offset`",
-			wire.ErrInvalid)
+			apierror.ErrInvalid)
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/server/delivery/twophase"
 	"github.com/lockstep-mq/lockstep/store"
@@ -45,7 +45,7 @@ func (s *Service) prepare(ctx context.Context, req *pb.PrepareRequest) (*pb.Prep
 	}
 	for i := range ops {
 		if ops[i].releases != nil {
-			return nil, fmt.Errorf("operation %d: %w: prepared transaction cannot release messages", i, wire.ErrInvalid)
+			return nil, fmt.Errorf("operation %d: %w: prepared transaction cannot release messages", i, apierror.ErrInvalid)
 		}
 	}
 	if !req.GetProducer().GetRetry() {
@@ -111,7 +111,7 @@ func (s *Service) appendPrepare(b *txn.Builder, xid string, timeMS int64, ops []
 }
 
 func prepareResponse(req *pb.PrepareRequest, r *txn.Result) (*pb.PrepareResponse, error) {
-	if err := wire.Refusal(r, req.GetProducer() != nil); err != nil {
+	if err := apierror.Refusal(r, req.GetProducer() != nil); err != nil {
 		return nil, err
 	}
 	if len(r.Ops) != 1 {

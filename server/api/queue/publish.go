@@ -12,7 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -66,7 +67,7 @@ func (s *Service) publish(ctx context.Context, req *pb.PublishRequest) (*pb.Publ
 
 // published converts the transaction's result to a response.
 func published(queue string, producer *pb.Producer, r *txn.Result) (*pb.PublishResponse, error) {
-	if err := wire.Refusal(r, producer != nil); err != nil {
+	if err := apierror.Refusal(r, producer != nil); err != nil {
 		return nil, fmt.Errorf("publish to %q: %w", queue, err)
 	}
 	if len(r.Ops) != 1 {
@@ -79,7 +80,7 @@ func published(queue string, producer *pb.Producer, r *txn.Result) (*pb.PublishR
 func errOtherTransaction(p *pb.Producer) error {
 	return fmt.Errorf("%w: sequence %d of producer %q was used for another transaction; a retry must send "+
 		"the same request, "+
-		"a new request takes the next sequence, and each producer needs its own id or epoch", wire.ErrSequenceReused,
+		"a new request takes the next sequence, and each producer needs its own id or epoch", apierror.ErrSequenceReused,
 		p.GetSequence(), p.GetId())
 }
 
@@ -157,7 +158,7 @@ func (s *Service) encodePublish(
 		}
 	}
 	if s.serving.DiskLow() {
-		return nil, 0, wire.ErrDiskLow
+		return nil, 0, apierror.ErrDiskLow
 	}
 	timeMS, referred := now(), 0
 	if refs != nil {
@@ -191,11 +192,11 @@ func appendPublish(b *txn.Builder, id uint64, timeMS, delayMS int64, messages []
 	for _, m := range messages {
 		props := txn.Properties(m.GetProperties())
 		delayed := delayMS > 0 && m.GetDeliverAt() == nil && m.GetDelay() == nil
-		if !delayed && !wire.HasAttributes(m) {
+		if !delayed && !protoconv.HasAttributes(m) {
 			b.Message(timeMS, props, m.GetBody())
 			continue
 		}
-		a := wire.Attributes(m, timeMS)
+		a := protoconv.Attributes(m, timeMS)
 		if delayed {
 			a.DeliverAtMS = timeMS + delayMS
 		}
@@ -224,10 +225,10 @@ func mayNotFit(q *store.Lookup, messages, sizeBytes int) bool {
 
 // splittable reports whether a refusal may concern only some publishes of a request.
 func splittable(err error) bool {
-	if errors.Is(err, wire.ErrDiskLow) {
+	if errors.Is(err, apierror.ErrDiskLow) {
 		return false
 	}
-	switch wire.Code(err) {
+	switch apierror.Code(err) {
 	case codes.ResourceExhausted, codes.InvalidArgument, codes.OutOfRange:
 		return true
 	default:

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/codec"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/server/observe/tracing"
@@ -37,7 +37,7 @@ type streamCall struct {
 
 // end receives the outcome of the request's transaction. It does not block.
 func (c *streamCall) end(r *txn.Result, err error) {
-	if err != nil && wire.ConcernsNode(err) {
+	if err != nil && apierror.ConcernsNode(err) {
 		// before a later request of the stream can be submitted to a node that has recovered
 		c.stream.broken.Store(true)
 	}
@@ -51,7 +51,7 @@ func (c *streamCall) end(r *txn.Result, err error) {
 func (c *streamCall) trace(r *txn.Result, err error) {
 	if err == nil {
 		c.span.Number(lsnAttribute, r.LSN)
-		err = wire.Refusal(r, false)
+		err = apierror.Refusal(r, false)
 	}
 	c.span.End(time.Now(), err)
 }
@@ -106,7 +106,7 @@ func (s *Service) PublishStream(
 ) error {
 	session, err := s.serving.Session()
 	if err != nil {
-		return wire.WithSubmitted(s.status(err), 0)
+		return apierror.WithSubmitted(s.status(err), 0)
 	}
 	limits := s.limits.Load()
 	p := &publishStream{
@@ -131,7 +131,7 @@ func (p *publishStream) end(err error) error {
 	switch {
 	case st == nil:
 		return nil
-	case errors.Is(err, wire.ErrSplit):
+	case errors.Is(err, apierror.ErrSplit):
 		p.submitMu.Lock() // no requests follow the split one: the lock is held only briefly
 	case !p.submitMu.TryLock():
 		return st
@@ -141,7 +141,7 @@ func (p *publishStream) end(err error) error {
 	if p.unnumbered {
 		return st
 	}
-	return wire.WithSubmitted(st, p.through)
+	return apierror.WithSubmitted(st, p.through)
 }
 
 // errStreamBroken ends reading after a request whose error ends the stream.
@@ -240,7 +240,7 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 		p.takesMore.Store(true)
 	}
 	if n := len(req.GetMore()); n > maxMore {
-		return fmt.Errorf("%w: `more` has %d requests, maximum is %d", wire.ErrInvalid, n, maxMore)
+		return fmt.Errorf("%w: `more` has %d requests, maximum is %d", apierror.ErrInvalid, n, maxMore)
 	}
 	buf := p.server.buffer()
 	defer p.server.release(buf)
@@ -248,7 +248,7 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 	split := p.prepare(ctx, b, buf, req)
 	for _, r := range req.GetMore() {
 		if len(r.GetMore()) > 0 {
-			return fmt.Errorf("%w: requests in `more` cannot contain `more`", wire.ErrInvalid)
+			return fmt.Errorf("%w: requests in `more` cannot contain `more`", apierror.ErrInvalid)
 		}
 		if split {
 			break // later requests are not executed
@@ -349,7 +349,7 @@ func (p *publishStream) prepare(
 	}
 	b.calls = append(b.calls, call)
 	if publish == nil {
-		call.done <- replication.CommitResult{Err: fmt.Errorf("%w: missing `publish`", wire.ErrInvalid)}
+		call.done <- replication.CommitResult{Err: fmt.Errorf("%w: missing `publish`", apierror.ErrInvalid)}
 		return false
 	}
 	if t := p.server.tracing; t != nil {
@@ -361,7 +361,7 @@ func (p *publishStream) prepare(
 	case err != nil:
 		// The first attempt of a retry may have been executed: it has one outcome.
 		if split = publish.GetSplits() && !publish.GetProducer().GetRetry() && splittable(err); split {
-			err = fmt.Errorf("%w: %w", wire.ErrSplit, err)
+			err = fmt.Errorf("%w: %w", apierror.ErrSplit, err)
 		}
 		call.done <- replication.CommitResult{Err: err}
 		call.traceEarly(nil, err)
@@ -482,10 +482,10 @@ func (p *publishStream) response(call *streamCall) (*pb.PublishStreamResponse, e
 		resp.Published, err = published(call.queue, call.producer, o.Result)
 	}
 	if err != nil {
-		if wire.ConcernsNode(err) {
+		if apierror.ConcernsNode(err) {
 			return nil, err
 		}
-		resp.Error = wire.ToRequestError(err)
+		resp.Error = apierror.ToRequestError(err)
 	}
 	return resp, nil
 }

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 )
 
 // When the role ends without a successor, accepted requests are committed (Primary.Settle). This file answers them on
@@ -60,7 +60,7 @@ func (p *publishStream) answered() *streamCall {
 
 // awaitSubmit waits until no request is being submitted. It does not wait if the client can switch to another node.
 func (p *publishStream) awaitSubmit() {
-	var elsewhere *wire.NotActiveError
+	var elsewhere *apierror.NotActiveError
 	if errors.As(p.session.Reason(), &elsewhere) && elsewhere.ActiveAddress != "" {
 		return
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -25,8 +25,8 @@ func TestStreamBreaksAtOnce(t *testing.T) {
 		"blocked":       {replication.ErrBlocked, true},
 		"not active":    {replication.ErrNotActive, true},
 		"unknown":       {replication.ErrOutcomeUnknown, true},
-		"invalid":       {wire.ErrInvalid, false},
-		"in a sequence": {errors.Join(wire.ErrInvalid), false},
+		"invalid":       {apierror.ErrInvalid, false},
+		"in a sequence": {errors.Join(apierror.ErrInvalid), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &publishStream{}

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/server/delivery/filter"
@@ -65,7 +65,7 @@ func (s *Service) replayDeadLetters(
 		}
 	}
 	if r.to == r.key.Queue {
-		return nil, fmt.Errorf("%w: %q is the source queue; specify another queue", wire.ErrInvalid, req.GetTo())
+		return nil, fmt.Errorf("%w: %q is the source queue; specify another queue", apierror.ErrInvalid, req.GetTo())
 	}
 	return r.run(ctx, max(req.GetFromSequence(), 1), req.GetLimit())
 }
@@ -91,10 +91,10 @@ func (r *replay) run(ctx context.Context, from, limit uint64) (*pb.ReplayDeadLet
 	}
 	for from < end && r.resp.GetMoved() < limit {
 		if r.session.Paused() { // INV-2: the data read may be stale
-			return nil, wire.ErrPaused
+			return nil, apierror.ErrPaused
 		}
 		if r.service.serving.DiskLow() {
-			return nil, wire.ErrDiskLow
+			return nil, apierror.ErrDiskLow
 		}
 		batch, next, err := r.service.store.Read(ctx, store.ReadRequest{
 			Queue: r.key.Queue, Sub: r.key.Sub, From: from, MaxBytes: session.DeliveryBatchBytes, MarkDamaged: true,
@@ -126,7 +126,7 @@ func (r *replay) failure(err error) error {
 	switch {
 	case moved == 0:
 		return err
-	case wire.ConcernsNode(err):
+	case apierror.ConcernsNode(err):
 		return fmt.Errorf("%w: failed after %d moved messages: %w", replication.ErrOutcomeUnknown, moved, err)
 	default:
 		return fmt.Errorf("failed after %d moved messages: %w", moved, err)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
@@ -85,16 +85,16 @@ func checkPlace(req *pb.SeekSubscriptionRequest) error {
 	case *pb.SeekSubscriptionRequest_Position:
 		if to.Position != pb.StartPosition_START_POSITION_EARLIEST &&
 			to.Position != pb.StartPosition_START_POSITION_LATEST {
-			return fmt.Errorf("%w: position %d, must be EARLIEST or LATEST", wire.ErrInvalid, to.Position)
+			return fmt.Errorf("%w: position %d, must be EARLIEST or LATEST", apierror.ErrInvalid, to.Position)
 		}
 	case *pb.SeekSubscriptionRequest_Sequence:
 		if to.Sequence == 0 {
-			return fmt.Errorf("%w: sequence is 0, must be at least 1", wire.ErrInvalid)
+			return fmt.Errorf("%w: sequence is 0, must be at least 1", apierror.ErrInvalid)
 		}
 	case *pb.SeekSubscriptionRequest_Time:
 		return checkPast("time", to.Time)
 	default:
-		return fmt.Errorf("%w: missing position, sequence or time", wire.ErrInvalid)
+		return fmt.Errorf("%w: missing position, sequence or time", apierror.ErrInvalid)
 	}
 	return nil
 }
@@ -102,11 +102,11 @@ func checkPlace(req *pb.SeekSubscriptionRequest) error {
 // checkPast refuses an invalid or future time.
 func checkPast(name string, t *timestamppb.Timestamp) error {
 	if err := t.CheckValid(); err != nil {
-		return fmt.Errorf("%w: %s: %w", wire.ErrInvalid, name, err)
+		return fmt.Errorf("%w: %s: %w", apierror.ErrInvalid, name, err)
 	}
 	if at, now := t.AsTime(), time.Now(); at.After(now) {
 		return fmt.Errorf("%w: %s is %s, in the future (node clock %s); use LATEST for new messages",
-			wire.ErrInvalid, name, at.Format(time.RFC3339Nano), now.UTC().Format(time.RFC3339Nano))
+			apierror.ErrInvalid, name, at.Format(time.RFC3339Nano), now.UTC().Format(time.RFC3339Nano))
 	}
 	return nil
 }
@@ -161,7 +161,7 @@ func (s *Service) startPlace(
 	switch {
 	case named > 1:
 		return 0, 0, fmt.Errorf("%w: set only one of start, start_sequence and start_time",
-			wire.ErrInvalid)
+			apierror.ErrInvalid)
 	case req.GetStartSequence() == 0 && req.StartTime == nil:
 		return start, 0, nil
 	}

@@ -14,7 +14,8 @@ import (
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
@@ -83,10 +84,10 @@ func (s *Service) release(b *[]byte) {
 
 // status converts an error to the status that a handler returns. The status of a node that is not active contains the
 // address of the active.
-func (s *Service) status(err error) error { return wire.ToStatus(s.withHint(err)) }
+func (s *Service) status(err error) error { return apierror.ToStatus(s.withHint(err)) }
 
 func (s *Service) withHint(err error) error {
-	var has *wire.NotActiveError
+	var has *apierror.NotActiveError
 	if errors.Is(err, replication.ErrOutcomeUnknown) {
 		return err
 	}
@@ -152,7 +153,7 @@ func (s *Service) commit(
 
 // result checks that a result belongs to a request of this kind.
 func (o *origin) result(r *txn.Result) (*txn.Result, error) {
-	err := wire.Refusal(r, o.producer != nil)
+	err := apierror.Refusal(r, o.producer != nil)
 	if err == nil && len(r.Ops) != 1 {
 		err = errOtherTransaction(&pb.Producer{Id: string(o.producer.ID), Sequence: o.producer.Sequence})
 	}
@@ -218,7 +219,7 @@ func (s *Service) describe(session *session.Session, name string) (*pb.Queue, er
 
 // queueToProto describes a queue, with its consumers in the session.
 func queueToProto(q *store.QueueInfo, session *session.Session) *pb.Queue {
-	return wire.QueueToProto(q, func(sub uint32, out *pb.Subscription) {
+	return protoconv.QueueToProto(q, func(sub uint32, out *pb.Subscription) {
 		key := dispatch.Key{Queue: q.ID, Sub: sub}
 		out.InFlight, out.Consumers = session.Consumers.Stats(key)
 		if q.Config.Exclusive == 0 {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/delivery/filter"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
@@ -79,7 +79,7 @@ func (s *Service) subscriptionOptions(
 		return o, err
 	}
 	o.Filter = filter
-	if o.Own, o.Policy, err = wire.Policy(policy); err != nil || o.Own == 0 {
+	if o.Own, o.Policy, err = protoconv.Policy(policy); err != nil || o.Own == 0 {
 		return o, err
 	}
 	if err := s.serving.Require(session, failover.FeatureQueues); err != nil {
@@ -153,7 +153,7 @@ func (s *Service) alterSubscription(
 
 // subscriptionChange returns the fields to change, and the new filter.
 func subscriptionChange(req *pb.AlterSubscriptionRequest) (c txn.SubscriptionChange, err error) {
-	if c.Filter, c.Fields, err = wire.SubscriptionMask(req.GetUpdateMask()); c.Filter {
+	if c.Filter, c.Fields, err = protoconv.SubscriptionMask(req.GetUpdateMask()); c.Filter {
 		c.Options.Filter = req.GetFilter()
 	}
 	return c, err

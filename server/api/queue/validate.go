@@ -7,7 +7,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -45,7 +46,7 @@ func checkProducer(p *pb.Producer) (*txn.Producer, error) {
 // transaction, in bytes. It does so before any allocation.
 func (s *Service) checkMessages(session *session.Session, messages []*pb.Message) (sizeBytes int, err error) {
 	if len(messages) == 0 || len(messages) > txn.MaxPublishMessages {
-		return 0, fmt.Errorf("%w: batch has %d messages, must be 1 to %d", wire.ErrInvalid, len(messages),
+		return 0, fmt.Errorf("%w: batch has %d messages, must be 1 to %d", apierror.ErrInvalid, len(messages),
 			txn.MaxPublishMessages)
 	}
 	for i, m := range messages {
@@ -58,18 +59,18 @@ func (s *Service) checkMessages(session *session.Session, messages []*pb.Message
 		for k, v := range m.GetProperties() {
 			sizeBytes += len(k) + len(v)
 		}
-		if !wire.HasAttributes(m) {
+		if !protoconv.HasAttributes(m) {
 			continue
 		}
 		if err := s.serving.Require(session, failover.FeatureAttributes); err != nil {
 			return 0, fmt.Errorf("message %d has standard fields or typed properties: %w", i, err)
 		}
-		if wire.SaysHowDelivered(m) {
+		if protoconv.SaysHowDelivered(m) {
 			if err := s.serving.Require(session, failover.FeatureQueues); err != nil {
 				return 0, fmt.Errorf("message %d has delivery options: %w", i, err)
 			}
 		}
-		n, err = wire.CheckAttributes(m)
+		n, err = protoconv.CheckAttributes(m)
 		if err != nil {
 			return 0, fmt.Errorf("message %d: %w", i, err)
 		}
@@ -93,14 +94,14 @@ func (s *Service) checkTransactionBytes(sizeBytes int) error {
 // ranges checks and converts the ranges of a request.
 func ranges(in []*pb.SequenceRange, limit int) ([]txn.Range, error) {
 	if len(in) > limit {
-		return nil, fmt.Errorf("%w: %d ranges, maximum is %d; use several requests", wire.ErrInvalid,
+		return nil, fmt.Errorf("%w: %d ranges, maximum is %d; use several requests", apierror.ErrInvalid,
 			len(in), limit)
 	}
 	out := make([]txn.Range, 0, len(in))
 	for _, r := range in {
 		if r.GetFirst() == 0 || r.GetLast() < r.GetFirst() {
 			return nil, fmt.Errorf("%w: range %d to %d: first must be at least 1 and last must not be below first",
-				wire.ErrInvalid, r.GetFirst(), r.GetLast())
+				apierror.ErrInvalid, r.GetFirst(), r.GetLast())
 		}
 		out = append(out, txn.Range{First: r.GetFirst(), Last: r.GetLast()})
 	}
@@ -115,7 +116,7 @@ func startPosition(p pb.StartPosition) (txn.Start, error) {
 	case pb.StartPosition_START_POSITION_EARLIEST:
 		return txn.StartEarliest, nil
 	default:
-		return 0, fmt.Errorf("%w: unknown start position %d", wire.ErrInvalid, p)
+		return 0, fmt.Errorf("%w: unknown start position %d", apierror.ErrInvalid, p)
 	}
 }
 
@@ -125,7 +126,7 @@ func subscriptionNames(req *pb.CreateQueueRequest) ([]string, error) {
 	switch {
 	case req.GetTopic() && len(names) > 0:
 		return nil, fmt.Errorf("%w: `topic` creates no subscriptions, but %d are specified",
-			wire.ErrInvalid, len(names))
+			apierror.ErrInvalid, len(names))
 	case req.GetTopic():
 		return nil, nil
 	case len(names) == 0:
@@ -137,7 +138,7 @@ func subscriptionNames(req *pb.CreateQueueRequest) ([]string, error) {
 	seen := make(map[string]bool, len(names))
 	for _, n := range names {
 		if seen[n] {
-			return nil, fmt.Errorf("%w: duplicate subscription %q", wire.ErrInvalid, n)
+			return nil, fmt.Errorf("%w: duplicate subscription %q", apierror.ErrInvalid, n)
 		}
 		seen[n] = true
 	}

@@ -9,14 +9,14 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 )
 
 // Current holds the current session of a node. It is safe for concurrent use.
 type Current struct {
 	session   atomic.Pointer[Session]
 	diskLow   atomic.Bool
-	notActive func() *wire.NotActiveError
+	notActive func() *apierror.NotActiveError
 	pair      func() failover.Status
 	changed   func() <-chan struct{}
 }
@@ -24,7 +24,7 @@ type Current struct {
 // NewCurrent returns a Current without a session. notActive returns the error that redirects clients to the active
 // node. pair returns the state of the pair, and changed a channel that is closed at its next change.
 func NewCurrent(
-	notActive func() *wire.NotActiveError, pair func() failover.Status, changed func() <-chan struct{},
+	notActive func() *apierror.NotActiveError, pair func() failover.Status, changed func() <-chan struct{},
 ) *Current {
 	return &Current{notActive: notActive, pair: pair, changed: changed}
 }
@@ -35,7 +35,7 @@ func (c *Current) Set(session *Session) { c.session.Store(session) }
 // Get returns the session, or nil.
 func (c *Current) Get() *Session { return c.session.Load() }
 
-// Session returns the session, or a *wire.NotActiveError.
+// Session returns the session, or an *apierror.NotActiveError.
 func (c *Current) Session() (*Session, error) {
 	if session := c.session.Load(); session != nil {
 		return session, nil
@@ -44,7 +44,7 @@ func (c *Current) Session() (*Session, error) {
 }
 
 // NotActive returns the error that redirects clients to the active node.
-func (c *Current) NotActive() *wire.NotActiveError { return c.notActive() }
+func (c *Current) NotActive() *apierror.NotActiveError { return c.notActive() }
 
 // SetDiskLow sets whether the filesystem has less than disk.low-watermark available, so that publishes are refused.
 // It reports whether the value has changed.
@@ -55,7 +55,7 @@ func (c *Current) DiskLow() bool { return c.diskLow.Load() }
 
 // Require returns an error if a node of the pair does not support a feature: that node would stop at the first record
 // that uses it. Once both nodes have supported it, the session keeps it enabled. A node that is downgraded then stops
-// with a request to upgrade it. The error is a wire.ErrFeature, or the retryable replication.ErrBlocked if a node has
+// with a request to upgrade it. The error is an apierror.ErrFeature, or the retryable replication.ErrBlocked if a node has
 // not announced its features for failover.AnnounceWait.
 func (c *Current) Require(session *Session, feature string) error {
 	if _, agreed := session.features.Load(feature); agreed {
@@ -69,7 +69,7 @@ func (c *Current) Require(session *Session, feature string) error {
 	case lack.Silent():
 		return fmt.Errorf("%w: %s", replication.ErrBlocked, lack.Because(""))
 	default:
-		return fmt.Errorf("%w: %s", wire.ErrFeature, lack.Because(fmt.Sprintf("does not know %q", feature)))
+		return fmt.Errorf("%w: %s", apierror.ErrFeature, lack.Because(fmt.Sprintf("does not know %q", feature)))
 	}
 }
 

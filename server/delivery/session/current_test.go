@@ -12,7 +12,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 )
 
 // A standby is in sync some milliseconds before its announcement is visible. In between it does not count as an older
@@ -35,7 +35,7 @@ func TestRequire(t *testing.T) {
 		{name: "said", first: said(b)},
 		{name: "said a moment later", later: said(b), took: time.Second},
 		{
-			name: "an older release, a moment later", later: said(older), took: time.Second, want: wire.ErrFeature,
+			name: "an older release, a moment later", later: said(older), took: time.Second, want: apierror.ErrFeature,
 			text: "runs 0.1.0, which does not know \"queues\"; upgrade it first with lockstep restart",
 		},
 		{

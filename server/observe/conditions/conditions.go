@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package conditions defines the conditions that a node reports about itself and its pair, with severity, cause and
-// action. Status, health service, metrics and log are derived from a Book; docs/how-to/respond-to-conditions.md has a
-// section for each kind.
+// action, and the rules that detect them. Status, health service, metrics and log are derived from a Book;
+// docs/how-to/respond-to-conditions.md has a section for each kind.
 //
-// The package detects nothing. The node periodically passes all detected conditions to Book.Set, and the Book
-// determines which are raised or cleared. It does not depend on gRPC or Prometheus.
+// The node periodically fills an Input with its state. Rules derive the reports from it, and the Book determines which
+// conditions are raised or cleared. The package does not depend on gRPC or Prometheus.
+//
+// To add a condition: its Kind, its Definition in the table and its rule in this package, and its section in
+// respond-to-conditions.md. The tests check that each kind has all of them.
 package conditions
 
 import (

@@ -111,6 +111,22 @@ func TestResponses(t *testing.T) {
 	require.Empty(t, sections, "sections of %s without a condition", page)
 }
 
+// Each kind is reported by a rule, or by failover as a notice.
+func TestEachKindHasARule(t *testing.T) {
+	read := func(name string) string {
+		raw, err := os.ReadFile(name)
+		require.NoError(t, err)
+		return string(raw)
+	}
+	rules := read("rules.go") + read("rules_work.go") + read("rules_other.go") + read("failover.go") +
+		read("../../../failover/notice.go")
+	names := regexp.MustCompile(`(?m)^\t(\w+)\s+Kind = "(.+)"$`).FindAllStringSubmatch(read("kinds.go"), -1)
+	require.Len(t, names, len(conditions.All()))
+	for _, m := range names {
+		require.Regexp(t, `\b`+m[1]+`\b|"`+m[2]+`"`, rules)
+	}
+}
+
 // A state that occurs during a healthy restart is not reported. A state that lasts is reported with its start time.
 func TestSettle(t *testing.T) {
 	for _, k := range []conditions.Kind{conditions.OneCopyOnly, conditions.MinInSyncNotMet} {

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/throttle"
@@ -103,8 +103,8 @@ func (g *Guard) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.Verif
 	self := g.o.Runner.Status().Self
 	resp.Nodes = []*pb.NodeVerification{
 		{
-			NodeId: self.ID.String(), Name: self.Name, Damage: wire.DamageToProto(g.o.Store.DamageStatus()),
-			Damaged: wire.DamagedToProto(g.o.Store.Damaged(wire.MaxListedDamage)),
+			NodeId: self.ID.String(), Name: self.Name, Damage: protoconv.DamageToProto(g.o.Store.DamageStatus()),
+			Damaged: protoconv.DamagedToProto(g.o.Store.Damaged(protoconv.MaxListedDamage)),
 		},
 		{NodeId: other.ID.String(), Name: other.Name, Damage: reply.GetDamage(), Damaged: reply.GetDamaged()},
 	}
@@ -126,8 +126,8 @@ func (g *Guard) verifyAlone(ctx context.Context, deep, fullSpeed bool) (*pb.Veri
 	return &pb.VerifyResponse{
 		Deep: deep, Lsn: stats.Applied.LSN, Queues: stats.Queues, Messages: stats.Messages,
 		Nodes: []*pb.NodeVerification{{
-			NodeId: self.ID.String(), Name: self.Name, Damage: wire.DamageToProto(g.o.Store.DamageStatus()),
-			Damaged: wire.DamagedToProto(g.o.Store.Damaged(wire.MaxListedDamage)),
+			NodeId: self.ID.String(), Name: self.Name, Damage: protoconv.DamageToProto(g.o.Store.DamageStatus()),
+			Damaged: protoconv.DamagedToProto(g.o.Store.Damaged(protoconv.MaxListedDamage)),
 		}},
 	}, nil
 }

@@ -19,7 +19,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
@@ -149,14 +150,14 @@ type Change struct {
 	Node string
 }
 
-// Change changes settings on the active. If one of the values is invalid, nothing is changed (wire.ErrInvalid).
+// Change changes settings on the active. If one of the values is invalid, nothing is changed (protoconv.ErrInvalid).
 func (s *Settings) Change(ctx context.Context, c Change) error {
 	node, err := s.meant(&c)
 	if err != nil {
 		return err
 	}
 	if _, err := s.o.Config.With(c.Set); err != nil {
-		return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+		return fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
 	}
 	if err := s.changeMinInSync(ctx, &c); err != nil || len(c.Set)+len(c.Unset) == 0 {
 		return err
@@ -177,11 +178,11 @@ func (s *Settings) Change(ctx context.Context, c Change) error {
 		// The change may be inconsistent with earlier changes.
 		for id := range r.Nodes {
 			if _, err := s.o.Config.With(r.Of(id)); err != nil {
-				return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+				return fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
 			}
 		}
 		if _, err := s.o.Config.With(r.Pair); err != nil {
-			return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+			return fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
 		}
 		return nil
 	})
@@ -208,10 +209,10 @@ func (s *Settings) meant(c *Change) (uuid.UUID, error) {
 	for _, key := range keys {
 		r, err := config.FindRunning(key)
 		if err != nil {
-			return uuid.Nil, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+			return uuid.Nil, fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
 		}
 		if r.Scope == config.ScopePair && c.Node != "" {
-			return uuid.Nil, fmt.Errorf("%w: %s is set for both nodes: omit the node", wire.ErrInvalid, key)
+			return uuid.Nil, fmt.Errorf("%w: %s is set for both nodes: omit the node", apierror.ErrInvalid, key)
 		}
 	}
 	if c.Node == "" {
@@ -221,7 +222,7 @@ func (s *Settings) meant(c *Change) (uuid.UUID, error) {
 		return s.o.Store.Identity().NodeID, nil
 	}
 	st := s.o.Runner.Status()
-	return wire.NodeCalled(&st, c.Node)
+	return protoconv.NodeCalled(&st, c.Node)
 }
 
 // changeMinInSync applies the part stored in the cluster record, and removes it from the change.
@@ -246,7 +247,7 @@ func (s *Settings) changeMinInSync(ctx context.Context, c *Change) error {
 	c.Set, c.Unset = maps.Clone(c.Set), rest
 	delete(c.Set, keyMinInSync)
 	if s.o.Config.Alone() {
-		return fmt.Errorf("%w: %s does not apply to a single node", wire.ErrInvalid, keyMinInSync)
+		return fmt.Errorf("%w: %s does not apply to a single node", apierror.ErrInvalid, keyMinInSync)
 	}
 	return s.o.Runner.SetMinInSync(ctx, wanted, s.o.Config.MinInSync)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -234,7 +234,7 @@ func scanOffline(ctx context.Context, env *cli.Env, dir string, largest int) err
 	}
 	problems := r.Problems
 	r.Problems = nil // each one is printed, not only the first one
-	j := newScanned(dir, wire.ScanToProto(&r))
+	j := newScanned(dir, protoconv.ScanToProto(&r))
 	j.Problems = problems
 	return printScan(env.Print, j)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store"
@@ -125,7 +125,7 @@ func (s *Service) change(ctx context.Context, req request, lockOut bool, decide 
 }
 
 func result(r *txn.Result, kept bool) (uint64, error) {
-	if err := wire.Refusal(r, kept); err != nil {
+	if err := apierror.Refusal(r, kept); err != nil {
 		return 0, err
 	}
 	return r.LSN, nil
@@ -221,7 +221,7 @@ func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, asked uint32) e
 		return nil
 	}
 	return fmt.Errorf("%w: sequence %d of producer %q was used for another request; a retry must send the "+
-		"same request, a new request takes the next sequence", wire.ErrSequenceReused, p.Sequence, p.ID)
+		"same request, a new request takes the next sequence", apierror.ErrSequenceReused, p.Sequence, p.ID)
 }
 
 // status converts an error for the response; a node that is not active names the active node.
@@ -229,19 +229,19 @@ func (s *Service) status(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	var has *wire.NotActiveError
+	var has *apierror.NotActiveError
 	if errors.Is(err, replication.ErrNotActive) && !errors.Is(err, replication.ErrOutcomeUnknown) &&
 		!errors.As(err, &has) {
 		err = s.o.Serving.NotActive()
 	}
-	return wire.ToStatus(fmt.Errorf("%s: %w", op, err))
+	return apierror.ToStatus(fmt.Errorf("%s: %w", op, err))
 }
 
 // put returns the change that sets an entry.
 func put(kind byte, name string, m proto.Message) ([]txn.AccessChange, error) {
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
 	}
 	if len(raw) > txn.MaxAccessValueBytes {
 		return nil, fmt.Errorf("%w: entry has %d bytes, maximum is %d: use globs, groups or roles", access.ErrInvalid,

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/admission"
 )
 
@@ -86,10 +86,10 @@ func (s *Service) CloseConnection(
 ) (*pb.CloseConnectionResponse, error) {
 	info, err := s.listener.CloseConnection(req.GetId())
 	if errors.Is(err, admission.ErrPeerConnection) {
-		err = fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+		err = fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
 	}
 	if err != nil {
-		return nil, wire.ToStatus(fmt.Errorf("close connection %d of node %s: %w", req.GetId(), s.node, err))
+		return nil, apierror.ToStatus(fmt.Errorf("close connection %d of node %s: %w", req.GetId(), s.node, err))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

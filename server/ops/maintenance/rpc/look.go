@@ -10,7 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 )
@@ -23,13 +24,13 @@ func (s *Service) VerifyBackup(
 	r, err := stream(out.Context(), func(ctx context.Context, progress func(checkpoint.Progress)) (
 		maintenance.VerifyReport, error,
 	) {
-		return s.manager.VerifyBackup(wire.Paced(ctx, req),
+		return s.manager.VerifyBackup(protoconv.Paced(ctx, req),
 			maintenance.VerifyRequest{Path: req.GetPath(), Name: req.GetName()}, progress)
 	}, func(p *pb.Progress) error { return out.Send(&pb.VerifyBackupResponse{Progress: p}) })
 	if err != nil {
-		return wire.ToStatus(err)
+		return apierror.ToStatus(err)
 	}
-	result := wire.VerifiedToProto(&r)
+	result := protoconv.VerifiedToProto(&r)
 	result.Took = durationpb.New(time.Since(began))
 	return out.Send(&pb.VerifyBackupResponse{Result: result})
 }
@@ -38,7 +39,7 @@ func (s *Service) VerifyBackup(
 func (s *Service) GetPageMap(ctx context.Context, req *pb.GetPageMapRequest) (*pb.GetPageMapResponse, error) {
 	m, err := s.manager.PageMap(ctx, req.GetRegions())
 	if err != nil {
-		return nil, wire.ToStatus(err)
+		return nil, apierror.ToStatus(err)
 	}
-	return wire.PageMapToProto(&m), nil
+	return protoconv.PageMapToProto(&m), nil
 }

@@ -6,7 +6,7 @@ import (
 	"context"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 )
 
 // RestartNode restarts this node as a step of a plan.
@@ -15,7 +15,7 @@ func (s *Service) RestartNode(
 ) (*pb.RestartNodeResponse, error) {
 	done, err := s.manager.Restart(ctx, req.GetPlanId())
 	if err != nil {
-		return nil, wire.ToStatus(err)
+		return nil, apierror.ToStatus(err)
 	}
 	return &pb.RestartNodeResponse{Done: done}, nil
 }

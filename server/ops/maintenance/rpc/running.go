@@ -7,7 +7,7 @@ import (
 	"fmt"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/ops/settings"
 )
 
@@ -24,7 +24,7 @@ func (s *Service) ChangeSettings(
 		*pb.ChangeSettingsResponse, error,
 	) {
 		if len(req.GetSet())+len(req.GetUnset()) == 0 {
-			return nil, fmt.Errorf("%w: no setting to change", wire.ErrInvalid)
+			return nil, fmt.Errorf("%w: no setting to change", apierror.ErrInvalid)
 		}
 		if err := s.o.Settings.Change(ctx, settings.Change{
 			Set: req.GetSet(), Unset: req.GetUnset(),

@@ -15,7 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/server/api/wire"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 	"github.com/lockstep-mq/lockstep/server/ops/settings"
 	"github.com/lockstep-mq/lockstep/server/peerclient"
@@ -63,16 +64,16 @@ func pass[Req, Resp any](
 		return resp, nil
 	}
 	if !errors.Is(err, replication.ErrNotActive) || errors.Is(err, replication.ErrOutcomeUnknown) {
-		return nil, wire.ToStatus(err)
+		return nil, apierror.ToStatus(err)
 	}
 	st := s.o.Runner.Status()
-	hint := wire.NotActive(&st, failover.NodeInfo{})
+	hint := protoconv.NotActive(&st, failover.NodeInfo{})
 	if md, ok := metadata.FromIncomingContext(ctx); hint.ActiveAddress == "" || ok && len(md.Get(passedOn)) > 0 {
-		return nil, wire.ToStatus(hint)
+		return nil, apierror.ToStatus(hint)
 	}
 	client, err := s.o.Peers.Maintenance(hint.ActiveAddress)
 	if err != nil {
-		return nil, wire.ToStatus(err)
+		return nil, apierror.ToStatus(err)
 	}
 	return there(client, metadata.AppendToOutgoingContext(ctx, passedOn, "1"), req)
 }
@@ -105,7 +106,7 @@ func stream[R any](
 		}
 		if p := latest.Load(); p != nil && p != sent {
 			sent = p
-			if send(wire.ProgressToProto(p)) != nil {
+			if send(protoconv.ProgressToProto(p)) != nil {
 				cancel() // the operation's own error follows
 			}
 		}
@@ -116,9 +117,9 @@ func stream[R any](
 func (s *Service) GetSettings(context.Context, *pb.GetSettingsRequest) (*pb.GetSettingsResponse, error) {
 	settings, err := s.manager.Settings()
 	if err != nil {
-		return nil, wire.ToStatus(err)
+		return nil, apierror.ToStatus(err)
 	}
-	return &pb.GetSettingsResponse{Settings: wire.SettingsToProto(&settings)}, nil
+	return &pb.GetSettingsResponse{Settings: protoconv.SettingsToProto(&settings)}, nil
 }
 
 // UpdateSettings changes maintenance settings of the pair.
@@ -128,11 +129,11 @@ func (s *Service) UpdateSettings(
 	return pass(ctx, s, req, func(ctx context.Context, req *pb.UpdateSettingsRequest) (
 		*pb.UpdateSettingsResponse, error,
 	) {
-		settings, err := s.manager.Update(ctx, wire.ChangeFromProto(req))
+		settings, err := s.manager.Update(ctx, protoconv.ChangeFromProto(req))
 		if err != nil {
 			return nil, err
 		}
-		return &pb.UpdateSettingsResponse{Settings: wire.SettingsToProto(&settings)}, nil
+		return &pb.UpdateSettingsResponse{Settings: protoconv.SettingsToProto(&settings)}, nil
 	}, pb.MaintenanceServiceClient.UpdateSettings)
 }
 
@@ -140,17 +141,17 @@ func (s *Service) UpdateSettings(
 func (s *Service) Scan(req *pb.ScanRequest, out grpc.ServerStreamingServer[pb.ScanResponse]) error {
 	if req.GetLast() {
 		last := s.manager.LastScan()
-		return out.Send(&pb.ScanResponse{Result: wire.ScanToProto(&last)})
+		return out.Send(&pb.ScanResponse{Result: protoconv.ScanToProto(&last)})
 	}
 	r, err := stream(out.Context(), func(ctx context.Context, progress func(checkpoint.Progress)) (checkpoint.ScanResult,
 		error,
 	) {
-		return s.manager.Scan(wire.Paced(ctx, req), int(req.GetPageSizeMax()), progress)
+		return s.manager.Scan(protoconv.Paced(ctx, req), int(req.GetPageSizeMax()), progress)
 	}, func(p *pb.Progress) error { return out.Send(&pb.ScanResponse{Progress: p}) })
 	if err != nil {
-		return wire.ToStatus(err)
+		return apierror.ToStatus(err)
 	}
-	return out.Send(&pb.ScanResponse{Result: wire.ScanToProto(&r)})
+	return out.Send(&pb.ScanResponse{Result: protoconv.ScanToProto(&r)})
 }
 
 // Rewrite rewrites this node's page file.
@@ -163,16 +164,16 @@ func (s *Service) Rewrite(req *pb.RewriteRequest, out grpc.ServerStreamingServer
 		}, progress)
 	}, func(p *pb.Progress) error { return out.Send(&pb.RewriteResponse{Progress: p}) })
 	if err != nil {
-		return wire.ToStatus(err)
+		return apierror.ToStatus(err)
 	}
-	return out.Send(&pb.RewriteResponse{Result: wire.RewriteToProto(&r)})
+	return out.Send(&pb.RewriteResponse{Result: protoconv.RewriteToProto(&r)})
 }
 
 // Shrink releases the free space at the end of this node's page file to the filesystem.
 func (s *Service) Shrink(ctx context.Context, req *pb.ShrinkRequest) (*pb.ShrinkResponse, error) {
 	r, err := s.manager.Shrink(ctx, req.GetDryRun())
 	if err != nil {
-		return nil, wire.ToStatus(err)
+		return nil, apierror.ToStatus(err)
 	}
 	return &pb.ShrinkResponse{FileBytesBefore: r.FileBytesBefore, FileBytesAfter: r.FileBytesAfter}, nil
 }
@@ -182,15 +183,15 @@ func (s *Service) Backup(req *pb.BackupRequest, out grpc.ServerStreamingServer[p
 	set, err := stream(out.Context(), func(ctx context.Context, progress func(checkpoint.Progress)) (backup.Set,
 		error,
 	) {
-		return s.manager.Backup(wire.Paced(ctx, req), maintenance.BackupRequest{
+		return s.manager.Backup(protoconv.Paced(ctx, req), maintenance.BackupRequest{
 			Path: req.GetPath(), Keep: int(req.GetKeepGenerations()),
 			BytesPerSecond: int64(min(req.GetBytesPerSecond(), 1<<62)),
 		}, progress)
 	}, func(p *pb.Progress) error { return out.Send(&pb.BackupResponse{Progress: p}) })
 	if err != nil {
-		return wire.ToStatus(err)
+		return apierror.ToStatus(err)
 	}
-	return out.Send(&pb.BackupResponse{Set: wire.SetToProto(&set)})
+	return out.Send(&pb.BackupResponse{Set: protoconv.SetToProto(&set)})
 }
 
 // ListBackups lists this node's backups, newest first.
@@ -199,11 +200,11 @@ func (s *Service) ListBackups(
 ) (*pb.ListBackupsResponse, error) {
 	sets, err := s.manager.Backups(ctx, req.GetPath())
 	if err != nil {
-		return nil, wire.ToStatus(err)
+		return nil, apierror.ToStatus(err)
 	}
 	resp := &pb.ListBackupsResponse{}
 	for i := range sets {
-		resp.Sets = append(resp.Sets, wire.SetToProto(&sets[len(sets)-1-i]))
+		resp.Sets = append(resp.Sets, protoconv.SetToProto(&sets[len(sets)-1-i]))
 	}
 	return resp, nil
 }
@@ -212,7 +213,7 @@ func (s *Service) ListBackups(
 func (s *Service) DropOld(ctx context.Context, _ *pb.DropOldRequest) (*pb.DropOldResponse, error) {
 	n, err := s.manager.DropOld(ctx)
 	if err != nil {
-		return nil, wire.ToStatus(err)
+		return nil, apierror.ToStatus(err)
 	}
 	return &pb.DropOldResponse{Bytes: n}, nil
 }
@@ -223,7 +224,7 @@ func (s *Service) FlushArchive(
 ) (*pb.FlushArchiveResponse, error) {
 	dir, st, err := s.manager.FlushArchive(ctx)
 	if err != nil {
-		return nil, wire.ToStatus(err)
+		return nil, apierror.ToStatus(err)
 	}
 	resp := &pb.FlushArchiveResponse{Directory: dir, LastLsn: st.Last.LSN, Gap: st.Gap, Former: st.Former}
 	if !st.LastTime.IsZero() {
@@ -235,12 +236,12 @@ func (s *Service) FlushArchive(
 // StartPlan starts a rolling operation on the pair.
 func (s *Service) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.StartPlanResponse, error) {
 	resp, err := pass(ctx, s, req, func(ctx context.Context, req *pb.StartPlanRequest) (*pb.StartPlanResponse, error) {
-		p, err := s.manager.StartPlan(ctx, wire.PlanKindFromProto(req.GetKind()), int(req.GetPageSize()),
+		p, err := s.manager.StartPlan(ctx, protoconv.PlanKindFromProto(req.GetKind()), int(req.GetPageSize()),
 			req.GetSwitchBack())
 		if err != nil {
 			return nil, err
 		}
-		return &pb.StartPlanResponse{Plan: wire.PlanToProto(p)}, nil
+		return &pb.StartPlanResponse{Plan: protoconv.PlanToProto(p)}, nil
 	}, pb.MaintenanceServiceClient.StartPlan)
 	if err == nil {
 		s.manager.AwaitPlan(ctx, resp.GetPlan().GetId()) // a later WatchPlan here must not send the previous one
@@ -264,12 +265,12 @@ func (s *Service) WatchPlan(
 		}
 	}()
 	err := s.manager.WatchPlan(ctx, func(p *maintenance.Plan) error {
-		return out.Send(&pb.WatchPlanResponse{Plan: wire.PlanToProto(p)})
+		return out.Send(&pb.WatchPlanResponse{Plan: protoconv.PlanToProto(p)})
 	})
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return wire.ToStatus(err)
+	return apierror.ToStatus(err)
 }
 
 // CancelPlan stops the pair's plan at the next safe point.
@@ -279,7 +280,7 @@ func (s *Service) CancelPlan(ctx context.Context, req *pb.CancelPlanRequest) (*p
 		if err != nil {
 			return nil, err
 		}
-		return &pb.CancelPlanResponse{Plan: wire.PlanToProto(p)}, nil
+		return &pb.CancelPlanResponse{Plan: protoconv.PlanToProto(p)}, nil
 	}, pb.MaintenanceServiceClient.CancelPlan)
 }
 
@@ -287,11 +288,11 @@ func (s *Service) CancelPlan(ctx context.Context, req *pb.CancelPlanRequest) (*p
 func (s *Service) ListJobs(context.Context, *pb.ListJobsRequest) (*pb.ListJobsResponse, error) {
 	jobs, err := s.manager.Jobs()
 	if err != nil {
-		return nil, wire.ToStatus(err)
+		return nil, apierror.ToStatus(err)
 	}
 	resp := &pb.ListJobsResponse{}
 	for i := range jobs {
-		resp.Jobs = append(resp.Jobs, wire.JobToProto(&jobs[i]))
+		resp.Jobs = append(resp.Jobs, protoconv.JobToProto(&jobs[i]))
 	}
 	return resp, nil
 }
@@ -306,7 +307,7 @@ func (s *Service) PutJob(ctx context.Context, req *pb.PutJobRequest) (*pb.PutJob
 		if err != nil {
 			return nil, err
 		}
-		return &pb.PutJobResponse{Job: wire.JobToProto(&info)}, nil
+		return &pb.PutJobResponse{Job: protoconv.JobToProto(&info)}, nil
 	}, pb.MaintenanceServiceClient.PutJob)
 }
 
@@ -327,14 +328,14 @@ func (s *Service) RunJob(ctx context.Context, req *pb.RunJobRequest) (*pb.RunJob
 		if err != nil {
 			return nil, err
 		}
-		return &pb.RunJobResponse{Run: wire.RunToProto(&run)}, nil
+		return &pb.RunJobResponse{Run: protoconv.RunToProto(&run)}, nil
 	}, pb.MaintenanceServiceClient.RunJob)
 }
 
 // ReportNode records operations that the other node has done.
 func (s *Service) ReportNode(ctx context.Context, req *pb.ReportNodeRequest) (*pb.ReportNodeResponse, error) {
 	return pass(ctx, s, req, func(ctx context.Context, req *pb.ReportNodeRequest) (*pb.ReportNodeResponse, error) {
-		r, err := wire.ReportFromProto(req)
+		r, err := protoconv.ReportFromProto(req)
 		if err != nil {
 			return nil, err
 		}

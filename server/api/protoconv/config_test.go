@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package protoconv
 
 import (
 	"math"
@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -78,7 +79,7 @@ func TestBadConfig(t *testing.T) {
 		"unknown overflow 4":                              {Overflow: 4},
 	} {
 		_, err := Config(in)
-		require.ErrorIs(t, err, ErrInvalid)
+		require.ErrorIs(t, err, apierror.ErrInvalid)
 		require.ErrorContains(t, err, want)
 	}
 }
@@ -99,7 +100,7 @@ func TestBadMessage(t *testing.T) {
 	} {
 		require.True(t, HasAttributes(m))
 		_, err := CheckAttributes(m)
-		require.ErrorIs(t, err, ErrInvalid, want)
+		require.ErrorIs(t, err, apierror.ErrInvalid, want)
 		require.ErrorContains(t, err, want)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package protoconv
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -38,7 +39,7 @@ func CheckAttributes(m *pb.Message) (sizeBytes int, err error) {
 	}
 	for k, v := range m.GetTypedProperties() {
 		if v.GetKind() == nil {
-			return 0, fmt.Errorf("%w: typed property %.40q has no value; put texts into `properties`", ErrInvalid,
+			return 0, fmt.Errorf("%w: typed property %.40q has no value; put texts into `properties`", apierror.ErrInvalid,
 				k)
 		}
 		sizeBytes += len(k) + len(v.GetBytesValue()) + 1
@@ -52,13 +53,13 @@ const timesBytes = 16
 // checkHowDelivered is CheckAttributes for the fields that control delivery.
 func checkHowDelivered(m *pb.Message) error {
 	if m.Priority != nil && m.GetPriority() > txn.MaxPriority {
-		return fmt.Errorf("%w: priority is %d, must be 0 to %d", ErrInvalid, m.GetPriority(), txn.MaxPriority)
+		return fmt.Errorf("%w: priority is %d, must be 0 to %d", apierror.ErrInvalid, m.GetPriority(), txn.MaxPriority)
 	}
 	if err := checkTime("expires_at", m.GetExpiresAt(), "ttl", m.GetTtl()); err != nil {
 		return err
 	}
 	if m.Ttl != nil && m.GetTtl().AsDuration() < time.Millisecond {
-		return fmt.Errorf("%w: ttl is %s, must be at least 1 ms", ErrInvalid, m.GetTtl().AsDuration())
+		return fmt.Errorf("%w: ttl is %s, must be at least 1 ms", apierror.ErrInvalid, m.GetTtl().AsDuration())
 	}
 	return checkTime("deliver_at", m.GetDeliverAt(), "delay", m.GetDelay())
 }
@@ -67,7 +68,7 @@ func checkHowDelivered(m *pb.Message) error {
 func checkTime(atName string, at *timestamppb.Timestamp, inName string, in *durationpb.Duration) error {
 	switch {
 	case at != nil && in != nil:
-		return fmt.Errorf("%w: set %s or %s, not both", ErrInvalid, atName, inName)
+		return fmt.Errorf("%w: set %s or %s, not both", apierror.ErrInvalid, atName, inName)
 	case in != nil:
 		_, err := Millis(inName, in)
 		return err
@@ -76,7 +77,7 @@ func checkTime(atName string, at *timestamppb.Timestamp, inName string, in *dura
 	}
 	if ms := at.AsTime().UnixMilli(); !at.IsValid() || ms < 1 || ms > txn.MaxTimeMS {
 		return fmt.Errorf("%w: %s is %d s and %d ns since 1970, must be after 1970 and before the year 10000",
-			ErrInvalid, atName, at.GetSeconds(), at.GetNanos())
+			apierror.ErrInvalid, atName, at.GetSeconds(), at.GetNanos())
 	}
 	return nil
 }
@@ -87,7 +88,7 @@ func Millis(name string, d *durationpb.Duration) (uint64, error) {
 		return 0, nil
 	}
 	if !d.IsValid() || d.GetSeconds() < 0 || d.GetNanos() < 0 || d.GetSeconds() > txn.MaxTime/1000 {
-		return 0, fmt.Errorf("%w: %s is %d s and %d ns, must be 0 to 100 years", ErrInvalid, name, d.GetSeconds(),
+		return 0, fmt.Errorf("%w: %s is %d s and %d ns, must be 0 to 100 years", apierror.ErrInvalid, name, d.GetSeconds(),
 			d.GetNanos())
 	}
 	return uint64(d.GetSeconds())*1000 + uint64(d.GetNanos()+999_999)/1_000_000, nil

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package protoconv
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 )
 
 // retryAfter is the retry delay sent to clients while no node is active.
@@ -18,11 +19,11 @@ const retryAfter = 50 * time.Millisecond
 
 // NotActive returns an error that redirects clients to next. If next is the zero value, it redirects to the active of
 // the cluster record in st.
-func NotActive(st *failover.Status, next failover.NodeInfo) *NotActiveError {
+func NotActive(st *failover.Status, next failover.NodeInfo) *apierror.NotActiveError {
 	if active, ok := st.ActiveNode(); ok && next.ID == uuid.Nil {
 		next = active
 	}
-	out := &NotActiveError{Role: st.Role.String(), Reason: st.Reason, RetryAfter: retryAfter}
+	out := &apierror.NotActiveError{Role: st.Role.String(), Reason: st.Reason, RetryAfter: retryAfter}
 	if next.ID != uuid.Nil && next.ID != st.Self.ID {
 		out.ActiveAddress, out.ActiveNode = next.Address, next.ID.String()
 	}
@@ -52,10 +53,10 @@ func NodeCalled(st *failover.Status, called string) (uuid.UUID, error) {
 	case 1:
 		return found[0], nil
 	case 0:
-		return uuid.Nil, fmt.Errorf("%w: no node named %q; nodes are %s", ErrInvalid, called,
+		return uuid.Nil, fmt.Errorf("%w: no node named %q; nodes are %s", apierror.ErrInvalid, called,
 			strings.Join(names, ", "))
 	default:
-		return uuid.Nil, fmt.Errorf("%w: %d nodes are named %q: use the node UUID; nodes are %s", ErrInvalid,
+		return uuid.Nil, fmt.Errorf("%w: %d nodes are named %q: use the node UUID; nodes are %s", apierror.ErrInvalid,
 			len(found), called,
 			strings.Join(names, ", "))
 	}

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+// Package apierror has the table of the errors of the API, and converts errors to gRPC statuses and back. It is
+// independent of the services.
+package apierror
 
 import (
 	"context"

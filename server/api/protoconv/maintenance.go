@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package protoconv
 
 import (
 	"context"
@@ -12,7 +12,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
+	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/throttle"
@@ -283,7 +285,7 @@ func RunToProto(r *maintenance.Run) *pb.JobRun {
 func ReportFromProto(r *pb.ReportNodeRequest) (maintenance.Report, error) {
 	id, err := uuid.Parse(r.GetNodeId())
 	if err != nil {
-		return maintenance.Report{}, fmt.Errorf("%w: node_id: %w", ErrInvalid, err)
+		return maintenance.Report{}, fmt.Errorf("%w: node_id: %w", apierror.ErrInvalid, err)
 	}
 	return maintenance.Report{Node: id, Recommended: int(r.GetPageSizeRecommended()), StartupID: r.GetStartupId()}, nil
 }
@@ -294,4 +296,37 @@ func Paced(ctx context.Context, req interface{ GetFullSpeed() bool }) context.Co
 		return throttle.FullSpeed(ctx)
 	}
 	return ctx
+}
+
+// VerifiedToProto converts the result of a backup verification.
+func VerifiedToProto(r *maintenance.VerifyReport) *pb.VerifyBackupResult {
+	out := &pb.VerifyBackupResult{Set: SetToProto(&r.Set), Restorable: r.Problem == nil, Archive: r.Archive}
+	if r.Problem != nil {
+		out.Problem, out.Archive = r.Problem.Error(), ""
+		return out
+	}
+	out.Messages, out.Pages, out.Bytes = r.Verified.Messages, r.Verified.Pages, r.Verified.Bytes
+	out.NeededBytes, out.Reach, out.ReachTime = r.NeededBytes, PositionToProto(r.End), timeToProto(r.EndTime)
+	if r.ArchiveProblem != nil {
+		out.ArchiveProblem = r.ArchiveProblem.Error()
+	}
+	return out
+}
+
+// PageMapToProto converts a page map.
+func PageMapToProto(m *store.PageMap) *pb.GetPageMapResponse {
+	out := &pb.GetPageMapResponse{
+		PageSize: Uint32(m.PageSize), Total: regionToProto(&m.Total), FreeTail: m.FreeTail, Readers: Uint32(m.Readers),
+	}
+	for i := range m.Regions {
+		out.Regions = append(out.Regions, regionToProto(&m.Regions[i]))
+	}
+	return out
+}
+
+func regionToProto(r *store.PageRegion) *pb.PageRegion {
+	return &pb.PageRegion{
+		FirstPage: uint64(r.First), Pages: r.Pages, Messages: r.Messages(), Index: r.Index, Bitmap: r.Bitmap,
+		HeldCheckpoint: r.Held - r.HeldByReaders, HeldReader: r.HeldByReaders, Free: r.Free(),
+	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package protoconv
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -95,12 +96,12 @@ func SubscriptionMask(in *fieldmaskpb.FieldMask) (filter bool, fields txn.Config
 		}
 		if !known {
 			return false, 0, fmt.Errorf("%w: update_mask: %.100q cannot be altered; must be \"filter\", "+
-				"\"redelivery\" or a field of it, such as \"redelivery.max_deliveries\"", ErrInvalid,
+				"\"redelivery\" or a field of it, such as \"redelivery.max_deliveries\"", apierror.ErrInvalid,
 				strings.ToValidUTF8(path, "?"))
 		}
 	}
 	if !filter && fields == 0 {
-		return false, 0, fmt.Errorf("%w: empty update_mask: must contain \"filter\" or \"redelivery\"", ErrInvalid)
+		return false, 0, fmt.Errorf("%w: empty update_mask: must contain \"filter\" or \"redelivery\"", apierror.ErrInvalid)
 	}
 	return filter, fields, nil
 }

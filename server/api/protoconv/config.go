@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package wire
+package protoconv
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -35,7 +36,7 @@ func Config(in *pb.QueueConfig) (c txn.Config, err error) {
 		DeadLetterExpired: number(in.GetDeadLetterExpired()),
 	}
 	if c.MaxDeliveries > txn.MaxDeliveries {
-		return c, fmt.Errorf("%w: max_deliveries is %d, maximum is %d; 0 means no limit", ErrInvalid,
+		return c, fmt.Errorf("%w: max_deliveries is %d, maximum is %d; 0 means no limit", apierror.ErrInvalid,
 			c.MaxDeliveries, txn.MaxDeliveries)
 	}
 	for _, d := range []struct {
@@ -56,7 +57,7 @@ func Config(in *pb.QueueConfig) (c txn.Config, err error) {
 	}
 	if m := in.GetRedeliveryMultiplier(); m != 0 {
 		if !(m >= 1 && m <= txn.MaxMultiplier/hundredths) { // also rejects NaN
-			return c, fmt.Errorf("%w: redelivery_multiplier is %v, must be 1 to %d, or 0 for 1", ErrInvalid,
+			return c, fmt.Errorf("%w: redelivery_multiplier is %v, must be 1 to %d, or 0 for 1", apierror.ErrInvalid,
 				m, txn.MaxMultiplier/hundredths)
 		}
 		c.RedeliveryMultiplier = uint64(math.Round(m * hundredths))
@@ -66,7 +67,7 @@ func Config(in *pb.QueueConfig) (c txn.Config, err error) {
 	case pb.Overflow_OVERFLOW_DROP_HEAD, pb.Overflow_OVERFLOW_DEAD_LETTER_HEAD:
 		c.Overflow = uint64(o) - uint64(pb.Overflow_OVERFLOW_REJECT)
 	default:
-		return c, fmt.Errorf("%w: unknown overflow %d", ErrInvalid, o)
+		return c, fmt.Errorf("%w: unknown overflow %d", apierror.ErrInvalid, o)
 	}
 	return c, nil
 }

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conditions
+
+import (
+	"time"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
+	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+)
+
+// Input is the state of a node from which the rules derive its conditions. Nil fields do not apply, or are unknown.
+type Input struct {
+	// Now is the time of the evaluation.
+	Now time.Time
+	// Self is the node.
+	Self Node
+	// Config contains the current settings of the node.
+	Config *config.Config
+	// Pair is the failover status. A standalone node has no conditions of a pair.
+	Pair failover.Status
+
+	// Primary and Follower are the status of the node's role.
+	Primary  *replication.PrimaryStatus
+	Follower *replication.FollowerStatus
+	// Other is the last status of the other node.
+	Other *Other
+
+	// Room is the space on the disk. StandbyFull: the standby accepts no data for lack of space.
+	Room        *store.Room
+	StandbyFull bool
+	// Damage is the corruption of the store, Difference the difference to the content of the other node.
+	Damage     store.DamageStatus
+	Difference string
+	// OldestPrepared is the oldest prepared transaction.
+	OldestPrepared *Prepared
+	// Full lists the full dead-letter queues.
+	Full []dispatch.FullError
+
+	// Plan and Jobs of the pair, and the Archive of the node's log.
+	Plan    *maintenance.Plan
+	Jobs    []maintenance.JobInfo
+	Archive *backup.ArchiveStatus
+
+	// CacheOnly: the filesystem cannot bypass the page cache.
+	CacheOnly bool
+	// MemoryUsed and MemoryAllowed are in bytes.
+	MemoryUsed, MemoryAllowed int64
+	// AuditTrouble describes a failure of the audit log, AuditLost is the number of its lost records.
+	AuditTrouble string
+	AuditLost    uint64
+	// AuthTrouble describes rejected callers, KeysTrouble unavailable keys of the token issuer.
+	AuthTrouble, KeysTrouble string
+	// Unrestricted: no access rules exist.
+	Unrestricted bool
+	// Certificates of the node, and Credentials that could not be loaded.
+	Certificates []Certificate
+	Credentials  []Credential
+}
+
+// Prepared is a prepared transaction.
+type Prepared struct {
+	XID string
+	At  time.Time
+}
+
+// Certificate is a certificate that the node uses.
+type Certificate struct {
+	// File and Subject of the certificate, and its Use: "node", "etcd", "raft" or "metrics".
+	File, Subject, Use string
+	// Ends is its expiry.
+	Ends time.Time
+}
+
+// Credential is a certificate, key or secret that could not be loaded.
+type Credential struct {
+	// Use of the credential, and the error.
+	Use string
+	Err error
+}
+
+// Other is a status of the other node.
+type Other struct {
+	// Node identifies it. At is the time of the response.
+	Node Node
+	At   time.Time
+	// Offset is the offset of its clock, Unsure the part of it that network delay may explain.
+	Offset, Unsure time.Duration
+	// Reports are its conditions.
+	Reports []Report
+	// Older: its release does not report conditions. Reports are then its alarms, DiskFree its free space in bytes.
+	Older    bool
+	DiskFree uint64
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conditions
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/units"
+)
+
+const (
+	// foreignTold is how long a refused node is reported after its last attempt.
+	foreignTold = 10 * time.Second
+	// slowSync is the mean sync time of the log above which a condition is reported.
+	slowSync = 100 * time.Millisecond
+	// certificateWarning is how long before its expiry a certificate is reported.
+	certificateWarning = 14 * 24 * time.Hour
+)
+
+// Rules derives conditions from the state of a node. It remembers the progress of background work. Its methods must
+// not be called concurrently.
+type Rules struct {
+	work     workSeen
+	switched switchoverSeen
+}
+
+// Reports returns all conditions that hold. Those that the node detects itself precede those of the other node.
+func (r *Rules) Reports(in *Input) []Report {
+	f := findings{self: in.Self}
+	if !in.Config.Alone() {
+		f.all = FromFailover(in.Pair)
+		f.replication(in)
+	}
+	f.node(in.Unrestricted && !config.OnlyThisMachine(in.Config.Listen), AccessUnrestricted, "listen is %s",
+		in.Config.Listen)
+	f.disk(in)
+	f.content(in)
+	f.work(in)
+	r.maintenance(&f, in)
+	f.machine(in)
+	f.secrets(in)
+	if o := in.Other; o != nil && !in.Config.Alone() {
+		f.other(in, o)
+	}
+	return f.all
+}
+
+// findings collects reports.
+type findings struct {
+	self Node
+	all  []Report
+}
+
+// node adds a condition of this node if on is true.
+func (f *findings) node(on bool, k Kind, format string, args ...any) {
+	if on {
+		f.all = append(f.all, Report{Kind: k, Node: f.self, Details: fmt.Sprintf(format, args...)})
+	}
+}
+
+// pair adds a condition of the pair if on is true.
+func (f *findings) pair(on bool, k Kind, format string, args ...any) {
+	if on {
+		f.all = append(f.all, Report{Kind: k, Details: fmt.Sprintf(format, args...)})
+	}
+}
+
+// replication reports whether the two nodes are connected.
+func (f *findings) replication(in *Input) {
+	if p := in.Primary; p != nil {
+		if in.Pair.Record != nil {
+			f.standby(&in.Pair, p)
+		}
+		f.foreignNode(in.Now, p.ForeignNode)
+	}
+	if follower := in.Follower; follower != nil {
+		f.node(follower.Refused != nil, PeerRejected, "%v", follower.Refused)
+		f.node(!follower.Connected && in.Other == nil, ActiveUnreachable, "%s: %s", in.Pair.Role, in.Pair.Reason)
+	}
+}
+
+// standby reports whether the standby is connected and in sync.
+func (f *findings) standby(pair *failover.Status, p *replication.PrimaryStatus) {
+	standby := p.Standby
+	if standby == nil {
+		f.pair(true, StandbyAbsent, "%s", pair.Reason)
+		return
+	}
+	_, inSync := pair.Record.Member(standby.Member.Node)
+	lag := uint64(0)
+	if p.End.LSN > standby.Durable.LSN {
+		lag = p.End.LSN - standby.Durable.LSN
+	}
+	f.pair(!inSync, StandbyCatchingUp, "%s records behind", units.Count(lag))
+}
+
+// foreignNode reports a connection attempt by a node outside this pair.
+func (f *findings) foreignNode(now time.Time, s *replication.ForeignNode) {
+	switch {
+	case s == nil || now.Sub(s.At) > foreignTold:
+	case errors.Is(s.Err, replication.ErrSameNode):
+		f.node(true, DuplicateProcess, "%v", s.Err)
+	default:
+		f.pair(true, ForeignNode, "%v", s.Err)
+	}
+}
+
+// disk reports slow or failing writes to this node's log, and a lack of space.
+func (f *findings) disk(in *Input) {
+	var d replication.DiskStatus
+	switch {
+	case in.Primary != nil:
+		d = in.Primary.Disk
+	case in.Follower != nil:
+		d = in.Follower.Disk
+	}
+	f.node(d.Stalled, DiskStalled, "")
+	f.node(d.Mean > slowSync, SyncSlow, "average of the last log writes with sync: %s", d.Mean.Round(time.Millisecond))
+	f.node(in.Config.Sync != "always", SyncOff, "sync is %s", in.Config.Sync)
+	if in.Room == nil {
+		return // the node is about to stop, and reports the reason
+	}
+	mark := in.Config.Disk.LowWatermark
+	low := in.Room.Low(uint64(mark.Bytes()))
+	free := fmt.Sprintf("%s free and %s in free pages, disk.low-watermark is %s: %s", units.Bytes(in.Room.FreeBytes),
+		units.Bytes(in.Room.PageBytes+in.Room.PendingBytes), mark, DiskAdvice(in.Room, uint64(mark.Bytes())))
+	f.node(low, DiskLow, "%s", free)
+	serves := in.Pair.Role == failover.RoleActive || in.Pair.Role == failover.RoleActiveAlone
+	f.pair(low && serves, PublishesRefused, "node %s: %s", f.self.Name, free)
+	f.node(in.Follower != nil && in.StandbyFull, ReplicationStopped, "%s", free)
+}
+
+// DiskAdvice returns advice for a disk that is low on space. Consumed messages free space in the page file only.
+func DiskAdvice(room *store.Room, mark uint64) string {
+	if room.FreeBytes < mark/2 {
+		return "free or add space on the filesystem, or compact the store; consuming messages is not enough"
+	}
+	return "consume or purge messages, or free space on the filesystem"
+}
+
+// content reports corruption.
+func (f *findings) content(in *Input) {
+	st := &in.Damage
+	f.node(st.DamagedMessages > 0, CorruptMessages, "%s messages are corrupt, %s of them on both nodes",
+		units.Count(st.DamagedMessages), units.Count(st.LostMessages))
+	f.node(st.Index != nil, CorruptPageFile, "%v", st.Index)
+	f.node(st.DamagedLogLSN != 0, CorruptLog, "record %d is corrupt", st.DamagedLogLSN)
+	f.pair(in.Difference != "", DigestsDiffer, "%s", in.Difference)
+}
+
+// machine reports problems of the process and its resources.
+func (f *findings) machine(in *Input) {
+	f.node(in.AuthTrouble != "", AuthFailures, "%s", in.AuthTrouble)
+	f.node(in.KeysTrouble != "", JWKSUnavailable, "%s", in.KeysTrouble)
+	f.node(in.CacheOnly, PageCacheOnly, "memory.page-cache is %s", in.Config.Memory.PageCache)
+	f.node(in.AuditTrouble != "", AuditErrors, "%s; %d records lost since the start", in.AuditTrouble, in.AuditLost)
+	f.node(in.MemoryUsed > in.MemoryAllowed, MemoryOverBudget, "%s in use, memory.budget is %s",
+		units.Bytes(in.MemoryUsed), in.Config.Memory.Budget)
+}
+
+// secrets reports listeners without TLS, and certificates and credentials that expire or cannot be loaded.
+func (f *findings) secrets(in *Input) {
+	if open := in.Config.Unencrypted(); len(open) > 0 {
+		list := make([]string, 0, len(open))
+		for _, o := range open {
+			list = append(list, o.Key+" "+o.Address)
+		}
+		f.node(true, NotEncrypted, "%s", strings.Join(list, ", "))
+	}
+	for _, c := range in.Certificates { // the book takes the first one of each kind
+		left := c.Ends.Sub(in.Now)
+		f.node(left <= 0, CertificateExpired, "%s (%s, of %s) expired at %s", c.File, c.Subject, c.Use,
+			c.Ends.Format(time.RFC3339))
+		f.node(left > 0 && left < certificateWarning, CertificateExpires, "%s (%s, of %s) expires at %s",
+			c.File, c.Subject, c.Use, c.Ends.Format(time.RFC3339))
+	}
+	for _, c := range in.Credentials {
+		f.node(true, CredentialsInvalid, "of %s: %v", c.Use, c.Err)
+	}
+}

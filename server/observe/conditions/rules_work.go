@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conditions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/units"
+)
+
+const (
+	// planStuckAfter is how long a plan may stay at one step without progress, and planRetries how often it may retry
+	// a step.
+	planStuckAfter = 10 * time.Minute
+	planRetries    = 5
+	// switchoverTold is how long a failed switchover is reported, unless a later one succeeds.
+	switchoverTold = 10 * time.Minute
+	// archiveStuckAfter is how long the archive may make no progress while records are pending.
+	archiveStuckAfter = 2 * time.Minute
+	// preparedOldAfter is how long a transaction may be prepared before a condition is reported.
+	preparedOldAfter = time.Hour
+	// maxFullNamed bounds the queues that the details of DeadLetterQueueFull name.
+	maxFullNamed = 5
+)
+
+// switchoverSeen is the last requested switchover, if it failed.
+type switchoverSeen struct {
+	at   time.Time
+	why  string
+	term uint64 // term of the pair at the time of the request
+}
+
+// workSeen is the last observed progress of background work, used to detect stalls.
+type workSeen struct {
+	plan       string // state and progress of the plan
+	planAt     time.Time
+	archive    uint64 // last archived LSN
+	archivedAt time.Time
+}
+
+// SwitchoverEnded records the result of a switchover that was requested in a term.
+func (r *Rules) SwitchoverEnded(now time.Time, term uint64, err error) {
+	r.switched = switchoverSeen{}
+	if err != nil && !errors.Is(err, failover.ErrStopped) && !errors.Is(err, context.Canceled) { // otherwise it is unknown
+		r.switched = switchoverSeen{at: now, why: err.Error(), term: term}
+	}
+}
+
+// maintenance reports failed and stalled switchovers, plans, jobs and archiving.
+func (r *Rules) maintenance(f *findings, in *Input) {
+	if rec := in.Pair.Record; rec != nil && rec.Term > r.switched.term {
+		r.switched = switchoverSeen{} // the role has changed since, by this switchover or another one
+	}
+	if s := r.switched; s.why != "" && in.Now.Sub(s.at) < switchoverTold {
+		f.all = append(f.all, Report{Kind: SwitchoverFailed, Node: f.self, Details: s.why, Since: s.at})
+	}
+	if in.Plan != nil {
+		r.plan(f, in.Plan, in.Now)
+	}
+	for i := range in.Jobs {
+		f.job(&in.Jobs[i], in.Now)
+	}
+	if in.Archive != nil {
+		r.archive(f, in.Archive, in.Now)
+	}
+}
+
+func (r *Rules) plan(f *findings, p *maintenance.Plan, now time.Time) {
+	if p.State == maintenance.PlanFailed {
+		f.all = append(f.all, Report{
+			Kind: PlanFailed, Details: fmt.Sprintf("%s: %s", p.Kind, p.Reason), Since: p.EndedAt,
+		})
+	}
+	if p.State.Ended() {
+		return
+	}
+	seen := fmt.Sprint(p.ID, p.State, p.Node, len(p.Done))
+	if p.Progress != nil {
+		seen += fmt.Sprint(p.Progress.Phase, p.Progress.Bytes)
+	}
+	if seen != r.work.plan {
+		r.work.plan, r.work.planAt = seen, now
+	}
+	f.pair(p.Retries >= planRetries || now.Sub(r.work.planAt) > planStuckAfter, PlanStuck,
+		"%s is %s: %s; %d retries", p.Kind, p.State, p.Reason, p.Retries)
+}
+
+// job reports a failed, stalled or overdue job.
+func (f *findings) job(j *maintenance.JobInfo, now time.Time) {
+	if j.Paused {
+		return
+	}
+	if len(j.History) > 0 {
+		last := &j.History[0]
+		f.pair(last.Outcome == maintenance.RunFailed, JobFailed, "job %s: %s", j.Name, last.Detail)
+		next, known := j.After(last.StartedAt)
+		f.pair(last.Outcome == maintenance.RunRunning && known && now.After(next), JobStuck,
+			"job %s running since %s",
+			j.Name, last.StartedAt.Format(time.RFC3339))
+	}
+	if j.Kind != maintenance.JobBackup {
+		return
+	}
+	good, ok := j.LastGood()
+	from := good
+	if !ok {
+		from = j.UpdatedAt
+	}
+	late, known := j.After(from)
+	if known {
+		late, known = j.After(late)
+	}
+	if !known || !now.After(late) {
+		return
+	}
+	f.pair(!ok, BackupMissing, "job %s", j.Name)
+	f.pair(ok, BackupOld, "job %s: last successful run at %s", j.Name, good.Format(time.RFC3339))
+}
+
+// work reports prepared transactions that have waited too long for their coordinator, and full dead-letter queues.
+func (f *findings) work(in *Input) {
+	if p := in.OldestPrepared; p != nil {
+		f.pair(in.Now.Sub(p.At) > preparedOldAfter, PreparedOld, "transaction %q prepared at %s", p.XID,
+			p.At.UTC().Format(time.RFC3339))
+	}
+	full := in.Full
+	var text []string
+	for i := range full {
+		if i == maxFullNamed {
+			text = append(text, fmt.Sprintf("%d more", len(full)-i))
+			break
+		}
+		text = append(text, full[i].Error())
+	}
+	f.pair(len(full) > 0, DeadLetterQueueFull, "%s", strings.Join(text, "; "))
+}
+
+// archive reports gaps and lag of the log archive.
+func (r *Rules) archive(f *findings, st *backup.ArchiveStatus, now time.Time) {
+	f.node(st.Gap != 0, ArchiveGap, "before record %d", st.Gap)
+	if st.Last.LSN != r.work.archive || st.Behind == 0 {
+		r.work.archive, r.work.archivedAt = st.Last.LSN, now
+	}
+	switch {
+	case st.Err != nil:
+		f.node(true, ArchiveLag, "%s records behind: %v", units.Count(st.Behind), st.Err)
+	case now.Sub(r.work.archivedAt) > archiveStuckAfter:
+		f.node(true, ArchiveLag, "%s records behind, none archived since %s", units.Count(st.Behind),
+			r.work.archivedAt.Format(time.RFC3339))
+	}
+}
