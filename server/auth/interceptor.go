@@ -41,22 +41,22 @@ type Options struct {
 	Authenticators []Authenticator
 	// Rules are the access rules; nil: none.
 	Rules *access.Rules
-	// Stranger returns why a caller not authenticated as the other node is refused a call between nodes. nil: such
+	// Unauthenticated returns why a caller not authenticated as the other node is refused a call between nodes. nil: such
 	// calls are not restricted.
-	Stranger func(ctx context.Context) error
+	Unauthenticated func(ctx context.Context) error
 	// Observe is called for audited calls and for refusals; nil: none. It must not block.
 	Observe func(ctx context.Context, c Call)
 }
 
-// Gate is created by New. A nil Gate admits all calls.
-type Gate struct{ o Options }
+// Interceptor is created by New. A nil Gate admits all calls.
+type Interceptor struct{ o Options }
 
 // New creates a gate.
-func New(o Options) *Gate { return &Gate{o} }
+func New(o Options) *Interceptor { return &Interceptor{o} }
 
 // Enter is called before a call is executed. It returns the context for the call and whether Left must be called, or
 // the status with which to refuse the call.
-func (g *Gate) Enter(ctx context.Context, method string) (context.Context, bool, error) {
+func (g *Interceptor) Enter(ctx context.Context, method string) (context.Context, bool, error) {
 	if g == nil {
 		return ctx, false, nil
 	}
@@ -74,7 +74,7 @@ func (g *Gate) Enter(ctx context.Context, method string) (context.Context, bool,
 	return ctx, false, err
 }
 
-func (g *Gate) authenticate(ctx context.Context) (context.Context, error) {
+func (g *Interceptor) authenticate(ctx context.Context) (context.Context, error) {
 	for _, known := range g.o.Authenticators {
 		id, err := known(ctx)
 		if err != nil {
@@ -89,22 +89,22 @@ func (g *Gate) authenticate(ctx context.Context) (context.Context, error) {
 
 // Identify returns the identity of a request that is not a call: its context has the same values as that of a call. The
 // identity is never nil.
-func (g *Gate) Identify(ctx context.Context) (*access.Identity, error) {
+func (g *Interceptor) Identify(ctx context.Context) (*access.Identity, error) {
 	ctx, err := g.authenticate(ctx)
 	return access.FromContext(ctx), err
 }
 
-func (g *Gate) check(ctx context.Context, need access.Need, known bool, method string) error {
+func (g *Interceptor) check(ctx context.Context, need access.Need, known bool, method string) error {
 	switch {
 	case !known:
 		return fmt.Errorf("%w: %s is not in the table of rights", access.ErrDenied, method)
-	case need.Anyone:
+	case need.Unauthenticated:
 		return nil
 	case need.Right == access.Peer:
-		if g.o.Stranger == nil || access.FromContext(ctx).Peer {
+		if g.o.Unauthenticated == nil || access.FromContext(ctx).Peer {
 			return nil
 		}
-		return g.o.Stranger(ctx)
+		return g.o.Unauthenticated(ctx)
 	case need.PerQueue || need.Right == 0:
 		return g.o.Rules.Known(access.FromContext(ctx))
 	}
@@ -112,7 +112,7 @@ func (g *Gate) check(ctx context.Context, need access.Need, known bool, method s
 }
 
 // Left is called after an audited or failed call. err is a status.
-func (g *Gate) Left(ctx context.Context, method string, request any, began time.Time, err error) {
+func (g *Interceptor) Left(ctx context.Context, method string, request any, start time.Time, err error) {
 	if g == nil || g.o.Observe == nil {
 		return
 	}
@@ -120,7 +120,7 @@ func (g *Gate) Left(ctx context.Context, method string, request any, began time.
 		return
 	}
 	g.o.Observe(ctx, Call{
-		Identity: access.FromContext(ctx), Method: method, Request: request, Began: began, Err: err,
+		Identity: access.FromContext(ctx), Method: method, Request: request, Began: start, Err: err,
 	})
 }
 

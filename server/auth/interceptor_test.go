@@ -22,7 +22,7 @@ func TestEnter(t *testing.T) {
 	var shown *access.Identity
 	var wrong error
 	g := auth.New(auth.Options{
-		Stranger: func(context.Context) error { return access.ErrNotPeer },
+		Unauthenticated: func(context.Context) error { return access.ErrNotPeer },
 		Authenticators: []auth.Authenticator{
 			func(context.Context) (*access.Identity, error) { return nil, nil }, //nolint:nilnil // nothing shown
 			func(context.Context) (*access.Identity, error) { return shown, wrong },
@@ -52,13 +52,13 @@ func TestEnter(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, audited)
 	seen = nil
-	began := time.Now()
-	g.Left(ctx, pb.AdminService_Switchover_FullMethodName, &pb.SwitchoverRequest{}, began, nil)
+	start := time.Now()
+	g.Left(ctx, pb.AdminService_Switchover_FullMethodName, &pb.SwitchoverRequest{}, start, nil)
 	require.Len(t, seen, 1)
 	require.Same(t, shown, seen[0].Identity)
-	require.Equal(t, began, seen[0].Began)
-	g.Left(ctx, pb.QueueService_Publish_FullMethodName, nil, began, status.Error(codes.Unavailable, "")) // no refusal
-	g.Left(ctx, pb.QueueService_Publish_FullMethodName, nil, began, status.Error(codes.PermissionDenied, ""))
+	require.Equal(t, start, seen[0].Began)
+	g.Left(ctx, pb.QueueService_Publish_FullMethodName, nil, start, status.Error(codes.Unavailable, "")) // no refusal
+	g.Left(ctx, pb.QueueService_Publish_FullMethodName, nil, start, status.Error(codes.PermissionDenied, ""))
 	require.Len(t, seen, 2)
 
 	shown, wrong = nil, fmt.Errorf("%w: the token has expired", access.ErrUnauthenticated)
@@ -68,7 +68,7 @@ func TestEnter(t *testing.T) {
 }
 
 func TestNoGate(t *testing.T) {
-	var g *auth.Gate
+	var g *auth.Interceptor
 	ctx, audited, err := g.Enter(t.Context(), "anything")
 	require.NoError(t, err)
 	require.False(t, audited)

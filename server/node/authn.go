@@ -31,13 +31,13 @@ func (l *conditionMonitor) callers(f *findings) {
 	if l.n.authn == nil {
 		return // a node that serves no clients, as in tests of single conditions
 	}
-	many, keys := l.n.authn.Trouble()
+	many, keys := l.n.authn.KeysError()
 	f.node(many != "", conditions.AuthFailures, "%s", many)
 	f.node(keys != "", conditions.JWKSUnavailable, "%s", keys)
 }
 
-// notLetIn returns the number of rejected callers by failed check.
-func (n *node) notLetIn() map[string]uint64 {
+// authFailures returns the number of rejected callers by failed check.
+func (n *node) authFailures() map[string]uint64 {
 	out := make(map[string]uint64)
 	for check, count := range n.authn.Failures() {
 		out[string(check)] = count

@@ -28,7 +28,7 @@ type conditionMonitor struct {
 	n      *node
 	book   *conditions.Book
 	other  otherStatus
-	voters votersLook
+	voters votersPoll
 	again  chan struct{} // capacity 1: re-evaluate
 	// cacheOnly is true if the filesystem cannot bypass the system's page cache. It is set before the first
 	// evaluation.
@@ -207,7 +207,7 @@ func (l *conditionMonitor) disk(f *findings, pair *failover.Status) {
 	mark := l.n.settings.Live().Disk.LowWatermark
 	low := room.Low(uint64(mark.Bytes()))
 	free := fmt.Sprintf("%s free and %s in free pages, disk.low-watermark is %s: %s", units.Bytes(room.FreeBytes),
-		units.Bytes(room.PageBytes+room.PendingBytes), mark, whatHelps(room, uint64(mark.Bytes())))
+		units.Bytes(room.PageBytes+room.PendingBytes), mark, diskAdvice(room, uint64(mark.Bytes())))
 	f.node(low, conditions.DiskLow, "%s", free)
 	serves := pair.Role == failover.RoleActive || pair.Role == failover.RoleActiveAlone
 	f.pair(low && serves, conditions.PublishesRefused, "node %s: %s", l.self().Name, free)

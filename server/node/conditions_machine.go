@@ -18,7 +18,7 @@ func (l *conditionMonitor) machine(f *findings) {
 	f.node(l.cacheOnly, conditions.PageCacheOnly, "memory.page-cache is %s", l.n.cfg.Memory.PageCache)
 	if l.n.audit != nil {
 		st := l.n.audit.Stats()
-		f.node(st.Trouble != "", conditions.AuditErrors, "%s; %d records lost since the start", st.Trouble, st.Lost)
+		f.node(st.Error != "", conditions.AuditErrors, "%s; %d records lost since the start", st.Error, st.Lost)
 	}
 	used, allowed := memoryInUse(), memoryAllowed(l.n.cfg.Memory.Budget.Bytes())
 	f.node(used > allowed, conditions.MemoryOverBudget, "%s in use, memory.budget is %s", units.Bytes(used),
@@ -32,7 +32,7 @@ func fallsBack(fs vfs.FS, c *config.Config) bool {
 }
 
 // memoryAllowed returns the memory in use, in bytes, above which a condition is reported.
-func memoryAllowed(budgetBytes int64) int64 { return budgetBytes + budgetBytes/4 + memoryBesides }
+func memoryAllowed(budgetBytes int64) int64 { return budgetBytes + budgetBytes/4 + memoryOutsideLimits }
 
 // memoryInUse returns the bytes that the Go runtime has obtained from the system and not released.
 func memoryInUse() int64 {

@@ -120,7 +120,7 @@ func job(f *findings, j *maintenance.JobInfo, now time.Time) {
 	if j.Kind != maintenance.JobBackup {
 		return
 	}
-	good, ok := j.LastGood()
+	good, ok := j.LastSuccess()
 	from := good
 	if !ok {
 		from = j.UpdatedAt

@@ -21,7 +21,7 @@ func (n *node) watchDisk(ctx context.Context) {
 	ticker := time.NewTicker(diskInterval)
 	defer ticker.Stop()
 	for {
-		n.lookAtDisk()
+		n.checkDisk()
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -30,7 +30,7 @@ func (n *node) watchDisk(ctx context.Context) {
 	}
 }
 
-func (n *node) lookAtDisk() {
+func (n *node) checkDisk() {
 	room, err := n.store.Room()
 	if err != nil {
 		return // store failures are reported elsewhere
@@ -46,14 +46,14 @@ func (n *node) lookAtDisk() {
 	besides := zap.String("in_memory", units.Bytes(room.TailBytes))
 	limit := zap.Stringer("disk.low-watermark", n.settings.Live().Disk.LowWatermark)
 	if low {
-		n.log.Error("disk is nearly full: publishes are rejected; "+whatHelps(room, mark), free, pages, besides, limit)
+		n.log.Error("disk is nearly full: publishes are rejected; "+diskAdvice(room, mark), free, pages, besides, limit)
 	} else {
 		n.log.Info("disk has enough free space: publishes are accepted", free, pages, besides, limit)
 	}
 }
 
-// whatHelps returns advice for a disk that is low on space. Consumed messages free space in the page file only.
-func whatHelps(room store.Room, mark uint64) string {
+// diskAdvice returns advice for a disk that is low on space. Consumed messages free space in the page file only.
+func diskAdvice(room store.Room, mark uint64) string {
 	if room.FreeBytes < mark/2 {
 		return "free or add space on the filesystem, or compact the store; consuming messages is not enough"
 	}

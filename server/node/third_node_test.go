@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
-// says waits until the reason in a node's status contains all texts.
-func (n *testNode) says(texts ...string) {
+// reports waits until the reason in a node's status contains all texts.
+func (n *testNode) reports(texts ...string) {
 	n.t.Helper()
 	var reason string
 	defer func() {
@@ -30,7 +30,7 @@ func (n *testNode) says(texts ...string) {
 			}
 		}
 		return true
-	}, patience, 5*time.Millisecond, "%s should say %q", n.config.Node.Name, texts)
+	}, testTimeout, 5*time.Millisecond, "%s should say %q", n.config.Node.Name, texts)
 	require.NotContains(n.t, reason, "--force")
 }
 
@@ -42,9 +42,9 @@ func testThirdNode(t *testing.T) {
 	etcd := startEtcd(t)
 	a, b := startPair(t, etcd)
 	c := start(t, settingsOfPair(t, "c", etcd))
-	c.says("the pair has its two nodes already", "a ("+a.ready.Address+")", "b ("+b.ready.Address+")",
+	c.reports("the pair has its two nodes already", "a ("+a.ready.Address+")", "b ("+b.ready.Address+")",
 		"stop that one first")
-	a.says("the pair has its two nodes already", "c ("+c.ready.Address+")")
+	a.reports("the pair has its two nodes already", "c ("+c.ready.Address+")")
 	require.Equal(t, pb.Role_ROLE_ACTIVE, a.role())
 	for _, n := range []*testNode{a, b} {
 		n.tells(conditions.ForeignNode, "", true)
@@ -53,7 +53,7 @@ func testThirdNode(t *testing.T) {
 
 	b.stop()
 	c.waitFor(pb.Role_ROLE_STANDBY)
-	require.Eventually(t, func() bool { return a.status().GetReason() == "" }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return a.status().GetReason() == "" }, testTimeout, 5*time.Millisecond)
 }
 
 // The data directory of the only in-sync node is lost, and an empty node starts in its place. Neither node may become
@@ -74,8 +74,8 @@ func testWipedActive(t *testing.T) {
 	wiped.Data.Dir, wiped.Listen = t.TempDir(), a.ready.Address
 	empty := start(t, wiped)
 	older := start(t, b.config)
-	empty.says("data directory was wiped or replaced", "Bring that directory back", "node b (", "never here")
-	older.says("a ("+a.ready.Address+")", "data directory was wiped or replaced", "stop the new node",
+	empty.reports("data directory was wiped or replaced", "Bring that directory back", "node b (", "never here")
+	older.reports("a ("+a.ready.Address+")", "data directory was wiped or replaced", "stop the new node",
 		"lockstep failover --dry-run")
 
 	_, err := older.admin.ForceFailover(t.Context(), &pb.ForceFailoverRequest{})

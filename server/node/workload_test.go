@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// crowd is a set of publishers and consumers that use the serving node.
-type crowd struct {
+// workload is a set of publishers and consumers that use the serving node.
+type workload struct {
 	t       *testing.T
 	nodes   [2]atomic.Pointer[testNode]
 	working sync.WaitGroup
@@ -33,9 +33,9 @@ type crowd struct {
 }
 
 // startCrowd starts publishers and consumers of queue q.
-func startCrowd(t *testing.T, publishers, consumers int, nodes ...*testNode) *crowd {
+func startCrowd(t *testing.T, publishers, consumers int, nodes ...*testNode) *workload {
 	t.Helper()
-	c := &crowd{t: t, publishers: map[string]bool{}, consumed: map[string]bool{}}
+	c := &workload{t: t, publishers: map[string]bool{}, consumed: map[string]bool{}}
 	for i, n := range nodes {
 		c.nodes[i].Store(n)
 	}
@@ -59,8 +59,8 @@ func startCrowd(t *testing.T, publishers, consumers int, nodes ...*testNode) *cr
 	return c
 }
 
-// note records an acknowledged publish.
-func (c *crowd) note(id, body string) {
+// recordPublished records an acknowledged publish.
+func (c *workload) recordPublished(id, body string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.acknowledged = append(c.acknowledged, body)
@@ -68,14 +68,14 @@ func (c *crowd) note(id, body string) {
 }
 
 // publish tries both nodes, with the same producer sequence, until one responds.
-func (c *crowd) publish(id string, sequence uint64) {
+func (c *workload) publish(id string, sequence uint64) {
 	body := fmt.Sprint(id, "/", sequence)
 	for try := 0; c.t.Context().Err() == nil; try++ {
 		_, err := c.nodes[try%2].Load().queues.Publish(c.t.Context(), &pb.PublishRequest{
 			Queue: "q", Messages: batch(body), Producer: &pb.Producer{Id: id, Sequence: sequence},
 		})
 		if err == nil {
-			c.note(id, body)
+			c.recordPublished(id, body)
 			return
 		}
 		switch status.Code(err) {
@@ -90,7 +90,7 @@ func (c *crowd) publish(id string, sequence uint64) {
 }
 
 // consume acknowledges the deliveries of subscription work until the stream ends.
-func (c *crowd) consume(ctx context.Context, n *testNode) {
+func (c *workload) consume(ctx context.Context, n *testNode) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := n.queues.Consume(ctx)
@@ -119,8 +119,8 @@ func (c *crowd) consume(ctx context.Context, n *testNode) {
 	}
 }
 
-// goesOn waits for this number of additional acknowledgements.
-func (c *crowd) goesOn(more int) {
+// waitAcks waits for this number of additional acknowledgements.
+func (c *workload) waitAcks(more int) {
 	c.t.Helper()
 	count := func() int {
 		c.mu.Lock()
@@ -128,11 +128,11 @@ func (c *crowd) goesOn(more int) {
 		return len(c.acknowledged)
 	}
 	before := count()
-	require.Eventually(c.t, func() bool { return count() > before+more }, patience, time.Millisecond)
+	require.Eventually(c.t, func() bool { return count() > before+more }, testTimeout, time.Millisecond)
 }
 
 // inSync waits until one node is active and the other its standby, and returns their indexes.
-func (c *crowd) inSync() (active, standby int) {
+func (c *workload) inSync() (active, standby int) {
 	c.t.Helper()
 	require.Eventually(c.t, func() bool {
 		a, b := c.nodes[0].Load().role(), c.nodes[1].Load().role()
@@ -141,12 +141,12 @@ func (c *crowd) inSync() (active, standby int) {
 			a, b, active, standby = b, a, 1, 0
 		}
 		return a == pb.Role_ROLE_ACTIVE && b == pb.Role_ROLE_STANDBY
-	}, patience, 2*time.Millisecond, "in sync again")
+	}, testTimeout, 2*time.Millisecond, "in sync again")
 	return active, standby
 }
 
 // restart restarts a node.
-func (c *crowd) restart(place int) {
+func (c *workload) restart(place int) {
 	c.t.Helper()
 	n := c.nodes[place].Load()
 	n.stop()
@@ -167,29 +167,29 @@ func testPublishersAndConsumersAcrossRoles(t *testing.T) {
 	const publishers = 6
 	c := startCrowd(t, publishers, 2, a, b)
 	for round := range 3 {
-		c.goesOn(50)
+		c.waitAcks(50)
 		active, standby := c.inSync()
 		if round > 0 {
 			c.restart([]int{standby, active}[round-1])
-			c.goesOn(50)
+			c.waitAcks(50)
 			c.inSync()
 		}
 		require.Eventually(t, func() bool { // refused until the standby is in sync and has registered
 			_, err := c.nodes[0].Load().admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
 			return err == nil
-		}, patience, 2*time.Millisecond)
+		}, testTimeout, 2*time.Millisecond)
 	}
-	c.goesOn(50)
+	c.waitAcks(50)
 	c.inSync()
 	c.stop()
 	c.working.Wait()
 	require.Len(t, c.publishers, publishers, "all had answers")
 	require.NotEmpty(t, c.consumed)
-	c.judge()
+	c.check()
 }
 
-// judge compares the acknowledged messages with the stored ones.
-func (c *crowd) judge() {
+// check compares the acknowledged messages with the stored ones.
+func (c *workload) check() {
 	t := c.t
 	t.Helper()
 	place, other := c.inSync()
@@ -214,12 +214,12 @@ func (c *crowd) judge() {
 		y, err := standby.admin.GetDigest(t.Context(), &pb.GetDigestRequest{})
 		require.NoError(t, err)
 		return x.GetLsn() == y.GetLsn() && x.GetContent() == y.GetContent()
-	}, patience, 10*time.Millisecond, "the two stores end alike")
+	}, testTimeout, 10*time.Millisecond, "the two stores end alike")
 }
 
 // publishing opens a publish stream that ends with the test.
 func publishing(t *testing.T, n *testNode) pb.QueueService_PublishStreamClient {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	t.Cleanup(cancel)
 	s, err := n.queues.PublishStream(ctx)
 	require.NoError(t, err)

@@ -22,8 +22,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// harm is a way to corrupt a file required for startup while the node is down.
-type harm struct {
+// corruption is a way to corrupt a file required for startup while the node is down.
+type corruption struct {
 	name string
 	do   func(t *testing.T, n *cluster.Node)
 }
@@ -55,9 +55,9 @@ func flipped(at int) func(raw []byte) []byte {
 	}
 }
 
-// harms returns all kinds of corruption, for each file.
-func harms() []harm {
-	return []harm{
+// corruptions returns all kinds of corruption, for each file.
+func corruptions() []corruption {
+	return []corruption{
 		{"page.db zeroed", inData("page.db", func(raw []byte) []byte { return make([]byte, len(raw)) })},
 		{"page.db empty", inData("page.db", func([]byte) []byte { return nil })},
 		{"page.db cut short", inData("page.db", func(raw []byte) []byte { return raw[:len(raw)/3] })},
@@ -89,9 +89,9 @@ func harms() []harm {
 	}
 }
 
-// harmRounds returns a random selection of harms for a short run.
-func harmRounds(rng *rand.Rand) []harm {
-	all := harms()
+// corruptionRounds returns a random selection of harms for a short run.
+func corruptionRounds(rng *rand.Rand) []corruption {
+	all := corruptions()
 	if os.Getenv("LOCKSTEP_MATRIX") == "all" {
 		return all
 	}
@@ -104,23 +104,23 @@ func harmRounds(rng *rand.Rand) []harm {
 func TestDamagedFilesHeal(t *testing.T) {
 	t.Parallel() // mostly idle
 	for _, raft := range []bool{false, true} {
-		t.Run(fmt.Sprintf("raft %v", raft), func(t *testing.T) { damagedFilesHeal(t, raft) })
+		t.Run(fmt.Sprintf("raft %v", raft), func(t *testing.T) { corruptFilesAreRepaired(t, raft) })
 	}
 }
 
-func damagedFilesHeal(t *testing.T, raft bool) {
+func corruptFilesAreRepaired(t *testing.T, raft bool) {
 	t.Helper()
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 1))
 	p := start(t, cluster.Options{Settings: maintenanceSettings(), Raft: raft})
-	stock := fillStock(t, p, repairFill, s)
+	backlog := fillBacklog(t, p, repairFill, s)
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "harm-", Seed: s, PerSecond: 300})
 	checkpointBoth(t, p)
-	for _, h := range harmRounds(rng) {
+	for _, h := range corruptionRounds(rng) {
 		for _, role := range []string{"active", "standby"} {
 			for _, peer := range []string{"up", "down"} {
 				began := time.Now()
-				harmOne(t, p, w, h, role, peer)
+				corruptOne(t, p, w, h, role, peer)
 				t.Logf("%s, %s, peer %s: healed after %v", h.name, role, peer,
 					time.Since(began).Round(time.Millisecond))
 			}
@@ -128,11 +128,11 @@ func damagedFilesHeal(t *testing.T, raft bool) {
 	}
 	require.Empty(t, compare(t, p, true).GetContentError())
 	verify(t, p, w)
-	stock.check(t)
+	backlog.check(t)
 	checkOffline(t, p)
 }
 
-func harmOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm, role, peer string) {
+func corruptOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h corruption, role, peer string) {
 	t.Helper()
 	victim, other := inSync(t, p)
 	if role == "standby" {
@@ -178,16 +178,16 @@ func TestDamagedAlone(t *testing.T) {
 	if os.Getenv("LOCKSTEP_MATRIX") != "all" {
 		names = []string{names[rng.IntN(3)], names[3+rng.IntN(2)]}
 	}
-	for _, h := range harms() {
+	for _, h := range corruptions() {
 		if slices.Contains(names, h.name) {
-			damagedAlone(t, p, w, h)
+			corruptStandalone(t, p, w, h)
 		}
 	}
 	verify(t, p, w)
 	checkOffline(t, p)
 }
 
-func damagedAlone(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm) {
+func corruptStandalone(t *testing.T, p *cluster.Pair, w *cluster.Workload, h corruption) {
 	t.Helper()
 	checkpointBoth(t, p)
 	victim, other := inSync(t, p)
@@ -215,18 +215,18 @@ func damagedAlone(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm) {
 
 	// As in docs/explanation/maintenance.md: restore all quarantined files and replace the corrupt one.
 	require.NoError(t, victim.Stop())
-	aside, err := filepath.Glob(filepath.Join(victim.DataDir(), "damaged-*"))
+	renamed, err := filepath.Glob(filepath.Join(victim.DataDir(), "damaged-*"))
 	require.NoError(t, err)
-	last := aside[len(aside)-1]
+	last := renamed[len(renamed)-1]
 	without("page.db", "log", "identity")(t, victim)
 	for _, name := range []string{"page.db", "log", "identity"} {
 		if err := os.Rename(filepath.Join(last, name), filepath.Join(victim.DataDir(), name)); err != nil {
 			require.ErrorIs(t, err, os.ErrNotExist)
 		}
 	}
-	damaged := strings.Fields(h.name)[0]
-	without(damaged)(t, victim)
-	copyTo(t, filepath.Join(good, damaged), filepath.Join(victim.DataDir(), damaged))
+	corrupt := strings.Fields(h.name)[0]
+	without(corrupt)(t, victim)
+	copyTo(t, filepath.Join(good, corrupt), filepath.Join(victim.DataDir(), corrupt))
 	require.NoError(t, victim.Start())
 	acked(t, w)
 	inSync(t, p)

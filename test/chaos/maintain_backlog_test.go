@@ -24,36 +24,36 @@ import (
 )
 
 const (
-	stockQueue = "stock"
-	// stockSubs is the number of subscriptions that retain every message of the stock, which is stored only once.
-	stockSubs = 8
-	// stockProducer is the producer in the bodies; the workloads use 1, 2, 3, …
-	stockProducer = 1 << 20
-	// sharedFactor limits the size of page.db relative to its messages: page ends, the index, free pages and new
-	// messages. A file with a copy for each subscription is stockSubs times as large.
-	sharedFactor = 2.5
-	slackBytes   = 48 << 20
+	backlogQueue = "stock"
+	// backlogSubs is the number of subscriptions that retain every message of the stock, which is stored only once.
+	backlogSubs = 8
+	// backlogProducer is the producer in the bodies; the workloads use 1, 2, 3, …
+	backlogProducer = 1 << 20
+	// loadFactor limits the size of page.db relative to its messages: page ends, the index, free pages and new
+	// messages. A file with a copy for each subscription is backlogSubs times as large.
+	loadFactor = 2.5
+	slackBytes = 48 << 20
 )
 
-// stock is a set of messages that stays in a queue, so that a page file is worth rewriting.
-type stock struct {
+// backlog is a set of messages that stays in a queue, so that a page file is worth rewriting.
+type backlog struct {
 	c        *client.Client
 	messages uint64
 	bytes    uint64
 }
 
-// fillStock publishes messages of many sizes up to the given number of bytes.
-func fillStock(t *testing.T, p *cluster.Pair, bytes int, seed uint64) *stock {
+// fillBacklog publishes messages of many sizes up to the given number of bytes.
+func fillBacklog(t *testing.T, p *cluster.Pair, bytes int, seed uint64) *backlog {
 	t.Helper()
 	c, err := p.NewClient(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
-	s := &stock{c: c}
+	s := &backlog{c: c}
 	var subs []string
-	for i := range stockSubs {
+	for i := range backlogSubs {
 		subs = append(subs, fmt.Sprintf("sub-%d", i))
 	}
-	_, _, err = c.CreateQueue(limited(t), stockQueue, client.CreateQueueOptions{Subscriptions: subs})
+	_, _, err = c.CreateQueue(limited(t), backlogQueue, client.CreateQueueOptions{Subscriptions: subs})
 	require.NoError(t, err)
 	producer, err := c.NewProducer(limited(t), client.ProducerOptions{})
 	require.NoError(t, err)
@@ -62,9 +62,9 @@ func fillStock(t *testing.T, p *cluster.Pair, bytes int, seed uint64) *stock {
 	ctx := limited(t)
 	for s.bytes < uint64(bytes) {
 		s.messages++
-		body := historycheck.Body(historycheck.ID{Producer: stockProducer, N: s.messages}, stockSize(rng))
+		body := historycheck.Body(historycheck.ID{Producer: backlogProducer, N: s.messages}, backlogSize(rng))
 		s.bytes += uint64(len(body))
-		err := producer.PublishAsync(ctx, stockQueue, client.Message{Body: body}, func(_ client.Receipt, err error) {
+		err := producer.PublishAsync(ctx, backlogQueue, client.Message{Body: body}, func(_ client.Receipt, err error) {
 			if err != nil {
 				select {
 				case failed <- err:
@@ -84,8 +84,8 @@ func fillStock(t *testing.T, p *cluster.Pair, bytes int, seed uint64) *stock {
 	return s
 }
 
-// stockSize returns a random size: many small ones, some of a few pages, a few large.
-func stockSize(rng *rand.Rand) int {
+// backlogSize returns a random size: many small ones, some of a few pages, a few large.
+func backlogSize(rng *rand.Rand) int {
 	switch dice := rng.IntN(100); {
 	case dice < 2:
 		return 32<<10 + rng.IntN(200<<10)
@@ -97,15 +97,15 @@ func stockSize(rng *rand.Rand) int {
 }
 
 // check reads the whole stock and compares each byte.
-func (s *stock) check(t *testing.T) {
+func (s *backlog) check(t *testing.T) {
 	t.Helper()
 	var n uint64
-	for m, err := range s.c.Browse(limited(t), stockQueue, client.BrowseOptions{}) {
+	for m, err := range s.c.Browse(limited(t), backlogQueue, client.BrowseOptions{}) {
 		require.NoError(t, err, "message %d of the stock", n+1)
 		n++
 		id, err := historycheck.ParseBody(m.Body)
 		require.NoError(t, err, "message %d of the stock", n)
-		require.Equal(t, historycheck.ID{Producer: stockProducer, N: n}, id, "order of the stock")
+		require.Equal(t, historycheck.ID{Producer: backlogProducer, N: n}, id, "order of the stock")
 		require.Equal(t, n, m.Sequence)
 	}
 	require.Equal(t, s.messages, n, "messages of the stock")
@@ -121,7 +121,7 @@ func checkFiles(t *testing.T, p *cluster.Pair, pageSize [2]uint32) {
 		onlyPageFile(t, n)
 		info, err := os.Stat(filepath.Join(n.DataDir(), "page.db"))
 		require.NoError(t, err)
-		limit := sharedFactor*float64(st.GetStore().GetMessageBytes()) + slackBytes
+		limit := loadFactor*float64(st.GetStore().GetMessageBytes()) + slackBytes
 		require.Less(t, float64(info.Size()), limit,
 			"page.db of node %s with %d bytes of messages: are shared messages stored more than once?",
 			n.Name, st.GetStore().GetMessageBytes())

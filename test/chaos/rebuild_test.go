@@ -25,10 +25,10 @@ func command(t *testing.T, args ...string) (output string, err error) {
 }
 
 // refusing waits until both nodes wait for an operator and status shows the required action.
-func refusing(t *testing.T, p *cluster.Pair, why string) {
+func refusing(t *testing.T, p *cluster.Pair, reason string) {
 	t.Helper()
 	says := func(s *pb.GetStatusResponse) bool {
-		return s.GetRole() == pb.Role_ROLE_RECOVERING && strings.Contains(s.GetReason(), why) &&
+		return s.GetRole() == pb.Role_ROLE_RECOVERING && strings.Contains(s.GetReason(), reason) &&
 			strings.Contains(s.GetReason(), "lockstep pair adopt")
 	}
 	require.NoError(t, p.Wait(limited(t), "two nodes that refuse",
@@ -86,33 +86,33 @@ func adoptAfter(t *testing.T, restored, alone bool) {
 
 	require.NoError(t, p.StopEtcd())
 	require.NoError(t, os.RemoveAll(etcdDir))
-	why := "no record of the pair"
+	reason := "no record of the pair"
 	if restored {
 		require.NoError(t, os.CopyFS(etcdDir, os.DirFS(oldCopy)))
-		why = "older than this node's own"
+		reason = "older than this node's own"
 	}
 	require.NoError(t, p.StartEtcd(t.Context()))
 	require.NoError(t, active.Start())
 	require.NoError(t, standby.Start())
-	refusing(t, p, why)
+	refusing(t, p, reason)
 
-	adopter := ahead(t, p)
+	rebuilder := ahead(t, p)
 	if alone {
-		require.Equal(t, active, adopter, "it has acknowledged alone")
+		require.Equal(t, active, rebuilder, "it has acknowledged alone")
 		out, err := command(t, "--addr", standby.Address, "pair", "adopt", "--yes")
 		require.Error(t, err)
 		require.Contains(t, out, "adopt on the other node instead")
-		refusing(t, p, why)
+		refusing(t, p, reason)
 	}
-	out, err := command(t, "--addr", adopter.Address, "pair", "adopt")
+	out, err := command(t, "--addr", rebuilder.Address, "pair", "adopt")
 	require.Error(t, err, "without --yes")
 	require.Contains(t, out, "it does not hold more")
 	require.Contains(t, out, "--yes")
-	refusing(t, p, why)
-	out, err = command(t, "--addr", adopter.Address, "pair", "adopt", "--yes")
+	refusing(t, p, reason)
+	out, err = command(t, "--addr", rebuilder.Address, "pair", "adopt", "--yes")
 	require.NoError(t, err, out)
-	require.Contains(t, out, "done: node "+adopter.Name)
-	out, err = command(t, "--addr", adopter.Address, "pair", "adopt", "--yes")
+	require.Contains(t, out, "done: node "+rebuilder.Name)
+	out, err = command(t, "--addr", rebuilder.Address, "pair", "adopt", "--yes")
 	require.Error(t, err, "a second time there is nothing to adopt")
 	require.Contains(t, out, "nothing to adopt")
 
@@ -202,37 +202,37 @@ func TestAdoptWithoutOther(t *testing.T) {
 // cluster record contains the operator's decision (INV-13), and keeps them in a file.
 func TestAdoptWithoutOtherThatHeldMore(t *testing.T) {
 	p := start(t, cluster.Options{})
-	more, adopter := inSync(t, p)
+	more, rebuilder := inSync(t, p)
 	c, err := p.NewClient(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	_, _, err = c.CreateQueue(limited(t), "forced", client.CreateQueueOptions{})
 	require.NoError(t, err)
 	publish(t, c, "kept", 20)
-	require.NoError(t, adopter.Kill())
+	require.NoError(t, rebuilder.Kill())
 	require.NoError(t, p.WaitRole(limited(t), more, pb.Role_ROLE_ACTIVE_ALONE))
 	publish(t, c, "lost", 30)
 	require.NoError(t, more.Kill())
 	require.NoError(t, p.StopEtcd())
 	require.NoError(t, os.RemoveAll(filepath.Join(filepath.Dir(p.A.Dir), "etcd")))
 	require.NoError(t, p.StartEtcd(t.Context()))
-	require.NoError(t, adopter.Start())
-	require.NoError(t, p.WaitRole(limited(t), adopter, pb.Role_ROLE_RECOVERING))
-	s, err := adopter.Status(limited(t))
+	require.NoError(t, rebuilder.Start())
+	require.NoError(t, p.WaitRole(limited(t), rebuilder, pb.Role_ROLE_RECOVERING))
+	s, err := rebuilder.Status(limited(t))
 	require.NoError(t, err)
 	end := s.GetStore().GetLogEnd().GetLsn()
-	out, err := command(t, "--addr", adopter.Address, "pair", "adopt", "--yes", "--without-other")
+	out, err := command(t, "--addr", rebuilder.Address, "pair", "adopt", "--yes", "--without-other")
 	require.NoError(t, err, out)
-	require.NoError(t, p.WaitRole(limited(t), adopter, pb.Role_ROLE_ACTIVE_ALONE))
-	out, err = command(t, "--addr", adopter.Address, "status")
+	require.NoError(t, p.WaitRole(limited(t), rebuilder, pb.Role_ROLE_ACTIVE_ALONE))
+	out, err = command(t, "--addr", rebuilder.Address, "status")
 	require.NoError(t, err)
-	require.Contains(t, out, "FORCED: node "+adopter.Name)
+	require.Contains(t, out, "FORCED: node "+rebuilder.Name)
 	require.Contains(t, out, "adopted without asking the other node")
 	publish(t, c, "after", 10)
 
 	require.NoError(t, more.Start())
 	now, _ := inSync(t, p)
-	require.Equal(t, adopter, now)
+	require.Equal(t, rebuilder, now)
 	require.Equal(t, append(bodies("kept", 20), bodies("after", 10)...), stored(t, c))
 	requireKept(t, more, end, bodies("lost", 30))
 }

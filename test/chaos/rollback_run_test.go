@@ -21,9 +21,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// putbackRun is a running case.
-type putbackRun struct {
-	c               putback
+// rollbackRun is a running case.
+type rollbackRun struct {
+	c               rollback
 	seed            uint64
 	p               *cluster.Pair
 	w               *cluster.Workload
@@ -35,7 +35,7 @@ type putbackRun struct {
 	term            uint64 // at the start
 }
 
-func (r *putbackRun) run(t *testing.T) {
+func (r *rollbackRun) run(t *testing.T) {
 	settings := map[string]string{"wal.segment-bytes": "1MiB", "memory.budget": "16MiB"}
 	r.p = start(t, cluster.Options{Raft: r.c.raft, Settings: settings})
 	r.active, r.standby = inSync(t, r.p)
@@ -51,40 +51,40 @@ func (r *putbackRun) run(t *testing.T) {
 	r.live(t)
 	switch r.c.where {
 	case "back":
-		r.putBack(t)
+		r.rollBack(t)
 	case "at the other's address":
-		r.atTheOther(t)
+		r.onPeer(t)
 	default:
-		r.atAThird(t)
+		r.onThirdNode(t)
 	}
 	acked(t, r.w)
 	inSync(t, r.p)
 	r.pins.end()
-	r.requireTurns(t)
+	r.requireTakeovers(t)
 	verify(t, r.p, r.w)
 }
 
 // note logs a step to the test's log and the history.
-func (r *putbackRun) note(t *testing.T, format string, args ...any) {
+func (r *rollbackRun) note(t *testing.T, format string, args ...any) {
 	t.Helper()
 	t.Logf("%v: %s", r.w.History().Now().Round(time.Millisecond), fmt.Sprintf(format, args...))
 	r.w.History().Note(format, args...)
 }
 
 // live runs the pair after the copy. In old cases it waits until the coordinator has a later high-water mark.
-func (r *putbackRun) live(t *testing.T) {
+func (r *rollbackRun) live(t *testing.T) {
 	t.Helper()
 	if r.c.age == "young" {
-		<-time.After(putbackYoung) // the age of the copy: not a wait for an event
+		<-time.After(rollbackYoung) // the age of the copy: not a wait for an event
 		return
 	}
 	before := r.pins.acked()
-	<-time.After(putbackOld)
+	<-time.After(rollbackOld)
 	r.pins.more(t, before)
 }
 
 // victims returns the nodes whose directories are copied.
-func (r *putbackRun) victims() []*cluster.Node {
+func (r *rollbackRun) victims() []*cluster.Node {
 	switch r.c.what {
 	case "active":
 		return []*cluster.Node{r.active}
@@ -96,7 +96,7 @@ func (r *putbackRun) victims() []*cluster.Node {
 }
 
 // take copies the directories.
-func (r *putbackRun) take(t *testing.T) {
+func (r *rollbackRun) take(t *testing.T) {
 	t.Helper()
 	for _, n := range r.victims() {
 		image := filepath.Join(n.Dir, "image")
@@ -132,7 +132,7 @@ func (r *putbackRun) take(t *testing.T) {
 }
 
 // replace puts a copy in the place of a node's directory, which is kept.
-func (r *putbackRun) replace(t *testing.T, n *cluster.Node, image string) {
+func (r *rollbackRun) replace(t *testing.T, n *cluster.Node, image string) {
 	t.Helper()
 	r.own[n] = n.DataDir() + "-own"
 	require.NoError(t, os.Rename(n.DataDir(), r.own[n]))
@@ -140,8 +140,8 @@ func (r *putbackRun) replace(t *testing.T, n *cluster.Node, image string) {
 	r.note(t, "%s has a copy in the place of its directory", n.Name)
 }
 
-// giveBack restores a node's own directory.
-func (r *putbackRun) giveBack(t *testing.T, n *cluster.Node) {
+// returnImage restores a node's own directory.
+func (r *rollbackRun) returnImage(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	own, ok := r.own[n]
 	if !ok {
@@ -153,8 +153,8 @@ func (r *putbackRun) giveBack(t *testing.T, n *cluster.Node) {
 	r.note(t, "%s has its own directory again", n.Name)
 }
 
-// putBack cuts the power of a site and then starts the copied nodes with their copies.
-func (r *putbackRun) putBack(t *testing.T) {
+// rollBack cuts the power of a site and then starts the copied nodes with their copies.
+func (r *rollbackRun) rollBack(t *testing.T) {
 	var other *cluster.Node // nil if both directories are replaced
 	if r.c.what != "both" {
 		other = r.p.Other(r.victims()[0])
@@ -180,18 +180,18 @@ func (r *putbackRun) putBack(t *testing.T) {
 		startCopies()
 	case "original first":
 		startOther()
-		<-time.After(putbackYoung)
+		<-time.After(rollbackYoung)
 		startCopies()
 	case "copy first":
 		startCopies()
-		<-time.After(putbackYoung)
+		<-time.After(rollbackYoung)
 		startOther()
 	case "together":
 		startCopies()
 		startOther()
 	case "later":
 		startCopies()
-		<-time.After(putbackLater)
+		<-time.After(rollbackLater)
 		startOther()
 	case "alone":
 		startCopies()
@@ -203,14 +203,14 @@ func (r *putbackRun) putBack(t *testing.T) {
 	// The operator has found the newer disks.
 	for n := range r.images {
 		require.NoError(t, n.Kill())
-		r.giveBack(t, n)
+		r.returnImage(t, n)
 		require.NoError(t, n.Start())
 	}
 	startOther()
 }
 
 // crash stops both nodes together, or only the replaced node if the other one stays up.
-func (r *putbackRun) crash(t *testing.T, other *cluster.Node) {
+func (r *rollbackRun) crash(t *testing.T, other *cluster.Node) {
 	t.Helper()
 	if r.c.order == "other up" {
 		since := r.w.History().Now()
@@ -239,7 +239,7 @@ func (r *putbackRun) crash(t *testing.T, other *cluster.Node) {
 }
 
 // requireWaits requires that no node serves and that each running node reports the required action.
-func (r *putbackRun) requireWaits(t *testing.T) {
+func (r *rollbackRun) requireWaits(t *testing.T) {
 	t.Helper()
 	var running []*cluster.Node
 	for _, n := range r.p.Nodes() {
@@ -248,7 +248,7 @@ func (r *putbackRun) requireWaits(t *testing.T) {
 		}
 	}
 	since, before := r.w.History().Now(), r.pins.acked()
-	<-time.After(putbackPause)
+	<-time.After(rollbackPause)
 	_, served := r.w.History().AckedAfter(since, "none")
 	require.False(t, served || r.pins.acked() > before, "a node that lacks what was acknowledged serves")
 	says := false
@@ -263,16 +263,16 @@ func (r *putbackRun) requireWaits(t *testing.T) {
 	require.True(t, says, "no node says what has happened, and what there is to do")
 }
 
-// atTheOther starts a copy at the address of the other node, replacing that node's directory, while the original
+// onPeer starts a copy at the address of the other node, replacing that node's directory, while the original
 // runs.
-func (r *putbackRun) atTheOther(t *testing.T) {
+func (r *rollbackRun) onPeer(t *testing.T) {
 	original := r.victims()[0]
 	host := r.p.Other(original)
 	require.NoError(t, host.Kill())
 	r.replace(t, host, r.images[original])
 	require.NoError(t, host.Start())
 	r.note(t, "%s is started from a copy of %s", host.Name, original.Name)
-	<-time.After(putbackPause) // clients continue in the meantime
+	<-time.After(rollbackPause) // clients continue in the meantime
 	r.loseOriginal(t, original)
 	// The operator stops the one of the two that does not serve, and restores the other node's directory at that
 	// address.
@@ -281,7 +281,7 @@ func (r *putbackRun) atTheOther(t *testing.T) {
 		require.NoError(t, err)
 	}
 	if goes == host {
-		r.giveBack(t, host)
+		r.returnImage(t, host)
 	} else {
 		require.NoError(t, os.RemoveAll(goes.DataDir()))
 		require.NoError(t, os.Rename(r.own[host], goes.DataDir()))
@@ -291,16 +291,16 @@ func (r *putbackRun) atTheOther(t *testing.T) {
 	r.restartIfEnded(t, stays)
 }
 
-// atAThird starts a copy at its own address, next to the pair.
-func (r *putbackRun) atAThird(t *testing.T) {
+// onThirdNode starts a copy at its own address, next to the pair.
+func (r *rollbackRun) onThirdNode(t *testing.T) {
 	original := r.victims()[0]
-	third, err := r.p.Beside(original, "copy")
+	third, err := r.p.Peer(original, "copy")
 	require.NoError(t, err)
 	copyDir(t, r.images[original], third.DataDir())
 	r.pins.to(third)
 	require.NoError(t, third.Start())
 	r.note(t, "a copy of %s is started at %s", original.Name, third.Address)
-	<-time.After(putbackPause) // clients continue in the meantime
+	<-time.After(rollbackPause) // clients continue in the meantime
 	r.loseOriginal(t, original)
 	stays, goes := r.choose(t, original, third)
 	if err := goes.Kill(); !errors.Is(err, cluster.ErrNotRunning) {
@@ -319,19 +319,19 @@ func (r *putbackRun) atAThird(t *testing.T) {
 }
 
 // loseOriginal kills the original, if the case requires it, so that only its copy runs for a while.
-func (r *putbackRun) loseOriginal(t *testing.T, original *cluster.Node) {
+func (r *rollbackRun) loseOriginal(t *testing.T, original *cluster.Node) {
 	t.Helper()
 	if r.c.order != originalDies {
 		return
 	}
 	require.NoError(t, original.Kill())
 	r.note(t, "%s is killed", original.Name)
-	<-time.After(putbackLater)
+	<-time.After(rollbackLater)
 }
 
 // choose returns which of two processes of one identity stays: the one that serves or stands by; the original, if
 // neither does.
-func (r *putbackRun) choose(t *testing.T, original, copied *cluster.Node) (stays, goes *cluster.Node) {
+func (r *rollbackRun) choose(t *testing.T, original, copied *cluster.Node) (stays, goes *cluster.Node) {
 	t.Helper()
 	rank := func(n *cluster.Node) int {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -360,7 +360,7 @@ func (r *putbackRun) choose(t *testing.T, original, copied *cluster.Node) (stays
 }
 
 // restartIfEnded restarts a node that stopped because of its copy or was superseded by it.
-func (r *putbackRun) restartIfEnded(t *testing.T, n *cluster.Node) {
+func (r *rollbackRun) restartIfEnded(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -375,9 +375,9 @@ func (r *putbackRun) restartIfEnded(t *testing.T, n *cluster.Node) {
 	r.note(t, "%s is started again", n.Name)
 }
 
-// requireTurns requires that the acknowledging process changes only with the term. Two processes that acknowledge
+// requireTakeovers requires that the acknowledging process changes only with the term. Two processes that acknowledge
 // concurrently alternate without a new term.
-func (r *putbackRun) requireTurns(t *testing.T) {
+func (r *rollbackRun) requireTakeovers(t *testing.T) {
 	t.Helper()
 	active, _ := inSync(t, r.p)
 	s, err := active.Status(limited(t))

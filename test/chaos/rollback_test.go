@@ -20,7 +20,7 @@ import (
 // start the copies next to the originals or in their place, and compare everything that any process acknowledged with
 // the final state of the pair.
 
-type putback struct {
+type rollback struct {
 	raft bool   // the coordinator; otherwise etcd
 	what string // whose directory: active, standby, both
 	// how the copy is made: while the node is stopped; file by file while it runs; or at one moment, as with a
@@ -43,7 +43,7 @@ type putback struct {
 	want string
 }
 
-func (c putback) String() string {
+func (c rollback) String() string {
 	kind, also := "etcd", ""
 	if c.raft {
 		kind = "raft"
@@ -54,7 +54,7 @@ func (c putback) String() string {
 	return fmt.Sprintf("%s, %s copied %s, %s, %s%s, %s", kind, c.what, c.how, c.where, c.age, also, c.order)
 }
 
-func putbacks() (all []putback) {
+func rollbacks() (all []rollback) {
 	for _, raft := range []bool{false, true} {
 		for _, how := range []string{"stopped", "running", "frozen"} {
 			for _, what := range []string{"active", "standby"} {
@@ -70,7 +70,7 @@ func putbacks() (all []putback) {
 						case order == "alone":
 							want = "waits"
 						}
-						all = append(all, putback{
+						all = append(all, rollback{
 							raft: raft, what: what, how: how, where: "back", age: age,
 							order: order, want: want,
 						})
@@ -81,18 +81,18 @@ func putbacks() (all []putback) {
 						continue // three voters have three addresses
 					}
 					for _, order := range []string{"beside", originalDies} {
-						all = append(all, putback{
+						all = append(all, rollback{
 							raft: raft, what: what, how: how, where: where, age: "old",
 							order: order, want: "settles",
 						})
 					}
-					all = append(all, putback{
+					all = append(all, rollback{
 						raft: raft, what: what, how: how, where: where, age: "young",
 						order: "beside", want: "settles",
 					})
 				}
 			}
-			all = append(all, putback{
+			all = append(all, rollback{
 				raft: raft, what: "both", how: how, where: "back", age: "old", order: "together",
 				want: "waits",
 			})
@@ -100,7 +100,7 @@ func putbacks() (all []putback) {
 	}
 	for _, what := range []string{"active", "standby"} {
 		for _, order := range []string{"copy first", "original first", "together"} {
-			all = append(all, putback{
+			all = append(all, rollback{
 				what: what, how: "frozen", where: "back", age: "old", order: order,
 				coordinator: true, want: "serves",
 			})
@@ -110,8 +110,8 @@ func putbacks() (all []putback) {
 }
 
 // reproductions returns the cases of the two bugs that this file covers; they always run.
-func reproductions() []putback {
-	return []putback{
+func reproductions() []rollback {
+	return []rollback{
 		{what: "active", how: "stopped", where: "at the other's address", age: "old", order: "beside", want: "settles"},
 		{what: "active", how: "frozen", where: "back", age: "old", order: "copy first", want: "serves"},
 		{what: "active", how: "frozen", where: "back", age: "young", order: "together", want: "serves"},
@@ -122,14 +122,14 @@ func reproductions() []putback {
 const originalDies = "beside, and the original dies"
 
 const (
-	// putbackRandom is the number of additional random cases in a run without LOCKSTEP_MATRIX=all.
-	putbackRandom = 4
-	// putbackOld is longer than the interval of the coordinator's high-water marks, putbackYoung is shorter.
-	putbackOld, putbackYoung = 2500 * time.Millisecond, 300 * time.Millisecond
-	// putbackPause is the time until the operator intervenes, with a copy next to the original or no serving node.
-	putbackPause = 4 * time.Second
-	// putbackLater is longer than a node defers to another one that may be starting.
-	putbackLater = 5 * time.Second
+	// rollbackRandom is the number of additional random cases in a run without LOCKSTEP_MATRIX=all.
+	rollbackRandom = 4
+	// rollbackOld is longer than the interval of the coordinator's high-water marks, rollbackYoung is shorter.
+	rollbackOld, rollbackYoung = 2500 * time.Millisecond, 300 * time.Millisecond
+	// rollbackPause is the time until the operator intervenes, with a copy next to the original or no serving node.
+	rollbackPause = 4 * time.Second
+	// rollbackLater is longer than a node defers to another one that may be starting.
+	rollbackLater = 5 * time.Second
 )
 
 // Cases of a copied directory: the reproductions and some random ones, or with LOCKSTEP_MATRIX=all every case.
@@ -139,13 +139,13 @@ func TestPutBack(t *testing.T) {
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 11))
 	cases := reproductions()
-	all := putbacks()
+	all := rollbacks()
 	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	only, picked := os.LookupEnv("LOCKSTEP_PUTBACK")
 	if os.Getenv("LOCKSTEP_MATRIX") == "all" || picked {
 		cases = all
 	} else if !testing.Short() {
-		cases = append(cases, all[:putbackRandom]...)
+		cases = append(cases, all[:rollbackRandom]...)
 	}
 	for i, c := range cases {
 		if picked && !strings.Contains(c.String(), only) {
@@ -153,7 +153,7 @@ func TestPutBack(t *testing.T) {
 		}
 		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel()
-			r := &putbackRun{
+			r := &rollbackRun{
 				c: c, seed: s + uint64(i), images: map[*cluster.Node]string{},
 				own: map[*cluster.Node]string{},
 			}

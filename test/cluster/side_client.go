@@ -19,48 +19,48 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// strayDeadline is the deadline of one publish to one node.
-const strayDeadline = 300 * time.Millisecond
+// sideClientDeadline is the deadline of one publish to one node.
+const sideClientDeadline = 300 * time.Millisecond
 
-// strays publish to each node directly, regardless of its role, with the generated stub, like a client in a separate
-// network that is unaware of a failover. They detect a node that acknowledges while the other one is active.
-type strays struct {
+// sideClients publish to each node directly, regardless of its role, with the generated stub, like a client in a
+// separate network that is unaware of a failover. They detect a node that acknowledges while the other one is active.
+type sideClients struct {
 	w       *Workload
 	queue   string
 	stop    context.CancelFunc
 	running sync.WaitGroup
 }
 
-func (w *Workload) startStrays(ctx context.Context) (*strays, error) {
-	s := &strays{w: w, queue: w.opts.Prefix + "stray"}
+func (w *Workload) startSideClients(ctx context.Context) (*sideClients, error) {
+	s := &sideClients{w: w, queue: w.opts.Prefix + "stray"}
 	if _, _, err := w.client.CreateQueue(ctx, s.queue,
 		client.CreateQueueOptions{Subscriptions: []string{SubAudit}}); err != nil {
 		return nil, fmt.Errorf("strays: %w", err)
 	}
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	for i, address := range w.pair.Addresses() {
-		one := stray{strays: s, id: firstStray + uint32(i), producer: uuid.NewString(), address: address}
+		one := sideClient{sideClients: s, id: firstSideClient + uint32(i), producer: uuid.NewString(), address: address}
 		s.running.Go(func() { one.run(ctx) })
 	}
 	return s, nil
 }
 
 // end waits for the last responses.
-func (s *strays) end() {
+func (s *sideClients) end() {
 	s.stop()
 	s.running.Wait()
 }
 
-// stray publishes to one node.
-type stray struct {
-	*strays
+// sideClient publishes to one node.
+type sideClient struct {
+	*sideClients
 	id       uint32
 	producer string
 	address  string
 }
 
-func (s *stray) run(ctx context.Context) {
-	every := time.Second / time.Duration(s.w.opts.StraysPerSecond)
+func (s *sideClient) run(ctx context.Context) {
+	every := time.Second / time.Duration(s.w.opts.SideClientsPerSecond)
 	for n := uint64(1); ctx.Err() == nil; n++ {
 		id := historycheck.ID{Producer: s.id, N: n}
 		p := historycheck.Publish{ID: id, Queue: s.queue, Address: s.address, Unordered: true}
@@ -75,8 +75,8 @@ func (s *stray) run(ctx context.Context) {
 }
 
 // term returns the current term of a node; 0 if it does not respond.
-func (s *stray) term(ctx context.Context) uint64 {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), strayDeadline)
+func (s *sideClient) term(ctx context.Context) uint64 {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sideClientDeadline)
 	defer cancel()
 	st, err := pb.NewAdminServiceClient(s.w.pair.ConnTo(s.address)).GetStatus(ctx, &pb.GetStatusRequest{})
 	if err != nil {
@@ -85,8 +85,8 @@ func (s *stray) term(ctx context.Context) uint64 {
 	return st.GetPair().GetTerm()
 }
 
-func (s *stray) publish(ctx context.Context, p *historycheck.Publish) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), strayDeadline)
+func (s *sideClient) publish(ctx context.Context, p *historycheck.Publish) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sideClientDeadline)
 	defer cancel()
 	p.Sent = s.w.history.Now()
 	r, err := pb.NewQueueServiceClient(s.w.pair.ConnTo(s.address)).Publish(ctx, &pb.PublishRequest{
@@ -106,7 +106,7 @@ func (s *stray) publish(ctx context.Context, p *historycheck.Publish) {
 	p.Error = err.Error()
 }
 
-func (s *stray) record(p historycheck.Publish) {
+func (s *sideClient) record(p historycheck.Publish) {
 	s.w.history.Edit(func(h *historycheck.History) {
 		h.Parts = append(h.Parts, p)
 		h.Calls["stray "+string(p.Outcome)]++

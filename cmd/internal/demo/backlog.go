@@ -14,20 +14,20 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-// stockQueues are filled before the resize, and read after it.
-const stockQueues = 4
+// backlogQueues are filled before the resize, and read after it.
+const backlogQueues = 4
 
-// stock is the content of the queues during the rewrite.
-type stock struct {
+// backlog is the content of the queues during the rewrite.
+type backlog struct {
 	seed     uint64
-	messages [stockQueues]int // in each queue, with sequences from 1
+	messages [backlogQueues]int // in each queue, with sequences from 1
 	bytes    atomic.Int64
 }
 
-func stockName(queue int) string { return fmt.Sprintf("stock-%d", queue) }
+func backlogName(queue int) string { return fmt.Sprintf("stock-%d", queue) }
 
-// stockBody returns the unique body of a message. Each queue has its own kind of bodies, as in most applications.
-func stockBody(seed uint64, queue, n int) []byte {
+// backlogBody returns the unique body of a message. Each queue has its own kind of bodies, as in most applications.
+func backlogBody(seed uint64, queue, n int) []byte {
 	rng := rand.New(rand.NewPCG(seed+uint64(queue)<<32, uint64(n)+1))
 	size := 0
 	switch queue {
@@ -50,13 +50,13 @@ func stockBody(seed uint64, queue, n int) []byte {
 }
 
 // fill publishes messages with a total size to the queues.
-func (s *stock) fill(ctx context.Context, c *client.Client, total int64) error {
+func (s *backlog) fill(ctx context.Context, c *client.Client, total int64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
-	for q := range stockQueues {
+	for q := range backlogQueues {
 		wg.Go(func() {
-			if err := s.fillQueue(ctx, c, q, total/stockQueues); err != nil {
+			if err := s.fillQueue(ctx, c, q, total/backlogQueues); err != nil {
 				cancel(err)
 			}
 		})
@@ -68,8 +68,8 @@ func (s *stock) fill(ctx context.Context, c *client.Client, total int64) error {
 	return nil
 }
 
-func (s *stock) fillQueue(ctx context.Context, c *client.Client, queue int, total int64) error {
-	name := stockName(queue)
+func (s *backlog) fillQueue(ctx context.Context, c *client.Client, queue int, total int64) error {
+	name := backlogName(queue)
 	if _, _, err := c.CreateQueue(ctx, name, client.CreateQueueOptions{}); err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (s *stock) fillQueue(ctx context.Context, c *client.Client, queue int, tota
 	}
 	failed := make(chan error, 1)
 	for filled := int64(0); filled < total; {
-		body := stockBody(s.seed, queue, s.messages[queue])
+		body := backlogBody(s.seed, queue, s.messages[queue])
 		want := uint64(s.messages[queue]) + 1
 		err := p.PublishAsync(ctx, name, client.Message{Body: body}, func(r client.Receipt, err error) {
 			if err == nil && r.Sequence != want {
@@ -111,7 +111,7 @@ func (s *stock) fillQueue(ctx context.Context, c *client.Client, queue int, tota
 }
 
 // count returns the number of all messages.
-func (s *stock) count() int {
+func (s *backlog) count() int {
 	n := 0
 	for _, m := range s.messages {
 		n += m
@@ -120,18 +120,18 @@ func (s *stock) count() int {
 }
 
 // check reads all queues again. Missing and changed messages are lost; messages stored twice are duplicated.
-func (s *stock) check(ctx context.Context, c *client.Client) (lost, duplicated int, err error) {
+func (s *backlog) check(ctx context.Context, c *client.Client) (lost, duplicated int, err error) {
 	for q, messages := range s.messages {
 		seen := make([]bool, messages)
-		for m, err := range c.Browse(ctx, stockName(q), client.BrowseOptions{}) {
+		for m, err := range c.Browse(ctx, backlogName(q), client.BrowseOptions{}) {
 			if err != nil {
-				return lost, duplicated, fmt.Errorf("read %s again: %w", stockName(q), err)
+				return lost, duplicated, fmt.Errorf("read %s again: %w", backlogName(q), err)
 			}
 			i := int(m.Sequence) - 1
 			switch {
 			case i < 0 || i >= messages || seen[i]:
 				duplicated++
-			case bytes.Equal(m.Body, stockBody(s.seed, q, i)):
+			case bytes.Equal(m.Body, backlogBody(s.seed, q, i)):
 				seen[i] = true
 			}
 		}

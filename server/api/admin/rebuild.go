@@ -26,26 +26,27 @@ import (
 // possible.
 
 const (
-	// adoptTimeout limits an adoption without a deadline from the caller.
-	adoptTimeout = 15 * time.Second
-	// adoptAskTimeout limits the status query to one address of the other node.
-	adoptAskTimeout = 2 * time.Second
-	// adoptFindTime limits the wait for the announcement of the other node, which is polled every adoptFindPause.
-	adoptFindTime  = 4 * time.Second
-	adoptFindPause = 100 * time.Millisecond
+	// rebuildTimeout limits an adoption without a deadline from the caller.
+	rebuildTimeout = 15 * time.Second
+	// rebuildQueryTimeout limits the status query to one address of the other node.
+	rebuildQueryTimeout = 2 * time.Second
+	// rebuildSearchTimeout limits the wait for the announcement of the other node, which is polled every
+	// rebuildSearchPause.
+	rebuildSearchTimeout = 4 * time.Second
+	rebuildSearchPause   = 100 * time.Millisecond
 )
 
 // Errors of AdoptRecord; each matches failover.ErrAdopt.
 var (
-	// ErrOtherAhead is returned when the other node is the better choice for the adoption.
-	ErrOtherAhead = errors.New("adopt on the other node instead")
+	// ErrPeerAhead is returned when the other node is the better choice for the adoption.
+	ErrPeerAhead = errors.New("adopt on the other node instead")
 	// ErrOtherUnknown is returned when the log position of the other node could not be determined.
 	ErrOtherUnknown = errors.New("log position of the other node is unknown: start it, or specify its " +
 		"address with --other; if it is permanently lost or certainly not ahead, use --without-other")
 )
 
-// adoption is a planned adoption.
-type adoption struct {
+// rebuild is a planned adoption.
+type rebuild struct {
 	found failover.Found
 	above failover.Fence // of the other node
 	plan  *pb.AdoptRecordResponse
@@ -53,9 +54,9 @@ type adoption struct {
 
 // AdoptRecord rebuilds the cluster record from the state of this node, or returns the record it would write.
 func (a *Service) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb.AdoptRecordResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
+	ctx, cancel := context.WithTimeout(ctx, rebuildTimeout)
 	defer cancel()
-	p, err := a.planAdoption(ctx, req)
+	p, err := a.planRebuild(ctx, req)
 	if err != nil || !req.GetConfirm() {
 		return p.plan, wire.ToStatus(err)
 	}
@@ -63,7 +64,7 @@ func (a *Service) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (
 	if alone && !req.GetWithoutOther() {
 		return nil, wire.ToStatus(fmt.Errorf("%w: %w", failover.ErrAdopt, ErrOtherUnknown))
 	}
-	rec, err := a.adopt(ctx, failover.AdoptRequest{
+	rec, err := a.rebuildRecord(ctx, failover.AdoptRequest{
 		Found: p.found, Above: p.above, AcceptLoss: req.GetAcceptDataLoss(), WithoutOther: alone,
 	})
 	if err != nil {
@@ -82,8 +83,8 @@ func (a *Service) find(ctx context.Context) (failover.Found, error) {
 	return found, nil
 }
 
-// adopt writes the rebuilt cluster record.
-func (a *Service) adopt(ctx context.Context, req failover.AdoptRequest) (failover.Record, error) {
+// rebuildRecord writes the rebuilt cluster record.
+func (a *Service) rebuildRecord(ctx context.Context, req failover.AdoptRequest) (failover.Record, error) {
 	log := a.o.Logger
 	log.Warn("adopting the cluster record, requested by an operator", zap.Uint64("found_config", req.Found.Record.Config),
 		zap.Stringer("other_fence", req.Above), zap.Bool("accept_data_loss", req.AcceptLoss),
@@ -97,16 +98,16 @@ func (a *Service) adopt(ctx context.Context, req failover.AdoptRequest) (failove
 	return rec, nil
 }
 
-// planAdoption collects the state of both nodes, and refuses an unsafe adoption.
-func (a *Service) planAdoption(ctx context.Context, req *pb.AdoptRecordRequest) (adoption, error) {
+// planRebuild collects the state of both nodes, and refuses an unsafe adoption.
+func (a *Service) planRebuild(ctx context.Context, req *pb.AdoptRecordRequest) (rebuild, error) {
 	found, err := a.find(ctx)
 	if err != nil {
-		return adoption{}, fmt.Errorf("%w: %w", failover.ErrAdopt, err)
+		return rebuild{}, fmt.Errorf("%w: %w", failover.ErrAdopt, err)
 	}
 	st, own, end := a.o.State(), a.store.Identity(), a.store.End()
 	leads := st.Primary != nil && st.Pair.Record != nil
 	fence := own.Fence
-	p := adoption{found: found, plan: &pb.AdoptRecordResponse{
+	p := rebuild{found: found, plan: &pb.AdoptRecordResponse{
 		PairId: own.PairID.String(), NodeId: own.NodeID.String(), NodeName: st.Pair.Self.Name,
 		FoundConfig: found.Record.Config,
 		LogEnd:      wire.PositionToProto(end), InSync: []string{own.NodeID.String()},
@@ -116,10 +117,10 @@ func (a *Service) planAdoption(ctx context.Context, req *pb.AdoptRecordRequest) 
 		p.plan.InSync = members(st.Pair.Record.InSync)
 	}
 	p.plan.OwnConfig = fence.Config
-	if err := adoptable(st, found, own, fence, leads); err != nil {
-		return adoption{}, fmt.Errorf("%w: %w", failover.ErrAdopt, err)
+	if err := canRebuild(st, found, own, fence, leads); err != nil {
+		return rebuild{}, fmt.Errorf("%w: %w", failover.ErrAdopt, err)
 	}
-	other, peer := a.findOther(ctx, req, found)
+	other, peer := a.findPeer(ctx, req, found)
 	p.plan.Other = peer
 	if other != nil {
 		s := other.GetStore()
@@ -129,7 +130,7 @@ func (a *Service) planAdoption(ctx context.Context, req *pb.AdoptRecordRequest) 
 			Term:   max(s.GetFenceTerm(), s.GetLogEnd().GetTerm(), pair.GetTerm()),
 		}
 		if err := compare(own, end, leads, other, peer.GetAddress()); err != nil {
-			return adoption{}, fmt.Errorf("%w: %w", failover.ErrAdopt, err)
+			return rebuild{}, fmt.Errorf("%w: %w", failover.ErrAdopt, err)
 		}
 	}
 	next := failover.AdoptedFence(found.Record, end, fence, p.above)
@@ -141,8 +142,8 @@ func (a *Service) planAdoption(ctx context.Context, req *pb.AdoptRecordRequest) 
 	return p, nil
 }
 
-// adoptable returns an error if this node sees nothing to adopt; the failover machine checks this again.
-func adoptable(st nodestatus.Node, found failover.Found, own store.Identity, fence failover.Fence, leads bool) error {
+// canRebuild returns an error if this node sees nothing to adopt; the failover machine checks this again.
+func canRebuild(st nodestatus.Node, found failover.Found, own store.Identity, fence failover.Fence, leads bool) error {
 	switch {
 	case st.Coordinator == "none":
 		return errors.New("node is standalone (coordinator.type is none)")
@@ -156,34 +157,34 @@ func adoptable(st nodestatus.Node, found failover.Found, own store.Identity, fen
 			found.Record.Config, fence.Config)
 	case st.Pair.Record != nil && !leads:
 		return fmt.Errorf("%w: this node is running and not active; if no node is active, restart this one first",
-			ErrOtherAhead)
+			ErrPeerAhead)
 	default:
 		return nil
 	}
 }
 
-// findOther queries the other node. After the coordinator was wiped, that node may not have announced itself yet.
-func (a *Service) findOther(
+// findPeer queries the other node. After the coordinator was wiped, that node may not have announced itself yet.
+func (a *Service) findPeer(
 	ctx context.Context, req *pb.AdoptRecordRequest, found failover.Found,
 ) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
-	deadline := time.Now().Add(adoptFindTime)
+	deadline := time.Now().Add(rebuildSearchTimeout)
 	for {
 		st := a.o.State().Pair
-		other, peer := a.askOther(ctx, req.GetOtherAddress(), &st, found)
+		other, peer := a.askPeer(ctx, req.GetOtherAddress(), &st, found)
 		if other != nil || req.GetWithoutOther() || time.Now().After(deadline) {
 			return other, peer
 		}
 		select {
 		case <-ctx.Done():
 			return other, peer
-		case <-time.After(adoptFindPause):
+		case <-time.After(rebuildSearchPause):
 		}
 	}
 }
 
-// askOther queries the other node at the operator's address, at the announced address, and at the address in an older
+// askPeer queries the other node at the operator's address, at the announced address, and at the address in an older
 // record. The status is nil if no node responds, the peer is nil if no address is known.
-func (a *Service) askOther(
+func (a *Service) askPeer(
 	ctx context.Context, hint string, st *failover.Status, found failover.Found,
 ) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
 	var addresses []string
@@ -205,7 +206,7 @@ func (a *Service) askOther(
 		}
 	}
 	for _, address := range addresses {
-		ctx, cancel := context.WithTimeout(ctx, adoptAskTimeout)
+		ctx, cancel := context.WithTimeout(ctx, rebuildQueryTimeout)
 		s, err := a.o.Peers.Status(ctx, address)
 		cancel()
 		if err != nil || s.GetNode().GetNodeId() == st.Self.ID.String() {
@@ -228,24 +229,24 @@ func (a *Service) askOther(
 // committed before (INV-4), and each term has only one log.
 func compare(own store.Identity, end lsn.Position, leads bool, other *pb.GetStatusResponse, address string) error {
 	s := other.GetStore()
-	theirs := lsn.Position{Term: s.GetLogEnd().GetTerm(), LSN: s.GetLogEnd().GetLsn(), Chain: s.GetLogEnd().GetChain()}
-	ahead := cmp.Or(cmp.Compare(theirs.Term, end.Term), cmp.Compare(theirs.LSN, end.LSN)) > 0
+	peers := lsn.Position{Term: s.GetLogEnd().GetTerm(), LSN: s.GetLogEnd().GetLsn(), Chain: s.GetLogEnd().GetChain()}
+	ahead := cmp.Or(cmp.Compare(peers.Term, end.Term), cmp.Compare(peers.LSN, end.LSN)) > 0
 	if leads {
-		ahead = theirs.Term > end.Term // within its own term, the other node receives everything from this one
+		ahead = peers.Term > end.Term // within its own term, the other node receives everything from this one
 	}
 	switch {
 	case s.GetPairId() != "" && s.GetPairId() != own.PairID.String():
 		return fmt.Errorf("%w: node at %s belongs to pair %s, this node to %s: check whether two pairs share a prefix",
 			failover.ErrOtherPair, address, s.GetPairId(), own.PairID)
 	case !leads && failover.Role(other.GetRole()).Acts():
-		return fmt.Errorf("%w: node at %s is active (%s)", ErrOtherAhead, address,
+		return fmt.Errorf("%w: node at %s is active (%s)", ErrPeerAhead, address,
 			failover.Role(other.GetRole()))
 	case ahead:
-		return fmt.Errorf("%w: log of the node at %s ends at %s, log of this node at %s", ErrOtherAhead, address,
-			theirs, end)
+		return fmt.Errorf("%w: log of the node at %s ends at %s, log of this node at %s", ErrPeerAhead, address,
+			peers, end)
 	case !leads && own.MayHaveLost && !s.GetMayHaveLost() && s.GetPairId() != "":
 		return fmt.Errorf("%w: acknowledged transactions may be missing here, but not on the node at %s",
-			ErrOtherAhead, address)
+			ErrPeerAhead, address)
 	default:
 		return nil
 	}

@@ -21,34 +21,34 @@ import (
 // keeps growing. A complete request does not either, since it waits for the node.
 
 const (
-	// aheadTick is the interval of the checks while the limit is exceeded.
-	aheadTick = 10 * time.Millisecond
-	// aheadPause is the interval at which a paused connection checks whether it may be read.
-	aheadPause = 5 * time.Millisecond
-	// aheadPatience is the time for which a connection may hold more than was processed of it in that time.
-	aheadPatience = 3 * time.Second
-	// The connection that holds most may complete its request as long as it grows by aheadGrowth within
-	// aheadGrowthTime, or by aheadGrowthAlone while no other connection is paused.
-	aheadGrowth      = 1 << 20
-	aheadGrowthAlone = 64 << 10
-	aheadGrowthTime  = time.Second
-	// aheadMuch: a connection must hold at least limit/aheadMuch before others wait for it.
-	aheadMuch = 8
+	// reliefInterval is the interval of the checks while the limit is exceeded.
+	reliefInterval = 10 * time.Millisecond
+	// reliefPause is the interval at which a paused connection checks whether it may be read.
+	reliefPause = 5 * time.Millisecond
+	// closeDelay is the time for which a connection may hold more than was processed of it in that time.
+	closeDelay = 3 * time.Second
+	// The connection that holds most may complete its request as long as it grows by unprocessedGrowth within
+	// unprocessedGrowthTime, or by unprocessedGrowthAlone while no other connection is paused.
+	unprocessedGrowth      = 1 << 20
+	unprocessedGrowthAlone = 64 << 10
+	unprocessedGrowthTime  = time.Second
+	// minBlockingFraction: a connection must hold at least limit/minBlockingFraction before others wait for it.
+	minBlockingFraction = 8
 )
 
-// ahead counts the unprocessed data of all connections of a Listener.
-type ahead struct {
+// unprocessed counts the unprocessed data of all connections of a Listener.
+type unprocessed struct {
 	// Above limit, connections are read more slowly. Above most, connections with unprocessed data are not read; the
 	// difference leaves room for one request of the largest size. 0: unlimited.
 	limit, most int64
 	total       atomic.Int64
 	waiting     atomic.Int32 // requests that wait for the node, not for their client
-	relieving   atomic.Bool  // relieve is scheduled
+	pausing     atomic.Bool  // relieve is scheduled
 	since       time.Time    // start of relieving; used only by relieve
 }
 
-// aheadOf counts the unprocessed data of one connection.
-type aheadOf struct {
+// connUnprocessed counts the unprocessed data of one connection.
+type connUnprocessed struct {
 	bytes atomic.Int64
 	// working is the part that belongs to requests being processed by the node.
 	working atomic.Int64
@@ -105,8 +105,8 @@ func ServerOptions() []grpc.ServerOption {
 		// The connection has its own buffer, so that it knows which frame gRPC is processing.
 		grpc.ReadBufferSize(0),
 		grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) {
-			c := Of(ctx)
-			if c == nil || c.l.ahead.limit == 0 {
+			c := FromContext(ctx)
+			if c == nil || c.l.unprocessed.limit == 0 {
 				return ctx, nil
 			}
 			return c.begin(ctx), nil
@@ -114,26 +114,26 @@ func ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// IncomingOf returns the Incoming of a call's context, or nil if it is not counted. Methods of a nil Incoming do
-// nothing.
-func IncomingOf(ctx context.Context) *Incoming {
+// IncomingFromContext returns the Incoming of a call's context, or nil if it is not counted. Methods of a nil Incoming
+// do nothing.
+func IncomingFromContext(ctx context.Context) *Incoming {
 	in, _ := ctx.Value(incomingKey{}).(*Incoming)
 	return in
 }
 
 // begin registers the most recent call of the client.
 func (c *Conn) begin(ctx context.Context) *Incoming {
-	in := &Incoming{Context: ctx, conn: c, id: c.ahead.current}
-	c.ahead.mu.Lock()
-	defer c.ahead.mu.Unlock()
-	if c.ahead.ended {
+	in := &Incoming{Context: ctx, conn: c, id: c.unprocessed.current}
+	c.unprocessed.mu.Lock()
+	defer c.unprocessed.mu.Unlock()
+	if c.unprocessed.ended {
 		in.released = true
 		return in
 	}
-	if c.ahead.calls == nil {
-		c.ahead.calls = make(map[uint32]*Incoming)
+	if c.unprocessed.calls == nil {
+		c.unprocessed.calls = make(map[uint32]*Incoming)
 	}
-	c.ahead.calls[in.id] = in
+	c.unprocessed.calls[in.id] = in
 	return in
 }
 
@@ -143,8 +143,8 @@ func (in *Incoming) Begin() {
 	if in == nil {
 		return
 	}
-	in.conn.ahead.mu.Lock()
-	defer in.conn.ahead.mu.Unlock()
+	in.conn.unprocessed.mu.Lock()
+	defer in.conn.unprocessed.mu.Unlock()
 	in.running = true
 }
 
@@ -154,7 +154,7 @@ func (in *Incoming) Works() {
 	if in == nil {
 		return
 	}
-	a := &in.conn.ahead
+	a := &in.conn.unprocessed
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.working.Add(in.bytes - in.working)
@@ -166,36 +166,36 @@ func (in *Incoming) End() {
 	if in == nil {
 		return
 	}
-	in.conn.ahead.mu.Lock()
-	defer in.conn.ahead.mu.Unlock()
+	in.conn.unprocessed.mu.Lock()
+	defer in.conn.unprocessed.mu.Unlock()
 	in.running = false
-	in.conn.ahead.working.Add(-in.working)
+	in.conn.unprocessed.working.Add(-in.working)
 	in.working = 0
 	if in.over {
 		in.release()
 	}
 }
 
-// Took records that the handler has finished a request of the given size.
-func (in *Incoming) Took(bytes int) {
+// Consumed records that the handler has finished a request of the given size.
+func (in *Incoming) Consumed(bytes int) {
 	if in == nil || bytes == 0 {
 		return
 	}
 	c := in.conn
-	c.ahead.mu.Lock()
+	c.unprocessed.mu.Lock()
 	n := min(int64(bytes), in.bytes)
 	in.bytes -= n
-	c.ahead.mu.Unlock()
+	c.unprocessed.mu.Unlock()
 	c.gone(n)
 }
 
-// Waits records that a request waits for the node until over is called. In the meantime no client is penalized for data
-// it holds, including clients with requests behind this one.
-func (in *Incoming) Waits() (over func()) {
+// Blocked records that a request waits for the node until over is called. In the meantime no client is penalized for
+// data it holds, including clients with requests behind this one.
+func (in *Incoming) Blocked() (over func()) {
 	if in == nil {
 		return func() {}
 	}
-	waiting := &in.conn.l.ahead.waiting
+	waiting := &in.conn.l.unprocessed.waiting
 	waiting.Add(1)
 	return func() { waiting.Add(-1) }
 }
@@ -206,7 +206,7 @@ func (in *Incoming) release() {
 		return
 	}
 	in.released = true
-	delete(in.conn.ahead.calls, in.id)
+	delete(in.conn.unprocessed.calls, in.id)
 	in.conn.gone(in.bytes)
 	in.bytes = 0
 }
@@ -214,34 +214,34 @@ func (in *Incoming) release() {
 // gone removes bytes from the counters.
 func (c *Conn) gone(bytes int64) {
 	if bytes > 0 {
-		c.ahead.taken.Add(uint64(bytes))
-		c.ahead.bytes.Add(-bytes)
-		c.l.ahead.total.Add(-bytes)
+		c.unprocessed.taken.Add(uint64(bytes))
+		c.unprocessed.bytes.Add(-bytes)
+		c.l.unprocessed.total.Add(-bytes)
 	}
 }
 
 // arrived counts received data of a call.
 func (c *Conn) arrived(call uint32, bytes int) {
-	c.ahead.mu.Lock()
-	in := c.ahead.calls[call]
+	c.unprocessed.mu.Lock()
+	in := c.unprocessed.calls[call]
 	if in == nil || in.over { // gRPC drops it
-		c.ahead.mu.Unlock()
+		c.unprocessed.mu.Unlock()
 		return
 	}
 	in.bytes += int64(bytes)
-	c.ahead.bytes.Add(int64(bytes))
-	total := c.l.ahead.total.Add(int64(bytes))
-	c.ahead.mu.Unlock()
-	if total > c.l.ahead.limit && !c.l.ahead.relieving.Swap(true) {
-		time.AfterFunc(0, c.l.relieve)
+	c.unprocessed.bytes.Add(int64(bytes))
+	total := c.l.unprocessed.total.Add(int64(bytes))
+	c.unprocessed.mu.Unlock()
+	if total > c.l.unprocessed.limit && !c.l.unprocessed.pausing.Swap(true) {
+		time.AfterFunc(0, c.l.pauseExcess)
 	}
 }
 
-// callOver records the end of a call: either end cancelled it, or the node has responded.
-func (c *Conn) callOver(call uint32) {
-	c.ahead.mu.Lock()
-	defer c.ahead.mu.Unlock()
-	in := c.ahead.calls[call]
+// callEnded records the end of a call: either end cancelled it, or the node has responded.
+func (c *Conn) callEnded(call uint32) {
+	c.unprocessed.mu.Lock()
+	defer c.unprocessed.mu.Unlock()
+	in := c.unprocessed.calls[call]
 	if in == nil {
 		return
 	}
@@ -250,12 +250,12 @@ func (c *Conn) callOver(call uint32) {
 	}
 }
 
-// allOver records the end of the connection.
-func (c *Conn) allOver() {
-	c.ahead.mu.Lock()
-	defer c.ahead.mu.Unlock()
-	c.ahead.ended = true
-	for _, in := range c.ahead.calls {
+// connEnded records the end of the connection.
+func (c *Conn) connEnded() {
+	c.unprocessed.mu.Lock()
+	defer c.unprocessed.mu.Unlock()
+	c.unprocessed.ended = true
+	for _, in := range c.unprocessed.calls {
 		if in.over = true; !in.running {
 			in.release()
 		}
@@ -264,19 +264,19 @@ func (c *Conn) allOver() {
 
 // await returns when the connection may be read.
 func (c *Conn) await() {
-	a := &c.l.ahead
+	a := &c.l.unprocessed
 	if a.limit == 0 || a.total.Load() <= a.limit || c.isPeer() {
 		return
 	}
-	tick := time.NewTicker(aheadPause)
+	tick := time.NewTicker(reliefPause)
 	defer tick.Stop()
-	defer c.ahead.held.Store(false)
+	defer c.unprocessed.held.Store(false)
 	for {
 		total := a.total.Load()
-		if total <= a.limit || !c.ahead.slow.Load() && (total <= a.most || c.ahead.bytes.Load() == 0) {
+		if total <= a.limit || !c.unprocessed.slow.Load() && (total <= a.most || c.unprocessed.bytes.Load() == 0) {
 			return
 		}
-		c.ahead.held.Store(true)
+		c.unprocessed.held.Store(true)
 		select {
 		case <-tick.C:
 		case <-c.over:
@@ -290,10 +290,10 @@ func (c *Conn) isPeer() bool {
 	return caller != nil && caller.Peer
 }
 
-// relieve selects the connections to pause, and closes one that has held too much for too long. It reschedules itself
-// until the total is below the limit.
-func (l *Listener) relieve() {
-	a := &l.ahead
+// pauseExcess selects the connections to pause, and closes one that has held too much for too long. It reschedules
+// itself until the total is below the limit.
+func (l *Listener) pauseExcess() {
+	a := &l.unprocessed
 	now := time.Now()
 	if a.since.IsZero() {
 		a.since = now
@@ -302,87 +302,88 @@ func (l *Listener) relieve() {
 	holding := make([]*Conn, 0, len(l.conns))
 	bySource := make(map[*source]int64)
 	for _, c := range l.conns {
-		if bytes := c.ahead.bytes.Load(); bytes > 0 && !c.isPeer() {
+		if bytes := c.unprocessed.bytes.Load(); bytes > 0 && !c.isPeer() {
 			holding = append(holding, c)
 			bySource[c.source] += bytes
 		} else {
-			c.ahead.slow.Store(false)
+			c.unprocessed.slow.Store(false)
 		}
 	}
 	l.mu.Unlock()
 	if a.total.Load() <= a.limit {
 		for _, c := range holding {
-			c.ahead.slow.Store(false)
+			c.unprocessed.slow.Store(false)
 		}
 		a.since = time.Time{}
-		a.relieving.Store(false)
-		if a.total.Load() > a.limit && !a.relieving.Swap(true) {
-			time.AfterFunc(0, l.relieve)
+		a.pausing.Store(false)
+		if a.total.Load() > a.limit && !a.pausing.Swap(true) {
+			time.AfterFunc(0, l.pauseExcess)
 		}
 		return
 	}
 	share := a.limit / int64(max(1, len(bySource)))
-	first, growth := firstOf(holding, bySource)
+	first, growth := largestHolder(holding, bySource)
 	var awaited *Conn
 	if first.growsBy(now, growth) {
 		awaited = first
 	}
-	worst := l.worstOf(now, holding, bySource, awaited)
+	largest := l.connToClose(now, holding, bySource, awaited)
 	for _, c := range holding {
 		// The largest holder is still read, so that a large request can complete.
-		c.ahead.slow.Store(c != first && bySource[c.source] > share)
+		c.unprocessed.slow.Store(c != first && bySource[c.source] > share)
 	}
-	if worst != nil {
-		worst.Hoards()
+	if largest != nil {
+		largest.CloseHolding()
 	}
-	time.AfterFunc(aheadTick, l.relieve)
+	time.AfterFunc(reliefInterval, l.pauseExcess)
 }
 
-// worstOf returns the connection to close: the largest holder among those that hold too much, counted per connection
-// and per address; nil if no connection qualifies. awaited, if not nil, is the connection with the growing request:
-// neither it nor the connections that wait for it qualify. None does while the node itself is the bottleneck.
-func (l *Listener) worstOf(now time.Time, holding []*Conn, bySource map[*source]int64, awaited *Conn) (worst *Conn) {
-	a := &l.ahead
+// connToClose returns the connection to close: the largest holder among those that hold too much, counted per
+// connection and per address; nil if no connection qualifies. awaited, if not nil, is the connection with the growing
+// request: neither it nor the connections that wait for it qualify. None does while the node itself is the bottleneck.
+func (l *Listener) connToClose(now time.Time, holding []*Conn, bySource map[*source]int64,
+	awaited *Conn) (largest *Conn) {
+	a := &l.unprocessed
 	working := int64(0)
 	for _, c := range holding {
-		working += c.ahead.working.Load()
+		working += c.unprocessed.working.Load()
 	}
 	forNode := a.total.Load()-working <= a.limit
 	share := a.limit / int64(max(1, len(bySource)))
 	for _, c := range holding {
-		if forNode || awaited != nil && (c == awaited || c.ahead.slow.Load()) {
+		if forNode || awaited != nil && (c == awaited || c.unprocessed.slow.Load()) {
 			c.watch(now)
 			continue
 		}
 		if c.holdsTooMuch(now, a.since) && bySource[c.source] >= share &&
-			(worst == nil || c.holdsMoreThan(worst, bySource)) {
-			worst = c
+			(largest == nil || c.holdsMoreThan(largest, bySource)) {
+			largest = c
 		}
 	}
-	return worst
+	return largest
 }
 
-// firstOf returns the connection that holds most, or nil, and the growth required so that the others wait for it.
-func firstOf(holding []*Conn, bySource map[*source]int64) (first *Conn, growth int64) {
-	growth = aheadGrowthAlone
+// largestHolder returns the connection that holds most, or nil, and the growth required so that the others wait for it.
+func largestHolder(holding []*Conn, bySource map[*source]int64) (first *Conn, growth int64) {
+	growth = unprocessedGrowthAlone
 	for _, c := range holding {
 		if first == nil || c.holdsMoreThan(first, bySource) {
 			first = c
 		}
-		if c.ahead.held.Load() {
-			growth = aheadGrowth
+		if c.unprocessed.held.Load() {
+			growth = unprocessedGrowth
 		}
 	}
 	return first, growth
 }
 
-// growsBy reports whether the connection holds much and its total grew by growth bytes within aheadGrowthTime. That
-// cannot last unless the request completes, since reading stops at the limit.
+// growsBy reports whether the connection holds much and its total grew by growth bytes within unprocessedGrowthTime.
+// That cannot last unless the request completes, since reading stops at the limit.
 func (c *Conn) growsBy(now time.Time, growth int64) bool {
 	if c == nil {
 		return false
 	}
-	a := &c.ahead
+	a := &c.unprocessed
 	bytes, taken := a.bytes.Load(), a.taken.Load()
 	switch {
 	case bytes >= a.peak+growth:
@@ -390,17 +391,17 @@ func (c *Conn) growsBy(now time.Time, growth int64) bool {
 	case taken-a.takenPeak >= uint64(a.peak): // the peak was processed, and the next request arrives
 		a.peak, a.takenPeak = bytes, taken
 	}
-	return now.Sub(a.grown) < aheadGrowthTime && bytes >= c.l.ahead.limit/aheadMuch
+	return now.Sub(a.grown) < unprocessedGrowthTime && bytes >= c.l.unprocessed.limit/minBlockingFraction
 }
 
-// Hoards closes the connection: its client holds memory that others need, while hardly any of its data can be
+// CloseHolding closes the connection: its client holds memory that others need, while hardly any of its data can be
 // processed.
-func (c *Conn) Hoards() {
+func (c *Conn) CloseHolding() {
 	limits := c.l.o.Limits()
 	c.l.mu.Lock()
-	c.source.owe(abandonShare, limits)
+	c.source.charge(abandonedFraction, limits)
 	c.l.mu.Unlock()
-	c.l.tell(Hoarding, c.source.host, limits)
+	c.l.refused(ExcessiveMemory, c.source.host, limits)
 	_ = c.end() // abandoned
 }
 
@@ -409,18 +410,18 @@ func (c *Conn) holdsMoreThan(other *Conn, bySource map[*source]int64) bool {
 	if c.source != other.source {
 		return bySource[c.source] > bySource[other.source]
 	}
-	return c.ahead.bytes.Load() > other.ahead.bytes.Load()
+	return c.unprocessed.bytes.Load() > other.unprocessed.bytes.Load()
 }
 
 // holdsTooMuch reports whether the connection has for some time held more than was processed of it in that time. since
 // is the start of relieving.
 func (c *Conn) holdsTooMuch(now, since time.Time) bool {
-	a := &c.ahead
-	if a.watched.Before(since) || c.l.ahead.waiting.Load() > 0 {
+	a := &c.unprocessed
+	if a.watched.Before(since) || c.l.unprocessed.waiting.Load() > 0 {
 		c.watch(now)
 	}
-	a.least = min(a.least, c.toBlame())
-	if now.Sub(a.watched) < aheadPatience {
+	a.least = min(a.least, c.heldBytes())
+	if now.Sub(a.watched) < closeDelay {
 		return false
 	}
 	too := a.taken.Load()-a.takenThen < uint64(a.least)
@@ -433,9 +434,11 @@ func (c *Conn) holdsTooMuch(now, since time.Time) bool {
 
 // watch restarts the observation of the connection.
 func (c *Conn) watch(now time.Time) {
-	a := &c.ahead
-	a.watched, a.least, a.takenThen = now, c.toBlame(), a.taken.Load()
+	a := &c.unprocessed
+	a.watched, a.least, a.takenThen = now, c.heldBytes(), a.taken.Load()
 }
 
-// toBlame returns the bytes held, except those that the node is processing.
-func (c *Conn) toBlame() int64 { return max(0, c.ahead.bytes.Load()-c.ahead.working.Load()) }
+// heldBytes returns the bytes held, except those that the node is processing.
+func (c *Conn) heldBytes() int64 {
+	return max(0, c.unprocessed.bytes.Load()-c.unprocessed.working.Load())
+}

@@ -50,7 +50,7 @@ func (s *sink) desc() *grpc.ServiceDesc {
 			StreamName: "Take", ClientStreams: true, ServerStreams: true,
 			Handler: func(_ any, stream grpc.ServerStream) error {
 				if s.free != nil {
-					over := admission.IncomingOf(stream.Context()).Waits()
+					over := admission.IncomingFromContext(stream.Context()).Blocked()
 					<-s.free
 					over()
 				}
@@ -94,9 +94,9 @@ func (rawCodec) Unmarshal(data []byte, v any) error {
 	return nil
 }
 
-const aheadLimit = 4 << 20
+const unprocessedLimit = 4 << 20
 
-// serveSink serves a sink behind a Listener with AheadBytes = aheadLimit.
+// serveSink serves a sink behind a Listener with UnprocessedBytes = unprocessedLimit.
 func serveSink(t *testing.T) (s *sink, l *admission.Listener, address string) {
 	t.Helper()
 	return serveRequests(t, 1<<20)
@@ -114,7 +114,7 @@ func serveRequests(t *testing.T, requestBytes int64) (s *sink, l *admission.List
 		Limits: func() admission.Limits {
 			return admission.Limits{Connections: 100, PerAddress: 100, Handshakes: 100, HandshakeTimeout: time.Minute}
 		},
-		Plain: true, Logger: zap.NewNop(), AheadBytes: aheadLimit, RequestBytes: requestBytes,
+		Plain: true, Logger: zap.NewNop(), UnprocessedBytes: unprocessedLimit, RequestBytes: requestBytes,
 	})
 	s = &sink{taking: make(chan struct{})}
 	g := grpc.NewServer(append(admission.ServerOptions(), grpc.ForceServerCodec(rawCodec{}),
@@ -179,21 +179,21 @@ func TestAheadIsCounted(t *testing.T) { synctest.Test(t, testAheadIsCounted) }
 func testAheadIsCounted(t *testing.T) {
 	s, l, address := serveSink(t)
 	stream := take(t, address, "127.0.0.1")
-	ahead := func(bytes int64) {
-		require.Eventually(t, func() bool { return l.Stats().AheadBytes == bytes }, time.Minute, time.Millisecond,
+	unprocessed := func(bytes int64) {
+		require.Eventually(t, func() bool { return l.Stats().UnprocessedBytes == bytes }, time.Minute, time.Millisecond,
 			"%d bytes", bytes)
 	}
 	for range 3 {
 		require.NoError(t, stream.SendMsg(&raw{1000}))
 	}
-	ahead(3 * 1005)
+	unprocessed(3 * 1005)
 	s.taking <- struct{}{}
 	s.taking <- struct{}{} // done with the first
-	ahead(2 * 1005)
+	unprocessed(2 * 1005)
 	require.NoError(t, stream.CloseSend())
 	close(s.taking)
 	require.ErrorIs(t, stream.RecvMsg(&raw{}), io.EOF)
-	ahead(0)
+	unprocessed(0)
 }
 
 // Data of cancelled calls and closed connections does not count.
@@ -203,13 +203,13 @@ func testAheadOfGivenUp(t *testing.T) {
 	_, l, address := serveSink(t)
 	stream := take(t, address, "127.0.0.1")
 	require.NoError(t, stream.SendMsg(&raw{100_000}))
-	require.Eventually(t, func() bool { return l.Stats().AheadBytes == 100_005 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return l.Stats().UnprocessedBytes == 100_005 }, time.Minute, time.Millisecond)
 	for _, c := range l.List() {
 		_, err := l.CloseConnection(c.ID)
 		require.NoError(t, err)
 	}
 	require.Equal(t, codes.Unavailable, status.Code(stream.RecvMsg(&raw{})))
-	require.Eventually(t, func() bool { return l.Stats().AheadBytes == 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return l.Stats().UnprocessedBytes == 0 }, time.Minute, time.Millisecond)
 }
 
 // A client that fills many calls is paused, then closed; clients at another address are served in the meantime.
@@ -217,12 +217,13 @@ func TestHoarding(t *testing.T) { synctest.Test(t, testHoarding) }
 
 func testHoarding(t *testing.T) {
 	s, l, address := serveSink(t)
-	hoarder := hoard(t, address)
-	require.Eventually(t, func() bool { return l.Stats().AheadBytes > aheadLimit }, time.Minute, time.Millisecond)
-	began := time.Now()
+	holder := sendIncomplete(t, address)
+	require.Eventually(t, func() bool { return l.Stats().UnprocessedBytes > unprocessedLimit }, time.Minute,
+		time.Millisecond)
+	start := time.Now()
 	good := take(t, address, "127.0.0.3")
 	go func() {
-		for time.Since(began) < time.Minute {
+		for time.Since(start) < time.Minute {
 			select {
 			case s.taking <- struct{}{}: // it may be from the hoarder, which never completes a request
 			case <-t.Context().Done():
@@ -231,14 +232,14 @@ func testHoarding(t *testing.T) {
 		}
 	}()
 	for l.Stats().Ended["hoarding"] == 0 {
-		require.Less(t, l.Stats().AheadBytes, int64(aheadLimit+4<<20))
+		require.Less(t, l.Stats().UnprocessedBytes, int64(unprocessedLimit+4<<20))
 		require.NoError(t, good.SendMsg(&raw{1000}))
-		require.Less(t, time.Since(began), 30*time.Second, "it is not closed")
+		require.Less(t, time.Since(start), 30*time.Second, "it is not closed")
 		<-time.After(10 * time.Millisecond)
 	}
-	_, err := io.Copy(io.Discard, hoarder)
+	_, err := io.Copy(io.Discard, holder)
 	require.True(t, err == nil || !isTimeout(err), "%v", err)
-	require.Eventually(t, func() bool { return l.Stats().AheadBytes < 100_000 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return l.Stats().UnprocessedBytes < 100_000 }, time.Minute, time.Millisecond)
 	require.NoError(t, good.SendMsg(&raw{1000}))
 	require.Equal(t, uint64(1), l.Stats().Ended["hoarding"])
 }
@@ -250,8 +251,9 @@ func TestWaitingIsNotHoarding(t *testing.T) { synctest.Test(t, testWaitingIsNotH
 func testWaitingIsNotHoarding(t *testing.T) {
 	s, l, address := serveSink(t)
 	s.free = make(chan struct{})
-	hoard(t, address)
-	require.Eventually(t, func() bool { return l.Stats().AheadBytes > aheadLimit }, time.Minute, time.Millisecond)
+	sendIncomplete(t, address)
+	require.Eventually(t, func() bool { return l.Stats().UnprocessedBytes > unprocessedLimit }, time.Minute,
+		time.Millisecond)
 	<-time.After(4 * time.Second)
 	require.Zero(t, l.Stats().Ended["hoarding"])
 	close(s.free)
@@ -270,14 +272,15 @@ func testWorkIsNotHoarding(t *testing.T) {
 	for range calls {
 		go func() { answers <- conn.Invoke(t.Context(), "/test.Sink/Work", &raw{1 << 20}, &raw{}) }()
 	}
-	require.Eventually(t, func() bool { return l.Stats().AheadBytes > aheadLimit }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return l.Stats().UnprocessedBytes > unprocessedLimit }, time.Minute,
+		time.Millisecond)
 	<-time.After(5 * time.Second)
 	close(s.free)
 	for range calls {
 		require.NoError(t, <-answers)
 	}
 	require.Zero(t, l.Stats().Ended["hoarding"])
-	require.Eventually(t, func() bool { return l.Stats().AheadBytes == 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return l.Stats().UnprocessedBytes == 0 }, time.Minute, time.Millisecond)
 }
 
 // slowLine transmits the first bytes without delay, and later ones slowly.
@@ -300,19 +303,19 @@ func (l *slowLine) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// A request larger than AheadBytes arrives over a slow line.
+// A request larger than UnprocessedBytes arrives over a slow line.
 func TestSlowRequestIsNotHoarding(t *testing.T) { synctest.Test(t, testSlowRequestIsNotHoarding) }
 
 func testSlowRequestIsNotHoarding(t *testing.T) {
-	s, l, address := serveRequests(t, 2*aheadLimit)
+	s, l, address := serveRequests(t, 2*unprocessedLimit)
 	stream := call(t, connect(t, address, "127.0.0.2", func(c net.Conn) net.Conn {
-		return &slowLine{Conn: c, fast: aheadLimit + 256<<10, perSecond: 256 << 10}
+		return &slowLine{Conn: c, fast: unprocessedLimit + 256<<10, perSecond: 256 << 10}
 	}))
-	go func() { _ = stream.SendMsg(&raw{aheadLimit + 2<<20}) }()
+	go func() { _ = stream.SendMsg(&raw{unprocessedLimit + 2<<20}) }()
 	s.taking <- struct{}{}
-	began := time.Now()
+	start := time.Now()
 	s.taking <- struct{}{} // the request has arrived
-	require.Greater(t, time.Since(began), 5*time.Second)
+	require.Greater(t, time.Since(start), 5*time.Second)
 	require.Zero(t, l.Stats().Ended["hoarding"])
 }
 
@@ -321,19 +324,19 @@ func isTimeout(err error) bool {
 	return ok && timeout.Timeout()
 }
 
-// hoard sends incomplete requests in 64 calls, as fast as they are read.
-func hoard(t *testing.T, address string) net.Conn {
+// sendIncomplete sends incomplete requests in 64 calls, as fast as they are read.
+func sendIncomplete(t *testing.T, address string) net.Conn {
 	t.Helper()
 	conn, err := dial(t.Context(), t, "127.0.0.2", address)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
-	go sendHalves(conn)
+	go sendIncompleteCalls(conn)
 	return conn
 }
 
-func sendHalves(conn net.Conn) {
-	h := newHalves(conn)
+func sendIncompleteCalls(conn net.Conn) {
+	h := newRawClient(conn)
 	for i := range 64 {
 		h.begin(uint32(2*i + 1))
 		_ = h.WriteData(uint32(2*i+1), false, binary.BigEndian.AppendUint32([]byte{0}, 2<<20))
@@ -347,24 +350,24 @@ func sendHalves(conn net.Conn) {
 	}
 }
 
-// halves is a raw HTTP/2 client.
-type halves struct {
+// rawClient is a raw HTTP/2 client.
+type rawClient struct {
 	*http2.Framer
 
 	fields bytes.Buffer
 	hpack  *hpack.Encoder
 }
 
-func newHalves(conn net.Conn) *halves {
+func newRawClient(conn net.Conn) *rawClient {
 	_, _ = io.WriteString(conn, http2.ClientPreface)
-	h := &halves{Framer: http2.NewFramer(conn, conn)}
+	h := &rawClient{Framer: http2.NewFramer(conn, conn)}
 	h.hpack = hpack.NewEncoder(&h.fields)
 	_ = h.WriteSettings()
 	return h
 }
 
 // begin starts a call.
-func (h *halves) begin(id uint32) {
+func (h *rawClient) begin(id uint32) {
 	h.fields.Reset()
 	for _, f := range []hpack.HeaderField{
 		{Name: ":method", Value: "POST"},
@@ -386,7 +389,7 @@ func testPingFlood(t *testing.T) {
 	conn, err := dial(t.Context(), t, "127.0.0.1", address)
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
-	h := newHalves(conn)
+	h := newRawClient(conn)
 	for range 10 {
 		_ = h.WritePing(false, [8]byte{1})
 	}

@@ -35,7 +35,7 @@ func TestOutboxesShareRoom(t *testing.T) { synctest.Test(t, testOutboxesShareRoo
 func testOutboxesShareRoom(t *testing.T) {
 	const consumers, size = 50, 1 << 10
 	f := newFixture(t, dispatch.Limits{
-		Consumers: 1000, Outstanding: 10_000, BatchBytes: 256 << 10, OutboxBytes: 1 << 20, WaitingBytes: 2 << 20,
+		Consumers: 1000, Outstanding: 10_000, BatchBytes: 256 << 10, OutboxBytes: 1 << 20, BufferedBytes: 2 << 20,
 	})
 	body := string(make([]byte, size))
 	for range 10_000 {
@@ -54,7 +54,7 @@ func testOutboxesShareRoom(t *testing.T) {
 		event, err := c.Next(f.ctx)
 		require.NoError(t, err)
 		for _, m := range event.Messages {
-			require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Acks: one(m.Sequence)}))
+			require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: one(m.Sequence)}))
 		}
 		got += len(event.Messages)
 	}
@@ -105,7 +105,7 @@ func TestRedeliveriesAreReadInParts(t *testing.T) {
 				for _, m := range event.Messages {
 					require.Equal(t, s, m.Sequence)
 					require.Equal(t, uint32(1), m.DeliveryCount)
-					require.NoError(t, next.Settle(f.ctx, dispatch.Answers{Acks: one(s)}))
+					require.NoError(t, next.Settle(f.ctx, dispatch.Outcomes{Acks: one(s)}))
 					s++
 				}
 			}
@@ -143,7 +143,7 @@ func testGroupsKeepOrderWhenReadInParts(t *testing.T) {
 		}
 		for _, m := range event.Messages {
 			acked[m.Sequence] = true
-			require.NoError(t, next.Settle(f.ctx, dispatch.Answers{Acks: one(m.Sequence)}))
+			require.NoError(t, next.Settle(f.ctx, dispatch.Outcomes{Acks: one(m.Sequence)}))
 		}
 	}
 }

@@ -4,13 +4,13 @@ package dispatch
 
 import "slices"
 
-// setDamaged removes corrupt messages from a read result. It also detects the first message with a group, from which
+// filterCorrupt removes corrupt messages from a read result. It also detects the first message with a group, from which
 // on the dispatcher maintains groups.
-func (d *dispatcher) setDamaged(messages []Message) []Message {
+func (d *dispatcher) filterCorrupt(messages []Message) []Message {
 	_, grouped := d.order.(*selective)
 	messages = slices.DeleteFunc(messages, func(m Message) bool {
 		if m.Record == nil {
-			d.damaged.push(m.Sequence)
+			d.corrupt.push(m.Sequence)
 			return true
 		}
 		grouped = grouped || hasGroup(m.Record)
@@ -22,11 +22,11 @@ func (d *dispatcher) setDamaged(messages []Message) []Message {
 	return messages
 }
 
-// retryDamaged schedules another read of corrupt messages, which may have been repaired.
-func (d *dispatcher) retryDamaged() {
+// retryCorrupt schedules another read of corrupt messages, which may have been repaired.
+func (d *dispatcher) retryCorrupt() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for d.damaged.len() > 0 {
-		d.order.giveBack([]uint64{d.damaged.pop()})
+	for d.corrupt.len() > 0 {
+		d.order.requeue([]uint64{d.corrupt.pop()})
 	}
 }

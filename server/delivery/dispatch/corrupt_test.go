@@ -14,20 +14,20 @@ import (
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 )
 
-// damagedQueue is a queue with corrupt messages.
-type damagedQueue struct {
+// corruptQueue is a queue with corrupt messages.
+type corruptQueue struct {
 	*memoryQueue
-	damaged map[uint64]bool // guarded by memoryQueue.mu
+	corrupt map[uint64]bool // guarded by memoryQueue.mu
 }
 
-func (q *damagedQueue) Read(
+func (q *corruptQueue) Read(
 	ctx context.Context, key dispatch.Key, from uint64, maxMessages, maxBytes int, dst []dispatch.Message,
 ) ([]dispatch.Message, uint64, error) {
 	dst, next, err := q.memoryQueue.Read(ctx, key, from, maxMessages, maxBytes, dst)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i := range dst {
-		if q.damaged[dst[i].Sequence] {
+		if q.corrupt[dst[i].Sequence] {
 			dst[i].Record = nil
 		}
 	}
@@ -40,7 +40,7 @@ func TestDamagedMessagesAreSteppedOver(t *testing.T) {
 }
 
 func testDamagedMessagesAreSteppedOver(t *testing.T) {
-	q := &damagedQueue{memoryQueue: newMemoryQueue(), damaged: map[uint64]bool{1: true, 3: true, 4: true, 6: true}}
+	q := &corruptQueue{memoryQueue: newMemoryQueue(), corrupt: map[uint64]bool{1: true, 3: true, 4: true, 6: true}}
 	q.publish("one", "two", "three", "four", "five", "six")
 	r := dispatch.NewRegistry(q, q, dispatch.Limits{
 		Consumers: 10, Outstanding: 100, BatchBytes: 1 << 20,
@@ -66,7 +66,7 @@ func testDamagedMessagesAreSteppedOver(t *testing.T) {
 	}
 	require.Equal(t, []uint64{2, 5}, next(2))
 	q.mu.Lock()
-	q.damaged = map[uint64]bool{3: true}
+	q.corrupt = map[uint64]bool{3: true}
 	q.mu.Unlock()
 	require.Equal(t, []uint64{1, 4, 6}, next(3))
 	r.Settled(dispatch.Key{Queue: 1, Sub: 1}, []dispatch.Range{{First: 3, Last: 3}}, nil) // an operator has discarded it

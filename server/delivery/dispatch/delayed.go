@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// later contains requeued messages with a delay. Guarded by dispatcher.mu.
-type later struct {
+// delayQueue contains requeued messages with a delay. Guarded by dispatcher.mu.
+type delayQueue struct {
 	at    map[uint64]time.Time // authoritative; the heap may contain removed or duplicate sequences
-	heap  laterHeap
+	heap  delayHeap
 	timer *time.Timer // for the first one; nil if empty
 }
 
@@ -19,15 +19,15 @@ type laterEntry struct {
 	sequence uint64
 }
 
-// giveBackLater requeues sequences, each after the delay that a consumer requested, or else that of the queue's
+// requeueDelayed requeues sequences, each after the delay that a consumer requested, or else that of the queue's
 // configuration. The dispatcher's lock is held.
-func (d *dispatcher) giveBackLater(sequences []uint64, asked map[uint64]time.Duration) {
+func (d *dispatcher) requeueDelayed(sequences []uint64, asked map[uint64]time.Duration) {
 	if len(sequences) == 0 {
 		return
 	}
 	delays := d.registry.source.RedeliveryDelays(d.key, sequences)
 	if delays == nil && len(asked) == 0 {
-		d.giveBack(sequences)
+		d.requeue(sequences)
 		return
 	}
 	now := time.Now()
@@ -41,15 +41,15 @@ func (d *dispatcher) giveBackLater(sequences []uint64, asked map[uint64]time.Dur
 			atOnce = append(atOnce, sequence)
 			continue
 		}
-		d.later.add(sequence, now.Add(delay))
+		d.delayed.add(sequence, now.Add(delay))
 	}
-	d.giveBack(atOnce)
+	d.requeue(atOnce)
 	d.setLater(now)
 }
 
 // setLater sets the timer for the first message. The dispatcher's lock is held.
 func (d *dispatcher) setLater(now time.Time) {
-	l := &d.later
+	l := &d.delayed
 	if len(l.heap) == 0 || d.stopped != nil {
 		return
 	}
@@ -69,11 +69,11 @@ func (d *dispatcher) isLater() {
 		return
 	}
 	now := time.Now()
-	d.giveBack(d.later.take(now))
+	d.requeue(d.delayed.take(now))
 	d.setLater(now)
 }
 
-func (l *later) add(sequence uint64, at time.Time) {
+func (l *delayQueue) add(sequence uint64, at time.Time) {
 	if l.at == nil {
 		l.at = make(map[uint64]time.Time)
 	}
@@ -82,7 +82,7 @@ func (l *later) add(sequence uint64, at time.Time) {
 }
 
 // take removes and returns the messages that are due.
-func (l *later) take(now time.Time) (due []uint64) {
+func (l *delayQueue) take(now time.Time) (due []uint64) {
 	for len(l.heap) > 0 && !l.heap[0].at.After(now) {
 		e, _ := heap.Pop(&l.heap).(laterEntry)
 		if l.at[e.sequence].Equal(e.at) {
@@ -94,7 +94,7 @@ func (l *later) take(now time.Time) (due []uint64) {
 }
 
 // removeRange removes a range. The cost is the smaller of the range and the set.
-func (l *later) removeRange(r Range) {
+func (l *delayQueue) removeRange(r Range) {
 	if r.Last-r.First < uint64(len(l.at)) {
 		for i := range r.Last - r.First + 1 {
 			delete(l.at, r.First+i)
@@ -111,19 +111,19 @@ func (l *later) removeRange(r Range) {
 	}
 }
 
-func (l *later) stop() {
+func (l *delayQueue) stop() {
 	if l.timer != nil {
 		l.timer.Stop()
 	}
 }
 
-type laterHeap []laterEntry
+type delayHeap []laterEntry
 
-func (h laterHeap) Len() int           { return len(h) }
-func (h laterHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
-func (h laterHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *laterHeap) Push(x any)        { *h = append(*h, x.(laterEntry)) } // only add calls it
-func (h *laterHeap) Pop() any {
+func (h delayHeap) Len() int           { return len(h) }
+func (h delayHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
+func (h delayHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *delayHeap) Push(x any)        { *h = append(*h, x.(laterEntry)) } // only add calls it
+func (h *delayHeap) Pop() any {
 	last := (*h)[len(*h)-1]
 	*h = (*h)[:len(*h)-1]
 	return last

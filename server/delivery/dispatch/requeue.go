@@ -12,29 +12,29 @@ func (r *Registry) Return(key Key, ranges []Range, free func() error) error {
 		return free()
 	}
 	r.mu.Lock()
-	if r.withheld == nil {
-		r.withheld = make(map[Key][]Range)
+	if r.hidden == nil {
+		r.hidden = make(map[Key][]Range)
 	}
 	// Also for a dispatcher created in the meantime: its reads may precede or follow free.
-	r.withheld[key] = append(slices.Clone(r.withheld[key]), ranges...)
+	r.hidden[key] = append(slices.Clone(r.hidden[key]), ranges...)
 	if d := r.byKey[key]; d != nil {
-		d.withhold(ranges)
+		d.hide(ranges)
 	}
 	r.mu.Unlock()
 	err := free()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.withheld[key] = withoutSame(r.withheld[key], ranges); len(r.withheld[key]) == 0 {
-		delete(r.withheld, key)
+	if r.hidden[key] = removeEach(r.hidden[key], ranges); len(r.hidden[key]) == 0 {
+		delete(r.hidden, key)
 	}
 	if d := r.byKey[key]; d != nil {
-		d.letOut(ranges)
+		d.unhide(ranges)
 	}
 	return err
 }
 
-// withoutSame removes each of the ranges once.
-func withoutSame(from, ranges []Range) []Range {
+// removeEach removes each of the ranges once.
+func removeEach(from, ranges []Range) []Range {
 	left := make(map[Range]int, len(ranges))
 	for _, r := range ranges {
 		left[r]++
@@ -45,42 +45,42 @@ func withoutSame(from, ranges []Range) []Range {
 	})
 }
 
-// withhold removes messages from all read results until letOut is called for them.
-func (d *dispatcher) withhold(ranges []Range) {
+// hide removes messages from all read results until unhide is called for them.
+func (d *dispatcher) hide(ranges []Range) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.withheld = append(slices.Clone(d.withheld), ranges...)
-	d.forget(ranges)
+	d.hidden = append(slices.Clone(d.hidden), ranges...)
+	d.remove(ranges)
 }
 
-// letOut makes withheld messages deliverable: immediately, or at the end of the running read, which may have omitted
+// unhide makes withheld messages deliverable: immediately, or at the end of the running read, which may have omitted
 // them.
-func (d *dispatcher) letOut(ranges []Range) {
+func (d *dispatcher) unhide(ranges []Range) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.lettingOut = append(d.lettingOut, ranges...)
+	d.unhiding = append(d.unhiding, ranges...)
 	if !d.reading {
-		d.endWithholding()
+		d.finishUnhiding()
 	}
 }
 
-// endWithholding requeues the messages behind the read position. The others will be read. The dispatcher's lock is
+// finishUnhiding requeues the messages behind the read position. The others will be read. The dispatcher's lock is
 // held, and no read is in progress.
-func (d *dispatcher) endWithholding() {
-	if len(d.lettingOut) == 0 {
+func (d *dispatcher) finishUnhiding() {
+	if len(d.unhiding) == 0 {
 		return
 	}
 	var back []uint64
-	for _, r := range merged(d.lettingOut) {
+	for _, r := range merged(d.unhiding) {
 		for sequence := r.First; sequence <= r.Last; sequence++ {
 			if d.order.passed(sequence) {
 				back = append(back, sequence)
 			}
 		}
 	}
-	d.withheld = withoutSame(d.withheld, d.lettingOut)
-	d.lettingOut = nil
-	d.giveBack(back)
-	d.order.news() // for messages ahead of the read position
+	d.hidden = removeEach(d.hidden, d.unhiding)
+	d.unhiding = nil
+	d.requeue(back)
+	d.order.queueChanged() // for messages ahead of the read position
 	signal(d.wake)
 }

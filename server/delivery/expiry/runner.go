@@ -25,12 +25,12 @@ import (
 type Task interface {
 	// Name returns a description for the log.
 	Name() string
-	// Sweep proposes the work that is due, and returns when it is committed and applied. It returns the time until
+	// RunOnce proposes the work that is due, and returns when it is committed and applied. It returns the time until
 	// the next call; the task is called earlier when it is woken. After an error it is called again after a pause.
-	Sweep(ctx context.Context) (wait time.Duration, err error)
-	// Woken receives when Sweep must be called immediately; nil if the task is never woken. If the task has a method
+	RunOnce(ctx context.Context) (wait time.Duration, err error)
+	// Wake receives when Sweep must be called immediately; nil if the task is never woken. If the task has a method
 	// Close, it is called after the last Sweep.
-	Woken() <-chan struct{}
+	Wake() <-chan struct{}
 }
 
 const (
@@ -60,8 +60,8 @@ type Options struct {
 	More []Task
 }
 
-// Sweeper runs the tasks of one term in which the node is active.
-type Sweeper struct {
+// Runner runs the tasks of one term in which the node is active.
+type Runner struct {
 	o       Options
 	tasks   []Task
 	cancel  context.CancelFunc
@@ -69,7 +69,7 @@ type Sweeper struct {
 }
 
 // New starts all tasks. Stop, or Cancel and Wait, must be called.
-func New(o Options) *Sweeper { return run(o, append(tasks(o), o.More...)...) }
+func New(o Options) *Runner { return run(o, append(tasks(o), o.More...)...) }
 
 // tasks returns the tasks of an active node.
 func tasks(o Options) []Task {
@@ -77,9 +77,9 @@ func tasks(o Options) []Task {
 	return []Task{newRetention(o), newOverflow(o), newTemporary(o), newDue(o, expired), expired, newTTL(o)}
 }
 
-func run(o Options, tasks ...Task) *Sweeper {
+func run(o Options, tasks ...Task) *Runner {
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &Sweeper{o: o, tasks: tasks, cancel: cancel}
+	s := &Runner{o: o, tasks: tasks, cancel: cancel}
 	for _, t := range tasks {
 		s.running.Go(func() { s.run(ctx, t) })
 	}
@@ -87,7 +87,7 @@ func run(o Options, tasks ...Task) *Sweeper {
 }
 
 // Tasks returns the names of the tasks.
-func (s *Sweeper) Tasks() []string {
+func (s *Runner) Tasks() []string {
 	names := make([]string, 0, len(s.tasks))
 	for _, t := range s.tasks {
 		names = append(names, t.Name())
@@ -96,25 +96,25 @@ func (s *Sweeper) Tasks() []string {
 }
 
 // Stop cancels the tasks and waits for them. It may be called more than once.
-func (s *Sweeper) Stop() {
+func (s *Runner) Stop() {
 	s.Cancel()
 	s.Wait()
 }
 
 // Cancel cancels the tasks. A task that waits for a commit may run until the primary has stopped.
-func (s *Sweeper) Cancel() { s.cancel() }
+func (s *Runner) Cancel() { s.cancel() }
 
 // Wait waits for the tasks after Cancel.
-func (s *Sweeper) Wait() { s.running.Wait() }
+func (s *Runner) Wait() { s.running.Wait() }
 
 // run calls one task repeatedly.
-func (s *Sweeper) run(ctx context.Context, t Task) {
+func (s *Runner) run(ctx context.Context, t Task) {
 	if c, ok := t.(interface{ Close() }); ok {
 		defer c.Close()
 	}
 	failed := false
 	for {
-		wait, err := t.Sweep(ctx)
+		wait, err := t.RunOnce(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -131,19 +131,19 @@ func (s *Sweeper) run(ctx context.Context, t Task) {
 		default:
 			failed = false
 		}
-		if !pause(ctx, wait, t.Woken()) {
+		if !pause(ctx, wait, t.Wake()) {
 			return
 		}
 	}
 }
 
 // pause waits for the given time or until woken receives. It returns false if ctx has ended.
-func pause(ctx context.Context, wait time.Duration, woken <-chan struct{}) bool {
+func pause(ctx context.Context, wait time.Duration, wake <-chan struct{}) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-woken:
+	case <-wake:
 	case <-ctx.Done():
 		return false
 	}

@@ -21,13 +21,13 @@ type fakeTask struct {
 	calls atomic.Int64
 	wait  time.Duration
 	err   error
-	woken chan struct{}
+	wake  chan struct{}
 }
 
-func (f *fakeTask) Name() string           { return "fake" }
-func (f *fakeTask) Woken() <-chan struct{} { return f.woken }
+func (f *fakeTask) Name() string          { return "fake" }
+func (f *fakeTask) Wake() <-chan struct{} { return f.wake }
 
-func (f *fakeTask) Sweep(context.Context) (time.Duration, error) {
+func (f *fakeTask) RunOnce(context.Context) (time.Duration, error) {
 	f.calls.Add(1)
 	return f.wait, f.err
 }
@@ -36,7 +36,7 @@ func (f *fakeTask) Sweep(context.Context) (time.Duration, error) {
 // and never after Stop.
 func TestTasksAreCalledAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		calm := &fakeTask{wait: time.Hour, woken: make(chan struct{}, 1)}
+		calm := &fakeTask{wait: time.Hour, wake: make(chan struct{}, 1)}
 		blocked := &fakeTask{err: replication.ErrBlocked}
 		failing := &fakeTask{err: errors.New("no")}
 		s := run(Options{Log: zap.NewNop()}, calm, blocked, failing)
@@ -45,7 +45,7 @@ func TestTasksAreCalledAgain(t *testing.T) {
 		require.EqualValues(t, 1, calm.calls.Load())
 		require.EqualValues(t, 201, blocked.calls.Load())
 		require.EqualValues(t, 11, failing.calls.Load())
-		calm.woken <- struct{}{}
+		calm.wake <- struct{}{}
 		synctest.Wait()
 		require.EqualValues(t, 2, calm.calls.Load())
 		s.Stop()

@@ -74,8 +74,8 @@ type Options struct {
 	Logger *zap.Logger
 }
 
-// Place is a bucket, or a prefix in it.
-type Place struct {
+// Store is a bucket, or a prefix in it.
+type Store struct {
 	o      Options
 	at     backup.Location
 	core   *minio.Core
@@ -84,10 +84,10 @@ type Place struct {
 	unconditional atomic.Bool
 }
 
-var _ backup.Objects = (*Place)(nil)
+var _ backup.Objects = (*Store)(nil)
 
 // Open creates a client of a bucket without any request to it. It returns ErrOptions for invalid options.
-func Open(at backup.Location, o Options) (*Place, error) {
+func Open(at backup.Location, o Options) (*Store, error) {
 	if !at.IsS3() {
 		return nil, fmt.Errorf("%w: %s is not a bucket", ErrOptions, at)
 	}
@@ -114,7 +114,7 @@ func Open(at backup.Location, o Options) (*Place, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrOptions, err)
 	}
-	return &Place{o: o, at: at, core: core, client: transport}, nil
+	return &Store{o: o, at: at, core: core, client: transport}, nil
 }
 
 func (o Options) withDefaults() Options {
@@ -148,7 +148,7 @@ func (o Options) withDefaults() Options {
 const (
 	dialLimit      = 5 * time.Second
 	handshakeLimit = 10 * time.Second
-	answerLimit    = time.Minute
+	maxErrorBody   = time.Minute
 	idleLimit      = time.Minute
 	copyBytes      = 256 << 10
 )
@@ -167,23 +167,23 @@ func (o Options) transport() (*http.Transport, error) {
 	}
 	return &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: dialLimit}).DialContext,
-		TLSClientConfig: config, TLSHandshakeTimeout: handshakeLimit, ResponseHeaderTimeout: answerLimit,
+		TLSClientConfig: config, TLSHandshakeTimeout: handshakeLimit, ResponseHeaderTimeout: maxErrorBody,
 		IdleConnTimeout: idleLimit, MaxIdleConnsPerHost: o.Parallel + readAhead, DisableCompression: true,
 		WriteBufferSize: copyBytes, ReadBufferSize: copyBytes,
 	}, nil
 }
 
 // Close closes idle connections.
-func (p *Place) Close() error {
+func (p *Store) Close() error {
 	p.client.CloseIdleConnections()
 	return nil
 }
 
 // key returns the name of an object in the bucket.
-func (p *Place) key(name string) string { return p.at.In(name).Prefix }
+func (p *Store) key(name string) string { return p.at.In(name).Prefix }
 
 // Path returns the URL of an object or a folder.
-func (p *Place) Path(name string) string {
+func (p *Store) Path(name string) string {
 	if name == "" {
 		return p.at.String()
 	}
@@ -191,7 +191,7 @@ func (p *Place) Path(name string) string {
 }
 
 // folder returns the prefix of the objects in a folder.
-func (p *Place) folder(name string) string {
+func (p *Store) folder(name string) string {
 	prefix := p.at.Prefix
 	if name != "" {
 		prefix = p.key(name)
@@ -203,7 +203,7 @@ func (p *Place) folder(name string) string {
 }
 
 // List lists a folder.
-func (p *Place) List(ctx context.Context, folder string) ([]backup.Entry, error) {
+func (p *Store) List(ctx context.Context, folder string) ([]backup.Entry, error) {
 	prefix := p.folder(folder)
 	var entries []backup.Entry
 	err := p.try(ctx, "list "+p.Path(folder), func(ctx context.Context) error {
@@ -230,7 +230,7 @@ func (p *Place) List(ctx context.Context, folder string) ([]backup.Entry, error)
 }
 
 // stat describes an object.
-func (p *Place) stat(ctx context.Context, name string) (info minio.ObjectInfo, err error) {
+func (p *Store) stat(ctx context.Context, name string) (info minio.ObjectInfo, err error) {
 	err = p.try(ctx, "stat "+p.Path(name), func(ctx context.Context) (err error) {
 		info, err = p.core.Client.StatObject(ctx, p.at.Bucket, p.key(name), minio.StatObjectOptions{})
 		return err //nolint:wrapcheck // try says what was tried
@@ -240,7 +240,7 @@ func (p *Place) stat(ctx context.Context, name string) (info minio.ObjectInfo, e
 
 // Delete removes an object. In a bucket with versioning or object lock, this hides the object; the lifecycle rules of
 // the bucket remove it.
-func (p *Place) Delete(ctx context.Context, name string) error {
+func (p *Store) Delete(ctx context.Context, name string) error {
 	err := p.try(ctx, "remove "+p.Path(name), func(ctx context.Context) error {
 		return p.core.Client.RemoveObject(ctx, p.at.Bucket, p.key(name), minio.RemoveObjectOptions{})
 	})
@@ -251,7 +251,7 @@ func (p *Place) Delete(ctx context.Context, name string) error {
 }
 
 // Move copies an object of at most 5 GiB on the server, and removes the original.
-func (p *Place) Move(ctx context.Context, from, to string) error {
+func (p *Store) Move(ctx context.Context, from, to string) error {
 	err := p.try(ctx, "move "+p.Path(from), func(ctx context.Context) error {
 		_, err := p.core.Client.CopyObject(ctx, minio.CopyDestOptions{Bucket: p.at.Bucket, Object: p.key(to)},
 			minio.CopySrcOptions{Bucket: p.at.Bucket, Object: p.key(from)})
@@ -264,7 +264,7 @@ func (p *Place) Move(ctx context.Context, from, to string) error {
 }
 
 // Sweep aborts incomplete uploads to free the storage of their parts.
-func (p *Place) Sweep(ctx context.Context, folder string, before time.Time) error {
+func (p *Store) Sweep(ctx context.Context, folder string, before time.Time) error {
 	prefix := p.folder(folder)
 	return p.try(ctx, "list unfinished uploads in "+p.Path(folder), func(ctx context.Context) error {
 		ctx, cancel := context.WithCancel(ctx)
@@ -295,7 +295,7 @@ type noLock struct{}
 func (noLock) Close() error { return nil }
 
 // Lock does nothing: a bucket cannot be locked.
-func (p *Place) Lock(context.Context) (io.Closer, bool, error) { return noLock{}, false, nil }
+func (p *Store) Lock(context.Context) (io.Closer, bool, error) { return noLock{}, false, nil }
 
 // Available returns no limit.
-func (p *Place) Available(context.Context) (uint64, error) { return math.MaxUint64, nil }
+func (p *Store) Available(context.Context) (uint64, error) { return math.MaxUint64, nil }

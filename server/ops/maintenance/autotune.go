@@ -45,20 +45,20 @@ func (m *Manager) autotune(ctx context.Context, running *sync.WaitGroup) {
 	if p, err := m.Plan(); err != nil || p != nil && !p.State.Ended() || !m.claim(autotuneName) {
 		return
 	}
-	if _, why := m.partner(); why != "" || m.node.Alone() {
+	if _, reason := m.partner(); reason != "" || m.node.Alone() {
 		m.release(autotuneName)
 		return // a standby may become available while the window is open
 	}
 	running.Go(func() {
 		defer m.release(autotuneName)
-		ctx, stop := m.whileServing(ctx, nil)
+		ctx, stop := m.servingContext(ctx, nil)
 		defer stop()
-		m.tune(ctx, day, s.AutotuneMinGain)
+		m.autotuneToday(ctx, day, s.AutotuneMinGain)
 	})
 }
 
-func (m *Manager) tune(ctx context.Context, day string, minGain int) {
-	outcome, err := m.tuneOnce(ctx, minGain)
+func (m *Manager) autotuneToday(ctx context.Context, day string, minGain int) {
+	outcome, err := m.autotuneOnce(ctx, minGain)
 	switch {
 	case errors.Is(err, ErrBusy) || ctx.Err() != nil:
 		return // try again while the window is open
@@ -75,8 +75,8 @@ func (m *Manager) tune(ctx context.Context, day string, minGain int) {
 	}
 }
 
-// tuneOnce scans the standby and decides.
-func (m *Manager) tuneOnce(ctx context.Context, minGain int) (outcome string, err error) {
+// autotuneOnce scans the standby and decides.
+func (m *Manager) autotuneOnce(ctx context.Context, minGain int) (outcome string, err error) {
 	targets, err := m.targets(Job{Kind: JobScan})
 	if err != nil {
 		return "", err
@@ -85,7 +85,7 @@ func (m *Manager) tuneOnce(ctx context.Context, minGain int) (outcome string, er
 	if err != nil {
 		return "", fmt.Errorf("scan: %w", err)
 	}
-	space, reads := gains(&r)
+	space, reads := savings(&r)
 	if max(space, reads) < minGain {
 		return fmt.Sprintf("page size %d saves %d %% of space and %d %% of reads, below min-gain of %d %%: nothing "+
 			"to do", r.Recommended, space, reads,
@@ -116,9 +116,9 @@ func tuned(kind PlanKind, r *checkpoint.ScanResult, space, reads, minGain int) s
 	return fmt.Sprintf("resize from page size %s to %s: %s", units.Bytes(r.PageSize), units.Bytes(r.Recommended), gain)
 }
 
-// gains returns the savings of a rewrite with the recommended page size, in percent: of the file size, and of the
+// savings returns the savings of a rewrite with the recommended page size, in percent: of the file size, and of the
 // reads needed to read all messages.
-func gains(r *checkpoint.ScanResult) (space, reads int) {
+func savings(r *checkpoint.ScanResult) (space, reads int) {
 	if r.FileBytes > 0 && r.GainBytes > 0 {
 		space = int(min(uint64(r.GainBytes)*100/r.FileBytes, 100))
 	}

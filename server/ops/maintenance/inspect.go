@@ -59,7 +59,7 @@ func (m *Manager) VerifyBackup(
 	if err != nil {
 		return VerifyReport{}, err
 	}
-	defer closePlace(place)
+	defer closeObjects(place)
 	ctx, op, err := m.begin(ctx, opVerify, "", progress)
 	if err != nil {
 		return VerifyReport{}, err

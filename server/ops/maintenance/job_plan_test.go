@@ -23,11 +23,11 @@ func TestCompactRunEndsWithItsPlan(t *testing.T) { synctest.Test(t, testCompactR
 
 func testCompactRunEndsWithItsPlan(t *testing.T) {
 	p := newPair(t)
-	reached, goOn := make(chan struct{}, 2), make(chan struct{})
+	reached, resumePlan := make(chan struct{}, 2), make(chan struct{})
 	p.rewrite = func(ctx context.Context, _ RewriteRequest) (RewriteResult, error) {
 		reached <- struct{}{}
 		select {
-		case <-goOn:
+		case <-resumePlan:
 			return RewriteResult{}, nil
 		case <-ctx.Done():
 			return RewriteResult{}, ctx.Err()
@@ -42,19 +42,19 @@ func testCompactRunEndsWithItsPlan(t *testing.T) {
 	<-reached
 	require.Equal(t, RunRunning, p.history(m, "pack")[0].Outcome)
 	require.Contains(t, p.history(m, "pack")[0].Detail, string(PlanRewriting), "it says where the plan is")
-	require.False(t, m.dueNow(t, "pack"))
+	require.False(t, m.isDue(t, "pack"))
 	p.pass(time.Minute)
-	close(goOn)
+	close(resumePlan)
 	p.planIs(m, PlanDone)
-	require.Positive(t, p.handed, "the role went to the other node meanwhile")
+	require.Positive(t, p.handovers, "the role went to the other node meanwhile")
 	ended := func() bool { return p.history(m, "pack")[0].Outcome != RunRunning }
-	require.Eventually(t, ended, patience, time.Millisecond)
+	require.Eventually(t, ended, testTimeout, time.Millisecond)
 	h := p.history(m, "pack")
 	require.Len(t, h, 1)
 	require.Equal(t, RunOK, h[0].Outcome, h[0].Detail)
-	require.Equal(t, time.Minute, h[0].Took)
+	require.Equal(t, time.Minute, h[0].Duration)
 
-	goOn = make(chan struct{})
+	resumePlan = make(chan struct{})
 	run, err = m.RunJob(t.Context(), "pack")
 	require.NoError(t, err)
 	<-reached
@@ -71,7 +71,7 @@ func testCompactRunEndsWithItsPlan(t *testing.T) {
 		}
 		return Run{}
 	}
-	require.Eventually(t, func() bool { return find().Outcome != RunRunning }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return find().Outcome != RunRunning }, testTimeout, time.Millisecond)
 	require.Equal(t, RunFailed, find().Outcome)
 	require.Contains(t, find().Detail, "cancelled")
 }
@@ -116,7 +116,7 @@ func TestBackupPathInDataDir(t *testing.T) { synctest.Test(t, testBackupPathInDa
 
 func testBackupPathInDataDir(t *testing.T) {
 	p, root := newPair(t), t.TempDir()
-	data, beside := filepath.Join(root, "data"), filepath.Join(root, "data-backups")
+	data, alongside := filepath.Join(root, "data"), filepath.Join(root, "data-backups")
 	require.NoError(t, os.MkdirAll(data, 0o700))
 	require.NoError(t, os.Symlink(data, filepath.Join(root, "link")))
 	m, err := New(Options{Store: p.store, Node: p, Peers: p, FS: memfs.New(), DataDir: data})
@@ -129,10 +129,10 @@ func testBackupPathInDataDir(t *testing.T) {
 		_, err := m.Update(t.Context(), Change{BackupPath: &path})
 		require.ErrorIs(t, err, ErrSetting, path)
 	}
-	for _, path := range []string{root, beside, filepath.Join(beside, "sets"), data + "/../sets"} {
+	for _, path := range []string{root, alongside, filepath.Join(alongside, "sets"), data + "/../sets"} {
 		require.NoError(t, m.checkBackupPath(path), path)
 	}
-	_, err = m.Update(t.Context(), Change{BackupPath: &beside})
+	_, err = m.Update(t.Context(), Change{BackupPath: &alongside})
 	require.NoError(t, err)
 }
 
@@ -159,7 +159,7 @@ func testRestartPlan(t *testing.T) {
 	require.Len(t, plan.Done, 2)
 	require.Equal(t, int32(6), asked.Load())
 	require.Zero(t, plan.Retries, "that it is away is no failure")
-	require.Equal(t, 2, p.handed)
+	require.Equal(t, 2, p.handovers)
 }
 
 // A requested restart is done only once another process runs.

@@ -125,7 +125,7 @@ func (m *Manager) Update(ctx context.Context, c Change) (Settings, error) {
 		set(&p.BackupKeep, c.BackupKeep)
 		set(&p.AutotuneWindow, c.AutotuneWindow)
 		set(&p.AutotuneMinGain, c.AutotuneMinGain)
-		p.ask(c.ResizeOnStartup, c.CompactOnStartup)
+		p.requestStart(c.ResizeOnStartup, c.CompactOnStartup)
 		return nil
 	})
 	if err != nil {
@@ -140,9 +140,9 @@ func set[T any](dst **T, v *T) {
 	}
 }
 
-// ask changes the request for the next start. A newly requested operation creates a new request, since a node may
-// have done the old one.
-func (p *pairSettings) ask(resize, compact *bool) {
+// requestStart changes the request for the next start. A newly requested operation creates a new request, since a node
+// may have done the old one.
+func (p *pairSettings) requestStart(resize, compact *bool) {
 	var now startupRequest
 	if p.Startup != nil {
 		now = *p.Startup

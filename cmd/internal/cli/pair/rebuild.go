@@ -16,7 +16,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-func adoptCommand(env *cli.Env) *cobra.Command {
+func rebuildCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	req := &pb.AdoptRecordRequest{}
 	cmd := &cobra.Command{
@@ -53,7 +53,7 @@ Without --yes, the command only prints the new record.`,
 				if err != nil {
 					return err
 				}
-				return adopt(ctx, env, n, req, yes)
+				return rebuild(ctx, env, n, req, yes)
 			})
 		},
 	}
@@ -67,17 +67,17 @@ Without --yes, the command only prints the new record.`,
 	return cmd
 }
 
-// adopt requests the record that the node would write, and writes it after the operator's confirmation.
-func adopt(ctx context.Context, env *cli.Env, n *client.Node, req *pb.AdoptRecordRequest, confirmed bool) error {
+// rebuild requests the record that the node would write, and writes it after the operator's confirmation.
+func rebuild(ctx context.Context, env *cli.Env, n *client.Node, req *pb.AdoptRecordRequest, confirmed bool) error {
 	plan, err := n.AdoptRecord(ctx, req)
 	if err != nil {
 		return err
 	}
 	if !confirmed {
-		return errors.Join(printAdoption(env, plan), cli.ErrNotConfirmed)
+		return errors.Join(printRebuild(env, plan), cli.ErrNotConfirmed)
 	}
 	if !env.Print.JSON() {
-		if err := printAdoption(env, plan); err != nil {
+		if err := printRebuild(env, plan); err != nil {
 			return err
 		}
 	}
@@ -87,7 +87,7 @@ func adopt(ctx context.Context, env *cli.Env, n *client.Node, req *pb.AdoptRecor
 		return err
 	}
 	if env.Print.JSON() {
-		return printAdoption(env, done)
+		return printRebuild(env, done)
 	}
 	return env.Print.Sentence("done: %s is the active of pair %s, config %d, term %d", nameOf(done),
 		done.GetPairId(), done.GetConfig(), done.GetTerm())
@@ -101,10 +101,10 @@ func nameOf(r *pb.AdoptRecordResponse) string {
 	return "node " + r.GetNodeId()
 }
 
-// printAdoption prints the effects of an adoption.
-func printAdoption(env *cli.Env, r *pb.AdoptRecordResponse) error {
+// printRebuild prints the effects of an adoption.
+func printRebuild(env *cli.Env, r *pb.AdoptRecordResponse) error {
 	if env.Print.JSON() {
-		return env.Print.Object(adoptionObject(r))
+		return env.Print.Object(rebuildObject(r))
 	}
 	found := "no record"
 	if r.GetFoundConfig() > 0 {
@@ -133,8 +133,8 @@ func printAdoption(env *cli.Env, r *pb.AdoptRecordResponse) error {
 	return env.Print.Sentence("%s", strings.Join(lines, "\n"))
 }
 
-// adoptionObject returns an adoption for programs.
-func adoptionObject(r *pb.AdoptRecordResponse) map[string]any {
+// rebuildObject returns an adoption for programs.
+func rebuildObject(r *pb.AdoptRecordResponse) map[string]any {
 	out := map[string]any{
 		"done": r.GetDone(), "pair_id": r.GetPairId(), "node_id": r.GetNodeId(), "node_name": r.GetNodeName(),
 		"config": r.GetConfig(),

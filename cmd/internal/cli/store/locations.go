@@ -18,15 +18,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// placeFlags configure access to the locations that a command reads without a node, and decryption.
-type placeFlags struct {
+// locationFlags configure access to the locations that a command reads without a node, and decryption.
+type locationFlags struct {
 	env        *cli.Env
 	flags      *pflag.FlagSet
 	config     string
 	identities []string
 }
 
-func (p *placeFlags) register(cmd *cobra.Command, env *cli.Env) {
+func (p *locationFlags) register(cmd *cobra.Command, env *cli.Env) {
 	p.env, p.flags = env, cmd.Flags()
 	cmd.Flags().StringVar(&p.config, "config", "", "node configuration file with backup.s3 settings for the "+
 		"S3 server")
@@ -36,7 +36,7 @@ func (p *placeFlags) register(cmd *cobra.Command, env *cli.Env) {
 }
 
 // opener returns an opener configured by flags, environment and file.
-func (p *placeFlags) opener() (objectstore.Opener, error) {
+func (p *locationFlags) opener() (objectstore.Opener, error) {
 	s3, err := config.LoadBackup(p.config, p.env.Environ, p.flags)
 	if err != nil {
 		return objectstore.Opener{}, fmt.Errorf("settings of the S3 server: %w", err)
@@ -45,20 +45,20 @@ func (p *placeFlags) opener() (objectstore.Opener, error) {
 }
 
 // open opens a location: a path or a URL.
-func (p *placeFlags) open(text string) (backup.Objects, error) {
+func (p *locationFlags) open(text string) (backup.Objects, error) {
 	o, err := p.opener()
 	if err != nil {
 		return nil, err
 	}
-	place, err := o.Parse(text)
+	location, err := o.Parse(text)
 	if err != nil {
 		return nil, cli.Usage("%v", err)
 	}
-	return place, nil
+	return location, nil
 }
 
 // openParent opens the location that contains a backup, and returns the backup's name there.
-func (p *placeFlags) openParent(text string) (place backup.Objects, name string, err error) {
+func (p *locationFlags) openParent(text string) (location backup.Objects, name string, err error) {
 	at, err := backup.ParseLocation(text)
 	if err != nil {
 		return nil, "", cli.Usage("%v", err)
@@ -77,15 +77,15 @@ func (p *placeFlags) openParent(text string) (place backup.Objects, name string,
 	if err != nil {
 		return nil, "", err
 	}
-	place, err = o.Open(parent)
+	location, err = o.Open(parent)
 	if err != nil {
 		return nil, "", cli.Usage("%v", err)
 	}
-	return place, name, nil
+	return location, name, nil
 }
 
 // unseal reads the identities.
-func (p *placeFlags) unseal() (backup.Unsealer, error) {
+func (p *locationFlags) unseal() (backup.Unsealer, error) {
 	with, err := objectstore.ReadIdentities(p.identities...)
 	if err != nil {
 		return nil, cli.Usage("--identity: %v", err)

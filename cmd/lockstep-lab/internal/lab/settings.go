@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/measure"
 )
 
-// knob is a setting that is measured with several values.
-type knob struct {
+// setting is a setting that is measured with several values.
+type setting struct {
 	setting string
 	values  []string
 	also    map[string]string // other settings
@@ -25,10 +25,10 @@ type knob struct {
 	loads   []bench.PublishOptions
 }
 
-// knobs returns the settings that can be measured. The values of each span two orders of magnitude and include the
+// settings returns the settings that can be measured. The values of each span two orders of magnitude and include the
 // default; the loads are those that the setting affects.
-func knobs() []knob {
-	return []knob{
+func settings() []setting {
+	return []setting{
 		{
 			// It increases latency and saves syncs, which affects publishers that wait for each acknowledgement.
 			setting: "commit-delay", values: []string{"0s", "100us", "300us", "1ms", "3ms", "10ms"}, sync: "always",
@@ -48,7 +48,7 @@ func knobs() []knob {
 	}
 }
 
-func knobsCommand(env *cli.Env) *cobra.Command {
+func settingsCommand(env *cli.Env) *cobra.Command {
 	var f benchcli.Flags
 	var names, values []string
 	var paced bench.PublishOptions
@@ -78,7 +78,7 @@ Without --sync, commit-delay is swept with sync=always and checkpoint-bytes with
 			if paced.Rate < 0 {
 				return benchcli.ErrRate
 			}
-			chosen, err := chooseKnobs(names, values)
+			chosen, err := chooseSettings(names, values)
 			if err != nil {
 				return err
 			}
@@ -115,11 +115,11 @@ Without --sync, commit-delay is swept with sync=always and checkpoint-bytes with
 	return cmd
 }
 
-func chooseKnobs(names, values []string) ([]knob, error) {
-	var chosen []knob
-	all := knobs()
+func chooseSettings(names, values []string) ([]setting, error) {
+	var chosen []setting
+	all := settings()
 	for _, name := range names {
-		i := slices.IndexFunc(all, func(k knob) bool { return k.setting == name })
+		i := slices.IndexFunc(all, func(k setting) bool { return k.setting == name })
 		if i < 0 {
 			return nil, cli.Usage("--knob %q: must be commit-delay or checkpoint-bytes", name)
 		}
@@ -135,14 +135,14 @@ func chooseKnobs(names, values []string) ([]knob, error) {
 }
 
 // sweep measures all values of one setting in each round, and prints the medians.
-func sweep(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, k knob, size int) error {
+func sweep(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, k setting, size int) error {
 	results := map[string][]bench.Result{} // by value and load
 	key := func(load int, value string) string { return fmt.Sprint(load, " ", value) }
 	for round := range f.Rounds {
 		for _, value := range k.values {
 			for i, load := range k.loads {
 				load.SizeBytes, load.Duration = size, f.Duration
-				r, err := knobPoint(cmd.Context(), env, cmd, f, p, k, value, load)
+				r, err := settingPoint(cmd.Context(), env, cmd, f, p, k, value, load)
 				if err != nil {
 					return fmt.Errorf("%s=%s: %w", k.setting, value, err)
 				}
@@ -164,12 +164,12 @@ func sweep(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed
 			}
 		}
 	}
-	return printKnobs(env, medians)
+	return printSettings(env, medians)
 }
 
-// knobPoint starts nodes with one value and measures one load.
-func knobPoint(
-	ctx context.Context, env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, k knob, value string,
+// settingPoint starts nodes with one value and measures one load.
+func settingPoint(
+	ctx context.Context, env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, k setting, value string,
 	load bench.PublishOptions,
 ) (r bench.Result, err error) {
 	f.Sync, f.Settings = k.sync, map[string]string{k.setting: value}
@@ -177,17 +177,17 @@ func knobPoint(
 		f.Settings[name] = v
 	}
 	err = benchcli.WithTarget(ctx, env, cmd, f, p, func(t bench.Target) error {
-		r, err = measure.Knob(ctx, t, load, k.setting, value)
+		r, err = measure.SettingVariant(ctx, t, load, k.setting, value)
 		return err
 	})
 	return r, err
 }
 
-func printKnobs(env *cli.Env, results []bench.Result) error {
+func printSettings(env *cli.Env, results []bench.Result) error {
 	rows := make([][]any, 0, len(results))
 	for _, r := range results {
 		rows = append(rows, []any{
-			r.Knob, r.Value, load(&r), r.Sync, r.SizeBytes, fmt.Sprintf("%.0f", r.Rate), spread(&r), benchcli.Digits(r.P50),
+			r.Setting, r.Value, load(&r), r.Sync, r.SizeBytes, fmt.Sprintf("%.0f", r.Rate), spread(&r), benchcli.Digits(r.P50),
 			benchcli.Digits(r.P99), benchcli.Digits(r.Max),
 			fmt.Sprintf("%.1f", r.CheckpointsPerMin), fmt.Sprintf("%.0f", r.LogMB), fmt.Sprintf("%.0f", r.PeakRSS),
 			fmt.Sprintf("%.0f", r.VirtualMB),

@@ -11,9 +11,10 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Knob measures publishing to nodes that were started with one changed setting. The result includes the number of the
-// active's checkpoints and the size of its log at the end. The setting is only copied to the result.
-func Knob(ctx context.Context, t bench.Target, o bench.PublishOptions, knob, value string) (bench.Result, error) {
+// SettingVariant measures publishing to nodes that were started with one changed setting. The result includes the
+// number of the active's checkpoints and the size of its log at the end. The setting is only copied to the result.
+func SettingVariant(ctx context.Context, t bench.Target, o bench.PublishOptions, setting,
+	value string) (bench.Result, error) {
 	if t.Pair == nil {
 		return bench.Result{}, errors.New("comparing settings requires nodes started by the benchmark")
 	}
@@ -32,7 +33,7 @@ func Knob(ctx context.Context, t bench.Target, o bench.PublishOptions, knob, val
 		r.LogMB = float64(after.GetLogBytes()) / 1e6
 		return nil
 	})
-	r.Workload, r.Knob, r.Value = "knobs", knob, value
+	r.Workload, r.Setting, r.Value = "knobs", setting, value
 	return r, err
 }
 

@@ -69,7 +69,7 @@ func (s *Service) TestAccess(_ context.Context, req *pb.TestAccessRequest) (*pb.
 			right))
 	}
 	resp := &pb.TestAccessResponse{Open: s.o.Rules.Open(), Operators: s.o.Rules.Setting().Operators}
-	rules := s.o.Rules.Table().Giving(right, req.GetQueue())
+	rules := s.o.Rules.Table().Granting(right, req.GetQueue())
 	if req.GetPrincipal() != "" || len(req.GetGroups()) > 0 {
 		id := &access.Identity{Principal: cmp.Or(req.GetPrincipal(), access.Anonymous), Groups: req.GetGroups()}
 		about, operators := s.o.Rules.About(id)

@@ -19,7 +19,7 @@ import (
 func (s *Service) VerifyBackup(
 	req *pb.VerifyBackupRequest, out grpc.ServerStreamingServer[pb.VerifyBackupResponse],
 ) error {
-	began := time.Now()
+	start := time.Now()
 	r, err := stream(out.Context(), func(ctx context.Context, progress func(checkpoint.Progress)) (
 		maintenance.VerifyReport, error,
 	) {
@@ -30,7 +30,7 @@ func (s *Service) VerifyBackup(
 		return wire.ToStatus(err)
 	}
 	result := wire.VerifiedToProto(&r)
-	result.Took = durationpb.New(time.Since(began))
+	result.Took = durationpb.New(time.Since(start))
 	return out.Send(&pb.VerifyBackupResponse{Result: result})
 }
 
