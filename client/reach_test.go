@@ -152,12 +152,12 @@ func (c *counting) Accept() (net.Conn, error) {
 // A client backs off while its connections are closed without a response, for as long as that lasts. Otherwise it would
 // exhaust the node's rate limit for all clients at its address.
 func TestKnocksLessOften(t *testing.T) {
-	for name, trusted := range map[string]func(ca *certs.Authority) *tls.Config{
-		"plain at TLS": func(*certs.Authority) *tls.Config { return nil },
-		"no certificate": func(ca *certs.Authority) *tls.Config {
+	for name, trusted := range map[string]func(ca *certs.CA) *tls.Config{
+		"plain at TLS": func(*certs.CA) *tls.Config { return nil },
+		"no certificate": func(ca *certs.CA) *tls.Config {
 			return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: ca.Pool()}
 		},
-		"unknown authority": func(*certs.Authority) *tls.Config { return &tls.Config{MinVersion: tls.VersionTLS13} },
+		"unknown authority": func(*certs.CA) *tls.Config { return &tls.Config{MinVersion: tls.VersionTLS13} },
 	} {
 		simulated(t, name, func(t *testing.T) {
 			ca := certs.New(t, "ours")

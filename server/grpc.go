@@ -48,7 +48,7 @@ type Server struct {
 
 // New creates the gRPC server of a node, without services, for transactions of up to the given size. The options are
 // added to its own. Every call passes the gate.
-func New(transactionBytes int, g *auth.Gate, options ...grpc.ServerOption) Server {
+func New(transactionBytes int, g *auth.Interceptor, options ...grpc.ServerOption) Server {
 	s := grpc.NewServer(slices.Concat(codec.MarkingServerOptions(), []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(transactionBytes + MessageSlackBytes),
 		grpc.InitialWindowSize(streamWindowBytes), grpc.InitialConnWindowSize(connectionWindowBytes),

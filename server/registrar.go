@@ -44,7 +44,7 @@ type Registrar struct {
 	Services
 
 	// Gate is the auth interceptor of all calls.
-	Gate *auth.Gate
+	Gate *auth.Interceptor
 }
 
 // RegisterService registers a copy of desc with handlers that check the received requests.
@@ -71,7 +71,7 @@ type method struct {
 func methodOf(desc *grpc.ServiceDesc, name string) method {
 	m := method{name: "/" + desc.ServiceName + "/" + name}
 	need, _ := access.NeedOf(m.name)
-	m.anyone, m.forPeer = need.Anyone, need.Right == access.Peer
+	m.anyone, m.forPeer = need.Unauthenticated, need.Right == access.Peer
 	return m
 }
 
@@ -80,9 +80,9 @@ func (r Registrar) enter(ctx context.Context, m *method) (context.Context, bool,
 	inner, audited, err := r.Gate.Enter(ctx, m.name)
 	switch {
 	case err != nil && status.Code(err) == codes.Unauthenticated:
-		admission.Of(ctx).Unknown()
+		admission.FromContext(ctx).Unknown()
 	case err == nil && !m.anyone:
-		conn := admission.Of(ctx)
+		conn := admission.FromContext(ctx)
 		conn.Known(m.forPeer)
 		id := access.FromContext(inner)
 		conn.Called(id.Principal, id.Shown(), id.Peer || m.forPeer, func() (client, tlsVersion string) {
@@ -119,18 +119,18 @@ func (r Registrar) unary(m method, handle grpc.MethodHandler) grpc.MethodHandler
 		if err != nil {
 			return nil, err
 		}
-		incoming := admission.IncomingOf(ctx)
+		incoming := admission.IncomingFromContext(ctx)
 		incoming.Begin()
 		defer incoming.End()
 		c, _ := requests.Get().(*checkedRequest)
 		c.dec, c.incoming = dec, incoming
-		var began time.Time
+		var start time.Time
 		if audited {
-			began = time.Now()
+			start = time.Now()
 		}
 		resp, err := handle(srv, ctx, c.check, interceptor)
 		if audited || err != nil {
-			r.Gate.Left(ctx, m.name, c.request, began, err)
+			r.Gate.Left(ctx, m.name, c.request, start, err)
 		}
 		c.dec, c.request, c.incoming = nil, nil, nil
 		requests.Put(c)
@@ -146,15 +146,15 @@ func (r Registrar) stream(m method, handle grpc.StreamHandler) grpc.StreamHandle
 			return err
 		}
 		if m.anyone {
-			conn := admission.Of(ctx)
+			conn := admission.FromContext(ctx)
 			conn.Begin()
 			defer conn.End()
 		}
-		var began time.Time
+		var start time.Time
 		if audited {
-			began = time.Now()
+			start = time.Now()
 		}
-		incoming := admission.IncomingOf(ctx)
+		incoming := admission.IncomingFromContext(ctx)
 		incoming.Begin()
 		defer incoming.End()
 		s := &checkedStream{ServerStream: stream, keep: audited, incoming: incoming}
@@ -163,7 +163,7 @@ func (r Registrar) stream(m method, handle grpc.StreamHandler) grpc.StreamHandle
 			return handle(srv, s)
 		})
 		if audited || err != nil {
-			r.Gate.Left(ctx, m.name, s.request(), began, err)
+			r.Gate.Left(ctx, m.name, s.request(), start, err)
 		}
 		return err
 	}
@@ -226,7 +226,7 @@ func (s *checkedStream) receive(v any) error {
 	if s.incoming == nil {
 		return s.ServerStream.RecvMsg(v) //nolint:wrapcheck // it is gRPC's
 	}
-	s.incoming.Took(s.last.Bytes)
+	s.incoming.Consumed(s.last.Bytes)
 	s.last = codec.Counted{Message: v}
 	err := s.ServerStream.RecvMsg(&s.last)
 	s.last.Message = nil

@@ -38,8 +38,8 @@ func (a *answers) empty() bool {
 	return len(a.ack) == 0 && len(a.nack) == 0 && len(a.reject) == 0 && len(a.release) == 0
 }
 
-// giveBack releases messages that were not sent to the client or not processed by it.
-func (a *answers) giveBack(sequences []uint64) {
+// requeue releases messages that were not sent to the client or not processed by it.
+func (a *answers) requeue(sequences []uint64) {
 	for _, s := range sequences {
 		a.release.add(s)
 	}

@@ -29,33 +29,33 @@ const callLimit = 15 * time.Second
 func (c *conn) attached(l *session.Link) {
 	a := l.Peer()
 	if l.Sender() {
-		c.goWith(l, func(ctx context.Context) (func(), error) { return c.attachSource(ctx, l, a) })
+		c.leaveWith(l, func(ctx context.Context) (func(), error) { return c.attachSource(ctx, l, a) })
 		return
 	}
 	switch target := a.Target.(type) {
 	case *wire.Coordinator:
 		c.attachCoordinator(l, target)
 	case *wire.Node:
-		c.goWith(l, func(ctx context.Context) (func(), error) { return c.attachTarget(ctx, l, a, target) })
+		c.leaveWith(l, func(ctx context.Context) (func(), error) { return c.attachTarget(ctx, l, a, target) })
 	default:
 		l.Refuse(session.Errorf(session.InvalidField, "attach has no target"))
 	}
 }
 
-// maxMaking is the maximum number of links of a connection in creation. At the limit, the connection is not read: a
+// maxCreating is the maximum number of links of a connection in creation. At the limit, the connection is not read: a
 // client that attaches links too fast waits for the node, without delaying other clients.
-const maxMaking = 32
+const maxCreating = 32
 
-// goWith runs begin without mu, and the function it returns with mu. The caller holds mu.
-func (c *conn) goWith(l *session.Link, begin func(context.Context) (func(), error)) {
-	c.making++
+// leaveWith runs begin without mu, and the function it returns with mu. The caller holds mu.
+func (c *conn) leaveWith(l *session.Link, begin func(context.Context) (func(), error)) {
+	c.creating++
 	c.run(func() {
 		ctx, cancel := context.WithTimeout(c.calls, callLimit)
 		defer cancel()
 		accept, err := begin(ctx)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.making--
+		c.creating--
 		c.room.Broadcast()
 		if err != nil {
 			l.Refuse(refusal(err))
@@ -98,7 +98,7 @@ func (c *conn) attachTarget(
 	case !ok:
 		return nil, errAddress
 	case target.Dynamic:
-		if name, err = c.makeDynamic(ctx, isTopic(target.Capabilities)); err != nil {
+		if name, err = c.createDynamic(ctx, isTopic(target.Capabilities)); err != nil {
 			return nil, err
 		}
 		own := *target
@@ -179,7 +179,7 @@ func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach
 	var dynamic string
 	switch {
 	case source.Dynamic:
-		if dynamic, err = c.makeDynamic(ctx, isTopic(source.Capabilities)); err != nil {
+		if dynamic, err = c.createDynamic(ctx, isTopic(source.Capabilities)); err != nil {
 			return nil, err
 		}
 		name = dynamic

@@ -120,10 +120,10 @@ func TestMessagesBeforeEOF(t *testing.T) {
 					c.locked(func() { left = c.leaving })
 				}
 				return left
-			}, patience, time.Millisecond)
+			}, testTimeout, time.Millisecond)
 			close(n.hold)
-			require.Eventually(t, func() bool { return len(n.stored("q")) == count }, patience, time.Millisecond)
-			require.Eventually(t, func() bool { return len(s.all(false)) == 0 }, patience, time.Millisecond)
+			require.Eventually(t, func() bool { return len(n.stored("q")) == count }, testTimeout, time.Millisecond)
+			require.Eventually(t, func() bool { return len(s.all(false)) == 0 }, testTimeout, time.Millisecond)
 		})
 	}
 }
@@ -239,7 +239,7 @@ func TestOutcomesBeforeARoleIsLost(t *testing.T) {
 		<-n.asked
 		synctest.Wait()
 		mu.Lock()
-		role = Role{Elsewhere: "other:5672"}
+		role = Role{ActiveAddress: "other:5672"}
 		close(changed)
 		changed = make(chan struct{})
 		mu.Unlock()

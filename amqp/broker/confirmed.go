@@ -14,8 +14,8 @@ const (
 	confirmLimit = time.Second
 	// readLimit is the part of it spent on data that has arrived and is not yet processed.
 	readLimit = 20 * time.Millisecond
-	// readLook is the polling interval.
-	readLook = time.Millisecond
+	// readPollInterval is the polling interval.
+	readPollInterval = time.Millisecond
 )
 
 // register adds a consumer of a queue, for browsers. The caller holds the connection's mu.
@@ -62,7 +62,7 @@ func (c *conn) catchUp(queue string) {
 	for _, k := range consumers {
 		for come := received(k.c.reads.from); k.c.reads.applied.Load() < come && time.Now().Before(end); {
 			select {
-			case <-time.After(readLook):
+			case <-time.After(readPollInterval):
 			case <-c.ctx.Done():
 				return
 			}

@@ -73,22 +73,22 @@ type conn struct {
 	noTasks chan struct{} // capacity 1: the last task has ended
 	closers sync.WaitGroup
 
-	mu      sync.Mutex // guards the fields below
-	room    *sync.Cond // output was written, or messages were stored, or the connection ended
-	core    *session.Conn
-	gathers bool            // frames are being applied: wakeups are deferred to the end
-	roused  []chan struct{} // deferred wakeups
-	pending int             // bytes of messages not yet stored
-	making  int             // links in creation
-	held    int             // bytes of large messages, as counted by the server
-	waits   bool            // the connection is not being read
-	ended   bool
-	leaving bool      // no further frames are applied; received data is processed, and then the connection ends
-	closing time.Time // time to terminate it after the node has closed it
-	defect  bool      // a bug occurred: output may be wrong and is not written
-	mute    bool      // terminated without a close; only earlier output is written
-	txns    transactions
-	nodes   []string // queues to be deleted with the connection
+	mu          sync.Mutex // guards the fields below
+	room        *sync.Cond // output was written, or messages were stored, or the connection ended
+	core        *session.Conn
+	gathering   bool            // frames are being applied: wakeups are deferred to the end
+	wakePending []chan struct{} // deferred wakeups
+	pending     int             // bytes of messages not yet stored
+	creating    int             // links in creation
+	held        int             // bytes of large messages, as counted by the server
+	waits       bool            // the connection is not being read
+	ended       bool
+	leaving     bool      // no further frames are applied; received data is processed, and then the connection ends
+	closing     time.Time // time to terminate it after the node has closed it
+	defect      bool      // a bug occurred: output may be wrong and is not written
+	mute        bool      // terminated without a close; only earlier output is written
+	txns        transactions
+	nodes       []string // queues to be deleted with the connection
 }
 
 func newConn(s *Server, raw net.Conn) *conn {
@@ -114,7 +114,7 @@ func (c *conn) serve() {
 	var leave func()
 	c.as, leave = c.server.o.Enter(Client{Address: c.remote, TLS: c.secured})
 	defer leave()
-	if err := c.greet(); err != nil {
+	if err := c.handshake(); err != nil {
 		if !errors.Is(err, errEnded) && !errors.Is(err, io.EOF) && c.ctx.Err() == nil {
 			c.log.Info("AMQP client rejected", zap.Error(err))
 		}
@@ -266,8 +266,8 @@ func (c *conn) apply(f *wire.Frame, err error) (done bool) {
 // receive applies a frame and the following ones that are already buffered. Wakeups are deferred to the end, since the
 // goroutines would wait for mu only to find part of the work. The caller holds mu.
 func (c *conn) receive(f *wire.Frame) error {
-	c.gathers = true
-	defer c.tell()
+	c.gathering = true
+	defer c.notify()
 	for {
 		err := c.core.Receive(f, time.Now())
 		c.handleEvents()
@@ -284,28 +284,28 @@ func (c *conn) receive(f *wire.Frame) error {
 
 // busy reports whether reading must pause. The caller holds mu.
 func (c *conn) busy() bool {
-	return c.pending > maxPending || c.core.Buffered() > 4*maxOutput || c.making > maxMaking
+	return c.pending > maxPending || c.core.Buffered() > 4*maxOutput || c.creating > maxCreating
 }
 
-// rouse wakes the receiver of a channel, immediately or when all buffered frames are applied. The caller holds mu.
-func (c *conn) rouse(waits chan struct{}) {
-	if !c.gathers {
+// wakeUp wakes the receiver of a channel, immediately or when all buffered frames are applied. The caller holds mu.
+func (c *conn) wakeUp(waits chan struct{}) {
+	if !c.gathering {
 		poke(waits)
 		return
 	}
-	if !slices.Contains(c.roused, waits) {
-		c.roused = append(c.roused, waits)
+	if !slices.Contains(c.wakePending, waits) {
+		c.wakePending = append(c.wakePending, waits)
 	}
 }
 
-// tell sends the deferred wakeups. The caller holds mu.
-func (c *conn) tell() {
-	c.gathers = false
-	for _, waits := range c.roused {
+// notify sends the deferred wakeups. The caller holds mu.
+func (c *conn) notify() {
+	c.gathering = false
+	for _, waits := range c.wakePending {
 		poke(waits)
 	}
-	clear(c.roused)
-	c.roused = c.roused[:0]
+	clear(c.wakePending)
+	c.wakePending = c.wakePending[:0]
 	if c.core.Waits() {
 		c.signal()
 	}
@@ -338,18 +338,18 @@ func (c *conn) write() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	var out []byte
-	silent, deaf := false, false
+	silent, silentPeer := false, false
 	for {
 		var over, mute bool
 		var next time.Time
 		out, next, mute, over = c.output(out)
 		if len(out) > 0 {
-			if !deaf {
-				err := c.say(out)
+			if !silentPeer {
+				err := c.logError(out)
 				if errors.Is(err, os.ErrDeadlineExceeded) {
 					return
 				}
-				if deaf = err != nil; deaf { // data sent earlier by the client is still readable
+				if silentPeer = err != nil; silentPeer { // data sent earlier by the client is still readable
 					_ = c.raw.SetReadDeadline(time.Now().Add(restLimit))
 				}
 			}
@@ -413,7 +413,7 @@ func (c *conn) signal() { poke(c.wake) }
 // finish ends the connection in an orderly way when no further frames arrive: all received data is processed, and then
 // the client's close is answered. After a timeout, the connection is terminated without a response.
 func (c *conn) finish() {
-	c.server.unclaim(c)
+	c.server.release(c)
 	c.locked(c.leave)
 	if !c.processed(finishLimit) {
 		return
@@ -457,9 +457,9 @@ func (c *conn) end() {
 }
 
 // shut closes the connection with an error; it is terminated if the client does not respond.
-func (c *conn) shut(why *wire.Error) { c.contain(func() { c.shutDown(why) }) }
+func (c *conn) shut(reason *wire.Error) { c.contain(func() { c.shutDown(reason) }) }
 
-func (c *conn) shutDown(why *wire.Error) {
+func (c *conn) shutDown(reason *wire.Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.core == nil { // not authenticated yet
@@ -467,26 +467,26 @@ func (c *conn) shutDown(why *wire.Error) {
 		_ = c.raw.Close() // unblocks the reader
 		return
 	}
-	c.shutLocked(why)
+	c.shutLocked(reason)
 }
 
 // shutLocked is shut for callers that hold mu.
-func (c *conn) shutLocked(why *wire.Error) {
+func (c *conn) shutLocked(reason *wire.Error) {
 	if c.leaving {
 		return
 	}
 	c.leave()
-	c.closers.Go(func() { c.contain(func() { c.sendOff(why) }) })
+	c.closers.Go(func() { c.contain(func() { c.sendOff(reason) }) })
 }
 
 // sendOff closes the connection when received data is processed, or after a timeout.
-func (c *conn) sendOff(why *wire.Error) {
+func (c *conn) sendOff(reason *wire.Error) {
 	c.processed(closeLimit)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closing = time.Now().Add(closeLimit)
-	if peer := c.core.Peer(); peer != nil && (!isAway(why) || understandsAway(peer)) {
-		c.core.Close(why)
+	if peer := c.core.Peer(); peer != nil && (!isRedirect(reason) || understandsRedirect(peer)) {
+		c.core.Close(reason)
 	} else {
 		c.mute = true
 	}
@@ -497,12 +497,12 @@ func (c *conn) sendOff(why *wire.Error) {
 
 // lost closes the connection because this node no longer serves, or cannot for a while. Clients with failover reconnect
 // to the active node.
-func (c *conn) lost(why string) {
+func (c *conn) lost(reason string) {
 	role := c.server.successor()
 	if role.Active {
-		role.Elsewhere = "" // this node, soon
+		role.ActiveAddress = "" // this node, soon
 	}
-	c.shut(sendAway(role, why))
+	c.shut(redirectError(role, reason))
 }
 
 // peer returns the name of the client's container.
@@ -547,16 +547,16 @@ func (c *conn) handleEvents() {
 	}
 }
 
-// unanswered is the Data of a session: pending work before the client's end is answered.
-type unanswered struct {
+// pendingTransfers is the Data of a session: pending work before the client's end is answered.
+type pendingTransfers struct {
 	links int // detached links with unprocessed data
 	ended bool
 }
 
-func unansweredOf(s *session.Session) *unanswered {
-	u, ok := s.Data.(*unanswered)
+func unansweredOf(s *session.Session) *pendingTransfers {
+	u, ok := s.Data.(*pendingTransfers)
 	if !ok {
-		u = &unanswered{}
+		u = &pendingTransfers{}
 		s.Data = u
 	}
 	return u

@@ -105,7 +105,7 @@ func (s *consumer) withdraw() {
 
 func (s *consumer) run() {
 	if s.single {
-		s.c.server.steal(s)
+		s.c.server.takeOverLink(s)
 	}
 	err := s.consume()
 	s.c.mu.Lock()
@@ -125,14 +125,14 @@ func (s *consumer) run() {
 	}
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
-	why := f.toAMQP()
+	reason := f.toAMQP()
 	if f.reason == "QUEUE_NOT_FOUND" && s.queueID != 0 {
-		why.Condition = session.ResourceDeleted
+		reason.Condition = session.ResourceDeleted
 	}
 	if s.queueID == 0 {
-		s.link.Refuse(why)
+		s.link.Refuse(reason)
 	} else {
-		s.link.Detach(true, why)
+		s.link.Detach(true, reason)
 	}
 	s.c.handleEvents()
 	s.c.signal()
@@ -200,7 +200,7 @@ func (s *consumer) accept(queueID uint64) {
 // ask sends credit and answers to the node until the stream ends.
 func (s *consumer) ask(stream pb.QueueService_ConsumeClient) {
 	for {
-		req, over := s.toldNext()
+		req, over := s.nextOutcome()
 		if over {
 			_ = stream.CloseSend() // it never fails
 			return
@@ -219,8 +219,8 @@ func (s *consumer) ask(stream pb.QueueService_ConsumeClient) {
 	}
 }
 
-// toldNext returns the next request to the node, or nil, and whether no further ones follow.
-func (s *consumer) toldNext() (req *pb.ConsumeRequest, over bool) {
+// nextOutcome returns the next request to the node, or nil, and whether no further ones follow.
+func (s *consumer) nextOutcome() (req *pb.ConsumeRequest, over bool) {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	req = s.request()
@@ -344,8 +344,8 @@ func (s *consumer) rejected(waiting, moved []*pb.SequenceRange) {
 	}
 }
 
-// waitsToMove reports whether delivery i of w is a waiting reject, and keeps it until it is moved. The caller holds mu.
-func (s *consumer) waitsToMove(w *settling, i uint32) bool {
+// pendingMove reports whether delivery i of w is a waiting reject, and keeps it until it is moved. The caller holds mu.
+func (s *consumer) pendingMove(w *settling, i uint32) bool {
 	if len(w.sequences) == 0 {
 		return false
 	}
@@ -363,7 +363,7 @@ func (s *consumer) confirm(number uint64) {
 	for ; n < len(s.waiting) && s.waiting[n].confirm <= s.confirmed; n++ {
 		w := &s.waiting[n]
 		for i := range w.count {
-			if !s.waitsToMove(w, i) {
+			if !s.pendingMove(w, i) {
 				s.link.Settle(w.first+i, w.state)
 			}
 		}
@@ -374,7 +374,7 @@ func (s *consumer) confirm(number uint64) {
 }
 
 // signal wakes ask. The caller holds mu.
-func (s *consumer) signal() { s.c.rouse(s.wake) }
+func (s *consumer) signal() { s.c.wakeUp(s.wake) }
 
 // credit records the client's credit. The caller holds mu.
 func (s *consumer) credit(e *session.Credit) {
@@ -465,7 +465,7 @@ func (s *consumer) finish() {
 	if s.drain = nil; s.link.Left() {
 		s.unseen = &pb.Leave{Seen: s.c.txns.acknowledges(s)}
 	}
-	s.answers.giveBack(s.link.Recall())
+	s.answers.requeue(s.link.RevokeCredit())
 	s.confirms++
 	s.limit = time.AfterFunc(finishLimit, s.cancel)
 	s.signal()

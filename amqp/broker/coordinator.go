@@ -48,9 +48,9 @@ func (o *coordinator) deliver(d *session.Delivery) {
 				"distributed transactions are not supported: declare without a global-id")})
 			return
 		}
-		t, why := o.c.txns.declare(o.link.Session())
-		if why != nil {
-			o.link.Settle(d.ID, &wire.Rejected{Error: why})
+		t, reason := o.c.txns.declare(o.link.Session())
+		if reason != nil {
+			o.link.Settle(d.ID, &wire.Rejected{Error: reason})
 			return
 		}
 		o.link.Settle(d.ID, &wire.Declared{TxnID: t.accepted.TxnID})
@@ -61,9 +61,9 @@ func (o *coordinator) deliver(d *session.Delivery) {
 
 // discharge ends a transaction. The caller holds mu.
 func (o *coordinator) discharge(id uint32, d *wire.Discharge) {
-	t, why := o.c.txns.find(d.TxnID)
-	if why != nil {
-		o.link.Settle(id, &wire.Rejected{Error: why})
+	t, reason := o.c.txns.find(d.TxnID)
+	if reason != nil {
+		o.link.Settle(id, &wire.Rejected{Error: reason})
 		return
 	}
 	if d.Fail {
@@ -92,15 +92,15 @@ func (o *coordinator) discharge(id uint32, d *wire.Discharge) {
 	o.discharges.Add(1)
 	o.c.run(func() {
 		defer o.discharges.Done()
-		why, known := o.c.commit(t, ops)
+		reason, known := o.c.commit(t, ops)
 		o.c.mu.Lock()
 		defer o.c.mu.Unlock()
 		if !known {
 			return // the connection ends, and the client receives no outcome
 		}
-		if why != nil {
+		if reason != nil {
 			t.rollback()
-			o.link.Settle(id, &wire.Rejected{Error: why})
+			o.link.Settle(id, &wire.Rejected{Error: reason})
 		} else {
 			t.all.close(t)
 			t.committed()

@@ -23,7 +23,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-const patience = time.Minute
+const testTimeout = time.Minute
 
 // node implements the services required to open a connection.
 type node struct {
@@ -83,7 +83,7 @@ func serveFor(
 		Enter: func(Client) (func(context.Context) context.Context, func()) {
 			return func(ctx context.Context) context.Context { return ctx }, func() {}
 		},
-		Introduce:  func(net.Addr, string) {},
+		Hello:      func(net.Addr, string) {},
 		Role:       func() (Role, <-chan struct{}) { return Role{Active: true}, nil },
 		AutoCreate: func() bool { return false },
 	}
@@ -97,7 +97,7 @@ func serveFor(
 		select {
 		case err := <-ended:
 			require.NoError(t, err)
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			require.Fail(t, "the server does not end")
 		}
 	}
@@ -134,7 +134,7 @@ func dialAs(t *testing.T, s *Server, container string, properties wire.Fields) *
 	conn, err := dialTo(s)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 	p := &peer{t: t, conn: conn, in: wire.NewReader(conn, 1<<20)}
 	b := wire.AppendProtocolHeader(nil, wire.ProtocolAMQP)
 	b = wire.AppendFrame(b, 0, &wire.Open{
@@ -186,7 +186,7 @@ func TestDefects(t *testing.T) {
 			}
 			return enter(c)
 		}
-		o.Introduce = func(_ net.Addr, name string) {
+		o.Hello = func(_ net.Addr, name string) {
 			if strings.Contains(name, "with the lock") {
 				panic(name)
 			}
@@ -205,12 +205,13 @@ func TestDefects(t *testing.T) {
 	attaching.attach(0, "q")
 	require.False(t, until[*wire.Attach](attaching))
 
-	require.Eventually(t, func() bool { return s.Defects() == 3 && logs.Len() == 3 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return s.Defects() == 3 && logs.Len() == 3 }, testTimeout, time.Millisecond)
 	for _, l := range logs.All() {
 		require.Contains(t, l.ContextMap(), "panic")
 		require.Contains(t, l.ContextMap()["stack"], "broker")
 	}
-	require.Eventually(t, func() bool { return len(s.all(false)) == 1 }, patience, time.Millisecond, "others are served")
+	require.Eventually(t, func() bool { return len(s.all(false)) == 1 }, testTimeout, time.Millisecond,
+		"others are served")
 	again := dial(t, s, "attaching") // the only connection of its container
 	require.True(t, until[*wire.Begin](again))
 	good.attach(0, "") // an anonymous link makes no call to the node

@@ -24,8 +24,8 @@ const dynamicPrefix = "amqp-temporary."
 // connection because this node failed.
 const temporaryGrace = time.Hour
 
-// makeDynamic creates the queue of a dynamic link.
-func (c *conn) makeDynamic(ctx context.Context, topic bool) (string, error) {
+// createDynamic creates the queue of a dynamic link.
+func (c *conn) createDynamic(ctx context.Context, topic bool) (string, error) {
 	name := dynamicPrefix + uuid.NewString()
 	_, err := c.queues.CreateQueue(ctx, &pb.CreateQueueRequest{
 		Name: name, Topic: topic, Config: &pb.QueueConfig{TemporaryGrace: durationpb.New(temporaryGrace)},
@@ -59,7 +59,7 @@ func (c *conn) deleteNodes() {
 // dropNode deletes a dynamic queue before its connection ends.
 func (c *conn) dropNode(name string) {
 	c.mu.Lock()
-	mine := c.forgetNode(name)
+	mine := c.removeNode(name)
 	c.mu.Unlock()
 	if !mine {
 		return
@@ -69,9 +69,9 @@ func (c *conn) dropNode(name string) {
 	c.deleteNode(ctx, name)
 }
 
-// forgetNode removes a queue from the connection's list of dynamic queues, and reports whether it was listed: the
+// removeNode removes a queue from the connection's list of dynamic queues, and reports whether it was listed: the
 // caller must delete it then. The caller holds mu.
-func (c *conn) forgetNode(name string) bool {
+func (c *conn) removeNode(name string) bool {
 	i := slices.Index(c.nodes, name)
 	if i < 0 {
 		return false

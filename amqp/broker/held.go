@@ -18,7 +18,7 @@ const (
 	stallBytes = 3 << 20
 )
 
-var errTooMuchHeld = session.Errorf(session.ResourceLimitExceeded,
+var errHeldLimit = session.Errorf(session.ResourceLimitExceeded,
 	"partially received messages of all clients exceed %d MiB, and this connection sends less than "+
 		"%d MiB of its message in %v: send large messages without pauses", maxHeld>>20, stallBytes>>20, stallLimit)
 
@@ -144,7 +144,7 @@ func (c *conn) waitForRoom() {
 			return
 		case <-timer.C:
 			if c.server.held.stalled(first) {
-				first.shut(errTooMuchHeld)
+				first.shut(errHeldLimit)
 			}
 			timer.Reset(stallLimit)
 		}

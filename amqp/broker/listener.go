@@ -20,9 +20,9 @@ import (
 // closeLimit is the time that clients have to respond to a close when the node stops or loses its role.
 const closeLimit = 300 * time.Millisecond
 
-// roleLook is the interval at which the role is polled, in addition to notifications: a node starts serving shortly
-// after its role changed.
-const roleLook = 250 * time.Millisecond
+// rolePollInterval is the interval at which the role is polled, in addition to notifications: a node starts serving
+// shortly after its role changed.
+const rolePollInterval = 250 * time.Millisecond
 
 // Server serves AMQP clients until Run's context ends.
 type Server struct {
@@ -104,17 +104,17 @@ func (s *Server) forget(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
-	s.unclaimLocked(c)
+	s.releaseLocked(c)
 }
 
-// unclaim allows another connection to claim the container of a connection that ends.
-func (s *Server) unclaim(c *conn) {
+// release allows another connection to claim the container of a connection that ends.
+func (s *Server) release(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.unclaimLocked(c)
+	s.releaseLocked(c)
 }
 
-func (s *Server) unclaimLocked(c *conn) {
+func (s *Server) releaseLocked(c *conn) {
 	if s.containers[c.container] == c {
 		delete(s.containers, c.container)
 	}
@@ -148,14 +148,14 @@ func (s *Server) all(last bool) []*conn {
 func (s *Server) leave() {
 	role, _ := s.o.Role()
 	for _, c := range s.all(true) {
-		c.shut(sendAway(role, "node is stopping"))
+		c.shut(redirectError(role, "node is stopping"))
 	}
 }
 
 // watchRole closes all connections when this node is no longer active, so that their clients connect to the other node.
 func (s *Server) watchRole(ctx context.Context) {
 	was := false
-	ticker := time.NewTicker(roleLook)
+	ticker := time.NewTicker(rolePollInterval)
 	defer ticker.Stop()
 	for {
 		role, changed := s.o.Role()
@@ -163,10 +163,10 @@ func (s *Server) watchRole(ctx context.Context) {
 			role = s.successor()
 			list := s.all(false)
 			for _, c := range list {
-				c.shut(sendAway(role, "this node is no longer active"))
+				c.shut(redirectError(role, "this node is no longer active"))
 			}
 			s.o.Logger.Info("AMQP clients redirected to the other node", zap.Int("connections", len(list)),
-				zap.String("active", role.Elsewhere))
+				zap.String("active", role.ActiveAddress))
 		}
 		was = role.Active
 		select {
@@ -178,16 +178,16 @@ func (s *Server) watchRole(ctx context.Context) {
 	}
 }
 
-// isAway reports whether a connection is closed to redirect its client to the other node.
-func isAway(why *wire.Error) bool {
-	return why.Condition == session.ConnectionRedirect || why.Condition == session.ConnectionForced
+// isRedirect reports whether a connection is closed to redirect its client to the other node.
+func isRedirect(reason *wire.Error) bool {
+	return reason.Condition == session.ConnectionRedirect || reason.Condition == session.ConnectionForced
 }
 
-// understandsAway reports whether a client follows the redirection of a close; Qpid JMS does. Other connections are
+// understandsRedirect reports whether a client follows the redirection of a close; Qpid JMS does. Other connections are
 // terminated without a close, and without an open if this node does not serve, so that the client tries its next
 // address. Proton restarts with its first address after each open, and takes 10 s to detect the end of a connection
 // closed with amqp:connection:forced.
-func understandsAway(peer *wire.Open) bool {
+func understandsRedirect(peer *wire.Open) bool {
 	product, _ := peer.Properties.Get(wire.Symbol("product"))
 	return product == "QpidJMS"
 }
@@ -198,7 +198,7 @@ func (s *Server) successor() Role {
 	defer limit.Stop()
 	for {
 		role, changed := s.o.Role()
-		if role.Active || role.Elsewhere != "" {
+		if role.Active || role.ActiveAddress != "" {
 			return role
 		}
 		select {
@@ -209,15 +209,15 @@ func (s *Server) successor() Role {
 	}
 }
 
-// sendAway returns the error with which a node that does not serve closes connections.
-func sendAway(role Role, why string) *wire.Error {
-	host, port, err := net.SplitHostPort(role.Elsewhere)
+// redirectError returns the error with which a node that does not serve closes connections.
+func redirectError(role Role, reason string) *wire.Error {
+	host, port, err := net.SplitHostPort(role.ActiveAddress)
 	number, ok := portNumber(port)
 	if err != nil || !ok {
 		return session.Errorf(session.ConnectionForced,
-			"%s; reconnect: the other node of the pair is or becomes active", why)
+			"%s; reconnect: the other node of the pair is or becomes active", reason)
 	}
-	e := session.Errorf(session.ConnectionRedirect, "%s; the active node is %s", why, role.Elsewhere)
+	e := session.Errorf(session.ConnectionRedirect, "%s; the active node is %s", reason, role.ActiveAddress)
 	e.Info = wire.Fields{
 		{Key: wire.Symbol("hostname"), Value: host},
 		{Key: wire.Symbol("network-host"), Value: host},

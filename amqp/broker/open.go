@@ -25,9 +25,9 @@ const notActive = "this node is not active"
 // opened responds to a client that opens its connection. The caller holds mu.
 func (c *conn) opened(o *wire.Open) {
 	role, _ := c.server.o.Role()
-	c.server.o.Introduce(c.remote, nameOf(o))
-	if !role.Active && !understandsAway(o) {
-		c.shutLocked(sendAway(role, notActive))
+	c.server.o.Hello(c.remote, nameOf(o))
+	if !role.Active && !understandsRedirect(o) {
+		c.shutLocked(redirectError(role, notActive))
 		return
 	}
 	reply := session.OpenReply{
@@ -40,21 +40,21 @@ func (c *conn) opened(o *wire.Open) {
 	if list := failoverServers(role.Others); len(list) > 0 {
 		reply.Properties = append(reply.Properties, wire.MapEntry{Key: wire.Symbol("failover-server-list"), Value: list})
 	}
-	var why *wire.Error
+	var reason *wire.Error
 	switch {
 	case !role.Active:
-		why = sendAway(role, notActive)
+		reason = redirectError(role, notActive)
 	case c.refused != nil:
-		why = c.refused
+		reason = c.refused
 	case slices.Contains(o.DesiredCapabilities, soleConnection):
 		reply.OfferedCapabilities = append(reply.OfferedCapabilities, soleConnection)
 		if !c.server.claim(c, o.ContainerID) {
-			why = session.Errorf(session.InvalidField, "container-id %q is in use by another connection, and this one "+
+			reason = session.Errorf(session.InvalidField, "container-id %q is in use by another connection, and this one "+
 				"requests exclusive use: use a unique container-id per client", o.ContainerID)
-			why.Info = wire.Fields{{Key: wire.Symbol("invalid-field"), Value: wire.Symbol("container-id")}}
+			reason.Info = wire.Fields{{Key: wire.Symbol("invalid-field"), Value: wire.Symbol("container-id")}}
 		}
 	}
-	if why == nil {
+	if reason == nil {
 		c.core.Open(reply)
 		return
 	}
@@ -62,7 +62,7 @@ func (c *conn) opened(o *wire.Open) {
 	reply.Properties = append(reply.Properties,
 		wire.MapEntry{Key: wire.Symbol("amqp:connection-establishment-failed"), Value: true})
 	c.core.Open(reply)
-	c.shutLocked(why)
+	c.shutLocked(reason)
 }
 
 // nameOf returns the name of a client: its container, and its product and version if reported.

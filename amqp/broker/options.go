@@ -25,8 +25,8 @@ type Options struct {
 	// Enter registers a client with the services. Until leave is called, calls with the context returned by as are
 	// attributed to the client.
 	Enter func(Client) (as func(context.Context) context.Context, leave func())
-	// Introduce receives the self-reported name of the client at the other end of a connection.
-	Introduce func(of net.Addr, name string)
+	// Hello receives the self-reported name of the client at the other end of a connection.
+	Hello func(of net.Addr, name string)
 	// Role returns the role of this node, and a channel that signals a change.
 	Role func() (Role, <-chan struct{})
 	// AutoCreate reports whether missing queues named by a link are created, if the client may manage them.
@@ -51,8 +51,8 @@ type Client struct {
 type Role struct {
 	// Active reports whether the node serves clients.
 	Active bool
-	// Elsewhere is the AMQP address of the active node, host:port; empty if unknown.
-	Elsewhere string
+	// ActiveAddress is the AMQP address of the active node, host:port; empty if unknown.
+	ActiveAddress string
 	// Others are the AMQP addresses of the nodes of the pair, for clients that reconnect later.
 	Others []string
 }

@@ -20,9 +20,9 @@ import (
 const (
 	// window is the maximum number of outstanding requests of a pipeline: nodes keep the last 256 results of a producer.
 	window = 200
-	// eagerBursts is the number of publish frames in flight up to which messages are sent immediately. Beyond it they are
+	// eagerFrames is the number of publish frames in flight up to which messages are sent immediately. Beyond it they are
 	// batched.
-	eagerBursts = 4
+	eagerFrames = 4
 	// maxBatch and maxBatchBytes limit a batch.
 	maxBatch      = 256
 	maxBatchBytes = 256 << 10
@@ -64,14 +64,14 @@ type pipeline struct {
 	ended chan struct{}
 
 	// guarded by conn.mu
-	next     uint64
-	pending  []entry   // not yet in a request
-	inFlight []request // ordered by sequence
-	sent     int       // number of inFlight requests sent on the current stream
-	bursts   int       // frames of the current stream with outstanding requests
-	missing  string    // a queue to be created on demand before new messages are sent; may be empty
-	more     bool      // the node accepts several requests per frame
-	done     bool      // no further messages follow
+	next          uint64
+	pending       []entry   // not yet in a request
+	inFlight      []request // ordered by sequence
+	sent          int       // number of inFlight requests sent on the current stream
+	publishFrames int       // frames of the current stream with outstanding requests
+	missing       string    // a queue to be created on demand before new messages are sent; may be empty
+	more          bool      // the node accepts several requests per frame
+	done          bool      // no further messages follow
 }
 
 func newPipeline(c *conn, of *publisher) *pipeline {
@@ -99,7 +99,7 @@ func (p *pipeline) finish() {
 }
 
 // signal wakes the pipeline. The caller holds mu.
-func (p *pipeline) signal() { p.c.rouse(p.wake) }
+func (p *pipeline) signal() { p.c.wakeUp(p.wake) }
 
 // idle reports whether no message is pending or in flight. The caller holds mu.
 func (p *pipeline) idle() bool { return len(p.pending) == 0 && len(p.inFlight) == 0 && p.missing == "" }
@@ -182,7 +182,7 @@ func (p *pipeline) stream() (progress bool, err error) {
 	ctx, cancel := context.WithCancel(p.c.calls)
 	defer cancel()
 	p.c.mu.Lock()
-	p.sent, p.bursts, p.more = 0, 0, false
+	p.sent, p.publishFrames, p.more = 0, 0, false
 	p.c.mu.Unlock()
 	stream, err := p.c.queues.PublishStream(ctx)
 	if err != nil {
@@ -198,7 +198,7 @@ func (p *pipeline) stream() (progress bool, err error) {
 		err = p.receive(stream, &progress)
 	})
 	for {
-		b, over := p.burst()
+		b, over := p.publishFrame()
 		switch {
 		case b != nil:
 			if stream.Send(b) == nil {
@@ -225,8 +225,8 @@ func (p *pipeline) stream() (progress bool, err error) {
 	}
 }
 
-// burst returns the next publish frame, if one is ready; over means that none will follow.
-func (p *pipeline) burst() (b *pb.PublishStreamRequest, over bool) {
+// publishFrame returns the next publish frame, if one is ready; over means that none will follow.
+func (p *pipeline) publishFrame() (b *pb.PublishStreamRequest, over bool) {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
 	first := p.nextRequest(0, 0)
@@ -236,7 +236,7 @@ func (p *pipeline) burst() (b *pb.PublishStreamRequest, over bool) {
 	b = p.encode(first)
 	messages, bytes := first.size()
 	at := p.sent - 1 // the last one
-	for p.more && len(b.GetMore()) < window/eagerBursts {
+	for p.more && len(b.GetMore()) < window/eagerFrames {
 		r := p.nextRequest(messages, bytes)
 		if r == nil {
 			break
@@ -246,7 +246,7 @@ func (p *pipeline) burst() (b *pb.PublishStreamRequest, over bool) {
 		messages, bytes, at = messages+m, bytes+n, p.sent-1
 	}
 	p.inFlight[at].last = true
-	p.bursts++
+	p.publishFrames++
 	return b, false
 }
 
@@ -275,7 +275,7 @@ func (p *pipeline) nextRequest(messages, bytes int) *request {
 	if p.sent < len(p.inFlight) {
 		r := &p.inFlight[p.sent]
 		if m, b := r.size(); messages > 0 && (messages+m > maxBatch || bytes+b > maxBatchBytes) ||
-			messages == 0 && p.bursts >= eagerBursts {
+			messages == 0 && p.publishFrames >= eagerFrames {
 			return nil
 		}
 		r.sent, r.last = true, false
@@ -285,7 +285,7 @@ func (p *pipeline) nextRequest(messages, bytes int) *request {
 	if len(p.pending) == 0 || len(p.inFlight) >= window || p.missing != "" {
 		return nil
 	}
-	if messages == 0 && p.bursts >= eagerBursts && len(p.pending) < maxBatch && p.c.pending < maxBatchBytes {
+	if messages == 0 && p.publishFrames >= eagerFrames && len(p.pending) < maxBatch && p.c.pending < maxBatchBytes {
 		return nil // more messages will join before the next response
 	}
 	n := 0
@@ -357,7 +357,7 @@ func (p *pipeline) answered(resp *pb.PublishStreamResponse) error {
 		}
 		p.take(r)
 		p.refused(&r, &f)
-		p.makeMissing()
+		p.createMissing()
 		return nil
 	}
 	p.take(r)
@@ -370,7 +370,7 @@ func (p *pipeline) answered(resp *pb.PublishStreamResponse) error {
 			p.link.Settle(r.entries[i].id, nil)
 		}
 	}
-	p.makeMissing()
+	p.createMissing()
 	return nil
 }
 
@@ -380,7 +380,7 @@ func (p *pipeline) take(r request) {
 	p.inFlight = p.inFlight[1:]
 	p.sent--
 	if r.last {
-		p.bursts--
+		p.publishFrames--
 	}
 }
 
@@ -400,7 +400,7 @@ func (p *pipeline) refused(r *request, f *failure) {
 		for i := range r.entries {
 			r.entries[i].alone = true
 		}
-		p.putBack(r.entries)
+		p.unreadRequest(r.entries)
 		return
 	}
 	var state wire.DeliveryState = &wire.Rejected{Error: f.toAMQP()}
@@ -423,14 +423,14 @@ func (p *pipeline) refused(r *request, f *failure) {
 
 // queueDeleted ends a link to a deleted queue, which is not created again. The caller holds mu.
 func (p *pipeline) queueDeleted(r *request, f *failure) {
-	why := p.of.resourceDeleted(f)
+	reason := p.of.resourceDeleted(f)
 	for i := range r.entries {
 		p.c.stored(r.entries[i].bytes)
 		if !r.entries[i].settled && (f.settled || !r.retry) {
-			p.link.Settle(r.entries[i].id, &wire.Rejected{Error: why})
+			p.link.Settle(r.entries[i].id, &wire.Rejected{Error: reason})
 		}
 	}
-	p.link.Detach(true, why)
+	p.link.Detach(true, reason)
 	p.drop()
 }
 
@@ -440,12 +440,12 @@ func (p *pipeline) onDemand(r *request) {
 	for i := range r.entries {
 		r.entries[i].made = true
 	}
-	p.putBack(r.entries)
+	p.unreadRequest(r.entries)
 	p.missing = r.entries[0].queue
 }
 
-// makeMissing creates that queue when all sent requests are answered. The caller holds mu.
-func (p *pipeline) makeMissing() {
+// createMissing creates that queue when all sent requests are answered. The caller holds mu.
+func (p *pipeline) createMissing() {
 	if p.missing == "" || len(p.inFlight) > 0 || len(p.pending) == 0 {
 		return
 	}
@@ -458,15 +458,15 @@ func (p *pipeline) makeMissing() {
 		defer p.c.mu.Unlock()
 		p.missing = ""
 		if err != nil {
-			p.giveUp(queue, refusal(err))
+			p.abandon(queue, refusal(err))
 		}
 		p.signal()
 		p.c.signal()
 	})
 }
 
-// giveUp rejects the messages for a queue that could not be created. The caller holds mu.
-func (p *pipeline) giveUp(queue string, why *wire.Error) {
+// abandon rejects the messages for a queue that could not be created. The caller holds mu.
+func (p *pipeline) abandon(queue string, reason *wire.Error) {
 	kept := p.pending[:0]
 	for _, e := range p.pending {
 		if e.queue != queue || !e.made {
@@ -474,15 +474,15 @@ func (p *pipeline) giveUp(queue string, why *wire.Error) {
 			continue
 		}
 		p.c.stored(e.bytes)
-		p.link.Settle(e.id, &wire.Rejected{Error: why})
+		p.link.Settle(e.id, &wire.Rejected{Error: reason})
 	}
 	clear(p.pending[len(kept):])
 	p.pending = kept
 	p.c.room.Broadcast()
 }
 
-// putBack inserts messages to be sent again in new requests, before later messages. The caller holds mu.
-func (p *pipeline) putBack(entries []entry) {
+// unreadRequest inserts messages to be sent again in new requests, before later messages. The caller holds mu.
+func (p *pipeline) unreadRequest(entries []entry) {
 	at := 0
 	for at < len(p.pending) && int32(p.pending[at].id-entries[0].id) < 0 {
 		at++

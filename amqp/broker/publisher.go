@@ -33,9 +33,9 @@ func (p *publisher) deleted() bool { return p.queue != "" && p.exists }
 
 // resourceDeleted returns the error of a link to a deleted queue.
 func (p *publisher) resourceDeleted(f *failure) *wire.Error {
-	why := f.toAMQP()
-	why.Condition = session.ResourceDeleted
-	return why
+	reason := f.toAMQP()
+	reason.Condition = session.ResourceDeleted
+	return reason
 }
 
 // deliver accepts a message. The caller holds the connection's mu.
@@ -84,15 +84,15 @@ func (p *publisher) publishIn(state *wire.TransactionalState, d *session.Deliver
 
 // refuse rejects a message. If the client has already settled it, the link is detached, since the client would not be
 // notified otherwise.
-func (p *publisher) refuse(id uint32, settled bool, why *wire.Error) {
+func (p *publisher) refuse(id uint32, settled bool, reason *wire.Error) {
 	if settled {
-		p.link.Detach(true, why)
+		p.link.Detach(true, reason)
 		if wait := p.detached(true); wait != nil {
 			p.c.run(wait)
 		}
 		return
 	}
-	p.link.Settle(id, &wire.Rejected{Error: why})
+	p.link.Settle(id, &wire.Rejected{Error: reason})
 }
 
 // detached ends the link when its messages are stored or refused. The caller holds mu.

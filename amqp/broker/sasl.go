@@ -39,17 +39,17 @@ const (
 // errEnded ends a connection without a log entry.
 var errEnded = errors.New("connection closed")
 
-// greet reads the protocol headers, and executes the SASL exchange if requested. Without SASL, a client is anonymous or
-// authenticated by its certificate.
-func (c *conn) greet() error {
+// handshake reads the protocol headers, and executes the SASL exchange if requested. Without SASL, a client is
+// anonymous or authenticated by its certificate.
+func (c *conn) handshake() error {
 	id, version, err := c.reader.ProtocolHeader()
 	if err != nil {
 		return fmt.Errorf("protocol header: %w", err)
 	}
 	if version != [3]byte{1, 0, 0} || id != protocolAMQP && id != protocolSASL {
-		return errors.Join(errEnded, c.say(wire.AppendProtocolHeader(nil, protocolSASL)))
+		return errors.Join(errEnded, c.logError(wire.AppendProtocolHeader(nil, protocolSASL)))
 	}
-	if err := c.say(wire.AppendProtocolHeader(nil, id)); err != nil {
+	if err := c.logError(wire.AppendProtocolHeader(nil, id)); err != nil {
 		return err
 	}
 	if id == protocolAMQP {
@@ -62,7 +62,7 @@ func (c *conn) greet() error {
 	if err != nil {
 		return fmt.Errorf("protocol header: %w", err)
 	}
-	if err := c.say(wire.AppendProtocolHeader(nil, protocolAMQP)); err != nil {
+	if err := c.logError(wire.AppendProtocolHeader(nil, protocolAMQP)); err != nil {
 		return err
 	}
 	if version != [3]byte{1, 0, 0} || id != protocolAMQP {
@@ -71,8 +71,8 @@ func (c *conn) greet() error {
 	return nil
 }
 
-// say writes to the connection before its writer runs.
-func (c *conn) say(b []byte) error {
+// logError writes to the connection before its writer runs.
+func (c *conn) logError(b []byte) error {
 	if err := c.raw.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
@@ -88,7 +88,7 @@ func (c *conn) authenticate() error {
 	if c.secured != nil && len(c.secured.VerifiedChains) > 0 {
 		offered = append([]wire.Symbol{external}, offered...)
 	}
-	if err := c.say(wire.AppendSASLFrame(nil, &wire.SASLMechanisms{Mechanisms: offered})); err != nil {
+	if err := c.logError(wire.AppendSASLFrame(nil, &wire.SASLMechanisms{Mechanisms: offered})); err != nil {
 		return err
 	}
 	var f wire.Frame
@@ -101,7 +101,7 @@ func (c *conn) authenticate() error {
 	}
 	mechanism, response := init.Mechanism, bytes.Clone(init.InitialResponse)
 	if response == nil && mechanism != anonymous && mechanism != external {
-		if err := c.say(wire.AppendSASLFrame(nil, &wire.SASLChallenge{})); err != nil {
+		if err := c.logError(wire.AppendSASLFrame(nil, &wire.SASLChallenge{})); err != nil {
 			return err
 		}
 		if err := c.reader.Next(&f); err != nil {
@@ -126,7 +126,7 @@ func (c *conn) authenticate() error {
 	default:
 		outcome.Code = wire.SASLAuth
 	}
-	return errors.Join(err, c.say(wire.AppendSASLFrame(nil, outcome)))
+	return errors.Join(err, c.logError(wire.AppendSASLFrame(nil, outcome)))
 }
 
 // credential returns the token of a SASL response, or "" without one. ok is false if the response is invalid for its

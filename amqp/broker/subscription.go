@@ -71,7 +71,7 @@ func (c *conn) subscribe(
 	s.single = s.durable && !sub.shared
 	if sub.volatile {
 		s.leave = c.server.share(s.queue, sub.name)
-		c.sweep(ctx, s.queue)
+		c.endIdle(ctx, s.queue)
 	}
 	resp, err := c.queues.CreateSubscription(ctx, &pb.CreateSubscriptionRequest{
 		Queue: s.queue, Name: sub.name, IfNotExists: true, Filter: cel,
@@ -198,9 +198,9 @@ func (s *consumer) last() bool {
 	return s.wasLast
 }
 
-// sweep deletes subscriptions of a queue whose links ended without deleting them because their node failed. Only the
+// endIdle deletes subscriptions of a queue whose links ended without deleting them because their node failed. Only the
 // active node has such links, and it knows all of them.
-func (c *conn) sweep(ctx context.Context, queue string) {
+func (c *conn) endIdle(ctx context.Context, queue string) {
 	resp, err := c.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: queue})
 	if err != nil {
 		return // a client without the permission leaves it to others
@@ -216,10 +216,10 @@ func (c *conn) sweep(ctx context.Context, queue string) {
 	}
 }
 
-// steal detaches a link of the same durable subscription on another connection (2.6.1). The client of that container
-// has reconnected before the end of its former connection was detected. Links to queues are not affected, since clients
-// name them by the queue on each connection.
-func (s *Server) steal(by *consumer) {
+// takeOverLink detaches a link of the same durable subscription on another connection (2.6.1). The client of that
+// container has reconnected before the end of its former connection was detected. Links to queues are not affected,
+// since clients name them by the queue on each connection.
+func (s *Server) takeOverLink(by *consumer) {
 	for _, k := range s.consumersOf(by.queue) {
 		if k != by && k.single && k.subscription == by.subscription {
 			k.c.contain(k.stolen)

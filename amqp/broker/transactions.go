@@ -170,9 +170,9 @@ func tooManyOperations() *wire.Error {
 
 // disposedIn records outcomes within a transaction. The caller holds mu.
 func (s *consumer) disposedIn(state *wire.TransactionalState, e *session.Disposed) {
-	t, why := s.c.txns.find(state.TxnID)
-	if why != nil {
-		s.link.Detach(true, why)
+	t, reason := s.c.txns.find(state.TxnID)
+	if reason != nil {
+		s.link.Detach(true, reason)
 		s.finish()
 		return
 	}
@@ -281,7 +281,7 @@ func (c *conn) createMissing(ctx context.Context, publishes []*published) (creat
 // commit commits a transaction. Missing queues are created on demand, and the commit is then retried: nothing was
 // stored before. With an error nothing was stored. known is false if the outcome cannot be determined, in which case
 // the connection ends.
-func (c *conn) commit(t *transaction, ops []*pb.Operation) (why *wire.Error, known bool) {
+func (c *conn) commit(t *transaction, ops []*pb.Operation) (reason *wire.Error, known bool) {
 	ctx, cancel := context.WithTimeout(c.calls, commitLimit)
 	defer cancel()
 	f, known := c.tryCommit(ctx, ops)
@@ -335,12 +335,12 @@ func (c *conn) tryCommit(ctx context.Context, ops []*pb.Operation) (refused *fai
 
 // ofTransaction returns the AMQP error of a refused transaction.
 func (f *failure) ofTransaction() *wire.Error {
-	why := f.toAMQP()
+	reason := f.toAMQP()
 	switch {
-	case why.Condition == session.PreconditionFailed || why.Condition == session.ResourceLocked:
-		why.Condition = transactionRolled
+	case reason.Condition == session.PreconditionFailed || reason.Condition == session.ResourceLocked:
+		reason.Condition = transactionRolled
 	case f.reason == "TOO_LARGE":
-		why.Condition = session.ResourceLimitExceeded
+		reason.Condition = session.ResourceLimitExceeded
 	}
-	return why
+	return reason
 }

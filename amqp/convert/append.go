@@ -22,15 +22,15 @@ type Options struct {
 func Append(b []byte, s *pb.StoredMessage, o Options) []byte {
 	m := s.GetMessage()
 	if v, ok := m.GetTypedProperties()[SectionsKey].GetKind().(*pb.PropertyValue_BytesValue); ok {
-		if k, ok := parseKept(v.BytesValue, m.GetBody()); ok {
-			return appendAsItCame(b, s, &k, o)
+		if k, ok := parsePreserved(v.BytesValue, m.GetBody()); ok {
+			return appendUnchanged(b, s, &k, o)
 		}
 	}
 	return appendTranslated(b, s, o)
 }
 
-// appendAsItCame appends a message received by AMQP.
-func appendAsItCame(b []byte, s *pb.StoredMessage, k *kept, o Options) []byte {
+// appendUnchanged appends a message received by AMQP.
+func appendUnchanged(b []byte, s *pb.StoredMessage, k *preserved, o Options) []byte {
 	h := header{durable: k.flags&isDurable != 0, deliveryCount: s.GetDeliveryCount()}
 	if k.flags&hasPriority != 0 {
 		h.priority = int(k.priority)

@@ -15,11 +15,11 @@ import (
 
 // Limits of lockstep.v1.Message.
 const (
-	maxFieldBytes = 1024
-	maxKeyBytes   = 255
-	maxKeptBytes  = 64 << 10
-	maxPriority   = 9
-	maxTimeMS     = 253_402_300_799_999 // the end of the year 9999
+	maxFieldBytes     = 1024
+	maxKeyBytes       = 255
+	maxPreservedBytes = 64 << 10
+	maxPriority       = 9
+	maxTimeMS         = 253_402_300_799_999 // the end of the year 9999
 )
 
 // Meta contains the fields of a message that have no equivalent in lockstep.v1.Message.
@@ -39,13 +39,13 @@ type Meta struct {
 
 // decoded is the result of Decode in one allocation.
 type decoded struct {
-	message  pb.Message
-	meta     Meta
-	kept     kept
-	property slot
-	priority uint32
-	ttl      durationpb.Duration
-	at       [2]timestamppb.Timestamp
+	message   pb.Message
+	meta      Meta
+	preserved preserved
+	property  slot
+	priority  uint32
+	ttl       durationpb.Duration
+	at        [2]timestamppb.Timestamp
 	// slots hold values of typed properties.
 	slots []slot
 	// text is a copy of kept.before, shared by the strings of the fields; from is the payload from the first kept section
@@ -73,12 +73,12 @@ func Decode(payload []byte) (*pb.Message, *Meta, error) {
 		return nil, nil, err
 	}
 	m := &d.message
-	size := 12 + len(d.kept.before) + len(d.kept.after)
-	if n := size + d.attributesBytes(); n > maxKeptBytes {
+	size := 12 + len(d.preserved.before) + len(d.preserved.after)
+	if n := size + d.attributesBytes(); n > maxPreservedBytes {
 		return nil, nil, limited("sections before and after the body have %d bytes, with ids and non-string properties "+
-			"counted twice, maximum is %d", n, maxKeptBytes)
+			"counted twice, maximum is %d", n, maxPreservedBytes)
 	}
-	d.property.bytes.BytesValue = d.kept.appendTo(make([]byte, 0, size))
+	d.property.bytes.BytesValue = d.preserved.appendTo(make([]byte, 0, size))
 	d.property.value.Kind = &d.property.bytes
 	d.setTyped(SectionsKey, &d.property.value)
 	return m, &d.meta, nil
@@ -150,14 +150,14 @@ func (d *decoded) sections(payload []byte) error {
 				body = here
 				d.bodyKind(code, v)
 			} else {
-				d.kept.flags &^= bodyKind | isWide
+				d.preserved.flags &^= bodyKind | isWide
 			}
 			end = rest
 		case codeFooter:
 			if bodies == 0 {
 				body, end = here, here
 			}
-			d.kept.after = here
+			d.preserved.after = here
 		}
 		if err != nil {
 			return err
@@ -166,7 +166,7 @@ func (d *decoded) sections(payload []byte) error {
 	if before < 0 {
 		d.from = payload[len(payload):]
 	}
-	if bodies == 0 && d.kept.after == nil {
+	if bodies == 0 && d.preserved.after == nil {
 		body, end = rest, rest
 	}
 	return d.take(body, end)
@@ -193,21 +193,21 @@ func expect(code byte, v value) error {
 func (d *decoded) bodyKind(code byte, v value) {
 	switch {
 	case code == codeData:
-		d.kept.flags |= bodyData
+		d.preserved.flags |= bodyData
 	case code == codeValue && v.isString():
-		d.kept.flags |= bodyText
+		d.preserved.flags |= bodyText
 	default:
 		return
 	}
 	if _, sized, _ := width(v.code); sized == 4 {
-		d.kept.flags |= isWide
+		d.preserved.flags |= isWide
 	}
 }
 
 // take splits the message into the kept parts and the body, which ends before end, and decodes the translated sections.
 func (d *decoded) take(body, end []byte) error {
 	before := len(d.from) - len(body)
-	switch d.kept.flags & bodyKind {
+	switch d.preserved.flags & bodyKind {
 	case bodySections:
 		d.message.Body = body[: len(body)-len(end) : len(body)-len(end)]
 	default:
@@ -222,9 +222,9 @@ func (d *decoded) take(body, end []byte) error {
 		before = len(d.from) - len(end) - len(v.data)
 		d.message.Body = v.data[:len(v.data):len(v.data)]
 	}
-	d.kept.before = d.from[:before]
-	d.text = string(d.kept.before)
-	for rest := d.kept.before; len(rest) > 0; {
+	d.preserved.before = d.from[:before]
+	d.text = string(d.preserved.before)
+	for rest := d.preserved.before; len(rest) > 0; {
 		code, content, err := descriptor(rest)
 		if err != nil || code > codeApplicationProperties {
 			return err
@@ -281,14 +281,14 @@ func (d *decoded) header(v value) error {
 				d.meta.FirstAcquirer = is
 			} else if is {
 				d.meta.Durable = true
-				d.kept.flags |= isDurable
+				d.preserved.flags |= isDurable
 			}
 		case 1:
 			if field.code != codeUbyte {
 				return malformed("header: priority is not a ubyte")
 			}
-			d.kept.flags |= hasPriority
-			d.kept.priority = byte(n)
+			d.preserved.flags |= hasPriority
+			d.preserved.priority = byte(n)
 			d.priority = uint32(min(n, maxPriority))
 			d.message.Priority = &d.priority
 		case 2, 4:
@@ -298,7 +298,7 @@ func (d *decoded) header(v value) error {
 			if i == 4 {
 				d.meta.DeliveryCount = uint32(n)
 			} else if n > 0 {
-				d.kept.flags |= hasTTL
+				d.preserved.flags |= hasTTL
 				setDuration(&d.ttl, n)
 				d.message.Ttl = &d.ttl
 			}

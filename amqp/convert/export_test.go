@@ -8,7 +8,7 @@ import (
 )
 
 // Generate returns an AMQP message, and its part that must be delivered unchanged.
-func Generate(r *rand.Rand) (all, kept []byte) { return generator{r}.message() }
+func Generate(r *rand.Rand) (all, preserved []byte) { return generator{r}.message() }
 
 // CutHeader returns a message without its header.
 func CutHeader(t testing.TB, b []byte) []byte {

@@ -260,7 +260,7 @@ func (g generator) body(b []byte) []byte {
 }
 
 // message returns a message, and its part that must be delivered unchanged.
-func (g generator) message() (all, kept []byte) {
+func (g generator) message() (all, preserved []byte) {
 	var b []byte
 	if g.IntN(2) == 0 {
 		b = g.header(b)

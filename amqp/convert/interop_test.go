@@ -47,7 +47,7 @@ func start(t *testing.T) (queues pb.QueueServiceClient, amqp string) {
 	case err := <-done:
 		done <- err
 		require.NoError(t, err)
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		require.Fail(t, "the node is not ready")
 	}
 	conn, err := grpc.NewClient("passthrough:///"+r.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -57,7 +57,7 @@ func start(t *testing.T) (queues pb.QueueServiceClient, amqp string) {
 	require.Eventually(t, func() bool {
 		_, err := queues.CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: "q"})
 		return err == nil
-	}, patience, 50*time.Millisecond)
+	}, testTimeout, 50*time.Millisecond)
 	return queues, r.AMQP
 }
 
@@ -84,14 +84,14 @@ func TestThroughANode(t *testing.T) {
 	var sent [][]byte
 	var want []*pb.Message
 	for i := uint64(0); len(sent) < 300; i++ {
-		all, kept := convert.Generate(rand.New(rand.NewPCG(11, i)))
+		all, preserved := convert.Generate(rand.New(rand.NewPCG(11, i)))
 		m, _, err := convert.Decode(all)
 		require.NoError(t, err)
 		if m.DeliverAt != nil || m.Delay != nil {
 			continue // delivered later, or in another order
 		}
 		require.Equal(t, wire.Accepted{}, p.publish(to, all), "%d: %x", i, all)
-		sent, want = append(sent, kept), append(want, m)
+		sent, want = append(sent, preserved), append(want, m)
 	}
 	stored := browse(t, queues, "q")
 	require.Len(t, stored, len(sent))
@@ -131,7 +131,7 @@ func TestPublishedByGRPC(t *testing.T) {
 	got, meta, err := convert.Decode(p.receive(wire.Accepted{}))
 	require.NoError(t, err)
 	require.True(t, meta.Durable)
-	require.InDelta(t, time.Hour.Seconds(), got.GetTtl().AsDuration().Seconds(), patience.Seconds())
+	require.InDelta(t, time.Hour.Seconds(), got.GetTtl().AsDuration().Seconds(), testTimeout.Seconds())
 	delete(got.GetTypedProperties(), convert.SectionsKey)
 	got.Ttl = sent.GetTtl()
 	require.True(t, proto.Equal(sent, got), "%.200v\n%.200v", sent, got)

@@ -49,7 +49,7 @@ func TestComesAsItWent(t *testing.T) {
 		all, keep := g.message()
 		m, meta, err := Decode(all)
 		require.NoError(t, err, "seed %d/%d: %x", seed, i, all)
-		readByOthers(t, all)
+		readByOtherClients(t, all)
 		s := deliver(t, m)
 		out := Append([]byte("before"), s, Options{Now: published.Add(time.Second)})
 		require.Equal(t, "before", string(out[:6]))
@@ -66,8 +66,8 @@ func TestComesAsItWent(t *testing.T) {
 	require.Len(t, kinds, 3)
 }
 
-// readByOthers decodes a message with package wire, like a client.
-func readByOthers(t testing.TB, b []byte) {
+// readByOtherClients decodes a message with package wire, like a client.
+func readByOtherClients(t testing.TB, b []byte) {
 	t.Helper()
 	for len(b) > 0 {
 		s, rest, err := wire.NextSection(b)
@@ -123,7 +123,7 @@ func TestThereAndBack(t *testing.T) {
 	} {
 		m.MessageId, m.CorrelationId = id, id
 		b := Append(nil, deliver(t, m), Options{Now: published})
-		readByOthers(t, b)
+		readByOtherClients(t, b)
 		back, meta, err := Decode(b)
 		require.NoError(t, err)
 		require.True(t, meta.Durable)
@@ -244,7 +244,7 @@ func TestDeadLetter(t *testing.T) {
 		}
 		s.DeadLetter = letter
 		out := Append(nil, s, Options{Now: published})
-		readByOthers(t, out)
+		readByOtherClients(t, out)
 		a := annotationsOf(t, out)
 		require.Equal(t, "orders", string(a["x-opt-ORIG-QUEUE"].data))
 		require.Equal(t, "orders", string(a["x-opt-ORIG-ADDRESS"].data))

@@ -18,7 +18,7 @@ import (
 // For any value of the property written by a gRPC client, an AMQP client receives a valid message.
 func TestWrittenByOthers(t *testing.T) {
 	g := generator{rand.New(rand.NewPCG(9, 10))}
-	asItCame := 0
+	unchanged := 0
 	for range 20_000 {
 		came, _ := g.message()
 		m, _, err := Decode(came)
@@ -31,8 +31,8 @@ func TestWrittenByOthers(t *testing.T) {
 		} else {
 			v.BytesValue[g.IntN(len(v.BytesValue))] = byte(g.IntN(256))
 		}
-		if _, ok := parseKept(v.BytesValue, m.GetBody()); ok {
-			asItCame++
+		if _, ok := parsePreserved(v.BytesValue, m.GetBody()); ok {
+			unchanged++
 		}
 		out := Append(nil, &pb.StoredMessage{Message: m}, Options{Now: published})
 		_, _, err = Decode(out)
@@ -41,7 +41,7 @@ func TestWrittenByOthers(t *testing.T) {
 			require.Contains(t, refusal.Description, "duplicate", "%x makes %x", v.BytesValue, out)
 		}
 	}
-	require.Greater(t, asItCame, 5000)
+	require.Greater(t, unchanged, 5000)
 }
 
 // Each invalid value of the property is ignored, in a message that is valid without it.
@@ -51,36 +51,39 @@ func TestNotKept(t *testing.T) {
 		return append(append(append(section(nil, code), content...), data...), codeBinary8, 1)
 	}
 	for name, c := range map[string]struct {
-		k    kept
+		k    preserved
 		body string
 	}{
-		"a string in place of data": {kept{flags: bodyData, before: append(data, codeString8, 1)}, "x"},
-		"text that is no UTF-8":     {kept{flags: bodyText, before: append(section(nil, codeValue), codeString8, 1)}, "\xff"},
-		"text as binary":            {kept{flags: bodyText, before: append(section(nil, codeValue), codeBinary8, 1)}, "x"},
-		"no body":                   {kept{flags: bodyData}, "x"},
-		"a body that is none":       {kept{}, "x"},
+		"a string in place of data": {preserved{flags: bodyData, before: append(data, codeString8, 1)}, "x"},
+		"text that is no UTF-8": {preserved{flags: bodyText, before: append(section(nil, codeValue), codeString8, 1)},
+			"\xff"},
+		"text as binary": {preserved{flags: bodyText, before: append(section(nil, codeValue), codeBinary8, 1)},
+			"x"},
+		"no body":             {preserved{flags: bodyData}, "x"},
+		"a body that is none": {preserved{}, "x"},
 		"a body in two kinds": {
-			kept{}, string(append(append(data, codeBinary8, 0), append(section(nil, codeValue), codeNull)...)),
+			preserved{}, string(append(append(data, codeBinary8, 0), append(section(nil, codeValue), codeNull)...)),
 		},
 		"a property of another type": {
-			kept{flags: bodyData, before: behind(codeProperties, codeList8, 3, 1, codeBool, 1)},
+			preserved{flags: bodyData, before: behind(codeProperties, codeList8, 3, 1, codeBool, 1)},
 			"x",
 		},
 		"a key that is no text": {
-			kept{flags: bodyData, before: behind(codeApplicationProperties, codeMap8, 3, 2, codeNull, codeNull)},
+			preserved{flags: bodyData, before: behind(codeApplicationProperties, codeMap8, 3, 2, codeNull, codeNull)},
 			"x",
 		},
 		"a map with half a pair": {
-			kept{flags: bodyData, before: behind(codeApplicationProperties, codeMap8, 2, 1, codeNull)},
+			preserved{flags: bodyData, before: behind(codeApplicationProperties, codeMap8, 2, 1, codeNull)},
 			"x",
 		},
 		"a footer that is a list": {
-			kept{flags: bodyData, before: append(data, codeBinary8, 1), after: append(section(nil, codeFooter), codeList0)}, "x",
+			preserved{flags: bodyData, before: append(data, codeBinary8, 1), after: append(section(nil, codeFooter),
+				codeList0)}, "x",
 		},
 	} {
-		_, ok := parseKept(c.k.appendTo(nil), []byte(c.body))
+		_, ok := parsePreserved(c.k.appendTo(nil), []byte(c.body))
 		require.False(t, ok, name)
 	}
-	_, ok := parseKept((&kept{flags: bodyData, before: append(data, codeBinary8, 1)}).appendTo(nil), []byte("x"))
+	_, ok := parsePreserved((&preserved{flags: bodyData, before: append(data, codeBinary8, 1)}).appendTo(nil), []byte("x"))
 	require.True(t, ok)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-const patience = time.Minute
+const testTimeout = time.Minute
 
 // peer is a minimal AMQP client: one session, and complete encoded messages.
 type peer struct {
@@ -28,7 +28,7 @@ type peer struct {
 // connect opens a connection and a session.
 func connect(t *testing.T, address, container string) *peer {
 	t.Helper()
-	conn, err := (&net.Dialer{Timeout: patience}).DialContext(t.Context(), "tcp", address)
+	conn, err := (&net.Dialer{Timeout: testTimeout}).DialContext(t.Context(), "tcp", address)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	p := &peer{t: t, conn: conn, reader: wire.NewReader(conn, 1<<20)}
@@ -43,7 +43,7 @@ func connect(t *testing.T, address, container string) *peer {
 
 func (p *peer) write(b []byte) {
 	p.t.Helper()
-	require.NoError(p.t, p.conn.SetDeadline(time.Now().Add(patience)))
+	require.NoError(p.t, p.conn.SetDeadline(time.Now().Add(testTimeout)))
 	_, err := p.conn.Write(b)
 	require.NoError(p.t, err)
 }
@@ -59,7 +59,7 @@ func await[T wire.Performative](p *peer, wanted func(T, []byte) bool) (T, []byte
 	p.t.Helper()
 	var f wire.Frame
 	for {
-		require.NoError(p.t, p.conn.SetDeadline(time.Now().Add(patience)))
+		require.NoError(p.t, p.conn.SetDeadline(time.Now().Add(testTimeout)))
 		require.NoError(p.t, p.reader.Next(&f))
 		if body, ok := f.Body.(T); ok && (wanted == nil || wanted(body, f.Payload)) {
 			return body, slices.Clone(f.Payload)

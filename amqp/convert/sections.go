@@ -38,8 +38,8 @@ const (
 	bodyText     = 2 // the text of an amqp-value
 )
 
-// kept is the decoded value of SectionsKey.
-type kept struct {
+// preserved is the decoded value of SectionsKey.
+type preserved struct {
 	flags    byte
 	priority byte
 	before   []byte
@@ -47,7 +47,7 @@ type kept struct {
 }
 
 // appendTo appends the encoded value.
-func (k *kept) appendTo(b []byte) []byte {
+func (k *preserved) appendTo(b []byte) []byte {
 	b = append(b, k.flags)
 	if k.flags&hasPriority != 0 {
 		b = append(b, k.priority)
@@ -56,22 +56,22 @@ func (k *kept) appendTo(b []byte) []byte {
 	return append(append(b, k.before...), k.after...)
 }
 
-// parseKept decodes the value, and reports whether it forms an AMQP message with this body: a gRPC client may have
+// parsePreserved decodes the value, and reports whether it forms an AMQP message with this body: a gRPC client may have
 // written any value.
-func parseKept(b, body []byte) (k kept, ok bool) {
+func parsePreserved(b, body []byte) (k preserved, ok bool) {
 	if len(b) == 0 || b[0]&0x0c != 0 || b[0]&bodyKind == 3 {
-		return kept{}, false
+		return preserved{}, false
 	}
 	k.flags, b = b[0], b[1:]
 	if k.flags&hasPriority != 0 {
 		if len(b) == 0 {
-			return kept{}, false
+			return preserved{}, false
 		}
 		k.priority, b = b[0], b[1:]
 	}
 	n, size := binary.Uvarint(b)
 	if size <= 0 || n > uint64(len(b)-size) {
-		return kept{}, false
+		return preserved{}, false
 	}
 	b = b[size:]
 	k.before, k.after = b[:n], b[n:]
@@ -104,7 +104,7 @@ func next(b []byte) (code byte, v value, rest []byte, err error) {
 }
 
 // fits reports whether the sections before the body are valid and match the body.
-func (k *kept) fits(body []byte) bool {
+func (k *preserved) fits(body []byte) bool {
 	b, last := k.before, byte(0)
 	for len(b) > 0 {
 		code, content, err := descriptor(b)
@@ -126,7 +126,7 @@ func (k *kept) fits(body []byte) bool {
 }
 
 // begins reports whether the head of the body section is valid.
-func (k *kept) begins(code byte, content, body []byte) bool {
+func (k *preserved) begins(code byte, content, body []byte) bool {
 	short, long := byte(codeBinary8), byte(codeBinary)
 	switch {
 	case code == codeValue && k.flags&bodyKind == bodyText:

@@ -27,14 +27,14 @@ const (
 	creationTime = `(int(published_at) * 1000 + published_at.getMilliseconds())`
 )
 
-// meaning is the type and the CEL expression of a reserved identifier.
-type meaning struct {
+// semantics is the type and the CEL expression of a reserved identifier.
+type semantics struct {
 	kind nameKind
 	cel  string
 }
 
 // headerNames are the reserved identifiers.
-var headerNames = map[string]meaning{
+var headerNames = map[string]semantics{
 	"JMSMessageID":        {header, "message_id"},
 	"JMSCorrelationID":    {header, "correlation_id"},
 	"JMSType":             {header, "subject"},

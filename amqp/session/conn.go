@@ -21,7 +21,7 @@ type Conn struct {
 	left                       bool // the peer has closed it without an error
 
 	now, lastRead, lastWrite time.Time
-	beat                     time.Duration // maximum time without a frame to the peer; 0: unlimited
+	heartbeat                time.Duration // maximum time without a frame to the peer; 0: unlimited
 
 	remote   map[uint16]*Session // by the peer's channel number
 	channels []*Session          // by the own channel number
@@ -76,7 +76,7 @@ func (c *Conn) Receive(f *wire.Frame, now time.Time) error {
 			return c.fail(IllegalState, "close before open")
 		}
 		c.peerClosed, c.left = true, body.Error == nil
-		c.giveBack()
+		c.requeue()
 		c.events.push(&Closed{Err: body.Error})
 		return nil
 	case *wire.Begin:
@@ -114,14 +114,14 @@ func (c *Conn) receiveOpen(o *wire.Open) error {
 		return c.fail(InvalidField, "max-frame-size is %d, minimum is %d", o.MaxFrameSize, minFrameSize)
 	}
 	if o.IdleTimeOut > 0 { // half of it allows for network latency
-		c.beat = max(time.Duration(o.IdleTimeOut)*time.Millisecond/2, minBeat)
+		c.heartbeat = max(time.Duration(o.IdleTimeOut)*time.Millisecond/2, minHeartbeat)
 	}
 	c.events.push(&Opened{Open: o})
 	return nil
 }
 
-// minBeat limits the rate of heartbeats, regardless of the peer's request.
-const minBeat = 10 * time.Millisecond
+// minHeartbeat limits the rate of heartbeats, regardless of the peer's request.
+const minHeartbeat = 10 * time.Millisecond
 
 // OpenReply contains the fields of the Open that override Options. Nil fields do not override.
 type OpenReply struct {
@@ -165,7 +165,7 @@ func (c *Conn) Close(err *wire.Error) {
 	c.write(0, &wire.Close{Error: c.fitting(err)})
 	c.closed = true
 	c.events.muted = true
-	c.giveBack()
+	c.requeue()
 	c.events.muted = false
 }
 
@@ -197,7 +197,7 @@ func (c *Conn) Lost(err *wire.Error) {
 		return
 	}
 	c.closed, c.peerClosed = true, true
-	c.giveBack()
+	c.requeue()
 	c.events.push(&Closed{Err: err})
 }
 
@@ -211,17 +211,17 @@ func (c *Conn) fail(condition wire.Symbol, format string, args ...any) error {
 	if c.closed { // closed by the caller, without an event
 		return c.err
 	}
-	c.giveBack()
+	c.requeue()
 	c.Close(e)
 	c.events.push(&Closed{Err: e})
 	return c.err
 }
 
-// giveBack ends all sessions with events.
-func (c *Conn) giveBack() {
+// requeue ends all sessions with events.
+func (c *Conn) requeue() {
 	for _, s := range c.channels {
 		if s != nil && !s.ended {
-			s.giveBack(nil)
+			s.requeue(nil)
 		}
 	}
 	clear(c.remote)
@@ -270,13 +270,13 @@ func (c *Conn) Tick(now time.Time) (next time.Time, err error) {
 			return time.Time{}, c.fail(ResourceLimitExceeded, "no frame received for %s (idle-time-out)", limit)
 		}
 	}
-	if c.beat > 0 && c.opened {
-		if len(c.out) == 0 && !now.Before(c.lastWrite.Add(c.beat)) {
+	if c.heartbeat > 0 && c.opened {
+		if len(c.out) == 0 && !now.Before(c.lastWrite.Add(c.heartbeat)) {
 			c.out = wire.AppendFrame(c.out, 0, nil, nil)
 			c.lastWrite = now
 		}
-		if beat := c.lastWrite.Add(c.beat); next.IsZero() || beat.Before(next) {
-			next = beat
+		if heartbeat := c.lastWrite.Add(c.heartbeat); next.IsZero() || heartbeat.Before(next) {
+			next = heartbeat
 		}
 	}
 	return next, nil
@@ -310,15 +310,15 @@ func (c *Conn) maxFrame() int {
 	return int(min(max(c.peer.MaxFrameSize, minFrameSize), 1<<30))
 }
 
-// maxBeside is the maximum size of additional fields in frames with an error, compared with a close.
-const maxBeside = 48
+// maxConcurrent is the maximum size of additional fields in frames with an error, compared with a close.
+const maxConcurrent = 48
 
 // fitting truncates an error so that its frame fits the peer's maximum frame size.
 func (c *Conn) fitting(e *wire.Error) *wire.Error {
 	if e == nil {
 		return nil
 	}
-	if len(wire.AppendFrame(nil, 0, &wire.Close{Error: e}, nil)) <= c.maxFrame()-maxBeside {
+	if len(wire.AppendFrame(nil, 0, &wire.Close{Error: e}, nil)) <= c.maxFrame()-maxConcurrent {
 		return e
 	}
 	cut := *e

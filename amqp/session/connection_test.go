@@ -30,7 +30,7 @@ func TestPipelined(t *testing.T) {
 	p.send(0, &wire.Flow{IncomingWindow: 10, Handle: some(0), LinkCredit: some(5)}) // before any response
 	require.Empty(t, p.take())
 	p.c.Open(OpenReply{Properties: wire.Fields{{Key: wire.Symbol("product"), Value: "x"}}})
-	require.Empty(t, happened[*Credit](p), "the caller has nothing yet that could send")
+	require.Empty(t, eventNames[*Credit](p), "the caller has nothing yet that could send")
 	attached.Accept(Reply{})
 	p.drain()
 	require.NoError(t, attached.Send(&Message{Ref: 1, Payload: []byte("m")}))
@@ -41,7 +41,7 @@ func TestPipelined(t *testing.T) {
 	require.Equal(t, wire.Some(uint16(0)), got[1].body.(*wire.Begin).RemoteChannel)
 	require.Equal(t, "l", got[2].body.(*wire.Attach).Name)
 	require.Equal(t, "m", got[3].payload)
-	require.Equal(t, uint32(5), happened[*Credit](p)[0].Credit)
+	require.Equal(t, uint32(5), eventNames[*Credit](p)[0].Credit)
 	p.requireOpen()
 }
 
@@ -83,7 +83,7 @@ func TestConnectionErrors(t *testing.T) {
 			got := p.take()
 			require.IsType(t, &wire.Open{}, got[0].body, "the open goes first, whatever was wrong")
 			require.Equal(t, tc.condition, got[len(got)-1].body.(*wire.Close).Error.Condition)
-			require.Len(t, happened[*Closed](p), 1)
+			require.Len(t, eventNames[*Closed](p), 1)
 
 			for range 3 { // everything except a close is discarded; the error persists
 				require.Error(t, p.c.Receive(&wire.Frame{Body: begin()}, p.now))
@@ -93,7 +93,7 @@ func TestConnectionErrors(t *testing.T) {
 			require.Error(t, p.c.Receive(&wire.Frame{Body: &wire.Close{}}, p.now))
 			require.True(t, p.c.Done())
 			require.Empty(t, p.take())
-			require.Len(t, happened[*Closed](p), 1)
+			require.Len(t, eventNames[*Closed](p), 1)
 		})
 	}
 }
@@ -134,7 +134,7 @@ func TestCloseByCaller(t *testing.T) {
 	require.Len(t, got, 2)
 	require.Equal(t, ConnectionRedirect, got[1].body.(*wire.Close).Error.Condition)
 	p.send(0, &wire.Close{})
-	require.Len(t, happened[*Closed](p), 1)
+	require.Len(t, eventNames[*Closed](p), 1)
 	require.True(t, p.c.Done())
 }
 
@@ -159,9 +159,9 @@ func TestLostConnection(t *testing.T) {
 	p.c.Lost(Errorf(ConnectionForced, "EOF"))
 	p.c.Lost(nil)
 	p.drain()
-	require.Len(t, happened[*Detached](p), 1)
-	require.Len(t, happened[*Ended](p), 1)
-	require.Len(t, happened[*Closed](p), 1)
+	require.Len(t, eventNames[*Detached](p), 1)
+	require.Len(t, eventNames[*Ended](p), 1)
+	require.Len(t, eventNames[*Closed](p), 1)
 	require.ErrorIs(t, l.Send(&Message{}), ErrGone)
 	require.Empty(t, p.take())
 }

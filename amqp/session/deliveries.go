@@ -34,14 +34,14 @@ const minRing = 16
 // add adds a slot for a number, which must follow all numbers added before.
 func (d *deliveries) add(id uint32) *delivery {
 	if d.n > 0 && uint32(d.n) != id-d.base { // numbers were skipped
-		d.spill(d.n)
+		d.moveToMap(d.n)
 		d.n = 0
 	}
 	if d.n == 0 {
 		d.base = id
 	}
 	if d.n == len(d.ring) {
-		d.makeRoom()
+		d.evict()
 	}
 	e := &d.ring[id&uint32(len(d.ring)-1)]
 	*e = delivery{}
@@ -50,9 +50,9 @@ func (d *deliveries) add(id uint32) *delivery {
 	return e
 }
 
-func (d *deliveries) makeRoom() {
+func (d *deliveries) evict() {
 	if inRing := d.live - len(d.old); len(d.ring) > 0 && inRing <= len(d.ring)/4 {
-		d.spill(d.n / 2)
+		d.moveToMap(d.n / 2)
 		return
 	}
 	ring := make([]delivery, max(minRing, 2*len(d.ring)))
@@ -63,8 +63,8 @@ func (d *deliveries) makeRoom() {
 	d.ring = ring
 }
 
-// spill moves the first n slots of the ring to the map.
-func (d *deliveries) spill(n int) {
+// moveToMap moves the first n slots of the ring to the map.
+func (d *deliveries) moveToMap(n int) {
 	for range n {
 		e := &d.ring[d.base&uint32(len(d.ring)-1)]
 		if e.link != nil {

@@ -12,8 +12,8 @@ func (s *Session) due() {
 	}
 }
 
-// oweFlow schedules a flow with the session's windows.
-func (s *Session) oweFlow() {
+// scheduleFlow schedules a flow with the session's windows.
+func (s *Session) scheduleFlow() {
 	s.flowDue = true
 	s.due()
 }
@@ -71,7 +71,7 @@ func (s *Session) receiveFlow(f *wire.Flow) {
 	s.remoteWindow = rest(f.IncomingWindow, f.NextIncomingID.Or(s.conn.o.firstID), s.nextOutgoing)
 	if !f.Handle.Set {
 		if f.Echo {
-			s.oweFlow()
+			s.scheduleFlow()
 		}
 		s.pump()
 		return
@@ -88,7 +88,7 @@ func (s *Session) receiveFlow(f *wire.Flow) {
 			l.receiveCount(f)
 		}
 		if f.Echo {
-			l.oweFlow()
+			l.scheduleFlow()
 		}
 	}
 	s.pump()
@@ -108,7 +108,7 @@ func (l *Link) receiveCredit(f *wire.Flow) {
 	}
 	l.beReady()
 	if f.Drain && l.credit == 0 { // no credit to use up, and the peer waits for the response
-		l.oweFlow()
+		l.scheduleFlow()
 	}
 	if l.credit == before && !drain {
 		return
@@ -120,12 +120,12 @@ func (l *Link) receiveCredit(f *wire.Flow) {
 	e.push(&e.credit)
 }
 
-// tellEarly reports credit that arrived before the link was accepted to the caller.
-func (l *Link) tellEarly() {
+// acknowledgeEarly reports credit that arrived before the link was accepted to the caller.
+func (l *Link) acknowledgeEarly() {
 	if l.credit > 0 {
 		l.session.conn.events.push(&Credit{Link: l, Credit: l.credit, Drain: l.sender.drain})
 	} else if l.sender.drain {
-		l.oweFlow()
+		l.scheduleFlow()
 	}
 }
 

@@ -126,7 +126,7 @@ func (s *source) act(p *peer) {
 	case 4:
 		l.Drained()
 	case 5:
-		l.Recall()
+		l.RevokeCredit()
 	case 6, 7, 8:
 		l.Settle(s.number(), s.state())
 	case 9:
@@ -156,7 +156,7 @@ func fuzzOne(t *testing.T, input []byte) {
 	p := newPeer(t, o)
 	src := &source{input}
 	attached := map[*Link]bool{}
-	began := map[*Session]bool{}
+	start := map[*Session]bool{}
 	p.on = func(e Event) bool {
 		p.events = p.events[:0]
 		switch e := e.(type) {
@@ -172,14 +172,14 @@ func fuzzOne(t *testing.T, input []byte) {
 				return true
 			}
 		case *Began:
-			began[e.Session] = true
+			start[e.Session] = true
 		case *Detached:
 			require.True(t, attached[e.Link])
 			delete(attached, e.Link)
 			return src.byte()%8 == 0 // never answered
 		case *Ended:
-			require.True(t, began[e.Session])
-			delete(began, e.Session)
+			require.True(t, start[e.Session])
+			delete(start, e.Session)
 			return src.byte()%8 == 0
 		case *Delivery:
 			require.True(t, attached[e.Link])

@@ -22,7 +22,7 @@ func TestReceiveNoWait(t *testing.T) {
 		f := credit(0, count, 1)
 		f.Drain = true
 		p.send(0, f)
-		require.True(t, happened[*Credit](p)[round].Drain)
+		require.True(t, eventNames[*Credit](p)[round].Drain)
 		if round%2 == 1 {
 			require.NoError(t, l.Send(message(round)))
 		}
@@ -75,14 +75,14 @@ func TestEndAndCloseInARow(t *testing.T) {
 				p.send(0, b)
 			}
 			require.NoError(t, p.err)
-			require.Len(t, happened[*Detached](p), 2)
-			require.Len(t, happened[*Ended](p), 1)
-			require.Len(t, happened[*Closed](p), 1)
+			require.Len(t, eventNames[*Detached](p), 2)
+			require.Len(t, eventNames[*Ended](p), 1)
+			require.Len(t, eventNames[*Closed](p), 1)
 			require.IsType(t, &wire.Close{}, p.take()[0].body)
-			for _, d := range happened[*Detached](p) { // late responses have no effect
+			for _, d := range eventNames[*Detached](p) { // late responses have no effect
 				d.Link.Detach(true, nil)
 			}
-			happened[*Ended](p)[0].Session.End(nil)
+			eventNames[*Ended](p)[0].Session.End(nil)
 			require.Empty(t, p.take())
 			require.True(t, p.c.Done())
 		})
@@ -95,7 +95,7 @@ func TestBothDetach(t *testing.T) {
 	l := p.receiver("a", 0)
 	l.Detach(true, nil)
 	p.send(0, &wire.Detach{Handle: 0})
-	require.Empty(t, happened[*Detached](p))
+	require.Empty(t, eventNames[*Detached](p))
 	require.Len(t, p.take(), 1)
 	require.Zero(t, p.c.links)
 	p.receiver("a", 0) // the name and the handle are free
@@ -108,7 +108,7 @@ func TestBothEnd(t *testing.T) {
 	s := p.receiver("a", 0).Session()
 	s.End(nil)
 	p.send(0, &wire.End{})
-	require.Empty(t, happened[*Ended](p))
+	require.Empty(t, eventNames[*Ended](p))
 	require.Len(t, p.take(), 1)
 	p.send(0, begin())
 	p.requireOpen()
@@ -159,7 +159,7 @@ func TestUnsettledAtAttach(t *testing.T) {
 	tr := transfer(0, 0)
 	tr.DeliveryTag, tr.Resume, tr.State = []byte("t1"), true, wire.Accepted{}
 	p.send(0, tr)
-	d := happened[*Delivery](p)[0]
+	d := eventNames[*Delivery](p)[0]
 	require.True(t, d.Resume)
 	require.Empty(t, d.Payload)
 	d.Link.Settle(d.ID, wire.Accepted{})

@@ -165,10 +165,10 @@ func (l *Link) Accept(r Reply) bool {
 	l.senderMode, l.receiverMode = a.SenderSettleMode, a.ReceiverSettleMode
 	l.answered, l.accepted = true, true
 	if !l.Sender() && l.credit > 0 { // granted earlier
-		l.oweFlow()
+		l.scheduleFlow()
 	}
 	if l.Sender() {
-		l.tellEarly()
+		l.acknowledgeEarly()
 	}
 	return true
 }
@@ -261,8 +261,8 @@ func (s *Session) receiveDetach(d *wire.Detach) {
 	s.conn.events.push(&Detached{Link: l, Closed: d.Closed, Err: d.Error, Ended: !answered})
 }
 
-// giveBack ends the link with an event when its session ends.
-func (l *Link) giveBack() {
+// requeue ends the link with an event when its session ends.
+func (l *Link) requeue() {
 	if l.gone {
 		return
 	}
@@ -283,21 +283,21 @@ func (l *Link) release() {
 	}
 	l.receiver.drop(c)
 	l.releaseUnsent()
-	if !l.owesDetach() {
+	if !l.scheduleDetach() {
 		l.session.in.forget(l)
 	}
 	l.session.out.forget(l)
 	l.credit = 0
 }
 
-// owesDetach reports whether the peer has detached the link and waits for the response. Until then, outcomes of its
+// scheduleDetach reports whether the peer has detached the link and waits for the response. Until then, outcomes of its
 // earlier deliveries are reported to it.
-func (l *Link) owesDetach() bool {
+func (l *Link) scheduleDetach() bool {
 	return l.peerDetached && l.accepted && !l.detached && !l.session.over() && !l.session.told
 }
 
-// oweFlow schedules a flow of the link for the next output.
-func (l *Link) oweFlow() {
+// scheduleFlow schedules a flow of the link for the next output.
+func (l *Link) scheduleFlow() {
 	if !l.flowDue {
 		l.flowDue = true
 		l.session.byFlow = append(l.session.byFlow, l)

@@ -56,7 +56,7 @@ func TestSessionErrors(t *testing.T) {
 			for i, b := range tc.bodies {
 				if i == len(tc.bodies)-1 {
 					p.take()
-					require.Empty(t, happened[*Ended](p))
+					require.Empty(t, eventNames[*Ended](p))
 				}
 				p.send(0, b)
 			}
@@ -149,7 +149,7 @@ func TestLinkErrors(t *testing.T) {
 			p.sender("a", 1)
 			p.send(0, transfer(1, next+1), 'x')
 			p.requireOpen()
-			require.Len(t, happened[*Delivery](p), 1)
+			require.Len(t, eventNames[*Delivery](p), 1)
 			require.Equal(t, 1, p.c.links)
 		})
 	}
@@ -161,7 +161,7 @@ func TestDetach(t *testing.T) {
 		p := opened(t, Options{})
 		l := p.receiver("a", 7)
 		p.send(0, &wire.Detach{Handle: 7, Closed: closed, Error: &wire.Error{Condition: "x"}})
-		e := happened[*Detached](p)[0]
+		e := eventNames[*Detached](p)[0]
 		require.Equal(t, closed, e.Closed)
 		require.False(t, e.Ended)
 		require.Equal(t, wire.Symbol("x"), e.Err.Condition)
@@ -283,7 +283,7 @@ func TestRefuse(t *testing.T) {
 		require.Equal(t, a.Handle, d.Handle)
 		p.send(0, credit(3, 0, 1)) // crosses it
 		p.send(0, &wire.Detach{Handle: 3, Closed: true})
-		require.Empty(t, happened[*Detached](p))
+		require.Empty(t, eventNames[*Detached](p))
 		require.Zero(t, p.c.links)
 		p.requireOpen()
 	}
@@ -306,7 +306,7 @@ func TestDetachBeforeAnswer(t *testing.T) {
 	require.Len(t, got, 2)
 	require.IsType(t, &wire.Attach{}, got[0].body)
 	require.IsType(t, &wire.Detach{}, got[1].body)
-	require.True(t, happened[*Detached](p)[0].Ended)
+	require.True(t, eventNames[*Detached](p)[0].Ended)
 	require.False(t, l.Accept(Reply{}))
 	l.Refuse(nil)
 	l.Detach(true, nil)
@@ -330,7 +330,7 @@ func TestTooManyLinks(t *testing.T) {
 		p.send(0, attach("x", uint32(10+i), wire.RoleSender))
 	}
 	require.NoError(t, p.err)
-	require.Equal(t, ResourceLimitExceeded, happened[*Ended](p)[0].Err.Condition)
+	require.Equal(t, ResourceLimitExceeded, eventNames[*Ended](p)[0].Err.Condition)
 	require.Zero(t, p.c.links)
 }
 

@@ -60,7 +60,7 @@ func (l *Link) Grant(credit uint32) {
 		return
 	}
 	l.receiver.windowed, l.receiver.window = false, 0
-	l.give(credit)
+	l.grant(credit)
 }
 
 // Window lets the peer send messages while fewer than n of them are unsettled (see Settle). New credit is sent when
@@ -70,18 +70,18 @@ func (l *Link) Window(n uint32) {
 		return
 	}
 	l.receiver.windowed, l.receiver.window = true, n
-	l.give(n - min(n, l.receiver.open))
+	l.grant(n - min(n, l.receiver.open))
 }
 
-// give changes the peer's credit. Messages sent under an earlier credit, before the peer receives a smaller one, are
+// grant changes the peer's credit. Messages sent under an earlier credit, before the peer receives a smaller one, are
 // accepted.
-func (l *Link) give(credit uint32) {
+func (l *Link) grant(credit uint32) {
 	r := &l.receiver
 	if limit := l.deliveryCount + credit; distance(r.limit, limit) > 0 {
 		r.limit = limit
 	}
 	l.credit = credit
-	l.oweFlow()
+	l.scheduleFlow()
 }
 
 // refill grants credit for freed slots of the window.
@@ -91,7 +91,7 @@ func (l *Link) refill() {
 		return
 	}
 	if used := r.open + l.credit; used < r.window && r.window-used >= (r.window+1)/2 {
-		l.give(r.window - r.open)
+		l.grant(r.window - r.open)
 	}
 }
 
@@ -103,7 +103,7 @@ func (s *Session) receiveTransfer(t *wire.Transfer, payload []byte) {
 	s.nextIncoming++
 	s.incomingWindow--
 	if s.incomingWindow <= s.conn.o.IncomingWindow/2 {
-		s.oweFlow()
+		s.scheduleFlow()
 	}
 	l := s.handles[t.Handle]
 	if l == nil {

@@ -36,7 +36,7 @@ func TestReceive(t *testing.T) {
 		State: &wire.TransactionalState{TxnID: []byte("x")},
 	}, 'm')
 	p.send(0, &wire.Transfer{Handle: 4, DeliveryID: some(71), Settled: wire.Some(true)}, 'n')
-	d := happened[*Delivery](p)
+	d := eventNames[*Delivery](p)
 	require.Equal(t, &Delivery{
 		Link: l, ID: 70, Tag: []byte("tag"), Format: 3, Resume: true,
 		State: &wire.TransactionalState{TxnID: []byte("x")}, Payload: []byte("m"),
@@ -86,7 +86,7 @@ func TestParts(t *testing.T) {
 	part(1, -1, false, "")
 	part(0, 2, false, "four")
 	p.requireOpen()
-	d := happened[*Delivery](p)
+	d := eventNames[*Delivery](p)
 	require.Len(t, d, 3)
 	require.Equal(t, "one two three", string(d[0].Payload))
 	require.Equal(t, []byte{0}, d[0].Tag)
@@ -108,7 +108,7 @@ func TestPartsSettledAndState(t *testing.T) {
 	p.send(0, &wire.Transfer{Handle: 0, DeliveryID: some(1), More: true}, 'a')
 	p.send(0, &wire.Disposition{Role: wire.RoleSender, First: 1, Last: 1, Settled: true})
 	p.send(0, &wire.Transfer{Handle: 0}, 'b')
-	d := happened[*Delivery](p)
+	d := eventNames[*Delivery](p)
 	require.True(t, d[0].Settled)
 	require.Equal(t, "t1", string(d[0].State.(*wire.TransactionalState).TxnID))
 	require.True(t, d[1].Settled)
@@ -128,8 +128,8 @@ func TestAborted(t *testing.T) {
 	require.Zero(t, l.session.in.live)
 	p.send(0, transfer(0, 2), 'c')
 	p.requireOpen()
-	require.Len(t, happened[*Delivery](p), 1)
-	require.Equal(t, "c", string(happened[*Delivery](p)[0].Payload))
+	require.Len(t, eventNames[*Delivery](p), 1)
+	require.Equal(t, "c", string(eventNames[*Delivery](p)[0].Payload))
 }
 
 // A detach discards an incomplete delivery.
@@ -142,7 +142,7 @@ func TestDetachedWithinDelivery(t *testing.T) {
 	p.sender("b", 0).Grant(1)
 	p.send(0, transfer(0, 1), 'c')
 	p.requireOpen()
-	require.Len(t, happened[*Delivery](p), 1)
+	require.Len(t, eventNames[*Delivery](p), 1)
 }
 
 // Credit is granted again as deliveries are settled, including presettled ones, half a window at a time.
@@ -191,7 +191,7 @@ func TestCreditTakenBack(t *testing.T) {
 		p.send(0, transfer(0, 2))
 		p.requireOpen()
 		require.Zero(t, l.Credit())
-		require.Len(t, happened[*Delivery](p), 3)
+		require.Len(t, eventNames[*Delivery](p), 3)
 		p.send(0, transfer(0, 3))
 		p.requireDetached(LinkTransferLimitExceeded)
 	}
@@ -293,7 +293,7 @@ func TestIncomingWindow(t *testing.T) {
 	}
 	p.requireOpen()
 	p.send(0, transfer(0, 6)) // the pending flow was never taken
-	require.Equal(t, SessionWindowViolation, happened[*Ended](p)[0].Err.Condition)
+	require.Equal(t, SessionWindowViolation, eventNames[*Ended](p)[0].Err.Condition)
 }
 
 func TestTooManyUnsettled(t *testing.T) {

@@ -94,8 +94,8 @@ func (l *Link) wait(m *Message) error {
 // Unsent returns the number of messages waiting for credit or for the session's window.
 func (l *Link) Unsent() int { return l.sender.count() }
 
-// Recall removes the waiting messages that are not partly sent, and returns their Refs.
-func (l *Link) Recall() []uint64 {
+// RevokeCredit removes the waiting messages that are not partly sent, and returns their Refs.
+func (l *Link) RevokeCredit() []uint64 {
 	q := &l.sender
 	var refs []uint64
 	keep := q.head
@@ -262,7 +262,7 @@ func (l *Link) finishDrain() {
 	l.sender.asked, l.sender.drained = false, false
 	l.deliveryCount += l.credit
 	l.credit = 0
-	l.oweFlow()
+	l.scheduleFlow()
 }
 
 // settleSent is Settle for a sent delivery.

@@ -40,7 +40,7 @@ func TestSend(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.receiver("a", 3)
 	p.send(0, credit(3, 0, 2))
-	require.Equal(t, &Credit{Link: l, Credit: 2}, happened[*Credit](p)[0])
+	require.Equal(t, &Credit{Link: l, Credit: 2}, eventNames[*Credit](p)[0])
 	require.NoError(t, l.Send(&Message{Ref: 1, Tag: []byte("tag"), Format: 9, Payload: []byte("x")}))
 	require.NoError(t, l.Send(&Message{Ref: 2, Settled: true, Payload: []byte("y")}))
 	require.NoError(t, l.Send(message(3)))
@@ -58,11 +58,11 @@ func TestSend(t *testing.T) {
 
 	p.send(0, credit(3, 2, 1))
 	require.Equal(t, []string{"m3"}, p.payloads())
-	require.Zero(t, happened[*Credit](p)[1].Credit, "what waited has used it")
+	require.Zero(t, eventNames[*Credit](p)[1].Credit, "what waited has used it")
 	require.Zero(t, p.c.Unsent())
 
 	p.send(0, &wire.Disposition{Role: wire.RoleReceiver, First: 0, Last: 2, Settled: true, State: wire.Accepted{}})
-	d := happened[*Disposed](p)
+	d := eventNames[*Disposed](p)
 	require.Len(t, d, 2) // number 1 was sent settled and has no outcome
 	require.Equal(t, &Disposed{Link: l, First: 0, Refs: []uint64{1}, State: wire.Accepted{}, Settled: true}, d[0])
 	require.Equal(t, &Disposed{Link: l, First: 2, Refs: []uint64{3}, State: wire.Accepted{}, Settled: true}, d[1])
@@ -100,16 +100,16 @@ func TestUnsettledOutcome(t *testing.T) {
 	d := &wire.Disposition{Role: wire.RoleReceiver, First: 0, Last: 3, State: wire.Accepted{}}
 	p.send(0, d)
 	p.send(0, d)
-	require.Len(t, happened[*Disposed](p), 1)
-	require.Equal(t, []uint64{0, 1, 2, 3}, happened[*Disposed](p)[0].Refs)
-	require.False(t, happened[*Disposed](p)[0].Settled)
+	require.Len(t, eventNames[*Disposed](p), 1)
+	require.Equal(t, []uint64{0, 1, 2, 3}, eventNames[*Disposed](p)[0].Refs)
+	require.False(t, eventNames[*Disposed](p)[0].Settled)
 	for id := range 4 {
 		l.Settle(uint32(id), wire.Accepted{})
 	}
 	got := one[*wire.Disposition](p)
 	require.Equal(t, wire.Disposition{Role: wire.RoleSender, Last: 3, Settled: true, State: wire.Accepted{}}, *got)
 	p.send(0, d)
-	require.Len(t, happened[*Disposed](p), 1)
+	require.Len(t, eventNames[*Disposed](p), 1)
 	require.Zero(t, l.session.out.live)
 }
 
@@ -127,7 +127,7 @@ func TestDispositionsOfSeveralLinks(t *testing.T) {
 	p.send(0, &wire.Disposition{Role: true, First: 3, Last: 2, Settled: true}) // backwards: empty
 	p.send(0, &wire.Disposition{Role: true, First: 1<<32 - 5, Last: 1000, Settled: true})
 	var got []string
-	for _, d := range happened[*Disposed](p) {
+	for _, d := range eventNames[*Disposed](p) {
 		got = append(got, fmt.Sprintf("%s%d%d%v", d.Link.Name(), d.First, d.Refs, d.State))
 	}
 	require.Equal(t, []string{
@@ -164,7 +164,7 @@ func TestFragments(t *testing.T) {
 	require.Len(t, first, 3)
 	require.True(t, first[2].More)
 	require.Equal(t, 2, l.Unsent())
-	require.Equal(t, []uint64{2}, l.Recall(), "what was begun is finished")
+	require.Equal(t, []uint64{2}, l.RevokeCredit(), "what was begun is finished")
 	p.send(0, &wire.Flow{NextIncomingID: some(1), IncomingWindow: 3}) // one more frame
 	require.Len(t, take(), 1)
 	p.send(0, &wire.Flow{NextIncomingID: some(4), IncomingWindow: 3})
@@ -199,8 +199,8 @@ func TestUnsentIsBounded(t *testing.T) {
 	large := &Message{Payload: make([]byte, 60)}
 	require.NoError(t, a.Send(large))
 	require.ErrorIs(t, b.Send(large), ErrFull)
-	require.Equal(t, []uint64{0}, a.Recall())
-	require.Empty(t, a.Recall())
+	require.Equal(t, []uint64{0}, a.RevokeCredit())
+	require.Empty(t, a.RevokeCredit())
 	require.NoError(t, b.Send(&Message{Payload: make([]byte, 500)}), "one message always fits")
 	require.ErrorIs(t, a.Send(large), ErrFull)
 	p.send(0, &wire.Detach{Handle: 1})
@@ -234,7 +234,7 @@ func TestDrain(t *testing.T) {
 		p := opened(t, Options{})
 		l := p.receiver("a", 0)
 		p.send(0, drain(0, 10))
-		require.Equal(t, &Credit{Link: l, Credit: 10, Drain: true}, happened[*Credit](p)[0])
+		require.Equal(t, &Credit{Link: l, Credit: 10, Drain: true}, eventNames[*Credit](p)[0])
 		require.Empty(t, p.take())
 		l.Drained()
 		f := one[*wire.Flow](p)
@@ -302,7 +302,7 @@ func TestDrain(t *testing.T) {
 		f = drain(1, 2)
 		f.IncomingWindow = 0
 		p.send(0, f) // the caller has already called Drained
-		require.Len(t, happened[*Credit](p), 1)
+		require.Len(t, eventNames[*Credit](p), 1)
 		p.send(0, &wire.Flow{NextIncomingID: some(1), IncomingWindow: 1})
 		got := p.take()
 		require.Len(t, got, 2)
@@ -316,11 +316,11 @@ func TestDrain(t *testing.T) {
 			f := drain(0, n)
 			f.DeliveryCount = wire.Optional[uint32]{} // the peer does not know it yet
 			p.send(0, f)
-			require.Empty(t, happened[*Credit](p))
-			l := happened[*Attached](p)[0].Link
+			require.Empty(t, eventNames[*Credit](p))
+			l := eventNames[*Attached](p)[0].Link
 			require.True(t, l.Accept(Reply{}))
 			p.drain()
-			require.Len(t, happened[*Credit](p), credits)
+			require.Len(t, eventNames[*Credit](p), credits)
 			l.Drained()
 			require.Equal(t, some(n), one[*wire.Flow](p).DeliveryCount)
 		}
@@ -330,7 +330,7 @@ func TestDrain(t *testing.T) {
 		l := p.receiver("a", 0)
 		p.send(0, drain(0, 3))
 		p.send(0, credit(0, 0, 3))
-		require.False(t, happened[*Credit](p)[1].Drain)
+		require.False(t, eventNames[*Credit](p)[1].Drain)
 		l.Drained()
 		require.Empty(t, p.take())
 		require.Equal(t, uint32(3), l.Credit())
@@ -349,10 +349,10 @@ func TestCreditIsRelative(t *testing.T) {
 		p.send(0, credit(0, tc.count, tc.credit))
 		require.Equal(t, uint32(tc.want), l.Credit(), "%+v", tc)
 	}
-	n := len(happened[*Credit](p))
+	n := len(eventNames[*Credit](p))
 	p.send(0, credit(0, 99, 5))
 	p.send(0, &wire.Flow{IncomingWindow: 9, Handle: some(0)})
-	require.Len(t, happened[*Credit](p), n, "nothing has changed")
+	require.Len(t, eventNames[*Credit](p), n, "nothing has changed")
 	p.requireOpen()
 }
 
@@ -389,7 +389,7 @@ func TestNumbersWrapAround(t *testing.T) {
 		require.Len(t, of[*wire.Transfer](p.take()), 1)
 	}
 	refs := 0
-	for _, d := range happened[*Disposed](p) {
+	for _, d := range eventNames[*Disposed](p) {
 		for i, ref := range d.Refs {
 			require.Equal(t, uint64(refs), ref)
 			require.Equal(t, uint32(first+refs), d.First+uint32(i))
@@ -397,7 +397,7 @@ func TestNumbersWrapAround(t *testing.T) {
 		}
 	}
 	require.Equal(t, 300, refs)
-	require.Len(t, happened[*Delivery](p), 300)
+	require.Len(t, eventNames[*Delivery](p), 300)
 	require.Zero(t, in.session.in.live)
 	require.Zero(t, in.session.out.live)
 }
@@ -420,7 +420,7 @@ func TestStragglers(t *testing.T) {
 	p.c.out = nil
 	p.send(0, &wire.Disposition{Role: true, First: 1, Last: 20000, Settled: true})
 	var refs []uint64
-	for _, d := range happened[*Disposed](p) {
+	for _, d := range eventNames[*Disposed](p) {
 		refs = append(refs, d.Refs...)
 	}
 	require.Equal(t, []uint64{5000, 10000, 15000}, refs)

@@ -126,7 +126,7 @@ func (s *Session) receive(f *wire.Frame) {
 	case *wire.End:
 		s.peerEnded, s.left = true, body.Error == nil
 		delete(s.conn.remote, s.remote)
-		s.giveBack(body.Error)
+		s.requeue(body.Error)
 	default:
 		_ = s.conn.fail(ConnectionFramingError, "frame is not allowed in a session")
 	}
@@ -143,7 +143,7 @@ func (s *Session) End(err *wire.Error) {
 	s.ended, s.told = true, true
 	muted := c.events.muted
 	c.events.muted = true
-	s.giveBackLinks()
+	s.requeueLinks()
 	c.events.muted = muted
 	if s.peerEnded {
 		s.free()
@@ -156,25 +156,25 @@ func (s *Session) fail(condition wire.Symbol, format string, args ...any) {
 		return
 	}
 	e := Errorf(condition, format, args...)
-	s.giveBackLinks()
+	s.requeueLinks()
 	s.End(e)
 	s.conn.events.push(&Ended{Session: s, Err: e, Ended: true})
 }
 
-// giveBack ends the session and its links with events: the peer has ended it, or the connection closes.
-func (s *Session) giveBack(err *wire.Error) {
+// requeue ends the session and its links with events: the peer has ended it, or the connection closes.
+func (s *Session) requeue(err *wire.Error) {
 	if s.told {
 		return
 	}
 	s.told = true
-	s.giveBackLinks()
+	s.requeueLinks()
 	s.conn.events.push(&Ended{Session: s, Err: err, Ended: !s.peerEnded})
 }
 
-func (s *Session) giveBackLinks() {
+func (s *Session) requeueLinks() {
 	for _, l := range s.links {
 		if l != nil {
-			l.giveBack()
+			l.requeue()
 		}
 	}
 	s.conn.links -= s.count

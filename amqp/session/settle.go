@@ -16,7 +16,7 @@ type settling struct {
 // not change before the next Output. Deliveries received before the peer's detach can be settled until Detach responds
 // to it.
 func (l *Link) Settle(id uint32, state wire.DeliveryState) {
-	if l.session.over() || l.gone && (l.Sender() || !l.owesDetach()) {
+	if l.session.over() || l.gone && (l.Sender() || !l.scheduleDetach()) {
 		return
 	}
 	if l.Sender() {

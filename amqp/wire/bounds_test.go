@@ -39,12 +39,12 @@ func TestMemoryIsBoundedByWhatCame(t *testing.T) {
 		}
 		return b
 	}
-	hollow := []byte{0xe0, 2, 255, 0x41} // 255 times true, in an array of 4 bytes
+	emptyValues := []byte{0xe0, 2, 255, 0x41} // 255 times true, in an array of 4 bytes
 	for name, b := range map[string][]byte{
 		"lists in lists":    nested(0xd0),
 		"maps in maps":      nested(0xd1),
-		"hollow arrays":     compound(0xd0, size/4, bytes.Repeat(hollow, size/4)),
-		"an array of those": compound(0xf0, size/3, append([]byte{0xe0}, bytes.Repeat(hollow[1:], size/3)...)),
+		"hollow arrays":     compound(0xd0, size/4, bytes.Repeat(emptyValues, size/4)),
+		"an array of those": compound(0xf0, size/3, append([]byte{0xe0}, bytes.Repeat(emptyValues[1:], size/3)...)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var err error

@@ -26,7 +26,7 @@ func (s *Source) Server(auth tls.ClientAuthType, protocols ...string) *tls.Confi
 		MinVersion: s.o.MinVersion,
 		NextProtos: protocols,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			s.Look()
+			s.Check()
 			return s.received(auth, protocols), nil
 		},
 	}
@@ -34,7 +34,7 @@ func (s *Source) Server(auth tls.ClientAuthType, protocols ...string) *tls.Confi
 
 // Receive returns the configuration for one incoming connection. The client must present a certificate of the CAs.
 func (s *Source) Receive() *tls.Config {
-	s.Look()
+	s.Check()
 	return s.received(tls.RequireAndVerifyClientCert, nil)
 }
 
@@ -54,7 +54,7 @@ func (s *Source) received(auth tls.ClientAuthType, protocols []string) *tls.Conf
 // Dial returns the configuration for one new outgoing connection; it must not be reused. The caller must set
 // ServerName, unless crypto/tls gets the address.
 func (s *Source) Dial() *tls.Config {
-	s.Look()
+	s.Check()
 	m := s.current.Load()
 	c := &tls.Config{MinVersion: s.o.MinVersion, RootCAs: m.roots}
 	if m.certificate != nil {

@@ -126,9 +126,9 @@ func Open(o Options) (*Source, error) {
 // Files returns the files of the source.
 func (s *Source) Files() Files { return s.o.Files }
 
-// Look reads the files again if the last check is at least lookInterval ago. Invalid content is reported only if two
+// Check reads the files again if the last check is at least lookInterval ago. Invalid content is reported only if two
 // consecutive checks find it: certificate and key may be replaced one after the other.
-func (s *Source) Look() {
+func (s *Source) Check() {
 	now := time.Now().UnixNano()
 	if now-s.looked.Load() < int64(lookInterval) {
 		return

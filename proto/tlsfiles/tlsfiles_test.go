@@ -63,7 +63,7 @@ type end struct {
 	told chan error
 }
 
-func newEnd(t *testing.T, by, trusted *certs.Authority) *end {
+func newEnd(t *testing.T, by, trusted *certs.CA) *end {
 	t.Helper()
 	e := &end{t: t, mounted: mount(t), told: make(chan error, 16)}
 	e.give(by, trusted.File)
@@ -73,7 +73,7 @@ func newEnd(t *testing.T, by, trusted *certs.Authority) *end {
 	return e
 }
 
-func (e *end) give(by *certs.Authority, trusted string) {
+func (e *end) give(by *certs.CA, trusted string) {
 	_, cert, key := by.Issue(e.t, "end")
 	e.swap(map[string]string{"ca.pem": trusted, "cert.pem": cert, "key.pem": key})
 }
@@ -143,7 +143,7 @@ func TestRotation(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(both, append(a, b...), 0o600))
 	for _, step := range []struct {
-		by      *certs.Authority
+		by      *certs.CA
 		trusted string
 	}{{older, both}, {newer, both}, {newer, newer.File}} {
 		server.give(step.by, step.trusted)
@@ -230,7 +230,7 @@ func TestOneAfterTheOther(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(server.dir, "..data", step[0]), raw, 0o600))
 	}
 	require.Eventually(t, func() bool {
-		server.Look()
+		server.Check()
 		return len(server.told) > 0
 	}, time.Minute, 10*time.Millisecond)
 	require.NoError(t, <-server.told)

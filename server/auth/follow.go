@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// lookEvery is the interval at which the identity of a running stream is checked.
-	lookEvery = 500 * time.Millisecond
+	// checkInterval is the interval at which the identity of a running stream is checked.
+	checkInterval = 500 * time.Millisecond
 	// endLimit is the time in which the handler of an ended stream may return the stream's progress. Without it, the
 	// client must treat unanswered requests as having an unknown outcome.
 	endLimit = 100 * time.Millisecond
@@ -25,8 +25,8 @@ const (
 // Follow runs the handler of a stream. It ends the stream early if the caller's identity becomes invalid, or if the
 // caller loses the right required by the method. Streams that publish and consume check the rules of their queues
 // themselves.
-func (g *Gate) Follow(ctx context.Context, method string, handle func(context.Context) error) error {
-	over := access.FromContext(ctx).Over
+func (g *Interceptor) Follow(ctx context.Context, method string, handle func(context.Context) error) error {
+	over := access.FromContext(ctx).Expired
 	ctx, lost, changed := g.rights(ctx, method)
 	if over == nil && lost == nil {
 		return handle(ctx)
@@ -38,56 +38,56 @@ func (g *Gate) Follow(ctx context.Context, method string, handle func(context.Co
 	go func() { done <- handle(inner) }()
 	var ticks <-chan time.Time
 	if over != nil {
-		ticker := time.NewTicker(lookEvery)
+		ticker := time.NewTicker(checkInterval)
 		defer ticker.Stop()
 		ticks = ticker.C
 	}
 	for {
-		var why error
+		var reason error
 		next := changed()
 		if lost != nil {
-			why = lost()
+			reason = lost()
 		}
-		if why == nil {
+		if reason == nil {
 			select {
 			case err := <-done:
 				return err
 			case <-next:
 				continue
 			case <-ticks:
-				why = over()
+				reason = over()
 			}
 		}
-		if why == nil {
+		if reason == nil {
 			continue
 		}
 		cancel()
 		select {
 		case err := <-done:
 			if err == nil && lost != nil { // the handler treats the end of its context as a client that has finished
-				return apierror.ToStatus(why)
+				return apierror.ToStatus(reason)
 			}
-			return ended(why, err)
+			return ended(reason, err)
 		case <-time.After(endLimit):
-			return apierror.ToStatus(why)
+			return apierror.ToStatus(reason)
 		}
 	}
 }
 
 // rights returns how a stream can lose its right: lost returns why it has, and changed when to check again. lost is nil
 // if the stream cannot lose its right, or checks it itself. A handler that determines its queue later adds a check with
-// access.WhileMay.
-func (g *Gate) rights(ctx context.Context, method string) (
+// access.EndUnless.
+func (g *Interceptor) rights(ctx context.Context, method string) (
 	_ context.Context, lost func() error, changed func() <-chan struct{},
 ) {
 	never := func() <-chan struct{} { return nil }
 	need, known := access.NeedOf(method)
-	if g == nil || g.o.Rules == nil || !known || need.Anyone || need.Right == access.Peer ||
+	if g == nil || g.o.Rules == nil || !known || need.Unauthenticated || need.Right == access.Peer ||
 		need.PerQueue && need.Right != access.Browse {
 		return ctx, nil, never
 	}
-	held := &access.Held{}
-	return access.WithHeld(ctx, held), func() error {
+	held := &access.StreamCheck{}
+	return access.WithStreamCheck(ctx, held), func() error {
 		err := g.check(ctx, need, true, method)
 		if err == nil {
 			err = held.Check()
@@ -101,15 +101,15 @@ func (g *Gate) rights(ctx context.Context, method string) (
 
 // ended returns the status of a stream after its identity became invalid: the reason, with the progress reported by the
 // handler.
-func ended(why, err error) error {
+func ended(reason, err error) error {
 	if err == nil {
 		return nil // the client had finished
 	}
-	why = apierror.ToStatus(why)
+	reason = apierror.ToStatus(reason)
 	for _, d := range status.Convert(err).Details() {
 		if s, is := d.(*pb.Submitted); is {
-			return apierror.WithSubmitted(why, s.GetThrough())
+			return apierror.WithSubmitted(reason, s.GetThrough())
 		}
 	}
-	return why
+	return reason
 }

@@ -85,11 +85,11 @@ func TestFollowEndsWithoutRight(t *testing.T) {
 				ruled(t, rules, 2, true)
 				synctest.Wait()
 				require.Empty(t, ended, method)
-				began := time.Now()
+				start := time.Now()
 				ruled(t, rules, 3, false)
 				err := <-ended
 				require.Equal(t, codes.PermissionDenied, status.Code(err), "%s: %v", method, err)
-				require.LessOrEqual(t, time.Since(began), time.Second)
+				require.LessOrEqual(t, time.Since(start), time.Second)
 			})
 		}
 	}
@@ -110,7 +110,7 @@ func TestFollowEndsWithoutQueue(t *testing.T) {
 					}
 					return nil
 				}
-				require.NoError(t, access.WhileMay(ctx, may))
+				require.NoError(t, access.EndUnless(ctx, may))
 				gone = true
 				ruled(t, rules, 2, true)
 				<-ctx.Done()

@@ -25,7 +25,7 @@ type badge struct {
 }
 
 func countAlarms(nodes []*nodeView) (c alarmCounts) {
-	for _, condition := range gather(nodes) {
+	for _, condition := range mergeConditions(nodes) {
 		switch condition.GetSeverity() {
 		case pb.Severity_SEVERITY_CRITICAL:
 			c.Critical++

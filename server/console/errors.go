@@ -135,8 +135,8 @@ func sentenceOf(text string) string {
 	has := func(part string) bool { return strings.Contains(text, part) }
 	switch {
 	case has(handshake):
-		_, why, _ := strings.Cut(text, handshake)
-		return "the TLS handshake with the node failed: " + strings.Trim(why, `" `)
+		_, reason, _ := strings.Cut(text, handshake)
+		return "the TLS handshake with the node failed: " + strings.Trim(reason, `" `)
 	case has("connection refused"):
 		return "connection refused by the node"
 	case has("no such host"), has("name resolver error"):

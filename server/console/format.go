@@ -22,7 +22,7 @@ import (
 // functions returns the template functions; each function has its own comment.
 func functions() template.FuncMap {
 	return template.FuncMap{
-		"bytes": formatBytes, "number": formatNumber, "ago": ago, "time": clockTime, "took": took, "percent": percent,
+		"bytes": formatBytes, "number": formatNumber, "ago": ago, "time": clockTime, "took": durationText, "percent": percent,
 		"role": roleOf, "severity": severityOf, "json": asJSON, "dialog": dialogLink, "link": withQuery, "dict": dict,
 		"short": short, "plural": plural, "outcome": outcome, "rights": rightsOf, "rightNames": rightNames,
 		"chosen": chosen, "list": func(items ...any) []any { return items },
@@ -62,16 +62,16 @@ func formatNumber(v any) string {
 }
 
 // percent returns part/whole as an integer between 0 and 100.
-func percent(part, whole any) int {
-	w := toFloat(whole)
+func percent(part, complete any) int {
+	w := toFloat(complete)
 	if w <= 0 {
 		return 0
 	}
 	return int(math.Round(min(1, max(0, toFloat(part)/w)) * 100))
 }
 
-// timeOf converts a protobuf or Go time; it returns the zero time if none is set.
-func timeOf(v any) time.Time {
+// timeText converts a protobuf or Go time; it returns the zero time if none is set.
+func timeText(v any) time.Time {
 	switch t := v.(type) {
 	case *timestamppb.Timestamp:
 		if t != nil {
@@ -85,7 +85,7 @@ func timeOf(v any) time.Time {
 
 // clockTime formats a time as ISO 8601 in UTC.
 func clockTime(v any) string {
-	t := timeOf(v)
+	t := timeText(v)
 	if t.IsZero() {
 		return "–"
 	}
@@ -94,7 +94,7 @@ func clockTime(v any) string {
 
 // ago formats the time since t.
 func ago(v any) string {
-	t := timeOf(v)
+	t := timeText(v)
 	if t.IsZero() {
 		return "–"
 	}
@@ -105,8 +105,8 @@ func ago(v any) string {
 	return units.Age(d) + " ago"
 }
 
-// took formats a duration.
-func took(v any) string {
+// durationText formats a duration.
+func durationText(v any) string {
 	switch d := v.(type) {
 	case *durationpb.Duration:
 		if d != nil {

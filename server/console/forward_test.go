@@ -46,9 +46,9 @@ func testCallsAreForwarded(t *testing.T) {
 	})
 	standby.showsOther(active)
 	token := standby.makeToken("t", "holder") // on the active
-	for _, whom := range []string{"reader", "holder"} {
+	for _, subjectText := range []string{"reader", "holder"} {
 		standby.act("/access/grant", url.Values{
-			"kind": {"principal"}, "whom": {whom}, "queue": {"*"}, "right": {"browse"},
+			"kind": {"principal"}, "whom": {subjectText}, "queue": {"*"}, "right": {"browse"},
 		})
 	}
 	standby.act("/queues/create", url.Values{"name": {"orders"}})

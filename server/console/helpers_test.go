@@ -27,8 +27,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// patience is the timeout of polls, in simulated time except for the test on real sockets.
-const patience = time.Minute
+// testTimeout is the timeout of polls, in simulated time except for the test on real sockets.
+const testTimeout = time.Minute
 
 // simulated runs a test in simulated time, with an in-memory network and coordinator.
 func simulated(t *testing.T, test func(t *testing.T)) {
@@ -103,7 +103,7 @@ func waitServing(t *testing.T, address string) {
 			Service: pb.QueueService_ServiceDesc.ServiceName,
 		})
 		return err == nil && r.GetStatus() == healthpb.HealthCheckResponse_SERVING
-	}, patience, 5*time.Millisecond)
+	}, testTimeout, 5*time.Millisecond)
 }
 
 // browser keeps cookies and follows redirects.

@@ -26,7 +26,7 @@ const script = `"><script>alert(1)</script><img src=x onerror=alert(2)>'`
 // event reads the first live part of a page.
 func (b *browser) event(path string) string {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(b.t.Context(), testTimeout)
 	defer cancel()
 	r := b.request(http.MethodGet, "/events"+path, nil).WithContext(ctx)
 	resp, err := b.http.Do(r)
@@ -124,10 +124,10 @@ func testSilentConnections(t *testing.T) {
 			continue // both connections wait concurrently
 		}
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
-		began := time.Now()
+		start := time.Now()
 		_, err = io.Copy(io.Discard, c)
 		require.NoError(t, err, "it is closed, not left open")
-		require.InDelta(t, 5*time.Second, time.Since(began), float64(50*time.Millisecond), "readHeaderTimeout")
+		require.InDelta(t, 5*time.Second, time.Since(start), float64(50*time.Millisecond), "readHeaderTimeout")
 	}
 }
 

@@ -69,8 +69,8 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), payment=(), usb=()")
 		h.Set("Cache-Control", "no-store")
-		if why := s.foreign(r); why != "" {
-			http.Error(w, why, http.StatusForbidden)
+		if reason := s.foreign(r); reason != "" {
+			http.Error(w, reason, http.StatusForbidden)
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxFormBytes)
@@ -80,7 +80,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 
 // foreign returns why a request is rejected because of its origin, or an empty string.
 func (s *Server) foreign(r *http.Request) string {
-	if s.o.Anonymous && !thisMachine(r.Host) {
+	if s.o.Anonymous && !namesThisHost(r.Host) {
 		return "The console accepts only local requests, but the host name was " + host(r.Host) +
 			". Use http://localhost or http://127.0.0.1; this prevents requests from other sites."
 	}
@@ -116,9 +116,9 @@ func host(header string) string {
 	return strings.Trim(header, "[]")
 }
 
-// thisMachine reports whether a Host header names this host. It rejects names from the DNS of another site (DNS
+// namesThisHost reports whether a Host header names this host. It rejects names from the DNS of another site (DNS
 // rebinding).
-func thisMachine(header string) bool {
+func namesThisHost(header string) bool {
 	h := host(header)
 	if strings.EqualFold(h, "localhost") {
 		return true
@@ -133,7 +133,7 @@ func (s *Server) signedIn(next func(http.ResponseWriter, *http.Request, *session
 		one := s.sessionOf(r)
 		if site := r.Header.Get("Sec-Fetch-Site"); one == nil && r.Method == http.MethodGet && site != "" &&
 			site != "same-origin" && site != "none" {
-			comeAgain(w)
+			reloadPage(w)
 			return
 		}
 		if one == nil && s.o.Anonymous && s.open(r) {
@@ -141,7 +141,7 @@ func (s *Server) signedIn(next func(http.ResponseWriter, *http.Request, *session
 			id := s.sessions.begin(one)
 			http.SetCookie(w, s.cookie(s.cookieName(sessionCookie), id))
 			if r.Method != http.MethodGet {
-				s.showError(w, r, one, outdated())
+				s.showError(w, r, one, errStaleForm())
 				return
 			}
 		}
@@ -158,7 +158,7 @@ func (s *Server) signedIn(next func(http.ResponseWriter, *http.Request, *session
 				return
 			}
 			if !one.holds(r.Header.Get("X-Csrf-Token")) && !one.holds(r.PostForm.Get("csrf")) {
-				s.showError(w, r, one, outdated())
+				s.showError(w, r, one, errStaleForm())
 				return
 			}
 		}
@@ -166,16 +166,16 @@ func (s *Server) signedIn(next func(http.ResponseWriter, *http.Request, *session
 	})
 }
 
-// comeAgain responds to a link from another site with a page that requests the same address again. Browsers send the
+// reloadPage responds to a link from another site with a page that requests the same address again. Browsers send the
 // session cookie only with requests from pages of this port.
-func comeAgain(w http.ResponseWriter) {
+func reloadPage(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	_, _ = io.WriteString(w, `<!doctype html><html lang="en"><meta http-equiv="refresh" content="0">`+
 		`<title>Lockstep</title>`)
 }
 
-// outdated is the failure for a form that does not belong to the session.
-func outdated() failure {
+// errStaleForm is the failure for a form that does not belong to the session.
+func errStaleForm() failure {
 	return failure{
 		Code: http.StatusForbidden, Title: "Page outdated",
 		Text:   "The form does not belong to the current session. Nothing was done.",

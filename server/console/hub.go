@@ -21,8 +21,8 @@ const (
 	liveEvery = time.Second
 	// followAgain is the delay before a page that follows changes reconnects.
 	followAgain = 3 * time.Second
-	// quietLimit is the time without an event after which a comment is sent as a keep-alive.
-	quietLimit = 15 * time.Second
+	// silenceLimit is the time without an event after which a comment is sent as a keep-alive.
+	silenceLimit = 15 * time.Second
 	// eventTimeout limits the time to write one event to the browser.
 	eventTimeout = 10 * time.Second
 	// maxEvents limits the open event streams.
@@ -240,7 +240,7 @@ func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request, one *sessio
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
-	quiet := time.NewTicker(quietLimit)
+	quiet := time.NewTicker(silenceLimit)
 	defer quiet.Stop()
 	event := []byte("retry: 1000\n\n")
 	for {

@@ -156,7 +156,7 @@ func (s *Server) layout(r *http.Request, one *session, p *Page) Layout {
 		l.Theme = c.Value
 	}
 	if one != nil {
-		l.SignedIn, l.CSRF, l.Principal, l.Notice = true, one.csrf, one.principal, one.said()
+		l.SignedIn, l.CSRF, l.Principal, l.Notice = true, one.csrf, one.principal, one.takeNotice()
 		l.CanLeave = one.method != "none"
 	}
 	if p != nil {
@@ -313,12 +313,12 @@ func (s *Server) answerDialog(
 		s.render(w, code, p.Template, "dialog", d)
 		return
 	}
-	whole, err := s.part(p.Template, "dialog", d)
+	complete, err := s.part(p.Template, "dialog", d)
 	if err != nil {
 		s.broken(w, err)
 		return
 	}
-	s.page(w, r, one, p, whole, &code)
+	s.page(w, r, one, p, complete, &code)
 }
 
 func (s *Server) act(w http.ResponseWriter, r *http.Request, one *session, p *Page, a *Action) {
@@ -349,7 +349,7 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, one *session, p *Pa
 // acted redirects the browser after an action.
 func (s *Server) acted(w http.ResponseWriter, r *http.Request, one *session, p *Page, done Done) {
 	if r.Header.Get("Hx-Request") == "" {
-		one.say(done.Message)
+		one.setNotice(done.Message)
 		to := done.Goto
 		if to == "" {
 			to = p.Path
@@ -362,12 +362,12 @@ func (s *Server) acted(w http.ResponseWriter, r *http.Request, one *session, p *
 	}
 	switch {
 	case done.Goto != "":
-		one.say(done.Message)
+		one.setNotice(done.Message)
 		w.Header().Set("Hx-Redirect", done.Goto)
 	case p.Live && p.Watch == nil:
 		w.Header().Set("Hx-Trigger", trigger("console:done", done.Message))
 	default:
-		one.say(done.Message)
+		one.setNotice(done.Message)
 		w.Header().Set("Hx-Refresh", "true")
 	}
 	w.WriteHeader(http.StatusNoContent)

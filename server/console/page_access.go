@@ -117,10 +117,10 @@ func loadAccess(ctx context.Context, v *View) (any, error) {
 // rule parses the rule in a form.
 func (v *View) rule() *pb.AccessRule {
 	r := &pb.AccessRule{Queue: strings.TrimSpace(v.Get("queue"))}
-	if whom := strings.TrimSpace(v.Get("whom")); v.Get("kind") == "group" {
-		r.Group = whom
+	if subjectText := strings.TrimSpace(v.Get("whom")); v.Get("kind") == "group" {
+		r.Group = subjectText
 	} else {
-		r.Principal = whom
+		r.Principal = subjectText
 	}
 	return r
 }
@@ -136,10 +136,10 @@ func doGrant(ctx context.Context, v *View) (Done, error) {
 	}
 	rule.Roles = words(v.Form.Get("roles"))
 	_, err = a.Grant(ctx, &pb.GrantRequest{Rule: rule, LockOut: v.Form.Get("lock_out") != ""})
-	return Done{Message: "Granted to " + whom(rule) + "."}, err
+	return Done{Message: "Granted to " + subjectText(rule) + "."}, err
 }
 
-func whom(r *pb.AccessRule) string {
+func subjectText(r *pb.AccessRule) string {
 	if r.GetGroup() != "" {
 		return "group " + r.GetGroup()
 	}
@@ -153,7 +153,7 @@ func doRevoke(ctx context.Context, v *View) (Done, error) {
 	}
 	rule := v.rule()
 	_, err = a.Revoke(ctx, &pb.RevokeRequest{Rule: rule, LockOut: v.Form.Get("lock_out") != ""})
-	return Done{Message: "Rule of " + whom(rule) + " revoked."}, err
+	return Done{Message: "Rule of " + subjectText(rule) + " revoked."}, err
 }
 
 // loadRole returns the role of a dialog, or a new one if no role is named.

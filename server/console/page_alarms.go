@@ -30,7 +30,7 @@ func loadAlarms(ctx context.Context, v *View) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &alarmsView{Conditions: gather(nodes), Runbook: runbook}
+	d := &alarmsView{Conditions: mergeConditions(nodes), Runbook: runbook}
 	for _, n := range nodes {
 		if n.Status == nil {
 			d.Silent = append(d.Silent, n)
@@ -39,8 +39,8 @@ func loadAlarms(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// gather merges the conditions of all nodes without duplicates, the most severe first.
-func gather(nodes []*nodeView) []*pb.Condition {
+// mergeConditions merges the conditions of all nodes without duplicates, the most severe first.
+func mergeConditions(nodes []*nodeView) []*pb.Condition {
 	type key struct{ kind, node string }
 	known := make(map[key]bool)
 	var all []*pb.Condition

@@ -85,8 +85,8 @@ func loadMap(ctx context.Context, v *View) (any, error) {
 	return viewMap(node, nodes, r), nil
 }
 
-// usesOf returns the parts of a region in drawing order.
-func usesOf(r *pb.PageRegion) []mapUse {
+// regionUses returns the parts of a region in drawing order.
+func regionUses(r *pb.PageRegion) []mapUse {
 	return []mapUse{
 		{"messages", "Messages", "extents of messages, several small ones per page", r.GetMessages()},
 		{"index", "Index", "message locations, queues, subscriptions, producers", r.GetIndex()},
@@ -101,7 +101,7 @@ func usesOf(r *pb.PageRegion) []mapUse {
 }
 
 func viewMap(node *nodeView, nodes []*nodeView, m *pb.GetPageMapResponse) *mapView {
-	d := &mapView{Node: node, Nodes: nodes, Map: m, Uses: usesOf(m.GetTotal()), Width: mapColumns * mapCell}
+	d := &mapView{Node: node, Nodes: nodes, Map: m, Uses: regionUses(m.GetTotal()), Width: mapColumns * mapCell}
 	regions := m.GetRegions()
 	if len(regions) == 0 {
 		return d
@@ -122,7 +122,7 @@ func viewCell(i int, r *pb.PageRegion) mapCellView {
 	c := mapCellView{X: i % mapColumns * mapCell, Y: i / mapColumns * mapCell}
 	said := make([]string, 0, 4)
 	at := float64(c.X)
-	for _, u := range usesOf(r) {
+	for _, u := range regionUses(r) {
 		if u.Pages == 0 {
 			continue
 		}

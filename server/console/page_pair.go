@@ -225,7 +225,7 @@ func doSwitchover(ctx context.Context, v *View) (Done, error) {
 		return Done{Message: "The node is already active; nothing was done."}, nil
 	}
 	return Done{Message: fmt.Sprintf("Switched over: %s is active in term %d. No transaction could be acknowledged "+
-		"for %s.", r.GetActiveAddress(), r.GetTerm(), took(r.GetPause()))}, nil
+		"for %s.", r.GetActiveAddress(), r.GetTerm(), durationText(r.GetPause()))}, nil
 }
 
 func doPause(ctx context.Context, v *View) (Done, error) {

@@ -51,11 +51,11 @@ func startPairWith(
 	active = start("a")
 	require.Eventually(t, func() bool {
 		return strings.Contains(active.get("/pair").body, "</i>active alone</span>")
-	}, patience, 20*time.Millisecond)
+	}, testTimeout, 20*time.Millisecond)
 	standby = start("b")
 	require.Eventually(t, func() bool {
 		return strings.Count(active.get("/pair").body, `</i>in sync</span>`) >= 3 // both nodes, and the stream
-	}, patience, 50*time.Millisecond)
+	}, testTimeout, 50*time.Millisecond)
 	return active, standby
 }
 
@@ -66,7 +66,7 @@ func (n *pairNode) showsOther(other *pairNode) (page string) {
 	require.Eventually(n.t, func() bool {
 		page = n.get("/pair").body
 		return strings.Contains(page, `href="`+other.ready.Console+`"`) && !strings.Contains(page, "not responding")
-	}, patience, 20*time.Millisecond)
+	}, testTimeout, 20*time.Millisecond)
 	return page
 }
 
@@ -86,13 +86,13 @@ func testStandby(t *testing.T) {
 	require.Contains(t, active.get("/access").body, "somebody", "the active has it")
 	require.Contains(t, standby.get("/access").body, "somebody")
 	standby.act("/jobs/put", url.Values{"name": {"n"}, "schedule": {"@daily"}, "kind": {"scan"}})
-	require.Eventually(t, func() bool { return strings.Contains(active.get("/jobs").body, ">n<") }, patience,
+	require.Eventually(t, func() bool { return strings.Contains(active.get("/jobs").body, ">n<") }, testTimeout,
 		20*time.Millisecond)
 
 	standby.act("/pair/pause", url.Values{"reason": {script}})
 	require.Eventually(t, func() bool {
 		return strings.Contains(active.get("/pair").body, "The pair is paused")
-	}, patience, 20*time.Millisecond)
+	}, testTimeout, 20*time.Millisecond)
 	require.NotContains(t, active.get("/pair").body+active.event("/pair"), "<script>alert")
 	active.act("/pair/resume", nil)
 
@@ -102,7 +102,7 @@ func testStandby(t *testing.T) {
 		page := standby.get("/pair").body
 		_, b, _ := strings.Cut(page, `aria-label="Node b"`)
 		return strings.Contains(b, `</i>active</span>`)
-	}, patience, 50*time.Millisecond)
+	}, testTimeout, 50*time.Millisecond)
 }
 
 // An open page shows a dead node within two seconds. A failover can be forced when no node is active.

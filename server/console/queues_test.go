@@ -15,9 +15,9 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-func (b *browser) untilActive() {
+func (b *browser) waitActive() {
 	b.t.Helper()
-	require.Eventually(b.t, func() bool { return b.get("/queues").code == http.StatusOK }, patience,
+	require.Eventually(b.t, func() bool { return b.get("/queues").code == http.StatusOK }, testTimeout,
 		5*time.Millisecond)
 }
 
@@ -28,7 +28,7 @@ func TestQueuePages(t *testing.T) { simulated(t, testQueuePages) }
 func testQueuePages(t *testing.T) {
 	ready := startNode(t, nil)
 	b := newBrowser(t, ready.Console)
-	b.untilActive()
+	b.waitActive()
 	do := func(path string, form url.Values) answer {
 		t.Helper()
 		form.Set("csrf", b.csrf())
@@ -105,7 +105,7 @@ func TestConnectionAndPreparedPages(t *testing.T) { simulated(t, testConnectionA
 func testConnectionAndPreparedPages(t *testing.T) {
 	ready := startNode(t, nil)
 	b := newBrowser(t, ready.Console)
-	b.untilActive()
+	b.waitActive()
 	cc := connect(t, ready.Address)
 	t.Cleanup(func() { require.NoError(t, cc.Close()) })
 	queues := pb.NewQueueServiceClient(cc)
@@ -138,7 +138,7 @@ func testConnectionAndPreparedPages(t *testing.T) {
 	require.Eventually(t, func() bool {
 		page = b.get("/connections").body
 		return strings.Count(page, `href="/connections/close`) == 1
-	}, patience, 10*time.Millisecond)
+	}, testTimeout, 10*time.Millisecond)
 	require.Contains(t, page, "grpc-go")
 	list, err := pb.NewConnectionServiceClient(cc).ListConnections(t.Context(), &pb.ListConnectionsRequest{})
 	require.NoError(t, err)

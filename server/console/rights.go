@@ -17,8 +17,8 @@ func (r rights) May(right string) bool { return r[right] }
 
 // whoAmI returns the identity of the session as this node authenticates it. The result is cached in the view.
 func (v *View) whoAmI(ctx context.Context) (*pb.WhoAmIResponse, error) {
-	v.whoMu.Lock()
-	defer v.whoMu.Unlock()
+	v.identityMu.Lock()
+	defer v.identityMu.Unlock()
 	if v.who == nil {
 		who, err := pb.NewAccessServiceClient(v.Own()).WhoAmI(ctx, &pb.WhoAmIRequest{Queue: v.Get("name")})
 		if err != nil {

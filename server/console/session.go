@@ -49,15 +49,15 @@ func (s *session) identity() [sha256.Size]byte {
 	return sha256.Sum256([]byte(s.method + "\x00" + s.principal + "\x00" + s.token + "\x00" + string(s.certificate[:])))
 }
 
-// say stores a notice for the next page.
-func (s *session) say(text string) {
+// setNotice stores a notice for the next page.
+func (s *session) setNotice(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.notice = text
 }
 
-// said returns the notice and clears it.
-func (s *session) said() string {
+// takeNotice returns the notice and clears it.
+func (s *session) takeNotice() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	text := s.notice
@@ -110,7 +110,7 @@ func (s *sessions) forget(now time.Time) {
 	var oldest *session
 	var since time.Time
 	for key, one := range s.all {
-		used, over := one.over(now)
+		used, over := one.ended(now)
 		if over {
 			delete(s.all, key)
 		} else if oldest == nil || used.Before(since) {
@@ -122,8 +122,8 @@ func (s *sessions) forget(now time.Time) {
 	}
 }
 
-// over returns the time of last use, and whether the session has ended.
-func (s *session) over(now time.Time) (used time.Time, over bool) {
+// ended returns the time of last use, and whether the session has ended.
+func (s *session) ended(now time.Time) (used time.Time, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.used, now.Sub(s.used) >= sessionIdle || now.Sub(s.began) >= sessionLife
@@ -139,7 +139,7 @@ func (s *sessions) find(id string, byPerson bool) *session {
 	if one == nil {
 		return nil
 	}
-	if _, over := one.over(now); over {
+	if _, over := one.ended(now); over {
 		delete(s.all, key)
 		return nil
 	}
@@ -156,7 +156,7 @@ func (s *sessions) alive(one *session) bool {
 	now := s.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, over := one.over(now)
+	_, over := one.ended(now)
 	return s.all[one.key] == one && !over
 }
 

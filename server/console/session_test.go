@@ -31,7 +31,7 @@ func TestSessionsEnd(t *testing.T) {
 	require.False(t, s.Use(id, true), "what a page does by itself does not keep it")
 
 	id = s.Begin("alice")
-	for began := c.at; c.at.Sub(began) < console.SessionLife-time.Minute; c.at = c.at.Add(time.Minute) {
+	for start := c.at; c.at.Sub(start) < console.SessionLife-time.Minute; c.at = c.at.Add(time.Minute) {
 		require.True(t, s.Use(id, true))
 	}
 	c.at = c.at.Add(time.Minute)

@@ -37,12 +37,12 @@ type signInData struct {
 
 // open reports whether access is unrestricted.
 func (s *Server) open(r *http.Request) bool {
-	who, err := s.whoIs(r, "")
+	who, err := s.identify(r, "")
 	return err == nil && who.GetOpen()
 }
 
-// whoIs returns the identity that the node assigns to a browser with a token, or without one.
-func (s *Server) whoIs(r *http.Request, token string) (*pb.WhoAmIResponse, error) {
+// identify returns the identity that the node assigns to a browser with a token, or without one.
+func (s *Server) identify(r *http.Request, token string) (*pb.WhoAmIResponse, error) {
 	key, leave := s.caller(r)
 	defer leave()
 	ctx, cancel := context.WithTimeout(r.Context(), signInTimeout)
@@ -133,7 +133,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 		})
 		return
 	}
-	who, err := s.whoIs(r, one.token)
+	who, err := s.identify(r, one.token)
 	if err != nil {
 		f := describe(err)
 		if status.Code(err) == codes.Unauthenticated {

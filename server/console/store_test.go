@@ -42,14 +42,14 @@ func testMapAndCheck(t *testing.T) {
 			set = found[1]
 		}
 		return set != ""
-	}, patience, 50*time.Millisecond)
+	}, testTimeout, 50*time.Millisecond)
 	require.Contains(t, b.get("/backups/check?node="+id+"&set="+set).body, set)
 	check := func(want string) {
 		t.Helper()
 		b.act("/backups/check", url.Values{"node": {id}, "set": {set}, "full_speed": {"1"}})
 		require.Eventually(t, func() bool {
 			return regexp.MustCompile(want).MatchString(b.get("/backups").body)
-		}, patience, 50*time.Millisecond)
+		}, testTimeout, 50*time.Millisecond)
 	}
 	check("restorable</span> <span class=\"muted\">checked")
 	require.Contains(t, b.get("/store").body, "Restorable: 1 messages")

@@ -37,7 +37,7 @@ func TestConfirmedActionsAreDisabled(t *testing.T) { simulated(t, testConfirmedA
 func testConfirmedActionsAreDisabled(t *testing.T) {
 	ready := startNode(t, nil)
 	b := newBrowser(t, ready.Console)
-	b.untilActive()
+	b.waitActive()
 	b.act("/queues/create", url.Values{"name": {"orders"}})
 	confirmed := map[string]bool{}
 	for _, p := range console.Pages() {
@@ -74,7 +74,7 @@ func TestOnlyPermittedActionsAreOffered(t *testing.T) {
 func testOnlyPermittedActionsAreOffered(t *testing.T) {
 	ready := startNode(t, func(c *config.Config) { c.Access.Operators = []string{"root"} })
 	nobody := newBrowser(t, ready.Console)
-	nobody.untilActive()
+	nobody.waitActive()
 	tokens := map[string]string{}
 	for _, who := range []string{"root", "reader", "sender"} {
 		tokens[who] = nobody.makeToken(who+"-1", who)
@@ -145,7 +145,7 @@ func TestMessagesPageIsStable(t *testing.T) { simulated(t, testMessagesPageIsSta
 
 func testMessagesPageIsStable(t *testing.T) {
 	b := newBrowser(t, startNode(t, nil).Console)
-	b.untilActive()
+	b.waitActive()
 	b.act("/queues/create", url.Values{"name": {"orders"}})
 	b.act("/queue/publish?name=orders", url.Values{"body": {"x"}, "count": {"60"}})
 	page := b.get("/messages?name=orders").body
@@ -192,7 +192,7 @@ func TestDeadLetterColumns(t *testing.T) { simulated(t, testDeadLetterColumns) }
 
 func testDeadLetterColumns(t *testing.T) {
 	b := newBrowser(t, startNode(t, nil).Console)
-	b.untilActive()
+	b.waitActive()
 	b.act("/queues/create", url.Values{"name": {"dead"}})
 	b.act("/queues/create", url.Values{"name": {"orders"}})
 	b.act("/queue/configure?name=orders", url.Values{
@@ -326,7 +326,7 @@ func TestTimesAndCharts(t *testing.T) { simulated(t, testTimesAndCharts) }
 
 func testTimesAndCharts(t *testing.T) {
 	b := newBrowser(t, startNode(t, nil).Console)
-	b.untilActive()
+	b.waitActive()
 	b.act("/queues/create", url.Values{"name": {"orders"}})
 	b.act("/queue/publish?name=orders", url.Values{"body": {"x"}, "message_ttl": {"24h"}})
 	iso := regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z`)
@@ -349,7 +349,7 @@ func TestTablesFit(t *testing.T) { simulated(t, testTablesFit) }
 func testTablesFit(t *testing.T) {
 	ready := startNode(t, nil)
 	b := newBrowser(t, ready.Console)
-	b.untilActive()
+	b.waitActive()
 	conn := connect(t, ready.Address)
 	defer func() { require.NoError(t, conn.Close()) }()
 	_, err := pb.NewQueueServiceClient(conn).CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: "orders"})

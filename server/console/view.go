@@ -42,8 +42,8 @@ type View struct {
 	mu     sync.Mutex // guards status
 	status *pb.GetStatusResponse
 
-	whoMu iolock.Mutex // guards who
-	who   *pb.WhoAmIResponse
+	identityMu iolock.Mutex // guards who
+	who        *pb.WhoAmIResponse
 
 	nodesMu iolock.Mutex // guards asked
 	asked   []*nodeView

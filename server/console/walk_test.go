@@ -134,7 +134,7 @@ func testRules(t *testing.T) {
 	nobody.act("/access/grant", url.Values{
 		"kind": {"principal"}, "whom": {"reader"}, "queue": {"*"}, "right": {"browse"}, "lock_out": {"1"},
 	})
-	require.Eventually(t, func() bool { return nobody.get("/pair").at == "/sign-in" }, patience,
+	require.Eventually(t, func() bool { return nobody.get("/pair").at == "/sign-in" }, testTimeout,
 		50*time.Millisecond, "there are rules now")
 	require.Equal(t, http.StatusUnauthorized, nobody.get("/events/pair").code)
 
@@ -170,7 +170,7 @@ func testRules(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, auditor.get("/store").code)
 
 	root.act("/access/revoke-token", url.Values{"name": {"reader-1"}})
-	require.Eventually(t, func() bool { return reader.get("/pair").at == "/sign-in" }, patience,
+	require.Eventually(t, func() bool { return reader.get("/pair").at == "/sign-in" }, testTimeout,
 		50*time.Millisecond, "the token was revoked")
 	a := root.post("/sign-out", url.Values{"csrf": {root.csrf()}})
 	require.Equal(t, "/sign-in", a.at)

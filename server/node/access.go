@@ -30,8 +30,8 @@ func (n *node) setAccess() {
 	n.rules.Configure(access.Setting{Deny: n.cfg.Access.Mode == "deny", Operators: n.cfg.Access.Operators})
 }
 
-// ofPeerSecret authenticates the other node by the shared secret.
-func (n *node) ofPeerSecret(ctx context.Context) (*access.Identity, error) {
+// peerSecretIdentity authenticates the other node by the shared secret.
+func (n *node) peerSecretIdentity(ctx context.Context) (*access.Identity, error) {
 	if n.rules.PeerSecret() == nil {
 		return nil, nil //nolint:nilnil // there is none to show
 	}
@@ -89,8 +89,8 @@ func (n *node) watchAccess(ctx context.Context) {
 }
 
 const (
-	// resetLook is the interval at which an active node retries a requested reset.
-	resetLook = time.Second
+	// resetPollInterval is the interval at which an active node retries a requested reset.
+	resetPollInterval = time.Second
 	// resetTimeout bounds one attempt.
 	resetTimeout = 10 * time.Second
 )
@@ -105,7 +105,7 @@ func (n *node) watchReset(ctx context.Context) {
 	}
 	n.log.Warn("all access rules will be deleted when this node is active: requested by `lockstep access reset`",
 		zap.String("marker", marker))
-	ticker := time.NewTicker(resetLook)
+	ticker := time.NewTicker(resetPollInterval)
 	defer ticker.Stop()
 	for {
 		if session := n.serving.Get(); session != nil {

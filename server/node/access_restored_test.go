@@ -65,7 +65,7 @@ func testRestoredRules(t *testing.T) {
 	restored := startNamed(t, c)
 	require.Eventually(t, func() bool {
 		return restored.publishAs("root", "orders", "first") == nil
-	}, patience, 10*time.Millisecond)
+	}, testTimeout, 10*time.Millisecond)
 	after, err := restored.access().ListAccess(root, &pb.ListAccessRequest{})
 	require.NoError(t, err)
 	for _, l := range []*pb.ListAccessResponse{before, after} { // fields that depend on the time of the call

@@ -109,10 +109,10 @@ func (n *testNode) publishAs(principal, queue string, bodies ...string) error {
 	return err
 }
 
-func denied(t *testing.T, err error, says ...string) {
+func denied(t *testing.T, err error, reports ...string) {
 	t.Helper()
 	require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
-	for _, s := range says {
+	for _, s := range reports {
 		require.ErrorContains(t, err, s)
 	}
 }
@@ -259,13 +259,13 @@ func testLostRightEndsStreams(t *testing.T) {
 	require.Equal(t, "DENIED", resp.GetError().GetReason())
 	require.EqualValues(t, codes.PermissionDenied, resp.GetError().GetCode())
 
-	began := time.Now()
+	start := time.Now()
 	n.revoke("alice", "*")
 	_, err = losing.Recv()
 	denied(t, err, "access rules changed")
 	_, err = losingConsumer.Recv()
 	denied(t, err, "access rules changed")
-	took(t, 0, began)
+	took(t, 0, start)
 	_, err = n.queues.GetQueue(as(t.Context(), "alice"), &pb.GetQueueRequest{Name: "a"})
 	denied(t, err)
 
@@ -325,11 +325,11 @@ func testLockOut(t *testing.T) {
 	marker := filepath.Join(n.config.Data.Dir, "access.reset")
 	require.NoError(t, os.WriteFile(marker, nil, 0o600))
 	n = startNamed(t, n.config)
-	require.Eventually(t, func() bool { return grant("alice", operate, false) == nil }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return grant("alice", operate, false) == nil }, testTimeout, 5*time.Millisecond)
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(marker)
 		return os.IsNotExist(err)
-	}, patience, 5*time.Millisecond)
+	}, testTimeout, 5*time.Millisecond)
 	who, err := n.access().ListAccess(as(t.Context(), "alice"), &pb.ListAccessRequest{})
 	require.NoError(t, err)
 	require.Len(t, who.GetRules(), 1)
@@ -346,9 +346,9 @@ func testAccessRequests(t *testing.T) {
 	sum := sha256.Sum256([]byte("lsk_secret"))
 	long := strings.Repeat("x", 256)
 	for name, tt := range map[string]struct {
-		call func() error
-		code codes.Code
-		says string
+		call    func() error
+		code    codes.Code
+		reports string
 	}{
 		"no subject": {
 			grantOf(ctx, n, &pb.AccessRule{Queue: "q", Rights: []pb.AccessRight{1}}),
@@ -419,7 +419,7 @@ func testAccessRequests(t *testing.T) {
 	} {
 		err := tt.call()
 		require.Equal(t, tt.code, status.Code(err), "%s: %v", name, err)
-		require.ErrorContains(t, err, tt.says, name)
+		require.ErrorContains(t, err, tt.reports, name)
 	}
 
 	// INV-10: a repeated request is executed once, and a different request with its sequence is refused.
@@ -561,7 +561,7 @@ func (n *testNode) waitForAs(ctx context.Context, role pb.Role) {
 		resp, err := n.admin.GetStatus(ctx, &pb.GetStatusRequest{})
 		last = resp
 		return err == nil && resp.GetRole() == role
-	}, patience, 5*time.Millisecond, "%v", last)
+	}, testTimeout, 5*time.Millisecond, "%v", last)
 }
 
 // A node that any client can reach and use reports a condition until it has a rule.

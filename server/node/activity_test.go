@@ -52,5 +52,5 @@ func testActivity(t *testing.T) {
 		standby := b.status().GetActivity()
 		return standby.GetPublished() == 3 && standby.GetAcknowledged() == 2 && standby.GetDelivered() == 0 &&
 			len(standby.GetCommits()) == 0
-	}, patience, 10*time.Millisecond)
+	}, testTimeout, 10*time.Millisecond)
 }

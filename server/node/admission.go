@@ -17,22 +17,22 @@ import (
 // This file sets the connection limits of the node's port.
 
 const (
-	// peerLookInterval is the interval at which the addresses of the other node are resolved.
-	peerLookInterval = 5 * time.Second
+	// peerResolveInterval is the interval at which the addresses of the other node are resolved.
+	peerResolveInterval = 5 * time.Second
 	// lookupLimit bounds one resolution.
 	lookupLimit = 2 * time.Second
-	// spareFiles is the number of open files reserved for the store, the log, etcd and the other node.
-	spareFiles = 384
-	// aheadShare divides memory.budget: clients may fill 1/aheadShare of it with requests that no handler has read
-	// yet.
-	aheadShare = 8
+	// reservedFiles is the number of open files reserved for the store, the log, etcd and the other node.
+	reservedFiles = 384
+	// unprocessedFraction divides memory.budget: clients may fill 1/unprocessedFraction of it with requests that no
+	// handler has read yet.
+	unprocessedFraction = 8
 )
 
 // admit applies the connection limits to the node's port.
 func (n *node) admit(l listener) *admission.Listener {
 	most := n.cfg.Limits.Connections
-	if files, ok := openFilesLimit(); ok && files < uint64(most)+spareFiles {
-		most = max(16, int(files)-spareFiles)
+	if files, ok := openFilesLimit(); ok && files < uint64(most)+reservedFiles {
+		most = max(16, int(files)-reservedFiles)
 		n.log.Warn("open-files limit allows fewer connections than limits.connections: raise it "+
 			"(ulimit -n, LimitNOFILE of the unit)", zap.Uint64("open_files", files), zap.Int("connections", most))
 	}
@@ -48,20 +48,20 @@ func (n *node) admit(l listener) *admission.Listener {
 			hosts := n.peerHosts.Load()
 			return hosts != nil && (*hosts)[host]
 		},
-		Plain:        n.cfg.TLS.Cert == "",
-		AheadBytes:   n.cfg.Memory.Budget.Bytes() / aheadShare,
-		RequestBytes: n.cfg.Limits.TransactionBytes.Bytes() + server.MessageSlackBytes,
-		Logger:       n.log.Named("connections"),
+		Plain:            n.cfg.TLS.Cert == "",
+		UnprocessedBytes: n.cfg.Memory.Budget.Bytes() / unprocessedFraction,
+		RequestBytes:     n.cfg.Limits.TransactionBytes.Bytes() + server.MessageSlackBytes,
+		Logger:           n.log.Named("connections"),
 	})
 }
 
 // watchPeerHosts keeps the source addresses of the other node up to date until ctx ends.
 func (n *node) watchPeerHosts(ctx context.Context) {
-	ticker := time.NewTicker(peerLookInterval)
+	ticker := time.NewTicker(peerResolveInterval)
 	defer ticker.Stop()
 	for {
 		changed := n.runner.Changed()
-		hosts := n.lookForPeer(ctx)
+		hosts := n.resolvePeer(ctx)
 		n.peerHosts.Store(&hosts)
 		select {
 		case <-changed: // the other node may have a new address
@@ -72,8 +72,8 @@ func (n *node) watchPeerHosts(ctx context.Context) {
 	}
 }
 
-// lookForPeer resolves the addresses of the other node in the cluster record and the liveness keys.
-func (n *node) lookForPeer(ctx context.Context) map[string]bool {
+// resolvePeer resolves the addresses of the other node in the cluster record and the liveness keys.
+func (n *node) resolvePeer(ctx context.Context) map[string]bool {
 	ctx, cancel := context.WithTimeout(ctx, lookupLimit)
 	defer cancel()
 	st := n.runner.Status()

@@ -75,7 +75,7 @@ func (n *node) amqpRole() (broker.Role, <-chan struct{}) {
 		}
 		r.Others = append(r.Others, info.AMQP)
 		if info.ID == st.Record.Active && info.ID != st.Self.ID {
-			r.Elsewhere = info.AMQP
+			r.ActiveAddress = info.AMQP
 		}
 	}
 	return r, changed
@@ -88,7 +88,7 @@ func (p *amqpPort) run(ctx context.Context, n *node) {
 		Services: n.inside.link, Role: n.amqpRole, MaxMessageBytes: int(n.cfg.Limits.MessageBytes),
 		MaxTransactionBytes: int(n.cfg.Limits.TransactionBytes),
 		AutoCreate:          func() bool { return n.cfg.AMQP.AutoCreate },
-		Enter:               n.enterAMQP, Introduce: admission.Name, Logger: n.log.Named("amqp"),
+		Enter:               n.enterAMQP, Hello: admission.Name, Logger: n.log.Named("amqp"),
 	}
 	if n.secrets.own != nil {
 		o.TLS = n.secrets.own.Server(n.cfg.TLS.ClientCertificates())

@@ -16,12 +16,12 @@ import (
 
 // amqpPeer is a client that sends and receives single AMQP frames.
 type amqpPeer struct {
-	t    *testing.T
-	conn net.Conn
-	in   *wire.Reader
-	next uint32       // delivery ID
-	kept []gotMessage // received while waiting for another frame
-	mute bool         // do not send client properties
+	t      *testing.T
+	conn   net.Conn
+	in     *wire.Reader
+	next   uint32       // delivery ID
+	kept   []gotMessage // received while waiting for another frame
+	silent bool         // do not send client properties
 }
 
 // withAMQP enables AMQP on a free port.
@@ -32,7 +32,7 @@ func dialAMQP(t *testing.T, address string) *amqpPeer {
 	conn, err := dialer(t)(t.Context(), "tcp", address)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 	return &amqpPeer{t: t, conn: conn, in: wire.NewReader(conn, 1<<20)}
 }
 
@@ -108,7 +108,7 @@ func (p *amqpPeer) begin(container string) *wire.Open {
 func (p *amqpPeer) open0(container string) {
 	p.t.Helper()
 	open := &wire.Open{ContainerID: container, MaxFrameSize: 1 << 16, ChannelMax: 10}
-	if !p.mute {
+	if !p.silent {
 		open.Properties = wire.Fields{{Key: wire.Symbol("product"), Value: "QpidJMS"}} // a client that follows redirects
 	}
 	p.send(open)

@@ -197,8 +197,8 @@ func testAMQPShortConsumers(t *testing.T) {
 				c.end(p)
 				n.eventually(queue, func(q *pb.Queue) bool { return q.GetSubscriptions()[0].GetConsumers() == 0 })
 			}
-			n.becomes(dead, c.dead)
-			n.becomes(queue, count-3-c.dead)
+			n.waitRole(dead, c.dead)
+			n.waitRole(queue, count-3-c.dead)
 		})
 	}
 }
@@ -243,7 +243,7 @@ func testAMQPRejectsThatWait(t *testing.T) {
 	require.Equal(t, []string{"5"}, n.bodiesIn("orders"))
 	_, err := n.queues.PurgeQueue(t.Context(), &pb.PurgeQueueRequest{Name: "dead"})
 	require.NoError(t, err)
-	n.becomes("orders", 0)
+	n.waitRole("orders", 0)
 	require.Equal(t, []string{"5"}, n.bodiesIn("dead"))
 }
 

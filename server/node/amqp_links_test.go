@@ -49,7 +49,7 @@ func testAMQPStolen(t *testing.T) {
 			ExpiryPolicy: wire.ExpiryNever,
 		}
 	}
-	stolen := func(p *amqpPeer) {
+	linkStolen := func(p *amqpPeer) {
 		t.Helper()
 		d := expect[*wire.Detach](p)
 		require.NotNil(t, d.Error)
@@ -65,7 +65,7 @@ func testAMQPStolen(t *testing.T) {
 
 	q := openAMQP(t, n)
 	require.Nil(t, q.receiver(0, "audit", durable()))
-	stolen(p)
+	linkStolen(p)
 	q.credit(0, 10)
 	m := q.receive()
 	require.Equal(t, "one", m.body, "it was not answered")
@@ -77,7 +77,7 @@ func testAMQPStolen(t *testing.T) {
 		Name: "audit", Handle: 1, Role: wire.RoleReceiver, Source: durable(),
 		Target: &wire.Node{ExpiryPolicy: wire.ExpirySessionEnd},
 	})
-	stolen(q)
+	linkStolen(q)
 	q.credit(1, 10)
 	require.Equal(t, "two", q.receive().body)
 	n.eventually("news", func(q *pb.Queue) bool { return len(q.GetSubscriptions()) == 1 && q.GetMessages() == 1 })

@@ -23,7 +23,7 @@ func (n *testNode) eventually(queue string, is func(*pb.Queue) bool) {
 	require.Eventually(n.t, func() bool {
 		resp, err := n.queues.GetQueue(n.t.Context(), &pb.GetQueueRequest{Name: queue})
 		return err == nil && is(resp.GetQueue())
-	}, patience, 5*time.Millisecond)
+	}, testTimeout, 5*time.Millisecond)
 }
 
 func isEmpty(q *pb.Queue) bool { return q.GetMessages() == 0 }
@@ -147,7 +147,7 @@ func testAMQPRefusals(t *testing.T) {
 			p := openAMQP(t, n)
 			var err *wire.Error
 			if c.source != nil && c.source.DistributionMode == "copy" {
-				err = p.lateRefusal(c.source)
+				err = p.delayedRefusal(c.source)
 			} else {
 				err = p.receiver(0, "r", c.source)
 			}
@@ -172,8 +172,8 @@ func testAMQPRefusals(t *testing.T) {
 	}
 }
 
-// lateRefusal attaches a browser, which is accepted and then detached.
-func (p *amqpPeer) lateRefusal(source *wire.Source) *wire.Error {
+// delayedRefusal attaches a browser, which is accepted and then detached.
+func (p *amqpPeer) delayedRefusal(source *wire.Source) *wire.Error {
 	p.t.Helper()
 	if err := p.receiver(0, "r", source); err != nil {
 		return err
@@ -206,10 +206,10 @@ func testAMQPSignIn(t *testing.T) {
 	require.Equal(t, wire.SASLAuth, dialAMQP(t, n.ready.AMQP).sasl("PLAIN", []byte("alice")))
 	require.Equal(t, wire.SASLAuth, dialAMQP(t, n.ready.AMQP).sasl("DIGEST-MD5", []byte("x")))
 
-	stranger := dialAMQP(t, n.ready.AMQP)
-	require.Equal(t, wire.SASLOK, stranger.sasl("ANONYMOUS", nil))
-	stranger.begin("c")
-	refused := expect[*wire.Close](stranger).Error
+	unknown := dialAMQP(t, n.ready.AMQP)
+	require.Equal(t, wire.SASLOK, unknown.sasl("ANONYMOUS", nil))
+	unknown.begin("c")
+	refused := expect[*wire.Close](unknown).Error
 	require.Equal(t, wire.Symbol("amqp:unauthorized-access"), refused.Condition)
 	require.Contains(t, refused.Description, "anonymous")
 
@@ -381,7 +381,7 @@ func testAMQPDynamic(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: name})
 			return err != nil
-		}, patience, 5*time.Millisecond)
+		}, testTimeout, 5*time.Millisecond)
 	}
 	p.send(&wire.Detach{Handle: 0, Closed: true})
 	expect[*wire.Detach](p)
@@ -401,7 +401,7 @@ func testAMQPDynamic(t *testing.T) {
 			removed = append(removed, r.GetObject())
 		}
 		return len(removed) > 1
-	}, patience, 5*time.Millisecond)
+	}, testTimeout, 5*time.Millisecond)
 	require.Equal(t, []string{ofReceiver, ofSender}, removed)
 }
 
@@ -456,14 +456,14 @@ func testAMQPPair(t *testing.T) {
 
 	// A client without redirect support receives an error and tries its next address.
 	other := dialAMQP(t, nodes[1].ready.AMQP)
-	other.mute = true
+	other.silent = true
 	require.Equal(t, wire.SASLOK, other.sasl("ANONYMOUS", nil))
 	other.open0("c")
 	other.send(&wire.Begin{IncomingWindow: 1 << 20, OutgoingWindow: 1 << 20, HandleMax: 100})
 	require.Zero(t, cutOff[*wire.Open](other))
 
 	other = dialAMQP(t, nodes[0].ready.AMQP)
-	other.mute = true
+	other.silent = true
 	other.open("other")
 	p = openAMQP(t, nodes[0])
 	require.Nil(t, p.sender(0, targetNode("q")))

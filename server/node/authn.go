@@ -26,7 +26,7 @@ func (n *node) identify() (err error) {
 }
 
 // notLetIn returns the number of rejected callers by failed check.
-func (n *node) notLetIn() map[string]uint64 {
+func (n *node) authFailures() map[string]uint64 {
 	out := make(map[string]uint64)
 	for check, count := range n.authn.Failures() {
 		out[string(check)] = count

@@ -37,8 +37,8 @@ func (n *testNode) move(req *pb.MoveMessagesRequest) (moved, skipped uint64) {
 	return resp.GetMoved(), resp.GetSkipped()
 }
 
-// publishSome publishes the messages 1, 2, …, each with its number as body.
-func (n *testNode) publishSome(queue string, messages int) {
+// publishRandom publishes the messages 1, 2, …, each with its number as body.
+func (n *testNode) publishRandom(queue string, messages int) {
 	n.t.Helper()
 	for i := range messages {
 		_, err := n.queues.Publish(n.t.Context(), &pb.PublishRequest{Queue: queue, Messages: []*pb.Message{
@@ -55,7 +55,7 @@ func testMoveMessages(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("from")
 	n.createQueue("to")
-	n.publishSome("from", 6)
+	n.publishRandom("from", 6)
 	_, err := n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "from", Messages: []*pb.Message{
 		{Body: []byte("later"), Delay: durationpb.New(3600e9)},
 	}})
@@ -141,7 +141,7 @@ func testMoveMessagesOfManySubscriptions(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createWithSubs("from", "a", "b", "c")
 	n.createQueue("to")
-	n.publishSome("from", 5)
+	n.publishRandom("from", 5)
 	ack := func(sub string, sequence uint64) {
 		op := ackOp("from", sequence, sequence)
 		op.GetAck().Subscription = sub
@@ -186,7 +186,7 @@ func testMoveWhatIsPrepared(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("from")
 	n.createQueue("to")
-	n.publishSome("from", 2)
+	n.publishRandom("from", 2)
 	_, err := n.queues.Prepare(t.Context(), &pb.PrepareRequest{
 		Xid:        "x",
 		Operations: []*pb.Operation{ackOp("from", 1, 1)},

@@ -26,7 +26,7 @@ type conditionMonitor struct {
 	n      *node
 	book   *conditions.Book
 	other  otherStatus
-	voters votersLook
+	voters votersPoll
 	again  chan struct{} // capacity 1: re-evaluate
 	// cacheOnly is true if the filesystem cannot bypass the system's page cache. It is set before the first
 	// evaluation.
@@ -98,7 +98,7 @@ func (l *conditionMonitor) input(now time.Time) *conditions.Input {
 	in := &conditions.Input{
 		Now: now, Self: l.self(), Config: n.settings.Live(), Pair: n.runner.Status(), Other: l.other.last(),
 		StandbyFull: n.standbyFull.Load(), Damage: n.store.DamageStatus(), Difference: n.guard.Difference(),
-		CacheOnly: l.cacheOnly, MemoryUsed: int64(memoryTaken()), MemoryAllowed: memoryAllowed(n.cfg.Memory.Budget.Bytes()),
+		CacheOnly: l.cacheOnly, MemoryUsed: int64(runtimeMemory()), MemoryAllowed: memoryAllowed(n.cfg.Memory.Budget.Bytes()),
 		Unrestricted: n.rules.Open(),
 	}
 	in.Primary, in.Follower = n.plane.roles()
@@ -123,9 +123,9 @@ func (l *conditionMonitor) input(now time.Time) *conditions.Input {
 	}
 	if n.audit != nil {
 		st := n.audit.Stats()
-		in.AuditTrouble, in.AuditLost = st.Trouble, st.Lost
+		in.AuditError, in.AuditLost = st.Error, st.Lost
 	}
-	in.AuthTrouble, in.KeysTrouble = n.authn.Trouble()
+	in.AuthError, in.KeysError = n.authn.KeysError()
 	n.secrets.look()
 	for _, c := range n.secrets.certificates() {
 		in.Certificates = append(in.Certificates, conditions.Certificate{

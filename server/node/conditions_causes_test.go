@@ -55,14 +55,14 @@ func syncSlow(t *testing.T, c config.Config) {
 	require.Eventually(t, func() bool {
 		n.publish("q", "slow")
 		return n.told(conditions.SyncSlow, "a") != nil
-	}, patience, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 	require.Contains(t, n.told(conditions.SyncSlow, "a").GetDetails(), "ms")
 
 	disk.SetHook(nil)
 	require.Eventually(t, func() bool {
 		n.publish("q", "quick")
 		return n.told(conditions.SyncSlow, "a") == nil
-	}, patience, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 }
 
 // A hanging sync is reported once disk.stall-timeout has passed, and no longer once it returns.

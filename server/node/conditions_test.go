@@ -28,7 +28,7 @@ func (n *testNode) told(k conditions.Kind, node string) *pb.Condition {
 // tells waits until a node reports a condition, or no longer reports it.
 func (n *testNode) tells(k conditions.Kind, node string, want bool) {
 	n.t.Helper()
-	require.Eventually(n.t, func() bool { return (n.told(k, node) != nil) == want }, patience, 10*time.Millisecond,
+	require.Eventually(n.t, func() bool { return (n.told(k, node) != nil) == want }, testTimeout, 10*time.Millisecond,
 		"%s on %q, wanted: %v", k, node, want)
 }
 

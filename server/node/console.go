@@ -30,8 +30,8 @@ type consolePort struct {
 	others map[string]*grpc.ClientConn
 }
 
-// maxOthers bounds the connections to the other node, one for each address that it has had.
-const maxOthers = 8
+// maxPeerAddresses bounds the connections to the other node, one for each address that it has had.
+const maxPeerAddresses = 8
 
 func (n *node) listenConsole(ctx context.Context) error {
 	p := &consolePort{others: make(map[string]*grpc.ClientConn)}
@@ -47,7 +47,7 @@ func (n *node) listenConsole(ctx context.Context) error {
 		OtherStatus: func(ctx context.Context, address string) (*pb.GetStatusResponse, error) {
 			return n.peers.Status(ctx, address)
 		},
-		Anonymous: config.OnlyThisMachine(n.cfg.Console.Listen) && !n.cfg.Console.TLS.On() && !n.wantsCertificate(),
+		Anonymous: config.OnlyThisMachine(n.cfg.Console.Listen) && !n.cfg.Console.TLS.On() && !n.requiresCertificate(),
 		//nolint:contextcheck // it carries the address only
 		SignInWait: func(from net.Addr) (seconds float64) {
 			return n.authn.Wait(peer.NewContext(context.Background(), &peer.Peer{Addr: from})).Seconds()
@@ -60,15 +60,15 @@ func (n *node) listenConsole(ctx context.Context) error {
 	return nil
 }
 
-// wantsCertificate reports whether every caller must present a certificate.
-func (n *node) wantsCertificate() bool {
+// requiresCertificate reports whether every caller must present a certificate.
+func (n *node) requiresCertificate() bool {
 	return n.cfg.TLS.On() && n.cfg.TLS.ClientAuth != config.ClientAuthNone
 }
 
 // forward returns a function that prepares calls on behalf of a principal authenticated by certificate. It returns
 // nil if the nodes do not authenticate each other by certificate.
 func (n *node) forward() func(context.Context, string, []string) (context.Context, error) {
-	if !n.wantsCertificate() || n.cfg.TLS.CA == "" {
+	if !n.requiresCertificate() || n.cfg.TLS.CA == "" {
 		return nil
 	}
 	return peerclient.Forward
@@ -116,7 +116,7 @@ func (p *consolePort) other(n *node, address string) (grpc.ClientConnInterface, 
 		return n.guarded(c), nil
 	}
 	for a, c := range p.others {
-		if len(p.others) < maxOthers {
+		if len(p.others) < maxPeerAddresses {
 			break
 		}
 		_ = c.Close() // fails its running calls
@@ -126,7 +126,7 @@ func (p *consolePort) other(n *node, address string) (grpc.ClientConnInterface, 
 	if n.secrets.own != nil {
 		secure = n.secrets.own.CheckOnly()
 	}
-	if n.wantsCertificate() {
+	if n.requiresCertificate() {
 		secure = n.secrets.own.Credentials(n.acceptPeer())
 	}
 	c, err := grpc.NewClient("passthrough:///"+address,
@@ -140,7 +140,7 @@ func (p *consolePort) other(n *node, address string) (grpc.ClientConnInterface, 
 
 // guarded wraps a connection for other.
 func (n *node) guarded(c *grpc.ClientConn) grpc.ClientConnInterface {
-	if n.wantsCertificate() {
+	if n.requiresCertificate() {
 		return credentialed{c}
 	}
 	return c

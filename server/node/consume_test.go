@@ -75,7 +75,7 @@ func testConsumeRefusals(t *testing.T) {
 	n := startAlone(t, func(c *config.Config) { c.Limits.Outstanding = 100 })
 	n.createQueue("q")
 	open := func(requests ...*pb.ConsumeRequest) error {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		defer cancel()
 		stream, err := n.queues.Consume(ctx)
 		require.NoError(t, err)

@@ -28,16 +28,16 @@ type measuredCoordinator struct {
 }
 
 // took records a request that started at began. A conflict or a missing record counts as success.
-func (c *measuredCoordinator) took(op metrics.Operation, began time.Time, err error) {
+func (c *measuredCoordinator) took(op metrics.Operation, start time.Time, err error) {
 	answered := err == nil || errors.Is(err, failover.ErrConflict) || errors.Is(err, failover.ErrNoRecord)
-	c.latencies.Coordinated(op, time.Since(began), answered)
+	c.latencies.Coordinated(op, time.Since(start), answered)
 }
 
 // Load implements failover.Coordinator.
 func (c *measuredCoordinator) Load(ctx context.Context) (failover.Record, failover.Revision, error) {
-	began := time.Now()
+	start := time.Now()
 	r, at, err := c.Coordinator.Load(ctx)
-	c.took(metrics.LoadRecord, began, err)
+	c.took(metrics.LoadRecord, start, err)
 	return r, at, err
 }
 
@@ -45,24 +45,24 @@ func (c *measuredCoordinator) Load(ctx context.Context) (failover.Record, failov
 func (c *measuredCoordinator) Swap(
 	ctx context.Context, expect failover.Revision, next failover.Record,
 ) (failover.Revision, error) {
-	began := time.Now()
+	start := time.Now()
 	at, err := c.Coordinator.Swap(ctx, expect, next)
-	c.took(metrics.SwapRecord, began, err)
+	c.took(metrics.SwapRecord, start, err)
 	return at, err
 }
 
 // LoadMark reads the high-water mark.
 func (c *measuredCoordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
-	began := time.Now()
+	start := time.Now()
 	m, err := c.Coordinator.LoadMark(ctx)
-	c.took(metrics.LoadMark, began, err)
+	c.took(metrics.LoadMark, start, err)
 	return m, err
 }
 
 // WriteMark raises the high-water mark.
 func (c *measuredCoordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
-	began := time.Now()
+	start := time.Now()
 	before, err := c.Coordinator.WriteMark(ctx, m)
-	c.took(metrics.WriteMark, began, err)
+	c.took(metrics.WriteMark, start, err)
 	return before, err
 }

@@ -43,15 +43,15 @@ func (n *testNode) bodiesIn(queue string) (list []string) {
 	return list
 }
 
-// becomes waits until a queue has this number of messages.
-func (n *testNode) becomes(queue string, messages int) {
+// waitRole waits until a queue has this number of messages.
+func (n *testNode) waitRole(queue string, messages int) {
 	n.t.Helper()
 	require.Eventually(n.t, func() bool { return len(n.browse(queue)) == messages }, hangs, 5*time.Millisecond,
 		"%s does not come to have %d messages", queue, messages)
 }
 
-// consumeWaiting attaches a consumer that supports notifications of pending rejects.
-func (n *testNode) consumeWaiting(queue string, credit uint32) *consumer {
+// consumePending attaches a consumer that supports notifications of pending rejects.
+func (n *testNode) consumePending(queue string, credit uint32) *consumer {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), hangs)
 	n.t.Cleanup(cancel)
@@ -93,12 +93,12 @@ func testDeadLettersInPortions(t *testing.T) {
 	c.take(300)
 	require.NoError(t, c.stream.Send(&pb.ConsumeRequest{Nack: []*pb.SequenceRange{{First: 1, Last: 300}}}))
 	for _, first := range []string{"1", "101", "201"} {
-		n.becomes("dead", 100)
+		n.waitRole("dead", 100)
 		require.Equal(t, first, n.bodiesIn("dead")[0])
 		_, err := n.queues.PurgeQueue(t.Context(), &pb.PurgeQueueRequest{Name: "dead"})
 		require.NoError(t, err)
 	}
-	n.becomes("orders", 0)
+	n.waitRole("orders", 0)
 }
 
 // A dead letter larger than the limit of its dead-letter queue stays, and does not block others.
@@ -108,7 +108,7 @@ func testLargeDeadLetterWaitsAlone(t *testing.T) {
 	n := startAlone(t, nil)
 	n.newQueues(&pb.QueueConfig{MaxBytes: 1000}, &pb.QueueConfig{})
 	n.publish("orders", string(make([]byte, 2000)), "small")
-	c := n.consumeWaiting("orders", 2)
+	c := n.consumePending("orders", 2)
 	c.take(2)
 	require.NoError(t, c.stream.Send(&pb.ConsumeRequest{Reject: []*pb.SequenceRange{{First: 1, Last: 2}}, Confirm: 1}))
 	resp, err := c.stream.Recv()
@@ -129,7 +129,7 @@ func testWaitingRejects(t *testing.T) {
 	n := startAlone(t, nil)
 	n.newQueues(&pb.QueueConfig{MaxMessages: 1}, &pb.QueueConfig{})
 	n.publishMany("orders", 3)
-	c := n.consumeWaiting("orders", 3)
+	c := n.consumePending("orders", 3)
 	c.take(3)
 	require.NoError(t, c.stream.Send(&pb.ConsumeRequest{Reject: []*pb.SequenceRange{{First: 1, Last: 3}}}))
 	sequences := func(ranges []*pb.SequenceRange) (list []uint64) {
@@ -163,12 +163,12 @@ func testExpiredInPortions(t *testing.T) {
 		DeadLetterExpired: true, Ttl: durationpb.New(time.Millisecond),
 	})
 	n.publishMany("orders", 25)
-	n.becomes("dead", 10)
+	n.waitRole("dead", 10)
 	require.Equal(t, "1", n.bodiesIn("dead")[0])
 	require.NoError(t, n.alter("dead", &pb.QueueConfig{
 		MaxMessages: 10, Overflow: pb.Overflow_OVERFLOW_DROP_HEAD,
 	}, "max_messages", "overflow"))
-	n.becomes("orders", 0)
+	n.waitRole("orders", 0)
 	require.Equal(t, "16", n.bodiesIn("dead")[0])
 }
 
@@ -182,12 +182,12 @@ func testOverflowInPortions(t *testing.T) {
 	require.NoError(t, n.alter("orders", &pb.QueueConfig{
 		MaxMessages: 5, Overflow: pb.Overflow_OVERFLOW_DEAD_LETTER_HEAD,
 	}, "max_messages", "overflow"))
-	n.becomes("dead", 10)
+	n.waitRole("dead", 10)
 	require.Len(t, n.browse("orders"), 15)
 	require.NoError(t, n.alter("dead", &pb.QueueConfig{
 		MaxMessages: 10, Overflow: pb.Overflow_OVERFLOW_DROP_HEAD,
 	}, "max_messages", "overflow"))
-	n.becomes("orders", 5)
+	n.waitRole("orders", 5)
 	require.Len(t, n.browse("dead"), 10)
 }
 
@@ -202,7 +202,7 @@ func testOverflowSparesDelivered(t *testing.T) {
 	c.take(3)
 	n.publish("orders", "4", "5", "6", "7")
 	n.publish("orders", "8", "9")
-	n.becomes("dead", 1)
+	n.waitRole("dead", 1)
 	require.Equal(t, []string{"4"}, n.bodiesIn("dead"), "the oldest that no consumer has")
 	require.Equal(t, []string{"1", "2", "3", "5", "6", "7", "8", "9"}, n.bodiesIn("orders"))
 	c.answer(&pb.ConsumeRequest{Ack: []*pb.SequenceRange{{First: 1, Last: 3}}})
@@ -235,7 +235,7 @@ func testRejectWithoutConfirm(t *testing.T) {
 	n.newQueues(&pb.QueueConfig{MaxMessages: 1}, &pb.QueueConfig{})
 	n.publish("dead", "full")
 	n.publish("orders", "1")
-	c := n.consumeWaiting("orders", 1)
+	c := n.consumePending("orders", 1)
 	c.take(1)
 	require.NoError(t, c.stream.Send(&pb.ConsumeRequest{Reject: span(1, 1)}))
 	resp, err := c.stream.Recv()

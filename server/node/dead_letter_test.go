@@ -94,7 +94,7 @@ func testDeadLetters(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "bad", string(resp.GetMessages()[0].GetMessage().GetBody()))
 	c.answer(&pb.ConsumeRequest{Reject: []*pb.SequenceRange{{First: 2, Last: 2}}})
-	require.Eventually(t, func() bool { return len(n.browse("dead")) == 2 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(n.browse("dead")) == 2 }, testTimeout, 5*time.Millisecond)
 
 	from := map[string]*pb.DeadLetter{}
 	for _, m := range n.browse("dead") {
@@ -146,7 +146,7 @@ func testDroppedLetters(t *testing.T) {
 	c.answer(&pb.ConsumeRequest{
 		Nack: []*pb.SequenceRange{{First: 1, Last: 1}}, Reject: []*pb.SequenceRange{{First: 2, Last: 2}}, Credit: 1,
 	})
-	require.Eventually(t, func() bool { return len(n.browse("orders")) == 1 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(n.browse("orders")) == 1 }, testTimeout, 5*time.Millisecond)
 	require.Equal(t, "good", string(n.browse("orders")[0].GetMessage().GetBody()))
 }
 
@@ -212,7 +212,7 @@ func testFullDeadLetterQueue(t *testing.T) {
 	require.NoError(t, c.stream.Send(&pb.ConsumeRequest{
 		Reject: []*pb.SequenceRange{{First: 2, Last: 2}}, Ack: []*pb.SequenceRange{{First: 1, Last: 1}}, Confirm: 1,
 	}))
-	require.Eventually(t, func() bool { return len(n.browse("orders")) == 2 }, patience, 5*time.Millisecond,
+	require.Eventually(t, func() bool { return len(n.browse("orders")) == 2 }, testTimeout, 5*time.Millisecond,
 		"the ack goes on")
 	require.Len(t, n.browse("dead"), 1)
 	_, err := n.queues.PurgeQueue(t.Context(), &pb.PurgeQueueRequest{Name: "dead"})

@@ -68,5 +68,5 @@ func testStandbyLeavesBeforeItsDiskIsFull(t *testing.T) {
 	a.tells(conditions.OneCopyOnly, "", false)
 	require.Eventually(t, func() bool { // a standby applies a moment later
 		return a.status().GetStore().GetMessages() == b.status().GetStore().GetMessages()
-	}, patience, 10*time.Millisecond)
+	}, testTimeout, 10*time.Millisecond)
 }

@@ -21,7 +21,7 @@ func (n *node) watchDisk(ctx context.Context) {
 	ticker := time.NewTicker(diskInterval)
 	defer ticker.Stop()
 	for {
-		n.lookAtDisk()
+		n.checkDisk()
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -30,7 +30,7 @@ func (n *node) watchDisk(ctx context.Context) {
 	}
 }
 
-func (n *node) lookAtDisk() {
+func (n *node) checkDisk() {
 	room, err := n.store.Room()
 	if err != nil {
 		return // store failures are reported elsewhere

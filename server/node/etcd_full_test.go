@@ -39,23 +39,24 @@ func TestEtcdOutOfSpace(t *testing.T) {
 			last = r.Header.Revision
 		}
 		return err != nil
-	}, patience, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 	require.Eventually(t, func() bool {
 		r, err := operator.AlarmList(t.Context())
 		return err == nil && len(r.Alarms) > 0
-	}, patience, 10*time.Millisecond)
+	}, testTimeout, 10*time.Millisecond)
 	active.publish("q", "while etcd is full")
 
 	standby.stop()
 	active.waitFor(pb.Role_ROLE_BLOCKED)
 	require.Eventually(t, func() bool { return strings.Contains(active.status().GetReason(), "alarm NOSPACE") },
-		patience, 10*time.Millisecond,
+		testTimeout, 10*time.Millisecond,
 		"the status says what to do")
 
 	// A restarted node has a new process generation, which the record cannot name. It does not become in sync, and
 	// reports the reason.
 	restarted := start(t, standby.config)
-	require.Eventually(t, func() bool { return hasTrouble(restarted) && hasTrouble(active) }, patience,
+	require.Eventually(t, func() bool { return hasCoordinatorErrors(restarted) && hasCoordinatorErrors(active) },
+		testTimeout,
 		10*time.Millisecond, "both nodes tell of the coordinator")
 	require.Equal(t, pb.Role_ROLE_BLOCKED, active.role())
 
@@ -70,8 +71,8 @@ func TestEtcdOutOfSpace(t *testing.T) {
 	require.NotContains(t, active.status().GetReason(), "NOSPACE")
 }
 
-// hasTrouble reports whether a node reports coordinator errors.
-func hasTrouble(n *testNode) bool {
+// hasCoordinatorErrors reports whether a node reports coordinator errors.
+func hasCoordinatorErrors(n *testNode) bool {
 	return slices.ContainsFunc(n.status().GetConditions(), func(c *pb.Condition) bool {
 		return c.GetKind() == string(conditions.CoordinatorErrors) && strings.Contains(c.GetDetails(), "NOSPACE")
 	})

@@ -57,7 +57,7 @@ func rpcCallers() []rpcCaller {
 func (c *rpcCaller) may(method string, need access.Need) bool {
 	known := c.known || c.all || c.rights != 0
 	switch _, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/"); {
-	case need.Anyone:
+	case need.Unauthenticated:
 		return true
 	case need.Right == access.Peer:
 		return c.rights&access.Peer != 0
@@ -108,7 +108,7 @@ func callOf(
 	may bool,
 ) error {
 	t.Helper()
-	limit := patience
+	limit := testTimeout
 	if m.IsStreamingServer() && may {
 		limit = 300 * time.Millisecond // an allowed watch may receive nothing
 	}
@@ -141,15 +141,15 @@ func callOf(
 	return nil
 }
 
-// rpcWay is a connection to the node's services.
-type rpcWay struct {
+// rpcConn is a connection to the node's services.
+type rpcConn struct {
 	name string
 	conn grpc.ClientConnInterface
 }
 
 // check calls a method, checks the result against the caller's rights, and returns the result.
 func (c *rpcCaller) check(
-	t *testing.T, way rpcWay, method string, m protoreflect.MethodDescriptor, need access.Need,
+	t *testing.T, way rpcConn, method string, m protoreflect.MethodDescriptor, need access.Need,
 ) (may bool) {
 	t.Helper()
 	ctx := t.Context()
@@ -184,7 +184,7 @@ func testEveryRPC(t *testing.T) {
 	c := settingsOfPair(t, "a", etcd)
 	c.PeerToken = secret
 	c.Access.Operators = []string{"root"}
-	ways := []rpcWay{{name: "over the network"}, {name: "within the process"}}
+	ways := []rpcConn{{name: "over the network"}, {name: "within the process"}}
 	n := startIn(t, c, node.Options{Environment: node.Environment{
 		Authenticators: []calls.Authenticator{byName},
 		Inside:         func(way grpc.ClientConnInterface) { ways[1].conn = way },

@@ -15,8 +15,8 @@ import (
 // node.
 const failbackCheck = time.Second
 
-// void returns the discarded range of another node's log after a forced failover.
-func void(f *failover.Forced) replication.Void {
+// discardedRange returns the discarded range of another node's log after a forced failover.
+func discardedRange(f *failover.Forced) replication.Void {
 	if f == nil {
 		return replication.Void{}
 	}
@@ -38,13 +38,13 @@ func (n *node) watchFailback(ctx context.Context) {
 		if told == "" && n.runner.Status().FailbackAt.IsZero() {
 			continue
 		}
-		told = n.occupied(ctx)
+		told = n.switchoverBlocker(ctx)
 		n.runner.SetOccupied(told)
 	}
 }
 
-// occupied returns the reason why the role should not move now, or an empty string.
-func (n *node) occupied(ctx context.Context) string {
+// switchoverBlocker returns the reason why the role should not move now, or an empty string.
+func (n *node) switchoverBlocker(ctx context.Context) string {
 	if p, err := n.maintenance.Plan(); err == nil && p != nil && !p.State.Ended() {
 		return fmt.Sprintf("plan %s (%s) is running", p.ID, p.Kind)
 	}

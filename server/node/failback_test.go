@@ -18,7 +18,7 @@ import (
 func TestFailback(t *testing.T) { simulated(t, testFailback) }
 
 func testFailback(t *testing.T) {
-	p := startUpkeepPair(t)
+	p := startMaintenancePair(t)
 	for _, n := range p.nodes {
 		n.config.Failover.FailbackDelay = config.Duration(2 * time.Second)
 	}
@@ -40,20 +40,20 @@ func testFailback(t *testing.T) {
 	a.waitFor(pb.Role_ROLE_ACTIVE)
 	require.Nil(t, a.status().GetPair().GetFailbackAt(), "paused")
 
-	reached := p.gates[1].shut()
+	reached := p.barriers[1].shut()
 	var done sync.WaitGroup
 	var err error
 	done.Go(func() { _, _, err = b.rewrite(&pb.RewriteRequest{PageSize: 16384}) })
 	<-reached
 	pause(a, false)
 	announced := func() bool { return a.status().GetPair().GetFailbackAt() != nil }
-	require.Eventually(t, announced, patience, time.Millisecond)
-	require.Eventually(t, func() bool { return !announced() }, patience, time.Millisecond, "the standby is busy")
+	require.Eventually(t, announced, testTimeout, time.Millisecond)
+	require.Eventually(t, func() bool { return !announced() }, testTimeout, time.Millisecond, "the standby is busy")
 	require.Equal(t, pb.Role_ROLE_ACTIVE, a.role())
-	p.gates[1].release()
+	p.barriers[1].release()
 	done.Wait()
 	require.NoError(t, err)
-	require.Eventually(t, announced, patience, time.Millisecond)
+	require.Eventually(t, announced, testTimeout, time.Millisecond)
 	b.waitFor(pb.Role_ROLE_ACTIVE)
 	a.waitFor(pb.Role_ROLE_STANDBY)
 }

@@ -112,8 +112,8 @@ func testOtherPairsData(t *testing.T) {
 	first.stop()
 	other := settingsOfPair(t, "x", etcd)
 	other.Coordinator.Etcd.Prefix = "/lockstep/other"
-	stranger := start(t, other)
-	stranger.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	unknown := start(t, other)
+	unknown.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 
 	c := first.config
 	c.Coordinator.Etcd.Prefix = "/lockstep/other"
@@ -125,7 +125,7 @@ func testOtherPairsData(t *testing.T) {
 	lost := start(t, c)
 	lost.waitFor(pb.Role_ROLE_RECOVERING)
 	require.Eventually(t, func() bool { return strings.Contains(lost.status().GetReason(), "lockstep pair adopt") },
-		patience, 10*time.Millisecond)
+		testTimeout, 10*time.Millisecond)
 }
 
 // The data of a pair must not be served without the coordinator by accident.
@@ -164,7 +164,7 @@ func TestCoordinatorComesLater(t *testing.T) {
 	require.Eventually(t, func() bool {
 		st := n.status()
 		return st.GetRole() == pb.Role_ROLE_RECOVERING && st.GetReason() != "" && st.GetReason() != "starting"
-	}, patience, 10*time.Millisecond)
+	}, testTimeout, 10*time.Millisecond)
 	t.Logf("reason: %s", n.status().GetReason())
 	etcd := coordtest.StartEtcd(t, t.TempDir(), address)
 	t.Cleanup(func() { require.NoError(t, etcd.Close()) })
@@ -179,7 +179,7 @@ func testCoordinatorGone(t *testing.T) {
 	active, _ := startPair(t, etcd)
 	active.createQueue("q")
 	simpair.Of(t).CoordinatorOf(&active.config).SetDown(true)
-	require.Eventually(t, func() bool { return !active.status().GetPair().GetCoordinatorReachable() }, patience,
+	require.Eventually(t, func() bool { return !active.status().GetPair().GetCoordinatorReachable() }, testTimeout,
 		10*time.Millisecond)
 	active.publish("q", "x")
 	require.Equal(t, pb.Role_ROLE_ACTIVE, active.role())
@@ -211,9 +211,9 @@ func testStopsOnRequest(t *testing.T) {
 	n.consume("q", 1)
 	_, err := n.admin.WatchStatus(t.Context(), &pb.WatchStatusRequest{})
 	require.NoError(t, err)
-	began := time.Now()
+	start := time.Now()
 	n.stop()
-	took(t, 0, began)
+	took(t, 0, start)
 }
 
 // A failed sync (INV-7) stops the node with an error. Nothing of the failed write is acknowledged, and the other node
@@ -270,7 +270,7 @@ func testSilentConnection(t *testing.T) {
 		t.Cleanup(func() { _ = conn.Close() })
 		_, err = conn.Write([]byte(sent))
 		require.NoError(t, err)
-		require.NoError(t, conn.SetReadDeadline(time.Now().Add(patience)))
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(testTimeout)))
 		open[name] = conn
 	}
 	for name, conn := range open {

@@ -91,7 +91,7 @@ func testFilteredSubscription(t *testing.T) {
 		require.Equal(t, fmt.Sprintf("eu %d", i*10+3), string(m.GetMessage().GetBody()))
 	}
 	c.answer(&pb.ConsumeRequest{Ack: []*pb.SequenceRange{{First: first[0].GetSequence(), Last: first[3].GetSequence()}}})
-	require.Eventually(t, func() bool { return active.subscription("orders", "eu").GetBacklog() <= 60 }, patience,
+	require.Eventually(t, func() bool { return active.subscription("orders", "eu").GetBacklog() <= 60 }, testTimeout,
 		5*time.Millisecond)
 
 	active.stop()
@@ -108,7 +108,7 @@ func testFilteredSubscription(t *testing.T) {
 	c.answer(&pb.ConsumeRequest{
 		Ack: []*pb.SequenceRange{{First: 1, Last: rest[len(rest)-1].GetSequence()}},
 	})
-	require.Eventually(t, func() bool { return standby.subscription("orders", "eu").GetBacklog() == 0 }, patience,
+	require.Eventually(t, func() bool { return standby.subscription("orders", "eu").GetBacklog() == 0 }, testTimeout,
 		5*time.Millisecond)
 	require.Equal(t, uint64(300), standby.subscription("orders", "default").GetBacklog())
 }

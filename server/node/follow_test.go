@@ -81,7 +81,7 @@ func testLostRightEndsWatches(t *testing.T) {
 				_, err := n.access().Grant(as(t.Context(), "root"), &pb.GrantRequest{Rule: all(who)})
 				require.NoError(t, err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 			defer cancel()
 			losing, err := w.open(as(ctx, "alice"), n)
 			require.NoError(t, err)
@@ -105,20 +105,20 @@ func testLostRightEndsWatches(t *testing.T) {
 			if !w.blocked {
 				go drain(losing)
 			}
-			began := time.Now()
+			start := time.Now()
 			_, err = n.access().Revoke(as(t.Context(), "root"), &pb.RevokeRequest{Rule: all("alice")})
 			require.NoError(t, err)
 			if w.blocked {
 				// responses sent before still arrive
 				<-time.After(time.Second)
-				began = time.Now()
+				start = time.Now()
 				go drain(losing)
 			}
 			select {
 			case err := <-ended:
 				require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
 				require.ErrorContains(t, err, "access rules changed")
-				require.LessOrEqual(t, time.Since(began), time.Second)
+				require.LessOrEqual(t, time.Since(start), time.Second)
 			case <-ctx.Done():
 				t.Fatal("it goes on")
 			}

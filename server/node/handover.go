@@ -23,8 +23,8 @@ const (
 	// successorGrace is how long this node then stays its standby, so that waiting clients get a response before the
 	// next pause.
 	successorGrace = 50 * time.Millisecond
-	// settleLimit bounds the wait for running transactions when a node stops that still has the role.
-	settleLimit = 500 * time.Millisecond
+	// drainLimit bounds the wait for running transactions when a node stops that still has the role.
+	drainLimit = 500 * time.Millisecond
 )
 
 // handOverBeforeStop hands the active role to an in-sync standby, so that clients see a switchover instead of a
@@ -41,7 +41,7 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.Shutdown.HandoverTimeout.Std())
 	defer cancel()
-	began := time.Now()
+	start := time.Now()
 	found, err := n.runner.Find(ctx) // the pair may have been paused a moment ago
 	if err == nil && found.Record.Paused != nil {
 		n.log.Info("active node stops without handover: automatic failover is paused; the role stays until it restarts")
@@ -50,7 +50,7 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 	result, err := n.switchover(ctx, other.Node)
 	if err != nil {
 		n.log.Warn("active node stops without handover: switchover failed",
-			zap.Duration("after", time.Since(began)), zap.Error(err))
+			zap.Duration("after", time.Since(start)), zap.Error(err))
 	} else {
 		n.waitForSuccessor(ctx, result.Active.Address)
 		n.log.Info("handed over before stop", zap.String("active", result.Active.Name),
@@ -64,14 +64,14 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 	}
 }
 
-// settle drains a stopping active without a successor: it answers the accepted publishes and rejects new ones. After
-// a store failure it does not wait.
-func (n *node) settle(ctx context.Context, failure error) {
+// drainWithoutSuccessor drains a stopping active without a successor: it answers the accepted publishes and rejects new
+// ones. After a store failure it does not wait.
+func (n *node) drainWithoutSuccessor(ctx context.Context, failure error) {
 	primary, err := n.plane.active()
 	if err != nil || failure != nil && !errors.Is(failure, ErrRestart) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+	ctx, cancel := context.WithTimeout(ctx, drainLimit)
 	defer cancel()
 	primary.Settle(ctx)
 }

@@ -33,8 +33,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/issuer"
 )
 
-// believing configures a node to trust a token issuer.
-func believing(c config.Config, i *issuer.Issuer) config.Config {
+// trustIssuer configures a node to trust a token issuer.
+func trustIssuer(c config.Config, i *issuer.Issuer) config.Config {
 	c.Auth.JWT.Issuer, c.Auth.JWT.Audience, c.Auth.JWT.ClockSkew = i.URL, issuer.Audience, 0
 	return c
 }
@@ -52,7 +52,7 @@ func askStatus(t *testing.T, address, authorization string, creds credentials.Tr
 		append(clientOptions(t), grpc.WithTransportCredentials(creds))...)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, cc.Close()) }()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	if authorization != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", authorization)
@@ -66,15 +66,15 @@ func TestTokensOverTheWire(t *testing.T) { simulated(t, testTokensOverTheWire) }
 
 func testTokensOverTheWire(t *testing.T) {
 	i := issuer.On(t, freePort(t))
-	n := start(t, believing(settings(t, "a"), i))
+	n := start(t, trustIssuer(settings(t, "a"), i))
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	old := i.Token("alice", nil)
 	i.Rotate()
-	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	unknown, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { // keys are not fetched again immediately
 		return askStatus(t, n.ready.Address, "Bearer "+i.Token("alice", nil), insecure.NewCredentials()) == nil
-	}, patience, 100*time.Millisecond)
+	}, testTimeout, 100*time.Millisecond)
 	now := time.Now()
 	for name, tt := range map[string]struct {
 		shown string
@@ -88,7 +88,7 @@ func testTokensOverTheWire(t *testing.T) {
 		"wrong audience": {"Bearer " + i.Token("alice", issuer.Claims{"aud": "x"}), codes.Unauthenticated},
 		"wrong issuer":   {"Bearer " + i.Token("alice", issuer.Claims{"iss": "x"}), codes.Unauthenticated},
 		"wrong key": {"Bearer " + i.SignedBy(jose.SigningKey{
-			Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: stranger, KeyID: "key-1"},
+			Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: unknown, KeyID: "key-1"},
 		}, "alice", nil), codes.Unauthenticated},
 		"alg none":     {"Bearer eyJhbGciOiJub25lIn0.e30.", codes.Unauthenticated},
 		"unknown":      {"Bearer lsk_unknown", codes.Unauthenticated},
@@ -105,7 +105,7 @@ func testTokensOverTheWire(t *testing.T) {
 			cc, err := n.anotherConn()
 			require.NoError(t, err)
 			defer func() { require.NoError(t, cc.Close()) }()
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 			defer cancel()
 			if tt.shown != "" {
 				ctx = metadata.AppendToOutgoingContext(ctx, "authorization", tt.shown)
@@ -133,7 +133,7 @@ func testTokensOfThePair(t *testing.T) {
 	everyone, err := client.Open(t.Context(), client.Options{Addresses: addresses, DialOptions: clientOptions(t)})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, everyone.Close()) }()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	tokens := make(map[string]string)
 	for name, ends := range map[string]time.Time{
@@ -181,7 +181,7 @@ func testTokensOfThePair(t *testing.T) {
 		} {
 			require.Eventually(t, func() bool { // the standby applies it a moment later
 				return status.Code(askStatus(t, n.ready.Address, "Bearer "+tokens[name], insecure.NewCredentials())) == code
-			}, patience, 50*time.Millisecond, name)
+			}, testTimeout, 50*time.Millisecond, name)
 		}
 	}
 	a.stop()
@@ -196,7 +196,7 @@ func TestStreamsEndWithTheirToken(t *testing.T) { simulated(t, testStreamsEndWit
 
 func testStreamsEndWithTheirToken(t *testing.T) {
 	i := issuer.On(t, freePort(t))
-	n := start(t, believing(settings(t, "a"), i))
+	n := start(t, trustIssuer(settings(t, "a"), i))
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	n.createQueue("q")
 	cc, err := n.anotherConn()
@@ -204,7 +204,7 @@ func testStreamsEndWithTheirToken(t *testing.T) {
 	defer func() { require.NoError(t, cc.Close()) }()
 	ends := time.Unix(time.Now().Unix()+2, 0)
 	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "authorization",
-		"Bearer "+i.Token("alice", issuer.Claims{"exp": ends.Unix()})), patience)
+		"Bearer "+i.Token("alice", issuer.Claims{"exp": ends.Unix()})), testTimeout)
 	defer cancel()
 
 	watch, err := pb.NewAdminServiceClient(cc).WatchStatus(ctx, &pb.WatchStatusRequest{})
@@ -242,7 +242,7 @@ func testStreamsEndWithTheirToken(t *testing.T) {
 func TestCertificatesOverTheWire(t *testing.T) { simulated(t, testCertificatesOverTheWire) }
 
 func testCertificatesOverTheWire(t *testing.T) {
-	ca, strange := certs.New(t, "ours"), certs.New(t, "theirs")
+	ca, foreign := certs.New(t, "ours"), certs.New(t, "theirs")
 	n := start(t, secured(t, settings(t, "a"), ca))
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	uri, err := url.Parse("spiffe://example.com/billing")
@@ -259,7 +259,7 @@ func testCertificatesOverTheWire(t *testing.T) {
 			ca.Client(t, "x", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }),
 			codes.Unavailable,
 		},
-		"wrong CA": {strange.Client(t, "x", nil), codes.Unavailable},
+		"wrong CA": {foreign.Client(t, "x", nil), codes.Unavailable},
 		"for a server": {
 			ca.Client(t, "x", func(c *x509.Certificate) {
 				c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
@@ -285,9 +285,9 @@ func TestClientRenewsItsToken(t *testing.T) { simulated(t, testClientRenewsItsTo
 func testClientRenewsItsToken(t *testing.T) {
 	i := issuer.On(t, freePort(t))
 	etcd := startEtcd(t)
-	a := start(t, believing(settingsOfPair(t, "a", etcd), i))
+	a := start(t, trustIssuer(settingsOfPair(t, "a", etcd), i))
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-	b := start(t, believing(settingsOfPair(t, "b", etcd), i))
+	b := start(t, trustIssuer(settingsOfPair(t, "b", etcd), i))
 	a.waitFor(pb.Role_ROLE_ACTIVE)
 	b.waitFor(pb.Role_ROLE_STANDBY)
 	a.createQueue("q")
@@ -308,7 +308,7 @@ func testClientRenewsItsToken(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*testTimeout)
 	defer cancel()
 	consumer, err := c.Consume(ctx, "q", client.ConsumerOptions{})
 	require.NoError(t, err)

@@ -26,8 +26,8 @@ func (n *testNode) seek(req *pb.SeekSubscriptionRequest) (*pb.SeekSubscriptionRe
 	return n.queues.SeekSubscription(n.t.Context(), req)
 }
 
-// sought seeks a subscription and returns its new position.
-func (n *testNode) sought(req *pb.SeekSubscriptionRequest) (sequence, backlog uint64) {
+// seekTo seeks a subscription and returns its new position.
+func (n *testNode) seekTo(req *pb.SeekSubscriptionRequest) (sequence, backlog uint64) {
 	n.t.Helper()
 	resp, err := n.seek(req)
 	require.NoError(n.t, err)
@@ -56,7 +56,7 @@ func testSeek(t *testing.T) {
 	require.NoError(t, n.createWith("log", &pb.QueueConfig{RetentionMessages: 1000}))
 	n.publish("log", "1", "2", "3")
 	before := time.Now().UnixMilli()
-	require.Eventually(t, func() bool { return time.Now().UnixMilli() > before }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return time.Now().UnixMilli() > before }, testTimeout, time.Millisecond)
 	middle := time.Now()
 	n.publish("log", "4", "5")
 	c := n.consume("log", 100)
@@ -64,7 +64,7 @@ func testSeek(t *testing.T) {
 	c.confirm(&pb.ConsumeRequest{Ack: span(1, 5), Confirm: 1})
 	require.Len(t, n.browse("log"), 5, "what is retained can be browsed")
 
-	sequence, backlog := n.sought(toPosition("log", pb.StartPosition_START_POSITION_EARLIEST))
+	sequence, backlog := n.seekTo(toPosition("log", pb.StartPosition_START_POSITION_EARLIEST))
 	require.Equal(t, []uint64{1, 5}, []uint64{sequence, backlog})
 	_, err := c.stream.Recv()
 	require.ErrorIs(t, kind(err), dispatch.ErrMoved)
@@ -75,14 +75,14 @@ func testSeek(t *testing.T) {
 	require.Zero(t, messages[0].GetDeliveryCount())
 	c.confirm(&pb.ConsumeRequest{Ack: span(1, 5), Confirm: 1})
 
-	sequence, backlog = n.sought(toTime("log", middle))
+	sequence, backlog = n.seekTo(toTime("log", middle))
 	require.Equal(t, []uint64{4, 2}, []uint64{sequence, backlog})
 	require.Equal(t, []string{"4", "5"}, bodies(n.consume("log", 100).take(2)))
-	sequence, backlog = n.sought(toSequence("log", 3))
+	sequence, backlog = n.seekTo(toSequence("log", 3))
 	require.Equal(t, []uint64{3, 3}, []uint64{sequence, backlog})
-	sequence, backlog = n.sought(toTime("log", time.Now()))
+	sequence, backlog = n.seekTo(toTime("log", time.Now()))
 	require.Equal(t, []uint64{6, 0}, []uint64{sequence, backlog}, "all of it is older")
-	n.sought(toPosition("log", pb.StartPosition_START_POSITION_LATEST))
+	n.seekTo(toPosition("log", pb.StartPosition_START_POSITION_LATEST))
 	n.publish("log", "6")
 	require.Equal(t, []string{"6"}, bodies(n.consume("log", 100).take(1)))
 
@@ -263,8 +263,8 @@ func testRetention(t *testing.T) {
 		n.publish(name, hundred...)
 		require.Equal(t, uint64(100), n.stored(name))
 		n.drain(name, 100)
-		require.Eventually(t, func() bool { return n.stored(name) == 30 }, patience, 20*time.Millisecond, name)
-		sequence, backlog := n.sought(toPosition(name, pb.StartPosition_START_POSITION_EARLIEST))
+		require.Eventually(t, func() bool { return n.stored(name) == 30 }, testTimeout, 20*time.Millisecond, name)
+		sequence, backlog := n.seekTo(toPosition(name, pb.StartPosition_START_POSITION_EARLIEST))
 		require.Equal(t, []uint64{71, 30}, []uint64{sequence, backlog}, name)
 	}
 	require.NoError(t, n.createWith("age", &pb.QueueConfig{RetentionAge: durationpb.New(1500 * time.Millisecond)}))
@@ -273,7 +273,7 @@ func testRetention(t *testing.T) {
 	published := time.Now()
 	n.publish("age", "not acknowledged")
 	require.Equal(t, uint64(101), n.stored("age"))
-	require.Eventually(t, func() bool { return n.stored("age") == 1 }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return n.stored("age") == 1 }, testTimeout, 20*time.Millisecond)
 	require.Greater(t, time.Since(published), 1500*time.Millisecond, "not before its time")
 	require.LessOrEqual(t, time.Since(published), 2500*time.Millisecond)
 	require.NoError(t, n.alter("messages", &pb.QueueConfig{}, "retention_messages"))
@@ -292,11 +292,11 @@ func testRetentionOverFailover(t *testing.T) {
 		active.publish("log", fmt.Sprint(i))
 	}
 	active.drain("log", 50)
-	require.Eventually(t, func() bool { return active.stored("log") == 20 }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return active.stored("log") == 20 }, testTimeout, 20*time.Millisecond)
 	active.stop()
 	standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	require.Equal(t, uint64(20), standby.stored("log"))
-	sequence, backlog := standby.sought(toPosition("log", pb.StartPosition_START_POSITION_EARLIEST))
+	sequence, backlog := standby.seekTo(toPosition("log", pb.StartPosition_START_POSITION_EARLIEST))
 	require.Equal(t, []uint64{31, 20}, []uint64{sequence, backlog})
 	standby.drain("log", 20)
 	for i := range 5 {
@@ -305,7 +305,7 @@ func testRetentionOverFailover(t *testing.T) {
 	require.Eventually(t, func() bool {
 		browsed := standby.browse("log")
 		return len(browsed) == 20 && browsed[0].GetSequence() == 36
-	}, patience, 20*time.Millisecond, "the new active goes on with it")
+	}, testTimeout, 20*time.Millisecond, "the new active goes on with it")
 }
 
 // The oldest messages of a queue over its limit become dead letters, once for each subscription that needs them.
@@ -324,7 +324,7 @@ func testDeadLetterHead(t *testing.T) {
 	for i := range 8 {
 		n.publish("q", fmt.Sprint(i))
 	}
-	require.Eventually(t, func() bool { return n.stored("dead") == 6 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return n.stored("dead") == 6 }, testTimeout, 5*time.Millisecond)
 	require.Equal(t, uint64(5), n.stored("q"))
 	seen := map[string]bool{}
 	for _, m := range n.browse("dead") {
@@ -337,12 +337,12 @@ func testDeadLetterHead(t *testing.T) {
 	require.Equal(t, []string{"3", "4", "5", "6", "7"}, bodies(n.browse("q")))
 
 	n.publish("q", "8") // one more fits, and two are needed
-	require.Eventually(t, func() bool { return n.stored("dead") == 8 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return n.stored("dead") == 8 }, testTimeout, 5*time.Millisecond)
 	_, err = n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "q", Messages: batch("9")})
 	require.ErrorIs(t, kind(err), txn.ErrQueueFull)
 	require.Equal(t, uint64(5), n.stored("q"))
 	n.drain("dead", 8)
 	n.publish("q", "9")
-	require.Eventually(t, func() bool { return n.stored("dead") == 2 && n.stored("q") == 5 }, patience,
+	require.Eventually(t, func() bool { return n.stored("dead") == 2 && n.stored("q") == 5 }, testTimeout,
 		5*time.Millisecond)
 }

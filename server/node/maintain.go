@@ -59,8 +59,8 @@ func (n *node) startArchive() (stop func() error, err error) {
 	}, nil
 }
 
-// makeMaintenance creates the maintenance manager. Nothing runs yet.
-func (n *node) makeMaintenance(fs vfs.FS) (err error) {
+// newMaintenance creates the maintenance manager. Nothing runs yet.
+func (n *node) newMaintenance(fs vfs.FS) (err error) {
 	n.peers = peerclient.NewPeers(append(slices.Clip(n.environment.dialOptions(n.dialOptions)),
 		grpc.WithPerRPCCredentials(peerSecret{n.rules}))...)
 	var restart func()
@@ -74,7 +74,7 @@ func (n *node) makeMaintenance(fs vfs.FS) (err error) {
 	}
 	n.maintenance, err = maintenance.New(maintenance.Options{
 		Restart: restart, CheckRestart: n.checkRestart,
-		Store: n.store, Node: upkept{n}, Peers: n.peers, FS: fs, DataDir: n.cfg.Data.Dir,
+		Store: n.store, Node: maintainedNode{n}, Peers: n.peers, FS: fs, DataDir: n.cfg.Data.Dir,
 		Archive: n.archive, Archiver: n.archiver, Place: n.places.Open, Seal: n.seal,
 		Software: "lockstep " + n.version, Logger: n.log.Named("maintenance"),
 		RewriteBytesPerSecond: func() int64 { return n.settings.Live().Maintenance.RewriteRate.Bytes() },
@@ -91,7 +91,7 @@ func (n *node) makeMaintenance(fs vfs.FS) (err error) {
 	})
 	n.guard = scrub.New(scrub.Options{
 		Store: n.store, Settings: n.settings, Runner: n.runner, Manager: n.maintenance, Peers: n.peers,
-		Serving: n.serving, Resync: n.plane.resync, HandOver: upkept{n}.HandOver,
+		Serving: n.serving, Resync: n.plane.resync, HandOver: maintainedNode{n}.HandOver,
 		Compared: func() { n.monitor.look() }, Logger: n.log,
 	})
 	return nil
@@ -139,23 +139,23 @@ func (n *node) addMaintenance(st *nodestatus.Node) {
 	st.Plan = plan
 }
 
-// upkept adapts the node to the maintenance interface.
-type upkept struct{ n *node }
+// maintainedNode adapts the node to the maintenance interface.
+type maintainedNode struct{ n *node }
 
-var _ maintenance.Node = upkept{}
+var _ maintenance.Node = maintainedNode{}
 
-func (u upkept) Pair() failover.Status    { return u.n.runner.Status() }
-func (u upkept) Changed() <-chan struct{} { return u.n.runner.Changed() }
-func (u upkept) Alone() bool              { return u.n.alone() }
+func (u maintainedNode) Pair() failover.Status    { return u.n.runner.Status() }
+func (u maintainedNode) Changed() <-chan struct{} { return u.n.runner.Changed() }
+func (u maintainedNode) Alone() bool              { return u.n.alone() }
 
 // session returns the session if the node is active. Commits wait or fail while it is blocked.
-func (u upkept) session() (s *session.Session, ok bool) {
+func (u maintainedNode) session() (s *session.Session, ok bool) {
 	s = u.n.serving.Get()
 	return s, s != nil
 }
 
 // Serving returns the term in which the node is active and serves clients.
-func (u upkept) Serving() (term uint64, ok bool) {
+func (u maintainedNode) Serving() (term uint64, ok bool) {
 	s, ok := u.session()
 	if !ok {
 		return 0, false
@@ -164,7 +164,7 @@ func (u upkept) Serving() (term uint64, ok bool) {
 }
 
 // Commit commits a transaction on the serving active.
-func (u upkept) Commit(ctx context.Context, payload []byte) (*txn.Result, error) {
+func (u maintainedNode) Commit(ctx context.Context, payload []byte) (*txn.Result, error) {
 	s, ok := u.session()
 	if !ok {
 		return nil, u.n.notActive()
@@ -173,7 +173,7 @@ func (u upkept) Commit(ctx context.Context, payload []byte) (*txn.Result, error)
 }
 
 // Standby returns the progress of the connected standby.
-func (u upkept) Standby() (maintenance.Standby, bool) {
+func (u maintainedNode) Standby() (maintenance.Standby, bool) {
 	s, ok := u.session()
 	if !ok {
 		return maintenance.Standby{}, false
@@ -189,7 +189,7 @@ func (u upkept) Standby() (maintenance.Standby, bool) {
 }
 
 // HandOver makes the other node active.
-func (u upkept) HandOver(ctx context.Context) error {
+func (u maintainedNode) HandOver(ctx context.Context) error {
 	_, err := u.n.switchover(ctx, uuid.Nil)
 	return err
 }

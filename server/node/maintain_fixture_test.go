@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
-// gate blocks rewrites: while it is closed, a rewrite blocks before its first write to the new page file.
-type gate struct {
+// rewriteBarrier blocks rewrites: while it is closed, a rewrite blocks before its first write to the new page file.
+type rewriteBarrier struct {
 	fs *faultfs.FS
 
 	mu      sync.Mutex
@@ -28,9 +28,9 @@ type gate struct {
 	reached chan struct{}
 }
 
-func newGate(t *testing.T) *gate {
+func newRewriteBarrier(t *testing.T) *rewriteBarrier {
 	t.Helper()
-	g := &gate{fs: faultfs.New(diskOf(t)), open: make(chan struct{}), reached: make(chan struct{})}
+	g := &rewriteBarrier{fs: faultfs.New(diskOf(t)), open: make(chan struct{}), reached: make(chan struct{})}
 	close(g.open)
 	g.fs.SetHook(func(op faultfs.Op) error {
 		if op.Kind == faultfs.OpWrite && strings.HasSuffix(op.Name, "page.db_new") {
@@ -50,14 +50,14 @@ func newGate(t *testing.T) *gate {
 }
 
 // shut closes the gate. The channel is closed when a rewrite has reached it.
-func (g *gate) shut() (reached <-chan struct{}) {
+func (g *rewriteBarrier) shut() (reached <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open, g.reached = make(chan struct{}), make(chan struct{})
 	return g.reached
 }
 
-func (g *gate) release() {
+func (g *rewriteBarrier) release() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {
@@ -67,22 +67,22 @@ func (g *gate) release() {
 	}
 }
 
-// upkeepPair is a pair with messages and blockable rewrites.
-type upkeepPair struct {
-	t     *testing.T
-	nodes [2]*testNode
-	gates [2]*gate
+// maintenancePair is a pair with messages and blockable rewrites.
+type maintenancePair struct {
+	t        *testing.T
+	nodes    [2]*testNode
+	barriers [2]*rewriteBarrier
 }
 
-func startUpkeepPair(t *testing.T) *upkeepPair {
+func startMaintenancePair(t *testing.T) *maintenancePair {
 	t.Helper()
 	etcd := startEtcd(t)
-	p := &upkeepPair{t: t, gates: [2]*gate{newGate(t), newGate(t)}}
+	p := &maintenancePair{t: t, barriers: [2]*rewriteBarrier{newRewriteBarrier(t), newRewriteBarrier(t)}}
 	for i, name := range []string{"a", "b"} {
 		c := settingsOfPair(t, name, etcd)
 		c.Backup.Path = t.TempDir()
-		p.nodes[i] = startOn(t, c, p.gates[i].fs)
-		t.Cleanup(p.gates[i].release) // before the node is stopped
+		p.nodes[i] = startOn(t, c, p.barriers[i].fs)
+		t.Cleanup(p.barriers[i].release) // before the node is stopped
 		if i == 0 {
 			p.nodes[0].waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 		}
@@ -96,19 +96,19 @@ func startUpkeepPair(t *testing.T) *upkeepPair {
 			}
 		}
 		return false
-	}, patience, 5*time.Millisecond)
+	}, testTimeout, 5*time.Millisecond)
 	fill(p.nodes[0])
 	return p
 }
 
 // restart restarts a node at its old address.
-func (p *upkeepPair) restart(i int) {
+func (p *maintenancePair) restart(i int) {
 	p.t.Helper()
 	c := p.nodes[i].config
 	c.Listen = p.nodes[i].ready.Address
-	p.gates[i].release()
+	p.barriers[i].release()
 	p.nodes[i].stop()
-	p.nodes[i] = startOn(p.t, c, p.gates[i].fs)
+	p.nodes[i] = startOn(p.t, c, p.barriers[i].fs)
 }
 
 // fill publishes messages that suit a larger page size.
@@ -125,7 +125,7 @@ func fill(n *testNode) {
 }
 
 // same waits until both nodes have the same contents, and returns the number of messages.
-func (p *upkeepPair) same() (messages uint64) {
+func (p *maintenancePair) same() (messages uint64) {
 	p.t.Helper()
 	require.Eventually(p.t, func() bool {
 		x, err := p.nodes[0].admin.GetDigest(p.t.Context(), &pb.GetDigestRequest{})
@@ -134,7 +134,7 @@ func (p *upkeepPair) same() (messages uint64) {
 		require.NoError(p.t, err)
 		messages = x.GetMessages()
 		return x.GetLsn() == y.GetLsn() && x.GetContent() == y.GetContent()
-	}, patience, 20*time.Millisecond, "both nodes end alike")
+	}, testTimeout, 20*time.Millisecond, "both nodes end alike")
 	return messages
 }
 
@@ -174,7 +174,7 @@ func (n *testNode) scan() *pb.ScanResult {
 }
 
 // load publishes to the active node until stop is called, which returns the acknowledged messages.
-func (p *upkeepPair) load() (stop func() []string) {
+func (p *maintenancePair) load() (stop func() []string) {
 	ctx, cancel := context.WithCancel(p.t.Context())
 	acknowledged := make(chan string, 100_000)
 	nodes := p.nodes[:]
@@ -247,12 +247,12 @@ func ptr[T any](v T) *T { return &v }
 // plan returns the plan in a node's status.
 func (n *testNode) plan() *pb.Plan { return n.status().GetPlan() }
 
-func (p *upkeepPair) waitForPlan(n int, state pb.PlanState) *pb.Plan {
+func (p *maintenancePair) waitForPlan(n int, state pb.PlanState) *pb.Plan {
 	p.t.Helper()
 	var plan *pb.Plan
 	require.Eventually(p.t, func() bool {
 		plan = p.nodes[n].plan()
 		return plan.GetState() == state
-	}, 2*patience, 10*time.Millisecond, "the plan should be %s; it is %s", state, plan)
+	}, 2*testTimeout, 10*time.Millisecond, "the plan should be %s; it is %s", state, plan)
 	return plan
 }

@@ -38,7 +38,7 @@ func (n *testNode) run(job string) *pb.JobRun {
 func TestJobs(t *testing.T) { simulated(t, testJobs) }
 
 func testJobs(t *testing.T) {
-	p := startUpkeepPair(t)
+	p := startMaintenancePair(t)
 	a, b := p.nodes[0], p.nodes[1]
 	stop := p.load()
 	put := func(j *pb.Job) {
@@ -64,14 +64,14 @@ func testJobs(t *testing.T) {
 	require.Nil(t, a.job("pack").GetNextRun())
 	require.Equal(t, 3, a.job("save").GetNextRun().AsTime().Local().Hour())
 
-	require.Eventually(t, func() bool { return len(b.job("tick").GetHistory()) >= 2 }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return len(b.job("tick").GetHistory()) >= 2 }, testTimeout, 20*time.Millisecond)
 	run := b.job("tick").GetHistory()[1]
 	require.Equal(t, "ok", run.GetOutcome(), run.GetDetail())
 	require.Equal(t, "b", run.GetNode(), "on the standby")
 	require.Contains(t, run.GetDetail(), "recommended")
 	put(&pb.Job{Name: "tick", Schedule: "@every 1s", Kind: "scan", Paused: true})
 	require.NotEmpty(t, a.job("tick").GetHistory(), "its history stays")
-	require.Eventually(t, func() bool { return a.job("tick").GetHistory()[0].GetOutcome() != "running" }, patience,
+	require.Eventually(t, func() bool { return a.job("tick").GetHistory()[0].GetOutcome() != "running" }, testTimeout,
 		5*time.Millisecond)
 
 	saved := a.run("save")
@@ -109,21 +109,21 @@ func testJobs(t *testing.T) {
 func TestJobWhileRewriting(t *testing.T) { simulated(t, testJobWhileRewriting) }
 
 func testJobWhileRewriting(t *testing.T) {
-	p := startUpkeepPair(t)
+	p := startMaintenancePair(t)
 	a, b := p.nodes[0], p.nodes[1]
 	_, err := a.upkeep.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{
 		Name: "look", Schedule: "@daily",
 		Kind: "scan",
 	}})
 	require.NoError(t, err)
-	reached := p.gates[1].shut()
+	reached := p.barriers[1].shut()
 	var done sync.WaitGroup
 	done.Go(func() { _, _, _ = b.rewrite(&pb.RewriteRequest{PageSize: 4096}) })
 	<-reached
 	run := a.run("look")
 	require.Equal(t, "skipped", run.GetOutcome())
 	require.Contains(t, run.GetDetail(), "rewrite")
-	p.gates[1].release()
+	p.barriers[1].release()
 	done.Wait()
 }
 
@@ -152,7 +152,7 @@ func testResizeOnStartupAlone(t *testing.T) {
 		s, err := n.upkeep.GetSettings(t.Context(), &pb.GetSettingsRequest{})
 		require.NoError(t, err)
 		return !s.GetSettings().GetResizeOnStartup()
-	}, patience, 5*time.Millisecond, "the flag clears itself")
+	}, testTimeout, 5*time.Millisecond, "the flag clears itself")
 	require.Len(t, n.consume("q", 1000).take(200), 200)
 	n.stop()
 
@@ -179,7 +179,7 @@ func testResizeOnStartupAlone(t *testing.T) {
 func TestResizeOnStartupPair(t *testing.T) { simulated(t, testResizeOnStartupPair) }
 
 func testResizeOnStartupPair(t *testing.T) {
-	p := startUpkeepPair(t)
+	p := startMaintenancePair(t)
 	want := p.nodes[0].scan().GetRecommended()
 	_, err := p.nodes[0].upkeep.UpdateSettings(t.Context(), &pb.UpdateSettingsRequest{ResizeOnStartup: ptr(true)})
 	require.NoError(t, err)
@@ -189,17 +189,17 @@ func testResizeOnStartupPair(t *testing.T) {
 		return s.GetSettings().GetResizeOnStartup()
 	}
 	p.restart(1)
-	require.Eventually(t, func() bool { return p.nodes[1].pageSize() == want }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return p.nodes[1].pageSize() == want }, testTimeout, 10*time.Millisecond)
 	require.True(t, asked(0), "the other one has not done it")
 	p.nodes[1].waitFor(pb.Role_ROLE_STANDBY)
 	require.Eventually(t, func() bool {
 		_, err := p.nodes[0].admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
 		return err == nil
-	}, patience, 10*time.Millisecond)
+	}, testTimeout, 10*time.Millisecond)
 	p.nodes[0].waitFor(pb.Role_ROLE_STANDBY)
 	require.Equal(t, uint32(2048), p.nodes[0].pageSize(), "not without a start")
 	p.restart(0)
-	require.Eventually(t, func() bool { return p.nodes[0].pageSize() == want && !asked(1) && !asked(0) }, patience,
+	require.Eventually(t, func() bool { return p.nodes[0].pageSize() == want && !asked(1) && !asked(0) }, testTimeout,
 		10*time.Millisecond)
 	require.Equal(t, uint64(200), p.same())
 }
@@ -208,7 +208,7 @@ func testResizeOnStartupPair(t *testing.T) {
 func TestVerifyUnderLoad(t *testing.T) { simulated(t, testVerifyUnderLoad) }
 
 func testVerifyUnderLoad(t *testing.T) {
-	p := startUpkeepPair(t)
+	p := startMaintenancePair(t)
 	_, err := p.nodes[0].upkeep.PutJob(t.Context(),
 		&pb.PutJobRequest{Job: &pb.Job{Name: "same", Schedule: "@weekly", Kind: "verify"}})
 	require.NoError(t, err)

@@ -18,9 +18,9 @@ import (
 func TestRestoredStore(t *testing.T) { simulated(t, testRestoredStore) }
 
 func testRestoredStore(t *testing.T) {
-	p := startUpkeepPair(t)
+	p := startMaintenancePair(t)
 	a, b := p.nodes[0], p.nodes[1]
-	reached := p.gates[1].shut()
+	reached := p.barriers[1].shut()
 	started, err := a.upkeep.StartPlan(t.Context(),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: 8192})
 	require.NoError(t, err)
@@ -36,7 +36,7 @@ func testRestoredStore(t *testing.T) {
 	sets, err := backup.List(nil, a.config.Backup.Path)
 	require.NoError(t, err)
 	require.Len(t, sets, 1)
-	p.gates[1].release()
+	p.barriers[1].release()
 	p.waitForPlan(0, pb.PlanState_PLAN_STATE_DONE)
 	a.stop()
 	b.stop()
@@ -52,12 +52,12 @@ func testRestoredStore(t *testing.T) {
 		n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 		require.Eventually(t, func() bool {
 			return n.status().GetPlan().GetState() == pb.PlanState_PLAN_STATE_CANCELLED
-		}, patience, 10*time.Millisecond)
+		}, testTimeout, 10*time.Millisecond)
 		plan := n.status().GetPlan()
 		require.Equal(t, started.GetPlan().GetId(), plan.GetId())
 		require.Contains(t, plan.GetReason(), "another pair")
 		require.Equal(t, uint32(2048), n.pageSize(), "that of the set")
-		require.Eventually(t, func() bool { return n.job("save").GetHistory()[0].GetOutcome() == "failed" }, patience,
+		require.Eventually(t, func() bool { return n.job("save").GetHistory()[0].GetOutcome() == "failed" }, testTimeout,
 			10*time.Millisecond)
 	}
 	alone := settings(t, "alone")
@@ -78,5 +78,5 @@ func testRestoredStore(t *testing.T) {
 	second := start(t, settingsOfPair(t, "second", etcd))
 	second.waitFor(pb.Role_ROLE_STANDBY)
 	n.waitFor(pb.Role_ROLE_ACTIVE)
-	require.Equal(t, uint64(200), (&upkeepPair{t: t, nodes: [2]*testNode{n, second}}).same())
+	require.Equal(t, uint64(200), (&maintenancePair{t: t, nodes: [2]*testNode{n, second}}).same())
 }

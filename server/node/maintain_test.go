@@ -24,7 +24,7 @@ import (
 func TestSettingsSurviveFailover(t *testing.T) { simulated(t, testSettingsSurviveFailover) }
 
 func testSettingsSurviveFailover(t *testing.T) {
-	p := startUpkeepPair(t)
+	p := startMaintenancePair(t)
 	a, b := p.nodes[0], p.nodes[1]
 	before, err := a.upkeep.GetSettings(t.Context(), &pb.GetSettingsRequest{})
 	require.NoError(t, err)
@@ -56,7 +56,7 @@ func testSettingsSurviveFailover(t *testing.T) {
 			return s.GetSettings().GetPageSizeRecommended() == r.GetRecommended() &&
 				s.GetSettings().GetBackupPath() == "/backups" &&
 				s.GetSettings().GetBackupKeepGenerations() == 7
-		}, patience, 5*time.Millisecond)
+		}, testTimeout, 5*time.Millisecond)
 	}
 	check(a)
 	check(b)
@@ -73,7 +73,7 @@ func testSettingsSurviveFailover(t *testing.T) {
 func TestStandbyRewrites(t *testing.T) { simulated(t, testStandbyRewrites) }
 
 func testStandbyRewrites(t *testing.T) {
-	p := startUpkeepPair(t)
+	p := startMaintenancePair(t)
 	a, b := p.nodes[0], p.nodes[1]
 	stop := p.load()
 	dry, _, err := b.rewrite(&pb.RewriteRequest{PageSize: 16384, DryRun: true})
@@ -87,7 +87,7 @@ func testStandbyRewrites(t *testing.T) {
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
 	require.ErrorIs(t, kind(err), maintenance.ErrRole)
 
-	reached := p.gates[1].shut()
+	reached := p.barriers[1].shut()
 	var done sync.WaitGroup
 	var result *pb.RewriteResult
 	var rewriteErr error
@@ -104,7 +104,7 @@ func testStandbyRewrites(t *testing.T) {
 		require.ErrorContains(t, err, "rewrite")
 	}
 	before := a.status().GetStore().GetCommitLsn()
-	require.Eventually(t, func() bool { return a.status().GetStore().GetCommitLsn() > before+100 }, patience,
+	require.Eventually(t, func() bool { return a.status().GetStore().GetCommitLsn() > before+100 }, testTimeout,
 		5*time.Millisecond,
 		"commits go on, each of them durable on the standby as well")
 	require.Equal(t, pb.Role_ROLE_STANDBY, b.role())
@@ -112,7 +112,7 @@ func testStandbyRewrites(t *testing.T) {
 	require.Equal(t, "in-sync", a.status().GetStandby().GetState())
 	require.Less(t, b.status().GetStore().GetAppliedLsn(), before+100, "nothing is applied meanwhile")
 
-	p.gates[1].release()
+	p.barriers[1].release()
 	done.Wait()
 	require.NoError(t, rewriteErr)
 	require.Equal(t, uint32(16384), result.GetPageSizeAfter())
@@ -139,31 +139,31 @@ func testStandbyRewrites(t *testing.T) {
 func TestTakeoverDuringRewrite(t *testing.T) { simulated(t, testTakeoverDuringRewrite) }
 
 func testTakeoverDuringRewrite(t *testing.T) {
-	p := startUpkeepPair(t)
+	p := startMaintenancePair(t)
 	a, b := p.nodes[0], p.nodes[1]
 	stop := p.load()
-	reached := p.gates[1].shut()
+	reached := p.barriers[1].shut()
 	var done sync.WaitGroup
 	var rewriteErr error
 	done.Go(func() { _, _, rewriteErr = b.rewrite(&pb.RewriteRequest{PageSize: 16384}) })
 	<-reached
 	before := a.status().GetStore().GetCommitLsn()
-	require.Eventually(t, func() bool { return a.status().GetStore().GetCommitLsn() > before+50 }, patience,
+	require.Eventually(t, func() bool { return a.status().GetStore().GetCommitLsn() > before+50 }, testTimeout,
 		5*time.Millisecond)
 	a.stop()
-	began := time.Now()
+	start := time.Now()
 	b.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-	t.Logf("active after %s, with a rewrite that hung in its disk write", time.Since(began))
+	t.Logf("active after %s, with a rewrite that hung in its disk write", time.Since(start))
 	done.Wait()
 	require.Equal(t, codes.Aborted, status.Code(rewriteErr))
 	require.ErrorIs(t, kind(rewriteErr), maintenance.ErrRoleChanged)
 	require.Equal(t, uint32(2048), b.pageSize())
 	before = b.status().GetStore().GetCommitLsn()
-	require.Eventually(t, func() bool { return b.status().GetStore().GetCommitLsn() > before+50 }, patience,
+	require.Eventually(t, func() bool { return b.status().GetStore().GetCommitLsn() > before+50 }, testTimeout,
 		5*time.Millisecond)
 	acknowledged := stop()
 	b.holds(acknowledged)
-	p.gates[1].release()
+	p.barriers[1].release()
 	_, _, err := b.rewrite(&pb.RewriteRequest{PageSize: 16384})
 	require.ErrorIs(t, kind(err), maintenance.ErrRole, "it is active now")
 }
@@ -172,9 +172,9 @@ func testTakeoverDuringRewrite(t *testing.T) {
 func TestCancelRewrite(t *testing.T) { simulated(t, testCancelRewrite) }
 
 func testCancelRewrite(t *testing.T) {
-	p := startUpkeepPair(t)
+	p := startMaintenancePair(t)
 	b := p.nodes[1]
-	reached := p.gates[1].shut()
+	reached := p.barriers[1].shut()
 	ctx, cancel := context.WithCancel(t.Context())
 	s, err := b.upkeep.Rewrite(ctx, &pb.RewriteRequest{PageSize: 16384})
 	require.NoError(t, err)
@@ -183,15 +183,15 @@ func testCancelRewrite(t *testing.T) {
 	for err == nil {
 		_, err = s.Recv()
 	}
-	require.Eventually(t, func() bool { return b.status().GetMaintenance() == nil }, patience, 5*time.Millisecond)
-	p.gates[1].release()
+	require.Eventually(t, func() bool { return b.status().GetMaintenance() == nil }, testTimeout, 5*time.Millisecond)
+	p.barriers[1].release()
 	require.Equal(t, uint32(2048), b.pageSize())
 	p.nodes[0].publish("q", "one more")
 	p.same()
 	require.Eventually(t, func() bool { // the rest of the first one is removed in the background
 		_, _, err = b.rewrite(&pb.RewriteRequest{PageSize: 8192})
 		return err == nil
-	}, patience, 10*time.Millisecond)
+	}, testTimeout, 10*time.Millisecond)
 	require.Equal(t, uint32(8192), b.pageSize())
 }
 
@@ -199,7 +199,7 @@ func testCancelRewrite(t *testing.T) {
 func TestRollingResize(t *testing.T) { simulated(t, testRollingResize) }
 
 func testRollingResize(t *testing.T) {
-	p := startUpkeepPair(t)
+	p := startMaintenancePair(t)
 	a, b := p.nodes[0], p.nodes[1]
 	_, err := a.upkeep.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE})
 	require.ErrorIs(t, kind(err), maintenance.ErrNoRecommendation)
@@ -207,7 +207,7 @@ func testRollingResize(t *testing.T) {
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	want := b.scan().GetRecommended()
 	stop := p.load()
-	p.gates[1].shut() // until the test has seen the rewrite
+	p.barriers[1].shut() // until the test has seen the rewrite
 	started, err := b.upkeep.StartPlan(t.Context(),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, SwitchBack: true})
 	require.NoError(t, err, "the standby passes it on")
@@ -229,7 +229,7 @@ func testRollingResize(t *testing.T) {
 		last = resp.GetPlan()
 		require.Equal(t, started.GetPlan().GetId(), last.GetId())
 		if states[last.GetState()] = true; last.GetState() == pb.PlanState_PLAN_STATE_REWRITING {
-			p.gates[1].release()
+			p.barriers[1].release()
 		}
 	}
 	require.Equal(t, pb.PlanState_PLAN_STATE_DONE, last.GetState(), last.GetReason())
@@ -252,15 +252,15 @@ func testRollingResize(t *testing.T) {
 func TestPlanSurvivesRestarts(t *testing.T) { simulated(t, testPlanSurvivesRestarts) }
 
 func testPlanSurvivesRestarts(t *testing.T) {
-	p := startUpkeepPair(t)
-	reached := p.gates[1].shut()
+	p := startMaintenancePair(t)
+	reached := p.barriers[1].shut()
 	started, err := p.nodes[0].upkeep.StartPlan(t.Context(),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: 8192})
 	require.NoError(t, err)
 	<-reached
 	p.waitForPlan(0, pb.PlanState_PLAN_STATE_REWRITING)
 	require.Equal(t, started.GetPlan().GetId(), p.nodes[1].status().GetMaintenance().GetPlanId())
-	secondReached := p.gates[0].shut()
+	secondReached := p.barriers[0].shut()
 	p.restart(1) // the standby, which starts its rewrite again
 	// Now node b finishes, the roles are switched, and node a reaches its gate. The active fails, and node a takes
 	// over.
@@ -272,7 +272,7 @@ func testPlanSurvivesRestarts(t *testing.T) {
 	plan := p.waitForPlan(0, pb.PlanState_PLAN_STATE_WAITING)
 	require.Equal(t, []string{p.nodes[1].ready.NodeID}, plan.GetDoneNodes())
 	require.Equal(t, uint32(2048), p.nodes[0].pageSize())
-	p.gates[0].release()
+	p.barriers[0].release()
 	p.restart(1)
 	plan = p.waitForPlan(0, pb.PlanState_PLAN_STATE_DONE)
 	require.Len(t, plan.GetDoneNodes(), 2)
@@ -287,17 +287,17 @@ func testPlanSurvivesRestarts(t *testing.T) {
 func TestCancelPlan(t *testing.T) { simulated(t, testCancelPlan) }
 
 func testCancelPlan(t *testing.T) {
-	p := startUpkeepPair(t)
+	p := startMaintenancePair(t)
 	a, b := p.nodes[0], p.nodes[1]
-	reached := p.gates[1].shut()
+	reached := p.barriers[1].shut()
 	_, err := a.upkeep.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: 8192})
 	require.NoError(t, err)
 	<-reached
 	cancelled, err := b.upkeep.CancelPlan(t.Context(), &pb.CancelPlanRequest{})
 	require.NoError(t, err)
 	require.Equal(t, pb.PlanState_PLAN_STATE_CANCELLED, cancelled.GetPlan().GetState())
-	require.Eventually(t, func() bool { return b.status().GetMaintenance() == nil }, patience, 5*time.Millisecond)
-	p.gates[1].release()
+	require.Eventually(t, func() bool { return b.status().GetMaintenance() == nil }, testTimeout, 5*time.Millisecond)
+	p.barriers[1].release()
 	require.Equal(t, uint32(2048), b.pageSize())
 	require.Equal(t, pb.Role_ROLE_ACTIVE, a.role())
 	_, err = a.upkeep.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_COMPACT})

@@ -13,9 +13,9 @@ import (
 
 // meter records latencies.
 type meter struct {
-	commits  *nodestatus.Latencies
-	governor *throttle.Governor
-	metrics  *metrics.Latencies // nil if no metrics are served
+	commits *nodestatus.Latencies
+	gcTuner *throttle.Governor
+	metrics *metrics.Latencies // nil if no metrics are served
 }
 
 var _ replication.Meter = (*meter)(nil)
@@ -23,7 +23,7 @@ var _ replication.Meter = (*meter)(nil)
 // Committed implements replication.Meter.
 func (m *meter) Committed(d time.Duration) {
 	m.commits.Observe(d)
-	m.governor.Committed(d)
+	m.gcTuner.Committed(d)
 	if m.metrics != nil {
 		m.metrics.Committed(d)
 	}
@@ -44,19 +44,19 @@ func (m *meter) Written(d time.Duration) {
 }
 
 func (n *node) meter() replication.Meter {
-	return &meter{commits: &n.commits, governor: n.store.Governor(), metrics: n.latencies}
+	return &meter{commits: &n.commits, gcTuner: n.store.Governor(), metrics: n.latencies}
 }
 
 // activity returns the node's workload and resource usage.
 func (n *node) activity() nodestatus.Activity {
 	a := nodestatus.Activity{
-		Delivered: n.deliveries.Delivered.Load(), Commits: n.commits.Buckets(), Memory: memoryTaken(),
+		Delivered: n.deliveries.Delivered.Load(), Commits: n.commits.Buckets(), Memory: runtimeMemory(),
 		MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()),
 	}
 	if n.connections != nil { // the node listens
 		a.Connections = int(n.connections.Stats().Open)
 	}
-	if s, ok := (upkept{n}).session(); ok {
+	if s, ok := (maintainedNode{n}).session(); ok {
 		a.Consumers = s.Consumers.Attached()
 	}
 	return a
@@ -65,22 +65,22 @@ func (n *node) activity() nodestatus.Activity {
 // metricsOptions returns the sources of the metrics.
 func (n *node) metricsOptions() metrics.Options {
 	return metrics.Options{
-		State: n.state, More: n.more, Store: n.store, Latencies: n.latencies,
+		State: n.state, Extra: n.extraMetrics, Store: n.store, Latencies: n.latencies,
 		Address: n.cfg.Metrics.Listen, Listen: n.environment.Listen, Queues: n.cfg.Metrics.Queues,
-		TLS: portTLS(n.secrets.metrics), MayRead: n.mayRead, MayProfile: n.mayProfile,
+		TLS: portTLS(n.secrets.metrics), CanRead: n.mayRead, CanProfile: n.mayProfile,
 	}
 }
 
-// more returns the values that only the metrics contain.
-func (n *node) more() metrics.More {
-	m := metrics.More{
+// extraMetrics returns the values that only the metrics contain.
+func (n *node) extraMetrics() metrics.Extra {
+	m := metrics.Extra{
 		DiskLow:   n.serving.DiskLow(),
 		Delivered: n.deliveries.Delivered.Load(), DeliveredBytes: n.deliveries.DeliveredBytes.Load(),
 		Redelivered: n.deliveries.Redelivered.Load(), Filtered: n.deliveries.Filtered.Load(),
-		Connections: n.connections.Stats(), Voters: n.monitor.votersSeen(),
+		Connections: n.connections.Stats(), Voters: n.monitor.lastVoters(),
 		MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()), Background: n.store.Governor().Status(),
-		StoreEvents: n.events.all(),
-		NotLetIn:    n.notLetIn(), AMQPDefects: n.amqp.defects(),
+		StoreEvents:  n.events.all(),
+		AuthFailures: n.authFailures(), AMQPDefects: n.amqp.defects(),
 	}
 	if n.tracing != nil {
 		st := n.tracing.Stats()
@@ -89,7 +89,7 @@ func (n *node) more() metrics.More {
 	if n.audit != nil {
 		m.Audit = n.audit.Stats()
 	}
-	if s, ok := (upkept{n}).session(); ok {
+	if s, ok := (maintainedNode{n}).session(); ok {
 		m.Consumers = s.Consumers.Attached()
 	}
 	if _, total, _, err := n.store.PreparedList(0, 0); err == nil {

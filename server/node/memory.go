@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// memoryBesides is the most memory, in bytes, that a process uses in addition to the store's budget: stacks,
+	// memoryOutsideLimits is the most memory, in bytes, that a process uses in addition to the store's budget: stacks,
 	// connections, running requests. The memory limit includes at most a quarter of the budget for it.
-	memoryBesides = 64 << 20
-	// memoryTick is the interval at which LimitMemory reads the memory in use.
-	memoryTick = 2 * time.Second
+	memoryOutsideLimits = 64 << 20
+	// memoryInterval is the interval at which LimitMemory reads the memory in use.
+	memoryInterval = 2 * time.Second
 	// memorySlack is the minimum of uncollected garbage, as a percentage of the memory in use. With a limit close to
 	// the memory in use, the collector would run continuously.
 	memorySlack = 25
@@ -39,7 +39,7 @@ func LimitMemory(ctx context.Context, budgetBytes int64) {
 	}
 	before := debug.SetMemoryLimit(memoryLimit(budgetBytes, 0))
 	defer debug.SetMemoryLimit(before)
-	tick := time.NewTicker(memoryTick)
+	tick := time.NewTicker(memoryInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -53,7 +53,7 @@ func LimitMemory(ctx context.Context, budgetBytes int64) {
 
 // memoryLimit returns the limit for the memory in use.
 func memoryLimit(budgetBytes, usedBytes int64) int64 {
-	return max(StoreMemory(budgetBytes), usedBytes+usedBytes/100*memorySlack) + min(memoryBesides, budgetBytes/4)
+	return max(StoreMemory(budgetBytes), usedBytes+usedBytes/100*memorySlack) + min(memoryOutsideLimits, budgetBytes/4)
 }
 
 // tailMemory returns the bytes of the newest log that are kept in memory for the standby.
@@ -71,9 +71,9 @@ func heapInUse() int64 {
 	return int64(sample[0].Value.Uint64())
 }
 
-// memoryTaken returns the bytes that the Go runtime has obtained from the system and not released. Unlike the
+// runtimeMemory returns the bytes that the Go runtime has obtained from the system and not released. Unlike the
 // system's figure, it excludes mapped files.
-func memoryTaken() uint64 {
+func runtimeMemory() uint64 {
 	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	metrics.Read(samples)
 	if samples[0].Value.Kind() != metrics.KindUint64 || samples[1].Value.Kind() != metrics.KindUint64 {
@@ -83,4 +83,4 @@ func memoryTaken() uint64 {
 }
 
 // memoryAllowed returns the memory in use, in bytes, above which a condition is reported.
-func memoryAllowed(budgetBytes int64) int64 { return budgetBytes + budgetBytes/4 + memoryBesides }
+func memoryAllowed(budgetBytes int64) int64 { return budgetBytes + budgetBytes/4 + memoryOutsideLimits }

@@ -142,13 +142,13 @@ func testMetricsOfAPair(t *testing.T) {
 	require.Positive(t, v[`lockstep_coordinator_request_duration_seconds_count{operation="swap"}`])
 	require.Positive(t, v["lockstep_connections"])
 	age := v[`lockstep_queue_oldest_message_age_seconds{queue="large"}`]
-	require.True(t, age > 0 && age < patience.Seconds(), "%v", age)
+	require.True(t, age > 0 && age < testTimeout.Seconds(), "%v", age)
 	require.Eventually(t, func() bool { // the standby applies a little later
 		standby, _ := scrape(t, addresses[1])
 		return standby["lockstep_messages_published_total"] == 5 &&
 			standby["lockstep_messages_acknowledged_total"] == 2 &&
 			standby["lockstep_messages_delivered_total"] == 0
-	}, patience, 10*time.Millisecond)
+	}, testTimeout, 10*time.Millisecond)
 	// A counter counts from the start of the process, without replayed log records.
 	nodes[1].stop()
 	b := start(t, nodes[1].config)

@@ -158,7 +158,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		return err
 	}
 	defer func() { err = errors.Join(err, n.coordinator.Close()) }()
-	if err := n.makeMaintenance(o.FS); err != nil {
+	if err := n.newMaintenance(o.FS); err != nil {
 		return err
 	}
 	defer func() { _ = n.peers.Close() }() // nothing depends on the outcome of its calls
@@ -222,40 +222,40 @@ type node struct {
 	startedAt time.Time
 	advertise string
 
-	store       *store.Store
-	coordinator failover.Coordinator
-	runner      *failover.Runner
-	plane       *dataPlane
-	health      *health.Server
-	standbyFull atomic.Bool // the standby accepts no data, because its disk is nearly full
-	peers       *peerclient.Peers
-	maintenance *maintenance.Manager
-	metrics     *metrics.Server      // nil for none
-	latencies   *metrics.Latencies   // nil for none
-	commits     nodestatus.Latencies // of batches, while this node is active
-	console     *consolePort         // nil for none
-	amqp        *amqpPort            // nil for none
-	inside      *inside              // nil if both are nil
-	deliveries  dispatch.Counters
-	connections *admission.Listener
-	peerHosts   atomic.Pointer[map[string]bool] // hosts of the other node
-	serving     *session.Current
-	settings    *settings.Settings
-	guard       *scrub.Guard
-	monitor     *conditionMonitor
-	events      *storeEvents
-	archiver    *backup.Archiver // nil for none
-	archive     backup.Objects   // nil for none
-	archiveDir  string           // empty for none, and for one in a bucket
-	places      objectstore.Opener
-	seal        backup.Sealer // nil for none
-	rules       *access.Rules
-	gate        *auth.Gate
-	secrets     *secrets
-	reloads     <-chan struct{}
-	audit       *audit.Log
-	tracing     *tracing.Tracer // nil for none
-	authn       *authn.Authn
+	store          *store.Store
+	coordinator    failover.Coordinator
+	runner         *failover.Runner
+	plane          *dataPlane
+	health         *health.Server
+	standbyFull    atomic.Bool // the standby accepts no data, because its disk is nearly full
+	peers          *peerclient.Peers
+	maintenance    *maintenance.Manager
+	metrics        *metrics.Server      // nil for none
+	latencies      *metrics.Latencies   // nil for none
+	commits        nodestatus.Latencies // of batches, while this node is active
+	console        *consolePort         // nil for none
+	amqp           *amqpPort            // nil for none
+	inside         *inside              // nil if both are nil
+	deliveries     dispatch.Counters
+	connections    *admission.Listener
+	peerHosts      atomic.Pointer[map[string]bool] // hosts of the other node
+	serving        *session.Current
+	settings       *settings.Settings
+	guard          *scrub.Guard
+	monitor        *conditionMonitor
+	events         *storeEvents
+	archiver       *backup.Archiver // nil for none
+	archive        backup.Objects   // nil for none
+	archiveDir     string           // empty for none, and for one in a bucket
+	places         objectstore.Opener
+	seal           backup.Sealer // nil for none
+	rules          *access.Rules
+	rewriteBarrier *auth.Interceptor
+	secrets        *secrets
+	reloads        <-chan struct{}
+	audit          *audit.Log
+	tracing        *tracing.Tracer // nil for none
+	authn          *authn.Authn
 
 	// TLS of the node's port, and of connections to the other node; empty without it.
 	serverOptions []grpc.ServerOption
@@ -338,7 +338,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	})
 	running.Go(func() { n.watchDisk(ctx) })
 	running.Go(func() { n.secrets.run(ctx, n.reloads, n.log) })
-	running.Go(func() { n.explain(ctx) })
+	running.Go(func() { n.logNotServing(ctx) })
 	running.Go(func() { n.settings.Run(ctx) })
 	running.Go(func() { n.watchAccess(ctx) })
 	running.Go(func() { n.queues.WatchQuotas(ctx) })
@@ -381,7 +381,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 		err = n.handOverBeforeStop(ctx)
 	}
 	n.log.Info("stopping", zap.Error(err))
-	n.settle(ctx, err)
+	n.drainWithoutSuccessor(ctx, err)
 	n.closeOnce.Do(func() { close(n.closing) })
 	n.health.Shutdown()
 	cancel(nil) // the machine releases its role first, which notifies clients and the other node
@@ -409,17 +409,17 @@ func (n *node) wait(asked, ctx context.Context, machine <-chan error) error {
 		if err == nil && ctx.Err() == nil {
 			err = failover.ErrStopped
 		}
-		return explained(err)
+		return withAdvice(err)
 	}
 }
 
 // closeStore writes the last checkpoint and marks the directory clean.
 func (n *node) closeStore() error {
-	began := time.Now()
+	start := time.Now()
 	if err := n.store.Close(); err != nil {
 		return fmt.Errorf("close the store: %w", err)
 	}
-	n.log.Info("stopped", zap.Duration("closing_took", time.Since(began)))
+	n.log.Info("stopped", zap.Duration("closing_took", time.Since(start)))
 	return nil
 }
 

@@ -27,8 +27,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// patience is the timeout for conditions: in simulated time, except for the few tests on real sockets.
-const patience = time.Minute
+// testTimeout is the timeout for conditions: in simulated time, except for the few tests on real sockets.
+const testTimeout = time.Minute
 
 // simulated runs a test in simulated time: its nodes have an in-memory network, disk and coordinator.
 func simulated(t *testing.T, test func(t *testing.T)) {
@@ -244,7 +244,7 @@ func (n *testNode) role() pb.Role {
 // waitFor waits until the node has the role.
 func (n *testNode) waitFor(role pb.Role) {
 	n.t.Helper()
-	require.Eventually(n.t, func() bool { return n.role() == role }, patience, 5*time.Millisecond,
+	require.Eventually(n.t, func() bool { return n.role() == role }, testTimeout, 5*time.Millisecond,
 		"%s should become %s", n.config.Node.Name, role)
 	if role != pb.Role_ROLE_ACTIVE {
 		return
@@ -253,7 +253,7 @@ func (n *testNode) waitFor(role pb.Role) {
 	require.Eventually(n.t, func() bool {
 		nodes := n.status().GetPair().GetNodes()
 		return len(nodes) == 2 && nodes[0].GetAddress() != "" && nodes[1].GetAddress() != ""
-	}, patience, 5*time.Millisecond, "%s should hear of the other node's address", n.config.Node.Name)
+	}, testTimeout, 5*time.Millisecond, "%s should hear of the other node's address", n.config.Node.Name)
 }
 
 // startAlone starts a node without a coordinator and waits until it serves.
@@ -406,12 +406,12 @@ func TestTakeover(t *testing.T) {
 	active.createQueue("orders")
 	active.publish("orders", "one", "two")
 	active.stop()
-	began := time.Now()
+	start := time.Now()
 	require.Eventually(t, func() bool {
 		_, err := standby.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "orders", Messages: batch("three")})
 		return err == nil
-	}, patience, 2*time.Millisecond)
-	t.Logf("the next publish was acknowledged after %s", time.Since(began))
+	}, testTimeout, 2*time.Millisecond)
+	t.Logf("the next publish was acknowledged after %s", time.Since(start))
 	require.Equal(t, []string{"one", "two", "three"}, bodies(standby.consume("orders", 10).take(3)))
 }
 

@@ -195,8 +195,8 @@ func markStandalone(fs vfs.FS, dir string, id failover.Identity) error {
 	return nil
 }
 
-// explained adds advice to errors that end a node's membership in its pair.
-func explained(err error) error {
+// withAdvice adds advice to errors that end a node's membership in its pair.
+func withAdvice(err error) error {
 	if err == nil || !errors.Is(err, store.ErrOtherPair) {
 		return err
 	}

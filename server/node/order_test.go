@@ -130,14 +130,14 @@ func testOrderRefusals(t *testing.T) {
 	for name, c := range map[string]struct {
 		message *pb.Message
 		want    error
-		says    string
+		reports string
 	}{
 		"priority": {priority(10), apierror.ErrInvalid, "0 to 9"},
 		"group":    {grouped(strings.Repeat("g", 2048)), txn.ErrTooLarge, "1024"},
 	} {
 		_, err := n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "q", Messages: []*pb.Message{c.message}})
 		require.Equal(t, codes.InvalidArgument, status.Code(err), name)
-		require.ErrorContains(t, err, c.says, name)
+		require.ErrorContains(t, err, c.reports, name)
 		require.ErrorIs(t, kind(err), c.want, name)
 	}
 	require.Empty(t, n.browse("q"))

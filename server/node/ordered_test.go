@@ -89,7 +89,7 @@ func testQueueActivity(t *testing.T) {
 	c := n.consume("q", 40)
 	c.confirm(&pb.ConsumeRequest{Ack: span(1, uint64(len(c.take(40)))), Confirm: 1})
 	var a *pb.QueueActivity
-	require.Eventually(t, func() bool { a = look(); return a.PublishedPerSecond != nil }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { a = look(); return a.PublishedPerSecond != nil }, testTimeout, 20*time.Millisecond)
 	seconds := 100 / a.GetPublishedPerSecond() // between the calls
 	require.Greater(t, seconds, 0.9)
 	require.InDelta(t, 40, a.GetDeliveredPerSecond()*seconds, 0.01)
@@ -105,7 +105,7 @@ func testQueueActivity(t *testing.T) {
 	one, err = n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "q"})
 	require.NoError(t, err)
 	require.Nil(t, one.GetQueue().GetActivity(), "it was not asked for")
-	require.Eventually(t, func() bool { return look().GetPublishedPerSecond() == 0 }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return look().GetPublishedPerSecond() == 0 }, testTimeout, 20*time.Millisecond)
 }
 
 // Connections are listed with their traffic, and can be closed.
@@ -148,5 +148,5 @@ func testConnections(t *testing.T) {
 	require.Eventually(t, func() bool {
 		list, err = connections.ListConnections(t.Context(), &pb.ListConnectionsRequest{AfterId: got.GetId()})
 		return err == nil && len(list.GetConnections()) == 1
-	}, patience, 5*time.Millisecond, "the client connects again")
+	}, testTimeout, 5*time.Millisecond, "the client connects again")
 }

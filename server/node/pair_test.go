@@ -162,7 +162,7 @@ func testHealthAndReflection(t *testing.T) {
 	}
 	active.stop()
 	require.Eventually(t, func() bool { return standby.health(queues) == healthpb.HealthCheckResponse_SERVING },
-		patience, 5*time.Millisecond)
+		testTimeout, 5*time.Millisecond)
 }
 
 func TestStatus(t *testing.T) { simulated(t, testStatus) }
@@ -173,7 +173,7 @@ func testStatus(t *testing.T) {
 	active.publish("q", "x")
 	require.Eventually(t, func() bool {
 		return standby.status().GetStore().GetAppliedLsn() == active.status().GetStore().GetAppliedLsn()
-	}, patience, 5*time.Millisecond)
+	}, testTimeout, 5*time.Millisecond)
 	st := active.status()
 	require.Equal(t, "test", st.GetVersion())
 	require.Equal(t, "etcd", st.GetPair().GetCoordinator())
@@ -207,7 +207,7 @@ func testRoleLoss(t *testing.T) {
 	watch, err := standby.admin.WatchStatus(t.Context(), &pb.WatchStatusRequest{})
 	require.NoError(t, err)
 
-	result, err := standby.admin.Switchover(t.Context(), &pb.SwitchoverRequest{Timeout: durationpb.New(patience)})
+	result, err := standby.admin.Switchover(t.Context(), &pb.SwitchoverRequest{Timeout: durationpb.New(testTimeout)})
 	require.NoError(t, err)
 	require.Equal(t, standby.ready.NodeID, result.GetActiveNode())
 	require.Equal(t, standby.ready.Advertise, result.GetActiveAddress())
@@ -266,7 +266,7 @@ func testMaintenanceCalls(t *testing.T) {
 		active.publish("q", fmt.Sprint(i))
 	}
 	for _, n := range []*testNode{active, standby} {
-		require.Eventually(t, func() bool { return n.status().GetStore().GetMessages() == 100 }, patience,
+		require.Eventually(t, func() bool { return n.status().GetStore().GetMessages() == 100 }, testTimeout,
 			5*time.Millisecond)
 		cp, err := n.admin.Checkpoint(t.Context(), &pb.CheckpointRequest{})
 		require.NoError(t, err)
@@ -317,9 +317,9 @@ func testTwoRequired(t *testing.T) {
 		return c
 	}
 	a := start(t, two("a"))
-	require.Eventually(t, func() bool { return strings.Contains(a.status().GetReason(), "min_in_sync") }, patience,
+	require.Eventually(t, func() bool { return strings.Contains(a.status().GetReason(), "min_in_sync") }, testTimeout,
 		5*time.Millisecond)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	_, err := a.queues.CreateQueue(ctx, &pb.CreateQueueRequest{Name: "q"})
 	require.ErrorContains(t, err, "min_in_sync")

@@ -68,8 +68,8 @@ func reasonOf(err error) pb.ErrorReason {
 	return pb.ErrorReason_ERROR_REASON_UNSPECIFIED
 }
 
-// refusesStrangers requires that each call is refused with advice.
-func refusesStrangers(t *testing.T, conn *grpc.ClientConn, texts ...string) {
+// requireNonPeersRefused requires that each call is refused with advice.
+func requireNonPeersRefused(t *testing.T, conn *grpc.ClientConn, texts ...string) {
 	t.Helper()
 	for name, err := range peerCalls(t.Context(), conn) {
 		require.Equal(t, codes.PermissionDenied, status.Code(err), "%s: %v", name, err)
@@ -80,8 +80,8 @@ func refusesStrangers(t *testing.T, conn *grpc.ClientConn, texts ...string) {
 	}
 }
 
-// letsPeersIn requires that no call is refused because of the caller.
-func letsPeersIn(t *testing.T, conn *grpc.ClientConn) {
+// requirePeersAccepted requires that no call is refused because of the caller.
+func requirePeersAccepted(t *testing.T, conn *grpc.ClientConn) {
 	t.Helper()
 	for name, err := range peerCalls(t.Context(), conn) {
 		require.NotEqual(t, pb.ErrorReason_ERROR_REASON_NOT_PEER, reasonOf(err), "%s: %v", name, err)
@@ -105,7 +105,7 @@ func connect(t *testing.T, address string, f tlsfiles.Files) *grpc.ClientConn {
 }
 
 // issued returns a certificate for some names.
-func issued(t *testing.T, ca *certs.Authority, name string, template x509.Certificate) tlsfiles.Files {
+func issued(t *testing.T, ca *certs.CA, name string, template x509.Certificate) tlsfiles.Files {
 	t.Helper()
 	_, cert, key := ca.IssueFrom(t, name, &template)
 	return tlsfiles.Files{CA: ca.File, Cert: cert, Key: key}
@@ -123,20 +123,20 @@ func testOnlyThePeer(t *testing.T) {
 
 	a := start(t, secured(t, settingsOfPair(t, "a", etcd), ca))
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-	refusesStrangers(t, connect(t, a.ready.Address, client), "is for client.test", "127.0.0.1", "tls.peer-names")
-	refusesStrangers(t, connect(t, a.ready.Address, member), "spiffe://pair/node")
-	letsPeersIn(t, connect(t, a.ready.Address, a.config.TLS.Files()))
+	requireNonPeersRefused(t, connect(t, a.ready.Address, client), "is for client.test", "127.0.0.1", "tls.peer-names")
+	requireNonPeersRefused(t, connect(t, a.ready.Address, member), "spiffe://pair/node")
+	requirePeersAccepted(t, connect(t, a.ready.Address, a.config.TLS.Files()))
 	b := start(t, secured(t, settingsOfPair(t, "b", etcd), ca))
 	b.waitFor(pb.Role_ROLE_STANDBY)
-	refusesStrangers(t, connect(t, b.ready.Address, client))
+	requireNonPeersRefused(t, connect(t, b.ready.Address, client))
 	require.LessOrEqual(t, time.Until(a.status().GetCertificates()[0].GetEnds().AsTime()), time.Hour)
 
 	// A setting with the names of the pair's nodes replaces their hosts.
 	c := secured(t, settings(t, "c"), ca)
 	c.TLS.PeerNames = []string{robot.String()}
 	named := start(t, c)
-	letsPeersIn(t, connect(t, named.ready.Address, member))
-	refusesStrangers(t, connect(t, named.ready.Address, c.TLS.Files()), "not for spiffe://pair/node")
+	requirePeersAccepted(t, connect(t, named.ready.Address, member))
+	requireNonPeersRefused(t, connect(t, named.ready.Address, c.TLS.Files()), "not for spiffe://pair/node")
 }
 
 // The connecting node checks the names, too: a valid certificate for the address does not suffice.
@@ -169,7 +169,7 @@ func testPeerToken(t *testing.T) {
 	a := start(t, ca)
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	conn := connect(t, a.ready.Address, tlsfiles.Files{})
-	refusesStrangers(t, conn, "no secret of the pair (peer-token-file)")
+	requireNonPeersRefused(t, conn, "no secret of the pair (peer-token-file)")
 	show := func(token string) map[string]error {
 		return peerCalls(metadata.AppendToOutgoingContext(t.Context(), "lockstep-peer-token", token), conn)
 	}
@@ -256,7 +256,7 @@ func testMetricsRights(t *testing.T) {
 					defer resp.Body.Close()
 					_, _ = io.Copy(io.Discard, resp.Body)
 					return resp.StatusCode == want
-				}, patience, 20*time.Millisecond, "%s should be %d", path, want)
+				}, testTimeout, 20*time.Millisecond, "%s should be %d", path, want)
 			}
 		})
 	}
@@ -293,7 +293,7 @@ func testCertificatesChange(t *testing.T) {
 	n.tells(conditions.CertificateExpires, "a", true)
 	copyFile(t, cert, c.TLS.Cert)
 	copyFile(t, key, c.TLS.Key)
-	require.Eventually(t, func() bool { return serial() != before }, patience, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return serial() != before }, testTimeout, 50*time.Millisecond)
 	after := serial()
 	require.NoError(t, os.WriteFile(c.TLS.Cert, []byte("nonsense"), 0o600))
 	n.tells(conditions.CredentialsInvalid, "a", true)
@@ -325,7 +325,7 @@ func testExpiredClient(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	_, err = c.WaitActive(ctx)
 	require.ErrorContains(t, err, "expired certificate")
@@ -341,7 +341,7 @@ func testInsecureIsTold(t *testing.T) {
 	n := start(t, c)
 	n.tells(conditions.NotEncrypted, "a", true)
 	require.Contains(t, n.told(conditions.NotEncrypted, "a").GetDetails(), "listen 0.0.0.0:0")
-	letsPeersIn(t, n.conn)
+	requirePeersAccepted(t, n.conn)
 	quiet := start(t, settings(t, "b"))
 	quiet.tells(conditions.NotEncrypted, "b", false)
 }

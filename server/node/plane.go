@@ -123,21 +123,21 @@ func (p *dataPlane) Meet(ctx context.Context, address string) (failover.Peer, er
 		return failover.Peer{}, fmt.Errorf("hello to %s: %w", address, err)
 	}
 	defer func() { _ = conn.Close() }()
-	by, err := conn.Meet(ctx, p.node.introduction())
+	by, err := conn.Meet(ctx, p.node.hello())
 	if err != nil {
 		return failover.Peer{}, fmt.Errorf("hello to %s: %w", address, err)
 	}
 	return failover.Peer{Node: by.Node, Store: by.Store, Process: by.Process, End: by.End}, nil
 }
 
-// introduction returns the identity of this process.
-func (n *node) introduction() replication.Introduction {
+// hello returns the identity of this process.
+func (n *node) hello() replication.Introduction {
 	return replication.Self(n.store, n.runner.Process(), n.advertise)
 }
 
-// met records that another process uses this node's identity.
-func (n *node) met(from replication.Introduction) {
-	if me := n.introduction(); from.Node == me.Node && from.Process != me.Process {
+// duplicateSeen records that another process uses this node's identity.
+func (n *node) duplicateSeen(from replication.Introduction) {
+	if me := n.hello(); from.Node == me.Node && from.Process != me.Process {
 		n.runner.ReportTwin(failover.Live{
 			Node:    failover.NodeInfo{ID: from.Node, Address: from.Address},
 			Process: from.Process,
@@ -178,7 +178,7 @@ func (p *dataPlane) ClearLoss(context.Context) error {
 
 // StartActive starts the active role. Clients are served once everything committed is applied.
 func (p *dataPlane) StartActive(_ context.Context, spec failover.ActiveSpec, post func(failover.DataEvent)) error {
-	p.node.maintenance.GiveWay() // the active must apply the log, and a rewrite blocks that
+	p.node.maintenance.CancelRewrite() // the active must apply the log, and a rewrite blocks that
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.primary != nil || p.follower != nil {
@@ -262,7 +262,7 @@ func (p *dataPlane) StopActive(_ context.Context, next failover.NodeInfo) error 
 	}
 	if session != nil {
 		session.SetPaused(true)
-		session.End(p.node.notActiveBut(next))
+		session.End(p.node.notActiveError(next))
 	}
 	primary.Stop() // no effect if the session has already stopped it
 	p.mu.Lock()
@@ -283,7 +283,7 @@ func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, p
 		Store: p.node.store, Dialer: p.dialer, Address: spec.Active.Address, Logger: p.node.log.Named("follower"),
 		Tuning: p.tuning,
 		//nolint:contextcheck // what an event begins lives as long as the role
-		Events: func(e replication.Event) { p.report(e, post) }, Void: void(spec.Forced), Room: p.node.room,
+		Events: func(e replication.Event) { p.report(e, post) }, Void: discardedRange(spec.Forced), Room: p.node.room,
 		Meter: p.node.meter(), Tracer: p.node.tracer(),
 	})
 	p.idleCh = make(chan struct{})
@@ -293,7 +293,7 @@ func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, p
 
 // StopFollower stops following. The node no longer accepts data from the old active (INV-4).
 func (p *dataPlane) StopFollower(context.Context) error {
-	p.node.maintenance.GiveWay() // the follower waits for pending applies, which a rewrite blocks
+	p.node.maintenance.CancelRewrite() // the follower waits for pending applies, which a rewrite blocks
 	p.mu.Lock()
 	follower := p.follower
 	p.mu.Unlock()
@@ -378,10 +378,10 @@ func (p *dataPlane) showHealth() {
 }
 
 // notActive returns an error that redirects clients to the active node.
-func (n *node) notActive() *apierror.NotActiveError { return n.notActiveBut(failover.NodeInfo{}) }
+func (n *node) notActive() *apierror.NotActiveError { return n.notActiveError(failover.NodeInfo{}) }
 
-// notActiveBut redirects them to next, unless that is the zero value.
-func (n *node) notActiveBut(next failover.NodeInfo) *apierror.NotActiveError {
+// notActiveError redirects them to next, unless that is the zero value.
+func (n *node) notActiveError(next failover.NodeInfo) *apierror.NotActiveError {
 	st := n.runner.Status()
 	select {
 	case <-n.closing:

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-func takeOp(queue string, first, last uint64) *pb.Operation {
+func acksOp(queue string, first, last uint64) *pb.Operation {
 	return &pb.Operation{Kind: &pb.Operation_Ack{Ack: &pb.AckOperation{
 		Queue: queue, Ranges: span(first, last), Required: true,
 	}}}
@@ -59,7 +59,7 @@ func testPrepared(t *testing.T) {
 	c := n.consume("in", 10)
 	c.take(3)
 	before := time.Now()
-	require.NoError(t, n.prepare("a", takeOp("in", 1, 1), publishOp("out", "x", "y")))
+	require.NoError(t, n.prepare("a", acksOp("in", 1, 1), publishOp("out", "x", "y")))
 	require.NoError(t, n.prepare("b", ackOp("in", 2, 2), publishOp("out", "z")))
 	require.Empty(t, n.browse("out"))
 	list := n.listPrepared()
@@ -99,12 +99,12 @@ func testPreparedLimits(t *testing.T) {
 	n.createQueue("q")
 	require.NoError(t, n.createWith("small", &pb.QueueConfig{MaxMessages: 2}))
 	n.publish("q", "1", "2", "3")
-	require.NoError(t, n.prepare("used", takeOp("q", 1, 1), publishOp("small", "1")))
+	require.NoError(t, n.prepare("used", acksOp("q", 1, 1), publishOp("small", "1")))
 	for name, c := range map[string]struct {
-		xid  string
-		ops  []*pb.Operation
-		code codes.Code
-		says string
+		xid     string
+		ops     []*pb.Operation
+		code    codes.Code
+		reports string
 	}{
 		"no xid": {"", []*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "the xid is empty"},
 		"long xid": {
@@ -131,7 +131,7 @@ func testPreparedLimits(t *testing.T) {
 		section(t, name, func(t *testing.T) {
 			err := n.prepare(c.xid, c.ops...)
 			require.Equal(t, c.code, status.Code(err), "%v", err)
-			require.ErrorContains(t, err, c.says)
+			require.ErrorContains(t, err, c.reports)
 			require.Len(t, n.listPrepared().GetTransactions(), 1)
 		})
 	}
@@ -154,11 +154,11 @@ func testPreparedLimits(t *testing.T) {
 		require.ErrorContains(t, err, "lockstep txn list", name)
 	}
 	require.Equal(t, codes.NotFound, status.Code(n.commitPrepared("never")))
-	_, err := n.queues.Commit(t.Context(), &pb.CommitRequest{Operations: []*pb.Operation{takeOp("q", 1, 2)}})
+	_, err := n.queues.Commit(t.Context(), &pb.CommitRequest{Operations: []*pb.Operation{acksOp("q", 1, 2)}})
 	require.ErrorIs(t, kind(err), txn.ErrReserved)
-	_, err = n.queues.Commit(t.Context(), &pb.CommitRequest{Operations: []*pb.Operation{takeOp("q", 2, 3)}})
+	_, err = n.queues.Commit(t.Context(), &pb.CommitRequest{Operations: []*pb.Operation{acksOp("q", 2, 3)}})
 	require.NoError(t, err)
-	_, err = n.queues.Commit(t.Context(), &pb.CommitRequest{Operations: []*pb.Operation{takeOp("q", 3, 3)}})
+	_, err = n.queues.Commit(t.Context(), &pb.CommitRequest{Operations: []*pb.Operation{acksOp("q", 3, 3)}})
 	require.ErrorIs(t, kind(err), txn.ErrAlreadyAcknowledged)
 	require.NoError(t, n.commitPrepared("used"))
 }
@@ -223,9 +223,9 @@ func testPreparedSurvives(t *testing.T) {
 	active.createQueue("out")
 	active.publish("in", "1", "2", "3")
 	large := string(bytes.Repeat([]byte("x"), 3<<20))
-	require.NoError(t, active.prepare("a", takeOp("in", 1, 1), publishOp("out", large)))
-	require.NoError(t, active.prepare("b", takeOp("in", 2, 2), publishOp("out", "b")))
-	require.NoError(t, active.prepare("c", takeOp("in", 3, 3), publishOp("out", "c")))
+	require.NoError(t, active.prepare("a", acksOp("in", 1, 1), publishOp("out", large)))
+	require.NoError(t, active.prepare("b", acksOp("in", 2, 2), publishOp("out", "b")))
+	require.NoError(t, active.prepare("c", acksOp("in", 3, 3), publishOp("out", "c")))
 	require.NoError(t, active.commitPrepared("c"))
 	active.stop()
 	standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -246,7 +246,7 @@ func testPreparedSurvives(t *testing.T) {
 			leader = standby
 		}
 		return leader.role() == pb.Role_ROLE_ACTIVE
-	}, patience, 5*time.Millisecond)
+	}, testTimeout, 5*time.Millisecond)
 	require.Len(t, leader.listPrepared().GetTransactions(), 1)
 	require.NoError(t, leader.commitPrepared("a"))
 	require.Equal(t, []string{"c", large}, bodies(leader.browse("out")))
@@ -314,7 +314,7 @@ func testPreparedOfOtherQueues(t *testing.T) {
 			require.Eventually(t, func() bool {
 				q, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: queue})
 				return err == nil && q.GetQueue().GetMessages() == 0
-			}, patience, 5*time.Millisecond)
+			}, testTimeout, 5*time.Millisecond)
 		})
 	}
 }

@@ -229,9 +229,9 @@ func testCommit(t *testing.T) {
 }
 
 func TestPublishStream(t *testing.T) {
-	for _, together := range []uint64{1, 7} {
-		t.Run(fmt.Sprint(together, " together"), func(t *testing.T) {
-			simulated(t, func(t *testing.T) { testPublishStream(t, together) })
+	for _, concurrent := range []uint64{1, 7} {
+		t.Run(fmt.Sprint(concurrent, " together"), func(t *testing.T) {
+			simulated(t, func(t *testing.T) { testPublishStream(t, concurrent) })
 		})
 	}
 }
@@ -263,7 +263,7 @@ func testPublishStreamRefuses(t *testing.T) {
 	require.Zero(t, q.GetQueue().GetMessages())
 }
 
-func testPublishStream(t *testing.T, together uint64) {
+func testPublishStream(t *testing.T, concurrent uint64) {
 	n := startAlone(t, func(c *config.Config) { c.Limits.StreamInFlight = 8 })
 	n.createQueue("q")
 	stream, err := n.queues.PublishStream(t.Context())
@@ -284,13 +284,13 @@ func testPublishStream(t *testing.T, together uint64) {
 			if i == 200 {
 				req.Publish = nil
 			}
-			if i%together == 0 {
+			if i%concurrent == 0 {
 				all = req
-				all.AcceptsMore = together > 1
+				all.AcceptsMore = concurrent > 1
 			} else {
 				all.More = append(all.More, req)
 			}
-			if i%together != together-1 {
+			if i%concurrent != concurrent-1 {
 				continue
 			}
 			if err := stream.Send(all); err != nil {
@@ -327,7 +327,7 @@ func testPublishStream(t *testing.T, together uint64) {
 			next++
 		}
 	}
-	if together == 1 {
+	if concurrent == 1 {
 		require.Equal(t, requests, messages, "who did not say that it takes several answers gets one at a time")
 	}
 	_, err = stream.Recv()

@@ -40,10 +40,10 @@ func (n *testNode) purge(queue string) {
 	require.NoError(n.t, err)
 }
 
-func exceeded(t *testing.T, err error, says ...string) {
+func exceeded(t *testing.T, err error, reports ...string) {
 	t.Helper()
 	require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
-	for _, s := range says {
+	for _, s := range reports {
 		require.ErrorContains(t, err, s)
 	}
 	var failure *errdetails.QuotaFailure
@@ -113,15 +113,15 @@ func testRateQuota(t *testing.T) {
 	require.NoError(t, n.createAs("root", "q"))
 	n.quota(&pb.AccessQuota{Queue: "q", MessagesPerSecond: 200})
 	batch := make([]string, 100)
-	began := time.Now()
+	start := time.Now()
 	for range 4 { // 200 in the first burst, and 200 in a second
 		require.NoError(t, n.publishAs("alice", "q", batch...))
 	}
-	took(t, time.Second, began)
+	took(t, time.Second, start)
 
 	s, err := n.queues.PublishStream(t.Context())
 	require.NoError(t, err)
-	began = time.Now()
+	start = time.Now()
 	go func() {
 		for i := range 4 {
 			req := &pb.PublishRequest{Queue: "q"}
@@ -138,7 +138,7 @@ func testRateQuota(t *testing.T) {
 		require.NoError(t, err)
 		require.Nil(t, resp.GetError())
 	}
-	took(t, 1500*time.Millisecond, began, "the stream is read more slowly")
+	took(t, 1500*time.Millisecond, start, "the stream is read more slowly")
 
 	n.quota(&pb.AccessQuota{Queue: "q", MessagesPerSecond: 10})
 	done := make(chan error, 1)

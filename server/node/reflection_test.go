@@ -57,7 +57,7 @@ func services(ctx context.Context, cc *grpc.ClientConn) ([]string, error) {
 // Real sockets: grpcurl is another process.
 func TestReflection(t *testing.T) {
 	i, ca := issuer.New(t), certs.New(t, "ours")
-	c := believing(secured(t, settings(t, "a"), ca), i)
+	c := trustIssuer(secured(t, settings(t, "a"), ca), i)
 	c.TLS.ClientAuth = config.ClientAuthNone
 	n := start(t, c)
 	// The helpers of this package send no credentials, so this test waits itself.
@@ -68,7 +68,7 @@ func TestReflection(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, open.Close()) }()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	who, err := open.WhoAmI(ctx)
 	require.NoError(t, err)
@@ -105,7 +105,7 @@ func TestReflection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			secure := &tls.Config{RootCAs: ca.Pool(), MinVersion: tls.VersionTLS13}
 			args := []string{"-cacert", ca.File, "-max-time", "60"}
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 			defer cancel()
 			if tt.certificate {
 				secure.Certificates = []tls.Certificate{cert}

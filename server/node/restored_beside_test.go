@@ -53,7 +53,7 @@ func testRestoredBesideEmpty(t *testing.T) {
 			}
 		}
 		return waits != nil
-	}, patience, 10*time.Millisecond)
+	}, testTimeout, 10*time.Millisecond)
 	require.Equal(t, pb.Severity_SEVERITY_CRITICAL, waits.GetSeverity())
 	require.Equal(t, pb.Role_ROLE_RECOVERING, restored.role())
 	require.Equal(t, pb.Role_ROLE_ACTIVE_ALONE, empty.role())

@@ -118,13 +118,13 @@ func testAdministrationIsRepeated(t *testing.T) {
 	ctx := t.Context()
 	sequence := uint64(0)
 	// twice sends a request, calls meanwhile, and repeats the request: marked as a retry, and unmarked.
-	twice := func(send func(p *pb.Producer) (any, error), meanwhile func()) {
+	twice := func(send func(p *pb.Producer) (any, error), during func()) {
 		t.Helper()
 		sequence++
 		first, err := send(&pb.Producer{Id: "admin", Sequence: sequence})
 		require.NoError(t, err)
-		if meanwhile != nil {
-			meanwhile()
+		if during != nil {
+			during()
 		}
 		for _, retry := range []bool{true, false} {
 			again, err := send(&pb.Producer{Id: "admin", Sequence: sequence, Retry: retry})

@@ -28,21 +28,21 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// party is a process with certificates that are replaced while it runs.
-type party struct {
+// certHolder is a process with certificates that are replaced while it runs.
+type certHolder struct {
 	t    *testing.T
 	name string
 	tlsfiles.Files
 }
 
-func newParty(t *testing.T, name string) *party {
+func newParty(t *testing.T, name string) *certHolder {
 	t.Helper()
 	at := func(file string) string { return filepath.Join(t.TempDir(), file) }
-	return &party{t: t, name: name, Files: tlsfiles.Files{CA: at("ca.pem"), Cert: at("cert.pem"), Key: at("key.pem")}}
+	return &certHolder{t: t, name: name, Files: tlsfiles.Files{CA: at("ca.pem"), Cert: at("cert.pem"), Key: at("key.pem")}}
 }
 
 // give installs a certificate of one CA and a set of trusted CAs.
-func (p *party) give(by *certs.Authority, trusted ...*certs.Authority) {
+func (p *certHolder) give(by *certs.CA, trusted ...*certs.CA) {
 	p.t.Helper()
 	template := &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	if p.name == "client" {
@@ -63,32 +63,32 @@ func (p *party) give(by *certs.Authority, trusted ...*certs.Authority) {
 // rotation is a pair with its coordinator and a load, with TLS on every connection.
 type rotation struct {
 	t              *testing.T
-	older, newer   *certs.Authority
-	a, b, client   *party
-	others         []*party // etcd, or the voters
+	older, newer   *certs.CA
+	a, b, client   *certHolder
+	others         []*certHolder // etcd, or the voters
 	nodeA, nodeB   *testNode
 	configB        config.Config
 	raft           bool
 	published, got atomic.Uint64
-	trouble        chan error
+	failures       chan error
 }
 
-func (r *rotation) party(name string) *party {
+func (r *rotation) certHolder(name string) *certHolder {
 	p := newParty(r.t, name)
 	p.give(r.older, r.older)
 	return p
 }
 
 // all returns all processes with certificates.
-func (r *rotation) all() []*party { return append([]*party{r.a, r.b, r.client}, r.others...) }
+func (r *rotation) all() []*certHolder { return append([]*certHolder{r.a, r.b, r.client}, r.others...) }
 
 func startRotation(t *testing.T, withRaft bool) *rotation {
 	t.Helper()
 	r := &rotation{
-		t: t, older: certs.New(t, "older"), newer: certs.New(t, "newer"), raft: withRaft, trouble: make(chan error, 64),
+		t: t, older: certs.New(t, "older"), newer: certs.New(t, "newer"), raft: withRaft, failures: make(chan error, 64),
 	}
-	r.a, r.b, r.client = r.party("a"), r.party("b"), r.party("client")
-	secure := func(p *party) config.Config {
+	r.a, r.b, r.client = r.certHolder("a"), r.certHolder("b"), r.certHolder("client")
+	secure := func(p *certHolder) config.Config {
 		c := settings(t, p.name)
 		c.TLS.Cert, c.TLS.Key, c.TLS.CA = p.Cert, p.Key, p.CA
 		return c
@@ -103,7 +103,7 @@ func startRotation(t *testing.T, withRaft bool) *rotation {
 			c.Coordinator.Type, c.Coordinator.Etcd.Endpoints = config.CoordinatorEtcd, etcd.Endpoints()
 		}
 	default:
-		server := r.party("etcd")
+		server := r.certHolder("etcd")
 		server.give(r.older, r.older, r.newer) // etcd reads its CAs only once
 		etcd, err := embedded.Start(t.Context(), embedded.Options{
 			Dir: t.TempDir(), UnsafeNoFsync: true,
@@ -112,7 +112,7 @@ func startRotation(t *testing.T, withRaft bool) *rotation {
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, etcd.Close()) })
 		r.others = append(r.others, server)
-		for c, p := range map[*config.Config]*party{&ca: r.a, &cb: r.b} {
+		for c, p := range map[*config.Config]*certHolder{&ca: r.a, &cb: r.b} {
 			c.Coordinator.Type, c.Coordinator.Etcd.Endpoints = config.CoordinatorEtcd, etcd.Endpoints()
 			c.Coordinator.Etcd.TLS = config.TLS{CA: p.CA, Cert: p.Cert, Key: p.Key}
 		}
@@ -123,14 +123,14 @@ func startRotation(t *testing.T, withRaft bool) *rotation {
 		roles := [2]pb.Role{r.nodeA.role(), r.nodeB.role()}
 		return roles == [2]pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_STANDBY} ||
 			roles == [2]pb.Role{pb.Role_ROLE_STANDBY, pb.Role_ROLE_ACTIVE}
-	}, 2*patience, 10*time.Millisecond)
+	}, 2*testTimeout, 10*time.Millisecond)
 	return r
 }
 
 // voters uses three voters as the coordinator: those of the two nodes, and a witness.
 func (r *rotation) voters(ca, cb *config.Config) {
 	t := r.t
-	witness := r.party("witness")
+	witness := r.certHolder("witness")
 	r.others = append(r.others, witness)
 	var addresses []string
 	for range 3 {
@@ -140,7 +140,7 @@ func (r *rotation) voters(ca, cb *config.Config) {
 	}
 	for i, c := range []*config.Config{ca, cb} {
 		c.Coordinator.Type = config.CoordinatorRaft
-		p := []*party{r.a, r.b}[i]
+		p := []*certHolder{r.a, r.b}[i]
 		c.Coordinator.Raft = config.Raft{
 			Dir: t.TempDir(), Listen: addresses[i], Voters: addresses, TLS: config.RaftTLS{CA: p.CA, Cert: p.Cert, Key: p.Key},
 		}
@@ -177,7 +177,7 @@ func (r *rotation) open(ctx context.Context, failFast bool) (*client.Client, err
 // fail records a failure.
 func (r *rotation) fail(format string, args ...any) {
 	select {
-	case r.trouble <- fmt.Errorf(format, args...):
+	case r.failures <- fmt.Errorf(format, args...):
 	default:
 	}
 }
@@ -299,7 +299,7 @@ func (r *rotation) used(subject string, count int) {
 				}
 			}
 			return len(list) >= count
-		}, patience, 20*time.Millisecond, "%s of %s", subject, n.config.Node.Name)
+		}, testTimeout, 20*time.Millisecond, "%s of %s", subject, n.config.Node.Name)
 	}
 }
 
@@ -317,7 +317,7 @@ func testCertificateOfWitness(t *testing.T) {
 		}
 		return nil
 	}
-	require.Eventually(t, func() bool { return shown() != nil }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return shown() != nil }, testTimeout, 20*time.Millisecond)
 	require.Contains(t, shown().GetSubject(), "witness")
 	require.False(t, shown().GetCa())
 	ends := time.Now().Add(13 * 24 * time.Hour).Truncate(time.Second)
@@ -328,7 +328,7 @@ func testCertificateOfWitness(t *testing.T) {
 	copyFile(t, key, witness.Key)
 	require.Eventually(t, func() bool {
 		return ends.Equal(shown().GetEnds().AsTime())
-	}, 2*patience, 100*time.Millisecond, "it is %v", shown())
+	}, 2*testTimeout, 100*time.Millisecond, "it is %v", shown())
 	require.Contains(t, shown().GetSubject(), "witness-2")
 }
 
@@ -368,7 +368,7 @@ func testRotationUnderLoad(t *testing.T, withRaft bool) {
 	require.Error(t, err, "the former authority counts no more")
 	cancel()
 	running.Wait()
-	require.Empty(t, r.trouble, "%v", drained(r.trouble))
+	require.Empty(t, r.failures, "%v", drained(r.failures))
 	t.Logf("%d published, %d delivered, %d connections made, nothing refused and no stream ended",
 		r.published.Load(), r.got.Load(), connections.Load())
 	r.restartB()
@@ -402,7 +402,7 @@ func (r *rotation) restartB() {
 	r.nodeB = start(r.t, r.configB)
 	require.Eventually(r.t, func() bool {
 		return r.nodeB.role() == pb.Role_ROLE_STANDBY || r.nodeB.role() == pb.Role_ROLE_ACTIVE
-	}, 2*patience, 20*time.Millisecond)
+	}, 2*testTimeout, 20*time.Millisecond)
 }
 
 // Certificates towards etcd are replaced, too. The test uses a real etcd and real sockets.

@@ -28,7 +28,7 @@ type secrets struct {
 	own, etcd, raft, metrics, console *tlsfiles.Source
 	peerToken, metricsToken           *secretfile.File
 	raftNames                         []string
-	all                               []keptFiles
+	all                               []watchedFiles
 
 	mu    sync.Mutex // guards the fields below
 	shown map[string]*shownByVoter
@@ -40,11 +40,11 @@ type shownByVoter struct {
 	witness bool // not a node, which reports its certificates itself
 }
 
-// keptFiles are the files of one use.
-type keptFiles struct {
+// watchedFiles are the files of one use.
+type watchedFiles struct {
 	of     string // "node", "etcd", "raft", "metrics", "console", or a setting
 	source interface {
-		Look()
+		Check()
 		Reload() error
 		Refused() error
 	}
@@ -90,7 +90,7 @@ func openSecrets(cfg *config.Config, log *zap.Logger) (*secrets, error) {
 			return nil, fmt.Errorf("%w: %s: %w", config.ErrInvalid, f.key, err)
 		}
 		*f.to = source
-		s.all = append(s.all, keptFiles{of: f.of, source: source})
+		s.all = append(s.all, watchedFiles{of: f.of, source: source})
 	}
 	if cfg.Metrics.TLS.Own {
 		s.metrics = s.own
@@ -120,7 +120,7 @@ func (s *secrets) openTokens(cfg *config.Config, log *zap.Logger) error {
 			return fmt.Errorf("%w: %s: %w", config.ErrInvalid, f.key, err)
 		}
 		*f.to = file
-		s.all = append(s.all, keptFiles{of: f.key, source: file})
+		s.all = append(s.all, watchedFiles{of: f.key, source: file})
 	}
 	return nil
 }
@@ -140,7 +140,7 @@ func told(log *zap.Logger, key string) func(error) {
 // look reloads changed files.
 func (s *secrets) look() {
 	for _, f := range s.all {
-		f.source.Look()
+		f.source.Check()
 	}
 }
 
@@ -180,11 +180,11 @@ func (s *secrets) certificates() []nodestatus.Certificate {
 		}
 		for _, c := range source.Certificates() {
 			list = append(list, nodestatus.Certificate{
-				Use: f.of, File: c.File, Authority: c.Authority, Subject: c.Subject, Ends: c.Ends,
+				Use: f.of, File: c.File, CA: c.Authority, Subject: c.Subject, Ends: c.Ends,
 			})
 		}
 	}
-	return append(list, s.ofWitness()...)
+	return append(list, s.witnessCertificates()...)
 }
 
 // voters returns the TLS configuration of connections between voters, or nil if they do not use TLS.
@@ -194,13 +194,13 @@ func (s *secrets) voters() *raft.TLS {
 	}
 	files := s.raft.Files()
 	return &raft.TLS{
-		Receive: s.raft.Receive, Dial: s.raft.Dial, Names: s.raftNames, Shown: s.note,
+		Receive: s.raft.Receive, Dial: s.raft.Dial, Names: s.raftNames, Shown: s.recordVoterCertificate,
 		CA: files.CA, Cert: files.Cert, Key: files.Key,
 	}
 }
 
-// note stores the certificate that a voter presented.
-func (s *secrets) note(address string, cert *x509.Certificate) {
+// recordVoterCertificate stores the certificate that a voter presented.
+func (s *secrets) recordVoterCertificate(address string, cert *x509.Certificate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.shown == nil {
@@ -228,8 +228,8 @@ func (s *secrets) members(witness map[string]bool) {
 	}
 }
 
-// ofWitness returns the certificates that witnesses presented.
-func (s *secrets) ofWitness() (list []nodestatus.Certificate) {
+// witnessCertificates returns the certificates that witnesses presented.
+func (s *secrets) witnessCertificates() (list []nodestatus.Certificate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, address := range slices.Sorted(maps.Keys(s.shown)) {

@@ -83,8 +83,8 @@ func (n *node) peerNames() []string {
 
 // Errors for requests to the port of metrics and probes.
 var (
-	errToken = errors.New("missing or invalid secret of metrics.token-file (Authorization: Bearer)")
-	errWho   = errors.New("profiles require the operate right: send a client certificate or token that has it, " +
+	errToken    = errors.New("missing or invalid secret of metrics.token-file (Authorization: Bearer)")
+	errIdentity = errors.New("profiles require the operate right: send a client certificate or token that has it, " +
 		"or connect locally to a loopback metrics.listen without TLS")
 )
 
@@ -112,7 +112,7 @@ func (n *node) mayRead(r *http.Request) error {
 // mayProfile returns an error if a request may not read profiles. They contain memory contents and are expensive.
 func (n *node) mayProfile(r *http.Request) error {
 	ctx := asCall(r)
-	id, err := n.gate.Identify(ctx)
+	id, err := n.rewriteBarrier.Identify(ctx)
 	if cert := peerclient.CertificateOf(ctx); cert != nil && err == nil && id.Method == access.MethodNone {
 		id = &access.Identity{
 			Principal: peerclient.NameOf(cert), Groups: cert.Subject.OrganizationalUnit, Method: access.MethodCertificate,
@@ -127,7 +127,7 @@ func (n *node) mayProfile(r *http.Request) error {
 	closed := n.secrets.metrics != nil || n.secrets.metricsToken != nil ||
 		!config.OnlyThisMachine(n.cfg.Metrics.Listen)
 	if id.Method == access.MethodNone && closed {
-		return errWho
+		return errIdentity
 	}
 	return n.rules.May(id, access.Operate, "")
 }

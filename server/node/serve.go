@@ -31,19 +31,19 @@ func (n *node) newServer() server.Server {
 		Rules: n.rules, Observe: n.audit.Observe, Authenticators: slices.Clip(n.environment.Authenticators),
 	}
 	if i := n.identification(); i != nil {
-		o.Authenticators, o.Stranger = append(o.Authenticators, i.Authenticate), i.Stranger
+		o.Authenticators, o.Unauthenticated = append(o.Authenticators, i.Authenticate), i.NonPeer
 	} else {
-		o.Authenticators = append(o.Authenticators, n.ofPeerSecret)
+		o.Authenticators = append(o.Authenticators, n.peerSecretIdentity)
 	}
 	o.Authenticators = append(o.Authenticators, n.authn.Authenticate)
-	n.gate = auth.New(o)
+	n.rewriteBarrier = auth.New(o)
 	n.queues = queue.New(n.serving, n.store, n.settings.Live().Limits, n.rules)
 	n.queues.SetTracer(n.tracing)
-	s := server.New(int(n.cfg.Limits.TransactionBytes), n.gate,
+	s := server.New(int(n.cfg.Limits.TransactionBytes), n.rewriteBarrier,
 		slices.Concat(admission.ServerOptions(), n.serverOptions)...)
 	n.register(s.Registrar)
 	pb.RegisterReplicationServiceServer(s,
-		replication.NewServer(n.plane.service, n.store, replication.Reception{Self: n.introduction, Met: n.met}))
+		replication.NewServer(n.plane.service, n.store, replication.Reception{Self: n.hello, Met: n.duplicateSeen}))
 	s.Reflect()
 	return s
 }
@@ -78,8 +78,8 @@ func (n *node) openAudit() (*audit.Log, error) {
 	return l, nil
 }
 
-// explain logs the reason why the node does not serve, each time it changes.
-func (n *node) explain(ctx context.Context) {
+// logNotServing logs the reason why the node does not serve, each time it changes.
+func (n *node) logNotServing(ctx context.Context) {
 	last := ""
 	for {
 		changed := n.runner.Changed()

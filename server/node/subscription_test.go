@@ -69,7 +69,7 @@ func testSubscriptionPolicy(t *testing.T) {
 	standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	require.True(t, proto.Equal(own, standby.subscription("q", "strict").GetRedelivery()))
 	nack(standby, 1)
-	require.Eventually(t, func() bool { return len(standby.browse("own.dead")) == 1 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(standby.browse("own.dead")) == 1 }, testTimeout, 5*time.Millisecond)
 	letter := standby.browse("own.dead")[0].GetDeadLetter()
 	require.Equal(t, "strict", letter.GetSubscription())
 	require.Equal(t, pb.DeadLetterReason_DEAD_LETTER_REASON_MAX_DELIVERIES, letter.GetReason())
@@ -78,7 +78,7 @@ func testSubscriptionPolicy(t *testing.T) {
 	// An expired message goes to the dead-letter queue of each subscription.
 	standby.publishAll("q", &pb.Message{Body: []byte("late"), Ttl: in(time.Millisecond)})
 	require.Eventually(t, func() bool { return len(standby.browse("own.dead")) == 2 && len(standby.browse("dead")) == 1 },
-		patience, 5*time.Millisecond)
+		testTimeout, 5*time.Millisecond)
 
 	// A queue that a subscription names cannot be deleted until the reference is removed.
 	_, err := standby.queues.DeleteQueue(t.Context(), &pb.DeleteQueueRequest{Name: "own.dead"})
@@ -105,7 +105,7 @@ func testAlterFilter(t *testing.T) {
 	c := n.attach(&pb.Attach{Queue: "orders", Subscription: "s"}, 100)
 	require.Equal(t, []string{"eu 3"}, bodies(c.take(1)))
 	c.answer(&pb.ConsumeRequest{Ack: span(4, 4)})
-	require.Eventually(t, func() bool { return n.subscription("orders", "s").GetBacklog() == 0 }, patience,
+	require.Eventually(t, func() bool { return n.subscription("orders", "s").GetBacklog() == 0 }, testTimeout,
 		5*time.Millisecond)
 
 	s, err := n.alterSubscription("orders", "s", `properties.number == 5`, nil, "filter")
@@ -206,7 +206,7 @@ func testActiveConsumer(t *testing.T) {
 	require.Eventually(t, func() bool {
 		next := n.subscription("q", "default").GetActiveConsumer()
 		return next != nil && next.GetSince().AsTime().After(active.GetSince().AsTime())
-	}, patience, 5*time.Millisecond)
+	}, testTimeout, 5*time.Millisecond)
 
 	require.NoError(t, n.alter("q", &pb.QueueConfig{}, "exclusive"))
 	require.Nil(t, n.subscription("q", "default").GetActiveConsumer())

@@ -17,7 +17,7 @@ import (
 func TestPlanLeavesNoCondition(t *testing.T) { simulated(t, testPlanLeavesNoCondition) }
 
 func testPlanLeavesNoCondition(t *testing.T) {
-	p := startUpkeepPair(t)
+	p := startMaintenancePair(t)
 	a := p.nodes[0]
 	_, err := a.upkeep.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_COMPACT})
 	require.NoError(t, err)

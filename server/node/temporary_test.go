@@ -36,7 +36,7 @@ func testTemporaryQueue(t *testing.T) {
 	c := active.consume("used", 10)
 	active.publish("used", "1")
 	require.Len(t, c.take(1), 1)
-	require.Eventually(t, func() bool { return active.gone("unused") }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return active.gone("unused") }, testTimeout, 20*time.Millisecond)
 	require.False(t, active.gone("used"), "it has a consumer")
 
 	begin := time.Now()
@@ -51,8 +51,8 @@ func testTemporaryQueue(t *testing.T) {
 	require.Len(t, c.take(1), 1)
 
 	require.NoError(t, c.stream.CloseSend())
-	require.Eventually(t, func() bool { return standby.gone("used") }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return standby.gone("used") }, testTimeout, 20*time.Millisecond)
 	require.False(t, standby.gone("kept"))
-	require.Eventually(t, func() bool { return active.status().GetStore().GetQueues() == 1 }, patience,
+	require.Eventually(t, func() bool { return active.status().GetStore().GetQueues() == 1 }, testTimeout,
 		20*time.Millisecond, "on the other node, too")
 }

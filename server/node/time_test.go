@@ -66,7 +66,7 @@ func testExpiry(t *testing.T) {
 		&pb.Message{Body: []byte("over"), Ttl: in(time.Second)}, &pb.Message{Body: []byte("stays")},
 		&pb.Message{Body: []byte("never due"), Ttl: in(time.Second), Delay: in(time.Hour)})
 	require.Equal(t, []string{"held"}, bodies(c.take(1)))
-	require.Eventually(t, func() bool { return n.queue("q").GetExpired() == 2 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return n.queue("q").GetExpired() == 2 }, testTimeout, 5*time.Millisecond)
 	require.Equal(t, uint64(2), n.queue("q").GetMessages())
 	c.confirm(&pb.ConsumeRequest{Ack: span(1, 1), Credit: 1, Confirm: 1})
 	require.Equal(t, []string{"stays"}, bodies(c.take(1)))
@@ -74,7 +74,7 @@ func testExpiry(t *testing.T) {
 
 	require.NoError(t, c.stream.CloseSend())
 	require.NoError(t, n.alter("q", &pb.QueueConfig{Ttl: in(50 * time.Millisecond)}, "ttl"))
-	require.Eventually(t, func() bool { return n.queue("q").GetMessages() == 0 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return n.queue("q").GetMessages() == 0 }, testTimeout, 5*time.Millisecond)
 	require.Equal(t, uint64(3), n.queue("q").GetExpired())
 }
 
@@ -107,7 +107,7 @@ func testManyExpireAtOnce(t *testing.T) {
 	n.publishAll("b", &pb.Message{ExpiresAt: timestamppb.New(at)}, &pb.Message{Body: []byte("stays")})
 	require.Eventually(t, func() bool {
 		return n.queue("a").GetExpired()+n.queue("b").GetExpired() == each*times+1
-	}, patience, 5*time.Millisecond)
+	}, testTimeout, 5*time.Millisecond)
 	require.Zero(t, n.queue("a").GetMessages())
 	require.Equal(t, uint64(1), n.queue("b").GetMessages())
 }
@@ -125,7 +125,7 @@ func testExpiredDeadLetters(t *testing.T) {
 	require.NoError(t, n.subscribe("q", "second", ""))
 	n.publishAll("q", &pb.Message{Body: []byte("a"), Ttl: in(time.Millisecond), Subject: "s"},
 		&pb.Message{Body: []byte("b"), Ttl: in(100 * time.Millisecond)})
-	require.Eventually(t, func() bool { return len(n.browse("dead")) == 3 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(n.browse("dead")) == 3 }, testTimeout, 5*time.Millisecond)
 	c := n.consume("q", 10)
 	n.publishAll("q", &pb.Message{Body: []byte("c")})
 	require.Equal(t, []string{"c"}, bodies(c.take(1)))
@@ -139,7 +139,7 @@ func testExpiredDeadLetters(t *testing.T) {
 	require.Equal(t, uint64(2), n.queue("q").GetMessages())
 	_, err := n.queues.PurgeQueue(t.Context(), &pb.PurgeQueueRequest{Name: "dead"})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return len(n.browse("dead")) == 1 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(n.browse("dead")) == 1 }, testTimeout, 5*time.Millisecond)
 	last := n.browse("dead")[0]
 	letters[string(last.GetMessage().GetBody())+" of "+last.GetDeadLetter().GetSubscription()]++
 	require.Equal(t, map[string]int{"a of default": 1, "a of second": 1, "b of default": 1, "b of second": 1}, letters)
@@ -196,7 +196,7 @@ func testDelaySurvivesFailover(t *testing.T) {
 	for _, body := range got {
 		require.Zero(t, body[0]%2, "it expires before it is to be delivered")
 	}
-	require.Eventually(t, func() bool { return standby.queue("q").GetExpired() == 100 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return standby.queue("q").GetExpired() == 100 }, testTimeout, 5*time.Millisecond)
 	require.Zero(t, standby.queue("q").GetDelayed())
 }
 

@@ -16,7 +16,7 @@ import (
 )
 
 // secured gives a node its own certificate.
-func secured(t *testing.T, c config.Config, ca *certs.Authority) config.Config {
+func secured(t *testing.T, c config.Config, ca *certs.CA) config.Config {
 	t.Helper()
 	_, cert, key := ca.Issue(t, c.Node.Name)
 	c.TLS = config.NodeTLS{
@@ -31,14 +31,14 @@ func TestMutualTLS(t *testing.T) { simulated(t, testMutualTLS) }
 
 func testMutualTLS(t *testing.T) {
 	etcd := startEtcd(t)
-	ca, strange := certs.New(t, "ours"), certs.New(t, "theirs")
+	ca, foreign := certs.New(t, "ours"), certs.New(t, "theirs")
 	a := start(t, secured(t, settingsOfPair(t, "a", etcd), ca))
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 
-	intruder := settingsOfPair(t, "x", etcd)
-	_, intruder.TLS.Cert, intruder.TLS.Key = strange.Issue(t, "x")
-	intruder.TLS.CA, intruder.TLS.ClientAuth = ca.File, config.ClientAuthNone
-	x := start(t, intruder)
+	outsider := settingsOfPair(t, "x", etcd)
+	_, outsider.TLS.Cert, outsider.TLS.Key = foreign.Issue(t, "x")
+	outsider.TLS.CA, outsider.TLS.ClientAuth = ca.File, config.ClientAuthNone
+	x := start(t, outsider)
 	require.Never(t, func() bool { return a.role() != pb.Role_ROLE_ACTIVE_ALONE }, time.Second, 20*time.Millisecond)
 	x.stop()
 
@@ -49,15 +49,15 @@ func testMutualTLS(t *testing.T) {
 	a.publish("q", "x")
 
 	_, certFile, keyFile := ca.Issue(t, "client")
-	_, strangeCert, strangeKey := strange.Issue(t, "stranger")
+	_, foreignCert, foreignKey := foreign.Issue(t, "stranger")
 	for name, tt := range map[string]struct {
 		ca, cert, key string
 		ok            bool
 	}{
 		"certificate of ours":        {ca.File, certFile, keyFile, true},
 		"no certificate":             {ca.File, "", "", false},
-		"certificate of theirs":      {ca.File, strangeCert, strangeKey, false},
-		"trusts another authority":   {strange.File, certFile, keyFile, false},
+		"certificate of theirs":      {ca.File, foreignCert, foreignKey, false},
+		"trusts another authority":   {foreign.File, certFile, keyFile, false},
 		"no TLS (and none expected)": {"", "", "", false},
 	} {
 		section(t, name, func(t *testing.T) {
@@ -70,7 +70,7 @@ func testMutualTLS(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			if tt.ok {
 				cancel()
-				ctx, cancel = context.WithTimeout(t.Context(), patience)
+				ctx, cancel = context.WithTimeout(t.Context(), testTimeout)
 			}
 			defer cancel()
 			_, err = c.WaitActive(ctx)
@@ -99,7 +99,7 @@ func testTLSWithoutClientCertificates(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, cl.Close()) }()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	_, err = cl.WaitActive(ctx)
 	require.NoError(t, err)
@@ -109,7 +109,7 @@ func TestWrongTLSFiles(t *testing.T) { simulated(t, testWrongTLSFiles) }
 
 func testWrongTLSFiles(t *testing.T) {
 	ca := certs.New(t, "ours")
-	for want, spoil := range map[string]func(*config.NodeTLS){
+	for want, corruptFile := range map[string]func(*config.NodeTLS){
 		"tls.cert: cert and key must be set together": func(s *config.NodeTLS) { s.Key = "" },
 		"tls.ca: tls.client-auth require":             func(s *config.NodeTLS) { s.CA = "" },
 		"no such file":                                func(s *config.NodeTLS) { s.Cert += ".not" },
@@ -118,7 +118,7 @@ func testWrongTLSFiles(t *testing.T) {
 		"tls.ca: requires tls.cert":                   func(s *config.NodeTLS) { s.Cert, s.Key = "", "" },
 	} {
 		c := secured(t, settings(t, "a"), ca)
-		spoil(&c.TLS)
+		corruptFile(&c.TLS)
 		err := fails(t, c)
 		require.ErrorIs(t, err, config.ErrInvalid)
 		require.ErrorContains(t, err, want)

@@ -18,7 +18,7 @@ import (
 // port and its connections to the other node are created.
 func (n *node) startTracing(ctx context.Context) (stop func(), err error) {
 	c := n.cfg.Tracing
-	if !tracing.Wanted(c.Endpoint) {
+	if !tracing.Enabled(c.Endpoint) {
 		return func() {}, nil
 	}
 	n.tracing, err = tracing.Start(ctx, tracing.Options{

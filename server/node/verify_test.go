@@ -21,9 +21,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// falsify changes the digest of a queue in the checkpoint of a stopped node, with valid checksums: the effect of a
+// changeDigest changes the digest of a queue in the checkpoint of a stopped node, with valid checksums: the effect of a
 // bug, not of a disk.
-func falsify(t *testing.T, dir string, queue uint64) {
+func changeDigest(t *testing.T, dir string, queue uint64) {
 	t.Helper()
 	f, err := page.Open(vfs.OS(), datadir.PageFile(dir), page.Options{})
 	require.NoError(t, err)
@@ -89,18 +89,18 @@ func testVerify(t *testing.T) {
 	require.Empty(t, active.status().GetAlarms())
 
 	standby.stop()
-	falsify(t, standbyConfig.Data.Dir, q.GetId())
+	changeDigest(t, standbyConfig.Data.Dir, q.GetId())
 	standby = start(t, standbyConfig)
 	standby.waitFor(pb.Role_ROLE_STANDBY)
 	active.waitFor(pb.Role_ROLE_ACTIVE)
 	// Without client requests, the scheduled comparison finds it.
-	require.Eventually(t, func() bool { return len(active.status().GetAlarms()) == 1 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(active.status().GetAlarms()) == 1 }, testTimeout, 10*time.Millisecond)
 	require.Equal(t, "differ", active.status().GetAlarms()[0].GetKind(),
 		"the name that it had before there were conditions")
 	require.Equal(t, "digests-differ", active.status().GetConditions()[0].GetKind())
 	require.Eventually(t, func() bool {
 		return active.health(server.AlarmService) == healthpb.HealthCheckResponse_NOT_SERVING
-	}, patience, 10*time.Millisecond)
+	}, testTimeout, 10*time.Millisecond)
 	r, err := active.admin.Verify(t.Context(), &pb.VerifyRequest{})
 	require.NoError(t, err)
 	require.Len(t, r.GetDifferences(), 1)

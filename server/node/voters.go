@@ -14,14 +14,14 @@ import (
 // voterInterval is the interval at which the status of all voters is polled.
 const voterInterval = 5 * time.Second
 
-// votersLook is the last status of the voters.
-type votersLook struct {
+// votersPoll is the last status of the voters.
+type votersPoll struct {
 	mu     sync.Mutex // guards the fields below
 	voters []metrics.Voter
 }
 
-// votersSeen returns the result of the last poll, or nil on a pair without voters.
-func (l *conditionMonitor) votersSeen() []metrics.Voter {
+// lastVoters returns the result of the last poll, or nil on a pair without voters.
+func (l *conditionMonitor) lastVoters() []metrics.Voter {
 	l.voters.mu.Lock()
 	defer l.voters.mu.Unlock()
 	return l.voters.voters
@@ -45,7 +45,7 @@ func (l *conditionMonitor) watchVoters(ctx context.Context) {
 			l.n.log.Warn("voter status is not available") // the coordinator has the same settings and has logged the reason
 			return
 		}
-		l.lookAtVoters(ctx, c.Voter().Status(), admin)
+		l.pollVoters(ctx, c.Voter().Status(), admin)
 		_ = admin.Close() // nothing depends on the outcome of its calls
 		select {
 		case <-ticker.C:
@@ -55,16 +55,16 @@ func (l *conditionMonitor) watchVoters(ctx context.Context) {
 	}
 }
 
-// voterAnswer is the response of one voter.
-type voterAnswer struct {
+// voterResponse is the response of one voter.
+type voterResponse struct {
 	member raft.Member
 	status raft.Status
 	err    error
 }
 
-// lookAtVoters polls each member that this node's own voter lists.
-func (l *conditionMonitor) lookAtVoters(ctx context.Context, own raft.Status, admin *raft.Admin) {
-	answers := make([]voterAnswer, len(own.Voters))
+// pollVoters polls each member that this node's own voter lists.
+func (l *conditionMonitor) pollVoters(ctx context.Context, own raft.Status, admin *raft.Admin) {
+	answers := make([]voterResponse, len(own.Voters))
 	var asking sync.WaitGroup
 	for i, m := range own.Voters {
 		asking.Go(func() {
@@ -85,15 +85,15 @@ func (l *conditionMonitor) lookAtVoters(ctx context.Context, own raft.Status, ad
 		witness[a.member.Address] = a.member.Kind == raft.KindWitness
 	}
 	l.n.secrets.members(witness)
-	voters := judgeVoters(answers)
+	voters := voterMetrics(answers)
 	l.voters.mu.Lock()
 	defer l.voters.mu.Unlock()
 	l.voters.voters = voters
 }
 
-// judgeVoters converts the responses to metrics. The coordinator itself reports the conditions for operators
+// voterMetrics converts the responses to metrics. The coordinator itself reports the conditions for operators
 // (failover.Status.Notices).
-func judgeVoters(answers []voterAnswer) []metrics.Voter {
+func voterMetrics(answers []voterResponse) []metrics.Voter {
 	newest := uint64(0)
 	for i := range answers {
 		newest = max(newest, answers[i].status.LastIndex)

@@ -20,7 +20,7 @@ func TestJudgeVoters(t *testing.T) {
 	m := func(id string) raft.Member {
 		return raft.Member{ID: id, Address: id + ":1", Kind: raft.KindNode}
 	}
-	got := judgeVoters([]voterAnswer{
+	got := voterMetrics([]voterResponse{
 		{member: m("a"), status: raft.Status{ID: "a", Member: true, LastIndex: 10}},
 		{member: m("b"), status: raft.Status{ID: "b", Member: true, LastIndex: 7}},
 		{member: m("c"), err: errors.New("does not answer")},

@@ -87,13 +87,13 @@ func (i identities) Unseal(r io.ReaderAt, size int64) (io.ReaderAt, int64, error
 	if err != nil {
 		return nil, 0, fmt.Errorf("%w: %w", backup.ErrDamagedSet, err)
 	}
-	return damageOf{plain}, n, nil
+	return damageCase{plain}, n, nil
 }
 
-// damageOf reports decryption failures as backup corruption.
-type damageOf struct{ io.ReaderAt }
+// damageCase reports decryption failures as backup corruption.
+type damageCase struct{ io.ReaderAt }
 
-func (d damageOf) ReadAt(b []byte, off int64) (int, error) {
+func (d damageCase) ReadAt(b []byte, off int64) (int, error) {
 	n, err := d.ReaderAt.ReadAt(b, off)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, backup.ErrRemote) {
 		err = fmt.Errorf("%w: %w", backup.ErrDamagedSet, err)

@@ -74,27 +74,27 @@ func (i *Identification) Authenticate(ctx context.Context) (*access.Identity, er
 	return nil, nil //nolint:nilnil // see above
 }
 
-// Stranger returns why the caller is not accepted as the other node, with a suggested action. The error matches
+// NonPeer returns why the caller is not accepted as the other node, with a suggested action. The error matches
 // access.ErrNotPeer.
-func (i *Identification) Stranger(ctx context.Context) error {
-	var why []string
+func (i *Identification) NonPeer(ctx context.Context) error {
+	var reason []string
 	if i.Names != nil {
 		cert := CertificateOf(ctx)
 		if cert == nil {
-			why = append(why, "no client certificate")
+			reason = append(reason, "no client certificate")
 		} else if err := Carries(cert, i.Names()); err != nil {
-			why = append(why, err.Error()+" (tls.peer-names, or by default the advertised hosts of both nodes)")
+			reason = append(reason, err.Error()+" (tls.peer-names, or by default the advertised hosts of both nodes)")
 		}
 	}
 	if i.Tokens != nil {
 		if len(metadata.ValueFromIncomingContext(ctx, tokenKey)) == 0 {
-			why = append(why, "no secret of the pair (peer-token-file)")
+			reason = append(reason, "no secret of the pair (peer-token-file)")
 		} else {
-			why = append(why, "secret is not in this node's peer-token-file")
+			reason = append(reason, "secret is not in this node's peer-token-file")
 		}
 	}
 	err := fmt.Errorf("%w: %s. If the caller is a node of the pair, correct its settings or those of this node; "+
-		"clients must not make this call", access.ErrNotPeer, strings.Join(why, "; "))
+		"clients must not make this call", access.ErrNotPeer, strings.Join(reason, "; "))
 	i.log(ctx, err)
 	return err
 }

@@ -333,13 +333,13 @@ func shared(r *run) {
 func delayAndExpiry(r *run) {
 	q := r.queue("", nil)
 	r.open("c", nil)
-	began := time.Now()
+	start := time.Now()
 	r.send(with(onC, request{"to": q}), request{"body": "late", "delay_ms": 1500}, request{"body": "gone", "ttl_ms": 100})
 	sent := time.Now() // and accepted, which starts its 100 ms
 	eventually(r.t, "the message has expired", func() bool { return time.Since(sent) > 300*time.Millisecond })
 	r.a.do("consume", with(ofC, request{"from": q}))
 	require.Equal(r.t, "late", r.take(ofC))
-	require.GreaterOrEqual(r.t, time.Since(began), 1500*time.Millisecond)
+	require.GreaterOrEqual(r.t, time.Since(start), 1500*time.Millisecond)
 	r.quiet(ofC)
 	r.empty(q)
 }

@@ -103,8 +103,8 @@ func TestForeignClientsSecured(t *testing.T) {
 				show request
 				run  func(r *run)
 			}{
-				{"a token", s.withToken(s.token), s.mayUseOne},
-				{"a certificate", s.withCertificate("bob"), s.mayUseOne},
+				{"a token", s.withToken(s.token), s.canUseOneQueue},
+				{"a certificate", s.withCertificate("bob"), s.canUseOneQueue},
 				{"a wrong token", s.withToken("lsk_" + hex.EncodeToString(make([]byte, 32))[:43]), s.refused},
 				{"nothing", request{"tls": s.ca}, s.refused},
 				{"the certificate of a stranger", s.withCertificate("carol"), s.refused},
@@ -131,8 +131,8 @@ func (s *secured) withCertificate(of string) request {
 	return request{"tls": s.ca, "certificate": s.files[of]}
 }
 
-// mayUseOne: an authenticated client has exactly its own rights.
-func (s *secured) mayUseOne(r *run) {
+// canUseOneQueue: an authenticated client has exactly its own rights.
+func (s *secured) canUseOneQueue(r *run) {
 	r.open("c", nil)
 	r.send(with(onC, request{"to": r.name}), bodies(0, 2)...)
 	r.a.do("consume", with(ofC, request{"from": r.name}))

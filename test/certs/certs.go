@@ -22,8 +22,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Authority is a CA that issues certificates.
-type Authority struct {
+// CA is a CA that issues certificates.
+type CA struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	// File of its certificate, in PEM.
@@ -31,7 +31,7 @@ type Authority struct {
 }
 
 // New creates a CA; its file is removed with the test.
-func New(t *testing.T, name string) *Authority {
+func New(t *testing.T, name string) *CA {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -43,11 +43,11 @@ func New(t *testing.T, name string) *Authority {
 	require.NoError(t, err)
 	cert, err := x509.ParseCertificate(der)
 	require.NoError(t, err)
-	return &Authority{cert: cert, key: key, File: pemFile(t, "ca.pem", "CERTIFICATE", der)}
+	return &CA{cert: cert, key: key, File: pemFile(t, "ca.pem", "CERTIFICATE", der)}
 }
 
 // Pool returns a pool with only this CA.
-func (a *Authority) Pool() *x509.CertPool {
+func (a *CA) Pool() *x509.CertPool {
 	p := x509.NewCertPool()
 	p.AddCert(a.cert)
 	return p
@@ -55,7 +55,7 @@ func (a *Authority) Pool() *x509.CertPool {
 
 // Issue creates a certificate for 127.0.0.1 and the given hosts, valid for servers and clients, and the files of the
 // certificate and its key.
-func (a *Authority) Issue(t *testing.T, name string, hosts ...string) (cert tls.Certificate, certFile, keyFile string) {
+func (a *CA) Issue(t *testing.T, name string, hosts ...string) (cert tls.Certificate, certFile, keyFile string) {
 	t.Helper()
 	return a.IssueFrom(t, name, &x509.Certificate{
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: hosts,
@@ -63,7 +63,7 @@ func (a *Authority) Issue(t *testing.T, name string, hosts ...string) (cert tls.
 }
 
 // IssueURI creates a certificate with only URIs: valid for a client or peer, but not for a server.
-func (a *Authority) IssueURI(t *testing.T, name string, uris ...string) (
+func (a *CA) IssueURI(t *testing.T, name string, uris ...string) (
 	cert tls.Certificate, certFile, keyFile string,
 ) {
 	t.Helper()
@@ -77,7 +77,7 @@ func (a *Authority) IssueURI(t *testing.T, name string, uris ...string) (
 }
 
 // IssueFrom creates a certificate with the alternative names and times of a template; without times, it is valid now.
-func (a *Authority) IssueFrom(t *testing.T, name string, template *x509.Certificate) (
+func (a *CA) IssueFrom(t *testing.T, name string, template *x509.Certificate) (
 	cert tls.Certificate, certFile, keyFile string,
 ) {
 	t.Helper()

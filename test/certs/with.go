@@ -18,7 +18,7 @@ import (
 
 // Client creates a certificate that is valid for clients only, after applying change to the template. The common name
 // is its only name, unless change adds others.
-func (a *Authority) Client(t *testing.T, name string, change func(*x509.Certificate)) tls.Certificate {
+func (a *CA) Client(t *testing.T, name string, change func(*x509.Certificate)) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)

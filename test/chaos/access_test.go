@@ -29,7 +29,7 @@ const (
 	// Default number of kills.
 	accessRounds = 5
 	// The queue that the rules of TestChaosAccess grant access to.
-	guestQueue = "guests"
+	connectionQueue = "guests"
 )
 
 // Access changes survive the kill of nodes in a pair with TLS, rules and tokens. After each failover an acknowledged
@@ -42,15 +42,15 @@ func TestChaosAccess(t *testing.T) {
 		"access.operators": "lockstep://root.test", "access.mode": "deny",
 		"checkpoint.bytes": "1MiB", "checkpoint.interval": "500ms",
 	}}))
-	newQueue(t, p, guestQueue)
+	newQueue(t, p, connectionQueue)
 	w := work(t, p, cluster.WorkloadOptions{Seed: s, PerSecond: 200})
-	d := &door{t: t, p: p}
+	d := &listener{t: t, p: p}
 	ctx, stop := context.WithCancel(t.Context())
 	var working sync.WaitGroup
 	defer working.Wait()
 	defer stop()
 	working.Go(func() { d.change(ctx) })
-	working.Go(func() { d.knock(ctx) })
+	working.Go(func() { d.dial(ctx) })
 
 	rounds := accessRounds
 	if testing.Short() {
@@ -83,37 +83,38 @@ func TestChaosAccess(t *testing.T) {
 	d.compare(limited(t))
 	require.Positive(t, d.served, "a token that was given never worked")
 	require.Positive(t, d.refused, "a token that was revoked was never tried")
-	t.Logf("%d guests, %d revoked; tokens worked %d times, revoked ones were refused %d times", len(d.guests), d.gone(),
+	t.Logf("%d guests, %d revoked; tokens worked %d times, revoked ones were refused %d times", len(d.connections),
+		d.gone(),
 		d.served, d.refused)
 	verify(t, p, w)
 }
 
-type guest struct {
+type connection struct {
 	name, token string
 	// given: creation is acknowledged. leaving: revocation may have started. left: revocation is acknowledged.
 	given, leaving, left bool
 	byToken              bool // the token is revoked, not the rule
 }
 
-// door grants and revokes access and checks the effect.
-type door struct {
+// listener grants and revokes access and checks the effect.
+type listener struct {
 	t *testing.T
 	p *cluster.Pair
 
 	mu              sync.Mutex // guards all fields below
-	guests          []*guest
+	connections     []*connection
 	done            int // acknowledged changes
 	served, refused int
 }
 
-func (d *door) changes() int {
+func (d *listener) changes() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.done
 }
 
-func (d *door) gone() (n int) {
-	for _, g := range d.guests {
+func (d *listener) gone() (n int) {
+	for _, g := range d.connections {
 		if g.left {
 			n++
 		}
@@ -122,7 +123,7 @@ func (d *door) gone() (n int) {
 }
 
 // until retries a call on the active node until it succeeds. It returns false when ctx is done first.
-func (d *door) until(ctx context.Context, call func(context.Context, *cluster.Node) error) bool {
+func (d *listener) until(ctx context.Context, call func(context.Context, *cluster.Node) error) bool {
 	for ctx.Err() == nil {
 		n, err := d.p.WaitActive(ctx)
 		if err == nil {
@@ -154,13 +155,13 @@ func notActive(err error) bool {
 }
 
 // change creates guests and revokes every second one.
-func (d *door) change(ctx context.Context) {
+func (d *listener) change(ctx context.Context) {
 	for i := 0; ctx.Err() == nil; i++ {
-		g := &guest{name: fmt.Sprintf("guest-%d", i), byToken: i%4 == 0}
+		g := &connection{name: fmt.Sprintf("guest-%d", i), byToken: i%4 == 0}
 		g.token = client.TokenPrefix + crand.Text() + crand.Text()
 		sum := sha256.Sum256([]byte(g.token))
 		rule := &pb.AccessRule{
-			Principal: g.name, Queue: guestQueue, Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_PUBLISH},
+			Principal: g.name, Queue: connectionQueue, Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_PUBLISH},
 		}
 		ok := d.until(ctx, func(ctx context.Context, n *cluster.Node) error {
 			_, err := pb.NewAccessServiceClient(n.Conn()).CreateToken(ctx, &pb.CreateTokenRequest{
@@ -179,7 +180,7 @@ func (d *door) change(ctx context.Context) {
 		}
 		d.mu.Lock()
 		g.given, g.leaving = true, i%2 == 0
-		d.guests = append(d.guests, g)
+		d.connections = append(d.connections, g)
 		d.done++
 		d.mu.Unlock()
 		if i%2 != 0 {
@@ -208,13 +209,13 @@ func (d *door) change(ctx context.Context) {
 	}
 }
 
-// knock publishes continuously with the tokens of guests, valid and revoked.
-func (d *door) knock(ctx context.Context) {
+// dial publishes continuously with the tokens of guests, valid and revoked.
+func (d *listener) dial(ctx context.Context) {
 	for ctx.Err() == nil {
 		d.mu.Lock()
-		var g guest
-		if len(d.guests) > 0 {
-			g = *d.guests[max(0, len(d.guests)-1-rand.IntN(40))]
+		var g connection
+		if len(d.connections) > 0 {
+			g = *d.connections[max(0, len(d.connections)-1-rand.IntN(40))]
 		}
 		d.mu.Unlock()
 		n, err := d.p.WaitActive(ctx)
@@ -224,7 +225,7 @@ func (d *door) knock(ctx context.Context) {
 		limited, cancel := context.WithTimeout(ctx, bound)
 		_, err = pb.NewQueueServiceClient(n.Conn()).Publish(
 			metadata.AppendToOutgoingContext(limited, "authorization", "Bearer "+g.token),
-			&pb.PublishRequest{Queue: guestQueue, Messages: []*pb.Message{{Body: []byte(g.name)}}})
+			&pb.PublishRequest{Queue: connectionQueue, Messages: []*pb.Message{{Body: []byte(g.name)}}})
 		cancel()
 		code := status.Code(err)
 		no := code == codes.PermissionDenied || code == codes.Unauthenticated
@@ -244,11 +245,11 @@ func (d *door) knock(ctx context.Context) {
 }
 
 // compare checks that the active has all acknowledged access and none that was revoked.
-func (d *door) compare(ctx context.Context) {
+func (d *listener) compare(ctx context.Context) {
 	d.mu.Lock()
-	var guests []guest // copied before the list is read
-	for _, g := range d.guests {
-		guests = append(guests, *g)
+	var connections []connection // copied before the list is read
+	for _, g := range d.connections {
+		connections = append(connections, *g)
 	}
 	d.mu.Unlock()
 	rules, tokens := map[string]bool{}, map[string]bool{}
@@ -262,7 +263,7 @@ func (d *door) compare(ctx context.Context) {
 		}
 		return err
 	}), "nothing answers")
-	for _, g := range guests {
+	for _, g := range connections {
 		if !g.leaving {
 			require.True(d.t, rules[g.name] && tokens[g.name], "what was given to %s is lost", g.name)
 		}

@@ -19,7 +19,7 @@ import (
 // coordinator. No role changes, no node leaves the in-sync set, publishes continue and no acknowledged message is
 // lost. Clock differences are reported. Failover, start and rejoin work with wrong clocks.
 func TestClockJumps(t *testing.T) {
-	if !required(needsFaultclock) && !thorough() {
+	if !required(needsFaultclock) && !fullMatrix() {
 		t.Skip("it compiles everything anew: LOCKSTEP_REQUIRE=faultclock runs it")
 	}
 	for _, raft := range []bool{false, true} {
@@ -54,7 +54,7 @@ func TestClockJumps(t *testing.T) {
 				c.jump(by, a, s, third)
 			}
 			for _, n := range p.Nodes() {
-				setDisk(t, n, soundDisk)
+				setDisk(t, n, healthyDisk)
 			}
 			c.failover()
 			verify(t, p, w)

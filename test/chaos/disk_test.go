@@ -19,14 +19,14 @@ import (
 // Disk faults.
 var (
 	stalledDisk = faultdisk.State{Rules: []faultdisk.Rule{{Stall: true}}}
-	soundDisk   = faultdisk.State{}
+	healthyDisk = faultdisk.State{}
 )
 
 // startBreakable starts a pair whose disks can inject faults.
 func startBreakable(t *testing.T, o cluster.Options) *cluster.Pair {
 	t.Helper()
 	if !cluster.CanBreakDisks(binary) {
-		lacks(t, needsFaultdisk, "LOCKSTEP_BINARY was not built with -tags %s", faultdisk.Tag)
+		missingFeature(t, needsFaultdisk, "LOCKSTEP_BINARY was not built with -tags %s", faultdisk.Tag)
 	}
 	o.Disk = true
 	return start(t, o)
@@ -37,8 +37,8 @@ func setDisk(t *testing.T, n *cluster.Node, s faultdisk.State) {
 	require.NoError(t, n.SetDisk(limited(t), s))
 }
 
-// struck waits until each rule of the disk's state was applied.
-func struck(t *testing.T, n *cluster.Node) {
+// injected waits until each rule of the disk's state was applied.
+func injected(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		hits, err := n.DiskHits(limited(t))
@@ -97,15 +97,15 @@ func TestStalledActive(t *testing.T) {
 	took := ackedSince(t, w, since, old)
 	t.Logf("stall of the active's disk to the next acknowledged publish, with disk.stall-timeout %v: %v", stallTimeout,
 		took)
-	is.tookOver(silent()...)
+	is.takeovers(silent()...)
 
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	answers := make(chan error, 16)
 	for range cap(answers) {
-		go func() { answers <- stray{old, "stray"}.publish(ctx) }()
+		go func() { answers <- sideLoad{old, "stray"}.publish(ctx) }()
 	}
-	setDisk(t, old, soundDisk)
+	setDisk(t, old, healthyDisk)
 	for range cap(answers) {
 		require.Error(t, <-answers, "a node that was replaced acknowledged a write")
 	}
@@ -124,7 +124,7 @@ func TestStalledStandby(t *testing.T) {
 	setDisk(t, standby, stalledDisk)
 	leads.dropped(silent()...)
 	acked(t, w)
-	setDisk(t, standby, soundDisk)
+	setDisk(t, standby, healthyDisk)
 	leads.role(failover.RoleActive, failover.CodeStandbyInSync)
 	now, _ := inSync(t, p)
 	require.Equal(t, active.Name, now.Name, "the role was not to change")
@@ -146,8 +146,8 @@ func TestSlowDisk(t *testing.T) {
 		for time.Now().Before(until) {
 			acked(t, w)
 		}
-		struck(t, slow)
-		setDisk(t, slow, soundDisk)
+		injected(t, slow)
+		setDisk(t, slow, healthyDisk)
 	}
 	now, _ := inSync(t, p)
 	require.Equal(t, active.Name, now.Name)
@@ -195,19 +195,19 @@ func TestFailedRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := startBreakable(t, cluster.Options{Settings: maintenanceSettings()})
-			stock := fillStock(t, p, repairFill, s)
+			backlog := fillBacklog(t, p, repairFill, s)
 			checkpointBoth(t, p)
 			active, _ := inSync(t, p)
 			rule.Ops, rule.Files, rule.Every, rule.Times = []string{"read"}, "page.db", 9, 20
 			setDisk(t, active, faultdisk.State{Seed: s, Rules: []faultdisk.Rule{rule}})
-			stock.check(t)
-			struck(t, active)
-			setDisk(t, active, soundDisk)
+			backlog.check(t)
+			injected(t, active)
+			setDisk(t, active, healthyDisk)
 			require.Eventually(t, func() bool {
 				st := statusOf(t, active)
 				return st.GetDamage().GetDamagedMessages() == 0 && len(st.GetAlarms()) == 0
 			}, bound, 20*time.Millisecond)
-			stock.check(t)
+			backlog.check(t)
 			inSync(t, p)
 			require.Empty(t, compare(t, p, true).GetContentError())
 			checkOffline(t, p)
@@ -231,7 +231,7 @@ func TestFlippedLog(t *testing.T) {
 		require.NoError(t, err)
 		return hits[0] == 3
 	}, bound, 10*time.Millisecond)
-	setDisk(t, standby, soundDisk)
+	setDisk(t, standby, healthyDisk)
 	acked(t, w)
 	require.NoError(t, standby.Kill())
 	acked(t, w)

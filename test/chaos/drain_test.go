@@ -247,14 +247,14 @@ func TestDrain(t *testing.T) {
 			require.NoError(t, k.Close())
 			c := startCustomers(t, func(ctx context.Context) (*client.Client, error) { return p.NewClient(ctx) })
 			for _, s := range drainCases() {
-				drainOften(t, p, c, s, rounds)
+				drainRepeatedly(t, p, c, s, rounds)
 			}
 		})
 	}
 }
 
-// drainOften stops the victim of a case in each round.
-func drainOften(t *testing.T, p *cluster.Pair, c *customers, s drainCase, rounds int) {
+// drainRepeatedly stops the victim of a case in each round.
+func drainRepeatedly(t *testing.T, p *cluster.Pair, c *customers, s drainCase, rounds int) {
 	t.Helper()
 	var pauses []time.Duration
 	for range rounds {

@@ -62,8 +62,8 @@ func (e *events) dropped(codes ...failover.Code) cluster.Event {
 	return found
 }
 
-// tookOver waits until the node became a candidate with one of the codes, and then the active.
-func (e *events) tookOver(codes ...failover.Code) cluster.Event {
+// takeovers waits until the node became a candidate with one of the codes, and then the active.
+func (e *events) takeovers(codes ...failover.Code) cluster.Event {
 	e.t.Helper()
 	candidate := e.role(failover.RoleCandidate, codes...)
 	leads := e.role(failover.RoleActivating, codes...)
@@ -106,7 +106,7 @@ func TestFailoverEvents(t *testing.T) {
 	active, standby := inSync(t, p)
 	was, is := eventsOf(t, active), eventsOf(t, standby)
 	require.NoError(t, active.Kill())
-	leads := is.tookOver(gone()...)
+	leads := is.takeovers(gone()...)
 	is.role(failover.RoleActiveAlone, failover.CodeReady)
 	require.NoError(t, active.Start())
 	was.role(failover.RoleRecovering, failover.CodeStart)

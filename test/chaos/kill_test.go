@@ -78,28 +78,30 @@ func TestChaosKill(t *testing.T) {
 }
 
 type killer struct {
-	t      *testing.T
-	p      *cluster.Pair
-	w      *cluster.Workload
-	pins   *pins
-	rng    *rand.Rand
-	kinds  []strike
-	deck   []strike // strikes to run once before the random ones
-	struck tally
-	asked  sync.WaitGroup // requests in flight
+	t        *testing.T
+	p        *cluster.Pair
+	w        *cluster.Workload
+	pins     *pins
+	rng      *rand.Rand
+	kinds    []inject
+	deck     []inject // strikes to run once before the random ones
+	injected tally
+	asked    sync.WaitGroup // requests in flight
 	// failover holds the time to the next acknowledgement for each kill of the active of a pair in sync.
 	failover []time.Duration
 }
 
-// thorough reports whether a length of the run is configured. Then every kind of fault strikes, including clocks,
+// fullMatrix reports whether a length of the run is configured. Then every kind of fault strikes, including clocks,
 // which require a separate build. Otherwise the seed selects faults for a minute or two.
-func thorough() bool { return os.Getenv("LOCKSTEP_CHAOS") != "" || os.Getenv("LOCKSTEP_ROUNDS") != "" }
+func fullMatrix() bool {
+	return os.Getenv("LOCKSTEP_CHAOS") != "" || os.Getenv("LOCKSTEP_ROUNDS") != ""
+}
 
 // newKiller starts a pair with as many injectable disk and clock faults as the binary supports.
 func newKiller(t *testing.T, rng *rand.Rand, o cluster.Options) *killer {
 	t.Helper()
 	o.Binary = binary
-	if thorough() {
+	if fullMatrix() {
 		if b, err := withClocks(); err != nil {
 			require.NoError(t, err)
 		} else if cluster.CanSetClocks(b) {
@@ -107,13 +109,13 @@ func newKiller(t *testing.T, rng *rand.Rand, o cluster.Options) *killer {
 		}
 	}
 	o.Disk = cluster.CanBreakDisks(o.Binary)
-	k := &killer{t: t, rng: rng, p: startWith(t, o), struck: tally{}}
-	for _, x := range strikes() {
+	k := &killer{t: t, rng: rng, p: startWith(t, o), injected: tally{}}
+	for _, x := range injections() {
 		if (o.Disk || !x.disk) && (o.Clock || !x.clock) && (o.Raft || !x.raft) {
 			k.kinds = append(k.kinds, x)
 		}
 	}
-	if thorough() {
+	if fullMatrix() {
 		k.deck = slices.Clone(k.kinds)
 	}
 	rng.Shuffle(len(k.deck), func(i, j int) { k.deck[i], k.deck[j] = k.deck[j], k.deck[i] })
@@ -125,9 +127,9 @@ func (k *killer) run(seed uint64, rounds int, limit time.Duration) {
 	t := k.t
 	t.Helper()
 	defer func() { t.Log(k.summary()) }()
-	began := time.Now()
+	start := time.Now()
 	over := func(done int) bool {
-		return (done >= rounds || time.Since(began) >= limit) && len(k.deck) == 0
+		return (done >= rounds || time.Since(start) >= limit) && len(k.deck) == 0
 	}
 	for done := 0; !over(done); {
 		prefix := fmt.Sprintf("round-%d-", done)
@@ -144,9 +146,9 @@ func (k *killer) run(seed uint64, rounds int, limit time.Duration) {
 		verify(t, k.p, k.w)
 		require.NoError(t, k.w.Cleanup(limited(t)))
 	}
-	if thorough() {
+	if fullMatrix() {
 		for _, x := range k.kinds {
-			k.struck.require(t, x.name)
+			k.injected.require(t, x.name)
 		}
 	}
 	checkOffline(t, k.p)
@@ -165,11 +167,11 @@ func (k *killer) round() {
 	x := k.draw()
 	k.w.History().Note("%s (active: %s)", x.name, active.Name)
 	x.do(k, active, standby)
-	k.struck.count(x.name)
+	k.injected.count(x.name)
 }
 
 // draw returns the next strike of the deck, or else a random one.
-func (k *killer) draw() strike {
+func (k *killer) draw() inject {
 	if len(k.deck) > 0 {
 		x := k.deck[0]
 		k.deck = k.deck[1:]
@@ -218,7 +220,7 @@ func (k *killer) pause(atMost time.Duration) {
 
 // summary returns, for human readers, the number of strikes by kind and the failover times.
 func (k *killer) summary() string {
-	text := "what struck:\n" + k.struck.String()
+	text := "what struck:\n" + k.injected.String()
 	if n := len(k.failover); n > 0 {
 		slices.Sort(k.failover)
 		text += fmt.Sprintf("kill of the active to the next acknowledged publish: median %v, maximum %v over %d kills",

@@ -78,9 +78,9 @@ const pairsAtOnce = 6
 // manyAtOnce sets the number of parallel tests, unless -parallel is given.
 func manyAtOnce() error {
 	flag.Parse()
-	said := false
-	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
-	if said {
+	logged := false
+	flag.Visit(func(f *flag.Flag) { logged = logged || f.Name == "test.parallel" })
+	if logged {
 		return nil
 	}
 	return flag.Set("test.parallel", strconv.Itoa(pairsAtOnce))
@@ -113,7 +113,7 @@ func clockBinary(t *testing.T) string {
 	b, err := withClocks()
 	require.NoError(t, err)
 	if !cluster.CanSetClocks(b) {
-		lacks(t, needsFaultclock, "LOCKSTEP_BINARY was not built as cluster.BuildWithClock does")
+		missingFeature(t, needsFaultclock, "LOCKSTEP_BINARY was not built as cluster.BuildWithClock does")
 	}
 	return b
 }
@@ -165,14 +165,14 @@ func dropsFirst() map[string]string {
 // request is rejected.
 func handOver(t *testing.T, p *cluster.Pair) {
 	t.Helper()
-	for began := time.Now(); ; {
+	for start := time.Now(); ; {
 		active, _ := inSync(t, p)
 		_, err := pb.NewAdminServiceClient(active.Conn()).Switchover(limited(t), &pb.SwitchoverRequest{})
 		if err == nil {
 			return
 		}
 		require.Contains(t, []codes.Code{codes.FailedPrecondition, codes.Unavailable}, status.Code(err), "%v", err)
-		require.Less(t, time.Since(began), bound, "no switchover is done: %v", err)
+		require.Less(t, time.Since(start), bound, "no switchover is done: %v", err)
 	}
 }
 

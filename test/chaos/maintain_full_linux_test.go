@@ -42,7 +42,7 @@ func TestResizeDiskFull(t *testing.T) {
 	settings["disk.low-watermark"] = "4MiB"
 	p := start(t, cluster.Options{Settings: settings})
 	r := &rolling{p: p, sizes: [2]uint32{2 << 10, 2 << 10}}
-	r.stock = fillStock(t, p, fullFill, 2)
+	r.backlog = fillBacklog(t, p, fullFill, 2)
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 100})
 	_, standby := inSync(t, p)
 	r.restart(t, standby, walking)
@@ -83,7 +83,7 @@ func TestResizeDiskFull(t *testing.T) {
 	plan = startResize(t, r, 16<<10)
 	r.done(t, plan, 16<<10)
 	verify(t, p, w)
-	r.stock.check(t)
+	r.backlog.check(t)
 	checkFiles(t, p, r.sizes)
 	checkOffline(t, p)
 }
@@ -134,7 +134,7 @@ func smallDisk(t *testing.T, n *cluster.Node) (fill func(left int64), free func(
 	require.NoError(t, os.Rename(dir, dir+"-before"))
 	require.NoError(t, os.Mkdir(dir, 0o750))
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fullDisk); err != nil {
-		lacks(t, needsMount, "a disk of its own cannot be mounted: %v", err)
+		missingFeature(t, needsMount, "a disk of its own cannot be mounted: %v", err)
 	}
 	t.Cleanup(func() {
 		if n.Running() {

@@ -40,10 +40,10 @@ const (
 
 // rolling is a pair with a stock of messages whose page files the subtests rewrite in turn.
 type rolling struct {
-	p     *cluster.Pair
-	stock *stock
-	sizes [2]uint32
-	slow  []*cluster.Node // nodes with a rate limit for rewrites
+	p       *cluster.Pair
+	backlog *backlog
+	sizes   [2]uint32
+	slow    []*cluster.Node // nodes with a rate limit for rewrites
 }
 
 var rateSetting = regexp.MustCompile(`rewrite-rate: "[^"]*"`)
@@ -87,7 +87,7 @@ func (r *rolling) scenario(t *testing.T, name string, run func(t *testing.T, w *
 			inSync(t, r.p)
 		}
 		verify(t, r.p, w)
-		r.stock.check(t)
+		r.backlog.check(t)
 		checkFiles(t, r.p, r.sizes)
 		require.NoError(t, w.Cleanup(limited(t)))
 	})
@@ -104,7 +104,7 @@ func (r *rolling) resize(t *testing.T, rate string) (plan *pb.Plan, size uint32,
 	r.restart(t, standby, rate)
 	active, standby = inSync(t, r.p)
 	size = 24<<10 - r.sizes[0] // 8 KiB and 16 KiB in turn
-	plan, err := r.stock.c.StartPlan(limited(t),
+	plan, err := r.backlog.c.StartPlan(limited(t),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size})
 	require.NoError(t, err)
 	require.NoError(t, r.p.Wait(limited(t), "a rewrite under way", func(a, b *pb.GetStatusResponse) bool {
@@ -117,7 +117,7 @@ func (r *rolling) resize(t *testing.T, rate string) (plan *pb.Plan, size uint32,
 func startResize(t *testing.T, r *rolling, size uint32) *pb.Plan {
 	t.Helper()
 	inSync(t, r.p)
-	plan, err := r.stock.c.StartPlan(limited(t),
+	plan, err := r.backlog.c.StartPlan(limited(t),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size})
 	require.NoError(t, err)
 	return plan
@@ -161,23 +161,23 @@ func TestResizeScenarios(t *testing.T) {
 	settings["maintenance.rewrite-rate"] = fullSpeed
 	maps.Copy(settings, steady())
 	r := &rolling{p: start(t, cluster.Options{Settings: settings}), sizes: [2]uint32{8 << 10, 8 << 10}}
-	r.stock = fillStock(t, r.p, scenarioFill, 1)
-	r.scenario(t, "nothing happens", r.nothingHappens)
+	r.backlog = fillBacklog(t, r.p, scenarioFill, 1)
+	r.scenario(t, "nothing happens", r.noFault)
 	r.scenario(t, "active killed", r.activeKilled)
 	r.scenario(t, "standby killed", r.standbyKilled)
 	r.scenario(t, "standby killed then cancelled", r.standbyKilledThenCancelled)
 	r.scenario(t, "both killed", r.bothKilled)
 	r.scenario(t, "etcd gone", r.etcdGone)
 	r.scenario(t, "others refused then cancelled", r.refusedThenCancelled)
-	r.scenario(t, "damaged page", r.damagedPage)
+	r.scenario(t, "damaged page", r.corruptPage)
 	checkOffline(t, r.p)
 }
 
-// nothingHappens: no publish fails in an undisturbed plan, and the role returns if requested.
-func (r *rolling) nothingHappens(t *testing.T, w *cluster.Workload) {
+// noFault: no publish fails in an undisturbed plan, and the role returns if requested.
+func (r *rolling) noFault(t *testing.T, w *cluster.Workload) {
 	active, _ := inSync(t, r.p)
 	size := 24<<10 - r.sizes[0]
-	plan, err := r.stock.c.StartPlan(limited(t),
+	plan, err := r.backlog.c.StartPlan(limited(t),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size, SwitchBack: true})
 	require.NoError(t, err)
 	r.done(t, plan, size)
@@ -236,7 +236,7 @@ func (r *rolling) standbyKilledThenCancelled(t *testing.T, w *cluster.Workload) 
 	require.FileExists(t, filepath.Join(standby.DataDir(), "page.db_new"),
 		"the standby was not rewriting any more: this test proves nothing")
 	acked(t, w)
-	plan, err := r.stock.c.CancelPlan(limited(t))
+	plan, err := r.backlog.c.CancelPlan(limited(t))
 	require.NoError(t, err)
 	require.Equal(t, pb.PlanState_PLAN_STATE_CANCELLED, plan.GetState())
 	r.rate(t, standby, fullSpeed)
@@ -309,7 +309,7 @@ func (r *rolling) refusedThenCancelled(t *testing.T, w *cluster.Workload) {
 	refused("another plan", err, codes.AlreadyExists)
 	_, err = pb.NewAdminServiceClient(active.Conn()).Switchover(limited(t), &pb.SwitchoverRequest{})
 	refused("switchover", err, codes.FailedPrecondition)
-	plan, err := r.stock.c.CancelPlan(limited(t))
+	plan, err := r.backlog.c.CancelPlan(limited(t))
 	require.NoError(t, err)
 	require.Equal(t, pb.PlanState_PLAN_STATE_CANCELLED, plan.GetState())
 	require.Empty(t, plan.GetDoneNodes(), "the rewrite was done before all this: this test proves nothing")
@@ -337,18 +337,18 @@ func rewrite(t *testing.T, n *cluster.Node) error {
 	return err
 }
 
-// damagedPage: a page of the standby has a flipped bit. The rewrite detects it, repairs it from the active and
+// corruptPage: a page of the standby has a flipped bit. The rewrite detects it, repairs it from the active and
 // restarts, and the plan succeeds.
-func (r *rolling) damagedPage(t *testing.T, w *cluster.Workload) {
+func (r *rolling) corruptPage(t *testing.T, w *cluster.Workload) {
 	_, standby := inSync(t, r.p)
 	require.NoError(t, standby.Stop())
 	name := filepath.Join(standby.DataDir(), "page.db")
-	flipBit(t, name, historycheck.Body(historycheck.ID{Producer: stockProducer, N: r.stock.messages / 2}, 20)[:16])
+	flipBit(t, name, historycheck.Body(historycheck.ID{Producer: backlogProducer, N: r.backlog.messages / 2}, 20)[:16])
 	require.NoError(t, standby.Start())
 	inSync(t, r.p)
 	since := logged(t, standby)
 	size := 24<<10 - r.sizes[0]
-	plan, err := r.stock.c.StartPlan(limited(t),
+	plan, err := r.backlog.c.StartPlan(limited(t),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size})
 	require.NoError(t, err)
 	r.done(t, plan, size)
@@ -376,7 +376,7 @@ func TestSnapshotUndoesResize(t *testing.T) {
 		fullSpeed
 	p := start(t, cluster.Options{Settings: settings})
 	r := &rolling{p: p, sizes: [2]uint32{8 << 10, 8 << 10}}
-	r.stock = fillStock(t, p, scenarioFill, 3)
+	r.backlog = fillBacklog(t, p, scenarioFill, 3)
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 1000})
 	// The second one takes so long that it cannot finish before the first one is killed.
 	_, other := inSync(t, p)
@@ -410,6 +410,6 @@ func TestSnapshotUndoesResize(t *testing.T) {
 	r.restart(t, other, fullSpeed)
 	r.done(t, plan, 8<<10)
 	verify(t, p, w)
-	r.stock.check(t)
+	r.backlog.check(t)
 	checkFiles(t, p, r.sizes)
 }

@@ -81,10 +81,10 @@ func TestChaosMaintenance(t *testing.T) {
 	t.Logf("wal.keep-bytes: %s", settings["wal.keep-bytes"])
 	p := start(t, cluster.Options{Settings: settings})
 	m := &maintainer{
-		killer: killer{t: t, p: p, rng: rng, struck: tally{}}, sizes: [2]uint32{2 << 10, 2 << 10},
+		killer: killer{t: t, p: p, rng: rng, injected: tally{}}, sizes: [2]uint32{2 << 10, 2 << 10},
 		at: map[string]int{}, plans: map[string]int{},
 	}
-	m.stock = fillStock(t, p, maintainFill, s)
+	m.backlog = fillBacklog(t, p, maintainFill, s)
 	began := time.Now()
 	for done := 0; done < plans && (done == 0 || time.Since(began) < limit); done++ {
 		m.w = work(t, p, cluster.WorkloadOptions{
@@ -93,7 +93,7 @@ func TestChaosMaintenance(t *testing.T) {
 		})
 		m.plan()
 		verify(t, p, m.w)
-		m.stock.check(t)
+		m.backlog.check(t)
 		checkFiles(t, p, m.sizes)
 		require.NoError(t, m.w.Cleanup(limited(t)))
 	}
@@ -104,8 +104,8 @@ func TestChaosMaintenance(t *testing.T) {
 
 type maintainer struct {
 	killer
-	stock *stock
-	sizes [2]uint32 // page sizes of A and B
+	backlog *backlog
+	sizes   [2]uint32 // page sizes of A and B
 
 	plans   map[string]int
 	retries uint32
@@ -122,7 +122,7 @@ func (m *maintainer) plan() {
 	inSync(t, m.p)
 	acked(t, m.w)
 	req := m.request()
-	plan, err := m.stock.c.StartPlan(limited(t), req)
+	plan, err := m.backlog.c.StartPlan(limited(t), req)
 	require.NoError(t, err)
 	m.w.History().Note("plan %s: %v", plan.GetId(), req)
 	for range 1 + m.rng.IntN(6) {
@@ -300,7 +300,7 @@ func (m *maintainer) hit() {
 
 // withoutEtcd stops etcd for a while, and may kill a node in the meantime.
 func (m *maintainer) withoutEtcd(victim *cluster.Node) {
-	m.struck.count("etcd")
+	m.injected.count("etcd")
 	m.w.History().Note("stop etcd")
 	require.NoError(m.t, m.p.StopEtcd())
 	m.pause(2 * time.Second)
@@ -320,13 +320,13 @@ func (m *maintainer) end(what string, n *cluster.Node) {
 	m.kill(n)
 	m.kills++
 	if what != "" {
-		m.struck.count(what)
+		m.injected.count(what)
 	}
 }
 
 func (m *maintainer) summary() {
 	m.t.Logf("plans done: %v, steps begun again: %d; hits: %d: %v; processes killed: %d", m.plans, m.retries, m.hits,
-		map[string]int(m.struck), m.kills)
+		map[string]int(m.injected), m.kills)
 	snapshots := 0
 	for _, n := range m.p.Nodes() {
 		log, err := os.ReadFile(n.LogFile())

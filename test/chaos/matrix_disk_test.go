@@ -32,7 +32,7 @@ func diskFaults() []fault {
 		return func(m *matrix, t *testing.T) bool {
 			m.breakDisk(t, who(m), s)
 			<-time.After(faultTime) // the fault's own duration
-			return m.mendDisk(t, who(m))
+			return m.repairDisk(t, who(m))
 		}
 	}
 	return []fault{
@@ -65,24 +65,24 @@ func (m *matrix) breakDisk(t *testing.T, n *cluster.Node, s faultdisk.State) {
 	}
 	n.StartWithDisk(s)
 	require.NoError(t, n.Start())
-	n.StartWithDisk(soundDisk) // at the next start
+	n.StartWithDisk(healthyDisk) // at the next start
 }
 
-// mendDisk clears the disk faults of a node, and reports whether they have struck.
-func (m *matrix) mendDisk(t *testing.T, n *cluster.Node) bool {
+// repairDisk clears the disk faults of a node, and reports whether they have struck.
+func (m *matrix) repairDisk(t *testing.T, n *cluster.Node) bool {
 	t.Helper()
-	began := time.Now()
-	struck := m.diskStruck(t, n)
-	for !struck && time.Since(began) < bound { // on a busy machine it has done no I/O yet
+	start := time.Now()
+	injected := m.diskFaulty(t, n)
+	for !injected && time.Since(start) < bound { // on a busy machine it has done no I/O yet
 		<-time.After(10 * time.Millisecond)
-		struck = m.diskStruck(t, n)
+		injected = m.diskFaulty(t, n)
 	}
-	require.NoError(t, n.SetDisk(limited(t), soundDisk))
-	return struck
+	require.NoError(t, n.SetDisk(limited(t), healthyDisk))
+	return injected
 }
 
-// diskStruck reports whether each rule of a disk's state was applied.
-func (m *matrix) diskStruck(t *testing.T, n *cluster.Node) bool {
+// diskFaulty reports whether each rule of a disk's state was applied.
+func (m *matrix) diskFaulty(t *testing.T, n *cluster.Node) bool {
 	t.Helper()
 	hits, err := n.DiskHits(limited(t))
 	require.NoError(t, err)
@@ -112,30 +112,30 @@ func (m *matrix) flipBits(t *testing.T) bool {
 		}},
 	})
 	// This needs a page file write: a checkpoint, automatic or requested.
-	var struck bool
+	var injected bool
 	require.Eventually(t, func() bool {
 		if victim.Ended() {
-			struck = true // the node exited because of corrupt data
+			injected = true // the node exited because of corrupt data
 			return true
 		}
 		_, _ = pb.NewAdminServiceClient(victim.Conn()).Checkpoint(limited(t), &pb.CheckpointRequest{})
 		hits, err := victim.DiskHits(limited(t))
-		struck = err == nil && len(hits) > 0 && hits[0] > 0
-		return struck
+		injected = err == nil && len(hits) > 0 && hits[0] > 0
+		return injected
 	}, bound, 50*time.Millisecond, "it writes nothing to its page file")
 	<-time.After(faultTime) // the fault's own duration
-	if err := victim.SetDisk(limited(t), soundDisk); !errors.Is(err, cluster.ErrNotRunning) {
+	if err := victim.SetDisk(limited(t), healthyDisk); !errors.Is(err, cluster.ErrNotRunning) {
 		require.NoError(t, err)
 	}
 	m.supervise(t, victim)
-	m.mend(t)
+	m.repair(t)
 	require.Eventually(t, func() bool {
 		inSync(t, m.p) // a standby with a corrupt index gets a snapshot first
 		_, err := scrub(t, victim)
 		return err == nil && statusOf(t, victim).GetDamage().GetDamagedMessages() == 0 &&
 			len(statusOf(t, victim).GetAlarms()) == 0
 	}, bound, 50*time.Millisecond, "what is damaged is not repaired")
-	return struck
+	return injected
 }
 
 // supervise restarts a node that exits until the pair is in sync. Unusable data, such as the index of a newly
@@ -169,7 +169,7 @@ func (m *matrix) powerCut(t *testing.T) bool {
 		m.breakDisk(t, n, held)
 	}
 	require.Eventually(t, func() bool { // some unsynced data exists
-		return m.diskStruck(t, m.active) && m.diskStruck(t, m.standby)
+		return m.diskFaulty(t, m.active) && m.diskFaulty(t, m.standby)
 	}, bound, time.Millisecond)
 	<-time.After(time.Duration(m.rng.Int64N(int64(500 * time.Millisecond)))) // any moment
 	for _, n := range m.p.Nodes() {

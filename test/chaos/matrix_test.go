@@ -39,7 +39,7 @@ type matrix struct {
 	active, standby *cluster.Node
 	// background tracks unawaited work that a phase started.
 	background sync.WaitGroup
-	struck     tally
+	injected   tally
 }
 
 // A phase brings the pair into a state, and returns in the middle of it.
@@ -52,14 +52,14 @@ type phase struct {
 // afterwards.
 type fault struct {
 	name   string
-	strike func(m *matrix, t *testing.T) (struck bool)
+	inject func(m *matrix, t *testing.T) (injected bool)
 }
 
 func phases() []phase {
 	return []phase{
 		{"steady", func(*matrix, *testing.T) {}},
 		{"standby lost", func(m *matrix, t *testing.T) { m.kill(t, m.standby) }},
-		{"catching up", (*matrix).catchingUp},
+		{"catching up", (*matrix).waitCatchUp},
 		{"snapshot transfer", (*matrix).snapshotTransfer},
 		{"resize", func(m *matrix, t *testing.T) { m.rewriting(t, pb.PlanKind_PLAN_KIND_RESIZE) }},
 		{"compact", func(m *matrix, t *testing.T) { m.rewriting(t, pb.PlanKind_PLAN_KIND_COMPACT) }},
@@ -187,16 +187,16 @@ func (m *matrix) cells(list []fault) (cells []cell) {
 func TestMatrix(t *testing.T) {
 	t.Parallel() // mostly idle
 	s := seed(t)
-	m := &matrix{rng: rand.New(rand.NewPCG(s, 5)), struck: tally{}}
-	defer func() { t.Log("what struck:\n" + m.struck.String()) }()
+	m := &matrix{rng: rand.New(rand.NewPCG(s, 5)), injected: tally{}}
+	defer func() { t.Log("what struck:\n" + m.injected.String()) }()
 	settings := maintenanceSettings()
 	settings["wal.segment-bytes"], settings["wal.keep-bytes"] = "1MiB", "64KiB"
 	settings["maintenance.rewrite-rate"] = matrixRate
 	settings["disk.stall-timeout"] = matrixStall
 	breakable := cluster.CanBreakDisks(binary)
 	m.p = start(t, cluster.Options{Links: true, Disk: breakable, Settings: settings})
-	stock := fillStock(t, m.p, matrixFill, s)
-	m.c = stock.c
+	backlog := fillBacklog(t, m.p, matrixFill, s)
+	m.c = backlog.c
 	list := faults()
 	if breakable {
 		list = append(list, diskFaults()...)
@@ -206,7 +206,7 @@ func TestMatrix(t *testing.T) {
 			t.FailNow() // later cells would fail in the same way
 		}
 	}
-	stock.check(t)
+	backlog.check(t)
 	checkOffline(t, m.p)
 }
 
@@ -216,18 +216,18 @@ func (m *matrix) cell(t *testing.T, ph phase, f fault) {
 	acked(t, w)
 	ph.begin(m, t)
 	<-time.After(time.Duration(m.rng.Int64N(int64(80 * time.Millisecond)))) // any moment
-	struck := f.strike(m, t)
-	m.mend(t)
-	require.True(t, struck, "the fault did not strike, so that nothing is proven about it")
-	m.struck.count(f.name)
+	injected := f.inject(m, t)
+	m.repair(t)
+	require.True(t, injected, "the fault did not strike, so that nothing is proven about it")
+	m.injected.count(f.name)
 	acked(t, w)
 	m.background.Wait()
 	verify(t, m.p, w)
 	require.NoError(t, w.Cleanup(limited(t)))
 }
 
-// mend starts stopped processes and ends the work that a phase started.
-func (m *matrix) mend(t *testing.T) {
+// repair starts stopped processes and ends the work that a phase started.
+func (m *matrix) repair(t *testing.T) {
 	t.Helper()
 	for _, n := range m.p.Nodes() {
 		require.False(t, n.Ended(), "node %s has ended by itself, see %s", n.Name, n.LogFile())
@@ -254,8 +254,8 @@ func (m *matrix) kill(t *testing.T, n *cluster.Node) {
 	}
 }
 
-// catchingUp: the standby was briefly down and has just returned.
-func (m *matrix) catchingUp(t *testing.T) {
+// waitCatchUp: the standby was briefly down and has just returned.
+func (m *matrix) waitCatchUp(t *testing.T) {
 	m.kill(t, m.standby)
 	require.NoError(t, m.p.WaitRole(limited(t), m.active, pb.Role_ROLE_ACTIVE_ALONE))
 	m.checkpoint(t)

@@ -24,7 +24,7 @@ func startNet(t *testing.T) *cluster.Pair {
 	t.Helper()
 	network, err := cluster.NewNet(t.Context())
 	if errors.Is(err, cluster.ErrNoNet) {
-		lacks(t, needsNetns, "%v", err)
+		missingFeature(t, needsNetns, "%v", err)
 	}
 	require.NoError(t, err)
 	return start(t, cluster.Options{Net: network})
@@ -115,8 +115,8 @@ func TestNetnsActiveUnheard(t *testing.T) {
 	since := w.History().Now()
 	took := ackedSince(t, w, since, old)
 	t.Logf("until the next acknowledged publish: %v", took)
-	is.tookOver(silent()...)
-	err := stray{old, "stray"}.publish(limited(t))
+	is.takeovers(silent()...)
+	err := sideLoad{old, "stray"}.publish(limited(t))
 	require.Contains(t, []codes.Code{codes.Unavailable, codes.FailedPrecondition}, status.Code(err),
 		"a node that is not heard acknowledged a write: %v", err)
 	require.NoError(t, p.HealNet(limited(t)))

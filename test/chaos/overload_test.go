@@ -42,9 +42,9 @@ func TestOverload(t *testing.T) {
 	o := overload{t: t, p: p, rng: rand.New(rand.NewPCG(s, 3)), longest: map[string]time.Duration{}}
 	defer func() { t.Log(o.summary()) }()
 	o.watch()
-	for round := uint64(0); o.told.lasts < limit; round++ {
+	for round := uint64(0); o.reported.lasts < limit; round++ {
 		w := work(t, p, cluster.WorkloadOptions{Prefix: fmt.Sprintf("round-%d-", round), Seed: s + round})
-		o.round(w, min(limit-o.told.lasts, time.Minute))
+		o.round(w, min(limit-o.reported.lasts, time.Minute))
 		verify(t, p, w)
 		o.watch()
 	}
@@ -63,13 +63,13 @@ func spin(t *testing.T) {
 
 // overload injects delays of healthy nodes and checks that no node is treated as failed.
 type overload struct {
-	t       *testing.T
-	p       *cluster.Pair
-	rng     *rand.Rand
-	began   time.Time
-	active  *cluster.Node
-	longest map[string]time.Duration // interval without an acknowledgement, by kind of delay
-	told    struct {
+	t        *testing.T
+	p        *cluster.Pair
+	rng      *rand.Rand
+	began    time.Time
+	active   *cluster.Node
+	longest  map[string]time.Duration // interval without an acknowledgement, by kind of delay
+	reported struct {
 		lasts                time.Duration
 		term, config         uint64
 		stops, slow, nothing int
@@ -82,46 +82,46 @@ func (o *overload) watch() {
 	active, _ := inSync(o.t, o.p)
 	pair := statusOf(o.t, active).GetPair()
 	if o.active == nil {
-		o.began, o.active, o.told.term, o.told.config = time.Now(), active, pair.GetTerm(), pair.GetConfig()
+		o.began, o.active, o.reported.term, o.reported.config = time.Now(), active, pair.GetTerm(), pair.GetConfig()
 	}
-	require.Equal(o.t, o.told.term, pair.GetTerm(), "%s has taken over from %s, which was not dead: %s", active.Name,
+	require.Equal(o.t, o.reported.term, pair.GetTerm(), "%s has taken over from %s, which was not dead: %s", active.Name,
 		o.active.Name, o.summary())
-	o.told.lasts = time.Since(o.began)
+	o.reported.lasts = time.Since(o.began)
 }
 
 // round runs the load with one delay.
 func (o *overload) round(w *cluster.Workload, lasts time.Duration) {
-	for began := time.Now(); time.Since(began) < lasts; {
+	for start := time.Now(); time.Since(start) < lasts; {
 		since := w.History().Now()
 		n := o.p.Nodes()[o.rng.IntN(2)]
 		what := "nothing"
 		switch kind := o.rng.IntN(3); {
 		case kind == 0:
 			what = "a stop of 100 ms"
-			o.told.stops++
+			o.reported.stops++
 			require.NoError(o.t, n.Pause())
 			<-time.After(100 * time.Millisecond)
 			require.NoError(o.t, n.Wake())
 		case kind == 1 && cluster.CanBreakDisks(binary):
 			what = "syncs of 300 ms"
-			o.told.slow++
+			o.reported.slow++
 			setDisk(o.t, n, faultdisk.State{Rules: []faultdisk.Rule{{
 				Ops: []string{"sync"}, Delay: 300 * time.Millisecond,
 			}}})
 			<-time.After(2 * time.Second)
-			setDisk(o.t, n, soundDisk)
+			setDisk(o.t, n, healthyDisk)
 		default:
-			o.told.nothing++
+			o.reported.nothing++
 		}
 		<-time.After(time.Duration(1+o.rng.IntN(4)) * time.Second)
 		acked(o.t, w)
-		o.longest[what] = max(o.longest[what], silence(w, since))
+		o.longest[what] = max(o.longest[what], stopTraffic(w, since))
 		o.watch()
 	}
 }
 
-// silence returns the longest interval without an acknowledgement after a time of the history.
-func silence(w *cluster.Workload, since time.Duration) (longest time.Duration) {
+// stopTraffic returns the longest interval without an acknowledgement after a time of the history.
+func stopTraffic(w *cluster.Workload, since time.Duration) (longest time.Duration) {
 	var at []time.Duration
 	for _, p := range w.History().PublishesSoFar() {
 		if p.Outcome == historycheck.Acked && p.Done > since {
@@ -137,12 +137,12 @@ func silence(w *cluster.Workload, since time.Duration) (longest time.Duration) {
 
 // summary returns the injected delays and their effects.
 func (o *overload) summary() string {
-	config := o.told.config
+	config := o.reported.config
 	if s, err := o.active.Status(context.WithoutCancel(o.t.Context())); err == nil {
 		config = s.GetPair().GetConfig()
 	}
 	return fmt.Sprintf("%v with %d programs for each processor: %d stops of 100 ms, %d times syncs of 300 ms, %d times "+
 		"nothing; the record was changed %d times (twice for each standby that was dropped); the "+
-		"longest time without an acknowledgement: %v", o.told.lasts.Round(time.Second), overloadFactor, o.told.stops,
-		o.told.slow, o.told.nothing, config-o.told.config, o.longest)
+		"longest time without an acknowledgement: %v", o.reported.lasts.Round(time.Second), overloadFactor, o.reported.stops,
+		o.reported.slow, o.reported.nothing, config-o.reported.config, o.longest)
 }

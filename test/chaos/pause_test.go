@@ -58,7 +58,7 @@ func TestPaused(t *testing.T) {
 	stays.condition(conditions.ActiveUnreachable)
 	stays.never(logged(t, other), activeRoles()...)
 	setPaused(other, false)
-	stays.tookOver(gone()...)
+	stays.takeovers(gone()...)
 	acked(t, w)
 	require.NoError(t, now.Start())
 	verify(t, p, w)

@@ -23,8 +23,8 @@ import (
 const (
 	// pinnedFirst is the first number of a producer that is pinned to a node; a workload uses lower numbers.
 	pinnedFirst = 1000
-	// pinnedPace is the interval between two messages of one producer, and pinnedPatience its response timeout.
-	pinnedPace, pinnedPatience = 10 * time.Millisecond, 400 * time.Millisecond
+	// pinnedPace is the interval between two messages of one producer, and pinnedTimeout its response timeout.
+	pinnedPace, pinnedTimeout = 10 * time.Millisecond, 400 * time.Millisecond
 )
 
 // pins publish to each node directly, regardless of its role, like clients that reach only one node or are unaware of
@@ -102,7 +102,7 @@ func (s *pins) producer(n *cluster.Node, pace <-chan time.Time) {
 			Address: n.Address,
 		}
 		process := fmt.Sprintf("%s/%d", n.Address, n.PID())
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), pinnedPatience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), pinnedTimeout)
 		resp, err := pb.NewQueueServiceClient(n.Conn()).Publish(ctx, &pb.PublishRequest{
 			Queue: s.queue, Messages: []*pb.Message{{Body: historycheck.Body(record.ID, 0)}},
 			Producer: &pb.Producer{Id: id, Epoch: 1, Sequence: sequence},

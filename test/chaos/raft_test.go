@@ -110,7 +110,7 @@ func TestWitnessLosesItsDisk(t *testing.T) {
 	takes := eventsOf(t, p.Other(active))
 	since := w.History().Now()
 	require.NoError(t, active.Kill())
-	takes.tookOver(gone()...)
+	takes.takeovers(gone()...)
 	ackedSince(t, w, since, active)
 	require.NoError(t, active.Start())
 	verify(t, p, w)

@@ -50,7 +50,7 @@ func flipMessages(t *testing.T, n *cluster.Node, messages ...uint64) {
 	raw, err := os.ReadFile(name)
 	require.NoError(t, err)
 	for _, m := range messages {
-		want := historycheck.Body(historycheck.ID{Producer: stockProducer, N: m}, 20)[:16]
+		want := historycheck.Body(historycheck.ID{Producer: backlogProducer, N: m}, 20)[:16]
 		found := 0
 		for from := 0; ; found++ {
 			at := bytes.Index(raw[from:], want)
@@ -119,7 +119,7 @@ func statusOf(t *testing.T, n *cluster.Node) *pb.GetStatusResponse {
 }
 
 // spread returns sequences distributed over the stock.
-func spread(s *stock, n int) []uint64 {
+func spread(s *backlog, n int) []uint64 {
 	var out []uint64
 	for i := range n {
 		out = append(out, s.messages*uint64(2*i+1)/uint64(2*n)+1)
@@ -132,13 +132,13 @@ func spread(s *stock, n int) []uint64 {
 func TestRepairUnderLoad(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
-	stock := fillStock(t, p, repairFill, s)
+	backlog := fillBacklog(t, p, repairFill, s)
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "repair-", Seed: s, PerSecond: 300})
 	checkpointBoth(t, p)
 	active, standby := inSync(t, p)
 
 	// On the standby no consumer reads: the scrub finds it.
-	flipMessages(t, standby, spread(stock, 20)...)
+	flipMessages(t, standby, spread(backlog, 20)...)
 	r, err := scrub(t, standby)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, r.GetDamage().GetRepairedPages(), uint64(20))
@@ -146,8 +146,8 @@ func TestRepairUnderLoad(t *testing.T) {
 		20*time.Millisecond)
 
 	// On the active a reader finds it.
-	flipMessages(t, active, spread(stock, 17)...)
-	stock.check(t)
+	flipMessages(t, active, spread(backlog, 17)...)
+	backlog.check(t)
 	st := statusOf(t, active)
 	require.GreaterOrEqual(t, st.GetDamage().GetRepairedPages(), uint64(17))
 	require.Zero(t, st.GetDamage().GetDamagedMessages())
@@ -161,7 +161,7 @@ func TestRepairUnderLoad(t *testing.T) {
 	}
 	acked(t, w)
 	verify(t, p, w)
-	stock.check(t)
+	backlog.check(t)
 	checkOffline(t, p)
 }
 
@@ -170,21 +170,21 @@ func TestRepairUnderLoad(t *testing.T) {
 func TestBothCopiesDamaged(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
-	stock := fillStock(t, p, repairFill, s)
+	backlog := fillBacklog(t, p, repairFill, s)
 	// In a separate page, so that no other message is lost.
-	large, err := publishLarge(t, stock, 100<<10)
+	large, err := publishLarge(t, backlog, 100<<10)
 	require.NoError(t, err)
 	checkpointBoth(t, p)
 	active, standby := inSync(t, p)
-	other := stock.messages / 2
+	other := backlog.messages / 2
 	flipMessages(t, active, large, other)
 	flipMessages(t, standby, large)
 
 	var lost []uint64
 	next := uint64(1)
-	for next <= stock.messages {
+	for next <= backlog.messages {
 		var failed error
-		for m, err := range stock.c.Browse(limited(t), stockQueue, client.BrowseOptions{From: next}) {
+		for m, err := range backlog.c.Browse(limited(t), backlogQueue, client.BrowseOptions{From: next}) {
 			if failed = err; err != nil {
 				break
 			}
@@ -200,12 +200,12 @@ func TestBothCopiesDamaged(t *testing.T) {
 	require.Equal(t, []uint64{large}, lost, "exactly what is damaged on both")
 
 	// A consumer receives all other messages.
-	consumer, err := stock.c.Consume(t.Context(), stockQueue,
+	consumer, err := backlog.c.Consume(t.Context(), backlogQueue,
 		client.ConsumerOptions{Subscription: "sub-0", Prefetch: 100_000})
 	require.NoError(t, err)
 	defer func() { _ = consumer.Close() }()
 	var got []uint64
-	for uint64(len(got)) < stock.messages-1 {
+	for uint64(len(got)) < backlog.messages-1 {
 		m, err := consumer.Receive(limited(t))
 		require.NoError(t, err)
 		got = append(got, m.Sequence)
@@ -227,24 +227,24 @@ func TestBothCopiesDamaged(t *testing.T) {
 
 	out, err := lockstep(t, p, "verify")
 	require.Error(t, err, out)
-	require.Contains(t, out, stockQueue)
+	require.Contains(t, out, backlogQueue)
 	out, err = lockstep(t, p, "status")
 	require.NoError(t, err, out)
 	require.Contains(t, out, "CRITICAL corrupt-messages")
 
 	// Discarding removes the message and its alarm.
-	out, err = lockstep(t, p, "queue", "drop-damaged", stockQueue)
+	out, err = lockstep(t, p, "queue", "drop-damaged", backlogQueue)
 	require.NoError(t, err, out)
-	require.Contains(t, out, fmt.Sprintf("discarded 1 message of %s: [%d]", stockQueue, large))
+	require.Contains(t, out, fmt.Sprintf("discarded 1 message of %s: [%d]", backlogQueue, large))
 	require.Eventually(t, func() bool {
 		return len(statusOf(t, active).GetAlarms())+len(statusOf(t, standby).GetAlarms()) == 0
 	}, bound, 20*time.Millisecond)
 	n := uint64(0)
-	for _, err := range stock.c.Browse(limited(t), stockQueue, client.BrowseOptions{}) {
+	for _, err := range backlog.c.Browse(limited(t), backlogQueue, client.BrowseOptions{}) {
 		require.NoError(t, err)
 		n++
 	}
-	require.Equal(t, stock.messages-1, n)
+	require.Equal(t, backlog.messages-1, n)
 	require.Empty(t, compare(t, p, true).GetContentError())
 	out, err = lockstep(t, p, "verify", "--deep", "--full-speed")
 	require.NoError(t, err, out)
@@ -260,14 +260,14 @@ func lockstep(t *testing.T, p *cluster.Pair, args ...string) (string, error) {
 }
 
 // publishLarge adds one message to the stock and returns its sequence.
-func publishLarge(t *testing.T, s *stock, size int) (uint64, error) {
+func publishLarge(t *testing.T, s *backlog, size int) (uint64, error) {
 	t.Helper()
 	producer, err := s.c.NewProducer(limited(t), client.ProducerOptions{})
 	require.NoError(t, err)
 	defer func() { _ = producer.Close() }()
 	s.messages++
-	r, err := producer.Publish(limited(t), stockQueue,
-		client.Message{Body: historycheck.Body(historycheck.ID{Producer: stockProducer, N: s.messages}, size)})
+	r, err := producer.Publish(limited(t), backlogQueue,
+		client.Message{Body: historycheck.Body(historycheck.ID{Producer: backlogProducer, N: s.messages}, size)})
 	return r.Sequence, err
 }
 
@@ -276,7 +276,7 @@ func publishLarge(t *testing.T, s *stock, size int) (uint64, error) {
 func TestDamagedIndexUnderLoad(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
-	stock := fillStock(t, p, repairFill, s)
+	backlog := fillBacklog(t, p, repairFill, s)
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "index-", Seed: s, PerSecond: 300})
 	checkpointBoth(t, p)
 	for round, which := range []string{"standby", "active"} {
@@ -304,7 +304,7 @@ func TestDamagedIndexUnderLoad(t *testing.T) {
 		require.Empty(t, compare(t, p, true).GetContentError())
 	}
 	verify(t, p, w)
-	stock.check(t)
+	backlog.check(t)
 	checkOffline(t, p)
 }
 
@@ -313,7 +313,7 @@ func TestDamagedIndexUnderLoad(t *testing.T) {
 func TestDamagedAtStart(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
-	stock := fillStock(t, p, repairFill, s)
+	backlog := fillBacklog(t, p, repairFill, s)
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "start-", Seed: s, PerSecond: 300})
 	checkpointBoth(t, p)
 	for _, damage := range []func(n *cluster.Node){
@@ -343,7 +343,7 @@ func TestDamagedAtStart(t *testing.T) {
 		require.Empty(t, compare(t, p, true).GetContentError())
 	}
 	verify(t, p, w)
-	stock.check(t)
+	backlog.check(t)
 	checkOffline(t, p)
 }
 
@@ -355,7 +355,7 @@ func TestDamagedLogOfTheActive(t *testing.T) {
 	p := start(t, cluster.Options{Settings: settings})
 	active, standby := inSync(t, p)
 	require.NoError(t, standby.Kill())
-	stock := fillStock(t, p, repairFill, s)
+	backlog := fillBacklog(t, p, repairFill, s)
 	require.NoError(t, active.Stop()) // cached data must not hide the corruption
 	require.NoError(t, active.Start())
 	require.Eventually(t, func() bool {
@@ -378,6 +378,6 @@ func TestDamagedLogOfTheActive(t *testing.T) {
 		return st.GetDamage().GetRepairedLog() > 0 && len(st.GetAlarms()) == 0
 	}, bound, 20*time.Millisecond)
 	require.Empty(t, compare(t, p, true).GetContentError())
-	stock.check(t)
+	backlog.check(t)
 	checkOffline(t, p)
 }

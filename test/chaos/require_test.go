@@ -27,9 +27,9 @@ func required(what string) bool {
 	return slices.Contains(names, what) || slices.Contains(names, "all")
 }
 
-// lacks skips a test that requires a missing capability. If LOCKSTEP_REQUIRE names it, or "all", the test fails
-// instead, so that a machine expected to have it cannot pass without.
-func lacks(t *testing.T, what, format string, args ...any) {
+// missingFeature skips a test that requires a missing capability. If LOCKSTEP_REQUIRE names it, or "all", the test
+// fails instead, so that a machine expected to have it cannot pass without.
+func missingFeature(t *testing.T, what, format string, args ...any) {
 	t.Helper()
 	if required(what) {
 		t.Fatalf(what+" is required by LOCKSTEP_REQUIRE: "+format, args...)

@@ -46,7 +46,7 @@ func newHolder(t *testing.T, name string) *holder {
 }
 
 // give replaces the own certificate and the trusted CAs. A client certificate is not valid for a server.
-func (h *holder) give(by *certs.Authority, trusted ...*certs.Authority) {
+func (h *holder) give(by *certs.CA, trusted ...*certs.CA) {
 	h.t.Helper()
 	template := &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	if h.name == "client" {
@@ -86,14 +86,14 @@ func (h *holder) source() *tlsfiles.Source {
 // rotation is a pair of processes with TLS on every connection, and its clients.
 type rotation struct {
 	t            *testing.T
-	older, newer *certs.Authority
+	older, newer *certs.CA
 	client       *holder
 	holders      []*holder // all except etcd
 	etcd         *holder   // nil with raft
 	pair         *cluster.Pair
 
 	published, consumed, connections atomic.Uint64
-	trouble                          chan error
+	failures                         chan error
 }
 
 func (r *rotation) holder(name string) *holder {
@@ -105,7 +105,7 @@ func (r *rotation) holder(name string) *holder {
 
 func startRotation(t *testing.T, raft bool) *rotation {
 	t.Helper()
-	r := &rotation{t: t, older: certs.New(t, "older"), newer: certs.New(t, "newer"), trouble: make(chan error, 64)}
+	r := &rotation{t: t, older: certs.New(t, "older"), newer: certs.New(t, "newer"), failures: make(chan error, 64)}
 	r.client = r.holder("client")
 	o := cluster.Options{Raft: raft, Settings: steady(), NodeSettings: map[string]map[string]string{}}
 	coordinator := "coordinator.raft.tls"
@@ -146,7 +146,7 @@ func (r *rotation) startEtcd() (endpoint string) {
 // fail records an error that no client may see.
 func (r *rotation) fail(format string, args ...any) {
 	select {
-	case r.trouble <- fmt.Errorf(format, args...):
+	case r.failures <- fmt.Errorf(format, args...):
 	default:
 	}
 }
@@ -262,15 +262,15 @@ func (r *rotation) progress() {
 	published, consumed, connections := r.published.Load(), r.consumed.Load(), r.connections.Load()
 	require.Eventually(r.t, func() bool {
 		return r.published.Load() > published+20 && r.consumed.Load() > consumed+20 &&
-			r.connections.Load() > connections+3 || len(r.trouble) > 0
+			r.connections.Load() > connections+3 || len(r.failures) > 0
 	}, bound, 5*time.Millisecond)
-	r.untroubled()
+	r.noErrors()
 }
 
-func (r *rotation) untroubled() {
+func (r *rotation) noErrors() {
 	r.t.Helper()
 	select {
-	case err := <-r.trouble:
+	case err := <-r.failures:
 		require.NoError(r.t, err, "no client may see an error")
 	default:
 	}
@@ -290,15 +290,15 @@ func (r *rotation) again(n *cluster.Node) {
 func (r *rotation) refused(address string, former, present *holder) {
 	r.t.Helper()
 	// An accepted connection may receive no data, but a rejected one receives the alert even on a slow machine.
-	require.NoError(r.t, knock(r.t.Context(), address, present, 300*time.Millisecond), "%s refuses what is right", address)
-	err := knock(r.t.Context(), address, former, bound)
+	require.NoError(r.t, dial(r.t.Context(), address, present, 300*time.Millisecond), "%s refuses what is right", address)
+	err := dial(r.t.Context(), address, former, bound)
 	require.Error(r.t, err, "%s takes a certificate of the older authority", address)
 	require.Contains(r.t, err.Error(), "tls:", "%s", address)
 }
 
-// knock makes a TLS connection. With TLS 1.3 a client receives the rejection of its certificate with its first read.
+// dial makes a TLS connection. With TLS 1.3 a client receives the rejection of its certificate with its first read.
 // Without data for the given time, the certificate was accepted.
-func knock(ctx context.Context, address string, as *holder, silence time.Duration) error {
+func dial(ctx context.Context, address string, as *holder, stopTraffic time.Duration) error {
 	as.t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -309,7 +309,7 @@ func knock(ctx context.Context, address string, as *holder, silence time.Duratio
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetReadDeadline(time.Now().Add(silence))
+	_ = conn.SetReadDeadline(time.Now().Add(stopTraffic))
 	_, err = conn.Read(make([]byte, 1))
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) {
 		return nil
@@ -375,7 +375,7 @@ func (r *rotation) run() {
 	}
 	cancel()
 	running.Wait()
-	r.untroubled()
+	r.noErrors()
 	t.Logf("%d published, %d delivered, %d connections made, and no error", r.published.Load(), r.consumed.Load(),
 		r.connections.Load())
 

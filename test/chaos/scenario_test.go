@@ -26,15 +26,15 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// stray publishes to one node directly, regardless of its role, with the generated stub, like a client that is
+// sideLoad publishes to one node directly, regardless of its role, with the generated stub, like a client that is
 // unaware of a failover.
-type stray struct {
+type sideLoad struct {
 	node  *cluster.Node
 	queue string
 }
 
 // publish sends one message that is not part of a workload, and returns the node's response.
-func (s stray) publish(ctx context.Context) error {
+func (s sideLoad) publish(ctx context.Context) error {
 	_, err := pb.NewQueueServiceClient(s.node.Conn()).Publish(ctx, &pb.PublishRequest{
 		Queue: s.queue, Messages: []*pb.Message{{Body: []byte("stray")}},
 		Producer: &pb.Producer{Id: uuid.NewString(), Epoch: 1, Sequence: 1},
@@ -76,15 +76,15 @@ func TestPausedActiveAcknowledgesNothing(t *testing.T) {
 		var waiting sync.WaitGroup
 		answers := make(chan error, 64)
 		for range cap(answers) / 2 {
-			waiting.Go(func() { answers <- stray{old, "stray"}.publish(ctx) })
+			waiting.Go(func() { answers <- sideLoad{old, "stray"}.publish(ctx) })
 		}
 		took := ackedSince(t, w, since, old)
 		t.Logf("round %d: pause of the active to the next acknowledged publish: %v", round, took)
-		leads := is.tookOver(silent()...)
+		leads := is.takeovers(silent()...)
 		require.NoError(t, old.Wake())
 		// These arrive after it resumes, before and while it detects the change.
 		for range cap(answers) / 2 {
-			waiting.Go(func() { answers <- stray{old, "stray"}.publish(ctx) })
+			waiting.Go(func() { answers <- sideLoad{old, "stray"}.publish(ctx) })
 		}
 		waiting.Wait()
 		cancel()
@@ -171,9 +171,9 @@ func TestActiveCutFromEverybody(t *testing.T) {
 	p.CutFromEtcd(old)
 	p.Cut()
 	since := w.History().Now()
-	leads := is.tookOver(silent()...)
+	leads := is.takeovers(silent()...)
 	ackedSince(t, w, since, old)
-	err := stray{old, "stray"}.publish(limited(t))
+	err := sideLoad{old, "stray"}.publish(limited(t))
 	require.Equal(t, codes.Unavailable, status.Code(err), "a node that reaches no other acknowledged a write: %v", err)
 	was.never(logged(t, old), failover.RoleActiveAlone)
 	p.Heal()
@@ -209,7 +209,7 @@ func TestEtcdStopped(t *testing.T) {
 	takes := eventsOf(t, standby)
 	require.NoError(t, active.Kill())
 	ackedSince(t, w, since, active)
-	takes.tookOver(gone()...)
+	takes.takeovers(gone()...)
 	require.NoError(t, active.Start())
 	verify(t, p, w)
 }
@@ -230,7 +230,7 @@ func TestEtcdAndStandbyGone(t *testing.T) {
 			require.NoError(t, p.StopEtcd())
 			require.NoError(t, standby.Kill())
 			leads.role(failover.RoleBlocked, gone()...)
-			err := stray{active, "stray"}.publish(limited(t))
+			err := sideLoad{active, "stray"}.publish(limited(t))
 			require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
 			if back == "etcd" {
 				without := logged(t, active)

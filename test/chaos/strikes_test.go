@@ -15,26 +15,26 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// strike is a way to break a pair under load. do returns after the fault has taken effect and is repaired; the pair
+// inject is a way to break a pair under load. do returns after the fault has taken effect and is repaired; the pair
 // need not be in sync yet. A strike without effect fails the test.
-type strike struct {
+type inject struct {
 	name              string
 	weight            int  // relative frequency
 	disk, clock, raft bool // requires breakable disks, adjustable clocks, a witness
 	do                func(k *killer, active, standby *cluster.Node)
 }
 
-func strikes() []strike {
+func injections() []inject {
 	first := func(do func(k *killer, n *cluster.Node)) func(k *killer, active, standby *cluster.Node) {
 		return func(k *killer, active, _ *cluster.Node) { do(k, active) }
 	}
 	second := func(do func(k *killer, n *cluster.Node)) func(k *killer, active, standby *cluster.Node) {
 		return func(k *killer, _, standby *cluster.Node) { do(k, standby) }
 	}
-	return []strike{
+	return []inject{
 		{name: "active killed", weight: 30, do: (*killer).killActive},
 		{name: "standby killed", weight: 20, do: (*killer).killStandby},
-		{name: "standby killed, for long", weight: 5, do: (*killer).killStandbyForLong},
+		{name: "standby killed, for long", weight: 5, do: (*killer).killStandbyLong},
 		{name: "active killed, then its successor", weight: 7, do: (*killer).killBothInTurn},
 		{name: "both killed", weight: 6, do: (*killer).killBoth},
 		{name: "active frozen", weight: 4, do: first((*killer).freeze)},
@@ -52,8 +52,8 @@ func strikes() []strike {
 		{name: "clock of the standby jumps", weight: 3, clock: true, do: second((*killer).jump)},
 		{name: "clocks of both jump", weight: 3, clock: true, do: (*killer).jumpBoth},
 		{name: "clock of the witness jumps", weight: 2, clock: true, raft: true, do: (*killer).jumpWitness},
-		{name: "active put back to an older image", weight: 3, do: first((*killer).putBack)},
-		{name: "standby put back to an older image", weight: 3, do: second((*killer).putBack)},
+		{name: "active put back to an older image", weight: 3, do: first((*killer).rollBack)},
+		{name: "standby put back to an older image", weight: 3, do: second((*killer).rollBack)},
 	}
 }
 
@@ -72,9 +72,9 @@ func (k *killer) killStandby(_, standby *cluster.Node) {
 	k.start(standby)
 }
 
-// killStandbyForLong: the active's log no longer reaches back to the standby's position, so it needs a snapshot if
+// killStandbyLong: the active's log no longer reaches back to the standby's position, so it needs a snapshot if
 // wal.keep-bytes is small. It is killed during the first transfer.
-func (k *killer) killStandbyForLong(active, standby *cluster.Node) {
+func (k *killer) killStandbyLong(active, standby *cluster.Node) {
 	k.kill(standby)
 	k.pause(3 * time.Second)
 	k.checkpoint(active)
@@ -148,17 +148,17 @@ func (k *killer) failSync(n *cluster.Node) {
 // stallDisk hangs a disk for some time.
 func (k *killer) stallDisk(n *cluster.Node) {
 	setDisk(k.t, n, stalledDisk)
-	struck(k.t, n)
+	injected(k.t, n)
 	k.pause(2 * faultTime)
-	setDisk(k.t, n, soundDisk)
+	setDisk(k.t, n, healthyDisk)
 	acked(k.t, k.w)
 }
 
 func (k *killer) slowDisk(n *cluster.Node) {
 	setDisk(k.t, n, faultdisk.State{Rules: []faultdisk.Rule{{Delay: 10 * time.Millisecond}}})
-	struck(k.t, n)
+	injected(k.t, n)
 	k.pause(faultTime)
-	setDisk(k.t, n, soundDisk)
+	setDisk(k.t, n, healthyDisk)
 }
 
 // powerCut: both nodes lose power together, and all data unsynced since an earlier moment.
@@ -171,7 +171,7 @@ func (k *killer) powerCut(active, standby *cluster.Node) {
 		setDisk(k.t, n, held)
 	}
 	for _, n := range k.p.Nodes() {
-		struck(k.t, n)
+		injected(k.t, n)
 	}
 	k.pause(500 * time.Millisecond)
 	k.w.History().Note("both lose power")
@@ -205,10 +205,10 @@ func (k *killer) jumpAll(nodes ...*cluster.Node) {
 	}
 }
 
-// putBack: the machine of a node is reverted to an image that is some seconds old, after a power cut of the site or
+// rollBack: the machine of a node is reverted to an image that is some seconds old, after a power cut of the site or
 // while the other node runs. The pair recovers automatically (docs/explanation/failover.md), and no acknowledged
 // message is lost.
-func (k *killer) putBack(n *cluster.Node) {
+func (k *killer) rollBack(n *cluster.Node) {
 	t := k.t
 	image := filepath.Join(n.Dir, "image")
 	defer func() { require.NoError(t, os.RemoveAll(image)) }()
@@ -219,7 +219,7 @@ func (k *killer) putBack(n *cluster.Node) {
 	acked(t, k.w)
 	inSync(t, k.p)
 	before := k.pins.acked()
-	<-time.After(putbackOld) // the age of the copy: not a wait for an event
+	<-time.After(rollbackOld) // the age of the copy: not a wait for an event
 	k.pins.more(t, before)
 	other := k.p.Other(n)
 	down := []*cluster.Node{n, other}
@@ -239,7 +239,7 @@ func (k *killer) putBack(n *cluster.Node) {
 	}
 	for _, x := range down {
 		k.start(x)
-		k.pause(putbackYoung)
+		k.pause(rollbackYoung)
 	}
 	acked(t, k.w)
 	k.replaceVoter(n)

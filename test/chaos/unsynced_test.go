@@ -105,7 +105,7 @@ func (u *unsynced) both() {
 	}
 	require.NoError(t, p.Wait(limited(t), "two nodes that wait for an operator",
 		func(a, b *pb.GetStatusResponse) bool { return waits(a) && waits(b) && (says(a) || says(b)) }))
-	quietUntil := time.Now().Add(putbackPause)
+	quietUntil := time.Now().Add(rollbackPause)
 	for time.Now().Before(quietUntil) {
 		for _, n := range p.Nodes() {
 			require.True(t, waits(statusOf(t, n)), "%s serves, and may have lost what was acknowledged", n.Name)

@@ -25,14 +25,14 @@ var describedMessage = client.Message{
 	Body: []byte("{}"), Subject: "order", CorrelationID: "c-1", Values: map[string]any{"count": int64(7)},
 }
 
-// novelty is a feature that a node of release 0.1.0 would misinterpret.
-type novelty struct {
+// unsupportedFeature is a feature that a node of release 0.1.0 would misinterpret.
+type unsupportedFeature struct {
 	name string
 	try  func(t *testing.T, k *client.Client) error
 }
 
-func novelties() []novelty {
-	list := []novelty{
+func unsupportedFeatures() []unsupportedFeature {
+	list := []unsupportedFeature{
 		{"attributes", func(t *testing.T, k *client.Client) error {
 			_, err := k.Publish(limited(t), describedQueue, describedMessage)
 			return err
@@ -110,17 +110,17 @@ func novelties() []novelty {
 			return err
 		}},
 	}
-	return append(append(list, messageNovelties()...), configNovelties()...)
+	return append(append(list, unsupportedMessages()...), unsupportedConfigs()...)
 }
 
-// messageNovelties are the message fields that affect delivery.
-func messageNovelties() (list []novelty) {
+// unsupportedMessages are the message fields that affect delivery.
+func unsupportedMessages() (list []unsupportedFeature) {
 	for name, m := range map[string]client.Message{
 		"group": {Group: "g"}, "priority": {Priority: new(uint8(7))}, "ttl": {TTL: time.Hour},
 		"expires_at": {ExpiresAt: time.Now().Add(time.Hour)}, "delay": {Delay: time.Millisecond},
 		"deliver_at": {DeliverAt: time.Now()},
 	} {
-		list = append(list, novelty{"a message's " + name, func(t *testing.T, k *client.Client) error {
+		list = append(list, unsupportedFeature{"a message's " + name, func(t *testing.T, k *client.Client) error {
 			_, err := k.Publish(limited(t), describedQueue, m)
 			return err
 		}})
@@ -128,9 +128,9 @@ func messageNovelties() (list []novelty) {
 	return list
 }
 
-// configNovelties are the configuration fields that release 0.1.0 does not support, except for priorities, which are
+// unsupportedConfigs are the configuration fields that release 0.1.0 does not support, except for priorities, which are
 // set when a queue is created.
-func configNovelties() (list []novelty) {
+func unsupportedConfigs() (list []unsupportedFeature) {
 	all := client.QueueConfig{
 		MaxDeliveries: 3, DeadLetter: describedDead, TTL: time.Hour, Delay: time.Millisecond, RedeliveryDelay: time.Second,
 		RedeliveryMultiplier: 2, RedeliveryMaxDelay: time.Minute, RetentionAge: time.Hour, RetentionBytes: 1 << 30,
@@ -143,7 +143,7 @@ func configNovelties() (list []novelty) {
 		if from.Field(i).IsZero() {
 			continue
 		}
-		list = append(list, novelty{"a queue's " + field, func(t *testing.T, k *client.Client) error {
+		list = append(list, unsupportedFeature{"a queue's " + field, func(t *testing.T, k *client.Client) error {
 			q, err := k.GetQueue(limited(t), describedQueue)
 			if err != nil {
 				return fmt.Errorf("%s: %w", field, err)
@@ -160,7 +160,7 @@ func configNovelties() (list []novelty) {
 // requireRefused: every novelty is rejected while a node runs release 0.1.0.
 func requireRefused(t *testing.T, k *client.Client) {
 	t.Helper()
-	for _, n := range novelties() {
+	for _, n := range unsupportedFeatures() {
 		require.ErrorIs(t, n.try(t, k), client.ErrRefused, n.name)
 	}
 }
@@ -168,7 +168,7 @@ func requireRefused(t *testing.T, k *client.Client) {
 // requireUsable: every novelty works when both nodes support it.
 func requireUsable(t *testing.T, k *client.Client) {
 	t.Helper()
-	for _, n := range novelties() {
+	for _, n := range unsupportedFeatures() {
 		require.NoError(t, n.try(t, k), n.name)
 	}
 }

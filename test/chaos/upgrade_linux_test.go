@@ -40,7 +40,7 @@ func buildPrevious(t *testing.T) string {
 	t.Helper()
 	root, err := exec.CommandContext(t.Context(), "git", "rev-parse", "--show-toplevel").Output()
 	if err != nil {
-		lacks(t, needsHistory, "not in a git repository: there is no previous release to build")
+		missingFeature(t, needsHistory, "not in a git repository: there is no previous release to build")
 	}
 	git := func(args ...string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), "git", args...)
@@ -50,7 +50,7 @@ func buildPrevious(t *testing.T) string {
 	}
 	revision := previousRelease(t)
 	if _, err := git("cat-file", "-e", revision+"^{commit}"); err != nil {
-		lacks(t, needsHistory, "this clone does not have revision %s: fetch the whole history to test with the "+
+		missingFeature(t, needsHistory, "this clone does not have revision %s: fetch the whole history to test with the "+
 			"previous release", revision)
 	}
 	src := t.TempDir()

@@ -36,16 +36,16 @@ func TestVoterBehind(t *testing.T) {
 	inSync(t, p)
 	require.NoError(t, p.Witness.Stop())
 	freeze, thaw := freezable(t, p.Witness.DataDir())
-	told(t, p, conditions.VoterMissing, true)
+	reported(t, p, conditions.VoterMissing, true)
 	require.NoError(t, p.Witness.Start())
-	told(t, p, conditions.VoterMissing, false)
+	reported(t, p, conditions.VoterMissing, false)
 
 	freeze()
-	toldWithin(t, p, conditions.VoterBehind, true, behindBound)
-	told(t, p, conditions.VoterMissing, false)
+	reportedWithin(t, p, conditions.VoterBehind, true, behindBound)
+	reported(t, p, conditions.VoterMissing, false)
 	acked(t, w)
 	thaw()
-	toldWithin(t, p, conditions.VoterBehind, false, behindBound)
+	reportedWithin(t, p, conditions.VoterBehind, false, behindBound)
 	inSync(t, p)
 	verify(t, p, w)
 }
@@ -61,7 +61,7 @@ func freezable(t *testing.T, dir string) (freeze, thaw func()) {
 	require.NoError(t, os.Mkdir(dir, 0o750))
 	for _, cmd := range [][]string{{"mkfs.ext4", "-q", image}, {"mount", "-o", "loop", image, dir}} {
 		if out, err := exec.CommandContext(t.Context(), cmd[0], cmd[1:]...).CombinedOutput(); err != nil {
-			lacks(t, needsFreeze, "a file system in a file: %v: %v, %s", cmd, err, out)
+			missingFeature(t, needsFreeze, "a file system in a file: %v: %v, %s", cmd, err, out)
 		}
 	}
 	mounted, err := os.Open(dir)

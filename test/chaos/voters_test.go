@@ -29,10 +29,10 @@ func TestVoterConditions(t *testing.T) {
 
 	require.NoError(t, p.Witness.Stop())
 	require.NoError(t, os.CopyFS(old, os.DirFS(dir)))
-	told(t, p, conditions.VoterMissing, true)
+	reported(t, p, conditions.VoterMissing, true)
 	acked(t, w)
 	require.NoError(t, p.Witness.Start())
-	told(t, p, conditions.VoterMissing, false)
+	reported(t, p, conditions.VoterMissing, false)
 
 	// An older image of its disk, without its later votes and log entries.
 	for range 2 {
@@ -43,7 +43,7 @@ func TestVoterConditions(t *testing.T) {
 	require.NoError(t, os.RemoveAll(dir))
 	require.NoError(t, os.CopyFS(dir, os.DirFS(old)))
 	require.NoError(t, p.Witness.Start())
-	told(t, p, conditions.VoterRolledBack, true)
+	reported(t, p, conditions.VoterRolledBack, true)
 	acked(t, w)
 
 	// As the condition's action states: without its directory it is a new voter, until an operator confirms the
@@ -51,24 +51,24 @@ func TestVoterConditions(t *testing.T) {
 	require.NoError(t, p.Witness.Stop())
 	require.NoError(t, os.RemoveAll(dir))
 	require.NoError(t, p.Witness.Start())
-	told(t, p, conditions.VoterWiped, true)
-	told(t, p, conditions.VoterRolledBack, false)
+	reported(t, p, conditions.VoterWiped, true)
+	reported(t, p, conditions.VoterRolledBack, false)
 	acked(t, w)
 	out, err := p.Command(limited(t), "pair", "replace", p.Witness.Address, p.Witness.Address, "--voters", p.Voters())
 	require.NoError(t, err, "%s", out)
-	told(t, p, conditions.VoterWiped, false)
+	reported(t, p, conditions.VoterWiped, false)
 	inSync(t, p)
 	verify(t, p, w)
 }
 
-// told waits until both nodes report a condition, or neither does.
-func told(t *testing.T, p *cluster.Pair, kind conditions.Kind, want bool) {
+// reported waits until both nodes report a condition, or neither does.
+func reported(t *testing.T, p *cluster.Pair, kind conditions.Kind, want bool) {
 	t.Helper()
-	toldWithin(t, p, kind, want, bound) // VoterMissing and VoterWiped are reported after 10 seconds
+	reportedWithin(t, p, kind, want, bound) // VoterMissing and VoterWiped are reported after 10 seconds
 }
 
-// toldWithin is told with its own bound.
-func toldWithin(t *testing.T, p *cluster.Pair, kind conditions.Kind, want bool, bound time.Duration) {
+// reportedWithin is told with its own bound.
+func reportedWithin(t *testing.T, p *cluster.Pair, kind conditions.Kind, want bool, bound time.Duration) {
 	t.Helper()
 	var a, b *pb.GetStatusResponse
 	has := func(st *pb.GetStatusResponse) bool {

@@ -72,8 +72,8 @@ type featureKind struct {
 	settle func(ctx context.Context, f *feature) error
 	// sinks are the consumed pairs of queue and subscription. They must be empty at the end.
 	sinks [][2]string
-	// mayWait: remaining messages may be delayed, because the clock of the active that accepted them was ahead.
-	mayWait bool
+	// canWait: remaining messages may be delayed, because the clock of the active that accepted them was ahead.
+	canWait bool
 	// check compares stored and delivered messages with the published ones.
 	check func(ctx context.Context, f *feature) error
 }
@@ -238,7 +238,7 @@ func (f *feature) drained(ctx context.Context, queue, sub string) error {
 			return fmt.Errorf("feature %s: %w", f.name, err)
 		}
 		for _, s := range q.Subscriptions {
-			if s.Name == sub && (s.Backlog == 0 || f.mayWait && f.waits(ctx, queue)) {
+			if s.Name == sub && (s.Backlog == 0 || f.canWait && f.waits(ctx, queue)) {
 				return nil
 			}
 		}

@@ -27,7 +27,7 @@ func (f *feature) once(where string, id historycheck.ID, times int) {
 	m := f.sent[id]
 	switch {
 	case times > 1:
-		f.broken(historycheck.RuleDoubled, "message %v is %d times in %s", id, times, where)
+		f.broken(historycheck.RuleDuplicate, "message %v is %d times in %s", id, times, where)
 	case times == 0 && m.outcome == historycheck.Acked:
 		f.broken(historycheck.RuleLost, "message %v was acknowledged, and is not in %s", id, where)
 	case times > 0 && m.outcome == historycheck.Refused:
@@ -233,7 +233,7 @@ func laterKind() featureKind {
 			}
 			return m
 		},
-		sinks: [][2]string{{"in", SubWork}}, mayWait: true,
+		sinks: [][2]string{{"in", SubWork}}, canWait: true,
 		check: func(ctx context.Context, f *feature) error {
 			waiting, err := f.stored(ctx, "in") // before those that may be moved concurrently
 			if err != nil {
@@ -247,7 +247,7 @@ func laterKind() featureKind {
 				got := f.got["in/"+SubWork][id] + waiting[id]
 				switch {
 				case dead[id] > 1:
-					f.broken(historycheck.RuleDoubled, "message %v is %d times a dead letter", id, dead[id])
+					f.broken(historycheck.RuleDuplicate, "message %v is %d times a dead letter", id, dead[id])
 				case dead[id] > 0 && m.TTL == 0:
 					f.broken(historycheck.RulePhantom, "message %v never expires, and is a dead letter", id)
 				case dead[id]+got == 0 && m.outcome == historycheck.Acked:

@@ -59,17 +59,17 @@ type coordinator struct {
 type undecided struct {
 	xid    string
 	commit bool
-	// doubt is set while the prepare has an unknown outcome. Until it is resolved, a pending attempt could prepare
-	// the transaction after the decision.
-	doubt *client.Txn
+	// unknownOutcome is set while the prepare has an unknown outcome. Until it is resolved, a pending attempt could
+	// prepare the transaction after the decision.
+	unknownOutcome *client.Txn
 }
 
-// soon is the timeout of one request.
-const soon = 3 * time.Second
+// shortly is the timeout of one request.
+const shortly = 3 * time.Second
 
 // transfer moves one available message, or prepares the move and rolls it back.
 func (p *coordinator) transfer(parent context.Context, f *feature, rollBack bool) {
-	ctx, cancel := context.WithTimeout(parent, soon)
+	ctx, cancel := context.WithTimeout(parent, shortly)
 	defer cancel()
 	p.decideOpen(ctx, f)
 	d := p.receive(ctx, f)
@@ -86,7 +86,7 @@ func (p *coordinator) transfer(parent context.Context, f *feature, rollBack bool
 	err := t.Prepare(ctx, u.xid)
 	switch {
 	case errors.Is(err, client.ErrOutcomeUnknown):
-		u.commit, u.doubt = false, t
+		u.commit, u.unknownOutcome = false, t
 	case errors.Is(err, client.ErrProcessed):
 		return // by an earlier transaction
 	case err != nil:
@@ -113,8 +113,8 @@ func (p *coordinator) decideOpen(ctx context.Context, f *feature) {
 
 // decide reports whether a decision was confirmed or is unnecessary.
 func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool {
-	if u.doubt != nil {
-		err := u.doubt.Prepare(ctx, u.xid)
+	if u.unknownOutcome != nil {
+		err := u.unknownOutcome.Prepare(ctx, u.xid)
 		lost := errors.Is(err, client.ErrOutcomeLost)
 		if errors.Is(err, client.ErrOutcomeUnknown) && !lost {
 			p.last = err
@@ -128,7 +128,7 @@ func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool
 		} else if err != nil {
 			return true // it is not prepared
 		}
-		u.doubt = nil
+		u.unknownOutcome = nil
 	}
 	send := f.client.RollbackPrepared
 	if u.commit {
@@ -140,9 +140,9 @@ func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool
 		p.last = err
 		return false
 	case err != nil:
-		f.broken(historycheck.RuleMeaning, "the decision over %s (commit: %v) ended with %v", u.xid, u.commit, err)
+		f.broken(historycheck.RuleSemantics, "the decision over %s (commit: %v) ended with %v", u.xid, u.commit, err)
 	case decided.Heuristic:
-		f.broken(historycheck.RuleMeaning, "%s was decided by an operator, and there is none", u.xid)
+		f.broken(historycheck.RuleSemantics, "%s was decided by an operator, and there is none", u.xid)
 	}
 	return true
 }

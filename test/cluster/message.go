@@ -32,7 +32,7 @@ func (w *Workload) message(id historycheck.ID, sizeBytes int) client.Message {
 // fields returns the attributes of message id other than its body.
 func (w *Workload) fields(id historycheck.ID) client.Message {
 	switch {
-	case w.opts.Plain || id.Producer >= firstStray:
+	case w.opts.Plain || id.Producer >= firstSideClient:
 		return client.Message{}
 	case id.N%describedEvery == groupedAt && id.Producer < historycheck.FirstApplication:
 		return client.Message{Group: fmt.Sprintf("group %d", id.N/describedEvery%groupsPerQueue)}

@@ -34,7 +34,7 @@ func TestMessage(t *testing.T) {
 		require.ErrorIs(t, err, historycheck.ErrBody, name)
 	}
 	for _, none := range []historycheck.ID{
-		{Producer: 1, N: describedEvery + 1}, {Producer: firstStray, N: describedEvery},
+		{Producer: 1, N: describedEvery + 1}, {Producer: firstSideClient, N: describedEvery},
 	} {
 		m := w.message(none, 100)
 		require.Equal(t, client.Message{Body: m.Body}, m)

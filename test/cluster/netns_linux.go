@@ -39,7 +39,7 @@ func NewNet(ctx context.Context) (_ *Net, err error) {
 			return nil, fmt.Errorf("%w: %w (packages iproute2 and iptables)", ErrNoNet, err)
 		}
 	}
-	sweepNets(ctx)
+	removeNets(ctx)
 	id := fmt.Sprintf("%d-%x", os.Getpid(), rand.Uint32()&0xffff)
 	n := &Net{names: []string{netPrefix + id + "-a", netPrefix + id + "-b"}}
 	subnet := rand.IntN(512)
@@ -173,8 +173,8 @@ func run(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// sweepNets removes the namespaces of killed test processes.
-func sweepNets(ctx context.Context) {
+// removeNets removes the namespaces of killed test processes.
+func removeNets(ctx context.Context) {
 	entries, err := os.ReadDir("/run/netns")
 	if err != nil {
 		return // no namespaces

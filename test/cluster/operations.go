@@ -19,12 +19,12 @@ import (
 const (
 	// SubWork is the subscription that the applications consume or purge.
 	SubWork = "work"
-	// firstPinned and firstStray are the lowest producer numbers of their messages, in addition to
+	// firstPinned and firstSideClient are the lowest producer numbers of their messages, in addition to
 	// historycheck.FirstApplication.
-	firstPinned = 150
-	firstStray  = 200
-	// patience is the maximum number of attempts of a call.
-	patience = 6
+	firstPinned     = 150
+	firstSideClient = 200
+	// maxAttempts is the maximum number of attempts of a call.
+	maxAttempts = 6
 	// deadlines is the number of different deadlines, from 1 ms, which may be too short, to 2 s, which is enough for
 	// a failover; each doubles the previous one.
 	deadlines = 12
@@ -201,7 +201,7 @@ func (a *application) attempt(o *historycheck.Operation, repeatable bool, call f
 		a.hold(o, err)
 		giveUp := o.Outcome == historycheck.Unknown && !repeatable || a.rng.IntN(8) == 0
 		a.aborted = a.aborted || errors.Is(err, client.ErrClosed)
-		if o.Outcome == historycheck.Acked || i == patience || giveUp || a.aborted || errors.Is(err, client.ErrOutcomeLost) {
+		if o.Outcome == historycheck.Acked || i == maxAttempts || giveUp || a.aborted || errors.Is(err, client.ErrOutcomeLost) {
 			return
 		}
 		wait(context.Background(), time.Duration(a.rng.Int64N(int64(100*time.Millisecond))))
@@ -249,7 +249,7 @@ func (a *application) hold(o *historycheck.Operation, err error) {
 		}
 	}
 	a.w.history.AddBroken(historycheck.Violation{
-		Rule: historycheck.RuleMeaning,
+		Rule: historycheck.RuleSemantics,
 		Text: fmt.Sprintf("%s ended with %q, for which there is no reason", o.Kind, err),
 	})
 }

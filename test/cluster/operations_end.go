@@ -101,10 +101,10 @@ func (a *applications) receiveLeft(
 		return nil, false, err
 	}
 	defer func() { _ = consumer.Close() }()
-	few, cancel := context.WithTimeout(ctx, 5*time.Second)
+	limited, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	for uint64(len(left)) < want {
-		d, err := consumer.Receive(few)
+		d, err := consumer.Receive(limited)
 		if err != nil {
 			return left, false, ctx.Err() // nil: fewer messages than expected
 		}

@@ -73,9 +73,9 @@ type Pair struct {
 	// Etcd is the process, if Options.EtcdBinary.
 	Etcd *Etcd
 
-	net    *Net
-	opts   Options
-	beside []*Node // additional nodes
+	net       *Net
+	opts      Options
+	peerIndex []*Node // additional nodes
 }
 
 // Start starts etcd and both nodes. It does not wait for them: see WaitInSync. On an error, no process keeps running.
@@ -134,7 +134,7 @@ func (p *Pair) place(name, dir string) (harness.Place, error) {
 	case p.B == nil:
 		p.B = n
 	default:
-		p.beside = append(p.beside, n)
+		p.peerIndex = append(p.peerIndex, n)
 	}
 	at := harness.Place{Environment: func() ([]string, error) { return n.environment(name) }}
 	if p.net != nil {
@@ -170,18 +170,18 @@ func (p *Pair) Command(ctx context.Context, args ...string) ([]byte, error) {
 // VoterOf returns the address of a node's own voter, if Options.Raft.
 func (p *Pair) VoterOf(n *Node) string { return p.Pair.VoterOf(n.Node) }
 
-// Beside creates a third node, not started, with the name and the settings of another one, for a copy of that one's
+// Peer creates a third node, not started, with the name and the settings of another one, for a copy of that one's
 // data directory. Its own directory is next to those of the pair; DataDir does not exist yet. The node is closed with
 // the pair. Not with Options.Links or Raft.
-func (p *Pair) Beside(like *Node, dir string) (*Node, error) {
+func (p *Pair) Peer(like *Node, dir string) (*Node, error) {
 	disk := p.opts.Disk
 	p.opts.Disk = false
 	defer func() { p.opts.Disk = disk }()
-	made, err := p.Pair.Beside(like.Node, dir)
+	made, err := p.Pair.Peer(like.Node, dir)
 	if err != nil {
 		return nil, err
 	}
-	n := p.beside[len(p.beside)-1]
+	n := p.peerIndex[len(p.peerIndex)-1]
 	n.Node = made
 	return n, nil
 }
@@ -215,7 +215,7 @@ func (p *Pair) secured() []grpc.DialOption {
 // NewClientOf creates a client that reaches only one node.
 func (p *Pair) NewClientOf(ctx context.Context, address string) (*client.Client, error) {
 	dial := func(ctx context.Context, to string) (net.Conn, error) {
-		if p.PastLink(to) != address {
+		if p.BypassLink(to) != address {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.EHOSTUNREACH}
 		}
 		return p.Dial(ctx, to)
@@ -287,7 +287,7 @@ func (p *Pair) Digests(ctx context.Context) ([]historycheck.Digest, error) {
 // Close kills running processes and releases the ports. The directory remains.
 func (p *Pair) Close() error {
 	errs := []error{p.KillAll()}
-	for _, n := range slices.Concat([]*Node{p.A, p.B}, p.beside) {
+	for _, n := range slices.Concat([]*Node{p.A, p.B}, p.peerIndex) {
 		if n != nil && n.disk != nil {
 			errs = append(errs, n.disk.Close())
 		}

@@ -41,7 +41,7 @@ func TestPairWithAFakeBinary(t *testing.T) {
 	advertised := regexp.MustCompile(`advertise: "(.*)"`).FindSubmatch(config)
 	require.NotNil(t, advertised)
 	require.NotEqual(t, p.A.Address, string(advertised[1]))
-	require.Equal(t, p.A.Address, p.PastLink(string(advertised[1])), "the link before the node")
+	require.Equal(t, p.A.Address, p.BypassLink(string(advertised[1])), "the link before the node")
 	require.Contains(t, string(config), "coordinator:\n  etcd:\n    endpoints: \"")
 	require.Contains(t, string(config), "wal:\n  keep-bytes: \"1MiB\"")
 

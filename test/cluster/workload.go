@@ -59,10 +59,10 @@ type WorkloadOptions struct {
 	// Features adds applications of other queue features: forwards, filters, delays, expiry, priorities, retention.
 	// Not with nodes of release 0.1.0.
 	Features bool
-	// StraysPerSecond is the rate of messages published to each node directly, regardless of its role; default 10,
+	// SideClientsPerSecond is the rate of messages published to each node directly, regardless of its role; default 10,
 	// negative: none.
-	StraysPerSecond int
-	Seed            uint64
+	SideClientsPerSecond int
+	Seed                 uint64
 }
 
 func (o WorkloadOptions) withDefaults() WorkloadOptions {
@@ -77,7 +77,7 @@ func (o WorkloadOptions) withDefaults() WorkloadOptions {
 	set(&o.InFlight, 64)
 	set(&o.LargeBytes, 256<<10)
 	set(&o.OperationsPerSecond, 10)
-	set(&o.StraysPerSecond, 10)
+	set(&o.SideClientsPerSecond, 10)
 	if o.Prefix == "" {
 		o.Prefix = "work-"
 	}
@@ -108,11 +108,11 @@ type Workload struct {
 	client  *client.Client
 	queues  []string
 
-	producers []*producer
-	apps      *applications
-	strays    *strays
-	features  *features
-	streams   atomic.Uint64 // streams and consumers so far
+	producers   []*producer
+	apps        *applications
+	sideClients *sideClients
+	features    *features
+	streams     atomic.Uint64 // streams and consumers so far
 
 	stopPublishing, stopConsuming context.CancelFunc
 	publishing, consuming         sync.WaitGroup
@@ -180,8 +180,8 @@ func (w *Workload) startOthers(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if w.opts.StraysPerSecond > 0 {
-		if w.strays, err = w.startStrays(ctx); err != nil {
+	if w.opts.SideClientsPerSecond > 0 {
+		if w.sideClients, err = w.startSideClients(ctx); err != nil {
 			return err
 		}
 	}
@@ -193,8 +193,8 @@ func (w *Workload) startOthers(ctx context.Context) (err error) {
 
 // stopOthers stops applications, strays and features.
 func (w *Workload) stopOthers(ctx context.Context) error {
-	if w.strays != nil {
-		w.strays.end()
+	if w.sideClients != nil {
+		w.sideClients.end()
 	}
 	if w.features != nil {
 		if err := w.features.finish(ctx); err != nil {
@@ -210,8 +210,8 @@ func (w *Workload) stopOthers(ctx context.Context) error {
 // kept are the queues, in addition to the applications', that retain everything published to them.
 func (w *Workload) kept() []string {
 	kept := slices.Clone(w.queues)
-	if w.strays != nil {
-		kept = append(kept, w.strays.queue)
+	if w.sideClients != nil {
+		kept = append(kept, w.sideClients.queue)
 	}
 	return kept
 }
@@ -477,8 +477,8 @@ func (w *Workload) Cleanup(ctx context.Context) error {
 func (w *Workload) Abort() {
 	w.stopPublishing()
 	w.stopConsuming()
-	if w.strays != nil {
-		w.strays.end()
+	if w.sideClients != nil {
+		w.sideClients.end()
 	}
 	if w.apps != nil {
 		_ = w.apps.close()

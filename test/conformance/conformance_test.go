@@ -219,18 +219,18 @@ func (r *run) publish(queue string, more request, parts ...request) publication 
 	return p
 }
 
-// told waits for the client's result of a publish.
-func (r *run) told(p publication) answer {
+// recorded waits for the client's result of a publish.
+func (r *run) recorded(p publication) answer {
 	r.t.Helper()
 	got := r.a.await(p.waiting)
-	r.o.told(r.t, r.a, got, p.bodies...)
+	r.o.recorded(r.t, r.a, got, p.bodies...)
 	return got
 }
 
 // stored publishes and requires success.
 func (r *run) stored(queue string, more request, parts ...request) result {
 	r.t.Helper()
-	return r.a.success("publish", r.told(r.publish(queue, more, parts...)))
+	return r.a.success("publish", r.recorded(r.publish(queue, more, parts...)))
 }
 
 // consume attaches a consumer.

@@ -114,12 +114,12 @@ func nacks(t *testing.T, r *run) {
 	r.answer("k", d, "nack", nil)
 	d, m = r.receive("k")
 	require.Equal(t, 1, m.DeliveryCount)
-	began := time.Now()
+	start := time.Now()
 	const delay = 400 * time.Millisecond
 	r.answer("k", d, "nack", request{"delay_ms": delay.Milliseconds()})
 	d, m = r.receive("k")
 	require.Equal(t, 2, m.DeliveryCount)
-	require.GreaterOrEqual(t, time.Since(began), delay)
+	require.GreaterOrEqual(t, time.Since(start), delay)
 	r.answer("k", d, "ack", nil)
 	r.flush("k")
 	r.quiet("k")
@@ -208,7 +208,7 @@ func times(t *testing.T, r *run) {
 	r.open("c", nil)
 	q := r.queue("", nil)
 	const ttl, delay = 50 * time.Millisecond, 500 * time.Millisecond
-	began := time.Now()
+	start := time.Now()
 	r.stored(q, nil, request{"ttl_ms": ttl.Milliseconds()})
 	accepted := time.Now() // or slightly earlier: the time to live started then
 	r.stored(q, nil, request{"delay_ms": delay.Milliseconds()})
@@ -220,7 +220,7 @@ func times(t *testing.T, r *run) {
 	r.answer("k", d, "ack", nil)
 	d, m = r.receive("k")
 	require.Equal(t, uint64(2), m.Sequence)
-	require.GreaterOrEqual(t, time.Since(began), delay)
+	require.GreaterOrEqual(t, time.Since(start), delay)
 	r.answer("k", d, "ack", nil)
 	r.flush("k")
 	r.quiet("k")

@@ -19,7 +19,7 @@ func faultCases() []testCase {
 	return []testCase{
 		{name: "a wrong token", run: wrongToken},
 		{name: "a token that is revoked", run: revokedToken},
-		{name: "lost answers are asked for again", run: lostAnswers},
+		{name: "lost answers are asked for again", run: lostResponses},
 		{name: "what is unknown is not called failed", run: unknownOutcomes},
 		{name: "the address of the standby alone", run: standbyOnly},
 		{name: "the active is killed under a pipeline", run: killUnderPipeline},
@@ -48,7 +48,7 @@ func (r *run) makeToken(name string) string {
 func wrongToken(t *testing.T, r *run) {
 	q := r.queue("", nil)
 	r.open("c", request{"token": "lsk_a-token-that-the-pair-does-not-have"})
-	got := r.told(r.publish(q, request{"timeout_ms": bound.Milliseconds()}))
+	got := r.recorded(r.publish(q, request{"timeout_ms": bound.Milliseconds()}))
 	require.NotNil(t, got.Error)
 	require.Equal(t, "not-done", got.Error.Outcome)
 	require.Equal(t, "UNAUTHENTICATED", got.Error.Reason)
@@ -72,7 +72,7 @@ func revokedToken(t *testing.T, r *run) {
 	got := r.a.call("receive", request{"consumer": "k", "timeout_ms": bound.Milliseconds()})
 	require.NotNil(t, got.Error, "the consumer is told")
 	require.Contains(t, []string{"TOKEN_EXPIRED", "UNAUTHENTICATED"}, got.Error.Reason)
-	got = r.told(r.publish(q, request{"producer": "p", "timeout_ms": bound.Milliseconds()}))
+	got = r.recorded(r.publish(q, request{"producer": "p", "timeout_ms": bound.Milliseconds()}))
 	require.NotNil(t, got.Error)
 	require.Equal(t, "not-done", got.Error.Outcome)
 	require.Contains(t, []string{"TOKEN_EXPIRED", "UNAUTHENTICATED"}, got.Error.Reason)
@@ -89,9 +89,9 @@ func (r *run) throughRelays() {
 	r.a.do("open", request{"client": "c", "addresses": addresses, "fixed_addresses": true})
 }
 
-// stopAnswers forwards requests to the nodes, but no responses; mend restores the client's links, with the
+// dropResponses forwards requests to the nodes, but no responses; mend restores the client's links, with the
 // connections reset.
-func (r *run) stopAnswers() (mend func()) {
+func (r *run) dropResponses() (repair func()) {
 	for _, l := range r.relays {
 		l.CutOneWay(faultproxy.FromTarget)
 	}
@@ -113,21 +113,21 @@ func (r *run) awaitStored(queue string, n uint64) {
 	}, bound, 5*time.Millisecond)
 }
 
-// lostAnswers: a node stores a message, and its response is lost. The client retries with the same sequence, and
+// lostResponses: a node stores a message, and its response is lost. The client retries with the same sequence, and
 // receives the original result: "duplicate".
-func lostAnswers(t *testing.T, r *run) {
+func lostResponses(t *testing.T, r *run) {
 	q := r.queue("", nil)
 	r.throughRelays()
 	r.stored(q, request{"producer": "p"})
-	mend := r.stopAnswers()
+	repair := r.dropResponses()
 	var all []publication
 	for range 50 {
 		all = append(all, r.publish(q, request{"producer": "p"}))
 	}
 	r.awaitStored(q, 2)
-	mend()
+	repair()
 	for _, p := range all {
-		r.a.success("publish", r.told(p))
+		r.a.success("publish", r.recorded(p))
 	}
 	require.NotZero(t, r.o.duplicates, "the nodes had stored something before the links broke, and have said so")
 	r.verify()
@@ -139,18 +139,18 @@ func unknownOutcomes(t *testing.T, r *run) {
 	q := r.queue("", nil)
 	r.throughRelays()
 	r.stored(q, request{"producer": "p"})
-	mend := r.stopAnswers()
+	repair := r.dropResponses()
 	var all []publication
 	for range 20 {
 		all = append(all, r.publish(q, request{"producer": "p", "timeout_ms": 400}))
 	}
 	r.awaitStored(q, 2)
 	for _, p := range all {
-		require.NotNil(t, r.told(p).Error, "no answer could come")
+		require.NotNil(t, r.recorded(p).Error, "no answer could come")
 	}
 	_, got := r.transact(q, request{"timeout_ms": 300})
 	require.NotNil(t, got.Error)
-	mend()
+	repair()
 	r.stored(q, request{"producer": "after"})
 	// Requests in flight may be stored now, once.
 	r.a.do("close", request{"client": "c"})
@@ -164,7 +164,7 @@ func standbyOnly(t *testing.T, r *run) {
 	r.open("c", request{"addresses": []string{standby.Address}})
 	r.stored(q, nil)
 	r.open("narrow", request{"addresses": []string{standby.Address}, "fixed_addresses": true})
-	got := r.told(r.publish(q, request{"client": "narrow", "timeout_ms": 500}))
+	got := r.recorded(r.publish(q, request{"client": "narrow", "timeout_ms": 500}))
 	require.NotNil(t, got.Error, "the standby stores nothing")
 	require.Equal(t, "not-done", got.Error.Outcome)
 	r.verify()
@@ -188,7 +188,7 @@ func (r *run) underLoad(queue string, happens func()) {
 	push()
 	// The second half of the responses is awaited after the event; some of the first arrive before.
 	for _, p := range all {
-		r.a.success("publish", r.told(p))
+		r.a.success("publish", r.recorded(p))
 	}
 	<-happened
 }
@@ -212,7 +212,7 @@ func killUnderConsumer(t *testing.T, r *run) {
 		all = append(all, r.publish(q, request{"producer": "p"}))
 	}
 	for _, p := range all {
-		r.a.success("publish", r.told(p))
+		r.a.success("publish", r.recorded(p))
 	}
 	r.consume("k", q, request{"prefetch": 50})
 	seen := map[uint64]int{}
@@ -336,10 +336,10 @@ func bothDown(t *testing.T, r *run) {
 	}
 	given := r.publish(q, request{"timeout_ms": 300}) // the application times out: nothing was sent
 	waiting := r.publish(q, request{"producer": "load"})
-	got := r.told(given)
+	got := r.recorded(given)
 	require.NotNil(t, got.Error)
 	require.Equal(t, "not-done", got.Error.Outcome)
 	r.inSync(t)
-	r.a.success("publish", r.told(waiting))
+	r.a.success("publish", r.recorded(waiting))
 	r.verify()
 }

@@ -19,14 +19,14 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// promise is the client's result for a message.
-type promise int
+// guarantee is the client's result for a message.
+type guarantee int
 
 const (
-	pending promise = iota // no result yet
-	success                // stored exactly once
-	notDone                // never stored, now or later
-	unknown                // stored once or not at all
+	pending guarantee = iota // no result yet
+	success                  // stored exactly once
+	notDone                  // never stored, now or later
+	unknown                  // stored once or not at all
 )
 
 // sent is one message of the runner; its body is its unique name.
@@ -34,7 +34,7 @@ type sent struct {
 	queue    string
 	order    uint64 // of its producer's publishes
 	producer string
-	told     promise
+	recorded guarantee
 	sequence uint64
 	text     string // of the error
 }
@@ -59,8 +59,8 @@ func (o *oracle) expect(queue, producer string, bodies ...string) {
 	}
 }
 
-// told records the client's result for them; they have consecutive sequences.
-func (o *oracle) told(t *testing.T, a *adapter, got answer, bodies ...string) {
+// recorded records the client's result for them; they have consecutive sequences.
+func (o *oracle) recorded(t *testing.T, a *adapter, got answer, bodies ...string) {
 	t.Helper()
 	var r result
 	if got.Error == nil {
@@ -75,12 +75,12 @@ func (o *oracle) told(t *testing.T, a *adapter, got answer, bodies ...string) {
 		m := o.messages[b]
 		switch {
 		case got.Error == nil:
-			m.told, m.sequence = success, r.Sequence+uint64(i)
+			m.recorded, m.sequence = success, r.Sequence+uint64(i)
 		case got.Error.Outcome == "unknown":
-			m.told, m.text = unknown, got.Error.Message
+			m.recorded, m.text = unknown, got.Error.Message
 		default:
 			require.Equal(t, "not-done", got.Error.Outcome)
-			m.told, m.text = notDone, got.Error.Message
+			m.recorded, m.text = notDone, got.Error.Message
 		}
 	}
 }
@@ -115,7 +115,7 @@ func (o *oracle) verify(t *testing.T, conn grpc.ClientConnInterface, queue strin
 		if problem := s.against(at[b]); problem != "" {
 			t.Errorf("%s: %q: %s", queue, b, problem)
 		}
-		if s.told == unknown && len(at[b]) == 1 {
+		if s.recorded == unknown && len(at[b]) == 1 {
 			o.unknownStored++
 		}
 	}
@@ -126,13 +126,13 @@ func (s *sent) against(at []uint64) string {
 	switch {
 	case len(at) > 1:
 		return fmt.Sprintf("stored %d times: %v", len(at), at)
-	case s.told == pending:
+	case s.recorded == pending:
 		return "the client told nothing of it"
-	case s.told == success && len(at) == 0:
+	case s.recorded == success && len(at) == 0:
 		return "the client told success, and it is not stored"
-	case s.told == success && at[0] != s.sequence:
+	case s.recorded == success && at[0] != s.sequence:
 		return fmt.Sprintf("the client told sequence %d, and it has %d", s.sequence, at[0])
-	case s.told == notDone && len(at) > 0:
+	case s.recorded == notDone && len(at) > 0:
 		return "the client told that it was not done, and it is stored: " + s.text
 	}
 	return ""
@@ -160,9 +160,9 @@ func read(ctx context.Context, conn grpc.ClientConnInterface, queue string) (all
 // Each kind of false result of a client is detected.
 func TestOracleNotices(t *testing.T) {
 	for name, c := range map[string]struct {
-		told promise
-		at   []uint64
-		says string
+		recorded  guarantee
+		at        []uint64
+		statement string
 	}{
 		"lost":           {success, nil, "it is not stored"},
 		"doubled":        {success, []uint64{5, 6}, "stored 2 times"},
@@ -175,11 +175,11 @@ func TestOracleNotices(t *testing.T) {
 		"doubt, stored":  {unknown, []uint64{5}, ""},
 		"doubt, not yet": {unknown, nil, ""},
 	} {
-		s := sent{told: c.told, sequence: 5}
-		if c.says == "" {
+		s := sent{recorded: c.recorded, sequence: 5}
+		if c.statement == "" {
 			require.Empty(t, s.against(c.at), name)
 			continue
 		}
-		require.Contains(t, s.against(c.at), c.says, name)
+		require.Contains(t, s.against(c.at), c.statement, name)
 	}
 }

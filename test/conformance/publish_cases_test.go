@@ -93,7 +93,7 @@ func pipelineOrder(_ *testing.T, r *run) {
 		all = append(all, r.publish(to, request{"producer": "p"}))
 	}
 	for _, p := range all {
-		r.a.success("publish", r.told(p))
+		r.a.success("publish", r.recorded(p))
 	}
 	r.verify()
 }
@@ -103,7 +103,7 @@ func batches(t *testing.T, r *run) {
 	q := r.queue("", nil)
 	require.Equal(t, uint64(1), r.stored(q, nil, request{}, request{}, request{}).Sequence)
 	require.Equal(t, uint64(4), r.stored(q, nil).Sequence)
-	got := r.told(r.publish(q, nil, request{}, request{"properties": map[string]string{"": "a key without a name"}}))
+	got := r.recorded(r.publish(q, nil, request{}, request{"properties": map[string]string{"": "a key without a name"}}))
 	require.NotNil(t, got.Error, "a property without a key")
 	require.Equal(t, "not-done", got.Error.Outcome)
 	r.verify()
@@ -172,11 +172,11 @@ func (r *run) transact(queue string, more request) (publication, answer) {
 	m := r.o.messages[p.bodies[0]]
 	switch {
 	case got.Error == nil:
-		m.told, m.sequence = success, r.nextOf(queue)
+		m.recorded, m.sequence = success, r.nextOf(queue)
 	case got.Error.Outcome == "unknown":
-		m.told = unknown
+		m.recorded = unknown
 	default:
-		m.told = notDone
+		m.recorded = notDone
 	}
 	return p, got
 }
@@ -184,7 +184,7 @@ func (r *run) transact(queue string, more request) (publication, answer) {
 // nextOf returns the sequence of the next message that a transaction publishes: nothing else publishes to the queue.
 func (r *run) nextOf(queue string) (next uint64) {
 	for _, m := range r.o.messages {
-		if m.queue == queue && m.told == success {
+		if m.queue == queue && m.recorded == success {
 			next = max(next, m.sequence)
 		}
 	}
@@ -226,7 +226,7 @@ func refusedTransaction(t *testing.T, r *run) {
 	})
 	require.NotNil(t, got.Error)
 	require.Equal(t, "QUEUE_NOT_FOUND", got.Error.Reason)
-	r.o.told(t, r.a, got, b)
+	r.o.recorded(t, r.a, got, b)
 	r.answer("k", d, "nack", nil)
 	d, m := r.receive("k")
 	require.Equal(t, 1, m.DeliveryCount, "what was not acknowledged comes again")
@@ -244,7 +244,7 @@ func fullQueue(t *testing.T, r *run) {
 	q := r.queue("", &pb.QueueConfig{MaxMessages: 3})
 	r.stored(q, nil)
 	r.stored(q, nil, request{}, request{})
-	got := r.told(r.publish(q, nil))
+	got := r.recorded(r.publish(q, nil))
 	require.NotNil(t, got.Error)
 	require.Equal(t, "not-done", got.Error.Outcome)
 	require.Equal(t, "QUEUE_FULL", got.Error.Reason)
@@ -257,7 +257,7 @@ func fenced(t *testing.T, r *run) {
 	id := "fenced"
 	r.stored(q, request{"producer": "old", "producer_id": id, "epoch": 1})
 	r.stored(q, request{"producer": "new", "producer_id": id, "epoch": 2})
-	got := r.told(r.publish(q, request{"producer": "old"}))
+	got := r.recorded(r.publish(q, request{"producer": "old"}))
 	require.NotNil(t, got.Error, "a higher epoch is in use")
 	require.Equal(t, "not-done", got.Error.Outcome)
 	require.Equal(t, "PRODUCER_FENCED", got.Error.Reason)
@@ -286,7 +286,7 @@ func reused(t *testing.T, r *run) {
 		require.Equal(t, "not-done", got.Error.Outcome)
 		require.Equal(t, "SEQUENCE_REUSED", got.Error.Reason)
 		if i > 0 {
-			r.o.told(t, r.a, got, b)
+			r.o.recorded(t, r.a, got, b)
 		}
 	}
 	r.verify()

@@ -20,7 +20,7 @@ import (
 func tlsCases() []testCase {
 	return []testCase{
 		{name: "TLS with a client certificate", in: securePair, run: clientCertificate},
-		{name: "TLS and a mistake", in: securePair, run: tlsMistakes},
+		{name: "TLS and a mistake", in: securePair, run: tlsMisconfigurations},
 		{name: "TLS with the certificate of the node alone", in: secureNode, run: nodeCertificate},
 		{name: "TLS with a token", in: secureNode, run: tokenOverTLS},
 		{name: "TLS and the active is killed", long: true, in: securePair, run: killOverTLS},
@@ -89,12 +89,12 @@ func clientCertificate(t *testing.T, r *run) {
 	r.verify()
 }
 
-// tlsMistakes: a client that does not trust the node, or is not trusted by it, returns an error to its application
-// within the timeout, and stores nothing.
-func tlsMistakes(t *testing.T, r *run) {
+// tlsMisconfigurations: a client that does not trust the node, or is not trusted by it, returns an error to its
+// application within the timeout, and stores nothing.
+func tlsMisconfigurations(t *testing.T, r *run) {
 	q := r.queue("", nil)
 	own, foreign := r.identities.own, r.identities.foreign
-	mistakes := map[string]request{
+	misconfigurations := map[string]request{
 		"an authority that has not issued the node's certificate": {
 			"ca": foreign["ca"], "cert": own["cert"], "key": own["key"],
 		},
@@ -105,12 +105,12 @@ func tlsMistakes(t *testing.T, r *run) {
 		"another authority, although the token is the right": {"ca": foreign["ca"], "token": r.makeToken("right")},
 	}
 	waiting := map[string]publication{}
-	for name, options := range mistakes {
+	for name, options := range misconfigurations {
 		r.open(name, options)
 		waiting[name] = r.publish(q, request{"client": name, "timeout_ms": 1500})
 	}
 	for name, p := range waiting {
-		got := r.told(p)
+		got := r.recorded(p)
 		require.NotNil(t, got.Error, name)
 		require.Equal(t, "not-done", got.Error.Outcome, "%s: %s", name, got.Error.Message)
 		require.NotEmpty(t, got.Error.Message, name)
@@ -125,7 +125,7 @@ func nodeCertificate(t *testing.T, r *run) {
 	r.open("c", request{"ca": r.identities.ca})
 	r.roundTrip(q)
 	r.open("other", request{"ca": r.identities.foreign["ca"]})
-	got := r.told(r.publish(q, request{"client": "other", "timeout_ms": 1500}))
+	got := r.recorded(r.publish(q, request{"client": "other", "timeout_ms": 1500}))
 	require.NotNil(t, got.Error)
 	require.Equal(t, "not-done", got.Error.Outcome)
 	r.verify()
@@ -146,7 +146,7 @@ func tokenOverTLS(t *testing.T, r *run) {
 		require.Equal(t, "over-tls", c.GetPrincipal())
 	}
 	r.open("wrong", request{"ca": r.identities.ca, "token": "lsk_a-token-that-the-node-does-not-have"})
-	got := r.told(r.publish(q, request{"client": "wrong", "timeout_ms": bound.Milliseconds()}))
+	got := r.recorded(r.publish(q, request{"client": "wrong", "timeout_ms": bound.Milliseconds()}))
 	require.NotNil(t, got.Error)
 	require.Equal(t, "not-done", got.Error.Outcome)
 	require.Equal(t, "UNAUTHENTICATED", got.Error.Reason)

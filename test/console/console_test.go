@@ -377,7 +377,7 @@ func TestForced(t *testing.T) {
 		require.True(t, func() (found bool) {
 			b.run(chromedp.Evaluate(has("#dialog", want), &found))
 			return found
-		}(), want+"\n"+b.whatIsShown())
+		}(), want+"\n"+b.shownText())
 	}
 	var disabled bool
 	b.run(chromedp.Evaluate("document.querySelector('#dialog button[type=submit]').disabled", &disabled))

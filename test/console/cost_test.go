@@ -88,9 +88,9 @@ func TestConsoleCost(t *testing.T) {
 			watching.Go(func() { watchQueues(ctx, w.console[active.Name], &bytesSeen) })
 		}
 		<-time.After(costWindow / 4) // until they are connected
-		from, began := published.Load(), time.Now()
+		from, start := published.Load(), time.Now()
 		<-time.After(costWindow)
-		rate := float64(published.Load()-from) / time.Since(began).Seconds()
+		rate := float64(published.Load()-from) / time.Since(start).Seconds()
 		cancel()
 		watching.Wait()
 		return rate

@@ -103,7 +103,7 @@ func (b *tab) quiet() {
 
 func (b *tab) run(actions ...chromedp.Action) {
 	b.t.Helper()
-	require.NoError(b.t, b.try(actions...), "%s", b.whatIsShown())
+	require.NoError(b.t, b.try(actions...), "%s", b.shownText())
 }
 
 func (b *tab) try(actions ...chromedp.Action) error {
@@ -112,8 +112,8 @@ func (b *tab) try(actions ...chromedp.Action) error {
 	return chromedp.Run(ctx, actions...)
 }
 
-// whatIsShown returns the page's address and text for a failure message.
-func (b *tab) whatIsShown() string {
+// shownText returns the page's address and text for a failure message.
+func (b *tab) shownText() string {
 	var at, text string
 	_ = b.evaluate("location.href", &at)
 	_ = b.evaluate("document.body ? document.body.innerText : ''", &text)
@@ -135,15 +135,15 @@ func (b *tab) open(path string) {
 // until waits for a condition, a script, and returns the duration.
 func (b *tab) until(script string) time.Duration {
 	b.t.Helper()
-	began := time.Now()
+	start := time.Now()
 	for {
 		var holds bool
 		err := b.evaluate("Boolean("+script+")", &holds)
 		if err == nil && holds {
-			return time.Since(began)
+			return time.Since(start)
 		}
-		if time.Since(began) > bound {
-			require.FailNow(b.t, "not within "+bound.String(), "%s: %v\n%s", script, err, b.whatIsShown())
+		if time.Since(start) > bound {
+			require.FailNow(b.t, "not within "+bound.String(), "%s: %v\n%s", script, err, b.shownText())
 		}
 		<-time.After(20 * time.Millisecond)
 	}

@@ -31,7 +31,7 @@ var (
 	forFlag      = flag.Duration("for", 7*time.Minute, "time for each situation")
 	settingsFlag = flag.String("settings", "1s/600ms 2s/1500ms",
 		"failover.timeout/failover.drop-timeout of each pair")
-	situationsFlag = flag.String("situations", "quiet busy fsync gc stop", "situations, one after the other")
+	scenariosFlag = flag.String("situations", "quiet busy fsync gc stop", "situations, one after the other")
 )
 
 const (
@@ -72,14 +72,14 @@ func allocate() {
 
 // row is the result of a pair.
 type row struct {
-	situation, setting string
-	faults             uint64
-	takeovers, drops   int
-	silence            time.Duration // the longest, as logged by the nodes
-	publishes          int
-	slowest            time.Duration
-	longestStop        time.Duration
-	span               time.Duration
+	scenario, setting string
+	faults            uint64
+	takeovers, drops  int
+	outage            time.Duration // the longest, as logged by the nodes
+	publishes         int
+	slowest           time.Duration
+	longestStop       time.Duration
+	span              time.Duration
 }
 
 // TestDetection prints a table and asserts nothing.
@@ -88,9 +88,9 @@ func TestDetection(t *testing.T) {
 	binary, err := cluster.Build(t.Context(), dir)
 	require.NoError(t, err)
 	var rows []row
-	for _, situation := range strings.Fields(*situationsFlag) {
-		t.Run(situation, func(t *testing.T) {
-			found := measure(t, binary, filepath.Join(dir, situation), situation)
+	for _, scenario := range strings.Fields(*scenariosFlag) {
+		t.Run(scenario, func(t *testing.T) {
+			found := measure(t, binary, filepath.Join(dir, scenario), scenario)
 			rows = append(rows, found...)
 			t.Logf("\n%s", table(found))
 		})
@@ -99,18 +99,18 @@ func TestDetection(t *testing.T) {
 }
 
 // measure runs a pair with each setting in parallel in one situation.
-func measure(t *testing.T, binary, dir, situation string) []row {
+func measure(t *testing.T, binary, dir, scenario string) []row {
 	t.Helper()
-	if situation == "gc" {
+	if scenario == "gc" {
 		t.Setenv("GOGC", "5")
 	}
 	var pairs []*pair
 	for i, setting := range strings.Fields(*settingsFlag) {
-		p := &pair{row: row{situation: situation, setting: setting}, breakDisks: cluster.CanBreakDisks(binary)}
+		p := &pair{row: row{scenario: scenario, setting: setting}, breakDisks: cluster.CanBreakDisks(binary)}
 		p.start(t, binary, filepath.Join(dir, fmt.Sprint(i)))
 		pairs = append(pairs, p)
 	}
-	switch situation {
+	switch scenario {
 	case "busy":
 		load(t, "busy", busy)
 	case "gc":
@@ -122,7 +122,7 @@ func measure(t *testing.T, binary, dir, situation string) []row {
 	errs := make([]error, 2*len(pairs))
 	for i, p := range pairs {
 		wg.Go(func() { errs[2*i] = p.publish(ctx) })
-		wg.Go(func() { errs[2*i+1] = p.strike(ctx) })
+		wg.Go(func() { errs[2*i+1] = p.inject(ctx) })
 	}
 	wg.Wait()
 	require.NoError(t, errors.Join(errs...))
@@ -173,7 +173,7 @@ func (p *pair) start(t *testing.T, binary, dir string) {
 	defer cancel()
 	var err error
 	p.Pair, err = cluster.Start(ctx, cluster.Options{
-		Binary: binary, Dir: dir, Settings: settings, Disk: p.breakDisks && p.situation == "fsync",
+		Binary: binary, Dir: dir, Settings: settings, Disk: p.breakDisks && p.scenario == "fsync",
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = p.Close() })
@@ -193,22 +193,22 @@ func (p *pair) start(t *testing.T, binary, dir string) {
 
 // publish publishes synchronously.
 func (p *pair) publish(ctx context.Context) error {
-	began := time.Now()
+	start := time.Now()
 	for body := make([]byte, bodyBytes); ctx.Err() == nil; p.publishes++ {
 		from := time.Now()
 		if _, err := p.client.Publish(context.WithoutCancel(ctx), "q", client.Message{Body: body}); err != nil {
-			return fmt.Errorf("%s, %s: %w", p.situation, p.setting, err)
+			return fmt.Errorf("%s, %s: %w", p.scenario, p.setting, err)
 		}
 		p.slowest = max(p.slowest, time.Since(from))
 		<-time.After(pace)
 	}
-	p.span = time.Since(began)
+	p.span = time.Since(start)
 	return nil
 }
 
-// strike injects the fault of the situation at intervals, into each node in turn.
-func (p *pair) strike(ctx context.Context) error {
-	if p.situation != "fsync" && p.situation != "stop" {
+// inject injects the fault of the situation at intervals, into each node in turn.
+func (p *pair) inject(ctx context.Context) error {
+	if p.scenario != "fsync" && p.scenario != "stop" {
 		return nil
 	}
 	tick := time.NewTicker(every)
@@ -227,7 +227,7 @@ func (p *pair) strike(ctx context.Context) error {
 }
 
 func (p *pair) once(ctx context.Context, n *cluster.Node) error {
-	if p.situation == "stop" {
+	if p.scenario == "stop" {
 		from := time.Now()
 		if err := n.Pause(); err != nil {
 			return err
@@ -267,11 +267,11 @@ func (p *pair) count(t *testing.T) {
 				p.takeovers++
 			case e.Name == "standby lost":
 				p.drops++
-				t.Logf("%s, %s: %v", p.situation, p.setting, e)
+				t.Logf("%s, %s: %v", p.scenario, p.setting, e)
 			case e.Name == "other node was silent":
 				silent, err := time.ParseDuration(fmt.Sprint(e.Fields["for"], "s"))
 				require.NoError(t, err)
-				p.silence = max(p.silence, silent)
+				p.outage = max(p.outage, silent)
 			}
 		}
 	}
@@ -286,8 +286,8 @@ func table(rows []row) string {
 	fmt.Fprintln(w, "|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|")
 	ms := func(d time.Duration) string { return fmt.Sprintf("%d ms", d.Milliseconds()) }
 	for _, r := range rows {
-		fmt.Fprintf(w, "| %s\t| %s\t| %.1f\t| %d\t| %s\t| %d\t| %d\t| %s\t| %d\t| %s\t|\n", r.situation, r.setting,
-			r.span.Minutes(), r.faults, ms(r.longestStop), r.takeovers, r.drops, ms(r.silence), r.publishes, ms(r.slowest))
+		fmt.Fprintf(w, "| %s\t| %s\t| %.1f\t| %d\t| %s\t| %d\t| %d\t| %s\t| %d\t| %s\t|\n", r.scenario, r.setting,
+			r.span.Minutes(), r.faults, ms(r.longestStop), r.takeovers, r.drops, ms(r.outage), r.publishes, ms(r.slowest))
 	}
 	_ = w.Flush()
 	return b.String()

@@ -67,9 +67,9 @@ func runPages(t *testing.T, names ...string) int {
 			ready, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			require.NoError(t, p.WaitReady(ready, nil))
-			home := t.TempDir()
-			env := append(environment(binary), "HOME="+home, "LOCKSTEP_ADDR="+strings.Join(p.Addresses(), ","))
-			runSteps(t, home, list, env)
+			repoRoot := t.TempDir()
+			env := append(environment(binary), "HOME="+repoRoot, "LOCKSTEP_ADDR="+strings.Join(p.Addresses(), ","))
+			runSteps(t, repoRoot, list, env)
 		})
 	}
 	return ran

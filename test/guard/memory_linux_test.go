@@ -69,7 +69,7 @@ func serve(t *testing.T, budgetBytes int) *served {
 	select {
 	case line := <-out.first:
 		return &served{t: t, cmd: cmd, address: line[strings.LastIndex(line, " ")+1:]}
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("the node does not say where it serves")
 		return nil
 	}
@@ -95,10 +95,10 @@ func peakOf(t *testing.T, pid int) int {
 // Limits of docs/explanation/memory.md for a small budget, with a margin for the machine; the minimum proves that
 // memory was measured.
 const (
-	smallLeast, smallMost = 40 * mib, 176 * mib // measured: 124 to 135
-	largeLeast, largeMost = 64 * mib, 416 * mib // measured in 8 runs: 275 to 351, including 40 of the executable file
-	activeMost            = 704 * mib           // measured in 8 runs: 315 to 450; 662 once, with more messages
-	standbyMost           = 320 * mib           // measured in 8 runs: 198 to 235
+	minSmall, smallMost = 40 * mib, 176 * mib // measured: 124 to 135
+	minLarge, largeMost = 64 * mib, 416 * mib // measured in 8 runs: 275 to 351, including 40 of the executable file
+	activeMost          = 704 * mib           // measured in 8 runs: 315 to 450; 662 once, with more messages
+	standbyMost         = 320 * mib           // measured in 8 runs: 198 to 235
 )
 
 // Memory is limited while a backlog of four times the budget is written and read.
@@ -110,7 +110,7 @@ func TestMemoryOfSmallMessages(t *testing.T) {
 	drain(t, c, backlog/body)
 	t.Logf("a budget of %d MiB: %d MiB when all was published, %d when all was consumed", budget/mib, published/mib,
 		p.peak()/mib)
-	within(t, p.peak(), smallLeast, smallMost)
+	within(t, p.peak(), minSmall, smallMost)
 }
 
 // Memory is limited with the largest possible messages, each as large as the budget.
@@ -124,7 +124,7 @@ func TestMemoryOfLargeMessages(t *testing.T) {
 	drain(t, c, count)
 	t.Logf("a budget of %d MiB: %d MiB when all was published, %d when all was consumed", budget/mib, published/mib,
 		p.peak()/mib)
-	within(t, p.peak(), largeLeast, largeMost)
+	within(t, p.peak(), minLarge, largeMost)
 }
 
 // Memory of both nodes is limited while three clients publish the largest possible messages, each as large as the
@@ -164,8 +164,8 @@ func TestMemoryOfLargeMessagesOnAPair(t *testing.T) {
 	clients.Wait()
 	a, s := peakOf(t, active.PID()), peakOf(t, standby.PID())
 	t.Logf("a budget of %d MiB: the active %d MiB, the standby %d", budget/mib, a/mib, s/mib)
-	within(t, a, largeLeast, activeMost)
-	within(t, s, largeLeast, standbyMost)
+	within(t, a, minLarge, activeMost)
+	within(t, s, minLarge, standbyMost)
 }
 
 func within(t *testing.T, got, least, most int) {

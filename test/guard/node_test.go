@@ -35,8 +35,8 @@ import (
 const asNode = "GUARD_TEST_BINARY_IS_A_NODE"
 
 const (
-	// patience bounds the wait for an event.
-	patience = 2 * time.Minute
+	// testTimeout bounds the wait for an event.
+	testTimeout = 2 * time.Minute
 	// pollEvery is how often a condition is polled.
 	pollEvery = 5 * time.Millisecond
 )

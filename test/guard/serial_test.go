@@ -23,7 +23,7 @@ func TestSerialAllocations(t *testing.T) {
 	cost := map[string]float64{}
 	// On a busy machine a request is slow, and the count includes timers such as the standby's heartbeats. Then it is
 	// repeated, and the minimum is the cost of a message.
-	for i := 0; i == 0 || i < 20 && tooDear(t, cost); i++ {
+	for i := 0; i == 0 || i < 20 && tooExpensive(t, cost); i++ {
 		before := map[*process]map[string]int64{active: active.counts().Serial, standby: standby.counts().Serial}
 		publish(t, conn, l, requests, &next)
 		stored += requests * messages
@@ -58,8 +58,8 @@ func leastSerial(t *testing.T, cost map[string]float64, section string, allocate
 	}
 }
 
-// tooDear reports whether a section exceeds its window.
-func tooDear(t *testing.T, cost map[string]float64) bool {
+// tooExpensive reports whether a section exceeds its window.
+func tooExpensive(t *testing.T, cost map[string]float64) bool {
 	t.Helper()
 	for section, c := range cost {
 		if c > windowOf(t, serialWindow+section).most {

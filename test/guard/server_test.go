@@ -109,7 +109,7 @@ func waitFor(t *testing.T, conn *grpc.ClientConn, role pb.Role) {
 	require.Eventually(t, func() bool {
 		s, err := admin.GetStatus(t.Context(), &pb.GetStatusRequest{})
 		return err == nil && s.GetRole() == role
-	}, patience, pollEvery)
+	}, testTimeout, pollEvery)
 }
 
 // publish sends requests on one stream, as the client does: with the sequences of a producer, which *next counts.

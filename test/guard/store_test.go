@@ -56,8 +56,8 @@ func (w *written) fs(dir string) vfs.FS {
 	return fs
 }
 
-// soFar returns the bytes written to the log and to page.db, and the syncs of the log.
-func (w *written) soFar() (log, pages, syncs float64) {
+// total returns the bytes written to the log and to page.db, and the syncs of the log.
+func (w *written) total() (log, pages, syncs float64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return float64(w.log), float64(w.pages), float64(w.logSyncs)
@@ -82,7 +82,7 @@ func TestStoreWrites(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var w written
 				s := openStore(t, &w, c.sync)
-				log, pages, syncs := w.soFar()
+				log, pages, syncs := w.total()
 				body := make([]byte, c.size)
 				for i := range c.batches {
 					publishBatch(t, s, body, c.batch)
@@ -95,12 +95,12 @@ func TestStoreWrites(t *testing.T) {
 					}
 				}
 				messages := float64(c.batch * c.batches)
-				logAfter, _, syncsAfter := w.soFar()
+				logAfter, _, syncsAfter := w.total()
 				check(t, "log: bytes per message, "+c.name, (logAfter-log)/messages)
 				check(t, "log: syncs per transaction, "+c.name, (syncsAfter-syncs)/float64(c.batches))
 				_, err := s.Checkpoint(t.Context())
 				require.NoError(t, err)
-				_, pagesAfter, _ := w.soFar()
+				_, pagesAfter, _ := w.total()
 				check(t, "page.db: bytes per message, "+c.name, (pagesAfter-pages)/messages)
 			})
 		})

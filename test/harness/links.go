@@ -90,15 +90,15 @@ func (p *Pair) DialOptions() []grpc.DialOption {
 // Dial connects directly to the node if address is that of its link.
 func (p *Pair) Dial(ctx context.Context, address string) (net.Conn, error) {
 	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", p.PastLink(address))
+	conn, err := d.DialContext(ctx, "tcp", p.BypassLink(address))
 	if err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
 	}
 	return conn, nil
 }
 
-// PastLink returns the address of the node itself if address is that of its link.
-func (p *Pair) PastLink(address string) string {
+// BypassLink returns the address of the node itself if address is that of its link.
+func (p *Pair) BypassLink(address string) string {
 	if n := p.Find(address); n != nil {
 		return n.Address
 	}

@@ -76,11 +76,11 @@ type Pair struct {
 	// Witness is the third voter with raft; nil otherwise.
 	Witness *Node
 
-	o      Options
-	lock   io.Closer // of Options.Dir
-	etcd   *etcdServer
-	voters []*Port // of the nodes, with raft
-	beside []*Node // additional nodes created by Beside
+	o         Options
+	lock      io.Closer // of Options.Dir
+	etcd      *etcdServer
+	voters    []*Port // of the nodes, with raft
+	peerIndex []*Node // additional nodes created by Beside
 }
 
 // Start starts etcd and the nodes. It does not wait until the nodes serve: see WaitReady. On an error it stops
@@ -298,13 +298,13 @@ func (p *Pair) coordinator(n *Node) map[string]string {
 	}
 }
 
-// Beside creates an additional node without starting it. It has the name and the settings of another one, and a
+// Peer creates an additional node without starting it. It has the name and the settings of another one, and a
 // separate directory next to those of the pair. It is for a copy of the other node's data directory; its DataDir does
 // not exist yet. It is closed with the pair. Not with Options.Links or Raft.
-func (p *Pair) Beside(like *Node, dir string) (*Node, error) {
+func (p *Pair) Peer(like *Node, dir string) (*Node, error) {
 	n, err := p.newNode(like.Name, filepath.Join(p.o.Dir, dir), "")
 	if err == nil {
-		p.beside = append(p.beside, n)
+		p.peerIndex = append(p.peerIndex, n)
 	}
 	return n, err
 }
@@ -319,7 +319,7 @@ func (p *Pair) Processes() []*Node {
 
 // all returns the nodes, those created by Beside, and the witness.
 func (p *Pair) all() []*Node {
-	all := slices.Concat(p.Nodes, p.beside)
+	all := slices.Concat(p.Nodes, p.peerIndex)
 	if p.Witness != nil {
 		all = append(all, p.Witness)
 	}
@@ -357,7 +357,7 @@ func (p *Pair) Coordinator() string {
 
 // Find returns the node with that address, or with a link of that address, or nil.
 func (p *Pair) Find(address string) *Node {
-	for _, n := range slices.Concat(p.Nodes, p.beside) {
+	for _, n := range slices.Concat(p.Nodes, p.peerIndex) {
 		if n.Address == address || n.link != nil && n.link.Address() == address {
 			return n
 		}
@@ -381,7 +381,7 @@ func (p *Pair) Close() error { return p.close(false) }
 func (p *Pair) KillAll() error { return p.close(true) }
 
 func (p *Pair) close(atOnce bool) error {
-	nodes := slices.Concat(p.Nodes, p.beside)
+	nodes := slices.Concat(p.Nodes, p.peerIndex)
 	ended := make(chan error, len(nodes))
 	for _, n := range nodes {
 		go func() { ended <- n.end(atOnce) }()

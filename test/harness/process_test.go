@@ -25,8 +25,8 @@ func newScript(t *testing.T, script string) *process {
 	return p
 }
 
-// says waits until the process has printed a text.
-func says(t *testing.T, p *process, text string) {
+// logs waits until the process has printed a text.
+func logs(t *testing.T, p *process, text string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		b, err := os.ReadFile(p.LogFile())
@@ -60,7 +60,7 @@ func TestProcessStops(t *testing.T) {
 	}
 	require.NoError(t, p.Start())
 	require.ErrorContains(t, p.Start(), "is already running")
-	says(t, p, "begins\n")
+	logs(t, p, "begins\n")
 	require.NoError(t, p.Pause())
 	require.NoError(t, p.Wake())
 	require.NoError(t, p.Stop())
@@ -68,7 +68,7 @@ func TestProcessStops(t *testing.T) {
 
 	p = newScript(t, "trap 'echo fails; exit 4' TERM; echo begins; while :; do sleep 0.01; done")
 	require.NoError(t, p.Start())
-	says(t, p, "begins\n")
+	logs(t, p, "begins\n")
 	err := p.Stop()
 	require.ErrorContains(t, err, "node a stopped with exit status 4")
 	require.ErrorContains(t, err, "fails")
@@ -81,7 +81,7 @@ func TestProcessEnvironment(t *testing.T) {
 	p := newScript(t, `echo "$LOCKSTEP_LISTEN,$MORE"`)
 	p.environment = func() ([]string, error) { return []string{"MORE=more"}, nil }
 	require.NoError(t, p.Start())
-	says(t, p, ",more\n")
+	logs(t, p, ",more\n")
 
 	broken := errors.New("no more")
 	p.environment = func() ([]string, error) { return nil, broken }

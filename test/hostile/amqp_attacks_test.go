@@ -24,13 +24,13 @@ func amqpAttacks() []attack {
 		{"amqp silence", 100, silence},
 		{"amqp garbage inside", 4, garbageInside},
 		{"amqp oversized frame", 4, oversizedAMQPFrame},
-		{"amqp hollow values", 4, hollowValues},
+		{"amqp hollow values", 4, sendEmptyValues},
 		{"amqp channels never begun", 4, unknownChannels},
 		{"amqp begin flood", 2, beginFlood},
 		{"amqp attach flood", 2, attachFlood},
 		{"amqp flow flood", 2, flowFlood},
 		{"amqp disposition flood", 2, dispositionFlood},
-		{"amqp half messages", 32, halfMessages},
+		{"amqp half messages", 32, partialMessages},
 		{"amqp declare flood", 2, declareFlood},
 		{"amqp never-reading consumer", 32, neverReadsAMQP},
 		{"amqp closed window", 96, neverReadsAMQP},
@@ -45,7 +45,7 @@ func (a *attacker) joined(ctx context.Context, name string) *peer {
 	}
 	p := newPeer(c)
 	if err := p.open(fmt.Sprint("hostile-", rand.Uint64())); err != nil {
-		a.note(name, "not opened: "+end(ctx, err))
+		a.record(name, "not opened: "+end(ctx, err))
 		_ = c.Close()
 		pause(ctx, 10*time.Millisecond)
 		return nil
@@ -78,7 +78,7 @@ func until(ctx context.Context, ended <-chan string, once func(i int) error) str
 			select {
 			case how := <-ended:
 				return how
-			case <-time.After(patience):
+			case <-time.After(testTimeout):
 				return end(ctx, err)
 			}
 		}
@@ -100,7 +100,7 @@ func slowHeader(ctx context.Context, a *attacker, name string, _ int) {
 		}
 		pause(ctx, 500*time.Millisecond)
 	}
-	a.note(name, p.reaction(ctx))
+	a.record(name, p.reaction(ctx))
 }
 
 // silence stops sending at some point before the connection is open.
@@ -121,10 +121,10 @@ func silence(ctx context.Context, a *attacker, name string, worker int) {
 		err = p.signIn()
 	}
 	if err != nil {
-		a.note(name, end(ctx, err))
+		a.record(name, end(ctx, err))
 		return
 	}
-	a.note(name, p.reaction(ctx))
+	a.record(name, p.reaction(ctx))
 }
 
 // garbageInside sends frames whose content is not a performative, is truncated, or is invalid in the current state.
@@ -139,7 +139,7 @@ func garbageInside(ctx context.Context, a *attacker, name string, _ int) {
 		frame[8+rand.IntN(len(frame)-8)] = byte(rand.Uint32())
 	}
 	ended := p.watched(ctx)
-	a.note(name, until(ctx, ended, func(int) error {
+	a.record(name, until(ctx, ended, func(int) error {
 		_, err := p.Write(frame)
 		return err
 	}))
@@ -155,7 +155,7 @@ func oversizedAMQPFrame(ctx context.Context, a *attacker, name string, _ int) {
 	head := wire.AppendFrame(nil, 0, &wire.Transfer{}, nil)
 	binary.BigEndian.PutUint32(head, 1<<30)
 	ended := p.watched(ctx)
-	a.note(name, until(ctx, ended, func(i int) error {
+	a.record(name, until(ctx, ended, func(i int) error {
 		if i == 0 {
 			_, err := p.Write(head)
 			return err
@@ -165,8 +165,8 @@ func oversizedAMQPFrame(ctx context.Context, a *attacker, name string, _ int) {
 	}))
 }
 
-// hollowValues opens with properties that are far larger once they are decoded.
-func hollowValues(ctx context.Context, a *attacker, name string, _ int) {
+// sendEmptyValues opens with properties that are far larger once they are decoded.
+func sendEmptyValues(ctx context.Context, a *attacker, name string, _ int) {
 	c := a.dial(ctx, name)
 	if c == nil {
 		return
@@ -174,15 +174,15 @@ func hollowValues(ctx context.Context, a *attacker, name string, _ int) {
 	defer func() { _ = c.Close() }()
 	p := newPeer(c)
 	if err := p.signIn(); err != nil {
-		a.note(name, end(ctx, err))
+		a.record(name, end(ctx, err))
 		return
 	}
-	hollow := make(wire.List, 20_000)
-	for i := range hollow {
-		hollow[i] = wire.Array{nil, nil, nil, nil} // rewritten below to have 255 elements
+	emptyValues := make(wire.List, 20_000)
+	for i := range emptyValues {
+		emptyValues[i] = wire.Array{nil, nil, nil, nil} // rewritten below to have 255 elements
 	}
 	frame := wire.AppendFrame(nil, 0, &wire.Open{
-		ContainerID: "hollow", Properties: wire.Fields{{Key: wire.Symbol("p"), Value: hollow}},
+		ContainerID: "hollow", Properties: wire.Fields{{Key: wire.Symbol("p"), Value: emptyValues}},
 	}, nil)
 	for i := 0; i+3 < len(frame); i++ {
 		if string(frame[i:i+4]) == "\xe0\x02\x04\x40" {
@@ -190,10 +190,10 @@ func hollowValues(ctx context.Context, a *attacker, name string, _ int) {
 		}
 	}
 	if _, err := c.Write(frame); err != nil {
-		a.note(name, end(ctx, err))
+		a.record(name, end(ctx, err))
 		return
 	}
-	a.note(name, p.reaction(ctx))
+	a.record(name, p.reaction(ctx))
 }
 
 // unknownChannels sends on channels without a session.
@@ -204,7 +204,7 @@ func unknownChannels(ctx context.Context, a *attacker, name string, _ int) {
 	}
 	defer func() { _ = p.Close() }()
 	ended := p.watched(ctx)
-	a.note(name, until(ctx, ended, func(i int) error {
+	a.record(name, until(ctx, ended, func(i int) error {
 		return p.send(uint16(1+i%60_000), &wire.Transfer{More: true}, make([]byte, 1000))
 	}))
 }
@@ -217,7 +217,7 @@ func beginFlood(ctx context.Context, a *attacker, name string, worker int) {
 	}
 	defer func() { _ = p.Close() }()
 	ended := p.watched(ctx)
-	a.note(name, until(ctx, ended, func(i int) error {
+	a.record(name, until(ctx, ended, func(i int) error {
 		if worker%2 == 0 {
 			return p.begin(uint16(1 + i))
 		}
@@ -236,7 +236,7 @@ func attachFlood(ctx context.Context, a *attacker, name string, worker int) {
 	}
 	defer func() { _ = p.Close() }()
 	ended := p.watched(ctx)
-	a.note(name, until(ctx, ended, func(i int) error {
+	a.record(name, until(ctx, ended, func(i int) error {
 		role := wire.Role(i%2 == 0)
 		if worker%2 == 0 {
 			return p.attach(uint32(i), fmt.Sprint("l", i), role, a.plan.Queue)
@@ -266,7 +266,7 @@ func flowFlood(ctx context.Context, a *attacker, name string, worker int) {
 		NextIncomingID: wire.Some(uint32(0)), IncomingWindow: 1, OutgoingWindow: math.MaxUint32, Handle: wire.Some(uint32(0)),
 		DeliveryCount: wire.Some(uint32(0)), Echo: true,
 	}
-	a.note(name, until(ctx, ended, func(i int) error {
+	a.record(name, until(ctx, ended, func(i int) error {
 		flow.LinkCredit = wire.Some(uint32(i % 2 * math.MaxUint32))
 		flow.Drain = i%3 == 0
 		return p.send(0, flow, nil)
@@ -281,15 +281,15 @@ func dispositionFlood(ctx context.Context, a *attacker, name string, _ int) {
 	}
 	defer func() { _ = p.Close() }()
 	ended := p.watched(ctx)
-	a.note(name, until(ctx, ended, func(i int) error {
+	a.record(name, until(ctx, ended, func(i int) error {
 		return p.send(0, &wire.Disposition{
 			Role: i%2 == 0, First: uint32(i) << 20, Last: uint32(i)<<20 - 1, Settled: i%3 == 0, State: wire.Accepted{},
 		}, nil)
 	}))
 }
 
-// halfMessages starts large messages on many links, and completes none of them.
-func halfMessages(ctx context.Context, a *attacker, name string, _ int) {
+// partialMessages starts large messages on many links, and completes none of them.
+func partialMessages(ctx context.Context, a *attacker, name string, _ int) {
 	p := a.joined(ctx, name)
 	if p == nil {
 		return
@@ -298,7 +298,7 @@ func halfMessages(ctx context.Context, a *attacker, name string, _ int) {
 	const links = 100
 	for i := range uint32(links) {
 		if err := p.attach(i, fmt.Sprint("l", i), wire.RoleSender, a.plan.Queue); err != nil {
-			a.note(name, end(ctx, err))
+			a.record(name, end(ctx, err))
 			return
 		}
 	}
@@ -315,7 +315,7 @@ func halfMessages(ctx context.Context, a *attacker, name string, _ int) {
 			break
 		}
 	}
-	a.note(name, <-ended)
+	a.record(name, <-ended)
 }
 
 // declareFlood declares transactions and completes none of them.
@@ -330,12 +330,12 @@ func declareFlood(ctx context.Context, a *attacker, name string, _ int) {
 		Target: &wire.Coordinator{}, InitialDeliveryCount: wire.Some(uint32(0)),
 	}, nil)
 	if err != nil {
-		a.note(name, end(ctx, err))
+		a.record(name, end(ctx, err))
 		return
 	}
 	ended := p.watched(ctx)
 	declare := wire.AppendDeclare(nil, &wire.Declare{})
-	a.note(name, until(ctx, ended, func(i int) error {
+	a.record(name, until(ctx, ended, func(i int) error {
 		if i == 0 {
 			pause(ctx, 50*time.Millisecond) // the node grants credit
 		}
@@ -378,5 +378,5 @@ func neverReadsAMQP(ctx context.Context, a *attacker, name string, worker int) {
 	if err == nil {
 		<-ctx.Done()
 	}
-	a.note(name, end(ctx, err))
+	a.record(name, end(ctx, err))
 }

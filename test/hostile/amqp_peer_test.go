@@ -115,31 +115,31 @@ func awaited[T wire.Performative](p *peer) (T, error) {
 		if got, ok := f.Body.(T); ok {
 			return got, nil
 		}
-		if err := farewell(f.Body); err != nil {
+		if err := goAwayFlood(f.Body); err != nil {
 			var none T
 			return none, err
 		}
 	}
 }
 
-// farewell returns the error in a frame that ends a connection, session or link.
-func farewell(body wire.Performative) error {
-	var why *wire.Error
+// goAwayFlood returns the error in a frame that ends a connection, session or link.
+func goAwayFlood(body wire.Performative) error {
+	var reason *wire.Error
 	what := ""
 	switch body := body.(type) {
 	case *wire.Close:
-		why, what = body.Error, "close"
+		reason, what = body.Error, "close"
 	case *wire.End:
-		why, what = body.Error, "end"
+		reason, what = body.Error, "end"
 	case *wire.Detach:
-		why, what = body.Error, "detach"
+		reason, what = body.Error, "detach"
 	default:
 		return nil
 	}
-	if why == nil {
+	if reason == nil {
 		return errors.New(what + " without an error")
 	}
-	return errors.New(what + " with " + string(why.Condition))
+	return errors.New(what + " with " + string(reason.Condition))
 }
 
 // reaction reads until the node ends the connection, and returns the kind of end.
@@ -150,7 +150,7 @@ func (p *peer) reaction(ctx context.Context) string {
 			return end(ctx, errors.Unwrap(err))
 		}
 		if body, ok := f.Body.(*wire.Close); ok {
-			return farewell(body).Error()
+			return goAwayFlood(body).Error()
 		}
 	}
 }
@@ -159,7 +159,7 @@ func (p *peer) reaction(ctx context.Context) string {
 func payload(body []byte) []byte { return wire.AppendData(nil, body) }
 
 // publisher publishes messages synchronously, and waits until each is accepted.
-func (g *good) publisher(ctx context.Context, address string) error {
+func (g *legitimate) publisher(ctx context.Context, address string) error {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -179,8 +179,8 @@ func (g *good) publisher(ctx context.Context, address string) error {
 	}
 	body := payload(make([]byte, 512))
 	for id := uint32(0); ctx.Err() == nil; id++ {
-		began := time.Now()
-		_ = c.SetDeadline(began.Add(bound))
+		start := time.Now()
+		_ = c.SetDeadline(start.Add(bound))
 		err := p.send(0, &wire.Transfer{
 			DeliveryID: wire.Some(id), DeliveryTag: []byte{byte(id >> 24), byte(id >> 16), byte(id >> 8), byte(id)},
 			MessageFormat: wire.Some(uint32(0)),
@@ -196,7 +196,7 @@ func (g *good) publisher(ctx context.Context, address string) error {
 			return fmt.Errorf("message %d was settled as %d: %v", id, settled.First, settled.State)
 		}
 		g.mu.Lock()
-		g.took = append(g.took, time.Since(began))
+		g.took = append(g.took, time.Since(start))
 		g.mu.Unlock()
 		pause(ctx, 2*time.Millisecond)
 	}

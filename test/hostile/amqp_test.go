@@ -75,13 +75,13 @@ func TestHostileAMQP(t *testing.T) {
 	k, err := p.NewClient(ctx)
 	require.NoError(t, err)
 	defer func() { _ = k.Close() }()
-	assaulted := plan{Address: address, For: total / time.Duration(len(all)), Files: mayOpen(t), Queue: "bait"}
+	underAttack := plan{Address: address, For: total / time.Duration(len(all)), Files: mayOpen(t), Queue: "bait"}
 	if runtime.GOOS == "linux" { // all of 127.0.0.0/8 is local: separates the attacker from the good clients
-		assaulted.From = "127.0.0.2"
+		underAttack.From = "127.0.0.2"
 	}
-	bait(t, k, &assaulted)
+	probe(t, k, &underAttack)
 
-	byGRPC, byAMQP := &good{t: t, client: k}, &good{t: t}
+	byGRPC, byAMQP := &legitimate{t: t, client: k}, &legitimate{t: t}
 	var working sync.WaitGroup
 	defer working.Wait()
 	defer cancel()
@@ -98,17 +98,17 @@ func TestHostileAMQP(t *testing.T) {
 	goroutines, files := gauge(t, metrics, "go_goroutines"), openFiles(active.PID())
 
 	for i, a := range all {
-		one := assaulted.from(1 + i)
+		one := underAttack.from(1 + i)
 		one.Attack = a.name
 		mine := map[string]*tally{}
-		spent, began := processorTime(t, active.PID()), time.Now()
-		assault(t, one, mine)
+		spent, start := processorTime(t, active.PID()), time.Now()
+		attackAll(t, one, mine)
 		spent = processorTime(t, active.PID()) - spent
-		median, p99, n := byAMQP.lap()
-		_, other, _ := byGRPC.lap()
+		median, p99, n := byAMQP.iterate()
+		_, other, _ := byGRPC.iterate()
 		tell(t, mine)
 		t.Logf("%-28s median %v, p99 %v of %d by AMQP, p99 %v by gRPC, processor %.0f %%, memory %d MiB", a.name,
-			rounded(median), rounded(p99), n, rounded(other), 100*spent.Seconds()/time.Since(began).Seconds(),
+			rounded(median), rounded(p99), n, rounded(other), 100*spent.Seconds()/time.Since(start).Seconds(),
 			peakMemory(t, active.PID())>>20)
 		require.NotZero(t, n, "the good client of AMQP has published nothing during %s", a.name)
 	}
@@ -116,5 +116,5 @@ func TestHostileAMQP(t *testing.T) {
 	require.LessOrEqual(t, p99, max(20*quiet, time.Second), "p99 of the good client; without an attack it is %v", quiet)
 	require.Zero(t, byGRPC.fails)
 	require.LessOrEqual(t, peakMemory(t, active.PID()), int64(budget+budget/10), "memory")
-	nothingStays(t, metrics, active.PID(), goroutines, files)
+	requireNoLeaks(t, metrics, active.PID(), goroutines, files)
 }

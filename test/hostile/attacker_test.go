@@ -30,8 +30,8 @@ import (
 const (
 	envAttack = "HOSTILE_ATTACK" // a plan, as JSON
 	envLowest = "HOSTILE_LOWEST" // set: the process already has the lowest priority
-	// patience is how long an attack waits for the node's reaction.
-	patience = 20 * time.Second
+	// testTimeout is how long an attack waits for the node's reaction.
+	testTimeout = 20 * time.Second
 	// halfOpen is the number of connections that are opened without sending anything.
 	halfOpen = 5000
 )
@@ -43,7 +43,7 @@ type plan struct {
 	Address string
 	// From is the source address of connections; empty: any. Anywhere: each has a different one in 127.0.0.0/8.
 	From     string
-	Anywhere bool
+	AllPorts bool
 	// For is the duration; longer only until one attempt has ended.
 	For time.Duration
 	// Files is the maximum number of open connections.
@@ -64,8 +64,8 @@ type tally struct {
 type attacker struct {
 	plan plan
 
-	mu     sync.Mutex // guards tallies
-	tallis map[string]*tally
+	mu    sync.Mutex // guards tallies
+	tally map[string]*tally
 }
 
 // attack is one kind of attack: some workers call once repeatedly until ctx is done.
@@ -93,13 +93,13 @@ func attacks() []attack {
 		{"settings flood", 2, settingsFlood},
 		{"empty frames", 2, emptyFrames},
 		{"many addresses", 4, truncatedFrame},
-		{"deaf publishers", 2, deafPublishers},
+		{"deaf publishers", 2, nonReadingPublishers},
 	}
 }
 
 // runAttacker is the main function of the attacker process.
 func runAttacker(text string) error {
-	a := &attacker{tallis: map[string]*tally{}}
+	a := &attacker{tally: map[string]*tally{}}
 	if err := json.Unmarshal([]byte(text), &a.plan); err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func runAttacker(text string) error {
 	go func() {
 		pause(ctx, a.plan.For)
 		for i := 0; a.idle() && i < 1000; i++ { // at the lowest priority, and perhaps behind thousands of half-open ones
-			pause(ctx, patience/1000)
+			pause(ctx, testTimeout/1000)
 		}
 		cancel()
 	}()
@@ -132,7 +132,7 @@ func runAttacker(text string) error {
 		}
 	}
 	workers.Wait()
-	return json.NewEncoder(os.Stdout).Encode(a.tallis)
+	return json.NewEncoder(os.Stdout).Encode(a.tally)
 }
 
 // lowestPriority re-executes the process with the lowest priority. On Linux each thread has its own priority,
@@ -148,14 +148,14 @@ func lowestPriority() error {
 	return syscall.Exec(os.Args[0], os.Args, append(os.Environ(), envLowest+"=1"))
 }
 
-// note counts one attempt and its end.
-func (a *attacker) note(name, end string) {
+// record counts one attempt and its end.
+func (a *attacker) record(name, end string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	t := a.tallis[name]
+	t := a.tally[name]
 	if t == nil {
 		t = &tally{Ends: map[string]int{}}
-		a.tallis[name] = t
+		a.tally[name] = t
 	}
 	t.Fired++
 	t.Ends[end]++
@@ -165,13 +165,13 @@ func (a *attacker) note(name, end string) {
 func (a *attacker) idle() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.tallis) == 0
+	return len(a.tally) == 0
 }
 
 // dial returns a connection that is closed when ctx is done, or nil if dialing fails.
 func (a *attacker) dial(ctx context.Context, name string) net.Conn {
 	d := net.Dialer{}
-	if a.plan.Anywhere {
+	if a.plan.AllPorts {
 		d.LocalAddr = &net.TCPAddr{IP: net.IPv4(127, byte(1+rand.IntN(250)), byte(rand.IntN(250)), byte(1+rand.IntN(250)))}
 	} else if ip := net.ParseIP(a.plan.From); ip != nil {
 		d.LocalAddr = &net.TCPAddr{IP: ip}
@@ -181,12 +181,12 @@ func (a *attacker) dial(ctx context.Context, name string) net.Conn {
 	c, err := d.DialContext(limited, "tcp", a.plan.Address)
 	if err != nil {
 		if ctx.Err() == nil {
-			a.note(name, "not let in")
+			a.record(name, "not let in")
 			pause(ctx, 10*time.Millisecond)
 		}
 		return nil
 	}
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(testTimeout))
 	context.AfterFunc(ctx, func() { _ = c.Close() })
 	return c
 }
@@ -228,7 +228,7 @@ func (a *attacker) holdHalfOpen(ctx context.Context) {
 				}
 				_ = c.SetDeadline(time.Time{})
 				_, err := c.Read(make([]byte, 1))
-				a.note("half-open", end(ctx, err))
+				a.record("half-open", end(ctx, err))
 				_ = c.Close()
 				pause(ctx, time.Duration(rand.IntN(10_000))*time.Millisecond)
 			}
@@ -251,7 +251,7 @@ func garbage(ctx context.Context, a *attacker, name string, _ int) {
 	if err == nil {
 		_, err = io.Copy(io.Discard, c)
 	}
-	a.note(name, end(ctx, err))
+	a.record(name, end(ctx, err))
 }
 
 func http1(ctx context.Context, a *attacker, name string, _ int) {
@@ -264,7 +264,7 @@ func http1(ctx context.Context, a *attacker, name string, _ int) {
 	if err == nil {
 		_, err = io.Copy(io.Discard, c)
 	}
-	a.note(name, end(ctx, err))
+	a.record(name, end(ctx, err))
 }
 
 func slowPreface(ctx context.Context, a *attacker, name string, _ int) {
@@ -281,7 +281,7 @@ func slowPreface(ctx context.Context, a *attacker, name string, _ int) {
 	if err == nil {
 		_, err = io.Copy(io.Discard, c)
 	}
-	a.note(name, end(ctx, err))
+	a.record(name, end(ctx, err))
 }
 
 // h2 is a connection that implements HTTP/2 as far as the attack requires.
@@ -310,7 +310,7 @@ func (a *attacker) connect(ctx context.Context, name string, settings ...http2.S
 		err = h.WriteSettingsAck()
 	}
 	if err != nil {
-		a.note(name, end(ctx, err))
+		a.record(name, end(ctx, err))
 		_ = c.Close()
 		return nil
 	}

@@ -36,7 +36,7 @@ func endlessHeaders(ctx context.Context, a *attacker, name string, _ int) {
 		pause(ctx, 500*time.Millisecond)
 		err = h.WriteContinuation(1, false, []byte{0x00}[:0])
 	}
-	a.note(name, end(ctx, err))
+	a.record(name, end(ctx, err))
 }
 
 // headerFlood sends headers that are far too large: many headers, or one header in many frames.
@@ -61,7 +61,7 @@ func headerFlood(ctx context.Context, a *attacker, name string, worker int) {
 		err = h.WriteContinuation(1, n == len(block), block[:n])
 		block = block[n:]
 	}
-	a.note(name, h.outcome(ctx, 1))
+	a.record(name, h.outcome(ctx, 1))
 }
 
 // manyStreams opens 10,000 calls on one connection, and sends nothing in them.
@@ -81,7 +81,7 @@ func manyStreams(ctx context.Context, a *attacker, name string, _ int) {
 	for i := 0; err == nil && i < 10_000; i++ {
 		err = h.call(uint32(2*i+1), methods[i%len(methods)])
 	}
-	a.note(name, <-ended)
+	a.record(name, <-ended)
 }
 
 // neverReads attaches to a subscription with maximum credit and a window of gigabytes, and reads nothing.
@@ -109,7 +109,7 @@ func neverReads(ctx context.Context, a *attacker, name string, worker int) {
 	if err == nil {
 		<-ctx.Done()
 	}
-	a.note(name, end(ctx, err))
+	a.record(name, end(ctx, err))
 }
 
 // framed prepends the prefix of a gRPC message.
@@ -132,7 +132,7 @@ func oversizedFrame(ctx context.Context, a *attacker, name string, _ int) {
 			}
 		}
 	}
-	a.note(name, h.outcome(ctx, 1))
+	a.record(name, h.outcome(ctx, 1))
 }
 
 // truncatedFrame disconnects in the middle of a frame.
@@ -147,10 +147,10 @@ func truncatedFrame(ctx context.Context, a *attacker, name string, _ int) {
 		_, err = h.Conn.Write([]byte{0, 0x10, 0, byte(http2.FrameData), 0, 0, 0, 0, 1, 0, 0, 0})
 	}
 	if err != nil {
-		a.note(name, end(ctx, err))
+		a.record(name, end(ctx, err))
 		return
 	}
-	a.note(name, "left")
+	a.record(name, "left")
 }
 
 // oversizedMessage announces a message of four gigabytes, and sends as much as flow control allows.
@@ -167,7 +167,7 @@ func oversizedMessage(ctx context.Context, a *attacker, name string, _ int) {
 	for i := 0; err == nil && i < 3; i++ {
 		err = h.WriteData(1, false, make([]byte, 16<<10))
 	}
-	a.note(name, h.outcome(ctx, 1))
+	a.record(name, h.outcome(ctx, 1))
 }
 
 // wrongToken uses tokens that no issuer has signed.
@@ -193,7 +193,7 @@ func wrongToken(ctx context.Context, a *attacker, name string, worker int) {
 		if err != nil || ctx.Err() != nil {
 			return
 		}
-		a.note(name, h.outcome(ctx, stream))
+		a.record(name, h.outcome(ctx, stream))
 	}
 }
 
@@ -207,8 +207,8 @@ func rapidReset(ctx context.Context, a *attacker, name string, _ int) {
 	ended := make(chan string, 1)
 	go func() { ended <- h.outcome(ctx, 0) }()
 	var err error
-	began := time.Now()
-	for stream := uint32(1); err == nil && time.Since(began) < flooding; stream += 2 {
+	start := time.Now()
+	for stream := uint32(1); err == nil && time.Since(start) < flooding; stream += 2 {
 		err = h.call(stream, pb.QueueService_PublishStream_FullMethodName)
 		if err == nil {
 			err = h.WriteRSTStream(stream, http2.ErrCodeCancel)
@@ -222,16 +222,16 @@ func flooded(a *attacker, name string, h *h2, err error, ended <-chan string) {
 	if err == nil {
 		select {
 		case end := <-ended:
-			a.note(name, end)
+			a.record(name, end)
 			return
 		case <-time.After(time.Second): // it has unread frames
 		}
 		_ = h.Close()
 		<-ended
-		a.note(name, "served to its end")
+		a.record(name, "served to its end")
 		return
 	}
-	a.note(name, <-ended)
+	a.record(name, <-ended)
 }
 
 func pingFlood(ctx context.Context, a *attacker, name string, _ int) {
@@ -243,7 +243,7 @@ func pingFlood(ctx context.Context, a *attacker, name string, _ int) {
 	ended := make(chan string, 1)
 	go func() { ended <- h.outcome(ctx, 0) }()
 	var err error
-	for began := time.Now(); err == nil && time.Since(began) < flooding; {
+	for start := time.Now(); err == nil && time.Since(start) < flooding; {
 		err = h.WritePing(false, [8]byte{1})
 	}
 	flooded(a, name, h, err, ended)
@@ -257,15 +257,15 @@ func settingsFlood(ctx context.Context, a *attacker, name string, _ int) {
 	}
 	defer func() { _ = h.Close() }()
 	var err error
-	for began := time.Now(); err == nil && time.Since(began) < flooding; {
+	for start := time.Now(); err == nil && time.Since(start) < flooding; {
 		_ = h.SetWriteDeadline(time.Now().Add(flooding))
 		err = h.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 16})
 	}
 	if err != nil {
-		a.note(name, end(ctx, err))
+		a.record(name, end(ctx, err))
 		return
 	}
-	a.note(name, "served to its end")
+	a.record(name, "served to its end")
 	_, _ = io.CopyN(io.Discard, h.Conn, 1<<10)
 }
 
@@ -279,7 +279,7 @@ func emptyFrames(ctx context.Context, a *attacker, name string, _ int) {
 	ended := make(chan string, 1)
 	go func() { ended <- h.outcome(ctx, 0) }()
 	err := h.call(1, pb.QueueService_PublishStream_FullMethodName)
-	for began := time.Now(); err == nil && time.Since(began) < flooding; {
+	for start := time.Now(); err == nil && time.Since(start) < flooding; {
 		err = h.WriteData(1, false, nil)
 	}
 	flooded(a, name, h, err, ended)

@@ -17,11 +17,11 @@ import (
 // A stopping node sends GOAWAY on each connection, and ends its streams with a status, before it closes them.
 func TestGoAway(t *testing.T) {
 	_, active, _, _ := victim(t, nil)
-	a := &attacker{plan: plan{Address: active.Address}, tallis: map[string]*tally{}}
+	a := &attacker{plan: plan{Address: active.Address}, tally: map[string]*tally{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	h := a.connect(ctx, "goaway")
-	require.NotNil(t, h, "%v", a.tallis)
+	require.NotNil(t, h, "%v", a.tally)
 	defer func() { _ = h.Close() }()
 	require.NoError(t, h.call(1, pb.AdminService_WatchStatus_FullMethodName))
 	require.NoError(t, h.WriteData(1, true, framed(nil)))

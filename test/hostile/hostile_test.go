@@ -44,8 +44,8 @@ const (
 	bound = 60 * time.Second
 	// budget is memory.budget of the nodes.
 	budget = 512 << 20
-	// baitMessages of baitBytes each are stored for consumers that never read.
-	baitMessages, baitBytes = 400, 64 << 10
+	// probeMessages of probeBytes each are stored for consumers that never read.
+	probeMessages, probeBytes = 400, 64 << 10
 )
 
 func TestMain(m *testing.M) {
@@ -66,8 +66,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// good is a client that publishes synchronously.
-type good struct {
+// legitimate is a client that publishes synchronously.
+type legitimate struct {
 	t      *testing.T
 	client *client.Client
 
@@ -77,11 +77,11 @@ type good struct {
 	fails int
 }
 
-func (g *good) work(ctx context.Context) {
+func (g *legitimate) work(ctx context.Context) {
 	for ctx.Err() == nil {
-		began := time.Now()
+		start := time.Now()
 		_, err := g.client.Publish(ctx, "good", client.Message{Body: make([]byte, 512)})
-		took := time.Since(began)
+		took := time.Since(start)
 		if ctx.Err() != nil {
 			return
 		}
@@ -96,8 +96,8 @@ func (g *good) work(ctx context.Context) {
 	}
 }
 
-// lap returns median, p99 and number of the publishes since the last lap.
-func (g *good) lap() (median, p99 time.Duration, n int) {
+// iterate returns median, p99 and number of the publishes since the last lap.
+func (g *legitimate) iterate() (median, p99 time.Duration, n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	took := g.took
@@ -107,8 +107,8 @@ func (g *good) lap() (median, p99 time.Duration, n int) {
 }
 
 // all returns the same since the last call of all.
-func (g *good) all() (median, p99 time.Duration, n int) {
-	_, _, _ = g.lap()
+func (g *legitimate) all() (median, p99 time.Duration, n int) {
+	_, _, _ = g.iterate()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	took := g.ever
@@ -143,10 +143,10 @@ func consume(ctx context.Context, t *testing.T, k *client.Client) {
 	}
 }
 
-// newcomers continuously creates new connections, which must succeed. It returns their durations.
-func newcomers(ctx context.Context, t *testing.T, address string) (took []time.Duration) {
+// newConnections continuously creates new connections, which must succeed. It returns their durations.
+func newConnections(ctx context.Context, t *testing.T, address string) (took []time.Duration) {
 	for ctx.Err() == nil {
-		began := time.Now()
+		start := time.Now()
 		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		require.NoError(t, err)
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
@@ -155,7 +155,7 @@ func newcomers(ctx context.Context, t *testing.T, address string) (took []time.D
 		if err != nil {
 			t.Errorf("a new client does not get in: %v", err)
 		}
-		took = append(took, time.Since(began))
+		took = append(took, time.Since(start))
 		_ = conn.Close()
 		pause(ctx, 200*time.Millisecond)
 	}
@@ -235,18 +235,18 @@ func TestHostile(t *testing.T) {
 		settings = nil
 	}
 	p, active, standby, metrics := victim(t, settings)
-	assaulted := plan{Address: active.Address, For: total / time.Duration(len(all)), Files: mayOpen(t), Queue: "bait"}
+	underAttack := plan{Address: active.Address, For: total / time.Duration(len(all)), Files: mayOpen(t), Queue: "bait"}
 	if runtime.GOOS == "linux" { // all of 127.0.0.0/8 is local: separates the attacker from the good clients
-		assaulted.From = "127.0.0.2" // one address for each attack
+		underAttack.From = "127.0.0.2" // one address for each attack
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	k, err := p.NewClient(ctx)
 	require.NoError(t, err)
 	defer func() { _ = k.Close() }()
-	bait(t, k, &assaulted)
+	probe(t, k, &underAttack)
 
-	g := &good{t: t, client: k}
+	g := &legitimate{t: t, client: k}
 	var working sync.WaitGroup
 	defer working.Wait()
 	defer cancel()
@@ -259,33 +259,33 @@ func TestHostile(t *testing.T) {
 	goroutines, files := gauge(t, metrics, "go_goroutines"), openFiles(active.PID())
 	t.Logf("quiet: median %v, p99 %v of %d; %v goroutines, %v files", quietMedian, quiet, n, goroutines, count(files))
 	if strict {
-		control(t, g, assaulted, total/20)
+		control(t, g, underAttack, total/20)
 	}
 
 	attacked, over := context.WithCancel(ctx)
 	arrived := make(chan []time.Duration, 1)
-	working.Go(func() { arrived <- newcomers(attacked, t, active.Address) })
+	working.Go(func() { arrived <- newConnections(attacked, t, active.Address) })
 	report := map[string]*tally{}
-	half := assaulted.from(1)
+	half := underAttack.from(1)
 	half.For = total + total/10
 	halfOpened := make(chan struct{})
 	go func() {
 		defer close(halfOpened)
-		assault(t, half, report) //nolint:testifylint // it asserts, and does not end the test
+		attackAll(t, half, report) //nolint:testifylint // it asserts, and does not end the test
 	}()
 	rows := []string{fmt.Sprintf("%-24s %10s %10s %10s %12s", "attack", "attempts", "median", "p99", "processor")}
 	for i, a := range all {
-		one := assaulted.from(2 + i)
-		one.Attack, one.Anywhere = a.name, one.From != "" && a.name == "many addresses"
+		one := underAttack.from(2 + i)
+		one.Attack, one.AllPorts = a.name, one.From != "" && a.name == "many addresses"
 		if i == len(all)/2 {
-			comesBack(t, p, standby)
+			recovers(t, p, standby)
 		}
 		mine := map[string]*tally{}
-		spent, began := processorTime(t, active.PID()), time.Now()
-		assault(t, one, mine)
+		spent, start := processorTime(t, active.PID()), time.Now()
+		attackAll(t, one, mine)
 		spent = processorTime(t, active.PID()) - spent
-		took := time.Since(began)
-		median, p99, _ := g.lap()
+		took := time.Since(start)
+		median, p99, _ := g.iterate()
 		fired := 0
 		for _, tl := range mine {
 			fired += tl.Fired
@@ -313,11 +313,11 @@ func TestHostile(t *testing.T) {
 		most = 2 * quiet
 	}
 	assert.LessOrEqual(t, p99, most, "p99 of the good client; without an attack it is %v", quiet)
-	nothingStays(t, metrics, active.PID(), goroutines, files)
+	requireNoLeaks(t, metrics, active.PID(), goroutines, files)
 }
 
-// nothingStays waits until the active has about as many goroutines and open files as before the attack.
-func nothingStays(t *testing.T, metrics string, pid int, goroutines float64, files map[string]int) {
+// requireNoLeaks waits until the active has about as many goroutines and open files as before the attack.
+func requireNoLeaks(t *testing.T, metrics string, pid int, goroutines float64, files map[string]int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		now, open := gauge(t, metrics, "go_goroutines"), openFiles(pid)
@@ -344,14 +344,14 @@ func (p plan) from(i int) plan {
 
 // control runs some attacks against another process, and logs their effect on the good client. This is the cost of
 // sharing processors with the attacker, which no node can avoid.
-func control(t *testing.T, g *good, attack plan, each time.Duration) {
+func control(t *testing.T, g *legitimate, attack plan, each time.Duration) {
 	t.Helper()
 	attack.Address = decoy(t)
 	for _, name := range []string{"truncated frame", "rapid reset", "ping flood"} {
 		attack.Attack, attack.For = name, each
 		mine := map[string]*tally{}
-		assault(t, attack, mine)
-		median, p99, _ := g.lap()
+		attackAll(t, attack, mine)
+		median, p99, _ := g.iterate()
 		t.Logf("%s against another process, %d attempts: the good client has median %v, p99 %v", name, mine[name].Fired,
 			rounded(median), rounded(p99))
 	}
@@ -368,8 +368,8 @@ func chosenFrom(all []attack, names string) []attack {
 	return slices.DeleteFunc(all, func(a attack) bool { return !slices.Contains(strings.Split(names, ","), a.name) })
 }
 
-// bait publishes messages for never-reading consumers.
-func bait(t *testing.T, k *client.Client, attack *plan) {
+// probe publishes messages for never-reading consumers.
+func probe(t *testing.T, k *client.Client, attack *plan) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
@@ -380,14 +380,14 @@ func bait(t *testing.T, k *client.Client, attack *plan) {
 	require.NoError(t, err)
 	_, _, err = k.CreateQueue(ctx, attack.Queue, client.CreateQueueOptions{Subscriptions: attack.Subscriptions})
 	require.NoError(t, err)
-	for range baitMessages {
-		_, err := k.Publish(ctx, attack.Queue, client.Message{Body: bytes.Repeat([]byte("b"), baitBytes)})
+	for range probeMessages {
+		_, err := k.Publish(ctx, attack.Queue, client.Message{Body: bytes.Repeat([]byte("b"), probeBytes)})
 		require.NoError(t, err)
 	}
 }
 
-// assault runs an attacker to its end and records its results.
-func assault(t *testing.T, attack plan, report map[string]*tally) {
+// attackAll runs an attacker to its end and records its results.
+func attackAll(t *testing.T, attack plan, report map[string]*tally) {
 	text, err := json.Marshal(attack)
 	require.NoError(t, err)
 	var out, errs bytes.Buffer
@@ -418,15 +418,15 @@ func tell(t *testing.T, report map[string]*tally) {
 	t.Logf("%s", strings.TrimSpace(b.String()))
 }
 
-// comesBack restarts the standby in the middle of the attack: it must connect and return in sync.
-func comesBack(t *testing.T, p *cluster.Pair, standby *cluster.Node) {
+// recovers restarts the standby in the middle of the attack: it must connect and return in sync.
+func recovers(t *testing.T, p *cluster.Pair, standby *cluster.Node) {
 	t.Helper()
-	began := time.Now()
+	start := time.Now()
 	require.NoError(t, standby.Stop())
 	require.NoError(t, standby.Start())
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	_, _, err := p.WaitInSync(ctx)
 	require.NoError(t, err, "the standby does not get in during the attack")
-	t.Logf("the standby was stopped, started and in sync within %v", time.Since(began))
+	t.Logf("the standby was stopped, started and in sync within %v", time.Since(start))
 }

@@ -20,16 +20,16 @@ import (
 const (
 	// callsAtOnce is the node's limit of concurrent calls on a connection.
 	callsAtOnce = 4096
-	// halfBytes is the announced size of each half request, and firstWindow the initial flow-control window.
-	halfBytes   = 64 << 20
-	firstWindow = 1 << 20
+	// partialBytes is the announced size of each half request, and firstWindow the initial flow-control window.
+	partialBytes = 64 << 20
+	firstWindow  = 1 << 20
 )
 
 // memoryAttacks fill the memory of the node.
 func memoryAttacks() []attack {
 	return []attack{
-		{"half requests", 1, halfRequests(16 << 10)},
-		{"half requests in small pieces", 1, halfRequests(600)},
+		{"half requests", 1, partialRequests(16 << 10)},
+		{"half requests in small pieces", 1, partialRequests(600)},
 		{"more than one request", 1, moreThanOne},
 		{"never-reading browsers", 1, unread(pb.QueueService_Browse_FullMethodName, func(p *plan, _ int) proto.Message {
 			return &pb.BrowseRequest{Queue: p.Queue}
@@ -106,9 +106,9 @@ func (w *windows) take(ctx context.Context, calls int, from *int, bytes int) uin
 	}
 }
 
-// halfRequests announces a large request in each of thousands of calls, and sends all but its last bytes, in frames
+// partialRequests announces a large request in each of thousands of calls, and sends all but its last bytes, in frames
 // of that size.
-func halfRequests(frameBytes int) func(ctx context.Context, a *attacker, name string, worker int) {
+func partialRequests(frameBytes int) func(ctx context.Context, a *attacker, name string, worker int) {
 	return func(ctx context.Context, a *attacker, name string, _ int) {
 		h := a.connect(ctx, name)
 		if h == nil {
@@ -119,7 +119,7 @@ func halfRequests(frameBytes int) func(ctx context.Context, a *attacker, name st
 		for i := 0; err == nil && i < callsAtOnce; i++ {
 			call := uint32(2*i + 1)
 			if err = h.call(call, pb.QueueService_PublishStream_FullMethodName); err == nil {
-				err = h.WriteData(call, false, binary.BigEndian.AppendUint32([]byte{0}, halfBytes))
+				err = h.WriteData(call, false, binary.BigEndian.AppendUint32([]byte{0}, partialBytes))
 			}
 		}
 		fill(ctx, a, name, h, frameBytes, err)
@@ -159,10 +159,10 @@ func fill(ctx context.Context, a *attacker, name string, h *h2, frameBytes int, 
 		err = h.WriteData(call, false, make([]byte, frameBytes))
 	}
 	if ctx.Err() != nil {
-		a.note(name, "held until the attack was over")
+		a.record(name, "held until the attack was over")
 		return
 	}
-	a.note(name, <-done)
+	a.record(name, <-done)
 }
 
 // unread makes a request in each of thousands of calls, with a window that admits no response.
@@ -188,6 +188,6 @@ func unread(
 				err = h.WriteData(call, false, framed(message))
 			}
 		}
-		a.note(name, <-ended)
+		a.record(name, <-ended)
 	}
 }

@@ -44,7 +44,7 @@ func TestMemoryOfOneClient(t *testing.T) {
 	k, err := p.NewClient(ctx)
 	require.NoError(t, err)
 	defer func() { _ = k.Close() }()
-	bait(t, k, &attack)
+	probe(t, k, &attack)
 	for i := range 500 { // makes a listing long
 		_, _, err := k.CreateQueue(ctx, fmt.Sprint(strings.Repeat("long.", 40), i), client.CreateQueueOptions{})
 		require.NoError(t, err)
@@ -62,7 +62,7 @@ func TestMemoryOfOneClient(t *testing.T) {
 		report := map[string]*tally{}
 		go func() {
 			defer close(over)
-			assault(t, one, report) //nolint:testifylint // it asserts, and does not end the test
+			attackAll(t, one, report) //nolint:testifylint // it asserts, and does not end the test
 		}()
 		slowest := publishUntil(t, k, over)
 		tell(t, report)
@@ -108,11 +108,11 @@ func publishUntil(t *testing.T, k *client.Client, over <-chan struct{}) (slowest
 			body = make([]byte, 4<<20)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), bound)
-		began := time.Now()
+		start := time.Now()
 		_, err := k.Publish(ctx, "good", client.Message{Body: body})
 		cancel()
 		assert.NoError(t, err, "the good client") //nolint:testifylint // the attack has to be waited for
-		slowest = max(slowest, time.Since(began))
+		slowest = max(slowest, time.Since(start))
 		pause(t.Context(), 20*time.Millisecond)
 	}
 }

@@ -16,14 +16,15 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// publishersAtOnce is the number of streams per connection of deafPublishers, and deafBytes the size of each request.
+// publishersAtOnce is the number of streams per connection of nonReadingPublishers, and nonReadingBytes the size of
+// each request.
 const (
 	publishersAtOnce = 64
-	deafBytes        = 256 << 10
+	nonReadingBytes  = 256 << 10
 )
 
-// deafPublishers sends requests in many publish streams as fast as the node accepts them, and reads no response.
-func deafPublishers(ctx context.Context, a *attacker, name string, _ int) {
+// nonReadingPublishers sends requests in many publish streams as fast as the node accepts them, and reads no response.
+func nonReadingPublishers(ctx context.Context, a *attacker, name string, _ int) {
 	d := net.Dialer{}
 	if ip := net.ParseIP(a.plan.From); ip != nil {
 		d.LocalAddr = &net.TCPAddr{IP: ip}
@@ -34,7 +35,7 @@ func deafPublishers(ctx context.Context, a *attacker, name string, _ int) {
 			return d.DialContext(ctx, "tcp", to)
 		}))
 	if err != nil {
-		a.note(name, err.Error())
+		a.record(name, err.Error())
 		return
 	}
 	defer func() { _ = conn.Close() }()
@@ -46,13 +47,13 @@ func deafPublishers(ctx context.Context, a *attacker, name string, _ int) {
 			stream, err := pb.NewQueueServiceClient(conn).PublishStream(ctx)
 			for n := uint64(1); err == nil; n++ {
 				err = stream.Send(&pb.PublishStreamRequest{Correlation: n, Publish: &pb.PublishRequest{
-					Queue: fmt.Sprint("no such queue ", i), Messages: []*pb.Message{{Body: make([]byte, deafBytes)}},
+					Queue: fmt.Sprint("no such queue ", i), Messages: []*pb.Message{{Body: make([]byte, nonReadingBytes)}},
 				}})
 			}
 			ended <- "ended"
 		}()
 	}
 	for range publishersAtOnce {
-		a.note(name, <-ended)
+		a.record(name, <-ended)
 	}
 }

@@ -28,22 +28,22 @@ import (
 
 // The planted secrets. Each is long enough to exclude accidental matches.
 const (
-	plantedBody     = "PLANTED-body-3f9c"
-	plantedProperty = "PLANTED-property-81ab"
-	plantedKey      = "PLANTED-key-55d0"
-	plantedBytes    = "PLANTED-bytes-07ce"
-	plantedToken    = "PLANTED-token-of-a-client-c4e1"
-	plantedPeer     = "PLANTED-token-of-the-peer-92be"
-	plantedMetrics  = "PLANTED-token-of-the-metrics-1d7f"
-	plantedAccess   = "PLANTED-access-key-of-S3-77c2"
-	plantedSecret   = "PLANTED-secret-key-of-S3-e9d4"
+	secretBody     = "PLANTED-body-3f9c"
+	secretProperty = "PLANTED-property-81ab"
+	secretKey      = "PLANTED-key-55d0"
+	secretBytes    = "PLANTED-bytes-07ce"
+	secretToken    = "PLANTED-token-of-a-client-c4e1"
+	secretPeer     = "PLANTED-token-of-the-peer-92be"
+	secretMetrics  = "PLANTED-token-of-the-metrics-1d7f"
+	secretAccess   = "PLANTED-access-key-of-S3-77c2"
+	secretValue    = "PLANTED-secret-key-of-S3-e9d4"
 )
 
 // findings returns the planted secrets in a text.
 func findings(text string) (found []string) {
 	for _, secret := range []string{
-		plantedBody, plantedProperty, plantedKey, plantedBytes, plantedToken, plantedPeer, plantedMetrics,
-		plantedAccess, plantedSecret,
+		secretBody, secretProperty, secretKey, secretBytes, secretToken, secretPeer, secretMetrics,
+		secretAccess, secretValue,
 	} {
 		for _, form := range []string{
 			secret, base64.StdEncoding.EncodeToString([]byte(secret))[:16], hex.EncodeToString([]byte(secret)),
@@ -68,11 +68,11 @@ func TestSecretsAreNotTold(t *testing.T) {
 	}
 	p, active, standby, port := victim(t, map[string]string{
 		"log.level": "debug", "audit.file": filepath.Join(dir, "audit.jsonl"), "memory.budget": "64MiB",
-		"peer-token-file": secret("peer", plantedPeer), "metrics.token-file": secret("metrics", plantedMetrics),
+		"peer-token-file": secret("peer", secretPeer), "metrics.token-file": secret("metrics", secretMetrics),
 		"limits.message-bytes": "64KiB",
 		"backup.path":          "s3://backups/sets", "backup.s3.endpoint": "http://127.0.0.1:1",
-		"backup.s3.retry-for": "100ms", "backup.s3.access-key-file": secret("access-key", plantedAccess),
-		"backup.s3.secret-key-file": secret("secret-key", plantedSecret),
+		"backup.s3.retry-for": "100ms", "backup.s3.access-key-file": secret("access-key", secretAccess),
+		"backup.s3.secret-key-file": secret("secret-key", secretValue),
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
@@ -80,18 +80,18 @@ func TestSecretsAreNotTold(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = k.Close() }()
 	var seen strings.Builder
-	note := func(err error) {
+	record := func(err error) {
 		if err != nil {
 			fmt.Fprintln(&seen, err)
 		}
 	}
-	flows(ctx, t, k, active, note)
-	administration(ctx, active, note)
+	flows(ctx, t, k, active, record)
+	administration(ctx, active, record)
 	// With the other node active, from the start of the former active.
 	_, err = pb.NewAdminServiceClient(active.Conn()).Switchover(ctx, &pb.SwitchoverRequest{})
 	require.NoError(t, err)
 	require.NoError(t, active.Kill())
-	note(func() error { _, err := k.Publish(ctx, "no such queue", message("q")); return err }())
+	record(func() error { _, err := k.Publish(ctx, "no such queue", message("q")); return err }())
 	require.NoError(t, active.Start())
 	_, _, err = p.WaitInSync(ctx)
 	require.NoError(t, err)
@@ -132,7 +132,7 @@ func get(t *testing.T, url string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	require.NoError(t, err)
-	req.Header.Set("Authorization", "Bearer "+plantedMetrics)
+	req.Header.Set("Authorization", "Bearer "+secretMetrics)
 	resp, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
@@ -143,13 +143,13 @@ func get(t *testing.T, url string) string {
 
 func message(more string) client.Message {
 	return client.Message{
-		Body: []byte(plantedBody + more), Properties: map[string]string{plantedKey: plantedProperty},
-		Subject: plantedProperty, CorrelationID: plantedProperty,
+		Body: []byte(secretBody + more), Properties: map[string]string{secretKey: secretProperty},
+		Subject: secretProperty, CorrelationID: secretProperty,
 	}
 }
 
 // flows publishes and consumes messages, validly and invalidly.
-func flows(ctx context.Context, t *testing.T, k *client.Client, active *cluster.Node, note func(error)) {
+func flows(ctx context.Context, t *testing.T, k *client.Client, active *cluster.Node, record func(error)) {
 	t.Helper()
 	_, _, err := k.CreateQueue(ctx, "dead", client.CreateQueueOptions{})
 	require.NoError(t, err)
@@ -161,18 +161,18 @@ func flows(ctx context.Context, t *testing.T, k *client.Client, active *cluster.
 		limited, cancel := context.WithTimeout(ctx, 2*time.Second)
 		_, err := k.Publish(limited, "q", message(fmt.Sprint(i)))
 		cancel()
-		note(err)
+		record(err)
 	}
-	_, err = k.Publish(ctx, "q", message(strings.Repeat(plantedBody, 10_000)))
+	_, err = k.Publish(ctx, "q", message(strings.Repeat(secretBody, 10_000)))
 	require.Error(t, err, "too large")
-	note(err)
-	_, err = k.Publish(ctx, plantedName(), message(""))
-	note(err)
+	record(err)
+	_, err = k.Publish(ctx, secretName(), message(""))
+	record(err)
 	_, err = k.Begin().Publish("q", message("txn")).Commit(ctx)
-	note(err)
-	note(k.Begin().Publish("dead", message("prepared")).Prepare(ctx, "x1"))
+	record(err)
+	record(k.Begin().Publish("dead", message("prepared")).Prepare(ctx, "x1"))
 	_, err = k.CommitPrepared(ctx, "x1")
-	note(err)
+	record(err)
 	co, err := k.Consume(ctx, "q", client.ConsumerOptions{})
 	require.NoError(t, err)
 	for i := range 6 {
@@ -180,64 +180,64 @@ func flows(ctx context.Context, t *testing.T, k *client.Client, active *cluster.
 		require.NoError(t, err)
 		switch i % 3 {
 		case 0:
-			note(d.AckSync(ctx))
+			record(d.AckSync(ctx))
 		case 1:
 			d.Nack()
 		default:
 			d.Reject()
 		}
 	}
-	note(co.Close())
+	record(co.Close())
 	for _, err := range k.Browse(ctx, "dead", client.BrowseOptions{}) {
-		note(err)
+		record(err)
 		break
 	}
 	_, err = k.ReplayDeadLetters(ctx, "dead", client.ReplayOptions{})
-	note(err)
+	record(err)
 	// A raw gRPC client: invalid requests, and a token without an issuer.
-	shown := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+plantedToken)
+	shown := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+secretToken)
 	queues := pb.NewQueueServiceClient(active.Conn())
 	for _, c := range []context.Context{ctx, shown} {
 		for _, m := range []*pb.Message{
-			{Body: []byte(plantedBody)},
-			{Body: []byte(plantedBody), Properties: map[string]string{strings.Repeat(plantedKey, 100): plantedProperty}},
-			{Body: []byte(plantedBody), Properties: map[string]string{plantedKey: plantedProperty + "\xff"}},
+			{Body: []byte(secretBody)},
+			{Body: []byte(secretBody), Properties: map[string]string{strings.Repeat(secretKey, 100): secretProperty}},
+			{Body: []byte(secretBody), Properties: map[string]string{secretKey: secretProperty + "\xff"}},
 		} {
 			_, err := queues.Publish(c, &pb.PublishRequest{Queue: "q", Messages: []*pb.Message{m}})
-			note(err)
+			record(err)
 		}
 	}
 }
 
-// plantedName returns an invalid queue name; names are not secret.
-func plantedName() string { return "a name with spaces" }
+// secretName returns an invalid queue name; names are not secret.
+func secretName() string { return "a name with spaces" }
 
 // administration makes the requests of operators, including one with an unsigned token.
-func administration(ctx context.Context, active *cluster.Node, note func(error)) {
+func administration(ctx context.Context, active *cluster.Node, record func(error)) {
 	upkeep := pb.NewMaintenanceServiceClient(active.Conn())
-	shown := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+plantedToken)
+	shown := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+secretToken)
 	admin, queues := pb.NewAdminServiceClient(active.Conn()), pb.NewQueueServiceClient(active.Conn())
 	for _, c := range []context.Context{ctx, shown} {
 		_, err := admin.Checkpoint(c, &pb.CheckpointRequest{})
-		note(err)
+		record(err)
 		_, err = admin.Verify(c, &pb.VerifyRequest{})
-		note(err)
+		record(err)
 		_, err = queues.PurgeQueue(c, &pb.PurgeQueueRequest{Name: "dead"})
-		note(err)
+		record(err)
 		_, err = queues.CreateQueue(c, &pb.CreateQueueRequest{Name: "q"})
-		note(err)
+		record(err)
 		_, err = upkeep.ListBackups(c, &pb.ListBackupsRequest{})
-		note(err)
+		record(err)
 		_, err = upkeep.ListBackups(c, &pb.ListBackupsRequest{
-			Path: "s3://" + plantedAccess + ":" + plantedSecret + "@backups/sets",
+			Path: "s3://" + secretAccess + ":" + secretValue + "@backups/sets",
 		})
-		note(err)
+		record(err)
 		backup, err := upkeep.Backup(c, &pb.BackupRequest{})
 		for err == nil {
 			_, err = backup.Recv()
 		}
-		note(err)
+		record(err)
 		_, err = pb.NewReplicationServiceClient(active.Conn()).Handshake(c, &pb.HandshakeRequest{})
-		note(err)
+		record(err)
 	}
 }

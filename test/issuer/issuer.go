@@ -118,8 +118,8 @@ func (i *Issuer) Rotate() {
 	})
 }
 
-// Withdraw removes all keys from the set except the newest one.
-func (i *Issuer) Withdraw() {
+// Revoke removes all keys from the set except the newest one.
+func (i *Issuer) Revoke() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.keys = i.keys[len(i.keys)-1:]

@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// patience is the timeout of one test. Each takes a few seconds on an idle machine.
-const patience = 10 * time.Minute
+// testTimeout is the timeout of one test. Each takes a few seconds on an idle machine.
+const testTimeout = 10 * time.Minute
 
 // Each test in the table passes, and fails with its hook switched off.
 func TestTableIsTrue(t *testing.T) {
@@ -85,7 +85,7 @@ func build(t *testing.T, pkg string) string {
 
 func run(t *testing.T, binary string, r row, off string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, "-test.run", pattern(r.test), "-test.failfast")
 	cmd.Dir = filepath.Join(root, filepath.FromSlash(r.pkg))

@@ -43,7 +43,7 @@ type ratio struct {
 	// Figure is the text of docs/decisions/measurements.md, outside of the table of these ratios, with the same
 	// ratio, and Says the number in it; empty if only the table has it.
 	Figure string  `json:"figure,omitempty"`
-	Says   float64 `json:"says,omitempty"`
+	Text   float64 `json:"says,omitempty"`
 }
 
 // value is a field of the line that a run prints.
@@ -80,9 +80,9 @@ func parse(data []byte) (*expectations, error) {
 		for _, m := range r.Measured {
 			wrong(r.verdict(m) != holds, "%s: %v, which was measured, is out of its range", r.Name, m)
 		}
-		if r.Figure != "" || r.Says != 0 {
-			wrong(r.verdict(r.Says) != holds, "%s: %v, which is documented, is out of its range", r.Name, r.Says)
-			wrong(!strings.Contains(r.Figure, fmt.Sprint(r.Says)), "%s: %q does not say %v", r.Name, r.Figure, r.Says)
+		if r.Figure != "" || r.Text != 0 {
+			wrong(r.verdict(r.Text) != holds, "%s: %v, which is documented, is out of its range", r.Name, r.Text)
+			wrong(!strings.Contains(r.Figure, fmt.Sprint(r.Text)), "%s: %q does not say %v", r.Name, r.Figure, r.Text)
 		}
 		for _, v := range r.values() {
 			used[v.Run] = true

@@ -39,7 +39,7 @@ type outcome struct {
 	rounds   []float64 // of each round, in order
 	verdict  verdict
 	measured float64 // the median of the rounds
-	why      error   // why it was skipped or failed
+	reason   error   // why it was skipped or failed
 }
 
 // errSkipped is the cause of intentionally skipped runs.
@@ -53,19 +53,19 @@ func (m *measurer) measure(ctx context.Context, e *expectations, rounds int) []o
 		all[i].ratio = &e.Ratios[i]
 	}
 	for round := range rounds {
-		lines, why := map[string][]line{}, map[string]error{}
+		lines, reason := map[string][]line{}, map[string]error{}
 		for _, r := range e.Runs {
-			began := time.Now()
-			lines[r.Name], why[r.Name] = m.do(ctx, r, round+1)
-			m.log("round %d, %s: %v, %s", round+1, r.Name, time.Since(began).Round(time.Second),
-				describe(why[r.Name], "done"))
+			start := time.Now()
+			lines[r.Name], reason[r.Name] = m.do(ctx, r, round+1)
+			m.log("round %d, %s: %v, %s", round+1, r.Name, time.Since(start).Round(time.Second),
+				describe(reason[r.Name], "done"))
 		}
 		for i := range all {
-			quotient, err := all[i].ratio.quotient(lines, why)
+			quotient, err := all[i].ratio.quotient(lines, reason)
 			if err == nil {
 				all[i].rounds = append(all[i].rounds, quotient)
-			} else if all[i].why == nil {
-				all[i].why = err
+			} else if all[i].reason == nil {
+				all[i].reason = err
 			}
 		}
 	}
@@ -85,9 +85,9 @@ func describe(err error, otherwise string) string {
 // judge sets the verdict from the measured value.
 func (o *outcome) judge() {
 	switch {
-	case errors.Is(o.why, errSkipped):
+	case errors.Is(o.reason, errSkipped):
 		o.verdict = skipped
-	case o.why != nil || len(o.rounds) == 0:
+	case o.reason != nil || len(o.rounds) == 0:
 		o.verdict = failed
 	default:
 		o.measured = median(o.rounds)
@@ -143,10 +143,10 @@ func decode(out []byte) (lines []line, err error) {
 }
 
 // quotient returns the ratio of one round. why contains the causes of missing runs.
-func (r *ratio) quotient(lines map[string][]line, why map[string]error) (float64, error) {
+func (r *ratio) quotient(lines map[string][]line, reason map[string]error) (float64, error) {
 	result := 1.0
 	for i, v := range r.values() {
-		if err := why[v.Run]; err != nil {
+		if err := reason[v.Run]; err != nil {
 			return 0, err
 		}
 		found, err := v.in(lines[v.Run])
@@ -221,8 +221,8 @@ func table(all []outcome) (text string, failures int) {
 			rounds = append(rounds, fmt.Sprintf("%.2f", r))
 		}
 		said := string(o.verdict)
-		if o.why != nil {
-			said += ": " + strings.TrimPrefix(o.why.Error(), string(skipped)+": ")
+		if o.reason != nil {
+			said += ": " + strings.TrimPrefix(o.reason.Error(), string(skipped)+": ")
 		}
 		if o.verdict != holds && o.verdict != skipped {
 			failures++

@@ -32,16 +32,16 @@ func TestContractServer(t *testing.T) {
 	t.Run("prefix", func(t *testing.T) {
 		s := startServer(t)
 		s.makeBucket(minio.MakeBucketOptions{})
-		contract(t, openPlace(t, "a/b c", options(t, s.endpoint())))
-		contract(t, openPlace(t, "", options(t, s.endpoint())))
+		contract(t, openStore(t, "a/b c", options(t, s.endpoint())))
+		contract(t, openStore(t, "", options(t, s.endpoint())))
 		tight := options(t, s.endpoint())
 		tight.MemoryBytes = 1 // two buffers
-		contract(t, openPlace(t, "tight", tight))
+		contract(t, openStore(t, "tight", tight))
 	})
 	t.Run("versions and locks", func(t *testing.T) {
 		s := startServer(t, "--versioning-dir", t.TempDir())
 		s.makeBucket(minio.MakeBucketOptions{ObjectLocking: true})
-		contract(t, openPlace(t, "locked", options(t, s.endpoint())))
+		contract(t, openStore(t, "locked", options(t, s.endpoint())))
 	})
 }
 
@@ -52,9 +52,9 @@ func content(n int) []byte {
 	return b
 }
 
-func put(t *testing.T, place backup.Objects, name string, b []byte) error {
+func put(t *testing.T, store backup.Objects, name string, b []byte) error {
 	t.Helper()
-	return place.Put(t.Context(), name, backup.PutOptions{AboutBytes: uint64(len(b))}, func(w io.Writer) error {
+	return store.Put(t.Context(), name, backup.PutOptions{AboutBytes: uint64(len(b))}, func(w io.Writer) error {
 		for rest := b; len(rest) > 0; {
 			n := min(len(rest), 777_777)
 			if _, err := w.Write(rest[:n]); err != nil {
@@ -66,9 +66,9 @@ func put(t *testing.T, place backup.Objects, name string, b []byte) error {
 	})
 }
 
-func get(t *testing.T, place backup.Objects, name string) []byte {
+func get(t *testing.T, store backup.Objects, name string) []byte {
 	t.Helper()
-	o, err := place.Open(t.Context(), name)
+	o, err := store.Open(t.Context(), name)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, o.Close()) }()
 	size, err := o.SizeBytes()
@@ -79,27 +79,27 @@ func get(t *testing.T, place backup.Objects, name string) []byte {
 }
 
 // contract checks the contract of one place.
-func contract(t *testing.T, place backup.Objects) {
+func contract(t *testing.T, store backup.Objects) {
 	t.Helper()
 	ctx := t.Context()
-	lock, _, err := place.Lock(ctx)
+	lock, _, err := store.Lock(ctx)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, lock.Close()) }()
-	_, err = place.List(ctx, "none")
+	_, err = store.List(ctx, "none")
 	require.ErrorIs(t, err, fs.ErrNotExist)
-	_, err = place.Open(ctx, "none/x")
+	_, err = store.Open(ctx, "none/x")
 	require.ErrorIs(t, err, fs.ErrNotExist)
-	require.NoError(t, place.Delete(ctx, "none/x"))
-	require.NoError(t, place.Sweep(ctx, "none", time.Time{}))
+	require.NoError(t, store.Delete(ctx, "none/x"))
+	require.NoError(t, store.Sweep(ctx, "none", time.Time{}))
 
 	sizes := map[string]int{"set/empty": 0, "set/small": 100, "set/part": 5 << 20, "set/parts": 12<<20 + 345, "top": 3}
 	for name, n := range sizes {
-		require.NoError(t, put(t, place, name, content(n)), name)
-		require.True(t, bytes.Equal(content(n), get(t, place, name)), name)
-		require.ErrorIs(t, put(t, place, name, []byte("another")), fs.ErrExist, "written once")
-		require.True(t, bytes.Equal(content(n), get(t, place, name)), name)
+		require.NoError(t, put(t, store, name, content(n)), name)
+		require.True(t, bytes.Equal(content(n), get(t, store, name)), name)
+		require.ErrorIs(t, put(t, store, name, []byte("another")), fs.ErrExist, "written once")
+		require.True(t, bytes.Equal(content(n), get(t, store, name)), name)
 	}
-	entries, err := place.List(ctx, "set")
+	entries, err := store.List(ctx, "set")
 	require.NoError(t, err)
 	var names []string
 	for _, e := range entries {
@@ -108,43 +108,43 @@ func contract(t *testing.T, place backup.Objects) {
 		names = append(names, e.Name)
 	}
 	require.Equal(t, []string{"empty", "part", "parts", "small"}, names)
-	contractReads(t, place)
+	contractReads(t, store)
 
 	// A failed upload leaves no object.
 	broken := errors.New("broken")
 	for _, n := range []int{10, 7 << 20} {
-		err = place.Put(ctx, "set/failed", backup.PutOptions{}, func(w io.Writer) error {
+		err = store.Put(ctx, "set/failed", backup.PutOptions{}, func(w io.Writer) error {
 			_, werr := w.Write(content(n))
 			return errors.Join(werr, broken)
 		})
 		require.ErrorIs(t, err, broken)
-		_, err = place.Open(ctx, "set/failed")
+		_, err = store.Open(ctx, "set/failed")
 		require.ErrorIs(t, err, fs.ErrNotExist)
 	}
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	err = place.Put(ended, "set/failed", backup.PutOptions{}, func(io.Writer) error { return nil })
+	err = store.Put(ended, "set/failed", backup.PutOptions{}, func(io.Writer) error { return nil })
 	require.ErrorIs(t, err, context.Canceled)
 
-	require.NoError(t, place.Move(ctx, "set/small", "other/small"))
-	require.True(t, bytes.Equal(content(100), get(t, place, "other/small")))
-	_, err = place.Open(ctx, "set/small")
+	require.NoError(t, store.Move(ctx, "set/small", "other/small"))
+	require.True(t, bytes.Equal(content(100), get(t, store, "other/small")))
+	_, err = store.Open(ctx, "set/small")
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	for _, name := range []string{"set/empty", "set/part", "set/parts", "other/small"} {
-		require.NoError(t, place.Delete(ctx, name))
+		require.NoError(t, store.Delete(ctx, name))
 	}
-	_, err = place.List(ctx, "set")
+	_, err = store.List(ctx, "set")
 	require.ErrorIs(t, err, fs.ErrNotExist, "a folder goes with what is in it")
-	require.NoError(t, place.Delete(ctx, "top"))
-	available, err := place.Available(ctx)
+	require.NoError(t, store.Delete(ctx, "top"))
+	available, err := store.Available(ctx)
 	require.NoError(t, err)
 	require.Positive(t, available)
 }
 
 // contractReads reads at any offset.
-func contractReads(t *testing.T, place backup.Objects) {
+func contractReads(t *testing.T, store backup.Objects) {
 	t.Helper()
-	o, err := place.Open(t.Context(), "set/parts")
+	o, err := store.Open(t.Context(), "set/parts")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, o.Close()) }()
 	want, r := content(12<<20+345), rand.New(rand.NewPCG(1, 1))
@@ -168,7 +168,7 @@ func contractReads(t *testing.T, place backup.Objects) {
 func TestAbortedUploadsAreSwept(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
-	place := openPlace(t, "p", options(t, s.endpoint()))
+	store := openStore(t, "p", options(t, s.endpoint()))
 	core := minio.Core{Client: s.client()}
 	for _, key := range []string{"p/set/pages.pack", "p/other/pages.pack"} {
 		id, err := core.NewMultipartUpload(t.Context(), bucket, key, minio.PutObjectOptions{})
@@ -185,11 +185,11 @@ func TestAbortedUploadsAreSwept(t *testing.T) {
 		return keys
 	}
 	require.Len(t, left(), 2)
-	require.NoError(t, place.Sweep(t.Context(), "set", time.Now().Add(-time.Hour)))
+	require.NoError(t, store.Sweep(t.Context(), "set", time.Now().Add(-time.Hour)))
 	require.Len(t, left(), 2, "they are not that old")
-	require.NoError(t, place.Sweep(t.Context(), "set", time.Time{}))
+	require.NoError(t, store.Sweep(t.Context(), "set", time.Time{}))
 	require.Equal(t, []string{"p/other/pages.pack"}, left())
-	require.NoError(t, place.Sweep(t.Context(), "", time.Time{}))
+	require.NoError(t, store.Sweep(t.Context(), "", time.Time{}))
 	require.Empty(t, left())
 }
 
@@ -199,14 +199,14 @@ func TestServerErrors(t *testing.T) {
 	o := options(t, s.endpoint())
 	o.RetryFor = 300 * time.Millisecond
 	list := func(o s3.Options) error {
-		_, err := openPlace(t, "p", o).List(t.Context(), "")
+		_, err := openStore(t, "p", o).List(t.Context(), "")
 		require.ErrorIs(t, err, backup.ErrRemote)
 		require.NotContains(t, err.Error(), "PLANTED")
 		return err
 	}
 	require.ErrorContains(t, list(o), "has no bucket backups; create it first")
 	s.makeBucket(minio.MakeBucketOptions{})
-	_, err := openPlace(t, "p", o).List(t.Context(), "")
+	_, err := openStore(t, "p", o).List(t.Context(), "")
 	require.ErrorIs(t, err, fs.ErrNotExist)
 
 	wrong := options(t, s.endpoint())
@@ -226,7 +226,7 @@ func TestServerErrors(t *testing.T) {
 	require.ErrorContains(t, list(nobody), "no access key: set backup.s3.access-key-file")
 	t.Setenv("AWS_ACCESS_KEY_ID", accessKey)
 	t.Setenv("AWS_SECRET_ACCESS_KEY", secretKey)
-	_, err = openPlace(t, "p", nobody).List(t.Context(), "")
+	_, err = openStore(t, "p", nobody).List(t.Context(), "")
 	require.ErrorIs(t, err, fs.ErrNotExist, "the environment has the keys")
 	s.kill()
 	require.ErrorContains(t, list(o), "no response from http://")

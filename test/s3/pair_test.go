@@ -33,7 +33,7 @@ func TestTLS(t *testing.T) {
 	s.makeBucket(minio.MakeBucketOptions{})
 	o := options(t, s.endpoint())
 	o.CA = s.ca
-	contract(t, openPlace(t, "sets", o))
+	contract(t, openStore(t, "sets", o))
 
 	other := options(t, s.endpoint())
 	other.CA = certs.New(t, "another authority").File
@@ -44,16 +44,16 @@ func TestTLS(t *testing.T) {
 		with backup.Objects
 		text string
 	}{
-		{"another authority", openPlace(t, "sets", other), "certificate"},
-		{"no authority", openPlace(t, "sets", options(t, s.endpoint())), "certificate"},
-		{"no TLS", openPlace(t, "sets", plain), ""},
+		{"another authority", openStore(t, "sets", other), "certificate"},
+		{"no authority", openStore(t, "sets", options(t, s.endpoint())), "certificate"},
+		{"no TLS", openStore(t, "sets", plain), ""},
 	} {
-		began := time.Now()
+		start := time.Now()
 		_, err := refused.with.List(t.Context(), "")
 		require.ErrorIs(t, err, backup.ErrRemote, refused.name)
 		require.ErrorContains(t, err, refused.text, refused.name)
 		require.NotContains(t, err.Error(), secretKey)
-		require.Less(t, time.Since(began), 10*time.Second, "%s: nothing gets better by waiting", refused.name)
+		require.Less(t, time.Since(start), 10*time.Second, "%s: nothing gets better by waiting", refused.name)
 	}
 }
 
@@ -61,7 +61,7 @@ func TestTLS(t *testing.T) {
 type bucketWorld struct {
 	t      *testing.T
 	binary string
-	place  map[string]string // settings of the bucket
+	store  map[string]string // settings of the bucket
 	pair   *harness.Pair
 }
 
@@ -82,7 +82,7 @@ func program(t *testing.T) string {
 func (w *bucketWorld) start(dir string) (active, standby *harness.Node) {
 	w.t.Helper()
 	all := harness.SmallNodes()
-	maps.Copy(all, w.place)
+	maps.Copy(all, w.store)
 	all["backup.path"], all["wal.archive"] = "s3://"+bucket+"/sets", "s3://"+bucket+"/log"
 	all["wal.archive-interval"] = "1s"
 	var err error
@@ -120,7 +120,7 @@ func (w *bucketWorld) ok(args ...string) string {
 
 // reach returns the flags for a command without a node.
 func (w *bucketWorld) reach() (flags []string) {
-	for key, value := range w.place {
+	for key, value := range w.store {
 		flags = append(flags, "--"+strings.ReplaceAll(key, ".", "-")+"="+value)
 	}
 	return flags
@@ -165,7 +165,7 @@ func TestPair(t *testing.T) {
 	s := startTLS(t)
 	s.makeBucket(minio.MakeBucketOptions{})
 	o := options(t, s.endpoint())
-	w := &bucketWorld{t: t, binary: program(t), place: map[string]string{
+	w := &bucketWorld{t: t, binary: program(t), store: map[string]string{
 		"backup.s3.endpoint": s.endpoint(), "backup.s3.ca": s.ca, "backup.s3.path-style": "true",
 		"backup.s3.access-key-file": o.AccessKeyFile, "backup.s3.secret-key-file": o.SecretKeyFile,
 	}}

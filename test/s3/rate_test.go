@@ -31,23 +31,23 @@ func TestRate(t *testing.T) {
 	d.publish(2000)
 	o := options(t, s.endpoint())
 	o.PartBytes = s3.DefaultPartBytes
-	place := openPlace(t, "sets", o)
-	set, err := backup.Run(t.Context(), d.s, backup.Options{Place: place}) // also a warm-up
+	store := openStore(t, "sets", o)
+	set, err := backup.Run(t.Context(), d.s, backup.Options{Place: store}) // also a warm-up
 	require.NoError(t, err)
-	raw := get(t, place, set.Name+"/pages.pack")
+	raw := get(t, store, set.Name+"/pages.pack")
 	mb := float64(len(raw)) / 1e6
 	var copies, backups, ratios []float64
 	for range 5 {
-		began := time.Now()
+		start := time.Now()
 		_, err := s.client().PutObject(t.Context(), bucket, "copy", bytes.NewReader(raw), int64(len(raw)),
 			minio.PutObjectOptions{PartSize: s3.DefaultPartBytes, NumThreads: s3.DefaultParallel})
 		require.NoError(t, err)
-		plain := time.Since(began)
-		began = time.Now()
-		set, err := backup.Run(t.Context(), d.s, backup.Options{Place: place})
+		plain := time.Since(start)
+		start = time.Now()
+		set, err := backup.Run(t.Context(), d.s, backup.Options{Place: store})
 		require.NoError(t, err)
-		took := time.Since(began)
-		require.NoError(t, backup.Remove(t.Context(), place, set.Name))
+		took := time.Since(start)
+		require.NoError(t, backup.Remove(t.Context(), store, set.Name))
 		copies, backups = append(copies, mb/plain.Seconds()), append(backups, mb/took.Seconds())
 		ratios = append(ratios, plain.Seconds()/took.Seconds())
 	}

@@ -156,7 +156,7 @@ func options(t *testing.T, endpoint string) s3.Options {
 	}
 }
 
-func openPlace(t *testing.T, prefix string, o s3.Options) *s3.Place {
+func openStore(t *testing.T, prefix string, o s3.Options) *s3.Store {
 	t.Helper()
 	p, err := s3.Open(backup.Location{Bucket: bucket, Prefix: prefix}, o)
 	require.NoError(t, err)

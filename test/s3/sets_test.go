@@ -37,7 +37,7 @@ func places(t *testing.T, run func(t *testing.T, open func(prefix string) backup
 	t.Run("bucket", func(t *testing.T) {
 		s := startServer(t)
 		s.makeBucket(minio.MakeBucketOptions{})
-		run(t, func(prefix string) backup.Objects { return openPlace(t, prefix, options(t, s.endpoint())) })
+		run(t, func(prefix string) backup.Objects { return openStore(t, prefix, options(t, s.endpoint())) })
 	})
 }
 
@@ -164,17 +164,17 @@ func TestKilled(t *testing.T) {
 	d := openData(t, in(t.TempDir(), "data"))
 	d.publish(320)
 	want := contents(t, d.s)
-	place := openPlace(t, "sets", o)
-	began := time.Now()
+	place := openStore(t, "sets", o)
+	start := time.Now()
 	_, err := backup.Run(t.Context(), d.s, backup.Options{Place: place})
 	require.NoError(t, err)
-	took := time.Since(began)
+	took := time.Since(start)
 	count := map[string]int{}
 	const kills = 20
 	for i := range kills {
 		d.commitSmall()
 		want = contents(t, d.s)
-		err := s.during(i, took, o, func(p *s3.Place) error {
+		err := s.during(i, took, o, func(p *s3.Store) error {
 			_, err := backup.Run(t.Context(), d.s, backup.Options{Place: p, KeepGenerations: 2})
 			return err
 		})
@@ -197,7 +197,7 @@ func TestKilled(t *testing.T) {
 
 	for i := range kills {
 		target := in(t.TempDir(), "target")
-		restore := func(p *s3.Place) error {
+		restore := func(p *s3.Store) error {
 			_, err := backup.Restore(t.Context(), last.Name, target, backup.RestoreOptions{Place: p, SegmentBytes: 4 << 20})
 			return err
 		}
@@ -220,12 +220,12 @@ func TestKilled(t *testing.T) {
 func (d *data) commitSmall() { d.publish(1) }
 
 // during kills the server while do runs, and restarts it: alternately soon, and after do has failed.
-func (s *server) during(i int, took time.Duration, o s3.Options, do func(p *s3.Place) error) error {
+func (s *server) during(i int, took time.Duration, o s3.Options, do func(p *s3.Store) error) error {
 	s.t.Helper()
 	o.RetryFor = []time.Duration{100 * time.Millisecond, 20 * time.Second}[i%2]
-	place := openPlace(s.t, "sets", o)
+	store := openStore(s.t, "sets", o)
 	done := make(chan error, 1)
-	go func() { done <- do(place) }()
+	go func() { done <- do(store) }()
 	select { // a moment during the operation, not a wait for an event
 	case err := <-done:
 		done <- err
@@ -261,11 +261,11 @@ func TestBusy(t *testing.T) {
 	d := openData(t, in(t.TempDir(), "data"))
 	d.publish(200)
 	b.busy.Store(33)
-	place := openPlace(t, "sets", options(t, b.endpoint))
-	set, err := backup.Run(t.Context(), d.s, backup.Options{Place: place})
+	store := openStore(t, "sets", options(t, b.endpoint))
+	set, err := backup.Run(t.Context(), d.s, backup.Options{Place: store})
 	require.NoError(t, err)
 	target := in(t.TempDir(), "target")
-	_, err = backup.Restore(t.Context(), set.Name, target, backup.RestoreOptions{Place: place, SegmentBytes: 4 << 20})
+	_, err = backup.Restore(t.Context(), set.Name, target, backup.RestoreOptions{Place: store, SegmentBytes: 4 << 20})
 	require.NoError(t, err)
 	got, _ := restored(t, target)
 	require.Equal(t, contents(t, d.s), got)
@@ -275,7 +275,7 @@ func TestBusy(t *testing.T) {
 	b.busy.Store(1_000_000)
 	o := options(t, b.endpoint)
 	o.RetryFor = 300 * time.Millisecond
-	_, err = backup.Run(t.Context(), d.s, backup.Options{Place: openPlace(t, "sets", o)})
+	_, err = backup.Run(t.Context(), d.s, backup.Options{Place: openStore(t, "sets", o)})
 	require.ErrorIs(t, err, backup.ErrRemote)
 	require.ErrorContains(t, err, "503 SlowDown")
 	require.ErrorContains(t, err, "after retries for 300ms")
@@ -288,20 +288,20 @@ func TestSlow(t *testing.T) {
 	b := startBetween(t, s, 8<<20)
 	d := openData(t, in(t.TempDir(), "data"))
 	d.publish(200)
-	place := openPlace(t, "sets", options(t, b.endpoint))
-	began := time.Now()
-	set, err := backup.Run(t.Context(), d.s, backup.Options{Place: place})
+	store := openStore(t, "sets", options(t, b.endpoint))
+	start := time.Now()
+	set, err := backup.Run(t.Context(), d.s, backup.Options{Place: store})
 	require.NoError(t, err)
-	took := time.Since(began)
-	_, err = backup.Verify(t.Context(), set.Name, backup.VerifyOptions{Place: place})
+	took := time.Since(start)
+	_, err = backup.Verify(t.Context(), set.Name, backup.VerifyOptions{Place: store})
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), took/3)
 	defer cancel()
-	began = time.Now()
-	_, err = backup.Run(ctx, d.s, backup.Options{Place: place})
+	start = time.Now()
+	_, err = backup.Run(ctx, d.s, backup.Options{Place: store})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Less(t, time.Since(began), took+cleanBound)
-	sets, err := backup.ListIn(t.Context(), place)
+	require.Less(t, time.Since(start), took+cleanBound)
+	sets, err := backup.ListIn(t.Context(), store)
 	require.NoError(t, err)
 	require.Len(t, sets, 1, "what was cancelled left nothing")
 }
@@ -318,12 +318,12 @@ func TestArchiveOutOfReach(t *testing.T) {
 	s.kill()
 	o := options(t, s.endpoint())
 	o.RetryFor = 200 * time.Millisecond
-	began := time.Now()
+	start := time.Now()
 	a, err := backup.StartArchiver(d.s, backup.ArchiveOptions{
-		Place: openPlace(t, "log", o), Interval: 50 * time.Millisecond,
+		Place: openStore(t, "log", o), Interval: 50 * time.Millisecond,
 	})
 	require.NoError(t, err)
-	require.Less(t, time.Since(began), 5*time.Second)
+	require.Less(t, time.Since(start), 5*time.Second)
 	d.publish(20)
 	require.Eventually(t, func() bool { return a.Status().Err != nil }, bound, 10*time.Millisecond)
 	require.ErrorIs(t, a.Status().Err, backup.ErrRemote)
@@ -334,11 +334,11 @@ func TestArchiveOutOfReach(t *testing.T) {
 	d.publish(5)
 	require.Error(t, a.Close(), "the last of it is archived at the next start")
 	s.start()
-	a, err = backup.StartArchiver(d.s, backup.ArchiveOptions{Place: openPlace(t, "log", o), Interval: time.Hour})
+	a, err = backup.StartArchiver(d.s, backup.ArchiveOptions{Place: openStore(t, "log", o), Interval: time.Hour})
 	require.NoError(t, err)
 	require.NoError(t, a.Flush(t.Context()))
 	require.NoError(t, a.Close())
-	chains, err := backup.VerifyArchiveIn(t.Context(), openPlace(t, "log", o), nil)
+	chains, err := backup.VerifyArchiveIn(t.Context(), openStore(t, "log", o), nil)
 	require.NoError(t, err)
 	require.Len(t, chains, 1)
 	require.Equal(t, d.s.End(), chains[0].Last)
@@ -348,26 +348,26 @@ func TestArchiveOutOfReach(t *testing.T) {
 func TestOthersAtWork(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
-	place := openPlace(t, "sets", options(t, s.endpoint()))
+	store := openStore(t, "sets", options(t, s.endpoint()))
 	d := openData(t, in(t.TempDir(), "data"))
 	d.publish(3)
 	const other, own = "20261121T004500Z-lsn000002-ps16384", "20261121T004501Z-lsn000002-ps16384"
 	mark := func(set string, node uuid.UUID) {
-		require.NoError(t, put(t, place, ".partial-"+set+"/begun", fmt.Appendf(nil, `{"node_id": %q}`, node)))
-		require.NoError(t, put(t, place, set+"/pages.pack", bytes.Repeat([]byte("x"), 1000)))
+		require.NoError(t, put(t, store, ".partial-"+set+"/begun", fmt.Appendf(nil, `{"node_id": %q}`, node)))
+		require.NoError(t, put(t, store, set+"/pages.pack", bytes.Repeat([]byte("x"), 1000)))
 	}
 	mark(other, uuid.New())
 	mark(own, d.s.Identity().NodeID)
-	set, err := backup.Run(t.Context(), d.s, backup.Options{Place: place, KeepGenerations: 1})
+	set, err := backup.Run(t.Context(), d.s, backup.Options{Place: store, KeepGenerations: 1})
 	require.NoError(t, err)
-	sets, err := backup.ListIn(t.Context(), place)
+	sets, err := backup.ListIn(t.Context(), store)
 	require.NoError(t, err)
 	require.Len(t, sets, 2)
 	require.Equal(t, ".partial-"+other, sets[0].Name)
 	require.ErrorIs(t, sets[0].Problem, backup.ErrIncomplete)
 	require.Equal(t, set.Name, sets[1].Name)
 	later := func() time.Time { return time.Now().Add(8 * 24 * time.Hour) }
-	set, err = backup.Run(t.Context(), d.s, backup.Options{Place: place, KeepGenerations: 1, Now: later})
+	set, err = backup.Run(t.Context(), d.s, backup.Options{Place: store, KeepGenerations: 1, Now: later})
 	require.NoError(t, err)
 	s.nothingElse(set.Name)
 }

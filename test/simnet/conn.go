@@ -87,12 +87,12 @@ func (c *conn) register() bool {
 }
 
 // end ends this end with an error for its own user. The other end reads it after all bytes sent before.
-func (c *conn) end(why error) {
+func (c *conn) end(reason error) {
 	c.p.mu.Lock()
 	delete(c.p.conns, c)
 	c.p.mu.Unlock()
-	here, there := why, why
-	if errors.Is(why, io.EOF) {
+	here, there := reason, reason
+	if errors.Is(reason, io.EOF) {
 		here = net.ErrClosed
 	}
 	c.in.abandon(here)

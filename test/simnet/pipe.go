@@ -68,21 +68,21 @@ func (p *pipe) write(b []byte) (int, error) {
 }
 
 // finish ends the sending side.
-func (p *pipe) finish(why error) {
+func (p *pipe) finish(reason error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.finished == nil {
-		p.finished, p.finishAt = why, p.arrivalLocked()
+		p.finished, p.finishAt = reason, p.arrivalLocked()
 	}
 	p.signal()
 }
 
 // abandon ends the reading side.
-func (p *pipe) abandon(why error) {
+func (p *pipe) abandon(reason error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.gone == nil {
-		p.gone = why
+		p.gone = reason
 	}
 	p.chunks = nil
 	p.signal()

@@ -32,17 +32,17 @@ func connect(t *testing.T, from, to *simnet.Process) (client, server net.Conn) {
 
 func TestLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
+		start := time.Now()
 		n := simnet.New(simnet.Options{Delay: time.Second})
 		client, server := connect(t, n.NewProcess("10.0.0.2"), n.NewProcess("10.0.0.1"))
-		require.Equal(t, 2*time.Second, time.Since(began), "a round trip")
+		require.Equal(t, 2*time.Second, time.Since(start), "a round trip")
 		_, err := client.Write([]byte("hello"))
 		require.NoError(t, err)
 		require.NoError(t, client.Close())
 		got, err := io.ReadAll(server)
 		require.NoError(t, err)
 		require.Equal(t, "hello", string(got))
-		require.Equal(t, 3*time.Second, time.Since(began))
+		require.Equal(t, 3*time.Second, time.Since(start))
 		require.Equal(t, client.LocalAddr(), server.RemoteAddr())
 		require.IsType(t, (*net.TCPAddr)(nil), server.RemoteAddr())
 	})

@@ -50,8 +50,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simnet"
 )
 
-// Patience is how long the fixture waits for a condition, in simulated time.
-const Patience = time.Minute
+// Timeout is how long the fixture waits for a condition, in simulated time.
+const Timeout = time.Minute
 
 // Poll is how often a condition is checked, in simulated time.
 const Poll = time.Millisecond
@@ -186,7 +186,7 @@ func (w *World) Connect(address string, options ...grpc.DialOption) *grpc.Client
 // Eventually waits until a condition holds.
 func (w *World) Eventually(holds func() bool, message string, args ...any) {
 	w.T.Helper()
-	for end := time.Now().Add(Patience); !holds(); {
+	for end := time.Now().Add(Timeout); !holds(); {
 		if time.Now().After(end) {
 			require.FailNowf(w.T, "condition never satisfied", message, args...)
 		}

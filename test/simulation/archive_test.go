@@ -52,14 +52,14 @@ func TestArchiveConditions(t *testing.T) {
 		}
 		publish(100)
 		sleep(ctx, 2*config.Default().WAL.ArchiveEvery.Std())
-		require.Nil(t, w.tells(ctx, w.hosts[0], conditions.ArchiveLag))
+		require.Nil(t, w.reports(ctx, w.hosts[0], conditions.ArchiveLag))
 
 		// A file now replaces the archive's mount point.
 		require.NoError(t, os.Rename(archive, away))
 		require.NoError(t, os.WriteFile(archive, nil, 0o600))
 		broken := w.now()
 		publish(100)
-		lag := w.awaitTells(ctx, t, w.hosts[0], conditions.ArchiveLag, true)
+		lag := w.waitReports(ctx, t, w.hosts[0], conditions.ArchiveLag, true)
 		after, every := conditions.Find(conditions.ArchiveLag).After, config.Default().WAL.ArchiveEvery.Std()
 		require.GreaterOrEqual(t, w.now()-broken, after)
 		require.LessOrEqual(t, w.now()-broken, after+every+2*time.Second)
@@ -70,11 +70,11 @@ func TestArchiveConditions(t *testing.T) {
 			publish(1 << 20) // more than is retained
 			sleep(ctx, every)
 		}
-		require.Nil(t, w.tells(ctx, w.hosts[0], conditions.ArchiveGap), "there is no gap as long as nothing is archived")
+		require.Nil(t, w.reports(ctx, w.hosts[0], conditions.ArchiveGap), "there is no gap as long as nothing is archived")
 		require.NoError(t, os.Remove(archive))
 		require.NoError(t, os.Rename(away, archive))
-		w.awaitTells(ctx, t, w.hosts[0], conditions.ArchiveLag, false)
-		gap := w.awaitTells(ctx, t, w.hosts[0], conditions.ArchiveGap, true)
+		w.waitReports(ctx, t, w.hosts[0], conditions.ArchiveLag, false)
+		gap := w.waitReports(ctx, t, w.hosts[0], conditions.ArchiveGap, true)
 		require.Contains(t, gap.GetDetails(), "before record")
 		require.Equal(t, pb.Severity_SEVERITY_CRITICAL, gap.GetSeverity())
 
@@ -85,6 +85,6 @@ func TestArchiveConditions(t *testing.T) {
 			_, err = backups.Recv()
 		}
 		require.ErrorIs(t, err, io.EOF)
-		w.awaitTells(ctx, t, w.hosts[0], conditions.ArchiveGap, false)
+		w.waitReports(ctx, t, w.hosts[0], conditions.ArchiveGap, false)
 	})
 }

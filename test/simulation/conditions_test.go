@@ -21,45 +21,45 @@ import (
 // definition and not before, and ends with its cause. The clock is simulated, so minutes take no real time.
 func TestConditions(t *testing.T) {
 	for _, c := range []struct {
-		name        string
-		kind        conditions.Kind
-		byStandby   bool // the standby reports it
-		cause, mend func(ctx context.Context, w *world, active, standby *host)
+		name          string
+		kind          conditions.Kind
+		byStandby     bool // the standby reports it
+		cause, repair func(ctx context.Context, w *world, active, standby *host)
 	}{
 		{
 			name: "the standby dies", kind: conditions.StandbyAbsent,
-			cause: func(_ context.Context, _ *world, _, standby *host) { standby.kill(false) },
-			mend:  func(_ context.Context, _ *world, _, standby *host) { standby.restart() },
+			cause:  func(_ context.Context, _ *world, _, standby *host) { standby.kill(false) },
+			repair: func(_ context.Context, _ *world, _, standby *host) { standby.restart() },
 		},
 		{
 			name: "one node is in sync", kind: conditions.OneCopyOnly,
-			cause: func(_ context.Context, _ *world, _, standby *host) { standby.kill(false) },
-			mend:  func(_ context.Context, _ *world, _, standby *host) { standby.restart() },
+			cause:  func(_ context.Context, _ *world, _, standby *host) { standby.kill(false) },
+			repair: func(_ context.Context, _ *world, _, standby *host) { standby.restart() },
 		},
 		{
 			name: "the standby follows and is not named in sync", kind: conditions.StandbyCatchingUp,
 			cause: func(ctx context.Context, w *world, active, standby *host) {
-				w.setApart(active, standby, true)
-				for w.tells(ctx, active, conditions.OneCopyOnly) == nil && ctx.Err() == nil {
+				w.isolate(active, standby, true)
+				for w.reports(ctx, active, conditions.OneCopyOnly) == nil && ctx.Err() == nil {
 					sleep(ctx, poll)
 				}
-				w.authority.setSilent(active.name, true)
-				w.setApart(active, standby, false)
+				w.store.stopResponding(active.name, true)
+				w.isolate(active, standby, false)
 				for w.statuses(ctx)[index(w, active)].GetStandby() == nil && ctx.Err() == nil {
 					sleep(ctx, poll)
 				}
 			},
-			mend: func(_ context.Context, w *world, active, _ *host) { w.authority.setSilent(active.name, false) },
+			repair: func(_ context.Context, w *world, active, _ *host) { w.store.stopResponding(active.name, false) },
 		},
 		{
 			name: "the standby does not see the active", kind: conditions.ActiveUnreachable, byStandby: true,
-			cause: func(_ context.Context, w *world, active, standby *host) { w.setApart(active, standby, true) },
-			mend:  func(_ context.Context, w *world, active, standby *host) { w.setApart(active, standby, false) },
+			cause:  func(_ context.Context, w *world, active, standby *host) { w.isolate(active, standby, true) },
+			repair: func(_ context.Context, w *world, active, standby *host) { w.isolate(active, standby, false) },
 		},
 		{
 			name: "the coordinator is away", kind: conditions.CoordinatorLost, byStandby: true,
-			cause: func(_ context.Context, w *world, _, _ *host) { w.authority.server.SetDown(true) },
-			mend:  func(_ context.Context, w *world, _, _ *host) { w.authority.server.SetDown(false) },
+			cause:  func(_ context.Context, w *world, _, _ *host) { w.store.server.SetDown(true) },
+			repair: func(_ context.Context, w *world, _, _ *host) { w.store.server.SetDown(false) },
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -76,20 +76,20 @@ func TestConditions(t *testing.T) {
 				require.NoError(t, w.waitInSync(ctx))
 				active := w.serving(ctx)
 				standby := w.hosts[1-index(w, active)]
-				teller := active
+				reporter := active
 				if c.byStandby {
-					teller = standby
+					reporter = standby
 				}
-				require.Nil(t, w.tells(ctx, teller, c.kind))
+				require.Nil(t, w.reports(ctx, reporter, c.kind))
 
 				c.cause(ctx, w, active, standby)
-				began := w.now()
-				w.awaitTells(ctx, t, teller, c.kind, true)
+				start := w.now()
+				w.waitReports(ctx, t, reporter, c.kind, true)
 				after := conditions.Find(c.kind).After
-				require.GreaterOrEqual(t, w.now()-began, after-time.Second, "too soon")
-				require.LessOrEqual(t, w.now()-began, after+5*time.Second, "too late")
-				c.mend(ctx, w, active, standby)
-				w.awaitTells(ctx, t, teller, c.kind, false)
+				require.GreaterOrEqual(t, w.now()-start, after-time.Second, "too soon")
+				require.LessOrEqual(t, w.now()-start, after+5*time.Second, "too late")
+				c.repair(ctx, w, active, standby)
+				w.waitReports(ctx, t, reporter, c.kind, false)
 				require.NoError(t, w.waitInSync(ctx))
 			})
 		})
@@ -103,8 +103,8 @@ func index(w *world, h *host) int {
 	return 1
 }
 
-// tells returns the condition of a kind that a node reports, or nil.
-func (w *world) tells(ctx context.Context, by *host, kind conditions.Kind) *pb.Condition {
+// reports returns the condition of a kind that a node reports, or nil.
+func (w *world) reports(ctx context.Context, by *host, kind conditions.Kind) *pb.Condition {
 	for _, c := range w.statuses(ctx)[index(w, by)].GetConditions() {
 		if c.GetKind() == string(kind) {
 			return c
@@ -113,13 +113,14 @@ func (w *world) tells(ctx context.Context, by *host, kind conditions.Kind) *pb.C
 	return nil
 }
 
-// awaitTells waits until a node reports a condition, or no longer reports it.
-func (w *world) awaitTells(ctx context.Context, t *testing.T, by *host, kind conditions.Kind, told bool) *pb.Condition {
+// waitReports waits until a node reports a condition, or no longer reports it.
+func (w *world) waitReports(ctx context.Context, t *testing.T, by *host, kind conditions.Kind,
+	reported bool) *pb.Condition {
 	t.Helper()
-	c := w.tells(ctx, by, kind)
-	for ; (c != nil) != told && ctx.Err() == nil; c = w.tells(ctx, by, kind) {
+	c := w.reports(ctx, by, kind)
+	for ; (c != nil) != reported && ctx.Err() == nil; c = w.reports(ctx, by, kind) {
 		sleep(ctx, time.Second)
 	}
-	require.NoError(t, ctx.Err(), "%s, wanted: %v", kind, told)
+	require.NoError(t, ctx.Err(), "%s, wanted: %v", kind, reported)
 	return c
 }

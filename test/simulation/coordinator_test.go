@@ -14,82 +14,82 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/memory"
 )
 
-// authority is the coordinator with a simulated link for each host.
-type authority struct {
+// store is the coordinator with a simulated link for each host.
+type store struct {
 	server *memory.Server
 	within *memory.Coordinator // executes the requests that arrive
 
 	mu      sync.Mutex // guards all fields below
 	rng     *rand.Rand
-	hosts   map[string]*reach
+	hosts   map[string]*connectivity
 	changed chan struct{} // closed and replaced whenever a link changes
 	ended   chan struct{} // closed at the end of the simulation
 	late    sync.WaitGroup
 	leases  bool   // the lease of a killed process lasts until it expires; set before the nodes start
-	struck  func() // called when the outcome of a swap is withheld from its node
+	failed  func() // called when the outcome of a swap is withheld from its node
 }
 
-// reach is a host's link to the coordinator.
-type reach struct {
-	silent bool     // drops all requests and responses
-	next   swapFate // fate of the next swap
-	conns  map[*coordinator]struct{}
+// connectivity is a host's link to the coordinator.
+type connectivity struct {
+	unresponsive bool        // drops all requests and responses
+	next         swapOutcome // fate of the next swap
+	conns        map[*coordinator]struct{}
 }
 
-// swapFate is the simulated outcome of a swap.
-type swapFate uint8
+// swapOutcome is the simulated outcome of a swap.
+type swapOutcome uint8
 
 const (
-	swapNormal    swapFate = iota
-	swapReplyLost          // executed, but the response is lost
-	swapLost               // not executed, and without a response
-	swapLate               // executed only after the node's timeout
+	swapNormal    swapOutcome = iota
+	swapReplyLost             // executed, but the response is lost
+	swapLost                  // not executed, and without a response
+	swapLate                  // executed only after the node's timeout
 )
 
-func newAuthority(rng *rand.Rand) *authority {
+func newRecordStore(rng *rand.Rand) *store {
 	s := memory.NewServer(0)
-	return &authority{
-		server: s, within: s.Connect(), rng: rng, hosts: map[string]*reach{}, changed: make(chan struct{}),
+	return &store{
+		server: s, within: s.Connect(), rng: rng, hosts: map[string]*connectivity{}, changed: make(chan struct{}),
 		ended: make(chan struct{}),
 	}
 }
 
 // end waits for pending requests.
-func (a *authority) end() {
+func (a *store) end() {
 	close(a.ended)
 	a.late.Wait()
 }
 
-// reach returns a host's link. The caller holds mu.
-func (a *authority) reach(host string) *reach {
+// connectivityOf returns a host's link. The caller holds mu.
+func (a *store) connectivityOf(host string) *connectivity {
 	r := a.hosts[host]
 	if r == nil {
-		r = &reach{conns: map[*coordinator]struct{}{}}
+		r = &connectivity{conns: map[*coordinator]struct{}{}}
 		a.hosts[host] = r
 	}
 	return r
 }
 
-// setSilent drops all traffic between a host and the coordinator, or restores it. The host is not notified: see
+// stopResponding drops all traffic between a host and the coordinator, or restores it. The host is not notified: see
 // notice.
-func (a *authority) setSilent(host string, silent bool) {
+func (a *store) stopResponding(host string, unresponsive bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.reach(host).silent = silent
-	a.tell()
+	a.connectivityOf(host).unresponsive = unresponsive
+	a.report()
 }
 
-// tell wakes all waiters. The caller holds mu.
-func (a *authority) tell() {
+// report wakes all waiters. The caller holds mu.
+func (a *store) report() {
 	close(a.changed)
 	a.changed = make(chan struct{})
 }
 
-// notice makes the host's connections detect whether the coordinator is reachable.
-func (a *authority) notice(host string, reachable bool) {
+// notify makes the host's connections detect whether the coordinator is reachable.
+func (a *store) notify(host string, reachable bool) {
 	a.mu.Lock()
 	conns := make([]*coordinator, 0, 1)
-	for c := range a.reach(host).conns {
+	for c := range a.connectivityOf(host).conns {
 		conns = append(conns, c)
 	}
 	a.mu.Unlock()
@@ -98,40 +98,40 @@ func (a *authority) notice(host string, reachable bool) {
 	}
 }
 
-// forsake ends the connections of a host whose process is killed, without a farewell message. Without leases its
+// disconnect ends the connections of a host whose process is killed, without a farewell message. Without leases its
 // announcements are removed immediately.
-func (a *authority) forsake(host string) {
+func (a *store) disconnect(host string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.leases {
 		return
 	}
-	r := a.reach(host)
+	r := a.connectivityOf(host)
 	for c := range r.conns {
 		c.inner.SetReachable(false)
 	}
 	clear(r.conns) // they must not become reachable again
 }
 
-// fate sets the outcome of the next swap of a host.
-func (a *authority) fate(host string, f swapFate) {
+// outcome sets the outcome of the next swap of a host.
+func (a *store) outcome(host string, f swapOutcome) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.reach(host).next = f
+	a.connectivityOf(host).next = f
 }
 
 // connect returns the connection of one process of a node. gone is closed when the process is killed.
-func (a *authority) connect(host string, gone <-chan struct{}) *coordinator {
+func (a *store) connect(host string, gone <-chan struct{}) *coordinator {
 	c := &coordinator{a: a, host: host, gone: gone, inner: a.server.Connect()}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.reach(host).conns[c] = struct{}{}
+	a.connectivityOf(host).conns[c] = struct{}{}
 	return c
 }
 
 // coordinator is a node's connection. It implements failover.Coordinator.
 type coordinator struct {
-	a     *authority
+	a     *store
 	host  string
 	gone  <-chan struct{}
 	inner *memory.Coordinator
@@ -157,7 +157,7 @@ func (c *coordinator) travel(ctx context.Context) bool {
 	}
 	for {
 		c.a.mu.Lock()
-		silent, changed := c.a.reach(c.host).silent, c.a.changed
+		unresponsive, changed := c.a.connectivityOf(c.host).unresponsive, c.a.changed
 		c.a.mu.Unlock()
 		select {
 		case <-c.gone: // neither end sends or receives
@@ -165,7 +165,7 @@ func (c *coordinator) travel(ctx context.Context) bool {
 			return false
 		default:
 		}
-		if !silent {
+		if !unresponsive {
 			return true
 		}
 		select {
@@ -194,21 +194,21 @@ func (c *coordinator) Swap(
 ) (failover.Revision, error) {
 	next = next.Clone()
 	c.a.mu.Lock()
-	r := c.a.reach(c.host)
-	fate := r.next
+	r := c.a.connectivityOf(c.host)
+	outcome := r.next
 	r.next = swapNormal
 	c.a.mu.Unlock()
-	if fate != swapNormal {
-		c.a.struck()
+	if outcome != swapNormal {
+		c.a.failed()
 	}
-	if !c.travel(ctx) || fate == swapLost || fate == swapLate {
-		if fate == swapLate {
+	if !c.travel(ctx) || outcome == swapLost || outcome == swapLate {
+		if outcome == swapLate {
 			c.later(expect, next)
 		}
 		return 0, failover.ErrUnknownOutcome
 	}
 	rev, err := c.a.within.Swap(ctx, expect, next)
-	if !c.travel(ctx) || fate == swapReplyLost {
+	if !c.travel(ctx) || outcome == swapReplyLost {
 		return 0, failover.ErrUnknownOutcome
 	}
 	return rev, err
@@ -288,9 +288,9 @@ func (c *coordinator) arrives(
 ) (bool, *failover.Observation) {
 	for {
 		c.a.mu.Lock()
-		silent, changed := c.a.reach(c.host).silent, c.a.changed
+		unresponsive, changed := c.a.connectivityOf(c.host).unresponsive, c.a.changed
 		c.a.mu.Unlock()
-		if !silent || !o.Reachable {
+		if !unresponsive || !o.Reachable {
 			return true, nil
 		}
 		select {
@@ -314,7 +314,7 @@ func (c *coordinator) Announce(ctx context.Context, live failover.Live) error {
 // Close implements failover.Coordinator.
 func (c *coordinator) Close() error {
 	c.a.mu.Lock()
-	delete(c.a.reach(c.host).conns, c)
+	delete(c.a.connectivityOf(c.host).conns, c)
 	c.a.mu.Unlock()
 	return c.inner.Close()
 }

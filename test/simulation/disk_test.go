@@ -25,17 +25,17 @@ type disk struct {
 	vfs.FS
 	mem *memfs.FS
 
-	mu       sync.Mutex // guards all fields below
-	rng      *rand.Rand
-	dead     bool
-	delay    time.Duration // maximum delay of each write and sync of the log
-	stalled  bool
-	failSync bool          // the next sync of the log fails
-	lies     bool          // the kernel has dropped unwritten pages and does not report it again (INV-7)
-	low      bool          // the disk is nearly full
-	struck   func()        // called once, when delay, stalled or failSync affects an operation; may be nil
-	full     func()        // called once, when low is detected; may be nil
-	changed  chan struct{} // closed and replaced when a field above changes
+	mu         sync.Mutex // guards all fields below
+	rng        *rand.Rand
+	dead       bool
+	delay      time.Duration // maximum delay of each write and sync of the log
+	stalled    bool
+	failSync   bool          // the next sync of the log fails
+	losesSyncs bool          // the kernel has dropped unwritten pages and does not report it again (INV-7)
+	low        bool          // the disk is nearly full
+	failed     func()        // called once, when delay, stalled or failSync affects an operation; may be nil
+	full       func()        // called once, when low is detected; may be nil
+	changed    chan struct{} // closed and replaced when a field above changes
 }
 
 func newDisk(mem *memfs.FS, rng *rand.Rand) *disk {
@@ -72,10 +72,10 @@ func (d *disk) Usage(dir string) (vfs.Usage, error) {
 	return u, err
 }
 
-// strikes calls struck, once. The caller holds mu.
-func (d *disk) strikes() {
-	if f := d.struck; f != nil {
-		d.struck = nil
+// failures calls struck, once. The caller holds mu.
+func (d *disk) failures() {
+	if f := d.failed; f != nil {
+		d.failed = nil
 		f()
 	}
 }
@@ -87,22 +87,22 @@ func (d *disk) before(op faultfs.Op) error {
 	defer d.mu.Unlock()
 	if inLog := (op.Kind == faultfs.OpWrite || op.Kind == faultfs.OpSync) && inLogDir(op.Name); inLog {
 		if op.Kind == faultfs.OpSync && d.failSync && !d.dead {
-			d.failSync, d.lies = false, true
-			d.strikes()
+			d.failSync, d.losesSyncs = false, true
+			d.failures()
 			return errFsync
 		}
-		if op.Kind == faultfs.OpSync && d.lies && !d.dead {
+		if op.Kind == faultfs.OpSync && d.losesSyncs && !d.dead {
 			return faultfs.ErrDropped
 		}
 		if d.delay > 0 && !d.dead {
-			d.strikes()
+			d.failures()
 			delay := time.Duration(d.rng.Int64N(int64(d.delay)))
 			d.mu.Unlock()
 			time.Sleep(delay) //nolint:forbidigo // the bubble's clock: what a disk takes
 			d.mu.Lock()
 		}
 		for d.stalled && !d.dead {
-			d.strikes()
+			d.failures()
 			changed := d.changed
 			d.mu.Unlock()
 			<-changed

@@ -23,8 +23,8 @@ const (
 	operatorAfter = 4 * time.Second
 	// leaseOver exceeds the time that the coordinator considers an unreachable node to be running.
 	leaseOver = 6 * time.Second
-	// onItsWay exceeds the latency of any sent message.
-	onItsWay = 10 * time.Millisecond
+	// inTransit exceeds the latency of any sent message.
+	inTransit = 10 * time.Millisecond
 )
 
 // moveDisks executes the plan.
@@ -32,7 +32,7 @@ func (w *world) moveDisks(h *historycheck.History, plan []diskMove) error {
 	for i, m := range plan {
 		ctx, cancel := context.WithTimeout(context.Background(), faultsLimit)
 		sleep(ctx, m.After)
-		w.note("%v", m)
+		w.record("%v", m)
 		err := w.moveDisk(ctx, h, m)
 		cancel()
 		if err != nil {
@@ -48,20 +48,20 @@ func (w *world) moveDisks(h *historycheck.History, plan []diskMove) error {
 
 // moveDisk executes one move and the operator's response. Afterwards the pair recovers automatically.
 func (w *world) moveDisk(ctx context.Context, h *historycheck.History, m diskMove) error {
-	hosts := w.find(ctx, m.Whom)
+	hosts := w.find(ctx, m.Target)
 	switch m.Move {
 	case oldImages:
-		return w.putBothBack(ctx, h, m, hosts)
+		return w.rollBackBoth(ctx, h, m, hosts)
 	case clone:
-		return w.cloneBeside(ctx, m, hosts[0], hosts[1])
+		return w.cloneNextTo(ctx, m, hosts[0], hosts[1])
 	case cloneFirst:
 		return w.cloneBefore(ctx, m, hosts[0], hosts[1])
-	case cloneApart:
-		return w.cloneOutOfReach(ctx, m, hosts[0], hosts[1])
+	case cloneIsolated:
+		return w.cloneUnreachable(ctx, m, hosts[0], hosts[1])
 	case swapDisks:
 		return w.swapBoth(ctx, m, hosts)
 	case restored:
-		return w.restoreBeside(ctx, h, m, hosts[0], hosts[1])
+		return w.restoreNextTo(ctx, h, m, hosts[0], hosts[1])
 	default:
 		return w.replace(ctx, h, m, hosts[0], hosts[1])
 	}
@@ -70,22 +70,22 @@ func (w *world) moveDisk(ctx context.Context, h *historycheck.History, m diskMov
 // imageFor returns the image that a move requires: an old one may be from long ago.
 func (w *world) imageFor(ctx context.Context, m diskMove, h *host) (image, error) {
 	var rng *mathrand.Rand
-	if m.Dice%2 == 0 {
+	if m.Rand%2 == 0 {
 		rng = mathrand.New(mathrand.NewSource(w.rand().Int64()))
 	}
 	i, err := w.takeImage(ctx, h, rng)
 	if err != nil {
 		return i, err
 	}
-	if m.Move == youngImage {
+	if m.Move == recentImage {
 		sleep(ctx, m.Age)
 		return i, nil
 	}
 	h.mu.Lock()
 	all := h.vol.images
 	h.mu.Unlock()
-	i = all[m.Dice/2%uint64(len(all))]
-	return i, w.outdate(ctx, i)
+	i = all[m.Rand/2%uint64(len(all))]
+	return i, w.makeOutdated(ctx, i)
 }
 
 // crash ends processes at the same instant, and waits until they have exited. It reports whether both nodes are in
@@ -102,7 +102,7 @@ func (w *world) crash(ctx context.Context, m diskMove, hosts ...*host) (bool, er
 		h.mu.Unlock()
 		<-r.done
 	}
-	rec, _, err := w.authority.within.Load(ctx)
+	rec, _, err := w.store.within.Load(ctx)
 	return len(rec.InSync) == 2, err
 }
 
@@ -110,7 +110,7 @@ func (w *world) crash(ctx context.Context, m diskMove, hosts ...*host) (bool, er
 // then accepted the disk.
 func (w *world) startMoved(ctx context.Context, h *host, count string) error {
 	h.restart()
-	w.note("%s is started", h.name)
+	w.record("%s is started", h.name)
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
 	for ctx.Err() == nil {
@@ -159,7 +159,7 @@ func (w *world) replace(ctx context.Context, h *historycheck.History, m diskMove
 	if both, err := w.crash(ctx, m, down...); err != nil || !both && m.Order != otherUp {
 		return err // if they were not in sync, one may have been alone, with the only complete disk
 	}
-	if sleep(ctx, m.Down); m.Dice%3 == 0 {
+	if sleep(ctx, m.Down); m.Rand%3 == 0 {
 		sleep(ctx, leaseOver)
 	}
 	own := victim.put(by)
@@ -184,8 +184,8 @@ func (w *world) replace(ctx context.Context, h *historycheck.History, m diskMove
 	return nil
 }
 
-// putBothBack restores older images of both disks: both nodes wait.
-func (w *world) putBothBack(ctx context.Context, h *historycheck.History, m diskMove, hosts [2]*host) error {
+// rollBackBoth restores older images of both disks: both nodes wait.
+func (w *world) rollBackBoth(ctx context.Context, h *historycheck.History, m diskMove, hosts [2]*host) error {
 	var by, own [2]*volume
 	for i, x := range hosts {
 		img, err := w.imageFor(ctx, m, x)
@@ -232,11 +232,11 @@ func (w *world) requireWaits(ctx context.Context, hosts ...*host) error {
 		if err != nil {
 			return fmt.Errorf("%s waits, and does not answer: %w", h.name, err)
 		}
-		w.note("%s is %v: %s", h.name, s.GetRole(), s.GetReason())
+		w.record("%s is %v: %s", h.name, s.GetRole(), s.GetReason())
 		if r := s.GetRole(); r != pb.Role_ROLE_RECOVERING && r != pb.Role_ROLE_CATCHING_UP {
 			return fmt.Errorf("%s has an older disk, and is %v (%s)", h.name, r, s.GetReason())
 		}
-		for _, what := range []string{waitedPutBack, waitedOtherStore, waitedActive, waitedTakeover} {
+		for _, what := range []string{waitedRollback, waitedOtherStore, waitedActive, waitedTakeover} {
 			if strings.Contains(s.GetReason(), what) {
 				w.countMove(what)
 				said = append(said, what)
@@ -249,8 +249,8 @@ func (w *world) requireWaits(ctx context.Context, hosts ...*host) error {
 	return nil
 }
 
-// cloneBeside starts a copy of a node's disk in the other host while the original runs.
-func (w *world) cloneBeside(ctx context.Context, m diskMove, original, other *host) error {
+// cloneNextTo starts a copy of a node's disk in the other host while the original runs.
+func (w *world) cloneNextTo(ctx context.Context, m diskMove, original, other *host) error {
 	i, err := w.imageFor(ctx, m, original)
 	if err != nil {
 		return err
@@ -259,7 +259,7 @@ func (w *world) cloneBeside(ctx context.Context, m diskMove, original, other *ho
 		return err
 	}
 	sleep(ctx, m.Down)
-	aside := other.put(original.vol.copied(i))
+	moved := other.put(original.vol.copied(i))
 	if err := w.startMoved(ctx, other, m.Move.String()); err != nil {
 		return err
 	}
@@ -268,10 +268,10 @@ func (w *world) cloneBeside(ctx context.Context, m diskMove, original, other *ho
 		if _, err := w.crash(ctx, m, original); err != nil {
 			return err
 		}
-		w.note("the original dies")
+		w.record("the original dies")
 		sleep(ctx, leaseOver)
 	}
-	return w.stopOne(ctx, m, original, other, aside)
+	return w.stopOne(ctx, m, original, other, moved)
 }
 
 // cloneBefore starts a copy of a disk in the other host after both went down, and then the original.
@@ -283,51 +283,51 @@ func (w *world) cloneBefore(ctx context.Context, m diskMove, original, other *ho
 	original.mu.Lock()
 	v := original.vol
 	original.mu.Unlock()
-	aside := other.put(v.copied(image{mem: v.mem}))
+	moved := other.put(v.copied(image{mem: v.mem}))
 	if err := w.startMoved(ctx, other, m.Move.String()); err != nil {
 		return err
 	}
-	sleep(ctx, time.Duration(m.Dice%uint64(3*time.Second)))
+	sleep(ctx, time.Duration(m.Rand%uint64(3*time.Second)))
 	original.restart()
-	w.note("the original is started")
+	w.record("the original is started")
 	sleep(ctx, operatorAfter)
-	return w.stopOne(ctx, m, original, other, aside)
+	return w.stopOne(ctx, m, original, other, moved)
 }
 
-// cloneOutOfReach starts a copy of a disk in the other host while the original runs without any connection to other
+// cloneUnreachable starts a copy of a disk in the other host while the original runs without any connection to other
 // hosts. The original acknowledges nothing in the meantime, because the clients do not reach it. Otherwise a loss
 // could not be prevented.
-func (w *world) cloneOutOfReach(ctx context.Context, m diskMove, original, other *host) error {
+func (w *world) cloneUnreachable(ctx context.Context, m diskMove, original, other *host) error {
 	if _, err := w.crash(ctx, m, other); err != nil {
 		return err
 	}
 	sleep(ctx, m.Down+operatorAfter) // the original continues alone
 	w.setAlone(original, true)
-	w.authority.setSilent(original.name, true)
-	w.authority.notice(original.name, false)
+	w.store.stopResponding(original.name, true)
+	w.store.notify(original.name, false)
 	sleep(ctx, time.Second) // earlier requests are on its disk
 	original.mu.Lock()
 	v := original.vol
 	i := image{mem: v.mem.CrashClone(nil)}
 	original.mu.Unlock()
-	aside := other.put(v.copied(i))
+	moved := other.put(v.copied(i))
 	if err := w.startMoved(ctx, other, m.Move.String()); err != nil {
 		return err
 	}
 	sleep(ctx, leaseOver)
 	w.net.ResetLink(original.name, clientHost) // drop requests sent in the meantime
-	w.authority.setSilent(original.name, false)
-	w.authority.notice(original.name, true)
-	w.setApart(original, other, false)
-	sleep(ctx, m.Gap+onItsWay*10)
+	w.store.stopResponding(original.name, false)
+	w.store.notify(original.name, true)
+	w.isolate(original, other, false)
+	sleep(ctx, m.Gap+inTransit*10)
 	w.setAlone(original, false)
 	sleep(ctx, operatorAfter)
-	return w.stopOne(ctx, m, original, other, aside)
+	return w.stopOne(ctx, m, original, other, moved)
 }
 
 // stopOne is the operator who has found two processes of one identity. The one that is active or standby stays, and
 // the other host gets its original disk.
-func (w *world) stopOne(ctx context.Context, m diskMove, original, copied *host, aside *volume) error {
+func (w *world) stopOne(ctx context.Context, m diskMove, original, copied *host, moved *volume) error {
 	first, second := w.rank(ctx, original), w.rank(ctx, copied)
 	if first == 2 && second == 2 {
 		return errors.New("two processes of one identity have the active role")
@@ -336,16 +336,16 @@ func (w *world) stopOne(ctx context.Context, m diskMove, original, copied *host,
 	if second > max(first, 0) {
 		stays, goes = copied, original
 	}
-	w.note("%s stays, %s gets the disk that was put aside", stays.name, goes.name)
+	w.record("%s stays, %s gets the disk that was put aside", stays.name, goes.name)
 	if goes.alive() {
 		if _, err := w.crash(ctx, m, goes); err != nil {
 			return err
 		}
 	}
-	goes.put(aside)
+	goes.put(moved)
 	goes.restart()
 	if w.rank(ctx, stays) == 0 && stays.stopForNow() {
-		w.note("%s is started again", stays.name)
+		w.record("%s is started again", stays.name)
 		stays.restart()
 	}
 	return nil
@@ -357,11 +357,11 @@ func (w *world) rank(ctx context.Context, h *host) int {
 	defer cancel()
 	s, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).GetStatus(ctx, &pb.GetStatusRequest{})
 	if err != nil {
-		w.note("%s does not answer: %v", h.name, err)
+		w.record("%s does not answer: %v", h.name, err)
 		return -1
 	}
-	w.note("%s is %v: %s", h.name, s.GetRole(), s.GetReason())
-	for _, what := range []string{waitedCopy, wasSuperseded} {
+	w.record("%s is %v: %s", h.name, s.GetRole(), s.GetReason())
+	for _, what := range []string{waitedCopy, superseded} {
 		if strings.Contains(s.GetReason(), what) {
 			w.countMove(what)
 		}

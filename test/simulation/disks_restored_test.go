@@ -19,10 +19,10 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// restoreBeside starts a node with a restored backup in place of its disk. A restored store belongs to no pair, while
+// restoreNextTo starts a node with a restored backup in place of its disk. A restored store belongs to no pair, while
 // the coordinator has a cluster record. So the node waits with a condition, and the other one behaves as if the node
 // had stayed down, until the operator restores the node's own disk.
-func (w *world) restoreBeside(ctx context.Context, h *historycheck.History, m diskMove, victim, other *host) error {
+func (w *world) restoreNextTo(ctx context.Context, h *historycheck.History, m diskMove, victim, other *host) error {
 	by, err := w.restoredBackup(ctx, victim)
 	if err != nil {
 		return err
@@ -41,7 +41,7 @@ func (w *world) restoreBeside(ctx context.Context, h *historycheck.History, m di
 		other.restart()
 	}
 	victim.restart()
-	w.note("%s is started with a restored backup", victim.name)
+	w.record("%s is started with a restored backup", victim.name)
 	if m.Order == movedFirst {
 		sleep(ctx, m.Gap)
 		other.restart()
@@ -50,7 +50,7 @@ func (w *world) restoreBeside(ctx context.Context, h *historycheck.History, m di
 	if at, ok := h.AckedAfter(since, ""); ok && m.Order == alone {
 		return fmt.Errorf("%s serves at %v, which is of no pair", victim.name, at)
 	}
-	if w.tells(ctx, victim, conditions.RecordRejected) == nil {
+	if w.reports(ctx, victim, conditions.RecordRejected) == nil {
 		return fmt.Errorf("%s with a restored backup does not report that", victim.name)
 	}
 	victim.takeDown()

@@ -46,7 +46,7 @@ func TestDisks(t *testing.T) {
 		return simulate(t, seed, verbose, func(w *world) scenario {
 			// otherwise a power failure alone may lose data that the other node must have, which this test excludes
 			w.options.Sync = always
-			w.authority.leases = true
+			w.store.leases = true
 			plan := drawMoves(rngOf(seed))
 			return scenario{fmt.Sprint(plan), func() error {
 				return w.runWith(func(h *historycheck.History) error { return w.moveDisks(h, plan) })
@@ -106,11 +106,11 @@ func (w *world) takeImage(ctx context.Context, h *host, rng *mathrand.Rand) (ima
 
 // highMark returns the coordinator's high-water mark of the pair.
 func (w *world) highMark(ctx context.Context) (failover.Mark, error) {
-	rec, _, err := w.authority.within.Load(ctx)
+	rec, _, err := w.store.within.Load(ctx)
 	if err != nil {
 		return failover.Mark{}, fmt.Errorf("load the record: %w", err)
 	}
-	mark, err := w.authority.within.LoadMark(ctx)
+	mark, err := w.store.within.LoadMark(ctx)
 	if err != nil {
 		return failover.Mark{}, fmt.Errorf("load the mark: %w", err)
 	}
@@ -120,8 +120,8 @@ func (w *world) highMark(ctx context.Context) (failover.Mark, error) {
 	return mark, nil
 }
 
-// outdate waits until the coordinator's high-water mark is beyond an image.
-func (w *world) outdate(ctx context.Context, i image) error {
+// makeOutdated waits until the coordinator's high-water mark is beyond an image.
+func (w *world) makeOutdated(ctx context.Context, i image) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
 	for {
@@ -140,15 +140,15 @@ type move uint8
 
 const (
 	// a node's disk is replaced by an older image; the coordinator has a later high-water mark
-	oldImage   move = iota
-	youngImage      // the same, usually without a later high-water mark
-	oldImages       // both disks are replaced by older images
-	clone           // a copy of a node's disk starts at the other one's address, while the original runs
-	cloneFirst      // … after both went down, and before the original
-	cloneApart      // … while no host can reach the original
-	swapDisks       // both go down, and their disks are exchanged
-	emptyDisk       // a node returns with an empty disk
-	restored        // a node returns with a restored backup, and so belongs to no pair
+	oldImage      move = iota
+	recentImage        // the same, usually without a later high-water mark
+	oldImages          // both disks are replaced by older images
+	clone              // a copy of a node's disk starts at the other one's address, while the original runs
+	cloneFirst         // … after both went down, and before the original
+	cloneIsolated      // … while no host can reach the original
+	swapDisks          // both go down, and their disks are exchanged
+	emptyDisk          // a node returns with an empty disk
+	restored           // a node returns with a restored backup, and so belongs to no pair
 	moves
 )
 
@@ -176,15 +176,15 @@ func (o order) String() string {
 }
 
 type diskMove struct {
-	After time.Duration // since the pair started to serve
-	Move  move
-	Whom  whom
-	Order order
-	Power bool          // the hosts lose power; otherwise the processes are killed
-	Age   time.Duration // of a young image
-	Down  time.Duration // how long the hosts are down
-	Gap   time.Duration // between two starts: less than a node waits for the other one
-	Dice  uint64
+	After  time.Duration // since the pair started to serve
+	Move   move
+	Target target
+	Order  order
+	Power  bool          // the hosts lose power; otherwise the processes are killed
+	Age    time.Duration // of a young image
+	Down   time.Duration // how long the hosts are down
+	Gap    time.Duration // between two starts: less than a node waits for the other one
+	Rand   uint64
 }
 
 func (m diskMove) String() string {
@@ -193,7 +193,7 @@ func (m diskMove) String() string {
 		power = "without power"
 	}
 	return fmt.Sprintf("%v of %v, %v, %s, after %v, age %v, down %v, gap %v (%d)",
-		m.Move, m.Whom, m.Order, power, m.After, m.Age, m.Down, m.Gap, m.Dice)
+		m.Move, m.Target, m.Order, power, m.After, m.Age, m.Down, m.Gap, m.Rand)
 }
 
 // drawMoves generates the moves of one simulation, which run in sequence, each with the pair in sync.
@@ -204,13 +204,13 @@ func drawMoves(rng *rand.Rand) []diskMove {
 	}
 	for i := range plan {
 		m := diskMove{
-			After: upTo(2 * time.Second), Move: move(rng.IntN(int(moves))), Whom: whom(rng.IntN(4)),
+			After: upTo(2 * time.Second), Move: move(rng.IntN(int(moves))), Target: target(rng.IntN(4)),
 			Order: order(rng.IntN(int(orders))),
 			Power: rng.IntN(2) == 0, Age: upTo(800 * time.Millisecond), Down: upTo(1500 * time.Millisecond),
 			Gap:  upTo(500 * time.Millisecond),
-			Dice: rng.Uint64N(1 << 32),
+			Rand: rng.Uint64N(1 << 32),
 		}
-		if m.Order == alone && m.Move == youngImage {
+		if m.Order == alone && m.Move == recentImage {
 			m.Order = together // undetectable by any node: see docs/explanation/failover.md
 		}
 		plan[i] = m
@@ -219,14 +219,14 @@ func drawMoves(rng *rand.Rand) []diskMove {
 }
 
 // outcomes are the required effects of moves, as reported by the nodes.
-func outcomes() []string { return []string{waitedPutBack, waitedCopy, wasSuperseded} }
+func outcomes() []string { return []string{waitedRollback, waitedCopy, superseded} }
 
 const (
 	// it has copied the other one's content since, and the image is older
 	waitedOtherStore = "expects another store on this node"
 	waitedActive     = "only the active holds everything"
 	waitedTakeover   = "waiting for the other node to take over"
-	waitedPutBack    = "was put back"
+	waitedRollback   = "was put back"
 	waitedCopy       = "two processes with one identity"
-	wasSuperseded    = "superseded"
+	superseded       = "superseded"
 )

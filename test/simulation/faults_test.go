@@ -27,16 +27,16 @@ const switchoverLimit = 5 * time.Second
 // breakIt executes the plan and returns when all of its faults have ended; heal removes their lasting effects. It
 // returns an error if the pair was not in sync again in time, between faults that run one by one.
 func (w *world) breakIt(ctx context.Context, plan []fault) error {
-	began := time.Now()
+	start := time.Now()
 	var faults sync.WaitGroup
 	defer faults.Wait()
 	for _, f := range plan {
-		sleep(ctx, f.At-time.Since(began))
-		begin, end := w.fault(ctx, f, w.find(ctx, f.Whom))
+		sleep(ctx, f.At-time.Since(start))
+		begin, end := w.fault(ctx, f, w.find(ctx, f.Target))
 		if begin == nil {
 			continue
 		}
-		w.note("%v of %v for %v", f.Kind, f.Whom, f.For)
+		w.record("%v of %v for %v", f.Kind, f.Target, f.For)
 		if begin() {
 			w.count(f.Kind)
 		}
@@ -46,26 +46,26 @@ func (w *world) breakIt(ctx context.Context, plan []fault) error {
 		faults.Go(func() {
 			sleep(ctx, f.For)
 			end()
-			w.note("end of %v of %v", f.Kind, f.Whom)
+			w.record("end of %v of %v", f.Kind, f.Target)
 		})
 		if w.options.Sync != always {
 			faults.Wait()
 			w.heal()
-			if err := w.waitWhole(ctx); err != nil {
-				return fmt.Errorf("after %v of %v: %w", f.Kind, f.Whom, err)
+			if err := w.waitSettled(ctx); err != nil {
+				return fmt.Errorf("after %v of %v: %w", f.Kind, f.Target, err)
 			}
 		}
 	}
 	return nil
 }
 
-// waitWhole waits for a pair in sync without a running plan. With sync=off, a power loss of one node while a plan
+// waitSettled waits for a pair in sync without a running plan. With sync=off, a power loss of one node while a plan
 // restarts the other one loses acknowledged messages, as documented.
-func (w *world) waitWhole(ctx context.Context) error {
-	if err := w.waitInSync(ctx); err != nil || !w.upkeepAsked {
+func (w *world) waitSettled(ctx context.Context) error {
+	if err := w.waitInSync(ctx); err != nil || !w.maintenanceRequested {
 		return err
 	}
-	if err := w.waitUpkept(ctx); err != nil {
+	if err := w.waitMaintained(ctx); err != nil {
 		return err
 	}
 	return w.waitInSync(ctx)
@@ -81,10 +81,10 @@ func sleep(ctx context.Context, d time.Duration) {
 }
 
 // find returns the target host of a fault, and the other one.
-func (w *world) find(ctx context.Context, who whom) [2]*host {
+func (w *world) find(ctx context.Context, who target) [2]*host {
 	a, b := w.hosts[0], w.hosts[1]
 	switch active := w.serving(ctx); {
-	case who == nodeB, who == theActive && active == b, who == theStandby && active == a:
+	case who == nodeB, who == activeNode && active == b, who == standbyNode && active == a:
 		return [2]*host{b, a}
 	default:
 		return [2]*host{a, b}
@@ -101,8 +101,8 @@ func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin func(
 	case powerLoss:
 		return w.down(func() bool { return h.kill(true) }, h.restart)
 	case powerLossOfBoth:
-		apart := time.Duration(f.Dice % uint64(50*time.Millisecond))
-		if f.Dice%3 == 0 {
+		apart := time.Duration(f.Rand % uint64(50*time.Millisecond))
+		if f.Rand%3 == 0 {
 			apart = 0
 		}
 		return func() bool {
@@ -118,46 +118,46 @@ func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin func(
 		return w.down(h.stopForNow, h.restart)
 	case switchover:
 		return later(func() { w.switchOver(ctx, h) }), nil
-	case upkeep:
-		return later(func() { w.startPlan(ctx, h, f.Dice) }), nil
+	case maintenance:
+		return later(func() { w.startPlan(ctx, h, f.Rand) }), nil
 	case recordLost:
 		return func() bool {
 			w.recordLost = true
-			w.authority.server.Forget()
+			w.store.server.Forget()
 			return true
 		}, nil
 	case swapUnsettled:
-		fate := swapReplyLost + swapFate(f.Dice%3)
-		return later(func() { w.authority.fate(h.name, fate) }), nil
+		outcome := swapReplyLost + swapOutcome(f.Rand%3)
+		return later(func() { w.store.outcome(h.name, outcome) }), nil
 	case slowDisk, stalledDisk, failedSync, lowDisk:
 		return w.diskFault(f, h)
 	case fullQueue:
 		return later(func() { w.limitQueues(ctx, 1) }), func() { w.limitQueues(ctx, 0) }
-	case forgotten:
-		return later(func() { w.forgotten.Add(1) }), nil
-	case coordinatorSilent, coordinatorDown:
+	case removed:
+		return later(func() { w.removed.Add(1) }), nil
+	case coordinatorUnresponsive, coordinatorDown:
 		return w.coordinatorFault(ctx, f, h)
 	case frozen:
 		return func() bool {
 				w.setAlone(h, true)
-				w.authority.setSilent(h.name, true)
+				w.store.stopResponding(h.name, true)
 				return h.onDisk(func(d *disk) { d.stalled = true })
 			}, func() {
 				h.onDisk(func(d *disk) { d.stalled = false })
-				w.authority.setSilent(h.name, false)
+				w.store.stopResponding(h.name, false)
 				w.setAlone(h, false)
 			}
 	case isolated:
 		return func() bool {
-				if f.Dice%2 == 0 { // the request in flight may, or may not, have been executed
-					w.authority.fate(h.name, swapReplyLost+swapFate(f.Dice/2%3))
+				if f.Rand%2 == 0 { // the request in flight may, or may not, have been executed
+					w.store.outcome(h.name, swapReplyLost+swapOutcome(f.Rand/2%3))
 				}
-				w.setApart(h, other, true)
-				w.authority.setSilent(h.name, true)
+				w.isolate(h, other, true)
+				w.store.stopResponding(h.name, true)
 				return h.alive()
 			}, func() {
-				w.setApart(h, other, false)
-				w.authority.setSilent(h.name, false)
+				w.isolate(h, other, false)
+				w.store.stopResponding(h.name, false)
 			}
 	default:
 		return w.linkFault(f, h, other)
@@ -188,16 +188,16 @@ func later(begin func()) func() bool {
 // diskFault returns a fault that takes effect, and is counted, at the next use of the disk.
 func (w *world) diskFault(f fault, h *host) (begin func() bool, end func()) {
 	set := func(change func(*disk)) func() { return func() { h.onDisk(change) } }
-	struck := func(d *disk) { d.struck = func() { w.count(f.Kind) } }
+	failed := func(d *disk) { d.failed = func() { w.count(f.Kind) } }
 	switch f.Kind {
 	case slowDisk:
 		return later(set(func(d *disk) {
-			struck(d)
-			d.delay = time.Millisecond + time.Duration(f.Dice%uint64(150*time.Millisecond))
+			failed(d)
+			d.delay = time.Millisecond + time.Duration(f.Rand%uint64(150*time.Millisecond))
 		})), set(func(d *disk) { d.delay = 0 })
 	case stalledDisk:
 		return later(set(func(d *disk) {
-			struck(d)
+			failed(d)
 			d.stalled = true
 		})), set(func(d *disk) { d.stalled = false })
 	case lowDisk:
@@ -207,7 +207,7 @@ func (w *world) diskFault(f fault, h *host) (begin func() bool, end func()) {
 		})), set(func(d *disk) { d.low = false })
 	default:
 		return later(set(func(d *disk) {
-			struck(d)
+			failed(d)
 			d.failSync = true
 		})), nil
 	}
@@ -217,26 +217,26 @@ func (w *world) diskFault(f fault, h *host) (begin func() bool, end func()) {
 func (w *world) coordinatorFault(ctx context.Context, f fault, h *host) (begin func() bool, end func()) {
 	if f.Kind == coordinatorDown {
 		return func() bool {
-			w.authority.server.SetDown(true)
+			w.store.server.SetDown(true)
 			return true
-		}, func() { w.authority.server.SetDown(false) }
+		}, func() { w.store.server.SetDown(false) }
 	}
-	finds := time.Duration(f.Dice % uint64(2*time.Second))
+	finds := time.Duration(f.Rand % uint64(2*time.Second))
 	ctx, cancel := context.WithCancel(ctx)
 	var finding sync.WaitGroup
 	return func() bool {
-			w.authority.setSilent(h.name, true)
+			w.store.stopResponding(h.name, true)
 			finding.Go(func() {
 				if sleep(ctx, finds); ctx.Err() == nil {
-					w.authority.notice(h.name, false)
+					w.store.notify(h.name, false)
 				}
 			})
 			return h.alive()
 		}, func() {
 			cancel()
 			finding.Wait()
-			w.authority.setSilent(h.name, false)
-			w.authority.notice(h.name, true)
+			w.store.stopResponding(h.name, false)
+			w.store.notify(h.name, true)
 		}
 }
 
@@ -246,14 +246,14 @@ func (w *world) linkFault(f fault, h, other *host) (begin func() bool, end func(
 	case clientCut, clientOneWay, clientReset:
 		alive = h.alive
 	}
-	strike := func(f func()) func() bool {
+	inject := func(f func()) func() bool {
 		return func() bool {
 			f()
 			return alive()
 		}
 	}
 	cut := func(ways ...simnet.Way) (begin func() bool, end func()) {
-		return strike(func() { w.setCut(true, ways...) }), func() { w.setCut(false, ways...) }
+		return inject(func() { w.setCut(true, ways...) }), func() { w.setCut(false, ways...) }
 	}
 	switch f.Kind {
 	case partition:
@@ -263,11 +263,11 @@ func (w *world) linkFault(f fault, h, other *host) (begin func() bool, end func(
 	case clientCut:
 		return cut(simnet.Both(h.name, clientHost)...)
 	case clientOneWay:
-		return cut(simnet.Both(h.name, clientHost)[f.Dice%2])
+		return cut(simnet.Both(h.name, clientHost)[f.Rand%2])
 	case reset:
-		return strike(func() { w.net.ResetLink(h.name, other.name) }), nil
+		return inject(func() { w.net.ResetLink(h.name, other.name) }), nil
 	case clientReset:
-		return strike(func() { w.net.ResetLink(h.name, clientHost) }), nil
+		return inject(func() { w.net.ResetLink(h.name, clientHost) }), nil
 	default: // slowLink
 		slow := func(delay, jitter time.Duration) func() {
 			return func() {
@@ -276,13 +276,13 @@ func (w *world) linkFault(f fault, h, other *host) (begin func() bool, end func(
 				}
 			}
 		}
-		most := time.Duration(f.Dice % uint64(400*time.Millisecond))
-		return strike(slow(most/2, most/2)), slow(normalDelay, normalJitter)
+		most := time.Duration(f.Rand % uint64(400*time.Millisecond))
+		return inject(slow(most/2, most/2)), slow(normalDelay, normalJitter)
 	}
 }
 
-// setApart cuts the hosts off from each other, or undoes that.
-func (w *world) setApart(a, b *host, apart bool) { w.setCut(apart, simnet.Both(a.name, b.name)...) }
+// isolate cuts the hosts off from each other, or undoes that.
+func (w *world) isolate(a, b *host, apart bool) { w.setCut(apart, simnet.Both(a.name, b.name)...) }
 
 // setAlone cuts a host off from all others, or undoes that.
 func (w *world) setAlone(h *host, alone bool) {
@@ -306,31 +306,31 @@ func (w *world) switchOver(ctx context.Context, h *host) {
 		defer cancel()
 		resp, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).Switchover(ctx, &pb.SwitchoverRequest{})
 		if err != nil {
-			w.note("no switchover: %v", err)
+			w.record("no switchover: %v", err)
 			return
 		}
 		w.count(switchover)
-		w.note("switchover done: %v", resp)
+		w.record("switchover done: %v", resp)
 	})
 }
 
 // startPlan starts a maintenance plan. The pair continues it after any fault, and recovered waits for its end.
-func (w *world) startPlan(ctx context.Context, h *host, dice uint64) {
+func (w *world) startPlan(ctx context.Context, h *host, rng uint64) {
 	kinds := []pb.PlanKind{pb.PlanKind_PLAN_KIND_RESIZE, pb.PlanKind_PLAN_KIND_COMPACT, pb.PlanKind_PLAN_KIND_RESTART}
-	req := &pb.StartPlanRequest{Kind: kinds[dice%uint64(len(kinds))]}
+	req := &pb.StartPlanRequest{Kind: kinds[rng%uint64(len(kinds))]}
 	if req.Kind == pb.PlanKind_PLAN_KIND_RESIZE {
-		req.PageSize = 2 << 10 << (dice / 3 % 4)
+		req.PageSize = 2 << 10 << (rng / 3 % 4)
 	}
-	w.upkeepAsked = true
+	w.maintenanceRequested = true
 	w.running.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, switchoverLimit)
 		defer cancel()
 		if _, err := pb.NewMaintenanceServiceClient(w.ConnTo(h.address)).StartPlan(ctx, req); err != nil {
-			w.note("no plan %v: %v", req, err)
+			w.record("no plan %v: %v", req, err)
 			return
 		}
-		w.count(upkeep)
-		w.note("plan started: %v", req)
+		w.count(maintenance)
+		w.record("plan started: %v", req)
 	})
 }
 
@@ -348,11 +348,11 @@ func (w *world) limitQueues(ctx context.Context, messages uint64) {
 				Name: queue, Config: &pb.QueueConfig{MaxMessages: messages},
 			})
 			if err != nil {
-				w.note("the limit of %s is not altered: %v", queue, err)
+				w.record("the limit of %s is not altered: %v", queue, err)
 				return
 			}
 		}
-		w.note("queues may hold %d messages (0: any number)", messages)
+		w.record("queues may hold %d messages (0: any number)", messages)
 		if messages > 0 {
 			w.count(fullQueue)
 		}
@@ -361,21 +361,21 @@ func (w *world) limitQueues(ctx context.Context, messages uint64) {
 
 // identities marks the transaction producers that existed when the fault took effect and that nodes have forgotten.
 type identities struct {
-	forgotten atomic.Uint64 // how often nodes have forgotten all producers
+	removed atomic.Uint64 // how often nodes have forgotten all producers
 
-	mu    sync.Mutex // guards all fields below
-	known map[string]uint64
-	told  uint64
+	mu       sync.Mutex // guards all fields below
+	known    map[string]uint64
+	reported uint64
 }
 
-// forget is an interceptor of the clients' calls. A node evicts a producer only after 100,000 others, which a
+// removeIdentity is an interceptor of the clients' calls. A node evicts a producer only after 100,000 others, which a
 // simulation does not reach. So the interceptor returns that error instead, for every commit and queue change under an
 // identity older than the fault.
-func (w *world) forget(
+func (w *world) removeIdentity(
 	ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	o ...grpc.CallOption,
 ) error {
-	if c, ok := req.(interface{ GetProducer() *pb.Producer }); ok && w.isForgotten(c.GetProducer().GetId()) {
+	if c, ok := req.(interface{ GetProducer() *pb.Producer }); ok && w.isRemoved(c.GetProducer().GetId()) {
 		st, err := status.New(codes.OutOfRange, "simulated: the producer is not known any more").
 			WithDetails(&errdetails.ErrorInfo{Reason: "PRODUCER_UNKNOWN", Domain: "lockstep.v1"})
 		if err != nil {
@@ -386,8 +386,8 @@ func (w *world) forget(
 	return invoke(ctx, method, req, reply, conn, o...)
 }
 
-func (w *world) isForgotten(id string) bool {
-	now := w.forgotten.Load()
+func (w *world) isRemoved(id string) bool {
+	now := w.removed.Load()
 	w.identities.mu.Lock()
 	defer w.identities.mu.Unlock()
 	since, ok := w.known[id]
@@ -395,9 +395,9 @@ func (w *world) isForgotten(id string) bool {
 		w.known[id] = now
 	}
 	is := ok && since < now
-	if is && w.told < now {
-		w.told = now
-		w.count(forgotten)
+	if is && w.reported < now {
+		w.reported = now
+		w.count(removed)
 	}
 	return is
 }
@@ -411,14 +411,14 @@ func (w *world) operator(ctx context.Context) {
 			resp, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).AdoptRecord(ctx,
 				&pb.AdoptRecordRequest{Confirm: true})
 			if adopted = adopted || err == nil; err == nil {
-				w.note("%s adopted the pair: %v", h.name, resp)
+				w.record("%s adopted the pair: %v", h.name, resp)
 			} else if ctx.Err() == nil {
-				w.note("%s does not adopt the pair: %v", h.name, err)
+				w.record("%s does not adopt the pair: %v", h.name, err)
 			}
 		}
 		for _, h := range w.hosts {
 			if !adopted && round%2 == 0 && ctx.Err() == nil && h.stopForNow() {
-				w.note("the operator restarts %s", h.name)
+				w.record("the operator restarts %s", h.name)
 				h.restart()
 			}
 		}
@@ -429,11 +429,11 @@ func (w *world) operator(ctx context.Context) {
 // heal removes the effects of all faults.
 func (w *world) heal() {
 	w.net.Heal()
-	w.authority.server.SetDown(false)
+	w.store.server.SetDown(false)
 	for _, h := range w.hosts {
-		w.authority.fate(h.name, swapNormal)
-		w.authority.setSilent(h.name, false)
-		w.authority.notice(h.name, true)
+		w.store.outcome(h.name, swapNormal)
+		w.store.stopResponding(h.name, false)
+		w.store.notify(h.name, true)
 		h.onDisk(func(d *disk) { d.delay, d.stalled, d.failSync, d.low = 0, false, false, false })
 		h.restart()
 	}

@@ -99,7 +99,7 @@ func (h *host) startLocked() {
 			Environment: node.Environment{
 				Listen: r.net.Listen, Dial: r.net.Dial, BootID: boot,
 				Coordinator: func(failover.NodeInfo) (failover.Coordinator, error) {
-					return h.w.authority.connect(h.name, r.net.Dead()), nil
+					return h.w.store.connect(h.name, r.net.Dead()), nil
 				},
 			},
 		})
@@ -111,19 +111,19 @@ func (h *host) startLocked() {
 func (h *host) supervise(r *run) {
 	<-r.done
 	h.mu.Lock()
-	byItself := !r.killed
-	if byItself { // the kernel closes its connections and files
+	automatic := !r.killed
+	if automatic { // the kernel closes its connections and files
 		h.endLocked(r)
 	}
-	byItself = byItself && !r.stopping
-	if byItself && !errors.Is(r.err, node.ErrRestart) {
+	automatic = automatic && !r.stopping
+	if automatic && !errors.Is(r.err, node.ErrRestart) {
 		h.loseUnsynced() // usually because an fsync failed
 	}
 	h.mu.Unlock()
-	if !byItself {
+	if !automatic {
 		return
 	}
-	h.w.note("%s ended by itself: %v", h.name, r.err)
+	h.w.record("%s ended by itself: %v", h.name, r.err)
 	select {
 	case <-time.After(restartAfter):
 	case <-h.w.over:
@@ -141,7 +141,7 @@ func (h *host) supervise(r *run) {
 func (h *host) endLocked(r *run) {
 	r.killed = true
 	r.net.Kill()
-	h.w.authority.forsake(h.name)
+	h.w.store.disconnect(h.name)
 	r.cancel()
 	r.disk.change(func(d *disk) { d.dead = true })
 }

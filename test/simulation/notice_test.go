@@ -22,16 +22,16 @@ import (
 func TestLossIsNoticed(t *testing.T) {
 	noticed, refused := 0, 0
 	for seed := range uint64(5) {
-		for _, lies := range []bool{false, true} {
+		for _, losesSyncs := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				w, err := newWorld(seed, zap.NewNop())
 				require.NoError(t, err)
 				w.options = drawOptions(rngOf(1000))
-				w.options.Sync, w.options.Lies = always, lies
+				w.options.Sync, w.options.LosesSyncs = always, losesSyncs
 				w.options.CheckpointInterval = time.Hour // a checkpoint would be on the disk, regardless of the log
 				err = w.run([]fault{{At: 2 * time.Second, Kind: powerLossOfBoth, For: 100 * time.Millisecond}})
 				switch {
-				case !lies:
+				case !losesSyncs:
 					require.NoError(t, err)
 				case w.done.rules[historycheck.RuleLost] > 0:
 					require.ErrorContains(t, err, "violations")

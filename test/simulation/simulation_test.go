@@ -177,7 +177,7 @@ func (w *world) runWith(breakIt func(h *historycheck.History) error) (err error)
 	defer cancel()
 	load, err := cluster.StartWorkload(ctx, w, cluster.WorkloadOptions{
 		Seed: w.seed, PerSecond: w.options.PerSecond, InFlight: 8, LargeBytes: 64 << 10,
-		OperationsPerSecond: 3, StraysPerSecond: 3, Features: w.seed%featureSeeds == 0,
+		OperationsPerSecond: 3, SideClientsPerSecond: 3, Features: w.seed%featureSeeds == 0,
 	})
 	if err != nil {
 		return err
@@ -186,10 +186,10 @@ func (w *world) runWith(breakIt func(h *historycheck.History) error) (err error)
 	if err := w.waitInSync(ctx); err != nil {
 		return err
 	}
-	w.note("in sync")
+	w.record("in sync")
 	w.refusable = load.RefusableQueues()
 	for _, h := range w.hosts {
-		h.onDisk(func(d *disk) { d.lies = w.options.Lies })
+		h.onDisk(func(d *disk) { d.losesSyncs = w.options.LosesSyncs })
 	}
 	if err := breakIt(load.History()); err != nil {
 		return err
@@ -203,13 +203,13 @@ func (w *world) runWith(breakIt func(h *historycheck.History) error) (err error)
 	if err := load.Finish(finish); err != nil {
 		return err
 	}
-	return w.judge(load.History())
+	return w.checkHistory(load.History())
 }
 
 // recovered waits until the pair is in sync and serves.
 func (w *world) recovered(h *historycheck.History) error {
 	healed := h.Now()
-	w.note("healed")
+	w.record("healed")
 	ctx, cancel := context.WithTimeout(context.Background(), recoveryLimit)
 	defer cancel()
 	if w.recordLost {
@@ -220,17 +220,17 @@ func (w *world) recovered(h *historycheck.History) error {
 		operating.Go(func() { w.operator(octx) })
 	}
 	for { // a running pair continues without its record until an operator rebuilds it
-		if err := w.waitWhole(ctx); err != nil {
+		if err := w.waitSettled(ctx); err != nil {
 			return fmt.Errorf("not recovered: %w", err)
 		}
-		if _, _, err := w.authority.within.Load(ctx); err == nil {
+		if _, _, err := w.store.within.Load(ctx); err == nil {
 			break
 		}
 		sleep(ctx, poll)
 	}
 	for ctx.Err() == nil {
 		if _, ok := h.AckedAfter(healed, ""); ok {
-			w.note("recovered")
+			w.record("recovered")
 			w.done.recovery = h.Now() - healed
 			return nil
 		}
@@ -239,8 +239,8 @@ func (w *world) recovered(h *historycheck.History) error {
 	return errors.New("not recovered: the pair is in sync, and nothing is acknowledged")
 }
 
-// judge checks the history.
-func (w *world) judge(h *historycheck.History) error {
+// checkHistory checks the history.
+func (w *world) checkHistory(h *historycheck.History) error {
 	for _, p := range h.Publishes {
 		switch p.Outcome {
 		case historycheck.Acked:
@@ -257,7 +257,7 @@ func (w *world) judge(h *historycheck.History) error {
 		}
 	}
 	w.done.deliveries, w.done.confs, w.done.calls = len(h.Deliveries), len(h.Acks), h.Calls
-	rec, _, err := w.authority.within.Load(context.Background())
+	rec, _, err := w.store.within.Load(context.Background())
 	if err != nil {
 		return fmt.Errorf("read the record: %w", err)
 	}
@@ -299,7 +299,7 @@ func (w *world) end() error {
 			errs = append(errs, fmt.Errorf("%s at the end: %w", h.name, err))
 		}
 	}
-	w.authority.end()
+	w.store.end()
 	w.running.Wait()
 	w.clients.Kill()
 	for _, h := range w.hosts {
@@ -402,7 +402,7 @@ func (s *totals) String() string {
 	if len(s.sum.moves) > 0 {
 		fmt.Fprintf(&b, "\nmoves of disks, and what became of them: %v", s.sum.moves)
 	}
-	fmt.Fprintf(&b, "\nlost %d, doubled %d", s.sum.rules[historycheck.RuleLost], s.sum.rules[historycheck.RuleDoubled])
+	fmt.Fprintf(&b, "\nlost %d, doubled %d", s.sum.rules[historycheck.RuleLost], s.sum.rules[historycheck.RuleDuplicate])
 	for _, rule := range slices.Sorted(maps.Keys(s.sum.rules)) {
 		fmt.Fprintf(&b, ", %s %d", rule, s.sum.rules[rule])
 	}

@@ -61,7 +61,7 @@ func (w *world) failover(power bool) (took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), recoveryLimit)
 	defer cancel()
 	load, err := cluster.StartWorkload(ctx, w, cluster.WorkloadOptions{
-		Seed: w.seed, PerSecond: w.options.PerSecond, OperationsPerSecond: -1, StraysPerSecond: -1,
+		Seed: w.seed, PerSecond: w.options.PerSecond, OperationsPerSecond: -1, SideClientsPerSecond: -1,
 	})
 	if err != nil {
 		return 0, err
@@ -71,7 +71,7 @@ func (w *world) failover(power bool) (took time.Duration, err error) {
 		return 0, err
 	}
 	sleep(ctx, time.Second) // all connections are established
-	active := w.find(ctx, theActive)[0]
+	active := w.find(ctx, activeNode)[0]
 	since := load.History().Now()
 	if !active.kill(power) {
 		return 0, errors.New("the active did not run")

@@ -50,9 +50,9 @@ type options struct {
 	Length             time.Duration
 	// Archive is the directory of the log archive of node a, on the real disk; empty for none. No seed has one.
 	Archive string
-	// Lies: once the pair is in sync, every fsync of a log reports success without any effect. It tests the
+	// LosesSyncs: once the pair is in sync, every fsync of a log reports success without any effect. It tests the
 	// simulation itself.
-	Lies bool
+	LosesSyncs bool
 }
 
 func drawOptions(rng *rand.Rand) options {
@@ -72,22 +72,22 @@ func drawOptions(rng *rand.Rand) options {
 
 // world is one simulation: two nodes, a network, a coordinator and clients.
 type world struct {
-	seed      uint64
-	options   options
-	log       *zap.Logger
-	began     time.Time
-	net       *simnet.Network
-	authority *authority
-	hosts     [2]*host
-	clients   *simnet.Process
-	conns     map[string]*grpc.ClientConn
+	seed    uint64
+	options options
+	log     *zap.Logger
+	began   time.Time
+	net     *simnet.Network
+	store   *store
+	hosts   [2]*host
+	clients *simnet.Process
+	conns   map[string]*grpc.ClientConn
 
 	running sync.WaitGroup // processes and their supervisors
 	over    chan struct{}  // closed at the end
 
 	identities
-	refusable               []string // queues on which publishes may be made to fail
-	recordLost, upkeepAsked bool     // by the plan
+	refusable                        []string // queues on which publishes may be made to fail
+	recordLost, maintenanceRequested bool     // by the plan
 
 	mu    sync.Mutex // guards all fields below
 	rng   *rand.Rand // source of the seeds of separate generators
@@ -133,8 +133,8 @@ func newWorld(seed uint64, log *zap.Logger) (*world, error) {
 	}
 	w.options = drawOptions(w.rand())
 	w.net = simnet.New(simnet.Options{Delay: normalDelay, Jitter: normalJitter, Rand: w.rand()})
-	w.authority = newAuthority(w.rand())
-	w.authority.struck = func() { w.count(swapUnsettled) }
+	w.store = newRecordStore(w.rand())
+	w.store.failed = func() { w.count(swapUnsettled) }
 	w.clients = w.net.NewProcess(clientHost)
 	for i, name := range []string{"a", "b"} {
 		h := newHost(w, name)
@@ -160,8 +160,8 @@ func (w *world) rand() *rand.Rand {
 // now is the simulated time since the start.
 func (w *world) now() time.Duration { return time.Since(w.began) }
 
-// note records an event.
-func (w *world) note(format string, args ...any) {
+// record records an event.
+func (w *world) record(format string, args ...any) {
 	text := fmt.Sprintf("%10v  %s", w.now().Round(time.Millisecond), fmt.Sprintf(format, args...))
 	w.log.Info("--- " + text)
 	w.mu.Lock()
@@ -175,7 +175,7 @@ func (w *world) NewClient(ctx context.Context, more ...grpc.DialOption) (*client
 		Addresses: w.Addresses(),
 		DialOptions: append(more,
 			grpc.WithContextDialer(w.clients.Dial),
-			grpc.WithChainUnaryInterceptor(w.forget)),
+			grpc.WithChainUnaryInterceptor(w.removeIdentity)),
 	})
 }
 
@@ -190,7 +190,7 @@ func (w *world) NewClientOf(ctx context.Context, address string) (*client.Client
 				}
 				return w.clients.Dial(ctx, to)
 			}),
-			grpc.WithChainUnaryInterceptor(w.forget),
+			grpc.WithChainUnaryInterceptor(w.removeIdentity),
 		},
 	})
 }
@@ -253,8 +253,8 @@ func (w *world) waitInSync(ctx context.Context) error {
 	})
 }
 
-// waitUpkept waits until no plan is running.
-func (w *world) waitUpkept(ctx context.Context) error {
+// waitMaintained waits until no plan is running.
+func (w *world) waitMaintained(ctx context.Context) error {
 	return w.wait(ctx, "the end of a plan", func(s [2]*pb.GetStatusResponse) bool {
 		for _, n := range s {
 			if n == nil || n.GetMaintenance() != nil || n.GetPlan() != nil && !client.PlanEnded(n.GetPlan()) {

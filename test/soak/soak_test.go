@@ -139,7 +139,7 @@ func (s *run) history(n int) {
 	s.t.Helper()
 	w, err := cluster.StartWorkload(s.t.Context(), s.p, cluster.WorkloadOptions{
 		Prefix: fmt.Sprintf("soak-%d-", n), Seed: s.rng.Uint64(), LargeBytes: 1 << 20,
-		PerSecond: s.rate, OperationsPerSecond: max(1, s.rate/6), StraysPerSecond: max(1, s.rate/6), Features: true,
+		PerSecond: s.rate, OperationsPerSecond: max(1, s.rate/6), SideClientsPerSecond: max(1, s.rate/6), Features: true,
 	})
 	require.NoError(s.t, err)
 	defer w.Abort()

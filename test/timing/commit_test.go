@@ -27,28 +27,28 @@ func TestCommitInDoubt(t *testing.T) {
 
 		active, standby := p.inSync()
 		p.freeze(standby, true)
-		doubtful := txn("doubtful")
-		began := time.Now()
-		_, err = doubtful.Commit(p.within(100 * time.Millisecond))
+		uncertain := txn("doubtful")
+		start := time.Now()
+		_, err = uncertain.Commit(p.within(100 * time.Millisecond))
 		require.ErrorIs(t, err, client.ErrOutcomeUnknown)
-		require.Equal(t, 100*time.Millisecond, time.Since(began))
+		require.Equal(t, 100*time.Millisecond, time.Since(start))
 
 		p.freeze(active, true)
-		for began = time.Now(); ; {
+		for start = time.Now(); ; {
 			_, noActive := c.WaitActive(p.within(10 * time.Millisecond))
 			asked := time.Now()
-			_, err = doubtful.Commit(p.within(300 * time.Millisecond))
+			_, err = uncertain.Commit(p.within(300 * time.Millisecond))
 			require.ErrorIs(t, err, client.ErrOutcomeUnknown, "no node has answered")
 			require.LessOrEqual(t, time.Since(asked), 300*time.Millisecond)
 			if noActive != nil {
 				break // this Commit found no node
 			}
-			require.Less(t, time.Since(began), 10*time.Second, "the client should notice that no node answers")
+			require.Less(t, time.Since(start), 10*time.Second, "the client should notice that no node answers")
 		}
 
 		p.freeze(active, false)
 		p.freeze(standby, false)
-		r, err := doubtful.Commit(p.within(10 * time.Second))
+		r, err := uncertain.Commit(p.within(10 * time.Second))
 		require.NoError(t, err)
 		require.Len(t, r.Results, 1)
 		q, err := c.GetQueue(t.Context(), "doubt")

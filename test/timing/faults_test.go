@@ -28,9 +28,9 @@ type faultCase struct {
 }
 
 func faultCases() []faultCase {
-	const slack = 20 * time.Millisecond
+	const tolerance = 20 * time.Millisecond
 	upTo := func(limit time.Duration) func(time.Duration) time.Duration {
-		return func(lasts time.Duration) time.Duration { return min(lasts, limit) + slack }
+		return func(lasts time.Duration) time.Duration { return min(lasts, limit) + tolerance }
 	}
 	heal := func(p *pair, _, _ *simpair.Node) { p.w.Net.Heal() }
 	restartStandby := func(p *pair, _, standby *simpair.Node) { p.restart(standby) }
@@ -50,7 +50,7 @@ func faultCases() []faultCase {
 		{
 			name: "active frozen", after: dropAfter, end: heal,
 			begin: func(p *pair, active, _ *simpair.Node) { p.freeze(active, true) },
-			pause: func(lasts time.Duration) time.Duration { return lasts + slack },
+			pause: func(lasts time.Duration) time.Duration { return lasts + tolerance },
 		},
 		{
 			name: "standby frozen", after: dropAfter, pause: upTo(dropAfter), end: heal,
@@ -80,14 +80,14 @@ func TestFaults(t *testing.T) {
 		for _, lasts := range []time.Duration{200 * time.Millisecond, 1400 * time.Millisecond, 4 * time.Second} {
 			for _, idle := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%s for %v, idle=%v", c.name, lasts, idle), func(t *testing.T) {
-					run(t, func(t *testing.T, p *pair) { c.strike(t, p, lasts, idle) })
+					run(t, func(t *testing.T, p *pair) { c.inject(t, p, lasts, idle) })
 				})
 			}
 		}
 	}
 }
 
-func (c *faultCase) strike(t *testing.T, p *pair, lasts time.Duration, idle bool) {
+func (c *faultCase) inject(t *testing.T, p *pair, lasts time.Duration, idle bool) {
 	t.Helper()
 	var l *load
 	if !idle {

@@ -20,7 +20,7 @@ func TestCoordinatorOutage(t *testing.T) {
 		active, standby := p.inSync()
 		usual := l.slowest(time.Now().Add(-time.Second), time.Now())
 		from := time.Now()
-		p.setCoordinatorSilent(true)
+		p.stopCoordinatorResponses(true)
 		sleep(15 * time.Second) // longer than each lease and timeout
 		for _, n := range p.nodes {
 			require.False(t, p.status(n).GetPair().GetCoordinatorReachable())
@@ -29,7 +29,7 @@ func TestCoordinatorOutage(t *testing.T) {
 		slowest := l.slowest(from, time.Now())
 		t.Logf("a publish takes up to %v, without the coordinator %v", usual, slowest)
 		require.LessOrEqual(t, slowest, usual+roundTrip)
-		p.setCoordinatorSilent(false)
+		p.stopCoordinatorResponses(false)
 		sleep(time.Second)
 		require.Equal(t, pb.Role_ROLE_ACTIVE, active.Role())
 		require.Equal(t, pb.Role_ROLE_STANDBY, standby.Role())

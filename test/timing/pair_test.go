@@ -47,7 +47,7 @@ type pair struct {
 	nodes [2]*simpair.Node
 	conns [2]*grpc.ClientConn
 	disks [2]*faultfs.FS
-	away  *silence
+	away  *outage
 	seen  failover.Coordinator // connection of the test
 }
 
@@ -57,7 +57,7 @@ var _ cluster.Target = (*pair)(nil)
 func run(t *testing.T, f func(t *testing.T, p *pair), edit ...func(*config.Config)) {
 	t.Helper()
 	simpair.Test(t, func(t *testing.T, w *simpair.World) {
-		p := &pair{t: t, w: w, away: &silence{}}
+		p := &pair{t: t, w: w, away: &outage{}}
 		w.WrapCoordinator = p.away.wrap
 		for i, name := range []string{"a", "b"} {
 			c := w.PairConfig(name)
@@ -100,47 +100,49 @@ func (p *pair) restart(n *simpair.Node) *simpair.Node {
 	return p.nodes[i]
 }
 
-// silence makes requests to the coordinator block until their contexts end.
-type silence struct{ on atomic.Bool }
+// outage makes requests to the coordinator block until their contexts end.
+type outage struct{ on atomic.Bool }
 
-func (s *silence) wrap(c failover.Coordinator) failover.Coordinator { return &silentCoordinator{c, s} }
-
-// silentCoordinator is a connection to a coordinator that may be silent.
-type silentCoordinator struct {
-	failover.Coordinator
-	s *silence
+func (s *outage) wrap(c failover.Coordinator) failover.Coordinator {
+	return &unresponsiveCoordinator{c, s}
 }
 
-func (c *silentCoordinator) wait(ctx context.Context) {
+// unresponsiveCoordinator is a connection to a coordinator that may be silent.
+type unresponsiveCoordinator struct {
+	failover.Coordinator
+	s *outage
+}
+
+func (c *unresponsiveCoordinator) wait(ctx context.Context) {
 	if c.s.on.Load() {
 		<-ctx.Done()
 	}
 }
 
-func (c *silentCoordinator) Load(ctx context.Context) (failover.Record, failover.Revision, error) {
+func (c *unresponsiveCoordinator) Load(ctx context.Context) (failover.Record, failover.Revision, error) {
 	c.wait(ctx)
 	return c.Coordinator.Load(ctx)
 }
 
-func (c *silentCoordinator) Swap(
+func (c *unresponsiveCoordinator) Swap(
 	ctx context.Context, expect failover.Revision, next failover.Record,
 ) (failover.Revision, error) {
 	c.wait(ctx)
 	return c.Coordinator.Swap(ctx, expect, next)
 }
 
-func (c *silentCoordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
+func (c *unresponsiveCoordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
 	c.wait(ctx)
 	return c.Coordinator.WriteMark(ctx, m)
 }
 
-func (c *silentCoordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
+func (c *unresponsiveCoordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
 	c.wait(ctx)
 	return c.Coordinator.LoadMark(ctx)
 }
 
-// setCoordinatorSilent makes the coordinator unreachable, so that requests to it block; or restores it.
-func (p *pair) setCoordinatorSilent(silent bool) {
+// stopCoordinatorResponses makes the coordinator unreachable, so that requests to it block; or restores it.
+func (p *pair) stopCoordinatorResponses(silent bool) {
 	p.away.on.Store(silent)
 	p.w.CoordinatorOf(&p.nodes[0].Config).SetDown(silent)
 }
@@ -276,7 +278,7 @@ func (p *pair) status(n *simpair.Node) *pb.GetStatusResponse {
 func (p *pair) work() *cluster.Workload {
 	p.t.Helper()
 	w, err := cluster.StartWorkload(p.t.Context(), p, cluster.WorkloadOptions{
-		Seed: 1, PerSecond: 50, InFlight: 8, LargeBytes: 64 << 10, OperationsPerSecond: 3, StraysPerSecond: 3,
+		Seed: 1, PerSecond: 50, InFlight: 8, LargeBytes: 64 << 10, OperationsPerSecond: 3, SideClientsPerSecond: 3,
 	})
 	require.NoError(p.t, err)
 	p.t.Cleanup(w.Abort)

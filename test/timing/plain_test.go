@@ -34,7 +34,7 @@ type plain struct {
 // publish sends one message and returns when it is acknowledged.
 func (c *plain) publish() {
 	t := c.p.t
-	ctx, cancel := context.WithTimeout(t.Context(), simpair.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), simpair.Timeout)
 	defer cancel()
 	c.sequence++
 	for retry := false; ; retry = true {

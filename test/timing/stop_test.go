@@ -75,11 +75,11 @@ func stopCases() []stopCase {
 			name: "without the coordinator", within: 10 * time.Second,
 			prepare: func(p *pair) *simpair.Node {
 				active, _ := p.inSync()
-				p.setCoordinatorSilent(true)
+				p.stopCoordinatorResponses(true)
 				sleep(5 * time.Second)
 				return active
 			},
-			after: func(p *pair) { p.setCoordinatorSilent(false) },
+			after: func(p *pair) { p.stopCoordinatorResponses(false) },
 		},
 		{
 			name: "with a standby that is silent", within: 10 * time.Second,

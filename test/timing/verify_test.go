@@ -50,8 +50,8 @@ func TestVerify(t *testing.T) {
 					require.Equal(t, codes.FailedPrecondition, status.Code(compare(t, active, false)))
 					standby = p.restart(standby)
 					var refused, inSync time.Time
-					for began := time.Now(); ; sleep(simpair.Poll) {
-						require.Less(t, time.Since(began), 10*time.Second)
+					for start := time.Now(); ; sleep(simpair.Poll) {
+						require.Less(t, time.Since(start), 10*time.Second)
 						asked := time.Now()
 						if active.Role() == pb.Role_ROLE_ACTIVE && inSync.IsZero() {
 							inSync = asked
@@ -90,10 +90,10 @@ func TestVerifyAcrossReconnect(t *testing.T) {
 			_, err := n.Admin().Checkpoint(t.Context(), &pb.CheckpointRequest{})
 			require.NoError(t, err)
 		}
-		began := time.Now()
+		start := time.Now()
 		_, err = standby.Admin().Scrub(t.Context(), &pb.ScrubRequest{})
 		require.NoError(t, err)
-		reading := time.Since(began)
+		reading := time.Since(start)
 		require.Greater(t, reading, time.Second)
 
 		done := make(chan error, 1)

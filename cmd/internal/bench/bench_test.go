@@ -25,7 +25,7 @@ func TestLatencies(t *testing.T) {
 	Record(h, time.Hour)
 	Record(h, 0)
 	r := Result{SizeBytes: 1000}
-	r.Took(2*time.Second, 1000, h)
+	r.Duration(2*time.Second, 1000, h)
 	require.InDelta(t, 500, r.P50, 2)
 	require.InDelta(t, 990, r.P99, 2)
 	require.InDelta(t, 300_000, r.Max, 300)

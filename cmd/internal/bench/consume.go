@@ -59,7 +59,7 @@ func DrainQueues(ctx context.Context, t Target, queues []string, o ConsumeOption
 	if err != nil {
 		return err
 	}
-	r.Took(time.Since(start), o.Messages, h)
+	r.Duration(time.Since(start), o.Messages, h)
 	r.Cost(m)
 	return nil
 }

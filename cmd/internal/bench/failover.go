@@ -72,7 +72,7 @@ func (p *publisher) run(ctx context.Context, t Target, queue string) error {
 
 // ownAddress returns the address of the node itself for the address of a link to it.
 func ownAddress(t Target, address string) string {
-	return t.Pair.PastLink(address)
+	return t.Pair.BypassLink(address)
 }
 
 // take returns the acknowledgements since its last call.
@@ -135,7 +135,7 @@ func Failover(ctx context.Context, t Target, o FailoverOptions) (Result, error) 
 
 // tookFaults sets the fields derived from the interruptions. A rate is not meaningful here.
 func (r *Result) tookFaults(d time.Duration, times int, h *hdrhistogram.Histogram) {
-	r.Took(d, times, h)
+	r.Duration(d, times, h)
 	r.Rate, r.MB = 0, 0
 }
 
@@ -162,7 +162,7 @@ func failOnce(ctx context.Context, t Target, p *publisher, o FailoverOptions) (d
 		return switchOver(limit, t, p, active)
 	}
 	since := time.Now()
-	undo, err := strike(t, active, o.Fault)
+	undo, err := inject(t, active, o.Fault)
 	if err != nil {
 		return 0, err
 	}
@@ -170,8 +170,8 @@ func failOnce(ctx context.Context, t Target, p *publisher, o FailoverOptions) (d
 	return at.Sub(since), errors.Join(err, undo())
 }
 
-// strike injects the fault into the active node, and returns a function that reverts it.
-func strike(t Target, active *harness.Node, fault string) (undo func() error, err error) {
+// inject injects the fault into the active node, and returns a function that reverts it.
+func inject(t Target, active *harness.Node, fault string) (undo func() error, err error) {
 	switch fault {
 	case FaultCut:
 		t.Pair.Cut()

@@ -128,7 +128,7 @@ func PublishInto(ctx context.Context, t Target, o PublishOptions, after func(*Re
 		if err != nil {
 			return err
 		}
-		r.Took(time.Since(start), int(h.TotalCount()), h)
+		r.Duration(time.Since(start), int(h.TotalCount()), h)
 		r.Cost(m)
 		if err := after(&r); err != nil {
 			return err

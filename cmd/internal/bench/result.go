@@ -19,7 +19,7 @@ type Result struct {
 	Setup         string `json:"setup"`
 	Sync          string `json:"sync,omitempty"`
 	Round         int    `json:"round"`
-	Burst         int    `json:"burst,omitempty"`
+	FrameMessages int    `json:"burst,omitempty"`
 	Median        bool   `json:"median,omitempty"` // the round with the median rate, with the spread over all rounds
 	Case          string `json:"case,omitempty"`   // name of the comparison with a peer
 	SizeBytes     int    `json:"size_bytes"`
@@ -70,7 +70,7 @@ type Result struct {
 	BudgetMB      float64 `json:"memory_budget_mb,omitempty"`
 	MemoryLimitMB float64 `json:"memory_limit_mb,omitempty"` // of the process and its page cache together
 
-	Knob              string  `json:"knob,omitempty"` // the changed setting, and Value its value
+	Setting           string  `json:"knob,omitempty"` // the changed setting, and Value its value
 	Value             string  `json:"value,omitempty"`
 	Checkpoints       int     `json:"checkpoints,omitempty"`
 	CheckpointsPerMin float64 `json:"checkpoints_per_min,omitempty"`
@@ -84,8 +84,8 @@ type Result struct {
 	Processes   []Usage `json:"processes,omitempty"`
 }
 
-// Took sets the fields derived from the time, the number of messages and the latencies.
-func (r *Result) Took(d time.Duration, messages int, h *hdrhistogram.Histogram) {
+// Duration sets the fields derived from the time, the number of messages and the latencies.
+func (r *Result) Duration(d time.Duration, messages int, h *hdrhistogram.Histogram) {
 	r.Messages, r.Seconds = messages, d.Seconds()
 	r.Rate = float64(messages) / max(r.Seconds, 1e-9)
 	r.MB = r.Rate * float64(r.SizeBytes) / 1e6
@@ -147,7 +147,7 @@ func (r *Result) Remark() string {
 	add(r.CPURatio > 0, "CPU of each %.2f ×", r.CPURatio)
 	add(r.WrittenBytes > 0, "each writes %.0f B and reads %.0f B of files", r.WrittenBytes, r.ReadBytes)
 	add(r.Share > 0, "fairness %.2f", r.Share)
-	add(r.Knob != "", "%.1f checkpoints/min, log %.0f MB, peak %.0f MB", r.CheckpointsPerMin, r.LogMB, r.PeakRSS)
+	add(r.Setting != "", "%.1f checkpoints/min, log %.0f MB, peak %.0f MB", r.CheckpointsPerMin, r.LogMB, r.PeakRSS)
 	add(r.MemoryLimitMB > 0, "in %.0f MB", r.MemoryLimitMB)
 	add(r.Note != "", "%s", r.Note)
 	return strings.Join(parts, "; ")
@@ -160,8 +160,8 @@ func (r *Result) Describe() string {
 	switch {
 	case r.Subscriptions > 0:
 		s += fmt.Sprintf(", %d subscriptions", r.Subscriptions)
-	case r.Knob != "":
-		s = fmt.Sprintf("%s=%s, %d×%d %s", r.Knob, r.Value, max(r.Publishers, r.Producers), r.Window, r.Phase)
+	case r.Setting != "":
+		s = fmt.Sprintf("%s=%s, %d×%d %s", r.Setting, r.Value, max(r.Publishers, r.Producers), r.Window, r.Phase)
 	case r.Workload == "growth":
 		s += fmt.Sprintf(", %d stored", r.Stored)
 	case r.Workload == "pagesize":

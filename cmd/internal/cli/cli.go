@@ -36,11 +36,11 @@ type Env struct {
 	// Timeout bounds a command that makes a single request.
 	Timeout time.Duration
 
-	flags      flagValues
-	connection *Connection // cached
-	output     string
-	patient    bool // --timeout was set: wait that long regardless of the cause
-	started    bool // a command has started: later failures are not usage errors
+	flags          flagValues
+	connection     *Connection // cached
+	output         string
+	waitsForServer bool // --timeout was set: wait that long regardless of the cause
+	started        bool // a command has started: later failures are not usage errors
 }
 
 // Errors that determine the exit code, or that several commands return.

@@ -39,7 +39,7 @@ func (env *Env) hint(ctx context.Context, err error) string {
 // hint returns advice for an error; empty if there is no advice, or if the error contains it.
 func hint(err error) string {
 	text := err.Error()
-	says := func(parts ...string) bool {
+	states := func(parts ...string) bool {
 		for _, p := range parts {
 			if strings.Contains(text, p) {
 				return true
@@ -62,34 +62,35 @@ func hint(err error) string {
 		return "lockstep txn list, to list prepared transactions"
 	case errors.Is(err, datadir.ErrInUse):
 		return "lockstep status, to show the running node"
-	case errors.Is(err, datadir.ErrNone), errors.Is(err, fs.ErrNotExist) && says(datadir.PageFileName):
+	case errors.Is(err, datadir.ErrNone), errors.Is(err, fs.ErrNotExist) && states(datadir.PageFileName):
 		return "data.dir in the node's configuration names the directory: lockstep doctor --config node.yaml"
-	case errors.Is(err, errOtherPort), says("it is not a port for clients"):
+	case errors.Is(err, errOtherPort), states("it is not a port for clients"):
 		return "--addr names the port for clients, the setting listen of a node; the console, metrics, AMQP and raft have " +
 			"ports of their own"
-	case errors.Is(err, errNodeSpeaksTLS), says("it speaks TLS, and this client does not"):
+	case errors.Is(err, errNodeSpeaksTLS), states("it speaks TLS, and this client does not"):
 		return "--tls-ca ca.pem with the CA of the node's certificate (" + envTLSCA + "; lockstep login stores " +
 			"it); lockstep cert show HOST:PORT, to show the node's certificate"
-	case errors.Is(err, errNodeIsPlain), says("does not speak TLS, and this client does"):
+	case errors.Is(err, errNodeIsPlain), states("does not speak TLS, and this client does"):
 		return "leave --tls-ca, --tls-cert and --tls-key out, " + envTLSCA + " and the TLS files in the profile too; or " +
 			"set tls.cert and tls.key on the node: without TLS, traffic can be read on the network"
-	case says("x509:", "tls:", "certificate"):
+	case states("x509:", "tls:", "certificate"):
 		return "lockstep cert show HOST:PORT, to show the node's certificate; set --tls-ca to its CA, " +
 			"and --tls-cert and --tls-key to the client certificate"
-	case says("server preface"):
+	case states("server preface"):
 		return "--tls-ca ca.pem or lockstep login, if the node uses TLS; lockstep cert show HOST:PORT, to check"
 	case errors.Is(err, errEnds):
 		return "lockstep cert show HOST:PORT, to check whether it requires a certificate (--tls-cert, --tls-key)"
-	case errors.Is(err, client.ErrUnavailable) && says("broken pipe", "connection reset"):
+	case errors.Is(err, client.ErrUnavailable) && states("broken pipe", "connection reset"):
 		return "lockstep status, to see which nodes respond; a node that closes connections may require a certificate " +
 			"(--tls-cert, --tls-key): lockstep cert show HOST:PORT"
-	case errors.Is(err, client.ErrRefused) && says("set backup.path"):
+	case errors.Is(err, client.ErrRefused) && states("set backup.path"):
 		return "--path with a backup directory on the node, or s3://BUCKET/PREFIX"
-	case errors.Is(err, client.ErrRefused) && says("lockstep "):
+	case errors.Is(err, client.ErrRefused) && states("lockstep "):
 		return ""
 	case errors.Is(err, client.ErrRefused):
 		return "lockstep status, to show the nodes, conditions and actions"
-	case errors.Is(err, ErrNoAnswer), errors.Is(err, client.ErrUnavailable) && says("connection refused", "no such host"):
+	case errors.Is(err, ErrNoAnswer), errors.Is(err, client.ErrUnavailable) && states("connection refused",
+		"no such host"):
 		return "lockstep doctor, on the node's machine, to check why it does not run; lockstep dev, to start a local pair"
 	case errors.Is(err, client.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
 		return "lockstep status, to see which nodes respond, and their conditions"

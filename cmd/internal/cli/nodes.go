@@ -96,7 +96,7 @@ func (env *Env) With(ctx context.Context, connection Connection, fn func(context
 	if err != nil {
 		return err
 	}
-	o.FailFast = !env.patient
+	o.FailFast = !env.waitsForServer
 	c, err := client.Open(ctx, o)
 	if errors.Is(err, client.ErrInvalid) {
 		return fmt.Errorf("%w: --addr, --tls, --token: %w", ErrUsage, err)

@@ -93,7 +93,7 @@ func Globals(env *Env, root *cobra.Command) {
 		if env.Print, err = output.New(env.Stdout, env.output); err != nil {
 			return fmt.Errorf("%w: %w", ErrUsage, err)
 		}
-		env.patient = cmd.Flags().Changed("timeout")
+		env.waitsForServer = cmd.Flags().Changed("timeout")
 		env.started = true
 		return nil
 	}

@@ -101,7 +101,7 @@ func Chain(ctx context.Context, o ChainOptions) (_ ChainVerdict, err error) {
 	if err := c.script(ctx); err != nil {
 		return ChainVerdict{}, err
 	}
-	v, err := c.judge(ctx)
+	v, err := c.check(ctx)
 	if err == nil && o.Keep != nil {
 		o.Keep(ctx, c.pair)
 	}
@@ -265,8 +265,8 @@ func (c *chain) drain(ctx context.Context) error {
 	}
 }
 
-// judge reads the second queue.
-func (c *chain) judge(ctx context.Context) (v ChainVerdict, err error) {
+// check reads the second queue.
+func (c *chain) check(ctx context.Context) (v ChainVerdict, err error) {
 	v = ChainVerdict{
 		Published: int(c.published.Load()), Processed: int(c.processed.Load()), Refused: int(c.refused.Load()),
 		Kills: int(c.kills.Load()), LostWorkers: int(c.lost.Load()), Coordinator: c.coordinator(),

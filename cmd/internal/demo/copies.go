@@ -35,9 +35,9 @@ func (s *copies) watch(ctx context.Context, c *client.Client, addresses []string
 	ticker := time.NewTicker(sampleEvery)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
-		began := time.Now()
-		if snap := planprogress.Look(ctx, c, addresses); ctx.Err() == nil {
-			s.observeSince(began, snap)
+		start := time.Now()
+		if snap := planprogress.Poll(ctx, c, addresses); ctx.Err() == nil {
+			s.observeSince(start, snap)
 		}
 		select {
 		case <-ticker.C:
@@ -50,7 +50,7 @@ func (s *copies) watch(ctx context.Context, c *client.Client, addresses []string
 func (s *copies) observe(snap planprogress.Snapshot) { s.observeSince(snap.At, snap) }
 
 // observeSince adds a sample; began is when the nodes were queried.
-func (s *copies) observeSince(began time.Time, snap planprogress.Snapshot) {
+func (s *copies) observeSince(start time.Time, snap planprogress.Snapshot) {
 	inSync := 0
 	for _, n := range snap.Nodes[snap.Active].GetPair().GetNodes() {
 		if n.GetInSync() {
@@ -64,7 +64,7 @@ func (s *copies) observeSince(began time.Time, snap planprogress.Snapshot) {
 	s.samples++
 	// Without an active node nothing is acknowledged.
 	if snap.Active != "" && inSync < 2 {
-		if s.excepted || began.Before(s.ended) {
+		if s.excepted || start.Before(s.ended) {
 			s.killed += since
 		} else {
 			s.planned += since

@@ -49,7 +49,7 @@ func TestCopies(t *testing.T) {
 func TestPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // with a fake clock
 		l := newLedger()
-		began := time.Now()
+		start := time.Now()
 		pass := func(d time.Duration) { <-time.After(d) }
 		first := l.next()
 		pass(20 * time.Millisecond)
@@ -70,7 +70,7 @@ func TestPauses(t *testing.T) {
 		l.acknowledge(after, client.Receipt{Sequence: 5, Address: "b"})
 		planned, at, killed := l.pauses()
 		require.Equal(t, 20*time.Millisecond, planned)
-		require.Equal(t, began.Add(20*time.Millisecond), at)
+		require.Equal(t, start.Add(20*time.Millisecond), at)
 		require.Equal(t, time.Hour+time.Minute, killed)
 	})
 }

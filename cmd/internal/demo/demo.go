@@ -109,7 +109,7 @@ func (v *Verdict) add(broken historycheck.Violation) {
 	switch broken.Rule { // the other rules are not counted, only listed
 	case historycheck.RuleLost, historycheck.RuleMoved, historycheck.RuleUndelivered, historycheck.RuleUncommitted:
 		v.Lost++
-	case historycheck.RuleDoubled, historycheck.RuleRedelivered:
+	case historycheck.RuleDuplicate, historycheck.RuleRedelivered:
 		v.Duplicated++
 	case historycheck.RuleOrder:
 		v.OutOfOrder++
@@ -213,7 +213,7 @@ func (r *run) script(ctx context.Context) error {
 		return err
 	}
 	r.Screen.Progress(nil)
-	return r.judge(settle)
+	return r.check(settle)
 }
 
 // createQueue creates the queue, with an additional subscription without consumers, so that the queue retains all
@@ -224,8 +224,8 @@ func (r *run) createQueue(ctx context.Context) error {
 	return err
 }
 
-// judge reads the whole queue, and compares its content and the deliveries with the acknowledgements.
-func (r *run) judge(ctx context.Context) error {
+// check reads the whole queue, and compares its content and the deliveries with the acknowledgements.
+func (r *run) check(ctx context.Context) error {
 	r.Screen.Event("reading the queue again from the beginning")
 	for m, err := range r.client.Browse(ctx, queueName, client.BrowseOptions{}) {
 		if err == nil {
@@ -238,7 +238,7 @@ func (r *run) judge(ctx context.Context) error {
 	if err := r.compare(ctx); err != nil {
 		return err
 	}
-	r.ledger.judge(&r.verdict)
+	r.ledger.check(&r.verdict)
 	return nil
 }
 

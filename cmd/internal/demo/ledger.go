@@ -29,7 +29,7 @@ type ledger struct {
 	taken    chan time.Duration // capacity 1: time from killedAt to the first acknowledgement by another node
 
 	disturbed   bool          // since the kill, until the pair is in sync again
-	calm        time.Duration // end of the last disturbance
+	undisturbed time.Duration // end of the last disturbance
 	longest     time.Duration // longest time of a publish
 	longestAt   time.Time     // when it was acknowledged
 	longestKill time.Duration // the same for publishes during a disturbance
@@ -67,7 +67,7 @@ func (l *ledger) acknowledge(n int, r client.Receipt) {
 		Address: r.Address,
 	})
 	took := now - m.sent
-	if l.disturbed || m.sent < l.calm {
+	if l.disturbed || m.sent < l.undisturbed {
 		l.longestKill = max(l.longestKill, took)
 	} else if took > l.longest {
 		l.longest, l.longestAt = took, time.Now()
@@ -93,7 +93,7 @@ func (l *ledger) expectTakeover(killed string) <-chan time.Duration {
 func (l *ledger) settled() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.disturbed, l.calm = false, l.history.Now()
+	l.disturbed, l.undisturbed = false, l.history.Now()
 }
 
 // pauses returns the duration of the slowest publish and when it was acknowledged, and the duration of the slowest one
@@ -161,8 +161,8 @@ func (l *ledger) left() int {
 	return left
 }
 
-// judge computes the verdict after audit and digests.
-func (l *ledger) judge(v *Verdict) {
+// check computes the verdict after audit and digests.
+func (l *ledger) check(v *Verdict) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v.Published, v.Acknowledged, v.Delivered = len(l.records), l.acknowledged, l.delivered

@@ -59,7 +59,7 @@ func TestLedger(t *testing.T) {
 		{
 			name: "stored twice", audited: []client.Stored{stored(4, 9)}, delivered: []client.Stored{stored(4, 9)},
 			want:   func(v *Verdict) { v.Redelivered, v.Duplicated = 1, 1 },
-			broken: []historycheck.Rule{historycheck.RuleDoubled},
+			broken: []historycheck.Rule{historycheck.RuleDuplicate},
 		},
 		{
 			name: "its acknowledgement never came: neither lost nor doubled", delivered: []client.Stored{stored(5, 6)},
@@ -99,7 +99,7 @@ func TestLedger(t *testing.T) {
 			if test.want != nil {
 				test.want(&want)
 			}
-			l.judge(&v)
+			l.check(&v)
 			var broken []historycheck.Rule
 			for _, violation := range v.Violations {
 				broken = append(broken, violation.Rule)
@@ -123,7 +123,7 @@ func TestLedgerMisses(t *testing.T) {
 	require.NoError(t, l.audit(stored(4, 5)))
 	require.Equal(t, 2, l.left()) // message 1 is not stored either
 	var v Verdict
-	l.judge(&v)
+	l.check(&v)
 	require.Equal(t, 3, v.Lost, "%v", v.Violations)
 	require.False(t, v.Passed())
 
@@ -150,14 +150,14 @@ func TestTakeover(t *testing.T) {
 func TestPassed(t *testing.T) {
 	good := Verdict{Published: 1, Acknowledged: 1, Delivered: 1, DigestsEqual: true}
 	require.True(t, good.Passed())
-	for _, spoil := range []func(*Verdict){
+	for _, corruptByte := range []func(*Verdict){
 		func(v *Verdict) { v.add(historycheck.Violation{Rule: historycheck.RuleLost}) },
 		func(v *Verdict) { v.add(historycheck.Violation{Rule: historycheck.RulePhantom}) },
 		func(v *Verdict) { v.DigestsEqual = false },
 		func(v *Verdict) { v.Published, v.Acknowledged = 0, 0 }, func(v *Verdict) { v.Published = 2 },
 	} {
 		v := good
-		spoil(&v)
+		corruptByte(&v)
 		require.False(t, v.Passed())
 	}
 }

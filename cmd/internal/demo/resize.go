@@ -87,16 +87,16 @@ const (
 	fillBound = 5 * time.Minute
 	planBound = 10 * time.Minute
 	fallback  = 16 << 10 // page size if the scan recommends the current one
-	// leastRewrite is the minimum duration of a rewrite, regardless of the disk's speed, so that the active can be
+	// minRewrite is the minimum duration of a rewrite, regardless of the disk's speed, so that the active can be
 	// killed during it.
-	leastRewrite = 3 * time.Second
+	minRewrite = 3 * time.Second
 )
 
 // resize is a running resize demo.
 type resize struct {
 	run
 	o       ResizeOptions
-	stock   stock
+	backlog backlog
 	copies  *copies
 	view    *planprogress.View
 	bars    map[string]*progress.Bar
@@ -110,13 +110,13 @@ func Resize(ctx context.Context, o ResizeOptions) (_ ResizeVerdict, err error) {
 		bars: make(map[string]*progress.Bar),
 	}
 	r.run.verdict = Verdict{Coordinator: o.coordinator(), Seed: o.Seed}
-	r.stock.seed = o.Seed
+	r.backlog.seed = o.Seed
 	o.Screen.Event("starting etcd and two nodes with pages of 2 KiB in %s (seed %d)", o.Dir, o.Seed)
 	settings := maps.Clone(o.Settings)
 	if settings == nil {
 		settings = make(map[string]string)
 	}
-	if rate := o.FillBytes / int64(leastRewrite/time.Second); !o.NoKill {
+	if rate := o.FillBytes / int64(minRewrite/time.Second); !o.NoKill {
 		settings["maintenance.rewrite-rate"] = strconv.FormatInt(rate, 10)
 		o.Screen.Event("rewrites are limited to %s per second, so that the active can be killed during one",
 			output.Bytes(uint64(rate)))
@@ -153,18 +153,18 @@ func (r *resize) fill(ctx context.Context) error {
 	if err := r.createQueue(ctx); err != nil {
 		return err
 	}
-	r.Screen.Event("filling %d queues with %s of small, medium and large messages", stockQueues,
+	r.Screen.Event("filling %d queues with %s of small, medium and large messages", backlogQueues,
 		output.Bytes(r.o.FillBytes))
 	ctx, cancel := context.WithTimeout(ctx, fillBound)
 	defer cancel()
 	r.Screen.Progress(func() string {
-		return fmt.Sprintf("%s of %s", output.Bytes(r.stock.bytes.Load()), output.Bytes(r.o.FillBytes))
+		return fmt.Sprintf("%s of %s", output.Bytes(r.backlog.bytes.Load()), output.Bytes(r.o.FillBytes))
 	})
 	defer r.Screen.Progress(nil)
-	if err := r.stock.fill(ctx, r.client, r.o.FillBytes); err != nil {
+	if err := r.backlog.fill(ctx, r.client, r.o.FillBytes); err != nil {
 		return err
 	}
-	r.verdict.StockMessages, r.verdict.StockBytes = r.stock.count(), r.stock.bytes.Load()
+	r.verdict.StockMessages, r.verdict.StockBytes = r.backlog.count(), r.backlog.bytes.Load()
 	return nil
 }
 
@@ -213,11 +213,11 @@ func (r *resize) findings(ctx context.Context) (err error) {
 	if v.PageSizesAfter, err = r.pageSizes(ctx); err != nil {
 		return err
 	}
-	if err := r.judge(ctx); err != nil {
+	if err := r.check(ctx); err != nil {
 		return err
 	}
 	r.Screen.Event("reading all %s in the filled queues again", output.Plural(v.StockMessages, "message"))
-	v.StockLost, v.StockDuplicated, err = r.stock.check(ctx, r.client)
+	v.StockLost, v.StockDuplicated, err = r.backlog.check(ctx, r.client)
 	return err
 }
 

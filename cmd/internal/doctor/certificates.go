@@ -76,12 +76,12 @@ func checkCertificates(_ context.Context, in *inspector) []Finding {
 		all = append(all, f)
 	}
 	if !in.cfg.TLS.On() {
-		f := Finding{Subject: "tls", Verdict: OK, Measured: "none", Means: "the node listens on this machine only"}
+		f := Finding{Subject: "tls", Verdict: OK, Measured: "none", Meaning: "the node listens on this machine only"}
 		if open := in.cfg.Unencrypted(); len(open) > 0 {
 			f = Finding{
 				Subject: "tls", Verdict: Warning, Measured: "none, and insecure is set",
-				Means: "others can read and change the traffic, including messages, tokens and replication",
-				Do:    "create a CA and certificates with lockstep cert init; then set tls.cert, tls.key and tls.ca",
+				Meaning: "others can read and change the traffic, including messages, tokens and replication",
+				Do:      "create a CA and certificates with lockstep cert init; then set tls.cert, tls.key and tls.ca",
 			}
 		}
 		all = append([]Finding{f}, all...)
@@ -91,8 +91,8 @@ func checkCertificates(_ context.Context, in *inspector) []Finding {
 
 // check checks the files of one use.
 func (u *use) check(now time.Time) Finding {
-	problem := func(measured, means, do string) Finding {
-		return Finding{Verdict: Problem, Measured: measured, Means: means, Do: do}
+	problem := func(measured, meaning, do string) Finding {
+		return Finding{Verdict: Problem, Measured: measured, Meaning: meaning, Do: do}
 	}
 	var roots *x509.CertPool
 	if u.files.CA != "" {
@@ -115,7 +115,7 @@ func (u *use) check(now time.Time) Finding {
 	if st, err := os.Stat(u.files.Key); err == nil && st.Mode().Perm()&0o026 != 0 {
 		return Finding{
 			Verdict: Warning, Measured: fmt.Sprintf("%s, %v", u.files.Key, st.Mode().Perm()),
-			Means: "others on this machine can read or change the key", Do: "chmod 640 " + u.files.Key,
+			Meaning: "others on this machine can read or change the key", Do: "chmod 640 " + u.files.Key,
 		}
 	}
 	leaf := pair.Leaf
@@ -139,7 +139,7 @@ func (u *use) check(now time.Time) Finding {
 	}
 	if leaf.NotAfter.Sub(now) < soon {
 		return Finding{
-			Verdict: Warning, Measured: measured, Means: "it expires soon", Do: "create a new one; the node reloads it",
+			Verdict: Warning, Measured: measured, Meaning: "it expires soon", Do: "create a new one; the node reloads it",
 		}
 	}
 	return Finding{Verdict: OK, Measured: measured + ", names: " + namesOf(leaf)}
@@ -165,10 +165,10 @@ func (u *use) chain(pair tls.Certificate, roots *x509.CertPool, now time.Time) *
 		}
 		f := &Finding{Verdict: Problem, Measured: ": " + err.Error()}
 		if strings.Contains(err.Error(), "incompatible key usage") {
-			f.Means = "a node is a server and a client of the other node: its certificate must be valid for both"
+			f.Meaning = "a node is a server and a client of the other node: its certificate must be valid for both"
 			f.Do = "create one with lockstep cert issue --peer"
 		} else {
-			f.Means = "it was not issued by the CA in " + u.files.CA + ": peers that verify it with this CA refuse it"
+			f.Meaning = "it was not issued by the CA in " + u.files.CA + ": peers that verify it with this CA refuse it"
 			f.Do = "use one issued by that CA, with intermediate certificates in the same file, or correct " + u.name + ".ca"
 		}
 		return f

@@ -54,7 +54,7 @@ func checkEtcd(ctx context.Context, in *inspector) []Finding {
 	var asking sync.WaitGroup
 	for i, endpoint := range e.Endpoints {
 		asking.Go(func() {
-			all[i] = askEndpoint(ctx, client, endpoint)
+			all[i] = queryEndpoint(ctx, client, endpoint)
 			all[i].Subject = endpoint
 		})
 	}
@@ -65,30 +65,30 @@ func checkEtcd(ctx context.Context, in *inspector) []Finding {
 	return append(append(all, membersOf(ctx, client, len(e.Endpoints))), in.recordIn(ctx, client))
 }
 
-// askEndpoint measures the response time of one endpoint.
-func askEndpoint(ctx context.Context, client *clientv3.Client, endpoint string) Finding {
+// queryEndpoint measures the response time of one endpoint.
+func queryEndpoint(ctx context.Context, client *clientv3.Client, endpoint string) Finding {
 	var times []time.Duration
 	var st *clientv3.StatusResponse
 	_, place, hasScheme := strings.Cut(endpoint, "://")
 	if !hasScheme {
 		place = endpoint
 	}
-	if err := reach(ctx, place); err != nil { // etcd's client only reports a timeout
+	if err := dial(ctx, place); err != nil { // etcd's client only reports a timeout
 		return Finding{
 			Verdict: Problem, Measured: shortest(err),
-			Means: "it cannot be reached: without a quorum, no node can take over",
-			Do:    "check that it runs, its address, and the firewall",
+			Meaning: "it cannot be reached: without a quorum, no node can take over",
+			Do:      "check that it runs, its address, and the firewall",
 		}
 	}
 	for range asks {
-		limited, cancel := context.WithTimeout(ctx, askLimit)
+		limited, cancel := context.WithTimeout(ctx, queryTimeout)
 		start := time.Now()
 		got, err := client.Status(limited, endpoint)
 		cancel()
 		if err != nil {
 			return Finding{
 				Verdict: Problem, Measured: shortest(err),
-				Means: "its port is open, but it does not respond: without a " +
+				Meaning: "its port is open, but it does not respond: without a " +
 					"quorum, no node can take over",
 				Do: "if it uses TLS: https:// in the endpoint, and coordinator.etcd.tls; if it requires a user: " +
 					"coordinator.etcd.username; else check its log",
@@ -103,14 +103,14 @@ func askEndpoint(ctx context.Context, client *clientv3.Client, endpoint string) 
 	switch {
 	case len(st.Errors) > 0:
 		f.Verdict, f.Measured = Problem, f.Measured+", reports: "+strings.Join(st.Errors, ", ")
-		f.Means = "it accepts no writes: no node can take over"
+		f.Meaning = "it accepts no writes: no node can take over"
 		f.Do = "etcdctl alarm list, etcdctl defrag, etcdctl alarm disarm"
 	case strings.HasPrefix(st.Version, "2.") || strings.HasPrefix(st.Version, "3.0.") ||
 		strings.HasPrefix(st.Version, "3.1.") || strings.HasPrefix(st.Version, "3.2.") ||
 		strings.HasPrefix(st.Version, "3.3."):
-		f.Verdict, f.Means, f.Do = Problem, "it is older than 3.4", "upgrade etcd"
+		f.Verdict, f.Meaning, f.Do = Problem, "it is older than 3.4", "upgrade etcd"
 	case median > slowEtcd:
-		f.Verdict, f.Means = Warning, "a failover takes several round trips"
+		f.Verdict, f.Meaning = Warning, "a failover takes several round trips"
 		f.Do = "move it closer to the nodes, on a machine with a fast disk"
 	}
 	return f
@@ -118,25 +118,25 @@ func askEndpoint(ctx context.Context, client *clientv3.Client, endpoint string) 
 
 // membersOf returns the size of the quorum.
 func membersOf(ctx context.Context, client *clientv3.Client, endpoints int) Finding {
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	r, err := client.MemberList(ctx)
 	if err != nil {
-		return Finding{Subject: "members", Verdict: NotChecked, Means: "members unknown: " + shortest(err)}
+		return Finding{Subject: "members", Verdict: NotChecked, Meaning: "members unknown: " + shortest(err)}
 	}
 	voting := len(slices.DeleteFunc(slices.Clone(r.Members), func(m *etcdserver.Member) bool { return m.IsLearner }))
 	f := Finding{
 		Subject: "members", Verdict: OK,
 		Measured: fmt.Sprintf("%s, %s configured", output.Plural(voting, "member"), output.Plural(endpoints, "endpoint")),
-		Means:    fmt.Sprintf("%d of them may fail", (voting-1)/2),
+		Meaning:  fmt.Sprintf("%d of them may fail", (voting-1)/2),
 	}
 	switch {
 	case voting < 3:
-		f.Verdict, f.Means = Warning, "if it fails, no node can take over, and the pair only works while both "+
+		f.Verdict, f.Meaning = Warning, "if it fails, no node can take over, and the pair only works while both "+
 			"nodes are up"
 		f.Do = "run three, on three machines"
 	case endpoints < voting:
-		f.Verdict, f.Means = Warning, "the node does not know all members: if the known ones fail, it has no "+
+		f.Verdict, f.Meaning = Warning, "the node does not know all members: if the known ones fail, it has no "+
 			"coordinator"
 		f.Do = "list all of them in coordinator.etcd.endpoints"
 	}
@@ -145,24 +145,24 @@ func membersOf(ctx context.Context, client *clientv3.Client, endpoints int) Find
 
 // recordIn reads the cluster record, if it exists.
 func (in *inspector) recordIn(ctx context.Context, client *clientv3.Client) Finding {
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	prefix := strings.TrimRight(in.cfg.Coordinator.Etcd.Prefix, "/")
 	f := Finding{Subject: "record at " + prefix}
 	r, err := client.Get(ctx, prefix+"/record")
 	if err != nil {
-		f.Verdict, f.Measured, f.Means = Problem, shortest(err), "the node cannot read the cluster record"
+		f.Verdict, f.Measured, f.Meaning = Problem, shortest(err), "the node cannot read the cluster record"
 		f.Do = "give the etcd user read and write access to " + prefix
 		return f
 	}
 	if len(r.Kvs) == 0 {
 		in.keepRecord(nil)
-		f.Verdict, f.Measured, f.Means = OK, "none yet", "the first node that starts creates a new pair"
+		f.Verdict, f.Measured, f.Meaning = OK, "none yet", "the first node that starts creates a new pair"
 		return f
 	}
 	record, err := failover.DecodeRecord(r.Kvs[0].Value)
 	if err != nil {
-		f.Verdict, f.Measured, f.Means = Problem, err.Error(), "the cluster record has an unknown format"
+		f.Verdict, f.Measured, f.Meaning = Problem, err.Error(), "the cluster record has an unknown format"
 		f.Do = "use a separate prefix for each pair, or the release that wrote it"
 		return f
 	}
@@ -196,9 +196,9 @@ func checkVoters(ctx context.Context, in *inspector) []Finding {
 		}
 		f := Finding{Subject: v}
 		start := time.Now()
-		if err := reach(ctx, v); err != nil {
+		if err := dial(ctx, v); err != nil {
 			f.Verdict, f.Measured = Warning, shortest(err)
-			f.Means, f.Do = "it is not listening yet, or cannot be reached",
+			f.Meaning, f.Do = "it is not listening yet, or cannot be reached",
 				"start it, or check the address and the firewall"
 		} else {
 			f.Verdict, f.Measured = OK, fmt.Sprintf("reached in %v", time.Since(start).Round(10*time.Microsecond))
@@ -212,17 +212,17 @@ func checkVoters(ctx context.Context, in *inspector) []Finding {
 		return append(all, f)
 	}
 	defer func() { err = errors.Join(err, admin.Close()) }()
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	members, err := admin.Members(ctx)
 	switch {
 	case err != nil:
 		f.Verdict, f.Measured = Warning, shortest(err)
-		f.Means = "no quorum yet: no node gets a role before two of the three voters run"
+		f.Meaning = "no quorum yet: no node gets a role before two of the three voters run"
 		f.Do = "start the other voters; to list them, use lockstep pair voters"
 	case len(members) != len(r.Voters):
 		f.Verdict, f.Measured = Warning, fmt.Sprintf("%d voters, %d configured", len(members), len(r.Voters))
-		f.Means, f.Do = "the quorum differs from the configuration", "check lockstep pair voters, and correct "+
+		f.Meaning, f.Do = "the quorum differs from the configuration", "check lockstep pair voters, and correct "+
 			"coordinator.raft.voters"
 	default:
 		f.Verdict, f.Measured = OK, output.Plural(len(members), "voter")
@@ -234,7 +234,7 @@ func checkVoters(ctx context.Context, in *inspector) []Finding {
 func shortest(err error) string {
 	text := strings.Join(strings.Fields(err.Error()), " ")
 	if errors.Is(err, context.DeadlineExceeded) && !strings.Contains(text, "refused") {
-		return "no response within " + askLimit.String()
+		return "no response within " + queryTimeout.String()
 	}
 	return text
 }

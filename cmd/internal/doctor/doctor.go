@@ -39,7 +39,7 @@ type Finding struct {
 	Verdict Verdict `json:"verdict"`
 	// Measured is the observed value, Means its meaning, and Do the recommended action.
 	Measured string `json:"measured,omitempty"`
-	Means    string `json:"means,omitempty"`
+	Meaning  string `json:"means,omitempty"`
 	Do       string `json:"do,omitempty"`
 }
 
@@ -55,8 +55,8 @@ type Options struct {
 
 // timeouts of the checks.
 const (
-	askLimit  = 3 * time.Second
-	syncLimit = 3 * time.Second
+	queryTimeout = 3 * time.Second
+	syncLimit    = 3 * time.Second
 )
 
 // inspector is the shared state of the checks.
@@ -139,12 +139,12 @@ func Worst(all []Finding) Verdict {
 }
 
 // one returns the finding of a check with a single finding.
-func one(v Verdict, measured, means, do string) []Finding {
-	return []Finding{{Verdict: v, Measured: measured, Means: means, Do: do}}
+func one(v Verdict, measured, meaning, do string) []Finding {
+	return []Finding{{Verdict: v, Measured: measured, Meaning: meaning, Do: do}}
 }
 
 func notChecked(format string, args ...any) []Finding {
-	return []Finding{{Verdict: NotChecked, Means: fmt.Sprintf(format, args...)}}
+	return []Finding{{Verdict: NotChecked, Meaning: fmt.Sprintf(format, args...)}}
 }
 
 // keepRecord stores the cluster record for later stages.

@@ -33,8 +33,8 @@ func inspect(t *testing.T, change func(*config.Config)) *inspector {
 	return in
 }
 
-// told checks a finding. Each finding except an OK one has a meaning, and a problem has a recommended action.
-func told(t *testing.T, f Finding, v Verdict, words ...string) {
+// reported checks a finding. Each finding except an OK one has a meaning, and a problem has a recommended action.
+func reported(t *testing.T, f Finding, v Verdict, words ...string) {
 	t.Helper()
 	text := fmt.Sprintf("%+v", f)
 	require.Equal(t, v, f.Verdict, text)
@@ -42,7 +42,7 @@ func told(t *testing.T, f Finding, v Verdict, words ...string) {
 		require.Contains(t, text, w)
 	}
 	if v != OK {
-		require.NotEmpty(t, f.Means, text)
+		require.NotEmpty(t, f.Meaning, text)
 	}
 	if v == Problem || v == Warning {
 		require.NotEmpty(t, f.Do, text)
@@ -53,31 +53,31 @@ func TestDirectory(t *testing.T) {
 	in := inspect(t, func(*config.Config) {})
 	dir := in.cfg.Data.Dir
 	check := func() Finding { return checkDirectory(t.Context(), in)[0] }
-	told(t, check(), OK, dir)
+	reported(t, check(), OK, dir)
 	require.NoError(t, os.Chmod(dir, 0o755))
-	told(t, check(), Warning, "chmod 750")
+	reported(t, check(), Warning, "chmod 750")
 	require.NoError(t, os.Chmod(dir, 0o777))
-	told(t, check(), Problem, "others", "chmod 750")
+	reported(t, check(), Problem, "others", "chmod 750")
 	require.NoError(t, os.Chmod(dir, 0o750)) // the mode used by a node
-	told(t, check(), OK)
+	reported(t, check(), OK)
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, left, "it leaves nothing behind")
 
 	in = inspect(t, func(c *config.Config) { c.Data.Dir = filepath.Join(c.Data.Dir, "a", "b") })
 	require.False(t, in.made)
-	told(t, check(), OK, "does not exist yet")
+	reported(t, check(), OK, "does not exist yet")
 	_, err = os.Stat(in.cfg.Data.Dir)
 	require.ErrorIs(t, err, os.ErrNotExist, "it makes none")
 	in = inspect(t, func(c *config.Config) {
 		c.Data.Dir = filepath.Join(c.Data.Dir, "file")
 		require.NoError(t, os.WriteFile(c.Data.Dir, nil, 0o600))
 	})
-	told(t, check(), Problem, "is a file")
+	reported(t, check(), Problem, "is a file")
 	if _, err := os.Stat("/proc/self"); err == nil { // where no file can be created
 		in = inspect(t, func(c *config.Config) { c.Data.Dir = "/proc/self" })
-		told(t, check(), Problem, "/proc/self")
-		told(t, checkSync(t.Context(), in)[0], Problem)
+		reported(t, check(), Problem, "/proc/self")
+		reported(t, checkSync(t.Context(), in)[0], Problem)
 	}
 }
 
@@ -85,11 +85,11 @@ func TestSpace(t *testing.T) {
 	in := inspect(t, func(*config.Config) {})
 	check := func() Finding { return checkSpace(t.Context(), in)[0] }
 	in.cfg.Disk.LowWatermark = 1 << 60
-	told(t, check(), Problem, "disk.low-watermark")
+	reported(t, check(), Problem, "disk.low-watermark")
 	in.cfg.Disk.LowWatermark, in.cfg.WAL.KeepBytes = 0, 1<<60
-	told(t, check(), Warning, "wal.keep-bytes")
+	reported(t, check(), Warning, "wal.keep-bytes")
 	in.cfg.WAL.KeepBytes, in.cfg.Checkpoint.Bytes, in.cfg.WAL.SegmentBytes = 0, 0, 0
-	told(t, check(), OK, "free")
+	reported(t, check(), OK, "free")
 }
 
 func TestSync(t *testing.T) {
@@ -99,40 +99,40 @@ func TestSync(t *testing.T) {
 	in.owner = 1
 	require.Contains(t, checkSync(t.Context(), in)[0].Measured, fmt.Sprintf("%d writes", syncsBeside))
 	in.cfg.Disk.StallTimeout = 1
-	told(t, checkSync(t.Context(), in)[0], Problem, "disk.stall-timeout")
+	reported(t, checkSync(t.Context(), in)[0], Problem, "disk.stall-timeout")
 	in.cfg.Disk.StallTimeout, in.cfg.Sync = config.Duration(time.Hour), "off"
-	told(t, checkSync(t.Context(), in)[0], OK, "do not wait")
+	reported(t, checkSync(t.Context(), in)[0], OK, "do not wait")
 	left, err := os.ReadDir(in.place)
 	require.NoError(t, err)
 	require.Empty(t, left)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	told(t, checkSync(ctx, in)[0], Problem)
+	reported(t, checkSync(ctx, in)[0], Problem)
 }
 
 func TestMemory(t *testing.T) {
-	const gib = 1 << 30
+	const gibibyte = 1 << 30
 	for _, c := range []struct {
 		budget, machine, group uint64
 		verdict                Verdict
 		says                   string
 	}{
-		{gib, 4 * gib, 0, OK, "the machine has 4.0 GiB"},
-		{gib, 4 * gib, 2 * gib, OK, "the control group has 2.0 GiB"},
-		{2 * gib, 64 * gib, gib, Problem, "the control group has 1.0 GiB"},
-		{9 * gib, 10 * gib, 0, Warning, "the machine"},
-		{gib, 2 * gib, 64 * gib, OK, "the machine"},
-		{gib, 0, 0, NotChecked, "unknown"},
+		{gibibyte, 4 * gibibyte, 0, OK, "the machine has 4.0 GiB"},
+		{gibibyte, 4 * gibibyte, 2 * gibibyte, OK, "the control group has 2.0 GiB"},
+		{2 * gibibyte, 64 * gibibyte, gibibyte, Problem, "the control group has 1.0 GiB"},
+		{9 * gibibyte, 10 * gibibyte, 0, Warning, "the machine"},
+		{gibibyte, 2 * gibibyte, 64 * gibibyte, OK, "the machine"},
+		{gibibyte, 0, 0, NotChecked, "unknown"},
 	} {
-		told(t, memoryFinding(c.budget, c.machine, c.group)[0], c.verdict, c.says)
+		reported(t, memoryFinding(c.budget, c.machine, c.group)[0], c.verdict, c.says)
 	}
 	in := inspect(t, func(c *config.Config) { c.Memory.Budget = 1 << 60 })
 	if f := checkMemory(t.Context(), in)[0]; f.Verdict != NotChecked {
-		told(t, f, Problem, "memory.budget")
+		reported(t, f, Problem, "memory.budget")
 	}
 	in.cfg.Limits.Connections = 1 << 40
 	if f := checkOpenFiles(t.Context(), in)[0]; f.Verdict != NotChecked {
-		told(t, f, Warning, "LimitNOFILE")
+		reported(t, f, Warning, "LimitNOFILE")
 	}
 }
 
@@ -149,18 +149,18 @@ func TestPorts(t *testing.T) {
 	})
 	all := checkPorts(t.Context(), in)
 	require.Len(t, all, 3)
-	told(t, all[0], Problem, "listen", "is in use by")
-	told(t, all[1], OK, "metrics.listen", "is free")
-	told(t, all[2], Problem, "amqp.listen", "is in use by")
+	reported(t, all[0], Problem, "listen", "is in use by")
+	reported(t, all[1], OK, "metrics.listen", "is free")
+	reported(t, all[2], Problem, "amqp.listen", "is in use by")
 	if pid, listening := portOwner(taken.Addr().(*net.TCPAddr).Port); listening {
 		require.Equal(t, os.Getpid(), pid)
 		require.Contains(t, all[0].Measured, fmt.Sprint(os.Getpid()))
 		in.owner = pid
-		told(t, checkPorts(t.Context(), in)[0], OK, "it is the node with this data directory")
+		reported(t, checkPorts(t.Context(), in)[0], OK, "it is the node with this data directory")
 	}
-	told(t, in.port(t.Context(), "192.0.2.1:7420"), Problem, "advertise")
-	told(t, in.port(t.Context(), "nowhere"), Problem, "host:port")
-	told(t, in.port(t.Context(), "127.0.0.1:0"), OK)
+	reported(t, in.port(t.Context(), "192.0.2.1:7420"), Problem, "advertise")
+	reported(t, in.port(t.Context(), "nowhere"), Problem, "host:port")
+	reported(t, in.port(t.Context(), "127.0.0.1:0"), OK)
 }
 
 func TestCertificates(t *testing.T) {
@@ -177,12 +177,12 @@ func TestCertificates(t *testing.T) {
 	_, early, earlyKey := ours.IssueFrom(t, "early", &x509.Certificate{
 		NotBefore: time.Now().Add(time.Hour), NotAfter: time.Now().Add(2 * time.Hour),
 	})
-	_, strange, strangeKey := theirs.IssueFrom(t, "strange", &x509.Certificate{
+	_, foreign, foreignKey := theirs.IssueFrom(t, "strange", &x509.Certificate{
 		DNSNames: []string{"node-a"}, NotBefore: year.NotBefore, NotAfter: year.NotAfter,
 	})
 	garbage := filepath.Join(t.TempDir(), "garbage.pem")
 	require.NoError(t, os.WriteFile(garbage, []byte("garbage"), 0o600))
-	for _, f := range []string{goodKey, hourKey, overKey, earlyKey, strangeKey} {
+	for _, f := range []string{goodKey, hourKey, overKey, earlyKey, foreignKey} {
 		require.NoError(t, os.Chmod(f, 0o600))
 	}
 	for name, c := range map[string]struct {
@@ -197,7 +197,7 @@ func TestCertificates(t *testing.T) {
 		"has ended":      {ours.File, over, overKey, "", Problem, "expired"},
 		"too early":      {ours.File, early, earlyKey, "", Problem, "not valid before"},
 		"other key":      {ours.File, good, hourKey, "", Problem, "they must match"},
-		"other chain":    {ours.File, strange, strangeKey, "node-a:7420", Problem, "not issued by the CA"},
+		"other chain":    {ours.File, foreign, foreignKey, "node-a:7420", Problem, "not issued by the CA"},
 		"no file":        {ours.File, good + "x", goodKey, "", Problem, "cert show"},
 		"no authority":   {garbage + "x", good, goodKey, "", Problem, "CA certificates"},
 		"no certificate": {garbage, good, goodKey, "", Problem, "PEM"},
@@ -208,16 +208,16 @@ func TestCertificates(t *testing.T) {
 			})
 			all := checkCertificates(t.Context(), in)
 			require.Len(t, all, 1)
-			told(t, all[0], c.verdict, c.says)
+			reported(t, all[0], c.verdict, c.says)
 		})
 	}
 	in := inspect(t, func(c *config.Config) { c.TLS.CA, c.TLS.Cert, c.TLS.Key = ours.File, good, goodKey })
 	for _, mode := range []os.FileMode{0o644, 0o660, 0o602} {
 		require.NoError(t, os.Chmod(goodKey, mode))
-		told(t, checkCertificates(t.Context(), in)[0], Warning, "chmod 640")
+		reported(t, checkCertificates(t.Context(), in)[0], Warning, "chmod 640")
 	}
 	require.NoError(t, os.Chmod(goodKey, 0o640)) // root:lockstep, as installed by a package
-	told(t, checkCertificates(t.Context(), in)[0], OK, "node-a")
+	reported(t, checkCertificates(t.Context(), in)[0], OK, "node-a")
 	// A client certificate is not sufficient for a node.
 	template := *year
 	pair := ours.Client(t, "client", func(c *x509.Certificate) { c.NotAfter = template.NotAfter })
@@ -227,12 +227,12 @@ func TestCertificates(t *testing.T) {
 	u := use{name: "tls", usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	f := u.chain(pair, ours.Pool(), time.Now())
 	require.NotNil(t, f)
-	told(t, *f, Problem, "valid for both")
+	reported(t, *f, Problem, "valid for both")
 
 	in = inspect(t, func(*config.Config) {})
-	told(t, checkCertificates(t.Context(), in)[0], OK, "this machine only")
+	reported(t, checkCertificates(t.Context(), in)[0], OK, "this machine only")
 	in.cfg.Listen, in.cfg.Insecure = "0.0.0.0:7420", true
-	told(t, checkCertificates(t.Context(), in)[0], Warning, "cert init")
+	reported(t, checkCertificates(t.Context(), in)[0], Warning, "cert init")
 }
 
 func TestEtcd(t *testing.T) {
@@ -248,11 +248,11 @@ func TestEtcd(t *testing.T) {
 	})
 	all := checkEtcd(t.Context(), in)
 	require.Len(t, all, 5)
-	told(t, all[0], OK, "etcd 3.", "responds in")
-	told(t, all[1], Problem, "refused", "firewall")
-	told(t, all[2], Problem, "no response", "TLS")
-	told(t, all[3], Warning, "1 member", "run three")
-	told(t, all[4], OK, "none yet")
+	reported(t, all[0], OK, "etcd 3.", "responds in")
+	reported(t, all[1], Problem, "refused", "firewall")
+	reported(t, all[2], Problem, "no response", "TLS")
+	reported(t, all[3], Warning, "1 member", "run three")
+	reported(t, all[4], OK, "none yet")
 	_, asked := in.pairRecord()
 	require.True(t, asked)
 	in.cfg.Coordinator.Etcd.Endpoints = []string{"127.0.0.1:1"}
@@ -268,7 +268,7 @@ func TestEveryCheck(t *testing.T) {
 	seen := map[string]bool{}
 	for _, f := range all {
 		seen[f.Check] = true
-		told(t, f, f.Verdict)
+		reported(t, f, f.Verdict)
 		require.True(t, f.Measured != "" || f.Verdict == NotChecked, "%+v", f)
 	}
 	for _, name := range strings.Split("clock,file system,free space,data directory,disk sync,ports,certificates,memory,"+

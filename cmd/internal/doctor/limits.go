@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// filesBesides is the number of open files of a node in addition to connections.
-const filesBesides = 256
+// reservedFiles is the number of open files of a node in addition to connections.
+const reservedFiles = 256
 
 // checkMemory compares memory.budget with the memory available to the process.
 func checkMemory(_ context.Context, in *inspector) []Finding {
@@ -50,7 +50,7 @@ func checkOpenFiles(_ context.Context, in *inspector) []Finding {
 	if err != nil {
 		return notChecked("%v", err)
 	}
-	wanted := uint64(in.cfg.Limits.Connections) + filesBesides
+	wanted := uint64(in.cfg.Limits.Connections) + reservedFiles
 	measured := fmt.Sprintf("%s, limits.connections %s", output.Count(limit), output.Count(in.cfg.Limits.Connections))
 	if limit < wanted {
 		return one(Warning, measured, "the node accepts fewer connections than limits.connections",
@@ -80,16 +80,16 @@ func (in *inspector) port(ctx context.Context, address string) Finding {
 	host, text, err := net.SplitHostPort(address)
 	port, errPort := strconv.Atoi(text)
 	if err != nil || errPort != nil {
-		return Finding{Verdict: Problem, Measured: address, Means: "it is not host:port", Do: "correct the setting"}
+		return Finding{Verdict: Problem, Measured: address, Meaning: "it is not host:port", Do: "correct the setting"}
 	}
 	if port == 0 {
-		return Finding{Verdict: OK, Measured: address, Means: "the system chooses a free port"}
+		return Finding{Verdict: OK, Measured: address, Meaning: "the system chooses a free port"}
 	}
 	pid, listening := portOwner(port)
 	if listening && pid != 0 && pid == in.owner {
 		return Finding{
 			Verdict: OK, Measured: fmt.Sprintf("%s, in use by process %d", address, pid),
-			Means: "it is the node with this data directory",
+			Meaning: "it is the node with this data directory",
 		}
 	}
 	if !listening {
@@ -108,13 +108,13 @@ func (in *inspector) port(ctx context.Context, address string) Finding {
 		who = fmt.Sprintf("process %d (%s)", pid, nameOfProcess(pid))
 	}
 	return Finding{
-		Verdict: Problem, Measured: fmt.Sprintf("%s is in use by %s", address, who), Means: "the node cannot listen there",
+		Verdict: Problem, Measured: fmt.Sprintf("%s is in use by %s", address, who), Meaning: "the node cannot listen there",
 		Do: "stop that process, or set another port",
 	}
 }
 
 func cannotListen(address, host string, err error) Finding {
-	f := Finding{Verdict: Problem, Measured: fmt.Sprintf("%s: %v", address, err), Means: "the node cannot listen there"}
+	f := Finding{Verdict: Problem, Measured: fmt.Sprintf("%s: %v", address, err), Meaning: "the node cannot listen there"}
 	switch {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		f.Do = "this machine has no address " + host + ": use its own address, and set advertise to that of other machines"

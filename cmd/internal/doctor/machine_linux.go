@@ -242,8 +242,8 @@ func checkProcessors(context.Context, *inspector) []Finding {
 // checkKernel checks kernel settings that slow a node down or cause it to be killed.
 func checkKernel(context.Context, *inspector) []Finding {
 	var all []Finding
-	add := func(subject string, v Verdict, measured, means, do string) {
-		all = append(all, Finding{Subject: subject, Verdict: v, Measured: measured, Means: means, Do: do})
+	add := func(subject string, v Verdict, measured, meaning, do string) {
+		all = append(all, Finding{Subject: subject, Verdict: v, Measured: measured, Meaning: meaning, Do: do})
 	}
 	read := func(name string) string {
 		b, err := os.ReadFile(name)

@@ -57,15 +57,15 @@ func checkPair(_ context.Context, in *inspector) []Finding {
 	case id.MayHaveLost:
 		return one(Warning, measured, "acknowledged messages may be lost: the node copies everything from the other node",
 			"start the other node first")
-	case record != nil && id.PairID == uuid.Nil && strangers(record, id.NodeID) >= 2:
+	case record != nil && id.PairID == uuid.Nil && foreignFiles(record, id.NodeID) >= 2:
 		return one(Problem, measured, "the pair already has two other nodes: a third is refused",
 			"use another prefix, or the data directory of a node of that pair")
 	}
 	return one(OK, measured, "", "")
 }
 
-// strangers counts the nodes of a pair other than this one.
-func strangers(r *failover.Record, id uuid.UUID) int {
+// foreignFiles counts the nodes of a pair other than this one.
+func foreignFiles(r *failover.Record, id uuid.UUID) int {
 	return len(slices.DeleteFunc(slices.Clone(r.Nodes), func(n failover.NodeInfo) bool { return n.ID == id }))
 }
 
@@ -78,7 +78,7 @@ func checkPeer(ctx context.Context, in *inspector) []Finding {
 	if address == "" {
 		return notChecked("address unknown: there is no cluster record; set --peer HOST:PORT")
 	}
-	f := in.askPeer(ctx, address)
+	f := in.queryPeer(ctx, address)
 	f.Subject = address
 	if name != "" {
 		f.Subject = name + ", " + address
@@ -106,22 +106,22 @@ func (in *inspector) peerAddress() (address, name string) {
 	return "", ""
 }
 
-// askPeer requests the status of one node, with this node's certificate.
-func (in *inspector) askPeer(ctx context.Context, address string) Finding {
+// queryPeer requests the status of one node, with this node's certificate.
+func (in *inspector) queryPeer(ctx context.Context, address string) Finding {
 	files := in.cfg.TLS.Files()
 	c, err := client.Open(ctx, client.Options{
 		Addresses: []string{address}, FailFast: true,
 		TLSFiles: client.TLSFiles{CA: files.CA, Cert: files.Cert, Key: files.Key},
 	})
 	if err != nil {
-		return Finding{Verdict: NotChecked, Means: err.Error()}
+		return Finding{Verdict: NotChecked, Meaning: err.Error()}
 	}
 	defer func() { _ = c.Close() }()
 	n, err := c.Node(address)
 	if err != nil {
-		return Finding{Verdict: Problem, Measured: err.Error(), Means: "not a valid address", Do: "correct --peer"}
+		return Finding{Verdict: Problem, Measured: err.Error(), Meaning: "not a valid address", Do: "correct --peer"}
 	}
-	limited, cancel := context.WithTimeout(ctx, askLimit)
+	limited, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	_, _ = n.Status(limited) // establishes the connection
 	start := time.Now()
@@ -129,29 +129,29 @@ func (in *inspector) askPeer(ctx context.Context, address string) Finding {
 	took := time.Since(start)
 	switch {
 	case errors.Is(err, client.ErrDenied):
-		return Finding{Verdict: NotChecked, Measured: "it responds", Means: "and denies access to its status: " +
+		return Finding{Verdict: NotChecked, Measured: "it responds", Meaning: "and denies access to its status: " +
 			shortest(err)}
-	case err != nil && reach(ctx, address) != nil:
+	case err != nil && dial(ctx, address) != nil:
 		return Finding{
-			Verdict: Warning, Measured: shortest(err), Means: "it is not running yet, or cannot be reached",
+			Verdict: Warning, Measured: shortest(err), Meaning: "it is not running yet, or cannot be reached",
 			Do: "start it, or check its advertise, and the firewall between the nodes",
 		}
 	case err != nil:
 		return Finding{
-			Verdict: Problem, Measured: shortest(err), Means: "its port is open, but the nodes cannot communicate",
+			Verdict: Problem, Measured: shortest(err), Meaning: "its port is open, but the nodes cannot communicate",
 			Do: "use TLS on both or on neither, with certificates of the same CA that contain the names in advertise: " +
 				"lockstep cert show " + address,
 		}
 	}
-	return in.judgePeer(st, start, took)
+	return in.checkPeer(st, start, took)
 }
 
-// judgePeer compares the status of the other node with this one.
-func (in *inspector) judgePeer(st *pb.GetStatusResponse, start time.Time, took time.Duration) Finding {
+// checkPeer compares the status of the other node with this one.
+func (in *inspector) checkPeer(st *pb.GetStatusResponse, start time.Time, took time.Duration) Finding {
 	f := Finding{Verdict: OK, Measured: fmt.Sprintf("%s, %s, responds in %v", st.GetNode().GetName(), st.GetVersion(),
 		took.Round(10*time.Microsecond))}
-	bad := func(v Verdict, measured, means, do string) Finding {
-		f.Verdict, f.Measured, f.Means, f.Do = v, f.Measured+measured, means, do
+	bad := func(v Verdict, measured, meaning, do string) Finding {
+		f.Verdict, f.Measured, f.Meaning, f.Do = v, f.Measured+measured, meaning, do
 		return f
 	}
 	if st.GetNow() != nil {
@@ -179,9 +179,9 @@ func (in *inspector) judgePeer(st *pb.GetStatusResponse, start time.Time, took t
 	return f
 }
 
-// reach returns an error if no process listens on an address.
-func reach(ctx context.Context, address string) error {
-	d := net.Dialer{Timeout: askLimit}
+// dial returns an error if no process listens on an address.
+func dial(ctx context.Context, address string) error {
+	d := net.Dialer{Timeout: queryTimeout}
 	conn, err := d.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)

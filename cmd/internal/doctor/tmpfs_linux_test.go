@@ -25,10 +25,10 @@ func TestFullTmpfs(t *testing.T) {
 	}
 	defer func() { require.NoError(t, unix.Unmount(dir, 0)) }()
 	in := inspect(t, func(c *config.Config) { c.Data.Dir = dir })
-	told(t, checkFilesystem(t.Context(), in)[0], Problem, "tmpfs", "in memory")
-	told(t, checkSpace(t.Context(), in)[0], Problem, "disk.low-watermark")
+	reported(t, checkFilesystem(t.Context(), in)[0], Problem, "tmpfs", "in memory")
+	reported(t, checkSpace(t.Context(), in)[0], Problem, "disk.low-watermark")
 	require.Error(t, os.WriteFile(filepath.Join(dir, "all"), make([]byte, 4<<20), 0o600))
-	told(t, checkSync(t.Context(), in)[0], Problem, "no space")
+	reported(t, checkSync(t.Context(), in)[0], Problem, "no space")
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, left, 1, "it leaves nothing behind")

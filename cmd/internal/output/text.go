@@ -66,8 +66,8 @@ func priority(p *uint8) string {
 	return fmt.Sprint(*p)
 }
 
-// moment is empty for the zero time.
-func moment(t time.Time) string {
+// timeText is empty for the zero time.
+func timeText(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
@@ -86,8 +86,8 @@ func Properties(m *client.Message) string {
 		{"subject", m.Subject},
 		{"group", m.Group},
 		{"priority", priority(m.Priority)},
-		{"expires-at", moment(m.ExpiresAt)},
-		{"deliver-at", moment(m.DeliverAt)},
+		{"expires-at", timeText(m.ExpiresAt)},
+		{"deliver-at", timeText(m.DeliverAt)},
 	} {
 		if field.text != "" {
 			parts = append(parts, field.name+": "+Body([]byte(field.text)))

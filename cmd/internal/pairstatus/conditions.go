@@ -18,14 +18,14 @@ type Condition struct {
 	Node      string    `json:"node,omitempty"` // node that it is about; empty for the pair
 	Since     time.Time `json:"since"`
 	Details   string    `json:"details,omitempty"`
-	Means     string    `json:"means"`
+	Meaning   string    `json:"means"`
 	Do        string    `json:"do"`
 
-	rank pb.Severity
+	severityRank pb.Severity
 }
 
-// toldConditions returns the conditions reported by a node. A node of a release without conditions reports alarms.
-func toldConditions(r *pb.GetStatusResponse) []*pb.Condition {
+// reportedConditions returns the conditions reported by a node. A node of a release without conditions reports alarms.
+func reportedConditions(r *pb.GetStatusResponse) []*pb.Condition {
 	if r.GetNow() != nil {
 		return r.GetConditions()
 	}
@@ -62,7 +62,8 @@ func (s *Status) addConditions(pairs []*pb.PairStatus) {
 		}
 	}
 	slices.SortStableFunc(s.Conditions, func(x, y Condition) int {
-		return cmp.Or(cmp.Compare(y.rank, x.rank), x.Since.Compare(y.Since), cmp.Compare(x.Condition, y.Condition))
+		return cmp.Or(cmp.Compare(y.severityRank, x.severityRank), x.Since.Compare(y.Since), cmp.Compare(x.Condition,
+			y.Condition))
 	})
 }
 
@@ -75,6 +76,6 @@ func newCondition(c *pb.Condition) Condition {
 	return Condition{
 		Condition: c.GetKind(), Severity: strings.ToLower(strings.TrimPrefix(c.GetSeverity().String(), "SEVERITY_")),
 		Node: cmp.Or(c.GetNodeName(), c.GetNodeId()), Since: c.GetSince().AsTime(), Details: c.GetDetails(),
-		Means: c.GetCause(), Do: c.GetAction(), rank: c.GetSeverity(),
+		Meaning: c.GetCause(), Do: c.GetAction(), severityRank: c.GetSeverity(),
 	}
 }

@@ -17,7 +17,7 @@ import (
 // comes from the nodes that have its newest record.
 func TestStatusConditions(t *testing.T) {
 	since := timestamppb.New(time.Unix(1_700_000_000, 0))
-	told := func(kind, node string, severity pb.Severity, details string) *pb.Condition {
+	responses := func(kind, node string, severity pb.Severity, details string) *pb.Condition {
 		return &pb.Condition{
 			Kind: kind, NodeId: node, NodeName: node, Severity: severity, Details: details,
 			Since: since, Cause: "That means.", Action: "Do this.",
@@ -25,14 +25,14 @@ func TestStatusConditions(t *testing.T) {
 	}
 	s := Status{Nodes: []Node{
 		{NodeID: "a", Name: "a", conditions: []*pb.Condition{
-			told("paused", "", pb.Severity_SEVERITY_INFO, ""),
-			told("disk-low", "b", pb.Severity_SEVERITY_CRITICAL, "of old"),
-			told("disk-low", "c", pb.Severity_SEVERITY_CRITICAL, "does not answer"),
+			responses("paused", "", pb.Severity_SEVERITY_INFO, ""),
+			responses("disk-low", "b", pb.Severity_SEVERITY_CRITICAL, "of old"),
+			responses("disk-low", "c", pb.Severity_SEVERITY_CRITICAL, "does not answer"),
 		}},
 		{NodeID: "b", Name: "b", conditions: []*pb.Condition{
-			told("paused", "", pb.Severity_SEVERITY_INFO, ""),
-			told("disk-low", "b", pb.Severity_SEVERITY_CRITICAL, "just now"),
-			told("one-copy-only", "", pb.Severity_SEVERITY_CRITICAL, "by an old record"),
+			responses("paused", "", pb.Severity_SEVERITY_INFO, ""),
+			responses("disk-low", "b", pb.Severity_SEVERITY_CRITICAL, "just now"),
+			responses("one-copy-only", "", pb.Severity_SEVERITY_CRITICAL, "by an old record"),
 		}},
 	}}
 	s.addConditions([]*pb.PairStatus{{Config: 7}, {Config: 6}})
@@ -50,7 +50,7 @@ func TestStatusConditions(t *testing.T) {
 
 // A release without conditions reports alarms.
 func TestStatusConditionsOfOlderRelease(t *testing.T) {
-	got := toldConditions(&pb.GetStatusResponse{
+	got := reportedConditions(&pb.GetStatusResponse{
 		Node: &pb.NodeStatus{NodeId: "1", Name: "a"}, Alarms: []*pb.Alarm{{Kind: "corrupt-log", Message: "record 7"}},
 	})
 	require.Len(t, got, 1)

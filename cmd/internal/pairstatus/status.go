@@ -95,7 +95,7 @@ type Node struct {
 	Activity          *Activity `json:"activity,omitempty"` // nil for a node up to 0.1.0
 
 	Maintenance *Maintenance `json:"maintenance,omitempty"`
-	Damage      Damage       `json:"damage"`
+	Corruption  Corruption   `json:"damage"`
 	Alarms      []Alarm      `json:"alarms"`
 	LeftBehind  []Left       `json:"left_behind"`
 	// Certificates that the node uses; empty without TLS.
@@ -144,11 +144,11 @@ type Left struct {
 
 // Certificate is a certificate file that a node uses.
 type Certificate struct {
-	Use       string    `json:"use"` // "node", "etcd", "raft" or "metrics"
-	File      string    `json:"file"`
-	Authority bool      `json:"authority"` // it contains the CA certificates
-	Subject   string    `json:"subject"`
-	Ends      time.Time `json:"ends"`
+	Use     string    `json:"use"` // "node", "etcd", "raft" or "metrics"
+	File    string    `json:"file"`
+	CA      bool      `json:"authority"` // it contains the CA certificates
+	Subject string    `json:"subject"`
+	Ends    time.Time `json:"ends"`
 }
 
 // Maintenance is the current operation of a node on its page file.
@@ -360,16 +360,16 @@ func newNode(addr string, r *pb.GetStatusResponse) Node {
 		PageSize:      s.GetPageSize(), Pages: s.GetPages(), PagesUsed: s.GetPagesUsed(), Queues: s.GetQueues(),
 		Messages:     s.GetMessages(),
 		MessageBytes: s.GetMessageBytes(), Sync: s.GetSync(), DiskFree: s.GetDiskFree(),
-		Damage: NewDamage(r.GetDamage()), Alarms: []Alarm{}, LeftBehind: []Left{}, Certificates: []Certificate{},
+		Corruption: NewCorruption(r.GetDamage()), Alarms: []Alarm{}, LeftBehind: []Left{}, Certificates: []Certificate{},
 		DiskSize: s.GetDiskSize(), Activity: newActivity(r.GetActivity()),
-		conditions: toldConditions(r), now: r.GetNow().AsTime(),
+		conditions: reportedConditions(r), now: r.GetNow().AsTime(),
 	}
 	for _, l := range s.GetUnusedFiles() {
 		j.LeftBehind = append(j.LeftBehind, Left{Path: l.GetPath(), Kind: l.GetKind(), Bytes: l.GetBytes()})
 	}
 	for _, c := range r.GetCertificates() {
 		j.Certificates = append(j.Certificates, Certificate{
-			Use: c.GetUse(), File: c.GetFile(), Authority: c.GetCa(), Subject: c.GetSubject(),
+			Use: c.GetUse(), File: c.GetFile(), CA: c.GetCa(), Subject: c.GetSubject(),
 			Ends: c.GetEnds().AsTime(),
 		})
 	}

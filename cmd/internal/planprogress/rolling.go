@@ -30,12 +30,12 @@ type Snapshot struct {
 	Plan *pb.Plan
 }
 
-// answerBound bounds a status request.
-const answerBound = time.Second
+// responseTimeout bounds a status request.
+const responseTimeout = time.Second
 
-// Look requests the status of all nodes concurrently.
-func Look(ctx context.Context, c *client.Client, addresses []string) Snapshot {
-	ctx, cancel := context.WithTimeout(ctx, answerBound)
+// Poll requests the status of all nodes concurrently.
+func Poll(ctx context.Context, c *client.Client, addresses []string) Snapshot {
+	ctx, cancel := context.WithTimeout(ctx, responseTimeout)
 	defer cancel()
 	answers := make([]*pb.GetStatusResponse, len(addresses))
 	var wg sync.WaitGroup

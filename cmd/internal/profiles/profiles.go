@@ -150,8 +150,8 @@ func (f *File) Save() error {
 	return nil
 }
 
-// Where returns the path of the file.
-func (f *File) Where() string { return f.path }
+// Path returns the path of the file.
+func (f *File) Path() string { return f.path }
 
 // Get returns a profile, or ErrNoProfile.
 func (f *File) Get(name string) (Profile, error) {

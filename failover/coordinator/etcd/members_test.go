@@ -200,7 +200,7 @@ func swap(
 }
 
 // clientTLS trusts a CA and presents a certificate, if any.
-func clientTLS(pool *certs.Authority, cert *tls.Certificate) *tls.Config {
+func clientTLS(pool *certs.CA, cert *tls.Certificate) *tls.Config {
 	cfg := &tls.Config{RootCAs: pool.Pool(), MinVersion: tls.VersionTLS12}
 	if cert != nil {
 		cfg.Certificates = []tls.Certificate{*cert}

@@ -21,7 +21,7 @@ import (
 )
 
 // issue issues a voter's certificate for the host in its address.
-func issue(t *testing.T, by *certs.Authority, address string) *raft.TLS {
+func issue(t *testing.T, by *certs.CA, address string) *raft.TLS {
 	t.Helper()
 	host, _, err := net.SplitHostPort(address)
 	require.NoError(t, err)

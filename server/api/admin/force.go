@@ -32,8 +32,8 @@ const (
 	// forceLeasePause.
 	forceLeaseTime  = 10 * time.Second
 	forceLeasePause = 100 * time.Millisecond
-	// maxSaid limits the operator's text, in bytes.
-	maxSaid = 200
+	// maxReportedTexts limits the operator's text, in bytes.
+	maxReportedTexts = 200
 )
 
 // Errors of ForceFailover; each matches failover.ErrForce.
@@ -41,20 +41,20 @@ var (
 	// errNotAccepted is returned when the caller has not accepted that messages may be lost.
 	errNotAccepted = errors.New("accept_data_loss is not set: acknowledged messages may be lost, and the " +
 		"caller must accept that")
-	// errOtherAnswers is returned when the other node responds.
-	errOtherAnswers = errors.New("it is running, no forced failover required: wait until it is active, or stop it if " +
+	// errPeerResponds is returned when the other node responds.
+	errPeerResponds = errors.New("it is running, no forced failover required: wait until it is active, or stop it if " +
 		"it is broken, and try again")
-	// errEmptyAnswers is returned when the responding node is not the lost one, but its replacement.
-	errEmptyAnswers = errors.New("it is not the node that was in sync, whose data is lost if its data directory was " +
+	// errEmptyResponds is returned when the responding node is not the lost one, but its replacement.
+	errEmptyResponds = errors.New("it is not the node that was in sync, whose data is lost if its data directory was " +
 		"wiped or replaced. If that " +
 		"directory can be restored, restore it; otherwise stop the new node there and try again")
-	// errMoreAnswers and errLessAnswers are returned when, as far as is known, neither node holds everything and the
+	// errNewerResponds and errOlderResponds are returned when, as far as is known, neither node holds everything and the
 	// other one responds: with more data than this node, or not.
-	errMoreAnswers = errors.New("it may lack acknowledged messages, too, but is ahead of this node: if the missing data " +
-		"cannot be restored, stop this node and check the expected loss there: lockstep failover " +
+	errNewerResponds = errors.New("it may lack acknowledged messages, too, but is ahead of this node: if the missing " +
+		"data cannot be restored, stop this node and check the expected loss there: lockstep failover " +
 		"--dry-run")
-	errLessAnswers = errors.New("it may lack acknowledged messages, too, and is not ahead of this node: if the missing " +
-		"data cannot be restored, stop that node and try again")
+	errOlderResponds = errors.New("it may lack acknowledged messages, too, and is not ahead of this node: if the " +
+		"missing data cannot be restored, stop that node and try again")
 )
 
 // ForceFailover makes this node active although it may lack acknowledged messages, or returns the expected loss.
@@ -69,8 +69,8 @@ func (a *Service) ForceFailover(
 
 func (a *Service) force(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	for _, text := range []string{req.GetBy(), req.GetReason()} {
-		if len(text) > maxSaid {
-			return nil, fmt.Errorf("%w: by and reason have at most %d bytes each", apierror.ErrInvalid, maxSaid)
+		if len(text) > maxReportedTexts {
+			return nil, fmt.Errorf("%w: by and reason have at most %d bytes each", apierror.ErrInvalid, maxReportedTexts)
 		}
 	}
 	if req.GetConfirm() && !req.GetAcceptDataLoss() {
@@ -187,7 +187,7 @@ func (a *Service) mayForce(
 		if err != nil && !passes {
 			return nil, err
 		}
-		other, peer := a.askOther(ctx, req.GetOtherAddress(), &st, found)
+		other, peer := a.askPeer(ctx, req.GetOtherAddress(), &st, found)
 		if other != nil {
 			stats, err := a.store.Stats()
 			if err != nil {
@@ -216,24 +216,24 @@ func answeredBy(
 	// An active that has left the in-sync set (INV-6) is not known to hold everything, either.
 	known := slices.ContainsFunc(rec.InSync, func(m failover.Member) bool { return m.Node.String() == id })
 	_, selfInSync := rec.Member(self)
-	why := errOtherAnswers
+	reason := errPeerResponds
 	switch {
-	case known && !mayHaveLost(other):
+	case known && !possibleLoss(other):
 	case !known && !selfInSync:
-		why = errEmptyAnswers
+		reason = errEmptyResponds
 	default:
-		why = errLessAnswers
-		if theirs := other.GetStore().GetLogDurable(); theirs.GetTerm() > own.Term ||
-			theirs.GetTerm() == own.Term && theirs.GetLsn() > own.LSN {
-			why = errMoreAnswers
+		reason = errOlderResponds
+		if peers := other.GetStore().GetLogDurable(); peers.GetTerm() > own.Term ||
+			peers.GetTerm() == own.Term && peers.GetLsn() > own.LSN {
+			reason = errNewerResponds
 		}
 	}
 	return fmt.Errorf("node %s, %s (%s), responds at %s: %w", other.GetNode().GetName(), id,
-		failover.Role(other.GetRole()), peer.GetAddress(), why)
+		failover.Role(other.GetRole()), peer.GetAddress(), reason)
 }
 
-// mayHaveLost reports whether a node's own store may lack acknowledged messages.
-func mayHaveLost(s *pb.GetStatusResponse) bool {
+// possibleLoss reports whether a node's own store may lack acknowledged messages.
+func possibleLoss(s *pb.GetStatusResponse) bool {
 	return slices.ContainsFunc(s.GetConditions(), func(c *pb.Condition) bool {
 		k := conditions.Kind(c.GetKind())
 		return c.GetNodeId() == s.GetNode().GetNodeId() &&

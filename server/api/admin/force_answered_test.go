@@ -38,42 +38,42 @@ func TestForceNamesTheBetterNode(t *testing.T) {
 		own   lsn.Position
 		want  error
 	}{
-		"this node lost everything": {rec: inSync(self), other: other, want: errMoreAnswers},
+		"this node lost everything": {rec: inSync(self), other: other, want: errNewerResponds},
 		"this node lost a term": {
 			rec: inSync(self), other: other, own: lsn.Position{Term: 5, LSN: 900},
-			want: errMoreAnswers,
+			want: errNewerResponds,
 		},
 		"this node lost a little": {
 			rec: inSync(self), other: other, own: lsn.Position{Term: 6, LSN: 814},
-			want: errMoreAnswers,
+			want: errNewerResponds,
 		},
 		"this node lost less": {
 			rec: inSync(self), other: other, own: lsn.Position{Term: 6, LSN: 815},
-			want: errLessAnswers,
+			want: errOlderResponds,
 		},
 		"the active has left, with more": {
 			rec: left, other: other, own: lsn.Position{Term: 6, LSN: 814},
-			want: errMoreAnswers,
+			want: errNewerResponds,
 		},
 		"the active has left, with less": {
 			rec: left, other: other, own: lsn.Position{Term: 6, LSN: 815},
-			want: errLessAnswers,
+			want: errOlderResponds,
 		},
 		"the only one in sync lost more": {
 			rec: inSync(other), other: other, lossy: true, own: lsn.Position{Term: 6, LSN: 816},
-			want: errLessAnswers,
+			want: errOlderResponds,
 		},
 		"the only one in sync lost less": {
 			rec: inSync(other), other: other, lossy: true, own: lsn.Position{Term: 6, LSN: 814},
-			want: errMoreAnswers,
+			want: errNewerResponds,
 		},
 		"an empty node in place of the lost": {
 			rec: inSync(gone), other: other, own: lsn.Position{Term: 6, LSN: 10},
-			want: errEmptyAnswers,
+			want: errEmptyResponds,
 		},
 		"the node that holds everything": {
 			rec: inSync(other), other: other, own: lsn.Position{Term: 6, LSN: 10},
-			want: errOtherAnswers,
+			want: errPeerResponds,
 		},
 	} {
 		s := answer(c.other)

@@ -95,7 +95,7 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 	}
 	for _, c := range st.Certificates {
 		resp.Certificates = append(resp.Certificates, &pb.CertificateStatus{
-			Use: c.Use, File: c.File, Ca: c.Authority, Subject: c.Subject, Ends: timestamppb.New(c.Ends),
+			Use: c.Use, File: c.File, Ca: c.CA, Subject: c.Subject, Ends: timestamppb.New(c.Ends),
 		})
 	}
 	resp.Store.UnusedFiles = a.leftBehind(st.ArchiveDir)
@@ -120,11 +120,11 @@ func (a *Service) leftBehind(archive string) []*pb.UnusedFile {
 		a.o.Logger.Debug("quarantined stores cannot be listed", zap.Error(err))
 	}
 	if archive != "" {
-		formers, err := backup.Formers(vfs.OS(), archive)
+		formerPeers, err := backup.Formers(vfs.OS(), archive)
 		if err != nil {
 			a.o.Logger.Debug("log archive cannot be listed", zap.Error(err))
 		}
-		for _, dir := range formers {
+		for _, dir := range formerPeers {
 			n, err := store.SizeOf(vfs.OS(), dir)
 			if err != nil {
 				continue // removed in the meantime
@@ -207,7 +207,7 @@ func storeStatus(id store.Identity, s *store.Stats) *pb.StoreStatus {
 	return &pb.StoreStatus{
 		PairId: pair, FenceConfig: id.Fence.Config, FenceTerm: id.Fence.Term, MayHaveLost: id.MayHaveLost,
 		StoreId: id.StoreID.String(),
-		LogEnd: protoconv.PositionToProto(s.End), LogDurable: protoconv.PositionToProto(s.Durable),
+		LogEnd:  protoconv.PositionToProto(s.End), LogDurable: protoconv.PositionToProto(s.Durable),
 		CommitLsn:  s.Applied.LSN,
 		AppliedLsn: s.Applied.LSN, LogFirstLsn: s.FirstLSN, CheckpointLsn: s.CheckpointLSN, Checkpoint: s.Checkpoint,
 		PageSize: uint32(s.PageSize), Pages: s.Pages, PagesUsed: s.PagesUsed, Queues: s.Queues,

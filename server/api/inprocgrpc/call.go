@@ -88,7 +88,7 @@ func (l *Link) newCall(ctx context.Context, method string, o options) (*call, er
 		up: make(chan item, depth), down: make(chan item, depth), half: make(chan struct{}),
 		began: make(chan struct{}), done: make(chan struct{}),
 	}
-	inner, cancel := context.WithCancel(apart{ctx})
+	inner, cancel := context.WithCancel(separate{ctx})
 	stop := context.AfterFunc(l.ctx, cancel) //nolint:contextcheck // the link ends as well
 	c.cancel = func() {
 		stop()
@@ -108,14 +108,14 @@ func metadataBytes(md metadata.MD) (n int) {
 	return n
 }
 
-// apart keeps the cancellation and the deadline of the caller's context, and hides its values from the handler.
-type apart struct{ context.Context } //nolint:containedctx // it is one
+// separate keeps the cancellation and the deadline of the caller's context, and hides its values from the handler.
+type separate struct{ context.Context } //nolint:containedctx // it is one
 
 // Value returns nil.
-func (apart) Value(any) any { return nil }
+func (separate) Value(any) any { return nil }
 
 // AfterFunc avoids a goroutine in the context package.
-func (a apart) AfterFunc(f func()) (stop func() bool) { return context.AfterFunc(a.Context, f) }
+func (a separate) AfterFunc(f func()) (stop func() bool) { return context.AfterFunc(a.Context, f) }
 
 // finish ends a call with the error returned by its handler.
 func (c *call) finish(err error) {
@@ -142,8 +142,8 @@ func (c *call) result() error {
 	return c.status.Err()
 }
 
-// tell copies the header and the trailer to the call options that requested them.
-func (c *call) tell(o options) {
+// notify copies the header and the trailer to the call options that requested them.
+func (c *call) notify(o options) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if o.header != nil {
@@ -247,7 +247,7 @@ func (l *Link) Invoke(ctx context.Context, method string, req, resp any, opts ..
 		c.cancel()
 		return status.FromContextError(ctx.Err()).Err()
 	}
-	c.tell(o)
+	c.notify(o)
 	if err := c.result(); err != nil {
 		return err
 	}
@@ -279,5 +279,5 @@ func (l *Link) NewStream(
 		defer l.running.Done()
 		c.finish(m.Handler(s.impl, (*handlerEnd)(c)))
 	}()
-	return &callerEnd{call: c, outer: ctx, options: o, single: !desc.ServerStreams, lone: !desc.ClientStreams}, nil
+	return &callerEnd{call: c, outer: ctx, options: o, single: !desc.ServerStreams, unaryIn: !desc.ClientStreams}, nil
 }

@@ -42,7 +42,7 @@ func TestEveryFieldIsHandedOver(t *testing.T) {
 		{filled(&pb.PublishStreamRequest{}), &pb.PublishStreamRequest{}},
 		{filled(&pb.PublishStreamResponse{}), &pb.PublishStreamResponse{}},
 	} {
-		i := item{handed: c.from}
+		i := item{passed: c.from}
 		require.NoError(t, i.into(c.to, 1<<20))
 		require.True(t, proto.Equal(c.from, c.to), "%v", c.to)
 	}

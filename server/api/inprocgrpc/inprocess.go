@@ -103,11 +103,11 @@ func (l *Link) begin(ctx context.Context) (*peer.Peer, error) {
 }
 
 // Close rejects further calls, and waits for running ones. After patience it cancels the remaining calls.
-func (l *Link) Close(patience time.Duration) {
+func (l *Link) Close(timeout time.Duration) {
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
-	timer := time.AfterFunc(patience, l.cancel)
+	timer := time.AfterFunc(timeout, l.cancel)
 	l.running.Wait()
 	timer.Stop()
 	l.cancel()

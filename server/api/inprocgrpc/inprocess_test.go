@@ -357,9 +357,9 @@ func TestEnds(t *testing.T) {
 			// The node stops.
 			s, err = client.Consume(t.Context())
 			require.NoError(t, err)
-			began := time.Now()
+			start := time.Now()
 			link.Close(time.Second)
-			require.Equal(t, time.Second, time.Since(began))
+			require.Equal(t, time.Second, time.Since(start))
 			require.Error(t, <-ended)
 			for err = nil; err == nil; {
 				_, err = s.Recv()

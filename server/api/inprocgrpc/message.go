@@ -17,7 +17,7 @@ import (
 
 // item is a message in transit: passed by reference, or encoded.
 type item struct {
-	handed proto.Message // nil: encoded
+	passed proto.Message // nil: encoded
 	bytes  int           // encoded size, or an estimate if handed; into computes the exact size near the limit
 	data   mem.BufferSlice
 }
@@ -38,18 +38,18 @@ func pack(v any) (item, error) {
 	switch m := v.(type) {
 	case *pb.PublishStreamRequest:
 		if n, ok := measure(m); ok {
-			return item{handed: m, bytes: n}, nil
+			return item{passed: m, bytes: n}, nil
 		}
 	case *pb.PublishStreamResponse:
 		if succeeded(m) {
-			return item{handed: m}, nil
+			return item{passed: m}, nil
 		}
 	case *pb.ConsumeRequest:
 		if m.GetAttach() == nil { // has no strings to validate
-			return item{handed: m, bytes: proto.Size(m)}, nil
+			return item{passed: m, bytes: proto.Size(m)}, nil
 		}
 	case Maker:
-		return item{handed: m.MakeMessage(), bytes: m.TotalBytes()}, nil
+		return item{passed: m.MakeMessage(), bytes: m.TotalBytes()}, nil
 	}
 	return encoded(v)
 }
@@ -65,28 +65,28 @@ func encoded(v any) (item, error) {
 
 // into stores the message in v, if it has at most limit bytes. It must be called once.
 func (i *item) into(v any, limit int) error {
-	if i.handed == nil {
+	if i.passed == nil {
 		defer i.data.Free()
 	}
 	if i.bytes > limit {
-		if i.handed != nil {
-			i.bytes = proto.Size(i.handed)
+		if i.passed != nil {
+			i.bytes = proto.Size(i.passed)
 		}
 		if i.bytes > limit {
 			return status.Errorf(codes.ResourceExhausted, "received message larger than max (%d vs. %d)", i.bytes, limit)
 		}
 	}
-	if i.handed == nil {
+	if i.passed == nil {
 		return decode(i.data, v)
 	}
-	switch from := i.handed.(type) {
+	switch from := i.passed.(type) {
 	case *pb.PublishStreamRequest:
 		if to, ok := v.(*codec.ReceivedPublish); ok {
-			handPublish(&to.Request, from)
+			passPublish(&to.Request, from)
 			return nil
 		}
 		if to, ok := v.(*pb.PublishStreamRequest); ok {
-			handPublish(to, from)
+			passPublish(to, from)
 			return nil
 		}
 	case *pb.PublishStreamResponse:
@@ -97,7 +97,7 @@ func (i *item) into(v any, limit int) error {
 		}
 	case *pb.ConsumeRequest:
 		if to, ok := v.(*pb.ConsumeRequest); ok {
-			handConsume(to, from)
+			passConsume(to, from)
 			return nil
 		}
 	case *pb.ConsumeResponse:
@@ -109,7 +109,7 @@ func (i *item) into(v any, limit int) error {
 			return nil
 		}
 	}
-	again, err := encoded(i.handed) // the receiver uses another type
+	again, err := encoded(i.passed) // the receiver uses another type
 	if err != nil {
 		return err
 	}
@@ -124,12 +124,12 @@ func decode(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-func handPublish(to, from *pb.PublishStreamRequest) {
+func passPublish(to, from *pb.PublishStreamRequest) {
 	to.Correlation, to.Publish, to.More, to.AcceptsMore = from.GetCorrelation(), from.GetPublish(), from.GetMore(),
 		from.GetAcceptsMore()
 }
 
-func handConsume(to, from *pb.ConsumeRequest) {
+func passConsume(to, from *pb.ConsumeRequest) {
 	to.Attach, to.Credit, to.Ack, to.Nack = from.GetAttach(), from.GetCredit(), from.GetAck(), from.GetNack()
 	to.Reject, to.NackDelay, to.Confirm, to.Release = from.GetReject(), from.GetNackDelay(), from.GetConfirm(),
 		from.GetRelease()

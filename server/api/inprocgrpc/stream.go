@@ -76,7 +76,7 @@ type callerEnd struct {
 	outer   context.Context //nolint:containedctx // the caller's
 	options options
 	single  bool // exactly one response
-	lone    bool // exactly one request
+	unaryIn bool // exactly one request
 }
 
 // Context returns the caller's context.
@@ -113,7 +113,7 @@ func (e *callerEnd) CloseSend() error {
 func (e *callerEnd) SendMsg(v any) error {
 	c := e.call
 	if c.ctx.Err() != nil {
-		return e.sentTooLate()
+		return e.sentAfterEnd()
 	}
 	select {
 	case <-c.half:
@@ -134,13 +134,13 @@ func (e *callerEnd) SendMsg(v any) error {
 	case c.up <- out:
 		return nil
 	case <-c.ctx.Done():
-		return e.sentTooLate()
+		return e.sentAfterEnd()
 	}
 }
 
-// sentTooLate returns the result of SendMsg after the call has ended.
-func (e *callerEnd) sentTooLate() error {
-	if e.lone {
+// sentAfterEnd returns the result of SendMsg after the call has ended.
+func (e *callerEnd) sentAfterEnd() error {
+	if e.unaryIn {
 		return nil
 	}
 	return io.EOF
@@ -151,7 +151,7 @@ func (e *callerEnd) RecvMsg(v any) error {
 	err := e.receive(v)
 	if err != nil {
 		e.call.cancel()
-		e.call.tell(e.options)
+		e.call.notify(e.options)
 		return err
 	}
 	if !e.single {
@@ -163,7 +163,7 @@ func (e *callerEnd) RecvMsg(v any) error {
 		e.call.cancel()
 		return status.FromContextError(e.outer.Err()).Err()
 	}
-	e.call.tell(e.options)
+	e.call.notify(e.options)
 	return e.call.result()
 }
 

@@ -152,7 +152,7 @@ func RewriteToProto(r *maintenance.RewriteResult) *pb.RewriteResult {
 		FileBytesBefore: r.FileBytesBefore,
 		FileBytesAfter:  r.FileBytesAfter, NeededBytes: r.NeededBytes, AvailableBytes: r.AvailableBytes,
 		Messages: r.Messages,
-		Took:     durationpb.New(r.Took),
+		Took:     durationpb.New(r.Duration),
 	}
 }
 
@@ -162,7 +162,7 @@ func RewriteFromProto(r *pb.RewriteResult) maintenance.RewriteResult {
 		PageSizeBefore: int(r.GetPageSizeBefore()), PageSizeAfter: int(r.GetPageSizeAfter()),
 		FileBytesBefore: r.GetFileBytesBefore(),
 		FileBytesAfter:  r.GetFileBytesAfter(), NeededBytes: r.GetNeededBytes(), AvailableBytes: r.GetAvailableBytes(),
-		Messages: r.GetMessages(), Took: r.GetTook().AsDuration(),
+		Messages: r.GetMessages(), Duration: r.GetTook().AsDuration(),
 	}
 }
 
@@ -276,7 +276,7 @@ func JobToProto(j *maintenance.JobInfo) *pb.Job {
 func RunToProto(r *maintenance.Run) *pb.JobRun {
 	out := &pb.JobRun{StartedAt: timeToProto(r.StartedAt), Outcome: r.Outcome, Detail: r.Detail, Node: r.Node}
 	if r.Outcome != maintenance.RunRunning {
-		out.Took = durationpb.New(r.Took)
+		out.Took = durationpb.New(r.Duration)
 	}
 	return out
 }

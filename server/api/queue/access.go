@@ -44,7 +44,7 @@ type caller struct {
 }
 
 func (s *Service) callerOf(ctx context.Context) caller {
-	return caller{service: s, id: access.FromContext(ctx), conn: admission.Of(ctx)}
+	return caller{service: s, id: access.FromContext(ctx), conn: admission.FromContext(ctx)}
 }
 
 // mayPublish returns an error if messages may not be published to a queue, and counts them otherwise. wait is how
@@ -231,7 +231,7 @@ func (s *Service) mayTransact(ctx context.Context, ops []operation) (wait time.D
 		for i := range ops {
 			messages += len(ops[i].messages)
 		}
-		admission.Of(ctx).Published(messages)
+		admission.FromContext(ctx).Published(messages)
 		return 0, nil
 	}
 	if err := s.mayUse(ctx, ops); err != nil { // check all of them first: refused operations do not count for the quotas

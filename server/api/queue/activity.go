@@ -61,12 +61,12 @@ type queueAge struct {
 // sample samples all queues, unless the last sample is recent. mu is held.
 func (a *activity) sample(s *store.Store, session *session.Session) {
 	now := time.Now()
-	lately := a.session == session && now.Sub(a.at) < sampleEvery
-	if lately && s.QueueCount() == len(a.queues) {
+	recently := a.session == session && now.Sub(a.at) < sampleEvery
+	if recently && s.QueueCount() == len(a.queues) {
 		return
 	}
 	found := s.Sample(make([]store.QueueSample, 0, len(a.queues)+16))
-	if lately { // queues were created or deleted
+	if recently { // queues were created or deleted
 		a.follow(found)
 		return
 	}
@@ -176,8 +176,8 @@ func (a *activity) oldest(
 	return at, true
 }
 
-// forgetAges removes the ages of deleted queues.
-func (a *activity) forgetAges() {
+// evictAges removes the ages of deleted queues.
+func (a *activity) evictAges() {
 	a.agesMu.Lock()
 	defer a.agesMu.Unlock()
 	if len(a.ages) <= len(a.byID) {

@@ -61,7 +61,7 @@ func (s *Service) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (
 	}
 	switch {
 	case err == nil:
-		return &pb.CreateQueueResponse{Queue: s.describeMade(session, req.GetName(), result.Ops[0].ID), Created: true},
+		return &pb.CreateQueueResponse{Queue: s.describeCreated(session, req.GetName(), result.Ops[0].ID), Created: true},
 			nil
 	case !req.GetIfNotExists() || !errors.Is(err, txn.ErrQueueExists):
 		return nil, fmt.Errorf("create queue %q: %w", req.GetName(), err)
@@ -236,7 +236,7 @@ func (s *Service) ListQueues(ctx context.Context, req *pb.ListQueuesRequest) (*p
 		size = maxPageSize
 	}
 	resp := &pb.ListQueuesResponse{}
-	for looks, more := 0, true; more && len(resp.GetQueues()) < size && looks < maxListLooks; looks++ {
+	for samples, more := 0, true; more && len(resp.GetQueues()) < size && samples < maxListScans; samples++ {
 		var infos []store.QueueInfo
 		infos, more, err = s.store.Queues(store.QueueRange{
 			Prefix: req.GetPrefix(), After: after, MaxQueues: size - len(resp.GetQueues()),
@@ -259,9 +259,9 @@ func (s *Service) ListQueues(ctx context.Context, req *pb.ListQueuesRequest) (*p
 	return resp, nil
 }
 
-// maxListLooks bounds the pages that are read for one page of queues visible to the caller. If that page is
+// maxListScans bounds the pages that are read for one page of queues visible to the caller. If that page is
 // incomplete, the response still contains a page token.
-const maxListLooks = 20
+const maxListScans = 20
 
 func encodePageToken(after string) string { return base64.RawURLEncoding.EncodeToString([]byte(after)) }
 

@@ -19,18 +19,18 @@ import (
 )
 
 const (
-	// browseShare divides limits.pending-bytes: batches in transit to browsers may use 1/browseShare of it, at least
+	// browseFraction divides limits.pending-bytes: batches in transit to browsers may use 1/browseFraction of it, at least
 	// minBrowseBytes. One connection may use half of that.
-	browseShare    = 4
+	browseFraction = 4
 	minBrowseBytes = 4 << 20
 	// browseCopies is the maximum number of copies of a batch in memory: as read, as sent, and the previous batch,
 	// which gRPC buffers until the client reads it.
 	browseCopies = 3
 	// queuedBytes is the number of bytes of a stream that gRPC buffers before Send blocks.
 	queuedBytes = 64 << 10
-	// browsePatience is how long a browser waits for memory, and how long a connection may hold memory without
+	// browseTimeout is how long a browser waits for memory, and how long a connection may hold memory without
 	// reading while others wait.
-	browsePatience = 5 * time.Second
+	browseTimeout = 5 * time.Second
 )
 
 // browsing bounds the memory of all Browse calls. A client that does not read keeps its batch in memory indefinitely,
@@ -53,7 +53,7 @@ type browsingConn struct {
 }
 
 func newBrowsing(pendingBytes int64) *browsing {
-	limit := max(pendingBytes/browseShare, minBrowseBytes)
+	limit := max(pendingBytes/browseFraction, minBrowseBytes)
 	return &browsing{
 		limit: limit, all: semaphore.NewWeighted(limit), conns: make(map[*admission.Conn]*browsingConn),
 	}
@@ -146,7 +146,7 @@ func (c *browser) hold(ctx context.Context, bytes int64) error {
 
 // acquire waits for memory for a limited time.
 func acquire(ctx context.Context, room *semaphore.Weighted, bytes int64) error {
-	waiting, cancel := context.WithTimeout(ctx, browsePatience)
+	waiting, cancel := context.WithTimeout(ctx, browseTimeout)
 	defer cancel()
 	return room.Acquire(waiting, bytes) //nolint:wrapcheck // its only error says that it was not acquired
 }
@@ -156,7 +156,7 @@ func acquire(ctx context.Context, room *semaphore.Weighted, bytes int64) error {
 func (b *browsing) closeOne() bool {
 	var most *admission.Conn
 	var held int64
-	before := time.Now().Add(-browsePatience).UnixNano()
+	before := time.Now().Add(-browseTimeout).UnixNano()
 	b.mu.Lock()
 	for conn, own := range b.conns {
 		if n := own.held.Load(); n > held && own.read.Load() < before {
@@ -165,7 +165,7 @@ func (b *browsing) closeOne() bool {
 	}
 	b.mu.Unlock()
 	if most != nil {
-		most.Hoards()
+		most.CloseHolding()
 	}
 	return most != nil
 }
@@ -183,9 +183,9 @@ func (c *browser) fit(ctx context.Context, batchBytes int64) error {
 	return nil
 }
 
-// taken waits until the client has received nearly all sent data, before its memory is released: the message after a
-// large one, here an empty one, blocks until then.
-func (c *browser) taken(stream grpc.ServerStreamingServer[pb.BrowseResponse]) error {
+// waitReceived waits until the client has received nearly all sent data, before its memory is released: the message
+// after a large one, here an empty one, blocks until then.
+func (c *browser) waitReceived(stream grpc.ServerStreamingServer[pb.BrowseResponse]) error {
 	if !c.large {
 		return nil
 	}

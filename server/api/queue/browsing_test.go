@@ -38,7 +38,7 @@ func TestBrowsersShareRoom(t *testing.T) {
 			}
 			all = append(all, c)
 		}
-		require.LessOrEqual(t, b.held.Load(), int64(pending/browseShare))
+		require.LessOrEqual(t, b.held.Load(), int64(pending/browseFraction))
 		require.Greater(t, large, 5)
 		require.Greater(t, len(all), 100)
 

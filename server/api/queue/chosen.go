@@ -25,8 +25,8 @@ import (
 const (
 	// maxChosen bounds the sequences of one request.
 	maxChosen = 10_000
-	// maxTaken bounds the acknowledgements that a transaction may require.
-	maxTaken = 262_144
+	// maxBatchDeliveries bounds the acknowledgements that a transaction may require.
+	maxBatchDeliveries = 262_144
 	// maxDecisions bounds the attempts to move messages while consumers acknowledge some of them.
 	maxDecisions = 16
 )
@@ -270,9 +270,9 @@ func (c *chosen) plan(ctx context.Context, pending []store.Pending) (*movePlan, 
 				continue
 			}
 			taken += len(pending[at].Subs)
-			if sizeBytes += len(rec); taken > maxTaken {
+			if sizeBytes += len(rec); taken > maxBatchDeliveries {
 				return nil, fmt.Errorf("%w: more than %d acknowledgements over all subscriptions; move fewer "+
-					"messages per request", txn.ErrTooLarge, maxTaken)
+					"messages per request", txn.ErrTooLarge, maxBatchDeliveries)
 			}
 			if err := c.service.checkTransactionBytes(sizeBytes); err != nil {
 				return nil, fmt.Errorf("move fewer messages per request: %w", err)

@@ -75,7 +75,7 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 	if err := s.encodeOperations(buf, producer, ops); err != nil {
 		return nil, err
 	}
-	result, err := s.commitInTurn(ctx, session, *buf)
+	result, err := s.commitInOrder(ctx, session, *buf)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +143,7 @@ func (s *Service) checkOperation(session *session.Session, op *pb.Operation) (o 
 			queue: kind.Ack.GetQueue(), sub: subscriptionName(kind.Ack.GetSubscription()),
 			queueID: kind.Ack.GetQueueId(), required: kind.Ack.GetRequired(),
 		}
-		if o.acks, err = atLeastOne(kind.Ack.GetRanges()); err == nil && o.required {
+		if o.acks, err = positive(kind.Ack.GetRanges()); err == nil && o.required {
 			err = s.serving.Require(session, failover.FeatureQueues)
 		}
 	case *pb.Operation_Release:
@@ -151,14 +151,14 @@ func (s *Service) checkOperation(session *session.Session, op *pb.Operation) (o 
 			queue: kind.Release.GetQueue(), sub: subscriptionName(kind.Release.GetSubscription()),
 			queueID: kind.Release.GetQueueId(),
 		}
-		o.releases, err = atLeastOne(kind.Release.GetRanges())
+		o.releases, err = positive(kind.Release.GetRanges())
 	default:
 		err = fmt.Errorf("%w: operation must be publish, ack or release", apierror.ErrInvalid)
 	}
 	return o, err
 }
 
-func atLeastOne(in []*pb.SequenceRange) ([]txn.Range, error) {
+func positive(in []*pb.SequenceRange) ([]txn.Range, error) {
 	if len(in) == 0 {
 		return nil, fmt.Errorf("%w: no ranges", apierror.ErrInvalid)
 	}

@@ -86,15 +86,15 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	}
 	defer consumer.Close()
 	if attach.GetReportWaiting() {
-		consumer.HearWaiting()
+		consumer.EnablePendingEvents()
 	}
-	who := s.callerOf(stream.Context())
-	who.begin(access.Consume, consumer.Fail, func(use *admission.Use) {
+	identity := s.callerOf(stream.Context())
+	identity.begin(access.Consume, consumer.Fail, func(use *admission.Use) {
 		use.Subscription = subscriptionName(attach.GetSubscription())
 		use.Credit, use.Unacknowledged = consumer.Load()
 	})
-	defer who.end()
-	if err := who.use(attach.GetQueue()); err != nil {
+	defer identity.end()
+	if err := identity.use(attach.GetQueue()); err != nil {
 		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
 	}
 	// The rules may have changed before the stream was registered.
@@ -105,13 +105,13 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 		return fmt.Errorf("confirm the consumer: %w", err)
 	}
 	c := &consumeStream{
-		service: s, session: session, consumer: consumer, stream: stream, passed: who.stream,
+		service: s, session: session, consumer: consumer, stream: stream, passed: identity.stream,
 		limit: defaultResponseBytes,
 	}
 	if n := attach.GetMaxResponseBytes(); n > 0 {
 		c.limit, c.named = int(n), true
 	}
-	if err := c.take(stream.Context(), first); err != nil {
+	if err := c.handle(stream.Context(), first); err != nil {
 		return err
 	}
 	// The reader ends when this call returns, which ends the stream's context and with it Recv and Settle.
@@ -168,7 +168,7 @@ func (c *consumeStream) read(ctx context.Context) {
 				apierror.ErrInvalid)
 		}
 		if err == nil {
-			err = c.take(ctx, req)
+			err = c.handle(ctx, req)
 		}
 		if err != nil {
 			c.consumer.Fail(err)
@@ -177,8 +177,8 @@ func (c *consumeStream) read(ctx context.Context) {
 	}
 }
 
-// take executes one request of the consumer.
-func (c *consumeStream) take(ctx context.Context, req *pb.ConsumeRequest) error {
+// handle executes one request of the consumer.
+func (c *consumeStream) handle(ctx context.Context, req *pb.ConsumeRequest) error {
 	acks, err := ranges(req.GetAck(), maxRequestRanges)
 	if err != nil {
 		return err
@@ -201,7 +201,7 @@ func (c *consumeStream) take(ctx context.Context, req *pb.ConsumeRequest) error 
 		}
 	}
 	if len(acks) > 0 || len(nacks) > 0 || len(rejects) > 0 || len(releases) > 0 || req.GetConfirm() != 0 {
-		answers := dispatch.Answers{
+		answers := dispatch.Outcomes{
 			Acks: acks, Nacks: nacks, Rejects: rejects, Releases: releases, Confirm: req.GetConfirm(),
 		}
 		if answers.NackDelay, err = nackDelay(req.GetNackDelay()); err != nil {
@@ -216,7 +216,7 @@ func (c *consumeStream) take(ctx context.Context, req *pb.ConsumeRequest) error 
 		if err != nil {
 			return err
 		}
-		c.consumer.Leave(seen)
+		c.consumer.Detach(seen)
 		return nil
 	}
 	if req.GetCredit() != 0 {
@@ -263,8 +263,8 @@ func (c *consumeStream) deliver(ctx context.Context) error {
 
 // send sends an event, split into responses within the consumer's limit.
 func (c *consumeStream) send(event dispatch.Event) error {
-	if len(event.Waiting) > 0 || len(event.Moved) > 0 { // before the confirmation of the request that rejected them
-		resp := &pb.ConsumeResponse{Waiting: toRanges(event.Waiting), Moved: toRanges(event.Moved)}
+	if len(event.PendingRejects) > 0 || len(event.Moved) > 0 { // before the confirmation of the request that rejected them
+		resp := &pb.ConsumeResponse{Waiting: toRanges(event.PendingRejects), Moved: toRanges(event.Moved)}
 		if err := c.stream.Send(resp); err != nil {
 			return fmt.Errorf("send waiting and moved rejects: %w", err)
 		}
@@ -334,7 +334,7 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 		}
 		return nil
 	}
-	if err := access.WhileMay(stream.Context(), may); err != nil {
+	if err := access.EndUnless(stream.Context(), may); err != nil {
 		return err
 	}
 	current, err := s.serving.Session()
@@ -363,7 +363,7 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
 		}
 	}
-	room := s.browsing.begin(admission.Of(stream.Context()))
+	room := s.browsing.begin(admission.FromContext(stream.Context()))
 	defer room.end()
 	var batch []store.Delivery
 	for left > 0 {
@@ -386,15 +386,15 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
 		}
 		if len(batch) == 0 && next == read.From {
-			return room.taken(stream)
+			return room.waitReceived(stream)
 		}
 		read.From = next
-		var damaged []uint64
-		batch, damaged = withoutDamaged(batch)
+		var corrupt []uint64
+		batch, corrupt = withoutCorrupt(batch)
 		if matches != nil {
 			batch = slices.DeleteFunc(batch, func(d store.Delivery) bool { return !matches.Match(d.Record) })
 			batch = batch[:min(uint64(len(batch)), left)]
-			if len(batch) == 0 && len(damaged) == 0 {
+			if len(batch) == 0 && len(corrupt) == 0 {
 				continue
 			}
 		}
@@ -402,11 +402,11 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 		if err := room.fit(stream.Context(), recordBytes(batch)); err != nil {
 			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
 		}
-		if err := sendBatch(current, batch, damaged, req, stream); err != nil {
+		if err := sendBatch(current, batch, corrupt, req, stream); err != nil {
 			return err
 		}
 	}
-	return room.taken(stream)
+	return room.waitReceived(stream)
 }
 
 // recordBytes returns the size of the messages of a batch.
@@ -417,20 +417,20 @@ func recordBytes(batch []store.Delivery) (total int64) {
 	return total
 }
 
-// withoutDamaged removes corrupt messages. The store returns those in a separate batch.
-func withoutDamaged(batch []store.Delivery) (rest []store.Delivery, damaged []uint64) {
+// withoutCorrupt removes corrupt messages. The store returns those in a separate batch.
+func withoutCorrupt(batch []store.Delivery) (rest []store.Delivery, corrupt []uint64) {
 	if len(batch) == 0 || batch[0].Record != nil {
 		return batch, nil
 	}
 	for i := range batch {
-		damaged = append(damaged, batch[i].Sequence)
+		corrupt = append(corrupt, batch[i].Sequence)
 	}
-	return batch[:0], damaged
+	return batch[:0], corrupt
 }
 
 // sendBatch sends a batch, split into responses within the client's limit.
 func sendBatch(
-	session *session.Session, batch []store.Delivery, damaged []uint64, req *pb.BrowseRequest,
+	session *session.Session, batch []store.Delivery, corrupt []uint64, req *pb.BrowseRequest,
 	stream grpc.ServerStreamingServer[pb.BrowseResponse],
 ) error {
 	select {
@@ -442,11 +442,11 @@ func sendBatch(
 	if err != nil {
 		return err
 	}
-	resp := &pb.BrowseResponse{Damaged: damaged}
+	resp := &pb.BrowseResponse{Damaged: corrupt}
 	for {
 		n := len(messages)
 		if limit := int(req.GetMaxResponseBytes()); limit > 0 {
-			if n, err = fitting(messages, limit); err != nil {
+			if n, err = fittingPrefix(messages, limit); err != nil {
 				return err
 			}
 		}
@@ -461,8 +461,8 @@ func sendBatch(
 	}
 }
 
-// fitting returns how many of the messages fit into a response of limit bytes.
-func fitting(messages []*pb.StoredMessage, limit int) (n int, err error) {
+// fittingPrefix returns how many of the messages fit into a response of limit bytes.
+func fittingPrefix(messages []*pb.StoredMessage, limit int) (n int, err error) {
 	total := 0
 	for n < len(messages) {
 		size := tagBytes + protowire.SizeBytes(proto.Size(messages[n]))

@@ -24,7 +24,7 @@ func (s *Service) isLarge(bytes int) bool { return bytes >= int(s.limits.Load().
 // beginLarge waits for the turn of a very large request, and for memory. done must be called when the request was
 // executed or cancelled. The error is the context's.
 func (s *Service) beginLarge(ctx context.Context, bytes int) (done func(), err error) {
-	over := admission.IncomingOf(ctx).Waits()
+	over := admission.IncomingFromContext(ctx).Blocked()
 	defer over()
 	select {
 	case s.large <- struct{}{}:
@@ -35,8 +35,8 @@ func (s *Service) beginLarge(ctx context.Context, bytes int) (done func(), err e
 	return sync.OnceFunc(func() { <-s.large }), nil
 }
 
-// commitInTurn is Primary.Commit, but executes very large transactions in turn.
-func (s *Service) commitInTurn(ctx context.Context, session *session.Session, payload []byte) (*txn.Result, error) {
+// commitInOrder is Primary.Commit, but executes very large transactions in turn.
+func (s *Service) commitInOrder(ctx context.Context, session *session.Session, payload []byte) (*txn.Result, error) {
 	if s.isLarge(len(payload)) {
 		done, err := s.beginLarge(ctx, len(payload))
 		if err != nil {
@@ -44,7 +44,7 @@ func (s *Service) commitInTurn(ctx context.Context, session *session.Session, pa
 		}
 		defer done()
 		// Requests that wait for the end of this turn, or for its response, count as waiting for the node.
-		defer admission.IncomingOf(ctx).Waits()()
+		defer admission.IncomingFromContext(ctx).Blocked()()
 	}
 	return session.Primary.Commit(ctx, payload)
 }
@@ -52,7 +52,7 @@ func (s *Service) commitInTurn(ctx context.Context, session *session.Session, pa
 // awaitRoom waits until the messages of earlier very large requests have left memory, and frees the memory of those
 // requests: as much as the next one needs.
 func (s *Service) awaitRoom(ctx context.Context, bytes int) {
-	over := admission.IncomingOf(ctx).Waits()
+	over := admission.IncomingFromContext(ctx).Blocked()
 	defer over()
 	s.store.AwaitRoom(ctx, int64(bytes))
 	runtime.GC()

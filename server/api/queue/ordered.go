@@ -26,7 +26,7 @@ const maxOrders = 32
 
 // orderKey identifies a filtered and ordered list of queues.
 type orderKey struct {
-	who              string // rules generation and caller; empty while all callers see all queues
+	identity         string // rules generation and caller; empty while all callers see all queues
 	prefix, contains string
 	order            pb.QueueOrder
 	descending       bool
@@ -93,14 +93,14 @@ func (s *Service) orderedPage(
 	}
 	if !s.rules.Open() {
 		id := access.FromContext(ctx)
-		key.who = fmt.Sprintf("%d %v %q %q", s.rules.Generation(), id.Method, id.Principal, id.Groups)
+		key.identity = fmt.Sprintf("%d %v %q %q", s.rules.Generation(), id.Method, id.Principal, id.Groups)
 	}
 	list, found := a.orders[key]
 	if !found {
 		for i := range a.queues {
 			q := &a.queues[i]
 			if strings.HasPrefix(q.Name, key.prefix) && containsFold(q.Name, key.contains) &&
-				(key.who == "" || s.maySee(ctx, q.Name) == nil) {
+				(key.identity == "" || s.maySee(ctx, q.Name) == nil) {
 				list = append(list, i)
 			}
 		}
@@ -134,7 +134,7 @@ func containsFold(name, lower string) bool {
 // activity.mu is held.
 func (s *Service) findAges(ctx context.Context, list []int) (incomplete bool) {
 	a := &s.activity
-	a.forgetAges()
+	a.evictAges()
 	a.agesMu.Lock()
 	defer a.agesMu.Unlock()
 	deadline := time.Now().Add(agesLimit)

@@ -48,8 +48,8 @@ func (s *Service) publish(ctx context.Context, req *pb.PublishRequest) (*pb.Publ
 	}
 	buf := s.buffer()
 	defer s.release(buf)
-	who := s.callerOf(ctx)
-	prior, wait, err := s.encodePublish(session, buf, nil, req, &who)
+	identity := s.callerOf(ctx)
+	prior, wait, err := s.encodePublish(session, buf, nil, req, &identity)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (s *Service) publish(ctx context.Context, req *pb.PublishRequest) (*pb.Publ
 	if prior != nil {
 		return published(req.GetQueue(), req.GetProducer(), &prior.Result)
 	}
-	result, err := s.commitInTurn(ctx, session, *buf)
+	result, err := s.commitInOrder(ctx, session, *buf)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, encode func(*tx
 // instead (INV-10) and skips all further checks: the queue or the caller's right may no longer exist, or the queue
 // may be full. wait is the delay for the caller.
 func (s *Service) encodePublish(
-	session *session.Session, buf *[]byte, refs *[]txn.Ref, req *pb.PublishRequest, who *caller,
+	session *session.Session, buf *[]byte, refs *[]txn.Ref, req *pb.PublishRequest, identity *caller,
 ) (prior *store.Prior, wait time.Duration, err error) {
 	producer, err := checkProducer(req.GetProducer())
 	if err != nil {
@@ -142,7 +142,7 @@ func (s *Service) encodePublish(
 			appendPublish(b, txn.NoQueue, 0, 0, req.GetMessages())
 		})
 	}
-	if wait, err = who.mayPublish(req.GetQueue(), len(req.GetMessages()), sizeBytes); err != nil {
+	if wait, err = identity.mayPublish(req.GetQueue(), len(req.GetMessages()), sizeBytes); err != nil {
 		return nil, 0, fmt.Errorf("publish to %q: %w", req.GetQueue(), err)
 	}
 	// The first attempt of a retry may be in the log by now: the records applied before this one decide.

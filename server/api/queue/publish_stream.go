@@ -77,16 +77,16 @@ type publishStream struct {
 	room     *semaphore.Weighted
 	bytes    int64      // of room
 	failed   chan error // why reading ended; capacity 1
-	// takesMore: the client accepts several responses in one message.
-	takesMore atomic.Bool
-	held      *streamCall // received from calls and not answered
-	// promised is the number of requests in calls, or submitted and about to be added.
-	promised atomic.Int64
-	caller   caller
+	// acceptsMore: the client accepts several responses in one message.
+	acceptsMore atomic.Bool
+	held        *streamCall // received from calls and not answered
+	// acknowledged is the number of requests in calls, or submitted and about to be added.
+	acknowledged atomic.Int64
+	caller       caller
 	// lost is closed when the caller may not continue.
-	lost    chan struct{}
-	losing  sync.Once
-	lostErr error // set before lost is closed
+	lost          chan struct{}
+	disconnecting sync.Once
+	lostErr       error // set before lost is closed
 	// broken: a request failed with an error that ends the stream, which the client receives in order. Later requests
 	// are not submitted: the client sends all of them again, and they must commit in its order.
 	broken atomic.Bool
@@ -147,8 +147,8 @@ func (p *publishStream) end(err error) error {
 // errStreamBroken ends reading after a request whose error ends the stream.
 var errStreamBroken = fmt.Errorf("%w: an earlier request of this stream failed", replication.ErrBlocked)
 
-// maxMore bounds the additional requests, and the additional responses, of one message.
-const maxMore = 256
+// maxExtraWatches bounds the additional requests, and the additional responses, of one message.
+const maxExtraWatches = 256
 
 // read submits the requests in order of arrival. An error of a request is its response. An error of the node ends the
 // stream, since the client must find the active first.
@@ -237,10 +237,10 @@ func (b *publishBatch) reset() {
 // accept submits a request and its additional ones. An error ends the stream.
 func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.PublishStreamRequest) error {
 	if req.GetAcceptsMore() {
-		p.takesMore.Store(true)
+		p.acceptsMore.Store(true)
 	}
-	if n := len(req.GetMore()); n > maxMore {
-		return fmt.Errorf("%w: `more` has %d requests, maximum is %d", apierror.ErrInvalid, n, maxMore)
+	if n := len(req.GetMore()); n > maxExtraWatches {
+		return fmt.Errorf("%w: `more` has %d requests, maximum is %d", apierror.ErrInvalid, n, maxExtraWatches)
 	}
 	buf := p.server.buffer()
 	defer p.server.release(buf)
@@ -259,7 +259,7 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 		defer p.broken.Store(true) // once the preceding ones are submitted
 	}
 	if len(b.items) == 0 {
-		p.promised.Add(int64(len(b.calls)))
+		p.acknowledged.Add(int64(len(b.calls)))
 		return nil
 	}
 	b.bytes = b.join(*buf)
@@ -329,7 +329,7 @@ func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
 	if err != nil {
 		return err
 	}
-	p.promised.Add(int64(len(b.calls)))
+	p.acknowledged.Add(int64(len(b.calls)))
 	for _, call := range b.calls {
 		p.through = call.correlation
 		p.unnumbered = p.unnumbered || p.through == 0
@@ -394,7 +394,7 @@ func (p *publishStream) answer() error {
 			return err
 		}
 		resp.AcceptsMore, first = first, false
-		if p.takesMore.Load() {
+		if p.acceptsMore.Load() {
 			if err := p.addReady(resp); err != nil {
 				return err
 			}
@@ -411,15 +411,15 @@ func (p *publishStream) nextCall() (*streamCall, error) {
 		p.held = nil
 		return call, nil
 	}
-	if !p.hasBegun() {
+	if !p.waitForFirst() {
 		return nil, p.session.Reason()
 	}
 	select {
 	case call, more := <-p.calls:
 		if !more {
-			return nil, p.whyEnded()
+			return nil, p.endReason()
 		}
-		p.promised.Add(-1)
+		p.acknowledged.Add(-1)
 		return call, nil
 	case <-p.session.Ended():
 		return p.answered(), p.session.Reason()
@@ -430,13 +430,13 @@ func (p *publishStream) nextCall() (*streamCall, error) {
 
 // addReady adds the next responses that are already known.
 func (p *publishStream) addReady(resp *pb.PublishStreamResponse) error {
-	for len(resp.GetMore()) < maxMore {
+	for len(resp.GetMore()) < maxExtraWatches {
 		select {
 		case call, more := <-p.calls:
 			if !more {
 				return nil // nextCall returns the reason
 			}
-			p.promised.Add(-1)
+			p.acknowledged.Add(-1)
 			if len(call.done) == 0 {
 				p.held = call
 				return nil
@@ -453,8 +453,8 @@ func (p *publishStream) addReady(resp *pb.PublishStreamResponse) error {
 	return nil
 }
 
-// whyEnded returns why reading ended, or nil if the client has finished.
-func (p *publishStream) whyEnded() error {
+// endReason returns why reading ended, or nil if the client has finished.
+func (p *publishStream) endReason() error {
 	select {
 	case <-p.lost:
 		return p.lostErr

@@ -13,14 +13,14 @@ import (
 // their streams: otherwise the client would have to query the next active for each of its requests.
 
 const (
-	// submitPatience is how long a stream waits for requests that are being submitted when its session ends. They are
+	// submitTimeout is how long a stream waits for requests that are being submitted when its session ends. They are
 	// refused or committed within a moment.
-	submitPatience = 100 * time.Millisecond
-	submitPoll     = time.Millisecond
+	submitTimeout = 100 * time.Millisecond
+	submitPoll    = time.Millisecond
 )
 
-// hasBegun waits for the first request or the end of reading. It returns false if the session ends first.
-func (p *publishStream) hasBegun() bool {
+// waitForFirst waits for the first request or the end of reading. It returns false if the session ends first.
+func (p *publishStream) waitForFirst() bool {
 	select {
 	case <-p.began:
 		return true
@@ -42,13 +42,13 @@ func (p *publishStream) hasBegun() bool {
 // answered returns the next request if its outcome is known: it is answered although the session has ended.
 func (p *publishStream) answered() *streamCall {
 	p.awaitSubmit()
-	if p.promised.Load() == 0 {
+	if p.acknowledged.Load() == 0 {
 		return nil
 	}
 	select {
 	case call, more := <-p.calls: // available, or about to be added
 		if more {
-			p.promised.Add(-1)
+			p.acknowledged.Add(-1)
 		}
 		if more && len(call.done) > 0 {
 			return call
@@ -60,13 +60,13 @@ func (p *publishStream) answered() *streamCall {
 
 // awaitSubmit waits until no request is being submitted. It does not wait if the client can switch to another node.
 func (p *publishStream) awaitSubmit() {
-	var elsewhere *apierror.NotActiveError
-	if errors.As(p.session.Reason(), &elsewhere) && elsewhere.ActiveAddress != "" {
+	var onPeer *apierror.NotActiveError
+	if errors.As(p.session.Reason(), &onPeer) && onPeer.ActiveAddress != "" {
 		return
 	}
 	ticker := time.NewTicker(submitPoll)
 	defer ticker.Stop()
-	for began := time.Now(); time.Since(began) < submitPatience; <-ticker.C {
+	for start := time.Now(); time.Since(start) < submitTimeout; <-ticker.C {
 		if p.submitMu.TryLock() {
 			p.submitMu.Unlock()
 			return
@@ -76,9 +76,9 @@ func (p *publishStream) awaitSubmit() {
 
 // lose ends the stream because the caller has lost a right. No more requests are submitted, and submitted ones are
 // answered.
-func (p *publishStream) lose(why error) {
-	p.losing.Do(func() {
-		p.lostErr = why
+func (p *publishStream) lose(reason error) {
+	p.disconnecting.Do(func() {
+		p.lostErr = reason
 		close(p.lost)
 		p.broken.Store(true)
 	})
@@ -86,7 +86,7 @@ func (p *publishStream) lose(why error) {
 
 // submitted returns the next request that was submitted before the caller lost its right, or nil.
 func (p *publishStream) submitted() *streamCall {
-	if p.promised.Load() == 0 {
+	if p.acknowledged.Load() == 0 {
 		return nil
 	}
 	select {
@@ -94,7 +94,7 @@ func (p *publishStream) submitted() *streamCall {
 		if !more {
 			return nil
 		}
-		p.promised.Add(-1)
+		p.acknowledged.Add(-1)
 		return call
 	case <-p.session.Ended():
 	case <-p.stream.Context().Done():

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// quotaLook is the interval at which the bytes of the queues of a quota are sampled.
-	quotaLook = 250 * time.Millisecond
+	// quotaSampleInterval is the interval at which the bytes of the queues of a quota are sampled.
+	quotaSampleInterval = 250 * time.Millisecond
 	// maxQuotaWait is the maximum delay of a publisher that exceeds its rate quota.
 	maxQuotaWait = 10 * time.Second
 )
@@ -56,7 +56,7 @@ func (s *Service) loadQuotas() {
 		if old := before[q.GetQueue()]; old != nil {
 			m.held, m.added, m.bucket = old.held, old.added, old.bucket
 		}
-		m.look(s)
+		m.sample(s)
 		next = append(next, m)
 	}
 	if next == nil {
@@ -81,12 +81,12 @@ func (q *quotas) of(name string) (meters []*meter) {
 
 // WatchQuotas samples the bytes of the queues with quotas, until ctx ends.
 func (s *Service) WatchQuotas(ctx context.Context) {
-	ticker := time.NewTicker(quotaLook)
+	ticker := time.NewTicker(quotaSampleInterval)
 	defer ticker.Stop()
 	for {
 		if now := s.quotas.Load(); now != nil && s.serving.Get() != nil {
 			for _, m := range now.meters {
-				m.look(s)
+				m.sample(s)
 			}
 		}
 		select {
@@ -97,7 +97,7 @@ func (s *Service) WatchQuotas(ctx context.Context) {
 	}
 }
 
-func (m *meter) look(s *Service) {
+func (m *meter) sample(s *Service) {
 	if m.GetBytes() == 0 {
 		return
 	}

@@ -112,7 +112,7 @@ func (r *replay) run(ctx context.Context, from, limit uint64) (*pb.ReplayDeadLet
 				return m.Record != nil && !r.filter.Match(m.Record)
 			})
 		}
-		if err := r.moveFitting(ctx, batch, end); err != nil {
+		if err := r.moveFittingPrefix(ctx, batch, end); err != nil {
 			return nil, r.failure(err)
 		}
 	}
@@ -133,8 +133,8 @@ func (r *replay) failure(err error) error {
 	}
 }
 
-// moveFitting moves the messages of a batch up to the first one that does not fit into its target.
-func (r *replay) moveFitting(ctx context.Context, batch []store.Delivery, end uint64) error {
+// moveFittingPrefix moves the messages of a batch up to the first one that does not fit into its target.
+func (r *replay) moveFittingPrefix(ctx context.Context, batch []store.Delivery, end uint64) error {
 	skipped := r.resp.GetSkipped()
 	err := r.move(ctx, batch, end)
 	if !errors.Is(err, txn.ErrQueueFull) || len(batch) == 1 {
@@ -142,10 +142,10 @@ func (r *replay) moveFitting(ctx context.Context, batch []store.Delivery, end ui
 	}
 	r.resp.Skipped = skipped // they are counted again
 	half := len(batch) / 2
-	if err := r.moveFitting(ctx, batch[:half], end); err != nil {
+	if err := r.moveFittingPrefix(ctx, batch[:half], end); err != nil {
 		return err
 	}
-	return r.moveFitting(ctx, batch[half:], end)
+	return r.moveFittingPrefix(ctx, batch[half:], end)
 }
 
 // move commits one batch: the messages of each target are one operation of the same transaction.

@@ -43,7 +43,7 @@ func (s *Service) seekSubscription(
 	if err := s.serving.Require(session, failover.FeatureQueues); err != nil {
 		return nil, err
 	}
-	if err := checkPlace(req); err != nil {
+	if err := checkPosition(req); err != nil {
 		return nil, err
 	}
 	o, err := s.identify(req.GetProducer())
@@ -54,7 +54,7 @@ func (s *Service) seekSubscription(
 	if o.prior == nil {
 		key.Queue, key.Sub, err = s.findSub(req.GetQueue(), req.GetSubscription())
 		if err == nil {
-			sequence, err = s.place(ctx, key.Queue, req)
+			sequence, err = s.seekPosition(ctx, key.Queue, req)
 		}
 		if err != nil && !o.missing(err) {
 			return nil, err
@@ -79,8 +79,8 @@ func (s *Service) seekSubscription(
 	return &pb.SeekSubscriptionResponse{Sequence: result.Ops[0].FirstSequence, Backlog: result.Ops[0].Changed}, nil
 }
 
-// checkPlace refuses a position that is invalid in every queue.
-func checkPlace(req *pb.SeekSubscriptionRequest) error {
+// checkPosition refuses a position that is invalid in every queue.
+func checkPosition(req *pb.SeekSubscriptionRequest) error {
 	switch to := req.GetTo().(type) {
 	case *pb.SeekSubscriptionRequest_Position:
 		if to.Position != pb.StartPosition_START_POSITION_EARLIEST &&
@@ -111,8 +111,8 @@ func checkPast(name string, t *timestamppb.Timestamp) error {
 	return nil
 }
 
-// place returns the sequence that a request names.
-func (s *Service) place(ctx context.Context, queueID uint64, req *pb.SeekSubscriptionRequest) (uint64, error) {
+// seekPosition returns the sequence that a request names.
+func (s *Service) seekPosition(ctx context.Context, queueID uint64, req *pb.SeekSubscriptionRequest) (uint64, error) {
 	if at, ok := req.GetTo().(*pb.SeekSubscriptionRequest_Time); ok {
 		return s.since(ctx, queueID, at.Time)
 	}
@@ -143,8 +143,8 @@ func (s *Service) since(ctx context.Context, queueID uint64, t *timestamppb.Time
 	return sequence, err
 }
 
-// startPlace returns the start position of a new subscription. sequence is 0 unless it starts at a sequence.
-func (s *Service) startPlace(
+// startPosition returns the start position of a new subscription. sequence is 0 unless it starts at a sequence.
+func (s *Service) startPosition(
 	ctx context.Context, session *session.Session, req *pb.CreateSubscriptionRequest, retry bool,
 ) (start txn.Start, sequence uint64, err error) {
 	if start, err = startPosition(req.GetStart()); err != nil {

@@ -192,9 +192,9 @@ func (s *Service) lookup(name, sub string) (store.Lookup, error) {
 	return names[0], err
 }
 
-// describeMade describes the queue that a transaction created, in its current state. It may have been deleted, and
+// describeCreated describes the queue that a transaction created, in its current state. It may have been deleted, and
 // another one may have its name.
-func (s *Service) describeMade(session *session.Session, name string, id uint64) *pb.Queue {
+func (s *Service) describeCreated(session *session.Session, name string, id uint64) *pb.Queue {
 	described, err := s.describe(session, name)
 	if err != nil || described.GetId() != id {
 		return &pb.Queue{Name: name, Id: id}

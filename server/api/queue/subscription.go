@@ -34,7 +34,7 @@ func (s *Service) CreateSubscription(
 	if optionsErr != nil && !errors.Is(optionsErr, txn.ErrQueueNotFound) {
 		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), optionsErr))
 	}
-	start, sequence, err := s.startPlace(ctx, session, req, req.GetProducer().GetRetry())
+	start, sequence, err := s.startPosition(ctx, session, req, req.GetProducer().GetRetry())
 	if err != nil {
 		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
 	}

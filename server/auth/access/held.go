@@ -7,32 +7,32 @@ import (
 	"sync/atomic"
 )
 
-// Held is a condition that the handler of a running stream requires, in addition to the requirements of its method: a
-// right on the requested queue. It is safe for concurrent use.
-type Held struct{ check atomic.Pointer[func() error] }
+// StreamCheck is a condition that the handler of a running stream requires, in addition to the requirements of its
+// method: a right on the requested queue. It is safe for concurrent use.
+type StreamCheck struct{ check atomic.Pointer[func() error] }
 
 // Check returns the reason why the stream must end, or nil.
-func (h *Held) Check() error {
+func (h *StreamCheck) Check() error {
 	if check := h.check.Load(); check != nil {
 		return (*check)()
 	}
 	return nil
 }
 
-type heldKey struct{}
+type streamCheckKey struct{}
 
-// WithHeld returns a stream context with a Held for its handler.
-func WithHeld(ctx context.Context, h *Held) context.Context {
-	return context.WithValue(ctx, heldKey{}, h)
+// WithStreamCheck returns a stream context with a Held for its handler.
+func WithStreamCheck(ctx context.Context, h *StreamCheck) context.Context {
+	return context.WithValue(ctx, streamCheckKey{}, h)
 }
 
-// WhileMay ends the stream of a context when check fails, immediately or after a change of the rules. It does so even
+// EndUnless ends the stream of a context when check fails, immediately or after a change of the rules. It does so even
 // while the handler waits for a slow client. The check may be called from any goroutine.
-func WhileMay(ctx context.Context, check func() error) error {
+func EndUnless(ctx context.Context, check func() error) error {
 	if err := check(); err != nil {
 		return err
 	}
-	if h, ok := ctx.Value(heldKey{}).(*Held); ok {
+	if h, ok := ctx.Value(streamCheckKey{}).(*StreamCheck); ok {
 		h.check.Store(&check)
 		return check() // the rules may have changed before the check was stored
 	}

@@ -47,9 +47,9 @@ type Identity struct {
 	Via string
 	// Peer reports whether the caller is the other node of the pair.
 	Peer bool
-	// Over is polled during a stream. It returns why the identity is no longer valid: its token expired or was revoked.
+	// Expired is polled during a stream. It returns why the identity is no longer valid: its token expired or was revoked.
 	// nil: the identity is valid as long as the connection.
-	Over func() error
+	Expired func() error
 }
 
 // Shown returns how the identity was authenticated, for logs and the audit.

@@ -16,8 +16,8 @@ type Need struct {
 	Right Right
 	// PerQueue: the right applies to the queues named in the request; the service checks each of them.
 	PerQueue bool
-	// Anyone: no authentication is required. Otherwise a method without a right requires any right.
-	Anyone bool
+	// Unauthenticated: no authentication is required. Otherwise a method without a right requires any right.
+	Unauthenticated bool
 	// Audited: all calls are logged to the audit log, not only refused calls.
 	Audited bool
 }
@@ -102,7 +102,7 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.MaintenanceService_ReportNode_FullMethodName:     operates(false),
 
 	// Access rules.
-	pb.AccessService_WhoAmI_FullMethodName:      {Anyone: true},
+	pb.AccessService_WhoAmI_FullMethodName:      {Unauthenticated: true},
 	pb.AccessService_ListAccess_FullMethodName:  operates(false),
 	pb.AccessService_TestAccess_FullMethodName:  operates(false),
 	pb.AccessService_Grant_FullMethodName:       operates(true),
@@ -121,9 +121,9 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.ReplicationService_Handshake_FullMethodName:     needPeer(),
 
 	// Standard gRPC services.
-	healthpb.Health_Check_FullMethodName: {Anyone: true},
-	healthpb.Health_List_FullMethodName:  {Anyone: true},
-	healthpb.Health_Watch_FullMethodName: {Anyone: true},
+	healthpb.Health_Check_FullMethodName: {Unauthenticated: true},
+	healthpb.Health_List_FullMethodName:  {Unauthenticated: true},
+	healthpb.Health_Watch_FullMethodName: {Unauthenticated: true},
 }
 
 // reflectionPrefix is the prefix of the reflection methods, which tools use to list services.

@@ -181,8 +181,8 @@ func (r *Rules) get() *compiled {
 	return r.current.Load()
 }
 
-// With returns the rules for another table under the same setting.
-func (r *Rules) With(t *Table) *Rules {
+// WithTable returns the rules for another table under the same setting.
+func (r *Rules) WithTable(t *Table) *Rules {
 	next := &Rules{setting: r.Setting()}
 	next.current.Store(newCompiled(t, next.setting))
 	return next

@@ -221,8 +221,8 @@ func (t *Table) Token(sum [sha256.Size]byte) (principal string, groups []string,
 	return token.GetPrincipal(), token.GetGroups(), expiry, true
 }
 
-// Giving returns the rules that grant a right: on a queue, if it is a queue right.
-func (t *Table) Giving(right Right, name string) (rules []*pb.AccessRule) {
+// Granting returns the rules that grant a right: on a queue, if it is a queue right.
+func (t *Table) Granting(right Right, name string) (rules []*pb.AccessRule) {
 	if t == nil {
 		return nil
 	}

@@ -24,32 +24,32 @@ const (
 	// minAge is the minimum age at which a new connection may be displaced. It covers the handshakes of clients that
 	// all reconnect after a failover.
 	minAge = time.Second
-	// peerPlaces is the number of slots reserved for the other node, in addition to the limits. A connection in such a
+	// peerSlots is the number of slots reserved for the other node, in addition to the limits. A connection in such a
 	// slot must authenticate as the other node within peerTime, since clients may share the address of that node.
-	peerPlaces = 32
-	peerTime   = time.Second
+	peerSlots = 32
+	peerTime  = time.Second
 	// refillTime is the time in which the spent connection attempts of an address are refilled completely.
 	refillTime = 4 * time.Second
-	// sweepInterval is the interval of removing addresses without connections.
-	sweepInterval = 5 * time.Second
-	// abandonShare is the fraction of its attempts (1/256), instead of one attempt, that an address is charged for a
+	// evictInterval is the interval of removing addresses without connections.
+	evictInterval = 5 * time.Second
+	// abandonedFraction is the fraction of its attempts (1/256), instead of one attempt, that an address is charged for a
 	// connection that ends before a call is admitted: after an invalid frame, a failed handshake, or without data.
-	abandonShare = 256
+	abandonedFraction = 256
 	// A listener that refuses connections above this rate accepts more slowly, so that connections wait in the kernel's
 	// queue instead of using CPU time.
-	refusedAtOnce    = 400
+	maxRefusals      = 400
 	refusedPerSecond = 4000
 	refusedPause     = 5 * time.Millisecond
 	// sampled is the number of addresses examined to select a connection to displace.
 	sampled = 64
-	// maxWrong is the number of calls with invalid credentials that a new connection may make.
-	maxWrong = 16
+	// maxFailures is the number of calls with invalid credentials that a new connection may make.
+	maxFailures = 16
 	// holdTime is the delay before closing a connection refused because of the attempt limit of its address; it slows
-	// the client down. heldAtOnce limits such connections.
-	holdTime   = 500 * time.Millisecond
-	heldAtOnce = 128
-	// tellInterval is the minimum interval of log entries per kind of refusal.
-	tellInterval = 10 * time.Second
+	// the client down. maxHeldRequests limits such connections.
+	holdTime        = 500 * time.Millisecond
+	maxHeldRequests = 128
+	// logInterval is the minimum interval of log entries per kind of refusal.
+	logInterval = 10 * time.Second
 )
 
 // Reason is the reason why a connection was refused or closed.
@@ -62,18 +62,18 @@ const (
 	AddressFull
 	// TooMany: the address made too many connections without a call in a short time.
 	TooMany
-	// Silent: no call passed the auth interceptor within limits.handshake-timeout.
-	Silent
-	// Strangers: none of its calls was authenticated.
-	Strangers
+	// NoTraffic: no call passed the auth interceptor within limits.handshake-timeout.
+	NoTraffic
+	// Unauthenticated: none of its calls was authenticated.
+	Unauthenticated
 	// Flood: it cancelled calls, changed settings, or sent pings too often.
 	Flood
-	// Displaced: it was closed early to make room for another connection.
-	Displaced
+	// Evicted: it was closed early to make room for another connection.
+	Evicted
 	// Handshakes: limits.handshakes connections have not made a call yet.
 	Handshakes
-	// Hoarding: its client has sent much data that could hardly be processed.
-	Hoarding
+	// ExcessiveMemory: its client has sent much data that could hardly be processed.
+	ExcessiveMemory
 	// Expired: the certificate of its client has expired.
 	Expired
 	reasons
@@ -106,9 +106,9 @@ type Options struct {
 	IsPeer func(host string) bool
 	// Plain: the port has no TLS, so that the listener parses the HTTP/2 frames itself; with TLS, Credentials does.
 	Plain bool
-	// AheadBytes limits the data of all clients that handlers have not processed; above it, connections are read more
-	// slowly. RequestBytes is the size of the largest request, allowed in addition. 0: unlimited.
-	AheadBytes, RequestBytes int64
+	// UnprocessedBytes limits the data of all clients that handlers have not processed; above it, connections are read
+	// more slowly. RequestBytes is the size of the largest request, allowed in addition. 0: unlimited.
+	UnprocessedBytes, RequestBytes int64
 	// Logger logs refusals, at most a few times per minute.
 	Logger *zap.Logger
 }
@@ -122,22 +122,22 @@ type Listener struct {
 	held     atomic.Int32 // refused connections that are not yet closed
 	ended    [reasons]atomic.Uint64
 
-	refusals bucket // used only by the goroutine in Accept
-	ahead    ahead
+	refusals    bucket // used only by the goroutine in Accept
+	unprocessed unprocessed
 
-	mu       sync.Mutex // guards all below
-	open     int
-	fresh    int              // new connections among conns
-	conns    map[uint64]*Conn // by number
-	lastID   uint64
-	reserved int // connections in slots of the peer
-	sources  map[string]*source
-	swept    time.Time // last cleanup of sources
-	told     [reasons]told
+	mu        sync.Mutex // guards all below
+	open      int
+	fresh     int              // new connections among conns
+	conns     map[uint64]*Conn // by number
+	lastID    uint64
+	reserved  int // connections in slots of the peer
+	sources   map[string]*source
+	evictedAt time.Time // last cleanup of sources
+	logState  [reasons]logState
 }
 
-// told is the logging state of a reason.
-type told struct {
+// logState is the logging state of a reason.
+type logState struct {
 	at   time.Time
 	then uint64 // count at the last log entry
 }
@@ -159,7 +159,7 @@ func New(l net.Listener, o Options) *Listener {
 	}
 	return &Listener{
 		Listener: l, o: o, sources: map[string]*source{}, conns: map[uint64]*Conn{},
-		ahead: ahead{limit: o.AheadBytes, most: o.AheadBytes + o.RequestBytes},
+		unprocessed: unprocessed{limit: o.UnprocessedBytes, most: o.UnprocessedBytes + o.RequestBytes},
 	}
 }
 
@@ -167,15 +167,16 @@ func New(l net.Listener, o Options) *Listener {
 type Stats struct {
 	// Open is the number of open connections, Accepted the number of connections accepted since start.
 	Open, Accepted uint64
-	// AheadBytes is the data of all clients that handlers have not processed.
-	AheadBytes int64
+	// UnprocessedBytes is the data of all clients that handlers have not processed.
+	UnprocessedBytes int64
 	// Ended counts refused and closed connections by the name of the reason.
 	Ended map[string]uint64
 }
 
 // Stats returns the statistics.
 func (l *Listener) Stats() Stats {
-	s := Stats{Accepted: l.accepted.Load(), AheadBytes: l.ahead.total.Load(), Ended: make(map[string]uint64, reasons)}
+	s := Stats{Accepted: l.accepted.Load(), UnprocessedBytes: l.unprocessed.total.Load(), Ended: make(map[string]uint64,
+		reasons)}
 	for r := range reasons {
 		s.Ended[r.String()] = l.ended[r].Load()
 	}
@@ -199,7 +200,7 @@ func (l *Listener) accept(port net.Listener, protocol string, refusals *bucket) 
 			l.accepted.Add(1)
 			return c, nil
 		}
-		if !refusals.take(refusedAtOnce, refusedPerSecond) {
+		if !refusals.take(maxRefusals, refusedPerSecond) {
 			<-time.After(refusedPause)
 		}
 	}
@@ -231,9 +232,9 @@ func cut(raw net.Conn) {
 	_ = raw.Close() // refused: the error is irrelevant
 }
 
-func (l *Listener) refuse(raw net.Conn, why Reason) {
-	if why != TooMany || l.held.Add(1) > heldAtOnce {
-		if why == TooMany {
+func (l *Listener) refuse(raw net.Conn, reason Reason) {
+	if reason != TooMany || l.held.Add(1) > maxHeldRequests {
+		if reason == TooMany {
 			l.held.Add(-1)
 		}
 		cut(raw)
@@ -251,10 +252,10 @@ func (l *Listener) admit(raw net.Conn, protocol string) net.Conn {
 	host := hostOf(raw.RemoteAddr())
 	isPeer := protocol == "" && l.o.IsPeer(host)
 	l.mu.Lock()
-	l.sweep(limits, now)
+	l.evictIdle(limits, now)
 	s := l.source(network(host), limits, now)
-	displaced, why, ok := l.room(s, limits, now)
-	reserved := !ok && isPeer && l.reserved < peerPlaces
+	evicted, reason, ok := l.room(s, limits, now)
+	reserved := !ok && isPeer && l.reserved < peerSlots
 	var c *Conn
 	if ok || reserved {
 		c = &Conn{l: l, source: s, reserved: reserved, protocol: protocol}
@@ -268,23 +269,23 @@ func (l *Listener) admit(raw net.Conn, protocol string) net.Conn {
 		l.lastID++
 		c.id = l.lastID
 		l.conns[c.id] = c
-		patience := limits.HandshakeTimeout
+		timeout := limits.HandshakeTimeout
 		if reserved {
 			l.reserved++
-			patience = peerTime
+			timeout = peerTime
 		}
-		c.timer = time.AfterFunc(patience, func() { c.expired(limits.HandshakeTimeout) })
+		c.timer = time.AfterFunc(timeout, func() { c.expired(limits.HandshakeTimeout) })
 	} else {
-		l.forget(s, limits, now)
+		l.evict(s, limits, now)
 	}
 	l.mu.Unlock()
-	if displaced != nil {
-		l.tell(Displaced, displaced.source.host, limits)
-		_ = displaced.end() // only the free slot matters
+	if evicted != nil {
+		l.refused(Evicted, evicted.source.host, limits)
+		_ = evicted.end() // only the free slot matters
 	}
 	if c == nil {
-		l.tell(why, host, limits)
-		l.refuse(raw, why)
+		l.refused(reason, host, limits)
+		l.refuse(raw, reason)
 		return nil
 	}
 	var seen *wire
@@ -309,9 +310,9 @@ func (l *Listener) source(host string, limits Limits, now time.Time) *source {
 	return s
 }
 
-// owe charges the address a fraction of its attempts. The balance may become negative; refilling takes at most twice
+// charge charges the address a fraction of its attempts. The balance may become negative; refilling takes at most twice
 // refillTime.
-func (s *source) owe(share float64, limits Limits) {
+func (s *source) charge(share float64, limits Limits) {
 	all := float64(limits.PerAddress)
 	s.tries = max(s.tries-all/share, -all)
 }
@@ -323,15 +324,15 @@ func (s *source) refill(limits Limits, now time.Time) {
 }
 
 // room reports whether one more connection of s is admitted, and which connection must be displaced for it. mu is held.
-func (l *Listener) room(s *source, limits Limits, now time.Time) (displaced *Conn, why Reason, ok bool) {
+func (l *Listener) room(s *source, limits Limits, now time.Time) (evicted *Conn, reason Reason, ok bool) {
 	if s.tries < 1 {
 		return nil, TooMany, false
 	}
 	if s.open >= limits.PerAddress {
-		if displaced = s.oldest(now); displaced == nil {
+		if evicted = s.oldest(now); evicted == nil {
 			return nil, AddressFull, false
 		}
-		return displaced, 0, true
+		return evicted, 0, true
 	}
 	handshakes := limits.Handshakes
 	if s.open > s.new.Len() { // the address has an authenticated client
@@ -339,16 +340,16 @@ func (l *Listener) room(s *source, limits Limits, now time.Time) (displaced *Con
 	}
 	switch {
 	case l.open-l.reserved >= limits.Connections:
-		why = Full
+		reason = Full
 	case l.fresh-l.reserved >= handshakes:
-		why = Handshakes
+		reason = Handshakes
 	default:
 		return nil, 0, true
 	}
 	if most := l.crowd(now); most != nil {
 		return most.oldest(now), 0, true
 	}
-	return nil, why, false
+	return nil, reason, false
 }
 
 // crowd returns the sampled address with the most new connections of which one may be displaced, or nil. mu is held.
@@ -381,32 +382,32 @@ func (s *source) oldest(now time.Time) *Conn {
 	return c
 }
 
-// forget removes a source without connections and with all tries refilled. mu is held.
-func (l *Listener) forget(s *source, limits Limits, now time.Time) {
+// evict removes a source without connections and with all tries refilled. mu is held.
+func (l *Listener) evict(s *source, limits Limits, now time.Time) {
 	if s.refill(limits, now); s.open == 0 && s.tries >= float64(limits.PerAddress) {
 		delete(l.sources, s.host)
 	}
 }
 
-// sweep periodically removes such sources. mu is held.
-func (l *Listener) sweep(limits Limits, now time.Time) {
-	if now.Sub(l.swept) < sweepInterval {
+// evictIdle periodically removes such sources. mu is held.
+func (l *Listener) evictIdle(limits Limits, now time.Time) {
+	if now.Sub(l.evictedAt) < evictInterval {
 		return
 	}
-	l.swept = now
+	l.evictedAt = now
 	for _, s := range l.sources {
-		l.forget(s, limits, now)
+		l.evict(s, limits, now)
 	}
 }
 
-// tell counts a refusal and logs it, with a rate limit.
-func (l *Listener) tell(r Reason, host string, limits Limits) {
+// refused counts a refusal and logs it, with a rate limit.
+func (l *Listener) refused(r Reason, host string, limits Limits) {
 	n, now := l.ended[r].Add(1), time.Now()
 	l.mu.Lock()
-	last := l.told[r]
-	due := now.Sub(last.at) >= tellInterval
+	last := l.logState[r]
+	due := now.Sub(last.at) >= logInterval
 	if due {
-		l.told[r] = told{now, n}
+		l.logState[r] = logState{now, n}
 	}
 	l.mu.Unlock()
 	if !due {
@@ -423,18 +424,18 @@ var texts = [reasons]string{ //nolint:gochecknoglobals // a table
 	AddressFull: "connections refused: limits.connections-per-address reached; raise it if many " +
 		"clients share an address",
 	TooMany: "connections refused: too many recent connections without a call from the same address",
-	Silent: "connections closed: no successful call within limits.handshake-timeout; a client with " +
+	NoTraffic: "connections closed: no successful call within limits.handshake-timeout; a client with " +
 		"another protocol, a client without valid credentials, or a client that keeps connections open",
-	Strangers: "connections closed: many calls with an invalid or expired token or certificate, and " +
+	Unauthenticated: "connections closed: many calls with an invalid or expired token or certificate, and " +
 		"no call with a valid one",
 	Flood: "connections closed: too many cancelled calls, HTTP/2 SETTINGS frames or pings",
 	Handshakes: "connections refused: limits.handshakes reached; a client opens too many connections without a " +
 		"call, or raise it if many clients connect concurrently",
-	Hoarding: "connections closed: clients sent much more data than the node could process, such as " +
+	ExcessiveMemory: "connections closed: clients sent much more data than the node could process, such as " +
 		"partial requests, or requests with unread responses; if clients are slow, raise memory.budget",
 	Expired: "connections closed: client certificate expired; a client that reloads its " +
 		"files reconnects with the new one",
-	Displaced: "new connections without a call closed before limits.handshake-timeout: others need " +
+	Evicted: "new connections without a call closed before limits.handshake-timeout: others need " +
 		"their slots",
 }
 

@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/admission"
 )
 
-// door is a Listener with test connections from arbitrary addresses.
-type door struct {
+// testListener is a Listener with test connections from arbitrary addresses.
+type testListener struct {
 	t        *testing.T
 	incoming chan net.Conn
 	let      chan net.Conn
@@ -32,7 +32,7 @@ type door struct {
 	logs   *observer.ObservedLogs
 }
 
-func (d *door) Accept() (net.Conn, error) {
+func (d *testListener) Accept() (net.Conn, error) {
 	c, ok := <-d.incoming
 	if !ok {
 		return nil, errors.New("closed")
@@ -53,13 +53,13 @@ type address string
 func (address) Network() string  { return "tcp" }
 func (a address) String() string { return string(a) }
 
-func open(t *testing.T, limits admission.Limits, peerHost string) *door {
+func open(t *testing.T, limits admission.Limits, peerHost string) *testListener {
 	t.Helper()
 	if limits.Handshakes == 0 {
 		limits.Handshakes = 1000
 	}
 	core, logs := observer.New(zapcore.WarnLevel)
-	d := &door{t: t, incoming: make(chan net.Conn), let: make(chan net.Conn, 1), limits: limits, logs: logs}
+	d := &testListener{t: t, incoming: make(chan net.Conn), let: make(chan net.Conn, 1), limits: limits, logs: logs}
 	d.Listener = admission.New(fakeListener{d}, admission.Options{
 		Limits: func() admission.Limits { return d.limits }, Logger: zap.New(core),
 		IsPeer: func(host string) bool { return host == peerHost },
@@ -77,7 +77,7 @@ func open(t *testing.T, limits admission.Limits, peerHost string) *door {
 	return d
 }
 
-type fakeListener struct{ d *door }
+type fakeListener struct{ d *testListener }
 
 func (l fakeListener) Accept() (net.Conn, error) { return l.d.Accept() }
 func (l fakeListener) Addr() net.Addr            { return address("here") }
@@ -89,7 +89,7 @@ type visitor struct {
 	theirs, inside net.Conn // inside is nil if refused
 }
 
-func (d *door) visit(from string) *visitor {
+func (d *testListener) visit(from string) *visitor {
 	d.t.Helper()
 	ours, theirs := net.Pipe()
 	v := &visitor{t: d.t, theirs: theirs}
@@ -114,7 +114,7 @@ func (v *visitor) gone() bool {
 
 // conn returns the Conn that a call finds.
 func (v *visitor) conn() *admission.Conn {
-	return admission.Of(peer.NewContext(v.t.Context(), &peer.Peer{Addr: v.inside.RemoteAddr()}))
+	return admission.FromContext(peer.NewContext(v.t.Context(), &peer.Peer{Addr: v.inside.RemoteAddr()}))
 }
 
 func TestLimitOfAll(t *testing.T) {
@@ -222,11 +222,11 @@ func TestBreakingOff(t *testing.T) {
 			return let
 		}
 		require.InDelta(t, 2048/9, breakOff(), 2)
-		began := d.Stats().Accepted
+		start := d.Stats().Accepted
 		for range 60 { // each refusal takes a second of simulated time
 			breakOff()
 		}
-		require.Less(t, d.Stats().Accepted-began, uint64(60*512/8), "an eighth of what it could make with calls")
+		require.Less(t, d.Stats().Accepted-start, uint64(60*512/8), "an eighth of what it could make with calls")
 		require.False(t, good.gone())
 		require.NotNil(t, d.visit("10.0.0.2:1").inside)
 	})
@@ -277,12 +277,12 @@ func TestPace(t *testing.T) {
 		for i := range 8 {
 			d.visit(fmt.Sprintf("10.0.0.1:%d", i)).conn().Known(false)
 		}
-		began := time.Now()
+		start := time.Now()
 		for range 4400 {
 			ours, _ := net.Pipe()
 			d.incoming <- remoteConn{ours, address("10.0.0.1:1")}
 		}
-		require.InDelta(t, time.Second, time.Since(began), float64(100*time.Millisecond), "400 at once, and 4,000 a second")
+		require.InDelta(t, time.Second, time.Since(start), float64(100*time.Millisecond), "400 at once, and 4,000 a second")
 		<-time.After(time.Second) // simulated; the last connection is accepted but not yet refused
 		synctest.Wait()
 		require.EqualValues(t, 4400, d.Stats().Ended["address-full"]+d.Stats().Ended["too-many"])
@@ -295,15 +295,15 @@ func TestPeer(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 1, PerAddress: 1, HandshakeTimeout: time.Minute}, "10.0.0.9")
 		first := d.visit("10.0.0.9:1")
 		first.conn().Known(false)
-		guest, other := d.visit("10.0.0.9:2"), d.visit("10.0.0.9:3")
-		require.NotNil(t, guest.inside)
+		client, other := d.visit("10.0.0.9:2"), d.visit("10.0.0.9:3")
+		require.NotNil(t, client.inside)
 		require.NotNil(t, other.inside)
 		other.conn().Known(true)
-		guest.conn().Known(false)
+		client.conn().Known(false)
 		require.Nil(t, d.visit("10.0.0.1:1").inside)
 		time.Sleep(2 * time.Second) //nolint:forbidigo // simulated time
 		synctest.Wait()
-		require.True(t, guest.gone(), "a client in a place of the other node")
+		require.True(t, client.gone(), "a client in a place of the other node")
 		require.False(t, other.gone())
 		require.False(t, first.gone())
 	})
@@ -313,20 +313,20 @@ func TestPeer(t *testing.T) {
 func TestStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 10, PerAddress: 10, HandshakeTimeout: time.Minute}, "")
-		stranger, known := d.visit("10.0.0.1:1"), d.visit("10.0.0.1:2")
+		unknown, known := d.visit("10.0.0.1:1"), d.visit("10.0.0.1:2")
 		known.conn().Known(false)
 		for range 20 {
-			stranger.conn().Unknown()
+			unknown.conn().Unknown()
 			known.conn().Unknown()
 		}
-		require.True(t, stranger.gone())
+		require.True(t, unknown.gone())
 		require.False(t, known.gone())
 		require.EqualValues(t, 1, d.Stats().Ended["strangers"])
 	})
 }
 
 func TestOfNothing(t *testing.T) {
-	c := admission.Of(context.Background())
+	c := admission.FromContext(context.Background())
 	require.Nil(t, c)
 	c.Known(true)
 	c.Unknown()

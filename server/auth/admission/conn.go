@@ -30,7 +30,7 @@ type Conn struct {
 	protocol string                 // empty: gRPC
 	named    atomic.Pointer[string] // name sent by the client in its protocol
 
-	ahead aheadOf
+	unprocessed connUnprocessed
 
 	caller                  atomic.Pointer[Caller]
 	bytesIn, bytesOut       atomic.Uint64
@@ -55,8 +55,8 @@ type Remote struct {
 	conn *Conn
 }
 
-// Of returns the connection of a call, or nil if it was not accepted by a Listener.
-func Of(ctx context.Context) *Conn {
+// FromContext returns the connection of a call, or nil if it was not accepted by a Listener.
+func FromContext(ctx context.Context) *Conn {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return nil
@@ -82,7 +82,7 @@ func (c *Conn) Known(isPeer bool) {
 		return
 	}
 	c.timer.Stop()
-	c.notNew()
+	c.removeFromNew()
 	if c.source.tries++; c.source.tries > float64(c.l.o.Limits().PerAddress) {
 		c.source.tries = float64(c.l.o.Limits().PerAddress)
 	}
@@ -91,10 +91,10 @@ func (c *Conn) Known(isPeer bool) {
 // Unknown records a call that failed authentication or had no credentials. A connection without an admitted call is
 // closed after several of them.
 func (c *Conn) Unknown() {
-	if c == nil || c.known.Load() || c.wrong.Add(1) != maxWrong {
+	if c == nil || c.known.Load() || c.wrong.Add(1) != maxFailures {
 		return
 	}
-	c.l.tell(Strangers, c.source.host, c.l.o.Limits())
+	c.l.refused(Unauthenticated, c.source.host, c.l.o.Limits())
 	_ = c.end() // abandoned
 }
 
@@ -113,8 +113,8 @@ func (c *Conn) End() {
 	}
 }
 
-// notNew removes the connection from the list of new ones. Listener.mu is held.
-func (c *Conn) notNew() {
+// removeFromNew removes the connection from the list of new ones. Listener.mu is held.
+func (c *Conn) removeFromNew() {
 	if c.element != nil {
 		c.source.new.Remove(c.element)
 		c.element = nil
@@ -123,18 +123,18 @@ func (c *Conn) notNew() {
 }
 
 // expired closes the connection if it is still new.
-func (c *Conn) expired(patience time.Duration) {
+func (c *Conn) expired(timeout time.Duration) {
 	if c.known.Load() {
 		return
 	}
 	if c.calls.Load() > 0 {
 		c.l.mu.Lock() // the timer may not yet be stored
 		defer c.l.mu.Unlock()
-		c.timer.Reset(patience)
+		c.timer.Reset(timeout)
 		return
 	}
 	limits := c.l.o.Limits()
-	c.l.tell(Silent, c.source.host, limits)
+	c.l.refused(NoTraffic, c.source.host, limits)
 	_ = c.end() // abandoned
 }
 
@@ -142,9 +142,9 @@ func (c *Conn) expired(patience time.Duration) {
 func (c *Conn) flooded() {
 	limits := c.l.o.Limits()
 	c.l.mu.Lock()
-	c.source.owe(floodShare, limits)
+	c.source.charge(floodFraction, limits)
 	c.l.mu.Unlock()
-	c.l.tell(Flood, c.source.host, limits)
+	c.l.refused(Flood, c.source.host, limits)
 	_ = c.end() // abandoned
 }
 
@@ -157,23 +157,23 @@ func (c *Conn) end() error {
 		if timer := c.expiry.Load(); timer != nil {
 			timer.Stop()
 		}
-		c.allOver()
+		c.connEnded()
 		l := c.l
 		limits, now := l.o.Limits(), time.Now()
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		c.notNew()
+		c.removeFromNew()
 		if c.reserved {
 			c.reserved = false
 			l.reserved--
 		}
 		if !c.known.Load() {
-			c.source.owe(abandonShare, limits)
+			c.source.charge(abandonedFraction, limits)
 		}
 		c.source.open--
 		l.open--
 		delete(l.conns, c.id)
-		l.forget(c.source, limits, now)
+		l.evict(c.source, limits, now)
 	})
 	return c.err
 }

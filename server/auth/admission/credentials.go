@@ -13,15 +13,15 @@ import (
 // Credentials wraps the TLS credentials of a server behind a Listener: the HTTP/2 frames are visible only after
 // decryption.
 func Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
-	return seeing{inner}
+	return readStats{inner}
 }
 
-type seeing struct {
+type readStats struct {
 	credentials.TransportCredentials
 }
 
 // ServerHandshake performs the handshake, and returns a connection that parses frames.
-func (s seeing) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (s readStats) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := s.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
 		return conn, info, err //nolint:wrapcheck // it is gRPC that reads it
@@ -60,7 +60,7 @@ func (c *Conn) endWith(chains [][]*x509.Certificate) {
 		if c.isPeer() {
 			return
 		}
-		c.l.tell(Expired, c.source.host, c.l.o.Limits())
+		c.l.refused(Expired, c.source.host, c.l.o.Limits())
 		_ = c.end() // the client notices
 	})
 	c.expiry.Store(timer)
@@ -72,8 +72,8 @@ func (c *Conn) endWith(chains [][]*x509.Certificate) {
 }
 
 // Clone returns a copy.
-func (s seeing) Clone() credentials.TransportCredentials {
-	return seeing{s.TransportCredentials.Clone()}
+func (s readStats) Clone() credentials.TransportCredentials {
+	return readStats{s.TransportCredentials.Clone()}
 }
 
 // securedConn is the decrypted connection read by gRPC.

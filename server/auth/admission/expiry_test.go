@@ -55,14 +55,14 @@ func testCertificateEnds(t *testing.T) {
 		require.NoError(t, err)
 		return secured
 	}
-	began := time.Now()
+	start := time.Now()
 	short := connect(3 * time.Second)
 	long := connect(time.Hour)
 	require.NoError(t, short.SetReadDeadline(time.Now().Add(time.Minute)))
 	_, err = short.Read(make([]byte, 1))
 	require.Error(t, err)
 	require.False(t, isTimeout(err), "%v", err)
-	require.Equal(t, 3*time.Second, time.Since(began))
+	require.Equal(t, 3*time.Second, time.Since(start))
 	require.Equal(t, uint64(1), l.Stats().Ended["expired"])
 	require.NoError(t, long.SetReadDeadline(time.Now().Add(30*time.Second)))
 	_, err = long.Read(make([]byte, 1))

@@ -32,7 +32,7 @@ const (
 
 	// Cancelled calls: the burst covers a client that cancels all its calls. Frames that carry nothing and end nothing
 	// count as such.
-	resetsAtOnce    = 2048
+	maxResets       = 2048
 	resetsPerSecond = 100
 	// resetsFree resets are not delayed. Each further one delays reading the connection, which limits the CPU time
 	// spent on starting and cancelling calls. longestPause is the maximum delay at a time.
@@ -40,10 +40,10 @@ const (
 	resetPause   = time.Millisecond
 	longestPause = time.Second
 	// Changes of settings, priorities, and frames of extensions.
-	settingsAtOnce    = 100
+	maxSettings       = 100
 	settingsPerSecond = 10
-	// floodShare is the fraction of its attempts (1/8) that an address is charged for a connection closed for flooding.
-	floodShare = 8
+	// floodFraction is the fraction of its attempts (1/8) that an address is charged for a connection closed for flooding.
+	floodFraction = 8
 )
 
 var errFlood = errors.New("too many cancelled calls, SETTINGS frames or empty frames")
@@ -54,12 +54,12 @@ type bucket struct {
 	at   time.Time
 }
 
-func (b *bucket) take(atOnce, perSecond float64) bool {
+func (b *bucket) take(immediate, perSecond float64) bool {
 	now := time.Now()
 	if b.at.IsZero() {
-		b.left = atOnce
+		b.left = immediate
 	} else {
-		b.left = min(atOnce, b.left+now.Sub(b.at).Seconds()*perSecond)
+		b.left = min(immediate, b.left+now.Sub(b.at).Seconds()*perSecond)
 	}
 	b.at = now
 	b.left--
@@ -103,7 +103,7 @@ func (h *frameHeaders) passOut(c *Conn, b []byte) {
 		}
 		switch kind := h.kind(); {
 		case kind == frameReset, kind == frameCall && h.flags()&flagEndStream != 0:
-			c.callOver(h.call())
+			c.callEnded(h.call())
 		case kind == frameGoAway && len(b) >= goAwayBytes &&
 			binary.BigEndian.Uint32(b[goAwayCode:]) == enhanceYourCalm:
 			c.flooded()
@@ -132,27 +132,27 @@ func (f *frames) pass(c *Conn, b []byte) (pause time.Duration, ok bool) {
 			return pause, true
 		}
 		kind, flags := f.kind(), f.flags()
-		if c.l.ahead.limit > 0 {
+		if c.l.unprocessed.limit > 0 {
 			switch {
 			case kind == frameData && f.skip > 0:
 				c.arrived(f.call(), f.skip)
 			case kind == frameReset:
-				c.callOver(f.call())
+				c.callEnded(f.call())
 			case kind == frameCall:
-				c.ahead.current = f.call()
+				c.unprocessed.current = f.call()
 			}
 		}
 		switch {
 		case kind == frameReset, f.skip == 0 && kind == frameData && flags&flagEndStream == 0,
 			f.skip == 0 && kind == frameContinuation && flags&flagEndHeaders == 0:
-			if !f.resets.take(resetsAtOnce, resetsPerSecond) {
+			if !f.resets.take(maxResets, resetsPerSecond) {
 				return pause, false
 			}
-			if f.resets.left < resetsAtOnce-resetsFree {
+			if f.resets.left < maxResets-resetsFree {
 				pause += resetPause
 			}
 		case kind == frameSettings, kind == framePriority, kind > frameContinuation:
-			if !f.sets.take(settingsAtOnce, settingsPerSecond) {
+			if !f.sets.take(maxSettings, settingsPerSecond) {
 				return pause, false
 			}
 		}

@@ -31,10 +31,10 @@ const (
 	memoryRecords = 1000
 	// queueRecords is the number of records queued for the file.
 	queueRecords = 4096
-	// After a refusal was recorded, further ones of the same kind are only counted for repeatTime. When more than
-	// kindsAtOnce kinds exist, all further ones count as one kind.
-	repeatTime  = 10 * time.Second
-	kindsAtOnce = 1024
+	// After a refusal was recorded, further ones of the same kind are only counted for suppressTime. When more than
+	// maxKinds kinds exist, all further ones count as one kind.
+	suppressTime = 10 * time.Second
+	maxKinds     = 1024
 	// closeLimit limits the time that Close waits for an unresponsive disk.
 	closeLimit = 2 * time.Second
 )
@@ -64,20 +64,20 @@ type Log struct {
 	written sync.WaitGroup
 
 	records, lost atomic.Uint64
-	trouble       atomic.Pointer[string] // error of the file; nil: none
+	fileError     atomic.Pointer[string] // error of the file; nil: none
 
 	mu     sync.Mutex // guards all below
 	ring   []Record   // length memoryRecords; record n is at n % memoryRecords
 	next   uint64     // number of the next record
 	more   chan struct{}
-	kinds  map[kind]*repeated
+	kinds  map[kind]*suppressed
 	closed bool
 }
 
 // kind identifies refusals that are counted together.
 type kind struct{ principal, host, method, code string }
 
-type repeated struct {
+type suppressed struct {
 	since time.Time // of the last record
 	count uint64    // refusals since then
 }
@@ -86,11 +86,11 @@ type repeated struct {
 func Open(o Options) (*Log, error) {
 	l := &Log{
 		o: o, lines: make(chan []byte, queueRecords), ring: make([]Record, memoryRecords),
-		more: make(chan struct{}), kinds: map[kind]*repeated{}, sink: o.Write,
+		more: make(chan struct{}), kinds: map[kind]*suppressed{}, sink: o.Write,
 	}
 	if o.File != "" && l.sink == nil {
 		f := &rotatedFile{path: o.File, max: max(o.MaxBytes, 1<<20), keep: o.Keep}
-		if err := l.recall(f); err != nil {
+		if err := l.load(f); err != nil {
 			_ = f.Close() // nothing was written
 			return nil, fmt.Errorf("audit.file: %w", err)
 		}
@@ -100,22 +100,22 @@ func Open(o Options) (*Log, error) {
 	return l, nil
 }
 
-// recallBytes is the size of the end of the file that is read at start.
-const recallBytes = 1 << 20
+// loadBytes is the size of the end of the file that is read at start.
+const loadBytes = 1 << 20
 
-// recall opens the file, and loads records of the previous process.
-func (l *Log) recall(f *rotatedFile) error {
+// load opens the file, and loads records of the previous process.
+func (l *Log) load(f *rotatedFile) error {
 	if err := f.open(); err != nil {
 		return err
 	}
-	b, err := io.ReadAll(io.NewSectionReader(f.file, max(0, f.size-recallBytes), recallBytes))
+	b, err := io.ReadAll(io.NewSectionReader(f.file, max(0, f.size-loadBytes), loadBytes))
 	if err != nil {
 		return err //nolint:wrapcheck // has the path
 	}
 	for line := range strings.Lines(string(b)) {
 		var r Record
 		if json.Unmarshal([]byte(line), &r) == nil && r.Method != "" { // the first line may be incomplete
-			l.remember(r)
+			l.cache(r)
 		}
 	}
 	return nil
@@ -123,8 +123,8 @@ func (l *Log) recall(f *rotatedFile) error {
 
 // Close writes queued records, for at most closeLimit, and closes the log.
 func (l *Log) Close() error {
-	for _, r := range l.unsaid(time.Time{}) {
-		l.keep(r)
+	for _, r := range l.takeCounted(time.Time{}) {
+		l.store(r)
 	}
 	l.mu.Lock()
 	already := l.closed
@@ -172,46 +172,46 @@ func (l *Log) Observe(ctx context.Context, c auth.Call) {
 		r.Address = p.Addr.String()
 	}
 	r.setOutcome(c.Err)
-	if r.Outcome == Refused && l.repeats(&r) {
+	if r.Outcome == Refused && l.suppresses(&r) {
 		return
 	}
 	r.setRequest(c.Request)
-	l.keep(r)
+	l.store(r)
 }
 
-// repeats reports whether a refusal is only counted, because one of its kind was recorded recently.
-func (l *Log) repeats(r *Record) bool {
+// suppresses reports whether a refusal is only counted, because one of its kind was recorded recently.
+func (l *Log) suppresses(r *Record) bool {
 	host := r.Address
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
 	now := time.Now()
-	for _, old := range l.unsaid(now) {
-		l.keep(old)
+	for _, old := range l.takeCounted(now) {
+		l.store(old)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	k := kind{r.Principal, host, r.Method, r.Code}
 	seen := l.kinds[k]
-	if seen == nil && len(l.kinds) >= kindsAtOnce {
+	if seen == nil && len(l.kinds) >= maxKinds {
 		k = kind{method: r.Method, code: r.Code}
 		seen = l.kinds[k]
 	}
 	if seen == nil {
-		l.kinds[k] = &repeated{since: now}
+		l.kinds[k] = &suppressed{since: now}
 		return false
 	}
 	seen.count++
 	return true
 }
 
-// unsaid returns the records of counted refusals after repeatTime; all of them for the zero time.
-func (l *Log) unsaid(now time.Time) []Record {
+// takeCounted returns the records of counted refusals after suppressTime; all of them for the zero time.
+func (l *Log) takeCounted(now time.Time) []Record {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var out []Record
 	for k, seen := range l.kinds {
-		if !now.IsZero() && now.Sub(seen.since) < repeatTime {
+		if !now.IsZero() && now.Sub(seen.since) < suppressTime {
 			continue
 		}
 		delete(l.kinds, k)
@@ -225,14 +225,14 @@ func (l *Log) unsaid(now time.Time) []Record {
 	return out
 }
 
-// keep stores a record in memory and queues it for writing.
-func (l *Log) keep(r Record) {
+// store stores a record in memory and queues it for writing.
+func (l *Log) store(r Record) {
 	line, err := json.Marshal(r)
 	if err != nil {
 		return // unreachable: a record has only strings and numbers
 	}
 	l.records.Add(1)
-	l.remember(r)
+	l.cache(r)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -243,12 +243,12 @@ func (l *Log) keep(r Record) {
 	case l.lines <- append(line, '\n'):
 	default:
 		l.lost.Add(1)
-		l.wrong("disk of audit.file is too slow: records are lost")
+		l.fail("disk of audit.file is too slow: records are lost")
 	}
 }
 
-// remember stores a record in memory for Read.
-func (l *Log) remember(r Record) {
+// cache stores a record in memory for Read.
+func (l *Log) cache(r Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ring[l.next%memoryRecords] = r
@@ -266,18 +266,18 @@ func (l *Log) write() {
 		}
 		if _, err := l.sink.Write(line); err != nil {
 			l.lost.Add(1)
-			l.wrong("audit.file cannot be written: " + err.Error())
+			l.fail("audit.file cannot be written: " + err.Error())
 			continue
 		}
 		if len(l.lines) == 0 {
-			l.trouble.Store(nil)
+			l.fileError.Store(nil)
 		}
 	}
 }
 
-// wrong records an error of the file, and logs it once.
-func (l *Log) wrong(what string) {
-	if l.trouble.Swap(&what) == nil {
+// fail records an error of the file, and logs it once.
+func (l *Log) fail(what string) {
+	if l.fileError.Swap(&what) == nil {
 		l.o.Logger.Error("audit: "+what, zap.Uint64("lost", l.lost.Load()))
 	}
 }
@@ -286,15 +286,15 @@ func (l *Log) wrong(what string) {
 type Stats struct {
 	// Records counts all records, Lost those that are missing in the file.
 	Records, Lost uint64
-	// Trouble is the current error of the file; empty if none.
-	Trouble string
+	// Error is the current error of the file; empty if none.
+	Error string
 }
 
 // Stats returns the statistics.
 func (l *Log) Stats() Stats {
 	s := Stats{Records: l.records.Load(), Lost: l.lost.Load()}
-	if t := l.trouble.Load(); t != nil {
-		s.Trouble = *t
+	if t := l.fileError.Load(); t != nil {
+		s.Error = *t
 	}
 	return s
 }

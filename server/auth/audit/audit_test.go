@@ -105,7 +105,7 @@ func testRotation(t *testing.T) {
 	}
 	require.NoError(t, l.Close())
 	require.Zero(t, l.Stats().Lost)
-	require.Empty(t, l.Stats().Trouble)
+	require.Empty(t, l.Stats().Error)
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	names := make([]string, len(entries))
@@ -125,10 +125,10 @@ func testRotation(t *testing.T) {
 	l.Observe(context.Background(), call(paused, nil))
 	synctest.Wait()
 	require.EqualValues(t, 1, l.Stats().Lost)
-	require.Contains(t, l.Stats().Trouble, "audit.jsonl")
+	require.Contains(t, l.Stats().Error, "audit.jsonl")
 	l.Observe(context.Background(), call(paused, nil))
 	synctest.Wait()
-	require.Empty(t, l.Stats().Trouble)
+	require.Empty(t, l.Stats().Error)
 }
 
 func TestFileThatCannotBe(t *testing.T) {
@@ -148,13 +148,13 @@ func TestSlowDisk(t *testing.T) {
 	}
 	st := l.Stats()
 	require.GreaterOrEqual(t, st.Lost, uint64(98))
-	require.Contains(t, st.Trouble, "too slow")
+	require.Contains(t, st.Error, "too slow")
 	require.EqualValues(t, queueRecords+100, st.Records)
 	records, _, missed, _ := l.Read(0)
 	require.Len(t, records, memoryRecords, "the newest are in memory all the same")
 	require.EqualValues(t, queueRecords+100-memoryRecords, missed)
 	close(hang)
-	require.Eventually(t, func() bool { return l.Stats().Trouble == "" }, time.Minute, time.Millisecond, "it is over")
+	require.Eventually(t, func() bool { return l.Stats().Error == "" }, time.Minute, time.Millisecond, "it is over")
 }
 
 // Records observed before Close are written when Close returns, even on a slow disk.
@@ -171,10 +171,10 @@ func testCloseWritesTheQueue(t *testing.T) {
 	for range lines {
 		l.Observe(context.Background(), call(paused, nil))
 	}
-	began := time.Now()
+	start := time.Now()
 	require.NoError(t, l.Close())
 	require.Equal(t, lines, written)
-	require.Equal(t, lines*each, time.Since(began))
+	require.Equal(t, lines*each, time.Since(start))
 	require.Zero(t, l.Stats().Lost)
 }
 
@@ -191,11 +191,11 @@ func testFullDisk(t *testing.T) {
 	l.Observe(context.Background(), call(paused, nil))
 	synctest.Wait()
 	require.EqualValues(t, 1, l.Stats().Lost)
-	require.Contains(t, l.Stats().Trouble, "no space left")
+	require.Contains(t, l.Stats().Error, "no space left")
 	full = false // the writer waits for the next line
 	l.Observe(context.Background(), call(paused, nil))
 	synctest.Wait()
-	require.Empty(t, l.Stats().Trouble)
+	require.Empty(t, l.Stats().Error)
 	require.EqualValues(t, 1, l.Stats().Lost)
 }
 
@@ -212,18 +212,18 @@ func TestRefusalsAreCounted(t *testing.T) {
 		other := refused
 		other.Identity = &access.Identity{Principal: "bob"}
 		l.Observe(context.Background(), other)
-		time.Sleep(repeatTime + time.Second) //nolint:forbidigo // simulated time
+		time.Sleep(suppressTime + time.Second) //nolint:forbidigo // simulated time
 		l.Observe(context.Background(), refused)
 		records, _, _, _ = l.Read(next)
 		require.Len(t, records, 3, "of bob, of those that were only counted, and of the one that came now")
 		require.Equal(t, "bob", records[0].Principal)
 		require.EqualValues(t, 999, records[1].Repeated)
 		require.Equal(t, "ann", records[1].Principal)
-		for i := range 2 * kindsAtOnce {
+		for i := range 2 * maxKinds {
 			other.Identity = &access.Identity{Principal: fmt.Sprint("x", i)}
 			l.Observe(context.Background(), other)
 		}
-		require.LessOrEqual(t, len(l.kinds), kindsAtOnce+1)
+		require.LessOrEqual(t, len(l.kinds), maxKinds+1)
 	})
 }
 

@@ -88,7 +88,7 @@ func objectOf(m protoreflect.Message) string {
 	text := func(name protoreflect.Name) string {
 		f := m.Descriptor().Fields().ByName(name)
 		switch {
-		case f == nil || f.IsList() || Withheld(f) || !m.Has(f):
+		case f == nil || f.IsList() || Redacted(f) || !m.Has(f):
 			return ""
 		case f.Kind() == protoreflect.StringKind:
 			return shortened(m.Get(f).String())

@@ -24,8 +24,8 @@ const (
 	maxDepth          = 8
 )
 
-// withheldMessages lists the types of client messages, which are never recorded.
-var withheldMessages = map[protoreflect.FullName]bool{ //nolint:gochecknoglobals // a table
+// redactedMessages lists the types of client messages, which are never recorded.
+var redactedMessages = map[protoreflect.FullName]bool{ //nolint:gochecknoglobals // a table
 	"lockstep.v1.Message":       true,
 	"lockstep.v1.StoredMessage": true,
 	"lockstep.v1.Value":         true,
@@ -36,12 +36,12 @@ var secretName = regexp.MustCompile(
 	`(^|_)(body|bodies|payload|token|tokens|password|secret|secrets|credential|credentials|authorization|private_key|` +
 		`properties|property)(_|$)`)
 
-// Withheld reports whether only the size or count of a field is recorded.
-func Withheld(f protoreflect.FieldDescriptor) bool {
+// Redacted reports whether only the size or count of a field is recorded.
+func Redacted(f protoreflect.FieldDescriptor) bool {
 	if f.Kind() == protoreflect.BytesKind || f.IsMap() || secretName.MatchString(string(f.Name())) {
 		return true
 	}
-	return f.Message() != nil && withheldMessages[f.Message().FullName()]
+	return f.Message() != nil && redactedMessages[f.Message().FullName()]
 }
 
 // arguments formats a request as JSON without withheld fields. The time is independent of the size of the body.
@@ -64,7 +64,7 @@ func object(m protoreflect.Message, depth int) any {
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		name := string(f.Name())
 		switch {
-		case Withheld(f):
+		case Redacted(f):
 			out[name] = size(f, v)
 		case f.IsList():
 			out[name] = list(f, v.List(), depth)

@@ -16,7 +16,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-const planted = "PLANTED-SECRET"
+const secretText = "PLANTED-SECRET"
 
 // suspicious matches names of fields that probably contain secrets or message content.
 var suspicious = regexp.MustCompile(`body|bodies|token|password|passwd|secret|credential|propert|payload|private`)
@@ -40,19 +40,19 @@ func requests(t *testing.T) (all []protoreflect.MessageDescriptor) {
 	return all
 }
 
-// plant sets all text fields of a message. Fields that must be withheld get the secret; withheld applies this to the
+// setAll sets all text fields of a message. Fields that must be withheld get the secret; withheld applies this to the
 // whole message.
-func plant(m protoreflect.Message, withheld bool, depth int) (secrets int) {
+func setAll(m protoreflect.Message, redacted bool, depth int) (secrets int) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		f := fields.Get(i)
 		name := m.Descriptor().FullName()
-		hide := withheld || name == "lockstep.v1.Message" || name == "lockstep.v1.StoredMessage" ||
+		hide := redacted || name == "lockstep.v1.Message" || name == "lockstep.v1.StoredMessage" ||
 			f.Kind() == protoreflect.BytesKind || f.IsMap() ||
 			suspicious.MatchString(string(f.Name())) && !harmless[f.FullName()]
 		text := "told"
 		if hide {
-			text = planted
+			text = secretText
 		}
 		one := func() (protoreflect.Value, bool) {
 			switch f.Kind() {
@@ -65,7 +65,7 @@ func plant(m protoreflect.Message, withheld bool, depth int) (secrets int) {
 					return protoreflect.Value{}, false
 				}
 				sub := dynamicpb.NewMessage(f.Message())
-				secrets += plant(sub, hide, depth+1)
+				secrets += setAll(sub, hide, depth+1)
 				return protoreflect.ValueOfMessage(sub), true
 			default:
 				return protoreflect.Value{}, false
@@ -74,16 +74,16 @@ func plant(m protoreflect.Message, withheld bool, depth int) (secrets int) {
 		switch {
 		case f.IsMap():
 			v := m.NewField(f).Map()
-			value := protoreflect.ValueOfString(planted)
+			value := protoreflect.ValueOfString(secretText)
 			if k := f.MapValue().Kind(); k == protoreflect.MessageKind {
 				sub := dynamicpb.NewMessage(f.MapValue().Message())
-				secrets += plant(sub, true, depth+1)
+				secrets += setAll(sub, true, depth+1)
 				value = protoreflect.ValueOfMessage(sub)
 			} else if k != protoreflect.StringKind {
 				continue
 			}
 			if f.MapKey().Kind() == protoreflect.StringKind {
-				v.Set(protoreflect.ValueOfString(planted).MapKey(), value)
+				v.Set(protoreflect.ValueOfString(secretText).MapKey(), value)
 				m.Set(f, protoreflect.ValueOfMap(v))
 				secrets++
 			}
@@ -111,11 +111,11 @@ func TestNoRequestTellsASecret(t *testing.T) {
 	total := 0
 	for _, d := range requests(t) {
 		m := dynamicpb.NewMessage(d)
-		total += plant(m, false, 0)
+		total += setAll(m, false, 0)
 		var r Record
 		r.setRequest(proto.Message(m))
-		require.NotContains(t, string(r.Arguments), planted, "%s", d.FullName())
-		require.NotContains(t, r.Object, planted, "%s", d.FullName())
+		require.NotContains(t, string(r.Arguments), secretText, "%s", d.FullName())
+		require.NotContains(t, r.Object, secretText, "%s", d.FullName())
 	}
 	require.Greater(t, total, 20)
 }

@@ -79,7 +79,7 @@ func New(o Options) (*Authn, error) {
 		loading: make(chan struct{}, 1),
 	}}
 	if o.JWT.KeysFile != "" {
-		if err := a.jwt.keys.upkeep(context.Background()); err != nil {
+		if err := a.jwt.keys.refresh(context.Background()); err != nil {
 			return nil, err
 		}
 	}
@@ -124,16 +124,16 @@ func (a *Authn) Run(ctx context.Context) {
 	if a.jwt != nil {
 		defer a.jwt.keys.client.CloseIdleConnections()
 	}
-	ticker := time.NewTicker(fileLook)
+	ticker := time.NewTicker(fileCheckInterval)
 	defer ticker.Stop()
 	for {
 		if a.jwt != nil {
-			err := a.jwt.keys.upkeep(ctx)
+			err := a.jwt.keys.refresh(ctx)
 			a.mu.Lock()
 			a.keysDown = err
 			a.mu.Unlock()
 		}
-		a.failures.look(a.now())
+		a.failures.check(a.now())
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -153,7 +153,7 @@ func (a *Authn) Authenticate(ctx context.Context) (*access.Identity, error) {
 		return nil, err
 	}
 	now, from := a.now(), addressOf(ctx)
-	a.failures.note(e, from, now)
+	a.failures.add(e, from, now)
 	if e.code == codes.Unauthenticated {
 		a.limiter.failed(from, now)
 		e.RetryAfter = a.limiter.wait(from, now)
@@ -192,10 +192,10 @@ func (a *Authn) ofToken(sum [sha256.Size]byte) (*access.Identity, error) {
 	if err := a.expired(expiry); err != nil {
 		return nil, err
 	}
-	return &access.Identity{Principal: principal, Groups: groups, Method: access.MethodToken, Over: func() error {
+	return &access.Identity{Principal: principal, Groups: groups, Method: access.MethodToken, Expired: func() error {
 		now, _, expiry, ok := a.tokens(sum)
 		if !ok || now != principal {
-			return ends("token was revoked")
+			return errStreamEnds("token was revoked")
 		}
 		if err := a.expired(expiry); err != nil {
 			err.running = true
@@ -207,7 +207,7 @@ func (a *Authn) ofToken(sum [sha256.Size]byte) (*access.Identity, error) {
 
 func (a *Authn) expired(expiry time.Time) *Error {
 	if now := a.now(); !expiry.IsZero() && !now.Before(expiry) {
-		return over(fmt.Sprintf("token expired at %s, %s ago", expiry.UTC().Format(time.RFC3339),
+		return errExpired(fmt.Sprintf("token expired at %s, %s ago", expiry.UTC().Format(time.RFC3339),
 			now.Sub(expiry).Round(time.Second)))
 	}
 	return nil
@@ -231,18 +231,18 @@ func (a *Authn) ofJWT(ctx context.Context, token string, sum [sha256.Size]byte) 
 	if err != nil {
 		return nil, err
 	}
-	fresh.identity.Over = a.overOf(token, *fresh) //nolint:contextcheck // it is asked after this call, too
-	a.remember(sum, fresh)
+	fresh.identity.Expired = a.expiryCheck(token, *fresh) //nolint:contextcheck // it is asked after this call, too
+	a.cache(sum, fresh)
 	return fresh.identity, nil
 }
 
-// overOf returns a function that checks whether a JWT is no longer valid: it has expired, or the issuer has withdrawn
-// the key.
-func (a *Authn) overOf(token string, v verified) func() error {
+// expiryCheck returns a function that checks whether a JWT is no longer valid: it has expired, or the issuer has
+// withdrawn the key.
+func (a *Authn) expiryCheck(token string, v verified) func() error {
 	var mu sync.Mutex // guards v.version
 	return func() error {
 		if now := a.now(); !now.Before(v.expiry) {
-			return ends("JWT expired at " + v.expiry.Add(-a.jwt.settings.Skew).UTC().Format(time.RFC3339))
+			return errStreamEnds("JWT expired at " + v.expiry.Add(-a.jwt.settings.Skew).UTC().Format(time.RFC3339))
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -253,15 +253,15 @@ func (a *Authn) overOf(token string, v verified) func() error {
 		_, err := a.jwt.verify(context.Background(), token, false)
 		var e *Error
 		if errors.As(err, &e) && e.code == codes.Unauthenticated {
-			return ends("key of the JWT was withdrawn by the issuer")
+			return errStreamEnds("key of the JWT was withdrawn by the issuer")
 		}
 		v.version = generation
 		return nil
 	}
 }
 
-// remember caches a verified JWT. If the cache is full, an arbitrary entry is evicted.
-func (a *Authn) remember(sum [sha256.Size]byte, v *verified) {
+// cache caches a verified JWT. If the cache is full, an arbitrary entry is evicted.
+func (a *Authn) cache(sum [sha256.Size]byte, v *verified) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.good) >= maxVerified {
@@ -282,10 +282,10 @@ func (a *Authn) Wait(ctx context.Context) time.Duration {
 // Failures returns the number of failures by check.
 func (a *Authn) Failures() map[Check]uint64 { return a.failures.counts() }
 
-// Trouble returns problems for the operator: frequent authentication failures within the last minute (at least
+// KeysError returns problems for the operator: frequent authentication failures within the last minute (at least
 // ManyFailures), and unavailable keys of the issuer. Each is empty without a problem.
-func (a *Authn) Trouble() (many, keys string) {
-	if n, details := a.failures.look(a.now()); n >= ManyFailures {
+func (a *Authn) KeysError() (many, keys string) {
+	if n, details := a.failures.check(a.now()); n >= ManyFailures {
 		many = details
 	}
 	a.mu.Lock()

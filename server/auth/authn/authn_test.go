@@ -58,7 +58,7 @@ func call(t *testing.T, address, token string) context.Context {
 	return ctx
 }
 
-const home = "192.0.2.7:4711"
+const testAddress = "192.0.2.7:4711"
 
 // fixture returns an Authn that accepts an issuer, and its clock.
 func fixture(t *testing.T, i *issuer.Issuer, change func(*Options)) (*Authn, *clock) {
@@ -88,7 +88,7 @@ func reasonOf(err error) string {
 func TestJWT(t *testing.T) {
 	i := issuer.New(t)
 	other := issuer.New(t)
-	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	unknown, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	public, err := x509.MarshalPKIXPublicKey(i.PublicKey())
 	require.NoError(t, err)
@@ -99,9 +99,9 @@ func TestJWT(t *testing.T) {
 	now := time.Now()
 
 	for name, tt := range map[string]struct {
-		token string
-		check Check // empty: valid
-		says  string
+		token    string
+		check    Check // empty: valid
+		wantText string
 	}{
 		"good":               {token: good},
 		"good, many aud":     {token: i.Token("alice", issuer.Claims{"aud": []string{"x", issuer.Audience}})},
@@ -112,38 +112,38 @@ func TestJWT(t *testing.T) {
 		})},
 		"expired": {
 			token: i.Token("alice", issuer.Claims{"exp": now.Add(-2 * time.Minute).Unix()}), check: CheckTime,
-			says: "expired at",
+			wantText: "expired at",
 		},
 		"not yet valid": {
 			token: i.Token("alice", issuer.Claims{"nbf": now.Add(time.Hour).Unix()}), check: CheckTime,
-			says: "not valid before",
+			wantText: "not valid before",
 		},
 		"wrong audience": {
 			token: i.Token("alice", issuer.Claims{"aud": "billing"}), check: CheckAudience,
-			says: `"billing"`,
+			wantText: `"billing"`,
 		},
 		"no audience":  {token: i.Token("alice", issuer.Claims{"aud": nil}), check: CheckAudience},
 		"wrong issuer": {token: i.Token("alice", issuer.Claims{"iss": "https://elsewhere"}), check: CheckIssuer},
 		"other issuer": {token: other.Token("alice", nil), check: CheckSignature}, // its key has the same ID
 		"wrong key": {
 			token: i.SignedBy(jose.SigningKey{
-				Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: stranger, KeyID: "key-1"},
+				Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: unknown, KeyID: "key-1"},
 			}, "alice", nil), check: CheckSignature,
 		},
 		"unknown key": {
 			token: i.SignedBy(jose.SigningKey{
-				Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: stranger, KeyID: "key-99"},
-			}, "alice", nil), check: CheckUnavailable, says: "fetched recently",
+				Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: unknown, KeyID: "key-99"},
+			}, "alice", nil), check: CheckUnavailable, wantText: "fetched recently",
 		},
 		"no key id": {
-			token: i.SignedBy(jose.SigningKey{Algorithm: jose.ES256, Key: stranger}, "alice", nil), check: CheckSignature,
+			token: i.SignedBy(jose.SigningKey{Algorithm: jose.ES256, Key: unknown}, "alice", nil), check: CheckSignature,
 		},
-		"alg none":            {token: none + ".", check: CheckAlgorithm, says: "none"},
+		"alg none":            {token: none + ".", check: CheckAlgorithm, wantText: "none"},
 		"alg none, signature": {token: none + "." + parts[2], check: CheckAlgorithm},
 		"HS256 with the public key": {
 			token: i.SignedBy(jose.SigningKey{
 				Algorithm: jose.HS256, Key: jose.JSONWebKey{Key: public, KeyID: "key-1"},
-			}, "alice", nil), check: CheckAlgorithm, says: "HS256",
+			}, "alice", nil), check: CheckAlgorithm, wantText: "HS256",
 		},
 		"payload changed": {
 			token: parts[0] + "." + b64.EncodeToString(i.Payload("root", nil)) + "." + parts[2], check: CheckSignature,
@@ -152,10 +152,10 @@ func TestJWT(t *testing.T) {
 		"no signature":   {token: parts[0] + "." + parts[1] + ".", check: CheckSignature},
 		"garbage":        {token: "garbage", check: CheckForm},
 		"dots":           {token: "...", check: CheckForm},
-		"no exp":         {token: i.Token("alice", issuer.Claims{"exp": nil}), check: CheckClaims, says: "exp"},
+		"no exp":         {token: i.Token("alice", issuer.Claims{"exp": nil}), check: CheckClaims, wantText: "exp"},
 		"exp is a text":  {token: i.Token("alice", issuer.Claims{"exp": "tomorrow"}), check: CheckForm},
 		"exp is too far": {token: i.Token("alice", issuer.Claims{"exp": 1e18}), check: CheckClaims},
-		"nobody":         {token: i.Token("alice", issuer.Claims{"sub": nil}), check: CheckClaims, says: "sub"},
+		"nobody":         {token: i.Token("alice", issuer.Claims{"sub": nil}), check: CheckClaims, wantText: "sub"},
 		"empty":          {token: i.Token("", nil), check: CheckClaims},
 		"anonymous":      {token: i.Token(access.Anonymous, nil), check: CheckClaims},
 		"long":           {token: i.Token(strings.Repeat("x", 256), nil), check: CheckClaims},
@@ -165,8 +165,8 @@ func TestJWT(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, _ := fixture(t, i, nil)
-			require.NoError(t, a.jwt.keys.upkeep(t.Context()))
-			id, err := a.Authenticate(call(t, home, tt.token))
+			require.NoError(t, a.jwt.keys.refresh(t.Context()))
+			id, err := a.Authenticate(call(t, testAddress, tt.token))
 			if tt.check == "" {
 				require.NoError(t, err)
 				require.Equal(t, "alice", id.Principal)
@@ -177,7 +177,7 @@ func TestJWT(t *testing.T) {
 			require.ErrorAs(t, err, &e)
 			require.Equal(t, tt.check, e.Check, e.Error())
 			require.ErrorIs(t, err, access.ErrUnauthenticated)
-			require.Contains(t, err.Error(), tt.says)
+			require.Contains(t, err.Error(), tt.wantText)
 			require.NotContains(t, err.Error(), tt.token)
 			if last := tt.token[strings.LastIndex(tt.token, ".")+1:]; len(last) > 10 {
 				require.NotContains(t, err.Error(), last)
@@ -186,10 +186,10 @@ func TestJWT(t *testing.T) {
 		})
 	}
 	a, _ := fixture(t, i, nil)
-	id, err := a.Authenticate(call(t, home, good))
+	id, err := a.Authenticate(call(t, testAddress, good))
 	require.NoError(t, err)
 	require.Equal(t, []string{"ops", "dev"}, id.Groups)
-	again, err := a.Authenticate(call(t, home, good))
+	again, err := a.Authenticate(call(t, testAddress, good))
 	require.NoError(t, err)
 	require.Same(t, id, again, "it is checked once")
 }
@@ -225,23 +225,23 @@ func TestRotation(t *testing.T) {
 					i.KeysFile(path)
 				}
 			}
-			first, err := a.Authenticate(call(t, home, i.Token("alice", nil)))
+			first, err := a.Authenticate(call(t, testAddress, i.Token("alice", nil)))
 			require.NoError(t, err)
-			require.NoError(t, first.Over())
+			require.NoError(t, first.Expired())
 			rotate()
 			c.forward(refetchAfter)
-			_, err = a.Authenticate(call(t, home, i.Token("alice", nil)))
+			_, err = a.Authenticate(call(t, testAddress, i.Token("alice", nil)))
 			require.NoError(t, err)
-			require.NoError(t, first.Over(), "the old key is still there")
+			require.NoError(t, first.Expired(), "the old key is still there")
 
-			i.Withdraw()
+			i.Revoke()
 			if file {
 				i.KeysFile(path)
 			}
 			c.forward(refreshAfter)
-			require.NoError(t, a.jwt.keys.upkeep(t.Context()))
-			require.ErrorContains(t, first.Over(), "withdrawn")
-			require.Equal(t, "TOKEN_EXPIRED", reasonOf(first.Over()))
+			require.NoError(t, a.jwt.keys.refresh(t.Context()))
+			require.ErrorContains(t, first.Expired(), "withdrawn")
+			require.Equal(t, "TOKEN_EXPIRED", reasonOf(first.Expired()))
 		})
 	}
 }
@@ -251,16 +251,16 @@ func TestRotation(t *testing.T) {
 func TestUnknownKeysAreFetchedRarely(t *testing.T) {
 	i := issuer.New(t)
 	a, c := fixture(t, i, func(o *Options) { o.JWT.KeysURL = i.KeysURL() })
-	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	unknown, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	made := i.SignedBy(jose.SigningKey{
-		Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: stranger, KeyID: "made-up"},
+		Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: unknown, KeyID: "made-up"},
 	}, "alice", nil)
-	_, err = a.Authenticate(call(t, home, made))
+	_, err = a.Authenticate(call(t, testAddress, made))
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
 	require.Equal(t, 1, i.Fetches())
 	for range 20 {
-		_, err = a.Authenticate(call(t, home, made))
+		_, err = a.Authenticate(call(t, testAddress, made))
 		require.Equal(t, codes.Unavailable, status.Code(err))
 		require.Equal(t, "AUTH_UNAVAILABLE", reasonOf(err))
 		var e *Error
@@ -270,7 +270,7 @@ func TestUnknownKeysAreFetchedRarely(t *testing.T) {
 	}
 	require.Equal(t, 1, i.Fetches())
 	c.forward(refetchAfter)
-	_, err = a.Authenticate(call(t, home, made))
+	_, err = a.Authenticate(call(t, testAddress, made))
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
 	require.Equal(t, 2, i.Fetches())
 }
@@ -280,25 +280,25 @@ func TestIssuerDown(t *testing.T) {
 	i := issuer.New(t)
 	i.SetDown(true)
 	a, c := fixture(t, i, nil)
-	_, err := a.Authenticate(call(t, home, i.Token("alice", nil)))
+	_, err := a.Authenticate(call(t, testAddress, i.Token("alice", nil)))
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.ErrorContains(t, err, "keys of the issuer are not available")
-	require.Error(t, a.jwt.keys.upkeep(t.Context()))
+	require.Error(t, a.jwt.keys.refresh(t.Context()))
 
 	i.SetDown(false)
 	c.forward(refetchAfter)
-	require.NoError(t, a.jwt.keys.upkeep(t.Context()))
-	id, err := a.Authenticate(call(t, home, i.Token("alice", nil)))
+	require.NoError(t, a.jwt.keys.refresh(t.Context()))
+	id, err := a.Authenticate(call(t, testAddress, i.Token("alice", nil)))
 	require.NoError(t, err)
 
 	i.SetDown(true)
 	c.forward(refreshAfter)
-	require.Error(t, a.jwt.keys.upkeep(t.Context()))
-	require.NoError(t, id.Over())
-	_, err = a.Authenticate(call(t, home, i.Token("bob", nil)))
+	require.Error(t, a.jwt.keys.refresh(t.Context()))
+	require.NoError(t, id.Expired())
+	_, err = a.Authenticate(call(t, testAddress, i.Token("bob", nil)))
 	require.NoError(t, err, "the key is known")
 	i.Rotate()
-	_, err = a.Authenticate(call(t, home, i.Token("bob", nil)))
+	_, err = a.Authenticate(call(t, testAddress, i.Token("bob", nil)))
 	require.Equal(t, codes.Unavailable, status.Code(err), "it may be good")
 }
 
@@ -307,13 +307,13 @@ func TestJWTEnds(t *testing.T) {
 	i := issuer.New(t)
 	a, c := fixture(t, i, nil)
 	token := i.Token("alice", nil)
-	id, err := a.Authenticate(call(t, home, token))
+	id, err := a.Authenticate(call(t, testAddress, token))
 	require.NoError(t, err)
 	c.forward(time.Hour)
-	require.NoError(t, id.Over(), "the skew")
+	require.NoError(t, id.Expired(), "the skew")
 	c.forward(2 * time.Minute)
-	require.Equal(t, "TOKEN_EXPIRED", reasonOf(id.Over()))
-	_, err = a.Authenticate(call(t, home, token))
+	require.Equal(t, "TOKEN_EXPIRED", reasonOf(id.Expired()))
+	_, err = a.Authenticate(call(t, testAddress, token))
 	require.Equal(t, "TOKEN_EXPIRED", reasonOf(err))
 }
 
@@ -329,22 +329,22 @@ func TestTokens(t *testing.T) {
 	})
 	sum := sha256.Sum256([]byte("lsk_good"))
 	known[sum] = time.Time{}
-	id, err := a.Authenticate(call(t, home, "lsk_good"))
+	id, err := a.Authenticate(call(t, testAddress, "lsk_good"))
 	require.NoError(t, err)
 	require.Equal(t, "robot", id.Principal)
 	require.Equal(t, []string{"machines"}, id.Groups)
 	require.Equal(t, access.MethodToken, id.Method)
-	require.NoError(t, id.Over())
+	require.NoError(t, id.Expired())
 
 	known[sum] = c.now().Add(time.Minute)
-	require.NoError(t, id.Over())
+	require.NoError(t, id.Expired())
 	c.forward(time.Minute)
-	require.ErrorContains(t, id.Over(), "expired")
-	_, err = a.Authenticate(call(t, home, "lsk_good"))
+	require.ErrorContains(t, id.Expired(), "expired")
+	_, err = a.Authenticate(call(t, testAddress, "lsk_good"))
 	require.Equal(t, "TOKEN_EXPIRED", reasonOf(err))
 	delete(known, sum)
-	require.ErrorContains(t, id.Over(), "revoked")
-	_, err = a.Authenticate(call(t, home, "lsk_good"))
+	require.ErrorContains(t, id.Expired(), "revoked")
+	_, err = a.Authenticate(call(t, testAddress, "lsk_good"))
 	require.Equal(t, "UNAUTHENTICATED", reasonOf(err))
 	require.NotContains(t, err.Error(), "good")
 }
@@ -353,11 +353,11 @@ func TestTokens(t *testing.T) {
 func TestNoJWT(t *testing.T) {
 	i := issuer.New(t)
 	a, _ := fixture(t, i, func(o *Options) { o.JWT = JWT{} })
-	_, err := a.Authenticate(call(t, home, i.Token("alice", nil)))
+	_, err := a.Authenticate(call(t, testAddress, i.Token("alice", nil)))
 	require.ErrorContains(t, err, "auth.jwt.issuer is not set")
-	_, err = a.Authenticate(call(t, home, "lsk_x"))
+	_, err = a.Authenticate(call(t, testAddress, "lsk_x"))
 	require.ErrorContains(t, err, "no token table")
-	id, err := a.Authenticate(call(t, home, ""))
+	id, err := a.Authenticate(call(t, testAddress, ""))
 	require.NoError(t, err)
 	require.Nil(t, id)
 }
@@ -373,10 +373,10 @@ func TestLimit(t *testing.T) {
 		}
 	})
 	known := i.Token("alice", nil)
-	_, err := first.Authenticate(call(t, home, known))
+	_, err := first.Authenticate(call(t, testAddress, known))
 	require.NoError(t, err)
-	for range int(failuresAtOnce) {
-		_, err = first.Authenticate(call(t, home, "lsk_bad"))
+	for range int(maxFailures) {
+		_, err = first.Authenticate(call(t, testAddress, "lsk_bad"))
 		require.Equal(t, codes.Unauthenticated, status.Code(err))
 	}
 	var e *Error
@@ -384,18 +384,18 @@ func TestLimit(t *testing.T) {
 	require.Positive(t, e.RetryAfter, "it is told to wait")
 
 	fresh := i.Token("bob", nil)
-	_, err = first.Authenticate(call(t, home, fresh))
+	_, err = first.Authenticate(call(t, testAddress, fresh))
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))
 	require.Equal(t, "AUTH_UNAVAILABLE", reasonOf(err))
 	for _, good := range []string{known, "lsk_good"} {
-		_, err = first.Authenticate(call(t, home, good))
+		_, err = first.Authenticate(call(t, testAddress, good))
 		require.NoError(t, err)
 	}
 	_, err = first.Authenticate(call(t, "192.0.2.8:4711", fresh))
 	require.NoError(t, err, "another address")
 
 	a, c := fixture(t, i, nil)
-	for range int(failuresAtOnce) {
+	for range int(maxFailures) {
 		_, err = a.Authenticate(call(t, "[2001:db8::1]:1", "bad"))
 		require.Error(t, err)
 	}
@@ -407,7 +407,7 @@ func TestLimit(t *testing.T) {
 	again := i.Token("carol", nil)
 	_, err = a.Authenticate(call(t, "[2001:db8::1]:9", again))
 	require.NoError(t, err, "one second later")
-	many, _ := a.Trouble()
+	many, _ := a.KeysError()
 	require.Empty(t, many)
 }
 
@@ -415,7 +415,7 @@ func TestLimit(t *testing.T) {
 func TestLimitIsBounded(t *testing.T) {
 	l, now := newLimiter(), time.Now()
 	bad := prefixOf(&net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1})
-	for range int(failuresAtOnce) {
+	for range int(maxFailures) {
 		l.failed(bad, now)
 	}
 	for n := range 3 * maxAddresses {
@@ -430,13 +430,13 @@ func TestManyFailures(t *testing.T) {
 	i := issuer.New(t)
 	a, c := fixture(t, i, nil)
 	for range ManyFailures {
-		_, err := a.Authenticate(call(t, home, "lsk_bad"))
+		_, err := a.Authenticate(call(t, testAddress, "lsk_bad"))
 		require.Error(t, err)
 	}
-	many, _ := a.Trouble()
+	many, _ := a.KeysError()
 	require.Contains(t, many, "100 in the last minute; last from 192.0.2.7")
 	c.forward(time.Minute)
-	many, _ = a.Trouble()
+	many, _ = a.KeysError()
 	require.Empty(t, many)
 }
 

@@ -55,7 +55,7 @@ func TestCertificates(t *testing.T) {
 			require.Equal(t, tt.want, id.Principal)
 			require.Equal(t, []string{"ops", "dev"}, id.Groups)
 			require.Equal(t, access.MethodCertificate, id.Method)
-			require.Nil(t, id.Over)
+			require.Nil(t, id.Expired)
 		})
 	}
 	unverified := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{

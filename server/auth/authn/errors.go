@@ -92,8 +92,8 @@ func wrong(c Check, text string) *Error {
 	return &Error{Check: c, text: "authentication failed: " + text, code: codes.Unauthenticated}
 }
 
-// over returns the error of a token that is no longer valid.
-func over(text string) *Error {
+// errExpired returns the error of a token that is no longer valid.
+func errExpired(text string) *Error {
 	e := wrong(CheckTime, text)
 	e.expired = true
 	return e
@@ -104,9 +104,9 @@ func unchecked(c Check, code codes.Code, wait time.Duration, text string) *Error
 	return &Error{Check: c, text: text, code: code, RetryAfter: wait}
 }
 
-// ends returns the error that ends a running stream.
-func ends(text string) *Error {
-	e := over(text)
+// errStreamEnds returns the error that ends a running stream.
+func errStreamEnds(text string) *Error {
+	e := errExpired(text)
 	e.running = true
 	return e
 }

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// tellEvery is the log interval: the first failure is logged immediately, those that follow in one line.
-	tellEvery = 10 * time.Second
+	// logInterval is the log interval: the first failure is logged immediately, those that follow in one line.
+	logInterval = 10 * time.Second
 	// ManyFailures is the number of failures within a minute that raises a condition.
 	ManyFailures = 100
 	minuteSlots  = 6 // ten seconds each
@@ -27,8 +27,8 @@ type failures struct {
 	total   map[Check]uint64
 	slots   [minuteSlots]uint64 // ten seconds each, for the last minute
 	slot    int64               // number of the newest slot since 1970
-	untold  uint64
-	told    time.Time
+	pending uint64
+	logged  time.Time
 	last    *Error
 	from    netip.Prefix
 	firstIn time.Time // time of the first failure not yet logged
@@ -38,23 +38,23 @@ func newFailures(log *zap.Logger) *failures {
 	return &failures{log: log, total: make(map[Check]uint64)}
 }
 
-// note counts one failure.
-func (f *failures) note(e *Error, from netip.Prefix, now time.Time) {
+// add counts one failure.
+func (f *failures) add(e *Error, from netip.Prefix, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.total[e.Check]++
-	f.turn(now)
+	f.advance(now)
 	f.slots[f.slot%minuteSlots]++
-	if f.untold == 0 {
+	if f.pending == 0 {
 		f.firstIn = now
 	}
-	f.untold++
+	f.pending++
 	f.last, f.from = e, from
-	f.tell(now)
+	f.logPending(now)
 }
 
-// turn advances to the slot of now. mu is held.
-func (f *failures) turn(now time.Time) {
+// advance advances to the slot of now. mu is held.
+func (f *failures) advance(now time.Time) {
 	slot := now.Unix() / int64(60/minuteSlots)
 	if slot-f.slot >= minuteSlots || slot < f.slot {
 		clear(f.slots[:])
@@ -66,15 +66,15 @@ func (f *failures) turn(now time.Time) {
 	f.slot = slot
 }
 
-// tell logs pending failures, unless the last log line is too recent. mu is held.
-func (f *failures) tell(now time.Time) {
-	if f.untold == 0 || now.Sub(f.told) < tellEvery {
+// logPending logs pending failures, unless the last log line is too recent. mu is held.
+func (f *failures) logPending(now time.Time) {
+	if f.pending == 0 || now.Sub(f.logged) < logInterval {
 		return
 	}
-	f.log.Warn("authentication failures", zap.Uint64("calls", f.untold),
+	f.log.Warn("authentication failures", zap.Uint64("calls", f.pending),
 		zap.Duration("within", now.Sub(f.firstIn).Round(time.Millisecond)), zap.String("last_from", where(f.from)),
 		zap.String("last_check", string(f.last.Check)), zap.String("last_error", f.last.text))
-	f.told, f.untold = now, 0
+	f.logged, f.pending = now, 0
 }
 
 func where(from netip.Prefix) string {
@@ -87,12 +87,12 @@ func where(from netip.Prefix) string {
 	return from.String()
 }
 
-// look logs pending failures, and returns the number of failures in the last minute.
-func (f *failures) look(now time.Time) (lastMinute uint64, details string) {
+// check logs pending failures, and returns the number of failures in the last minute.
+func (f *failures) check(now time.Time) (lastMinute uint64, details string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.tell(now)
-	f.turn(now)
+	f.logPending(now)
+	f.advance(now)
 	for _, n := range f.slots {
 		lastMinute += n
 	}

@@ -88,11 +88,11 @@ func (v *verifier) verify(ctx context.Context, raw string, fetch bool) (*verifie
 	case err != nil:
 		return nil, wrong(CheckForm, "claims of the JWT cannot be decoded")
 	}
-	return v.judge(token, set.version)
+	return v.checkClaims(token, set.version)
 }
 
-// judge checks the claims of a token with a valid signature.
-func (v *verifier) judge(token *oidc.IDToken, version uint64) (*verified, error) {
+// checkClaims checks the claims of a token with a valid signature.
+func (v *verifier) checkClaims(token *oidc.IDToken, version uint64) (*verified, error) {
 	var claims map[string]any
 	var times struct {
 		Expiry    *json.Number `json:"exp"`
@@ -119,7 +119,7 @@ func (v *verifier) judge(token *oidc.IDToken, version uint64) (*verified, error)
 		return nil, wrong(CheckClaims, "exp claim of the JWT is not a time")
 	}
 	if out.expiry = expiry.Add(v.settings.Skew); !now.Before(out.expiry) {
-		return nil, over(fmt.Sprintf("JWT expired at %s, %s ago", expiry.UTC().Format(time.RFC3339),
+		return nil, errExpired(fmt.Sprintf("JWT expired at %s, %s ago", expiry.UTC().Format(time.RFC3339),
 			now.Sub(expiry).Round(time.Second)))
 	}
 	if times.NotBefore != nil {
@@ -142,21 +142,21 @@ func (v *verifier) name(out *verified, claims map[string]any) error {
 		return wrong(CheckClaims, fmt.Sprintf("claim %s of the JWT (auth.jwt.principal-claim) is missing or not a string",
 			v.settings.PrincipalClaim))
 	}
-	if why := nameable(principal); why != "" {
+	if reason := nameable(principal); reason != "" {
 		return wrong(CheckClaims, fmt.Sprintf("claim %s of the JWT (auth.jwt.principal-claim) %s",
-			v.settings.PrincipalClaim, why))
+			v.settings.PrincipalClaim, reason))
 	}
-	groups, why := groupsOf(claim(claims, v.settings.GroupsClaim))
-	if why != "" {
+	groups, reason := groupsOf(claim(claims, v.settings.GroupsClaim))
+	if reason != "" {
 		return wrong(CheckClaims, fmt.Sprintf("claim %s of the JWT (auth.jwt.groups-claim) %s",
-			v.settings.GroupsClaim, why))
+			v.settings.GroupsClaim, reason))
 	}
 	out.identity = &access.Identity{Principal: principal, Groups: groups, Method: access.MethodJWT}
 	return nil
 }
 
 // groupsOf parses groups: a list of names, or one name; none if the claim is missing.
-func groupsOf(value any) (groups []string, why string) {
+func groupsOf(value any) (groups []string, reason string) {
 	var list []any
 	switch v := value.(type) {
 	case nil:
@@ -176,8 +176,8 @@ func groupsOf(value any) (groups []string, why string) {
 		if !is {
 			return nil, "is not a list of names"
 		}
-		if why := nameable(group); why != "" {
-			return nil, "has a group that " + why
+		if reason := nameable(group); reason != "" {
+			return nil, "has a group that " + reason
 		}
 		groups = append(groups, group)
 	}

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// fileLook is the poll interval of a key file.
-	fileLook = time.Second
+	// fileCheckInterval is the poll interval of a key file.
+	fileCheckInterval = time.Second
 	// refetchAfter is the minimum interval between fetches caused by a token with an unknown key.
 	refetchAfter = 5 * time.Second
 	// refreshAfter is the maximum age of fetched keys: a withdrawn key is accepted for up to this time.
@@ -85,7 +85,7 @@ func (k *keys) find(ctx context.Context, id string, fetch bool) ([]jose.JSONWebK
 // again returns the minimum delay before the next attempt.
 func (k *keys) again() time.Duration {
 	if k.file != "" {
-		return fileLook
+		return fileCheckInterval
 	}
 	return refetchAfter
 }
@@ -151,7 +151,7 @@ func (k *keys) read(ctx context.Context) {
 	if raw == nil && err == nil {
 		return // the file is unchanged
 	}
-	k.take(raw, err)
+	k.parse(raw, err)
 }
 
 // readFile returns the file if it has changed, or nil.
@@ -217,8 +217,8 @@ func (k *keys) fetch(ctx context.Context) ([]byte, error) {
 	return raw, nil
 }
 
-// take parses and stores raw; on error the old keys remain.
-func (k *keys) take(raw []byte, err error) {
+// parse parses and stores raw; on error the old keys remain.
+func (k *keys) parse(raw []byte, err error) {
 	var set []jose.JSONWebKey
 	if err == nil {
 		set, err = parseKeys(raw)
@@ -273,10 +273,10 @@ func usableKey(key *jose.JSONWebKey) bool {
 	return true
 }
 
-// upkeep reloads a changed file, and fetches keys that are too old. It returns why no valid keys are available.
-func (k *keys) upkeep(ctx context.Context) error {
+// refresh reloads a changed file, and fetches keys that are too old. It returns why no valid keys are available.
+func (k *keys) refresh(ctx context.Context) error {
 	k.mu.Lock()
-	due := fileLook
+	due := fileCheckInterval
 	switch {
 	case k.file != "":
 	case k.err == nil && !k.loaded.IsZero():

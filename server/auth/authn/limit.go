@@ -13,32 +13,32 @@ import (
 )
 
 const (
-	// failuresAtOnce is the burst of failures of an address, and failuresPerSecond the refill rate.
-	failuresAtOnce    = 30.0
+	// maxFailures is the burst of failures of an address, and failuresPerSecond the refill rate.
+	maxFailures       = 30.0
 	failuresPerSecond = 1.0
 	// maxAddresses limits memory: addresses with the most remaining failures are evicted.
 	maxAddresses = 10_000
-	// forgetTries is the number of addresses sampled for an eviction.
-	forgetTries = 8
+	// evictSamples is the number of addresses sampled for an eviction.
+	evictSamples = 8
 )
 
 // limiter limits failures by address. It never blocks a token that was verified before. Callers behind the same address
 // (NAT) are therefore affected by each other only when they present a JWT that the node has not seen.
 type limiter struct {
 	mu        sync.Mutex
-	addresses map[netip.Prefix]*allowance
+	addresses map[netip.Prefix]*budget
 }
 
-// allowance is the remaining failures of an address.
-type allowance struct {
+// budget is the remaining failures of an address.
+type budget struct {
 	left float64
 	at   time.Time
 }
 
-func newLimiter() *limiter { return &limiter{addresses: make(map[netip.Prefix]*allowance)} }
+func newLimiter() *limiter { return &limiter{addresses: make(map[netip.Prefix]*budget)} }
 
-func (a *allowance) refill(now time.Time) {
-	a.left = min(failuresAtOnce, a.left+max(0, now.Sub(a.at).Seconds())*failuresPerSecond)
+func (a *budget) refill(now time.Time) {
+	a.left = min(maxFailures, a.left+max(0, now.Sub(a.at).Seconds())*failuresPerSecond)
 	a.at = now
 }
 
@@ -51,7 +51,7 @@ func (l *limiter) wait(from netip.Prefix, now time.Time) time.Duration {
 		return 0
 	}
 	a.refill(now)
-	if a.left >= failuresAtOnce {
+	if a.left >= maxFailures {
 		delete(l.addresses, from)
 	}
 	if a.left >= 1 {
@@ -67,17 +67,17 @@ func (l *limiter) failed(from netip.Prefix, now time.Time) {
 	a := l.addresses[from]
 	if a == nil {
 		if len(l.addresses) >= maxAddresses {
-			l.forget(now)
+			l.evict(now)
 		}
-		a = &allowance{left: failuresAtOnce, at: now}
+		a = &budget{left: maxFailures, at: now}
 		l.addresses[from] = a
 	}
 	a.refill(now)
 	a.left = max(0, a.left-1)
 }
 
-// forget evicts one of a few sampled addresses: the one with the most failures left. mu is held.
-func (l *limiter) forget(now time.Time) {
+// evict evicts one of a few sampled addresses: the one with the most failures left. mu is held.
+func (l *limiter) evict(now time.Time) {
 	var victim netip.Prefix
 	most, tries := -1.0, 0
 	for from, a := range l.addresses { // random order
@@ -85,7 +85,7 @@ func (l *limiter) forget(now time.Time) {
 		if a.left > most {
 			victim, most = from, a.left
 		}
-		if tries++; tries == forgetTries {
+		if tries++; tries == evictSamples {
 			break
 		}
 	}

@@ -22,8 +22,8 @@ const (
 	// maxFileBytes limits the size of the file, and maxSecrets the number of secrets in it.
 	maxFileBytes = 64 << 10
 	maxSecrets   = 16
-	// lookInterval is the minimum interval between two checks of the file.
-	lookInterval = time.Second
+	// checkInterval is the minimum interval between two checks of the file.
+	checkInterval = time.Second
 )
 
 // ErrContent is returned for a file without a valid secret, or with an invalid one.
@@ -31,11 +31,11 @@ var ErrContent = errors.New("invalid secret file")
 
 // File holds the secrets of a file. It is safe for concurrent use.
 type File struct {
-	path    string
-	told    func(error)
-	now     atomic.Pointer[secrets]
-	refused atomic.Pointer[error]
-	looked  atomic.Int64
+	path      string
+	reported  func(error)
+	now       atomic.Pointer[secrets]
+	refused   atomic.Pointer[error]
+	checkedAt atomic.Int64
 
 	mu sync.Mutex // held while the file is read
 }
@@ -49,26 +49,26 @@ type secrets struct {
 
 // Open reads a file of secrets, one per line; empty lines and lines that begin with # are ignored. told is called with
 // nil when new content is used, and once with the error when it is invalid; it may be nil.
-func Open(path string, told func(error)) (*File, error) {
-	f := &File{path: path, told: told}
+func Open(path string, reported func(error)) (*File, error) {
+	f := &File{path: path, reported: reported}
 	s, err := read(path)
 	if err != nil {
 		return nil, err
 	}
 	f.now.Store(s)
-	f.looked.Store(time.Now().UnixNano())
+	f.checkedAt.Store(time.Now().UnixNano())
 	return f, nil
 }
 
 // First returns the secret to present to others.
 func (f *File) First() string {
-	f.Look()
+	f.Check()
 	return f.now.Load().first
 }
 
 // Holds reports whether a secret is in the file. The time depends only on the file.
 func (f *File) Holds(secret string) bool {
-	f.Look()
+	f.Check()
 	sum, found := sha256.Sum256([]byte(secret)), 0
 	for _, s := range f.now.Load().sums {
 		found |= subtle.ConstantTimeCompare(s[:], sum[:])
@@ -76,14 +76,14 @@ func (f *File) Holds(secret string) bool {
 	return found == 1
 }
 
-// Look reads the file again if the last read is at least lookInterval ago.
-func (f *File) Look() {
+// Check reads the file again if the last read is at least checkInterval ago.
+func (f *File) Check() {
 	now := time.Now().UnixNano()
-	if now-f.looked.Load() < int64(lookInterval) || !f.mu.TryLock() {
+	if now-f.checkedAt.Load() < int64(checkInterval) || !f.mu.TryLock() {
 		return
 	}
 	defer f.mu.Unlock()
-	f.looked.Store(now)
+	f.checkedAt.Store(now)
 	_ = f.read() // reported through told
 }
 
@@ -91,7 +91,7 @@ func (f *File) Look() {
 func (f *File) Reload() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.looked.Store(time.Now().UnixNano())
+	f.checkedAt.Store(time.Now().UnixNano())
 	return f.read()
 }
 
@@ -109,8 +109,8 @@ func (f *File) read() error {
 	before := f.Refused()
 	if err != nil {
 		f.refused.Store(&err)
-		if f.told != nil && (before == nil || before.Error() != err.Error()) {
-			f.told(err)
+		if f.reported != nil && (before == nil || before.Error() != err.Error()) {
+			f.reported(err)
 		}
 		return err
 	}
@@ -119,8 +119,8 @@ func (f *File) read() error {
 		return nil
 	}
 	f.now.Store(s)
-	if f.told != nil {
-		f.told(nil)
+	if f.reported != nil {
+		f.reported(nil)
 	}
 	return nil
 }

@@ -83,12 +83,12 @@ func TestWrongFiles(t *testing.T) {
 func TestChange(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	write(t, path, older)
-	told := make(chan error, 10)
-	f, err := secretfile.Open(path, func(err error) { told <- err })
+	reported := make(chan error, 10)
+	f, err := secretfile.Open(path, func(err error) { reported <- err })
 	require.NoError(t, err)
 	write(t, path, newer+"\n"+older)
 	require.NoError(t, f.Reload())
-	require.NoError(t, <-told)
+	require.NoError(t, <-reported)
 	require.True(t, f.Holds(newer))
 	require.True(t, f.Holds(older))
 
@@ -96,13 +96,13 @@ func TestChange(t *testing.T) {
 	require.ErrorIs(t, f.Reload(), secretfile.ErrContent)
 	require.ErrorIs(t, f.Reload(), secretfile.ErrContent)
 	require.ErrorIs(t, f.Refused(), secretfile.ErrContent)
-	require.ErrorIs(t, <-told, secretfile.ErrContent)
+	require.ErrorIs(t, <-reported, secretfile.ErrContent)
 	require.True(t, f.Holds(newer), "what it held before")
-	require.Empty(t, told)
+	require.Empty(t, reported)
 
 	write(t, path, newer)
 	require.Eventually(t, func() bool { return !f.Holds(older) }, time.Minute, 10*time.Millisecond,
 		"it is looked at without being asked to")
-	require.NoError(t, <-told)
+	require.NoError(t, <-reported)
 	require.NoError(t, f.Refused())
 }

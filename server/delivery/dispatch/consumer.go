@@ -18,25 +18,25 @@ type Consumer struct {
 	notify chan struct{} // wakes Next
 
 	// Guarded by dispatcher.mu.
-	err         error
-	credit      int
-	outbox      []Message
-	outboxBytes int
-	unheard     int             // bytes delivered since the client's last message
-	counted     int             // bytes counted for the consumer in the registry, see recount
-	inFlight    map[uint64]bool // assigned and unanswered; true once returned by Next
-	asked       uint64          // highest requested confirmation
-	confirmed   uint64
-	told        uint64 // last confirmation returned by Next
-	drain       draining
-	finishing   bool
-	left        bool
-	groups      int           // number of groups that it owns
-	aside       [lanes]uint64 // by lane: it was offered all deferred messages below this sequence
-	// hearsWaiting: the consumer supports Event.Waiting. waiting contains its pending rejects that Next must report.
+	err              error
+	credit           int
+	outbox           []Message
+	outboxBytes      int
+	unconfirmedBytes int             // bytes delivered since the client's last message
+	counted          int             // bytes counted for the consumer in the registry, see recount
+	inFlight         map[uint64]bool // assigned and unanswered; true once returned by Next
+	requestedConfirm uint64          // highest requested confirmation
+	confirmed        uint64
+	reportedConfirm  uint64 // last confirmation returned by Next
+	drain            draining
+	finishing        bool
+	left             bool
+	groups           int           // number of groups that it owns
+	deferred         [lanes]uint64 // by lane: it was offered all deferred messages below this sequence
+	// reportsPending: the consumer supports Event.Waiting. waiting contains its pending rejects that Next must report.
 	// moved contains those that have been moved since.
-	hearsWaiting   bool
-	waiting, moved []uint64
+	reportsPending        bool
+	pendingRejects, moved []uint64
 	// accepts reports whether the consumer accepts a message; nil accepts all.
 	accepts func(m *Message) bool
 	// from is the origin of the consumer. firstSince is the time since when it has been the consumer attached
@@ -45,8 +45,8 @@ type Consumer struct {
 	firstSince time.Time
 }
 
-// wants reports whether the consumer accepts a message.
-func (c *Consumer) wants(m *Message) bool { return c.accepts == nil || c.accepts(m) }
+// accepted reports whether the consumer accepts a message.
+func (c *Consumer) accepted(m *Message) bool { return c.accepts == nil || c.accepts(m) }
 
 // Event contains the updates to send to a consumer's client.
 type Event struct {
@@ -58,19 +58,19 @@ type Event struct {
 	// Drained is the number of the answered Drain, after Messages; 0 for none. DrainedCredit is the revoked credit.
 	Drained       uint64
 	DrainedCredit uint32
-	// Waiting contains rejects that are pending because the dead-letter queue is full. Confirmed does not cover them.
-	// They are moved when there is space. If the active is replaced first, they are redelivered. Waiting is set only
-	// after HearWaiting was called.
-	Waiting []uint64
+	// PendingRejects contains rejects that are pending because the dead-letter queue is full. Confirmed does not cover
+	// them. They are moved when there is space. If the active is replaced first, they are redelivered. Waiting is set only
+	// after EnablePendingEvents was called.
+	PendingRejects []uint64
 	// Moved contains messages of an earlier Waiting that are no longer pending.
 	Moved []uint64
 }
 
-// HearWaiting enables Event.Waiting. Without it, a pending reject blocks all confirmations requested after it.
-func (c *Consumer) HearWaiting() {
+// EnablePendingEvents enables Event.Waiting. Without it, a pending reject blocks all confirmations requested after it.
+func (c *Consumer) EnablePendingEvents() {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
-	c.hearsWaiting = true
+	c.reportsPending = true
 }
 
 // AddCredit increases the credit by n messages. It returns ErrTooMuchCredit above the limit.
@@ -84,13 +84,13 @@ func (c *Consumer) AddCredit(n uint32) error {
 			c.credit, limit)
 	}
 	c.credit += int(n)
-	c.heard()
+	c.clientResponded()
 	signal(d.wake)
 	return nil
 }
 
-// Answers contains a consumer's outcomes for its messages.
-type Answers struct {
+// Outcomes contains a consumer's outcomes for its messages.
+type Outcomes struct {
 	// Acks are acknowledged. They may include messages that are not in flight at this consumer, since they may have
 	// been delivered before a failover.
 	Acks []Range
@@ -109,7 +109,7 @@ type Answers struct {
 }
 
 // Settle accepts a consumer's answers. It blocks while too many answers are pending.
-func (c *Consumer) Settle(ctx context.Context, a Answers) error {
+func (c *Consumer) Settle(ctx context.Context, a Outcomes) error {
 	d := c.d
 	if err := d.checkDelivered(&a); err != nil {
 		return err
@@ -122,16 +122,16 @@ func (c *Consumer) Settle(ctx context.Context, a Answers) error {
 	if c.err != nil {
 		return c.err
 	}
-	c.heard()
-	var answered []uint64
-	held := &answered
+	c.clientResponded()
+	var settled []uint64
+	held := &settled
 	if !d.order.tracks() {
 		held = nil
 	}
 	for _, r := range a.Acks {
 		d.pending.ack(r, c.drop(r, held) < r.Last-r.First+1)
 	}
-	d.order.answered(answered)
+	d.order.settled(settled)
 	c.nack(&a)
 	if len(a.Rejects) > 0 {
 		c.reject(a.Rejects)
@@ -141,10 +141,10 @@ func (c *Consumer) Settle(ctx context.Context, a Answers) error {
 		for _, r := range a.Releases {
 			c.drop(r, &released)
 		}
-		d.giveBack(released)
+		d.requeue(released)
 	}
 	if a.Confirm != 0 {
-		c.asked = max(c.asked, a.Confirm)
+		c.requestedConfirm = max(c.requestedConfirm, a.Confirm)
 		d.pending.confirms = append(d.pending.confirms, confirmation{consumer: c, number: a.Confirm})
 	}
 	signal(d.work)
@@ -153,7 +153,7 @@ func (c *Consumer) Settle(ctx context.Context, a Answers) error {
 }
 
 // nack requeues messages in flight at the consumer. The dispatcher's lock is held.
-func (c *Consumer) nack(a *Answers) {
+func (c *Consumer) nack(a *Outcomes) {
 	p := &c.d.pending
 	before := len(p.releases)
 	for _, r := range a.Nacks {
@@ -176,13 +176,13 @@ func (c *Consumer) reject(ranges []Range) {
 	for _, r := range ranges {
 		c.drop(r, &held)
 	}
-	c.d.pending.giveUp(held, txn.DeadRejected, c)
-	c.d.order.answered(held)
+	c.d.pending.deadLetter(held, txn.DeadRejected, c)
+	c.d.order.settled(held)
 }
 
-// Leave marks all messages of the consumer as not delivered, except those that its client has seen. That includes
+// Detach marks all messages of the consumer as not delivered, except those that its client has seen. That includes
 // messages in transit to the client. Close requeues them. The consumer gets no further messages. Finish follows.
-func (c *Consumer) Leave(seen []Range) {
+func (c *Consumer) Detach(seen []Range) {
 	seen = merged(seen)
 	d := c.d
 	d.mu.Lock()
@@ -195,7 +195,7 @@ func (c *Consumer) Leave(seen []Range) {
 		}
 	}
 	c.outbox, c.outboxBytes = nil, 0
-	c.recount(1)
+	c.updateCount(1)
 	signal(c.notify)
 }
 
@@ -214,8 +214,8 @@ func (c *Consumer) Finish() {
 		}
 	}
 	c.outbox, c.outboxBytes = nil, 0
-	c.recount(1)
-	d.giveBack(unsent)
+	c.updateCount(1)
+	d.requeue(unsent)
 	signal(c.notify)
 }
 
@@ -235,7 +235,7 @@ func (c *Consumer) Next(ctx context.Context) (Event, error) {
 	for {
 		event, err := c.take()
 		if err != nil || event.Confirmed != 0 || event.Drained != 0 || len(event.Messages) > 0 ||
-			len(event.Waiting) > 0 || len(event.Moved) > 0 {
+			len(event.PendingRejects) > 0 || len(event.Moved) > 0 {
 			return event, err
 		}
 		select {
@@ -258,12 +258,12 @@ func (c *Consumer) take() (Event, error) {
 		return Event{}, c.err
 	}
 	var event Event
-	event.Waiting, c.waiting = c.waiting, nil
+	event.PendingRejects, c.pendingRejects = c.pendingRejects, nil
 	event.Moved, c.moved = c.moved, nil
-	if c.confirmed > c.told {
-		event.Confirmed, c.told = c.confirmed, c.confirmed
+	if c.confirmed > c.reportedConfirm {
+		event.Confirmed, c.reportedConfirm = c.confirmed, c.confirmed
 	}
-	if c.finishing && event.Confirmed == 0 && len(event.Waiting) == 0 && c.told >= c.asked {
+	if c.finishing && event.Confirmed == 0 && len(event.PendingRejects) == 0 && c.reportedConfirm >= c.requestedConfirm {
 		return Event{}, ErrFinished
 	}
 	if d.paused { // INV-2: a blocked node delivers nothing
@@ -306,12 +306,12 @@ func (c *Consumer) takeOutbox() []Message {
 		signal(c.notify)
 	}
 	if taken > 0 {
-		c.unheard += bytes
-		c.recount(leastOutbox)
+		c.unconfirmedBytes += bytes
+		c.updateCount(minOutbox)
 		signal(d.wake)
 	}
 	if len(overdue) > 0 {
-		c.overdueMessages(overdue)
+		c.addOverdue(overdue)
 	}
 	if kept > 0 {
 		d.delivered += uint64(kept)
@@ -321,8 +321,8 @@ func (c *Consumer) takeOutbox() []Message {
 	return out
 }
 
-// canTake returns the number of messages that the consumer can accept now. The dispatcher's lock is held.
-func (c *Consumer) canTake() int {
+// capacity returns the number of messages that the consumer can accept now. The dispatcher's lock is held.
+func (c *Consumer) capacity() int {
 	r := c.d.registry
 	if c.finishing || c.err != nil || c.outboxBytes >= r.outboxBytes() {
 		return 0
@@ -330,9 +330,9 @@ func (c *Consumer) canTake() int {
 	return max(0, min(c.credit, r.limits.Load().Outstanding-len(c.inFlight)))
 }
 
-// give assigns a message to the consumer. more is the approximate number of messages that follow. The dispatcher's
+// deliver assigns a message to the consumer. more is the approximate number of messages that follow. The dispatcher's
 // lock is held.
-func (c *Consumer) give(m Message, more int) {
+func (c *Consumer) deliver(m Message, more int) {
 	c.credit--
 	c.inFlight[m.Sequence] = false
 	if c.outbox == nil {
@@ -340,7 +340,7 @@ func (c *Consumer) give(m Message, more int) {
 	}
 	c.outbox = append(c.outbox, m)
 	c.outboxBytes += len(m.Record)
-	c.recount(leastOutbox)
+	c.updateCount(minOutbox)
 	signal(c.notify)
 }
 
@@ -353,7 +353,7 @@ func (c *Consumer) drop(r Range, held *[]uint64) (n uint64) {
 		if held != nil {
 			*held = append(*held, sequence)
 		}
-		c.forgetOne(sequence, sent)
+		c.removeInFlight(sequence, sent)
 	}
 	if r.Last-r.First < uint64(len(c.inFlight)) {
 		for i := range r.Last - r.First + 1 {
@@ -371,8 +371,8 @@ func (c *Consumer) drop(r Range, held *[]uint64) (n uint64) {
 	return n
 }
 
-// forgetOne restores the credit for a message that never reached the client.
-func (c *Consumer) forgetOne(sequence uint64, sent bool) {
+// removeInFlight restores the credit for a message that never reached the client.
+func (c *Consumer) removeInFlight(sequence uint64, sent bool) {
 	delete(c.inFlight, sequence)
 	if !sent {
 		c.credit++

@@ -16,24 +16,24 @@ import (
 )
 
 const (
-	// deadAgain is the retry interval for dead letters that do not fit into the dead-letter queue.
-	deadAgain = time.Second
+	// deadRetryInterval is the retry interval for dead letters that do not fit into the dead-letter queue.
+	deadRetryInterval = time.Second
 	// maxMoveMessages bounds the messages of one move transaction.
 	maxMoveMessages = 256
 )
 
-// dying is a message to be dead-lettered. Its record is read when it is moved.
-type dying struct {
+// pendingDead is a message to be dead-lettered. Its record is read when it is moved.
+type pendingDead struct {
 	sequence uint64
 	reason   txn.DeadReason
 	by       *Consumer // consumer that rejected it; nil if none did
-	told     bool      // by was notified that it is pending
+	notified bool      // by was notified that it is pending
 }
 
-// giveUp adds messages to be dead-lettered.
-func (s *settlement) giveUp(sequences []uint64, reason txn.DeadReason, by *Consumer) {
+// deadLetter adds messages to be dead-lettered.
+func (s *settlement) deadLetter(sequences []uint64, reason txn.DeadReason, by *Consumer) {
 	for _, sequence := range sequences {
-		s.dead = append(s.dead, dying{sequence: sequence, reason: reason, by: by})
+		s.dead = append(s.dead, pendingDead{sequence: sequence, reason: reason, by: by})
 	}
 }
 
@@ -48,21 +48,21 @@ func (d *dispatcher) maxDeliveries(messages []Message) uint64 {
 	return 0
 }
 
-// setDead removes messages that have reached the delivery limit from a result and dead-letters them. This happens
-// after a failover, or if the limit was lowered. The dispatcher's lock is held.
-func (d *dispatcher) setDead(messages []Message, most uint64) []Message {
+// filterExhausted removes messages that have reached the delivery limit from a result and dead-letters them. This
+// happens after a failover, or if the limit was lowered. The dispatcher's lock is held.
+func (d *dispatcher) filterExhausted(messages []Message, most uint64) []Message {
 	return slices.DeleteFunc(messages, func(m Message) bool {
 		dead := uint64(m.DeliveryCount) >= most
 		if dead {
-			d.pending.giveUp([]uint64{m.Sequence}, txn.DeadMaxDeliveries, nil)
+			d.pending.deadLetter([]uint64{m.Sequence}, txn.DeadMaxDeliveries, nil)
 			signal(d.work)
 		}
 		return dead
 	})
 }
 
-// giveUpExhausted dead-letters those committed releases of a settlement that have reached the delivery limit.
-func (d *dispatcher) giveUpExhausted(batch *settlement) {
+// deadLetterExhausted dead-letters those committed releases of a settlement that have reached the delivery limit.
+func (d *dispatcher) deadLetterExhausted(batch *settlement) {
 	if len(batch.releases) == 0 {
 		return
 	}
@@ -75,10 +75,10 @@ func (d *dispatcher) giveUpExhausted(batch *settlement) {
 		_, is := slices.BinarySearch(exhausted, sequence)
 		return is
 	})
-	batch.giveUp(exhausted, txn.DeadMaxDeliveries, nil)
+	batch.deadLetter(exhausted, txn.DeadMaxDeliveries, nil)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.order.answered(exhausted)
+	d.order.settled(exhausted)
 }
 
 // FullError reports that dead letters of a queue are pending because the dead-letter queue is full. It wraps
@@ -86,13 +86,13 @@ func (d *dispatcher) giveUpExhausted(batch *settlement) {
 type FullError struct {
 	// Queue and DeadLetter are the names of the two queues.
 	Queue, DeadLetter string
-	// Never reports that each pending message exceeds the capacity of the dead-letter queue.
-	Never bool
+	// Oversized reports that each pending message exceeds the capacity of the dead-letter queue.
+	Oversized bool
 }
 
 // Error implements error.
 func (e *FullError) Error() string {
-	if e.Never {
+	if e.Oversized {
 		return fmt.Sprintf("dead letters of %q are larger than max_bytes of the dead-letter queue %q", e.Queue, e.DeadLetter)
 	}
 	return fmt.Sprintf("dead-letter queue %q of %q is full", e.DeadLetter, e.Queue)
@@ -104,9 +104,9 @@ func (*FullError) Unwrap() error { return txn.ErrQueueFull }
 // moveDead moves the dead messages of a settlement in batches. Messages that do not fit into the dead-letter queue
 // remain pending.
 func (d *dispatcher) moveDead(ctx context.Context, batch *settlement) error {
-	slices.SortFunc(batch.dead, func(a, b dying) int { return cmp.Compare(a.sequence, b.sequence) })
-	var waiting []dying
-	var why *FullError
+	slices.SortFunc(batch.dead, func(a, b pendingDead) int { return cmp.Compare(a.sequence, b.sequence) })
+	var waiting []pendingDead
+	var reason *FullError
 	for left := batch.dead; len(left) > 0; {
 		now, rest, err := d.readDead(ctx, left)
 		var stay []uint64
@@ -118,21 +118,21 @@ func (d *dispatcher) moveDead(ctx context.Context, batch *settlement) error {
 			return err
 		}
 		if full != nil {
-			d.registry.NoteFull(full)
+			d.registry.RecordFull(full)
 			waiting = append(waiting, only(left[:len(left)-len(rest)], stay)...)
-			why = full
-			if !full.Never {
+			reason = full
+			if !full.Oversized {
 				waiting = append(waiting, rest...)
 			}
 		}
 		d.reportMoved(left[:len(left)-len(rest)], stay)
-		if full != nil && !full.Never {
+		if full != nil && !full.Oversized {
 			break
 		}
 		left = rest
 	}
 	if len(waiting) > 0 {
-		d.moveLater(waiting, batch, why)
+		d.moveLater(waiting, batch, reason)
 	} else if len(batch.dead) > 0 {
 		d.mu.Lock()
 		d.deadFull = false
@@ -142,11 +142,11 @@ func (d *dispatcher) moveDead(ctx context.Context, batch *settlement) error {
 }
 
 // reportMoved notifies the consumers that rejected messages that these are no longer pending, except those in stay.
-func (d *dispatcher) reportMoved(list []dying, stay []uint64) {
+func (d *dispatcher) reportMoved(list []pendingDead, stay []uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, m := range list {
-		if _, stays := slices.BinarySearch(stay, m.sequence); m.told && !stays {
+		if _, stays := slices.BinarySearch(stay, m.sequence); m.notified && !stays {
 			m.by.moved = append(m.by.moved, m.sequence)
 			signal(m.by.notify)
 		}
@@ -154,7 +154,7 @@ func (d *dispatcher) reportMoved(list []dying, stay []uint64) {
 }
 
 // only returns the elements of list with one of the sequences. Both are in ascending order.
-func only(list []dying, sequences []uint64) (found []dying) {
+func only(list []pendingDead, sequences []uint64) (found []pendingDead) {
 	for _, m := range list {
 		if _, is := slices.BinarySearch(sequences, m.sequence); is {
 			found = append(found, m)
@@ -164,7 +164,7 @@ func only(list []dying, sequences []uint64) (found []dying) {
 }
 
 // readDead reads the first messages of a list that are not acknowledged, and returns the rest of the list.
-func (d *dispatcher) readDead(ctx context.Context, list []dying) (now []Dead, rest []dying, err error) {
+func (d *dispatcher) readDead(ctx context.Context, list []pendingDead) (now []Dead, rest []pendingDead, err error) {
 	from := list[0].sequence
 	messages, next, err := d.registry.source.Read(ctx, d.key, from, maxMoveMessages,
 		d.registry.limits.Load().BatchBytes, nil)
@@ -182,7 +182,7 @@ func (d *dispatcher) readDead(ctx context.Context, list []dying) (now []Dead, re
 		m := &messages[0]
 		if m.Record == nil {
 			d.mu.Lock()
-			d.damaged.push(m.Sequence)
+			d.corrupt.push(m.Sequence)
 			d.mu.Unlock()
 			continue
 		}
@@ -196,18 +196,19 @@ func (d *dispatcher) readDead(ctx context.Context, list []dying) (now []Dead, re
 }
 
 // moveLater keeps the messages pending that could not be moved.
-func (d *dispatcher) moveLater(left []dying, batch *settlement, why *FullError) {
+func (d *dispatcher) moveLater(left []pendingDead, batch *settlement, reason *FullError) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.deadFull {
 		d.registry.log.Warn("dead letters deferred: dead-letter queue is full; consume from it, or raise its limits",
-			zap.String("queue", why.Queue), zap.String("dead_letter_queue", why.DeadLetter), zap.Int("messages", len(left)),
-			zap.Bool("too_large", why.Never))
+			zap.String("queue", reason.Queue), zap.String("dead_letter_queue", reason.DeadLetter), zap.Int("messages",
+				len(left)),
+			zap.Bool("too_large", reason.Oversized))
 	}
 	d.deadWait, d.deadFull = true, true
 	batch.dead = left
-	d.keepDead(batch)
-	time.AfterFunc(deadAgain, func() {
+	d.postponeDead(batch)
+	time.AfterFunc(deadRetryInterval, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.deadWait = false
@@ -215,24 +216,24 @@ func (d *dispatcher) moveLater(left []dying, batch *settlement, why *FullError) 
 	})
 }
 
-// keepDead keeps the dead messages of a settlement pending, and notifies the consumers that rejected them. A consumer
-// without support for that gets its confirmation when they are moved. The dispatcher's lock is held.
-func (d *dispatcher) keepDead(batch *settlement) {
+// postponeDead keeps the dead messages of a settlement pending, and notifies the consumers that rejected them. A
+// consumer without support for that gets its confirmation when they are moved. The dispatcher's lock is held.
+func (d *dispatcher) postponeDead(batch *settlement) {
 	if len(batch.dead) == 0 && len(d.pending.dead) == 0 {
 		return
 	}
 	for i := range batch.dead {
 		m := &batch.dead[i]
-		if m.by != nil && m.by.hearsWaiting && !m.told {
-			m.told = true
-			m.by.waiting = append(m.by.waiting, m.sequence)
+		if m.by != nil && m.by.reportsPending && !m.notified {
+			m.notified = true
+			m.by.pendingRejects = append(m.by.pendingRejects, m.sequence)
 			signal(m.by.notify)
 		}
 	}
 	d.pending.dead, batch.dead = append(d.pending.dead, batch.dead...), nil
 	blocked := make(map[*Consumer]bool)
 	for _, m := range d.pending.dead {
-		if m.by != nil && !m.by.hearsWaiting {
+		if m.by != nil && !m.by.reportsPending {
 			blocked[m.by] = true
 		}
 	}

@@ -76,7 +76,7 @@ func (q *memoryQueue) moved() []dispatch.Dead {
 }
 
 // answer settles and waits for the confirmation.
-func (f *fixture) answer(c *dispatch.Consumer, a dispatch.Answers) {
+func (f *fixture) answer(c *dispatch.Consumer, a dispatch.Outcomes) {
 	f.t.Helper()
 	require.NoError(f.t, c.Settle(f.ctx, a))
 	for {
@@ -126,7 +126,7 @@ func testReject(t *testing.T) {
 	first, second := f.attach(2), f.attach(1)
 	require.Len(t, f.take(second, 1), 1)
 	require.Len(t, f.take(first, 2), 2)
-	f.answer(first, dispatch.Answers{Rejects: span(1, 3), Confirm: 1})
+	f.answer(first, dispatch.Outcomes{Rejects: span(1, 3), Confirm: 1})
 	moved := f.queue.moved()
 	require.Len(t, moved, 2)
 	for _, m := range moved {
@@ -134,7 +134,7 @@ func testReject(t *testing.T) {
 		require.Equal(t, uint32(1), m.Deliveries, "the delivery that was rejected counts")
 	}
 	require.Equal(t, 1, f.queue.backlog())
-	require.ErrorIs(t, first.Settle(f.ctx, dispatch.Answers{Rejects: one(4)}), dispatch.ErrNotDelivered)
+	require.ErrorIs(t, first.Settle(f.ctx, dispatch.Outcomes{Rejects: one(4)}), dispatch.ErrNotDelivered)
 }
 
 // While the dead-letter queue is full, the message has no consumer and is not confirmed. Acknowledgements and
@@ -147,10 +147,10 @@ func testDeadLettersHaveNoRoom(t *testing.T) {
 	f.queue.publish("a", "b", "c")
 	c, other := f.attach(2), f.attach(1)
 	others, mine := f.take(other, 1)[0].Sequence, f.take(c, 2)
-	require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Rejects: one(mine[0].Sequence), Confirm: 1}))
+	require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Rejects: one(mine[0].Sequence), Confirm: 1}))
 	f.nothing(c)
-	f.answer(other, dispatch.Answers{Acks: one(others), Confirm: 7})
-	require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Acks: one(mine[1].Sequence)}))
+	f.answer(other, dispatch.Outcomes{Acks: one(others), Confirm: 7})
+	require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: one(mine[1].Sequence)}))
 	require.Eventually(t, func() bool { return f.queue.isAcked(mine[1].Sequence) }, 10*time.Second, time.Millisecond)
 	f.nothing(c)
 	f.queue.setMove(nil)
@@ -169,7 +169,7 @@ func testMoveFails(t *testing.T) {
 	f.queue.publish("a")
 	c := f.attach(1)
 	f.take(c, 1)
-	require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Rejects: one(1), Confirm: 1}))
+	require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Rejects: one(1), Confirm: 1}))
 	_, err := c.Next(f.ctx)
 	require.ErrorIs(t, err, errNoMove)
 	require.Len(t, f.take(f.attach(1), 1), 1)

@@ -84,9 +84,9 @@ type Source interface {
 	// available. A corrupt message comes without its record. next is the position to continue from.
 	Read(ctx context.Context, key Key, from uint64, maxMessages, maxBytes int, dst []Message) (messages []Message,
 		next uint64, err error)
-	// ReadLanes is Read for a queue with priorities, highest priority first. It reads each priority from its position
+	// ReadPriorities is Read for a queue with priorities, highest priority first. It reads each priority from its position
 	// in lanes, and advances that. next is above all sequences read.
-	ReadLanes(ctx context.Context, key Key, lanes *store.Lanes, maxMessages, maxBytes int, dst []Message) (
+	ReadPriorities(ctx context.Context, key Key, lanes *store.Lanes, maxMessages, maxBytes int, dst []Message) (
 		messages []Message, next uint64, err error)
 	// Priorities returns the priorities of requeued messages, in the same order.
 	Priorities(queue uint64, sequences []uint64) []uint8
@@ -148,16 +148,16 @@ type Limits struct {
 	BatchBytes int
 	// OutboxBytes is the approximate limit of bytes buffered for one consumer's connection.
 	OutboxBytes int
-	// WaitingBytes limits the bytes buffered for all connections. From half of it on, each consumer is limited to an
-	// equal fraction of the free rest, but at least 16 KiB. So all together buffer at most WaitingBytes, 16 KiB for
+	// BufferedBytes limits the bytes buffered for all connections. From half of it on, each consumer is limited to an
+	// equal fraction of the free rest, but at least 16 KiB. So all together buffer at most BufferedBytes, 16 KiB for
 	// each consumer, and one batch for each subscription. 0: no limit.
-	WaitingBytes int
+	BufferedBytes int
 	// Busy reports whether other work needs the CPU that deliveries use. It is called before each read, from any
 	// goroutine. nil: never.
 	Busy func() bool
-	// Share is the fraction of the node's CPU that deliveries may use while Busy, above 0 if Busy is set. 1 disables
+	// CPUFraction is the fraction of the node's CPU that deliveries may use while Busy, above 0 if Busy is set. 1 disables
 	// the limit. Delivering each published message once is always allowed.
-	Share float64
+	CPUFraction float64
 	// Counters is updated; nil for none.
 	Counters *Counters
 }
@@ -180,7 +180,7 @@ type Registry struct {
 	counters *Counters
 	log      *zap.Logger
 	throttle *throttle
-	waiting  waiting
+	buffered bufferedBytes
 	running  sync.WaitGroup
 
 	mu        sync.Mutex // guards the fields below
@@ -190,7 +190,7 @@ type Registry struct {
 	paused    bool
 	closed    error
 	full      map[FullError]time.Time // when dead letters were last found pending; nil while none were
-	withheld  map[Key][]Range         // ranges of running Return calls; nil before the first
+	hidden    map[Key][]Range         // ranges of running Return calls; nil before the first
 	holding   map[Key]int             // running Withdraw calls; nil before the first
 }
 
@@ -212,8 +212,8 @@ func NewRegistry(source Source, settler Settler, limits Limits, logger *zap.Logg
 // credit.
 func (r *Registry) SetLimits(limits Limits) {
 	r.limits.Store(&limits)
-	r.waiting.add(0, &limits)
-	r.throttle.setShare(limits.Share)
+	r.buffered.add(0, &limits)
+	r.throttle.setFraction(limits.CPUFraction)
 }
 
 // Published records the number and approximate total size of published messages.
@@ -237,7 +237,7 @@ func (r *Registry) Attach(key Key, from string, accepts func(m *Message) bool) (
 	d := r.byKey[key]
 	if d == nil {
 		d = newDispatcher(r, key, r.paused)
-		d.withheld, d.holding = slices.Clone(r.withheld[key]), r.holding[key]
+		d.hidden, d.holding = slices.Clone(r.hidden[key]), r.holding[key]
 		if err := d.setFilter(); err != nil {
 			return nil, err
 		}
@@ -245,7 +245,7 @@ func (r *Registry) Attach(key Key, from string, accepts func(m *Message) bool) (
 		r.start(d)
 	}
 	r.consumers++
-	r.waiting.attached(r.consumers, r.limits.Load())
+	r.buffered.attached(r.consumers, r.limits.Load())
 	return d.attach(from, accepts), nil
 }
 
@@ -349,7 +349,7 @@ func (r *Registry) detached() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.consumers--
-	r.waiting.attached(r.consumers, r.limits.Load())
+	r.buffered.attached(r.consumers, r.limits.Load())
 }
 
 // retire removes a dispatcher without consumers and pending settlements, unless a consumer attached in the meantime.

@@ -110,8 +110,8 @@ func (q *memoryQueue) Read(
 	return dst, next, nil
 }
 
-// ReadLanes reads the lowest sequences of the highest priority: one lane at a time.
-func (q *memoryQueue) ReadLanes(
+// ReadPriorities reads the lowest sequences of the highest priority: one lane at a time.
+func (q *memoryQueue) ReadPriorities(
 	ctx context.Context, key dispatch.Key, lanes *store.Lanes, maxMessages, _ int, dst []dispatch.Message,
 ) ([]dispatch.Message, uint64, error) {
 	lanes.Empty = 0
@@ -312,7 +312,7 @@ func (f *fixture) nothing(c *dispatch.Consumer) {
 func (f *fixture) confirm(c *dispatch.Consumer, acks, nacks []dispatch.Range, number uint64) []dispatch.Message {
 	f.t.Helper()
 	var got []dispatch.Message
-	require.NoError(f.t, c.Settle(f.ctx, dispatch.Answers{Acks: acks, Nacks: nacks, Confirm: number}))
+	require.NoError(f.t, c.Settle(f.ctx, dispatch.Outcomes{Acks: acks, Nacks: nacks, Confirm: number}))
 	for {
 		event, err := c.Next(f.ctx)
 		require.NoError(f.t, err)
@@ -382,7 +382,7 @@ func testLostConsumer(t *testing.T) {
 	f.queue.publish("1", "2", "3")
 	lost, other := f.attach(3), f.attach(0)
 	f.take(lost, 3)
-	require.NoError(t, lost.Settle(f.ctx, dispatch.Answers{Acks: one(2)}))
+	require.NoError(t, lost.Settle(f.ctx, dispatch.Outcomes{Acks: one(2)}))
 	lost.Close()
 	require.NoError(t, other.AddCredit(10))
 	again := f.take(other, 2)
@@ -439,7 +439,7 @@ func testAcksGather(t *testing.T) {
 	c := f.attach(100)
 	f.take(c, 100)
 	for i := range uint64(100) {
-		require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Acks: one(i + 1), Confirm: i + 1}))
+		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: one(i + 1), Confirm: i + 1}))
 	}
 	f.nothing(c)
 	f.queue.mu.Lock()
@@ -478,7 +478,7 @@ func testCloseTellsWhy(t *testing.T) {
 	f.registry.Close(reason)
 	_, err := c.Next(f.ctx)
 	require.ErrorIs(t, err, reason)
-	require.ErrorIs(t, c.Settle(f.ctx, dispatch.Answers{Confirm: 1}), reason)
+	require.ErrorIs(t, c.Settle(f.ctx, dispatch.Outcomes{Confirm: 1}), reason)
 	_, err = f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, "", nil)
 	require.ErrorIs(t, err, reason)
 }
@@ -500,7 +500,7 @@ func testFailuresEndTheConsumers(t *testing.T) {
 	f.queue.mu.Lock()
 	f.queue.failWith = errors.New("outcome unknown")
 	f.queue.mu.Unlock()
-	require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Acks: one(1), Confirm: 1}))
+	require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: one(1), Confirm: 1}))
 	_, err = c.Next(f.ctx)
 	require.ErrorContains(t, err, "outcome unknown")
 	f.queue.mu.Lock()
@@ -538,8 +538,8 @@ func testForeignAck(t *testing.T) {
 	f.confirm(c, span(1, 2), nil, 1)
 	require.NoError(t, c.AddCredit(3))
 	require.Equal(t, []uint64{3}, sequences(f.take(c, 1)))
-	require.ErrorIs(t, c.Settle(f.ctx, dispatch.Answers{Acks: one(4), Confirm: 1}), dispatch.ErrNotDelivered)
-	require.ErrorIs(t, c.Settle(f.ctx, dispatch.Answers{Nacks: span(1, 1<<63), Confirm: 1}), dispatch.ErrNotDelivered)
+	require.ErrorIs(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: one(4), Confirm: 1}), dispatch.ErrNotDelivered)
+	require.ErrorIs(t, c.Settle(f.ctx, dispatch.Outcomes{Nacks: span(1, 1<<63), Confirm: 1}), dispatch.ErrNotDelivered)
 }
 
 func TestLimits(t *testing.T) { synctest.Test(t, testLimits) }
@@ -647,7 +647,7 @@ func (f *fixture) consumeSome(rng *rand.Rand, holders *sync.Map) {
 			if rng.Intn(4) == 0 {
 				acks, nacks = nil, acks
 			}
-			if err := c.Settle(f.ctx, dispatch.Answers{Acks: acks, Nacks: nacks}); err != nil {
+			if err := c.Settle(f.ctx, dispatch.Outcomes{Acks: acks, Nacks: nacks}); err != nil {
 				f.t.Error(err)
 			}
 		}

@@ -18,8 +18,8 @@ const maxReadMessages = 4096
 // pollEvery is the number of steps after which a busy dispatcher checks whether the queue was altered.
 const pollEvery = 64
 
-// damagedAgain is the retry interval for corrupt messages.
-const damagedAgain = 5 * time.Second
+// corruptRetryInterval is the retry interval for corrupt messages.
+const corruptRetryInterval = 5 * time.Second
 
 // dispatcher serves one subscription.
 type dispatcher struct {
@@ -37,8 +37,8 @@ type dispatcher struct {
 	// others is the number of messages of a turn that did not match. Used only by the delivering goroutine.
 	others  int
 	running sync.WaitGroup // the two goroutines
-	// noneTakes: no consumer can accept a message. Used only by the delivering goroutine.
-	noneTakes bool
+	// noReceiver: no consumer can accept a message. Used only by the delivering goroutine.
+	noReceiver bool
 	// polls: new messages may precede messages already read. Used only by the delivering goroutine.
 	polls bool
 
@@ -49,12 +49,12 @@ type dispatcher struct {
 	paused    bool
 	holding   int // running Withdraw calls
 	stopped   error
-	next      uint64    // above every sequence that was read
-	later     later     // requeued with a delay
-	overdue   sequences // expired before they were sent
-	ttl       int64     // of the queue, in milliseconds; 0 for none
+	next      uint64     // above every sequence that was read
+	delayed   delayQueue // requeued with a delay
+	overdue   sequences  // expired before they were sent
+	ttl       int64      // of the queue, in milliseconds; 0 for none
 	// corrupt; retried periodically and skipped until then, so that they do not block other messages
-	damaged    sequences
+	corrupt    sequences
 	committing settlement // taken by the settling goroutine and not yet committed; only the answers
 	returning  bool       // a lost consumer's messages are about to be requeued: no newer message precedes them
 	drains     bool       // a consumer has requested a drain, and nothing was read since
@@ -65,9 +65,9 @@ type dispatcher struct {
 	deadWait, deadFull bool
 	// ackedInRead was acknowledged during the read: its result may still contain it.
 	ackedInRead []Range
-	// withheld is removed from read results, because it may become deliverable at any moment and must not be
-	// delivered twice. lettingOut contains the ranges that are no longer withheld.
-	withheld, lettingOut []Range
+	// hidden is removed from read results, because it may become deliverable at any moment and must not be
+	// delivered twice. unhiding contains the ranges that are no longer withheld.
+	hidden, unhiding []Range
 	// dueInRead became deliverable during the read, and its result does not contain it.
 	dueInRead []uint64
 	// delivered is the number of messages delivered to consumers.
@@ -78,7 +78,7 @@ func newDispatcher(r *Registry, key Key, paused bool) *dispatcher {
 	d := &dispatcher{
 		registry: r, key: key, paused: paused, next: 1,
 		wake: make(chan struct{}, 1), work: make(chan struct{}, 1), room: make(chan struct{}),
-		damaged: newSequences(), overdue: newSequences(), ttl: r.source.TTL(key.Queue),
+		corrupt: newSequences(), overdue: newSequences(), ttl: r.source.TTL(key.Queue),
 	}
 	d.order = orderOf(d)
 	return d
@@ -100,7 +100,7 @@ func (d *dispatcher) attach(from string, accepts func(*Message) bool) *Consumer 
 		from: from,
 	}
 	d.consumers = append(d.consumers, c)
-	d.noteFirst()
+	d.updateFirst()
 	if accepts != nil {
 		d.selects()
 	}
@@ -132,7 +132,7 @@ func (d *dispatcher) stop(reason error) {
 		signal(c.notify)
 	}
 	d.order.stop()
-	d.later.stop()
+	d.delayed.stop()
 	d.cancel()
 }
 
@@ -156,8 +156,8 @@ func (d *dispatcher) stats() (inFlight uint64, consumers uint32) {
 	return inFlight, uint32(len(d.consumers))
 }
 
-// noteFirst records since when the first consumer has been the one attached longest. The dispatcher's lock is held.
-func (d *dispatcher) noteFirst() {
+// updateFirst records since when the first consumer has been the one attached longest. The dispatcher's lock is held.
+func (d *dispatcher) updateFirst() {
 	if len(d.consumers) > 0 && d.consumers[0].firstSince.IsZero() {
 		d.consumers[0].firstSince = time.Now()
 	}
@@ -167,13 +167,13 @@ func (d *dispatcher) noteFirst() {
 func (d *dispatcher) deliver(ctx context.Context) {
 	changed, cancel := d.registry.source.Watch(d.key.Queue)
 	defer cancel()
-	again := time.NewTicker(damagedAgain)
+	again := time.NewTicker(corruptRetryInterval)
 	defer again.Stop()
 	for steps, rounds := 0, 0; ; steps++ {
-		if d.noneTakes || steps%pollEvery == 0 {
+		if d.noReceiver || steps%pollEvery == 0 {
 			select {
 			case <-changed:
-				d.news()
+				d.queueChanged()
 			default:
 			}
 		}
@@ -188,34 +188,34 @@ func (d *dispatcher) deliver(ctx context.Context) {
 		if progressed {
 			continue
 		}
-		news := changed
-		if d.noneTakes {
+		queueChanged := changed
+		if d.noReceiver {
 			// Keep the signal pending: publishers must not wake a dispatcher whose consumers cannot accept messages.
-			news = nil
+			queueChanged = nil
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-d.wake:
-		case <-news:
-			d.news()
+		case <-queueChanged:
+			d.queueChanged()
 		case <-again.C:
-			d.retryDamaged()
-			if rounds++; rounds%overdueAgain == 0 {
+			d.retryCorrupt()
+			if rounds++; rounds%overdueRetryInterval == 0 {
 				d.retryOverdue()
 			}
 		}
 	}
 }
 
-// news handles a change of the queue or its configuration.
-func (d *dispatcher) news() {
+// queueChanged handles a change of the queue or its configuration.
+func (d *dispatcher) queueChanged() {
 	_, exclusive := d.registry.source.Order(d.key.Queue)
 	ttl := d.registry.source.TTL(d.key.Queue)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ttl = ttl
-	d.order.news()
+	d.order.queueChanged()
 	d.setExclusive(exclusive)
 }
 
@@ -230,11 +230,11 @@ func (d *dispatcher) followExclusive() {
 func (d *dispatcher) step(ctx context.Context, changed <-chan struct{}) (progressed bool, err error) {
 	maxMessages, maxBytes := maxReadMessages, d.registry.batchBytes()
 	if d.registry.throttle.isBusy() {
-		maxMessages, maxBytes = turnMessages, min(maxBytes, turnBytes)
+		maxMessages, maxBytes = batchCPUMessages, min(maxBytes, batchCPUBytes)
 	}
-	want, again, from, news := d.demand(maxMessages, changed)
-	if news {
-		d.news()
+	want, again, from, queueChanged := d.demand(maxMessages, changed)
+	if queueChanged {
+		d.queueChanged()
 	}
 	if want == 0 {
 		return false, nil
@@ -253,12 +253,12 @@ func (d *dispatcher) step(ctx context.Context, changed <-chan struct{}) (progres
 		if err == nil {
 			messages, others, err = d.match(messages)
 		}
-		d.handOutAgain(messages, left, others)
+		d.redeliverRead(messages, left, others)
 		progressed = true
 	} else {
 		messages, progressed, err = d.readOn(ctx, from, want, maxBytes)
 	}
-	d.registry.throttle.pay(ctx, messages, d.others)
+	d.registry.throttle.wait(ctx, messages, d.others)
 	d.others = 0
 	return progressed, err
 }
@@ -279,11 +279,11 @@ func (d *dispatcher) readOn(
 	defer d.mu.Unlock()
 	d.skip(others)
 	messages = d.endRead(matching, most)
-	defer d.endWithholding()
+	defer d.finishUnhiding()
 	if err != nil {
 		return messages, false, err
 	}
-	progressed = d.order.handOut(messages, next)
+	progressed = d.order.deliverRead(messages, next)
 	d.endDue()
 	return messages, progressed, nil
 }
@@ -291,19 +291,20 @@ func (d *dispatcher) readOn(
 // demand delivers buffered messages and returns how many more the consumers can accept, at most most: first those in
 // again, then new ones, to be read by from. Unless want is 0, the caller must read, and call endRead. news reports
 // that the queue has changed; the order is already notified.
-func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again []uint64, from order, news bool) {
+func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again []uint64, from order,
+	queueChanged bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.gives() {
-		d.noneTakes = true
+	if !d.canDeliver() {
+		d.noReceiver = true
 		return 0, nil, nil, false
 	}
 	if d.polls {
 		// Messages published before a consumer added credit must be visible here, so check under the lock.
 		select {
 		case <-changed:
-			news = true
-			d.order.news()
+			queueChanged = true
+			d.order.queueChanged()
 		default:
 		}
 	}
@@ -313,7 +314,7 @@ func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again 
 	if want > 0 {
 		d.reading = true
 	}
-	return want, again, d.order, news
+	return want, again, d.order, queueChanged
 }
 
 // endRead removes from the result messages acknowledged during the read, and those that have reached the delivery
@@ -321,24 +322,24 @@ func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again 
 func (d *dispatcher) endRead(messages []Message, most uint64) []Message {
 	acked := d.ackedInRead
 	d.reading, d.ackedInRead = false, nil
-	messages = d.setDamaged(withoutRanges(withoutRanges(messages, acked), d.withheld))
+	messages = d.filterCorrupt(withoutRanges(withoutRanges(messages, acked), d.hidden))
 	if most > 0 {
-		messages = d.setDead(messages, most)
+		messages = d.filterExhausted(messages, most)
 	}
 	return messages
 }
 
-// gives reports whether deliveries are enabled. The dispatcher's lock is held.
-func (d *dispatcher) gives() bool { return !d.paused && d.holding == 0 && d.stopped == nil }
+// canDeliver reports whether deliveries are enabled. The dispatcher's lock is held.
+func (d *dispatcher) canDeliver() bool { return !d.paused && d.holding == 0 && d.stopped == nil }
 
 // nextConsumer returns the next consumer in turn that can accept a message; nil if none can.
 func (d *dispatcher) nextConsumer() *Consumer {
-	if !d.gives() {
+	if !d.canDeliver() {
 		return nil
 	}
 	for i := range d.consumers {
 		at := (d.turn + i) % len(d.consumers)
-		if c := d.consumers[at]; c.canTake() > 0 {
+		if c := d.consumers[at]; c.capacity() > 0 {
 			d.turn = at + 1
 			return c
 		}
@@ -381,16 +382,16 @@ func (d *dispatcher) readAgain(
 	return found, nil, nil
 }
 
-// handOutAgain redelivers messages, and skips others, which do not match the filter (they were corrupt before).
+// redeliverRead redelivers messages, and skips others, which do not match the filter (they were corrupt before).
 // Messages that no consumer can accept now, and those in left, keep waiting.
-func (d *dispatcher) handOutAgain(messages []Message, left []uint64, others []Range) {
+func (d *dispatcher) redeliverRead(messages []Message, left []uint64, others []Range) {
 	most := d.maxDeliveries(messages)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.skip(others)
-	defer d.endWithholding()
+	defer d.finishUnhiding()
 	d.order.notRead(left)
-	if given := d.order.handOutAgain(d.endRead(messages, most)); given > 0 {
+	if given := d.order.redeliverRead(d.endRead(messages, most)); given > 0 {
 		d.registry.counters.Redelivered.Add(given)
 	}
 	d.endDue()
@@ -400,29 +401,29 @@ func (d *dispatcher) handOutAgain(messages []Message, left []uint64, others []Ra
 func (d *dispatcher) settled(acks, releases []Range) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.forget(acks)
-	d.giveBackLater(d.takeFromConsumers(releases), nil)
+	d.remove(acks)
+	d.requeueDelayed(d.removeFromConsumers(releases), nil)
 }
 
-// forget removes acknowledged sequences from all messages that wait to be delivered or answered.
-func (d *dispatcher) forget(acks []Range) {
+// remove removes acknowledged sequences from all messages that wait to be delivered or answered.
+func (d *dispatcher) remove(acks []Range) {
 	if len(acks) == 0 {
 		return
 	}
 	if d.reading {
 		d.ackedInRead = append(d.ackedInRead, acks...)
 	}
-	d.order.forget(acks)
+	d.order.remove(acks)
 	for _, r := range acks {
-		d.damaged.removeRange(r)
+		d.corrupt.removeRange(r)
 		d.overdue.removeRange(r)
-		d.later.removeRange(r)
+		d.delayed.removeRange(r)
 	}
-	d.takeFromConsumers(acks)
+	d.removeFromConsumers(acks)
 }
 
-// takeFromConsumers removes the sequences from their consumers and returns those that were in flight.
-func (d *dispatcher) takeFromConsumers(ranges []Range) []uint64 {
+// removeFromConsumers removes the sequences from their consumers and returns those that were in flight.
+func (d *dispatcher) removeFromConsumers(ranges []Range) []uint64 {
 	var held []uint64
 	for _, c := range d.consumers {
 		for _, r := range ranges {
@@ -435,12 +436,12 @@ func (d *dispatcher) takeFromConsumers(ranges []Range) []uint64 {
 	return held
 }
 
-// giveBack requeues sequences.
-func (d *dispatcher) giveBack(sequences []uint64) {
+// requeue requeues sequences.
+func (d *dispatcher) requeue(sequences []uint64) {
 	if len(sequences) == 0 {
 		return
 	}
-	d.order.giveBack(sequences)
+	d.order.requeue(sequences)
 	signal(d.wake)
 }
 
@@ -454,7 +455,7 @@ func (d *dispatcher) detach(c *Consumer) {
 		return // already closed
 	}
 	d.consumers = slices.Delete(d.consumers, at, at+1)
-	d.noteFirst()
+	d.updateFirst()
 	d.turn = 0
 	var unsent, sent []uint64
 	for sequence, wasSent := range c.inFlight {
@@ -465,14 +466,14 @@ func (d *dispatcher) detach(c *Consumer) {
 		}
 	}
 	c.inFlight, c.outbox, c.left = nil, nil, true
-	c.outboxBytes, c.unheard = 0, 0
-	c.recount(1)
+	c.outboxBytes, c.unconfirmedBytes = 0, 0
+	c.updateCount(1)
 	d.order.left(c)
 	if d.stopped == nil {
 		if len(sent) > 0 {
 			d.pending.unsent = append(d.pending.unsent, unsent...) // to keep them in order
 		} else {
-			d.giveBack(unsent)
+			d.requeue(unsent)
 		}
 		d.pending.releases = append(d.pending.releases, sent...)
 		d.returning = d.returning || len(sent) > 0

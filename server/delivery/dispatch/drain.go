@@ -24,7 +24,7 @@ func (c *Consumer) Drain(number uint64) {
 	defer d.mu.Unlock()
 	c.drain = draining{number: number, upTo: next}
 	d.drains = true
-	c.heard()
+	c.clientResponded()
 	signal(d.wake)
 }
 
@@ -35,7 +35,7 @@ func (d *dispatcher) beginDrains() {
 		return
 	}
 	d.drains = false
-	d.order.news()
+	d.order.queueChanged()
 	for _, c := range d.consumers {
 		c.drain.began = c.drain.number != 0
 	}
@@ -81,7 +81,7 @@ func (s *selective) passedAll(c *Consumer) bool {
 		if s.lanes != nil && c.drain.empty>>lane&1 == 0 && s.lanes.Next[lane] < c.drain.upTo {
 			return false
 		}
-		if s.redeliver[lane].len() > 0 || s.aside[lane].hasFrom(c.aside[lane]) {
+		if s.redeliver[lane].len() > 0 || s.deferred[lane].hasFrom(c.deferred[lane]) {
 			return false
 		}
 	}
@@ -98,14 +98,14 @@ func (s *selective) sawEmpty(bits uint16) {
 }
 
 // hasFrom reports whether the set has a member >= from.
-func (s *asideSet) hasFrom(from uint64) bool {
-	for i := s.at(from >> asideBits); i < len(s.chunks); i++ {
+func (s *deferredSet) hasFrom(from uint64) bool {
+	for i := s.at(from >> deferredBits); i < len(s.chunks); i++ {
 		c := s.chunks[i]
-		if c.number > from>>asideBits && c.n > 0 {
+		if c.number > from>>deferredBits && c.n > 0 {
 			return true
 		}
-		first := int(from >> 6 & (1<<asideBits/64 - 1))
-		for w := first; w < len(c.words) && c.number == from>>asideBits; w++ {
+		first := int(from >> 6 & (1<<deferredBits/64 - 1))
+		for w := first; w < len(c.words) && c.number == from>>deferredBits; w++ {
 			word := c.words[w]
 			if w == first {
 				word &= ^uint64(0) << (from & 63)

@@ -20,22 +20,22 @@ func (r *Registry) Expired(queue uint64, expired []Range) {
 	}
 }
 
-// Held returns those of the sequences that must not be dead-lettered now. They are in flight at a consumer of any
+// InFlight returns those of the sequences that must not be dead-lettered now. They are in flight at a consumer of any
 // subscription of the queue, or their answers are not committed yet. Or they do not match the filter of a
 // subscription and are about to be acknowledged for it.
-func (r *Registry) Held(queue uint64, sequences []uint64) (held []uint64) {
+func (r *Registry) InFlight(queue uint64, sequences []uint64) (held []uint64) {
 	for _, d := range r.ofQueue(queue) {
 		d.mu.Lock()
-		held = append(held, d.sentOf(sequences)...)
-		held = append(held, d.answeredOf(sequences)...)
+		held = append(held, d.inFlight(sequences)...)
+		held = append(held, d.removeInFlight(sequences)...)
 		d.mu.Unlock()
 	}
 	return held
 }
 
-// sentOf returns those of the sequences that were sent to a consumer and are unanswered. The dispatcher's lock is
+// inFlight returns those of the sequences that were sent to a consumer and are unanswered. The dispatcher's lock is
 // held.
-func (d *dispatcher) sentOf(sequences []uint64) (sent []uint64) {
+func (d *dispatcher) inFlight(sequences []uint64) (sent []uint64) {
 	for _, c := range d.consumers {
 		for _, sequence := range sequences {
 			if c.inFlight[sequence] {
@@ -46,17 +46,17 @@ func (d *dispatcher) sentOf(sequences []uint64) (sent []uint64) {
 	return sent
 }
 
-// answeredOf returns those of the sequences with uncommitted answers. The dispatcher's lock is held.
-func (d *dispatcher) answeredOf(sequences []uint64) []uint64 {
+// removeInFlight returns those of the sequences with uncommitted answers. The dispatcher's lock is held.
+func (d *dispatcher) removeInFlight(sequences []uint64) []uint64 {
 	open := make(map[uint64]bool, len(sequences))
-	for _, sequence := range d.unanswered(slices.Clone(sequences)) {
+	for _, sequence := range d.inFlightAnywhere(slices.Clone(sequences)) {
 		open[sequence] = true
 	}
 	return slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool { return open[sequence] })
 }
 
-// unanswered removes sequences with uncommitted answers. The dispatcher's lock is held.
-func (d *dispatcher) unanswered(sequences []uint64) []uint64 {
+// inFlightAnywhere removes sequences with uncommitted answers. The dispatcher's lock is held.
+func (d *dispatcher) inFlightAnywhere(sequences []uint64) []uint64 {
 	return d.skipped.without(d.pending.without(d.committing.without(sequences)))
 }
 
@@ -82,16 +82,16 @@ func (d *dispatcher) due(sequences []uint64) {
 		d.dueInRead = append(d.dueInRead, sequences...)
 		return
 	}
-	d.giveDue(sequences)
+	d.requeueDue(sequences)
 }
 
-// giveDue requeues messages behind the read position; later reads find the others. A read may have found some
+// requeueDue requeues messages behind the read position; later reads find the others. A read may have found some
 // already, after they became readable and before this call. Messages in flight stay in flight, buffered messages are
 // not duplicated, and answered messages keep their answers. The dispatcher's lock is held.
-func (d *dispatcher) giveDue(sequences []uint64) {
+func (d *dispatcher) requeueDue(sequences []uint64) {
 	passed := slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool {
-		_, later := d.later.at[sequence]
-		return later || !d.order.passed(sequence) || d.damaged.has(sequence) || d.overdue.has(sequence) ||
+		_, later := d.delayed.at[sequence]
+		return later || !d.order.passed(sequence) || d.corrupt.has(sequence) || d.overdue.has(sequence) ||
 			slices.ContainsFunc(d.consumers, func(c *Consumer) bool {
 				_, has := c.inFlight[sequence]
 				return has
@@ -99,7 +99,7 @@ func (d *dispatcher) giveDue(sequences []uint64) {
 	})
 	passed = d.pending.without(d.committing.without(passed))
 	d.order.unread(asRanges(passed))
-	d.giveBack(passed)
+	d.requeue(passed)
 }
 
 // wasRead removes messages found by a read from dueInRead. The read has not found messages that become deliverable
@@ -121,7 +121,7 @@ func (d *dispatcher) wasRead(messages []Message) {
 // held.
 func (d *dispatcher) endDue() {
 	if len(d.dueInRead) > 0 {
-		d.giveDue(d.dueInRead)
+		d.requeueDue(d.dueInRead)
 		d.dueInRead = nil
 	}
 }

@@ -137,11 +137,11 @@ func TestRedeliveryDelay(t *testing.T) {
 		again(time.Second, 1)
 		f.confirm(c, nil, one(1), 2)
 		soon := 100 * time.Millisecond
-		require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Nacks: one(2), NackDelay: &soon}))
+		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Nacks: one(2), NackDelay: &soon}))
 		again(1100*time.Millisecond, 2)
 		again(3*time.Second, 1)
 		atOnce := time.Duration(0)
-		require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Nacks: one(3), NackDelay: &atOnce}))
+		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Nacks: one(3), NackDelay: &atOnce}))
 		again(3*time.Second, 3)
 
 		// A message acknowledged in the meantime is not redelivered. A lost consumer's messages are delayed as well.
@@ -167,10 +167,10 @@ func testHeld(t *testing.T) {
 	c := f.attach(2)
 	f.take(c, 2)
 	f.confirm(c, one(1), nil, 1)
-	require.Equal(t, []uint64{2}, f.registry.Held(1, []uint64{1, 2, 3}))
-	require.Empty(t, f.registry.Held(2, []uint64{1, 2, 3}))
+	require.Equal(t, []uint64{2}, f.registry.InFlight(1, []uint64{1, 2, 3}))
+	require.Empty(t, f.registry.InFlight(2, []uint64{1, 2, 3}))
 	f.registry.Expired(1, one(2))
-	require.Empty(t, f.registry.Held(1, []uint64{1, 2, 3}))
+	require.Empty(t, f.registry.InFlight(1, []uint64{1, 2, 3}))
 }
 
 // A message that a read has found before the call of Due is not delivered twice, whether it is in flight or waits for
@@ -197,14 +197,14 @@ func TestDueIsDeliveredOnce(t *testing.T) {
 // while the answer is pending or being committed, nor during its redelivery delay.
 func TestDueWhileAnswered(t *testing.T) {
 	for name, c := range map[string]struct {
-		answer dispatch.Answers
+		answer dispatch.Outcomes
 		delay  time.Duration // redelivery delay
 		again  []uint64
 	}{
-		"nack":           {answer: dispatch.Answers{Nacks: one(1)}, again: []uint64{1}},
-		"nack, to wait":  {answer: dispatch.Answers{Nacks: one(1)}, delay: time.Hour},
-		"acknowledged":   {answer: dispatch.Answers{Acks: one(1)}},
-		"to be rejected": {answer: dispatch.Answers{Rejects: one(1)}},
+		"nack":           {answer: dispatch.Outcomes{Nacks: one(1)}, again: []uint64{1}},
+		"nack, to wait":  {answer: dispatch.Outcomes{Nacks: one(1)}, delay: time.Hour},
+		"acknowledged":   {answer: dispatch.Outcomes{Acks: one(1)}},
+		"to be rejected": {answer: dispatch.Outcomes{Rejects: one(1)}},
 	} {
 		for _, prioritized := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
@@ -218,7 +218,7 @@ func TestDueWhileAnswered(t *testing.T) {
 				f.queue.mu.Lock()
 				f.queue.hold = hold
 				f.queue.mu.Unlock()
-				require.NoError(t, consumer.Settle(f.ctx, dispatch.Answers{Nacks: one(2)})) // is being committed
+				require.NoError(t, consumer.Settle(f.ctx, dispatch.Outcomes{Nacks: one(2)})) // is being committed
 				synctest.Wait()
 				require.NoError(t, consumer.Settle(f.ctx, c.answer)) // is pending
 				f.registry.Due(1, []uint64{1, 2})

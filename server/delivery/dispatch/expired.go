@@ -8,9 +8,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// overdueAgain is the number of damagedAgain rounds after which expired messages are checked again: the clock may
-// have been set back, or the queue's TTL raised.
-const overdueAgain = 12
+// overdueRetryInterval is the number of corruptRetryInterval rounds after which expired messages are checked again: the
+// clock may have been set back, or the queue's TTL raised.
+const overdueRetryInterval = 12
 
 // expired reports whether a message has expired by its own expiry or its queue's TTL. For a message without
 // attributes in a queue without a TTL, it costs two checks. now is set on first use. The dispatcher's lock is held.
@@ -32,16 +32,16 @@ func (d *dispatcher) expired(m *Message, now *int64) bool {
 	return at != 0 && at <= *now
 }
 
-// overdueMessages removes expired messages from the consumer's outbox. Others delete or dead-letter them. The
+// addOverdue removes expired messages from the consumer's outbox. Others delete or dead-letter them. The
 // dispatcher's lock is held.
-func (c *Consumer) overdueMessages(sequences []uint64) {
+func (c *Consumer) addOverdue(sequences []uint64) {
 	d := c.d
 	for _, sequence := range sequences {
-		c.forgetOne(sequence, false)
+		c.removeInFlight(sequence, false)
 		d.overdue.push(sequence)
 	}
 	if d.order.tracks() {
-		d.order.answered(sequences)
+		d.order.settled(sequences)
 	}
 	signal(d.wake)
 }
@@ -51,6 +51,6 @@ func (d *dispatcher) retryOverdue() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for d.overdue.len() > 0 {
-		d.giveBack([]uint64{d.overdue.pop()})
+		d.requeue([]uint64{d.overdue.pop()})
 	}
 }

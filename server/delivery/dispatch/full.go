@@ -12,8 +12,8 @@ import (
 // retries about every second.
 const fullFor = 5 * time.Second
 
-// NoteFull records that dead letters are pending.
-func (r *Registry) NoteFull(e *FullError) {
+// RecordFull records that dead letters are pending.
+func (r *Registry) RecordFull(e *FullError) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.full == nil {

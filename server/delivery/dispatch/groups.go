@@ -105,8 +105,8 @@ func (s *groups) hold(g *group, sequence uint64) {
 	s.outs[sequence] = g
 }
 
-// give records that a message is assigned to a consumer.
-func (s *groups) give(g *group, sequence uint64, c *Consumer) {
+// deliver records that a message is assigned to a consumer.
+func (s *groups) deliver(g *group, sequence uint64, c *Consumer) {
 	s.hold(g, sequence)
 	if g.owner != c {
 		g.leave()

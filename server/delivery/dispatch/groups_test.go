@@ -22,7 +22,7 @@ func TestManyGroups(t *testing.T) {
 	for i := range uint64(all) {
 		rec, err := txn.AppendMessage(nil, 1, &txn.Attributes{Group: fmt.Sprint(i)}, nil, nil)
 		require.NoError(t, err)
-		s.give(s.of(&Message{Sequence: i + 1, Record: rec}), i+1, c)
+		s.deliver(s.of(&Message{Sequence: i + 1, Record: rec}), i+1, c)
 		if i >= busy {
 			s.done(i + 1)
 		}
@@ -57,9 +57,9 @@ func TestManyGroups(t *testing.T) {
 // TestAsideSet compares the set with a map.
 func TestAsideSet(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	var s asideSet
+	var s deferredSet
 	want := map[uint64]bool{}
-	draw := func() uint64 { return 1 + rng.Uint64N(5<<asideBits) }
+	draw := func() uint64 { return 1 + rng.Uint64N(5<<deferredBits) }
 	for range 20_000 {
 		switch k := rng.IntN(100); {
 		case k < 90:
@@ -78,7 +78,7 @@ func TestAsideSet(t *testing.T) {
 			}
 		default:
 			r := Range{First: draw()}
-			r.Last = r.First + rng.Uint64N(3<<asideBits)
+			r.Last = r.First + rng.Uint64N(3<<deferredBits)
 			s.removeRange(r)
 			maps.DeleteFunc(want, func(sequence uint64, _ bool) bool { return sequence >= r.First && sequence <= r.Last })
 		}

@@ -11,37 +11,37 @@ import "context"
 type order interface {
 	// demand delivers buffered messages and returns how many more the consumers can accept, at most most. again
 	// contains sequences, in ascending order, that must be read and delivered before new messages. It sets
-	// dispatcher.noneTakes.
+	// dispatcher.noReceiver.
 	demand(most int) (want int, again []uint64)
-	// read reads new messages. Only handOut interprets next.
+	// read reads new messages. Only deliverRead interprets next.
 	read(ctx context.Context, want, maxBytes int) (messages []Message, next uint64, err error)
-	// handOut delivers the messages of a read that are still deliverable, and keeps those that no consumer can accept
+	// deliverRead delivers the messages of a read that are still deliverable, and keeps those that no consumer can accept
 	// now. It reports whether the read has made progress.
-	handOut(messages []Message, next uint64) (progressed bool)
+	deliverRead(messages []Message, next uint64) (progressed bool)
 	// notRead requeues sequences that demand has returned and that were not read, because one read is limited. It is
-	// called before handOutAgain.
+	// called before redeliverRead.
 	notRead(sequences []uint64)
-	// handOutAgain delivers messages that demand has requested, and keeps those that no consumer can accept now. It
+	// redeliverRead delivers messages that demand has requested, and keeps those that no consumer can accept now. It
 	// returns the number of delivered messages that had been delivered before.
-	handOutAgain(messages []Message) (redelivered uint64)
+	redeliverRead(messages []Message) (redelivered uint64)
 	// unread removes messages that were read and not assigned to a consumer: they are requeued separately.
 	unread(ranges []Range)
 	// passedAll reports whether all messages that existed when a consumer requested a drain were examined.
 	passedAll(c *Consumer) bool
 	// passed reports whether the read position is behind a sequence. It must not be called during a read.
 	passed(sequence uint64) bool
-	// giveBack requeues sequences that no longer have a consumer.
-	giveBack(sequences []uint64)
-	// forget removes acknowledged messages from all waiting ones.
-	forget(acks []Range)
+	// requeue requeues sequences that no longer have a consumer.
+	requeue(sequences []uint64)
+	// remove removes acknowledged messages from all waiting ones.
+	remove(acks []Range)
 	// tracks reports whether answered must be called for the answers of consumers.
 	tracks() bool
-	// answered records that messages are acknowledged, rejected or dead-lettered.
-	answered(sequences []uint64)
+	// settled records that messages are acknowledged, rejected or dead-lettered.
+	settled(sequences []uint64)
 	// left records that a consumer has left. Its messages are requeued by other calls.
 	left(c *Consumer)
-	// news records that the queue has changed: there may be messages to read.
-	news()
+	// queueChanged records that the queue has changed: there may be messages to read.
+	queueChanged()
 	// stop releases all records.
 	stop()
 }
@@ -58,13 +58,13 @@ type fifo struct {
 func (f *fifo) demand(most int) (want int, again []uint64) {
 	d := f.d
 	if f.redeliver.len() == 0 && !d.returning {
-		f.handOutReady()
+		f.deliverReady()
 	}
 	for _, c := range d.consumers {
-		want += c.canTake()
+		want += c.capacity()
 	}
 	want = min(want, most)
-	d.noneTakes = want == 0
+	d.noReceiver = want == 0
 	for len(again) < want && f.redeliver.len() > 0 {
 		again = append(again, f.redeliver.pop())
 	}
@@ -79,19 +79,19 @@ func (f *fifo) read(ctx context.Context, want, maxBytes int) ([]Message, uint64,
 	return f.d.registry.source.Read(ctx, f.d.key, f.d.next, want, maxBytes, nil)
 }
 
-func (f *fifo) handOut(messages []Message, next uint64) (progressed bool) {
+func (f *fifo) deliverRead(messages []Message, next uint64) (progressed bool) {
 	progressed = next != f.d.next
 	f.atEnd = !progressed
 	f.d.next = next
 	f.ready = append(f.ready, messages...)
 	if !f.d.returning {
-		f.handOutReady()
+		f.deliverReady()
 	}
 	return progressed
 }
 
-// handOutReady assigns each ready message to the next consumer in turn that can accept it.
-func (f *fifo) handOutReady() {
+// deliverReady assigns each ready message to the next consumer in turn that can accept it.
+func (f *fifo) deliverReady() {
 	given := 0
 	for _, m := range f.ready {
 		c := f.d.nextConsumer()
@@ -99,7 +99,7 @@ func (f *fifo) handOutReady() {
 			break
 		}
 		given++
-		c.give(m, min((len(f.ready)-given)/len(f.d.consumers), c.canTake()))
+		c.deliver(m, min((len(f.ready)-given)/len(f.d.consumers), c.capacity()))
 	}
 	f.ready = f.ready[given:]
 	if len(f.ready) == 0 {
@@ -107,10 +107,10 @@ func (f *fifo) handOutReady() {
 	}
 }
 
-func (f *fifo) handOutAgain(messages []Message) (redelivered uint64) {
+func (f *fifo) redeliverRead(messages []Message) (redelivered uint64) {
 	for _, m := range messages {
 		if c := f.d.nextConsumer(); c != nil {
-			c.give(m, 0)
+			c.deliver(m, 0)
 			if m.DeliveryCount > 0 {
 				redelivered++
 			}
@@ -121,19 +121,19 @@ func (f *fifo) handOutAgain(messages []Message) (redelivered uint64) {
 	return redelivered
 }
 
-func (f *fifo) notRead(sequences []uint64) { f.giveBack(sequences) }
+func (f *fifo) notRead(sequences []uint64) { f.requeue(sequences) }
 
 func (f *fifo) unread(ranges []Range) { f.ready = withoutRanges(f.ready, ranges) }
 
 func (f *fifo) passed(sequence uint64) bool { return sequence < f.d.next }
 
-func (f *fifo) giveBack(sequences []uint64) {
+func (f *fifo) requeue(sequences []uint64) {
 	for _, sequence := range sequences {
 		f.redeliver.push(sequence)
 	}
 }
 
-func (f *fifo) forget(acks []Range) {
+func (f *fifo) remove(acks []Range) {
 	f.ready = withoutRanges(f.ready, acks)
 	for _, r := range acks {
 		f.redeliver.removeRange(r)
@@ -142,10 +142,10 @@ func (f *fifo) forget(acks []Range) {
 
 func (f *fifo) tracks() bool { return false }
 
-func (f *fifo) answered([]uint64) {}
+func (f *fifo) settled([]uint64) {}
 
 func (f *fifo) left(*Consumer) {}
 
-func (f *fifo) news() { f.atEnd = false }
+func (f *fifo) queueChanged() { f.atEnd = false }
 
 func (f *fifo) stop() { f.ready = nil }

@@ -83,13 +83,13 @@ func testHighOneIsNextInABusyQueue(t *testing.T) {
 	c := f.attach(1)
 	for i := range 300 {
 		m := f.take(c, 1)
-		require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Acks: one(m[0].Sequence)}))
+		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: one(m[0].Sequence)}))
 		if i%50 == 10 {
 			f.prioritized(9)
 			require.NoError(t, c.AddCredit(1))
 			high := f.take(c, 1)
 			require.GreaterOrEqual(t, high[0].Sequence, uint64(301), "after %d messages", i)
-			require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Acks: one(high[0].Sequence)}))
+			require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: one(high[0].Sequence)}))
 		}
 		require.NoError(t, c.AddCredit(1))
 	}
@@ -102,7 +102,7 @@ func TestHighOneComesBeforeTheCredit(t *testing.T) { synctest.Test(t, testHighOn
 func testHighOneComesBeforeTheCredit(t *testing.T) {
 	var between atomic.Pointer[func()]
 	l := limits()
-	l.Share, l.Busy = 0.5, func() bool { // called at this point
+	l.CPUFraction, l.Busy = 0.5, func() bool { // called at this point
 		if act := between.Swap(nil); act != nil {
 			(*act)()
 		}
@@ -120,7 +120,7 @@ func testHighOneComesBeforeTheCredit(t *testing.T) {
 		_ = c.AddCredit(1) // it has none; if this failed, nothing would be delivered
 	}
 	between.Store(&act)
-	require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Acks: one(1)})) // triggers the dispatcher
+	require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: one(1)})) // triggers the dispatcher
 	require.Equal(t, []uint64{3}, sequences(f.take(c, 1)))
 	require.NoError(t, c.AddCredit(1))
 	require.Equal(t, []uint64{2}, sequences(f.take(c, 1)))
@@ -142,15 +142,15 @@ func testGroupIsDeliveredInOrder(t *testing.T) {
 	again := f.confirm(y, nil, one(3), 1) // it may come with the confirmation
 	again = append(again, f.take(y, 1-len(again))...)
 	require.Equal(t, []uint64{3}, sequences(again), "it stays with its consumer")
-	require.NoError(t, x.Settle(f.ctx, dispatch.Answers{Acks: one(1)}))
+	require.NoError(t, x.Settle(f.ctx, dispatch.Outcomes{Acks: one(1)}))
 	require.Equal(t, []uint64{2}, sequences(f.take(x, 1)))
 	// A rejected message does not.
-	require.NoError(t, y.Settle(f.ctx, dispatch.Answers{Rejects: one(3)}))
+	require.NoError(t, y.Settle(f.ctx, dispatch.Outcomes{Rejects: one(3)}))
 	require.Equal(t, []uint64{5}, sequences(f.take(y, 1)))
 	// When the consumer is lost, the other one continues with the message in flight.
 	x.Close()
 	require.Equal(t, []uint64{2}, sequences(f.take(y, 1)))
-	require.NoError(t, y.Settle(f.ctx, dispatch.Answers{Acks: one(2)}))
+	require.NoError(t, y.Settle(f.ctx, dispatch.Outcomes{Acks: one(2)}))
 	require.Equal(t, []uint64{4}, sequences(f.take(y, 1)))
 }
 
@@ -183,8 +183,8 @@ func testGroupsGoOnWhileOneConsumerIsFull(t *testing.T) {
 	x, y := f.attach(1), f.attach(1)
 	require.Equal(t, []uint64{1}, sequences(f.take(x, 1)))
 	require.Equal(t, []uint64{2}, sequences(f.take(y, 1)))
-	require.NoError(t, x.Settle(f.ctx, dispatch.Answers{Acks: one(1)})) // but it has no more credit
-	require.NoError(t, y.Settle(f.ctx, dispatch.Answers{Acks: one(2)}))
+	require.NoError(t, x.Settle(f.ctx, dispatch.Outcomes{Acks: one(1)})) // but it has no more credit
+	require.NoError(t, y.Settle(f.ctx, dispatch.Outcomes{Acks: one(2)}))
 	f.grouped("a", "a", "b", "c")
 	require.NoError(t, y.AddCredit(10))
 	require.Equal(t, []uint64{5, 6}, sequences(f.take(y, 2)))
@@ -202,7 +202,7 @@ func testExclusiveConsumer(t *testing.T) {
 	x, y, z := f.attach(2), f.attach(2), f.attach(2)
 	require.Equal(t, []uint64{1, 2}, sequences(f.take(x, 2)))
 	f.nothing(y)
-	require.NoError(t, x.Settle(f.ctx, dispatch.Answers{Acks: one(1)}))
+	require.NoError(t, x.Settle(f.ctx, dispatch.Outcomes{Acks: one(1)}))
 	x.Close()
 	require.Equal(t, []uint64{2, 3}, sequences(f.take(y, 2)), "the next in line takes over")
 	f.nothing(z)
@@ -280,15 +280,15 @@ func TestGroupsInAnyWeather(t *testing.T) {
 	}
 }
 
-// weather records the messages in flight.
-type weather struct {
-	mu     sync.Mutex
-	group  map[uint64]string
-	out    map[string]uint64 // by group; 0 for none
-	done   map[uint64]bool
-	inTurn map[string][]uint64
-	left   int
-	wrong  string
+// randomConsumers records the messages in flight.
+type randomConsumers struct {
+	mu      sync.Mutex
+	group   map[uint64]string
+	out     map[string]uint64 // by group; 0 for none
+	done    map[uint64]bool
+	inOrder map[string][]uint64
+	left    int
+	wrong   string
 }
 
 func groupsInAnyWeather(t *testing.T, seed uint64) {
@@ -296,14 +296,14 @@ func groupsInAnyWeather(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	f.queue.prioritized = seed%2 == 1
 	const messages = 600
-	w := &weather{
-		group: map[uint64]string{}, out: map[string]uint64{}, done: map[uint64]bool{}, inTurn: map[string][]uint64{},
+	w := &randomConsumers{
+		group: map[uint64]string{}, out: map[string]uint64{}, done: map[uint64]bool{}, inOrder: map[string][]uint64{},
 		left: messages,
 	}
 	for i := range uint64(messages) {
 		g := fmt.Sprint(rng.IntN(25))
 		w.group[i+1] = g
-		w.inTurn[g] = append(w.inTurn[g], i+1)
+		w.inOrder[g] = append(w.inOrder[g], i+1)
 		f.queue.publish(message(t, txn.Attributes{Group: g}, ""))
 	}
 	ctx, cancel := context.WithCancel(f.ctx)
@@ -325,7 +325,7 @@ func groupsInAnyWeather(t *testing.T, seed uint64) {
 }
 
 // consume runs one consumer. It reports whether all messages are answered.
-func (w *weather) consume(ctx context.Context, f *fixture, rng *rand.Rand) (end bool) {
+func (w *randomConsumers) consume(ctx context.Context, f *fixture, rng *rand.Rand) (end bool) {
 	var accepts func(*dispatch.Message) bool
 	if rng.IntN(4) == 0 {
 		odd := rng.Uint64N(3)
@@ -370,7 +370,7 @@ func (w *weather) consume(ctx context.Context, f *fixture, rng *rand.Rand) (end 
 	return false
 }
 
-func (w *weather) delivered(sequence uint64) {
+func (w *randomConsumers) delivered(sequence uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	g := w.group[sequence]
@@ -378,21 +378,21 @@ func (w *weather) delivered(sequence uint64) {
 		w.wrong = fmt.Sprintf("%d was delivered while %d of its group %s was with a consumer", sequence, other, g)
 	}
 	w.out[g] = sequence
-	next := slices.IndexFunc(w.inTurn[g], func(s uint64) bool { return !w.done[s] })
-	if next < 0 || w.inTurn[g][next] != sequence {
-		w.wrong = fmt.Sprintf("%d was delivered, group %s has %v", sequence, g, w.inTurn[g])
+	next := slices.IndexFunc(w.inOrder[g], func(s uint64) bool { return !w.done[s] })
+	if next < 0 || w.inOrder[g][next] != sequence {
+		w.wrong = fmt.Sprintf("%d was delivered, group %s has %v", sequence, g, w.inOrder[g])
 	}
 }
 
-func (w *weather) answer(f *fixture, c *dispatch.Consumer, rng *rand.Rand, sequence uint64) (end bool) {
-	a := dispatch.Answers{Nacks: one(sequence)}
+func (w *randomConsumers) answer(f *fixture, c *dispatch.Consumer, rng *rand.Rand, sequence uint64) (end bool) {
+	a := dispatch.Outcomes{Nacks: one(sequence)}
 	w.mu.Lock()
 	w.out[w.group[sequence]] = 0
 	switch k := rng.IntN(10); {
 	case k < 6:
-		a = dispatch.Answers{Acks: one(sequence)}
+		a = dispatch.Outcomes{Acks: one(sequence)}
 	case k < 7:
-		a = dispatch.Answers{Rejects: one(sequence)}
+		a = dispatch.Outcomes{Rejects: one(sequence)}
 	}
 	if a.Nacks == nil {
 		w.done[sequence] = true

@@ -27,7 +27,7 @@ func TestSeek(t *testing.T) {
 			err := f.registry.Seek(key, func() error {
 				_, err := f.registry.Attach(key, "", nil)
 				require.ErrorIs(t, err, dispatch.ErrClosed)
-				require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Acks: span(3, 4), Confirm: 2}))
+				require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: span(3, 4), Confirm: 2}))
 				f.queue.mu.Lock()
 				defer f.queue.mu.Unlock()
 				if failed == nil {
@@ -42,7 +42,7 @@ func TestSeek(t *testing.T) {
 			}
 			_, err = c.Next(f.ctx)
 			require.ErrorIs(t, err, want)
-			require.ErrorIs(t, c.Settle(f.ctx, dispatch.Answers{Acks: span(3, 4)}), want)
+			require.ErrorIs(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: span(3, 4)}), want)
 			c.Close()
 			c = f.attach(10)
 			if failed == nil {

@@ -14,8 +14,8 @@ import (
 const (
 	// lanes is the number of priorities. A queue without priorities uses one lane for all messages.
 	lanes = len(store.Lanes{}.Next)
-	// maxAsideTaken bounds the deferred messages that are read again in one step to offer them to a consumer.
-	maxAsideTaken = 256
+	// maxDeferredRead bounds the deferred messages that are read again in one step to offer them to a consumer.
+	maxDeferredRead = 256
 )
 
 // selective is the order of a subscription in which not every consumer may get every message at any time. That
@@ -32,17 +32,17 @@ const (
 // Deferred and parked messages are bounded to about 8 MiB for a subscription. Beyond that, nothing new is read until
 // some of them are answered.
 type selective struct {
-	d         *dispatcher
-	exclusive bool
-	lanes     *store.Lanes // read positions; nil without priorities
-	empty     uint16       // lanes with nothing to read, as bits
-	atEnd     bool         // without priorities: the last message of the queue was read
-	ready     []Message    // read, but no consumer could accept it
-	redeliver [lanes]sequences
-	aside     [lanes]asideSet
-	groups    groups
-	asked     []uint64 // the sequences that demand has requested
-	askedLane int      // their lane
+	d             *dispatcher
+	exclusive     bool
+	lanes         *store.Lanes // read positions; nil without priorities
+	empty         uint16       // lanes with nothing to read, as bits
+	atEnd         bool         // without priorities: the last message of the queue was read
+	ready         []Message    // read, but no consumer could accept it
+	redeliver     [lanes]sequences
+	deferred      [lanes]deferredSet
+	groups        groups
+	requested     []uint64 // the sequences that demand has requested
+	requestedLane int      // their lane
 }
 
 // orderOf returns the order of a new dispatcher.
@@ -101,28 +101,28 @@ func (s *selective) candidates() []*Consumer {
 func (s *selective) demand(most int) (want int, again []uint64) {
 	d := s.d
 	d.polls = true
-	s.asked = s.asked[:0]
+	s.requested = s.requested[:0]
 	if !d.returning {
-		s.handOutWaiting()
+		s.deliverBuffered()
 	}
 	for _, c := range s.candidates() {
-		want += c.canTake()
+		want += c.capacity()
 	}
 	want = min(want, most)
-	d.noneTakes = want == 0 && !s.exclusive // others may accept messages when the queue is altered
+	d.noReceiver = want == 0 && !s.exclusive // others may accept messages when the queue is altered
 	if want == 0 {
 		return 0, nil
 	}
 	for lane := lanes - 1; lane >= 0; lane-- {
-		s.askedLane = lane
-		for len(s.asked) < want && s.redeliver[lane].len() > 0 {
-			s.asked = append(s.asked, s.redeliver[lane].pop())
+		s.requestedLane = lane
+		for len(s.requested) < want && s.redeliver[lane].len() > 0 {
+			s.requested = append(s.requested, s.redeliver[lane].pop())
 		}
-		if len(s.asked) == 0 {
-			s.takeAside(lane, min(want, maxAsideTaken))
+		if len(s.requested) == 0 {
+			s.readDeferred(lane, min(want, maxDeferredRead))
 		}
-		if len(s.asked) > 0 {
-			return want, s.asked
+		if len(s.requested) > 0 {
+			return want, s.requested
 		}
 		if s.mayRead(lane) {
 			s.skipBelow(lane)
@@ -150,7 +150,7 @@ func (s *selective) skipBelow(lane int) {
 	}
 	s.lanes.Skip = s.empty
 	for below := lane - 1; below >= 0; below-- {
-		if s.redeliver[below].len() > 0 || s.aside[below].len() > 0 {
+		if s.redeliver[below].len() > 0 || s.deferred[below].len() > 0 {
 			s.lanes.Skip |= 1<<(below+1) - 1
 			return
 		}
@@ -162,10 +162,10 @@ func (s *selective) read(ctx context.Context, want, maxBytes int) ([]Message, ui
 	if s.lanes == nil {
 		return d.registry.source.Read(ctx, d.key, d.next, want, maxBytes, nil)
 	}
-	return d.registry.source.ReadLanes(ctx, d.key, s.lanes, want, maxBytes, nil)
+	return d.registry.source.ReadPriorities(ctx, d.key, s.lanes, want, maxBytes, nil)
 }
 
-func (s *selective) handOut(messages []Message, next uint64) (progressed bool) {
+func (s *selective) deliverRead(messages []Message, next uint64) (progressed bool) {
 	if s.lanes == nil {
 		progressed = next != s.d.next
 		s.atEnd = !progressed
@@ -177,13 +177,13 @@ func (s *selective) handOut(messages []Message, next uint64) (progressed bool) {
 	s.d.next = max(s.d.next, next)
 	s.ready = append(s.ready, messages...)
 	if !s.d.returning {
-		s.handOutReady()
+		s.deliverReady()
 	}
 	return progressed
 }
 
-// handOutWaiting delivers messages read before, unless others may precede them.
-func (s *selective) handOutWaiting() {
+// deliverBuffered delivers messages read before, unless others may precede them.
+func (s *selective) deliverBuffered() {
 	switch {
 	case s.lanes != nil: // a message with a higher priority may have arrived
 		for i := range s.ready {
@@ -191,15 +191,15 @@ func (s *selective) handOutWaiting() {
 		}
 		s.ready = nil
 	case s.redeliver[txn.DefaultPriority].len() == 0:
-		s.handOutReady()
+		s.deliverReady()
 	}
 }
 
-// handOutReady delivers messages already read, as long as a consumer can accept one.
-func (s *selective) handOutReady() {
+// deliverReady delivers messages already read, as long as a consumer can accept one.
+func (s *selective) deliverReady() {
 	done := 0
 	for done < len(s.ready) {
-		if _, room := s.place(&s.ready[done], len(s.ready)-done-1); !room {
+		if _, room := s.assign(&s.ready[done], len(s.ready)-done-1); !room {
 			break
 		}
 		done++
@@ -210,11 +210,11 @@ func (s *selective) handOutReady() {
 	}
 }
 
-func (s *selective) handOutAgain(messages []Message) (redelivered uint64) {
+func (s *selective) redeliverRead(messages []Message) (redelivered uint64) {
 	s.missing(messages)
 	for i := range messages {
 		m := &messages[i]
-		given, room := s.place(m, len(messages)-i-1)
+		given, room := s.assign(m, len(messages)-i-1)
 		if !room {
 			s.redeliver[s.laneOf(m)].push(m.Sequence)
 		}
@@ -233,15 +233,15 @@ func (s *selective) notRead(sequences []uint64) {
 	left := make(map[uint64]bool, len(sequences))
 	for _, sequence := range sequences {
 		left[sequence] = true
-		s.redeliver[s.askedLane].push(sequence)
+		s.redeliver[s.requestedLane].push(sequence)
 	}
-	s.asked = slices.DeleteFunc(s.asked, func(sequence uint64) bool { return left[sequence] })
+	s.requested = slices.DeleteFunc(s.requested, func(sequence uint64) bool { return left[sequence] })
 }
 
 // missing handles requested sequences that were not found: they are acknowledged, dead-lettered or corrupt, and their
 // groups continue.
 func (s *selective) missing(found []Message) {
-	for _, sequence := range s.asked {
+	for _, sequence := range s.requested {
 		for len(found) > 0 && found[0].Sequence < sequence {
 			found = found[1:]
 		}
@@ -249,12 +249,12 @@ func (s *selective) missing(found []Message) {
 			s.groupDone(sequence)
 		}
 	}
-	s.asked = s.asked[:0]
+	s.requested = s.requested[:0]
 }
 
-// place assigns a message to a consumer, or parks or defers it. room is false if it does neither, because no consumer
+// assign assigns a message to a consumer, or parks or defers it. room is false if it does neither, because no consumer
 // can accept any message. more is the number of messages that follow.
-func (s *selective) place(m *Message, more int) (given, room bool) {
+func (s *selective) assign(m *Message, more int) (given, room bool) {
 	g := s.groups.of(m)
 	if g != nil && g.out != 0 && g.out != m.Sequence &&
 		!mutate.Off("INV-19-a-group-goes-on-while-a-message-is-out") { // INV-19
@@ -265,30 +265,30 @@ func (s *selective) place(m *Message, more int) (given, room bool) {
 	switch {
 	case c != nil:
 		if g != nil {
-			s.groups.give(g, m.Sequence, c)
+			s.groups.deliver(g, m.Sequence, c)
 		}
-		c.give(*m, min(more/len(s.d.consumers), c.canTake()))
+		c.deliver(*m, min(more/len(s.d.consumers), c.capacity()))
 		return true, true
 	case !room:
 		return false, false
 	}
-	s.setAside(m, g)
+	s.deferMessage(m, g)
 	return false, true
 }
 
 // choose returns the consumer for a message, or nil. room reports whether any consumer can accept a message.
 func (s *selective) choose(m *Message, g *group) (chosen *Consumer, room bool) {
 	d := s.d
-	if !d.gives() {
+	if !d.canDeliver() {
 		return nil, false
 	}
 	list := s.candidates()
 	if owner := s.ownerOf(g, m); owner != nil {
-		if owner.canTake() > 0 {
+		if owner.capacity() > 0 {
 			return owner, true
 		}
 		for _, c := range list {
-			room = room || c.canTake() > 0
+			room = room || c.capacity() > 0
 		}
 		return nil, room
 	}
@@ -296,11 +296,11 @@ func (s *selective) choose(m *Message, g *group) (chosen *Consumer, room bool) {
 	for i := range list {
 		at := (d.turn + i) % len(list)
 		c := list[at]
-		if c.canTake() == 0 {
+		if c.capacity() == 0 {
 			continue
 		}
 		room = true
-		if !c.wants(m) {
+		if !c.accepted(m) {
 			continue
 		}
 		if g == nil {
@@ -323,20 +323,20 @@ func (s *selective) ownerOf(g *group, m *Message) *Consumer {
 	if g == nil || g.owner == nil || g.owner.left || g.owner.finishing || g.owner.err != nil {
 		return nil
 	}
-	if s.exclusive && g.owner != s.d.consumers[0] || !g.owner.wants(m) {
+	if s.exclusive && g.owner != s.d.consumers[0] || !g.owner.accepted(m) {
 		return nil
 	}
 	return g.owner
 }
 
-// setAside defers the sequence of a message until an eligible consumer can accept it.
-func (s *selective) setAside(m *Message, g *group) {
+// deferMessage defers the sequence of a message until an eligible consumer can accept it.
+func (s *selective) deferMessage(m *Message, g *group) {
 	lane := s.laneOf(m)
 	owner := s.ownerOf(g, m)
-	s.aside[lane].add(m.Sequence)
+	s.deferred[lane].add(m.Sequence)
 	for _, c := range s.candidates() {
-		if (owner == nil || c == owner) && c.wants(m) {
-			c.aside[lane] = min(c.aside[lane], m.Sequence)
+		if (owner == nil || c == owner) && c.accepted(m) {
+			c.deferred[lane] = min(c.deferred[lane], m.Sequence)
 		}
 	}
 	if g != nil {
@@ -344,28 +344,28 @@ func (s *selective) setAside(m *Message, g *group) {
 	}
 }
 
-// takeAside requests deferred messages of a lane that were not yet offered to a consumer with credit.
-func (s *selective) takeAside(lane, most int) {
-	if s.aside[lane].len() == 0 {
+// readDeferred requests deferred messages of a lane that were not yet offered to a consumer with credit.
+func (s *selective) readDeferred(lane, most int) {
+	if s.deferred[lane].len() == 0 {
 		return
 	}
 	from := ^uint64(0)
 	for _, c := range s.candidates() {
-		if c.canTake() > 0 {
-			from = min(from, c.aside[lane])
+		if c.capacity() > 0 {
+			from = min(from, c.deferred[lane])
 		}
 	}
 	if from == ^uint64(0) {
 		return
 	}
-	s.asked = s.aside[lane].take(from, most, s.asked)
+	s.requested = s.deferred[lane].take(from, most, s.requested)
 	to := ^uint64(0)
-	if n := len(s.asked); n > 0 {
-		to = s.asked[n-1] + 1
+	if n := len(s.requested); n > 0 {
+		to = s.requested[n-1] + 1
 	}
 	for _, c := range s.candidates() {
-		if c.canTake() > 0 {
-			c.aside[lane] = max(c.aside[lane], to)
+		if c.capacity() > 0 {
+			c.deferred[lane] = max(c.deferred[lane], to)
 		}
 	}
 }
@@ -373,7 +373,7 @@ func (s *selective) takeAside(lane, most int) {
 // consumersChanged re-evaluates deferred messages.
 func (s *selective) consumersChanged() {
 	for _, c := range s.d.consumers {
-		c.aside = [lanes]uint64{}
+		c.deferred = [lanes]uint64{}
 	}
 	signal(s.d.wake)
 }
@@ -381,10 +381,10 @@ func (s *selective) consumersChanged() {
 // full reports whether too many messages are parked or deferred to read new ones.
 func (s *selective) full() bool {
 	chunks := 0
-	for lane := range s.aside {
-		chunks += len(s.aside[lane].chunks)
+	for lane := range s.deferred {
+		chunks += len(s.deferred[lane].chunks)
 	}
-	return s.groups.parked >= maxParked || chunks >= maxAsideChunks
+	return s.groups.parked >= maxParked || chunks >= maxDeferredChunks
 }
 
 func (s *selective) laneOf(m *Message) uint8 {
@@ -397,8 +397,8 @@ func (s *selective) laneOf(m *Message) uint8 {
 func (s *selective) unread(ranges []Range) {
 	s.ready = withoutRanges(s.ready, ranges)
 	for _, r := range ranges {
-		for lane := range s.aside {
-			s.aside[lane].removeRange(r)
+		for lane := range s.deferred {
+			s.deferred[lane].removeRange(r)
 		}
 	}
 }
@@ -411,7 +411,7 @@ func (s *selective) passed(sequence uint64) bool {
 	return sequence < s.lanes.Next[lane]
 }
 
-func (s *selective) giveBack(list []uint64) {
+func (s *selective) requeue(list []uint64) {
 	if s.lanes == nil {
 		for _, sequence := range list {
 			s.redeliver[txn.DefaultPriority].push(sequence)
@@ -423,12 +423,12 @@ func (s *selective) giveBack(list []uint64) {
 	}
 }
 
-func (s *selective) forget(acks []Range) {
+func (s *selective) remove(acks []Range) {
 	s.ready = withoutRanges(s.ready, acks)
 	for _, r := range acks {
 		for lane := range s.redeliver {
 			s.redeliver[lane].removeRange(r)
-			s.aside[lane].removeRange(r)
+			s.deferred[lane].removeRange(r)
 		}
 		s.groups.each(r, s.groupDone)
 	}
@@ -436,7 +436,7 @@ func (s *selective) forget(acks []Range) {
 
 func (s *selective) tracks() bool { return s.groups.any() }
 
-func (s *selective) answered(list []uint64) {
+func (s *selective) settled(list []uint64) {
 	for _, sequence := range list {
 		s.groupDone(sequence)
 	}
@@ -453,6 +453,6 @@ func (s *selective) groupDone(sequence uint64) {
 
 func (s *selective) left(*Consumer) { s.consumersChanged() }
 
-func (s *selective) news() { s.atEnd, s.empty = false, 0 }
+func (s *selective) queueChanged() { s.atEnd, s.empty = false, 0 }
 
 func (s *selective) stop() { s.ready = nil }

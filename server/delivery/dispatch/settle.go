@@ -25,8 +25,8 @@ type settlement struct {
 	unsent   []uint64 // of a lost consumer that has releases: redelivered together with them
 	// redelivery delays of releases; those not in it use the queue's delay
 	delays   map[uint64]time.Duration
-	returns  bool    // some of the releases are of a lost consumer
-	dead     []dying // without a consumer until they are moved
+	returns  bool          // some of the releases are of a lost consumer
+	dead     []pendingDead // without a consumer until they are moved
 	confirms []confirmation
 }
 
@@ -68,10 +68,10 @@ func (s *settlement) without(sequences []uint64) []uint64 {
 		return sequences
 	}
 	slices.Sort(sequences)
-	answered := make([]bool, len(sequences))
+	settled := make([]bool, len(sequences))
 	mark := func(first, last uint64) {
 		for i, _ := slices.BinarySearch(sequences, first); i < len(sequences) && sequences[i] <= last; i++ {
-			answered[i] = true
+			settled[i] = true
 		}
 	}
 	for _, r := range s.acks {
@@ -88,7 +88,7 @@ func (s *settlement) without(sequences []uint64) []uint64 {
 	}
 	kept := sequences[:0]
 	for i, sequence := range sequences {
-		if !answered[i] {
+		if !settled[i] {
 			kept = append(kept, sequence)
 		}
 	}
@@ -96,7 +96,7 @@ func (s *settlement) without(sequences []uint64) []uint64 {
 }
 
 // checkDelivered returns an error for sequences that the queue has not reached.
-func (d *dispatcher) checkDelivered(a *Answers) error {
+func (d *dispatcher) checkDelivered(a *Outcomes) error {
 	highest := uint64(0)
 	for _, ranges := range [...][]Range{a.Acks, a.Nacks, a.Rejects, a.Releases} {
 		for _, r := range ranges {
@@ -177,7 +177,7 @@ func (d *dispatcher) takePending() (batch settlement, idle bool) {
 	batch = d.pending
 	d.pending = settlement{}
 	if d.deadWait {
-		d.keepDead(&batch)
+		d.postponeDead(&batch)
 	}
 	// A copy for other goroutines, since committing the batch modifies its lists.
 	d.committing = settlement{
@@ -201,7 +201,7 @@ func (d *dispatcher) commit(ctx context.Context, batch *settlement) error {
 		}
 		acks, releases = acks[a:], releases[r:]
 	}
-	d.giveUpExhausted(batch)
+	d.deadLetterExhausted(batch)
 	return nil
 }
 
@@ -213,9 +213,9 @@ func (d *dispatcher) committed(batch *settlement) {
 		return
 	}
 	d.committing = settlement{}
-	d.forget(merged(batch.foreign))
-	d.giveBack(batch.unsent)
-	d.giveBackLater(batch.releases, batch.delays)
+	d.remove(merged(batch.foreign))
+	d.requeue(batch.unsent)
+	d.requeueDelayed(batch.releases, batch.delays)
 	if batch.returns {
 		d.returning = d.pending.returns
 		signal(d.wake)

@@ -16,17 +16,18 @@ import (
 // the consumers of a queue keep up with its publishers, regardless of the number of other subscriptions. Otherwise
 // deliveries are not limited.
 const (
-	// turnMessages and turnBytes bound a turn, so that with many subscriptions the wait between two turns is short.
-	turnMessages = 256
-	turnBytes    = 128 << 10
+	// batchCPUMessages and batchCPUBytes bound a turn, so that with many subscriptions the wait between two turns is
+	// short.
+	batchCPUMessages = 256
+	batchCPUBytes    = 128 << 10
 	// Approximate CPU time of a turn, a message and each KiB of it. Measured with 350 B messages, 128 at a time, from
 	// the read to the connection, including acknowledgements. It is not measured at run time: a wall clock would
 	// include the time in which other work has the CPU, increasingly so on a busy node.
-	turnCost    = 20 * time.Microsecond
+	batchCost   = 20 * time.Microsecond
 	messageCost = time.Microsecond
 	kibCost     = 400 * time.Nanosecond
-	// fullTurn is the cost of a turn of maximum size.
-	fullTurn = turnCost + turnMessages*messageCost + turnBytes/1024*kibCost
+	// fullBatch is the cost of a turn of maximum size.
+	fullBatch = batchCost + batchCPUMessages*messageCost + batchCPUBytes/1024*kibCost
 	// rateEvery is the sampling interval of the publish rate, and rateWeight the weight of the newest sample.
 	rateEvery  = 5 * time.Millisecond
 	rateWeight = 0.1
@@ -42,24 +43,24 @@ type throttle struct {
 	free      atomic.Bool  // deliveries are not limited
 	published atomic.Int64 // cost of delivering all published messages once, in nanoseconds
 
-	mu     sync.Mutex    // guards the fields below
-	share  float64       // fraction of one CPU; may exceed 1
-	paid   time.Time     // when all turns so far are paid for; zero: nothing is owed
-	idle   chan struct{} // closed and replaced when other work no longer needs the CPU
-	seen   int64         // value of published at seenAt
-	seenAt time.Time
-	rate   float64 // fraction of one CPU needed to deliver the published messages once
+	mu       sync.Mutex    // guards the fields below
+	fraction float64       // fraction of one CPU; may exceed 1
+	paid     time.Time     // when all turns so far are paid for; zero: nothing is owed
+	idle     chan struct{} // closed and replaced when other work no longer needs the CPU
+	seen     int64         // value of published at seenAt
+	seenAt   time.Time
+	rate     float64 // fraction of one CPU needed to deliver the published messages once
 }
 
 func newThrottle(busy func() bool, share float64) *throttle {
-	return &throttle{busy: busy, share: share, idle: make(chan struct{})}
+	return &throttle{busy: busy, fraction: share, idle: make(chan struct{})}
 }
 
-// setShare sets the fraction of the node's CPU that deliveries may use; 1 disables the limit.
-func (t *throttle) setShare(share float64) {
+// setFraction sets the fraction of the node's CPU that deliveries may use; 1 disables the limit.
+func (t *throttle) setFraction(share float64) {
 	t.free.Store(share >= 1)
 	t.mu.Lock()
-	t.share = share * float64(runtime.GOMAXPROCS(0))
+	t.fraction = share * float64(runtime.GOMAXPROCS(0))
 	t.mu.Unlock()
 	t.isBusy() // wakes waiting dispatchers if the limit is off
 }
@@ -82,9 +83,9 @@ func (t *throttle) isBusy() bool {
 	return false
 }
 
-// pay waits after a turn that delivered messages and filtered out others. It returns immediately while no other work
+// wait waits after a turn that delivered messages and filtered out others. It returns immediately while no other work
 // needs the CPU, and early when ctx ends.
-func (t *throttle) pay(ctx context.Context, messages []Message, others int) {
+func (t *throttle) wait(ctx context.Context, messages []Message, others int) {
 	if len(messages)+others == 0 || !t.isBusy() {
 		return
 	}
@@ -92,7 +93,7 @@ func (t *throttle) pay(ctx context.Context, messages []Message, others int) {
 	for i := range messages {
 		bytes += len(messages[i].Record)
 	}
-	wait, idle := t.charge(time.Now(), turnCost+price(len(messages)+others, bytes))
+	wait, idle := t.charge(time.Now(), batchCost+price(len(messages)+others, bytes))
 	if wait <= 0 {
 		return
 	}
@@ -114,7 +115,7 @@ func price(messages, bytes int) time.Duration {
 // publish adds the delivery cost of published messages.
 func (t *throttle) publish(messages, bytes int) {
 	if t.busy != nil && !t.free.Load() {
-		t.published.Add(int64(price(messages, bytes)) + int64(messages)*int64(turnCost)/turnMessages)
+		t.published.Add(int64(price(messages, bytes)) + int64(messages)*int64(batchCost)/batchCPUMessages)
 	}
 }
 
@@ -141,6 +142,6 @@ func (t *throttle) charge(now time.Time, cost time.Duration) (wait time.Duration
 		t.paid = least
 	}
 	t.follow(now)
-	t.paid = t.paid.Add(time.Duration(float64(cost) / max(t.share, t.rate)))
-	return time.Duration(float64(t.paid.Sub(now)) * float64(cost) / float64(fullTurn)), t.idle
+	t.paid = t.paid.Add(time.Duration(float64(cost) / max(t.fraction, t.rate)))
+	return time.Duration(float64(t.paid.Sub(now)) * float64(cost) / float64(fullBatch)), t.idle
 }

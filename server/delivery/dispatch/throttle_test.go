@@ -31,12 +31,12 @@ func TestThrottleShare(t *testing.T) {
 		var cost [dispatchers]time.Duration
 		var running sync.WaitGroup
 		for i := range cost {
-			turn := ofBytes(turnMessages>>(i%3), 200)
+			turn := ofBytes(batchCPUMessages>>(i%3), 200)
 			running.Go(func() {
 				for ctx.Err() == nil {
-					cost[i] += turnCost + time.Duration(len(turn))*messageCost +
+					cost[i] += batchCost + time.Duration(len(turn))*messageCost +
 						time.Duration(len(turn)*200)*kibCost/1024
-					p.pay(ctx, turn, 0)
+					p.wait(ctx, turn, 0)
 				}
 			})
 		}
@@ -67,8 +67,8 @@ func TestThrottleKeepsUp(t *testing.T) {
 		for i := range delivered {
 			running.Go(func() {
 				for ctx.Err() == nil {
-					delivered[i] += turnMessages
-					p.pay(ctx, ofBytes(turnMessages, 200), 0)
+					delivered[i] += batchCPUMessages
+					p.wait(ctx, ofBytes(batchCPUMessages, 200), 0)
 				}
 			})
 		}
@@ -91,15 +91,15 @@ func TestThrottleLittle(t *testing.T) {
 		for range 50 {
 			running.Go(func() {
 				for ctx.Err() == nil {
-					p.pay(ctx, ofBytes(turnMessages, 200), 0)
+					p.wait(ctx, ofBytes(batchCPUMessages, 200), 0)
 				}
 			})
 		}
 		<-time.After(time.Second) // the bubble's clock does not wait
 		begin := time.Now()
-		p.pay(ctx, ofBytes(1, 200), 0)
+		p.wait(ctx, ofBytes(1, 200), 0)
 		little := time.Since(begin)
-		p.pay(ctx, ofBytes(turnMessages, 200), 0)
+		p.wait(ctx, ofBytes(batchCPUMessages, 200), 0)
 		much := time.Since(begin) - little
 		require.Less(t, little, much/10)
 		cancel() // all waiting dispatchers return
@@ -114,13 +114,13 @@ func TestThrottleIdle(t *testing.T) {
 		p := newThrottle(busy.Load, 0.001)
 		begin := time.Now()
 		for range 1000 {
-			p.pay(t.Context(), ofBytes(turnMessages, 200), 0)
+			p.wait(t.Context(), ofBytes(batchCPUMessages, 200), 0)
 		}
 		require.Zero(t, time.Since(begin))
 		busy.Store(true)
 		var waiting sync.WaitGroup
 		for range 10 {
-			waiting.Go(func() { p.pay(t.Context(), ofBytes(turnMessages, 200), 0) })
+			waiting.Go(func() { p.wait(t.Context(), ofBytes(batchCPUMessages, 200), 0) })
 		}
 		synctest.Wait()
 		require.Zero(t, time.Since(begin))
@@ -134,6 +134,6 @@ func TestThrottleIdle(t *testing.T) {
 // Without Busy, nothing is charged.
 func TestThrottleNobodyElse(t *testing.T) {
 	p := newThrottle(nil, 0)
-	p.pay(t.Context(), ofBytes(turnMessages, 200), 0)
+	p.wait(t.Context(), ofBytes(batchCPUMessages, 200), 0)
 	require.False(t, p.isBusy())
 }

@@ -30,10 +30,10 @@ func (f *fixture) holdCommits() (release func()) {
 
 // Messages with a pending or uncommitted answer are held, so that they are not discarded after processing.
 func TestHeldWhileAnswered(t *testing.T) {
-	for name, answer := range map[string]func(uint64) dispatch.Answers{
-		"ack":    func(s uint64) dispatch.Answers { return dispatch.Answers{Acks: one(s)} },
-		"nack":   func(s uint64) dispatch.Answers { return dispatch.Answers{Nacks: one(s)} },
-		"reject": func(s uint64) dispatch.Answers { return dispatch.Answers{Rejects: one(s)} },
+	for name, answer := range map[string]func(uint64) dispatch.Outcomes{
+		"ack":    func(s uint64) dispatch.Outcomes { return dispatch.Outcomes{Acks: one(s)} },
+		"nack":   func(s uint64) dispatch.Outcomes { return dispatch.Outcomes{Nacks: one(s)} },
+		"reject": func(s uint64) dispatch.Outcomes { return dispatch.Outcomes{Rejects: one(s)} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -46,10 +46,10 @@ func TestHeldWhileAnswered(t *testing.T) {
 				require.NoError(t, c.Settle(f.ctx, answer(1)))
 				synctest.Wait() // it is being committed
 				require.NoError(t, c.Settle(f.ctx, answer(2)))
-				require.ElementsMatch(t, []uint64{1, 2, 3}, f.registry.Held(1, []uint64{1, 2, 3, 4}))
+				require.ElementsMatch(t, []uint64{1, 2, 3}, f.registry.InFlight(1, []uint64{1, 2, 3, 4}))
 				release()
 				synctest.Wait()
-				require.Equal(t, []uint64{3}, f.registry.Held(1, []uint64{1, 2, 3, 4}))
+				require.Equal(t, []uint64{3}, f.registry.InFlight(1, []uint64{1, 2, 3, 4}))
 			})
 		})
 	}
@@ -71,7 +71,7 @@ func TestWithdraw(t *testing.T) {
 				c := f.attach(2)
 				require.Equal(t, []uint64{1, 2}, sequences(f.take(c, 2)))
 				release := f.holdCommits()
-				require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Acks: one(1)}))
+				require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: one(1)}))
 				synctest.Wait()
 				require.NoError(t, f.registry.Withdraw(key, []uint64{1, 2, 3, 4, 5}, func(free []uint64) ([]uint64, error) {
 					require.Equal(t, []uint64{3, 4, 5}, free)
@@ -105,7 +105,7 @@ func TestWithdrawFails(t *testing.T) {
 		f := newFixture(t, limits())
 		f.ctx = t.Context()
 		f.queue.publish("1", "2", "3")
-		key, why := dispatch.Key{Queue: 1, Sub: 1}, errors.New("not committed")
+		key, reason := dispatch.Key{Queue: 1, Sub: 1}, errors.New("not committed")
 		var c *dispatch.Consumer
 		require.ErrorIs(t, f.registry.Withdraw(key, []uint64{1, 2}, func(free []uint64) ([]uint64, error) {
 			require.Equal(t, []uint64{1, 2}, free)
@@ -113,8 +113,8 @@ func TestWithdrawFails(t *testing.T) {
 			synctest.Wait()
 			n, _ := f.registry.Stats(key)
 			require.Zero(t, n)
-			return free, why
-		}), why)
+			return free, reason
+		}), reason)
 		require.Equal(t, []uint64{1, 2, 3}, sequences(f.take(c, 3)))
 	})
 }
@@ -131,7 +131,7 @@ func TestRejectsInPortions(t *testing.T) {
 		}
 		c := f.attach(300)
 		f.take(c, 300)
-		require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Rejects: span(1, 300)}))
+		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Rejects: span(1, 300)}))
 		synctest.Wait()
 		for moved := uint64(100); ; moved += 100 {
 			dead := f.queue.moved()
@@ -161,28 +161,28 @@ func TestRejectsWait(t *testing.T) {
 		f.queue.setMove(txn.ErrQueueFull)
 		f.queue.publish("1", "2", "3", "4")
 		c := f.attach(4)
-		c.HearWaiting()
+		c.EnablePendingEvents()
 		f.take(c, 4)
 		next := func() (waiting []uint64, confirmed uint64) {
 			for confirmed == 0 {
 				event, err := c.Next(f.ctx)
 				require.NoError(t, err)
-				waiting = append(waiting, event.Waiting...)
+				waiting = append(waiting, event.PendingRejects...)
 				confirmed = event.Confirmed
 			}
 			return waiting, confirmed
 		}
-		require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Rejects: one(1), Confirm: 1}))
+		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Rejects: one(1), Confirm: 1}))
 		waiting, confirmed := next()
 		require.Equal(t, []uint64{1}, waiting)
 		require.Equal(t, uint64(1), confirmed)
-		require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Rejects: one(2), Acks: one(3), Confirm: 2}))
+		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Rejects: one(2), Acks: one(3), Confirm: 2}))
 		waiting, confirmed = next()
 		require.Equal(t, []uint64{2}, waiting, "also while it is not tried again")
 		require.Equal(t, uint64(2), confirmed)
 		require.True(t, f.queue.isAcked(3))
 		time.Sleep(10 * time.Second) //nolint:forbidigo // the clock is that of synctest
-		require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Acks: one(4), Confirm: 3}))
+		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: one(4), Confirm: 3}))
 		waiting, confirmed = next()
 		require.Empty(t, waiting)
 		require.Equal(t, uint64(3), confirmed)
@@ -206,11 +206,11 @@ func TestManyDeadLettersWait(t *testing.T) {
 			f.queue.publish("x")
 		}
 		c := f.attach(dead + 1)
-		c.HearWaiting()
+		c.EnablePendingEvents()
 		f.take(c, dead+1)
-		require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Rejects: span(1, dead)}))
+		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Rejects: span(1, dead)}))
 		synctest.Wait()
-		require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Acks: one(dead + 1)}))
+		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: one(dead + 1)}))
 		synctest.Wait()
 		require.True(t, f.queue.isAcked(dead+1))
 	})
@@ -226,8 +226,8 @@ func TestLeave(t *testing.T) {
 		c, other := f.attach(5), f.attach(0)
 		synctest.Wait()
 		f.take(c, 5)
-		require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Acks: one(1), Confirm: 1}))
-		c.Leave(span(2, 3))
+		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: one(1), Confirm: 1}))
+		c.Detach(span(2, 3))
 		c.Finish()
 		event, err := c.Next(f.ctx)
 		require.NoError(t, err)

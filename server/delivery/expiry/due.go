@@ -34,17 +34,17 @@ func newDue(o Options, e *expiry) *due { return &due{o: o, expiry: e} }
 // Name implements Task.
 func (*due) Name() string { return "delayed messages" }
 
-// Woken receives when a time is added to the schedule that is earlier than all others.
-func (t *due) Woken() <-chan struct{} { return t.o.Store.Early() }
+// Wake receives when a time is added to the schedule that is earlier than all others.
+func (t *due) Wake() <-chan struct{} { return t.o.Store.Early() }
 
 // Close disables the store's alarm.
 func (t *due) Close() { t.o.Store.SetAlarm(0) }
 
-// Sweep processes all due entries in batches. Entries that become due during a commit are in the next batch.
-func (t *due) Sweep(ctx context.Context) (time.Duration, error) {
+// RunOnce processes all due entries in batches. Entries that become due during a commit are in the next batch.
+func (t *due) RunOnce(ctx context.Context) (time.Duration, error) {
 	for {
-		t.goBack(t.o.Store.SoonestAdded())
-		t.goBack(t.expiry.takeStayed(time.Now()))
+		t.rewind(t.o.Store.SoonestAdded())
+		t.rewind(t.expiry.takePostponed(time.Now()))
 		t.o.Store.SetAlarm(queue.NeverMS) // signal all entries added while the index is read
 		entries, next, err := t.o.Store.Scheduled(t.at, time.Now().UnixMilli(), maxDue)
 		if err != nil {
@@ -61,8 +61,8 @@ func (t *due) Sweep(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// goBack moves the position back to an earlier time; queue.NeverMS has no effect.
-func (t *due) goBack(ms int64) {
+// rewind moves the position back to an earlier time; queue.NeverMS has no effect.
+func (t *due) rewind(ms int64) {
 	if ms <= t.at.TimeMS {
 		t.at = txn.Due{TimeMS: ms}
 	}

@@ -28,8 +28,8 @@ const (
 	maxRefill = 1024
 	// maxExpiring bounds the entries queued in memory; others stay in the schedule.
 	maxExpiring = 1 << 13
-	// stayedAgain is the retry interval for postponed messages.
-	stayedAgain = time.Second
+	// postponedRetryInterval is the retry interval for postponed messages.
+	postponedRetryInterval = time.Second
 )
 
 // expiry removes or dead-letters expired messages in a separate goroutine and in small transactions: see leisure.
@@ -37,33 +37,33 @@ const (
 // A message in flight is postponed: the consumer may have processed it. So is a message that a prepared transaction
 // will acknowledge, and one that does not fit into the dead-letter queue.
 type expiry struct {
-	o     Options
-	woken chan struct{}
-	full  map[uint64]bool // queues with a logged full dead-letter queue; used only by the task
-	pace  leisure         // used only by the task
+	o    Options
+	wake chan struct{}
+	full map[uint64]bool // queues with a logged full dead-letter queue; used only by the task
+	pace backoff         // used only by the task
 
-	mu      sync.Mutex // guards the fields below
-	waiting []txn.Due
-	behind  stretch // the range of the schedule that did not fit into waiting
-	stayed  int64   // earliest time of a postponed entry; queue.NeverMS for none
-	since   time.Time
+	mu        sync.Mutex // guards the fields below
+	waiting   []txn.Due
+	unread    scheduleRange // the range of the schedule that did not fit into waiting
+	postponed int64         // earliest time of a postponed entry; queue.NeverMS for none
+	since     time.Time
 }
 
-// stretch is a range of the schedule: the entries after one entry, up to and including another one. The time of the
-// latter is 0 if the range is empty.
-type stretch struct{ after, upTo txn.Due }
+// scheduleRange is a range of the schedule: the entries after one entry, up to and including another one. The time of
+// the latter is 0 if the range is empty.
+type scheduleRange struct{ after, upTo txn.Due }
 
-func (s *stretch) empty() bool { return s.upTo.TimeMS == 0 }
+func (s *scheduleRange) empty() bool { return s.upTo.TimeMS == 0 }
 
 func newExpiry(o Options) *expiry {
-	return &expiry{o: o, woken: make(chan struct{}, 1), full: make(map[uint64]bool), stayed: queue.NeverMS}
+	return &expiry{o: o, wake: make(chan struct{}, 1), full: make(map[uint64]bool), postponed: queue.NeverMS}
 }
 
 // Name implements Task.
 func (*expiry) Name() string { return "expired messages" }
 
-// Woken receives when entries were added.
-func (x *expiry) Woken() <-chan struct{} { return x.woken }
+// Wake receives when entries were added.
+func (x *expiry) Wake() <-chan struct{} { return x.wake }
 
 // add queues due entries, in order. Entries that do not fit are read from the schedule later.
 func (x *expiry) add(entries []txn.Due) {
@@ -72,52 +72,53 @@ func (x *expiry) add(entries []txn.Due) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if !x.behind.empty() { // entries after others that stay in the schedule stay there, too
-		n := sort.Search(len(entries), func(i int) bool { return entries[i].Compare(x.behind.after) > 0 })
-		if n < len(entries) && entries[len(entries)-1].Compare(x.behind.upTo) > 0 {
-			x.behind.upTo = entries[len(entries)-1]
+	if !x.unread.empty() { // entries after others that stay in the schedule stay there, too
+		n := sort.Search(len(entries), func(i int) bool { return entries[i].Compare(x.unread.after) > 0 })
+		if n < len(entries) && entries[len(entries)-1].Compare(x.unread.upTo) > 0 {
+			x.unread.upTo = entries[len(entries)-1]
 		}
 		entries = entries[:n]
 	}
 	room := min(len(entries), max(0, maxExpiring-len(x.waiting)))
 	x.waiting = append(x.waiting, entries[:room]...)
 	if left := entries[room:]; len(left) > 0 {
-		x.behind.after = left[0]
-		x.behind.after.Kind-- // just before it
-		if last := left[len(left)-1]; last.Compare(x.behind.upTo) > 0 {
-			x.behind.upTo = last
+		x.unread.after = left[0]
+		x.unread.after.Kind-- // just before it
+		if last := left[len(left)-1]; last.Compare(x.unread.upTo) > 0 {
+			x.unread.upTo = last
 		}
 	}
 	select {
-	case x.woken <- struct{}{}:
+	case x.wake <- struct{}{}:
 	default: // a signal is already pending
 	}
 }
 
-// stays records the earliest of the postponed entries. mu is held.
-func (x *expiry) stays(entries []txn.Due) {
+// postpone records the earliest of the postponed entries. mu is held.
+func (x *expiry) postpone(entries []txn.Due) {
 	for _, e := range entries {
-		if x.stayed == queue.NeverMS {
+		if x.postponed == queue.NeverMS {
 			x.since = time.Now()
 		}
-		x.stayed = min(x.stayed, e.TimeMS)
+		x.postponed = min(x.postponed, e.TimeMS)
 	}
 }
 
-// takeStayed returns the earliest time of a postponed entry, if its retry is due; queue.NeverMS otherwise.
-func (x *expiry) takeStayed(now time.Time) int64 {
+// takePostponed returns the earliest time of a postponed entry, if its retry is due; queue.NeverMS otherwise.
+func (x *expiry) takePostponed(now time.Time) int64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.stayed == queue.NeverMS || len(x.waiting) > 0 || !x.behind.empty() || now.Sub(x.since) < stayedAgain {
+	if x.postponed == queue.NeverMS || len(x.waiting) > 0 || !x.unread.empty() ||
+		now.Sub(x.since) < postponedRetryInterval {
 		return queue.NeverMS
 	}
-	stayed := x.stayed
-	x.stayed = queue.NeverMS
-	return stayed
+	postponed := x.postponed
+	x.postponed = queue.NeverMS
+	return postponed
 }
 
-// Sweep processes the queued entries in batches.
-func (x *expiry) Sweep(ctx context.Context) (time.Duration, error) {
+// RunOnce processes the queued entries in batches.
+func (x *expiry) RunOnce(ctx context.Context) (time.Duration, error) {
 	x.pace.begin()
 	for {
 		if err := x.refill(); err != nil {
@@ -125,18 +126,18 @@ func (x *expiry) Sweep(ctx context.Context) (time.Duration, error) {
 		}
 		x.mu.Lock()
 		batch := slices.Clone(x.waiting[:min(len(x.waiting), x.pace.batch())])
-		done := len(batch) == 0 && x.behind.empty()
+		done := len(batch) == 0 && x.unread.empty()
 		x.mu.Unlock()
 		if done {
 			return time.Hour, nil
 		}
-		stayed, err := x.expire(ctx, batch)
+		postponed, err := x.expire(ctx, batch)
 		if err != nil {
 			return 0, err
 		}
 		x.mu.Lock()
 		x.waiting = x.waiting[len(batch):]
-		x.stays(stayed)
+		x.postpone(postponed)
 		x.mu.Unlock()
 	}
 }
@@ -144,7 +145,7 @@ func (x *expiry) Sweep(ctx context.Context) (time.Duration, error) {
 // refill reads entries from the schedule when no entries are queued.
 func (x *expiry) refill() error {
 	x.mu.Lock()
-	from := x.behind
+	from := x.unread
 	enough := len(x.waiting) > 0 || from.empty()
 	x.mu.Unlock()
 	if enough {
@@ -156,7 +157,7 @@ func (x *expiry) refill() error {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.behind.after != from.after {
+	if x.unread.after != from.after {
 		return nil // the range was extended to an earlier start
 	}
 	for _, e := range entries {
@@ -164,48 +165,48 @@ func (x *expiry) refill() error {
 			x.waiting = append(x.waiting, e)
 		}
 	}
-	x.behind.after = from.upTo
+	x.unread.after = from.upTo
 	if len(entries) > 0 {
-		x.behind.after = entries[len(entries)-1]
+		x.unread.after = entries[len(entries)-1]
 	}
-	if x.behind.after.Compare(x.behind.upTo) >= 0 {
-		x.behind = stretch{}
+	if x.unread.after.Compare(x.unread.upTo) >= 0 {
+		x.unread = scheduleRange{}
 	}
 	return nil
 }
 
 // expire removes or dead-letters messages, and returns the postponed ones.
-func (x *expiry) expire(ctx context.Context, entries []txn.Due) (stayed []txn.Due, err error) {
+func (x *expiry) expire(ctx context.Context, entries []txn.Due) (postponed []txn.Due, err error) {
 	byQueue := make(map[uint64][]txn.Due)
 	for _, e := range entries {
 		byQueue[e.Queue] = append(byQueue[e.Queue], e)
 	}
 	var drop []txn.Due
 	for _, id := range slices.Sorted(maps.Keys(byQueue)) {
-		entries := x.withoutHeld(id, byQueue[id], &stayed)
+		entries := x.postponeHeld(id, byQueue[id], &postponed)
 		subs := x.o.Store.DeadLetters(id)
 		if len(subs) == 0 {
 			drop = append(drop, entries...)
 			continue
 		}
 		left, err := x.move(ctx, id, subs, entries)
-		if stayed = append(stayed, left...); err != nil {
-			return stayed, err
+		if postponed = append(postponed, left...); err != nil {
+			return postponed, err
 		}
 	}
 	if len(drop) > 0 {
 		err = x.commit(ctx, drop, nil)
 	}
-	return stayed, err
+	return postponed, err
 }
 
-// withoutHeld removes and postpones entries that are in flight or in a prepared transaction.
-func (x *expiry) withoutHeld(id uint64, entries []txn.Due, stayed *[]txn.Due) []txn.Due {
+// postponeHeld removes and postpones entries that are in flight or in a prepared transaction.
+func (x *expiry) postponeHeld(id uint64, entries []txn.Due, postponed *[]txn.Due) []txn.Due {
 	sequences := make([]uint64, len(entries))
 	for i := range entries {
 		sequences[i] = entries[i].Sequence
 	}
-	held := append(x.o.Consumers.Held(id, sequences), x.o.Store.HeldPrepared(id, sequences)...)
+	held := append(x.o.Consumers.InFlight(id, sequences), x.o.Store.HeldPrepared(id, sequences)...)
 	if len(held) == 0 {
 		return entries
 	}
@@ -213,7 +214,7 @@ func (x *expiry) withoutHeld(id uint64, entries []txn.Due, stayed *[]txn.Due) []
 	return slices.DeleteFunc(entries, func(e txn.Due) bool {
 		_, is := slices.BinarySearch(held, e.Sequence)
 		if is {
-			*stayed = append(*stayed, e)
+			*postponed = append(*postponed, e)
 		}
 		return is
 	})
@@ -221,7 +222,8 @@ func (x *expiry) withoutHeld(id uint64, entries []txn.Due, stayed *[]txn.Due) []
 
 // move moves messages to the dead-letter queue of their queue, once for each subscription that needs them, in as many
 // transactions as needed. It returns the postponed entries.
-func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []txn.Due) (stayed []txn.Due, err error) {
+func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []txn.Due) (postponed []txn.Due,
+	err error) {
 	slices.SortFunc(entries, func(a, b txn.Due) int { return cmp.Compare(a.Sequence, b.Sequence) })
 	entries = slices.CompactFunc(entries, func(a, b txn.Due) bool { return a.Sequence == b.Sequence })
 	most := len(entries)
@@ -235,27 +237,27 @@ func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []t
 		case errors.As(err, &full) && n > 1:
 			most = n / 2 // some of them may fit
 			continue
-		case full != nil && full.Never: // it does not block others
-			x.noteFull(id, full)
-			stayed = append(stayed, entries[0])
+		case full != nil && full.Oversized: // it does not block others
+			x.recordFull(id, full)
+			postponed = append(postponed, entries[0])
 			entries = entries[1:]
 			most = len(entries)
 			continue
 		case full != nil:
-			x.noteFull(id, full)
-			return append(stayed, entries...), nil //nolint:nilerr // noteFull reports it; they are tried again
+			x.recordFull(id, full)
+			return append(postponed, entries...), nil //nolint:nilerr // recordFull reports it; they are tried again
 		case errors.Is(err, txn.ErrQueueNotFound), errors.Is(err, txn.ErrSubscriptionNotFound),
 			errors.Is(err, store.ErrNoQueue): // deleted in the meantime
-			return append(stayed, entries...), nil
+			return append(postponed, entries...), nil
 		case err != nil:
-			return append(stayed, entries...), err
+			return append(postponed, entries...), err
 		}
 		entries = entries[n:]
 	}
-	if len(stayed) == 0 {
+	if len(postponed) == 0 {
 		delete(x.full, id)
 	}
-	return stayed, nil
+	return postponed, nil
 }
 
 // moveBatch moves messages for each subscription. The transaction of the last one also removes the messages.
@@ -333,7 +335,7 @@ func (x *expiry) moves(
 		}
 		if !room.Add(len(rec)) {
 			return nil, &dispatch.FullError{
-				Queue: origin.Queue, DeadLetter: origin.DeadLetterName, Never: room.Never(len(rec)),
+				Queue: origin.Queue, DeadLetter: origin.DeadLetterName, Oversized: room.Never(len(rec)),
 			}
 		}
 		sequences, moved = append(sequences, e.Sequence), append(moved, rec)
@@ -370,16 +372,16 @@ func (x *expiry) commit(ctx context.Context, batch []txn.Due, moves func(*txn.Bu
 	for id, expired := range byQueue {
 		x.o.Consumers.Expired(id, expired)
 	}
-	pause(ctx, x.pace.rest(time.Since(begin)), nil)
+	pause(ctx, x.pace.pause(time.Since(begin)), nil)
 	return nil
 }
 
-func (x *expiry) noteFull(id uint64, full *dispatch.FullError) {
-	x.o.Consumers.NoteFull(full)
+func (x *expiry) recordFull(id uint64, full *dispatch.FullError) {
+	x.o.Consumers.RecordFull(full)
 	if !x.full[id] {
 		x.o.Log.Warn("expired messages deferred: dead-letter queue is full; consume from it, or raise its limits",
 			zap.String("queue", full.Queue), zap.String("dead_letter_queue", full.DeadLetter),
-			zap.Bool("too_large", full.Never))
+			zap.Bool("too_large", full.Oversized))
 	}
 	x.full[id] = true
 }

@@ -29,31 +29,31 @@ const (
 // subscription that still needs them.
 type overflow struct {
 	o      Options
-	woken  <-chan struct{}
+	wake   <-chan struct{}
 	cancel func()
 	full   map[uint64]bool // queues with a logged full dead-letter queue
 }
 
 func newOverflow(o Options) *overflow {
 	t := &overflow{o: o, full: make(map[uint64]bool)}
-	t.woken, t.cancel = o.Store.Watch(store.OverflowQueue)
+	t.wake, t.cancel = o.Store.Watch(store.OverflowQueue)
 	return t
 }
 
 // Name implements Task.
 func (*overflow) Name() string { return "overflow" }
 
-// Woken receives when a queue exceeds its limits.
-func (t *overflow) Woken() <-chan struct{} { return t.woken }
+// Wake receives when a queue exceeds its limits.
+func (t *overflow) Wake() <-chan struct{} { return t.wake }
 
 // Close ends the watch.
 func (t *overflow) Close() { t.cancel() }
 
-// Sweep moves the excess of all queues.
-func (t *overflow) Sweep(ctx context.Context) (wait time.Duration, err error) {
+// RunOnce moves the excess of all queues.
+func (t *overflow) RunOnce(ctx context.Context) (wait time.Duration, err error) {
 	wait = overflowEvery
 	for _, id := range t.o.Store.SweptQueues() {
-		full, queueErr := t.sweepQueue(ctx, id)
+		full, queueErr := t.processQueue(ctx, id)
 		if ctx.Err() != nil {
 			return 0, fmt.Errorf("overflow: %w", ctx.Err())
 		}
@@ -65,9 +65,9 @@ func (t *overflow) Sweep(ctx context.Context) (wait time.Duration, err error) {
 	return wait, err
 }
 
-// sweepQueue reports whether some of the excess of a queue stays for now: it is in flight, does not fit into the
+// processQueue reports whether some of the excess of a queue stays for now: it is in flight, does not fit into the
 // dead-letter queue, or cannot be read.
-func (t *overflow) sweepQueue(ctx context.Context, id uint64) (stays bool, err error) {
+func (t *overflow) processQueue(ctx context.Context, id uint64) (postponed bool, err error) {
 	for {
 		q, ok := t.o.Store.Swept(id)
 		if !ok || q.Overflow == 0 {
@@ -81,7 +81,7 @@ func (t *overflow) sweepQueue(ctx context.Context, id uint64) (stays bool, err e
 			full := (*dispatch.FullError)(nil)
 			switch {
 			case errors.As(err, &full):
-				t.noteFull(id, full)
+				t.recordFull(id, full)
 				return true, nil
 			case err != nil && !errors.Is(err, store.ErrNoQueue): // deleted in the meantime
 				return false, fmt.Errorf("overflow of queue %d: %w", id, err)
@@ -101,12 +101,12 @@ func (t *overflow) sweepQueue(ctx context.Context, id uint64) (stays bool, err e
 	}
 }
 
-func (t *overflow) noteFull(id uint64, full *dispatch.FullError) {
-	t.o.Consumers.NoteFull(full)
+func (t *overflow) recordFull(id uint64, full *dispatch.FullError) {
+	t.o.Consumers.RecordFull(full)
 	if !t.full[id] {
 		t.o.Log.Warn("queue is over its limits and its dead-letter queue is full: publishes are rejected until either "+
 			"has space; consume messages, or raise the limits", zap.String("queue", full.Queue),
-			zap.String("dead_letter_queue", full.DeadLetter), zap.Bool("too_large", full.Never))
+			zap.String("dead_letter_queue", full.DeadLetter), zap.Bool("too_large", full.Oversized))
 	}
 	t.full[id] = true
 }
@@ -130,7 +130,7 @@ func (t *overflow) moveHead(ctx context.Context, q *store.Swept, key dispatch.Ke
 		n, err := t.moveBatch(ctx, q, key, messages)
 		moved += n
 		full := (*dispatch.FullError)(nil)
-		if errors.As(err, &full) && full.Never {
+		if errors.As(err, &full) && full.Oversized {
 			tooLarge = err // it does not block others
 			continue
 		}
@@ -166,7 +166,7 @@ func (t *overflow) moveBatch(
 	var full error
 	err = t.o.Consumers.Withdraw(key, sequences, func(free []uint64) (taken []uint64, err error) {
 		var records [][]byte
-		if taken, records, full, err = t.fitting(&origin, free, bySequence); err != nil || len(taken) == 0 {
+		if taken, records, full, err = t.fittingPrefix(&origin, free, bySequence); err != nil || len(taken) == 0 {
 			return nil, err
 		}
 		moved = len(taken)
@@ -187,9 +187,9 @@ func (t *overflow) moveBatch(
 	return moved, full
 }
 
-// fitting returns the oldest messages that fit into the dead-letter queue, with their new records; full is a
+// fittingPrefix returns the oldest messages that fit into the dead-letter queue, with their new records; full is a
 // *dispatch.FullError if some do not fit.
-func (t *overflow) fitting(
+func (t *overflow) fittingPrefix(
 	origin *store.Origin, free []uint64, messages map[uint64]*store.Delivery,
 ) (taken []uint64, records [][]byte, full, err error) {
 	room, now := t.o.Store.RoomIn(origin.QueueDeadLetter), time.Now().UnixMilli()
@@ -207,7 +207,7 @@ func (t *overflow) fitting(
 			taken, records = append(taken, sequence), append(records, rec)
 			continue
 		}
-		full = &dispatch.FullError{Queue: origin.Queue, DeadLetter: origin.QueueDeadLetterName, Never: never}
+		full = &dispatch.FullError{Queue: origin.Queue, DeadLetter: origin.QueueDeadLetterName, Oversized: never}
 		if !never {
 			break // later messages would overtake it
 		}

@@ -37,14 +37,14 @@ func newRetention(o Options) *retention { return &retention{o: o, heads: make(ma
 // Name implements Task.
 func (*retention) Name() string { return "retention" }
 
-// Woken returns nil: periodic checks suffice.
-func (*retention) Woken() <-chan struct{} { return nil }
+// Wake returns nil: periodic checks suffice.
+func (*retention) Wake() <-chan struct{} { return nil }
 
-// Sweep frees messages beyond the retention limits.
-func (r *retention) Sweep(ctx context.Context) (wait time.Duration, err error) {
+// RunOnce frees messages beyond the retention limits.
+func (r *retention) RunOnce(ctx context.Context) (wait time.Duration, err error) {
 	seen := make(map[uint64]head, len(r.heads))
 	for _, id := range r.o.Store.SweptQueues() {
-		queueErr := r.sweepQueue(ctx, id)
+		queueErr := r.processQueue(ctx, id)
 		if ctx.Err() != nil {
 			return 0, fmt.Errorf("retention: %w", ctx.Err())
 		}
@@ -57,7 +57,7 @@ func (r *retention) Sweep(ctx context.Context) (wait time.Duration, err error) {
 	return retentionEvery, err
 }
 
-func (r *retention) sweepQueue(ctx context.Context, id uint64) error {
+func (r *retention) processQueue(ctx context.Context, id uint64) error {
 	for {
 		q, ok := r.o.Store.Swept(id)
 		if !ok || !q.Config.Retains() {

@@ -39,11 +39,11 @@ func newTemporary(o Options) *temporary {
 // Name implements Task.
 func (*temporary) Name() string { return "delete temporary queues" }
 
-// Woken implements Task. The task is never woken.
-func (*temporary) Woken() <-chan struct{} { return nil }
+// Wake implements Task. The task is never woken.
+func (*temporary) Wake() <-chan struct{} { return nil }
 
-// Sweep implements Task.
-func (t *temporary) Sweep(ctx context.Context) (wait time.Duration, err error) {
+// RunOnce implements Task.
+func (t *temporary) RunOnce(ctx context.Context) (wait time.Duration, err error) {
 	queues, now := t.queues(), time.Now()
 	there := make(map[uint64]time.Time, len(queues))
 	for i := range queues {

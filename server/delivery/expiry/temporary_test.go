@@ -60,7 +60,7 @@ func TestTemporaryQueues(t *testing.T) {
 		}
 		run := func(d time.Duration) {
 			for end := time.Now().Add(d); time.Now().Before(end); {
-				wait, err := task.Sweep(t.Context())
+				wait, err := task.RunOnce(t.Context())
 				require.NoError(t, err)
 				<-time.After(wait)
 			}

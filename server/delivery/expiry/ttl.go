@@ -18,51 +18,53 @@ const ttlWait = time.Second
 // ttl expires the messages of queues with a TTL. Messages enter their queue in order of time, so that checking the
 // first one suffices and no index is needed.
 type ttl struct {
-	o      Options
-	expiry *expiry
-	looked map[uint64]look
+	o         Options
+	expiry    *expiry
+	scannedAt map[uint64]rescanInterval
 }
 
-// look is the time of the next check of a queue, valid while its TTL is unchanged.
-type look struct {
+// rescanInterval is the time of the next check of a queue, valid while its TTL is unchanged.
+type rescanInterval struct {
 	ttl  int64
 	next time.Time
 }
 
-func newTTL(o Options) *ttl { return &ttl{o: o, expiry: newExpiry(o), looked: make(map[uint64]look)} }
+func newTTL(o Options) *ttl {
+	return &ttl{o: o, expiry: newExpiry(o), scannedAt: make(map[uint64]rescanInterval)}
+}
 
 // Name implements Task.
 func (*ttl) Name() string { return "TTL of queues" }
 
-// Woken returns nil: periodic checks suffice.
-func (*ttl) Woken() <-chan struct{} { return nil }
+// Wake returns nil: periodic checks suffice.
+func (*ttl) Wake() <-chan struct{} { return nil }
 
-// Sweep expires the messages older than the TTL of their queue.
-func (t *ttl) Sweep(ctx context.Context) (time.Duration, error) {
+// RunOnce expires the messages older than the TTL of their queue.
+func (t *ttl) RunOnce(ctx context.Context) (time.Duration, error) {
 	wait := ttlWait
-	looked := make(map[uint64]look, len(t.looked))
+	scannedAt := make(map[uint64]rescanInterval, len(t.scannedAt))
 	var failed error
 	for id, ttlMS := range t.o.Store.TTLs() {
-		l := t.looked[id]
+		l := t.scannedAt[id]
 		if l.ttl != ttlMS || !time.Now().Before(l.next) {
-			next, err := t.sweepQueue(ctx, id, ttlMS)
+			next, err := t.processQueue(ctx, id, ttlMS)
 			if ctx.Err() != nil {
 				return 0, fmt.Errorf("TTL: %w", ctx.Err())
 			}
 			if err != nil {
 				failed, next = errors.Join(failed, err), time.Now().Add(failedAgain)
 			}
-			l = look{ttl: ttlMS, next: next}
+			l = rescanInterval{ttl: ttlMS, next: next}
 		}
-		looked[id] = l
+		scannedAt[id] = l
 		wait = min(wait, time.Until(l.next))
 	}
-	t.looked = looked
+	t.scannedAt = scannedAt
 	return max(wait, time.Millisecond), failed
 }
 
-// sweepQueue expires messages of one queue, and returns the time of the next check.
-func (t *ttl) sweepQueue(ctx context.Context, id uint64, ttlMS int64) (next time.Time, err error) {
+// processQueue expires messages of one queue, and returns the time of the next check.
+func (t *ttl) processQueue(ctx context.Context, id uint64, ttlMS int64) (next time.Time, err error) {
 	t.expiry.pace.begin()
 	for from := uint64(1); ; {
 		now := time.Now()
@@ -77,12 +79,12 @@ func (t *ttl) sweepQueue(ctx context.Context, id uint64, ttlMS int64) (next time
 		}
 		over, first := t.over(id, messages, now.UnixMilli()-ttlMS)
 		if len(over) > 0 {
-			stayed, err := t.expiry.expire(ctx, over)
+			postponed, err := t.expiry.expire(ctx, over)
 			if err != nil {
 				return now, err
 			}
-			if len(stayed) > 0 && next.IsZero() {
-				next = now.Add(stayedAgain)
+			if len(postponed) > 0 && next.IsZero() {
+				next = now.Add(postponedRetryInterval)
 			}
 		}
 		switch {

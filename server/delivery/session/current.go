@@ -61,7 +61,7 @@ func (c *Current) Require(session *Session, feature string) error {
 	if _, agreed := session.features.Load(feature); agreed {
 		return nil
 	}
-	lack, lacks := c.lacks(session, feature)
+	lack, lacks := c.checkFeature(session, feature)
 	switch {
 	case !lacks:
 		session.features.Store(feature, true)
@@ -73,8 +73,8 @@ func (c *Current) Require(session *Session, feature string) error {
 	}
 }
 
-// lacks checks the pair, and waits for a node that has not announced its features yet.
-func (c *Current) lacks(session *Session, feature string) (lack failover.Lack, lacks bool) {
+// checkFeature checks the pair, and waits for a node that has not announced its features yet.
+func (c *Current) checkFeature(session *Session, feature string) (lack failover.Lack, lacks bool) {
 	waited := time.NewTimer(failover.AnnounceWait)
 	defer waited.Stop()
 	for {

@@ -52,7 +52,7 @@ func TestRequire(t *testing.T) {
 				changed, session := make(chan struct{}), &Session{ended: make(chan struct{})}
 				current := NewCurrent(nil, func() failover.Status { return st },
 					func() <-chan struct{} { return changed })
-				began, done := time.Now(), make(chan error)
+				start, done := time.Now(), make(chan error)
 				go func() { done <- current.Require(session, failover.FeatureQueues) }()
 				if c.took > 0 {
 					<-time.After(time.Second)
@@ -67,7 +67,7 @@ func TestRequire(t *testing.T) {
 					}
 				}
 				err := <-done
-				require.Equal(t, c.took, time.Since(began))
+				require.Equal(t, c.took, time.Since(start))
 				require.ErrorIs(t, err, c.want)
 				if c.text != "" {
 					require.ErrorContains(t, err, c.text)

@@ -48,7 +48,7 @@ func TestEndWhileCommitsWait(t *testing.T) {
 			}
 			names = append(names, task.name)
 		}
-		require.ElementsMatch(t, s.sweeper.Tasks(), names, "a task of the sweeper has no case here, or the other way round")
+		require.ElementsMatch(t, s.expiry.Tasks(), names, "a task of the sweeper has no case here, or the other way round")
 		time.Sleep(10 * time.Second) //nolint:forbidigo // the clock is that of synctest
 		synctest.Wait()
 
@@ -146,21 +146,21 @@ var waitingTasks = []waitingTask{
 		name: "acknowledgements of a consumer", waits: "ack acked",
 		prepare: func(f *fixture) { f.publish(f.queue("acked", txn.Config{}), nil, 1) },
 		begin: func(f *fixture, s *Session) {
-			f.answer(s, "acked", dispatch.Answers{Acks: []dispatch.Range{{First: 1, Last: 1}}})
+			f.answer(s, "acked", dispatch.Outcomes{Acks: []dispatch.Range{{First: 1, Last: 1}}})
 		},
 	},
 	{
 		name: "messages given back by a consumer", waits: "release nacked",
 		prepare: func(f *fixture) { f.publish(f.queue("nacked", txn.Config{}), nil, 1) },
 		begin: func(f *fixture, s *Session) {
-			f.answer(s, "nacked", dispatch.Answers{Nacks: []dispatch.Range{{First: 1, Last: 1}}})
+			f.answer(s, "nacked", dispatch.Outcomes{Nacks: []dispatch.Range{{First: 1, Last: 1}}})
 		},
 	},
 	{
 		name: "dead letters of a consumer", waits: "move rejected",
 		prepare: func(f *fixture) { f.publish(f.queue("rejected", txn.Config{DeadLetter: f.dead}), nil, 1) },
 		begin: func(f *fixture, s *Session) {
-			f.answer(s, "rejected", dispatch.Answers{Rejects: []dispatch.Range{{First: 1, Last: 1}}})
+			f.answer(s, "rejected", dispatch.Outcomes{Rejects: []dispatch.Range{{First: 1, Last: 1}}})
 		},
 	},
 }
@@ -224,7 +224,7 @@ func (f *fixture) publish(id uint64, a *txn.Attributes, n int) {
 }
 
 // answer receives a message of a queue and answers it.
-func (f *fixture) answer(s *Session, name string, answers dispatch.Answers) {
+func (f *fixture) answer(s *Session, name string, answers dispatch.Outcomes) {
 	f.t.Helper()
 	for id := range f.names {
 		if f.names[id] != name {

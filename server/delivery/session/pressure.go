@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// lookEvery is the minimum sampling interval, short enough to detect a burst of publishes.
-	lookEvery = time.Millisecond
-	// lookWeight is the weight of the newest sample. Pressure starts when the fraction of samples with waiting
+	// sampleInterval is the minimum sampling interval, short enough to detect a burst of publishes.
+	sampleInterval = time.Millisecond
+	// sampleWeight is the weight of the newest sample. Pressure starts when the fraction of samples with waiting
 	// goroutines reaches highPressure, and ends below lowPressure: lower, since throttled deliveries leave fewer
 	// goroutines waiting.
-	lookWeight, highPressure, lowPressure = 1.0 / 16, 0.25, 0.05
+	sampleWeight, highPressure, lowPressure = 1.0 / 16, 0.25, 0.05
 	// quiet is the time without commits of others after which they count as idle: many times the wait for one commit
 	// on a busy machine.
 	quiet = 250 * time.Millisecond
@@ -55,15 +55,15 @@ func newPressure(committed func() uint64) *pressure {
 func (p *pressure) Busy() bool {
 	now := time.Now()
 	if due := p.next.Load(); int64(now.Sub(p.begin)) >= due && p.mu.TryLock() {
-		p.look(now)
-		p.next.Store(int64(now.Sub(p.begin) + lookEvery))
+		p.sample(now)
+		p.next.Store(int64(now.Sub(p.begin) + sampleInterval))
 		p.mu.Unlock()
 	}
 	return p.is.Load()
 }
 
-// look takes a sample and updates the result. mu is held.
-func (p *pressure) look(now time.Time) {
+// sample takes a sample and updates the result. mu is held.
+func (p *pressure) sample(now time.Time) {
 	// During transactions of consumers the number is too low, by at most the number of dispatchers.
 	if others := int64(p.committed()) - p.settling.Load(); others > p.others {
 		p.others, p.active = others, now
@@ -72,7 +72,7 @@ func (p *pressure) look(now time.Time) {
 	if p.waiting() > 0 {
 		found = 1
 	}
-	p.waits += (found - p.waits) * lookWeight
+	p.waits += (found - p.waits) * sampleWeight
 	from := highPressure
 	if p.is.Load() {
 		from = lowPressure

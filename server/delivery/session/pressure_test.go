@@ -32,14 +32,14 @@ func TestPressure(t *testing.T) {
 			for range 1000 {
 				p.settling.Add(int64(c.settles))
 				committed += c.settles + c.publishes
-				p.look(now)
-				now = now.Add(lookEvery)
+				p.sample(now)
+				now = now.Add(sampleInterval)
 			}
 			require.Equal(t, c.want, p.is.Load())
-			for range 2 * quiet / lookEvery { // all clients leave, and goroutines still wait
+			for range 2 * quiet / sampleInterval { // all clients leave, and goroutines still wait
 				p.waiting = func() uint64 { return 1 }
-				p.look(now)
-				now = now.Add(lookEvery)
+				p.sample(now)
+				now = now.Add(sampleInterval)
 			}
 			require.False(t, p.is.Load())
 		})

@@ -29,9 +29,9 @@ const (
 	DeliveryBatchBytes = 1 << 20
 	// outboxBytes is the approximate limit of bytes buffered for a slow consumer's connection.
 	outboxBytes = 4 << 20
-	// waitingShare divides limits.pending-bytes: 1/waitingShare of it may be buffered for the connections of all
+	// waitingFraction divides limits.pending-bytes: 1/waitingFraction of it may be buffered for the connections of all
 	// consumers.
-	waitingShare = 4
+	waitingFraction = 4
 	// settleRetry is the retry interval of acknowledgements on a blocked node.
 	settleRetry = 50 * time.Millisecond
 )
@@ -44,9 +44,9 @@ type Session struct {
 	Consumers *dispatch.Registry
 	// Prepared manages prepared transactions.
 	Prepared *twophase.Manager
-	// sweeper runs the time-based tasks.
-	sweeper *expiry.Sweeper
-	store   *store.Store
+	// expiry runs the time-based tasks.
+	expiry *expiry.Runner
+	store  *store.Store
 
 	// features contains, by name, the features that both nodes have announced.
 	features sync.Map
@@ -71,7 +71,7 @@ func NewSession(
 	}
 	s.OnDue(session.due)
 	session.Prepared = twophase.New(s, p, session.Consumers, logger)
-	session.sweeper = expiry.New(expiry.Options{
+	session.expiry = expiry.New(expiry.Options{
 		Store: s, Primary: p, Consumers: session.Consumers, Log: logger, More: []expiry.Task{session.Prepared},
 	})
 	return session
@@ -81,8 +81,8 @@ func NewSession(
 func deliveryLimits(l config.Limits) dispatch.Limits {
 	return dispatch.Limits{
 		Consumers: l.Consumers, Outstanding: l.Outstanding, BatchBytes: DeliveryBatchBytes, OutboxBytes: outboxBytes,
-		WaitingBytes: int(max(l.PendingBytes.Bytes()/waitingShare, outboxBytes)),
-		Share:        float64(l.DeliveryShare) / 100,
+		BufferedBytes: int(max(l.PendingBytes.Bytes()/waitingFraction, outboxBytes)),
+		CPUFraction:   float64(l.DeliveryShare) / 100,
 	}
 }
 
@@ -106,10 +106,10 @@ func (s *Session) End(reason error) {
 		s.reason = reason
 		close(s.ended)
 	})
-	s.sweeper.Cancel()
+	s.expiry.Cancel()
 	s.Consumers.Stop(reason)
 	s.Primary.Stop()
-	s.sweeper.Wait()
+	s.expiry.Wait()
 	s.store.OnDue(nil)
 	s.Consumers.Wait()
 }
@@ -144,8 +144,8 @@ func (s storeSource) Read(
 	}, dst)
 }
 
-// ReadLanes reads the unacknowledged messages of a subscription of a queue with priorities.
-func (s storeSource) ReadLanes(
+// ReadPriorities reads the unacknowledged messages of a subscription of a queue with priorities.
+func (s storeSource) ReadPriorities(
 	ctx context.Context, key dispatch.Key, lanes *store.Lanes, maxMessages, maxBytes int, dst []dispatch.Message,
 ) ([]dispatch.Message, uint64, error) {
 	return s.store.Read(ctx, store.ReadRequest{
@@ -241,7 +241,7 @@ func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dea
 		if records, err = relabeled(&from, dead); err != nil {
 			return nil, err
 		}
-		dead, records, waiting, full.Never = fitting(s.store.RoomIn(from.DeadLetter), dead, records)
+		dead, records, waiting, full.Oversized = fitting(s.store.RoomIn(from.DeadLetter), dead, records)
 	}
 	for len(dead) > 0 {
 		err = s.moveAll(ctx, key, from.DeadLetter, dead, records)
@@ -253,7 +253,7 @@ func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dea
 		for _, m := range dead[half:] {
 			waiting = append(waiting, m.Sequence)
 		}
-		dead, records, full.Never, err = dead[:half], records[:half], false, nil
+		dead, records, full.Oversized, err = dead[:half], records[:half], false, nil
 	}
 	if err != nil || len(waiting) == 0 {
 		return nil, err

@@ -38,14 +38,14 @@ type Manager struct {
 
 	log     *zap.Logger
 	timeout atomic.Int64  // in nanoseconds
-	woken   chan struct{} // capacity 1: timeout has changed
+	wake    chan struct{} // capacity 1: timeout has changed
 }
 
 // New creates a Manager without a timeout.
 func New(s *store.Store, primary Committer, consumers *dispatch.Registry, log *zap.Logger) *Manager {
 	m := &Manager{
 		store: s, primary: primary, consumers: consumers, seed: maphash.MakeSeed(), log: log,
-		woken: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1),
 	}
 	for i := range m.locks {
 		m.locks[i] = make(chan struct{}, 1)

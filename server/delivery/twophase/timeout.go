@@ -26,7 +26,7 @@ func (m *Manager) SetTimeout(timeout time.Duration) {
 		return
 	}
 	select {
-	case m.woken <- struct{}{}:
+	case m.wake <- struct{}{}:
 	default:
 	}
 }
@@ -34,12 +34,12 @@ func (m *Manager) SetTimeout(timeout time.Duration) {
 // Name implements sweep.Task.
 func (m *Manager) Name() string { return "roll back expired prepared transactions" }
 
-// Woken receives when the timeout has changed.
-func (m *Manager) Woken() <-chan struct{} { return m.woken }
+// Wake receives when the timeout has changed.
+func (m *Manager) Wake() <-chan struct{} { return m.wake }
 
-// Sweep rolls back transactions that were prepared for longer than the timeout, by the clock of this node, and
+// RunOnce rolls back transactions that were prepared for longer than the timeout, by the clock of this node, and
 // returns the time until the next check.
-func (m *Manager) Sweep(ctx context.Context) (wait time.Duration, err error) {
+func (m *Manager) RunOnce(ctx context.Context) (wait time.Duration, err error) {
 	timeout := time.Duration(m.timeout.Load())
 	if timeout <= 0 {
 		return time.Hour, nil

@@ -27,34 +27,34 @@ const (
 	attemptLimit = 3 * time.Minute
 )
 
-var errTorn = errors.New("truncated response")
+var errIncomplete = errors.New("truncated response")
 
-// answer returns the server's error response; false if it did not respond.
-func answer(err error) (minio.ErrorResponse, bool) {
+// errorResponse returns the server's error response; false if it did not respond.
+func errorResponse(err error) (minio.ErrorResponse, bool) {
 	var r minio.ErrorResponse
 	ok := errors.As(err, &r)
 	return r, ok && (r.StatusCode != 0 || r.Code != "")
 }
 
 func isMissing(err error) bool {
-	r, ok := answer(err)
+	r, ok := errorResponse(err)
 	return ok && (r.StatusCode == http.StatusNotFound || r.Code == minio.NoSuchKey || r.Code == minio.NoSuchUpload) &&
 		r.Code != minio.NoSuchBucket
 }
 
 func isTaken(err error) bool {
-	r, ok := answer(err)
+	r, ok := errorResponse(err)
 	return ok && (r.StatusCode == http.StatusPreconditionFailed || r.Code == minio.PreconditionFailed)
 }
 
 func isUnknown(err error) bool {
-	r, ok := answer(err)
+	r, ok := errorResponse(err)
 	return ok && (r.StatusCode == http.StatusNotImplemented || r.Code == minio.NotImplemented)
 }
 
 // passes reports whether the same request may succeed later.
 func passes(err error) bool {
-	r, ok := answer(err)
+	r, ok := errorResponse(err)
 	var keys *keysError
 	if errors.As(err, &keys) {
 		return false
@@ -81,8 +81,8 @@ func passes(err error) bool {
 
 // try repeats a request until it succeeds, fails permanently, or RetryFor has elapsed. do may be called any number of
 // times.
-func (p *Place) try(ctx context.Context, what string, do func(ctx context.Context) error) error {
-	began, pause := time.Now(), firstPause
+func (p *Store) try(ctx context.Context, what string, do func(ctx context.Context) error) error {
+	start, pause := time.Now(), firstPause
 	for attempt := 1; ; attempt++ {
 		err := p.attempt(ctx, do)
 		if err == nil {
@@ -93,32 +93,32 @@ func (p *Place) try(ctx context.Context, what string, do func(ctx context.Contex
 			return nil
 		}
 		if cerr := ctx.Err(); cerr != nil {
-			return fmt.Errorf("%s: %w", what, errors.Join(cerr, p.explain(err)))
+			return fmt.Errorf("%s: %w", what, errors.Join(cerr, p.withMeaning(err)))
 		}
-		rest := p.o.RetryFor - time.Since(began)
+		rest := p.o.RetryFor - time.Since(start)
 		if !passes(err) || rest <= 0 {
-			return fmt.Errorf("%s: %w", what, p.explain(err))
+			return fmt.Errorf("%s: %w", what, p.withMeaning(err))
 		}
 		p.o.Logger.Debug("S3 request failed, retrying", zap.String("request", what), zap.Error(err))
 		wait := min(pause/2+rand.N(pause/2+1), rest) //nolint:gosec // G404: spreads requests, and hides nothing
 		pause = min(2*pause, longestPause)
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s: %w", what, errors.Join(ctx.Err(), p.explain(err)))
+			return fmt.Errorf("%s: %w", what, errors.Join(ctx.Err(), p.withMeaning(err)))
 		case <-time.After(wait):
 		}
 	}
 }
 
-func (p *Place) attempt(ctx context.Context, do func(ctx context.Context) error) error {
+func (p *Store) attempt(ctx context.Context, do func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
 	return do(ctx)
 }
 
-// explain adds the meaning and the suggested action to an error, and wraps the matching error of package backup.
-func (p *Place) explain(err error) error {
-	r, ok := answer(err)
+// withMeaning adds the meaning and the suggested action to an error, and wraps the matching error of package backup.
+func (p *Store) withMeaning(err error) error {
+	r, ok := errorResponse(err)
 	var missingCredentials *keysError
 	switch {
 	case errors.As(err, &missingCredentials):

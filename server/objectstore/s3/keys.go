@@ -37,7 +37,7 @@ func (o Options) credentials() (*credentials.Credentials, error) {
 	if o.Endpoint == amazon {
 		from = append(from, &credentials.IAM{Client: &http.Client{Timeout: dialLimit}})
 	}
-	return credentials.New(&someKeys{Chain: credentials.Chain{Providers: from}}), nil
+	return credentials.New(&requiredKeys{Chain: credentials.Chain{Providers: from}}), nil
 }
 
 // keyFiles reads keys from files, and again every minute, so that they can be replaced while the node runs.
@@ -90,12 +90,12 @@ func readKey(path string) (string, error) {
 	return key, nil
 }
 
-// someKeys is a chain that fails if it finds no keys; the server's response to an anonymous request is misleading.
-type someKeys struct{ credentials.Chain }
+// requiredKeys is a chain that fails if it finds no keys; the server's response to an anonymous request is misleading.
+type requiredKeys struct{ credentials.Chain }
 
-func (s *someKeys) Retrieve() (credentials.Value, error) { return s.RetrieveWithCredContext(nil) }
+func (s *requiredKeys) Retrieve() (credentials.Value, error) { return s.RetrieveWithCredContext(nil) }
 
-func (s *someKeys) RetrieveWithCredContext(cc *credentials.CredContext) (credentials.Value, error) {
+func (s *requiredKeys) RetrieveWithCredContext(cc *credentials.CredContext) (credentials.Value, error) {
 	if cc == nil {
 		cc = &credentials.CredContext{}
 	}

@@ -37,7 +37,7 @@ const (
 
 // upload is one running Put.
 type upload struct {
-	p         *Place
+	p         *Store
 	name, id  string // id identifies this Put
 	partBytes int64
 	free      chan []byte // free buffers; their number limits the memory
@@ -55,7 +55,7 @@ type upload struct {
 }
 
 // Put streams an object to the server.
-func (p *Place) Put(
+func (p *Store) Put(
 	ctx context.Context, name string, o backup.PutOptions, fill func(w io.Writer) error,
 ) error {
 	_, err := p.stat(ctx, name) // fails early, and is the only check if the server does not support If-None-Match
@@ -81,7 +81,7 @@ func (p *Place) Put(
 
 // newUpload chooses the size and the concurrency of the parts, so that the number of parts and the buffers stay within
 // their limits.
-func (p *Place) newUpload(ctx context.Context, name string, about uint64) *upload {
+func (p *Store) newUpload(ctx context.Context, name string, about uint64) *upload {
 	part := max(p.o.PartBytes, MinPartBytes)
 	if need := int64(about/fewParts) + 1; need > part {
 		part = (need + 1<<20 - 1) >> 20 << 20

@@ -26,7 +26,7 @@ const (
 )
 
 type reader struct {
-	p          *Place
+	p          *Store
 	name, etag string
 	size       int64
 
@@ -48,7 +48,7 @@ type block struct {
 }
 
 // Open opens an object; later reads fail if the object was replaced.
-func (p *Place) Open(ctx context.Context, name string) (backup.Object, error) {
+func (p *Store) Open(ctx context.Context, name string) (backup.Object, error) {
 	info, err := p.stat(ctx, name)
 	if err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func (r *reader) ReadAt(b []byte, off int64) (int, error) {
 // readSome reads up to the end of a block.
 func (r *reader) readSome(b []byte, off int64) (int, error) {
 	at := off / blockBytes
-	if len(b) <= smallRead && !r.near(at) {
+	if len(b) <= smallRead && !r.cachedOrNext(at) {
 		n := min(int64(len(b)), r.size-off)
 		return int(n), r.fetch(b[:n], off)
 	}
@@ -98,14 +98,14 @@ func (r *reader) readSome(b []byte, off int64) (int, error) {
 		return 0, fmt.Errorf("read %s: %w", r.p.Path(r.name), r.ctx.Err())
 	}
 	if k.err != nil {
-		r.forget(at)
+		r.evict(at)
 		return 0, k.err
 	}
 	return copy(b, k.data[off-at*blockBytes:]), nil
 }
 
-// near reports whether a block is cached or is the next one.
-func (r *reader) near(at int64) bool {
+// cachedOrNext reports whether a block is cached or is the next one.
+func (r *reader) cachedOrNext(at int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.blocks[at] != nil || r.last >= 0 && at == r.last+1
@@ -147,8 +147,8 @@ func (r *reader) begin(at int64) *block {
 	return k
 }
 
-// forget removes a block after a failed fetch, so that it is fetched again.
-func (r *reader) forget(at int64) {
+// evict removes a block after a failed fetch, so that it is fetched again.
+func (r *reader) evict(at int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if i := slices.Index(r.used, at); i >= 0 {
@@ -174,7 +174,7 @@ func (r *reader) fetch(b []byte, off int64) error {
 		}
 		_, err = io.ReadFull(body, b)
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			err = errTorn
+			err = errIncomplete
 		}
 		return errors.Join(err, body.Close())
 	})

@@ -51,11 +51,11 @@ type Input struct {
 	CacheOnly bool
 	// MemoryUsed and MemoryAllowed are in bytes.
 	MemoryUsed, MemoryAllowed int64
-	// AuditTrouble describes a failure of the audit log, AuditLost is the number of its lost records.
-	AuditTrouble string
-	AuditLost    uint64
-	// AuthTrouble describes rejected callers, KeysTrouble unavailable keys of the token issuer.
-	AuthTrouble, KeysTrouble string
+	// AuditError describes a failure of the audit log, AuditLost is the number of its lost records.
+	AuditError string
+	AuditLost  uint64
+	// AuthError describes rejected callers, KeysError unavailable keys of the token issuer.
+	AuthError, KeysError string
 	// Unrestricted: no access rules exist.
 	Unrestricted bool
 	// Certificates of the node, and Credentials that could not be loaded.

@@ -157,10 +157,10 @@ func (f *findings) content(in *Input) {
 
 // machine reports problems of the process and its resources.
 func (f *findings) machine(in *Input) {
-	f.node(in.AuthTrouble != "", AuthFailures, "%s", in.AuthTrouble)
-	f.node(in.KeysTrouble != "", JWKSUnavailable, "%s", in.KeysTrouble)
+	f.node(in.AuthError != "", AuthFailures, "%s", in.AuthError)
+	f.node(in.KeysError != "", JWKSUnavailable, "%s", in.KeysError)
 	f.node(in.CacheOnly, PageCacheOnly, "memory.page-cache is %s", in.Config.Memory.PageCache)
-	f.node(in.AuditTrouble != "", AuditErrors, "%s; %d records lost since the start", in.AuditTrouble, in.AuditLost)
+	f.node(in.AuditError != "", AuditErrors, "%s; %d records lost since the start", in.AuditError, in.AuditLost)
 	f.node(in.MemoryUsed > in.MemoryAllowed, MemoryOverBudget, "%s in use, memory.budget is %s",
 		units.Bytes(in.MemoryUsed), in.Config.Memory.Budget)
 }

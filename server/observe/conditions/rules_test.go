@@ -136,9 +136,9 @@ func TestMachineConditions(t *testing.T) {
 	for want, in := range map[Kind]Input{
 		MemoryOverBudget: {MemoryUsed: 2, MemoryAllowed: 1},
 		PageCacheOnly:    {CacheOnly: true},
-		AuditErrors:      {AuditTrouble: "why"},
-		AuthFailures:     {AuthTrouble: "why"},
-		JWKSUnavailable:  {KeysTrouble: "why"},
+		AuditErrors:      {AuditError: "why"},
+		AuthFailures:     {AuthError: "why"},
+		JWKSUnavailable:  {KeysError: "why"},
 	} {
 		in.Config = &c
 		var f findings

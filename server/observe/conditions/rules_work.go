@@ -108,7 +108,7 @@ func (f *findings) job(j *maintenance.JobInfo, now time.Time) {
 	if j.Kind != maintenance.JobBackup {
 		return
 	}
-	good, ok := j.LastGood()
+	good, ok := j.LastSuccess()
 	from := good
 	if !ok {
 		from = j.UpdatedAt

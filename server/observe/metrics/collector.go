@@ -24,11 +24,11 @@ const oldestLimit = 500 * time.Millisecond
 
 // snapshot is the state seen by one scrape.
 type snapshot struct {
-	node   nodestatus.Node
-	more   More
-	store  store.Stats
-	damage store.DamageStatus
-	queues []queueSnapshot
+	node       nodestatus.Node
+	extra      Extra
+	store      store.Stats
+	corruption store.DamageStatus
+	queues     []queueSnapshot
 }
 
 // queueSnapshot is a queue included in the scrape.
@@ -98,9 +98,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		return // the failure of the store is in the log
 	}
 	s := snapshot{
-		node: c.o.State(), more: c.o.More(), store: stats,
-		damage: c.store.DamageStatus(),
-		queues: c.busiest(),
+		node: c.o.State(), extra: c.o.Extra(), store: stats,
+		corruption: c.store.DamageStatus(),
+		queues:     c.exportedQueues(),
 	}
 	for i := range c.families {
 		kind := prometheus.GaugeValue
@@ -113,9 +113,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// busiest returns the exported queues. It applies the same limit to the subscriptions of each queue, which are selected
-// by backlog.
-func (c *collector) busiest() []queueSnapshot {
+// exportedQueues returns the exported queues. It applies the same limit to the subscriptions of each queue, which are
+// selected by backlog.
+func (c *collector) exportedQueues() []queueSnapshot {
 	ctx, cancel := context.WithTimeout(context.Background(), oldestLimit)
 	defer cancel()
 	c.mu.Lock()
@@ -131,7 +131,7 @@ func (c *collector) busiest() []queueSnapshot {
 			q.Subscriptions = q.Subscriptions[:c.o.Queues]
 		}
 		s := queueSnapshot{QueueInfo: q, ageKnown: q.Messages == 0}
-		if old, ok := c.oldestOf(ctx, &q); ok {
+		if old, ok := c.oldestMessage(ctx, &q); ok {
 			s.age, s.ageKnown = max(time.Since(old.accepted), 0), true
 			kept[q.ID] = old
 		}
@@ -141,8 +141,8 @@ func (c *collector) busiest() []queueSnapshot {
 	return out
 }
 
-// oldestOf returns the oldest message of a queue. mu is held.
-func (c *collector) oldestOf(ctx context.Context, q *store.QueueInfo) (oldestMessage, bool) {
+// oldestMessage returns the oldest message of a queue. mu is held.
+func (c *collector) oldestMessage(ctx context.Context, q *store.QueueInfo) (oldestMessage, bool) {
 	if q.Messages == 0 {
 		return oldestMessage{}, false
 	}

@@ -12,11 +12,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/throttle"
 )
 
-func ofThePair() []family {
+func pairFamilies() []family {
 	return []family{
 		gaugeOf("condition", "", "1 while the condition is active on this node, in its pair or, as reported by the "+
 			"other node, on that node; see docs/how-to/respond-to-conditions.md.", []string{"condition", "severity"},
-			func(s *snapshot, put putFunc) {
+			func(s *snapshot, put emitFunc) {
 				for _, d := range conditions.All() {
 					put(boolValue(s.isSo(d.Kind)), string(d.Kind), d.Severity.String())
 				}
@@ -31,7 +31,7 @@ func ofThePair() []family {
 				}
 				return float64(n)
 			}),
-		gaugeOf("role", "", "1 for the current role of the node.", []string{"role"}, func(s *snapshot, put putFunc) {
+		gaugeOf("role", "", "1 for the current role of the node.", []string{"role"}, func(s *snapshot, put emitFunc) {
 			for r := failover.RoleRecovering; r <= failover.RoleFenced; r++ {
 				put(boolValue(r == s.node.Pair.Role), r.String())
 			}
@@ -55,15 +55,15 @@ func ofThePair() []family {
 			}),
 		gaugeOf("voter_up", whenRaft, "1 for each voter that responds with the expected identity.",
 			[]string{"voter", "kind"},
-			func(s *snapshot, put putFunc) {
-				for _, v := range s.more.Voters {
+			func(s *snapshot, put emitFunc) {
+				for _, v := range s.extra.Voters {
 					put(boolValue(v.Up), v.Address, v.Kind)
 				}
 			}),
 		gaugeOf("voter_lag_entries", whenRaft, "Raft log entries by which a responding voter lags behind the most "+
 			"recent one.",
-			[]string{"voter", "kind"}, func(s *snapshot, put putFunc) {
-				for _, v := range s.more.Voters {
+			[]string{"voter", "kind"}, func(s *snapshot, put emitFunc) {
+				for _, v := range s.extra.Voters {
 					if v.Up {
 						put(float64(v.Behind), v.Address, v.Kind)
 					}
@@ -72,9 +72,9 @@ func ofThePair() []family {
 	}
 }
 
-func ofTheStandby() []family {
+func standbyFamilies() []family {
 	lag := func(name, help string, read func(p *replication.PrimaryStatus, st *replication.StandbyStatus) float64) family {
-		return gaugeOf(name, whenStandby, help, nil, func(s *snapshot, put putFunc) {
+		return gaugeOf(name, whenStandby, help, nil, func(s *snapshot, put emitFunc) {
 			if p := s.node.Primary; p != nil && p.Standby != nil {
 				put(read(p, p.Standby))
 			}
@@ -108,23 +108,23 @@ func ofTheStandby() []family {
 	}
 }
 
-// ofTheFollower is the metrics of the standby, which are exported even while the active is unreachable.
-func ofTheFollower() []family {
+// followerFamilies is the metrics of the standby, which are exported even while the active is unreachable.
+func followerFamilies() []family {
 	return []family{
 		gaugeOf("follower_lag_records", whenFollows, "Records committed by the active node, as last reported, and not "+
-			"yet applied by this standby.", nil, func(s *snapshot, put putFunc) {
+			"yet applied by this standby.", nil, func(s *snapshot, put emitFunc) {
 			if f := s.node.Follower; f != nil {
 				put(float64(max(f.ActiveCommitLSN, f.AppliedLSN) - f.AppliedLSN))
 			}
 		}),
 		gaugeOf("snapshot_received_bytes", whenCopies, "Bytes of the active node's snapshot received so far.", nil,
-			func(s *snapshot, put putFunc) {
+			func(s *snapshot, put emitFunc) {
 				if f := s.node.Follower; f != nil && f.SnapshotTotalBytes > 0 {
 					put(float64(f.SnapshotBytes))
 				}
 			}),
 		gaugeOf("snapshot_size_bytes", whenCopies, "Total size of that snapshot.", nil,
-			func(s *snapshot, put putFunc) {
+			func(s *snapshot, put emitFunc) {
 				if f := s.node.Follower; f != nil && f.SnapshotTotalBytes > 0 {
 					put(float64(f.SnapshotTotalBytes))
 				}
@@ -132,7 +132,7 @@ func ofTheFollower() []family {
 	}
 }
 
-func ofMessages() []family {
+func messageFamilies() []family {
 	return []family{
 		counter("messages_published_total", "Published messages applied on this node since its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Published) }),
@@ -158,14 +158,14 @@ func ofMessages() []family {
 			func(s *snapshot) float64 { return float64(s.store.Counts.Expired) }),
 		counter("messages_delivered_total", "Messages delivered to consumers by this node since its start, including "+
 			"redeliveries.",
-			func(s *snapshot) float64 { return float64(s.more.Delivered) }),
+			func(s *snapshot) float64 { return float64(s.extra.Delivered) }),
 		counter("delivered_bytes_total", "Bytes of messages delivered to consumers by this node since its start.",
-			func(s *snapshot) float64 { return float64(s.more.DeliveredBytes) }),
+			func(s *snapshot) float64 { return float64(s.extra.DeliveredBytes) }),
 		counter("messages_redelivered_total", "Messages redelivered after a nack, release or consumer disconnect.",
-			func(s *snapshot) float64 { return float64(s.more.Redelivered) }),
+			func(s *snapshot) float64 { return float64(s.extra.Redelivered) }),
 		counter("messages_filtered_total", "Messages that did not match a subscription's filter and were acknowledged "+
 			"by this node.",
-			func(s *snapshot) float64 { return float64(s.more.Filtered) }),
+			func(s *snapshot) float64 { return float64(s.extra.Filtered) }),
 		counter("transactions_total", "Transactions applied on this node since its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Transactions) }),
 		counter("transactions_refused_total", "Committed transactions without effect, because a limit or check "+
@@ -176,14 +176,14 @@ func ofMessages() []family {
 		gauge("messages_delayed", "Messages not yet due for delivery.",
 			func(s *snapshot) float64 { return float64(s.store.Delayed) }),
 		gauge("prepared_transactions", "Prepared transactions without a decision.",
-			func(s *snapshot) float64 { return float64(s.more.Prepared) }),
+			func(s *snapshot) float64 { return float64(s.extra.Prepared) }),
 		gauge("message_bytes", "Bytes of messages not yet acknowledged by all subscriptions.",
 			func(s *snapshot) float64 { return float64(s.store.MessageBytes) }),
 		gauge("memory_message_bytes", "Bytes of messages in memory that are not yet in pages.",
 			func(s *snapshot) float64 { return float64(s.store.TailBytes) }),
 		gauge("queues", "Number of queues.", func(s *snapshot) float64 { return float64(s.store.Queues) }),
 		gauge("consumers", "Consumers attached to this node.",
-			func(s *snapshot) float64 { return float64(s.more.Consumers) }),
+			func(s *snapshot) float64 { return float64(s.extra.Consumers) }),
 		gauge("publishes_refused", "1 while this node is active and refuses publishes because its disk is nearly "+
 			"full.", func(s *snapshot) float64 {
 			return boolValue(s.isSo(conditions.PublishesRefused))
@@ -191,11 +191,11 @@ func ofMessages() []family {
 	}
 }
 
-func ofQueues() []family {
+func queueFamilies() []family {
 	of := func(name, kind, help string, read func(q *queueSnapshot) (float64, bool)) family {
 		return family{
 			Metric{Name: name, Type: kind, Help: help, Labels: []string{"queue"}, When: whenQueues},
-			func(s *snapshot, put putFunc) {
+			func(s *snapshot, put emitFunc) {
 				for i := range s.queues {
 					if v, ok := read(&s.queues[i]); ok {
 						put(v, s.queues[i].Name)
@@ -208,7 +208,7 @@ func ofQueues() []family {
 		return family{Metric{
 			Name: name, Type: kind, Help: help, Labels: []string{"queue", "subscription"},
 			When: whenQueues + ", and as many of its subscriptions",
-		}, func(s *snapshot, put putFunc) {
+		}, func(s *snapshot, put emitFunc) {
 			for i := range s.queues {
 				q := &s.queues[i]
 				for at := range q.Subscriptions {
@@ -238,7 +238,7 @@ func ofQueues() []family {
 	}
 }
 
-func ofTheStore() []family {
+func storeFamilies() []family {
 	return []family{
 		gauge("log_end_lsn", "LSN of the last record in the log.",
 			func(s *snapshot) float64 { return float64(s.store.End.LSN) }),
@@ -247,8 +247,8 @@ func ofTheStore() []family {
 		gauge("applied_lsn", "LSN of the last applied record.",
 			func(s *snapshot) float64 { return float64(s.store.Applied.LSN) }),
 		counterOf("store_events_total", "Store events since the start of the node; package store/events lists the "+
-			"kinds.", []string{"event"}, func(s *snapshot, put putFunc) {
-			for name, n := range s.more.StoreEvents {
+			"kinds.", []string{"event"}, func(s *snapshot, put emitFunc) {
+			for name, n := range s.extra.StoreEvents {
 				put(float64(n), name)
 			}
 		}),
@@ -267,15 +267,15 @@ func ofTheStore() []family {
 		gauge("pages_used", "Used pages of page.db.",
 			func(s *snapshot) float64 { return float64(s.store.PagesUsed) }),
 		gaugeOf("archive_lag_records", whenArchive, "Applied records not yet archived.", nil,
-			func(s *snapshot, put putFunc) {
-				if a := s.more.Archive; a != nil {
+			func(s *snapshot, put emitFunc) {
+				if a := s.extra.Archive; a != nil {
 					put(float64(a.Behind))
 				}
 			}),
 		gaugeOf("archive_lag_seconds", whenArchive, "Age of the last archived transaction while later ones are not "+
 			"archived; 0 if all are archived, and the time since the start if none is.", nil,
-			func(s *snapshot, put putFunc) {
-				a := s.more.Archive
+			func(s *snapshot, put emitFunc) {
+				a := s.extra.Archive
 				switch {
 				case a == nil:
 				case a.Behind == 0:
@@ -287,21 +287,21 @@ func ofTheStore() []family {
 				}
 			}),
 		gaugeOf("archive_lsn", whenArchive, "LSN of the last archived record.", nil,
-			func(s *snapshot, put putFunc) {
-				if a := s.more.Archive; a != nil {
+			func(s *snapshot, put emitFunc) {
+				if a := s.extra.Archive; a != nil {
 					put(float64(a.Last.LSN))
 				}
 			}),
 		gaugeOf("archive_failing", whenArchive, "1 while archiving fails.", nil,
-			func(s *snapshot, put putFunc) {
-				if a := s.more.Archive; a != nil {
+			func(s *snapshot, put emitFunc) {
+				if a := s.extra.Archive; a != nil {
 					put(boolValue(a.Err != nil))
 				}
 			}),
 	}
 }
 
-func ofTheDisk() []family {
+func diskFamilies() []family {
 	return []family{
 		gauge("disk_free_bytes", "Free space in the file system of the store.",
 			func(s *snapshot) float64 { return float64(s.store.DiskFree) }),
@@ -311,45 +311,45 @@ func ofTheDisk() []family {
 			func(s *snapshot) float64 { return float64(s.node.DiskLowWatermark) }),
 		gauge("disk_low", "1 while free space is below disk.low-watermark; the active node then refuses publishes.",
 			func(s *snapshot) float64 {
-				return boolValue(s.more.DiskLow)
+				return boolValue(s.extra.DiskLow)
 			}),
 	}
 }
 
-func ofDamage() []family {
+func corruptionFamilies() []family {
 	return []family{
 		gauge("nodes_differ", "1 if the last comparison found different content on the two nodes.",
 			func(s *snapshot) float64 {
 				return boolValue(s.isSo(conditions.DigestsDiffer))
 			}),
 		gauge("damaged_messages", "Unacknowledged messages that are corrupt on this node.",
-			func(s *snapshot) float64 { return float64(s.damage.DamagedMessages) }),
+			func(s *snapshot) float64 { return float64(s.corruption.DamagedMessages) }),
 		gauge("lost_messages", "Messages that are corrupt on both nodes.",
-			func(s *snapshot) float64 { return float64(s.damage.LostMessages) }),
+			func(s *snapshot) float64 { return float64(s.corruption.LostMessages) }),
 		gauge("index_damaged", "1 if the page file is corrupt and must be replaced with a copy of the other node's.",
-			func(s *snapshot) float64 { return boolValue(s.damage.Index != nil) }),
+			func(s *snapshot) float64 { return boolValue(s.corruption.Index != nil) }),
 		counter("scrubbed_pages_total", "Pages read by the scrub.",
-			func(s *snapshot) float64 { return float64(s.damage.ScrubbedPages) }),
+			func(s *snapshot) float64 { return float64(s.corruption.ScrubbedPages) }),
 		counter("scrubbed_log_bytes_total", "Log bytes read by the scrub.",
-			func(s *snapshot) float64 { return float64(s.damage.ScrubbedLogBytes) }),
+			func(s *snapshot) float64 { return float64(s.corruption.ScrubbedLogBytes) }),
 		counter("damaged_pages_found_total", "Corrupt page ranges found.",
-			func(s *snapshot) float64 { return float64(s.damage.FoundPages) }),
+			func(s *snapshot) float64 { return float64(s.corruption.FoundPages) }),
 		counter("damaged_log_found_total", "Corrupt parts of the log found.",
-			func(s *snapshot) float64 { return float64(s.damage.FoundLog) }),
+			func(s *snapshot) float64 { return float64(s.corruption.FoundLog) }),
 		counter("repaired_pages_total", "Corrupt page ranges repaired.",
-			func(s *snapshot) float64 { return float64(s.damage.RepairedPages) }),
+			func(s *snapshot) float64 { return float64(s.corruption.RepairedPages) }),
 		counter("repaired_messages_total", "Messages fetched from the other node for repair.",
-			func(s *snapshot) float64 { return float64(s.damage.RepairedMessages) }),
+			func(s *snapshot) float64 { return float64(s.corruption.RepairedMessages) }),
 		counter("repaired_log_total", "Corrupt parts of the log discarded because checkpoints contain their content.",
-			func(s *snapshot) float64 { return float64(s.damage.RepairedLog) }),
+			func(s *snapshot) float64 { return float64(s.corruption.RepairedLog) }),
 	}
 }
 
-func ofWork() []family {
+func workFamilies() []family {
 	job := func(name, help string, read func(j *maintenance.JobInfo) (float64, bool)) family {
-		return gaugeOf(name, whenJobs, help, []string{"job", "kind"}, func(s *snapshot, put putFunc) {
-			for i := range s.more.Jobs {
-				j := &s.more.Jobs[i]
+		return gaugeOf(name, whenJobs, help, []string{"job", "kind"}, func(s *snapshot, put emitFunc) {
+			for i := range s.extra.Jobs {
+				j := &s.extra.Jobs[i]
 				if v, ok := read(j); ok {
 					put(v, j.Name, j.Kind)
 				}
@@ -359,7 +359,7 @@ func ofWork() []family {
 	return []family{
 		gaugeOf("maintenance_progress_ratio", whenWork,
 			"Completed fraction of the current maintenance operation, 0 to 1.", []string{"operation"},
-			func(s *snapshot, put putFunc) {
+			func(s *snapshot, put emitFunc) {
 				if m := s.node.Maintenance; m != nil && m.Progress.TotalBytes > 0 {
 					put(float64(m.Progress.Bytes)/float64(m.Progress.TotalBytes), m.Operation)
 				}
@@ -380,18 +380,18 @@ func ofWork() []family {
 		job("job_last_success_timestamp_seconds",
 			"Unix time at which the last successful run of the job started; 0 if none is recorded.",
 			func(j *maintenance.JobInfo) (float64, bool) {
-				at, _ := j.LastGood()
+				at, _ := j.LastSuccess()
 				return unix(at), true
 			}),
 		gaugeOf("backup_last_success_timestamp_seconds", whenBackups,
 			"Unix time at which the last successful backup of a job started; 0 if none is recorded.",
-			nil, func(s *snapshot, put putFunc) {
+			nil, func(s *snapshot, put emitFunc) {
 				var last time.Time
 				makes := false
-				for i := range s.more.Jobs {
-					if j := &s.more.Jobs[i]; j.Kind == maintenance.JobBackup {
+				for i := range s.extra.Jobs {
+					if j := &s.extra.Jobs[i]; j.Kind == maintenance.JobBackup {
 						makes = true
-						if at, ok := j.LastGood(); ok && at.After(last) {
+						if at, ok := j.LastSuccess(); ok && at.After(last) {
 							last = at
 						}
 					}
@@ -403,55 +403,55 @@ func ofWork() []family {
 	}
 }
 
-func ofTheProcess() []family {
+func processFamilies() []family {
 	return []family{
 		gauge("start_time_seconds", "Unix time at which the process started.",
 			func(s *snapshot) float64 { return unix(s.node.StartedAt) }),
 		gaugeOf("build_info", "", "Always 1; the label has the version.", []string{"version"},
-			func(s *snapshot, put putFunc) { put(1, s.node.Version) }),
+			func(s *snapshot, put emitFunc) { put(1, s.node.Version) }),
 		gauge("connections", "Open connections to the node's port, of clients, the CLI and the other node.",
 			func(s *snapshot) float64 {
-				return float64(s.more.Connections.Open)
+				return float64(s.extra.Connections.Open)
 			}),
 		gauge("received_ahead_bytes", "Bytes received from clients and not yet processed. Above an eighth of "+
 			"memory.budget, the largest connections are throttled, and closed if they stay large.",
-			func(s *snapshot) float64 { return float64(s.more.Connections.AheadBytes) }),
+			func(s *snapshot) float64 { return float64(s.extra.Connections.UnprocessedBytes) }),
 		counter("connections_accepted_total", "Accepted connections.",
-			func(s *snapshot) float64 { return float64(s.more.Connections.Accepted) }),
+			func(s *snapshot) float64 { return float64(s.extra.Connections.Accepted) }),
 		counter("amqp_defects_total", "AMQP connections closed because of a bug in this program; each is logged.",
-			func(s *snapshot) float64 { return float64(s.more.AMQPDefects) }),
+			func(s *snapshot) float64 { return float64(s.extra.AMQPDefects) }),
 		counter("audit_records_total", "Audit records of administrative and denied calls.",
-			func(s *snapshot) float64 { return float64(s.more.Audit.Records) }),
+			func(s *snapshot) float64 { return float64(s.extra.Audit.Records) }),
 		counter("audit_records_lost_total", "Audit records that could not be written.",
-			func(s *snapshot) float64 { return float64(s.more.Audit.Lost) }),
+			func(s *snapshot) float64 { return float64(s.extra.Audit.Lost) }),
 		counterOf("connections_refused_total", "Connections rejected (full, address-full, too-many, handshakes), "+
 			"closed before their first authenticated call (silent, strangers, displaced), or closed for flooding "+
 			"(flood), for sending far more than they let the node process (hoarding), or because the client certificate "+
 			"expired (expired).",
-			[]string{"reason"}, func(s *snapshot, put putFunc) {
-				for reason, n := range s.more.Connections.Ended {
+			[]string{"reason"}, func(s *snapshot, put emitFunc) {
+				for reason, n := range s.extra.Connections.Ended {
 					put(float64(n), reason)
 				}
 			}),
 		gaugeOf("certificate_expiry_timestamp_seconds", whenTLS,
 			"Unix time at which a certificate of this node expires.", []string{"file"},
-			func(s *snapshot, put putFunc) {
-				for _, c := range s.more.Certificates {
+			func(s *snapshot, put emitFunc) {
+				for _, c := range s.extra.Certificates {
 					put(unix(c.Ends), c.File)
 				}
 			}),
 		gaugeOf("certificate_expires_in_seconds", whenTLS,
 			"Seconds until a certificate of this node (of: node, etcd, raft, metrics) expires; negative after expiry.",
 			[]string{"of", "file"},
-			func(s *snapshot, put putFunc) {
-				for _, c := range s.more.Certificates {
+			func(s *snapshot, put emitFunc) {
+				for _, c := range s.extra.Certificates {
 					put(time.Until(c.Ends).Seconds(), c.Of, c.File)
 				}
 			}),
 		counterOf("callers_not_let_in_total", "Calls with an invalid or expired token or certificate, or one that "+
 			"could not be verified (limit, unavailable), by failed check.", []string{"check"},
-			func(s *snapshot, put putFunc) {
-				for check, n := range s.more.NotLetIn {
+			func(s *snapshot, put emitFunc) {
+				for check, n := range s.extra.AuthFailures {
 					put(float64(n), check)
 				}
 			}),
@@ -460,29 +460,29 @@ func ofTheProcess() []family {
 		traces("trace_spans_lost_total", "Trace spans that could not be sent to the collector.",
 			func(t *Traces) uint64 { return t.Lost }),
 		gauge("memory_budget_bytes", "Value of memory.budget.",
-			func(s *snapshot) float64 { return float64(s.more.MemoryBudget) }),
+			func(s *snapshot) float64 { return float64(s.extra.MemoryBudget) }),
 		gauge("background_share", "Fraction of time granted to background work by commit latency, 0 to 1; 1 without "+
-			"background work.", func(s *snapshot) float64 { return s.more.Background.Share }),
+			"background work.", func(s *snapshot) float64 { return s.extra.Background.Share }),
 		gaugeOf("background_reason", "", "1 for the current reason of background_share: no-work, no-commits, unknown "+
 			"(the undisturbed commit latency is not measured yet), rising, undisturbed, slow-commits.", []string{"reason"},
-			func(s *snapshot, put putFunc) {
+			func(s *snapshot, put emitFunc) {
 				for _, r := range throttle.Reasons() {
-					put(boolValue(r == s.more.Background.Reason), string(r))
+					put(boolValue(r == s.extra.Background.Reason), string(r))
 				}
 			}),
 		gauge("commit_baseline_seconds", "90th percentile of commit latency without background work, the target for "+
 			"throttling it; 0 while unknown.",
-			func(s *snapshot) float64 { return s.more.Background.Baseline.Seconds() }),
+			func(s *snapshot) float64 { return s.extra.Background.Baseline.Seconds() }),
 		gauge("commit_recent_seconds", "90th percentile of commit latency in the last 0.1 s, as used for throttling; "+
 			"0 without commits.",
-			func(s *snapshot) float64 { return s.more.Background.Latest.Seconds() }),
+			func(s *snapshot) float64 { return s.extra.Background.Latest.Seconds() }),
 	}
 }
 
 // traces describes a counter exported while tracing is enabled.
 func traces(name, help string, read func(t *Traces) uint64) family {
-	return family{Metric{Name: name, Type: Counter, Help: help, When: whenTraces}, func(s *snapshot, put putFunc) {
-		if t := s.more.Traces; t != nil {
+	return family{Metric{Name: name, Type: Counter, Help: help, When: whenTraces}, func(s *snapshot, put emitFunc) {
+		if t := s.extra.Traces; t != nil {
 			put(float64(read(t)))
 		}
 	}}

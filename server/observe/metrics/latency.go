@@ -90,8 +90,8 @@ func coordinatorFailures() Metric {
 	}
 }
 
-// kept lists the metrics of Latencies.
-func kept() []Metric {
+// latencyMetrics lists the metrics of Latencies.
+func latencyMetrics() []Metric {
 	var out []Metric
 	for _, h := range append(batchHistograms(), coordinatorHistogram()) {
 		out = append(out, h.Metric)

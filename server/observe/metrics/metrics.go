@@ -50,8 +50,8 @@ const (
 	maxConnectionsPerAddress = 32
 )
 
-// More is the data exported only by metrics.
-type More struct {
+// Extra is the data exported only by metrics.
+type Extra struct {
 	// DiskLow: publishes are refused because the disk is nearly full.
 	DiskLow bool
 	// Counters of delivered messages, their bytes, and redelivered messages.
@@ -84,8 +84,8 @@ type More struct {
 	Background throttle.Status
 	// StoreEvents counts events of the store by name.
 	StoreEvents map[string]uint64
-	// NotLetIn counts authentication failures by the check that failed.
-	NotLetIn map[string]uint64
+	// AuthFailures counts authentication failures by the check that failed.
+	AuthFailures map[string]uint64
 }
 
 // Traces counts spans.
@@ -116,7 +116,7 @@ type Certificate struct {
 type Options struct {
 	// State returns the state of the node, More the data exported only by metrics.
 	State func() nodestatus.Node
-	More  func() More
+	Extra func() Extra
 	// Store of the node.
 	Store *store.Store
 	// Address to listen on, host:port; port 0 selects a free port.
@@ -129,9 +129,9 @@ type Options struct {
 	Latencies *Latencies
 	// TLS configuration of the port; nil: plain HTTP.
 	TLS *tls.Config
-	// MayRead and MayProfile check whether a request may read the metrics and the profiles; the error contains the
+	// CanRead and CanProfile check whether a request may read the metrics and the profiles; the error contains the
 	// reason and the suggested action. nil: every request may.
-	MayRead, MayProfile func(*http.Request) error
+	CanRead, CanProfile func(*http.Request) error
 }
 
 // Server serves HTTP requests until the context of Run ends.
@@ -153,7 +153,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		o.Latencies.register(registry)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", allowed(o.MayRead, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})))
+	mux.Handle("GET /metrics", allowed(o.CanRead, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "alive") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, o.State()) })
 	mux.HandleFunc("GET /activez", func(w http.ResponseWriter, _ *http.Request) { active(w, o.State()) })
@@ -162,7 +162,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
 		"mutex": newContention().ServeHTTP,
 	} {
-		mux.Handle("/debug/pprof/"+path, allowed(o.MayProfile, serve))
+		mux.Handle("/debug/pprof/"+path, allowed(o.CanProfile, serve))
 	}
 	port, err := httpport.Listen(ctx, httpport.Options{
 		Address: o.Address, Listen: o.Listen, TLS: o.TLS, Handler: mux, Connections: maxConnections,
@@ -215,11 +215,11 @@ func ready(w http.ResponseWriter, st nodestatus.Node) {
 	default:
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	sayRole(w, st.Pair.Role, st.Pair.Reason)
+	writeRole(w, st.Pair.Role, st.Pair.Reason)
 }
 
-// sayRole writes the role and its reason, if any.
-func sayRole(w http.ResponseWriter, role failover.Role, reason string) {
+// writeRole writes the role and its reason, if any.
+func writeRole(w http.ResponseWriter, role failover.Role, reason string) {
 	if reason != "" {
 		reason = ": " + reason
 	}
@@ -234,5 +234,5 @@ func active(w http.ResponseWriter, st nodestatus.Node) {
 		st.Pair.Role != failover.RoleActiveAlone {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	sayRole(w, st.Pair.Role, st.Pair.Reason)
+	writeRole(w, st.Pair.Role, st.Pair.Reason)
 }

@@ -47,7 +47,7 @@ func listen(t *testing.T, st *nodestatus.Node, l *metrics.Latencies) string {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	m, err := metrics.Listen(ctx, metrics.Options{
-		State: func() nodestatus.Node { return *st }, More: func() metrics.More { return metrics.More{DiskLow: true} },
+		State: func() nodestatus.Node { return *st }, Extra: func() metrics.Extra { return metrics.Extra{DiskLow: true} },
 		Store: s, Address: "127.0.0.1:0", Queues: 5, Latencies: l,
 	})
 	require.NoError(t, err)

@@ -47,11 +47,11 @@ const (
 type family struct {
 	Metric
 
-	read func(s *snapshot, put putFunc)
+	read func(s *snapshot, put emitFunc)
 }
 
-// putFunc receives one series: its value and its label values.
-type putFunc func(v float64, labels ...string)
+// emitFunc receives one series: its value and its label values.
+type emitFunc func(v float64, labels ...string)
 
 // All returns the table of all exported metrics except those of the Go runtime and the process.
 // docs/reference/metrics.md is generated from it.
@@ -61,15 +61,16 @@ func All() []Metric {
 		out = append(out, f.Metric)
 	}
 	out = append(out, storeUsable())
-	return append(out, kept()...)
+	return append(out, latencyMetrics()...)
 }
 
 // families returns the metrics that are read on request.
 func families() []family {
 	var out []family
 	for _, part := range [][]family{
-		ofThePair(), ofTheStandby(), ofTheFollower(), ofMessages(), ofQueues(), ofTheStore(), ofTheDisk(), ofDamage(),
-		ofWork(), ofTheProcess(),
+		pairFamilies(), standbyFamilies(), followerFamilies(), messageFamilies(), queueFamilies(), storeFamilies(),
+		diskFamilies(), corruptionFamilies(),
+		workFamilies(), processFamilies(),
 	} {
 		for i := range part {
 			part[i].Name = fmt.Sprintf("%s_%s", namespace, part[i].Name)
@@ -81,19 +82,19 @@ func families() []family {
 
 // gauge and counter describe a metric with one series, without labels, that is always exported.
 func gauge(name, help string, read func(*snapshot) float64) family {
-	return family{Metric{Name: name, Type: Gauge, Help: help}, func(s *snapshot, put putFunc) { put(read(s)) }}
+	return family{Metric{Name: name, Type: Gauge, Help: help}, func(s *snapshot, put emitFunc) { put(read(s)) }}
 }
 
 func counter(name, help string, read func(*snapshot) float64) family {
-	return family{Metric{Name: name, Type: Counter, Help: help}, func(s *snapshot, put putFunc) { put(read(s)) }}
+	return family{Metric{Name: name, Type: Counter, Help: help}, func(s *snapshot, put emitFunc) { put(read(s)) }}
 }
 
 // counterOf describes a counter with labels.
-func counterOf(name, help string, labels []string, read func(*snapshot, putFunc)) family {
+func counterOf(name, help string, labels []string, read func(*snapshot, emitFunc)) family {
 	return family{Metric{Name: name, Type: Counter, Help: help, Labels: labels}, read}
 }
 
 // gaugeOf describes a gauge with labels, or one that is not always exported.
-func gaugeOf(name, when, help string, labels []string, read func(*snapshot, putFunc)) family {
+func gaugeOf(name, when, help string, labels []string, read func(*snapshot, emitFunc)) family {
 	return family{Metric{Name: name, Type: Gauge, Help: help, Labels: labels, When: when}, read}
 }

@@ -62,8 +62,8 @@ type Certificate struct {
 	// Use is the purpose: "node", "etcd", "raft" or "metrics".
 	Use string
 	// File name, and whether it contains the CAs for verification of others.
-	File      string
-	Authority bool
+	File string
+	CA   bool
 	// Subject of the certificate that expires first, and its expiry in Ends.
 	Subject string
 	Ends    time.Time

@@ -15,20 +15,20 @@ import (
 // ServerOption enables tracing of the calls of a gRPC server.
 func (t *Tracer) ServerOption() grpc.ServerOption {
 	return grpc.StatsHandler(otelgrpc.NewServerHandler(
-		otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(t.carrier), otelgrpc.WithFilter(wanted()),
+		otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(t.carrier), otelgrpc.WithFilter(traceFilter()),
 	))
 }
 
 // DialOption enables tracing of the calls of a connection.
 func (t *Tracer) DialOption() grpc.DialOption {
 	return grpc.WithStatsHandler(otelgrpc.NewClientHandler(
-		otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(t.carrier), otelgrpc.WithFilter(wanted()),
+		otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(t.carrier), otelgrpc.WithFilter(traceFilter()),
 	))
 }
 
-// wanted selects unary calls for tracing. A stream may last for weeks, so publishes on streams are traced per request.
-// Periodic calls between nodes and health checks are not traced.
-func wanted() otelgrpc.Filter {
+// traceFilter selects unary calls for tracing. A stream may last for weeks, so publishes on streams are traced per
+// request. Periodic calls between nodes and health checks are not traced.
+func traceFilter() otelgrpc.Filter {
 	unwanted := map[string]bool{
 		pb.AdminService_GetStatus_FullMethodName: true, pb.ReplicationService_Handshake_FullMethodName: true,
 	}

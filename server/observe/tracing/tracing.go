@@ -34,8 +34,8 @@ import (
 const (
 	// stopLimit limits the export of the last spans when the node stops.
 	stopLimit = time.Second
-	// complainEvery is the minimum interval of log entries about lost spans.
-	complainEvery = time.Minute
+	// errorLogInterval is the minimum interval of log entries about lost spans.
+	errorLogInterval = time.Minute
 	// scope is the instrumentation scope.
 	scope = "github.com/lockstep-mq/lockstep/server"
 )
@@ -62,8 +62,8 @@ type Options struct {
 	Logger *zap.Logger
 }
 
-// Wanted reports whether the settings or the environment enable tracing.
-func Wanted(endpoint string) bool {
+// Enabled reports whether the settings or the environment enable tracing.
+func Enabled(endpoint string) bool {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || os.Getenv("OTEL_TRACES_EXPORTER") == "none" {
 		return false
 	}
@@ -178,8 +178,8 @@ type exporter struct {
 	log        *zap.Logger
 	sent, lost atomic.Uint64
 
-	mu         sync.Mutex // guards all below
-	complained time.Time
+	mu            sync.Mutex // guards all below
+	errorLoggedAt time.Time
 }
 
 // ExportSpans implements sdktrace.SpanExporter.
@@ -192,8 +192,8 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 	e.lost.Add(uint64(len(spans)))
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if time.Since(e.complained) >= complainEvery {
-		e.complained = time.Now()
+	if time.Since(e.errorLoggedAt) >= errorLogInterval {
+		e.errorLoggedAt = time.Now()
 		e.log.Warn("spans not sent to the collector are lost; nothing else is affected",
 			zap.Error(err), zap.Uint64("lost", e.lost.Load()))
 	}

@@ -65,8 +65,8 @@ func TestBatchOfManyRequests(t *testing.T) {
 	for n := range of {
 		of[n] = tracer.Publish(t.Context(), "q", []*pb.Message{message(n, true)})
 	}
-	began := time.Now().Add(-time.Second)
-	commit := tracer.Commit(of, began, 7, 512)
+	start := time.Now().Add(-time.Second)
+	commit := tracer.Commit(of, start, 7, 512)
 	way := commit.Part("replicate", time.Now())
 	remote := tracer.Append(way.Context(), time.Now(), 7, 512)
 	require.NotNil(t, remote)
@@ -81,7 +81,7 @@ func TestBatchOfManyRequests(t *testing.T) {
 	batch := byName["commit1"]
 	require.NotNil(t, batch)
 	require.Equal(t, byName["publish q1"].SpanContext().SpanID(), batch.Parent().SpanID())
-	require.True(t, batch.StartTime().Equal(began))
+	require.True(t, batch.StartTime().Equal(start))
 	require.Len(t, batch.Links(), 2)
 	require.Empty(t, byName["publish q1"].Links())
 	for _, other := range []string{"publish q2", "publish q3"} {

@@ -18,9 +18,9 @@ func (m *Manager) Partner() (failover.NodeInfo, error) {
 	if m.node.Alone() {
 		return failover.NodeInfo{}, fmt.Errorf("%w: node is standalone", ErrNoPartner)
 	}
-	other, why := m.partner()
-	if why != "" {
-		return other, fmt.Errorf("%w: the active %s", ErrNoPartner, why)
+	other, reason := m.partner()
+	if reason != "" {
+		return other, fmt.Errorf("%w: the active %s", ErrNoPartner, reason)
 	}
 	return other, nil
 }

@@ -91,7 +91,7 @@ func (m *Manager) foreign(p *Plan) bool {
 // attempt executes the next step. It returns when to check again (negative: immediately, 0: on the next change), and
 // the number of consecutive failures.
 func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time.Duration, failed int) {
-	stepCtx, stop := m.whileServing(ctx, func() error {
+	stepCtx, stop := m.servingContext(ctx, func() error {
 		if now, ok := m.planToDrive(); !ok || now.ID != p.ID {
 			return errPlanEnded
 		}
@@ -164,7 +164,7 @@ func (m *Manager) step(ctx context.Context, p *Plan) (wait time.Duration, err er
 	self, member := m.members()   // read first: if the standby's store is replaced after this, the step is repeated
 	if p.outdated(self, member) { // a node has since installed a snapshot of the other one, which was not done
 		return -1, m.advance(ctx, p.ID, func(p *Plan) error {
-			p.forgetOutdated(self, member)
+			p.removeOutdated(self, member)
 			return nil
 		})
 	}
@@ -173,12 +173,12 @@ func (m *Manager) step(ctx context.Context, p *Plan) (wait time.Duration, err er
 	if p.has(self) && len(p.Done) >= pairSize && (!p.SwitchBack || p.FirstActive == self.Node) {
 		return 0, m.finish(ctx, p)
 	}
-	other, why := m.partner()
-	if why == "" && member.Node != other.ID {
+	other, reason := m.partner()
+	if reason == "" && member.Node != other.ID {
 		return standbyPoll, nil // it has just connected
 	}
-	if why != "" {
-		return standbyPoll * 5, m.enter(ctx, p.ID, PlanWaiting, uuid.Nil, why)
+	if reason != "" {
+		return standbyPoll * 5, m.enter(ctx, p.ID, PlanWaiting, uuid.Nil, reason)
 	}
 	switch {
 	case !p.has(member) && p.Kind == PlanRestart:
@@ -215,7 +215,7 @@ func (m *Manager) members() (self, other failover.Member) {
 }
 
 // partner returns the standby if it is in sync, or the reason why none is available.
-func (m *Manager) partner() (other failover.NodeInfo, why string) {
+func (m *Manager) partner() (other failover.NodeInfo, reason string) {
 	st := m.node.Pair()
 	standby, connected := m.node.Standby()
 	if st.Record == nil {
@@ -248,9 +248,9 @@ func (m *Manager) rewriteOn(ctx context.Context, p *Plan, member failover.Member
 	m.log.Info("other node has rewritten its page file", zap.String("plan", p.ID), zap.String("node", name(other)),
 		zap.Int("page_size", r.PageSizeAfter), zap.Uint64("bytes_before", r.FileBytesBefore),
 		zap.Uint64("bytes", r.FileBytesAfter),
-		zap.Duration("took", r.Took))
+		zap.Duration("took", r.Duration))
 	return m.advance(ctx, p.ID, func(p *Plan) error {
-		p.did(member)
+		p.storeDone(member)
 		p.State, p.Node, p.Reason = PlanCatchingUp, other.ID, "node "+name(other)+" catches up"
 		return nil
 	})

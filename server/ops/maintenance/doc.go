@@ -26,8 +26,8 @@
 // # Preemption of rewrites
 //
 // While a standby rewrites its page file, its log continues to receive, sync and acknowledge; only applying waits.
-// Therefore the rewrite must end before the node can take over: the code that starts or ends a role (server/node)
-// calls GiveWay first, which cancels the rewrite and waits for its end. Then the backlog is applied to the old page
+// Therefore the rewrite must end before the node can take over: the code that starts or ends a role (server/node) calls
+// CancelRewrite first, which cancels the rewrite and waits for its end. Then the backlog is applied to the old page
 // file, as after a restart.
 //
 // The package is independent of gRPC and protobuf. The other node is behind the interface Peers, and this node's role

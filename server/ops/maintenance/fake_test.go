@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-const patience = time.Minute
+const testTimeout = time.Minute
 
 // pause lets the time of the bubble pass.
 func pause(d time.Duration) {
@@ -46,10 +46,10 @@ type pair struct {
 	changed chan struct{}
 	now     time.Time
 
-	rewrite func(ctx context.Context, req RewriteRequest) (RewriteResult, error)
-	scan    func(ctx context.Context) (checkpoint.ScanResult, error)
-	restart func() (done bool, err error)
-	handed  int
+	rewrite   func(ctx context.Context, req RewriteRequest) (RewriteResult, error)
+	scan      func(ctx context.Context) (checkpoint.ScanResult, error)
+	restart   func() (done bool, err error)
+	handovers int
 }
 
 func newPair(t *testing.T) *pair {
@@ -171,7 +171,7 @@ func (p *pair) HandOver(context.Context) error {
 	p.set(func() {
 		p.active = 1 - p.active
 		p.term++
-		p.handed++
+		p.handovers++
 	})
 	return nil
 }
@@ -216,6 +216,6 @@ func (p *pair) planIs(m *Manager, state PlanState) *Plan {
 		plan, err = m.Plan()
 		require.NoError(p.t, err)
 		return plan != nil && plan.State == state
-	}, patience, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 	return plan
 }

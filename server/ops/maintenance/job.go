@@ -66,7 +66,7 @@ type Job struct {
 type Run struct {
 	ID        string        `json:"id"`
 	StartedAt time.Time     `json:"started_at"`
-	Took      time.Duration `json:"took,omitempty"`
+	Duration  time.Duration `json:"took,omitempty"`
 	Outcome   string        `json:"outcome"`
 	Detail    string        `json:"detail,omitempty"`
 	// Node on which the operation ran, by name.
@@ -83,7 +83,7 @@ type Run struct {
 
 // end returns the end of the run, or its due time, if that is later.
 func (r *Run) end() time.Time {
-	if e := r.StartedAt.Add(r.Took); e.After(r.Scheduled) {
+	if e := r.StartedAt.Add(r.Duration); e.After(r.Scheduled) {
 		return e
 	}
 	return r.Scheduled
@@ -102,8 +102,8 @@ type JobInfo struct {
 	History []Run
 }
 
-// where returns where a job runs, and whether that was set explicitly.
-func (j *Job) where() (place string, said bool) {
+// location returns where a job runs, and whether that was set explicitly.
+func (j *Job) location() (place string, said bool) {
 	if j.On != "" {
 		return j.On, true
 	}
@@ -217,10 +217,10 @@ func (m *Manager) clock() (now, steady time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now = m.o.Now()
-	if m.clockSteady.IsZero() || now.Before(m.clockSeen) {
+	if m.clockSteady.IsZero() || now.Before(m.latestClock) {
 		m.clockSteady = now
 	}
-	m.clockSeen = now
+	m.latestClock = now
 	return now, m.clockSteady
 }
 
@@ -263,8 +263,8 @@ func (m *Manager) DeleteJob(ctx context.Context, name string) error {
 	return nil
 }
 
-// noteRun adds or updates a run in the history of its job, unless the job was deleted in the meantime.
-func (m *Manager) noteRun(ctx context.Context, name string, r Run) error {
+// recordRun adds or updates a run in the history of its job, unless the job was deleted in the meantime.
+func (m *Manager) recordRun(ctx context.Context, name string, r Run) error {
 	if len(r.Detail) > maxDetailBytes {
 		r.Detail = strings.ToValidUTF8(r.Detail[:maxDetailBytes], "")
 	}
@@ -321,8 +321,8 @@ func (j *Job) After(t time.Time) (due time.Time, ok bool) {
 	return s.Next(t), true
 }
 
-// LastGood returns the start of the last successful run; ok is false if the history contains none.
-func (j *JobInfo) LastGood() (t time.Time, ok bool) {
+// LastSuccess returns the start of the last successful run; ok is false if the history contains none.
+func (j *JobInfo) LastSuccess() (t time.Time, ok bool) {
 	for i := range j.History {
 		if j.History[i].Outcome == RunOK {
 			return j.History[i].StartedAt, true

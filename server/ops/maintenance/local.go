@@ -97,8 +97,8 @@ func (l *localState) restarted(plan, process string) (before, now bool) {
 	return before, now
 }
 
-// mark records a step; durable when it returns.
-func (l *localState) mark(step doneStep) error {
+// recordStep records a step; durable when it returns.
+func (l *localState) recordStep(step doneStep) error {
 	return l.change(func(v *localContent) bool {
 		v.Done = slices.Insert(v.Done, 0, step)
 		v.Done = v.Done[:min(len(v.Done), keptSteps)]
@@ -106,8 +106,8 @@ func (l *localState) mark(step doneStep) error {
 	})
 }
 
-// keepScan stores the result of a scan; durable when it returns.
-func (l *localState) keepScan(r *checkpoint.ScanResult) error {
+// saveScan stores the result of a scan; durable when it returns.
+func (l *localState) saveScan(r *checkpoint.ScanResult) error {
 	kept := *r
 	kept.Problems = slices.Clone(r.Problems[:min(len(r.Problems), keptProblems)])
 	return l.change(func(v *localContent) bool {

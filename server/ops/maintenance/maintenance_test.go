@@ -28,21 +28,21 @@ import (
 func TestStartupRequests(t *testing.T) {
 	yes, no := true, false
 	var p pairSettings
-	p.ask(nil, nil)
+	p.requestStart(nil, nil)
 	require.Nil(t, p.Startup)
-	p.ask(&yes, nil)
+	p.requestStart(&yes, nil)
 	first := p.Startup.ID
 	p.Startup.Done = []uuid.UUID{uuid.New()}
-	p.ask(nil, nil)
+	p.requestStart(nil, nil)
 	require.Equal(t, first, p.Startup.ID, "another setting was changed")
 	require.Len(t, p.Startup.Done, 1)
-	p.ask(nil, &yes)
+	p.requestStart(nil, &yes)
 	require.NotEqual(t, first, p.Startup.ID)
 	require.True(t, p.Startup.Resize && p.Startup.Compact)
 	require.Empty(t, p.Startup.Done)
-	p.ask(&no, nil)
+	p.requestStart(&no, nil)
 	require.True(t, p.Startup.Compact && !p.Startup.Resize)
-	p.ask(nil, &no)
+	p.requestStart(nil, &no)
 	require.Nil(t, p.Startup)
 }
 
@@ -53,7 +53,7 @@ func TestLocalState(t *testing.T) {
 	l, err := openLocal(fs, "/d", zap.NewNop())
 	require.NoError(t, err)
 	for i := range 20 {
-		require.NoError(t, l.mark(doneStep{ID: fmt.Sprint(i), PageSize: 4096, Incarnation: 1}))
+		require.NoError(t, l.recordStep(doneStep{ID: fmt.Sprint(i), PageSize: 4096, Incarnation: 1}))
 	}
 	r, c, err := l.config(true, false)
 	require.NoError(t, err)
@@ -64,7 +64,7 @@ func TestLocalState(t *testing.T) {
 		Time: time.Unix(1, 0).UTC(), PageSize: 2048, Candidates: []checkpoint.Candidate{{PageSize: 2048}},
 		Histogram: []checkpoint.SizeBucket{{ToBytes: 7, Messages: 1}}, Problems: make([]string, 2*keptProblems),
 	}
-	require.NoError(t, l.keepScan(&scan))
+	require.NoError(t, l.saveScan(&scan))
 	scan.Problems = scan.Problems[:keptProblems]
 
 	l, err = openLocal(fs, "/d", zap.NewNop())
@@ -138,13 +138,13 @@ func testPlanGoesOn(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		return strings.Contains(p.planIs(m, PlanWaiting).Reason, "waits for a standby")
-	}, patience, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 	p.set(func() { p.inSync = true })
 	plan := p.planIs(m, PlanDone)
 	require.Equal(t, started.ID, plan.ID)
 	require.Equal(t, 14, plan.Retries)
 	require.Len(t, plan.Done, 2)
-	require.Equal(t, 2, p.handed, "there and back")
+	require.Equal(t, 2, p.handovers, "there and back")
 	require.Equal(t, plan.FirstActive, p.Pair().Self.ID)
 }
 
@@ -206,13 +206,13 @@ func TestJobNotTwice(t *testing.T) { synctest.Test(t, testJobNotTwice) }
 func testJobNotTwice(t *testing.T) {
 	p := newPair(t)
 	var calls atomic.Int32
-	begun, goOn := make(chan struct{}), make(chan struct{})
+	begun, resumePlan := make(chan struct{}), make(chan struct{})
 	p.scan = func(ctx context.Context) (checkpoint.ScanResult, error) {
 		if calls.Add(1) == 1 {
 			close(begun)
 		}
 		select {
-		case <-goOn:
+		case <-resumePlan:
 		case <-ctx.Done():
 		}
 		return checkpoint.ScanResult{}, nil
@@ -228,23 +228,23 @@ func testJobNotTwice(t *testing.T) {
 	}
 	require.Equal(t, int32(1), calls.Load())
 	require.Equal(t, RunRunning, p.history(m, "look")[0].Outcome)
-	goOn <- struct{}{}
-	require.Eventually(t, func() bool { return p.history(m, "look")[0].Outcome == RunOK }, patience, time.Millisecond)
+	resumePlan <- struct{}{}
+	require.Eventually(t, func() bool { return p.history(m, "look")[0].Outcome == RunOK }, testTimeout, time.Millisecond)
 	require.Len(t, p.history(m, "look"), 1)
-	close(goOn)
+	close(resumePlan)
 	for range 30 {
 		p.pass(time.Minute)
 		require.Eventually(t, func() bool {
 			h := p.history(m, "look")
-			return h[0].Outcome == RunOK && !m.dueNow(t, "look")
-		}, patience, time.Millisecond)
+			return h[0].Outcome == RunOK && !m.isDue(t, "look")
+		}, testTimeout, time.Millisecond)
 	}
 	require.Len(t, p.history(m, "look"), keptRuns)
 	require.Greater(t, calls.Load(), int32(20))
 }
 
-// dueNow reports whether a job is due.
-func (m *Manager) dueNow(t *testing.T, name string) bool {
+// isDue reports whether a job is due.
+func (m *Manager) isDue(t *testing.T, name string) bool {
 	t.Helper()
 	j, _, err := m.job(name)
 	require.NoError(t, err)
@@ -261,7 +261,7 @@ func testMissedRunsAfterTakeover(t *testing.T) {
 	p.put(m, Job{Name: "hourly", Schedule: "0 * * * *", Kind: JobBackup})
 	p.put(m, Job{Name: "nightly", Schedule: "30 1 * * *", Kind: JobBackup})
 	running := m.newRun(1, time.Time{})
-	require.NoError(t, m.noteRun(t.Context(), "nightly", running))
+	require.NoError(t, m.recordRun(t.Context(), "nightly", running))
 	p.set(func() { p.serving = false }) // it is 1 o'clock
 	p.pass(4*time.Hour + 5*time.Minute) // no node is active until 5:05
 	require.Empty(t, p.history(m, "hourly"))
@@ -269,9 +269,9 @@ func testMissedRunsAfterTakeover(t *testing.T) {
 	require.Eventually(t, func() bool {
 		h := p.history(m, "hourly")
 		return len(h) == 1 && h[0].Outcome == RunOK
-	}, patience, time.Millisecond, "four were missed; the one of 5 o'clock is made up for")
+	}, testTimeout, time.Millisecond, "four were missed; the one of 5 o'clock is made up for")
 	require.Equal(t, 5, p.history(m, "hourly")[0].Scheduled.Hour())
-	require.Eventually(t, func() bool { return p.history(m, "nightly")[0].Outcome == RunFailed }, patience,
+	require.Eventually(t, func() bool { return p.history(m, "nightly")[0].Outcome == RunFailed }, testTimeout,
 		time.Millisecond)
 	require.Contains(t, p.history(m, "nightly")[0].Detail, "no longer active")
 
@@ -281,7 +281,7 @@ func testMissedRunsAfterTakeover(t *testing.T) {
 	require.Eventually(t, func() bool {
 		h := p.history(m, "nightly")
 		return len(h) == 2 && h[0].Outcome == RunSkipped
-	}, patience, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 	require.Contains(t, p.history(m, "nightly")[0].Detail, "too long ago")
 }
 
@@ -299,8 +299,8 @@ func testClockSetBack(t *testing.T) {
 		for _, job := range []string{"cron", "every"} {
 			require.Eventually(t, func() bool {
 				h := p.history(m, job)
-				return len(h) == n && h[0].Outcome == RunOK && !m.dueNow(t, job)
-			}, patience, time.Millisecond, "%d runs of %s: %v", n, job, p.history(m, job))
+				return len(h) == n && h[0].Outcome == RunOK && !m.isDue(t, job)
+			}, testTimeout, time.Millisecond, "%d runs of %s: %v", n, job, p.history(m, job))
 		}
 	}
 	p.pass(time.Hour)
@@ -326,7 +326,7 @@ func testClockSetBack(t *testing.T) {
 func TestClockIsReadInOrder(t *testing.T) {
 	var reads atomic.Int64
 	m, other := &Manager{}, make(chan struct{})
-	began := time.Date(2026, 3, 1, 1, 0, 0, 0, time.UTC)
+	start := time.Date(2026, 3, 1, 1, 0, 0, 0, time.UTC)
 	m.o.Now = func() time.Time {
 		n := reads.Add(1)
 		if n == 2 {
@@ -339,7 +339,7 @@ func TestClockIsReadInOrder(t *testing.T) {
 			case <-time.After(50 * time.Millisecond): // it waits for this one, as expected
 			}
 		}
-		return began.Add(time.Duration(n) * time.Second)
+		return start.Add(time.Duration(n) * time.Second)
 	}
 	_, first := m.clock()
 	m.clock()
@@ -358,12 +358,12 @@ func testRunMeetsSwitchover(t *testing.T) {
 	p.set(func() { p.serving = false })
 	begun := m.newRun(1, m.o.Now())
 	p.set(func() { p.serving = true })
-	require.NoError(t, m.noteRun(t.Context(), "nightly", begun))
+	require.NoError(t, m.recordRun(t.Context(), "nightly", begun))
 	p.set(func() { p.serving, p.term = true, 2 })
 	require.Eventually(t, func() bool {
 		h := p.history(m, "nightly")
 		return len(h) == 2 && h[0].Outcome == RunOK
-	}, patience, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 	h := p.history(m, "nightly")
 	require.Equal(t, RunSkipped, h[1].Outcome)
 	require.Contains(t, h[1].Detail, "the active role moved")
@@ -372,9 +372,9 @@ func testRunMeetsSwitchover(t *testing.T) {
 
 	again := m.newRun(2, m.o.Now())
 	again.Attempt = maxAttempts - 1
-	require.NoError(t, m.noteRun(t.Context(), "nightly", again))
+	require.NoError(t, m.recordRun(t.Context(), "nightly", again))
 	p.set(func() { p.term = 3 })
-	require.Eventually(t, func() bool { return p.history(m, "nightly")[0].Outcome == RunFailed }, patience,
+	require.Eventually(t, func() bool { return p.history(m, "nightly")[0].Outcome == RunFailed }, testTimeout,
 		time.Millisecond)
 	require.Len(t, p.history(m, "nightly"), 3)
 }
@@ -389,19 +389,19 @@ func testVerifyFindsADifference(t *testing.T) {
 	run, err := m.RunJob(t.Context(), "same")
 	require.NoError(t, err)
 	require.Equal(t, RunOK, run.Outcome, run.Detail)
-	m.o.Peers = liar{p}
+	m.o.Peers = wrongPeer{p}
 	run, err = m.RunJob(t.Context(), "same")
 	require.NoError(t, err)
 	require.Equal(t, RunFailed, run.Outcome)
 	require.Contains(t, run.Detail, "differ")
 }
 
-// liar is a peer with other content.
-type liar struct{ *pair }
+// wrongPeer is a peer with other content.
+type wrongPeer struct{ *pair }
 
-func (l liar) At(string) Operations { return l }
+func (l wrongPeer) At(string) Operations { return l }
 
-func (l liar) Digest(ctx context.Context, at uint64) (checkpoint.Digest, error) {
+func (l wrongPeer) Digest(ctx context.Context, at uint64) (checkpoint.Digest, error) {
 	d, err := l.pair.Digest(ctx, at)
 	d.Content[0]++
 	return d, err

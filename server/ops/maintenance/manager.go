@@ -80,10 +80,10 @@ type Manager struct {
 	following bool // this node follows an active: it may rewrite
 	starting  bool // this standalone node does not serve yet: it may rewrite
 	jobs      map[string]bool
-	// clockSeen is the last time returned by clock, and clockSteady since when it is steady.
-	clockSeen, clockSteady time.Time
-	held                   map[uint64]context.CancelCauseFunc
-	holds                  uint64 // last key of held
+	// latestClock is the last time returned by clock, and clockSteady since when it is steady.
+	latestClock, clockSteady time.Time
+	held                     map[uint64]context.CancelCauseFunc
+	holds                    uint64 // last key of held
 
 	// progress of the plan's step on the other node.
 	progress atomic.Pointer[checkpoint.Progress]
@@ -148,9 +148,9 @@ func (m *Manager) wait(ctx context.Context, changed, entries <-chan struct{}, li
 // errLeft is the reason why a step or job is cancelled when its node is no longer active.
 var errLeft = errors.New("this node is no longer active")
 
-// whileServing returns a context that ends when this node stops serving, or when keep (if not nil) returns an error
+// servingContext returns a context that ends when this node stops serving, or when keep (if not nil) returns an error
 // after a change of the pair's entries. stop must be called.
-func (m *Manager) whileServing(ctx context.Context, keep func() error) (_ context.Context, stop func()) {
+func (m *Manager) servingContext(ctx context.Context, keep func() error) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	entries, unwatch := m.store.WatchMeta()
 	var watching sync.WaitGroup

@@ -22,7 +22,7 @@ type operation struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed when it has ended completely
 
-	tell func(checkpoint.Progress) // may be nil
+	onProgress func(checkpoint.Progress) // may be nil
 
 	mu  sync.Mutex // guards now
 	now checkpoint.Progress
@@ -39,9 +39,9 @@ const (
 )
 
 // begin registers an operation, or returns the reason why it cannot start. The context ends with ctx and with
-// GiveWay; end must be called.
+// CancelRewrite; end must be called.
 func (m *Manager) begin(
-	ctx context.Context, kind, planID string, tell func(checkpoint.Progress),
+	ctx context.Context, kind, planID string, report func(checkpoint.Progress),
 ) (context.Context, *operation, error) {
 	role := m.node.Pair().Role
 	m.mu.Lock()
@@ -55,7 +55,7 @@ func (m *Manager) begin(
 	ctx, cancel := context.WithCancelCause(ctx)
 	op := &operation{
 		kind: kind, planID: planID, since: time.Now(), cancel: cancel, done: make(chan struct{}),
-		tell: tell,
+		onProgress: report,
 	}
 	m.running = op
 	return ctx, op, nil
@@ -89,8 +89,8 @@ func (op *operation) report(p checkpoint.Progress) {
 	op.mu.Lock()
 	op.now = p
 	op.mu.Unlock()
-	if op.tell != nil {
-		op.tell(p)
+	if op.onProgress != nil {
+		op.onProgress(p)
 	}
 }
 
@@ -111,14 +111,14 @@ func (m *Manager) Activity() (a Activity, ok bool) {
 	return op.activity(), true
 }
 
-// Following allows rewrites, since the node follows an active, until GiveWay is called.
+// Following allows rewrites, since the node follows an active, until CancelRewrite is called.
 func (m *Manager) Following() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.following = true
 }
 
-// holding returns a context that GiveWay ends, for work that stops the store from applying for a moment.
+// holding returns a context that CancelRewrite ends, for work that stops the store from applying for a moment.
 func (m *Manager) holding(ctx context.Context) (_ context.Context, forget func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	m.mu.Lock()
@@ -134,13 +134,13 @@ func (m *Manager) holding(ctx context.Context) (_ context.Context, forget func()
 	}
 }
 
-// giveWayLimit is the delay after which a slow preemption of a rewrite is logged. Past its point of no return, a
-// rewrite needs a few renames.
-const giveWayLimit = time.Second
+// cancelRewriteTimeout is the delay after which a slow preemption of a rewrite is logged. Past its point of no return,
+// a rewrite needs a few renames.
+const cancelRewriteTimeout = time.Second
 
-// GiveWay cancels a running rewrite and prevents new ones until Following is called. It returns when the store
+// CancelRewrite cancels a running rewrite and prevents new ones until Following is called. It returns when the store
 // applies again: after milliseconds, or after the new file is installed, if that has already begun.
-func (m *Manager) GiveWay() {
+func (m *Manager) CancelRewrite() {
 	m.mu.Lock()
 	m.following, m.starting = false, false
 	op := m.running
@@ -151,9 +151,9 @@ func (m *Manager) GiveWay() {
 	if op == nil || op.kind != opRewrite {
 		return
 	}
-	began := time.Now()
+	start := time.Now()
 	op.cancel(ErrRoleChanged)
-	timer := time.NewTimer(giveWayLimit)
+	timer := time.NewTimer(cancelRewriteTimeout)
 	defer timer.Stop()
 	select {
 	case <-op.done:
@@ -163,5 +163,5 @@ func (m *Manager) GiveWay() {
 		<-op.done
 	}
 	m.log.Warn("rewrite of page.db cancelled for a role change",
-		zap.Duration("waited", time.Since(began)))
+		zap.Duration("waited", time.Since(start)))
 }

@@ -50,7 +50,7 @@ func (m *Manager) Scan(
 	if err != nil {
 		return r, fmt.Errorf("scan: %w", cause(ctx, err))
 	}
-	if err := m.local.keepScan(&r); err != nil {
+	if err := m.local.saveScan(&r); err != nil {
 		m.log.Warn("scan result not stored", zap.Error(err))
 	}
 	if maxPageSize == 0 {
@@ -124,7 +124,7 @@ func (m *Manager) Rewrite(
 	if req.PlanID != "" {
 		reason = "plan " + req.PlanID
 	}
-	began := time.Now()
+	start := time.Now()
 	r, err := m.store.Maintenance().Rewrite(ctx, rewrite.Options{
 		PageSize: req.PageSize, BytesPerSecond: m.rewriteRate(), Reason: reason, Progress: m.pageProgress(op),
 	})
@@ -133,7 +133,7 @@ func (m *Manager) Rewrite(
 	}
 	if req.PlanID != "" {
 		// After a crash before this write, the step is repeated.
-		err = m.local.mark(doneStep{
+		err = m.local.recordStep(doneStep{
 			ID: req.PlanID, PageSize: r.PageSize, At: m.o.Now(),
 			Incarnation: m.store.Identity().Incarnation,
 		})
@@ -141,7 +141,7 @@ func (m *Manager) Rewrite(
 	return RewriteResult{
 		PageSizeBefore: r.FromPageSize, PageSizeAfter: r.PageSize, FileBytesBefore: r.FileBytesBefore,
 		FileBytesAfter: r.FileBytesAfter,
-		NeededBytes:    r.FileBytesAfter, Messages: r.Messages, Took: time.Since(began),
+		NeededBytes:    r.FileBytesAfter, Messages: r.Messages, Duration: time.Since(start),
 	}, err
 }
 
@@ -261,7 +261,7 @@ func (m *Manager) Backup(
 	if o.Place, err = m.place(cmp.Or(req.Path, settings.BackupPath)); err != nil {
 		return backup.Set{}, err
 	}
-	defer closePlace(o.Place)
+	defer closeObjects(o.Place)
 	ctx, op, err := m.begin(ctx, opBackup, "", progress)
 	if err != nil {
 		return backup.Set{}, err
@@ -299,7 +299,7 @@ func (m *Manager) Backups(ctx context.Context, path string) ([]backup.Set, error
 	if err != nil {
 		return nil, err
 	}
-	defer closePlace(place)
+	defer closeObjects(place)
 	return backup.ListIn(ctx, place)
 }
 
@@ -324,8 +324,8 @@ func (m *Manager) place(path string) (backup.Objects, error) {
 	return backup.Directory(nil, at.Dir), nil
 }
 
-// closePlace closes the connections of a location, if any.
-func closePlace(place backup.Objects) {
+// closeObjects closes the connections of a location, if any.
+func closeObjects(place backup.Objects) {
 	if c, ok := place.(io.Closer); ok {
 		_ = c.Close() // all writes through them were confirmed
 	}
@@ -384,7 +384,7 @@ const activityLimit = time.Second
 // itself.
 func (m *Manager) MaySwitchOver(ctx context.Context) error {
 	a, ok := m.Activity()
-	if other, why := m.partner(); !ok && why == "" {
+	if other, reason := m.partner(); !ok && reason == "" {
 		ctx, cancel := context.WithTimeout(ctx, activityLimit)
 		defer cancel()
 		if there, err := m.o.Peers.Activity(ctx, other.Address); err == nil && there != nil {

@@ -78,8 +78,8 @@ type Plan struct {
 
 func (p *Plan) has(store failover.Member) bool { return slices.Contains(p.Done, store) }
 
-// did records that a store is done, and replaces an earlier one of its node.
-func (p *Plan) did(store failover.Member) {
+// storeDone records that a store is done, and replaces an earlier one of its node.
+func (p *Plan) storeDone(store failover.Member) {
 	p.Done = slices.DeleteFunc(p.Done, func(m failover.Member) bool { return m.Node == store.Node })
 	p.Done = append(p.Done, store)
 }
@@ -89,8 +89,8 @@ func (p *Plan) outdated(stores ...failover.Member) bool {
 	return slices.ContainsFunc(p.Done, func(d failover.Member) bool { return replaced(d, stores) })
 }
 
-// forgetOutdated removes the done stores that have been replaced.
-func (p *Plan) forgetOutdated(stores ...failover.Member) {
+// removeOutdated removes the done stores that have been replaced.
+func (p *Plan) removeOutdated(stores ...failover.Member) {
 	p.Done = slices.DeleteFunc(p.Done, func(d failover.Member) bool { return replaced(d, stores) })
 }
 

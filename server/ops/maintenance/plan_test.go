@@ -24,7 +24,7 @@ func TestOutdatedPart(t *testing.T) {
 	for _, named := range [][]failover.Member{{a, replaced}, {replaced, a}, {replaced, {}}} {
 		p := &Plan{Done: []failover.Member{a, b}}
 		require.True(t, p.outdated(named...))
-		p.forgetOutdated(named...)
+		p.removeOutdated(named...)
 		require.Equal(t, []failover.Member{a}, p.Done)
 		require.False(t, p.outdated(named...))
 	}

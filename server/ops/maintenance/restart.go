@@ -63,7 +63,7 @@ func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err er
 	if !now {
 		// Record it first: the next process must know that it is the restarted one.
 		step := doneStep{ID: planID, At: m.o.Now(), Incarnation: m.store.Identity().Incarnation, Process: m.process}
-		if err := m.local.mark(step); err != nil {
+		if err := m.local.recordStep(step); err != nil {
 			return false, err
 		}
 	}
@@ -100,7 +100,7 @@ func (m *Manager) restartOn(
 	}
 	m.log.Info("other node has restarted", zap.String("plan", p.ID), zap.String("node", name(other)))
 	return -1, m.advance(ctx, p.ID, func(p *Plan) error {
-		p.did(member)
+		p.storeDone(member)
 		p.State, p.Node, p.Reason = PlanWaiting, uuid.Nil, "node "+name(other)+" has restarted"
 		return nil
 	})

@@ -53,5 +53,5 @@ func TestRestartRefused(t *testing.T) {
 	require.NoError(t, err)
 	plan := p.planIs(m, PlanFailed)
 	require.Empty(t, plan.Done)
-	require.Zero(t, p.handed)
+	require.Zero(t, p.handovers)
 }

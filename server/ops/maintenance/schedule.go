@@ -43,7 +43,7 @@ func (m *Manager) schedule(ctx context.Context) {
 			continue
 		}
 		if now != term {
-			again, err := m.closeRuns(ctx, now, active)
+			again, err := m.endInterrupted(ctx, now, active)
 			m.startAgain(ctx, again, &running)
 			if err != nil {
 				continue // the next tick closes the others
@@ -68,10 +68,10 @@ type interrupted struct {
 	run Run
 }
 
-// closeRuns records the end of runs that the active of another term has started: they ended with it. It returns the
-// runs to restart, also with an error. A run is restarted if a node was active until recently (active): then a
+// endInterrupted records the end of runs that the active of another term has started: they ended with it. It returns
+// the runs to restart, also with an error. A run is restarted if a node was active until recently (active): then a
 // switchover or a failover interrupted the run, which itself did not fail.
-func (m *Manager) closeRuns(ctx context.Context, term uint64, active time.Time) (again []interrupted, err error) {
+func (m *Manager) endInterrupted(ctx context.Context, term uint64, active time.Time) (again []interrupted, err error) {
 	jobs, err := m.Jobs()
 	if err != nil {
 		return nil, err
@@ -90,8 +90,8 @@ func (m *Manager) closeRuns(ctx context.Context, term uint64, active time.Time) 
 				r.Outcome, r.Detail = RunSkipped, "the active role moved during the run: it is restarted"
 				next.ID, next.StartedAt, next.Term, next.Attempt = uuid.NewString(), now, term, r.Attempt+1
 			}
-			r.Took = max(now.Sub(r.StartedAt), 0)
-			if err := m.noteRun(ctx, j.Name, r); err != nil {
+			r.Duration = max(now.Sub(r.StartedAt), 0)
+			if err := m.recordRun(ctx, j.Name, r); err != nil {
 				return again, err
 			}
 			if r.Outcome == RunSkipped {
@@ -108,7 +108,7 @@ func (m *Manager) startAgain(ctx context.Context, again []interrupted, running *
 		if !m.claim(i.job.Name) {
 			continue // a client has just requested it
 		}
-		if err := m.noteRun(ctx, i.job.Name, i.run); err != nil {
+		if err := m.recordRun(ctx, i.job.Name, i.run); err != nil {
 			m.log.Warn("job cannot be restarted", zap.String("job", i.job.Name), zap.Error(err))
 			m.release(i.job.Name)
 			continue
@@ -136,7 +136,7 @@ func (m *Manager) endPlanned(ctx context.Context) {
 			if err != nil || p.ID == r.Plan && !p.State.Ended() {
 				continue
 			}
-			if err := m.noteRun(ctx, j.Name, m.withEnd(r, &p)); err != nil {
+			if err := m.recordRun(ctx, j.Name, m.withEnd(r, &p)); err != nil {
 				m.log.Warn("job result not stored", zap.String("job", j.Name), zap.Error(err))
 			}
 		}
@@ -155,7 +155,7 @@ func (m *Manager) withEnd(r Run, p *Plan) Run {
 	default:
 		r.Outcome, r.Detail = RunFailed, "plan "+p.ID+" "+string(p.State)+": "+p.Reason
 	}
-	r.Took = max(end.Sub(r.StartedAt), 1)
+	r.Duration = max(end.Sub(r.StartedAt), 1)
 	return r
 }
 
@@ -182,7 +182,7 @@ func (m *Manager) startDue(ctx context.Context, term uint64, running *sync.WaitG
 			m.release(j.Name)
 			return // the active of the next term handles due jobs, and detects missed ones
 		}
-		if err := m.noteRun(ctx, j.Name, run); err != nil {
+		if err := m.recordRun(ctx, j.Name, run); err != nil {
 			m.log.Warn("job cannot be started", zap.String("job", j.Name), zap.Error(err))
 			m.release(j.Name)
 			continue
@@ -234,7 +234,7 @@ func (m *Manager) RunJob(ctx context.Context, name string) (Run, error) {
 	}
 	defer m.release(name)
 	run := m.newRun(term, time.Time{})
-	if err := m.noteRun(ctx, name, run); err != nil {
+	if err := m.recordRun(ctx, name, run); err != nil {
 		return Run{}, fmt.Errorf("run job %s: %w", name, err)
 	}
 	return m.finishRun(ctx, j.Job, run), nil
@@ -242,41 +242,41 @@ func (m *Manager) RunJob(ctx context.Context, name string) (Run, error) {
 
 // finishRun executes the job and records the outcome.
 func (m *Manager) finishRun(ctx context.Context, j Job, run Run) Run {
-	jobCtx, stop := m.whileServing(ctx, nil)
+	jobCtx, stop := m.servingContext(ctx, nil)
 	if j.Kind == JobCompact {
 		plan, err := m.startCompact(jobCtx)
 		stop()
-		return m.noteEnd(ctx, j, compactRun(run, plan, err))
+		return m.recordEnd(ctx, j, compactRun(run, plan, err))
 	}
 	node, detail, err := m.perform(jobCtx, j)
 	err = cause(jobCtx, err)
 	stop()
-	run.Took, run.Node, run.Detail, run.Outcome = max(m.o.Now().Sub(run.StartedAt), 1), node, detail, RunOK
+	run.Duration, run.Node, run.Detail, run.Outcome = max(m.o.Now().Sub(run.StartedAt), 1), node, detail, RunOK
 	switch {
 	case errors.Is(err, errSkip), errors.Is(err, ErrBusy), errors.Is(err, ErrPlanRuns):
 		run.Outcome, run.Detail = RunSkipped, err.Error()
 	case err != nil:
 		run.Outcome, run.Detail = RunFailed, err.Error()
 	}
-	return m.noteEnd(ctx, j, run)
+	return m.recordEnd(ctx, j, run)
 }
 
-// noteEnd records the outcome of a run, or that its plan has started.
-func (m *Manager) noteEnd(ctx context.Context, j Job, run Run) Run {
+// recordEnd records the outcome of a run, or that its plan has started.
+func (m *Manager) recordEnd(ctx context.Context, j Job, run Run) Run {
 	m.log.Info("job", zap.String("job", j.Name), zap.String("kind", j.Kind), zap.String("outcome", run.Outcome),
 		zap.String("node", run.Node),
-		zap.String("detail", run.Detail), zap.Duration("took", run.Took))
+		zap.String("detail", run.Detail), zap.Duration("took", run.Duration))
 	// Also if the caller has left: the history must not show the run as running.
-	noteCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteLimit)
+	recordCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
-	if err := m.noteRun(noteCtx, j.Name, run); err != nil {
+	if err := m.recordRun(recordCtx, j.Name, run); err != nil {
 		m.log.Warn("job result not stored", zap.String("job", j.Name), zap.Error(err))
 	}
 	return run
 }
 
-// noteLimit bounds the wait for the commit of a run's outcome.
-const noteLimit = 2 * time.Second
+// recordTimeout bounds the wait for the commit of a run's outcome.
+const recordTimeout = 2 * time.Second
 
 // errSkip marks the error of a skipped job.
 var errSkip = errors.New("skipped")
@@ -293,14 +293,14 @@ func (m *Manager) targets(j Job) ([]target, error) {
 	if m.node.Alone() {
 		return []target{self}, nil
 	}
-	other, why := m.partner()
-	place, said := j.where()
+	other, reason := m.partner()
+	place, said := j.location()
 	switch {
 	case place == OnActive:
 		return []target{self}, nil
-	case why != "" && said && place == OnStandby:
-		return nil, fmt.Errorf("%w: job runs on the standby, but the active %s", errSkip, why)
-	case why != "":
+	case reason != "" && said && place == OnStandby:
+		return nil, fmt.Errorf("%w: job runs on the standby, but the active %s", errSkip, reason)
+	case reason != "":
 		return []target{self}, nil // better here than not at all
 	case place == OnBoth:
 		return []target{m.remote(other), self}, nil
@@ -376,9 +376,9 @@ func compactRun(run Run, p *Plan, err error) Run {
 	case err == nil:
 		run.Plan, run.Detail = p.ID, "rolling plan "+p.ID+" is running"
 	case errors.Is(err, errSkip), errors.Is(err, ErrBusy), errors.Is(err, ErrPlanRuns):
-		run.Outcome, run.Detail, run.Took = RunSkipped, err.Error(), 1
+		run.Outcome, run.Detail, run.Duration = RunSkipped, err.Error(), 1
 	default:
-		run.Outcome, run.Detail, run.Took = RunFailed, err.Error(), 1
+		run.Outcome, run.Detail, run.Duration = RunFailed, err.Error(), 1
 	}
 	return run
 }

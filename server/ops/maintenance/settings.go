@@ -110,7 +110,7 @@ func (m *Manager) Update(ctx context.Context, c Change) (Settings, error) {
 		set(&p.PageSizeMax, c.PageSizeMax)
 		set(&p.BackupPath, c.BackupPath)
 		set(&p.BackupKeep, c.BackupKeep)
-		p.ask(c.ResizeOnStartup, c.CompactOnStartup)
+		p.requestStart(c.ResizeOnStartup, c.CompactOnStartup)
 		return nil
 	})
 	if err != nil {
@@ -125,9 +125,9 @@ func set[T any](dst **T, v *T) {
 	}
 }
 
-// ask changes the request for the next start. A newly requested operation creates a new request, since a node may
-// have done the old one.
-func (p *pairSettings) ask(resize, compact *bool) {
+// requestStart changes the request for the next start. A newly requested operation creates a new request, since a node
+// may have done the old one.
+func (p *pairSettings) requestStart(resize, compact *bool) {
 	var now startupRequest
 	if p.Startup != nil {
 		now = *p.Startup

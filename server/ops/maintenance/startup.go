@@ -20,15 +20,15 @@ import (
 // configID names the operations of the configuration in maintenance.json.
 const configID = "configuration"
 
-// wish contains the operations to execute at this start.
-type wish struct {
+// startupWork contains the operations to execute at this start.
+type startupWork struct {
 	id              string // of the pair's request; empty if only the configuration requests it
 	resize, compact bool
 	// configResize and configCompact: requested by the configuration.
 	configResize, configCompact bool
 }
 
-func (w *wish) any() bool { return w.resize || w.compact || w.configResize || w.configCompact }
+func (w *startupWork) any() bool { return w.resize || w.compact || w.configResize || w.configCompact }
 
 // BeforeServing executes the operations requested for the start of a standalone node. It applies the log first, since
 // everything durable is committed there. A failed operation is logged, stays requested, and does not prevent the node
@@ -45,7 +45,7 @@ func (m *Manager) BeforeServing(ctx context.Context) error {
 		defer m.mu.Unlock()
 		m.starting = false
 	}()
-	if _, err := m.fulfil(ctx); err != nil && ctx.Err() == nil {
+	if _, err := m.runStartup(ctx); err != nil && ctx.Err() == nil {
 		m.log.Error("requested startup operation failed; the request stays pending",
 			zap.Error(err))
 	}
@@ -68,13 +68,13 @@ func (m *Manager) afterStart(ctx context.Context) {
 	}
 	if !m.node.Alone() {
 		m.awaitApplied(ctx)
-		if _, err := m.fulfil(ctx); err != nil && ctx.Err() == nil {
+		if _, err := m.runStartup(ctx); err != nil && ctx.Err() == nil {
 			m.log.Error("requested startup operation failed; the request stays pending",
 				zap.Error(err))
 			return
 		}
 	}
-	m.tellStartDone(ctx)
+	m.reportStartDone(ctx)
 }
 
 // awaitApplied waits until this standby has applied its log up to the current end: the request may be in it, after
@@ -91,8 +91,8 @@ func (m *Manager) awaitApplied(ctx context.Context) {
 	}
 }
 
-// wished returns the operations to execute.
-func (m *Manager) wished() (w wish, err error) {
+// startupRequested returns the operations to execute.
+func (m *Manager) startupRequested() (w startupWork, err error) {
 	w.configResize, w.configCompact, err = m.local.config(m.o.Defaults.ResizeOnStartup, m.o.Defaults.CompactOnStartup)
 	if err != nil {
 		return w, err
@@ -108,9 +108,9 @@ func (m *Manager) wished() (w wish, err error) {
 	return w, nil
 }
 
-// fulfil executes the requested operations and records that they are done.
-func (m *Manager) fulfil(ctx context.Context) (done bool, err error) {
-	w, err := m.wished()
+// runStartup executes the requested operations and records that they are done.
+func (m *Manager) runStartup(ctx context.Context) (done bool, err error) {
+	w, err := m.startupRequested()
 	if err != nil || !w.any() {
 		return false, err
 	}
@@ -123,20 +123,20 @@ func (m *Manager) fulfil(ctx context.Context) (done bool, err error) {
 		id = configID
 	}
 	resize := w.resize || w.configResize
-	size, why := settings.PageSizeRecommended, ""
+	size, reason := settings.PageSizeRecommended, ""
 	if resize && size != 0 && size != settings.PageSizeCurrent {
-		if why, err = m.lossAtStart(ctx, size); err != nil {
+		if reason, err = m.lossAtStart(ctx, size); err != nil {
 			return false, fmt.Errorf("%s: %w", id, err)
 		}
 	}
 	switch {
-	case resize && size != 0 && size != settings.PageSizeCurrent && why == "":
+	case resize && size != 0 && size != settings.PageSizeCurrent && reason == "":
 		_, err = m.rewriteAtStart(ctx, RewriteRequest{PageSize: size, PlanID: w.id})
 	case w.compact || w.configCompact:
 		_, err = m.rewriteAtStart(ctx, RewriteRequest{PlanID: w.id})
-	case why != "":
+	case reason != "":
 		m.log.Warn("requested startup resize skipped: page.db would grow; run a new scan",
-			zap.String("why", why))
+			zap.String("why", reason))
 	default:
 		m.log.Info("requested startup resize skipped: page size is already the recommended "+
 			"one, or no size is recommended",
@@ -146,7 +146,7 @@ func (m *Manager) fulfil(ctx context.Context) (done bool, err error) {
 		return false, fmt.Errorf("%s: %w", id, err)
 	}
 	if w.id != "" && !m.local.done(w.id, m.store.Identity().Incarnation) {
-		err = m.local.mark(doneStep{
+		err = m.local.recordStep(doneStep{
 			ID: w.id, PageSize: settings.PageSizeCurrent, At: m.o.Now(), Incarnation: m.store.Identity().Incarnation,
 		})
 	}
@@ -178,14 +178,14 @@ func (m *Manager) rewriteAtStart(ctx context.Context, req RewriteRequest) (Rewri
 	if err == nil {
 		m.log.Info("page.db rewritten at startup", zap.Int("page_size", r.PageSizeAfter),
 			zap.Uint64("bytes_before", r.FileBytesBefore),
-			zap.Uint64("bytes", r.FileBytesAfter), zap.Duration("took", r.Took))
+			zap.Uint64("bytes", r.FileBytesAfter), zap.Duration("took", r.Duration))
 	}
 	return r, err
 }
 
-// tellStartDone reports to the pair that this node has executed the operations requested for its start, until the
+// reportStartDone reports to the pair that this node has executed the operations requested for its start, until the
 // report is applied.
-func (m *Manager) tellStartDone(ctx context.Context) {
+func (m *Manager) reportStartDone(ctx context.Context) {
 	entries, unwatch := m.store.WatchMeta()
 	defer unwatch()
 	for {

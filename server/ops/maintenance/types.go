@@ -114,8 +114,8 @@ type RewriteResult struct {
 	NeededBytes, AvailableBytes uint64
 	// Messages is the number of messages written.
 	Messages uint64
-	// Took is the duration; 0 if it had been done before.
-	Took time.Duration
+	// Duration is the duration; 0 if it had been done before.
+	Duration time.Duration
 }
 
 // ShrinkResult is the actual or expected result of a shrink.

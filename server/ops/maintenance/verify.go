@@ -21,9 +21,9 @@ var ErrDiffer = errors.New("the two nodes differ")
 
 const (
 	// verifyAhead is the distance, in records, of the record at which both nodes compute their digest. If the log
-	// passes it too early, the next distance is verifyFarther times larger.
+	// passes it too early, the next distance is verifyWindow times larger.
 	verifyAhead    = 8
-	verifyFarther  = 8
+	verifyWindow   = 8
 	verifyAttempts = 5
 	// verifyPush is the interval at which entries are committed, so that an idle pair also reaches that record.
 	verifyPush = 5 * time.Millisecond
@@ -36,9 +36,9 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 	if m.node.Alone() {
 		return "", "", fmt.Errorf("%w: node is standalone, no other node to compare with", errSkip)
 	}
-	other, why := m.partner()
-	if why != "" {
-		return "", "", fmt.Errorf("%w: %w: the active %s", errSkip, ErrNoPartner, why)
+	other, reason := m.partner()
+	if reason != "" {
+		return "", "", fmt.Errorf("%w: %w: the active %s", errSkip, ErrNoPartner, reason)
 	}
 	both := name(m.node.Pair().Self) + ", " + name(other)
 	// Write checkpoints now, so that less must be written while both nodes are blocked at the record.
@@ -50,7 +50,7 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 		at := m.store.End().LSN + ahead
 		mine, theirs, err := m.digests(ctx, m.remote(other), at)
 		if errors.Is(err, store.ErrPast) {
-			ahead *= verifyFarther
+			ahead *= verifyWindow
 			continue
 		}
 		if err != nil {

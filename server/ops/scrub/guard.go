@@ -32,8 +32,8 @@ const (
 	// neither interferes with a restart.
 	firstScrub  = time.Minute
 	firstVerify = 10 * time.Second
-	// handOverAgain is the retry interval of a failed switchover.
-	handOverAgain = time.Second
+	// handOverRetry is the retry interval of a failed switchover.
+	handOverRetry = time.Second
 )
 
 // Options configures New.
@@ -98,9 +98,9 @@ func (g *Guard) every(ctx context.Context, first, interval time.Duration, fn fun
 		case <-ctx.Done():
 			return
 		}
-		began := time.Now()
+		start := time.Now()
 		fn(ctx)
-		timer.Reset(max(interval-time.Since(began), time.Millisecond))
+		timer.Reset(max(interval-time.Since(start), time.Millisecond))
 	}
 }
 
@@ -150,7 +150,7 @@ func (g *Guard) watchIndex(ctx context.Context) {
 		if g.o.Resync(damage) {
 			continue
 		}
-		if g.alone() || time.Since(tried) < handOverAgain {
+		if g.alone() || time.Since(tried) < handOverRetry {
 			continue
 		}
 		if _, err := g.o.Manager.Partner(); err != nil {

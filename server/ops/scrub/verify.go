@@ -25,7 +25,7 @@ const (
 	// Both nodes are compared at one record: compareAhead after the current one at first, and farther ahead after each
 	// attempt in which the log passed the record before both nodes had received the request.
 	compareAhead    = 8
-	compareFarther  = 8
+	compareWindow   = 8
 	compareAttempts = 6
 	// comparePush is the interval of filler commits, so that an idle pair reaches that record.
 	comparePush = 5 * time.Millisecond
@@ -52,11 +52,11 @@ func (g *Guard) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyRes
 	if g.alone() {
 		return g.verifyAlone(ctx, deep, fullSpeed)
 	}
-	for began, replaced := time.Now(), false; ; {
+	for start, replaced := time.Now(), false; ; {
 		resp, err := g.verifyPair(ctx, deep, fullSpeed)
 		replaced = replaced || errors.Is(err, store.ErrIndexDamaged) || errors.Is(err, maintenance.ErrNoPartner) &&
-			g.catchesUp()
-		if err == nil || !deep || !replaced || time.Since(began) > indexWait ||
+			g.isCatchingUp()
+		if err == nil || !deep || !replaced || time.Since(start) > indexWait ||
 			errors.Is(err, replication.ErrNotActive) {
 			return resp, err
 		}
@@ -68,8 +68,8 @@ func (g *Guard) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyRes
 	}
 }
 
-// catchesUp reports whether a standby is connected but not yet in sync.
-func (g *Guard) catchesUp() bool {
+// isCatchingUp reports whether a standby is connected but not yet in sync.
+func (g *Guard) isCatchingUp() bool {
 	session := g.o.Serving.Get()
 	if session == nil {
 		return false
@@ -160,12 +160,12 @@ func (g *Guard) readBoth(ctx context.Context, other failover.NodeInfo, fullSpeed
 
 // compareContent compares the content of both nodes. It waits for a standby that was lost while the nodes were read.
 func (g *Guard) compareContent(ctx context.Context) error {
-	for began := time.Now(); ; {
+	for start := time.Now(); ; {
 		_, err := g.partnerOr()
 		if err == nil {
 			_, err = g.o.Manager.CompareContent(ctx)
 		}
-		if !errors.Is(err, maintenance.ErrNoPartner) || time.Since(began) > indexWait {
+		if !errors.Is(err, maintenance.ErrNoPartner) || time.Since(start) > indexWait {
 			return err
 		}
 		select {
@@ -187,7 +187,7 @@ func (g *Guard) compare(ctx context.Context, other failover.NodeInfo) (
 		if !errors.Is(err, store.ErrPast) {
 			return mine, theirs, reply, err
 		}
-		ahead *= compareFarther
+		ahead *= compareWindow
 	}
 	return mine, theirs, reply, errTooFast
 }

@@ -16,8 +16,8 @@ type Rule string
 const (
 	// RuleLost: an acknowledged message is not in its queue at the end.
 	RuleLost Rule = "lost"
-	// RuleDoubled: a message is stored under two sequences.
-	RuleDoubled Rule = "doubled"
+	// RuleDuplicate: a message is stored under two sequences.
+	RuleDuplicate Rule = "doubled"
 	// RuleMoved: a message is stored under another sequence, or in another queue, than acknowledged to its publisher.
 	RuleMoved Rule = "moved"
 	// RuleOrder: messages of one producer are stored in a different order than they were sent. Or a message was sent
@@ -49,8 +49,8 @@ const (
 	// RuleEffects: the number of applied purges, queue creations or queue deletions differs from the number of
 	// confirmed ones.
 	RuleEffects Rule = "effects"
-	// RuleMeaning: a call returned an error that its documentation does not list for that case.
-	RuleMeaning Rule = "meaning"
+	// RuleSemantics: a call returned an error that its documentation does not list for that case.
+	RuleSemantics Rule = "meaning"
 	// RuleUnknown: more outcomes are unknown than faults can explain.
 	RuleUnknown Rule = "unknown"
 	// RuleUnread: the history was checked before the queues were read to the end, so it proves nothing.
@@ -124,14 +124,14 @@ func (c *checker) stored() {
 	for _, s := range c.h.Final {
 		p := place{s.Queue, s.Sequence}
 		if other, taken := c.at[p]; taken {
-			c.report(RuleDoubled, "queue %s holds both %v and %v under sequence %d", s.Queue, other, s.ID, s.Sequence)
+			c.report(RuleDuplicate, "queue %s holds both %v and %v under sequence %d", s.Queue, other, s.ID, s.Sequence)
 		}
 		c.at[p] = s.ID
 		c.where[s.ID] = append(c.where[s.ID], p)
 	}
 	for id, places := range c.where {
 		if len(places) > 1 {
-			c.report(RuleDoubled, "message %v is stored %d times: %v", id, len(places), places)
+			c.report(RuleDuplicate, "message %v is stored %d times: %v", id, len(places), places)
 		}
 		sent, known := c.sent[id]
 		switch {

@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sound returns a history without violations: two producers, a rejected and an unknown publish (the latter stored), and
+// valid returns a history without violations: two producers, a rejected and an unknown publish (the latter stored), and
 // one redelivery before the acknowledgement.
-func sound() *History {
+func valid() *History {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	h := NewHistory()
 	h.Publishes = []Publish{
@@ -52,16 +52,16 @@ func delivery(sequence uint64, id ID, at time.Duration) Delivery {
 }
 
 func TestCheckerAcceptsASoundHistory(t *testing.T) {
-	require.Empty(t, sound().Check())
+	require.Empty(t, valid().Check())
 }
 
 // Each rule is violated in the smallest way, and the checker reports that rule.
 func TestCheckerCatches(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	tests := []struct {
-		name  string
-		spoil func(h *History)
-		want  []Rule
+		name        string
+		corruptBody func(h *History)
+		want        []Rule
 	}{
 		{"a lost message", func(h *History) {
 			h.Final = h.Final[:4]
@@ -75,10 +75,10 @@ func TestCheckerCatches(t *testing.T) {
 			h.Final = append(h.Final, Stored{"q", 6, ID{1, 4}})
 			h.Deliveries = append(h.Deliveries, delivery(6, ID{1, 4}, ms(11)))
 			h.AcksSent = append(h.AcksSent, Ack{Queue: "q", Sub: "work", Sequence: 6})
-		}, []Rule{RuleDoubled}},
+		}, []Rule{RuleDuplicate}},
 		{"two messages in one place", func(h *History) {
 			h.Final = append(h.Final, Stored{"q", 5, ID{1, 4}})
-		}, []Rule{RuleDoubled, RuleDoubled}},
+		}, []Rule{RuleDuplicate, RuleDuplicate}},
 		{"a moved message", func(h *History) { h.Publishes[5].Sequence = 7 }, []Rule{RuleMoved}},
 		{"a producer's messages out of order", func(h *History) {
 			h.Final[3], h.Final[4] = Stored{"q", 4, ID{1, 4}}, Stored{"q", 5, ID{1, 3}}
@@ -148,8 +148,8 @@ func TestCheckerCatches(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			h := sound()
-			test.spoil(h)
+			h := valid()
+			test.corruptBody(h)
 			rules := make([]Rule, 0, len(test.want))
 			for _, v := range h.Check() {
 				rules = append(rules, v.Rule)
@@ -181,14 +181,14 @@ func TestCheckerAcceptsWhatAnotherStreamLeft(t *testing.T) {
 		"ended a moment ago": {{Began: 1, Ended: 2 * time.Second}, {Began: 2*time.Second + detached}},
 		"ended just before":  {{Began: 1, Ended: 2}, {Began: 3}},
 	} {
-		h := sound()
+		h := valid()
 		outOfOrder(h, streams...)
 		require.Empty(t, h.Check(), name)
 	}
 }
 
 func TestHistoryAckedAfter(t *testing.T) {
-	h := sound()
+	h := valid()
 	h.Publishes[2].Address = "killed"
 	at, ok := h.AckedAfter(3500*time.Microsecond, "none")
 	require.True(t, ok)
@@ -202,7 +202,7 @@ func TestHistoryAckedAfter(t *testing.T) {
 
 func TestHistorySave(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "history")
-	require.NoError(t, sound().Save(dir))
+	require.NoError(t, valid().Save(dir))
 	lines, err := os.ReadFile(filepath.Join(dir, "publishes.jsonl"))
 	require.NoError(t, err)
 	require.Contains(t, string(lines), `"outcome":"refused"`)

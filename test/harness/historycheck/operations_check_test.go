@@ -63,8 +63,8 @@ func worked() *History {
 	return h
 }
 
-// strayed returns a history of strays without violations: b takes over in term 2.
-func strayed() *History {
+// misplaced returns a history of strays without violations: b takes over in term 2.
+func misplaced() *History {
 	h := NewHistory()
 	h.FinalRead = true
 	add := func(n uint64, at int, address string, term uint64) {
@@ -84,23 +84,23 @@ func strayed() *History {
 
 func TestCheckerAcceptsWhatApplicationsDo(t *testing.T) {
 	require.Empty(t, worked().Check())
-	require.Empty(t, strayed().Check())
+	require.Empty(t, misplaced().Check())
 }
 
 // Each rule is violated in the smallest way, and the checker reports that rule.
 func TestCheckerCatchesOperations(t *testing.T) {
 	for _, test := range []struct {
-		name  string
-		of    func() *History
-		spoil func(h *History)
-		want  []Rule
+		name        string
+		of          func() *History
+		corruptBody func(h *History)
+		want        []Rule
 	}{
 		{"a transaction that is stored twice", worked, func(h *History) {
 			h.Final = append(h.Final, Stored{"one", 3, ID{100, 1}}, Stored{"two", 3, ID{100, 2}})
-		}, []Rule{RuleDoubled, RuleDoubled}},
+		}, []Rule{RuleDuplicate, RuleDuplicate}},
 		{"a transaction that was left unknown, and is stored twice", worked, func(h *History) {
 			h.Final = append(h.Final, Stored{"one", 3, ID{100, 5}}, Stored{"two", 3, ID{100, 6}})
-		}, []Rule{RuleDoubled, RuleDoubled}},
+		}, []Rule{RuleDuplicate, RuleDuplicate}},
 		{"a transaction that was refused, and is stored", worked, func(h *History) {
 			h.Final = append(h.Final, Stored{"one", 3, ID{100, 3}}, Stored{"two", 3, ID{100, 4}})
 			h.Left = h.Left[1:]
@@ -155,17 +155,17 @@ func TestCheckerCatchesOperations(t *testing.T) {
 			}
 		}, []Rule{RuleUnknown}},
 		{"an LSN for two transactions", worked, func(h *History) { h.Parts[12].LSN = 10 }, []Rule{RuleTwoTerms}},
-		{"a replaced node that acknowledges", strayed, func(h *History) {
+		{"a replaced node that acknowledges", misplaced, func(h *History) {
 			h.Parts[3].Address, h.Parts[3].Term = "a", 1
 		}, []Rule{RuleTwoTerms}},
 		{
-			"two nodes of one term", strayed, func(h *History) { h.Parts[1].Term, h.Parts[1].Sent = 2, 34 },
+			"two nodes of one term", misplaced, func(h *History) { h.Parts[1].Term, h.Parts[1].Sent = 2, 34 },
 			[]Rule{RuleTwoTerms},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			h := test.of()
-			test.spoil(h)
+			test.corruptBody(h)
 			rules := make([]Rule, 0, len(test.want))
 			for _, v := range h.Check() {
 				rules = append(rules, v.Rule)

@@ -100,8 +100,8 @@ func (r *rule) who() string {
 	return r.Principal
 }
 
-// gives returns the granted roles or rights for display.
-func (r *rule) gives() string {
+// grants returns the granted roles or rights for display.
+func (r *rule) grants() string {
 	all := append([]string{}, r.Rights...)
 	for _, name := range r.Roles {
 		all = append(all, "role "+name)
@@ -114,7 +114,7 @@ func (r *rule) row() []any {
 	if queue == "" {
 		queue = "-"
 	}
-	return []any{r.who(), r.gives(), queue}
+	return []any{r.who(), r.grants(), queue}
 }
 
 func ruleTable(env *cli.Env, rules []rule) error {
@@ -185,7 +185,7 @@ operate.`,
 				if err := env.Print.Object(j); err != nil {
 					return err
 				}
-				return env.Print.Sentence("%s may %s%s", j.who(), j.gives(), onQueues(j.Queue))
+				return env.Print.Sentence("%s may %s%s", j.who(), j.grants(), onQueues(j.Queue))
 			})
 		},
 	}
@@ -229,7 +229,7 @@ role is given, the whole rule is deleted. Open streams that used a revoked right
 				if len(j.Rights)+len(j.Roles) == 0 {
 					return env.Print.Sentence("deleted the rule of %s%s", j.who(), onQueues(j.Queue))
 				}
-				return env.Print.Sentence("%s may still %s%s", j.who(), j.gives(), onQueues(j.Queue))
+				return env.Print.Sentence("%s may still %s%s", j.who(), j.grants(), onQueues(j.Queue))
 			})
 		},
 	}

@@ -41,6 +41,6 @@ func TestJSON(t *testing.T) {
 	golden.JSON(t, "whoami", self{
 		Principal: "billing", Groups: []string{"g"}, Method: "certificate", Rules: list.Rules[:1],
 	})
-	golden.JSON(t, "removed", gone{Removed: "ci"})
+	golden.JSON(t, "removed", removedResult{Removed: "ci"})
 	golden.JSON(t, "reset", resetDone{DataDir: "/data", Marker: "/data/access.reset"})
 }

@@ -130,8 +130,8 @@ create a new one.`,
 	}
 }
 
-// gone is a removed object, for programs.
-type gone struct {
+// removedResult is a removed object, for programs.
+type removedResult struct {
 	Removed string `json:"removed"`
 }
 
@@ -160,7 +160,7 @@ func removed(
 		if err := remove(ctx, c); err != nil {
 			return err
 		}
-		if err := env.Print.Object(gone{Removed: name}); err != nil {
+		if err := env.Print.Object(removedResult{Removed: name}); err != nil {
 			return err
 		}
 		return env.Print.Sentence("deleted %s %q", what, name)

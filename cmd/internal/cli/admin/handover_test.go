@@ -30,7 +30,7 @@ func publishSequentially(t *testing.T, c *client.Client, queue string) *sequenti
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	s := &sequential{stop: stop, done: make(chan struct{})}
-	began := make(chan struct{})
+	start := make(chan struct{})
 	go func() {
 		defer close(s.done)
 		for ctx.Err() == nil {
@@ -44,13 +44,13 @@ func publishSequentially(t *testing.T, c *client.Client, queue string) *sequenti
 				continue
 			}
 			if s.stored++; s.stored == 100 {
-				close(began)
+				close(start)
 			}
 		}
 	}()
 	t.Cleanup(func() { stop(); <-s.done })
 	select {
-	case <-began:
+	case <-start:
 	case <-time.After(20 * time.Second):
 		t.Fatal("nothing is published")
 	}

@@ -45,7 +45,7 @@ without a change.`,
 				if err != nil {
 					return err
 				}
-				r, there, err := alreadyThere(find, n, req)
+				r, there, err := alreadyActive(find, n, req)
 				if err != nil {
 					return err
 				}
@@ -70,9 +70,9 @@ without a change.`,
 	return cmd
 }
 
-// alreadyThere reports whether the role is already at the target. The node checks this too, but an older release would
+// alreadyActive reports whether the role is already at the target. The node checks this too, but an older release would
 // hand over regardless.
-func alreadyThere(
+func alreadyActive(
 	ctx context.Context, n *client.Node, req *pb.SwitchoverRequest,
 ) (r *pb.SwitchoverResponse, there bool, err error) {
 	if req.GetTo() == "" && req.GetFrom() == "" {

@@ -16,7 +16,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-var errNotTheSame = errors.New("the nodes differ, or messages cannot be read")
+var errDiffer = errors.New("the nodes differ, or messages cannot be read")
 
 // VerifyCommand returns the `lockstep verify` command.
 func VerifyCommand(env *cli.Env) *cobra.Command {
@@ -76,14 +76,14 @@ type difference struct {
 
 // verifiedNode is the corruption found on a node.
 type verifiedNode struct {
-	NodeID  string            `json:"node_id"`
-	Name    string            `json:"name"`
-	Damage  pairstatus.Damage `json:"damage"`
-	Damaged []damagedMessage  `json:"damaged"`
+	NodeID     string                `json:"node_id"`
+	Name       string                `json:"name"`
+	Corruption pairstatus.Corruption `json:"damage"`
+	Corrupt    []corruptMessage      `json:"damaged"`
 }
 
-// damagedMessage is a message that cannot be read.
-type damagedMessage struct {
+// corruptMessage is a message that cannot be read.
+type corruptMessage struct {
 	Queue    string    `json:"queue"`
 	Sequence uint64    `json:"sequence"`
 	Lost     bool      `json:"lost"`
@@ -102,16 +102,16 @@ func newVerification(r *pb.VerifyResponse) verification {
 	}
 	for _, n := range r.GetNodes() {
 		node := verifiedNode{
-			NodeID: n.GetNodeId(), Name: n.GetName(), Damage: pairstatus.NewDamage(n.GetDamage()),
-			Damaged: []damagedMessage{},
+			NodeID: n.GetNodeId(), Name: n.GetName(), Corruption: pairstatus.NewCorruption(n.GetDamage()),
+			Corrupt: []corruptMessage{},
 		}
 		for _, m := range n.GetDamaged() {
-			node.Damaged = append(node.Damaged, damagedMessage{
+			node.Corrupt = append(node.Corrupt, corruptMessage{
 				Queue: m.GetQueue(), Sequence: m.GetSequence(), Lost: m.GetLost(), Since: m.GetSince().AsTime(),
 				Reason: m.GetReason(),
 			})
 		}
-		j.OK = j.OK && node.Damage.DamagedMessages == 0 && node.Damage.Index == ""
+		j.OK = j.OK && node.Corruption.CorruptMessages == 0 && node.Corruption.Index == ""
 		j.Nodes = append(j.Nodes, node)
 	}
 	return j
@@ -128,7 +128,7 @@ func printVerification(env *cli.Env, r *pb.VerifyResponse) error {
 		}
 	}
 	if !j.OK {
-		return errNotTheSame
+		return errDiffer
 	}
 	return nil
 }
@@ -160,23 +160,23 @@ func printVerificationText(env *cli.Env, j *verification) error {
 			return err
 		}
 	}
-	var counts, damaged [][]any
+	var counts, corrupt [][]any
 	for _, n := range j.Nodes {
-		d := n.Damage
+		d := n.Corruption
 		counts = append(counts, []any{
 			n.Name, output.Count(d.ScrubbedPages), d.Scrubs, d.FoundPages, d.RepairedPages, d.FoundLog, d.RepairedLog,
-			d.DamagedMessages, d.LostMessages,
+			d.CorruptMessages, d.LostMessages,
 		})
-		for _, m := range n.Damaged {
-			damaged = append(damaged, []any{n.Name, m.Queue, m.Sequence, output.YesNo(m.Lost), m.Reason})
+		for _, m := range n.Corrupt {
+			corrupt = append(corrupt, []any{n.Name, m.Queue, m.Sequence, output.YesNo(m.Lost), m.Reason})
 		}
 	}
 	header := []string{
 		"Node", "Pages read", "Scrubs", "Corrupt", "Repaired", "Corrupt log", "Discarded",
 		"Corrupt messages", "Lost",
 	}
-	if err := env.Print.Table(header, counts); err != nil || len(damaged) == 0 {
+	if err := env.Print.Table(header, counts); err != nil || len(corrupt) == 0 {
 		return err
 	}
-	return env.Print.Table([]string{"Node", "Queue", "Sequence", "Lost", "Reason"}, damaged)
+	return env.Print.Table([]string{"Node", "Queue", "Sequence", "Lost", "Reason"}, corrupt)
 }

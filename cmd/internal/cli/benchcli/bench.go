@@ -242,8 +242,8 @@ func PrintResults(env *cli.Env, results []bench.Result) error {
 	rows := make([][]any, 0, len(results))
 	for _, r := range results {
 		name := fmt.Sprint(r.Round)
-		if r.Burst > 0 {
-			name = fmt.Sprint(r.Burst)
+		if r.FrameMessages > 0 {
+			name = fmt.Sprint(r.FrameMessages)
 		}
 		if r.Median {
 			name = "median"

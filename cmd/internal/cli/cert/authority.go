@@ -33,8 +33,8 @@ const (
 	typeKey   = "PRIVATE KEY"
 )
 
-// authority is a CA that issues certificates.
-type authority struct {
+// caFiles is a CA that issues certificates.
+type caFiles struct {
 	cert *x509.Certificate
 	key  crypto.Signer
 }
@@ -70,8 +70,8 @@ func (r *request) add(name string) error {
 	return nil
 }
 
-// newAuthority creates a CA and writes its files.
-func newAuthority(dir string, days int) (*authority, made, error) {
+// newCA creates a CA and writes its files.
+func newCA(dir string, days int) (*caFiles, made, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, made{}, fmt.Errorf("create a key: %w", err)
@@ -90,14 +90,14 @@ func newAuthority(dir string, days int) (*authority, made, error) {
 	if err != nil {
 		return nil, made{}, fmt.Errorf("create the CA: %w", err)
 	}
-	m, err := write(dir, authorityName, cert, key)
+	m, err := write(dir, caName, cert, key)
 	m.For = "authority"
-	return &authority{cert: cert, key: key}, m, err
+	return &caFiles{cert: cert, key: key}, m, err
 }
 
-// openAuthority reads the files of a CA.
-func openAuthority(dir string) (*authority, error) {
-	pair, err := tls.LoadX509KeyPair(certFile(dir, authorityName), keyFile(dir, authorityName))
+// openCA reads the files of a CA.
+func openCA(dir string) (*caFiles, error) {
+	pair, err := tls.LoadX509KeyPair(certFile(dir, caName), keyFile(dir, caName))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("%w; create a CA with `lockstep cert init`, or set its directory with --dir", err)
 	}
@@ -106,17 +106,17 @@ func openAuthority(dir string) (*authority, error) {
 	}
 	key, ok := pair.PrivateKey.(crypto.Signer)
 	if !ok || !pair.Leaf.IsCA {
-		return nil, fmt.Errorf("%s: not a CA certificate", certFile(dir, authorityName))
+		return nil, fmt.Errorf("%s: not a CA certificate", certFile(dir, caName))
 	}
 	if now := time.Now(); now.After(pair.Leaf.NotAfter) {
-		return nil, fmt.Errorf("%s: the CA expired at %s; create a new one", certFile(dir, authorityName),
+		return nil, fmt.Errorf("%s: the CA expired at %s; create a new one", certFile(dir, caName),
 			pair.Leaf.NotAfter.Format(time.RFC3339))
 	}
-	return &authority{cert: pair.Leaf, key: key}, nil
+	return &caFiles{cert: pair.Leaf, key: key}, nil
 }
 
 // issue creates a certificate and writes its files.
-func (a *authority) issue(dir string, r *request) (made, error) {
+func (a *caFiles) issue(dir string, r *request) (made, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return made{}, fmt.Errorf("create a key: %w", err)

@@ -22,7 +22,7 @@ const (
 	defaultDays      = 365
 	defaultCADays    = 5 * 365
 	maxDays          = 100 * 365
-	authorityName    = "ca"
+	caName           = "ca"
 	daysUsage        = "validity of the certificates in days, limited by the CA"
 	hostsNote        = " (DNS names, IP addresses, URIs; comma-separated)"
 	thisMachineNames = "localhost,127.0.0.1,::1"
@@ -99,10 +99,10 @@ ca-key.pem here.`,
 				}
 				wanted = append(wanted, r)
 			}
-			if err := mayWrite(dir, append([]string{authorityName}, namesOf(wanted)...)); err != nil {
+			if err := mayWrite(dir, append([]string{caName}, namesOf(wanted)...)); err != nil {
 				return err
 			}
-			ca, first, err := newAuthority(dir, caDays)
+			ca, first, err := newCA(dir, caDays)
 			if err != nil {
 				return err
 			}
@@ -142,7 +142,7 @@ names that others connect to.`,
 			if err != nil {
 				return err
 			}
-			ca, err := openAuthority(dir)
+			ca, err := openCA(dir)
 			if err != nil {
 				return err
 			}
@@ -166,7 +166,7 @@ names that others connect to.`,
 }
 
 // issue creates certificates, writes them and prints the result. first are certificates created before.
-func issue(env *cli.Env, ca *authority, dir string, wanted []request, first ...made) error {
+func issue(env *cli.Env, ca *caFiles, dir string, wanted []request, first ...made) error {
 	r := result{Directory: dir, Certificates: first}
 	for i := range wanted {
 		m, err := ca.issue(dir, &wanted[i])
@@ -187,7 +187,7 @@ func issue(env *cli.Env, ca *authority, dir string, wanted []request, first ...m
 
 // newRequest validates the arguments of a certificate request.
 func newRequest(name string, hosts []string, peer bool, days int) (request, error) {
-	if name == "" || name == authorityName || strings.HasSuffix(name, "-key") || name != filepath.Base(name) ||
+	if name == "" || name == caName || strings.HasSuffix(name, "-key") || name != filepath.Base(name) ||
 		strings.HasPrefix(name, ".") {
 		return request{}, cli.Usage("--name %q is not a valid name of a certificate and its files", name)
 	}

@@ -14,7 +14,7 @@ type Files struct {
 // valid for a day. The directory must exist.
 func Make(dir string, hosts []string, client string) (Files, error) {
 	const name = "node"
-	ca, _, err := newAuthority(dir, 1)
+	ca, _, err := newCA(dir, 1)
 	if err != nil {
 		return Files{}, err
 	}
@@ -32,7 +32,7 @@ func Make(dir string, hosts []string, client string) (Files, error) {
 		}
 	}
 	return Files{
-		CA: certFile(dir, authorityName), NodeCert: certFile(dir, name), NodeKey: keyFile(dir, name),
+		CA: certFile(dir, caName), NodeCert: certFile(dir, name), NodeKey: keyFile(dir, name),
 		ClientCert: certFile(dir, client), ClientKey: keyFile(dir, client),
 	}, nil
 }

@@ -35,10 +35,10 @@ type shown struct {
 	Begins time.Time `json:"begins"`
 	Ends   time.Time `json:"ends"`
 	Valid  bool      `json:"valid"`
-	// Authority reports whether it is a CA certificate. Usage is "server", "client", or both.
-	Authority bool     `json:"authority"`
-	Usage     []string `json:"usage"`
-	Serial    string   `json:"serial"`
+	// CA reports whether it is a CA certificate. Usage is "server", "client", or both.
+	CA     bool     `json:"authority"`
+	Usage  []string `json:"usage"`
+	Serial string   `json:"serial"`
 }
 
 func showCommand(env *cli.Env) *cobra.Command {
@@ -141,7 +141,7 @@ func ask(ctx context.Context, address string) (list []*x509.Certificate, err err
 func describe(c *x509.Certificate, source string, number int, now time.Time) shown {
 	s := shown{
 		Source: source, Number: number, Subject: c.Subject.String(), Names: namesIn(c), Issuer: c.Issuer.String(),
-		Begins: c.NotBefore.UTC(), Ends: c.NotAfter.UTC(), Authority: c.IsCA, Usage: []string{},
+		Begins: c.NotBefore.UTC(), Ends: c.NotAfter.UTC(), CA: c.IsCA, Usage: []string{},
 		Serial: c.SerialNumber.Text(16),
 		Valid:  !now.Before(c.NotBefore) && !now.After(c.NotAfter),
 	}
@@ -161,7 +161,7 @@ func describe(c *x509.Certificate, source string, number int, now time.Time) sho
 
 func (s *shown) pairs(now time.Time) [][2]string {
 	use := strings.Join(s.Usage, ", ")
-	if s.Authority {
+	if s.CA {
 		use = "authority"
 	}
 	left := "ended"

@@ -140,7 +140,8 @@ func list(ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConne
 	for i := range states {
 		s := &states[i]
 		rows[i] = []any{
-			s.Node, s.ID, whoOf(s), s.Address, s.Protocol, cmp.Or(s.TLS, "none"), s.Client, output.LocalTime(s.Since), doing(s),
+			s.Node, s.ID, identityText(s), s.Address, s.Protocol, cmp.Or(s.TLS, "none"), s.Client, output.LocalTime(s.Since),
+			activityText(s),
 			perSecond(s.Received), perSecond(s.Sent),
 		}
 	}
@@ -205,16 +206,16 @@ func ask(ctx context.Context, n *client.Node, req *pb.ListConnectionsRequest) (l
 	}
 }
 
-// whoOf describes the owner of a connection.
-func whoOf(s *connectionState) string {
+// identityText describes the owner of a connection.
+func identityText(s *connectionState) string {
 	if s.Peer {
 		return "the other node"
 	}
 	return s.Principal
 }
 
-// doing describes the streams of a connection.
-func doing(s *connectionState) string {
+// activityText describes the streams of a connection.
+func activityText(s *connectionState) string {
 	var texts []string
 	for _, stream := range s.Streams {
 		text := stream.Kind + " " + strings.Join(stream.Queues, " ")

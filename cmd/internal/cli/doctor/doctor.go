@@ -55,10 +55,10 @@ problem.`,
 			if errors.Is(err, config.ErrInvalid) {
 				return printReport(env, []doctor.Finding{
 					{
-						Check: "settings", Verdict: doctor.Problem, Measured: err.Error(), Means: "the node does not start",
+						Check: "settings", Verdict: doctor.Problem, Measured: err.Error(), Meaning: "the node does not start",
 						Do: "correct them; docs/reference/configuration.md lists all settings",
 					},
-					{Check: "everything else", Verdict: doctor.NotChecked, Means: "the settings define the checks"},
+					{Check: "everything else", Verdict: doctor.NotChecked, Meaning: "the settings define the checks"},
 				})
 			}
 			if err != nil {
@@ -119,7 +119,7 @@ func text(f *doctor.Finding) string {
 	if f.Measured != "" {
 		line += ": " + f.Measured
 	}
-	for _, more := range []struct{ name, text string }{{"means", f.Means}, {"do", f.Do}} {
+	for _, more := range []struct{ name, text string }{{"means", f.Meaning}, {"do", f.Do}} {
 		if more.text != "" && (f.Verdict != doctor.OK || more.name == "means") {
 			line += fmt.Sprintf("\n%13s%s: %s", "", more.name, more.text)
 		}

@@ -88,7 +88,7 @@ func TestBesideARunningPair(t *testing.T) {
 	// The address of the node itself is rejected as the peer's address.
 	all, code = diagnose(t, c, append(args, "--peer", standby.Address)...)
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, found(t, all, "other node").Means, "it is this node")
+	require.Contains(t, found(t, all, "other node").Meaning, "it is this node")
 	all, _ = diagnose(t, c, append(args, "--peer", "127.0.0.1:1")...)
 	require.Equal(t, doctor.Warning, found(t, all, "other node").Verdict)
 	// etcd is not a node: it is reachable, but does not implement the protocol.
@@ -120,8 +120,8 @@ func anotherPair(t *testing.T, c clitest.CLI, etcd string, args []string) {
 	require.NoError(t, err)
 	all, code = diagnose(t, c, append(args, "--coordinator-etcd-prefix", "/lockstep/foreign/")...)
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, found(t, all, "pair").Means, "belongs to another pair")
-	require.Contains(t, found(t, all, "other node").Means, "another pair")
+	require.Contains(t, found(t, all, "pair").Meaning, "belongs to another pair")
+	require.Contains(t, found(t, all, "other node").Meaning, "another pair")
 	_, err = client.Put(t.Context(), "/lockstep/garbage/record", "garbage")
 	require.NoError(t, err)
 	all, code = diagnose(t, c, append(args, "--coordinator-etcd-prefix", "/lockstep/garbage/")...)
@@ -135,7 +135,7 @@ func TestVoters(t *testing.T) {
 	all, _ := diagnose(t, c, "--data-dir", t.TempDir(), "--coordinator-type", "raft", "--coordinator-raft-listen",
 		"127.0.0.1:2", "--coordinator-raft-voters", "127.0.0.1:2,127.0.0.1:3,127.0.0.1:4")
 	require.Equal(t, doctor.Warning, found(t, all, "voters, 127.0.0.1:3").Verdict)
-	require.Contains(t, found(t, all, "voters, quorum").Means, "two of the three")
+	require.Contains(t, found(t, all, "voters, quorum").Meaning, "two of the three")
 
 	p, err := harness.Start(t.Context(), harness.Options{Dir: t.TempDir(), Raft: true, Settings: harness.SmallNodes()})
 	require.NoError(t, err)

@@ -267,7 +267,7 @@ func followRun(
 ) (*pb.JobRun, error) {
 	ticker := time.NewTicker(runPoll)
 	defer ticker.Stop()
-	for began := time.Now(); ; {
+	for start := time.Now(); ; {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -279,7 +279,7 @@ func followRun(
 		}
 		started := run.GetStartedAt().AsTime()
 		fresh := run != nil && (before == nil || started.After(before.GetStartedAt().AsTime()))
-		switch waited := time.Since(began); {
+		switch waited := time.Since(start); {
 		case !fresh && waited > env.Timeout:
 			return nil, cause
 		case !fresh, run.GetOutcome() == outcomeRunning:

@@ -18,14 +18,14 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// mute is an active node that accepts publishes and never responds.
-type mute struct {
+// silentNode is an active node that accepts publishes and never responds.
+type silentNode struct {
 	pb.UnimplementedQueueServiceServer
 	pb.UnimplementedAdminServiceServer
 	silent func() // called when it receives one
 }
 
-func (m *mute) WatchStatus(_ *pb.WatchStatusRequest, s grpc.ServerStreamingServer[pb.WatchStatusResponse]) error {
+func (m *silentNode) WatchStatus(_ *pb.WatchStatusRequest, s grpc.ServerStreamingServer[pb.WatchStatusResponse]) error {
 	if err := s.Send(&pb.WatchStatusResponse{Status: &pb.GetStatusResponse{Role: pb.Role_ROLE_ACTIVE_ALONE}}); err != nil {
 		return err
 	}
@@ -33,11 +33,11 @@ func (m *mute) WatchStatus(_ *pb.WatchStatusRequest, s grpc.ServerStreamingServe
 	return nil
 }
 
-func (m *mute) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
+func (m *silentNode) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
 	return &pb.GetStatusResponse{Role: pb.Role_ROLE_ACTIVE_ALONE}, nil
 }
 
-func (m *mute) PublishStream(s pb.QueueService_PublishStreamServer) error {
+func (m *silentNode) PublishStream(s pb.QueueService_PublishStreamServer) error {
 	for {
 		if _, err := s.Recv(); err != nil {
 			return err
@@ -53,7 +53,7 @@ func TestPublishUnknown(t *testing.T) {
 	defer interrupt()
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	m := &mute{silent: interrupt}
+	m := &silentNode{silent: interrupt}
 	server := grpc.NewServer()
 	pb.RegisterQueueServiceServer(server, m)
 	pb.RegisterAdminServiceServer(server, m)

@@ -21,7 +21,7 @@ func TestJSON(t *testing.T) {
 	p, err := output.New(&b, "json")
 	require.NoError(t, err)
 	env := &cli.Env{Print: p}
-	require.NoError(t, printAdoption(env, golden.Fill(&pb.AdoptRecordResponse{})))
+	require.NoError(t, printRebuild(env, golden.Fill(&pb.AdoptRecordResponse{})))
 	var m raft.Member
 	golden.FillStruct(&m)
 	require.NoError(t, printVoters(env, []raft.Member{m}))

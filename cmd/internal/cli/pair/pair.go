@@ -18,7 +18,7 @@ func Command(env *cli.Env) *cobra.Command {
 		RunE:  cli.NeedsSubcommand,
 	}
 	cmd.AddCommand(
-		adoptCommand(env), votersCommand(env), addCommand(env), removeCommand(env), replaceCommand(env),
+		rebuildCommand(env), votersCommand(env), addCommand(env), removeCommand(env), replaceCommand(env),
 		recoverCommand(env),
 	)
 	return cmd

@@ -37,12 +37,12 @@ func (f *raftFlags) register(cmd *cobra.Command) {
 }
 
 // tls reads the certificate files; nil: TLS is disabled. told is called after a reload.
-func (f *raftFlags) tls(told func(error)) (secure *raft.TLS, source *tlsfiles.Source, err error) {
+func (f *raftFlags) tls(responses func(error)) (secure *raft.TLS, source *tlsfiles.Source, err error) {
 	if f.ca == "" {
 		return nil, nil, nil
 	}
 	source, err = tlsfiles.Open(tlsfiles.Options{
-		Files: tlsfiles.Files{CA: f.ca, Cert: f.cert, Key: f.key}, Told: told,
+		Files: tlsfiles.Files{CA: f.ca, Cert: f.cert, Key: f.key}, Told: responses,
 	})
 	if err != nil {
 		return nil, nil, cli.Usage("--raft-ca, --raft-cert, --raft-key: %v", err)
@@ -64,7 +64,7 @@ func watchExpiry(ctx context.Context, source *tlsfiles.Source, logger *zap.Logge
 	ticker := time.NewTicker(expiryInterval)
 	defer ticker.Stop()
 	for {
-		source.Look()
+		source.Check()
 		for _, c := range source.Certificates() {
 			left := time.Until(c.Ends)
 			fields := []zap.Field{zap.String("file", c.File), zap.String("subject", c.Subject), zap.Time("ends", c.Ends)}
@@ -83,8 +83,8 @@ func watchExpiry(ctx context.Context, source *tlsfiles.Source, logger *zap.Logge
 	}
 }
 
-// toldIn returns a function that logs the result of a reload.
-func toldIn(logger *zap.Logger) func(error) {
+// responsesIn returns a function that logs the result of a reload.
+func responsesIn(logger *zap.Logger) func(error) {
 	return func(err error) {
 		if err == nil {
 			logger.Info("certificates reloaded")
@@ -119,7 +119,7 @@ one machine.`,
 					"change the cluster record. Set --raft-ca, --raft-cert and --raft-key (lockstep cert init creates "+
 					"certificates for a start), or, if the network is trusted, --insecure", listen)
 			}
-			secure, source, err := f.tls(toldIn(logger))
+			secure, source, err := f.tls(responsesIn(logger))
 			if err != nil {
 				return err
 			}

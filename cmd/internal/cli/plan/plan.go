@@ -168,7 +168,7 @@ func followPlan(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan)
 	ticker := time.NewTicker(planPollEvery)
 	defer ticker.Stop()
 	for {
-		s := planprogress.Look(ctx, c, addrs)
+		s := planprogress.Poll(ctx, c, addrs)
 		if s.Plan != nil && s.Plan.GetId() == p.GetId() && ctx.Err() == nil {
 			view.Update(s)
 			p = s.Plan

@@ -160,7 +160,7 @@ token is not printed.`,
 				{"Certificate", s.Certificate},
 				{"Key", s.Key},
 				{"Token", s.token()},
-				{"File", f.Where()},
+				{"File", f.Path()},
 			})
 		},
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/issuer"
 )
 
-// believing returns node settings that trust an issuer.
-func believing(i *issuer.Issuer) map[string]string {
+// trusting returns node settings that trust an issuer.
+func trusting(i *issuer.Issuer) map[string]string {
 	settings := maps.Clone(harness.SmallNodes())
 	settings["auth.jwt.issuer"], settings["auth.jwt.audience"] = i.URL, issuer.Audience
 	return settings
@@ -30,7 +30,7 @@ func believing(i *issuer.Issuer) map[string]string {
 // A profile is created, used, displayed without its token, and deleted.
 func TestLogin(t *testing.T) {
 	i := issuer.New(t)
-	p, c := clitest.StartNodesWith(t, true, believing(i))
+	p, c := clitest.StartNodesWith(t, true, trusting(i))
 	addr := strings.Join(p.Addresses(), ",")
 	c.Addr = ""
 	file := filepath.Join(t.TempDir(), "sub", "profiles.yaml")

@@ -45,12 +45,12 @@ should be delivered again.`,
   lockstep queue seek events --to 120000`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			place, err := parsePlace("--to", to)
+			position, err := parsePosition("--to", to)
 			if err != nil {
 				return err
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				r, err := c.Seek(ctx, args[0], subscription, place)
+				r, err := c.Seek(ctx, args[0], subscription, position)
 				if err != nil {
 					return err
 				}
@@ -68,8 +68,8 @@ should be delivered again.`,
 	return cmd
 }
 
-// parsePlace parses a position in a queue: earliest, latest, a sequence, a time, or an age.
-func parsePlace(flag, text string) (client.Place, error) {
+// parsePosition parses a position in a queue: earliest, latest, a sequence, a time, or an age.
+func parsePosition(flag, text string) (client.Place, error) {
 	switch text {
 	case "earliest":
 		return client.Earliest(), nil

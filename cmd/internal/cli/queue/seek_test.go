@@ -27,10 +27,10 @@ func TestSeek(t *testing.T) {
 	require.Equal(t, "one two", consume(2))
 	require.Equal(t, "events continues at 2, backlog 1 message\n", c.OK("queue", "seek", "events", "--to", "2"))
 	require.Equal(t, "two", consume(1))
-	for _, place := range []string{"1h", time.Now().Add(-time.Hour).Format(time.RFC3339), "2026-01-01 10:00:00"} {
-		moved := c.Lines("queue", "seek", "events", "-s", "default", "--to", place)[0]
-		require.InDelta(t, 1, moved["sequence"], 0, place)
-		require.InDelta(t, 2, moved["backlog"], 0, place)
+	for _, position := range []string{"1h", time.Now().Add(-time.Hour).Format(time.RFC3339), "2026-01-01 10:00:00"} {
+		moved := c.Lines("queue", "seek", "events", "-s", "default", "--to", position)[0]
+		require.InDelta(t, 1, moved["sequence"], 0, position)
+		require.InDelta(t, 2, moved["backlog"], 0, position)
 	}
 	require.Equal(t, "events continues at 3, backlog 0 messages\n", c.OK("queue", "seek", "events", "--to", "latest"))
 	require.Equal(t, "created subscription old of events, backlog 2 messages\n",

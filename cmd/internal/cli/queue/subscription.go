@@ -47,7 +47,7 @@ them for a consumer, and are part of the backlog until then.
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
-			if o.At, err = parsePlace("--start", start); err != nil {
+			if o.At, err = parsePosition("--start", start); err != nil {
 				return err
 			}
 			o.Redelivery = given.given(cmd)

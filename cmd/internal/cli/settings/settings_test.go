@@ -20,7 +20,7 @@ func TestRunningSettings(t *testing.T) {
 	setting := func(name string) map[string]any {
 		return c.Lines("settings", "get", name)[0]
 	}
-	becomes := func(name string, values map[string]any) {
+	newValue := func(name string, values map[string]any) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			nodes, _ := setting(name)["nodes"].(map[string]any)
@@ -39,7 +39,7 @@ func TestRunningSettings(t *testing.T) {
 	_, stderr, code := c.Run("", "publish", "q", strings.Repeat("x", 2000))
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr, "limits.message-bytes is 1KiB")
-	becomes("limits.message-bytes", map[string]any{"a": "1KiB", "b": "1KiB"})
+	newValue("limits.message-bytes", map[string]any{"a": "1KiB", "b": "1KiB"})
 	require.Equal(t, true, setting("limits.message-bytes")["changed"])
 	c.OK("switchover", "--to", standby.Name)
 	_, stderr, _ = c.Run("", "publish", "q", strings.Repeat("x", 2000))
@@ -48,16 +48,16 @@ func TestRunningSettings(t *testing.T) {
 	require.NoError(t, standby.Stop())
 	require.NoError(t, standby.Start())
 	clitest.InSync(t, p, c)
-	becomes("limits.message-bytes", map[string]any{standby.Name: "1KiB"})
+	newValue("limits.message-bytes", map[string]any{standby.Name: "1KiB"})
 	c.OK("settings", "unset", "limits.message-bytes")
 	c.OK("publish", "q", strings.Repeat("x", 2000))
 
 	// Settings of a node.
 	c.OK("settings", "set", "log.level", "debug", "--node", active.Name)
-	becomes("log.level", map[string]any{active.Name: "debug", standby.Name: "info"})
+	newValue("log.level", map[string]any{active.Name: "debug", standby.Name: "info"})
 	require.Contains(t, clitest.Logged(t, active), "setting changed")
 	c.OK("settings", "set", "log.level", "warn")
-	becomes("log.level", map[string]any{active.Name: "warn", standby.Name: "warn"})
+	newValue("log.level", map[string]any{active.Name: "warn", standby.Name: "warn"})
 }
 
 // min-in-sync is stored in the cluster record, so it can be changed while it refuses writes.

@@ -22,7 +22,7 @@ func printConditions(env *cli.Env, all []pairstatus.Condition) error {
 		if c.Details != "" {
 			text += ": " + c.Details
 		}
-		for _, line := range []string{c.Means, c.Do} {
+		for _, line := range []string{c.Meaning, c.Do} {
 			if line != "" {
 				text += "\n  " + line
 			}

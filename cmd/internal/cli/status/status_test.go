@@ -61,7 +61,7 @@ func TestPrintConditions(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, printConditions(&cli.Env{Print: p}, []pairstatus.Condition{{
 		Condition: "disk-low", Severity: "critical", Node: "b", Since: time.Unix(1_700_000_000, 0),
-		Details: "just now", Means: "That means.", Do: "Do this.",
+		Details: "just now", Meaning: "That means.", Do: "Do this.",
 	}}))
 	require.Regexp(t, `^CRITICAL disk-low on b since [-0-9: ]+: just now\n  That means.\n  Do this.\n$`, b.String())
 }

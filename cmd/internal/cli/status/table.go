@@ -55,7 +55,7 @@ func printNodes(env *cli.Env, s pairstatus.Status) error {
 		}
 	}
 	for i, n := range s.Nodes {
-		if cutNote(notes[i], room) == notes[i] || told(&s, notes[i]) {
+		if cutNote(notes[i], room) == notes[i] || conditionLines(&s, notes[i]) {
 			continue
 		}
 		if err := env.Print.Sentence("%s: %s", cmp.Or(n.Name, n.Address), notes[i]); err != nil {
@@ -100,8 +100,8 @@ func notesOf(n *pairstatus.Node) string {
 	return strings.Join(all, "; ")
 }
 
-// told reports whether a condition displayed below the table contains a note.
-func told(s *pairstatus.Status, note string) bool {
+// conditionLines reports whether a condition displayed below the table contains a note.
+func conditionLines(s *pairstatus.Status, note string) bool {
 	for i := range s.Conditions {
 		if strings.Contains(s.Conditions[i].Details, note) {
 			return true

@@ -76,7 +76,7 @@ is configured by the node setting backup.s3.`,
 				if err != nil {
 					return err
 				}
-				j := newSaveSet(set)
+				j := newBackup(set)
 				if err := env.Print.Object(j); err != nil {
 					return err
 				}
@@ -95,7 +95,7 @@ is configured by the node setting backup.s3.`,
 	return cmd
 }
 
-func newSaveSet(s *pb.SaveSet) saveSet {
+func newBackup(s *pb.SaveSet) saveSet {
 	j := saveSet{
 		Name: s.GetName(), Path: s.GetPath(), PageSize: s.GetPageSize(), Bytes: s.GetBytes(), Complete: s.GetComplete(),
 		Problem: s.GetProblem(), Recipients: s.GetRecipients(),
@@ -109,8 +109,8 @@ func newSaveSet(s *pb.SaveSet) saveSet {
 	return j
 }
 
-// newLocalSaveSet describes a backup on this machine.
-func newLocalSaveSet(s backup.Set) saveSet {
+// newLocalBackup describes a backup on this machine.
+func newLocalBackup(s backup.Set) saveSet {
 	j := saveSet{Name: s.Name, Path: s.Path, Complete: s.Complete}
 	if s.Problem != nil {
 		j.Problem = s.Problem.Error()
@@ -133,7 +133,7 @@ type restoreFlags struct {
 	dataDir, archive, toTime string
 	toLSN                    uint64
 	dryRun                   bool
-	places                   placeFlags
+	locations                locationFlags
 }
 
 func restoreCommand(env *cli.Env) *cobra.Command {
@@ -156,7 +156,7 @@ the first node of a new pair.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return restore(cmd.Context(), env, args[0], &f) },
 	}
-	f.places.register(cmd, env)
+	f.locations.register(cmd, env)
 	cmd.Flags().StringVar(&f.dataDir, "data-dir", "", "new data directory; must be empty or not exist")
 	cmd.Flags().StringVar(&f.archive, "archive", "", "log archive directory, or "+
 		"s3://BUCKET/PREFIX/NODE")
@@ -206,16 +206,16 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 	if err != nil {
 		return err
 	}
-	place, set, err := chooseSet(ctx, &f.places, path, f.toLSN, toTime)
+	location, set, err := chooseSet(ctx, &f.locations, path, f.toLSN, toTime)
 	if err != nil {
 		return err
 	}
-	o := backup.RestoreOptions{Place: place, ToLSN: f.toLSN, ToTime: toTime, DryRun: f.dryRun}
-	if o.Unseal, err = f.places.unseal(); err != nil {
+	o := backup.RestoreOptions{Place: location, ToLSN: f.toLSN, ToTime: toTime, DryRun: f.dryRun}
+	if o.Unseal, err = f.locations.unseal(); err != nil {
 		return err
 	}
 	if f.archive != "" {
-		if o.Archive, err = f.places.open(f.archive); err != nil {
+		if o.Archive, err = f.locations.open(f.archive); err != nil {
 			return err
 		}
 	}
@@ -229,7 +229,7 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 		return err
 	}
 	j := restored{
-		Set: newLocalSaveSet(set), DataDir: f.dataDir, DryRun: f.dryRun, End: output.NewPosition(r.End),
+		Set: newLocalBackup(set), DataDir: f.dataDir, DryRun: f.dryRun, End: output.NewPosition(r.End),
 		EndTime:        r.EndTime,
 		ArchiveRecords: r.Records,
 		NeededBytes:    r.NeededBytes, AvailableBytes: r.AvailableBytes,
@@ -265,9 +265,9 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 
 // chooseSet returns the backup in a directory, or the newest suitable one of those in it, and its location.
 func chooseSet(
-	ctx context.Context, places *placeFlags, path string, toLSN uint64, toTime time.Time,
+	ctx context.Context, locations *locationFlags, path string, toLSN uint64, toTime time.Time,
 ) (backup.Objects, backup.Set, error) {
-	parent, name, err := places.openParent(path)
+	parent, name, err := locations.openParent(path)
 	if err != nil {
 		return nil, backup.Set{}, err
 	}
@@ -281,17 +281,17 @@ func chooseSet(
 	if errors.Is(one, backup.ErrRemote) {
 		return nil, backup.Set{}, one
 	}
-	place, err := places.open(path)
+	location, err := locations.open(path)
 	if err != nil {
 		return nil, backup.Set{}, err
 	}
-	sets, err := backup.ListIn(ctx, place)
+	sets, err := backup.ListIn(ctx, location)
 	if err != nil || len(sets) == 0 {
 		return nil, backup.Set{}, errors.Join(one, err)
 	}
 	set, err := backup.Choose(sets, uuid.Nil, toLSN, toTime)
 	if err != nil {
-		return nil, backup.Set{}, fmt.Errorf("%s: %w", place.Path(""), err)
+		return nil, backup.Set{}, fmt.Errorf("%s: %w", location.Path(""), err)
 	}
-	return place, set, nil
+	return location, set, nil
 }

@@ -23,7 +23,7 @@ import (
 type listFlags struct {
 	where
 
-	places       placeFlags
+	locations    locationFlags
 	path, set    string
 	verify, full bool
 }
@@ -65,7 +65,7 @@ files.`,
 		},
 	}
 	f.register(cmd, false)
-	f.places.register(cmd, env)
+	f.locations.register(cmd, env)
 	cmd.Flags().StringVar(&f.path, "path", "",
 		"directory on the node, or s3://BUCKET/PREFIX; default: the setting backup.path")
 	cmd.Flags().BoolVar(&f.verify, "verify", false, "read and verify all backups")
@@ -99,7 +99,7 @@ func nodeBackups(ctx context.Context, env *cli.Env, t target, f *listFlags) erro
 			continue
 		}
 		found = true
-		j := newSaveSet(s)
+		j := newBackup(s)
 		if f.verify && s.GetComplete() {
 			if err := verifyOnNode(ctx, env, t, f, &j); err != nil {
 				return err
@@ -128,12 +128,12 @@ func verifyOnNode(ctx context.Context, env *cli.Env, t target, f *listFlags, j *
 	if err != nil {
 		return err
 	}
-	noteVerified(j, r)
+	recordVerified(j, r)
 	return nil
 }
 
-// noteVerified stores a node's verification result.
-func noteVerified(j *saveSet, r *pb.VerifyBackupResult) {
+// recordVerified stores a node's verification result.
+func recordVerified(j *saveSet, r *pb.VerifyBackupResult) {
 	j.Verified = r.GetRestorable()
 	j.Check = &verified{Restorable: r.GetRestorable()}
 	if !r.GetRestorable() {
@@ -167,15 +167,15 @@ func localBackups(ctx context.Context, env *cli.Env, path string, f *listFlags) 
 	if err := checkThere(path); err != nil {
 		return err
 	}
-	place, err := f.places.open(path)
+	location, err := f.locations.open(path)
 	if err != nil {
 		return err
 	}
-	with, err := f.places.unseal()
+	with, err := f.locations.unseal()
 	if err != nil {
 		return err
 	}
-	sets, err := backup.ListIn(ctx, place)
+	sets, err := backup.ListIn(ctx, location)
 	if err != nil {
 		return err
 	}
@@ -184,11 +184,11 @@ func localBackups(ctx context.Context, env *cli.Env, path string, f *listFlags) 
 		if f.set != "" && s.Name != f.set {
 			continue
 		}
-		j := newLocalSaveSet(s)
+		j := newLocalBackup(s)
 		if f.verify && s.Complete {
 			err := withProgress(ctx, env, s.Name, func(show func(progress.Step)) error {
 				_, err := backup.Verify(ctx, s.Name, backup.VerifyOptions{
-					Place: place, Unseal: with, Progress: showBackup(show),
+					Place: location, Unseal: with, Progress: showBackup(show),
 				})
 				return err
 			})

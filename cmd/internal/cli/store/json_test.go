@@ -27,9 +27,9 @@ func TestJSON(t *testing.T) {
 	var local backup.Set
 	golden.FillStruct(&local)
 	require.NoError(t, printSets(env, "node a",
-		[]saveSet{newSaveSet(golden.Fill(&pb.SaveSet{})), newLocalSaveSet(local)}))
-	set := newSaveSet(golden.Fill(&pb.SaveSet{}))
-	noteVerified(&set, golden.Fill(&pb.VerifyBackupResult{}))
+		[]saveSet{newBackup(golden.Fill(&pb.SaveSet{})), newLocalBackup(local)}))
+	set := newBackup(golden.Fill(&pb.SaveSet{}))
+	recordVerified(&set, golden.Fill(&pb.VerifyBackupResult{}))
 	require.NoError(t, printSets(env, "node a", []saveSet{set}))
 	require.NoError(t, printMap(p, "node a", golden.Fill(&pb.GetPageMapResponse{})))
 	var archive archived

@@ -9,7 +9,7 @@ import (
 )
 
 func TestJSON(t *testing.T) {
-	var p Picture
+	var p Screen
 	golden.FillStruct(&p)
 	golden.JSON(t, "picture", p)
 }

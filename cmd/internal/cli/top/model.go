@@ -164,9 +164,9 @@ func (m model) key(msg tea.KeyPressMsg) (tea.Model, tea.Cmd) {
 	case name == "S", name == "P":
 		m.ask(name)
 	case name == "?":
-		m.turnTo(ofKeys)
+		m.openPage(ofKeys)
 	case name == "a":
-		m.turnTo(ofAlarms)
+		m.openPage(ofAlarms)
 	case name == "esc", name == "backspace":
 		m.back()
 	case m.screen == ofPair:
@@ -179,8 +179,8 @@ func (m model) key(msg tea.KeyPressMsg) (tea.Model, tea.Cmd) {
 	return m, cmd
 }
 
-// turnTo switches to a screen, or back to the pair if the screen is already displayed.
-func (m *model) turnTo(s screen) {
+// openPage switches to a screen, or back to the pair if the screen is already displayed.
+func (m *model) openPage(s screen) {
 	if m.screen == s {
 		s = ofPair
 	}
@@ -272,7 +272,7 @@ func (m *model) typed(name, text string) {
 
 // ask prompts for confirmation if the action is possible and the operator may perform it.
 func (m *model) ask(name string) {
-	refuse := func(why string) { m.said, m.failed = why, true }
+	refuse := func(reason string) { m.said, m.failed = reason, true }
 	pair := m.status.status.Pair
 	switch {
 	case m.busy != "":

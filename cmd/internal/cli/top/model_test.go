@@ -48,7 +48,7 @@ func newSession(t *testing.T) *session {
 	return s
 }
 
-func (s *session) tell(msg tea.Msg) tea.Cmd {
+func (s *session) report(msg tea.Msg) tea.Cmd {
 	s.t.Helper()
 	next, cmd := s.m.Update(msg)
 	s.m = next.(model)
@@ -64,22 +64,22 @@ func (s *session) press(keys ...string) (last tea.Cmd) {
 	}
 	for _, k := range keys {
 		if code, ok := special[k]; ok {
-			last = s.tell(tea.KeyPressMsg{Code: code})
+			last = s.report(tea.KeyPressMsg{Code: code})
 			continue
 		}
 		for _, r := range k {
-			last = s.tell(tea.KeyPressMsg{Code: r, Text: string(r)})
+			last = s.report(tea.KeyPressMsg{Code: r, Text: string(r)})
 		}
 	}
 	return last
 }
 
-var look = regexp.MustCompile(`\x1b\[[0-9;]*m`)
+var pollInterval = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
 // screen returns the displayed text without styles. It checks that the text has the size of the terminal.
 func (s *session) screen() string {
 	s.t.Helper()
-	text := look.ReplaceAllString(s.m.View().Content, "")
+	text := pollInterval.ReplaceAllString(s.m.View().Content, "")
 	lines := strings.Split(text, "\n")
 	require.LessOrEqual(s.t, len(lines), s.m.height)
 	for i, line := range lines {
@@ -128,7 +128,7 @@ func alarm(n int) pairstatus.Condition {
 	return pairstatus.Condition{
 		Condition: fmt.Sprintf("alarm-%d", n), Severity: []string{"critical", "warning", "info"}[n%3], Node: "b",
 		Since: noon, Details: "the disk of b has " + strings.Repeat("very ", n) + "little left",
-		Means: "publishes are refused soon", Do: "make room, or lower disk.low-watermark",
+		Meaning: "publishes are refused soon", Do: "make room, or lower disk.low-watermark",
 	}
 }
 
@@ -158,61 +158,61 @@ func TestFrames(t *testing.T) {
 	defer func() { time.Local = local }()
 	frames := map[string]func(s *session){
 		"asking": func(*session) {},
-		"pair":   func(s *session) { s.tell(aPair()); s.tell(someQueues(50, s.wanted)) },
+		"pair":   func(s *session) { s.report(aPair()); s.report(someQueues(50, s.wanted)) },
 		"alarms": func(s *session) {
-			s.tell(aPair(alarm(0), alarm(1), alarm(2), alarm(3), alarm(4)))
-			s.tell(someQueues(3, s.wanted))
+			s.report(aPair(alarm(0), alarm(1), alarm(2), alarm(3), alarm(4)))
+			s.report(someQueues(3, s.wanted))
 		},
-		"all-alarms": func(s *session) { s.tell(aPair(alarm(0), alarm(1))); s.press("a") },
+		"all-alarms": func(s *session) { s.report(aPair(alarm(0), alarm(1))); s.press("a") },
 		"one-node-down": func(s *session) {
 			p := aPair()
 			p.status.Nodes[0].Role, p.status.Nodes[0].Standby = "active-alone", ""
 			p.status.Nodes[1] = pairstatus.Node{Address: "10.0.0.2:7420", Error: "connection refused"}
 			p.rates = nil
-			s.tell(p)
-			s.tell(someQueues(2, s.wanted))
+			s.report(p)
+			s.report(someQueues(2, s.wanted))
 		},
 		"no-active": func(s *session) {
 			p := aPair()
 			p.status.Nodes[0] = pairstatus.Node{Address: "10.0.0.1:7420", Error: "no answer"}
 			p.status.Pair.CoordinatorReachable, p.status.Pair.Paused = false, "since noon"
-			s.tell(p)
-			s.tell(queuesMsg{page: page{query: s.wanted}, err: errors.New("list queues: no node is active")})
+			s.report(p)
+			s.report(queuesMsg{page: page{query: s.wanted}, err: errors.New("list queues: no node is active")})
 		},
 		"queues-old": func(s *session) {
-			s.tell(aPair())
-			s.tell(someQueues(3, s.wanted))
-			s.tell(queuesMsg{page: page{query: s.wanted}, err: errors.New("list queues: no node is active")})
+			s.report(aPair())
+			s.report(someQueues(3, s.wanted))
+			s.report(queuesMsg{page: page{query: s.wanted}, err: errors.New("list queues: no node is active")})
 		},
 		"filter": func(s *session) {
-			s.tell(rightsMsg{true})
-			s.tell(aPair())
+			s.report(rightsMsg{true})
+			s.report(aPair())
 			s.press("/", "team-1")
-			s.tell(someQueues(50, s.wanted))
+			s.report(someQueues(50, s.wanted))
 		},
 		"queue": func(s *session) {
-			s.tell(aPair())
-			s.tell(someQueues(50, s.wanted))
+			s.report(aPair())
+			s.report(someQueues(50, s.wanted))
 			s.press("down", "enter")
-			s.tell(someQueues(50, s.wanted))
+			s.report(someQueues(50, s.wanted))
 		},
 		"queue-gone": func(s *session) {
-			s.tell(aPair())
-			s.tell(someQueues(50, s.wanted))
+			s.report(aPair())
+			s.report(someQueues(50, s.wanted))
 			s.press("enter")
-			s.tell(someQueues(0, s.wanted))
+			s.report(someQueues(0, s.wanted))
 		},
 		"switchover": func(s *session) {
-			s.tell(rightsMsg{true})
-			s.tell(aPair())
-			s.tell(someQueues(50, s.wanted))
+			s.report(rightsMsg{true})
+			s.report(aPair())
+			s.report(someQueues(50, s.wanted))
 			s.press("S")
 		},
 		"switched": func(s *session) {
-			s.tell(rightsMsg{true})
-			s.tell(aPair())
+			s.report(rightsMsg{true})
+			s.report(aPair())
 			s.press("Sy")
-			s.tell(doneMsg{err: errors.New("switchover: the pair is not in sync: " + strings.Repeat("why ", 100))})
+			s.report(doneMsg{err: errors.New("switchover: the pair is not in sync: " + strings.Repeat("why ", 100))})
 		},
 		"keys": func(s *session) { s.press("?") },
 	}
@@ -221,7 +221,7 @@ func TestFrames(t *testing.T) {
 			var all strings.Builder
 			for _, size := range [][2]int{{80, 24}, {120, 30}, {50, 14}, {30, 8}} {
 				s := newSession(t)
-				s.tell(tea.WindowSizeMsg{Width: size[0], Height: size[1]})
+				s.report(tea.WindowSizeMsg{Width: size[0], Height: size[1]})
 				prepare(s)
 				fmt.Fprintf(&all, "--- %d×%d\n%s\n", size[0], size[1], s.screen())
 			}
@@ -233,9 +233,9 @@ func TestFrames(t *testing.T) {
 // The model uses only the terminal's own colours, and a picture for a file has no styles.
 func TestNoColour(t *testing.T) {
 	s := newSession(t)
-	s.tell(aPair(alarm(0)))
-	require.Regexp(t, look, s.m.View().Content)
-	text := printed(&Picture{At: noon, Status: aPair(alarm(0)).status, Queues: someQueues(2, query{limit: 9}).page.queues})
+	s.report(aPair(alarm(0)))
+	require.Regexp(t, pollInterval, s.m.View().Content)
+	text := printed(&Screen{At: noon, Status: aPair(alarm(0)).status, Queues: someQueues(2, query{limit: 9}).page.queues})
 	require.NotContains(t, text, "\x1b")
 	require.Contains(t, text, "CRITICAL alarm-0 on b")
 	require.Contains(t, text, "orders.00001")
@@ -245,11 +245,11 @@ func TestNoColour(t *testing.T) {
 func TestMoving(t *testing.T) {
 	const many = 10_000
 	s := newSession(t)
-	s.tell(aPair())
+	s.report(aPair())
 	all := someQueues(many, query{limit: many}).page.queues
 	answer := func() {
 		if s.m.page.query != s.wanted || !s.m.listed {
-			s.tell(queuesMsg{page: pageOf(slices.Clone(all), s.wanted)})
+			s.report(queuesMsg{page: pageOf(slices.Clone(all), s.wanted)})
 		}
 	}
 	answer()
@@ -275,8 +275,8 @@ func TestMoving(t *testing.T) {
 		require.Contains(t, s.screen(), s.m.chosen().Name)
 	}
 	// The new total is less than the index of the selected queue.
-	s.tell(someQueues(3, s.wanted)) // of a window that begins after the last queue
-	s.tell(someQueues(3, s.wanted))
+	s.report(someQueues(3, s.wanted)) // of a window that begins after the last queue
+	s.report(someQueues(3, s.wanted))
 	require.Contains(t, s.screen(), "(3 of 3)")
 	require.NotNil(t, s.m.chosen())
 }
@@ -284,11 +284,11 @@ func TestMoving(t *testing.T) {
 // The list can be sorted by each column, in both orders.
 func TestSorting(t *testing.T) {
 	s := newSession(t)
-	s.tell(aPair())
+	s.report(aPair())
 	seen := map[order]bool{}
 	for range orders {
 		seen[s.wanted.order] = true
-		s.tell(someQueues(30, s.wanted))
+		s.report(someQueues(30, s.wanted))
 		require.Contains(t, s.screen(), "by "+s.wanted.order.String())
 		require.Contains(t, s.screen(), "*")
 		s.press("s")
@@ -297,32 +297,32 @@ func TestSorting(t *testing.T) {
 	require.Equal(t, byMessages, s.wanted.order)
 	s.press("<")
 	require.Equal(t, byName, s.wanted.order)
-	s.tell(someQueues(30, s.wanted))
+	s.report(someQueues(30, s.wanted))
 	require.Equal(t, "team-0/orders.00000", s.m.chosen().Name)
 	s.press("r")
 	require.True(t, s.wanted.reversed)
-	s.tell(someQueues(30, s.wanted))
+	s.report(someQueues(30, s.wanted))
 	require.Equal(t, "team-2/orders.00029", s.m.chosen().Name)
 }
 
 // Typed characters filter and are not commands. An answer to an older query is ignored.
 func TestTyping(t *testing.T) {
 	s := newSession(t)
-	s.tell(aPair())
-	s.tell(someQueues(30, s.wanted))
+	s.report(aPair())
+	s.report(someQueues(30, s.wanted))
 	old := s.wanted
 	s.press("/", "qSP?")
 	require.Equal(t, "qSP?", s.wanted.contains)
 	require.Nil(t, s.m.asking)
-	s.tell(someQueues(30, old))
+	s.report(someQueues(30, old))
 	require.NotEqual(t, s.wanted, s.m.page.query.contains)
 	s.press("backspace", "backspace", "backspace", "backspace", "backspace", "orders.00012", "enter")
-	s.tell(someQueues(30, s.wanted))
+	s.report(someQueues(30, s.wanted))
 	require.Equal(t, 1, s.m.page.total)
 	require.Contains(t, s.screen(), `1 queue by messages, with "orders.00012"`)
 	s.press("esc")
 	require.Empty(t, s.wanted.contains)
-	s.tell(tea.PasteMsg{Content: "x"})
+	s.report(tea.PasteMsg{Content: "x"})
 	require.Empty(t, s.wanted.contains, "nothing is typed now")
 }
 
@@ -331,11 +331,11 @@ func TestQuestions(t *testing.T) {
 	s := newSession(t)
 	s.press("S")
 	require.Contains(t, s.screen(), "no node of a pair responds")
-	s.tell(aPair())
+	s.report(aPair())
 	s.press("S", "y")
 	require.Zero(t, s.switchovers)
 	require.Contains(t, s.screen(), "lockstep access whoami")
-	s.tell(rightsMsg{true})
+	s.report(rightsMsg{true})
 	s.press("S")
 	require.Contains(t, s.screen(), "from a to b?")
 	for _, no := range []string{"n", "q", "enter", "esc", "S"} {
@@ -349,15 +349,15 @@ func TestQuestions(t *testing.T) {
 	s.press("S", "y", "P", "y")
 	require.Equal(t, 1, s.switchovers)
 	require.Zero(t, s.paused)
-	s.tell(doneMsg{text: "10.0.0.2:7420 is active now"})
+	s.report(doneMsg{text: "10.0.0.2:7420 is active now"})
 	require.Contains(t, s.screen(), "is active now")
 	s.press("P", "y")
 	require.Equal(t, 1, s.paused)
-	s.tell(doneMsg{err: errors.New("the coordinator did not take it")})
+	s.report(doneMsg{err: errors.New("the coordinator did not take it")})
 	require.Contains(t, s.screen(), "did not take it")
 	p := aPair()
 	p.status.Pair.Paused = "since noon"
-	s.tell(p)
+	s.report(p)
 	s.press("P")
 	require.Contains(t, s.screen(), "Resume the pair?")
 	s.press("Y")
@@ -376,15 +376,15 @@ func TestKeysAlways(t *testing.T) {
 		switch pick := random >> 16; {
 		case i%97 == 0:
 			size := sizes[int(pick)%len(sizes)]
-			s.tell(tea.WindowSizeMsg{Width: size[0], Height: size[1]})
+			s.report(tea.WindowSizeMsg{Width: size[0], Height: size[1]})
 		case i%13 == 0:
-			s.tell(aPair(alarm(0), alarm(1), alarm(5)))
+			s.report(aPair(alarm(0), alarm(1), alarm(5)))
 		case i%7 == 0:
-			s.tell(queuesMsg{page: pageOf(slices.Clone(queues[:int(pick)%len(queues)]), s.wanted)})
+			s.report(queuesMsg{page: pageOf(slices.Clone(queues[:int(pick)%len(queues)]), s.wanted)})
 		case i%41 == 0:
-			s.tell(doneMsg{err: errors.New(strings.Repeat("long ", int(pick)%200))})
+			s.report(doneMsg{err: errors.New(strings.Repeat("long ", int(pick)%200))})
 		case i%5 == 0:
-			s.tell(rightsMsg{pick%2 == 0})
+			s.report(rightsMsg{pick%2 == 0})
 		default:
 			s.press(keys[int(pick)%len(keys)])
 		}

@@ -22,8 +22,8 @@ func (p painter) with(s lipgloss.Style, text string) string {
 	return s.Render(text)
 }
 
-func (p painter) bold(text string) string  { return p.with(lipgloss.NewStyle().Bold(true), text) }
-func (p painter) faint(text string) string { return p.with(lipgloss.NewStyle().Faint(true), text) }
+func (p painter) bold(text string) string { return p.with(lipgloss.NewStyle().Bold(true), text) }
+func (p painter) dim(text string) string  { return p.with(lipgloss.NewStyle().Faint(true), text) }
 func (p painter) chosen(text string) string {
 	return p.with(lipgloss.NewStyle().Reverse(true), text)
 }
@@ -137,7 +137,7 @@ func table(columns []column, rows [][]string, width int, fill bool) (header stri
 	if room := width - rest(); fill || widths[0] > room {
 		widths[0] = max(room, 1)
 	}
-	layOut := func(cells func(int) string) string {
+	layout := func(cells func(int) string) string {
 		var b strings.Builder
 		for i, c := range columns {
 			if !shown[i] {
@@ -156,9 +156,9 @@ func table(columns []column, rows [][]string, width int, fill bool) (header stri
 		}
 		return fit(b.String(), width)
 	}
-	header = layOut(func(i int) string { return columns[i].title })
+	header = layout(func(i int) string { return columns[i].title })
 	for _, r := range rows {
-		lines = append(lines, layOut(func(i int) string { return r[i] }))
+		lines = append(lines, layout(func(i int) string { return r[i] }))
 	}
 	return header, lines
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 )
 
-// Picture is the displayed status, for programs.
-type Picture struct {
+// Screen is the displayed status, for programs.
+type Screen struct {
 	At     time.Time         `json:"at"`
 	Status pairstatus.Status `json:"status"`
 	// Rates of the active; nil if no node is active, or if it became active just now.

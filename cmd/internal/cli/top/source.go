@@ -64,9 +64,9 @@ func (s *source) run(ctx context.Context, tell func(any)) (done <-chan struct{})
 	for i := range s.addresses {
 		running.Go(func() { s.askNode(ctx, i, answers) })
 	}
-	running.Go(func() { s.tellStatus(ctx, answers, tell) })
-	running.Go(func() { s.tellQueues(ctx, tell) })
-	running.Go(func() { s.tellRights(ctx, tell) })
+	running.Go(func() { s.reportStatus(ctx, answers, tell) })
+	running.Go(func() { s.reportQueues(ctx, tell) })
+	running.Go(func() { s.reportRights(ctx, tell) })
 	ended := make(chan struct{})
 	go func() {
 		running.Wait()
@@ -95,8 +95,8 @@ func (s *source) askNode(ctx context.Context, i int, answers chan<- answer) {
 	}
 }
 
-// tellStatus combines the answers once per interval. If a role changes or a node disappears, it does so immediately.
-func (s *source) tellStatus(ctx context.Context, answers <-chan answer, tell func(any)) {
+// reportStatus combines the answers once per interval. If a role changes or a node disappears, it does so immediately.
+func (s *source) reportStatus(ctx context.Context, answers <-chan answer, tell func(any)) {
 	all := make([]pairstatus.Answer, len(s.addresses))
 	for i, address := range s.addresses {
 		all[i] = pairstatus.Answer{Address: address, Err: errors.New("not polled yet")}
@@ -156,14 +156,14 @@ func activeOf(s *pairstatus.Status) *pairstatus.Node {
 	return nil
 }
 
-// tellQueues lists the queried queues. It reduces the frequency of slow listings, so that they take at most about a
+// reportQueues lists the queried queues. It reduces the frequency of slow listings, so that they take at most about a
 // tenth of the time.
-func (s *source) tellQueues(ctx context.Context, tell func(any)) {
+func (s *source) reportQueues(ctx context.Context, tell func(any)) {
 	for ctx.Err() == nil {
 		s.mu.Lock()
 		q, asked := s.query, s.asked
 		s.mu.Unlock()
-		began := time.Now()
+		start := time.Now()
 		limited, cancel := context.WithTimeout(ctx, queuesLimit)
 		p, err := listQueues(limited, s.client, q)
 		cancel()
@@ -171,7 +171,7 @@ func (s *source) tellQueues(ctx context.Context, tell func(any)) {
 			return
 		}
 		tell(queuesMsg{p, err})
-		wait(ctx, max(s.interval, 10*time.Since(began)), asked)
+		wait(ctx, max(s.interval, 10*time.Since(start)), asked)
 	}
 }
 
@@ -187,8 +187,8 @@ func (s *source) want(q query) {
 	s.asked = make(chan struct{})
 }
 
-// tellRights periodically checks the permissions of the operator.
-func (s *source) tellRights(ctx context.Context, tell func(any)) {
+// reportRights periodically checks the permissions of the operator.
+func (s *source) reportRights(ctx context.Context, tell func(any)) {
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, queuesLimit)
 		me, err := s.client.WhoAmI(limited)
@@ -223,11 +223,11 @@ func mayOperate(me *pb.WhoAmIResponse) bool {
 }
 
 // once polls twice, one interval apart, and returns the picture.
-func (s *source) once(ctx context.Context) (*Picture, error) {
+func (s *source) once(ctx context.Context) (*Screen, error) {
 	limited, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()
 	before := pairstatus.AskAll(limited, s.client, s.addresses, statusLimit)
-	p := &Picture{At: time.Now(), Status: before, Queues: []Queue{}}
+	p := &Screen{At: time.Now(), Status: before, Queues: []Queue{}}
 	if before.Answered() == 0 {
 		return p, nil
 	}

@@ -25,7 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
-const patience = time.Minute
+const testTimeout = time.Minute
 
 // shown is `lockstep top` in its own process with a terminal.
 type shown struct {
@@ -61,7 +61,7 @@ func show(t *testing.T, c clitest.CLI, width, height int, environ []string, args
 // until waits until all texts are on the screen together.
 func (s *shown) until(texts ...string) {
 	s.t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testTimeout)
 	for {
 		text, lacks := s.seen.text(), ""
 		for _, want := range texts {
@@ -96,7 +96,7 @@ func (s *shown) ends() {
 	select {
 	case err := <-s.done:
 		require.NoError(s.t, err, s.seen.text())
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		require.FailNow(s.t, "it does not end", s.seen.text())
 	}
 	s.seen.mu.Lock()
@@ -132,7 +132,7 @@ func TestThroughAFailover(t *testing.T) {
 		_, below, _ := strings.Cut(s.seen.text(), "IN/S*")
 		return strings.Index(below, "orders") < strings.Index(below, "prices") &&
 			regexp.MustCompile(`orders +[\d,]+ +[1-9]`).MatchString(below)
-	}, patience, 10*time.Millisecond, s.seen.text())
+	}, testTimeout, 10*time.Millisecond, s.seen.text())
 
 	require.NoError(t, active.Kill())
 	s.until("unreachable", "active-alone", "in sync: "+standby.Name+" ", "do: ")

@@ -17,8 +17,8 @@ import (
 
 // Minimum size of the terminal.
 const (
-	leastWidth  = 40
-	leastHeight = 10
+	minWidth  = 40
+	minHeight = 10
 )
 
 // View implements tea.Model.
@@ -30,9 +30,9 @@ func (m model) View() tea.View {
 
 // frame returns the lines of the screen, as many as the terminal has.
 func (m *model) frame() string {
-	if m.width < leastWidth || m.height < leastHeight {
+	if m.width < minWidth || m.height < minHeight {
 		lines := wrap(fmt.Sprintf("%d×%d is too small: lockstep top needs %d×%d. q: leave", m.width, m.height,
-			leastWidth, leastHeight), max(m.width, 1))
+			minWidth, minHeight), max(m.width, 1))
 		return strings.Join(lines[:min(len(lines), max(m.height, 1))], "\n")
 	}
 	var lines []string
@@ -46,16 +46,16 @@ func (m *model) frame() string {
 	default:
 		lines = append(m.head(), m.listLines()...)
 	}
-	lines = lines[:min(len(lines), m.height-m.footHeight())]
-	for len(lines) < m.height-m.footHeight() {
+	lines = lines[:min(len(lines), m.height-m.footerHeight())]
+	for len(lines) < m.height-m.footerHeight() {
 		lines = append(lines, "")
 	}
-	return strings.Join(append(lines, m.foot()...), "\n")
+	return strings.Join(append(lines, m.footer()...), "\n")
 }
 
 // scrolled removes the lines above the scroll offset.
 func (m *model) scrolled(lines []string) []string {
-	room := m.height - m.footHeight()
+	room := m.height - m.footerHeight()
 	return lines[min(m.scroll, max(len(lines)-room, 0)):]
 }
 
@@ -88,7 +88,7 @@ func (m *model) titleLine() string {
 	}
 	left = fit(left, m.width-len(right)-len(paused))
 	blanks := strings.Repeat(" ", max(m.width-columnsOf(left)-len(right)-len(paused), 0))
-	return m.paint.bold(left) + m.paint.warning(paused) + blanks + m.paint.faint(right)
+	return m.paint.bold(left) + m.paint.warning(paused) + blanks + m.paint.dim(right)
 }
 
 func columnsOf(text string) int { return len([]rune(text)) }
@@ -138,7 +138,7 @@ func (m *model) nodeLines() []string {
 			lines[i] = m.paint.good(lines[i])
 		}
 	}
-	return append([]string{m.paint.faint(header)}, lines...)
+	return append([]string{m.paint.dim(header)}, lines...)
 }
 
 // lagOf returns the lag of the active's standby.
@@ -213,7 +213,7 @@ func (m *model) alarmLines() []string {
 		c := &all[i]
 		lines = append(lines, m.paint.bySeverity(c.Severity, fit(conditionTitle(c)+" since "+
 			output.LocalTime(c.Since), m.width)))
-		for _, part := range []struct{ name, text string }{{"", c.Details}, {"means: ", c.Means}, {"do: ", c.Do}} {
+		for _, part := range []struct{ name, text string }{{"", c.Details}, {"means: ", c.Meaning}, {"do: ", c.Do}} {
 			if part.text == "" {
 				continue
 			}
@@ -280,10 +280,10 @@ func milliseconds(ms float64) string {
 	return fmt.Sprintf("%.0f s", ms/1000)
 }
 
-func (m *model) footHeight() int { return len(m.foot()) }
+func (m *model) footerHeight() int { return len(m.footer()) }
 
-// foot returns the prompt or the last message, and the keys.
-func (m *model) foot() []string {
+// footer returns the prompt or the last message, and the keys.
+func (m *model) footer() []string {
 	var lines []string
 	switch {
 	case m.asking != nil:
@@ -307,5 +307,5 @@ func (m *model) foot() []string {
 	if m.screen != ofPair {
 		keys = "esc back  ↑↓ scroll  ? keys  a alarms  S switchover  P pause  q quit"
 	}
-	return append(lines, m.paint.faint(fit(keys, m.width)))
+	return append(lines, m.paint.dim(fit(keys, m.width)))
 }

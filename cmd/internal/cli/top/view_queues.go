@@ -13,7 +13,7 @@ import (
 
 // rows returns the number of queues that fit on the screen.
 func (m *model) rows() int {
-	return max(m.height-m.footHeight()-len(m.head())-2, 1) // below a title and a header
+	return max(m.height-m.footerHeight()-len(m.head())-2, 1) // below a title and a header
 }
 
 func (m *model) listLines() []string {
@@ -30,7 +30,7 @@ func (m *model) listLines() []string {
 		shown = m.page.queues[start:min(start+m.rows(), len(m.page.queues))]
 	}
 	header, rows := queueTable(shown, m.width, m.page.query.order)
-	lines = append(lines, m.paint.faint(header))
+	lines = append(lines, m.paint.dim(header))
 	for i, row := range rows {
 		if m.first+i == m.cursor {
 			row = m.paint.chosen(row)
@@ -140,7 +140,7 @@ func (m *model) queueLines() []string {
 		{title: "CONSUMERS", right: true, rank: 2},
 		{title: "FILTER", rank: 3},
 	}, rows, m.width, false)
-	lines = append(append(lines, "", m.paint.faint(header)), table...)
+	lines = append(append(lines, "", m.paint.dim(header)), table...)
 	if len(table) == 0 {
 		lines = append(lines, "no subscriptions: published messages are not delivered")
 	}
@@ -173,7 +173,7 @@ func (m *model) helpLines() []string {
 }
 
 // printed formats a picture as text, with all of its queues.
-func printed(p *Picture) string {
+func printed(p *Screen) string {
 	m := newModel(actions{})
 	m.paint.plain = true
 	m.width, m.height = 120, 1<<20

@@ -126,12 +126,12 @@ type answers struct {
 	to       conn
 	together bool // sent by a goroutine that combines counts
 
-	mu     sync.Mutex // guards all fields below
-	wake   *sync.Cond // run waits for it
-	own    uint64
-	remote uint64
-	told   uint64
-	closed bool
+	mu       sync.Mutex // guards all fields below
+	wake     *sync.Cond // run waits for it
+	own      uint64
+	remote   uint64
+	notified uint64
+	closed   bool
 }
 
 // local records that the first n messages are safe here.
@@ -139,7 +139,7 @@ func (a *answers) local(n uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.own = n
-	return a.tell()
+	return a.notify()
 }
 
 // follow processes the answers of the next relay.
@@ -152,7 +152,7 @@ func (a *answers) follow(to conn) {
 		a.mu.Lock()
 		a.remote = count(m)
 		if !to.waiting() {
-			err = a.tell()
+			err = a.notify()
 		}
 		a.mu.Unlock()
 		if err != nil {
@@ -161,17 +161,17 @@ func (a *answers) follow(to conn) {
 	}
 }
 
-// tell sends the count, or wakes run. The caller holds mu.
-func (a *answers) tell() error {
+// notify sends the count, or wakes run. The caller holds mu.
+func (a *answers) notify() error {
 	n := min(a.own, a.remote)
-	if n <= a.told {
+	if n <= a.notified {
 		return nil
 	}
 	if a.together {
 		a.wake.Signal()
 		return nil
 	}
-	a.told = n
+	a.notified = n
 	return errors.Join(a.to.send(number(n)), a.to.flush())
 }
 
@@ -180,14 +180,14 @@ func (a *answers) run() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for {
-		for min(a.own, a.remote) <= a.told && !a.closed {
+		for min(a.own, a.remote) <= a.notified && !a.closed {
 			a.wake.Wait()
 		}
 		if a.closed {
 			return
 		}
 		n := min(a.own, a.remote)
-		a.told = n
+		a.notified = n
 		a.mu.Unlock()
 		err := errors.Join(a.to.send(number(n)), a.to.flush())
 		a.mu.Lock()

@@ -398,7 +398,7 @@ func (c *comparer) ourStore(ctx context.Context, dir, sync string, size int) err
 		return err
 	}
 	for _, r := range results {
-		if r.Median || r.Burst == 0 {
+		if r.Median || r.FrameMessages == 0 {
 			continue
 		}
 		r.Round, r.Case = c.round, map[string]string{"write": measure.CaseWrite, "read": measure.CaseRead}[r.Phase]

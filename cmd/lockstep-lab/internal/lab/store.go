@@ -67,7 +67,7 @@ empty page cache, compared with a plain read of the same file.`,
 	cmd.Flags().BoolVar(&o.Warm, "warm", false, "before measuring, write and delete as much as the run will use")
 	cmd.Flags().StringVar(&limit, "memory-limit", "",
 		"memory limit of this process with its page cache, such as 2GiB; empty: unlimited")
-	cmd.Flags().BoolVar(&o.Far, "far", false, "measure opening the full store and reading from its first message")
+	cmd.Flags().BoolVar(&o.SlowLink, "far", false, "measure opening the full store and reading from its first message")
 	return cmd
 }
 
@@ -187,7 +187,7 @@ func embeddedRounds(
 				return err
 			}
 		}
-		if f.Rounds == 1 && !slices.ContainsFunc(all, func(r bench.Result) bool { return r.Burst > 1 }) {
+		if f.Rounds == 1 && !slices.ContainsFunc(all, func(r bench.Result) bool { return r.FrameMessages > 1 }) {
 			continue // nothing to take a median of
 		}
 		medians := mediansOf(all, phases)
@@ -232,7 +232,7 @@ func mediansOf(all []bench.Result, phases []string) (medians []bench.Result) {
 	var order []key
 	for _, r := range all {
 		k := key{r.Phase, r.Stored}
-		if r.Burst > 0 {
+		if r.FrameMessages > 0 {
 			k.stored = 0
 		}
 		if groups[k] == nil {
@@ -261,7 +261,7 @@ func printTrends(env *cli.Env, results []bench.Result) error {
 	for _, phase := range []string{"write", "read"} {
 		var bursts []bench.Result
 		for _, r := range results {
-			if r.Phase == phase && r.Burst > 0 {
+			if r.Phase == phase && r.FrameMessages > 0 {
 				bursts = append(bursts, r)
 			}
 		}
@@ -299,8 +299,8 @@ func printEmbedded(env *cli.Env, results []bench.Result) error {
 	rows := make([][]any, 0, len(results))
 	for _, r := range results {
 		name := fmt.Sprint(r.Round)
-		if r.Burst > 0 {
-			name = fmt.Sprintf("%d/%d", r.Round, r.Burst)
+		if r.FrameMessages > 0 {
+			name = fmt.Sprintf("%d/%d", r.Round, r.FrameMessages)
 		}
 		if r.Median {
 			name = "median"

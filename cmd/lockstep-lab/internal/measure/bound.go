@@ -101,7 +101,7 @@ func (b *Bounds) Measure(ctx context.Context, sizeBytes, window int, d time.Dura
 	if err != nil {
 		return r, fmt.Errorf("measure the bound: %w", err)
 	}
-	r.Took(took, n, h)
+	r.Duration(took, n, h)
 	r.Cost(m)
 	return r, nil
 }

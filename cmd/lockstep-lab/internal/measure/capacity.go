@@ -65,7 +65,7 @@ func MeasureCapacity(ctx context.Context, t bench.Target, o CapacityOptions) (pu
 			}
 			start := time.Now()
 			h, err := bench.PublishAll(ctx, producers, queues, p)
-			r.Took(time.Since(start), o.Messages, h)
+			r.Duration(time.Since(start), o.Messages, h)
 			for _, p := range producers {
 				err = errors.Join(err, p.Close())
 			}

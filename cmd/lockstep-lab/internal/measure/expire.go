@@ -135,26 +135,26 @@ func (x *expiring) warm() time.Duration { return x.Phase / 4 }
 
 // measure runs the phases. over is the expiry time of the messages; zero if their queue gets a TTL.
 func (x *expiring) measure(ctx context.Context, over time.Time) error {
-	if err := letPass(ctx, x.warm()); err != nil {
+	if err := elapse(ctx, x.warm()); err != nil {
 		return err
 	}
 	if left := time.Until(over); !over.IsZero() && left < 2*x.Phase {
 		return fmt.Errorf("bench: publishing %d messages took %s longer than --fill: increase it", x.Messages,
 			(2*x.Phase - left).Round(time.Second))
 	}
-	if err := x.phase(ctx, &x.result.Before, func() error { return letPass(ctx, x.Phase) }); err != nil {
+	if err := x.phase(ctx, &x.result.Before, func() error { return elapse(ctx, x.Phase) }); err != nil {
 		return err
 	}
 	if err := x.phase(ctx, &x.result.Checkpoints, func() error { return x.checkpoints(ctx) }); err != nil {
 		return err
 	}
-	if err := letPass(ctx, time.Until(over)); err != nil {
+	if err := elapse(ctx, time.Until(over)); err != nil {
 		return err
 	}
 	if err := x.phase(ctx, &x.result.Expiring, func() error { return x.expire(ctx) }); err != nil {
 		return err
 	}
-	if err := x.phase(ctx, &x.result.After, func() error { return letPass(ctx, x.Phase) }); err != nil {
+	if err := x.phase(ctx, &x.result.After, func() error { return elapse(ctx, x.Phase) }); err != nil {
 		return err
 	}
 	r := &x.result
@@ -201,7 +201,7 @@ func (x *expiring) checkpoints(ctx context.Context) error {
 		if err := x.checkpoint(ctx); err != nil {
 			return err
 		}
-		if err := letPass(ctx, min(checkpointEvery, time.Until(end))); err != nil {
+		if err := elapse(ctx, min(checkpointEvery, time.Until(end))); err != nil {
 			return err
 		}
 	}
@@ -252,7 +252,7 @@ func (x *expiring) expire(ctx context.Context) error {
 		if q.Messages == 0 {
 			return nil
 		}
-		if err := letPass(ctx, expireLook); err != nil {
+		if err := elapse(ctx, expireLook); err != nil {
 			return err
 		}
 	}

@@ -39,9 +39,9 @@ type FanoutOptions struct {
 	Drain time.Duration
 }
 
-// patience is how long a consumer waits for a message before it leaves a subscription that seems empty. It is longer
+// emptyTimeout is how long a consumer waits for a message before it leaves a subscription that seems empty. It is longer
 // than the delivery of existing messages takes on a busy machine.
-const patience = time.Second
+const emptyTimeout = time.Second
 
 // fanout is one measurement.
 type fanout struct {
@@ -128,7 +128,7 @@ func (f *fanout) measure(ctx context.Context, t bench.Target) ([]bench.Result, e
 	if err != nil {
 		cancel(err)
 	} else {
-		publish.Took(took, f.Messages, h)
+		publish.Duration(took, f.Messages, h)
 		publish.Cost(m)
 		deliver.Cost(m)
 		deliver.Share = f.share()
@@ -145,12 +145,12 @@ func (f *fanout) measure(ctx context.Context, t bench.Target) ([]bench.Result, e
 	if cause := context.Cause(ctx); cause != nil {
 		return nil, fmt.Errorf("fanout: %w", cause)
 	}
-	drain.Took(time.Since(start), f.deliveries()-int(f.left.Load())-before, f.waited(1))
+	drain.Duration(time.Since(start), f.deliveries()-int(f.left.Load())-before, f.waited(1))
 	drain.Cost(m)
 	if f.Backlog {
 		return []bench.Result{publish, drain}, nil
 	}
-	deliver.Took(took, before, f.waited(0))
+	deliver.Duration(took, before, f.waited(0))
 	return []bench.Result{publish, deliver, drain}, nil
 }
 
@@ -271,12 +271,12 @@ func (f *fanout) turn(ctx, limited context.Context, sub int, waits [2]*hdrhistog
 	// the nodes.
 	limit, leave := context.WithCancel(limited)
 	defer leave()
-	timer, set := time.AfterFunc(patience, leave), time.Now()
+	timer, set := time.AfterFunc(emptyTimeout, leave), time.Now()
 	defer timer.Stop()
 	for got := 0; got < f.Turn || f.Consumers >= f.Subscriptions; got++ {
 		start := time.Now()
-		if start.Sub(set) > patience/4 {
-			timer.Reset(patience)
+		if start.Sub(set) > emptyTimeout/4 {
+			timer.Reset(emptyTimeout)
 			set = start
 		}
 		d, err := c.Receive(limit)

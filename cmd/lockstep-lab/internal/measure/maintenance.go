@@ -95,8 +95,8 @@ func MedianWork(rounds []MaintenanceResult) MaintenanceResult {
 	return m
 }
 
-// upkeep is one measurement in progress.
-type upkeep struct {
+// maintenanceWork is one measurement in progress.
+type maintenanceWork struct {
 	MaintenanceOptions
 	t    bench.Target
 	load *steadyLoad
@@ -115,7 +115,7 @@ func Maintenance(
 		return publishSteadily(ctx, t, steady{
 			queue: names[1], sizeBytes: o.SizeBytes, perSecond: o.PerSecond, publishers: o.Publishers,
 		}, func(ctx context.Context, p *steadyLoad) error {
-			u := &upkeep{MaintenanceOptions: o, t: t, load: p}
+			u := &maintenanceWork{MaintenanceOptions: o, t: t, load: p}
 			for round := range o.Rounds {
 				for _, work := range o.Works {
 					r, err := u.measure(ctx, work)
@@ -134,7 +134,7 @@ func Maintenance(
 }
 
 // measure measures a quiet period and one operation.
-func (u *upkeep) measure(ctx context.Context, work string) (MaintenanceResult, error) {
+func (u *maintenanceWork) measure(ctx context.Context, work string) (MaintenanceResult, error) {
 	r := MaintenanceResult{
 		Workload: "maintenance", Phase: work, Sync: u.t.Sync, StoreMB: float64(u.StoreBytes) / 1e6,
 		SizeBytes: u.SizeBytes, Publishers: u.Publishers, PerSecond: u.PerSecond,
@@ -144,33 +144,33 @@ func (u *upkeep) measure(ctx context.Context, work string) (MaintenanceResult, e
 	if err := u.t.Pair.WaitReady(limit, nil); err != nil {
 		return r, err
 	}
-	if err := letPass(ctx, u.Settle); err != nil {
+	if err := elapse(ctx, u.Settle); err != nil {
 		return r, err
 	}
 	u.load.next()
-	if err := letPass(ctx, u.Quiet); err != nil {
+	if err := elapse(ctx, u.Quiet); err != nil {
 		return r, err
 	}
 	r.Quiet = u.load.next()
-	began := time.Now()
+	start := time.Now()
 	mb, seconds, after, err := u.do(limit, work)
 	if err != nil {
 		return r, err
 	}
 	r.Slowest, r.While = u.load.slowMoments(), u.load.next()
 	u.load.during("")
-	r.MB, r.Seconds = mb, cmp.Or(seconds, time.Since(began).Seconds())
+	r.MB, r.Seconds = mb, cmp.Or(seconds, time.Since(start).Seconds())
 	r.Rate = r.MB / max(r.Seconds, 1e-3)
 	r.P50Ratio, r.P99Ratio = r.While.P50/max(r.Quiet.P50, 1e-3), r.While.P99/max(r.Quiet.P99, 1e-3)
 	return r, after()
 }
 
 // do runs an operation. seconds is 0 if its total duration is meant. after cleans up.
-func (u *upkeep) do(ctx context.Context, work string) (mb, seconds float64, after func() error, err error) {
+func (u *maintenanceWork) do(ctx context.Context, work string) (mb, seconds float64, after func() error, err error) {
 	after = func() error { return nil }
 	switch work {
 	case WorkNothing:
-		err = letPass(ctx, u.Quiet)
+		err = elapse(ctx, u.Quiet)
 	case WorkResize:
 		mb, err = u.resize(ctx)
 	case WorkBackup:
@@ -186,7 +186,7 @@ func (u *upkeep) do(ctx context.Context, work string) (mb, seconds float64, afte
 }
 
 // resize rewrites both page files of the pair.
-func (u *upkeep) resize(ctx context.Context) (mb float64, err error) {
+func (u *maintenanceWork) resize(ctx context.Context) (mb float64, err error) {
 	s, err := u.t.Client.MaintenanceSettings(ctx)
 	if err != nil {
 		return 0, err
@@ -218,7 +218,7 @@ func (u *upkeep) resize(ctx context.Context) (mb float64, err error) {
 }
 
 // standby returns the standby node and its client.
-func (u *upkeep) standby(ctx context.Context) (*harness.Node, *client.Node, error) {
+func (u *maintenanceWork) standby(ctx context.Context) (*harness.Node, *client.Node, error) {
 	active, err := bench.ActiveNode(ctx, u.t)
 	if err != nil {
 		return nil, nil, err
@@ -228,7 +228,7 @@ func (u *upkeep) standby(ctx context.Context) (*harness.Node, *client.Node, erro
 	return n, c, err
 }
 
-func (u *upkeep) backup(ctx context.Context) (mb float64, err error) {
+func (u *maintenanceWork) backup(ctx context.Context) (mb float64, err error) {
 	_, n, err := u.standby(ctx)
 	if err != nil {
 		return 0, err
@@ -237,7 +237,7 @@ func (u *upkeep) backup(ctx context.Context) (mb float64, err error) {
 	return float64(set.GetBytes()) / 1e6, err
 }
 
-func (u *upkeep) scan(ctx context.Context) (mb float64, err error) {
+func (u *maintenanceWork) scan(ctx context.Context) (mb float64, err error) {
 	_, n, err := u.standby(ctx)
 	if err != nil {
 		return 0, err
@@ -248,7 +248,7 @@ func (u *upkeep) scan(ctx context.Context) (mb float64, err error) {
 
 // rejoin removes the standby's disk and waits until the pair is in sync again. mb and seconds are those of the snapshot
 // and its installation.
-func (u *upkeep) rejoin(ctx context.Context) (mb, seconds float64, after func() error, err error) {
+func (u *maintenanceWork) rejoin(ctx context.Context) (mb, seconds float64, after func() error, err error) {
 	n, _, err := u.standby(ctx)
 	if err != nil {
 		return 0, 0, nil, err
@@ -263,7 +263,7 @@ func (u *upkeep) rejoin(ctx context.Context) (mb, seconds float64, after func() 
 	}
 	after = func() error { return os.RemoveAll(lost) }
 	// bench failover measures the loss itself. The publishers are measured after it has been handled.
-	if err := letPass(ctx, u.Settle); err != nil {
+	if err := elapse(ctx, u.Settle); err != nil {
 		return 0, 0, nil, errors.Join(err, after())
 	}
 	u.load.next()

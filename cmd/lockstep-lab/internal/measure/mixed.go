@@ -95,8 +95,8 @@ func mixed(
 	for _, w := range waits[1:] {
 		waits[0].Merge(w)
 	}
-	publish.Took(took, int(h.TotalCount()), h)
-	deliver.Took(took, int(waits[0].TotalCount()), waits[0])
+	publish.Duration(took, int(h.TotalCount()), h)
+	deliver.Duration(took, int(waits[0].TotalCount()), waits[0])
 	publish.Cost(m)
 	deliver.Cost(m)
 	return nil

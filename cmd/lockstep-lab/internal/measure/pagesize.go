@@ -140,7 +140,7 @@ func (r *pageSizeRun) phase(ctx context.Context, name string, fn func() (*hdrhis
 	if err != nil {
 		return err
 	}
-	out.Took(time.Since(start), len(r.sizes), h)
+	out.Duration(time.Since(start), len(r.sizes), h)
 	if err := r.finish(ctx, &out, m); err != nil {
 		return err
 	}
@@ -248,10 +248,10 @@ func (r *pageSizeRun) consume(phase string) func(context.Context) error {
 
 // rewritten is the result of a rewrite of one node.
 type rewritten struct {
-	Took   time.Duration
-	before int // page size
-	after  int
-	bytes  int64 // of the new file
+	Duration time.Duration
+	before   int // page size
+	after    int
+	bytes    int64 // of the new file
 }
 
 // rewrite scans, and rewrites the page file of each node.
@@ -287,7 +287,7 @@ func (r *pageSizeRun) rewrite(ctx context.Context) error {
 	}
 	var took time.Duration
 	for _, w := range all {
-		took += w.Took / time.Duration(len(all))
+		took += w.Duration / time.Duration(len(all))
 	}
 	bytes := all[len(all)-1].bytes
 	out.Seconds = took.Seconds()
@@ -347,7 +347,7 @@ func (r *pageSizeRun) rewritePair(ctx context.Context, size int) ([]rewritten, e
 			return nil, err
 		}
 		all = append(all, rewritten{
-			Took: res.GetTook().AsDuration(), before: int(res.GetPageSizeBefore()), after: int(res.GetPageSizeAfter()),
+			Duration: res.GetTook().AsDuration(), before: int(res.GetPageSizeBefore()), after: int(res.GetPageSizeAfter()),
 			bytes: int64(res.GetFileBytesAfter()),
 		})
 		if i > 0 {
@@ -410,7 +410,7 @@ func rewriteInLog(file string) (rewritten, error) {
 		Message  string  `json:"msg"`
 		PageSize int     `json:"page_size"`
 		Bytes    int64   `json:"bytes"`
-		Took     float64 `json:"took"`
+		Duration float64 `json:"took"`
 	}
 	for line := range strings.Lines(string(b)) {
 		if !strings.Contains(line, "page.db rewritten at startup") {
@@ -420,10 +420,11 @@ func rewriteInLog(file string) (rewritten, error) {
 			return rewritten{}, fmt.Errorf("the node's log: %w", err)
 		}
 	}
-	if found.Took == 0 {
+	if found.Duration == 0 {
 		return rewritten{}, fmt.Errorf("the node did not rewrite its page file at its start; see %s", file)
 	}
-	return rewritten{Took: time.Duration(found.Took * float64(time.Second)), after: found.PageSize, bytes: found.Bytes},
+	return rewritten{Duration: time.Duration(found.Duration * float64(time.Second)), after: found.PageSize,
+			bytes: found.Bytes},
 		nil
 }
 

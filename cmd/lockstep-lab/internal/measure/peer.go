@@ -231,7 +231,7 @@ func parseChronicle(out []byte, o ChronicleOptions) ([]bench.Result, error) {
 				return nil, fmt.Errorf("result of chronicle %q: %w", line, err)
 			}
 			results = append(results, bench.Result{
-				Workload: "store", Phase: []string{"write", "read"}[i], Setup: PeerChronicle, Case: c, Burst: burst,
+				Workload: "store", Phase: []string{"write", "read"}[i], Setup: PeerChronicle, Case: c, FrameMessages: burst,
 				SizeBytes: o.SizeBytes, Batch: o.Batch,
 				Messages: o.Messages, Seconds: ms / 1000, Rate: rate, MB: rate * float64(o.SizeBytes) / 1e6,
 			})

@@ -133,7 +133,7 @@ func (e *embedded) createQueues(ctx context.Context, n int, out *bench.Result) e
 		}
 		bench.Record(h, time.Since(begin))
 	}
-	out.Took(time.Since(start), n, h)
+	out.Duration(time.Since(start), n, h)
 	return nil
 }
 

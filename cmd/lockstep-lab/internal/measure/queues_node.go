@@ -86,7 +86,7 @@ func publishRound(
 	start := time.Now()
 	h, err := bench.PublishAll(ctx, producers, queues, o)
 	if err == nil {
-		out.Took(time.Since(start), int(h.TotalCount()), h)
+		out.Duration(time.Since(start), int(h.TotalCount()), h)
 	}
 	for _, p := range producers {
 		err = errors.Join(err, p.Close())
@@ -122,7 +122,7 @@ func createAll(ctx context.Context, c *client.Client, names []string, out *bench
 	for _, h := range histograms[1:] {
 		histograms[0].Merge(h)
 	}
-	out.Took(time.Since(start), len(names), histograms[0])
+	out.Duration(time.Since(start), len(names), histograms[0])
 	return nil
 }
 

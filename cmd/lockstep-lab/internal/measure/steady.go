@@ -85,8 +85,8 @@ func (p *steadyLoad) next() Latencies {
 	}
 }
 
-// Took records a latency.
-func (p *steadyLoad) Took(d time.Duration) {
+// Duration records a latency.
+func (p *steadyLoad) Duration(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	bench.Record(p.phase, d)
@@ -167,12 +167,12 @@ func (p *steadyLoad) run(
 			}
 			return fmt.Errorf("publish: %w", err)
 		}
-		p.Took(time.Since(due))
+		p.Duration(time.Since(due))
 	}
 }
 
-// letPass waits for d, or until ctx ends.
-func letPass(ctx context.Context, d time.Duration) error {
+// elapse waits for d, or until ctx ends.
+func elapse(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -49,9 +49,9 @@ type StoreOptions struct {
 	// MemoryLimit of this process and its page cache, in bytes; 0 for none. It requires root and a memory cgroup. If it
 	// cannot be set, the Note of the results contains the reason.
 	MemoryLimit int64
-	// Far closes the store after the bursts. It measures opening it, and a reader that starts at the first message,
+	// SlowLink closes the store after the bursts. It measures opening it, and a reader that starts at the first message,
 	// compared with a plain read of the page file.
-	Far bool
+	SlowLink bool
 }
 
 // embedded is an open store under load.
@@ -180,7 +180,7 @@ func Store(ctx context.Context, o StoreOptions, report func(bench.Result) error)
 			return err
 		}
 	}
-	if !o.Far {
+	if !o.SlowLink {
 		return nil
 	}
 	return r.far(ctx, o.Messages*o.Bursts, tell)
@@ -199,7 +199,7 @@ func (e *embedded) burst(ctx context.Context, burst, messages int, report func(b
 		run  func(context.Context, int, *bench.Result) error
 	}{{"write", e.write}, {"read", e.read}} {
 		result := e.result("store", phase.name)
-		result.Burst, result.Stored = burst+1, burst*messages
+		result.FrameMessages, result.Stored = burst+1, burst*messages
 		if err := e.measure(&result, func(r *bench.Result) error { return phase.run(ctx, messages, r) }); err != nil {
 			return err
 		}
@@ -330,7 +330,7 @@ func (e *embedded) transactions(
 		}
 		bench.Record(h, time.Since(begin))
 	}
-	out.Took(time.Since(start), count, h)
+	out.Duration(time.Since(start), count, h)
 	return nil
 }
 
@@ -365,7 +365,7 @@ func (e *embedded) read(ctx context.Context, messages int, out *bench.Result) er
 		}
 		bench.Record(h, time.Since(begin))
 	}
-	out.Took(time.Since(start), messages, h)
+	out.Duration(time.Since(start), messages, h)
 	return nil
 }
 

@@ -14,7 +14,7 @@ func TestStore(t *testing.T) {
 	var results []bench.Result
 	err := Store(t.Context(), StoreOptions{
 		EmbeddedOptions: EmbeddedOptions{Dir: t.TempDir(), SizeBytes: 100, Batch: 7, Sync: "off"}, Messages: 501,
-		Bursts: 2, Warm: true, Far: true,
+		Bursts: 2, Warm: true, SlowLink: true,
 	}, func(r bench.Result) error {
 		results = append(results, r)
 		return nil

@@ -67,7 +67,7 @@ func Wipe(ctx context.Context, t bench.Target, o WipeOptions) (WipeResult, error
 			return err
 		}
 		r.StoreMB = float64(o.StoreBytes) / 1e6
-		if err := letPass(ctx, o.Settle); err != nil {
+		if err := elapse(ctx, o.Settle); err != nil {
 			return err
 		}
 		return publishSteadily(ctx, t, steady{
@@ -79,11 +79,11 @@ func Wipe(ctx context.Context, t bench.Target, o WipeOptions) (WipeResult, error
 
 // wipe runs the phases while messages are published.
 func (r *WipeResult) wipe(ctx context.Context, t bench.Target, p *steadyLoad, o WipeOptions) error {
-	if err := letPass(ctx, o.Before/4); err != nil { // until connections and caches are warm
+	if err := elapse(ctx, o.Before/4); err != nil { // until connections and caches are warm
 		return err
 	}
 	p.next()
-	if err := letPass(ctx, o.Before); err != nil {
+	if err := elapse(ctx, o.Before); err != nil {
 		return err
 	}
 	active, err := bench.ActiveNode(ctx, t)
@@ -113,7 +113,7 @@ func (r *WipeResult) wipe(ctx context.Context, t bench.Target, p *steadyLoad, o 
 	}
 	r.InSyncSeconds = time.Since(started).Seconds()
 	r.While = p.next()
-	if err := letPass(ctx, o.Before); err != nil {
+	if err := elapse(ctx, o.Before); err != nil {
 		return err
 	}
 	r.After = p.next()
@@ -130,7 +130,7 @@ func readSnapshot(n *harness.Node, since time.Time) (mb, seconds float64, err er
 		return 0, 0, fmt.Errorf("bench: %w", err)
 	}
 	defer func() { _ = f.Close() }() // it was only read
-	var began time.Time
+	var start time.Time
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -148,9 +148,9 @@ func readSnapshot(n *harness.Node, since time.Time) (mb, seconds float64, err er
 		}
 		switch line.Msg {
 		case "receiving a snapshot":
-			began, mb = at, float64(line.Bytes)/1e6
+			start, mb = at, float64(line.Bytes)/1e6
 		case "snapshot installed":
-			seconds = at.Sub(began).Seconds()
+			seconds = at.Sub(start).Seconds()
 		}
 	}
 	if err := lines.Err(); err != nil {

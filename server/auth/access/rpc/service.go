@@ -139,8 +139,8 @@ func (s *Service) checkLockOut(ctx context.Context, at uint64, entries []queue.A
 	if err != nil {
 		return err
 	}
-	if s.o.Rules.With(next).May(id, access.Operate, "") == nil {
-		if id.Method != access.MethodToken || tokenStays(next, id) {
+	if s.o.Rules.WithTable(next).May(id, access.Operate, "") == nil {
+		if id.Method != access.MethodToken || tokenKept(next, id) {
 			return nil
 		}
 	}
@@ -153,8 +153,8 @@ func (s *Service) checkLockOut(ctx context.Context, at uint64, entries []queue.A
 		"the change with --lock-out", access.ErrLockOut, id.Principal, id.Principal)
 }
 
-// tokenStays reports whether a caller with a token of the pair still has one.
-func tokenStays(t *access.Table, id *access.Identity) bool {
+// tokenKept reports whether a caller with a token of the pair still has one.
+func tokenKept(t *access.Table, id *access.Identity) bool {
 	for _, token := range t.Tokens() {
 		if token.GetPrincipal() == id.Principal {
 			return true

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+func rebuildCommand(env *cli.Env) *cobra.Command {
+	var yes bool
+	req := &pb.AdoptRecordRequest{}
+	cmd := &cobra.Command{
+		Use:   "adopt [ADDRESS]",
+		Short: "Rebuild the cluster record after coordinator data loss",
+		Long: `The coordinator stores the cluster record, which defines the node that may be active. If the record
+is lost, or was restored from an old copy, it is unknown which node holds all messages, and nodes that start wait
+(` + "`lockstep status`" + ` shows this). If the correct record can be restored, restore it; the nodes then continue automatically.
+
+Otherwise, choose a node: the node at ADDRESS (default: the first of --addr) writes a new record with itself as the
+active and the only node in sync, and the other node catches up from it. The node first queries the other node, and
+refuses if that node holds more. If the other node cannot be reached because it is lost, add --without-other, but
+only after you have made sure that it does not run and does not hold more.
+
+Without --yes, the command only prints the new record.`,
+		Example: `  lockstep pair adopt 10.0.0.1:7420
+  lockstep pair adopt 10.0.0.1:7420 --other 10.0.0.2:7420 --yes`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			addrs, err := env.Addresses()
+			if err != nil {
+				return err
+			}
+			target := addrs[0]
+			if len(args) > 0 {
+				target = args[0]
+			}
+			if i := slices.IndexFunc(addrs, func(s string) bool { return s != target }); req.OtherAddress == "" &&
+				i >= 0 {
+				req.OtherAddress = addrs[i]
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				n, err := cli.NodeAt(c, target)
+				if err != nil {
+					return err
+				}
+				return rebuild(ctx, env, n, req, yes)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&yes, "yes", false, "write the record; without this flag, only print it")
+	f.StringVar(&req.OtherAddress, "other", "",
+		"address of the other node, if the coordinator does not know it (default: another address in --addr)")
+	f.BoolVar(&req.WithoutOther, "without-other", false, "proceed although the other node cannot be reached")
+	f.BoolVar(&req.AcceptDataLoss, "accept-data-loss", false,
+		"proceed although acknowledged messages may be missing on this node")
+	return cmd
+}
+
+// rebuild requests the record that the node would write, and writes it after the operator's confirmation.
+func rebuild(ctx context.Context, env *cli.Env, n *client.Node, req *pb.AdoptRecordRequest, confirmed bool) error {
+	plan, err := n.AdoptRecord(ctx, req)
+	if err != nil {
+		return err
+	}
+	if !confirmed {
+		return errors.Join(printRebuild(env, plan), cli.ErrNotConfirmed)
+	}
+	if !env.Print.JSON() {
+		if err := printRebuild(env, plan); err != nil {
+			return err
+		}
+	}
+	req.Confirm = true
+	done, err := n.AdoptRecord(ctx, req)
+	if err != nil {
+		return err
+	}
+	if env.Print.JSON() {
+		return printRebuild(env, done)
+	}
+	return env.Print.Sentence("done: %s is the active of pair %s, config %d, term %d", nameOf(done),
+		done.GetPairId(), done.GetConfig(), done.GetTerm())
+}
+
+// nameOf returns the name of the adopting node.
+func nameOf(r *pb.AdoptRecordResponse) string {
+	if r.GetNodeName() != "" {
+		return "node " + r.GetNodeName()
+	}
+	return "node " + r.GetNodeId()
+}
+
+// printRebuild prints the effects of an adoption.
+func printRebuild(env *cli.Env, r *pb.AdoptRecordResponse) error {
+	if env.Print.JSON() {
+		return env.Print.Object(rebuildObject(r))
+	}
+	found := "no record"
+	if r.GetFoundConfig() > 0 {
+		found = fmt.Sprintf("a record of config %d", r.GetFoundConfig())
+	}
+	lines := []string{
+		fmt.Sprintf("the coordinator has %s of pair %s; %s is at config %d", found, r.GetPairId(), nameOf(r),
+			r.GetOwnConfig()),
+		fmt.Sprintf("new record: config %d, term %d, active %s, in sync %s", r.GetConfig(), r.GetTerm(), r.GetNodeId(),
+			strings.Join(r.GetInSync(), ", ")),
+		fmt.Sprintf("its log ends at LSN %d of term %d", r.GetLogEnd().GetLsn(), r.GetLogEnd().GetTerm()),
+	}
+	switch other := r.GetOther(); {
+	case other.GetReached():
+		lines = append(lines, fmt.Sprintf("the other node, %s at %s, has config %d; its log ends at LSN %d of term "+
+			"%d: it does not hold more", other.GetName(),
+			other.GetAddress(), other.GetConfig(), other.GetLogEnd().GetLsn(), other.GetLogEnd().GetTerm()))
+	case other != nil:
+		lines = append(lines, fmt.Sprintf("the other node does not respond at %s", other.GetAddress()))
+	default:
+		lines = append(lines, "the address of the other node is unknown; set --other")
+	}
+	for _, w := range r.GetWarnings() {
+		lines = append(lines, "WARNING: "+w)
+	}
+	return env.Print.Sentence("%s", strings.Join(lines, "\n"))
+}
+
+// rebuildObject returns an adoption for programs.
+func rebuildObject(r *pb.AdoptRecordResponse) map[string]any {
+	out := map[string]any{
+		"done": r.GetDone(), "pair_id": r.GetPairId(), "node_id": r.GetNodeId(), "node_name": r.GetNodeName(),
+		"config": r.GetConfig(),
+		"term":   r.GetTerm(), "in_sync": r.GetInSync(), "found_config": r.GetFoundConfig(),
+		"own_config": r.GetOwnConfig(),
+		"log_end":    map[string]any{"term": r.GetLogEnd().GetTerm(), "lsn": r.GetLogEnd().GetLsn()},
+		"warnings":   r.GetWarnings(),
+	}
+	if o := r.GetOther(); o != nil {
+		out["other"] = map[string]any{
+			"address": o.GetAddress(), "reached": o.GetReached(), "node_id": o.GetNodeId(), "name": o.GetName(),
+			"config":  o.GetConfig(),
+			"log_end": map[string]any{"term": o.GetLogEnd().GetTerm(), "lsn": o.GetLogEnd().GetLsn()},
+		}
+	}
+	return out
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lockstep-mq/lockstep/client"
+)
+
+// backlogQueues are filled before the resize, and read after it.
+const backlogQueues = 4
+
+// backlog is the content of the queues during the rewrite.
+type backlog struct {
+	seed     uint64
+	messages [backlogQueues]int // in each queue, with sequences from 1
+	bytes    atomic.Int64
+}
+
+func backlogName(queue int) string { return fmt.Sprintf("stock-%d", queue) }
+
+// backlogBody returns the unique body of a message. Each queue has its own kind of bodies, as in most applications.
+func backlogBody(seed uint64, queue, n int) []byte {
+	rng := rand.New(rand.NewPCG(seed+uint64(queue)<<32, uint64(n)+1))
+	size := 0
+	switch queue {
+	case 0:
+		size = 15_000
+	case 1:
+		size = 4200 + rng.IntN(300) // slightly more than two pages of 2 KiB
+	case 2:
+		size = 256 << rng.IntN(3)
+	default:
+		if size = 2000 + rng.IntN(8000); rng.IntN(200) == 0 {
+			size = 100_000 + rng.IntN(200_000)
+		}
+	}
+	b := make([]byte, size+8)
+	for i := 0; i < size; i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], rng.Uint64())
+	}
+	return b[:size]
+}
+
+// fill publishes messages with a total size to the queues.
+func (s *backlog) fill(ctx context.Context, c *client.Client, total int64) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for q := range backlogQueues {
+		wg.Go(func() {
+			if err := s.fillQueue(ctx, c, q, total/backlogQueues); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return fmt.Errorf("fill the queues: %w", err)
+	}
+	return nil
+}
+
+func (s *backlog) fillQueue(ctx context.Context, c *client.Client, queue int, total int64) error {
+	name := backlogName(queue)
+	if _, _, err := c.CreateQueue(ctx, name, client.CreateQueueOptions{}); err != nil {
+		return err
+	}
+	p, err := c.NewProducer(ctx, client.ProducerOptions{MaxPendingBytes: 16 << 20})
+	if err != nil {
+		return err
+	}
+	failed := make(chan error, 1)
+	for filled := int64(0); filled < total; {
+		body := backlogBody(s.seed, queue, s.messages[queue])
+		want := uint64(s.messages[queue]) + 1
+		err := p.PublishAsync(ctx, name, client.Message{Body: body}, func(r client.Receipt, err error) {
+			if err == nil && r.Sequence != want {
+				err = fmt.Errorf("%s: message %d got sequence %d", name, want, r.Sequence)
+			}
+			if err != nil {
+				select {
+				case failed <- err:
+				default:
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+		filled += int64(len(body))
+		s.bytes.Add(int64(len(body)))
+		s.messages[queue]++
+	}
+	if err := p.Flush(ctx); err != nil {
+		return err
+	}
+	select {
+	case err := <-failed:
+		return err
+	default:
+		return p.Close()
+	}
+}
+
+// count returns the number of all messages.
+func (s *backlog) count() int {
+	n := 0
+	for _, m := range s.messages {
+		n += m
+	}
+	return n
+}
+
+// check reads all queues again. Missing and changed messages are lost; messages stored twice are duplicated.
+func (s *backlog) check(ctx context.Context, c *client.Client) (lost, duplicated int, err error) {
+	for q, messages := range s.messages {
+		seen := make([]bool, messages)
+		for m, err := range c.Browse(ctx, backlogName(q), client.BrowseOptions{}) {
+			if err != nil {
+				return lost, duplicated, fmt.Errorf("read %s again: %w", backlogName(q), err)
+			}
+			i := int(m.Sequence) - 1
+			switch {
+			case i < 0 || i >= messages || seen[i]:
+				duplicated++
+			case bytes.Equal(m.Body, backlogBody(s.seed, q, i)):
+				seen[i] = true
+			}
+		}
+		for _, ok := range seen {
+			if !ok {
+				lost++
+			}
+		}
+	}
+	return lost, duplicated, nil
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch_test
+
+import (
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+var firstKey = dispatch.Key{Queue: 1, Sub: 1}
+
+// withConsumers waits until this many messages are in flight, and then until the number is stable.
+func (f *fixture) withConsumers(least uint64) uint64 {
+	f.t.Helper()
+	var n uint64
+	require.Eventually(f.t, func() bool {
+		before := n
+		n, _ = f.registry.Stats(firstKey)
+		return n >= least && n == before
+	}, 10*time.Second, 20*time.Millisecond)
+	return n
+}
+
+// All clients that do not read occupy no more than the limit, and 16 KiB each. A client that reads gets its
+// messages in the meantime, and all others as soon as they read.
+func TestOutboxesShareRoom(t *testing.T) { synctest.Test(t, testOutboxesShareRoom) }
+
+func testOutboxesShareRoom(t *testing.T) {
+	const consumers, size = 50, 1 << 10
+	f := newFixture(t, dispatch.Limits{
+		Consumers: 1000, Outstanding: 10_000, BatchBytes: 256 << 10, OutboxBytes: 1 << 20, BufferedBytes: 2 << 20,
+	})
+	body := string(make([]byte, size))
+	for range 10_000 {
+		f.queue.publish(body)
+	}
+	list := make([]*dispatch.Consumer, consumers)
+	for i := range list {
+		list[i] = f.attach(10_000)
+		synctest.Wait() // each fills its outbox before the next one is attached: the order that needs most memory
+	}
+	held, _ := f.registry.Stats(firstKey)
+	require.Less(t, held*size, uint64(2<<20+256<<10+consumers*(16+1)<<10), "%d messages", held)
+	// The first one reads until it has this many, then all others.
+	got := 0
+	read := func(c *dispatch.Consumer) {
+		event, err := c.Next(f.ctx)
+		require.NoError(t, err)
+		for _, m := range event.Messages {
+			require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: one(m.Sequence)}))
+		}
+		got += len(event.Messages)
+	}
+	for got < 3000 {
+		read(list[0])
+	}
+	for i := range list[1:] {
+		list[1+i].Finish()
+	}
+	for got < 10_000 {
+		read(list[0])
+	}
+}
+
+// Messages of a lost consumer are read again in batches, as the next consumer accepts them. Each message is
+// redelivered once, in order.
+func TestRedeliveriesAreReadInParts(t *testing.T) {
+	for name, set := range map[string]func(q *memoryQueue){
+		"plain":                  func(*memoryQueue) {},
+		"priorities":             func(q *memoryQueue) { q.prioritized = true },
+		"single active consumer": func(q *memoryQueue) { q.exclusive = true },
+	} {
+		simulated(t, name, func(t *testing.T) {
+			const messages = 200
+			f := newFixture(t, limits()) // a batch is one message, an outbox four
+			set(f.queue)
+			body := message(t, txn.Attributes{}, string(make([]byte, 1000)))
+			for range messages {
+				f.queue.publish(body)
+			}
+			lost := f.attach(messages)
+			next := f.attach(0)
+			f.take(lost, messages)
+			lost.Close()
+			require.Eventually(t, func() bool {
+				f.queue.mu.Lock()
+				defer f.queue.mu.Unlock()
+				return f.queue.count[messages] > 0
+			}, 10*time.Second, time.Millisecond)
+			before := f.queue.readsSoFar()
+			require.NoError(t, next.AddCredit(messages))
+			f.withConsumers(4)
+			require.Less(t, f.queue.readsSoFar()-before, 20)
+
+			for s := uint64(1); s <= messages; {
+				event, err := next.Next(f.ctx)
+				require.NoError(t, err)
+				for _, m := range event.Messages {
+					require.Equal(t, s, m.Sequence)
+					require.Equal(t, uint32(1), m.DeliveryCount)
+					require.NoError(t, next.Settle(f.ctx, dispatch.Outcomes{Acks: one(s)}))
+					s++
+				}
+			}
+			require.Eventually(t, func() bool { return f.queue.backlog() == 0 }, 10*time.Second, time.Millisecond)
+		})
+	}
+}
+
+// Each group has one message out, even if it waits to be read again, so that the next one does not overtake it.
+func TestGroupsKeepOrderWhenReadInParts(t *testing.T) {
+	synctest.Test(t, testGroupsKeepOrderWhenReadInParts)
+}
+
+func testGroupsKeepOrderWhenReadInParts(t *testing.T) {
+	const groups = 50
+	f := newFixture(t, limits())
+	body := string(make([]byte, 1000))
+	for i := range 2 * groups {
+		f.queue.publish(message(t, txn.Attributes{Group: strconv.Itoa(i % groups)}, body))
+	}
+	lost := f.attach(2 * groups) // the second ones are read and wait
+	next := f.attach(0)
+	f.take(lost, groups)
+	require.Eventually(t, func() bool { return f.queue.readsSoFar() >= 2*groups }, 10*time.Second, time.Millisecond)
+	lost.Close()
+	require.NoError(t, next.AddCredit(2*groups))
+	acked := map[uint64]bool{}
+	for len(acked) < 2*groups {
+		event, err := next.Next(f.ctx)
+		require.NoError(t, err)
+		for _, m := range event.Messages {
+			if m.Sequence > groups {
+				require.True(t, acked[m.Sequence-groups], "%d went before %d", m.Sequence, m.Sequence-groups)
+			}
+		}
+		for _, m := range event.Messages {
+			acked[m.Sequence] = true
+			require.NoError(t, next.Settle(f.ctx, dispatch.Outcomes{Acks: one(m.Sequence)}))
+		}
+	}
+}

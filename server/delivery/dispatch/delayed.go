@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"container/heap"
+	"time"
+)
+
+// delayQueue contains requeued messages with a delay. Guarded by dispatcher.mu.
+type delayQueue struct {
+	at    map[uint64]time.Time // authoritative; the heap may contain removed or duplicate sequences
+	heap  delayHeap
+	timer *time.Timer // for the first one; nil if empty
+}
+
+type laterEntry struct {
+	at       time.Time
+	sequence uint64
+}
+
+// requeueDelayed requeues sequences, each after the delay that a consumer requested, or else that of the queue's
+// configuration. The dispatcher's lock is held.
+func (d *dispatcher) requeueDelayed(sequences []uint64, asked map[uint64]time.Duration) {
+	if len(sequences) == 0 {
+		return
+	}
+	delays := d.registry.source.RedeliveryDelays(d.key, sequences)
+	if delays == nil && len(asked) == 0 {
+		d.requeue(sequences)
+		return
+	}
+	now := time.Now()
+	var atOnce []uint64
+	for i, sequence := range sequences {
+		delay, ok := asked[sequence]
+		if !ok && delays != nil {
+			delay = delays[i]
+		}
+		if delay <= 0 {
+			atOnce = append(atOnce, sequence)
+			continue
+		}
+		d.delayed.add(sequence, now.Add(delay))
+	}
+	d.requeue(atOnce)
+	d.setLater(now)
+}
+
+// setLater sets the timer for the first message. The dispatcher's lock is held.
+func (d *dispatcher) setLater(now time.Time) {
+	l := &d.delayed
+	if len(l.heap) == 0 || d.stopped != nil {
+		return
+	}
+	wait := l.heap[0].at.Sub(now)
+	if l.timer == nil {
+		l.timer = time.AfterFunc(wait, d.isLater)
+		return
+	}
+	l.timer.Reset(wait)
+}
+
+// isLater requeues the messages that are due.
+func (d *dispatcher) isLater() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stopped != nil {
+		return
+	}
+	now := time.Now()
+	d.requeue(d.delayed.take(now))
+	d.setLater(now)
+}
+
+func (l *delayQueue) add(sequence uint64, at time.Time) {
+	if l.at == nil {
+		l.at = make(map[uint64]time.Time)
+	}
+	l.at[sequence] = at
+	heap.Push(&l.heap, laterEntry{at, sequence})
+}
+
+// take removes and returns the messages that are due.
+func (l *delayQueue) take(now time.Time) (due []uint64) {
+	for len(l.heap) > 0 && !l.heap[0].at.After(now) {
+		e, _ := heap.Pop(&l.heap).(laterEntry)
+		if l.at[e.sequence].Equal(e.at) {
+			delete(l.at, e.sequence)
+			due = append(due, e.sequence)
+		}
+	}
+	return due
+}
+
+// removeRange removes a range. The cost is the smaller of the range and the set.
+func (l *delayQueue) removeRange(r Range) {
+	if r.Last-r.First < uint64(len(l.at)) {
+		for i := range r.Last - r.First + 1 {
+			delete(l.at, r.First+i)
+		}
+	} else {
+		for sequence := range l.at {
+			if r.First <= sequence && sequence <= r.Last {
+				delete(l.at, sequence)
+			}
+		}
+	}
+	if len(l.at) == 0 {
+		l.heap = nil
+	}
+}
+
+func (l *delayQueue) stop() {
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+}
+
+type delayHeap []laterEntry
+
+func (h delayHeap) Len() int           { return len(h) }
+func (h delayHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
+func (h delayHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *delayHeap) Push(x any)        { *h = append(*h, x.(laterEntry)) } // only add calls it
+func (h *delayHeap) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import "slices"
+
+// Return redelivers messages of a subscription that had no consumer and were excluded from delivery. free ends the
+// exclusion and returns when that is applied. The messages are delivered once, whether or not they were read in the
+// meantime. Return returns the error of free, and requeues the messages in any case.
+func (r *Registry) Return(key Key, ranges []Range, free func() error) error {
+	if len(ranges) == 0 {
+		return free()
+	}
+	r.mu.Lock()
+	if r.hidden == nil {
+		r.hidden = make(map[Key][]Range)
+	}
+	// Also for a dispatcher created in the meantime: its reads may precede or follow free.
+	r.hidden[key] = append(slices.Clone(r.hidden[key]), ranges...)
+	if d := r.byKey[key]; d != nil {
+		d.hide(ranges)
+	}
+	r.mu.Unlock()
+	err := free()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.hidden[key] = removeEach(r.hidden[key], ranges); len(r.hidden[key]) == 0 {
+		delete(r.hidden, key)
+	}
+	if d := r.byKey[key]; d != nil {
+		d.unhide(ranges)
+	}
+	return err
+}
+
+// removeEach removes each of the ranges once.
+func removeEach(from, ranges []Range) []Range {
+	left := make(map[Range]int, len(ranges))
+	for _, r := range ranges {
+		left[r]++
+	}
+	return slices.DeleteFunc(from, func(r Range) bool {
+		left[r]--
+		return left[r] >= 0
+	})
+}
+
+// hide removes messages from all read results until unhide is called for them.
+func (d *dispatcher) hide(ranges []Range) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.hidden = append(slices.Clone(d.hidden), ranges...)
+	d.remove(ranges)
+}
+
+// unhide makes withheld messages deliverable: immediately, or at the end of the running read, which may have omitted
+// them.
+func (d *dispatcher) unhide(ranges []Range) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.unhiding = append(d.unhiding, ranges...)
+	if !d.reading {
+		d.finishUnhiding()
+	}
+}
+
+// finishUnhiding requeues the messages behind the read position. The others will be read. The dispatcher's lock is
+// held, and no read is in progress.
+func (d *dispatcher) finishUnhiding() {
+	if len(d.unhiding) == 0 {
+		return
+	}
+	var back []uint64
+	for _, r := range merged(d.unhiding) {
+		for sequence := r.First; sequence <= r.Last; sequence++ {
+			if d.order.passed(sequence) {
+				back = append(back, sequence)
+			}
+		}
+	}
+	d.hidden = removeEach(d.hidden, d.unhiding)
+	d.unhiding = nil
+	d.requeue(back)
+	d.order.queueChanged() // for messages ahead of the read position
+	signal(d.wake)
+}

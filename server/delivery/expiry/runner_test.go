@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package expiry
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/replication"
+)
+
+// fakeTask returns configured results.
+type fakeTask struct {
+	calls atomic.Int64
+	wait  time.Duration
+	err   error
+	wake  chan struct{}
+}
+
+func (f *fakeTask) Name() string          { return "fake" }
+func (f *fakeTask) Wake() <-chan struct{} { return f.wake }
+
+func (f *fakeTask) RunOnce(context.Context) (time.Duration, error) {
+	f.calls.Add(1)
+	return f.wait, f.err
+}
+
+// A task is called again after the time that it returns, immediately when it is woken, after a pause when it fails,
+// and never after Stop.
+func TestTasksAreCalledAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calm := &fakeTask{wait: time.Hour, wake: make(chan struct{}, 1)}
+		blocked := &fakeTask{err: replication.ErrBlocked}
+		failing := &fakeTask{err: errors.New("no")}
+		s := run(Options{Log: zap.NewNop()}, calm, blocked, failing)
+		time.Sleep(10*time.Second + time.Millisecond) //nolint:forbidigo // the clock is that of synctest
+		synctest.Wait()
+		require.EqualValues(t, 1, calm.calls.Load())
+		require.EqualValues(t, 201, blocked.calls.Load())
+		require.EqualValues(t, 11, failing.calls.Load())
+		calm.wake <- struct{}{}
+		synctest.Wait()
+		require.EqualValues(t, 2, calm.calls.Load())
+		s.Stop()
+		calls := blocked.calls.Load()
+		time.Sleep(time.Minute) //nolint:forbidigo // the clock is that of synctest
+		require.Equal(t, calls, blocked.calls.Load())
+	})
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
+)
+
+// reports waits until the reason in a node's status contains all texts.
+func (n *testNode) reports(texts ...string) {
+	n.t.Helper()
+	var reason string
+	defer func() {
+		if n.t.Failed() {
+			n.t.Logf("node %s says: %s", n.config.Node.Name, reason)
+		}
+	}()
+	require.Eventually(n.t, func() bool {
+		reason = n.status().GetReason()
+		for _, text := range texts {
+			if !strings.Contains(reason, text) {
+				return false
+			}
+		}
+		return true
+	}, testTimeout, 5*time.Millisecond, "%s should say %q", n.config.Node.Name, texts)
+	require.NotContains(n.t, reason, "--force")
+}
+
+// A node started with the prefix of a complete pair reports that the pair has two nodes, as does the active. Neither
+// advises a forced failover. When one of the two has left, the third takes its place.
+func TestThirdNode(t *testing.T) { simulated(t, testThirdNode) }
+
+func testThirdNode(t *testing.T) {
+	etcd := startEtcd(t)
+	a, b := startPair(t, etcd)
+	c := start(t, settingsOfPair(t, "c", etcd))
+	c.reports("the pair has its two nodes already", "a ("+a.ready.Address+")", "b ("+b.ready.Address+")",
+		"stop that one first")
+	a.reports("the pair has its two nodes already", "c ("+c.ready.Address+")")
+	require.Equal(t, pb.Role_ROLE_ACTIVE, a.role())
+	for _, n := range []*testNode{a, b} {
+		n.tells(conditions.ForeignNode, "", true)
+		require.Contains(t, n.told(conditions.ForeignNode, "").GetDetails(), "node c at "+c.ready.Address)
+	}
+
+	b.stop()
+	c.waitFor(pb.Role_ROLE_STANDBY)
+	require.Eventually(t, func() bool { return a.status().GetReason() == "" }, testTimeout, 5*time.Millisecond)
+}
+
+// The data directory of the only in-sync node is lost, and an empty node starts in its place. Neither node may become
+// active, and each reports the advice for its case. While the empty node runs, a forced failover of the other one is
+// refused with the reason.
+func TestWipedActive(t *testing.T) { simulated(t, testWipedActive) }
+
+func testWipedActive(t *testing.T) {
+	etcd := startEtcd(t)
+	a, b := startPair(t, etcd)
+	a.createQueue("q")
+	b.stop()
+	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	a.publish("q", "only here")
+	a.stop()
+
+	wiped := a.config
+	wiped.Data.Dir, wiped.Listen = t.TempDir(), a.ready.Address
+	empty := start(t, wiped)
+	older := start(t, b.config)
+	empty.reports("data directory was wiped or replaced", "Bring that directory back", "node b (", "never here")
+	older.reports("a ("+a.ready.Address+")", "data directory was wiped or replaced", "stop the new node",
+		"lockstep failover --dry-run")
+
+	_, err := older.admin.ForceFailover(t.Context(), &pb.ForceFailoverRequest{})
+	require.ErrorContains(t, err, "not the node that was in sync")
+	require.ErrorContains(t, err, "stop the new node there and try again")
+	require.NotContains(t, err.Error(), "no forced failover required")
+	empty.stop()
+	plan, err := older.admin.ForceFailover(t.Context(), &pb.ForceFailoverRequest{})
+	require.NoError(t, err)
+	require.Equal(t, a.ready.NodeID, plan.GetLostNodeId())
+}

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package s3 implements backup.Objects with a bucket of an S3 server.
+//
+// Uploads are streamed in parts, several concurrently, from a fixed number of buffers. Each part has a checksum that
+// the server verifies. An object becomes visible when the upload is completed, and only if no object has its name
+// (If-None-Match, if the server supports it). Reads fetch blocks, with read-ahead. Each request is retried with
+// exponential backoff while the server is unreachable or busy.
+package s3
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store/backup"
+)
+
+// Limits and defaults of Options.
+const (
+	// MinPartBytes is the minimum size of each part except the last one, as required by S3.
+	MinPartBytes = 5 << 20
+	// DefaultPartBytes, DefaultParallel and DefaultRetryFor replace zero values.
+	DefaultPartBytes = 8 << 20
+	DefaultParallel  = 4
+	DefaultRetryFor  = time.Minute
+
+	defaultRegion = "us-east-1"
+	amazon        = "https://s3.amazonaws.com"
+)
+
+// ErrOptions is returned for invalid settings of the S3 server.
+var ErrOptions = errors.New("invalid S3 settings")
+
+// Options configures access to the server.
+type Options struct {
+	// Endpoint is the URL of the server, http:// or https://; empty: AWS.
+	Endpoint string
+	// Region of the bucket; empty: AWS_REGION or AWS_DEFAULT_REGION, or us-east-1.
+	Region string
+	// PathStyle selects http://host/bucket/name. False selects http://bucket.host/name for AWS, and the other form
+	// otherwise.
+	PathStyle bool
+	// CA is a file with the CAs for the server's certificate; empty: the system's CAs.
+	CA string
+	// AccessKeyFile, SecretKeyFile and SessionTokenFile contain the keys. Empty: AWS_ACCESS_KEY_ID,
+	// AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN; or else the AWS shared credentials file; or else, with the AWS
+	// endpoint, the IAM role of the host.
+	AccessKeyFile, SecretKeyFile, SessionTokenFile string
+	// PartBytes is the size of a part, at least MinPartBytes; it is increased for an object that would have too many
+	// parts.
+	PartBytes int64
+	// Parallel is the maximum number of concurrent part uploads.
+	Parallel int
+	// MemoryBytes limits the buffers of one upload; two parts are always allowed. 0: unlimited.
+	MemoryBytes int64
+	// RetryFor is the time for which a request is retried that the server does not respond to or rejects temporarily.
+	RetryFor time.Duration
+	// Logger logs events for the operator; nil: no logging.
+	Logger *zap.Logger
+}
+
+// Store is a bucket, or a prefix in it.
+type Store struct {
+	o      Options
+	at     backup.Location
+	core   *minio.Core
+	client *http.Transport
+	// unconditional: the server does not support If-None-Match.
+	unconditional atomic.Bool
+}
+
+var _ backup.Objects = (*Store)(nil)
+
+// Open creates a client of a bucket without any request to it. It returns ErrOptions for invalid options.
+func Open(at backup.Location, o Options) (*Store, error) {
+	if !at.IsS3() {
+		return nil, fmt.Errorf("%w: %s is not a bucket", ErrOptions, at)
+	}
+	o = o.withDefaults()
+	endpoint, secure, err := backup.ParseEndpoint(o.Endpoint)
+	if err != nil {
+		return nil, fmt.Errorf("%w: backup.s3.endpoint: %w", ErrOptions, err)
+	}
+	keys, err := o.credentials()
+	if err != nil {
+		return nil, err
+	}
+	transport, err := o.transport()
+	if err != nil {
+		return nil, err
+	}
+	lookup := minio.BucketLookupAuto
+	if o.PathStyle {
+		lookup = minio.BucketLookupPath
+	}
+	core, err := minio.NewCore(endpoint, &minio.Options{
+		Creds: keys, Secure: secure, Transport: transport, Region: o.Region, BucketLookup: lookup, MaxRetries: 1,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrOptions, err)
+	}
+	return &Store{o: o, at: at, core: core, client: transport}, nil
+}
+
+func (o Options) withDefaults() Options {
+	if o.Endpoint == "" {
+		o.Endpoint = amazon
+	}
+	for _, name := range []string{"AWS_REGION", "AWS_DEFAULT_REGION"} {
+		if o.Region == "" {
+			o.Region = os.Getenv(name)
+		}
+	}
+	if o.Region == "" {
+		o.Region = defaultRegion
+	}
+	if o.PartBytes == 0 {
+		o.PartBytes = DefaultPartBytes
+	}
+	if o.Parallel == 0 {
+		o.Parallel = DefaultParallel
+	}
+	if o.RetryFor == 0 {
+		o.RetryFor = DefaultRetryFor
+	}
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	return o
+}
+
+// Timeouts of one request.
+const (
+	dialLimit      = 5 * time.Second
+	handshakeLimit = 10 * time.Second
+	maxErrorBody   = time.Minute
+	idleLimit      = time.Minute
+	copyBytes      = 256 << 10
+)
+
+func (o Options) transport() (*http.Transport, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if o.CA != "" {
+		pem, err := os.ReadFile(o.CA)
+		if err != nil {
+			return nil, fmt.Errorf("%w: read CA certificates: %w", ErrOptions, err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%w: no PEM certificate in %s", ErrOptions, o.CA)
+		}
+	}
+	return &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: dialLimit}).DialContext,
+		TLSClientConfig: config, TLSHandshakeTimeout: handshakeLimit, ResponseHeaderTimeout: maxErrorBody,
+		IdleConnTimeout: idleLimit, MaxIdleConnsPerHost: o.Parallel + readAhead, DisableCompression: true,
+		WriteBufferSize: copyBytes, ReadBufferSize: copyBytes,
+	}, nil
+}
+
+// Close closes idle connections.
+func (p *Store) Close() error {
+	p.client.CloseIdleConnections()
+	return nil
+}
+
+// key returns the name of an object in the bucket.
+func (p *Store) key(name string) string { return p.at.In(name).Prefix }
+
+// Path returns the URL of an object or a folder.
+func (p *Store) Path(name string) string {
+	if name == "" {
+		return p.at.String()
+	}
+	return p.at.In(name).String()
+}
+
+// folder returns the prefix of the objects in a folder.
+func (p *Store) folder(name string) string {
+	prefix := p.at.Prefix
+	if name != "" {
+		prefix = p.key(name)
+	}
+	if prefix != "" {
+		prefix += "/"
+	}
+	return prefix
+}
+
+// List lists a folder.
+func (p *Store) List(ctx context.Context, folder string) ([]backup.Entry, error) {
+	prefix := p.folder(folder)
+	var entries []backup.Entry
+	err := p.try(ctx, "list "+p.Path(folder), func(ctx context.Context) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel() // ends the listing
+		entries = nil
+		for o := range p.core.Client.ListObjects(ctx, p.at.Bucket, minio.ListObjectsOptions{Prefix: prefix}) {
+			if o.Err != nil {
+				return o.Err
+			}
+			name, isFolder := strings.CutSuffix(strings.TrimPrefix(o.Key, prefix), "/")
+			if name != "" {
+				entries = append(entries, backup.Entry{
+					Name: name, Folder: isFolder, Bytes: o.Size, Changed: o.LastModified,
+				})
+			}
+		}
+		return nil
+	})
+	if err == nil && len(entries) == 0 {
+		err = fmt.Errorf("list %s: %w", p.Path(folder), fs.ErrNotExist)
+	}
+	return entries, err
+}
+
+// stat describes an object.
+func (p *Store) stat(ctx context.Context, name string) (info minio.ObjectInfo, err error) {
+	err = p.try(ctx, "stat "+p.Path(name), func(ctx context.Context) (err error) {
+		info, err = p.core.Client.StatObject(ctx, p.at.Bucket, p.key(name), minio.StatObjectOptions{})
+		return err //nolint:wrapcheck // try says what was tried
+	})
+	return info, err
+}
+
+// Delete removes an object. In a bucket with versioning or object lock, this hides the object; the lifecycle rules of
+// the bucket remove it.
+func (p *Store) Delete(ctx context.Context, name string) error {
+	err := p.try(ctx, "remove "+p.Path(name), func(ctx context.Context) error {
+		return p.core.Client.RemoveObject(ctx, p.at.Bucket, p.key(name), minio.RemoveObjectOptions{})
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Move copies an object of at most 5 GiB on the server, and removes the original.
+func (p *Store) Move(ctx context.Context, from, to string) error {
+	err := p.try(ctx, "move "+p.Path(from), func(ctx context.Context) error {
+		_, err := p.core.Client.CopyObject(ctx, minio.CopyDestOptions{Bucket: p.at.Bucket, Object: p.key(to)},
+			minio.CopySrcOptions{Bucket: p.at.Bucket, Object: p.key(from)})
+		return err //nolint:wrapcheck // try says what was tried
+	})
+	if err != nil {
+		return err
+	}
+	return p.Delete(ctx, from)
+}
+
+// Sweep aborts incomplete uploads to free the storage of their parts.
+func (p *Store) Sweep(ctx context.Context, folder string, before time.Time) error {
+	prefix := p.folder(folder)
+	return p.try(ctx, "list unfinished uploads in "+p.Path(folder), func(ctx context.Context) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel() // ends the listing
+		for u := range p.core.Client.ListIncompleteUploads(ctx, p.at.Bucket, prefix, true) {
+			switch {
+			case u.Err != nil && isUnknown(u.Err):
+				return nil // the server does not support this list
+			case u.Err != nil:
+				return u.Err
+			case u.UploadID == "" || !before.IsZero() && !u.Initiated.Before(before):
+				continue
+			}
+			err := p.core.AbortMultipartUpload(ctx, p.at.Bucket, u.Key, u.UploadID)
+			if err != nil && !isMissing(err) {
+				return err //nolint:wrapcheck // try says what was tried
+			}
+			p.o.Logger.Info("aborting an incomplete upload", zap.String("object", u.Key),
+				zap.Time("begun", u.Initiated))
+		}
+		return nil
+	})
+}
+
+// noLock is the result of Lock: buckets have no locks.
+type noLock struct{}
+
+func (noLock) Close() error { return nil }
+
+// Lock does nothing: a bucket cannot be locked.
+func (p *Store) Lock(context.Context) (io.Closer, bool, error) { return noLock{}, false, nil }
+
+// Available returns no limit.
+func (p *Store) Available(context.Context) (uint64, error) { return math.MaxUint64, nil }

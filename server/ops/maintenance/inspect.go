@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maintenance
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
+)
+
+// Bounds of a page map.
+const (
+	// PageMapRegions is the default number of regions, and PageMapMost the maximum.
+	PageMapRegions = 256
+	PageMapMost    = 4096
+)
+
+// PageMap returns the usage of this node's page file in at most that many regions; 0 means PageMapRegions. It returns
+// ErrSetting for more than PageMapMost.
+func (m *Manager) PageMap(ctx context.Context, regions uint32) (store.PageMap, error) {
+	if regions > PageMapMost {
+		return store.PageMap{}, fmt.Errorf("%w: page map of %d regions, maximum is %d", ErrSetting,
+			regions, PageMapMost)
+	}
+	return m.store.PageMap(ctx, int(cmp.Or(regions, PageMapRegions)))
+}
+
+// VerifyRequest selects a backup.
+type VerifyRequest struct {
+	// Path of the backup directory; empty means the setting.
+	Path string
+	// Name of the backup in it; empty means the newest complete one.
+	Name string
+}
+
+// VerifyReport is the result of VerifyBackup.
+type VerifyReport struct {
+	backup.CheckReport
+
+	// Archive of this node's log; empty if it has none.
+	Archive string
+}
+
+// VerifyBackup reads a backup of this node and reports whether it can be restored, and up to which time with this
+// node's archive. Online. A backup that cannot be restored is no error. Errors mean that the check failed:
+// ErrNoBackupPath, ErrBusy, backup.ErrNoSet, backup.ErrEncrypted, backup.ErrRemote, the context's.
+func (m *Manager) VerifyBackup(
+	ctx context.Context, req VerifyRequest, progress func(checkpoint.Progress),
+) (VerifyReport, error) {
+	settings, err := m.Settings()
+	if err != nil {
+		return VerifyReport{}, err
+	}
+	place, err := m.place(cmp.Or(req.Path, settings.BackupPath))
+	if err != nil {
+		return VerifyReport{}, err
+	}
+	defer closeObjects(place)
+	ctx, op, err := m.begin(ctx, opVerify, "", progress)
+	if err != nil {
+		return VerifyReport{}, err
+	}
+	defer m.end(op)
+	r := VerifyReport{}
+	if m.o.Archive != nil {
+		r.Archive = m.o.Archive.Path("")
+	}
+	pages := m.pageProgress(op)
+	r.CheckReport, err = backup.CheckSet(ctx, place, req.Name, backup.CheckOptions{
+		Archive: m.o.Archive, Pace: m.store.Pace(ctx, 0),
+		Progress: func(p checkpoint.Progress) {
+			if p.TotalPages > 0 {
+				pages(p)
+			} else {
+				op.report(p)
+			}
+		},
+	})
+	if err != nil {
+		return r, fmt.Errorf("verify a backup: %w", cause(ctx, err))
+	}
+	return r, nil
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix && deep
+
+package chaos
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+func command(t *testing.T, args ...string) (output string, err error) {
+	t.Helper()
+	out, err := exec.CommandContext(limited(t), binary, args...).CombinedOutput()
+	return string(out), err
+}
+
+// refusing waits until both nodes wait for an operator and status shows the required action.
+func refusing(t *testing.T, p *cluster.Pair, reason string) {
+	t.Helper()
+	says := func(s *pb.GetStatusResponse) bool {
+		return s.GetRole() == pb.Role_ROLE_RECOVERING && strings.Contains(s.GetReason(), reason) &&
+			strings.Contains(s.GetReason(), "lockstep pair adopt")
+	}
+	require.NoError(t, p.Wait(limited(t), "two nodes that refuse",
+		func(a, b *pb.GetStatusResponse) bool { return says(a) && says(b) }))
+	for _, n := range p.Nodes() {
+		out, _ := command(t, "--addr", n.Address, "status")
+		require.Contains(t, out, "lockstep pair adopt")
+	}
+}
+
+// Adoption after etcd was wiped or restored from an old copy while the pair was down. Both nodes refuse to guess. One
+// adopts the pair, the other one joins, and no acknowledged message is lost.
+func TestAdopt(t *testing.T) {
+	t.Parallel() // mostly idle
+	for _, tt := range []struct {
+		name     string
+		restored bool // from an old copy; otherwise wiped
+		alone    bool // the active continued alone before the pair went down, so it holds more
+	}{
+		{"wiped", false, false},
+		{"wiped-one-ahead", false, true},
+		{"restored", true, false},
+		{"restored-one-ahead", true, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) { adoptAfter(t, tt.restored, tt.alone) })
+	}
+}
+
+func adoptAfter(t *testing.T, restored, alone bool) {
+	t.Helper()
+	p := start(t, cluster.Options{})
+	etcdDir := filepath.Join(filepath.Dir(p.A.Dir), "etcd")
+	oldCopy := filepath.Join(filepath.Dir(p.A.Dir), "etcd-old")
+	require.NoError(t, p.StopEtcd())
+	require.NoError(t, os.CopyFS(oldCopy, os.DirFS(etcdDir)))
+	require.NoError(t, p.StartEtcd(t.Context()))
+	active, _ := inSync(t, p)
+
+	w := work(t, p, cluster.WorkloadOptions{Prefix: "adopt-", Seed: 1})
+	acked(t, w)
+	// A change of roles: the old copy is older than the fence of both nodes.
+	require.NoError(t, active.Kill())
+	ackedSince(t, w, w.History().Now(), active)
+	require.NoError(t, active.Start())
+	active, standby := inSync(t, p)
+	acked(t, w)
+	if alone {
+		require.NoError(t, standby.Kill())
+		require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_ACTIVE_ALONE))
+		acked(t, w)
+	} else {
+		require.NoError(t, standby.Kill())
+	}
+	require.NoError(t, active.Kill())
+
+	require.NoError(t, p.StopEtcd())
+	require.NoError(t, os.RemoveAll(etcdDir))
+	reason := "no record of the pair"
+	if restored {
+		require.NoError(t, os.CopyFS(etcdDir, os.DirFS(oldCopy)))
+		reason = "older than this node's own"
+	}
+	require.NoError(t, p.StartEtcd(t.Context()))
+	require.NoError(t, active.Start())
+	require.NoError(t, standby.Start())
+	refusing(t, p, reason)
+
+	rebuilder := ahead(t, p)
+	if alone {
+		require.Equal(t, active, rebuilder, "it has acknowledged alone")
+		out, err := command(t, "--addr", standby.Address, "pair", "adopt", "--yes")
+		require.Error(t, err)
+		require.Contains(t, out, "adopt on the other node instead")
+		refusing(t, p, reason)
+	}
+	out, err := command(t, "--addr", rebuilder.Address, "pair", "adopt")
+	require.Error(t, err, "without --yes")
+	require.Contains(t, out, "it does not hold more")
+	require.Contains(t, out, "--yes")
+	refusing(t, p, reason)
+	out, err = command(t, "--addr", rebuilder.Address, "pair", "adopt", "--yes")
+	require.NoError(t, err, out)
+	require.Contains(t, out, "done: node "+rebuilder.Name)
+	out, err = command(t, "--addr", rebuilder.Address, "pair", "adopt", "--yes")
+	require.Error(t, err, "a second time there is nothing to adopt")
+	require.Contains(t, out, "nothing to adopt")
+
+	inSync(t, p)
+	acked(t, w)
+	verify(t, p, w)
+	require.NoError(t, p.WaitApplied(limited(t)))
+	digests, err := p.Digests(limited(t))
+	require.NoError(t, err)
+	require.Equal(t, digests[0].Content, digests[1].Content)
+}
+
+// ahead returns the node with the longer log, which an operator would choose.
+func ahead(t *testing.T, p *cluster.Pair) *cluster.Node {
+	t.Helper()
+	var best *cluster.Node
+	var end *pb.Position
+	for _, n := range p.Nodes() {
+		s, err := n.Status(limited(t))
+		require.NoError(t, err)
+		e := s.GetStore().GetLogEnd()
+		if best == nil || e.GetTerm() > end.GetTerm() || e.GetTerm() == end.GetTerm() && e.GetLsn() > end.GetLsn() {
+			best, end = n, e
+		}
+	}
+	return best
+}
+
+// Wiping etcd under a running pair fails no write. The active adopts the pair without a pause.
+func TestAdoptWhileRunning(t *testing.T) {
+	t.Parallel() // mostly idle
+	p := start(t, cluster.Options{})
+	active, standby := inSync(t, p)
+	w := work(t, p, cluster.WorkloadOptions{Prefix: "running-", Seed: 1})
+	acked(t, w)
+	require.NoError(t, p.StopEtcd())
+	require.NoError(t, os.RemoveAll(filepath.Join(filepath.Dir(p.A.Dir), "etcd")))
+	require.NoError(t, p.StartEtcd(t.Context()))
+	require.NoError(t, p.Wait(limited(t), "an active that misses the record", func(a, b *pb.GetStatusResponse) bool {
+		return strings.Contains(a.GetReason(), "vanished") && strings.Contains(b.GetReason(), "vanished")
+	}))
+	acked(t, w)
+	out, err := command(t, "--addr", standby.Address, "pair", "adopt", "--yes")
+	require.Error(t, err)
+	require.Contains(t, out, "not active")
+	out, err = command(t, "--addr", active.Address, "pair", "adopt", "--yes")
+	require.NoError(t, err, out)
+	now, _ := inSync(t, p)
+	require.Equal(t, active, now)
+	acked(t, w)
+	// The cluster record is valid: a failover works.
+	since := w.History().Now()
+	require.NoError(t, active.Kill())
+	ackedSince(t, w, since, active)
+	require.NoError(t, active.Start())
+	verify(t, p, w)
+}
+
+// Adoption without the other node requires an explicit flag. Then the remaining node serves.
+func TestAdoptWithoutOther(t *testing.T) {
+	t.Parallel() // mostly idle
+	p := start(t, cluster.Options{})
+	active, standby := inSync(t, p)
+	w := work(t, p, cluster.WorkloadOptions{Prefix: "without-", Seed: 1})
+	acked(t, w)
+	// first: a standby takes over within milliseconds, and then only it would hold everything
+	require.NoError(t, standby.Kill())
+	require.NoError(t, active.Kill())
+	require.NoError(t, p.StopEtcd())
+	require.NoError(t, os.RemoveAll(filepath.Join(filepath.Dir(p.A.Dir), "etcd")))
+	require.NoError(t, p.StartEtcd(t.Context()))
+	require.NoError(t, active.Start())
+	require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_RECOVERING))
+	out, err := command(t, "--addr", active.Address, "pair", "adopt", "--yes")
+	require.Error(t, err)
+	require.Contains(t, out, "--without-other")
+	require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_RECOVERING))
+	out, err = command(t, "--addr", active.Address, "pair", "adopt", "--yes", "--without-other")
+	require.NoError(t, err, out)
+	require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_ACTIVE_ALONE))
+	acked(t, w)
+	require.NoError(t, standby.Start())
+	verify(t, p, w)
+}
+
+// Adoption without the other node, which held more committed messages. When it returns, it discards them, because the
+// cluster record contains the operator's decision (INV-13), and keeps them in a file.
+func TestAdoptWithoutOtherThatHeldMore(t *testing.T) {
+	p := start(t, cluster.Options{})
+	more, rebuilder := inSync(t, p)
+	c, err := p.NewClient(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	_, _, err = c.CreateQueue(limited(t), "forced", client.CreateQueueOptions{})
+	require.NoError(t, err)
+	publish(t, c, "kept", 20)
+	require.NoError(t, rebuilder.Kill())
+	require.NoError(t, p.WaitRole(limited(t), more, pb.Role_ROLE_ACTIVE_ALONE))
+	publish(t, c, "lost", 30)
+	require.NoError(t, more.Kill())
+	require.NoError(t, p.StopEtcd())
+	require.NoError(t, os.RemoveAll(filepath.Join(filepath.Dir(p.A.Dir), "etcd")))
+	require.NoError(t, p.StartEtcd(t.Context()))
+	require.NoError(t, rebuilder.Start())
+	require.NoError(t, p.WaitRole(limited(t), rebuilder, pb.Role_ROLE_RECOVERING))
+	s, err := rebuilder.Status(limited(t))
+	require.NoError(t, err)
+	end := s.GetStore().GetLogEnd().GetLsn()
+	out, err := command(t, "--addr", rebuilder.Address, "pair", "adopt", "--yes", "--without-other")
+	require.NoError(t, err, out)
+	require.NoError(t, p.WaitRole(limited(t), rebuilder, pb.Role_ROLE_ACTIVE_ALONE))
+	out, err = command(t, "--addr", rebuilder.Address, "status")
+	require.NoError(t, err)
+	require.Contains(t, out, "FORCED: node "+rebuilder.Name)
+	require.Contains(t, out, "adopted without asking the other node")
+	publish(t, c, "after", 10)
+
+	require.NoError(t, more.Start())
+	now, _ := inSync(t, p)
+	require.Equal(t, rebuilder, now)
+	require.Equal(t, append(bodies("kept", 20), bodies("after", 10)...), stored(t, c))
+	requireKept(t, more, end, bodies("lost", 30))
+}
