@@ -367,7 +367,7 @@ func (d *Delivery) answered(kind answerKind) {
 }
 
 // answeredElsewhere records that a transaction answered the delivery. A stream that was opened before the commit may
-// deliver an acknowledged message once more.
+// deliver an acknowledged message again.
 func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind, committed bool) {
 	co.mu.Lock()
 	defer co.mu.Unlock()

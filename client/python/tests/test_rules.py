@@ -399,7 +399,7 @@ def test_reasons_mean_what_the_protocol_says() -> None:
 
 @pytest.mark.parametrize(("prepare", "following"), [(False, 2), (True, 1)])
 async def test_taken_message_is_not_redelivered_by_an_earlier_stream(prepare: bool, following: int) -> None:
-    """A stream that was opened before a commit may deliver a taken message once more.
+    """A stream that was opened before a commit may deliver a taken message again.
 
     The consumer discards it, unless the transaction is only prepared: it may be rolled back.
     """

@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
@@ -77,7 +78,10 @@ func TestReplacedBehindAProxy(t *testing.T) {
 	p.replace(7, 50, encoded("new"))
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	server := grpc.NewServer()
+	// The keepalive pings of the client must not end the watch: a new watch would list the keys, too.
+	server := grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
+		MinTime: time.Millisecond, PermitWithoutStream: true,
+	}))
 	etcdserverpb.RegisterKVServer(server, p)
 	etcdserverpb.RegisterWatchServer(server, p)
 	served := make(chan error, 1)

@@ -342,7 +342,7 @@ class Consumer:
     def _answered_elsewhere(self, d: Delivery, kind: _Kind, *, committed: bool) -> None:
         """Record that a transaction has answered the delivery.
 
-        A stream that was opened before the commit may deliver an acknowledged message once more.
+        A stream that was opened before the commit may deliver an acknowledged message again.
         """
         if not d._answer:
             d._answer = kind
