@@ -5,9 +5,9 @@ package pairstatus
 import (
 	"testing"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
 	"github.com/lockstep-mq/lockstep/cmd/internal/planprogress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/golden"
 )
 
 // TestJSON compares the JSON output with golden files.
