@@ -37,7 +37,7 @@ func diagnose(t *testing.T, c clitest.CLI, args ...string) (map[string]doctor.Fi
 	return all, code
 }
 
-// found returns the finding whose key has the prefix.
+// found returns the finding with the given prefix of its key.
 func found(t *testing.T, all map[string]doctor.Finding, name string) doctor.Finding {
 	t.Helper()
 	for key, f := range all {

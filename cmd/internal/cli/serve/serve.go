@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package serve implements the command that runs one node, and what the long-running processes of this program share:
+// Package serve implements the command that runs one node, and the common parts of the long-running processes:
 // logger, SIGHUP handling and memory limit.
 package serve
 
