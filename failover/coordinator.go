@@ -84,7 +84,7 @@ type Observation struct {
 }
 
 // Coordinator stores the record of one pair. Implementations are safe for concurrent use. The conformance suite
-// coordinator/coordtest runs against each of them.
+// test/coordtest runs against each of them.
 type Coordinator interface {
 	// Name returns the kind: "etcd", "memory".
 	Name() string

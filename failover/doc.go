@@ -25,8 +25,8 @@
 //	coordinator/etcd       a record in etcd; etcd/embedded starts an in-process etcd for development and tests
 //	coordinator/raft       a record in three hashicorp/raft voters: the two nodes and a witness
 //	coordinator/memory     an in-process record, for a node without a partner and for tests
-//	coordinator/coordtest  the conformance suite for all three
-//	coordinator/internal   shared code: latest, a value with watchers; twins, the duplicate-process detection
+//	test/coordtest         the conformance suite for all three
+//	coordinator/internal   shared code: latest, a value with watchers; dupdetect, the duplicate-process detection
 //
 // # Invariants
 //

@@ -18,10 +18,10 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/memory"
+	"github.com/lockstep-mq/lockstep/test/coordtest"
 )
 
 // bound limits waits, in simulated time or, in the only test with a real etcd, in real time.

@@ -340,16 +340,7 @@ func (f *Follower) watch(ctx context.Context) {
 			if err := active.step(now, heard); err != nil {
 				f.silent(err)
 			}
-			if s := f.io.stalled(f.o.DiskStallTimeout); s != stalled {
-				if stalled = s; s {
-					f.log.Error("the log's disk does not answer; heartbeats are stopped",
-						zap.Duration("for", f.o.DiskStallTimeout))
-					f.events.post(DiskStalled{})
-				} else {
-					f.log.Info("the log's disk answers again")
-					f.events.post(DiskBack{})
-				}
-			}
+			stalled = f.io.report(stalled, f.o.DiskStallTimeout, f.log, f.events)
 		}
 	}
 }

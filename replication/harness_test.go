@@ -21,7 +21,6 @@ import (
 
 	lockstepv1 "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/replication/memnet"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/identity"
@@ -39,14 +38,14 @@ const patience = 20 * time.Second
 type world struct {
 	t    *testing.T
 	pair uuid.UUID
-	net  *memnet.Network
+	net  *memNetwork
 	grpc bool
 	// listeners maps addresses to gRPC listeners if grpc is set.
 	listeners sync.Map
 }
 
 func newWorld(t *testing.T) *world {
-	return &world{t: t, pair: uuid.New(), net: &memnet.Network{}}
+	return &world{t: t, pair: uuid.New(), net: &memNetwork{}}
 }
 
 // simulated runs a subtest in a separate synctest bubble.

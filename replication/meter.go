@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
@@ -60,6 +62,20 @@ func (c *ioClock) end() {
 func (c *ioClock) stalled(limit time.Duration) bool {
 	since := c.since.Load()
 	return since != 0 && c.now()-since > int64(limit)
+}
+
+// report logs and posts a change of stalled since the last call, and returns the new value.
+func (c *ioClock) report(was bool, limit time.Duration, log *zap.Logger, events *eventQueue) (stalled bool) {
+	stalled = c.stalled(limit)
+	switch {
+	case stalled && !was:
+		log.Error("the log's disk does not answer; heartbeats are stopped", zap.Duration("for", limit))
+		events.post(DiskStalled{})
+	case !stalled && was:
+		log.Info("the log's disk answers again")
+		events.post(DiskBack{})
+	}
+	return stalled
 }
 
 // DiskStatus is the write performance of a node's log disk.

@@ -430,16 +430,7 @@ func (p *Primary) runWatch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-t.C:
-			if s := p.io.stalled(p.o.DiskStallTimeout); s != stalled {
-				if stalled = s; s {
-					p.log.Error("the log's disk does not answer; heartbeats are stopped",
-						zap.Duration("for", p.o.DiskStallTimeout))
-					p.events.post(DiskStalled{})
-				} else {
-					p.log.Info("the log's disk answers again")
-					p.events.post(DiskBack{})
-				}
-			}
+			stalled = p.io.report(stalled, p.o.DiskStallTimeout, p.log, p.events)
 			p.checkAbsent(now)
 			p.checkFetch(now)
 			_, end := p.queue.empty()

@@ -20,6 +20,3 @@ const (
 
 // NewProxy listens on a free port of 127.0.0.1 and relays to target, host:port. Close stops it.
 func NewProxy(target string) (*Proxy, error) { return faultproxy.Listen(target) }
-
-// NewProxyOn is NewProxy on another address of this machine.
-func NewProxyOn(host, target string) (*Proxy, error) { return faultproxy.ListenOn(host, target) }

@@ -2,10 +2,8 @@
 
 // Package bench measures Lockstep: rates, latencies and resource usage.
 //
-// result.go defines the results, and meter.go reads process usage. publish.go, consume.go, fanout.go, mixed.go,
-// expire.go, pagesize.go, settings.go and failover.go load a running node or pair through the client. bound.go measures
-// relays that store nothing. store.go, queues.go and growth.go measure the embedded store in one goroutine. peer.go
-// runs another product's benchmark, and compare.go compares both.
+// result.go defines the results, and meter.go reads process usage. publish.go, consume.go and failover.go load a running
+// node or pair through the client.
 package bench
 
 import (

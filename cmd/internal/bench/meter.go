@@ -16,10 +16,8 @@ type Usage struct {
 	CPU float64 `json:"cpu_s"`
 	// RSS is the resident memory in MB (10^6 bytes).
 	RSS float64 `json:"rss_mb"`
-	// RSSBefore is the RSS at the start of the measurement. PeakRSS is the peak since then (pagesize), or of the
-	// process's lifetime.
-	RSSBefore float64 `json:"rss_before_mb"`
-	PeakRSS   float64 `json:"rss_peak_mb"`
+	// PeakRSS is the peak since ResetPeaks, or of the process's lifetime.
+	PeakRSS float64 `json:"rss_peak_mb"`
 	// Virtual is the mapped memory in MB, resident or not.
 	Virtual float64 `json:"virtual_mb"`
 	// Dirtied is the page cache dirtied by the process, in MB, as counted by the system. With large folios, the system
@@ -36,20 +34,20 @@ const clientName = "client"
 // Meter measures the usage of processes since its creation. All values are 0 if the system does not provide them.
 type Meter struct {
 	pids    map[string]int
-	Begin   map[string]Usage
+	begin   map[string]Usage
 	dir     string
 	written float64
 }
 
 // NewMeter starts measuring the processes, this process, and the disk that contains dir, if dir is not empty.
 func NewMeter(processes map[string]int, dir string) *Meter {
-	m := &Meter{pids: maps.Clone(processes), Begin: make(map[string]Usage), dir: dir, written: DeviceWritten(dir)}
+	m := &Meter{pids: maps.Clone(processes), begin: make(map[string]Usage), dir: dir, written: deviceWritten(dir)}
 	if m.pids == nil {
 		m.pids = make(map[string]int)
 	}
 	m.pids[clientName] = os.Getpid()
 	for name, pid := range m.pids {
-		m.Begin[name] = readUsage(pid)
+		m.begin[name] = readUsage(pid)
 	}
 	return m
 }
@@ -65,19 +63,18 @@ func ResetPeaks(processes map[string]int) {
 }
 
 // diskWritten returns the amount written to the disk by all processes, in MB.
-func (m *Meter) diskWritten() float64 { return DeviceWritten(m.dir) - m.written }
+func (m *Meter) diskWritten() float64 { return deviceWritten(m.dir) - m.written }
 
 // Used returns the usage of each process, by name.
 func (m *Meter) Used() []Usage {
 	var out []Usage
 	for _, name := range slices.Sorted(maps.Keys(m.pids)) {
-		u, before := readUsage(m.pids[name]), m.Begin[name]
+		u, before := readUsage(m.pids[name]), m.begin[name]
 		u.Name = name
 		u.CPU -= before.CPU
 		u.Dirtied -= before.Dirtied
 		u.Read -= before.Read
 		u.Written -= before.Written
-		u.RSSBefore = before.RSS
 		out = append(out, u)
 	}
 	return out

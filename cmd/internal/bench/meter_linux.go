@@ -41,9 +41,9 @@ func resetPeak(pid int) {
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte(resetHighWaterMark), 0)
 }
 
-// DeviceWritten returns the total amount written to the block device that contains dir, in MB; 0 if it is not on a
+// deviceWritten returns the total amount written to the block device that contains dir, in MB; 0 if it is not on a
 // block device.
-func DeviceWritten(dir string) float64 {
+func deviceWritten(dir string) float64 {
 	var st unix.Stat_t
 	if dir == "" || unix.Stat(dir, &st) != nil {
 		return 0
@@ -58,17 +58,6 @@ func DeviceWritten(dir string) float64 {
 		return 0
 	}
 	return number(f[sectorsWritten]) * sectorBytes / 1e6
-}
-
-// SyncDisk writes the dirty page cache of the filesystem that contains dir to the disk, so that it is attributed to its
-// cause.
-func SyncDisk(dir string) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return
-	}
-	_ = unix.Syncfs(int(f.Fd())) // on failure it is counted later
-	_ = f.Close()                // it was only read
 }
 
 // field returns the number after a key at the beginning of a line.

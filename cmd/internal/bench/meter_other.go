@@ -9,8 +9,5 @@ func readUsage(int) Usage { return Usage{} }
 
 func resetPeak(int) {}
 
-// DeviceWritten is implemented for Linux only.
-func DeviceWritten(string) float64 { return 0 }
-
-// SyncDisk is implemented for Linux only.
-func SyncDisk(string) {}
+// deviceWritten is implemented for Linux only.
+func deviceWritten(string) float64 { return 0 }

@@ -45,12 +45,7 @@ type Result struct {
 	Max      float64 `json:"max_ms"`
 
 	// of page.db, in bytes, if the workload reads it
-	PageSize int     `json:"page_size,omitempty"`
-	Mix      string  `json:"mix,omitempty"`     // messages × bytes; SizeBytes is the mean then
-	FileMB   float64 `json:"file_mb,omitempty"` // page.db of the active node, at the end
-	// written to the disk, with the checkpoint and on all nodes
-	DiskPerByte float64 `json:"disk_bytes_per_payload_byte,omitempty"`
-	CopyMB      float64 `json:"cp_mb_per_s,omitempty"` // of a plain copy of the same file, with a sync
+	PageSize int `json:"page_size,omitempty"`
 	// minimum number of deliveries of a subscription as a fraction of the maximum
 	Share float64 `json:"share_min_of_max,omitempty"`
 	Ratio float64 `json:"ratio,omitempty"` // of Rate to that of the baseline in Note
@@ -164,8 +159,6 @@ func (r *Result) Describe() string {
 		s = fmt.Sprintf("%s=%s, %d×%d %s", r.Setting, r.Value, max(r.Publishers, r.Producers), r.Window, r.Phase)
 	case r.Workload == "growth":
 		s += fmt.Sprintf(", %d stored", r.Stored)
-	case r.Workload == "pagesize":
-		s += fmt.Sprintf(", pages of %d", r.PageSize)
 	case r.Workload == "queues" && r.Queues > 1:
 		s += fmt.Sprintf(", %d queues", r.Queues)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
-	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
+	"github.com/lockstep-mq/lockstep/test/golden"
 )
 
 // The names and types in the --output json output of each command are unchanged. The tests named TestJSON of the groups

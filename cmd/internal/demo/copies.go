@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/internal/planprogress"
+	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 )
 
 // sampleEvery is the interval at which the nodes report the number of copies.
@@ -24,7 +24,7 @@ type copies struct {
 	planned  time.Duration // with fewer than two copies, outside excepted periods
 	killed   time.Duration // the same, during excepted periods
 	samples  int
-	snapshot planprogress.Snapshot
+	snapshot progress.Snapshot
 	changed  chan struct{} // closed and replaced on each sample
 }
 
@@ -36,7 +36,7 @@ func (s *copies) watch(ctx context.Context, c *client.Client, addresses []string
 	defer ticker.Stop()
 	for ctx.Err() == nil {
 		start := time.Now()
-		if snap := planprogress.Poll(ctx, c, addresses); ctx.Err() == nil {
+		if snap := progress.Poll(ctx, c, addresses); ctx.Err() == nil {
 			s.observeSince(start, snap)
 		}
 		select {
@@ -47,10 +47,10 @@ func (s *copies) watch(ctx context.Context, c *client.Client, addresses []string
 }
 
 // observe adds a sample that was taken instantaneously.
-func (s *copies) observe(snap planprogress.Snapshot) { s.observeSince(snap.At, snap) }
+func (s *copies) observe(snap progress.Snapshot) { s.observeSince(snap.At, snap) }
 
 // observeSince adds a sample; began is when the nodes were queried.
-func (s *copies) observeSince(start time.Time, snap planprogress.Snapshot) {
+func (s *copies) observeSince(start time.Time, snap progress.Snapshot) {
 	inSync := 0
 	for _, n := range snap.Nodes[snap.Active].GetPair().GetNodes() {
 		if n.GetInSync() {
@@ -85,7 +85,7 @@ func (s *copies) except(on bool) {
 }
 
 // now returns the last sample, and a channel that is closed on the next one.
-func (s *copies) now() (planprogress.Snapshot, <-chan struct{}) {
+func (s *copies) now() (progress.Snapshot, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.snapshot, s.changed

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/internal/planprogress"
+	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -24,7 +24,7 @@ func TestCopies(t *testing.T) {
 		for i := range 2 {
 			st.Pair.Nodes = append(st.Pair.Nodes, &pb.NodeStatus{InSync: i < inSync})
 		}
-		s.observe(planprogress.Snapshot{At: at, Active: active, Nodes: map[string]*pb.GetStatusResponse{"a:1": st}})
+		s.observe(progress.Snapshot{At: at, Active: active, Nodes: map[string]*pb.GetStatusResponse{"a:1": st}})
 	}
 	sample("a:1", 2)
 	sample("", 0) // no node acknowledges
@@ -37,7 +37,7 @@ func TestCopies(t *testing.T) {
 	late := &pb.GetStatusResponse{Pair: &pb.PairStatus{Nodes: []*pb.NodeStatus{{InSync: true}, {}}}}
 	at = at.Add(10 * time.Millisecond)
 	s.observeSince(s.ended.Add(-time.Millisecond),
-		planprogress.Snapshot{At: at, Active: "a:1", Nodes: map[string]*pb.GetStatusResponse{"a:1": late}})
+		progress.Snapshot{At: at, Active: "a:1", Nodes: map[string]*pb.GetStatusResponse{"a:1": late}})
 	sample("a:1", 2)
 	planned, killed, samples := s.totals()
 	require.Equal(t, 10*time.Millisecond, planned)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
-	"github.com/lockstep-mq/lockstep/cmd/internal/planprogress"
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/harness"
@@ -98,7 +97,7 @@ type resize struct {
 	o       ResizeOptions
 	backlog backlog
 	copies  *copies
-	view    *planprogress.View
+	view    *progress.View
 	bars    map[string]*progress.Bar
 	verdict ResizeVerdict
 }
@@ -287,7 +286,7 @@ func step(p *pb.Progress) progress.Step {
 	}
 }
 
-// Set displays the progress of a bar. With End and Line, resize implements planprogress.Show.
+// Set displays the progress of a bar. With End and Line, resize implements progress.Show.
 func (r *resize) Set(b *progress.Bar, s progress.Step) {
 	b.Set(s)
 	r.plain(b)
@@ -313,7 +312,7 @@ func (r *resize) plain(b *progress.Bar) {
 func (r *resize) plan(ctx context.Context, w *workload) error {
 	ctx, cancel := context.WithTimeout(ctx, planBound)
 	defer cancel()
-	r.view = planprogress.NewView(r, r.pair.Addresses(), func(address string) *progress.Bar {
+	r.view = progress.NewView(r, r.pair.Addresses(), func(address string) *progress.Bar {
 		r.bars[address] = progress.NewBar("node " + r.pair.Find(address).Name)
 		return r.bars[address]
 	})
@@ -341,7 +340,7 @@ func (r *resize) plan(ctx context.Context, w *workload) error {
 	if p, err = r.follow(ctx, w, p, client.PlanEnded); err != nil {
 		return err
 	}
-	r.verdict.Plan, r.verdict.PlanSeconds, r.verdict.PlanRetries = planprogress.State(p.GetState()),
+	r.verdict.Plan, r.verdict.PlanSeconds, r.verdict.PlanRetries = progress.PlanState(p.GetState()),
 		time.Since(start).Seconds(), p.GetRetries()
 	// A little longer, to include the effects of the last switchover.
 	return w.run(ctx, 500*time.Millisecond)
@@ -404,7 +403,7 @@ func (r *resize) follow(ctx context.Context, w *workload, p *pb.Plan, until func
 			}
 			if client.PlanEnded(p) {
 				return p, fmt.Errorf("the plan ended early: %s",
-					planprogress.Describe(p, func(id string) string { return id }))
+					progress.DescribePlan(p, func(id string) string { return id }))
 			}
 		}
 		select {
@@ -413,7 +412,7 @@ func (r *resize) follow(ctx context.Context, w *workload, p *pb.Plan, until func
 			return p, err
 		case <-ctx.Done():
 			return p, fmt.Errorf("the plan did not end: %s: %w",
-				planprogress.Describe(p, func(id string) string { return id }), ctx.Err())
+				progress.DescribePlan(p, func(id string) string { return id }), ctx.Err())
 		}
 	}
 }

@@ -5,15 +5,15 @@ package pairstatus
 import (
 	"testing"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
-	"github.com/lockstep-mq/lockstep/cmd/internal/planprogress"
+	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/golden"
 )
 
 // TestJSON compares the JSON output with golden files.
 func TestJSON(t *testing.T) {
 	r := golden.Fill(&pb.GetStatusResponse{})
-	plan := planprogress.NewPlan(r.GetPlan(), func(id string) string { return "name of " + id })
+	plan := progress.NewPlan(r.GetPlan(), func(id string) string { return "name of " + id })
 	golden.JSON(t, "status", Status{
 		Pair: newPair(r.GetPair()), Nodes: []Node{newNode("127.0.0.1:7420", r)}, Plan: &plan,
 		Conditions: []Condition{newCondition(r.GetConditions()[0])},

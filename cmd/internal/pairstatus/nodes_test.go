@@ -5,7 +5,7 @@ package pairstatus
 import (
 	"testing"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/planprogress"
+	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/stretchr/testify/require"
 )
@@ -18,7 +18,7 @@ func TestNamesOfAbsentNodes(t *testing.T) {
 	}
 	require.Equal(t, "b", s.NodeName("2"))
 	require.Equal(t, "3", s.NodeName("3"))
-	require.Equal(t, "b", planprogress.NewPlan(&pb.Plan{Node: "2"}, s.NodeName).Node)
+	require.Equal(t, "b", progress.NewPlan(&pb.Plan{Node: "2"}, s.NodeName).Node)
 }
 
 // The status table shows that a standby rewrites its page file. The JSON output contains the actual role and the

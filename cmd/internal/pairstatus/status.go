@@ -15,15 +15,15 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
-	"github.com/lockstep-mq/lockstep/cmd/internal/planprogress"
+	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 // Status is the status of all nodes, for programs.
 type Status struct {
-	Pair  *Pair              `json:"pair,omitempty"`
-	Nodes []Node             `json:"nodes"`
-	Plan  *planprogress.Plan `json:"plan,omitempty"` // the last rolling operation
+	Pair  *Pair          `json:"pair,omitempty"`
+	Nodes []Node         `json:"nodes"`
+	Plan  *progress.Plan `json:"plan,omitempty"` // the last rolling operation
 	// Conditions of the pair and of both nodes, each once, the most serious first.
 	Conditions []Condition `json:"conditions"`
 
@@ -273,10 +273,10 @@ func (s *Status) addPlan(plans []*pb.Plan) {
 	if plan == nil {
 		return
 	}
-	j := planprogress.NewPlan(plan, s.NodeName)
+	j := progress.NewPlan(plan, s.NodeName)
 	s.Plan = &j
 	if !client.PlanEnded(plan) {
-		s.PlanText = planprogress.Describe(plan, s.NodeName)
+		s.PlanText = progress.DescribePlan(plan, s.NodeName)
 	}
 }
 

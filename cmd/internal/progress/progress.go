@@ -3,7 +3,8 @@
 // Package progress displays the progress of long operations: bars with rate and remaining time on a terminal, periodic
 // lines elsewhere.
 //
-// bar.go implements the bar of one operation, progress.go the display of several bars.
+// bar.go implements the bar of one operation, progress.go the display of several bars, and rolling.go that of a rolling
+// plan.
 package progress
 
 import (

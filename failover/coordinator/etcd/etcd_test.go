@@ -13,9 +13,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
+	"github.com/lockstep-mq/lockstep/test/coordtest"
 )
 
 // server is an embedded etcd that can be stopped and restarted on the same port.

@@ -17,9 +17,9 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd"
 	"github.com/lockstep-mq/lockstep/test/certs"
+	"github.com/lockstep-mq/lockstep/test/coordtest"
 )
 
 func sampleLive(name string) failover.Live {

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd"
+	"github.com/lockstep-mq/lockstep/test/coordtest"
 )
 
 // proxy simulates a proxy in front of an etcd. It keeps the watches of its clients when that etcd is replaced, and

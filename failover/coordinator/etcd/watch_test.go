@@ -13,8 +13,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd"
+	"github.com/lockstep-mq/lockstep/test/coordtest"
 )
 
 // A process has announced itself twice, its duplicate once in between, and the watch delivers all three together. The

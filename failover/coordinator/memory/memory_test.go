@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/memory"
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/test/coordtest"
 )
 
 func TestConformance(t *testing.T) {

@@ -46,10 +46,10 @@ func openBoltStore(path string, noSync bool) (*boltStore, error) {
 // Close closes the file.
 func (s *boltStore) Close() error { return s.db.Close() } //nolint:wrapcheck // the caller adds the path
 
-// FirstIndex returns the index of the first log entry; 0 if there is none.
+// FirstIndex returns the index of the first log entry; 0 if the log is empty.
 func (s *boltStore) FirstIndex() (uint64, error) { return s.index((*bbolt.Cursor).First) }
 
-// LastIndex returns the index of the last log entry; 0 if there is none.
+// LastIndex returns the index of the last log entry; 0 if the log is empty.
 func (s *boltStore) LastIndex() (uint64, error) { return s.index((*bbolt.Cursor).Last) }
 
 func (s *boltStore) index(seek func(*bbolt.Cursor) (key, value []byte)) (index uint64, err error) {

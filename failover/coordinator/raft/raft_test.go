@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
+	"github.com/lockstep-mq/lockstep/test/coordtest"
 )
 
 func contains(text, part string) bool { return strings.Contains(text, part) }

@@ -3,6 +3,7 @@
 package audit
 
 import (
+	"encoding/json"
 	"fmt"
 	"path"
 	"strings"
@@ -97,6 +98,18 @@ func glob(pattern, text string) bool {
 		text = text[i+len(part):]
 	}
 	return strings.HasSuffix(text, parts[len(parts)-1])
+}
+
+// FromProto converts a record of the API.
+func FromProto(r *pb.AuditRecord) Record {
+	return Record{
+		Time: r.GetTime().AsTime(), Node: r.GetNode(), Principal: r.GetPrincipal(), Groups: r.GetGroups(),
+		Shown: r.GetAuthentication(), Address: r.GetAddress(), Method: r.GetMethod(), Object: r.GetObject(),
+		Arguments: json.RawMessage(r.GetArguments()),
+		Outcome:   strings.ToLower(strings.TrimPrefix(r.GetOutcome().String(), "AUDIT_OUTCOME_")),
+		Code:      r.GetCode(), Error: r.GetError(), LSN: r.GetLsn(),
+		TookMS: float64(r.GetTook().AsDuration().Microseconds()) / 1000, Repeated: r.GetRepeated(),
+	}
 }
 
 func toProto(r *Record) *pb.AuditRecord {

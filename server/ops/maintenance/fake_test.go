@@ -24,11 +24,6 @@ import (
 
 const testTimeout = time.Minute
 
-// pause lets the time of the bubble pass.
-func pause(d time.Duration) {
-	time.Sleep(d) //nolint:forbidigo // in a bubble
-}
-
 // pair is a real store with the pair's entries, and two simulated nodes: self, where the Manager runs, and the other
 // one, whose operations are functions. After a switchover, the Manager belongs to the other node and continues with
 // the contents of the store.

@@ -6,13 +6,11 @@ package audit
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/auth/audit"
 )
 
 // Command returns the `lockstep audit` command.
@@ -35,35 +34,6 @@ to the file in the node's setting audit.file, or to its log.`,
 	}
 	cmd.AddCommand(tailCommand(env))
 	return cmd
-}
-
-// record is one call, for programs, in the format of the audit file.
-type record struct {
-	Time      time.Time       `json:"time"`
-	Node      string          `json:"node"`
-	Principal string          `json:"principal"`
-	Groups    []string        `json:"groups,omitempty"`
-	Shown     string          `json:"authentication"`
-	Address   string          `json:"address"`
-	Method    string          `json:"method"`
-	Object    string          `json:"object,omitempty"`
-	Arguments json.RawMessage `json:"arguments,omitempty"`
-	Outcome   string          `json:"outcome"`
-	Code      string          `json:"code,omitempty"`
-	Error     string          `json:"error,omitempty"`
-	LSN       uint64          `json:"lsn"`
-	TookMS    float64         `json:"took_ms"`
-	Repeated  uint64          `json:"repeated,omitempty"`
-}
-
-func newRecord(r *pb.AuditRecord) record {
-	outcome := strings.ToLower(strings.TrimPrefix(r.GetOutcome().String(), "AUDIT_OUTCOME_"))
-	return record{
-		Time: r.GetTime().AsTime(), Node: r.GetNode(), Principal: r.GetPrincipal(), Groups: r.GetGroups(),
-		Shown: r.GetAuthentication(), Address: r.GetAddress(), Method: r.GetMethod(), Object: r.GetObject(),
-		Arguments: json.RawMessage(r.GetArguments()), Outcome: outcome, Code: r.GetCode(), Error: r.GetError(),
-		LSN: r.GetLsn(), TookMS: float64(r.GetTook().AsDuration().Microseconds()) / 1000, Repeated: r.GetRepeated(),
-	}
 }
 
 func tailCommand(env *cli.Env) *cobra.Command {
@@ -142,17 +112,17 @@ func newest(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 	if err != nil {
 		return err
 	}
-	var records []record
+	var records []audit.Record
 	var failed []error
 	for a := range answers {
 		if a.err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", a.address, a.err))
 		}
 		for _, r := range a.resp.GetRecords() {
-			records = append(records, newRecord(r))
+			records = append(records, audit.FromProto(r))
 		}
 	}
-	slices.SortStableFunc(records, func(a, b record) int {
+	slices.SortStableFunc(records, func(a, b audit.Record) int {
 		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Node, b.Node))
 	})
 	for i := range records {
@@ -184,7 +154,7 @@ func follow(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 			}
 		}
 		for _, r := range a.resp.GetRecords() {
-			one := newRecord(r)
+			one := audit.FromProto(r)
 			if err := show(env, &one); err != nil {
 				return err
 			}
@@ -194,7 +164,7 @@ func follow(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 }
 
 // show prints one record as a line.
-func show(env *cli.Env, r *record) error {
+func show(env *cli.Env, r *audit.Record) error {
 	if env.Print.JSON() {
 		return env.Print.Object(r)
 	}

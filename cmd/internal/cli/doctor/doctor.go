@@ -1,128 +1,161 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doctor implements the command that checks a machine and the settings of a node.
+// Package doctor checks a machine and the settings of a node before the node is used. It finds problems that would
+// prevent its start, slow it down, or cause data loss later. It writes only a small file in the data directory's
+// filesystem, which it removes, and takes no locks. A node running on that directory is not disturbed.
 package doctor
 
 import (
-	"errors"
+	"context"
 	"fmt"
-	"slices"
-	"strings"
+	"path/filepath"
+	"sync"
+	"time"
 
-	"github.com/spf13/cobra"
-
-	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/doctor"
-	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// ErrProblems is returned if a check found a problem.
-var ErrProblems = errors.New("fix the problems and run lockstep doctor again")
+// Verdict is the result of a check.
+type Verdict string
 
-// report is the result of all checks, for programs.
-type report struct {
-	Problems   int              `json:"problems"`
-	Warnings   int              `json:"warnings"`
-	NotChecked int              `json:"not_checked"`
-	Findings   []doctor.Finding `json:"findings"`
+// The verdicts.
+const (
+	// OK means that no problem was found.
+	OK Verdict = "ok"
+	// Warning means that it works, but may become a problem.
+	Warning Verdict = "warning"
+	// Problem prevents the start or the safe operation of the node.
+	Problem Verdict = "problem"
+	// NotChecked means that the check was not possible; Means contains the reason.
+	NotChecked Verdict = "not checked"
+)
+
+// Finding is the result of one check.
+type Finding struct {
+	// Check is its name. Subject is the checked object, if there are several.
+	Check   string  `json:"check"`
+	Subject string  `json:"subject,omitempty"`
+	Verdict Verdict `json:"verdict"`
+	// Measured is the observed value, Means its meaning, and Do the recommended action.
+	Measured string `json:"measured,omitempty"`
+	Meaning  string `json:"means,omitempty"`
+	Do       string `json:"do,omitempty"`
 }
 
-// Command returns the `lockstep doctor` command.
-func Command(env *cli.Env) *cobra.Command {
-	var file, peer string
-	cmd := &cobra.Command{
-		Use: "doctor", GroupID: "operate",
-		Short: "Check the machine and settings of a node",
-		Long: `Check for problems that would prevent a node from starting, slow it down or lose data later: clock,
-filesystem, disk space, sync latency, permissions, ports, certificates, memory and other limits, kernel settings,
-etcd or the voters, the cluster record, and the other node. The command uses the settings of lockstep serve: run it
-with the same file, flags and environment, as the same user on the same machine.
+// Options of Run.
+type Options struct {
+	// Config of the node.
+	Config config.Config
+	// Peer is the address of the other node, host:port; empty: from the cluster record.
+	Peer string
+	// Version of this program.
+	Version string
+}
 
-It is safe to run next to a running node: it takes no lock, does not change the node's files, syncs a small
-temporary file next to them, and detects ports in use by that node.
+// timeouts of the checks.
+const (
+	queryTimeout = 3 * time.Second
+	syncLimit    = 3 * time.Second
+)
 
-Each check reports ok, warning, problem, or "not checked" with the reason. The exit code is 1 if there is a
-problem.`,
-		Example: `  lockstep doctor --config /etc/lockstep/node.yaml
-  lockstep doctor --config node.yaml --peer 10.0.0.2:7420
-  sudo -u lockstep lockstep doctor --config /etc/lockstep/node.yaml --output json | jq '.findings[] | select(.verdict != "ok")'`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			environ := slices.DeleteFunc(slices.Clone(env.Environ),
-				func(s string) bool { return strings.HasPrefix(s, cli.EnvAddr+"=") })
-			cfg, err := config.Load(file, environ, cmd.Flags())
-			if errors.Is(err, config.ErrInvalid) {
-				return printReport(env, []doctor.Finding{
-					{
-						Check: "settings", Verdict: doctor.Problem, Measured: err.Error(), Meaning: "the node does not start",
-						Do: "correct them; docs/reference/configuration.md lists all settings",
-					},
-					{Check: "everything else", Verdict: doctor.NotChecked, Meaning: "the settings define the checks"},
-				})
-			}
-			if err != nil {
-				return err
-			}
-			found := []doctor.Finding{{Check: "settings", Verdict: doctor.OK, Measured: "valid"}}
-			for _, w := range cfg.Warnings {
-				found = append(found, doctor.Finding{Check: "settings", Verdict: doctor.Warning, Measured: w})
-			}
-			found = append(found, doctor.Run(cmd.Context(), doctor.Options{Config: cfg, Peer: peer, Version: env.Version})...)
-			return printReport(env, found)
+// inspector is the shared state of the checks.
+type inspector struct {
+	o   Options
+	cfg config.Config
+	now time.Time
+
+	place string // the data directory, or its nearest existing parent
+	made  bool   // the data directory exists
+	owner int    // process that has locked the data directory; 0: none, or unknown
+
+	mu          sync.Mutex       // guards the fields below
+	record      *failover.Record // as stored in etcd; nil: none, or unknown
+	recordAsked bool             // it was requested from etcd
+}
+
+// check is a check with its name.
+type check struct {
+	name string
+	run  func(context.Context, *inspector) []Finding
+}
+
+// checks returns the checks in the order of their output. Those of a later stage use results of earlier ones.
+func checks() [][]check {
+	return [][]check{
+		{
+			{"clock", checkClock},
+			{"file system", checkFilesystem},
+			{"free space", checkSpace},
+			{"data directory", checkDirectory},
+			{"disk sync", checkSync},
+			{"ports", checkPorts},
+			{"certificates", checkCertificates},
+			{"memory", checkMemory},
+			{"open files", checkOpenFiles},
+			{"kernel", checkKernel},
+			{"processors", checkProcessors},
+			{"etcd", checkEtcd},
+			{"voters", checkVoters},
 		},
+		{{"pair", checkPair}, {"other node", checkPeer}},
 	}
-	cmd.Flags().StringVar(&file, "config", "", "YAML file with settings, as for lockstep serve")
-	cmd.Flags().StringVar(&peer, "peer", "", "address of the other node, host:port; default: from the cluster record")
-	config.RegisterFlags(cmd.Flags())
-	return cmd
 }
 
-func printReport(env *cli.Env, found []doctor.Finding) error {
-	r := report{Findings: found}
-	for i := range found {
-		f := &found[i]
-		switch f.Verdict {
-		case doctor.Problem:
-			r.Problems++
-		case doctor.Warning:
-			r.Warnings++
-		case doctor.NotChecked:
-			r.NotChecked++
-		case doctor.OK:
+// Run runs all checks, those of a stage concurrently.
+func Run(ctx context.Context, o Options) []Finding {
+	in := &inspector{o: o, cfg: o.Config, now: time.Now()}
+	in.place, in.made = nearest(o.Config.Data.Dir)
+	in.owner = lockOwner(filepath.Join(o.Config.Data.Dir, "lock"))
+	var all []Finding
+	for _, stage := range checks() {
+		found := make([][]Finding, len(stage))
+		var running sync.WaitGroup
+		for i, c := range stage {
+			running.Go(func() {
+				found[i] = c.run(ctx, in)
+				for k := range found[i] {
+					found[i][k].Check = c.name
+				}
+			})
 		}
-		if err := env.Print.Sentence("%s", text(f)); err != nil {
-			return err
+		running.Wait()
+		for _, f := range found {
+			all = append(all, f...)
 		}
 	}
-	if err := env.Print.Object(r); err != nil {
-		return err
-	}
-	err := env.Print.Sentence("\n%s, %s, %d not checked, of %s", output.Plural(r.Problems, "problem"),
-		output.Plural(r.Warnings, "warning"), r.NotChecked, output.Plural(len(found), "check"))
-	if err == nil && r.Problems > 0 {
-		err = fmt.Errorf("%s: %w", output.Plural(r.Problems, "problem"), ErrProblems)
-	}
-	return err
+	return all
 }
 
-// text formats a finding: the measured value on one line, its meaning and the recommended action below it.
-func text(f *doctor.Finding) string {
-	verdict := strings.ToUpper(string(f.Verdict))
-	if f.Verdict == doctor.OK {
-		verdict = "ok"
-	}
-	line := fmt.Sprintf("%-11s  %s", verdict, f.Check)
-	if f.Subject != "" {
-		line += ", " + f.Subject
-	}
-	if f.Measured != "" {
-		line += ": " + f.Measured
-	}
-	for _, more := range []struct{ name, text string }{{"means", f.Meaning}, {"do", f.Do}} {
-		if more.text != "" && (f.Verdict != doctor.OK || more.name == "means") {
-			line += fmt.Sprintf("\n%13s%s: %s", "", more.name, more.text)
+// Worst returns the most severe verdict.
+func Worst(all []Finding) Verdict {
+	worst := OK
+	for _, f := range all {
+		if f.Verdict == Problem || f.Verdict == Warning && worst != Problem {
+			worst = f.Verdict
 		}
 	}
-	return line
+	return worst
+}
+
+// one returns the finding of a check with a single finding.
+func one(v Verdict, measured, meaning, do string) []Finding {
+	return []Finding{{Verdict: v, Measured: measured, Meaning: meaning, Do: do}}
+}
+
+func notChecked(format string, args ...any) []Finding {
+	return []Finding{{Verdict: NotChecked, Meaning: fmt.Sprintf(format, args...)}}
+}
+
+// keepRecord stores the cluster record for later stages.
+func (in *inspector) keepRecord(r *failover.Record) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.record, in.recordAsked = r, true
+}
+
+func (in *inspector) pairRecord() (r *failover.Record, asked bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.record, in.recordAsked
 }

@@ -1,175 +1,280 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package doctor_test
+package doctor
 
 import (
-	"encoding/json"
+	"context"
+	"crypto/x509"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
-	"github.com/lockstep-mq/lockstep/cmd/internal/doctor"
-	"github.com/lockstep-mq/lockstep/test/harness"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// diagnose runs the command and returns its findings by check and subject.
-func diagnose(t *testing.T, c clitest.CLI, args ...string) (map[string]doctor.Finding, int) {
+// inspect returns an inspector for a valid configuration after change.
+func inspect(t *testing.T, change func(*config.Config)) *inspector {
 	t.Helper()
-	stdout, stderr, code := c.Run("", append([]string{"doctor", "-o", "json", "--disk-low-watermark", "0"}, args...)...)
-	var r struct {
-		Problems int
-		Findings []doctor.Finding
-	}
-	require.NoError(t, json.Unmarshal([]byte(stdout), &r), "%s%s", stdout, stderr)
-	require.Equal(t, r.Problems > 0, code == cli.ExitError, "%s%s", stdout, stderr)
-	all := map[string]doctor.Finding{}
-	for _, f := range r.Findings {
-		all[strings.TrimSuffix(f.Check+", "+f.Subject, ", ")] = f
-	}
-	return all, code
+	cfg := config.Default()
+	cfg.Coordinator.Type, cfg.Data.Dir = config.CoordinatorNone, filepath.Join(t.TempDir(), "data")
+	require.NoError(t, os.Mkdir(cfg.Data.Dir, 0o700))
+	cfg.Listen = "127.0.0.1:0"
+	change(&cfg)
+	in := &inspector{o: Options{Config: cfg}, cfg: cfg, now: time.Now()}
+	in.place, in.made = nearest(cfg.Data.Dir)
+	return in
 }
 
-// found returns the finding whose key has the prefix.
-func found(t *testing.T, all map[string]doctor.Finding, name string) doctor.Finding {
+// reported checks a finding. Each finding except an OK one has a meaning, and a problem has a recommended action.
+func reported(t *testing.T, f Finding, v Verdict, words ...string) {
 	t.Helper()
-	for key, f := range all {
-		if strings.HasPrefix(key, name) {
-			return f
-		}
+	text := fmt.Sprintf("%+v", f)
+	require.Equal(t, v, f.Verdict, text)
+	for _, w := range words {
+		require.Contains(t, text, w)
 	}
-	require.FailNow(t, "no such finding", "%s in %v", name, all)
-	return doctor.Finding{}
-}
-
-// doctor checks a running node, a node before it joins, and wrong addresses. It leaves the running node unaffected.
-func TestBesideARunningPair(t *testing.T) {
-	p, c := clitest.StartNodes(t, false)
-	active, standby := clitest.InSync(t, p, c)
-	c.OK("publish", "orders", "one", "--create")
-	etcd := strings.TrimPrefix(p.Coordinator(), "etcd is on ")
-	dir := filepath.Join(standby.Dir, "data")
-	before := names(t, dir)
-	args := []string{"--data-dir", dir, "--listen", standby.Address, "--coordinator-etcd-endpoints", etcd}
-	all, code := diagnose(t, c, args...)
-	require.Equal(t, cli.ExitOK, code, "%+v", all)
-	require.Equal(t, doctor.OK, found(t, all, "ports, listen").Verdict)
-	require.Contains(t, found(t, all, "etcd, "+etcd).Measured, "etcd 3.")
-	require.Contains(t, found(t, all, "etcd, record").Measured, "pair ")
-	require.Equal(t, doctor.OK, found(t, all, "pair").Verdict)
-	require.Contains(t, found(t, all, "pair").Measured, "of pair ")
-	other := found(t, all, "other node")
-	require.Equal(t, active.Name+", "+active.Address, other.Subject)
-	require.Contains(t, other.Measured, "its clock is ")
-	if _, err := os.Stat("/proc/locks"); err == nil {
-		pid := fmt.Sprint(standby.PID())
-		require.Contains(t, found(t, all, "data directory").Measured, "in use by process "+pid)
-		require.Contains(t, found(t, all, "ports, listen").Measured, pid)
-		require.Contains(t, found(t, all, "disk sync").Measured, "next to a running node")
+	if v != OK {
+		require.NotEmpty(t, f.Meaning, text)
 	}
-	require.Equal(t, before, names(t, dir), "it leaves nothing behind")
-	require.Contains(t, c.OK("status"), "in sync: a and b")
-	text, stderr, code := c.Run("", append([]string{"doctor"}, args...)...)
-	require.Equal(t, cli.ExitOK, code, stderr)
-	require.Contains(t, text, "not checked, of")
-
-	// A third node of the pair, and a new one that has only --peer.
-	free := t.TempDir()
-	all, _ = diagnose(t, c, "--data-dir", free, "--listen", "127.0.0.1:0", "--coordinator-etcd-endpoints", etcd,
-		"--peer", active.Address)
-	require.Equal(t, doctor.OK, found(t, all, "other node").Verdict)
-	// The address of the node itself is rejected as the peer's address.
-	all, code = diagnose(t, c, append(args, "--peer", standby.Address)...)
-	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, found(t, all, "other node").Meaning, "it is this node")
-	all, _ = diagnose(t, c, append(args, "--peer", "127.0.0.1:1")...)
-	require.Equal(t, doctor.Warning, found(t, all, "other node").Verdict)
-	// etcd is not a node: it is reachable, but does not implement the protocol.
-	all, code = diagnose(t, c, append(args, "--peer", etcd)...)
-	require.Equal(t, cli.ExitError, code)
-	require.Equal(t, doctor.Problem, found(t, all, "other node").Verdict)
-	anotherPair(t, c, etcd, args)
-}
-
-// anotherPair uses a data directory with an empty prefix, and with the record of another pair.
-func anotherPair(t *testing.T, c clitest.CLI, etcd string, args []string) {
-	t.Helper()
-	all, code := diagnose(t, c, append(args, "--coordinator-etcd-prefix", "/lockstep/empty/")...)
-	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, found(t, all, "pair").Do, "lockstep pair adopt")
-
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd}})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, client.Close()) }()
-	got, err := client.Get(t.Context(), "/lockstep/default/record")
-	require.NoError(t, err)
-	require.Len(t, got.Kvs, 1)
-	var record map[string]any
-	require.NoError(t, json.Unmarshal(got.Kvs[0].Value, &record))
-	record["pair_id"] = uuid.NewString()
-	foreign, err := json.Marshal(record)
-	require.NoError(t, err)
-	_, err = client.Put(t.Context(), "/lockstep/foreign/record", string(foreign))
-	require.NoError(t, err)
-	all, code = diagnose(t, c, append(args, "--coordinator-etcd-prefix", "/lockstep/foreign/")...)
-	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, found(t, all, "pair").Meaning, "belongs to another pair")
-	require.Contains(t, found(t, all, "other node").Meaning, "another pair")
-	_, err = client.Put(t.Context(), "/lockstep/garbage/record", "garbage")
-	require.NoError(t, err)
-	all, code = diagnose(t, c, append(args, "--coordinator-etcd-prefix", "/lockstep/garbage/")...)
-	require.Equal(t, cli.ExitError, code)
-	require.Equal(t, doctor.Problem, found(t, all, "etcd, record").Verdict)
-}
-
-// The checks work with a raft quorum, before and after the other voters run.
-func TestVoters(t *testing.T) {
-	c := clitest.CLI{T: t}
-	all, _ := diagnose(t, c, "--data-dir", t.TempDir(), "--coordinator-type", "raft", "--coordinator-raft-listen",
-		"127.0.0.1:2", "--coordinator-raft-voters", "127.0.0.1:2,127.0.0.1:3,127.0.0.1:4")
-	require.Equal(t, doctor.Warning, found(t, all, "voters, 127.0.0.1:3").Verdict)
-	require.Contains(t, found(t, all, "voters, quorum").Meaning, "two of the three")
-
-	p, err := harness.Start(t.Context(), harness.Options{Dir: t.TempDir(), Raft: true, Settings: harness.SmallNodes()})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, p.Close()) }()
-	require.NoError(t, p.WaitReady(t.Context(), nil))
-	n := p.Nodes[0]
-	all, code := diagnose(t, c, "--data-dir", filepath.Join(n.Dir, "data"), "--listen", n.Address, "--coordinator-type",
-		"raft", "--coordinator-raft-listen", p.VoterOf(n), "--coordinator-raft-voters", p.Voters())
-	require.Equal(t, cli.ExitOK, code, "%+v", all)
-	require.Equal(t, doctor.OK, found(t, all, "voters, quorum").Verdict)
-	require.Contains(t, found(t, all, "voters, quorum").Measured, "3 voters")
-}
-
-// Errors in the settings are reported together with the checks that were skipped because of them.
-func TestSettings(t *testing.T) {
-	c := clitest.CLI{T: t}
-	all, code := diagnose(t, c, "--listen", "nowhere", "--data-dir", t.TempDir())
-	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, found(t, all, "settings").Measured, "nowhere")
-	_, stderr, code := c.Run("", "doctor", "--listen", "nowhere")
-	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "1 problem")
-	_, _, code = c.Run("", "doctor", "--config", filepath.Join(t.TempDir(), "none"))
-	require.NotEqual(t, cli.ExitOK, code)
-}
-
-func names(t *testing.T, dir string) (all []string) {
-	t.Helper()
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	for _, e := range entries {
-		if !strings.Contains(e.Name(), "page.db_") { // a checkpoint may replace it
-			all = append(all, e.Name())
-		}
+	if v == Problem || v == Warning {
+		require.NotEmpty(t, f.Do, text)
 	}
-	return all
+}
+
+func TestDirectory(t *testing.T) {
+	in := inspect(t, func(*config.Config) {})
+	dir := in.cfg.Data.Dir
+	check := func() Finding { return checkDirectory(t.Context(), in)[0] }
+	reported(t, check(), OK, dir)
+	require.NoError(t, os.Chmod(dir, 0o755))
+	reported(t, check(), Warning, "chmod 750")
+	require.NoError(t, os.Chmod(dir, 0o777))
+	reported(t, check(), Problem, "others", "chmod 750")
+	require.NoError(t, os.Chmod(dir, 0o750)) // the mode used by a node
+	reported(t, check(), OK)
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left, "it leaves nothing behind")
+
+	in = inspect(t, func(c *config.Config) { c.Data.Dir = filepath.Join(c.Data.Dir, "a", "b") })
+	require.False(t, in.made)
+	reported(t, check(), OK, "does not exist yet")
+	_, err = os.Stat(in.cfg.Data.Dir)
+	require.ErrorIs(t, err, os.ErrNotExist, "it makes none")
+	in = inspect(t, func(c *config.Config) {
+		c.Data.Dir = filepath.Join(c.Data.Dir, "file")
+		require.NoError(t, os.WriteFile(c.Data.Dir, nil, 0o600))
+	})
+	reported(t, check(), Problem, "is a file")
+	if _, err := os.Stat("/proc/self"); err == nil { // where no file can be created
+		in = inspect(t, func(c *config.Config) { c.Data.Dir = "/proc/self" })
+		reported(t, check(), Problem, "/proc/self")
+		reported(t, checkSync(t.Context(), in)[0], Problem)
+	}
+}
+
+func TestSpace(t *testing.T) {
+	in := inspect(t, func(*config.Config) {})
+	check := func() Finding { return checkSpace(t.Context(), in)[0] }
+	in.cfg.Disk.LowWatermark = 1 << 60
+	reported(t, check(), Problem, "disk.low-watermark")
+	in.cfg.Disk.LowWatermark, in.cfg.WAL.KeepBytes = 0, 1<<60
+	reported(t, check(), Warning, "wal.keep-bytes")
+	in.cfg.WAL.KeepBytes, in.cfg.Checkpoint.Bytes, in.cfg.WAL.SegmentBytes = 0, 0, 0
+	reported(t, check(), OK, "free")
+}
+
+func TestSync(t *testing.T) {
+	in := inspect(t, func(*config.Config) {})
+	f := checkSync(t.Context(), in)[0]
+	require.Contains(t, f.Measured, fmt.Sprintf("%d writes of 4.0 KiB", syncs))
+	in.owner = 1
+	require.Contains(t, checkSync(t.Context(), in)[0].Measured, fmt.Sprintf("%d writes", syncsBeside))
+	in.cfg.Disk.StallTimeout = 1
+	reported(t, checkSync(t.Context(), in)[0], Problem, "disk.stall-timeout")
+	in.cfg.Disk.StallTimeout, in.cfg.Sync = config.Duration(time.Hour), "off"
+	reported(t, checkSync(t.Context(), in)[0], OK, "do not wait")
+	left, err := os.ReadDir(in.place)
+	require.NoError(t, err)
+	require.Empty(t, left)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	reported(t, checkSync(ctx, in)[0], Problem)
+}
+
+func TestMemory(t *testing.T) {
+	const gibibyte = 1 << 30
+	for _, c := range []struct {
+		budget, machine, group uint64
+		verdict                Verdict
+		says                   string
+	}{
+		{gibibyte, 4 * gibibyte, 0, OK, "the machine has 4.0 GiB"},
+		{gibibyte, 4 * gibibyte, 2 * gibibyte, OK, "the control group has 2.0 GiB"},
+		{2 * gibibyte, 64 * gibibyte, gibibyte, Problem, "the control group has 1.0 GiB"},
+		{9 * gibibyte, 10 * gibibyte, 0, Warning, "the machine"},
+		{gibibyte, 2 * gibibyte, 64 * gibibyte, OK, "the machine"},
+		{gibibyte, 0, 0, NotChecked, "unknown"},
+	} {
+		reported(t, memoryFinding(c.budget, c.machine, c.group)[0], c.verdict, c.says)
+	}
+	in := inspect(t, func(c *config.Config) { c.Memory.Budget = 1 << 60 })
+	if f := checkMemory(t.Context(), in)[0]; f.Verdict != NotChecked {
+		reported(t, f, Problem, "memory.budget")
+	}
+	in.cfg.Limits.Connections = 1 << 40
+	if f := checkOpenFiles(t.Context(), in)[0]; f.Verdict != NotChecked {
+		reported(t, f, Warning, "LimitNOFILE")
+	}
+}
+
+func TestPorts(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = taken.Close() }()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := free.Addr().String()
+	require.NoError(t, free.Close())
+	in := inspect(t, func(c *config.Config) {
+		c.Listen, c.Metrics.Listen, c.AMQP.Listen = taken.Addr().String(), address, taken.Addr().String()
+	})
+	all := checkPorts(t.Context(), in)
+	require.Len(t, all, 3)
+	reported(t, all[0], Problem, "listen", "is in use by")
+	reported(t, all[1], OK, "metrics.listen", "is free")
+	reported(t, all[2], Problem, "amqp.listen", "is in use by")
+	if pid, listening := portOwner(taken.Addr().(*net.TCPAddr).Port); listening {
+		require.Equal(t, os.Getpid(), pid)
+		require.Contains(t, all[0].Measured, fmt.Sprint(os.Getpid()))
+		in.owner = pid
+		reported(t, checkPorts(t.Context(), in)[0], OK, "it is the node with this data directory")
+	}
+	reported(t, in.port(t.Context(), "192.0.2.1:7420"), Problem, "advertise")
+	reported(t, in.port(t.Context(), "nowhere"), Problem, "host:port")
+	reported(t, in.port(t.Context(), "127.0.0.1:0"), OK)
+}
+
+func TestCertificates(t *testing.T) {
+	ours, theirs := certs.New(t, "ours"), certs.New(t, "theirs")
+	year := &x509.Certificate{
+		DNSNames: []string{"node-a"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().AddDate(1, 0, 0),
+	}
+	_, good, goodKey := ours.IssueFrom(t, "good", year)
+	_, hour, hourKey := ours.Issue(t, "hour", "node-a")
+	_, over, overKey := ours.IssueFrom(t, "over", &x509.Certificate{
+		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour),
+	})
+	_, early, earlyKey := ours.IssueFrom(t, "early", &x509.Certificate{
+		NotBefore: time.Now().Add(time.Hour), NotAfter: time.Now().Add(2 * time.Hour),
+	})
+	_, foreign, foreignKey := theirs.IssueFrom(t, "strange", &x509.Certificate{
+		DNSNames: []string{"node-a"}, NotBefore: year.NotBefore, NotAfter: year.NotAfter,
+	})
+	garbage := filepath.Join(t.TempDir(), "garbage.pem")
+	require.NoError(t, os.WriteFile(garbage, []byte("garbage"), 0o600))
+	for _, f := range []string{goodKey, hourKey, overKey, earlyKey, foreignKey} {
+		require.NoError(t, os.Chmod(f, 0o600))
+	}
+	for name, c := range map[string]struct {
+		ca, cert, key, advertise string
+		verdict                  Verdict
+		says                     string
+	}{
+		"good":           {ours.File, good, goodKey, "node-a:7420", OK, "node-a"},
+		"good address":   {ours.File, good, goodKey, "", OK, "127.0.0.1"},
+		"wrong name":     {ours.File, good, goodKey, "node-b:7420", Problem, "node-b"},
+		"ends soon":      {ours.File, hour, hourKey, "node-a:7420", Warning, "expires soon"},
+		"has ended":      {ours.File, over, overKey, "", Problem, "expired"},
+		"too early":      {ours.File, early, earlyKey, "", Problem, "not valid before"},
+		"other key":      {ours.File, good, hourKey, "", Problem, "they must match"},
+		"other chain":    {ours.File, foreign, foreignKey, "node-a:7420", Problem, "not issued by the CA"},
+		"no file":        {ours.File, good + "x", goodKey, "", Problem, "cert show"},
+		"no authority":   {garbage + "x", good, goodKey, "", Problem, "CA certificates"},
+		"no certificate": {garbage, good, goodKey, "", Problem, "PEM"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := inspect(t, func(cfg *config.Config) {
+				cfg.TLS.CA, cfg.TLS.Cert, cfg.TLS.Key, cfg.Advertise = c.ca, c.cert, c.key, c.advertise
+			})
+			all := checkCertificates(t.Context(), in)
+			require.Len(t, all, 1)
+			reported(t, all[0], c.verdict, c.says)
+		})
+	}
+	in := inspect(t, func(c *config.Config) { c.TLS.CA, c.TLS.Cert, c.TLS.Key = ours.File, good, goodKey })
+	for _, mode := range []os.FileMode{0o644, 0o660, 0o602} {
+		require.NoError(t, os.Chmod(goodKey, mode))
+		reported(t, checkCertificates(t.Context(), in)[0], Warning, "chmod 640")
+	}
+	require.NoError(t, os.Chmod(goodKey, 0o640)) // root:lockstep, as installed by a package
+	reported(t, checkCertificates(t.Context(), in)[0], OK, "node-a")
+	// A client certificate is not sufficient for a node.
+	template := *year
+	pair := ours.Client(t, "client", func(c *x509.Certificate) { c.NotAfter = template.NotAfter })
+	var err error
+	pair.Leaf, err = x509.ParseCertificate(pair.Certificate[0])
+	require.NoError(t, err)
+	u := use{name: "tls", usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	f := u.chain(pair, ours.Pool(), time.Now())
+	require.NotNil(t, f)
+	reported(t, *f, Problem, "valid for both")
+
+	in = inspect(t, func(*config.Config) {})
+	reported(t, checkCertificates(t.Context(), in)[0], OK, "this machine only")
+	in.cfg.Listen, in.cfg.Insecure = "0.0.0.0:7420", true
+	reported(t, checkCertificates(t.Context(), in)[0], Warning, "cert init")
+}
+
+func TestEtcd(t *testing.T) {
+	server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
+	require.NoError(t, err)
+	defer func() { _ = server.Close() }()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and sends nothing
+	require.NoError(t, err)
+	defer func() { _ = silent.Close() }()
+	in := inspect(t, func(c *config.Config) {
+		c.Coordinator.Type = config.CoordinatorEtcd
+		c.Coordinator.Etcd.Endpoints = []string{server.Address(), "127.0.0.1:1", silent.Addr().String()}
+	})
+	all := checkEtcd(t.Context(), in)
+	require.Len(t, all, 5)
+	reported(t, all[0], OK, "etcd 3.", "responds in")
+	reported(t, all[1], Problem, "refused", "firewall")
+	reported(t, all[2], Problem, "no response", "TLS")
+	reported(t, all[3], Warning, "1 member", "run three")
+	reported(t, all[4], OK, "none yet")
+	_, asked := in.pairRecord()
+	require.True(t, asked)
+	in.cfg.Coordinator.Etcd.Endpoints = []string{"127.0.0.1:1"}
+	require.Len(t, checkEtcd(t.Context(), in), 1)
+	in.cfg.Coordinator.Type = config.CoordinatorNone
+	require.Empty(t, checkEtcd(t.Context(), in))
+}
+
+// On this machine each check returns a verdict and the observed value.
+func TestEveryCheck(t *testing.T) {
+	in := inspect(t, func(*config.Config) {})
+	all := Run(t.Context(), Options{Config: in.cfg})
+	seen := map[string]bool{}
+	for _, f := range all {
+		seen[f.Check] = true
+		reported(t, f, f.Verdict)
+		require.True(t, f.Measured != "" || f.Verdict == NotChecked, "%+v", f)
+	}
+	for _, name := range strings.Split("clock,file system,free space,data directory,disk sync,ports,certificates,memory,"+
+		"open files,kernel,processors,pair", ",") {
+		require.True(t, seen[name], name)
+	}
+	require.Equal(t, Problem, Worst([]Finding{{Verdict: OK}, {Verdict: Problem}, {Verdict: Warning}}))
+	require.Equal(t, Warning, Worst([]Finding{{Verdict: OK}, {Verdict: Warning}, {Verdict: NotChecked}}))
 }

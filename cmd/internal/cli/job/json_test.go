@@ -5,8 +5,8 @@ package job
 import (
 	"testing"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/golden"
 )
 
 // TestJSON compares the JSON output with golden files.

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/test/golden"
 )
 
 // TestJSON compares the JSON output with golden files.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/serve"
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
-	"github.com/lockstep-mq/lockstep/cmd/internal/process"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
@@ -198,7 +198,7 @@ started with their old directories again: both quorums could activate a node. Th
 		Example: `  lockstep pair recover-quorum --dir /var/lib/lockstep/raft --by alice --reason "machines b and c burnt" --yes`,
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) (err error) {
-			if o.Logger, _, err = process.NewLogger(env.Stderr, "info", "text"); err != nil {
+			if o.Logger, _, err = serve.NewLogger(env.Stderr, "info", "text"); err != nil {
 				return err
 			}
 			if !yes {

@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/process"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/serve"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 	"github.com/lockstep-mq/lockstep/server/config"
@@ -110,7 +110,7 @@ one machine.`,
 		Example: `  lockstep witness --listen 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430 --data-dir /var/lib/lockstep-witness`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			logger, _, err := process.NewLogger(env.Stderr, level, format)
+			logger, _, err := serve.NewLogger(env.Stderr, level, format)
 			if err != nil {
 				return errors.Join(cli.ErrUsage, err)
 			}
@@ -123,7 +123,7 @@ one machine.`,
 			if err != nil {
 				return err
 			}
-			defer process.OnHangup(cmd.Context(), logger, func() {
+			defer serve.OnHangup(cmd.Context(), logger, func() {
 				if source != nil {
 					_ = source.Reload() // errors are reported by the callback
 				}

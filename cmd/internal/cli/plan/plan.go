@@ -16,7 +16,6 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
-	"github.com/lockstep-mq/lockstep/cmd/internal/planprogress"
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -69,7 +68,7 @@ func noPlan(env *cli.Env) error {
 }
 
 func printPlan(env *cli.Env, p *pb.Plan, name func(string) string) error {
-	j := planprogress.NewPlan(p, name)
+	j := progress.NewPlan(p, name)
 	if env.Print.JSON() {
 		return env.Print.Object(j)
 	}
@@ -84,7 +83,7 @@ func printPlan(env *cli.Env, p *pb.Plan, name func(string) string) error {
 	}
 	rows := [][2]string{
 		{"Plan", j.ID},
-		{"State", planprogress.Describe(p, name)},
+		{"State", progress.DescribePlan(p, name)},
 		{"Nodes done", done},
 		{"First active", j.FirstActive},
 		{"Started", j.StartedAt.Local().Format(time.DateTime)},
@@ -127,7 +126,7 @@ func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanR
 	}
 	if p.GetState() != pb.PlanState_PLAN_STATE_DONE {
 		return fmt.Errorf("the plan is %s; no messages are lost, and it can be started again",
-			planprogress.State(p.GetState()))
+			progress.PlanState(p.GetState()))
 	}
 	return nil
 }
@@ -164,11 +163,11 @@ func followPlan(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan)
 	d := progress.New(env.Stderr, output.IsTerminal(env.Stderr))
 	defer d.Close()
 	names := namesByAddress(ctx, env, c)
-	view := planprogress.NewView(d, addrs, func(address string) *progress.Bar { return d.Bar("node " + names[address]) })
+	view := progress.NewView(d, addrs, func(address string) *progress.Bar { return d.Bar("node " + names[address]) })
 	ticker := time.NewTicker(planPollEvery)
 	defer ticker.Stop()
 	for {
-		s := planprogress.Poll(ctx, c, addrs)
+		s := progress.Poll(ctx, c, addrs)
 		if s.Plan != nil && s.Plan.GetId() == p.GetId() && ctx.Err() == nil {
 			view.Update(s)
 			p = s.Plan

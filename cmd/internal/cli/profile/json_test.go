@@ -5,8 +5,8 @@ package profile
 import (
 	"testing"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
 	"github.com/lockstep-mq/lockstep/cmd/internal/profiles"
+	"github.com/lockstep-mq/lockstep/test/golden"
 )
 
 // TestJSON compares the JSON output with golden files.

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/process"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
 )
@@ -22,7 +21,7 @@ const flagCheck = "--check"
 
 // checkNode implements --check.
 func checkNode(env *cli.Env, cfg config.Config) error {
-	if _, _, err := process.NewLogger(env.Stderr, cfg.Log.Level, cfg.Log.Format); err != nil {
+	if _, _, err := NewLogger(env.Stderr, cfg.Log.Level, cfg.Log.Format); err != nil {
 		return err
 	}
 	if err := node.Check(cfg); err != nil {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package serve implements the command that runs one node.
+// Package serve implements the command that runs one node, and the common parts of the long-running processes:
+// logger, SIGHUP handling and memory limit.
 package serve
 
 import (
@@ -15,7 +16,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/process"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
 )
@@ -49,7 +49,7 @@ secrets are checked, and the exit code is 0 if they are valid.`,
 			if check {
 				return checkNode(env, cfg)
 			}
-			logger, level, err := process.NewLogger(env.Stderr, cfg.Log.Level, cfg.Log.Format)
+			logger, level, err := NewLogger(env.Stderr, cfg.Log.Level, cfg.Log.Format)
 			if err != nil {
 				return err
 			}
@@ -58,13 +58,13 @@ secrets are checked, and the exit code is 0 if they are valid.`,
 				return fmt.Errorf("find the path of this program for a restart: %w", err)
 			}
 			reload := make(chan struct{}, 1)
-			defer process.OnHangup(cmd.Context(), logger, func() {
+			defer OnHangup(cmd.Context(), logger, func() {
 				select {
 				case reload <- struct{}{}:
 				default: // a reload is already pending
 				}
 			})()
-			defer process.LimitMemory(cmd.Context(), cfg.Memory.Budget)()
+			defer LimitMemory(cmd.Context(), cfg.Memory.Budget)()
 			address := ""
 			err = node.Run(cmd.Context(), cfg, logger,
 				node.Options{

@@ -5,7 +5,7 @@ package settings
 import (
 	"testing"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
+	"github.com/lockstep-mq/lockstep/test/golden"
 )
 
 // TestJSON compares the JSON output with golden files.

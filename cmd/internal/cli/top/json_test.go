@@ -5,7 +5,7 @@ package top
 import (
 	"testing"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
+	"github.com/lockstep-mq/lockstep/test/golden"
 )
 
 func TestJSON(t *testing.T) {

@@ -15,9 +15,9 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/golden"
 )
 
 // session is a model and the requests that it made.

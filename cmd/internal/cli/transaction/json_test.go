@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
+	"github.com/lockstep-mq/lockstep/test/golden"
 )
 
 // TestJSON compares the JSON output with golden files.

@@ -30,7 +30,6 @@ func parts() []part {
 			"fanout --subscriptions 1,10,100 --messages 20000 --memory 64MiB --sync off",
 			"fanout --subscriptions 1,10,100,1000 --messages 200000 --memory 64MiB --sync off --rounds 3",
 		},
-		{"pagesize --messages 4000 --sync off", "pagesize --messages 40000 --sync off --rounds 3"},
 		{
 			"knobs --knob commit-delay --values 0s,1ms --duration 2s",
 			"knobs --knob commit-delay --duration 10s --rounds 3",

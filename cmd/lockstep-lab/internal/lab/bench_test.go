@@ -38,29 +38,6 @@ func TestBench(t *testing.T) {
 		}
 		require.Equal(t, true, lines[len(lines)-1]["median"])
 	}
-	for _, setup := range []string{"--pair", "--standalone"} {
-		_, stderr, _ := c.Run("", "pagesize", "--size", "4200", "--queues", "0")
-		require.Contains(t, stderr, "must be at least 1", "a size that is given takes the place of the default")
-		lines := c.Lines("pagesize", "--mix", "400x4200,100x512", "--queues", "2", "--senders", "2", "--sync",
-			"off", setup)
-		require.Len(t, lines, 7)
-		require.Equal(t, "rewrite", lines[3]["phase"])
-		require.InDelta(t, 2048, lines[2]["page_size"], 0)
-		require.Greater(t, lines[3]["page_size"], 2048.0)
-		require.Positive(t, lines[3]["cp_mb_per_s"])
-		require.Positive(t, lines[3]["mb_per_s"])
-		require.Positive(t, lines[6]["file_mb"])
-		require.InDelta(t, 500, lines[4]["messages"], 0)
-		for i, l := range lines { // the nodes are restarted after the refill and after the rewrite
-			ms, started := l["start_ms"].(float64)
-			require.Equal(t, i == 2 || i == 3, started, "%d: %v", i, l["phase"])
-			require.Equal(t, started, ms > 1, "%d: %v", i, ms)
-		}
-	}
-	text := c.OK("pagesize", "--size", "4200", "--messages", "50", "--queues", "1", "--senders", "1", "--sync",
-		"off")
-	require.Regexp(t, `Peak MB +Start ms`, text)
-	require.Regexp(t, `round 1, start: \d+ ms with pages of 2\.0 KiB, \d+ with .* KiB: [\d.]+ times the time`, text)
 	lines := c.Lines("queues", "--queues", "200", "--messages", "500", "--size", "100", "--rounds", "1")
 	require.Len(t, lines, 5)
 	require.Positive(t, lines[4]["start_ms"])

@@ -36,7 +36,7 @@ func Root(env *cli.Env) *cobra.Command {
 	cli.Globals(env, root)
 	root.AddCommand(benchcli.Commands(env)...)
 	root.AddCommand(
-		wipeCommand(env), maintenanceCommand(env), fanoutCommand(env), expireCommand(env), pageSizeCommand(env),
+		maintenanceCommand(env), fanoutCommand(env), expireCommand(env),
 		storeCommand(env), queuesCommand(env), growthCommand(env), boundCommand(env), capacityCommand(env),
 		mixedCommand(env), settingsCommand(env), compareCommand(env), allCommand(env),
 	)

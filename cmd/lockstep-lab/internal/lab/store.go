@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/benchcli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/process"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/serve"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/measure"
 	"github.com/lockstep-mq/lockstep/server/config"
 )
@@ -168,7 +168,7 @@ func embeddedRounds(
 	run func(context.Context, measure.EmbeddedOptions, func(bench.Result) error) error,
 ) error {
 	ctx := cmd.Context()
-	defer process.LimitMemory(ctx, p.Memory*config.Size(stores))() // as in a node's process, which has one store
+	defer serve.LimitMemory(ctx, p.Memory*config.Size(stores))() // as in a node's process, which has one store
 	for _, size := range p.Sizes {
 		var all []bench.Result
 		for round := range f.Rounds {

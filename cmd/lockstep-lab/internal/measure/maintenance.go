@@ -3,8 +3,10 @@
 package measure
 
 import (
+	"bufio"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -276,4 +278,44 @@ func (u *maintenanceWork) rejoin(ctx context.Context) (mb, seconds float64, afte
 	}
 	mb, seconds, err = readSnapshot(n, started)
 	return mb, seconds, after, err
+}
+
+// readSnapshot returns the size of the received snapshot from the standby's log, in MB, and its duration.
+func readSnapshot(n *harness.Node, since time.Time) (mb, seconds float64, err error) {
+	f, err := os.Open(n.LogFile())
+	if err != nil {
+		return 0, 0, fmt.Errorf("bench: %w", err)
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	var began time.Time
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var line struct {
+			TS    string `json:"ts"`
+			Msg   string `json:"msg"`
+			Bytes uint64 `json:"bytes"`
+		}
+		if json.Unmarshal(lines.Bytes(), &line) != nil {
+			continue // a line that is not JSON
+		}
+		at, err := time.Parse("2006-01-02T15:04:05.000Z0700", line.TS)
+		if err != nil || at.Before(since.Add(-time.Second)) {
+			continue
+		}
+		switch line.Msg {
+		case "receiving a snapshot":
+			began, mb = at, float64(line.Bytes)/1e6
+		case "snapshot installed":
+			seconds = at.Sub(began).Seconds()
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return 0, 0, fmt.Errorf("bench: %s: %w", n.LogFile(), err)
+	}
+	if seconds == 0 {
+		return 0, 0, errors.New("bench: the standby rejoined without a snapshot, because the log was sufficient; " +
+			"increase --store")
+	}
+	return mb, seconds, nil
 }

@@ -171,6 +171,9 @@ func (p *steadyLoad) run(
 	}
 }
 
+// fillBytes is the size of the messages that fill the store.
+const fillBytes = 4096
+
 // elapse waits for d, or until ctx ends.
 func elapse(ctx context.Context, d time.Duration) error {
 	select {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package planprogress
+package progress
 
 import (
 	"time"
@@ -30,8 +30,8 @@ type Plan struct {
 // NewPlan converts a plan reported by a node. name returns the name of a node by its ID.
 func NewPlan(p *pb.Plan, name func(string) string) Plan {
 	j := Plan{
-		ID: p.GetId(), Kind: Kind(p.GetKind()), PageSize: p.GetPageSize(), SwitchBack: p.GetSwitchBack(),
-		State:  State(p.GetState()),
+		ID: p.GetId(), Kind: PlanKind(p.GetKind()), PageSize: p.GetPageSize(), SwitchBack: p.GetSwitchBack(),
+		State:  PlanState(p.GetState()),
 		Reason: p.GetReason(), FirstActive: name(p.GetFirstActive()), DoneNodes: []string{},
 		Phase:     p.GetProgress().GetPhase(),
 		DoneBytes: p.GetProgress().GetDoneBytes(), TotalBytes: p.GetProgress().GetTotalBytes(), Retries: p.GetRetries(),

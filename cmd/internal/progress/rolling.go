@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package planprogress displays the progress of a rolling plan, with a bar for each node.
-package planprogress
+package progress
 
 import (
 	"context"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
-	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -89,27 +87,27 @@ func (s *Snapshot) name(id string) string {
 	return id
 }
 
-// Show is the output for progress. It is implemented by progress.Display.
+// Show is the output for progress. It is implemented by Display.
 type Show interface {
-	Set(b *progress.Bar, s progress.Step)
-	End(b *progress.Bar, format string, args ...any)
+	Set(b *Bar, s Step)
+	End(b *Bar, format string, args ...any)
 	Line(format string, args ...any)
 }
 
 // View displays a plan: a bar for each node, and a line for each change of the plan.
 type View struct {
 	show  Show
-	bars  map[string]*progress.Bar // by address
-	names map[string]string        // last known, by address
-	ids   map[string]string        // last known, by address
-	last  string                   // last printed line
-	act   string                   // last known address of the active
+	bars  map[string]*Bar   // by address
+	names map[string]string // last known, by address
+	ids   map[string]string // last known, by address
+	last  string            // last printed line
+	act   string            // last known address of the active
 }
 
 // NewView creates a view. bar creates the bar of the node at an address.
-func NewView(show Show, addresses []string, bar func(address string) *progress.Bar) *View {
+func NewView(show Show, addresses []string, bar func(address string) *Bar) *View {
 	v := &View{
-		show: show, bars: make(map[string]*progress.Bar), names: make(map[string]string),
+		show: show, bars: make(map[string]*Bar), names: make(map[string]string),
 		ids: make(map[string]string),
 	}
 	for _, a := range addresses {
@@ -134,7 +132,7 @@ func (v *View) Update(s Snapshot) {
 		}
 		v.act = s.Active
 	}
-	line := Describe(s.Plan, v.nameOf(s))
+	line := DescribePlan(s.Plan, v.nameOf(s))
 	if line != v.last {
 		v.last = line
 		v.show.Line("%s", line)
@@ -173,7 +171,7 @@ func (v *View) updateNode(address string, st *pb.GetStatusResponse, p *pb.Plan) 
 		// The rewrite is about to start or has just ended: the bar stays unchanged.
 	case a.GetOperation() == "rewrite":
 		pr := a.GetProgress()
-		v.show.Set(bar, progress.Step{
+		v.show.Set(bar, Step{
 			Phase: pr.GetPhase(), Done: pr.GetDoneBytes(), Total: pr.GetTotalBytes(),
 			Left: pr.GetEta().AsDuration(),
 		})
@@ -182,42 +180,44 @@ func (v *View) updateNode(address string, st *pb.GetStatusResponse, p *pb.Plan) 
 	case p.GetNode() == id && p.GetState() == pb.PlanState_PLAN_STATE_CATCHING_UP:
 		v.show.End(bar, "rewritten, applies records received during the rewrite")
 	default:
-		v.show.End(bar, "%s, waiting for its turn", Role(st))
+		v.show.End(bar, "%s, waiting for its turn", RoleName(st))
 	}
 }
 
 // restarting displays a node during a rolling restart.
-func (v *View) restarting(bar *progress.Bar, id string, st *pb.GetStatusResponse, p *pb.Plan) {
+func (v *View) restarting(bar *Bar, id string, st *pb.GetStatusResponse, p *pb.Plan) {
 	switch {
 	case st == nil:
 		v.show.End(bar, "does not respond")
 	case slices.Contains(p.GetDoneNodes(), id):
-		v.show.End(bar, "%s, restarted, version %s", Role(st), st.GetVersion())
+		v.show.End(bar, "%s, restarted, version %s", RoleName(st), st.GetVersion())
 	case client.PlanEnded(p):
-		v.show.End(bar, "%s, not restarted", Role(st))
+		v.show.End(bar, "%s, not restarted", RoleName(st))
 	case p.GetNode() == id:
-		v.show.End(bar, "%s, restarts", Role(st))
+		v.show.End(bar, "%s, restarts", RoleName(st))
 	default:
-		v.show.End(bar, "%s, waiting for its turn", Role(st))
+		v.show.End(bar, "%s, waiting for its turn", RoleName(st))
 	}
 }
 
-// Role returns a short name of a node's role.
-func Role(s *pb.GetStatusResponse) string {
+// RoleName returns a short name of a node's role.
+func RoleName(s *pb.GetStatusResponse) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.GetRole().String(), "ROLE_")), "_", " ")
 }
 
-// State returns the name of a plan's state, for programs.
-func State(s pb.PlanState) string {
+// PlanState returns the name of a plan's state, for programs.
+func PlanState(s pb.PlanState) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.String(), "PLAN_STATE_")), "_", "-")
 }
 
-// Kind returns the name of a plan's kind, for programs.
-func Kind(k pb.PlanKind) string { return strings.ToLower(strings.TrimPrefix(k.String(), "PLAN_KIND_")) }
+// PlanKind returns the name of a plan's kind, for programs.
+func PlanKind(k pb.PlanKind) string {
+	return strings.ToLower(strings.TrimPrefix(k.String(), "PLAN_KIND_"))
+}
 
-// Describe describes the progress of a plan in a sentence. name returns the name of a node.
-func Describe(p *pb.Plan, name func(id string) string) string {
-	what := Kind(p.GetKind())
+// DescribePlan describes the progress of a plan in a sentence. name returns the name of a node.
+func DescribePlan(p *pb.Plan, name func(id string) string) string {
+	what := PlanKind(p.GetKind())
 	if p.GetKind() == pb.PlanKind_PLAN_KIND_RESIZE {
 		what += " to pages of " + output.Bytes(uint64(p.GetPageSize()))
 	}
@@ -244,7 +244,7 @@ func Describe(p *pb.Plan, name func(id string) string) string {
 	case pb.PlanState_PLAN_STATE_CANCELLED:
 		s, reason = "cancelled: "+reason, ""
 	default:
-		s = State(p.GetState())
+		s = PlanState(p.GetState())
 	}
 	if reason != "" {
 		s = reason // the same text, with names

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package planprogress_test
+package progress_test
 
 import (
 	"fmt"
@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/cmd/internal/planprogress"
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -33,7 +32,7 @@ func (r *recorder) Line(format string, args ...any) {
 func TestView(t *testing.T) {
 	show := &recorder{bars: make(map[*progress.Bar]string)}
 	bars := map[string]*progress.Bar{}
-	v := planprogress.NewView(show, []string{"a:1", "b:1"}, func(address string) *progress.Bar {
+	v := progress.NewView(show, []string{"a:1", "b:1"}, func(address string) *progress.Bar {
 		bars[address] = progress.NewBar(address)
 		return bars[address]
 	})
@@ -49,7 +48,7 @@ func TestView(t *testing.T) {
 		Node: "2",
 	}
 	update := func(active string) {
-		v.Update(planprogress.Snapshot{
+		v.Update(progress.Snapshot{
 			At: time.Now(), Active: active, Plan: plan,
 			Nodes: map[string]*pb.GetStatusResponse{"a:1": a, "b:1": b},
 		})

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memnet implements an in-memory network for replication, for tests and simulation. It carries the same
-// messages as gRPC, without sockets. Its links can be cut, so that tests can cause silence, resets and refusals
-// separately.
-package memnet
+package replication_test
 
 import (
 	"context"
@@ -17,36 +14,37 @@ import (
 // errReset is the error at one end after the other end is closed.
 var errReset = errors.New("memnet: connection reset")
 
-// Network connects nodes by address. The zero Network is ready for use.
-type Network struct {
+// memNetwork is an in-memory network for replication. It carries the same messages as gRPC, without sockets. Its links
+// can be cut, so that tests can cause silence, resets and refusals separately. The zero memNetwork is ready for use.
+type memNetwork struct {
 	mu        sync.Mutex // guards all below
-	listeners map[string]*Listener
+	listeners map[string]*memListener
 	conns     map[*conn]struct{}
 	// cut maps each unreachable address to a channel that is closed by Heal.
 	cut map[string]chan struct{}
 }
 
-// Listener accepts connections at an address until Close.
-type Listener struct {
-	n       *Network
+// memListener accepts connections at an address until Close.
+type memListener struct {
+	n       *memNetwork
 	address string
 	active  func() (replication.Service, error)
 }
 
 // Listen makes a node reachable, as replication.NewServer does with gRPC. active is called for each connection.
-func (n *Network) Listen(address string, active func() (replication.Service, error)) *Listener {
+func (n *memNetwork) Listen(address string, active func() (replication.Service, error)) *memListener {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.listeners == nil {
-		n.listeners = make(map[string]*Listener)
+		n.listeners = make(map[string]*memListener)
 	}
-	l := &Listener{n: n, address: address, active: active}
+	l := &memListener{n: n, address: address, active: active}
 	n.listeners[address] = l
 	return l
 }
 
 // Close resets all connections to the address and refuses new ones, like a killed process.
-func (l *Listener) Close() {
+func (l *memListener) Close() {
 	l.n.mu.Lock()
 	if l.n.listeners[l.address] == l {
 		delete(l.n.listeners, l.address)
@@ -56,7 +54,7 @@ func (l *Listener) Close() {
 }
 
 // Reset ends all connections to the address at that end. A dialer detects it while the link is not cut.
-func (n *Network) Reset(address string) {
+func (n *memNetwork) Reset(address string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for c := range n.conns {
@@ -67,7 +65,7 @@ func (n *Network) Reset(address string) {
 }
 
 // Cut blocks all traffic with the address in both directions, without ending a connection.
-func (n *Network) Cut(address string) {
+func (n *memNetwork) Cut(address string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.cut == nil {
@@ -79,7 +77,7 @@ func (n *Network) Cut(address string) {
 }
 
 // Heal reverts Cut. Messages in flight arrive.
-func (n *Network) Heal(address string) {
+func (n *memNetwork) Heal(address string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if ch := n.cut[address]; ch != nil {
@@ -89,7 +87,7 @@ func (n *Network) Heal(address string) {
 }
 
 // open waits until the link to the address is not cut.
-func (n *Network) open(address string, giveUp <-chan struct{}) bool {
+func (n *memNetwork) open(address string, giveUp <-chan struct{}) bool {
 	for {
 		n.mu.Lock()
 		healed := n.cut[address]
@@ -106,9 +104,9 @@ func (n *Network) open(address string, giveUp <-chan struct{}) bool {
 }
 
 // Dialer returns a dialer for the network.
-func (n *Network) Dialer() replication.Dialer { return dialer{n} }
+func (n *memNetwork) Dialer() replication.Dialer { return dialer{n} }
 
-type dialer struct{ n *Network }
+type dialer struct{ n *memNetwork }
 
 func (d dialer) Dial(ctx context.Context, address string) (replication.Conn, error) {
 	if !d.n.open(address, ctx.Done()) {
@@ -133,8 +131,8 @@ func (d dialer) Dial(ctx context.Context, address string) (replication.Conn, err
 // conn is a connection. The dialer's end is local, the listener's end remote. One end can close without the other
 // detecting it while the link is cut.
 type conn struct {
-	n          *Network
-	l          *Listener
+	n          *memNetwork
+	l          *memListener
 	address    string
 	local      context.Context //nolint:containedctx // a connection's end is its context
 	closeLocal context.CancelFunc

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package process implements the common parts of the long-running processes of this program: logger, SIGHUP handling
-// and memory limit.
-package process
+package serve
 
 import (
 	"context"

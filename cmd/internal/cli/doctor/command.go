@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+// ErrProblems is returned if a check found a problem.
+var ErrProblems = errors.New("fix the problems and run lockstep doctor again")
+
+// report is the result of all checks, for programs.
+type report struct {
+	Problems   int              `json:"problems"`
+	Warnings   int              `json:"warnings"`
+	NotChecked int              `json:"not_checked"`
+	Findings   []Finding `json:"findings"`
+}
+
+// Command returns the `lockstep doctor` command.
+func Command(env *cli.Env) *cobra.Command {
+	var file, peer string
+	cmd := &cobra.Command{
+		Use: "doctor", GroupID: "operate",
+		Short: "Check the machine and settings of a node",
+		Long: `Check for problems that would prevent a node from starting, slow it down or lose data later: clock,
+filesystem, disk space, sync latency, permissions, ports, certificates, memory and other limits, kernel settings,
+etcd or the voters, the cluster record, and the other node. The command uses the settings of lockstep serve: run it
+with the same file, flags and environment, as the same user on the same machine.
+
+It is safe to run next to a running node: it takes no lock, does not change the node's files, syncs a small
+temporary file next to them, and detects ports in use by that node.
+
+Each check reports ok, warning, problem, or "not checked" with the reason. The exit code is 1 if there is a
+problem.`,
+		Example: `  lockstep doctor --config /etc/lockstep/node.yaml
+  lockstep doctor --config node.yaml --peer 10.0.0.2:7420
+  sudo -u lockstep lockstep doctor --config /etc/lockstep/node.yaml --output json | jq '.findings[] | select(.verdict != "ok")'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			environ := slices.DeleteFunc(slices.Clone(env.Environ),
+				func(s string) bool { return strings.HasPrefix(s, cli.EnvAddr+"=") })
+			cfg, err := config.Load(file, environ, cmd.Flags())
+			if errors.Is(err, config.ErrInvalid) {
+				return printReport(env, []Finding{
+					{
+						Check: "settings", Verdict:Problem, Measured: err.Error(), Meaning: "the node does not start",
+						Do: "correct them; docs/reference/configuration.md lists all settings",
+					},
+					{Check: "everything else", Verdict:NotChecked, Meaning: "the settings define the checks"},
+				})
+			}
+			if err != nil {
+				return err
+			}
+			found := []Finding{{Check: "settings", Verdict:OK, Measured: "valid"}}
+			for _, w := range cfg.Warnings {
+				found = append(found,Finding{Check: "settings", Verdict:Warning, Measured: w})
+			}
+			found = append(found,Run(cmd.Context(),Options{Config: cfg, Peer: peer, Version: env.Version})...)
+			return printReport(env, found)
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "YAML file with settings, as for lockstep serve")
+	cmd.Flags().StringVar(&peer, "peer", "", "address of the other node, host:port; default: from the cluster record")
+	config.RegisterFlags(cmd.Flags())
+	return cmd
+}
+
+func printReport(env *cli.Env, found []Finding) error {
+	r := report{Findings: found}
+	for i := range found {
+		f := &found[i]
+		switch f.Verdict {
+		case Problem:
+			r.Problems++
+		case Warning:
+			r.Warnings++
+		case NotChecked:
+			r.NotChecked++
+		case OK:
+		}
+		if err := env.Print.Sentence("%s", text(f)); err != nil {
+			return err
+		}
+	}
+	if err := env.Print.Object(r); err != nil {
+		return err
+	}
+	err := env.Print.Sentence("\n%s, %s, %d not checked, of %s", output.Plural(r.Problems, "problem"),
+		output.Plural(r.Warnings, "warning"), r.NotChecked, output.Plural(len(found), "check"))
+	if err == nil && r.Problems > 0 {
+		err = fmt.Errorf("%s: %w", output.Plural(r.Problems, "problem"), ErrProblems)
+	}
+	return err
+}
+
+// text formats a finding: the measured value on one line, its meaning and the recommended action below it.
+func text(f *Finding) string {
+	verdict := strings.ToUpper(string(f.Verdict))
+	if f.Verdict ==OK {
+		verdict = "ok"
+	}
+	line := fmt.Sprintf("%-11s  %s", verdict, f.Check)
+	if f.Subject != "" {
+		line += ", " + f.Subject
+	}
+	if f.Measured != "" {
+		line += ": " + f.Measured
+	}
+	for _, more := range []struct{ name, text string }{{"means", f.Meaning}, {"do", f.Do}} {
+		if more.text != "" && (f.Verdict !=OK || more.name == "means") {
+			line += fmt.Sprintf("\n%13s%s: %s", "", more.name, more.text)
+		}
+	}
+	return line
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// ErrMinInSync is returned if min_in_sync was not changed.
+var ErrMinInSync = errors.New("min-in-sync was not changed")
+
+// ErrPause is returned if the pair was not paused or resumed.
+var ErrPause = errors.New("the pair was not paused or resumed")
+
+// errAlone is the reason why min_in_sync cannot be raised to two.
+var errAlone = errors.New("only one node is in sync: with 2, every write would be refused from now on; bring the " +
+	"other one back first")
+
+// changeRetry is the delay of a retry after another node has written the record.
+const changeRetry = 20 * time.Millisecond
+
+// SetMinInSync sets the number of in-sync nodes that writes require, 1 or 2, overriding the nodes' configurations
+// until it is called with 0. Either node accepts the request, also while the active rejects writes. It needs the
+// coordinator. own is this node's configured value. When it returns, this node uses the new value: if called on the
+// active, it applies to the next write. Errors: ErrMinInSync with the reason, ErrUnreachable, ErrNoRecord.
+func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
+	if wanted < 0 || wanted > 2 {
+		return fmt.Errorf("%w: %d is neither 1 nor 2", ErrMinInSync, wanted)
+	}
+	err := r.change(ctx, func(rec *Record) (changed bool, err error) {
+		if rec.MinInSyncSet == wanted {
+			return false, nil
+		}
+		if wanted != 0 {
+			if lack, lacks := r.lacks(ctx, *rec, FeatureMinInSync); lacks {
+				return false, errors.New(lack.Because("would write its own when it becomes active"))
+			}
+		}
+		rec.MinInSyncSet, rec.MinInSync = wanted, wanted
+		if wanted == 0 {
+			rec.MinInSync = max(own, 1)
+		}
+		if rec.MinInSync > len(rec.InSync) {
+			return false, errAlone
+		}
+		return true, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrMinInSync, err)
+	}
+	return nil
+}
+
+// SetPaused disables automatic takeover, or enables it again (nil). Either node accepts the request, also a standby
+// whose active is lost. It needs the coordinator. It changes only this field of the record, and the nodes receive it
+// like any other change. Pausing a paused pair replaces the reason. Errors: ErrPause with the reason, ErrUnreachable,
+// ErrNoRecord.
+func (r *Runner) SetPaused(ctx context.Context, p *Pause) error {
+	err := r.change(ctx, func(rec *Record) (changed bool, err error) {
+		if p != nil {
+			if lack, lacks := r.lacks(ctx, *rec, FeaturePause); lacks {
+				return false, errors.New(lack.Because("does not know pauses and would take over all the same"))
+			}
+		}
+		changed = rec.Paused != nil || p != nil
+		rec.Paused = p
+		return changed, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrPause, err)
+	}
+	return nil
+}
+
+// change writes fields of the record, and waits until this node uses them. fn changes the fields, and reports whether
+// it did; it is called again if another node has written the record in the meantime.
+func (r *Runner) change(ctx context.Context, fn func(*Record) (changed bool, err error)) error {
+	op := uuid.NewString()
+	for {
+		rec, rev, err := r.opts.Coordinator.Load(ctx)
+		if err != nil {
+			return err //nolint:wrapcheck // the caller does
+		}
+		changed := false
+		if rec.OpID != op {
+			if changed, err = fn(&rec); err != nil {
+				return err
+			}
+		}
+		if changed {
+			rec.Config++
+			rec.OpID = op
+			_, err = r.opts.Coordinator.Swap(ctx, rev, rec)
+		}
+		switch {
+		case err == nil:
+			r.follows(ctx, rec.Config)
+			return nil
+		case ctx.Err() != nil:
+			return err //nolint:wrapcheck // the caller does
+		case errors.Is(err, ErrConflict), errors.Is(err, ErrUnknownOutcome): // the next read resolves it
+		default:
+			return err //nolint:wrapcheck // the caller does
+		}
+		select {
+		case <-time.After(changeRetry):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// followWait is the maximum wait for this node to use a record it has written.
+const followWait = time.Second
+
+// follows waits until this node uses the record with a config number or a later one. The record is written, so a
+// timeout here is not an error for the caller.
+func (r *Runner) follows(ctx context.Context, config uint64) {
+	waited := time.NewTimer(followWait)
+	defer waited.Stop()
+	for {
+		changed := r.Changed()
+		if rec := r.Status().Record; rec != nil && rec.Config >= config {
+			return
+		}
+		select {
+		case <-changed:
+		case <-waited.C:
+			return
+		case <-r.stopped:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// minInSync returns the value that this node writes into the record when it becomes active.
+func (s *State) minInSync() int {
+	if s.rec.MinInSyncSet != 0 {
+		return s.rec.MinInSyncSet
+	}
+	return s.set.MinInSync
+}
