@@ -207,7 +207,7 @@ func storeStatus(id store.Identity, s *store.Stats) *pb.StoreStatus {
 	return &pb.StoreStatus{
 		PairId: pair, FenceConfig: id.Fence.Config, FenceTerm: id.Fence.Term, MayHaveLost: id.MayHaveLost,
 		StoreId: id.StoreID.String(),
-		LogEnd: protoconv.PositionToProto(s.End), LogDurable: protoconv.PositionToProto(s.Durable),
+		LogEnd:  protoconv.PositionToProto(s.End), LogDurable: protoconv.PositionToProto(s.Durable),
 		CommitLsn:  s.Applied.LSN,
 		AppliedLsn: s.Applied.LSN, LogFirstLsn: s.FirstLSN, CheckpointLsn: s.CheckpointLSN, Checkpoint: s.Checkpoint,
 		PageSize: uint32(s.PageSize), Pages: s.Pages, PagesUsed: s.PagesUsed, Queues: s.Queues,
