@@ -207,6 +207,7 @@ var errorTable = []mapping{
 	{txn.ErrPrioritiesFixed, pb.ErrorReason_ERROR_REASON_PRIORITIES_IMMUTABLE},
 	{ErrSequenceReused, pb.ErrorReason_ERROR_REASON_SEQUENCE_REUSED},
 	{ErrInvalid, pb.ErrorReason_ERROR_REASON_INVALID},
+	{txn.ErrInvalidMessage, pb.ErrorReason_ERROR_REASON_INVALID},
 	// Producers.
 	{txn.ErrFenced, pb.ErrorReason_ERROR_REASON_PRODUCER_FENCED},
 	{txn.ErrTooOld, pb.ErrorReason_ERROR_REASON_TOO_OLD},
