@@ -18,107 +18,65 @@ import (
 // kindOf returns the Err variable of a reason, or nil if the request must be retried. known is false for a reason that
 // this client does not know: one of a newer node, or none.
 func kindOf(r pb.ErrorReason) (known bool, kind error) {
-	switch r {
-	case pb.ErrorReason_ERROR_REASON_UNSPECIFIED:
-		return false, nil
-	case pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, pb.ErrorReason_ERROR_REASON_NOT_ACTIVE,
-		pb.ErrorReason_ERROR_REASON_BLOCKED, pb.ErrorReason_ERROR_REASON_PAUSED,
-		pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN, pb.ErrorReason_ERROR_REASON_STORE_FAILED,
-		pb.ErrorReason_ERROR_REASON_CONSUMERS_CLOSED, pb.ErrorReason_ERROR_REASON_INDEX_CORRUPT,
-		pb.ErrorReason_ERROR_REASON_UNREACHABLE, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_MOVED,
-		pb.ErrorReason_ERROR_REASON_DEADLINE, pb.ErrorReason_ERROR_REASON_CANCELED,
-		pb.ErrorReason_ERROR_REASON_AUTH_UNAVAILABLE, pb.ErrorReason_ERROR_REASON_SPLIT:
+	switch reason.Kind(r) {
+	case pb.ErrorKind_ERROR_KIND_RETRY:
 		return true, nil
-	case pb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND:
+	case pb.ErrorKind_ERROR_KIND_QUEUE_NOT_FOUND:
 		return true, ErrQueueNotFound
-	case pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_NOT_FOUND:
+	case pb.ErrorKind_ERROR_KIND_SUBSCRIPTION_NOT_FOUND:
 		return true, ErrSubscriptionNotFound
-	case pb.ErrorReason_ERROR_REASON_QUEUE_EXISTS, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_EXISTS,
-		pb.ErrorReason_ERROR_REASON_XID_IN_USE, pb.ErrorReason_ERROR_REASON_TOKEN_EXISTS:
+	case pb.ErrorKind_ERROR_KIND_ALREADY_EXISTS:
 		return true, ErrAlreadyExists
-	case pb.ErrorReason_ERROR_REASON_QUEUE_NOT_EMPTY:
+	case pb.ErrorKind_ERROR_KIND_NOT_EMPTY:
 		return true, ErrNotEmpty
-	case pb.ErrorReason_ERROR_REASON_QUEUE_IN_USE:
-		return true, ErrRefused
-	case pb.ErrorReason_ERROR_REASON_QUEUE_FULL, pb.ErrorReason_ERROR_REASON_DISK_LOW,
-		pb.ErrorReason_ERROR_REASON_TOO_MANY_QUEUES, pb.ErrorReason_ERROR_REASON_TOO_MANY_SUBSCRIPTIONS,
-		pb.ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES, pb.ErrorReason_ERROR_REASON_TOO_MANY_CONSUMERS,
-		pb.ErrorReason_ERROR_REASON_TOO_MUCH_CREDIT, pb.ErrorReason_ERROR_REASON_RESPONSE_TOO_LARGE,
-		pb.ErrorReason_ERROR_REASON_TOO_LARGE, pb.ErrorReason_ERROR_REASON_TOO_MANY_JOBS,
-		pb.ErrorReason_ERROR_REASON_PAGE_FILE_FULL, pb.ErrorReason_ERROR_REASON_TOO_MANY_PREPARED:
+	case pb.ErrorKind_ERROR_KIND_LIMIT:
 		return true, ErrLimit
-	case pb.ErrorReason_ERROR_REASON_INVALID_NAME, pb.ErrorReason_ERROR_REASON_INVALID_SEQUENCE,
-		pb.ErrorReason_ERROR_REASON_TOO_MANY_RELEASED, pb.ErrorReason_ERROR_REASON_MIXED_OPERATIONS,
-		pb.ErrorReason_ERROR_REASON_MALFORMED, pb.ErrorReason_ERROR_REASON_INVALID,
-		pb.ErrorReason_ERROR_REASON_UNDECODABLE, pb.ErrorReason_ERROR_REASON_SETTING,
-		pb.ErrorReason_ERROR_REASON_DEAD_LETTER_CYCLE, pb.ErrorReason_ERROR_REASON_NO_DEAD_LETTER,
-		pb.ErrorReason_ERROR_REASON_INVALID_FILTER,
-		pb.ErrorReason_ERROR_REASON_PRIORITIES_IMMUTABLE, pb.ErrorReason_ERROR_REASON_FORWARD_CHAIN:
+	case pb.ErrorKind_ERROR_KIND_INVALID:
 		return true, ErrInvalid
-	case pb.ErrorReason_ERROR_REASON_ALREADY_ACKNOWLEDGED, pb.ErrorReason_ERROR_REASON_MESSAGE_RESERVED:
-		return true, ErrProcessed
-	case pb.ErrorReason_ERROR_REASON_ACCESS_CHANGED, pb.ErrorReason_ERROR_REASON_ACCESS_IN_USE,
-		pb.ErrorReason_ERROR_REASON_LOCK_OUT:
-		return true, ErrRefused
-	case pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED, pb.ErrorReason_ERROR_REASON_TOKEN_EXPIRED:
-		return true, ErrUnauthenticated
-	case pb.ErrorReason_ERROR_REASON_ACCESS_NOT_FOUND:
-		return true, ErrNoRule
-	case pb.ErrorReason_ERROR_REASON_QUOTA:
-		return true, ErrLimit
-	case pb.ErrorReason_ERROR_REASON_XID_NOT_FOUND:
-		return true, ErrNoTransaction
-	case pb.ErrorReason_ERROR_REASON_XID_DECIDED:
-		return true, ErrDecided
-	case pb.ErrorReason_ERROR_REASON_HEURISTIC_COMMIT, pb.ErrorReason_ERROR_REASON_HEURISTIC_ROLLBACK:
-		return true, ErrHeuristic
-	case pb.ErrorReason_ERROR_REASON_DENIED, pb.ErrorReason_ERROR_REASON_NOT_PEER:
-		return true, ErrDenied
-	case pb.ErrorReason_ERROR_REASON_SEQUENCE_REUSED:
-		return true, ErrSequenceReused
-	case pb.ErrorReason_ERROR_REASON_PRODUCER_FENCED:
+	case pb.ErrorKind_ERROR_KIND_FENCED:
 		return true, ErrFenced
-	case pb.ErrorReason_ERROR_REASON_TOO_OLD, pb.ErrorReason_ERROR_REASON_PRODUCER_UNKNOWN:
+	case pb.ErrorKind_ERROR_KIND_TOO_OLD:
 		return true, ErrTooOld
-	case pb.ErrorReason_ERROR_REASON_DATA_LOSS, pb.ErrorReason_ERROR_REASON_PAGE_CORRUPT,
-		pb.ErrorReason_ERROR_REASON_NODES_DIFFER:
-		return true, ErrDataLoss
-	case pb.ErrorReason_ERROR_REASON_NEWER_VERSION, pb.ErrorReason_ERROR_REASON_INTERNAL:
-		return true, ErrInternal
-	default:
-		return operatorKindOf(r)
-	}
-}
-
-// operatorKindOf is kindOf for the reasons of maintenance and administrative calls.
-func operatorKindOf(r pb.ErrorReason) (known bool, kind error) {
-	switch r {
-	case pb.ErrorReason_ERROR_REASON_MAINTENANCE_BUSY, pb.ErrorReason_ERROR_REASON_PAGE_FILE_BUSY,
-		pb.ErrorReason_ERROR_REASON_BACKUP_BUSY, pb.ErrorReason_ERROR_REASON_PLAN_RUNNING,
-		pb.ErrorReason_ERROR_REASON_JOB_RUNNING:
-		return true, ErrBusy
-	case pb.ErrorReason_ERROR_REASON_ROLE_CHANGED:
-		return true, ErrRoleChanged
-	case pb.ErrorReason_ERROR_REASON_REWRITE_CANCELED:
-		return true, ErrCanceled
-	case pb.ErrorReason_ERROR_REASON_NO_SPACE, pb.ErrorReason_ERROR_REASON_BACKUP_NO_SPACE:
-		return true, ErrNoSpace
-	case pb.ErrorReason_ERROR_REASON_PLAN_NOT_FOUND:
-		return true, ErrNoPlan
-	case pb.ErrorReason_ERROR_REASON_JOB_NOT_FOUND:
-		return true, ErrNoJob
-	case pb.ErrorReason_ERROR_REASON_BACKUP_NOT_FOUND:
-		return true, ErrBackupNotFound
-	case pb.ErrorReason_ERROR_REASON_CONNECTION_NOT_FOUND:
-		return true, ErrNoConnection
-	case pb.ErrorReason_ERROR_REASON_ROLE, pb.ErrorReason_ERROR_REASON_NO_BACKUP_PATH,
-		pb.ErrorReason_ERROR_REASON_NO_ARCHIVE, pb.ErrorReason_ERROR_REASON_NO_RECOMMENDATION,
-		pb.ErrorReason_ERROR_REASON_OBJECT_STORE, pb.ErrorReason_ERROR_REASON_BACKUP_ENCRYPTED,
-		pb.ErrorReason_ERROR_REASON_NO_PEER, pb.ErrorReason_ERROR_REASON_LSN_PASSED,
-		pb.ErrorReason_ERROR_REASON_SWITCHOVER, pb.ErrorReason_ERROR_REASON_ADOPT,
-		pb.ErrorReason_ERROR_REASON_PAUSE, pb.ErrorReason_ERROR_REASON_MIN_IN_SYNC,
-		pb.ErrorReason_ERROR_REASON_FORCE, pb.ErrorReason_ERROR_REASON_FEATURE_MISSING:
+	case pb.ErrorKind_ERROR_KIND_REFUSED:
 		return true, ErrRefused
+	case pb.ErrorKind_ERROR_KIND_PROCESSED:
+		return true, ErrProcessed
+	case pb.ErrorKind_ERROR_KIND_NO_TRANSACTION:
+		return true, ErrNoTransaction
+	case pb.ErrorKind_ERROR_KIND_DECIDED:
+		return true, ErrDecided
+	case pb.ErrorKind_ERROR_KIND_HEURISTIC:
+		return true, ErrHeuristic
+	case pb.ErrorKind_ERROR_KIND_NO_RULE:
+		return true, ErrNoRule
+	case pb.ErrorKind_ERROR_KIND_DATA_LOSS:
+		return true, ErrDataLoss
+	case pb.ErrorKind_ERROR_KIND_INTERNAL:
+		return true, ErrInternal
+	case pb.ErrorKind_ERROR_KIND_DENIED:
+		return true, ErrDenied
+	case pb.ErrorKind_ERROR_KIND_UNAUTHENTICATED:
+		return true, ErrUnauthenticated
+	case pb.ErrorKind_ERROR_KIND_SEQUENCE_REUSED:
+		return true, ErrSequenceReused
+	case pb.ErrorKind_ERROR_KIND_BUSY:
+		return true, ErrBusy
+	case pb.ErrorKind_ERROR_KIND_ROLE_CHANGED:
+		return true, ErrRoleChanged
+	case pb.ErrorKind_ERROR_KIND_CANCELED:
+		return true, ErrCanceled
+	case pb.ErrorKind_ERROR_KIND_NO_SPACE:
+		return true, ErrNoSpace
+	case pb.ErrorKind_ERROR_KIND_NO_PLAN:
+		return true, ErrNoPlan
+	case pb.ErrorKind_ERROR_KIND_NO_JOB:
+		return true, ErrNoJob
+	case pb.ErrorKind_ERROR_KIND_BACKUP_NOT_FOUND:
+		return true, ErrBackupNotFound
+	case pb.ErrorKind_ERROR_KIND_NO_CONNECTION:
+		return true, ErrNoConnection
+	case pb.ErrorKind_ERROR_KIND_UNSPECIFIED:
+		return false, nil
 	default:
 		return false, nil
 	}

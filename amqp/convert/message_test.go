@@ -16,7 +16,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	serverwire "github.com/lockstep-mq/lockstep/server/api/protoconv"
+	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -30,12 +30,11 @@ func deliver(t testing.TB, m *pb.Message) *pb.StoredMessage {
 	require.NoError(t, err)
 	sent := new(pb.Message)
 	require.NoError(t, proto.Unmarshal(encoded, sent))
-	_, err = serverwire.CheckAttributes(sent)
+	a, err := protoconv.Attributes(sent, published.UnixMilli())
 	require.NoError(t, err)
-	a := serverwire.Attributes(sent, published.UnixMilli())
 	record, err := txn.AppendMessage(nil, published.UnixMilli(), &a, txn.Properties(sent.GetProperties()), sent.GetBody())
 	require.NoError(t, err)
-	all, err := serverwire.StoredMessages([]store.Delivery{{Sequence: 1, Record: record}}, false)
+	all, err := protoconv.StoredMessages([]store.Delivery{{Sequence: 1, Record: record}}, false)
 	require.NoError(t, err)
 	return all[0]
 }

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package reason converts error reasons to their wire format: google.rpc.ErrorInfo and RequestError contain the name of
-// an ErrorReason without the common prefix of the enum.
+// an ErrorReason without the common prefix of the enum. Code and kind of a reason are options in errors.proto.
 package reason
 
 import (
+	"fmt"
 	"strings"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -24,3 +29,39 @@ func Name(r pb.ErrorReason) string { return strings.TrimPrefix(r.String(), prefi
 
 // Parse is the inverse of Name. It returns ERROR_REASON_UNSPECIFIED for an unknown name.
 func Parse(name string) pb.ErrorReason { return pb.ErrorReason(pb.ErrorReason_value[prefix+name]) }
+
+// Code returns the gRPC code of a reason; codes.Unknown for an unknown reason.
+func Code(r pb.ErrorReason) codes.Code {
+	if o, ok := options()[r]; ok {
+		return o.code
+	}
+	return codes.Unknown
+}
+
+// Kind returns the kind of a reason; ERROR_KIND_UNSPECIFIED for an unknown reason.
+func Kind(r pb.ErrorReason) pb.ErrorKind { return options()[r].kind }
+
+// option is the decoded pb.ErrorReasonOptions of a reason.
+type option struct {
+	code codes.Code
+	kind pb.ErrorKind
+}
+
+// options decodes the options of all reasons.
+var options = sync.OnceValue(func() map[pb.ErrorReason]option { //nolint:gochecknoglobals // a constant
+	values := pb.ErrorReason(0).Descriptor().Values()
+	all := make(map[pb.ErrorReason]option, values.Len())
+	for i := range values.Len() {
+		v := values.Get(i)
+		o, ok := proto.GetExtension(v.Options(), pb.E_Reason).(*pb.ErrorReasonOptions)
+		if !ok || v.Number() == 0 {
+			continue
+		}
+		var code codes.Code
+		if err := code.UnmarshalJSON([]byte(`"` + o.GetCode() + `"`)); err != nil {
+			panic(fmt.Sprintf("errors.proto: %s: %v", v.Name(), err)) // TestOptions
+		}
+		all[pb.ErrorReason(v.Number())] = option{code, o.GetKind()}
+	}
+	return all
+})

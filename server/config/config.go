@@ -5,7 +5,8 @@
 // A setting has one dotted key (`wal.keep-bytes`), which is its path in the YAML file, and gives its flag
 // (`--wal-keep-bytes`) and its environment variable (`LOCKSTEP_WAL_KEEP_BYTES`). Flags take precedence over the
 // environment, the environment over the file, the file over the defaults. The struct Config is the only list: keys,
-// flags, variables and the help text are all derived from its tags.
+// flags, variables, the help text, valid values and docs/reference/configuration.md are derived from its tags. The tag
+// `range` has the valid values; the tag `run` marks a setting that can be changed at run time, on the pair or a node.
 package config
 
 import "time"
@@ -31,19 +32,19 @@ type Config struct {
 	Auth        Auth        `key:"auth"`
 	Access      Access      `key:"access"`
 	Coordinator Coordinator `key:"coordinator"`
-	Sync        string      `key:"sync" usage:"when a transaction is acknowledged: always (after fdatasync on both nodes), interval or off (in both page caches)"`
-	SyncEvery   Duration    `key:"sync-interval" usage:"interval of log syncs with sync=interval"`
-	CommitDelay Duration    `key:"commit-delay" usage:"time that the active node collects transactions for one log write, up to 100ms: larger writes, higher latency. 0: no delay; transactions that arrive during a write form the next batch"`
+	Sync        string      `key:"sync" range:"always, interval, off" usage:"when a transaction is acknowledged: always (after fdatasync on both nodes), interval or off (in both page caches)"`
+	SyncEvery   Duration    `key:"sync-interval" range:"1ms to 1m" usage:"interval of log syncs with sync=interval"`
+	CommitDelay Duration    `key:"commit-delay" range:"0s to 100ms" usage:"time that the active node collects transactions for one log write, up to 100ms: larger writes, higher latency. 0: no delay; transactions that arrive during a write form the next batch"`
 	Memory      Memory      `key:"memory"`
-	PageSize    Size        `key:"page-size" usage:"page size of a new page file, a multiple of 2KiB; existing page files keep theirs"`
-	PageSizeMax Size        `key:"page-size-max" usage:"largest page size that a scan recommends, a multiple of 2KiB up to 1MiB; the setting of the pair takes precedence"`
+	PageSize    Size        `key:"page-size" range:"2KiB to 1MiB, a multiple of 2KiB" usage:"page size of a new page file, a multiple of 2KiB; existing page files keep theirs"`
+	PageSizeMax Size        `key:"page-size-max" range:"2KiB to 1MiB, a multiple of 2KiB" usage:"largest page size that a scan recommends, a multiple of 2KiB up to 1MiB; the setting of the pair takes precedence"`
 	Resize      bool        `key:"resize-on-startup" usage:"resize page.db to the recommended page size at the next start, once each time it is enabled"`
 	Compact     bool        `key:"compact-on-startup" usage:"compact page.db at the next start, once each time it is enabled"`
 	Checkpoint  Checkpoint  `key:"checkpoint"`
 	WAL         WAL         `key:"wal"`
 	Log         Log         `key:"log"`
 	Failover    Failover    `key:"failover"`
-	MinInSync   int         `key:"min-in-sync" usage:"number of in-sync nodes required for writes. 1: a node continues alone; 2: writes are refused while only one node is in sync. Each new active node writes it to the cluster record: set it on both nodes"`
+	MinInSync   int         `key:"min-in-sync" range:"1 to 2" run:"pair" usage:"number of in-sync nodes required for writes. 1: a node continues alone; 2: writes are refused while only one node is in sync. Each new active node writes it to the cluster record: set it on both nodes"`
 	Shutdown    Shutdown    `key:"shutdown"`
 	Disk        Disk        `key:"disk"`
 	Backup      Backup      `key:"backup"`
@@ -68,7 +69,7 @@ type Node struct {
 
 // Access configures access in addition to the rules stored by the pair.
 type Access struct {
-	Mode      string   `key:"mode" usage:"access without any rule: open (all clients have all rights) or deny (only access.operators)"`
+	Mode      string   `key:"mode" range:"open, deny" usage:"access without any rule: open (all clients have all rights) or deny (only access.operators)"`
 	Operators []string `key:"operators" usage:"principals or globs such as ops-* with all rights regardless of rules, comma-separated or a list; prevents lockout. Equal on both nodes"`
 }
 
@@ -79,7 +80,7 @@ type Data struct {
 
 // Coordinator configures the coordinator that stores the cluster record.
 type Coordinator struct {
-	Type string `key:"type" usage:"location of the cluster record: etcd; raft (quorum of the two nodes and a witness); none (single node)"`
+	Type string `key:"type" range:"etcd, raft, none" usage:"location of the cluster record: etcd; raft (quorum of the two nodes and a witness); none (single node)"`
 	Etcd Etcd   `key:"etcd"`
 	Raft Raft   `key:"raft"`
 }
@@ -109,7 +110,7 @@ type Etcd struct {
 	Username     string   `key:"username" usage:"etcd user"`
 	Password     string   `key:"password" usage:"password of the etcd user; prefer password-file or the environment"`
 	PasswordFile string   `key:"password-file" usage:"file with the password of the etcd user"`
-	DialTimeout  Duration `key:"dial-timeout" usage:"timeout of one connection attempt to etcd"`
+	DialTimeout  Duration `key:"dial-timeout" range:"10ms to 1m" usage:"timeout of one connection attempt to etcd"`
 	TLS          TLS      `key:"tls"`
 }
 
@@ -122,55 +123,55 @@ type TLS struct {
 
 // Memory configures the memory budget.
 type Memory struct {
-	Budget    Size   `key:"budget" usage:"approximate memory of the process: half for messages not yet in pages and parts of the index, half for requests in progress"`
-	PageCache string `key:"page-cache" usage:"page cache use of checkpoints and large log writes: keep (through the cache), drop (bypass it), or auto (bypass on the standby, where no consumer reads; otherwise the faster one)"`
+	Budget    Size   `key:"budget" range:"16MiB to 1024TiB" usage:"approximate memory of the process: half for messages not yet in pages and parts of the index, half for requests in progress"`
+	PageCache string `key:"page-cache" range:"auto, keep, drop" usage:"page cache use of checkpoints and large log writes: keep (through the cache), drop (bypass it), or auto (bypass on the standby, where no consumer reads; otherwise the faster one)"`
 }
 
 // Checkpoint configures when checkpoints are written.
 type Checkpoint struct {
-	Bytes    Size     `key:"bytes" usage:"log size after which a checkpoint is written"`
-	Interval Duration `key:"interval" usage:"longest time between checkpoints while the store changes"`
+	Bytes    Size     `key:"bytes" range:"1MiB to 1024TiB" usage:"log size after which a checkpoint is written"`
+	Interval Duration `key:"interval" range:"100ms to 24h" usage:"longest time between checkpoints while the store changes"`
 }
 
 // WAL configures the transaction log, which is replicated and used for recovery.
 type WAL struct {
-	KeepBytes    Size     `key:"keep-bytes" usage:"log retained for a standby to catch up, beyond what recovery requires"`
-	SegmentBytes Size     `key:"segment-bytes" usage:"size of a log segment file"`
+	KeepBytes    Size     `key:"keep-bytes" range:"0 to 1024TiB" usage:"log retained for a standby to catch up, beyond what recovery requires"`
+	SegmentBytes Size     `key:"segment-bytes" range:"1MiB to 4GiB" usage:"size of a log segment file"`
 	Archive      string   `key:"archive" usage:"destination of the log archive for point-in-time restore: directory, file:///PATH or s3://BUCKET/PREFIX; separate for each node (in a bucket, a folder with the node name); if empty, no archive"`
-	ArchiveEvery Duration `key:"archive-interval" usage:"interval of log archiving: the time a restore can lack if this node's disk is lost"`
-	ArchiveHold  Size     `key:"archive-hold-bytes" usage:"log retained while archiving fails; beyond that, the archive gets a gap"`
+	ArchiveEvery Duration `key:"archive-interval" range:"100ms to 24h" usage:"interval of log archiving: the time a restore can lack if this node's disk is lost"`
+	ArchiveHold  Size     `key:"archive-hold-bytes" range:"1MiB to 1024TiB" usage:"log retained while archiving fails; beyond that, the archive gets a gap"`
 }
 
 // Log configures the process log on stderr.
 type Log struct {
-	Level  string `key:"level" usage:"minimum log level: debug, info, warn or error"`
-	Format string `key:"format" usage:"log format on stderr: text or json"`
+	Level  string `key:"level" range:"debug, info, warn, error" run:"node" usage:"minimum log level: debug, info, warn or error"`
+	Format string `key:"format" range:"text, json" usage:"log format on stderr: text or json"`
 }
 
 // Failover configures failure detection. These times affect how soon a failover starts, not the safety of writes.
 type Failover struct {
-	Timeout       Duration `key:"timeout" usage:"time without a heartbeat from the active node after which the standby takes over; a killed process is detected within milliseconds"`
-	DropTimeout   Duration `key:"drop-timeout" usage:"time without a response after which the active node drops the standby from the in-sync set; must be below failover.timeout"`
+	Timeout       Duration `key:"timeout" range:"100ms to 10m" usage:"time without a heartbeat from the active node after which the standby takes over; a killed process is detected within milliseconds"`
+	DropTimeout   Duration `key:"drop-timeout" range:"50ms to 10m" usage:"time without a response after which the active node drops the standby from the in-sync set; must be below failover.timeout"`
 	Preferred     bool     `key:"preferred" usage:"make this node active when it has been in sync for failover.failback-delay; set it on one node only"`
-	FailbackDelay Duration `key:"failback-delay" usage:"uninterrupted time in sync before this node hands over to the preferred node"`
+	FailbackDelay Duration `key:"failback-delay" range:"100ms to 168h" usage:"uninterrupted time in sync before this node hands over to the preferred node"`
 }
 
 // Shutdown configures the actions before a node stops.
 type Shutdown struct {
 	Handover        bool     `key:"handover" usage:"switch over before an active node stops (SIGTERM), if the standby is in sync and the pair is not paused"`
-	HandoverTimeout Duration `key:"handover-timeout" usage:"time limit of that switchover; the node then stops without it"`
+	HandoverTimeout Duration `key:"handover-timeout" range:"10ms to 10m" usage:"time limit of that switchover; the node then stops without it"`
 }
 
 // Disk configures the free space checks of the store's filesystem.
 type Disk struct {
-	LowWatermark Size     `key:"low-watermark" usage:"free space below which publishes are refused; acknowledgements continue"`
-	StallTimeout Duration `key:"stall-timeout" usage:"duration of a log write or sync after which the node stops its heartbeats, so that the other node takes over"`
+	LowWatermark Size     `key:"low-watermark" run:"node" usage:"free space below which publishes are refused; acknowledgements continue"`
+	StallTimeout Duration `key:"stall-timeout" range:"100ms to 1h" usage:"duration of a log write or sync after which the node stops its heartbeats, so that the other node takes over"`
 }
 
 // Backup configures the location of backups.
 type Backup struct {
 	Path            string   `key:"path" usage:"destination of backups: directory on this node, file:///PATH or s3://BUCKET/PREFIX; the setting of the pair takes precedence"`
-	KeepGenerations int      `key:"keep-generations" usage:"number of backups to keep; the setting of the pair takes precedence"`
+	KeepGenerations int      `key:"keep-generations" range:"1 to 10000" usage:"number of backups to keep; the setting of the pair takes precedence"`
 	Recipients      []string `key:"recipients" usage:"age public keys (age1…) to which this node's backups and log archive are encrypted, comma-separated or a list; if empty, they are not encrypted. Only a restore needs the secret keys"`
 	S3              BackupS3 `key:"s3"`
 }
@@ -185,33 +186,33 @@ type BackupS3 struct {
 	AccessKeyFile    string   `key:"access-key-file" usage:"file with the access key, reloaded every minute; default: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the credentials file of the AWS tools, or with Amazon's endpoint the machine's role"`
 	SecretKeyFile    string   `key:"secret-key-file" usage:"file with the secret key"`
 	SessionTokenFile string   `key:"session-token-file" usage:"file with the session token of temporary keys, if required"`
-	PartSize         Size     `key:"part-size" usage:"part size of multipart uploads; larger for very large files, because an upload has at most 10,000 parts"`
-	Parallel         int      `key:"parallel" usage:"maximum number of parts uploaded in parallel; they use at most an eighth of memory.budget, or two parts"`
-	RetryFor         Duration `key:"retry-for" usage:"time limit of retries if the S3 server does not respond or is busy"`
+	PartSize         Size     `key:"part-size" range:"5MiB to 1GiB" usage:"part size of multipart uploads; larger for very large files, because an upload has at most 10,000 parts"`
+	Parallel         int      `key:"parallel" range:"1 to 64" usage:"maximum number of parts uploaded in parallel; they use at most an eighth of memory.budget, or two parts"`
+	RetryFor         Duration `key:"retry-for" range:"100ms to 1h" usage:"time limit of retries if the S3 server does not respond or is busy"`
 }
 
 // Maintenance configures maintenance of page files.
 type Maintenance struct {
-	BackgroundShare Percent `key:"background-share" usage:"maximum fraction of time in which a scan, backup, check or verification runs; reduced while it slows commits down"`
-	SnapshotRate    Size    `key:"snapshot-rate" usage:"maximum rate of receiving a snapshot, in bytes per second; 0: unlimited. Reduced while it slows commits down"`
-	RewriteRate     Size    `key:"rewrite-rate" usage:"maximum rate of a resize or compact, in bytes per second, such as 50MiB; 0: unlimited. Reduced while it slows commits down"`
+	BackgroundShare Percent `key:"background-share" range:"1% to 100%" run:"node" usage:"maximum fraction of time in which a scan, backup, check or verification runs; reduced while it slows commits down"`
+	SnapshotRate    Size    `key:"snapshot-rate" range:"0, or 1MiB to 1024TiB" run:"node" usage:"maximum rate of receiving a snapshot, in bytes per second; 0: unlimited. Reduced while it slows commits down"`
+	RewriteRate     Size    `key:"rewrite-rate" range:"0, or 2KiB to 1024TiB" run:"node" usage:"maximum rate of a resize or compact, in bytes per second, such as 50MiB; 0: unlimited. Reduced while it slows commits down"`
 }
 
 // Scrub configures the periodic read of all data, with repair of corruption.
 type Scrub struct {
-	Rate     Size     `key:"rate" usage:"read rate of the background scrub, in bytes per second, such as 4MiB; 0: unlimited"`
-	Interval Duration `key:"interval" usage:"time between the starts of two scrubs of all pages and the log; the first starts one minute after the node. 0: disabled"`
+	Rate     Size     `key:"rate" range:"0, or 64KiB to 1024TiB" run:"node" usage:"read rate of the background scrub, in bytes per second, such as 4MiB; 0: unlimited"`
+	Interval Duration `key:"interval" range:"0, or 1s to 8760h" usage:"time between the starts of two scrubs of all pages and the log; the first starts one minute after the node. 0: disabled"`
 }
 
 // Verify configures the comparison of the two nodes.
 type Verify struct {
-	Interval Duration `key:"interval" usage:"interval at which the active node compares its queue digests with the standby's; low cost. 0: disabled"`
+	Interval Duration `key:"interval" range:"0, or 1s to 8760h" usage:"interval at which the active node compares its queue digests with the standby's; low cost. 0: disabled"`
 }
 
 // Metrics configures the port of metrics and probes.
 type Metrics struct {
 	Listen string `key:"listen" usage:"listen address for Prometheus (/metrics), probes (/healthz, /readyz, /activez) and profiles (/debug/pprof/), host:port; if empty, disabled"`
-	Queues int    `key:"queues" usage:"number of queues with their own metrics, those with the most messages; 4 series per queue, and 2 per subscription for as many subscriptions. 0: none"`
+	Queues int    `key:"queues" range:"0 to 1000" usage:"number of queues with their own metrics, those with the most messages; 4 series per queue, and 2 per subscription for as many subscriptions. 0: none"`
 	// Token required to read the metrics.
 	Token string     `key:"token-file" usage:"file with bearer tokens for /metrics, one per line; if empty, /metrics requires no token. Probes never require one"`
 	TLS   MetricsTLS `key:"tls"`
@@ -249,7 +250,7 @@ type AMQP struct {
 // Tracing configures the export of trace spans.
 type Tracing struct {
 	Endpoint string   `key:"endpoint" usage:"trace collector (OTLP over gRPC): host:port, or a URL with http or https; default: OTEL_EXPORTER_OTLP_ENDPOINT, or none"`
-	Sample   Ratio    `key:"sample" usage:"sampled fraction of requests without a trace context, 0 to 1; requests with a context follow its sampling decision"`
+	Sample   Ratio    `key:"sample" range:"0 to 1" usage:"sampled fraction of requests without a trace context, 0 to 1; requests with a context follow its sampling decision"`
 	Headers  []string `key:"headers" usage:"headers of requests to the collector, such as authorization=Bearer …, comma-separated or a list; prefer the environment"`
 	Insecure bool     `key:"insecure" usage:"connect to the collector without TLS"`
 	CA       string   `key:"ca" usage:"CA file for the collector's certificate; default: the system's CAs"`
@@ -261,32 +262,32 @@ const DefaultSample Ratio = 0.01
 // Audit configures the audit log of administrative and refused calls.
 type Audit struct {
 	File     string `key:"file" usage:"audit file: one JSON line for each administrative and each denied call; if empty, they are logged. lockstep audit tail prints the newest"`
-	MaxBytes Size   `key:"max-bytes" usage:"size at which the audit file is rotated, in whole MiB"`
-	Keep     int    `key:"keep" usage:"number of rotated audit files to keep"`
+	MaxBytes Size   `key:"max-bytes" range:"1MiB to 1TiB, a multiple of 1MiB" usage:"size at which the audit file is rotated, in whole MiB"`
+	Keep     int    `key:"keep" range:"1 to 10000" usage:"number of rotated audit files to keep"`
 }
 
 // Limits limits the resources of one request or connection.
 type Limits struct {
-	MessageBytes        Size `key:"message-bytes" usage:"maximum message body size"`
-	TransactionBytes    Size `key:"transaction-bytes" usage:"maximum transaction size, all messages together"`
-	Queues              int  `key:"queues" usage:"maximum number of queues"`
-	Consumers           int  `key:"consumers" usage:"maximum number of consumers on this node"`
-	Outstanding         int  `key:"outstanding" usage:"maximum number of unacknowledged messages per consumer, and its maximum credit"`
-	StreamInFlight      int  `key:"stream-in-flight" usage:"maximum number of unanswered requests per publish stream"`
-	StreamInFlightBytes Size `key:"stream-in-flight-bytes" usage:"maximum bytes of unanswered requests per publish stream; at most an eighth of memory.budget"`
-	PendingBytes        Size `key:"pending-bytes" usage:"maximum bytes of transactions queued for commit, over all clients; further requests wait in their connections. At most half of memory.budget"`
+	MessageBytes        Size `key:"message-bytes" range:"1KiB to 64MiB" run:"pair" usage:"maximum message body size"`
+	TransactionBytes    Size `key:"transaction-bytes" range:"129KiB to 80MiB" usage:"maximum transaction size, all messages together"`
+	Queues              int  `key:"queues" range:"1 to 10000000" run:"pair" usage:"maximum number of queues"`
+	Consumers           int  `key:"consumers" range:"1 to 1000000" run:"pair" usage:"maximum number of consumers on this node"`
+	Outstanding         int  `key:"outstanding" range:"1 to 10000000" run:"pair" usage:"maximum number of unacknowledged messages per consumer, and its maximum credit"`
+	StreamInFlight      int  `key:"stream-in-flight" range:"1 to 1000000" run:"pair" usage:"maximum number of unanswered requests per publish stream"`
+	StreamInFlightBytes Size `key:"stream-in-flight-bytes" range:"1MiB to 1TiB" run:"pair" usage:"maximum bytes of unanswered requests per publish stream; at most an eighth of memory.budget"`
+	PendingBytes        Size `key:"pending-bytes" range:"1MiB to 1TiB" usage:"maximum bytes of transactions queued for commit, over all clients; further requests wait in their connections. At most half of memory.budget"`
 
-	Connections           int      `key:"connections" usage:"maximum number of connections of clients and the CLI; at most one per 64KiB of memory.budget, and within the limit of open files. Connections of the other node are reserved separately"`
-	ConnectionsPerAddress int      `key:"connections-per-address" usage:"maximum number of connections per address (IPv6: per /64 network); raise it if many clients use one proxy. Also the limit of connections without a call within 4s"`
-	Handshakes            int      `key:"handshakes" usage:"maximum number of connections without an authenticated call, over all addresses. Beyond that, the oldest are closed, or new ones are refused; addresses with other, authenticated connections have a quarter more"`
-	HandshakeTimeout      Duration `key:"handshake-timeout" usage:"time limit from accepting a connection to its first authenticated call; the connection is then closed"`
+	Connections           int      `key:"connections" range:"16 to 1000000" run:"node" usage:"maximum number of connections of clients and the CLI; at most one per 64KiB of memory.budget, and within the limit of open files. Connections of the other node are reserved separately"`
+	ConnectionsPerAddress int      `key:"connections-per-address" range:"8 to 1000000" run:"node" usage:"maximum number of connections per address (IPv6: per /64 network); raise it if many clients use one proxy. Also the limit of connections without a call within 4s"`
+	Handshakes            int      `key:"handshakes" range:"8 to 1000000" run:"node" usage:"maximum number of connections without an authenticated call, over all addresses. Beyond that, the oldest are closed, or new ones are refused; addresses with other, authenticated connections have a quarter more"`
+	HandshakeTimeout      Duration `key:"handshake-timeout" range:"100ms to 10m" run:"node" usage:"time limit from accepting a connection to its first authenticated call; the connection is then closed"`
 
-	DeliveryShare Percent `key:"delivery-share" usage:"approximate fraction of CPU time for deliveries while publishers use all CPUs, if delivering each message once needs less; otherwise deliveries are not limited. 100%: no limit"`
+	DeliveryShare Percent `key:"delivery-share" range:"1% to 100%" run:"pair" usage:"approximate fraction of CPU time for deliveries while publishers use all CPUs, if delivering each message once needs less; otherwise deliveries are not limited. 100%: no limit"`
 }
 
 // Txn configures two-phase transactions.
 type Txn struct {
-	PreparedTimeout Duration `key:"prepared-timeout" usage:"time after which an undecided prepared transaction is rolled back, at least 1s; its coordinator is notified when it returns. Use it only if no coordinator can have committed elsewhere. 0: never"`
+	PreparedTimeout Duration `key:"prepared-timeout" range:"0, or 1s to 8760h" run:"pair" usage:"time after which an undecided prepared transaction is rolled back, at least 1s; its coordinator is notified when it returns. Use it only if no coordinator can have committed elsewhere. 0: never"`
 }
 
 // Default returns the settings of a node of a pair with etcd on the same host.

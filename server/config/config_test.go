@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 // load writes the file and loads it with the given environment and flags.
@@ -224,7 +225,7 @@ func TestRefusals(t *testing.T) {
 		},
 		"no share": {
 			args: []string{"--maintenance-background-share=0%"},
-			want: []string{"0 is not between 1 and 100"},
+			want: []string{"0% is not between 1% and 100%"},
 		},
 		"rewrite rate": {
 			args: []string{"--maintenance-rewrite-rate=1KiB"},
@@ -473,7 +474,9 @@ func TestRanges(t *testing.T) {
 		"failover.timeout": "100ms to 10m", "scrub.rate": "0, or 64KiB to 1024TiB", "disk.low-watermark": "",
 		"page-size": "2KiB to 1MiB, a multiple of 2KiB", "commit-delay": "0s to 100ms", "wal.keep-bytes": "0 to 1024TiB",
 		"txn.prepared-timeout": "0, or 1s to 8760h", "coordinator.etcd.dial-timeout": "10ms to 1m",
-		"limits.delivery-share": "1 to 100", "auth.jwt.clock-skew": "0s to 10m",
+		"limits.delivery-share": "1% to 100%", "auth.jwt.clock-skew": "0s to 10m",
+		"limits.message-bytes":     "1KiB to " + config.Size(txn.MaxBodyBytes).String(),
+		"limits.transaction-bytes": "129KiB to " + config.Size(txn.MaxTransactionBytes).String(),
 	} {
 		require.Equal(t, want, known[key], key)
 	}

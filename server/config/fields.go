@@ -11,9 +11,11 @@ import (
 
 // field is one setting: a leaf of Config.
 type field struct {
-	key   string
-	usage string
-	value reflect.Value
+	key     string
+	usage   string
+	allowed string // valid values: see checkRange; may be empty
+	run     Scope  // of a setting that can be changed at run time
+	value   reflect.Value
 }
 
 func flagName(key string) string { return strings.ReplaceAll(key, ".", "-") }
@@ -36,7 +38,10 @@ func appendFields(dst []field, prefix string, v reflect.Value) []field {
 			dst = appendFields(dst, prefix+key+".", v.Field(i))
 			continue
 		}
-		dst = append(dst, field{key: prefix + key, usage: t.Tag.Get("usage"), value: v.Field(i)})
+		dst = append(dst, field{
+			key: prefix + key, usage: t.Tag.Get("usage"), allowed: t.Tag.Get("range"), run: Scope(t.Tag.Get("run")),
+			value: v.Field(i),
+		})
 	}
 	return dst
 }

@@ -26,38 +26,13 @@ type Running struct {
 	Scope Scope
 }
 
-// runningScopes lists the settings that can be changed at run time. The others are read once, at start.
-func runningScopes() map[string]Scope {
-	return map[string]Scope{
-		"min-in-sync":                    ScopePair,
-		"limits.message-bytes":           ScopePair,
-		"limits.queues":                  ScopePair,
-		"limits.consumers":               ScopePair,
-		"limits.outstanding":             ScopePair,
-		"limits.stream-in-flight":        ScopePair,
-		"limits.stream-in-flight-bytes":  ScopePair,
-		"limits.delivery-share":          ScopePair,
-		"txn.prepared-timeout":           ScopePair,
-		"limits.connections":             ScopeNode,
-		"limits.connections-per-address": ScopeNode,
-		"limits.handshakes":              ScopeNode,
-		"limits.handshake-timeout":       ScopeNode,
-		"log.level":                      ScopeNode,
-		"disk.low-watermark":             ScopeNode,
-		"maintenance.background-share":   ScopeNode,
-		"maintenance.snapshot-rate":      ScopeNode,
-		"maintenance.rewrite-rate":       ScopeNode,
-		"scrub.rate":                     ScopeNode,
-	}
-}
-
 // RunningSettings lists the settings that can be changed at run time, in struct order.
 func RunningSettings() []Running {
-	scopes, c := runningScopes(), Default()
+	c := Default()
 	var list []Running
 	for _, f := range fields(&c) {
-		if scope, ok := scopes[f.key]; ok {
-			list = append(list, Running{Key: f.key, Usage: f.usage, Scope: scope})
+		if f.run != "" {
+			list = append(list, Running{Key: f.key, Usage: f.usage, Scope: f.run})
 		}
 	}
 	return list

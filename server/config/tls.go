@@ -30,8 +30,8 @@ type NodeTLS struct {
 	Cert       string `key:"cert" usage:"file with this node's certificate, for its port and for connections to the other node; enables TLS"`
 	Key        string `key:"key" usage:"file with the key of the certificate"`
 	CA         string `key:"ca" usage:"CA file for certificates of clients and of the other node"`
-	ClientAuth string `key:"client-auth" usage:"client certificates: require (issued by tls.ca) or none"`
-	MinVersion string `key:"min-version" usage:"minimum TLS version, 1.3 or 1.2, for the port, connections to the other node and to etcd, metrics.listen and console.listen"`
+	ClientAuth string `key:"client-auth" range:"require, none" usage:"client certificates: require (issued by tls.ca) or none"`
+	MinVersion string `key:"min-version" range:"1.3, 1.2" usage:"minimum TLS version, 1.3 or 1.2, for the port, connections to the other node and to etcd, metrics.listen and console.listen"`
 	// PeerNames of the pair's nodes.
 	PeerNames []string `key:"peer-names" usage:"names (DNS, IP or URI) accepted in the other node's certificate; client certificates must not contain them. Default: the hosts that the two nodes advertise"`
 }
@@ -87,7 +87,6 @@ func (c *Config) MetricsFiles() tlsfiles.Files {
 
 func (c *Config) checkTLS(k *checker) {
 	t := &c.TLS
-	k.oneOf("tls.client-auth", t.ClientAuth, ClientAuthRequire, ClientAuthNone)
 	if (t.Cert == "") != (t.Key == "") {
 		k.fail("tls.cert", "cert and key must be set together")
 	}
@@ -98,7 +97,6 @@ func (c *Config) checkTLS(k *checker) {
 		k.fail("tls.ca", "tls.client-auth require needs a CA for client certificates; set tls.ca, or client-auth "+
 			"none")
 	}
-	k.oneOf("tls.min-version", t.MinVersion, TLS13, TLS12)
 	for _, name := range t.PeerNames {
 		if strings.TrimSpace(name) == "" {
 			k.fail("tls.peer-names", "empty name")

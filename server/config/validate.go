@@ -5,48 +5,67 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/store/backup"
-	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-const (
-	pageUnit    = 2 << 10
-	maxPageSize = 1 << 20
-	// maxMetricsQueues limits the size of a metrics scrape and the number of time series.
-	maxMetricsQueues = 1000
-	minMemory        = 16 << 20
-	minSegmentBytes  = 1 << 20
-	// transactionSlack is the overhead of the largest message in a transaction: properties, names, headers.
-	transactionSlack = 128 << 10
-)
+// transactionSlack is the overhead of the largest message in a transaction: properties, names, headers.
+const transactionSlack = 128 << 10
 
 // problem is one invalid setting.
 type problem struct{ key, text string }
 
-// checker collects problems, and records the valid ranges if requested.
-type checker struct {
-	problems []problem
-	allowed  map[string]string // by key; nil: not recorded
-}
-
-func (c *checker) note(key, format string, args ...any) {
-	if c.allowed != nil {
-		c.allowed[key] = fmt.Sprintf(format, args...)
-	}
-}
+// checker collects problems.
+type checker struct{ problems []problem }
 
 func (c *checker) fail(key, format string, args ...any) {
 	c.problems = append(c.problems, problem{key: key, text: fmt.Sprintf(format, args...)})
 }
 
-func (c *checker) oneOf(key, value string, allowed ...string) {
-	c.note(key, "%s", strings.Join(allowed, ", "))
+// checkRange checks the value of a setting against its tag `range`: "LOW to HIGH", "0, or LOW to HIGH" or
+// "LOW to HIGH, a multiple of STEP" of a number, or a list of words.
+func (f field) checkRange(k *checker) {
+	text, orZero := strings.CutPrefix(f.allowed, "0, or ")
+	text, step, _ := strings.Cut(text, ", a multiple of ")
+	low, high, bounded := strings.Cut(text, " to ")
+	if !bounded {
+		k.oneOf(f.key, f.text(), strings.Split(text, ", "))
+		return
+	}
+	switch value := f.number(); {
+	case orZero && value == 0:
+	case !(value >= f.parsed(low) && value <= f.parsed(high)): // also rejects NaN
+		k.fail(f.key, "%s is not between %s and %s", f.text(), low, high)
+	case step != "" && math.Mod(value, f.parsed(step)) != 0:
+		k.fail(f.key, "%s is not a multiple of %s", f.text(), step)
+	}
+}
+
+// number returns the value of a number, size, duration, percentage or ratio.
+func (f field) number() float64 {
+	if f.value.CanFloat() {
+		return f.value.Float()
+	}
+	return float64(f.value.Int())
+}
+
+// parsed returns the number of a text in the form of the setting.
+func (f field) parsed(text string) float64 {
+	f.value = reflect.New(f.value.Type()).Elem()
+	if err := f.set(text); err != nil {
+		panic(fmt.Sprintf("setting %s: range %q: %v", f.key, f.allowed, err)) // TestRanges
+	}
+	return f.number()
+}
+
+func (c *checker) oneOf(key, value string, allowed []string) {
 	if slices.Contains(allowed, value) {
 		return
 	}
@@ -55,27 +74,6 @@ func (c *checker) oneOf(key, value string, allowed ...string) {
 		hint = "; did you mean " + n + "?"
 	}
 	c.fail(key, "%q is not one of %s%s", value, strings.Join(allowed, ", "), hint)
-}
-
-func (c *checker) between(key string, value, lowest, highest int) {
-	c.note(key, "%d to %d", lowest, highest)
-	if value < lowest || value > highest {
-		c.fail(key, "%d is not between %d and %d", value, lowest, highest)
-	}
-}
-
-func (c *checker) sizeBetween(key string, value, lowest, highest Size) {
-	c.note(key, "%s to %s", lowest, highest)
-	if value < lowest || value > highest {
-		c.fail(key, "%s is not between %s and %s", value, lowest, highest)
-	}
-}
-
-func (c *checker) timeBetween(key string, value Duration, lowest, highest time.Duration) {
-	c.note(key, "%s to %s", span(lowest), span(highest))
-	if value.Std() < lowest || value.Std() > highest {
-		c.fail(key, "%s is not between %s and %s", value, lowest, highest)
-	}
 }
 
 // address checks host:port; anyPort allows port 0.
@@ -121,6 +119,11 @@ func (c *Config) problems() []problem {
 }
 
 func (c *Config) check(k *checker) {
+	for _, f := range fields(c) {
+		if f.allowed != "" {
+			f.checkRange(k)
+		}
+	}
 	c.checkNode(k)
 	c.checkTLS(k)
 	c.checkReach(k)
@@ -152,18 +155,14 @@ func (c *Config) checkNode(k *checker) {
 		k.address("amqp.advertise", c.AMQP.Advertise, false)
 	}
 	c.checkTracing(k)
-	k.between("metrics.queues", c.Metrics.Queues, 0, maxMetricsQueues)
 	if c.Advertise != "" {
 		k.address("advertise", c.Advertise, false)
 	}
-	k.oneOf("access.mode", c.Access.Mode, "open", "deny")
 	for _, o := range c.Access.Operators {
 		if len(o) > 255 {
 			k.fail("access.operators", "%.40q… has %d bytes; maximum 255", o, len(o))
 		}
 	}
-	k.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
-	k.oneOf("log.format", c.Log.Format, "text", "json")
 }
 
 func (c *Config) checkTracing(k *checker) {
@@ -181,10 +180,6 @@ func (c *Config) checkTracing(k *checker) {
 	if t.Insecure && t.CA != "" {
 		k.fail("tracing.insecure", "conflicts with tracing.ca; remove one of them")
 	}
-	k.note("tracing.sample", "0 to 1")
-	if !(t.Sample >= 0 && t.Sample <= 1) {
-		k.fail("tracing.sample", "%v is not between 0 and 1", t.Sample)
-	}
 	for i, h := range t.Headers {
 		if key, value, ok := strings.Cut(h, "="); !ok || strings.TrimSpace(key) == "" || strings.TrimSpace(value) == "" {
 			k.fail("tracing.headers", "entry %d is not key=value", i+1) // it may be a secret
@@ -193,8 +188,6 @@ func (c *Config) checkTracing(k *checker) {
 }
 
 func (c *Config) checkCoordinator(k *checker) {
-	k.oneOf(keyCoordinator, c.Coordinator.Type, CoordinatorEtcd, CoordinatorRaft, CoordinatorNone)
-	k.between("min-in-sync", c.MinInSync, 1, 2)
 	if c.Coordinator.Type == CoordinatorNone {
 		if c.MinInSync == 2 {
 			k.fail("min-in-sync", "2 with coordinator.type none refuses all writes; use 1, or a pair")
@@ -206,10 +199,6 @@ func (c *Config) checkCoordinator(k *checker) {
 	} else {
 		c.checkEtcd(k)
 	}
-	k.timeBetween("failover.timeout", c.Failover.Timeout, 100*time.Millisecond, 10*time.Minute)
-	k.timeBetween("failover.failback-delay", c.Failover.FailbackDelay, 100*time.Millisecond, 7*24*time.Hour)
-	k.timeBetween("failover.drop-timeout", c.Failover.DropTimeout, 50*time.Millisecond, 10*time.Minute)
-	k.timeBetween("shutdown.handover-timeout", c.Shutdown.HandoverTimeout, 10*time.Millisecond, 10*time.Minute)
 	if c.Failover.DropTimeout >= c.Failover.Timeout {
 		k.fail("failover.drop-timeout", "%s is not below failover.timeout (%s); the active must drop a silent "+
 			"standby before the standby takes over",
@@ -234,7 +223,6 @@ func (c *Config) checkEtcd(k *checker) {
 	if (e.TLS.Cert == "") != (e.TLS.Key == "") {
 		k.fail("coordinator.etcd.tls.cert", "cert and key must be set together")
 	}
-	k.timeBetween("coordinator.etcd.dial-timeout", e.DialTimeout, 10*time.Millisecond, time.Minute)
 }
 
 // voterCount is the number of voters of a pair.
@@ -277,39 +265,12 @@ func (c *Config) checkEndpoint(k *checker, endpoint string) {
 	}
 }
 
-func (c *checker) pageSize(key string, value Size) {
-	c.note(key, "2KiB to 1MiB, a multiple of 2KiB")
-	if value < pageUnit || value > maxPageSize || value%pageUnit != 0 {
-		c.fail(key, "%s is not a multiple of 2KiB between 2KiB and 1MiB", value)
-	}
-}
-
 func (c *Config) checkMaintenance(k *checker) {
-	k.pageSize("page-size-max", c.PageSizeMax)
 	c.checkBackup(k)
-	k.between("maintenance.background-share", int(c.Maintenance.BackgroundShare), 1, 100)
-	if c.Maintenance.SnapshotRate != 0 {
-		k.sizeBetween("maintenance.snapshot-rate", c.Maintenance.SnapshotRate, 1<<20, 1<<50)
-	}
-	if c.Maintenance.RewriteRate != 0 {
-		k.sizeBetween("maintenance.rewrite-rate", c.Maintenance.RewriteRate, pageUnit, 1<<50)
-	}
-	if c.Scrub.Rate != 0 {
-		k.sizeBetween("scrub.rate", c.Scrub.Rate, 64<<10, 1<<50)
-	}
-	if c.Scrub.Interval != 0 {
-		k.timeBetween("scrub.interval", c.Scrub.Interval, time.Second, 365*24*time.Hour)
-	}
-	if c.Verify.Interval != 0 {
-		k.timeBetween("verify.interval", c.Verify.Interval, time.Second, 365*24*time.Hour)
-	}
-	k.timeBetween("wal.archive-interval", c.WAL.ArchiveEvery, 100*time.Millisecond, 24*time.Hour)
-	k.sizeBetween("wal.archive-hold-bytes", c.WAL.ArchiveHold, 1<<20, 1<<50)
 }
 
 // checkBackup checks the locations of backups and the archive.
 func (c *Config) checkBackup(k *checker) {
-	k.between("backup.keep-generations", c.Backup.KeepGenerations, 1, 10_000)
 	for key, path := range map[string]string{"backup.path": c.Backup.Path, "wal.archive": c.WAL.Archive} {
 		if path == "" {
 			continue
@@ -330,51 +291,16 @@ func (c *Config) checkBackup(k *checker) {
 	if s3.SessionTokenFile != "" && s3.AccessKeyFile == "" {
 		k.fail("backup.s3.session-token-file", "requires backup.s3.access-key-file and backup.s3.secret-key-file")
 	}
-	k.sizeBetween("backup.s3.part-size", s3.PartSize, 5<<20, 1<<30)
-	k.between("backup.s3.parallel", s3.Parallel, 1, 64)
-	k.timeBetween("backup.s3.retry-for", s3.RetryFor, 100*time.Millisecond, time.Hour)
 }
 
 func (c *Config) checkStore(k *checker) {
-	k.oneOf("sync", c.Sync, "always", "interval", "off")
-	k.timeBetween("sync-interval", c.SyncEvery, time.Millisecond, time.Minute)
-	k.timeBetween("commit-delay", c.CommitDelay, 0, 100*time.Millisecond)
-	k.pageSize("page-size", c.PageSize)
-	k.sizeBetween("memory.budget", c.Memory.Budget, minMemory, 1<<50)
-	k.oneOf("memory.page-cache", c.Memory.PageCache, "auto", "keep", "drop")
-	k.sizeBetween("checkpoint.bytes", c.Checkpoint.Bytes, 1<<20, 1<<50)
-	k.timeBetween("checkpoint.interval", c.Checkpoint.Interval, 100*time.Millisecond, 24*time.Hour)
-	k.timeBetween("disk.stall-timeout", c.Disk.StallTimeout, 100*time.Millisecond, time.Hour)
-	k.sizeBetween("wal.keep-bytes", c.WAL.KeepBytes, 0, 1<<50)
-	k.sizeBetween("wal.segment-bytes", c.WAL.SegmentBytes, minSegmentBytes, 4<<30)
 }
 
 func (c *Config) checkLimits(k *checker) {
 	l := &c.Limits
-	k.sizeBetween("limits.message-bytes", l.MessageBytes, 1<<10, txn.MaxBodyBytes)
-	k.sizeBetween("limits.transaction-bytes", l.TransactionBytes, 1<<10+transactionSlack, txn.MaxTransactionBytes)
 	if l.TransactionBytes < l.MessageBytes+transactionSlack {
 		k.fail("limits.transaction-bytes", "%s cannot hold a message of limits.message-bytes (%s) and the %s around it",
 			l.TransactionBytes, l.MessageBytes, Size(transactionSlack))
-	}
-	k.between("limits.queues", l.Queues, 1, 10_000_000)
-	k.between("limits.consumers", l.Consumers, 1, 1_000_000)
-	k.between("limits.outstanding", l.Outstanding, 1, 10_000_000)
-	k.between("limits.stream-in-flight", l.StreamInFlight, 1, 1_000_000)
-	k.sizeBetween("limits.stream-in-flight-bytes", l.StreamInFlightBytes, 1<<20, 1<<40)
-	k.sizeBetween("limits.pending-bytes", l.PendingBytes, 1<<20, 1<<40)
-	k.sizeBetween("audit.max-bytes", c.Audit.MaxBytes, 1<<20, 1<<40)
-	if c.Audit.MaxBytes%(1<<20) != 0 {
-		k.fail("audit.max-bytes", "%s is not a multiple of 1MiB", c.Audit.MaxBytes)
-	}
-	k.between("audit.keep", c.Audit.Keep, 1, 10_000)
-	k.between("limits.connections", l.Connections, 16, 1_000_000)
-	k.between("limits.connections-per-address", l.ConnectionsPerAddress, 8, 1_000_000)
-	k.between("limits.handshakes", l.Handshakes, 8, 1_000_000)
-	k.timeBetween("limits.handshake-timeout", l.HandshakeTimeout, 100*time.Millisecond, 10*time.Minute)
-	k.between("limits.delivery-share", int(l.DeliveryShare), 1, 100)
-	if c.Txn.PreparedTimeout != 0 {
-		k.timeBetween("txn.prepared-timeout", c.Txn.PreparedTimeout, time.Second, 365*24*time.Hour)
 	}
 	if l.PendingBytes < l.TransactionBytes {
 		k.fail("limits.pending-bytes", "%s cannot hold one transaction of limits.transaction-bytes (%s)",

@@ -72,7 +72,7 @@ func testPublishRefusals(t *testing.T) {
 			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{
 				TypedProperties: map[string]*pb.PropertyValue{"k": {}},
 			}}},
-			apierror.ErrInvalid, `typed property "k" has no value`,
+			apierror.ErrInvalid, `property "k" has no value`,
 		},
 		"typed property key": {
 			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{
@@ -91,7 +91,7 @@ func testPublishRefusals(t *testing.T) {
 				Properties:      map[string]string{"k": "v"},
 				TypedProperties: map[string]*pb.PropertyValue{"k": {Kind: &pb.PropertyValue_BoolValue{}}},
 			}}},
-			txn.ErrMalformed, `property "k" is there as a text and as a value`,
+			apierror.ErrInvalid, `property "k" is there as a text and as a value`,
 		},
 		"producer id": {
 			&pb.PublishRequest{Queue: "q", Messages: batch("x"), Producer: &pb.Producer{Sequence: 1}},

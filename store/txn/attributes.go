@@ -123,7 +123,7 @@ func SortValues(values []TypedProperty) {
 }
 
 // check verifies that the attributes are within the limits and do not conflict with props. The error wraps
-// ErrTooLarge, ErrInvalidName (a key) or ErrMalformed.
+// ErrTooLarge, ErrInvalidName (a key) or ErrInvalidMessage.
 func (a *Attributes) check(props []Property) error {
 	for i, text := range a.texts() {
 		if len(text) > MaxAttributeBytes {
@@ -141,13 +141,13 @@ func (a *Attributes) check(props []Property) error {
 				MaxPropertyKeyBytes)
 		}
 		if p.Value.Kind < ValueBool || p.Value.Kind > ValueBytes || p.Value.Kind == ValueBool && p.Value.Bits > 1 {
-			return fmt.Errorf("%w: property %.40q has no value of a known type", ErrMalformed, p.Key)
+			return fmt.Errorf("%w: property %.40q has no value of a known type", ErrInvalidMessage, p.Key)
 		}
 		if i > 0 && a.Values[i-1].Key >= p.Key {
-			return fmt.Errorf("%w: property %.40q is there twice, or out of order", ErrMalformed, p.Key)
+			return fmt.Errorf("%w: property %.40q is there twice, or out of order", ErrInvalidMessage, p.Key)
 		}
 		if slices.ContainsFunc(props, func(text Property) bool { return text.Key == p.Key }) {
-			return fmt.Errorf("%w: property %.40q is there as a text and as a value", ErrMalformed, p.Key)
+			return fmt.Errorf("%w: property %.40q is there as a text and as a value", ErrInvalidMessage, p.Key)
 		}
 	}
 	if a.DeadLetter != nil {
@@ -165,11 +165,11 @@ func (a *Attributes) check(props []Property) error {
 // checkNumbers is check for the numeric attributes.
 func (a *Attributes) checkNumbers() error {
 	if a.Priority != nil && *a.Priority > MaxPriority {
-		return fmt.Errorf("%w: the priority is %d, 0 to %d are possible", ErrMalformed, *a.Priority, MaxPriority)
+		return fmt.Errorf("%w: the priority is %d, 0 to %d are possible", ErrInvalidMessage, *a.Priority, MaxPriority)
 	}
 	for tag, ms := range a.times {
 		if ms < 0 || ms > MaxTimeMS {
-			return fmt.Errorf("%w: %s is %d, 1 to %d ms since 1970 are possible", ErrMalformed, tag, ms, int64(MaxTimeMS))
+			return fmt.Errorf("%w: %s is %d, 1 to %d ms since 1970 are possible", ErrInvalidMessage, tag, ms, int64(MaxTimeMS))
 		}
 	}
 	return nil

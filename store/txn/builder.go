@@ -229,7 +229,7 @@ func (b *Builder) MessageWith(timestampMS int64, a *Attributes, props []Property
 	}
 	buf, err := AppendMessage(b.buf, timestampMS, a, props, body)
 	if err != nil {
-		b.fail(err)
+		b.fail(fmt.Errorf("message %d: %w", b.msgs, err))
 		return
 	}
 	b.buf = buf
@@ -239,7 +239,7 @@ func (b *Builder) MessageWith(timestampMS int64, a *Attributes, props []Property
 // refer is MessageWith for a body that is not copied.
 func (b *Builder) refer(timestampMS int64, a *Attributes, props []Property, body []byte) {
 	if err := CheckMessage(a, props, body); err != nil {
-		b.fail(err)
+		b.fail(fmt.Errorf("message %d: %w", b.msgs, err))
 		return
 	}
 	b.buf = appendHead(b.buf, timestampMS, a, props, body)
@@ -275,8 +275,8 @@ func (b *Builder) needPublish() {
 // EndPublish closes the open publish.
 func (b *Builder) EndPublish() {
 	b.needPublish()
-	if b.err == nil && (b.msgs == 0 || b.msgs > MaxPublishMessages) {
-		b.fail(fmt.Errorf("%w: a batch of %d messages, 1 to %d are possible", ErrTooLarge, b.msgs, MaxPublishMessages))
+	if b.err == nil {
+		b.err = CheckBatch(b.msgs)
 	}
 	if b.err != nil {
 		return

@@ -42,7 +42,7 @@ const maxDeadLetterBytes = 600
 func (l *DeadLetter) check() error {
 	if len(l.Queue) == 0 || len(l.Queue) > MaxNameBytes || len(l.Subscription) == 0 ||
 		len(l.Subscription) > MaxNameBytes || l.Sequence == 0 || l.Reason == 0 {
-		return fmt.Errorf("%w: a dead letter without an origin or a reason", ErrMalformed)
+		return fmt.Errorf("%w: a dead letter without an origin or a reason", ErrInvalidMessage)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ package txn
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -45,8 +46,11 @@ func Properties(m map[string]string) []Property {
 	return props
 }
 
+// ErrInvalidMessage is returned for a message, or a batch of messages, that no node accepts.
+var ErrInvalidMessage = errors.New("invalid message")
+
 // CheckMessage verifies that a message is within the limits; a may be nil. The error wraps ErrTooLarge, ErrInvalidName
-// (a key) or ErrMalformed (a value).
+// (a key) or ErrInvalidMessage.
 func CheckMessage(a *Attributes, props []Property, body []byte) error {
 	if len(body) > MaxBodyBytes {
 		return fmt.Errorf("%w: the body has %d bytes, the limit is %d", ErrTooLarge, len(body), MaxBodyBytes)
@@ -67,6 +71,14 @@ func CheckMessage(a *Attributes, props []Property, body []byte) error {
 	}
 	if n := propertiesBytes(props); n > MaxPropertiesBytes {
 		return fmt.Errorf("%w: the properties have %d bytes, the limit is %d", ErrTooLarge, n, MaxPropertiesBytes)
+	}
+	return nil
+}
+
+// CheckBatch verifies the number of messages of one publish. The error wraps ErrInvalidMessage.
+func CheckBatch(messages int) error {
+	if messages == 0 || messages > MaxPublishMessages {
+		return fmt.Errorf("%w batch: %d messages, 1 to %d are possible", ErrInvalidMessage, messages, MaxPublishMessages)
 	}
 	return nil
 }

@@ -219,12 +219,12 @@ func TestBuilderRefuses(t *testing.T) {
 	}
 	body := make([]byte, MaxBodyBytes)
 	for name, c := range map[string]struct {
-		code Code
+		want error
 		fill func(b *Builder)
 	}{
 		"nothing":            {ErrMalformed, func(*Builder) {}},
-		"no messages":        {ErrTooLarge, func(b *Builder) { publish(b, 0) }},
-		"too many messages":  {ErrTooLarge, func(b *Builder) { publish(b, MaxPublishMessages+1) }},
+		"no messages":        {ErrInvalidMessage, func(b *Builder) { publish(b, 0) }},
+		"too many messages":  {ErrInvalidMessage, func(b *Builder) { publish(b, MaxPublishMessages+1) }},
 		"not ended":          {ErrMalformed, func(b *Builder) { b.BeginPublish(1); b.Message(0, nil, nil) }},
 		"begun twice":        {ErrMalformed, func(b *Builder) { b.BeginPublish(1); b.BeginPublish(2) }},
 		"outside":            {ErrMalformed, func(b *Builder) { b.Message(0, nil, nil); publish(b, 1) }},
@@ -265,7 +265,7 @@ func TestBuilderRefuses(t *testing.T) {
 			b.Begin([]byte("dst"), 0, nil)
 			c.fill(&b)
 			dst, err := b.Finish()
-			require.ErrorIs(t, err, c.code)
+			require.ErrorIs(t, err, c.want)
 			require.Equal(t, "dst", string(dst))
 		})
 	}

@@ -42,6 +42,13 @@ func generated(t *testing.T, document, marker, want string) {
 	require.Equal(t, want, part, "run: go test ./test/docs -update")
 }
 
+func readFile(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	require.NoError(t, err)
+	return string(b)
+}
+
 // settings returns a table for each group of settings, in the order of the struct.
 func settings() string {
 	var b strings.Builder

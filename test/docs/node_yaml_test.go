@@ -4,8 +4,10 @@ package docs
 
 import (
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,16 +16,16 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// settingsIn returns the settings in a file, including those that are commented out.
-func settingsIn(file string) map[string]bool {
+// settingsIn returns the settings and groups in a file, with their line numbers, including those that are commented out.
+func settingsIn(file string) map[string]int {
 	type group struct {
 		name   string
 		indent int
 	}
 	key := regexp.MustCompile(`^[a-z][a-z0-9-]*:`)
-	found, in := map[string]bool{}, []group(nil)
-	for line := range strings.Lines(file) {
-		text, indent := strings.TrimRight(line, "\n"), 0
+	found, in := map[string]int{}, []group(nil)
+	for i, line := range strings.Split(file, "\n") {
+		text, indent := line, 0
 		for {
 			rest := strings.TrimLeft(text, " ")
 			indent += len(text) - len(rest)
@@ -39,26 +41,50 @@ func settingsIn(file string) map[string]bool {
 		for len(in) > 0 && in[len(in)-1].indent >= indent {
 			in = in[:len(in)-1]
 		}
-		path := ""
+		parents := ""
 		for _, g := range in {
-			path += g.name + "."
+			parents += g.name + "."
 		}
-		found[path+name] = true
+		found[parents+name] = i
 		in = append(in, group{name, indent})
 	}
 	return found
 }
 
-// deploy/node.yaml contains every setting.
+// deploy/node.yaml contains every setting. The flag -update adds a missing one with its usage and default, after its
+// predecessor in the struct.
 func TestNodeYAMLHasEverySetting(t *testing.T) {
-	b, err := os.ReadFile(filepath.Join(top, "deploy", "node.yaml"))
-	require.NoError(t, err)
-	there := settingsIn(string(b))
+	name := filepath.Join(top, "deploy", "node.yaml")
+	file := readFile(t, name)
 	var missing []string
+	before := ""
 	for _, s := range config.Settings() {
-		if !there[s.Key] {
+		if _, ok := settingsIn(file)[s.Key]; !ok {
 			missing = append(missing, s.Key+": "+s.Default+" # "+s.Usage)
+			if *update {
+				file = withSetting(t, file, before, &s)
+			}
 		}
+		before = s.Key
 	}
-	require.Empty(t, missing)
+	if *update && len(missing) > 0 {
+		require.NoError(t, os.WriteFile(name, []byte(file), 0o644))
+		return
+	}
+	require.Empty(t, missing, "run: go test ./test/docs -update")
+}
+
+// withSetting adds a commented setting after another one, which must be in the same group.
+func withSetting(t *testing.T, file, before string, s *config.Setting) string {
+	t.Helper()
+	group, name := path.Split(strings.ReplaceAll(s.Key, ".", "/"))
+	own, previous := path.Split(strings.ReplaceAll(before, ".", "/"))
+	require.Equal(t, group, own, "add %s by hand: it is the first one of its group", s.Key)
+	lines := strings.Split(file, "\n")
+	at := settingsIn(file)[before]
+	prefix, _, _ := strings.Cut(lines[at], previous+":")
+	if !strings.Contains(prefix, "#") {
+		prefix += "# "
+	}
+	return strings.Join(slices.Insert(lines, at+1, prefix+s.Usage, prefix+name+": "+s.Default), "\n")
 }

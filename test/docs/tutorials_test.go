@@ -63,13 +63,6 @@ func TestTutorials(t *testing.T) {
 	require.GreaterOrEqual(t, ran, 6)
 }
 
-func readFile(t *testing.T, name string) string {
-	t.Helper()
-	b, err := os.ReadFile(name)
-	require.NoError(t, err)
-	return string(b)
-}
-
 // startDev runs `lockstep dev > dev.txt` in dir, and returns a replacer from the addresses in the tutorials to those
 // of this pair.
 func startDev(t *testing.T, binary, dir string) *strings.Replacer {

@@ -108,131 +108,133 @@ func isSettled(err error) bool {
 	return errors.As(err, &settled)
 }
 
-// mapping is one entry of the table.
+// mapping is one entry of the table. The reason determines the code: see errors.proto.
 type mapping struct {
 	err    error
-	code   codes.Code
 	reason pb.ErrorReason
 }
 
-// errorTable lists all errors visible to clients, for both directions: err → code and reason, and reason → err. The
+func (m mapping) code() codes.Code { return reason.Code(m.reason) }
+
+// errorTable lists all errors visible to clients, for both directions: err → reason, and reason → err. The
 // first matching entry is used, so more specific errors come first.
 var errorTable = []mapping{
 	// This node cannot serve now. An unknown outcome precedes its reason: NOT_ACTIVE and BLOCKED mean that nothing was
 	// executed.
-	{ErrSplit, codes.Unavailable, pb.ErrorReason_ERROR_REASON_SPLIT}, // before the reason for a refusal
-	{replication.ErrOutcomeUnknown, codes.Unavailable, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN},
-	{replication.ErrNotActive, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_NOT_ACTIVE},
-	{replication.ErrBlocked, codes.Unavailable, pb.ErrorReason_ERROR_REASON_BLOCKED},
-	{ErrPaused, codes.Unavailable, pb.ErrorReason_ERROR_REASON_PAUSED},
+	{ErrSplit, pb.ErrorReason_ERROR_REASON_SPLIT}, // before the reason for a refusal
+	{replication.ErrOutcomeUnknown, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN},
+	{replication.ErrNotActive, pb.ErrorReason_ERROR_REASON_NOT_ACTIVE},
+	{replication.ErrBlocked, pb.ErrorReason_ERROR_REASON_BLOCKED},
+	{ErrPaused, pb.ErrorReason_ERROR_REASON_PAUSED},
 	// Maintenance. The reason for a cancellation precedes the cancellation.
-	{maintenance.ErrRoleChanged, codes.Aborted, pb.ErrorReason_ERROR_REASON_ROLE_CHANGED},
-	{maintenance.ErrBusy, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_MAINTENANCE_BUSY},
-	{rewrite.ErrMaintenance, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_PAGE_FILE_BUSY},
-	{backup.ErrBusy, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_BACKUP_BUSY},
-	{maintenance.ErrRole, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_ROLE},
-	{maintenance.ErrNoBackupPath, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_NO_BACKUP_PATH},
-	{maintenance.ErrNoArchive, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_NO_ARCHIVE},
-	{maintenance.ErrNoRecommendation, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_NO_RECOMMENDATION},
-	{maintenance.ErrSetting, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_SETTING},
-	{maintenance.ErrPlanRuns, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_PLAN_RUNNING},
-	{maintenance.ErrNoPlan, codes.NotFound, pb.ErrorReason_ERROR_REASON_PLAN_NOT_FOUND},
-	{maintenance.ErrNoJob, codes.NotFound, pb.ErrorReason_ERROR_REASON_JOB_NOT_FOUND},
-	{maintenance.ErrJobRuns, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_JOB_RUNNING},
-	{maintenance.ErrTooManyJobs, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_JOBS},
-	{maintenance.ErrUnreachable, codes.Unavailable, pb.ErrorReason_ERROR_REASON_UNREACHABLE},
-	{rewrite.ErrNoSpace, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_NO_SPACE},
-	{page.ErrFull, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_PAGE_FILE_FULL},
-	{backup.ErrNoSpace, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_BACKUP_NO_SPACE},
-	{backup.ErrRemote, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_OBJECT_STORE},
-	{backup.ErrNoSet, codes.NotFound, pb.ErrorReason_ERROR_REASON_BACKUP_NOT_FOUND},
-	{backup.ErrEncrypted, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_BACKUP_ENCRYPTED},
-	{maintenance.ErrDiffer, codes.DataLoss, pb.ErrorReason_ERROR_REASON_NODES_DIFFER},
-	{maintenance.ErrNoPartner, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_NO_PEER},
-	{store.ErrIndexDamaged, codes.Unavailable, pb.ErrorReason_ERROR_REASON_INDEX_CORRUPT},
-	{store.ErrPast, codes.OutOfRange, pb.ErrorReason_ERROR_REASON_LSN_PASSED},
-	{index.ErrDataLoss, codes.DataLoss, pb.ErrorReason_ERROR_REASON_DATA_LOSS},
-	{page.ErrDamaged, codes.DataLoss, pb.ErrorReason_ERROR_REASON_PAGE_CORRUPT},
-	{store.ErrFailed, codes.Unavailable, pb.ErrorReason_ERROR_REASON_STORE_FAILED},
-	{store.ErrClosed, codes.Unavailable, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},
-	{dispatch.ErrMoved, codes.Unavailable, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_MOVED},
-	{dispatch.ErrClosed, codes.Unavailable, pb.ErrorReason_ERROR_REASON_CONSUMERS_CLOSED},
+	{maintenance.ErrRoleChanged, pb.ErrorReason_ERROR_REASON_ROLE_CHANGED},
+	{maintenance.ErrBusy, pb.ErrorReason_ERROR_REASON_MAINTENANCE_BUSY},
+	{rewrite.ErrMaintenance, pb.ErrorReason_ERROR_REASON_PAGE_FILE_BUSY},
+	{backup.ErrBusy, pb.ErrorReason_ERROR_REASON_BACKUP_BUSY},
+	{maintenance.ErrRole, pb.ErrorReason_ERROR_REASON_ROLE},
+	{maintenance.ErrNoBackupPath, pb.ErrorReason_ERROR_REASON_NO_BACKUP_PATH},
+	{maintenance.ErrNoArchive, pb.ErrorReason_ERROR_REASON_NO_ARCHIVE},
+	{maintenance.ErrNoRecommendation, pb.ErrorReason_ERROR_REASON_NO_RECOMMENDATION},
+	{maintenance.ErrSetting, pb.ErrorReason_ERROR_REASON_SETTING},
+	{maintenance.ErrPlanRuns, pb.ErrorReason_ERROR_REASON_PLAN_RUNNING},
+	{maintenance.ErrNoPlan, pb.ErrorReason_ERROR_REASON_PLAN_NOT_FOUND},
+	{maintenance.ErrNoJob, pb.ErrorReason_ERROR_REASON_JOB_NOT_FOUND},
+	{maintenance.ErrJobRuns, pb.ErrorReason_ERROR_REASON_JOB_RUNNING},
+	{maintenance.ErrTooManyJobs, pb.ErrorReason_ERROR_REASON_TOO_MANY_JOBS},
+	{maintenance.ErrUnreachable, pb.ErrorReason_ERROR_REASON_UNREACHABLE},
+	{rewrite.ErrNoSpace, pb.ErrorReason_ERROR_REASON_NO_SPACE},
+	{page.ErrFull, pb.ErrorReason_ERROR_REASON_PAGE_FILE_FULL},
+	{backup.ErrNoSpace, pb.ErrorReason_ERROR_REASON_BACKUP_NO_SPACE},
+	{backup.ErrRemote, pb.ErrorReason_ERROR_REASON_OBJECT_STORE},
+	{backup.ErrNoSet, pb.ErrorReason_ERROR_REASON_BACKUP_NOT_FOUND},
+	{backup.ErrEncrypted, pb.ErrorReason_ERROR_REASON_BACKUP_ENCRYPTED},
+	{maintenance.ErrDiffer, pb.ErrorReason_ERROR_REASON_NODES_DIFFER},
+	{maintenance.ErrNoPartner, pb.ErrorReason_ERROR_REASON_NO_PEER},
+	{store.ErrIndexDamaged, pb.ErrorReason_ERROR_REASON_INDEX_CORRUPT},
+	{store.ErrPast, pb.ErrorReason_ERROR_REASON_LSN_PASSED},
+	{index.ErrDataLoss, pb.ErrorReason_ERROR_REASON_DATA_LOSS},
+	{page.ErrDamaged, pb.ErrorReason_ERROR_REASON_PAGE_CORRUPT},
+	{store.ErrFailed, pb.ErrorReason_ERROR_REASON_STORE_FAILED},
+	{store.ErrClosed, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},
+	{dispatch.ErrMoved, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_MOVED},
+	{dispatch.ErrClosed, pb.ErrorReason_ERROR_REASON_CONSUMERS_CLOSED},
 	// The queue or subscription.
-	{txn.ErrQueueNotFound, codes.NotFound, pb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND},
-	{txn.ErrSubscriptionNotFound, codes.NotFound, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_NOT_FOUND},
-	{store.ErrNoQueue, codes.NotFound, pb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND},
-	{txn.ErrQueueExists, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_QUEUE_EXISTS},
-	{txn.ErrSubscriptionExists, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_EXISTS},
-	{txn.ErrQueueInUse, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_QUEUE_IN_USE},
-	{txn.ErrPreparedInUse, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_QUEUE_IN_USE},
-	{txn.ErrQueueNotEmpty, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_QUEUE_NOT_EMPTY},
+	{txn.ErrQueueNotFound, pb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND},
+	{txn.ErrSubscriptionNotFound, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_NOT_FOUND},
+	{store.ErrNoQueue, pb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND},
+	{txn.ErrQueueExists, pb.ErrorReason_ERROR_REASON_QUEUE_EXISTS},
+	{txn.ErrSubscriptionExists, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_EXISTS},
+	{txn.ErrQueueInUse, pb.ErrorReason_ERROR_REASON_QUEUE_IN_USE},
+	{txn.ErrPreparedInUse, pb.ErrorReason_ERROR_REASON_QUEUE_IN_USE},
+	{txn.ErrQueueNotEmpty, pb.ErrorReason_ERROR_REASON_QUEUE_NOT_EMPTY},
 	// Prepared transactions, and messages that were processed elsewhere.
-	{txn.ErrAlreadyAcknowledged, codes.Aborted, pb.ErrorReason_ERROR_REASON_ALREADY_ACKNOWLEDGED},
-	{txn.ErrReserved, codes.Aborted, pb.ErrorReason_ERROR_REASON_MESSAGE_RESERVED},
-	{txn.ErrXIDInUse, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_XID_IN_USE},
-	{txn.ErrXIDNotFound, codes.NotFound, pb.ErrorReason_ERROR_REASON_XID_NOT_FOUND},
-	{txn.ErrTooManyPrepared, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_PREPARED},
-	{txn.ErrCommitted, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_XID_DECIDED},
-	{txn.ErrRolledBack, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_XID_DECIDED},
-	{txn.ErrHeuristicCommit, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_HEURISTIC_COMMIT},
-	{txn.ErrHeuristicRollback, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_HEURISTIC_ROLLBACK},
+	{txn.ErrAlreadyAcknowledged, pb.ErrorReason_ERROR_REASON_ALREADY_ACKNOWLEDGED},
+	{txn.ErrReserved, pb.ErrorReason_ERROR_REASON_MESSAGE_RESERVED},
+	{txn.ErrXIDInUse, pb.ErrorReason_ERROR_REASON_XID_IN_USE},
+	{txn.ErrXIDNotFound, pb.ErrorReason_ERROR_REASON_XID_NOT_FOUND},
+	{txn.ErrTooManyPrepared, pb.ErrorReason_ERROR_REASON_TOO_MANY_PREPARED},
+	{txn.ErrCommitted, pb.ErrorReason_ERROR_REASON_XID_DECIDED},
+	{txn.ErrRolledBack, pb.ErrorReason_ERROR_REASON_XID_DECIDED},
+	{txn.ErrHeuristicCommit, pb.ErrorReason_ERROR_REASON_HEURISTIC_COMMIT},
+	{txn.ErrHeuristicRollback, pb.ErrorReason_ERROR_REASON_HEURISTIC_ROLLBACK},
 	// Temporary limits.
-	{txn.ErrQueueFull, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_QUEUE_FULL},
-	{txn.ErrTooManyQueues, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_QUEUES},
-	{txn.ErrTooManySubscriptions, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_SUBSCRIPTIONS},
-	{txn.ErrTooManyMeta, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES},
-	{txn.ErrAccessChanged, codes.Aborted, pb.ErrorReason_ERROR_REASON_ACCESS_CHANGED},
-	{txn.ErrTooManyAccess, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES},
-	{admission.ErrNoConnection, codes.NotFound, pb.ErrorReason_ERROR_REASON_CONNECTION_NOT_FOUND},
-	{dispatch.ErrTooManyConsumers, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_CONSUMERS},
-	{ErrTooManyBrowsers, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_CONSUMERS},
-	{dispatch.ErrTooMuchCredit, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MUCH_CREDIT},
-	{ErrDiskLow, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_DISK_LOW},
-	{ErrResponseTooLarge, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_RESPONSE_TOO_LARGE},
+	{txn.ErrQueueFull, pb.ErrorReason_ERROR_REASON_QUEUE_FULL},
+	{txn.ErrTooManyQueues, pb.ErrorReason_ERROR_REASON_TOO_MANY_QUEUES},
+	{txn.ErrTooManySubscriptions, pb.ErrorReason_ERROR_REASON_TOO_MANY_SUBSCRIPTIONS},
+	{txn.ErrTooManyMeta, pb.ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES},
+	{txn.ErrAccessChanged, pb.ErrorReason_ERROR_REASON_ACCESS_CHANGED},
+	{txn.ErrTooManyAccess, pb.ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES},
+	{admission.ErrNoConnection, pb.ErrorReason_ERROR_REASON_CONNECTION_NOT_FOUND},
+	{dispatch.ErrTooManyConsumers, pb.ErrorReason_ERROR_REASON_TOO_MANY_CONSUMERS},
+	{ErrTooManyBrowsers, pb.ErrorReason_ERROR_REASON_TOO_MANY_CONSUMERS},
+	{dispatch.ErrTooMuchCredit, pb.ErrorReason_ERROR_REASON_TOO_MUCH_CREDIT},
+	{ErrDiskLow, pb.ErrorReason_ERROR_REASON_DISK_LOW},
+	{ErrResponseTooLarge, pb.ErrorReason_ERROR_REASON_RESPONSE_TOO_LARGE},
 	// Requests that can never succeed.
-	{txn.ErrTooLarge, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_TOO_LARGE},
-	{replication.ErrTooLarge, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_TOO_LARGE},
-	{txn.ErrInvalidName, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_INVALID_NAME},
-	{txn.ErrBeyondEnd, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_INVALID_SEQUENCE},
-	{dispatch.ErrNotDelivered, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_INVALID_SEQUENCE},
-	{txn.ErrTooManyReleased, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_TOO_MANY_RELEASED},
-	{txn.ErrMixed, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_MIXED_OPERATIONS},
-	{txn.ErrMalformed, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_MALFORMED},
-	{txn.ErrNoDeadLetter, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_NO_DEAD_LETTER},
-	{filter.ErrInvalid, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_INVALID_FILTER},
-	{txn.ErrForwardChain, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_FORWARD_CHAIN},
-	{txn.ErrForwardTwice, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_FORWARD_CHAIN},
-	{txn.ErrDeadLetterCycle, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_DEAD_LETTER_CYCLE},
-	{txn.ErrPrioritiesFixed, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_PRIORITIES_IMMUTABLE},
-	{ErrSequenceReused, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_SEQUENCE_REUSED},
-	{ErrInvalid, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_INVALID},
+	{txn.ErrTooLarge, pb.ErrorReason_ERROR_REASON_TOO_LARGE},
+	{replication.ErrTooLarge, pb.ErrorReason_ERROR_REASON_TOO_LARGE},
+	{txn.ErrInvalidName, pb.ErrorReason_ERROR_REASON_INVALID_NAME},
+	{txn.ErrBeyondEnd, pb.ErrorReason_ERROR_REASON_INVALID_SEQUENCE},
+	{dispatch.ErrNotDelivered, pb.ErrorReason_ERROR_REASON_INVALID_SEQUENCE},
+	{txn.ErrTooManyReleased, pb.ErrorReason_ERROR_REASON_TOO_MANY_RELEASED},
+	{txn.ErrMixed, pb.ErrorReason_ERROR_REASON_MIXED_OPERATIONS},
+	{txn.ErrMalformed, pb.ErrorReason_ERROR_REASON_MALFORMED},
+	{txn.ErrNoDeadLetter, pb.ErrorReason_ERROR_REASON_NO_DEAD_LETTER},
+	{filter.ErrInvalid, pb.ErrorReason_ERROR_REASON_INVALID_FILTER},
+	{txn.ErrForwardChain, pb.ErrorReason_ERROR_REASON_FORWARD_CHAIN},
+	{txn.ErrForwardTwice, pb.ErrorReason_ERROR_REASON_FORWARD_CHAIN},
+	{txn.ErrDeadLetterCycle, pb.ErrorReason_ERROR_REASON_DEAD_LETTER_CYCLE},
+	{txn.ErrPrioritiesFixed, pb.ErrorReason_ERROR_REASON_PRIORITIES_IMMUTABLE},
+	{ErrSequenceReused, pb.ErrorReason_ERROR_REASON_SEQUENCE_REUSED},
+	{ErrInvalid, pb.ErrorReason_ERROR_REASON_INVALID},
+	{txn.ErrInvalidMessage, pb.ErrorReason_ERROR_REASON_INVALID},
 	// Producers.
-	{txn.ErrFenced, codes.Aborted, pb.ErrorReason_ERROR_REASON_PRODUCER_FENCED},
-	{txn.ErrTooOld, codes.OutOfRange, pb.ErrorReason_ERROR_REASON_TOO_OLD},
-	{txn.ErrProducerForgotten, codes.OutOfRange, pb.ErrorReason_ERROR_REASON_PRODUCER_UNKNOWN},
+	{txn.ErrFenced, pb.ErrorReason_ERROR_REASON_PRODUCER_FENCED},
+	{txn.ErrTooOld, pb.ErrorReason_ERROR_REASON_TOO_OLD},
+	{txn.ErrProducerForgotten, pb.ErrorReason_ERROR_REASON_PRODUCER_UNKNOWN},
 	// Operators.
-	{failover.ErrSwitchover, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_SWITCHOVER},
-	{failover.ErrAdopt, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_ADOPT},
-	{failover.ErrPause, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_PAUSE},
-	{failover.ErrMinInSync, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_MIN_IN_SYNC},
-	{ErrFeature, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_FEATURE_MISSING},
-	{failover.ErrForce, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_FORCE},
-	{failover.ErrStopped, codes.Unavailable, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},
-	{txn.ErrNewerVersion, codes.Internal, pb.ErrorReason_ERROR_REASON_NEWER_VERSION},
+	{failover.ErrSwitchover, pb.ErrorReason_ERROR_REASON_SWITCHOVER},
+	{failover.ErrAdopt, pb.ErrorReason_ERROR_REASON_ADOPT},
+	{failover.ErrPause, pb.ErrorReason_ERROR_REASON_PAUSE},
+	{failover.ErrMinInSync, pb.ErrorReason_ERROR_REASON_MIN_IN_SYNC},
+	{ErrFeature, pb.ErrorReason_ERROR_REASON_FEATURE_MISSING},
+	{failover.ErrForce, pb.ErrorReason_ERROR_REASON_FORCE},
+	{failover.ErrStopped, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},
+	{txn.ErrNewerVersion, pb.ErrorReason_ERROR_REASON_NEWER_VERSION},
 	// Authentication and access.
-	{access.ErrNotPeer, codes.PermissionDenied, pb.ErrorReason_ERROR_REASON_NOT_PEER},
-	{access.ErrNotFound, codes.NotFound, pb.ErrorReason_ERROR_REASON_ACCESS_NOT_FOUND},
-	{access.ErrInUse, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_ACCESS_IN_USE},
-	{access.ErrTokenExists, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_TOKEN_EXISTS},
-	{access.ErrLockOut, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_LOCK_OUT},
-	{access.ErrQuota, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_QUOTA},
-	{access.ErrDenied, codes.PermissionDenied, pb.ErrorReason_ERROR_REASON_DENIED},
-	{access.ErrUnauthenticated, codes.Unauthenticated, pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED},
-	{access.ErrInvalid, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_INVALID},
+	{access.ErrNotPeer, pb.ErrorReason_ERROR_REASON_NOT_PEER},
+	{access.ErrNotFound, pb.ErrorReason_ERROR_REASON_ACCESS_NOT_FOUND},
+	{access.ErrInUse, pb.ErrorReason_ERROR_REASON_ACCESS_IN_USE},
+	{access.ErrTokenExists, pb.ErrorReason_ERROR_REASON_TOKEN_EXISTS},
+	{access.ErrLockOut, pb.ErrorReason_ERROR_REASON_LOCK_OUT},
+	{access.ErrQuota, pb.ErrorReason_ERROR_REASON_QUOTA},
+	{access.ErrDenied, pb.ErrorReason_ERROR_REASON_DENIED},
+	{access.ErrUnauthenticated, pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED},
+	{access.ErrInvalid, pb.ErrorReason_ERROR_REASON_INVALID},
 	// The caller.
-	{context.DeadlineExceeded, codes.DeadlineExceeded, pb.ErrorReason_ERROR_REASON_DEADLINE},
-	{context.Canceled, codes.Canceled, pb.ErrorReason_ERROR_REASON_CANCELED},
-	{rewrite.ErrCanceled, codes.Aborted, pb.ErrorReason_ERROR_REASON_REWRITE_CANCELED},
+	{context.DeadlineExceeded, pb.ErrorReason_ERROR_REASON_DEADLINE},
+	{context.Canceled, pb.ErrorReason_ERROR_REASON_CANCELED},
+	{rewrite.ErrCanceled, pb.ErrorReason_ERROR_REASON_REWRITE_CANCELED},
 }
 
 // lookup returns the entry for err; errors without an entry are INTERNAL.
@@ -242,7 +244,7 @@ func lookup(err error) mapping {
 			return m
 		}
 	}
-	return mapping{err: err, code: codes.Internal, reason: pb.ErrorReason_ERROR_REASON_INTERNAL}
+	return mapping{err: err, reason: pb.ErrorReason_ERROR_REASON_INTERNAL}
 }
 
 // ToStatus converts an error to the status returned by a gRPC handler. The reason is in an ErrorInfo; if the node is
@@ -260,9 +262,9 @@ func ToStatus(err error) error {
 		info.Metadata = map[string]string{reason.Settled: "true"}
 	}
 	addAccess(err, info)
-	st, detailErr := status.New(m.code, err.Error()).WithDetails(info)
+	st, detailErr := status.New(m.code(), err.Error()).WithDetails(info)
 	if detailErr != nil { // unreachable: the code is not OK and the detail is a known message
-		return status.Error(m.code, err.Error())
+		return status.Error(m.code(), err.Error())
 	}
 	st = withQuota(st, err)
 	var notActive *NotActiveError
@@ -310,16 +312,16 @@ func Undecodable(name string) error {
 func ToRequestError(err error) *pb.RequestError {
 	m := lookup(err)
 	return &pb.RequestError{
-		Code: uint32(m.code), Message: err.Error(), Reason: reason.Name(m.reason), Settled: isSettled(err),
+		Code: uint32(m.code()), Message: err.Error(), Reason: reason.Name(m.reason), Settled: isSettled(err),
 	}
 }
 
 // Code returns the gRPC code of an error.
-func Code(err error) codes.Code { return lookup(err).code }
+func Code(err error) codes.Code { return lookup(err).code() }
 
 // ConcernsNode reports whether an error is about the node, not about one request; such an error ends a stream.
 func ConcernsNode(err error) bool {
-	switch m := lookup(err); m.code {
+	switch m := lookup(err); m.code() {
 	case codes.Unavailable, codes.Internal, codes.Canceled, codes.DeadlineExceeded:
 		return true
 	default:

@@ -111,9 +111,8 @@ func TestDeliveries(t *testing.T) {
 func described(t *testing.T, timeMS int64, m *pb.Message) []byte {
 	t.Helper()
 	require.True(t, HasAttributes(m))
-	_, err := CheckAttributes(m)
+	a, err := Attributes(m, timeMS)
 	require.NoError(t, err)
-	a := Attributes(m, timeMS)
 	b, err := txn.AppendMessage(nil, timeMS, &a, txn.Properties(m.GetProperties()), m.GetBody())
 	require.NoError(t, err)
 	stored, err := StoredMessages([]dispatch.Message{{Sequence: 1, Record: b}}, false)

@@ -26,99 +26,94 @@ func SaysHowDelivered(m *pb.Message) bool {
 	return m.Group != "" || m.Priority != nil || m.ExpiresAt != nil || m.Ttl != nil || m.DeliverAt != nil || m.Delay != nil
 }
 
-// CheckAttributes validates the typed properties, the priority and the times of a message, and returns the minimum
-// encoded size of the attributes. Individual limits are checked during encoding.
-func CheckAttributes(m *pb.Message) (sizeBytes int, err error) {
-	sizeBytes = len(m.GetMessageId()) + len(m.GetCorrelationId()) + len(m.GetReplyTo()) + len(m.GetContentType()) +
+// AttributesBytes returns the approximate encoded size of the standard fields and typed properties of a message.
+func AttributesBytes(m *pb.Message) int {
+	n := len(m.GetMessageId()) + len(m.GetCorrelationId()) + len(m.GetReplyTo()) + len(m.GetContentType()) +
 		len(m.GetSubject()) + len(m.GetGroup())
 	if SaysHowDelivered(m) {
-		if err := checkHowDelivered(m); err != nil {
-			return 0, err
-		}
-		sizeBytes += timesBytes
+		n += timesBytes
 	}
 	for k, v := range m.GetTypedProperties() {
-		if v.GetKind() == nil {
-			return 0, fmt.Errorf("%w: typed property %.40q has no value; put texts into `properties`", apierror.ErrInvalid,
-				k)
-		}
-		sizeBytes += len(k) + len(v.GetBytesValue()) + 1
+		n += len(k) + len(v.GetBytesValue()) + 1
 	}
-	return sizeBytes, nil
+	return n
 }
 
 // timesBytes is the approximate size of a priority and two times.
 const timesBytes = 16
 
-// checkHowDelivered is CheckAttributes for the fields that control delivery.
-func checkHowDelivered(m *pb.Message) error {
-	if m.Priority != nil && m.GetPriority() > txn.MaxPriority {
-		return fmt.Errorf("%w: priority is %d, must be 0 to %d", apierror.ErrInvalid, m.GetPriority(), txn.MaxPriority)
+// Millis converts a duration, which may be nil: 0 to txn.MaxTime, rounded up to a millisecond.
+func Millis(name string, d *durationpb.Duration) (uint64, error) {
+	ms, ok := millis(d)
+	if !ok {
+		return 0, fmt.Errorf("%w: %s is %d s and %d ns, must be 0 to 100 years", apierror.ErrInvalid, name,
+			d.GetSeconds(), d.GetNanos())
 	}
-	if err := checkTime("expires_at", m.GetExpiresAt(), "ttl", m.GetTtl()); err != nil {
+	return ms, nil
+}
+
+func millis(d *durationpb.Duration) (ms uint64, ok bool) {
+	if d == nil {
+		return 0, true
+	}
+	if !d.IsValid() || d.GetSeconds() < 0 || d.GetNanos() < 0 || d.GetSeconds() > txn.MaxTime/1000 {
+		return 0, false
+	}
+	return uint64(d.GetSeconds())*1000 + uint64(d.GetNanos()+999_999)/1_000_000, true
+}
+
+// setDelivery sets the priority and the times.
+func setDelivery(a *txn.Attributes, m *pb.Message, nowMS int64) (err error) {
+	if m.Priority != nil {
+		a.Priority = new(uint8(min(m.GetPriority(), math.MaxUint8)))
+	}
+	if a.ExpiresAtMS, err = atOrIn(nowMS, "expires_at", m.GetExpiresAt(), "ttl", m.GetTtl()); err != nil {
 		return err
 	}
 	if m.Ttl != nil && m.GetTtl().AsDuration() < time.Millisecond {
-		return fmt.Errorf("%w: ttl is %s, must be at least 1 ms", apierror.ErrInvalid, m.GetTtl().AsDuration())
+		return fmt.Errorf("%w: ttl is %s, must be at least 1 ms", txn.ErrInvalidMessage, m.GetTtl().AsDuration())
 	}
-	return checkTime("deliver_at", m.GetDeliverAt(), "delay", m.GetDelay())
-}
-
-// checkTime checks a time of a message, which can be absolute or relative.
-func checkTime(atName string, at *timestamppb.Timestamp, inName string, in *durationpb.Duration) error {
-	switch {
-	case at != nil && in != nil:
-		return fmt.Errorf("%w: set %s or %s, not both", apierror.ErrInvalid, atName, inName)
-	case in != nil:
-		_, err := Millis(inName, in)
-		return err
-	case at == nil:
-		return nil
-	}
-	if ms := at.AsTime().UnixMilli(); !at.IsValid() || ms < 1 || ms > txn.MaxTimeMS {
-		return fmt.Errorf("%w: %s is %d s and %d ns since 1970, must be after 1970 and before the year 10000",
-			apierror.ErrInvalid, atName, at.GetSeconds(), at.GetNanos())
-	}
-	return nil
-}
-
-// Millis converts a duration, which may be nil: 0 to txn.MaxTime, rounded up to a millisecond.
-func Millis(name string, d *durationpb.Duration) (uint64, error) {
-	if d == nil {
-		return 0, nil
-	}
-	if !d.IsValid() || d.GetSeconds() < 0 || d.GetNanos() < 0 || d.GetSeconds() > txn.MaxTime/1000 {
-		return 0, fmt.Errorf("%w: %s is %d s and %d ns, must be 0 to 100 years", apierror.ErrInvalid, name, d.GetSeconds(),
-			d.GetNanos())
-	}
-	return uint64(d.GetSeconds())*1000 + uint64(d.GetNanos()+999_999)/1_000_000, nil
+	a.DeliverAtMS, err = atOrIn(nowMS, "deliver_at", m.GetDeliverAt(), "delay", m.GetDelay())
+	return err
 }
 
 // atOrIn returns an absolute or relative time in milliseconds since 1970; 0 if neither is set.
-func atOrIn(nowMS int64, at *timestamppb.Timestamp, in *durationpb.Duration) int64 {
+func atOrIn(
+	nowMS int64, atName string, at *timestamppb.Timestamp, inName string, in *durationpb.Duration,
+) (int64, error) {
 	switch {
-	case at != nil:
-		return at.AsTime().UnixMilli()
+	case at != nil && in != nil:
+		return 0, fmt.Errorf("%w: set %s or %s, not both", txn.ErrInvalidMessage, atName, inName)
 	case in != nil:
-		ms, _ := Millis("", in) // checked before
-		return min(nowMS+int64(ms), txn.MaxTimeMS)
+		ms, ok := millis(in)
+		if !ok {
+			return 0, fmt.Errorf("%w: %s is %d s and %d ns, must be 0 to 100 years", txn.ErrInvalidMessage, inName,
+				in.GetSeconds(), in.GetNanos())
+		}
+		return min(nowMS+int64(ms), txn.MaxTimeMS), nil
+	case at == nil:
+		return 0, nil
 	}
-	return 0
+	ms := at.AsTime().UnixMilli()
+	if !at.IsValid() || ms == 0 { // 0 means none
+		return 0, fmt.Errorf("%w: %s is %d s and %d ns since 1970", txn.ErrInvalidMessage, atName, at.GetSeconds(),
+			at.GetNanos())
+	}
+	return ms, nil
 }
 
-// Attributes converts the standard fields and typed properties of a message validated by CheckAttributes. nowMS is the
-// time of acceptance in milliseconds since 1970.
-func Attributes(m *pb.Message, nowMS int64) txn.Attributes {
+// Attributes converts the standard fields and typed properties of a message. nowMS is the time of acceptance in
+// milliseconds since 1970. The error wraps txn.ErrInvalidMessage if the fields contradict each other; txn.CheckMessage
+// checks the limits.
+func Attributes(m *pb.Message, nowMS int64) (txn.Attributes, error) {
 	a := txn.Attributes{
 		MessageID: m.GetMessageId(), CorrelationID: m.GetCorrelationId(), ReplyTo: m.GetReplyTo(),
 		ContentType: m.GetContentType(), Subject: m.GetSubject(), Group: m.GetGroup(),
 	}
 	if SaysHowDelivered(m) {
-		if m.Priority != nil {
-			a.Priority = new(uint8(m.GetPriority()))
+		if err := setDelivery(&a, m, nowMS); err != nil {
+			return a, err
 		}
-		a.ExpiresAtMS, a.DeliverAtMS = atOrIn(nowMS, m.GetExpiresAt(), m.GetTtl()), atOrIn(nowMS, m.GetDeliverAt(),
-			m.GetDelay())
 	}
 	if n := len(m.GetTypedProperties()); n > 0 {
 		a.Values = make([]txn.TypedProperty, 0, n)
@@ -127,7 +122,7 @@ func Attributes(m *pb.Message, nowMS int64) txn.Attributes {
 		a.Values = append(a.Values, txn.TypedProperty{Key: k, Value: propertyValue(v)})
 	}
 	txn.SortValues(a.Values)
-	return a
+	return a, nil
 }
 
 func propertyValue(v *pb.PropertyValue) txn.Value {

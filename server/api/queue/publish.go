@@ -186,17 +186,22 @@ func (s *Service) encodePublish(
 	return nil, wait, nil
 }
 
-// appendPublish adds a publish of messages. Messages without a delivery time get the delay of their queue.
+// appendPublish adds a publish of messages. Messages without a delivery time get the delay of their queue. The builder
+// fails at the first invalid message.
 func appendPublish(b *txn.Builder, id uint64, timeMS, delayMS int64, messages []*pb.Message) {
 	b.BeginPublish(id)
-	for _, m := range messages {
+	for i, m := range messages {
 		props := txn.Properties(m.GetProperties())
 		delayed := delayMS > 0 && m.GetDeliverAt() == nil && m.GetDelay() == nil
 		if !delayed && !protoconv.HasAttributes(m) {
 			b.Message(timeMS, props, m.GetBody())
 			continue
 		}
-		a := protoconv.Attributes(m, timeMS)
+		a, err := protoconv.Attributes(m, timeMS)
+		if err != nil {
+			b.Fail(fmt.Errorf("message %d: %w", i, err))
+			return
+		}
 		if delayed {
 			a.DeliverAtMS = timeMS + delayMS
 		}

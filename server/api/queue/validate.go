@@ -42,13 +42,13 @@ func checkProducer(p *pb.Producer) (*txn.Producer, error) {
 	return &producer, nil
 }
 
-// checkMessages checks a batch against the limits and the features of both nodes, and returns its minimum size in a
-// transaction, in bytes. It does so before any allocation.
+// checkMessages checks the settings of the node and the features of the pair for a batch, and returns its minimum size
+// in a transaction, in bytes. It does so before any allocation. The builder checks the limits of each message.
 func (s *Service) checkMessages(session *session.Session, messages []*pb.Message) (sizeBytes int, err error) {
-	if len(messages) == 0 || len(messages) > txn.MaxPublishMessages {
-		return 0, fmt.Errorf("%w: batch has %d messages, must be 1 to %d", apierror.ErrInvalid, len(messages),
-			txn.MaxPublishMessages)
+	if err := txn.CheckBatch(len(messages)); err != nil {
+		return 0, err
 	}
+	attributes, delivery := false, false
 	for i, m := range messages {
 		n := len(m.GetBody())
 		if n > int(s.limits.Load().MessageBytes) {
@@ -59,22 +59,20 @@ func (s *Service) checkMessages(session *session.Session, messages []*pb.Message
 		for k, v := range m.GetProperties() {
 			sizeBytes += len(k) + len(v)
 		}
-		if !protoconv.HasAttributes(m) {
-			continue
+		if protoconv.HasAttributes(m) {
+			sizeBytes += protoconv.AttributesBytes(m)
+			attributes, delivery = true, delivery || protoconv.SaysHowDelivered(m)
 		}
+	}
+	if attributes {
 		if err := s.serving.Require(session, failover.FeatureAttributes); err != nil {
-			return 0, fmt.Errorf("message %d has standard fields or typed properties: %w", i, err)
+			return 0, fmt.Errorf("messages with standard fields or typed properties: %w", err)
 		}
-		if protoconv.SaysHowDelivered(m) {
-			if err := s.serving.Require(session, failover.FeatureQueues); err != nil {
-				return 0, fmt.Errorf("message %d has delivery options: %w", i, err)
-			}
+	}
+	if delivery {
+		if err := s.serving.Require(session, failover.FeatureQueues); err != nil {
+			return 0, fmt.Errorf("messages with delivery options: %w", err)
 		}
-		n, err = protoconv.CheckAttributes(m)
-		if err != nil {
-			return 0, fmt.Errorf("message %d: %w", i, err)
-		}
-		sizeBytes += n
 	}
 	return sizeBytes, nil
 }

@@ -55,8 +55,8 @@ func (c *Current) DiskLow() bool { return c.diskLow.Load() }
 
 // Require returns an error if a node of the pair does not support a feature: that node would stop at the first record
 // that uses it. Once both nodes have supported it, the session keeps it enabled. A node that is downgraded then stops
-// with a request to upgrade it. The error is an apierror.ErrFeature, or the retryable replication.ErrBlocked if a node has
-// not announced its features for failover.AnnounceWait.
+// with a request to upgrade it. The error is an apierror.ErrFeature, or the retryable replication.ErrBlocked if a node
+// has not announced its features for failover.AnnounceWait.
 func (c *Current) Require(session *Session, feature string) error {
 	if _, agreed := session.features.Load(feature); agreed {
 		return nil

@@ -19,9 +19,9 @@ var ErrProblems = errors.New("fix the problems and run lockstep doctor again")
 
 // report is the result of all checks, for programs.
 type report struct {
-	Problems   int              `json:"problems"`
-	Warnings   int              `json:"warnings"`
-	NotChecked int              `json:"not_checked"`
+	Problems   int       `json:"problems"`
+	Warnings   int       `json:"warnings"`
+	NotChecked int       `json:"not_checked"`
 	Findings   []Finding `json:"findings"`
 }
 
@@ -52,20 +52,20 @@ problem.`,
 			if errors.Is(err, config.ErrInvalid) {
 				return printReport(env, []Finding{
 					{
-						Check: "settings", Verdict:Problem, Measured: err.Error(), Meaning: "the node does not start",
+						Check: "settings", Verdict: Problem, Measured: err.Error(), Meaning: "the node does not start",
 						Do: "correct them; docs/reference/configuration.md lists all settings",
 					},
-					{Check: "everything else", Verdict:NotChecked, Meaning: "the settings define the checks"},
+					{Check: "everything else", Verdict: NotChecked, Meaning: "the settings define the checks"},
 				})
 			}
 			if err != nil {
 				return err
 			}
-			found := []Finding{{Check: "settings", Verdict:OK, Measured: "valid"}}
+			found := []Finding{{Check: "settings", Verdict: OK, Measured: "valid"}}
 			for _, w := range cfg.Warnings {
-				found = append(found,Finding{Check: "settings", Verdict:Warning, Measured: w})
+				found = append(found, Finding{Check: "settings", Verdict: Warning, Measured: w})
 			}
-			found = append(found,Run(cmd.Context(),Options{Config: cfg, Peer: peer, Version: env.Version})...)
+			found = append(found, Run(cmd.Context(), Options{Config: cfg, Peer: peer, Version: env.Version})...)
 			return printReport(env, found)
 		},
 	}
@@ -106,7 +106,7 @@ func printReport(env *cli.Env, found []Finding) error {
 // text formats a finding: the measured value on one line, its meaning and the recommended action below it.
 func text(f *Finding) string {
 	verdict := strings.ToUpper(string(f.Verdict))
-	if f.Verdict ==OK {
+	if f.Verdict == OK {
 		verdict = "ok"
 	}
 	line := fmt.Sprintf("%-11s  %s", verdict, f.Check)
@@ -117,7 +117,7 @@ func text(f *Finding) string {
 		line += ": " + f.Measured
 	}
 	for _, more := range []struct{ name, text string }{{"means", f.Meaning}, {"do", f.Do}} {
-		if more.text != "" && (f.Verdict !=OK || more.name == "means") {
+		if more.text != "" && (f.Verdict != OK || more.name == "means") {
 			line += fmt.Sprintf("\n%13s%s: %s", "", more.name, more.text)
 		}
 	}

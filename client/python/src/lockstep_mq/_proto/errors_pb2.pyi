@@ -1,9 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
+from google.protobuf import descriptor_pb2 as _descriptor_pb2
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
-from typing import ClassVar as _ClassVar
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class ErrorKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ERROR_KIND_UNSPECIFIED: _ClassVar[ErrorKind]
+    ERROR_KIND_RETRY: _ClassVar[ErrorKind]
+    ERROR_KIND_QUEUE_NOT_FOUND: _ClassVar[ErrorKind]
+    ERROR_KIND_SUBSCRIPTION_NOT_FOUND: _ClassVar[ErrorKind]
+    ERROR_KIND_ALREADY_EXISTS: _ClassVar[ErrorKind]
+    ERROR_KIND_NOT_EMPTY: _ClassVar[ErrorKind]
+    ERROR_KIND_LIMIT: _ClassVar[ErrorKind]
+    ERROR_KIND_INVALID: _ClassVar[ErrorKind]
+    ERROR_KIND_FENCED: _ClassVar[ErrorKind]
+    ERROR_KIND_TOO_OLD: _ClassVar[ErrorKind]
+    ERROR_KIND_REFUSED: _ClassVar[ErrorKind]
+    ERROR_KIND_PROCESSED: _ClassVar[ErrorKind]
+    ERROR_KIND_NO_TRANSACTION: _ClassVar[ErrorKind]
+    ERROR_KIND_DECIDED: _ClassVar[ErrorKind]
+    ERROR_KIND_HEURISTIC: _ClassVar[ErrorKind]
+    ERROR_KIND_NO_RULE: _ClassVar[ErrorKind]
+    ERROR_KIND_DATA_LOSS: _ClassVar[ErrorKind]
+    ERROR_KIND_INTERNAL: _ClassVar[ErrorKind]
+    ERROR_KIND_DENIED: _ClassVar[ErrorKind]
+    ERROR_KIND_UNAUTHENTICATED: _ClassVar[ErrorKind]
+    ERROR_KIND_SEQUENCE_REUSED: _ClassVar[ErrorKind]
+    ERROR_KIND_BUSY: _ClassVar[ErrorKind]
+    ERROR_KIND_ROLE_CHANGED: _ClassVar[ErrorKind]
+    ERROR_KIND_CANCELED: _ClassVar[ErrorKind]
+    ERROR_KIND_NO_SPACE: _ClassVar[ErrorKind]
+    ERROR_KIND_NO_PLAN: _ClassVar[ErrorKind]
+    ERROR_KIND_NO_JOB: _ClassVar[ErrorKind]
+    ERROR_KIND_BACKUP_NOT_FOUND: _ClassVar[ErrorKind]
+    ERROR_KIND_NO_CONNECTION: _ClassVar[ErrorKind]
 
 class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -11,19 +45,30 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_OUTCOME_UNKNOWN: _ClassVar[ErrorReason]
     ERROR_REASON_NOT_ACTIVE: _ClassVar[ErrorReason]
     ERROR_REASON_BLOCKED: _ClassVar[ErrorReason]
+    ERROR_REASON_SPLIT: _ClassVar[ErrorReason]
     ERROR_REASON_PAUSED: _ClassVar[ErrorReason]
     ERROR_REASON_SHUTTING_DOWN: _ClassVar[ErrorReason]
     ERROR_REASON_STORE_FAILED: _ClassVar[ErrorReason]
     ERROR_REASON_CONSUMERS_CLOSED: _ClassVar[ErrorReason]
     ERROR_REASON_INDEX_CORRUPT: _ClassVar[ErrorReason]
     ERROR_REASON_UNREACHABLE: _ClassVar[ErrorReason]
-    ERROR_REASON_SPLIT: _ClassVar[ErrorReason]
+    ERROR_REASON_DEADLINE: _ClassVar[ErrorReason]
+    ERROR_REASON_CANCELED: _ClassVar[ErrorReason]
+    ERROR_REASON_INTERNAL: _ClassVar[ErrorReason]
+    ERROR_REASON_NEWER_VERSION: _ClassVar[ErrorReason]
+    ERROR_REASON_FEATURE_MISSING: _ClassVar[ErrorReason]
     ERROR_REASON_QUEUE_NOT_FOUND: _ClassVar[ErrorReason]
     ERROR_REASON_SUBSCRIPTION_NOT_FOUND: _ClassVar[ErrorReason]
     ERROR_REASON_QUEUE_EXISTS: _ClassVar[ErrorReason]
     ERROR_REASON_SUBSCRIPTION_EXISTS: _ClassVar[ErrorReason]
     ERROR_REASON_QUEUE_NOT_EMPTY: _ClassVar[ErrorReason]
     ERROR_REASON_QUEUE_IN_USE: _ClassVar[ErrorReason]
+    ERROR_REASON_SUBSCRIPTION_MOVED: _ClassVar[ErrorReason]
+    ERROR_REASON_NO_DEAD_LETTER: _ClassVar[ErrorReason]
+    ERROR_REASON_DEAD_LETTER_CYCLE: _ClassVar[ErrorReason]
+    ERROR_REASON_FORWARD_CHAIN: _ClassVar[ErrorReason]
+    ERROR_REASON_PRIORITIES_IMMUTABLE: _ClassVar[ErrorReason]
+    ERROR_REASON_INVALID_FILTER: _ClassVar[ErrorReason]
     ERROR_REASON_QUEUE_FULL: _ClassVar[ErrorReason]
     ERROR_REASON_DISK_LOW: _ClassVar[ErrorReason]
     ERROR_REASON_TOO_MANY_QUEUES: _ClassVar[ErrorReason]
@@ -33,23 +78,41 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_TOO_MUCH_CREDIT: _ClassVar[ErrorReason]
     ERROR_REASON_RESPONSE_TOO_LARGE: _ClassVar[ErrorReason]
     ERROR_REASON_TOO_LARGE: _ClassVar[ErrorReason]
+    ERROR_REASON_TOO_MANY_RELEASED: _ClassVar[ErrorReason]
     ERROR_REASON_INVALID_NAME: _ClassVar[ErrorReason]
     ERROR_REASON_INVALID_SEQUENCE: _ClassVar[ErrorReason]
-    ERROR_REASON_TOO_MANY_RELEASED: _ClassVar[ErrorReason]
     ERROR_REASON_MIXED_OPERATIONS: _ClassVar[ErrorReason]
     ERROR_REASON_MALFORMED: _ClassVar[ErrorReason]
     ERROR_REASON_INVALID: _ClassVar[ErrorReason]
     ERROR_REASON_UNDECODABLE: _ClassVar[ErrorReason]
     ERROR_REASON_SEQUENCE_REUSED: _ClassVar[ErrorReason]
-    ERROR_REASON_DEAD_LETTER_CYCLE: _ClassVar[ErrorReason]
-    ERROR_REASON_PRIORITIES_IMMUTABLE: _ClassVar[ErrorReason]
-    ERROR_REASON_FORWARD_CHAIN: _ClassVar[ErrorReason]
     ERROR_REASON_PRODUCER_FENCED: _ClassVar[ErrorReason]
     ERROR_REASON_TOO_OLD: _ClassVar[ErrorReason]
     ERROR_REASON_PRODUCER_UNKNOWN: _ClassVar[ErrorReason]
+    ERROR_REASON_ALREADY_ACKNOWLEDGED: _ClassVar[ErrorReason]
+    ERROR_REASON_MESSAGE_RESERVED: _ClassVar[ErrorReason]
+    ERROR_REASON_XID_IN_USE: _ClassVar[ErrorReason]
+    ERROR_REASON_XID_NOT_FOUND: _ClassVar[ErrorReason]
+    ERROR_REASON_TOO_MANY_PREPARED: _ClassVar[ErrorReason]
+    ERROR_REASON_XID_DECIDED: _ClassVar[ErrorReason]
+    ERROR_REASON_HEURISTIC_COMMIT: _ClassVar[ErrorReason]
+    ERROR_REASON_HEURISTIC_ROLLBACK: _ClassVar[ErrorReason]
+    ERROR_REASON_DENIED: _ClassVar[ErrorReason]
+    ERROR_REASON_UNAUTHENTICATED: _ClassVar[ErrorReason]
+    ERROR_REASON_TOKEN_EXPIRED: _ClassVar[ErrorReason]
+    ERROR_REASON_AUTH_UNAVAILABLE: _ClassVar[ErrorReason]
+    ERROR_REASON_ACCESS_NOT_FOUND: _ClassVar[ErrorReason]
+    ERROR_REASON_ACCESS_IN_USE: _ClassVar[ErrorReason]
+    ERROR_REASON_TOKEN_EXISTS: _ClassVar[ErrorReason]
+    ERROR_REASON_CONNECTION_NOT_FOUND: _ClassVar[ErrorReason]
+    ERROR_REASON_LOCK_OUT: _ClassVar[ErrorReason]
+    ERROR_REASON_QUOTA: _ClassVar[ErrorReason]
+    ERROR_REASON_ACCESS_CHANGED: _ClassVar[ErrorReason]
+    ERROR_REASON_NOT_PEER: _ClassVar[ErrorReason]
     ERROR_REASON_DATA_LOSS: _ClassVar[ErrorReason]
     ERROR_REASON_PAGE_CORRUPT: _ClassVar[ErrorReason]
     ERROR_REASON_NODES_DIFFER: _ClassVar[ErrorReason]
+    ERROR_REASON_LSN_PASSED: _ClassVar[ErrorReason]
     ERROR_REASON_MAINTENANCE_BUSY: _ClassVar[ErrorReason]
     ERROR_REASON_PAGE_FILE_BUSY: _ClassVar[ErrorReason]
     ERROR_REASON_BACKUP_BUSY: _ClassVar[ErrorReason]
@@ -67,7 +130,6 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_BACKUP_ENCRYPTED: _ClassVar[ErrorReason]
     ERROR_REASON_PAGE_FILE_FULL: _ClassVar[ErrorReason]
     ERROR_REASON_SETTING: _ClassVar[ErrorReason]
-    ERROR_REASON_LSN_PASSED: _ClassVar[ErrorReason]
     ERROR_REASON_PLAN_RUNNING: _ClassVar[ErrorReason]
     ERROR_REASON_PLAN_NOT_FOUND: _ClassVar[ErrorReason]
     ERROR_REASON_JOB_NOT_FOUND: _ClassVar[ErrorReason]
@@ -78,51 +140,63 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_PAUSE: _ClassVar[ErrorReason]
     ERROR_REASON_MIN_IN_SYNC: _ClassVar[ErrorReason]
     ERROR_REASON_FORCE: _ClassVar[ErrorReason]
-    ERROR_REASON_FEATURE_MISSING: _ClassVar[ErrorReason]
-    ERROR_REASON_NEWER_VERSION: _ClassVar[ErrorReason]
-    ERROR_REASON_DEADLINE: _ClassVar[ErrorReason]
-    ERROR_REASON_CANCELED: _ClassVar[ErrorReason]
-    ERROR_REASON_INTERNAL: _ClassVar[ErrorReason]
-    ERROR_REASON_NO_DEAD_LETTER: _ClassVar[ErrorReason]
-    ERROR_REASON_SUBSCRIPTION_MOVED: _ClassVar[ErrorReason]
-    ERROR_REASON_ALREADY_ACKNOWLEDGED: _ClassVar[ErrorReason]
-    ERROR_REASON_MESSAGE_RESERVED: _ClassVar[ErrorReason]
-    ERROR_REASON_XID_IN_USE: _ClassVar[ErrorReason]
-    ERROR_REASON_XID_NOT_FOUND: _ClassVar[ErrorReason]
-    ERROR_REASON_TOO_MANY_PREPARED: _ClassVar[ErrorReason]
-    ERROR_REASON_XID_DECIDED: _ClassVar[ErrorReason]
-    ERROR_REASON_HEURISTIC_COMMIT: _ClassVar[ErrorReason]
-    ERROR_REASON_HEURISTIC_ROLLBACK: _ClassVar[ErrorReason]
-    ERROR_REASON_INVALID_FILTER: _ClassVar[ErrorReason]
-    ERROR_REASON_DENIED: _ClassVar[ErrorReason]
-    ERROR_REASON_UNAUTHENTICATED: _ClassVar[ErrorReason]
-    ERROR_REASON_ACCESS_CHANGED: _ClassVar[ErrorReason]
-    ERROR_REASON_NOT_PEER: _ClassVar[ErrorReason]
-    ERROR_REASON_TOKEN_EXPIRED: _ClassVar[ErrorReason]
-    ERROR_REASON_AUTH_UNAVAILABLE: _ClassVar[ErrorReason]
-    ERROR_REASON_ACCESS_NOT_FOUND: _ClassVar[ErrorReason]
-    ERROR_REASON_LOCK_OUT: _ClassVar[ErrorReason]
-    ERROR_REASON_QUOTA: _ClassVar[ErrorReason]
-    ERROR_REASON_ACCESS_IN_USE: _ClassVar[ErrorReason]
-    ERROR_REASON_TOKEN_EXISTS: _ClassVar[ErrorReason]
-    ERROR_REASON_CONNECTION_NOT_FOUND: _ClassVar[ErrorReason]
+ERROR_KIND_UNSPECIFIED: ErrorKind
+ERROR_KIND_RETRY: ErrorKind
+ERROR_KIND_QUEUE_NOT_FOUND: ErrorKind
+ERROR_KIND_SUBSCRIPTION_NOT_FOUND: ErrorKind
+ERROR_KIND_ALREADY_EXISTS: ErrorKind
+ERROR_KIND_NOT_EMPTY: ErrorKind
+ERROR_KIND_LIMIT: ErrorKind
+ERROR_KIND_INVALID: ErrorKind
+ERROR_KIND_FENCED: ErrorKind
+ERROR_KIND_TOO_OLD: ErrorKind
+ERROR_KIND_REFUSED: ErrorKind
+ERROR_KIND_PROCESSED: ErrorKind
+ERROR_KIND_NO_TRANSACTION: ErrorKind
+ERROR_KIND_DECIDED: ErrorKind
+ERROR_KIND_HEURISTIC: ErrorKind
+ERROR_KIND_NO_RULE: ErrorKind
+ERROR_KIND_DATA_LOSS: ErrorKind
+ERROR_KIND_INTERNAL: ErrorKind
+ERROR_KIND_DENIED: ErrorKind
+ERROR_KIND_UNAUTHENTICATED: ErrorKind
+ERROR_KIND_SEQUENCE_REUSED: ErrorKind
+ERROR_KIND_BUSY: ErrorKind
+ERROR_KIND_ROLE_CHANGED: ErrorKind
+ERROR_KIND_CANCELED: ErrorKind
+ERROR_KIND_NO_SPACE: ErrorKind
+ERROR_KIND_NO_PLAN: ErrorKind
+ERROR_KIND_NO_JOB: ErrorKind
+ERROR_KIND_BACKUP_NOT_FOUND: ErrorKind
+ERROR_KIND_NO_CONNECTION: ErrorKind
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_OUTCOME_UNKNOWN: ErrorReason
 ERROR_REASON_NOT_ACTIVE: ErrorReason
 ERROR_REASON_BLOCKED: ErrorReason
+ERROR_REASON_SPLIT: ErrorReason
 ERROR_REASON_PAUSED: ErrorReason
 ERROR_REASON_SHUTTING_DOWN: ErrorReason
 ERROR_REASON_STORE_FAILED: ErrorReason
 ERROR_REASON_CONSUMERS_CLOSED: ErrorReason
 ERROR_REASON_INDEX_CORRUPT: ErrorReason
 ERROR_REASON_UNREACHABLE: ErrorReason
-ERROR_REASON_SPLIT: ErrorReason
+ERROR_REASON_DEADLINE: ErrorReason
+ERROR_REASON_CANCELED: ErrorReason
+ERROR_REASON_INTERNAL: ErrorReason
+ERROR_REASON_NEWER_VERSION: ErrorReason
+ERROR_REASON_FEATURE_MISSING: ErrorReason
 ERROR_REASON_QUEUE_NOT_FOUND: ErrorReason
 ERROR_REASON_SUBSCRIPTION_NOT_FOUND: ErrorReason
 ERROR_REASON_QUEUE_EXISTS: ErrorReason
 ERROR_REASON_SUBSCRIPTION_EXISTS: ErrorReason
 ERROR_REASON_QUEUE_NOT_EMPTY: ErrorReason
 ERROR_REASON_QUEUE_IN_USE: ErrorReason
+ERROR_REASON_SUBSCRIPTION_MOVED: ErrorReason
+ERROR_REASON_NO_DEAD_LETTER: ErrorReason
+ERROR_REASON_DEAD_LETTER_CYCLE: ErrorReason
+ERROR_REASON_FORWARD_CHAIN: ErrorReason
+ERROR_REASON_PRIORITIES_IMMUTABLE: ErrorReason
+ERROR_REASON_INVALID_FILTER: ErrorReason
 ERROR_REASON_QUEUE_FULL: ErrorReason
 ERROR_REASON_DISK_LOW: ErrorReason
 ERROR_REASON_TOO_MANY_QUEUES: ErrorReason
@@ -132,23 +206,41 @@ ERROR_REASON_TOO_MANY_CONSUMERS: ErrorReason
 ERROR_REASON_TOO_MUCH_CREDIT: ErrorReason
 ERROR_REASON_RESPONSE_TOO_LARGE: ErrorReason
 ERROR_REASON_TOO_LARGE: ErrorReason
+ERROR_REASON_TOO_MANY_RELEASED: ErrorReason
 ERROR_REASON_INVALID_NAME: ErrorReason
 ERROR_REASON_INVALID_SEQUENCE: ErrorReason
-ERROR_REASON_TOO_MANY_RELEASED: ErrorReason
 ERROR_REASON_MIXED_OPERATIONS: ErrorReason
 ERROR_REASON_MALFORMED: ErrorReason
 ERROR_REASON_INVALID: ErrorReason
 ERROR_REASON_UNDECODABLE: ErrorReason
 ERROR_REASON_SEQUENCE_REUSED: ErrorReason
-ERROR_REASON_DEAD_LETTER_CYCLE: ErrorReason
-ERROR_REASON_PRIORITIES_IMMUTABLE: ErrorReason
-ERROR_REASON_FORWARD_CHAIN: ErrorReason
 ERROR_REASON_PRODUCER_FENCED: ErrorReason
 ERROR_REASON_TOO_OLD: ErrorReason
 ERROR_REASON_PRODUCER_UNKNOWN: ErrorReason
+ERROR_REASON_ALREADY_ACKNOWLEDGED: ErrorReason
+ERROR_REASON_MESSAGE_RESERVED: ErrorReason
+ERROR_REASON_XID_IN_USE: ErrorReason
+ERROR_REASON_XID_NOT_FOUND: ErrorReason
+ERROR_REASON_TOO_MANY_PREPARED: ErrorReason
+ERROR_REASON_XID_DECIDED: ErrorReason
+ERROR_REASON_HEURISTIC_COMMIT: ErrorReason
+ERROR_REASON_HEURISTIC_ROLLBACK: ErrorReason
+ERROR_REASON_DENIED: ErrorReason
+ERROR_REASON_UNAUTHENTICATED: ErrorReason
+ERROR_REASON_TOKEN_EXPIRED: ErrorReason
+ERROR_REASON_AUTH_UNAVAILABLE: ErrorReason
+ERROR_REASON_ACCESS_NOT_FOUND: ErrorReason
+ERROR_REASON_ACCESS_IN_USE: ErrorReason
+ERROR_REASON_TOKEN_EXISTS: ErrorReason
+ERROR_REASON_CONNECTION_NOT_FOUND: ErrorReason
+ERROR_REASON_LOCK_OUT: ErrorReason
+ERROR_REASON_QUOTA: ErrorReason
+ERROR_REASON_ACCESS_CHANGED: ErrorReason
+ERROR_REASON_NOT_PEER: ErrorReason
 ERROR_REASON_DATA_LOSS: ErrorReason
 ERROR_REASON_PAGE_CORRUPT: ErrorReason
 ERROR_REASON_NODES_DIFFER: ErrorReason
+ERROR_REASON_LSN_PASSED: ErrorReason
 ERROR_REASON_MAINTENANCE_BUSY: ErrorReason
 ERROR_REASON_PAGE_FILE_BUSY: ErrorReason
 ERROR_REASON_BACKUP_BUSY: ErrorReason
@@ -166,7 +258,6 @@ ERROR_REASON_BACKUP_NOT_FOUND: ErrorReason
 ERROR_REASON_BACKUP_ENCRYPTED: ErrorReason
 ERROR_REASON_PAGE_FILE_FULL: ErrorReason
 ERROR_REASON_SETTING: ErrorReason
-ERROR_REASON_LSN_PASSED: ErrorReason
 ERROR_REASON_PLAN_RUNNING: ErrorReason
 ERROR_REASON_PLAN_NOT_FOUND: ErrorReason
 ERROR_REASON_JOB_NOT_FOUND: ErrorReason
@@ -177,31 +268,13 @@ ERROR_REASON_ADOPT: ErrorReason
 ERROR_REASON_PAUSE: ErrorReason
 ERROR_REASON_MIN_IN_SYNC: ErrorReason
 ERROR_REASON_FORCE: ErrorReason
-ERROR_REASON_FEATURE_MISSING: ErrorReason
-ERROR_REASON_NEWER_VERSION: ErrorReason
-ERROR_REASON_DEADLINE: ErrorReason
-ERROR_REASON_CANCELED: ErrorReason
-ERROR_REASON_INTERNAL: ErrorReason
-ERROR_REASON_NO_DEAD_LETTER: ErrorReason
-ERROR_REASON_SUBSCRIPTION_MOVED: ErrorReason
-ERROR_REASON_ALREADY_ACKNOWLEDGED: ErrorReason
-ERROR_REASON_MESSAGE_RESERVED: ErrorReason
-ERROR_REASON_XID_IN_USE: ErrorReason
-ERROR_REASON_XID_NOT_FOUND: ErrorReason
-ERROR_REASON_TOO_MANY_PREPARED: ErrorReason
-ERROR_REASON_XID_DECIDED: ErrorReason
-ERROR_REASON_HEURISTIC_COMMIT: ErrorReason
-ERROR_REASON_HEURISTIC_ROLLBACK: ErrorReason
-ERROR_REASON_INVALID_FILTER: ErrorReason
-ERROR_REASON_DENIED: ErrorReason
-ERROR_REASON_UNAUTHENTICATED: ErrorReason
-ERROR_REASON_ACCESS_CHANGED: ErrorReason
-ERROR_REASON_NOT_PEER: ErrorReason
-ERROR_REASON_TOKEN_EXPIRED: ErrorReason
-ERROR_REASON_AUTH_UNAVAILABLE: ErrorReason
-ERROR_REASON_ACCESS_NOT_FOUND: ErrorReason
-ERROR_REASON_LOCK_OUT: ErrorReason
-ERROR_REASON_QUOTA: ErrorReason
-ERROR_REASON_ACCESS_IN_USE: ErrorReason
-ERROR_REASON_TOKEN_EXISTS: ErrorReason
-ERROR_REASON_CONNECTION_NOT_FOUND: ErrorReason
+REASON_FIELD_NUMBER: _ClassVar[int]
+reason: _descriptor.FieldDescriptor
+
+class ErrorReasonOptions(_message.Message):
+    __slots__ = ("code", "kind")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    kind: ErrorKind
+    def __init__(self, code: _Optional[str] = ..., kind: _Optional[_Union[ErrorKind, str]] = ...) -> None: ...
