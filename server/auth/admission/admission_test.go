@@ -176,7 +176,7 @@ func TestSilence(t *testing.T) {
 		synctest.Wait()
 		require.True(t, asks.gone())
 		require.False(t, known.gone())
-		require.EqualValues(t, 2, d.Stats().Ended["silent"])
+		require.EqualValues(t, 2, d.Stats().Ended["handshake-timeout"])
 		require.EqualValues(t, 1, d.Stats().Open)
 		require.NoError(t, silent.inside.Close(), "once more is no harm")
 		require.EqualValues(t, 1, d.Stats().Open)
@@ -248,15 +248,15 @@ func TestHandshakes(t *testing.T) {
 		}
 		require.Nil(t, d.visit("10.0.2.1:1").inside, "as many are there")
 		require.EqualValues(t, 1, d.Stats().Ended["handshakes"])
-		// the refusal took a second, so the oldest connections may be displaced now
+		// the refusal took a second, so the oldest connections may be evicted now
 		require.NotNil(t, d.visit("10.0.2.1:1").inside)
-		require.EqualValues(t, 1, d.Stats().Ended["displaced"])
+		require.EqualValues(t, 1, d.Stats().Ended["evicted"])
 		require.False(t, known.gone())
 	})
 }
 
 // An address with admitted connections can connect although unauthenticated clients fill the handshake slots.
-func TestHandshakesOfTheKnown(t *testing.T) {
+func TestHandshakesOfAuthenticatedClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{
 			Connections: 100, PerAddress: 100, Handshakes: 4, HandshakeTimeout: time.Minute,
@@ -310,7 +310,7 @@ func TestPeer(t *testing.T) {
 }
 
 // A connection with calls that fail authentication is closed, unless an earlier call was admitted.
-func TestStrangers(t *testing.T) {
+func TestUnauthenticatedClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 10, PerAddress: 10, HandshakeTimeout: time.Minute}, "")
 		unknown, known := d.visit("10.0.0.1:1"), d.visit("10.0.0.1:2")
@@ -321,11 +321,11 @@ func TestStrangers(t *testing.T) {
 		}
 		require.True(t, unknown.gone())
 		require.False(t, known.gone())
-		require.EqualValues(t, 1, d.Stats().Ended["strangers"])
+		require.EqualValues(t, 1, d.Stats().Ended["unauthenticated"])
 	})
 }
 
-func TestOfNothing(t *testing.T) {
+func TestEmptyInput(t *testing.T) {
 	c := admission.FromContext(context.Background())
 	require.Nil(t, c)
 	c.Known(true)
