@@ -42,7 +42,7 @@ func TestCreditAboveWhatTheNodeGets(t *testing.T) {
 }
 
 // A drain is answered after the node has answered, not before.
-func TestDrainAsksTheNode(t *testing.T) {
+func TestDrainQueriesNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore()
 		n.queues["q"] = numbered(3)

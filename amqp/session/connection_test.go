@@ -241,7 +241,7 @@ func TestEventsMustBeTaken(t *testing.T) {
 	require.Error(t, p.c.Receive(&wire.Frame{Body: begin()}, p.now))
 }
 
-func TestOutputTakesSpareMemory(t *testing.T) {
+func TestOutputUsesFreeMemory(t *testing.T) {
 	p := newPeer(t, Options{})
 	spare := make([]byte, 100, 4096)
 	require.Empty(t, p.c.Output(spare))

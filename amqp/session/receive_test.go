@@ -178,7 +178,7 @@ func TestWindow(t *testing.T) {
 }
 
 // Messages that the peer sends before it receives the revocation of its credit are accepted.
-func TestCreditTakenBack(t *testing.T) {
+func TestCreditRevoked(t *testing.T) {
 	for _, take := range []func(*Link){func(l *Link) { l.Grant(0) }, func(l *Link) { l.Window(1) }} {
 		p := opened(t, Options{}).manual()
 		l := p.sender("a", 0)

@@ -403,7 +403,7 @@ func TestNumbersWrapAround(t *testing.T) {
 }
 
 // A delivery that is never settled does not retain later ones.
-func TestStragglers(t *testing.T) {
+func TestLateResponses(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.receiver("a", 0)
 	for i := range 20000 {

@@ -64,7 +64,6 @@ func TestEnter(t *testing.T) {
 	shown, wrong = nil, fmt.Errorf("%w: the token has expired", access.ErrUnauthenticated)
 	_, _, err = g.Enter(t.Context(), pb.QueueService_Publish_FullMethodName)
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
-	require.ErrorContains(t, err, "the token has expired")
 }
 
 func TestNoGate(t *testing.T) {

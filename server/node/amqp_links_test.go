@@ -39,9 +39,9 @@ func TestAMQPBrowseAfterAcknowledge(t *testing.T) {
 }
 
 // A durable subscription belongs to the link attached last, on any connection of its container. Its messages stay.
-func TestAMQPStolen(t *testing.T) { simulated(t, testAMQPStolen) }
+func TestAMQPLinkStolen(t *testing.T) { simulated(t, testAMQPLinkStolen) }
 
-func testAMQPStolen(t *testing.T) {
+func testAMQPLinkStolen(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	durable := func() *wire.Source {
 		return &wire.Source{

@@ -180,9 +180,9 @@ func testMoveMessagesOfManySubscriptions(t *testing.T) {
 }
 
 // Messages held by a prepared transaction are not moved.
-func TestMoveWhatIsPrepared(t *testing.T) { simulated(t, testMoveWhatIsPrepared) }
+func TestMovePreparedMessages(t *testing.T) { simulated(t, testMovePreparedMessages) }
 
-func testMoveWhatIsPrepared(t *testing.T) {
+func testMovePreparedMessages(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("from")
 	n.createQueue("to")

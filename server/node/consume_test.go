@@ -96,12 +96,12 @@ func testConsumeRefusals(t *testing.T) {
 		txn.ErrSubscriptionNotFound)
 	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Credit: 101}), dispatch.ErrTooMuchCredit)
 	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Ack: span(0, 1)}), wire.ErrInvalid)
-	require.ErrorContains(t, open(attach, &pb.ConsumeRequest{Ack: span(1, 1)}), "sequence was not delivered")
+	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Ack: span(1, 1)}), wire.ErrInvalid, "not delivered")
 	many := make([]*pb.SequenceRange, 10_001)
 	for i := range many {
 		many[i] = &pb.SequenceRange{First: 1, Last: 1}
 	}
-	require.ErrorContains(t, open(attach, &pb.ConsumeRequest{Nack: many}), "use several requests")
+	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Nack: many}), wire.ErrInvalid)
 }
 
 // The consumers of a deleted queue receive an error.

@@ -53,9 +53,9 @@ func (n *testNode) browsed(queue string) (sequences, damaged []uint64) {
 
 // A standalone node cannot repair from another node. Browsing skips corrupt messages, verify lists them, and they can
 // be discarded.
-func TestDamagedMessagesAlone(t *testing.T) { simulated(t, testDamagedMessagesAlone) }
+func TestCorruptMessagesStandalone(t *testing.T) { simulated(t, testCorruptMessagesStandalone) }
 
-func testDamagedMessagesAlone(t *testing.T) {
+func testCorruptMessagesStandalone(t *testing.T) {
 	n := startAlone(t, func(c *config.Config) { c.Data.Dir = t.TempDir() })
 	n.createQueue("orders")
 	var bodies []string

@@ -16,11 +16,11 @@ import (
 
 // A standby with a nearly full disk disconnects from the active cleanly. The active keeps serving and reports the
 // reason. The standby can be restarted, and reconnects when there is space.
-func TestStandbyLeavesBeforeItsDiskIsFull(t *testing.T) {
-	simulated(t, testStandbyLeavesBeforeItsDiskIsFull)
+func TestStandbyDisconnectsBeforeDiskFull(t *testing.T) {
+	simulated(t, testStandbyDisconnectsBeforeDiskFull)
 }
 
-func testStandbyLeavesBeforeItsDiskIsFull(t *testing.T) {
+func testStandbyDisconnectsBeforeDiskFull(t *testing.T) {
 	etcd := startEtcd(t)
 	a := start(t, settingsOfPair(t, "a", etcd))
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)

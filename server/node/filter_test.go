@@ -173,5 +173,4 @@ func testFilteredConsumers(t *testing.T) {
 	require.NoError(t, stream.Send(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "orders", Filter: `nonsense`}}))
 	_, err = stream.Recv()
 	require.ErrorIs(t, kind(err), filter.ErrInvalid)
-	require.ErrorContains(t, err, "1:1: undeclared reference to 'nonsense'")
 }

@@ -120,9 +120,9 @@ func testTokensOverTheWire(t *testing.T) {
 
 // A token created by the pair identifies its owner on both nodes until it expires or is revoked. A stream then ends
 // within a second.
-func TestTokensOfThePair(t *testing.T) { simulated(t, testTokensOfThePair) }
+func TestPairTokens(t *testing.T) { simulated(t, testPairTokens) }
 
-func testTokensOfThePair(t *testing.T) {
+func testPairTokens(t *testing.T) {
 	etcd := startEtcd(t)
 	a := start(t, settingsOfPair(t, "a", etcd))
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -280,9 +280,9 @@ func testCertificatesOverTheWire(t *testing.T) {
 }
 
 // Publishes and deliveries continue across expiring tokens and a failover, without loss or duplicates.
-func TestClientRenewsItsToken(t *testing.T) { simulated(t, testClientRenewsItsToken) }
+func TestClientRenewsToken(t *testing.T) { simulated(t, testClientRenewsToken) }
 
-func testClientRenewsItsToken(t *testing.T) {
+func testClientRenewsToken(t *testing.T) {
 	i := issuer.On(t, freePort(t))
 	etcd := startEtcd(t)
 	a := start(t, trustIssuer(settingsOfPair(t, "a", etcd), i))

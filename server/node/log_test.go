@@ -133,9 +133,9 @@ func testSeekOnce(t *testing.T) {
 }
 
 // An invalid position is refused with a reason and advice, and nothing is moved.
-func TestBadPlaces(t *testing.T) { simulated(t, testBadPlaces) }
+func TestInvalidBackupLocations(t *testing.T) { simulated(t, testInvalidBackupLocations) }
 
-func testBadPlaces(t *testing.T) {
+func testInvalidBackupLocations(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("log", &pb.QueueConfig{RetentionMessages: 10}))
 	n.publish("log", "1", "2", "3")

@@ -39,9 +39,9 @@ func (n *testNode) status() *pb.GetStatusResponse {
 }
 
 // Every client request to the standby is answered with the address of the active.
-func TestStandbySendsClientsAway(t *testing.T) { simulated(t, testStandbySendsClientsAway) }
+func TestStandbyRedirectsClients(t *testing.T) { simulated(t, testStandbyRedirectsClients) }
 
-func testStandbySendsClientsAway(t *testing.T) {
+func testStandbyRedirectsClients(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	active.createQueue("q")
 	q, ctx := standby.queues, t.Context()

@@ -17,9 +17,9 @@ import (
 
 // An empty node that starts before a restored one creates the pair. The restored node keeps responding and reports
 // why it waits.
-func TestRestoredBesideEmpty(t *testing.T) { simulated(t, testRestoredBesideEmpty) }
+func TestRestoreWithEmptyPeer(t *testing.T) { simulated(t, testRestoreWithEmptyPeer) }
 
-func testRestoredBesideEmpty(t *testing.T) {
+func testRestoreWithEmptyPeer(t *testing.T) {
 	sets := t.TempDir()
 	n := startAlone(t, func(c *config.Config) { c.Backup.Path = sets })
 	n.createQueue("q")

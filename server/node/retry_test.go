@@ -111,9 +111,9 @@ func testRetryIsDecidedByTheLog(t *testing.T) {
 }
 
 // A retry returns the original result, regardless of later changes, and changes nothing (INV-10).
-func TestAdministrationIsRepeated(t *testing.T) { simulated(t, testAdministrationIsRepeated) }
+func TestAdministrationRetries(t *testing.T) { simulated(t, testAdministrationRetries) }
 
-func testAdministrationIsRepeated(t *testing.T) {
+func testAdministrationRetries(t *testing.T) {
 	n := startAlone(t, nil)
 	ctx := t.Context()
 	sequence := uint64(0)

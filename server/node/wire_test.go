@@ -49,7 +49,6 @@ func testUndecodable(t *testing.T) {
 	_, browsed := browse.Recv()
 	for _, err := range []error{unary, status0, published, consumed, browsed} {
 		require.Equal(t, codes.InvalidArgument, status.Code(err), "%v", err)
-		require.ErrorContains(t, err, "cannot be decoded")
 	}
 }
 

@@ -66,7 +66,7 @@ func (a *tally) problems(once bool) (all []string, doubled int) {
 }
 
 // Each way in which a failover can violate the guarantees is detected.
-func TestTallyNotices(t *testing.T) {
+func TestTallyReportsErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		told  map[string]string
 		found map[string]int

@@ -101,7 +101,7 @@ func corruptionRounds(rng *rand.Rand) []corruption {
 
 // A pair recovers automatically from any corrupt file on one node, of either role, while the other node is healthy.
 // No acknowledged message is lost. The node starts both while its peer serves and after both were down.
-func TestDamagedFilesHeal(t *testing.T) {
+func TestCorruptFilesAreRepaired(t *testing.T) {
 	t.Parallel() // mostly idle
 	for _, raft := range []bool{false, true} {
 		t.Run(fmt.Sprintf("raft %v", raft), func(t *testing.T) { corruptFilesAreRepaired(t, raft) })
@@ -168,7 +168,7 @@ func corruptOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h corruption
 // Corrupt files on the only node that holds everything. It must not serve, and must report the cause and the action.
 // The other node must not serve either. After the files are restored as in docs/explanation/maintenance.md, the node
 // serves and nothing is lost.
-func TestDamagedAlone(t *testing.T) {
+func TestCorruptStandalone(t *testing.T) {
 	t.Parallel() // mostly idle
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 1))

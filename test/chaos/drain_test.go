@@ -339,7 +339,7 @@ func TestDrainStandalone(t *testing.T) {
 // A draining node without a successor stores and acknowledges all publishes that it accepted before the stop, from
 // clients that pipeline and from those that do not. Later publishes are rejected and not stored, so the number of
 // messages equals the number of acknowledgements.
-func TestDrainAnswersWhatItHasTaken(t *testing.T) {
+func TestDrainAnswersInFlight(t *testing.T) {
 	_, n := standalone(t, nil)
 	var answered atomic.Int64
 	refusals := []codes.Code{codes.Unavailable, codes.FailedPrecondition}

@@ -103,7 +103,7 @@ func TestNetnsOneWayDrops(t *testing.T) {
 
 // All packets sent by the active are dropped, while it receives everything. The standby takes over, and the old
 // active acknowledges nothing.
-func TestNetnsActiveUnheard(t *testing.T) {
+func TestNetnsActiveUnreachable(t *testing.T) {
 	p := startNet(t)
 	messages := newQueue(t, p, "stray")
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})

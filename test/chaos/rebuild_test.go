@@ -41,7 +41,7 @@ func refusing(t *testing.T, p *cluster.Pair, reason string) {
 
 // Adoption after etcd was wiped or restored from an old copy while the pair was down. Both nodes refuse to guess. One
 // adopts the pair, the other one joins, and no acknowledged message is lost.
-func TestAdopt(t *testing.T) {
+func TestRebuildRecord(t *testing.T) {
 	t.Parallel() // mostly idle
 	for _, tt := range []struct {
 		name     string
@@ -142,7 +142,7 @@ func ahead(t *testing.T, p *cluster.Pair) *cluster.Node {
 }
 
 // Wiping etcd under a running pair fails no write. The active adopts the pair without a pause.
-func TestAdoptWhileRunning(t *testing.T) {
+func TestRebuildRecordWhileRunning(t *testing.T) {
 	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{})
 	active, standby := inSync(t, p)
@@ -172,7 +172,7 @@ func TestAdoptWhileRunning(t *testing.T) {
 }
 
 // Adoption without the other node requires an explicit flag. Then the remaining node serves.
-func TestAdoptWithoutOther(t *testing.T) {
+func TestRebuildRecordWithoutPeer(t *testing.T) {
 	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{})
 	active, standby := inSync(t, p)
@@ -200,7 +200,7 @@ func TestAdoptWithoutOther(t *testing.T) {
 
 // Adoption without the other node, which held more committed messages. When it returns, it discards them, because the
 // cluster record contains the operator's decision (INV-13), and keeps them in a file.
-func TestAdoptWithoutOtherThatHeldMore(t *testing.T) {
+func TestRebuildRecordWithoutNewerPeer(t *testing.T) {
 	p := start(t, cluster.Options{})
 	more, rebuilder := inSync(t, p)
 	c, err := p.NewClient(t.Context())

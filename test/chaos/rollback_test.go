@@ -134,7 +134,7 @@ const (
 
 // Cases of a copied directory: the reproductions and some random ones, or with LOCKSTEP_MATRIX=all every case.
 // LOCKSTEP_PUTBACK selects cases by a part of their name.
-func TestPutBack(t *testing.T) {
+func TestRolledBackStore(t *testing.T) {
 	t.Parallel() // mostly idle
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 11))

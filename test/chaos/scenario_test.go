@@ -161,7 +161,7 @@ func TestCutBetweenTheNodes(t *testing.T) {
 
 // The active reaches neither its standby nor the coordinator. It blocks and the standby takes over. After the links
 // are restored, the old active follows.
-func TestActiveCutFromEverybody(t *testing.T) {
+func TestIsolatedActiveStopsServing(t *testing.T) {
 	p := start(t, cluster.Options{Links: true})
 	messages := newQueue(t, p, "stray")
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -276,7 +276,7 @@ func TestBothRestarted(t *testing.T) {
 
 // The active continues alone and is killed. The other node, which lacks messages acknowledged in the meantime, waits
 // for it and reports that.
-func TestOnlyTheOneInSyncMayActivate(t *testing.T) {
+func TestOnlyInSyncNodeActivates(t *testing.T) {
 	p := start(t, cluster.Options{})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	active, standby := inSync(t, p)

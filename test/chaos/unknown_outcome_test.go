@@ -18,7 +18,7 @@ import (
 // Commit with an unknown outcome. The active is suspended (SIGSTOP) with a transaction that waits for a suspended
 // standby, so Commit returns an unknown outcome. While no node responds, a second Commit returns the same. After both
 // resume, a third Commit retries the same transaction, which is stored once.
-func TestCommitInDoubt(t *testing.T) {
+func TestCommitUnknownOutcome(t *testing.T) {
 	p := start(t, cluster.Options{Settings: steady()})
 	messages := newQueue(t, p, "doubt")
 	c, err := client.Open(t.Context(), client.Options{Addresses: p.Addresses(), ProbeInterval: 200 * time.Millisecond})

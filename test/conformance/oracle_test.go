@@ -158,7 +158,7 @@ func read(ctx context.Context, conn grpc.ClientConnInterface, queue string) (all
 }
 
 // Each kind of false result of a client is detected.
-func TestOracleNotices(t *testing.T) {
+func TestOracleReportsErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		recorded  guarantee
 		at        []uint64

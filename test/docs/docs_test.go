@@ -133,7 +133,7 @@ func pages(t *testing.T) []string {
 }
 
 // Linked files and their headings exist.
-func TestLinksLeadSomewhere(t *testing.T) {
+func TestLinksResolve(t *testing.T) {
 	link, code := regexp.MustCompile(`\]\(([^)\s]+)\)`), regexp.MustCompile("(?s)```.*?\n```")
 	all := documents(t)
 	seen := 0
@@ -177,7 +177,7 @@ func pending(file string) bool {
 }
 
 // No empty line ends a table before its last row.
-func TestTablesAreWhole(t *testing.T) {
+func TestTablesAreComplete(t *testing.T) {
 	separator := regexp.MustCompile(`^\|[-: |]+\|$`)
 	for name, text := range documents(t) {
 		lines := strings.Split(text, "\n")
@@ -217,7 +217,7 @@ func anchors(text string) []string {
 }
 
 // Each line "`func` in [file](file)" of ARCHITECTURE.md or CONTRIBUTING.md names an existing function.
-func TestReadingTheSourceNamesWhatIsThere(t *testing.T) {
+func TestSourceGuideNamesExist(t *testing.T) {
 	all := documents(t)
 	named := regexp.MustCompile("`([A-Za-z.]+)`,? in \\[([^]]+)\\]\\(([^)]+\\.(?:go|proto))\\)")
 	var found [][]string
@@ -236,7 +236,7 @@ func TestReadingTheSourceNamesWhatIsThere(t *testing.T) {
 }
 
 // CONTRIBUTING.md lists for each kind of extension the places to change, at most four.
-func TestWhereThingsAreAdded(t *testing.T) {
+func TestExtensionPointsExist(t *testing.T) {
 	_, text, ok := strings.Cut(documents(t)[filepath.Join(top, "CONTRIBUTING.md")], "## Where things are added\n")
 	require.True(t, ok)
 	text, _, _ = strings.Cut(text, "\n## ")

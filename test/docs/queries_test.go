@@ -208,7 +208,7 @@ func TestCheckQuery(t *testing.T) {
 }
 
 // Every metric, label, condition and role in the alert rules exists.
-func TestAlertsAskForWhatIsThere(t *testing.T) {
+func TestAlertsUseExistingMetrics(t *testing.T) {
 	known := exported(t)
 	for _, r := range alertRules(t) {
 		require.NoError(t, checkQuery(known, r.Expr), r.Alert)
@@ -302,7 +302,7 @@ func TestEveryAlertIsTested(t *testing.T) {
 
 // Every metric and label in a query of the dashboard exists. With LOCKSTEP_EXPRESSIONS the test writes the queries as
 // rules, so that promtool can check their syntax.
-func TestDashboardAsksForWhatIsThere(t *testing.T) {
+func TestDashboardUsesExistingMetrics(t *testing.T) {
 	known, queries := exported(t), dashboardQueries(t)
 	rows := make(map[string]bool)
 	for at, q := range queries {

@@ -117,7 +117,7 @@ func TestPackedNow(t *testing.T) {
 }
 
 // A wrong byte in any page of such an extent is detected, by a reader and by the check.
-func TestPackedDamage(t *testing.T) {
+func TestPackedCorruption(t *testing.T) {
 	fsys := unpack(t, filepath.Join(testdata, packedDir, filesArchive))
 	for _, size := range packedSizes() {
 		runs, err := checkPacked(t, fsys, size)

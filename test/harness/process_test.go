@@ -35,7 +35,7 @@ func logs(t *testing.T, p *process, text string) {
 }
 
 // A process that exits on its own is reported with the end of its log, and can be restarted.
-func TestProcessEndsByItself(t *testing.T) {
+func TestProcessExitsUnexpectedly(t *testing.T) {
 	p := newScript(t, "echo sorry; exit 3")
 	for range 2 {
 		require.NoError(t, p.Start())

@@ -23,7 +23,7 @@ import (
 const testTimeout = 10 * time.Minute
 
 // Each test in the table passes, and fails with its hook switched off.
-func TestTableIsTrue(t *testing.T) {
+func TestTableMatchesCode(t *testing.T) {
 	binaries := map[string]string{}
 	for _, r := range table(t) {
 		if binaries[r.pkg] == "" {
@@ -57,7 +57,7 @@ func failed(out, test string) bool {
 
 // Mutations that the table's tests detect in one package are also detected by two whole nodes and their clients, in
 // test/simulation. MUTATIONS.md lists the exceptions and their reasons.
-func TestSimulationNotices(t *testing.T) {
+func TestSimulationReportsErrors(t *testing.T) {
 	simulation := row{pkg: "test/simulation", test: "TestSimulation"}
 	binary := build(t, simulation.pkg)
 	for _, hook := range []string{

@@ -44,7 +44,7 @@ func TestRealTime(t *testing.T) {
 }
 
 // The check finds each construct, and none in a bubble.
-func TestRealTimeNotices(t *testing.T) {
+func TestRealTimeFindsConstructs(t *testing.T) {
 	const source = `package p
 func TestA(t *testing.T) {
 	time.Sleep(1)

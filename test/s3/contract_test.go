@@ -165,7 +165,7 @@ func contractReads(t *testing.T, store backup.Objects) {
 }
 
 // Uploads of crashed processes are removed after a short time.
-func TestAbortedUploadsAreSwept(t *testing.T) {
+func TestAbortedUploadsAreRemoved(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
 	store := openStore(t, "p", options(t, s.endpoint()))

@@ -310,7 +310,7 @@ func TestSlow(t *testing.T) {
 const cleanBound = 10 * time.Second
 
 // A node starts, serves and stops without the server of its archive, and loses nothing of it.
-func TestArchiveOutOfReach(t *testing.T) {
+func TestArchiveUnreachable(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
 	d := openData(t, in(t.TempDir(), "data"))
@@ -345,7 +345,7 @@ func TestArchiveOutOfReach(t *testing.T) {
 }
 
 // Unfinished uploads of another node are kept; leftovers of this node are removed.
-func TestOthersAtWork(t *testing.T) {
+func TestConcurrentClients(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
 	store := openStore(t, "sets", options(t, s.endpoint()))

@@ -16,7 +16,7 @@ import (
 // A transaction waits for a silent standby, so its Commit returns an unknown outcome after 100 ms. While no node
 // responds, the outcome remains unknown. When both respond again, another Commit returns the outcome, and the
 // transaction is stored once.
-func TestCommitInDoubt(t *testing.T) {
+func TestCommitUnknownOutcome(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
 		c := p.client()
 		_, _, err := c.CreateQueue(t.Context(), "doubt", client.CreateQueueOptions{})

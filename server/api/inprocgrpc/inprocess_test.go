@@ -433,7 +433,7 @@ func TestHandlerEnds(t *testing.T) {
 
 // A call refused before its request arrives returns the error on receive. A client-streaming caller gets the end on
 // send. A caller with a single request does not, since generated clients would not call RecvMsg after an error.
-func TestEndsBeforeTheRequest(t *testing.T) {
+func TestEndBeforeRequest(t *testing.T) {
 	for _, desc := range []grpc.StreamDesc{
 		{StreamName: "One", ServerStreams: true}, {StreamName: "Several", ServerStreams: true, ClientStreams: true},
 	} {

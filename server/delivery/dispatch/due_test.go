@@ -159,9 +159,9 @@ func TestRedeliveryDelay(t *testing.T) {
 }
 
 // Held returns only messages in flight at a consumer of the given queue.
-func TestHeld(t *testing.T) { synctest.Test(t, testHeld) }
+func TestInFlight(t *testing.T) { synctest.Test(t, testInFlight) }
 
-func testHeld(t *testing.T) {
+func testInFlight(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("1", "2", "3")
 	c := f.attach(2)

@@ -54,8 +54,8 @@ func TestManyGroups(t *testing.T) {
 	require.False(t, more, "it is not out any more")
 }
 
-// TestAsideSet compares the set with a map.
-func TestAsideSet(t *testing.T) {
+// TestDeferredSet compares the set with a map.
+func TestDeferredSet(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var s deferredSet
 	want := map[uint64]bool{}

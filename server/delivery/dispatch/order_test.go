@@ -71,10 +71,12 @@ func testHigherPrioritiesFirst(t *testing.T) {
 	f.nothing(c)
 }
 
-// TestHighOneIsNextInABusyQueue uses a consumer with permanent credit, so that the dispatcher never becomes idle.
-func TestHighOneIsNextInABusyQueue(t *testing.T) { synctest.Test(t, testHighOneIsNextInABusyQueue) }
+// TestHighPriorityIsNextInBusyQueue uses a consumer with permanent credit, so that the dispatcher never becomes idle.
+func TestHighPriorityIsNextInBusyQueue(t *testing.T) {
+	synctest.Test(t, testHighPriorityIsNextInBusyQueue)
+}
 
-func testHighOneIsNextInABusyQueue(t *testing.T) {
+func testHighPriorityIsNextInBusyQueue(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.prioritized = true
 	for range 300 {
@@ -95,11 +97,11 @@ func testHighOneIsNextInABusyQueue(t *testing.T) {
 	}
 }
 
-// TestHighOneComesBeforeTheCredit publishes a message and then adds credit, between the dispatcher's checks of the
+// TestHighPriorityBeforeCredit publishes a message and then adds credit, between the dispatcher's checks of the
 // queue and of the consumers.
-func TestHighOneComesBeforeTheCredit(t *testing.T) { synctest.Test(t, testHighOneComesBeforeTheCredit) }
+func TestHighPriorityBeforeCredit(t *testing.T) { synctest.Test(t, testHighPriorityBeforeCredit) }
 
-func testHighOneComesBeforeTheCredit(t *testing.T) {
+func testHighPriorityBeforeCredit(t *testing.T) {
 	var between atomic.Pointer[func()]
 	l := limits()
 	l.CPUFraction, l.Busy = 0.5, func() bool { // called at this point
@@ -154,12 +156,12 @@ func testGroupIsDeliveredInOrder(t *testing.T) {
 	require.Equal(t, []uint64{4}, sequences(f.take(y, 1)))
 }
 
-// TestGroupGoesOnWhenItsMessageIsAnsweredElsewhere acknowledges the message that is out in a separate transaction.
-func TestGroupGoesOnWhenItsMessageIsAnsweredElsewhere(t *testing.T) {
-	synctest.Test(t, testGroupGoesOnWhenItsMessageIsAnsweredElsewhere)
+// TestGroupContinuesAfterRemoteAck acknowledges the message that is out in a separate transaction.
+func TestGroupContinuesAfterRemoteAck(t *testing.T) {
+	synctest.Test(t, testGroupContinuesAfterRemoteAck)
 }
 
-func testGroupGoesOnWhenItsMessageIsAnsweredElsewhere(t *testing.T) {
+func testGroupContinuesAfterRemoteAck(t *testing.T) {
 	f := newFixture(t, limits())
 	f.grouped("a", "a", "a", "a")
 	c := f.attach(10)
@@ -171,13 +173,13 @@ func testGroupGoesOnWhenItsMessageIsAnsweredElsewhere(t *testing.T) {
 	require.Equal(t, []uint64{3}, sequences(f.take(c, 1)), "3 was given back")
 }
 
-// TestGroupsGoOnWhileOneConsumerIsFull verifies that messages of other groups overtake those of a consumer at its
+// TestGroupsContinueWhileOneConsumerIsFull verifies that messages of other groups overtake those of a consumer at its
 // limit.
-func TestGroupsGoOnWhileOneConsumerIsFull(t *testing.T) {
-	synctest.Test(t, testGroupsGoOnWhileOneConsumerIsFull)
+func TestGroupsContinueWhileOneConsumerIsFull(t *testing.T) {
+	synctest.Test(t, testGroupsContinueWhileOneConsumerIsFull)
 }
 
-func testGroupsGoOnWhileOneConsumerIsFull(t *testing.T) {
+func testGroupsContinueWhileOneConsumerIsFull(t *testing.T) {
 	f := newFixture(t, limits())
 	f.grouped("a", "b")
 	x, y := f.attach(1), f.attach(1)
@@ -274,7 +276,7 @@ func (q *memoryQueue) set(change func()) {
 
 // Consumers attach, leave, acknowledge, reject and nack at random. In each group, no message is in flight while
 // another one is, or before all preceding ones were answered.
-func TestGroupsInAnyWeather(t *testing.T) {
+func TestGroupsWithRandomConsumers(t *testing.T) {
 	for seed := range uint64(4) {
 		simulated(t, fmt.Sprint(seed), func(t *testing.T) { groupsInAnyWeather(t, seed) })
 	}

@@ -132,7 +132,7 @@ func TestThrottleIdle(t *testing.T) {
 }
 
 // Without Busy, nothing is charged.
-func TestThrottleNobodyElse(t *testing.T) {
+func TestThrottleWithoutOtherLoad(t *testing.T) {
 	p := newThrottle(nil, 0)
 	p.wait(t.Context(), ofBytes(batchCPUMessages, 200), 0)
 	require.False(t, p.isBusy())

@@ -34,7 +34,7 @@ func (f *fakeTask) RunOnce(context.Context) (time.Duration, error) {
 
 // A task is called again after the time that it returns, immediately when it is woken, after a pause when it fails,
 // and never after Stop.
-func TestTasksAreCalledAgain(t *testing.T) {
+func TestTasksAreRescheduled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calm := &fakeTask{wait: time.Hour, wake: make(chan struct{}, 1)}
 		blocked := &fakeTask{err: replication.ErrBlocked}

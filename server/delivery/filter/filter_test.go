@@ -164,7 +164,7 @@ func TestConcurrentMatch(t *testing.T) {
 	}
 }
 
-func TestDamagedRecordMatches(t *testing.T) {
+func TestCorruptRecordMatchesFilter(t *testing.T) {
 	f, err := filter.Compile(`false`)
 	require.NoError(t, err)
 	require.True(t, f.Match([]byte{1, 2, 3}))

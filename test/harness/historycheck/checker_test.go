@@ -51,7 +51,7 @@ func delivery(sequence uint64, id ID, at time.Duration) Delivery {
 	return Delivery{Queue: "q", Sub: "work", Sequence: sequence, ID: id, At: at}
 }
 
-func TestCheckerAcceptsASoundHistory(t *testing.T) {
+func TestCheckerAcceptsValidHistory(t *testing.T) {
 	require.Empty(t, valid().Check())
 }
 
@@ -175,7 +175,7 @@ func outOfOrder(h *History, streams ...Stream) {
 
 // Messages reserved for another stream that has ended may be delivered late, even if that stream never delivered a
 // message.
-func TestCheckerAcceptsWhatAnotherStreamLeft(t *testing.T) {
+func TestCheckerAcceptsRedeliveryFromOtherStream(t *testing.T) {
 	for name, streams := range map[string][]Stream{
 		"at the same time":   {{Began: 1, Ended: 0}, {Began: 2}},
 		"ended a moment ago": {{Began: 1, Ended: 2 * time.Second}, {Began: 2*time.Second + detached}},

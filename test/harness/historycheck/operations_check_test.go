@@ -82,7 +82,7 @@ func misplaced() *History {
 	return h
 }
 
-func TestCheckerAcceptsWhatApplicationsDo(t *testing.T) {
+func TestCheckerAcceptsApplicationOperations(t *testing.T) {
 	require.Empty(t, worked().Check())
 	require.Empty(t, misplaced().Check())
 }

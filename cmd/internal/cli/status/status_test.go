@@ -15,7 +15,7 @@ import (
 )
 
 // status shows a forced failover that is not settled, and when the role moves back.
-func TestStatusSaysWhatOperatorsDid(t *testing.T) {
+func TestStatusReportsOperatorActions(t *testing.T) {
 	var b bytes.Buffer
 	p, err := output.New(&b, "table")
 	require.NoError(t, err)
