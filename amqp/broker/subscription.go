@@ -211,7 +211,7 @@ func (c *conn) endIdle(ctx context.Context, queue string) {
 			continue
 		}
 		_, err := c.queues.DeleteSubscription(ctx, &pb.DeleteSubscriptionRequest{Queue: queue, Name: name})
-		c.log.Info("deleted a subscription whose AMQP link was lost in a failover", zap.Error(err),
+		c.log.Info("deleted the subscription of an AMQP link lost in a failover", zap.Error(err),
 			zap.String("queue", queue), zap.String("subscription", name))
 	}
 }

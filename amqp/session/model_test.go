@@ -108,7 +108,7 @@ func (m *model) disposed(e *Disposed) {
 	m.counts["outcomes"] += len(e.Refs)
 	for i, ref := range e.Refs {
 		text, ok := b.refs[ref]
-		require.True(m.t, ok, "an outcome of what was not sent, or settled already")
+		require.True(m.t, ok, "an outcome of a delivery not sent or already settled")
 		require.NotContains(m.t, m.got, text)
 		m.got[text] = e.State
 		delete(b.refs, ref)
@@ -296,7 +296,7 @@ func (m *model) check(whole bool) {
 			sent, come = come, sent
 		}
 		require.LessOrEqual(m.t, len(come), len(sent), name)
-		require.True(m.t, slices.Equal(sent[:len(come)], come), "%s: %q came of %q", name, come, sent)
+		require.True(m.t, slices.Equal(sent[:len(come)], come), "%s: %q from %q", name, come, sent)
 		if whole && !b.gone && !b.Gone() {
 			require.Len(m.t, come, len(sent), "%s: %d wait, credit %d", name, b.Unsent(), b.Credit())
 			for _, text := range b.refs { // presettled ones that have waited
@@ -329,7 +329,7 @@ func TestModel(t *testing.T) {
 	for _, k := range []string{
 		"Began", "Attached", "Delivery", "Credit", "Disposed", "Detached", "Ended", "drained", "sent", "recalled", "outcomes",
 	} {
-		require.Positive(t, counts[k], "%s has never happened", k)
+		require.Positive(t, counts[k], "%s never happened", k)
 	}
 }
 

@@ -145,7 +145,7 @@ func testTooManyWrongTokens(t *testing.T) {
 		}
 		require.Equal(t, http.StatusUnauthorized, a.code)
 	}
-	require.Fail(t, "it was never told to wait")
+	require.Fail(t, "it was never asked to wait")
 }
 
 // Event streams beyond the limit are rejected with an error.
@@ -166,7 +166,7 @@ func testEventsAreBounded(t *testing.T) {
 		}
 	}
 	require.Equal(t, console.MaxEvents, open)
-	require.Equal(t, http.StatusOK, b.get("/pair").code, "pages are served still")
+	require.Equal(t, http.StatusOK, b.get("/pair").code, "pages are still served")
 }
 
 // Over TLS, users sign in with a client certificate, which the browser must present with each request.

@@ -142,7 +142,7 @@ func testConnectionAndPreparedPages(t *testing.T) {
 	require.Contains(t, page, "grpc-go")
 	list, err := pb.NewConnectionServiceClient(cc).ListConnections(t.Context(), &pb.ListConnectionsRequest{})
 	require.NoError(t, err)
-	require.Len(t, list.GetConnections(), 1, "a browser is no connection of the port")
+	require.Len(t, list.GetConnections(), 1, "a browser is not a connection of the port")
 	closing := fmt.Sprintf("/connections/close?node=a&id=%d", list.GetConnections()[0].GetId())
 	require.Contains(t, b.get(closing).body, "The client reconnects automatically")
 	require.Contains(t, do(closing, url.Values{}).body, "Closed the connection")

@@ -296,7 +296,7 @@ func testLockOut(t *testing.T) {
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
 	require.ErrorContains(t, err, "lockstep access grant alice operate")
 	_, err = n.access().Grant(t.Context(), &pb.GrantRequest{Rule: operate})
-	require.Equal(t, codes.FailedPrecondition, status.Code(err), "an anonymous caller is nobody's principal")
+	require.Equal(t, codes.FailedPrecondition, status.Code(err), "an anonymous caller has no principal")
 	require.ErrorContains(t, err, "access.operators")
 	require.NoError(t, grant("alice", operate, false))
 	require.NoError(t, grant("alice", other, false))
@@ -315,7 +315,7 @@ func testLockOut(t *testing.T) {
 	_, err = n.access().PutRole(as(t.Context(), "alice"), &pb.PutRoleRequest{Role: &pb.AccessRole{
 		Name: "op", Rights: []pb.AccessRight{mayBrowse},
 	}})
-	require.NoError(t, err, "the rule itself gives it as well")
+	require.NoError(t, err, "the rule itself grants it, too")
 	require.NoError(t, revoke(true))
 	denied(t, grant("alice", operate, true), "operate")
 
@@ -332,7 +332,7 @@ func testLockOut(t *testing.T) {
 	who, err := n.access().ListAccess(as(t.Context(), "alice"), &pb.ListAccessRequest{})
 	require.NoError(t, err)
 	require.Len(t, who.GetRules(), 1)
-	require.Len(t, who.GetRoles(), 1, "roles give nothing to anybody by themselves, and stay")
+	require.Len(t, who.GetRoles(), 1, "roles grant nothing without a rule, and are kept")
 }
 
 // Invalid requests are refused with a reason, and retries are idempotent.
@@ -491,7 +491,7 @@ func testTestAccess(t *testing.T) {
 	require.Equal(t, "certificate", me.GetMethod())
 	require.Len(t, me.GetRules(), 2)
 	me, err = n.access().WhoAmI(t.Context(), &pb.WhoAmIRequest{})
-	require.NoError(t, err, "whoever may not do anything may know why")
+	require.NoError(t, err, "a caller without rights can query its rights")
 	require.Equal(t, "anonymous", me.GetPrincipal())
 }
 

@@ -16,7 +16,7 @@ import (
 // test uses real sockets, since the kernel reports the data that has arrived on a connection.
 func TestAMQPBrowseAfterAcknowledge(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("the system does not tell what has come over a connection")
+		t.Skip("the system does not report the received bytes of a connection")
 	}
 	n := startAlone(t, withAMQP)
 	n.createQueue("q")

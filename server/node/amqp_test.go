@@ -45,7 +45,7 @@ func testAMQPOutcomes(t *testing.T) {
 
 	p.dispose(m.id, wire.Released{})
 	m = p.receive()
-	require.Zero(t, m.count, "what was released does not count as delivered")
+	require.Zero(t, m.count, "released messages are not counted as delivered")
 	p.dispose(m.id, &wire.Modified{DeliveryFailed: true})
 	m = p.receive()
 	require.EqualValues(t, 1, m.count)

@@ -96,7 +96,7 @@ func testConsumeRefusals(t *testing.T) {
 		txn.ErrSubscriptionNotFound)
 	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Credit: 101}), dispatch.ErrTooMuchCredit)
 	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Ack: span(0, 1)}), wire.ErrInvalid)
-	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Ack: span(1, 1)}), wire.ErrInvalid, "not delivered")
+	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Ack: span(1, 1)}), txn.ErrBeyondEnd)
 	many := make([]*pb.SequenceRange, 10_001)
 	for i := range many {
 		many[i] = &pb.SequenceRange{First: 1, Last: 1}

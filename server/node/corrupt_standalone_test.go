@@ -87,9 +87,9 @@ func testCorruptMessagesStandalone(t *testing.T) {
 		return d.GetSequences()
 	}
 	require.Equal(t, []uint64{2, 4}, drop(true))
-	require.Empty(t, drop(false, 1, 9), "no others than those that were seen")
+	require.Empty(t, drop(false, 1, 9), "only the received ones")
 	require.Equal(t, []uint64{2}, drop(false, 2))
-	require.Empty(t, drop(false, 2), "repeated, it takes none that the first one did not")
+	require.Empty(t, drop(false, 2), "a retry consumes nothing beyond the first attempt")
 	require.Equal(t, []uint64{4}, drop(false))
 	require.Empty(t, drop(false))
 	sequences, damaged = n.browsed("orders")
@@ -144,7 +144,7 @@ func testFlushArchive(t *testing.T) {
 	require.Positive(t, left[0].GetBytes())
 	chains, err = backup.VerifyArchive(context.Background(), nil, third.GetFormer())
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, chains[0].Last.LSN, second.GetLastLsn(), "the former one is whole")
+	require.GreaterOrEqual(t, chains[0].Last.LSN, second.GetLastLsn(), "the former one is complete")
 
 	none := startAlone(t, nil)
 	_, err = none.upkeep.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})

@@ -47,7 +47,7 @@ func (n *testNode) bodiesIn(queue string) (list []string) {
 func (n *testNode) waitRole(queue string, messages int) {
 	n.t.Helper()
 	require.Eventually(n.t, func() bool { return len(n.browse(queue)) == messages }, hangs, 5*time.Millisecond,
-		"%s does not come to have %d messages", queue, messages)
+		"%s does not reach %d messages", queue, messages)
 }
 
 // consumePending attaches a consumer that supports notifications of pending rejects.
@@ -203,7 +203,7 @@ func testOverflowKeepsInFlight(t *testing.T) {
 	n.publish("orders", "4", "5", "6", "7")
 	n.publish("orders", "8", "9")
 	n.waitRole("dead", 1)
-	require.Equal(t, []string{"4"}, n.bodiesIn("dead"), "the oldest that no consumer has")
+	require.Equal(t, []string{"4"}, n.bodiesIn("dead"), "the oldest that is not in flight")
 	require.Equal(t, []string{"1", "2", "3", "5", "6", "7", "8", "9"}, n.bodiesIn("orders"))
 	c.answer(&pb.ConsumeRequest{Ack: []*pb.SequenceRange{{First: 1, Last: 3}}})
 	require.Equal(t, []string{"5", "6", "7", "8", "9"}, n.bodiesIn("orders"))

@@ -52,9 +52,9 @@ func testStandbyDisconnectsBeforeDiskFull(t *testing.T) {
 		n.tells(conditions.ReplicationStopped, "b", true)
 		n.tells(conditions.OneCopyOnly, "", true)
 	}
-	require.Nil(t, a.told(conditions.PublishesRefused, ""), "the active has room")
+	require.Nil(t, a.told(conditions.PublishesRefused, ""), "the active has space")
 	free := b.status().GetStore().GetDiskFree()
-	require.Greater(t, free, uint64(1<<20), "it has left before the disk is full")
+	require.Greater(t, free, uint64(1<<20), "it has disconnected before the disk is full")
 	b.stop()
 	b = startOn(t, small, disk)
 	b.waitFor(pb.Role_ROLE_CATCHING_UP)

@@ -159,7 +159,7 @@ func testFilteredConsumers(t *testing.T) {
 	}
 	eu.answer(&pb.ConsumeRequest{Ack: []*pb.SequenceRange{{First: first[0].GetSequence(), Last: first[0].GetSequence()}}})
 	all := active.attach(&pb.Attach{Queue: "orders"}, 1000)
-	require.Len(t, all.take(45), 45, "what neither of them wants")
+	require.Len(t, all.take(45), 45, "messages that neither accepts")
 
 	active.stop()
 	standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)

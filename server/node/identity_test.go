@@ -276,7 +276,7 @@ func testCertificatesOverTheWire(t *testing.T) {
 	err = askStatus(t, n.ready.Address, "Bearer lsk_wrong", credentials.NewTLS(&tls.Config{
 		RootCAs: ca.Pool(), Certificates: []tls.Certificate{ca.Client(t, "x", nil)}, MinVersion: tls.VersionTLS12,
 	}))
-	require.Equal(t, codes.Unauthenticated, status.Code(err), "a wrong token beside a good certificate")
+	require.Equal(t, codes.Unauthenticated, status.Code(err), "a wrong token with a valid certificate")
 }
 
 // Publishes and deliveries continue across expiring tokens and a failover, without loss or duplicates.

@@ -60,7 +60,7 @@ func testVerifyBackup(t *testing.T) {
 	require.EqualValues(t, 3, r.GetMessages())
 	require.Equal(t, set.GetName(), r.GetSet().GetName())
 	require.Empty(t, r.GetArchiveProblem())
-	require.Equal(t, flushed.GetLastLsn(), r.GetReach().GetLsn(), "with the archive, what came after it, too")
+	require.Equal(t, flushed.GetLastLsn(), r.GetReach().GetLsn(), "with the archive, later messages too")
 	require.Greater(t, r.GetReach().GetLsn(), set.GetPosition().GetLsn())
 	require.Positive(t, r.GetNeededBytes())
 
@@ -77,7 +77,7 @@ func testVerifyBackup(t *testing.T) {
 	raw[len(raw)/2] ^= 1
 	require.NoError(t, os.WriteFile(pack, raw, 0o600))
 	r, err = n.verifySet(t.Context(), &pb.VerifyBackupRequest{})
-	require.NoError(t, err, "that it is damaged is what was found")
+	require.NoError(t, err, "corruption is a finding, not an error")
 	require.False(t, r.GetRestorable())
 	require.NotEmpty(t, r.GetProblem())
 }

@@ -134,7 +134,7 @@ func (p *maintenancePair) same() (messages uint64) {
 		require.NoError(p.t, err)
 		messages = x.GetMessages()
 		return x.GetLsn() == y.GetLsn() && x.GetContent() == y.GetContent()
-	}, testTimeout, 20*time.Millisecond, "both nodes end alike")
+	}, testTimeout, 20*time.Millisecond, "both nodes have the same contents")
 	return messages
 }
 
@@ -233,7 +233,7 @@ func (n *testNode) holds(acknowledged []string) {
 		require.NoError(n.t, err)
 		for _, b := range bodies(resp.GetMessages()) {
 			seen[b]++
-			require.Equal(n.t, 1, seen[b], "%.20s is there twice", b)
+			require.Equal(n.t, 1, seen[b], "%.20s is duplicated", b)
 		}
 	}
 	for _, b := range acknowledged {

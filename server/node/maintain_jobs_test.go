@@ -101,7 +101,7 @@ func testJobs(t *testing.T) {
 	b.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	require.Len(t, b.job("save").GetHistory(), 1)
 	require.Equal(t, "skipped", b.run("same").GetOutcome(), "there is no node to compare with")
-	require.Equal(t, "ok", b.run("save").GetOutcome(), "better on the active than not at all")
+	require.Equal(t, "ok", b.run("save").GetOutcome(), "the active is preferred to no run")
 	require.Len(t, b.job("save").GetHistory(), 2)
 }
 

@@ -111,11 +111,11 @@ func testStandbyRewrites(t *testing.T) {
 	before := a.status().GetStore().GetCommitLsn()
 	require.Eventually(t, func() bool { return a.status().GetStore().GetCommitLsn() > before+100 }, testTimeout,
 		5*time.Millisecond,
-		"commits go on, each of them durable on the standby as well")
+		"commits continue, each durable on the standby too")
 	require.Equal(t, pb.Role_ROLE_STANDBY, b.role())
 	require.Equal(t, pb.Role_ROLE_ACTIVE, a.role())
 	require.Equal(t, "in-sync", a.status().GetStandby().GetState())
-	require.Less(t, b.status().GetStore().GetAppliedLsn(), before+100, "nothing is applied meanwhile")
+	require.Less(t, b.status().GetStore().GetAppliedLsn(), before+100, "nothing is applied in the meantime")
 
 	p.barriers[1].release()
 	done.Wait()
@@ -158,7 +158,7 @@ func testTakeoverDuringRewrite(t *testing.T) {
 	a.stop()
 	start := time.Now()
 	b.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-	t.Logf("active after %s, with a rewrite that hung in its disk write", time.Since(start))
+	t.Logf("active after %s, with a rewrite blocked in a disk write", time.Since(start))
 	done.Wait()
 	require.Equal(t, codes.Aborted, status.Code(rewriteErr))
 	require.ErrorIs(t, kind(rewriteErr), maintenance.ErrRoleChanged)

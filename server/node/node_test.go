@@ -253,7 +253,7 @@ func (n *testNode) waitFor(role pb.Role) {
 	require.Eventually(n.t, func() bool {
 		nodes := n.status().GetPair().GetNodes()
 		return len(nodes) == 2 && nodes[0].GetAddress() != "" && nodes[1].GetAddress() != ""
-	}, testTimeout, 5*time.Millisecond, "%s should hear of the other node's address", n.config.Node.Name)
+	}, testTimeout, 5*time.Millisecond, "%s should receive the other node's address", n.config.Node.Name)
 }
 
 // startAlone starts a node without a coordinator and waits until it serves.

@@ -46,17 +46,17 @@ func testListQueuesInOrder(t *testing.T) {
 	names, total = n.list(&pb.ListQueuesRequest{
 		Order: pb.QueueOrder_QUEUE_ORDER_MESSAGES, Descending: true, PageSize: 2, Offset: 2,
 	})
-	require.Equal(t, []string{"q/d", "Other-B"}, names, "ties are by name")
+	require.Equal(t, []string{"q/d", "Other-B"}, names, "ties are sorted by name")
 	require.Equal(t, uint32(5), total)
 	names, _ = n.list(&pb.ListQueuesRequest{Order: pb.QueueOrder_QUEUE_ORDER_MESSAGES, Offset: 9})
 	require.Empty(t, names)
 	names, total = n.list(&pb.ListQueuesRequest{Contains: "B"})
-	require.Equal(t, []string{"Other-B", "q/b"}, names, "whatever the case")
+	require.Equal(t, []string{"Other-B", "q/b"}, names, "ignoring case")
 	require.Equal(t, uint32(2), total)
 	names, _ = n.list(&pb.ListQueuesRequest{Prefix: "q/", Contains: "/", Descending: true})
 	require.Equal(t, []string{"q/d", "q/c", "q/b", "q/a"}, names)
 	names, _ = n.list(&pb.ListQueuesRequest{Order: pb.QueueOrder_QUEUE_ORDER_AGE, Descending: true})
-	require.Equal(t, []string{"q/a", "q/c", "q/d", "Other-B", "q/b"}, names, "the empty ones are like the youngest")
+	require.Equal(t, []string{"q/a", "q/c", "q/d", "Other-B", "q/b"}, names, "empty queues are sorted like the newest")
 	names, _ = n.list(&pb.ListQueuesRequest{Order: pb.QueueOrder_QUEUE_ORDER_BYTES, Descending: true, PageSize: 1})
 	require.Equal(t, []string{"q/c"}, names)
 
@@ -83,7 +83,7 @@ func testQueueActivity(t *testing.T) {
 		require.Len(t, resp.GetQueues(), 1)
 		return resp.GetQueues()[0].GetActivity()
 	}
-	require.Nil(t, look().PublishedPerSecond, "nobody has asked before")
+	require.Nil(t, look().PublishedPerSecond, "it was not queried before")
 	before := time.Now().Add(-time.Second)
 	n.publish("q", make([]string, 100)...)
 	c := n.consume("q", 40)
@@ -126,7 +126,7 @@ func testConnections(t *testing.T) {
 	require.Contains(t, got.GetClient(), "grpc-go")
 	require.Contains(t, got.GetAddress(), "127.0.0.1:")
 	require.Empty(t, got.GetTls())
-	require.Nil(t, got.GetReceived().BytesPerSecond, "nobody has asked before")
+	require.Nil(t, got.GetReceived().BytesPerSecond, "it was not queried before")
 	require.Greater(t, got.GetReceived().GetBytes(), uint64(30))
 	require.Equal(t, uint64(30), got.GetReceived().GetMessages())
 	require.Equal(t, uint64(20), got.GetSent().GetMessages())

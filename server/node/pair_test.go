@@ -230,7 +230,7 @@ func testRoleLoss(t *testing.T) {
 	}
 	active.waitFor(pb.Role_ROLE_STANDBY)
 	again := standby.consume("q", 10).take(2)
-	require.Equal(t, []string{"1", "2"}, bodies(again), "what was not acknowledged is delivered by the new active")
+	require.Equal(t, []string{"1", "2"}, bodies(again), "unacknowledged messages are delivered by the new active")
 
 	// Switch back, with the request sent to the active this time.
 	_, err = standby.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})

@@ -28,7 +28,7 @@ func testQueueAdministration(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, created.GetCreated())
 	require.Equal(t, uint64(10), created.GetQueue().GetConfig().GetMaxMessages())
-	require.Equal(t, "a", created.GetQueue().GetSubscriptions()[0].GetName(), "subscriptions come by name")
+	require.Equal(t, "a", created.GetQueue().GetSubscriptions()[0].GetName(), "subscriptions are sorted by name")
 
 	_, err = n.queues.CreateQueue(ctx, &pb.CreateQueueRequest{Name: "orders"})
 	require.ErrorIs(t, kind(err), txn.ErrQueueExists)

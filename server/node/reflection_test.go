@@ -87,7 +87,7 @@ func TestReflection(t *testing.T) {
 	_, err = open.CreateToken(ctx, token, &pb.AccessToken{Name: "robot", Principal: "robot"})
 	require.NoError(t, err)
 	_, _, err = open.CreateQueue(ctx, "q", client.CreateQueueOptions{})
-	require.Error(t, err, "operate is no right on queues")
+	require.Error(t, err, "operate is not a queue right")
 
 	jwt := i.Token("alice", nil)
 	for name, tt := range map[string]struct {

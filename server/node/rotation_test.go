@@ -278,7 +278,7 @@ func (r *rotation) roles(ctx context.Context, running *sync.WaitGroup) {
 				}
 				for _, member := range p.GetNodes() {
 					if !member.GetInSync() {
-						r.fail("%s says that %s is not in sync", n.config.Node.Name, member.GetName())
+						r.fail("%s reports that %s is not in sync", n.config.Node.Name, member.GetName())
 					}
 				}
 			}
@@ -365,7 +365,7 @@ func testRotationUnderLoad(t *testing.T, withRaft bool) {
 	former.give(r.older, r.newer)
 	_, err := pb.NewAdminServiceClient(connect(t, r.nodeA.ready.Address, former.Files)).
 		GetStatus(t.Context(), &pb.GetStatusRequest{})
-	require.Error(t, err, "the former authority counts no more")
+	require.Error(t, err, "the previous CA is no longer trusted")
 	cancel()
 	running.Wait()
 	require.Empty(t, r.failures, "%v", drained(r.failures))

@@ -21,7 +21,7 @@ func (n *testNode) reports(texts ...string) {
 	var reason string
 	defer func() {
 		if n.t.Failed() {
-			n.t.Logf("node %s says: %s", n.config.Node.Name, reason)
+			n.t.Logf("node %s reports: %s", n.config.Node.Name, reason)
 		}
 	}()
 	require.Eventually(n.t, func() bool {
@@ -32,7 +32,7 @@ func (n *testNode) reports(texts ...string) {
 			}
 		}
 		return true
-	}, testTimeout, 5*time.Millisecond, "%s should say %q", n.config.Node.Name, texts)
+	}, testTimeout, 5*time.Millisecond, "%s should report %q", n.config.Node.Name, texts)
 	require.NotContains(n.t, reason, "--force")
 }
 

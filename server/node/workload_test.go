@@ -183,7 +183,7 @@ func testPublishersAndConsumersAcrossRoles(t *testing.T) {
 	c.inSync()
 	c.stop()
 	c.working.Wait()
-	require.Len(t, c.publishers, publishers, "all had answers")
+	require.Len(t, c.publishers, publishers, "all were answered")
 	require.NotEmpty(t, c.consumed)
 	c.check()
 }
@@ -199,14 +199,14 @@ func (c *workload) check() {
 	got := bodies(active.consume("q", 100_000).take(int(q.GetQueue().GetMessages())))
 	seen := map[string]bool{}
 	for _, body := range got {
-		require.False(t, seen[body], "%s is there twice", body)
+		require.False(t, seen[body], "%s is duplicated", body)
 		seen[body] = true
 	}
 	for _, body := range c.acknowledged {
 		require.True(t, seen[body], "%s was acknowledged and is lost", body)
 	}
 	for body := range c.consumed {
-		require.True(t, seen[body], "%s was delivered and is not there", body)
+		require.True(t, seen[body], "%s was delivered and does not exist", body)
 	}
 	require.Eventually(t, func() bool {
 		x, err := active.admin.GetDigest(t.Context(), &pb.GetDigestRequest{})
@@ -243,5 +243,5 @@ func requireSubmitted(t *testing.T, s pb.QueueService_PublishStreamClient, throu
 			return
 		}
 	}
-	require.FailNow(t, "the node does not say how far it has come", "%v", err)
+	require.FailNow(t, "the node does not report its progress", "%v", err)
 }

@@ -107,7 +107,7 @@ func TestForeignClientsSecured(t *testing.T) {
 				{"a certificate", s.withCertificate("bob"), s.canUseOneQueue},
 				{"a wrong token", s.withToken("lsk_" + hex.EncodeToString(make([]byte, 32))[:43]), s.refused},
 				{"nothing", request{"tls": s.ca}, s.refused},
-				{"the certificate of a stranger", s.withCertificate("carol"), s.refused},
+				{"a certificate of another CA", s.withCertificate("carol"), s.refused},
 				{"a token while the active is killed", s.withToken(s.token), s.failsOver},
 			} {
 				if one.name == "a token while the active is killed" && !c.chosen {

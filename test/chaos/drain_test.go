@@ -273,7 +273,7 @@ func drainRepeatedly(t *testing.T, p *cluster.Pair, c *customers, s drainCase, r
 		}
 		c.waitUntilAll(time.Now(), 20)
 		gaps := c.longest(from, to)
-		t.Logf("%s: stopped in %v, longest without an answer: %v", s.name, to.Sub(from), gaps)
+		t.Logf("%s: stopped in %v, longest time without a response: %v", s.name, to.Sub(from), gaps)
 		pauses = append(pauses, max(gaps["publisher, one by one"], gaps["publisher, pipelined"]))
 		if s.pause != 0 {
 			require.NoError(t, victim.Start())
@@ -285,7 +285,7 @@ func drainRepeatedly(t *testing.T, p *cluster.Pair, c *customers, s drainCase, r
 		c.noErrors(s.name)
 	}
 	slices.Sort(pauses)
-	t.Logf("%s: %d rounds, publishers without an answer: median %v, longest %v", s.name, rounds,
+	t.Logf("%s: %d rounds, publish outage: median %v, longest %v", s.name, rounds,
 		pauses[len(pauses)/2], pauses[len(pauses)-1])
 	if s.pause != 0 && pausesAreStrict() {
 		require.Less(t, pauses[len(pauses)/2], s.pause, s.name)
@@ -331,7 +331,7 @@ func TestDrainStandalone(t *testing.T) {
 		require.Less(t, to.Sub(from), stopWithin(), "from SIGTERM to the end of the process")
 		require.NoError(t, n.Start())
 		c.waitUntilAll(time.Now(), 20)
-		t.Logf("stopped in %v, longest without an answer: %v", to.Sub(from), c.longest(from, to))
+		t.Logf("stopped in %v, longest time without a response: %v", to.Sub(from), c.longest(from, to))
 		c.noErrors("standalone")
 	}
 }
@@ -387,6 +387,6 @@ func TestDrainAnswersInFlight(t *testing.T) {
 		got, err := pb.NewQueueServiceClient(n.Conn()).GetQueue(limited(t), &pb.GetQueueRequest{Name: drainQueue})
 		require.NoError(t, err)
 		t.Logf("round %d: %d answers, %d messages", round, answered.Load(), got.GetQueue().GetMessages())
-		require.EqualValues(t, answered.Load(), got.GetQueue().GetMessages(), "messages that are stored, and answers")
+		require.EqualValues(t, answered.Load(), got.GetQueue().GetMessages(), "stored messages, and responses")
 	}
 }

@@ -139,7 +139,7 @@ func (m *maintainer) plan() {
 	if size := req.GetPageSize(); size != 0 {
 		m.sizes = [2]uint32{size, size}
 	}
-	t.Logf("%v: %v to %d: done, begun again %d times; so far %d hits, %d kills",
+	t.Logf("%v: %v to %d: done, restarted %d times; so far %d hits, %d kills",
 		m.w.History().Now().Round(time.Millisecond), req.GetKind(),
 		m.sizes[0], plan.GetRetries(), m.hits, m.kills)
 }

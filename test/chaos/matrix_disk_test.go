@@ -134,7 +134,7 @@ func (m *matrix) flipBits(t *testing.T) bool {
 		_, err := scrub(t, victim)
 		return err == nil && statusOf(t, victim).GetDamage().GetDamagedMessages() == 0 &&
 			len(statusOf(t, victim).GetAlarms()) == 0
-	}, bound, 50*time.Millisecond, "what is damaged is not repaired")
+	}, bound, 50*time.Millisecond, "corrupt data is not repaired")
 	return injected
 }
 

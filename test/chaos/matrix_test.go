@@ -80,7 +80,7 @@ func faults() []fault {
 		{"standby frozen", frozen(faultTime, standby)},
 		{"link cut", cut(func(m *matrix) { m.p.Cut() }, (*matrix).heal)},
 		{
-			"link cut, and what was under way is lost",
+			"link cut, data in transit lost",
 			cut(func(m *matrix) { m.p.Cut() }, func(m *matrix) { m.p.LoseCut() }),
 		},
 		{"nothing from the active arrives", cut(func(m *matrix) { m.p.CutFrom(m.active) }, (*matrix).heal)},
@@ -218,7 +218,7 @@ func (m *matrix) cell(t *testing.T, ph phase, f fault) {
 	<-time.After(time.Duration(m.rng.Int64N(int64(80 * time.Millisecond)))) // any moment
 	injected := f.inject(m, t)
 	m.repair(t)
-	require.True(t, injected, "the fault did not strike, so that nothing is proven about it")
+	require.True(t, injected, "the fault did not fire: this test proves nothing")
 	m.injected.count(f.name)
 	acked(t, w)
 	m.background.Wait()
@@ -230,7 +230,7 @@ func (m *matrix) cell(t *testing.T, ph phase, f fault) {
 func (m *matrix) repair(t *testing.T) {
 	t.Helper()
 	for _, n := range m.p.Nodes() {
-		require.False(t, n.Ended(), "node %s has ended by itself, see %s", n.Name, n.LogFile())
+		require.False(t, n.Ended(), "node %s exited unexpectedly, see %s", n.Name, n.LogFile())
 		if !n.Running() {
 			require.NoError(t, n.Start())
 		}

@@ -118,7 +118,7 @@ func TestNetnsActiveUnreachable(t *testing.T) {
 	is.takeovers(silent()...)
 	err := sideLoad{old, "stray"}.publish(limited(t))
 	require.Contains(t, []codes.Code{codes.Unavailable, codes.FailedPrecondition}, status.Code(err),
-		"a node that is not heard acknowledged a write: %v", err)
+		"an isolated node acknowledged a write: %v", err)
 	require.NoError(t, p.HealNet(limited(t)))
 	verify(t, p, w)
 	require.Zero(t, messages())

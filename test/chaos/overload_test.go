@@ -84,7 +84,7 @@ func (o *overload) watch() {
 	if o.active == nil {
 		o.began, o.active, o.reported.term, o.reported.config = time.Now(), active, pair.GetTerm(), pair.GetConfig()
 	}
-	require.Equal(o.t, o.reported.term, pair.GetTerm(), "%s has taken over from %s, which was not dead: %s", active.Name,
+	require.Equal(o.t, o.reported.term, pair.GetTerm(), "%s has taken over from %s, which was running: %s", active.Name,
 		o.active.Name, o.summary())
 	o.reported.lasts = time.Since(o.began)
 }

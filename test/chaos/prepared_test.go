@@ -194,6 +194,6 @@ func (co *coordinator) recover(c *client.Client) {
 	}
 	for xid := range co.committed {
 		_, err := c.CommitPrepared(limited(co.t), xid)
-		require.NoError(co.t, err, "%s was committed, and is remembered", xid)
+		require.NoError(co.t, err, "%s was committed and is stored", xid)
 	}
 }

@@ -98,7 +98,7 @@ func adoptAfter(t *testing.T, restored, alone bool) {
 
 	rebuilder := ahead(t, p)
 	if alone {
-		require.Equal(t, active, rebuilder, "it has acknowledged alone")
+		require.Equal(t, active, rebuilder, "it has acknowledged without a standby")
 		out, err := command(t, "--addr", standby.Address, "pair", "adopt", "--yes")
 		require.Error(t, err)
 		require.Contains(t, out, "adopt on the other node instead")
@@ -113,7 +113,7 @@ func adoptAfter(t *testing.T, restored, alone bool) {
 	require.NoError(t, err, out)
 	require.Contains(t, out, "done: node "+rebuilder.Name)
 	out, err = command(t, "--addr", rebuilder.Address, "pair", "adopt", "--yes")
-	require.Error(t, err, "a second time there is nothing to adopt")
+	require.Error(t, err, "a second run has nothing to rebuild")
 	require.Contains(t, out, "nothing to adopt")
 
 	inSync(t, p)

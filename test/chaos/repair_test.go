@@ -197,7 +197,7 @@ func TestBothCopiesCorrupt(t *testing.T) {
 			next++
 		}
 	}
-	require.Equal(t, []uint64{large}, lost, "exactly what is damaged on both")
+	require.Equal(t, []uint64{large}, lost, "exactly the messages corrupt on both")
 
 	// A consumer receives all other messages.
 	consumer, err := backlog.c.Consume(t.Context(), backlogQueue,

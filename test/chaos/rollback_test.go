@@ -119,7 +119,7 @@ func reproductions() []rollback {
 	}
 }
 
-const originalDies = "beside, and the original dies"
+const originalDies = "alongside, and the original exits"
 
 const (
 	// rollbackRandom is the number of additional random cases in a run without LOCKSTEP_MATRIX=all.

@@ -290,9 +290,10 @@ func (r *rotation) again(n *cluster.Node) {
 func (r *rotation) refused(address string, former, present *holder) {
 	r.t.Helper()
 	// An accepted connection may receive no data, but a rejected one receives the alert even on a slow machine.
-	require.NoError(r.t, dial(r.t.Context(), address, present, 300*time.Millisecond), "%s refuses what is right", address)
+	require.NoError(r.t, dial(r.t.Context(), address, present, 300*time.Millisecond),
+		"%s refuses a valid certificate", address)
 	err := dial(r.t.Context(), address, former, bound)
-	require.Error(r.t, err, "%s takes a certificate of the older authority", address)
+	require.Error(r.t, err, "%s accepts a certificate of the old CA", address)
 	require.Contains(r.t, err.Error(), "tls:", "%s", address)
 }
 
@@ -387,7 +388,7 @@ func (r *rotation) run() {
 	require.NoError(t, err)
 	defer func() { _ = c.Close() }()
 	_, err = c.Publish(limited(t), "q", client.Message{Body: []byte("after")})
-	require.NoError(t, err, "the standby takes over with what it trusts now")
+	require.NoError(t, err, "the standby takes over with its current CA")
 }
 
 // onlyNewer waits until a node uses only the newer CA, for itself and for its coordinator.

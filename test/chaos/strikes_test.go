@@ -52,8 +52,8 @@ func injections() []inject {
 		{name: "clock of the standby jumps", weight: 3, clock: true, do: second((*killer).jump)},
 		{name: "clocks of both jump", weight: 3, clock: true, do: (*killer).jumpBoth},
 		{name: "clock of the witness jumps", weight: 2, clock: true, raft: true, do: (*killer).jumpWitness},
-		{name: "active put back to an older image", weight: 3, do: first((*killer).rollBack)},
-		{name: "standby put back to an older image", weight: 3, do: second((*killer).rollBack)},
+		{name: "active rolled back to an older image", weight: 3, do: first((*killer).rollBack)},
+		{name: "standby rolled back to an older image", weight: 3, do: second((*killer).rollBack)},
 	}
 }
 
@@ -262,6 +262,6 @@ func (k *killer) replaceVoter(n *cluster.Node) {
 		out, err = k.p.Command(t.Context(), "pair", "replace", address, address, "--voters", k.p.Voters())
 		return err == nil
 	}, bound, 100*time.Millisecond, "the voter of %s is not replaced", n.Name)
-	t.Logf("the voter of %s was put back and is replaced: %s", n.Name, out)
+	t.Logf("the voter of %s was rolled back and is replaced: %s", n.Name, out)
 	acked(t, k.w)
 }

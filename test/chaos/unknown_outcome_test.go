@@ -48,7 +48,7 @@ func TestCommitUnknownOutcome(t *testing.T) {
 		if noActive != nil {
 			break // this Commit found no node
 		}
-		require.True(t, time.Now().Before(deadline), "the client should notice that no node answers")
+		require.True(t, time.Now().Before(deadline), "the client should detect that no node responds")
 	}
 
 	require.NoError(t, active.Wake())
@@ -56,5 +56,5 @@ func TestCommitUnknownOutcome(t *testing.T) {
 	r, err := doubtful.Commit(limited(t))
 	require.NoError(t, err)
 	require.Len(t, r.Results, 1)
-	require.Equal(t, uint64(2), messages(), "the first one, and the doubtful one once")
+	require.Equal(t, uint64(2), messages(), "the first one, and the one of unknown outcome once")
 }

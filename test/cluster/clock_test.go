@@ -68,7 +68,7 @@ func TestClockJumps(t *testing.T) {
 		unix, err := strconv.ParseInt(said[0], 10, 64)
 		require.NoError(t, err)
 		require.WithinDuration(t, time.Now().Add(offset), time.Unix(unix, 0), time.Minute)
-		require.Equal(t, []string{"0", "0"}, said[1:], "what was measured with a clock that jumped")
+		require.Equal(t, []string{"0", "0"}, said[1:], "durations measured across a clock jump")
 	}
 	require.NoError(t, in.Close())
 	require.NoError(t, cmd.Wait())

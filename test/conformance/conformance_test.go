@@ -53,7 +53,7 @@ func TestConformance(t *testing.T) {
 			passed++
 		}
 	}
-	t.Logf("%d cases passed, of %d that there are", passed, len(allCases()))
+	t.Logf("%d of %d cases passed", passed, len(allCases()))
 }
 
 // testCase is one requirement of a client.

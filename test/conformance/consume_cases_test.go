@@ -16,8 +16,8 @@ import (
 
 func consumeCases() []testCase {
 	return []testCase{
-		{name: "credit bounds what is delivered", run: credit},
-		{name: "what is not acknowledged comes again", run: redelivery},
+		{name: "credit limits deliveries", run: credit},
+		{name: "unacknowledged messages are redelivered", run: redelivery},
 		{name: "nack and nack after", run: nacks},
 		{name: "reject goes to the dead letters", run: rejects},
 		{name: "filters", run: filters},
@@ -58,7 +58,7 @@ func credit(t *testing.T, r *run) {
 		d, m := r.receive("k")
 		require.Equal(t, uint64(i+1), m.Sequence)
 		deliveries = append(deliveries, d)
-		require.LessOrEqual(t, r.inFlight(q), uint64(prefetch+i+1), "credit is given back as messages are taken")
+		require.LessOrEqual(t, r.inFlight(q), uint64(prefetch+i+1), "credit is replenished as messages are consumed")
 	}
 	for i := range total - held {
 		r.answer("k", deliveries[0], "ack", nil)

@@ -157,7 +157,7 @@ func TestLinksResolve(t *testing.T) {
 				continue
 			}
 			there, known := all[file]
-			require.True(t, known, "%s links to #%s in %s, which is no document", name, fragment, target)
+			require.True(t, known, "%s links to #%s in %s, which is not a document", name, fragment, target)
 			require.Contains(t, anchors(there), fragment, "%s links to %s", name, m[1])
 		}
 	}
@@ -247,7 +247,7 @@ func TestExtensionPointsExist(t *testing.T) {
 		} else if number, _, item := strings.Cut(line, ". "); item && len(number) == 1 {
 			places[kind]++
 			require.LessOrEqual(t, places[kind], 4, kind)
-			require.Contains(t, line, "](", "%s, %s: no place is named", kind, number)
+			require.Contains(t, line, "](", "%s, %s: no position in the message", kind, number)
 		}
 	}
 	for _, kind := range []string{
@@ -269,7 +269,7 @@ func TestVariablesOfTheDeployment(t *testing.T) {
 		b, err := os.ReadFile(filepath.Join(top, "deploy", name))
 		require.NoError(t, err)
 		for _, v := range regexp.MustCompile(`LOCKSTEP_[A-Z_]+`).FindAllString(string(b), -1) {
-			require.True(t, known[v], "%s sets %s, which is no setting", name, v)
+			require.True(t, known[v], "%s sets %s, which is not a setting", name, v)
 		}
 	}
 }

@@ -93,7 +93,7 @@ func dashboardQueries(t *testing.T) map[string]string {
 		require.NotEmpty(t, p.Targets, "panel %s shows nothing", p.Title)
 		for _, q := range p.Targets {
 			at := fmt.Sprintf("%s / %s / %s", row, p.Title, q.RefID)
-			require.NotContains(t, out, at, "two panels of one name")
+			require.NotContains(t, out, at, "two panels with the same name")
 			out[at] = q.Expr
 		}
 	}
@@ -245,7 +245,7 @@ func TestEveryConditionHasAnAlert(t *testing.T) {
 				strings.Contains(r.Expr, fmt.Sprintf("lockstep_condition{condition=%q}", d.Kind))
 		})
 		if slices.Contains(silent, d.Kind) {
-			require.Equal(t, conditions.Info, d.Severity, "%s is no mere information", d.Kind)
+			require.Equal(t, conditions.Info, d.Severity, "%s is not of severity info", d.Kind)
 			require.False(t, covered, "%s has an alert: take it off the list", d.Kind)
 			continue
 		}
@@ -296,7 +296,7 @@ func TestEveryAlertIsTested(t *testing.T) {
 	for _, r := range alertRules(t) {
 		tested := strings.Contains(all.String(), "alertname: "+r.Alert+"\n") ||
 			strings.Contains(all.String(), fmt.Sprintf("alertname=%q", r.Alert))
-		require.True(t, tested, "no test has %s fire", r.Alert)
+		require.True(t, tested, "no test makes %s fire", r.Alert)
 	}
 }
 

@@ -29,7 +29,7 @@ import (
 // change. If they are missing, this writes them:
 //
 //	go test ./test/format -run TestPacked$ -packed
-var packedFlag = flag.Bool("packed", false, "write the stores of TestPacked, if there are none")
+var packedFlag = flag.Bool("packed", false, "write the stores of TestPacked, if missing")
 
 // packedDir is their directory, below testdata.
 const packedDir = "packed"

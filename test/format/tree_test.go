@@ -78,8 +78,8 @@ func (d *dumper) tree() {
 		d.seen[keyKind(key[0])] = true
 		k, v := &reader{b: key[1:]}, &reader{b: value}
 		what := kind.describe(k, v)
-		require.Empty(d.t, k.b, "%s: bytes of the key that were not understood", what)
-		require.Empty(d.t, v.b, "%s: bytes of the value that were not understood", what)
+		require.Empty(d.t, k.b, "%s: unparsed bytes of the key", what)
+		require.Empty(d.t, v.b, "%s: unparsed bytes of the value", what)
 		d.line(0, "%c %s: %s", key[0], kind.name, what)
 		d.line(1, "key %x", key)
 		d.hex(1, value)

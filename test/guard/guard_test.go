@@ -102,10 +102,10 @@ func check(t *testing.T, what string, got float64) {
 	w := windowOf(t, what)
 	t.Logf("%-60s %10.3f, from %10.3f to %10.3f", what, got, w.least, w.most)
 	if got > w.most { // and continue: the other counts add information
-		t.Errorf("%s: %.3f is above %.3f: a message has become dearer; see windows in test/guard", what, got, w.most)
+		t.Errorf("%s: %.3f is above %.3f: the cost per message has increased; see windows in test/guard", what, got, w.most)
 	}
 	if got < w.least {
-		t.Errorf("%s: %.3f is below %.3f: is something left out that has to be done? See windows in test/guard", what,
+		t.Errorf("%s: %.3f is below %.3f: is required work missing? See windows in test/guard", what,
 			got, w.least)
 	}
 }

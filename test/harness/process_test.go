@@ -72,7 +72,7 @@ func TestProcessStops(t *testing.T) {
 	err := p.Stop()
 	require.ErrorContains(t, err, "node a stopped with exit status 4")
 	require.ErrorContains(t, err, "fails")
-	require.NoError(t, p.Failure(), "it was to end")
+	require.NoError(t, p.Failure(), "it must end")
 }
 
 // The process does not inherit the settings of this process, and gets the variables of its Place.

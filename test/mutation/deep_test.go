@@ -34,12 +34,12 @@ func TestTableMatchesCode(t *testing.T) {
 		t.Run(r.hook, func(t *testing.T) {
 			t.Parallel() // some wait more than they compute
 			out, err := run(t, binaries[r.pkg], r, "")
-			require.NoError(t, err, "%s of %s fails with nothing switched off:\n%s", r.test, r.pkg, out)
+			require.NoError(t, err, "%s of %s fails without a mutation:\n%s", r.test, r.pkg, out)
 			require.NotContains(t, out, "no tests to run")
 			out, err = run(t, binaries[r.pkg], r, r.hook)
-			require.Error(t, err, "%s of %s does not notice it:\n%s", r.test, r.pkg, out)
-			require.True(t, failed(out, r.test), "it did not fail, it broke:\n%s", out)
-			require.NotEmpty(t, r.says, "the row does not tell what the test says:\n%s", out)
+			require.Error(t, err, "%s of %s does not fail:\n%s", r.test, r.pkg, out)
+			require.True(t, failed(out, r.test), "it crashed instead of failing:\n%s", out)
+			require.NotEmpty(t, r.says, "the row differs from the test's output:\n%s", out)
 			require.Contains(t, out, r.says, "it failed for another reason")
 		})
 	}

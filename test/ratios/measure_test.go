@@ -106,7 +106,7 @@ func (m *measurer) do(ctx context.Context, r run, round int) ([]line, error) {
 	args := slices.Concat(m.program[1:], strings.Fields(r.Command), []string{"--output", "json"})
 	if r.Peer != "" {
 		if _, err := os.Stat(filepath.Join(m.peers, r.Peer, "run")); m.peers == "" || err != nil {
-			return nil, fmt.Errorf("%w: %s is not installed; LOCKSTEP_PEERS says where peers are", errSkipped, r.Peer)
+			return nil, fmt.Errorf("%w: %s is not installed; LOCKSTEP_PEERS is the directory of the peers", errSkipped, r.Peer)
 		}
 		args = append(args, "--peers", m.peers)
 	}
@@ -135,7 +135,7 @@ func decode(out []byte) (lines []line, err error) {
 	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
 		var l line
 		if err := d.Decode(&l); err != nil {
-			return nil, fmt.Errorf("what it printed is no JSON: %w", err)
+			return nil, fmt.Errorf("its output is not JSON: %w", err)
 		}
 		lines = append(lines, l)
 	}

@@ -151,7 +151,7 @@ func setsAndArchive(
 	require.Equal(t, last.Name, sets[1].Name)
 	files, err := open("log").List(ctx, "")
 	require.NoError(t, err)
-	require.False(t, strings.HasPrefix(files[0].Name, "00000000000000000001-"), "the log before the oldest set is gone")
+	require.False(t, strings.HasPrefix(files[0].Name, "00000000000000000001-"), "the log before the oldest set is removed")
 	return last
 }
 
@@ -186,7 +186,7 @@ func TestKilled(t *testing.T) {
 			if set.Complete {
 				whole++
 				_, err := backup.Verify(t.Context(), set.Name, backup.VerifyOptions{Place: place, ChecksumsOnly: true})
-				require.NoError(t, err, "kill %d: %s lists as whole", i, set.Name)
+				require.NoError(t, err, "kill %d: %s is listed as complete", i, set.Name)
 			}
 		}
 		require.Positive(t, whole)
@@ -213,7 +213,7 @@ func TestKilled(t *testing.T) {
 		require.NoError(t, os.RemoveAll(target))
 	}
 	t.Logf("a backup took %v; of %d kills in each direction: %v", took, kills, count)
-	require.Len(t, count, 4, "some gave up, and some went on: %v", count)
+	require.Len(t, count, 4, "some clients stopped, and some continued: %v", count)
 }
 
 // commitSmall makes a small change to the store.
@@ -303,7 +303,7 @@ func TestSlow(t *testing.T) {
 	require.Less(t, time.Since(start), took+cleanBound)
 	sets, err := backup.ListIn(t.Context(), store)
 	require.NoError(t, err)
-	require.Len(t, sets, 1, "what was cancelled left nothing")
+	require.Len(t, sets, 1, "a cancelled upload leaves no parts")
 }
 
 // cleanBound limits the end of a cancelled backup.
@@ -332,7 +332,7 @@ func TestArchiveUnreachable(t *testing.T) {
 	require.NoError(t, a.Status().Err)
 	s.kill()
 	d.publish(5)
-	require.Error(t, a.Close(), "the last of it is archived at the next start")
+	require.Error(t, a.Close(), "the rest is archived at the next start")
 	s.start()
 	a, err = backup.StartArchiver(d.s, backup.ArchiveOptions{Place: openStore(t, "log", o), Interval: time.Hour})
 	require.NoError(t, err)

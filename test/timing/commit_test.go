@@ -43,7 +43,7 @@ func TestCommitUnknownOutcome(t *testing.T) {
 			if noActive != nil {
 				break // this Commit found no node
 			}
-			require.Less(t, time.Since(start), 10*time.Second, "the client should notice that no node answers")
+			require.Less(t, time.Since(start), 10*time.Second, "the client should detect that no node responds")
 		}
 
 		p.freeze(active, false)
@@ -53,6 +53,6 @@ func TestCommitUnknownOutcome(t *testing.T) {
 		require.Len(t, r.Results, 1)
 		q, err := c.GetQueue(t.Context(), "doubt")
 		require.NoError(t, err)
-		require.EqualValues(t, 2, q.Messages, "the first one, and the doubtful one once")
+		require.EqualValues(t, 2, q.Messages, "the first one, and the one of unknown outcome once")
 	})
 }

@@ -62,13 +62,13 @@ func TestDirectory(t *testing.T) {
 	reported(t, check(), OK)
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Empty(t, left, "it leaves nothing behind")
+	require.Empty(t, left, "it leaves no files")
 
 	in = inspect(t, func(c *config.Config) { c.Data.Dir = filepath.Join(c.Data.Dir, "a", "b") })
 	require.False(t, in.made)
 	reported(t, check(), OK, "does not exist yet")
 	_, err = os.Stat(in.cfg.Data.Dir)
-	require.ErrorIs(t, err, os.ErrNotExist, "it makes none")
+	require.ErrorIs(t, err, os.ErrNotExist, "it creates none")
 	in = inspect(t, func(c *config.Config) {
 		c.Data.Dir = filepath.Join(c.Data.Dir, "file")
 		require.NoError(t, os.WriteFile(c.Data.Dir, nil, 0o600))

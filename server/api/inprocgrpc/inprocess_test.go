@@ -300,7 +300,7 @@ func TestSameLimits(t *testing.T) {
 		&pb.CreateQueueRequest{})
 	require.Equal(t, codes.Internal, status.Code(err))
 	_, err = client.CreateQueue(t.Context(), &pb.CreateQueueRequest{}, grpc.UseCompressor("gzip"))
-	require.ErrorContains(t, err, "CompressorCallOption", "what has no effect is refused")
+	require.ErrorContains(t, err, "CompressorCallOption", "options without effect are refused")
 }
 
 // Each end of a call is notified when the other one ends, regardless of the operation it is blocked in.
@@ -504,7 +504,7 @@ func TestHandedOver(t *testing.T) {
 			require.True(t, proto.Equal(request, &in.Request))
 			require.Same(t, request.GetPublish().GetMessages()[0], in.Request.GetPublish().GetMessages()[0])
 			in.Reset()
-			require.NotEmpty(t, request.GetPublish().GetMessages(), "it is good for another attempt")
+			require.NotEmpty(t, request.GetPublish().GetMessages(), "another attempt is allowed")
 			plain, err := s.Recv()
 			require.NoError(t, err)
 			require.True(t, proto.Equal(request, plain))
@@ -541,7 +541,7 @@ func TestHandedOver(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, proto.Equal(maker{}.MakeMessage(), got), "%v", got)
 	_, err = c.Recv()
-	require.NoError(t, err, "its length is looked at again before it is refused")
+	require.NoError(t, err, "its length is checked again before it is refused")
 }
 
 // maker creates a response.

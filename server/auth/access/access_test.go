@@ -220,7 +220,7 @@ func TestOpen(t *testing.T) {
 	}
 	var rules access.Rules
 	require.NoError(t, rules.Load(3, entries(t, &pb.AccessRole{Name: "r"}, &pb.AccessQuota{Queue: "*", Bytes: 1})))
-	require.True(t, rules.Open(), "roles and quotas are no rules")
+	require.True(t, rules.Open(), "roles and quotas are not rules")
 	changed, before := rules.Changed(), rules.Generation()
 	rules.Configure(access.Setting{Deny: true, Operators: []string{"root"}})
 	require.False(t, rules.Open())
@@ -228,7 +228,7 @@ func TestOpen(t *testing.T) {
 	select {
 	case <-changed:
 	default:
-		t.Fatal("the change was not told")
+		t.Fatal("the change was not reported")
 	}
 	require.ErrorIs(t, rules.Known(anonymous), access.ErrDenied)
 	require.NoError(t, rules.May(&access.Identity{Principal: "root"}, access.Operate, ""))
@@ -290,5 +290,5 @@ func TestManyIdentities(t *testing.T) {
 		if rules.May(id, access.Publish, "q-2999") != nil {
 			t.Fatal("denied")
 		}
-	}), "a decision that was made before takes no memory")
+	}), "an earlier decision uses no memory")
 }

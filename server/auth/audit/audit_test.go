@@ -128,7 +128,7 @@ func TestSlowDisk(t *testing.T) {
 	require.Contains(t, st.Error, "too slow")
 	require.EqualValues(t, queueRecords+100, st.Records)
 	records, _, missed, _ := l.Read(0)
-	require.Len(t, records, memoryRecords, "the newest are in memory all the same")
+	require.Len(t, records, memoryRecords, "the newest are in memory")
 	require.EqualValues(t, queueRecords+100-memoryRecords, missed)
 	close(hang)
 	require.Eventually(t, func() bool { return l.Stats().Error == "" }, time.Minute, time.Millisecond, "it is over")
@@ -192,7 +192,7 @@ func TestRefusalsAreCounted(t *testing.T) {
 		time.Sleep(suppressTime + time.Second) //nolint:forbidigo // simulated time
 		l.Observe(context.Background(), refused)
 		records, _, _, _ = l.Read(next)
-		require.Len(t, records, 3, "of bob, of those that were only counted, and of the one that came now")
+		require.Len(t, records, 3, "of bob, of the counted ones, and of the new one")
 		require.Equal(t, "bob", records[0].Principal)
 		require.EqualValues(t, 999, records[1].Repeated)
 		require.Equal(t, "ann", records[1].Principal)

@@ -380,7 +380,7 @@ func TestLimit(t *testing.T) {
 	}
 	var e *Error
 	require.ErrorAs(t, err, &e)
-	require.Positive(t, e.RetryAfter, "it is told to wait")
+	require.Positive(t, e.RetryAfter, "it is asked to wait")
 
 	fresh := i.Token("bob", nil)
 	_, err = first.Authenticate(call(t, testAddress, fresh))
@@ -421,7 +421,7 @@ func TestLimitIsBounded(t *testing.T) {
 		l.failed(prefixOf(&net.TCPAddr{IP: net.IPv4(10, byte(n>>16), byte(n>>8), byte(n)), Port: 1}), now)
 	}
 	require.LessOrEqual(t, l.known(), maxAddresses)
-	require.Positive(t, l.wait(bad, now), "the worst is kept")
+	require.Positive(t, l.wait(bad, now), "the most severe is kept")
 }
 
 // Many failures are reported to the operator.

@@ -138,7 +138,7 @@ func testGroupsKeepOrderWhenReadInParts(t *testing.T) {
 		require.NoError(t, err)
 		for _, m := range event.Messages {
 			if m.Sequence > groups {
-				require.True(t, acked[m.Sequence-groups], "%d went before %d", m.Sequence, m.Sequence-groups)
+				require.True(t, acked[m.Sequence-groups], "%d was delivered before %d", m.Sequence, m.Sequence-groups)
 			}
 		}
 		for _, m := range event.Messages {

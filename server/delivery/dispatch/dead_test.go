@@ -175,4 +175,4 @@ func testMoveFails(t *testing.T) {
 	require.Len(t, f.take(f.attach(1), 1), 1)
 }
 
-var errNoMove = errors.New("the node is not the active one any more")
+var errNoMove = errors.New("the node is no longer active")

@@ -508,7 +508,7 @@ func testFailuresEndTheConsumers(t *testing.T) {
 	f.queue.mu.Lock()
 	f.queue.failWith = nil
 	f.queue.mu.Unlock()
-	require.Equal(t, []uint64{1}, sequences(f.take(f.attach(1), 1)), "the next consumer begins anew")
+	require.Equal(t, []uint64{1}, sequences(f.take(f.attach(1), 1)), "the next consumer starts from the beginning")
 }
 
 // A transaction acknowledges messages that are in flight at a consumer, or about to be.

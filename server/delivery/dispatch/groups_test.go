@@ -51,7 +51,7 @@ func TestManyGroups(t *testing.T) {
 	_, _, more := s.done(all + 1)
 	require.False(t, more)
 	_, _, more = s.done(all + 1)
-	require.False(t, more, "it is not out any more")
+	require.False(t, more, "it is no longer in flight")
 }
 
 // TestDeferredSet compares the set with a map.

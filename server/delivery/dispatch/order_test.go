@@ -137,7 +137,7 @@ func testGroupIsDeliveredInOrder(t *testing.T) {
 	f.grouped("a", "a", "b", "a", "b")
 	inX, inY := sequences(f.take(x, 1)), sequences(f.take(y, 1))
 	require.Equal(t, []uint64{1}, inX, "the first group goes to the first consumer")
-	require.Equal(t, []uint64{3}, inY, "the second one to the one that has fewer")
+	require.Equal(t, []uint64{3}, inY, "the second one to the consumer with fewer")
 	f.nothing(x)
 	f.nothing(y)
 	// A requeued message blocks its group.
@@ -170,7 +170,7 @@ func testGroupContinuesAfterRemoteAck(t *testing.T) {
 	f.registry.Settled(dispatch.Key{Queue: 1, Sub: 1}, span(1, 2), nil)
 	require.Equal(t, []uint64{3}, sequences(f.take(c, 1)), "2 was acknowledged while it was parked")
 	f.registry.Settled(dispatch.Key{Queue: 1, Sub: 1}, nil, one(3))
-	require.Equal(t, []uint64{3}, sequences(f.take(c, 1)), "3 was given back")
+	require.Equal(t, []uint64{3}, sequences(f.take(c, 1)), "3 was requeued")
 }
 
 // TestGroupsContinueWhileOneConsumerIsFull verifies that messages of other groups overtake those of a consumer at its
@@ -323,7 +323,7 @@ func groupsInAnyWeather(t *testing.T, seed uint64) {
 	}
 	running.Wait()
 	require.Empty(t, w.wrong)
-	require.Zero(t, w.left, "all are answered in the end")
+	require.Zero(t, w.left, "all are answered eventually")
 }
 
 // consume runs one consumer. It reports whether all messages are answered.

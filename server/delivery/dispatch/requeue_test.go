@@ -41,7 +41,7 @@ func testReturn(t *testing.T) {
 	require.NoError(t, f.registry.Return(key, both, func() error {
 		f.queue.hide(false, 2, 5)
 		f.queue.publish("6") // triggers a read
-		require.Equal(t, []uint64{6}, sequences(f.take(c, 1)), "not before it is over")
+		require.Equal(t, []uint64{6}, sequences(f.take(c, 1)), "not before it ends")
 		return nil
 	}))
 	require.Equal(t, []uint64{2, 5}, sequences(f.take(c, 2)))

@@ -127,7 +127,7 @@ func TestThrottleIdle(t *testing.T) {
 		busy.Store(false)
 		require.False(t, p.isBusy())
 		waiting.Wait()
-		require.Zero(t, time.Since(begin), "no dispatcher waited to the end of its time")
+		require.Zero(t, time.Since(begin), "no dispatcher waited for its timeout")
 	})
 }
 

@@ -82,7 +82,7 @@ func TestWithdraw(t *testing.T) {
 					require.NoError(t, late.AddCredit(10))
 					synctest.Wait()
 					n, _ := f.registry.Stats(key)
-					require.Equal(t, uint64(1), n, "nothing is given out")
+					require.Equal(t, uint64(1), n, "nothing is delivered")
 					late.Close()
 					f.queue.mu.Lock()
 					f.queue.acked[3], f.queue.acked[4] = true, true

@@ -33,7 +33,7 @@ func TestRequire(t *testing.T) {
 		text         string
 	}{
 		{name: "said", first: said(b)},
-		{name: "said a moment later", later: said(b), took: time.Second},
+		{name: "reported shortly after", later: said(b), took: time.Second},
 		{
 			name: "an older release, a moment later", later: said(older), took: time.Second, want: wire.ErrFeature,
 			text: "runs 0.1.0, which does not know \"queues\"; upgrade it first with lockstep restart",

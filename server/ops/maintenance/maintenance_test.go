@@ -115,7 +115,7 @@ func TestLocalState(t *testing.T) {
 	require.NoError(t, err)
 	r, _, err = l.config(true, false)
 	require.NoError(t, err)
-	require.True(t, r, "once each time that it is turned on")
+	require.True(t, r, "once each time it is enabled")
 
 	require.NoError(t, vfs.WriteFileAtomic(fs, "/d/maintenance.json", []byte("{nonsense")))
 	l, err = openLocal(fs, "/d", zap.NewNop())
@@ -303,7 +303,7 @@ func testMissedRunsAfterTakeover(t *testing.T) {
 	require.Eventually(t, func() bool {
 		h := p.history(m, "hourly")
 		return len(h) == 1 && h[0].Outcome == RunOK
-	}, testTimeout, time.Millisecond, "four were missed; the one of 5 o'clock is made up for")
+	}, testTimeout, time.Millisecond, "four were missed; the one at 05:00 is run late")
 	require.Equal(t, 5, p.history(m, "hourly")[0].Scheduled.Hour())
 	require.Eventually(t, func() bool { return p.history(m, "nightly")[0].Outcome == RunFailed }, testTimeout,
 		time.Millisecond)
@@ -377,7 +377,7 @@ func TestClockIsReadInOrder(t *testing.T) {
 	m.clock()
 	<-other
 	_, steady := m.clock()
-	require.Equal(t, first, steady, "it was never set back")
+	require.Equal(t, first, steady, "the clock was never set back")
 }
 
 // A run that was interrupted by a switchover is restarted by the new active, a limited number of times.
@@ -398,7 +398,7 @@ func testJobRunDuringSwitchover(t *testing.T) {
 	}, testTimeout, time.Millisecond)
 	h := p.history(m, "nightly")
 	require.Equal(t, RunSkipped, h[1].Outcome)
-	require.Equal(t, begun.Scheduled.Unix(), h[0].Scheduled.Unix(), "the schedule goes on as if it were one run")
+	require.Equal(t, begun.Scheduled.Unix(), h[0].Scheduled.Unix(), "the schedule continues as after one run")
 	require.Equal(t, 1, h[0].Attempt)
 
 	again := m.newRun(2, m.o.Now())
@@ -448,7 +448,7 @@ func testAutotune(t *testing.T) {
 	_, err := m.Update(t.Context(), Change{AutotuneWindow: &window})
 	require.NoError(t, err)
 	pause(time.Second) // a thousand ticks
-	require.Zero(t, count(), "it is 1 o'clock")
+	require.Zero(t, count(), "at 01:00")
 	p.pass(90 * time.Minute)
 	require.Eventually(t, func() bool { return entry(m).Day != "" }, testTimeout, time.Millisecond)
 	require.Contains(t, entry(m).Outcome, "nothing to do", "10 %")

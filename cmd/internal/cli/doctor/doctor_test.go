@@ -74,7 +74,7 @@ func TestBesideARunningPair(t *testing.T) {
 		require.Contains(t, found(t, all, "ports, listen").Measured, pid)
 		require.Contains(t, found(t, all, "disk sync").Measured, "next to a running node")
 	}
-	require.Equal(t, before, names(t, dir), "it leaves nothing behind")
+	require.Equal(t, before, names(t, dir), "it leaves no files")
 	require.Contains(t, c.OK("status"), "in sync: a and b")
 	text, stderr, code := c.Run("", append([]string{"doctor"}, args...)...)
 	require.Equal(t, cli.ExitOK, code, stderr)

@@ -80,7 +80,7 @@ func TestLogin(t *testing.T) {
 	require.Equal(t, cli.ExitOK, code, "the flag counts before the profile: "+text)
 	c.Env[cli.EnvToken] = "lsk_of_the_environment"
 	text, code = run("", "queue", "list", "--profile", "first")
-	require.Equal(t, cli.ExitError, code, "the environment counts before the profile")
+	require.Equal(t, cli.ExitError, code, "the environment takes precedence over the profile")
 	require.NotContains(t, text, "of_the_environment")
 	text, code = run("", "queue", "list", "--profile", "first", "--token", token)
 	require.Equal(t, cli.ExitOK, code, "the flag counts before the environment: "+text)

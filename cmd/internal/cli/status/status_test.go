@@ -34,7 +34,7 @@ func TestStatusReportsOperatorActions(t *testing.T) {
 	same := *s.Pair.Forced
 	before := s.Fingerprint()
 	s.Pair.Forced = &same
-	require.Equal(t, before, s.Fingerprint(), "only what is in it counts")
+	require.Equal(t, before, s.Fingerprint(), "only its contents count")
 	b.Reset()
 	s.Pair.Forced.Settled, s.Pair.FailbackAt = true, time.Time{}
 	require.NoError(t, printChanges(env, s))

@@ -40,7 +40,7 @@ func TestBench(t *testing.T) {
 	}
 	for _, setup := range []string{"--pair", "--standalone"} {
 		_, stderr, _ := c.Run("", "pagesize", "--size", "4200", "--queues", "0")
-		require.Contains(t, stderr, "must be at least 1", "a size that is given takes the place of the default")
+		require.Contains(t, stderr, "must be at least 1", "a given size replaces the default")
 		lines := c.Lines("pagesize", "--mix", "400x4200,100x512", "--queues", "2", "--senders", "2", "--sync",
 			"off", setup)
 		require.Len(t, lines, 7)
