@@ -438,7 +438,7 @@ func testAccessRequests(t *testing.T) {
 	req.Producer = nil
 	_, err = n.access().CreateToken(ctx, req)
 	require.Equal(t, codes.AlreadyExists, status.Code(err))
-	require.ErrorContains(t, err, `token "t" exists`)
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_TOKEN_EXISTS, reasonOf(err))
 	req.Token.Name = "other"
 	_, err = n.access().CreateToken(ctx, req)
 	require.Equal(t, codes.AlreadyExists, status.Code(err))

@@ -5,6 +5,7 @@ package node_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -43,7 +44,7 @@ func testConsume(t *testing.T) {
 	// The messages in flight of a consumer that disconnects are requeued.
 	require.NoError(t, a.stream.CloseSend())
 	_, err = a.stream.Recv()
-	require.ErrorContains(t, err, "EOF")
+	require.ErrorIs(t, err, io.EOF)
 	require.Equal(t, []string{"1", "2"}, bodies(b.take(2)))
 	b.confirm(&pb.ConsumeRequest{Ack: span(1, 4), Confirm: 2})
 	q, err = n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "q"})
@@ -66,7 +67,7 @@ func testConsumeHalfClose(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, uint64(5), resp.GetConfirmed())
 	_, err = c.stream.Recv()
-	require.ErrorContains(t, err, "EOF")
+	require.ErrorIs(t, err, io.EOF)
 }
 
 func TestConsumeRefusals(t *testing.T) { simulated(t, testConsumeRefusals) }
@@ -115,7 +116,6 @@ func testConsumeDeletedQueue(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.stream.Recv()
 	require.Equal(t, codes.NotFound, status.Code(err))
-	require.ErrorContains(t, err, `"q"`)
 }
 
 func TestBrowse(t *testing.T) { simulated(t, testBrowse) }

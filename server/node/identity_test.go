@@ -232,7 +232,7 @@ func testStreamsEndWithTheirToken(t *testing.T) {
 		for err = recv(); err == nil; err = recv() { //nolint:revive // until it ends
 		}
 		require.Equal(t, codes.Unauthenticated, status.Code(err), name)
-		require.ErrorContains(t, err, "expired at", name)
+		require.Equal(t, pb.ErrorReason_ERROR_REASON_TOKEN_EXPIRED, reasonOf(err), name)
 		require.LessOrEqual(t, time.Since(ends), time.Second, name)
 		require.Positive(t, time.Since(ends), name)
 	}

@@ -102,7 +102,7 @@ func testVerifyEncrypted(t *testing.T) {
 	}
 	_, err = n.verifySet(t.Context(), &pb.VerifyBackupRequest{})
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
-	require.ErrorContains(t, err, "encrypted")
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_BACKUP_ENCRYPTED, reasonOf(err))
 }
 
 // The page map of a node adds up, and its size is bounded.

@@ -4,6 +4,7 @@ package node_test
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -330,6 +331,6 @@ func testPublishStream(t *testing.T, concurrent uint64) {
 		require.Equal(t, requests, messages, "a client without accepts_more gets one response at a time")
 	}
 	_, err = stream.Recv()
-	require.ErrorContains(t, err, "EOF")
+	require.ErrorIs(t, err, io.EOF)
 	require.NoError(t, <-sent)
 }

@@ -3,6 +3,7 @@
 package node_test
 
 import (
+	"io"
 	"path/filepath"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ func testRestoreWithEmptyPeer(t *testing.T) {
 	require.NoError(t, err)
 	for {
 		if _, err := making.Recv(); err != nil {
-			require.ErrorContains(t, err, "EOF")
+			require.ErrorIs(t, err, io.EOF)
 			break
 		}
 	}
