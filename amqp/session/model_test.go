@@ -30,7 +30,7 @@ type model struct {
 	outcomes map[string]wire.DeliveryState // of the broker's messages, by the client
 	got      map[string]wire.DeliveryState // as reported to the broker
 	states   map[string]wire.DeliveryState // of the client's messages, by the broker
-	told     map[string]int                // to the client
+	reported map[string]int                // to the client
 	counts   map[string]int
 }
 
@@ -49,7 +49,7 @@ func newModel(t testing.TB, seed uint64) *model {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	m := &model{
 		t: t, rng: rng, brokers: map[string]*brokerLink{}, outcomes: map[string]wire.DeliveryState{},
-		got: map[string]wire.DeliveryState{}, states: map[string]wire.DeliveryState{}, told: map[string]int{},
+		got: map[string]wire.DeliveryState{}, states: map[string]wire.DeliveryState{}, reported: map[string]int{},
 		counts: map[string]int{},
 	}
 	m.p = newPeer(t, Options{
@@ -363,7 +363,7 @@ func (m *model) run(steps int) {
 	m.check(true)
 	for text, state := range m.states {
 		if name, _, _ := strings.Cut(text, "."); !m.brokers[name].gone {
-			require.Equal(m.t, 1, m.told[text], "%s was settled as %v", text, state)
+			require.Equal(m.t, 1, m.reported[text], "%s was settled as %v", text, state)
 		}
 	}
 	for text, state := range m.outcomes {

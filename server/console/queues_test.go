@@ -50,12 +50,12 @@ func testQueuePages(t *testing.T) {
 	require.Contains(t, list, `aria-sort="descending"`)
 	require.Contains(t, list, "1–3 of 3")
 
-	said := do("/queue/publish?name=orders", url.Values{
+	reported := do("/queue/publish?name=orders", url.Values{
 		"body": {"{\"a\":[1,2],\r\n\"b\":\"<b>\"}"}, "content_type": {"application/json"},
 		"properties": {"region = eu\r\nx=y=z"},
 		"count":      {"3"},
 	})
-	require.Contains(t, said.body, "Published 3 messages from sequence 1")
+	require.Contains(t, reported.body, "Published 3 messages from sequence 1")
 	require.Contains(t, do("/queue/publish?name=orders", url.Values{"properties": {"region"}}).body, "has no value")
 	require.Contains(t, do("/queue/publish?name=none", url.Values{"body": {"x"}}).body, "Not found")
 	page := b.get("/queue?name=orders").body

@@ -193,8 +193,8 @@ func testPreparedRights(t *testing.T) {
 	require.NoError(t, n.createAs("root", "q"))
 	n.grant("bank", "q", mayPublish)
 	n.grant("other", "other", mayPublish)
-	prepare := func(who, xid string) error {
-		_, err := n.queues.Prepare(as(t.Context(), who), &pb.PrepareRequest{Xid: xid, Operations: []*pb.Operation{
+	prepare := func(identity, xid string) error {
+		_, err := n.queues.Prepare(as(t.Context(), identity), &pb.PrepareRequest{Xid: xid, Operations: []*pb.Operation{
 			{Kind: &pb.Operation_Publish{Publish: &pb.PublishOperation{Queue: "q", Messages: []*pb.Message{{}}}}},
 		}})
 		return err
@@ -217,8 +217,8 @@ func testLostRightEndsStreams(t *testing.T) {
 	for _, q := range []string{"a", "b"} {
 		require.NoError(t, n.createAs("root", q))
 	}
-	open := func(who string, queues ...string) pb.QueueService_PublishStreamClient {
-		s, err := n.queues.PublishStream(as(t.Context(), who))
+	open := func(identity string, queues ...string) pb.QueueService_PublishStreamClient {
+		s, err := n.queues.PublishStream(as(t.Context(), identity))
 		require.NoError(t, err)
 		for i, q := range queues {
 			require.NoError(t, s.Send(&pb.PublishStreamRequest{Correlation: uint64(i + 1), Publish: &pb.PublishRequest{
@@ -230,8 +230,8 @@ func testLostRightEndsStreams(t *testing.T) {
 		}
 		return s
 	}
-	attach := func(who, queue string) pb.QueueService_ConsumeClient {
-		s, err := n.queues.Consume(as(t.Context(), who))
+	attach := func(identity, queue string) pb.QueueService_ConsumeClient {
+		s, err := n.queues.Consume(as(t.Context(), identity))
 		require.NoError(t, err)
 		require.NoError(t, s.Send(&pb.ConsumeRequest{
 			Attach: &pb.Attach{Queue: queue},
@@ -286,8 +286,8 @@ func TestLockOut(t *testing.T) { simulated(t, testLockOut) }
 
 func testLockOut(t *testing.T) {
 	n := startNamedAlone(t, func(c *config.Config) { c.Access.Operators, c.Data.Dir = nil, t.TempDir() })
-	grant := func(who string, rule *pb.AccessRule, lockOut bool) error {
-		_, err := n.access().Grant(as(t.Context(), who), &pb.GrantRequest{Rule: rule, LockOut: lockOut})
+	grant := func(identity string, rule *pb.AccessRule, lockOut bool) error {
+		_, err := n.access().Grant(as(t.Context(), identity), &pb.GrantRequest{Rule: rule, LockOut: lockOut})
 		return err
 	}
 	operate := &pb.AccessRule{Principal: "alice", Rights: []pb.AccessRight{mayOperate}}
@@ -329,10 +329,10 @@ func testLockOut(t *testing.T) {
 		_, err := os.Stat(marker)
 		return os.IsNotExist(err)
 	}, testTimeout, 5*time.Millisecond)
-	who, err := n.access().ListAccess(as(t.Context(), "alice"), &pb.ListAccessRequest{})
+	identity, err := n.access().ListAccess(as(t.Context(), "alice"), &pb.ListAccessRequest{})
 	require.NoError(t, err)
-	require.Len(t, who.GetRules(), 1)
-	require.Len(t, who.GetRoles(), 1, "roles grant nothing without a rule, and are kept")
+	require.Len(t, identity.GetRules(), 1)
+	require.Len(t, identity.GetRoles(), 1, "roles grant nothing without a rule, and are kept")
 }
 
 // Invalid requests are refused with a reason, and retries are idempotent.

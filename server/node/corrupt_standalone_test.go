@@ -34,17 +34,17 @@ func flipIn(t *testing.T, name, text string) {
 }
 
 // browsed browses a queue.
-func (n *testNode) browsed(queue string) (sequences, damaged []uint64) {
+func (n *testNode) browsed(queue string) (sequences, corrupt []uint64) {
 	n.t.Helper()
 	stream, err := n.queues.Browse(n.t.Context(), &pb.BrowseRequest{Queue: queue})
 	require.NoError(n.t, err)
 	for {
 		resp, err := stream.Recv()
 		if err == io.EOF { //nolint:errorlint // as it is documented
-			return sequences, damaged
+			return sequences, corrupt
 		}
 		require.NoError(n.t, err)
-		damaged = append(damaged, resp.GetDamaged()...)
+		corrupt = append(corrupt, resp.GetDamaged()...)
 		for _, m := range resp.GetMessages() {
 			sequences = append(sequences, m.GetSequence())
 		}
@@ -71,9 +71,9 @@ func testCorruptMessagesStandalone(t *testing.T) {
 	}
 	n = start(t, n.config)
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-	sequences, damaged := n.browsed("orders")
+	sequences, corrupt := n.browsed("orders")
 	require.Equal(t, []uint64{1, 3, 5}, sequences)
-	require.Equal(t, []uint64{2, 4}, damaged)
+	require.Equal(t, []uint64{2, 4}, corrupt)
 
 	r, err := n.admin.Verify(t.Context(), &pb.VerifyRequest{Deep: true, FullSpeed: true})
 	require.NoError(t, err)
@@ -92,9 +92,9 @@ func testCorruptMessagesStandalone(t *testing.T) {
 	require.Empty(t, drop(false, 2), "a retry consumes nothing beyond the first attempt")
 	require.Equal(t, []uint64{4}, drop(false))
 	require.Empty(t, drop(false))
-	sequences, damaged = n.browsed("orders")
+	sequences, corrupt = n.browsed("orders")
 	require.Equal(t, []uint64{1, 3, 5}, sequences)
-	require.Empty(t, damaged)
+	require.Empty(t, corrupt)
 	q, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "orders"})
 	require.NoError(t, err)
 	require.Equal(t, uint64(3), q.GetQueue().GetMessages())
@@ -113,10 +113,10 @@ func testFlushArchive(t *testing.T) {
 		c.WAL.Archive, c.WAL.ArchiveEvery = archive, config.Duration(24*60*60*1e9)
 	})
 	n.createQueue("orders")
-	first, err := n.upkeep.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
+	first, err := n.maintenance.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
 	require.NoError(t, err)
 	n.publish("orders", "one", "two")
-	second, err := n.upkeep.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
+	second, err := n.maintenance.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
 	require.NoError(t, err)
 	require.Greater(t, second.GetLastLsn(), first.GetLastLsn())
 	require.Equal(t, n.status().GetStore().GetAppliedLsn(), second.GetLastLsn())
@@ -134,7 +134,7 @@ func testFlushArchive(t *testing.T) {
 	n = start(t, n.config)
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	n.createQueue("orders")
-	third, err := n.upkeep.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
+	third, err := n.maintenance.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
 	require.NoError(t, err)
 	require.Contains(t, third.GetFormer(), filepath.Join(archive, "other-"))
 	require.Less(t, third.GetLastLsn(), second.GetLastLsn())
@@ -147,6 +147,6 @@ func testFlushArchive(t *testing.T) {
 	require.GreaterOrEqual(t, chains[0].Last.LSN, second.GetLastLsn(), "the former one is complete")
 
 	none := startAlone(t, nil)
-	_, err = none.upkeep.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
+	_, err = none.maintenance.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
 	require.ErrorContains(t, err, "wal.archive")
 }

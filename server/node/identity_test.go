@@ -130,9 +130,9 @@ func testPairTokens(t *testing.T) {
 	a.waitFor(pb.Role_ROLE_ACTIVE)
 	b.waitFor(pb.Role_ROLE_STANDBY)
 	addresses := []string{a.ready.Address, b.ready.Address}
-	everyone, err := client.Open(t.Context(), client.Options{Addresses: addresses, DialOptions: clientOptions(t)})
+	anonymous, err := client.Open(t.Context(), client.Options{Addresses: addresses, DialOptions: clientOptions(t)})
 	require.NoError(t, err)
-	defer func() { require.NoError(t, everyone.Close()) }()
+	defer func() { require.NoError(t, anonymous.Close()) }()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	tokens := make(map[string]string)
@@ -144,7 +144,7 @@ func testPairTokens(t *testing.T) {
 		if !ends.IsZero() {
 			info.ExpiresAt = timestamppb.New(ends)
 		}
-		_, err := everyone.CreateToken(ctx, tokens[name], info)
+		_, err := anonymous.CreateToken(ctx, tokens[name], info)
 		require.NoError(t, err)
 	}
 	robot, err := client.Open(ctx, client.Options{
@@ -152,11 +152,11 @@ func testPairTokens(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, robot.Close()) }()
-	who, err := robot.WhoAmI(ctx)
+	identity, err := robot.WhoAmI(ctx)
 	require.NoError(t, err)
-	require.Equal(t, "robot", who.GetPrincipal())
-	require.Equal(t, []string{"machines"}, who.GetGroups())
-	require.Equal(t, "token", who.GetMethod())
+	require.Equal(t, "robot", identity.GetPrincipal())
+	require.Equal(t, []string{"machines"}, identity.GetGroups())
+	require.Equal(t, "token", identity.GetMethod())
 
 	cc, err := a.anotherConn()
 	require.NoError(t, err)
@@ -166,7 +166,7 @@ func testPairTokens(t *testing.T) {
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.NoError(t, err)
-	require.NoError(t, everyone.RevokeToken(ctx, "to-be-revoked", false))
+	require.NoError(t, anonymous.RevokeToken(ctx, "to-be-revoked", false))
 	revoked := time.Now()
 	for err == nil {
 		_, err = stream.Recv()
@@ -186,9 +186,9 @@ func testPairTokens(t *testing.T) {
 	}
 	a.stop()
 	b.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-	who, err = robot.WhoAmI(ctx)
+	identity, err = robot.WhoAmI(ctx)
 	require.NoError(t, err)
-	require.Equal(t, "robot", who.GetPrincipal())
+	require.Equal(t, "robot", identity.GetPrincipal())
 }
 
 // Streams end within a second of the expiry of their token.

@@ -146,7 +146,7 @@ func (n *testNode) pageSize() uint32 {
 // rewrite starts a rewrite on a node and waits for the result.
 func (n *testNode) rewrite(req *pb.RewriteRequest) (result *pb.RewriteResult, progress int, err error) {
 	n.t.Helper()
-	s, err := n.upkeep.Rewrite(n.t.Context(), req)
+	s, err := n.maintenance.Rewrite(n.t.Context(), req)
 	require.NoError(n.t, err)
 	for {
 		resp, err := s.Recv()
@@ -162,7 +162,7 @@ func (n *testNode) rewrite(req *pb.RewriteRequest) (result *pb.RewriteResult, pr
 
 func (n *testNode) scan() *pb.ScanResult {
 	n.t.Helper()
-	s, err := n.upkeep.Scan(n.t.Context(), &pb.ScanRequest{})
+	s, err := n.maintenance.Scan(n.t.Context(), &pb.ScanRequest{})
 	require.NoError(n.t, err)
 	for {
 		resp, err := s.Recv()

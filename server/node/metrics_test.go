@@ -77,7 +77,7 @@ func testMetricsOfAPair(t *testing.T) {
 	}
 	a.publish("small", "one")
 	a.publish("large", "one", "two", "three", "four")
-	_, err := a.upkeep.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{
+	_, err := a.maintenance.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{
 		Name: "nightly", Schedule: "0 3 * * *",
 		Kind: "backup",
 	}})

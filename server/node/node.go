@@ -243,7 +243,7 @@ type node struct {
 	archiver       *backup.Archiver // nil for none
 	archive        backup.Objects   // nil for none
 	archiveDir     string           // empty for none, and for one in a bucket
-	places         objectstore.Opener
+	slots          objectstore.Opener
 	seal           backup.Sealer // nil for none
 	rules          *access.Rules
 	rewriteBarrier *auth.Interceptor
@@ -462,11 +462,11 @@ func (n *node) awaitSwitchover(ctx context.Context, to uuid.UUID) (failover.Swit
 	}
 	answered := make(chan answer, 1)
 	term := termOf(n.runner.Status())
-	asking, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() { time.AfterFunc(switchoverLimit, cancel) })
 	n.asked.Go(func() {
 		defer cancel()
-		result, err := n.runner.SwitchoverTo(asking, to) // the runner's end also ends it
+		result, err := n.runner.SwitchoverTo(requests, to) // the runner's end also ends it
 		n.monitor.switchoverEnded(term, err)
 		answered <- answer{result, err}
 	})

@@ -77,19 +77,20 @@ func testQueueActivity(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	n.createQueue("idle")
-	look := func() *pb.QueueActivity {
+	check := func() *pb.QueueActivity {
 		resp, err := n.queues.ListQueues(t.Context(), &pb.ListQueuesRequest{Prefix: "q", Activity: true})
 		require.NoError(t, err)
 		require.Len(t, resp.GetQueues(), 1)
 		return resp.GetQueues()[0].GetActivity()
 	}
-	require.Nil(t, look().PublishedPerSecond, "it was not queried before")
+	require.Nil(t, check().PublishedPerSecond, "it was not queried before")
 	before := time.Now().Add(-time.Second)
 	n.publish("q", make([]string, 100)...)
 	c := n.consume("q", 40)
 	c.confirm(&pb.ConsumeRequest{Ack: span(1, uint64(len(c.take(40)))), Confirm: 1})
 	var a *pb.QueueActivity
-	require.Eventually(t, func() bool { a = look(); return a.PublishedPerSecond != nil }, testTimeout, 20*time.Millisecond)
+	require.Eventually(t, func() bool { a = check(); return a.PublishedPerSecond != nil }, testTimeout,
+		20*time.Millisecond)
 	seconds := 100 / a.GetPublishedPerSecond() // between the calls
 	require.Greater(t, seconds, 0.9)
 	require.InDelta(t, 40, a.GetDeliveredPerSecond()*seconds, 0.01)
@@ -105,7 +106,7 @@ func testQueueActivity(t *testing.T) {
 	one, err = n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "q"})
 	require.NoError(t, err)
 	require.Nil(t, one.GetQueue().GetActivity(), "it was not asked for")
-	require.Eventually(t, func() bool { return look().GetPublishedPerSecond() == 0 }, testTimeout, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return check().GetPublishedPerSecond() == 0 }, testTimeout, 20*time.Millisecond)
 }
 
 // Connections are listed with their traffic, and can be closed.

@@ -342,6 +342,6 @@ func testInsecureListenerIsLogged(t *testing.T) {
 	n.tells(conditions.NotEncrypted, "a", true)
 	require.Contains(t, n.told(conditions.NotEncrypted, "a").GetDetails(), "listen 0.0.0.0:0")
 	requirePeersAccepted(t, n.conn)
-	quiet := start(t, settings(t, "b"))
-	quiet.tells(conditions.NotEncrypted, "b", false)
+	idle := start(t, settings(t, "b"))
+	idle.tells(conditions.NotEncrypted, "b", false)
 }

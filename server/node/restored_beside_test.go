@@ -25,7 +25,7 @@ func testRestoreWithEmptyPeer(t *testing.T) {
 	n := startAlone(t, func(c *config.Config) { c.Backup.Path = sets })
 	n.createQueue("q")
 	n.publish("q", "1", "2")
-	making, err := n.upkeep.Backup(t.Context(), &pb.BackupRequest{})
+	making, err := n.maintenance.Backup(t.Context(), &pb.BackupRequest{})
 	require.NoError(t, err)
 	for {
 		if _, err := making.Recv(); err != nil {

@@ -142,8 +142,8 @@ func told(log *zap.Logger, key string) func(error) {
 	}
 }
 
-// look reloads changed files.
-func (s *secrets) look() {
+// check reloads changed files.
+func (s *secrets) check() {
 	for _, f := range s.all {
 		f.source.Check()
 	}
@@ -253,7 +253,7 @@ func (l *conditionMonitor) secrets(f *findings, now time.Time) {
 	if s == nil {
 		return
 	}
-	s.look()
+	s.check()
 	if open := l.n.cfg.Unencrypted(); len(open) > 0 {
 		list := make([]string, 0, len(open))
 		for _, o := range open {

@@ -146,11 +146,11 @@ func (c *workload) inSync() (active, standby int) {
 }
 
 // restart restarts a node.
-func (c *workload) restart(place int) {
+func (c *workload) restart(location int) {
 	c.t.Helper()
-	n := c.nodes[place].Load()
+	n := c.nodes[location].Load()
 	n.stop()
-	c.nodes[place].Store(start(c.t, n.config))
+	c.nodes[location].Store(start(c.t, n.config))
 }
 
 // Publishers and consumers keep running through switchovers and restarts of both nodes. No acknowledged message is
@@ -192,8 +192,8 @@ func testPublishersAndConsumersAcrossRoles(t *testing.T) {
 func (c *workload) check() {
 	t := c.t
 	t.Helper()
-	place, other := c.inSync()
-	active, standby := c.nodes[place].Load(), c.nodes[other].Load()
+	location, other := c.inSync()
+	active, standby := c.nodes[location].Load(), c.nodes[other].Load()
 	q, err := active.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "q"})
 	require.NoError(t, err)
 	got := bodies(active.consume("q", 100_000).take(int(q.GetQueue().GetMessages())))

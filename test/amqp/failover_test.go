@@ -45,9 +45,9 @@ func (a *tally) take(m *message) {
 // problems returns the violations: an accepted message that is missing; if once, a message with several copies; and a
 // message that was never sent.
 func (a *tally) problems(once bool) (all []string, doubled int) {
-	for body, told := range a.told {
+	for body, reported := range a.told {
 		n := a.found[body]
-		if told == "accepted" && n == 0 {
+		if reported == "accepted" && n == 0 {
 			all = append(all, body+" was accepted and is lost")
 		}
 		if n > 1 {
@@ -165,10 +165,10 @@ func (r *run) drain(q string, sum *tally) {
 }
 
 // until repeats step until it returns true.
-func (r *run) until(what string, step func() bool) {
+func (r *run) until(label string, step func() bool) {
 	r.t.Helper()
 	for end := time.Now().Add(bound); !step(); {
-		require.True(r.t, time.Now().Before(end), what)
+		require.True(r.t, time.Now().Before(end), label)
 	}
 }
 

@@ -138,7 +138,7 @@ func corruptOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h corruption
 	if role == "standby" {
 		victim, other = other, victim
 	}
-	what := fmt.Sprintf("%s, %s, peer %s; see %s", h.name, role, peer, victim.Dir)
+	label := fmt.Sprintf("%s, %s, peer %s; see %s", h.name, role, peer, victim.Dir)
 	if peer == "down" { // both together: neither detects that it is alone
 		require.NoError(t, victim.Pause())
 		require.NoError(t, other.Kill())
@@ -150,19 +150,19 @@ func corruptOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h corruption
 	h.do(t, victim)
 	_, err := os.Stat(filepath.Join(victim.DataDir(), "log", wal.FirstSegment))
 	whole := h.name == "page.db missing" && err == nil
-	require.NoError(t, victim.Start(), what)
+	require.NoError(t, victim.Start(), label)
 	if peer == "down" && !whole {
 		// Alone it must not serve, because it no longer holds everything. (A log with every record can rebuild a
 		// missing page.db.)
 		require.NoError(t, p.WaitRole(limited(t), victim, pb.Role_ROLE_RECOVERING, pb.Role_ROLE_CATCHING_UP,
-			pb.Role_ROLE_FENCED), what)
+			pb.Role_ROLE_FENCED), label)
 	}
 	if peer == "down" {
-		require.NoError(t, other.Start(), what)
+		require.NoError(t, other.Start(), label)
 	}
 	acked(t, w)
 	_, _, err = p.WaitInSync(limited(t))
-	require.NoError(t, err, what)
+	require.NoError(t, err, label)
 }
 
 // Corrupt files on the only node that holds everything. It must not serve, and must report the cause and the action.

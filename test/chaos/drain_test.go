@@ -62,19 +62,19 @@ func startCustomers(t *testing.T, open func(context.Context) (*client.Client, er
 }
 
 // acked records a response; failed records an error, unless the test is finished.
-func (c *customers) acked(who string) {
+func (c *customers) acked(principal string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.acks[who] = append(c.acks[who], time.Now())
+	c.acks[principal] = append(c.acks[principal], time.Now())
 }
 
-func (c *customers) failed(ctx context.Context, who string, err error) {
+func (c *customers) failed(ctx context.Context, principal string, err error) {
 	if ctx.Err() != nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.errors = append(c.errors, fmt.Sprintf("%s: %v", who, err))
+	c.errors = append(c.errors, fmt.Sprintf("%s: %v", principal, err))
 }
 
 func (c *customers) publish(ctx context.Context, k *client.Client) {
@@ -113,10 +113,10 @@ func (c *customers) pipeline(ctx context.Context, k *client.Client) {
 	}
 }
 
-func (c *customers) consume(ctx context.Context, k *client.Client, who string) {
+func (c *customers) consume(ctx context.Context, k *client.Client, principal string) {
 	co, err := k.Consume(ctx, drainQueue, client.ConsumerOptions{})
 	if err != nil {
-		c.failed(ctx, who, err)
+		c.failed(ctx, principal, err)
 		return
 	}
 	defer func() { _ = co.Close() }()
@@ -126,10 +126,10 @@ func (c *customers) consume(ctx context.Context, k *client.Client, who string) {
 			err = d.AckSync(ctx)
 		}
 		if err != nil {
-			c.failed(ctx, who, err)
+			c.failed(ctx, principal, err)
 			return
 		}
-		c.acked(who)
+		c.acked(principal)
 	}
 }
 
@@ -154,21 +154,21 @@ func (c *customers) longest(from, to time.Time) map[string]time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	gaps := map[string]time.Duration{}
-	for who, times := range c.acks {
+	for principal, times := range c.acks {
 		for i := 1; i < len(times); i++ {
 			if times[i].After(from) && times[i-1].Before(to) {
-				gaps[who] = max(gaps[who], times[i].Sub(times[i-1]))
+				gaps[principal] = max(gaps[principal], times[i].Sub(times[i-1]))
 			}
 		}
 	}
 	return gaps
 }
 
-func (c *customers) noErrors(what string) {
+func (c *customers) noErrors(label string) {
 	c.t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	require.Empty(c.t, c.errors, what)
+	require.Empty(c.t, c.errors, label)
 }
 
 // drainCase is a state of the pair and a node to stop in it.

@@ -167,7 +167,7 @@ func TestResizeScenarios(t *testing.T) {
 	r.scenario(t, "standby killed", r.standbyKilled)
 	r.scenario(t, "standby killed then cancelled", r.standbyKilledThenCancelled)
 	r.scenario(t, "both killed", r.bothKilled)
-	r.scenario(t, "etcd gone", r.etcdGone)
+	r.scenario(t, "etcd gone", r.etcdStopped)
 	r.scenario(t, "others refused then cancelled", r.refusedThenCancelled)
 	r.scenario(t, "damaged page", r.corruptPage)
 	checkOffline(t, r.p)
@@ -262,8 +262,8 @@ func (r *rolling) bothKilled(t *testing.T, w *cluster.Workload) {
 	r.done(t, plan, size)
 }
 
-// etcdGone: messages and the rewrite continue; the switchover waits for etcd.
-func (r *rolling) etcdGone(t *testing.T, w *cluster.Workload) {
+// etcdStopped: messages and the rewrite continue; the switchover waits for etcd.
+func (r *rolling) etcdStopped(t *testing.T, w *cluster.Workload) {
 	plan, size, active, standby := r.resize(t, walking)
 	require.NoError(t, r.p.StopEtcd())
 	require.NoError(t, r.p.Wait(limited(t), "the standby's rewrite", func(a, b *pb.GetStatusResponse) bool {
@@ -296,11 +296,11 @@ func index(p *cluster.Pair, n *cluster.Node) int {
 // Then the plan is cancelled without any change.
 func (r *rolling) refusedThenCancelled(t *testing.T, w *cluster.Workload) {
 	_, _, active, standby := r.resize(t, crawl)
-	refused := func(what string, err error, codes ...codes.Code) {
+	refused := func(label string, err error, codes ...codes.Code) {
 		t.Helper()
-		require.Error(t, err, what)
-		require.Contains(t, codes, status.Code(err), "%s: %v", what, err)
-		t.Logf("%s: %v", what, err)
+		require.Error(t, err, label)
+		require.Contains(t, codes, status.Code(err), "%s: %v", label, err)
+		t.Logf("%s: %v", label, err)
 	}
 	refused("rewrite of the standby", rewrite(t, standby), codes.AlreadyExists)
 	refused("rewrite of the active", rewrite(t, active), codes.FailedPrecondition)

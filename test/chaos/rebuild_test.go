@@ -27,12 +27,12 @@ func command(t *testing.T, args ...string) (output string, err error) {
 // refusing waits until both nodes wait for an operator and status shows the required action.
 func refusing(t *testing.T, p *cluster.Pair, reason string) {
 	t.Helper()
-	says := func(s *pb.GetStatusResponse) bool {
+	states := func(s *pb.GetStatusResponse) bool {
 		return s.GetRole() == pb.Role_ROLE_RECOVERING && strings.Contains(s.GetReason(), reason) &&
 			strings.Contains(s.GetReason(), "lockstep pair adopt")
 	}
 	require.NoError(t, p.Wait(limited(t), "two nodes that refuse",
-		func(a, b *pb.GetStatusResponse) bool { return says(a) && says(b) }))
+		func(a, b *pb.GetStatusResponse) bool { return states(a) && states(b) }))
 	for _, n := range p.Nodes() {
 		out, _ := command(t, "--addr", n.Address, "status")
 		require.Contains(t, out, "lockstep pair adopt")
@@ -53,11 +53,11 @@ func TestRebuildRecord(t *testing.T) {
 		{"restored", true, false},
 		{"restored-one-ahead", true, true},
 	} {
-		t.Run(tt.name, func(t *testing.T) { adoptAfter(t, tt.restored, tt.alone) })
+		t.Run(tt.name, func(t *testing.T) { rebuildAfter(t, tt.restored, tt.alone) })
 	}
 }
 
-func adoptAfter(t *testing.T, restored, alone bool) {
+func rebuildAfter(t *testing.T, restored, alone bool) {
 	t.Helper()
 	p := start(t, cluster.Options{})
 	etcdDir := filepath.Join(filepath.Dir(p.A.Dir), "etcd")

@@ -316,7 +316,7 @@ func TestCorruptAtStart(t *testing.T) {
 	backlog := fillBacklog(t, p, repairFill, s)
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "start-", Seed: s, PerSecond: 300})
 	checkpointBoth(t, p)
-	for _, damage := range []func(n *cluster.Node){
+	for _, corruption := range []func(n *cluster.Node){
 		func(n *cluster.Node) { flipIndex(t, n) },
 		func(n *cluster.Node) {
 			for _, at := range []int64{16<<10 + 60, 32<<10 + 60} { // both meta slots
@@ -336,7 +336,7 @@ func TestCorruptAtStart(t *testing.T) {
 		since := logged(t, active)
 		require.NoError(t, active.Kill())
 		acked(t, w)
-		damage(active)
+		corruption(active)
 		require.NoError(t, active.Start())
 		inSync(t, p)
 		require.True(t, said(t, active, "set aside", since) || said(t, active, "has to be replaced", since))

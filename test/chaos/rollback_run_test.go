@@ -49,7 +49,7 @@ func (r *rollbackRun) run(t *testing.T) {
 	r.take(t)
 	acked(t, r.w)
 	r.live(t)
-	switch r.c.where {
+	switch r.c.location {
 	case "back":
 		r.rollBack(t)
 	case "at the other's address":
@@ -85,7 +85,7 @@ func (r *rollbackRun) live(t *testing.T) {
 
 // victims returns the nodes whose directories are copied.
 func (r *rollbackRun) victims() []*cluster.Node {
-	switch r.c.what {
+	switch r.c.label {
 	case "active":
 		return []*cluster.Node{r.active}
 	case "standby":
@@ -156,7 +156,7 @@ func (r *rollbackRun) returnImage(t *testing.T, n *cluster.Node) {
 // rollBack cuts the power of a site and then starts the copied nodes with their copies.
 func (r *rollbackRun) rollBack(t *testing.T) {
 	var other *cluster.Node // nil if both directories are replaced
-	if r.c.what != "both" {
+	if r.c.label != "both" {
 		other = r.p.Other(r.victims()[0])
 	}
 	r.crash(t, other)
@@ -251,16 +251,16 @@ func (r *rollbackRun) requireWaits(t *testing.T) {
 	<-time.After(rollbackPause)
 	_, served := r.w.History().AckedAfter(since, "none")
 	require.False(t, served || r.pins.acked() > before, "a node without acknowledged messages serves")
-	says := false
+	states := false
 	for _, n := range running {
 		require.False(t, n.Ended(), "%s exited unexpectedly, see %s", n.Name, n.LogFile())
 		s, err := n.Status(limited(t))
 		require.NoError(t, err)
 		require.Contains(t, []pb.Role{pb.Role_ROLE_RECOVERING, pb.Role_ROLE_CATCHING_UP}, s.GetRole(), s.GetReason())
-		says = says || strings.Contains(s.GetReason(), "lockstep ")
+		states = states || strings.Contains(s.GetReason(), "lockstep ")
 		r.note(t, "%s waits: %s", n.Name, s.GetReason())
 	}
-	require.True(t, says, "no node reports the cause and the action")
+	require.True(t, states, "no node reports the cause and the action")
 }
 
 // onPeer starts a copy at the address of the other node, replacing that node's directory, while the original

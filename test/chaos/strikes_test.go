@@ -35,7 +35,7 @@ func injections() []inject {
 		{name: "active killed", weight: 30, do: (*killer).killActive},
 		{name: "standby killed", weight: 20, do: (*killer).killStandby},
 		{name: "standby killed, for long", weight: 5, do: (*killer).killStandbyLong},
-		{name: "active killed, then its successor", weight: 7, do: (*killer).killBothInTurn},
+		{name: "active killed, then its successor", weight: 7, do: (*killer).killBothSequentially},
 		{name: "both killed", weight: 6, do: (*killer).killBoth},
 		{name: "active frozen", weight: 4, do: first((*killer).freeze)},
 		{name: "standby frozen", weight: 3, do: second((*killer).freeze)},
@@ -85,9 +85,9 @@ func (k *killer) killStandbyLong(active, standby *cluster.Node) {
 	k.start(standby)
 }
 
-// killBothInTurn: the node that took over alone is killed as well, before or while the other one catches up. Only it
-// may become active again.
-func (k *killer) killBothInTurn(active, standby *cluster.Node) {
+// killBothSequentially: the node that took over alone is killed as well, before or while the other one catches up. Only
+// it may become active again.
+func (k *killer) killBothSequentially(active, standby *cluster.Node) {
 	k.kill(active)
 	acked(k.t, k.w)
 	k.start(active)

@@ -35,15 +35,15 @@ func TestCommitUnknownOutcome(t *testing.T) {
 
 	active, standby := inSync(t, p)
 	require.NoError(t, standby.Pause())
-	doubtful := txn("doubtful")
+	uncertain := txn("doubtful")
 	// The active waits longer for its standby, and the request must reach it first, which takes time on a busy
 	// machine.
-	_, err = doubtful.Commit(within(time.Second))
+	_, err = uncertain.Commit(within(time.Second))
 	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
 	require.NoError(t, active.Pause())
 	for deadline := time.Now().Add(bound); ; {
 		_, noActive := c.WaitActive(within(10 * time.Millisecond))
-		_, err = doubtful.Commit(within(300 * time.Millisecond))
+		_, err = uncertain.Commit(within(300 * time.Millisecond))
 		require.ErrorIs(t, err, client.ErrOutcomeUnknown, "no node has answered")
 		if noActive != nil {
 			break // this Commit found no node
@@ -53,7 +53,7 @@ func TestCommitUnknownOutcome(t *testing.T) {
 
 	require.NoError(t, active.Wake())
 	require.NoError(t, standby.Wake())
-	r, err := doubtful.Commit(limited(t))
+	r, err := uncertain.Commit(limited(t))
 	require.NoError(t, err)
 	require.Len(t, r.Results, 1)
 	require.Equal(t, uint64(2), messages(), "the first one, and the one of unknown outcome once")

@@ -100,11 +100,11 @@ func (u *unsynced) both() {
 	waits := func(s *pb.GetStatusResponse) bool {
 		return slices.Contains([]pb.Role{pb.Role_ROLE_RECOVERING, pb.Role_ROLE_CATCHING_UP}, s.GetRole())
 	}
-	says := func(s *pb.GetStatusResponse) bool {
+	states := func(s *pb.GetStatusResponse) bool {
 		return strings.Contains(s.GetReason(), "stop the other node, and then: lockstep failover --force")
 	}
 	require.NoError(t, p.Wait(limited(t), "two nodes that wait for an operator",
-		func(a, b *pb.GetStatusResponse) bool { return waits(a) && waits(b) && (says(a) || says(b)) }))
+		func(a, b *pb.GetStatusResponse) bool { return waits(a) && waits(b) && (states(a) || states(b)) }))
 	quietUntil := time.Now().Add(rollbackPause)
 	for time.Now().Before(quietUntil) {
 		for _, n := range p.Nodes() {

@@ -100,7 +100,7 @@ func redelivery(t *testing.T, r *run) {
 	}
 	require.False(t, seen[2], "it was acknowledged")
 	r.flush("again")
-	r.quiet("again")
+	r.settle("again")
 	r.verify()
 }
 
@@ -122,7 +122,7 @@ func nacks(t *testing.T, r *run) {
 	require.GreaterOrEqual(t, time.Since(start), delay)
 	r.answer("k", d, "ack", nil)
 	r.flush("k")
-	r.quiet("k")
+	r.settle("k")
 	r.verify()
 }
 
@@ -142,7 +142,7 @@ func rejects(t *testing.T, r *run) {
 		r.answer("k", d, "nack", nil)
 	}
 	r.flush("k")
-	r.quiet("k")
+	r.settle("k")
 	r.consume("d", dead, nil)
 	for range 2 {
 		d, m := r.receive("d")
@@ -173,7 +173,7 @@ func filters(t *testing.T, r *run) {
 		r.answer("k", d, "ack", nil)
 	}
 	r.flush("k")
-	r.quiet("k")
+	r.settle("k")
 	r.consume("us", q, request{"filter": `properties.region == "us"`})
 	for _, want := range []uint64{2, 5} {
 		d, m := r.receive("us")
@@ -181,7 +181,7 @@ func filters(t *testing.T, r *run) {
 		r.answer("us", d, "ack", nil)
 	}
 	r.flush("us")
-	r.quiet("us")
+	r.settle("us")
 	got := r.a.call("consume", request{"client": "c", "consumer": "wrong", "queue": q, "filter": "no expression ("})
 	require.NotNil(t, got.Error)
 	require.Equal(t, "INVALID_FILTER", got.Error.Reason)
@@ -223,7 +223,7 @@ func times(t *testing.T, r *run) {
 	require.GreaterOrEqual(t, time.Since(start), delay)
 	r.answer("k", d, "ack", nil)
 	r.flush("k")
-	r.quiet("k")
+	r.settle("k")
 }
 
 // moved: after a subscription is reset to an earlier position, all messages from there are redelivered, including
@@ -254,7 +254,7 @@ func moved(t *testing.T, r *run) {
 		r.answer("k", d, "ack", nil)
 	}
 	r.flush("k")
-	r.quiet("k")
+	r.settle("k")
 	r.verify()
 }
 

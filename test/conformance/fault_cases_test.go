@@ -227,11 +227,11 @@ func killUnderConsumer(t *testing.T, r *run) {
 		r.answer("k", d, "ack", nil)
 	}
 	r.flush("k")
-	r.quiet("k")
+	r.settle("k")
 	r.a.do("consumer_close", request{"consumer": "k"})
 	r.inSync(t)
 	r.consume("again", q, nil)
-	r.quiet("again")
+	r.settle("again")
 	r.verify()
 }
 
@@ -264,7 +264,7 @@ func killUnderTransactions(t *testing.T, r *run) {
 		taken[m.Sequence] = true
 	}
 	<-killed
-	r.quiet("k")
+	r.settle("k")
 	r.verify()
 }
 
@@ -302,7 +302,7 @@ func switchovers(t *testing.T, r *run) {
 		r.answer("k", d, "ack", nil)
 	}
 	r.flush("k")
-	r.quiet("k")
+	r.settle("k")
 	r.verify()
 }
 
@@ -327,7 +327,7 @@ func restart(t *testing.T, r *run) {
 		r.answer("k", d, "ack", nil)
 	}
 	r.flush("k")
-	r.quiet("k")
+	r.settle("k")
 	r.verify()
 }
 

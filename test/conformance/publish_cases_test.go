@@ -74,10 +74,10 @@ func publishAndAck(t *testing.T, r *run) {
 		r.answer("k", d, "ack", nil)
 	}
 	r.flush("k")
-	r.quiet("k")
+	r.settle("k")
 	r.a.do("consumer_close", request{"consumer": "k"})
 	r.consume("again", q, nil)
-	r.quiet("again")
+	r.settle("again")
 	r.verify()
 }
 
@@ -204,7 +204,7 @@ func transaction(t *testing.T, r *run) {
 	require.Nil(t, got.Error)
 	r.a.do("consumer_close", request{"consumer": "k"})
 	r.consume("again", in, nil)
-	r.quiet("again")
+	r.settle("again")
 	r.verify()
 }
 

@@ -240,20 +240,20 @@ func TestExtensionPointsExist(t *testing.T) {
 	_, text, ok := strings.Cut(documents(t)[filepath.Join(top, "CONTRIBUTING.md")], "## Where things are added\n")
 	require.True(t, ok)
 	text, _, _ = strings.Cut(text, "\n## ")
-	kind, places := "", map[string]int{}
+	kind, locations := "", map[string]int{}
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "**") {
 			kind, _, _ = strings.Cut(strings.TrimPrefix(line, "**"), "**")
 		} else if number, _, item := strings.Cut(line, ". "); item && len(number) == 1 {
-			places[kind]++
-			require.LessOrEqual(t, places[kind], 4, kind)
+			locations[kind]++
+			require.LessOrEqual(t, locations[kind], 4, kind)
 			require.Contains(t, line, "](", "%s, %s: no position in the message", kind, number)
 		}
 	}
 	for _, kind := range []string{
 		"An operation of the log", "An RPC", "A setting", "A queue option", "A coordinator", "A command",
 	} {
-		require.NotZero(t, places[kind], kind)
+		require.NotZero(t, locations[kind], kind)
 	}
 }
 

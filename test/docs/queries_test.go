@@ -219,7 +219,7 @@ func TestAlertsUseExistingMetrics(t *testing.T) {
 	}
 }
 
-func checkRoles(t *testing.T, where, query string) {
+func checkRoles(t *testing.T, location, query string) {
 	t.Helper()
 	for _, named := range regexp.MustCompile(`role=~?"([^"]*)"`).FindAllStringSubmatch(query, -1) {
 		for role := range strings.SplitSeq(named[1], "|") {
@@ -227,7 +227,7 @@ func checkRoles(t *testing.T, where, query string) {
 			for r := failover.RoleRecovering; r <= failover.RoleFenced; r++ {
 				found = found || r.String() == role
 			}
-			require.True(t, found, "%s: there is no role %s", where, role)
+			require.True(t, found, "%s: there is no role %s", location, role)
 		}
 	}
 }

@@ -47,22 +47,22 @@ func (d *dumper) segment(name string) {
 	}
 	d.line(0, "%s: version %d, first LSN %d, previous %s", shown, le32(b[8:]), le64(b[32:]), position(b[40:]))
 	d.hex(1, b[:64])
-	d.zero(b[64:blocksAt], "the data after the header of a segment")
+	d.zero(b[64:blocksAt], "what follows the header of a segment")
 	prev := lsn.Position{Term: le64(b[40:]), LSN: le64(b[48:]), Chain: le32(b[56:])}
 	for b = b[blocksAt:]; len(b) >= 32 && string(b[:4]) == "lLBK"; {
 		length, flags, durable, first := le32(b[8:]), le32(b[12:]), le64(b[16:]), le64(b[24:])
 		if first != prev.LSN+1 {
 			break
 		}
-		what := fmt.Sprintf("block: %d bytes of frames", length)
+		label := fmt.Sprintf("block: %d bytes of frames", length)
 		if flags&1 != 0 {
-			what = "seal"
+			label = "seal"
 		}
-		commit := "not specified"
+		commit := "not said"
 		if behind := flags >> 1; behind != 0 {
 			commit = fmt.Sprint(first - uint64(behind))
 		}
-		d.line(1, "%s, first LSN %d, durable LSN %d, commit LSN %s", what, first, durable, commit)
+		d.line(1, "%s, first LSN %d, durable LSN %d, commit LSN %s", label, first, durable, commit)
 		d.hex(2, b[:32])
 		frames := b[32 : 32+length]
 		for b = b[32+length:]; len(frames) > 0; {
@@ -213,10 +213,10 @@ func (d *dumper) messages(op *txn.Op) {
 	}
 }
 
-func (d *dumper) message(level int, what string, record []byte) {
+func (d *dumper) message(level int, label string, record []byte) {
 	m, err := txn.DecodeMessage(record)
 	require.NoError(d.t, err)
-	s := fmt.Sprintf("%s: time %d, body %s", what, m.TimestampMS, text(m.Body))
+	s := fmt.Sprintf("%s: time %d, body %s", label, m.TimestampMS, text(m.Body))
 	for k, v := range m.Properties {
 		s += fmt.Sprintf(", property %q=%q", k, v)
 	}

@@ -234,7 +234,7 @@ func (w *writer) shared() {
 func (w *writer) access() {
 	made := w.commit(nil, func(b *txn.Builder) {
 		b.ChangeAccess(0, 0x0a0b0c0d, []txn.AccessChange{
-			{Kind: 'r', Name: []byte("a rule"), Value: []byte("access rules")},
+			{Kind: 'r', Name: []byte("a rule"), Value: []byte("who may do what")},
 			{Kind: 'q', Name: []byte("orders.*"), Value: nil},
 			{Kind: 't', Name: []byte("gone"), Value: []byte("a token")},
 		})

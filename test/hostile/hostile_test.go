@@ -255,9 +255,9 @@ func TestHostile(t *testing.T) {
 	pause(ctx, 2*time.Second)
 	_, _, _ = g.all()
 	pause(ctx, max(4*time.Second, total/10))
-	quietMedian, quiet, n := g.all()
+	quietMedian, baseline, n := g.all()
 	goroutines, files := gauge(t, metrics, "go_goroutines"), openFiles(active.PID())
-	t.Logf("quiet: median %v, p99 %v of %d; %v goroutines, %v files", quietMedian, quiet, n, goroutines, count(files))
+	t.Logf("quiet: median %v, p99 %v of %d; %v goroutines, %v files", quietMedian, baseline, n, goroutines, count(files))
 	if strict {
 		control(t, g, underAttack, total/20)
 	}
@@ -292,27 +292,27 @@ func TestHostile(t *testing.T) {
 		}
 		rows = append(rows, fmt.Sprintf("%-24s %10d %10s %10s %10.0f %%", a.name, fired, rounded(median), rounded(p99),
 			100*spent.Seconds()/took.Seconds()))
-		tell(t, mine)
+		logSummary(t, mine)
 	}
 	<-halfOpened
 	over()
 	came := <-arrived
 	median, p99, n := g.all()
-	tell(t, report)
+	logSummary(t, report)
 	slices.Sort(came)
 	t.Logf("the legitimate client during each attack, and the CPU usage of the node:\n%s", strings.Join(rows, "\n"))
 	t.Logf("under attack: median %v, p99 %v of %d (%.2f times the baseline); %d new clients, the slowest took %v", median,
-		p99, n, float64(p99)/float64(quiet), len(came), came[len(came)-1])
+		p99, n, float64(p99)/float64(baseline), len(came), came[len(came)-1])
 	peak := peakMemory(t, active.PID())
 	t.Logf("memory: %d MiB at most, budget %d MiB", peak>>20, budget>>20)
 
 	require.Zero(t, g.fails)
 	require.LessOrEqual(t, peak, int64(budget+budget/10), "memory")
-	most := max(20*quiet, time.Second) // for a machine with other load
+	most := max(20*baseline, time.Second) // for a machine with other load
 	if strict {
-		most = 2 * quiet
+		most = 2 * baseline
 	}
-	assert.LessOrEqual(t, p99, most, "p99 of the legitimate client; without an attack it is %v", quiet)
+	assert.LessOrEqual(t, p99, most, "p99 of the legitimate client; without an attack it is %v", baseline)
 	requireNoLeaks(t, metrics, active.PID(), goroutines, files)
 }
 
@@ -400,8 +400,8 @@ func attackAll(t *testing.T, attack plan, report map[string]*tally) {
 	assert.NotEmpty(t, report, "%s never fired", attack.Attack)
 }
 
-// tell logs how the attacks ended.
-func tell(t *testing.T, report map[string]*tally) {
+// logSummary logs how the attacks ended.
+func logSummary(t *testing.T, report map[string]*tally) {
 	t.Helper()
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(report)) {

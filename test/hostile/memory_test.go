@@ -65,7 +65,7 @@ func TestMemoryOfOneClient(t *testing.T) {
 			attackAll(t, one, report) //nolint:testifylint // it asserts, and does not end the test
 		}()
 		slowest := publishUntil(t, k, over)
-		tell(t, report)
+		logSummary(t, report)
 		peak := peakMemory(t, active.PID())
 		t.Logf("%s: memory %d MiB at most so far, budget %d MiB; slowest publish of the legitimate client %v", a.name,
 			peak>>20, budget>>20, slowest)

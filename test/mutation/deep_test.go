@@ -39,8 +39,8 @@ func TestTableMatchesCode(t *testing.T) {
 			out, err = run(t, binaries[r.pkg], r, r.hook)
 			require.Error(t, err, "%s of %s does not fail:\n%s", r.test, r.pkg, out)
 			require.True(t, failed(out, r.test), "it crashed instead of failing:\n%s", out)
-			require.NotEmpty(t, r.says, "the row differs from the test's output:\n%s", out)
-			require.Contains(t, out, r.says, "it failed for another reason")
+			require.NotEmpty(t, r.output, "the row differs from the test's output:\n%s", out)
+			require.Contains(t, out, r.output, "it failed for another reason")
 		})
 	}
 }

@@ -226,8 +226,8 @@ func (s *scan) walk(f *testFile, function string, n ast.Node) {
 				}
 				return false
 			}
-			if what := s.waits(n, elapsed); what != "" {
-				s.hits[function] = append(s.hits[function], hit{f.name, finding{f.fset.Position(n.Pos()).Line, what}})
+			if label := s.waits(n, elapsed); label != "" {
+				s.hits[function] = append(s.hits[function], hit{f.name, finding{f.fset.Position(n.Pos()).Line, label}})
 			}
 		}
 		return true

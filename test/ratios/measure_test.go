@@ -70,7 +70,7 @@ func (m *measurer) measure(ctx context.Context, e *expectations, rounds int) []o
 		}
 	}
 	for i := range all {
-		all[i].judge()
+		all[i].check()
 	}
 	return all
 }
@@ -82,8 +82,8 @@ func describe(err error, otherwise string) string {
 	return err.Error()
 }
 
-// judge sets the verdict from the measured value.
-func (o *outcome) judge() {
+// check sets the verdict from the measured value.
+func (o *outcome) check() {
 	switch {
 	case errors.Is(o.reason, errSkipped):
 		o.verdict = skipped
@@ -220,15 +220,15 @@ func table(all []outcome) (text string, failures int) {
 		for _, r := range o.rounds {
 			rounds = append(rounds, fmt.Sprintf("%.2f", r))
 		}
-		said := string(o.verdict)
+		reported := string(o.verdict)
 		if o.reason != nil {
-			said += ": " + strings.TrimPrefix(o.reason.Error(), string(skipped)+": ")
+			reported += ": " + strings.TrimPrefix(o.reason.Error(), string(skipped)+": ")
 		}
 		if o.verdict != holds && o.verdict != skipped {
 			failures++
 		}
 		fmt.Fprintf(w, "%s\t%.2f\t%.2f\t%s\t%s\t%s\n", o.ratio.Name, o.ratio.Lowest, o.ratio.Highest, measured,
-			strings.Join(rounds, " "), said)
+			strings.Join(rounds, " "), reported)
 	}
 	_ = w.Flush() // into memory
 	return b.String(), failures

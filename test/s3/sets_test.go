@@ -164,9 +164,9 @@ func TestKilled(t *testing.T) {
 	d := openData(t, in(t.TempDir(), "data"))
 	d.publish(320)
 	want := contents(t, d.s)
-	place := openStore(t, "sets", o)
+	location := openStore(t, "sets", o)
 	start := time.Now()
-	_, err := backup.Run(t.Context(), d.s, backup.Options{Place: place})
+	_, err := backup.Run(t.Context(), d.s, backup.Options{Place: location})
 	require.NoError(t, err)
 	took := time.Since(start)
 	count := map[string]int{}
@@ -179,19 +179,19 @@ func TestKilled(t *testing.T) {
 			return err
 		})
 		count[fmt.Sprintf("backup %t", err == nil)]++
-		sets, lerr := backup.ListIn(t.Context(), place)
+		sets, lerr := backup.ListIn(t.Context(), location)
 		require.NoError(t, lerr)
 		whole := 0
 		for _, set := range sets {
 			if set.Complete {
 				whole++
-				_, err := backup.Verify(t.Context(), set.Name, backup.VerifyOptions{Place: place, ChecksumsOnly: true})
+				_, err := backup.Verify(t.Context(), set.Name, backup.VerifyOptions{Place: location, ChecksumsOnly: true})
 				require.NoError(t, err, "kill %d: %s is listed as complete", i, set.Name)
 			}
 		}
 		require.Positive(t, whole)
 	}
-	last, err := backup.Run(t.Context(), d.s, backup.Options{Place: place, KeepGenerations: 1})
+	last, err := backup.Run(t.Context(), d.s, backup.Options{Place: location, KeepGenerations: 1})
 	require.NoError(t, err)
 	s.nothingElse(last.Name)
 
@@ -206,7 +206,7 @@ func TestKilled(t *testing.T) {
 		if err != nil {
 			require.ErrorIs(t, err, backup.ErrRemote)
 			require.NoError(t, store.CheckRestore(vfs.OS(), target), "it can be restored again")
-			require.NoError(t, restore(place))
+			require.NoError(t, restore(location))
 		}
 		got, _ := restored(t, target)
 		require.Equal(t, want, got)

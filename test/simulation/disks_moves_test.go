@@ -226,7 +226,7 @@ func (w *world) rollBackBoth(ctx context.Context, h *historycheck.History, m dis
 // requireWaits: the nodes have older images and no node with the missing data. One reports that it waits for the
 // data, and none has a role.
 func (w *world) requireWaits(ctx context.Context, hosts ...*host) error {
-	var said []string
+	var reported []string
 	for _, h := range hosts {
 		s, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).GetStatus(ctx, &pb.GetStatusRequest{})
 		if err != nil {
@@ -236,14 +236,14 @@ func (w *world) requireWaits(ctx context.Context, hosts ...*host) error {
 		if r := s.GetRole(); r != pb.Role_ROLE_RECOVERING && r != pb.Role_ROLE_CATCHING_UP {
 			return fmt.Errorf("%s has an older disk, and is %v (%s)", h.name, r, s.GetReason())
 		}
-		for _, what := range []string{waitedRollback, waitedOtherStore, waitedActive, waitedTakeover} {
-			if strings.Contains(s.GetReason(), what) {
-				w.countMove(what)
-				said = append(said, what)
+		for _, label := range []string{waitedRollback, waitedOtherStore, waitedActive, waitedTakeover} {
+			if strings.Contains(s.GetReason(), label) {
+				w.countMove(label)
+				reported = append(reported, label)
 			}
 		}
 	}
-	if len(said) == 0 {
+	if len(reported) == 0 {
 		return errors.New("no node reports the action for an older disk")
 	}
 	return nil
@@ -361,9 +361,9 @@ func (w *world) rank(ctx context.Context, h *host) int {
 		return -1
 	}
 	w.record("%s is %v: %s", h.name, s.GetRole(), s.GetReason())
-	for _, what := range []string{waitedCopy, superseded} {
-		if strings.Contains(s.GetReason(), what) {
-			w.countMove(what)
+	for _, label := range []string{waitedCopy, superseded} {
+		if strings.Contains(s.GetReason(), label) {
+			w.countMove(label)
 		}
 	}
 	switch s.GetRole() {

@@ -36,9 +36,9 @@ func TestDisks(t *testing.T) {
 		if total.seeds < disksSeeds {
 			return
 		}
-		for _, what := range append(moveNames[:], outcomes()...) {
-			if total.sum.moves[what] == 0 {
-				t.Errorf("in %d seeds this never occurred, so it is untested: %s", total.seeds, what)
+		for _, label := range append(moveNames[:], outcomes()...) {
+			if total.sum.moves[label] == 0 {
+				t.Errorf("in %d seeds this never occurred, so it is untested: %s", total.seeds, label)
 			}
 		}
 	}()

@@ -217,9 +217,9 @@ func Kind(k pb.PlanKind) string { return strings.ToLower(strings.TrimPrefix(k.St
 
 // Describe describes the progress of a plan in a sentence. name returns the name of a node.
 func Describe(p *pb.Plan, name func(id string) string) string {
-	what := Kind(p.GetKind())
+	label := Kind(p.GetKind())
 	if p.GetKind() == pb.PlanKind_PLAN_KIND_RESIZE {
-		what += " to pages of " + output.Bytes(uint64(p.GetPageSize()))
+		label += " to pages of " + output.Bytes(uint64(p.GetPageSize()))
 	}
 	node := "a node"
 	if p.GetNode() != "" {
@@ -252,5 +252,5 @@ func Describe(p *pb.Plan, name func(id string) string) string {
 	if n := p.GetRetries(); n > 0 {
 		s += fmt.Sprintf(" (restarted: %d×)", n)
 	}
-	return what + ": " + s
+	return label + ": " + s
 }

@@ -87,8 +87,8 @@ func TestCallers(t *testing.T) {
 	alice := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 7}
 	key, leave := link.Enter(inprocgrpc.Caller{Addr: alice, TLS: &tls.ConnectionState{ServerName: "x"}})
 	bob := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 2), Port: 7}
-	other, leaveOther := link.Enter(inprocgrpc.Caller{Addr: bob})
-	defer leaveOther()
+	other, detachPeer := link.Enter(inprocgrpc.Caller{Addr: bob})
+	defer detachPeer()
 
 	p := call(inprocgrpc.As(t.Context(), key))
 	require.Equal(t, alice, p.Addr)
@@ -99,10 +99,10 @@ func TestCallers(t *testing.T) {
 	require.Equal(t, bob, p.Addr)
 	require.Nil(t, p.AuthInfo)
 	leave()
-	type mine struct{}
+	type ownCopy struct{}
 	for _, ctx := range []context.Context{
 		t.Context(), inprocgrpc.As(t.Context(), key), inprocgrpc.As(t.Context(), 77),
-		peer.NewContext(context.WithValue(t.Context(), mine{}, other), &peer.Peer{Addr: bob}),
+		peer.NewContext(context.WithValue(t.Context(), ownCopy{}, other), &peer.Peer{Addr: bob}),
 	} {
 		p = call(ctx)
 		require.Equal(t, "unix", p.Addr.Network())

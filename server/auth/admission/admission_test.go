@@ -25,7 +25,7 @@ import (
 type testListener struct {
 	t        *testing.T
 	incoming chan net.Conn
-	let      chan net.Conn
+	accepted chan net.Conn
 	*admission.Listener
 
 	limits admission.Limits
@@ -59,7 +59,7 @@ func open(t *testing.T, limits admission.Limits, peerHost string) *testListener 
 		limits.Handshakes = 1000
 	}
 	core, logs := observer.New(zapcore.WarnLevel)
-	d := &testListener{t: t, incoming: make(chan net.Conn), let: make(chan net.Conn, 1), limits: limits, logs: logs}
+	d := &testListener{t: t, incoming: make(chan net.Conn), accepted: make(chan net.Conn, 1), limits: limits, logs: logs}
 	d.Listener = admission.New(fakeListener{d}, admission.Options{
 		Limits: func() admission.Limits { return d.limits }, Logger: zap.New(core),
 		IsPeer: func(host string) bool { return host == peerHost },
@@ -70,7 +70,7 @@ func open(t *testing.T, limits admission.Limits, peerHost string) *testListener 
 			if err != nil {
 				return
 			}
-			d.let <- c
+			d.accepted <- c
 		}
 	}()
 	t.Cleanup(func() { close(d.incoming) })
@@ -96,7 +96,7 @@ func (d *testListener) visit(from string) *visitor {
 	d.incoming <- remoteConn{ours, address(from)}
 	synctest.Wait()
 	select {
-	case v.inside = <-d.let:
+	case v.inside = <-d.accepted:
 	default:
 		time.Sleep(time.Second) //nolint:forbidigo // simulated time: it may be held for a moment
 		synctest.Wait()
@@ -210,16 +210,16 @@ func TestBreakingOff(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 5000, PerAddress: 2048, HandshakeTimeout: time.Minute}, "")
 		good := d.visit("10.0.0.1:1")
 		good.conn().Known(false)
-		breakOff := func() (let int) {
+		breakOff := func() (accepted int) {
 			for range 1000 {
 				if v := d.visit("10.0.0.1:2"); v.inside != nil {
 					require.NoError(t, v.inside.Close())
-					let++
+					accepted++
 				} else {
 					break
 				}
 			}
-			return let
+			return accepted
 		}
 		require.InDelta(t, 2048/9, breakOff(), 2)
 		start := d.Stats().Accepted

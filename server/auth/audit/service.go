@@ -111,6 +111,6 @@ func toProto(r *Record) *pb.AuditRecord {
 		Time: timestamppb.New(r.Time), Node: r.Node, Principal: r.Principal, Groups: r.Groups, Authentication: r.Shown,
 		Address: r.Address, Method: r.Method, Object: r.Object, Arguments: string(r.Arguments), Outcome: outcome,
 		Code: r.Code, Error: r.Error, Lsn: r.LSN,
-		Took: durationpb.New(time.Duration(r.TookMS * float64(time.Millisecond))), Repeated: r.Repeated,
+		Took: durationpb.New(time.Duration(r.DurationMS * float64(time.Millisecond))), Repeated: r.Repeated,
 	}
 }

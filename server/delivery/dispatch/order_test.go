@@ -278,7 +278,7 @@ func (q *memoryQueue) set(change func()) {
 // another one is, or before all preceding ones were answered.
 func TestGroupsWithRandomConsumers(t *testing.T) {
 	for seed := range uint64(4) {
-		simulated(t, fmt.Sprint(seed), func(t *testing.T) { groupsInAnyWeather(t, seed) })
+		simulated(t, fmt.Sprint(seed), func(t *testing.T) { groupsWithRandomConsumers(t, seed) })
 	}
 }
 
@@ -293,7 +293,7 @@ type randomConsumers struct {
 	wrong   string
 }
 
-func groupsInAnyWeather(t *testing.T, seed uint64) {
+func groupsWithRandomConsumers(t *testing.T, seed uint64) {
 	f := newFixture(t, limits())
 	rng := rand.New(rand.NewPCG(seed, 3))
 	f.queue.prioritized = seed%2 == 1
@@ -330,8 +330,8 @@ func groupsInAnyWeather(t *testing.T, seed uint64) {
 func (w *randomConsumers) consume(ctx context.Context, f *fixture, rng *rand.Rand) (end bool) {
 	var accepts func(*dispatch.Message) bool
 	if rng.IntN(4) == 0 {
-		odd := rng.Uint64N(3)
-		accepts = func(m *dispatch.Message) bool { return m.Sequence%3 != odd }
+		unmatched := rng.Uint64N(3)
+		accepts = func(m *dispatch.Message) bool { return m.Sequence%3 != unmatched }
 	}
 	c, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, "", accepts)
 	if err != nil {

@@ -39,21 +39,21 @@ to the file in the node's setting audit.file, or to its log.`,
 
 // record is one call, for programs, in the format of the audit file.
 type record struct {
-	Time      time.Time       `json:"time"`
-	Node      string          `json:"node"`
-	Principal string          `json:"principal"`
-	Groups    []string        `json:"groups,omitempty"`
-	Shown     string          `json:"authentication"`
-	Address   string          `json:"address"`
-	Method    string          `json:"method"`
-	Object    string          `json:"object,omitempty"`
-	Arguments json.RawMessage `json:"arguments,omitempty"`
-	Outcome   string          `json:"outcome"`
-	Code      string          `json:"code,omitempty"`
-	Error     string          `json:"error,omitempty"`
-	LSN       uint64          `json:"lsn"`
-	TookMS    float64         `json:"took_ms"`
-	Repeated  uint64          `json:"repeated,omitempty"`
+	Time       time.Time       `json:"time"`
+	Node       string          `json:"node"`
+	Principal  string          `json:"principal"`
+	Groups     []string        `json:"groups,omitempty"`
+	Shown      string          `json:"authentication"`
+	Address    string          `json:"address"`
+	Method     string          `json:"method"`
+	Object     string          `json:"object,omitempty"`
+	Arguments  json.RawMessage `json:"arguments,omitempty"`
+	Outcome    string          `json:"outcome"`
+	Code       string          `json:"code,omitempty"`
+	Error      string          `json:"error,omitempty"`
+	LSN        uint64          `json:"lsn"`
+	DurationMS float64         `json:"took_ms"`
+	Repeated   uint64          `json:"repeated,omitempty"`
 }
 
 func newRecord(r *pb.AuditRecord) record {
@@ -62,7 +62,7 @@ func newRecord(r *pb.AuditRecord) record {
 		Time: r.GetTime().AsTime(), Node: r.GetNode(), Principal: r.GetPrincipal(), Groups: r.GetGroups(),
 		Shown: r.GetAuthentication(), Address: r.GetAddress(), Method: r.GetMethod(), Object: r.GetObject(),
 		Arguments: json.RawMessage(r.GetArguments()), Outcome: outcome, Code: r.GetCode(), Error: r.GetError(),
-		LSN: r.GetLsn(), TookMS: float64(r.GetTook().AsDuration().Microseconds()) / 1000, Repeated: r.GetRepeated(),
+		LSN: r.GetLsn(), DurationMS: float64(r.GetTook().AsDuration().Microseconds()) / 1000, Repeated: r.GetRepeated(),
 	}
 }
 
@@ -106,20 +106,20 @@ type answer struct {
 	err     error
 }
 
-// ask queries all nodes concurrently. The channel is closed when all queries have ended.
-func ask(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) (<-chan answer, error) {
+// query queries all nodes concurrently. The channel is closed when all queries have ended.
+func query(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) (<-chan answer, error) {
 	addresses, err := env.Addresses()
 	if err != nil {
 		return nil, err
 	}
 	answers := make(chan answer)
-	var asking sync.WaitGroup
+	var requests sync.WaitGroup
 	for _, address := range addresses {
 		n, err := cli.NodeAt(c, address)
 		if err != nil {
 			return nil, err
 		}
-		asking.Go(func() {
+		requests.Go(func() {
 			for resp, err := range n.TailAudit(ctx, req) {
 				select {
 				case answers <- answer{address, resp, err}:
@@ -130,7 +130,7 @@ func ask(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditR
 		})
 	}
 	go func() {
-		asking.Wait()
+		requests.Wait()
 		close(answers)
 	}()
 	return answers, nil
@@ -138,7 +138,7 @@ func ask(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditR
 
 // newest prints the existing records, by time.
 func newest(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) error {
-	answers, err := ask(ctx, env, c, req)
+	answers, err := query(ctx, env, c, req)
 	if err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func newest(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 
 // follow prints new records until ctx ends or no node answers.
 func follow(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) error {
-	answers, err := ask(ctx, env, c, req)
+	answers, err := query(ctx, env, c, req)
 	if err != nil {
 		return err
 	}

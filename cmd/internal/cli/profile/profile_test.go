@@ -37,10 +37,10 @@ func TestLogin(t *testing.T) {
 	c.Env = map[string]string{profiles.EnvFile: file}
 	token := i.Token("alice", nil)
 	secret := token[len(token)-20:]
-	var said strings.Builder
+	var reported strings.Builder
 	run := func(stdin string, args ...string) (string, int) {
 		stdout, stderr, code := c.Run(stdin, args...)
-		said.WriteString(stdout + stderr)
+		reported.WriteString(stdout + stderr)
 		return stdout + stderr, code
 	}
 
@@ -114,7 +114,7 @@ func TestLogin(t *testing.T) {
 	require.Equal(t, cli.ExitError, code, "none is current")
 	_, code = run("", "profile", "delete", "first")
 	require.Equal(t, cli.ExitOK, code)
-	require.NotContains(t, said.String(), secret)
+	require.NotContains(t, reported.String(), secret)
 	require.NotContains(t, c.OK("--help"), "lsk_")
 }
 

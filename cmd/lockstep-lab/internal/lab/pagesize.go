@@ -148,8 +148,8 @@ func printPageSize(env *cli.Env, results []bench.Result) error {
 		}
 	}
 	for _, r := range results {
-		if r.Note != "" {
-			if err := env.Print.Sentence("round %d: %s", r.Round, r.Note); err != nil {
+		if r.Comment != "" {
+			if err := env.Print.Sentence("round %d: %s", r.Round, r.Comment); err != nil {
 				return err
 			}
 		}

@@ -264,7 +264,7 @@ func (r *pageSizeRun) rewrite(ctx context.Context) error {
 	out := bench.Result{
 		Workload: "pagesize", Phase: PhaseRewrite, Setup: r.t.Setup, Sync: r.t.Sync,
 		SizeBytes: int(r.bytes / int64(len(r.sizes))), Mix: r.name(),
-		Messages: len(r.sizes), Note: note,
+		Messages: len(r.sizes), Comment: note,
 	}
 	bench.ResetPeaks(r.t.Processes)
 	m, disk := bench.NewMeter(r.t.Processes, r.t.Dir), bench.DeviceWritten(r.t.Dir)
