@@ -110,7 +110,7 @@ func (in *inspector) port(ctx context.Context, address string) Finding {
 	return Finding{
 		Verdict: Problem, Measured: fmt.Sprintf("%s is in use by %s", address, identity),
 		Meaning: "the node cannot listen there",
-		Do: "stop that process, or set another port",
+		Do:      "stop that process, or set another port",
 	}
 }
 
