@@ -64,14 +64,14 @@ func (r Registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 
 type method struct {
 	name string // including the service name
-	// anyone may call it: an admitted call does not authenticate its caller. forPeer: only the other node may call it.
-	anyone, forPeer bool
+	// anonymous may call it: an admitted call does not authenticate its caller. forPeer: only the other node may call it.
+	anonymous, forPeer bool
 }
 
 func methodOf(desc *grpc.ServiceDesc, name string) method {
 	m := method{name: "/" + desc.ServiceName + "/" + name}
 	need, _ := access.NeedOf(m.name)
-	m.anyone, m.forPeer = need.Unauthenticated, need.Right == access.Peer
+	m.anonymous, m.forPeer = need.Unauthenticated, need.Right == access.Peer
 	return m
 }
 
@@ -81,7 +81,7 @@ func (r Registrar) enter(ctx context.Context, m *method) (context.Context, bool,
 	switch {
 	case err != nil && status.Code(err) == codes.Unauthenticated:
 		admission.FromContext(ctx).Unknown()
-	case err == nil && !m.anyone:
+	case err == nil && !m.anonymous:
 		conn := admission.FromContext(ctx)
 		conn.Known(m.forPeer)
 		id := access.FromContext(inner)
@@ -145,7 +145,7 @@ func (r Registrar) stream(m method, handle grpc.StreamHandler) grpc.StreamHandle
 		if err != nil {
 			return err
 		}
-		if m.anyone {
+		if m.anonymous {
 			conn := admission.FromContext(ctx)
 			conn.Begin()
 			defer conn.End()

@@ -274,7 +274,7 @@ func TestMessagesBeforeABrokenFrame(t *testing.T) {
 }
 
 // A detach is answered after a timeout if the node does not confirm the acknowledgements.
-func TestDetachThatIsNotConfirmed(t *testing.T) {
+func TestUnconfirmedDetach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore("q")
 		n.queues["q"] = []string{"a"}

@@ -86,7 +86,7 @@ type conn struct {
 	leaving     bool      // no further frames are applied; received data is processed, and then the connection ends
 	closing     time.Time // time to terminate it after the node has closed it
 	defect      bool      // a bug occurred: output may be wrong and is not written
-	mute        bool      // terminated without a close; only earlier output is written
+	silenced    bool      // terminated without a close; only earlier output is written
 	txns        transactions
 	nodes       []string // queues to be deleted with the connection
 }
@@ -156,7 +156,7 @@ func (c *conn) ready(core *session.Conn) bool {
 // state shared by several connections is changed in sections that cannot fail halfway. For the client, unreported
 // outcomes are unknown, as after a broken connection. Code that locks mu must unlock it with defer, so that the other
 // goroutines of the connection can end.
-func (c *conn) contain(what func()) {
+func (c *conn) contain(label func()) {
 	defer func() {
 		p := recover()
 		if p == nil {
@@ -176,11 +176,11 @@ func (c *conn) contain(what func()) {
 		c.room.Broadcast()
 		c.signal()
 	}()
-	what()
+	label()
 }
 
 // run runs a task of the connection. An orderly end of the connection waits for its tasks.
-func (c *conn) run(what func()) {
+func (c *conn) run(label func()) {
 	c.tasks.Add(1)
 	c.running.Go(func() {
 		defer func() {
@@ -188,7 +188,7 @@ func (c *conn) run(what func()) {
 				poke(c.noTasks)
 			}
 		}()
-		c.contain(what)
+		c.contain(label)
 	})
 }
 
@@ -249,7 +249,7 @@ func (c *conn) apply(f *wire.Frame, err error) (done bool) {
 		c.broken(err)
 		return true
 	}
-	if _, closes := f.Body.(*wire.Close); c.mute || c.defect || c.leaving && !closes {
+	if _, closes := f.Body.(*wire.Close); c.silenced || c.defect || c.leaving && !closes {
 		return c.ended
 	}
 	err = c.receive(f)
@@ -340,9 +340,9 @@ func (c *conn) write() {
 	var out []byte
 	silent, silentPeer := false, false
 	for {
-		var over, mute bool
+		var over, silenced bool
 		var next time.Time
-		out, next, mute, over = c.output(out)
+		out, next, silenced, over = c.output(out)
 		if len(out) > 0 {
 			if !silentPeer {
 				err := c.logError(out)
@@ -360,10 +360,10 @@ func (c *conn) write() {
 				continue
 			}
 		}
-		if over || mute && !silent && !c.hangUp() {
+		if over || silenced && !silent && !c.hangUp() {
 			return
 		}
-		silent = mute
+		silent = silenced
 		if next.IsZero() {
 			next = time.Now().Add(time.Hour)
 		}
@@ -384,7 +384,7 @@ func (c *conn) hangUp() bool {
 
 // output handles expired timers. It returns the data to write, the next timer, whether no further output follows, and
 // whether the connection has ended.
-func (c *conn) output(spare []byte) (out []byte, next time.Time, mute, over bool) {
+func (c *conn) output(spare []byte) (out []byte, next time.Time, silenced, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.defect {
@@ -404,7 +404,7 @@ func (c *conn) output(spare []byte) (out []byte, next time.Time, mute, over bool
 	if len(out) > 0 || over {
 		c.room.Broadcast() // only with output: waiters also wake the writer, which would otherwise loop
 	}
-	return out, next, c.mute, over
+	return out, next, c.silenced, over
 }
 
 // signal wakes the writer.
@@ -488,7 +488,7 @@ func (c *conn) sendOff(reason *wire.Error) {
 	if peer := c.core.Peer(); peer != nil && (!isRedirect(reason) || understandsRedirect(peer)) {
 		c.core.Close(reason)
 	} else {
-		c.mute = true
+		c.silenced = true
 	}
 	c.cancel() // for the client, the outcome of unprocessed data is unknown, as after a broken connection
 	c.room.Broadcast()

@@ -174,7 +174,7 @@ func (s *consumer) stream() error {
 		return err //nolint:wrapcheck // failed reads it
 	}
 	s.accept(first.GetQueueId())
-	s.c.run(func() { s.ask(stream) })
+	s.c.run(func() { s.sendRequests(stream) })
 	for {
 		resp, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -197,8 +197,8 @@ func (s *consumer) accept(queueID uint64) {
 	s.c.signal()
 }
 
-// ask sends credit and answers to the node until the stream ends.
-func (s *consumer) ask(stream pb.QueueService_ConsumeClient) {
+// sendRequests sends credit and answers to the node until the stream ends.
+func (s *consumer) sendRequests(stream pb.QueueService_ConsumeClient) {
 	for {
 		req, over := s.nextOutcome()
 		if over {

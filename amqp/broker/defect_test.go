@@ -191,7 +191,7 @@ func TestDefects(t *testing.T) {
 				panic(name)
 			}
 		}
-		o.AutoCreate = func() bool { panic("in a goroutine of its own") }
+		o.AutoCreate = func() bool { panic("in a separate goroutine") }
 	})
 	defer stop()
 	good := dial(t, s, "good")
@@ -199,7 +199,7 @@ func TestDefects(t *testing.T) {
 	early := dial(t, s, "early")
 	require.False(t, until[*wire.Begin](early))
 	locked := dial(t, s, "with the lock")
-	require.False(t, until[*wire.Open](locked), "what it would say may be wrong")
+	require.False(t, until[*wire.Open](locked), "its output may be wrong")
 	attaching := dial(t, s, "attaching")
 	require.True(t, until[*wire.Begin](attaching))
 	attaching.attach(0, "q")

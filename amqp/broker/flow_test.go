@@ -42,7 +42,7 @@ func TestCreditAboveWhatTheNodeGets(t *testing.T) {
 }
 
 // A drain is answered after the node has answered, not before.
-func TestDrainAsksTheNode(t *testing.T) {
+func TestDrainQueriesNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore()
 		n.queues["q"] = numbered(3)
@@ -102,7 +102,7 @@ func TestDrainAtTheLimitOfUnsettled(t *testing.T) {
 		}, nil))
 		p.flow(0, &wire.Flow{DeliveryCount: wire.Some(uint32(limit + 10)), LinkCredit: wire.Some(uint32(10))})
 		for range 10 {
-			require.NotNil(t, next[*wire.Transfer](p), "it goes on when messages are settled")
+			require.NotNil(t, next[*wire.Transfer](p), "it continues when messages are settled")
 		}
 	})
 }

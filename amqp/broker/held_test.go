@@ -80,7 +80,7 @@ func TestLargeMessagesWait(t *testing.T) {
 }
 
 // A connection that stalls within a large message is closed when others wait for it.
-func TestTheConnectionThatOthersWaitForIsClosed(t *testing.T) {
+func TestBlockingConnectionIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore("q").open()
 		s, _, stop := serveFor(t, n, takesLarge)

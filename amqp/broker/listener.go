@@ -83,7 +83,7 @@ func (s *Server) Run(ctx context.Context) error {
 			continue
 		}
 		running.Go(func() {
-			defer s.forget(c)
+			defer s.remove(c)
 			c.contain(c.serve)
 		})
 	}
@@ -100,7 +100,7 @@ func (s *Server) enter(c *conn) bool {
 	return true
 }
 
-func (s *Server) forget(c *conn) {
+func (s *Server) remove(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)

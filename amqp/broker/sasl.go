@@ -164,11 +164,11 @@ func (c *conn) signIn(token string) error {
 	}
 	ctx, cancel := context.WithTimeout(c.as(c.ctx), signInTimeout)
 	defer cancel()
-	who, err := pb.NewAccessServiceClient(c.server.o.Services).WhoAmI(ctx, &pb.WhoAmIRequest{})
+	identity, err := pb.NewAccessServiceClient(c.server.o.Services).WhoAmI(ctx, &pb.WhoAmIRequest{})
 	if err != nil {
 		return fmt.Errorf("authenticate: %w", err)
 	}
-	c.principal, c.calls = who.GetPrincipal(), c.as(c.ctx)
+	c.principal, c.calls = identity.GetPrincipal(), c.as(c.ctx)
 	// This first call that requires authentication marks the connection as authenticated.
 	if _, err := pb.NewAdminServiceClient(c.server.o.Services).GetStatus(ctx, &pb.GetStatusRequest{}); err != nil {
 		c.refused = refusal(err)

@@ -207,11 +207,11 @@ func (c *conn) endIdle(ctx context.Context, queue string) {
 	}
 	for _, sub := range resp.GetQueue().GetSubscriptions() {
 		name := sub.GetName()
-		if !strings.HasPrefix(name, volatilePrefix) || sub.GetConsumers() > 0 || c.server.shares(queue, name) {
+		if !strings.HasPrefix(name, volatilePrefix) || sub.GetConsumers() > 0 || c.server.isShared(queue, name) {
 			continue
 		}
 		_, err := c.queues.DeleteSubscription(ctx, &pb.DeleteSubscriptionRequest{Queue: queue, Name: name})
-		c.log.Info("deleted a subscription whose AMQP link was lost in a failover", zap.Error(err),
+		c.log.Info("deleted the subscription of an AMQP link lost in a failover", zap.Error(err),
 			zap.String("queue", queue), zap.String("subscription", name))
 	}
 }
@@ -239,8 +239,8 @@ func (s *consumer) stolen() {
 	s.c.signal()
 }
 
-// shares reports whether a volatile subscription has a link.
-func (s *Server) shares(queue, name string) bool {
+// isShared reports whether a volatile subscription has a link.
+func (s *Server) isShared(queue, name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sharing[[2]string{queue, name}] > 0

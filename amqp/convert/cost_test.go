@@ -64,7 +64,7 @@ func FuzzDecode(f *testing.F) {
 		m.ExpiresAt, m.Ttl, m.Delay = nil, nil, nil
 		out := cutHeader(t, Append(nil, &pb.StoredMessage{Message: m}, Options{}))
 		if !bytes.Equal(rest, out) {
-			t.Fatalf("%x came, %x leaves", rest, out)
+			t.Fatalf("%x was received, %x is sent", rest, out)
 		}
 	})
 }

@@ -77,7 +77,7 @@ func browse(t *testing.T, queues pb.QueueServiceClient, queue string) (all []*pb
 }
 
 // A message published by AMQP has its fields for a gRPC consumer, and is delivered by AMQP unchanged.
-func TestThroughANode(t *testing.T) {
+func TestForwardedThroughNode(t *testing.T) {
 	queues, address := start(t)
 	p := connect(t, address, "interop")
 	to := p.sender("q")

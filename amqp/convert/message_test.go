@@ -95,7 +95,7 @@ func cutHeader(t testing.TB, b []byte) []byte {
 }
 
 // A gRPC message keeps its fields when an AMQP client forwards it.
-func TestThereAndBack(t *testing.T) {
+func TestRoundTripThroughGRPC(t *testing.T) {
 	m := &pb.Message{
 		Body: []byte("body"), MessageId: "m", CorrelationId: "c", ReplyTo: "answers", ContentType: "application/json",
 		Subject: "order", Group: "eu", Priority: new(uint32(7)), ExpiresAt: timestamppb.New(published.Add(time.Hour)),
@@ -140,7 +140,7 @@ func TestThereAndBack(t *testing.T) {
 }
 
 // A string that only resembles a typed ID remains a string.
-func TestIDsThatAreNone(t *testing.T) {
+func TestInvalidIDs(t *testing.T) {
 	for _, id := range []string{
 		"ID:AMQP_ULONG:x", "ID:AMQP_ULONG:", "ID:AMQP_UUID:0102", "ID:AMQP_BINARY:0", "ID:AMQP_OTHER:1", "ID:AMQP_",
 		"AMQP_ULONG:5", ":",

@@ -59,8 +59,8 @@ func TestNotKept(t *testing.T) {
 			"\xff"},
 		"text as binary": {preserved{flags: bodyText, before: append(section(nil, codeValue), codeBinary8, 1)},
 			"x"},
-		"no body":             {preserved{flags: bodyData}, "x"},
-		"a body that is none": {preserved{}, "x"},
+		"no body":         {preserved{flags: bodyData}, "x"},
+		"an invalid body": {preserved{}, "x"},
 		"a body in two kinds": {
 			preserved{}, string(append(append(data, codeBinary8, 0), append(section(nil, codeValue), codeNull)...)),
 		},

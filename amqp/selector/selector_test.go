@@ -140,7 +140,7 @@ func TestHeadersThatAreNull(t *testing.T) {
 }
 
 // The first bit of the message's section property determines whether it is durable.
-func TestWhatCameByAMQP(t *testing.T) {
+func TestAMQPMessagesThroughGRPC(t *testing.T) {
 	for _, c := range []struct {
 		first   byte
 		durable bool

@@ -57,11 +57,11 @@ type clientLink struct {
 }
 
 type clientDelivery struct {
-	l       *clientLink
-	id      uint32
-	text    string
-	settled bool
-	told    bool // mode second: the outcome was sent
+	l        *clientLink
+	id       uint32
+	text     string
+	settled  bool
+	reported bool // mode second: the outcome was sent
 }
 
 func (c *client) send(s *clientSession, body wire.Performative, payload []byte) {
@@ -187,13 +187,13 @@ func (c *client) settle(s *clientSession) {
 		return
 	}
 	for id, d := range s.in {
-		if d.l.reading == d || d.told || d.l.detached {
+		if d.l.reading == d || d.reported || d.l.detached {
 			continue
 		}
 		state := []wire.DeliveryState{wire.Accepted{}, wire.Released{}}[c.rng.IntN(2)]
 		c.m.outcomes[d.text] = state
 		if d.l.second {
-			d.told = true
+			d.reported = true
 		} else {
 			delete(s.in, id)
 		}
@@ -336,7 +336,7 @@ func (c *client) receiveDisposition(s *clientSession, b *wire.Disposition) {
 	for id := b.First; ; id++ {
 		if b.Role == wire.RoleSender {
 			if d := s.in[id]; d != nil && b.Settled {
-				require.True(t, d.told, "settled without an outcome")
+				require.True(t, d.reported, "settled without an outcome")
 				delete(s.in, id)
 			}
 		} else if d := s.out[id]; d != nil {
@@ -344,7 +344,7 @@ func (c *client) receiveDisposition(s *clientSession, b *wire.Disposition) {
 				require.Equal(t, want, b.State, d.text)
 			}
 			if c.m.states[d.text] != nil {
-				c.m.told[d.text]++
+				c.m.reported[d.text]++
 			}
 			if d.l.second {
 				require.False(t, b.Settled)

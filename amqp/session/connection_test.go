@@ -30,7 +30,7 @@ func TestPipelined(t *testing.T) {
 	p.send(0, &wire.Flow{IncomingWindow: 10, Handle: some(0), LinkCredit: some(5)}) // before any response
 	require.Empty(t, p.take())
 	p.c.Open(OpenReply{Properties: wire.Fields{{Key: wire.Symbol("product"), Value: "x"}}})
-	require.Empty(t, eventNames[*Credit](p), "the caller has nothing yet that could send")
+	require.Empty(t, eventNames[*Credit](p), "the caller has no stream yet")
 	attached.Accept(Reply{})
 	p.drain()
 	require.NoError(t, attached.Send(&Message{Ref: 1, Payload: []byte("m")}))
@@ -81,7 +81,7 @@ func TestConnectionErrors(t *testing.T) {
 			}
 			require.Error(t, p.err)
 			got := p.take()
-			require.IsType(t, &wire.Open{}, got[0].body, "the open goes first, whatever was wrong")
+			require.IsType(t, &wire.Open{}, got[0].body, "the open precedes the error")
 			require.Equal(t, tc.condition, got[len(got)-1].body.(*wire.Close).Error.Condition)
 			require.Len(t, eventNames[*Closed](p), 1)
 
@@ -241,7 +241,7 @@ func TestEventsMustBeTaken(t *testing.T) {
 	require.Error(t, p.c.Receive(&wire.Frame{Body: begin()}, p.now))
 }
 
-func TestOutputTakesSpareMemory(t *testing.T) {
+func TestOutputUsesFreeMemory(t *testing.T) {
 	p := newPeer(t, Options{})
 	spare := make([]byte, 100, 4096)
 	require.Empty(t, p.c.Output(spare))

@@ -142,8 +142,8 @@ func (d *deliveries) each(first, last uint32, f func(id uint32, e *delivery)) {
 	}
 }
 
-// forget removes all deliveries of a link.
-func (d *deliveries) forget(l *Link) {
+// removeLink removes all deliveries of a link.
+func (d *deliveries) removeLink(l *Link) {
 	for id, e := range d.old {
 		if e.link == l {
 			d.remove(id)

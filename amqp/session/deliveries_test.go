@@ -60,7 +60,7 @@ func TestDeliveries(t *testing.T) {
 			case 7:
 				if rng.IntN(50) == 0 {
 					l := links[rng.IntN(3)]
-					d.forget(l)
+					d.removeLink(l)
 					for id, of := range model {
 						if of == l {
 							delete(model, id)

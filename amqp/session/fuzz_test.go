@@ -209,7 +209,7 @@ func fuzzOne(t *testing.T, input []byte) {
 	p.c.Lost(nil)
 	p.drain()
 	for l := range attached {
-		require.True(t, l.Gone(), "only what the broker has ended itself is not given back")
+		require.True(t, l.Gone(), "all except deliveries that the broker ended are requeued")
 	}
 	require.Zero(t, p.c.partial)
 	require.Zero(t, p.c.unsent)

@@ -197,7 +197,7 @@ func (l *Link) Refuse(err *wire.Error) {
 // closed is used. Unsettled deliveries are discarded.
 func (l *Link) Detach(closed bool, err *wire.Error) {
 	s := l.session
-	if l.detached || s.over() || s.told {
+	if l.detached || s.over() || s.reported {
 		return
 	}
 	if !l.answered { // a refusal has no source or target (2.6.3)
@@ -218,7 +218,7 @@ func (l *Link) Detach(closed bool, err *wire.Error) {
 	s.conn.write(s.channel, &wire.Detach{Handle: l.handle, Closed: closed, Error: s.conn.fitting(err)})
 	l.detached = true
 	l.release()
-	s.in.forget(l)
+	s.in.removeLink(l)
 	s.links[l.handle] = nil
 	if l.peerDetached {
 		l.finish()
@@ -284,16 +284,16 @@ func (l *Link) release() {
 	l.receiver.drop(c)
 	l.releaseUnsent()
 	if !l.scheduleDetach() {
-		l.session.in.forget(l)
+		l.session.in.removeLink(l)
 	}
-	l.session.out.forget(l)
+	l.session.out.removeLink(l)
 	l.credit = 0
 }
 
 // scheduleDetach reports whether the peer has detached the link and waits for the response. Until then, outcomes of its
 // earlier deliveries are reported to it.
 func (l *Link) scheduleDetach() bool {
-	return l.peerDetached && l.accepted && !l.detached && !l.session.over() && !l.session.told
+	return l.peerDetached && l.accepted && !l.detached && !l.session.over() && !l.session.reported
 }
 
 // scheduleFlow schedules a flow of the link for the next output.

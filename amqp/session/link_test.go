@@ -197,7 +197,7 @@ func TestDetachByCaller(t *testing.T) {
 }
 
 // Proton reuses a handle as soon as it has sent the detach.
-func TestHandleAgainBeforeAnswer(t *testing.T) {
+func TestHandleReuseBeforeDetach(t *testing.T) {
 	p := opened(t, Options{})
 	var detached []*Link
 	p.receiver("a", 0)
@@ -232,7 +232,7 @@ func TestHandleAgainBeforeAnswer(t *testing.T) {
 }
 
 // The same applies to sessions.
-func TestChannelAgainBeforeAnswer(t *testing.T) {
+func TestChannelReuseBeforeEnd(t *testing.T) {
 	p := opened(t, Options{ChannelMax: 1})
 	var ended []*Session
 	p.on = func(e Event) bool {

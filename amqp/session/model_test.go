@@ -30,7 +30,7 @@ type model struct {
 	outcomes map[string]wire.DeliveryState // of the broker's messages, by the client
 	got      map[string]wire.DeliveryState // as reported to the broker
 	states   map[string]wire.DeliveryState // of the client's messages, by the broker
-	told     map[string]int                // to the client
+	reported map[string]int                // to the client
 	counts   map[string]int
 }
 
@@ -49,7 +49,7 @@ func newModel(t testing.TB, seed uint64) *model {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	m := &model{
 		t: t, rng: rng, brokers: map[string]*brokerLink{}, outcomes: map[string]wire.DeliveryState{},
-		got: map[string]wire.DeliveryState{}, states: map[string]wire.DeliveryState{}, told: map[string]int{},
+		got: map[string]wire.DeliveryState{}, states: map[string]wire.DeliveryState{}, reported: map[string]int{},
 		counts: map[string]int{},
 	}
 	m.p = newPeer(t, Options{
@@ -108,7 +108,7 @@ func (m *model) disposed(e *Disposed) {
 	m.counts["outcomes"] += len(e.Refs)
 	for i, ref := range e.Refs {
 		text, ok := b.refs[ref]
-		require.True(m.t, ok, "an outcome of what was not sent, or settled already")
+		require.True(m.t, ok, "an outcome of a delivery not sent or already settled")
 		require.NotContains(m.t, m.got, text)
 		m.got[text] = e.State
 		delete(b.refs, ref)
@@ -296,7 +296,7 @@ func (m *model) check(whole bool) {
 			sent, come = come, sent
 		}
 		require.LessOrEqual(m.t, len(come), len(sent), name)
-		require.True(m.t, slices.Equal(sent[:len(come)], come), "%s: %q came of %q", name, come, sent)
+		require.True(m.t, slices.Equal(sent[:len(come)], come), "%s: %q from %q", name, come, sent)
 		if whole && !b.gone && !b.Gone() {
 			require.Len(m.t, come, len(sent), "%s: %d wait, credit %d", name, b.Unsent(), b.Credit())
 			for _, text := range b.refs { // presettled ones that have waited
@@ -329,7 +329,7 @@ func TestModel(t *testing.T) {
 	for _, k := range []string{
 		"Began", "Attached", "Delivery", "Credit", "Disposed", "Detached", "Ended", "drained", "sent", "recalled", "outcomes",
 	} {
-		require.Positive(t, counts[k], "%s has never happened", k)
+		require.Positive(t, counts[k], "%s never happened", k)
 	}
 }
 
@@ -363,7 +363,7 @@ func (m *model) run(steps int) {
 	m.check(true)
 	for text, state := range m.states {
 		if name, _, _ := strings.Cut(text, "."); !m.brokers[name].gone {
-			require.Equal(m.t, 1, m.told[text], "%s was settled as %v", text, state)
+			require.Equal(m.t, 1, m.reported[text], "%s was settled as %v", text, state)
 		}
 	}
 	for text, state := range m.outcomes {

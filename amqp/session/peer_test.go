@@ -147,7 +147,7 @@ func (p *peer) take() []sent {
 		if errors.Is(err, io.EOF) {
 			return got
 		}
-		require.NoError(p.t, err, "what is sent can be read")
+		require.NoError(p.t, err, "sent frames can be decoded")
 		switch b := f.Body.(type) {
 		case nil:
 			continue

@@ -117,7 +117,7 @@ func (s *Session) receiveTransfer(t *wire.Transfer, payload []byte) {
 		return
 	}
 	if l.Sender() {
-		l.fail(NotAllowed, "transfer on a link whose sender is this node")
+		l.fail(NotAllowed, "transfer on a link with this node as sender")
 		return
 	}
 	if l.receiver.partial {

@@ -178,7 +178,7 @@ func TestWindow(t *testing.T) {
 }
 
 // Messages that the peer sends before it receives the revocation of its credit are accepted.
-func TestCreditTakenBack(t *testing.T) {
+func TestCreditRevoked(t *testing.T) {
 	for _, take := range []func(*Link){func(l *Link) { l.Grant(0) }, func(l *Link) { l.Window(1) }} {
 		p := opened(t, Options{}).manual()
 		l := p.sender("a", 0)
@@ -230,7 +230,7 @@ func TestReceiverSecond(t *testing.T) {
 	require.Equal(t, wire.Accepted{}, d.State)
 	require.Equal(t, 2, l.session.in.live)
 	p.send(0, &wire.Disposition{Role: wire.RoleSender, First: 0, Last: 1, Settled: true})
-	require.Equal(t, 1, l.session.in.live, "1 has its place until the broker is done with it")
+	require.Equal(t, 1, l.session.in.live, "1 occupies its slot until the broker is done")
 	require.Equal(t, some(1), one[*wire.Flow](p).LinkCredit)
 	l.Settle(1, wire.Accepted{})
 	require.Empty(t, of[*wire.Disposition](p.take()))
@@ -329,6 +329,6 @@ func TestEcho(t *testing.T) {
 	require.Equal(t, some(0), flows[0].Available)
 	require.Equal(t, some(7), flows[1].LinkCredit)
 	for _, f := range flows {
-		require.False(t, f.Echo, "an echo of an echo would never end")
+		require.False(t, f.Echo, "an echo of an echo would loop")
 	}
 }

@@ -143,7 +143,7 @@ func (l *Link) settles(m *Message) bool {
 
 // pump sends waiting messages while the window permits, round-robin over the links.
 func (s *Session) pump() {
-	for s.remoteWindow > 0 && !s.over() && !s.told {
+	for s.remoteWindow > 0 && !s.over() && !s.reported {
 		l := s.current
 		if l == nil {
 			if len(s.ready) == 0 {

@@ -58,7 +58,7 @@ func TestSend(t *testing.T) {
 
 	p.send(0, credit(3, 2, 1))
 	require.Equal(t, []string{"m3"}, p.payloads())
-	require.Zero(t, eventNames[*Credit](p)[1].Credit, "what waited has used it")
+	require.Zero(t, eventNames[*Credit](p)[1].Credit, "waiting messages have used it")
 	require.Zero(t, p.c.Unsent())
 
 	p.send(0, &wire.Disposition{Role: wire.RoleReceiver, First: 0, Last: 2, Settled: true, State: wire.Accepted{}})
@@ -164,7 +164,7 @@ func TestFragments(t *testing.T) {
 	require.Len(t, first, 3)
 	require.True(t, first[2].More)
 	require.Equal(t, 2, l.Unsent())
-	require.Equal(t, []uint64{2}, l.RevokeCredit(), "what was begun is finished")
+	require.Equal(t, []uint64{2}, l.RevokeCredit(), "a started delivery is completed")
 	p.send(0, &wire.Flow{NextIncomingID: some(1), IncomingWindow: 3}) // one more frame
 	require.Len(t, take(), 1)
 	p.send(0, &wire.Flow{NextIncomingID: some(4), IncomingWindow: 3})
@@ -265,7 +265,7 @@ func TestDrain(t *testing.T) {
 		require.Equal(t, some(0), f.LinkCredit)
 		require.True(t, f.Drain)
 	})
-	t.Run("used up by what waits", func(t *testing.T) {
+	t.Run("used by waiting messages", func(t *testing.T) {
 		p := opened(t, Options{})
 		l := p.receiver("a", 0)
 		sendAll(t, l, 0, 5)
@@ -352,7 +352,7 @@ func TestCreditIsRelative(t *testing.T) {
 	n := len(eventNames[*Credit](p))
 	p.send(0, credit(0, 99, 5))
 	p.send(0, &wire.Flow{IncomingWindow: 9, Handle: some(0)})
-	require.Len(t, eventNames[*Credit](p), n, "nothing has changed")
+	require.Len(t, eventNames[*Credit](p), n, "nothing changed")
 	p.requireOpen()
 }
 
@@ -403,7 +403,7 @@ func TestNumbersWrapAround(t *testing.T) {
 }
 
 // A delivery that is never settled does not retain later ones.
-func TestStragglers(t *testing.T) {
+func TestLateResponses(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.receiver("a", 0)
 	for i := range 20000 {

@@ -16,7 +16,7 @@ type Session struct {
 
 	ended, peerEnded bool // End was sent; End was received
 	left             bool // the peer has ended it without an error
-	told             bool // the caller was notified of its end
+	reported         bool // the caller was notified of its end
 	count            int  // links without a detach from both sides
 
 	nextIncoming   uint32 // number of the next incoming transfer
@@ -72,7 +72,7 @@ func (c *Conn) receiveBegin(channel uint16, b *wire.Begin) error {
 }
 
 // freeChannel returns a free channel, preferably with the peer's number.
-func (c *Conn) freeChannel(wish uint16) (uint16, bool) {
+func (c *Conn) freeChannel(requested uint16) (uint16, bool) {
 	limit := int(min(c.peer.ChannelMax, c.o.ChannelMax)) + 1
 	take := func(n int) (uint16, bool) {
 		for len(c.channels) <= n {
@@ -80,7 +80,7 @@ func (c *Conn) freeChannel(wish uint16) (uint16, bool) {
 		}
 		return uint16(n), true
 	}
-	if n := int(wish); n < limit && (n >= len(c.channels) || c.channels[n] == nil) {
+	if n := int(requested); n < limit && (n >= len(c.channels) || c.channels[n] == nil) {
 		return take(n)
 	}
 	for n := range limit {
@@ -140,7 +140,7 @@ func (s *Session) End(err *wire.Error) {
 	c := s.conn
 	s.flush()
 	c.write(s.channel, &wire.End{Error: c.fitting(err)})
-	s.ended, s.told = true, true
+	s.ended, s.reported = true, true
 	muted := c.events.muted
 	c.events.muted = true
 	s.requeueLinks()
@@ -163,10 +163,10 @@ func (s *Session) fail(condition wire.Symbol, format string, args ...any) {
 
 // requeue ends the session and its links with events: the peer has ended it, or the connection closes.
 func (s *Session) requeue(err *wire.Error) {
-	if s.told {
+	if s.reported {
 		return
 	}
-	s.told = true
+	s.reported = true
 	s.requeueLinks()
 	s.conn.events.push(&Ended{Session: s, Err: err, Ended: !s.peerEnded})
 }

@@ -39,7 +39,7 @@ func TestReadAhead(t *testing.T) {
 	}), 128<<10)
 	var f wire.Frame
 	require.NoError(t, r.Next(&f))
-	require.Equal(t, []int{16 << 10}, room, "what a connection reads first")
+	require.Equal(t, []int{16 << 10}, room, "the first read of a connection")
 	for range 99 {
 		require.NoError(t, r.Next(&f))
 		require.Len(t, f.Payload, 15_000)
@@ -49,7 +49,7 @@ func TestReadAhead(t *testing.T) {
 		require.NoError(t, r.Next(&f))
 	}
 	require.ErrorIs(t, r.Next(&f), io.EOF)
-	require.LessOrEqual(t, room[len(room)-1], 16<<10, "the memory is given back")
+	require.LessOrEqual(t, room[len(room)-1], 16<<10, "the memory is released")
 }
 
 // Frames are independent of the sizes of the reads, below and above readAhead.

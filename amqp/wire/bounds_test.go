@@ -30,7 +30,7 @@ func compound(code byte, count uint32, content []byte) []byte {
 }
 
 // Decoding a value of 128 KiB allocates a small multiple of that, regardless of its counts.
-func TestMemoryIsBoundedByWhatCame(t *testing.T) {
+func TestMemoryIsBoundedByReceivedBytes(t *testing.T) {
 	const size = 128 << 10
 	nested := func(code byte) []byte {
 		b := make([]byte, size)
@@ -92,7 +92,7 @@ func TestDepth(t *testing.T) {
 }
 
 // Memory for a large frame is allocated as its bytes arrive, not by its size field, and is released afterwards.
-func TestLargeFramesTakeMemoryAsTheyCome(t *testing.T) {
+func TestLargeFramesAllocateIncrementally(t *testing.T) {
 	const size = 64 << 20
 	head := wire.AppendFrame(nil, 0, &wire.Transfer{}, nil)
 	binary.BigEndian.PutUint32(head, size)

@@ -59,9 +59,9 @@ func (r *reader) missing(field string) {
 }
 
 // invalid fails for a field with an invalid value.
-func (r *reader) invalid(what string) {
+func (r *reader) invalid(label string) {
 	if r.err == nil {
-		r.err = &Error{Condition: ConditionInvalid, Description: r.name + " has " + what}
+		r.err = &Error{Condition: ConditionInvalid, Description: r.name + " has " + label}
 	}
 }
 

@@ -143,7 +143,7 @@ func TestBadValues(t *testing.T) {
 		"an array of no known type":   {0xe0, 2, 0, 0x30},
 		"a string that is not UTF-8":  {0xa1, 1, 0xff},
 		"a symbol that is not ASCII":  {0xa3, 2, 0xc3, 0xa9},
-		"a code point that is none":   {0x73, 0, 0x11, 0, 0},
+		"an invalid code point":       {0x73, 0, 0x11, 0, 0},
 		"half of a code point":        {0x73, 0, 0, 0xd8, 0},
 		"a million lists in lists":    bytes.Repeat([]byte{0x00}, 1_000_000),
 		"a million descriptors":       bytes.Repeat([]byte{0x00, 0x41}, 1_000_000),
@@ -299,7 +299,7 @@ func TestBadFrames(t *testing.T) {
 		{"transfer without handle", list(0x14, 0x45), wire.ConditionInvalid},
 		{"a string for a handle", list(0x14, 0xc0, 4, 1, 0xa1, 1, 'h'), wire.ConditionDecode},
 		{"a field too many", list(0x18, 0xc0, 3, 2, 0x40, 0x40), wire.ConditionDecode},
-		{"an error that is none", list(0x18, 0xc0, 5, 1, 0, 0x53, 0x24, 0x45), wire.ConditionDecode},
+		{"an invalid error", list(0x18, 0xc0, 5, 1, 0, 0x53, 0x24, 0x45), wire.ConditionDecode},
 		{
 			"a delivery tag of 33 bytes",
 			list(0x14, append([]byte{0xc0, 38, 3, 0x43, 0x43, 0xa0, 33}, make([]byte, 33)...)...), wire.ConditionInvalid,

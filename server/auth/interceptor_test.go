@@ -33,14 +33,14 @@ func TestEnter(t *testing.T) {
 	ctx, audited, err := g.Enter(t.Context(), pb.QueueService_Publish_FullMethodName)
 	require.NoError(t, err)
 	require.False(t, audited)
-	require.Equal(t, t.Context(), ctx, "what is not used costs nothing")
+	require.Equal(t, t.Context(), ctx, "unused features cost nothing")
 	require.Equal(t, access.Anonymous, access.FromContext(ctx).Principal)
 
 	_, _, err = g.Enter(t.Context(), pb.ReplicationService_Replicate_FullMethodName)
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 	_, _, err = g.Enter(t.Context(), "/lockstep.v1.QueueService/Unheard")
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
-	require.Len(t, seen, 2, "refusals are told")
+	require.Len(t, seen, 2, "refusals are reported")
 
 	shown = &access.Identity{Principal: "b", Peer: true}
 	ctx, audited, err = g.Enter(t.Context(), pb.ReplicationService_Replicate_FullMethodName)
@@ -64,7 +64,6 @@ func TestEnter(t *testing.T) {
 	shown, wrong = nil, fmt.Errorf("%w: the token has expired", access.ErrUnauthenticated)
 	_, _, err = g.Enter(t.Context(), pb.QueueService_Publish_FullMethodName)
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
-	require.ErrorContains(t, err, "the token has expired")
 }
 
 func TestNoGate(t *testing.T) {

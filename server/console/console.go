@@ -114,10 +114,10 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 // URLAt returns the URL of the console for clients that reach the node at the advertised address. If the console
 // listens on a specific address, URLAt returns URL, which other hosts may not reach.
 func (s *Server) URLAt(advertised string) string {
-	asked, _, err := net.SplitHostPort(s.o.Address)
-	ip := net.ParseIP(asked)
+	queriedAt, _, err := net.SplitHostPort(s.o.Address)
+	ip := net.ParseIP(queriedAt)
 	host, _, herr := net.SplitHostPort(advertised)
-	if err != nil || herr != nil || asked != "" && (ip == nil || !ip.IsUnspecified()) {
+	if err != nil || herr != nil || queriedAt != "" && (ip == nil || !ip.IsUnspecified()) {
 		return s.URL()
 	}
 	return s.scheme() + "://" + net.JoinHostPort(host, s.port) + "/"
@@ -130,9 +130,9 @@ func (s *Server) URL() string {
 	if err != nil {
 		return scheme + "://" + s.http.Address() + "/"
 	}
-	asked, _, err := net.SplitHostPort(s.o.Address)
-	if ip := net.ParseIP(asked); err == nil && asked != "" && (ip == nil || !ip.IsUnspecified()) {
-		host = asked // the name in the certificate
+	queriedAt, _, err := net.SplitHostPort(s.o.Address)
+	if ip := net.ParseIP(queriedAt); err == nil && queriedAt != "" && (ip == nil || !ip.IsUnspecified()) {
+		host = queriedAt // the name in the certificate
 	} else if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host = "localhost"
 	}

@@ -21,14 +21,14 @@ import (
 func TestCallsAreForwarded(t *testing.T) { simulated(t, testCallsAreForwarded) }
 
 func testCallsAreForwarded(t *testing.T) {
-	authority := certs.New(t, "authority")
-	_, certFile, keyFile := authority.Issue(t, "node", "localhost")
+	ca := certs.New(t, "authority")
+	_, certFile, keyFile := ca.Issue(t, "node", "localhost")
 	person := func(name string) tls.Certificate {
-		return authority.Client(t, name, func(c *x509.Certificate) { c.Subject.CommonName = name })
+		return ca.Client(t, name, func(c *x509.Certificate) { c.Subject.CommonName = name })
 	}
 	as := func(b *browser, certificates ...tls.Certificate) {
 		b.http.Transport = transport(b.t, &tls.Config{
-			RootCAs: authority.Pool(), Certificates: certificates, MinVersion: tls.VersionTLS13,
+			RootCAs: ca.Pool(), Certificates: certificates, MinVersion: tls.VersionTLS13,
 		})
 	}
 	signIn := func(b *browser) {
@@ -38,7 +38,7 @@ func testCallsAreForwarded(t *testing.T) {
 	}
 	alice, reader := person("alice"), person("reader")
 	active, standby := startPairWith(t, func(c *config.Config) {
-		c.TLS.Cert, c.TLS.Key, c.TLS.CA, c.Console.TLS.Own = certFile, keyFile, authority.File, true
+		c.TLS.Cert, c.TLS.Key, c.TLS.CA, c.Console.TLS.Own = certFile, keyFile, ca.File, true
 		c.Access.Operators = []string{"alice"}
 	}, func(b *browser) {
 		as(b, alice)

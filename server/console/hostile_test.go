@@ -145,7 +145,7 @@ func testTooManyWrongTokens(t *testing.T) {
 		}
 		require.Equal(t, http.StatusUnauthorized, a.code)
 	}
-	require.Fail(t, "it was never told to wait")
+	require.Fail(t, "it was never asked to wait")
 }
 
 // Event streams beyond the limit are rejected with an error.
@@ -166,23 +166,23 @@ func testEventsAreBounded(t *testing.T) {
 		}
 	}
 	require.Equal(t, console.MaxEvents, open)
-	require.Equal(t, http.StatusOK, b.get("/pair").code, "pages are served still")
+	require.Equal(t, http.StatusOK, b.get("/pair").code, "pages are still served")
 }
 
 // Over TLS, users sign in with a client certificate, which the browser must present with each request.
 func TestCertificate(t *testing.T) { simulated(t, testCertificate) }
 
 func testCertificate(t *testing.T) {
-	authority := certs.New(t, "authority")
-	_, certFile, keyFile := authority.Issue(t, "a", "localhost")
-	client := authority.Client(t, "alice", func(c *x509.Certificate) { c.Subject.CommonName = "alice" })
+	ca := certs.New(t, "authority")
+	_, certFile, keyFile := ca.Issue(t, "a", "localhost")
+	client := ca.Client(t, "alice", func(c *x509.Certificate) { c.Subject.CommonName = "alice" })
 	ready := startNode(t, func(c *config.Config) {
-		c.TLS.Cert, c.TLS.Key, c.TLS.CA, c.Console.TLS.Own = certFile, keyFile, authority.File, true
+		c.TLS.Cert, c.TLS.Key, c.TLS.CA, c.Console.TLS.Own = certFile, keyFile, ca.File, true
 		c.Access.Mode, c.Access.Operators = "deny", []string{"alice"}
 	})
 	require.True(t, strings.HasPrefix(ready.Console, "https://"))
 	b := newBrowser(t, ready.Console)
-	secure := &tls.Config{RootCAs: authority.Pool(), Certificates: []tls.Certificate{client}, MinVersion: tls.VersionTLS13}
+	secure := &tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{client}, MinVersion: tls.VersionTLS13}
 	b.http.Transport = transport(t, secure)
 	page := b.get("/sign-in").body
 	require.Contains(t, page, "Sign in with the certificate of alice")
@@ -196,7 +196,7 @@ func testCertificate(t *testing.T) {
 	for _, c := range b.http.Jar.Cookies(u) {
 		require.True(t, strings.HasPrefix(c.Name, "__Host-"), c.Name)
 	}
-	none := &tls.Config{RootCAs: authority.Pool(), MinVersion: tls.VersionTLS13}
+	none := &tls.Config{RootCAs: ca.Pool(), MinVersion: tls.VersionTLS13}
 	b.http.Transport = transport(t, none)
 	require.Equal(t, "/sign-in", b.get("/store").at, "the cookie alone is not enough")
 }

@@ -240,8 +240,8 @@ func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request, one *sessio
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
-	quiet := time.NewTicker(silenceLimit)
-	defer quiet.Stop()
+	idle := time.NewTicker(silenceLimit)
+	defer idle.Stop()
 	event := []byte("retry: 1000\n\n")
 	for {
 		_ = out.SetWriteDeadline(time.Now().Add(eventTimeout))
@@ -250,7 +250,7 @@ func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request, one *sessio
 		}
 		select {
 		case event = <-events:
-		case <-quiet.C:
+		case <-idle.C:
 			event = []byte(":\n\n")
 		case <-r.Context().Done():
 			return

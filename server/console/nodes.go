@@ -41,18 +41,18 @@ func (n *nodeView) Answers() bool { return n.Status != nil }
 func (v *View) nodes(ctx context.Context) ([]*nodeView, error) {
 	v.nodesMu.Lock()
 	defer v.nodesMu.Unlock()
-	if v.asked == nil {
-		all, err := v.askNodes(ctx)
+	if v.queriedAt == nil {
+		all, err := v.queryNodes(ctx)
 		if err != nil {
 			return nil, err
 		}
-		v.asked = all
+		v.queriedAt = all
 	}
-	return v.asked, nil
+	return v.queriedAt, nil
 }
 
-// askNodes is nodes without the cache.
-func (v *View) askNodes(ctx context.Context) ([]*nodeView, error) {
+// queryNodes is nodes without the cache.
+func (v *View) queryNodes(ctx context.Context) ([]*nodeView, error) {
 	own, err := v.Status(ctx)
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (v *View) askNodes(ctx context.Context) ([]*nodeView, error) {
 		return strings.Compare(a.GetName()+a.GetNodeId(), b.GetName()+b.GetNodeId())
 	})
 	all := make([]*nodeView, len(infos))
-	var asking sync.WaitGroup
+	var requests sync.WaitGroup
 	for i, info := range infos {
 		n := &nodeView{Info: info, Own: info.GetNodeId() == own.GetNode().GetNodeId()}
 		all[i] = n
@@ -73,7 +73,7 @@ func (v *View) askNodes(ctx context.Context) ([]*nodeView, error) {
 			n.Status = own
 			continue
 		}
-		asking.Go(func() {
+		requests.Go(func() {
 			st, err := v.OtherStatus(ctx, info)
 			if err != nil {
 				n.Why = describe(err).Text
@@ -82,7 +82,7 @@ func (v *View) askNodes(ctx context.Context) ([]*nodeView, error) {
 			n.Status = st
 		})
 	}
-	asking.Wait()
+	requests.Wait()
 	for _, n := range all {
 		n.State = stateOf(n)
 		if n.Status != nil {

@@ -127,8 +127,8 @@ func doCheckSet(ctx context.Context, v *View) (Done, error) {
 	if set == "" {
 		title = "Check of the newest backup"
 	}
-	what := task{Title: title, Node: v.nodeName(ctx), Link: "/backups", Set: set}
-	err := v.begin(ctx, what, func(ctx context.Context, v *View, tell func(*pb.Progress)) (string, error) {
+	label := task{Title: title, Node: v.nodeName(ctx), Link: "/backups", Set: set}
+	err := v.begin(ctx, label, func(ctx context.Context, v *View, tell func(*pb.Progress)) (string, error) {
 		m, err := v.maintenance(ctx)
 		if err != nil {
 			return "", err

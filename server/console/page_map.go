@@ -120,7 +120,7 @@ func viewMap(node *nodeView, nodes []*nodeView, m *pb.GetPageMapResponse) *mapVi
 
 func viewCell(i int, r *pb.PageRegion) mapCellView {
 	c := mapCellView{X: i % mapColumns * mapCell, Y: i / mapColumns * mapCell}
-	said := make([]string, 0, 4)
+	reported := make([]string, 0, 4)
 	at := float64(c.X)
 	for _, u := range regionUses(r) {
 		if u.Pages == 0 {
@@ -129,10 +129,10 @@ func viewCell(i int, r *pb.PageRegion) mapCellView {
 		w := mapInside * float64(u.Pages) / float64(r.GetPages())
 		c.Parts = append(c.Parts, mapPart{Class: u.Class, X: at, W: w})
 		at += w
-		said = append(said, strings.ToLower(u.Title)+" "+formatNumber(u.Pages))
+		reported = append(reported, strings.ToLower(u.Title)+" "+formatNumber(u.Pages))
 	}
 	c.Title = fmt.Sprintf("Pages %s to %s: %s", formatNumber(r.GetFirstPage()),
-		formatNumber(r.GetFirstPage()+r.GetPages()-1), strings.Join(said, ", "))
+		formatNumber(r.GetFirstPage()+r.GetPages()-1), strings.Join(reported, ", "))
 	return c
 }
 

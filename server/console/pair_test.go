@@ -79,7 +79,7 @@ func testStandby(t *testing.T) {
 		page := n.showsOther(other)
 		require.Contains(t, page, `aria-label="Node a"`)
 		require.Contains(t, page, `aria-label="Node b"`)
-		require.NotContains(t, page, "/pair/force", "nothing has to be forced")
+		require.NotContains(t, page, "/pair/force", "no forced failover is required")
 	}
 	token := standby.makeToken("t", "somebody")
 	require.NotEmpty(t, token)
@@ -106,9 +106,9 @@ func testStandby(t *testing.T) {
 }
 
 // An open page shows a dead node within two seconds. A failover can be forced when no node is active.
-func TestDeadNode(t *testing.T) { simulated(t, testDeadNode) }
+func TestNodeDown(t *testing.T) { simulated(t, testNodeDown) }
 
-func testDeadNode(t *testing.T) {
+func testNodeDown(t *testing.T) {
 	active, standby := startPair(t)
 	active.act("/pair/pause", nil)
 	events := make(chan string, 64)

@@ -50,12 +50,12 @@ func testQueuePages(t *testing.T) {
 	require.Contains(t, list, `aria-sort="descending"`)
 	require.Contains(t, list, "1–3 of 3")
 
-	said := do("/queue/publish?name=orders", url.Values{
+	reported := do("/queue/publish?name=orders", url.Values{
 		"body": {"{\"a\":[1,2],\r\n\"b\":\"<b>\"}"}, "content_type": {"application/json"},
 		"properties": {"region = eu\r\nx=y=z"},
 		"count":      {"3"},
 	})
-	require.Contains(t, said.body, "Published 3 messages from sequence 1")
+	require.Contains(t, reported.body, "Published 3 messages from sequence 1")
 	require.Contains(t, do("/queue/publish?name=orders", url.Values{"properties": {"region"}}).body, "has no value")
 	require.Contains(t, do("/queue/publish?name=none", url.Values{"body": {"x"}}).body, "Not found")
 	page := b.get("/queue?name=orders").body
@@ -142,7 +142,7 @@ func testConnectionAndPreparedPages(t *testing.T) {
 	require.Contains(t, page, "grpc-go")
 	list, err := pb.NewConnectionServiceClient(cc).ListConnections(t.Context(), &pb.ListConnectionsRequest{})
 	require.NoError(t, err)
-	require.Len(t, list.GetConnections(), 1, "a browser is no connection of the port")
+	require.Len(t, list.GetConnections(), 1, "a browser is not a connection of the port")
 	closing := fmt.Sprintf("/connections/close?node=a&id=%d", list.GetConnections()[0].GetId())
 	require.Contains(t, b.get(closing).body, "The client reconnects automatically")
 	require.Contains(t, do(closing, url.Values{}).body, "Closed the connection")

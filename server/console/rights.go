@@ -20,22 +20,22 @@ func (v *View) whoAmI(ctx context.Context) (*pb.WhoAmIResponse, error) {
 	v.identityMu.Lock()
 	defer v.identityMu.Unlock()
 	if v.who == nil {
-		who, err := pb.NewAccessServiceClient(v.Own()).WhoAmI(ctx, &pb.WhoAmIRequest{Queue: v.Get("name")})
+		identity, err := pb.NewAccessServiceClient(v.Own()).WhoAmI(ctx, &pb.WhoAmIRequest{Queue: v.Get("name")})
 		if err != nil {
 			return nil, err
 		}
-		v.who = who
+		v.who = identity
 	}
 	return v.who, nil
 }
 
 func (v *View) rights(ctx context.Context) (rights, error) {
-	who, err := v.whoAmI(ctx)
+	identity, err := v.whoAmI(ctx)
 	if err != nil {
 		return nil, err
 	}
 	may := make(rights)
-	for _, name := range words(rightsOf(who.GetRights())) {
+	for _, name := range words(rightsOf(identity.GetRights())) {
 		may[name] = true
 	}
 	return may, nil

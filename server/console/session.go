@@ -97,13 +97,13 @@ func (s *sessions) begin(as *session) (id string) {
 	as.key, as.csrf, as.began, as.used = sha256.Sum256([]byte(id)), secret(), now, now
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.forget(now)
+	s.remove(now)
 	s.all[as.key] = as
 	return id
 }
 
-// forget removes ended sessions, and one more if the limit is exceeded. mu is held.
-func (s *sessions) forget(now time.Time) {
+// remove removes ended sessions, and one more if the limit is exceeded. mu is held.
+func (s *sessions) remove(now time.Time) {
 	if len(s.all) < maxSessions {
 		return
 	}

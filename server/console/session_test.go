@@ -24,18 +24,18 @@ func TestSessionsEnd(t *testing.T) {
 	require.False(t, s.Use("", true))
 	require.False(t, s.Use(id+"x", true))
 	c.at = c.at.Add(console.SessionIdle - time.Second)
-	require.True(t, s.Use(id, true), "it was used by a person")
+	require.True(t, s.Use(id, true), "a user was active")
 	c.at = c.at.Add(console.SessionIdle - time.Second)
 	require.True(t, s.Use(id, false), "it is there")
 	c.at = c.at.Add(time.Second)
-	require.False(t, s.Use(id, true), "what a page does by itself does not keep it")
+	require.False(t, s.Use(id, true), "automatic requests do not extend the session")
 
 	id = s.Begin("alice")
 	for start := c.at; c.at.Sub(start) < console.SessionLife-time.Minute; c.at = c.at.Add(time.Minute) {
 		require.True(t, s.Use(id, true))
 	}
 	c.at = c.at.Add(time.Minute)
-	require.False(t, s.Use(id, true), "it ends although it is used")
+	require.False(t, s.Use(id, true), "it expires although it is used")
 }
 
 func TestSessionsAreBounded(t *testing.T) {

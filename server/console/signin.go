@@ -37,8 +37,8 @@ type signInData struct {
 
 // open reports whether access is unrestricted.
 func (s *Server) open(r *http.Request) bool {
-	who, err := s.identify(r, "")
-	return err == nil && who.GetOpen()
+	identity, err := s.identify(r, "")
+	return err == nil && identity.GetOpen()
 }
 
 // identify returns the identity that the node assigns to a browser with a token, or without one.
@@ -133,7 +133,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 		})
 		return
 	}
-	who, err := s.identify(r, one.token)
+	identity, err := s.identify(r, one.token)
 	if err != nil {
 		f := describe(err)
 		if status.Code(err) == codes.Unauthenticated {
@@ -143,7 +143,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 		s.signInForm(w, r, f.Code, &f)
 		return
 	}
-	one.principal, one.method = who.GetPrincipal(), who.GetMethod()
+	one.principal, one.method = identity.GetPrincipal(), identity.GetMethod()
 	if before := s.sessionOf(r); before != nil {
 		s.sessions.end(before)
 	}

@@ -100,7 +100,7 @@ type operation func(ctx context.Context, v *View, tell func(*pb.Progress)) (stri
 
 // begin starts a task for the session of a view. It checks the right to operate first: all operations need it, and the
 // error must be returned to the caller.
-func (v *View) begin(ctx context.Context, what task, do operation) error { //nolint:contextcheck // it goes on
+func (v *View) begin(ctx context.Context, label task, do operation) error { //nolint:contextcheck // it goes on
 	if _, err := pb.NewMaintenanceServiceClient(v.Own()).GetSettings(ctx, &pb.GetSettingsRequest{}); err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (v *View) begin(ctx context.Context, what task, do operation) error { //nol
 		return invalid(errBusy.Error() + ". Wait until one is finished.")
 	}
 	t.last++
-	one := &what
+	one := &label
 	one.ID, one.Who, one.Began = strconv.Itoa(t.last), v.Principal, time.Now()
 	life, cancel := context.WithTimeout(t.ctx, taskTime)
 	one.cancel = cancel

@@ -76,8 +76,8 @@ func testOnlyPermittedActionsAreOffered(t *testing.T) {
 	nobody := newBrowser(t, ready.Console)
 	nobody.waitActive()
 	tokens := map[string]string{}
-	for _, who := range []string{"root", "reader", "sender"} {
-		tokens[who] = nobody.makeToken(who+"-1", who)
+	for _, identity := range []string{"root", "reader", "sender"} {
+		tokens[identity] = nobody.makeToken(identity+"-1", identity)
 	}
 	nobody.act("/queues/create", url.Values{"name": {"orders"}})
 	nobody.act("/queue/publish?name=orders", url.Values{"body": {"x"}})

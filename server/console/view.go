@@ -45,8 +45,8 @@ type View struct {
 	identityMu iolock.Mutex // guards who
 	who        *pb.WhoAmIResponse
 
-	nodesMu iolock.Mutex // guards asked
-	asked   []*nodeView
+	nodesMu   iolock.Mutex // guards asked
+	queriedAt []*nodeView
 }
 
 // Get returns a value of the form, or of the query.
@@ -151,14 +151,14 @@ func (v *View) forOther(ctx context.Context) (as func(context.Context) context.C
 	if v.server.o.Forward == nil {
 		return nil, ErrNotForwarded
 	}
-	who, err := v.whoAmI(ctx)
+	identity, err := v.whoAmI(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if who.GetMethod() != "certificate" || who.GetPrincipal() != v.Principal {
+	if identity.GetMethod() != "certificate" || identity.GetPrincipal() != v.Principal {
 		return nil, ErrNotForwarded
 	}
-	header, err := v.server.o.Forward(ctx, who.GetPrincipal(), who.GetGroups())
+	header, err := v.server.o.Forward(ctx, identity.GetPrincipal(), identity.GetGroups())
 	if err != nil {
 		return nil, err
 	}

@@ -63,7 +63,7 @@ func testEveryRoute(t *testing.T) {
 		}
 		for _, action := range p.Actions {
 			require.Contains(t, rights, action.Right, action.Name)
-			require.NotEqual(t, "any", action.Right, "an action needs a right")
+			require.NotEqual(t, "any", action.Right, "an action requires a right")
 			at := p.Path + "/" + action.Name
 			if action.Dialog != "" {
 				requireSafe(t, b.get(at))
@@ -135,7 +135,7 @@ func testRules(t *testing.T) {
 		"kind": {"principal"}, "whom": {"reader"}, "queue": {"*"}, "right": {"browse"}, "lock_out": {"1"},
 	})
 	require.Eventually(t, func() bool { return nobody.get("/pair").at == "/sign-in" }, testTimeout,
-		50*time.Millisecond, "there are rules now")
+		50*time.Millisecond, "rules exist now")
 	require.Equal(t, http.StatusUnauthorized, nobody.get("/events/pair").code)
 
 	root, reader, auditor := newBrowser(t, ready.Console), newBrowser(t, ready.Console), newBrowser(t, ready.Console)

@@ -4,6 +4,7 @@ package node_test
 
 import (
 	"crypto/sha256"
+	"io"
 	"path/filepath"
 	"testing"
 	"time"
@@ -45,7 +46,7 @@ func testRestoredRules(t *testing.T) {
 	require.NoError(t, err)
 	for {
 		if _, err := making.Recv(); err != nil {
-			require.ErrorContains(t, err, "EOF")
+			require.ErrorIs(t, err, io.EOF)
 			break
 		}
 	}

@@ -193,8 +193,8 @@ func testPreparedRights(t *testing.T) {
 	require.NoError(t, n.createAs("root", "q"))
 	n.grant("bank", "q", mayPublish)
 	n.grant("other", "other", mayPublish)
-	prepare := func(who, xid string) error {
-		_, err := n.queues.Prepare(as(t.Context(), who), &pb.PrepareRequest{Xid: xid, Operations: []*pb.Operation{
+	prepare := func(identity, xid string) error {
+		_, err := n.queues.Prepare(as(t.Context(), identity), &pb.PrepareRequest{Xid: xid, Operations: []*pb.Operation{
 			{Kind: &pb.Operation_Publish{Publish: &pb.PublishOperation{Queue: "q", Messages: []*pb.Message{{}}}}},
 		}})
 		return err
@@ -217,8 +217,8 @@ func testLostRightEndsStreams(t *testing.T) {
 	for _, q := range []string{"a", "b"} {
 		require.NoError(t, n.createAs("root", q))
 	}
-	open := func(who string, queues ...string) pb.QueueService_PublishStreamClient {
-		s, err := n.queues.PublishStream(as(t.Context(), who))
+	open := func(identity string, queues ...string) pb.QueueService_PublishStreamClient {
+		s, err := n.queues.PublishStream(as(t.Context(), identity))
 		require.NoError(t, err)
 		for i, q := range queues {
 			require.NoError(t, s.Send(&pb.PublishStreamRequest{Correlation: uint64(i + 1), Publish: &pb.PublishRequest{
@@ -230,8 +230,8 @@ func testLostRightEndsStreams(t *testing.T) {
 		}
 		return s
 	}
-	attach := func(who, queue string) pb.QueueService_ConsumeClient {
-		s, err := n.queues.Consume(as(t.Context(), who))
+	attach := func(identity, queue string) pb.QueueService_ConsumeClient {
+		s, err := n.queues.Consume(as(t.Context(), identity))
 		require.NoError(t, err)
 		require.NoError(t, s.Send(&pb.ConsumeRequest{
 			Attach: &pb.Attach{Queue: queue},
@@ -286,18 +286,17 @@ func TestLockOut(t *testing.T) { simulated(t, testLockOut) }
 
 func testLockOut(t *testing.T) {
 	n := startNamedAlone(t, func(c *config.Config) { c.Access.Operators, c.Data.Dir = nil, t.TempDir() })
-	grant := func(who string, rule *pb.AccessRule, lockOut bool) error {
-		_, err := n.access().Grant(as(t.Context(), who), &pb.GrantRequest{Rule: rule, LockOut: lockOut})
+	grant := func(identity string, rule *pb.AccessRule, lockOut bool) error {
+		_, err := n.access().Grant(as(t.Context(), identity), &pb.GrantRequest{Rule: rule, LockOut: lockOut})
 		return err
 	}
 	operate := &pb.AccessRule{Principal: "alice", Rights: []pb.AccessRight{mayOperate}}
 	other := &pb.AccessRule{Principal: "bob", Queue: "q", Rights: []pb.AccessRight{mayPublish}}
 	err := grant("alice", other, false)
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
-	require.ErrorContains(t, err, `"alice" would lose the operate right`)
 	require.ErrorContains(t, err, "lockstep access grant alice operate")
 	_, err = n.access().Grant(t.Context(), &pb.GrantRequest{Rule: operate})
-	require.Equal(t, codes.FailedPrecondition, status.Code(err), "an anonymous caller is nobody's principal")
+	require.Equal(t, codes.FailedPrecondition, status.Code(err), "an anonymous caller has no principal")
 	require.ErrorContains(t, err, "access.operators")
 	require.NoError(t, grant("alice", operate, false))
 	require.NoError(t, grant("alice", other, false))
@@ -316,7 +315,7 @@ func testLockOut(t *testing.T) {
 	_, err = n.access().PutRole(as(t.Context(), "alice"), &pb.PutRoleRequest{Role: &pb.AccessRole{
 		Name: "op", Rights: []pb.AccessRight{mayBrowse},
 	}})
-	require.NoError(t, err, "the rule itself gives it as well")
+	require.NoError(t, err, "the rule itself grants it, too")
 	require.NoError(t, revoke(true))
 	denied(t, grant("alice", operate, true), "operate")
 
@@ -330,10 +329,10 @@ func testLockOut(t *testing.T) {
 		_, err := os.Stat(marker)
 		return os.IsNotExist(err)
 	}, testTimeout, 5*time.Millisecond)
-	who, err := n.access().ListAccess(as(t.Context(), "alice"), &pb.ListAccessRequest{})
+	identity, err := n.access().ListAccess(as(t.Context(), "alice"), &pb.ListAccessRequest{})
 	require.NoError(t, err)
-	require.Len(t, who.GetRules(), 1)
-	require.Len(t, who.GetRoles(), 1, "roles give nothing to anybody by themselves, and stay")
+	require.Len(t, identity.GetRules(), 1)
+	require.Len(t, identity.GetRoles(), 1, "roles grant nothing without a rule, and are kept")
 }
 
 // Invalid requests are refused with a reason, and retries are idempotent.
@@ -436,11 +435,10 @@ func testAccessRequests(t *testing.T) {
 	req.Token.Principal = "q"
 	_, err = n.access().CreateToken(ctx, req)
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
-	require.ErrorContains(t, err, "was used for another request")
 	req.Producer = nil
 	_, err = n.access().CreateToken(ctx, req)
 	require.Equal(t, codes.AlreadyExists, status.Code(err))
-	require.ErrorContains(t, err, `token "t" exists`)
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_TOKEN_EXISTS, reasonOf(err))
 	req.Token.Name = "other"
 	_, err = n.access().CreateToken(ctx, req)
 	require.Equal(t, codes.AlreadyExists, status.Code(err))
@@ -493,7 +491,7 @@ func testTestAccess(t *testing.T) {
 	require.Equal(t, "certificate", me.GetMethod())
 	require.Len(t, me.GetRules(), 2)
 	me, err = n.access().WhoAmI(t.Context(), &pb.WhoAmIRequest{})
-	require.NoError(t, err, "whoever may not do anything may know why")
+	require.NoError(t, err, "a caller without rights can query its rights")
 	require.Equal(t, "anonymous", me.GetPrincipal())
 }
 
@@ -565,9 +563,9 @@ func (n *testNode) waitForAs(ctx context.Context, role pb.Role) {
 }
 
 // A node that any client can reach and use reports a condition until it has a rule.
-func TestOpenIsTold(t *testing.T) { simulated(t, testOpenIsTold) }
+func TestOpenRulesAreLogged(t *testing.T) { simulated(t, testOpenRulesAreLogged) }
 
-func testOpenIsTold(t *testing.T) {
+func testOpenRulesAreLogged(t *testing.T) {
 	n := startNamedAlone(
 		t,
 		func(c *config.Config) { c.Listen, c.Advertise, c.Insecure = "0.0.0.0:0", "127.0.0.1:7420", true },

@@ -205,9 +205,9 @@ func testAMQPShortConsumers(t *testing.T) {
 
 // A reject that waits for space in the dead-letter queue is settled when the message is moved. Later outcomes are
 // settled before it.
-func TestAMQPRejectsThatWait(t *testing.T) { simulated(t, testAMQPRejectsThatWait) }
+func TestAMQPPendingRejects(t *testing.T) { simulated(t, testAMQPPendingRejects) }
 
-func testAMQPRejectsThatWait(t *testing.T) {
+func testAMQPPendingRejects(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	n.newQueues(&pb.QueueConfig{MaxMessages: 1}, &pb.QueueConfig{})
 	n.publish("dead", "full")

@@ -16,7 +16,7 @@ import (
 // test uses real sockets, since the kernel reports the data that has arrived on a connection.
 func TestAMQPBrowseAfterAcknowledge(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("the system does not tell what has come over a connection")
+		t.Skip("the system does not report the received bytes of a connection")
 	}
 	n := startAlone(t, withAMQP)
 	n.createQueue("q")
@@ -39,9 +39,9 @@ func TestAMQPBrowseAfterAcknowledge(t *testing.T) {
 }
 
 // A durable subscription belongs to the link attached last, on any connection of its container. Its messages stay.
-func TestAMQPStolen(t *testing.T) { simulated(t, testAMQPStolen) }
+func TestAMQPLinkStolen(t *testing.T) { simulated(t, testAMQPLinkStolen) }
 
-func testAMQPStolen(t *testing.T) {
+func testAMQPLinkStolen(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	durable := func() *wire.Source {
 		return &wire.Source{

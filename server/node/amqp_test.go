@@ -45,7 +45,7 @@ func testAMQPOutcomes(t *testing.T) {
 
 	p.dispose(m.id, wire.Released{})
 	m = p.receive()
-	require.Zero(t, m.count, "what was released does not count as delivered")
+	require.Zero(t, m.count, "released messages are not counted as delivered")
 	p.dispose(m.id, &wire.Modified{DeliveryFailed: true})
 	m = p.receive()
 	require.EqualValues(t, 1, m.count)
@@ -72,9 +72,9 @@ func testAMQPOutcomes(t *testing.T) {
 
 	list, err := pb.NewConnectionServiceClient(n.conn).ListConnections(t.Context(), &pb.ListConnectionsRequest{})
 	require.NoError(t, err)
-	var spoken []string
+	var protocols []string
 	for _, c := range list.GetConnections() {
-		spoken = append(spoken, c.GetProtocol())
+		protocols = append(protocols, c.GetProtocol())
 		if c.GetProtocol() == "AMQP 1.0" {
 			require.Equal(t, "QpidJMS client", c.GetClient())
 			require.Equal(t, p.conn.LocalAddr().String(), c.GetAddress())
@@ -84,7 +84,7 @@ func testAMQPOutcomes(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	require.ElementsMatch(t, []string{"gRPC", "AMQP 1.0"}, spoken)
+	require.ElementsMatch(t, []string{"gRPC", "AMQP 1.0"}, protocols)
 	require.Error(t, p.in.Next(&wire.Frame{}), "an operator has closed the connection")
 }
 

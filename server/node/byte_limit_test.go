@@ -99,7 +99,7 @@ func TestByteLimit(t *testing.T) {
 		require.NoError(t, ring.publish(small, largeBody))
 		ring.ack(2, 2)
 		require.NoError(t, ring.publish(largeBody))
-		require.Equal(t, uint64(2), ring.get(a).GetMessages(), "there is room without a drop")
+		require.Equal(t, uint64(2), ring.get(a).GetMessages(), "the message fits without a drop")
 
 		before := map[*limitedQueue]uint64{}
 		for _, q := range []*limitedQueue{free, full, ring} {

@@ -72,7 +72,7 @@ func testMoveMessages(t *testing.T) {
 	require.Equal(t, "v", got[0].GetMessage().GetProperties()["k"])
 	require.NotNil(t, got[3].GetMessage().GetDeliverAt())
 	moved, skipped = n.move(req)
-	require.Equal(t, []uint64{0, 4}, []uint64{moved, skipped}, "a repetition moves nothing")
+	require.Equal(t, []uint64{0, 4}, []uint64{moved, skipped}, "a retry moves nothing")
 	require.Len(t, n.browse("to"), 4)
 
 	c := n.consume("from", 1)
@@ -180,9 +180,9 @@ func testMoveMessagesOfManySubscriptions(t *testing.T) {
 }
 
 // Messages held by a prepared transaction are not moved.
-func TestMoveWhatIsPrepared(t *testing.T) { simulated(t, testMoveWhatIsPrepared) }
+func TestMovePreparedMessages(t *testing.T) { simulated(t, testMovePreparedMessages) }
 
-func testMoveWhatIsPrepared(t *testing.T) {
+func testMovePreparedMessages(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("from")
 	n.createQueue("to")

@@ -126,7 +126,7 @@ func (l *conditionMonitor) input(now time.Time) *conditions.Input {
 		in.AuditError, in.AuditLost = st.Error, st.Lost
 	}
 	in.AuthError, in.KeysError = n.authn.KeysError()
-	n.secrets.look()
+	n.secrets.check()
 	for _, c := range n.secrets.certificates() {
 		in.Certificates = append(in.Certificates, conditions.Certificate{
 			File: c.File, Subject: c.Subject, Use: c.Use, Ends: c.Ends,

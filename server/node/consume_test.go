@@ -5,6 +5,7 @@ package node_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -43,7 +44,7 @@ func testConsume(t *testing.T) {
 	// The messages in flight of a consumer that disconnects are requeued.
 	require.NoError(t, a.stream.CloseSend())
 	_, err = a.stream.Recv()
-	require.ErrorContains(t, err, "EOF")
+	require.ErrorIs(t, err, io.EOF)
 	require.Equal(t, []string{"1", "2"}, bodies(b.take(2)))
 	b.confirm(&pb.ConsumeRequest{Ack: span(1, 4), Confirm: 2})
 	q, err = n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "q"})
@@ -66,7 +67,7 @@ func testConsumeHalfClose(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, uint64(5), resp.GetConfirmed())
 	_, err = c.stream.Recv()
-	require.ErrorContains(t, err, "EOF")
+	require.ErrorIs(t, err, io.EOF)
 }
 
 func TestConsumeRefusals(t *testing.T) { simulated(t, testConsumeRefusals) }
@@ -96,12 +97,12 @@ func testConsumeRefusals(t *testing.T) {
 		txn.ErrSubscriptionNotFound)
 	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Credit: 101}), dispatch.ErrTooMuchCredit)
 	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Ack: span(0, 1)}), apierror.ErrInvalid)
-	require.ErrorContains(t, open(attach, &pb.ConsumeRequest{Ack: span(1, 1)}), "sequence was not delivered")
+	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Ack: span(1, 1)}), txn.ErrBeyondEnd)
 	many := make([]*pb.SequenceRange, 10_001)
 	for i := range many {
 		many[i] = &pb.SequenceRange{First: 1, Last: 1}
 	}
-	require.ErrorContains(t, open(attach, &pb.ConsumeRequest{Nack: many}), "use several requests")
+	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Nack: many}), wire.ErrInvalid)
 }
 
 // The consumers of a deleted queue receive an error.
@@ -115,7 +116,6 @@ func testConsumeDeletedQueue(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.stream.Recv()
 	require.Equal(t, codes.NotFound, status.Code(err))
-	require.ErrorContains(t, err, `"q"`)
 }
 
 func TestBrowse(t *testing.T) { simulated(t, testBrowse) }

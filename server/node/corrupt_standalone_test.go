@@ -34,17 +34,17 @@ func flipIn(t *testing.T, name, text string) {
 }
 
 // browsed browses a queue.
-func (n *testNode) browsed(queue string) (sequences, damaged []uint64) {
+func (n *testNode) browsed(queue string) (sequences, corrupt []uint64) {
 	n.t.Helper()
 	stream, err := n.queues.Browse(n.t.Context(), &pb.BrowseRequest{Queue: queue})
 	require.NoError(n.t, err)
 	for {
 		resp, err := stream.Recv()
 		if err == io.EOF { //nolint:errorlint // as it is documented
-			return sequences, damaged
+			return sequences, corrupt
 		}
 		require.NoError(n.t, err)
-		damaged = append(damaged, resp.GetDamaged()...)
+		corrupt = append(corrupt, resp.GetDamaged()...)
 		for _, m := range resp.GetMessages() {
 			sequences = append(sequences, m.GetSequence())
 		}
@@ -53,9 +53,9 @@ func (n *testNode) browsed(queue string) (sequences, damaged []uint64) {
 
 // A standalone node cannot repair from another node. Browsing skips corrupt messages, verify lists them, and they can
 // be discarded.
-func TestDamagedMessagesAlone(t *testing.T) { simulated(t, testDamagedMessagesAlone) }
+func TestCorruptMessagesStandalone(t *testing.T) { simulated(t, testCorruptMessagesStandalone) }
 
-func testDamagedMessagesAlone(t *testing.T) {
+func testCorruptMessagesStandalone(t *testing.T) {
 	n := startAlone(t, func(c *config.Config) { c.Data.Dir = t.TempDir() })
 	n.createQueue("orders")
 	var bodies []string
@@ -71,9 +71,9 @@ func testDamagedMessagesAlone(t *testing.T) {
 	}
 	n = start(t, n.config)
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-	sequences, damaged := n.browsed("orders")
+	sequences, corrupt := n.browsed("orders")
 	require.Equal(t, []uint64{1, 3, 5}, sequences)
-	require.Equal(t, []uint64{2, 4}, damaged)
+	require.Equal(t, []uint64{2, 4}, corrupt)
 
 	r, err := n.admin.Verify(t.Context(), &pb.VerifyRequest{Deep: true, FullSpeed: true})
 	require.NoError(t, err)
@@ -87,14 +87,14 @@ func testDamagedMessagesAlone(t *testing.T) {
 		return d.GetSequences()
 	}
 	require.Equal(t, []uint64{2, 4}, drop(true))
-	require.Empty(t, drop(false, 1, 9), "no others than those that were seen")
+	require.Empty(t, drop(false, 1, 9), "only the received ones")
 	require.Equal(t, []uint64{2}, drop(false, 2))
-	require.Empty(t, drop(false, 2), "repeated, it takes none that the first one did not")
+	require.Empty(t, drop(false, 2), "a retry consumes nothing beyond the first attempt")
 	require.Equal(t, []uint64{4}, drop(false))
 	require.Empty(t, drop(false))
-	sequences, damaged = n.browsed("orders")
+	sequences, corrupt = n.browsed("orders")
 	require.Equal(t, []uint64{1, 3, 5}, sequences)
-	require.Empty(t, damaged)
+	require.Empty(t, corrupt)
 	q, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "orders"})
 	require.NoError(t, err)
 	require.Equal(t, uint64(3), q.GetQueue().GetMessages())
@@ -113,10 +113,10 @@ func testFlushArchive(t *testing.T) {
 		c.WAL.Archive, c.WAL.ArchiveEvery = archive, config.Duration(24*60*60*1e9)
 	})
 	n.createQueue("orders")
-	first, err := n.upkeep.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
+	first, err := n.maintenance.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
 	require.NoError(t, err)
 	n.publish("orders", "one", "two")
-	second, err := n.upkeep.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
+	second, err := n.maintenance.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
 	require.NoError(t, err)
 	require.Greater(t, second.GetLastLsn(), first.GetLastLsn())
 	require.Equal(t, n.status().GetStore().GetAppliedLsn(), second.GetLastLsn())
@@ -134,7 +134,7 @@ func testFlushArchive(t *testing.T) {
 	n = start(t, n.config)
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	n.createQueue("orders")
-	third, err := n.upkeep.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
+	third, err := n.maintenance.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
 	require.NoError(t, err)
 	require.Contains(t, third.GetFormer(), filepath.Join(archive, "other-"))
 	require.Less(t, third.GetLastLsn(), second.GetLastLsn())
@@ -144,9 +144,9 @@ func testFlushArchive(t *testing.T) {
 	require.Positive(t, left[0].GetBytes())
 	chains, err = backup.VerifyArchive(context.Background(), nil, third.GetFormer())
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, chains[0].Last.LSN, second.GetLastLsn(), "the former one is whole")
+	require.GreaterOrEqual(t, chains[0].Last.LSN, second.GetLastLsn(), "the former one is complete")
 
 	none := startAlone(t, nil)
-	_, err = none.upkeep.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
+	_, err = none.maintenance.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
 	require.ErrorContains(t, err, "wal.archive")
 }

@@ -47,7 +47,7 @@ func (n *testNode) bodiesIn(queue string) (list []string) {
 func (n *testNode) waitRole(queue string, messages int) {
 	n.t.Helper()
 	require.Eventually(n.t, func() bool { return len(n.browse(queue)) == messages }, hangs, 5*time.Millisecond,
-		"%s does not come to have %d messages", queue, messages)
+		"%s does not reach %d messages", queue, messages)
 }
 
 // consumePending attaches a consumer that supports notifications of pending rejects.
@@ -83,9 +83,9 @@ func testRejectsIntoRing(t *testing.T) {
 }
 
 // As many dead letters as fit are moved, oldest first, and the rest follows when there is space.
-func TestDeadLettersInPortions(t *testing.T) { simulated(t, testDeadLettersInPortions) }
+func TestDeadLettersInBatches(t *testing.T) { simulated(t, testDeadLettersInBatches) }
 
-func testDeadLettersInPortions(t *testing.T) {
+func testDeadLettersInBatches(t *testing.T) {
 	n := startAlone(t, nil)
 	n.newQueues(&pb.QueueConfig{MaxMessages: 100}, &pb.QueueConfig{MaxDeliveries: 1})
 	n.publishMany("orders", 300)
@@ -102,9 +102,9 @@ func testDeadLettersInPortions(t *testing.T) {
 }
 
 // A dead letter larger than the limit of its dead-letter queue stays, and does not block others.
-func TestLargeDeadLetterWaitsAlone(t *testing.T) { simulated(t, testLargeDeadLetterWaitsAlone) }
+func TestLargeDeadLetterStaysPending(t *testing.T) { simulated(t, testLargeDeadLetterStaysPending) }
 
-func testLargeDeadLetterWaitsAlone(t *testing.T) {
+func testLargeDeadLetterStaysPending(t *testing.T) {
 	n := startAlone(t, nil)
 	n.newQueues(&pb.QueueConfig{MaxBytes: 1000}, &pb.QueueConfig{})
 	n.publish("orders", string(make([]byte, 2000)), "small")
@@ -123,9 +123,9 @@ func testLargeDeadLetterWaitsAlone(t *testing.T) {
 }
 
 // A consumer is notified of its pending rejects, even without a confirmation request, and again when they are moved.
-func TestWaitingRejects(t *testing.T) { simulated(t, testWaitingRejects) }
+func TestPendingRejects(t *testing.T) { simulated(t, testPendingRejects) }
 
-func testWaitingRejects(t *testing.T) {
+func testPendingRejects(t *testing.T) {
 	n := startAlone(t, nil)
 	n.newQueues(&pb.QueueConfig{MaxMessages: 1}, &pb.QueueConfig{})
 	n.publishMany("orders", 3)
@@ -155,9 +155,9 @@ func testWaitingRejects(t *testing.T) {
 }
 
 // All expired messages are moved to a drop-head queue, and as many as fit to a full dead-letter queue.
-func TestExpiredInPortions(t *testing.T) { simulated(t, testExpiredInPortions) }
+func TestExpiryInBatches(t *testing.T) { simulated(t, testExpiryInBatches) }
 
-func testExpiredInPortions(t *testing.T) {
+func testExpiryInBatches(t *testing.T) {
 	n := startAlone(t, nil)
 	n.newQueues(&pb.QueueConfig{MaxMessages: 10}, &pb.QueueConfig{
 		DeadLetterExpired: true, Ttl: durationpb.New(time.Millisecond),
@@ -173,9 +173,9 @@ func testExpiredInPortions(t *testing.T) {
 }
 
 // The excess of a queue is moved to a dead-letter queue with less free space than the excess.
-func TestOverflowInPortions(t *testing.T) { simulated(t, testOverflowInPortions) }
+func TestOverflowInBatches(t *testing.T) { simulated(t, testOverflowInBatches) }
 
-func testOverflowInPortions(t *testing.T) {
+func testOverflowInBatches(t *testing.T) {
 	n := startAlone(t, nil)
 	n.newQueues(&pb.QueueConfig{MaxMessages: 10}, &pb.QueueConfig{})
 	n.publishMany("orders", 25)
@@ -192,9 +192,9 @@ func testOverflowInPortions(t *testing.T) {
 }
 
 // A message in flight is acknowledged or dead-lettered, never both.
-func TestOverflowSparesDelivered(t *testing.T) { simulated(t, testOverflowSparesDelivered) }
+func TestOverflowKeepsInFlight(t *testing.T) { simulated(t, testOverflowKeepsInFlight) }
 
-func testOverflowSparesDelivered(t *testing.T) {
+func testOverflowKeepsInFlight(t *testing.T) {
 	n := startAlone(t, nil)
 	n.newQueues(&pb.QueueConfig{}, &pb.QueueConfig{MaxMessages: 5, Overflow: pb.Overflow_OVERFLOW_DEAD_LETTER_HEAD})
 	n.publishMany("orders", 3)
@@ -203,7 +203,7 @@ func testOverflowSparesDelivered(t *testing.T) {
 	n.publish("orders", "4", "5", "6", "7")
 	n.publish("orders", "8", "9")
 	n.waitRole("dead", 1)
-	require.Equal(t, []string{"4"}, n.bodiesIn("dead"), "the oldest that no consumer has")
+	require.Equal(t, []string{"4"}, n.bodiesIn("dead"), "the oldest that is not in flight")
 	require.Equal(t, []string{"1", "2", "3", "5", "6", "7", "8", "9"}, n.bodiesIn("orders"))
 	c.answer(&pb.ConsumeRequest{Ack: []*pb.SequenceRange{{First: 1, Last: 3}}})
 	require.Equal(t, []string{"5", "6", "7", "8", "9"}, n.bodiesIn("orders"))
@@ -211,9 +211,9 @@ func testOverflowSparesDelivered(t *testing.T) {
 }
 
 // A replay of dead letters continues as far as there is space.
-func TestReplayInPortions(t *testing.T) { simulated(t, testReplayInPortions) }
+func TestReplayInBatches(t *testing.T) { simulated(t, testReplayInBatches) }
 
-func testReplayInPortions(t *testing.T) {
+func testReplayInBatches(t *testing.T) {
 	n := startAlone(t, nil)
 	n.newQueues(&pb.QueueConfig{}, &pb.QueueConfig{MaxMessages: 30})
 	n.publishMany("orders", 30)

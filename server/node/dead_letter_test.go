@@ -131,7 +131,7 @@ func testDeadLetters(t *testing.T) {
 	require.Len(t, n.browse("dead"), 1)
 	replayed, err = n.queues.ReplayDeadLetters(t.Context(), &pb.ReplayDeadLettersRequest{Queue: "dead", To: "orders"})
 	require.NoError(t, err)
-	require.Equal(t, uint64(1), replayed.GetMoved(), "whatever it is, when a queue is named")
+	require.Equal(t, uint64(1), replayed.GetMoved(), "for any behaviour, when a queue is named")
 }
 
 // Without a dead-letter queue, rejected messages and messages over the delivery limit are discarded.
@@ -191,7 +191,7 @@ func testDeadLetterConfig(t *testing.T) {
 	require.NoError(t, n.alter("a", &pb.QueueConfig{}, "*"))
 	require.True(t, proto.Equal(&pb.QueueConfig{}, n.configOf("a")))
 	_, err = n.queues.DeleteQueue(t.Context(), &pb.DeleteQueueRequest{Name: "b"})
-	require.NoError(t, err, "no queue names it any more")
+	require.NoError(t, err, "no queue refers to it")
 }
 
 // Dead letters that do not fit stay in their queue, and are moved once there is space.
@@ -213,7 +213,7 @@ func testFullDeadLetterQueue(t *testing.T) {
 		Reject: []*pb.SequenceRange{{First: 2, Last: 2}}, Ack: []*pb.SequenceRange{{First: 1, Last: 1}}, Confirm: 1,
 	}))
 	require.Eventually(t, func() bool { return len(n.browse("orders")) == 2 }, testTimeout, 5*time.Millisecond,
-		"the ack goes on")
+		"the ack is processed")
 	require.Len(t, n.browse("dead"), 1)
 	_, err := n.queues.PurgeQueue(t.Context(), &pb.PurgeQueueRequest{Name: "dead"})
 	require.NoError(t, err)

@@ -16,11 +16,11 @@ import (
 
 // A standby with a nearly full disk disconnects from the active cleanly. The active keeps serving and reports the
 // reason. The standby can be restarted, and reconnects when there is space.
-func TestStandbyLeavesBeforeItsDiskIsFull(t *testing.T) {
-	simulated(t, testStandbyLeavesBeforeItsDiskIsFull)
+func TestStandbyDisconnectsBeforeDiskFull(t *testing.T) {
+	simulated(t, testStandbyDisconnectsBeforeDiskFull)
 }
 
-func testStandbyLeavesBeforeItsDiskIsFull(t *testing.T) {
+func testStandbyDisconnectsBeforeDiskFull(t *testing.T) {
 	etcd := startEtcd(t)
 	a := start(t, settingsOfPair(t, "a", etcd))
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -52,9 +52,9 @@ func testStandbyLeavesBeforeItsDiskIsFull(t *testing.T) {
 		n.tells(conditions.ReplicationStopped, "b", true)
 		n.tells(conditions.OneCopyOnly, "", true)
 	}
-	require.Nil(t, a.told(conditions.PublishesRefused, ""), "the active has room")
+	require.Nil(t, a.told(conditions.PublishesRefused, ""), "the active has space")
 	free := b.status().GetStore().GetDiskFree()
-	require.Greater(t, free, uint64(1<<20), "it has left before the disk is full")
+	require.Greater(t, free, uint64(1<<20), "it has disconnected before the disk is full")
 	b.stop()
 	b = startOn(t, small, disk)
 	b.waitFor(pb.Role_ROLE_CATCHING_UP)

@@ -18,7 +18,7 @@ import (
 
 // A node that is low on disk space accepts publishes again after messages are purged, although its page file keeps
 // its size.
-func TestPurgeMakesRoom(t *testing.T) {
+func TestPurgeFreesQuota(t *testing.T) {
 	disk := memfs.New()
 	c := settings(t, "alone")
 	c.Data.Dir = "/data"

@@ -43,12 +43,12 @@ func (n *node) checkDisk() {
 	}
 	free := zap.String("free", units.Bytes(room.FreeBytes))
 	pages := zap.String("free_pages", units.Bytes(room.PageBytes+room.PendingBytes))
-	besides := zap.String("in_memory", units.Bytes(room.TailBytes))
+	outside := zap.String("in_memory", units.Bytes(room.TailBytes))
 	limit := zap.Stringer("disk.low-watermark", n.settings.Live().Disk.LowWatermark)
 	if low {
-		n.log.Error("disk is nearly full: publishes are rejected; "+conditions.DiskAdvice(&room, mark), free, pages, besides, limit)
+		n.log.Error("disk is nearly full: publishes are rejected; "+conditions.DiskAdvice(&room, mark), free, pages, outside, limit)
 	} else {
-		n.log.Info("disk has enough free space: publishes are accepted", free, pages, besides, limit)
+		n.log.Info("disk has enough free space: publishes are accepted", free, pages, outside, limit)
 	}
 }
 

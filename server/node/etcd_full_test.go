@@ -50,14 +50,14 @@ func TestEtcdOutOfSpace(t *testing.T) {
 	active.waitFor(pb.Role_ROLE_BLOCKED)
 	require.Eventually(t, func() bool { return strings.Contains(active.status().GetReason(), "alarm NOSPACE") },
 		testTimeout, 10*time.Millisecond,
-		"the status says what to do")
+		"the status contains the action")
 
 	// A restarted node has a new process generation, which the record cannot name. It does not become in sync, and
 	// reports the reason.
 	restarted := start(t, standby.config)
 	require.Eventually(t, func() bool { return hasCoordinatorErrors(restarted) && hasCoordinatorErrors(active) },
 		testTimeout,
-		10*time.Millisecond, "both nodes tell of the coordinator")
+		10*time.Millisecond, "both nodes report the coordinator")
 	require.Equal(t, pb.Role_ROLE_BLOCKED, active.role())
 
 	_, err = operator.Compact(t.Context(), last, clientv3.WithCompactPhysical())

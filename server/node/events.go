@@ -22,8 +22,8 @@ func newStoreEvents(logger *zap.Logger) *storeEvents {
 	return &storeEvents{log: events.Log(logger.Named("store")), counts: make(map[string]uint64)}
 }
 
-// told counts and logs an event.
-func (s *storeEvents) told(e events.Event) {
+// condition counts and logs an event.
+func (s *storeEvents) condition(e events.Event) {
 	s.log(e)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,7 +43,7 @@ func (s *storeEvents) all() map[string]uint64 {
 
 // storeEvent is called by the store.
 func (n *node) storeEvent(e events.Event) {
-	n.events.told(e)
+	n.events.condition(e)
 	if f, ok := e.(events.Failed); ok {
 		n.failed(f.Err)
 	}

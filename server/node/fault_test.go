@@ -50,7 +50,6 @@ func TestPortInUse(t *testing.T) {
 	err := fails(t, c)
 	require.ErrorIs(t, err, node.ErrListen)
 	require.ErrorContains(t, err, c.Listen)
-	require.ErrorContains(t, err, "set listen to another port")
 	require.NoError(t, taken.Close())
 	start(t, c).waitFor(pb.Role_ROLE_ACTIVE_ALONE) // the failed start left nothing behind
 }
@@ -61,7 +60,6 @@ func TestAddressOfAnotherMachine(t *testing.T) {
 	c.Listen, c.Insecure = "192.0.2.1:7420", true
 	err := fails(t, c)
 	require.ErrorIs(t, err, node.ErrListen)
-	require.ErrorContains(t, err, "set listen to a local address")
 }
 
 func TestDataInUse(t *testing.T) { simulated(t, testDataInUse) }
@@ -89,7 +87,6 @@ func testNewerFormat(t *testing.T) {
 	require.NoError(t, os.WriteFile(name, raw, 0o600))
 	err = fails(t, n.config)
 	require.ErrorIs(t, err, page.ErrNewerVersion)
-	require.ErrorContains(t, err, "start that version")
 }
 
 func TestNotAStore(t *testing.T) { simulated(t, testNotAStore) }
@@ -153,7 +150,7 @@ func testPairsDataAlone(t *testing.T) {
 
 // A node waits for an unreachable etcd, reports that, and continues automatically once etcd is up. The test uses a
 // real etcd.
-func TestCoordinatorComesLater(t *testing.T) {
+func TestCoordinatorStartsLater(t *testing.T) {
 	port := freePort(t)
 	address := port.Addr().String()
 	require.NoError(t, port.Close())
@@ -172,9 +169,9 @@ func TestCoordinatorComesLater(t *testing.T) {
 }
 
 // With both nodes up, the loss of etcd blocks no write.
-func TestCoordinatorGone(t *testing.T) { simulated(t, testCoordinatorGone) }
+func TestCoordinatorLost(t *testing.T) { simulated(t, testCoordinatorLost) }
 
-func testCoordinatorGone(t *testing.T) {
+func testCoordinatorLost(t *testing.T) {
 	etcd := startEtcd(t)
 	active, _ := startPair(t, etcd)
 	active.createQueue("q")
@@ -199,7 +196,7 @@ func testWrongSettings(t *testing.T) {
 	require.ErrorIs(t, err, config.ErrInvalid)
 	require.ErrorContains(t, err, "none.pem")
 	require.NoError(t, os.WriteFile(c.Coordinator.Etcd.TLS.CA, []byte("nothing"), 0o600))
-	require.ErrorContains(t, fails(t, c), "no certificate in PEM")
+	require.ErrorIs(t, fails(t, c), config.ErrInvalid)
 }
 
 // Run returns nil after a stop request, with consumers and watchers attached.
@@ -255,9 +252,9 @@ func testFailedSync(t *testing.T) {
 }
 
 // A connection that sends nothing, or only half of a handshake, is closed after a few seconds.
-func TestSilentConnection(t *testing.T) { simulated(t, testSilentConnection) }
+func TestConnectionWithoutCalls(t *testing.T) { simulated(t, testConnectionWithoutCalls) }
 
-func testSilentConnection(t *testing.T) {
+func testConnectionWithoutCalls(t *testing.T) {
 	n := startAlone(t, nil)
 	silent := map[string]string{
 		"nothing": "", "half of the preface": "PRI * HTTP/2.0\r\n",

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/delivery/filter"
@@ -131,7 +133,7 @@ func testBadFilters(t *testing.T) {
 		err := n.subscribe("q", "s", c.filter)
 		require.ErrorIs(t, kind(err), filter.ErrInvalid, name)
 		require.ErrorContains(t, err, c.text, name)
-		require.ErrorContains(t, err, "InvalidArgument", name)
+		require.Equal(t, codes.InvalidArgument, status.Code(err), name)
 	}
 	q, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "q"})
 	require.NoError(t, err)
@@ -159,7 +161,7 @@ func testFilteredConsumers(t *testing.T) {
 	}
 	eu.answer(&pb.ConsumeRequest{Ack: []*pb.SequenceRange{{First: first[0].GetSequence(), Last: first[0].GetSequence()}}})
 	all := active.attach(&pb.Attach{Queue: "orders"}, 1000)
-	require.Len(t, all.take(45), 45, "what neither of them wants")
+	require.Len(t, all.take(45), 45, "messages that neither accepts")
 
 	active.stop()
 	standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -173,5 +175,4 @@ func testFilteredConsumers(t *testing.T) {
 	require.NoError(t, stream.Send(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "orders", Filter: `nonsense`}}))
 	_, err = stream.Recv()
 	require.ErrorIs(t, kind(err), filter.ErrInvalid)
-	require.ErrorContains(t, err, "1:1: undeclared reference to 'nonsense'")
 }

@@ -128,7 +128,7 @@ func testBadForwards(t *testing.T) {
 	n.publish("c", "1")
 	_, err = n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "c", Messages: batch("2")})
 	require.ErrorIs(t, kind(err), txn.ErrQueueFull)
-	require.Equal(t, []string{"1"}, n.bodies("c"), "both have it, or none")
+	require.Equal(t, []string{"1"}, n.bodies("c"), "both have it, or neither")
 	require.NoError(t, n.forward("c"))
 	n.publish("c", "2")
 	require.NoError(t, n.forward("a"))

@@ -18,7 +18,7 @@ import (
 // verifySet verifies a backup on a node.
 func (n *testNode) verifySet(ctx context.Context, req *pb.VerifyBackupRequest) (*pb.VerifyBackupResult, error) {
 	n.t.Helper()
-	in, err := n.upkeep.VerifyBackup(ctx, req)
+	in, err := n.maintenance.VerifyBackup(ctx, req)
 	require.NoError(n.t, err)
 	for {
 		r, err := in.Recv()
@@ -42,9 +42,8 @@ func testVerifyBackup(t *testing.T) {
 	n.publish("q", "one", "two", "three")
 	_, err := n.verifySet(t.Context(), &pb.VerifyBackupRequest{})
 	require.Equal(t, codes.NotFound, status.Code(err))
-	require.ErrorContains(t, err, "no complete one is in "+dir)
 
-	stream, err := n.upkeep.Backup(t.Context(), &pb.BackupRequest{FullSpeed: true})
+	stream, err := n.maintenance.Backup(t.Context(), &pb.BackupRequest{FullSpeed: true})
 	require.NoError(t, err)
 	var set *pb.SaveSet
 	for set == nil {
@@ -53,7 +52,7 @@ func testVerifyBackup(t *testing.T) {
 		set = r.GetSet()
 	}
 	n.publish("q", "four")
-	flushed, err := n.upkeep.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
+	flushed, err := n.maintenance.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
 	require.NoError(t, err)
 	r, err := n.verifySet(t.Context(), &pb.VerifyBackupRequest{Name: set.GetName()})
 	require.NoError(t, err)
@@ -61,7 +60,7 @@ func testVerifyBackup(t *testing.T) {
 	require.EqualValues(t, 3, r.GetMessages())
 	require.Equal(t, set.GetName(), r.GetSet().GetName())
 	require.Empty(t, r.GetArchiveProblem())
-	require.Equal(t, flushed.GetLastLsn(), r.GetReach().GetLsn(), "with the archive, what came after it, too")
+	require.Equal(t, flushed.GetLastLsn(), r.GetReach().GetLsn(), "with the archive, later messages too")
 	require.Greater(t, r.GetReach().GetLsn(), set.GetPosition().GetLsn())
 	require.Positive(t, r.GetNeededBytes())
 
@@ -78,9 +77,9 @@ func testVerifyBackup(t *testing.T) {
 	raw[len(raw)/2] ^= 1
 	require.NoError(t, os.WriteFile(pack, raw, 0o600))
 	r, err = n.verifySet(t.Context(), &pb.VerifyBackupRequest{})
-	require.NoError(t, err, "that it is damaged is what was found")
+	require.NoError(t, err, "corruption is a finding, not an error")
 	require.False(t, r.GetRestorable())
-	require.Contains(t, r.GetProblem(), "backup is corrupt")
+	require.NotEmpty(t, r.GetProblem())
 }
 
 // A node has no key for its own backups, and its error names where the key is.
@@ -92,7 +91,7 @@ func testVerifyEncrypted(t *testing.T) {
 	c.Backup.Recipients = []string{"age1lggyhqrw2nlhcxprm67z43rta597azn8gknawjehu9d9dl0jq3yqqvfafg"}
 	n := start(t, c)
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-	stream, err := n.upkeep.Backup(t.Context(), &pb.BackupRequest{FullSpeed: true})
+	stream, err := n.maintenance.Backup(t.Context(), &pb.BackupRequest{FullSpeed: true})
 	require.NoError(t, err)
 	for {
 		r, err := stream.Recv()
@@ -103,7 +102,7 @@ func testVerifyEncrypted(t *testing.T) {
 	}
 	_, err = n.verifySet(t.Context(), &pb.VerifyBackupRequest{})
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
-	require.ErrorContains(t, err, "encrypted")
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_BACKUP_ENCRYPTED, reasonOf(err))
 }
 
 // The page map of a node adds up, and its size is bounded.
@@ -116,7 +115,7 @@ func testPageMapCall(t *testing.T) {
 	n.publish("q", "one", "two", "three")
 	_, err := pb.NewAdminServiceClient(n.conn).Checkpoint(t.Context(), &pb.CheckpointRequest{})
 	require.NoError(t, err)
-	m, err := n.upkeep.GetPageMap(t.Context(), &pb.GetPageMapRequest{})
+	m, err := n.maintenance.GetPageMap(t.Context(), &pb.GetPageMapRequest{})
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(m.GetRegions()), 256)
 	require.Positive(t, m.GetTotal().GetMessages())
@@ -128,7 +127,7 @@ func testPageMapCall(t *testing.T) {
 		pages += r.GetPages()
 	}
 	require.Equal(t, m.GetTotal().GetPages(), pages)
-	_, err = n.upkeep.GetPageMap(t.Context(), &pb.GetPageMapRequest{Regions: 4097})
+	_, err = n.maintenance.GetPageMap(t.Context(), &pb.GetPageMapRequest{Regions: 4097})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	require.ErrorContains(t, err, "maximum is 4096")
 }

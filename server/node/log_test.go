@@ -62,7 +62,7 @@ func testSeek(t *testing.T) {
 	c := n.consume("log", 100)
 	c.take(5)
 	c.confirm(&pb.ConsumeRequest{Ack: span(1, 5), Confirm: 1})
-	require.Len(t, n.browse("log"), 5, "what is retained can be browsed")
+	require.Len(t, n.browse("log"), 5, "retained messages can be browsed")
 
 	sequence, backlog := n.seekTo(toPosition("log", pb.StartPosition_START_POSITION_EARLIEST))
 	require.Equal(t, []uint64{1, 5}, []uint64{sequence, backlog})
@@ -119,7 +119,7 @@ func testSeekOnce(t *testing.T) {
 	again, err := n.seek(req)
 	require.NoError(t, err)
 	require.Equal(t, first.GetSequence(), again.GetSequence())
-	require.Equal(t, []string{"4"}, bodies(n.consume("log", 100).take(1)), "what came since is not left out")
+	require.Equal(t, []string{"4"}, bodies(n.consume("log", 100).take(1)), "later messages are included")
 	create := &pb.CreateSubscriptionRequest{
 		Queue: "log", Name: "s", StartTime: timestamppb.New(time.Now()),
 		Producer: &pb.Producer{Id: "admin", Sequence: 2},
@@ -133,9 +133,9 @@ func testSeekOnce(t *testing.T) {
 }
 
 // An invalid position is refused with a reason and advice, and nothing is moved.
-func TestBadPlaces(t *testing.T) { simulated(t, testBadPlaces) }
+func TestInvalidBackupLocations(t *testing.T) { simulated(t, testInvalidBackupLocations) }
 
-func testBadPlaces(t *testing.T) {
+func testInvalidBackupLocations(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("log", &pb.QueueConfig{RetentionMessages: 10}))
 	n.publish("log", "1", "2", "3")
@@ -305,7 +305,7 @@ func testRetentionOverFailover(t *testing.T) {
 	require.Eventually(t, func() bool {
 		browsed := standby.browse("log")
 		return len(browsed) == 20 && browsed[0].GetSequence() == 36
-	}, testTimeout, 20*time.Millisecond, "the new active goes on with it")
+	}, testTimeout, 20*time.Millisecond, "the new active continues it")
 }
 
 // The oldest messages of a queue over its limit become dead letters, once for each subscription that needs them.

@@ -27,7 +27,7 @@ import (
 
 // startArchive starts log archiving, if configured, and returns its stop function.
 func (n *node) startArchive() (stop func() error, err error) {
-	n.places = objectstore.New(n.cfg.Backup.S3, n.cfg.Memory.Budget, n.log.Named("backup"))
+	n.objects = objectstore.New(n.cfg.Backup.S3, n.cfg.Memory.Budget, n.log.Named("backup"))
 	if n.seal, err = objectstore.ParseRecipients(n.cfg.Backup.Recipients); err != nil {
 		return nil, fmt.Errorf("backup.recipients: %w", err)
 	}
@@ -37,7 +37,7 @@ func (n *node) startArchive() (stop func() error, err error) {
 	at, err := backup.ParseLocation(n.cfg.WAL.Archive)
 	if err == nil {
 		at = objectstore.ArchiveFolder(at, n.cfg.Node.Name)
-		n.archive, err = n.places.Open(at)
+		n.archive, err = n.objects.Open(at)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("archive the log (wal.archive): %w", err)
@@ -75,7 +75,7 @@ func (n *node) newMaintenance(fs vfs.FS) (err error) {
 	n.maintenance, err = maintenance.New(maintenance.Options{
 		Restart: restart, CheckRestart: n.checkRestart,
 		Store: n.store, Node: maintainedNode{n}, Peers: n.peers, FS: fs, DataDir: n.cfg.Data.Dir,
-		Archive: n.archive, Archiver: n.archiver, Place: n.places.Open, Seal: n.seal,
+		Archive: n.archive, Archiver: n.archiver, Location: n.objects.Open, Seal: n.seal,
 		Software: "lockstep " + n.version, Logger: n.log.Named("maintenance"),
 		RewriteBytesPerSecond: func() int64 { return n.settings.Live().Maintenance.RewriteRate.Bytes() },
 		Defaults: maintenance.Defaults{

@@ -134,7 +134,7 @@ func (p *maintenancePair) same() (messages uint64) {
 		require.NoError(p.t, err)
 		messages = x.GetMessages()
 		return x.GetLsn() == y.GetLsn() && x.GetContent() == y.GetContent()
-	}, testTimeout, 20*time.Millisecond, "both nodes end alike")
+	}, testTimeout, 20*time.Millisecond, "both nodes have the same contents")
 	return messages
 }
 
@@ -146,7 +146,7 @@ func (n *testNode) pageSize() uint32 {
 // rewrite starts a rewrite on a node and waits for the result.
 func (n *testNode) rewrite(req *pb.RewriteRequest) (result *pb.RewriteResult, progress int, err error) {
 	n.t.Helper()
-	s, err := n.upkeep.Rewrite(n.t.Context(), req)
+	s, err := n.maintenance.Rewrite(n.t.Context(), req)
 	require.NoError(n.t, err)
 	for {
 		resp, err := s.Recv()
@@ -162,7 +162,7 @@ func (n *testNode) rewrite(req *pb.RewriteRequest) (result *pb.RewriteResult, pr
 
 func (n *testNode) scan() *pb.ScanResult {
 	n.t.Helper()
-	s, err := n.upkeep.Scan(n.t.Context(), &pb.ScanRequest{})
+	s, err := n.maintenance.Scan(n.t.Context(), &pb.ScanRequest{})
 	require.NoError(n.t, err)
 	for {
 		resp, err := s.Recv()
@@ -233,7 +233,7 @@ func (n *testNode) holds(acknowledged []string) {
 		require.NoError(n.t, err)
 		for _, b := range bodies(resp.GetMessages()) {
 			seen[b]++
-			require.Equal(n.t, 1, seen[b], "%.20s is there twice", b)
+			require.Equal(n.t, 1, seen[b], "%.20s is duplicated", b)
 		}
 	}
 	for _, b := range acknowledged {

@@ -17,7 +17,7 @@ import (
 
 func (n *testNode) job(name string) *pb.Job {
 	n.t.Helper()
-	resp, err := n.upkeep.ListJobs(n.t.Context(), &pb.ListJobsRequest{})
+	resp, err := n.maintenance.ListJobs(n.t.Context(), &pb.ListJobsRequest{})
 	require.NoError(n.t, err)
 	for _, j := range resp.GetJobs() {
 		if j.GetName() == name {
@@ -29,7 +29,7 @@ func (n *testNode) job(name string) *pb.Job {
 
 func (n *testNode) run(job string) *pb.JobRun {
 	n.t.Helper()
-	resp, err := n.upkeep.RunJob(n.t.Context(), &pb.RunJobRequest{Name: job})
+	resp, err := n.maintenance.RunJob(n.t.Context(), &pb.RunJobRequest{Name: job})
 	require.NoError(n.t, err)
 	return resp.GetRun()
 }
@@ -43,7 +43,7 @@ func testJobs(t *testing.T) {
 	stop := p.load()
 	put := func(j *pb.Job) {
 		t.Helper()
-		resp, err := b.upkeep.PutJob(t.Context(), &pb.PutJobRequest{Job: j})
+		resp, err := b.maintenance.PutJob(t.Context(), &pb.PutJobRequest{Job: j})
 		require.NoError(t, err)
 		require.Equal(t, j.GetName(), resp.GetJob().GetName())
 	}
@@ -58,7 +58,7 @@ func testJobs(t *testing.T) {
 		"place":    {Name: "x", Schedule: "@daily", Kind: "scan", On: "moon"},
 		"name":     {Name: "", Schedule: "@daily", Kind: "scan"},
 	} {
-		_, err := a.upkeep.PutJob(t.Context(), &pb.PutJobRequest{Job: bad})
+		_, err := a.maintenance.PutJob(t.Context(), &pb.PutJobRequest{Job: bad})
 		require.Equal(t, codes.InvalidArgument, status.Code(err), name)
 	}
 	require.Nil(t, a.job("pack").GetNextRun())
@@ -77,7 +77,7 @@ func testJobs(t *testing.T) {
 	saved := a.run("save")
 	require.Equal(t, "ok", saved.GetOutcome(), saved.GetDetail())
 	require.Equal(t, "b", saved.GetNode())
-	sets, err := b.upkeep.ListBackups(t.Context(), &pb.ListBackupsRequest{})
+	sets, err := b.maintenance.ListBackups(t.Context(), &pb.ListBackupsRequest{})
 	require.NoError(t, err)
 	require.Len(t, sets.GetSets(), 1)
 	require.True(t, sets.GetSets()[0].GetComplete())
@@ -90,9 +90,9 @@ func testJobs(t *testing.T) {
 	require.Equal(t, "ok", same.GetOutcome(), same.GetDetail())
 	require.Contains(t, same.GetDetail(), "both nodes hold the same")
 
-	_, err = a.upkeep.RunJob(t.Context(), &pb.RunJobRequest{Name: "none"})
+	_, err = a.maintenance.RunJob(t.Context(), &pb.RunJobRequest{Name: "none"})
 	require.ErrorIs(t, kind(err), maintenance.ErrNoJob)
-	_, err = b.upkeep.DeleteJob(t.Context(), &pb.DeleteJobRequest{Name: "small"})
+	_, err = b.maintenance.DeleteJob(t.Context(), &pb.DeleteJobRequest{Name: "small"})
 	require.NoError(t, err)
 	require.Nil(t, a.job("small"))
 
@@ -101,7 +101,7 @@ func testJobs(t *testing.T) {
 	b.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	require.Len(t, b.job("save").GetHistory(), 1)
 	require.Equal(t, "skipped", b.run("same").GetOutcome(), "there is no node to compare with")
-	require.Equal(t, "ok", b.run("save").GetOutcome(), "better on the active than not at all")
+	require.Equal(t, "ok", b.run("save").GetOutcome(), "the active is preferred to no run")
 	require.Len(t, b.job("save").GetHistory(), 2)
 }
 
@@ -111,7 +111,7 @@ func TestJobWhileRewriting(t *testing.T) { simulated(t, testJobWhileRewriting) }
 func testJobWhileRewriting(t *testing.T) {
 	p := startMaintenancePair(t)
 	a, b := p.nodes[0], p.nodes[1]
-	_, err := a.upkeep.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{
+	_, err := a.maintenance.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{
 		Name: "look", Schedule: "@daily",
 		Kind: "scan",
 	}})
@@ -139,9 +139,9 @@ func testResizeOnStartupAlone(t *testing.T) {
 	require.Greater(t, want, uint32(2048))
 	_, _, err := n.rewrite(&pb.RewriteRequest{PageSize: want})
 	require.ErrorIs(t, kind(err), maintenance.ErrRole)
-	_, err = n.upkeep.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE})
+	_, err = n.maintenance.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE})
 	require.ErrorIs(t, kind(err), maintenance.ErrRole)
-	_, err = n.upkeep.UpdateSettings(t.Context(), &pb.UpdateSettingsRequest{ResizeOnStartup: ptr(true)})
+	_, err = n.maintenance.UpdateSettings(t.Context(), &pb.UpdateSettingsRequest{ResizeOnStartup: ptr(true)})
 	require.NoError(t, err)
 	n.stop()
 
@@ -149,7 +149,7 @@ func testResizeOnStartupAlone(t *testing.T) {
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	require.Equal(t, want, n.pageSize())
 	require.Eventually(t, func() bool {
-		s, err := n.upkeep.GetSettings(t.Context(), &pb.GetSettingsRequest{})
+		s, err := n.maintenance.GetSettings(t.Context(), &pb.GetSettingsRequest{})
 		require.NoError(t, err)
 		return !s.GetSettings().GetResizeOnStartup()
 	}, testTimeout, 5*time.Millisecond, "the flag clears itself")
@@ -158,7 +158,7 @@ func testResizeOnStartupAlone(t *testing.T) {
 
 	// By configuration: once each time it is enabled.
 	dropped := func() uint64 {
-		old, err := n.upkeep.DropOld(t.Context(), &pb.DropOldRequest{})
+		old, err := n.maintenance.DropOld(t.Context(), &pb.DropOldRequest{})
 		require.NoError(t, err)
 		return old.GetBytes()
 	}
@@ -181,10 +181,10 @@ func TestResizeOnStartupPair(t *testing.T) { simulated(t, testResizeOnStartupPai
 func testResizeOnStartupPair(t *testing.T) {
 	p := startMaintenancePair(t)
 	want := p.nodes[0].scan().GetRecommended()
-	_, err := p.nodes[0].upkeep.UpdateSettings(t.Context(), &pb.UpdateSettingsRequest{ResizeOnStartup: ptr(true)})
+	_, err := p.nodes[0].maintenance.UpdateSettings(t.Context(), &pb.UpdateSettingsRequest{ResizeOnStartup: ptr(true)})
 	require.NoError(t, err)
 	asked := func(n int) bool {
-		s, err := p.nodes[n].upkeep.GetSettings(t.Context(), &pb.GetSettingsRequest{})
+		s, err := p.nodes[n].maintenance.GetSettings(t.Context(), &pb.GetSettingsRequest{})
 		require.NoError(t, err)
 		return s.GetSettings().GetResizeOnStartup()
 	}
@@ -209,7 +209,7 @@ func TestVerifyUnderLoad(t *testing.T) { simulated(t, testVerifyUnderLoad) }
 
 func testVerifyUnderLoad(t *testing.T) {
 	p := startMaintenancePair(t)
-	_, err := p.nodes[0].upkeep.PutJob(t.Context(),
+	_, err := p.nodes[0].maintenance.PutJob(t.Context(),
 		&pb.PutJobRequest{Job: &pb.Job{Name: "same", Schedule: "@weekly", Kind: "verify"}})
 	require.NoError(t, err)
 	p.load()

@@ -21,12 +21,12 @@ func testRestoredStore(t *testing.T) {
 	p := startMaintenancePair(t)
 	a, b := p.nodes[0], p.nodes[1]
 	reached := p.barriers[1].shut()
-	started, err := a.upkeep.StartPlan(t.Context(),
+	started, err := a.maintenance.StartPlan(t.Context(),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: 8192})
 	require.NoError(t, err)
 	<-reached
 	p.waitForPlan(0, pb.PlanState_PLAN_STATE_REWRITING)
-	_, err = a.upkeep.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{
+	_, err = a.maintenance.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{
 		Name: "save", Schedule: "@yearly",
 		Kind: "backup", On: "active",
 	}})

@@ -26,13 +26,13 @@ func TestSettingsSurviveFailover(t *testing.T) { simulated(t, testSettingsSurviv
 func testSettingsSurviveFailover(t *testing.T) {
 	p := startMaintenancePair(t)
 	a, b := p.nodes[0], p.nodes[1]
-	before, err := a.upkeep.GetSettings(t.Context(), &pb.GetSettingsRequest{})
+	before, err := a.maintenance.GetSettings(t.Context(), &pb.GetSettingsRequest{})
 	require.NoError(t, err)
 	require.Equal(t, uint32(2048), before.GetSettings().GetPageSizeCurrent())
 	require.Equal(t, uint32(32768), before.GetSettings().GetPageSizeMax())
 	require.Equal(t, uint32(3), before.GetSettings().GetBackupKeepGenerations())
 
-	changed, err := b.upkeep.UpdateSettings(t.Context(), &pb.UpdateSettingsRequest{
+	changed, err := b.maintenance.UpdateSettings(t.Context(), &pb.UpdateSettingsRequest{
 		PageSizeMax: ptr(uint32(65536)), BackupKeepGenerations: ptr(uint32(7)), BackupPath: ptr("/backups"),
 	})
 	require.NoError(t, err, "the standby passes it on")
@@ -42,7 +42,7 @@ func testSettingsSurviveFailover(t *testing.T) {
 		"generations": {BackupKeepGenerations: ptr(uint32(0))},
 		"path":        {BackupPath: ptr("relative")},
 	} {
-		_, err := b.upkeep.UpdateSettings(t.Context(), bad)
+		_, err := b.maintenance.UpdateSettings(t.Context(), bad)
 		require.Equal(t, codes.InvalidArgument, status.Code(err), name)
 		require.ErrorIs(t, kind(err), maintenance.ErrSetting, name)
 	}
@@ -51,7 +51,7 @@ func testSettingsSurviveFailover(t *testing.T) {
 	check := func(n *testNode) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			s, err := n.upkeep.GetSettings(t.Context(), &pb.GetSettingsRequest{})
+			s, err := n.maintenance.GetSettings(t.Context(), &pb.GetSettingsRequest{})
 			require.NoError(t, err)
 			return s.GetSettings().GetPageSizeRecommended() == r.GetRecommended() &&
 				s.GetSettings().GetBackupPath() == "/backups" &&
@@ -106,11 +106,11 @@ func testStandbyRewrites(t *testing.T) {
 	before := a.status().GetStore().GetCommitLsn()
 	require.Eventually(t, func() bool { return a.status().GetStore().GetCommitLsn() > before+100 }, testTimeout,
 		5*time.Millisecond,
-		"commits go on, each of them durable on the standby as well")
+		"commits continue, each durable on the standby too")
 	require.Equal(t, pb.Role_ROLE_STANDBY, b.role())
 	require.Equal(t, pb.Role_ROLE_ACTIVE, a.role())
 	require.Equal(t, "in-sync", a.status().GetStandby().GetState())
-	require.Less(t, b.status().GetStore().GetAppliedLsn(), before+100, "nothing is applied meanwhile")
+	require.Less(t, b.status().GetStore().GetAppliedLsn(), before+100, "nothing is applied in the meantime")
 
 	p.barriers[1].release()
 	done.Wait()
@@ -123,10 +123,10 @@ func testStandbyRewrites(t *testing.T) {
 	acknowledged := stop()
 	p.same()
 
-	old, err := b.upkeep.DropOld(t.Context(), &pb.DropOldRequest{})
+	old, err := b.maintenance.DropOld(t.Context(), &pb.DropOldRequest{})
 	require.NoError(t, err)
 	require.NotZero(t, old.GetBytes())
-	again, err := b.upkeep.DropOld(t.Context(), &pb.DropOldRequest{})
+	again, err := b.maintenance.DropOld(t.Context(), &pb.DropOldRequest{})
 	require.NoError(t, err)
 	require.Zero(t, again.GetBytes())
 	_, err = a.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
@@ -153,7 +153,7 @@ func testTakeoverDuringRewrite(t *testing.T) {
 	a.stop()
 	start := time.Now()
 	b.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-	t.Logf("active after %s, with a rewrite that hung in its disk write", time.Since(start))
+	t.Logf("active after %s, with a rewrite blocked in a disk write", time.Since(start))
 	done.Wait()
 	require.Equal(t, codes.Aborted, status.Code(rewriteErr))
 	require.ErrorIs(t, kind(rewriteErr), maintenance.ErrRoleChanged)
@@ -176,7 +176,7 @@ func testCancelRewrite(t *testing.T) {
 	b := p.nodes[1]
 	reached := p.barriers[1].shut()
 	ctx, cancel := context.WithCancel(t.Context())
-	s, err := b.upkeep.Rewrite(ctx, &pb.RewriteRequest{PageSize: 16384})
+	s, err := b.maintenance.Rewrite(ctx, &pb.RewriteRequest{PageSize: 16384})
 	require.NoError(t, err)
 	<-reached
 	cancel()
@@ -201,22 +201,22 @@ func TestRollingResize(t *testing.T) { simulated(t, testRollingResize) }
 func testRollingResize(t *testing.T) {
 	p := startMaintenancePair(t)
 	a, b := p.nodes[0], p.nodes[1]
-	_, err := a.upkeep.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE})
+	_, err := a.maintenance.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE})
 	require.ErrorIs(t, kind(err), maintenance.ErrNoRecommendation)
-	_, err = a.upkeep.StartPlan(t.Context(), &pb.StartPlanRequest{})
+	_, err = a.maintenance.StartPlan(t.Context(), &pb.StartPlanRequest{})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	want := b.scan().GetRecommended()
 	stop := p.load()
 	p.barriers[1].shut() // until the test has seen the rewrite
-	started, err := b.upkeep.StartPlan(t.Context(),
+	started, err := b.maintenance.StartPlan(t.Context(),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, SwitchBack: true})
 	require.NoError(t, err, "the standby passes it on")
 	require.Equal(t, a.ready.NodeID, started.GetPlan().GetFirstActive())
 	require.Equal(t, want, started.GetPlan().GetPageSize())
-	_, err = a.upkeep.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_COMPACT})
+	_, err = a.maintenance.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_COMPACT})
 	require.Equal(t, codes.AlreadyExists, status.Code(err))
 
-	watch, err := b.upkeep.WatchPlan(t.Context(), &pb.WatchPlanRequest{})
+	watch, err := b.maintenance.WatchPlan(t.Context(), &pb.WatchPlanRequest{})
 	require.NoError(t, err)
 	states := map[pb.PlanState]bool{}
 	var last *pb.Plan
@@ -244,7 +244,7 @@ func testRollingResize(t *testing.T) {
 	acknowledged := stop()
 	p.same()
 	a.holds(acknowledged)
-	_, err = a.upkeep.CancelPlan(t.Context(), &pb.CancelPlanRequest{})
+	_, err = a.maintenance.CancelPlan(t.Context(), &pb.CancelPlanRequest{})
 	require.Equal(t, codes.NotFound, status.Code(err))
 }
 
@@ -254,7 +254,7 @@ func TestPlanSurvivesRestarts(t *testing.T) { simulated(t, testPlanSurvivesResta
 func testPlanSurvivesRestarts(t *testing.T) {
 	p := startMaintenancePair(t)
 	reached := p.barriers[1].shut()
-	started, err := p.nodes[0].upkeep.StartPlan(t.Context(),
+	started, err := p.nodes[0].maintenance.StartPlan(t.Context(),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: 8192})
 	require.NoError(t, err)
 	<-reached
@@ -290,17 +290,18 @@ func testCancelPlan(t *testing.T) {
 	p := startMaintenancePair(t)
 	a, b := p.nodes[0], p.nodes[1]
 	reached := p.barriers[1].shut()
-	_, err := a.upkeep.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: 8192})
+	_, err := a.maintenance.StartPlan(t.Context(),
+		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: 8192})
 	require.NoError(t, err)
 	<-reached
-	cancelled, err := b.upkeep.CancelPlan(t.Context(), &pb.CancelPlanRequest{})
+	cancelled, err := b.maintenance.CancelPlan(t.Context(), &pb.CancelPlanRequest{})
 	require.NoError(t, err)
 	require.Equal(t, pb.PlanState_PLAN_STATE_CANCELLED, cancelled.GetPlan().GetState())
 	require.Eventually(t, func() bool { return b.status().GetMaintenance() == nil }, testTimeout, 5*time.Millisecond)
 	p.barriers[1].release()
 	require.Equal(t, uint32(2048), b.pageSize())
 	require.Equal(t, pb.Role_ROLE_ACTIVE, a.role())
-	_, err = a.upkeep.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_COMPACT})
+	_, err = a.maintenance.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_COMPACT})
 	require.NoError(t, err)
 	p.waitForPlan(0, pb.PlanState_PLAN_STATE_DONE)
 	require.Equal(t, pb.Role_ROLE_ACTIVE, b.role(), "without switch back")

@@ -21,9 +21,9 @@ func TestMemoryLimit(t *testing.T) {
 	const mib = 1 << 20
 	require.EqualValues(t, 320*mib, memoryLimit(512*mib, 0))
 	require.EqualValues(t, 320*mib, memoryLimit(512*mib, 200*mib))
-	require.Greater(t, memoryLimit(512*mib, 1000*mib), int64(1250*mib), "what is needed beyond the budget is given")
+	require.Greater(t, memoryLimit(512*mib, 1000*mib), int64(1250*mib), "memory needed beyond the budget is granted")
 	require.EqualValues(t, 20*mib, memoryLimit(16*mib, 0),
-		"what a store needs in any case, and a part of a small budget")
+		"the store's minimum, and a part of a small budget")
 	require.EqualValues(t, 48*mib, memoryLimit(64*mib, 0))
 	require.EqualValues(t, 256*mib, StoreMemory(512*mib))
 	require.EqualValues(t, store.MinMemoryBudget, StoreMemory(20*mib))

@@ -77,7 +77,7 @@ func testMetricsOfAPair(t *testing.T) {
 	}
 	a.publish("small", "one")
 	a.publish("large", "one", "two", "three", "four")
-	_, err := a.upkeep.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{
+	_, err := a.maintenance.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{
 		Name: "nightly", Schedule: "0 3 * * *",
 		Kind: "backup",
 	}})
@@ -132,10 +132,10 @@ func testMetricsOfAPair(t *testing.T) {
 		`lockstep_job_failed{job="nightly",kind="backup"}`:                                   0,
 	} {
 		got, ok := v[series]
-		require.True(t, ok, "%s is not there", series)
+		require.True(t, ok, "%s does not exist", series)
 		require.InDelta(t, want, got, 0, series)
 	}
-	require.NotContains(t, v, `lockstep_queue_messages{queue="third"}`, "only two queues are told of")
+	require.NotContains(t, v, `lockstep_queue_messages{queue="third"}`, "only two queues are exported")
 	for _, name := range []string{"commit", "replication_ack", "log_write"} {
 		require.Positive(t, v["lockstep_"+name+"_duration_seconds_count"], name)
 	}

@@ -247,7 +247,7 @@ type node struct {
 	archiver       *backup.Archiver // nil for none
 	archive        backup.Objects   // nil for none
 	archiveDir     string           // empty for none, and for one in a bucket
-	places         objectstore.Opener
+	objects        objectstore.Opener
 	seal           backup.Sealer // nil for none
 	rules          *access.Rules
 	rewriteBarrier *auth.Interceptor
@@ -469,11 +469,11 @@ func (n *node) awaitSwitchover(ctx context.Context, to uuid.UUID) (failover.Swit
 	if r := n.runner.Status().Record; r != nil {
 		term = r.Term
 	}
-	asking, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	call, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() { time.AfterFunc(switchoverLimit, cancel) })
 	n.asked.Go(func() {
 		defer cancel()
-		result, err := n.runner.SwitchoverTo(asking, to) // the runner's end also ends it
+		result, err := n.runner.SwitchoverTo(call, to) // the runner's end also ends it
 		n.monitor.switchoverEnded(term, err)
 		answered <- answer{result, err}
 	})

@@ -37,9 +37,9 @@ func simulated(t *testing.T, test func(t *testing.T)) {
 }
 
 // took asserts a duration in simulated time, with a small tolerance for network messages.
-func took(t *testing.T, want time.Duration, since time.Time, what ...any) {
+func took(t *testing.T, want time.Duration, since time.Time, label ...any) {
 	t.Helper()
-	require.InDelta(t, want, time.Since(since), float64(50*simpair.Latency), what...)
+	require.InDelta(t, want, time.Since(since), float64(50*simpair.Latency), label...)
 }
 
 // section runs a part of a simulated test, in which t.Run is not allowed.
@@ -114,17 +114,17 @@ func settingsOfPair(t *testing.T, name string, etcd coordinatorServer) config.Co
 
 // testNode is a node that runs in this process.
 type testNode struct {
-	t       *testing.T
-	config  config.Config
-	ready   node.Ready
-	cancel  context.CancelFunc
-	done    <-chan struct{}
-	failure func() error // waits for done
-	conn    *grpc.ClientConn
-	queues  pb.QueueServiceClient
-	admin   pb.AdminServiceClient
-	upkeep  pb.MaintenanceServiceClient
-	failed  bool // its error is expected
+	t           *testing.T
+	config      config.Config
+	ready       node.Ready
+	cancel      context.CancelFunc
+	done        <-chan struct{}
+	failure     func() error // waits for done
+	conn        *grpc.ClientConn
+	queues      pb.QueueServiceClient
+	admin       pb.AdminServiceClient
+	maintenance pb.MaintenanceServiceClient
+	failed      bool // its error is expected
 }
 
 // start runs a node until the test ends or stop is called.
@@ -194,7 +194,7 @@ func (n *testNode) dial() {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(80<<20), grpc.MaxCallSendMsgSize(160<<20)))...)
 	require.NoError(n.t, err)
 	n.queues, n.admin = pb.NewQueueServiceClient(n.conn), pb.NewAdminServiceClient(n.conn)
-	n.upkeep = pb.NewMaintenanceServiceClient(n.conn)
+	n.maintenance = pb.NewMaintenanceServiceClient(n.conn)
 }
 
 // clientOptions returns the gRPC dial options of the test's clients.
@@ -253,7 +253,7 @@ func (n *testNode) waitFor(role pb.Role) {
 	require.Eventually(n.t, func() bool {
 		nodes := n.status().GetPair().GetNodes()
 		return len(nodes) == 2 && nodes[0].GetAddress() != "" && nodes[1].GetAddress() != ""
-	}, testTimeout, 5*time.Millisecond, "%s should hear of the other node's address", n.config.Node.Name)
+	}, testTimeout, 5*time.Millisecond, "%s should receive the other node's address", n.config.Node.Name)
 }
 
 // startAlone starts a node without a coordinator and waits until it serves.

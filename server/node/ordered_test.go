@@ -46,17 +46,17 @@ func testListQueuesInOrder(t *testing.T) {
 	names, total = n.list(&pb.ListQueuesRequest{
 		Order: pb.QueueOrder_QUEUE_ORDER_MESSAGES, Descending: true, PageSize: 2, Offset: 2,
 	})
-	require.Equal(t, []string{"q/d", "Other-B"}, names, "ties are by name")
+	require.Equal(t, []string{"q/d", "Other-B"}, names, "ties are sorted by name")
 	require.Equal(t, uint32(5), total)
 	names, _ = n.list(&pb.ListQueuesRequest{Order: pb.QueueOrder_QUEUE_ORDER_MESSAGES, Offset: 9})
 	require.Empty(t, names)
 	names, total = n.list(&pb.ListQueuesRequest{Contains: "B"})
-	require.Equal(t, []string{"Other-B", "q/b"}, names, "whatever the case")
+	require.Equal(t, []string{"Other-B", "q/b"}, names, "ignoring case")
 	require.Equal(t, uint32(2), total)
 	names, _ = n.list(&pb.ListQueuesRequest{Prefix: "q/", Contains: "/", Descending: true})
 	require.Equal(t, []string{"q/d", "q/c", "q/b", "q/a"}, names)
 	names, _ = n.list(&pb.ListQueuesRequest{Order: pb.QueueOrder_QUEUE_ORDER_AGE, Descending: true})
-	require.Equal(t, []string{"q/a", "q/c", "q/d", "Other-B", "q/b"}, names, "the empty ones are like the youngest")
+	require.Equal(t, []string{"q/a", "q/c", "q/d", "Other-B", "q/b"}, names, "empty queues are sorted like the newest")
 	names, _ = n.list(&pb.ListQueuesRequest{Order: pb.QueueOrder_QUEUE_ORDER_BYTES, Descending: true, PageSize: 1})
 	require.Equal(t, []string{"q/c"}, names)
 
@@ -77,19 +77,20 @@ func testQueueActivity(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	n.createQueue("idle")
-	look := func() *pb.QueueActivity {
+	check := func() *pb.QueueActivity {
 		resp, err := n.queues.ListQueues(t.Context(), &pb.ListQueuesRequest{Prefix: "q", Activity: true})
 		require.NoError(t, err)
 		require.Len(t, resp.GetQueues(), 1)
 		return resp.GetQueues()[0].GetActivity()
 	}
-	require.Nil(t, look().PublishedPerSecond, "nobody has asked before")
+	require.Nil(t, check().PublishedPerSecond, "it was not queried before")
 	before := time.Now().Add(-time.Second)
 	n.publish("q", make([]string, 100)...)
 	c := n.consume("q", 40)
 	c.confirm(&pb.ConsumeRequest{Ack: span(1, uint64(len(c.take(40)))), Confirm: 1})
 	var a *pb.QueueActivity
-	require.Eventually(t, func() bool { a = look(); return a.PublishedPerSecond != nil }, testTimeout, 20*time.Millisecond)
+	require.Eventually(t, func() bool { a = check(); return a.PublishedPerSecond != nil }, testTimeout,
+		20*time.Millisecond)
 	seconds := 100 / a.GetPublishedPerSecond() // between the calls
 	require.Greater(t, seconds, 0.9)
 	require.InDelta(t, 40, a.GetDeliveredPerSecond()*seconds, 0.01)
@@ -105,7 +106,7 @@ func testQueueActivity(t *testing.T) {
 	one, err = n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "q"})
 	require.NoError(t, err)
 	require.Nil(t, one.GetQueue().GetActivity(), "it was not asked for")
-	require.Eventually(t, func() bool { return look().GetPublishedPerSecond() == 0 }, testTimeout, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return check().GetPublishedPerSecond() == 0 }, testTimeout, 20*time.Millisecond)
 }
 
 // Connections are listed with their traffic, and can be closed.
@@ -126,7 +127,7 @@ func testConnections(t *testing.T) {
 	require.Contains(t, got.GetClient(), "grpc-go")
 	require.Contains(t, got.GetAddress(), "127.0.0.1:")
 	require.Empty(t, got.GetTls())
-	require.Nil(t, got.GetReceived().BytesPerSecond, "nobody has asked before")
+	require.Nil(t, got.GetReceived().BytesPerSecond, "it was not queried before")
 	require.Greater(t, got.GetReceived().GetBytes(), uint64(30))
 	require.Equal(t, uint64(30), got.GetReceived().GetMessages())
 	require.Equal(t, uint64(20), got.GetSent().GetMessages())

@@ -39,9 +39,9 @@ func (n *testNode) status() *pb.GetStatusResponse {
 }
 
 // Every client request to the standby is answered with the address of the active.
-func TestStandbySendsClientsAway(t *testing.T) { simulated(t, testStandbySendsClientsAway) }
+func TestStandbyRedirectsClients(t *testing.T) { simulated(t, testStandbyRedirectsClients) }
 
-func testStandbySendsClientsAway(t *testing.T) {
+func testStandbyRedirectsClients(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	active.createQueue("q")
 	q, ctx := standby.queues, t.Context()
@@ -230,7 +230,7 @@ func testRoleLoss(t *testing.T) {
 	}
 	active.waitFor(pb.Role_ROLE_STANDBY)
 	again := standby.consume("q", 10).take(2)
-	require.Equal(t, []string{"1", "2"}, bodies(again), "what was not acknowledged is delivered by the new active")
+	require.Equal(t, []string{"1", "2"}, bodies(again), "unacknowledged messages are delivered by the new active")
 
 	// Switch back, with the request sent to the active this time.
 	_, err = standby.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
@@ -322,7 +322,7 @@ func testTwoRequired(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	_, err := a.queues.CreateQueue(ctx, &pb.CreateQueueRequest{Name: "q"})
-	require.ErrorContains(t, err, "min_in_sync")
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_MIN_IN_SYNC, reasonOf(err))
 	b := start(t, two("b"))
 	b.waitFor(pb.Role_ROLE_STANDBY)
 	a.waitFor(pb.Role_ROLE_ACTIVE)

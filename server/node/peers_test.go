@@ -333,15 +333,15 @@ func testExpiredClient(t *testing.T) {
 
 // A node that is deliberately reachable without TLS reports that for as long as it applies. Peer calls are not
 // authenticated there.
-func TestInsecureIsTold(t *testing.T) { simulated(t, testInsecureIsTold) }
+func TestInsecureListenerIsLogged(t *testing.T) { simulated(t, testInsecureListenerIsLogged) }
 
-func testInsecureIsTold(t *testing.T) {
+func testInsecureListenerIsLogged(t *testing.T) {
 	c := settings(t, "a")
 	c.Listen, c.Insecure = "0.0.0.0:0", true
 	n := start(t, c)
 	n.tells(conditions.NotEncrypted, "a", true)
 	require.Contains(t, n.told(conditions.NotEncrypted, "a").GetDetails(), "listen 0.0.0.0:0")
 	requirePeersAccepted(t, n.conn)
-	quiet := start(t, settings(t, "b"))
-	quiet.tells(conditions.NotEncrypted, "b", false)
+	idle := start(t, settings(t, "b"))
+	idle.tells(conditions.NotEncrypted, "b", false)
 }

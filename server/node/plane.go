@@ -67,15 +67,15 @@ var _ failover.DataPlane = (*dataPlane)(nil)
 // Identity returns the identity of the store.
 func (p *dataPlane) Identity() failover.Identity {
 	id := p.node.store.Identity()
-	aside := id.Quarantine
-	if aside != "" {
-		aside += " (" + id.QuarantineReason + ")"
+	renamed := id.Quarantine
+	if renamed != "" {
+		renamed += " (" + id.QuarantineReason + ")"
 	}
 	return failover.Identity{
 		Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation, PairID: id.PairID,
 		Fence: id.Fence, End: p.node.store.End(),
 		MayHaveLost: id.MayHaveLost,
-		Restored:    id.Restored != "", Quarantine: aside, Run: id.Run, ClaimedRun: id.ClaimedRun,
+		Restored:    id.Restored != "", Quarantine: renamed, Run: id.Run, ClaimedRun: id.ClaimedRun,
 		Committed: p.node.store.Committed(),
 	}
 }

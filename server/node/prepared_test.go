@@ -84,10 +84,9 @@ func testPrepared(t *testing.T) {
 	require.Equal(t, []string{"x", "y"}, bodies(n.browse("out")))
 	require.NoError(t, n.rollbackPrepared("b"))
 	require.NoError(t, n.rollbackPrepared("b"))
-	require.Equal(t, []string{"2"}, bodies(c.take(1)), "delivered again, and what is committed is not")
+	require.Equal(t, []string{"2"}, bodies(c.take(1)), "only uncommitted messages are redelivered")
 	require.ErrorIs(t, kind(n.rollbackPrepared("a")), txn.ErrCommitted)
 	require.ErrorIs(t, kind(n.commitPrepared("b")), txn.ErrCommitted, "one reason for both")
-	require.ErrorContains(t, n.commitPrepared("b"), "was rolled back")
 	require.Empty(t, n.listPrepared().GetTransactions())
 }
 
@@ -151,7 +150,6 @@ func testPreparedLimits(t *testing.T) {
 	} {
 		err := call()
 		require.Equal(t, codes.FailedPrecondition, status.Code(err), name)
-		require.ErrorContains(t, err, "lockstep txn list", name)
 	}
 	require.Equal(t, codes.NotFound, status.Code(n.commitPrepared("never")))
 	_, err := n.queues.Commit(t.Context(), &pb.CommitRequest{Operations: []*pb.Operation{acksOp("q", 1, 2)}})
@@ -229,7 +227,7 @@ func testPreparedSurvives(t *testing.T) {
 	require.NoError(t, active.commitPrepared("c"))
 	active.stop()
 	standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-	require.NoError(t, standby.commitPrepared("c"), "a repetition on the other node")
+	require.NoError(t, standby.commitPrepared("c"), "a retry on the other node")
 	require.Len(t, standby.listPrepared().GetTransactions(), 2)
 	c := standby.consume("in", 10)
 	require.NoError(t, standby.rollbackPrepared("b"))
@@ -250,7 +248,7 @@ func testPreparedSurvives(t *testing.T) {
 	require.Len(t, leader.listPrepared().GetTransactions(), 1)
 	require.NoError(t, leader.commitPrepared("a"))
 	require.Equal(t, []string{"c", large}, bodies(leader.browse("out")))
-	require.ErrorContains(t, leader.commitPrepared("b"), "was rolled back")
+	require.ErrorIs(t, kind(leader.commitPrepared("b")), txn.ErrCommitted, "rolled back by the timeout")
 }
 
 // A transaction that is not decided in time is rolled back, and its coordinator is notified.

@@ -28,7 +28,7 @@ func testQueueAdministration(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, created.GetCreated())
 	require.Equal(t, uint64(10), created.GetQueue().GetConfig().GetMaxMessages())
-	require.Equal(t, "a", created.GetQueue().GetSubscriptions()[0].GetName(), "subscriptions come by name")
+	require.Equal(t, "a", created.GetQueue().GetSubscriptions()[0].GetName(), "subscriptions are sorted by name")
 
 	_, err = n.queues.CreateQueue(ctx, &pb.CreateQueueRequest{Name: "orders"})
 	require.ErrorIs(t, kind(err), txn.ErrQueueExists)
@@ -146,7 +146,6 @@ func testQueueLimits(t *testing.T) {
 	n.publish("few", "1", "2")
 	_, err = n.queues.Publish(ctx, &pb.PublishRequest{Queue: "few", Messages: batch("3")})
 	require.ErrorIs(t, kind(err), txn.ErrQueueFull)
-	require.ErrorContains(t, err, "max_messages is 2")
 	c := n.consume("few", 10)
 	c.take(2)
 	c.confirm(&pb.ConsumeRequest{Ack: span(1, 1), Confirm: 1})

@@ -79,7 +79,7 @@ func testQuotas(t *testing.T) {
 	exceeded(t, err, "operation 0", "bytes")
 	n.purge("team-a/1")
 	require.Eventually(t, func() bool { return n.publishAs("alice", "team-a/2", big) == nil }, 5*time.Second,
-		20*time.Millisecond, "what was consumed makes room")
+		20*time.Millisecond, "consumed messages free space")
 
 	attach := func() (pb.QueueService_ConsumeClient, error) {
 		s, err := n.queues.Consume(t.Context())

@@ -70,9 +70,9 @@ func TestReflection(t *testing.T) {
 	defer func() { require.NoError(t, open.Close()) }()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	who, err := open.WhoAmI(ctx)
+	identity, err := open.WhoAmI(ctx)
 	require.NoError(t, err)
-	require.Equal(t, "operator", who.GetPrincipal())
+	require.Equal(t, "operator", identity.GetPrincipal())
 	_, err = open.Grant(ctx, &pb.AccessRule{
 		Principal: "operator", Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_OPERATE},
 	}, false)
@@ -87,7 +87,7 @@ func TestReflection(t *testing.T) {
 	_, err = open.CreateToken(ctx, token, &pb.AccessToken{Name: "robot", Principal: "robot"})
 	require.NoError(t, err)
 	_, _, err = open.CreateQueue(ctx, "q", client.CreateQueueOptions{})
-	require.Error(t, err, "operate is no right on queues")
+	require.Error(t, err, "operate is not a queue right")
 
 	jwt := i.Token("alice", nil)
 	for name, tt := range map[string]struct {

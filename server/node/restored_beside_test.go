@@ -3,6 +3,7 @@
 package node_test
 
 import (
+	"io"
 	"path/filepath"
 	"testing"
 	"time"
@@ -17,18 +18,18 @@ import (
 
 // An empty node that starts before a restored one creates the pair. The restored node keeps responding and reports
 // why it waits.
-func TestRestoredBesideEmpty(t *testing.T) { simulated(t, testRestoredBesideEmpty) }
+func TestRestoreWithEmptyPeer(t *testing.T) { simulated(t, testRestoreWithEmptyPeer) }
 
-func testRestoredBesideEmpty(t *testing.T) {
+func testRestoreWithEmptyPeer(t *testing.T) {
 	sets := t.TempDir()
 	n := startAlone(t, func(c *config.Config) { c.Backup.Path = sets })
 	n.createQueue("q")
 	n.publish("q", "1", "2")
-	making, err := n.upkeep.Backup(t.Context(), &pb.BackupRequest{})
+	making, err := n.maintenance.Backup(t.Context(), &pb.BackupRequest{})
 	require.NoError(t, err)
 	for {
 		if _, err := making.Recv(); err != nil {
-			require.ErrorContains(t, err, "EOF")
+			require.ErrorIs(t, err, io.EOF)
 			break
 		}
 	}

@@ -41,8 +41,8 @@ func newParty(t *testing.T, name string) *certHolder {
 	return &certHolder{t: t, name: name, Files: tlsfiles.Files{CA: at("ca.pem"), Cert: at("cert.pem"), Key: at("key.pem")}}
 }
 
-// give installs a certificate of one CA and a set of trusted CAs.
-func (p *certHolder) give(by *certs.CA, trusted ...*certs.CA) {
+// issue installs a certificate of one CA and a set of trusted CAs.
+func (p *certHolder) issue(by *certs.CA, trusted ...*certs.CA) {
 	p.t.Helper()
 	template := &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	if p.name == "client" {
@@ -75,7 +75,7 @@ type rotation struct {
 
 func (r *rotation) certHolder(name string) *certHolder {
 	p := newParty(r.t, name)
-	p.give(r.older, r.older)
+	p.issue(r.older, r.older)
 	return p
 }
 
@@ -104,7 +104,7 @@ func startRotation(t *testing.T, withRaft bool) *rotation {
 		}
 	default:
 		server := r.certHolder("etcd")
-		server.give(r.older, r.older, r.newer) // etcd reads its CAs only once
+		server.issue(r.older, r.older, r.newer) // etcd reads its CAs only once
 		etcd, err := embedded.Start(t.Context(), embedded.Options{
 			Dir: t.TempDir(), UnsafeNoFsync: true,
 			TLS: embedded.TLS{CA: server.CA, Cert: server.Cert, Key: server.Key},
@@ -278,7 +278,7 @@ func (r *rotation) roles(ctx context.Context, running *sync.WaitGroup) {
 				}
 				for _, member := range p.GetNodes() {
 					if !member.GetInSync() {
-						r.fail("%s says that %s is not in sync", n.config.Node.Name, member.GetName())
+						r.fail("%s reports that %s is not in sync", n.config.Node.Name, member.GetName())
 					}
 				}
 			}
@@ -362,10 +362,10 @@ func testRotationUnderLoad(t *testing.T, withRaft bool) {
 	r.replace(progress)
 	r.used("CN=newer", map[bool]int{false: 2, true: 4}[withRaft]) // with raft, those of the voter, too
 	former := newParty(t, "client")
-	former.give(r.older, r.newer)
+	former.issue(r.older, r.newer)
 	_, err := pb.NewAdminServiceClient(connect(t, r.nodeA.ready.Address, former.Files)).
 		GetStatus(t.Context(), &pb.GetStatusRequest{})
-	require.Error(t, err, "the former authority counts no more")
+	require.Error(t, err, "the previous CA is no longer trusted")
 	cancel()
 	running.Wait()
 	require.Empty(t, r.failures, "%v", drained(r.failures))
@@ -379,17 +379,17 @@ func (r *rotation) replace(settle func()) {
 	r.t.Helper()
 	for _, p := range r.all() { // both CAs
 		if p.name != "etcd" {
-			p.give(r.older, r.older, r.newer)
+			p.issue(r.older, r.older, r.newer)
 		}
 	}
 	settle()
 	for _, p := range r.all() { // new certificates
-		p.give(r.newer, r.older, r.newer)
+		p.issue(r.newer, r.older, r.newer)
 	}
 	settle()
 	for _, p := range r.all() { // only the new CA
 		if p.name != "etcd" {
-			p.give(r.newer, r.newer)
+			p.issue(r.newer, r.newer)
 		}
 	}
 	settle()

@@ -137,8 +137,8 @@ func told(log *zap.Logger, key string) func(error) {
 	}
 }
 
-// look reloads changed files.
-func (s *secrets) look() {
+// check reloads changed files.
+func (s *secrets) check() {
 	for _, f := range s.all {
 		f.source.Check()
 	}

@@ -73,7 +73,7 @@ func testSubscriptionPolicy(t *testing.T) {
 	letter := standby.browse("own.dead")[0].GetDeadLetter()
 	require.Equal(t, "strict", letter.GetSubscription())
 	require.Equal(t, pb.DeadLetterReason_DEAD_LETTER_REASON_MAX_DELIVERIES, letter.GetReason())
-	require.Equal(t, uint64(1), standby.subscription("q", "default").GetBacklog(), "it is not concerned")
+	require.Equal(t, uint64(1), standby.subscription("q", "default").GetBacklog(), "it is not affected")
 
 	// An expired message goes to the dead-letter queue of each subscription.
 	standby.publishAll("q", &pb.Message{Body: []byte("late"), Ttl: in(time.Millisecond)})

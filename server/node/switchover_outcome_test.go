@@ -19,7 +19,7 @@ func TestPlanLeavesNoCondition(t *testing.T) { simulated(t, testPlanLeavesNoCond
 func testPlanLeavesNoCondition(t *testing.T) {
 	p := startMaintenancePair(t)
 	a := p.nodes[0]
-	_, err := a.upkeep.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_COMPACT})
+	_, err := a.maintenance.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_COMPACT})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		return a.status().GetPlan().GetState() == pb.PlanState_PLAN_STATE_DONE

@@ -133,7 +133,7 @@ func testExpiredDeadLetters(t *testing.T) {
 	letters := map[string]int{}
 	for _, m := range dead {
 		require.Equal(t, pb.DeadLetterReason_DEAD_LETTER_REASON_EXPIRED, m.GetDeadLetter().GetReason())
-		require.Nil(t, m.GetMessage().GetExpiresAt(), "it has no time of its own any more")
+		require.Nil(t, m.GetMessage().GetExpiresAt(), "it no longer has a time")
 		letters[string(m.GetMessage().GetBody())+" of "+m.GetDeadLetter().GetSubscription()]++
 	}
 	require.Equal(t, uint64(2), n.queue("q").GetMessages())
@@ -194,7 +194,7 @@ func testDelaySurvivesFailover(t *testing.T) {
 	}
 	require.Len(t, slices.Compact(slices.Sorted(slices.Values(got))), 100)
 	for _, body := range got {
-		require.Zero(t, body[0]%2, "it expires before it is to be delivered")
+		require.Zero(t, body[0]%2, "it expires before its delivery time")
 	}
 	require.Eventually(t, func() bool { return standby.queue("q").GetExpired() == 100 }, testTimeout, 5*time.Millisecond)
 	require.Zero(t, standby.queue("q").GetDelayed())
@@ -241,7 +241,7 @@ func testDueIsPrompt(t *testing.T) {
 		}
 	}
 	slices.Sort(late)
-	t.Logf("%d due a second for %d s: late by %v at p50, %v at p99, %v at most", rate, seconds, late[len(late)/2],
+	t.Logf("%d due per second for %d s: delay %v at p50, %v at p99, %v at most", rate, seconds, late[len(late)/2],
 		late[len(late)*99/100], late[len(late)-1])
 	require.Less(t, late[len(late)*99/100], 2*time.Second)
 }

@@ -105,11 +105,11 @@ func TestTracingIsOff(t *testing.T) {
 		set         bool
 		sample      config.Ratio
 	}{
-		"nothing is set":             {parent: sampledParent, sample: 1},
-		"OTEL_SDK_DISABLED":          {env: "OTEL_SDK_DISABLED=true", parent: sampledParent, set: true, sample: 1},
-		"nothing is sampled":         {set: true},
-		"the publisher says no":      {set: true, parent: unsampledParent, sample: 0},
-		"what names no span, in all": {set: true, parent: "00-zz-zz-01"},
+		"nothing is set":                {parent: sampledParent, sample: 1},
+		"OTEL_SDK_DISABLED":             {env: "OTEL_SDK_DISABLED=true", parent: sampledParent, set: true, sample: 1},
+		"nothing is sampled":            {set: true},
+		"the publisher does not sample": {set: true, parent: unsampledParent, sample: 0},
+		"what names no span, in all":    {set: true, parent: "00-zz-zz-01"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(t *testing.T) {

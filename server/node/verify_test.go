@@ -96,7 +96,7 @@ func testVerify(t *testing.T) {
 	// Without client requests, the scheduled comparison finds it.
 	require.Eventually(t, func() bool { return len(active.status().GetAlarms()) == 1 }, testTimeout, 10*time.Millisecond)
 	require.Equal(t, "differ", active.status().GetAlarms()[0].GetKind(),
-		"the name that it had before there were conditions")
+		"the old name of the condition")
 	require.Equal(t, "digests-differ", active.status().GetConditions()[0].GetKind())
 	require.Eventually(t, func() bool {
 		return active.health(server.AlarmService) == healthpb.HealthCheckResponse_NOT_SERVING

@@ -65,9 +65,9 @@ type voterResponse struct {
 // pollVoters polls each member that this node's own voter lists.
 func (l *conditionMonitor) pollVoters(ctx context.Context, own raft.Status, admin *raft.Admin) {
 	answers := make([]voterResponse, len(own.Voters))
-	var asking sync.WaitGroup
+	var requests sync.WaitGroup
 	for i, m := range own.Voters {
-		asking.Go(func() {
+		requests.Go(func() {
 			answers[i].member = m
 			if m.ID == own.ID {
 				answers[i].status = own
@@ -76,7 +76,7 @@ func (l *conditionMonitor) pollVoters(ctx context.Context, own raft.Status, admi
 			answers[i].status, answers[i].err = admin.Status(ctx, m.Address)
 		})
 	}
-	asking.Wait()
+	requests.Wait()
 	if ctx.Err() != nil {
 		return
 	}

@@ -49,7 +49,6 @@ func testUndecodable(t *testing.T) {
 	_, browsed := browse.Recv()
 	for _, err := range []error{unary, status0, published, consumed, browsed} {
 		require.Equal(t, codes.InvalidArgument, status.Code(err), "%v", err)
-		require.ErrorContains(t, err, "cannot be decoded")
 	}
 }
 
@@ -78,7 +77,7 @@ func testBrowseLimit(t *testing.T) {
 		}
 	}
 	messages, err := browse(false, 64<<10, 64<<10)
-	require.Equal(t, 100, messages, "a batch is split")
+	require.Equal(t, 100, messages, "a batch may be split")
 	require.ErrorIs(t, kind(err), apierror.ErrResponseTooLarge)
 	require.ErrorContains(t, err, "sequence 101")
 	require.ErrorContains(t, err, "max_response_bytes")
@@ -125,11 +124,11 @@ func testConsumeLimit(t *testing.T) {
 		return messages, nil
 	}
 	messages, err := consumeFrom("small", 100, 64<<10, 64<<10)
-	require.NoError(t, err, "a batch is split")
+	require.NoError(t, err, "a batch may be split")
 	require.Equal(t, 100, messages)
 	consume := func(limit uint32, receive int) (int, error) { return consumeFrom("q", 7, limit, receive) }
 	messages, err = consume(0, 4<<20)
-	require.NoError(t, err, "gRPC's default is kept to")
+	require.NoError(t, err, "gRPC's default applies")
 	require.Equal(t, 7, messages)
 	messages, err = consume(1<<20, 1<<20)
 	require.Equal(t, 6, messages)

@@ -146,11 +146,11 @@ func (c *workload) inSync() (active, standby int) {
 }
 
 // restart restarts a node.
-func (c *workload) restart(place int) {
+func (c *workload) restart(location int) {
 	c.t.Helper()
-	n := c.nodes[place].Load()
+	n := c.nodes[location].Load()
 	n.stop()
-	c.nodes[place].Store(start(c.t, n.config))
+	c.nodes[location].Store(start(c.t, n.config))
 }
 
 // Publishers and consumers keep running through switchovers and restarts of both nodes. No acknowledged message is
@@ -183,7 +183,7 @@ func testPublishersAndConsumersAcrossRoles(t *testing.T) {
 	c.inSync()
 	c.stop()
 	c.working.Wait()
-	require.Len(t, c.publishers, publishers, "all had answers")
+	require.Len(t, c.publishers, publishers, "all were answered")
 	require.NotEmpty(t, c.consumed)
 	c.check()
 }
@@ -192,21 +192,21 @@ func testPublishersAndConsumersAcrossRoles(t *testing.T) {
 func (c *workload) check() {
 	t := c.t
 	t.Helper()
-	place, other := c.inSync()
-	active, standby := c.nodes[place].Load(), c.nodes[other].Load()
+	location, other := c.inSync()
+	active, standby := c.nodes[location].Load(), c.nodes[other].Load()
 	q, err := active.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "q"})
 	require.NoError(t, err)
 	got := bodies(active.consume("q", 100_000).take(int(q.GetQueue().GetMessages())))
 	seen := map[string]bool{}
 	for _, body := range got {
-		require.False(t, seen[body], "%s is there twice", body)
+		require.False(t, seen[body], "%s is duplicated", body)
 		seen[body] = true
 	}
 	for _, body := range c.acknowledged {
 		require.True(t, seen[body], "%s was acknowledged and is lost", body)
 	}
 	for body := range c.consumed {
-		require.True(t, seen[body], "%s was delivered and is not there", body)
+		require.True(t, seen[body], "%s was delivered and does not exist", body)
 	}
 	require.Eventually(t, func() bool {
 		x, err := active.admin.GetDigest(t.Context(), &pb.GetDigestRequest{})
@@ -243,5 +243,5 @@ func requireSubmitted(t *testing.T, s pb.QueueService_PublishStreamClient, throu
 			return
 		}
 	}
-	require.FailNow(t, "the node does not say how far it has come", "%v", err)
+	require.FailNow(t, "the node does not report its progress", "%v", err)
 }

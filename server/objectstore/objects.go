@@ -38,11 +38,11 @@ func (o Opener) Open(at backup.Location) (backup.Objects, error) {
 	if !at.IsS3() {
 		return backup.Directory(nil, at.Dir), nil
 	}
-	place, err := s3.Open(at, o.S3)
+	location, err := s3.Open(at, o.S3)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", at, err)
 	}
-	return place, nil
+	return location, nil
 }
 
 // Parse parses a path or a URL and opens the location. Errors: backup.ErrLocation, s3.ErrOptions.

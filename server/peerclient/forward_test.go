@@ -81,7 +81,7 @@ func TestForwarded(t *testing.T) {
 
 	id, err = i.Authenticate(from(t, node, "Bearer x"))
 	require.NoError(t, err)
-	require.Nil(t, id, "a token is checked by another authenticator")
+	require.Nil(t, id, "a token is verified by another authenticator")
 	id, err = i.Authenticate(from(t, node))
 	require.NoError(t, err)
 	require.True(t, id.Peer)

@@ -36,7 +36,7 @@ fi
   "$promtool" test rules lockstep.rules.test.yaml lockstep.rules.days.test.yaml
 )
 
-LOCKSTEP_EXPRESSIONS=$work/dashboard.yaml go test ./test/docs -count=1 -run TestDashboardAsksForWhatIsThere
+LOCKSTEP_EXPRESSIONS=$work/dashboard.yaml go test ./test/docs -count=1 -run TestDashboardUsesExistingMetrics
 "$promtool" check rules "$work/dashboard.yaml"
 
 go build -o "$work/lockstep" ./cmd/lockstep

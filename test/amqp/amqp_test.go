@@ -32,7 +32,7 @@ func TestForeignClients(t *testing.T) {
 					continue
 				}
 				if t.Failed() && w.dead() {
-					t.Fatal("a node has ended by itself")
+					t.Fatal("a node exited unexpectedly")
 				}
 				a := startAdapter(t, c.command)
 				if !a.able(one.needs) {
@@ -48,7 +48,7 @@ func TestForeignClients(t *testing.T) {
 				}
 				_ = a.in.Close()
 			}
-			t.Logf("%s: %d cases passed; the client itself cannot do: %s", c.name, passed, strings.Join(cannot, ", "))
+			t.Logf("%s: %d cases passed; not supported by the client: %s", c.name, passed, strings.Join(cannot, ", "))
 		})
 	}
 }

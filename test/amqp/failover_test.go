@@ -45,9 +45,9 @@ func (a *tally) take(m *message) {
 // problems returns the violations: an accepted message that is missing; if once, a message with several copies; and a
 // message that was never sent.
 func (a *tally) problems(once bool) (all []string, doubled int) {
-	for body, told := range a.told {
+	for body, reported := range a.told {
 		n := a.found[body]
-		if told == "accepted" && n == 0 {
+		if reported == "accepted" && n == 0 {
 			all = append(all, body+" was accepted and is lost")
 		}
 		if n > 1 {
@@ -66,7 +66,7 @@ func (a *tally) problems(once bool) (all []string, doubled int) {
 }
 
 // Each way in which a failover can violate the guarantees is detected.
-func TestTallyNotices(t *testing.T) {
+func TestTallyReportsErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		told  map[string]string
 		found map[string]int
@@ -122,7 +122,7 @@ func (r *run) killWhilePublishingTo(q string) {
 	r.drain(q, sum)
 	problems, doubled := sum.problems(false)
 	require.Empty(r.t, problems)
-	require.Less(r.t, failed, 10*batches/4, "the client did not go on")
+	require.Less(r.t, failed, 10*batches/4, "the client did not continue")
 	copies := 0
 	for _, n := range sum.found {
 		copies += n
@@ -165,10 +165,10 @@ func (r *run) drain(q string, sum *tally) {
 }
 
 // until repeats step until it returns true.
-func (r *run) until(what string, step func() bool) {
+func (r *run) until(label string, step func() bool) {
 	r.t.Helper()
 	for end := time.Now().Add(bound); !step(); {
-		require.True(r.t, time.Now().Before(end), what)
+		require.True(r.t, time.Now().Before(end), label)
 	}
 }
 
@@ -203,7 +203,7 @@ func killWhileConsuming(r *run) {
 	})
 	problems, doubled := sum.problems(false)
 	require.Empty(r.t, problems)
-	require.Less(r.t, doubled, messages/4, "what was accepted came again")
+	require.Less(r.t, doubled, messages/4, "an accepted message was redelivered")
 	r.t.Logf("%d messages: delivered twice %d", messages, doubled)
 	r.inSync(r.t)
 }
@@ -327,7 +327,7 @@ func killInCommit(r *run) {
 		switch {
 		case failed == nil:
 			committed++
-			require.Equal(r.t, before-each, left, "it was told to be committed")
+			require.Equal(r.t, before-each, left, "the commit was acknowledged")
 		case left < before:
 			carriedOut++
 		default:
@@ -340,7 +340,7 @@ func killInCommit(r *run) {
 	}
 	r.inSync(r.t)
 	for end := time.Now().Add(bound); r.get(r.t, in).GetMessages() > 0; {
-		require.True(r.t, time.Now().Before(end), "what was not carried out does not come again")
+		require.True(r.t, time.Now().Before(end), "operations that were not executed have no effect")
 		if !r.move(tx, k, out, each) {
 			_, _ = r.a.try("consumer_close", k)
 			_, _ = r.a.try("consume", with(k, request{"from": in}))
@@ -349,7 +349,7 @@ func killInCommit(r *run) {
 	r.drain(out, sum)
 	problems, _ := sum.problems(true)
 	require.Empty(r.t, problems)
-	r.t.Logf("%d commits under a kill: told committed %d, carried out and not told %d, not carried out %d", kills,
+	r.t.Logf("%d commits under a kill: acknowledged %d, executed without response %d, not executed %d", kills,
 		committed, carriedOut, not)
 }
 

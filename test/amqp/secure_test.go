@@ -34,21 +34,21 @@ type secured struct {
 // newSecured creates a pair on which alice and bob may use one queue, and the others nothing.
 func newSecured(t *testing.T, dir, queue string) *secured {
 	t.Helper()
-	authority := certs.New(t, "authority")
-	_, certFile, keyFile := authority.Issue(t, "node", "localhost")
+	ca := certs.New(t, "authority")
+	_, certFile, keyFile := ca.Issue(t, "node", "localhost")
 	settings := map[string]string{
-		"tls.cert": certFile, "tls.key": keyFile, "tls.ca": authority.File, "tls.client-auth": "none",
+		"tls.cert": certFile, "tls.key": keyFile, "tls.ca": ca.File, "tls.client-auth": "none",
 	}
-	operator := authority.Client(t, "operator", nil)
+	operator := ca.Client(t, "operator", nil)
 	w := newWorld(t, dir, settings, func(o *harness.Options) {
 		o.Credentials = credentials.NewTLS(&tls.Config{
-			MinVersion: tls.VersionTLS13, RootCAs: authority.Pool(), Certificates: []tls.Certificate{operator},
+			MinVersion: tls.VersionTLS13, RootCAs: ca.Pool(), Certificates: []tls.Certificate{operator},
 		})
 	})
 	w.host = "localhost"
-	s := &secured{world: w, ca: authority.File, files: map[string]string{}}
+	s := &secured{world: w, ca: ca.File, files: map[string]string{}}
 	for _, name := range []string{"bob", "carol"} {
-		s.files[name] = bothPEM(t, filepath.Join(dir, name+".pem"), authority.Client(t, name, nil))
+		s.files[name] = bothPEM(t, filepath.Join(dir, name+".pem"), ca.Client(t, name, nil))
 	}
 	secret := make([]byte, 32)
 	_, err := rand.Read(secret)
@@ -107,7 +107,7 @@ func TestForeignClientsSecured(t *testing.T) {
 				{"a certificate", s.withCertificate("bob"), s.canUseOneQueue},
 				{"a wrong token", s.withToken("lsk_" + hex.EncodeToString(make([]byte, 32))[:43]), s.refused},
 				{"nothing", request{"tls": s.ca}, s.refused},
-				{"the certificate of a stranger", s.withCertificate("carol"), s.refused},
+				{"a certificate of another CA", s.withCertificate("carol"), s.refused},
 				{"a token while the active is killed", s.withToken(s.token), s.failsOver},
 			} {
 				if one.name == "a token while the active is killed" && !c.chosen {

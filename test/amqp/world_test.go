@@ -160,9 +160,9 @@ func (w *world) stored(t *testing.T, queue string) (all []*pb.StoredMessage) {
 	}
 }
 
-func eventually(t *testing.T, what string, holds func() bool) {
+func eventually(t *testing.T, label string, holds func() bool) {
 	t.Helper()
-	require.Eventually(t, holds, bound, 20*time.Millisecond, what)
+	require.Eventually(t, holds, bound, 20*time.Millisecond, label)
 }
 
 // run is one running case.

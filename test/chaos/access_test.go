@@ -81,8 +81,8 @@ func TestChaosAccess(t *testing.T) {
 	stop()
 	working.Wait()
 	d.compare(limited(t))
-	require.Positive(t, d.served, "a token that was given never worked")
-	require.Positive(t, d.refused, "a token that was revoked was never tried")
+	require.Positive(t, d.served, "an issued token never worked")
+	require.Positive(t, d.refused, "a revoked token was never tried")
 	t.Logf("%d guests, %d revoked; tokens worked %d times, revoked ones were refused %d times", len(d.connections),
 		d.gone(),
 		d.served, d.refused)
@@ -265,10 +265,10 @@ func (d *listener) compare(ctx context.Context) {
 	}), "nothing answers")
 	for _, g := range connections {
 		if !g.leaving {
-			require.True(d.t, rules[g.name] && tokens[g.name], "what was given to %s is lost", g.name)
+			require.True(d.t, rules[g.name] && tokens[g.name], "a right granted to %s is lost", g.name)
 		}
 		if g.left {
-			require.False(d.t, rules[g.name] && tokens[g.name], "what was taken from %s is back", g.name)
+			require.False(d.t, rules[g.name] && tokens[g.name], "a right revoked from %s is back", g.name)
 		}
 	}
 }

@@ -85,7 +85,7 @@ func chainWorker(ctx context.Context, t *testing.T, p *cluster.Pair) {
 				return nil
 			})
 			if life.Err() == nil && !errors.Is(err, client.ErrOutcomeUnknown) {
-				t.Errorf("the transaction was given up: %v", err)
+				t.Errorf("the transaction was abandoned: %v", err)
 			}
 		}
 		end()

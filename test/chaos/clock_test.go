@@ -20,7 +20,7 @@ import (
 // lost. Clock differences are reported. Failover, start and rejoin work with wrong clocks.
 func TestClockJumps(t *testing.T) {
 	if !required(needsFaultclock) && !fullMatrix() {
-		t.Skip("it compiles everything anew: LOCKSTEP_REQUIRE=faultclock runs it")
+		t.Skip("it recompiles everything: LOCKSTEP_REQUIRE=faultclock runs it")
 	}
 	for _, raft := range []bool{false, true} {
 		t.Run(map[bool]string{false: "etcd", true: "raft"}[raft], func(t *testing.T) {
@@ -97,7 +97,7 @@ func (c *clockJumper) jump(by time.Duration, machines ...machine) {
 	require.Equal(t, config, s.GetPair().GetConfig(), "the clock of%s jumped by %v: the record was changed", names, by)
 	for _, n := range c.p.Nodes() {
 		require.False(t, said(t, n, "does not answer", 0),
-			"the clock of%s jumped by %v: %s believes that its disk hangs",
+			"the clock of%s jumped by %v: %s reports a stalled disk",
 			names, by, n.Name)
 	}
 }
@@ -117,7 +117,7 @@ func (c *clockJumper) failover() {
 				}
 			}
 			return false
-		}, bound, 50*time.Millisecond, "the clocks are two months apart, and that is not told")
+		}, bound, 50*time.Millisecond, "the clocks differ by two months, and no condition reports it")
 		since := c.w.History().Now()
 		require.NoError(t, active.Kill())
 		took := ackedSince(t, c.w, since, active)

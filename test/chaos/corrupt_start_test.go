@@ -101,7 +101,7 @@ func corruptionRounds(rng *rand.Rand) []corruption {
 
 // A pair recovers automatically from any corrupt file on one node, of either role, while the other node is healthy.
 // No acknowledged message is lost. The node starts both while its peer serves and after both were down.
-func TestDamagedFilesHeal(t *testing.T) {
+func TestCorruptFilesAreRepaired(t *testing.T) {
 	t.Parallel() // mostly idle
 	for _, raft := range []bool{false, true} {
 		t.Run(fmt.Sprintf("raft %v", raft), func(t *testing.T) { corruptFilesAreRepaired(t, raft) })
@@ -138,7 +138,7 @@ func corruptOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h corruption
 	if role == "standby" {
 		victim, other = other, victim
 	}
-	what := fmt.Sprintf("%s, %s, peer %s; see %s", h.name, role, peer, victim.Dir)
+	label := fmt.Sprintf("%s, %s, peer %s; see %s", h.name, role, peer, victim.Dir)
 	if peer == "down" { // both together: neither detects that it is alone
 		require.NoError(t, victim.Pause())
 		require.NoError(t, other.Kill())
@@ -150,25 +150,25 @@ func corruptOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h corruption
 	h.do(t, victim)
 	_, err := os.Stat(filepath.Join(victim.DataDir(), "log", wal.FirstSegment))
 	whole := h.name == "page.db missing" && err == nil
-	require.NoError(t, victim.Start(), what)
+	require.NoError(t, victim.Start(), label)
 	if peer == "down" && !whole {
 		// Alone it must not serve, because it no longer holds everything. (A log with every record can rebuild a
 		// missing page.db.)
 		require.NoError(t, p.WaitRole(limited(t), victim, pb.Role_ROLE_RECOVERING, pb.Role_ROLE_CATCHING_UP,
-			pb.Role_ROLE_FENCED), what)
+			pb.Role_ROLE_FENCED), label)
 	}
 	if peer == "down" {
-		require.NoError(t, other.Start(), what)
+		require.NoError(t, other.Start(), label)
 	}
 	acked(t, w)
 	_, _, err = p.WaitInSync(limited(t))
-	require.NoError(t, err, what)
+	require.NoError(t, err, label)
 }
 
 // Corrupt files on the only node that holds everything. It must not serve, and must report the cause and the action.
 // The other node must not serve either. After the files are restored as in docs/explanation/maintenance.md, the node
 // serves and nothing is lost.
-func TestDamagedAlone(t *testing.T) {
+func TestCorruptStandalone(t *testing.T) {
 	t.Parallel() // mostly idle
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 1))

@@ -49,7 +49,7 @@ func injected(t *testing.T, n *cluster.Node) {
 			}
 		}
 		return true
-	}, bound, 10*time.Millisecond, "the fault did not strike")
+	}, bound, 10*time.Millisecond, "the fault did not fire")
 }
 
 // diedBySelf waits until a node exits without a signal from the test, and reaps it.
@@ -58,7 +58,7 @@ func diedBySelf(t *testing.T, n *cluster.Node) {
 	select {
 	case <-n.Exited():
 	case <-time.After(bound):
-		require.Fail(t, "the node goes on", "%s, see %s", n.Name, n.LogFile())
+		require.Fail(t, "the node keeps running", "%s, see %s", n.Name, n.LogFile())
 	}
 	require.NoError(t, n.Kill())
 }
@@ -74,7 +74,7 @@ func TestFailedSync(t *testing.T) {
 		since, marked := logged(t, victim), w.History().Now()
 		setDisk(t, victim, faultdisk.State{Rules: []faultdisk.Rule{{Ops: []string{"sync"}, Times: 1, Error: "EIO"}}})
 		diedBySelf(t, victim)
-		require.True(t, said(t, victim, "input/output error", since), "it has to say why")
+		require.True(t, said(t, victim, "input/output error", since), "it must report the reason")
 		ackedSince(t, w, marked, victim)
 		require.NoError(t, victim.Start())
 		inSync(t, p)
@@ -107,7 +107,7 @@ func TestStalledActive(t *testing.T) {
 	}
 	setDisk(t, old, healthyDisk)
 	for range cap(answers) {
-		require.Error(t, <-answers, "a node that was replaced acknowledged a write")
+		require.Error(t, <-answers, "a replaced node acknowledged a write")
 	}
 	verify(t, p, w)
 	require.Zero(t, messages())
@@ -127,7 +127,7 @@ func TestStalledStandby(t *testing.T) {
 	setDisk(t, standby, healthyDisk)
 	leads.role(failover.RoleActive, failover.CodeStandbyInSync)
 	now, _ := inSync(t, p)
-	require.Equal(t, active.Name, now.Name, "the role was not to change")
+	require.Equal(t, active.Name, now.Name, "the role must not change")
 	verify(t, p, w)
 }
 

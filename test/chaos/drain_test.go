@@ -62,19 +62,19 @@ func startCustomers(t *testing.T, open func(context.Context) (*client.Client, er
 }
 
 // acked records a response; failed records an error, unless the test is finished.
-func (c *customers) acked(who string) {
+func (c *customers) acked(principal string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.acks[who] = append(c.acks[who], time.Now())
+	c.acks[principal] = append(c.acks[principal], time.Now())
 }
 
-func (c *customers) failed(ctx context.Context, who string, err error) {
+func (c *customers) failed(ctx context.Context, principal string, err error) {
 	if ctx.Err() != nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.errors = append(c.errors, fmt.Sprintf("%s: %v", who, err))
+	c.errors = append(c.errors, fmt.Sprintf("%s: %v", principal, err))
 }
 
 func (c *customers) publish(ctx context.Context, k *client.Client) {
@@ -113,10 +113,10 @@ func (c *customers) pipeline(ctx context.Context, k *client.Client) {
 	}
 }
 
-func (c *customers) consume(ctx context.Context, k *client.Client, who string) {
+func (c *customers) consume(ctx context.Context, k *client.Client, principal string) {
 	co, err := k.Consume(ctx, drainQueue, client.ConsumerOptions{})
 	if err != nil {
-		c.failed(ctx, who, err)
+		c.failed(ctx, principal, err)
 		return
 	}
 	defer func() { _ = co.Close() }()
@@ -126,10 +126,10 @@ func (c *customers) consume(ctx context.Context, k *client.Client, who string) {
 			err = d.AckSync(ctx)
 		}
 		if err != nil {
-			c.failed(ctx, who, err)
+			c.failed(ctx, principal, err)
 			return
 		}
-		c.acked(who)
+		c.acked(principal)
 	}
 }
 
@@ -154,21 +154,21 @@ func (c *customers) longest(from, to time.Time) map[string]time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	gaps := map[string]time.Duration{}
-	for who, times := range c.acks {
+	for principal, times := range c.acks {
 		for i := 1; i < len(times); i++ {
 			if times[i].After(from) && times[i-1].Before(to) {
-				gaps[who] = max(gaps[who], times[i].Sub(times[i-1]))
+				gaps[principal] = max(gaps[principal], times[i].Sub(times[i-1]))
 			}
 		}
 	}
 	return gaps
 }
 
-func (c *customers) noErrors(what string) {
+func (c *customers) noErrors(label string) {
 	c.t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	require.Empty(c.t, c.errors, what)
+	require.Empty(c.t, c.errors, label)
 }
 
 // drainCase is a state of the pair and a node to stop in it.
@@ -273,7 +273,7 @@ func drainRepeatedly(t *testing.T, p *cluster.Pair, c *customers, s drainCase, r
 		}
 		c.waitUntilAll(time.Now(), 20)
 		gaps := c.longest(from, to)
-		t.Logf("%s: stopped in %v, longest without an answer: %v", s.name, to.Sub(from), gaps)
+		t.Logf("%s: stopped in %v, longest time without a response: %v", s.name, to.Sub(from), gaps)
 		pauses = append(pauses, max(gaps["publisher, one by one"], gaps["publisher, pipelined"]))
 		if s.pause != 0 {
 			require.NoError(t, victim.Start())
@@ -285,7 +285,7 @@ func drainRepeatedly(t *testing.T, p *cluster.Pair, c *customers, s drainCase, r
 		c.noErrors(s.name)
 	}
 	slices.Sort(pauses)
-	t.Logf("%s: %d rounds, publishers without an answer: median %v, longest %v", s.name, rounds,
+	t.Logf("%s: %d rounds, publish outage: median %v, longest %v", s.name, rounds,
 		pauses[len(pauses)/2], pauses[len(pauses)-1])
 	if s.pause != 0 && pausesAreStrict() {
 		require.Less(t, pauses[len(pauses)/2], s.pause, s.name)
@@ -331,7 +331,7 @@ func TestDrainStandalone(t *testing.T) {
 		require.Less(t, to.Sub(from), stopWithin(), "from SIGTERM to the end of the process")
 		require.NoError(t, n.Start())
 		c.waitUntilAll(time.Now(), 20)
-		t.Logf("stopped in %v, longest without an answer: %v", to.Sub(from), c.longest(from, to))
+		t.Logf("stopped in %v, longest time without a response: %v", to.Sub(from), c.longest(from, to))
 		c.noErrors("standalone")
 	}
 }
@@ -339,7 +339,7 @@ func TestDrainStandalone(t *testing.T) {
 // A draining node without a successor stores and acknowledges all publishes that it accepted before the stop, from
 // clients that pipeline and from those that do not. Later publishes are rejected and not stored, so the number of
 // messages equals the number of acknowledgements.
-func TestDrainAnswersWhatItHasTaken(t *testing.T) {
+func TestDrainAnswersInFlight(t *testing.T) {
 	_, n := standalone(t, nil)
 	var answered atomic.Int64
 	refusals := []codes.Code{codes.Unavailable, codes.FailedPrecondition}
@@ -387,6 +387,6 @@ func TestDrainAnswersWhatItHasTaken(t *testing.T) {
 		got, err := pb.NewQueueServiceClient(n.Conn()).GetQueue(limited(t), &pb.GetQueueRequest{Name: drainQueue})
 		require.NoError(t, err)
 		t.Logf("round %d: %d answers, %d messages", round, answered.Load(), got.GetQueue().GetMessages())
-		require.EqualValues(t, answered.Load(), got.GetQueue().GetMessages(), "messages that are stored, and answers")
+		require.EqualValues(t, answered.Load(), got.GetQueue().GetMessages(), "stored messages, and responses")
 	}
 }

@@ -50,5 +50,5 @@ func TestFailoverPastSilentEndpoint(t *testing.T) {
 	verify(t, p, w)
 	slices.Sort(well)
 	slices.Sort(silent)
-	t.Logf("kill to next acknowledgement: both endpoints well %v; one silent %v", well, silent)
+	t.Logf("kill to next acknowledgement: both endpoints healthy %v; one unresponsive %v", well, silent)
 }

@@ -141,7 +141,7 @@ func forceByCommand(t *testing.T, p *cluster.Pair, n *cluster.Node) uint64 {
 	require.Contains(t, refused(t, n), "--accept-data-loss")
 	require.Contains(t, refused(t, n, "--force"), "--accept-data-loss")
 	require.Contains(t, refused(t, n, "--force", "--accept-data-loss"), "MAY BE LOST",
-		"without a terminal it needs --yes, and says first what is lost")
+		"without a terminal it requires --yes, and first reports the loss")
 
 	s, err := n.Status(limited(t))
 	require.NoError(t, err)

@@ -181,9 +181,9 @@ func (k *killer) draw() inject {
 	for _, x := range k.kinds {
 		sum += x.weight
 	}
-	dice := k.rng.IntN(sum)
+	rng := k.rng.IntN(sum)
 	for _, x := range k.kinds {
-		if dice -= x.weight; dice < 0 {
+		if rng -= x.weight; rng < 0 {
 			return x
 		}
 	}

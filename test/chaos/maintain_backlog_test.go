@@ -101,14 +101,14 @@ func (s *backlog) check(t *testing.T) {
 	t.Helper()
 	var n uint64
 	for m, err := range s.c.Browse(limited(t), backlogQueue, client.BrowseOptions{}) {
-		require.NoError(t, err, "message %d of the stock", n+1)
+		require.NoError(t, err, "message %d of the backlog", n+1)
 		n++
 		id, err := historycheck.ParseBody(m.Body)
-		require.NoError(t, err, "message %d of the stock", n)
-		require.Equal(t, historycheck.ID{Producer: backlogProducer, N: n}, id, "order of the stock")
+		require.NoError(t, err, "message %d of the backlog", n)
+		require.Equal(t, historycheck.ID{Producer: backlogProducer, N: n}, id, "order of the backlog")
 		require.Equal(t, n, m.Sequence)
 	}
-	require.Equal(t, s.messages, n, "messages of the stock")
+	require.Equal(t, s.messages, n, "messages of the backlog")
 }
 
 // checkFiles checks both nodes after a rewrite: the page size, the files, their sizes, and every page.

@@ -71,12 +71,12 @@ func TestResizeDiskFull(t *testing.T) {
 	}))
 	now := planNow(t, p)
 	t.Logf("with the disk full: %v: %s", now.GetState(), now.GetReason())
-	require.NotContains(t, now.GetDoneNodes(), nodeID(t, p, standby), "there was room for it: this test proves nothing")
+	require.NotContains(t, now.GetDoneNodes(), nodeID(t, p, standby), "there was enough space: this test proves nothing")
 	acked(t, w)
 	free()
 	revive(t, p)
 	plan = ended(t, p, plan.GetId())
-	t.Logf("%v: %s; begun again %d times", plan.GetState(), plan.GetReason(), plan.GetRetries())
+	t.Logf("%v: %s; restarted %d times", plan.GetState(), plan.GetReason(), plan.GetRetries())
 	revive(t, p)
 	inSync(t, p)
 
@@ -118,7 +118,7 @@ func revive(t *testing.T, p *cluster.Pair) {
 	for _, n := range p.Nodes() {
 		select {
 		case <-n.Exited():
-			t.Logf("node %s had ended by itself", n.Name)
+			t.Logf("node %s had exited unexpectedly", n.Name)
 			_ = n.Kill()
 			require.NoError(t, n.Start())
 		default:
@@ -134,7 +134,7 @@ func smallDisk(t *testing.T, n *cluster.Node) (fill func(left int64), free func(
 	require.NoError(t, os.Rename(dir, dir+"-before"))
 	require.NoError(t, os.Mkdir(dir, 0o750))
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fullDisk); err != nil {
-		missingFeature(t, needsMount, "a disk of its own cannot be mounted: %v", err)
+		missingFeature(t, needsMount, "a separate disk cannot be mounted: %v", err)
 	}
 	t.Cleanup(func() {
 		if n.Running() {

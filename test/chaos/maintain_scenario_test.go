@@ -167,7 +167,7 @@ func TestResizeScenarios(t *testing.T) {
 	r.scenario(t, "standby killed", r.standbyKilled)
 	r.scenario(t, "standby killed then cancelled", r.standbyKilledThenCancelled)
 	r.scenario(t, "both killed", r.bothKilled)
-	r.scenario(t, "etcd gone", r.etcdGone)
+	r.scenario(t, "etcd gone", r.etcdStopped)
 	r.scenario(t, "others refused then cancelled", r.refusedThenCancelled)
 	r.scenario(t, "damaged page", r.corruptPage)
 	checkOffline(t, r.p)
@@ -182,7 +182,7 @@ func (r *rolling) noFault(t *testing.T, w *cluster.Workload) {
 	require.NoError(t, err)
 	r.done(t, plan, size)
 	now, _ := inSync(t, r.p)
-	require.Equal(t, active.Name, now.Name, "the role was to come back")
+	require.Equal(t, active.Name, now.Name, "the role must return")
 	acked(t, w)
 	for _, publish := range w.History().PublishesSoFar() {
 		require.Equal(t, historycheck.Acked, publish.Outcome, publish.Error)
@@ -199,8 +199,8 @@ func (r *rolling) activeKilled(t *testing.T, w *cluster.Workload) {
 	took := ackedSince(t, w, since, active) // the rewrite would last minutes
 	t.Logf("kill of the active while the standby rewrote, to the next acknowledged publish: %v", took)
 	require.True(t, said(t, standby, "rewrite of page.db canceled", begun),
-		"the standby was not rewriting any more: this test proves nothing")
-	require.Equal(t, r.sizes[0], pageSize(t, standby), "a rewrite that was dropped changes nothing")
+		"the standby had finished rewriting: this test proves nothing")
+	require.Equal(t, r.sizes[0], pageSize(t, standby), "a cancelled rewrite changes nothing")
 	onlyPageFile(t, standby)
 	s, err := standby.Status(limited(t))
 	require.NoError(t, err)
@@ -217,12 +217,12 @@ func (r *rolling) standbyKilled(t *testing.T, w *cluster.Workload) {
 	plan, size, active, standby := r.resize(t, crawl)
 	require.NoError(t, standby.Kill())
 	require.FileExists(t, filepath.Join(standby.DataDir(), "page.db_new"),
-		"the standby was not rewriting any more: this test proves nothing")
+		"the standby had finished rewriting: this test proves nothing")
 	acked(t, w)
 	require.NoError(t, r.p.Wait(limited(t), "a plan that waits", func(a, b *pb.GetStatusResponse) bool {
 		return planOf(a, b).GetState() == pb.PlanState_PLAN_STATE_WAITING
 	}))
-	require.Equal(t, r.sizes[0], pageSize(t, active), "the active changes nothing while it is alone")
+	require.Equal(t, r.sizes[0], pageSize(t, active), "the active changes nothing without a standby")
 	r.rate(t, standby, fullSpeed)
 	require.NoError(t, standby.Start())
 	r.done(t, plan, size)
@@ -234,7 +234,7 @@ func (r *rolling) standbyKilledThenCancelled(t *testing.T, w *cluster.Workload) 
 	_, _, _, standby := r.resize(t, crawl)
 	require.NoError(t, standby.Kill())
 	require.FileExists(t, filepath.Join(standby.DataDir(), "page.db_new"),
-		"the standby was not rewriting any more: this test proves nothing")
+		"the standby had finished rewriting: this test proves nothing")
 	acked(t, w)
 	plan, err := r.backlog.c.CancelPlan(limited(t))
 	require.NoError(t, err)
@@ -254,7 +254,7 @@ func (r *rolling) bothKilled(t *testing.T, w *cluster.Workload) {
 	require.NoError(t, standby.Kill())
 	require.NoError(t, active.Kill())
 	require.FileExists(t, filepath.Join(standby.DataDir(), "page.db_new"),
-		"the standby was not rewriting any more: this test proves nothing")
+		"the standby had finished rewriting: this test proves nothing")
 	r.rate(t, standby, fullSpeed)
 	require.NoError(t, standby.Start())
 	require.NoError(t, active.Start())
@@ -262,8 +262,8 @@ func (r *rolling) bothKilled(t *testing.T, w *cluster.Workload) {
 	r.done(t, plan, size)
 }
 
-// etcdGone: messages and the rewrite continue; the switchover waits for etcd.
-func (r *rolling) etcdGone(t *testing.T, w *cluster.Workload) {
+// etcdStopped: messages and the rewrite continue; the switchover waits for etcd.
+func (r *rolling) etcdStopped(t *testing.T, w *cluster.Workload) {
 	plan, size, active, standby := r.resize(t, walking)
 	require.NoError(t, r.p.StopEtcd())
 	require.NoError(t, r.p.Wait(limited(t), "the standby's rewrite", func(a, b *pb.GetStatusResponse) bool {
@@ -296,11 +296,11 @@ func index(p *cluster.Pair, n *cluster.Node) int {
 // Then the plan is cancelled without any change.
 func (r *rolling) refusedThenCancelled(t *testing.T, w *cluster.Workload) {
 	_, _, active, standby := r.resize(t, crawl)
-	refused := func(what string, err error, codes ...codes.Code) {
+	refused := func(label string, err error, codes ...codes.Code) {
 		t.Helper()
-		require.Error(t, err, what)
-		require.Contains(t, codes, status.Code(err), "%s: %v", what, err)
-		t.Logf("%s: %v", what, err)
+		require.Error(t, err, label)
+		require.Contains(t, codes, status.Code(err), "%s: %v", label, err)
+		t.Logf("%s: %v", label, err)
 	}
 	refused("rewrite of the standby", rewrite(t, standby), codes.AlreadyExists)
 	refused("rewrite of the active", rewrite(t, active), codes.FailedPrecondition)
@@ -312,7 +312,7 @@ func (r *rolling) refusedThenCancelled(t *testing.T, w *cluster.Workload) {
 	plan, err := r.backlog.c.CancelPlan(limited(t))
 	require.NoError(t, err)
 	require.Equal(t, pb.PlanState_PLAN_STATE_CANCELLED, plan.GetState())
-	require.Empty(t, plan.GetDoneNodes(), "the rewrite was done before all this: this test proves nothing")
+	require.Empty(t, plan.GetDoneNodes(), "the rewrite finished too early: this test proves nothing")
 	require.NoError(t, r.p.Wait(limited(t), "the rewrite to be dropped", func(a, b *pb.GetStatusResponse) bool {
 		return a != nil && b != nil && a.GetMaintenance() == nil && b.GetMaintenance() == nil
 	}))
@@ -403,10 +403,10 @@ func TestSnapshotUndoesResize(t *testing.T) {
 		s, err := other.Status(limited(t))
 		require.NoError(t, err)
 		return s.GetStore().GetLogFirstLsn() > has+1000
-	}, bound, 50*time.Millisecond, "the log is kept for ever")
+	}, bound, 50*time.Millisecond, "the log is kept forever")
 	require.NoError(t, first.Start())
 	inSync(t, p)
-	require.True(t, said(t, first, "snapshot installed", 0), "this test is about a snapshot, and there was none")
+	require.True(t, said(t, first, "snapshot installed", 0), "no snapshot was sent: this test proves nothing")
 	r.restart(t, other, fullSpeed)
 	r.done(t, plan, 8<<10)
 	verify(t, p, w)

@@ -139,7 +139,7 @@ func (m *maintainer) plan() {
 	if size := req.GetPageSize(); size != 0 {
 		m.sizes = [2]uint32{size, size}
 	}
-	t.Logf("%v: %v to %d: done, begun again %d times; so far %d hits, %d kills",
+	t.Logf("%v: %v to %d: done, restarted %d times; so far %d hits, %d kills",
 		m.w.History().Now().Round(time.Millisecond), req.GetKind(),
 		m.sizes[0], plan.GetRetries(), m.hits, m.kills)
 }
@@ -158,36 +158,36 @@ func (m *maintainer) request() *pb.StartPlanRequest {
 
 // awaitMoment waits for a random moment of the plan. It returns true if the plan ended first.
 func (m *maintainer) awaitMoment(id string) (over bool) {
-	what, holds := m.moment()
+	label, holds := m.moment()
 	ctx, cancel := context.WithTimeout(m.t.Context(), triggerBound)
 	defer cancel()
 	// An error only means that the moment did not occur: any other moment is acceptable.
-	_ = m.p.Wait(ctx, what, func(a, b *pb.GetStatusResponse) bool {
+	_ = m.p.Wait(ctx, label, func(a, b *pb.GetStatusResponse) bool {
 		if plan := planOf(a, b); plan.GetId() == id && client.PlanEnded(plan) {
 			over = true
 			return true
 		}
-		m.seen = where(a, b)
+		m.seen = location(a, b)
 		return holds(a, b)
 	})
-	m.w.History().Note("moment: %s; over: %v", what, over)
+	m.w.History().Note("moment: %s; over: %v", label, over)
 	return over
 }
 
-func (m *maintainer) moment() (what string, holds func(a, b *pb.GetStatusResponse) bool) {
+func (m *maintainer) moment() (label string, holds func(a, b *pb.GetStatusResponse) bool) {
 	inState := func(s pb.PlanState) func(a, b *pb.GetStatusResponse) bool {
 		return func(a, b *pb.GetStatusResponse) bool { return planOf(a, b).GetState() == s }
 	}
-	switch dice := m.rng.IntN(100); {
-	case dice < 45:
+	switch rng := m.rng.IntN(100); {
+	case rng < 45:
 		part := m.rng.Float64()
 		return fmt.Sprintf("copied %.2f", part),
 			func(a, b *pb.GetStatusResponse) bool { return copied(a, part) || copied(b, part) }
-	case dice < 60: // after the copy: sync, verify, renames
+	case rng < 60: // after the copy: sync, verify, renames
 		return "finishing", func(a, b *pb.GetStatusResponse) bool { return finishing(a) || finishing(b) }
-	case dice < 75:
+	case rng < 75:
 		return "catching up", inState(pb.PlanState_PLAN_STATE_CATCHING_UP)
-	case dice < 85:
+	case rng < 85:
 		return "switching", inState(pb.PlanState_PLAN_STATE_SWITCHING)
 	default:
 		until := time.Now().Add(time.Duration(m.rng.Int64N(int64(1500 * time.Millisecond))))
@@ -242,8 +242,8 @@ func serves(s *pb.GetStatusResponse) bool {
 	return s.GetRole() == pb.Role_ROLE_ACTIVE || s.GetRole() == pb.Role_ROLE_ACTIVE_ALONE
 }
 
-// where returns the phase of the plan, for the summary.
-func where(a, b *pb.GetStatusResponse) string {
+// location returns the phase of the plan, for the summary.
+func location(a, b *pb.GetStatusResponse) string {
 	for _, s := range []*pb.GetStatusResponse{a, b} {
 		if s.GetMaintenance().GetOperation() == "rewrite" {
 			return "rewrite: " + s.GetMaintenance().GetProgress().GetPhase()
@@ -257,28 +257,28 @@ func (m *maintainer) hit() {
 	m.hits++
 	m.at[m.seen]++
 	active, standby := m.roles()
-	switch dice := m.rng.IntN(100); {
-	case dice < 35:
+	switch rng := m.rng.IntN(100); {
+	case rng < 35:
 		m.end("active", active)
 		m.pause(800 * time.Millisecond)
 		m.start(active)
-	case dice < 45:
+	case rng < 45:
 		m.end("standby, for long", standby)
 		m.pause(3 * time.Second)
 		m.checkpoint(active)
 		m.pause(time.Second)
 		m.start(standby)
-	case dice < 60:
+	case rng < 60:
 		m.end("standby", standby)
 		m.pause(400 * time.Millisecond)
 		m.start(standby)
-	case dice < 70: // again before it has recovered
+	case rng < 70: // again before it has recovered
 		m.end("standby, twice", standby)
 		m.start(standby)
 		m.pause(300 * time.Millisecond)
 		m.end("", standby)
 		m.start(standby)
-	case dice < 80:
+	case rng < 80:
 		m.end("active, then its successor", active)
 		m.pause(500 * time.Millisecond)
 		m.start(active)
@@ -286,7 +286,7 @@ func (m *maintainer) hit() {
 		m.end("", standby)
 		m.pause(100 * time.Millisecond)
 		m.start(standby)
-	case dice < 90:
+	case rng < 90:
 		m.end("both", active)
 		m.pause(20 * time.Millisecond)
 		m.end("", standby)
@@ -316,11 +316,11 @@ func (m *maintainer) withoutEtcd(victim *cluster.Node) {
 }
 
 // end kills a node and counts it.
-func (m *maintainer) end(what string, n *cluster.Node) {
+func (m *maintainer) end(label string, n *cluster.Node) {
 	m.kill(n)
 	m.kills++
-	if what != "" {
-		m.injected.count(what)
+	if label != "" {
+		m.injected.count(label)
 	}
 }
 

@@ -28,11 +28,11 @@ func diskFaults() []fault {
 	slow := faultdisk.State{Rules: []faultdisk.Rule{{Delay: 10 * time.Millisecond}}}
 	active := func(m *matrix) *cluster.Node { return m.active }
 	standby := func(m *matrix) *cluster.Node { return m.standby }
-	lasting := func(who func(*matrix) *cluster.Node, s faultdisk.State) func(*matrix, *testing.T) bool {
+	lasting := func(principal func(*matrix) *cluster.Node, s faultdisk.State) func(*matrix, *testing.T) bool {
 		return func(m *matrix, t *testing.T) bool {
-			m.breakDisk(t, who(m), s)
+			m.breakDisk(t, principal(m), s)
 			<-time.After(faultTime) // the fault's own duration
-			return m.repairDisk(t, who(m))
+			return m.repairDisk(t, principal(m))
 		}
 	}
 	return []fault{
@@ -134,7 +134,7 @@ func (m *matrix) flipBits(t *testing.T) bool {
 		_, err := scrub(t, victim)
 		return err == nil && statusOf(t, victim).GetDamage().GetDamagedMessages() == 0 &&
 			len(statusOf(t, victim).GetAlarms()) == 0
-	}, bound, 50*time.Millisecond, "what is damaged is not repaired")
+	}, bound, 50*time.Millisecond, "corrupt data is not repaired")
 	return injected
 }
 

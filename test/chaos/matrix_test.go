@@ -80,12 +80,12 @@ func faults() []fault {
 		{"standby frozen", frozen(faultTime, standby)},
 		{"link cut", cut(func(m *matrix) { m.p.Cut() }, (*matrix).heal)},
 		{
-			"link cut, and what was under way is lost",
+			"link cut, data in transit lost",
 			cut(func(m *matrix) { m.p.Cut() }, func(m *matrix) { m.p.LoseCut() }),
 		},
 		{"nothing from the active arrives", cut(func(m *matrix) { m.p.CutFrom(m.active) }, (*matrix).heal)},
 		{"nothing from the standby arrives", cut(func(m *matrix) { m.p.CutFrom(m.standby) }, (*matrix).heal)},
-		{"etcd gone", etcdGone},
+		{"etcd gone", etcdStopped},
 		{
 			"active cut off from etcd",
 			cut(func(m *matrix) { m.p.CutFromEtcd(m.active) }, func(m *matrix) { m.p.HealToEtcd(m.active) }),
@@ -98,9 +98,9 @@ func faults() []fault {
 }
 
 // killed kills nodes. One that is down, because of the phase, is killed during startup.
-func killed(who ...func(m *matrix) *cluster.Node) func(m *matrix, t *testing.T) bool {
+func killed(principal ...func(m *matrix) *cluster.Node) func(m *matrix, t *testing.T) bool {
 	return func(m *matrix, t *testing.T) bool {
-		for _, n := range who {
+		for _, n := range principal {
 			m.startIfDown(t, n(m))
 			require.NoError(t, n(m).Kill())
 		}
@@ -109,12 +109,12 @@ func killed(who ...func(m *matrix) *cluster.Node) func(m *matrix, t *testing.T) 
 }
 
 // frozen suspends a process for some time.
-func frozen(d time.Duration, who func(m *matrix) *cluster.Node) func(m *matrix, t *testing.T) bool {
+func frozen(d time.Duration, principal func(m *matrix) *cluster.Node) func(m *matrix, t *testing.T) bool {
 	return func(m *matrix, t *testing.T) bool {
-		m.startIfDown(t, who(m))
-		require.NoError(t, who(m).Pause())
+		m.startIfDown(t, principal(m))
+		require.NoError(t, principal(m).Pause())
 		<-time.After(d) // the fault's own duration: not a wait for an event
-		require.NoError(t, who(m).Wake())
+		require.NoError(t, principal(m).Wake())
 		return true
 	}
 }
@@ -134,8 +134,8 @@ func cut(begin, end func(m *matrix)) func(m *matrix, t *testing.T) bool {
 	}
 }
 
-// etcdGone stops the coordinator for some time.
-func etcdGone(m *matrix, t *testing.T) bool {
+// etcdStopped stops the coordinator for some time.
+func etcdStopped(m *matrix, t *testing.T) bool {
 	require.NoError(t, m.p.StopEtcd())
 	<-time.After(faultTime) // the fault's own duration
 	require.NoError(t, m.p.StartEtcd(limited(t)))
@@ -218,7 +218,7 @@ func (m *matrix) cell(t *testing.T, ph phase, f fault) {
 	<-time.After(time.Duration(m.rng.Int64N(int64(80 * time.Millisecond)))) // any moment
 	injected := f.inject(m, t)
 	m.repair(t)
-	require.True(t, injected, "the fault did not strike, so that nothing is proven about it")
+	require.True(t, injected, "the fault did not fire: this test proves nothing")
 	m.injected.count(f.name)
 	acked(t, w)
 	m.background.Wait()
@@ -230,7 +230,7 @@ func (m *matrix) cell(t *testing.T, ph phase, f fault) {
 func (m *matrix) repair(t *testing.T) {
 	t.Helper()
 	for _, n := range m.p.Nodes() {
-		require.False(t, n.Ended(), "node %s has ended by itself, see %s", n.Name, n.LogFile())
+		require.False(t, n.Ended(), "node %s exited unexpectedly, see %s", n.Name, n.LogFile())
 		if !n.Running() {
 			require.NoError(t, n.Start())
 		}

@@ -103,7 +103,7 @@ func TestNetnsOneWayDrops(t *testing.T) {
 
 // All packets sent by the active are dropped, while it receives everything. The standby takes over, and the old
 // active acknowledges nothing.
-func TestNetnsActiveUnheard(t *testing.T) {
+func TestNetnsActiveUnreachable(t *testing.T) {
 	p := startNet(t)
 	messages := newQueue(t, p, "stray")
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -118,7 +118,7 @@ func TestNetnsActiveUnheard(t *testing.T) {
 	is.takeovers(silent()...)
 	err := sideLoad{old, "stray"}.publish(limited(t))
 	require.Contains(t, []codes.Code{codes.Unavailable, codes.FailedPrecondition}, status.Code(err),
-		"a node that is not heard acknowledged a write: %v", err)
+		"an isolated node acknowledged a write: %v", err)
 	require.NoError(t, p.HealNet(limited(t)))
 	verify(t, p, w)
 	require.Zero(t, messages())

@@ -84,7 +84,7 @@ func (o *overload) watch() {
 	if o.active == nil {
 		o.began, o.active, o.reported.term, o.reported.config = time.Now(), active, pair.GetTerm(), pair.GetConfig()
 	}
-	require.Equal(o.t, o.reported.term, pair.GetTerm(), "%s has taken over from %s, which was not dead: %s", active.Name,
+	require.Equal(o.t, o.reported.term, pair.GetTerm(), "%s has taken over from %s, which was running: %s", active.Name,
 		o.active.Name, o.summary())
 	o.reported.lasts = time.Since(o.began)
 }
@@ -94,16 +94,16 @@ func (o *overload) round(w *cluster.Workload, lasts time.Duration) {
 	for start := time.Now(); time.Since(start) < lasts; {
 		since := w.History().Now()
 		n := o.p.Nodes()[o.rng.IntN(2)]
-		what := "nothing"
+		label := "nothing"
 		switch kind := o.rng.IntN(3); {
 		case kind == 0:
-			what = "a stop of 100 ms"
+			label = "a stop of 100 ms"
 			o.reported.stops++
 			require.NoError(o.t, n.Pause())
 			<-time.After(100 * time.Millisecond)
 			require.NoError(o.t, n.Wake())
 		case kind == 1 && cluster.CanBreakDisks(binary):
-			what = "syncs of 300 ms"
+			label = "syncs of 300 ms"
 			o.reported.slow++
 			setDisk(o.t, n, faultdisk.State{Rules: []faultdisk.Rule{{
 				Ops: []string{"sync"}, Delay: 300 * time.Millisecond,
@@ -115,7 +115,7 @@ func (o *overload) round(w *cluster.Workload, lasts time.Duration) {
 		}
 		<-time.After(time.Duration(1+o.rng.IntN(4)) * time.Second)
 		acked(o.t, w)
-		o.longest[what] = max(o.longest[what], stopTraffic(w, since))
+		o.longest[label] = max(o.longest[label], stopTraffic(w, since))
 		o.watch()
 	}
 }

@@ -44,7 +44,7 @@ func TestPaused(t *testing.T) {
 	acked(t, w)
 
 	now, _ := inSync(t, p)
-	require.Equal(t, active.Name, now.Name, "the role was not to change")
+	require.Equal(t, active.Name, now.Name, "the role must not change")
 	stays.never(logged(t, standby), activeRoles()...)
 	_, err = pb.NewAdminServiceClient(active.Conn()).Switchover(limited(t), &pb.SwitchoverRequest{})
 	require.NoError(t, err)

@@ -167,7 +167,7 @@ func TestPauses(t *testing.T) {
 					longest, turned, broken := c.pause(func() { failed = s.do(active) })
 					require.NoError(t, failed)
 					is.role(failover.RoleActivating, s.why...)
-					t.Logf("%s: %v without an acknowledgement, turned away %d times, %d errors", s.name, longest,
+					t.Logf("%s: %v without an acknowledgement, redirected %d times, %d errors", s.name, longest,
 						turned, broken)
 					if s.restart {
 						require.NoError(t, active.Start())

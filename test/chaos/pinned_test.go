@@ -136,7 +136,7 @@ func (s *pins) acked() int {
 func (s *pins) more(t *testing.T, than int) {
 	t.Helper()
 	require.Eventually(t, func() bool { return s.acked() > than }, bound, time.Millisecond,
-		"there must be something that the copy lacks")
+		"the copy must lack something")
 }
 
 // turns returns how often the acknowledging process changed. Each change requires a new term: more changes than terms

@@ -113,14 +113,14 @@ func (co *coordinator) xid() string {
 
 // work processes messages with one client after another. With dice, each client crashes at random: between the
 // phases, or after the decision.
-func (co *coordinator) work(ctx context.Context, dice *rand.Rand) {
+func (co *coordinator) work(ctx context.Context, rng *rand.Rand) {
 	for ctx.Err() == nil {
-		co.life(ctx, dice)
+		co.life(ctx, rng)
 	}
 }
 
 // life runs one client until it crashes.
-func (co *coordinator) life(ctx context.Context, dice *rand.Rand) {
+func (co *coordinator) life(ctx context.Context, rng *rand.Rand) {
 	c, err := co.p.NewClient(ctx)
 	if err != nil {
 		return
@@ -128,14 +128,14 @@ func (co *coordinator) life(ctx context.Context, dice *rand.Rand) {
 	defer func() { _ = c.Close() }()
 	life, end := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer end()
-	if err := co.transfer(life, c, dice); err != nil && life.Err() == nil && !errors.Is(err, client.ErrProcessed) {
+	if err := co.transfer(life, c, rng); err != nil && life.Err() == nil && !errors.Is(err, client.ErrProcessed) {
 		co.t.Errorf("the transfer ended: %v", err)
 	}
 }
 
 var errCrash = errors.New("crash")
 
-func (co *coordinator) transfer(ctx context.Context, c *client.Client, dice *rand.Rand) error {
+func (co *coordinator) transfer(ctx context.Context, c *client.Client, rng *rand.Rand) error {
 	consumer, err := c.Consume(ctx, "in", client.ConsumerOptions{Prefetch: 8})
 	if err != nil {
 		return err
@@ -145,13 +145,13 @@ func (co *coordinator) transfer(ctx context.Context, c *client.Client, dice *ran
 		if err != nil {
 			return err
 		}
-		if err := co.one(ctx, c, d, dice); err != nil && !errors.Is(err, errCrash) {
+		if err := co.one(ctx, c, d, rng); err != nil && !errors.Is(err, errCrash) {
 			return err
 		}
 	}
 }
 
-func (co *coordinator) one(ctx context.Context, c *client.Client, d *client.Delivery, dice *rand.Rand) error {
+func (co *coordinator) one(ctx context.Context, c *client.Client, d *client.Delivery, rng *rand.Rand) error {
 	xid := co.xid()
 	err := c.Begin().Take(d).Publish("out", client.Message{Body: d.Body}).Prepare(ctx, xid)
 	if errors.Is(err, client.ErrProcessed) {
@@ -162,12 +162,12 @@ func (co *coordinator) one(ctx context.Context, c *client.Client, d *client.Deli
 		return err // it may be prepared: recover handles it
 	}
 	switch {
-	case dice == nil || dice.IntN(10) > 2:
+	case rng == nil || rng.IntN(10) > 2:
 		co.decide(xid)
 		_, err = c.CommitPrepared(ctx, xid)
-	case dice.IntN(3) == 0:
+	case rng.IntN(3) == 0:
 		return errCrash // undecided
-	case dice.IntN(2) == 0:
+	case rng.IntN(2) == 0:
 		co.decide(xid)
 		return errCrash // decided, but not sent to a node
 	default:
@@ -194,6 +194,6 @@ func (co *coordinator) recover(c *client.Client) {
 	}
 	for xid := range co.committed {
 		_, err := c.CommitPrepared(limited(co.t), xid)
-		require.NoError(co.t, err, "%s was committed, and is remembered", xid)
+		require.NoError(co.t, err, "%s was committed and is stored", xid)
 	}
 }

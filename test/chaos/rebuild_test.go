@@ -27,12 +27,12 @@ func command(t *testing.T, args ...string) (output string, err error) {
 // refusing waits until both nodes wait for an operator and status shows the required action.
 func refusing(t *testing.T, p *cluster.Pair, reason string) {
 	t.Helper()
-	says := func(s *pb.GetStatusResponse) bool {
+	states := func(s *pb.GetStatusResponse) bool {
 		return s.GetRole() == pb.Role_ROLE_RECOVERING && strings.Contains(s.GetReason(), reason) &&
 			strings.Contains(s.GetReason(), "lockstep pair adopt")
 	}
 	require.NoError(t, p.Wait(limited(t), "two nodes that refuse",
-		func(a, b *pb.GetStatusResponse) bool { return says(a) && says(b) }))
+		func(a, b *pb.GetStatusResponse) bool { return states(a) && states(b) }))
 	for _, n := range p.Nodes() {
 		out, _ := command(t, "--addr", n.Address, "status")
 		require.Contains(t, out, "lockstep pair adopt")
@@ -41,7 +41,7 @@ func refusing(t *testing.T, p *cluster.Pair, reason string) {
 
 // Adoption after etcd was wiped or restored from an old copy while the pair was down. Both nodes refuse to guess. One
 // adopts the pair, the other one joins, and no acknowledged message is lost.
-func TestAdopt(t *testing.T) {
+func TestRebuildRecord(t *testing.T) {
 	t.Parallel() // mostly idle
 	for _, tt := range []struct {
 		name     string
@@ -53,11 +53,11 @@ func TestAdopt(t *testing.T) {
 		{"restored", true, false},
 		{"restored-one-ahead", true, true},
 	} {
-		t.Run(tt.name, func(t *testing.T) { adoptAfter(t, tt.restored, tt.alone) })
+		t.Run(tt.name, func(t *testing.T) { rebuildAfter(t, tt.restored, tt.alone) })
 	}
 }
 
-func adoptAfter(t *testing.T, restored, alone bool) {
+func rebuildAfter(t *testing.T, restored, alone bool) {
 	t.Helper()
 	p := start(t, cluster.Options{})
 	etcdDir := filepath.Join(filepath.Dir(p.A.Dir), "etcd")
@@ -98,7 +98,7 @@ func adoptAfter(t *testing.T, restored, alone bool) {
 
 	rebuilder := ahead(t, p)
 	if alone {
-		require.Equal(t, active, rebuilder, "it has acknowledged alone")
+		require.Equal(t, active, rebuilder, "it has acknowledged without a standby")
 		out, err := command(t, "--addr", standby.Address, "pair", "adopt", "--yes")
 		require.Error(t, err)
 		require.Contains(t, out, "adopt on the other node instead")
@@ -113,7 +113,7 @@ func adoptAfter(t *testing.T, restored, alone bool) {
 	require.NoError(t, err, out)
 	require.Contains(t, out, "done: node "+rebuilder.Name)
 	out, err = command(t, "--addr", rebuilder.Address, "pair", "adopt", "--yes")
-	require.Error(t, err, "a second time there is nothing to adopt")
+	require.Error(t, err, "a second run has nothing to rebuild")
 	require.Contains(t, out, "nothing to adopt")
 
 	inSync(t, p)
@@ -142,7 +142,7 @@ func ahead(t *testing.T, p *cluster.Pair) *cluster.Node {
 }
 
 // Wiping etcd under a running pair fails no write. The active adopts the pair without a pause.
-func TestAdoptWhileRunning(t *testing.T) {
+func TestRebuildRecordWhileRunning(t *testing.T) {
 	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{})
 	active, standby := inSync(t, p)
@@ -172,7 +172,7 @@ func TestAdoptWhileRunning(t *testing.T) {
 }
 
 // Adoption without the other node requires an explicit flag. Then the remaining node serves.
-func TestAdoptWithoutOther(t *testing.T) {
+func TestRebuildRecordWithoutPeer(t *testing.T) {
 	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{})
 	active, standby := inSync(t, p)
@@ -200,7 +200,7 @@ func TestAdoptWithoutOther(t *testing.T) {
 
 // Adoption without the other node, which held more committed messages. When it returns, it discards them, because the
 // cluster record contains the operator's decision (INV-13), and keeps them in a file.
-func TestAdoptWithoutOtherThatHeldMore(t *testing.T) {
+func TestRebuildRecordWithoutNewerPeer(t *testing.T) {
 	p := start(t, cluster.Options{})
 	more, rebuilder := inSync(t, p)
 	c, err := p.NewClient(t.Context())

@@ -167,7 +167,7 @@ func TestRepairUnderLoad(t *testing.T) {
 
 // The same message is corrupt on both nodes. Reading it returns DATA_LOSS. All other messages are served to readers
 // and consumers, and both nodes report the message until it is discarded.
-func TestBothCopiesDamaged(t *testing.T) {
+func TestBothCopiesCorrupt(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
 	backlog := fillBacklog(t, p, repairFill, s)
@@ -197,7 +197,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 			next++
 		}
 	}
-	require.Equal(t, []uint64{large}, lost, "exactly what is damaged on both")
+	require.Equal(t, []uint64{large}, lost, "exactly the messages corrupt on both")
 
 	// A consumer receives all other messages.
 	consumer, err := backlog.c.Consume(t.Context(), backlogQueue,
@@ -273,7 +273,7 @@ func publishLarge(t *testing.T, s *backlog, size int) (uint64, error) {
 
 // The index of one node, and then of the other, is corrupt. The standby's store is replaced by a snapshot of the
 // active; the active hands over its role first. No acknowledged message is lost.
-func TestDamagedIndexUnderLoad(t *testing.T) {
+func TestCorruptIndexUnderLoad(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
 	backlog := fillBacklog(t, p, repairFill, s)
@@ -310,13 +310,13 @@ func TestDamagedIndexUnderLoad(t *testing.T) {
 
 // A killed node has corrupt files that its start requires. It quarantines them and copies everything from the other
 // node, and nothing is lost.
-func TestDamagedAtStart(t *testing.T) {
+func TestCorruptAtStart(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
 	backlog := fillBacklog(t, p, repairFill, s)
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "start-", Seed: s, PerSecond: 300})
 	checkpointBoth(t, p)
-	for _, damage := range []func(n *cluster.Node){
+	for _, corruption := range []func(n *cluster.Node){
 		func(n *cluster.Node) { flipIndex(t, n) },
 		func(n *cluster.Node) {
 			for _, at := range []int64{16<<10 + 60, 32<<10 + 60} { // both meta slots
@@ -336,7 +336,7 @@ func TestDamagedAtStart(t *testing.T) {
 		since := logged(t, active)
 		require.NoError(t, active.Kill())
 		acked(t, w)
-		damage(active)
+		corruption(active)
 		require.NoError(t, active.Start())
 		inSync(t, p)
 		require.True(t, said(t, active, "set aside", since) || said(t, active, "has to be replaced", since))
@@ -348,7 +348,7 @@ func TestDamagedAtStart(t *testing.T) {
 }
 
 // A part of the active's log that only a returning standby needs is corrupt. The standby receives a snapshot.
-func TestDamagedLogOfTheActive(t *testing.T) {
+func TestCorruptLogOfTheActive(t *testing.T) {
 	s := seed(t)
 	settings := maintenanceSettings()
 	settings["wal.keep-bytes"], settings["wal.segment-bytes"] = "256MiB", "1MiB"

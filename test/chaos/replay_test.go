@@ -70,7 +70,7 @@ func TestReplay(t *testing.T) {
 		before := replayed.Load()
 		at, err := c.Seek(limited(t), "log", "replay", client.Earliest())
 		require.NoError(t, err)
-		require.LessOrEqual(t, at.Sequence, uint64(max(1, published-kept+1)), "what is retained is all there")
+		require.LessOrEqual(t, at.Sequence, uint64(max(1, published-kept+1)), "all retained messages exist")
 		active, _ := inSync(t, p)
 		require.NoError(t, active.Kill())
 		require.NoError(t, active.Start())

@@ -22,17 +22,17 @@ const (
 )
 
 // required reports whether LOCKSTEP_REQUIRE contains a capability, or "all".
-func required(what string) bool {
+func required(label string) bool {
 	names := strings.Split(os.Getenv("LOCKSTEP_REQUIRE"), ",")
-	return slices.Contains(names, what) || slices.Contains(names, "all")
+	return slices.Contains(names, label) || slices.Contains(names, "all")
 }
 
 // missingFeature skips a test that requires a missing capability. If LOCKSTEP_REQUIRE names it, or "all", the test
 // fails instead, so that a machine expected to have it cannot pass without.
-func missingFeature(t *testing.T, what, format string, args ...any) {
+func missingFeature(t *testing.T, label, format string, args ...any) {
 	t.Helper()
-	if required(what) {
-		t.Fatalf(what+" is required by LOCKSTEP_REQUIRE: "+format, args...)
+	if required(label) {
+		t.Fatalf(label+" is required by LOCKSTEP_REQUIRE: "+format, args...)
 	}
-	t.Skipf(what+" is not there: "+format, args...)
+	t.Skipf(label+" is not there: "+format, args...)
 }

@@ -65,10 +65,10 @@ func TestRollingRestart(t *testing.T) {
 	plan = ended(t, p, plan.GetId())
 	require.Equal(t, pb.PlanState_PLAN_STATE_DONE, plan.GetState(), plan.GetReason())
 	nowActive, nowStandby := inSync(t, p)
-	require.Equal(t, active.Name, nowActive.Name, "the role was to come back")
+	require.Equal(t, active.Name, nowActive.Name, "the role must return")
 	require.Equal(t, standby.Name, nowStandby.Name)
 	for _, n := range p.Nodes() {
-		require.True(t, os.SameFile(upgraded, runs(t, n)), "node %s runs the old program", n.Name)
+		require.True(t, os.SameFile(upgraded, runs(t, n)), "node %s runs the old binary", n.Name)
 		require.Equal(t, pids[n.Name], n.PID())
 	}
 	acked(t, w)

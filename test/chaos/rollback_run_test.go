@@ -49,7 +49,7 @@ func (r *rollbackRun) run(t *testing.T) {
 	r.take(t)
 	acked(t, r.w)
 	r.live(t)
-	switch r.c.where {
+	switch r.c.location {
 	case "back":
 		r.rollBack(t)
 	case "at the other's address":
@@ -85,7 +85,7 @@ func (r *rollbackRun) live(t *testing.T) {
 
 // victims returns the nodes whose directories are copied.
 func (r *rollbackRun) victims() []*cluster.Node {
-	switch r.c.what {
+	switch r.c.label {
 	case "active":
 		return []*cluster.Node{r.active}
 	case "standby":
@@ -156,7 +156,7 @@ func (r *rollbackRun) returnImage(t *testing.T, n *cluster.Node) {
 // rollBack cuts the power of a site and then starts the copied nodes with their copies.
 func (r *rollbackRun) rollBack(t *testing.T) {
 	var other *cluster.Node // nil if both directories are replaced
-	if r.c.what != "both" {
+	if r.c.label != "both" {
 		other = r.p.Other(r.victims()[0])
 	}
 	r.crash(t, other)
@@ -234,7 +234,7 @@ func (r *rollbackRun) crash(t *testing.T, other *cluster.Node) {
 		require.NoError(t, os.RemoveAll(etcd))
 		copyDir(t, r.etcdImage, etcd)
 		require.NoError(t, r.p.StartEtcd(limited(t)))
-		r.note(t, "the coordinator was put back")
+		r.note(t, "the coordinator was rolled back")
 	}
 }
 
@@ -250,17 +250,17 @@ func (r *rollbackRun) requireWaits(t *testing.T) {
 	since, before := r.w.History().Now(), r.pins.acked()
 	<-time.After(rollbackPause)
 	_, served := r.w.History().AckedAfter(since, "none")
-	require.False(t, served || r.pins.acked() > before, "a node that lacks what was acknowledged serves")
-	says := false
+	require.False(t, served || r.pins.acked() > before, "a node without acknowledged messages serves")
+	states := false
 	for _, n := range running {
-		require.False(t, n.Ended(), "%s has ended by itself, see %s", n.Name, n.LogFile())
+		require.False(t, n.Ended(), "%s exited unexpectedly, see %s", n.Name, n.LogFile())
 		s, err := n.Status(limited(t))
 		require.NoError(t, err)
 		require.Contains(t, []pb.Role{pb.Role_ROLE_RECOVERING, pb.Role_ROLE_CATCHING_UP}, s.GetRole(), s.GetReason())
-		says = says || strings.Contains(s.GetReason(), "lockstep ")
+		states = states || strings.Contains(s.GetReason(), "lockstep ")
 		r.note(t, "%s waits: %s", n.Name, s.GetReason())
 	}
-	require.True(t, says, "no node says what has happened, and what there is to do")
+	require.True(t, states, "no node reports the cause and the action")
 }
 
 // onPeer starts a copy at the address of the other node, replacing that node's directory, while the original
@@ -312,7 +312,7 @@ func (r *rollbackRun) onThirdNode(t *testing.T) {
 		require.NoError(t, os.RemoveAll(original.DataDir()))
 		require.NoError(t, os.Rename(third.DataDir(), original.DataDir()))
 		require.NoError(t, original.Start())
-		r.note(t, "%s goes on with the directory of its copy", original.Name)
+		r.note(t, "%s continues with the directory of its copy", original.Name)
 		return
 	}
 	r.restartIfEnded(t, stays)
@@ -352,7 +352,7 @@ func (r *rollbackRun) choose(t *testing.T, original, copied *cluster.Node) (stay
 		}
 	}
 	first, second := rank(original), rank(copied)
-	require.False(t, first == 2 && second == 2, "two processes of one identity serve")
+	require.False(t, first == 2 && second == 2, "two processes with the same identity serve")
 	if second > max(first, 0) {
 		return copied, original
 	}

@@ -21,14 +21,14 @@ import (
 // the final state of the pair.
 
 type rollback struct {
-	raft bool   // the coordinator; otherwise etcd
-	what string // whose directory: active, standby, both
+	raft  bool   // the coordinator; otherwise etcd
+	label string // whose directory: active, standby, both
 	// how the copy is made: while the node is stopped; file by file while it runs; or at one moment, as with a
 	// machine snapshot (frozen).
 	how string
-	// where the copy starts: at the address of the other node, replacing its directory; at a third address; or in
+	// location the copy starts: at the address of the other node, replacing its directory; at a third address; or in
 	// place of the original, after both nodes failed together.
-	where string
+	location string
 	// age of the copy when it starts: old is some seconds. young is less than a second after the copy was taken, so
 	// that the coordinator has no later high-water mark.
 	age string
@@ -51,13 +51,13 @@ func (c rollback) String() string {
 	if c.coordinator {
 		also = " and the coordinator"
 	}
-	return fmt.Sprintf("%s, %s copied %s, %s, %s%s, %s", kind, c.what, c.how, c.where, c.age, also, c.order)
+	return fmt.Sprintf("%s, %s copied %s, %s, %s%s, %s", kind, c.label, c.how, c.location, c.age, also, c.order)
 }
 
 func rollbacks() (all []rollback) {
 	for _, raft := range []bool{false, true} {
 		for _, how := range []string{"stopped", "running", "frozen"} {
-			for _, what := range []string{"active", "standby"} {
+			for _, label := range []string{"active", "standby"} {
 				for _, age := range []string{"old", "young"} {
 					for _, order := range []string{
 						"copy first", "original first", "together", "other up", "later",
@@ -71,37 +71,37 @@ func rollbacks() (all []rollback) {
 							want = "waits"
 						}
 						all = append(all, rollback{
-							raft: raft, what: what, how: how, where: "back", age: age,
+							raft: raft, label: label, how: how, location: "back", age: age,
 							order: order, want: want,
 						})
 					}
 				}
-				for _, where := range []string{"at the other's address", "at a third address"} {
-					if raft && where == "at a third address" {
+				for _, location := range []string{"at the other's address", "at a third address"} {
+					if raft && location == "at a third address" {
 						continue // three voters have three addresses
 					}
 					for _, order := range []string{"beside", originalDies} {
 						all = append(all, rollback{
-							raft: raft, what: what, how: how, where: where, age: "old",
+							raft: raft, label: label, how: how, location: location, age: "old",
 							order: order, want: "settles",
 						})
 					}
 					all = append(all, rollback{
-						raft: raft, what: what, how: how, where: where, age: "young",
+						raft: raft, label: label, how: how, location: location, age: "young",
 						order: "beside", want: "settles",
 					})
 				}
 			}
 			all = append(all, rollback{
-				raft: raft, what: "both", how: how, where: "back", age: "old", order: "together",
+				raft: raft, label: "both", how: how, location: "back", age: "old", order: "together",
 				want: "waits",
 			})
 		}
 	}
-	for _, what := range []string{"active", "standby"} {
+	for _, label := range []string{"active", "standby"} {
 		for _, order := range []string{"copy first", "original first", "together"} {
 			all = append(all, rollback{
-				what: what, how: "frozen", where: "back", age: "old", order: order,
+				label: label, how: "frozen", location: "back", age: "old", order: order,
 				coordinator: true, want: "serves",
 			})
 		}
@@ -112,14 +112,14 @@ func rollbacks() (all []rollback) {
 // reproductions returns the cases of the two bugs that this file covers; they always run.
 func reproductions() []rollback {
 	return []rollback{
-		{what: "active", how: "stopped", where: "at the other's address", age: "old", order: "beside", want: "settles"},
-		{what: "active", how: "frozen", where: "back", age: "old", order: "copy first", want: "serves"},
-		{what: "active", how: "frozen", where: "back", age: "young", order: "together", want: "serves"},
-		{raft: true, what: "standby", how: "frozen", where: "back", age: "old", order: "copy first", want: "serves"},
+		{label: "active", how: "stopped", location: "at the other's address", age: "old", order: "beside", want: "settles"},
+		{label: "active", how: "frozen", location: "back", age: "old", order: "copy first", want: "serves"},
+		{label: "active", how: "frozen", location: "back", age: "young", order: "together", want: "serves"},
+		{raft: true, label: "standby", how: "frozen", location: "back", age: "old", order: "copy first", want: "serves"},
 	}
 }
 
-const originalDies = "beside, and the original dies"
+const originalDies = "alongside, and the original exits"
 
 const (
 	// rollbackRandom is the number of additional random cases in a run without LOCKSTEP_MATRIX=all.
@@ -134,7 +134,7 @@ const (
 
 // Cases of a copied directory: the reproductions and some random ones, or with LOCKSTEP_MATRIX=all every case.
 // LOCKSTEP_PUTBACK selects cases by a part of their name.
-func TestPutBack(t *testing.T) {
+func TestRolledBackStore(t *testing.T) {
 	t.Parallel() // mostly idle
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 11))

@@ -45,8 +45,8 @@ func newHolder(t *testing.T, name string) *holder {
 	return &holder{t: t, name: name, Files: tlsfiles.Files{CA: at("ca.pem"), Cert: at("cert.pem"), Key: at("key.pem")}}
 }
 
-// give replaces the own certificate and the trusted CAs. A client certificate is not valid for a server.
-func (h *holder) give(by *certs.CA, trusted ...*certs.CA) {
+// assign replaces the own certificate and the trusted CAs. A client certificate is not valid for a server.
+func (h *holder) assign(by *certs.CA, trusted ...*certs.CA) {
 	h.t.Helper()
 	template := &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	if h.name == "client" {
@@ -98,7 +98,7 @@ type rotation struct {
 
 func (r *rotation) holder(name string) *holder {
 	h := newHolder(r.t, name)
-	h.give(r.older, r.older)
+	h.assign(r.older, r.older)
 	r.holders = append(r.holders, h)
 	return h
 }
@@ -133,7 +133,7 @@ func startRotation(t *testing.T, raft bool) *rotation {
 func (r *rotation) startEtcd() (endpoint string) {
 	r.t.Helper()
 	r.etcd = newHolder(r.t, "etcd")
-	r.etcd.give(r.older, r.older, r.newer)
+	r.etcd.assign(r.older, r.older, r.newer)
 	etcd, err := embedded.Start(r.t.Context(), embedded.Options{
 		Dir: r.t.TempDir(), UnsafeNoFsync: true,
 		TLS: embedded.TLS{CA: r.etcd.CA, Cert: r.etcd.Cert, Key: r.etcd.Key},
@@ -290,9 +290,10 @@ func (r *rotation) again(n *cluster.Node) {
 func (r *rotation) refused(address string, former, present *holder) {
 	r.t.Helper()
 	// An accepted connection may receive no data, but a rejected one receives the alert even on a slow machine.
-	require.NoError(r.t, dial(r.t.Context(), address, present, 300*time.Millisecond), "%s refuses what is right", address)
+	require.NoError(r.t, dial(r.t.Context(), address, present, 300*time.Millisecond),
+		"%s refuses a valid certificate", address)
 	err := dial(r.t.Context(), address, former, bound)
-	require.Error(r.t, err, "%s takes a certificate of the older authority", address)
+	require.Error(r.t, err, "%s accepts a certificate of the old CA", address)
 	require.Contains(r.t, err.Error(), "tls:", "%s", address)
 }
 
@@ -341,28 +342,28 @@ func (r *rotation) run() {
 	active, standby := inSync(t, r.pair)
 
 	for _, h := range r.holders { // both CAs
-		h.give(r.older, r.older, r.newer)
+		h.assign(r.older, r.older, r.newer)
 	}
 	r.settle()
 	for _, h := range r.holders { // new certificates
-		h.give(r.newer, r.older, r.newer)
+		h.assign(r.newer, r.older, r.newer)
 	}
 	if r.etcd != nil {
-		r.etcd.give(r.newer, r.older, r.newer)
+		r.etcd.assign(r.newer, r.older, r.newer)
 	}
 	r.settle()
 	if r.pair.Witness != nil {
 		r.again(r.pair.Witness)
 	}
 	for _, h := range r.holders { // the new CA only
-		h.give(r.newer, r.newer)
+		h.assign(r.newer, r.newer)
 	}
 	r.settle()
 	r.again(standby)
 	require.Equal(t, active.Name, r.activeName(), "the roles stay")
 
 	former := newHolder(t, "client")
-	former.give(r.older, r.newer) // it trusts the right ones, and is not trusted
+	former.assign(r.older, r.newer) // it trusts the right ones, and is not trusted
 	ports := r.pair.Addresses()
 	if r.pair.Witness != nil {
 		ports = append(ports, r.pair.VoterOf(r.pair.A), r.pair.VoterOf(r.pair.B), r.pair.Witness.Address)
@@ -387,7 +388,7 @@ func (r *rotation) run() {
 	require.NoError(t, err)
 	defer func() { _ = c.Close() }()
 	_, err = c.Publish(limited(t), "q", client.Message{Body: []byte("after")})
-	require.NoError(t, err, "the standby takes over with what it trusts now")
+	require.NoError(t, err, "the standby takes over with its current CA")
 }
 
 // onlyNewer waits until a node uses only the newer CA, for itself and for its coordinator.

@@ -161,7 +161,7 @@ func TestCutBetweenTheNodes(t *testing.T) {
 
 // The active reaches neither its standby nor the coordinator. It blocks and the standby takes over. After the links
 // are restored, the old active follows.
-func TestActiveCutFromEverybody(t *testing.T) {
+func TestIsolatedActiveStopsServing(t *testing.T) {
 	p := start(t, cluster.Options{Links: true})
 	messages := newQueue(t, p, "stray")
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -174,7 +174,8 @@ func TestActiveCutFromEverybody(t *testing.T) {
 	leads := is.takeovers(silent()...)
 	ackedSince(t, w, since, old)
 	err := sideLoad{old, "stray"}.publish(limited(t))
-	require.Equal(t, codes.Unavailable, status.Code(err), "a node that reaches no other acknowledged a write: %v", err)
+	require.Equal(t, codes.Unavailable, status.Code(err),
+		"a node that cannot reach the others acknowledged a write: %v", err)
 	was.never(logged(t, old), failover.RoleActiveAlone)
 	p.Heal()
 	p.HealToEtcd(old)
@@ -276,7 +277,7 @@ func TestBothRestarted(t *testing.T) {
 
 // The active continues alone and is killed. The other node, which lacks messages acknowledged in the meantime, waits
 // for it and reports that.
-func TestOnlyTheOneInSyncMayActivate(t *testing.T) {
+func TestOnlyInSyncNodeActivates(t *testing.T) {
 	p := start(t, cluster.Options{})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	active, standby := inSync(t, p)
@@ -291,8 +292,8 @@ func TestOnlyTheOneInSyncMayActivate(t *testing.T) {
 	waits.never(logged(t, standby), activeRoles()...)
 	s, err := standby.Status(limited(t))
 	require.NoError(t, err)
-	require.NotEmpty(t, s.GetReason(), "a node that waits has to say what for")
-	t.Logf("the one that waits says: %v: %s", s.GetRole(), s.GetReason())
+	require.NotEmpty(t, s.GetReason(), "a waiting node must report the reason")
+	t.Logf("the waiting node reports: %v: %s", s.GetRole(), s.GetReason())
 	require.NoError(t, active.Start())
 	acked(t, w)
 	inSync(t, p)
@@ -343,8 +344,8 @@ func TestSnapshotTransfer(t *testing.T) {
 		s, err := active.Status(limited(t))
 		require.NoError(t, err)
 		return s.GetStore().GetLogFirstLsn() > has+1 && s.GetStore().GetMessageBytes() > 24<<20
-	}, bound, 50*time.Millisecond, "the log is kept for ever")
-	t.Logf("%v: the active's log does not reach back any more", w.History().Now().Round(time.Millisecond))
+	}, bound, 50*time.Millisecond, "the log is kept forever")
+	t.Logf("%v: the active's log no longer contains the position", w.History().Now().Round(time.Millisecond))
 	for i := range 5 {
 		require.NoError(t, standby.Start())
 		<-time.After(time.Duration(20*(i+1)) * time.Millisecond) // not a wait for an event: hits another moment
@@ -363,6 +364,6 @@ func TestSnapshotTransfer(t *testing.T) {
 			t.Log(strings.TrimSpace(line))
 		}
 	}
-	require.Contains(t, string(log), "snapshot installed", "this test is about snapshots, and there was none")
+	require.Contains(t, string(log), "snapshot installed", "no snapshot was sent: this test proves nothing")
 	verify(t, p, w)
 }

@@ -19,20 +19,20 @@ import (
 // root.test.
 func secured(t *testing.T, o cluster.Options) cluster.Options {
 	t.Helper()
-	authority := certs.New(t, "authority")
-	own, _, _ := authority.IssueURI(t, "root", "lockstep://root.test")
+	ca := certs.New(t, "authority")
+	own, _, _ := ca.IssueURI(t, "root", "lockstep://root.test")
 	settings := maps.Clone(o.Settings)
 	if settings == nil {
 		settings = map[string]string{}
 	}
-	settings["tls.ca"] = authority.File
+	settings["tls.ca"] = ca.File
 	o.Settings, o.NodeSettings = settings, map[string]map[string]string{}
 	for _, name := range []string{"a", "b"} {
-		_, cert, key := authority.Issue(t, name)
+		_, cert, key := ca.Issue(t, name)
 		o.NodeSettings[name] = map[string]string{"tls.cert": cert, "tls.key": key}
 	}
 	o.Credentials = credentials.NewTLS(&tls.Config{
-		RootCAs: authority.Pool(), Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS13,
+		RootCAs: ca.Pool(), Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS13,
 	})
 	return o
 }

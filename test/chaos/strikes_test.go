@@ -35,7 +35,7 @@ func injections() []inject {
 		{name: "active killed", weight: 30, do: (*killer).killActive},
 		{name: "standby killed", weight: 20, do: (*killer).killStandby},
 		{name: "standby killed, for long", weight: 5, do: (*killer).killStandbyLong},
-		{name: "active killed, then its successor", weight: 7, do: (*killer).killBothInTurn},
+		{name: "active killed, then its successor", weight: 7, do: (*killer).killBothSequentially},
 		{name: "both killed", weight: 6, do: (*killer).killBoth},
 		{name: "active frozen", weight: 4, do: first((*killer).freeze)},
 		{name: "standby frozen", weight: 3, do: second((*killer).freeze)},
@@ -52,8 +52,8 @@ func injections() []inject {
 		{name: "clock of the standby jumps", weight: 3, clock: true, do: second((*killer).jump)},
 		{name: "clocks of both jump", weight: 3, clock: true, do: (*killer).jumpBoth},
 		{name: "clock of the witness jumps", weight: 2, clock: true, raft: true, do: (*killer).jumpWitness},
-		{name: "active put back to an older image", weight: 3, do: first((*killer).rollBack)},
-		{name: "standby put back to an older image", weight: 3, do: second((*killer).rollBack)},
+		{name: "active rolled back to an older image", weight: 3, do: first((*killer).rollBack)},
+		{name: "standby rolled back to an older image", weight: 3, do: second((*killer).rollBack)},
 	}
 }
 
@@ -85,9 +85,9 @@ func (k *killer) killStandbyLong(active, standby *cluster.Node) {
 	k.start(standby)
 }
 
-// killBothInTurn: the node that took over alone is killed as well, before or while the other one catches up. Only it
-// may become active again.
-func (k *killer) killBothInTurn(active, standby *cluster.Node) {
+// killBothSequentially: the node that took over alone is killed as well, before or while the other one catches up. Only
+// it may become active again.
+func (k *killer) killBothSequentially(active, standby *cluster.Node) {
 	k.kill(active)
 	acked(k.t, k.w)
 	k.start(active)
@@ -262,6 +262,6 @@ func (k *killer) replaceVoter(n *cluster.Node) {
 		out, err = k.p.Command(t.Context(), "pair", "replace", address, address, "--voters", k.p.Voters())
 		return err == nil
 	}, bound, 100*time.Millisecond, "the voter of %s is not replaced", n.Name)
-	t.Logf("the voter of %s was put back and is replaced: %s", n.Name, out)
+	t.Logf("the voter of %s was rolled back and is replaced: %s", n.Name, out)
 	acked(t, k.w)
 }

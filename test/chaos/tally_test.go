@@ -23,7 +23,7 @@ func (c tally) count(kind string) { c[kind]++ }
 func (c tally) require(t *testing.T, kinds ...string) {
 	t.Helper()
 	for _, k := range kinds {
-		assert.NotZero(t, c[k], "%s never struck, so that nothing is proven about it", k)
+		assert.NotZero(t, c[k], "%s never fired: this test proves nothing about it", k)
 	}
 }
 

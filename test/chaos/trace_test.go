@@ -230,12 +230,12 @@ func requireDelivery(ctx context.Context, t *testing.T, cl *client.Client, c *co
 		d, err := consumer.Receive(ctx)
 		require.NoError(t, err)
 		within := trace.SpanContextFromContext(d.Context(ctx))
-		require.True(t, within.IsSampled(), "the application has nothing to trace its work below")
+		require.True(t, within.IsSampled(), "the application has no parent span")
 		require.NoError(t, d.AckSync(ctx))
 		if string(d.Body) != "traced" {
 			continue
 		}
-		require.NotEqual(t, id, within.TraceID(), "a trace of its own")
+		require.NotEqual(t, id, within.TraceID(), "a separate trace")
 		require.EventuallyWithT(t, func(t *assert.CollectT) {
 			spans := c.of(within.TraceID())
 			require.Equal(t, []string{"client: process traced"}, tree(spans))

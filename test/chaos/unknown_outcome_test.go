@@ -18,7 +18,7 @@ import (
 // Commit with an unknown outcome. The active is suspended (SIGSTOP) with a transaction that waits for a suspended
 // standby, so Commit returns an unknown outcome. While no node responds, a second Commit returns the same. After both
 // resume, a third Commit retries the same transaction, which is stored once.
-func TestCommitInDoubt(t *testing.T) {
+func TestCommitUnknownOutcome(t *testing.T) {
 	p := start(t, cluster.Options{Settings: steady()})
 	messages := newQueue(t, p, "doubt")
 	c, err := client.Open(t.Context(), client.Options{Addresses: p.Addresses(), ProbeInterval: 200 * time.Millisecond})
@@ -35,26 +35,26 @@ func TestCommitInDoubt(t *testing.T) {
 
 	active, standby := inSync(t, p)
 	require.NoError(t, standby.Pause())
-	doubtful := txn("doubtful")
+	uncertain := txn("doubtful")
 	// The active waits longer for its standby, and the request must reach it first, which takes time on a busy
 	// machine.
-	_, err = doubtful.Commit(within(time.Second))
+	_, err = uncertain.Commit(within(time.Second))
 	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
 	require.NoError(t, active.Pause())
 	for deadline := time.Now().Add(bound); ; {
 		_, noActive := c.WaitActive(within(10 * time.Millisecond))
-		_, err = doubtful.Commit(within(300 * time.Millisecond))
+		_, err = uncertain.Commit(within(300 * time.Millisecond))
 		require.ErrorIs(t, err, client.ErrOutcomeUnknown, "no node has answered")
 		if noActive != nil {
 			break // this Commit found no node
 		}
-		require.True(t, time.Now().Before(deadline), "the client should notice that no node answers")
+		require.True(t, time.Now().Before(deadline), "the client should detect that no node responds")
 	}
 
 	require.NoError(t, active.Wake())
 	require.NoError(t, standby.Wake())
-	r, err := doubtful.Commit(limited(t))
+	r, err := uncertain.Commit(limited(t))
 	require.NoError(t, err)
 	require.Len(t, r.Results, 1)
-	require.Equal(t, uint64(2), messages(), "the first one, and the doubtful one once")
+	require.Equal(t, uint64(2), messages(), "the first one, and the one of unknown outcome once")
 }

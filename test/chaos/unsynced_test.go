@@ -72,7 +72,7 @@ func (u *unsynced) one() {
 			ackedSince(t, w, since, victim)
 			require.NoError(t, victim.Start())
 			inSync(t, p)
-			require.Greater(t, incarnationOf(t, victim), incarnation, "%s came back as if it had lost nothing",
+			require.Greater(t, incarnationOf(t, victim), incarnation, "%s returned without reporting the loss",
 				victim.Name)
 		}
 	}
@@ -100,15 +100,15 @@ func (u *unsynced) both() {
 	waits := func(s *pb.GetStatusResponse) bool {
 		return slices.Contains([]pb.Role{pb.Role_ROLE_RECOVERING, pb.Role_ROLE_CATCHING_UP}, s.GetRole())
 	}
-	says := func(s *pb.GetStatusResponse) bool {
+	states := func(s *pb.GetStatusResponse) bool {
 		return strings.Contains(s.GetReason(), "stop the other node, and then: lockstep failover --force")
 	}
 	require.NoError(t, p.Wait(limited(t), "two nodes that wait for an operator",
-		func(a, b *pb.GetStatusResponse) bool { return waits(a) && waits(b) && (says(a) || says(b)) }))
+		func(a, b *pb.GetStatusResponse) bool { return waits(a) && waits(b) && (states(a) || states(b)) }))
 	quietUntil := time.Now().Add(rollbackPause)
 	for time.Now().Before(quietUntil) {
 		for _, n := range p.Nodes() {
-			require.True(t, waits(statusOf(t, n)), "%s serves, and may have lost what was acknowledged", n.Name)
+			require.True(t, waits(statusOf(t, n)), "%s serves, and may have lost acknowledged messages", n.Name)
 		}
 		<-time.After(50 * time.Millisecond)
 	}
@@ -123,9 +123,9 @@ func (u *unsynced) both() {
 	}
 	t.Logf("sync=%s: %d of 100 messages are left", u.mode, len(left))
 	all := append(bodies("early", 50), bodies("late", 50)...)
-	require.Equal(t, all[:len(left)], left, "what is left is not the beginning")
+	require.Equal(t, all[:len(left)], left, "the remaining messages are not a prefix")
 	if u.mode == "interval" {
-		require.GreaterOrEqual(t, len(left), 50, "what was acknowledged long before an interval is lost")
+		require.GreaterOrEqual(t, len(left), 50, "a message acknowledged before the sync interval is lost")
 	}
 	digests, err := p.Digests(limited(t))
 	require.NoError(t, err)
@@ -141,7 +141,7 @@ func (u *unsynced) force() *cluster.Node {
 		more = u.p.B
 	}
 	refused, err := command(t, "--addr", more.Address, "failover", more.Address, "--dry-run")
-	require.Error(t, err, "the other node is there")
+	require.Error(t, err, "the other node is connected")
 	require.Regexp(t, "holds no more than this node.*stop that one and try again", refused)
 	require.NoError(t, u.p.Other(more).Stop())
 	out, err := command(t, "--addr", more.Address, "failover", more.Address, "--force", "--accept-data-loss",

@@ -137,7 +137,7 @@ func upgrade(t *testing.T, o cluster.Options, ways ...[2]string) {
 	}
 	q, err := k.GetQueue(limited(t), describedQueue)
 	require.NoError(t, err)
-	require.Equal(t, client.QueueConfig{}, q.Config, "of what was refused nothing is there")
+	require.Equal(t, client.QueueConfig{}, q.Config, "no refused message exists")
 	require.Zero(t, q.Messages)
 	requireUsable(t, k)
 	requireExactBytes(t, k)

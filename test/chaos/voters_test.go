@@ -85,6 +85,6 @@ func reportedWithin(t *testing.T, p *cluster.Pair, kind conditions.Kind, want bo
 			return true
 		})
 		return err == nil && has(a) == want && has(b) == want
-	}, bound, 100*time.Millisecond, "%s: want %v, a tells %v, b tells %v", kind, want, a.GetConditions(),
+	}, bound, 100*time.Millisecond, "%s: want %v, a reports %v, b reports %v", kind, want, a.GetConditions(),
 		b.GetConditions())
 }

@@ -51,7 +51,7 @@ func startEtcd(ctx context.Context, binary, dir string) (*Etcd, error) {
 	e := &Etcd{clock: at, cmd: cmd, stdin: stdin}
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("etcd tells no address: %w", err), e.close())
+		return nil, errors.Join(fmt.Errorf("etcd reports no address: %w", err), e.close())
 	}
 	e.address = strings.TrimSpace(line)
 	return e, nil

@@ -26,5 +26,5 @@ func TestNextEvent(t *testing.T) {
 	require.Equal(t, "no fields", e.Name)
 	require.Empty(t, e.Fields)
 	_, next = nextEvent(log, next)
-	require.Zero(t, next, "the last line is not whole")
+	require.Zero(t, next, "the last line is incomplete")
 }

@@ -23,15 +23,15 @@ func subscribed(config client.QueueConfig, subs ...string) client.CreateQueueOpt
 
 // once checks the number of copies of a message against the outcome of its publish: 1 if acknowledged, 0 if rejected,
 // either if unknown.
-func (f *feature) once(where string, id historycheck.ID, times int) {
+func (f *feature) once(location string, id historycheck.ID, times int) {
 	m := f.sent[id]
 	switch {
 	case times > 1:
-		f.broken(historycheck.RuleDuplicate, "message %v is %d times in %s", id, times, where)
+		f.broken(historycheck.RuleDuplicate, "message %v is %d times in %s", id, times, location)
 	case times == 0 && m.outcome == historycheck.Acked:
-		f.broken(historycheck.RuleLost, "message %v was acknowledged, and is not in %s", id, where)
+		f.broken(historycheck.RuleLost, "message %v was acknowledged, and is not in %s", id, location)
 	case times > 0 && m.outcome == historycheck.Refused:
-		f.broken(historycheck.RuleRefused, "message %v was refused (%v), and is in %s", id, m.err, where)
+		f.broken(historycheck.RuleRefused, "message %v was refused (%v), and is in %s", id, m.err, location)
 	}
 }
 

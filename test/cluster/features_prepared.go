@@ -142,7 +142,7 @@ func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool
 	case err != nil:
 		f.broken(historycheck.RuleSemantics, "the decision over %s (commit: %v) ended with %v", u.xid, u.commit, err)
 	case decided.Heuristic:
-		f.broken(historycheck.RuleSemantics, "%s was decided by an operator, and there is none", u.xid)
+		f.broken(historycheck.RuleSemantics, "%s was decided by an operator, which does not exist", u.xid)
 	}
 	return true
 }

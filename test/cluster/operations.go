@@ -271,10 +271,10 @@ func (a *application) record(o *historycheck.Operation, parts ...historycheck.Pu
 
 // transfer does one operation of an application that moves messages from one queue to two others.
 func (a *application) transfer() {
-	switch dice := a.rng.IntN(100); {
-	case dice < 40:
+	switch rng := a.rng.IntN(100); {
+	case rng < 40:
 		a.publish(a.names.in)
-	case dice < 85:
+	case rng < 85:
 		a.commit(a.receive())
 	default:
 		if d := a.receive(); d != nil {

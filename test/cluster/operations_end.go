@@ -52,7 +52,7 @@ func (a *applications) readEnd(ctx context.Context, read func(context.Context) (
 		for _, queue := range []string{a.names.in, a.names.purged} {
 			left, all, err := a.receiveLeft(ctx, queue)
 			if err != nil {
-				return fmt.Errorf("read what is left in %s: %w", queue, err)
+				return fmt.Errorf("read the rest of %s: %w", queue, err)
 			}
 			end.left = append(end.left, left...)
 			whole = whole && all

@@ -110,7 +110,7 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 		Raft: o.Raft, Links: o.Links, EtcdLinks: !o.Raft, EtcdLinkHost: host,
 		EtcdAddress: etcd, Credentials: o.Credentials, WitnessFlags: o.WitnessFlags,
 		EtcdNoSync: true, // the tests assume that the machine of etcd stays up
-		Place:      p.place,
+		Placement:  p.place,
 	})
 	if err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 }
 
 // place returns the environment of a node: its network, disk and clock.
-func (p *Pair) place(name, dir string) (harness.Place, error) {
+func (p *Pair) place(name, dir string) (harness.Placement, error) {
 	n := &Node{}
 	switch {
 	case name == "witness":
@@ -136,7 +136,7 @@ func (p *Pair) place(name, dir string) (harness.Place, error) {
 	default:
 		p.peerIndex = append(p.peerIndex, n)
 	}
-	at := harness.Place{Environment: func() ([]string, error) { return n.environment(name) }}
+	at := harness.Placement{Environment: func() ([]string, error) { return n.environment(name) }}
 	if p.net != nil {
 		at.Address, at.Command = p.net.address(name), p.net.command(name)
 	}
@@ -264,8 +264,8 @@ func (p *Pair) WaitRole(ctx context.Context, n *Node, roles ...pb.Role) error {
 
 // Wait waits until the condition over the statuses of A and B holds; nil means a node that does not respond. what
 // appears in the error: "waited for <what>".
-func (p *Pair) Wait(ctx context.Context, what string, holds func(a, b *pb.GetStatusResponse) bool) error {
-	return p.Pair.Wait(ctx, what, func(s []*pb.GetStatusResponse) bool { return holds(s[0], s[1]) })
+func (p *Pair) Wait(ctx context.Context, label string, holds func(a, b *pb.GetStatusResponse) bool) error {
+	return p.Pair.Wait(ctx, label, func(s []*pb.GetStatusResponse) bool { return holds(s[0], s[1]) })
 }
 
 // Digests returns the digests of both nodes at the same record. No client may publish concurrently, but internal

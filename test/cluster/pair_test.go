@@ -61,7 +61,7 @@ func TestPairWithAFakeBinary(t *testing.T) {
 	require.NoError(t, p.A.Start())
 	require.Error(t, p.A.Start(), "started twice")
 	require.NoError(t, p.B.Pause())
-	require.NoError(t, p.B.Kill(), "a stopped process has to die, too")
+	require.NoError(t, p.B.Kill(), "a stopped process must exit, too")
 
 	health := func() error {
 		resp, err := http.Get("http://" + p.EtcdOf(p.A.Node) + "/health")

@@ -323,10 +323,10 @@ func (p *producer) send(ctx context.Context, id historycheck.ID) <-chan struct{}
 
 // size returns a random body size: mostly small, some of a few pages, a few large.
 func (p *producer) size() int {
-	switch dice := p.rng.IntN(1000); {
-	case dice < 3:
+	switch rng := p.rng.IntN(1000); {
+	case rng < 3:
 		return p.rng.IntN(p.w.opts.LargeBytes)
-	case dice < 150:
+	case rng < 150:
 		return p.rng.IntN(8 << 10)
 	default:
 		return p.rng.IntN(1 << 10)

@@ -68,11 +68,11 @@ func startAdapter(t *testing.T, command []string) *adapter {
 		select {
 		case <-a.ended:
 		case <-time.After(bound):
-			t.Errorf("the adapter did not end within %v of the end of its input", bound)
+			t.Errorf("the adapter did not exit within %v of the end of its input", bound)
 			_ = cmd.Process.Kill()
 		}
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("the adapter ended with %v", err)
+			t.Errorf("the adapter exited with %v", err)
 		}
 	})
 	return a
@@ -115,7 +115,7 @@ func (a *adapter) begin(op string, r request) <-chan answer {
 	b, err := json.Marshal(line)
 	require.NoError(a.t, err)
 	_, err = a.in.Write(append(b, '\n'))
-	require.NoError(a.t, err, "the adapter has ended")
+	require.NoError(a.t, err, "the adapter has exited")
 	return waiting
 }
 
@@ -125,7 +125,7 @@ func (a *adapter) await(waiting <-chan answer) answer {
 	case got := <-waiting:
 		return got
 	case <-a.ended:
-		require.Fail(a.t, "the adapter has ended")
+		require.Fail(a.t, "the adapter has exited")
 	case <-time.After(bound):
 		require.Fail(a.t, "no answer of the adapter", "within %v", bound)
 	}

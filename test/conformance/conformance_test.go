@@ -35,7 +35,7 @@ func TestConformance(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), "go", "build", "-o", command[0], "./goadapter").CombinedOutput()
 		require.NoError(t, err, string(out))
 	}
-	worlds := map[place]*world{}
+	worlds := map[position]*world{}
 	passed := 0
 	for _, c := range allCases() {
 		if c.long && !full {
@@ -53,14 +53,14 @@ func TestConformance(t *testing.T) {
 			passed++
 		}
 	}
-	t.Logf("%d cases passed, of %d that there are", passed, len(allCases()))
+	t.Logf("%d of %d cases passed", passed, len(allCases()))
 }
 
 // testCase is one requirement of a client.
 type testCase struct {
 	name string
 	long bool // takes seconds
-	in   place
+	in   position
 	run  func(t *testing.T, r *run)
 }
 
@@ -68,13 +68,14 @@ func allCases() []testCase {
 	return slices.Concat(publishCases(), consumeCases(), faultCases(), tlsCases())
 }
 
-// place is the environment of a case. Each is started for its first case, and shared by all of its cases in sequence.
-type place string
+// position is the environment of a case. Each is started for its first case, and shared by all of its cases in
+// sequence.
+type position string
 
 const (
-	plainPair  place = ""
-	securePair place = "secure-pair" // TLS; clients must present a certificate
-	secureNode place = "secure-node" // TLS; client certificates are optional; no other node
+	plainPair  position = ""
+	securePair position = "secure-pair" // TLS; clients must present a certificate
+	secureNode position = "secure-node" // TLS; client certificates are optional; no other node
 )
 
 // world is a started place.
@@ -85,7 +86,7 @@ type world struct {
 	identities identities          // with TLS
 }
 
-func newWorld(t *testing.T, in place, binary, dir string) *world {
+func newWorld(t *testing.T, in position, binary, dir string) *world {
 	t.Helper()
 	settings := harness.SmallNodes()
 	settings["limits.queues"] = "1000"
@@ -251,8 +252,8 @@ func (r *run) receive(consumer string) (delivery uint64, m *message) {
 	return got.Delivery, got.Message
 }
 
-// quiet requires that no message arrives for a short time.
-func (r *run) quiet(consumer string) {
+// settle requires that no message arrives for a short time.
+func (r *run) settle(consumer string) {
 	r.t.Helper()
 	got := r.a.do("receive", request{"consumer": consumer, "timeout_ms": 150})
 	require.Nil(r.t, got.Message, "consumer %s", consumer)

@@ -16,8 +16,8 @@ import (
 
 func consumeCases() []testCase {
 	return []testCase{
-		{name: "credit bounds what is delivered", run: credit},
-		{name: "what is not acknowledged comes again", run: redelivery},
+		{name: "credit limits deliveries", run: credit},
+		{name: "unacknowledged messages are redelivered", run: redelivery},
 		{name: "nack and nack after", run: nacks},
 		{name: "reject goes to the dead letters", run: rejects},
 		{name: "filters", run: filters},
@@ -58,7 +58,7 @@ func credit(t *testing.T, r *run) {
 		d, m := r.receive("k")
 		require.Equal(t, uint64(i+1), m.Sequence)
 		deliveries = append(deliveries, d)
-		require.LessOrEqual(t, r.inFlight(q), uint64(prefetch+i+1), "credit is given back as messages are taken")
+		require.LessOrEqual(t, r.inFlight(q), uint64(prefetch+i+1), "credit is replenished as messages are consumed")
 	}
 	for i := range total - held {
 		r.answer("k", deliveries[0], "ack", nil)
@@ -100,7 +100,7 @@ func redelivery(t *testing.T, r *run) {
 	}
 	require.False(t, seen[2], "it was acknowledged")
 	r.flush("again")
-	r.quiet("again")
+	r.settle("again")
 	r.verify()
 }
 
@@ -122,7 +122,7 @@ func nacks(t *testing.T, r *run) {
 	require.GreaterOrEqual(t, time.Since(start), delay)
 	r.answer("k", d, "ack", nil)
 	r.flush("k")
-	r.quiet("k")
+	r.settle("k")
 	r.verify()
 }
 
@@ -142,7 +142,7 @@ func rejects(t *testing.T, r *run) {
 		r.answer("k", d, "nack", nil)
 	}
 	r.flush("k")
-	r.quiet("k")
+	r.settle("k")
 	r.consume("d", dead, nil)
 	for range 2 {
 		d, m := r.receive("d")
@@ -173,7 +173,7 @@ func filters(t *testing.T, r *run) {
 		r.answer("k", d, "ack", nil)
 	}
 	r.flush("k")
-	r.quiet("k")
+	r.settle("k")
 	r.consume("us", q, request{"filter": `properties.region == "us"`})
 	for _, want := range []uint64{2, 5} {
 		d, m := r.receive("us")
@@ -181,7 +181,7 @@ func filters(t *testing.T, r *run) {
 		r.answer("us", d, "ack", nil)
 	}
 	r.flush("us")
-	r.quiet("us")
+	r.settle("us")
 	got := r.a.call("consume", request{"client": "c", "consumer": "wrong", "queue": q, "filter": "no expression ("})
 	require.NotNil(t, got.Error)
 	require.Equal(t, "INVALID_FILTER", got.Error.Reason)
@@ -223,7 +223,7 @@ func times(t *testing.T, r *run) {
 	require.GreaterOrEqual(t, time.Since(start), delay)
 	r.answer("k", d, "ack", nil)
 	r.flush("k")
-	r.quiet("k")
+	r.settle("k")
 }
 
 // moved: after a subscription is reset to an earlier position, all messages from there are redelivered, including
@@ -254,7 +254,7 @@ func moved(t *testing.T, r *run) {
 		r.answer("k", d, "ack", nil)
 	}
 	r.flush("k")
-	r.quiet("k")
+	r.settle("k")
 	r.verify()
 }
 

@@ -20,7 +20,7 @@ func faultCases() []testCase {
 		{name: "a wrong token", run: wrongToken},
 		{name: "a token that is revoked", run: revokedToken},
 		{name: "lost answers are asked for again", run: lostResponses},
-		{name: "what is unknown is not called failed", run: unknownOutcomes},
+		{name: "an unknown outcome is not reported as failed", run: unknownOutcomes},
 		{name: "the address of the standby alone", run: standbyOnly},
 		{name: "the active is killed under a pipeline", run: killUnderPipeline},
 		{name: "the active is killed under consumers", long: true, run: killUnderConsumer},
@@ -70,7 +70,7 @@ func revokedToken(t *testing.T, r *run) {
 	_, err := pb.NewAccessServiceClient(active.Conn()).RevokeToken(t.Context(), &pb.RevokeTokenRequest{Name: "robot"})
 	require.NoError(t, err)
 	got := r.a.call("receive", request{"consumer": "k", "timeout_ms": bound.Milliseconds()})
-	require.NotNil(t, got.Error, "the consumer is told")
+	require.NotNil(t, got.Error, "the consumer is notified")
 	require.Contains(t, []string{"TOKEN_EXPIRED", "UNAUTHENTICATED"}, got.Error.Reason)
 	got = r.recorded(r.publish(q, request{"producer": "p", "timeout_ms": bound.Milliseconds()}))
 	require.NotNil(t, got.Error)
@@ -129,7 +129,7 @@ func lostResponses(t *testing.T, r *run) {
 	for _, p := range all {
 		r.a.success("publish", r.recorded(p))
 	}
-	require.NotZero(t, r.o.duplicates, "the nodes had stored something before the links broke, and have said so")
+	require.NotZero(t, r.o.duplicates, "the nodes had acknowledged something before the links broke")
 	r.verify()
 }
 
@@ -146,7 +146,7 @@ func unknownOutcomes(t *testing.T, r *run) {
 	}
 	r.awaitStored(q, 2)
 	for _, p := range all {
-		require.NotNil(t, r.recorded(p).Error, "no answer could come")
+		require.NotNil(t, r.recorded(p).Error, "no response was possible")
 	}
 	_, got := r.transact(q, request{"timeout_ms": 300})
 	require.NotNil(t, got.Error)
@@ -155,7 +155,7 @@ func unknownOutcomes(t *testing.T, r *run) {
 	// Requests in flight may be stored now, once.
 	r.a.do("close", request{"client": "c"})
 	r.verify()
-	require.NotZero(t, r.o.unknownStored, "something was stored, and its answer lost")
+	require.NotZero(t, r.o.unknownStored, "a request was stored, and its response lost")
 }
 
 func standbyOnly(t *testing.T, r *run) {
@@ -223,15 +223,15 @@ func killUnderConsumer(t *testing.T, r *run) {
 		}
 		d, m := r.receive("k")
 		seen[m.Sequence]++
-		require.Equal(t, 1, seen[m.Sequence], "handed out again, although it was acknowledged or is held")
+		require.Equal(t, 1, seen[m.Sequence], "redelivered although acknowledged or in flight")
 		r.answer("k", d, "ack", nil)
 	}
 	r.flush("k")
-	r.quiet("k")
+	r.settle("k")
 	r.a.do("consumer_close", request{"consumer": "k"})
 	r.inSync(t)
 	r.consume("again", q, nil)
-	r.quiet("again")
+	r.settle("again")
 	r.verify()
 }
 
@@ -260,7 +260,7 @@ func killUnderTransactions(t *testing.T, r *run) {
 		taken[m.Sequence] = true
 	}
 	<-killed
-	r.quiet("k")
+	r.settle("k")
 	r.verify()
 }
 
@@ -298,7 +298,7 @@ func switchovers(t *testing.T, r *run) {
 		r.answer("k", d, "ack", nil)
 	}
 	r.flush("k")
-	r.quiet("k")
+	r.settle("k")
 	r.verify()
 }
 
@@ -323,7 +323,7 @@ func restart(t *testing.T, r *run) {
 		r.answer("k", d, "ack", nil)
 	}
 	r.flush("k")
-	r.quiet("k")
+	r.settle("k")
 	r.verify()
 }
 

@@ -127,13 +127,13 @@ func (s *sent) against(at []uint64) string {
 	case len(at) > 1:
 		return fmt.Sprintf("stored %d times: %v", len(at), at)
 	case s.recorded == pending:
-		return "the client told nothing of it"
+		return "the client reported nothing"
 	case s.recorded == success && len(at) == 0:
-		return "the client told success, and it is not stored"
+		return "the client reported success, and it is not stored"
 	case s.recorded == success && at[0] != s.sequence:
-		return fmt.Sprintf("the client told sequence %d, and it has %d", s.sequence, at[0])
+		return fmt.Sprintf("the client reported sequence %d, and it has %d", s.sequence, at[0])
 	case s.recorded == notDone && len(at) > 0:
-		return "the client told that it was not done, and it is stored: " + s.text
+		return "the client reported that it was not done, and it is stored: " + s.text
 	}
 	return ""
 }
@@ -158,7 +158,7 @@ func read(ctx context.Context, conn grpc.ClientConnInterface, queue string) (all
 }
 
 // Each kind of false result of a client is detected.
-func TestOracleNotices(t *testing.T) {
+func TestOracleReportsErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		recorded  guarantee
 		at        []uint64
@@ -167,9 +167,9 @@ func TestOracleNotices(t *testing.T) {
 		"lost":           {success, nil, "it is not stored"},
 		"doubled":        {success, []uint64{5, 6}, "stored 2 times"},
 		"doubled doubt":  {unknown, []uint64{5, 6}, "stored 2 times"},
-		"moved":          {success, []uint64{6}, "told sequence 5, and it has 6"},
-		"called failed":  {notDone, []uint64{5}, "told that it was not done, and it is stored"},
-		"forgotten":      {pending, []uint64{5}, "told nothing"},
+		"moved":          {success, []uint64{6}, "reported sequence 5, and it has 6"},
+		"called failed":  {notDone, []uint64{5}, "reported that it was not done, and it is stored"},
+		"forgotten":      {pending, []uint64{5}, "reported nothing"},
 		"true":           {success, []uint64{5}, ""},
 		"true refusal":   {notDone, nil, ""},
 		"doubt, stored":  {unknown, []uint64{5}, ""},

@@ -56,7 +56,7 @@ func queuesAreManaged(t *testing.T, r *run) {
 	got = r.a.call("publish", request{
 		"client": "c", "queue": "managed/by.the-client", "messages": []request{{"body": "2"}},
 	})
-	require.NotNil(t, got.Error, "the queue is gone")
+	require.NotNil(t, got.Error, "the queue is deleted")
 	require.Equal(t, "not-done", got.Error.Outcome)
 	require.Equal(t, "QUEUE_NOT_FOUND", got.Error.Reason)
 }
@@ -74,10 +74,10 @@ func publishAndAck(t *testing.T, r *run) {
 		r.answer("k", d, "ack", nil)
 	}
 	r.flush("k")
-	r.quiet("k")
+	r.settle("k")
 	r.a.do("consumer_close", request{"consumer": "k"})
 	r.consume("again", q, nil)
-	r.quiet("again")
+	r.settle("again")
 	r.verify()
 }
 
@@ -204,7 +204,7 @@ func transaction(t *testing.T, r *run) {
 	require.Nil(t, got.Error)
 	r.a.do("consumer_close", request{"consumer": "k"})
 	r.consume("again", in, nil)
-	r.quiet("again")
+	r.settle("again")
 	r.verify()
 }
 
@@ -229,7 +229,7 @@ func refusedTransaction(t *testing.T, r *run) {
 	r.o.recorded(t, r.a, got, b)
 	r.answer("k", d, "nack", nil)
 	d, m := r.receive("k")
-	require.Equal(t, 1, m.DeliveryCount, "what was not acknowledged comes again")
+	require.Equal(t, 1, m.DeliveryCount, "unacknowledged messages are redelivered")
 	r.answer("k", d, "ack", nil)
 	r.flush("k")
 	_, got = r.transact(out, request{"take": []request{{"consumer": "k", "delivery": d}}})

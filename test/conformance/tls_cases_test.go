@@ -37,25 +37,25 @@ type identities struct {
 // secured enables TLS on both nodes, with required or optional client certificates.
 func secured(t *testing.T, settings map[string]string, clientAuth string) (harness.Options, identities) {
 	t.Helper()
-	authority, other := certs.New(t, "authority"), certs.New(t, "another")
-	root, _, _ := authority.IssueURI(t, "root", "lockstep://root.test")
-	_, cert, key := authority.IssueURI(t, "client", "lockstep://client.test")
+	ca, other := certs.New(t, "authority"), certs.New(t, "another")
+	root, _, _ := ca.IssueURI(t, "root", "lockstep://root.test")
+	_, cert, key := ca.IssueURI(t, "client", "lockstep://client.test")
 	_, foreignCert, foreignKey := other.IssueURI(t, "client", "lockstep://client.test")
 	all := maps.Clone(settings)
-	all["tls.ca"], all["tls.client-auth"] = authority.File, clientAuth
+	all["tls.ca"], all["tls.client-auth"] = ca.File, clientAuth
 	o := harness.Options{
 		Settings: all, NodeSettings: map[string]map[string]string{},
 		Credentials: credentials.NewTLS(&tls.Config{
-			RootCAs: authority.Pool(), Certificates: []tls.Certificate{root}, MinVersion: tls.VersionTLS13,
+			RootCAs: ca.Pool(), Certificates: []tls.Certificate{root}, MinVersion: tls.VersionTLS13,
 		}),
 	}
 	for _, name := range []string{"a", "b"} {
-		_, cert, key := authority.Issue(t, name)
+		_, cert, key := ca.Issue(t, name)
 		o.NodeSettings[name] = map[string]string{"tls.cert": cert, "tls.key": key}
 	}
 	return o, identities{
-		ca:      authority.File,
-		own:     request{"ca": authority.File, "cert": cert, "key": key},
+		ca:      ca.File,
+		own:     request{"ca": ca.File, "cert": cert, "key": key},
 		foreign: request{"ca": other.File, "cert": foreignCert, "key": foreignKey},
 	}
 }
@@ -68,7 +68,7 @@ func (r *run) roundTrip(queue string) {
 	d, _ := r.receive("k")
 	r.answer("k", d, "ack", nil)
 	r.flush("k")
-	r.quiet("k")
+	r.settle("k")
 }
 
 func clientCertificate(t *testing.T, r *run) {

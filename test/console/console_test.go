@@ -381,7 +381,7 @@ func TestForced(t *testing.T) {
 	}
 	var disabled bool
 	b.run(chromedp.Evaluate("document.querySelector('#dialog button[type=submit]').disabled", &disabled))
-	require.True(t, disabled, "not before the name is there")
+	require.True(t, disabled, "not before the name exists")
 	b.run(chromedp.SendKeys("#dialog #confirm", active.Name, chromedp.ByQuery),
 		chromedp.Evaluate("document.querySelector('#dialog button[type=submit]').disabled", &disabled))
 	require.True(t, disabled, "the other node's name")

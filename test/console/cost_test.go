@@ -110,7 +110,7 @@ func TestConsoleCost(t *testing.T) {
 	}
 	slices.Sort(ratios)
 	load, _ := os.ReadFile("/proc/loadavg")
-	require.NotZero(t, bytesSeen.Load(), "the browsers got nothing")
+	require.NotZero(t, bytesSeen.Load(), "the browsers received nothing")
 	t.Logf("messages per second without %.0f, with %d browsers %.0f; ratios %.3f, median %.3f; the browsers got %d "+
 		"KiB; load %s",
 		without, costBrowsers, with, ratios, ratios[pairs/2], bytesSeen.Load()>>10, load)

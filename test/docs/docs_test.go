@@ -140,7 +140,7 @@ func pages(t *testing.T) []string {
 }
 
 // Linked files and their headings exist.
-func TestLinksLeadSomewhere(t *testing.T) {
+func TestLinksResolve(t *testing.T) {
 	link, code := regexp.MustCompile(`\]\(([^)\s]+)\)`), regexp.MustCompile("(?s)```.*?\n```")
 	all := documents(t)
 	seen := 0
@@ -164,7 +164,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 				continue
 			}
 			there, known := all[file]
-			require.True(t, known, "%s links to #%s in %s, which is no document", name, fragment, target)
+			require.True(t, known, "%s links to #%s in %s, which is not a document", name, fragment, target)
 			require.Contains(t, anchors(there), fragment, "%s links to %s", name, m[1])
 		}
 	}
@@ -184,7 +184,7 @@ func pending(file string) bool {
 }
 
 // No empty line ends a table before its last row.
-func TestTablesAreWhole(t *testing.T) {
+func TestTablesAreComplete(t *testing.T) {
 	separator := regexp.MustCompile(`^\|[-: |]+\|$`)
 	for name, text := range documents(t) {
 		lines := strings.Split(text, "\n")
@@ -224,7 +224,7 @@ func anchors(text string) []string {
 }
 
 // Each line "`func` in [file](file)" of ARCHITECTURE.md or CONTRIBUTING.md names an existing function.
-func TestReadingTheSourceNamesWhatIsThere(t *testing.T) {
+func TestSourceGuideNamesExist(t *testing.T) {
 	all := documents(t)
 	named := regexp.MustCompile("`([A-Za-z.]+)`,? in \\[([^]]+)\\]\\(([^)]+\\.(?:go|proto))\\)")
 	var found [][]string
@@ -243,24 +243,24 @@ func TestReadingTheSourceNamesWhatIsThere(t *testing.T) {
 }
 
 // CONTRIBUTING.md lists for each kind of extension the places to change, at most four.
-func TestWhereThingsAreAdded(t *testing.T) {
+func TestExtensionPointsExist(t *testing.T) {
 	_, text, ok := strings.Cut(documents(t)[filepath.Join(top, "CONTRIBUTING.md")], "## Where things are added\n")
 	require.True(t, ok)
 	text, _, _ = strings.Cut(text, "\n## ")
-	kind, places := "", map[string]int{}
+	kind, locations := "", map[string]int{}
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "**") {
 			kind, _, _ = strings.Cut(strings.TrimPrefix(line, "**"), "**")
 		} else if number, _, item := strings.Cut(line, ". "); item && len(number) == 1 {
-			places[kind]++
-			require.LessOrEqual(t, places[kind], 4, kind)
-			require.Contains(t, line, "](", "%s, %s: no place is named", kind, number)
+			locations[kind]++
+			require.LessOrEqual(t, locations[kind], 4, kind)
+			require.Contains(t, line, "](", "%s, %s: no position in the message", kind, number)
 		}
 	}
 	for _, kind := range []string{
 		"An operation of the log", "An RPC", "A setting", "A queue option", "A coordinator", "A command",
 	} {
-		require.NotZero(t, places[kind], kind)
+		require.NotZero(t, locations[kind], kind)
 	}
 }
 
@@ -276,7 +276,7 @@ func TestVariablesOfTheDeployment(t *testing.T) {
 		b, err := os.ReadFile(filepath.Join(top, "deploy", name))
 		require.NoError(t, err)
 		for _, v := range regexp.MustCompile(`LOCKSTEP_[A-Z_]+`).FindAllString(string(b), -1) {
-			require.True(t, known[v], "%s sets %s, which is no setting", name, v)
+			require.True(t, known[v], "%s sets %s, which is not a setting", name, v)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func layers() []string {
 
 // The drawing in ARCHITECTURE.md has every package. Each arrow is an import, the arrows imply all imports, and none
 // goes upwards. `go test ./test/docs -update` draws it.
-func TestDrawingIsWhatIsImported(t *testing.T) {
+func TestLayerDiagramMatchesImports(t *testing.T) {
 	imports := ownImports(t)
 	order := layers()
 	for from, targets := range imports {

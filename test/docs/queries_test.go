@@ -93,7 +93,7 @@ func dashboardQueries(t *testing.T) map[string]string {
 		require.NotEmpty(t, p.Targets, "panel %s shows nothing", p.Title)
 		for _, q := range p.Targets {
 			at := fmt.Sprintf("%s / %s / %s", row, p.Title, q.RefID)
-			require.NotContains(t, out, at, "two panels of one name")
+			require.NotContains(t, out, at, "two panels with the same name")
 			out[at] = q.Expr
 		}
 	}
@@ -208,7 +208,7 @@ func TestCheckQuery(t *testing.T) {
 }
 
 // Every metric, label, condition and role in the alert rules exists.
-func TestAlertsAskForWhatIsThere(t *testing.T) {
+func TestAlertsUseExistingMetrics(t *testing.T) {
 	known := exported(t)
 	for _, r := range alertRules(t) {
 		require.NoError(t, checkQuery(known, r.Expr), r.Alert)
@@ -219,7 +219,7 @@ func TestAlertsAskForWhatIsThere(t *testing.T) {
 	}
 }
 
-func checkRoles(t *testing.T, where, query string) {
+func checkRoles(t *testing.T, location, query string) {
 	t.Helper()
 	for _, named := range regexp.MustCompile(`role=~?"([^"]*)"`).FindAllStringSubmatch(query, -1) {
 		for role := range strings.SplitSeq(named[1], "|") {
@@ -227,7 +227,7 @@ func checkRoles(t *testing.T, where, query string) {
 			for r := failover.RoleRecovering; r <= failover.RoleFenced; r++ {
 				found = found || r.String() == role
 			}
-			require.True(t, found, "%s: there is no role %s", where, role)
+			require.True(t, found, "%s: there is no role %s", location, role)
 		}
 	}
 }
@@ -245,7 +245,7 @@ func TestEveryConditionHasAnAlert(t *testing.T) {
 				strings.Contains(r.Expr, fmt.Sprintf("lockstep_condition{condition=%q}", d.Kind))
 		})
 		if slices.Contains(silent, d.Kind) {
-			require.Equal(t, conditions.Info, d.Severity, "%s is no mere information", d.Kind)
+			require.Equal(t, conditions.Info, d.Severity, "%s is not of severity info", d.Kind)
 			require.False(t, covered, "%s has an alert: take it off the list", d.Kind)
 			continue
 		}
@@ -296,13 +296,13 @@ func TestEveryAlertIsTested(t *testing.T) {
 	for _, r := range alertRules(t) {
 		tested := strings.Contains(all.String(), "alertname: "+r.Alert+"\n") ||
 			strings.Contains(all.String(), fmt.Sprintf("alertname=%q", r.Alert))
-		require.True(t, tested, "no test has %s fire", r.Alert)
+		require.True(t, tested, "no test makes %s fire", r.Alert)
 	}
 }
 
 // Every metric and label in a query of the dashboard exists. With LOCKSTEP_EXPRESSIONS the test writes the queries as
 // rules, so that promtool can check their syntax.
-func TestDashboardAsksForWhatIsThere(t *testing.T) {
+func TestDashboardUsesExistingMetrics(t *testing.T) {
 	known, queries := exported(t), dashboardQueries(t)
 	rows := make(map[string]bool)
 	for at, q := range queries {

@@ -172,6 +172,6 @@ func le32(b []byte) uint32 { return binary.LittleEndian.Uint32(b) }
 func le64(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }
 
 // zero fails unless all bytes are 0.
-func (d *dumper) zero(b []byte, what string) {
-	require.Empty(d.t, bytes.Trim(b, "\x00"), "%s is not zero", what)
+func (d *dumper) zero(b []byte, label string) {
+	require.Empty(d.t, bytes.Trim(b, "\x00"), "%s is not zero", label)
 }

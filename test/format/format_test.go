@@ -72,7 +72,7 @@ func writeRelease(t *testing.T, version string) {
 func TestComplete(t *testing.T) {
 	_, seen := dumpSeen(t, scenario(t))
 	for _, kind := range kinds(t) {
-		require.True(t, seen[kind], "%s: no dump shows it; add it to the scenario, and run with -update", kind)
+		require.True(t, seen[kind], "%s: missing in all dumps; add it to the scenario, and run with -update", kind)
 	}
 }
 

@@ -54,15 +54,15 @@ func (d *dumper) segment(name string) {
 		if first != prev.LSN+1 {
 			break
 		}
-		what := fmt.Sprintf("block: %d bytes of frames", length)
+		label := fmt.Sprintf("block: %d bytes of frames", length)
 		if flags&1 != 0 {
-			what = "seal"
+			label = "seal"
 		}
 		commit := "not said"
 		if behind := flags >> 1; behind != 0 {
 			commit = fmt.Sprint(first - uint64(behind))
 		}
-		d.line(1, "%s, first LSN %d, durable LSN %d, commit LSN %s", what, first, durable, commit)
+		d.line(1, "%s, first LSN %d, durable LSN %d, commit LSN %s", label, first, durable, commit)
 		d.hex(2, b[:32])
 		frames := b[32 : 32+length]
 		for b = b[32+length:]; len(frames) > 0; {
@@ -213,10 +213,10 @@ func (d *dumper) messages(op *txn.Op) {
 	}
 }
 
-func (d *dumper) message(level int, what string, record []byte) {
+func (d *dumper) message(level int, label string, record []byte) {
 	m, err := txn.DecodeMessage(record)
 	require.NoError(d.t, err)
-	s := fmt.Sprintf("%s: time %d, body %s", what, m.TimestampMS, text(m.Body))
+	s := fmt.Sprintf("%s: time %d, body %s", label, m.TimestampMS, text(m.Body))
 	for k, v := range m.Properties {
 		s += fmt.Sprintf(", property %q=%q", k, v)
 	}

@@ -29,7 +29,7 @@ import (
 // change. If they are missing, this writes them:
 //
 //	go test ./test/format -run TestPacked$ -packed
-var packedFlag = flag.Bool("packed", false, "write the stores of TestPacked, if there are none")
+var packedFlag = flag.Bool("packed", false, "write the stores of TestPacked, if missing")
 
 // packedDir is their directory, below testdata.
 const packedDir = "packed"
@@ -117,7 +117,7 @@ func TestPackedNow(t *testing.T) {
 }
 
 // A wrong byte in any page of such an extent is detected, by a reader and by the check.
-func TestPackedDamage(t *testing.T) {
+func TestPackedCorruption(t *testing.T) {
 	fsys := unpack(t, filepath.Join(testdata, packedDir, filesArchive))
 	for _, size := range packedSizes() {
 		runs, err := checkPacked(t, fsys, size)

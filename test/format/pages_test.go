@@ -145,7 +145,7 @@ func (f *pageFile) runs() (all []page.Run) {
 	for _, r := range all {
 		used += uint64(r.Pages)
 	}
-	require.Equal(f.d.t, f.meta.UsedPages, used, "runs that were found")
+	require.Equal(f.d.t, f.meta.UsedPages, used, "found extents")
 	return all
 }
 

@@ -77,10 +77,10 @@ func (d *dumper) tree() {
 		require.True(d.t, known, "a key of a kind that is not known: %q", key)
 		d.seen[keyKind(key[0])] = true
 		k, v := &reader{b: key[1:]}, &reader{b: value}
-		what := kind.describe(k, v)
-		require.Empty(d.t, k.b, "%s: bytes of the key that were not understood", what)
-		require.Empty(d.t, v.b, "%s: bytes of the value that were not understood", what)
-		d.line(0, "%c %s: %s", key[0], kind.name, what)
+		label := kind.describe(k, v)
+		require.Empty(d.t, k.b, "%s: unparsed bytes of the key", label)
+		require.Empty(d.t, v.b, "%s: unparsed bytes of the value", label)
+		d.line(0, "%c %s: %s", key[0], kind.name, label)
 		d.line(1, "key %x", key)
 		d.hex(1, value)
 	})

@@ -86,26 +86,26 @@ func windows() map[string]window {
 }
 
 // windowOf returns the window of a count, which is larger with the race detector.
-func windowOf(t *testing.T, what string) window {
+func windowOf(t *testing.T, label string) window {
 	t.Helper()
-	w, ok := windows()[what]
-	require.True(t, ok, "%s has no window", what)
-	if strings.Contains(what, "allocations") {
+	w, ok := windows()[label]
+	require.True(t, ok, "%s has no window", label)
+	if strings.Contains(label, "allocations") {
 		w.most *= raceFactor
 	}
 	return w
 }
 
 // check compares a count with its window.
-func check(t *testing.T, what string, got float64) {
+func check(t *testing.T, label string, got float64) {
 	t.Helper()
-	w := windowOf(t, what)
-	t.Logf("%-60s %10.3f, from %10.3f to %10.3f", what, got, w.least, w.most)
+	w := windowOf(t, label)
+	t.Logf("%-60s %10.3f, from %10.3f to %10.3f", label, got, w.least, w.most)
 	if got > w.most { // and continue: the other counts add information
-		t.Errorf("%s: %.3f is above %.3f: a message has become dearer; see windows in test/guard", what, got, w.most)
+		t.Errorf("%s: %.3f is above %.3f: the cost per message has increased; see windows in test/guard", label, got, w.most)
 	}
 	if got < w.least {
-		t.Errorf("%s: %.3f is below %.3f: is something left out that has to be done? See windows in test/guard", what,
+		t.Errorf("%s: %.3f is below %.3f: is required work missing? See windows in test/guard", label,
 			got, w.least)
 	}
 }

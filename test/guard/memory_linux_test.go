@@ -70,7 +70,7 @@ func serve(t *testing.T, budgetBytes int) *served {
 	case line := <-out.first:
 		return &served{t: t, cmd: cmd, address: line[strings.LastIndex(line, " ")+1:]}
 	case <-time.After(testTimeout):
-		t.Fatal("the node does not say where it serves")
+		t.Fatal("the node does not log its address")
 		return nil
 	}
 }
@@ -108,7 +108,7 @@ func TestMemoryOfSmallMessages(t *testing.T) {
 	fill(t, c, backlog/body, body)
 	published := p.peak()
 	drain(t, c, backlog/body)
-	t.Logf("a budget of %d MiB: %d MiB when all was published, %d when all was consumed", budget/mib, published/mib,
+	t.Logf("a budget of %d MiB: %d MiB after publishing, %d after consuming", budget/mib, published/mib,
 		p.peak()/mib)
 	within(t, p.peak(), minSmall, smallMost)
 }
@@ -122,7 +122,7 @@ func TestMemoryOfLargeMessages(t *testing.T) {
 	}
 	published := p.peak()
 	drain(t, c, count)
-	t.Logf("a budget of %d MiB: %d MiB when all was published, %d when all was consumed", budget/mib, published/mib,
+	t.Logf("a budget of %d MiB: %d MiB after publishing, %d after consuming", budget/mib, published/mib,
 		p.peak()/mib)
 	within(t, p.peak(), minLarge, largeMost)
 }
@@ -170,7 +170,7 @@ func TestMemoryOfLargeMessagesOnAPair(t *testing.T) {
 
 func within(t *testing.T, got, least, most int) {
 	t.Helper()
-	require.GreaterOrEqual(t, got, least, "so little cannot be")
+	require.GreaterOrEqual(t, got, least, "the limit is too small")
 	if raceFactor == 1 {
 		require.LessOrEqual(t, got, most, "%d MiB", got/mib)
 	}

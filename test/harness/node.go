@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 )
 
-// Place is where a node runs, if not simply on this machine.
-type Place struct {
+// Placement is where a node runs, if not simply on this machine.
+type Placement struct {
 	// Address that it listens on, host:port. Empty: a free port of 127.0.0.1, which stays reserved for the node.
 	Address string
 	// Command is a prefix of the command line, before the program.
@@ -47,7 +47,7 @@ type Node struct {
 }
 
 // newNode prepares a node in a directory.
-func newNode(name, dir, binary string, at Place, secure credentials.TransportCredentials) (_ *Node, err error) {
+func newNode(name, dir, binary string, at Placement, secure credentials.TransportCredentials) (_ *Node, err error) {
 	n := &Node{Name: name, Address: at.Address, Dir: dir}
 	n.process = process{
 		name: "node " + name, log: filepath.Join(dir, "node.log"),

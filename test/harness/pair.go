@@ -65,8 +65,8 @@ type Options struct {
 	Credentials credentials.TransportCredentials
 	// AFirst starts node b only after node a serves. If a already has data, the pair keeps that data.
 	AFirst bool
-	// Place, if not nil, returns where a node runs: "a", "b" or "witness", with its directory.
-	Place func(name, dir string) (Place, error)
+	// Placement, if not nil, returns where a node runs: "a", "b" or "witness", with its directory.
+	Placement func(name, dir string) (Placement, error)
 }
 
 // Pair is one or two nodes and their etcd or witness.
@@ -215,7 +215,7 @@ func (p *Pair) startWitness() error {
 		return err
 	}
 	p.Witness = w
-	if p.o.Place == nil {
+	if p.o.Placement == nil {
 		if err := os.WriteFile(file, []byte(p.Voters()+"\n"), 0o600); err != nil {
 			return fmt.Errorf("raft: %w", err)
 		}
@@ -233,10 +233,10 @@ func (p *Pair) at(name, dir, listen string) (*Node, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
-	at := Place{Address: listen}
-	if p.o.Place != nil {
+	at := Placement{Address: listen}
+	if p.o.Placement != nil {
 		var err error
-		if at, err = p.o.Place(name, dir); err != nil {
+		if at, err = p.o.Placement(name, dir); err != nil {
 			return nil, err
 		}
 	}

@@ -38,7 +38,7 @@ type process struct {
 func (p *process) Start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.cmd != nil && !p.isGone() {
+	if p.cmd != nil && !p.hasExited() {
 		return fmt.Errorf("%s is already running", p.name)
 	}
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
@@ -77,8 +77,8 @@ func Environment() []string {
 	return slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "LOCKSTEP_") })
 }
 
-// isGone reports whether the last started process has exited. mu is held.
-func (p *process) isGone() bool {
+// hasExited reports whether the last started process has exited. mu is held.
+func (p *process) hasExited() bool {
 	select {
 	case <-p.exited:
 		return true
@@ -171,7 +171,7 @@ func (p *process) Dump() error {
 func (p *process) PID() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.cmd == nil || p.isGone() {
+	if p.cmd == nil || p.hasExited() {
 		return 0
 	}
 	return p.cmd.Process.Pid
@@ -195,7 +195,7 @@ func (p *process) Running() bool {
 func (p *process) Ended() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.cmd != nil && p.isGone()
+	return p.cmd != nil && p.hasExited()
 }
 
 // Failure returns why the process has exited on its own, or nil.

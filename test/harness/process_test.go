@@ -35,7 +35,7 @@ func logs(t *testing.T, p *process, text string) {
 }
 
 // A process that exits on its own is reported with the end of its log, and can be restarted.
-func TestProcessEndsByItself(t *testing.T) {
+func TestProcessExitsUnexpectedly(t *testing.T) {
 	p := newScript(t, "echo sorry; exit 3")
 	for range 2 {
 		require.NoError(t, p.Start())
@@ -72,7 +72,7 @@ func TestProcessStops(t *testing.T) {
 	err := p.Stop()
 	require.ErrorContains(t, err, "node a stopped with exit status 4")
 	require.ErrorContains(t, err, "fails")
-	require.NoError(t, p.Failure(), "it was to end")
+	require.NoError(t, p.Failure(), "it must end")
 }
 
 // The process does not inherit the settings of this process, and gets the variables of its Place.

@@ -41,7 +41,7 @@ func (p *Pair) statuses(ctx context.Context) []*pb.GetStatusResponse {
 
 // Wait waits until the condition on the statuses of Nodes holds. The status of a node that does not answer is nil. The
 // error contains what: "waited for <what>".
-func (p *Pair) Wait(ctx context.Context, what string, holds func([]*pb.GetStatusResponse) bool) error {
+func (p *Pair) Wait(ctx context.Context, label string, holds func([]*pb.GetStatusResponse) bool) error {
 	ticker := time.NewTicker(PollInterval)
 	defer ticker.Stop()
 	last := make([]*pb.GetStatusResponse, len(p.Nodes))
@@ -55,7 +55,7 @@ func (p *Pair) Wait(ctx context.Context, what string, holds func([]*pb.GetStatus
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waited for %s: %w; %s", what, ctx.Err(), p.describe(last))
+			return fmt.Errorf("waited for %s: %w; %s", label, ctx.Err(), p.describe(last))
 		case <-ticker.C:
 		}
 	}
@@ -63,18 +63,18 @@ func (p *Pair) Wait(ctx context.Context, what string, holds func([]*pb.GetStatus
 
 // describe formats the answers of the nodes.
 func (p *Pair) describe(all []*pb.GetStatusResponse) string {
-	said := make([]string, len(all))
+	reported := make([]string, len(all))
 	for i, s := range all {
-		said[i] = p.Nodes[i].Name + ": no answer"
+		reported[i] = p.Nodes[i].Name + ": no answer"
 		if s == nil {
 			continue
 		}
-		said[i] = fmt.Sprintf("%s: %v (%s) term %d config %d log %d durable %d commit %d applied %d", p.Nodes[i].Name,
+		reported[i] = fmt.Sprintf("%s: %v (%s) term %d config %d log %d durable %d commit %d applied %d", p.Nodes[i].Name,
 			s.GetRole(), s.GetReason(), s.GetPair().GetTerm(), s.GetPair().GetConfig(),
 			s.GetStore().GetLogEnd().GetLsn(), s.GetStore().GetLogDurable().GetLsn(), s.GetStore().GetCommitLsn(),
 			s.GetStore().GetAppliedLsn())
 	}
-	return strings.Join(said, "; ")
+	return strings.Join(reported, "; ")
 }
 
 // WaitReady waits until a pair is in sync, or a standalone node serves. It fails when a node exits on its own.

@@ -125,21 +125,21 @@ func awaited[T wire.Performative](p *peer) (T, error) {
 // goAwayFlood returns the error in a frame that ends a connection, session or link.
 func goAwayFlood(body wire.Performative) error {
 	var reason *wire.Error
-	what := ""
+	label := ""
 	switch body := body.(type) {
 	case *wire.Close:
-		reason, what = body.Error, "close"
+		reason, label = body.Error, "close"
 	case *wire.End:
-		reason, what = body.Error, "end"
+		reason, label = body.Error, "end"
 	case *wire.Detach:
-		reason, what = body.Error, "detach"
+		reason, label = body.Error, "detach"
 	default:
 		return nil
 	}
 	if reason == nil {
-		return errors.New(what + " without an error")
+		return errors.New(label + " without an error")
 	}
-	return errors.New(what + " with " + string(reason.Condition))
+	return errors.New(label + " with " + string(reason.Condition))
 }
 
 // reaction reads until the node ends the connection, and returns the kind of end.

@@ -89,12 +89,12 @@ func TestHostileAMQP(t *testing.T) {
 	working.Go(func() { consume(ctx, t, k) })
 	working.Go(func() {
 		if err := byAMQP.publisher(ctx, address); ctx.Err() == nil {
-			assert.NoError(t, err, "the good client of AMQP")
+			assert.NoError(t, err, "the legitimate AMQP client")
 		}
 	})
 	pause(ctx, time.Second)
-	_, quiet, n := byAMQP.all()
-	require.NotZero(t, n, "the good client of AMQP has published nothing")
+	_, baseline, n := byAMQP.all()
+	require.NotZero(t, n, "the legitimate AMQP client has published nothing")
 	goroutines, files := gauge(t, metrics, "go_goroutines"), openFiles(active.PID())
 
 	for i, a := range all {
@@ -106,14 +106,15 @@ func TestHostileAMQP(t *testing.T) {
 		spent = processorTime(t, active.PID()) - spent
 		median, p99, n := byAMQP.iterate()
 		_, other, _ := byGRPC.iterate()
-		tell(t, mine)
+		logSummary(t, mine)
 		t.Logf("%-28s median %v, p99 %v of %d by AMQP, p99 %v by gRPC, processor %.0f %%, memory %d MiB", a.name,
 			rounded(median), rounded(p99), n, rounded(other), 100*spent.Seconds()/time.Since(start).Seconds(),
 			peakMemory(t, active.PID())>>20)
-		require.NotZero(t, n, "the good client of AMQP has published nothing during %s", a.name)
+		require.NotZero(t, n, "the legitimate AMQP client has published nothing during %s", a.name)
 	}
 	_, p99, _ := byAMQP.all()
-	require.LessOrEqual(t, p99, max(20*quiet, time.Second), "p99 of the good client; without an attack it is %v", quiet)
+	require.LessOrEqual(t, p99, max(20*baseline, time.Second),
+		"p99 of the legitimate client; without an attack it is %v", baseline)
 	require.Zero(t, byGRPC.fails)
 	require.LessOrEqual(t, peakMemory(t, active.PID()), int64(budget+budget/10), "memory")
 	requireNoLeaks(t, metrics, active.PID(), goroutines, files)

@@ -203,7 +203,7 @@ func end(ctx context.Context, err error) string {
 	var timeout net.Error
 	switch {
 	case ctx.Err() != nil:
-		return "held until the attack was over"
+		return "held until the attack ended"
 	case err == nil, errors.Is(err, io.EOF), errors.Is(err, syscall.EPIPE):
 		return "closed"
 	case errors.Is(err, syscall.ECONNRESET):

@@ -128,14 +128,14 @@ func percentiles(took []time.Duration) (median, p99 time.Duration, n int) {
 func consume(ctx context.Context, t *testing.T, k *client.Client) {
 	co, err := k.Consume(ctx, "good", client.ConsumerOptions{})
 	if err != nil {
-		t.Errorf("the good consumer: %v", err)
+		t.Errorf("the legitimate consumer: %v", err)
 		return
 	}
 	defer func() { _ = co.Close() }()
 	for d, err := range co.All(ctx) {
 		if err != nil {
 			if ctx.Err() == nil {
-				t.Errorf("the good consumer: %v", err)
+				t.Errorf("the legitimate consumer: %v", err)
 			}
 			return
 		}
@@ -153,7 +153,7 @@ func newConnections(ctx context.Context, t *testing.T, address string) (took []t
 		_, err = pb.NewAdminServiceClient(conn).GetStatus(limited, &pb.GetStatusRequest{}, grpc.WaitForReady(true))
 		cancel()
 		if err != nil {
-			t.Errorf("a new client does not get in: %v", err)
+			t.Errorf("a new client cannot connect: %v", err)
 		}
 		took = append(took, time.Since(start))
 		_ = conn.Close()
@@ -255,9 +255,9 @@ func TestHostile(t *testing.T) {
 	pause(ctx, 2*time.Second)
 	_, _, _ = g.all()
 	pause(ctx, max(4*time.Second, total/10))
-	quietMedian, quiet, n := g.all()
+	quietMedian, baseline, n := g.all()
 	goroutines, files := gauge(t, metrics, "go_goroutines"), openFiles(active.PID())
-	t.Logf("quiet: median %v, p99 %v of %d; %v goroutines, %v files", quietMedian, quiet, n, goroutines, count(files))
+	t.Logf("quiet: median %v, p99 %v of %d; %v goroutines, %v files", quietMedian, baseline, n, goroutines, count(files))
 	if strict {
 		control(t, g, underAttack, total/20)
 	}
@@ -292,27 +292,27 @@ func TestHostile(t *testing.T) {
 		}
 		rows = append(rows, fmt.Sprintf("%-24s %10d %10s %10s %10.0f %%", a.name, fired, rounded(median), rounded(p99),
 			100*spent.Seconds()/took.Seconds()))
-		tell(t, mine)
+		logSummary(t, mine)
 	}
 	<-halfOpened
 	over()
 	came := <-arrived
 	median, p99, n := g.all()
-	tell(t, report)
+	logSummary(t, report)
 	slices.Sort(came)
-	t.Logf("the good client during each attack, and what the node took of a processor:\n%s", strings.Join(rows, "\n"))
-	t.Logf("attacked: median %v, p99 %v of %d (%.2f times the quiet one); %d new clients, the slowest took %v", median,
-		p99, n, float64(p99)/float64(quiet), len(came), came[len(came)-1])
+	t.Logf("the legitimate client during each attack, and the CPU usage of the node:\n%s", strings.Join(rows, "\n"))
+	t.Logf("under attack: median %v, p99 %v of %d (%.2f times the baseline); %d new clients, the slowest took %v", median,
+		p99, n, float64(p99)/float64(baseline), len(came), came[len(came)-1])
 	peak := peakMemory(t, active.PID())
 	t.Logf("memory: %d MiB at most, budget %d MiB", peak>>20, budget>>20)
 
 	require.Zero(t, g.fails)
 	require.LessOrEqual(t, peak, int64(budget+budget/10), "memory")
-	most := max(20*quiet, time.Second) // for a machine with other load
+	most := max(20*baseline, time.Second) // for a machine with other load
 	if strict {
-		most = 2 * quiet
+		most = 2 * baseline
 	}
-	assert.LessOrEqual(t, p99, most, "p99 of the good client; without an attack it is %v", quiet)
+	assert.LessOrEqual(t, p99, most, "p99 of the legitimate client; without an attack it is %v", baseline)
 	requireNoLeaks(t, metrics, active.PID(), goroutines, files)
 }
 
@@ -326,7 +326,7 @@ func requireNoLeaks(t *testing.T, metrics string, pid int, goroutines float64, f
 			t.Logf("%v goroutines, %v files: %v", now, count(open), open)
 		}
 		return back
-	}, bound, 2*time.Second, "goroutines and files do not come back to %v and %v", goroutines, files)
+	}, bound, 2*time.Second, "goroutines and files do not return to %v and %v", goroutines, files)
 	t.Logf("goroutines and files: %v and %v before, %v and %v afterwards", goroutines, count(files),
 		gauge(t, metrics, "go_goroutines"), count(openFiles(pid)))
 }
@@ -352,7 +352,7 @@ func control(t *testing.T, g *legitimate, attack plan, each time.Duration) {
 		mine := map[string]*tally{}
 		attackAll(t, attack, mine)
 		median, p99, _ := g.iterate()
-		t.Logf("%s against another process, %d attempts: the good client has median %v, p99 %v", name, mine[name].Fired,
+		t.Logf("%s against another process, %d attempts: the legitimate client has median %v, p99 %v", name, mine[name].Fired,
 			rounded(median), rounded(p99))
 	}
 	_, _, _ = g.all()
@@ -400,8 +400,8 @@ func attackAll(t *testing.T, attack plan, report map[string]*tally) {
 	assert.NotEmpty(t, report, "%s never fired", attack.Attack)
 }
 
-// tell logs how the attacks ended.
-func tell(t *testing.T, report map[string]*tally) {
+// logSummary logs how the attacks ended.
+func logSummary(t *testing.T, report map[string]*tally) {
 	t.Helper()
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(report)) {
@@ -427,6 +427,6 @@ func recovers(t *testing.T, p *cluster.Pair, standby *cluster.Node) {
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	_, _, err := p.WaitInSync(ctx)
-	require.NoError(t, err, "the standby does not get in during the attack")
+	require.NoError(t, err, "the standby cannot connect during the attack")
 	t.Logf("the standby was stopped, started and in sync within %v", time.Since(start))
 }

@@ -159,7 +159,7 @@ func fill(ctx context.Context, a *attacker, name string, h *h2, frameBytes int, 
 		err = h.WriteData(call, false, make([]byte, frameBytes))
 	}
 	if ctx.Err() != nil {
-		a.record(name, "held until the attack was over")
+		a.record(name, "held until the attack ended")
 		return
 	}
 	a.record(name, <-done)

@@ -65,9 +65,9 @@ func TestMemoryOfOneClient(t *testing.T) {
 			attackAll(t, one, report) //nolint:testifylint // it asserts, and does not end the test
 		}()
 		slowest := publishUntil(t, k, over)
-		tell(t, report)
+		logSummary(t, report)
 		peak := peakMemory(t, active.PID())
-		t.Logf("%s: memory %d MiB at most so far, budget %d MiB; the slowest publish of the good client took %v", a.name,
+		t.Logf("%s: memory %d MiB at most so far, budget %d MiB; slowest publish of the legitimate client %v", a.name,
 			peak>>20, budget>>20, slowest)
 		assert.LessOrEqual(t, peak, int64(budget+budget/10), "memory, with %s", a.name)
 		if t.Failed() {
@@ -78,7 +78,7 @@ func TestMemoryOfOneClient(t *testing.T) {
 	if !assert.Eventually(t, func() bool {
 		g, c = gauge(t, metrics, "go_goroutines"), gauge(t, metrics, "lockstep_connections")
 		return g <= goroutines+20 && c <= connections+1 // the nodes may open one more connection to compare their contents
-	}, bound, 200*time.Millisecond, "goroutines and connections do not come back to %v and %v", goroutines, connections) {
+	}, bound, 200*time.Millisecond, "goroutines and connections do not return to %v and %v", goroutines, connections) {
 		t.Logf("there are %v goroutines and %v connections; the goroutines are:\n%s", g, c, stacks(t, metrics))
 	}
 }
@@ -111,7 +111,7 @@ func publishUntil(t *testing.T, k *client.Client, over <-chan struct{}) (slowest
 		start := time.Now()
 		_, err := k.Publish(ctx, "good", client.Message{Body: body})
 		cancel()
-		assert.NoError(t, err, "the good client") //nolint:testifylint // the attack has to be waited for
+		assert.NoError(t, err, "the legitimate client") //nolint:testifylint // the attack has to be waited for
 		slowest = max(slowest, time.Since(start))
 		pause(t.Context(), 20*time.Millisecond)
 	}

@@ -59,7 +59,7 @@ func findings(text string) (found []string) {
 
 // Bodies, properties and tokens, planted in all requests of clients, operators and nodes with debug logging, do not
 // appear in logs, audit, status, metrics, profiles, command lines and errors.
-func TestSecretsAreNotTold(t *testing.T) {
+func TestSecretsAreRedacted(t *testing.T) {
 	dir := t.TempDir()
 	secret := func(name, content string) string {
 		file := filepath.Join(dir, name)

@@ -76,7 +76,7 @@ func On(t *testing.T, l net.Listener) *Issuer {
 	return i
 }
 
-func (i *Issuer) serve(what func() any) http.HandlerFunc {
+func (i *Issuer) serve(label func() any) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		i.mu.Lock()
 		defer i.mu.Unlock()
@@ -85,7 +85,7 @@ func (i *Issuer) serve(what func() any) http.HandlerFunc {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(what()) // on an error, the client has disconnected
+		_ = json.NewEncoder(w).Encode(label()) // on an error, the client has disconnected
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 const testTimeout = 10 * time.Minute
 
 // Each test in the table passes, and fails with its hook switched off.
-func TestTableIsTrue(t *testing.T) {
+func TestTableMatchesCode(t *testing.T) {
 	binaries := map[string]string{}
 	for _, r := range table(t) {
 		if binaries[r.pkg] == "" {
@@ -34,13 +34,13 @@ func TestTableIsTrue(t *testing.T) {
 		t.Run(r.hook, func(t *testing.T) {
 			t.Parallel() // some wait more than they compute
 			out, err := run(t, binaries[r.pkg], r, "")
-			require.NoError(t, err, "%s of %s fails with nothing switched off:\n%s", r.test, r.pkg, out)
+			require.NoError(t, err, "%s of %s fails without a mutation:\n%s", r.test, r.pkg, out)
 			require.NotContains(t, out, "no tests to run")
 			out, err = run(t, binaries[r.pkg], r, r.hook)
-			require.Error(t, err, "%s of %s does not notice it:\n%s", r.test, r.pkg, out)
-			require.True(t, failed(out, r.test), "it did not fail, it broke:\n%s", out)
-			require.NotEmpty(t, r.says, "the row does not tell what the test says:\n%s", out)
-			require.Contains(t, out, r.says, "it failed for another reason")
+			require.Error(t, err, "%s of %s does not fail:\n%s", r.test, r.pkg, out)
+			require.True(t, failed(out, r.test), "it crashed instead of failing:\n%s", out)
+			require.NotEmpty(t, r.output, "the row differs from the test's output:\n%s", out)
+			require.Contains(t, out, r.output, "it failed for another reason")
 		})
 	}
 }
@@ -57,7 +57,7 @@ func failed(out, test string) bool {
 
 // Mutations that the table's tests detect in one package are also detected by two whole nodes and their clients, in
 // test/simulation. MUTATIONS.md lists the exceptions and their reasons.
-func TestSimulationNotices(t *testing.T) {
+func TestSimulationReportsErrors(t *testing.T) {
 	simulation := row{pkg: "test/simulation", test: "TestSimulation"}
 	binary := build(t, simulation.pkg)
 	for _, hook := range []string{

@@ -18,7 +18,7 @@ import (
 const root = "../.."
 
 // row of the table: with the hook, the test of the package fails with this output.
-type row struct{ hook, pkg, test, says string }
+type row struct{ hook, pkg, test, output string }
 
 var (
 	rowPattern  = regexp.MustCompile("(?m)^\\| `(INV-[^`]+)` \\| [^|]+ \\| `([^`]+)` \\| `([^`]+)` \\|(?: `([^`]+)` \\|)?$")
@@ -30,7 +30,7 @@ func table(t *testing.T) (rows []row) {
 	text, err := os.ReadFile(filepath.Join(root, "test", "MUTATIONS.md"))
 	require.NoError(t, err)
 	for _, m := range rowPattern.FindAllStringSubmatch(string(text), -1) {
-		rows = append(rows, row{hook: m[1], pkg: m[2], test: m[3], says: m[4]})
+		rows = append(rows, row{hook: m[1], pkg: m[2], test: m[3], output: m[4]})
 	}
 	return rows
 }

@@ -3,8 +3,9 @@
 // Package ratchet counts undesirable constructs per file, and fails when a file has more of them than testdata
 // allows:
 //
-//	realtime.txt  waits and bounds in real time in tests of the default tier
-//	prose.txt     words and phrases of words.txt in comments, strings and documents; see CONTRIBUTING.md
+//	realtime.txt   waits and bounds in real time in tests of the default tier
+//	sentences.txt  assertions on sentences instead of codes, reasons and fields
+//	prose.txt      words and phrases of words.txt in comments, strings and documents; see CONTRIBUTING.md
 //
 // The allowed counts may only decrease. After lowering some,
 //

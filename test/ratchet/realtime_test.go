@@ -44,7 +44,7 @@ func TestRealTime(t *testing.T) {
 }
 
 // The check finds each construct, and none in a bubble.
-func TestRealTimeNotices(t *testing.T) {
+func TestRealTimeFindsConstructs(t *testing.T) {
 	const source = `package p
 func TestA(t *testing.T) {
 	time.Sleep(1)
@@ -226,8 +226,8 @@ func (s *scan) walk(f *testFile, function string, n ast.Node) {
 				}
 				return false
 			}
-			if what := s.waits(n, elapsed); what != "" {
-				s.hits[function] = append(s.hits[function], hit{f.name, finding{f.fset.Position(n.Pos()).Line, what}})
+			if label := s.waits(n, elapsed); label != "" {
+				s.hits[function] = append(s.hits[function], hit{f.name, finding{f.fset.Position(n.Pos()).Line, label}})
 			}
 		}
 		return true

@@ -145,13 +145,13 @@ func TestMeasure(t *testing.T) {
 	text, failures := table(all)
 	require.Equal(t, 3, failures, text)
 	require.Contains(t, text, "nobody is not installed")
-	require.Contains(t, text, "no such luck")
+	require.Contains(t, text, "simulated failure")
 	kept, err := os.ReadDir(m.keep)
 	require.NoError(t, err)
-	require.Len(t, kept, 9, "what three of the runs printed in three rounds")
+	require.Len(t, kept, 9, "the output of three runs in three rounds")
 
 	e.only(regexp.MustCompile("^(in|peer)$"))
-	require.Len(t, e.Runs, 3, "%v: those that the two need", e.Runs)
+	require.Len(t, e.Runs, 3, "%v: the ones that both require", e.Runs)
 	_, failures = table(m.measure(t.Context(), e, 1))
 	require.Equal(t, 1, failures, "10/10 in the one round is too low")
 }
@@ -172,7 +172,7 @@ func TestFake(t *testing.T) {
 	}
 	rate := rates[len(before)%len(rates)]
 	if rate == "fail" {
-		fmt.Fprintln(os.Stderr, "no such luck")
+		fmt.Fprintln(os.Stderr, "simulated failure")
 		os.Exit(1)
 	}
 	fmt.Printf("{\"phase\": \"fake\", \"rate\": %s}\n{\"phase\": \"other\", \"rate\": 1}\n", rate)

@@ -69,7 +69,7 @@ func parse(data []byte) (*expectations, error) {
 			errs = append(errs, fmt.Errorf("ratios.json: "+format, args...))
 		}
 	}
-	wrong(e.Measured == "", "it does not say when and where it was measured")
+	wrong(e.Measured == "", "it does not state when and where it was measured")
 	wrong(len(e.Ratios) == 0, "there is no ratio")
 	used, names := map[string]bool{}, map[string]bool{}
 	for _, r := range e.Ratios {

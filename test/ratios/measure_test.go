@@ -70,7 +70,7 @@ func (m *measurer) measure(ctx context.Context, e *expectations, rounds int) []o
 		}
 	}
 	for i := range all {
-		all[i].judge()
+		all[i].check()
 	}
 	return all
 }
@@ -82,8 +82,8 @@ func describe(err error, otherwise string) string {
 	return err.Error()
 }
 
-// judge sets the verdict from the measured value.
-func (o *outcome) judge() {
+// check sets the verdict from the measured value.
+func (o *outcome) check() {
 	switch {
 	case errors.Is(o.reason, errSkipped):
 		o.verdict = skipped
@@ -106,7 +106,7 @@ func (m *measurer) do(ctx context.Context, r run, round int) ([]line, error) {
 	args := slices.Concat(m.program[1:], strings.Fields(r.Command), []string{"--output", "json"})
 	if r.Peer != "" {
 		if _, err := os.Stat(filepath.Join(m.peers, r.Peer, "run")); m.peers == "" || err != nil {
-			return nil, fmt.Errorf("%w: %s is not installed; LOCKSTEP_PEERS says where peers are", errSkipped, r.Peer)
+			return nil, fmt.Errorf("%w: %s is not installed; LOCKSTEP_PEERS is the directory of the peers", errSkipped, r.Peer)
 		}
 		args = append(args, "--peers", m.peers)
 	}
@@ -135,7 +135,7 @@ func decode(out []byte) (lines []line, err error) {
 	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
 		var l line
 		if err := d.Decode(&l); err != nil {
-			return nil, fmt.Errorf("what it printed is no JSON: %w", err)
+			return nil, fmt.Errorf("its output is not JSON: %w", err)
 		}
 		lines = append(lines, l)
 	}
@@ -220,15 +220,15 @@ func table(all []outcome) (text string, failures int) {
 		for _, r := range o.rounds {
 			rounds = append(rounds, fmt.Sprintf("%.2f", r))
 		}
-		said := string(o.verdict)
+		reported := string(o.verdict)
 		if o.reason != nil {
-			said += ": " + strings.TrimPrefix(o.reason.Error(), string(skipped)+": ")
+			reported += ": " + strings.TrimPrefix(o.reason.Error(), string(skipped)+": ")
 		}
 		if o.verdict != holds && o.verdict != skipped {
 			failures++
 		}
 		fmt.Fprintf(w, "%s\t%.2f\t%.2f\t%s\t%s\t%s\n", o.ratio.Name, o.ratio.Lowest, o.ratio.Highest, measured,
-			strings.Join(rounds, " "), said)
+			strings.Join(rounds, " "), reported)
 	}
 	_ = w.Flush() // into memory
 	return b.String(), failures

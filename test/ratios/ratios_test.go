@@ -38,7 +38,7 @@ func TestDocumented(t *testing.T) {
 	}
 	require.Equal(t, e.documentation(), have, "run: go test ./test/ratios -update")
 	for _, r := range e.Ratios {
-		require.Contains(t, before+after, r.Figure, "%s: the figure that it belongs to", r.Name)
+		require.Contains(t, before+after, r.Figure, "%s: the figure", r.Name)
 	}
 }
 

@@ -134,7 +134,7 @@ func contract(t *testing.T, store backup.Objects) {
 		require.NoError(t, store.Delete(ctx, name))
 	}
 	_, err = store.List(ctx, "set")
-	require.ErrorIs(t, err, fs.ErrNotExist, "a folder goes with what is in it")
+	require.ErrorIs(t, err, fs.ErrNotExist, "a folder is removed with its contents")
 	require.NoError(t, store.Delete(ctx, "top"))
 	available, err := store.Available(ctx)
 	require.NoError(t, err)
@@ -165,7 +165,7 @@ func contractReads(t *testing.T, store backup.Objects) {
 }
 
 // Uploads of crashed processes are removed after a short time.
-func TestAbortedUploadsAreSwept(t *testing.T) {
+func TestAbortedUploadsAreRemoved(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
 	store := openStore(t, "p", options(t, s.endpoint()))
@@ -186,7 +186,7 @@ func TestAbortedUploadsAreSwept(t *testing.T) {
 	}
 	require.Len(t, left(), 2)
 	require.NoError(t, store.Sweep(t.Context(), "set", time.Now().Add(-time.Hour)))
-	require.Len(t, left(), 2, "they are not that old")
+	require.Len(t, left(), 2, "they are newer")
 	require.NoError(t, store.Sweep(t.Context(), "set", time.Time{}))
 	require.Equal(t, []string{"p/other/pages.pack"}, left())
 	require.NoError(t, store.Sweep(t.Context(), "", time.Time{}))

@@ -53,7 +53,7 @@ func TestTLS(t *testing.T) {
 		require.ErrorIs(t, err, backup.ErrRemote, refused.name)
 		require.ErrorContains(t, err, refused.text, refused.name)
 		require.NotContains(t, err.Error(), secretKey)
-		require.Less(t, time.Since(start), 10*time.Second, "%s: nothing gets better by waiting", refused.name)
+		require.Less(t, time.Since(start), 10*time.Second, "%s: waiting does not help", refused.name)
 	}
 }
 
@@ -193,7 +193,7 @@ func TestPair(t *testing.T) {
 	now, err := w.pair.WaitActive(ctx)
 	require.NoError(t, err)
 	require.Equal(t, standby.Name, now.Name)
-	require.NoError(t, <-made, "who is active is nothing to a backup")
+	require.NoError(t, <-made, "a backup does not depend on the active node")
 	w.moreMessages(now, 200) // only the archive contains them
 	p.stop()
 	acked := <-p.acked
@@ -223,7 +223,7 @@ func TestPair(t *testing.T) {
 		"--output", "json")), &set))
 	require.True(t, set.Check.Restorable)
 	require.Empty(t, set.Check.Problem)
-	require.Equal(t, flushed.LastLSN, set.Check.Reach.LSN, "the node's own check says the same")
+	require.Equal(t, flushed.LastLSN, set.Check.Reach.LSN, "the node's own check agrees")
 	require.Greater(t, flushed.LastLSN, set.Position.LSN)
 	require.NoError(t, w.pair.KillAll())
 

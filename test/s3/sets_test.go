@@ -151,7 +151,7 @@ func setsAndArchive(
 	require.Equal(t, last.Name, sets[1].Name)
 	files, err := open("log").List(ctx, "")
 	require.NoError(t, err)
-	require.False(t, strings.HasPrefix(files[0].Name, "00000000000000000001-"), "the log before the oldest set is gone")
+	require.False(t, strings.HasPrefix(files[0].Name, "00000000000000000001-"), "the log before the oldest set is removed")
 	return last
 }
 
@@ -164,9 +164,9 @@ func TestKilled(t *testing.T) {
 	d := openData(t, in(t.TempDir(), "data"))
 	d.publish(320)
 	want := contents(t, d.s)
-	place := openStore(t, "sets", o)
+	location := openStore(t, "sets", o)
 	start := time.Now()
-	_, err := backup.Run(t.Context(), d.s, backup.Options{Place: place})
+	_, err := backup.Run(t.Context(), d.s, backup.Options{Place: location})
 	require.NoError(t, err)
 	took := time.Since(start)
 	count := map[string]int{}
@@ -179,19 +179,19 @@ func TestKilled(t *testing.T) {
 			return err
 		})
 		count[fmt.Sprintf("backup %t", err == nil)]++
-		sets, lerr := backup.ListIn(t.Context(), place)
+		sets, lerr := backup.ListIn(t.Context(), location)
 		require.NoError(t, lerr)
 		whole := 0
 		for _, set := range sets {
 			if set.Complete {
 				whole++
-				_, err := backup.Verify(t.Context(), set.Name, backup.VerifyOptions{Place: place, ChecksumsOnly: true})
-				require.NoError(t, err, "kill %d: %s lists as whole", i, set.Name)
+				_, err := backup.Verify(t.Context(), set.Name, backup.VerifyOptions{Place: location, ChecksumsOnly: true})
+				require.NoError(t, err, "kill %d: %s is listed as complete", i, set.Name)
 			}
 		}
 		require.Positive(t, whole)
 	}
-	last, err := backup.Run(t.Context(), d.s, backup.Options{Place: place, KeepGenerations: 1})
+	last, err := backup.Run(t.Context(), d.s, backup.Options{Place: location, KeepGenerations: 1})
 	require.NoError(t, err)
 	s.nothingElse(last.Name)
 
@@ -206,14 +206,14 @@ func TestKilled(t *testing.T) {
 		if err != nil {
 			require.ErrorIs(t, err, backup.ErrRemote)
 			require.NoError(t, store.CheckRestore(vfs.OS(), target), "it can be restored again")
-			require.NoError(t, restore(place))
+			require.NoError(t, restore(location))
 		}
 		got, _ := restored(t, target)
 		require.Equal(t, want, got)
 		require.NoError(t, os.RemoveAll(target))
 	}
 	t.Logf("a backup took %v; of %d kills in each direction: %v", took, kills, count)
-	require.Len(t, count, 4, "some gave up, and some went on: %v", count)
+	require.Len(t, count, 4, "some clients stopped, and some continued: %v", count)
 }
 
 // commitSmall makes a small change to the store.
@@ -303,14 +303,14 @@ func TestSlow(t *testing.T) {
 	require.Less(t, time.Since(start), took+cleanBound)
 	sets, err := backup.ListIn(t.Context(), store)
 	require.NoError(t, err)
-	require.Len(t, sets, 1, "what was cancelled left nothing")
+	require.Len(t, sets, 1, "a cancelled upload leaves no parts")
 }
 
 // cleanBound limits the end of a cancelled backup.
 const cleanBound = 10 * time.Second
 
 // A node starts, serves and stops without the server of its archive, and loses nothing of it.
-func TestArchiveOutOfReach(t *testing.T) {
+func TestArchiveUnreachable(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
 	d := openData(t, in(t.TempDir(), "data"))
@@ -332,7 +332,7 @@ func TestArchiveOutOfReach(t *testing.T) {
 	require.NoError(t, a.Status().Err)
 	s.kill()
 	d.publish(5)
-	require.Error(t, a.Close(), "the last of it is archived at the next start")
+	require.Error(t, a.Close(), "the rest is archived at the next start")
 	s.start()
 	a, err = backup.StartArchiver(d.s, backup.ArchiveOptions{Place: openStore(t, "log", o), Interval: time.Hour})
 	require.NoError(t, err)
@@ -345,7 +345,7 @@ func TestArchiveOutOfReach(t *testing.T) {
 }
 
 // Unfinished uploads of another node are kept; leftovers of this node are removed.
-func TestOthersAtWork(t *testing.T) {
+func TestConcurrentClients(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
 	store := openStore(t, "sets", options(t, s.endpoint()))

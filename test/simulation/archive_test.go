@@ -70,7 +70,7 @@ func TestArchiveConditions(t *testing.T) {
 			publish(1 << 20) // more than is retained
 			sleep(ctx, every)
 		}
-		require.Nil(t, w.reports(ctx, w.hosts[0], conditions.ArchiveGap), "there is no gap as long as nothing is archived")
+		require.Nil(t, w.reports(ctx, w.hosts[0], conditions.ArchiveGap), "without an archive there is no gap")
 		require.NoError(t, os.Remove(archive))
 		require.NoError(t, os.Rename(away, archive))
 		w.waitReports(ctx, t, w.hosts[0], conditions.ArchiveLag, false)

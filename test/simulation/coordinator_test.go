@@ -24,7 +24,7 @@ type store struct {
 	hosts   map[string]*connectivity
 	changed chan struct{} // closed and replaced whenever a link changes
 	ended   chan struct{} // closed at the end of the simulation
-	late    sync.WaitGroup
+	delayed sync.WaitGroup
 	leases  bool   // the lease of a killed process lasts until it expires; set before the nodes start
 	failed  func() // called when the outcome of a swap is withheld from its node
 }
@@ -43,7 +43,7 @@ const (
 	swapNormal    swapOutcome = iota
 	swapReplyLost             // executed, but the response is lost
 	swapLost                  // not executed, and without a response
-	swapLate                  // executed only after the node's timeout
+	swapDelayed               // executed only after the node's timeout
 )
 
 func newRecordStore(rng *rand.Rand) *store {
@@ -57,7 +57,7 @@ func newRecordStore(rng *rand.Rand) *store {
 // end waits for pending requests.
 func (a *store) end() {
 	close(a.ended)
-	a.late.Wait()
+	a.delayed.Wait()
 }
 
 // connectivityOf returns a host's link. The caller holds mu.
@@ -201,8 +201,8 @@ func (c *coordinator) Swap(
 	if outcome != swapNormal {
 		c.a.failed()
 	}
-	if !c.travel(ctx) || outcome == swapLost || outcome == swapLate {
-		if outcome == swapLate {
+	if !c.travel(ctx) || outcome == swapLost || outcome == swapDelayed {
+		if outcome == swapDelayed {
 			c.later(expect, next)
 		}
 		return 0, failover.ErrUnknownOutcome
@@ -243,7 +243,7 @@ func (c *coordinator) later(expect failover.Revision, next failover.Record) {
 	c.a.mu.Lock()
 	delay := time.Duration(c.a.rng.Int64N(int64(3 * time.Second)))
 	c.a.mu.Unlock()
-	c.a.late.Go(func() {
+	c.a.delayed.Go(func() {
 		timer := time.NewTimer(delay)
 		defer timer.Stop()
 		select {

@@ -169,7 +169,7 @@ func (w *world) replace(ctx context.Context, h *historycheck.History, m diskMove
 	}
 	sleep(ctx, operatorAfter)
 	if at, ok := h.AckedAfter(since, ""); ok {
-		return fmt.Errorf("%s serves at %v with a disk that lacks what was acknowledged", victim.name, at)
+		return fmt.Errorf("%s serves at %v with a disk without acknowledged messages", victim.name, at)
 	}
 	if m.Move == emptyDisk {
 		return nil // it waits for the other one, which starts next
@@ -209,7 +209,7 @@ func (w *world) rollBackBoth(ctx context.Context, h *historycheck.History, m dis
 	}
 	sleep(ctx, operatorAfter)
 	if at, ok := h.AckedAfter(since, ""); ok {
-		return fmt.Errorf("one serves at %v, and both disks lack what was acknowledged", at)
+		return fmt.Errorf("one serves at %v, and both disks lack acknowledged messages", at)
 	}
 	if err := w.requireWaits(ctx, hosts[:]...); err != nil {
 		return err
@@ -226,7 +226,7 @@ func (w *world) rollBackBoth(ctx context.Context, h *historycheck.History, m dis
 // requireWaits: the nodes have older images and no node with the missing data. One reports that it waits for the
 // data, and none has a role.
 func (w *world) requireWaits(ctx context.Context, hosts ...*host) error {
-	var said []string
+	var reported []string
 	for _, h := range hosts {
 		s, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).GetStatus(ctx, &pb.GetStatusRequest{})
 		if err != nil {
@@ -236,15 +236,15 @@ func (w *world) requireWaits(ctx context.Context, hosts ...*host) error {
 		if r := s.GetRole(); r != pb.Role_ROLE_RECOVERING && r != pb.Role_ROLE_CATCHING_UP {
 			return fmt.Errorf("%s has an older disk, and is %v (%s)", h.name, r, s.GetReason())
 		}
-		for _, what := range []string{waitedRollback, waitedOtherStore, waitedActive, waitedTakeover} {
-			if strings.Contains(s.GetReason(), what) {
-				w.countMove(what)
-				said = append(said, what)
+		for _, label := range []string{waitedRollback, waitedOtherStore, waitedActive, waitedTakeover} {
+			if strings.Contains(s.GetReason(), label) {
+				w.countMove(label)
+				reported = append(reported, label)
 			}
 		}
 	}
-	if len(said) == 0 {
-		return errors.New("no node says what is to be done about an older disk")
+	if len(reported) == 0 {
+		return errors.New("no node reports the action for an older disk")
 	}
 	return nil
 }
@@ -336,7 +336,7 @@ func (w *world) stopOne(ctx context.Context, m diskMove, original, copied *host,
 	if second > max(first, 0) {
 		stays, goes = copied, original
 	}
-	w.record("%s stays, %s gets the disk that was put aside", stays.name, goes.name)
+	w.record("%s stays, %s gets the stored disk", stays.name, goes.name)
 	if goes.alive() {
 		if _, err := w.crash(ctx, m, goes); err != nil {
 			return err
@@ -361,9 +361,9 @@ func (w *world) rank(ctx context.Context, h *host) int {
 		return -1
 	}
 	w.record("%s is %v: %s", h.name, s.GetRole(), s.GetReason())
-	for _, what := range []string{waitedCopy, superseded} {
-		if strings.Contains(s.GetReason(), what) {
-			w.countMove(what)
+	for _, label := range []string{waitedCopy, superseded} {
+		if strings.Contains(s.GetReason(), label) {
+			w.countMove(label)
 		}
 	}
 	switch s.GetRole() {

@@ -53,14 +53,14 @@ func (w *world) restoreNextTo(ctx context.Context, h *historycheck.History, m di
 	if w.reports(ctx, victim, conditions.RecordRejected) == nil {
 		return fmt.Errorf("%s with a restored backup does not report that", victim.name)
 	}
-	victim.takeDown()
+	victim.shutDown()
 	w.countMove(m.Move.String())
 	victim.put(own)
 	return nil
 }
 
-// takeDown stops a node that may be between two starts, and keeps it down.
-func (h *host) takeDown() {
+// shutDown stops a node that may be between two starts, and keeps it down.
+func (h *host) shutDown() {
 	h.mu.Lock()
 	h.down, h.lost = true, false
 	r := h.run

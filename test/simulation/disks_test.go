@@ -36,9 +36,9 @@ func TestDisks(t *testing.T) {
 		if total.seeds < disksSeeds {
 			return
 		}
-		for _, what := range append(moveNames[:], outcomes()...) {
-			if total.sum.moves[what] == 0 {
-				t.Errorf("in %d seeds this never came up, so that nothing is proven about it: %s", total.seeds, what)
+		for _, label := range append(moveNames[:], outcomes()...) {
+			if total.sum.moves[label] == 0 {
+				t.Errorf("in %d seeds this never occurred, so it is untested: %s", total.seeds, label)
 			}
 		}
 	}()
@@ -130,7 +130,7 @@ func (w *world) makeOutdated(ctx context.Context, i image) error {
 			return err
 		}
 		if sleep(ctx, poll); ctx.Err() != nil {
-			return errors.New("the mark does not go on, with a pair that serves")
+			return errors.New("the high-water mark does not advance while the pair serves")
 		}
 	}
 }

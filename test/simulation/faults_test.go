@@ -81,10 +81,10 @@ func sleep(ctx context.Context, d time.Duration) {
 }
 
 // find returns the target host of a fault, and the other one.
-func (w *world) find(ctx context.Context, who target) [2]*host {
+func (w *world) find(ctx context.Context, principal target) [2]*host {
 	a, b := w.hosts[0], w.hosts[1]
 	switch active := w.serving(ctx); {
-	case who == nodeB, who == activeNode && active == b, who == standbyNode && active == a:
+	case principal == nodeB, principal == activeNode && active == b, principal == standbyNode && active == a:
 		return [2]*host{b, a}
 	default:
 		return [2]*host{a, b}
@@ -376,7 +376,7 @@ func (w *world) removeIdentity(
 	o ...grpc.CallOption,
 ) error {
 	if c, ok := req.(interface{ GetProducer() *pb.Producer }); ok && w.isRemoved(c.GetProducer().GetId()) {
-		st, err := status.New(codes.OutOfRange, "simulated: the producer is not known any more").
+		st, err := status.New(codes.OutOfRange, "simulated: the producer is no longer known").
 			WithDetails(&errdetails.ErrorInfo{Reason: "PRODUCER_UNKNOWN", Domain: "lockstep.v1"})
 		if err != nil {
 			return err
@@ -406,18 +406,18 @@ func (w *world) isRemoved(id string) bool {
 // that has its record rejects the request, and so does the wrong node. If both reject it, the remedy is a restart.
 func (w *world) operator(ctx context.Context) {
 	for round := 1; ctx.Err() == nil; round++ {
-		adopted := false
+		rebuilt := false
 		for _, h := range w.hosts {
 			resp, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).AdoptRecord(ctx,
 				&pb.AdoptRecordRequest{Confirm: true})
-			if adopted = adopted || err == nil; err == nil {
+			if rebuilt = rebuilt || err == nil; err == nil {
 				w.record("%s adopted the pair: %v", h.name, resp)
 			} else if ctx.Err() == nil {
 				w.record("%s does not adopt the pair: %v", h.name, err)
 			}
 		}
 		for _, h := range w.hosts {
-			if !adopted && round%2 == 0 && ctx.Err() == nil && h.stopForNow() {
+			if !rebuilt && round%2 == 0 && ctx.Err() == nil && h.stopForNow() {
 				w.record("the operator restarts %s", h.name)
 				h.restart()
 			}

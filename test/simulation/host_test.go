@@ -123,7 +123,7 @@ func (h *host) supervise(r *run) {
 	if !automatic {
 		return
 	}
-	h.w.record("%s ended by itself: %v", h.name, r.err)
+	h.w.record("%s exited unexpectedly: %v", h.name, r.err)
 	select {
 	case <-time.After(restartAfter):
 	case <-h.w.over:

@@ -38,11 +38,11 @@ func TestLossIsNoticed(t *testing.T) {
 					noticed++
 				case err != nil:
 					require.ErrorContains(t, err, "not recovered")
-					require.Regexp(t, "was put back|may have lost", err.Error(), "an operator is told why")
+					require.Regexp(t, "was put back|may have lost", err.Error(), "the reason is reported to operators")
 					refused++
 				}
 			})
 		}
 	}
-	require.NotZero(t, refused, "the pair did not notice; the simulation did %d times", noticed)
+	require.NotZero(t, refused, "the pair did not detect it; the simulation did %d times", noticed)
 }

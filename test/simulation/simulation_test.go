@@ -61,7 +61,7 @@ func TestSimulation(t *testing.T) {
 	defer func() {
 		t.Log(total.String())
 		if never := total.never(); total.seeds >= everyKind && len(never) > 0 {
-			t.Errorf("in %d seeds these never came up, so that nothing is proven about them: %v", total.seeds, never)
+			t.Errorf("in %d seeds these never occurred, so they are untested: %v", total.seeds, never)
 		}
 	}()
 	runSeeds(t, &total, 300, func(t *testing.T, seed uint64, verbose bool) result {

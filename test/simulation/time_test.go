@@ -45,7 +45,7 @@ func TestFailoverTime(t *testing.T) {
 				})
 				require.NoError(t, err, "seed %d", seed)
 				t.Logf("seed %d: %v", seed, took)
-				require.GreaterOrEqual(t, took, c.least, "seed %d: too soon to be sure", seed)
+				require.GreaterOrEqual(t, took, c.least, "seed %d: too early to decide", seed)
 				require.LessOrEqual(t, took, c.most, "seed %d", seed)
 			}
 		})

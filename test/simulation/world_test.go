@@ -117,13 +117,13 @@ func (w *world) count(k kind) {
 }
 
 // countMove counts an effective move of a disk, or its result.
-func (w *world) countMove(what string) {
+func (w *world) countMove(label string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.done.moves == nil {
 		w.done.moves = map[string]int{}
 	}
-	w.done.moves[what]++
+	w.done.moves[label]++
 }
 
 func newWorld(seed uint64, log *zap.Logger) (*world, error) {
@@ -219,7 +219,7 @@ func (w *world) statuses(ctx context.Context) (out [2]*pb.GetStatusResponse) {
 }
 
 // wait waits for a condition over the statuses of both nodes.
-func (w *world) wait(ctx context.Context, what string, holds func(s [2]*pb.GetStatusResponse) bool) error {
+func (w *world) wait(ctx context.Context, label string, holds func(s [2]*pb.GetStatusResponse) bool) error {
 	var s [2]*pb.GetStatusResponse
 	for {
 		if now := w.statuses(ctx); ctx.Err() == nil || s == [2]*pb.GetStatusResponse{} {
@@ -231,7 +231,7 @@ func (w *world) wait(ctx context.Context, what string, holds func(s [2]*pb.GetSt
 		select {
 		case <-time.After(poll):
 		case <-ctx.Done():
-			return fmt.Errorf("waited for %s: %w; a: %s; b: %s", what, ctx.Err(), describe(s[0]), describe(s[1]))
+			return fmt.Errorf("waited for %s: %w; a: %s; b: %s", label, ctx.Err(), describe(s[0]), describe(s[1]))
 		}
 	}
 }

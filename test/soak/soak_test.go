@@ -73,7 +73,7 @@ func soak(t *testing.T, binary, coordinator string) {
 	for n := 0; time.Since(s.sampler.began) < length; n++ {
 		s.history(n)
 	}
-	t.Logf("%s: %d kills and stops, all that clients were told was true\n%s", coordinator, s.kills, s.sampler.table())
+	t.Logf("%s: %d kills and stops, all responses to clients were correct\n%s", coordinator, s.kills, s.sampler.table())
 	s.requireFlat(length)
 }
 
@@ -194,7 +194,7 @@ func (s *run) kill() {
 func (s *run) requireFlat(length time.Duration) {
 	s.t.Helper()
 	if length < flatFrom {
-		s.t.Logf("a run of less than %v says nothing about growth", flatFrom)
+		s.t.Logf("a run of less than %v does not measure growth", flatFrom)
 		return
 	}
 	for _, name := range quantities {
@@ -204,7 +204,7 @@ func (s *run) requireFlat(length time.Duration) {
 		}
 		grown := s.sampler.between(name, 0.75, 1) - s.sampler.between(name, 0.25, 0.5)
 		if grown > least && s.sampler.growth(name) > maxGrowth {
-			s.t.Errorf("%s has grown to %.2f times of what it was in the second quarter", name, s.sampler.growth(name))
+			s.t.Errorf("%s has grown to %.2f times its size in the second quarter", name, s.sampler.growth(name))
 		}
 	}
 }

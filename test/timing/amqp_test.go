@@ -103,7 +103,7 @@ func killWithAcks(t *testing.T, p *pair, wait time.Duration) (confirmed, inFligh
 		}
 		body := string(m.GetData())
 		received[body]++
-		require.False(t, acked[body], "%s came again, and its acknowledgement was confirmed", body)
+		require.False(t, acked[body], "%s was redelivered after its acknowledgement was confirmed", body)
 		require.NoError(t, r.AcceptMessage(t.Context(), m))
 	}
 	require.Len(t, received, messages)

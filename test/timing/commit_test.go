@@ -16,7 +16,7 @@ import (
 // A transaction waits for a silent standby, so its Commit returns an unknown outcome after 100 ms. While no node
 // responds, the outcome remains unknown. When both respond again, another Commit returns the outcome, and the
 // transaction is stored once.
-func TestCommitInDoubt(t *testing.T) {
+func TestCommitUnknownOutcome(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
 		c := p.client()
 		_, _, err := c.CreateQueue(t.Context(), "doubt", client.CreateQueueOptions{})
@@ -43,7 +43,7 @@ func TestCommitInDoubt(t *testing.T) {
 			if noActive != nil {
 				break // this Commit found no node
 			}
-			require.Less(t, time.Since(start), 10*time.Second, "the client should notice that no node answers")
+			require.Less(t, time.Since(start), 10*time.Second, "the client should detect that no node responds")
 		}
 
 		p.freeze(active, false)
@@ -53,6 +53,6 @@ func TestCommitInDoubt(t *testing.T) {
 		require.Len(t, r.Results, 1)
 		q, err := c.GetQueue(t.Context(), "doubt")
 		require.NoError(t, err)
-		require.EqualValues(t, 2, q.Messages, "the first one, and the doubtful one once")
+		require.EqualValues(t, 2, q.Messages, "the first one, and the one of unknown outcome once")
 	})
 }

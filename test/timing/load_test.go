@@ -60,14 +60,14 @@ func (p *pair) load() *load {
 }
 
 // done records the outcome of a call, unless the test is finished.
-func (l *load) done(ctx context.Context, who string, asked time.Time, err error) {
+func (l *load) done(ctx context.Context, principal string, asked time.Time, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case err == nil:
-		l.answers[who] = append(l.answers[who], answer{asked, time.Now()})
+		l.answers[principal] = append(l.answers[principal], answer{asked, time.Now()})
 	case ctx.Err() == nil:
-		l.errors = append(l.errors, fmt.Sprintf("%s: %v", who, err))
+		l.errors = append(l.errors, fmt.Sprintf("%s: %v", principal, err))
 	}
 }
 
@@ -100,10 +100,10 @@ func (l *load) pipeline(ctx context.Context, c *client.Client) {
 	}
 }
 
-func (l *load) consume(ctx context.Context, c *client.Client, who string) {
+func (l *load) consume(ctx context.Context, c *client.Client, principal string) {
 	consumer, err := c.Consume(ctx, l.queue, client.ConsumerOptions{})
 	if err != nil {
-		l.done(ctx, who, time.Now(), err)
+		l.done(ctx, principal, time.Now(), err)
 		return
 	}
 	defer func() { _ = consumer.Close() }()
@@ -113,7 +113,7 @@ func (l *load) consume(ctx context.Context, c *client.Client, who string) {
 		if err == nil {
 			err = d.AckSync(ctx)
 		}
-		l.done(ctx, who, asked, err)
+		l.done(ctx, principal, asked, err)
 		if err != nil {
 			return
 		}
@@ -125,10 +125,10 @@ func (l *load) count(since time.Time) map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	counts := map[string]int{waiting: 0, pipelined: 0, consuming + "0": 0, consuming + "1": 0}
-	for who, all := range l.answers {
+	for principal, all := range l.answers {
 		for _, a := range all {
 			if a.asked.After(since) {
-				counts[who]++
+				counts[principal]++
 			}
 		}
 	}
@@ -159,8 +159,8 @@ func (l *load) failures() []string {
 func (l *load) pause(from, to time.Time) (longest time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, who := range []string{waiting, pipelined} {
-		all := l.answers[who]
+	for _, principal := range []string{waiting, pipelined} {
+		all := l.answers[principal]
 		for i := 1; i < len(all); i++ {
 			if before, at := all[i-1].answered, all[i].answered; at.After(from) && before.Before(to) {
 				longest = max(longest, at.Sub(before))
@@ -174,8 +174,8 @@ func (l *load) pause(from, to time.Time) (longest time.Duration) {
 func (l *load) slowest(from, to time.Time) (longest time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, who := range []string{waiting, pipelined} {
-		for _, a := range l.answers[who] {
+	for _, principal := range []string{waiting, pipelined} {
+		for _, a := range l.answers[principal] {
 			if !a.asked.Before(from) && a.asked.Before(to) {
 				longest = max(longest, a.answered.Sub(a.asked))
 			}

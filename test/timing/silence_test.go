@@ -60,7 +60,7 @@ func TestCut(t *testing.T) {
 			took := time.Since(from)
 			l.more()
 			pause := l.pause(from, time.Now())
-			t.Logf("dropped after %v, publishers were without an answer for %v", took, pause)
+			t.Logf("dropped after %v, publish outage %v", took, pause)
 			require.InDelta(t, dropAfter, took, float64(dropAfter/10))
 			require.InDelta(t, dropAfter, pause, float64(dropAfter/10))
 			sleep(takeoverAfter)
@@ -179,7 +179,7 @@ func TestAcksWaitForTheStandby(t *testing.T) {
 				sleep(delay)
 				require.Equal(t, pb.Role_ROLE_ACTIVE, active.Role())
 				require.Greater(t, p.status(active).GetStore().GetLogEnd().GetLsn(),
-					p.status(standby).GetStore().GetLogEnd().GetLsn(), "the standby has all that the active has")
+					p.status(standby).GetStore().GetLogEnd().GetLsn(), "the standby has all records of the active")
 				// An acknowledgement that the active sent before the cut takes one latency to its client.
 				_, alone := w.History().AckedAfter(cut+roundTrip, standby.Ready.Advertise)
 				require.False(t, alone, "acknowledged without the standby")

@@ -111,7 +111,7 @@ func TestStop(t *testing.T) {
 					require.LessOrEqual(t, to.Sub(from), c.within, "the stop")
 					if c.pause != 0 {
 						l.more()
-						require.LessOrEqual(t, l.pause(from, to), c.pause, "publishers without an answer")
+						require.LessOrEqual(t, l.pause(from, to), c.pause, "publish outage")
 					}
 					p.restart(victim)
 					if c.after != nil {
@@ -119,7 +119,7 @@ func TestStop(t *testing.T) {
 					}
 					p.inSync()
 					l.more()
-					t.Logf("stopped in %v, publishers were without an answer for %v", to.Sub(from), l.pause(from, to))
+					t.Logf("stopped in %v, publish outage %v", to.Sub(from), l.pause(from, to))
 				}
 				l.end()
 			})

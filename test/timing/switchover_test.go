@@ -30,7 +30,7 @@ func TestSwitchover(t *testing.T) {
 			l.more()
 			t.Logf("pause %v, call %v, clients %v", r.GetPause().AsDuration(), to.Sub(from), l.pause(from, to))
 			require.LessOrEqual(t, r.GetPause().AsDuration(), 15*time.Millisecond)
-			require.LessOrEqual(t, l.pause(from, to), 20*time.Millisecond, "publishers without an answer")
+			require.LessOrEqual(t, l.pause(from, to), 20*time.Millisecond, "publish outage")
 		}
 		l.end()
 		p.verify(w)

@@ -106,7 +106,7 @@ func (p *publisher) next(ctx context.Context, after time.Time, not string) (time
 func Failover(ctx context.Context, t Target, o FailoverOptions) (Result, error) {
 	r := Result{
 		Workload: "failover", Phase: o.Fault, Setup: t.Setup, Sync: t.Sync, SizeBytes: 512, Queues: 1,
-		Producers: 1, Window: 1, Note: o.Coordinator,
+		Producers: 1, Window: 1, Comment: o.Coordinator,
 	}
 	names := QueueNames(1)
 	err := WithQueues(ctx, t.Client, names, func() error {

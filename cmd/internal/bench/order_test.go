@@ -27,7 +27,7 @@ func TestParts(t *testing.T) {
 	sum := 0
 	for i, n := range counted {
 		require.Equal(t, n, o.PartSize(i, messages), i)
-		require.Equal(t, n, o.PartSize(i+o.Parts, messages), "subscriptions share parts when there are more of them")
+		require.Equal(t, n, o.PartSize(i+o.Parts, messages), "more subscriptions share the parts")
 		sum += n
 	}
 	require.Equal(t, messages, sum)

@@ -47,11 +47,11 @@ type Result struct {
 	// of page.db, in bytes, if the workload reads it
 	PageSize int `json:"page_size,omitempty"`
 	// minimum number of deliveries of a subscription as a fraction of the maximum
-	Share float64 `json:"share_min_of_max,omitempty"`
-	Ratio float64 `json:"ratio,omitempty"` // of Rate to that of the baseline in Note
+	Fraction float64 `json:"share_min_of_max,omitempty"`
+	Ratio    float64 `json:"ratio,omitempty"` // of Rate to that of the baseline in Note
 	// of the CPU time per message to that of the baseline in Note
 	CPURatio float64 `json:"cpu_ratio,omitempty"`
-	Note     string  `json:"note,omitempty"`
+	Comment  string  `json:"note,omitempty"`
 
 	// from files, by this process, including the page cache
 	ReadBytes    float64 `json:"file_read_bytes_per_message,omitempty"`
@@ -141,10 +141,10 @@ func (r *Result) Remark() string {
 	add(r.Ratio > 0, "%.2f ×", r.Ratio)
 	add(r.CPURatio > 0, "CPU of each %.2f ×", r.CPURatio)
 	add(r.WrittenBytes > 0, "each writes %.0f B and reads %.0f B of files", r.WrittenBytes, r.ReadBytes)
-	add(r.Share > 0, "fairness %.2f", r.Share)
+	add(r.Fraction > 0, "fairness %.2f", r.Fraction)
 	add(r.Setting != "", "%.1f checkpoints/min, log %.0f MB, peak %.0f MB", r.CheckpointsPerMin, r.LogMB, r.PeakRSS)
 	add(r.MemoryLimitMB > 0, "in %.0f MB", r.MemoryLimitMB)
-	add(r.Note != "", "%s", r.Note)
+	add(r.Comment != "", "%s", r.Comment)
 	return strings.Join(parts, "; ")
 }
 

@@ -59,7 +59,7 @@ func (env *Env) Confirm(ctx context.Context, yes bool, format string, args ...an
 // ConfirmMessages asks for confirmation if messages of a queue would be deleted. An empty subscription means all of
 // them.
 func (env *Env) ConfirmMessages(
-	ctx context.Context, c *client.Client, yes bool, queue, subscription, what string,
+	ctx context.Context, c *client.Client, yes bool, queue, subscription, label string,
 ) error {
 	if yes || !env.Asks() {
 		return nil
@@ -82,5 +82,5 @@ func (env *Env) ConfirmMessages(
 	if messages == 0 {
 		return nil
 	}
-	return env.Confirm(ctx, yes, "%s? %s will be deleted permanently.", what, output.Plural(messages, "message"))
+	return env.Confirm(ctx, yes, "%s? %s will be deleted permanently.", label, output.Plural(messages, "message"))
 }

@@ -66,7 +66,7 @@ func hint(err error) string {
 		return "data.dir in the node's configuration names the directory: lockstep doctor --config node.yaml"
 	case errors.Is(err, errOtherPort), states("it is not a port for clients"):
 		return "--addr names the port for clients, the setting listen of a node; the console, metrics, AMQP and raft have " +
-			"ports of their own"
+			"separate ports"
 	case errors.Is(err, errNodeSpeaksTLS), states("it speaks TLS, and this client does not"):
 		return "--tls-ca ca.pem with the CA of the node's certificate (" + envTLSCA + "; lockstep login stores " +
 			"it); lockstep cert show HOST:PORT, to show the node's certificate"

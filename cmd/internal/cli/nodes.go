@@ -142,17 +142,17 @@ func (env *Env) OnActive(ctx context.Context, fn func(context.Context, *client.N
 	})
 }
 
-// AskNodes requests the status of all nodes concurrently.
-func (env *Env) AskNodes(ctx context.Context, c *client.Client, timeout time.Duration) pairstatus.Status {
+// QueryNodes requests the status of all nodes concurrently.
+func (env *Env) QueryNodes(ctx context.Context, c *client.Client, timeout time.Duration) pairstatus.Status {
 	addrs, err := env.Addresses()
 	if err != nil {
 		return pairstatus.Status{}
 	}
-	return pairstatus.AskAll(ctx, c, addrs, timeout)
+	return pairstatus.QueryAll(ctx, c, addrs, timeout)
 }
 
 // NodeNamer returns a function that maps node IDs to names.
 func (env *Env) NodeNamer(ctx context.Context, c *client.Client) func(string) string {
-	s := env.AskNodes(ctx, c, min(env.Timeout, time.Second))
+	s := env.QueryNodes(ctx, c, min(env.Timeout, time.Second))
 	return s.NodeName
 }

@@ -109,8 +109,8 @@ func globalFlags(env *Env, root *cobra.Command) {
 	f := root.PersistentFlags()
 	f.StringVar(&env.flags.Addresses, "addr", addr, "node addresses, comma-separated (environment: "+EnvAddr+")")
 	for _, o := range []struct {
-		value          *string
-		name, env, say string
+		value             *string
+		name, env, format string
 	}{
 		{&env.flags.CA, "tls-ca", envTLSCA, "CA certificates for verifying the nodes; enables " +
 			"TLS"},
@@ -121,7 +121,7 @@ func globalFlags(env *Env, root *cobra.Command) {
 		if !ok {
 			value = ""
 		}
-		f.StringVar(o.value, o.name, value, o.say+" (environment: "+o.env+")")
+		f.StringVar(o.value, o.name, value, o.format+" (environment: "+o.env+")")
 	}
 	connectionFlags(env, root)
 	f.StringVarP(&env.output, "output", "o", "table", "output format: table or json")

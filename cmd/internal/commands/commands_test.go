@@ -79,7 +79,7 @@ func TestVersion(t *testing.T) {
 }
 
 // If no node answers, the error contains the addresses and how to change them.
-func TestNobodyThere(t *testing.T) {
+func TestNoServer(t *testing.T) {
 	c := clitest.CLI{T: t, Addr: "127.0.0.1:1"}
 	_, stderr, code := c.Run("", "queue", "list", "--timeout", "200ms")
 	require.Equal(t, cli.ExitError, code)
@@ -109,7 +109,7 @@ func TestNobodyThere(t *testing.T) {
 }
 
 // With only the standby's address, commands follow its redirect to the active.
-func TestGivenOnlyTheStandby(t *testing.T) {
+func TestConnectThroughStandby(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	_, standby := clitest.InSync(t, p, c)
 	c.Addr = standby.Address

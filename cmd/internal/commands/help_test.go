@@ -27,7 +27,7 @@ func TestHelp(t *testing.T) {
 		path := cmd.CommandPath()
 		require.NotEmpty(t, cmd.Short, path)
 		require.NotContains(t, strings.TrimSuffix(cmd.Short, "…"), "\n", path)
-		require.False(t, strings.HasSuffix(cmd.Short, "."), "%s: the short text is no sentence", path)
+		require.False(t, strings.HasSuffix(cmd.Short, "."), "%s: the short text is not a sentence", path)
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			require.NotEmpty(t, f.Usage, "%s --%s", path, f.Name)
 		})
@@ -38,7 +38,7 @@ func TestHelp(t *testing.T) {
 			return
 		}
 		require.NotEmpty(t, cmd.Long, "%s has no long text", path)
-		require.NotEqual(t, cmd.Short, strings.TrimSuffix(cmd.Long, "."), "%s: the long text says no more", path)
+		require.NotEqual(t, cmd.Short, strings.TrimSuffix(cmd.Long, "."), "%s: the long text adds nothing", path)
 		require.NotEmpty(t, cmd.Example, path)
 		require.Contains(t, cmd.Example, path, path)
 	}

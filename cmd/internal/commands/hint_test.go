@@ -26,7 +26,7 @@ func fails(t *testing.T, c clitest.CLI, args ...string) string {
 	_, stderr, code := c.Run("", args...)
 	require.Equal(t, cli.ExitError, code, "%v: %s", args, stderr)
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
-	require.Greater(t, len(lines), 1, "%v names no command that helps: %s", args, stderr)
+	require.Greater(t, len(lines), 1, "%v suggests no command: %s", args, stderr)
 	return lines[len(lines)-1]
 }
 

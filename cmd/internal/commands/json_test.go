@@ -15,7 +15,7 @@ import (
 
 // The names and types in the --output json output of each command are unchanged. The tests named TestJSON of the groups
 // check the values.
-func TestShapesForPrograms(t *testing.T) {
+func TestJSONShapes(t *testing.T) {
 	p, c := clitest.StartNodes(t, true)
 	var text strings.Builder
 	show := func(args ...string) {

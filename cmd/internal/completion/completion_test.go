@@ -86,7 +86,7 @@ func TestLiveNames(t *testing.T) {
 	c.Addr = "127.0.0.1:1," + addresses[0]
 	require.Equal(t, []string{"a", "b"}, complete(t, c, "switchover", "--to", ""))
 	c.Addr = ""
-	require.Equal(t, []string{"orders"}, complete(t, c, "--addr", addresses[0], "publish", "o"), "as flags say")
+	require.Equal(t, []string{"orders"}, complete(t, c, "--addr", addresses[0], "publish", "o"), "as specified by flags")
 	inBash(t, addresses[0])
 }
 

@@ -112,7 +112,7 @@ func TestLedger(t *testing.T) {
 }
 
 // Acknowledged messages that are not delivered, not stored, or stored with another sequence count as lost.
-func TestLedgerMisses(t *testing.T) {
+func TestLedgerReportsLoss(t *testing.T) {
 	l := books(t)
 	require.NoError(t, l.deliver(stored(0, 1)))
 	require.NoError(t, l.audit(stored(0, 1)))

@@ -38,12 +38,12 @@ type ResizeOptions struct {
 // Stock those stored before it.
 type ResizeVerdict struct {
 	Verdict
-	// StockMessages and StockBytes were stored in the queues.
-	StockMessages int   `json:"stock_messages"`
-	StockBytes    int64 `json:"stock_bytes"`
-	// StockLost are missing or changed, StockDuplicated are stored twice.
-	StockLost       int `json:"stock_lost"`
-	StockDuplicated int `json:"stock_duplicated"`
+	// BacklogMessages and BacklogBytes were stored in the queues.
+	BacklogMessages int   `json:"stock_messages"`
+	BacklogBytes    int64 `json:"stock_bytes"`
+	// BacklogLost are missing or changed, BacklogDuplicated are stored twice.
+	BacklogLost       int `json:"stock_lost"`
+	BacklogDuplicated int `json:"stock_duplicated"`
 	// Plan is the final state of the plan: "done".
 	Plan string `json:"plan"`
 	// PlanSeconds is its duration, including the failover and the restart of the killed node.
@@ -77,7 +77,7 @@ type ResizeVerdict struct {
 // Passed reports whether no message was lost or duplicated, both nodes have the new page size, and there were always
 // two copies.
 func (v ResizeVerdict) Passed() bool {
-	return v.Verdict.Passed() && v.StockLost == 0 && v.StockDuplicated == 0 && v.Plan == "done" &&
+	return v.Verdict.Passed() && v.BacklogLost == 0 && v.BacklogDuplicated == 0 && v.Plan == "done" &&
 		v.PageSizesAfter == [2]uint32{v.target, v.target} && v.OneCopyMS == 0
 }
 
@@ -163,7 +163,7 @@ func (r *resize) fill(ctx context.Context) error {
 	if err := r.backlog.fill(ctx, r.client, r.o.FillBytes); err != nil {
 		return err
 	}
-	r.verdict.StockMessages, r.verdict.StockBytes = r.backlog.count(), r.backlog.bytes.Load()
+	r.verdict.BacklogMessages, r.verdict.BacklogBytes = r.backlog.count(), r.backlog.bytes.Load()
 	return nil
 }
 
@@ -215,8 +215,8 @@ func (r *resize) findings(ctx context.Context) (err error) {
 	if err := r.check(ctx); err != nil {
 		return err
 	}
-	r.Screen.Event("reading all %s in the filled queues again", output.Plural(v.StockMessages, "message"))
-	v.StockLost, v.StockDuplicated, err = r.backlog.check(ctx, r.client)
+	r.Screen.Event("reading all %s in the filled queues again", output.Plural(v.BacklogMessages, "message"))
+	v.BacklogLost, v.BacklogDuplicated, err = r.backlog.check(ctx, r.client)
 	return err
 }
 

@@ -211,8 +211,8 @@ type Answer struct {
 	Err      error
 }
 
-// AskAll requests the status of all nodes concurrently.
-func AskAll(ctx context.Context, c *client.Client, addrs []string, timeout time.Duration) Status {
+// QueryAll requests the status of all nodes concurrently.
+func QueryAll(ctx context.Context, c *client.Client, addrs []string, timeout time.Duration) Status {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	answers := make([]Answer, len(addrs))
@@ -220,7 +220,7 @@ func AskAll(ctx context.Context, c *client.Client, addrs []string, timeout time.
 	for i, addr := range addrs {
 		wg.Go(func() {
 			answers[i].Address = addr
-			answers[i].Response, answers[i].Err = Ask(ctx, c, addr)
+			answers[i].Response, answers[i].Err = Query(ctx, c, addr)
 		})
 	}
 	wg.Wait()
@@ -291,8 +291,8 @@ func (s *Status) NodeName(id string) string {
 	return id
 }
 
-// Ask requests the status of one node.
-func Ask(ctx context.Context, c *client.Client, addr string) (*pb.GetStatusResponse, error) {
+// Query requests the status of one node.
+func Query(ctx context.Context, c *client.Client, addr string) (*pb.GetStatusResponse, error) {
 	n, err := c.Node(addr)
 	if err != nil {
 		return nil, err

@@ -43,7 +43,7 @@ func TestTerminal(t *testing.T) {
 	var b strings.Builder
 	d := progress.New(&b, true)
 	first, second := d.Bar("node a"), d.Bar("node b")
-	require.Empty(t, second.Line(), "it has not begun")
+	require.Empty(t, second.Line(), "it has not started")
 	d.Set(first, progress.Step{Phase: "copy", Done: 5 << 20, Total: 10 << 20})
 	require.Contains(t, first.Line(), "node a: copy")
 	require.Contains(t, first.Line(), "50%")
@@ -55,7 +55,7 @@ func TestTerminal(t *testing.T) {
 	require.True(t, strings.HasPrefix(b.String(), "\x1b[2A\r\x1b[Jsomething happened\n"), "%q", b.String())
 	require.Contains(t, b.String(), "node b: waits\n")
 	d.Set(first, progress.Step{Phase: "verify", Done: 7 << 20})
-	require.Contains(t, first.Line(), "7.0 MiB", "it is not known how much there is")
+	require.Contains(t, first.Line(), "7.0 MiB", "the amount is unknown")
 	d.Clear()
 	require.True(t, strings.HasSuffix(b.String(), "\x1b[2A\r\x1b[J"), "%q", b.String())
 }

@@ -217,9 +217,9 @@ func PlanKind(k pb.PlanKind) string {
 
 // DescribePlan describes the progress of a plan in a sentence. name returns the name of a node.
 func DescribePlan(p *pb.Plan, name func(id string) string) string {
-	what := PlanKind(p.GetKind())
+	label := PlanKind(p.GetKind())
 	if p.GetKind() == pb.PlanKind_PLAN_KIND_RESIZE {
-		what += " to pages of " + output.Bytes(uint64(p.GetPageSize()))
+		label += " to pages of " + output.Bytes(uint64(p.GetPageSize()))
 	}
 	node := "a node"
 	if p.GetNode() != "" {
@@ -252,5 +252,5 @@ func DescribePlan(p *pb.Plan, name func(id string) string) string {
 	if n := p.GetRetries(); n > 0 {
 		s += fmt.Sprintf(" (restarted: %d×)", n)
 	}
-	return what + ": " + s
+	return label + ": " + s
 }

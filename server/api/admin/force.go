@@ -187,7 +187,7 @@ func (a *Service) mayForce(
 		if err != nil && !passes {
 			return nil, err
 		}
-		other, peer := a.askPeer(ctx, req.GetOtherAddress(), &st, found)
+		other, peer := a.queryPeer(ctx, req.GetOtherAddress(), &st, found)
 		if other != nil {
 			stats, err := a.store.Stats()
 			if err != nil {

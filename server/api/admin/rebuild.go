@@ -171,7 +171,7 @@ func (a *Service) findPeer(
 	deadline := time.Now().Add(rebuildSearchTimeout)
 	for {
 		st := a.o.State().Pair
-		other, peer := a.askPeer(ctx, req.GetOtherAddress(), &st, found)
+		other, peer := a.queryPeer(ctx, req.GetOtherAddress(), &st, found)
 		if other != nil || req.GetWithoutOther() || time.Now().After(deadline) {
 			return other, peer
 		}
@@ -183,9 +183,9 @@ func (a *Service) findPeer(
 	}
 }
 
-// askPeer queries the other node at the operator's address, at the announced address, and at the address in an older
+// queryPeer queries the other node at the operator's address, at the announced address, and at the address in an older
 // record. The status is nil if no node responds, the peer is nil if no address is known.
-func (a *Service) askPeer(
+func (a *Service) queryPeer(
 	ctx context.Context, hint string, st *failover.Status, found failover.Found,
 ) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
 	var addresses []string

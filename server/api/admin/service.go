@@ -318,14 +318,14 @@ func (a *Service) Checkpoint(ctx context.Context, _ *pb.CheckpointRequest) (*pb.
 // Check verifies this node's whole store and reports the findings.
 func (a *Service) Check(req *pb.CheckRequest, stream grpc.ServerStreamingServer[pb.CheckResponse]) error {
 	var sendErr error
-	var told time.Time
+	var reported time.Time
 	ctx, cancel := context.WithCancel(protoconv.Paced(stream.Context(), req))
 	defer cancel()
 	progress := func(done, total uint64) {
-		if sendErr != nil || time.Since(told) < checkInterval {
+		if sendErr != nil || time.Since(reported) < checkInterval {
 			return
 		}
-		told = time.Now()
+		reported = time.Now()
 		if sendErr = stream.Send(&pb.CheckResponse{PagesDone: done, PagesTotal: total}); sendErr != nil {
 			cancel()
 		}

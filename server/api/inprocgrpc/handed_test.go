@@ -35,7 +35,7 @@ func filled[M proto.Message](m M) M {
 }
 
 // Messages passed by reference are copied field by field; no field may be missing.
-func TestEveryFieldIsHandedOver(t *testing.T) {
+func TestEveryFieldIsPassed(t *testing.T) {
 	for _, c := range []struct{ from, to proto.Message }{
 		{filled(&pb.ConsumeRequest{}), &pb.ConsumeRequest{}},
 		{filled(&pb.ConsumeResponse{}), &pb.ConsumeResponse{}},

@@ -87,8 +87,8 @@ func TestCallers(t *testing.T) {
 	alice := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 7}
 	key, leave := link.Enter(inprocgrpc.Caller{Addr: alice, TLS: &tls.ConnectionState{ServerName: "x"}})
 	bob := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 2), Port: 7}
-	other, leaveOther := link.Enter(inprocgrpc.Caller{Addr: bob})
-	defer leaveOther()
+	other, detachPeer := link.Enter(inprocgrpc.Caller{Addr: bob})
+	defer detachPeer()
 
 	p := call(inprocgrpc.As(t.Context(), key))
 	require.Equal(t, alice, p.Addr)
@@ -99,10 +99,10 @@ func TestCallers(t *testing.T) {
 	require.Equal(t, bob, p.Addr)
 	require.Nil(t, p.AuthInfo)
 	leave()
-	type mine struct{}
+	type ownCopy struct{}
 	for _, ctx := range []context.Context{
 		t.Context(), inprocgrpc.As(t.Context(), key), inprocgrpc.As(t.Context(), 77),
-		peer.NewContext(context.WithValue(t.Context(), mine{}, other), &peer.Peer{Addr: bob}),
+		peer.NewContext(context.WithValue(t.Context(), ownCopy{}, other), &peer.Peer{Addr: bob}),
 	} {
 		p = call(ctx)
 		require.Equal(t, "unix", p.Addr.Network())
@@ -300,7 +300,7 @@ func TestSameLimits(t *testing.T) {
 		&pb.CreateQueueRequest{})
 	require.Equal(t, codes.Internal, status.Code(err))
 	_, err = client.CreateQueue(t.Context(), &pb.CreateQueueRequest{}, grpc.UseCompressor("gzip"))
-	require.ErrorContains(t, err, "CompressorCallOption", "what has no effect is refused")
+	require.ErrorContains(t, err, "CompressorCallOption", "options without effect are refused")
 }
 
 // Each end of a call is notified when the other one ends, regardless of the operation it is blocked in.
@@ -433,7 +433,7 @@ func TestHandlerEnds(t *testing.T) {
 
 // A call refused before its request arrives returns the error on receive. A client-streaming caller gets the end on
 // send. A caller with a single request does not, since generated clients would not call RecvMsg after an error.
-func TestEndsBeforeTheRequest(t *testing.T) {
+func TestEndBeforeRequest(t *testing.T) {
 	for _, desc := range []grpc.StreamDesc{
 		{StreamName: "One", ServerStreams: true}, {StreamName: "Several", ServerStreams: true, ClientStreams: true},
 	} {
@@ -504,7 +504,7 @@ func TestHandedOver(t *testing.T) {
 			require.True(t, proto.Equal(request, &in.Request))
 			require.Same(t, request.GetPublish().GetMessages()[0], in.Request.GetPublish().GetMessages()[0])
 			in.Reset()
-			require.NotEmpty(t, request.GetPublish().GetMessages(), "it is good for another attempt")
+			require.NotEmpty(t, request.GetPublish().GetMessages(), "another attempt is allowed")
 			plain, err := s.Recv()
 			require.NoError(t, err)
 			require.True(t, proto.Equal(request, plain))
@@ -541,7 +541,7 @@ func TestHandedOver(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, proto.Equal(maker{}.MakeMessage(), got), "%v", got)
 	_, err = c.Recv()
-	require.NoError(t, err, "its length is looked at again before it is refused")
+	require.NoError(t, err, "its length is checked again before it is refused")
 }
 
 // maker creates a response.

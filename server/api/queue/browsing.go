@@ -208,10 +208,10 @@ func (c *browser) release(bytes int64) {
 	c.held -= bytes
 }
 
-func (c *browser) refusal(ctx context.Context, where string, limit int64) error {
+func (c *browser) refusal(ctx context.Context, location string, limit int64) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("browse: %w", err)
 	}
 	return fmt.Errorf("%w: browsers of %s hold %d unread bytes, which is the limit; read or cancel "+
-		"them, or raise limits.pending-bytes", apierror.ErrTooManyBrowsers, where, limit)
+		"them, or raise limits.pending-bytes", apierror.ErrTooManyBrowsers, location, limit)
 }

@@ -17,7 +17,7 @@ import (
 
 // Browsers that do not read use at most the shared limit. Others then get small batches, and are refused when no
 // memory is left, until a client reads.
-func TestBrowsersShareRoom(t *testing.T) {
+func TestBrowsersShareLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pending = 256 << 20
 		b := newBrowsing(pending)

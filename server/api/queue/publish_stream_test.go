@@ -16,7 +16,7 @@ import (
 
 // After a request that the node did not execute, later ones are not submitted, even before its response is sent. An
 // error that concerns only the request has no such effect.
-func TestStreamBreaksAtOnce(t *testing.T) {
+func TestStreamFailsImmediately(t *testing.T) {
 	for name, c := range map[string]struct {
 		err    error
 		broken bool

@@ -182,17 +182,12 @@ func TestMay(t *testing.T) {
 	require.NoError(t, rules.MayAny(id("alice"), access.QueueRights, "orders.eu"))
 	require.ErrorIs(t, rules.MayAny(id("alice"), access.QueueRights, "orders"), access.ErrDenied)
 
-	require.EqualError(
-		t,
-		rules.May(id("dan", "dev-7"), access.Consume, "orders.eu"),
-		`permission denied: "dan" (in the `+
-			`groups dev-7) has no right to consume queue "orders.eu"; an operator can grant it: lockstep access grant --help`,
-	)
-	require.ErrorContains(
-		t,
-		rules.May(id("anonymous"), access.Operate, ""),
-		"has neither a client certificate nor a token",
-	)
+	var denied *access.DeniedError
+	require.ErrorAs(t, rules.May(id("dan", "dev-7"), access.Consume, "orders.eu"), &denied)
+	require.Equal(t, access.DeniedError{
+		Principal: "dan", Groups: []string{"dev-7"}, Right: access.Consume, Queue: "orders.eu",
+	}, *denied)
+	require.ErrorIs(t, rules.May(id("anonymous"), access.Operate, ""), access.ErrDenied)
 }
 
 // A glob never matches the anonymous principal.
@@ -225,7 +220,7 @@ func TestOpen(t *testing.T) {
 	}
 	var rules access.Rules
 	require.NoError(t, rules.Load(3, entries(t, &pb.AccessRole{Name: "r"}, &pb.AccessQuota{Queue: "*", Bytes: 1})))
-	require.True(t, rules.Open(), "roles and quotas are no rules")
+	require.True(t, rules.Open(), "roles and quotas are not rules")
 	changed, before := rules.Changed(), rules.Generation()
 	rules.Configure(access.Setting{Deny: true, Operators: []string{"root"}})
 	require.False(t, rules.Open())
@@ -233,7 +228,7 @@ func TestOpen(t *testing.T) {
 	select {
 	case <-changed:
 	default:
-		t.Fatal("the change was not told")
+		t.Fatal("the change was not reported")
 	}
 	require.ErrorIs(t, rules.Known(anonymous), access.ErrDenied)
 	require.NoError(t, rules.May(&access.Identity{Principal: "root"}, access.Operate, ""))
@@ -295,5 +290,5 @@ func TestManyIdentities(t *testing.T) {
 		if rules.May(id, access.Publish, "q-2999") != nil {
 			t.Fatal("denied")
 		}
-	}), "a decision that was made before takes no memory")
+	}), "an earlier decision uses no memory")
 }

@@ -5,7 +5,7 @@
 //
 // A connection is new until one of its calls passes the auth interceptor. A connection that stays new for
 // Limits.HandshakeTimeout is closed, whether it waits in the TLS handshake, in the HTTP/2 preface, or without calls.
-// When a limit is reached, the oldest new connections are displaced, so that half-open connections cannot lock out
+// When a limit is reached, the oldest new connections are evicted, so that half-open connections cannot lock out
 // clients. The other node of the pair has reserved slots.
 package admission
 
@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// minAge is the minimum age at which a new connection may be displaced. It covers the handshakes of clients that
+	// minAge is the minimum age at which a new connection may be evicted. It covers the handshakes of clients that
 	// all reconnect after a failover.
 	minAge = time.Second
 	// peerSlots is the number of slots reserved for the other node, in addition to the limits. A connection in such a
@@ -62,8 +62,8 @@ const (
 	AddressFull
 	// TooMany: the address made too many connections without a call in a short time.
 	TooMany
-	// NoTraffic: no call passed the auth interceptor within limits.handshake-timeout.
-	NoTraffic
+	// HandshakeTimedOut: no call passed the auth interceptor within limits.handshake-timeout.
+	HandshakeTimedOut
 	// Unauthenticated: none of its calls was authenticated.
 	Unauthenticated
 	// Flood: it cancelled calls, changed settings, or sent pings too often.
@@ -80,8 +80,8 @@ const (
 )
 
 var reasonNames = [reasons]string{
-	"full", "address-full", "too-many", "silent", "strangers", "flood", "displaced", "handshakes", "hoarding",
-	"expired",
+	"full", "address-full", "too-many", "handshake-timeout", "unauthenticated", "flood", "evicted", "handshakes",
+	"memory", "expired",
 }
 
 // String returns the name used in metrics.
@@ -323,7 +323,7 @@ func (s *source) refill(limits Limits, now time.Time) {
 	s.refilled = now
 }
 
-// room reports whether one more connection of s is admitted, and which connection must be displaced for it. mu is held.
+// room reports whether one more connection of s is admitted, and which connection must be evicted for it. mu is held.
 func (l *Listener) room(s *source, limits Limits, now time.Time) (evicted *Conn, reason Reason, ok bool) {
 	if s.tries < 1 {
 		return nil, TooMany, false
@@ -352,7 +352,7 @@ func (l *Listener) room(s *source, limits Limits, now time.Time) (evicted *Conn,
 	return nil, reason, false
 }
 
-// crowd returns the sampled address with the most new connections of which one may be displaced, or nil. mu is held.
+// crowd returns the sampled address with the most new connections of which one may be evicted, or nil. mu is held.
 func (l *Listener) crowd(now time.Time) (most *source) {
 	looked := 0
 	for _, s := range l.sources { // random order
@@ -369,7 +369,7 @@ func (l *Listener) crowd(now time.Time) (most *source) {
 	return most
 }
 
-// oldest returns the oldest new connection that may be displaced, or nil. mu is held.
+// oldest returns the oldest new connection that may be evicted, or nil. mu is held.
 func (s *source) oldest(now time.Time) *Conn {
 	e := s.new.Front()
 	if e == nil {
@@ -424,7 +424,7 @@ var texts = [reasons]string{ //nolint:gochecknoglobals // a table
 	AddressFull: "connections refused: limits.connections-per-address reached; raise it if many " +
 		"clients share an address",
 	TooMany: "connections refused: too many recent connections without a call from the same address",
-	NoTraffic: "connections closed: no successful call within limits.handshake-timeout; a client with " +
+	HandshakeTimedOut: "connections closed: no successful call within limits.handshake-timeout; a client with " +
 		"another protocol, a client without valid credentials, or a client that keeps connections open",
 	Unauthenticated: "connections closed: many calls with an invalid or expired token or certificate, and " +
 		"no call with a valid one",

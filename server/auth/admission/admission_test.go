@@ -25,7 +25,7 @@ import (
 type testListener struct {
 	t        *testing.T
 	incoming chan net.Conn
-	let      chan net.Conn
+	accepted chan net.Conn
 	*admission.Listener
 
 	limits admission.Limits
@@ -59,7 +59,7 @@ func open(t *testing.T, limits admission.Limits, peerHost string) *testListener 
 		limits.Handshakes = 1000
 	}
 	core, logs := observer.New(zapcore.WarnLevel)
-	d := &testListener{t: t, incoming: make(chan net.Conn), let: make(chan net.Conn, 1), limits: limits, logs: logs}
+	d := &testListener{t: t, incoming: make(chan net.Conn), accepted: make(chan net.Conn, 1), limits: limits, logs: logs}
 	d.Listener = admission.New(fakeListener{d}, admission.Options{
 		Limits: func() admission.Limits { return d.limits }, Logger: zap.New(core),
 		IsPeer: func(host string) bool { return host == peerHost },
@@ -70,7 +70,7 @@ func open(t *testing.T, limits admission.Limits, peerHost string) *testListener 
 			if err != nil {
 				return
 			}
-			d.let <- c
+			d.accepted <- c
 		}
 	}()
 	t.Cleanup(func() { close(d.incoming) })
@@ -96,11 +96,11 @@ func (d *testListener) visit(from string) *visitor {
 	d.incoming <- remoteConn{ours, address(from)}
 	synctest.Wait()
 	select {
-	case v.inside = <-d.let:
+	case v.inside = <-d.accepted:
 	default:
 		time.Sleep(time.Second) //nolint:forbidigo // simulated time: it may be held for a moment
 		synctest.Wait()
-		require.True(d.t, v.gone(), "it was not let in, and must be closed")
+		require.True(d.t, v.gone(), "it was rejected, and must be closed")
 	}
 	return v
 }
@@ -123,17 +123,17 @@ func TestLimitOfAll(t *testing.T) {
 		a, b := d.visit("10.0.0.1:1"), d.visit("10.0.0.2:1")
 		require.NotNil(t, a.inside)
 		require.NotNil(t, b.inside)
-		require.Nil(t, d.visit("10.0.0.3:1").inside, "no place, and the others are young")
+		require.Nil(t, d.visit("10.0.0.3:1").inside, "no free slot, and the others are too new to be evicted")
 		require.EqualValues(t, 1, d.Stats().Ended["full"])
 		a.conn().Known(false)
 		time.Sleep(2 * time.Second) //nolint:forbidigo // simulated time
 		c := d.visit("10.0.0.3:1")
-		require.NotNil(t, c.inside, "the one that has called nothing makes room")
+		require.NotNil(t, c.inside, "the connection without calls is evicted")
 		require.True(t, b.gone())
 		require.False(t, a.gone())
 		c.conn().Known(false)
 		time.Sleep(2 * time.Second) //nolint:forbidigo // simulated time
-		require.Nil(t, d.visit("10.0.0.4:1").inside, "both are at work")
+		require.Nil(t, d.visit("10.0.0.4:1").inside, "both are running")
 		require.NoError(t, a.inside.Close())
 		require.NotNil(t, d.visit("10.0.0.4:1").inside)
 		require.EqualValues(t, 2, d.Stats().Open)
@@ -154,7 +154,7 @@ func TestLimitOfAnAddress(t *testing.T) {
 		require.EqualValues(t, 2, d.Stats().Ended["address-full"])
 		require.NotNil(t, d.visit("10.0.0.2:1").inside, "others are not concerned")
 		require.NotNil(t, d.visit("[2001:db8:0:1::3]:1").inside)
-		require.Equal(t, 1, d.logs.Len(), "the log is told once in a while")
+		require.Equal(t, 1, d.logs.Len(), "logging is rate-limited")
 	})
 }
 
@@ -170,15 +170,15 @@ func TestSilence(t *testing.T) {
 		synctest.Wait()
 		require.True(t, silent.gone())
 		require.False(t, known.gone())
-		require.False(t, asks.gone(), "a call is under way")
+		require.False(t, asks.gone(), "a call is in progress")
 		asks.conn().End()
 		time.Sleep(11 * time.Second) //nolint:forbidigo // simulated time
 		synctest.Wait()
 		require.True(t, asks.gone())
 		require.False(t, known.gone())
-		require.EqualValues(t, 2, d.Stats().Ended["silent"])
+		require.EqualValues(t, 2, d.Stats().Ended["handshake-timeout"])
 		require.EqualValues(t, 1, d.Stats().Open)
-		require.NoError(t, silent.inside.Close(), "once more is no harm")
+		require.NoError(t, silent.inside.Close(), "a second call has no effect")
 		require.EqualValues(t, 1, d.Stats().Open)
 	})
 }
@@ -199,7 +199,7 @@ func TestAttempts(t *testing.T) {
 		require.Nil(t, d.visit("10.0.0.1:1").inside)
 		require.EqualValues(t, 1, d.Stats().Ended["too-many"])
 		require.NotNil(t, d.visit("10.0.0.2:1").inside)
-		require.NotNil(t, d.visit("10.0.0.1:1").inside, "a quarter is back")
+		require.NotNil(t, d.visit("10.0.0.1:1").inside, "a quarter is available again")
 	})
 }
 
@@ -210,23 +210,23 @@ func TestBreakingOff(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 5000, PerAddress: 2048, HandshakeTimeout: time.Minute}, "")
 		good := d.visit("10.0.0.1:1")
 		good.conn().Known(false)
-		breakOff := func() (let int) {
+		breakOff := func() (accepted int) {
 			for range 1000 {
 				if v := d.visit("10.0.0.1:2"); v.inside != nil {
 					require.NoError(t, v.inside.Close())
-					let++
+					accepted++
 				} else {
 					break
 				}
 			}
-			return let
+			return accepted
 		}
 		require.InDelta(t, 2048/9, breakOff(), 2)
 		start := d.Stats().Accepted
 		for range 60 { // each refusal takes a second of simulated time
 			breakOff()
 		}
-		require.Less(t, d.Stats().Accepted-start, uint64(60*512/8), "an eighth of what it could make with calls")
+		require.Less(t, d.Stats().Accepted-start, uint64(60*512/8), "an eighth of the limit with calls")
 		require.False(t, good.gone())
 		require.NotNil(t, d.visit("10.0.0.2:1").inside)
 	})
@@ -246,17 +246,17 @@ func TestHandshakes(t *testing.T) {
 			held = append(held, d.visit(fmt.Sprintf("10.0.1.%d:1", i)))
 			require.NotNil(t, held[i].inside)
 		}
-		require.Nil(t, d.visit("10.0.2.1:1").inside, "as many are there")
+		require.Nil(t, d.visit("10.0.2.1:1").inside, "the count is the same")
 		require.EqualValues(t, 1, d.Stats().Ended["handshakes"])
-		// the refusal took a second, so the oldest connections may be displaced now
+		// the refusal took a second, so the oldest connections may be evicted now
 		require.NotNil(t, d.visit("10.0.2.1:1").inside)
-		require.EqualValues(t, 1, d.Stats().Ended["displaced"])
+		require.EqualValues(t, 1, d.Stats().Ended["evicted"])
 		require.False(t, known.gone())
 	})
 }
 
 // An address with admitted connections can connect although unauthenticated clients fill the handshake slots.
-func TestHandshakesOfTheKnown(t *testing.T) {
+func TestHandshakesOfAuthenticatedClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{
 			Connections: 100, PerAddress: 100, Handshakes: 4, HandshakeTimeout: time.Minute,
@@ -266,7 +266,7 @@ func TestHandshakesOfTheKnown(t *testing.T) {
 			require.NotNil(t, d.visit(fmt.Sprintf("10.0.1.%d:1", i)).inside)
 		}
 		require.NotNil(t, d.visit("10.0.0.1:2").inside)
-		require.Nil(t, d.visit("10.0.0.1:3").inside, "a quarter more, and no more")
+		require.Nil(t, d.visit("10.0.0.1:3").inside, "at most a quarter more")
 	})
 }
 
@@ -282,7 +282,8 @@ func TestPace(t *testing.T) {
 			ours, _ := net.Pipe()
 			d.incoming <- remoteConn{ours, address("10.0.0.1:1")}
 		}
-		require.InDelta(t, time.Second, time.Since(start), float64(100*time.Millisecond), "400 at once, and 4,000 a second")
+		require.InDelta(t, time.Second, time.Since(start), float64(100*time.Millisecond),
+			"a burst of 400, then 4,000 per second")
 		<-time.After(time.Second) // simulated; the last connection is accepted but not yet refused
 		synctest.Wait()
 		require.EqualValues(t, 4400, d.Stats().Ended["address-full"]+d.Stats().Ended["too-many"])
@@ -303,14 +304,14 @@ func TestPeer(t *testing.T) {
 		require.Nil(t, d.visit("10.0.0.1:1").inside)
 		time.Sleep(2 * time.Second) //nolint:forbidigo // simulated time
 		synctest.Wait()
-		require.True(t, client.gone(), "a client in a place of the other node")
+		require.True(t, client.gone(), "a client in a slot of the other node")
 		require.False(t, other.gone())
 		require.False(t, first.gone())
 	})
 }
 
 // A connection with calls that fail authentication is closed, unless an earlier call was admitted.
-func TestStrangers(t *testing.T) {
+func TestUnauthenticatedClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 10, PerAddress: 10, HandshakeTimeout: time.Minute}, "")
 		unknown, known := d.visit("10.0.0.1:1"), d.visit("10.0.0.1:2")
@@ -321,11 +322,11 @@ func TestStrangers(t *testing.T) {
 		}
 		require.True(t, unknown.gone())
 		require.False(t, known.gone())
-		require.EqualValues(t, 1, d.Stats().Ended["strangers"])
+		require.EqualValues(t, 1, d.Stats().Ended["unauthenticated"])
 	})
 }
 
-func TestOfNothing(t *testing.T) {
+func TestEmptyInput(t *testing.T) {
 	c := admission.FromContext(context.Background())
 	require.Nil(t, c)
 	c.Known(true)

@@ -134,7 +134,7 @@ func (c *Conn) expired(timeout time.Duration) {
 		return
 	}
 	limits := c.l.o.Limits()
-	c.l.refused(NoTraffic, c.source.host, limits)
+	c.l.refused(HandshakeTimedOut, c.source.host, limits)
 	_ = c.end() // abandoned
 }
 

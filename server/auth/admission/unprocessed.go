@@ -64,9 +64,9 @@ type connUnprocessed struct {
 	ended bool
 
 	// used only by relieve: the least bytes held since watched, and taken at that time
-	watched   time.Time
-	least     int64
-	takenThen uint64
+	watched    time.Time
+	least      int64
+	takenSince uint64
 	// used only by relieve: the peak of bytes held, its time, and taken at that time
 	grown     time.Time
 	peak      int64
@@ -424,7 +424,7 @@ func (c *Conn) holdsTooMuch(now, since time.Time) bool {
 	if now.Sub(a.watched) < closeDelay {
 		return false
 	}
-	too := a.taken.Load()-a.takenThen < uint64(a.least)
+	too := a.taken.Load()-a.takenSince < uint64(a.least)
 	c.watch(now)
 	if too {
 		a.watched = since // unchanged until it is closed
@@ -435,7 +435,7 @@ func (c *Conn) holdsTooMuch(now, since time.Time) bool {
 // watch restarts the observation of the connection.
 func (c *Conn) watch(now time.Time) {
 	a := &c.unprocessed
-	a.watched, a.least, a.takenThen = now, c.heldBytes(), a.taken.Load()
+	a.watched, a.least, a.takenSince = now, c.heldBytes(), a.taken.Load()
 }
 
 // heldBytes returns the bytes held, except those that the node is processing.

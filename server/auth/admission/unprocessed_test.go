@@ -174,9 +174,9 @@ func call(t *testing.T, conn *grpc.ClientConn) grpc.ClientStream {
 }
 
 // Data counts until the handler requests the next message or returns.
-func TestAheadIsCounted(t *testing.T) { synctest.Test(t, testAheadIsCounted) }
+func TestUnprocessedBytesAreCounted(t *testing.T) { synctest.Test(t, testUnprocessedBytesAreCounted) }
 
-func testAheadIsCounted(t *testing.T) {
+func testUnprocessedBytesAreCounted(t *testing.T) {
 	s, l, address := serveSink(t)
 	stream := take(t, address, "127.0.0.1")
 	unprocessed := func(bytes int64) {
@@ -197,9 +197,11 @@ func testAheadIsCounted(t *testing.T) {
 }
 
 // Data of cancelled calls and closed connections does not count.
-func TestAheadOfGivenUp(t *testing.T) { synctest.Test(t, testAheadOfGivenUp) }
+func TestUnprocessedBytesOfCancelledCalls(t *testing.T) {
+	synctest.Test(t, testUnprocessedBytesOfCancelledCalls)
+}
 
-func testAheadOfGivenUp(t *testing.T) {
+func testUnprocessedBytesOfCancelledCalls(t *testing.T) {
 	_, l, address := serveSink(t)
 	stream := take(t, address, "127.0.0.1")
 	require.NoError(t, stream.SendMsg(&raw{100_000}))
@@ -213,9 +215,11 @@ func testAheadOfGivenUp(t *testing.T) {
 }
 
 // A client that fills many calls is paused, then closed; clients at another address are served in the meantime.
-func TestHoarding(t *testing.T) { synctest.Test(t, testHoarding) }
+func TestExcessiveMemoryClosesConnection(t *testing.T) {
+	synctest.Test(t, testExcessiveMemoryClosesConnection)
+}
 
-func testHoarding(t *testing.T) {
+func testExcessiveMemoryClosesConnection(t *testing.T) {
 	s, l, address := serveSink(t)
 	holder := sendIncomplete(t, address)
 	require.Eventually(t, func() bool { return l.Stats().UnprocessedBytes > unprocessedLimit }, time.Minute,
@@ -231,7 +235,7 @@ func testHoarding(t *testing.T) {
 			}
 		}
 	}()
-	for l.Stats().Ended["hoarding"] == 0 {
+	for l.Stats().Ended["memory"] == 0 {
 		require.Less(t, l.Stats().UnprocessedBytes, int64(unprocessedLimit+4<<20))
 		require.NoError(t, good.SendMsg(&raw{1000}))
 		require.Less(t, time.Since(start), 30*time.Second, "it is not closed")
@@ -241,29 +245,31 @@ func testHoarding(t *testing.T) {
 	require.True(t, err == nil || !isTimeout(err), "%v", err)
 	require.Eventually(t, func() bool { return l.Stats().UnprocessedBytes < 100_000 }, time.Minute, time.Millisecond)
 	require.NoError(t, good.SendMsg(&raw{1000}))
-	require.Equal(t, uint64(1), l.Stats().Ended["hoarding"])
+	require.Equal(t, uint64(1), l.Stats().Ended["memory"])
 }
 
 // A client is not closed for held data while its requests wait for the node. It is closed when they wait for the
 // client.
-func TestWaitingIsNotHoarding(t *testing.T) { synctest.Test(t, testWaitingIsNotHoarding) }
+func TestBlockedRequestKeepsConnection(t *testing.T) {
+	synctest.Test(t, testBlockedRequestKeepsConnection)
+}
 
-func testWaitingIsNotHoarding(t *testing.T) {
+func testBlockedRequestKeepsConnection(t *testing.T) {
 	s, l, address := serveSink(t)
 	s.free = make(chan struct{})
 	sendIncomplete(t, address)
 	require.Eventually(t, func() bool { return l.Stats().UnprocessedBytes > unprocessedLimit }, time.Minute,
 		time.Millisecond)
 	<-time.After(4 * time.Second)
-	require.Zero(t, l.Stats().Ended["hoarding"])
+	require.Zero(t, l.Stats().Ended["memory"])
 	close(s.free)
-	require.Eventually(t, func() bool { return l.Stats().Ended["hoarding"] == 1 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return l.Stats().Ended["memory"] == 1 }, time.Minute, time.Millisecond)
 }
 
 // A client is not closed for complete requests, regardless of processing time.
-func TestWorkIsNotHoarding(t *testing.T) { synctest.Test(t, testWorkIsNotHoarding) }
+func TestProcessingKeepsConnection(t *testing.T) { synctest.Test(t, testProcessingKeepsConnection) }
 
-func testWorkIsNotHoarding(t *testing.T) {
+func testProcessingKeepsConnection(t *testing.T) {
 	s, l, address := serveSink(t)
 	s.free = make(chan struct{})
 	conn := connect(t, address, "127.0.0.2", nil)
@@ -279,7 +285,7 @@ func testWorkIsNotHoarding(t *testing.T) {
 	for range calls {
 		require.NoError(t, <-answers)
 	}
-	require.Zero(t, l.Stats().Ended["hoarding"])
+	require.Zero(t, l.Stats().Ended["memory"])
 	require.Eventually(t, func() bool { return l.Stats().UnprocessedBytes == 0 }, time.Minute, time.Millisecond)
 }
 
@@ -304,9 +310,9 @@ func (l *slowLine) Write(b []byte) (n int, err error) {
 }
 
 // A request larger than UnprocessedBytes arrives over a slow line.
-func TestSlowRequestIsNotHoarding(t *testing.T) { synctest.Test(t, testSlowRequestIsNotHoarding) }
+func TestSlowRequestKeepsConnection(t *testing.T) { synctest.Test(t, testSlowRequestKeepsConnection) }
 
-func testSlowRequestIsNotHoarding(t *testing.T) {
+func testSlowRequestKeepsConnection(t *testing.T) {
 	s, l, address := serveRequests(t, 2*unprocessedLimit)
 	stream := call(t, connect(t, address, "127.0.0.2", func(c net.Conn) net.Conn {
 		return &slowLine{Conn: c, fast: unprocessedLimit + 256<<10, perSecond: 256 << 10}
@@ -316,7 +322,7 @@ func testSlowRequestIsNotHoarding(t *testing.T) {
 	start := time.Now()
 	s.taking <- struct{}{} // the request has arrived
 	require.Greater(t, time.Since(start), 5*time.Second)
-	require.Zero(t, l.Stats().Ended["hoarding"])
+	require.Zero(t, l.Stats().Ended["memory"])
 }
 
 func isTimeout(err error) bool {

@@ -167,7 +167,7 @@ func (l *Log) Observe(ctx context.Context, c auth.Call) {
 	if c.Began.IsZero() {
 		r.Time = time.Now().UTC()
 	}
-	r.TookMS = float64(time.Since(r.Time).Microseconds()) / 1000
+	r.DurationMS = float64(time.Since(r.Time).Microseconds()) / 1000
 	if p, ok := peer.FromContext(ctx); ok {
 		r.Address = p.Addr.String()
 	}
@@ -276,9 +276,9 @@ func (l *Log) write() {
 }
 
 // fail records an error of the file, and logs it once.
-func (l *Log) fail(what string) {
-	if l.fileError.Swap(&what) == nil {
-		l.o.Logger.Error("audit: "+what, zap.Uint64("lost", l.lost.Load()))
+func (l *Log) fail(label string) {
+	if l.fileError.Swap(&label) == nil {
+		l.o.Logger.Error("audit: "+label, zap.Uint64("lost", l.lost.Load()))
 	}
 }
 

@@ -22,20 +22,20 @@ const (
 
 // Record is one call, written to the file as a JSON line.
 type Record struct {
-	Time      time.Time       `json:"time"`
-	Node      string          `json:"node"`
-	Principal string          `json:"principal"`
-	Groups    []string        `json:"groups,omitempty"`
-	Shown     string          `json:"authentication"`
-	Address   string          `json:"address"`
-	Method    string          `json:"method"`
-	Object    string          `json:"object,omitempty"`
-	Arguments json.RawMessage `json:"arguments,omitempty"`
-	Outcome   string          `json:"outcome"`
-	Code      string          `json:"code,omitempty"`
-	Error     string          `json:"error,omitempty"`
-	LSN       uint64          `json:"lsn"`
-	TookMS    float64         `json:"took_ms"`
+	Time       time.Time       `json:"time"`
+	Node       string          `json:"node"`
+	Principal  string          `json:"principal"`
+	Groups     []string        `json:"groups,omitempty"`
+	Shown      string          `json:"authentication"`
+	Address    string          `json:"address"`
+	Method     string          `json:"method"`
+	Object     string          `json:"object,omitempty"`
+	Arguments  json.RawMessage `json:"arguments,omitempty"`
+	Outcome    string          `json:"outcome"`
+	Code       string          `json:"code,omitempty"`
+	Error      string          `json:"error,omitempty"`
+	LSN        uint64          `json:"lsn"`
+	DurationMS float64         `json:"took_ms"`
 	// Repeated is the number of refusals of the same kind since the last record of that kind; they have no records.
 	Repeated uint64 `json:"repeated,omitempty"`
 }

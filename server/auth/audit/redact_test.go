@@ -107,7 +107,7 @@ func setAll(m protoreflect.Message, redacted bool, depth int) (secrets int) {
 
 // No request of any method, including methods added later, is recorded with its bytes, maps, bodies, tokens or
 // passwords.
-func TestNoRequestTellsASecret(t *testing.T) {
+func TestRequestsAreRedacted(t *testing.T) {
 	total := 0
 	for _, d := range requests(t) {
 		m := dynamicpb.NewMessage(d)

@@ -108,7 +108,7 @@ func FromProto(r *pb.AuditRecord) Record {
 		Arguments: json.RawMessage(r.GetArguments()),
 		Outcome:   strings.ToLower(strings.TrimPrefix(r.GetOutcome().String(), "AUDIT_OUTCOME_")),
 		Code:      r.GetCode(), Error: r.GetError(), LSN: r.GetLsn(),
-		TookMS: float64(r.GetTook().AsDuration().Microseconds()) / 1000, Repeated: r.GetRepeated(),
+		DurationMS: float64(r.GetTook().AsDuration().Microseconds()) / 1000, Repeated: r.GetRepeated(),
 	}
 }
 
@@ -124,6 +124,6 @@ func toProto(r *Record) *pb.AuditRecord {
 		Time: timestamppb.New(r.Time), Node: r.Node, Principal: r.Principal, Groups: r.Groups, Authentication: r.Shown,
 		Address: r.Address, Method: r.Method, Object: r.Object, Arguments: string(r.Arguments), Outcome: outcome,
 		Code: r.Code, Error: r.Error, Lsn: r.LSN,
-		Took: durationpb.New(time.Duration(r.TookMS * float64(time.Millisecond))), Repeated: r.Repeated,
+		Took: durationpb.New(time.Duration(r.DurationMS * float64(time.Millisecond))), Repeated: r.Repeated,
 	}
 }

@@ -282,7 +282,6 @@ func TestIssuerDown(t *testing.T) {
 	a, c := fixture(t, i, nil)
 	_, err := a.Authenticate(call(t, testAddress, i.Token("alice", nil)))
 	require.Equal(t, codes.Unavailable, status.Code(err))
-	require.ErrorContains(t, err, "keys of the issuer are not available")
 	require.Error(t, a.jwt.keys.refresh(t.Context()))
 
 	i.SetDown(false)
@@ -354,9 +353,9 @@ func TestNoJWT(t *testing.T) {
 	i := issuer.New(t)
 	a, _ := fixture(t, i, func(o *Options) { o.JWT = JWT{} })
 	_, err := a.Authenticate(call(t, testAddress, i.Token("alice", nil)))
-	require.ErrorContains(t, err, "auth.jwt.issuer is not set")
+	require.Equal(t, codes.Unauthenticated, status.Code(err))
 	_, err = a.Authenticate(call(t, testAddress, "lsk_x"))
-	require.ErrorContains(t, err, "no token table")
+	require.Equal(t, codes.Unauthenticated, status.Code(err))
 	id, err := a.Authenticate(call(t, testAddress, ""))
 	require.NoError(t, err)
 	require.Nil(t, id)
@@ -381,7 +380,7 @@ func TestLimit(t *testing.T) {
 	}
 	var e *Error
 	require.ErrorAs(t, err, &e)
-	require.Positive(t, e.RetryAfter, "it is told to wait")
+	require.Positive(t, e.RetryAfter, "it is asked to wait")
 
 	fresh := i.Token("bob", nil)
 	_, err = first.Authenticate(call(t, testAddress, fresh))
@@ -422,7 +421,7 @@ func TestLimitIsBounded(t *testing.T) {
 		l.failed(prefixOf(&net.TCPAddr{IP: net.IPv4(10, byte(n>>16), byte(n>>8), byte(n)), Port: 1}), now)
 	}
 	require.LessOrEqual(t, l.known(), maxAddresses)
-	require.Positive(t, l.wait(bad, now), "the worst is kept")
+	require.Positive(t, l.wait(bad, now), "the most severe is kept")
 }
 
 // Many failures are reported to the operator.

@@ -63,5 +63,5 @@ func TestCertificates(t *testing.T) {
 	}}})
 	id, err := ofConnection(unverified)
 	require.NoError(t, err)
-	require.Nil(t, id, "a certificate that was not checked names no one")
+	require.Nil(t, id, "an unverified certificate has no principal")
 }

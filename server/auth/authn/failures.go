@@ -72,12 +72,12 @@ func (f *failures) logPending(now time.Time) {
 		return
 	}
 	f.log.Warn("authentication failures", zap.Uint64("calls", f.pending),
-		zap.Duration("within", now.Sub(f.firstIn).Round(time.Millisecond)), zap.String("last_from", where(f.from)),
+		zap.Duration("within", now.Sub(f.firstIn).Round(time.Millisecond)), zap.String("last_from", addressKey(f.from)),
 		zap.String("last_check", string(f.last.Check)), zap.String("last_error", f.last.text))
 	f.logged, f.pending = now, 0
 }
 
-func where(from netip.Prefix) string {
+func addressKey(from netip.Prefix) string {
 	if !from.IsValid() {
 		return "an unknown address"
 	}
@@ -97,7 +97,7 @@ func (f *failures) check(now time.Time) (lastMinute uint64, details string) {
 		lastMinute += n
 	}
 	if f.last != nil {
-		details = fmt.Sprintf("%d in the last minute; last from %s: %s", lastMinute, where(f.from), f.last.text)
+		details = fmt.Sprintf("%d in the last minute; last from %s: %s", lastMinute, addressKey(f.from), f.last.text)
 	}
 	return lastMinute, details
 }

@@ -78,18 +78,18 @@ func (l *limiter) failed(from netip.Prefix, now time.Time) {
 
 // evict evicts one of a few sampled addresses: the one with the most failures left. mu is held.
 func (l *limiter) evict(now time.Time) {
-	var victim netip.Prefix
+	var evicted netip.Prefix
 	most, tries := -1.0, 0
 	for from, a := range l.addresses { // random order
 		a.refill(now)
 		if a.left > most {
-			victim, most = from, a.left
+			evicted, most = from, a.left
 		}
 		if tries++; tries == evictSamples {
 			break
 		}
 	}
-	delete(l.addresses, victim)
+	delete(l.addresses, evicted)
 }
 
 // known returns the number of addresses with failures.

@@ -97,12 +97,12 @@ func TestChange(t *testing.T) {
 	require.ErrorIs(t, f.Reload(), secretfile.ErrContent)
 	require.ErrorIs(t, f.Refused(), secretfile.ErrContent)
 	require.ErrorIs(t, <-reported, secretfile.ErrContent)
-	require.True(t, f.Holds(newer), "what it held before")
+	require.True(t, f.Holds(newer), "the previous contents")
 	require.Empty(t, reported)
 
 	write(t, path, newer)
 	require.Eventually(t, func() bool { return !f.Holds(older) }, time.Minute, 10*time.Millisecond,
-		"it is looked at without being asked to")
+		"it is checked automatically")
 	require.NoError(t, <-reported)
 	require.NoError(t, f.Refused())
 }

@@ -30,9 +30,9 @@ func (f *fixture) withConsumers(least uint64) uint64 {
 
 // All clients that do not read occupy no more than the limit, and 16 KiB each. A client that reads gets its
 // messages in the meantime, and all others as soon as they read.
-func TestOutboxesShareRoom(t *testing.T) { synctest.Test(t, testOutboxesShareRoom) }
+func TestOutboxesShareLimit(t *testing.T) { synctest.Test(t, testOutboxesShareLimit) }
 
-func testOutboxesShareRoom(t *testing.T) {
+func testOutboxesShareLimit(t *testing.T) {
 	const consumers, size = 50, 1 << 10
 	f := newFixture(t, dispatch.Limits{
 		Consumers: 1000, Outstanding: 10_000, BatchBytes: 256 << 10, OutboxBytes: 1 << 20, BufferedBytes: 2 << 20,
@@ -138,7 +138,7 @@ func testGroupsKeepOrderWhenReadInParts(t *testing.T) {
 		require.NoError(t, err)
 		for _, m := range event.Messages {
 			if m.Sequence > groups {
-				require.True(t, acked[m.Sequence-groups], "%d went before %d", m.Sequence, m.Sequence-groups)
+				require.True(t, acked[m.Sequence-groups], "%d was delivered before %d", m.Sequence, m.Sequence-groups)
 			}
 		}
 		for _, m := range event.Messages {

@@ -35,11 +35,11 @@ func (q *corruptQueue) Read(
 }
 
 // Messages behind corrupt ones are delivered immediately, and the corrupt ones once they are readable again.
-func TestDamagedMessagesAreSteppedOver(t *testing.T) {
-	synctest.Test(t, testDamagedMessagesAreSteppedOver)
+func TestCorruptMessagesAreSkipped(t *testing.T) {
+	synctest.Test(t, testCorruptMessagesAreSkipped)
 }
 
-func testDamagedMessagesAreSteppedOver(t *testing.T) {
+func testCorruptMessagesAreSkipped(t *testing.T) {
 	q := &corruptQueue{memoryQueue: newMemoryQueue(), corrupt: map[uint64]bool{1: true, 3: true, 4: true, 6: true}}
 	q.publish("one", "two", "three", "four", "five", "six")
 	r := dispatch.NewRegistry(q, q, dispatch.Limits{

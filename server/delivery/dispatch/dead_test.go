@@ -139,9 +139,9 @@ func testReject(t *testing.T) {
 
 // While the dead-letter queue is full, the message has no consumer and is not confirmed. Acknowledgements and
 // confirmations of other consumers continue. It is moved once there is space.
-func TestDeadLettersHaveNoRoom(t *testing.T) { synctest.Test(t, testDeadLettersHaveNoRoom) }
+func TestDeadLetterQueueFull(t *testing.T) { synctest.Test(t, testDeadLetterQueueFull) }
 
-func testDeadLettersHaveNoRoom(t *testing.T) {
+func testDeadLetterQueueFull(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.setMove(txn.ErrQueueFull)
 	f.queue.publish("a", "b", "c")
@@ -175,4 +175,4 @@ func testMoveFails(t *testing.T) {
 	require.Len(t, f.take(f.attach(1), 1), 1)
 }
 
-var errNoMove = errors.New("the node is not the active one any more")
+var errNoMove = errors.New("the node is no longer active")

@@ -360,9 +360,11 @@ func testRoundRobin(t *testing.T) {
 	f.nothing(a)
 }
 
-func TestNackGoesOutAgainFirst(t *testing.T) { synctest.Test(t, testNackGoesOutAgainFirst) }
+func TestNackedMessageIsRedeliveredFirst(t *testing.T) {
+	synctest.Test(t, testNackedMessageIsRedeliveredFirst)
+}
 
-func testNackGoesOutAgainFirst(t *testing.T) {
+func testNackedMessageIsRedeliveredFirst(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("1", "2", "3", "4")
 	c := f.attach(3)
@@ -410,11 +412,11 @@ func testNeverSentIsNotCounted(t *testing.T) {
 	}
 }
 
-func TestLastConsumerLeavesAndComesBack(t *testing.T) {
-	synctest.Test(t, testLastConsumerLeavesAndComesBack)
+func TestLastConsumerReattaches(t *testing.T) {
+	synctest.Test(t, testLastConsumerReattaches)
 }
 
-func testLastConsumerLeavesAndComesBack(t *testing.T) {
+func testLastConsumerReattaches(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("1", "2")
 	c := f.attach(1)
@@ -469,9 +471,9 @@ func testPausedDeliversNothing(t *testing.T) {
 	require.Equal(t, []uint64{1, 2}, sequences(f.take(c, 2)))
 }
 
-func TestCloseTellsWhy(t *testing.T) { synctest.Test(t, testCloseTellsWhy) }
+func TestCloseReturnsReason(t *testing.T) { synctest.Test(t, testCloseReturnsReason) }
 
-func testCloseTellsWhy(t *testing.T) {
+func testCloseReturnsReason(t *testing.T) {
 	f := newFixture(t, limits())
 	c := f.attach(10)
 	reason := errors.New("not active")
@@ -506,7 +508,7 @@ func testFailuresEndTheConsumers(t *testing.T) {
 	f.queue.mu.Lock()
 	f.queue.failWith = nil
 	f.queue.mu.Unlock()
-	require.Equal(t, []uint64{1}, sequences(f.take(f.attach(1), 1)), "the next consumer begins anew")
+	require.Equal(t, []uint64{1}, sequences(f.take(f.attach(1), 1)), "the next consumer starts from the beginning")
 }
 
 // A transaction acknowledges messages that are in flight at a consumer, or about to be.

@@ -115,7 +115,7 @@ func TestExpiredIsNotDelivered(t *testing.T) {
 		require.NoError(t, c.AddCredit(10))
 		require.Equal(t, []uint64{8}, sequences(f.take(c, 1)))
 		got := f.take(c, 1) // after a minute
-		require.Equal(t, []uint64{6}, sequences(got), "its queue has no TTL any more")
+		require.Equal(t, []uint64{6}, sequences(got), "its queue no longer has a TTL")
 	})
 }
 
@@ -153,15 +153,15 @@ func TestRedeliveryDelay(t *testing.T) {
 		require.NoError(t, other.AddCredit(10))
 		synctest.Wait()
 		require.Equal(t, []uint64{3}, sequences(f.take(other, 1)))
-		require.Equal(t, 5*time.Second, time.Since(begin), "it was given back for the second time")
+		require.Equal(t, 5*time.Second, time.Since(begin), "it was requeued twice")
 		f.nothing(other)
 	})
 }
 
 // Held returns only messages in flight at a consumer of the given queue.
-func TestHeld(t *testing.T) { synctest.Test(t, testHeld) }
+func TestInFlight(t *testing.T) { synctest.Test(t, testInFlight) }
 
-func testHeld(t *testing.T) {
+func testInFlight(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("1", "2", "3")
 	c := f.attach(2)

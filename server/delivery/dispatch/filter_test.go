@@ -113,9 +113,9 @@ func testFilterHeldUp(t *testing.T) {
 	require.Eventually(t, func() bool { return f.queue.backlog() == 0 }, 10*time.Second, time.Millisecond)
 }
 
-func TestFilterThatCannotBeUsed(t *testing.T) { synctest.Test(t, testFilterThatCannotBeUsed) }
+func TestInvalidFilter(t *testing.T) { synctest.Test(t, testInvalidFilter) }
 
-func testFilterThatCannotBeUsed(t *testing.T) {
+func testInvalidFilter(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.noFilter = errors.New("line 1")
 	_, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, "", nil)

@@ -51,11 +51,11 @@ func TestManyGroups(t *testing.T) {
 	_, _, more := s.done(all + 1)
 	require.False(t, more)
 	_, _, more = s.done(all + 1)
-	require.False(t, more, "it is not out any more")
+	require.False(t, more, "it is no longer in flight")
 }
 
-// TestAsideSet compares the set with a map.
-func TestAsideSet(t *testing.T) {
+// TestDeferredSet compares the set with a map.
+func TestDeferredSet(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var s deferredSet
 	want := map[uint64]bool{}

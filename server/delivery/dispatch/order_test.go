@@ -71,10 +71,12 @@ func testHigherPrioritiesFirst(t *testing.T) {
 	f.nothing(c)
 }
 
-// TestHighOneIsNextInABusyQueue uses a consumer with permanent credit, so that the dispatcher never becomes idle.
-func TestHighOneIsNextInABusyQueue(t *testing.T) { synctest.Test(t, testHighOneIsNextInABusyQueue) }
+// TestHighPriorityIsNextInBusyQueue uses a consumer with permanent credit, so that the dispatcher never becomes idle.
+func TestHighPriorityIsNextInBusyQueue(t *testing.T) {
+	synctest.Test(t, testHighPriorityIsNextInBusyQueue)
+}
 
-func testHighOneIsNextInABusyQueue(t *testing.T) {
+func testHighPriorityIsNextInBusyQueue(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.prioritized = true
 	for range 300 {
@@ -95,11 +97,11 @@ func testHighOneIsNextInABusyQueue(t *testing.T) {
 	}
 }
 
-// TestHighOneComesBeforeTheCredit publishes a message and then adds credit, between the dispatcher's checks of the
+// TestHighPriorityBeforeCredit publishes a message and then adds credit, between the dispatcher's checks of the
 // queue and of the consumers.
-func TestHighOneComesBeforeTheCredit(t *testing.T) { synctest.Test(t, testHighOneComesBeforeTheCredit) }
+func TestHighPriorityBeforeCredit(t *testing.T) { synctest.Test(t, testHighPriorityBeforeCredit) }
 
-func testHighOneComesBeforeTheCredit(t *testing.T) {
+func testHighPriorityBeforeCredit(t *testing.T) {
 	var between atomic.Pointer[func()]
 	l := limits()
 	l.CPUFraction, l.Busy = 0.5, func() bool { // called at this point
@@ -135,7 +137,7 @@ func testGroupIsDeliveredInOrder(t *testing.T) {
 	f.grouped("a", "a", "b", "a", "b")
 	inX, inY := sequences(f.take(x, 1)), sequences(f.take(y, 1))
 	require.Equal(t, []uint64{1}, inX, "the first group goes to the first consumer")
-	require.Equal(t, []uint64{3}, inY, "the second one to the one that has fewer")
+	require.Equal(t, []uint64{3}, inY, "the second one to the consumer with fewer")
 	f.nothing(x)
 	f.nothing(y)
 	// A requeued message blocks its group.
@@ -154,12 +156,12 @@ func testGroupIsDeliveredInOrder(t *testing.T) {
 	require.Equal(t, []uint64{4}, sequences(f.take(y, 1)))
 }
 
-// TestGroupGoesOnWhenItsMessageIsAnsweredElsewhere acknowledges the message that is out in a separate transaction.
-func TestGroupGoesOnWhenItsMessageIsAnsweredElsewhere(t *testing.T) {
-	synctest.Test(t, testGroupGoesOnWhenItsMessageIsAnsweredElsewhere)
+// TestGroupContinuesAfterRemoteAck acknowledges the message that is out in a separate transaction.
+func TestGroupContinuesAfterRemoteAck(t *testing.T) {
+	synctest.Test(t, testGroupContinuesAfterRemoteAck)
 }
 
-func testGroupGoesOnWhenItsMessageIsAnsweredElsewhere(t *testing.T) {
+func testGroupContinuesAfterRemoteAck(t *testing.T) {
 	f := newFixture(t, limits())
 	f.grouped("a", "a", "a", "a")
 	c := f.attach(10)
@@ -168,16 +170,16 @@ func testGroupGoesOnWhenItsMessageIsAnsweredElsewhere(t *testing.T) {
 	f.registry.Settled(dispatch.Key{Queue: 1, Sub: 1}, span(1, 2), nil)
 	require.Equal(t, []uint64{3}, sequences(f.take(c, 1)), "2 was acknowledged while it was parked")
 	f.registry.Settled(dispatch.Key{Queue: 1, Sub: 1}, nil, one(3))
-	require.Equal(t, []uint64{3}, sequences(f.take(c, 1)), "3 was given back")
+	require.Equal(t, []uint64{3}, sequences(f.take(c, 1)), "3 was requeued")
 }
 
-// TestGroupsGoOnWhileOneConsumerIsFull verifies that messages of other groups overtake those of a consumer at its
+// TestGroupsContinueWhileOneConsumerIsFull verifies that messages of other groups overtake those of a consumer at its
 // limit.
-func TestGroupsGoOnWhileOneConsumerIsFull(t *testing.T) {
-	synctest.Test(t, testGroupsGoOnWhileOneConsumerIsFull)
+func TestGroupsContinueWhileOneConsumerIsFull(t *testing.T) {
+	synctest.Test(t, testGroupsContinueWhileOneConsumerIsFull)
 }
 
-func testGroupsGoOnWhileOneConsumerIsFull(t *testing.T) {
+func testGroupsContinueWhileOneConsumerIsFull(t *testing.T) {
 	f := newFixture(t, limits())
 	f.grouped("a", "b")
 	x, y := f.attach(1), f.attach(1)
@@ -274,9 +276,9 @@ func (q *memoryQueue) set(change func()) {
 
 // Consumers attach, leave, acknowledge, reject and nack at random. In each group, no message is in flight while
 // another one is, or before all preceding ones were answered.
-func TestGroupsInAnyWeather(t *testing.T) {
+func TestGroupsWithRandomConsumers(t *testing.T) {
 	for seed := range uint64(4) {
-		simulated(t, fmt.Sprint(seed), func(t *testing.T) { groupsInAnyWeather(t, seed) })
+		simulated(t, fmt.Sprint(seed), func(t *testing.T) { groupsWithRandomConsumers(t, seed) })
 	}
 }
 
@@ -291,7 +293,7 @@ type randomConsumers struct {
 	wrong   string
 }
 
-func groupsInAnyWeather(t *testing.T, seed uint64) {
+func groupsWithRandomConsumers(t *testing.T, seed uint64) {
 	f := newFixture(t, limits())
 	rng := rand.New(rand.NewPCG(seed, 3))
 	f.queue.prioritized = seed%2 == 1
@@ -321,15 +323,15 @@ func groupsInAnyWeather(t *testing.T, seed uint64) {
 	}
 	running.Wait()
 	require.Empty(t, w.wrong)
-	require.Zero(t, w.left, "all are answered in the end")
+	require.Zero(t, w.left, "all are answered eventually")
 }
 
 // consume runs one consumer. It reports whether all messages are answered.
 func (w *randomConsumers) consume(ctx context.Context, f *fixture, rng *rand.Rand) (end bool) {
 	var accepts func(*dispatch.Message) bool
 	if rng.IntN(4) == 0 {
-		odd := rng.Uint64N(3)
-		accepts = func(m *dispatch.Message) bool { return m.Sequence%3 != odd }
+		unmatched := rng.Uint64N(3)
+		accepts = func(m *dispatch.Message) bool { return m.Sequence%3 != unmatched }
 	}
 	c, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, "", accepts)
 	if err != nil {

@@ -41,7 +41,7 @@ func testReturn(t *testing.T) {
 	require.NoError(t, f.registry.Return(key, both, func() error {
 		f.queue.hide(false, 2, 5)
 		f.queue.publish("6") // triggers a read
-		require.Equal(t, []uint64{6}, sequences(f.take(c, 1)), "not before it is over")
+		require.Equal(t, []uint64{6}, sequences(f.take(c, 1)), "not before it ends")
 		return nil
 	}))
 	require.Equal(t, []uint64{2, 5}, sequences(f.take(c, 2)))
@@ -57,9 +57,9 @@ func testReturn(t *testing.T) {
 }
 
 // The first consumer attaches while messages are returned.
-func TestReturnToANewDispatcher(t *testing.T) { synctest.Test(t, testReturnToANewDispatcher) }
+func TestRequeueToNewDispatcher(t *testing.T) { synctest.Test(t, testRequeueToNewDispatcher) }
 
-func testReturnToANewDispatcher(t *testing.T) {
+func testRequeueToNewDispatcher(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("1", "2")
 	f.queue.hide(true, 1)
@@ -75,9 +75,9 @@ func testReturnToANewDispatcher(t *testing.T) {
 }
 
 // Each message is delivered once, regardless of concurrent reads.
-func TestReturnAtAnyMoment(t *testing.T) { synctest.Test(t, testReturnAtAnyMoment) }
+func TestRequeueAtAnyTime(t *testing.T) { synctest.Test(t, testRequeueAtAnyTime) }
 
-func testReturnAtAnyMoment(t *testing.T) {
+func testRequeueAtAnyTime(t *testing.T) {
 	f := newFixture(t, limits())
 	key := dispatch.Key{Queue: 1, Sub: 1}
 	c := f.attach(1000)

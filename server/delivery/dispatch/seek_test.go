@@ -46,9 +46,9 @@ func TestSeek(t *testing.T) {
 			c.Close()
 			c = f.attach(10)
 			if failed == nil {
-				require.Equal(t, []uint64{1, 2, 3, 4}, sequences(f.take(c, 4)), "from the new place on")
+				require.Equal(t, []uint64{1, 2, 3, 4}, sequences(f.take(c, 4)), "from the new position")
 			} else {
-				require.Equal(t, []uint64{3, 4}, sequences(f.take(c, 2)), "what was not settled")
+				require.Equal(t, []uint64{3, 4}, sequences(f.take(c, 2)), "the unsettled messages")
 			}
 		})
 	}

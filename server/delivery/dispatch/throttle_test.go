@@ -127,12 +127,12 @@ func TestThrottleIdle(t *testing.T) {
 		busy.Store(false)
 		require.False(t, p.isBusy())
 		waiting.Wait()
-		require.Zero(t, time.Since(begin), "no dispatcher waited to the end of its time")
+		require.Zero(t, time.Since(begin), "no dispatcher waited for its timeout")
 	})
 }
 
 // Without Busy, nothing is charged.
-func TestThrottleNobodyElse(t *testing.T) {
+func TestThrottleWithoutOtherLoad(t *testing.T) {
 	p := newThrottle(nil, 0)
 	p.wait(t.Context(), ofBytes(batchCPUMessages, 200), 0)
 	require.False(t, p.isBusy())

@@ -29,7 +29,7 @@ func (f *fixture) holdCommits() (release func()) {
 }
 
 // Messages with a pending or uncommitted answer are held, so that they are not discarded after processing.
-func TestHeldWhileAnswered(t *testing.T) {
+func TestInFlightDuringAck(t *testing.T) {
 	for name, answer := range map[string]func(uint64) dispatch.Outcomes{
 		"ack":    func(s uint64) dispatch.Outcomes { return dispatch.Outcomes{Acks: one(s)} },
 		"nack":   func(s uint64) dispatch.Outcomes { return dispatch.Outcomes{Nacks: one(s)} },
@@ -82,7 +82,7 @@ func TestWithdraw(t *testing.T) {
 					require.NoError(t, late.AddCredit(10))
 					synctest.Wait()
 					n, _ := f.registry.Stats(key)
-					require.Equal(t, uint64(1), n, "nothing is given out")
+					require.Equal(t, uint64(1), n, "nothing is delivered")
 					late.Close()
 					f.queue.mu.Lock()
 					f.queue.acked[3], f.queue.acked[4] = true, true
@@ -120,7 +120,7 @@ func TestWithdrawFails(t *testing.T) {
 }
 
 // As many dead letters as fit are moved, oldest first, and the rest follows when there is space.
-func TestRejectsInPortions(t *testing.T) {
+func TestRejectsInBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
 		f.ctx = t.Context()
@@ -154,7 +154,7 @@ func TestRejectsInPortions(t *testing.T) {
 
 // A pending reject blocks no confirmation of a consumer with support for notifications, and each reject is reported
 // once.
-func TestRejectsWait(t *testing.T) {
+func TestRejectsStayPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
 		f.ctx = t.Context()
@@ -194,7 +194,7 @@ func TestRejectsWait(t *testing.T) {
 }
 
 // Acknowledgements are accepted regardless of the number of pending dead letters.
-func TestManyDeadLettersWait(t *testing.T) {
+func TestManyPendingDeadLetters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const dead = 1 << 15
 		l := limits()

@@ -34,20 +34,20 @@ func (f *fakeTask) RunOnce(context.Context) (time.Duration, error) {
 
 // A task is called again after the time that it returns, immediately when it is woken, after a pause when it fails,
 // and never after Stop.
-func TestTasksAreCalledAgain(t *testing.T) {
+func TestTasksAreRescheduled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		calm := &fakeTask{wait: time.Hour, wake: make(chan struct{}, 1)}
+		idle := &fakeTask{wait: time.Hour, wake: make(chan struct{}, 1)}
 		blocked := &fakeTask{err: replication.ErrBlocked}
 		failing := &fakeTask{err: errors.New("no")}
-		s := run(Options{Log: zap.NewNop()}, calm, blocked, failing)
+		s := run(Options{Log: zap.NewNop()}, idle, blocked, failing)
 		time.Sleep(10*time.Second + time.Millisecond) //nolint:forbidigo // the clock is that of synctest
 		synctest.Wait()
-		require.EqualValues(t, 1, calm.calls.Load())
+		require.EqualValues(t, 1, idle.calls.Load())
 		require.EqualValues(t, 201, blocked.calls.Load())
 		require.EqualValues(t, 11, failing.calls.Load())
-		calm.wake <- struct{}{}
+		idle.wake <- struct{}{}
 		synctest.Wait()
-		require.EqualValues(t, 2, calm.calls.Load())
+		require.EqualValues(t, 2, idle.calls.Load())
 		s.Stop()
 		calls := blocked.calls.Load()
 		time.Sleep(time.Minute) //nolint:forbidigo // the clock is that of synctest

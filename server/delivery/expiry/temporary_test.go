@@ -84,7 +84,7 @@ func TestTemporaryQueues(t *testing.T) {
 		run(40 * time.Second)
 		commits.inUse = false
 		run(10 * time.Second)
-		require.Empty(t, commits.deleted, "it is tried again after another grace")
+		require.Empty(t, commits.deleted, "it is retried after another grace period")
 		run(20 * time.Second)
 		require.NotEmpty(t, commits.deleted)
 	})

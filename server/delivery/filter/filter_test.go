@@ -164,7 +164,7 @@ func TestConcurrentMatch(t *testing.T) {
 	}
 }
 
-func TestDamagedRecordMatches(t *testing.T) {
+func TestCorruptRecordMatchesFilter(t *testing.T) {
 	f, err := filter.Compile(`false`)
 	require.NoError(t, err)
 	require.True(t, f.Match([]byte{1, 2, 3}))
@@ -189,7 +189,7 @@ func FuzzCompile(f *testing.F) {
 		begin := time.Now()
 		first := compiled.Match(rec)
 		if compiled.Match(rec) != first {
-			t.Fatalf("%q gives one thing and another", text)
+			t.Fatalf("%q is ambiguous", text)
 		}
 		compiled.Match(record(t, nil, nil, string(body)))
 		if d := time.Since(begin); d > 5*time.Second {

@@ -61,34 +61,34 @@ func (c *Current) Require(session *Session, feature string) error {
 	if _, agreed := session.features.Load(feature); agreed {
 		return nil
 	}
-	lack, lacks := c.checkFeature(session, feature)
+	missingFeature, missing := c.checkFeature(session, feature)
 	switch {
-	case !lacks:
+	case !missing:
 		session.features.Store(feature, true)
 		return nil
-	case lack.Silent():
-		return fmt.Errorf("%w: %s", replication.ErrBlocked, lack.Because(""))
+	case missingFeature.Silent():
+		return fmt.Errorf("%w: %s", replication.ErrBlocked, missingFeature.Because(""))
 	default:
-		return fmt.Errorf("%w: %s", apierror.ErrFeature, lack.Because(fmt.Sprintf("does not know %q", feature)))
+		return fmt.Errorf("%w: %s", apierror.ErrFeature, missingFeature.Because(fmt.Sprintf("does not know %q", feature)))
 	}
 }
 
 // checkFeature checks the pair, and waits for a node that has not announced its features yet.
-func (c *Current) checkFeature(session *Session, feature string) (lack failover.Lack, lacks bool) {
+func (c *Current) checkFeature(session *Session, feature string) (missingFeature failover.Lack, missing bool) {
 	waited := time.NewTimer(failover.AnnounceWait)
 	defer waited.Stop()
 	for {
 		changed := c.changed()
 		st := c.pair()
-		if lack, lacks = st.Lacks(feature); !lacks || !lack.Silent() {
-			return lack, lacks
+		if missingFeature, missing = st.Lacks(feature); !missing || !missingFeature.Silent() {
+			return missingFeature, missing
 		}
 		select {
 		case <-changed:
 		case <-session.ended:
-			return lack, true
+			return missingFeature, true
 		case <-waited.C:
-			return lack, true
+			return missingFeature, true
 		}
 	}
 }

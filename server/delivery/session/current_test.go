@@ -22,7 +22,7 @@ func TestRequire(t *testing.T) {
 	b := failover.NodeInfo{ID: uuid.New(), Name: "b", Address: "b:1", Features: failover.KnownFeatures()}
 	older := b
 	older.Features, older.Version = "", "0.1.0"
-	said := func(n failover.NodeInfo) []failover.Live { return []failover.Live{{Node: n}} }
+	reported := func(n failover.NodeInfo) []failover.Live { return []failover.Live{{Node: n}} }
 	for _, c := range []struct {
 		name string
 		// announcement of b at first, and later
@@ -32,10 +32,10 @@ func TestRequire(t *testing.T) {
 		want         error
 		text         string
 	}{
-		{name: "said", first: said(b)},
-		{name: "said a moment later", later: said(b), took: time.Second},
+		{name: "said", first: reported(b)},
+		{name: "reported shortly after", later: reported(b), took: time.Second},
 		{
-			name: "an older release, a moment later", later: said(older), took: time.Second, want: apierror.ErrFeature,
+			name: "an older release, a moment later", later: reported(older), took: time.Second, want: apierror.ErrFeature,
 			text: "runs 0.1.0, which does not know \"queues\"; upgrade it first with lockstep restart",
 		},
 		{

@@ -48,7 +48,7 @@ func TestEndWhileCommitsWait(t *testing.T) {
 			}
 			names = append(names, task.name)
 		}
-		require.ElementsMatch(t, s.expiry.Tasks(), names, "a task of the sweeper has no case here, or the other way round")
+		require.ElementsMatch(t, s.expiry.Tasks(), names, "the cases differ from the tasks of the runner")
 		time.Sleep(10 * time.Second) //nolint:forbidigo // the clock is that of synctest
 		synctest.Wait()
 
@@ -75,7 +75,7 @@ func TestEndWhileCommitsWait(t *testing.T) {
 		<-s.Ended()
 		require.Equal(t, reason, s.Reason())
 		require.Equal(t, applied, f.store.Applied())
-		require.Equal(t, before+uint64(len(waitingTasks)), f.store.End().LSN, "nothing was logged by the end")
+		require.Equal(t, before+uint64(len(waitingTasks)), f.store.End().LSN, "nothing was logged before the end")
 	})
 }
 
@@ -150,7 +150,7 @@ var waitingTasks = []waitingTask{
 		},
 	},
 	{
-		name: "messages given back by a consumer", waits: "release nacked",
+		name: "messages requeued by a consumer", waits: "release nacked",
 		prepare: func(f *fixture) { f.publish(f.queue("nacked", txn.Config{}), nil, 1) },
 		begin: func(f *fixture, s *Session) {
 			f.answer(s, "nacked", dispatch.Outcomes{Nacks: []dispatch.Range{{First: 1, Last: 1}}})

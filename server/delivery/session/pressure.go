@@ -16,9 +16,9 @@ const (
 	// goroutines reaches highPressure, and ends below lowPressure: lower, since throttled deliveries leave fewer
 	// goroutines waiting.
 	sampleWeight, highPressure, lowPressure = 1.0 / 16, 0.25, 0.05
-	// quiet is the time without commits of others after which they count as idle: many times the wait for one commit
+	// idleTime is the time without commits of others after which they count as idle: many times the wait for one commit
 	// on a busy machine.
-	quiet = 250 * time.Millisecond
+	idleTime = 250 * time.Millisecond
 	// runnable is the number of goroutines that are ready to run and wait for a CPU.
 	runnable = "/sched/goroutines/runnable:goroutines"
 )
@@ -77,5 +77,5 @@ func (p *pressure) sample(now time.Time) {
 	if p.is.Load() {
 		from = lowPressure
 	}
-	p.is.Store(p.waits >= from && now.Sub(p.active) < quiet)
+	p.is.Store(p.waits >= from && now.Sub(p.active) < idleTime)
 }

@@ -36,7 +36,7 @@ func TestPressure(t *testing.T) {
 				now = now.Add(sampleInterval)
 			}
 			require.Equal(t, c.want, p.is.Load())
-			for range 2 * quiet / sampleInterval { // all clients leave, and goroutines still wait
+			for range 2 * idleTime / sampleInterval { // all clients leave, and goroutines still wait
 				p.waiting = func() uint64 { return 1 }
 				p.sample(now)
 				now = now.Add(sampleInterval)

@@ -61,9 +61,9 @@ func passes(err error) bool {
 	}
 	if !ok {
 		var verification *tls.CertificateVerificationError
-		var authority x509.UnknownAuthorityError
+		var ca x509.UnknownAuthorityError
 		var record tls.RecordHeaderError
-		return !errors.As(err, &verification) && !errors.As(err, &authority) && !errors.As(err, &record) &&
+		return !errors.As(err, &verification) && !errors.As(err, &ca) && !errors.As(err, &record) &&
 			!errors.Is(err, http.ErrSchemeMismatch)
 	}
 	switch {
@@ -81,30 +81,30 @@ func passes(err error) bool {
 
 // try repeats a request until it succeeds, fails permanently, or RetryFor has elapsed. do may be called any number of
 // times.
-func (p *Store) try(ctx context.Context, what string, do func(ctx context.Context) error) error {
+func (p *Store) try(ctx context.Context, label string, do func(ctx context.Context) error) error {
 	start, pause := time.Now(), firstPause
 	for attempt := 1; ; attempt++ {
 		err := p.attempt(ctx, do)
 		if err == nil {
 			if attempt > 1 {
-				p.o.Logger.Debug("S3 request succeeded after retries", zap.String("request", what),
+				p.o.Logger.Debug("S3 request succeeded after retries", zap.String("request", label),
 					zap.Int("attempts", attempt))
 			}
 			return nil
 		}
 		if cerr := ctx.Err(); cerr != nil {
-			return fmt.Errorf("%s: %w", what, errors.Join(cerr, p.withMeaning(err)))
+			return fmt.Errorf("%s: %w", label, errors.Join(cerr, p.withMeaning(err)))
 		}
 		rest := p.o.RetryFor - time.Since(start)
 		if !passes(err) || rest <= 0 {
-			return fmt.Errorf("%s: %w", what, p.withMeaning(err))
+			return fmt.Errorf("%s: %w", label, p.withMeaning(err))
 		}
-		p.o.Logger.Debug("S3 request failed, retrying", zap.String("request", what), zap.Error(err))
+		p.o.Logger.Debug("S3 request failed, retrying", zap.String("request", label), zap.Error(err))
 		wait := min(pause/2+rand.N(pause/2+1), rest) //nolint:gosec // G404: spreads requests, and hides nothing
 		pause = min(2*pause, longestPause)
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s: %w", what, errors.Join(ctx.Err(), p.withMeaning(err)))
+			return fmt.Errorf("%s: %w", label, errors.Join(ctx.Err(), p.withMeaning(err)))
 		case <-time.After(wait):
 		}
 	}

@@ -183,9 +183,9 @@ func (u *upload) send() error {
 // put uploads one part.
 func (u *upload) put(number int, data []byte) error {
 	sum := checksum(data)
-	what := fmt.Sprintf("write part %d of %s", number, u.p.Path(u.name))
+	label := fmt.Sprintf("write part %d of %s", number, u.p.Path(u.name))
 	var got minio.ObjectPart
-	err := u.p.try(u.ctx, what, func(ctx context.Context) (err error) {
+	err := u.p.try(u.ctx, label, func(ctx context.Context) (err error) {
 		got, err = u.p.core.PutObjectPart(ctx, u.p.at.Bucket, u.p.key(u.name), u.uploadID, number, bytes.NewReader(data),
 			int64(len(data)), minio.PutObjectPartOptions{CustomHeader: http.Header{checksumHeader: {sum}}})
 		return err //nolint:wrapcheck // try says what was tried
@@ -194,7 +194,7 @@ func (u *upload) put(number int, data []byte) error {
 		return err
 	}
 	if got.ChecksumCRC32C != "" && got.ChecksumCRC32C != sum {
-		return fmt.Errorf("%s: %w: server stored checksum %s, sent %s", what,
+		return fmt.Errorf("%s: %w: server stored checksum %s, sent %s", label,
 			backup.ErrRemote, got.ChecksumCRC32C, sum)
 	}
 	u.mu.Lock()

@@ -322,19 +322,19 @@ func corruptionFamilies() []family {
 			func(s *snapshot) float64 {
 				return boolValue(s.isSo(conditions.DigestsDiffer))
 			}),
-		gauge("damaged_messages", "Unacknowledged messages that are corrupt on this node.",
+		gauge("corrupt_messages", "Unacknowledged messages that are corrupt on this node.",
 			func(s *snapshot) float64 { return float64(s.corruption.DamagedMessages) }),
 		gauge("lost_messages", "Messages that are corrupt on both nodes.",
 			func(s *snapshot) float64 { return float64(s.corruption.LostMessages) }),
-		gauge("index_damaged", "1 if the page file is corrupt and must be replaced with a copy of the other node's.",
+		gauge("index_corrupt", "1 if the page file is corrupt and must be replaced with a copy of the other node's.",
 			func(s *snapshot) float64 { return boolValue(s.corruption.Index != nil) }),
 		counter("scrubbed_pages_total", "Pages read by the scrub.",
 			func(s *snapshot) float64 { return float64(s.corruption.ScrubbedPages) }),
 		counter("scrubbed_log_bytes_total", "Log bytes read by the scrub.",
 			func(s *snapshot) float64 { return float64(s.corruption.ScrubbedLogBytes) }),
-		counter("damaged_pages_found_total", "Corrupt page ranges found.",
+		counter("corrupt_page_ranges_total", "Corrupt page ranges found.",
 			func(s *snapshot) float64 { return float64(s.corruption.FoundPages) }),
-		counter("damaged_log_found_total", "Corrupt parts of the log found.",
+		counter("corrupt_log_ranges_total", "Corrupt parts of the log found.",
 			func(s *snapshot) float64 { return float64(s.corruption.FoundLog) }),
 		counter("repaired_pages_total", "Corrupt page ranges repaired.",
 			func(s *snapshot) float64 { return float64(s.corruption.RepairedPages) }),
@@ -413,20 +413,20 @@ func processFamilies() []family {
 			func(s *snapshot) float64 {
 				return float64(s.extra.Connections.Open)
 			}),
-		gauge("received_ahead_bytes", "Bytes received from clients and not yet processed. Above an eighth of "+
+		gauge("unprocessed_bytes", "Bytes received from clients and not yet processed. Above an eighth of "+
 			"memory.budget, the largest connections are throttled, and closed if they stay large.",
 			func(s *snapshot) float64 { return float64(s.extra.Connections.UnprocessedBytes) }),
 		counter("connections_accepted_total", "Accepted connections.",
 			func(s *snapshot) float64 { return float64(s.extra.Connections.Accepted) }),
-		counter("amqp_defects_total", "AMQP connections closed because of a bug in this program; each is logged.",
+		counter("amqp_internal_errors_total", "AMQP connections closed because of a bug in this program; each is logged.",
 			func(s *snapshot) float64 { return float64(s.extra.AMQPDefects) }),
 		counter("audit_records_total", "Audit records of administrative and denied calls.",
 			func(s *snapshot) float64 { return float64(s.extra.Audit.Records) }),
 		counter("audit_records_lost_total", "Audit records that could not be written.",
 			func(s *snapshot) float64 { return float64(s.extra.Audit.Lost) }),
 		counterOf("connections_refused_total", "Connections rejected (full, address-full, too-many, handshakes), "+
-			"closed before their first authenticated call (silent, strangers, displaced), or closed for flooding "+
-			"(flood), for sending far more than they let the node process (hoarding), or because the client certificate "+
+			"closed before their first authenticated call (handshake-timeout, unauthenticated, evicted), or closed "+
+			"for flooding (flood), for sending far more than they let the node process (memory), or because the client certificate "+
 			"expired (expired).",
 			[]string{"reason"}, func(s *snapshot, put emitFunc) {
 				for reason, n := range s.extra.Connections.Ended {
@@ -448,7 +448,7 @@ func processFamilies() []family {
 					put(time.Until(c.Ends).Seconds(), c.Of, c.File)
 				}
 			}),
-		counterOf("callers_not_let_in_total", "Calls with an invalid or expired token or certificate, or one that "+
+		counterOf("auth_failures_total", "Calls with an invalid or expired token or certificate, or one that "+
 			"could not be verified (limit, unavailable), by failed check.", []string{"check"},
 			func(s *snapshot, put emitFunc) {
 				for check, n := range s.extra.AuthFailures {
@@ -461,9 +461,9 @@ func processFamilies() []family {
 			func(t *Traces) uint64 { return t.Lost }),
 		gauge("memory_budget_bytes", "Value of memory.budget.",
 			func(s *snapshot) float64 { return float64(s.extra.MemoryBudget) }),
-		gauge("background_share", "Fraction of time granted to background work by commit latency, 0 to 1; 1 without "+
+		gauge("background_ratio", "Fraction of time granted to background work by commit latency, 0 to 1; 1 without "+
 			"background work.", func(s *snapshot) float64 { return s.extra.Background.Share }),
-		gaugeOf("background_reason", "", "1 for the current reason of background_share: no-work, no-commits, unknown "+
+		gaugeOf("background_reason", "", "1 for the current reason of background_ratio: no-work, no-commits, unknown "+
 			"(the undisturbed commit latency is not measured yet), rising, undisturbed, slow-commits.", []string{"reason"},
 			func(s *snapshot, put emitFunc) {
 				for _, r := range throttle.Reasons() {

@@ -199,7 +199,7 @@ func TestProbes(t *testing.T) {
 	ready.Pair.Role = failover.RoleActive
 	code, body = serve(t, ready)("/readyz")
 	require.Equal(t, http.StatusOK, code)
-	require.Equal(t, "ACTIVE\n", body, "there is nothing to explain")
+	require.Equal(t, "ACTIVE\n", body, "nothing to report")
 }
 
 // /activez returns 200 only on the active, and only while it serves: a standby is ready but not active.
@@ -229,7 +229,7 @@ func TestActiveProbe(t *testing.T) {
 			http.StatusServiceUnavailable,
 			http.StatusServiceUnavailable,
 		},
-		"may be no more": {
+		"is at most": {
 			failover.Status{Role: failover.RoleActive, Serve: true},
 			http.StatusOK,
 			http.StatusServiceUnavailable,

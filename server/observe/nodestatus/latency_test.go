@@ -20,7 +20,7 @@ func TestLatencyBuckets(t *testing.T) {
 			require.LessOrEqual(t, latencyUpTo(b-1), d, "%v is in the first bucket that ends above it", d)
 		}
 	}
-	require.Equal(t, latencyBuckets-1, latencyBucket(1<<62), "what is longer is in the last one")
+	require.Equal(t, latencyBuckets-1, latencyBucket(1<<62), "longer durations are in the last bucket")
 	require.Equal(t, 0, latencyBucket(-time.Second), "a clock that went back")
 }
 

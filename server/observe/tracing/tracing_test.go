@@ -54,8 +54,8 @@ func TestRequestOfManyTraces(t *testing.T) {
 		require.Nil(t, tracer.Publish(t.Context(), "q", messages), name)
 	}
 	always, _ := newTracer(1)
-	require.NotNil(t, always.Publish(t.Context(), "q", []*pb.Message{{}}), "the node's own dice")
-	require.Nil(t, always.Publish(t.Context(), "q", []*pb.Message{message(1, false)}), "who publishes has decided")
+	require.NotNil(t, always.Publish(t.Context(), "q", []*pb.Message{{}}), "the node's own sampling")
+	require.Nil(t, always.Publish(t.Context(), "q", []*pb.Message{message(1, false)}), "the publisher has decided")
 }
 
 // A batch is a child of its first request, and linked with all others in both directions.

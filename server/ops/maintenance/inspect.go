@@ -55,7 +55,7 @@ func (m *Manager) VerifyBackup(
 	if err != nil {
 		return VerifyReport{}, err
 	}
-	place, err := m.place(cmp.Or(req.Path, settings.BackupPath))
+	place, err := m.location(cmp.Or(req.Path, settings.BackupPath))
 	if err != nil {
 		return VerifyReport{}, err
 	}

@@ -103,7 +103,7 @@ type JobInfo struct {
 }
 
 // location returns where a job runs, and whether that was set explicitly.
-func (j *Job) location() (place string, said bool) {
+func (j *Job) location() (place string, explicit bool) {
 	if j.On != "" {
 		return j.On, true
 	}

@@ -40,8 +40,8 @@ type Options struct {
 	// Archive of this node's log, and its Archiver; nil for none.
 	Archive  backup.Objects
 	Archiver *backup.Archiver
-	// Place opens a backup location; nil supports directories only.
-	Place func(backup.Location) (backup.Objects, error)
+	// Location opens a backup location; nil supports directories only.
+	Location func(backup.Location) (backup.Objects, error)
 	// Seal encrypts backups; nil disables encryption.
 	Seal backup.Sealer
 	// Software is the version recorded in backups.

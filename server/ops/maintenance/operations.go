@@ -258,7 +258,7 @@ func (m *Manager) Backup(
 	if o.KeepGenerations == 0 {
 		o.KeepGenerations = settings.BackupKeep
 	}
-	if o.Place, err = m.place(cmp.Or(req.Path, settings.BackupPath)); err != nil {
+	if o.Place, err = m.location(cmp.Or(req.Path, settings.BackupPath)); err != nil {
 		return backup.Set{}, err
 	}
 	defer closeObjects(o.Place)
@@ -295,7 +295,7 @@ func (m *Manager) Backups(ctx context.Context, path string) ([]backup.Set, error
 		}
 		path = settings.BackupPath
 	}
-	place, err := m.place(path)
+	place, err := m.location(path)
 	if err != nil {
 		return nil, err
 	}
@@ -303,15 +303,15 @@ func (m *Manager) Backups(ctx context.Context, path string) ([]backup.Set, error
 	return backup.ListIn(ctx, place)
 }
 
-// place opens a backup location.
-func (m *Manager) place(path string) (backup.Objects, error) {
+// location opens a backup location.
+func (m *Manager) location(path string) (backup.Objects, error) {
 	if err := m.checkBackupPath(path); err != nil {
 		return nil, err
 	}
 	at, err := backup.ParseLocation(path)
-	if err == nil && m.o.Place != nil {
+	if err == nil && m.o.Location != nil {
 		var place backup.Objects
-		if place, err = m.o.Place(at); err == nil {
+		if place, err = m.o.Location(at); err == nil {
 			return place, nil
 		}
 	}

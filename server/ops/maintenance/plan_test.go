@@ -18,7 +18,7 @@ func TestOutdatedPart(t *testing.T) {
 		failover.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 1}
 	p := &Plan{Done: []failover.Member{a, b}}
 	require.False(t, p.outdated(a, b))
-	require.False(t, p.outdated(a, failover.Member{}), "b is away")
+	require.False(t, p.outdated(a, failover.Member{}), "b is unreachable")
 	replaced := b
 	replaced.Incarnation++
 	for _, named := range [][]failover.Member{{a, replaced}, {replaced, a}, {replaced, {}}} {

@@ -294,11 +294,11 @@ func (m *Manager) targets(j Job) ([]target, error) {
 		return []target{self}, nil
 	}
 	other, reason := m.partner()
-	place, said := j.location()
+	place, explicit := j.location()
 	switch {
 	case place == OnActive:
 		return []target{self}, nil
-	case reason != "" && said && place == OnStandby:
+	case reason != "" && explicit && place == OnStandby:
 		return nil, fmt.Errorf("%w: job runs on the standby, but the active %s", errSkip, reason)
 	case reason != "":
 		return []target{self}, nil // better here than not at all

@@ -143,11 +143,11 @@ func (g *Guard) watchIndex(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		damage := g.o.Store.IndexDamage()
-		if damage == nil {
+		corruption := g.o.Store.IndexDamage()
+		if corruption == nil {
 			continue
 		}
-		if g.o.Resync(damage) {
+		if g.o.Resync(corruption) {
 			continue
 		}
 		if g.alone() || time.Since(tried) < handOverRetry {
@@ -157,7 +157,7 @@ func (g *Guard) watchIndex(ctx context.Context) {
 			continue
 		}
 		tried = time.Now()
-		g.log.Warn("handing over to replace the corrupt store", zap.Error(damage))
+		g.log.Warn("handing over to replace the corrupt store", zap.Error(corruption))
 		if err := g.o.HandOver(ctx); err != nil && ctx.Err() == nil {
 			g.log.Error("handover failed", zap.Error(err))
 		}

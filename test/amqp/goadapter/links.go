@@ -57,12 +57,12 @@ func (c *client) connect(ctx context.Context) error {
 func (c *client) options() (o *amqp.ConnOptions, scheme string, err error) {
 	o, scheme = &amqp.ConnOptions{ContainerID: c.request.ClientID}, "amqp://"
 	if c.request.TLS != "" {
-		authority, err := os.ReadFile(c.request.TLS)
+		ca, err := os.ReadFile(c.request.TLS)
 		if err != nil {
 			return nil, "", err
 		}
 		scheme, o.TLSConfig = "amqps://", &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool()}
-		o.TLSConfig.RootCAs.AppendCertsFromPEM(authority)
+		o.TLSConfig.RootCAs.AppendCertsFromPEM(ca)
 	}
 	switch {
 	case c.request.Cert != "":

@@ -55,9 +55,9 @@ func TestCutHealReset(t *testing.T) {
 	_, err = c.Write([]byte("y"))
 	require.NoError(t, err)
 	require.Error(t, echo(100*time.Millisecond), "a cut link must be silent")
-	require.EqualValues(t, 1, p.Held(), "what has struck is counted")
+	require.EqualValues(t, 1, p.Held(), "injected faults are counted")
 	p.Heal()
-	require.NoError(t, echo(10*time.Second), "what was held back must arrive")
+	require.NoError(t, echo(10*time.Second), "held data must arrive")
 
 	// Held data is lost when the connection is reset before the link is healed.
 	p.Cut()

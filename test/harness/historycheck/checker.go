@@ -66,8 +66,8 @@ type Violation struct {
 // String returns "rule: text".
 func (v Violation) String() string { return string(v.Rule) + ": " + v.Text }
 
-// place is the location of a stored message.
-type place struct {
+// position is the location of a stored message.
+type position struct {
 	queue    string
 	sequence uint64
 }
@@ -77,8 +77,8 @@ type checker struct {
 	h         *History
 	published []*Publish // of all kinds
 	sent      map[ID]*Publish
-	at        map[place]ID
-	where     map[ID][]place
+	at        map[position]ID
+	context   map[ID][]position
 	found     []Violation
 }
 
@@ -87,7 +87,7 @@ type checker struct {
 func (h *History) Check() []Violation {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	c := checker{h: h, sent: map[ID]*Publish{}, at: map[place]ID{}, where: map[ID][]place{}}
+	c := checker{h: h, sent: map[ID]*Publish{}, at: map[position]ID{}, context: map[ID][]position{}}
 	c.found = append(c.found, h.Broken...)
 	if !h.FinalRead {
 		c.report(RuleUnread, "the history lacks the final content of the queues")
@@ -122,25 +122,25 @@ func (c *checker) report(rule Rule, format string, args ...any) {
 // stored indexes the final content and reports messages that must not be stored.
 func (c *checker) stored() {
 	for _, s := range c.h.Final {
-		p := place{s.Queue, s.Sequence}
+		p := position{s.Queue, s.Sequence}
 		if other, taken := c.at[p]; taken {
 			c.report(RuleDuplicate, "queue %s holds both %v and %v under sequence %d", s.Queue, other, s.ID, s.Sequence)
 		}
 		c.at[p] = s.ID
-		c.where[s.ID] = append(c.where[s.ID], p)
+		c.context[s.ID] = append(c.context[s.ID], p)
 	}
-	for id, places := range c.where {
-		if len(places) > 1 {
-			c.report(RuleDuplicate, "message %v is stored %d times: %v", id, len(places), places)
+	for id, locations := range c.context {
+		if len(locations) > 1 {
+			c.report(RuleDuplicate, "message %v is stored %d times: %v", id, len(locations), locations)
 		}
 		sent, known := c.sent[id]
 		switch {
 		case !known:
-			c.report(RulePhantom, "message %v is stored at %v, but no producer sent it", id, places)
-		case sent.Queue != places[0].queue:
-			c.report(RulePhantom, "message %v was sent to %s and is stored at %v", id, sent.Queue, places)
+			c.report(RulePhantom, "message %v is stored at %v, but no producer sent it", id, locations)
+		case sent.Queue != locations[0].queue:
+			c.report(RulePhantom, "message %v was sent to %s and is stored at %v", id, sent.Queue, locations)
 		case sent.Outcome == Refused:
-			c.report(RuleRefused, "message %v is stored at %v, but its publisher received %q", id, places, sent.Error)
+			c.report(RuleRefused, "message %v is stored at %v, but its publisher received %q", id, locations, sent.Error)
 		}
 	}
 }
@@ -151,13 +151,13 @@ func (c *checker) publishes() {
 		if p.Outcome != Acked {
 			continue
 		}
-		places := c.where[p.ID]
-		if len(places) == 0 {
+		locations := c.context[p.ID]
+		if len(locations) == 0 {
 			c.report(RuleLost, "message %v to %s was acknowledged at %v with sequence %d, and is not stored", p.ID,
 				p.Queue, p.Done, p.Sequence)
-		} else if !slices.Contains(places, place{p.Queue, p.Sequence}) {
+		} else if !slices.Contains(locations, position{p.Queue, p.Sequence}) {
 			c.report(RuleMoved, "message %v was acknowledged with sequence %d of %s, and is stored at %v", p.ID,
-				p.Sequence, p.Queue, places)
+				p.Sequence, p.Queue, locations)
 		}
 	}
 }
@@ -265,19 +265,19 @@ func (c *checker) lsns() {
 // deliveries compares the deliveries with the stored messages and the acknowledgements.
 func (c *checker) deliveries() {
 	type cursor struct {
-		place
+		position
 		sub string
 	}
 	confirmed := map[cursor]time.Duration{}
 	for _, a := range c.h.Acks {
-		k := cursor{place{a.Queue, a.Sequence}, a.Sub}
+		k := cursor{position{a.Queue, a.Sequence}, a.Sub}
 		if at, ok := confirmed[k]; !ok || a.Confirmed < at {
 			confirmed[k] = a.Confirmed
 		}
 	}
 	delivered := map[cursor]bool{}
 	for _, d := range c.h.Deliveries {
-		k := cursor{place{d.Queue, d.Sequence}, d.Sub}
+		k := cursor{position{d.Queue, d.Sequence}, d.Sub}
 		delivered[k] = true
 		if at, ok := confirmed[k]; ok && d.At > at {
 			c.report(RuleRedelivered, "%s/%s: sequence %d (%v) was delivered at %v, after its acknowledgement was "+
@@ -286,7 +286,7 @@ func (c *checker) deliveries() {
 		}
 		if _, known := c.sent[d.ID]; !known {
 			c.report(RulePhantom, "%s/%s: message %v was delivered, but no producer sent it", d.Queue, d.Sub, d.ID)
-		} else if id, ok := c.at[k.place]; !ok || id != d.ID {
+		} else if id, ok := c.at[k.position]; !ok || id != d.ID {
 			c.report(RuleUncommitted, "%s/%s: message %v was delivered as sequence %d at %v, which holds %v", d.Queue,
 				d.Sub, d.ID, d.Sequence, d.At, id)
 		}
@@ -294,7 +294,7 @@ func (c *checker) deliveries() {
 	for _, s := range c.h.Final {
 		for _, drained := range c.h.Drained {
 			sub, ok := subOf(drained, s.Queue)
-			if ok && !delivered[cursor{place{s.Queue, s.Sequence}, sub}] {
+			if ok && !delivered[cursor{position{s.Queue, s.Sequence}, sub}] {
 				c.report(RuleUndelivered, "%s: sequence %d (%v) is stored, and was never delivered", drained,
 					s.Sequence, s.ID)
 			}

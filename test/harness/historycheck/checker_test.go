@@ -51,7 +51,7 @@ func delivery(sequence uint64, id ID, at time.Duration) Delivery {
 	return Delivery{Queue: "q", Sub: "work", Sequence: sequence, ID: id, At: at}
 }
 
-func TestCheckerAcceptsASoundHistory(t *testing.T) {
+func TestCheckerAcceptsValidHistory(t *testing.T) {
 	require.Empty(t, valid().Check())
 }
 
@@ -103,7 +103,7 @@ func TestCheckerCatches(t *testing.T) {
 			h.Final = append(h.Final, Stored{"q", 6, ID{2, 2}})
 			h.Drained = nil
 		}, []Rule{RuleRefused}},
-		{"a delivery of what was never committed", func(h *History) {
+		{"a delivery of an uncommitted message", func(h *History) {
 			h.Deliveries = append(h.Deliveries, delivery(6, ID{2, 2}, ms(11)))
 		}, []Rule{RuleUncommitted}},
 		{"a stored message that is never delivered", func(h *History) {
@@ -115,10 +115,10 @@ func TestCheckerCatches(t *testing.T) {
 		{"one LSN acknowledged twice", func(h *History) { h.Publishes[2].LSN = 11 }, []Rule{RuleTwoTerms}},
 		{"a later sequence with an earlier LSN", func(h *History) { h.Publishes[5].LSN = 9 }, []Rule{RuleTwoTerms}},
 		{
-			"a message that was given back, and is acknowledged", func(h *History) { h.AcksSent = h.AcksSent[:4] },
+			"a requeued message that is acknowledged", func(h *History) { h.AcksSent = h.AcksSent[:4] },
 			[]Rule{RuleSettled},
 		},
-		{"a confirmation of what was not acknowledged", func(h *History) {
+		{"a confirmation without an ack", func(h *History) {
 			h.Acks = append(h.Acks, Ack{"q", "work", 7, ms(11), 0})
 		}, []Rule{RuleSettled}},
 		{"a message of a group before the one ahead of it was acknowledged", func(h *History) {
@@ -134,7 +134,7 @@ func TestCheckerCatches(t *testing.T) {
 		{"a delivery out of order, before another stream began", func(h *History) {
 			outOfOrder(h, Stream{Began: 0}, Stream{Began: 2*detached + ms(100)})
 		}, []Rule{RuleOrder}},
-		{"a delivery out of order, beside a stream of another subscription", func(h *History) {
+		{"a delivery out of order, concurrent with another subscription", func(h *History) {
 			outOfOrder(h, Stream{Began: 0})
 			h.Streams = append(h.Streams, Stream{Queue: "q", Sub: "other", Began: 0})
 		}, []Rule{RuleOrder}},
@@ -175,7 +175,7 @@ func outOfOrder(h *History, streams ...Stream) {
 
 // Messages reserved for another stream that has ended may be delivered late, even if that stream never delivered a
 // message.
-func TestCheckerAcceptsWhatAnotherStreamLeft(t *testing.T) {
+func TestCheckerAcceptsRedeliveryFromOtherStream(t *testing.T) {
 	for name, streams := range map[string][]Stream{
 		"at the same time":   {{Began: 1, Ended: 0}, {Began: 2}},
 		"ended a moment ago": {{Began: 1, Ended: 2 * time.Second}, {Began: 2*time.Second + detached}},

@@ -16,7 +16,7 @@ import (
 func (c *checker) groups() {
 	type group struct{ queue, name string }
 	type cursor struct {
-		place
+		position
 		sub string
 	}
 	members := map[group][]uint64{}
@@ -31,7 +31,7 @@ func (c *checker) groups() {
 	}
 	acked := map[cursor]time.Duration{}
 	for _, a := range c.h.AcksSent {
-		k := cursor{place{a.Queue, a.Sequence}, a.Sub}
+		k := cursor{position{a.Queue, a.Sequence}, a.Sub}
 		if at, ok := acked[k]; !ok || a.Sent < at {
 			acked[k] = a.Sent
 		}
@@ -43,7 +43,7 @@ func (c *checker) groups() {
 		for _, sub := range c.subs(g.queue) {
 			latest := time.Duration(math.MinInt64)
 			for _, sequence := range sequences {
-				k := cursor{place{g.queue, sequence}, sub}
+				k := cursor{position{g.queue, sequence}, sub}
 				free[k] = latest
 				at, ok := acked[k]
 				if !ok {
@@ -54,7 +54,7 @@ func (c *checker) groups() {
 		}
 	}
 	for _, d := range c.h.Deliveries {
-		at, ok := free[cursor{place{d.Queue, d.Sequence}, d.Sub}]
+		at, ok := free[cursor{position{d.Queue, d.Sequence}, d.Sub}]
 		if ok && d.At < at {
 			c.report(RuleGroup, "%s/%s: sequence %d (%v) of group %q was delivered at %v, before one ahead of it was "+
 				"acknowledged (%v)", d.Queue, d.Sub, d.Sequence, d.ID, c.sent[d.ID].Group, d.At, at)

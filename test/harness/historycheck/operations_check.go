@@ -52,7 +52,7 @@ func (c *checker) wholeOrNothing(o *Operation) {
 // parts counts the stored messages of a transaction.
 func (c *checker) parts(o *Operation) (stored int) {
 	for _, id := range o.Parts {
-		if len(c.where[id]) > 0 {
+		if len(c.context[id]) > 0 {
 			stored++
 		}
 	}
@@ -155,12 +155,12 @@ func (c *checker) lives(queue string, ops []*Operation) {
 		return least, most
 	}
 	const end = time.Duration(1<<63 - 1)
-	check := func(at time.Duration, what string) {
+	check := func(at time.Duration, label string) {
 		made, mayMade := between(KindCreate, at)
 		gone, mayGone := between(KindDelete, at)
 		// It was deleted as often as it was created, or once less.
 		if mayMade < gone || mayGone < made-1 {
-			c.report(RuleEffects, "%s, %s: created %d to %d times, and deleted %d to %d times", queue, what, made, mayMade,
+			c.report(RuleEffects, "%s, %s: created %d to %d times, and deleted %d to %d times", queue, label, made, mayMade,
 				gone, mayGone)
 		}
 	}
@@ -203,24 +203,24 @@ func (c *checker) settled() {
 // delivery that was requeued, or discarded with its stream, is not sufficient.
 func (c *checker) acksSent() {
 	type cursor struct {
-		place
+		position
 		sub string
 	}
 	sent := map[cursor]bool{}
 	for _, a := range c.h.AcksSent {
-		sent[cursor{place{a.Queue, a.Sequence}, a.Sub}] = true
+		sent[cursor{position{a.Queue, a.Sequence}, a.Sub}] = true
 	}
 	for _, s := range c.h.Final {
 		for _, drained := range c.h.Drained {
 			sub, ok := subOf(drained, s.Queue)
-			if ok && !sent[cursor{place{s.Queue, s.Sequence}, sub}] {
+			if ok && !sent[cursor{position{s.Queue, s.Sequence}, sub}] {
 				c.report(RuleSettled, "%s: sequence %d (%v) is acknowledged, and no acknowledgement of it was ever "+
 					"sent", drained, s.Sequence, s.ID)
 			}
 		}
 	}
 	for _, a := range c.h.Acks {
-		if !sent[cursor{place{a.Queue, a.Sequence}, a.Sub}] {
+		if !sent[cursor{position{a.Queue, a.Sequence}, a.Sub}] {
 			c.report(RuleSettled, "%s/%s: the acknowledgement of sequence %d was confirmed, and never sent", a.Queue,
 				a.Sub, a.Sequence)
 		}

@@ -82,7 +82,7 @@ func misplaced() *History {
 	return h
 }
 
-func TestCheckerAcceptsWhatApplicationsDo(t *testing.T) {
+func TestCheckerAcceptsApplicationOperations(t *testing.T) {
 	require.Empty(t, worked().Check())
 	require.Empty(t, misplaced().Check())
 }
@@ -146,7 +146,7 @@ func TestCheckerCatchesOperations(t *testing.T) {
 		{"a queue that was made twice without being deleted", worked, func(h *History) {
 			h.Operations[9].Outcome = Refused
 		}, []Rule{RuleEffects, RuleEffects}},
-		{"a deletion of what was not there", worked, func(h *History) {
+		{"a deletion of a missing object", worked, func(h *History) {
 			h.Operations[7].Outcome = Refused
 		}, []Rule{RuleEffects, RuleEffects}},
 		{"nothing but unknown outcomes", worked, func(h *History) {

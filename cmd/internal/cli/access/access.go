@@ -353,17 +353,17 @@ The command requires the right operate.`,
 				return err
 			}
 			req := &pb.TestAccessRequest{Right: rights[0], Principal: principal, Groups: groups}
-			what := args[0]
+			label := args[0]
 			if len(args) > 1 {
 				req.Queue = args[1]
-				what += " " + args[1]
+				label += " " + args[1]
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				got, err := c.TestAccess(ctx, req)
 				if err != nil {
 					return err
 				}
-				return showAnswer(env, req, what, got)
+				return showAnswer(env, req, label, got)
 			})
 		},
 	}
@@ -372,7 +372,7 @@ The command requires the right operate.`,
 	return cmd
 }
 
-func showAnswer(env *cli.Env, req *pb.TestAccessRequest, what string, got *pb.TestAccessResponse) error {
+func showAnswer(env *cli.Env, req *pb.TestAccessRequest, label string, got *pb.TestAccessResponse) error {
 	j := answer{
 		Allowed: got.GetAllowed(), Open: got.GetOpen(), Operators: append([]string{}, got.GetOperators()...),
 		Rules: newRules(got.GetRules()),
@@ -385,14 +385,14 @@ func showAnswer(env *cli.Env, req *pb.TestAccessRequest, what string, got *pb.Te
 	}
 	switch {
 	case j.Open:
-		return env.Print.Sentence("all clients may %s: there are no rules", what)
+		return env.Print.Sentence("all clients may %s: there are no rules", label)
 	case !j.Allowed && req.GetPrincipal()+strings.Join(req.GetGroups(), "") != "":
-		return env.Print.Sentence("no: %s may not %s", req.GetPrincipal(), what)
+		return env.Print.Sentence("no: %s may not %s", req.GetPrincipal(), label)
 	case !j.Allowed:
-		return env.Print.Sentence("no one may %s", what)
+		return env.Print.Sentence("no one may %s", label)
 	}
 	if len(j.Operators) > 0 {
-		if err := env.Print.Sentence("access.operators may %s: %s", what, strings.Join(j.Operators, ", ")); err != nil {
+		if err := env.Print.Sentence("access.operators may %s: %s", label, strings.Join(j.Operators, ", ")); err != nil {
 			return err
 		}
 	}
@@ -435,11 +435,11 @@ that apply to it. This requires no right. Use it first when a request is denied.
 				if env.Print.JSON() {
 					return nil
 				}
-				who := fmt.Sprintf("%s, authenticated by %s", j.Principal, j.Method)
+				identity := fmt.Sprintf("%s, authenticated by %s", j.Principal, j.Method)
 				if len(j.Groups) > 0 {
-					who += ", groups: " + strings.Join(j.Groups, ", ")
+					identity += ", groups: " + strings.Join(j.Groups, ", ")
 				}
-				if err := env.Print.Sentence("%s", who); err != nil {
+				if err := env.Print.Sentence("%s", identity); err != nil {
 					return err
 				}
 				switch {

@@ -154,7 +154,7 @@ func tokenRevokeCommand(env *cli.Env) *cobra.Command {
 
 // removed removes an object and prints the result.
 func removed(
-	ctx context.Context, env *cli.Env, what, name string, remove func(context.Context, *client.Client) error,
+	ctx context.Context, env *cli.Env, label, name string, remove func(context.Context, *client.Client) error,
 ) error {
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
 		if err := remove(ctx, c); err != nil {
@@ -163,7 +163,7 @@ func removed(
 		if err := env.Print.Object(removedResult{Removed: name}); err != nil {
 			return err
 		}
-		return env.Print.Sentence("deleted %s %q", what, name)
+		return env.Print.Sentence("deleted %s %q", label, name)
 	})
 }
 

@@ -100,7 +100,7 @@ func nodeToForce(
 		target = args[0]
 	} else {
 		var answer []string
-		status := env.AskNodes(ctx, c, min(env.Timeout, 2*time.Second))
+		status := env.QueryNodes(ctx, c, min(env.Timeout, 2*time.Second))
 		for i, n := range status.Nodes {
 			if n.Error == "" {
 				answer = append(answer, addrs[i])
@@ -171,14 +171,14 @@ func confirmForce(cmd *cobra.Command, plan *pb.ForceFailoverResponse) error {
 
 // currentUser returns the name of the operator according to this machine.
 func currentUser() string {
-	who := "unknown"
+	identity := "unknown"
 	if u, err := user.Current(); err == nil {
-		who = u.Username
+		identity = u.Username
 	}
 	if host, err := os.Hostname(); err == nil {
-		who += "@" + host
+		identity += "@" + host
 	}
-	return who[:min(len(who), 200)]
+	return identity[:min(len(identity), 200)]
 }
 
 func forcedName(r *pb.ForceFailoverResponse) string {

@@ -135,22 +135,22 @@ func printVerification(env *cli.Env, r *pb.VerifyResponse) error {
 
 func printVerificationText(env *cli.Env, j *verification) error {
 	if len(j.Differences) == 0 {
-		what := "the nodes are identical"
+		label := "the nodes are identical"
 		if len(j.Nodes) == 1 {
-			what = "no other node to compare with"
+			label = "no other node to compare with"
 		}
-		err := env.Print.Sentence("%s at LSN %d: %s, %s", what, j.LSN, output.Plural(j.Queues, "queue"),
+		err := env.Print.Sentence("%s at LSN %d: %s, %s", label, j.LSN, output.Plural(j.Queues, "queue"),
 			output.Plural(j.Messages, "message"))
 		if err != nil {
 			return err
 		}
 	}
 	for _, d := range j.Differences {
-		what := "DIFFERENT"
+		label := "DIFFERENT"
 		if d.Queue != "" {
-			what += ", queue " + d.Queue
+			label += ", queue " + d.Queue
 		}
-		if err := env.Print.Sentence("%s: %s", what, d.Reason); err != nil {
+		if err := env.Print.Sentence("%s: %s", label, d.Reason); err != nil {
 			return err
 		}
 	}

@@ -76,20 +76,20 @@ type answer struct {
 	err     error
 }
 
-// ask queries all nodes concurrently. The channel is closed when all queries have ended.
-func ask(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) (<-chan answer, error) {
+// query queries all nodes concurrently. The channel is closed when all queries have ended.
+func query(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) (<-chan answer, error) {
 	addresses, err := env.Addresses()
 	if err != nil {
 		return nil, err
 	}
 	answers := make(chan answer)
-	var asking sync.WaitGroup
+	var requests sync.WaitGroup
 	for _, address := range addresses {
 		n, err := cli.NodeAt(c, address)
 		if err != nil {
 			return nil, err
 		}
-		asking.Go(func() {
+		requests.Go(func() {
 			for resp, err := range n.TailAudit(ctx, req) {
 				select {
 				case answers <- answer{address, resp, err}:
@@ -100,7 +100,7 @@ func ask(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditR
 		})
 	}
 	go func() {
-		asking.Wait()
+		requests.Wait()
 		close(answers)
 	}()
 	return answers, nil
@@ -108,7 +108,7 @@ func ask(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditR
 
 // newest prints the existing records, by time.
 func newest(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) error {
-	answers, err := ask(ctx, env, c, req)
+	answers, err := query(ctx, env, c, req)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func newest(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 
 // follow prints new records until ctx ends or no node answers.
 func follow(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) error {
-	answers, err := ask(ctx, env, c, req)
+	answers, err := query(ctx, env, c, req)
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,6 @@ func TestTail(t *testing.T) {
 	require.Contains(t, text, "anonymous SetPaused from 127.0.0.1:")
 	require.Contains(t, text, `"reason":"a test"`)
 	require.NotContains(t, text, "a body")
-	require.NotContains(t, text, "Publish", "what clients do with messages is no administrative call")
+	require.NotContains(t, text, "Publish", "message calls are not administrative")
 	require.Contains(t, c.OK("audit", "tail", "--principal", "ann"), "No matching records")
 }

@@ -44,7 +44,7 @@ func publishCommand(env *cli.Env) *cobra.Command {
 				return bench.Publish(cmd.Context(), t, o)
 			}
 			if f.TLS {
-				return besidePlain(cmd.Context(), env, cmd, f, p, measure)
+				return withPlain(cmd.Context(), env, cmd, f, p, measure)
 			}
 			return WithTarget(cmd.Context(), env, cmd, f, p, func(t bench.Target) error {
 				return Rounds(env, f, p.Sizes, func(size int) (bench.Result, error) { return measure(t, size) })

@@ -47,8 +47,8 @@ func secured(dir string, o *harness.Options, c *client.Options) error {
 	return nil
 }
 
-// besidePlain measures two pairs alternately, one with TLS and one without, and prints a comparison.
-func besidePlain(ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags, p Parsed,
+// withPlain measures two pairs alternately, one with TLS and one without, and prints a comparison.
+func withPlain(ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags, p Parsed,
 	measure func(t bench.Target, sizeBytes int) (bench.Result, error),
 ) error {
 	if cmd.Flags().Changed("addr") && !f.Pair && !f.Standalone {
@@ -63,7 +63,7 @@ func besidePlain(ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags,
 				return err
 			}
 			for _, size := range p.Sizes {
-				if err := inTurn(env, f.Rounds, without, with, func(t bench.Target) (bench.Result, error) {
+				if err := alternate(env, f.Rounds, without, with, func(t bench.Target) (bench.Result, error) {
 					return measure(t, size)
 				}); err != nil {
 					return err
@@ -86,8 +86,8 @@ func rule(ctx context.Context, c *client.Client) error {
 	return err
 }
 
-// inTurn measures both targets in each round. The order alternates between rounds.
-func inTurn(env *cli.Env, rounds int, without, with bench.Target,
+// alternate measures both targets in each round. The order alternates between rounds.
+func alternate(env *cli.Env, rounds int, without, with bench.Target,
 	measure func(bench.Target) (bench.Result, error),
 ) error {
 	results := make(map[bool][]bench.Result)
@@ -110,7 +110,7 @@ func inTurn(env *cli.Env, rounds int, without, with bench.Target,
 		}
 	}
 	plain, secure := bench.Median(results[false]), bench.Median(results[true])
-	secure.Ratio, secure.Note = secure.Rate/plain.Rate, plainNote
+	secure.Ratio, secure.Comment = secure.Rate/plain.Rate, plainNote
 	for _, r := range []bench.Result{plain, secure} {
 		if err := env.Print.Object(r); err != nil {
 			return err

@@ -65,8 +65,8 @@ func TestInit(t *testing.T) {
 	_, err := client.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	require.NoError(t, err)
 	_, err = client.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
-	require.Error(t, err, "it is no server's")
-	require.Error(t, client.VerifyHostname("localhost"), "it is no node's")
+	require.Error(t, err, "it is not a server certificate")
+	require.Error(t, client.VerifyHostname("localhost"), "it is not a node's certificate")
 
 	before, err := os.ReadFile(filepath.Join(dir, "node-b.pem"))
 	require.NoError(t, err)

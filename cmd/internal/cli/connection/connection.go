@@ -119,7 +119,7 @@ published to and consumed from, and throughput, which is measured over one secon
 }
 
 func list(ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConnectionsRequest) error {
-	if _, err := askAll(ctx, env, c, req); err != nil { // starts the measurement of rates
+	if _, err := queryAll(ctx, env, c, req); err != nil { // starts the measurement of rates
 		return err
 	}
 	timer := time.NewTimer(ratesAfter)
@@ -129,7 +129,7 @@ func list(ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConne
 	case <-ctx.Done():
 		return fmt.Errorf("measure rates: %w", context.Cause(ctx))
 	}
-	states, failed := askAll(ctx, env, c, req)
+	states, failed := queryAll(ctx, env, c, req)
 	if len(states) == 0 && failed != nil {
 		return failed
 	}
@@ -156,9 +156,9 @@ func list(ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConne
 	return failed
 }
 
-// askAll requests all connections from all nodes. It returns the results of the nodes that answer together with the
+// queryAll requests all connections from all nodes. It returns the results of the nodes that answer together with the
 // errors of the others.
-func askAll(
+func queryAll(
 	ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConnectionsRequest,
 ) ([]connectionState, error) {
 	addresses, err := env.Addresses()
@@ -166,19 +166,19 @@ func askAll(
 		return nil, err
 	}
 	lists, failed := make([][]connectionState, len(addresses)), make([]error, len(addresses))
-	var asking sync.WaitGroup
+	var requests sync.WaitGroup
 	for i, address := range addresses {
 		n, err := cli.NodeAt(c, address)
 		if err != nil {
 			return nil, err
 		}
-		asking.Go(func() {
-			if lists[i], err = ask(ctx, n, req); err != nil {
+		requests.Go(func() {
+			if lists[i], err = query(ctx, n, req); err != nil {
 				failed[i] = fmt.Errorf("%s: %w", address, err)
 			}
 		})
 	}
-	asking.Wait()
+	requests.Wait()
 	states := []connectionState{}
 	for _, l := range lists {
 		states = append(states, l...)
@@ -189,8 +189,8 @@ func askAll(
 	return states, errors.Join(failed...)
 }
 
-// ask requests the connections of one node, page by page.
-func ask(ctx context.Context, n *client.Node, req *pb.ListConnectionsRequest) (list []connectionState, err error) {
+// query requests the connections of one node, page by page.
+func query(ctx context.Context, n *client.Node, req *pb.ListConnectionsRequest) (list []connectionState, err error) {
 	for after := uint64(0); ; {
 		resp, err := n.Connections(ctx, &pb.ListConnectionsRequest{Queue: req.GetQueue(), AfterId: after})
 		if err != nil {

@@ -90,7 +90,7 @@ func TestDefinitions(t *testing.T) {
 	require.Contains(t, stdout, "applied 4 changes")
 	require.Equal(t, "the pair matches the file\n", c.OK("definitions", "diff", file))
 	require.Equal(t, example, c.OK("definitions", "export"))
-	require.Contains(t, c.OK("queue", "list"), "answers", "a temporary queue is its client's")
+	require.Contains(t, c.OK("queue", "list"), "answers", "a temporary queue belongs to its client")
 
 	// Priorities cannot be altered: nothing is done.
 	changed := filepath.Join(t.TempDir(), "changed.yaml")

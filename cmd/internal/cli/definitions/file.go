@@ -377,21 +377,21 @@ func (d *decoder) forwards(n *yaml.Node) (list []client.Forward) {
 }
 
 // mapping calls take for each key. take reports whether the key is known.
-func (d *decoder) mapping(n *yaml.Node, what string, take func(key string, v *yaml.Node) bool) {
+func (d *decoder) mapping(n *yaml.Node, label string, take func(key string, v *yaml.Node) bool) {
 	n = resolve(n)
 	if n.Kind != yaml.MappingNode {
-		d.fail(n, "%s must be a mapping", what)
+		d.fail(n, "%s must be a mapping", label)
 		return
 	}
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := n.Content[i], resolve(n.Content[i+1])
 		if seen[k.Value] {
-			d.fail(k, "duplicate key in %s: %q", what, k.Value)
+			d.fail(k, "duplicate key in %s: %q", label, k.Value)
 		}
 		seen[k.Value] = true
 		if !take(k.Value, v) {
-			d.fail(k, "unknown key in %s: %q", what, k.Value)
+			d.fail(k, "unknown key in %s: %q", label, k.Value)
 		}
 	}
 }

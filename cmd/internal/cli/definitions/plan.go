@@ -310,16 +310,16 @@ func forwardChanges(from, to []client.Forward) (changes []change) {
 
 func (s *step) alterSubscription(ctx context.Context, c *client.Client) error {
 	o := s.sub.options()
-	what := client.SubscriptionChange{Redelivery: o.Redelivery}
+	label := client.SubscriptionChange{Redelivery: o.Redelivery}
 	for _, f := range policyFields() {
 		if !s.sub.has(f.name) {
-			what.Inherit = append(what.Inherit, f.name)
+			label.Inherit = append(label.Inherit, f.name)
 		}
 	}
 	if slices.ContainsFunc(s.Changes, func(c change) bool { return c.Field == "filter" }) {
-		what.Filter = &o.Filter
+		label.Filter = &o.Filter
 	}
-	_, err := c.AlterSubscription(ctx, s.Queue, s.Subscription, what)
+	_, err := c.AlterSubscription(ctx, s.Queue, s.Subscription, label)
 	return err
 }
 

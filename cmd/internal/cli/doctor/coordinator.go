@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	asks     = 5                      // per endpoint
+	queries  = 5                      // per endpoint
 	slowEtcd = 100 * time.Millisecond // a role takeover requires one write
 )
 
@@ -51,14 +51,14 @@ func checkEtcd(ctx context.Context, in *inspector) []Finding {
 	}
 	defer func() { _ = client.Close() }()
 	all := make([]Finding, len(e.Endpoints))
-	var asking sync.WaitGroup
+	var requests sync.WaitGroup
 	for i, endpoint := range e.Endpoints {
-		asking.Go(func() {
+		requests.Go(func() {
 			all[i] = queryEndpoint(ctx, client, endpoint)
 			all[i].Subject = endpoint
 		})
 	}
-	asking.Wait()
+	requests.Wait()
 	if !slices.ContainsFunc(all, func(f Finding) bool { return f.Verdict != Problem }) {
 		return all
 	}
@@ -69,18 +69,18 @@ func checkEtcd(ctx context.Context, in *inspector) []Finding {
 func queryEndpoint(ctx context.Context, client *clientv3.Client, endpoint string) Finding {
 	var times []time.Duration
 	var st *clientv3.StatusResponse
-	_, place, hasScheme := strings.Cut(endpoint, "://")
+	_, location, hasScheme := strings.Cut(endpoint, "://")
 	if !hasScheme {
-		place = endpoint
+		location = endpoint
 	}
-	if err := dial(ctx, place); err != nil { // etcd's client only reports a timeout
+	if err := dial(ctx, location); err != nil { // etcd's client only reports a timeout
 		return Finding{
 			Verdict: Problem, Measured: shortest(err),
 			Meaning: "it cannot be reached: without a quorum, no node can take over",
 			Do:      "check that it runs, its address, and the firewall",
 		}
 	}
-	for range asks {
+	for range queries {
 		limited, cancel := context.WithTimeout(ctx, queryTimeout)
 		start := time.Now()
 		got, err := client.Status(limited, endpoint)

@@ -18,22 +18,22 @@ import (
 
 // Parameters of the disk checks.
 const (
-	syncs        = 300
-	syncsBeside  = 30 // with a running node, which should not be affected
-	syncBytes    = 4096
-	slowSync     = 20 * time.Millisecond // median
-	verySlowSync = 200 * time.Millisecond
+	syncs           = 300
+	concurrentSyncs = 30 // with a running node, which should not be affected
+	syncBytes       = 4096
+	slowSync        = 20 * time.Millisecond // median
+	verySlowSync    = 200 * time.Millisecond
 )
 
 // nearest returns the directory, or its nearest existing parent.
-func nearest(dir string) (place string, made bool) {
+func nearest(dir string) (location string, made bool) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return ".", false
 	}
-	for place = dir; ; place = filepath.Dir(place) {
-		if st, err := os.Stat(place); err == nil && st.IsDir() || place == filepath.Dir(place) {
-			return place, place == dir
+	for location = dir; ; location = filepath.Dir(location) {
+		if st, err := os.Stat(location); err == nil && st.IsDir() || location == filepath.Dir(location) {
+			return location, location == dir
 		}
 	}
 }
@@ -114,7 +114,7 @@ func tryFile(dir string) error {
 func checkSync(ctx context.Context, in *inspector) []Finding {
 	count := syncs
 	if in.owner != 0 {
-		count = syncsBeside
+		count = concurrentSyncs
 	}
 	times, err := measureSyncs(ctx, in.place, count)
 	if err != nil {

@@ -69,9 +69,9 @@ type inspector struct {
 	made  bool   // the data directory exists
 	owner int    // process that has locked the data directory; 0: none, or unknown
 
-	mu          sync.Mutex       // guards the fields below
-	record      *failover.Record // as stored in etcd; nil: none, or unknown
-	recordAsked bool             // it was requested from etcd
+	mu            sync.Mutex       // guards the fields below
+	record        *failover.Record // as stored in etcd; nil: none, or unknown
+	recordQueried bool             // it was requested from etcd
 }
 
 // check is a check with its name.
@@ -151,11 +151,11 @@ func notChecked(format string, args ...any) []Finding {
 func (in *inspector) keepRecord(r *failover.Record) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.record, in.recordAsked = r, true
+	in.record, in.recordQueried = r, true
 }
 
 func (in *inspector) pairRecord() (r *failover.Record, asked bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	return in.record, in.recordAsked
+	return in.record, in.recordQueried
 }

@@ -97,7 +97,7 @@ func TestSync(t *testing.T) {
 	f := checkSync(t.Context(), in)[0]
 	require.Contains(t, f.Measured, fmt.Sprintf("%d writes of 4.0 KiB", syncs))
 	in.owner = 1
-	require.Contains(t, checkSync(t.Context(), in)[0].Measured, fmt.Sprintf("%d writes", syncsBeside))
+	require.Contains(t, checkSync(t.Context(), in)[0].Measured, fmt.Sprintf("%d writes", concurrentSyncs))
 	in.cfg.Disk.StallTimeout = 1
 	reported(t, checkSync(t.Context(), in)[0], Problem, "disk.stall-timeout")
 	in.cfg.Disk.StallTimeout, in.cfg.Sync = config.Duration(time.Hour), "off"

@@ -103,13 +103,14 @@ func (in *inspector) port(ctx context.Context, address string) Finding {
 			return cannotListen(address, host, err)
 		}
 	}
-	who := "another process"
+	identity := "another process"
 	if pid != 0 {
-		who = fmt.Sprintf("process %d (%s)", pid, nameOfProcess(pid))
+		identity = fmt.Sprintf("process %d (%s)", pid, nameOfProcess(pid))
 	}
 	return Finding{
-		Verdict: Problem, Measured: fmt.Sprintf("%s is in use by %s", address, who), Meaning: "the node cannot listen there",
-		Do: "stop that process, or set another port",
+		Verdict: Problem, Measured: fmt.Sprintf("%s is in use by %s", address, identity),
+		Meaning: "the node cannot listen there",
+		Do:      "stop that process, or set another port",
 	}
 }
 

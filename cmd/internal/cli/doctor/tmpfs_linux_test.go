@@ -31,7 +31,7 @@ func TestFullTmpfs(t *testing.T) {
 	reported(t, checkSync(t.Context(), in)[0], Problem, "no space")
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Len(t, left, 1, "it leaves nothing behind")
+	require.Len(t, left, 1, "it leaves no files")
 }
 
 // The holder of a lock is found without accessing the lock.

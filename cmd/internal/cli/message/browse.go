@@ -61,8 +61,8 @@ func browse(
 		rows = rows[:0]
 		return err
 	}
-	var damaged []uint64
-	o.Damaged = func(sequence uint64) { damaged = append(damaged, sequence) }
+	var corrupt []uint64
+	o.Damaged = func(sequence uint64) { corrupt = append(corrupt, sequence) }
 	for m, err := range c.Browse(ctx, queue, o) {
 		if err != nil {
 			return err
@@ -83,11 +83,11 @@ func browse(
 			}
 		}
 	}
-	if err := flush(); err != nil || len(damaged) == 0 {
+	if err := flush(); err != nil || len(corrupt) == 0 {
 		return err
 	}
 	return fmt.Errorf("%w: %s of %s could not be read on any node and were skipped, first sequence %d; "+
 		"to list them, use lockstep verify; "+
-		"to discard them, lockstep queue drop-damaged %s", client.ErrDataLoss, output.Plural(len(damaged), "message"), queue,
-		damaged[0], queue)
+		"to discard them, lockstep queue drop-damaged %s", client.ErrDataLoss, output.Plural(len(corrupt), "message"), queue,
+		corrupt[0], queue)
 }

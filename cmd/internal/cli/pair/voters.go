@@ -72,9 +72,9 @@ func printVoters(env *cli.Env, members []raft.Member) error {
 	return env.Print.Table([]string{"Id", "Address", "Kind", "In the quorum", "Last contact"}, rows)
 }
 
-// silentAfter is the maximum time since the last answer of a following voter to its leader. A voter answers several
+// noResponseAfter is the maximum time since the last answer of a following voter to its leader. A voter answers several
 // times per second.
-const silentAfter = 5 * time.Second
+const noResponseAfter = 5 * time.Second
 
 // roleOf describes the role of a voter. One that does not answer is down, partitioned, or restarted with an empty disk.
 // In the last case it has a new ID, and the leader waits for the old one.
@@ -82,7 +82,7 @@ func roleOf(m raft.Member, now time.Time) string {
 	switch {
 	case m.Leader:
 		return "leads"
-	case now.Sub(m.LastContact) > silentAfter:
+	case now.Sub(m.LastContact) > noResponseAfter:
 		return "DOES NOT RESPOND; if its disk is new: lockstep pair replace"
 	case !m.Voter:
 		return "catches up"
@@ -237,7 +237,7 @@ func votersOfPair(ctx context.Context, env *cli.Env) (voters []string, secured b
 		defer cancel()
 		var last error
 		for _, addr := range addrs {
-			st, err := pairstatus.Ask(ctx, c, addr)
+			st, err := pairstatus.Query(ctx, c, addr)
 			if err != nil {
 				last = err
 				continue

@@ -186,7 +186,7 @@ func followPlan(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan)
 
 func namesByAddress(ctx context.Context, env *cli.Env, c *client.Client) map[string]string {
 	names := make(map[string]string)
-	for _, n := range env.AskNodes(ctx, c, time.Second).Nodes {
+	for _, n := range env.QueryNodes(ctx, c, time.Second).Nodes {
 		names[n.Address] = n.Name
 		if n.Name == "" {
 			names[n.Address] = n.Address

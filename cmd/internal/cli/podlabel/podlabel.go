@@ -149,7 +149,7 @@ func clientFor(file string) (*http.Client, error) {
 
 // run sets the label on each role change, until ctx ends. It calls told for each change, and once for consecutive equal
 // errors.
-func (l *labeller) run(ctx context.Context, told func(role string, err error)) error {
+func (l *labeller) run(ctx context.Context, reported func(role string, err error)) error {
 	ticker := time.NewTicker(l.interval)
 	defer ticker.Stop()
 	var is, failed string
@@ -162,12 +162,12 @@ func (l *labeller) run(ctx context.Context, told func(role string, err error)) e
 				return nil
 			case err != nil:
 				if failed != err.Error() {
-					told("", err)
+					reported("", err)
 				}
 				is, failed = "", err.Error()
 			default:
 				if role != is {
-					told(role, nil)
+					reported(role, nil)
 				}
 				is, since, failed = role, time.Now(), ""
 			}

@@ -117,8 +117,8 @@ func TestLabelFollowsNode(t *testing.T) {
 
 	c.node.Close()
 	require.Equal(t, "standby", <-c.labels)
-	require.Empty(t, c.labels, "nothing is set while nothing changes")
-	require.Empty(t, failures, "a failure is told once")
+	require.Empty(t, c.labels, "nothing is set without a change")
+	require.Empty(t, failures, "a failure is reported once")
 	cancel()
 	require.NoError(t, <-done)
 }

@@ -143,9 +143,9 @@ func (l *login) run(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", file.from, err)
 		}
 	}
-	var who *pb.WhoAmIResponse
+	var identity *pb.WhoAmIResponse
 	if !l.unverified {
-		if who, err = l.verify(ctx); err != nil {
+		if identity, err = l.verify(ctx); err != nil {
 			return err
 		}
 	}
@@ -154,18 +154,18 @@ func (l *login) run(ctx context.Context) error {
 		return err
 	}
 	s := newShown(l.name, &p, l.name)
-	if who == nil {
-		return told(l.env, s, "profile %s is the current profile; it was not verified", l.name)
+	if identity == nil {
+		return notices(l.env, s, "profile %s is the current profile; it was not verified", l.name)
 	}
-	return told(l.env, s, "profile %s is the current profile; authenticated as %s", l.name, who.GetPrincipal())
+	return notices(l.env, s, "profile %s is the current profile; authenticated as %s", l.name, identity.GetPrincipal())
 }
 
 // verify checks that the pair accepts the credentials, and returns the caller's identity.
-func (l *login) verify(ctx context.Context) (who *pb.WhoAmIResponse, err error) {
+func (l *login) verify(ctx context.Context) (identity *pb.WhoAmIResponse, err error) {
 	err = l.env.With(ctx, l.connection, func(ctx context.Context, c *client.Client) error {
 		ctx, cancel := context.WithTimeout(ctx, l.env.Timeout)
 		defer cancel()
-		who, err = c.WhoAmI(ctx)
+		identity, err = c.WhoAmI(ctx)
 		return err
 	})
 	switch {
@@ -174,7 +174,7 @@ func (l *login) verify(ctx context.Context) (who *pb.WhoAmIResponse, err error) 
 	case err != nil:
 		return nil, fmt.Errorf("profile not stored, verification failed (--no-verify skips it): %w", err)
 	}
-	return who, nil
+	return identity, nil
 }
 
 // LogoutCommand returns the `lockstep logout` command.
@@ -203,7 +203,7 @@ lockstep access token revoke.`,
 			if err := f.Save(); err != nil {
 				return err
 			}
-			return told(env, newShown(name, &p, f.Current), "deleted the token of profile %s, which is no longer current",
+			return notices(env, newShown(name, &p, f.Current), "deleted the token of profile %s, which is no longer current",
 				name)
 		},
 	}

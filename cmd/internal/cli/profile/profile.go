@@ -113,7 +113,7 @@ func useCommand(env *cli.Env) *cobra.Command {
 				if err := f.Save(); err != nil {
 					return err
 				}
-				return told(env, newShown(args[0], &p, f.Current), "profile %s is the current profile", args[0])
+				return notices(env, newShown(args[0], &p, f.Current), "profile %s is the current profile", args[0])
 			})
 		},
 	}
@@ -182,7 +182,7 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 				if err := f.Save(); err != nil {
 					return err
 				}
-				return told(env, newShown(args[0], &p, f.Current), "deleted profile %s", args[0])
+				return notices(env, newShown(args[0], &p, f.Current), "deleted profile %s", args[0])
 			})
 		},
 	}
@@ -201,8 +201,8 @@ func change(env *cli.Env, name string, fn func(*profiles.File, profiles.Profile)
 	return fn(f, p)
 }
 
-// told prints the result of a change.
-func told(env *cli.Env, s shown, format string, args ...any) error {
+// notices prints the result of a change.
+func notices(env *cli.Env, s shown, format string, args ...any) error {
 	if err := env.Print.Object(s); err != nil {
 		return err
 	}

@@ -37,10 +37,10 @@ func TestLogin(t *testing.T) {
 	c.Env = map[string]string{profiles.EnvFile: file}
 	token := i.Token("alice", nil)
 	secret := token[len(token)-20:]
-	var said strings.Builder
+	var reported strings.Builder
 	run := func(stdin string, args ...string) (string, int) {
 		stdout, stderr, code := c.Run(stdin, args...)
-		said.WriteString(stdout + stderr)
+		reported.WriteString(stdout + stderr)
 		return stdout + stderr, code
 	}
 
@@ -80,7 +80,7 @@ func TestLogin(t *testing.T) {
 	require.Equal(t, cli.ExitOK, code, "the flag counts before the profile: "+text)
 	c.Env[cli.EnvToken] = "lsk_of_the_environment"
 	text, code = run("", "queue", "list", "--profile", "first")
-	require.Equal(t, cli.ExitError, code, "the environment counts before the profile")
+	require.Equal(t, cli.ExitError, code, "the environment takes precedence over the profile")
 	require.NotContains(t, text, "of_the_environment")
 	text, code = run("", "queue", "list", "--profile", "first", "--token", token)
 	require.Equal(t, cli.ExitOK, code, "the flag counts before the environment: "+text)
@@ -114,7 +114,7 @@ func TestLogin(t *testing.T) {
 	require.Equal(t, cli.ExitError, code, "none is current")
 	_, code = run("", "profile", "delete", "first")
 	require.Equal(t, cli.ExitOK, code)
-	require.NotContains(t, said.String(), secret)
+	require.NotContains(t, reported.String(), secret)
 	require.NotContains(t, c.OK("--help"), "lsk_")
 }
 

@@ -82,12 +82,12 @@ sequences, use "lockstep browse".`,
 			if err != nil {
 				return err
 			}
-			what := "queue " + args[0]
+			label := "queue " + args[0]
 			if subscription != "" {
-				what = "subscription " + subscription + " of " + what
+				label = "subscription " + subscription + " of " + label
 			}
 			if err := env.Confirm(cmd.Context(), yes, "Remove %s from %s? Existing messages will be deleted permanently.",
-				output.Plural(n, "message"), what); err != nil {
+				output.Plural(n, "message"), label); err != nil {
 				return err
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {

@@ -24,7 +24,7 @@ func TestMoveAndRemove(t *testing.T) {
 	require.Equal(t, "moved 0 messages of from; 1 no longer exist or could not be moved\n",
 		c.OK("queue", "move", "from", "--to", "to", "--sequence", "1"))
 	require.Equal(t, "moved 0 messages of to; 1 no longer exist or could not be moved\n",
-		c.OK("queue", "move", "to", "--sequence", "1"), "it is no dead letter")
+		c.OK("queue", "move", "to", "--sequence", "1"), "it is not a dead letter")
 	require.Equal(t, "removed 1 message of from\n", c.OK("queue", "remove", "from", "--sequence", "2"))
 	require.Equal(t, "removed 0 messages of from\n", c.OK("queue", "remove", "from", "--sequence", "1-2", "--yes"))
 	require.Equal(t, []map[string]any{{"moved": 1.0, "skipped": 0.0}},

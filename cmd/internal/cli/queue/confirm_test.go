@@ -38,7 +38,7 @@ func TestAsksBeforeMessagesGo(t *testing.T) {
 	require.Equal(t, cli.ExitOK, code, stderr)
 	require.Contains(t, stdout, "purged 3 messages")
 	_, stderr, code = c.Answering("", "queue", "purge", "q", "-s", "one")
-	require.Equal(t, cli.ExitOK, code, "there are none left")
+	require.Equal(t, cli.ExitOK, code, "no messages remain")
 	require.NotContains(t, stderr, "[y/N]")
 	_, stderr, code = c.Answering("", "queue", "delete", "q", "--yes")
 	require.Equal(t, cli.ExitOK, code)

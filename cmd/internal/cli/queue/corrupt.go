@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func dropDamagedCommand(env *cli.Env) *cobra.Command {
+func dropCorruptCommand(env *cli.Env) *cobra.Command {
 	var dry, yes bool
 	cmd := &cobra.Command{
 		Use: "drop-damaged NAME", Short: "Discard messages that cannot be read",
@@ -25,7 +25,7 @@ the queue. Messages that can still be repaired are kept. A restarted node has to
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.OnActive(cmd.Context(), func(ctx context.Context, n *client.Node) error {
-				seen, err := confirmDropDamaged(ctx, env, n, args[0], yes || dry)
+				seen, err := confirmDropCorrupt(ctx, env, n, args[0], yes || dry)
 				if err != nil {
 					return err
 				}
@@ -56,9 +56,9 @@ the queue. Messages that can still be repaired are kept. A restarted node has to
 	return cmd
 }
 
-// confirmDropDamaged asks for confirmation if messages would be discarded, and returns those messages; none if no
+// confirmDropCorrupt asks for confirmation if messages would be discarded, and returns those messages; none if no
 // operator was prompted.
-func confirmDropDamaged(ctx context.Context, env *cli.Env, n *client.Node, queue string, yes bool) ([]uint64, error) {
+func confirmDropCorrupt(ctx context.Context, env *cli.Env, n *client.Node, queue string, yes bool) ([]uint64, error) {
 	if yes || !env.Asks() {
 		return nil, nil
 	}

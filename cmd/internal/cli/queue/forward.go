@@ -29,14 +29,14 @@ func forwardStates(q client.Queue) []forwardState {
 }
 
 func describeForward(f client.Forward) string {
-	what, how := "all messages", "are copied"
+	label, how := "all messages", "are copied"
 	if f.Filter != "" {
-		what = "messages with " + f.Filter
+		label = "messages with " + f.Filter
 	}
 	if f.Move {
 		how = "are moved"
 	}
-	return fmt.Sprintf("%s %s to %s", what, how, f.To)
+	return fmt.Sprintf("%s %s to %s", label, how, f.To)
 }
 
 func forwardCommand(env *cli.Env) *cobra.Command {

@@ -38,7 +38,7 @@ func TestSubscriptionPolicy(t *testing.T) {
 	require.NotContains(t, s, "redelivery")
 	require.NotContains(t, s, "filter")
 
-	for says, args := range map[string][]string{
+	for want, args := range map[string][]string{
 		`--inherit "ttl": must be all`: {"--inherit", "ttl"},
 		"to be set, and to be as":      {"--inherit", "dead-letter", "--dead-letter", "dead"},
 		"create it first":              {"--dead-letter", "none"},
@@ -46,6 +46,6 @@ func TestSubscriptionPolicy(t *testing.T) {
 	} {
 		_, stderr, code := c.Run("", append([]string{"subscription", "alter", "orders", "billing"}, args...)...)
 		require.NotEqual(t, cli.ExitOK, code)
-		require.Contains(t, stderr, says)
+		require.Contains(t, stderr, want)
 	}
 }

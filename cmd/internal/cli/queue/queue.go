@@ -25,7 +25,7 @@ func Command(env *cli.Env) *cobra.Command {
 		RunE:  cli.NeedsSubcommand,
 	}
 	cmd.AddCommand(createCommand(env), listCommand(env), showCommand(env), alterCommand(env), deleteCommand(env),
-		purgeCommand(env), moveCommand(env), removeCommand(env), dropDamagedCommand(env), replayCommand(env),
+		purgeCommand(env), moveCommand(env), removeCommand(env), dropCorruptCommand(env), replayCommand(env),
 		seekCommand(env), forwardCommand(env))
 	return cmd
 }
@@ -259,11 +259,11 @@ func purgeCommand(env *cli.Env) *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				what := "Purge queue " + args[0]
+				label := "Purge queue " + args[0]
 				if subscription != "" {
-					what = "Purge subscription " + subscription + " of queue " + args[0]
+					label = "Purge subscription " + subscription + " of queue " + args[0]
 				}
-				if err := env.ConfirmMessages(ctx, c, yes, args[0], subscription, what); err != nil {
+				if err := env.ConfirmMessages(ctx, c, yes, args[0], subscription, label); err != nil {
 					return err
 				}
 				ctx, cancel := context.WithTimeout(ctx, env.Timeout)

@@ -88,8 +88,8 @@ func deleteSubscriptionCommand(env *cli.Env) *cobra.Command {
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				what := "Delete subscription " + args[1] + " of queue " + args[0]
-				if err := env.ConfirmMessages(ctx, c, yes, args[0], args[1], what); err != nil {
+				label := "Delete subscription " + args[1] + " of queue " + args[0]
+				if err := env.ConfirmMessages(ctx, c, yes, args[0], args[1], label); err != nil {
 					return err
 				}
 				ctx, cancel := context.WithTimeout(ctx, env.Timeout)

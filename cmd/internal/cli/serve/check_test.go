@@ -66,7 +66,7 @@ func TestCheckRestart(t *testing.T) {
 	args := []string{"serve", "--config", "node.yaml"}
 	ok := program(`test "$*" = "serve --config node.yaml --check"`)
 	require.NoError(t, checkRestart(t.Context(), ok, args))
-	require.Error(t, checkRestart(t.Context(), ok, args[:1]), "it has got other arguments")
+	require.Error(t, checkRestart(t.Context(), ok, args[:1]), "it has other arguments")
 
 	refused := program("echo 'lockstep: node.yaml:3: limts is not a setting' >&2; " +
 		"echo 'Try `lockstep --help`' >&2; exit 2")

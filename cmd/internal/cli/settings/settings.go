@@ -69,8 +69,8 @@ func (r *runningSetting) text(values map[string]string) string {
 	return first
 }
 
-// askRunning requests the settings of all nodes that answer.
-func askRunning(ctx context.Context, env *cli.Env, c *client.Client) ([]*runningSetting, error) {
+// queryRunning requests the settings of all nodes that answer.
+func queryRunning(ctx context.Context, env *cli.Env, c *client.Client) ([]*runningSetting, error) {
 	addrs, err := env.Addresses()
 	if err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ come from the configuration or were set at run time. docs/reference/configuratio
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				list, err := askRunning(ctx, env, c)
+				list, err := queryRunning(ctx, env, c)
 				if err != nil {
 					return err
 				}
@@ -157,7 +157,7 @@ value. To list the names, use lockstep settings list.`,
 				return fmt.Errorf("%w: %w", cli.ErrUsage, err)
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				list, err := askRunning(ctx, env, c)
+				list, err := queryRunning(ctx, env, c)
 				if err != nil {
 					return err
 				}

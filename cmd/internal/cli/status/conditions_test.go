@@ -35,7 +35,7 @@ func TestConditionsNameCommands(t *testing.T) {
 				if !ok && cmd.Runnable() && cmd.Args(cmd, rest) == nil {
 					continue // an argument
 				}
-				require.True(t, ok, "%s: %s: %s is no command", d.Kind, m[0], w)
+				require.True(t, ok, "%s: %s: %s is not a command", d.Kind, m[0], w)
 				require.NotNil(t, cmd.Flags().Lookup(flag), "%s: %s has no flag --%s", d.Kind, cmd.CommandPath(), flag)
 			}
 		}

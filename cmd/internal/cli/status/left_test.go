@@ -16,7 +16,7 @@ import (
 
 // status never recommends removing the only copy of messages. A quarantined store may be removed when both nodes are in
 // sync. A truncated log tail is described as such.
-func TestStatusKeepsTheOnlyCopy(t *testing.T) {
+func TestStatusReportsLastCopy(t *testing.T) {
 	aside := []pairstatus.Left{{Path: "/data/damaged-1", Kind: store.LeftDamagedStore, Bytes: 1024}}
 	both := []string{"a", "b"}
 	const removable = "may be removed: /data/damaged-1 (1.0 KiB)"

@@ -31,7 +31,7 @@ Ctrl-C: in place with rates on a terminal, and printed after each change otherwi
 				if watch {
 					return watchStatus(ctx, env, c, interval)
 				}
-				s := env.AskNodes(ctx, c, min(env.Timeout, 2*time.Second))
+				s := env.QueryNodes(ctx, c, min(env.Timeout, 2*time.Second))
 				if err := printStatus(env, s); err != nil {
 					return err
 				}

@@ -15,7 +15,7 @@ import (
 )
 
 // status shows a forced failover that is not settled, and when the role moves back.
-func TestStatusSaysWhatOperatorsDid(t *testing.T) {
+func TestStatusReportsOperatorActions(t *testing.T) {
 	var b bytes.Buffer
 	p, err := output.New(&b, "table")
 	require.NoError(t, err)
@@ -34,7 +34,7 @@ func TestStatusSaysWhatOperatorsDid(t *testing.T) {
 	same := *s.Pair.Forced
 	before := s.Fingerprint()
 	s.Pair.Forced = &same
-	require.Equal(t, before, s.Fingerprint(), "only what is in it counts")
+	require.Equal(t, before, s.Fingerprint(), "only its contents count")
 	b.Reset()
 	s.Pair.Forced.Settled, s.Pair.FailbackAt = true, time.Time{}
 	require.NoError(t, printChanges(env, s))

@@ -53,13 +53,13 @@ func TestStatusFits(t *testing.T) {
 			Details: "RECOVERING: " + reason,
 		}},
 	})
-	require.Equal(t, 1, strings.Count(text, reason), "the condition says it")
+	require.Equal(t, 1, strings.Count(text, reason), "the condition reports it")
 
 	text = shown(pairstatus.Status{Nodes: []pairstatus.Node{{
 		Name: "a", Address: "127.0.0.1:7420", Role: "active",
 		Standby: "in-sync",
 	}}})
-	require.Contains(t, text, "standby in-sync, 0 behind\n", "what fits is not cut")
+	require.Contains(t, text, "standby in-sync, 0 behind\n", "text that fits is not truncated")
 	require.NotContains(t, text, "…")
 }
 

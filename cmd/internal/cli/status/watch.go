@@ -30,7 +30,7 @@ func watchStatus(ctx context.Context, env *cli.Env, c *client.Client, interval t
 	var before *pairstatus.Status
 	var beforeAt time.Time
 	for ctx.Err() == nil {
-		s, now := env.AskNodes(ctx, c, max(interval, 500*time.Millisecond)), time.Now()
+		s, now := env.QueryNodes(ctx, c, max(interval, 500*time.Millisecond)), time.Now()
 		if ctx.Err() != nil {
 			return nil
 		}

@@ -23,7 +23,7 @@ type archived struct {
 }
 
 func flushArchiveCommand(env *cli.Env) *cobra.Command {
-	var w where
+	var w location
 	cmd := &cobra.Command{
 		Use: "flush-archive", Short: "Write the log to the archive now",
 		Long: `Write all applied transactions of a node to its log archive (wal.archive) now, instead of within

@@ -38,7 +38,7 @@ type saveSet struct {
 }
 
 func backupCommand(env *cli.Env) *cobra.Command {
-	var w where
+	var w location
 	var path, speed string
 	var keep uint32
 	var full bool

@@ -21,7 +21,7 @@ import (
 
 // listFlags select the backups to list.
 type listFlags struct {
-	where
+	location
 
 	locations    locationFlags
 	path, set    string

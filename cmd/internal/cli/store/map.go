@@ -44,7 +44,7 @@ func newPageRegion(r *pb.PageRegion) pageRegion {
 }
 
 func mapCommand(env *cli.Env) *cobra.Command {
-	var w where
+	var w location
 	var regions uint32
 	cmd := &cobra.Command{
 		Use: "map", Short: "Show page file usage of a running node",
@@ -114,8 +114,8 @@ func printMap(p *output.Printer, label string, m *pb.GetPageMapResponse) error {
 // rows returns the legend of the letters.
 func (m *pageMap) rows() [][]any {
 	size, t := uint64(m.PageSize), &m.Total
-	row := func(letter, what string, pages uint64) []any {
-		return []any{letter, what, output.Count(pages), output.Bytes(pages * size)}
+	row := func(letter, label string, pages uint64) []any {
+		return []any{letter, label, output.Count(pages), output.Bytes(pages * size)}
 	}
 	return [][]any{
 		row("M", "messages", t.Messages), row("I", "index", t.Index), row("B", "map of used pages", t.Bitmap),

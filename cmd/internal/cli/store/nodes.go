@@ -20,13 +20,13 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// where selects the page file of a maintenance command: that of a running node, or of a stopped one.
-type where struct {
+// location selects the page file of a maintenance command: that of a running node, or of a stopped one.
+type location struct {
 	node    string
 	dataDir string
 }
 
-func (w *where) register(cmd *cobra.Command, offline bool) {
+func (w *location) register(cmd *cobra.Command, offline bool) {
 	cmd.Flags().StringVar(&w.node, "node", pairstatus.Standby,
 		"node to use: standby, active, a node name or an address")
 	if offline {
@@ -64,7 +64,7 @@ func onNode(ctx context.Context, env *cli.Env, want string, fn func(context.Cont
 // chooseNode returns the node selected by --node. Without a standby it is the active, which rejects operations that
 // only a standby can perform.
 func chooseNode(ctx context.Context, env *cli.Env, c *client.Client, want string) (target, error) {
-	s := env.AskNodes(ctx, c, min(env.Timeout, 2*time.Second))
+	s := env.QueryNodes(ctx, c, min(env.Timeout, 2*time.Second))
 	i := slices.IndexFunc(s.Nodes, func(n pairstatus.Node) bool {
 		return want == n.Address || n.Error == "" &&
 			(want == n.Name || want == n.NodeID || want == pairstatus.BaseRole(n.Role))

@@ -22,7 +22,7 @@ import (
 )
 
 type rewriteFlags struct {
-	where
+	location
 	kind       pb.PlanKind
 	pageSize   string
 	dryRun     bool
@@ -32,7 +32,7 @@ type rewriteFlags struct {
 }
 
 func (f *rewriteFlags) register(cmd *cobra.Command) {
-	f.where.register(cmd, true)
+	f.location.register(cmd, true)
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "only report the result and the required space")
 	cmd.Flags().BoolVar(&f.rolling, "rolling", false,
 		"both nodes, one after the other, with a switchover between them")
@@ -205,16 +205,16 @@ func showRewrite(env *cli.Env, j rewritten, took time.Duration) error {
 	if err := env.Print.Object(j); err != nil {
 		return err
 	}
-	what := fmt.Sprintf("page.db %s, pages of %s → %s, %s", sizeChange(j.FileBytesBefore, j.FileBytesAfter),
+	label := fmt.Sprintf("page.db %s, pages of %s → %s, %s", sizeChange(j.FileBytesBefore, j.FileBytesAfter),
 		output.Bytes(uint64(j.PageSizeBefore)), output.Bytes(uint64(j.PageSizeAfter)), output.Plural(j.Messages, "message"))
 	if !j.DryRun {
 		if took > 0 {
-			what += fmt.Sprintf(", in %v (%.0f MB/s)", took.Round(time.Millisecond), j.MBPerSecond)
+			label += fmt.Sprintf(", in %v (%.0f MB/s)", took.Round(time.Millisecond), j.MBPerSecond)
 		}
 		return env.Print.Sentence("%s: %s\nThe old file is kept as page.db_old; to delete it, use lockstep store drop-old.",
-			j.Store, what)
+			j.Store, label)
 	}
-	if err := env.Print.Sentence("%s: would be: %s", j.Store, what); err != nil {
+	if err := env.Print.Sentence("%s: would be: %s", j.Store, label); err != nil {
 		return err
 	}
 	if err := env.Print.Sentence("  temporary space required: %s, available: %s", output.Bytes(j.NeededBytes),
@@ -251,7 +251,7 @@ func planOffline(ctx context.Context, env *cli.Env, dir string, pageSize int) er
 }
 
 func shrinkCommand(env *cli.Env) *cobra.Command {
-	var w where
+	var w location
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use: "shrink", Short: "Release free space at the end of page.db",
@@ -292,7 +292,7 @@ compact.`,
 }
 
 func dropOldCommand(env *cli.Env) *cobra.Command {
-	var w where
+	var w location
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "drop-old", Short: "Delete page.db_old after a rewrite",

@@ -56,7 +56,7 @@ type candidate struct {
 }
 
 func scanCommand(env *cli.Env) *cobra.Command {
-	var w where
+	var w location
 	var limit string
 	var full, last bool
 	cmd := &cobra.Command{
@@ -145,7 +145,7 @@ func answering(ctx context.Context, env *cli.Env, c *client.Client, want string)
 		return []target{t}, err
 	}
 	var targets []target
-	for _, n := range env.AskNodes(ctx, c, min(env.Timeout, 2*time.Second)).Nodes {
+	for _, n := range env.QueryNodes(ctx, c, min(env.Timeout, 2*time.Second)).Nodes {
 		if n.Error != "" {
 			fmt.Fprintf(env.Stderr, "Node %s does not respond: %s\n", n.Address, n.Error)
 			continue

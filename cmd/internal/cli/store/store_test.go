@@ -43,7 +43,7 @@ func TestMaintenance(t *testing.T) {
 	last := c.OK("store", "scan", "--last")
 	require.Regexp(t, `node [ab] \(active\): not scanned yet`, last)
 	require.Regexp(t, `node [ab] \(standby\), scanned `, last)
-	require.Contains(t, last, text, "all of it is shown again")
+	require.Contains(t, last, text, "everything is shown again")
 	scans, _ := c.Lines("store", "scan", "--last", "--node", "standby")[0]["scans"].([]any)
 	require.Equal(t, []any{scan}, scans)
 	_, _, code = c.Run("", "store", "scan", "--last", "--full-speed")
@@ -65,7 +65,7 @@ func TestMaintenance(t *testing.T) {
 	require.Contains(t, stdout, "resize to pages of 8.0 KiB: both nodes are done")
 	require.Contains(t, stderr, "node a: done, pages of 8.0 KiB")
 	require.Contains(t, stderr, "node b: done, pages of 8.0 KiB")
-	require.Equal(t, before, clitest.ActiveAddress(t, c), "the role was given back")
+	require.Equal(t, before, clitest.ActiveAddress(t, c), "the role was returned")
 	plan := c.Lines("store", "plan")[0]
 	require.Equal(t, "done", plan["state"])
 	require.ElementsMatch(t, []any{"a", "b"}, plan["done_nodes"])

@@ -163,12 +163,12 @@ acknowledgements and messages. The digest of a directory is that of its last che
 		Example: "  lockstep store digest\n  lockstep store digest --data-dir /var/lib/lockstep",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			show := func(where, content string, lsn, messages uint64) error {
-				v := map[string]any{"store": where, "content": content, "lsn": lsn, "messages": messages}
+			show := func(location, content string, lsn, messages uint64) error {
+				v := map[string]any{"store": location, "content": content, "lsn": lsn, "messages": messages}
 				if err := env.Print.Object(v); err != nil {
 					return err
 				}
-				return env.Print.Sentence("%s  %s  LSN %d, %s", content, where, lsn, output.Plural(messages, "message"))
+				return env.Print.Sentence("%s  %s  LSN %d, %s", content, location, lsn, output.Plural(messages, "message"))
 			}
 			if len(args) > 0 {
 				var d checkpoint.Digest

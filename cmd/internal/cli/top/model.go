@@ -40,13 +40,13 @@ type model struct {
 	paint         painter
 	width, height int
 
-	status  statusMsg
-	told    bool              // a status was received
-	names   map[string]string // node names by address, for nodes that do not answer
-	page    page
-	listErr error
-	listed  bool // a page was received
-	operate bool
+	status   statusMsg
+	reported bool              // a status was received
+	names    map[string]string // node names by address, for nodes that do not answer
+	page     page
+	listErr  error
+	listed   bool // a page was received
+	operate  bool
 
 	screen    screen
 	query     query  // requested, except for its window
@@ -57,7 +57,7 @@ type model struct {
 	filtering bool
 	asking    *question
 	busy      string
-	said      string
+	shownText string
 	failed    bool // said is an error
 }
 
@@ -74,7 +74,7 @@ func (m model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case tea.WindowSizeMsg:
 		m.width, m.height = msg.Width, msg.Height
 	case statusMsg:
-		m.status, m.told = msg, true
+		m.status, m.reported = msg, true
 		for i := range msg.status.Nodes {
 			if n := &msg.status.Nodes[i]; n.Name != "" {
 				m.names[n.Address] = n.Name
@@ -85,9 +85,9 @@ func (m model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case rightsMsg:
 		m.operate = msg.operate
 	case doneMsg:
-		m.busy, m.said, m.failed = "", msg.text, msg.err != nil
+		m.busy, m.shownText, m.failed = "", msg.text, msg.err != nil
 		if msg.err != nil {
-			m.said = msg.err.Error()
+			m.shownText = msg.err.Error()
 		}
 	case tea.KeyPressMsg:
 		return m.key(msg)
@@ -162,7 +162,7 @@ func (m model) key(msg tea.KeyPressMsg) (tea.Model, tea.Cmd) {
 	case name == "q":
 		return m, tea.Quit
 	case name == "S", name == "P":
-		m.ask(name)
+		m.prompt(name)
 	case name == "?":
 		m.openPage(ofKeys)
 	case name == "a":
@@ -195,7 +195,7 @@ func (m *model) back() {
 	case m.query.contains != "":
 		m.filter("")
 	default:
-		m.said = ""
+		m.shownText = ""
 	}
 }
 
@@ -270,14 +270,14 @@ func (m *model) typed(name, text string) {
 	}
 }
 
-// ask prompts for confirmation if the action is possible and the operator may perform it.
-func (m *model) ask(name string) {
-	refuse := func(reason string) { m.said, m.failed = reason, true }
+// prompt prompts for confirmation if the action is possible and the operator may perform it.
+func (m *model) prompt(name string) {
+	refuse := func(reason string) { m.shownText, m.failed = reason, true }
 	pair := m.status.status.Pair
 	switch {
 	case m.busy != "":
 		refuse("wait: " + m.busy)
-	case !m.told || pair == nil:
+	case !m.reported || pair == nil:
 		refuse("switchover and pause require a pair: no node of a pair responds")
 	case !m.operate:
 		refuse("switchover and pause require the right operate, which is not confirmed for this caller: " +
@@ -323,10 +323,10 @@ func (m *model) answer(name string) tea.Cmd {
 	q := m.asking
 	m.asking = nil
 	if !strings.EqualFold(name, "y") {
-		m.said, m.failed = "aborted, no changes made", false
+		m.shownText, m.failed = "aborted, no changes made", false
 		return nil
 	}
-	m.busy, m.said = q.busy, ""
+	m.busy, m.shownText = q.busy, ""
 	return q.yes()
 }
 

@@ -257,7 +257,7 @@ func TestMoving(t *testing.T) {
 	require.Equal(t, query{limit: window}, s.wanted)
 	s.press("pgdown", "down")
 	require.Contains(t, s.screen(), "of 10,000)")
-	require.Equal(t, s.m.rows(), s.m.cursor, "a page, which shows one line of the former one, and a line")
+	require.Equal(t, s.m.rows(), s.m.cursor, "a page with one line of the previous page, and a line")
 	s.press("end")
 	require.Positive(t, s.wanted.offset)
 	answer()
@@ -323,7 +323,7 @@ func TestTyping(t *testing.T) {
 	s.press("esc")
 	require.Empty(t, s.wanted.contains)
 	s.report(tea.PasteMsg{Content: "x"})
-	require.Empty(t, s.wanted.contains, "nothing is typed now")
+	require.Empty(t, s.wanted.contains, "no input is active")
 }
 
 // No action runs without confirmation, without permission, or twice.

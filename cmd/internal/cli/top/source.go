@@ -62,7 +62,7 @@ func (s *source) run(ctx context.Context, tell func(any)) (done <-chan struct{})
 	var running sync.WaitGroup
 	answers := make(chan answer)
 	for i := range s.addresses {
-		running.Go(func() { s.askNode(ctx, i, answers) })
+		running.Go(func() { s.queryNode(ctx, i, answers) })
 	}
 	running.Go(func() { s.reportStatus(ctx, answers, tell) })
 	running.Go(func() { s.reportQueues(ctx, tell) })
@@ -81,11 +81,11 @@ type answer struct {
 	pairstatus.Answer
 }
 
-// askNode polls one node. Each node has its own loop, so that an unresponsive node does not delay the other.
-func (s *source) askNode(ctx context.Context, i int, answers chan<- answer) {
+// queryNode polls one node. Each node has its own loop, so that an unresponsive node does not delay the other.
+func (s *source) queryNode(ctx context.Context, i int, answers chan<- answer) {
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, statusLimit)
-		r, err := pairstatus.Ask(limited, s.client, s.addresses[i])
+		r, err := pairstatus.Query(limited, s.client, s.addresses[i])
 		cancel()
 		select {
 		case answers <- answer{i, pairstatus.Answer{Address: s.addresses[i], Response: r, Err: err}}:
@@ -101,7 +101,7 @@ func (s *source) reportStatus(ctx context.Context, answers <-chan answer, tell f
 	for i, address := range s.addresses {
 		all[i] = pairstatus.Answer{Address: address, Err: errors.New("not polled yet")}
 	}
-	var rates rateKeeper
+	var rates rateTracker
 	ticker := time.NewTicker(s.interval)
 	defer ticker.Stop()
 	known := 0 // nodes that have answered or failed
@@ -128,13 +128,13 @@ func (s *source) reportStatus(ctx context.Context, answers <-chan answer, tell f
 	}
 }
 
-// rateKeeper computes rates between two different answers of the active.
-type rateKeeper struct {
+// rateTracker computes rates between two different answers of the active.
+type rateTracker struct {
 	before *pairstatus.Status
 	last   *pairstatus.Rates
 }
 
-func (k *rateKeeper) take(now *pairstatus.Status) *pairstatus.Rates {
+func (k *rateTracker) take(now *pairstatus.Status) *pairstatus.Rates {
 	active, was := activeOf(now), activeOf(k.before)
 	if active != nil && was != nil && active.NodeID == was.NodeID && active.AnsweredAt().Equal(was.AnsweredAt()) {
 		return k.last // unchanged
@@ -226,7 +226,7 @@ func mayOperate(me *pb.WhoAmIResponse) bool {
 func (s *source) once(ctx context.Context) (*Screen, error) {
 	limited, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()
-	before := pairstatus.AskAll(limited, s.client, s.addresses, statusLimit)
+	before := pairstatus.QueryAll(limited, s.client, s.addresses, statusLimit)
 	p := &Screen{At: time.Now(), Status: before, Queues: []Queue{}}
 	if before.Answered() == 0 {
 		return p, nil
@@ -246,7 +246,7 @@ func (s *source) once(ctx context.Context) (*Screen, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	p.Status = pairstatus.AskAll(ctx, s.client, s.addresses, statusLimit)
+	p.Status = pairstatus.QueryAll(ctx, s.client, s.addresses, statusLimit)
 	p.At = time.Now()
 	p.Rates = pairstatus.RatesBetween(&before, &p.Status)
 	list()

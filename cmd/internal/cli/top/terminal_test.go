@@ -20,7 +20,7 @@ type terminal struct {
 	top, bottom   int // rows of the scroll region
 	last          rune
 	coloured      bool // a colour was set
-	strange       []string
+	unknown       []string
 	rest          []byte // incomplete sequence
 }
 
@@ -84,7 +84,7 @@ func (t *terminal) take(data []byte) int {
 		t.col = min((t.col/8+1)*8, t.width-1)
 	case c == 7 || c == 0:
 	case c < ' ':
-		t.strange = append(t.strange, fmt.Sprintf("%q", c))
+		t.unknown = append(t.unknown, fmt.Sprintf("%q", c))
 	default:
 		if !utf8.FullRune(data) {
 			return 0
@@ -163,7 +163,7 @@ func (t *terminal) escape(data []byte) int {
 		}
 		return 3
 	default:
-		t.strange = append(t.strange, fmt.Sprintf("ESC %q", data[1]))
+		t.unknown = append(t.unknown, fmt.Sprintf("ESC %q", data[1]))
 	}
 	return 2
 }
@@ -241,12 +241,12 @@ func (t *terminal) control(args string, final byte) {
 		copy(line[min(t.col+count, t.width):], line[t.col:])
 		blank(line[t.col:min(t.col+count, t.width)])
 	default:
-		t.strange = append(t.strange, fmt.Sprintf("CSI %s %c", args, final))
+		t.unknown = append(t.unknown, fmt.Sprintf("CSI %s %c", args, final))
 	}
 }
 
-func (t *terminal) erase(what int) {
-	switch what {
+func (t *terminal) erase(label int) {
+	switch label {
 	case 0:
 		blank(t.cells[t.row][min(t.col, t.width):])
 		for _, line := range t.cells[t.row+1:] {

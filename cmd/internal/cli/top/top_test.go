@@ -101,7 +101,7 @@ func (s *shown) ends() {
 	}
 	s.seen.mu.Lock()
 	defer s.seen.mu.Unlock()
-	require.Empty(s.t, s.seen.strange, "sequences that the terminal of this test does not know")
+	require.Empty(s.t, s.seen.unknown, "sequences that the terminal of this test does not know")
 }
 
 // top shows a working pair, keeps running when the active is killed and restarted, and executes its key commands.

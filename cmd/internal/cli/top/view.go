@@ -83,7 +83,7 @@ func (m *model) titleLine() string {
 		}
 	}
 	right := ""
-	if m.told {
+	if m.reported {
 		right = "  " + m.at()
 	}
 	left = fit(left, m.width-len(right)-len(paused))
@@ -95,7 +95,7 @@ func columnsOf(text string) int { return len([]rune(text)) }
 
 // nodeLines returns a row for each node.
 func (m *model) nodeLines() []string {
-	if !m.told {
+	if !m.reported {
 		return []string{"connecting to the nodes …"}
 	}
 	s := &m.status.status
@@ -231,7 +231,7 @@ func (m *model) alarmLines() []string {
 
 // rateLines returns the rates of the active.
 func (m *model) rateLines() []string {
-	if !m.told {
+	if !m.reported {
 		return nil
 	}
 	active := activeOf(&m.status.status)
@@ -294,9 +294,9 @@ func (m *model) footer() []string {
 		lines = append(lines, m.paint.bold(fit("filter: "+m.query.contains+"▏ (enter: keep, esc: drop)", m.width)))
 	case m.busy != "":
 		lines = append(lines, m.paint.warning(fit(m.busy, m.width)))
-	case m.said != "":
-		said := wrap(m.said, m.width)
-		for _, line := range said[:min(len(said), 3)] {
+	case m.shownText != "":
+		shownText := wrap(m.shownText, m.width)
+		for _, line := range shownText[:min(len(shownText), 3)] {
 			if m.failed {
 				line = m.paint.critical(line)
 			}

@@ -177,7 +177,7 @@ func printed(p *Screen) string {
 	m := newModel(actions{})
 	m.paint.plain = true
 	m.width, m.height = 120, 1<<20
-	m.status, m.told = statusMsg{at: p.At, status: p.Status, rates: p.Rates}, true
+	m.status, m.reported = statusMsg{at: p.At, status: p.Status, rates: p.Rates}, true
 	lines := m.head()
 	if p.QueuesError != "" {
 		lines = append(lines, "queues: "+p.QueuesError)

@@ -149,12 +149,12 @@ confirmation.`,
 }
 
 func decide(ctx context.Context, env *cli.Env, yes bool, xid string, commit bool) error {
-	what, done := "Roll back", "rolled back"
+	label, done := "Roll back", "rolled back"
 	if commit {
-		what, done = "Commit", "committed"
+		label, done = "Commit", "committed"
 	}
 	err := env.Confirm(ctx, yes,
-		"%s the prepared transaction %q in place of its coordinator? This cannot be undone.", what, xid)
+		"%s the prepared transaction %q in place of its coordinator? This cannot be undone.", label, xid)
 	if err != nil {
 		return err
 	}

@@ -45,7 +45,7 @@ func TestTxn(t *testing.T) {
 	require.Contains(t, c.OK("txn", "list"), "no prepared transactions")
 	decided, err := conn.CommitPrepared(t.Context(), "order/1")
 	require.NoError(t, err)
-	require.True(t, decided.Heuristic, "the coordinator is told")
+	require.True(t, decided.Heuristic, "the coordinator is notified")
 	_, err = conn.CommitPrepared(t.Context(), "order/2")
 	require.ErrorIs(t, err, client.ErrHeuristic)
 }

@@ -76,9 +76,9 @@ After a failed measurement, its error is printed, the others still run, and the 
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f.Memory, f.PageSize, f.Sizes, f.Messages, f.Rounds, f.Sync = "512MiB", "2KiB", []string{"512", "15000"},
 				1_000_000, 1, "off"
-			f.Duration, f.bursts, f.batch, f.configs = 2*time.Second, 2, 100, []string{"r1", "r3"}
+			f.Duration, f.frames, f.batch, f.configs = 2*time.Second, 2, 100, []string{"r1", "r3"}
 			if long {
-				f.Messages, f.Rounds, f.Duration, f.bursts = 2_000_000, 5, 10*time.Second, 4
+				f.Messages, f.Rounds, f.Duration, f.frames = 2_000_000, 5, 10*time.Second, 4
 			}
 			for _, name := range only {
 				if !slices.Contains(names(), name) {
@@ -148,7 +148,7 @@ func (c *comparer) bothChronicles(ctx context.Context) error {
 // part runs one command line in its own process.
 func (c *comparer) part(ctx context.Context, args []string) error {
 	return c.alone(ctx, func() error {
-		c.say("%s", strings.Join(args, " "))
+		c.logf("%s", strings.Join(args, " "))
 		if c.f.Dir != "" {
 			args = append(args, "--dir="+c.f.Dir)
 		}

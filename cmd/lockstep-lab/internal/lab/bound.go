@@ -50,7 +50,7 @@ with one message each.`,
 			}
 			f.Pair = true
 			return benchcli.WithTarget(cmd.Context(), env, cmd, f, p, func(t bench.Target) error {
-				return boundBeside(cmd.Context(), env, f, p, windows, t)
+				return boundNextTo(cmd.Context(), env, f, p, windows, t)
 			})
 		},
 	}
@@ -64,8 +64,8 @@ with one message each.`,
 	return cmd
 }
 
-// boundBeside measures the pair and the relays alternately.
-func boundBeside(
+// boundNextTo measures the pair and the relays alternately.
+func boundNextTo(
 	ctx context.Context, env *cli.Env, f benchcli.Flags, p benchcli.Parsed, windows []int, t bench.Target,
 ) (err error) {
 	transports := []bound.Transport{bound.GRPC, bound.TCP}
@@ -132,7 +132,7 @@ func boundPoint(ctx context.Context, env *cli.Env, f benchcli.Flags, size, windo
 	medians := []bench.Result{pair}
 	for _, rs := range results[1:] {
 		m := bench.Median(rs)
-		m.Ratio, m.Note = pair.Rate/m.Rate, "fraction reached by the pair"
+		m.Ratio, m.Comment = pair.Rate/m.Rate, "fraction reached by the pair"
 		medians = append(medians, m)
 	}
 	for _, m := range medians {

@@ -35,7 +35,7 @@ type compareFlags struct {
 	lock     string
 	syncs    []string
 	configs  []string // of nats
-	bursts   int
+	frames   int
 	batch    int
 	limit    int64
 	peers    map[string]measure.Peer // found
@@ -59,7 +59,7 @@ func (f *compareFlags) check(limit string) (p benchcli.Parsed, err error) {
 	if p, err = f.Parse(); err != nil {
 		return p, err
 	}
-	if f.Duration < 100*time.Millisecond || f.bursts < 1 || f.batch < 1 {
+	if f.Duration < 100*time.Millisecond || f.frames < 1 || f.batch < 1 {
 		return p, cli.Usage("--duration must be at least 100ms, and --bursts and --batch at least 1")
 	}
 	for _, s := range f.syncs {
@@ -164,7 +164,7 @@ func compareCommand(env *cli.Env) *cobra.Command {
 	cmd.Flags().StringVar(&command, "peer-command", "", "the peer's benchmark, instead of `run` in its directory")
 	cmd.Flags().StringSliceVar(&f.configs, "configs", []string{"r1", "r3"}, "nats: one server, three servers")
 	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "nats: duration of each publishing workload")
-	cmd.Flags().IntVar(&f.bursts, "bursts", 4, "chronicle: number of bursts, each of --messages")
+	cmd.Flags().IntVar(&f.frames, "bursts", 4, "chronicle: number of bursts, each of --messages")
 	cmd.Flags().IntVar(&f.batch, "batch", 100, "chronicle: messages per transaction of ours, and between two syncs")
 	cmd.Flags().StringVar(&limit, "memory-limit", "",
 		"chronicle: memory limit of each process with its page cache, such as 2GiB")
@@ -203,14 +203,14 @@ func ourCases() []ourCase {
 	}
 }
 
-// say prints progress, since the comparison takes long.
-func (c *comparer) say(format string, args ...any) {
+// logf prints progress, since the comparison takes long.
+func (c *comparer) logf(format string, args ...any) {
 	_, _ = fmt.Fprintf(c.env.Stderr, "round %d: %s\n", c.round, fmt.Sprintf(format, args...)) // only a hint
 }
 
 // alone runs fn while no other benchmark runs.
 func (c *comparer) alone(ctx context.Context, fn func() error) (err error) {
-	unlock, err := measure.Lock(ctx, c.f.lock, func() { c.say("another benchmark is running; waiting for %s", c.f.lock) })
+	unlock, err := measure.Lock(ctx, c.f.lock, func() { c.logf("another benchmark is running; waiting for %s", c.f.lock) })
 	if err != nil {
 		return err
 	}
@@ -255,7 +255,7 @@ func (c *comparer) nats(ctx context.Context, configuration, sync string) (err er
 		return err
 	}
 	defer remove()
-	c.say("nats %s", configuration)
+	c.logf("nats %s", configuration)
 	results, err := measure.NATS(ctx, p, measure.NATSOptions{
 		Config: configuration, Sizes: c.p.Sizes,
 		Duration: c.f.Duration, Dir: dir,
@@ -278,7 +278,7 @@ func (c *comparer) ours(ctx context.Context, sync string, size int) error {
 	f := c.f.Flags
 	f.Sync, f.Pair = sync, !f.Standalone
 	return c.alone(ctx, func() error {
-		c.say("lockstep, sync=%s, %d bytes", sync, size)
+		c.logf("lockstep, sync=%s, %d bytes", sync, size)
 		return benchcli.WithTarget(ctx, c.env, c.cmd, f, c.p, func(t bench.Target) error {
 			for _, o := range ourCases() {
 				if o.only != 0 && o.only != size {
@@ -346,7 +346,7 @@ func (c *comparer) embedded(
 			return err
 		}
 		defer remove()
-		if err := measure.Warm(ctx, dir, measure.StoreBytes(c.f.Messages, c.f.bursts, size)); err != nil {
+		if err := measure.Warm(ctx, dir, measure.StoreBytes(c.f.Messages, c.f.frames, size)); err != nil {
 			return err
 		}
 		return side(ctx, dir, sync, size)
@@ -358,9 +358,9 @@ func (c *comparer) chronicle(ctx context.Context, dir, sync string, size int) er
 	if !ok {
 		return nil
 	}
-	c.say("chronicle, sync=%s, %d bytes", sync, size)
+	c.logf("chronicle, sync=%s, %d bytes", sync, size)
 	o := measure.ChronicleOptions{
-		SizeBytes: size, Messages: c.f.Messages, Bursts: c.f.bursts, MemoryLimit: c.f.limit,
+		SizeBytes: size, Messages: c.f.Messages, PublishFrames: c.f.frames, MemoryLimit: c.f.limit,
 		Dir: filepath.Join(dir, "queue"),
 	}
 	if sync == "always" {
@@ -382,11 +382,11 @@ func (c *comparer) chronicle(ctx context.Context, dir, sync string, size int) er
 
 // ourStore runs `bench store` in its own process, like the peer's program.
 func (c *comparer) ourStore(ctx context.Context, dir, sync string, size int) error {
-	c.say("lockstep embedded, sync=%s, %d bytes", sync, size)
+	c.logf("lockstep embedded, sync=%s, %d bytes", sync, size)
 	args := []string{
 		"store", "--rounds=1", "--dir=" + dir, "--sync=" + sync, "--size=" + strconv.Itoa(size),
 		"--messages=" + strconv.Itoa(c.f.Messages),
-		"--bursts=" + strconv.Itoa(c.f.bursts), "--batch=" + strconv.Itoa(c.f.batch), "--page-size=" + c.f.PageSize,
+		"--bursts=" + strconv.Itoa(c.f.frames), "--batch=" + strconv.Itoa(c.f.batch), "--page-size=" + c.f.PageSize,
 		"--memory=" + c.f.Memory,
 		"--page-cache=" + c.f.PageCache,
 	}

@@ -41,7 +41,7 @@ func requireEnded(t *testing.T, cmd *exec.Cmd) {
 	select {
 	case <-done:
 	case <-time.After(60 * time.Second):
-		t.Fatal("it goes on")
+		t.Fatal("it continues")
 	}
 }
 

@@ -49,7 +49,7 @@ subscription that matches 1 % of the messages. The messages have a property in b
 			if err != nil {
 				return err
 			}
-			if o.Producers < 1 || o.Consumers < 1 || o.Turn < 1 || o.Window < 1 || o.Prefetch < 1 {
+			if o.Producers < 1 || o.Consumers < 1 || o.Interval < 1 || o.Window < 1 || o.Prefetch < 1 {
 				return cli.Usage("--producers, --consumers, --turn, --window and --prefetch must be at least 1")
 			}
 			for _, n := range subscriptions {
@@ -75,7 +75,7 @@ subscription that matches 1 % of the messages. The messages have a property in b
 	cmd.Flags().IntVar(&o.Window, "window", 16, "maximum unacknowledged messages of a producer")
 	cmd.Flags().IntVar(&o.Consumers, "consumers", 56, "number of concurrent consumers")
 	cmd.Flags().BoolVar(&o.Backlog, "backlog", false, "publish all messages before the consumers start")
-	cmd.Flags().IntVar(&o.Turn, "turn", 1000,
+	cmd.Flags().IntVar(&o.Interval, "turn", 1000,
 		"messages that a consumer reads before it moves to another subscription")
 	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 256, "messages in flight per consumer")
 	cmd.Flags().BoolVar(&filter, "filter", false,
@@ -187,7 +187,7 @@ func fanoutRounds(
 		}
 		fair := ""
 		if phase == "deliver" {
-			fair = fmt.Sprintf("%.2f", m.Share)
+			fair = fmt.Sprintf("%.2f", m.Fraction)
 		}
 		rows = append(rows, []any{
 			m.Subscriptions, phase, m.Messages, fmt.Sprintf("%.0f", m.Rate), fmt.Sprintf("%.1f", m.MB), benchcli.Digits(m.P50),

@@ -95,7 +95,7 @@ Without --sync, commit-delay is swept with sync=always and checkpoint-bytes with
 			f.Pair = !f.Standalone
 			for _, size := range p.Sizes {
 				for _, k := range chosen {
-					if err := sweep(env, cmd, f, p, k, size); err != nil {
+					if err := varySetting(env, cmd, f, p, k, size); err != nil {
 						return err
 					}
 				}
@@ -134,8 +134,8 @@ func chooseSettings(names, values []string) ([]setting, error) {
 	return chosen, nil
 }
 
-// sweep measures all values of one setting in each round, and prints the medians.
-func sweep(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, k setting, size int) error {
+// varySetting measures all values of one setting in each round, and prints the medians.
+func varySetting(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, k setting, size int) error {
 	results := map[string][]bench.Result{} // by value and load
 	key := func(load int, value string) string { return fmt.Sprint(load, " ", value) }
 	for round := range f.Rounds {

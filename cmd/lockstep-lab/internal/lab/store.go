@@ -41,7 +41,7 @@ empty page cache, compared with a plain read of the same file.`,
 			if err != nil {
 				return err
 			}
-			if o.Batch < 1 || o.Batch > 10_000 || o.Bursts < 1 || o.Pause < 0 {
+			if o.Batch < 1 || o.Batch > 10_000 || o.PublishFrames < 1 || o.Pause < 0 {
 				return cli.Usage("--batch must be 1 to 10000, --bursts at least 1 and --pause not negative")
 			}
 			if limit != "" {
@@ -62,7 +62,7 @@ empty page cache, compared with a plain read of the same file.`,
 	}
 	f.RegisterStore(cmd)
 	cmd.Flags().IntVar(&o.Batch, "batch", 100, "messages per transaction")
-	cmd.Flags().IntVar(&o.Bursts, "bursts", 4, "number of bursts, each of --messages")
+	cmd.Flags().IntVar(&o.PublishFrames, "bursts", 4, "number of bursts, each of --messages")
 	cmd.Flags().DurationVar(&o.Pause, "pause", 0, "time between two bursts")
 	cmd.Flags().BoolVar(&o.Warm, "warm", false, "before measuring, write and delete as much as the run will use")
 	cmd.Flags().StringVar(&limit, "memory-limit", "",
@@ -259,28 +259,28 @@ func mediansOf(all []bench.Result, phases []string) (medians []bench.Result) {
 // printTrends compares the last bursts with the first ones.
 func printTrends(env *cli.Env, results []bench.Result) error {
 	for _, phase := range []string{"write", "read"} {
-		var bursts []bench.Result
+		var frames []bench.Result
 		for _, r := range results {
 			if r.Phase == phase && r.FrameMessages > 0 {
-				bursts = append(bursts, r)
+				frames = append(frames, r)
 			}
 		}
-		ratio, ok := measure.Trend(bursts)
+		ratio, ok := measure.Trend(frames)
 		if !ok {
 			continue
 		}
-		last := bursts[len(bursts)-1]
-		note := fmt.Sprintf("mean rate of the last %d bursts to that of the first 2", len(bursts)-len(bursts)/2)
+		last := frames[len(frames)-1]
+		note := fmt.Sprintf("mean rate of the last %d bursts to that of the first 2", len(frames)-len(frames)/2)
 		if err := env.Print.Object(bench.Result{
 			Workload: last.Workload, Phase: phase + " trend", Setup: last.Setup, Sync: last.Sync, Round: last.Round,
 			SizeBytes: last.SizeBytes,
-			Ratio:     ratio, Note: note, MemoryLimitMB: last.MemoryLimitMB, BudgetMB: last.BudgetMB,
+			Ratio:     ratio, Comment: note, MemoryLimitMB: last.MemoryLimitMB, BudgetMB: last.BudgetMB,
 			PeakRSS: last.PeakRSS,
 		}); err != nil {
 			return err
 		}
 		if err := env.Print.Sentence("%s: %s: %.2f; peak %.0f MB resident, memory.budget is %.0f MB", phase, note,
-			ratio, peak(bursts), last.BudgetMB); err != nil {
+			ratio, peak(frames), last.BudgetMB); err != nil {
 			return err
 		}
 	}

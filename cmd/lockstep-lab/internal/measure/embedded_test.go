@@ -45,7 +45,7 @@ func TestGrowth(t *testing.T) {
 		[]string{results[0].Phase, results[1].Phase, results[2].Phase, results[3].Phase})
 	require.Equal(t, 2000, results[1].Stored)
 	require.Equal(t, 150, results[1].Messages)
-	require.Equal(t, 99, results[2].Messages, "each message is acknowledged once, and the slices have as many")
+	require.Equal(t, 99, results[2].Messages, "each message is acknowledged once, and the slices have the same length")
 	require.Equal(t, 150, results[3].Messages)
 	require.Positive(t, results[3].Ratio)
 }

@@ -15,8 +15,8 @@ import (
 const (
 	// expireBound bounds the removal of the messages.
 	expireBound = 15 * time.Minute
-	// expireLook is the polling interval for the number of remaining messages.
-	expireLook = 50 * time.Millisecond
+	// expirePollInterval is the polling interval for the number of remaining messages.
+	expirePollInterval = 50 * time.Millisecond
 	// checkpointEvery is the interval of forced checkpoints in their phase.
 	checkpointEvery = time.Second
 )
@@ -252,7 +252,7 @@ func (x *expiring) expire(ctx context.Context) error {
 		if q.Messages == 0 {
 			return nil
 		}
-		if err := elapse(ctx, expireLook); err != nil {
+		if err := elapse(ctx, expirePollInterval); err != nil {
 			return err
 		}
 	}

@@ -26,7 +26,7 @@ type FanoutOptions struct {
 	// Consumers at the same time. If there are fewer than Subscriptions, they take turns. Each reads at most Turn
 	// messages of a subscription and continues with the one that has waited longest. The subscriptions therefore have
 	// different positions.
-	Consumers, Turn, Prefetch int
+	Consumers, Interval, Prefetch int
 	// Messages in total, with bodies of SizeMin to SizeMax bytes.
 	Messages, SizeMin, SizeMax int
 	// Backlog publishes everything before the consumers start.
@@ -131,7 +131,7 @@ func (f *fanout) measure(ctx context.Context, t bench.Target) ([]bench.Result, e
 		publish.Duration(took, f.Messages, h)
 		publish.Cost(m)
 		deliver.Cost(m)
-		deliver.Share = f.share()
+		deliver.Fraction = f.share()
 	}
 	m, start = bench.NewMeter(t.Processes, t.Dir), time.Now()
 	if f.Backlog {
@@ -273,7 +273,7 @@ func (f *fanout) turn(ctx, limited context.Context, sub int, waits [2]*hdrhistog
 	defer leave()
 	timer, set := time.AfterFunc(emptyTimeout, leave), time.Now()
 	defer timer.Stop()
-	for got := 0; got < f.Turn || f.Consumers >= f.Subscriptions; got++ {
+	for got := 0; got < f.Interval || f.Consumers >= f.Subscriptions; got++ {
 		start := time.Now()
 		if start.Sub(set) > emptyTimeout/4 {
 			timer.Reset(emptyTimeout)

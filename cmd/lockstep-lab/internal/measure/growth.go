@@ -77,7 +77,7 @@ func Growth(ctx context.Context, o GrowthOptions, report func(bench.Result) erro
 		}
 		for _, l := range levels {
 			r := l.total(turns[0])
-			r.Stored, r.Note = l.stored, joinNotes(r.Note, fmt.Sprintf("ratios to %d stored", levels[0].stored))
+			r.Stored, r.Comment = l.stored, joinNotes(r.Comment, fmt.Sprintf("ratios to %d stored", levels[0].stored))
 			if err := report(r); err != nil {
 				return err
 			}

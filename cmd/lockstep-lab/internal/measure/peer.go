@@ -61,15 +61,15 @@ func (p Peer) run(ctx context.Context, env []string, args ...string) ([]byte, er
 	args = append(append([]string{}, p.Command[1:]...), args...)
 	cmd := exec.CommandContext(ctx, p.Command[0], args...)
 	cmd.Env = append(os.Environ(), env...)
-	var out, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &said
+	var out, reported bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &reported
 	if p.Stderr != nil {
-		cmd.Stderr = io.MultiWriter(&said, p.Stderr)
+		cmd.Stderr = io.MultiWriter(&reported, p.Stderr)
 	}
 	inGroup(cmd)
 	cmd.WaitDelay = peerStop
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("run the benchmark of %s: %w\n%s", p.Name, err, lastLines(said.String()))
+		return nil, fmt.Errorf("run the benchmark of %s: %w\n%s", p.Name, err, lastLines(reported.String()))
 	}
 	return out.Bytes(), nil
 }
@@ -154,9 +154,9 @@ func parseNATS(out []byte, d time.Duration) ([]bench.Result, error) {
 			}
 		}
 		if len(f) > columns {
-			r.Note = f[columns]
+			r.Comment = f[columns]
 		}
-		if strings.Contains(r.Note, "STALLED") || strings.Contains(r.Note, "failed=") {
+		if strings.Contains(r.Comment, "STALLED") || strings.Contains(r.Comment, "failed=") {
 			return nil, fmt.Errorf("nats did not complete all of it: %s", line)
 		}
 		results = append(results, r)
@@ -180,7 +180,7 @@ func noted(columns []string, key string) int {
 // ChronicleOptions configure the Chronicle Queue benchmark.
 type ChronicleOptions struct {
 	// SizeBytes of a body, Messages of each of the Bursts.
-	SizeBytes, Messages, Bursts int
+	SizeBytes, Messages, PublishFrames int
 	// Batch is the number of messages between two syncs; 0 for no syncs.
 	Batch int
 	// Pause between bursts; whole seconds.
@@ -194,7 +194,7 @@ type ChronicleOptions struct {
 // Chronicle runs its benchmark and returns two results for each burst.
 func Chronicle(ctx context.Context, p Peer, o ChronicleOptions) ([]bench.Result, error) {
 	args := []string{
-		fmt.Sprintf("MSG_SIZE=%d", o.SizeBytes), fmt.Sprintf("BATCH=%d", o.Messages), fmt.Sprintf("GB=%d", o.Bursts),
+		fmt.Sprintf("MSG_SIZE=%d", o.SizeBytes), fmt.Sprintf("BATCH=%d", o.Messages), fmt.Sprintf("GB=%d", o.PublishFrames),
 		fmt.Sprintf("PAUSE=%d", int(o.Pause.Seconds())), "DIR=" + o.Dir,
 	}
 	if o.Batch > 0 {
@@ -208,8 +208,8 @@ func Chronicle(ctx context.Context, p Peer, o ChronicleOptions) ([]bench.Result,
 		return nil, err
 	}
 	results, err := parseChronicle(out, o)
-	if err == nil && len(results) != 2*o.Bursts {
-		err = fmt.Errorf("results of the benchmark of %s: %d instead of %d", p.Name, len(results), 2*o.Bursts)
+	if err == nil && len(results) != 2*o.PublishFrames {
+		err = fmt.Errorf("results of the benchmark of %s: %d instead of %d", p.Name, len(results), 2*o.PublishFrames)
 	}
 	return results, err
 }
@@ -220,7 +220,7 @@ func parseChronicle(out []byte, o ChronicleOptions) ([]bench.Result, error) {
 	var results []bench.Result
 	for line := range strings.Lines(string(out)) {
 		f := strings.Fields(line)
-		burst, err := strconv.Atoi(append(f, "")[0])
+		frame, err := strconv.Atoi(append(f, "")[0])
 		if len(f) != columns || err != nil {
 			continue // the header, or the medians
 		}
@@ -231,7 +231,7 @@ func parseChronicle(out []byte, o ChronicleOptions) ([]bench.Result, error) {
 				return nil, fmt.Errorf("result of chronicle %q: %w", line, err)
 			}
 			results = append(results, bench.Result{
-				Workload: "store", Phase: []string{"write", "read"}[i], Setup: PeerChronicle, Case: c, FrameMessages: burst,
+				Workload: "store", Phase: []string{"write", "read"}[i], Setup: PeerChronicle, Case: c, FrameMessages: frame,
 				SizeBytes: o.SizeBytes, Batch: o.Batch,
 				Messages: o.Messages, Seconds: ms / 1000, Rate: rate, MB: rate * float64(o.SizeBytes) / 1e6,
 			})

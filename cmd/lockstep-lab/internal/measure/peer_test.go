@@ -57,7 +57,7 @@ func TestPeers(t *testing.T) {
 	})
 	require.NoError(t, err)
 	_, err = NATS(t.Context(), p, NATSOptions{Config: "r3"})
-	require.ErrorContains(t, err, "wrong:", "what it said on stderr")
+	require.ErrorContains(t, err, "wrong:", "its stderr")
 
 	var c Comparisons
 	c.Peer("nats-r1", "off", results[0])
@@ -66,7 +66,7 @@ func TestPeers(t *testing.T) {
 	}
 	require.Equal(t, 100_000, c.Messages(CasePub64, "off", 512))
 	list := c.List()
-	require.Len(t, list, 2, "64 outstanding are compared with pipelining, too")
+	require.Len(t, list, 2, "64 outstanding requests are compared with pipelining, too")
 	require.InDelta(t, 2, list[0].Peers[0].Ratio, 0)
 	require.InDelta(t, 110_000, list[0].Ours.RateMax, 0)
 	require.Equal(t, CasePipelined, list[1].Case)

@@ -107,7 +107,7 @@ func publishInTurns(
 	}
 	round := many.total(one)
 	round.Phase, round.Queues = "round robin", o.Queues
-	round.Note = joinNotes(round.Note, "ratios to one queue")
+	round.Comment = joinNotes(round.Comment, "ratios to one queue")
 	if err := one.e.close(); err != nil {
 		return err
 	}

@@ -50,7 +50,7 @@ func NodeQueues(
 		{"one each", func(r *bench.Result) error { return publishRound(ctx, t, names, each, r) }},
 		{"round robin", func(r *bench.Result) error {
 			err := publishRound(ctx, t, names, load, r)
-			r.Ratio, r.Note = r.Rate/first.Rate, "ratio to one queue"
+			r.Ratio, r.Comment = r.Rate/first.Rate, "ratio to one queue"
 			return err
 		}},
 		{"start", func(r *bench.Result) error { return restartAll(ctx, t, r) }},

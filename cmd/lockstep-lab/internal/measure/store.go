@@ -41,7 +41,7 @@ type StoreOptions struct {
 	EmbeddedOptions
 	// Messages of each of the Bursts. Each burst is read before the next one. Nothing is acknowledged, so the store
 	// grows.
-	Messages, Bursts int
+	Messages, PublishFrames int
 	// Pause between two bursts.
 	Pause time.Duration
 	// Warm writes as much data as the run will use, and deletes it, before the measurement.
@@ -119,7 +119,7 @@ func (e *embedded) close() error {
 func (e *embedded) result(workload, phase string) bench.Result {
 	return bench.Result{
 		Workload: workload, Phase: phase, Setup: "embedded", Sync: e.Sync, SizeBytes: e.SizeBytes, Batch: e.Batch,
-		BudgetMB: float64(e.budget()) / 1e6, Note: e.note,
+		BudgetMB: float64(e.budget()) / 1e6, Comment: e.note,
 	}
 }
 
@@ -143,7 +143,7 @@ func (e *embedded) measure(r *bench.Result, fn func(*bench.Result) error) error 
 // more results: "start" and "read far".
 func Store(ctx context.Context, o StoreOptions, report func(bench.Result) error) (err error) {
 	if o.Warm {
-		if err := Warm(ctx, o.Dir, StoreBytes(o.Messages, o.Bursts, o.SizeBytes)); err != nil {
+		if err := Warm(ctx, o.Dir, StoreBytes(o.Messages, o.PublishFrames, o.SizeBytes)); err != nil {
 			return err
 		}
 	}
@@ -170,36 +170,36 @@ func Store(ctx context.Context, o StoreOptions, report func(bench.Result) error)
 		res.MemoryLimitMB = limited
 		return report(res)
 	}
-	for burst := range o.Bursts {
-		if burst > 0 {
+	for frame := range o.PublishFrames {
+		if frame > 0 {
 			if err := pause(ctx, o.Pause); err != nil {
 				return err
 			}
 		}
-		if err := r.burst(ctx, burst, o.Messages, tell); err != nil {
+		if err := r.publishFrame(ctx, frame, o.Messages, tell); err != nil {
 			return err
 		}
 	}
 	if !o.SlowLink {
 		return nil
 	}
-	return r.far(ctx, o.Messages*o.Bursts, tell)
+	return r.slowLink(ctx, o.Messages*o.PublishFrames, tell)
 }
 
 // StoreBytes returns the approximate size that a run of Store writes to the page file and keeps in the log.
-func StoreBytes(messages, bursts, sizeBytes int) int64 {
+func StoreBytes(messages, frames, sizeBytes int) int64 {
 	const recordBytes = 40 // overhead per body
-	data := int64(messages) * int64(bursts) * int64(sizeBytes+recordBytes)
+	data := int64(messages) * int64(frames) * int64(sizeBytes+recordBytes)
 	return data + min(data, store.DefaultCheckpointBytes+store.DefaultLogKeepBytes)
 }
 
-func (e *embedded) burst(ctx context.Context, burst, messages int, report func(bench.Result) error) error {
+func (e *embedded) publishFrame(ctx context.Context, frame, messages int, report func(bench.Result) error) error {
 	for _, phase := range []struct {
 		name string
 		run  func(context.Context, int, *bench.Result) error
 	}{{"write", e.write}, {"read", e.read}} {
 		result := e.result("store", phase.name)
-		result.FrameMessages, result.Stored = burst+1, burst*messages
+		result.FrameMessages, result.Stored = frame+1, frame*messages
 		if err := e.measure(&result, func(r *bench.Result) error { return phase.run(ctx, messages, r) }); err != nil {
 			return err
 		}
@@ -210,8 +210,8 @@ func (e *embedded) burst(ctx context.Context, burst, messages int, report func(b
 	return nil
 }
 
-// far measures a start, and a reader that starts at the first message with an empty page cache.
-func (e *embedded) far(ctx context.Context, messages int, report func(bench.Result) error) error {
+// slowLink measures a start, and a reader that starts at the first message with an empty page cache.
+func (e *embedded) slowLink(ctx context.Context, messages int, report func(bench.Result) error) error {
 	file := datadir.PageFile(e.Dir)
 	if _, err := e.store.Checkpoint(ctx); err != nil {
 		return err
@@ -254,7 +254,7 @@ func (e *embedded) far(ctx context.Context, messages int, report func(bench.Resu
 	// The mean of before and after, since a host below may have cached the data of the first read.
 	result.DiskReadMB = (before + after) / 2
 	result.Ratio = result.MB / result.DiskReadMB
-	result.Note = joinNotes(e.note, fmt.Sprintf("ratio to a plain read of page.db: %.0f MB/s before it, %.0f after",
+	result.Comment = joinNotes(e.note, fmt.Sprintf("ratio to a plain read of page.db: %.0f MB/s before it, %.0f after",
 		before, after))
 	return report(result)
 }
@@ -371,8 +371,8 @@ func (e *embedded) read(ctx context.Context, messages int, out *bench.Result) er
 
 // Trend returns the ratio of the rate of the last half of the bursts to that of the first two. ok is false for fewer
 // than four bursts. With 16 bursts the last half is 8.
-func Trend(bursts []bench.Result) (ratio float64, ok bool) {
-	if len(bursts) < 4 {
+func Trend(frames []bench.Result) (ratio float64, ok bool) {
+	if len(frames) < 4 {
 		return 0, false
 	}
 	mean := func(list []bench.Result) (sum float64) {
@@ -381,5 +381,5 @@ func Trend(bursts []bench.Result) (ratio float64, ok bool) {
 		}
 		return sum
 	}
-	return mean(bursts[len(bursts)/2:]) / mean(bursts[:2]), true
+	return mean(frames[len(frames)/2:]) / mean(frames[:2]), true
 }

@@ -148,10 +148,10 @@ func checkSubject(r *pb.AccessRule) error {
 	if (r.GetPrincipal() == "") == (r.GetGroup() == "") {
 		return fmt.Errorf("%w: specify either a principal or a group", access.ErrInvalid)
 	}
-	for what, text := range map[string]string{
+	for label, text := range map[string]string{
 		"principal": r.GetPrincipal(), "group": r.GetGroup(), "queue": r.GetQueue(),
 	} {
-		if err := checkText(what, text, true); err != nil {
+		if err := checkText(label, text, true); err != nil {
 			return err
 		}
 	}
@@ -159,14 +159,14 @@ func checkSubject(r *pb.AccessRule) error {
 }
 
 // checkText rejects invalid names and patterns.
-func checkText(what, text string, mayBeEmpty bool) error {
+func checkText(label, text string, mayBeEmpty bool) error {
 	switch {
 	case text == "" && !mayBeEmpty:
-		return fmt.Errorf("%w: missing %s", access.ErrInvalid, what)
+		return fmt.Errorf("%w: missing %s", access.ErrInvalid, label)
 	case len(text) > txn.MaxNameBytes:
-		return fmt.Errorf("%w: %s has %d bytes, maximum is %d", access.ErrInvalid, what, len(text), txn.MaxNameBytes)
+		return fmt.Errorf("%w: %s has %d bytes, maximum is %d", access.ErrInvalid, label, len(text), txn.MaxNameBytes)
 	case strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c == 0x7f || c == '\uFFFD' }):
-		return fmt.Errorf("%w: %s has non-printable characters", access.ErrInvalid, what)
+		return fmt.Errorf("%w: %s has non-printable characters", access.ErrInvalid, label)
 	}
 	return nil
 }
