@@ -16,18 +16,18 @@ type Revision int64
 // Errors of a Coordinator.
 var (
 	// ErrNoRecord is returned if the pair has no record, or its record was lost.
-	ErrNoRecord = errors.New("the coordinator has no record of the pair")
+	ErrNoRecord = errors.New("coordinator has no cluster record")
 	// ErrConflict is returned if the record is not at the expected revision, because another node wrote it. Nothing
 	// was changed.
-	ErrConflict = errors.New("the pair's record was changed by another node")
+	ErrConflict = errors.New("cluster record was changed by another node")
 	// ErrUnknownOutcome is returned if a swap may have been applied, or may be applied later (INV-8). Only a record
 	// at another revision resolves it.
-	ErrUnknownOutcome = errors.New("the coordinator did not say whether it wrote the pair's record")
+	ErrUnknownOutcome = errors.New("outcome of the cluster record write is unknown")
 	// ErrRefused is returned if the coordinator rejected the write with a reason, such as lack of space or
 	// permission. The swap was not and will not be applied.
-	ErrRefused = errors.New("the coordinator refuses to write the pair's record")
+	ErrRefused = errors.New("coordinator rejects the write of the cluster record")
 	// ErrUnreachable is returned if the coordinator did not respond to a read in time.
-	ErrUnreachable = errors.New("the coordinator cannot be reached")
+	ErrUnreachable = errors.New("coordinator is unreachable")
 )
 
 // Live is the content of a node's liveness key. It is only a hint: the key outlives its node by up to a lease, and

@@ -68,7 +68,7 @@ func (m *machine) adoptAsked(e AdoptAsked) {
 	m.adopts = adopting{id: e.ID, next: next, rev: e.Revision}
 	if m.ident.MayHaveLost {
 		m.warn("acknowledged transactions may be lost: the machine went down without a clean stop, and the operator " +
-			"goes on with this store")
+			"continues with this store")
 		m.do(ClearLoss{}) // IdentityChanged follows, with a new incarnation
 	}
 }
@@ -127,7 +127,8 @@ func (m *machine) voidByAdoption(e AdoptAsked, term uint64) *Forced {
 		return nil
 	}
 	f := &Forced{
-		At: e.At, By: "lockstep pair adopt", Reason: "adopted without asking the other node", Node: m.self.ID,
+		At: e.At, By: "lockstep pair adopt", Reason: "rebuilt the cluster record without asking the other node",
+		Node:  m.self.ID,
 		Term:  term,
 		After: min(m.ident.Committed, m.ident.End.LSN),
 	}

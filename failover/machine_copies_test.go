@@ -172,12 +172,12 @@ func TestCopyIsNotAskedForHelp(t *testing.T) {
 		r.step(Met{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
 		effects := r.step(AdoptAsked{ID: "x"})
 		requireNo[SwapRecord](t, effects)
-		require.ErrorContains(t, effect[AdoptEnded](t, effects).Failure, "two processes")
+		require.ErrorContains(t, effect[AdoptEnded](t, effects).Failure, "duplicate node identity")
 	})
 	t.Run("force", func(t *testing.T) {
 		r := begin(t, Loaded{Record: recordWith(1, 1), Revision: 100})
 		r.step(Met{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
-		require.ErrorContains(t, effect[ForceEnded](t, r.step(asked(r))).Failure, "two processes")
+		require.ErrorContains(t, effect[ForceEnded](t, r.step(asked(r))).Failure, "duplicate node identity")
 	})
 }
 
@@ -198,7 +198,7 @@ func TestTwinThatMoves(t *testing.T) {
 	r.step(Met{Address: "a:2", Gone: true, Err: ErrGone})
 	require.Equal(t, "a:3", effect[Meet](t, r.after(time.Minute)).Address)
 	r.step(Met{Address: "a:3", Peer: Peer{Node: testNodes[0].ID, Process: "y"}})
-	require.Contains(t, r.s.Reason(), "two processes with one identity")
+	require.Contains(t, r.s.Reason(), "duplicate node identity")
 }
 
 // With a record that names no generation, the older-copy state ends when the node has fetched the missing records.
@@ -240,7 +240,7 @@ func TestStandbyThatCannotBeNamed(t *testing.T) {
 	r := newRunRig(t)
 	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 0, 1), runBefore, runOfB), 0, 1)
 	r.step(Swapped{OpID: r.s.swapping, Err: ErrRefused})
-	require.Contains(t, r.s.Reason(), "has not written yet")
+	require.Contains(t, r.s.Reason(), "has not recorded")
 	require.Contains(t, r.s.Reason(), ErrRefused.Error())
 }
 

@@ -219,13 +219,13 @@ func (s *State) standReason() string {
 	_, activeInSync := s.rec.Member(s.rec.Active)
 	switch {
 	case s.rec.Active == s.self.ID:
-		return "this node was active before it was started again"
+		return "this node was active before the restart"
 	case !activeInSync:
-		return "the active has left the in-sync set"
+		return "active has left the in-sync set"
 	case s.follow.cause != 0:
-		return fmt.Sprintf("the active %s is gone: %s", s.follow.active.Address, s.follow.cause)
+		return fmt.Sprintf("active %s is gone: %s", s.follow.active.Address, s.follow.cause)
 	default:
-		return fmt.Sprintf("the active %s does not answer", s.follow.active.Address)
+		return fmt.Sprintf("active %s does not respond", s.follow.active.Address)
 	}
 }
 

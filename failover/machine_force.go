@@ -19,25 +19,26 @@ import (
 
 // Reasons of ErrForce.
 var (
-	errForceBusy   = errors.New("a change of the pair's record is under way on this node; try again")
-	errForceRecord = errors.New("this node does not know the pair's record; if the coordinator has lost it, that is " +
-		"a case for lockstep pair adopt")
-	errForceActive = errors.New("this node is the active one already")
-	errForceInSync = errors.New("this node is in sync and takes over by itself: nothing has to be forced, and " +
+	errForceBusy   = errors.New("a change of the cluster record is in progress on this node; try again")
+	errForceRecord = errors.New("this node does not have the cluster record; if the coordinator has lost it, use " +
+		"lockstep pair adopt")
+	errForceActive = errors.New("this node is already active")
+	errForceInSync = errors.New("this node is in sync and takes over automatically: a forced failover is not needed, " +
+		"and " +
 		"nothing would be lost")
-	errForcePaused = errors.New("this node is in sync and would take over by itself, but the pair is paused: " +
-		"lockstep resume. Nothing has to be forced")
+	errForcePaused = errors.New("this node is in sync and would take over automatically, but the pair is paused: " +
+		"lockstep resume. A forced failover is not needed")
 	errForceConnected   = errors.New("this node is connected to the active, which is not lost")
-	errForceCoordinator = fmt.Errorf("%w, and without it no role can change", ErrUnreachable)
-	errForceChanged     = errors.New("the pair's record has changed meanwhile: look at the status, and ask again if " +
-		"it is still needed")
-	errForceTime = errors.New("the coordinator did not write the record in time")
+	errForceCoordinator = fmt.Errorf("%w, and without it role changes are impossible", ErrUnreachable)
+	errForceChanged     = errors.New("cluster record has changed concurrently: check the status, and retry if " +
+		"still needed")
+	errForceTime = errors.New("coordinator did not write the record in time")
 )
 
 // ErrOtherLives is returned if the other node's lease in the coordinator has not expired: it is running, or was a
 // moment ago.
-var ErrOtherLives = errors.New("the other node is there: its lease in the coordinator has not ended. Let it take up " +
-	"its role; or stop it, if it is broken, wait until its lease has ended, and try again")
+var ErrOtherLives = errors.New("other node is alive: its lease in the coordinator has not expired. Let it resume " +
+	"its role; or stop it, if it is broken, wait until its lease has expired, and try again")
 
 // ForceAsked requests that this node becomes active although it may lack records. The operator has seen the possible
 // loss for the record of Config; with any other record nothing is done.
@@ -182,10 +183,10 @@ func (m *machine) force() bool {
 func (m *machine) standByForce() {
 	f := m.forces.forced
 	if !m.candidate {
-		m.candidate, m.why = true, "an operator makes this node active by force"
+		m.candidate, m.why = true, "an operator forces this node active"
 		m.change = change{code: CodeForced, term: f.Term}
-		m.warn("FORCED FAILOVER by %s: this node becomes active although it is not known to hold everything; what "+
-			"was acknowledged after LSN %d may be lost",
+		m.warn("FORCED FAILOVER by %s: this node becomes active although it may lack records; transactions "+
+			"acknowledged after LSN %d may be lost",
 			f.By, f.After)
 	}
 	m.stopFollowing()

@@ -52,9 +52,9 @@ func (m *machine) yieldRole() {
 	}
 	m.why = fmt.Sprintf("node %s is active now, in term %d", cmp.Or(next.Name, m.rec.Active.String()), m.rec.Term)
 	if f := m.rec.Forced; f != nil && f.Term > m.act.term && !f.Settled {
-		m.warn("FORCED FAILOVER by %s: node %s was made active without this one. What this node has acknowledged "+
-			"after LSN %d is not part of "+
-			"the pair any more; it is kept in a file when this node joins again", cmp.Or(f.By, "an operator"),
+		m.warn("FORCED FAILOVER by %s: node %s became active without this node. Records that this node acknowledged "+
+			"after LSN %d are no longer part of "+
+			"the pair; they are saved to a file when this node rejoins", cmp.Or(f.By, "an operator"),
 			cmp.Or(next.Name, f.Node.String()), f.After)
 	}
 	m.change = change{code: m.yielded()}
@@ -111,7 +111,7 @@ type ahead struct {
 // reason returns the description for the operator.
 func (h ahead) reason() string {
 	return fmt.Sprintf("HISTORIES DIFFER: node %s has acknowledged records up to LSN %d that this active lacks, so "+
-		"one of the two was put back to an older image", h.member.Node, h.committed)
+		"one of the two was restored from an older copy", h.member.Node, h.committed)
 }
 
 // standbyAhead records a standby that was refused because it would have to truncate its log below its committed
@@ -120,8 +120,8 @@ func (m *machine) standbyAhead(e StandbyAhead) {
 	a := &m.act
 	if a.ahead.member != e.Member {
 		m.warn("node %s has committed records up to LSN %d that this active does not have: this active's data "+
-			"directory was put back to an older "+
-			"image, or the other one's is not of this pair. Nothing is cut", e.Member.Node, e.Committed)
+			"directory was restored from an older "+
+			"copy, or the other one's does not belong to this pair. Nothing is truncated", e.Member.Node, e.Committed)
 	}
 	a.ahead = ahead{member: e.Member, end: e.End.LSN, committed: e.Committed}
 }
@@ -167,14 +167,15 @@ func (s *State) conditions() ActiveConfig {
 	c := ActiveConfig{Config: s.rec.Config, RequireStandby: needed, Standby: req, Serve: true, Deliver: true}
 	if len(s.rec.InSync) < s.rec.MinInSync {
 		c.RequireStandby = true
-		c.Serve, c.Reason = false, "alone, and min_in_sync is 2"
+		c.Serve, c.Reason = false, "no standby in sync, and min_in_sync is 2"
 	}
 	if s.act.ahead.end != 0 {
 		c.Serve, c.Reason = false, s.act.ahead.reason() // INV-13
 	}
 	if s.act.blocked != never {
 		if s.now >= s.act.blocked+s.set.RefuseAfter {
-			c.Serve, c.Reason = false, "the standby in sync is gone, and the coordinator has not released it yet"
+			c.Serve, c.Reason = false, "in-sync standby disconnected, and the coordinator has not removed it from the "+
+				"in-sync set yet"
 		}
 		if (!s.reachable || s.leaseUntil != 0) && s.now >= s.leaseUntil-s.set.LeaseMargin {
 			c.Deliver = false // this node may no longer be the active
@@ -182,7 +183,7 @@ func (s *State) conditions() ActiveConfig {
 	}
 	if s.unknown && !mutate.Off("INV-8-serves-after-unknown-outcome") {
 		// INV-8
-		c.Serve, c.Deliver, c.Reason = false, false, "the coordinator did not say whether it wrote the pair's record"
+		c.Serve, c.Deliver, c.Reason = false, false, "outcome of the cluster record write is unknown"
 	}
 	return c
 }

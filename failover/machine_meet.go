@@ -119,7 +119,7 @@ func (m *machine) compareCommitted() {
 			why = fmt.Sprintf("its log has LSN %d in common with the active, but the two had committed up to LSN %d",
 				l.Common, l.Committed)
 		}
-		m.foundPutBack(why + ": it is an older image of itself")
+		m.foundPutBack(why + ": its data directory was restored from an older copy")
 	}
 }
 
@@ -139,7 +139,7 @@ func (m *machine) giveTo(other Member) {
 	next := m.rec
 	next.Active, next.Term, next.Switchover = other.Node, m.rec.Term+1, nil
 	next.InSync = []Member{other}
-	m.why = "the other node has records that this one lacks, so it gets the role"
+	m.why = "the other node has records that this one lacks, so it becomes active"
 	m.propose(next)
 }
 
@@ -165,8 +165,9 @@ func (s *State) twin() *Live {
 }
 
 // behindReason is the status of a node with committed records that the active lacks.
-const behindReason = "nothing of this node's is cut, and the active does not serve while it knows of that: one of " +
-	"the two was put back to an older image, and an operator has to say which of them goes on " +
+const behindReason = "no records of this node are truncated, and the active does not serve while it knows about " +
+	"this: one of " +
+	"the two was restored from an older copy, and an operator must decide which of them continues " +
 	"(docs/explanation/failover.md, \"When histories differ\")"
 
 // ahead describes diverged histories, of which neither contains the other, if this node has detected them; otherwise

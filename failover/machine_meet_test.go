@@ -77,7 +77,7 @@ func TestLacks(t *testing.T) {
 			effect[MarkLoss](t, effects)
 			effect[StopFollower](t, effects)
 			require.Equal(t, []Member{memberOf(1)}, effect[SwapRecord](t, effects).Next.InSync)
-			require.Contains(t, r.s.Reason(), "put back")
+			require.Contains(t, r.s.Reason(), "older copy")
 		})
 	}
 }
@@ -117,7 +117,7 @@ func TestTwin(t *testing.T) {
 		r, _ := begin(t, stale)
 		effects := r.step(Met{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
 		requireNo[SwapRecord](t, effects)
-		require.Contains(t, r.s.Reason(), "two processes with one identity")
+		require.Contains(t, r.s.Reason(), "duplicate node identity")
 		require.Equal(t, stale, *r.s.twin())
 		requireNo[SwapRecord](t, r.observe(true))
 		require.Equal(t, []Effect{Meet{Address: "a:2"}}, r.after(twinMemory), "so that the other one can tell, too")
@@ -130,7 +130,7 @@ func TestTwin(t *testing.T) {
 			Address: "a:2",
 			Peer:    Peer{Node: testNodes[0].ID, Process: "the next"},
 		})))
-		require.Contains(t, r.s.Reason(), "two processes with one identity")
+		require.Contains(t, r.s.Reason(), "duplicate node identity")
 	})
 	t.Run("does not answer: its lease tells", func(t *testing.T) {
 		r, _ := begin(t, stale)

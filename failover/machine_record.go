@@ -47,7 +47,7 @@ func (m *machine) loaded(e Loaded) {
 		if m.known && e.Record.Config < m.rec.Config {
 			// Either the watch was faster than this read, or the coordinator was restored to an older state. In the
 			// second case every swap conflicts, and role changes are frozen until an operator intervenes (INV-9).
-			m.trouble = fmt.Sprintf("the coordinator returned config %d, this node already knows %d", e.Record.Config,
+			m.trouble = fmt.Sprintf("coordinator returned config %d, this node already has %d", e.Record.Config,
 				m.rec.Config)
 			m.retryLater()
 			return
@@ -72,18 +72,18 @@ func (m *machine) loaded(e Loaded) {
 func (m *machine) noRecord() {
 	switch {
 	case m.known:
-		m.trouble = "the pair's record has vanished from the coordinator"
+		m.trouble = "cluster record has vanished from the coordinator"
 		m.retryLater()
 	case m.ident.PairID == uuid.Nil && m.ident.Quarantine != "" && !mutate.Off("INV-9-set-aside-is-taken-for-new"):
-		m.wait(fmt.Errorf("%w, and this node does not know its pair any more: its identity was damaged or missing, "+
-			"and what it held is kept "+
+		m.wait(fmt.Errorf("%w, and this node no longer knows its pair: its identity was corrupt or missing, "+
+			"and its previous data is kept "+
 			"in %s. Restore the coordinator's data, or run 'lockstep pair adopt' with the other node", ErrRecordLost,
 			m.ident.Quarantine))
 	case !m.ident.Empty() && !m.ident.Restored && !mutate.Off("INV-9-lost-record-is-made-anew"):
 		// INV-9: without the record, it is unknown which store is complete.
 		m.wait(fmt.Errorf("%w (store %s, fence %s, log end %s): check the coordinator's address and key prefix, "+
 			"restore its data, or, if the "+
-			"record is gone for good, run 'lockstep pair adopt'", ErrRecordLost, m.ident.Store, m.ident.Fence,
+			"record is permanently lost, run 'lockstep pair adopt'", ErrRecordLost, m.ident.Store, m.ident.Fence,
 			m.ident.End))
 	default:
 		m.missing, m.unknown, m.refused = true, false, nil // a restored store may have waited for that
@@ -106,13 +106,13 @@ func (m *machine) adopt(rec Record, rev Revision) {
 		return
 	}
 	if m.known && rec.PairID != m.rec.PairID {
-		m.trouble = fmt.Sprintf("the coordinator's record is of pair %s, this node belongs to %s", rec.PairID,
+		m.trouble = fmt.Sprintf("the coordinator's record belongs to pair %s, this node to %s", rec.PairID,
 			m.rec.PairID)
 		return
 	}
 	if m.known && rec.Config == m.rec.Config {
 		if rec.OpID != m.rec.OpID {
-			m.trouble = fmt.Sprintf("the coordinator has another record of config %d than the one this node knows",
+			m.trouble = fmt.Sprintf("the coordinator has another record of config %d than this node",
 				rec.Config)
 			return
 		}
@@ -181,7 +181,7 @@ func (m *machine) admit(rec Record) bool {
 		m.wait(fmt.Errorf("%w: the record has config %d, this node has obeyed %d: the coordinator was restored from "+
 			"an old copy; "+
 			// INV-9
-			"restore a newer one, or, if there is none, run 'lockstep pair adopt'", ErrRecordOld, rec.Config,
+			"restore a newer one, or, if none exists, run 'lockstep pair adopt'", ErrRecordOld, rec.Config,
 			m.bootFence.Config))
 	default:
 		if m.ident.PairID == uuid.Nil {

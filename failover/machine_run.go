@@ -212,8 +212,8 @@ func (m *machine) compareRun() {
 	case r.named:
 		m.supersede()
 	case r.putBack == "":
-		m.foundPutBack("another run of this node has taken part in the pair since: this directory is a copy of its " +
-			"own, or an older image of it")
+		m.foundPutBack("a newer process generation of this node has taken part in the pair: this data directory is a copy, " +
+			"or was restored from an older copy")
 	}
 }
 
@@ -236,20 +236,20 @@ func (m *machine) forgetFormerRun(rec Record) {
 // other process has terminated, because it lacks records that the other one acknowledged.
 func (m *machine) foundCopy() {
 	m.run.copyOf = m.run.twin.Node.Address
-	m.run.superseded = fmt.Sprintf("two processes with one identity: this node runs at %s already, or did when this "+
-		"process started, which takes no part until it is started again. If this data directory is a copy, do not "+
-		"start it: a second node begins with an empty one. Otherwise stop the "+
-		"process at %s, and start this one again", m.run.copyOf, m.run.copyOf)
+	m.run.superseded = fmt.Sprintf("duplicate node identity: this node already runs at %s, or did when this "+
+		"process started, which takes no part until it is restarted. If this data directory is a copy, do not "+
+		"start it: a second node starts with an empty one. Otherwise stop the "+
+		"process at %s, and restart this one", m.run.copyOf, m.run.copyOf)
 	m.warn("%s", m.run.superseded)
 }
 
 // supersede excludes a process that was replaced by another generation.
 func (m *machine) supersede() {
 	m.run.superseded = "superseded: another process has taken this node's place in the pair, with a copy of this " +
-		"data directory; what this process has acknowledged since then may not be part of the pair. What the pair " +
-		"has acknowledged is with the other one (its address is in the pair's status): stop this one, or, if it is " +
-		"the other one that has to go, first see to it that the pair's other node is in sync. A copy that is to be a " +
-		"node of its own must begin with an empty data directory"
+		"data directory; records this process acknowledged since then may not be part of the pair. Everything the pair " +
+		"has acknowledged is on the other one (its address is in the pair's status): stop this one, or, if " +
+		"the other one should go, first make sure that the pair's other node is in sync. To use a copy as " +
+		"a separate node, start it with an empty data directory"
 	m.warn("%s", m.run.superseded)
 }
 
@@ -257,7 +257,7 @@ func (m *machine) supersede() {
 // as one with lost records (INV-6).
 func (m *machine) foundPutBack(why string) {
 	m.run.putBack = why
-	m.warn("THIS DATA DIRECTORY WAS PUT BACK: %s", why)
+	m.warn("THIS DATA DIRECTORY WAS ROLLED BACK: %s", why)
 	if !m.ident.MayHaveLost {
 		m.ident.MayHaveLost = true
 		m.do(MarkLoss{})

@@ -52,9 +52,9 @@ func (m *machine) switchoverAsked(e SwitchoverAsked) {
 	case m.hand.phase != handNone || m.ask.id != "" || m.known && m.rec.Switchover != nil:
 		fail(reasonBusy)
 	case named && m.known && e.To != m.self.ID && !m.isOther(e.To):
-		fail("the node that is to become active is not in sync")
+		fail("target node is not in sync")
 	case named && m.known && e.To != m.self.ID && m.mode == modeFollow:
-		fail("this node is not active any more") // it would take the role itself
+		fail("this node is no longer active") // it would take the role itself
 	case m.known && m.leads():
 		if why := m.cannotHandOver(); why != "" {
 			fail("%s", why)
@@ -69,11 +69,11 @@ func (m *machine) switchoverAsked(e SwitchoverAsked) {
 }
 
 // reasonBusy is a transient reason. The other switchover may have the requested effect.
-const reasonBusy = "another switchover is under way"
+const reasonBusy = "another switchover is in progress"
 
 // reasonNoAddress is a transient reason: a standby can be in sync a moment before its liveness key, which contains
 // its address, is visible.
-const reasonNoAddress = "the address of the standby is not known"
+const reasonNoAddress = "the address of the standby is unknown"
 
 // cannotHandOver returns the reason why a handover is impossible; empty if it is possible.
 func (s *State) cannotHandOver() string {
@@ -85,13 +85,13 @@ func (s *State) cannotHandOver() string {
 	case !ok:
 		return "no standby is in sync"
 	case s.absent():
-		return "the standby in sync is not connected"
+		return "in-sync standby is not connected"
 	case !described:
 		return reasonNoAddress
 	case !s.reachable || s.trouble != "":
-		return "the coordinator cannot be reached"
+		return "the coordinator is unreachable"
 	case s.unknown || len(s.pending) > 0:
-		return "a change of the pair's record is under way"
+		return "a change of the cluster record is in progress"
 	default:
 		return ""
 	}
@@ -110,7 +110,7 @@ func (m *machine) drainEnded(e DrainEnded) {
 		return
 	}
 	if e.Err != nil {
-		m.abortHandOver(fmt.Sprintf("the active could not drain: %v", e.Err))
+		m.abortHandOver(fmt.Sprintf("drain failed on the active: %v", e.Err))
 		return
 	}
 	m.hand.phase = handSwapping
@@ -126,13 +126,13 @@ func (m *machine) handOver() {
 		}
 	case handDraining:
 		if m.absent() {
-			m.abortHandOver("the standby was lost")
+			m.abortHandOver("standby disconnected")
 		}
 	case handSwapping:
 		other, ok := m.rec.Other(m.self.ID)
 		switch {
 		case !ok || m.absent() && len(m.pending) == 0:
-			m.abortHandOver("the standby was lost")
+			m.abortHandOver("standby disconnected")
 		case m.now >= m.hand.deadline && !m.unknown && m.swapping == "":
 			// The swap may still be applied. Until that is resolved nothing is acknowledged without the standby, and
 			// its acks prove that it has not taken the role.
@@ -144,7 +144,7 @@ func (m *machine) handOver() {
 		}
 	case handWaiting:
 		if m.rec.Term >= m.hand.term { // the role came back
-			m.endHandOver("the other node did not take the role; it is back here")
+			m.endHandOver("the other node did not take the role; this node is active again")
 		}
 	}
 }
@@ -161,9 +161,9 @@ func (m *machine) endHandOver(failure string) {
 	case m.hand.id != "":
 		m.do(SwitchoverEnded{ID: m.hand.id, Failure: failure, Pause: m.now - m.hand.began})
 	case failure != "" && m.hand.failback:
-		m.warn("the role was not given to the preferred node: %s", failure)
+		m.warn("the role was not transferred to the preferred node: %s", failure)
 	case failure != "":
-		m.warn("switchover asked by the standby was not done: %s", failure)
+		m.warn("switchover requested by the standby failed: %s", failure)
 	}
 	m.hand = handover{drain: m.hand.drain}
 	if m.rec.Switchover != nil {
@@ -187,7 +187,7 @@ func (m *machine) handedOver() {
 	case m.hand.phase == handSwapping && m.rec.Active != m.self.ID && m.rec.Term == m.hand.term:
 		m.hand = handover{drain: m.hand.drain} // the standby that requested it has the role
 	default:
-		m.endHandOver("this node lost the role meanwhile")
+		m.endHandOver("this node lost the role in the meantime")
 	}
 }
 
@@ -201,7 +201,7 @@ func (m *machine) handedTo(term uint64) {
 // askActive advances the standby's request. Called while this node is not active.
 func (m *machine) askActive() {
 	if m.hand.phase == handWaiting && m.now >= m.hand.deadline {
-		m.endHandOver("the other node has the role but does not answer")
+		m.endHandOver("the other node has the role but does not respond")
 	}
 	if m.ask.id == "" {
 		return
@@ -218,7 +218,7 @@ func (m *machine) askActive() {
 	case m.rec.Active == m.self.ID:
 	case mine:
 	case m.ask.seen:
-		m.endAsk("the active could not hand over; its log says why")
+		m.endAsk("the active could not hand over; see its log")
 	case m.rec.Switchover != nil:
 		m.endAsk(reasonBusy)
 	case m.mode == modeFollow && m.canSwap():

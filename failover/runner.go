@@ -53,13 +53,13 @@ type Runner struct {
 func New(o Options) (*Runner, error) {
 	switch {
 	case o.Coordinator == nil || o.Data == nil:
-		return nil, errors.New("failover needs a coordinator and a data plane")
+		return nil, errors.New("failover requires a coordinator and a data plane")
 	case o.Self.ID == uuid.Nil:
-		return nil, errors.New("failover needs the id of this node")
+		return nil, errors.New("failover requires the id of this node")
 	case o.Self.Address == "":
-		return nil, errors.New("failover needs the address by which the other node reaches this one")
+		return nil, errors.New("failover requires the advertised address of this node")
 	case o.Settings.MinInSync < 0 || o.Settings.MinInSync > 2:
-		return nil, fmt.Errorf("min_in_sync is %d; 1 (go on alone) and 2 (refuse writes while alone) are possible",
+		return nil, fmt.Errorf("min_in_sync is %d; must be 1 (continue alone) or 2 (reject writes while alone)",
 			o.Settings.MinInSync)
 	}
 	if o.Logger == nil {
@@ -85,7 +85,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	r.mu.Lock()
 	if r.running {
 		r.mu.Unlock()
-		return errors.New("failover is running already")
+		return errors.New("failover is already running")
 	}
 	r.running = true
 	r.mu.Unlock()
@@ -188,7 +188,7 @@ func (r *Runner) coordinatorAnswers(ctx context.Context) error {
 	defer cancel()
 	_, _, err := r.opts.Coordinator.Load(ctx)
 	if errors.Is(err, ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%w: the coordinator does not answer, and without it the role cannot change: %w",
+		return fmt.Errorf("%w: the coordinator does not respond, and without it the role cannot change: %w",
 			ErrSwitchover, err)
 	}
 	return nil // the machine handles any other problem with the record
@@ -227,7 +227,7 @@ func (r *Runner) askSwitchover(ctx context.Context, to uuid.UUID) (SwitchoverEnd
 	case <-r.stopped:
 		return SwitchoverEnded{}, ErrStopped
 	case <-ctx.Done():
-		return SwitchoverEnded{}, fmt.Errorf("switchover: its outcome is not known yet: %w", ctx.Err())
+		return SwitchoverEnded{}, fmt.Errorf("switchover: outcome is unknown: %w", ctx.Err())
 	}
 }
 

@@ -195,7 +195,7 @@ func (l *loop) carryOutData(ctx context.Context, e Effect) error {
 		l.endDrain()
 		err = data.Resume(ctx)
 	default:
-		err = errors.New("not known")
+		err = errors.New("unknown")
 	}
 	if err != nil {
 		return fmt.Errorf("%T: %w", e, err)
@@ -224,8 +224,8 @@ func (l *loop) loadRecord(ctx context.Context) {
 		defer cancel()
 		mark, err := l.r.opts.Coordinator.LoadMark(ctx)
 		if errors.Is(err, ErrRecordInvalid) {
-			l.r.log.Warn("the pair's mark in the coordinator cannot be read, and is left out of account until the "+
-				"active writes it anew", zap.Error(err))
+			l.r.log.Warn("cannot read the pair's high-water mark in the coordinator; it is ignored until the "+
+				"active rewrites it", zap.Error(err))
 			mark, err = Mark{}, nil
 		}
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 var ErrMinInSync = errors.New("min-in-sync was not changed")
 
 // errAlone is the reason why it cannot be raised to two.
-var errAlone = errors.New("only one node is in sync: with 2, every write would be refused from now on; bring the " +
+var errAlone = errors.New("only one node is in sync: with 2, every write would be rejected immediately; bring the " +
 	"other one back first")
 
 // SetMinInSync sets the number of in-sync nodes that writes require, 1 or 2, overriding the nodes' configurations
@@ -24,7 +24,7 @@ var errAlone = errors.New("only one node is in sync: with 2, every write would b
 // active, it applies to the next write. Errors: ErrMinInSync with the reason, ErrUnreachable, ErrNoRecord.
 func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 	if wanted < 0 || wanted > 2 {
-		return fmt.Errorf("%w: %d is neither 1 nor 2", ErrMinInSync, wanted)
+		return fmt.Errorf("%w: %d must be 1 or 2", ErrMinInSync, wanted)
 	}
 	op := uuid.NewString()
 	for {
@@ -38,7 +38,7 @@ func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 		}
 		if wanted != 0 {
 			if lack, lacks := r.lacks(ctx, rec, FeatureMinInSync); lacks {
-				return fmt.Errorf("%w: %s", ErrMinInSync, lack.Because("would write its own when it becomes active"))
+				return fmt.Errorf("%w: %s", ErrMinInSync, lack.Because("would overwrite it when it becomes active"))
 			}
 		}
 		rec.Config++

@@ -34,7 +34,7 @@ func (r *Runner) SetPaused(ctx context.Context, p *Pause) error {
 		if p != nil {
 			if lack, lacks := r.lacks(ctx, rec, FeaturePause); lacks {
 				return fmt.Errorf("%w: %s", ErrPause,
-					lack.Because("does not know pauses and would take over all the same"))
+					lack.Because("does not support pauses and would take over regardless"))
 			}
 		}
 		rec.Config++

@@ -68,7 +68,7 @@ func (f *Follower) checkWelcome(w *Welcome) error {
 	case at.LSN < n:
 		return f.behind(n, fmt.Sprintf("it has this node's records up to %v", at))
 	case ok && own != at:
-		return f.behind(n, fmt.Sprintf("it says that both have %v, and this node has %v there", at, own))
+		return f.behind(n, fmt.Sprintf("common position is %v, and this node has %v there", at, own))
 	default:
 		f.confirmed = true
 		return nil
@@ -92,7 +92,7 @@ func (f *Follower) checkSnapshot(h *SnapshotHeader) error {
 
 // behind returns the error for an active that lacks committed records.
 func (f *Follower) behind(committed uint64, has string) error {
-	return fmt.Errorf("%w: this node knows everything up to LSN %d to be committed, of the active at %s %s. Nothing "+
-		"was cut", ErrBehind,
+	return fmt.Errorf("%w: this node knows that everything up to LSN %d is committed; the active at %s %s. Nothing "+
+		"was truncated", ErrBehind,
 		committed, f.o.Address, has)
 }

@@ -61,7 +61,7 @@ func (p *Primary) submit(ctx context.Context, items []Item, mayCommit bool) (alo
 	for i := range items {
 		size := items[i].bytes()
 		if size > p.o.MaxTxnBytes {
-			return false, fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, size, p.o.MaxTxnBytes)
+			return false, fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, size, p.o.MaxTxnBytes)
 		}
 		weight += int64(size) + itemOverheadBytes
 	}
@@ -70,7 +70,7 @@ func (p *Primary) submit(ctx context.Context, items []Item, mayCommit bool) (alo
 	}
 	weight = min(weight, p.o.QueueBytes)
 	if err := p.room.Acquire(ctx, weight); err != nil {
-		return false, fmt.Errorf("too many transactions wait to be committed: %w", err)
+		return false, fmt.Errorf("too many transactions wait for commit: %w", err)
 	}
 	alone, err = p.queue.add(ctx, wal.KindTxn, items, weight, mayCommit)
 	if err != nil {
@@ -371,4 +371,4 @@ func (p *Primary) fail(err error) {
 }
 
 // errStopped ends the sessions of a primary that is stopping.
-var errStopped = errors.New("the active stops")
+var errStopped = errors.New("active is stopping")

@@ -182,7 +182,7 @@ func (f *Follower) run(ctx context.Context) {
 			return
 		}
 		if errors.Is(err, errStore) {
-			f.log.Error("cannot follow any more", zap.Error(err))
+			f.log.Error("can no longer follow", zap.Error(err))
 			f.events.post(Failed{Err: err})
 			return
 		}
@@ -342,11 +342,11 @@ func (f *Follower) watch(ctx context.Context) {
 			}
 			if s := f.io.stalled(f.o.DiskStallTimeout); s != stalled {
 				if stalled = s; s {
-					f.log.Error("the log's disk does not answer; heartbeats are stopped",
+					f.log.Error("disk of the log does not respond; heartbeats are stopped",
 						zap.Duration("for", f.o.DiskStallTimeout))
 					f.events.post(DiskStalled{})
 				} else {
-					f.log.Info("the log's disk answers again")
+					f.log.Info("disk of the log responds again")
 					f.events.post(DiskBack{})
 				}
 			}
@@ -362,7 +362,7 @@ func (f *Follower) connection() Conn {
 
 // silent cancels the current attempt and reports it.
 func (f *Follower) silent(err error) {
-	err = fmt.Errorf("nothing from the active: %w", err)
+	err = fmt.Errorf("no message from the active: %w", err)
 	f.mu.Lock()
 	cancel := f.cancel
 	f.mu.Unlock()
@@ -411,7 +411,7 @@ func (f *Follower) align(common lsn.Position) error {
 		return nil
 	}
 	if own, ok := s.PositionOf(common.LSN); !ok || own != common {
-		return fmt.Errorf("%w: the active says that %v is common, and this node has %v there", errSnapshot, common, own)
+		return fmt.Errorf("%w: the active's common position is %v, and this node has %v there", errSnapshot, common, own)
 	}
 	f.busy.Store(true)
 	defer f.busy.Store(false)
@@ -428,7 +428,7 @@ func (f *Follower) align(common lsn.Position) error {
 		f.sayVoid(common.LSN+1, end, cut)
 		return nil
 	}
-	f.log.Warn("cut records that the active does not have; this node knows of none of them that it was committed",
+	f.log.Warn("truncate records that the active does not have; none of them is known to be committed",
 		zap.Int("records", cut.Records), zap.Stringer("after", common), zap.Stringer("up_to", end),
 		zap.String("kept_in", cut.File))
 	return nil

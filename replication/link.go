@@ -85,7 +85,7 @@ func (f *Follower) follow(ctx context.Context, conn Conn) (worked bool, err erro
 	}
 	stream, err := conn.Replicate(ctx) // canceled when the first of the goroutines below fails
 	if err != nil {
-		return false, fmt.Errorf("say hello to the active: %w", err)
+		return false, fmt.Errorf("send hello to the active: %w", err)
 	}
 	l, err := f.welcome(stream, hello)
 	if err != nil {
@@ -136,7 +136,7 @@ func (f *Follower) awaitApplier(ctx context.Context) error {
 	case <-f.applier.done:
 		return f.applier.err
 	case <-ctx.Done():
-		return fmt.Errorf("wait for what is being applied: %w", ctx.Err())
+		return fmt.Errorf("wait for records being applied: %w", ctx.Err())
 	}
 }
 
@@ -152,16 +152,16 @@ func (f *Follower) setLink(l *link) {
 // welcome exchanges hello and welcome, and truncates the log to the last common record.
 func (f *Follower) welcome(stream ActiveStream, hello *StandbyMessage) (*link, error) {
 	if err := stream.Send(hello); err != nil {
-		return nil, fmt.Errorf("say hello to the active: %w", err)
+		return nil, fmt.Errorf("send hello to the active: %w", err)
 	}
 	m, err := stream.Recv()
 	if err != nil {
-		return nil, fmt.Errorf("hello was not answered: %w", err)
+		return nil, fmt.Errorf("receive hello response: %w", err)
 	}
 	f.heard.Store(true)
 	w := m.Welcome
 	if w == nil {
-		return nil, fmt.Errorf("%w: the first message is no welcome", ErrProtocol)
+		return nil, fmt.Errorf("%w: first message is not a hello response", ErrProtocol)
 	}
 	if _, err := agree(w.Protocol, w.OldestProtocol, w.Features); err != nil {
 		return nil, err
@@ -247,7 +247,7 @@ func (l *link) take(m *ActiveMessage) error {
 	if m.Last.IsZero() || l.partial != nil {
 		most := l.f.o.MaxTxnBytes + 2*l.f.o.BatchBytes
 		if len(l.partial)+len(frames) > most {
-			return fmt.Errorf("%w: a batch of more than %d bytes", ErrProtocol, l.f.o.MaxTxnBytes)
+			return fmt.Errorf("%w: batch of more than %d bytes", ErrProtocol, l.f.o.MaxTxnBytes)
 		}
 		if l.partial == nil {
 			// A fragmented record: allocate its full size, since growing with each fragment would double memory use.
@@ -260,7 +260,7 @@ func (l *link) take(m *ActiveMessage) error {
 		frames, l.partial = l.partial, nil
 	}
 	if m.Previous != l.received {
-		return fmt.Errorf("%w: records that follow %v came after %v", ErrProtocol, m.Previous, l.received)
+		return fmt.Errorf("%w: records after %v received after %v", ErrProtocol, m.Previous, l.received)
 	}
 	at, err := verifyFrames(frames, m.Previous)
 	if err != nil {

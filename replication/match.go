@@ -40,14 +40,14 @@ func matchLogs(active logView, h *Hello) Welcome {
 			h.LogEnd, active.FirstLSN(), active.End())
 	case common.LSN < h.Applied.LSN:
 		w.SnapshotRequired, w.ResumeAfter = true, common
-		w.Reason = fmt.Sprintf("the histories differ after %v, and the standby applied up to %v", common, h.Applied)
+		w.Reason = fmt.Sprintf("histories differ after %v, and the standby applied up to %v", common, h.Applied)
 	default:
 		w.ResumeAfter = common
 		if common != h.LogEnd {
 			w.Reason = fmt.Sprintf("the active does not have the standby's records after %v, up to %v", common,
 				h.LogEnd)
 			if w.HoldsCommitted {
-				w.Reason += ", and the standby knows of none of them that it is committed"
+				w.Reason += ", and the standby knows none of them to be committed"
 			}
 		}
 	}

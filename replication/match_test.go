@@ -142,9 +142,9 @@ func TestMatchSaysWhatIsTrue(t *testing.T) {
 	h := history{}.grow(1, 4, 0).grow(2, 2, 1).hello(lsn.Position{})
 	require.NotContains(t, matchLogs(active, h).Reason, "committed", "a release before 0.2 does not say")
 	h.Committed = active.records[3]
-	require.Contains(t, matchLogs(active, h).Reason, "knows of none of them that it is committed")
+	require.Contains(t, matchLogs(active, h).Reason, "knows none of them to be committed")
 	h.Committed = h.LogEnd
-	require.NotContains(t, matchLogs(active, h).Reason, "knows of none")
+	require.NotContains(t, matchLogs(active, h).Reason, "knows none")
 }
 
 func TestMatchTrimmedLogs(t *testing.T) {

@@ -149,11 +149,11 @@ func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	}
 	id, end := o.Store.Identity(), o.Store.End()
 	if (identity.Fence{Config: o.Config.Config, Term: o.Term}).Less(id.Fence) {
-		return nil, fmt.Errorf("%w: asked to be active under config %d term %d, promised to obey config %d term %d",
+		return nil, fmt.Errorf("%w: activation under config %d term %d, this node obeys config %d term %d",
 			ErrFence, o.Config.Config, o.Term, id.Fence.Config, id.Fence.Term)
 	}
 	if end.Term >= o.Term {
-		return nil, fmt.Errorf("%w: asked for term %d, and the log ends at %v", ErrTermUsed, o.Term, end)
+		return nil, fmt.Errorf("%w: activation in term %d, and the log ends at %v", ErrTermUsed, o.Term, end)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Primary{
@@ -432,11 +432,11 @@ func (p *Primary) runWatch(ctx context.Context) {
 		case now := <-t.C:
 			if s := p.io.stalled(p.o.DiskStallTimeout); s != stalled {
 				if stalled = s; s {
-					p.log.Error("the log's disk does not answer; heartbeats are stopped",
+					p.log.Error("disk of the log does not respond; heartbeats are stopped",
 						zap.Duration("for", p.o.DiskStallTimeout))
 					p.events.post(DiskStalled{})
 				} else {
-					p.log.Info("the log's disk answers again")
+					p.log.Info("disk of the log responds again")
 					p.events.post(DiskBack{})
 				}
 			}
@@ -459,6 +459,6 @@ func (p *Primary) checkAbsent(now time.Time) {
 	p.absentTold = true
 	p.events.post(StandbyLost{
 		Member: p.cfg.Standby, Cause: LostSilence,
-		Err: errors.New("the required standby is not connected"),
+		Err: errors.New("required standby is not connected"),
 	})
 }

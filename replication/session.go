@@ -135,7 +135,7 @@ func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (
 	select {
 	case m = <-first:
 	case <-t.C:
-		return Welcome{}, fmt.Errorf("%w: no hello came", ErrSilent)
+		return Welcome{}, fmt.Errorf("%w: no hello received", ErrSilent)
 	case <-s.done:
 		return Welcome{}, s.err
 	case <-p.stopped:
@@ -146,7 +146,7 @@ func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (
 	id := p.o.Store.Identity()
 	switch h := m.Hello; {
 	case h == nil:
-		return Welcome{}, fmt.Errorf("%w: the first message is no hello", ErrProtocol)
+		return Welcome{}, fmt.Errorf("%w: first message is not a hello", ErrProtocol)
 	case h.Pair != id.PairID:
 		return Welcome{}, fmt.Errorf("%w: standby %s has pair %s, this node has pair %s", ErrOtherPair, h.Member,
 			h.Pair, id.PairID)
@@ -208,8 +208,9 @@ func (p *Primary) refuseBehind(h *Hello) error {
 	p.events.post(ahead)
 	if p.toldAhead != ahead { // the standby retries periodically
 		p.toldAhead = ahead
-		p.log.Error("THIS NODE LACKS COMMITTED RECORDS: the standby has them. Its data directory was put back to an "+
-			"older state, it seems",
+		p.log.Error("THIS NODE LACKS COMMITTED RECORDS that the standby has. Its data directory was apparently restored "+
+			"from "+
+			"an older copy",
 			zap.Stringer("standby", h.Member), zap.Stringer("standby_log_end", h.LogEnd),
 			zap.Stringer("standby_committed", h.Committed),
 			zap.Stringer("log_end", p.o.Store.End()))
@@ -283,12 +284,13 @@ func (p *Primary) refuseSecond(s *session) error {
 		return nil
 	case there.member.Node == s.member.Node && there.member.Run != s.member.Run && p.requires(there):
 		// INV-11. Its acks would not count, and the two would keep ending each other's sessions.
-		return fmt.Errorf("%w: another run of node %s is the standby, at run %s; stop one of the two", ErrSecondStandby,
+		return fmt.Errorf("%w: another process generation of node %s is the standby, generation %s; stop one of the "+
+			"two", ErrSecondStandby,
 			s.member.Node, there.member.Run)
 	case there.member.Node == s.member.Node:
 		return nil
 	}
-	return fmt.Errorf("%w: %s, and a pair has one; stop it if %s is to take its place", ErrSecondStandby, there.member,
+	return fmt.Errorf("%w: %s, and a pair has one; stop it if %s should replace it", ErrSecondStandby, there.member,
 		s.member)
 }
 
@@ -407,7 +409,7 @@ func (s *session) watch(ctx context.Context) {
 			return
 		case now := <-t.C:
 			if err := standby.step(now, s.heard.Swap(false)); err != nil {
-				s.end(fmt.Errorf("nothing from the standby: %w", err))
+				s.end(fmt.Errorf("no message from the standby: %w", err))
 				return
 			}
 			if d := slow.step(now, step, s.window.progressed(now.Add(-2*step))); d >= s.p.o.AckTimeout {

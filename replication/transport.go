@@ -163,7 +163,7 @@ func (a activeStream) Send(m *StandbyMessage) error {
 }
 
 // errStreamEnded is returned by Send if the other end has ended the stream.
-var errStreamEnded = errors.New("the other end has ended the stream")
+var errStreamEnded = errors.New("remote end has closed the stream")
 
 func (a activeStream) Recv() (*ActiveMessage, error) {
 	r, err := a.s.Recv()

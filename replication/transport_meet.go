@@ -54,7 +54,7 @@ const maxProcessBytes = 256
 func fromIntroduction(p *lockstepv1.ProcessIdentity) (Introduction, error) {
 	i := Introduction{Process: p.GetProcess(), Address: p.GetAddress(), End: fromPosition(p.GetLogEnd())}
 	if len(i.Process) > maxProcessBytes || len(i.Address) > maxProcessBytes {
-		return i, fmt.Errorf("%w: an introduction with a name or address of more than %d bytes", ErrProtocol,
+		return i, fmt.Errorf("%w: hello with a name or address of more than %d bytes", ErrProtocol,
 			maxProcessBytes)
 	}
 	var perr, nerr, serr error
@@ -62,7 +62,7 @@ func fromIntroduction(p *lockstepv1.ProcessIdentity) (Introduction, error) {
 	i.Node, nerr = uuid.Parse(p.GetNodeId())
 	i.Store, serr = uuid.Parse(p.GetStoreId())
 	if err := errors.Join(perr, nerr, serr); err != nil {
-		return i, fmt.Errorf("%w: introduction: %w", ErrProtocol, err)
+		return i, fmt.Errorf("%w: hello: %w", ErrProtocol, err)
 	}
 	return i, nil
 }

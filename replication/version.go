@@ -43,13 +43,13 @@ func agree(newest, oldest uint32, features []string) (Agreement, error) {
 	}
 	agreed := min(newest, ProtocolVersion)
 	if agreed < oldest || agreed < OldestProtocol {
-		return Agreement{}, fmt.Errorf("%w: the other node speaks replication protocol %d to %d, this node %d to %d; "+
+		return Agreement{}, fmt.Errorf("%w: the other node supports replication protocols %d to %d, this node %d to %d; "+
 			"upgrade the older node, one release at a time", ErrProtocol, oldest, newest, OldestProtocol,
 			ProtocolVersion)
 	}
 	if len(features) > maxFeatures || slices.ContainsFunc(features,
 		func(f string) bool { return len(f) > maxFeatureBytes }) {
-		return Agreement{}, fmt.Errorf("%w: the other node names %d features, limit %d of %d bytes each", ErrProtocol,
+		return Agreement{}, fmt.Errorf("%w: the other node has %d features, limit %d of %d bytes each", ErrProtocol,
 			len(features),
 			maxFeatures, maxFeatureBytes)
 	}

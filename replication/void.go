@@ -24,9 +24,9 @@ func (v Void) holds(end lsn.Position) bool { return end.Term < v.Term && end.LSN
 
 // sayVoid logs the file that keeps the discarded records.
 func (f *Follower) sayVoid(from uint64, end lsn.Position, kept store.CutReport) {
-	f.log.Warn("RECORDS OF THIS NODE ARE NOT PART OF THE PAIR ANY MORE: the other node became active without them, "+
+	f.log.Warn("RECORDS OF THIS NODE ARE NO LONGER PART OF THE PAIR: the other node became active without them, "+
 		"and some may have been "+
-		"acknowledged. They are kept in a file; lockstep store dump-log shows them", zap.Uint64("from", from),
+		"acknowledged. They are saved to a file; lockstep store dump-log shows them", zap.Uint64("from", from),
 		zap.Stringer("up_to", end),
 		zap.Int("records", kept.Records), zap.String("kept_in", kept.File))
 }
@@ -58,7 +58,7 @@ func (f *Follower) keepVoid() error {
 	}
 	kept, first, err := f.o.Store.KeepTail(after)
 	if err != nil {
-		return fmt.Errorf("%w: keep the records that the active does not have: %w", errStore, err)
+		return fmt.Errorf("%w: save the records that the active does not have: %w", errStore, err)
 	}
 	f.parted = nil
 	f.sayVoid(after+1, end, kept)

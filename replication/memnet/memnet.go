@@ -183,7 +183,7 @@ func (c *conn) serve(ctx context.Context, call func(ctx context.Context) error) 
 }
 
 // errEnd is the error at the calling end after a call that returned no error.
-var errEnd = errors.New("memnet: the other end has ended the stream")
+var errEnd = errors.New("memnet: remote end has closed the stream")
 
 // ending is the end of a call.
 type ending struct {

@@ -79,7 +79,7 @@ func testStandby(t *testing.T) {
 		page := n.showsOther(other)
 		require.Contains(t, page, `aria-label="Node a"`)
 		require.Contains(t, page, `aria-label="Node b"`)
-		require.NotContains(t, page, "/pair/force", "nothing has to be forced")
+		require.NotContains(t, page, "/pair/force", "is not needed")
 	}
 	token := standby.makeToken("t", "somebody")
 	require.NotEmpty(t, token)

@@ -142,5 +142,5 @@ func testOrderRefusals(t *testing.T) {
 	}
 	require.Empty(t, n.browse("q"))
 	require.ErrorIs(t, kind(n.alter("q", &pb.QueueConfig{Priorities: true}, "priorities")), txn.ErrPrioritiesFixed)
-	require.ErrorContains(t, n.alter("q", &pb.QueueConfig{Priorities: true}, "*"), "make another one")
+	require.ErrorContains(t, n.alter("q", &pb.QueueConfig{Priorities: true}, "*"), "can only be set at creation")
 }

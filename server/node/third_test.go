@@ -42,9 +42,9 @@ func testThirdNode(t *testing.T) {
 	etcd := startEtcd(t)
 	a, b := startPair(t, etcd)
 	c := start(t, settingsOfPair(t, "c", etcd))
-	c.says("the pair has its two nodes already", "a ("+a.ready.Address+")", "b ("+b.ready.Address+")",
+	c.says("the pair already has its two nodes", "a ("+a.ready.Address+")", "b ("+b.ready.Address+")",
 		"stop that one first")
-	a.says("the pair has its two nodes already", "c ("+c.ready.Address+")")
+	a.says("the pair already has its two nodes", "c ("+c.ready.Address+")")
 	require.Equal(t, pb.Role_ROLE_ACTIVE, a.role())
 	for _, n := range []*testNode{a, b} {
 		n.tells(conditions.ForeignNode, "", true)
@@ -74,7 +74,7 @@ func testWipedActive(t *testing.T) {
 	wiped.Data.Dir, wiped.Listen = t.TempDir(), a.ready.Address
 	empty := start(t, wiped)
 	older := start(t, b.config)
-	empty.says("data directory was wiped or replaced", "Bring that directory back", "node b (", "never here")
+	empty.says("data directory was wiped or replaced", "Restore that directory", "node b (", "never here")
 	older.says("a ("+a.ready.Address+")", "data directory was wiped or replaced", "stop the new node",
 		"lockstep failover --dry-run")
 

@@ -142,11 +142,11 @@ func (f *ArchiveFile) tail() []byte {
 // decode decodes head and tail. It returns ErrArchiveDamaged or ErrNewerVersion.
 func (f *ArchiveFile) decode(head, tail []byte) error {
 	if !sealed(head, archiveMagic) || !sealed(tail, archiveEndMagic) {
-		return fmt.Errorf("%w: %s does not begin and end like a file of the archive", ErrArchiveDamaged, f.Path)
+		return fmt.Errorf("%w: %s does not have the header and trailer of an archive file", ErrArchiveDamaged, f.Path)
 	}
 	v := binary.LittleEndian.Uint32(head[8:])
 	if v != archiveVersion && v != sealedArchive {
-		return fmt.Errorf("%s is of version %d, this program knows up to version %d: %w; use the newer program", f.Path,
+		return fmt.Errorf("%s has version %d, this program supports versions up to %d: %w; use the newer program", f.Path,
 			v, sealedArchive, ErrNewerVersion)
 	}
 	f.Encrypted = v == sealedArchive
@@ -157,7 +157,7 @@ func (f *ArchiveFile) decode(head, tail []byte) error {
 		f.FirstTime, f.LastTime = time.UnixMilli(int64(first)).UTC(), time.UnixMilli(int64(last)).UTC()
 	}
 	if f.Records == 0 || f.Last.LSN != f.Before.LSN+f.Records {
-		return fmt.Errorf("%w: %s: %d records do not lead from %v to %v", ErrArchiveDamaged, f.Path, f.Records,
+		return fmt.Errorf("%w: %s: %d records do not span %v to %v", ErrArchiveDamaged, f.Path, f.Records,
 			f.Before, f.Last)
 	}
 	return nil
@@ -168,11 +168,11 @@ func readEnds(ctx context.Context, place Objects, name string) (_ ArchiveFile, e
 	a := ArchiveFile{Path: place.Path(name), name: name}
 	f, err := place.Open(ctx, name)
 	if err != nil {
-		return a, fmt.Errorf("read the archive: %w", err)
+		return a, fmt.Errorf("read archive: %w", err)
 	}
 	defer func() { _ = f.Close() }() // read-only: nothing can be lost
 	if a.Bytes, err = f.SizeBytes(); err != nil {
-		return a, fmt.Errorf("read the archive: %w", err)
+		return a, fmt.Errorf("read archive: %w", err)
 	}
 	var head, tail [archiveEnds]byte
 	if a.Bytes < 2*archiveEnds {
@@ -180,14 +180,14 @@ func readEnds(ctx context.Context, place Objects, name string) (_ ArchiveFile, e
 	}
 	for at, b := range map[int64][]byte{0: head[:], a.Bytes - archiveEnds: tail[:]} {
 		if _, err := f.ReadAt(b, at); err != nil && !errors.Is(err, io.EOF) {
-			return a, fmt.Errorf("read the archive: %w", err)
+			return a, fmt.Errorf("read archive: %w", err)
 		}
 	}
 	if err := a.decode(head[:], tail[:]); err != nil {
 		return a, err
 	}
 	if first, last, ok := parseArchiveName(path.Base(name)); ok && (a.First() != first || a.Last.LSN != last) {
-		return a, fmt.Errorf("%w: %s holds the records %d to %d", ErrArchiveDamaged, a.Path, a.First(), a.Last.LSN)
+		return a, fmt.Errorf("%w: %s holds records %d to %d", ErrArchiveDamaged, a.Path, a.First(), a.Last.LSN)
 	}
 	return a, nil
 }
@@ -212,7 +212,7 @@ func listNames(ctx context.Context, place Objects) ([]archivedName, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list the archive: %w", err)
+		return nil, fmt.Errorf("list archive: %w", err)
 	}
 	var names []archivedName
 	for _, e := range entries {

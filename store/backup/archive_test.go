@@ -101,7 +101,7 @@ func TestPointInTime(t *testing.T) {
 				require.ErrorContains(t, err, "wal.archive-interval", what)
 			}
 			if what == "after the archive" {
-				require.ErrorContains(t, err, fmt.Sprintf("the records %d to %d are missing", end+1, end+1))
+				require.ErrorContains(t, err, fmt.Sprintf("records %d to %d are missing", end+1, end+1))
 			}
 		}
 		_, err := backup.Restore(ctx, set.Path, "/restored", backup.RestoreOptions{FS: mem, ToLSN: from + 1})

@@ -81,7 +81,7 @@ func walkFile(ctx context.Context, log archivedLog, a *ArchiveFile, after lsn.Po
 }
 
 func otherHistory(path string, archived, have lsn.Position) error {
-	return fmt.Errorf("%w: %s has %v where %v is expected", ErrOtherHistory, path, archived, have)
+	return fmt.Errorf("%w: %s has %v, expected %v", ErrOtherHistory, path, archived, have)
 }
 
 // eachFrame reads and verifies a whole file.
@@ -90,7 +90,7 @@ func eachFrame(
 ) error {
 	file, err := place.Open(ctx, a.name)
 	if err != nil {
-		return fmt.Errorf("read the archive: %w", err)
+		return fmt.Errorf("read archive: %w", err)
 	}
 	defer func() { _ = file.Close() }() // read-only: nothing can be lost
 	left := a.Bytes - 2*archiveEnds
@@ -105,7 +105,7 @@ func eachFrame(
 	var raw []byte
 	for left > 0 {
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("read the archive: %w", err)
+			return fmt.Errorf("read archive: %w", err)
 		}
 		head, err := in.Peek(4)
 		if err != nil {
@@ -113,7 +113,7 @@ func eachFrame(
 		}
 		length := binary.LittleEndian.Uint32(head)
 		if length > wal.MaxPayloadBytes || int64(wal.FrameBytes(int(length))) > left {
-			return damagedArchive(a, prev, fmt.Errorf("a length of %d bytes", length))
+			return damagedArchive(a, prev, fmt.Errorf("invalid length of %d bytes", length))
 		}
 		size := wal.FrameBytes(int(length))
 		raw = slices.Grow(raw[:0], size)[:size]
@@ -131,7 +131,7 @@ func eachFrame(
 		left -= int64(size)
 	}
 	if prev != a.Last {
-		return damagedArchive(a, prev, errors.New("that should not be the last one"))
+		return damagedArchive(a, prev, errors.New("unexpected last block"))
 	}
 	return nil
 }
@@ -139,13 +139,13 @@ func eachFrame(
 // unreadable returns the error for a file that ends too early, unless its location is unavailable.
 func unreadable(a *ArchiveFile, prev lsn.Position, err error) error {
 	if notRead(err) {
-		return fmt.Errorf("read the archive: %w", err)
+		return fmt.Errorf("read archive: %w", err)
 	}
 	return damagedArchive(a, prev, err)
 }
 
 func damagedArchive(a *ArchiveFile, prev lsn.Position, err error) error {
-	return fmt.Errorf("%w: %s, behind record %v: %w", ErrArchiveDamaged, a.Path, prev, err)
+	return fmt.Errorf("%w: %s, after record %v: %w", ErrArchiveDamaged, a.Path, prev, err)
 }
 
 // ArchiveChain is a part of an archive without a gap.

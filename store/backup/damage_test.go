@@ -159,5 +159,5 @@ func TestNotEmpty(t *testing.T) {
 func TestNoSet(t *testing.T) {
 	_, err := backup.Load(memfs.New(), "/none")
 	require.ErrorIs(t, err, backup.ErrIncomplete)
-	require.ErrorContains(t, err, "there is no directory /none")
+	require.ErrorContains(t, err, "directory /none not found")
 }

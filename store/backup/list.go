@@ -45,7 +45,7 @@ func ListIn(ctx context.Context, place Objects) ([]Set, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list the backups in %s: %w", place.Path(""), err)
+		return nil, fmt.Errorf("list backups in %s: %w", place.Path(""), err)
 	}
 	// marked: backups being made or removed; whole: complete backups
 	marked, whole := map[string]bool{}, map[string]bool{}
@@ -57,7 +57,7 @@ func ListIn(ctx context.Context, place Objects) ([]Set, error) {
 		}
 		set, err := LoadFrom(ctx, place, e.Name)
 		if notRead(err) {
-			return nil, fmt.Errorf("list the backups in %s: %w", place.Path(""), err)
+			return nil, fmt.Errorf("list backups in %s: %w", place.Path(""), err)
 		}
 		if err != nil {
 			set = Set{Name: e.Name, Path: place.Path(e.Name), Problem: err}
@@ -105,8 +105,8 @@ func setIn(fsys vfs.FS, dir string) (Objects, string) {
 // LoadFrom is Load for a backup in any location, by name. It also returns ErrRemote.
 func LoadFrom(ctx context.Context, place Objects, name string) (Set, error) {
 	if isLeftover(name) {
-		return Set{}, fmt.Errorf("%w: %s is of a backup that is being made, or what an interrupted one left; "+
-			"the next one removes it", ErrIncomplete, place.Path(name))
+		return Set{}, fmt.Errorf("%w: %s belongs to a running backup, or was left by an interrupted one, in which case "+
+			"the next backup removes it", ErrIncomplete, place.Path(name))
 	}
 	m, err := loadFiles(ctx, place, name)
 	if err != nil {
@@ -129,10 +129,10 @@ func loadFiles(ctx context.Context, place Objects, set string) (Manifest, error)
 		path := place.Path(inFolder(set, want.Name))
 		i := slices.IndexFunc(entries, func(e Entry) bool { return e.Name == want.Name })
 		if i < 0 {
-			return Manifest{}, fmt.Errorf("%w: there is no %s", ErrIncomplete, path)
+			return Manifest{}, fmt.Errorf("%w: %s is missing", ErrIncomplete, path)
 		}
 		if entries[i].Bytes != want.Bytes || entries[i].Folder {
-			return Manifest{}, fmt.Errorf("%w: %s has %d bytes, the manifest says %d", ErrIncomplete, path,
+			return Manifest{}, fmt.Errorf("%w: %s has %d bytes, the manifest has %d", ErrIncomplete, path,
 				entries[i].Bytes, want.Bytes)
 		}
 	}
@@ -173,14 +173,14 @@ func removeLeftovers(ctx context.Context, o Options, node uuid.UUID, exclusive b
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("list the backups in %s: %w", o.Place.Path(""), err)
+		return fmt.Errorf("list backups in %s: %w", o.Place.Path(""), err)
 	}
 	for _, e := range entries {
 		if !isLeftover(e.Name) || !exclusive && !ownOrOld(ctx, o, e.Name, node) {
 			continue
 		}
 		if err := removeLeftover(ctx, o.Place, e.Name); err != nil {
-			return fmt.Errorf("remove what an interrupted backup left: %w", err)
+			return fmt.Errorf("remove files of an interrupted backup: %w", err)
 		}
 	}
 	return nil
@@ -250,7 +250,7 @@ func prune(ctx context.Context, o Options, newest Manifest) error {
 	same := slices.DeleteFunc(sets, func(s Set) bool { return !s.Complete || !s.Manifest.sameStore(&newest) })
 	for len(same) > o.KeepGenerations {
 		if same[0].Manifest.Name == newest.Name {
-			return fmt.Errorf("the clock went back: %d backups in %s are newer than the one just made; remove them by hand",
+			return fmt.Errorf("clock went backwards: %d backups in %s are newer than the one just made; remove them manually",
 				len(same)-1, o.Place.Path(""))
 		}
 		if err := Remove(ctx, o.Place, same[0].Name); err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // ErrNoSet is returned if a backup does not exist.
-var ErrNoSet = errors.New("there is no such save-set")
+var ErrNoSet = errors.New("backup not found")
 
 // CheckOptions are the options of CheckSet.
 type CheckOptions struct {
@@ -64,7 +64,7 @@ func CheckSet(ctx context.Context, place Objects, name string, o CheckOptions) (
 	}
 	switch {
 	case r.Set.Name == "" && name == "":
-		return r, fmt.Errorf("%w: no complete one is in %s", ErrNoSet, place.Path(""))
+		return r, fmt.Errorf("%w: no complete backup in %s", ErrNoSet, place.Path(""))
 	case r.Set.Name == "":
 		return r, fmt.Errorf("%w: %q is not in %s", ErrNoSet, name, place.Path(""))
 	case !r.Set.Complete:

@@ -64,13 +64,13 @@ type Options struct {
 
 func (o Options) withDefaults() (Options, error) {
 	if o.Path == "" && o.Place == nil {
-		return o, errors.New("backup: no path given")
+		return o, errors.New("backup: no path configured")
 	}
 	if o.Verify && o.Seal != nil {
-		return o, errors.New("backup: what is encrypted cannot be read back here")
+		return o, errors.New("backup: encrypted backups cannot be verified here")
 	}
 	if o.KeepGenerations < 0 || o.BytesPerSecond < 0 {
-		return o, fmt.Errorf("backup: %d generations at %d bytes per second make no sense", o.KeepGenerations,
+		return o, fmt.Errorf("backup: invalid options: %d generations, %d bytes per second", o.KeepGenerations,
 			o.BytesPerSecond)
 	}
 	if o.Place == nil {
@@ -99,7 +99,7 @@ func wait(ctx context.Context, l *rate.Limiter, n int) error {
 		return nil
 	}
 	if err := l.WaitN(ctx, n); err != nil {
-		return fmt.Errorf("wait for the rate limit: %w", err)
+		return fmt.Errorf("wait for rate limit: %w", err)
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func Run(ctx context.Context, s *store.Store, o Options) (Set, error) {
 		return Set{}, err
 	}
 	if err := prune(ctx, o, set.Manifest); err != nil {
-		return set, fmt.Errorf("the backup %s is good; removing old generations failed: %w", set.Name, err)
+		return set, fmt.Errorf("backup %s is complete; removing old generations failed: %w", set.Name, err)
 	}
 	return set, nil
 }
@@ -165,7 +165,7 @@ func (j *job) run(ctx context.Context) (Set, error) {
 	}
 	marker := inFolder(partialPrefix+j.m.Name, begunName)
 	if err := putObject(ctx, j.o.Place, marker, mark); err != nil {
-		return Set{}, fmt.Errorf("begin the backup: %w", err)
+		return Set{}, fmt.Errorf("begin backup: %w", err)
 	}
 	if err := j.write(ctx, snap); err != nil {
 		j.clean(ctx)
@@ -227,7 +227,7 @@ func (j *job) describe(ctx context.Context, snap *store.Snapshot) error {
 	}
 	entries, err := j.o.Place.List(ctx, "")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("look for a name for the backup: %w", err)
+		return fmt.Errorf("choose backup name: %w", err)
 	}
 	for again := 0; ; again++ {
 		j.m.Name = setName(j.m.Created, h.Position.LSN, h.PageSize, again)
@@ -278,7 +278,7 @@ func (j *job) write(ctx context.Context, snap *store.Snapshot) error {
 		}
 	}
 	if err := putObject(ctx, j.o.Place, inFolder(j.m.Name, manifestName), raw); err != nil {
-		return fmt.Errorf("write the manifest of the backup: %w", err)
+		return fmt.Errorf("write backup manifest: %w", err)
 	}
 	return nil
 }
@@ -312,7 +312,7 @@ func (j *job) writePack(ctx context.Context, snap *store.Snapshot) (FileSum, err
 		return err
 	})
 	if err != nil {
-		return FileSum{}, fmt.Errorf("write the backup: %w", err)
+		return FileSum{}, fmt.Errorf("write backup: %w", err)
 	}
 	return stored, nil
 }
@@ -392,6 +392,6 @@ func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) err
 }
 
 func damagedSource(err error) error {
-	return fmt.Errorf("backup: the store itself is damaged, no backup was made and no older one was removed; let "+
+	return fmt.Errorf("backup: the store itself is corrupt; no backup was made and no older one removed; let "+
 		"this node fetch the store from its peer, or back up the peer: %w", err)
 }

@@ -82,10 +82,10 @@ func verify(ctx context.Context, place Objects, set string, m *Manifest, o Verif
 // reportError converts the problems of a check report into an error.
 func reportError(dir string, m *Manifest, found *checkpoint.Report) error {
 	if n := len(found.Problems); n > 0 {
-		return fmt.Errorf("%w: %s: %d problems, the first: %s", ErrDamagedSet, dir, n, found.Problems[0])
+		return fmt.Errorf("%w: %s: %d problems, first: %s", ErrDamagedSet, dir, n, found.Problems[0])
 	}
 	if found.Messages != m.Messages {
-		return fmt.Errorf("%w: %s: there are %d messages, the manifest says %d", ErrDamagedSet, dir, found.Messages,
+		return fmt.Errorf("%w: %s: %d messages, the manifest has %d", ErrDamagedSet, dir, found.Messages,
 			m.Messages)
 	}
 	return nil
@@ -124,7 +124,7 @@ func verifyPack(
 		return nil
 	})
 	if err == nil && (len(extents) == 0 && meta.PageSize == 0 || bytes != m.DataBytes) {
-		err = r.damaged("it has %d bytes of pages, the manifest says %d", bytes, m.DataBytes)
+		err = r.damaged("%d bytes of pages, the manifest has %d", bytes, m.DataBytes)
 	}
 	return meta, extents, err
 }
@@ -137,7 +137,7 @@ func decodeMeta(raw []byte, m *Manifest) (page.Meta, error) {
 	}
 	if meta.Position != m.Position || meta.PageSize != m.PageSize || uint64(meta.FileBytes()) != m.FileBytes ||
 		meta.Checkpoint != m.Checkpoint {
-		return meta, fmt.Errorf("%w: %s holds checkpoint %d at %v with pages of %d bytes, the manifest says %d at %v with %d",
+		return meta, fmt.Errorf("%w: %s holds checkpoint %d at %v with pages of %d bytes, the manifest has %d at %v with %d",
 			ErrDamagedSet, packName, meta.Checkpoint, meta.Position, meta.PageSize, m.Checkpoint, m.Position,
 			m.PageSize)
 	}

@@ -15,7 +15,7 @@ var (
 	// format.
 	ErrNewerVersion = errors.New("page file has a newer format")
 	// ErrDamaged is returned if data does not read back as it was written: see DamagedError.
-	ErrDamaged = errors.New("page file is damaged")
+	ErrDamaged = errors.New("page file is corrupt")
 	// ErrPageSize is returned if a page size is not a multiple of 2048 between 2048 and 1 MiB.
 	ErrPageSize = errors.New("page size must be a multiple of 2048, at most 1048576")
 )
@@ -33,7 +33,7 @@ var (
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("page file is closed")
 	// ErrMisuse is returned if a caller violates the rules of this package, which is a bug in the caller.
-	ErrMisuse = errors.New("page file is used wrongly")
+	ErrMisuse = errors.New("invalid use of the page file")
 )
 
 // DamagedError describes corruption in a page file. It matches ErrDamaged with errors.Is.

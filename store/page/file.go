@@ -93,7 +93,7 @@ func Create(fsys vfs.FS, path string, o CreateOptions) (*File, error) {
 		return nil, fmt.Errorf("create page file %s: %w", path, err)
 	}
 	if err := fsys.SyncDir(filepath.Dir(path)); err != nil {
-		return nil, fmt.Errorf("create page file %s: make its name durable: %w", path, err)
+		return nil, fmt.Errorf("create page file %s: sync directory entry: %w", path, err)
 	}
 	return Open(fsys, path, Options{})
 }
@@ -169,7 +169,7 @@ func (f *File) readIdentity() error {
 		}
 	}
 	if errs[0] != nil && errs[1] != nil {
-		return fmt.Errorf("no checkpoint can be read: %w; %w", errs[0], errs[1])
+		return fmt.Errorf("no readable checkpoint: %w; %w", errs[0], errs[1])
 	}
 	if errs[0] != nil || (errs[1] == nil && metas[1].Checkpoint > metas[0].Checkpoint) {
 		f.slot = 1
@@ -185,7 +185,7 @@ func (f *File) readIdentity() error {
 	if size < f.durable.FileBytes() {
 		return &DamagedError{
 			Path: f.path, Offset: size,
-			Reason: fmt.Sprintf("the file ends here; checkpoint %d has %d bytes", f.durable.Checkpoint,
+			Reason: fmt.Sprintf("file is truncated; checkpoint %d has %d bytes", f.durable.Checkpoint,
 				f.durable.FileBytes()),
 		}
 	}
@@ -199,7 +199,7 @@ func (f *File) readSlot(slot int) (Meta, error) {
 	}
 	m, err := DecodeMeta(b)
 	if err == nil && (m.PageSize != f.geo.pageSize || m.StoreID != f.storeID) {
-		err = &DamagedError{Reason: "the meta slot belongs to another page file"}
+		err = &DamagedError{Reason: "meta slot belongs to another page file"}
 	}
 	if err != nil {
 		return Meta{}, f.explain(err, 0, slotOffset(slot))
@@ -216,7 +216,7 @@ func (f *File) begin() error {
 	meta := f.durable
 	meta.Checkpoint++
 	if err := f.writeSlot(1-f.slot, meta); err != nil {
-		return fmt.Errorf("begin at checkpoint %d: %w", meta.Checkpoint, err)
+		return fmt.Errorf("open checkpoint %d: %w", meta.Checkpoint, err)
 	}
 	f.slot, f.older, f.durable = 1-f.slot, f.durable.Checkpoint, meta
 	f.building.Store(meta.Checkpoint + 1)
@@ -337,7 +337,7 @@ func (f *File) Meta() Meta {
 func (f *File) SizeBytes() (uint64, error) {
 	n, err := f.file.SizeBytes()
 	if err != nil {
-		return 0, fmt.Errorf("look at the size of %s: %w", f.path, err)
+		return 0, fmt.Errorf("stat %s: %w", f.path, err)
 	}
 	return uint64(n), nil
 }

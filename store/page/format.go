@@ -70,13 +70,13 @@ type header struct {
 func notPages(b []byte) string {
 	switch {
 	case len(b) == 0:
-		return "it is empty"
+		return "empty file"
 	case len(b) < len(headerMagic):
-		return fmt.Sprintf("it has %d bytes", len(b))
+		return fmt.Sprintf("file of %d bytes", len(b))
 	case len(bytes.Trim(b, "\x00")) == 0:
-		return "it begins with zeros"
+		return "file starts with zeros"
 	default:
-		return fmt.Sprintf("it begins with %q", b[:len(headerMagic)])
+		return fmt.Sprintf("file starts with %q", b[:len(headerMagic)])
 	}
 }
 
@@ -100,13 +100,13 @@ func decodeHeader(b []byte) (header, error) {
 		return header{}, fmt.Errorf("%w: %s", ErrNotPageFile, notPages(b))
 	}
 	if len(b) < headerFields {
-		return header{}, &DamagedError{Reason: "the file ends within its header"}
+		return header{}, &DamagedError{Reason: "truncated file header"}
 	}
 	if got := crc32.Checksum(b[12:headerFields], castagnoli); got != binary.LittleEndian.Uint32(b[8:]) {
-		return header{}, &DamagedError{Reason: "the checksum of the file header does not match"}
+		return header{}, &DamagedError{Reason: "file header checksum mismatch"}
 	}
 	if v := binary.LittleEndian.Uint32(b[12:]); v != FormatVersion {
-		return header{}, fmt.Errorf("%w: it is version %d, this program knows version %d; use a newer program",
+		return header{}, fmt.Errorf("%w: version %d, this program supports version %d; use a newer program",
 			ErrNewerVersion, v,
 			FormatVersion)
 	}

@@ -42,7 +42,7 @@ type Importer struct {
 const importWindow = 4 << 20
 
 // errImportOver is returned after Finish or Abort.
-var errImportOver = errors.New("the import is over")
+var errImportOver = errors.New("import has finished")
 
 // NewImporter starts an import into path and truncates an existing file. It returns ErrDamaged or ErrNewerVersion if
 // the description is invalid, and ErrFull if there is not enough space for the whole file.
@@ -53,7 +53,7 @@ func NewImporter(fsys vfs.FS, path string, o ImportOptions) (*Importer, error) {
 	}
 	if (o.PageSize != 0 && o.PageSize != meta.PageSize) || (o.FileBytes != 0 && o.FileBytes != meta.FileBytes()) {
 		return nil, fmt.Errorf("import page file: %w", &DamagedError{Reason: fmt.Sprintf(
-			"%d bytes with pages of %d are announced, the checkpoint has %d with pages of %d", o.FileBytes, o.PageSize,
+			"announced %d bytes with pages of %d, the checkpoint has %d with pages of %d", o.FileBytes, o.PageSize,
 			meta.FileBytes(), meta.PageSize)})
 	}
 	meta.StoreID = o.StoreID
@@ -82,7 +82,7 @@ func (im *Importer) WriteAt(offset int64, data []byte) error {
 		return fmt.Errorf("import page file: %w", errImportOver)
 	}
 	if offset < DataOffset || offset > im.meta.FileBytes() || int64(len(data)) > im.meta.FileBytes()-offset {
-		return fmt.Errorf("import page file: %w: %d bytes at offset %d, the pages lie from %d to %d", ErrMisuse,
+		return fmt.Errorf("import page file: %w: %d bytes at offset %d, pages span %d to %d", ErrMisuse,
 			len(data), offset, DataOffset,
 			im.meta.FileBytes())
 	}

@@ -132,7 +132,7 @@ func TestLostAndMisdirectedWrites(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, file.Close())
 	_, _, err = w.f.ReadRun(Run{First: b.First, Pages: 1}, nil)
-	require.ErrorContains(t, err, "wrong place")
+	require.ErrorContains(t, err, "misdirected write")
 	requireDamagedAt(t, err, b.First)
 	_, _, err = w.f.ReadRun(Run{First: 1 << 40, Pages: 1}, nil)
 	require.ErrorIs(t, err, ErrDamaged)

@@ -37,7 +37,7 @@ func (f *File) AllocRuns(pages []uint32) ([]Run, error) {
 	var total uint64
 	for _, n := range pages {
 		if n == 0 || n > MaxRunPages {
-			return nil, fmt.Errorf("%w: a run of %d pages", ErrMisuse, n)
+			return nil, fmt.Errorf("%w: an extent of %d pages", ErrMisuse, n)
 		}
 		total += uint64(n)
 	}
@@ -77,7 +77,7 @@ func (f *File) allocLocked(dst []Run, pages []uint32, total uint64) ([]Run, erro
 		return dst, nil
 	}
 	if len(pages) == 1 {
-		return dst, fmt.Errorf("%w: no %d neighbouring pages", ErrFull, total) // unreachable: makeRoom succeeded
+		return dst, fmt.Errorf("%w: no %d contiguous pages", ErrFull, total) // unreachable: makeRoom succeeded
 	}
 	half := len(pages) / 2
 	var first uint64
@@ -123,7 +123,7 @@ func (f *File) makeRoom(pages uint64) error {
 func (f *File) growLocked(pages uint64) error {
 	err := f.file.Allocate(f.geo.offset(No(f.space.pages+1)), int64(pages)*int64(f.geo.pageSize))
 	if err != nil {
-		err = fmt.Errorf("enlarge %s by %d pages: %w", f.path, pages, err)
+		err = fmt.Errorf("extend %s by %d pages: %w", f.path, pages, err)
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG) {
 			err = fmt.Errorf("%w: %w", ErrFull, err)
 		}
@@ -154,7 +154,7 @@ func (f *File) freeLocked(run Run) {
 	at, n := uint64(run.First)-1, uint64(run.Pages)
 	if !run.within(f.space.pages) || !f.space.isLive(at, n) {
 		// the next call returns the error
-		_ = f.fail(fmt.Errorf("%w: run %v is freed, but not all of it is in use", ErrMisuse, run))
+		_ = f.fail(fmt.Errorf("%w: free of extent %v, which is not entirely in use", ErrMisuse, run))
 		return
 	}
 	f.space.drop(at, n)
@@ -180,7 +180,7 @@ func (f *File) WriteRuns(first No, buf []byte) error { return f.writeRuns(first,
 // first buffer contains the header.
 func (f *File) WritePieces(run Run, pieces ...[]byte) error {
 	if size := sizeOf(pieces); size != int(run.Pages)*f.geo.pageSize {
-		return fmt.Errorf("%w: run %v is to be written with %d bytes", ErrMisuse, run, size)
+		return fmt.Errorf("%w: extent %v written with %d bytes", ErrMisuse, run, size)
 	}
 	return f.writeRuns(run.First, pieces...)
 }
@@ -228,15 +228,15 @@ func (f *File) checkWrite(first No, buf []byte, sizeBytes int) error {
 	for len(buf) > 0 {
 		h, err := PeekRun(buf)
 		if err != nil {
-			return fmt.Errorf("%w: page %d is to be written without a run's header: %w", ErrMisuse, first, err)
+			return fmt.Errorf("%w: write to page %d without an extent header: %w", ErrMisuse, first, err)
 		}
 		size := uint64(h.Run.Pages) * uint64(f.geo.pageSize)
 		if h.Run.First != first || size == 0 || size > uint64(sizeBytes) {
-			return fmt.Errorf("%w: run %v is to be written to page %d with %d bytes", ErrMisuse, h.Run, first, sizeBytes)
+			return fmt.Errorf("%w: write of extent %v to page %d with %d bytes", ErrMisuse, h.Run, first, sizeBytes)
 		}
 		if h.Run.Born <= f.durable.Checkpoint || h.Run.Born > f.building.Load() || !h.Run.within(f.space.pages) ||
 			!f.space.isLive(uint64(first)-1, uint64(h.Run.Pages)) {
-			return fmt.Errorf("%w: run %v of checkpoint %d is to be written, but it is not newly allocated", ErrMisuse,
+			return fmt.Errorf("%w: write of extent %v of checkpoint %d, which is not newly allocated", ErrMisuse,
 				h.Run, h.Run.Born)
 		}
 		first, buf, sizeBytes = h.Run.End(), buf[min(size, uint64(len(buf))):], sizeBytes-int(size)
@@ -258,7 +258,7 @@ func (f *File) WriteRun(run Run, kind Kind, payload []byte) error {
 // DamagedError if the pages do not contain this extent, ErrClosed, or an error of the filesystem.
 func (f *File) ReadRun(run Run, buf []byte) (kind Kind, payload []byte, err error) {
 	if !run.within(f.pages.Load()) {
-		return 0, nil, f.explain(&DamagedError{Reason: "a reference to a run outside of the file"}, run.First,
+		return 0, nil, f.explain(&DamagedError{Reason: "reference to an extent outside the file"}, run.First,
 			f.geo.offset(run.First))
 	}
 	size := int(run.Pages) * f.geo.pageSize
@@ -289,7 +289,7 @@ func (f *File) readPages(first No, buf []byte, read func([]byte, int64) (int, er
 	if err == nil || errors.Is(err, io.EOF) {
 		return &DamagedError{
 			Path: f.path, Page: first, Offset: f.geo.offset(first),
-			Reason: "the file ends before the end of the run",
+			Reason: "file is truncated within the extent",
 		}
 	}
 	return fmt.Errorf("read %d bytes at page %d of %s: %w", len(buf), first, f.path, err)

@@ -274,7 +274,7 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 	for i := range s.reader.Ops() {
 		o, err := s.reader.Next()
 		if err != nil {
-			panic(fmt.Sprintf("queue: operation %d of record %d was sound a moment ago: %v", i, r.LSN, err))
+			panic(fmt.Sprintf("queue: operation %d of record %d was valid before: %v", i, r.LSN, err))
 		}
 		if s.sums.Reset(); o.Code == txn.OpPublish {
 			s.reader.SumRecords(o, &s.sums)

@@ -232,7 +232,7 @@ func (c *cursor) fail(format string, args ...any) {
 
 func (c *cursor) take(n uint64) []byte {
 	if n > uint64(len(c.b)) {
-		c.fail("it ends too early")
+		c.fail("truncated")
 		return nil
 	}
 	v := c.b[:n]
@@ -272,7 +272,7 @@ func (c *cursor) be32() uint32 {
 func (c *cursor) uvarint(limit uint64) uint64 {
 	v, n := binary.Uvarint(c.b)
 	if n <= 0 || v > limit {
-		c.fail("a number that is cut off or too large")
+		c.fail("truncated or oversized number")
 		return 0
 	}
 	c.b = c.b[n:]
@@ -282,7 +282,7 @@ func (c *cursor) uvarint(limit uint64) uint64 {
 func (c *cursor) varint() int64 {
 	v, n := binary.Varint(c.b)
 	if n <= 0 {
-		c.fail("a number that is cut off or too large")
+		c.fail("truncated or oversized number")
 		return 0
 	}
 	c.b = c.b[n:]
@@ -297,6 +297,6 @@ func (c *cursor) version() {
 
 func (c *cursor) end() {
 	if len(c.b) > 0 {
-		c.fail("%d bytes too many", len(c.b))
+		c.fail("%d trailing bytes", len(c.b))
 	}
 }

@@ -210,7 +210,7 @@ func (l *Loader) lanes(k, v *cursor) {
 	c := &laneChunk{stored: true, mask: uint16(v.u8())}
 	c.mask |= uint16(v.u8()) << 8
 	if v.err == nil && (c.mask == 0 || c.mask >= 1<<Lanes || q.lanes.chunks[chunk] != nil) {
-		v.fail("impossible priorities")
+		v.fail("invalid priorities")
 	}
 	for mask := c.mask; v.err == nil && mask != 0; mask &= mask - 1 {
 		lane := bits.TrailingZeros16(mask)
@@ -275,6 +275,6 @@ func (z *laneSet) check(q *Queue, bad func(string, ...any)) {
 		}
 	}
 	if listed != 0 {
-		bad("%d chunks too many are listed for their priorities", listed)
+		bad("%d extra chunks are listed for their priorities", listed)
 	}
 }

@@ -364,12 +364,12 @@ func (s *State) letGo(p *Prepared) {
 func (s *State) commitPrepared(p *Prepared, timeMS int64, counted bool, r *txn.OpResult) {
 	var inner txn.Reader
 	if err := txn.Inner(&inner, txn.Stamped(p.payload, timeMS)); err != nil {
-		panic(fmt.Sprintf("queue: transaction %d was sound when it was prepared: %v", p.number, err))
+		panic(fmt.Sprintf("queue: transaction %d was valid when it was prepared: %v", p.number, err))
 	}
 	for range inner.Ops() {
 		o, err := inner.Next()
 		if err != nil {
-			panic(fmt.Sprintf("queue: transaction %d was sound when it was prepared: %v", p.number, err))
+			panic(fmt.Sprintf("queue: transaction %d was valid when it was prepared: %v", p.number, err))
 		}
 		if o.Code == txn.OpForward {
 			s.forward(s.queues.get(o.Queue), o)

@@ -11,7 +11,7 @@ import (
 )
 
 // ErrOrder is returned if the keys passed to a Bulk do not rise.
-var ErrOrder = errors.New("tree: keys must rise")
+var ErrOrder = errors.New("tree: keys are not in ascending order")
 
 // NodeWriter writes the nodes of a tree that is built in key order; *page.Builder implements it.
 type NodeWriter interface {

@@ -302,20 +302,20 @@ func (v *View) verify(k childRef, level int, lo, hi []byte) error {
 		return &page.DamagedError{Page: k.run.First, Reason: fmt.Sprintf("tree node: "+format, args...)}
 	}
 	if len(n.keys) == 0 {
-		return damaged("it is empty")
+		return damaged("empty node")
 	}
 	raw := 0
 	for i, key := range n.keys {
 		raw += n.entrySize(i)
 		if i > 0 && bytes.Compare(n.keys[i-1], key) >= 0 {
-			return damaged("keys do not ascend at %d", i)
+			return damaged("keys not in ascending order at %d", i)
 		}
 		if (lo != nil && bytes.Compare(key, lo) < 0) || (hi != nil && bytes.Compare(key, hi) >= 0) {
 			return damaged("key %x is not in [%x, %x)", key, lo, hi)
 		}
 	}
 	if raw != n.raw {
-		return damaged("its size is %d and said to be %d", raw, n.raw)
+		return damaged("size is %d, recorded as %d", raw, n.raw)
 	}
 	for i := range n.children {
 		from, to := n.bounds(i, lo, hi)

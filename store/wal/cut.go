@@ -97,14 +97,14 @@ func (c *cutIntent) writeSeal(f vfs.File) error {
 	return err
 }
 
-var errBadIntent = errors.New("the intent of a cut is not readable")
+var errBadIntent = errors.New("truncation intent is unreadable")
 
 func decodeCutIntent(b []byte) (*cutIntent, error) {
 	if len(b) != cutBytes || string(b[:8]) != cutMagic || checksum(0, b[:120]) != binary.LittleEndian.Uint32(b[120:]) {
 		return nil, errBadIntent
 	}
 	if version := binary.LittleEndian.Uint32(b[8:]); version != cutVersion {
-		return nil, fmt.Errorf("%w: an interrupted cut of format %d, this program knows format %d", ErrNewerVersion,
+		return nil, fmt.Errorf("%w: interrupted truncation of format %d, this program supports format %d", ErrNewerVersion,
 			version, cutVersion)
 	}
 	c := &cutIntent{
@@ -138,7 +138,7 @@ func (l *Log) finishCut() error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("reading an interrupted cut of the log: %w", err)
+		return fmt.Errorf("reading an interrupted truncation of the log: %w", err)
 	}
 	c, err := decodeCutIntent(b)
 	switch {
@@ -150,7 +150,7 @@ func (l *Log) finishCut() error {
 		return fmt.Errorf("%w: %s. Were the files of two nodes mixed?", ErrOtherLog, path)
 	}
 	if err := l.redoCut(c); err != nil {
-		return fmt.Errorf("finishing an interrupted cut of the log: %w", err)
+		return fmt.Errorf("finishing an interrupted truncation of the log: %w", err)
 	}
 	l.recovery.FinishedCut = true
 	if c.op == cutReset {
@@ -208,10 +208,10 @@ func (l *Log) redoCut(c *cutIntent) error {
 
 func (l *Log) forgetCut() error {
 	if err := l.o.FS.Remove(filepath.Join(l.o.Dir, cutFile)); err != nil {
-		return fmt.Errorf("removing the intent of a finished cut: %w", err)
+		return fmt.Errorf("removing the intent of a finished truncation: %w", err)
 	}
 	if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
-		return fmt.Errorf("syncing the log directory after a cut: %w", err)
+		return fmt.Errorf("syncing the log directory after a truncation: %w", err)
 	}
 	return nil
 }
@@ -237,7 +237,7 @@ func (l *Log) TruncateAfter(pos lsn.Position, keepIn string) (cutRecords int, er
 	}
 	if keepIn != "" {
 		if err := l.keepRecords(pos, keepIn); err != nil {
-			return 0, fmt.Errorf("keeping the tail of the log aside in %s: %w", keepIn, err)
+			return 0, fmt.Errorf("saving the tail of the log to %s: %w", keepIn, err)
 		}
 	}
 	intent, at, err := l.planCut(pos)
@@ -249,7 +249,7 @@ func (l *Log) TruncateAfter(pos lsn.Position, keepIn string) (cutRecords int, er
 	l.syncMu.Lock()
 	defer l.syncMu.Unlock()
 	if err := l.doCut(intent); err != nil {
-		return 0, l.fail("cutting the log", err)
+		return 0, l.fail("truncating the log", err)
 	}
 	l.afterCut(intent, at)
 	return cutRecords, nil
@@ -260,10 +260,10 @@ func (l *Log) checkCut(pos lsn.Position) error {
 	before := l.segs[0].prev.LSN
 	l.mu.RUnlock()
 	if pos.LSN < before {
-		return fmt.Errorf("%w: it holds what follows record %d and cannot be cut after %s", ErrTrimmed, before, pos)
+		return fmt.Errorf("%w: it holds records after %d and cannot be truncated after %s", ErrTrimmed, before, pos)
 	}
 	if at, ok := l.PositionOf(pos.LSN); !ok || at != pos {
-		return fmt.Errorf("%w: %s; the log has %s there and ends with %s", ErrNotInLog, pos, at, l.end)
+		return fmt.Errorf("%w: %s; the log has %s at that position and ends with %s", ErrNotInLog, pos, at, l.end)
 	}
 	return nil
 }
@@ -389,11 +389,11 @@ func (l *Log) KeepTail(after uint64, path string) (before lsn.Position, records 
 	}
 	before, ok := l.PositionOf(after)
 	if !ok {
-		return before, 0, fmt.Errorf("keeping the tail of the log aside: %w: record %d cannot be read", ErrDamaged,
+		return before, 0, fmt.Errorf("saving the tail of the log: %w: record %d cannot be read", ErrDamaged,
 			after)
 	}
 	if err := l.keepRecords(before, path); err != nil {
-		return before, 0, fmt.Errorf("keeping the tail of the log aside in %s: %w", path, err)
+		return before, 0, fmt.Errorf("saving the tail of the log to %s: %w", path, err)
 	}
 	return before, int(end.LSN - before.LSN), nil
 }

@@ -143,11 +143,11 @@ func DecodeFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) 
 		return Frame{}, nil, err
 	}
 	if got := frameChecksum(b, h.length); got != h.pos.Chain {
-		return Frame{}, nil, fmt.Errorf("%w: its checksum is %08x and should be %08x", ErrBadFrame, got, h.pos.Chain)
+		return Frame{}, nil, fmt.Errorf("%w: checksum is %08x, expected %08x", ErrBadFrame, got, h.pos.Chain)
 	}
 	for _, pad := range b[FrameHeaderBytes+h.length : size] {
 		if pad != 0 {
-			return Frame{}, nil, fmt.Errorf("%w: its padding is not zero", ErrBadFrame)
+			return Frame{}, nil, fmt.Errorf("%w: padding is not zero", ErrBadFrame)
 		}
 	}
 	return h.follow(b, size, prev)
@@ -167,7 +167,7 @@ func NextFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) {
 func wholeFrame(b []byte) (h frameHead, size int, err error) {
 	h, size, err = frameHeader(b)
 	if err == nil && len(b) < size {
-		err = fmt.Errorf("%w: it has %d bytes, %d are there", ErrShortFrame, size, len(b))
+		err = fmt.Errorf("%w: %d bytes, %d available", ErrShortFrame, size, len(b))
 	}
 	return h, size, err
 }
@@ -193,11 +193,11 @@ type frameHead struct {
 // frameHeader decodes the header, verifying only the length, and returns the size of the whole frame.
 func frameHeader(b []byte) (frameHead, int, error) {
 	if len(b) < FrameHeaderBytes {
-		return frameHead{}, 0, fmt.Errorf("%w: %d bytes are less than a header", ErrShortFrame, len(b))
+		return frameHead{}, 0, fmt.Errorf("%w: %d bytes are shorter than a header", ErrShortFrame, len(b))
 	}
 	length := binary.LittleEndian.Uint32(b[frameLength:])
 	if length > MaxPayloadBytes {
-		return frameHead{}, 0, fmt.Errorf("%w: a length of %d bytes is beyond the limit", ErrBadFrame, length)
+		return frameHead{}, 0, fmt.Errorf("%w: length of %d bytes exceeds the limit", ErrBadFrame, length)
 	}
 	h := frameHead{
 		pos: lsn.Position{

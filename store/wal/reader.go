@@ -69,9 +69,9 @@ func (l *Log) newReader(record uint64) (*Reader, error) {
 	at := len(l.segs) - 1
 	switch {
 	case record < l.segs[0].first:
-		return nil, fmt.Errorf("%w: record %d was asked for, the oldest is %d", ErrTrimmed, record, l.segs[0].first)
+		return nil, fmt.Errorf("%w: requested record %d, the oldest is %d", ErrTrimmed, record, l.segs[0].first)
 	case record > l.end.LSN+1:
-		return nil, fmt.Errorf("%w: record %d was asked for, the last is %d", ErrNotInLog, record, l.end.LSN)
+		return nil, fmt.Errorf("%w: requested record %d, the last is %d", ErrNotInLog, record, l.end.LSN)
 	case record == l.end.LSN+1:
 		r.prev, r.anchored, r.offset = l.end, true, l.segs[at].end
 	}
@@ -102,7 +102,7 @@ func (l *Log) ensureIndexed(seg *segment) error {
 		l.mu.RLock()
 		defer l.mu.RUnlock()
 		if seg.trimmed { // and possibly overwritten
-			return fmt.Errorf("%w: it was trimmed while record %d was looked for", ErrTrimmed, seg.first)
+			return fmt.Errorf("%w: trimmed during the search for record %d", ErrTrimmed, seg.first)
 		}
 		return err
 	}
@@ -177,7 +177,7 @@ func (r *Reader) next() (Frame, []byte, error) {
 		return Frame{}, nil, err
 	}
 	if int64(size) > r.left {
-		return Frame{}, nil, r.bad(fmt.Errorf("%w: it is longer than its block", ErrBadFrame))
+		return Frame{}, nil, r.bad(fmt.Errorf("%w: longer than its block", ErrBadFrame))
 	}
 	b, err := r.window.at(r.offset, size, r.limit)
 	if err != nil {
@@ -256,7 +256,7 @@ func (r *Reader) gone() error {
 	case r.cuts != r.l.cuts:
 		return ErrCut
 	case r.seg.trimmed:
-		return fmt.Errorf("%w: it was trimmed while record %d was read", ErrTrimmed, r.prev.LSN+1)
+		return fmt.Errorf("%w: trimmed while record %d was read", ErrTrimmed, r.prev.LSN+1)
 	}
 	return nil
 }

@@ -47,13 +47,13 @@ func (l *Log) makeDir() error {
 	if _, err := l.o.FS.Stat(l.o.Dir); err == nil {
 		return nil
 	} else if !isMissing(err) {
-		return fmt.Errorf("looking for the log directory: %w", err)
+		return fmt.Errorf("checking for the log directory: %w", err)
 	}
 	if err := l.o.FS.MkdirAll(l.o.Dir, 0o700); err != nil {
 		return fmt.Errorf("creating the log directory: %w", err)
 	}
 	if err := l.o.FS.SyncDir(filepath.Dir(l.o.Dir)); err != nil {
-		return fmt.Errorf("syncing the directory above the log: %w", err)
+		return fmt.Errorf("syncing the parent of the log directory: %w", err)
 	}
 	return nil
 }
@@ -314,14 +314,14 @@ func (r *recovering) cut(at int) error {
 		// Do not keep it as a spare: a later segment may begin with the same LSN, and the old blocks would appear to
 		// belong to it.
 		if err := errors.Join(r.segs[i].file.Close(), l.o.FS.Remove(r.segs[i].path)); err != nil {
-			return fmt.Errorf("removing what is behind the end of the log: %w", err)
+			return fmt.Errorf("removing data after the end of the log: %w", err)
 		}
 		r.segs = r.segs[:i]
 		l.segs = r.segs
 	}
 	if to := r.stop.offset + l.recovery.TornBytes; to > r.stop.offset {
 		if err := zeroRange(seg.file, r.stop.offset, to); err != nil {
-			return fmt.Errorf("cutting the torn tail of the log: %w", err)
+			return fmt.Errorf("truncating the torn tail of the log: %w", err)
 		}
 	}
 	return nil
@@ -336,7 +336,7 @@ func (l *Log) makeFoundDurable(marked uint64) error {
 		}
 		if l.o.Sync != SyncOff && seg.last.LSN > marked {
 			if err := l.rewrite(seg, marked+1); err != nil {
-				return fmt.Errorf("writing the end of the log once more: %w", err)
+				return fmt.Errorf("rewriting the end of the log: %w", err)
 			}
 		}
 		if err := seg.file.Sync(); err != nil {

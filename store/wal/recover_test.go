@@ -110,7 +110,7 @@ func TestDamagedMiddle(t *testing.T) {
 			var d *DamagedError
 			require.ErrorAs(t, err, &d, "segment %d, offset %d", first, offset)
 			require.ErrorIs(t, err, ErrDamaged)
-			require.Contains(t, err.Error(), "Nothing was cut")
+			require.Contains(t, err.Error(), "Nothing was truncated")
 			require.Equal(t, segmentPath(first), d.Segment)
 			require.LessOrEqual(t, d.Offset, offset)
 			require.Greater(t, d.Offset+300+2*FrameHeaderBytes+blockHeaderBytes, offset)

@@ -86,7 +86,7 @@ func adoptAfter(t *testing.T, restored, alone bool) {
 
 	require.NoError(t, p.StopEtcd())
 	require.NoError(t, os.RemoveAll(etcdDir))
-	why := "no record of the pair"
+	why := "no cluster record"
 	if restored {
 		require.NoError(t, os.CopyFS(etcdDir, os.DirFS(oldCopy)))
 		why = "older than this node's own"
@@ -227,7 +227,7 @@ func TestAdoptWithoutOtherThatHeldMore(t *testing.T) {
 	out, err = command(t, "--addr", adopter.Address, "status")
 	require.NoError(t, err)
 	require.Contains(t, out, "FORCED: node "+adopter.Name)
-	require.Contains(t, out, "adopted without asking the other node")
+	require.Contains(t, out, "rebuilt the cluster record without asking the other node")
 	publish(t, c, "after", 10)
 
 	require.NoError(t, more.Start())

@@ -226,7 +226,7 @@ const (
 	waitedOtherStore = "expects another store on this node"
 	waitedActive     = "only the active holds everything"
 	waitedTakeover   = "waiting for the other node to take over"
-	waitedPutBack    = "was put back"
-	waitedCopy       = "two processes with one identity"
+	waitedPutBack    = "was rolled back"
+	waitedCopy       = "duplicate node identity"
 	wasSuperseded    = "superseded"
 )

@@ -376,7 +376,7 @@ func (w *world) forget(
 	o ...grpc.CallOption,
 ) error {
 	if c, ok := req.(interface{ GetProducer() *pb.Producer }); ok && w.isForgotten(c.GetProducer().GetId()) {
-		st, err := status.New(codes.OutOfRange, "simulated: the producer is not known any more").
+		st, err := status.New(codes.OutOfRange, "simulated: producer has expired").
 			WithDetails(&errdetails.ErrorInfo{Reason: "PRODUCER_UNKNOWN", Domain: "lockstep.v1"})
 		if err != nil {
 			return err

@@ -32,7 +32,7 @@ func announce(t *testing.T, c failover.Coordinator, live failover.Live) func() {
 				t.Logf("Announce: %v", err) // the connection was closed
 			}
 		case <-time.After(bound):
-			t.Error("Announce did not end with its context")
+			t.Error("Announce did not return when its context was canceled")
 		}
 	}
 	t.Cleanup(end)
@@ -72,15 +72,15 @@ func testTwins(t *testing.T, f Fixture) {
 		require.Nil(t, Await(t, reader, "the nodes",
 			func(o failover.Observation) bool { return len(o.Live) == 2 }).Twin)
 		until := Await(t, a, "a lease", func(o failover.Observation) bool { return is(o, second) }).LeaseUntil
-		Await(t, a, "a lease that goes on", func(o failover.Observation) bool {
+		Await(t, a, "lease that is renewed", func(o failover.Observation) bool {
 			return o.LeaseUntil.After(until) &&
 				is(o, second)
 		})
 
 		end()
-		Await(t, a, "no twin", func(o failover.Observation) bool { return o.Twin == nil })
+		Await(t, a, "no duplicate", func(o failover.Observation) bool { return o.Twin == nil })
 		require.Nil(t, Await(t, b, "nothing", func(failover.Observation) bool { return true }).Twin)
-		Await(t, other, "the process that is left", func(o failover.Observation) bool {
+		Await(t, other, "remaining process", func(o failover.Observation) bool {
 			l, ok := o.LiveNode(node.ID)
 			return ok && l == first
 		})
@@ -95,7 +95,7 @@ func testTwinThatWasKilled(t *testing.T, f Fixture) {
 	for attempt := 0; ; attempt++ {
 		killed := f.Connect(t)
 		end := announce(t, killed, dead)
-		Await(t, reader, "the first process", func(o failover.Observation) bool {
+		Await(t, reader, "first process", func(o failover.Observation) bool {
 			l,
 				ok := o.LiveNode(node.ID)
 			return ok && l == dead
@@ -111,20 +111,20 @@ func testTwinThatWasKilled(t *testing.T, f Fixture) {
 		for o := range seen {
 			if o.Twin != nil {
 				require.Equal(t, dead, o.Twin.Live)
-				require.True(t, o.Twin.Stale, "a dead process is taken for a twin that runs")
+				require.True(t, o.Twin.Stale, "a dead process is reported as a running duplicate")
 				left = true
 			}
 			if l, ok := o.LiveNode(node.ID); ok && l == live && o.Twin == nil {
 				break
 			}
 		}
-		require.NoError(t, ctx.Err(), "what the dead process has left behind is still there")
+		require.NoError(t, ctx.Err(), "keys of a dead process remain")
 		cancel()
 		end()
 		if left {
 			return
 		}
 		// its lease may expire earlier on a slow machine
-		require.Less(t, attempt, 10, "what a dead process has left behind was never seen")
+		require.Less(t, attempt, 10, "keys of a dead process were never observed")
 	}
 }

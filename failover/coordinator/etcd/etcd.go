@@ -186,7 +186,7 @@ func (c *Coordinator) Ping(ctx context.Context) error {
 	if what == "" {
 		what = "check that it runs, and the addresses, TLS and user in the configuration"
 	}
-	return fmt.Errorf("etcd at %s does not answer: %w: %s", strings.Join(c.opts.Endpoints, ", "), err, what)
+	return fmt.Errorf("etcd at %s does not respond: %w: %s", strings.Join(c.opts.Endpoints, ", "), err, what)
 }
 
 // get reads keys linearizably from the first endpoint that responds.
@@ -233,7 +233,7 @@ func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revis
 	resp, err := c.get(ctx, c.record) // linearizable by default
 	if err != nil {
 		c.unreached(err)
-		return failover.Record{}, 0, fmt.Errorf("load the pair's record: %w: %w", failover.ErrUnreachable, err)
+		return failover.Record{}, 0, fmt.Errorf("load cluster record: %w: %w", failover.ErrUnreachable, err)
 	}
 	c.reached()
 	if len(resp.Kvs) == 0 {
@@ -252,7 +252,7 @@ func (c *Coordinator) Swap(
 ) (failover.Revision, error) {
 	value, err := next.Encode()
 	if err != nil {
-		return 0, fmt.Errorf("swap the pair's record: %w", err)
+		return 0, fmt.Errorf("swap cluster record: %w", err)
 	}
 	// The same swap may be sent to several endpoints: only one attempt can be applied, and it is identified by its
 	// OpID.
@@ -277,9 +277,9 @@ func (c *Coordinator) Swap(
 	}
 	if doubt {
 		// Another attempt may have been applied, and overwritten since.
-		return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrUnknownOutcome)
+		return 0, fmt.Errorf("swap cluster record at revision %d: %w", expect, failover.ErrUnknownOutcome)
 	}
-	return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrConflict)
+	return 0, fmt.Errorf("swap cluster record at revision %d: %w", expect, failover.ErrConflict)
 }
 
 // swapFailed determines the outcome after an error. doubt: some attempt got no response.
@@ -289,9 +289,9 @@ func (c *Coordinator) swapFailed(
 	switch {
 	case doubt || !refuses(err):
 		// The request may have arrived, or may still arrive (INV-8).
-		return 0, fmt.Errorf("swap the pair's record: %w: %w", failover.ErrUnknownOutcome, err)
+		return 0, fmt.Errorf("swap cluster record: %w: %w", failover.ErrUnknownOutcome, err)
 	case !errors.Is(err, rpctypes.ErrNoSpace):
-		return 0, fmt.Errorf("swap the pair's record: %w: %s: %w", failover.ErrRefused, cause(err), err)
+		return 0, fmt.Errorf("swap cluster record: %w: %s: %w", failover.ErrRefused, cause(err), err)
 	}
 	// The write that reaches the quota is applied and answered with this error; later ones are not applied. Since
 	// etcd has responded, the write is no longer in flight, and a read determines the outcome.
@@ -300,11 +300,11 @@ func (c *Coordinator) swapFailed(
 	case lerr == nil && now.OpID == next.OpID:
 		return rev, nil
 	case lerr == nil && rev == expect, errors.Is(lerr, failover.ErrNoRecord) && expect == 0:
-		return 0, fmt.Errorf("swap the pair's record: %w: %s: %w", failover.ErrRefused, cause(err), err)
+		return 0, fmt.Errorf("swap cluster record: %w: %s: %w", failover.ErrRefused, cause(err), err)
 	case lerr == nil || errors.Is(lerr, failover.ErrNoRecord):
-		return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrConflict)
+		return 0, fmt.Errorf("swap cluster record at revision %d: %w", expect, failover.ErrConflict)
 	default:
-		return 0, fmt.Errorf("swap the pair's record: %w: %w: %w", failover.ErrUnknownOutcome, err, lerr)
+		return 0, fmt.Errorf("swap cluster record: %w: %w: %w", failover.ErrUnknownOutcome, err, lerr)
 	}
 }
 
@@ -348,9 +348,9 @@ func (c *Coordinator) reach(ok bool, trouble string) {
 	})
 	switch {
 	case changed && ok:
-		c.log.Info("etcd answers", zap.Strings("endpoints", c.opts.Endpoints))
+		c.log.Info("etcd responds", zap.Strings("endpoints", c.opts.Endpoints))
 	case changed:
-		c.log.Warn("etcd does not answer; role changes are frozen until it does",
+		c.log.Warn("etcd does not respond; role changes are frozen until it does",
 			zap.Strings("endpoints", c.opts.Endpoints),
 			zap.String("cause", trouble))
 	}

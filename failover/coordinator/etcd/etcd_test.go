@@ -137,7 +137,7 @@ func TestUnreachable(t *testing.T) {
 	defer func() { require.NoError(t, c.Close()) }()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	require.ErrorContains(t, c.Ping(ctx), "127.0.0.1:1 does not answer")
+	require.ErrorContains(t, c.Ping(ctx), "127.0.0.1:1 does not respond")
 	_, _, err = c.Load(ctx)
 	require.ErrorIs(t, err, failover.ErrUnreachable)
 }

@@ -117,11 +117,11 @@ func TestTLS(t *testing.T) {
 	}{
 		"wrong authority": {
 			at("https://", clientTLS(other, &clientCert)),
-			"was not issued by the authority in coordinator.etcd.tls.ca",
+			"was not issued by the CA in coordinator.etcd.tls.ca",
 		},
 		"no client certificate": {
 			at("https://", clientTLS(ca, nil)),
-			"etcd wants a certificate of its clients: set coordinator.etcd.tls.cert",
+			"etcd requires a client certificate: set coordinator.etcd.tls.cert",
 		},
 		"wrong certificate": {at("https://", clientTLS(ca, &strange)), "coordinator.etcd.tls.cert"},
 		"no TLS":            {at("", nil), "coordinator.etcd.tls"},
@@ -189,7 +189,7 @@ func TestUserAndTokenExpiry(t *testing.T) {
 		change func(*etcd.Options)
 		want   string
 	}{
-		"wrong password": {func(o *etcd.Options) { o.Password = "wrong" }, "does not accept the user or password"},
+		"wrong password": {func(o *etcd.Options) { o.Password = "wrong" }, "rejects the user or password"},
 		"no user":        {func(o *etcd.Options) { o.Username, o.Password = "", "" }, "set coordinator.etcd.username"},
 		"other prefix":   {func(o *etcd.Options) { o.Prefix = "/q" }, "etcd denies access to the pair's keys"},
 	} {

@@ -24,7 +24,7 @@ import (
 const retryDelay = 250 * time.Millisecond
 
 // errLeaseGone is returned if the lease has expired.
-var errLeaseGone = errors.New("the lease has ended")
+var errLeaseGone = errors.New("lease has expired")
 
 // Announce implements failover.Coordinator. Lease renewal also detects outages of etcd.
 func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {

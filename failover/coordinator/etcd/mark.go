@@ -38,7 +38,7 @@ func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.
 			return k.now, nil
 		default: // the cached mark is not lower, but etcd may have been restored since
 			if err := c.readMark(ctx); err != nil {
-				return failover.Mark{}, fmt.Errorf("write the pair's mark: %w", err)
+				return failover.Mark{}, fmt.Errorf("write high-water mark: %w", err)
 			}
 		}
 	}
@@ -50,7 +50,7 @@ func (c *Coordinator) raiseMark(ctx context.Context, m failover.Mark) (bool, err
 	k := &c.marks
 	value, err := json.Marshal(m)
 	if err != nil {
-		return false, fmt.Errorf("write the pair's mark: %w", err)
+		return false, fmt.Errorf("write high-water mark: %w", err)
 	}
 	// It may be sent to several endpoints. An attempt that arrives after a higher mark was written fails its
 	// condition.
@@ -60,7 +60,7 @@ func (c *Coordinator) raiseMark(ctx context.Context, m failover.Mark) (bool, err
 			Else(clientv3.OpGet(c.mark))
 	})
 	if err != nil {
-		return false, fmt.Errorf("write the pair's mark: %w: %w", failover.ErrUnknownOutcome, err)
+		return false, fmt.Errorf("write high-water mark: %w: %w", failover.ErrUnknownOutcome, err)
 	}
 	c.reached()
 	if resp.Succeeded {
@@ -76,7 +76,7 @@ func (c *Coordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := c.readMark(ctx); err != nil {
-		return failover.Mark{}, fmt.Errorf("load the pair's mark: %w", err)
+		return failover.Mark{}, fmt.Errorf("load high-water mark: %w", err)
 	}
 	return k.now, nil
 }

@@ -41,7 +41,7 @@ var (
 func (c *Coordinator) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := c.watchOnce(ctx)
-		c.log.Debug("etcd watch starts again", zap.Error(err))
+		c.log.Debug("etcd watch restarts", zap.Error(err))
 		select {
 		case <-ctx.Done():
 		case <-time.After(relistDelay):
@@ -128,7 +128,7 @@ func (c *Coordinator) openWatch(
 		return nil, fmt.Errorf("watch: %w", err)
 	}
 	if resp.Canceled {
-		return nil, fmt.Errorf("watch: etcd refuses it: %s", resp.CancelReason)
+		return nil, fmt.Errorf("watch: rejected by etcd: %s", resp.CancelReason)
 	}
 	return stream, nil
 }
@@ -195,7 +195,7 @@ func (c *Coordinator) follows(resp *etcdserverpb.WatchResponse, listed *etcdserv
 	h := resp.Header
 	switch {
 	case resp.Canceled:
-		return fmt.Errorf("watch: etcd ended it: %s", resp.CancelReason)
+		return fmt.Errorf("watch: canceled by etcd: %s", resp.CancelReason)
 	case h.GetClusterId() != listed.GetClusterId():
 		return errReplaced
 	case len(resp.Events) == 0 && h.GetRevision() < listed.GetRevision():

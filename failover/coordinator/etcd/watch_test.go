@@ -32,7 +32,7 @@ func TestTwinBetweenTwoAnnouncements(t *testing.T) {
 		}}
 	}
 	seen := func() failover.Observation {
-		return coordtest.Await(t, c, "a twin", func(o failover.Observation) bool { return o.Twin != nil })
+		return coordtest.Await(t, c, "a duplicate process", func(o failover.Observation) bool { return o.Twin != nil })
 	}
 	c.Begin(own)
 	c.Apply([]*clientv3.Event{put(twin, 5, 5)})

@@ -247,7 +247,7 @@ func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	if ctx.Err() != nil || !c.up() {
-		return failover.Mark{}, fmt.Errorf("write the pair's mark: %w", failover.ErrUnknownOutcome)
+		return failover.Mark{}, fmt.Errorf("write high-water mark: %w", failover.ErrUnknownOutcome)
 	}
 	before := c.s.mark
 	if before.Less(m) {
@@ -261,7 +261,7 @@ func (c *Coordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	if ctx.Err() != nil || !c.up() {
-		return failover.Mark{}, fmt.Errorf("load the pair's mark: %w", failover.ErrUnreachable)
+		return failover.Mark{}, fmt.Errorf("load high-water mark: %w", failover.ErrUnreachable)
 	}
 	return c.s.mark, nil
 }
@@ -274,7 +274,7 @@ func (c *Coordinator) Watch(ctx context.Context) <-chan failover.Observation {
 // Announce implements failover.Coordinator.
 func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	if strings.TrimSpace(live.Process) == "" {
-		return errors.New("announce: a process id is needed")
+		return errors.New("announce: process id is empty")
 	}
 	tick := time.NewTicker(c.s.ttl / 3)
 	defer tick.Stop()
@@ -287,7 +287,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 			c.withdraw(live)
 			return nil
 		case <-c.closed:
-			return errors.New("announce: the coordinator's connection was closed")
+			return errors.New("announce: coordinator connection was closed")
 		case <-tick.C:
 		}
 	}

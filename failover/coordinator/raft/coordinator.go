@@ -87,7 +87,7 @@ func (c *Coordinator) bound(ctx context.Context) (context.Context, context.Cance
 	return ctx, sync.OnceFunc(func() { close(done); cancel(context.Canceled) })
 }
 
-var errClosed = errors.New("the coordinator's connection was closed")
+var errClosed = errors.New("coordinator connection was closed")
 
 // Ping waits until a majority of the voters responds; it returns nil with or without a record.
 func (c *Coordinator) Ping(ctx context.Context) error {
@@ -105,7 +105,7 @@ func (c *Coordinator) Ping(ctx context.Context) error {
 func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revision, error) {
 	got, err := c.load(ctx)
 	if err != nil {
-		return failover.Record{}, 0, fmt.Errorf("load the pair's record: %w: %w", failover.ErrUnreachable, err)
+		return failover.Record{}, 0, fmt.Errorf("load cluster record: %w: %w", failover.ErrUnreachable, err)
 	}
 	if got.Record == nil {
 		return failover.Record{}, 0, fmt.Errorf("the voters at %s: %w", strings.Join(c.v.opts.Voters, ", "),
@@ -113,7 +113,7 @@ func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revis
 	}
 	rec, err := failover.DecodeRecord(got.Record)
 	if err != nil {
-		return failover.Record{}, 0, fmt.Errorf("load the pair's record: %w", err)
+		return failover.Record{}, 0, fmt.Errorf("load cluster record: %w", err)
 	}
 	return rec, failover.Revision(got.Revision), nil
 }
@@ -136,7 +136,7 @@ func (c *Coordinator) Swap(
 ) (failover.Revision, error) {
 	value, err := next.Encode()
 	if err != nil {
-		return 0, fmt.Errorf("swap the pair's record: %w", err)
+		return 0, fmt.Errorf("swap cluster record: %w", err)
 	}
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
@@ -151,14 +151,14 @@ func (c *Coordinator) Swap(
 	case err == nil:
 		return failover.Revision(rev), nil
 	case !inDoubt && errors.Is(err, failover.ErrConflict):
-		return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrConflict)
+		return 0, fmt.Errorf("swap cluster record at revision %d: %w", expect, failover.ErrConflict)
 	case !inDoubt && errors.Is(err, failover.ErrRefused):
-		return 0, fmt.Errorf("swap the pair's record: %w", err)
+		return 0, fmt.Errorf("swap cluster record: %w", err)
 	case final(err):
 		// An earlier try may have been applied, and overwritten since.
-		return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrUnknownOutcome)
+		return 0, fmt.Errorf("swap cluster record at revision %d: %w", expect, failover.ErrUnknownOutcome)
 	default:
-		return 0, fmt.Errorf("swap the pair's record: %w: %w", failover.ErrUnknownOutcome, err) // INV-8
+		return 0, fmt.Errorf("swap cluster record: %w: %w", failover.ErrUnknownOutcome, err) // INV-8
 	}
 }
 
@@ -172,7 +172,7 @@ func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (before fa
 		return err
 	})
 	if err != nil {
-		return failover.Mark{}, fmt.Errorf("write the pair's mark: %w", err)
+		return failover.Mark{}, fmt.Errorf("write high-water mark: %w", err)
 	}
 	return before, nil
 }
@@ -181,7 +181,7 @@ func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (before fa
 func (c *Coordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
 	got, err := c.load(ctx)
 	if err != nil {
-		return failover.Mark{}, fmt.Errorf("load the pair's mark: %w: %w", failover.ErrUnreachable, err)
+		return failover.Mark{}, fmt.Errorf("load high-water mark: %w: %w", failover.ErrUnreachable, err)
 	}
 	return got.mark(), nil
 }
@@ -200,7 +200,7 @@ func (c *Coordinator) follow() {
 		if s != nil {
 			seen := c.seenAt.Load()
 			err := c.watchAt(ctx, s, address)
-			c.log.Debug("raft watch starts again", zap.Error(err))
+			c.log.Debug("raft watch restarts", zap.Error(err))
 			if c.seenAt.Load() != seen {
 				pause = againMin
 			}
@@ -261,7 +261,7 @@ func (c *Coordinator) saw(now sight) {
 			next.Missing, next.RecordErr = false, nil
 			rec, err := failover.DecodeRecord(now.Record)
 			if err != nil {
-				next.RecordErr = fmt.Errorf("the record in the voters' log: %w", err)
+				next.RecordErr = fmt.Errorf("record in the raft log: %w", err)
 			} else {
 				next.Record, next.Revision = &rec, failover.Revision(now.Revision)
 			}
@@ -280,7 +280,7 @@ func (c *Coordinator) saw(now sight) {
 		return news
 	})
 	if back {
-		c.log.Info("the voters answer", zap.Strings("voters", c.v.opts.Voters))
+		c.log.Info("voters respond", zap.Strings("voters", c.v.opts.Voters))
 	}
 }
 
@@ -313,7 +313,7 @@ func (c *Coordinator) unreached() {
 		return news
 	})
 	if was {
-		c.log.Warn("the voters do not answer; role changes are frozen until two of the three do",
+		c.log.Warn("voters do not respond; role changes are frozen until two of the three do",
 			zap.Strings("voters", c.v.opts.Voters),
 			zap.String("cause", trouble))
 	}
@@ -322,7 +322,7 @@ func (c *Coordinator) unreached() {
 // Announce implements failover.Coordinator.
 func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	if strings.TrimSpace(live.Process) == "" {
-		return errors.New("announce: a process id is needed")
+		return errors.New("announce: process id is empty")
 	}
 	actx, cancel := c.bound(ctx)
 	defer cancel()

@@ -78,7 +78,7 @@ func reading[T any](d *disk, f func() (T, error)) (out T, err error) {
 // openDisk opens and locks the directory.
 func openDisk(dir string, noSync bool, log raftLog) (*disk, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("raft: the voter's directory: %w", err)
+		return nil, fmt.Errorf("raft: voter directory: %w", err)
 	}
 	snaps, err := hraft.NewFileSnapshotStoreWithLogger(dir, snapshotsKept, log)
 	if err != nil {
@@ -89,10 +89,10 @@ func openDisk(dir string, noSync bool, log raftLog) (*disk, error) {
 		Timeout: lockLimit, FreelistType: bbolt.FreelistMapType, NoFreelistSync: true,
 	}})
 	if errors.Is(err, bolterrors.ErrTimeout) {
-		return nil, fmt.Errorf("raft: %s: %w: stop that one first", dir, ErrInUse)
+		return nil, fmt.Errorf("raft: %s: %w: stop that process first", dir, ErrInUse)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("raft: open %s: %w: if it is damaged, move the directory away and replace this voter "+
+		return nil, fmt.Errorf("raft: open %s: %w: if it is corrupt, move the directory away and replace this voter "+
 			"(lockstep pair replace)", path, err)
 	}
 	d := &disk{dir: dir, store: store, snaps: snaps, reads: make(chan struct{}, readsAtOnce)}
@@ -106,7 +106,7 @@ func openDisk(dir string, noSync bool, log raftLog) (*disk, error) {
 func (d *disk) check() error {
 	id, err := d.store.Get([]byte(idKey))
 	if err != nil && !errors.Is(err, boltdb.ErrKeyNotFound) {
-		return fmt.Errorf("raft: read the voter's id in %s: %w", d.dir, err)
+		return fmt.Errorf("raft: read voter id in %s: %w", d.dir, err)
 	}
 	d.id = string(id)
 	list, err := d.snaps.List()
@@ -115,15 +115,15 @@ func (d *disk) check() error {
 	}
 	first, err := d.store.FirstIndex()
 	if err != nil {
-		return fmt.Errorf("raft: the log in %s: %w", d.dir, err)
+		return fmt.Errorf("raft: log in %s: %w", d.dir, err)
 	}
-	const hint = ": part of the directory is lost; move it away, start with an empty one, and replace this voter " +
+	const hint = ": part of the directory is missing; move it away, start with an empty one, and replace this voter " +
 		"(lockstep pair replace)"
 	switch {
 	case d.id == "" && (len(list) > 0 || first > 0):
-		return fmt.Errorf("raft: %s has a log or snapshots but no voter's id%s", d.dir, hint)
+		return fmt.Errorf("raft: %s has a log or snapshots but no voter id%s", d.dir, hint)
 	case first > 1 && len(list) == 0:
-		return fmt.Errorf("raft: the log in %s begins at %d and the snapshot of what was before is gone%s", d.dir,
+		return fmt.Errorf("raft: log in %s begins at %d and the snapshot before it is missing%s", d.dir,
 			first, hint)
 	}
 	return nil
@@ -152,7 +152,7 @@ func (d *disk) lastIndex() (uint64, error) {
 	}
 	last, err := d.store.LastIndex()
 	if err != nil {
-		return 0, fmt.Errorf("raft: the log in %s: %w", d.dir, err)
+		return 0, fmt.Errorf("raft: log in %s: %w", d.dir, err)
 	}
 	for _, s := range list {
 		last = max(last, s.Index)
@@ -164,7 +164,7 @@ func (d *disk) lastIndex() (uint64, error) {
 func (d *disk) identify(kind Kind) error {
 	if d.id != "" {
 		if have := kindOf(d.id); have != kind {
-			return fmt.Errorf("raft: the directory %s is the one of a %s, and this is to be a %s", d.dir, have, kind)
+			return fmt.Errorf("raft: directory %s belongs to a %s, this process is a %s", d.dir, have, kind)
 		}
 		return nil
 	}
@@ -175,7 +175,7 @@ func (d *disk) identify(kind Kind) error {
 func (d *disk) rename(kind Kind) error {
 	id := newID(kind)
 	if err := d.store.Set([]byte(idKey), []byte(id)); err != nil {
-		return fmt.Errorf("raft: write the voter's id to %s: %w", d.dir, err)
+		return fmt.Errorf("raft: write voter id to %s: %w", d.dir, err)
 	}
 	d.id = id
 	return nil

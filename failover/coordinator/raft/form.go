@@ -107,7 +107,7 @@ func (v *Voter) ask(ctx context.Context) {
 			v.mu.Unlock()
 			v.gossip(h)
 			if !known {
-				v.log.Info("a voter answers", zap.String("address", address), zap.String("id", h.Status.ID))
+				v.log.Info("voter responds", zap.String("address", address), zap.String("id", h.Status.ID))
 			}
 		})
 	}
@@ -127,9 +127,9 @@ func (v *Voter) unheard(address string, err error) {
 	v.silent[address] = mute
 	v.mu.Unlock()
 	if known {
-		v.log.Info("a voter does not answer", zap.String("address", address), zap.Error(err))
+		v.log.Info("voter does not respond", zap.String("address", address), zap.Error(err))
 	} else {
-		v.log.Debug("a voter does not answer", zap.String("address", address), zap.Error(err))
+		v.log.Debug("voter does not respond", zap.String("address", address), zap.Error(err))
 	}
 }
 
@@ -160,9 +160,9 @@ func (v *Voter) consider() {
 	v.endConsulting(known)
 	own := v.Status()
 	if by, ok := superseded(own, known); ok && !fenced {
-		v.fence(FencedRecovered, fmt.Sprintf("a lost quorum was recovered by force at %s, without this voter: it "+
-			"takes no part any more. Move its directory "+
-			"%s away, start it anew, and make it a member (lockstep pair add)", by, v.opts.Dir))
+		v.fence(FencedRecovered, fmt.Sprintf("quorum recovery was forced at %s, without this voter: it "+
+			"no longer takes part. Move its directory "+
+			"%s away, restart it, and make it a member (lockstep pair add)", by, v.opts.Dir))
 		fenced = true
 	}
 	gone := own.LeaderID != own.ID && removed(own, known) || len(own.Voters) > 0 && !lists(own, own.ID)
@@ -180,7 +180,7 @@ func (v *Voter) consider() {
 	case fenced:
 	case gone:
 		v.setTrouble(fmt.Sprintf("this voter (%s) was removed from the cluster: stop it, or move its directory %s "+
-			"away, start it anew and make it a member (lockstep pair add %s)", own.ID, v.opts.Dir, own.Address))
+			"away, restart it and make it a member (lockstep pair add %s)", own.ID, v.opts.Dir, own.Address))
 	default:
 		v.setTrouble(v.whyWaiting(own, known, silent))
 	}
@@ -253,10 +253,10 @@ func (v *Voter) form(known map[string]hello) {
 		})
 	}
 	if err := v.raft.BootstrapCluster(hraft.Configuration{Servers: servers}).Error(); err != nil {
-		v.setTrouble("the cluster of the three voters cannot be formed: " + err.Error())
+		v.setTrouble("cannot form the cluster of the three voters: " + err.Error())
 		return
 	}
-	v.log.Info("the three voters form a cluster", zap.Strings("voters", v.opts.Voters))
+	v.log.Info("the three voters have formed a cluster", zap.Strings("voters", v.opts.Voters))
 }
 
 // adoptLeader finds the leader for a voter that raft does not inform. Either it has no vote, or it cannot reach the
@@ -294,8 +294,8 @@ func (v *Voter) whyWaiting(own Status, known map[string]hello, silent map[string
 		}
 		for _, m := range h.Status.Voters {
 			if m.Address == own.Address && m.ID != own.ID {
-				return fmt.Sprintf("this voter (%s) is new, and the cluster knows another one at its address (%s): "+
-					"the disk was lost or replaced. It has no vote until it takes the place of the old one: %s", own.ID, m.ID,
+				return fmt.Sprintf("this voter (%s) is new, and the cluster has another one at its address (%s): "+
+					"the disk was lost or replaced. It has no vote until it replaces the old one: %s", own.ID, m.ID,
 					v.replaceCommand(m.ID, own.Address))
 			}
 		}
@@ -306,19 +306,19 @@ func (v *Voter) whyWaiting(own Status, known map[string]hello, silent map[string
 		switch {
 		case address == own.Address:
 		case !ok && silent[address].cause != "":
-			return fmt.Sprintf("the cluster has not been formed: the voter at %s cannot be talked to: %s", address,
+			return fmt.Sprintf("cluster not formed: cannot connect to the voter at %s: %s", address,
 				silent[address].cause)
 		case !ok:
-			return fmt.Sprintf("the cluster has not been formed: the voter at %s does not answer", address)
+			return fmt.Sprintf("cluster not formed: the voter at %s does not respond", address)
 		case !slices.Equal(h.Configured, v.opts.Voters):
-			return fmt.Sprintf("the cluster has not been formed: the voter at %s is configured with other voters: "+
+			return fmt.Sprintf("cluster not formed: the voter at %s is configured with other voters: "+
 				"%v, here: %v", address, h.Configured, v.opts.Voters)
 		case h.Status.Address != address:
-			return fmt.Sprintf("the cluster has not been formed: the voter at %s calls itself %s", address,
+			return fmt.Sprintf("cluster not formed: the voter at %s has the address %s configured", address,
 				h.Status.Address)
 		case !h.Empty:
-			return fmt.Sprintf("the cluster has not been formed: the voter at %s has the state of an older one, and "+
-				"this voter is not in it", address)
+			return fmt.Sprintf("cluster not formed: the voter at %s has the state of an older cluster, of which "+
+				"this voter is not a member", address)
 		}
 	}
 	return ""
@@ -328,8 +328,8 @@ func (v *Voter) whyWaiting(own Status, known map[string]hello, silent map[string
 func (v *Voter) memberTrouble(own Status, known map[string]hello, silent map[string]silence) string {
 	for _, address := range slices.Sorted(maps.Keys(known)) {
 		if h := known[address]; h.ElectionTimeout != v.opts.ElectionTimeout {
-			return fmt.Sprintf("the voter at %s has an election timeout of %s, here it is %s: make them the same, or "+
-				"elections take long",
+			return fmt.Sprintf("voter at %s has an election timeout of %s, here it is %s: use the same value, or "+
+				"elections are slow",
 				address, h.ElectionTimeout, v.opts.ElectionTimeout)
 		}
 	}
@@ -341,7 +341,7 @@ func (v *Voter) memberTrouble(own Status, known map[string]hello, silent map[str
 		mute, ok := silent[m.Address]
 		switch {
 		case ok && mute.cause != "":
-			return fmt.Sprintf("the voter at %s cannot be talked to: %s", m.Address, mute.cause)
+			return fmt.Sprintf("cannot connect to the voter at %s: %s", m.Address, mute.cause)
 		case ok && time.Since(mute.since) > goneAfter:
 			gone = append(gone, m.Address)
 		}
@@ -350,11 +350,11 @@ func (v *Voter) memberTrouble(own Status, known map[string]hello, silent map[str
 	case len(gone) == 0:
 		return ""
 	case len(gone) < (len(own.Voters)+1)/2:
-		return fmt.Sprintf("the voter at %s does not answer: start it, or replace it if it is gone for good "+
-			"(lockstep pair replace); without another one no role can change", strings.Join(gone, " and "))
+		return fmt.Sprintf("voter at %s does not respond: start it, or replace it if it is permanently lost "+
+			"(lockstep pair replace); if another voter fails, role changes stop", strings.Join(gone, " and "))
 	default:
-		return fmt.Sprintf("the voters at %s do not answer, and without a majority no role can change: start them; "+
-			"if they are gone for good, see the manual on a lost quorum", strings.Join(gone, " and "))
+		return fmt.Sprintf("voters at %s do not respond, and without a majority role changes stop: start them; "+
+			"if they are permanently lost, see the manual on a lost quorum", strings.Join(gone, " and "))
 	}
 }
 
@@ -373,8 +373,8 @@ func (v *Voter) setTrouble(text string) {
 	v.mu.Unlock()
 	switch {
 	case text == "" && last != "":
-		v.log.Info("this voter is well again")
+		v.log.Info("voter has recovered")
 	case text != "" && lasts && text != last:
-		v.log.Warn("this voter needs attention", zap.String("trouble", text))
+		v.log.Warn("voter needs attention", zap.String("trouble", text))
 	}
 }

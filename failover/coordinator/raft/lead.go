@@ -26,7 +26,7 @@ const (
 
 // errNotLeader is returned if a voter is not the leader, not ready yet, or no longer the leader: the request had no
 // effect.
-var errNotLeader = errors.New("this voter does not lead")
+var errNotLeader = errors.New("this voter is not the leader")
 
 // leadership is one leadership period of this voter in raft. It is independent of the active node.
 type leadership struct {
@@ -208,7 +208,7 @@ func (v *Voter) preferWitness(ctx context.Context, l *leadership) {
 		return
 	}
 	if err := wait(ctx, v.raft.LeadershipTransferToServer(to.ID, to.Address)); err != nil {
-		v.log.Debug("the witness does not take over the voters' log", zap.Error(err))
+		v.log.Debug("witness does not take over leadership", zap.Error(err))
 		return
 	}
 	select { // whether or not the witness became leader, this voter no longer is

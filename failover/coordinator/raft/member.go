@@ -11,15 +11,15 @@ import (
 var (
 	// ErrNoQuorum is returned if no leader was found in time: two of three voters must be running and reach each
 	// other.
-	ErrNoQuorum = errors.New("the voters have no leader: two of the three have to be up and to reach each other")
+	ErrNoQuorum = errors.New("voters have no leader: two of the three must be up and reach each other")
 	// ErrNotMember is returned if an ID or address does not belong to a member.
-	ErrNotMember = errors.New("no voter of the cluster has this id or address")
+	ErrNotMember = errors.New("voter id or address not found in the cluster")
 	// ErrInUse is returned if the directory of a voter is in use by a running process.
-	ErrInUse = errors.New("the voter's directory is in use by another process")
+	ErrInUse = errors.New("voter directory is in use by another process")
 	// ErrNoState is returned by Recover if the directory has no state to recover from.
-	ErrNoState = errors.New("the directory holds no state of a voter that was in a cluster")
+	ErrNoState = errors.New("directory has no state of a cluster member")
 	// ErrMembership is returned if a membership change is rejected; nothing was changed.
-	ErrMembership = errors.New("the members were not changed")
+	ErrMembership = errors.New("members were not changed")
 )
 
 // fencing is the reason why a voter no longer takes part.

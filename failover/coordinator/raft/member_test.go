@@ -22,7 +22,7 @@ func TestFormsOnlyWhole(t *testing.T) {
 	c := newCluster(t, nil)
 	c.start(nodeA)
 	c.start(nodeB)
-	c.awaitTrouble(nodeA, "the voter at w.test:1 does not answer")
+	c.awaitTrouble(nodeA, "the voter at w.test:1 does not respond")
 	require.Empty(t, c.voters[nodeA].Status().Voters)
 	c.start(witness)
 	c.awaitLeader(witness)
@@ -59,7 +59,7 @@ func TestDifferentConfigurations(t *testing.T) {
 	c.stop(nodeB)
 	c.tune = nil
 	c.start(nodeB)
-	c.awaitTrouble(nodeB, "make them the same")
+	c.awaitTrouble(nodeB, "use the same value")
 }
 
 // A voter that returns with an empty disk has no vote until an operator adds it, and never forms a second cluster.
@@ -271,8 +271,8 @@ func TestRecover(t *testing.T) {
 	// They were not lost: they detect that they are excluded, regardless of their disks.
 	c.start(nodeA)
 	c.start(witness)
-	c.awaitTrouble(nodeA, "recovered by force")
-	c.awaitTrouble(witness, "recovered by force")
+	c.awaitTrouble(nodeA, "quorum recovery was forced")
+	c.awaitTrouble(witness, "quorum recovery was forced")
 	for _, name := range []string{nodeA, witness} {
 		c.stop(name)
 		c.wipe(name)

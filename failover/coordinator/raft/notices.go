@@ -47,7 +47,7 @@ func (v *Voter) review(own Status, known map[string]hello, silent map[string]sil
 		add(failover.NoticeVoterPutBack, "%s", own.Trouble)
 	}
 	if m, ok := predecessor(own, known); ok {
-		add(failover.NoticeVoterWiped, "the cluster knows the voter at %s as %s, and it is %s: %s",
+		add(failover.NoticeVoterWiped, "cluster has the voter at %s as %s, but it is %s: %s",
 			m.Address, m.ID, own.ID, v.replaceCommand(m.ID, m.Address))
 	}
 	for _, m := range own.Voters {
@@ -57,15 +57,15 @@ func (v *Voter) review(own Status, known map[string]hello, silent map[string]sil
 		case m.ID == own.ID:
 			switch {
 			case v.diskSilent():
-				add(failover.NoticeVoterBehind, "the disk of the voter here (%s) does not answer", m.Address)
+				add(failover.NoticeVoterBehind, "disk of the local voter (%s) does not respond", m.Address)
 			case own.Fenced == "" && behindOthers(own, known):
-				add(failover.NoticeVoterBehind, "the voter here (%s) lacks entries of the log that others have",
+				add(failover.NoticeVoterBehind, "local voter (%s) lacks log entries that other voters have",
 					m.Address)
 			}
 		case !heard && isSilent:
 			n := failover.Notice{
 				Kind:    failover.NoticeVoterMissing,
-				Details: fmt.Sprintf("the %s's voter at %s does not answer", m.Kind, m.Address), Since: mute.since,
+				Details: fmt.Sprintf("%s's voter at %s does not respond", m.Kind, m.Address), Since: mute.since,
 			}
 			if mute.cause != "" {
 				n.Details += ": " + mute.cause
@@ -73,17 +73,17 @@ func (v *Voter) review(own Status, known map[string]hello, silent map[string]sil
 			out = append(out, n)
 		case !heard:
 		case h.Status.ID != m.ID:
-			add(failover.NoticeVoterWiped, "the cluster knows the voter at %s as %s, and it is %s: %s",
+			add(failover.NoticeVoterWiped, "cluster has the voter at %s as %s, but it is %s: %s",
 				m.Address, m.ID, h.Status.ID, v.replaceCommand(m.ID, m.Address))
 		case h.Status.Fenced == FencedPutBack:
-			add(failover.NoticeVoterPutBack, "the disk of the voter at %s was put back to an older state: stop it, "+
-				"move its raft directory away (of a node: 'raft' in the data directory, and nothing else of that), "+
-				"start it anew, and: %s",
+			add(failover.NoticeVoterPutBack, "disk of the voter at %s was restored from an older copy: stop it, "+
+				"move its raft directory away (of a node: only 'raft' in the data directory), "+
+				"restart it, and: %s",
 				m.Address, v.replaceCommand(m.ID, m.Address))
 		case h.Stalled:
-			add(failover.NoticeVoterBehind, "the disk of the voter at %s does not answer", m.Address)
+			add(failover.NoticeVoterBehind, "disk of the voter at %s does not respond", m.Address)
 		case h.Status.LastIndex+snapshotSlack < own.LastIndex:
-			add(failover.NoticeVoterBehind, "the voter at %s lacks entries of the log", m.Address)
+			add(failover.NoticeVoterBehind, "voter at %s lacks log entries", m.Address)
 		}
 	}
 	return out

@@ -14,7 +14,8 @@ import (
 )
 
 // errConsulting is returned to a connecting voter while this one is waiting for the hellos of the others.
-var errConsulting = errors.New("this voter has just started, and asks the others whether its disk is what it was")
+var errConsulting = errors.New("voter has just started and is checking with its peers that its disk was not " +
+	"rolled back")
 
 // fillHandshake sets this voter's disk state, and its knowledge of the receiver.
 func (v *Voter) fillHandshake(g *handshake) error {
@@ -45,7 +46,7 @@ func (v *Voter) checkHandshake(g handshake) error {
 			v.suspect = missing
 			v.mu.Unlock()
 			v.pollNow()
-			return fmt.Errorf("the disk of this voter was put back: %s", missing)
+			return fmt.Errorf("disk of this voter was rolled back: %s", missing)
 		}
 	}
 	if g.Have != nil {
@@ -54,7 +55,7 @@ func (v *Voter) checkHandshake(g handshake) error {
 			return err
 		}
 		if missing := seen.lacks(*g.Have); missing != "" {
-			return fmt.Errorf("the disk of the voter that connects was put back: %s", missing)
+			return fmt.Errorf("disk of the connecting voter was rolled back: %s", missing)
 		}
 	}
 	return nil
@@ -82,7 +83,7 @@ func (v *Voter) considerPutBack(known map[string]hello) bool {
 		return false // notices report it
 	}
 	if err != nil {
-		v.log.Error("this voter's disk cannot be read", zap.Error(err))
+		v.log.Error("cannot read the disk of this voter", zap.Error(err))
 		return false
 	}
 	for _, h := range known {
@@ -95,13 +96,14 @@ func (v *Voter) considerPutBack(known map[string]hello) bool {
 	}
 	// The voters that know it may not be running at the next start.
 	if err := v.disk.notePutBack(missing); err != nil {
-		v.log.Error("it could not be noted that this voter's disk was put back", zap.Error(err))
+		v.log.Error("cannot record that the disk of this voter was rolled back", zap.Error(err))
 	}
-	text := fmt.Sprintf("the disk of this voter (%s) was put back to an older state: %s. Its votes and its log count "+
-		"no more, and it takes no part until it is replaced: stop it, move its directory %s away, start it anew, "+
+	text := fmt.Sprintf("disk of this voter (%s) was restored from an older copy: %s. Its votes and its log no "+
+		"longer count, "+
+		"and it takes no part until it is replaced: stop it, move its directory %s away, restart it, "+
 		"and: %s",
 		v.disk.id, missing, v.opts.Dir, v.replaceCommand(v.disk.id, v.opts.Advertise))
-	v.log.Error("this voter takes no part any more", zap.String("cause", text))
+	v.log.Error("voter no longer takes part", zap.String("cause", text))
 	v.fence(FencedPutBack, text)
 	return true
 }
@@ -119,17 +121,17 @@ func (v *Voter) othersPutBack(own Status, known map[string]hello) string {
 		return ""
 	case len(back) < (len(own.Voters)+1)/2:
 		m := back[0]
-		return fmt.Sprintf("the disk of the voter at %s was put back to an older state, and it takes no part: stop "+
-			"it, move its raft directory away (of a node: 'raft' in the data directory, and nothing else of that), "+
-			"start it anew, and: %s", m.Address, v.replaceCommand(m.ID, m.Address))
+		return fmt.Sprintf("disk of the voter at %s was restored from an older copy, and it takes no part: stop "+
+			"it, move its raft directory away (of a node: only 'raft' in the data directory), "+
+			"restart it, and: %s", m.Address, v.replaceCommand(m.ID, m.Address))
 	default:
 		var at []string
 		for _, m := range back {
 			at = append(at, m.Address)
 		}
-		return fmt.Sprintf("the disks of the voters at %s were put back to an older state, and without a majority no "+
-			"role can change. What this voter (%s) has is newer: make it the only one (lockstep pair "+
-			"recover-quorum), and add the others anew",
+		return fmt.Sprintf("disks of the voters at %s were restored from older copies, and without a majority role changes "+
+			"stop. This voter (%s) has newer data: make it the only one (lockstep pair "+
+			"recover-quorum), and add the others again",
 			strings.Join(at, " and "), own.Address)
 	}
 }
@@ -152,7 +154,7 @@ func (v *Voter) endConsulting(known map[string]hello) {
 		HeartbeatTimeout: c.HeartbeatTimeout, ElectionTimeout: c.ElectionTimeout,
 	})
 	if err != nil {
-		v.log.Error("this voter cannot stand for elections", zap.Error(err))
+		v.log.Error("voter cannot stand for election", zap.Error(err))
 		return
 	}
 	v.mu.Lock()
@@ -198,6 +200,6 @@ func (v *Voter) gossip(h hello) {
 		err = errors.Join(err, v.seen.saw(id, s, lazily))
 	}
 	if err = errors.Join(err, v.seen.flush(v.servers())); err != nil {
-		v.log.Warn("what is known of the other voters", zap.Error(err))
+		v.log.Warn("recorded peer progress", zap.Error(err))
 	}
 }

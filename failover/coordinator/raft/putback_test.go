@@ -154,9 +154,9 @@ func TestPutBackVoter(t *testing.T) {
 			v := c.start(name)
 			require.Equal(t, id, v.ID())
 			c.awaitFenced(name)
-			c.awaitTrouble(name, "was put back to an older state")
+			c.awaitTrouble(name, "was restored from an older copy")
 			require.Contains(t, v.Status().Trouble, "lockstep pair replace "+id+" "+name)
-			c.awaitTrouble(other, "the disk of the voter at "+name+" was put back")
+			c.awaitTrouble(other, "disk of the voter at "+name+" was restored")
 			for _, at := range []string{name, other} {
 				c.awaitNotice(at, failover.NoticeVoterPutBack, name)
 			}
@@ -355,10 +355,10 @@ func TestGreetingFindsPutBack(t *testing.T) {
 	c := startCluster(t)
 	a, b := c.voters[nodeA], c.voters[nodeB]
 	require.NoError(t, a.Greeted(b.ID(), 0))
-	require.ErrorContains(t, a.Greeted(b.ID(), 1000), "the disk of this voter was put back")
+	require.ErrorContains(t, a.Greeted(b.ID(), 1000), "disk of this voter was rolled back")
 	c.awaitFenced(nodeA)
-	require.ErrorContains(t, a.Greeted(b.ID(), 0), "takes no part any more")
+	require.ErrorContains(t, a.Greeted(b.ID(), 0), "no longer takes part")
 	// And vice versa: b knows the former progress of a, from a or, a moment later, from the leader.
 	require.Eventually(t, func() bool { return b.GreetedBy(a.ID()) != nil }, time.Minute, 5*time.Millisecond)
-	require.ErrorContains(t, b.GreetedBy(a.ID()), "the disk of the voter that connects was put back")
+	require.ErrorContains(t, b.GreetedBy(a.ID()), "disk of the connecting voter was rolled back")
 }

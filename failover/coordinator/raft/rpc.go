@@ -143,7 +143,7 @@ func handle[Req, Resp any](
 	mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
 		var req Req
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&req); err != nil {
-			fail(w, fmt.Errorf("the request cannot be read: %w", err))
+			fail(w, fmt.Errorf("read request: %w", err))
 			return
 		}
 		resp, err := do(r.Context(), v.serving(r), req)
@@ -245,7 +245,7 @@ func (r *remote) post(ctx context.Context, path string, req any) (*http.Response
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusNotFound {
-		return nil, fmt.Errorf("%w: the voter at %s is of an older release and does not know %s: upgrade it",
+		return nil, fmt.Errorf("%w: voter at %s has an older release and does not support %s: upgrade it",
 			failover.ErrRefused, r.address, path)
 	}
 	var f failure
@@ -264,7 +264,7 @@ func call[Resp any](ctx context.Context, r *remote, path string, req any) (Resp,
 	}
 	defer resp.Body.Close()
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxStateBytes)).Decode(&out); err != nil {
-		return out, fmt.Errorf("%s at %s: the answer cannot be read: %w", path, r.address, err)
+		return out, fmt.Errorf("%s at %s: read response: %w", path, r.address, err)
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxBody)) // so that the connection can be reused
 	return out, nil

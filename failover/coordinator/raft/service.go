@@ -17,7 +17,7 @@ import (
 )
 
 // errUncertain is returned if the outcome of a request is unknown.
-var errUncertain = errors.New("no word on whether it was done")
+var errUncertain = errors.New("no confirmation that it was done")
 
 // service is the leader's interface for all voters. The leader's own process calls it directly, the others through
 // the API. errNotLeader means that nothing was done and another voter must be asked.
@@ -136,10 +136,10 @@ func (v *Voter) allKnow(feature string) error {
 		h, ok := v.heard[string(s.Address)]
 		switch {
 		case !ok || h.hello.Status.ID != string(s.ID):
-			return fmt.Errorf("%w: the voter at %s has not said yet what its release knows", failover.ErrRefused,
+			return fmt.Errorf("%w: voter at %s has not announced its features yet", failover.ErrRefused,
 				s.Address)
 		case !slices.Contains(h.hello.Features, feature):
-			return fmt.Errorf("%w: the voter at %s is of an older release: upgrade it", failover.ErrRefused, s.Address)
+			return fmt.Errorf("%w: voter at %s has an older release: upgrade it", failover.ErrRefused, s.Address)
 		}
 	}
 	return nil
@@ -163,7 +163,7 @@ func (v *Voter) apply(ctx context.Context, c command) (swapped, error) {
 	out, ok := f.Response().(swapped)
 	switch {
 	case !ok:
-		return swapped{}, fmt.Errorf("%w: raft answered %T", errUncertain, f.Response())
+		return swapped{}, fmt.Errorf("%w: unexpected raft response %T", errUncertain, f.Response())
 	case out.err != nil:
 		return swapped{}, fmt.Errorf("%w: %w", failover.ErrRefused, out.err)
 	default:

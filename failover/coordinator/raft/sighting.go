@@ -89,7 +89,7 @@ type diskState struct {
 func (s sighting) lacks(have diskState) string {
 	switch {
 	case s.Voted > have.Voted:
-		return fmt.Sprintf("it has voted in term %d, and its disk says %d", s.Voted, have.Voted)
+		return fmt.Sprintf("it voted in term %d, and its disk has term %d", s.Voted, have.Voted)
 	case s.AckTerm > have.Term:
 		return fmt.Sprintf("it had entries of term %d, and its disk is in term %d", s.AckTerm, have.Term)
 	case s.AckTerm == have.Term && s.Acked > have.Last:
@@ -120,13 +120,13 @@ func (d *disk) readState() (diskState, error) {
 func (d *disk) lastEntry() (entry hraft.Log, err error) {
 	last, err := d.store.LastIndex()
 	if err != nil {
-		return hraft.Log{}, fmt.Errorf("raft: the log in %s: %w", d.dir, err)
+		return hraft.Log{}, fmt.Errorf("raft: log in %s: %w", d.dir, err)
 	}
 	if last > 0 {
 		err = d.store.GetLog(last, &entry)
 	}
 	if err != nil && !errors.Is(err, hraft.ErrLogNotFound) {
-		return hraft.Log{}, fmt.Errorf("raft: entry %d of the log in %s: %w", last, d.dir, err)
+		return hraft.Log{}, fmt.Errorf("raft: entry %d of log in %s: %w", last, d.dir, err)
 	}
 	return entry, nil
 }
@@ -184,7 +184,7 @@ func openSightings(d *disk) (*sightings, error) {
 		err = json.Unmarshal(raw, &s.known)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("raft: read %s in %s: %w: if it is damaged, move the directory away and replace this "+
+		return nil, fmt.Errorf("raft: read %s in %s: %w: if it is corrupt, move the directory away and replace this "+
 			"voter (lockstep pair replace)",
 			sightingsKey, d.dir, err)
 	}

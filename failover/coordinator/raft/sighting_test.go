@@ -21,7 +21,7 @@ func TestSightingLacks(t *testing.T) {
 		"further":                    {diskState{Term: 6, Voted: 6, Last: 12}, ""},
 		"cut by a leader after that": {diskState{Term: 6, Voted: 4, Last: 8}, ""},
 		"term":                       {diskState{Term: 4, Voted: 4, Last: 10}, "it had entries of term 5"},
-		"vote":                       {diskState{Term: 5, Voted: 3, Last: 10}, "it has voted in term 4"},
+		"vote":                       {diskState{Term: 5, Voted: 3, Last: 10}, "it voted in term 4"},
 		"log":                        {diskState{Term: 5, Voted: 5, Last: 9}, "it had the log up to 10"},
 	} {
 		if got := seen.lacks(tt.have); tt.want == "" {

@@ -35,11 +35,11 @@ const (
 
 const (
 	textUsesTLS  = "this voter does not use TLS, the other side does"
-	textNotVoter = "no answer that a voter would give"
+	textNotVoter = "unexpected response, not from a voter"
 )
 
 // errRefused is returned if the voter at an address has rejected the connection.
-var errRefused = errors.New("the voter refuses the connection")
+var errRefused = errors.New("voter rejects the connection")
 
 // handshake is the content of a hello.
 type handshake struct {
@@ -64,7 +64,7 @@ type dialer struct {
 func (d *dialer) connect(ctx context.Context, kind byte, to, address string) (_ net.Conn, err error) {
 	raw, err := d.dial(ctx, address)
 	if err != nil {
-		return nil, fmt.Errorf("connect to the voter at %s: %w", address, err)
+		return nil, fmt.Errorf("connect to voter at %s: %w", address, err)
 	}
 	// This runs in another goroutine, so it must not use conn, which changes below.
 	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
@@ -99,29 +99,29 @@ func (d *dialer) connect(ctx context.Context, kind byte, to, address string) (_ 
 // explained adds the address and, if known, the remedy.
 func explained(address string, err error) error {
 	if what := cause(err); what != "" {
-		return fmt.Errorf("connect to the voter at %s: %s: %w", address, what, err)
+		return fmt.Errorf("connect to voter at %s: %s: %w", address, what, err)
 	}
-	return fmt.Errorf("connect to the voter at %s: %w", address, err)
+	return fmt.Errorf("connect to voter at %s: %w", address, err)
 }
 
 // sendHandshake sends the hello and reads the response.
 func sendHandshake(conn net.Conn, kind byte, g handshake) error {
 	body, err := json.Marshal(g)
 	if err != nil {
-		return fmt.Errorf("greet: %w", err)
+		return fmt.Errorf("hello: %w", err)
 	}
 	hello := append([]byte(magic), kind)
 	hello = binary.BigEndian.AppendUint16(hello, uint16(len(body)))
 	if _, err := conn.Write(append(hello, body...)); err != nil {
-		return fmt.Errorf("greet: %w", err)
+		return fmt.Errorf("hello: %w", err)
 	}
 	var head [3]byte
 	if _, err := io.ReadFull(conn, head[:]); err != nil {
-		return fmt.Errorf("greet: %w", err)
+		return fmt.Errorf("hello: %w", err)
 	}
 	n := binary.BigEndian.Uint16(head[1:])
 	if head[0] > 1 || n > maxHello {
-		return fmt.Errorf("greet: %s", textNotVoter)
+		return fmt.Errorf("hello: %s", textNotVoter)
 	}
 	text := make([]byte, n)
 	if _, err := io.ReadFull(conn, text); err != nil {
@@ -199,21 +199,21 @@ func (p *port) receive(conn net.Conn) error {
 	}
 	var head [len(magic) + 3]byte
 	if _, err := io.ReadFull(conn, head[:1]); err != nil {
-		return fmt.Errorf("greeting: %w", err)
+		return fmt.Errorf("hello response: %w", err)
 	}
 	if p.tls == nil && head[0] == 0x16 { // first byte of a TLS connection
 		return answer(conn, errors.New(textUsesTLS))
 	}
 	if _, err := io.ReadFull(conn, head[1:]); err != nil {
-		return fmt.Errorf("greeting: %w", err)
+		return fmt.Errorf("hello response: %w", err)
 	}
 	n := binary.BigEndian.Uint16(head[len(magic)+1:])
 	if string(head[:len(magic)]) != magic || n > maxHello {
-		return errors.New("greeting: this is no voter")
+		return errors.New("hello: not a voter")
 	}
 	body := make([]byte, n)
 	if _, err := io.ReadFull(conn, body); err != nil {
-		return fmt.Errorf("greeting: %w", err)
+		return fmt.Errorf("hello response: %w", err)
 	}
 	var g handshake
 	if err := json.Unmarshal(body, &g); err != nil {
@@ -222,7 +222,7 @@ func (p *port) receive(conn net.Conn) error {
 	kind := head[len(magic)]
 	box := map[byte]*inbox{kindRaft: p.raft, kindAPI: p.api}[kind]
 	if box == nil {
-		return answer(conn, fmt.Errorf("connections of kind %q are not known here", kind))
+		return answer(conn, fmt.Errorf("unknown connection kind %q", kind))
 	}
 	if err := p.known(conn); err != nil {
 		return answer(conn, err)
@@ -274,7 +274,7 @@ func (p *port) refused(from net.Addr, err error) {
 	}
 	p.mu.Unlock()
 	if due {
-		p.log.Warn("a connection to this voter was refused; the next minute's are not logged",
+		p.log.Warn("rejected a connection to this voter; further ones are not logged for a minute",
 			zap.Stringer("from", from),
 			zap.String("cause", cause(err)), zap.Error(err))
 	}

@@ -21,7 +21,7 @@ const (
 )
 
 // errDiskStalled is returned instead of a heartbeat while this voter's disk is stalled.
-var errDiskStalled = errors.New("the disk under the voter's log does not answer")
+var errDiskStalled = errors.New("disk of the raft log does not respond")
 
 // transport is raft's transport with four changes. It names the intended voter (see handshake). It retries
 // continuously while a voter is unreachable, because the library would wait up to ten seconds, in which a returned

@@ -152,7 +152,7 @@ func Start(o Options) (_ *Voter, err error) {
 	if err != nil {
 		_ = v.trans.Close()
 		v.port.Close()
-		return nil, fmt.Errorf("raft: start with %s: %w: if it is damaged, move it away and replace this voter "+
+		return nil, fmt.Errorf("raft: start with %s: %w: if it is corrupt, move it away and replace this voter "+
 			"(lockstep pair replace)", o.Dir, err)
 	}
 	v.run(r)
@@ -178,7 +178,7 @@ func (v *Voter) run(r *hraft.Raft) {
 	v.wg.Go(func() { v.probeDisk(ctx) })
 	v.wg.Go(func() {
 		v.seen.run(ctx, func(err error) {
-			v.log.Error("what is known of the other voters cannot be written",
+			v.log.Error("cannot write recorded peer progress",
 				zap.Error(err))
 		})
 	})
@@ -252,7 +252,7 @@ func (v *Voter) probeDisk(ctx context.Context) {
 		err := v.disk.probe()
 		v.probe.stop()
 		if err != nil && ctx.Err() == nil {
-			v.log.Error("the disk under the voter's log cannot be written", zap.Error(err))
+			v.log.Error("cannot write the disk of the raft log", zap.Error(err))
 		}
 	}
 }
@@ -266,9 +266,9 @@ func (v *Voter) admit(kind byte, g handshake) error {
 	case kind != kindRaft:
 		return nil
 	case fenced != "":
-		return fmt.Errorf("this voter takes no part any more: %s", fenced)
+		return fmt.Errorf("voter no longer takes part: %s", fenced)
 	case g.To != v.disk.id:
-		return fmt.Errorf("the voter here is %s, not %s: its directory was lost or replaced", v.disk.id, g.To)
+		return fmt.Errorf("local voter is %s, not %s: its directory was lost or replaced", v.disk.id, g.To)
 	case consulting:
 		return errConsulting
 	}
@@ -368,9 +368,9 @@ func (v *Voter) setLeader(now leader) {
 		return before != now
 	})
 	if before != now && now.id != "" {
-		v.log.Info("the voters have a leader", zap.String("leader", now.id), zap.String("address", now.address),
+		v.log.Info("voters have a leader", zap.String("leader", now.id), zap.String("address", now.address),
 			zap.String("via", now.via))
 	} else if before != now {
-		v.log.Info("the voters have no leader at the moment", zap.String("was", before.id))
+		v.log.Info("voters currently have no leader", zap.String("was", before.id))
 	}
 }

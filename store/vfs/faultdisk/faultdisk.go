@@ -38,7 +38,7 @@ const (
 )
 
 // ErrState is returned for an invalid State.
-var ErrState = errors.New("faultdisk: not a state of the disk")
+var ErrState = errors.New("faultdisk: unknown disk state")
 
 // State is the behavior of the disk. The zero value is a disk without faults.
 type State struct {
@@ -95,7 +95,7 @@ func (r Rule) errno() (error, error) { // the first one is a value
 	case "ENOSPC":
 		return syscall.ENOSPC, nil
 	default:
-		return nil, fmt.Errorf("%w: error %q is none of EIO and ENOSPC", ErrState, r.Error)
+		return nil, fmt.Errorf("%w: error %q must be EIO or ENOSPC", ErrState, r.Error)
 	}
 }
 
