@@ -39,8 +39,8 @@ type Live struct {
 	Process string `json:"process"`
 }
 
-// Twin is a duplicate process that is announced under this node's ID.
-type Twin struct {
+// Duplicate is a duplicate process that is announced under this node's ID.
+type Duplicate struct {
 	Live
 	// Stale is true until there is evidence that the process was running after this one announced itself. It may be a
 	// killed earlier process of this node with an unexpired lease, or a running one without a later announcement.
@@ -64,20 +64,20 @@ type Observation struct {
 	Live []Live
 	// LiveKnown is false until Live was read for the first time.
 	LiveKnown bool
-	// Twin is another process announced under the ID of the node for which Announce runs on this connection;
+	// Duplicate is another process announced under the ID of the node for which Announce runs on this connection;
 	// otherwise nil. It is set from the first moment, initially Stale. For a running process, Stale becomes false
 	// within a third of a lease after both have announced themselves and see each other. Twin becomes nil within
 	// about a lease after the other process has terminated, or immediately if its Announce ended normally. Among
 	// several, one that is not stale is preferred. A process of release 0.1.0 is detected only if it announced itself
 	// after this one (etcd), or not at all (raft).
-	Twin *Twin
+	Duplicate *Duplicate
 	// Reachable reports whether the coordinator responded to the last request.
 	Reachable bool
-	// Trouble describes why the coordinator is unreachable, or a problem with it that an operator can fix; otherwise
+	// Problem describes why the coordinator is unreachable, or a problem with it that an operator can fix; otherwise
 	// empty. It changes only with the problem.
-	Trouble string
-	// Notices are further conditions of the coordinator for the operator; never changed in place.
-	Notices []Notice
+	Problem string
+	// Conditions are further conditions of the coordinator for the operator; never changed in place.
+	Conditions []Condition
 	// LeaseUntil is the earliest expiry of the lease of this node's liveness key: the granted time to live, counted
 	// from before the request was sent. It is zero without a lease. It has a monotonic clock reading.
 	LeaseUntil time.Time

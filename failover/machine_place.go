@@ -14,9 +14,9 @@ import (
 // waiting describes the event that a node waits for that is not in sync and not connected.
 func (s *State) waiting() string {
 	if gone, ok := s.replaced(); ok {
-		return s.waitingInPlaceOf(gone)
+		return s.replacedReason(gone)
 	}
-	first, second, two := s.pairOfOthers()
+	first, second, two := s.foreignPair()
 	_, activeLives := Observation{Live: s.live}.LiveNode(s.rec.Active)
 	there, taken := s.nodeAtActiveAddress()
 	switch {
@@ -50,8 +50,8 @@ func (s *State) waiting() string {
 	}
 }
 
-// waitingInPlaceOf describes the options for a node without data that runs at the address of a node that was in sync.
-func (s *State) waitingInPlaceOf(gone NodeInfo) string {
+// replacedReason describes the options for a node without data that runs at the address of a node that was in sync.
+func (s *State) replacedReason(gone NodeInfo) string {
 	what := fmt.Sprintf("the cluster record has another node, %s, in sync at this node's address: its data directory was "+
 		"wiped or replaced",
 		gone.ID)
@@ -76,8 +76,8 @@ func (s *State) waitingInPlaceOf(gone NodeInfo) string {
 	return what + ", or restore a backup"
 }
 
-// pairOfOthers returns the two nodes in sync, if this node is not one of them.
-func (s *State) pairOfOthers() (first, second NodeInfo, ok bool) {
+// foreignPair returns the two nodes in sync, if this node is not one of them.
+func (s *State) foreignPair() (first, second NodeInfo, ok bool) {
 	if _, listed := s.rec.Member(s.self.ID); listed || len(s.rec.InSync) < 2 {
 		return first, second, false
 	}

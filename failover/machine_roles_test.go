@@ -335,7 +335,7 @@ func TestRecordGoesBack(t *testing.T) {
 			require.Empty(t, kinds(r.step(ev(r))))
 			require.Equal(t, RoleActive, r.s.Role())
 			require.True(t, r.s.act.sent.Serve)
-			require.NotEmpty(t, r.s.trouble)
+			require.NotEmpty(t, r.s.problem)
 			requireNo[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostSilence}))
 			requireNo[SwapRecord](t, r.step(ev(r)))
 			require.True(t, r.s.act.sent.RequireStandby)

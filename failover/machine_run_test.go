@@ -162,7 +162,7 @@ func TestOldCopy(t *testing.T) {
 		rec := next(r.s.rec, "b/7/0")
 		rec.Active, rec.InSync = testNodes[1].ID, append(slices.Clone(rec.InSync), healed.Member())
 		r.seeRecord(rec, 102)
-		require.Empty(t, r.s.run.putBack, "it has got what it lacked")
+		require.Empty(t, r.s.run.rolledBack, "it has got what it lacked")
 	})
 	t.Run("no other node is", func(t *testing.T) {
 		r := newRunRig(t)

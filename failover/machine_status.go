@@ -71,8 +71,8 @@ func (s *State) ownReason() string {
 	switch {
 	case s.run.superseded != "":
 		return s.run.superseded
-	case s.run.twin != Live{}:
-		return s.twinReason()
+	case s.run.duplicate != Live{}:
+		return s.duplicateReason()
 	case !s.known && s.refused != nil:
 		return s.refused.Error()
 	case !s.known && s.missing:
@@ -81,8 +81,8 @@ func (s *State) ownReason() string {
 		return "reading the cluster record"
 	case !s.known:
 		return "waiting for the coordinator: it is unreachable"
-	case s.trouble != "":
-		return s.trouble
+	case s.problem != "":
+		return s.problem
 	case s.mode == modeAct:
 		return s.actingReason()
 	case s.candidate && s.reachable:
@@ -102,7 +102,7 @@ func (s *State) actingReason() string {
 	switch {
 	case s.unknown:
 		return s.act.sent.Reason
-	case s.hand.phase == handDraining || s.hand.phase == handSwapping:
+	case s.hand.phase == handoverDraining || s.hand.phase == handoverSwapping:
 		return "handing over to the standby"
 	case s.absent() && s.reachable:
 		return "in-sync standby disconnected" + s.standbyCause() + ": removing it from the in-sync set"
@@ -123,11 +123,11 @@ func (s *State) actingReason() string {
 	}
 }
 
-// twinReason describes a process with this identity that may still run.
-func (s *State) twinReason() string {
+// duplicateReason describes a process with this identity that may still run.
+func (s *State) duplicateReason() string {
 	return fmt.Sprintf("another process has announced itself as this node at %s and does not respond: waiting until "+
 		"its lease has expired",
-		s.run.twin.Node.Address)
+		s.run.duplicate.Node.Address)
 }
 
 func (s *State) standbyCause() string {
@@ -153,7 +153,7 @@ func (s *State) followingReason() string {
 	}
 	if !listed && !f.connected && f.cause != 0 {
 		reason += "; " + s.waiting()
-		reason += s.asideReason()
+		reason += s.quarantineReason()
 	}
 	if !s.reachable {
 		if reason != "" {
@@ -173,8 +173,8 @@ func (s *State) lacksReason() string {
 		": if its disk was restored from an older copy, restore the newest one instead"
 }
 
-// asideReason describes the quarantine of a node that is waiting to be resynchronized.
-func (s *State) asideReason() string {
+// quarantineReason describes the quarantine of a node that is waiting to be resynchronized.
+func (s *State) quarantineReason() string {
 	if s.ident.Quarantine == "" {
 		return ""
 	}
@@ -184,9 +184,9 @@ func (s *State) asideReason() string {
 		"at startup\")"
 }
 
-// howToForce returns the command for a forced failover. No node can be forced while another one responds, so such a
+// forceCommand returns the command for a forced failover. No node can be forced while another one responds, so such a
 // node must be stopped first.
-func (s *State) howToForce() string {
+func (s *State) forceCommand() string {
 	const command = "lockstep failover --force"
 	for _, l := range s.live {
 		if l.Node.ID != s.self.ID && l.Node.ID != uuid.Nil {
@@ -201,23 +201,23 @@ func (s *State) idleReason() string {
 	me, listed := s.rec.Member(s.self.ID)
 	_, hasOther := s.rec.Other(s.self.ID)
 	switch {
-	case listed && !s.eligible() && hasOther && s.run.putBack != "":
-		return "this data directory was rolled back: " + s.run.putBack +
+	case listed && !s.eligible() && hasOther && s.run.rolledBack != "":
+		return "this data directory was rolled back: " + s.run.rolledBack +
 			". Leaving the in-sync set; this node fetches missing records from the other one"
-	case listed && !s.eligible() && s.run.putBack != "":
-		return "this data directory was rolled back: " + s.run.putBack +
+	case listed && !s.eligible() && s.run.rolledBack != "":
+		return "this data directory was rolled back: " + s.run.rolledBack +
 			". No other node is in sync: restore the newest copy of this node or the other one, or continue without " +
-			"the missing records: " + s.howToForce()
+			"the missing records: " + s.forceCommand()
 	case listed && !s.eligible() && hasOther:
 		return "this store may have lost acknowledged transactions: leaving the in-sync set" // INV-6
 	case listed && !s.eligible() && s.ident.MayHaveLost:
 		return "this store may have lost acknowledged transactions, and no other node holds them: " +
 			// INV-6
-			"restore it from a backup or the other node, or continue without them: " + s.howToForce() +
-			s.lacksReason() + s.asideReason()
+			"restore it from a backup or the other node, or continue without them: " + s.forceCommand() +
+			s.lacksReason() + s.quarantineReason()
 	case listed && !s.eligible():
 		return "the cluster record expects another store on this node, and no other node is in sync: restore the " +
-			"data directory, or continue without it: " + s.howToForce()
+			"data directory, or continue without it: " + s.forceCommand()
 	case s.rec.Active == s.self.ID && listed && !s.reachable:
 		return "waiting for the coordinator: it is unreachable"
 	case s.rec.Active == s.self.ID && listed && hasOther && !s.meeting.known && s.mode == modeIdle:
@@ -228,7 +228,7 @@ func (s *State) idleReason() string {
 		return "no longer in sync: waiting for the other node to take over. Start it if it is down; if it is up and " +
 			"does not take over, see its status for the reason; if it is permanently lost, lockstep failover --dry-run shows " +
 			"what would be lost by continuing with this one"
-	case listed && me.Run != s.run.id && s.namesRuns():
+	case listed && me.Run != s.run.id && s.recordHasRuns():
 		return "in sync, but the coordinator has not recorded this process generation yet: its " +
 			"acknowledgements do not count until then"
 	default:

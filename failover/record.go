@@ -112,7 +112,7 @@ type Forced struct {
 	// Node that was activated, and the Term that began with it.
 	Node uuid.UUID `json:"node"`
 	Term uint64    `json:"term"`
-	// After is the last LSN up to which no acknowledged record can be lost: SurelyKept of that node, or less if an
+	// After is the last LSN up to which no acknowledged record can be lost: GuaranteedLSN of that node, or less if an
 	// earlier forced failover is not settled. Records of the other node after it, of an earlier term than Term, are
 	// discarded.
 	After uint64 `json:"after"`

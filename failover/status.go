@@ -142,11 +142,11 @@ type Status struct {
 	// Superseded: another process has taken this node's place with a copy of its data directory; this process no
 	// longer takes part.
 	Superseded bool
-	// PutBack is the reason why the data directory is considered an older copy or a duplicate (INV-11, INV-12); empty
+	// RolledBack is the reason why the data directory is considered an older copy or a duplicate (INV-11, INV-12); empty
 	// if it is not.
-	PutBack string
-	// Twin is another process running under this node's identity; nil if none is known.
-	Twin *Live
+	RolledBack string
+	// Duplicate is another process running under this node's identity; nil if none is known.
+	Duplicate *Live
 	// Ahead describes diverged histories (INV-13). Either the other node knows committed records that this active
 	// lacks, so this active does not serve; or this node knows such records, and is not in sync. Empty otherwise.
 	Ahead string
@@ -163,8 +163,8 @@ type Status struct {
 	CoordinatorRefuses string
 	// MayHaveLost: acknowledged bytes may be missing in this node's store (INV-6).
 	MayHaveLost bool
-	// Notices are further conditions for the operator.
-	Notices []Notice
+	// Conditions are further conditions for the operator.
+	Conditions []Condition
 }
 
 // ActiveNode returns the active node, if known. The liveness key may have a newer address than the record.

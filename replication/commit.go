@@ -50,7 +50,7 @@ func (i *Item) bytes() int {
 func (p *Primary) SubmitAll(ctx context.Context, items []Item) error {
 	alone, err := p.submit(ctx, items, p.o.CommitDelay <= 0 && !p.o.Store.SyncsCommits())
 	if alone {
-		p.commitHere() // a write to the page cache; a sync would delay the caller's next transaction
+		p.commitLocal() // a write to the page cache; a sync would delay the caller's next transaction
 	}
 	return err
 }
@@ -107,7 +107,7 @@ func (p *Primary) Commit(ctx context.Context, payload []byte) (*txn.Result, erro
 		return nil, err
 	}
 	if alone {
-		p.commitHere()
+		p.commitLocal()
 	}
 	o, err := p.Await(ctx, w.ch)
 	if err != nil {
@@ -135,9 +135,9 @@ func (p *Primary) Await(ctx context.Context, c <-chan CommitResult) (CommitResul
 	}
 }
 
-// commitHere commits a lone transaction in the goroutine that waits for it. Waking the committer would take longer
+// commitLocal commits a lone transaction in the goroutine that waits for it. Waking the committer would take longer
 // than the commit.
-func (p *Primary) commitHere() {
+func (p *Primary) commitLocal() {
 	if p.commitMu.TryLock() {
 		p.commitWaiting()
 		p.commitMu.Unlock()
@@ -156,7 +156,7 @@ func (p *Primary) takeApplyTurn() {
 	}
 }
 
-// runCommitter appends to the log, except for commits by commitHere.
+// runCommitter appends to the log, except for commits by commitLocal.
 func (p *Primary) runCommitter(ctx context.Context) {
 	defer p.wg.Done()
 	for {
@@ -218,7 +218,7 @@ func (p *Primary) commitBatches(batches []batch) error {
 		p.tail.publish(b)
 	}
 	p.began(batches)
-	p.passOn(batches)
+	p.enqueueForStandby(batches)
 	p.io.begin()
 	defer p.io.end()
 	for _, b := range batches {

@@ -49,8 +49,8 @@ var (
 	ErrLostRecords = errors.New("standby has lost records that it had acknowledged")
 	// ErrSameNode is returned if the other end has this node's identity.
 	ErrSameNode = errors.New("other node has this node's own identity")
-	// ErrNoRoom is returned if a standby accepts no records because its disk is nearly full.
-	ErrNoRoom = errors.New("disk of this standby is nearly full, replication is suspended")
+	// ErrNoSpace is returned if a standby accepts no records because its disk is nearly full.
+	ErrNoSpace = errors.New("disk of this standby is nearly full, replication is suspended")
 	// ErrBehind is returned if the active lacks records that the standby knows to be committed. Committed records are
 	// never truncated, regardless of the active's log (INV-13).
 	ErrBehind = errors.New("active lacks committed records that the standby has")

@@ -62,7 +62,7 @@ func (f *Follower) fetch(ctx context.Context, conn Conn) error {
 	if err := f.awaitApplier(ctx); err != nil { // it must not apply the old history to the new store
 		return err
 	}
-	if err := f.keepVoid(); err != nil {
+	if err := f.saveDiscarded(); err != nil {
 		return err
 	}
 	install := f.install

@@ -199,7 +199,7 @@ func TestMatchTellsSameNumbersApart(t *testing.T) {
 func TestMatchGivesReasons(t *testing.T) {
 	h := history{}.grow(1, 4, 0)
 	other := history{}.grow(2, 4, 1)
-	for _, w := range []Welcome{
+	for _, w := range []HelloResponse{
 		matchLogs(h.trim(2), history{}.hello(lsn.Position{})),
 		matchLogs(other.grow(3, 1, 0), h.hello(h.End())),
 		matchLogs(other.grow(3, 1, 0), h.hello(lsn.Position{})),

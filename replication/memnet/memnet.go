@@ -288,8 +288,8 @@ func (s *serverStream) Recv() (*replication.StandbyMessage, error) {
 }
 
 // Meet is not supported: memnet serves roles, not nodes.
-func (c *conn) Meet(context.Context, replication.Introduction) (replication.Introduction, error) {
-	return replication.Introduction{}, replication.ErrNotActive
+func (c *conn) Meet(context.Context, replication.ProcessIdentity) (replication.ProcessIdentity, error) {
+	return replication.ProcessIdentity{}, replication.ErrNotActive
 }
 
 // Received returns 0: messages arrive whole.

@@ -92,7 +92,7 @@ func (l *conditionMonitor) lookAtVoters(ctx context.Context, own raft.Status, ad
 }
 
 // judgeVoters converts the responses to metrics. The coordinator itself reports the conditions for operators
-// (failover.Status.Notices).
+// (failover.Status.Conditions).
 func judgeVoters(answers []voterAnswer) []metrics.Voter {
 	newest := uint64(0)
 	for i := range answers {

@@ -46,8 +46,8 @@ const (
 	sealedArchive   = 2  // version with encrypted frames
 	archiveEnds     = 64 // length of the head and of the tail, in bytes
 	archiveSuffix   = ".frames"
-	// formerArchiveTmp is the suffix of unfinished files of programs up to 0.3.
-	formerArchiveTmp = ".new" + archiveSuffix
+	// previousArchiveTmp is the suffix of unfinished files of programs up to 0.3.
+	previousArchiveTmp = ".new" + archiveSuffix
 )
 
 // ArchiveFile is a file of the archive.
@@ -139,10 +139,10 @@ func (f *ArchiveFile) tail() []byte {
 	return seal(b)
 }
 
-// decode decodes head and tail. It returns ErrArchiveDamaged or ErrNewerVersion.
+// decode decodes head and tail. It returns ErrArchiveCorrupt or ErrNewerVersion.
 func (f *ArchiveFile) decode(head, tail []byte) error {
 	if !sealed(head, archiveMagic) || !sealed(tail, archiveEndMagic) {
-		return fmt.Errorf("%w: %s does not have the header and trailer of an archive file", ErrArchiveDamaged, f.Path)
+		return fmt.Errorf("%w: %s does not have the header and trailer of an archive file", ErrArchiveCorrupt, f.Path)
 	}
 	v := binary.LittleEndian.Uint32(head[8:])
 	if v != archiveVersion && v != sealedArchive {
@@ -157,7 +157,7 @@ func (f *ArchiveFile) decode(head, tail []byte) error {
 		f.FirstTime, f.LastTime = time.UnixMilli(int64(first)).UTC(), time.UnixMilli(int64(last)).UTC()
 	}
 	if f.Records == 0 || f.Last.LSN != f.Before.LSN+f.Records {
-		return fmt.Errorf("%w: %s: %d records do not span %v to %v", ErrArchiveDamaged, f.Path, f.Records,
+		return fmt.Errorf("%w: %s: %d records do not span %v to %v", ErrArchiveCorrupt, f.Path, f.Records,
 			f.Before, f.Last)
 	}
 	return nil
@@ -176,7 +176,7 @@ func readEnds(ctx context.Context, place Objects, name string) (_ ArchiveFile, e
 	}
 	var head, tail [archiveEnds]byte
 	if a.Bytes < 2*archiveEnds {
-		return a, fmt.Errorf("%w: %s is too short", ErrArchiveDamaged, a.Path)
+		return a, fmt.Errorf("%w: %s is too short", ErrArchiveCorrupt, a.Path)
 	}
 	for at, b := range map[int64][]byte{0: head[:], a.Bytes - archiveEnds: tail[:]} {
 		if _, err := f.ReadAt(b, at); err != nil && !errors.Is(err, io.EOF) {
@@ -187,13 +187,13 @@ func readEnds(ctx context.Context, place Objects, name string) (_ ArchiveFile, e
 		return a, err
 	}
 	if first, last, ok := parseArchiveName(path.Base(name)); ok && (a.First() != first || a.Last.LSN != last) {
-		return a, fmt.Errorf("%w: %s holds records %d to %d", ErrArchiveDamaged, a.Path, a.First(), a.Last.LSN)
+		return a, fmt.Errorf("%w: %s holds records %d to %d", ErrArchiveCorrupt, a.Path, a.First(), a.Last.LSN)
 	}
 	return a, nil
 }
 
 // ListArchive returns the files of an archive, oldest first. A missing directory has none. An invalid file returns
-// ErrArchiveDamaged or ErrNewerVersion. The frames are not read. fsys may be nil for the operating system's
+// ErrArchiveCorrupt or ErrNewerVersion. The frames are not read. fsys may be nil for the operating system's
 // filesystem.
 func ListArchive(fsys vfs.FS, dir string) ([]ArchiveFile, error) {
 	return listArchive(context.Background(), Directory(fsys, dir), 0)

@@ -99,7 +99,7 @@ type Archiver struct {
 // StartArchiver opens an archive, holds the log from its end, and archives in the background until Close.
 //
 // It must be called after store.Open and before anything is applied: otherwise records could be recycled before they
-// are archived. Errors: ErrBusy, ErrArchiveDamaged. An archive can be of another history, such as after the store was
+// are archived. Errors: ErrBusy, ErrArchiveCorrupt. An archive can be of another history, such as after the store was
 // wiped or restored to an older state. It is then moved to a subdirectory, other-<time>, which a restore can use, and
 // a new archive is started.
 func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
@@ -158,7 +158,7 @@ func (a *Archiver) open(ctx context.Context) error {
 	a.setStatus(func(st *ArchiveStatus) { st.Last, st.LastTime = a.last.Last, a.last.LastTime })
 	err = a.compare(ctx, names)
 	if errors.Is(err, ErrOtherHistory) {
-		err = a.startOver(ctx, err)
+		err = a.restartArchive(ctx, err)
 	}
 	a.opened = err == nil
 	return err
@@ -198,7 +198,7 @@ func (a *Archiver) Flush(ctx context.Context) error {
 		err = a.flush(ctx)
 	}
 	if errors.Is(err, ErrOtherHistory) {
-		if err = a.startOver(ctx, err); err == nil {
+		if err = a.restartArchive(ctx, err); err == nil {
 			err = a.flush(ctx)
 		}
 	}
@@ -218,7 +218,7 @@ func (a *Archiver) Flush(ctx context.Context) error {
 		a.o.Logger.Info("log archiving works again", zap.String("archive", a.Dir()))
 	}
 	if err != nil {
-		a.letGo()
+		a.releaseHold()
 	}
 	return err
 }
@@ -259,7 +259,7 @@ func (a *Archiver) flush(ctx context.Context) error {
 		}
 		a.last = f
 	}
-	a.keepFrom(a.last.Last.LSN + 1)
+	a.retainFrom(a.last.Last.LSN + 1)
 	return nil
 }
 
@@ -307,8 +307,8 @@ func (a *Archiver) closeGap() {
 	}
 }
 
-// keepFrom moves the hold. It creates a new one each time, since a snapshot installation releases all holds.
-func (a *Archiver) keepFrom(n uint64) {
+// retainFrom moves the hold. It creates a new one each time, since a snapshot installation releases all holds.
+func (a *Archiver) retainFrom(n uint64) {
 	old := a.hold
 	a.hold = a.s.HoldLog(n)
 	if old != nil {
@@ -316,8 +316,8 @@ func (a *Archiver) keepFrom(n uint64) {
 	}
 }
 
-// letGo releases the hold if too much log waits for an archive that cannot be written.
-func (a *Archiver) letGo() {
+// releaseHold releases the hold if too much log waits for an archive that cannot be written.
+func (a *Archiver) releaseHold() {
 	if a.o.MaxHoldBytes == 0 || a.hold == nil {
 		return
 	}

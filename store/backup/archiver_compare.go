@@ -19,18 +19,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// formerPrefix is the name prefix of the subdirectory to which an archive of another history is moved.
-const formerPrefix = "other-"
+// previousPrefix is the name prefix of the subdirectory to which an archive of another history is moved.
+const previousPrefix = "other-"
 
-// startOver moves the files of the archive to a separate directory and starts a new archive: two histories must not be
+// restartArchive moves the files of the archive to a separate directory and starts a new archive: two histories must not be
 // mixed, and neither may be lost. A crash leaves complete files in both directories.
-func (a *Archiver) startOver(ctx context.Context, why error) error {
+func (a *Archiver) restartArchive(ctx context.Context, why error) error {
 	fail := func(err error) error { return fmt.Errorf("%w; moving it away failed: %w", why, err) }
 	names, err := listNames(ctx, a.o.Place)
 	if err != nil {
 		return fail(err)
 	}
-	to := formerPrefix + time.Now().UTC().Format("20060102T150405.000000000")
+	to := previousPrefix + time.Now().UTC().Format("20060102T150405.000000000")
 	for _, n := range names {
 		if err := a.o.Place.Move(ctx, n.name, inFolder(to, n.name)); err != nil {
 			return fail(err)
@@ -97,16 +97,16 @@ func archivedPosition(
 			return nil
 		}
 		pos, ok = fr.Pos, true
-		return errEnough
+		return errStop
 	})
-	if errors.Is(err, errEnough) {
+	if errors.Is(err, errStop) {
 		err = nil
 	}
 	return pos, ok, err
 }
 
-// Formers returns the subdirectories of an archive that contain archives of other histories.
-func Formers(fsys vfs.FS, dir string) ([]string, error) {
+// PreviousArchives returns the subdirectories of an archive that contain archives of other histories.
+func PreviousArchives(fsys vfs.FS, dir string) ([]string, error) {
 	names, err := fsys.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -116,7 +116,7 @@ func Formers(fsys vfs.FS, dir string) ([]string, error) {
 	}
 	var formers []string
 	for _, name := range names {
-		if strings.HasPrefix(name, formerPrefix) {
+		if strings.HasPrefix(name, previousPrefix) {
 			formers = append(formers, filepath.Join(dir, name))
 		}
 	}

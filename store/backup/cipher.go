@@ -73,16 +73,16 @@ func openPlain(ctx context.Context, place Objects, name string, e *Encryption, w
 
 // unseal returns a decrypting reader. On an error it names the required recipients.
 func unseal(r io.ReaderAt, size int64, what string, recipients []string, with Unsealer) (io.ReaderAt, int64, error) {
-	whom := ""
+	required := ""
 	if len(recipients) > 0 {
-		whom = fmt.Sprintf("; requires the identity of one of %q", recipients)
+		required = fmt.Sprintf("; requires the identity of one of %q", recipients)
 	}
 	if with == nil {
-		return nil, 0, fmt.Errorf("%s: %w%s", what, ErrEncrypted, whom)
+		return nil, 0, fmt.Errorf("%s: %w%s", what, ErrEncrypted, required)
 	}
 	plain, n, err := with.Unseal(r, size)
 	if errors.Is(err, ErrIdentity) {
-		return nil, 0, fmt.Errorf("%s: %w%s", what, err, whom)
+		return nil, 0, fmt.Errorf("%s: %w%s", what, err, required)
 	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("decrypt %s: %w", what, err)

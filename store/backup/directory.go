@@ -176,7 +176,7 @@ func (d directory) Sweep(ctx context.Context, folder string, _ time.Time) error 
 		return err
 	}
 	for _, e := range entries {
-		if !e.Folder && (strings.HasSuffix(e.Name, putSuffix) || strings.HasSuffix(e.Name, formerArchiveTmp)) {
+		if !e.Folder && (strings.HasSuffix(e.Name, putSuffix) || strings.HasSuffix(e.Name, previousArchiveTmp)) {
 			if err := d.Delete(ctx, inFolder(folder, e.Name)); err != nil {
 				return err
 			}

@@ -21,8 +21,8 @@ var (
 var (
 	// ErrIncomplete is returned for a directory that is not a complete backup.
 	ErrIncomplete = errors.New("backup is incomplete")
-	// ErrDamagedSet is returned if a backup, or its content, does not match its checksums.
-	ErrDamagedSet = errors.New("backup is corrupt")
+	// ErrCorrupt is returned if a backup, or its content, does not match its checksums.
+	ErrCorrupt = errors.New("backup is corrupt")
 	// ErrNewerVersion is returned if a backup or an archive has a newer, unsupported format.
 	ErrNewerVersion = errors.New("written in a newer format")
 	// ErrTarget is returned if the requested record or time cannot be reached with this backup and archive.
@@ -33,15 +33,15 @@ var (
 // rejects the request. It does not indicate a problem of the content.
 var ErrRemote = errors.New("object store is unavailable")
 
-// notRead reports whether an error is unrelated to the content.
-func notRead(err error) bool {
+// isUnreadable reports whether an error is unrelated to the content.
+func isUnreadable(err error) bool {
 	return errors.Is(err, ErrRemote) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // Errors of the archive.
 var (
-	// ErrArchiveDamaged is returned if an archived file is corrupt.
-	ErrArchiveDamaged = errors.New("log archive is corrupt")
+	// ErrArchiveCorrupt is returned if an archived file is corrupt.
+	ErrArchiveCorrupt = errors.New("log archive is corrupt")
 	// ErrArchiveGap is returned if records are missing in the archive.
 	ErrArchiveGap = errors.New("log archive has a gap")
 	// ErrOtherHistory is returned if the archive and the store's log have different records under the same LSN, such

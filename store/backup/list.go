@@ -48,7 +48,7 @@ func ListIn(ctx context.Context, place Objects) ([]Set, error) {
 		return nil, fmt.Errorf("list backups in %s: %w", place.Path(""), err)
 	}
 	// marked: backups being made or removed; whole: complete backups
-	marked, whole := map[string]bool{}, map[string]bool{}
+	marked, complete := map[string]bool{}, map[string]bool{}
 	var sets []Set
 	for _, e := range entries {
 		_, isSet := parseName(e.Name)
@@ -56,17 +56,17 @@ func ListIn(ctx context.Context, place Objects) ([]Set, error) {
 			continue
 		}
 		set, err := LoadFrom(ctx, place, e.Name)
-		if notRead(err) {
+		if isUnreadable(err) {
 			return nil, fmt.Errorf("list backups in %s: %w", place.Path(""), err)
 		}
 		if err != nil {
 			set = Set{Name: e.Name, Path: place.Path(e.Name), Problem: err}
 		}
-		whole[e.Name] = err == nil
+		complete[e.Name] = err == nil
 		sets = append(sets, set)
 	}
 	for _, e := range entries {
-		if !isLeftover(e.Name) || whole[setOf(e.Name)] || marked[setOf(e.Name)] {
+		if !isLeftover(e.Name) || complete[setOf(e.Name)] || marked[setOf(e.Name)] {
 			continue
 		}
 		marked[setOf(e.Name)] = true
@@ -89,7 +89,7 @@ func (s *Set) started() time.Time {
 	return parts.created
 }
 
-// Load reads the manifest of a backup and compares the sizes of its files. Errors: ErrIncomplete, ErrDamagedSet,
+// Load reads the manifest of a backup and compares the sizes of its files. Errors: ErrIncomplete, ErrCorrupt,
 // ErrNewerVersion. fsys may be nil for the operating system's filesystem.
 func Load(fsys vfs.FS, dir string) (Set, error) {
 	place, name := setIn(fsys, dir)
@@ -155,8 +155,8 @@ func Choose(sets []Set, pair uuid.UUID, toLSN uint64, toTime time.Time) (Set, er
 	return Set{}, fmt.Errorf("%w: no complete backup is old enough", ErrTarget)
 }
 
-// othersAfter is the minimum age at which leftovers of another node are removed: that node may still be running.
-const othersAfter = 7 * 24 * time.Hour
+// foreignMaxAge is the minimum age at which leftovers of another node are removed: that node may still be running.
+const foreignMaxAge = 7 * 24 * time.Hour
 
 // begun is the content of the marker of a backup being made.
 type begun struct {
@@ -176,7 +176,7 @@ func removeLeftovers(ctx context.Context, o Options, node uuid.UUID, exclusive b
 		return fmt.Errorf("list backups in %s: %w", o.Place.Path(""), err)
 	}
 	for _, e := range entries {
-		if !isLeftover(e.Name) || !exclusive && !ownOrOld(ctx, o, e.Name, node) {
+		if !isLeftover(e.Name) || !exclusive && !isOwnOrStale(ctx, o, e.Name, node) {
 			continue
 		}
 		if err := removeLeftover(ctx, o.Place, e.Name); err != nil {
@@ -186,20 +186,20 @@ func removeLeftovers(ctx context.Context, o Options, node uuid.UUID, exclusive b
 	return nil
 }
 
-// ownOrOld reports whether a marker is this node's, or so old that no other node can be running. Any node may complete
+// isOwnOrStale reports whether a marker is this node's, or so old that no other node can be running. Any node may complete
 // a removal.
-func ownOrOld(ctx context.Context, o Options, mark string, node uuid.UUID) bool {
+func isOwnOrStale(ctx context.Context, o Options, mark string, node uuid.UUID) bool {
 	if strings.HasPrefix(mark, removedPrefix) {
 		return true
 	}
 	var b begun
-	raw, err := readObject(ctx, o.Place, inFolder(mark, begunName), manifestMaxBytes)
+	raw, err := readObject(ctx, o.Place, inFolder(mark, partialMarkerName), manifestMaxBytes)
 	if err == nil && json.Unmarshal(raw, &b) == nil && b.NodeID == node {
 		return true
 	}
 	entries, err := o.Place.List(ctx, mark)
 	return err == nil && !slices.ContainsFunc(entries, func(e Entry) bool {
-		return o.Now().Sub(e.Changed) < othersAfter
+		return o.Now().Sub(e.Changed) < foreignMaxAge
 	})
 }
 
@@ -208,11 +208,11 @@ func removeLeftover(ctx context.Context, place Objects, mark string) error {
 	set := setOf(mark)
 	if _, isSet := parseName(set); isSet {
 		_, err := LoadFrom(ctx, place, set)
-		if notRead(err) {
+		if isUnreadable(err) {
 			return err
 		}
-		whole := err == nil || errors.Is(err, ErrNewerVersion)
-		if !whole || strings.HasPrefix(mark, removedPrefix) {
+		complete := err == nil || errors.Is(err, ErrNewerVersion)
+		if !complete || strings.HasPrefix(mark, removedPrefix) {
 			if err := removeFolder(ctx, place, set, manifestName); err != nil {
 				return err
 			}
@@ -227,7 +227,7 @@ func Remove(ctx context.Context, place Objects, name string) error {
 		return removeLeftover(ctx, place, name)
 	}
 	mark := removedPrefix + name
-	err := putObject(ctx, place, inFolder(mark, begunName), []byte("{}"))
+	err := putObject(ctx, place, inFolder(mark, partialMarkerName), []byte("{}"))
 	if err == nil || errors.Is(err, fs.ErrExist) {
 		err = removeLeftover(ctx, place, mark)
 	}

@@ -105,10 +105,10 @@ func (m *Manifest) encode() ([]byte, error) {
 	return wrap(raw), nil
 }
 
-// decodeManifest verifies and decodes manifest.json. It returns ErrDamagedSet or ErrNewerVersion.
+// decodeManifest verifies and decodes manifest.json. It returns ErrCorrupt or ErrNewerVersion.
 func decodeManifest(b []byte) (Manifest, error) {
 	damaged := func(format string, args ...any) (Manifest, error) {
-		return Manifest{}, fmt.Errorf("%w: %s: %s", ErrDamagedSet, manifestName, fmt.Sprintf(format, args...))
+		return Manifest{}, fmt.Errorf("%w: %s: %s", ErrCorrupt, manifestName, fmt.Sprintf(format, args...))
 	}
 	var e envelope
 	if err := json.Unmarshal(b, &e); err != nil {
@@ -192,7 +192,7 @@ func readManifest(ctx context.Context, place Objects, set string) (Manifest, err
 			return Manifest{}, fmt.Errorf("%w: directory %s not found", ErrIncomplete, place.Path(set))
 		}
 	}
-	if err != nil && !notRead(err) {
+	if err != nil && !isUnreadable(err) {
 		return Manifest{}, fmt.Errorf("%w: %s: read manifest: %w", ErrIncomplete, place.Path(set), err)
 	}
 	if err != nil {

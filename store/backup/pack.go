@@ -38,8 +38,8 @@ const (
 	packHeadBytes  = 20
 	packEntryBytes = 16
 
-	// pieceBytes limits the data of a record; a page always fits.
-	pieceBytes = page.MaxPageBytes
+	// chunkBytes limits the data of a record; a page always fits.
+	chunkBytes = page.MaxPageBytes
 	// packWriteBytes is the size of a write, packSyncBytes the maximum amount of unsynced data: a single sync at the
 	// end would block the log's syncs on the same disk. pacedBytes and pacedSyncBytes replace them in a throttled
 	// backup, which must not affect clients.
@@ -54,8 +54,8 @@ func packCRC(entry, data []byte) uint32 {
 	return crc32.Update(crc32.Checksum(entry[:12], table), table, data)
 }
 
-// packAbout returns the maximum size of a pack, without the overhead of encryption.
-func packAbout(dataBytes uint64, pageSize int) uint64 {
+// estimatePackBytes returns the maximum size of a pack, without the overhead of encryption.
+func estimatePackBytes(dataBytes uint64, pageSize int) uint64 {
 	return dataBytes + dataBytes/uint64(pageSize)*packEntryBytes + packWriteBytes
 }
 
@@ -71,7 +71,7 @@ type packWriter struct {
 
 func newPack(to io.Writer, pageSize int, paced bool) *packWriter {
 	w := &packWriter{
-		to: to, sum: sha256.New(), buf: make([]byte, 0, packWriteBytes+pieceBytes+packEntryBytes),
+		to: to, sum: sha256.New(), buf: make([]byte, 0, packWriteBytes+chunkBytes+packEntryBytes),
 		most: packWriteBytes,
 	}
 	if paced {
@@ -132,7 +132,7 @@ type packReader struct {
 	buf      []byte
 }
 
-// openPack opens a pack; the caller must close it. Errors: ErrIncomplete, ErrDamagedSet, ErrEncrypted, ErrIdentity.
+// openPack opens a pack; the caller must close it. Errors: ErrIncomplete, ErrCorrupt, ErrEncrypted, ErrIdentity.
 func openPack(ctx context.Context, place Objects, set string, m *Manifest, with Unsealer) (*packReader, error) {
 	name := inFolder(set, m.Files[0].Name)
 	file, err := openPlain(ctx, place, name, m.Encryption, with)
@@ -143,7 +143,7 @@ func openPack(ctx context.Context, place Objects, set string, m *Manifest, with 
 		return nil, err
 	}
 	r := &packReader{
-		file: file, name: place.Path(name), want: m.pack(), sum: sha256.New(), buf: make([]byte, pieceBytes),
+		file: file, name: place.Path(name), want: m.pack(), sum: sha256.New(), buf: make([]byte, chunkBytes),
 	}
 	err = r.begin(m.PageSize)
 	if err != nil {
@@ -181,7 +181,7 @@ func (r *packReader) begin(pageSize int) error {
 }
 
 func (r *packReader) damaged(format string, args ...any) error {
-	return fmt.Errorf("%w: %s, offset %d: %s", ErrDamagedSet, r.name, r.at, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %s, offset %d: %s", ErrCorrupt, r.name, r.at, fmt.Sprintf(format, args...))
 }
 
 func (r *packReader) read(b []byte) error {
@@ -203,7 +203,7 @@ func (r *packReader) piece() (offset uint64, data []byte, at int64, err error) {
 		return 0, nil, 0, err
 	}
 	offset, length := binary.LittleEndian.Uint64(entry[:]), binary.LittleEndian.Uint32(entry[8:])
-	if length > pieceBytes {
+	if length > chunkBytes {
 		return 0, nil, 0, r.damaged("invalid record length of %d bytes", length)
 	}
 	at, data = r.at, r.buf[:length]
@@ -216,7 +216,7 @@ func (r *packReader) piece() (offset uint64, data []byte, at int64, err error) {
 	if length == 0 {
 		return 0, nil, 0, r.end(offset)
 	}
-	if err := r.checkPlace(offset, length); err != nil {
+	if err := r.checkPosition(offset, length); err != nil {
 		return 0, nil, 0, err
 	}
 	r.records++
@@ -224,8 +224,8 @@ func (r *packReader) piece() (offset uint64, data []byte, at int64, err error) {
 	return offset, data, at, nil
 }
 
-// checkPlace verifies that the first record is the description and that whole pages follow in rising order.
-func (r *packReader) checkPlace(offset uint64, length uint32) error {
+// checkPosition verifies that the first record is the description and that whole pages follow in rising order.
+func (r *packReader) checkPosition(offset uint64, length uint32) error {
 	if r.records == 0 {
 		if offset != 0 {
 			return r.damaged("first record is not the checkpoint description")

@@ -82,7 +82,7 @@ type RestoreResult struct {
 // Node and store UUID are new, and there is no pair and no fence: the result is not a member of a pair, and can seed a
 // new one.
 //
-// Errors: store.ErrNotEmpty, ErrIncomplete, ErrDamagedSet, ErrArchiveDamaged, ErrArchiveGap, ErrOtherHistory (the
+// Errors: store.ErrNotEmpty, ErrIncomplete, ErrCorrupt, ErrArchiveCorrupt, ErrArchiveGap, ErrOtherHistory (the
 // archive does not continue this backup), ErrTarget (the requested point is before the backup or after the archive),
 // ErrEncrypted, ErrIdentity, ErrRemote, ErrNoSpace, the context's.
 func Restore(ctx context.Context, dir, target string, o RestoreOptions) (RestoreResult, error) {
@@ -199,7 +199,7 @@ func (j *restoreJob) plan(ctx context.Context) error {
 		t, isTxn := txnTime(f)
 		if isTxn && !o.ToTime.IsZero() && t.After(o.ToTime) {
 			reached = true
-			return errEnough
+			return errStop
 		}
 		if isTxn {
 			j.res.EndTime = t
@@ -210,7 +210,7 @@ func (j *restoreJob) plan(ctx context.Context) error {
 		reportBytes(o.Progress, "plan", j.res.LogBytes, 0)
 		if f.Pos.LSN == o.ToLSN {
 			reached = true
-			return errEnough
+			return errStop
 		}
 		return nil
 	})
@@ -242,7 +242,7 @@ func (j *restoreJob) checkFolder(ctx context.Context) error {
 		return nil // it ends before the backup
 	}
 	for _, e := range entries {
-		if !e.Folder || strings.HasPrefix(e.Name, formerPrefix) {
+		if !e.Folder || strings.HasPrefix(e.Name, previousPrefix) {
 			continue
 		}
 		inside, err := j.o.Archive.List(ctx, e.Name)
@@ -342,7 +342,7 @@ func (j *restoreJob) writePages(ctx context.Context, t *store.RestoreTarget) (er
 	case err != nil:
 		return err
 	case imp == nil:
-		return fmt.Errorf("%w: %s has no checkpoint", ErrDamagedSet, packName)
+		return fmt.Errorf("%w: %s has no checkpoint", ErrCorrupt, packName)
 	}
 	return imp.Finish()
 }
@@ -363,11 +363,11 @@ func (j *restoreJob) writeLog(ctx context.Context, t *store.RestoreTarget) (err 
 	var done uint64
 	last, _, err := walkArchive(ctx, j.log(), j.res.Manifest.Position, func(f wal.Frame, raw []byte) error {
 		if f.Pos.LSN > j.res.End.LSN {
-			return errEnough
+			return errStop
 		}
 		done += uint64(len(raw))
 		reportBytes(j.o.Progress, "log", done, j.res.LogBytes)
-		if err := wait(ctx, j.limit, min(len(raw), pieceBytes)); err != nil {
+		if err := wait(ctx, j.limit, min(len(raw), chunkBytes)); err != nil {
 			return err
 		}
 		return w.add(f.Pos, raw)
@@ -376,7 +376,7 @@ func (j *restoreJob) writeLog(ctx context.Context, t *store.RestoreTarget) (err 
 		err = w.flush()
 	}
 	if err == nil && last != j.res.End {
-		err = fmt.Errorf("%w: it ended with %v when it was checked, and now ends with %v", ErrArchiveDamaged,
+		err = fmt.Errorf("%w: it ended with %v when it was checked, and now ends with %v", ErrArchiveCorrupt,
 			j.res.End, last)
 	}
 	if err != nil {

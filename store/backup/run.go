@@ -90,10 +90,10 @@ func newLimiter(bytesPerSecond int64) *rate.Limiter {
 	if bytesPerSecond <= 0 {
 		return nil
 	}
-	return rate.NewLimiter(rate.Limit(bytesPerSecond), pieceBytes)
+	return rate.NewLimiter(rate.Limit(bytesPerSecond), chunkBytes)
 }
 
-// wait takes n bytes, at most pieceBytes, from the limiter.
+// wait takes n bytes, at most chunkBytes, from the limiter.
 func wait(ctx context.Context, l *rate.Limiter, n int) error {
 	if l == nil {
 		return nil
@@ -109,7 +109,7 @@ func wait(ctx context.Context, l *rate.Limiter, n int) error {
 // Run fails.
 //
 // A failed Run leaves no backup and removes no generation. Only the removal of old generations may fail after the
-// backup was made: then both the backup and an error are returned. Errors: ErrBusy, ErrNoSpace, page.ErrDamaged if a
+// backup was made: then both the backup and an error are returned. Errors: ErrBusy, ErrNoSpace, page.ErrCorrupt if a
 // page of the store is corrupt, the context's.
 func Run(ctx context.Context, s *store.Store, o Options) (Set, error) {
 	o, err := o.withDefaults()
@@ -156,14 +156,14 @@ func (j *job) run(ctx context.Context) (Set, error) {
 	if err := j.describe(ctx, snap); err != nil {
 		return Set{}, err
 	}
-	if err := needSpace(ctx, j.o.Place, snap.Header.DataBytes+spareBytes); err != nil {
+	if err := checkSpace(ctx, j.o.Place, snap.Header.DataBytes+spareBytes); err != nil {
 		return Set{}, err
 	}
 	mark, err := json.Marshal(begun{NodeID: j.m.NodeID, Begun: j.m.Created, Software: j.m.Software})
 	if err != nil {
 		return Set{}, fmt.Errorf("backup: %w", err)
 	}
-	marker := inFolder(partialPrefix+j.m.Name, begunName)
+	marker := inFolder(partialPrefix+j.m.Name, partialMarkerName)
 	if err := putObject(ctx, j.o.Place, marker, mark); err != nil {
 		return Set{}, fmt.Errorf("begin backup: %w", err)
 	}
@@ -188,8 +188,8 @@ func (j *job) clean(ctx context.Context) {
 	}
 }
 
-// needSpace returns ErrNoSpace with the required and the available bytes.
-func needSpace(ctx context.Context, place Objects, bytes uint64) error {
+// checkSpace returns ErrNoSpace with the required and the available bytes.
+func checkSpace(ctx context.Context, place Objects, bytes uint64) error {
 	available, err := place.Available(ctx)
 	if err != nil {
 		return fmt.Errorf("backup: %w", err)
@@ -203,7 +203,7 @@ func needSpace(ctx context.Context, place Objects, bytes uint64) error {
 
 // describe sets the fields of the manifest except for the files.
 func (j *job) describe(ctx context.Context, snap *store.Snapshot) error {
-	_, raw, err := snap.ReadNext(0, pieceBytes)
+	_, raw, err := snap.ReadNext(0, chunkBytes)
 	if err != nil {
 		return fmt.Errorf("backup: %w", err)
 	}
@@ -290,7 +290,7 @@ func (j *job) writePack(ctx context.Context, snap *store.Snapshot) (FileSum, err
 		name = sealedPackName
 	}
 	var stored FileSum
-	o := PutOptions{AboutBytes: packAbout(snap.Header.DataBytes, j.m.PageSize), Paced: paced}
+	o := PutOptions{AboutBytes: estimatePackBytes(snap.Header.DataBytes, j.m.PageSize), Paced: paced}
 	err := j.o.Place.Put(ctx, inFolder(j.m.Name, name), o, func(to io.Writer) error {
 		write := func(to io.Writer) (FileSum, error) {
 			w := newPack(to, j.m.PageSize, paced)
@@ -354,7 +354,7 @@ func (s *summing) fileSum(name string) FileSum {
 // copy packs the snapshot and verifies the pages.
 func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) error {
 	stream := page.NewRunStream(j.m.PageSize)
-	piece := pieceBytes
+	piece := chunkBytes
 	if j.pace != nil {
 		piece = pacedBytes // or one page
 	}
@@ -372,7 +372,7 @@ func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) err
 		}
 		if at >= page.DataOffset {
 			if err := stream.Write(page.NoAt(int64(at), j.m.PageSize), data); err != nil {
-				return damagedSource(err)
+				return corruptSource(err)
 			}
 		}
 		if err := w.add(at, data); err != nil {
@@ -386,12 +386,12 @@ func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) err
 		}
 	}
 	if err := stream.End(); err != nil {
-		return damagedSource(err)
+		return corruptSource(err)
 	}
 	return nil
 }
 
-func damagedSource(err error) error {
+func corruptSource(err error) error {
 	return fmt.Errorf("backup: the store itself is corrupt; no backup was made and no older one removed; let "+
 		"this node fetch the store from its peer, or back up the peer: %w", err)
 }

@@ -63,9 +63,9 @@ func (e SlowSync) log(to *zap.Logger) {
 }
 
 // Name implements Event.
-func (LogTailCut) Name() string { return "log-tail-cut" }
+func (LogTailTruncated) Name() string { return "log-tail-cut" }
 
-func (e LogTailCut) log(to *zap.Logger) {
+func (e LogTailTruncated) log(to *zap.Logger) {
 	to.Warn("truncated the torn tail of the log: writes that were never synced", zap.String("segment", e.Segment),
 		zap.Int64("offset", e.Offset), zap.Int64("bytes", e.Bytes), zap.Stringer("end", e.End))
 }
@@ -85,9 +85,9 @@ func (e RecordUnreadable) log(to *zap.Logger) {
 }
 
 // Name implements Event.
-func (LogLost) Name() string { return "log-lost" }
+func (LogMissing) Name() string { return "log-lost" }
 
-func (e LogLost) log(to *zap.Logger) {
+func (e LogMissing) log(to *zap.Logger) {
 	to.Warn("log is missing; continuing from the checkpoint", zap.Stringer("checkpoint", e.Checkpoint))
 }
 
@@ -100,9 +100,9 @@ func (e LogBehind) log(to *zap.Logger) {
 }
 
 // Name implements Event.
-func (RewriteBegun) Name() string { return "rewrite-begun" }
+func (RewriteStarted) Name() string { return "rewrite-begun" }
 
-func (e RewriteBegun) log(to *zap.Logger) {
+func (e RewriteStarted) log(to *zap.Logger) {
 	to.Info("rewriting page.db", zap.String("reason", e.Reason), zap.Int("from_page_size", e.FromPageSize),
 		zap.Int("page_size", e.PageSize), zap.Uint64("messages", e.Messages), zap.Uint64("bytes", e.Bytes))
 }
@@ -134,9 +134,9 @@ func (e RewriteRecovered) log(to *zap.Logger) {
 }
 
 // Name implements Event.
-func (RewriteDamaged) Name() string { return "rewrite-damaged" }
+func (RewriteCorrupt) Name() string { return "rewrite-damaged" }
 
-func (e RewriteDamaged) log(to *zap.Logger) {
+func (e RewriteCorrupt) log(to *zap.Logger) {
 	to.Warn("rewritten page.db is corrupt; reverting to the old one", zap.Error(e.Err))
 }
 
@@ -161,9 +161,9 @@ func (e Shrunk) log(to *zap.Logger) {
 }
 
 // Name implements Event.
-func (PageDamaged) Name() string { return "page-damaged" }
+func (PageCorrupt) Name() string { return "page-damaged" }
 
-func (e PageDamaged) log(to *zap.Logger) {
+func (e PageCorrupt) log(to *zap.Logger) {
 	to.Warn("rewriting a corrupt page", zap.Error(e.Err))
 }
 
@@ -177,39 +177,39 @@ func (e PageRepaired) log(to *zap.Logger) {
 }
 
 // Name implements Event.
-func (MessagesDamaged) Name() string { return "messages-damaged" }
+func (MessagesCorrupt) Name() string { return "messages-damaged" }
 
-func (e MessagesDamaged) log(to *zap.Logger) {
+func (e MessagesCorrupt) log(to *zap.Logger) {
 	to.Error("messages are unreadable", zap.Uint64("queue_id", e.Queue), zap.Uint64("first", e.First),
 		zap.Uint64("last", e.Last), zap.Int("messages", e.Messages), zap.Error(e.Err))
 }
 
 // Name implements Event.
-func (IndexDamaged) Name() string { return "index-damaged" }
+func (IndexCorrupt) Name() string { return "index-damaged" }
 
-func (e IndexDamaged) log(to *zap.Logger) {
+func (e IndexCorrupt) log(to *zap.Logger) {
 	to.Error("an index page is corrupt; the store must be replaced by a copy of the other node's",
 		zap.Error(e.Err))
 }
 
 // Name implements Event.
-func (LogDamaged) Name() string { return "log-damaged" }
+func (LogCorrupt) Name() string { return "log-damaged" }
 
-func (e LogDamaged) log(to *zap.Logger) {
+func (e LogCorrupt) log(to *zap.Logger) {
 	to.Error("log is corrupt; a checkpoint makes the corrupt part obsolete", zap.Error(e.Err))
 }
 
 // Name implements Event.
-func (LogGivenUp) Name() string { return "log-given-up" }
+func (LogDiscarded) Name() string { return "log-given-up" }
 
-func (e LogGivenUp) log(to *zap.Logger) {
+func (e LogDiscarded) log(to *zap.Logger) {
 	to.Warn("discarded the corrupt part of the log; a checkpoint contains its records",
 		zap.Uint64("up_to_lsn", e.UpTo))
 }
 
 // Name implements Event.
-func (SnapshotDamaged) Name() string { return "snapshot-damaged" }
+func (SnapshotCorrupt) Name() string { return "snapshot-damaged" }
 
-func (e SnapshotDamaged) log(to *zap.Logger) {
+func (e SnapshotCorrupt) log(to *zap.Logger) {
 	to.Error("sending a snapshot that has a corrupt page", zap.String("id", e.ID), zap.Error(e.Err))
 }

@@ -267,7 +267,7 @@ func (s *backgroundSync) wrote(n int, end int64) error {
 	s.bytes = 0
 	s.running.Go(func() {
 		if s.err = s.file.SyncRange(s.dropped, end-s.dropped); s.err == nil {
-			dropCache(s.file, stretch{s.dropped, end})
+			dropCache(s.file, byteRange{s.dropped, end})
 			s.dropped = end
 		}
 	})

@@ -25,13 +25,13 @@ type File struct {
 	readOnly bool
 	recovery Recovery
 
-	building atomic.Uint64 // number of the checkpoint that Alloc and Free belong to
-	pages    atomic.Uint64 // number of pages: references must not exceed it
-	readers  readers
-	failure  atomic.Pointer[error]
-	closed   atomic.Bool
-	onDamage atomic.Pointer[func(No, error)]
-	drops    atomic.Bool // see UseCache
+	building     atomic.Uint64 // number of the checkpoint that Alloc and Free belong to
+	pages        atomic.Uint64 // number of pages: references must not exceed it
+	readers      readers
+	failure      atomic.Pointer[error]
+	closed       atomic.Bool
+	onCorruption atomic.Pointer[func(No, error)]
+	drops        atomic.Bool // see UseCache
 
 	checkpointing sync.Mutex // held during a whole Checkpoint; acquired before mu
 	// writing is held during writes: cached writes and direct writes (vfs.Bypass) must not overlap. It is acquired
@@ -42,11 +42,11 @@ type File struct {
 	mu      sync.Mutex // guards all fields below
 	space   *space
 	pending pendingPages
-	grown   uint64    // pages added since the file was opened or shrunk
-	durable Meta      // the last durable checkpoint
-	slot    int       // meta slot of the last durable checkpoint
-	older   uint64    // number of the checkpoint in the other slot; 0: none
-	fresh   []stretch // written since the last checkpoint began
+	grown   uint64      // pages added since the file was opened or shrunk
+	durable Meta        // the last durable checkpoint
+	slot    int         // meta slot of the last durable checkpoint
+	older   uint64      // number of the checkpoint in the other slot; 0: none
+	fresh   []byteRange // written since the last checkpoint began
 }
 
 // CreateOptions are the options of Create.
@@ -125,7 +125,7 @@ func writeIdentity(file vfs.File, meta Meta) error {
 }
 
 // Open opens a page file at its last durable checkpoint. Its duration depends on the size of the bitmap: 1 byte per 8
-// pages of the file. It returns ErrNotPageFile, ErrNewerVersion, ErrDamaged or an error of the filesystem.
+// pages of the file. It returns ErrNotPageFile, ErrNewerVersion, ErrCorrupt or an error of the filesystem.
 //
 // Unless read-only, it writes one meta slot: a new checkpoint with the same content (see the package comment).
 func Open(fsys vfs.FS, path string, o Options) (*File, error) {
@@ -164,7 +164,7 @@ func (f *File) readIdentity() error {
 	var errs [2]error
 	for slot := range metas {
 		metas[slot], errs[slot] = f.readSlot(slot)
-		if errs[slot] != nil && !errors.Is(errs[slot], ErrDamaged) {
+		if errs[slot] != nil && !errors.Is(errs[slot], ErrCorrupt) {
 			return errs[slot] // an I/O error or a newer version: do not fall back to an older checkpoint
 		}
 	}
@@ -183,7 +183,7 @@ func (f *File) readIdentity() error {
 		return fmt.Errorf("open page file %s: %w", f.path, err)
 	}
 	if size < f.durable.FileBytes() {
-		return &DamagedError{
+		return &CorruptError{
 			Path: f.path, Offset: size,
 			Reason: fmt.Sprintf("file is truncated; checkpoint %d has %d bytes", f.durable.Checkpoint,
 				f.durable.FileBytes()),
@@ -199,7 +199,7 @@ func (f *File) readSlot(slot int) (Meta, error) {
 	}
 	m, err := DecodeMeta(b)
 	if err == nil && (m.PageSize != f.geo.pageSize || m.StoreID != f.storeID) {
-		err = &DamagedError{Reason: "meta slot belongs to another page file"}
+		err = &CorruptError{Reason: "meta slot belongs to another page file"}
 	}
 	if err != nil {
 		return Meta{}, f.explain(err, 0, slotOffset(slot))
@@ -241,7 +241,7 @@ func (f *File) loadSpace() error {
 		}
 	}
 	if f.space.live != f.durable.UsedPages {
-		return &DamagedError{
+		return &CorruptError{
 			Path: f.path, Offset: slotOffset(f.slot),
 			Reason: fmt.Sprintf("checkpoint %d has %d pages in use, its bitmap has %d", f.durable.Checkpoint,
 				f.durable.UsedPages, f.space.live),
@@ -298,8 +298,8 @@ func (f *File) writable() error {
 
 // explain adds the position to a decoder's error.
 func (f *File) explain(err error, page No, offset int64) error {
-	if errors.Is(err, ErrDamaged) {
-		return damagedAt(err, f.path, page, offset)
+	if errors.Is(err, ErrCorrupt) {
+		return corruptAt(err, f.path, page, offset)
 	}
 	return fmt.Errorf("%s: %w", f.path, err)
 }

@@ -66,8 +66,8 @@ type header struct {
 	storeID  [16]byte
 }
 
-// notPages describes the start of a file without a header.
-func notPages(b []byte) string {
+// describeForeign describes the start of a file without a header.
+func describeForeign(b []byte) string {
 	switch {
 	case len(b) == 0:
 		return "empty file"
@@ -94,16 +94,16 @@ func putHeaderSum(b []byte) {
 	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b[12:headerFields], castagnoli))
 }
 
-// decodeHeader returns ErrNotPageFile, ErrNewerVersion or a DamagedError.
+// decodeHeader returns ErrNotPageFile, ErrNewerVersion or a CorruptError.
 func decodeHeader(b []byte) (header, error) {
 	if len(b) < len(headerMagic) || string(b[:len(headerMagic)]) != headerMagic {
-		return header{}, fmt.Errorf("%w: %s", ErrNotPageFile, notPages(b))
+		return header{}, fmt.Errorf("%w: %s", ErrNotPageFile, describeForeign(b))
 	}
 	if len(b) < headerFields {
-		return header{}, &DamagedError{Reason: "truncated file header"}
+		return header{}, &CorruptError{Reason: "truncated file header"}
 	}
 	if got := crc32.Checksum(b[12:headerFields], castagnoli); got != binary.LittleEndian.Uint32(b[8:]) {
-		return header{}, &DamagedError{Reason: "file header checksum mismatch"}
+		return header{}, &CorruptError{Reason: "file header checksum mismatch"}
 	}
 	if v := binary.LittleEndian.Uint32(b[12:]); v != FormatVersion {
 		return header{}, fmt.Errorf("%w: version %d, this program supports version %d; use a newer program",
@@ -113,7 +113,7 @@ func decodeHeader(b []byte) (header, error) {
 	h := header{pageSize: int(binary.LittleEndian.Uint32(b[16:]))}
 	copy(h.storeID[:], b[24:40])
 	if err := CheckPageSize(h.pageSize); err != nil {
-		return header{}, &DamagedError{Reason: err.Error()}
+		return header{}, &CorruptError{Reason: err.Error()}
 	}
 	return h, nil
 }

@@ -109,10 +109,10 @@ func (m Meta) Encode() []byte {
 }
 
 // DecodeMeta decodes the result of Encode and ignores the bytes after it. It returns ErrNewerVersion or a
-// DamagedError.
+// CorruptError.
 func DecodeMeta(b []byte) (Meta, error) {
 	damaged := func(format string, args ...any) (Meta, error) {
-		return Meta{}, &DamagedError{Reason: "meta slot: " + fmt.Sprintf(format, args...)}
+		return Meta{}, &CorruptError{Reason: "meta slot: " + fmt.Sprintf(format, args...)}
 	}
 	if len(b) < metaFields || string(b[:len(metaMagic)]) != metaMagic {
 		return damaged("never written")

@@ -46,7 +46,7 @@ func (f *File) ReadHead() (damage, err error) {
 		return nil, err
 	}
 	if !bytes.Equal(have, want) {
-		damage = &DamagedError{Path: f.path, Reason: "header differs from what was written"}
+		damage = &CorruptError{Path: f.path, Reason: "header differs from what was written"}
 		if err := f.write(want, 0); err != nil {
 			return damage, f.fail(fmt.Errorf("rewrite header: %w", err))
 		}
@@ -55,7 +55,7 @@ func (f *File) ReadHead() (damage, err error) {
 		}
 	}
 	for slot := range 2 {
-		if _, err := f.readSlot(slot); errors.Is(err, ErrDamaged) {
+		if _, err := f.readSlot(slot); errors.Is(err, ErrCorrupt) {
 			damage = err
 		} else if err != nil {
 			return damage, err

@@ -147,7 +147,7 @@ type RunHeader struct {
 // PeekRun decodes an extent's header without verifying the checksum, which requires the whole extent.
 func PeekRun(b []byte) (RunHeader, error) {
 	if len(b) < RunHeaderBytes {
-		return RunHeader{}, &DamagedError{Reason: "shorter than an extent header"}
+		return RunHeader{}, &CorruptError{Reason: "shorter than an extent header"}
 	}
 	h := RunHeader{
 		Kind:         Kind(b[4]),
@@ -159,16 +159,16 @@ func PeekRun(b []byte) (RunHeader, error) {
 		},
 	}
 	if !h.Kind.known() || b[5] != 0 || b[6] != 0 || b[7] != 0 {
-		return h, &DamagedError{Page: h.Run.First, Reason: "no extent starts here"}
+		return h, &CorruptError{Page: h.Run.First, Reason: "no extent starts here"}
 	}
 	return h, nil
 }
 
 // DecodeRun verifies the bytes of an extent and returns its kind and payload, which aliases b. The error is a
-// DamagedError.
+// CorruptError.
 func DecodeRun(b []byte, pageSize int, run Run) (Kind, []byte, error) {
 	damaged := func(format string, args ...any) (Kind, []byte, error) {
-		return 0, nil, &DamagedError{Page: run.First, Reason: fmt.Sprintf(format, args...)}
+		return 0, nil, &CorruptError{Page: run.First, Reason: fmt.Sprintf(format, args...)}
 	}
 	if len(b) < RunHeaderBytes || uint64(len(b)) < uint64(run.Pages)*uint64(pageSize) {
 		return damaged("%d bytes are too few for %d pages", len(b), run.Pages)

@@ -94,7 +94,7 @@ func (f *File) allocLocked(dst []Run, pages []uint32, total uint64) ([]Run, erro
 // makeRoom ensures that find succeeds: it reclaims pages released by readers, or grows the file.
 func (f *File) makeRoom(pages uint64) error {
 	if f.readers.left.Load() {
-		f.sweepLocked()
+		f.releaseFreedLocked()
 		if at, ok := f.space.find(pages); ok {
 			f.space.cursor = at
 			return nil
@@ -161,9 +161,9 @@ func (f *File) freeLocked(run Run) {
 	f.pending.add(freed{at: at, n: n, born: run.Born, epoch: f.building.Load()})
 }
 
-// sweepLocked makes pages reusable that no reader can read.
-func (f *File) sweepLocked() {
-	f.pending.sweep(f.older, f.readers.blocked(), func(q freed) { f.space.release(q.at, q.n) })
+// releaseFreedLocked makes pages reusable that no reader can read.
+func (f *File) releaseFreedLocked() {
+	f.pending.releaseFreed(f.older, f.readers.blocked(), func(q freed) { f.space.release(q.at, q.n) })
 }
 
 // Encode appends the bytes of an extent to dst, for WriteRuns. It returns ErrMisuse if the payload does not fit.
@@ -199,7 +199,7 @@ func (f *File) writeRuns(first No, pieces ...[]byte) error {
 		return fmt.Errorf("write %d bytes at page %d of %s: %w", size, first, f.path, err)
 	}
 	if size >= writeBytes {
-		writeBehind(f.file, stretch{at, at + int64(size)})
+		writeBehind(f.file, byteRange{at, at + int64(size)})
 	}
 	return nil
 }
@@ -224,7 +224,7 @@ func (f *File) writePages(offset int64, pieces ...[]byte) error {
 func (f *File) checkWrite(first No, buf []byte, sizeBytes int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	whole := stretch{f.geo.offset(first), f.geo.offset(first) + int64(sizeBytes)}
+	whole := byteRange{f.geo.offset(first), f.geo.offset(first) + int64(sizeBytes)}
 	for len(buf) > 0 {
 		h, err := PeekRun(buf)
 		if err != nil {
@@ -255,10 +255,10 @@ func (f *File) WriteRun(run Run, kind Kind, payload []byte) error {
 }
 
 // ReadRun reads and verifies an extent. It uses buf if it is large enough; payload aliases it. It returns a
-// DamagedError if the pages do not contain this extent, ErrClosed, or an error of the filesystem.
+// CorruptError if the pages do not contain this extent, ErrClosed, or an error of the filesystem.
 func (f *File) ReadRun(run Run, buf []byte) (kind Kind, payload []byte, err error) {
 	if !run.within(f.pages.Load()) {
-		return 0, nil, f.explain(&DamagedError{Reason: "reference to an extent outside the file"}, run.First,
+		return 0, nil, f.explain(&CorruptError{Reason: "reference to an extent outside the file"}, run.First,
 			f.geo.offset(run.First))
 	}
 	size := int(run.Pages) * f.geo.pageSize
@@ -287,7 +287,7 @@ func (f *File) readPages(first No, buf []byte, read func([]byte, int64) (int, er
 		return nil
 	}
 	if err == nil || errors.Is(err, io.EOF) {
-		return &DamagedError{
+		return &CorruptError{
 			Path: f.path, Page: first, Offset: f.geo.offset(first),
 			Reason: "file is truncated within the extent",
 		}
@@ -295,12 +295,12 @@ func (f *File) readPages(first No, buf []byte, read func([]byte, int64) (int, er
 	return fmt.Errorf("read %d bytes at page %d of %s: %w", len(buf), first, f.path, err)
 }
 
-// DecodeRun verifies the bytes of an extent read by ReadPages; payload aliases b. It returns a DamagedError.
+// DecodeRun verifies the bytes of an extent read by ReadPages; payload aliases b. It returns a CorruptError.
 func (f *File) DecodeRun(run Run, b []byte) (kind Kind, payload []byte, err error) {
 	kind, payload, err = DecodeRun(b, f.geo.pageSize, run)
 	if err != nil {
 		err = f.explain(err, run.First, f.geo.offset(run.First))
-		if fn := f.onDamage.Load(); fn != nil {
+		if fn := f.onCorruption.Load(); fn != nil {
 			(*fn)(run.First, err)
 		}
 		return 0, nil, err
@@ -308,9 +308,9 @@ func (f *File) DecodeRun(run Run, b []byte) (kind Kind, payload []byte, err erro
 	return kind, payload, nil
 }
 
-// OnDamage sets a function that is called, from any goroutine, when a read finds a corrupt extent. fn must return
+// OnCorruption sets a function that is called, from any goroutine, when a read finds a corrupt extent. fn must return
 // quickly.
-func (f *File) OnDamage(fn func(first No, err error)) { f.onDamage.Store(&fn) }
+func (f *File) OnCorruption(fn func(first No, err error)) { f.onCorruption.Store(&fn) }
 
 // Stats are the page counts of a file.
 type Stats struct {

@@ -23,7 +23,7 @@ type RunStream struct {
 // NewRunStream returns a stream before its first page.
 func NewRunStream(pageSize int) *RunStream { return &RunStream{pageSize: pageSize} }
 
-// Write verifies whole pages; the first one has the number first. The error is a DamagedError.
+// Write verifies whole pages; the first one has the number first. The error is a CorruptError.
 func (s *RunStream) Write(first No, pages []byte) error {
 	if len(pages)%s.pageSize != 0 {
 		return fmt.Errorf("%w: %d bytes are not a multiple of the page size %d", ErrMisuse, len(pages), s.pageSize)
@@ -81,5 +81,5 @@ func (s *RunStream) End() error {
 }
 
 func (s *RunStream) damaged(at No, format string, args ...any) error {
-	return &DamagedError{Page: at, Offset: OffsetOf(at, s.pageSize), Reason: fmt.Sprintf(format, args...)}
+	return &CorruptError{Page: at, Offset: OffsetOf(at, s.pageSize), Reason: fmt.Sprintf(format, args...)}
 }

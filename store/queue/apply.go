@@ -476,10 +476,10 @@ func (s *State) purge(q *Queue, id uint32) (changed uint64) {
 }
 
 func (s *State) createQueue(o *txn.Op) uint64 {
-	q := &Queue{id: s.nextQueue, name: string(o.Name), nextSeq: 1, nextSub: 1, handedOut: 1, extras: &noExtras}
+	q := &Queue{id: s.nextQueue, name: string(o.Name), nextSeq: 1, nextSub: 1, collected: 1, extras: &noExtras}
 	s.setConfig(q, o.Config)
 	if o.Config.Priorities != 0 {
-		q.own().lanes = newLaneSet()
+		q.own().lanes = newPriorityIndex()
 	}
 	s.nextQueue++
 	q.tail.first = 1
@@ -522,7 +522,7 @@ func (s *State) deleteQueue(q *Queue) {
 		s.countDeadLetters(id, -1)
 	}
 	s.countForwards(q, -1)
-	s.listSwept(q, false)
+	s.updateExpiring(q, false)
 	delete(s.temporary, q.id)
 	s.listTTL(q, 0)
 	s.queues.remove(q)

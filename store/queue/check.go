@@ -157,7 +157,7 @@ func (q *Queue) checkTail(bad func(string, ...any)) {
 	if bytes != t.bytes {
 		bad("%d bytes are in memory, counted %d", bytes, t.bytes)
 	}
-	for seq := q.NextAlive(q.handedOut); seq < q.nextSeq; seq = q.NextAlive(seq + 1) {
+	for seq := q.NextAlive(q.collected); seq < q.nextSeq; seq = q.NextAlive(seq + 1) {
 		if _, ok := q.TailRecord(seq); !ok {
 			bad("message %d is neither in memory nor in pages", seq)
 			break

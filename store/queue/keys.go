@@ -30,21 +30,21 @@ import (
 //	z                            the version of the access table
 //	z kind(1) name               an entry of the access table
 const (
-	keyAcks     = 'a'
-	keySizes    = 'b'
-	keyCounts   = 'd'
-	keyForwards = 'f'
-	keyDelayed  = 'h'
-	keyIndex    = 'i'
-	keyMeta     = 'k'
-	keyLanes    = 'l'
-	keyState    = 'm'
-	keyProducer = 'p'
-	keyQueue    = 'q'
-	keySub      = 's'
-	keySchedule = 't'
-	keyPrepared = 'x'
-	keyAccess   = 'z'
+	keyAcks       = 'a'
+	keySizes      = 'b'
+	keyCounts     = 'd'
+	keyForwards   = 'f'
+	keyDelayed    = 'h'
+	keyIndex      = 'i'
+	keyMeta       = 'k'
+	keyPriorities = 'l'
+	keyState      = 'm'
+	keyProducer   = 'p'
+	keyQueue      = 'q'
+	keySub        = 's'
+	keySchedule   = 't'
+	keyPrepared   = 'x'
+	keyAccess     = 'z'
 )
 
 // valueVersion is the first byte of the values of k, m, p, q, s and z, and of x except for parts.
@@ -59,7 +59,7 @@ type KeyRange struct{ From, To []byte }
 // QueueKeys returns the key ranges of a queue that must be removed with it. The keys of package store's page index and
 // of the schedule index are not included.
 func QueueKeys(id uint64) []KeyRange {
-	kinds := []byte{keyAcks, keySizes, keyCounts, keyForwards, keyDelayed, keyLanes, keyQueue, keySub}
+	kinds := []byte{keyAcks, keySizes, keyCounts, keyForwards, keyDelayed, keyPriorities, keyQueue, keySub}
 	ranges := make([]KeyRange, len(kinds))
 	for i, k := range kinds {
 		ranges[i] = KeyRange{From: queueKey(nil, k, id), To: queueKey(nil, k, id+1)}

@@ -59,7 +59,7 @@ func (l *Loader) Put(key, value []byte) error {
 		l.meta(&k, &v)
 	case keyAccess:
 		l.access(&k, &v)
-	case keyLanes:
+	case keyPriorities:
 		l.lanes(&k, &v)
 	case keyState:
 		l.state(&v)
@@ -137,10 +137,10 @@ func (l *Loader) finishQueue(q *Queue) error {
 	if !q.placeSizes(l.maxChunks) {
 		return fmt.Errorf("%w: more messages are counted than possible", ErrCorrupt)
 	}
-	if !q.finishLanes() {
+	if !q.finishPriorities() {
 		return fmt.Errorf("%w: it has priorities for messages that it delivers in order", ErrCorrupt)
 	}
-	q.handedOut, q.tail.first = q.nextSeq, q.nextSeq
+	q.collected, q.tail.first = q.nextSeq, q.nextSeq
 	s.messages += q.messages
 	s.bytes += q.bytes
 	s.addQueue(q)
@@ -415,10 +415,10 @@ func (l *Loader) producer(k, v *cursor) {
 	p.floor = v.uvarint(math.MaxUint64)
 	p.usedLSN = v.uvarint(math.MaxUint64)
 	n := v.uvarint(ProducerWindow)
-	kept := keptResult{sequence: p.floor}
+	kept := cachedResult{sequence: p.floor}
 	for range n {
 		step := v.uvarint(math.MaxUint64)
-		next := keptResult{sequence: kept.sequence + step, lsn: kept.lsn + uint64(v.varint())}
+		next := cachedResult{sequence: kept.sequence + step, lsn: kept.lsn + uint64(v.varint())}
 		if v.err == nil && next.sequence <= kept.sequence {
 			v.fail("results out of order")
 		}
@@ -438,7 +438,7 @@ func (l *Loader) producer(k, v *cursor) {
 	l.s.producers.totalOps += p.ops
 }
 
-func (c *cursor) result(k *keptResult) {
+func (c *cursor) result(k *cachedResult) {
 	k.code = txn.Code(c.u8())
 	if k.code != txn.OK {
 		k.op = int16(c.uvarint(txn.MaxOps)) - 1
@@ -516,7 +516,7 @@ func (s *State) All(yield func(key, value []byte) bool) {
 		}
 		if q.lanes != nil {
 			for chunk, c := range q.lanes.chunks {
-				add(lanesKey(nil, q.id, chunk), c.appendValue)
+				add(prioritiesKey(nil, q.id, chunk), c.appendValue)
 			}
 		}
 		for _, sub := range q.subs {

@@ -83,7 +83,7 @@ type copier struct {
 	pace  *throttle.Pacer
 
 	messages, bytes, dropped uint64
-	sinceLook                uint64 // bytes since the last check of the free space
+	uncheckedBytes           uint64 // bytes since the last check of the free space
 }
 
 // copyAll copies everything and returns the new root.
@@ -170,10 +170,10 @@ func (c *copier) run(e *index.Entry, payload []byte, err error) error {
 
 // look stops the rewrite if it is about to use the space reserved for the log.
 func (c *copier) look(bytes uint64) error {
-	if c.sinceLook += bytes; c.sinceLook < spaceEveryBytes {
+	if c.uncheckedBytes += bytes; c.uncheckedBytes < spaceEveryBytes {
 		return nil
 	}
-	c.sinceLook = 0
+	c.uncheckedBytes = 0
 	if err := c.rw.e.Usable(); err != nil {
 		return err
 	}

@@ -237,7 +237,7 @@ func (rw *rewrite) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("rewrite: %w", err)
 	}
-	rw.events(events.RewriteBegun{
+	rw.events(events.RewriteStarted{
 		Reason: rw.o.Reason, FromPageSize: plan.FromPageSize, PageSize: plan.PageSize, Messages: plan.Messages,
 		Bytes: plan.NeedBytes,
 	})
@@ -250,7 +250,7 @@ func (rw *rewrite) run(ctx context.Context) error {
 	if err := rw.verify(ctx, meta); err != nil {
 		return fmt.Errorf("rewrite: %w", err)
 	}
-	if err := rw.dropFormer(ctx); err != nil {
+	if err := rw.removePreviousOld(ctx); err != nil {
 		return fmt.Errorf("rewrite: %w", err)
 	}
 	if err := rw.e.Swap(rw.file, rw.rename); err != nil {
@@ -312,9 +312,9 @@ func (rw *rewrite) plan(ctx context.Context) (Plan, error) {
 	return plan, err
 }
 
-// dropFormer removes the page.db_old of an earlier rewrite gradually. The rename would remove it in one step and block
+// removePreviousOld removes the page.db_old of an earlier rewrite gradually. The rename would remove it in one step and block
 // all other work on page.db.
-func (rw *rewrite) dropFormer(ctx context.Context) error {
+func (rw *rewrite) removePreviousOld(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -391,7 +391,7 @@ func (rw *rewrite) rename() (bool, error) {
 }
 
 // Recover completes or undoes a rewrite interrupted by a crash, before page.db is opened.
-func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, tell func(events.Event)) error {
+func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, report func(events.Event)) error {
 	now, next := datadir.PageFile(dir), filepath.Join(dir, datadir.NewFileName)
 	if _, err := fsys.Stat(next); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -401,7 +401,7 @@ func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, tell func(events.Event)
 	_, err := fsys.Stat(now)
 	switch {
 	case err == nil:
-		tell(events.RewriteRecovered{})
+		report(events.RewriteRecovered{})
 		if err := fsys.Remove(next); err != nil {
 			return fmt.Errorf("remove an interrupted rewrite: %w", err)
 		}
@@ -416,7 +416,7 @@ func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, tell func(events.Event)
 		if oerr := validPageFile(fsys, old, storeID); oerr != nil {
 			return fmt.Errorf("finish an interrupted rewrite: %w; %w", err, oerr)
 		}
-		tell(events.RewriteDamaged{Err: err})
+		report(events.RewriteCorrupt{Err: err})
 		from = old
 	}
 	if err := fsys.Rename(from, now); err != nil {
@@ -425,7 +425,7 @@ func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, tell func(events.Event)
 	if err := fsys.SyncDir(dir); err != nil {
 		return fmt.Errorf("finish an interrupted rewrite: %w", err)
 	}
-	tell(events.RewriteRecovered{From: filepath.Base(from)})
+	report(events.RewriteRecovered{From: filepath.Base(from)})
 	return nil
 }
 

@@ -162,7 +162,7 @@ func (b *Bulk) Finish() (page.Run, error) {
 	if b.err != nil {
 		return page.Run{}, b.err
 	}
-	b.err = ErrEditOver
+	b.err = ErrEditFinished
 	for i := 0; i < len(b.levels); i++ {
 		l := b.levels[i]
 		if i == len(b.levels)-1 {

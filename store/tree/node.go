@@ -226,10 +226,10 @@ func (n *node) appendTo(dst []byte, childRun func(*node) page.Run) []byte {
 	return dst
 }
 
-// decodeNode decodes a node, which aliases b. The error is a page.DamagedError without a position.
+// decodeNode decodes a node, which aliases b. The error is a page.CorruptError without a position.
 func decodeNode(b []byte) (*node, error) {
 	damaged := func(format string, args ...any) (*node, error) {
-		return nil, &page.DamagedError{Reason: "tree node: " + fmt.Sprintf(format, args...)}
+		return nil, &page.CorruptError{Reason: "tree node: " + fmt.Sprintf(format, args...)}
 	}
 	if len(b) < nodeHeaderBytes || b[0] > maxLevel || b[1] != 0 {
 		return damaged("missing header")

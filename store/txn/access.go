@@ -41,7 +41,7 @@ func (c *AccessChange) compare(o *AccessChange) int {
 // the last change, or 0 for an unchanged table. Each entry may occur once; an empty list changes only the version.
 // asked is a checksum of the client's request, which identifies retries (Op.Fingerprint): the active derives the
 // changes from the request and the current table.
-func (b *Builder) ChangeAccess(expected uint64, asked uint32, changes []AccessChange) {
+func (b *Builder) ChangeAccess(expected uint64, requested uint32, changes []AccessChange) {
 	if len(changes) > MaxAccessChanges {
 		b.fail(fmt.Errorf("%w: %d changes of the access table, limit %d", ErrTooLarge, len(changes),
 			MaxAccessChanges))
@@ -50,7 +50,7 @@ func (b *Builder) ChangeAccess(expected uint64, asked uint32, changes []AccessCh
 	slices.SortFunc(changes, func(x, y AccessChange) int { return x.compare(&y) })
 	b.begin(OpAccess)
 	b.buf = binary.AppendUvarint(b.buf, expected)
-	b.buf = binary.LittleEndian.AppendUint32(b.buf, asked)
+	b.buf = binary.LittleEndian.AppendUint32(b.buf, requested)
 	b.buf = binary.AppendUvarint(b.buf, uint64(len(changes)))
 	for i := range changes {
 		c := &changes[i]

@@ -145,9 +145,9 @@ func Inner(r *Reader, payload []byte) error {
 	}
 }
 
-// Stamped returns a copy of a prepared transaction in which all messages have another publish time. Inner and
+// WithTimestamp returns a copy of a prepared transaction in which all messages have another publish time. Inner and
 // CheckRecords must have accepted the transaction.
-func Stamped(payload []byte, timestampMS int64) []byte {
+func WithTimestamp(payload []byte, timestampMS int64) []byte {
 	out := slices.Clone(payload)
 	var r Reader
 	if Inner(&r, out) != nil {

@@ -59,7 +59,7 @@ func (l *Log) room(frameBytes int64) (*segment, error) {
 	seg := l.segs[len(l.segs)-1]
 	// A seal must always fit behind the block. A block larger than a segment gets its own segment, which grows. (A
 	// segment without records cannot be left behind: the next one would have the same name.)
-	fits := seg.end+blockHeaderBytes+frameBytes+blockHeaderBytes <= seg.sizeBytes && seg.first > l.givenUp ||
+	fits := seg.end+blockHeaderBytes+frameBytes+blockHeaderBytes <= seg.sizeBytes && seg.first > l.discarded ||
 		seg.empty()
 	l.mu.RUnlock()
 	if fits {

@@ -9,8 +9,8 @@ import (
 
 // Errors of opening a log.
 var (
-	// ErrDamaged is returned when durable data cannot be read back. The error is a *DamagedError with the details.
-	ErrDamaged = errors.New("log is corrupt")
+	// ErrCorrupt is returned when durable data cannot be read back. The error is a *CorruptError with the details.
+	ErrCorrupt = errors.New("log is corrupt")
 	// ErrNewerVersion is returned when the log's format is newer than this program.
 	ErrNewerVersion = errors.New("log was written by a newer version of lockstep")
 	// ErrOtherLog is returned when a segment belongs to the log of another store.
@@ -38,9 +38,9 @@ var (
 	ErrTrimmed = errors.New("log no longer contains the position")
 	// ErrNotInLog is returned when a position is not in the log: it is beyond the end, or belongs to another history.
 	ErrNotInLog = errors.New("position is not in the log")
-	// ErrCut is returned by a Reader when the log was cut or reset after the Reader was created. A new Reader is
+	// ErrTruncated is returned by a Reader when the log was cut or reset after the Reader was created. A new Reader is
 	// needed.
-	ErrCut = errors.New("log was truncated under its reader")
+	ErrTruncated = errors.New("log was truncated under its reader")
 )
 
 // Errors of decoding a frame.
@@ -53,8 +53,8 @@ var (
 	ErrChain = errors.New("log frame does not follow its predecessor")
 )
 
-// DamagedError describes a position at which the log is unreadable although it was durable. It matches ErrDamaged.
-type DamagedError struct {
+// CorruptError describes a position at which the log is unreadable although it was durable. It matches ErrCorrupt.
+type CorruptError struct {
 	// Segment is the name of the file.
 	Segment string
 	// Offset is the offset of the unreadable block or frame in the file, in bytes.
@@ -68,7 +68,7 @@ type DamagedError struct {
 }
 
 // Error describes the corruption and the remedies.
-func (e *DamagedError) Error() string {
+func (e *CorruptError) Error() string {
 	proof := ""
 	if e.DurableLSN > 0 {
 		proof = fmt.Sprintf(", although everything up to record %d was durable", e.DurableLSN)
@@ -78,8 +78,8 @@ func (e *DamagedError) Error() string {
 		e.LSN, e.Segment, e.Offset, proof, e.Err)
 }
 
-// Is reports whether target is ErrDamaged.
-func (e *DamagedError) Is(target error) bool { return target == ErrDamaged }
+// Is reports whether target is ErrCorrupt.
+func (e *CorruptError) Is(target error) bool { return target == ErrCorrupt }
 
 // Unwrap returns the underlying error.
-func (e *DamagedError) Unwrap() error { return e.Err }
+func (e *CorruptError) Unwrap() error { return e.Err }

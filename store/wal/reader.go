@@ -93,7 +93,7 @@ func (l *Log) ensureIndexed(seg *segment) error {
 	}
 	found, err := scanIndex(seg)
 	if err == nil && found.last != expected {
-		err = &DamagedError{
+		err = &CorruptError{
 			Segment: seg.path, Offset: found.badOffset, LSN: found.badLSN, DurableLSN: expected.LSN,
 			Err: found.err,
 		}
@@ -122,7 +122,7 @@ func (l *Log) usableForReading() error {
 }
 
 // Next returns the next record, verified. io.EOF means that no further record exists yet; Next may be called again
-// later. The payload is valid until the next call. ErrTrimmed, ErrCut and a *DamagedError end the reader.
+// later. The payload is valid until the next call. ErrTrimmed, ErrTruncated and a *CorruptError end the reader.
 func (r *Reader) Next() (Frame, error) {
 	f, _, err := r.next()
 	return f, err
@@ -254,7 +254,7 @@ func (r *Reader) gone() error {
 	case r.l.closed:
 		return ErrClosed
 	case r.cuts != r.l.cuts:
-		return ErrCut
+		return ErrTruncated
 	case r.seg.trimmed:
 		return fmt.Errorf("%w: trimmed while record %d was read", ErrTrimmed, r.prev.LSN+1)
 	}
@@ -268,7 +268,7 @@ func (r *Reader) bad(err error) error {
 	if gone := r.gone(); gone != nil {
 		return gone
 	}
-	return &DamagedError{
+	return &CorruptError{
 		Segment: r.seg.path, Offset: r.offset, LSN: r.prev.LSN + 1, DurableLSN: r.l.synced.LSN,
 		Err: err,
 	}

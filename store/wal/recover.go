@@ -17,7 +17,7 @@ func (l *Log) load() error {
 	if err := l.makeDir(); err != nil {
 		return err
 	}
-	if err := l.finishCut(); err != nil {
+	if err := l.finishTruncate(); err != nil {
 		return err
 	}
 	names, err := l.o.FS.ReadDir(l.o.Dir)
@@ -40,7 +40,7 @@ func (l *Log) load() error {
 	if err := r.run(); err != nil {
 		return err
 	}
-	return l.makeFoundDurable(r.marked)
+	return l.syncRecovered(r.marked)
 }
 
 func (l *Log) makeDir() error {
@@ -137,7 +137,7 @@ func (r *recovering) run() error {
 	header, err := r.header(0)
 	if err != nil {
 		if errors.Is(err, errNoSegmentHeader) {
-			return &DamagedError{Segment: r.segs[0].path, LSN: r.segs[0].first, Err: err}
+			return &CorruptError{Segment: r.segs[0].path, LSN: r.segs[0].first, Err: err}
 		}
 		return err
 	}
@@ -291,8 +291,8 @@ func (r *recovering) decide(at int) error {
 }
 
 // damage describes the position and cause of a stop.
-func (r *recovering) damage(at int, proof uint64) *DamagedError {
-	d := &DamagedError{
+func (r *recovering) damage(at int, proof uint64) *CorruptError {
+	d := &CorruptError{
 		Segment: r.segs[at].path, Offset: r.stop.badOffset, LSN: r.stop.badLSN, DurableLSN: proof,
 		Err: r.stop.err,
 	}
@@ -327,9 +327,9 @@ func (r *recovering) cut(at int) error {
 	return nil
 }
 
-// makeFoundDurable makes all found records durable. Records not covered by a durable LSN may be in the page cache
+// syncRecovered makes all found records durable. Records not covered by a durable LSN may be in the page cache
 // only, and after a failed fsync the system may even consider them synced. They are therefore rewritten and synced.
-func (l *Log) makeFoundDurable(marked uint64) error {
+func (l *Log) syncRecovered(marked uint64) error {
 	for _, seg := range l.segs {
 		if !seg.indexed {
 			continue

@@ -103,7 +103,7 @@ func IsLogFile(name string) bool {
 			return true
 		}
 	}
-	return name == cutFile || name == cutFile+".tmp"
+	return name == truncateFile || name == truncateFile+".tmp"
 }
 
 // parseName returns the number in a file name with the suffix.

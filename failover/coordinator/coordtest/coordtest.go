@@ -24,8 +24,8 @@ import (
 // bound limits all waits.
 const bound = time.Minute
 
-// outageTry limits attempts during an outage of the coordinator.
-const outageTry = time.Second
+// outageTimeout limits attempts during an outage of the coordinator.
+const outageTimeout = time.Second
 
 // Fixture is a fresh coordinator without a record.
 type Fixture struct {
@@ -74,8 +74,8 @@ func runIn(
 		{"WatchSlowReader", testWatchSlowReader},
 		{"Announce", testAnnounce},
 		{"Outage", testOutage},
-		{"Twins", testTwins},
-		{"TwinThatWasKilled", testTwinThatWasKilled},
+		{"Twins", testDuplicates},
+		{"TwinThatWasKilled", testKilledDuplicate},
 		{"Mark", testMark},
 		{"MarkConcurrent", testMarkConcurrent},
 		{"MarkOutage", testMarkOutage},

@@ -146,7 +146,7 @@ func testMarkOutage(t *testing.T, f Fixture) {
 
 	f.Stop(t)
 	Await(t, b, "not reachable", func(o failover.Observation) bool { return !o.Reachable })
-	short, cancel := context.WithTimeout(t.Context(), outageTry)
+	short, cancel := context.WithTimeout(t.Context(), outageTimeout)
 	defer cancel()
 	_, err = a.WriteMark(short, failover.Mark{By: 1, Term: 1, LSN: 8})
 	require.Error(t, err)

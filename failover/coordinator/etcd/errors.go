@@ -71,8 +71,8 @@ func cause(err error) string {
 	return ""
 }
 
-// listen records the cause of failed requests, if an operator can fix it.
-func listen(last *atomic.Value) grpc.UnaryClientInterceptor {
+// recordErrors records the cause of failed requests, if an operator can fix it.
+func recordErrors(last *atomic.Value) grpc.UnaryClientInterceptor {
 	return func(
 		ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 		opts ...grpc.CallOption,

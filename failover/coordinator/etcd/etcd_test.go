@@ -212,11 +212,11 @@ func TestTwinOfOlderRelease(t *testing.T) {
 	_, err = raw.Put(t.Context(), "/p/live/"+live.Node.ID.String(), string(value), clientv3.WithLease(lease.ID))
 	require.NoError(t, err)
 	coordtest.Await(t, c, "the twin", func(o failover.Observation) bool {
-		return o.Twin != nil && o.Twin.Live == old &&
-			!o.Twin.Stale
+		return o.Duplicate != nil && o.Duplicate.Live == old &&
+			!o.Duplicate.Stale
 	})
 	coordtest.Await(t, c, "its own key again", func(o failover.Observation) bool {
 		l, ok := o.LiveNode(live.Node.ID)
-		return o.Twin == nil && ok && l == live
+		return o.Duplicate == nil && ok && l == live
 	})
 }

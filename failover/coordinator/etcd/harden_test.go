@@ -98,7 +98,7 @@ func TestTLS(t *testing.T) {
 	ca, other := certs.New(t, "ours"), certs.New(t, "theirs")
 	_, certFile, keyFile := ca.Issue(t, "server")
 	clientCert, _, _ := ca.Issue(t, "client")
-	strange, _, _ := other.Issue(t, "stranger")
+	foreign, _, _ := other.Issue(t, "stranger")
 	e := members(t, 1, secure(ca.File, certFile, keyFile))[0]
 	at := func(scheme string, cfg *tls.Config) etcd.Options {
 		return etcd.Options{Endpoints: []string{scheme + endpoint(e)}, TLS: cfg}
@@ -123,7 +123,7 @@ func TestTLS(t *testing.T) {
 			at("https://", clientTLS(ca, nil)),
 			"etcd requires a client certificate: set coordinator.etcd.tls.cert",
 		},
-		"wrong certificate": {at("https://", clientTLS(ca, &strange)), "coordinator.etcd.tls.cert"},
+		"wrong certificate": {at("https://", clientTLS(ca, &foreign)), "coordinator.etcd.tls.cert"},
 		"no TLS":            {at("", nil), "coordinator.etcd.tls"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestTLS(t *testing.T) {
 			}, bound, time.Millisecond)
 			coordtest.Await(t, c, "the reason in the status", func(o failover.Observation) bool {
 				return !o.Reachable &&
-					strings.Contains(o.Trouble, tt.want)
+					strings.Contains(o.Problem, tt.want)
 			})
 		})
 	}
@@ -199,7 +199,7 @@ func TestUserAndTokenExpiry(t *testing.T) {
 			c := open(t, o)
 			require.ErrorContains(t, c.Ping(ctx), tt.want)
 			coordtest.Await(t, c, "the reason in the status",
-				func(o failover.Observation) bool { return strings.Contains(o.Trouble, tt.want) })
+				func(o failover.Observation) bool { return strings.Contains(o.Problem, tt.want) })
 			_, err := c.Swap(ctx, 0, coordtest.SampleRecord("x"))
 			require.Error(t, err)
 			require.NotErrorIs(t, err, failover.ErrConflict)

@@ -62,12 +62,12 @@ func (c *Coordinator) raiseMark(ctx context.Context, m failover.Mark) (bool, err
 	if err != nil {
 		return false, fmt.Errorf("write high-water mark: %w: %w", failover.ErrUnknownOutcome, err)
 	}
-	c.reached()
+	c.reportReachable()
 	if resp.Succeeded {
 		k.rev, k.now = resp.Header.Revision, m
 		return true, nil
 	}
-	return false, c.noteMark(resp.Responses[0].GetResponseRange().GetKvs())
+	return false, c.recordMark(resp.Responses[0].GetResponseRange().GetKvs())
 }
 
 // LoadMark implements failover.Coordinator.
@@ -85,15 +85,15 @@ func (c *Coordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
 func (c *Coordinator) readMark(ctx context.Context) error {
 	resp, err := c.get(ctx, c.mark)
 	if err != nil {
-		c.unreached(err)
+		c.reportUnreachable(err)
 		return fmt.Errorf("%w: %w", failover.ErrUnreachable, err)
 	}
-	c.reached()
-	return c.noteMark(resp.Kvs)
+	c.reportReachable()
+	return c.recordMark(resp.Kvs)
 }
 
-// noteMark caches the value of the mark's key. Called with c.marks.mu held.
-func (c *Coordinator) noteMark(kvs []*mvccpb.KeyValue) error {
+// recordMark caches the value of the mark's key. Called with c.marks.mu held.
+func (c *Coordinator) recordMark(kvs []*mvccpb.KeyValue) error {
 	k := &c.marks
 	k.rev, k.now = 0, failover.Mark{}
 	if len(kvs) == 0 {

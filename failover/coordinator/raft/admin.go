@@ -36,7 +36,7 @@ type Admin struct {
 	why   error      // why the last search found no leader
 }
 
-var _ guide = (*Admin)(nil)
+var _ leaderFinder = (*Admin)(nil)
 
 // NewAdmin returns an Admin. It does not wait for connections.
 func NewAdmin(o AdminOptions) (*Admin, error) {
@@ -104,8 +104,8 @@ func (a *Admin) Close() error {
 	return nil
 }
 
-// whoLeads implements guide by querying every known voter.
-func (a *Admin) whoLeads(ctx context.Context) (service, string) {
+// findLeader implements guide by querying every known voter.
+func (a *Admin) findLeader(ctx context.Context) (service, string) {
 	a.mu.Lock()
 	known := slices.Clone(a.known)
 	a.mu.Unlock()

@@ -40,7 +40,7 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	var incoming hello
 	if c.Add != "" {
 		var err error
-		if incoming, err = v.joining(ctx, c.Add); err != nil {
+		if incoming, err = v.checkJoining(ctx, c.Add); err != nil {
 			return Member{}, err
 		}
 		m, member := v.find(incoming.Status.ID)
@@ -60,8 +60,8 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	return v.add(incoming.Status.ID, c.Add)
 }
 
-// joining queries the identity of a voter to be added. It retries, because the voter may have just been started.
-func (v *Voter) joining(ctx context.Context, address string) (hello, error) {
+// checkJoining queries the identity of a voter to be added. It retries, because the voter may have just been started.
+func (v *Voter) checkJoining(ctx context.Context, address string) (hello, error) {
 	if err := checkAddress(address); err != nil {
 		return hello{}, fmt.Errorf("%w: %w", ErrMembership, err)
 	}
@@ -112,7 +112,7 @@ func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 	case m.ID == incoming:
 		return nil // it stays, with another address
 	}
-	if err := v.awaitSurvivors(ctx, m.ID, c.Add != ""); err != nil {
+	if err := v.awaitRemainingQuorum(ctx, m.ID, c.Add != ""); err != nil {
 		return err
 	}
 	if m.ID == v.disk.id {
@@ -131,12 +131,12 @@ func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 // errTooFew is returned if too few of the remaining voters respond.
 var errTooFew = errors.New("that is not a majority")
 
-// awaitSurvivors retries survives for voters that have not responded yet: this voter may have just been elected.
-func (v *Voter) awaitSurvivors(ctx context.Context, without string, replaced bool) error {
+// awaitRemainingQuorum retries survives for voters that have not responded yet: this voter may have just been elected.
+func (v *Voter) awaitRemainingQuorum(ctx context.Context, without string, replaced bool) error {
 	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
 	defer cancel()
 	return retry(ctx, func() (again bool, err error) {
-		err = v.survives(without, replaced)
+		err = v.checkRemainingQuorum(without, replaced)
 		return errors.Is(err, errTooFew), err
 	})
 }
@@ -161,8 +161,8 @@ func retry(ctx context.Context, try func() (again bool, err error)) error {
 	}
 }
 
-// survives checks that the cluster keeps a majority without a member.
-func (v *Voter) survives(without string, replaced bool) error {
+// checkRemainingQuorum checks that the cluster keeps a majority without a member.
+func (v *Voter) checkRemainingQuorum(without string, replaced bool) error {
 	rest, well := 0, 0
 	for _, s := range v.servers() {
 		if string(s.ID) == without || s.Suffrage != hraft.Voter {
@@ -246,24 +246,24 @@ func (v *Voter) Replace(ctx context.Context, idOrAddress, newAddress string) (Me
 	return askChange(ctx, v, change{Remove: idOrAddress, Add: newAddress})
 }
 
-func askMembers(ctx context.Context, g guide, limit time.Duration) (out []Member, err error) {
+func askMembers(ctx context.Context, g leaderFinder, limit time.Duration) (out []Member, err error) {
 	_, err = atLeader(ctx, g, limit, func(ctx context.Context, s service) (err error) {
 		out, err = s.members(ctx)
 		return err
 	})
-	return out, unanswered(err)
+	return out, timeoutError(err)
 }
 
-func askChange(ctx context.Context, g guide, c change) (out Member, err error) {
+func askChange(ctx context.Context, g leaderFinder, c change) (out Member, err error) {
 	_, err = atLeader(ctx, g, changeLimit+time.Second, func(ctx context.Context, s service) (err error) {
 		out, err = s.changeMembers(ctx, c)
 		return err
 	})
-	return out, unanswered(err)
+	return out, timeoutError(err)
 }
 
-// unanswered wraps errors that are not a voter's response in ErrNoQuorum.
-func unanswered(err error) error {
+// timeoutError wraps errors that are not a voter's response in ErrNoQuorum.
+func timeoutError(err error) error {
 	if err == nil || final(err) || errors.Is(err, ErrNoQuorum) {
 		return err
 	}

@@ -40,10 +40,10 @@ type disk struct {
 	reads chan struct{} // one slot for each running read
 }
 
-// readPatience limits a read; at most readsAtOnce reads wait for a stalled disk.
+// readTimeout limits a read; at most concurrentReads reads wait for a stalled disk.
 const (
-	readPatience = 500 * time.Millisecond
-	readsAtOnce  = 16
+	readTimeout     = 500 * time.Millisecond
+	concurrentReads = 16
 )
 
 // reading runs f, which reads the disk, and returns errDiskStalled on a timeout. A read may have to wait for a write,
@@ -65,12 +65,12 @@ func reading[T any](d *disk, f func() (T, error)) (out T, err error) {
 		a.out, a.err = f()
 		done <- a
 	}()
-	patience := time.NewTimer(readPatience)
-	defer patience.Stop()
+	timer := time.NewTimer(readTimeout)
+	defer timer.Stop()
 	select {
 	case a := <-done:
 		return a.out, a.err
-	case <-patience.C:
+	case <-timer.C:
 		return out, errDiskStalled
 	}
 }
@@ -95,7 +95,7 @@ func openDisk(dir string, noSync bool, log raftLog) (*disk, error) {
 		return nil, fmt.Errorf("raft: open %s: %w: if it is corrupt, move the directory away and replace this voter "+
 			"(lockstep pair replace)", path, err)
 	}
-	d := &disk{dir: dir, store: store, snaps: snaps, reads: make(chan struct{}, readsAtOnce)}
+	d := &disk{dir: dir, store: store, snaps: snaps, reads: make(chan struct{}, concurrentReads)}
 	if err := d.check(); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
@@ -209,8 +209,8 @@ func kindOf(id string) Kind {
 // never is the election timeout of a voter that does not take part yet.
 const never = 1000 * time.Hour
 
-// patient prevents elections until endConsulting.
-func patient(c *hraft.Config) *hraft.Config {
+// withLongTimeouts prevents elections until endVerification.
+func withLongTimeouts(c *hraft.Config) *hraft.Config {
 	c.HeartbeatTimeout, c.ElectionTimeout = never, never
 	return c
 }

@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	pollOften  = 100 * time.Millisecond
-	pollSeldom = time.Second
-	// goneAfter is the time without a response after which a voter is not just restarting.
-	goneAfter = 10 * time.Second
-	// troubleAfter is the time that a problem must last before it is logged.
-	troubleAfter = 2 * time.Second
+	fastPollInterval = 100 * time.Millisecond
+	slowPollInterval = time.Second
+	// unreachableAfter is the time without a response after which a voter is not just restarting.
+	unreachableAfter = 10 * time.Second
+	// problemDelay is the time that a problem must last before it is logged.
+	problemDelay = 2 * time.Second
 	// adoptAfter is the number of election timeouts without a leader after which a voter queries the others for one.
 	adoptAfter = 4
 )
@@ -39,7 +39,7 @@ type hello struct {
 	// Stalled is true while its disk is stalled.
 	Stalled bool `json:"stalled"`
 	// Seen is its knowledge of the other voters, by ID.
-	Seen map[string]sighting `json:"seen,omitempty"`
+	Seen map[string]peerProgress `json:"seen,omitempty"`
 	// Features of its release beyond 0.1.0.
 	Features []string `json:"features,omitempty"`
 }
@@ -68,15 +68,15 @@ func (v *Voter) hello() (hello, error) {
 // why this voter is in none, and to check the health of the witness.
 func (v *Voter) pollOthers(ctx context.Context) {
 	for {
-		v.considerPutBack(nil)
+		v.checkRollback(nil)
 		v.ask(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		v.consider()
-		wait := pollSeldom
+		wait := slowPollInterval
 		if v.leaders.Get().address == "" || v.leading.Load() != nil && v.opts.Kind == KindNode {
-			wait = pollOften
+			wait = fastPollInterval
 		}
 		select {
 		case <-ctx.Done():
@@ -97,7 +97,7 @@ func (v *Voter) ask(ctx context.Context) {
 		wg.Go(func() {
 			h, err := v.peers.at(address).hello(ctx)
 			if err != nil {
-				v.unheard(address, err)
+				v.recordSilence(address, err)
 				return
 			}
 			v.mu.Lock()
@@ -105,7 +105,7 @@ func (v *Voter) ask(ctx context.Context) {
 			v.heard[address] = heard{hello: h, asked: began, at: time.Now()}
 			delete(v.silent, address)
 			v.mu.Unlock()
-			v.gossip(h)
+			v.recordProgress(h)
 			if !known {
 				v.log.Info("voter responds", zap.String("address", address), zap.String("id", h.Status.ID))
 			}
@@ -114,17 +114,17 @@ func (v *Voter) ask(ctx context.Context) {
 	wg.Wait()
 }
 
-// unheard deletes a voter's last hello: each health check needs a fresh response.
-func (v *Voter) unheard(address string, err error) {
+// recordSilence deletes a voter's last hello: each health check needs a fresh response.
+func (v *Voter) recordSilence(address string, err error) {
 	v.mu.Lock()
 	_, known := v.heard[address]
 	delete(v.heard, address)
-	mute := v.silent[address]
-	if mute.since.IsZero() {
-		mute.since = time.Now()
+	silentPeer := v.silent[address]
+	if silentPeer.since.IsZero() {
+		silentPeer.since = time.Now()
 	}
-	mute.cause = cause(err)
-	v.silent[address] = mute
+	silentPeer.cause = cause(err)
+	v.silent[address] = silentPeer
 	v.mu.Unlock()
 	if known {
 		v.log.Info("voter does not respond", zap.String("address", address), zap.Error(err))
@@ -154,10 +154,10 @@ func (v *Voter) consider() {
 	silent, fenced := maps.Clone(v.silent), v.fenced != ""
 	leaderless := time.Since(v.lastLed) > adoptAfter*v.opts.ElectionTimeout // longer than an election takes
 	v.mu.Unlock()
-	if v.considerPutBack(known) {
+	if v.checkRollback(known) {
 		fenced = true
 	}
-	v.endConsulting(known)
+	v.endVerification(known)
 	own := v.Status()
 	if by, ok := superseded(own, known); ok && !fenced {
 		v.fence(FencedRecovered, fmt.Sprintf("quorum recovery was forced at %s, without this voter: it "+
@@ -166,11 +166,11 @@ func (v *Voter) consider() {
 		fenced = true
 	}
 	gone := own.LeaderID != own.ID && removed(own, known) || len(own.Voters) > 0 && !lists(own, own.ID)
-	v.notice(v.review(own, known, silent))
-	outsider := fenced || gone || !own.Member
+	v.notice(v.evaluateConditions(own, known, silent))
+	nonMember := fenced || gone || !own.Member
 	switch {
-	case !outsider:
-		v.setTrouble(v.memberTrouble(own, known, silent))
+	case !nonMember:
+		v.setProblem(v.memberProblem(own, known, silent))
 		if !leaderless {
 			return
 		}
@@ -179,10 +179,10 @@ func (v *Voter) consider() {
 		return
 	case fenced:
 	case gone:
-		v.setTrouble(fmt.Sprintf("this voter (%s) was removed from the cluster: stop it, or move its directory %s "+
+		v.setProblem(fmt.Sprintf("this voter (%s) was removed from the cluster: stop it, or move its directory %s "+
 			"away, restart it and make it a member (lockstep pair add %s)", own.ID, v.opts.Dir, own.Address))
 	default:
-		v.setTrouble(v.whyWaiting(own, known, silent))
+		v.setProblem(v.waitReason(own, known, silent))
 	}
 	v.adoptLeader(known)
 }
@@ -217,9 +217,9 @@ func superseded(own Status, known map[string]hello) (string, bool) {
 // fence removes this voter from its cluster, which continues elsewhere.
 func (v *Voter) fence(why fencing, text string) {
 	v.mu.Lock()
-	v.fenced, v.consulting = why, false
+	v.fenced, v.verifying = why, false
 	v.mu.Unlock()
-	v.setTrouble(text)
+	v.setProblem(text)
 	if err := v.raft.Shutdown().Error(); err != nil {
 		v.log.Warn("raft: stop", zap.Error(err))
 	}
@@ -253,7 +253,7 @@ func (v *Voter) form(known map[string]hello) {
 		})
 	}
 	if err := v.raft.BootstrapCluster(hraft.Configuration{Servers: servers}).Error(); err != nil {
-		v.setTrouble("cannot form the cluster of the three voters: " + err.Error())
+		v.setProblem("cannot form the cluster of the three voters: " + err.Error())
 		return
 	}
 	v.log.Info("the three voters have formed a cluster", zap.Strings("voters", v.opts.Voters))
@@ -283,8 +283,8 @@ func (v *Voter) adoptLeader(known map[string]hello) {
 	v.setLeader(found)
 }
 
-// whyWaiting returns the reason why a voter without a vote has none.
-func (v *Voter) whyWaiting(own Status, known map[string]hello, silent map[string]silence) string {
+// waitReason returns the reason why a voter without a vote has none.
+func (v *Voter) waitReason(own Status, known map[string]hello, silent map[string]silence) string {
 	for _, h := range known {
 		if !h.Status.Member {
 			continue
@@ -324,8 +324,8 @@ func (v *Voter) whyWaiting(own Status, known map[string]hello, silent map[string
 	return ""
 }
 
-// memberTrouble returns a problem of the cluster as seen by a member.
-func (v *Voter) memberTrouble(own Status, known map[string]hello, silent map[string]silence) string {
+// memberProblem returns a problem of the cluster as seen by a member.
+func (v *Voter) memberProblem(own Status, known map[string]hello, silent map[string]silence) string {
 	for _, address := range slices.Sorted(maps.Keys(known)) {
 		if h := known[address]; h.ElectionTimeout != v.opts.ElectionTimeout {
 			return fmt.Sprintf("voter at %s has an election timeout of %s, here it is %s: use the same value, or "+
@@ -333,16 +333,16 @@ func (v *Voter) memberTrouble(own Status, known map[string]hello, silent map[str
 				address, h.ElectionTimeout, v.opts.ElectionTimeout)
 		}
 	}
-	if text := v.othersPutBack(own, known); text != "" {
+	if text := v.rolledBackPeers(own, known); text != "" {
 		return text
 	}
 	var gone []string
 	for _, m := range own.Voters {
-		mute, ok := silent[m.Address]
+		silentPeer, ok := silent[m.Address]
 		switch {
-		case ok && mute.cause != "":
-			return fmt.Sprintf("cannot connect to the voter at %s: %s", m.Address, mute.cause)
-		case ok && time.Since(mute.since) > goneAfter:
+		case ok && silentPeer.cause != "":
+			return fmt.Sprintf("cannot connect to the voter at %s: %s", m.Address, silentPeer.cause)
+		case ok && time.Since(silentPeer.since) > unreachableAfter:
 			gone = append(gone, m.Address)
 		}
 	}
@@ -358,14 +358,14 @@ func (v *Voter) memberTrouble(own Status, known map[string]hello, silent map[str
 	}
 }
 
-// setTrouble records a problem that an operator can fix. It is logged only when it persists, because starting three
+// setProblem records a problem that an operator can fix. It is logged only when it persists, because starting three
 // processes one after the other causes transient problems.
-func (v *Voter) setTrouble(text string) {
+func (v *Voter) setProblem(text string) {
 	v.mu.Lock()
-	if v.trouble != text {
-		v.trouble, v.troubled = text, time.Now()
+	if v.problem != text {
+		v.problem, v.problemSince = text, time.Now()
 	}
-	lasts := time.Since(v.troubled) >= troubleAfter
+	lasts := time.Since(v.problemSince) >= problemDelay
 	last := v.logged
 	if text == "" || lasts {
 		v.logged = text

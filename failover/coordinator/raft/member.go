@@ -27,8 +27,8 @@ type fencing string
 
 // Reasons in Status.Fenced.
 const (
-	// FencedPutBack: the voter's disk was restored to an older state. The voter must be replaced.
-	FencedPutBack = "put-back"
+	// FencedRolledBack: the voter's disk was restored to an older state. The voter must be replaced.
+	FencedRolledBack = "put-back"
 	// FencedRecovered: a lost quorum was recovered by force without this voter.
 	FencedRecovered = "recovered"
 )
@@ -67,13 +67,13 @@ type Status struct {
 	Voters []Member `json:"voters"`
 	// Term is its raft term.
 	Term uint64 `json:"term"`
-	// Fenced is the reason why it no longer takes part: FencedPutBack, FencedRecovered; empty if it does.
+	// Fenced is the reason why it no longer takes part: FencedRolledBack, FencedRecovered; empty if it does.
 	Fenced string `json:"fenced,omitempty"`
 	// LastIndex of its log, and its applied index.
 	LastIndex    uint64 `json:"last_index"`
 	AppliedIndex uint64 `json:"applied_index"`
 	// Recoveries is the number of forced recoveries of this cluster.
 	Recoveries uint64 `json:"recoveries"`
-	// Trouble describes a problem that an operator can fix; empty if none.
-	Trouble string `json:"trouble"`
+	// Problem describes a problem that an operator can fix; empty if none.
+	Problem string `json:"trouble"`
 }

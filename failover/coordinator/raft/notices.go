@@ -10,19 +10,19 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// noticed returns the current notices about the cluster's voters.
-func (v *Voter) noticed() []failover.Notice {
+// currentConditions returns the current notices about the cluster's voters.
+func (v *Voter) currentConditions() []failover.Condition {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.notices
+	return v.conditions
 }
 
 // notice stores the notices. Unchanged notices keep the same slice.
-func (v *Voter) notice(now []failover.Notice) {
+func (v *Voter) notice(now []failover.Condition) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if !slices.Equal(v.notices, now) {
-		v.notices = now
+	if !slices.Equal(v.conditions, now) {
+		v.conditions = now
 	}
 }
 
@@ -37,53 +37,53 @@ func (v *Voter) replaceCommand(id, address string) string {
 	return text
 }
 
-// review checks each voter. The texts are stable, because they are part of the node's status.
-func (v *Voter) review(own Status, known map[string]hello, silent map[string]silence) []failover.Notice {
-	var out []failover.Notice
+// evaluateConditions checks each voter. The texts are stable, because they are part of the node's status.
+func (v *Voter) evaluateConditions(own Status, known map[string]hello, silent map[string]silence) []failover.Condition {
+	var out []failover.Condition
 	add := func(kind, format string, args ...any) {
-		out = append(out, failover.Notice{Kind: kind, Details: fmt.Sprintf(format, args...)})
+		out = append(out, failover.Condition{Kind: kind, Details: fmt.Sprintf(format, args...)})
 	}
-	if own.Fenced == FencedPutBack {
-		add(failover.NoticeVoterPutBack, "%s", own.Trouble)
+	if own.Fenced == FencedRolledBack {
+		add(failover.ConditionVoterRolledBack, "%s", own.Problem)
 	}
 	if m, ok := predecessor(own, known); ok {
-		add(failover.NoticeVoterWiped, "cluster has the voter at %s as %s, but it is %s: %s",
+		add(failover.ConditionVoterWiped, "cluster has the voter at %s as %s, but it is %s: %s",
 			m.Address, m.ID, own.ID, v.replaceCommand(m.ID, m.Address))
 	}
 	for _, m := range own.Voters {
 		h, heard := known[m.Address]
-		mute, isSilent := silent[m.Address]
+		silentPeer, isSilent := silent[m.Address]
 		switch {
 		case m.ID == own.ID:
 			switch {
 			case v.diskSilent():
-				add(failover.NoticeVoterBehind, "disk of the local voter (%s) does not respond", m.Address)
-			case own.Fenced == "" && behindOthers(own, known):
-				add(failover.NoticeVoterBehind, "local voter (%s) lacks log entries that other voters have",
+				add(failover.ConditionVoterBehind, "disk of the local voter (%s) does not respond", m.Address)
+			case own.Fenced == "" && lagsPeers(own, known):
+				add(failover.ConditionVoterBehind, "local voter (%s) lacks log entries that other voters have",
 					m.Address)
 			}
 		case !heard && isSilent:
-			n := failover.Notice{
-				Kind:    failover.NoticeVoterMissing,
-				Details: fmt.Sprintf("%s's voter at %s does not respond", m.Kind, m.Address), Since: mute.since,
+			n := failover.Condition{
+				Kind:    failover.ConditionVoterMissing,
+				Details: fmt.Sprintf("%s's voter at %s does not respond", m.Kind, m.Address), Since: silentPeer.since,
 			}
-			if mute.cause != "" {
-				n.Details += ": " + mute.cause
+			if silentPeer.cause != "" {
+				n.Details += ": " + silentPeer.cause
 			}
 			out = append(out, n)
 		case !heard:
 		case h.Status.ID != m.ID:
-			add(failover.NoticeVoterWiped, "cluster has the voter at %s as %s, but it is %s: %s",
+			add(failover.ConditionVoterWiped, "cluster has the voter at %s as %s, but it is %s: %s",
 				m.Address, m.ID, h.Status.ID, v.replaceCommand(m.ID, m.Address))
-		case h.Status.Fenced == FencedPutBack:
-			add(failover.NoticeVoterPutBack, "disk of the voter at %s was restored from an older copy: stop it, "+
+		case h.Status.Fenced == FencedRolledBack:
+			add(failover.ConditionVoterRolledBack, "disk of the voter at %s was restored from an older copy: stop it, "+
 				"move its raft directory away (of a node: only 'raft' in the data directory), "+
 				"restart it, and: %s",
 				m.Address, v.replaceCommand(m.ID, m.Address))
 		case h.Stalled:
-			add(failover.NoticeVoterBehind, "disk of the voter at %s does not respond", m.Address)
+			add(failover.ConditionVoterBehind, "disk of the voter at %s does not respond", m.Address)
 		case h.Status.LastIndex+snapshotSlack < own.LastIndex:
-			add(failover.NoticeVoterBehind, "voter at %s lacks log entries", m.Address)
+			add(failover.ConditionVoterBehind, "voter at %s lacks log entries", m.Address)
 		}
 	}
 	return out
@@ -104,8 +104,8 @@ func predecessor(own Status, known map[string]hello) (Member, bool) {
 	return Member{}, false
 }
 
-// behindOthers reports whether some member has much more of the log.
-func behindOthers(own Status, known map[string]hello) bool {
+// lagsPeers reports whether some member has much more of the log.
+func lagsPeers(own Status, known map[string]hello) bool {
 	for _, h := range known {
 		if h.Status.Member && lists(own, h.Status.ID) && own.LastIndex+snapshotSlack < h.Status.LastIndex {
 			return true

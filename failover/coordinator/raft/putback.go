@@ -13,8 +13,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// errConsulting is returned to a connecting voter while this one is waiting for the hellos of the others.
-var errConsulting = errors.New("voter has just started and is checking with its peers that its disk was not " +
+// errVerifying is returned to a connecting voter while this one is waiting for the hellos of the others.
+var errVerifying = errors.New("voter has just started and is checking with its peers that its disk was not " +
 	"rolled back")
 
 // fillHandshake sets this voter's disk state, and its knowledge of the receiver.
@@ -43,7 +43,7 @@ func (v *Voter) checkHandshake(g handshake) error {
 		}
 		if missing := g.Seen.lacks(have); missing != "" {
 			v.mu.Lock()
-			v.suspect = missing
+			v.suspectedLoss = missing
 			v.mu.Unlock()
 			v.pollNow()
 			return fmt.Errorf("disk of this voter was rolled back: %s", missing)
@@ -69,18 +69,18 @@ func (v *Voter) pollNow() {
 	}
 }
 
-// considerPutBack reports whether this voter's disk is older than others know it to be, and fences the voter in that
+// checkRollback reports whether this voter's disk is older than others know it to be, and fences the voter in that
 // case.
-func (v *Voter) considerPutBack(known map[string]hello) bool {
+func (v *Voter) checkRollback(known map[string]hello) bool {
 	v.mu.Lock()
-	missing, fenced := v.suspect, v.fenced
+	missing, fenced := v.suspectedLoss, v.fenced
 	v.mu.Unlock()
 	if fenced != "" {
 		return true
 	}
 	have, err := v.disk.state()
 	if errors.Is(err, errDiskStalled) {
-		return false // notices report it
+		return false // conditions report it
 	}
 	if err != nil {
 		v.log.Error("cannot read the disk of this voter", zap.Error(err))
@@ -95,7 +95,7 @@ func (v *Voter) considerPutBack(known map[string]hello) bool {
 		return false
 	}
 	// The voters that know it may not be running at the next start.
-	if err := v.disk.notePutBack(missing); err != nil {
+	if err := v.disk.recordRollback(missing); err != nil {
 		v.log.Error("cannot record that the disk of this voter was rolled back", zap.Error(err))
 	}
 	text := fmt.Sprintf("disk of this voter (%s) was restored from an older copy: %s. Its votes and its log no "+
@@ -104,15 +104,15 @@ func (v *Voter) considerPutBack(known map[string]hello) bool {
 		"and: %s",
 		v.disk.id, missing, v.opts.Dir, v.replaceCommand(v.disk.id, v.opts.Advertise))
 	v.log.Error("voter no longer takes part", zap.String("cause", text))
-	v.fence(FencedPutBack, text)
+	v.fence(FencedRolledBack, text)
 	return true
 }
 
-// othersPutBack describes other members with a restored disk; empty if none.
-func (v *Voter) othersPutBack(own Status, known map[string]hello) string {
+// rolledBackPeers describes other members with a restored disk; empty if none.
+func (v *Voter) rolledBackPeers(own Status, known map[string]hello) string {
 	var back []Member
 	for _, m := range own.Voters {
-		if h, ok := known[m.Address]; ok && h.Status.ID == m.ID && h.Status.Fenced == FencedPutBack {
+		if h, ok := known[m.Address]; ok && h.Status.ID == m.ID && h.Status.Fenced == FencedRolledBack {
 			back = append(back, m)
 		}
 	}
@@ -136,14 +136,14 @@ func (v *Voter) othersPutBack(own Status, known map[string]hello) string {
 	}
 }
 
-// endConsulting ends the start phase in which this voter only polls. It has enough hellos when each other member has
+// endVerification ends the start phase in which this voter only polls. It has enough hellos when each other member has
 // responded or, if one of them does not respond, one has and a timeout has passed. One is required, because alone the
 // voter could not do anything. A voter with better knowledge that did not respond rejects this one when they connect
 // (see checkHandshake).
-func (v *Voter) endConsulting(known map[string]hello) {
+func (v *Voter) endVerification(known map[string]hello) {
 	members := v.otherMembers()
 	v.mu.Lock()
-	waits := v.consulting && v.fenced == "" && v.heardEnough(members, known, time.Now())
+	waits := v.verifying && v.fenced == "" && v.hasEnoughHellos(members, known, time.Now())
 	v.mu.Unlock()
 	if !waits {
 		return
@@ -158,14 +158,14 @@ func (v *Voter) endConsulting(known map[string]hello) {
 		return
 	}
 	v.mu.Lock()
-	v.consulting = false // only now: a leader could ask it to stand for election
+	v.verifying = false // only now: a leader could ask it to stand for election
 	v.mu.Unlock()
 }
 
-// heardEnough reports whether all other members have responded, or one of them and the others had enough time. That
+// hasEnoughHellos reports whether all other members have responded, or one of them and the others had enough time. That
 // time counts from the beginning of the round in which the first one responded, so a silent one is waited for only
 // once, for the duration of a request. mu is held.
-func (v *Voter) heardEnough(members []string, known map[string]hello, now time.Time) bool {
+func (v *Voter) hasEnoughHellos(members []string, known map[string]hello, now time.Time) bool {
 	heard := 0
 	for _, address := range members {
 		if _, ok := known[address]; ok {
@@ -193,11 +193,11 @@ func (v *Voter) otherMembers() []string {
 	return out
 }
 
-// gossip records another voter's progress and its knowledge of the others.
-func (v *Voter) gossip(h hello) {
-	err := v.seen.saw(h.Status.ID, sighting{Term: h.Status.Term}, lazily)
+// recordProgress records another voter's progress and its knowledge of the others.
+func (v *Voter) recordProgress(h hello) {
+	err := v.seen.saw(h.Status.ID, peerProgress{Term: h.Status.Term}, urgencyLow)
 	for id, s := range h.Seen {
-		err = errors.Join(err, v.seen.saw(id, s, lazily))
+		err = errors.Join(err, v.seen.saw(id, s, urgencyLow))
 	}
 	if err = errors.Join(err, v.seen.flush(v.servers())); err != nil {
 		v.log.Warn("recorded peer progress", zap.Error(err))

@@ -47,17 +47,17 @@ type handshake struct {
 	To   string `json:"to,omitempty"` // empty: any voter at that address
 	// Have is the disk state of the connecting voter, and Seen its knowledge of the other one; for raft connections.
 	// A voter of 0.1.0 neither sends nor checks them.
-	Have *diskState `json:"have,omitempty"`
-	Seen *sighting  `json:"seen,omitempty"`
+	Have *diskState    `json:"have,omitempty"`
+	Seen *peerProgress `json:"seen,omitempty"`
 }
 
 // dialer connects to voters.
 type dialer struct {
 	from string
-	// about sets Have and Seen; nil without raft connections.
-	about func(*handshake) error
-	tls   *TLS // may be nil
-	dial  func(ctx context.Context, address string) (net.Conn, error)
+	// describe sets Have and Seen; nil without raft connections.
+	describe func(*handshake) error
+	tls      *TLS // may be nil
+	dial     func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // connect dials, starts TLS and sends the hello. On return the other side has accepted.
@@ -80,24 +80,24 @@ func (d *dialer) connect(ctx context.Context, kind byte, to, address string) (_ 
 	if d.tls != nil {
 		secure := tls.Client(raw, d.tls.client(address))
 		if err := secure.HandshakeContext(ctx); err != nil {
-			return nil, explained(address, err)
+			return nil, describeDialError(address, err)
 		}
 		conn = secure
 	}
 	g := handshake{From: d.from, To: to}
 	if kind == kindRaft {
-		if err := d.about(&g); err != nil {
+		if err := d.describe(&g); err != nil {
 			return nil, err
 		}
 	}
 	if err := sendHandshake(conn, kind, g); err != nil {
-		return nil, explained(address, err)
+		return nil, describeDialError(address, err)
 	}
 	return conn, nil
 }
 
-// explained adds the address and, if known, the remedy.
-func explained(address string, err error) error {
+// describeDialError adds the address and, if known, the remedy.
+func describeDialError(address string, err error) error {
 	if what := cause(err); what != "" {
 		return fmt.Errorf("connect to voter at %s: %s: %w", address, what, err)
 	}
@@ -145,10 +145,10 @@ type port struct {
 	slots     chan struct{}
 	wg        sync.WaitGroup
 
-	mu     sync.Mutex // guards the fields below
-	conns  map[net.Conn]struct{}
-	closed bool
-	told   time.Time // time of the last logged rejection
+	mu       sync.Mutex // guards the fields below
+	conns    map[net.Conn]struct{}
+	closed   bool
+	loggedAt time.Time // time of the last logged rejection
 }
 
 // newPort takes ownership of the listener. voters returns the addresses of all known voters. admit returns an error
@@ -243,11 +243,11 @@ func (p *port) known(conn net.Conn) error {
 	if !ok {
 		return nil
 	}
-	shown := secure.ConnectionState().PeerCertificates
-	if len(shown) == 0 {
-		return errStranger
+	certificates := secure.ConnectionState().PeerCertificates
+	if len(certificates) == 0 {
+		return errNonPeer
 	}
-	return p.tls.accept(shown[0], p.addresses())
+	return p.tls.accept(certificates[0], p.addresses())
 }
 
 // answer ends the handshake; it returns `refusal`, or a write error.
@@ -268,9 +268,9 @@ func answer(conn net.Conn, refusal error) error {
 // refused logs the reason of a closed connection, rate-limited.
 func (p *port) refused(from net.Addr, err error) {
 	p.mu.Lock()
-	due := !p.closed && time.Since(p.told) > quietFor && !errors.Is(err, io.EOF) && !errors.Is(err, errConsulting)
+	due := !p.closed && time.Since(p.loggedAt) > logInterval && !errors.Is(err, io.EOF) && !errors.Is(err, errVerifying)
 	if due {
-		p.told = time.Now()
+		p.loggedAt = time.Now()
 	}
 	p.mu.Unlock()
 	if due {

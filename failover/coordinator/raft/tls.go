@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// errStranger is returned for a certificate that does not belong to a voter.
-var errStranger = errors.New("certificate does not belong to a voter of this pair")
+// errNonPeer is returned for a certificate that does not belong to a voter.
+var errNonPeer = errors.New("certificate does not belong to a voter of this pair")
 
 // check rejects an incomplete configuration.
 func (t *TLS) check() error {
@@ -45,7 +45,7 @@ func (t *TLS) accept(cert *x509.Certificate, addresses []string) error {
 		}
 	}
 	return fmt.Errorf("%w: it has none of the names %s. Connect with a voter's certificate, or add its name to "+
-		"coordinator.raft.tls.names of all voters", errStranger, strings.Join(names, ", "))
+		"coordinator.raft.tls.names of all voters", errNonPeer, strings.Join(names, ", "))
 }
 
 // client returns the configuration for a connection to this address.

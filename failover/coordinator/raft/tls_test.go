@@ -60,13 +60,13 @@ func TestTLS(t *testing.T) {
 		c.stop(nodeB)
 		c.tune = bad.tune
 		c.start(nodeB)
-		c.awaitTrouble(nodeA, bad.text)
-		require.Contains(t, c.voters[nodeA].Status().Trouble, nodeB)
+		c.awaitProblem(nodeA, bad.text)
+		require.Contains(t, c.voters[nodeA].Status().Problem, nodeB)
 		rec := coordtest.SampleRecord(bad.text)
 		rev, err = a.Swap(timed(t), rev, rec)
 		require.NoError(t, err)
 	}
-	c.awaitTrouble(nodeB, "cannot connect to")
+	c.awaitProblem(nodeB, "cannot connect to")
 
 	admin, err := raft.NewAdmin(raft.AdminOptions{
 		Voters: []string{nodeA}, TLS: issue(t, others, nodeA),
@@ -138,8 +138,8 @@ func TestTLSOfAStranger(t *testing.T) {
 		_, err = admin.Status(timed(t), voter)
 		return err
 	}
-	stranger, operator := issue(t, ours, "client.test:1"), issue(t, ours, "operator.test:1")
-	err := ask(stranger, nodeB)
+	nonPeer, operator := issue(t, ours, "client.test:1"), issue(t, ours, "operator.test:1")
+	err := ask(nonPeer, nodeB)
 	require.ErrorContains(t, err, "does not belong to a voter of this pair")
 	require.ErrorContains(t, err, "coordinator.raft.tls.names")
 	require.NoError(t, ask(issue(t, ours, nodeB), nodeB), "a voter's certificate is good for an operator, too")

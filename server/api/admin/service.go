@@ -119,7 +119,7 @@ func (a *Service) leftBehind(archive string) []*pb.UnusedFile {
 		a.o.Logger.Debug("quarantined stores cannot be listed", zap.Error(err))
 	}
 	if archive != "" {
-		formers, err := backup.Formers(vfs.OS(), archive)
+		formers, err := backup.PreviousArchives(vfs.OS(), archive)
 		if err != nil {
 			a.o.Logger.Debug("log archive cannot be listed", zap.Error(err))
 		}

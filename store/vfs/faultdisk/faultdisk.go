@@ -153,7 +153,7 @@ func (d *Disk) Hits() []uint64 {
 // before is the hook of the fault filesystem.
 func (d *Disk) before(op faultfs.Op) error {
 	for {
-		err, delay, stall := d.strike(op)
+		err, delay, stall := d.apply(op)
 		if delay > 0 {
 			<-time.After(delay)
 		}
@@ -164,8 +164,8 @@ func (d *Disk) before(op faultfs.Op) error {
 	}
 }
 
-// strike returns the fault for an operation. After a stall it must be called again.
-func (d *Disk) strike(op faultfs.Op) (err error, delay time.Duration, stall <-chan struct{}) { //nolint:revive,staticcheck // a value
+// apply returns the fault for an operation. After a stall it must be called again.
+func (d *Disk) apply(op faultfs.Op) (err error, delay time.Duration, stall <-chan struct{}) { //nolint:revive,staticcheck // a value
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for i, r := range d.now.Rules {
