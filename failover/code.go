@@ -145,15 +145,15 @@ func (s *State) idleCode() Code {
 		return CodeSuperseded
 	case !s.known:
 		return CodeStart
-	case listed && s.run.putBack != "":
+	case listed && s.run.rolledBack != "":
 		return CodeStoreRolledBack
 	default:
 		return CodeRecord
 	}
 }
 
-// takenUp returns why the known record names this node active.
-func (s *State) takenUp() Code {
+// activationCode returns why the known record names this node active.
+func (s *State) activationCode() Code {
 	switch _, other := s.rec.Other(s.self.ID); {
 	case s.change.term == s.rec.Term:
 		return s.change.code
@@ -166,8 +166,8 @@ func (s *State) takenUp() Code {
 	}
 }
 
-// yielded returns why the known record no longer names this node active.
-func (s *State) yielded() Code {
+// yieldCode returns why the known record no longer names this node active.
+func (s *State) yieldCode() Code {
 	switch f := s.rec.Forced; {
 	case f != nil && f.Term > s.act.term && !f.Settled:
 		return CodeForced
@@ -175,7 +175,7 @@ func (s *State) yielded() Code {
 		return CodeRecord
 	case s.act.ahead.end != 0 && s.act.ahead.member.Node == s.rec.Active:
 		return CodeLongerLog
-	case s.hand.phase == handSwapping && s.rec.Term == s.hand.term && s.wroteRecord():
+	case s.hand.phase == handoverSwapping && s.rec.Term == s.hand.term && s.wroteRecord():
 		return CodeSwitchover
 	default:
 		return CodeReplaced

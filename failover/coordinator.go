@@ -16,18 +16,18 @@ type Revision int64
 // Errors of a Coordinator.
 var (
 	// ErrNoRecord is returned if the pair has no record, or its record was lost.
-	ErrNoRecord = errors.New("the coordinator has no record of the pair")
+	ErrNoRecord = errors.New("coordinator has no cluster record")
 	// ErrConflict is returned if the record is not at the expected revision, because another node wrote it. Nothing
 	// was changed.
-	ErrConflict = errors.New("the pair's record was changed by another node")
+	ErrConflict = errors.New("cluster record was changed by another node")
 	// ErrUnknownOutcome is returned if a swap may have been applied, or may be applied later (INV-8). Only a record
 	// at another revision resolves it.
-	ErrUnknownOutcome = errors.New("the coordinator did not say whether it wrote the pair's record")
+	ErrUnknownOutcome = errors.New("outcome of the cluster record write is unknown")
 	// ErrRefused is returned if the coordinator rejected the write with a reason, such as lack of space or
 	// permission. The swap was not and will not be applied.
-	ErrRefused = errors.New("the coordinator refuses to write the pair's record")
+	ErrRefused = errors.New("coordinator rejects the write of the cluster record")
 	// ErrUnreachable is returned if the coordinator did not respond to a read in time.
-	ErrUnreachable = errors.New("the coordinator cannot be reached")
+	ErrUnreachable = errors.New("coordinator is unreachable")
 )
 
 // Live is the content of a node's liveness key. It is only a hint: the key outlives its node by up to a lease, and
@@ -39,8 +39,8 @@ type Live struct {
 	Process string `json:"process"`
 }
 
-// Twin is a duplicate process that is announced under this node's ID.
-type Twin struct {
+// Duplicate is a duplicate process that is announced under this node's ID.
+type Duplicate struct {
 	Live
 	// Stale is true until there is evidence that the process was running after this one announced itself. It may be a
 	// killed earlier process of this node with an unexpired lease, or a running one without a later announcement.
@@ -64,20 +64,20 @@ type Observation struct {
 	Live []Live
 	// LiveKnown is false until Live was read for the first time.
 	LiveKnown bool
-	// Twin is another process announced under the ID of the node for which Announce runs on this connection;
+	// Duplicate is another process announced under the ID of the node for which Announce runs on this connection;
 	// otherwise nil. It is set from the first moment, initially Stale. For a running process, Stale becomes false
 	// within a third of a lease after both have announced themselves and see each other. Twin becomes nil within
 	// about a lease after the other process has terminated, or immediately if its Announce ended normally. Among
 	// several, one that is not stale is preferred. A process of release 0.1.0 is detected only if it announced itself
 	// after this one (etcd), or not at all (raft).
-	Twin *Twin
+	Duplicate *Duplicate
 	// Reachable reports whether the coordinator responded to the last request.
 	Reachable bool
-	// Trouble describes why the coordinator is unreachable, or a problem with it that an operator can fix; otherwise
+	// Problem describes why the coordinator is unreachable, or a problem with it that an operator can fix; otherwise
 	// empty. It changes only with the problem.
-	Trouble string
-	// Notices are further conditions of the coordinator for the operator; never changed in place.
-	Notices []Notice
+	Problem string
+	// Conditions are further conditions of the coordinator for the operator; never changed in place.
+	Conditions []Condition
 	// LeaseUntil is the earliest expiry of the lease of this node's liveness key: the granted time to live, counted
 	// from before the request was sent. It is zero without a lease. It has a monotonic clock reading.
 	LeaseUntil time.Time

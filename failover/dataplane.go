@@ -63,7 +63,7 @@ func (id Identity) Empty() bool {
 
 // ErrGone is returned by DataPlane.Meet if the address is reachable and no process listens on it: the process has
 // terminated.
-var ErrGone = errors.New("no process listens there")
+var ErrGone = errors.New("no process listens on the address")
 
 // Peer is the identity reported by a process of the pair.
 type Peer struct {
@@ -226,11 +226,11 @@ func (c LostCause) String() string {
 	case LostSlow:
 		return "too slow"
 	case LostAhead:
-		return "refuses us: its fence is higher"
+		return "rejects this node: its fence is higher"
 	case LostBehind:
 		return "lacks records that this node knows to be committed"
 	case LostNoRoom:
-		return "this node's disk is nearly full, so that it takes nothing in"
+		return "disk of this node is nearly full, replication is suspended"
 	default:
 		return fmt.Sprintf("cause %d", uint8(c))
 	}

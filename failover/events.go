@@ -65,26 +65,26 @@ type (
 		Gone    bool
 		Err     error
 	}
-	// TwinReported: another process with this node's identity has called this one (Meet).
-	TwinReported struct{ Live Live }
+	// DuplicateReported: another process with this node's identity has called this one (Meet).
+	DuplicateReported struct{ Live Live }
 	// Ticked: a deadline returned by State.Deadline has passed.
 	Ticked struct{}
 )
 
-func (Started) event()         {}
-func (IdentityChanged) event() {}
-func (Observed) event()        {}
-func (Loaded) event()          {}
-func (Swapped) event()         {}
-func (Reported) event()        {}
-func (DrainEnded) event()      {}
-func (SwitchoverAsked) event() {}
-func (Occupied) event()        {}
-func (Committed) event()       {}
-func (MarkWritten) event()     {}
-func (Met) event()             {}
-func (TwinReported) event()    {}
-func (Ticked) event()          {}
+func (Started) event()           {}
+func (IdentityChanged) event()   {}
+func (Observed) event()          {}
+func (Loaded) event()            {}
+func (Swapped) event()           {}
+func (Reported) event()          {}
+func (DrainEnded) event()        {}
+func (SwitchoverAsked) event()   {}
+func (Occupied) event()          {}
+func (Committed) event()         {}
+func (MarkWritten) event()       {}
+func (Met) event()               {}
+func (DuplicateReported) event() {}
+func (Ticked) event()            {}
 
 // Effect is an action requested by Step. Effects are executed strictly in order. SwapRecord, LoadRecord and
 // BeginDrain are only started in that order; their outcome arrives as an event. An effect is not started before all

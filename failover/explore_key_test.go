@@ -77,7 +77,7 @@ func (s *State) appendKey(b []byte) []byte {
 		}
 		return max(0, t-s.now)
 	}
-	b = fmt.Appendf(b, "S%t%t%d%q%t%d", s.known, s.missing, s.rev, s.trouble, s.reachable, s.bootTerm)
+	b = fmt.Appendf(b, "S%t%t%d%q%t%d", s.known, s.missing, s.rev, s.problem, s.reachable, s.bootTerm)
 	b = appendRecord(b, s.rec)
 	for _, p := range s.pending {
 		b = appendRecord(b, p)
@@ -95,11 +95,11 @@ func (s *State) appendKey(b []byte) []byte {
 	}
 	b = fmt.Appendf(b, "H%d%s%d %s", s.hand.phase, s.hand.id, left(s.hand.deadline), s.hand.declined)
 	b = fmt.Appendf(b, "Q%s%t%d L%d", s.ask.id, s.ask.seen, left(s.ask.deadline), len(s.live))
-	b = fmt.Appendf(b, "W%s%t%d B%d", s.forces.id, s.forces.withdrawn, left(s.forces.deadline), left(s.act.giveAt))
+	b = fmt.Appendf(b, "W%s%t%d B%d", s.forces.id, s.forces.abandoned, left(s.forces.deadline), left(s.act.transferAt))
 	r := &s.run
-	b = fmt.Appendf(b, "R%t%t%t%q%q%v%t%t%v%s%s%t%d%v", r.claimed, r.named, r.grown, r.superseded, r.putBack, r.mark,
-		r.markKnown, r.announced, r.twin,
-		r.copyOf, r.gone, r.askedTwin, left(r.twinAt), s.meeting)
+	b = fmt.Appendf(b, "R%t%t%t%q%q%v%t%t%v%s%s%t%d%v", r.claimed, r.named, r.logGrown, r.superseded, r.rolledBack, r.mark,
+		r.markKnown, r.announced, r.duplicate,
+		r.copyOf, r.gone, r.checkingDuplicate, left(r.duplicateCheckAt), s.meeting)
 	b = fmt.Appendf(b, "c%t%v%v%q%v", r.compared, r.boot, r.asked, r.lacks, r.beside)
 	b = fmt.Appendf(b, "O%s%d%t", s.adopts.id, s.adopts.rev, s.refused != nil)
 	return b

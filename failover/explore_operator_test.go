@@ -51,13 +51,13 @@ func (w *world) operatorActions(as []action) []action {
 		}
 		// The server queries the other node first. A lease is no substitute, because the lease of a node that was
 		// just started may not be visible yet.
-		if w.left.force > 0 && n.st.forcible(n.st.rec.Config) == nil && (!w.hosts[1-i].up || w.blind) {
+		if w.left.force > 0 && n.st.checkForce(n.st.rec.Config) == nil && (!w.hosts[1-i].up || w.blind) {
 			as = append(as, action{"force", i, 0})
 		}
 		if w.left.blind > 0 && w.rec != nil && w.hosts[1-i].up && len(n.st.live) > 1 {
 			as = append(as, action{"lease-ends", i, 0})
 		}
-		if w.rec == nil && w.rev > 0 && (n.st.known && n.st.trouble == "" || !n.st.reachable) {
+		if w.rec == nil && w.rev > 0 && (n.st.known && n.st.problem == "" || !n.st.reachable) {
 			as = append(as, action{"observe-missing", i, 0})
 		}
 		if w.rec == nil && w.left.adopt > 0 && w.mayAdopt(i) {
@@ -76,7 +76,7 @@ func (w *world) mayAdopt(i int) bool {
 	}
 	own, theirs := n.identity().End, o.identity().End
 	if n.primary != nil {
-		if n.st.unknown || n.st.hand.phase != handNone {
+		if n.st.unknown || n.st.hand.phase != handoverNone {
 			return false
 		}
 		return theirs.Term <= own.Term

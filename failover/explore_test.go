@@ -97,7 +97,7 @@ func lostWorld(t *testing.T) world {
 	require.NoError(t, err)
 	require.NoError(t, w.restart(1))
 	return settle(t, w, func(w *world) bool {
-		return w.hosts[1].st.forcible(w.rec.Config) == nil &&
+		return w.hosts[1].st.checkForce(w.rec.Config) == nil &&
 			len(w.hosts[1].queue) == 0
 	})
 }
@@ -112,7 +112,7 @@ func preferredWorld(t *testing.T) world {
 	require.NoError(t, w.restart(1))
 	w = settle(t, w, roles(RoleActive, RoleStandby))
 	require.NoError(t, w.act(action{"observe", 0, 0})) // that b is preferred
-	require.NotEqual(t, never, w.hosts[0].st.act.giveAt)
+	require.NotEqual(t, never, w.hosts[0].st.act.transferAt)
 	return w
 }
 

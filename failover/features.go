@@ -91,14 +91,14 @@ type Lack struct {
 func (l Lack) Silent() bool { return l.Node.Address == "" }
 
 // Because returns the cause, the consequence and the remedy.
-func (l Lack) Because(harm string) string {
+func (l Lack) Because(consequence string) string {
 	if l.Silent() {
-		return fmt.Sprintf("node %s has not announced itself at the coordinator, so it is not known whether it knows %q; "+
-			"try again in a moment, and if that does not help, look whether it reaches the coordinator", l.Node.ID,
+		return fmt.Sprintf("node %s has not announced itself at the coordinator, so its support of %q is unknown; "+
+			"try again in a moment, and if that does not help, check that it reaches the coordinator", l.Node.ID,
 			l.Feature)
 	}
 	return fmt.Sprintf("node %s (%s) runs %s, which %s; upgrade it first with lockstep restart", l.Node.Name, l.Node.ID,
-		describeVersion(l.Node.Version), harm)
+		describeVersion(l.Node.Version), consequence)
 }
 
 // Lacks returns a node of the pair without a feature, which makes the feature unusable. Without a record no other

@@ -29,7 +29,7 @@ type State struct {
 	missing    bool // a linearizable read found no record
 	rec        Record
 	rev        Revision
-	trouble    string // why the coordinator's last state is unusable; empty if it is usable
+	problem    string // why the coordinator's last state is unusable; empty if it is usable
 	reachable  bool
 	leaseUntil time.Duration // 0: no lease
 	live       []Live
@@ -51,10 +51,10 @@ type State struct {
 	unknown    bool // INV-8: an outcome is unknown and no read has followed
 	retryAt    time.Duration
 	// refusal is the coordinator's reason for rejecting the last swap; the next one waits until refusedUntil.
-	refusal      string
-	refusedUntil time.Duration
-	hint         string   // the coordinator's description of its problem
-	notices      []Notice // of the coordinator
+	refusal               string
+	refusedUntil          time.Duration
+	hint                  string      // the coordinator's description of its problem
+	coordinatorConditions []Condition // of the coordinator
 
 	// The data plane.
 	mode      mode
@@ -97,22 +97,22 @@ type following struct {
 
 // acting is the state of the active role.
 type acting struct {
-	term    uint64
-	sent    ActiveConfig // configuration sent to the data plane
-	ready   bool
-	standby standbyState
-	member  Member        // of the connected standby
-	needs   uint64        // number of the current requirement (ActiveConfig.Requirement)
-	cause   LostCause     // why the last standby was lost; 0 if none was lost
-	stalled bool          // the disk is stalled
-	ahead   ahead         // a standby that has more than this active
-	dropAt  time.Duration // when an absent in-sync standby is dropped; `never` if it is not absent
-	blocked time.Duration // time since which a required standby is absent; `never` if it is not
-	giveAt  time.Duration // when the preferred node gets the role; `never` while it is not in sync, or must wait
+	term       uint64
+	sent       ActiveConfig // configuration sent to the data plane
+	ready      bool
+	standby    standbyState
+	member     Member        // of the connected standby
+	needs      uint64        // number of the current requirement (ActiveConfig.Requirement)
+	cause      LostCause     // why the last standby was lost; 0 if none was lost
+	stalled    bool          // the disk is stalled
+	ahead      ahead         // a standby that has more than this active
+	dropAt     time.Duration // when an absent in-sync standby is dropped; `never` if it is not absent
+	blocked    time.Duration // time since which a required standby is absent; `never` if it is not
+	transferAt time.Duration // when the preferred node gets the role; `never` while it is not in sync, or must wait
 }
 
 func newActing(term uint64) acting {
-	return acting{term: term, dropAt: never, blocked: never, giveAt: never}
+	return acting{term: term, dropAt: never, blocked: never, transferAt: never}
 }
 
 // standbyState is the progress of the connected standby.
@@ -153,7 +153,7 @@ func Step(s State, now time.Duration, ev Event) (State, []Effect) {
 	m.now = now
 	m.handle(ev)
 	m.reconcile()
-	m.run.markedNow = false
+	m.run.markRead = false
 	return m.State, m.effects
 }
 
@@ -206,7 +206,7 @@ func (m *machine) handle(ev Event) {
 		m.compareOwnMark(e.Before)
 	case Met:
 		m.met(e)
-	case TwinReported:
+	case DuplicateReported:
 		m.run.reported, m.run.reportedAt = e.Live, m.now
 	case Ticked:
 	}
@@ -215,11 +215,11 @@ func (m *machine) handle(ev Event) {
 // reconcile compares the node's state with the record and requests the missing effects.
 func (m *machine) reconcile() {
 	m.sendAdoption()
-	m.introduce()
+	m.startHandshake()
 	switch {
 	case m.halted:
 		return
-	case m.known && !m.takesPart():
+	case m.known && !m.participates():
 	case !m.known && m.missing:
 		m.create()
 	case !m.known:
@@ -259,7 +259,7 @@ func (s *State) Deadline() (time.Duration, bool) {
 		}
 	}
 	at(s.retryAt)
-	at(s.run.twinAt)
+	at(s.run.duplicateCheckAt)
 	at(s.meeting.at)
 	if s.rec.Active == s.self.ID && s.mode != modeAct {
 		at(s.started + s.set.StartupWait)
@@ -276,13 +276,13 @@ func (s *State) Deadline() (time.Duration, bool) {
 	}
 	if s.mode == modeAct {
 		at(s.act.dropAt)
-		at(s.act.giveAt)
+		at(s.act.transferAt)
 		if s.act.blocked != never {
 			at(s.act.blocked + s.set.RefuseAfter)
 			at(s.leaseUntil - s.set.LeaseMargin)
 		}
 	}
-	if s.hand.phase != handNone {
+	if s.hand.phase != handoverNone {
 		at(s.hand.deadline)
 	}
 	if s.ask.id != "" {

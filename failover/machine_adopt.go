@@ -68,7 +68,7 @@ func (m *machine) adoptAsked(e AdoptAsked) {
 	m.adopts = adopting{id: e.ID, next: next, rev: e.Revision}
 	if m.ident.MayHaveLost {
 		m.warn("acknowledged transactions may be lost: the machine went down without a clean stop, and the operator " +
-			"goes on with this store")
+			"continues with this store")
 		m.do(ClearLoss{}) // IdentityChanged follows, with a new incarnation
 	}
 }
@@ -80,8 +80,8 @@ func (m *machine) adoption(e AdoptAsked) (Record, error) {
 		own.Config = max(own.Config, m.rec.Config)
 	}
 	switch {
-	case m.takesNoPart() != nil:
-		return Record{}, m.takesNoPart()
+	case m.exclusionError() != nil:
+		return Record{}, m.exclusionError()
 	case m.adopts.id != "":
 		return Record{}, errAdoptBusy
 	case m.ident.PairID == uuid.Nil:
@@ -96,7 +96,7 @@ func (m *machine) adoption(e AdoptAsked) (Record, error) {
 		return Record{}, errAdoptStandby
 	case m.known && m.unknown && e.Revision == 0:
 		return Record{}, errAdoptUnknown
-	case m.known && (m.swapping != "" || m.unknown || m.hand.phase != handNone):
+	case m.known && (m.swapping != "" || m.unknown || m.hand.phase != handoverNone):
 		return Record{}, errAdoptBusy
 	case m.ident.MayHaveLost && !e.AcceptLoss:
 		return Record{}, errAdoptLoss
@@ -113,21 +113,22 @@ func (m *machine) adoption(e AdoptAsked) (Record, error) {
 		next.Switchover, next.OpID = nil, ""
 	} else {
 		next.Term = fence.Term
-		next.Forced = m.voidByAdoption(e, next.Term)
+		next.Forced = m.discardByAdoption(e, next.Term)
 	}
 	next.Version, next.Config = RecordVersion, fence.Config
 	return next, nil
 }
 
-// voidByAdoption returns the records discarded by an adoption without the other node. As after a forced failover,
+// discardByAdoption returns the records discarded by an adoption without the other node. As after a forced failover,
 // these are all records of the other node after the last one that this node knows to be committed. It returns nil if
 // the other node was queried.
-func (m *machine) voidByAdoption(e AdoptAsked, term uint64) *Forced {
+func (m *machine) discardByAdoption(e AdoptAsked, term uint64) *Forced {
 	if !e.WithoutOther {
 		return nil
 	}
 	f := &Forced{
-		At: e.At, By: "lockstep pair adopt", Reason: "adopted without asking the other node", Node: m.self.ID,
+		At: e.At, By: "lockstep pair adopt", Reason: "rebuilt the cluster record without asking the other node",
+		Node:  m.self.ID,
 		Term:  term,
 		After: min(m.ident.Committed, m.ident.End.LSN),
 	}

@@ -62,7 +62,7 @@ func TestAdoptLostRecord(t *testing.T) {
 	require.Equal(t, []Member{memberOf(0)}, swap.Next.InSync)
 	require.NoError(t, swap.Next.Validate())
 	require.Len(t, swap.Next.Nodes, 2)
-	require.ErrorContains(t, effect[AdoptEnded](t, r.step(AdoptAsked{ID: "y"})).Failure, "under way")
+	require.ErrorContains(t, effect[AdoptEnded](t, r.step(AdoptAsked{ID: "y"})).Failure, "in progress")
 
 	effects := r.step(Swapped{OpID: swap.Next.OpID, Revision: 1})
 	require.Equal(t, AdoptEnded{ID: "x"}, effect[AdoptEnded](t, effects))
@@ -159,7 +159,7 @@ func TestAdoptRefusals(t *testing.T) {
 	fails(waiting(t, usedIdentity()), AdoptAsked{Found: other, Revision: 5}, "another pair")
 	follower := newRig(t, Settings{})
 	follower.start(usedIdentity(), good, 0, 1)
-	fails(follower, AdoptAsked{}, "not the active one")
+	fails(follower, AdoptAsked{}, "not the active")
 	empty := newRig(t, Settings{})
 	empty.step(Started{Identity: Identity{Node: testNodes[0].ID, Store: testStores[0], Incarnation: 1}})
 	fails(empty, AdoptAsked{}, "never been part of a pair")

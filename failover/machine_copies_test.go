@@ -100,14 +100,14 @@ func TestAdoptAboveTheMark(t *testing.T) {
 	effects := r.step(Loaded{Record: rec, Revision: 1, Mark: old})
 	requireNo[MarkLoss](t, effects)
 	effect[SwapRecord](t, effects)
-	require.Empty(t, r.s.run.putBack)
+	require.Empty(t, r.s.run.rolledBack)
 }
 
 // After an operator has accepted the loss, the directory is no longer reported as an older copy.
 func TestForcedPutBack(t *testing.T) {
 	r := newRunRig(t)
 	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0), runOther, uuid.Nil), 0)
-	require.NotEmpty(t, r.s.run.putBack)
+	require.NotEmpty(t, r.s.run.rolledBack)
 	effect[SwapRecord](t, r.step(asked(r)))
 	effect[ClearLoss](t, r.won())
 	healed := r.s.ident
@@ -115,7 +115,7 @@ func TestForcedPutBack(t *testing.T) {
 	effects := r.step(IdentityChanged{Identity: healed})
 	effect[StartActive](t, effects)
 	effect[ConfirmRun](t, effects)
-	require.Empty(t, r.s.run.putBack)
+	require.Empty(t, r.s.run.rolledBack)
 	require.True(t, r.s.run.named)
 }
 
@@ -134,7 +134,7 @@ func TestLateSwapOfTheRunBefore(t *testing.T) {
 	r.s.process, r.s.run.id = "q", runOf("q")
 	effects := r.start(disk, late, 0)
 	requireNo[MarkLoss](t, effects)
-	require.Empty(t, r.s.run.putBack)
+	require.Empty(t, r.s.run.rolledBack)
 }
 
 // A machine that crashed with sync off has lost the end of its log. It is not reported as an older copy.
@@ -145,7 +145,7 @@ func TestLossIsNotAnOlderImage(t *testing.T) {
 	r.step(Started{Identity: id})
 	r.observe(true, 0)
 	r.step(Loaded{Record: recordWith(0, 0), Revision: 100, Mark: Mark{Pair: testPair, By: 2, Term: 2, LSN: 11}})
-	require.Empty(t, r.s.run.putBack)
+	require.Empty(t, r.s.run.rolledBack)
 	require.Contains(t, r.s.Reason(), "may have lost")
 }
 
@@ -172,12 +172,12 @@ func TestCopyIsNotAskedForHelp(t *testing.T) {
 		r.step(Met{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
 		effects := r.step(AdoptAsked{ID: "x"})
 		requireNo[SwapRecord](t, effects)
-		require.ErrorContains(t, effect[AdoptEnded](t, effects).Failure, "two processes")
+		require.ErrorContains(t, effect[AdoptEnded](t, effects).Failure, "duplicate node identity")
 	})
 	t.Run("force", func(t *testing.T) {
 		r := begin(t, Loaded{Record: recordWith(1, 1), Revision: 100})
 		r.step(Met{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
-		require.ErrorContains(t, effect[ForceEnded](t, r.step(asked(r))).Failure, "two processes")
+		require.ErrorContains(t, effect[ForceEnded](t, r.step(asked(r))).Failure, "duplicate node identity")
 	})
 }
 
@@ -198,7 +198,7 @@ func TestTwinThatMoves(t *testing.T) {
 	r.step(Met{Address: "a:2", Gone: true, Err: ErrGone})
 	require.Equal(t, "a:3", effect[Meet](t, r.after(time.Minute)).Address)
 	r.step(Met{Address: "a:3", Peer: Peer{Node: testNodes[0].ID, Process: "y"}})
-	require.Contains(t, r.s.Reason(), "two processes with one identity")
+	require.Contains(t, r.s.Reason(), "duplicate node identity")
 }
 
 // With a record that names no generation, the older-copy state ends when the node has fetched the missing records.
@@ -207,18 +207,18 @@ func TestPutBackIsOverBesideAnOlderRelease(t *testing.T) {
 	r.step(Started{Identity: usedIdentity()})
 	r.observe(true, 0, 1)
 	r.step(Loaded{Record: recordWith(1, 0, 1), Revision: 100, Mark: Mark{Pair: testPair, By: 2, Term: 2, LSN: 11}})
-	require.NotEmpty(t, r.s.run.putBack)
+	require.NotEmpty(t, r.s.run.rolledBack)
 	effect[ClearLoss](t, r.won())
 	healed := r.s.ident
 	healed.MayHaveLost, healed.Incarnation = false, healed.Incarnation+1
 	r.step(IdentityChanged{Identity: healed})
-	require.NotEmpty(t, r.s.run.putBack, "it has left, and got nothing yet")
+	require.NotEmpty(t, r.s.run.rolledBack, "it has left, and got nothing yet")
 	rec := next(r.s.rec, "b/7/0")
 	me := memberOf(0)
 	me.Incarnation = healed.Incarnation
 	rec.InSync = append(slices.Clone(rec.InSync), me)
 	r.seeRecord(rec, 102)
-	require.Empty(t, r.s.run.putBack)
+	require.Empty(t, r.s.run.rolledBack)
 }
 
 // The correct record returned before the adoption, and the directory is compared with the pair's mark as at any
@@ -231,7 +231,7 @@ func TestAdoptionThatCameTooLate(t *testing.T) {
 		Record: recordWith(0, 0, 1), Revision: 100,
 		Mark: Mark{Pair: testPair, By: 2, Term: 2, LSN: 11},
 	})
-	require.NotEmpty(t, r.s.run.putBack)
+	require.NotEmpty(t, r.s.run.rolledBack)
 	effect[MarkLoss](t, effects)
 }
 
@@ -240,7 +240,7 @@ func TestStandbyThatCannotBeNamed(t *testing.T) {
 	r := newRunRig(t)
 	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 0, 1), runBefore, runOfB), 0, 1)
 	r.step(Swapped{OpID: r.s.swapping, Err: ErrRefused})
-	require.Contains(t, r.s.Reason(), "has not written yet")
+	require.Contains(t, r.s.Reason(), "has not recorded")
 	require.Contains(t, r.s.Reason(), ErrRefused.Error())
 }
 

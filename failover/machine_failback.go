@@ -9,15 +9,15 @@ package failover
 func (m *machine) failBack() {
 	a := &m.act
 	switch {
-	case !m.standbyIsPreferred() || m.hand.phase != handNone:
-		a.giveAt = never
-	case a.giveAt == never:
-		a.giveAt = m.now + m.set.FailbackDelay
-	case m.now < a.giveAt:
-	case m.cannotHandOver() != "":
-		a.giveAt = m.now + m.set.FailbackDelay // the pair is not stable enough for a handover
+	case !m.standbyIsPreferred() || m.hand.phase != handoverNone:
+		a.transferAt = never
+	case a.transferAt == never:
+		a.transferAt = m.now + m.set.FailbackDelay
+	case m.now < a.transferAt:
+	case m.switchoverBlocker() != "":
+		a.transferAt = m.now + m.set.FailbackDelay // the pair is not stable enough for a handover
 	default:
-		a.giveAt = never
+		a.transferAt = never
 		m.beginHandOver("")
 		m.hand.failback = true
 	}

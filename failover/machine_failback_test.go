@@ -103,7 +103,7 @@ func TestFailbackDelayBeginsAnew(t *testing.T) {
 			r := preferring(t, Settings{FailbackDelay: time.Minute})
 			r.after(50 * time.Second)
 			c.from(r)
-			require.Equal(t, never, r.s.act.giveAt)
+			require.Equal(t, never, r.s.act.transferAt)
 			requireNo[BeginDrain](t, r.after(10*time.Millisecond))
 			c.to(r)
 			require.Equal(t, RoleActive, r.s.Role(), r.s.Reason())

@@ -18,7 +18,7 @@ func (m *machine) reportedByFollower(ev DataEvent) {
 	switch e := ev.(type) {
 	case FollowerConnected:
 		f.connected, f.ever, f.required, f.cause = true, true, false, 0
-		m.run.grown = true
+		m.run.logGrown = true
 		m.fenced = false
 		if seen := Fence(e); m.obeyed.Less(seen) {
 			m.obeyed = seen
@@ -74,7 +74,7 @@ func (m *machine) standBy() {
 	if m.force() {
 		return
 	}
-	if !m.ownUpToLoss() {
+	if !m.declareLoss() {
 		return
 	}
 	switch {
@@ -108,9 +108,9 @@ func (m *machine) standBy() {
 	m.askActive()
 }
 
-// ownUpToLoss implements INV-6: a store that is listed in sync but is not in its listed state removes itself from the
+// declareLoss implements INV-6: a store that is listed in sync but is not in its listed state removes itself from the
 // record first. It reports whether the node may continue.
-func (m *machine) ownUpToLoss() bool {
+func (m *machine) declareLoss() bool {
 	if mutate.Off("INV-6-stays-in-sync-after-a-loss") {
 		return true
 	}
@@ -157,17 +157,17 @@ func (s *State) takeoverDue() bool {
 	switch {
 	case f.cause == LostSilence && f.ever:
 		return true // the follower has measured the timeout
-	case f.cause == LostRefused && (f.ever || !s.leaveToActive()):
+	case f.cause == LostRefused && (f.ever || !s.deferToActive()):
 		return true // its process has terminated
 	default:
-		return s.now >= f.since+s.set.FailoverTimeout && !s.leaveToActive()
+		return s.now >= f.since+s.set.FailoverTimeout && !s.deferToActive()
 	}
 }
 
-// leaveToActive reports whether a recently started node still leaves the role to the previous active, which may be
+// deferToActive reports whether a recently started node still leaves the role to the previous active, which may be
 // starting as well. The lease does not matter, since both nodes may have been down for longer. This node's directory
 // may be an older copy, and the active may have more records (INV-13).
-func (s *State) leaveToActive() bool { return s.now < s.started+s.set.StartupWait }
+func (s *State) deferToActive() bool { return s.now < s.started+s.set.StartupWait }
 
 // stand tries to take over. After it has begun, the node follows no active until the record has changed.
 func (m *machine) stand() {
@@ -175,11 +175,11 @@ func (m *machine) stand() {
 		return
 	}
 	if m.rec.Active == m.self.ID && !m.candidate {
-		if !m.metOther() {
+		if !m.peerResponded() {
 			return
 		}
-		if other, more := m.otherHasMore(); more {
-			m.giveTo(other)
+		if other, more := m.peerIsAhead(); more {
+			m.transferRole(other)
 			return
 		}
 	}
@@ -219,13 +219,13 @@ func (s *State) standReason() string {
 	_, activeInSync := s.rec.Member(s.rec.Active)
 	switch {
 	case s.rec.Active == s.self.ID:
-		return "this node was active before it was started again"
+		return "this node was active before the restart"
 	case !activeInSync:
-		return "the active has left the in-sync set"
+		return "active has left the in-sync set"
 	case s.follow.cause != 0:
-		return fmt.Sprintf("the active %s is gone: %s", s.follow.active.Address, s.follow.cause)
+		return fmt.Sprintf("active %s is gone: %s", s.follow.active.Address, s.follow.cause)
 	default:
-		return fmt.Sprintf("the active %s does not answer", s.follow.active.Address)
+		return fmt.Sprintf("active %s does not respond", s.follow.active.Address)
 	}
 }
 

@@ -19,25 +19,26 @@ import (
 
 // Reasons of ErrForce.
 var (
-	errForceBusy   = errors.New("a change of the pair's record is under way on this node; try again")
-	errForceRecord = errors.New("this node does not know the pair's record; if the coordinator has lost it, that is " +
-		"a case for lockstep pair adopt")
-	errForceActive = errors.New("this node is the active one already")
-	errForceInSync = errors.New("this node is in sync and takes over by itself: nothing has to be forced, and " +
+	errForceBusy   = errors.New("a change of the cluster record is in progress on this node; try again")
+	errForceRecord = errors.New("this node does not have the cluster record; if the coordinator has lost it, use " +
+		"lockstep pair adopt")
+	errForceActive = errors.New("this node is already active")
+	errForceInSync = errors.New("this node is in sync and takes over automatically: a forced failover is not needed, " +
+		"and " +
 		"nothing would be lost")
-	errForcePaused = errors.New("this node is in sync and would take over by itself, but the pair is paused: " +
-		"lockstep resume. Nothing has to be forced")
+	errForcePaused = errors.New("this node is in sync and would take over automatically, but the pair is paused: " +
+		"lockstep resume. A forced failover is not needed")
 	errForceConnected   = errors.New("this node is connected to the active, which is not lost")
-	errForceCoordinator = fmt.Errorf("%w, and without it no role can change", ErrUnreachable)
-	errForceChanged     = errors.New("the pair's record has changed meanwhile: look at the status, and ask again if " +
-		"it is still needed")
-	errForceTime = errors.New("the coordinator did not write the record in time")
+	errForceCoordinator = fmt.Errorf("%w, and without it role changes are impossible", ErrUnreachable)
+	errForceChanged     = errors.New("cluster record has changed concurrently: check the status, and retry if " +
+		"still needed")
+	errForceTime = errors.New("coordinator did not write the record in time")
 )
 
 // ErrOtherLives is returned if the other node's lease in the coordinator has not expired: it is running, or was a
 // moment ago.
-var ErrOtherLives = errors.New("the other node is there: its lease in the coordinator has not ended. Let it take up " +
-	"its role; or stop it, if it is broken, wait until its lease has ended, and try again")
+var ErrOtherLives = errors.New("other node is alive: its lease in the coordinator has not expired. Let it resume " +
+	"its role; or stop it, if it is broken, wait until its lease has expired, and try again")
 
 // ForceAsked requests that this node becomes active although it may lack records. The operator has seen the possible
 // loss for the record of Config; with any other record nothing is done.
@@ -70,7 +71,7 @@ type forcing struct {
 	id        string
 	forced    Forced
 	deadline  time.Duration
-	withdrawn bool // no caller waits for it, but its swap may still be applied
+	abandoned bool // no caller waits for it, but its swap may still be applied
 }
 
 // settled returns the entry for a record in which both nodes are in sync again.
@@ -84,7 +85,7 @@ func (f *Forced) settled() *Forced {
 }
 
 func (m *machine) forceAsked(e ForceAsked) {
-	if err := m.forcible(e.Config); err != nil {
+	if err := m.checkForce(e.Config); err != nil {
 		m.do(ForceEnded{ID: e.ID, Failure: fmt.Errorf("%w: %w", ErrForce, err)})
 		return
 	}
@@ -94,7 +95,7 @@ func (m *machine) forceAsked(e ForceAsked) {
 	}
 	f := Forced{
 		At: e.At, By: e.By, Reason: e.Reason, Node: m.self.ID, Term: m.rec.Term + 1,
-		After: SurelyKept(m.rec, e.End, e.Committed),
+		After: GuaranteedLSN(m.rec, e.End, e.Committed),
 	}
 	if old := m.rec.Forced; old != nil && !old.Settled {
 		// no standby connected to settle that one: the other node may have a tail from before it
@@ -103,23 +104,23 @@ func (m *machine) forceAsked(e ForceAsked) {
 	m.forces = forcing{id: e.ID, forced: f, deadline: m.now + m.set.SwitchoverTimeout}
 }
 
-// SurelyKept returns the last LSN up to which a node's log is guaranteed to match the pair's acknowledged history.
+// GuaranteedLSN returns the last LSN up to which a node's log is guaranteed to match the pair's acknowledged history.
 // Within the pair's current term that is the whole log: only one node writes records of a term, and this node
 // received its records from there, in order. The end of an older log may never have been committed, and other records
 // may have been acknowledged instead.
-func SurelyKept(rec Record, end lsn.Position, committed uint64) uint64 {
+func GuaranteedLSN(rec Record, end lsn.Position, committed uint64) uint64 {
 	if end.Term == rec.Term {
 		return end.LSN
 	}
 	return min(end.LSN, committed)
 }
 
-// forcible returns the reason why this node must not be activated by force.
-func (s *State) forcible(config uint64) error {
+// checkForce returns the reason why this node must not be activated by force.
+func (s *State) checkForce(config uint64) error {
 	switch {
-	case s.takesNoPart() != nil:
-		return s.takesNoPart()
-	case !s.known || s.trouble != "":
+	case s.exclusionError() != nil:
+		return s.exclusionError()
+	case !s.known || s.problem != "":
 		return errForceRecord
 	case s.mode == modeAct:
 		return errForceActive
@@ -158,7 +159,7 @@ func (m *machine) force() bool {
 	switch {
 	case *f == forcing{}:
 		return false
-	case f.withdrawn:
+	case f.abandoned:
 		// Its swap may still be applied. Writing the unchanged record again resolves it.
 		if len(m.pending) == 0 {
 			*f, m.candidate = forcing{}, false
@@ -168,9 +169,9 @@ func (m *machine) force() bool {
 			m.propose(m.rec)
 		}
 	case m.now >= f.deadline:
-		m.giveUpForce(errForceTime)
+		m.abortForce(errForceTime)
 	case !m.candidate && (m.otherLives() || m.follow.connected):
-		m.giveUpForce(ErrOtherLives)
+		m.abortForce(ErrOtherLives)
 	case !m.canSwap():
 	default:
 		m.standByForce()
@@ -182,10 +183,10 @@ func (m *machine) force() bool {
 func (m *machine) standByForce() {
 	f := m.forces.forced
 	if !m.candidate {
-		m.candidate, m.why = true, "an operator makes this node active by force"
+		m.candidate, m.why = true, "an operator forces this node active"
 		m.change = change{code: CodeForced, term: f.Term}
-		m.warn("FORCED FAILOVER by %s: this node becomes active although it is not known to hold everything; what "+
-			"was acknowledged after LSN %d may be lost",
+		m.warn("FORCED FAILOVER by %s: this node becomes active although it may lack records; transactions "+
+			"acknowledged after LSN %d may be lost",
 			f.By, f.After)
 	}
 	m.stopFollowing()
@@ -203,8 +204,8 @@ func (m *machine) standByForce() {
 	m.propose(next)
 }
 
-// giveUpForce responds to the operator, and reverts the attempt as far as possible.
-func (m *machine) giveUpForce(why error) {
+// abortForce responds to the operator, and reverts the attempt as far as possible.
+func (m *machine) abortForce(why error) {
 	if m.refusal != "" {
 		why = fmt.Errorf("%w: %s", why, m.refusal)
 	}
@@ -213,7 +214,7 @@ func (m *machine) giveUpForce(why error) {
 		err = fmt.Errorf("%w: %w", err, ErrUnknownOutcome)
 	}
 	m.do(ForceEnded{ID: m.forces.id, Failure: err})
-	m.forces = forcing{withdrawn: true}
+	m.forces = forcing{abandoned: true}
 }
 
 // forceSettled processes a new record: the forced failover is done, or another node was faster.

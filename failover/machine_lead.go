@@ -22,10 +22,10 @@ func (m *machine) takeUp() {
 	// crashed could, with a coordinator restored to an older state, accept the record before this one and reuse the
 	// term (INV-9).
 	m.raiseFence(m.rec.Fence())
-	m.change.code = m.takenUp()
+	m.change.code = m.activationCode()
 	m.mode, m.fenced, m.candidate = modeAct, false, false
 	m.epoch++
-	m.usedTerm, m.run.grown = m.rec.Term, true
+	m.usedTerm, m.run.logGrown = m.rec.Term, true
 	m.follow = following{}
 	m.act = newActing(m.rec.Term)
 	if _, ok := m.rec.Other(m.self.ID); ok {
@@ -52,12 +52,12 @@ func (m *machine) yieldRole() {
 	}
 	m.why = fmt.Sprintf("node %s is active now, in term %d", cmp.Or(next.Name, m.rec.Active.String()), m.rec.Term)
 	if f := m.rec.Forced; f != nil && f.Term > m.act.term && !f.Settled {
-		m.warn("FORCED FAILOVER by %s: node %s was made active without this one. What this node has acknowledged "+
-			"after LSN %d is not part of "+
-			"the pair any more; it is kept in a file when this node joins again", cmp.Or(f.By, "an operator"),
+		m.warn("FORCED FAILOVER by %s: node %s became active without this node. Records that this node acknowledged "+
+			"after LSN %d are no longer part of "+
+			"the pair; they are saved to a file when this node rejoins", cmp.Or(f.By, "an operator"),
 			cmp.Or(next.Name, f.Node.String()), f.After)
 	}
-	m.change = change{code: m.yielded()}
+	m.change = change{code: m.yieldCode()}
 	m.do(StopActive{Next: next})
 	m.mode, m.fenced = modeIdle, true
 	m.epoch++
@@ -111,7 +111,7 @@ type ahead struct {
 // reason returns the description for the operator.
 func (h ahead) reason() string {
 	return fmt.Sprintf("HISTORIES DIFFER: node %s has acknowledged records up to LSN %d that this active lacks, so "+
-		"one of the two was put back to an older image", h.member.Node, h.committed)
+		"one of the two was restored from an older copy", h.member.Node, h.committed)
 }
 
 // standbyAhead records a standby that was refused because it would have to truncate its log below its committed
@@ -120,8 +120,8 @@ func (m *machine) standbyAhead(e StandbyAhead) {
 	a := &m.act
 	if a.ahead.member != e.Member {
 		m.warn("node %s has committed records up to LSN %d that this active does not have: this active's data "+
-			"directory was put back to an older "+
-			"image, or the other one's is not of this pair. Nothing is cut", e.Member.Node, e.Committed)
+			"directory was restored from an older "+
+			"copy, or the other one's does not belong to this pair. Nothing is truncated", e.Member.Node, e.Committed)
 	}
 	a.ahead = ahead{member: e.Member, end: e.End.LSN, committed: e.Committed}
 }
@@ -132,12 +132,12 @@ func (s *State) required() (Member, bool) {
 		return Member{}, false
 	}
 	if o, ok := s.rec.Other(s.self.ID); ok {
-		return s.inItsRun(o), true
+		return s.inCurrentRun(o), true
 	}
 	for _, p := range s.pending {
 		// A swap that adds it to in_sync, or makes it active, may be applied at any moment.
 		if o, ok := p.Other(s.self.ID); ok {
-			return s.inItsRun(o), true
+			return s.inCurrentRun(o), true
 		}
 	}
 	if s.act.standby >= standbyCaughtUp {
@@ -152,9 +152,9 @@ func (s *State) absent() bool {
 	return ok && (s.act.standby == standbyNone || s.act.member != r)
 }
 
-// inItsRun completes an entry without a generation with the generation of the connected standby, because the record
+// inCurrentRun completes an entry without a generation with the generation of the connected standby, because the record
 // does not name any.
-func (s *State) inItsRun(o Member) Member {
+func (s *State) inCurrentRun(o Member) Member {
 	if o.Run == uuid.Nil && s.act.standby != standbyNone && o.Is(s.act.member) {
 		return s.act.member
 	}
@@ -167,14 +167,15 @@ func (s *State) conditions() ActiveConfig {
 	c := ActiveConfig{Config: s.rec.Config, RequireStandby: needed, Standby: req, Serve: true, Deliver: true}
 	if len(s.rec.InSync) < s.rec.MinInSync {
 		c.RequireStandby = true
-		c.Serve, c.Reason = false, "alone, and min_in_sync is 2"
+		c.Serve, c.Reason = false, "no standby in sync, and min_in_sync is 2"
 	}
 	if s.act.ahead.end != 0 {
 		c.Serve, c.Reason = false, s.act.ahead.reason() // INV-13
 	}
 	if s.act.blocked != never {
 		if s.now >= s.act.blocked+s.set.RefuseAfter {
-			c.Serve, c.Reason = false, "the standby in sync is gone, and the coordinator has not released it yet"
+			c.Serve, c.Reason = false, "in-sync standby disconnected, and the coordinator has not removed it from the "+
+				"in-sync set yet"
 		}
 		if (!s.reachable || s.leaseUntil != 0) && s.now >= s.leaseUntil-s.set.LeaseMargin {
 			c.Deliver = false // this node may no longer be the active
@@ -182,7 +183,7 @@ func (s *State) conditions() ActiveConfig {
 	}
 	if s.unknown && !mutate.Off("INV-8-serves-after-unknown-outcome") {
 		// INV-8
-		c.Serve, c.Deliver, c.Reason = false, false, "the coordinator did not say whether it wrote the pair's record"
+		c.Serve, c.Deliver, c.Reason = false, false, "outcome of the cluster record write is unknown"
 	}
 	return c
 }
@@ -193,7 +194,7 @@ func (m *machine) lead() {
 	other, hasOther := m.rec.Other(m.self.ID)
 	// Acks of a standby without a generation do not count if the record names one: it was downgraded to an older
 	// release, and must join again.
-	there := a.standby != standbyNone && a.member == m.inItsRun(other)
+	there := a.standby != standbyNone && a.member == m.inCurrentRun(other)
 	switch {
 	case !hasOther || there:
 		a.dropAt = never
@@ -249,15 +250,15 @@ func (m *machine) leadSwap(hasOther, there bool) {
 		return // this node removed itself (INV-6); the other one takes over
 	}
 	switch {
-	case m.hand.phase >= handDraining && m.hand.phase <= handSwapping:
+	case m.hand.phase >= handoverDraining && m.hand.phase <= handoverSwapping:
 		return // handOver proposes that
 	case hasOther && a.ahead.member.Node != uuid.Nil && other.Is(a.ahead.member):
 		// Nothing was acknowledged in this term, since it required that member's acks and received none.
 		if m.canSwap() {
-			m.giveTo(other)
+			m.transferRole(other)
 		}
 		return
-	case me.Run != m.run.id && m.namesRuns():
+	case me.Run != m.run.id && m.recordHasRuns():
 		next = m.withRun(next) // the other node's release supports generations now, or its new process wrote the record
 	case hasOther && a.dropAt != never && m.now >= a.dropAt && a.stalled:
 		// the other node left in order to take over; without it, a node with a stalled disk cannot serve clients
@@ -268,7 +269,7 @@ func (m *machine) leadSwap(hasOther, there bool) {
 		mutate.Off("INV-3-in-sync-before-its-acks-count")):
 		next.InSync = []Member{me, a.member} // INV-3: its acks are already required
 		next.Forced = m.rec.Forced.settled()
-	case m.rec.Switchover != nil && m.hand.phase == handNone:
+	case m.rec.Switchover != nil && m.hand.phase == handoverNone:
 		next.Switchover = nil
 	case len(m.pending) > 0 && (!hasOther || there):
 		// A change with an unknown outcome is obsolete: the standby returned before it was released, or left before

@@ -15,7 +15,7 @@ import (
 // before it takes the role without having been active or connected.
 func (m *machine) compareMark() {
 	r := &m.run
-	if r.putBack != "" || mutate.Off("INV-12-mark-is-not-compared") {
+	if r.rolledBack != "" || mutate.Off("INV-12-mark-is-not-compared") {
 		return
 	}
 	me, listed := m.rec.Member(m.self.ID)
@@ -26,25 +26,25 @@ func (m *machine) compareMark() {
 	if mark.Reached(m.ident.End) {
 		return
 	}
-	lacks := fmt.Sprintf("its log ends with LSN %d of term %d, but the pair knows that it once held %s",
+	lacks := fmt.Sprintf("its log ends with LSN %d of term %d, but the pair's high-water mark shows that it once held %s",
 		m.ident.End.LSN, m.ident.End.Term, mark)
 	if m.ident.MayHaveLost {
 		r.lacks = lacks // a crash with sync off has the same effect, so it need not be an older copy
 		return
 	}
-	m.foundPutBack(lacks + ": it is an older image of itself")
+	m.reportRollback(lacks + ": its data directory was restored from an older copy")
 }
 
 // freshMark reports whether the mark that the log was compared with is still the newest known one. A node that takes
 // the role with the log from its start reads the mark again, because the lost active may have written one since.
 func (m *machine) freshMark() bool {
 	r := &m.run
-	if r.grown {
+	if r.logGrown {
 		return true
 	}
-	if r.markedNow {
+	if r.markRead {
 		m.compareMark()
-		return r.putBack == ""
+		return r.rolledBack == ""
 	}
 	m.needLoad = true
 	return false
@@ -59,9 +59,10 @@ func (m *machine) compareOwnMark(mark Mark) {
 		mutate.Off("INV-12-own-mark-is-not-compared") {
 		return
 	}
-	m.foundPutBack(fmt.Sprintf("the pair's mark is %s, which this run has written, and does not remember", mark))
-	r.superseded = "superseded: this machine was woken with an older snapshot of its memory, or runs twice: " +
-		r.putBack + ". What it has acknowledged since then may not be part of the pair. Start this process again; if " +
+	m.reportRollback(fmt.Sprintf("the pair's high-water mark is %s, which this process has written, and does not "+
+		"remember", mark))
+	r.superseded = "superseded: this machine was resumed from an older memory snapshot, or runs twice: " +
+		r.rolledBack + ". Records it acknowledged since then may not be part of the pair. Restart this process; if " +
 		"no other node is in sync, it will wait for an operator (docs/explanation/failover.md)"
 	m.warn("%s", r.superseded)
 }
@@ -69,7 +70,7 @@ func (m *machine) compareOwnMark(mark Mark) {
 // marked processes the pair's mark from the coordinator.
 func (m *machine) marked(mark Mark) {
 	m.compareOwnMark(mark)
-	m.run.markKnown, m.run.markedNow = true, true
+	m.run.markKnown, m.run.markRead = true, true
 	if m.run.mark.Less(mark) {
 		m.run.mark = mark
 	}

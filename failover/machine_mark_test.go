@@ -38,7 +38,7 @@ func TestMark(t *testing.T) {
 	t.Run("not reached, alone", func(t *testing.T) {
 		r, effects := start(t, recordWith(0, 0), mark(2, 11))
 		requireNo[SwapRecord](t, effects)
-		require.Contains(t, r.s.Reason(), "older image")
+		require.Contains(t, r.s.Reason(), "older copy")
 	})
 	t.Run("in the record", func(t *testing.T) {
 		rec := recordWith(0, 0, 1)
@@ -109,7 +109,7 @@ func TestWokenWithOldMemory(t *testing.T) {
 		t.Helper()
 		require.Equal(t, []string{"stop-active"}, kinds(effects))
 		effect[MarkLoss](t, effects)
-		require.Contains(t, r.s.Reason(), "woken with an older snapshot of its memory")
+		require.Contains(t, r.s.Reason(), "resumed from an older memory snapshot")
 		requireNo[SwapRecord](t, r.after(time.Hour))
 	}
 	t.Run("it writes the next mark", func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestWokenWithOldMemory(t *testing.T) {
 		r.step(Loaded{Err: ErrNoRecord}) // and no mark
 		require.Equal(t, mark(40), r.s.run.mark, "that there is none says nothing")
 		r.step(MarkWritten{Before: mark(40)}) // the response to an earlier write
-		require.NotContains(t, r.s.Reason(), "woken")
+		require.NotContains(t, r.s.Reason(), "resumed")
 		require.False(t, r.s.ident.MayHaveLost)
 	})
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// asideIdentity is the identity of node 0 after it was lost: another node, empty, with a quarantine.
-func asideIdentity() Identity {
+// quarantinedIdentity is the identity of node 0 after it was lost: another node, empty, with a quarantine.
+func quarantinedIdentity() Identity {
 	id := usedIdentity()
 	id.PairID, id.Fence, id.End = uuid.Nil, Fence{}, lsn.Position{}
 	id.MayHaveLost, id.Quarantine = true, "damaged-1"
@@ -23,7 +23,7 @@ func asideIdentity() Identity {
 // A node that lost its identity is empty, but not new. Without a record it waits.
 func TestSetAsideBeginsNoPair(t *testing.T) {
 	r := newRig(t, Settings{})
-	r.step(Started{Identity: asideIdentity()})
+	r.step(Started{Identity: quarantinedIdentity()})
 	r.observe(true, 0)
 	for range 3 {
 		require.Empty(t, kinds(r.step(Loaded{Err: ErrNoRecord})))
@@ -37,7 +37,7 @@ func TestSetAsideBeginsNoPair(t *testing.T) {
 // With a record it joins that pair, as an empty node.
 func TestSetAsideFollows(t *testing.T) {
 	r := newRig(t, Settings{})
-	r.step(Started{Identity: asideIdentity()})
+	r.step(Started{Identity: quarantinedIdentity()})
 	r.observe(true, 0, 1)
 	effects := kinds(r.step(Loaded{Record: recordWith(1, 1), Revision: 7}))
 	require.Contains(t, effects, "join")

@@ -18,13 +18,13 @@ func (m *machine) observed(e Observed) {
 	if e.Reachable && !m.reachable {
 		m.retryAt = m.now
 	}
-	m.reachable, m.leaseUntil, m.hint = e.Reachable, e.LeaseUntil, e.Trouble
-	m.notices = e.Notices
+	m.reachable, m.leaseUntil, m.hint = e.Reachable, e.LeaseUntil, e.Problem
+	m.coordinatorConditions = e.Conditions
 	if e.LiveKnown {
 		m.live, m.liveKnown = e.Live, true
 	}
-	if m.run.beside = (Live{}); e.Twin != nil && !e.Twin.Stale {
-		m.run.beside = e.Twin.Live
+	if m.run.beside = (Live{}); e.Duplicate != nil && !e.Duplicate.Stale {
+		m.run.beside = e.Duplicate.Live
 	}
 	switch {
 	case e.RecordErr != nil:
@@ -47,7 +47,7 @@ func (m *machine) loaded(e Loaded) {
 		if m.known && e.Record.Config < m.rec.Config {
 			// Either the watch was faster than this read, or the coordinator was restored to an older state. In the
 			// second case every swap conflicts, and role changes are frozen until an operator intervenes (INV-9).
-			m.trouble = fmt.Sprintf("the coordinator returned config %d, this node already knows %d", e.Record.Config,
+			m.problem = fmt.Sprintf("coordinator returned config %d, this node already has %d", e.Record.Config,
 				m.rec.Config)
 			m.retryLater()
 			return
@@ -57,7 +57,7 @@ func (m *machine) loaded(e Loaded) {
 	case errors.Is(e.Err, ErrNoRecord):
 		m.reachable, m.needLoad = true, false
 		m.marked(e.Mark)
-		m.noRecord()
+		m.recordMissing()
 	case errors.Is(e.Err, ErrRecordVersion), errors.Is(e.Err, ErrRecordInvalid):
 		m.reachable, m.needLoad = true, false
 		m.refuse(e.Err)
@@ -68,22 +68,22 @@ func (m *machine) loaded(e Loaded) {
 	}
 }
 
-// noRecord processes a linearizable read that found no record.
-func (m *machine) noRecord() {
+// recordMissing processes a linearizable read that found no record.
+func (m *machine) recordMissing() {
 	switch {
 	case m.known:
-		m.trouble = "the pair's record has vanished from the coordinator"
+		m.problem = "cluster record has vanished from the coordinator"
 		m.retryLater()
 	case m.ident.PairID == uuid.Nil && m.ident.Quarantine != "" && !mutate.Off("INV-9-set-aside-is-taken-for-new"):
-		m.wait(fmt.Errorf("%w, and this node does not know its pair any more: its identity was damaged or missing, "+
-			"and what it held is kept "+
+		m.wait(fmt.Errorf("%w, and this node no longer knows its pair: its identity was corrupt or missing, "+
+			"and its previous data is kept "+
 			"in %s. Restore the coordinator's data, or run 'lockstep pair adopt' with the other node", ErrRecordLost,
 			m.ident.Quarantine))
 	case !m.ident.Empty() && !m.ident.Restored && !mutate.Off("INV-9-lost-record-is-made-anew"):
 		// INV-9: without the record, it is unknown which store is complete.
 		m.wait(fmt.Errorf("%w (store %s, fence %s, log end %s): check the coordinator's address and key prefix, "+
 			"restore its data, or, if the "+
-			"record is gone for good, run 'lockstep pair adopt'", ErrRecordLost, m.ident.Store, m.ident.Fence,
+			"record is permanently lost, run 'lockstep pair adopt'", ErrRecordLost, m.ident.Store, m.ident.Fence,
 			m.ident.End))
 	default:
 		m.missing, m.unknown, m.refused = true, false, nil // a restored store may have waited for that
@@ -97,7 +97,7 @@ func (m *machine) refuse(err error) {
 		m.halt(err)
 		return
 	}
-	m.trouble = err.Error()
+	m.problem = err.Error()
 }
 
 // adopt accepts a record unless it is older than the known one.
@@ -106,20 +106,20 @@ func (m *machine) adopt(rec Record, rev Revision) {
 		return
 	}
 	if m.known && rec.PairID != m.rec.PairID {
-		m.trouble = fmt.Sprintf("the coordinator's record is of pair %s, this node belongs to %s", rec.PairID,
+		m.problem = fmt.Sprintf("the coordinator's record belongs to pair %s, this node to %s", rec.PairID,
 			m.rec.PairID)
 		return
 	}
 	if m.known && rec.Config == m.rec.Config {
 		if rec.OpID != m.rec.OpID {
-			m.trouble = fmt.Sprintf("the coordinator has another record of config %d than the one this node knows",
+			m.problem = fmt.Sprintf("the coordinator has another record of config %d than this node",
 				rec.Config)
 			return
 		}
 		if rev != m.rev {
 			m.rev, m.pending, m.unanswered = rev, nil, nil
 		}
-		m.trouble = ""
+		m.problem = ""
 		return
 	}
 	if !m.known && !m.admit(rec) {
@@ -131,9 +131,9 @@ func (m *machine) adopt(rec Record, rev Revision) {
 	if !m.wrote(rec) {
 		m.change.term = 0
 	}
-	m.forgetFormerRun(rec)
+	m.clearPreviousRun(rec)
 	wasEligible := m.known && m.eligible()
-	m.known, m.missing, m.trouble, m.refused = true, false, "", nil
+	m.known, m.missing, m.problem, m.refused = true, false, "", nil
 	m.rec, m.rev = rec, rev
 	// Each pending swap expected the previous revision: it is this record, or can no longer be applied.
 	m.pending, m.unanswered, m.unknown, m.needLoad, m.refusal = nil, nil, false, false, ""
@@ -181,7 +181,7 @@ func (m *machine) admit(rec Record) bool {
 		m.wait(fmt.Errorf("%w: the record has config %d, this node has obeyed %d: the coordinator was restored from "+
 			"an old copy; "+
 			// INV-9
-			"restore a newer one, or, if there is none, run 'lockstep pair adopt'", ErrRecordOld, rec.Config,
+			"restore a newer one, or, if none exists, run 'lockstep pair adopt'", ErrRecordOld, rec.Config,
 			m.bootFence.Config))
 	default:
 		if m.ident.PairID == uuid.Nil {
@@ -248,7 +248,7 @@ func (m *machine) canSwap() bool {
 	if m.swapping != "" || m.loading || m.needLoad || m.refusal != "" && m.now < m.refusedUntil {
 		return false
 	}
-	if !m.reachable || m.unknown || m.trouble != "" {
+	if !m.reachable || m.unknown || m.problem != "" {
 		m.needLoad = true
 		return false
 	}
@@ -310,7 +310,7 @@ func (m *machine) describe(next Record) []NodeInfo {
 // create writes the first record of a pair. Only an empty or a restored store gets here; a restored store's log
 // continues in a new term.
 func (m *machine) create() {
-	if !m.canSwap() || !m.liveKnown || m.run.twin != (Live{}) {
+	if !m.canSwap() || !m.liveKnown || m.run.duplicate != (Live{}) {
 		return
 	}
 	m.claim()

@@ -335,7 +335,7 @@ func TestRecordGoesBack(t *testing.T) {
 			require.Empty(t, kinds(r.step(ev(r))))
 			require.Equal(t, RoleActive, r.s.Role())
 			require.True(t, r.s.act.sent.Serve)
-			require.NotEmpty(t, r.s.trouble)
+			require.NotEmpty(t, r.s.problem)
 			requireNo[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostSilence}))
 			requireNo[SwapRecord](t, r.step(ev(r)))
 			require.True(t, r.s.act.sent.RequireStandby)
@@ -372,12 +372,12 @@ func TestMayHaveLost(t *testing.T) {
 		require.Empty(t, kinds(r.after(time.Hour)))
 		require.Equal(t, RoleRecovering, r.s.Role())
 		require.Contains(t, r.s.Reason(), "may have lost acknowledged transactions")
-		require.Contains(t, r.s.Reason(), "go on without them: lockstep failover --force")
+		require.Contains(t, r.s.Reason(), "continue without them: lockstep failover --force")
 	})
 	t.Run("only member, beside a node that has left", func(t *testing.T) {
 		r := newRig(t, Settings{})
 		require.Empty(t, kinds(r.start(lossy, recordWith(1, 0), 0, 1)))
-		require.Contains(t, r.s.Reason(), "b (b:1) runs, too", "a forced failover is refused as long as it does")
+		require.Contains(t, r.s.Reason(), "b (b:1) is running, too", "a forced failover is refused as long as it does")
 		require.Contains(t, r.s.Reason(), "stop the other node, and then: lockstep failover --force")
 	})
 	t.Run("accepted", func(t *testing.T) {

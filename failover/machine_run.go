@@ -31,23 +31,23 @@ type runs struct {
 	named    bool // the record has listed this generation
 	// superseded is the reason why this process must not take part any longer; empty if it may.
 	superseded string
-	// putBack is the reason why the directory is considered an older copy or a duplicate; empty if it is not.
-	putBack string
+	// rolledBack is the reason why the directory is considered an older copy or a duplicate; empty if it is not.
+	rolledBack string
 	// lacks describes the gap between a store that may have lost records and the pair's mark; empty if none.
 	lacks string
 
 	mark      Mark // highest known mark
 	markKnown bool // the coordinator was queried for it
-	grown     bool // the log may be longer than at the start
-	markedNow bool // the mark was read in this step
+	logGrown  bool // the log may be longer than at the start
+	markRead  bool // the mark was read in this step
 
-	announced bool
-	twin      Live          // another process that is announced as this node; zero if none
-	copyOf    string        // address at which it has responded: one of the two directories is a copy of the other
-	gone      string        // process known to have terminated
-	askedTwin bool          // a query is in progress
-	asked     Live          // target of the query: twin may have changed when the response arrives
-	twinAt    time.Duration // time of the next query
+	announced         bool
+	duplicate         Live          // another process that is announced as this node; zero if none
+	copyOf            string        // address at which it has responded: one of the two directories is a copy of the other
+	gone              string        // process known to have terminated
+	checkingDuplicate bool          // a query is in progress
+	asked             Live          // target of the query: twin may have changed when the response arrives
+	duplicateCheckAt  time.Duration // time of the next query
 	// another process with this node's identity that the coordinator has seen since this one was announced
 	beside Live
 	// another process with this node's identity that has called this one; zero if none
@@ -66,14 +66,14 @@ func runOf(process string) uuid.UUID {
 // me returns the entry that this node writes into the record.
 func (s *State) me() Member {
 	me := s.ident.Member()
-	if !s.namesRuns() {
+	if !s.recordHasRuns() {
 		me.Run = uuid.Nil
 	}
 	return me
 }
 
-// namesRuns reports whether both nodes' releases support generations.
-func (s *State) namesRuns() bool {
+// recordHasRuns reports whether both nodes' releases support generations.
+func (s *State) recordHasRuns() bool {
 	if mutate.Off("INV-11-runs-are-not-named") {
 		return false
 	}
@@ -89,15 +89,15 @@ func (s *State) namesRuns() bool {
 }
 
 // owns reports whether a generation in this node's entry of the record belongs to this process, or to the previous
-// one in this directory. The latter is impossible after a record that did not list this node (forgetBoot).
+// one in this directory. The latter is impossible after a record that did not list this node (clearBoot).
 func (s *State) owns(run uuid.UUID) bool {
 	r := &s.run
 	return run == uuid.Nil || run == r.id || run == r.boot[0] || run == r.boot[1]
 }
 
-// takesPart reports whether this process may act on the record. Its log must have been compared with the pair's mark,
+// participates reports whether this process may act on the record. Its log must have been compared with the pair's mark,
 // and no other process may be known to run under this node's identity.
-func (m *machine) takesPart() bool {
+func (m *machine) participates() bool {
 	r := &m.run
 	switch {
 	case r.superseded != "":
@@ -105,13 +105,13 @@ func (m *machine) takesPart() bool {
 			m.endAsk(r.superseded)
 		}
 		if m.forces.id != "" {
-			m.giveUpForce(errors.New(r.superseded))
+			m.abortForce(errors.New(r.superseded))
 		}
 		m.stopAll()
 		return false
 	case r.named || r.compared:
 		return true // the remaining checks apply to the start
-	case !m.liveKnown || r.twin != Live{}:
+	case !m.liveKnown || r.duplicate != Live{}:
 		return false
 	case !r.markKnown:
 		m.load()
@@ -123,13 +123,13 @@ func (m *machine) takesPart() bool {
 	return true
 }
 
-// takesNoPart returns the reason why this process must not act, even if an operator requests it; nil if it may.
-func (s *State) takesNoPart() error {
+// exclusionError returns the reason why this process must not act, even if an operator requests it; nil if it may.
+func (s *State) exclusionError() error {
 	switch r := &s.run; {
 	case r.superseded != "":
 		return errors.New(r.superseded)
-	case r.twin != Live{}:
-		return errors.New(s.twinReason())
+	case r.duplicate != Live{}:
+		return errors.New(s.duplicateReason())
 	default:
 		return nil
 	}
@@ -153,7 +153,7 @@ func (m *machine) claim() {
 	before := m.ident.Run
 	switch me, listed := m.rec.Member(m.self.ID); {
 	case m.known && !listed:
-		m.forgetBoot()
+		m.clearBoot()
 		before = m.ident.Run
 	case m.known && me.Run != uuid.Nil && me.Run == r.boot[1]:
 		before = me.Run // the previous generation was listed, but stopped before it learned that
@@ -162,11 +162,11 @@ func (m *machine) claim() {
 	m.do(ClaimRun{Named: before, Run: r.id})
 }
 
-// forgetBoot discards the generations that the directory held at the start, because the record does not list this
+// clearBoot discards the generations that the directory held at the start, because the record does not list this
 // node. Any generation that it lists later is one that the active has seen by then. If it is one of those discarded,
 // it is another process with the same directory, and records that it acknowledges are not here. It reports whether
 // the directory still has one.
-func (m *machine) forgetBoot() bool {
+func (m *machine) clearBoot() bool {
 	if mutate.Off("INV-11-earlier-runs-are-not-forgotten") {
 		return false
 	}
@@ -185,7 +185,7 @@ func (m *machine) compareRun() {
 	switch {
 	case r.superseded != "":
 	case !listed && r.claimed: // before that, the watch may have delivered an outdated record
-		if m.forgetBoot() {
+		if m.clearBoot() {
 			m.do(ClaimRun{Run: r.id}) // if this process stops before it is listed, the next one must not know it either
 		}
 	case !listed || me.Node != m.ident.Node || me.Store != m.ident.Store || me.Incarnation != m.ident.Incarnation:
@@ -193,7 +193,7 @@ func (m *machine) compareRun() {
 	case me.Run == r.id && r.claimed:
 		r.named = true
 		if !m.ident.MayHaveLost {
-			r.putBack = "" // it has fetched the missing records from the other node
+			r.rolledBack = "" // it has fetched the missing records from the other node
 		}
 		if m.ident.Run != r.id || m.ident.ClaimedRun != uuid.Nil {
 			m.ident.Run, m.ident.ClaimedRun = r.id, uuid.Nil
@@ -207,20 +207,20 @@ func (m *machine) compareRun() {
 			m.do(ClaimRun{Named: me.Run, Run: r.id})
 		}
 		if !m.ident.MayHaveLost {
-			r.putBack = "" // as above, with a release that lists no generations
+			r.rolledBack = "" // as above, with a release that lists no generations
 		}
 	case r.named:
 		m.supersede()
-	case r.putBack == "":
-		m.foundPutBack("another run of this node has taken part in the pair since: this directory is a copy of its " +
-			"own, or an older image of it")
+	case r.rolledBack == "":
+		m.reportRollback("a newer process generation of this node has taken part in the pair: this data directory is a copy, " +
+			"or was restored from an older copy")
 	}
 }
 
-// forgetFormerRun drops the active's connection to a generation of the standby that the new record replaces with
+// clearPreviousRun drops the active's connection to a generation of the standby that the new record replaces with
 // another one. The other generation has the store open now, so this connection is dead and was not detected yet. If
 // its generation were listed again because of earlier acks, the running one would be superseded.
-func (m *machine) forgetFormerRun(rec Record) {
+func (m *machine) clearPreviousRun(rec Record) {
 	a := &m.act
 	if a.standby == standbyNone || mutate.Off("INV-11-a-former-run-is-named-again") {
 		return
@@ -232,32 +232,32 @@ func (m *machine) forgetFormerRun(rec Record) {
 	}
 }
 
-// foundCopy excludes a process that has found another one running under its identity. It stays excluded after the
+// reportDuplicate excludes a process that has found another one running under its identity. It stays excluded after the
 // other process has terminated, because it lacks records that the other one acknowledged.
-func (m *machine) foundCopy() {
-	m.run.copyOf = m.run.twin.Node.Address
-	m.run.superseded = fmt.Sprintf("two processes with one identity: this node runs at %s already, or did when this "+
-		"process started, which takes no part until it is started again. If this data directory is a copy, do not "+
-		"start it: a second node begins with an empty one. Otherwise stop the "+
-		"process at %s, and start this one again", m.run.copyOf, m.run.copyOf)
+func (m *machine) reportDuplicate() {
+	m.run.copyOf = m.run.duplicate.Node.Address
+	m.run.superseded = fmt.Sprintf("duplicate node identity: this node already runs at %s, or did when this "+
+		"process started, which takes no part until it is restarted. If this data directory is a copy, do not "+
+		"start it: a second node starts with an empty one. Otherwise stop the "+
+		"process at %s, and restart this one", m.run.copyOf, m.run.copyOf)
 	m.warn("%s", m.run.superseded)
 }
 
 // supersede excludes a process that was replaced by another generation.
 func (m *machine) supersede() {
 	m.run.superseded = "superseded: another process has taken this node's place in the pair, with a copy of this " +
-		"data directory; what this process has acknowledged since then may not be part of the pair. What the pair " +
-		"has acknowledged is with the other one (its address is in the pair's status): stop this one, or, if it is " +
-		"the other one that has to go, first see to it that the pair's other node is in sync. A copy that is to be a " +
-		"node of its own must begin with an empty data directory"
+		"data directory; records this process acknowledged since then may not be part of the pair. Everything the pair " +
+		"has acknowledged is on the other one (its address is in the pair's status): stop this one, or, if " +
+		"the other one should go, first make sure that the pair's other node is in sync. To use a copy as " +
+		"a separate node, start it with an empty data directory"
 	m.warn("%s", m.run.superseded)
 }
 
-// foundPutBack records that this directory is not in its expected state (INV-11, INV-12). From here on it is treated
+// reportRollback records that this directory is not in its expected state (INV-11, INV-12). From here on it is treated
 // as one with lost records (INV-6).
-func (m *machine) foundPutBack(why string) {
-	m.run.putBack = why
-	m.warn("THIS DATA DIRECTORY WAS PUT BACK: %s", why)
+func (m *machine) reportRollback(why string) {
+	m.run.rolledBack = why
+	m.warn("THIS DATA DIRECTORY WAS ROLLED BACK: %s", why)
 	if !m.ident.MayHaveLost {
 		m.ident.MayHaveLost = true
 		m.do(MarkLoss{})
@@ -268,7 +268,7 @@ func (m *machine) foundPutBack(why string) {
 // follow: its acks do not count while the record lists the previous generation.
 func (m *machine) renew() bool {
 	me, listed := m.rec.Member(m.self.ID)
-	if !listed || !m.namesRuns() || me.Run == m.run.id {
+	if !listed || !m.recordHasRuns() || me.Run == m.run.id {
 		return true
 	}
 	if m.canSwap() {

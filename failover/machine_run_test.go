@@ -153,7 +153,7 @@ func TestOldCopy(t *testing.T) {
 		swap := effect[SwapRecord](t, effects)
 		require.Len(t, swap.Next.InSync, 1)
 		require.Equal(t, testNodes[1].ID, swap.Next.InSync[0].Node)
-		require.Contains(t, r.s.Reason(), "put back")
+		require.Contains(t, r.s.Reason(), "rolled back")
 		effects = r.won()
 		effect[ClearLoss](t, effects)
 		healed := r.s.ident
@@ -162,7 +162,7 @@ func TestOldCopy(t *testing.T) {
 		rec := next(r.s.rec, "b/7/0")
 		rec.Active, rec.InSync = testNodes[1].ID, append(slices.Clone(rec.InSync), healed.Member())
 		r.seeRecord(rec, 102)
-		require.Empty(t, r.s.run.putBack, "it has got what it lacked")
+		require.Empty(t, r.s.run.rolledBack, "it has got what it lacked")
 	})
 	t.Run("no other node is", func(t *testing.T) {
 		r := newRunRig(t)
@@ -187,7 +187,7 @@ func TestOriginalIsNamedBesideItsCopy(t *testing.T) {
 			"a start from the same disk must not take it for its own either")
 		effect[MarkLoss](t, r.seeRecord(original(), 101))
 		require.False(t, r.s.eligible())
-		require.Contains(t, r.s.Reason(), "put back")
+		require.Contains(t, r.s.Reason(), "rolled back")
 	})
 	t.Run("that was in sync at its start", func(t *testing.T) {
 		r := newRunRig(t)

@@ -71,24 +71,24 @@ func (s *State) ownReason() string {
 	switch {
 	case s.run.superseded != "":
 		return s.run.superseded
-	case s.run.twin != Live{}:
-		return s.twinReason()
+	case s.run.duplicate != Live{}:
+		return s.duplicateReason()
 	case !s.known && s.refused != nil:
 		return s.refused.Error()
 	case !s.known && s.missing:
-		return "no record of the pair yet: creating it"
+		return "no cluster record yet: creating it"
 	case !s.known && s.reachable:
-		return "reading the pair's record"
+		return "reading the cluster record"
 	case !s.known:
-		return "waiting for the coordinator: it cannot be reached"
-	case s.trouble != "":
-		return s.trouble
+		return "waiting for the coordinator: it is unreachable"
+	case s.problem != "":
+		return s.problem
 	case s.mode == modeAct:
 		return s.actingReason()
 	case s.candidate && s.reachable:
 		return s.why
 	case s.candidate:
-		return s.why + "; the coordinator cannot be reached"
+		return s.why + "; the coordinator is unreachable"
 	case s.mode == modeFollow && s.fenced:
 		return s.why
 	case s.mode == modeFollow:
@@ -102,20 +102,20 @@ func (s *State) actingReason() string {
 	switch {
 	case s.unknown:
 		return s.act.sent.Reason
-	case s.hand.phase == handDraining || s.hand.phase == handSwapping:
+	case s.hand.phase == handoverDraining || s.hand.phase == handoverSwapping:
 		return "handing over to the standby"
 	case s.absent() && s.reachable:
-		return "the standby in sync is gone" + s.standbyCause() + ": releasing it"
+		return "in-sync standby disconnected" + s.standbyCause() + ": removing it from the in-sync set"
 	case s.absent():
-		return "the standby in sync is gone" + s.standbyCause() + ", and the coordinator cannot be reached"
+		return "in-sync standby disconnected" + s.standbyCause() + ", and the coordinator is unreachable"
 	case !s.act.sent.Serve:
 		return s.act.sent.Reason
 	case !s.act.ready:
 		return "replaying the log"
 	case !s.reachable:
-		return "the coordinator cannot be reached: role changes are frozen"
+		return "coordinator is unreachable: role changes are frozen"
 	case len(s.rec.InSync) == 1 && s.act.standby != standbyNone:
-		return "the standby catches up"
+		return "standby is catching up"
 	case len(s.rec.InSync) == 1:
 		return "no standby is connected" + s.standbyCause()
 	default:
@@ -123,11 +123,11 @@ func (s *State) actingReason() string {
 	}
 }
 
-// twinReason describes a process with this identity that may still run.
-func (s *State) twinReason() string {
-	return fmt.Sprintf("another process has announced itself as this node at %s and does not answer: waiting until "+
-		"its lease has ended",
-		s.run.twin.Node.Address)
+// duplicateReason describes a process with this identity that may still run.
+func (s *State) duplicateReason() string {
+	return fmt.Sprintf("another process has announced itself as this node at %s and does not respond: waiting until "+
+		"its lease has expired",
+		s.run.duplicate.Node.Address)
 }
 
 func (s *State) standbyCause() string {
@@ -153,13 +153,13 @@ func (s *State) followingReason() string {
 	}
 	if !listed && !f.connected && f.cause != 0 {
 		reason += "; " + s.waiting()
-		reason += s.asideReason()
+		reason += s.quarantineReason()
 	}
 	if !s.reachable {
 		if reason != "" {
 			reason += "; "
 		}
-		reason += "the coordinator cannot be reached: role changes are frozen"
+		reason += "coordinator is unreachable: role changes are frozen"
 	}
 	return reason
 }
@@ -170,26 +170,28 @@ func (s *State) lacksReason() string {
 		return ""
 	}
 	return ". " + strings.ToUpper(s.run.lacks[:1]) + s.run.lacks[1:] +
-		": if an older image of its disk was put back, bring back the newest one instead"
+		": if its disk was restored from an older copy, restore the newest one instead"
 }
 
-// asideReason describes the quarantine of a node that is waiting to be resynchronized.
-func (s *State) asideReason() string {
+// quarantineReason describes the quarantine of a node that is waiting to be resynchronized.
+func (s *State) quarantineReason() string {
 	if s.ident.Quarantine == "" {
 		return ""
 	}
-	return ". What this node held could not be opened and is kept in its data directory, in " + s.ident.Quarantine +
-		": if it can be mended, do that and force nothing (docs/explanation/maintenance.md, \"Corrupt files at startup\")"
+	return ". The previous store of this node could not be opened and is kept in its data directory, in " +
+		s.ident.Quarantine +
+		": if it can be repaired, do that and do not force a failover (docs/explanation/maintenance.md, \"Corrupt files " +
+		"at startup\")"
 }
 
-// howToForce returns the command for a forced failover. No node can be forced while another one responds, so such a
+// forceCommand returns the command for a forced failover. No node can be forced while another one responds, so such a
 // node must be stopped first.
-func (s *State) howToForce() string {
+func (s *State) forceCommand() string {
 	const command = "lockstep failover --force"
 	for _, l := range s.live {
 		if l.Node.ID != s.self.ID && l.Node.ID != uuid.Nil {
-			return fmt.Sprintf("node %s runs, too, and no node is forced beside another one. See whose log goes "+
-				"further (lockstep status), stop the other node, and then: %s", describeShort(l.Node), command)
+			return fmt.Sprintf("node %s is running, too, and a failover cannot be forced while it is. Check whose log is "+
+				"longer (lockstep status), stop the other node, and then: %s", describeShort(l.Node), command)
 		}
 	}
 	return command
@@ -199,37 +201,37 @@ func (s *State) idleReason() string {
 	me, listed := s.rec.Member(s.self.ID)
 	_, hasOther := s.rec.Other(s.self.ID)
 	switch {
-	case listed && !s.eligible() && hasOther && s.run.putBack != "":
-		return "this data directory was put back: " + s.run.putBack +
-			". Leaving the in-sync set; this node gets what it lacks from the other one"
-	case listed && !s.eligible() && s.run.putBack != "":
-		return "this data directory was put back: " + s.run.putBack +
-			". No other node is in sync: bring back the newest image of this node or the other one, or go on without " +
-			"what is missing: " + s.howToForce()
+	case listed && !s.eligible() && hasOther && s.run.rolledBack != "":
+		return "this data directory was rolled back: " + s.run.rolledBack +
+			". Leaving the in-sync set; this node fetches missing records from the other one"
+	case listed && !s.eligible() && s.run.rolledBack != "":
+		return "this data directory was rolled back: " + s.run.rolledBack +
+			". No other node is in sync: restore the newest copy of this node or the other one, or continue without " +
+			"the missing records: " + s.forceCommand()
 	case listed && !s.eligible() && hasOther:
 		return "this store may have lost acknowledged transactions: leaving the in-sync set" // INV-6
 	case listed && !s.eligible() && s.ident.MayHaveLost:
 		return "this store may have lost acknowledged transactions, and no other node holds them: " +
 			// INV-6
-			"restore it from a backup or the other node, or go on without them: " + s.howToForce() +
-			s.lacksReason() + s.asideReason()
+			"restore it from a backup or the other node, or continue without them: " + s.forceCommand() +
+			s.lacksReason() + s.quarantineReason()
 	case listed && !s.eligible():
-		return "the pair's record expects another store on this node, and no other node is in sync: bring back the " +
-			"data directory, or go on without it: " + s.howToForce()
+		return "the cluster record expects another store on this node, and no other node is in sync: restore the " +
+			"data directory, or continue without it: " + s.forceCommand()
 	case s.rec.Active == s.self.ID && listed && !s.reachable:
-		return "waiting for the coordinator: it cannot be reached"
+		return "waiting for the coordinator: it is unreachable"
 	case s.rec.Active == s.self.ID && listed && hasOther && !s.meeting.known && s.mode == modeIdle:
-		return "waiting a moment for the other node, to compare the ends of the logs"
+		return "waiting briefly for the other node, to compare the ends of the logs"
 	case s.rec.Active == s.self.ID && listed:
-		return "taking up the role again"
+		return "resuming the role"
 	case s.rec.Active == s.self.ID:
-		return "not in sync any more: waiting for the other node to take over. Start it if it is down; if it is up and " +
-			"does not take over, its own status says why; if it is lost for good, lockstep failover --dry-run says " +
-			"what would be lost by going on with this one"
-	case listed && me.Run != s.run.id && s.namesRuns():
-		return "in sync, but the coordinator has not written yet that this run of the node takes part: its " +
-			"acknowledgements do not count before that"
+		return "no longer in sync: waiting for the other node to take over. Start it if it is down; if it is up and " +
+			"does not take over, see its status for the reason; if it is permanently lost, lockstep failover --dry-run shows " +
+			"what would be lost by continuing with this one"
+	case listed && me.Run != s.run.id && s.recordHasRuns():
+		return "in sync, but the coordinator has not recorded this process generation yet: its " +
+			"acknowledgements do not count until then"
 	default:
-		return "the address of the active is not known"
+		return "the address of the active is unknown"
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 // handover is the active's side.
 type handover struct {
-	phase    handPhase
+	phase    handoverPhase
 	id       string // of the local request; empty if the standby requested it
 	began    time.Duration
 	deadline time.Duration
@@ -24,13 +24,13 @@ type handover struct {
 	failback bool   // automatic: the standby is the preferred node
 }
 
-type handPhase uint8
+type handoverPhase uint8
 
 const (
-	handNone handPhase = iota
-	handDraining
-	handSwapping // drained; the swap is being tried
-	handWaiting  // swapped; waiting for the other node to respond as the active
+	handoverNone handoverPhase = iota
+	handoverDraining
+	handoverSwapping // drained; the swap is being tried
+	handoverWaiting  // swapped; waiting for the other node to respond as the active
 )
 
 // asking is the standby's side.
@@ -47,16 +47,16 @@ func (m *machine) switchoverAsked(e SwitchoverAsked) {
 	}
 	named := e.To != uuid.Nil
 	switch {
-	case named && m.known && m.trouble == "" && m.rec.Active == e.To:
+	case named && m.known && m.problem == "" && m.rec.Active == e.To:
 		m.do(SwitchoverEnded{ID: e.ID, Already: true})
-	case m.hand.phase != handNone || m.ask.id != "" || m.known && m.rec.Switchover != nil:
+	case m.hand.phase != handoverNone || m.ask.id != "" || m.known && m.rec.Switchover != nil:
 		fail(reasonBusy)
 	case named && m.known && e.To != m.self.ID && !m.isOther(e.To):
-		fail("the node that is to become active is not in sync")
+		fail("target node is not in sync")
 	case named && m.known && e.To != m.self.ID && m.mode == modeFollow:
-		fail("this node is not active any more") // it would take the role itself
+		fail("this node is no longer active") // it would take the role itself
 	case m.known && m.leads():
-		if why := m.cannotHandOver(); why != "" {
+		if why := m.switchoverBlocker(); why != "" {
 			fail("%s", why)
 			return
 		}
@@ -69,14 +69,14 @@ func (m *machine) switchoverAsked(e SwitchoverAsked) {
 }
 
 // reasonBusy is a transient reason. The other switchover may have the requested effect.
-const reasonBusy = "another switchover is under way"
+const reasonBusy = "another switchover is in progress"
 
 // reasonNoAddress is a transient reason: a standby can be in sync a moment before its liveness key, which contains
 // its address, is visible.
-const reasonNoAddress = "the address of the standby is not known"
+const reasonNoAddress = "the address of the standby is unknown"
 
-// cannotHandOver returns the reason why a handover is impossible; empty if it is possible.
-func (s *State) cannotHandOver() string {
+// switchoverBlocker returns the reason why a handover is impossible; empty if it is possible.
+func (s *State) switchoverBlocker() string {
 	other, ok := s.rec.Other(s.self.ID)
 	_, described := describeNode(s.rec, s.live, other.Node)
 	switch {
@@ -85,13 +85,13 @@ func (s *State) cannotHandOver() string {
 	case !ok:
 		return "no standby is in sync"
 	case s.absent():
-		return "the standby in sync is not connected"
+		return "in-sync standby is not connected"
 	case !described:
 		return reasonNoAddress
-	case !s.reachable || s.trouble != "":
-		return "the coordinator cannot be reached"
+	case !s.reachable || s.problem != "":
+		return "the coordinator is unreachable"
 	case s.unknown || len(s.pending) > 0:
-		return "a change of the pair's record is under way"
+		return "a change of the cluster record is in progress"
 	default:
 		return ""
 	}
@@ -99,40 +99,40 @@ func (s *State) cannotHandOver() string {
 
 func (m *machine) beginHandOver(id string) {
 	m.hand = handover{
-		phase: handDraining, id: id, began: m.now, term: m.rec.Term + 1, drain: m.hand.drain + 1,
+		phase: handoverDraining, id: id, began: m.now, term: m.rec.Term + 1, drain: m.hand.drain + 1,
 		deadline: m.now + m.set.DrainTimeout + m.set.CoordinatorTimeout,
 	}
 	m.do(BeginDrain{Drain: m.hand.drain, Limit: m.set.DrainTimeout})
 }
 
 func (m *machine) drainEnded(e DrainEnded) {
-	if m.hand.phase != handDraining || e.Drain != m.hand.drain {
+	if m.hand.phase != handoverDraining || e.Drain != m.hand.drain {
 		return
 	}
 	if e.Err != nil {
-		m.abortHandOver(fmt.Sprintf("the active could not drain: %v", e.Err))
+		m.abortHandOver(fmt.Sprintf("drain failed on the active: %v", e.Err))
 		return
 	}
-	m.hand.phase = handSwapping
+	m.hand.phase = handoverSwapping
 }
 
 // handOver advances a handover. Called while this node is active.
 func (m *machine) handOver() {
 	switch m.hand.phase {
-	case handNone:
+	case handoverNone:
 		// leadSwap removes a request from the record that cannot be met.
-		if r := m.rec.Switchover; r != nil && r.ID != m.hand.declined && m.isOther(r.To) && m.cannotHandOver() == "" {
+		if r := m.rec.Switchover; r != nil && r.ID != m.hand.declined && m.isOther(r.To) && m.switchoverBlocker() == "" {
 			m.beginHandOver("")
 		}
-	case handDraining:
+	case handoverDraining:
 		if m.absent() {
-			m.abortHandOver("the standby was lost")
+			m.abortHandOver("standby disconnected")
 		}
-	case handSwapping:
+	case handoverSwapping:
 		other, ok := m.rec.Other(m.self.ID)
 		switch {
 		case !ok || m.absent() && len(m.pending) == 0:
-			m.abortHandOver("the standby was lost")
+			m.abortHandOver("standby disconnected")
 		case m.now >= m.hand.deadline && !m.unknown && m.swapping == "":
 			// The swap may still be applied. Until that is resolved nothing is acknowledged without the standby, and
 			// its acks prove that it has not taken the role.
@@ -142,9 +142,9 @@ func (m *machine) handOver() {
 			next.Active, next.Term, next.Switchover = other.Node, m.rec.Term+1, nil
 			m.propose(next)
 		}
-	case handWaiting:
+	case handoverWaiting:
 		if m.rec.Term >= m.hand.term { // the role came back
-			m.endHandOver("the other node did not take the role; it is back here")
+			m.endHandOver("the other node did not take the role; this node is active again")
 		}
 	}
 }
@@ -161,9 +161,9 @@ func (m *machine) endHandOver(failure string) {
 	case m.hand.id != "":
 		m.do(SwitchoverEnded{ID: m.hand.id, Failure: failure, Pause: m.now - m.hand.began})
 	case failure != "" && m.hand.failback:
-		m.warn("the role was not given to the preferred node: %s", failure)
+		m.warn("the role was not transferred to the preferred node: %s", failure)
 	case failure != "":
-		m.warn("switchover asked by the standby was not done: %s", failure)
+		m.warn("switchover requested by the standby failed: %s", failure)
 	}
 	m.hand = handover{drain: m.hand.drain}
 	if m.rec.Switchover != nil {
@@ -180,28 +180,28 @@ func (s *State) isOther(node uuid.UUID) bool {
 // handedOver processes the end of this node's active role.
 func (m *machine) handedOver() {
 	switch {
-	case m.hand.phase == handNone:
-	case m.hand.phase == handSwapping && m.rec.Active != m.self.ID && m.rec.Term == m.hand.term && m.hand.id != "":
-		m.hand.phase = handWaiting
+	case m.hand.phase == handoverNone:
+	case m.hand.phase == handoverSwapping && m.rec.Active != m.self.ID && m.rec.Term == m.hand.term && m.hand.id != "":
+		m.hand.phase = handoverWaiting
 		m.hand.deadline = m.hand.began + m.set.SwitchoverTimeout
-	case m.hand.phase == handSwapping && m.rec.Active != m.self.ID && m.rec.Term == m.hand.term:
+	case m.hand.phase == handoverSwapping && m.rec.Active != m.self.ID && m.rec.Term == m.hand.term:
 		m.hand = handover{drain: m.hand.drain} // the standby that requested it has the role
 	default:
-		m.endHandOver("this node lost the role meanwhile")
+		m.endHandOver("this node lost the role in the meantime")
 	}
 }
 
 // handedTo processes that a node responds as the active of a term.
 func (m *machine) handedTo(term uint64) {
-	if m.hand.phase == handWaiting && term >= m.hand.term {
+	if m.hand.phase == handoverWaiting && term >= m.hand.term {
 		m.endHandOver("")
 	}
 }
 
 // askActive advances the standby's request. Called while this node is not active.
 func (m *machine) askActive() {
-	if m.hand.phase == handWaiting && m.now >= m.hand.deadline {
-		m.endHandOver("the other node has the role but does not answer")
+	if m.hand.phase == handoverWaiting && m.now >= m.hand.deadline {
+		m.endHandOver("the other node has the role but does not respond")
 	}
 	if m.ask.id == "" {
 		return
@@ -218,7 +218,7 @@ func (m *machine) askActive() {
 	case m.rec.Active == m.self.ID:
 	case mine:
 	case m.ask.seen:
-		m.endAsk("the active could not hand over; its log says why")
+		m.endAsk("the active could not hand over; see its log")
 	case m.rec.Switchover != nil:
 		m.endAsk(reasonBusy)
 	case m.mode == modeFollow && m.canSwap():

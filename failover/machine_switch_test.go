@@ -95,7 +95,7 @@ func TestSwitchoverStandbyLostWhileDraining(t *testing.T) {
 	drain := effect[BeginDrain](t, r.step(SwitchoverAsked{ID: "x"}))
 	effects := r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset})
 	effect[Resume](t, effects)
-	require.Contains(t, effect[SwitchoverEnded](t, effects).Failure, "lost")
+	require.Contains(t, effect[SwitchoverEnded](t, effects).Failure, "disconnected")
 	require.Len(t, effect[SwapRecord](t, effects).Next.InSync, 1)
 	require.Empty(t, r.step(DrainEnded{Drain: drain.Drain}), "too late")
 }

@@ -27,5 +27,5 @@ func TestLateWatchAtAFirstStart(t *testing.T) {
 
 	effect[LoadRecord](t, r.step(missing))
 	r.step(Loaded{Err: ErrNoRecord})
-	require.Contains(t, r.s.trouble, "vanished")
+	require.Contains(t, r.s.problem, "vanished")
 }

@@ -23,9 +23,9 @@ const maxRecordBytes = 64 << 10
 // Errors of DecodeRecord and Record.Validate.
 var (
 	// ErrRecordVersion is returned for a record written by a newer version of Lockstep.
-	ErrRecordVersion = errors.New("the pair's record was written by a newer version of lockstep; upgrade this node")
+	ErrRecordVersion = errors.New("cluster record was written by a newer version of lockstep; upgrade this node")
 	// ErrRecordInvalid is returned for an inconsistent or malformed record.
-	ErrRecordInvalid = errors.New("the pair's record is invalid")
+	ErrRecordInvalid = errors.New("invalid cluster record")
 )
 
 // Record is the cluster record, which decides which node may act. It is written only by compare-and-swap, and Config
@@ -112,7 +112,7 @@ type Forced struct {
 	// Node that was activated, and the Term that began with it.
 	Node uuid.UUID `json:"node"`
 	Term uint64    `json:"term"`
-	// After is the last LSN up to which no acknowledged record can be lost: SurelyKept of that node, or less if an
+	// After is the last LSN up to which no acknowledged record can be lost: GuaranteedLSN of that node, or less if an
 	// earlier forced failover is not settled. Records of the other node after it, of an earlier term than Term, are
 	// discarded.
 	After uint64 `json:"after"`
@@ -184,7 +184,7 @@ func (r Record) Clone() Record {
 func (r Record) Validate() error {
 	switch {
 	case r.Version > RecordVersion:
-		return fmt.Errorf("version %d, this build knows %d: %w", r.Version, RecordVersion, ErrRecordVersion)
+		return fmt.Errorf("version %d, this build supports %d: %w", r.Version, RecordVersion, ErrRecordVersion)
 	case r.Version < 1:
 		return fmt.Errorf("version %d: %w", r.Version, ErrRecordInvalid)
 	case r.PairID == uuid.Nil || r.Active == uuid.Nil:
@@ -194,9 +194,9 @@ func (r Record) Validate() error {
 	case len(r.InSync) < 1 || len(r.InSync) > 2:
 		return fmt.Errorf("%d members in sync, a pair has 1 or 2: %w", len(r.InSync), ErrRecordInvalid)
 	case len(r.InSync) == 2 && r.InSync[0].Node == r.InSync[1].Node:
-		return fmt.Errorf("node %s is in sync twice: %w", r.InSync[0].Node, ErrRecordInvalid)
+		return fmt.Errorf("duplicate in-sync node %s: %w", r.InSync[0].Node, ErrRecordInvalid)
 	case r.MinInSync < 1 || r.MinInSync > 2:
-		return fmt.Errorf("min_in_sync %d, only 1 and 2 are possible: %w", r.MinInSync, ErrRecordInvalid)
+		return fmt.Errorf("min_in_sync %d, must be 1 or 2: %w", r.MinInSync, ErrRecordInvalid)
 	}
 	return nil
 }
@@ -208,7 +208,7 @@ func (r Record) Encode() ([]byte, error) {
 	}
 	b, err := json.Marshal(r)
 	if err != nil {
-		return nil, fmt.Errorf("encode the pair's record: %w", err)
+		return nil, fmt.Errorf("encode cluster record: %w", err)
 	}
 	return b, nil
 }

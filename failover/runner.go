@@ -53,13 +53,13 @@ type Runner struct {
 func New(o Options) (*Runner, error) {
 	switch {
 	case o.Coordinator == nil || o.Data == nil:
-		return nil, errors.New("failover needs a coordinator and a data plane")
+		return nil, errors.New("failover requires a coordinator and a data plane")
 	case o.Self.ID == uuid.Nil:
-		return nil, errors.New("failover needs the id of this node")
+		return nil, errors.New("failover requires the id of this node")
 	case o.Self.Address == "":
-		return nil, errors.New("failover needs the address by which the other node reaches this one")
+		return nil, errors.New("failover requires the advertised address of this node")
 	case o.Settings.MinInSync < 0 || o.Settings.MinInSync > 2:
-		return nil, fmt.Errorf("min_in_sync is %d; 1 (go on alone) and 2 (refuse writes while alone) are possible",
+		return nil, fmt.Errorf("min_in_sync is %d; must be 1 (continue alone) or 2 (reject writes while alone)",
 			o.Settings.MinInSync)
 	}
 	if o.Logger == nil {
@@ -85,7 +85,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	r.mu.Lock()
 	if r.running {
 		r.mu.Unlock()
-		return errors.New("failover is running already")
+		return errors.New("failover is already running")
 	}
 	r.running = true
 	r.mu.Unlock()
@@ -102,8 +102,8 @@ func (r *Runner) Run(ctx context.Context) error {
 // Process returns an ID that distinguishes this process from others of the node.
 func (r *Runner) Process() string { return r.process }
 
-// ReportTwin records that another process with this node's identity has called this one.
-func (r *Runner) ReportTwin(other Live) { r.post(TwinReported{Live: other}) }
+// ReportDuplicate records that another process with this node's identity has called this one.
+func (r *Runner) ReportDuplicate(other Live) { r.post(DuplicateReported{Live: other}) }
 
 // Post reports an event of the node that does not belong to a role; Failed is the only one. It never blocks.
 func (r *Runner) Post(ev DataEvent) { r.post(Reported{Event: ev}) }
@@ -159,9 +159,9 @@ func (r *Runner) SwitchoverTo(ctx context.Context, to uuid.UUID) (SwitchoverResu
 		switch {
 		case err != nil:
 			return SwitchoverResult{}, err
-		case e.Failure == reasonBusy && to != uuid.Nil && r.askAgain(ctx):
+		case e.Failure == reasonBusy && to != uuid.Nil && r.waitRetry(ctx):
 			continue // it may be an earlier attempt of the same request
-		case e.Failure == reasonNoAddress && r.askAgain(ctx):
+		case e.Failure == reasonNoAddress && r.waitRetry(ctx):
 			continue
 		case e.Failure != "":
 			return SwitchoverResult{}, fmt.Errorf("%w: %s", ErrSwitchover, e.Failure)
@@ -188,14 +188,14 @@ func (r *Runner) coordinatorAnswers(ctx context.Context) error {
 	defer cancel()
 	_, _, err := r.opts.Coordinator.Load(ctx)
 	if errors.Is(err, ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%w: the coordinator does not answer, and without it the role cannot change: %w",
+		return fmt.Errorf("%w: the coordinator does not respond, and without it the role cannot change: %w",
 			ErrSwitchover, err)
 	}
 	return nil // the machine handles any other problem with the record
 }
 
-// askAgain waits for the retry interval; it returns false if ctx has ended.
-func (r *Runner) askAgain(ctx context.Context) bool {
+// waitRetry waits for the retry interval; it returns false if ctx has ended.
+func (r *Runner) waitRetry(ctx context.Context) bool {
 	timer := time.NewTimer(addressPoll)
 	defer timer.Stop()
 	select {
@@ -227,7 +227,7 @@ func (r *Runner) askSwitchover(ctx context.Context, to uuid.UUID) (SwitchoverEnd
 	case <-r.stopped:
 		return SwitchoverEnded{}, ErrStopped
 	case <-ctx.Done():
-		return SwitchoverEnded{}, fmt.Errorf("switchover: its outcome is not known yet: %w", ctx.Err())
+		return SwitchoverEnded{}, fmt.Errorf("switchover: outcome is unknown: %w", ctx.Err())
 	}
 }
 
@@ -260,12 +260,12 @@ func (r *Runner) publish(s *State) {
 		Deliver: s.mode == modeAct && s.act.sent.Deliver,
 		Standby: s.act.member.Node,
 		Refused: s.refused, CoordinatorRefuses: s.refusal, MayHaveLost: s.ident.MayHaveLost,
-		Superseded: s.run.superseded != "" && s.run.copyOf == "", PutBack: s.run.putBack, Ahead: s.ahead(),
-		Twin:    s.twin(),
-		Notices: s.notices,
+		Superseded: s.run.superseded != "" && s.run.copyOf == "", RolledBack: s.run.rolledBack, Ahead: s.ahead(),
+		Duplicate:  s.duplicate(),
+		Conditions: s.coordinatorConditions,
 	}
-	if s.mode == modeAct && s.act.giveAt != never {
-		st.FailbackAt = r.began.Add(s.act.giveAt)
+	if s.mode == modeAct && s.act.transferAt != never {
+		st.FailbackAt = r.began.Add(s.act.transferAt)
 	}
 	if s.known {
 		rec := s.rec.Clone()
@@ -301,15 +301,15 @@ func sameStatus(a, b Status) bool {
 			return false
 		}
 	}
-	if a.Superseded != b.Superseded || a.PutBack != b.PutBack || a.Ahead != b.Ahead ||
-		(a.Twin == nil) != (b.Twin == nil) {
+	if a.Superseded != b.Superseded || a.RolledBack != b.RolledBack || a.Ahead != b.Ahead ||
+		(a.Duplicate == nil) != (b.Duplicate == nil) {
 		return false
 	}
 	return a.Role == b.Role && a.Reason == b.Reason && a.Revision == b.Revision &&
 		a.CoordinatorReachable == b.CoordinatorReachable &&
 		a.Serve == b.Serve && a.Deliver == b.Deliver && a.Standby == b.Standby && a.FailbackAt.Equal(b.FailbackAt) &&
 		a.CoordinatorRefuses == b.CoordinatorRefuses && a.MayHaveLost == b.MayHaveLost &&
-		slices.Equal(a.Notices, b.Notices)
+		slices.Equal(a.Conditions, b.Conditions)
 }
 
 // answer passes the outcome of a switchover to the waiting caller.

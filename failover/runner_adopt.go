@@ -45,7 +45,7 @@ func AdoptedFence(found Record, end lsn.Position, fences ...Fence) Fence {
 func (r *Runner) Find(ctx context.Context) (Found, error) {
 	rec, rev, err := r.opts.Coordinator.Load(ctx)
 	if err != nil && !errors.Is(err, ErrNoRecord) {
-		return Found{}, fmt.Errorf("look for the pair's record: %w", err)
+		return Found{}, fmt.Errorf("load cluster record: %w", err)
 	}
 	return Found{Record: rec, Revision: rev}, nil
 }
@@ -78,7 +78,7 @@ func (r *Runner) Adopt(ctx context.Context, req AdoptRequest) (Record, error) {
 	case <-r.stopped:
 		return Record{}, ErrStopped
 	case <-ctx.Done():
-		return Record{}, fmt.Errorf("%w: its outcome is not known yet: %w: %w", ErrAdopt, ErrUnknownOutcome, ctx.Err())
+		return Record{}, fmt.Errorf("%w: outcome is unknown: %w: %w", ErrAdopt, ErrUnknownOutcome, ctx.Err())
 	}
 	if st := r.Status(); st.Record != nil {
 		return *st.Record, nil

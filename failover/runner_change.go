@@ -18,7 +18,7 @@ var ErrMinInSync = errors.New("min-in-sync was not changed")
 var ErrPause = errors.New("the pair was not paused or resumed")
 
 // errAlone is the reason why min_in_sync cannot be raised to two.
-var errAlone = errors.New("only one node is in sync: with 2, every write would be refused from now on; bring the " +
+var errAlone = errors.New("only one node is in sync: with 2, every write would be rejected immediately; bring the " +
 	"other one back first")
 
 // changeRetry is the delay of a retry after another node has written the record.
@@ -30,7 +30,7 @@ const changeRetry = 20 * time.Millisecond
 // active, it applies to the next write. Errors: ErrMinInSync with the reason, ErrUnreachable, ErrNoRecord.
 func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 	if wanted < 0 || wanted > 2 {
-		return fmt.Errorf("%w: %d is neither 1 nor 2", ErrMinInSync, wanted)
+		return fmt.Errorf("%w: %d must be 1 or 2", ErrMinInSync, wanted)
 	}
 	err := r.change(ctx, func(rec *Record) (changed bool, err error) {
 		if rec.MinInSyncSet == wanted {
@@ -38,7 +38,7 @@ func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 		}
 		if wanted != 0 {
 			if lack, lacks := r.lacks(ctx, *rec, FeatureMinInSync); lacks {
-				return false, errors.New(lack.Because("would write its own when it becomes active"))
+				return false, errors.New(lack.Because("would overwrite it when it becomes active"))
 			}
 		}
 		rec.MinInSyncSet, rec.MinInSync = wanted, wanted
@@ -64,7 +64,7 @@ func (r *Runner) SetPaused(ctx context.Context, p *Pause) error {
 	err := r.change(ctx, func(rec *Record) (changed bool, err error) {
 		if p != nil {
 			if lack, lacks := r.lacks(ctx, *rec, FeaturePause); lacks {
-				return false, errors.New(lack.Because("does not know pauses and would take over all the same"))
+				return false, errors.New(lack.Because("does not support pauses and would take over regardless"))
 			}
 		}
 		changed = rec.Paused != nil || p != nil

@@ -63,7 +63,7 @@ func (r *Runner) askForce(ctx context.Context, e ForceAsked) error {
 	case <-r.stopped:
 		return ErrStopped
 	case <-ctx.Done():
-		return fmt.Errorf("%w: its outcome is not known yet: %w: %w", ErrForce, ErrUnknownOutcome, ctx.Err())
+		return fmt.Errorf("%w: outcome is unknown: %w: %w", ErrForce, ErrUnknownOutcome, ctx.Err())
 	}
 }
 

@@ -45,7 +45,7 @@ func (l *loop) run(ctx context.Context) error {
 	defer l.wg.Wait()
 	defer stopSide()
 	l.side = side
-	l.markEvery(side)
+	l.runMarkLoop(side)
 	watch := l.r.opts.Coordinator.Watch(side)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -195,7 +195,7 @@ func (l *loop) carryOutData(ctx context.Context, e Effect) error {
 		l.endDrain()
 		err = data.Resume(ctx)
 	default:
-		err = errors.New("not known")
+		err = errors.New("unknown")
 	}
 	if err != nil {
 		return fmt.Errorf("%T: %w", e, err)
@@ -224,8 +224,8 @@ func (l *loop) loadRecord(ctx context.Context) {
 		defer cancel()
 		mark, err := l.r.opts.Coordinator.LoadMark(ctx)
 		if errors.Is(err, ErrRecordInvalid) {
-			l.r.log.Warn("the pair's mark in the coordinator cannot be read, and is left out of account until the "+
-				"active writes it anew", zap.Error(err))
+			l.r.log.Warn("cannot read the pair's high-water mark in the coordinator; it is ignored until the "+
+				"active rewrites it", zap.Error(err))
 			mark, err = Mark{}, nil
 		}
 		if err != nil {
@@ -240,8 +240,8 @@ func (l *loop) loadRecord(ctx context.Context) {
 // markInterval is the interval at which the active writes its committed position to the coordinator.
 const markInterval = time.Second
 
-// markEvery reports the active's committed position until ctx ends.
-func (l *loop) markEvery(ctx context.Context) {
+// runMarkLoop reports the active's committed position until ctx ends.
+func (l *loop) runMarkLoop(ctx context.Context) {
 	l.wg.Go(func() {
 		tick := time.NewTicker(markInterval)
 		defer tick.Stop()
@@ -283,12 +283,12 @@ func (l *loop) lastMark(ctx context.Context, mark Mark) {
 	_, _ = l.r.opts.Coordinator.WriteMark(ctx, mark) // without it the mark is up to a second old
 }
 
-// meetTimeout limits a query of another process.
-const meetTimeout = 300 * time.Millisecond
+// handshakeTimeout limits a query of another process.
+const handshakeTimeout = 300 * time.Millisecond
 
 func (l *loop) meet(ctx context.Context, e Meet) {
 	l.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, meetTimeout)
+		ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 		defer cancel()
 		peer, err := l.r.opts.Data.Meet(ctx, e.Address)
 		l.r.post(Met{Address: e.Address, Peer: peer, Gone: errors.Is(err, ErrGone), Err: err})

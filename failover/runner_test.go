@@ -413,7 +413,7 @@ func testRunEnds(t *testing.T) {
 	p.hub.mu.Lock()
 	require.Equal(t, "stop-active", p.nodes[0].plane.calls[len(p.nodes[0].plane.calls)-1])
 	p.hub.mu.Unlock()
-	require.ErrorContains(t, p.nodes[0].run.Run(t.Context()), "running already")
+	require.ErrorContains(t, p.nodes[0].run.Run(t.Context()), "already running")
 
 	s.Forget()
 	p.nodes[1].run.Post(failover.Failed{Err: os.ErrDeadlineExceeded})

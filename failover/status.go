@@ -12,34 +12,35 @@ import (
 // Errors of Runner.Run and of Status.Refused.
 var (
 	// ErrOtherPair is returned if the store and the record belong to different pairs.
-	ErrOtherPair = errors.New("this store belongs to another pair")
+	ErrOtherPair = errors.New("store belongs to another pair")
 	// ErrRestored is set while a node waits because its store was restored from a backup and the coordinator has the
 	// record of another pair.
-	ErrRestored = errors.New("this store was restored from a backup and is not part of the coordinator's pair")
+	ErrRestored = errors.New("store was restored from a backup and is not part of the coordinator's pair")
 	// ErrRecordLost is set while a node waits because its store has been part of a pair and the coordinator has no
 	// record (INV-9).
-	ErrRecordLost = errors.New("the coordinator has no record of the pair, but this node's store is not empty")
+	ErrRecordLost = errors.New("coordinator has no cluster record, but this node's store is not empty")
 	// ErrRecordOld is set while a node waits because the coordinator's record is older than the one it has obeyed
 	// (INV-9).
-	ErrRecordOld = errors.New("the coordinator's record is older than this node's own")
+	ErrRecordOld = errors.New("coordinator's record is older than this node's own")
 	// ErrFailed is returned after the store reported that it cannot continue (INV-7).
-	ErrFailed = errors.New("the store failed; the node stops and recovers when it is started again")
+	ErrFailed = errors.New("store failed; the node stops and recovers at restart")
 	// ErrStopped is returned by calls to a Runner that is not running.
 	ErrStopped = errors.New("failover is not running on this node")
 )
 
 // ErrAdopt is returned if a node did not adopt its pair. Unless it also wraps ErrUnknownOutcome, nothing was changed.
-var ErrAdopt = errors.New("the pair was not adopted")
+var ErrAdopt = errors.New("cluster record was not rebuilt")
 
 // Reasons of ErrAdopt.
 var (
-	errAdoptBusy   = errors.New("a change of the pair's record is under way on this node; try again")
-	errAdoptNoPair = errors.New("this node's store has never been part of a pair; it joins by itself")
-	errAdoptFine   = errors.New("the coordinator's record is not older than what this node knows: " +
-		"there is nothing to adopt")
-	errAdoptStandby = errors.New("this node runs and is not the active one: adopt on the active, or stop that and " +
-		"start this one anew")
-	errAdoptUnknown = errors.New("this node's last change of the pair's record had no answer before the record was " +
+	errAdoptBusy   = errors.New("a change of the cluster record is in progress on this node; try again")
+	errAdoptNoPair = errors.New("this node's store has never been part of a pair; it joins automatically")
+	errAdoptFine   = errors.New("the coordinator's record is not older than this node's: " +
+		"nothing to adopt")
+	errAdoptStandby = errors.New("this node runs and is not the active: adopt on the active, or stop that and " +
+		"restart this one")
+	errAdoptUnknown = errors.New("the outcome of this node's last change of the cluster record was unknown when the " +
+		"record was " +
 		"lost, so it cannot write the same record again: stop this node, start it, and adopt then")
 	errAdoptLoss = errors.New("acknowledged transactions may be missing on this node, since its machine went down " +
 		"without a clean stop and " +
@@ -141,11 +142,11 @@ type Status struct {
 	// Superseded: another process has taken this node's place with a copy of its data directory; this process no
 	// longer takes part.
 	Superseded bool
-	// PutBack is the reason why the data directory is considered an older copy or a duplicate (INV-11, INV-12); empty
+	// RolledBack is the reason why the data directory is considered an older copy or a duplicate (INV-11, INV-12); empty
 	// if it is not.
-	PutBack string
-	// Twin is another process running under this node's identity; nil if none is known.
-	Twin *Live
+	RolledBack string
+	// Duplicate is another process running under this node's identity; nil if none is known.
+	Duplicate *Live
 	// Ahead describes diverged histories (INV-13). Either the other node knows committed records that this active
 	// lacks, so this active does not serve; or this node knows such records, and is not in sync. Empty otherwise.
 	Ahead string
@@ -162,8 +163,8 @@ type Status struct {
 	CoordinatorRefuses string
 	// MayHaveLost: acknowledged bytes may be missing in this node's store (INV-6).
 	MayHaveLost bool
-	// Notices are further conditions for the operator.
-	Notices []Notice
+	// Conditions are further conditions for the operator.
+	Conditions []Condition
 }
 
 // ActiveNode returns the active node, if known. The liveness key may have a newer address than the record.

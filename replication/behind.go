@@ -24,8 +24,8 @@ var errOldSnapshot = errors.New("the active's checkpoint is older than what this
 // committed returns the last LSN that this node knows to be committed and that no forced failover discarded.
 func (f *Follower) committed() uint64 {
 	n := f.o.Store.Committed()
-	if f.o.Void.holds(f.o.Store.End()) {
-		n = min(n, f.o.Void.After)
+	if f.o.DiscardedRange.holds(f.o.Store.End()) {
+		n = min(n, f.o.DiscardedRange.After)
 	}
 	return n
 }
@@ -39,26 +39,26 @@ func (f *Follower) committedPosition() lsn.Position {
 	return at
 }
 
-// voidTerm returns the term of the pair's last forced failover if this node's log ends before it; otherwise 0.
+// discardedTerm returns the term of the pair's last forced failover if this node's log ends before it; otherwise 0.
 // Records of such a log that the forced history lacks are discarded, also those below Void.After. The history of a
 // node restored from an older copy may have diverged from the forced one long before.
-func (f *Follower) voidTerm() uint64 {
-	if f.o.Store.End().Term >= f.o.Void.Term {
+func (f *Follower) discardedTerm() uint64 {
+	if f.o.Store.End().Term >= f.o.DiscardedRange.Term {
 		return 0
 	}
-	return f.o.Void.Term
+	return f.o.DiscardedRange.Term
 }
 
-// checkWelcome rejects a welcome that would truncate or replace committed records. It records whether the active is
+// checkHelloResponse rejects a welcome that would truncate or replace committed records. It records whether the active is
 // known to have all of them.
-func (f *Follower) checkWelcome(w *Welcome) error {
+func (f *Follower) checkHelloResponse(w *HelloResponse) error {
 	n, at := f.committed(), w.ResumeAfter
 	if n == 0 || mutate.Off("INV-13-standby-believes-any-active") {
 		f.confirmed = true
 		return nil
 	}
 	switch own, ok := f.o.Store.PositionOf(at.LSN); {
-	case at.LSN < n && !w.SnapshotRequired && (f.voidTerm() == 0 || !w.HoldsCommitted):
+	case at.LSN < n && !w.SnapshotRequired && (f.discardedTerm() == 0 || !w.HoldsCommitted):
 		return f.behind(n, fmt.Sprintf("it has this node's records up to %v", at))
 	case w.HoldsCommitted:
 		f.confirmed = true
@@ -68,7 +68,7 @@ func (f *Follower) checkWelcome(w *Welcome) error {
 	case at.LSN < n:
 		return f.behind(n, fmt.Sprintf("it has this node's records up to %v", at))
 	case ok && own != at:
-		return f.behind(n, fmt.Sprintf("it says that both have %v, and this node has %v there", at, own))
+		return f.behind(n, fmt.Sprintf("common position is %v, and this node has %v there", at, own))
 	default:
 		f.confirmed = true
 		return nil
@@ -92,7 +92,7 @@ func (f *Follower) checkSnapshot(h *SnapshotHeader) error {
 
 // behind returns the error for an active that lacks committed records.
 func (f *Follower) behind(committed uint64, has string) error {
-	return fmt.Errorf("%w: this node knows everything up to LSN %d to be committed, of the active at %s %s. Nothing "+
-		"was cut", ErrBehind,
+	return fmt.Errorf("%w: this node knows that everything up to LSN %d is committed; the active at %s %s. Nothing "+
+		"was truncated", ErrBehind,
 		committed, f.o.Address, has)
 }

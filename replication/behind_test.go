@@ -200,9 +200,11 @@ func TestPutBackActive(t *testing.T) {
 }
 
 // The standby redials slowly, because the response does not change.
-func TestPutBackActiveIsAskedSlowly(t *testing.T) { synctest.Test(t, testPutBackActiveIsAskedSlowly) }
+func TestPutBackActiveIsAskedSlowly(t *testing.T) {
+	synctest.Test(t, testRolledBackActiveIsPolledSlowly)
+}
 
-func testPutBackActiveIsAskedSlowly(t *testing.T) {
+func testRolledBackActiveIsPolledSlowly(t *testing.T) {
 	w := newWorld(t)
 	a, b, old, _ := behindPair(w)
 	b.stop()
@@ -274,9 +276,9 @@ func TestPutBackActiveWithoutAnyCommonRecord(t *testing.T) {
 }
 
 // A forced failover discards the records after one position, and none before it.
-func TestPutBackForcedActive(t *testing.T) { synctest.Test(t, testPutBackForcedActive) }
+func TestPutBackForcedActive(t *testing.T) { synctest.Test(t, testRolledBackForcedActive) }
 
-func testPutBackForcedActive(t *testing.T) {
+func testRolledBackForcedActive(t *testing.T) {
 	w := newWorld(t)
 	a, b, _, old := behindPair(w)
 	b.stop()
@@ -292,7 +294,7 @@ func testPutBackForcedActive(t *testing.T) {
 	a.forget()
 	f := replication.StartFollower(replication.FollowerOptions{
 		Store: a.store, Dialer: w.dialer(), Address: b.address, Events: a.event, Tuning: a.tuning,
-		Void: replication.Void{Term: 3, After: after},
+		DiscardedRange: replication.DiscardedRange{Term: 3, After: after},
 	})
 	defer f.Stop()
 	e := await(a, lost(replication.LostBehind))
@@ -302,10 +304,10 @@ func testPutBackForcedActive(t *testing.T) {
 
 // The snapshot for a corrupt standby is rejected if it lacks committed records.
 func TestPutBackActiveOfADamagedStandby(t *testing.T) {
-	synctest.Test(t, testPutBackActiveOfADamagedStandby)
+	synctest.Test(t, testRolledBackActiveOfACorruptStandby)
 }
 
-func testPutBackActiveOfADamagedStandby(t *testing.T) {
+func testRolledBackActiveOfACorruptStandby(t *testing.T) {
 	w := newWorld(t)
 	a, b, old, _ := behindPair(w)
 	b.stop()
@@ -328,9 +330,9 @@ func testPutBackActiveOfADamagedStandby(t *testing.T) {
 
 // An active of the old release cannot report whether it has the records that its checkpoint lacks. The standby waits
 // for a newer checkpoint.
-func TestDamagedStandbyOfAnOldActive(t *testing.T) { synctest.Test(t, testDamagedStandbyOfAnOldActive) }
+func TestDamagedStandbyOfAnOldActive(t *testing.T) { synctest.Test(t, testCorruptStandbyOfAnOldActive) }
 
-func testDamagedStandbyOfAnOldActive(t *testing.T) {
+func testCorruptStandbyOfAnOldActive(t *testing.T) {
 	w := newWorld(t)
 	a, b, _, _ := behindPair(w)
 	b.stop()
@@ -370,9 +372,9 @@ func testStandbyOfAnOldRelease(t *testing.T) {
 	a.lead(10, 2, nil)
 	m, err := w.handshake(b, a).Recv()
 	require.NoError(t, err)
-	require.NotNil(t, m.Welcome)
-	require.False(t, m.Welcome.HoldsCommitted)
-	require.True(t, m.Welcome.SnapshotRequired)
+	require.NotNil(t, m.HelloResponse)
+	require.False(t, m.HelloResponse.HoldsCommitted)
+	require.True(t, m.HelloResponse.SnapshotRequired)
 	shared, ok := a.store.PositionOf(1)
 	require.True(t, ok)
 	_, err = w.handshake(b, a, func(m *replication.StandbyMessage) { m.Hello.Committed = b.store.End() }).Recv()
@@ -429,11 +431,11 @@ func TestForcedAfterHistoriesDiffer(t *testing.T) {
 				if c.restarted {
 					a.putBack(a.sealedImage())
 				}
-				void := replication.Void{Term: 3, After: after}
+				void := replication.DiscardedRange{Term: 3, After: after}
 				a.forget()
 				f := replication.StartFollower(replication.FollowerOptions{
 					Store: a.store, Dialer: w.dialer(), Address: b.address, Events: a.event, Tuning: a.tuning,
-					Void: void,
+					DiscardedRange: void,
 				})
 				defer f.Stop()
 				require.Eventually(t, func() bool { return a.store.Applied() == b.store.Applied() }, patience,

@@ -50,7 +50,7 @@ func (i *Item) bytes() int {
 func (p *Primary) SubmitAll(ctx context.Context, items []Item) error {
 	alone, err := p.submit(ctx, items, p.o.CommitDelay <= 0 && !p.o.Store.SyncsCommits())
 	if alone {
-		p.commitHere() // a write to the page cache; a sync would delay the caller's next transaction
+		p.commitLocal() // a write to the page cache; a sync would delay the caller's next transaction
 	}
 	return err
 }
@@ -61,7 +61,7 @@ func (p *Primary) submit(ctx context.Context, items []Item, mayCommit bool) (alo
 	for i := range items {
 		size := items[i].bytes()
 		if size > p.o.MaxTxnBytes {
-			return false, fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, size, p.o.MaxTxnBytes)
+			return false, fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, size, p.o.MaxTxnBytes)
 		}
 		weight += int64(size) + itemOverheadBytes
 	}
@@ -70,7 +70,7 @@ func (p *Primary) submit(ctx context.Context, items []Item, mayCommit bool) (alo
 	}
 	weight = min(weight, p.o.QueueBytes)
 	if err := p.room.Acquire(ctx, weight); err != nil {
-		return false, fmt.Errorf("too many transactions wait to be committed: %w", err)
+		return false, fmt.Errorf("too many transactions wait for commit: %w", err)
 	}
 	alone, err = p.queue.add(ctx, wal.KindTxn, items, weight, mayCommit)
 	if err != nil {
@@ -107,7 +107,7 @@ func (p *Primary) Commit(ctx context.Context, payload []byte) (*txn.Result, erro
 		return nil, err
 	}
 	if alone {
-		p.commitHere()
+		p.commitLocal()
 	}
 	o, err := p.Await(ctx, w.ch)
 	if err != nil {
@@ -135,9 +135,9 @@ func (p *Primary) Await(ctx context.Context, c <-chan CommitResult) (CommitResul
 	}
 }
 
-// commitHere commits a lone transaction in the goroutine that waits for it. Waking the committer would take longer
+// commitLocal commits a lone transaction in the goroutine that waits for it. Waking the committer would take longer
 // than the commit.
-func (p *Primary) commitHere() {
+func (p *Primary) commitLocal() {
 	if p.commitMu.TryLock() {
 		p.commitWaiting()
 		p.commitMu.Unlock()
@@ -156,7 +156,7 @@ func (p *Primary) takeApplyTurn() {
 	}
 }
 
-// runCommitter appends to the log, except for commits by commitHere.
+// runCommitter appends to the log, except for commits by commitLocal.
 func (p *Primary) runCommitter(ctx context.Context) {
 	defer p.wg.Done()
 	for {
@@ -218,7 +218,7 @@ func (p *Primary) commitBatches(batches []batch) error {
 		p.tail.publish(b)
 	}
 	p.began(batches)
-	p.passOn(batches)
+	p.enqueueForStandby(batches)
 	p.io.begin()
 	defer p.io.end()
 	for _, b := range batches {
@@ -371,4 +371,4 @@ func (p *Primary) fail(err error) {
 }
 
 // errStopped ends the sessions of a primary that is stopping.
-var errStopped = errors.New("the active stops")
+var errStopped = errors.New("active is stopping")

@@ -24,7 +24,7 @@ func testNewConnectionReplacesTheOld(t *testing.T) {
 	old := w.handshake(b, a)
 	m, err := old.Recv()
 	require.NoError(t, err)
-	require.NotNil(t, m.Welcome)
+	require.NotNil(t, m.HelloResponse)
 	b.follow(a)
 	await[replication.StandbySynced](a, nil)
 	require.Eventually(t, func() bool {

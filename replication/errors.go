@@ -10,11 +10,11 @@ var (
 	// current active.
 	ErrNotActive = errors.New("this node is not active")
 	// ErrBlocked is returned while the primary must not acknowledge. The transaction was not logged.
-	ErrBlocked = errors.New("writes are refused for now")
+	ErrBlocked = errors.New("writes are currently rejected")
 	// ErrOutcomeUnknown is returned if, after the transaction was accepted, the primary stopped, was blocked or
 	// failed, or the caller's context ended. The transaction may be committed or not. A retry with the same producer
 	// sequence is safe (INV-10).
-	ErrOutcomeUnknown = errors.New("the outcome of the transaction is unknown; send it again with the same producer " +
+	ErrOutcomeUnknown = errors.New("outcome of the transaction is unknown; retry with the same producer " +
 		"sequence")
 	// ErrTooLarge is returned if a transaction exceeds the maximum size of a log record.
 	ErrTooLarge = errors.New("transaction is too large")
@@ -25,15 +25,15 @@ var (
 	// ErrRefused is returned by a Dialer if the address is reachable and no process listens on it.
 	ErrRefused = errors.New("connection refused: the process is not running")
 	// ErrOtherPair is returned if the two nodes belong to different pairs.
-	ErrOtherPair = errors.New("the other node belongs to another pair")
+	ErrOtherPair = errors.New("other node belongs to another pair")
 	// ErrNotPeer is returned if the other node does not accept this node as a member of its pair.
-	ErrNotPeer = errors.New("the other node refuses this one")
+	ErrNotPeer = errors.New("other node rejects this one")
 	// ErrProtocol is returned if the other end violates the protocol or uses an unsupported version.
 	ErrProtocol = errors.New("replication protocol error")
 	// ErrStale is returned for a message with a lower configuration than this node obeys (INV-1).
 	ErrStale = errors.New("message of an older configuration")
 	// ErrAhead is returned to a standby that obeys a higher configuration than the active that it connected to (INV-1).
-	ErrAhead = errors.New("the standby obeys a higher configuration than this active")
+	ErrAhead = errors.New("standby obeys a higher configuration than this active")
 	// ErrReplaced is returned if a new connection of a standby replaced this one.
 	ErrReplaced = errors.New("replaced by a newer connection of the standby")
 	// ErrSecondStandby is returned to a standby while another one is connected. A pair has only one.
@@ -42,20 +42,20 @@ var (
 	// immediately.
 	ErrDropped = errors.New("dropped by the active")
 	// ErrSilent is returned if the other end sent nothing within the timeout.
-	ErrSilent = errors.New("the other end is silent")
+	ErrSilent = errors.New("remote end is silent")
 	// ErrSlow is returned if a standby did not acknowledge records within the timeout.
-	ErrSlow = errors.New("the standby does not acknowledge in time")
+	ErrSlow = errors.New("standby does not acknowledge in time")
 	// ErrLostRecords is returned if a standby no longer has records that it acknowledged.
-	ErrLostRecords = errors.New("the standby has lost records that it had acknowledged")
+	ErrLostRecords = errors.New("standby has lost records that it had acknowledged")
 	// ErrSameNode is returned if the other end has this node's identity.
-	ErrSameNode = errors.New("the other node has this node's own identity")
-	// ErrNoRoom is returned if a standby accepts no records because its disk is nearly full.
-	ErrNoRoom = errors.New("this standby's disk is nearly full, so that it takes nothing in")
+	ErrSameNode = errors.New("other node has this node's own identity")
+	// ErrNoSpace is returned if a standby accepts no records because its disk is nearly full.
+	ErrNoSpace = errors.New("disk of this standby is nearly full, replication is suspended")
 	// ErrBehind is returned if the active lacks records that the standby knows to be committed. Committed records are
 	// never truncated, regardless of the active's log (INV-13).
-	ErrBehind = errors.New("the active lacks committed records that the standby has")
+	ErrBehind = errors.New("active lacks committed records that the standby has")
 	// ErrChecksum is returned if received bytes fail their checksum.
-	ErrChecksum = errors.New("received bytes fail their checksum")
+	ErrChecksum = errors.New("checksum mismatch in received bytes")
 )
 
 // Errors of StartPrimary.

@@ -29,8 +29,8 @@ const (
 	LostSlow
 	// LostAhead: the standby obeys a higher configuration than this active (INV-1).
 	LostAhead
-	// LostNoRoom: this standby's disk is nearly full, and it accepts no records.
-	LostNoRoom
+	// LostNoSpace: this standby's disk is nearly full, and it accepts no records.
+	LostNoSpace
 	// LostBehind: the active lacks records that this standby knows to be committed. Nothing was truncated or replaced
 	// (INV-13).
 	LostBehind
@@ -51,7 +51,7 @@ func (c LostCause) String() string {
 		return "slow"
 	case LostAhead:
 		return "ahead"
-	case LostNoRoom:
+	case LostNoSpace:
 		return "no room"
 	case LostBehind:
 		return "behind"

@@ -85,7 +85,7 @@ func TestDivergenceBelowAppliedTakesASnapshot(t *testing.T) {
 		after := b.store.End().LSN
 		b.lead(20, 2, nil) // as after `pair adopt --without-other`
 		b.publish(a.queueID, 10, 50, 4)
-		a.followVoid(b, after)
+		a.followDiscarded(b, after)
 		await[replication.SnapshotInstalled](a, nil)
 		requireEqual(a, b)
 		require.Len(t, a.messages(), 10)

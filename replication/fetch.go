@@ -40,7 +40,7 @@ func (f *Follower) fetch(ctx context.Context, conn Conn) error {
 	f.heard.Store(true)
 	h := first.Header
 	if h == nil {
-		return fmt.Errorf("%w: the first piece of a snapshot has no header", ErrProtocol)
+		return fmt.Errorf("%w: first part of a snapshot has no header", ErrProtocol)
 	}
 	if err := f.admit(h.Config, h.Term); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (f *Follower) fetch(ctx context.Context, conn Conn) error {
 	if err := f.awaitApplier(ctx); err != nil { // it must not apply the old history to the new store
 		return err
 	}
-	if err := f.keepVoid(); err != nil {
+	if err := f.saveDiscarded(); err != nil {
 		return err
 	}
 	install := f.install
@@ -77,7 +77,7 @@ func (f *Follower) fetch(ctx context.Context, conn Conn) error {
 // beginInstall prepares to receive the snapshot, unless it resumes an interrupted transfer.
 func (f *Follower) beginInstall(h *SnapshotHeader) error {
 	if f.install != nil && f.installID == h.ID {
-		f.log.Info("the snapshot transfer goes on", zap.String("id", h.ID), zap.Uint64("offset", f.install.Offset()))
+		f.log.Info("snapshot transfer resumes", zap.String("id", h.ID), zap.Uint64("offset", f.install.Offset()))
 		return nil
 	}
 	f.dropInstall()

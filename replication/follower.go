@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// redialFirst is short because the kernel closes a killed process's descriptors one by one. Its listener may
+	// dialBackoffMin is short because the kernel closes a killed process's descriptors one by one. Its listener may
 	// accept for a moment after this connection is closed, and only a refused dial proves that the process
 	// terminated.
-	redialFirst = 250 * time.Microsecond
-	redialMost  = 50 * time.Millisecond
+	dialBackoffMin = 250 * time.Microsecond
+	dialBackoffMax = 50 * time.Millisecond
 	// roomBytes and roomInterval limit the bytes and the time between two calls of Room.
 	roomBytes    = 4 << 20
 	roomInterval = 100 * time.Millisecond
@@ -46,8 +46,8 @@ type FollowerOptions struct {
 	// states the free space, closes the connection before the disk is full and prevents new ones while it persists.
 	// It is called before each connection and periodically during transfers.
 	Room func(bytes int) error
-	// Void is the range of records discarded by the pair's last forced failover.
-	Void Void
+	// DiscardedRange is the range of records discarded by the pair's last forced failover.
+	DiscardedRange DiscardedRange
 	// Events receives events for the owner of the role; nil ignores them.
 	Events func(Event)
 	// Logger may be nil.
@@ -78,10 +78,10 @@ type Follower struct {
 
 	// applier of the last link, nil before the first. Owned by the run goroutine.
 	applier *applier
-	// asked is the time of the last call of Room, and tookBytes the bytes received since. Guarded by link.writeMu, or
+	// asked is the time of the last call of Room, and receivedBytes the bytes received since. Guarded by link.writeMu, or
 	// owned by the run goroutine.
-	asked     time.Time
-	tookBytes int
+	asked         time.Time
+	receivedBytes int
 	// install is the snapshot being received, installID its ID on the active. Owned by the run goroutine.
 	install   *store.Install
 	installID string
@@ -182,18 +182,18 @@ func (f *Follower) run(ctx context.Context) {
 			return
 		}
 		if errors.Is(err, errStore) {
-			f.log.Error("cannot follow any more", zap.Error(err))
+			f.log.Error("can no longer follow", zap.Error(err))
 			f.events.post(Failed{Err: err})
 			return
 		}
 		f.lost(err)
 		// A refused reconnect proves that the process is gone, so it follows immediately. An active whose connections
 		// end as soon as they are made is not dialed in a loop.
-		if worked && time.Since(began) >= redialMost {
+		if worked && time.Since(began) >= dialBackoffMax {
 			delay = 0
 			continue
 		}
-		delay = min(max(2*delay, redialFirst), redialMost)
+		delay = min(max(2*delay, dialBackoffMin), dialBackoffMax)
 		if errors.Is(err, ErrBehind) || errors.Is(err, errOldSnapshot) {
 			delay = f.o.BehindRetry
 		}
@@ -303,13 +303,13 @@ func (f *Follower) room(bytes int) error {
 		return nil
 	}
 	now := time.Now()
-	if f.tookBytes += bytes; f.tookBytes < roomBytes && now.Sub(f.asked) < roomInterval {
+	if f.receivedBytes += bytes; f.receivedBytes < roomBytes && now.Sub(f.asked) < roomInterval {
 		return nil
 	}
-	come := f.tookBytes + roomBytes // until the next check
-	f.asked, f.tookBytes = now, 0
+	come := f.receivedBytes + roomBytes // until the next check
+	f.asked, f.receivedBytes = now, 0
 	if err := f.o.Room(come); err != nil {
-		return fmt.Errorf("%w: %w", ErrNoRoom, err)
+		return fmt.Errorf("%w: %w", ErrNoSpace, err)
 	}
 	return nil
 }
@@ -353,7 +353,7 @@ func (f *Follower) connection() Conn {
 
 // silent cancels the current attempt and reports it.
 func (f *Follower) silent(err error) {
-	err = fmt.Errorf("nothing from the active: %w", err)
+	err = fmt.Errorf("no message from the active: %w", err)
 	f.mu.Lock()
 	cancel := f.cancel
 	f.mu.Unlock()
@@ -390,7 +390,7 @@ func (f *Follower) hello() (*StandbyMessage, error) {
 		Pair: id.PairID, Member: id.Member(),
 		LogEnd: s.End(), Applied: s.Applied(), TermEnds: s.TermEnds(),
 		Protocol: ProtocolVersion, OldestProtocol: OldestProtocol, Features: Features(),
-		Committed: f.committedPosition(), VoidTerm: f.voidTerm(),
+		Committed: f.committedPosition(), DiscardedTerm: f.discardedTerm(),
 	}}, nil
 }
 
@@ -402,11 +402,11 @@ func (f *Follower) align(common lsn.Position) error {
 		return nil
 	}
 	if own, ok := s.PositionOf(common.LSN); !ok || own != common {
-		return fmt.Errorf("%w: the active says that %v is common, and this node has %v there", errSnapshot, common, own)
+		return fmt.Errorf("%w: the active's common position is %v, and this node has %v there", errSnapshot, common, own)
 	}
 	f.busy.Store(true)
 	defer f.busy.Store(false)
-	void := f.o.Void.holds(end) && common.LSN >= f.o.Void.After || f.voidTerm() > 0 && f.confirmed
+	void := f.o.DiscardedRange.holds(end) && common.LSN >= f.o.DiscardedRange.After || f.discardedTerm() > 0 && f.confirmed
 	cut, err := s.CutTail(common, void)
 	switch {
 	case errors.Is(err, store.ErrApplied):
@@ -416,10 +416,10 @@ func (f *Follower) align(common lsn.Position) error {
 	case err != nil:
 		return fmt.Errorf("%w: %w", errStore, err)
 	case void:
-		f.sayVoid(common.LSN+1, end, cut)
+		f.reportDiscarded(common.LSN+1, end, cut)
 		return nil
 	}
-	f.log.Warn("cut records that the active does not have; this node knows of none of them that it was committed",
+	f.log.Warn("truncate records that the active does not have; none of them is known to be committed",
 		zap.Int("records", cut.Records), zap.Stringer("after", common), zap.Stringer("up_to", end),
 		zap.String("kept_in", cut.File))
 	return nil

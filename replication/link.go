@@ -55,11 +55,11 @@ type link struct {
 	backlogBytes int
 	writeWake    chan struct{}
 
-	commit    atomic.Uint64 // the active's
-	durable   atomic.Uint64
-	applied   atomic.Uint64
-	applyWake chan struct{}
-	beatWake  chan struct{}
+	commit        atomic.Uint64 // the active's
+	durable       atomic.Uint64
+	applied       atomic.Uint64
+	applyWake     chan struct{}
+	heartbeatWake chan struct{}
 
 	sendMu sync.Mutex // guards sending and all below
 	acked  lsn.Position
@@ -85,9 +85,9 @@ func (f *Follower) follow(ctx context.Context, conn Conn) (worked bool, err erro
 	}
 	stream, err := conn.Replicate(ctx) // canceled when the first of the goroutines below fails
 	if err != nil {
-		return false, fmt.Errorf("say hello to the active: %w", err)
+		return false, fmt.Errorf("send hello to the active: %w", err)
 	}
-	l, err := f.welcome(stream, hello)
+	l, err := f.helloResponse(stream, hello)
 	if err != nil {
 		return false, err
 	}
@@ -136,7 +136,7 @@ func (f *Follower) awaitApplier(ctx context.Context) error {
 	case <-f.applier.done:
 		return f.applier.err
 	case <-ctx.Done():
-		return fmt.Errorf("wait for what is being applied: %w", ctx.Err())
+		return fmt.Errorf("wait for records being applied: %w", ctx.Err())
 	}
 }
 
@@ -149,43 +149,43 @@ func (f *Follower) setLink(l *link) {
 	f.link = l
 }
 
-// welcome exchanges hello and welcome, and truncates the log to the last common record.
-func (f *Follower) welcome(stream ActiveStream, hello *StandbyMessage) (*link, error) {
+// helloResponse exchanges hello and welcome, and truncates the log to the last common record.
+func (f *Follower) helloResponse(stream ActiveStream, hello *StandbyMessage) (*link, error) {
 	if err := stream.Send(hello); err != nil {
-		return nil, fmt.Errorf("say hello to the active: %w", err)
+		return nil, fmt.Errorf("send hello to the active: %w", err)
 	}
 	m, err := stream.Recv()
 	if err != nil {
-		return nil, fmt.Errorf("hello was not answered: %w", err)
+		return nil, fmt.Errorf("receive hello response: %w", err)
 	}
 	f.heard.Store(true)
-	w := m.Welcome
+	w := m.HelloResponse
 	if w == nil {
-		return nil, fmt.Errorf("%w: the first message is no welcome", ErrProtocol)
+		return nil, fmt.Errorf("%w: first message is not a hello response", ErrProtocol)
 	}
-	if _, err := agree(w.Protocol, w.OldestProtocol, w.Features); err != nil {
+	if _, err := negotiate(w.Protocol, w.OldestProtocol, w.Features); err != nil {
 		return nil, err
 	}
 	if err := f.admit(m.Config, m.Term); err != nil {
 		return nil, err
 	}
-	if err := f.checkWelcome(w); err != nil {
+	if err := f.checkHelloResponse(w); err != nil {
 		return nil, err
 	}
 	lacks := f.lacks(m, w.ResumeAfter)
-	if m.Welcome.SnapshotRequired {
+	if m.HelloResponse.SnapshotRequired {
 		f.diverged(w.ResumeAfter)
-		f.noteCommit(m.CommitLSN)
-		return nil, fmt.Errorf("%w: %s", errSnapshot, m.Welcome.Reason)
+		f.recordCommit(m.CommitLSN)
+		return nil, fmt.Errorf("%w: %s", errSnapshot, m.HelloResponse.Reason)
 	}
-	if err := f.align(m.Welcome.ResumeAfter); err != nil {
+	if err := f.align(m.HelloResponse.ResumeAfter); err != nil {
 		return nil, err
 	}
 	f.connected(m.Config, m.Term)
 	end := f.o.Store.End()
 	l := &link{
 		f: f, stream: stream, received: end, acked: end, lastSent: time.Now(),
-		writeWake: make(chan struct{}, 1), applyWake: make(chan struct{}, 1), beatWake: make(chan struct{}, 1),
+		writeWake: make(chan struct{}, 1), applyWake: make(chan struct{}, 1), heartbeatWake: make(chan struct{}, 1),
 	}
 	l.lacks = lacks
 	l.durable.Store(end.LSN)
@@ -203,7 +203,7 @@ func (l *link) receive() error {
 			return fmt.Errorf("connection to the active: %w", err)
 		}
 		l.f.heard.Store(true)
-		l.f.o.Store.Governor().Told(m.CommitTime)
+		l.f.o.Store.Governor().Report(m.CommitTime)
 		if err := l.f.admit(m.Config, m.Term); err != nil {
 			return err
 		}
@@ -247,7 +247,7 @@ func (l *link) take(m *ActiveMessage) error {
 	if m.Last.IsZero() || l.partial != nil {
 		most := l.f.o.MaxTxnBytes + 2*l.f.o.BatchBytes
 		if len(l.partial)+len(frames) > most {
-			return fmt.Errorf("%w: a batch of more than %d bytes", ErrProtocol, l.f.o.MaxTxnBytes)
+			return fmt.Errorf("%w: batch of more than %d bytes", ErrProtocol, l.f.o.MaxTxnBytes)
 		}
 		if l.partial == nil {
 			// A fragmented record: allocate its full size, since growing with each fragment would double memory use.
@@ -260,7 +260,7 @@ func (l *link) take(m *ActiveMessage) error {
 		frames, l.partial = l.partial, nil
 	}
 	if m.Previous != l.received {
-		return fmt.Errorf("%w: records that follow %v came after %v", ErrProtocol, m.Previous, l.received)
+		return fmt.Errorf("%w: records after %v received after %v", ErrProtocol, m.Previous, l.received)
 	}
 	at, err := verifyFrames(frames, m.Previous)
 	if err != nil {
@@ -281,11 +281,11 @@ func (l *link) take(m *ActiveMessage) error {
 	if full {
 		return fmt.Errorf("%w: the active sent more than %d bytes ahead of the acks", ErrProtocol, backlogBytes)
 	}
-	return l.writeHere()
+	return l.writeLocal()
 }
 
-// writeHere appends the received records, or wakes the writer.
-func (l *link) writeHere() error {
+// writeLocal appends the received records, or wakes the writer.
+func (l *link) writeLocal() error {
 	if l.f.o.Store.SyncsCommits() || !l.writeMu.TryLock() {
 		signal(l.writeWake)
 		return nil
@@ -492,7 +492,7 @@ func (l *link) apply(ctx context.Context) error {
 			l.applied.Store(upTo)
 		}
 		if l.applied.Load() == l.durable.Load() {
-			signal(l.beatWake) // idle: the active may wait for this to complete a handover
+			signal(l.heartbeatWake) // idle: the active may wait for this to complete a handover
 		}
 	}
 }
@@ -506,7 +506,7 @@ func (l *link) sendHeartbeat(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-l.beatWake:
+		case <-l.heartbeatWake:
 			soon = true
 		case <-t.C:
 		}

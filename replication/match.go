@@ -28,9 +28,9 @@ type logView interface {
 // term the two logs are equal up to the end of the shorter one. The newest term that both have therefore decides: the
 // smaller of its two ends is the last common record. Checksums of the whole history (Position.Chain) are compared
 // wherever both ends have the record. The standby also checks the response against its own log.
-func matchLogs(active logView, h *Hello) Welcome {
-	w := Welcome{Protocol: ProtocolVersion, OldestProtocol: OldestProtocol, Features: Features()}
-	w.HoldsCommitted, _ = holdsWhatStands(active, h)
+func matchLogs(active logView, h *Hello) HelloResponse {
+	w := HelloResponse{Protocol: ProtocolVersion, OldestProtocol: OldestProtocol, Features: Features()}
+	w.HoldsCommitted, _ = holdsDurable(active, h)
 	common, ok := lastCommon(active, h)
 	switch {
 	case !ok:
@@ -40,14 +40,14 @@ func matchLogs(active logView, h *Hello) Welcome {
 			h.LogEnd, active.FirstLSN(), active.End())
 	case common.LSN < h.Applied.LSN:
 		w.SnapshotRequired, w.ResumeAfter = true, common
-		w.Reason = fmt.Sprintf("the histories differ after %v, and the standby applied up to %v", common, h.Applied)
+		w.Reason = fmt.Sprintf("histories differ after %v, and the standby applied up to %v", common, h.Applied)
 	default:
 		w.ResumeAfter = common
 		if common != h.LogEnd {
 			w.Reason = fmt.Sprintf("the active does not have the standby's records after %v, up to %v", common,
 				h.LogEnd)
 			if w.HoldsCommitted {
-				w.Reason += ", and the standby knows of none of them that it is committed"
+				w.Reason += ", and the standby knows none of them to be committed"
 			}
 		}
 	}
@@ -71,12 +71,12 @@ func holdsCommitted(active logView, committed lsn.Position) (holds, lacks bool) 
 	}
 }
 
-// holdsWhatStands is holdsCommitted for a hello, unless a forced failover discarded the record. In that case it
+// holdsDurable is holdsCommitted for a hello, unless a forced failover discarded the record. In that case it
 // suffices that the active's history includes the forced term. An active restored from a copy before that term does
 // not include it.
-func holdsWhatStands(active logView, h *Hello) (holds, lacks bool) {
-	void := h.VoidTerm > h.LogEnd.Term && slices.ContainsFunc(active.TermEnds(),
-		func(p lsn.Position) bool { return p.Term == h.VoidTerm })
+func holdsDurable(active logView, h *Hello) (holds, lacks bool) {
+	void := h.DiscardedTerm > h.LogEnd.Term && slices.ContainsFunc(active.TermEnds(),
+		func(p lsn.Position) bool { return p.Term == h.DiscardedTerm })
 	if void {
 		return true, false
 	}

@@ -142,9 +142,9 @@ func TestMatchSaysWhatIsTrue(t *testing.T) {
 	h := history{}.grow(1, 4, 0).grow(2, 2, 1).hello(lsn.Position{})
 	require.NotContains(t, matchLogs(active, h).Reason, "committed", "a release before 0.2 does not say")
 	h.Committed = active.records[3]
-	require.Contains(t, matchLogs(active, h).Reason, "knows of none of them that it is committed")
+	require.Contains(t, matchLogs(active, h).Reason, "knows none of them to be committed")
 	h.Committed = h.LogEnd
-	require.NotContains(t, matchLogs(active, h).Reason, "knows of none")
+	require.NotContains(t, matchLogs(active, h).Reason, "knows none")
 }
 
 func TestMatchTrimmedLogs(t *testing.T) {
@@ -199,7 +199,7 @@ func TestMatchTellsSameNumbersApart(t *testing.T) {
 func TestMatchGivesReasons(t *testing.T) {
 	h := history{}.grow(1, 4, 0)
 	other := history{}.grow(2, 4, 1)
-	for _, w := range []Welcome{
+	for _, w := range []HelloResponse{
 		matchLogs(h.trim(2), history{}.hello(lsn.Position{})),
 		matchLogs(other.grow(3, 1, 0), h.hello(h.End())),
 		matchLogs(other.grow(3, 1, 0), h.hello(lsn.Position{})),

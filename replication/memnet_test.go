@@ -181,7 +181,7 @@ func (c *conn) serve(ctx context.Context, call func(ctx context.Context) error) 
 }
 
 // errEnd is the error at the calling end after a call that returned no error.
-var errEnd = errors.New("memnet: the other end has ended the stream")
+var errEnd = errors.New("memnet: remote end has closed the stream")
 
 // ending is the end of a call.
 type ending struct {
@@ -286,8 +286,8 @@ func (s *serverStream) Recv() (*replication.StandbyMessage, error) {
 }
 
 // Meet is not supported: memnet serves roles, not nodes.
-func (c *conn) Meet(context.Context, replication.Introduction) (replication.Introduction, error) {
-	return replication.Introduction{}, replication.ErrNotActive
+func (c *conn) Meet(context.Context, replication.ProcessIdentity) (replication.ProcessIdentity, error) {
+	return replication.ProcessIdentity{}, replication.ErrNotActive
 }
 
 // Received returns 0: messages arrive whole.

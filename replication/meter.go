@@ -69,10 +69,10 @@ func (c *ioClock) report(was bool, limit time.Duration, log *zap.Logger, events 
 	stalled = c.stalled(limit)
 	switch {
 	case stalled && !was:
-		log.Error("the log's disk does not answer; heartbeats are stopped", zap.Duration("for", limit))
+		log.Error("disk of the log does not respond; heartbeats are stopped", zap.Duration("for", limit))
 		events.post(DiskStalled{})
 	case !stalled && was:
-		log.Info("the log's disk answers again")
+		log.Info("disk of the log responds again")
 		events.post(DiskBack{})
 	}
 	return stalled

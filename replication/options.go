@@ -11,7 +11,7 @@ const (
 	DefaultActiveTimeout     = 2 * time.Second
 	DefaultAckTimeout        = 5 * time.Second
 	DefaultDiskStallTimeout  = 5 * time.Second
-	DefaultCommitNotice      = time.Millisecond
+	DefaultCommitNotify      = time.Millisecond
 	DefaultBehindRetry       = time.Second
 	DefaultWindowBytes       = 8 << 20
 	DefaultTailBytes         = 16 << 20
@@ -71,7 +71,7 @@ func (t Tuning) withDefaults() Tuning {
 	setDefault(&t.ActiveTimeout, DefaultActiveTimeout)
 	setDefault(&t.AckTimeout, DefaultAckTimeout)
 	setDefault(&t.DiskStallTimeout, DefaultDiskStallTimeout)
-	setDefault(&t.CommitNotice, DefaultCommitNotice)
+	setDefault(&t.CommitNotice, DefaultCommitNotify)
 	setDefault(&t.BehindRetry, DefaultBehindRetry)
 	setDefault(&t.WindowBytes, DefaultWindowBytes)
 	setDefault(&t.TailBytes, DefaultTailBytes)

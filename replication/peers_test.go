@@ -139,9 +139,9 @@ func TestFollowerRefusesBadRecords(t *testing.T) {
 	good, end := frameAll(lsn.Position{}, 1, [][]byte{payload(1, "", 0, []byte("x")), payload(1, "", 0, []byte("y"))})
 	flipped := append([]byte{}, good...)
 	flipped[len(flipped)/2] ^= 4
-	welcome := &replication.ActiveMessage{
+	helloResponse := &replication.ActiveMessage{
 		Config: 1, Term: 1,
-		Welcome: &replication.Welcome{Protocol: replication.ProtocolVersion},
+		HelloResponse: &replication.HelloResponse{Protocol: replication.ProtocolVersion},
 	}
 	records := func(m replication.ActiveMessage) *replication.ActiveMessage {
 		m.Config, m.Term = 1, 1
@@ -161,14 +161,14 @@ func TestFollowerRefusesBadRecords(t *testing.T) {
 		"a lower term":     {Config: 1, Term: 0, Records: good, Last: end},
 		"a later term":     {Config: 1, Term: 1, Records: mustFrames(2), Last: mustEnd(2)},
 		"garbage":          records(replication.ActiveMessage{Records: []byte("garbage"), Last: end}),
-		"a second welcome": {Config: 0, Term: 1, Welcome: &replication.Welcome{}},
+		"a second welcome": {Config: 0, Term: 1, HelloResponse: &replication.HelloResponse{}},
 	}
 	for name, m := range cases {
 		simulated(t, name, func(t *testing.T) {
 			w := newWorld(t)
 			b := w.node("b")
 			fake := &fakeActive{
-				send:     []*replication.ActiveMessage{welcome, m},
+				send:     []*replication.ActiveMessage{helloResponse, m},
 				received: make(chan *replication.StandbyMessage, 1000),
 			}
 			l := w.net.Listen("fake", func() (replication.Service, error) { return fake, nil })
@@ -193,7 +193,7 @@ func TestFollowerRefusesBadRecords(t *testing.T) {
 		b := w.node("b")
 		fake := &fakeActive{
 			send: []*replication.ActiveMessage{
-				welcome,
+				helloResponse,
 				records(replication.ActiveMessage{Records: good, Last: end}),
 			},
 			received: make(chan *replication.StandbyMessage, 1000),

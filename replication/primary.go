@@ -106,12 +106,12 @@ type Primary struct {
 	// session of the connected standby, nil if none is connected; peer is its reported state.
 	session *session
 	peer    peer
-	// toldAhead is the last standby that was refused because it has committed records that this node lacks.
-	toldAhead StandbyAhead
-	// absentSince is the time at which the required standby was last connected; absentTold is set after its absence
+	// aheadReported is the last standby that was refused because it has committed records that this node lacks.
+	aheadReported StandbyAhead
+	// absentSince is the time at which the required standby was last connected; absentReported is set after its absence
 	// was reported.
-	absentSince time.Time
-	absentTold  bool
+	absentSince    time.Time
+	absentReported bool
 	// awaited is the standby that was redirected to a snapshot and has not requested it yet.
 	awaited awaitedFetch
 	// retained holds the log for the standby whose session ended last, until retainedEnd; nil if unused.
@@ -149,11 +149,11 @@ func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	}
 	id, end := o.Store.Identity(), o.Store.End()
 	if (identity.Fence{Config: o.Config.Config, Term: o.Term}).Less(id.Fence) {
-		return nil, fmt.Errorf("%w: asked to be active under config %d term %d, promised to obey config %d term %d",
+		return nil, fmt.Errorf("%w: activation under config %d term %d, this node obeys config %d term %d",
 			ErrFence, o.Config.Config, o.Term, id.Fence.Config, id.Fence.Term)
 	}
 	if end.Term >= o.Term {
-		return nil, fmt.Errorf("%w: asked for term %d, and the log ends at %v", ErrTermUsed, o.Term, end)
+		return nil, fmt.Errorf("%w: activation in term %d, and the log ends at %v", ErrTermUsed, o.Term, end)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Primary{
@@ -225,7 +225,7 @@ func (p *Primary) Configure(cfg PrimaryConfig) {
 // require starts counting the acks of cfg.Standby. mu is held.
 func (p *Primary) require() {
 	p.standbyDurable, p.syncTarget = 0, p.commit.Load()
-	p.absentSince, p.absentTold = time.Now(), false
+	p.absentSince, p.absentReported = time.Now(), false
 	if s := p.session; s != nil && s.member == p.cfg.Standby {
 		p.peer.synced = false
 		p.count()
@@ -260,7 +260,7 @@ func (p *Primary) Stop() {
 		p.stop()
 	})
 	p.wg.Wait()
-	p.commitMu.Lock() // a caller may be in commitHere
+	p.commitMu.Lock() // a caller may be in commitLocal
 	p.commitEnded = true
 	p.commitMu.Unlock()
 	p.applyMu.Lock() // or in takeApplyTurn
@@ -358,7 +358,7 @@ type StandbyStatus struct {
 	// CaughtUp: the standby is within the window. Required: transactions wait for its acks.
 	CaughtUp, Required bool
 	// Agreed is the protocol and features that both nodes support.
-	Agreed Agreement
+	Agreed Negotiation
 }
 
 // Status returns the current status.
@@ -381,7 +381,7 @@ func (p *Primary) status(end lsn.Position) PrimaryStatus {
 	if s := p.session; s != nil {
 		st.Standby = &StandbyStatus{
 			Member: s.member, Durable: p.peer.acked, AppliedLSN: p.peer.applied, InFlightBytes: s.window.inFlight(),
-			CaughtUp: p.peer.caughtUp, Required: p.requires(s), Agreed: s.agreed,
+			CaughtUp: p.peer.caughtUp, Required: p.requires(s), Agreed: s.negotiated,
 			LagTime: p.lagTime(time.Now(), p.peer.acked.LSN, end.LSN),
 		}
 	}
@@ -400,8 +400,8 @@ func (p *Primary) Committed() (lsn.Position, bool) {
 // CommitLSN returns the LSN of the last committed record.
 func (p *Primary) CommitLSN() uint64 { return p.commit.Load() }
 
-// passOn sends newly published batches.
-func (p *Primary) passOn(batches []batch) {
+// enqueueForStandby sends newly published batches.
+func (p *Primary) enqueueForStandby(batches []batch) {
 	p.mu.Lock()
 	s := p.session
 	p.mu.Unlock()
@@ -444,12 +444,12 @@ func (p *Primary) checkAbsent(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	present := p.session != nil && p.requires(p.session)
-	if present || !p.cfg.RequireStandby || p.absentTold || now.Sub(p.absentSince) < p.o.StandbyTimeout {
+	if present || !p.cfg.RequireStandby || p.absentReported || now.Sub(p.absentSince) < p.o.StandbyTimeout {
 		return
 	}
-	p.absentTold = true
+	p.absentReported = true
 	p.events.post(StandbyLost{
 		Member: p.cfg.Standby, Cause: LostSilence,
-		Err: errors.New("the required standby is not connected"),
+		Err: errors.New("required standby is not connected"),
 	})
 }

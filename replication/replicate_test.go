@@ -304,10 +304,10 @@ func testCommitContextEnds(t *testing.T) {
 
 // Serve=false fails all waiting transactions; they may still commit later.
 func TestBlockedFailsEverybodyAndGoesOn(t *testing.T) {
-	synctest.Test(t, testBlockedFailsEverybodyAndGoesOn)
+	synctest.Test(t, testBlockedFailsAllAndContinues)
 }
 
-func testBlockedFailsEverybodyAndGoesOn(t *testing.T) {
+func testBlockedFailsAllAndContinues(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, nil)

@@ -58,13 +58,13 @@ type sender struct {
 }
 
 // send is the session's sending goroutine.
-func (s *session) send(w Welcome) {
+func (s *session) send(w HelloResponse) {
 	defer s.p.wg.Done()
 	s.end(s.sender.run(&w))
 	s.p.retain(s)
 }
 
-func (sd *sender) run(w *Welcome) error {
+func (sd *sender) run(w *HelloResponse) error {
 	t := time.NewTimer(sd.p.o.Heartbeat)
 	defer t.Stop()
 	for {
@@ -91,11 +91,11 @@ func (sd *sender) run(w *Welcome) error {
 }
 
 // step sends pending messages, w first. It returns how long the sender may sleep unless woken.
-func (sd *sender) step(w *Welcome) (wait time.Duration, err error) {
+func (sd *sender) step(w *HelloResponse) (wait time.Duration, err error) {
 	sd.mu.Lock()
 	defer sd.mu.Unlock()
 	if !sd.welcomed {
-		if err := sd.post(&ActiveMessage{Welcome: w}); err != nil {
+		if err := sd.post(&ActiveMessage{HelloResponse: w}); err != nil {
 			return 0, err
 		}
 		sd.welcomed = true
@@ -117,7 +117,7 @@ func (sd *sender) idle() (wait time.Duration, err error) {
 	at := sd.lastSent.Add(sd.p.o.Heartbeat)
 	stalled := sd.p.io.stalled(sd.p.o.DiskStallTimeout)
 	// With a stalled disk a notice would always be due.
-	if notice := sd.noticeAt(now); !notice.IsZero() && notice.Before(at) && !stalled {
+	if notice := sd.noticeDeadline(now); !notice.IsZero() && notice.Before(at) && !stalled {
 		at = notice
 	}
 	tell := sd.s.tell.Swap(false)
@@ -128,14 +128,14 @@ func (sd *sender) idle() (wait time.Duration, err error) {
 		sd.lastSent = now // a node with a stalled disk must not appear alive
 		return 0, nil
 	}
-	sd.giveFree()
+	sd.release()
 	return 0, sd.post(&ActiveMessage{})
 }
 
-// noticeAt returns when to poll or send the commit LSN. An idle standby must not wait for the next heartbeat to apply
+// noticeDeadline returns when to poll or send the commit LSN. An idle standby must not wait for the next heartbeat to apply
 // committed records; a busy one gets the LSN with the next batch. The zero time means that advance wakes the sender.
 // Only then, because a wakeup per transaction costs more than occasional polling.
-func (sd *sender) noticeAt(now time.Time) time.Time {
+func (sd *sender) noticeDeadline(now time.Time) time.Time {
 	sd.s.polls.Store(false) // before commit is read: later commits see this flag
 	commit := sd.p.commit.Load()
 	switch notice := sd.p.o.CommitNotice; {
@@ -274,9 +274,9 @@ func (sd *sender) sendFromLog(limit int) (bool, error) {
 	return true, nil
 }
 
-// giveFree releases the log up to the last acknowledged record. Sent but unacknowledged records are needed after a
+// release releases the log up to the last acknowledged record. Sent but unacknowledged records are needed after a
 // reconnect.
-func (sd *sender) giveFree() {
+func (sd *sender) release() {
 	sd.heldBytes = 0
 	if acked := sd.s.acked.Load(); acked > sd.released {
 		sd.hold.Advance(acked + 1)
@@ -290,7 +290,7 @@ func (sd *sender) sendFrames(frames []byte, end lsn.Position, batches []batch) e
 	prev := sd.cursor
 	p := sd.p
 	sd.lastRecords = time.Now()
-	way := beginWay(batches)
+	way := startFlightSpan(batches)
 	sd.s.window.add(sent{end: end, bytes: len(frames), at: sd.lastRecords, way: way})
 	sd.heldBytes += len(frames)
 	for len(frames) > p.o.BatchBytes {
@@ -301,7 +301,7 @@ func (sd *sender) sendFrames(frames []byte, end lsn.Position, batches []batch) e
 	}
 	sd.cursor = end
 	if sd.heldBytes >= holdStepBytes {
-		sd.giveFree()
+		sd.release()
 	}
 	m := &ActiveMessage{Previous: prev, Records: frames, Last: end}
 	if way != nil {

@@ -24,9 +24,9 @@ type session struct {
 	p      *Primary
 	stream StandbyStream
 	member Member
-	// agreed and applied are set by the handshake: the common features, and the standby's applied LSN at its hello.
-	agreed  Agreement
-	applied uint64
+	// negotiated and applied are set by the handshake: the common features, and the standby's applied LSN at its hello.
+	negotiated Negotiation
+	applied    uint64
 	// wake is signalled when the sender may have something to do.
 	wake chan struct{}
 	// tell makes the sender send a message immediately.
@@ -83,25 +83,25 @@ func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
 	p.wg.Add(1)
 	go s.receive(first)
 
-	welcome, err := s.handshake(ctx, first)
+	helloResponse, err := s.handshake(ctx, first)
 	if err != nil {
-		p.noteForeign(err)
+		p.recordForeign(err)
 		s.end(err)
 		return err
 	}
-	if welcome.SnapshotRequired {
-		return s.sendToSnapshot(welcome)
+	if helloResponse.SnapshotRequired {
+		return s.sendToSnapshot(helloResponse)
 	}
-	if err := p.register(s, welcome.ResumeAfter); err != nil {
+	if err := p.register(s, helloResponse.ResumeAfter); err != nil {
 		s.sender.hold.Release()
 		s.end(err)
 		return err
 	}
 	p.log.Info("standby connected", zap.Stringer("standby", s.member),
-		zap.Stringer("resumes_after", welcome.ResumeAfter),
-		zap.Uint32("protocol", s.agreed.Protocol), zap.String("note", welcome.Reason))
+		zap.Stringer("resumes_after", helloResponse.ResumeAfter),
+		zap.Uint32("protocol", s.negotiated.Protocol), zap.String("note", helloResponse.Reason))
 	p.wg.Add(1)
-	go s.send(welcome)
+	go s.send(helloResponse)
 	s.watch(ctx)
 	s.window.endTraces(s.err)
 	p.leave(s)
@@ -116,8 +116,8 @@ type ForeignNode struct {
 	Err error
 }
 
-// noteForeign records a foreign node for Status.
-func (p *Primary) noteForeign(err error) {
+// recordForeign records a foreign node for Status.
+func (p *Primary) recordForeign(err error) {
 	if !errors.Is(err, ErrOtherPair) && !errors.Is(err, ErrProtocol) {
 		return
 	}
@@ -127,7 +127,7 @@ func (p *Primary) noteForeign(err error) {
 }
 
 // handshake waits for the hello and decides how the standby catches up.
-func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (Welcome, error) {
+func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (HelloResponse, error) {
 	p := s.p
 	t := time.NewTimer(p.o.StandbyTimeout)
 	defer t.Stop()
@@ -135,64 +135,64 @@ func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (
 	select {
 	case m = <-first:
 	case <-t.C:
-		return Welcome{}, fmt.Errorf("%w: no hello came", ErrSilent)
+		return HelloResponse{}, fmt.Errorf("%w: no hello received", ErrSilent)
 	case <-s.done:
-		return Welcome{}, s.err
+		return HelloResponse{}, s.err
 	case <-p.stopped:
-		return Welcome{}, ErrNotActive
+		return HelloResponse{}, ErrNotActive
 	case <-ctx.Done():
-		return Welcome{}, fmt.Errorf("handshake: %w", ctx.Err())
+		return HelloResponse{}, fmt.Errorf("handshake: %w", ctx.Err())
 	}
 	id := p.o.Store.Identity()
 	switch h := m.Hello; {
 	case h == nil:
-		return Welcome{}, fmt.Errorf("%w: the first message is no hello", ErrProtocol)
+		return HelloResponse{}, fmt.Errorf("%w: first message is not a hello", ErrProtocol)
 	case h.Pair != id.PairID:
-		return Welcome{}, fmt.Errorf("%w: standby %s has pair %s, this node has pair %s", ErrOtherPair, h.Member,
+		return HelloResponse{}, fmt.Errorf("%w: standby %s has pair %s, this node has pair %s", ErrOtherPair, h.Member,
 			h.Pair, id.PairID)
 	case h.Member.Node == id.NodeID:
-		return Welcome{}, fmt.Errorf("%w: %w: id %s; a data directory must not be copied to a second node", ErrProtocol,
+		return HelloResponse{}, fmt.Errorf("%w: %w: id %s; a data directory must not be copied to a second node", ErrProtocol,
 			ErrSameNode, id.NodeID)
 	}
 	var err error
-	if s.agreed, err = agree(m.Hello.Protocol, m.Hello.OldestProtocol, m.Hello.Features); err != nil {
-		return Welcome{}, err
+	if s.negotiated, err = negotiate(m.Hello.Protocol, m.Hello.OldestProtocol, m.Hello.Features); err != nil {
+		return HelloResponse{}, err
 	}
 	s.member = m.Hello.Member
 	if err := p.refuseAhead(s.member, m.Config, m.Term); err != nil {
-		return Welcome{}, err
+		return HelloResponse{}, err
 	}
 	s.applied = m.Hello.Applied.LSN
 	// A batch is sent while it is written. The standby may have records from an earlier connection that are not yet
 	// in this node's log. They must not be mistaken for lost records.
 	select {
-	case <-p.tail.whenLogged():
+	case <-p.tail.loggedSignal():
 	case <-s.done:
-		return Welcome{}, s.err
+		return HelloResponse{}, s.err
 	case <-p.stopped:
-		return Welcome{}, ErrNotActive
+		return HelloResponse{}, ErrNotActive
 	case <-ctx.Done():
-		return Welcome{}, fmt.Errorf("handshake: %w", ctx.Err())
+		return HelloResponse{}, fmt.Errorf("handshake: %w", ctx.Err())
 	}
 	if err := p.refuseBehind(m.Hello); err != nil {
-		return Welcome{}, err
+		return HelloResponse{}, err
 	}
 	hold := p.o.Store.HoldLog(1)
-	welcome := matchLogs(p.o.Store, m.Hello)
-	if welcome.SnapshotRequired {
+	helloResponse := matchLogs(p.o.Store, m.Hello)
+	if helloResponse.SnapshotRequired {
 		hold.Release()
-		return welcome, nil
+		return helloResponse, nil
 	}
-	hold.Advance(welcome.ResumeAfter.LSN + 1)
-	s.acked.Store(welcome.ResumeAfter.LSN)
-	s.sender = &sender{s: s, p: p, hold: hold, cursor: welcome.ResumeAfter, released: welcome.ResumeAfter.LSN}
-	return welcome, nil
+	hold.Advance(helloResponse.ResumeAfter.LSN + 1)
+	s.acked.Store(helloResponse.ResumeAfter.LSN)
+	s.sender = &sender{s: s, p: p, hold: hold, cursor: helloResponse.ResumeAfter, released: helloResponse.ResumeAfter.LSN}
+	return helloResponse, nil
 }
 
 // refuseBehind refuses and reports a standby that knows records to be committed which this node lacks (INV-13). As a
 // standby it would have to truncate them.
 func (p *Primary) refuseBehind(h *Hello) error {
-	if _, lacks := holdsWhatStands(p.o.Store, h); !lacks {
+	if _, lacks := holdsDurable(p.o.Store, h); !lacks {
 		return nil
 	}
 	err := p.checkBehind(h.Committed)
@@ -206,10 +206,11 @@ func (p *Primary) refuseBehind(h *Hello) error {
 		return err
 	}
 	p.events.post(ahead)
-	if p.toldAhead != ahead { // the standby retries periodically
-		p.toldAhead = ahead
-		p.log.Error("THIS NODE LACKS COMMITTED RECORDS: the standby has them. Its data directory was put back to an "+
-			"older state, it seems",
+	if p.aheadReported != ahead { // the standby retries periodically
+		p.aheadReported = ahead
+		p.log.Error("THIS NODE LACKS COMMITTED RECORDS that the standby has. Its data directory was apparently restored "+
+			"from "+
+			"an older copy",
 			zap.Stringer("standby", h.Member), zap.Stringer("standby_log_end", h.LogEnd),
 			zap.Stringer("standby_committed", h.Committed),
 			zap.Stringer("log_end", p.o.Store.End()))
@@ -249,7 +250,7 @@ func (p *Primary) checkAhead(config, term uint64) error {
 }
 
 // sendToSnapshot sends the response that redirects the standby to a snapshot.
-func (s *session) sendToSnapshot(w Welcome) error {
+func (s *session) sendToSnapshot(w HelloResponse) error {
 	p := s.p
 	p.mu.Lock()
 	if err := p.refuseSecond(s); err != nil {
@@ -268,7 +269,7 @@ func (s *session) sendToSnapshot(w Welcome) error {
 		p.events.post(StandbyLost{Member: s.member, Cause: LostRejected, Err: err})
 	}
 	p.mu.Unlock()
-	err := s.stream.Send(&ActiveMessage{Config: config, Term: p.o.Term, Welcome: &w})
+	err := s.stream.Send(&ActiveMessage{Config: config, Term: p.o.Term, HelloResponse: &w})
 	s.end(err)
 	return err
 }
@@ -283,12 +284,13 @@ func (p *Primary) refuseSecond(s *session) error {
 		return nil
 	case there.member.Node == s.member.Node && there.member.Run != s.member.Run && p.requires(there):
 		// INV-11. Its acks would not count, and the two would keep ending each other's sessions.
-		return fmt.Errorf("%w: another run of node %s is the standby, at run %s; stop one of the two", ErrSecondStandby,
+		return fmt.Errorf("%w: another process generation of node %s is the standby, generation %s; stop one of the "+
+			"two", ErrSecondStandby,
 			s.member.Node, there.member.Run)
 	case there.member.Node == s.member.Node:
 		return nil
 	}
-	return fmt.Errorf("%w: %s, and a pair has one; stop it if %s is to take its place", ErrSecondStandby, there.member,
+	return fmt.Errorf("%w: %s, and a pair has one; stop it if %s should replace it", ErrSecondStandby, there.member,
 		s.member)
 }
 
@@ -334,7 +336,7 @@ func (p *Primary) leave(s *session) {
 		return
 	}
 	p.session = nil
-	p.absentSince, p.absentTold = time.Now(), true
+	p.absentSince, p.absentReported = time.Now(), true
 	if p.ended {
 		return
 	}
@@ -377,8 +379,8 @@ func causeOf(err error) LostCause {
 		return LostSlow
 	case errors.Is(err, ErrAhead):
 		return LostAhead
-	case errors.Is(err, ErrNoRoom):
-		return LostNoRoom
+	case errors.Is(err, ErrNoSpace):
+		return LostNoSpace
 	case errors.Is(err, ErrBehind):
 		return LostBehind
 	case errors.Is(err, ErrNotActive), errors.Is(err, ErrOtherPair), errors.Is(err, ErrStale),
@@ -407,7 +409,7 @@ func (s *session) watch(ctx context.Context) {
 			return
 		case now := <-t.C:
 			if err := standby.step(now, s.heard.Swap(false)); err != nil {
-				s.end(fmt.Errorf("nothing from the standby: %w", err))
+				s.end(fmt.Errorf("no message from the standby: %w", err))
 				return
 			}
 			if d := slow.step(now, step, s.window.progressed(now.Add(-2*step))); d >= s.p.o.AckTimeout {

@@ -167,7 +167,7 @@ func (p *Primary) checkFetch(now time.Time) {
 	}
 	w.lost = true
 	p.events.post(StandbyLost{
-		Member: w.member, Cause: LostSilence, Err: errors.New("it has not come for the snapshot that it needs"),
+		Member: w.member, Cause: LostSilence, Err: errors.New("standby did not fetch the snapshot that it needs"),
 	})
 }
 

@@ -68,7 +68,7 @@ func testRequiredStandbyThatNeedsASnapshotIsLost(t *testing.T) {
 	s := w.handshake(a, b, func(*replication.StandbyMessage) {})
 	m, err := s.Recv()
 	require.NoError(t, err)
-	require.True(t, m.Welcome.SnapshotRequired)
+	require.True(t, m.HelloResponse.SnapshotRequired)
 	await[replication.StandbyConnected](b, nil)
 	await(b, lostStandby(replication.LostRejected))
 	require.IsType(t, replication.StandbyLost{}, lastOfStandby(b), "the active would wait for its acks for ever")
@@ -109,7 +109,7 @@ func testStandbyThatDoesNotFetchIsLost(t *testing.T) {
 	s := w.handshake(b, a)
 	m, err := s.Recv()
 	require.NoError(t, err)
-	require.True(t, m.Welcome.SnapshotRequired)
+	require.True(t, m.HelloResponse.SnapshotRequired)
 	await(a, func(e replication.StandbyConnected) bool { return e.Snapshot })
 	await(a, lostStandby(replication.LostSilence))
 
@@ -145,7 +145,7 @@ func (n *node) slowCommits() {
 	go func() {
 		defer close(ended)
 		for took := time.Millisecond; ; took += took / 10 {
-			n.store.Governor().Told(took)
+			n.store.Governor().Report(took)
 			select {
 			case <-end:
 				return
@@ -222,7 +222,7 @@ func (s *stalledStream) Recv() (*replication.StandbyMessage, error) {
 }
 
 func (s *stalledStream) Send(m *replication.ActiveMessage) error {
-	if m.Welcome == nil && len(m.Records) == 0 {
+	if m.HelloResponse == nil && len(m.Records) == 0 {
 		return nil
 	}
 	select {
@@ -261,7 +261,7 @@ func testLogAfterTheSnapshotStays(t *testing.T) {
 	}
 	require.LessOrEqual(t, a.store.FirstLSN(), has.LSN+1)
 
-	require.Equal(t, has, (<-s.sent).Welcome.ResumeAfter)
+	require.Equal(t, has, (<-s.sent).HelloResponse.ResumeAfter)
 	s.take(a, has)
 	// The acknowledged log can be deleted.
 	require.Eventually(t, func() bool { return a.store.FirstLSN() > has.LSN+200 }, patience, time.Millisecond)
@@ -295,7 +295,7 @@ func TestLogStaysOverAReconnect(t *testing.T) {
 		a.forget()
 		checkpoint()
 		s, cut := a.stall(has, member)
-		require.Equal(t, has, (<-s.sent).Welcome.ResumeAfter, "it goes on with the log")
+		require.Equal(t, has, (<-s.sent).HelloResponse.ResumeAfter, "it goes on with the log")
 		for sent := 0; sent < 2<<20; sent += len((<-s.sent).Records) {
 			checkpoint()
 		}
@@ -304,7 +304,7 @@ func TestLogStaysOverAReconnect(t *testing.T) {
 	}
 	checkpoint()
 	s, _ := a.stall(has, member)
-	require.Equal(t, has, (<-s.sent).Welcome.ResumeAfter, "it goes on with the log")
+	require.Equal(t, has, (<-s.sent).HelloResponse.ResumeAfter, "it goes on with the log")
 	s.take(a, has)
 }
 

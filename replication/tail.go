@@ -93,8 +93,8 @@ func (t *tail) release(n uint64) {
 	}
 }
 
-// whenLogged returns a channel that is closed when everything published so far is in the log.
-func (t *tail) whenLogged() <-chan struct{} {
+// loggedSignal returns a channel that is closed when everything published so far is in the log.
+func (t *tail) loggedSignal() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	w := logWaiter{lsn: t.end.LSN, done: make(chan struct{})}

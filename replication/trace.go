@@ -211,9 +211,9 @@ func (p *Primary) endTraces(err error) {
 	p.tracing.Store(false)
 }
 
-// beginWay starts the span of sending batches to the standby together; nil if none is traced. It is a child of the
+// startFlightSpan starts the span of sending batches to the standby together; nil if none is traced. It is a child of the
 // first traced batch's span, and linked with the others.
-func beginWay(batches []batch) (way Span) {
+func startFlightSpan(batches []batch) (way Span) {
 	for i := range batches {
 		switch t := batches[i].trace; {
 		case t == nil:

@@ -163,7 +163,7 @@ func (a activeStream) Send(m *StandbyMessage) error {
 }
 
 // errStreamEnded is returned by Send if the other end has ended the stream.
-var errStreamEnded = errors.New("the other end has ended the stream")
+var errStreamEnded = errors.New("remote end has closed the stream")
 
 func (a activeStream) Recv() (*ActiveMessage, error) {
 	r, err := a.s.Recv()
@@ -179,7 +179,7 @@ func (a activeStream) Recv() (*ActiveMessage, error) {
 		m.Trace = &TraceContext{Parent: t.GetTraceparent(), State: t.GetTracestate()}
 	}
 	if w := r.GetWelcome(); w != nil {
-		m.Welcome = &Welcome{
+		m.HelloResponse = &HelloResponse{
 			ResumeAfter: fromPosition(w.GetResumeAfter()), SnapshotRequired: w.GetSnapshotRequired(),
 			Reason: w.GetReason(), Protocol: w.GetProtocol(), OldestProtocol: w.GetOldestProtocol(),
 			Features:       w.GetFeatures(),
@@ -279,7 +279,7 @@ func (s standbyStream) Send(m *ActiveMessage) error {
 	if t := m.Trace; t != nil {
 		r.Trace = &lockstepv1.TraceContext{Traceparent: t.Parent, Tracestate: t.State}
 	}
-	if w := m.Welcome; w != nil {
+	if w := m.HelloResponse; w != nil {
 		r.Welcome = &lockstepv1.Welcome{
 			ResumeAfter: toPosition(w.ResumeAfter), SnapshotRequired: w.SnapshotRequired, Reason: w.Reason,
 			Protocol: w.Protocol, OldestProtocol: w.OldestProtocol, Features: w.Features,
@@ -312,7 +312,7 @@ func toHello(h *Hello) *lockstepv1.Hello {
 		PairId: h.Pair.String(), NodeId: h.Member.Node.String(), StoreId: h.Member.Store.String(),
 		Incarnation: h.Member.Incarnation, LogEnd: toPosition(h.LogEnd), Applied: toPosition(h.Applied),
 		Protocol: h.Protocol, OldestProtocol: h.OldestProtocol, Features: h.Features,
-		Committed: toPosition(h.Committed), ForcedTerm: h.VoidTerm,
+		Committed: toPosition(h.Committed), ForcedTerm: h.DiscardedTerm,
 	}
 	if h.Member.Run != uuid.Nil {
 		p.Run = h.Member.Run.String()
@@ -327,7 +327,7 @@ func fromHello(p *lockstepv1.Hello) (*Hello, error) {
 	h := &Hello{
 		LogEnd: fromPosition(p.GetLogEnd()), Applied: fromPosition(p.GetApplied()),
 		Protocol: p.GetProtocol(), OldestProtocol: p.GetOldestProtocol(), Features: p.GetFeatures(),
-		Committed: fromPosition(p.GetCommitted()), VoidTerm: p.GetForcedTerm(),
+		Committed: fromPosition(p.GetCommitted()), DiscardedTerm: p.GetForcedTerm(),
 		Member: Member{Incarnation: p.GetIncarnation()},
 	}
 	var perr, nerr, serr error

@@ -31,7 +31,7 @@ const (
 
 // ErrHistory is returned if the common history of both nodes cannot be proven. The same sequence may then be a
 // different message.
-var ErrHistory = errors.New("the other node has another history, or its log does not reach back far enough to tell")
+var ErrHistory = errors.New("other node has another history, or its log is too short to compare")
 
 // FetchMessages fetches intact copies of messages from the node at the other end of cc. See store.MessageSource.
 func FetchMessages(
@@ -69,7 +69,7 @@ func FetchMessages(
 		}
 		found.Last = r.GetLastSequence()
 		if theirs := fromPosition(r.GetApplied()); !theirs.IsZero() && !sameHistory(s, theirs) {
-			return store.FoundMessages{}, fmt.Errorf("%w: it stands at %v", ErrHistory, theirs)
+			return store.FoundMessages{}, fmt.Errorf("%w: it is at %v", ErrHistory, theirs)
 		}
 		return found, nil
 	}
@@ -100,7 +100,7 @@ func (s *server) fetchMessages(
 	case pair != id.PairID || pair == uuid.Nil:
 		return fmt.Errorf("%w: node %s has pair %s, this node has pair %s", ErrOtherPair, node, pair, id.PairID)
 	case node == id.NodeID:
-		return fmt.Errorf("%w: a node asked itself for messages", ErrProtocol)
+		return fmt.Errorf("%w: a node requested messages from itself", ErrProtocol)
 	case req.GetFirstSequence() == 0 || req.GetLastSequence() < req.GetFirstSequence():
 		return fmt.Errorf("%w: messages %d to %d", ErrProtocol, req.GetFirstSequence(), req.GetLastSequence())
 	}

@@ -34,9 +34,9 @@ type Hello struct {
 	// Committed is the last record that the standby knows to be committed and refuses to truncate (INV-13). It is
 	// zero if unknown or not sent.
 	Committed lsn.Position
-	// VoidTerm is the term of the last forced failover, if the standby's log ends before that term; otherwise 0. An
+	// DiscardedTerm is the term of the last forced failover, if the standby's log ends before that term; otherwise 0. An
 	// active with records of this term may lack any of the standby's records.
-	VoidTerm uint64
+	DiscardedTerm uint64
 }
 
 // StandbyMessage is a message from a standby: an acknowledgement or a heartbeat.
@@ -51,8 +51,8 @@ type StandbyMessage struct {
 	AppliedLSN uint64
 }
 
-// Welcome is the response to a Hello.
-type Welcome struct {
+// HelloResponse is the response to a Hello.
+type HelloResponse struct {
 	// ResumeAfter is the last common record. The standby truncates its log after it. With SnapshotRequired the
 	// standby saves those records to a file instead, and ResumeAfter is zero if unknown.
 	ResumeAfter lsn.Position
@@ -73,8 +73,8 @@ type Welcome struct {
 type ActiveMessage struct {
 	// Config and Term are the active's (INV-1).
 	Config, Term uint64
-	// Welcome is set in the first message only.
-	Welcome *Welcome
+	// HelloResponse is set in the first message only.
+	HelloResponse *HelloResponse
 	// Previous is the position of the record before the first of Records.
 	Previous lsn.Position
 	// Records are whole log frames. While Last is zero they are a fragment, continued in the next messages.
@@ -180,7 +180,7 @@ type Conn interface {
 	// FetchSnapshot opens a snapshot transfer; it ends with ctx.
 	FetchSnapshot(ctx context.Context, req SnapshotRequest) (SnapshotStream, error)
 	// Meet exchanges introductions with the process at the other end and returns that process's.
-	Meet(ctx context.Context, me Introduction) (Introduction, error)
+	Meet(ctx context.Context, me ProcessIdentity) (ProcessIdentity, error)
 	// Received returns the number of bytes received on the connection, including partial messages; 0 for transports
 	// that deliver whole messages.
 	Received() uint64

@@ -370,7 +370,7 @@ func testStandbyAppliesWhatIsCommitted(t *testing.T) {
 	require.NoError(t, s.Sync())
 	l := &link{
 		f: &Follower{o: FollowerOptions{Store: s}}, applyWake: make(chan struct{}, 1),
-		beatWake: make(chan struct{}, 1),
+		heartbeatWake: make(chan struct{}, 1),
 	}
 	l.durable.Store(s.Durable().LSN)
 	l.commit.Store(2)
@@ -387,10 +387,10 @@ func testStandbyAppliesWhatIsCommitted(t *testing.T) {
 // The introduction of a store that may have lost records has no log end, so that the peer does not hand over the role
 // because of it (INV-6).
 func TestIntroductionOfAStoreThatMayHaveLost(t *testing.T) {
-	synctest.Test(t, testIntroductionOfAStoreThatMayHaveLost)
+	synctest.Test(t, testHandshakeOfAStoreThatMayHaveLost)
 }
 
-func testIntroductionOfAStoreThatMayHaveLost(t *testing.T) {
+func testHandshakeOfAStoreThatMayHaveLost(t *testing.T) {
 	st, err := store.Open(store.Options{FS: memfs.New(), Dir: "/data"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, st.Close()) }()

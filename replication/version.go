@@ -27,33 +27,33 @@ const (
 // optional features.
 func Features() []string { return nil }
 
-// Agreement is the protocol and features common to both ends.
-type Agreement struct {
+// Negotiation is the protocol and features common to both ends.
+type Negotiation struct {
 	// Protocol is the common version.
 	Protocol uint32
 	// Features that both support, sorted.
 	Features []string
 }
 
-// agree returns the newest common protocol version and the common features. If the other end sends no oldest version,
+// negotiate returns the newest common protocol version and the common features. If the other end sends no oldest version,
 // it supports only one. It returns ErrProtocol without a common version.
-func agree(newest, oldest uint32, features []string) (Agreement, error) {
+func negotiate(newest, oldest uint32, features []string) (Negotiation, error) {
 	if oldest == 0 {
 		oldest = newest
 	}
-	agreed := min(newest, ProtocolVersion)
-	if agreed < oldest || agreed < OldestProtocol {
-		return Agreement{}, fmt.Errorf("%w: the other node speaks replication protocol %d to %d, this node %d to %d; "+
+	negotiated := min(newest, ProtocolVersion)
+	if negotiated < oldest || negotiated < OldestProtocol {
+		return Negotiation{}, fmt.Errorf("%w: the other node supports replication protocols %d to %d, this node %d to %d; "+
 			"upgrade the older node, one release at a time", ErrProtocol, oldest, newest, OldestProtocol,
 			ProtocolVersion)
 	}
 	if len(features) > maxFeatures || slices.ContainsFunc(features,
 		func(f string) bool { return len(f) > maxFeatureBytes }) {
-		return Agreement{}, fmt.Errorf("%w: the other node names %d features, limit %d of %d bytes each", ErrProtocol,
+		return Negotiation{}, fmt.Errorf("%w: the other node has %d features, limit %d of %d bytes each", ErrProtocol,
 			len(features),
 			maxFeatures, maxFeatureBytes)
 	}
-	return Agreement{Protocol: agreed, Features: common(Features(), features)}, nil
+	return Negotiation{Protocol: negotiated, Features: common(Features(), features)}, nil
 }
 
 // common returns the sorted intersection of both lists.

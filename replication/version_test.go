@@ -13,7 +13,7 @@ func TestAgree(t *testing.T) {
 	for name, c := range map[string]struct {
 		newest, oldest uint32
 		features       []string
-		agreed         uint32
+		negotiated     uint32
 	}{
 		"the same":                       {ProtocolVersion, OldestProtocol, nil, ProtocolVersion},
 		"a build that names one version": {ProtocolVersion, 0, nil, ProtocolVersion},
@@ -29,13 +29,13 @@ func TestAgree(t *testing.T) {
 		"features that we do not know": {ProtocolVersion, OldestProtocol, []string{"teleport"}, ProtocolVersion},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := agree(c.newest, c.oldest, c.features)
-			if c.agreed == 0 {
+			got, err := negotiate(c.newest, c.oldest, c.features)
+			if c.negotiated == 0 {
 				require.ErrorIs(t, err, ErrProtocol)
 				return
 			}
 			require.NoError(t, err)
-			require.Equal(t, c.agreed, got.Protocol)
+			require.Equal(t, c.negotiated, got.Protocol)
 			require.Empty(t, got.Features)
 		})
 	}

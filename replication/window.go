@@ -53,7 +53,7 @@ func (w *window) acknowledge(at lsn.Position, meter Meter) (awaited bool, err er
 		i++
 	}
 	if i == len(w.batches) || w.batches[i].end != at {
-		return false, fmt.Errorf("%w: the standby acknowledges %v, which is the end of nothing that was sent",
+		return false, fmt.Errorf("%w: the standby acknowledges %v, which is not the end of any sent record",
 			ErrProtocol, at)
 	}
 	w.progress = time.Now()

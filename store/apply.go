@@ -70,7 +70,7 @@ func (s *Store) nextFrames() (frames []byte, before lsn.Position, inMemory bool,
 // framesFromLog reads frames that are not in memory, for example when a node starts.
 func (s *Store) framesFromLog(after lsn.Position) ([]byte, error) {
 	frames, last, err := s.readLog(after)
-	if errors.Is(err, wal.ErrCut) || errors.Is(err, wal.ErrTrimmed) {
+	if errors.Is(err, wal.ErrTruncated) || errors.Is(err, wal.ErrTrimmed) {
 		// The log was cut, restarted or trimmed directly behind the reader. Retry with a new reader.
 		s.reader = nil
 		frames, last, err = s.readLog(after)
@@ -168,7 +168,7 @@ func (s *Store) applySome(frames []byte, before lsn.Position, upTo uint64) (lsn.
 
 // payloadChecksum returns the checksum of a payload if the payload is so large that this is faster than computing it.
 func payloadChecksum(frame, payload []byte) txn.Checksum {
-	if len(payload) < crc.Worth {
+	if len(payload) < crc.MinReuseBytes {
 		return txn.Checksum{}
 	}
 	return txn.Checksum{Known: true, Sum: wal.PayloadChecksum(frame)}

@@ -28,7 +28,7 @@ const maxDamaged = 100_000
 // be read at all, as with a bad sector. The other node still has the data. A failed write or sync is a different
 // error (INV-7).
 func unreadable(err error) bool {
-	return errors.Is(err, page.ErrDamaged) || (errors.Is(err, syscall.EIO) && !errors.Is(err, page.ErrFailed))
+	return errors.Is(err, page.ErrCorrupt) || (errors.Is(err, syscall.EIO) && !errors.Is(err, page.ErrFailed))
 }
 
 // DamagedMessagesError lists the messages of a queue that cannot be read. It matches index.ErrDataLoss.
@@ -130,7 +130,7 @@ func (d *damage) init() {
 func (s *Store) use(file *page.File) {
 	s.file = file
 	file.UseCache(s.cacheUse())
-	file.OnDamage(func(no page.No, err error) {
+	file.OnCorruption(func(no page.No, err error) {
 		d := &s.damage
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -167,7 +167,7 @@ func (s *Store) note(e *DamagedMessagesError) {
 		m.reason = e.Err.Error()
 	}
 	if fresh > 0 {
-		s.o.Events(events.MessagesDamaged{
+		s.o.Events(events.MessagesCorrupt{
 			Queue: e.Queue, First: e.Sequences[0], Last: e.Sequences[len(e.Sequences)-1], Messages: fresh, Err: e.Err,
 		})
 	}
@@ -241,7 +241,7 @@ func (s *Store) noteIndex(err error) error {
 	err = fmt.Errorf("%w: %w", ErrIndexDamaged, err)
 	if s.damage.index.CompareAndSwap(nil, &err) {
 		s.damage.count(func(st *DamageStatus) { st.FoundPages++ })
-		s.o.Events(events.IndexDamaged{Err: err})
+		s.o.Events(events.IndexCorrupt{Err: err})
 	}
 	return err
 }
@@ -280,7 +280,7 @@ func (s *Store) NoteDamage(err error) {
 		s.note(bad)
 		return
 	}
-	var in *page.DamagedError
+	var in *page.CorruptError
 	if errors.As(err, &in) && in.Page != 0 {
 		s.damage.mu.Lock()
 		defer s.damage.mu.Unlock()
@@ -291,7 +291,7 @@ func (s *Store) NoteDamage(err error) {
 // LogDamaged records that a log record cannot be read. The reader of the log calls it; the next RepairAll discards
 // the record.
 func (s *Store) LogDamaged(err error) {
-	var in *wal.DamagedError
+	var in *wal.CorruptError
 	if !errors.As(err, &in) {
 		return
 	}
@@ -301,7 +301,7 @@ func (s *Store) LogDamaged(err error) {
 	if d.log < in.LSN {
 		d.log = in.LSN
 		d.status.FoundLog++
-		s.o.Events(events.LogDamaged{Err: err})
+		s.o.Events(events.LogCorrupt{Err: err})
 	}
 }
 

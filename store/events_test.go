@@ -44,7 +44,7 @@ func TestEvents(t *testing.T) {
 	require.Equal(t, info.Position, first.Position)
 	for _, e := range told {
 		switch e := e.(type) {
-		case events.RewriteBegun:
+		case events.RewriteStarted:
 			require.Equal(t, "test", e.Reason)
 			require.Equal(t, []int{2048, 4096}, []int{e.FromPageSize, e.PageSize})
 		case events.RewriteDone:

@@ -170,7 +170,7 @@ func TestDamagedMessageIsNotSkipped(t *testing.T) {
 		}
 	}
 	require.ErrorIs(t, err, index.ErrDataLoss)
-	require.ErrorIs(t, err, page.ErrDamaged)
+	require.ErrorIs(t, err, page.ErrCorrupt)
 	for i, d := range got {
 		require.Equal(t, uint64(i+1), d.Sequence, "nothing may be skipped")
 	}

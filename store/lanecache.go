@@ -42,7 +42,7 @@ type laneCache struct {
 
 // laneQueue holds the cached messages of one queue.
 type laneQueue struct {
-	lanes [queue.Lanes]laneList
+	lanes [queue.PriorityLevels]laneList
 	used  time.Time
 }
 
@@ -200,7 +200,7 @@ func (c *laneCache) trim(limit int64) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for lane := range queue.Lanes {
+	for lane := range queue.PriorityLevels {
 		for _, q := range c.queues {
 			l := &q.lanes[lane]
 			for c.bytes.Load() > limit && l.head < len(l.list) {

@@ -143,7 +143,7 @@ func (s *Store) KeepTail(after uint64) (report CutReport, first uint64, err erro
 		return CutReport{}, 0, err
 	}
 	name := s.cutName(max(after+1, s.log.First()))
-	before, n, err := s.log.KeepTail(after, name)
+	before, n, err := s.log.SaveTail(after, name)
 	if err != nil {
 		return CutReport{}, 0, s.logError(fmt.Sprintf("keep the records after %d", after), err)
 	}

@@ -81,9 +81,9 @@ func (s *Store) Lookup(p *txn.Producer, retry bool, names []Lookup) (prior *Prio
 
 // priorOf returns the result of a transaction that was applied before, or nil.
 func priorOf(st *queue.State, p *txn.Producer, retry bool) (*Prior, error) {
-	result, ok, refused := st.Prior(*p)
+	result, ok, refused := st.CachedResult(*p)
 	if retry {
-		result, ok, refused = st.PriorOfRetry(*p)
+		result, ok, refused = st.CachedResultOfRetry(*p)
 	}
 	switch {
 	case refused != txn.OK:

@@ -32,7 +32,7 @@ type PageCache int
 
 const (
 	// CacheAuto is CacheDrop for page.db while the store does not serve readers (Store.ServeReaders). Otherwise it is
-	// the faster of CacheKeep and CacheDrop (vfs.FasterWay).
+	// the faster of CacheKeep and CacheDrop (vfs.FasterPath).
 	CacheAuto PageCache = iota
 	// CacheKeep writes through the cache and leaves the pages in it.
 	CacheKeep
@@ -56,7 +56,7 @@ func (c PageCache) use() vfs.CacheUse {
 	case CacheDrop:
 		return vfs.AvoidCache
 	default:
-		return vfs.FasterWay
+		return vfs.FasterPath
 	}
 }
 

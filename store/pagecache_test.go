@@ -14,7 +14,7 @@ import (
 func TestPageCachePolicy(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]struct{ serving, standby vfs.CacheUse }{
-		"auto": {vfs.FasterWay, vfs.AvoidCache}, "keep": {vfs.UseCache, vfs.UseCache},
+		"auto": {vfs.FasterPath, vfs.AvoidCache}, "keep": {vfs.UseCache, vfs.UseCache},
 		"drop": {vfs.AvoidCache, vfs.AvoidCache},
 	} {
 		policy, err := ParsePageCache(name)

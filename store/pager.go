@@ -162,7 +162,7 @@ func (p *pager) noteError(err error) {
 // damaged reports whether an error concerns a corrupt page that another node may help to repair. In that case all
 // messages stay in memory for now.
 func (p *pager) damaged(err error) bool {
-	if !errors.Is(err, page.ErrDamaged) && !errors.Is(err, ErrIndexDamaged) || p.s.damage.source.Load() == nil {
+	if !errors.Is(err, page.ErrCorrupt) && !errors.Is(err, ErrIndexDamaged) || p.s.damage.source.Load() == nil {
 		return false
 	}
 	if p.s.IndexDamage() == nil {

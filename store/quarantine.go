@@ -57,7 +57,7 @@ func openOrReplace(o Options) (*Store, error) {
 // permissions.
 func cannotOpen(err error) bool {
 	for _, damage := range []error{
-		page.ErrDamaged, page.ErrNotPageFile, wal.ErrDamaged, index.ErrDataLoss, ErrLogGap, ErrPagesMissing,
+		page.ErrCorrupt, page.ErrNotPageFile, wal.ErrCorrupt, index.ErrDataLoss, ErrLogGap, ErrPagesMissing,
 		ErrIdentityLost,
 	} {
 		if errors.Is(err, damage) {

@@ -69,7 +69,7 @@ func startDamages() []startDamage {
 			},
 		},
 		{
-			name: "page.db empty", says: []string{pages, "not a page file", "it is empty"},
+			name: "page.db empty", says: []string{pages, "not a page file", "empty file"},
 			do: func(t *testing.T, fsys vfs.FS) {
 				t.Helper()
 				overwrite(t, fsys, pages, nil)
@@ -83,7 +83,7 @@ func startDamages() []startDamage {
 			},
 		},
 		{
-			name: "page.db with a damaged header", says: []string{pages, "checksum of the file header"},
+			name: "page.db with a damaged header", says: []string{pages, "file header checksum"},
 			do: func(t *testing.T, fsys vfs.FS) {
 				t.Helper()
 				flip(t, fsys, pages, 13)

@@ -335,7 +335,7 @@ func (s *Store) Room() (Room, error) {
 }
 
 // SetSpaceShort makes the log discard all records not needed for recovery while space is short.
-func (s *Store) SetSpaceShort(short bool) { s.log.SetPressed(short) }
+func (s *Store) SetSpaceShort(short bool) { s.log.SetLowSpace(short) }
 
 // Stats describes the store.
 type Stats struct {

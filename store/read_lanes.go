@@ -14,7 +14,7 @@ import (
 // Lanes is the position of a read in a queue with priorities.
 type Lanes struct {
 	// Next is the sequence to continue from, for each priority. Read advances it.
-	Next [queue.Lanes]uint64
+	Next [queue.PriorityLevels]uint64
 	// Skip has a bit for each priority that is skipped.
 	Skip uint16
 	// Empty receives a bit for each priority that was read and has no message at or after Next.
@@ -28,7 +28,7 @@ func (s *Store) readLanes(ctx context.Context, req ReadRequest, dst []Delivery) 
 	one.Lanes, lanes.Empty = nil, 0
 	highest := uint64(0)
 	bytes := 0
-	for lane := uint8(queue.Lanes - 1); lane < queue.Lanes; lane-- {
+	for lane := uint8(queue.PriorityLevels - 1); lane < queue.PriorityLevels; lane-- {
 		if lanes.Skip>>lane&1 == 1 {
 			continue
 		}

@@ -170,7 +170,7 @@ func TestRewriteStopsAtDamage(t *testing.T) {
 
 	_, err = n.s.Maintenance().Rewrite(ctx, rewrite.Options{PageSize: 4096})
 	require.ErrorIs(t, err, index.ErrDataLoss)
-	require.ErrorIs(t, err, page.ErrDamaged)
+	require.ErrorIs(t, err, page.ErrCorrupt)
 	after, err := vfs.ReadFile(mem, datadir.PageFile("/data"), 1<<30)
 	require.NoError(t, err)
 	require.Equal(t, before, after)

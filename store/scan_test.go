@@ -94,13 +94,13 @@ func TestScanMix(t *testing.T) {
 
 	r = n.scan(checkpoint.ScanOptions{})
 	require.Equal(t, result.PageSize, r.Recommended)
-	require.Equal(t, "nothing is gained by another page size", r.Note)
+	require.Equal(t, "another page size has no advantage", r.Note)
 
 	// With the limit set to the former size the scan recommends no loss.
 	r = n.scan(checkpoint.ScanOptions{MaxPageSize: 2048})
 	require.Equal(t, result.PageSize, r.Recommended)
 	require.GreaterOrEqual(t, r.GainBytes, int64(0))
-	require.Contains(t, r.Note, "above the limit of 2048")
+	require.Contains(t, r.Note, "exceeds the limit of 2048")
 	require.Contains(t, r.Note, "is kept")
 	_, err = json.Marshal(r)
 	require.NoError(t, err)
@@ -131,7 +131,7 @@ func TestScanRecommendsNoLoss(t *testing.T) {
 			require.LessOrEqual(t, chosen.FileBytes, now.FileBytes, "%d, at most %d: %s", size, limit, r.Note)
 			require.LessOrEqual(t, chosen.Runs, now.Runs+now.Runs/100, "%d, at most %d: %s", size, limit, r.Note)
 			if size > limit && chosen.PageSize == size {
-				require.Contains(t, r.Note, "above the limit")
+				require.Contains(t, r.Note, "exceeds the limit")
 			}
 		}
 	}

@@ -138,7 +138,7 @@ func (s *Store) mendedCheckpoint(ctx context.Context) error {
 func (sc *scrub) found(damage error) {
 	sc.result.DamagedPages++
 	sc.s.damage.count(func(st *DamageStatus) { st.FoundPages++ })
-	sc.s.o.Events(events.PageDamaged{Err: damage})
+	sc.s.o.Events(events.PageCorrupt{Err: damage})
 }
 
 // own checks the map of used pages. The next checkpoint rewrites corrupt parts from memory.
@@ -161,7 +161,7 @@ func (sc *scrub) own(ctx context.Context) error {
 
 func (sc *scrub) ownRuns(ctx context.Context, file *page.File, pin *page.Pin) (renewed uint64, err error) {
 	runs, err := file.OwnRuns(pin)
-	in := &page.DamagedError{}
+	in := &page.CorruptError{}
 	// A page of the directory is rewritten. The pages that it refers to are checked by the next scrub.
 	if errors.As(err, &in) && file.RelocateOwn(in.Page) {
 		sc.found(err)
@@ -175,7 +175,7 @@ func (sc *scrub) ownRuns(ctx context.Context, file *page.File, pin *page.Pin) (r
 			continue
 		}
 		_, _, err := file.ReadRun(run, sc.buffer(file, run))
-		if errors.Is(err, page.ErrDamaged) {
+		if errors.Is(err, page.ErrCorrupt) {
 			if file.RelocateOwn(run.First) { // otherwise it was moved concurrently
 				sc.found(err)
 				renewed++
@@ -295,7 +295,7 @@ func (sc *scrub) log(ctx context.Context) error {
 		}
 	}
 	switch {
-	case errors.Is(err, wal.ErrDamaged):
+	case errors.Is(err, wal.ErrCorrupt):
 		sc.result.DamagedLog++
 		sc.s.LogDamaged(err)
 		first := sc.s.log.First()
@@ -303,7 +303,7 @@ func (sc *scrub) log(ctx context.Context) error {
 			return err
 		}
 		return sc.log(ctx) // the records after it
-	case errors.Is(err, io.EOF), errors.Is(err, wal.ErrTrimmed), errors.Is(err, wal.ErrCut),
+	case errors.Is(err, io.EOF), errors.Is(err, wal.ErrTrimmed), errors.Is(err, wal.ErrTruncated),
 		errors.Is(err, wal.ErrNotInLog):
 		return nil // at the end; or the log is trimmed faster than it is read
 	case errors.Is(err, wal.ErrClosed):
@@ -326,13 +326,13 @@ func (s *Store) dropDamagedLog(ctx context.Context) error {
 				return err
 			}
 		}
-		s.log.GiveUp(at)
+		s.log.Discard(at)
 	}
 	if s.log.First() <= at {
 		return nil // it is in the current segment; retry later
 	}
 	if s.damage.logGivenUp(at) {
-		s.o.Events(events.LogGivenUp{UpTo: at})
+		s.o.Events(events.LogDiscarded{UpTo: at})
 	}
 	return nil
 }

@@ -171,7 +171,7 @@ func (sn *Snapshot) verify(i int, ext page.Run, from uint64, data []byte) {
 	}
 	sn.next = from + uint64(len(data))
 	if err := sn.stream.Write(page.NoAt(int64(from), size), data); err != nil {
-		sn.s.o.Events(events.SnapshotDamaged{ID: sn.ID, Err: err})
+		sn.s.o.Events(events.SnapshotCorrupt{ID: sn.ID, Err: err})
 		sn.s.NoteDamage(err)
 		sn.stream = nil
 	}

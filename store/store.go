@@ -201,7 +201,7 @@ func (s *Store) openLog(emptied bool) error {
 	}
 	if missing && !emptied {
 		// Before a new log is created, which would hide the loss of the old one (INV-6).
-		s.o.Events(events.LogLost{Checkpoint: at})
+		s.o.Events(events.LogMissing{Checkpoint: at})
 		if err := s.MarkLoss(); err != nil {
 			return err
 		}

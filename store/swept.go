@@ -30,7 +30,7 @@ type Swept struct {
 func (s *Store) SweptQueues() []uint64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.state.Swept()
+	return s.state.Expiring()
 }
 
 // Swept describes one of them; ok is false if the queue does not exist.

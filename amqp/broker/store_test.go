@@ -127,7 +127,7 @@ func (s *store) publish(req *pb.PublishRequest) *pb.PublishStreamResponse {
 	list, ok := s.queues[req.GetQueue()]
 	if !ok {
 		return &pb.PublishStreamResponse{Error: &pb.RequestError{
-			Code: uint32(codes.NotFound), Reason: "QUEUE_NOT_FOUND", Message: "no such queue",
+			Code: uint32(codes.NotFound), Reason: "QUEUE_NOT_FOUND", Message: "queue not found",
 		}}
 	}
 	for _, m := range req.GetMessages() {

@@ -14,17 +14,17 @@ import (
 // Invalid backup locations are refused at the start, and no error contains a secret.
 func TestPlacesOfBackups(t *testing.T) {
 	for flag, want := range map[string]string{
-		"--backup-path=s3://b":                              "is no name of a bucket",
-		"--backup-path=s3://UPPER/x":                        "is no name of a bucket",
+		"--backup-path=s3://b":                              "invalid bucket name",
+		"--backup-path=s3://UPPER/x":                        "invalid bucket name",
 		"--backup-path=s3://bucket/a//b":                    `a part of its prefix is ""`,
 		"--backup-path=s3://bucket/../b":                    `a part of its prefix is ".."`,
-		"--backup-path=s3://PLANTED:PLANTED@bucket/x":       "there is an @ in it; keys do not belong there",
+		"--backup-path=s3://PLANTED:PLANTED@bucket/x":       "contains an @",
 		"--backup-path=s3://bucket/x?region=eu":             "endpoint and region are settings",
 		"--backup-path=ftp://bucket/x":                      "begins with ftp://",
 		"--wal-archive=file://host/x":                       `names the machine "host"`,
-		"--wal-archive=file://":                             "names no directory",
+		"--wal-archive=file://":                             "has no directory",
 		"--backup-s3-endpoint=s3.example.com:9000":          "is not a URL such as",
-		"--backup-s3-endpoint=https://PLANTED:PLANTED@host": "keys belong into files",
+		"--backup-s3-endpoint=https://PLANTED:PLANTED@host": "put keys into files",
 		"--backup-s3-endpoint=https://host/bucket":          "has more than a scheme, a host and a port",
 		"--backup-s3-access-key-file=/x":                    "must be set together",
 		"--backup-s3-session-token-file=/x":                 "requires backup.s3.access-key-file",

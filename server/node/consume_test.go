@@ -102,7 +102,7 @@ func testConsumeRefusals(t *testing.T) {
 	for i := range many {
 		many[i] = &pb.SequenceRange{First: 1, Last: 1}
 	}
-	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Nack: many}), wire.ErrInvalid)
+	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Nack: many}), apierror.ErrInvalid)
 }
 
 // The consumers of a deleted queue receive an error.

@@ -167,8 +167,8 @@ func testDeadLetterConfig(t *testing.T) {
 		want error
 		text string
 	}{
-		"cycle":   {n.alter("c", &pb.QueueConfig{DeadLetter: "a"}, "dead_letter"), txn.ErrDeadLetterCycle, "come back"},
-		"itself":  {n.alter("c", &pb.QueueConfig{DeadLetter: "c"}, "dead_letter"), txn.ErrDeadLetterCycle, "come back"},
+		"cycle":   {n.alter("c", &pb.QueueConfig{DeadLetter: "a"}, "dead_letter"), txn.ErrDeadLetterCycle, "cycle"},
+		"itself":  {n.alter("c", &pb.QueueConfig{DeadLetter: "c"}, "dead_letter"), txn.ErrDeadLetterCycle, "cycle"},
 		"missing": {n.alter("c", &pb.QueueConfig{DeadLetter: "x"}, "dead_letter"), txn.ErrQueueNotFound, "create it first"},
 		"new":     {n.createWith("d", &pb.QueueConfig{DeadLetter: "d"}), txn.ErrQueueNotFound, `"d"`},
 		"name":    {n.createWith("d", &pb.QueueConfig{DeadLetter: "x y"}), txn.ErrInvalidName, "only A-Z"},

@@ -55,8 +55,8 @@ func (n *node) storeEvent(e events.Event) {
 // changesConditions reports whether an event may raise or clear a condition.
 func changesConditions(e events.Event) bool {
 	switch e.(type) {
-	case events.DiskFull, events.DiskHasSpace, events.MessagesDamaged, events.PageRepaired, events.IndexDamaged,
-		events.LogDamaged, events.LogGivenUp, events.SnapshotInstalled, events.SlowSync:
+	case events.DiskFull, events.DiskHasSpace, events.MessagesCorrupt, events.PageRepaired, events.IndexCorrupt,
+		events.LogCorrupt, events.LogDiscarded, events.SnapshotInstalled, events.SlowSync:
 		return true
 	default:
 		return false

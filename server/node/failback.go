@@ -16,11 +16,11 @@ import (
 const failbackCheck = time.Second
 
 // discardedRange returns the discarded range of another node's log after a forced failover.
-func discardedRange(f *failover.Forced) replication.Void {
+func discardedRange(f *failover.Forced) replication.DiscardedRange {
 	if f == nil {
-		return replication.Void{}
+		return replication.DiscardedRange{}
 	}
-	return replication.Void{Term: f.Term, After: f.After}
+	return replication.DiscardedRange{Term: f.Term, After: f.After}
 }
 
 // watchFailback reports obstacles to a failback to the failover machine: a plan, which moves the roles itself, or a

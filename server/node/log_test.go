@@ -190,11 +190,11 @@ func testInvalidBackupLocations(t *testing.T) {
 		},
 		"overflow without a target": {
 			n.createWith("q", &pb.QueueConfig{Overflow: pb.Overflow_OVERFLOW_DEAD_LETTER_HEAD}), txn.ErrNoDeadLetter,
-			"needs a dead-letter queue",
+			"requires a dead-letter queue",
 		},
 		"overflow altered": {
 			n.alter("log", &pb.QueueConfig{Overflow: pb.Overflow_OVERFLOW_DEAD_LETTER_HEAD}, "overflow"),
-			txn.ErrNoDeadLetter, "needs a dead-letter queue",
+			txn.ErrNoDeadLetter, "requires a dead-letter queue",
 		},
 	} {
 		require.ErrorIs(t, kind(tc.err), tc.want, "%s: %v", name, tc.err)

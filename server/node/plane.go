@@ -131,14 +131,14 @@ func (p *dataPlane) Meet(ctx context.Context, address string) (failover.Peer, er
 }
 
 // hello returns the identity of this process.
-func (n *node) hello() replication.Introduction {
+func (n *node) hello() replication.ProcessIdentity {
 	return replication.Self(n.store, n.runner.Process(), n.advertise)
 }
 
 // duplicateSeen records that another process uses this node's identity.
-func (n *node) duplicateSeen(from replication.Introduction) {
+func (n *node) duplicateSeen(from replication.ProcessIdentity) {
 	if me := n.hello(); from.Node == me.Node && from.Process != me.Process {
-		n.runner.ReportTwin(failover.Live{
+		n.runner.ReportDuplicate(failover.Live{
 			Node:    failover.NodeInfo{ID: from.Node, Address: from.Address},
 			Process: from.Process,
 		})
@@ -283,7 +283,7 @@ func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, p
 		Store: p.node.store, Dialer: p.dialer, Address: spec.Active.Address, Logger: p.node.log.Named("follower"),
 		Tuning: p.tuning,
 		//nolint:contextcheck // what an event begins lives as long as the role
-		Events: func(e replication.Event) { p.report(e, post) }, Void: discardedRange(spec.Forced), Room: p.node.room,
+		Events: func(e replication.Event) { p.report(e, post) }, DiscardedRange: discardedRange(spec.Forced), Room: p.node.room,
 		Meter: p.node.meter(), Tracer: p.node.tracer(),
 	})
 	p.idleCh = make(chan struct{})
@@ -459,7 +459,7 @@ func lostCause(c replication.LostCause) failover.LostCause {
 		return failover.LostSlow
 	case replication.LostAhead:
 		return failover.LostAhead
-	case replication.LostNoRoom:
+	case replication.LostNoSpace:
 		return failover.LostNoRoom
 	case replication.LostBehind:
 		return failover.LostBehind

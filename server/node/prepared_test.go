@@ -105,14 +105,14 @@ func testPreparedLimits(t *testing.T) {
 		code    codes.Code
 		reports string
 	}{
-		"no xid": {"", []*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "the xid is empty"},
+		"no xid": {"", []*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "xid is empty"},
 		"long xid": {
 			strings.Repeat("x", 129),
 			[]*pb.Operation{publishOp("q", "x")},
 			codes.InvalidArgument, "129 bytes",
 		},
-		"unprintable xid": {"a\tb", []*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "cannot be printed"},
-		"xid in use":      {"used", []*pb.Operation{publishOp("q", "x")}, codes.AlreadyExists, "take a new xid"},
+		"unprintable xid": {"a\tb", []*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "unprintable"},
+		"xid in use":      {"used", []*pb.Operation{publishOp("q", "x")}, codes.AlreadyExists, "use a new xid"},
 		"nothing":         {"x", nil, codes.InvalidArgument, "transaction has 0 operations"},
 		"release": {"x", []*pb.Operation{{Kind: &pb.Operation_Release{Release: &pb.ReleaseOperation{
 			Queue: "q", Ranges: span(2, 2),
@@ -124,7 +124,7 @@ func testPreparedLimits(t *testing.T) {
 		"too large": {
 			"x",
 			[]*pb.Operation{publishOp("q", strings.Repeat("x", txn.MaxPreparedBytes))},
-			codes.InvalidArgument, "to be prepared, the limit is",
+			codes.InvalidArgument, "to prepare has",
 		},
 	} {
 		section(t, name, func(t *testing.T) {

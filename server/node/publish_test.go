@@ -67,7 +67,7 @@ func testPublishRefusals(t *testing.T) {
 		},
 		"standard field": {
 			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{Subject: strings.Repeat("x", 1025)}}},
-			txn.ErrTooLarge, "subject has 1025 bytes, the limit is 1024",
+			txn.ErrTooLarge, "subject has 1025 bytes, limit 1024",
 		},
 		"typed property without a type": {
 			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{
@@ -100,7 +100,7 @@ func testPublishRefusals(t *testing.T) {
 		},
 		"producer seq": {
 			&pb.PublishRequest{Queue: "q", Messages: batch("x"), Producer: &pb.Producer{Id: "p"}},
-			txn.ErrMalformed, "begins at 1",
+			txn.ErrMalformed, "start at 1",
 		},
 	} {
 		section(t, name, func(t *testing.T) {

@@ -92,7 +92,7 @@ func (l *conditionMonitor) pollVoters(ctx context.Context, own raft.Status, admi
 }
 
 // voterMetrics converts the responses to metrics. The coordinator itself reports the conditions for operators
-// (failover.Status.Notices).
+// (failover.Status.Conditions).
 func voterMetrics(answers []voterResponse) []metrics.Voter {
 	newest := uint64(0)
 	for i := range answers {

@@ -27,7 +27,7 @@ func TestJudgeVoters(t *testing.T) {
 		{member: m("d"), status: raft.Status{ID: "another", Member: true, LastIndex: 9}},
 		{member: m("e"), status: raft.Status{
 			ID: "e", Member: true, LastIndex: 9,
-			Fenced: raft.FencedPutBack,
+			Fenced: raft.FencedRolledBack,
 		}},
 	})
 	up := func(id string, up bool, behind uint64) metrics.Voter {

@@ -85,7 +85,7 @@ func (i identities) Unseal(r io.ReaderAt, size int64) (io.ReaderAt, int64, error
 		return nil, 0, backup.ErrIdentity
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("%w: %w", backup.ErrDamagedSet, err)
+		return nil, 0, fmt.Errorf("%w: %w", backup.ErrCorrupt, err)
 	}
 	return damageCase{plain}, n, nil
 }
@@ -96,7 +96,7 @@ type damageCase struct{ io.ReaderAt }
 func (d damageCase) ReadAt(b []byte, off int64) (int, error) {
 	n, err := d.ReaderAt.ReadAt(b, off)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, backup.ErrRemote) {
-		err = fmt.Errorf("%w: %w", backup.ErrDamagedSet, err)
+		err = fmt.Errorf("%w: %w", backup.ErrCorrupt, err)
 	}
 	return n, err
 }

@@ -46,8 +46,8 @@ const (
 	sealedArchive   = 2  // version with encrypted frames
 	archiveEnds     = 64 // length of the head and of the tail, in bytes
 	archiveSuffix   = ".frames"
-	// formerArchiveTmp is the suffix of unfinished files of programs up to 0.3.
-	formerArchiveTmp = ".new" + archiveSuffix
+	// previousArchiveTmp is the suffix of unfinished files of programs up to 0.3.
+	previousArchiveTmp = ".new" + archiveSuffix
 )
 
 // ArchiveFile is a file of the archive.
@@ -139,14 +139,14 @@ func (f *ArchiveFile) tail() []byte {
 	return seal(b)
 }
 
-// decode decodes head and tail. It returns ErrArchiveDamaged or ErrNewerVersion.
+// decode decodes head and tail. It returns ErrArchiveCorrupt or ErrNewerVersion.
 func (f *ArchiveFile) decode(head, tail []byte) error {
 	if !sealed(head, archiveMagic) || !sealed(tail, archiveEndMagic) {
-		return fmt.Errorf("%w: %s does not begin and end like a file of the archive", ErrArchiveDamaged, f.Path)
+		return fmt.Errorf("%w: %s does not have the header and trailer of an archive file", ErrArchiveCorrupt, f.Path)
 	}
 	v := binary.LittleEndian.Uint32(head[8:])
 	if v != archiveVersion && v != sealedArchive {
-		return fmt.Errorf("%s is of version %d, this program knows up to version %d: %w; use the newer program", f.Path,
+		return fmt.Errorf("%s has version %d, this program supports versions up to %d: %w; use the newer program", f.Path,
 			v, sealedArchive, ErrNewerVersion)
 	}
 	f.Encrypted = v == sealedArchive
@@ -157,7 +157,7 @@ func (f *ArchiveFile) decode(head, tail []byte) error {
 		f.FirstTime, f.LastTime = time.UnixMilli(int64(first)).UTC(), time.UnixMilli(int64(last)).UTC()
 	}
 	if f.Records == 0 || f.Last.LSN != f.Before.LSN+f.Records {
-		return fmt.Errorf("%w: %s: %d records do not lead from %v to %v", ErrArchiveDamaged, f.Path, f.Records,
+		return fmt.Errorf("%w: %s: %d records do not span %v to %v", ErrArchiveCorrupt, f.Path, f.Records,
 			f.Before, f.Last)
 	}
 	return nil
@@ -168,32 +168,32 @@ func readEnds(ctx context.Context, place Objects, name string) (_ ArchiveFile, e
 	a := ArchiveFile{Path: place.Path(name), name: name}
 	f, err := place.Open(ctx, name)
 	if err != nil {
-		return a, fmt.Errorf("read the archive: %w", err)
+		return a, fmt.Errorf("read archive: %w", err)
 	}
 	defer func() { _ = f.Close() }() // read-only: nothing can be lost
 	if a.Bytes, err = f.SizeBytes(); err != nil {
-		return a, fmt.Errorf("read the archive: %w", err)
+		return a, fmt.Errorf("read archive: %w", err)
 	}
 	var head, tail [archiveEnds]byte
 	if a.Bytes < 2*archiveEnds {
-		return a, fmt.Errorf("%w: %s is too short", ErrArchiveDamaged, a.Path)
+		return a, fmt.Errorf("%w: %s is too short", ErrArchiveCorrupt, a.Path)
 	}
 	for at, b := range map[int64][]byte{0: head[:], a.Bytes - archiveEnds: tail[:]} {
 		if _, err := f.ReadAt(b, at); err != nil && !errors.Is(err, io.EOF) {
-			return a, fmt.Errorf("read the archive: %w", err)
+			return a, fmt.Errorf("read archive: %w", err)
 		}
 	}
 	if err := a.decode(head[:], tail[:]); err != nil {
 		return a, err
 	}
 	if first, last, ok := parseArchiveName(path.Base(name)); ok && (a.First() != first || a.Last.LSN != last) {
-		return a, fmt.Errorf("%w: %s holds the records %d to %d", ErrArchiveDamaged, a.Path, a.First(), a.Last.LSN)
+		return a, fmt.Errorf("%w: %s holds records %d to %d", ErrArchiveCorrupt, a.Path, a.First(), a.Last.LSN)
 	}
 	return a, nil
 }
 
 // ListArchive returns the files of an archive, oldest first. A missing directory has none. An invalid file returns
-// ErrArchiveDamaged or ErrNewerVersion. The frames are not read. fsys may be nil for the operating system's
+// ErrArchiveCorrupt or ErrNewerVersion. The frames are not read. fsys may be nil for the operating system's
 // filesystem.
 func ListArchive(fsys vfs.FS, dir string) ([]ArchiveFile, error) {
 	return listArchive(context.Background(), Directory(fsys, dir), 0)
@@ -212,7 +212,7 @@ func listNames(ctx context.Context, place Objects) ([]archivedName, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list the archive: %w", err)
+		return nil, fmt.Errorf("list archive: %w", err)
 	}
 	var names []archivedName
 	for _, e := range entries {

@@ -101,17 +101,17 @@ func TestPointInTime(t *testing.T) {
 				require.ErrorContains(t, err, "wal.archive-interval", what)
 			}
 			if what == "after the archive" {
-				require.ErrorContains(t, err, fmt.Sprintf("the records %d to %d are missing", end+1, end+1))
+				require.ErrorContains(t, err, fmt.Sprintf("records %d to %d are missing", end+1, end+1))
 			}
 		}
 		_, err := backup.Restore(ctx, set.Path, "/restored", backup.RestoreOptions{FS: mem, ToLSN: from + 1})
 		require.ErrorIs(t, err, backup.ErrTarget, "no archive")
 	}
-	damageArchive(t, mem, sets[0])
+	corruptArchiveFile(t, mem, sets[0])
 }
 
-// damageArchive flips bits in the archive and removes a file from it.
-func damageArchive(t *testing.T, mem *memfs.FS, set backup.Set) {
+// corruptArchiveFile flips bits in the archive and removes a file from it.
+func corruptArchiveFile(t *testing.T, mem *memfs.FS, set backup.Set) {
 	t.Helper()
 	ctx := context.Background()
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -123,9 +123,9 @@ func damageArchive(t *testing.T, mem *memfs.FS, set backup.Set) {
 		changeFile(t, fsys, files[len(files)-1-rng.IntN(4)].Path,
 			func(b []byte) []byte { return flip(b, rng.IntN(len(b)*8)) })
 		_, err = backup.VerifyArchive(ctx, fsys, "/archive")
-		require.True(t, errorsIs(err, backup.ErrArchiveDamaged) || errorsIs(err, backup.ErrNewerVersion), "%v", err)
+		require.True(t, errorsIs(err, backup.ErrArchiveCorrupt) || errorsIs(err, backup.ErrNewerVersion), "%v", err)
 		_, err = backup.Restore(ctx, set.Path, "/restored", backup.RestoreOptions{FS: fsys, ArchiveDir: "/archive"})
-		require.True(t, errorsIs(err, backup.ErrArchiveDamaged) || errorsIs(err, backup.ErrNewerVersion), "%v", err)
+		require.True(t, errorsIs(err, backup.ErrArchiveCorrupt) || errorsIs(err, backup.ErrNewerVersion), "%v", err)
 		_, err = fsys.Stat("/restored")
 		require.Error(t, err)
 	}

@@ -99,12 +99,12 @@ type Archiver struct {
 // StartArchiver opens an archive, holds the log from its end, and archives in the background until Close.
 //
 // It must be called after store.Open and before anything is applied: otherwise records could be recycled before they
-// are archived. Errors: ErrBusy, ErrArchiveDamaged. An archive can be of another history, such as after the store was
+// are archived. Errors: ErrBusy, ErrArchiveCorrupt. An archive can be of another history, such as after the store was
 // wiped or restored to an older state. It is then moved to a subdirectory, other-<time>, which a restore can use, and
 // a new archive is started.
 func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 	if o.Dir == "" && o.Place == nil {
-		return nil, errors.New("log archive: no directory given")
+		return nil, errors.New("log archive: no directory configured")
 	}
 	if o.Place == nil {
 		o.Place = Directory(o.FS, o.Dir)
@@ -158,7 +158,7 @@ func (a *Archiver) open(ctx context.Context) error {
 	a.setStatus(func(st *ArchiveStatus) { st.Last, st.LastTime = a.last.Last, a.last.LastTime })
 	err = a.compare(ctx, names)
 	if errors.Is(err, ErrOtherHistory) {
-		err = a.startOver(ctx, err)
+		err = a.restartArchive(ctx, err)
 	}
 	a.opened = err == nil
 	return err
@@ -198,7 +198,7 @@ func (a *Archiver) Flush(ctx context.Context) error {
 		err = a.flush(ctx)
 	}
 	if errors.Is(err, ErrOtherHistory) {
-		if err = a.startOver(ctx, err); err == nil {
+		if err = a.restartArchive(ctx, err); err == nil {
 			err = a.flush(ctx)
 		}
 	}
@@ -212,13 +212,13 @@ func (a *Archiver) Flush(ctx context.Context) error {
 	switch {
 	case errors.Is(err, context.Canceled):
 	case err != nil && before == nil:
-		a.o.Logger.Error("the log cannot be archived; it is held back meanwhile", zap.String("archive", a.Dir()),
+		a.o.Logger.Error("log archiving fails; the log is retained until it succeeds", zap.String("archive", a.Dir()),
 			zap.Error(err))
 	case err == nil && before != nil:
-		a.o.Logger.Info("the log is archived again", zap.String("archive", a.Dir()))
+		a.o.Logger.Info("log archiving works again", zap.String("archive", a.Dir()))
 	}
 	if err != nil {
-		a.letGo()
+		a.releaseHold()
 	}
 	return err
 }
@@ -230,13 +230,13 @@ func (a *Archiver) flush(ctx context.Context) error {
 			return nil // see compare
 		}
 		if mine, ok := a.s.PositionOf(a.last.Last.LSN); ok && mine != a.last.Last {
-			return fmt.Errorf("%w: it ends with %v, and the store has %v there", ErrOtherHistory, a.last.Last, mine)
+			return fmt.Errorf("%w: it ends with %v, the store has %v at that position", ErrOtherHistory, a.last.Last, mine)
 		}
 		a.known = true
 	}
 	for a.last.Last.LSN < to.LSN {
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("archive the log: %w", err)
+			return fmt.Errorf("archive log: %w", err)
 		}
 		before, err := a.next(to)
 		if err != nil {
@@ -247,19 +247,19 @@ func (a *Archiver) flush(ctx context.Context) error {
 		}
 		f, err := a.write(ctx, before, to)
 		if err != nil {
-			return fmt.Errorf("archive the log: %w", noSpace(err))
+			return fmt.Errorf("archive log: %w", noSpace(err))
 		}
 		if before != a.last.Last && a.last.Records > 0 {
 			a.setStatus(func(st *ArchiveStatus) { st.Gap = f.First() })
 			a.closeGap()
-			a.o.Logger.Warn("the log archive has a gap: records were gone from the log before they were archived; "+
+			a.o.Logger.Warn("log archive has a gap: records were removed from the log before they were archived; "+
 				"make a backup now",
 				zap.String("archive", a.Dir()), zap.Stringer("archived_up_to", a.last.Last),
 				zap.Uint64("goes_on_at", f.First()))
 		}
 		a.last = f
 	}
-	a.keepFrom(a.last.Last.LSN + 1)
+	a.retainFrom(a.last.Last.LSN + 1)
 	return nil
 }
 
@@ -269,7 +269,7 @@ func (a *Archiver) next(to lsn.Position) (lsn.Position, error) {
 	if a.last.Records > 0 {
 		if at, ok := a.s.PositionOf(a.last.Last.LSN); ok {
 			if at != a.last.Last {
-				return at, fmt.Errorf("%w: it ends with %v, and the store has %v there", ErrOtherHistory, a.last.Last,
+				return at, fmt.Errorf("%w: it ends with %v, the store has %v at that position", ErrOtherHistory, a.last.Last,
 					at)
 			}
 			return at, nil
@@ -280,11 +280,11 @@ func (a *Archiver) next(to lsn.Position) (lsn.Position, error) {
 		return to, nil
 	}
 	if first <= a.last.Last.LSN {
-		return to, fmt.Errorf("record %d cannot be read from the log", a.last.Last.LSN)
+		return to, fmt.Errorf("cannot read record %d from the log", a.last.Last.LSN)
 	}
 	at, ok := a.s.PositionOf(first - 1)
 	if !ok {
-		return to, fmt.Errorf("record %d cannot be read from the log", first-1)
+		return to, fmt.Errorf("cannot read record %d from the log", first-1)
 	}
 	return at, nil
 }
@@ -307,8 +307,8 @@ func (a *Archiver) closeGap() {
 	}
 }
 
-// keepFrom moves the hold. It creates a new one each time, since a snapshot installation releases all holds.
-func (a *Archiver) keepFrom(n uint64) {
+// retainFrom moves the hold. It creates a new one each time, since a snapshot installation releases all holds.
+func (a *Archiver) retainFrom(n uint64) {
 	old := a.hold
 	a.hold = a.s.HoldLog(n)
 	if old != nil {
@@ -316,8 +316,8 @@ func (a *Archiver) keepFrom(n uint64) {
 	}
 }
 
-// letGo releases the hold if too much log waits for an archive that cannot be written.
-func (a *Archiver) letGo() {
+// releaseHold releases the hold if too much log waits for an archive that cannot be written.
+func (a *Archiver) releaseHold() {
 	if a.o.MaxHoldBytes == 0 || a.hold == nil {
 		return
 	}
@@ -327,7 +327,7 @@ func (a *Archiver) letGo() {
 	}
 	a.hold.Release()
 	a.hold = nil
-	a.o.Logger.Error("too much log waits for the archive: it is not held any longer, and the archive will have a gap",
+	a.o.Logger.Error("too much unarchived log: it is no longer retained, and the archive will have a gap",
 		zap.Int64("log_bytes", st.LogBytes), zap.Int64("limit", a.o.MaxHoldBytes))
 }
 
@@ -363,7 +363,7 @@ func (a *Archiver) present(ctx context.Context, f ArchiveFile, why error) (Archi
 		return f, errors.Join(why, err)
 	}
 	if there.Before != f.Before || there.Last != f.Last {
-		return f, fmt.Errorf("%w: %s leads from %v to %v, and the store's log from %v to %v", ErrOtherHistory, f.Path,
+		return f, fmt.Errorf("%w: %s spans %v to %v, and the store's log %v to %v", ErrOtherHistory, f.Path,
 			there.Before, there.Last, f.Before, f.Last)
 	}
 	return there, nil

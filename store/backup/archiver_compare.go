@@ -19,18 +19,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// formerPrefix is the name prefix of the subdirectory to which an archive of another history is moved.
-const formerPrefix = "other-"
+// previousPrefix is the name prefix of the subdirectory to which an archive of another history is moved.
+const previousPrefix = "other-"
 
-// startOver moves the files of the archive to a separate directory and starts a new archive: two histories must not be
+// restartArchive moves the files of the archive to a separate directory and starts a new archive: two histories must not be
 // mixed, and neither may be lost. A crash leaves complete files in both directories.
-func (a *Archiver) startOver(ctx context.Context, why error) error {
-	fail := func(err error) error { return fmt.Errorf("%w; and it cannot be moved out of the way: %w", why, err) }
+func (a *Archiver) restartArchive(ctx context.Context, why error) error {
+	fail := func(err error) error { return fmt.Errorf("%w; moving it away failed: %w", why, err) }
 	names, err := listNames(ctx, a.o.Place)
 	if err != nil {
 		return fail(err)
 	}
-	to := formerPrefix + time.Now().UTC().Format("20060102T150405.000000000")
+	to := previousPrefix + time.Now().UTC().Format("20060102T150405.000000000")
 	for _, n := range names {
 		if err := a.o.Place.Move(ctx, n.name, inFolder(to, n.name)); err != nil {
 			return fail(err)
@@ -40,9 +40,9 @@ func (a *Archiver) startOver(ctx context.Context, why error) error {
 	a.setStatus(func(st *ArchiveStatus) {
 		st.Last, st.LastTime, st.Gap, st.Former = lsn.Position{}, time.Time{}, 0, a.o.Place.Path(to)
 	})
-	a.o.Logger.Warn("the log archive is of another history than the store, which was wiped, restored or replaced; it "+
-		"was moved, and a new "+
-		"one is begun: make a backup now, which the new one can go on from", zap.String("archive", a.Dir()),
+	a.o.Logger.Warn("log archive has another history than the store, which was wiped, restored or replaced; "+
+		"moved the archive away and "+
+		"started a new one: make a backup now, which the new one can continue", zap.String("archive", a.Dir()),
 		zap.String("moved_to", a.o.Place.Path(to)), zap.Error(why))
 	return nil
 }
@@ -64,7 +64,7 @@ func (a *Archiver) compare(ctx context.Context, names []archivedName) error {
 		return nil
 	}
 	if a.last.StoreID != [16]byte(a.s.Identity().StoreID) {
-		return fmt.Errorf("%w: %s reaches up to record %d of another store, this one only to %d", ErrOtherHistory,
+		return fmt.Errorf("%w: %s ends with record %d of another store, this store with %d", ErrOtherHistory,
 			a.Dir(), a.last.Last.LSN,
 			applied.LSN)
 	}
@@ -97,26 +97,26 @@ func archivedPosition(
 			return nil
 		}
 		pos, ok = fr.Pos, true
-		return errEnough
+		return errStop
 	})
-	if errors.Is(err, errEnough) {
+	if errors.Is(err, errStop) {
 		err = nil
 	}
 	return pos, ok, err
 }
 
-// Formers returns the subdirectories of an archive that contain archives of other histories.
-func Formers(fsys vfs.FS, dir string) ([]string, error) {
+// PreviousArchives returns the subdirectories of an archive that contain archives of other histories.
+func PreviousArchives(fsys vfs.FS, dir string) ([]string, error) {
 	names, err := fsys.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list the archive: %w", err)
+		return nil, fmt.Errorf("list archive: %w", err)
 	}
 	var formers []string
 	for _, name := range names {
-		if strings.HasPrefix(name, formerPrefix) {
+		if strings.HasPrefix(name, previousPrefix) {
 			formers = append(formers, filepath.Join(dir, name))
 		}
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// errEnough ends a walk before the end of the archive.
-var errEnough = errors.New("enough")
+// errStop ends a walk before the end of the archive.
+var errStop = errors.New("enough")
 
 // archivedLog is a part of an archive to read sequentially.
 type archivedLog struct {
@@ -27,7 +27,7 @@ type archivedLog struct {
 }
 
 // walkArchive calls fn for each archived record after a position. It verifies that each record continues the previous
-// one, starting with the position. raw are the bytes in the log. Both are valid during the call. errEnough from fn
+// one, starting with the position. raw are the bytes in the log. Both are valid during the call. errStop from fn
 // ends the walk.
 //
 // It returns the last position accepted by fn. An archive that ends early is not an error, since only the caller knows
@@ -45,7 +45,7 @@ func walkArchive(ctx context.Context, log archivedLog, after lsn.Position,
 			return at, f.First(), nil
 		}
 		at, err = walkFile(ctx, log, f, at, fn)
-		if errors.Is(err, errEnough) {
+		if errors.Is(err, errStop) {
 			return at, 0, nil
 		}
 		if err != nil {
@@ -81,7 +81,7 @@ func walkFile(ctx context.Context, log archivedLog, a *ArchiveFile, after lsn.Po
 }
 
 func otherHistory(path string, archived, have lsn.Position) error {
-	return fmt.Errorf("%w: %s has %v where %v is expected", ErrOtherHistory, path, archived, have)
+	return fmt.Errorf("%w: %s has %v, expected %v", ErrOtherHistory, path, archived, have)
 }
 
 // eachFrame reads and verifies a whole file.
@@ -90,7 +90,7 @@ func eachFrame(
 ) error {
 	file, err := place.Open(ctx, a.name)
 	if err != nil {
-		return fmt.Errorf("read the archive: %w", err)
+		return fmt.Errorf("read archive: %w", err)
 	}
 	defer func() { _ = file.Close() }() // read-only: nothing can be lost
 	left := a.Bytes - 2*archiveEnds
@@ -105,7 +105,7 @@ func eachFrame(
 	var raw []byte
 	for left > 0 {
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("read the archive: %w", err)
+			return fmt.Errorf("read archive: %w", err)
 		}
 		head, err := in.Peek(4)
 		if err != nil {
@@ -113,7 +113,7 @@ func eachFrame(
 		}
 		length := binary.LittleEndian.Uint32(head)
 		if length > wal.MaxPayloadBytes || int64(wal.FrameBytes(int(length))) > left {
-			return damagedArchive(a, prev, fmt.Errorf("a length of %d bytes", length))
+			return corruptArchive(a, prev, fmt.Errorf("invalid length of %d bytes", length))
 		}
 		size := wal.FrameBytes(int(length))
 		raw = slices.Grow(raw[:0], size)[:size]
@@ -122,7 +122,7 @@ func eachFrame(
 		}
 		f, _, err := wal.DecodeFrame(raw, prev)
 		if err != nil {
-			return damagedArchive(a, prev, err)
+			return corruptArchive(a, prev, err)
 		}
 		if err := fn(f, raw); err != nil {
 			return err
@@ -131,21 +131,21 @@ func eachFrame(
 		left -= int64(size)
 	}
 	if prev != a.Last {
-		return damagedArchive(a, prev, errors.New("that should not be the last one"))
+		return corruptArchive(a, prev, errors.New("unexpected last block"))
 	}
 	return nil
 }
 
 // unreadable returns the error for a file that ends too early, unless its location is unavailable.
 func unreadable(a *ArchiveFile, prev lsn.Position, err error) error {
-	if notRead(err) {
-		return fmt.Errorf("read the archive: %w", err)
+	if isUnreadable(err) {
+		return fmt.Errorf("read archive: %w", err)
 	}
-	return damagedArchive(a, prev, err)
+	return corruptArchive(a, prev, err)
 }
 
-func damagedArchive(a *ArchiveFile, prev lsn.Position, err error) error {
-	return fmt.Errorf("%w: %s, behind record %v: %w", ErrArchiveDamaged, a.Path, prev, err)
+func corruptArchive(a *ArchiveFile, prev lsn.Position, err error) error {
+	return fmt.Errorf("%w: %s, after record %v: %w", ErrArchiveCorrupt, a.Path, prev, err)
 }
 
 // ArchiveChain is a part of an archive without a gap.
@@ -158,7 +158,7 @@ type ArchiveChain struct {
 }
 
 // VerifyArchive reads a whole archive and returns its chains; more than one means that there are gaps. It returns
-// ErrArchiveDamaged if a record cannot be read. fsys may be nil for the operating system's filesystem.
+// ErrArchiveCorrupt if a record cannot be read. fsys may be nil for the operating system's filesystem.
 func VerifyArchive(ctx context.Context, fsys vfs.FS, dir string) ([]ArchiveChain, error) {
 	return VerifyArchiveIn(ctx, Directory(fsys, dir), nil)
 }

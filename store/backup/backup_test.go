@@ -336,7 +336,7 @@ func TestDamagedSource(t *testing.T) {
 		_, err := backup.Run(context.Background(), n.s, o)
 		fault.SetHook(nil)
 		require.Error(t, err, where.name)
-		require.True(t, errors.Is(err, page.ErrDamaged) || errors.Is(err, index.ErrDataLoss), "%s: %v", where.name, err)
+		require.True(t, errors.Is(err, page.ErrCorrupt) || errors.Is(err, index.ErrDataLoss), "%s: %v", where.name, err)
 		good, bad := mustList(t, fault, "/backups")
 		require.Equal(t, []backup.Set{first}, good)
 		require.Empty(t, bad)

@@ -12,9 +12,9 @@ import (
 // Errors of encrypted data.
 var (
 	// ErrEncrypted is returned if data is encrypted and no identity was given.
-	ErrEncrypted = errors.New("it is encrypted, and no identity was given to decrypt it with")
+	ErrEncrypted = errors.New("encrypted, and no identity was given to decrypt it")
 	// ErrIdentity is returned if none of the given identities can decrypt the data.
-	ErrIdentity = errors.New("it is encrypted, and none of the identities given can decrypt it")
+	ErrIdentity = errors.New("encrypted, and none of the given identities can decrypt it")
 )
 
 // Sealer encrypts backups and log archives. It need not be able to decrypt them.
@@ -73,16 +73,16 @@ func openPlain(ctx context.Context, place Objects, name string, e *Encryption, w
 
 // unseal returns a decrypting reader. On an error it names the required recipients.
 func unseal(r io.ReaderAt, size int64, what string, recipients []string, with Unsealer) (io.ReaderAt, int64, error) {
-	whom := ""
+	required := ""
 	if len(recipients) > 0 {
-		whom = fmt.Sprintf("; it takes the identity of one of %q", recipients)
+		required = fmt.Sprintf("; requires the identity of one of %q", recipients)
 	}
 	if with == nil {
-		return nil, 0, fmt.Errorf("%s: %w%s", what, ErrEncrypted, whom)
+		return nil, 0, fmt.Errorf("%s: %w%s", what, ErrEncrypted, required)
 	}
 	plain, n, err := with.Unseal(r, size)
 	if errors.Is(err, ErrIdentity) {
-		return nil, 0, fmt.Errorf("%s: %w%s", what, err, whom)
+		return nil, 0, fmt.Errorf("%s: %w%s", what, err, required)
 	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("decrypt %s: %w", what, err)

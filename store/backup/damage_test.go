@@ -56,7 +56,7 @@ func TestFlippedBits(t *testing.T) {
 	require.NoError(t, err)
 	for i := range raw { // each byte, since a JSON decoder ignores some of them
 		require.NoError(t, vfs.WriteFileAtomic(mem, manifest, flip(raw, i*8+rng.IntN(8))))
-		refused(t, mem, set, "manifest", backup.ErrDamagedSet)
+		refused(t, mem, set, "manifest", backup.ErrCorrupt)
 		sets, err := backup.List(mem, "/backups")
 		require.NoError(t, err)
 		require.False(t, sets[0].Complete)
@@ -72,7 +72,7 @@ func TestFlippedBits(t *testing.T) {
 			bit = i * 8 // the head, and that of the first record
 		}
 		require.NoError(t, vfs.WriteFileAtomic(mem, pack, flip(raw, bit)))
-		refused(t, mem, set, "pack", backup.ErrDamagedSet, backup.ErrNewerVersion)
+		refused(t, mem, set, "pack", backup.ErrCorrupt, backup.ErrNewerVersion)
 	}
 	require.NoError(t, vfs.WriteFileAtomic(mem, pack, raw))
 	_, err = backup.Verify(context.Background(), set.Path, backup.VerifyOptions{FS: mem})
@@ -94,10 +94,10 @@ func TestTruncatedSet(t *testing.T) {
 		require.NoError(t, err)
 		for _, left := range []int{0, 1, len(raw) / 2, len(raw) - 1} {
 			require.NoError(t, vfs.WriteFileAtomic(mem, path, raw[:left]))
-			refused(t, mem, set, name, backup.ErrIncomplete, backup.ErrDamagedSet)
+			refused(t, mem, set, name, backup.ErrIncomplete, backup.ErrCorrupt)
 		}
 		require.NoError(t, vfs.WriteFileAtomic(mem, path, append(append([]byte(nil), raw...), 0)))
-		refused(t, mem, set, name, backup.ErrIncomplete, backup.ErrDamagedSet)
+		refused(t, mem, set, name, backup.ErrIncomplete, backup.ErrCorrupt)
 		require.NoError(t, mem.Remove(path))
 		refused(t, mem, set, name, backup.ErrIncomplete)
 		good, bad := mustList(t, mem, "/backups")
@@ -122,7 +122,7 @@ func TestDamagedDuringRestore(t *testing.T) {
 	})
 	_, err := backup.Restore(context.Background(), set.Path, "/restored",
 		backup.RestoreOptions{FS: fault, SegmentBytes: 64 << 10})
-	require.ErrorIs(t, err, backup.ErrDamagedSet)
+	require.ErrorIs(t, err, backup.ErrCorrupt)
 	names, err := mem.ReadDir("/restored")
 	require.NoError(t, err)
 	require.Equal(t, []string{"lock"}, names)
@@ -159,5 +159,5 @@ func TestNotEmpty(t *testing.T) {
 func TestNoSet(t *testing.T) {
 	_, err := backup.Load(memfs.New(), "/none")
 	require.ErrorIs(t, err, backup.ErrIncomplete)
-	require.ErrorContains(t, err, "there is no directory /none")
+	require.ErrorContains(t, err, "directory /none not found")
 }

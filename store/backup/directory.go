@@ -48,7 +48,7 @@ func (d directory) Put(ctx context.Context, name string, o PutOptions, fill func
 	}
 	folder := filepath.Dir(final)
 	if err := vfs.MkdirAllSync(d.fs, folder, 0o750); err != nil {
-		return fmt.Errorf("make the directory %s: %w", folder, noSpace(err))
+		return fmt.Errorf("create directory %s: %w", folder, noSpace(err))
 	}
 	err := d.write(final+putSuffix, o, fill)
 	if err == nil {
@@ -60,7 +60,7 @@ func (d directory) Put(ctx context.Context, name string, o PutOptions, fill func
 		return fmt.Errorf("write %s: %w", final, noSpace(err))
 	}
 	if err := d.fs.SyncDir(folder); err != nil {
-		return fmt.Errorf("make the name %s durable: %w", final, noSpace(err))
+		return fmt.Errorf("sync directory entry %s: %w", final, noSpace(err))
 	}
 	return nil
 }
@@ -154,7 +154,7 @@ func (d directory) dropEmpty(dir string) {
 func (d directory) Move(_ context.Context, from, to string) error {
 	source, target := d.Path(from), d.Path(to)
 	if err := vfs.MkdirAllSync(d.fs, filepath.Dir(target), 0o750); err != nil {
-		return fmt.Errorf("make the directory %s: %w", filepath.Dir(target), noSpace(err))
+		return fmt.Errorf("create directory %s: %w", filepath.Dir(target), noSpace(err))
 	}
 	err := d.fs.Rename(source, target)
 	if err == nil {
@@ -176,7 +176,7 @@ func (d directory) Sweep(ctx context.Context, folder string, _ time.Time) error 
 		return err
 	}
 	for _, e := range entries {
-		if !e.Folder && (strings.HasSuffix(e.Name, putSuffix) || strings.HasSuffix(e.Name, formerArchiveTmp)) {
+		if !e.Folder && (strings.HasSuffix(e.Name, putSuffix) || strings.HasSuffix(e.Name, previousArchiveTmp)) {
 			if err := d.Delete(ctx, inFolder(folder, e.Name)); err != nil {
 				return err
 			}
@@ -191,14 +191,14 @@ func (d directory) Sweep(ctx context.Context, folder string, _ time.Time) error 
 // Lock creates the directory and locks it.
 func (d directory) Lock(context.Context) (io.Closer, bool, error) {
 	if err := vfs.MkdirAllSync(d.fs, d.root, 0o750); err != nil {
-		return nil, false, fmt.Errorf("make the directory %s: %w", d.root, err)
+		return nil, false, fmt.Errorf("create directory %s: %w", d.root, err)
 	}
 	lock, err := d.fs.Lock(d.Path(lockName))
 	if errors.Is(err, vfs.ErrLocked) {
-		return nil, false, fmt.Errorf("%w: %s; wait until it is done", ErrBusy, d.root)
+		return nil, false, fmt.Errorf("%w: %s; wait until it finishes", ErrBusy, d.root)
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("lock the directory %s: %w", d.root, err)
+		return nil, false, fmt.Errorf("lock directory %s: %w", d.root, err)
 	}
 	return lock, true, nil
 }
@@ -207,7 +207,7 @@ func (d directory) Lock(context.Context) (io.Closer, bool, error) {
 func (d directory) Available(context.Context) (uint64, error) {
 	usage, err := d.fs.Usage(d.root)
 	if err != nil {
-		return 0, fmt.Errorf("look at the free space of %s: %w", d.root, err)
+		return 0, fmt.Errorf("get free space of %s: %w", d.root, err)
 	}
 	return usage.AvailableBytes, nil
 }

@@ -92,7 +92,7 @@ func TestManifestForm(t *testing.T) {
 		raw, err := m.encode()
 		require.NoError(t, err)
 		_, err = decodeManifest(raw)
-		require.ErrorIs(t, err, ErrDamagedSet, what)
+		require.ErrorIs(t, err, ErrCorrupt, what)
 	}
 }
 

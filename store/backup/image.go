@@ -23,7 +23,7 @@ type image struct {
 // readOnly rejects all methods that change a file.
 type readOnly struct{}
 
-var errReadOnly = errors.New("a backup is not changed")
+var errReadOnly = errors.New("backup is read-only")
 
 func (readOnly) WriteAt([]byte, int64) (int, error)     { return 0, errReadOnly }
 func (readOnly) WriteVec(int64, ...[]byte) (int, error) { return 0, errReadOnly }
@@ -46,7 +46,7 @@ func openImage(
 	name := inFolder(set, m.Files[0].Name)
 	pack, err := openPlain(ctx, place, name, m.Encryption, with)
 	if err != nil {
-		return nil, fmt.Errorf("read the backup: %w", err)
+		return nil, fmt.Errorf("read backup: %w", err)
 	}
 	return &image{pack: pack, name: place.Path(name), size: int64(m.FileBytes), extents: extents}, nil
 }
@@ -73,7 +73,7 @@ func (im *image) ReadAt(p []byte, off int64) (int, error) {
 		e := im.extents[i]
 		from, to := max(e.from, off), min(e.from+e.bytes, off+n)
 		if _, err := im.pack.ReadAt(b[from-off:to-off], e.at+from-e.from); err != nil {
-			return 0, fmt.Errorf("read the backup: %w", err)
+			return 0, fmt.Errorf("read backup: %w", err)
 		}
 	}
 	if int(n) < len(p) {

@@ -45,10 +45,10 @@ func ListIn(ctx context.Context, place Objects) ([]Set, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list the backups in %s: %w", place.Path(""), err)
+		return nil, fmt.Errorf("list backups in %s: %w", place.Path(""), err)
 	}
 	// marked: backups being made or removed; whole: complete backups
-	marked, whole := map[string]bool{}, map[string]bool{}
+	marked, complete := map[string]bool{}, map[string]bool{}
 	var sets []Set
 	for _, e := range entries {
 		_, isSet := parseName(e.Name)
@@ -56,17 +56,17 @@ func ListIn(ctx context.Context, place Objects) ([]Set, error) {
 			continue
 		}
 		set, err := LoadFrom(ctx, place, e.Name)
-		if notRead(err) {
-			return nil, fmt.Errorf("list the backups in %s: %w", place.Path(""), err)
+		if isUnreadable(err) {
+			return nil, fmt.Errorf("list backups in %s: %w", place.Path(""), err)
 		}
 		if err != nil {
 			set = Set{Name: e.Name, Path: place.Path(e.Name), Problem: err}
 		}
-		whole[e.Name] = err == nil
+		complete[e.Name] = err == nil
 		sets = append(sets, set)
 	}
 	for _, e := range entries {
-		if !isLeftover(e.Name) || whole[setOf(e.Name)] || marked[setOf(e.Name)] {
+		if !isLeftover(e.Name) || complete[setOf(e.Name)] || marked[setOf(e.Name)] {
 			continue
 		}
 		marked[setOf(e.Name)] = true
@@ -89,7 +89,7 @@ func (s *Set) started() time.Time {
 	return parts.created
 }
 
-// Load reads the manifest of a backup and compares the sizes of its files. Errors: ErrIncomplete, ErrDamagedSet,
+// Load reads the manifest of a backup and compares the sizes of its files. Errors: ErrIncomplete, ErrCorrupt,
 // ErrNewerVersion. fsys may be nil for the operating system's filesystem.
 func Load(fsys vfs.FS, dir string) (Set, error) {
 	place, name := setIn(fsys, dir)
@@ -105,8 +105,8 @@ func setIn(fsys vfs.FS, dir string) (Objects, string) {
 // LoadFrom is Load for a backup in any location, by name. It also returns ErrRemote.
 func LoadFrom(ctx context.Context, place Objects, name string) (Set, error) {
 	if isLeftover(name) {
-		return Set{}, fmt.Errorf("%w: %s is of a backup that is being made, or what an interrupted one left; "+
-			"the next one removes it", ErrIncomplete, place.Path(name))
+		return Set{}, fmt.Errorf("%w: %s belongs to a running backup, or was left by an interrupted one, in which case "+
+			"the next backup removes it", ErrIncomplete, place.Path(name))
 	}
 	m, err := loadFiles(ctx, place, name)
 	if err != nil {
@@ -129,10 +129,10 @@ func loadFiles(ctx context.Context, place Objects, set string) (Manifest, error)
 		path := place.Path(inFolder(set, want.Name))
 		i := slices.IndexFunc(entries, func(e Entry) bool { return e.Name == want.Name })
 		if i < 0 {
-			return Manifest{}, fmt.Errorf("%w: there is no %s", ErrIncomplete, path)
+			return Manifest{}, fmt.Errorf("%w: %s is missing", ErrIncomplete, path)
 		}
 		if entries[i].Bytes != want.Bytes || entries[i].Folder {
-			return Manifest{}, fmt.Errorf("%w: %s has %d bytes, the manifest says %d", ErrIncomplete, path,
+			return Manifest{}, fmt.Errorf("%w: %s has %d bytes, the manifest has %d", ErrIncomplete, path,
 				entries[i].Bytes, want.Bytes)
 		}
 	}
@@ -155,8 +155,8 @@ func Choose(sets []Set, pair uuid.UUID, toLSN uint64, toTime time.Time) (Set, er
 	return Set{}, fmt.Errorf("%w: no complete backup is old enough", ErrTarget)
 }
 
-// othersAfter is the minimum age at which leftovers of another node are removed: that node may still be running.
-const othersAfter = 7 * 24 * time.Hour
+// foreignMaxAge is the minimum age at which leftovers of another node are removed: that node may still be running.
+const foreignMaxAge = 7 * 24 * time.Hour
 
 // begun is the content of the marker of a backup being made.
 type begun struct {
@@ -173,33 +173,33 @@ func removeLeftovers(ctx context.Context, o Options, node uuid.UUID, exclusive b
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("list the backups in %s: %w", o.Place.Path(""), err)
+		return fmt.Errorf("list backups in %s: %w", o.Place.Path(""), err)
 	}
 	for _, e := range entries {
-		if !isLeftover(e.Name) || !exclusive && !ownOrOld(ctx, o, e.Name, node) {
+		if !isLeftover(e.Name) || !exclusive && !isOwnOrStale(ctx, o, e.Name, node) {
 			continue
 		}
 		if err := removeLeftover(ctx, o.Place, e.Name); err != nil {
-			return fmt.Errorf("remove what an interrupted backup left: %w", err)
+			return fmt.Errorf("remove files of an interrupted backup: %w", err)
 		}
 	}
 	return nil
 }
 
-// ownOrOld reports whether a marker is this node's, or so old that no other node can be running. Any node may complete
+// isOwnOrStale reports whether a marker is this node's, or so old that no other node can be running. Any node may complete
 // a removal.
-func ownOrOld(ctx context.Context, o Options, mark string, node uuid.UUID) bool {
+func isOwnOrStale(ctx context.Context, o Options, mark string, node uuid.UUID) bool {
 	if strings.HasPrefix(mark, removedPrefix) {
 		return true
 	}
 	var b begun
-	raw, err := readObject(ctx, o.Place, inFolder(mark, begunName), manifestMaxBytes)
+	raw, err := readObject(ctx, o.Place, inFolder(mark, partialMarkerName), manifestMaxBytes)
 	if err == nil && json.Unmarshal(raw, &b) == nil && b.NodeID == node {
 		return true
 	}
 	entries, err := o.Place.List(ctx, mark)
 	return err == nil && !slices.ContainsFunc(entries, func(e Entry) bool {
-		return o.Now().Sub(e.Changed) < othersAfter
+		return o.Now().Sub(e.Changed) < foreignMaxAge
 	})
 }
 
@@ -208,11 +208,11 @@ func removeLeftover(ctx context.Context, place Objects, mark string) error {
 	set := setOf(mark)
 	if _, isSet := parseName(set); isSet {
 		_, err := LoadFrom(ctx, place, set)
-		if notRead(err) {
+		if isUnreadable(err) {
 			return err
 		}
-		whole := err == nil || errors.Is(err, ErrNewerVersion)
-		if !whole || strings.HasPrefix(mark, removedPrefix) {
+		complete := err == nil || errors.Is(err, ErrNewerVersion)
+		if !complete || strings.HasPrefix(mark, removedPrefix) {
 			if err := removeFolder(ctx, place, set, manifestName); err != nil {
 				return err
 			}
@@ -227,7 +227,7 @@ func Remove(ctx context.Context, place Objects, name string) error {
 		return removeLeftover(ctx, place, name)
 	}
 	mark := removedPrefix + name
-	err := putObject(ctx, place, inFolder(mark, begunName), []byte("{}"))
+	err := putObject(ctx, place, inFolder(mark, partialMarkerName), []byte("{}"))
 	if err == nil || errors.Is(err, fs.ErrExist) {
 		err = removeLeftover(ctx, place, mark)
 	}
@@ -250,7 +250,7 @@ func prune(ctx context.Context, o Options, newest Manifest) error {
 	same := slices.DeleteFunc(sets, func(s Set) bool { return !s.Complete || !s.Manifest.sameStore(&newest) })
 	for len(same) > o.KeepGenerations {
 		if same[0].Manifest.Name == newest.Name {
-			return fmt.Errorf("the clock went back: %d backups in %s are newer than the one just made; remove them by hand",
+			return fmt.Errorf("clock went backwards: %d backups in %s are newer than the one just made; remove them manually",
 				len(same)-1, o.Place.Path(""))
 		}
 		if err := Remove(ctx, o.Place, same[0].Name); err != nil {

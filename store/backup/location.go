@@ -12,7 +12,7 @@ import (
 )
 
 // ErrLocation is returned for an invalid location of backups or a log archive.
-var ErrLocation = errors.New("it is neither the whole path of a directory, nor file:///PATH, nor s3://BUCKET/PREFIX")
+var ErrLocation = errors.New("must be an absolute path, file:///PATH or s3://BUCKET/PREFIX")
 
 // maxPrefixBytes limits the prefix in a bucket: names have at most 1024 bytes.
 const maxPrefixBytes = 512
@@ -51,15 +51,15 @@ func ParseLocation(text string) (Location, error) {
 	scheme, rest, isURL := strings.Cut(text, "://")
 	switch {
 	case text == "":
-		return Location{}, fmt.Errorf("%w: it is empty", ErrLocation)
+		return Location{}, fmt.Errorf("%w: empty", ErrLocation)
 	case !isURL:
 		return Location{Dir: text}, nil
 	case strings.Contains(rest, "@"):
-		return Location{}, fmt.Errorf("%w: there is an @ in it; keys do not belong there, but into "+
+		return Location{}, fmt.Errorf("%w: contains an @; put keys into "+
 			"backup.s3.access-key-file and backup.s3.secret-key-file, or AWS_ACCESS_KEY_ID and "+
 			"AWS_SECRET_ACCESS_KEY", ErrLocation)
 	case strings.ContainsAny(rest, "?#"):
-		return Location{}, fmt.Errorf("%w: %q has a ? or a #; endpoint and region are settings, backup.s3", ErrLocation,
+		return Location{}, fmt.Errorf("%w: %q contains ? or #; endpoint and region are settings, backup.s3", ErrLocation,
 			text)
 	}
 	switch strings.ToLower(scheme) {
@@ -79,11 +79,11 @@ func ParseEndpoint(text string) (host string, secure bool, err error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.User != nil: // it may include a secret
-		return "", false, errors.New("it is not " + like + "; keys belong into files or the environment")
+		return "", false, errors.New("not " + like + "; put keys into files or the environment")
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 		return "", false, fmt.Errorf("%q is not %s", text, like)
 	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
-		return "", false, fmt.Errorf("%q has more than a scheme, a host and a port; the bucket belongs into "+
+		return "", false, fmt.Errorf("%q has more than a scheme, a host and a port; put the bucket into "+
 			"s3://BUCKET/PREFIX", text)
 	}
 	return u.Host, u.Scheme == "https", nil
@@ -95,10 +95,10 @@ func parseFile(text string) (Location, error) {
 	case err != nil:
 		return Location{}, fmt.Errorf("%w: %q: %w", ErrLocation, text, err)
 	case u.Host != "" && u.Host != "localhost":
-		return Location{}, fmt.Errorf("%w: %q names the machine %q; a path begins with a third slash, file:///PATH",
+		return Location{}, fmt.Errorf("%w: %q names machine %q; a path needs a third slash, file:///PATH",
 			ErrLocation, text, u.Host)
 	case !filepath.IsAbs(u.Path):
-		return Location{}, fmt.Errorf("%w: %q names no directory", ErrLocation, text)
+		return Location{}, fmt.Errorf("%w: %q has no directory", ErrLocation, text)
 	}
 	return Location{Dir: filepath.Clean(u.Path)}, nil
 }
@@ -109,18 +109,18 @@ func parseBucket(text, rest string) (Location, error) {
 	name := regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
 	switch {
 	case !name.MatchString(bucket) || strings.Contains(bucket, ".."):
-		return Location{}, fmt.Errorf("%w: %q: %q is no name of a bucket, which has 3 to 63 small letters, digits, "+
+		return Location{}, fmt.Errorf("%w: %q: invalid bucket name %q; it must have 3 to 63 lower-case letters, digits, "+
 			"dots and hyphens", ErrLocation, text, bucket)
 	case len(prefix) > maxPrefixBytes:
-		return Location{}, fmt.Errorf("%w: its prefix has %d bytes, more than %d", ErrLocation, len(prefix),
+		return Location{}, fmt.Errorf("%w: prefix has %d bytes, limit %d", ErrLocation, len(prefix),
 			maxPrefixBytes)
 	}
 	for part := range strings.SplitSeq(prefix, "/") {
 		if prefix != "" && (part == "" || part == "." || part == "..") {
-			return Location{}, fmt.Errorf("%w: %q: a part of its prefix is %q", ErrLocation, text, part)
+			return Location{}, fmt.Errorf("%w: %q: invalid prefix element %q", ErrLocation, text, part)
 		}
 		if strings.ContainsFunc(part, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' }) {
-			return Location{}, fmt.Errorf("%w: %q: there is a character in its prefix that does not belong there",
+			return Location{}, fmt.Errorf("%w: %q: invalid character in the prefix",
 				ErrLocation, text)
 		}
 	}

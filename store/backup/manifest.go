@@ -100,15 +100,15 @@ func wrap(raw []byte) []byte {
 func (m *Manifest) encode() ([]byte, error) {
 	raw, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
-		return nil, fmt.Errorf("encode the manifest: %w", err)
+		return nil, fmt.Errorf("encode manifest: %w", err)
 	}
 	return wrap(raw), nil
 }
 
-// decodeManifest verifies and decodes manifest.json. It returns ErrDamagedSet or ErrNewerVersion.
+// decodeManifest verifies and decodes manifest.json. It returns ErrCorrupt or ErrNewerVersion.
 func decodeManifest(b []byte) (Manifest, error) {
 	damaged := func(format string, args ...any) (Manifest, error) {
-		return Manifest{}, fmt.Errorf("%w: %s: %s", ErrDamagedSet, manifestName, fmt.Sprintf(format, args...))
+		return Manifest{}, fmt.Errorf("%w: %s: %s", ErrCorrupt, manifestName, fmt.Sprintf(format, args...))
 	}
 	var e envelope
 	if err := json.Unmarshal(b, &e); err != nil {
@@ -116,7 +116,7 @@ func decodeManifest(b []byte) (Manifest, error) {
 	}
 	// Encoded again, it must be the same: this covers every byte, including those around the manifest.
 	if len(e.Manifest) == 0 || !bytes.Equal(wrap(e.Manifest), b) {
-		return damaged("its checksum does not match")
+		return damaged("checksum mismatch")
 	}
 	var format struct {
 		Format int `json:"format"`
@@ -125,7 +125,7 @@ func decodeManifest(b []byte) (Manifest, error) {
 		return damaged("%v", err)
 	}
 	if format.Format > sealedFormat {
-		return Manifest{}, fmt.Errorf("backup of format %d, this program knows up to %d: %w; use the newer program",
+		return Manifest{}, fmt.Errorf("backup of format %d, this program supports formats up to %d: %w; use the newer program",
 			format.Format, sealedFormat, ErrNewerVersion)
 	}
 	var m Manifest
@@ -136,7 +136,8 @@ func decodeManifest(b []byte) (Manifest, error) {
 		return damaged("%s", reason)
 	}
 	if m.PageFormat > page.FormatVersion || m.TxnFormat > txn.Version {
-		return Manifest{}, fmt.Errorf("page format %d and transaction format %d, this program knows up to %d and %d: "+
+		return Manifest{}, fmt.Errorf("page format %d and transaction format %d, this program supports formats up to %d "+
+			"and %d: "+
 			"%w; use the newer program",
 			m.PageFormat, m.TxnFormat, page.FormatVersion, txn.Version, ErrNewerVersion)
 	}
@@ -151,13 +152,13 @@ func (m *Manifest) implausible() string {
 		return "format 0"
 	case !ok || name.lsn != m.Position.LSN || name.pageSize != m.PageSize ||
 		!name.created.Equal(m.Created.Truncate(time.Second)):
-		return fmt.Sprintf("the name %q does not fit the rest", m.Name)
+		return fmt.Sprintf("name %q does not match its contents", m.Name)
 	case page.CheckPageSize(m.PageSize) != nil:
 		return page.CheckPageSize(m.PageSize).Error()
 	case (m.Format == sealedFormat) != (m.Encryption != nil):
-		return fmt.Sprintf("format %d does not fit what it says about encryption", m.Format)
+		return fmt.Sprintf("format %d does not match its encryption", m.Format)
 	case m.Encryption != nil && m.Encryption.Scheme != sealScheme:
-		return fmt.Sprintf("it is encrypted as %q, which no program knows", m.Encryption.Scheme)
+		return fmt.Sprintf("unknown encryption %q", m.Encryption.Scheme)
 	}
 	stored := packName
 	if m.Encryption != nil {
@@ -167,7 +168,7 @@ func (m *Manifest) implausible() string {
 		}
 	}
 	if len(m.Files) != 1 {
-		return "it does not list the file " + stored
+		return "missing file " + stored
 	}
 	return m.Files[0].implausible(stored)
 }
@@ -175,10 +176,10 @@ func (m *Manifest) implausible() string {
 // implausible returns the problem of the checksum of a file with that name, or "".
 func (f *FileSum) implausible(name string) string {
 	if f.Name != name || f.Bytes < 0 {
-		return "it does not list the file " + name
+		return "missing file " + name
 	}
 	if sum, err := hex.DecodeString(f.SHA256); err != nil || len(sum) != sha256.Size {
-		return "the checksum of " + name + " is none"
+		return "invalid checksum of " + name
 	}
 	return ""
 }
@@ -187,14 +188,14 @@ func readManifest(ctx context.Context, place Objects, set string) (Manifest, err
 	b, err := readObject(ctx, place, inFolder(set, manifestName), manifestMaxBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, missing := place.List(ctx, set); errors.Is(missing, fs.ErrNotExist) {
-			return Manifest{}, fmt.Errorf("%w: there is no directory %s", ErrIncomplete, place.Path(set))
+			return Manifest{}, fmt.Errorf("%w: directory %s not found", ErrIncomplete, place.Path(set))
 		}
 	}
-	if err != nil && !notRead(err) {
-		return Manifest{}, fmt.Errorf("%w: %s: read the manifest: %w", ErrIncomplete, place.Path(set), err)
+	if err != nil && !isUnreadable(err) {
+		return Manifest{}, fmt.Errorf("%w: %s: read manifest: %w", ErrIncomplete, place.Path(set), err)
 	}
 	if err != nil {
-		return Manifest{}, fmt.Errorf("%s: read the manifest: %w", place.Path(set), err)
+		return Manifest{}, fmt.Errorf("%s: read manifest: %w", place.Path(set), err)
 	}
 	m, err := decodeManifest(b)
 	if err != nil {

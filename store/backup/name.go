@@ -16,12 +16,12 @@ const (
 	packName     = "pages.pack"
 	// sealedPackName is the name of an encrypted pack.
 	sealedPackName = packName + ".age"
-	// begunName is an object in the folder that marks a backup: partialPrefix plus its name while it is being made,
+	// partialMarkerName is an object in the folder that marks a backup: partialPrefix plus its name while it is being made,
 	// removedPrefix plus its name while it is being removed.
-	begunName     = "begun"
-	lockName      = ".lock"
-	partialPrefix = ".partial-"
-	removedPrefix = ".removed-"
+	partialMarkerName = "begun"
+	lockName          = ".lock"
+	partialPrefix     = ".partial-"
+	removedPrefix     = ".removed-"
 
 	nameTime = "20060102T150405Z"
 )

@@ -86,7 +86,7 @@ func readObject(ctx context.Context, place Objects, name string, limit int64) (_
 		return nil, fmt.Errorf("read %s: %w", place.Path(name), err)
 	}
 	if size > limit {
-		return nil, fmt.Errorf("%s has %d bytes, at most %d were expected: it is not what it should be",
+		return nil, fmt.Errorf("%s has %d bytes, expected at most %d",
 			place.Path(name), size, limit)
 	}
 	b := make([]byte, size)

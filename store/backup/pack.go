@@ -38,8 +38,8 @@ const (
 	packHeadBytes  = 20
 	packEntryBytes = 16
 
-	// pieceBytes limits the data of a record; a page always fits.
-	pieceBytes = page.MaxPageBytes
+	// chunkBytes limits the data of a record; a page always fits.
+	chunkBytes = page.MaxPageBytes
 	// packWriteBytes is the size of a write, packSyncBytes the maximum amount of unsynced data: a single sync at the
 	// end would block the log's syncs on the same disk. pacedBytes and pacedSyncBytes replace them in a throttled
 	// backup, which must not affect clients.
@@ -54,8 +54,8 @@ func packCRC(entry, data []byte) uint32 {
 	return crc32.Update(crc32.Checksum(entry[:12], table), table, data)
 }
 
-// packAbout returns the maximum size of a pack, without the overhead of encryption.
-func packAbout(dataBytes uint64, pageSize int) uint64 {
+// estimatePackBytes returns the maximum size of a pack, without the overhead of encryption.
+func estimatePackBytes(dataBytes uint64, pageSize int) uint64 {
 	return dataBytes + dataBytes/uint64(pageSize)*packEntryBytes + packWriteBytes
 }
 
@@ -71,7 +71,7 @@ type packWriter struct {
 
 func newPack(to io.Writer, pageSize int, paced bool) *packWriter {
 	w := &packWriter{
-		to: to, sum: sha256.New(), buf: make([]byte, 0, packWriteBytes+pieceBytes+packEntryBytes),
+		to: to, sum: sha256.New(), buf: make([]byte, 0, packWriteBytes+chunkBytes+packEntryBytes),
 		most: packWriteBytes,
 	}
 	if paced {
@@ -132,7 +132,7 @@ type packReader struct {
 	buf      []byte
 }
 
-// openPack opens a pack; the caller must close it. Errors: ErrIncomplete, ErrDamagedSet, ErrEncrypted, ErrIdentity.
+// openPack opens a pack; the caller must close it. Errors: ErrIncomplete, ErrCorrupt, ErrEncrypted, ErrIdentity.
 func openPack(ctx context.Context, place Objects, set string, m *Manifest, with Unsealer) (*packReader, error) {
 	name := inFolder(set, m.Files[0].Name)
 	file, err := openPlain(ctx, place, name, m.Encryption, with)
@@ -143,7 +143,7 @@ func openPack(ctx context.Context, place Objects, set string, m *Manifest, with 
 		return nil, err
 	}
 	r := &packReader{
-		file: file, name: place.Path(name), want: m.pack(), sum: sha256.New(), buf: make([]byte, pieceBytes),
+		file: file, name: place.Path(name), want: m.pack(), sum: sha256.New(), buf: make([]byte, chunkBytes),
 	}
 	err = r.begin(m.PageSize)
 	if err != nil {
@@ -155,10 +155,10 @@ func openPack(ctx context.Context, place Objects, set string, m *Manifest, with 
 func (r *packReader) begin(pageSize int) error {
 	size, err := r.file.SizeBytes()
 	if err != nil {
-		return fmt.Errorf("read the backup: %w", err)
+		return fmt.Errorf("read backup: %w", err)
 	}
 	if size != r.want.Bytes {
-		return fmt.Errorf("%w: %s has %d bytes, the manifest says %d", ErrIncomplete, r.name, size, r.want.Bytes)
+		return fmt.Errorf("%w: %s has %d bytes, the manifest has %d", ErrIncomplete, r.name, size, r.want.Bytes)
 	}
 	r.in = bufio.NewReaderSize(io.TeeReader(io.NewSectionReader(r.file, 0, size), r.sum), packWriteBytes)
 	head := r.buf[:packHeadBytes]
@@ -167,29 +167,29 @@ func (r *packReader) begin(pageSize int) error {
 	}
 	crc := crc32.Checksum(head[:packHeadBytes-4], crc32.MakeTable(crc32.Castagnoli))
 	if string(head[:8]) != packMagic || crc != binary.LittleEndian.Uint32(head[16:]) {
-		return r.damaged("it does not begin like a pack")
+		return r.damaged("missing pack header")
 	}
 	if v := binary.LittleEndian.Uint32(head[8:]); v != packVersion {
-		return fmt.Errorf("%s is of version %d, this program knows version %d: %w", r.name, v, packVersion,
+		return fmt.Errorf("%s has version %d, this program supports version %d: %w", r.name, v, packVersion,
 			ErrNewerVersion)
 	}
 	r.pageSize = int(binary.LittleEndian.Uint32(head[12:]))
 	if r.pageSize != pageSize {
-		return r.damaged("it has pages of %d bytes, the manifest says %d", r.pageSize, pageSize)
+		return r.damaged("pages of %d bytes, the manifest has %d", r.pageSize, pageSize)
 	}
 	return nil
 }
 
 func (r *packReader) damaged(format string, args ...any) error {
-	return fmt.Errorf("%w: %s, offset %d: %s", ErrDamagedSet, r.name, r.at, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %s, offset %d: %s", ErrCorrupt, r.name, r.at, fmt.Sprintf(format, args...))
 }
 
 func (r *packReader) read(b []byte) error {
 	if _, err := io.ReadFull(r.in, b); err != nil {
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return r.damaged("it ends in the middle of a record")
+			return r.damaged("truncated record")
 		}
-		return fmt.Errorf("read the backup: %w", err)
+		return fmt.Errorf("read backup: %w", err)
 	}
 	r.at += int64(len(b))
 	return nil
@@ -203,20 +203,20 @@ func (r *packReader) piece() (offset uint64, data []byte, at int64, err error) {
 		return 0, nil, 0, err
 	}
 	offset, length := binary.LittleEndian.Uint64(entry[:]), binary.LittleEndian.Uint32(entry[8:])
-	if length > pieceBytes {
-		return 0, nil, 0, r.damaged("a record of %d bytes", length)
+	if length > chunkBytes {
+		return 0, nil, 0, r.damaged("invalid record length of %d bytes", length)
 	}
 	at, data = r.at, r.buf[:length]
 	if err := r.read(data); err != nil {
 		return 0, nil, 0, err
 	}
 	if packCRC(entry[:], data) != binary.LittleEndian.Uint32(entry[12:]) {
-		return 0, nil, 0, r.damaged("the checksum of a record does not match")
+		return 0, nil, 0, r.damaged("record checksum mismatch")
 	}
 	if length == 0 {
 		return 0, nil, 0, r.end(offset)
 	}
-	if err := r.checkPlace(offset, length); err != nil {
+	if err := r.checkPosition(offset, length); err != nil {
 		return 0, nil, 0, err
 	}
 	r.records++
@@ -224,38 +224,38 @@ func (r *packReader) piece() (offset uint64, data []byte, at int64, err error) {
 	return offset, data, at, nil
 }
 
-// checkPlace verifies that the first record is the description and that whole pages follow in rising order.
-func (r *packReader) checkPlace(offset uint64, length uint32) error {
+// checkPosition verifies that the first record is the description and that whole pages follow in rising order.
+func (r *packReader) checkPosition(offset uint64, length uint32) error {
 	if r.records == 0 {
 		if offset != 0 {
-			return r.damaged("it does not begin with the checkpoint's description")
+			return r.damaged("first record is not the checkpoint description")
 		}
 		return nil
 	}
 	size := uint64(r.pageSize)
 	if offset < max(r.next, page.DataOffset) || (offset-page.DataOffset)%size != 0 || uint64(length)%size != 0 ||
 		offset > 1<<62 {
-		return r.damaged("a record with %d bytes for offset %d is out of place", length, offset)
+		return r.damaged("record with %d bytes for offset %d is out of order", length, offset)
 	}
 	return nil
 }
 
 func (r *packReader) end(records uint64) error {
 	if records != r.records {
-		return r.damaged("it should have %d records and has %d", records, r.records)
+		return r.damaged("expected %d records, found %d", records, r.records)
 	}
 	if r.at != r.want.Bytes {
-		return r.damaged("something follows the end")
+		return r.damaged("trailing data")
 	}
 	if got := hex.EncodeToString(r.sum.Sum(nil)); got != r.want.SHA256 {
-		return r.damaged("its SHA-256 is %s and should be %s", got, r.want.SHA256)
+		return r.damaged("SHA-256 is %s, expected %s", got, r.want.SHA256)
 	}
 	return io.EOF
 }
 
 func (r *packReader) close() error {
 	if err := r.file.Close(); err != nil {
-		return fmt.Errorf("close the backup: %w", err)
+		return fmt.Errorf("close backup: %w", err)
 	}
 	return nil
 }
@@ -264,7 +264,7 @@ func (r *packReader) close() error {
 func (r *packReader) each(ctx context.Context, fn func(offset uint64, data []byte, at int64) error) error {
 	for {
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("read the backup: %w", err)
+			return fmt.Errorf("read backup: %w", err)
 		}
 		offset, data, at, err := r.piece()
 		if errors.Is(err, io.EOF) {

@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// ErrNoSet is returned if a backup does not exist.
-var ErrNoSet = errors.New("no such backup")
+// ErrNotFound is returned if a backup does not exist.
+var ErrNotFound = errors.New("backup not found")
 
 // CheckOptions are the options of CheckSet.
 type CheckOptions struct {
@@ -35,7 +35,7 @@ type CheckReport struct {
 	Set Set
 	// Verified is the result of Verify; valid only if Problem is nil.
 	Verified VerifyReport
-	// Problem is the reason why the backup cannot be restored: ErrIncomplete, ErrDamagedSet, ErrNewerVersion.
+	// Problem is the reason why the backup cannot be restored: ErrIncomplete, ErrCorrupt, ErrNewerVersion.
 	Problem error
 	// End is the last record that can be restored, EndTime the time of its transaction. It comes from the backup, or
 	// from the archive that continues it.
@@ -50,7 +50,7 @@ type CheckReport struct {
 
 // CheckSet checks whether a backup can be restored, and up to which record. It reads the whole backup and the archive
 // after it, and writes nothing. An empty name selects the newest complete backup. An error means that the check could
-// not be completed: ErrNoSet, ErrEncrypted, ErrRemote, the context's.
+// not be completed: ErrNotFound, ErrEncrypted, ErrRemote, the context's.
 func CheckSet(ctx context.Context, place Objects, name string, o CheckOptions) (CheckReport, error) {
 	var r CheckReport
 	sets, err := ListIn(ctx, place)
@@ -64,9 +64,9 @@ func CheckSet(ctx context.Context, place Objects, name string, o CheckOptions) (
 	}
 	switch {
 	case r.Set.Name == "" && name == "":
-		return r, fmt.Errorf("%w: no complete one is in %s", ErrNoSet, place.Path(""))
+		return r, fmt.Errorf("%w: no complete backup in %s", ErrNotFound, place.Path(""))
 	case r.Set.Name == "":
-		return r, fmt.Errorf("%w: %q is not in %s", ErrNoSet, name, place.Path(""))
+		return r, fmt.Errorf("%w: %q is not in %s", ErrNotFound, name, place.Path(""))
 	case !r.Set.Complete:
 		r.Problem = r.Set.Problem
 		return r, nil
@@ -85,10 +85,10 @@ func CheckSet(ctx context.Context, place Objects, name string, o CheckOptions) (
 
 // isProblem reports whether an error is about the content, as opposed to a failure to read it.
 func isProblem(err error) bool {
-	if notRead(err) {
+	if isUnreadable(err) {
 		return false
 	}
-	for _, e := range []error{ErrIncomplete, ErrDamagedSet, ErrNewerVersion, page.ErrDamaged, page.ErrNewerVersion} {
+	for _, e := range []error{ErrIncomplete, ErrCorrupt, ErrNewerVersion, page.ErrCorrupt, page.ErrNewerVersion} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -104,7 +104,7 @@ func (r *CheckReport) reach(ctx context.Context, place Objects, o CheckOptions) 
 	m := &r.Verified.Manifest
 	j.res.Manifest, j.res.End, j.res.EndTime = *m, m.Position, m.LastTime
 	err := j.plan(ctx)
-	if notRead(err) && ctx.Err() != nil {
+	if isUnreadable(err) && ctx.Err() != nil {
 		return err
 	}
 	r.End, r.EndTime, r.ArchiveProblem = j.res.End, j.res.EndTime, err

@@ -32,7 +32,7 @@ func TestCheckSet(t *testing.T) {
 	require.True(t, phases["verify"] && phases["check"], phases)
 
 	_, err = backup.CheckSet(ctx, place, "../"+set.Name, backup.CheckOptions{})
-	require.ErrorIs(t, err, backup.ErrNoSet)
+	require.ErrorIs(t, err, backup.ErrNotFound)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	_, err = backup.CheckSet(ended, place, set.Name, backup.CheckOptions{})
@@ -44,14 +44,14 @@ func TestCheckSet(t *testing.T) {
 	require.NoError(t, vfs.WriteFileAtomic(mem, pack, flip(raw, len(raw)*4)))
 	r, err = backup.CheckSet(ctx, place, set.Name, backup.CheckOptions{})
 	require.NoError(t, err)
-	require.ErrorIs(t, r.Problem, backup.ErrDamagedSet)
+	require.ErrorIs(t, r.Problem, backup.ErrCorrupt)
 
 	require.NoError(t, mem.Remove(pack))
 	r, err = backup.CheckSet(ctx, place, set.Name, backup.CheckOptions{})
 	require.NoError(t, err)
 	require.ErrorIs(t, r.Problem, backup.ErrIncomplete)
 	_, err = backup.CheckSet(ctx, place, "", backup.CheckOptions{})
-	require.ErrorIs(t, err, backup.ErrNoSet, "the only one is not complete")
+	require.ErrorIs(t, err, backup.ErrNotFound, "the only one is not complete")
 	_, err = backup.CheckSet(ctx, backup.Directory(mem, "/nowhere"), "", backup.CheckOptions{})
-	require.ErrorIs(t, err, backup.ErrNoSet)
+	require.ErrorIs(t, err, backup.ErrNotFound)
 }

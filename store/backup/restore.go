@@ -82,7 +82,7 @@ type RestoreResult struct {
 // Node and store UUID are new, and there is no pair and no fence: the result is not a member of a pair, and can seed a
 // new one.
 //
-// Errors: store.ErrNotEmpty, ErrIncomplete, ErrDamagedSet, ErrArchiveDamaged, ErrArchiveGap, ErrOtherHistory (the
+// Errors: store.ErrNotEmpty, ErrIncomplete, ErrCorrupt, ErrArchiveCorrupt, ErrArchiveGap, ErrOtherHistory (the
 // archive does not continue this backup), ErrTarget (the requested point is before the backup or after the archive),
 // ErrEncrypted, ErrIdentity, ErrRemote, ErrNoSpace, the context's.
 func Restore(ctx context.Context, dir, target string, o RestoreOptions) (RestoreResult, error) {
@@ -90,7 +90,7 @@ func Restore(ctx context.Context, dir, target string, o RestoreOptions) (Restore
 		o.FS = vfs.OS()
 	}
 	if o.ToLSN != 0 && !o.ToTime.IsZero() {
-		return RestoreResult{}, fmt.Errorf("%w: give a record or a time, not both", ErrTarget)
+		return RestoreResult{}, fmt.Errorf("%w: a record and a time are mutually exclusive", ErrTarget)
 	}
 	if err := store.CheckRestore(o.FS, target); err != nil {
 		return RestoreResult{}, err
@@ -115,7 +115,7 @@ func Restore(ctx context.Context, dir, target string, o RestoreOptions) (Restore
 	if err = j.fill(ctx, t); err == nil {
 		err = t.Commit()
 	} else if aerr := t.Abort(); aerr != nil {
-		err = fmt.Errorf("%w; what was written is still there: %w", err, aerr)
+		err = fmt.Errorf("%w; removing the partial output failed: %w", err, aerr)
 	}
 	return j.res, errors.Join(err, t.Close())
 }
@@ -152,7 +152,7 @@ func (j *restoreJob) prepare(ctx context.Context) error {
 	j.res.NeededBytes = j.res.Manifest.DataBytes + spareBytes + j.res.LogBytes + 2*segment
 	usage, err := j.o.FS.Usage(existing(j.o.FS, j.dir))
 	if err != nil {
-		return fmt.Errorf("look at the free space of %s: %w", j.dir, err)
+		return fmt.Errorf("get free space of %s: %w", j.dir, err)
 	}
 	j.res.AvailableBytes = usage.AvailableBytes
 	if j.res.NeededBytes > j.res.AvailableBytes {
@@ -176,13 +176,13 @@ func (j *restoreJob) plan(ctx context.Context) error {
 	m, o := &j.res.Manifest, &j.o
 	switch {
 	case o.ToLSN != 0 && o.ToLSN < m.Position.LSN:
-		return fmt.Errorf("%w: the backup holds everything up to record %d already, %d is wanted; take an older backup",
+		return fmt.Errorf("%w: the backup contains everything up to record %d, requested %d; use an older backup",
 			ErrTarget, m.Position.LSN, o.ToLSN)
 	case !o.ToTime.IsZero() && o.ToTime.Before(m.LastTime):
-		return fmt.Errorf("%w: the backup holds everything up to %s already, %s is wanted; take an older backup",
+		return fmt.Errorf("%w: the backup contains everything up to %s, requested %s; use an older backup",
 			ErrTarget, m.LastTime.Format(time.RFC3339Nano), o.ToTime.UTC().Format(time.RFC3339Nano))
 	case o.Archive == nil && (o.ToLSN > m.Position.LSN || !o.ToTime.IsZero()):
-		return fmt.Errorf("%w: the backup ends with record %d; what follows needs the log archive", ErrTarget,
+		return fmt.Errorf("%w: the backup ends with record %d; later records require the log archive", ErrTarget,
 			m.Position.LSN)
 	case o.Archive == nil || o.ToLSN == m.Position.LSN && o.ToLSN != 0:
 		return nil
@@ -199,7 +199,7 @@ func (j *restoreJob) plan(ctx context.Context) error {
 		t, isTxn := txnTime(f)
 		if isTxn && !o.ToTime.IsZero() && t.After(o.ToTime) {
 			reached = true
-			return errEnough
+			return errStop
 		}
 		if isTxn {
 			j.res.EndTime = t
@@ -210,7 +210,7 @@ func (j *restoreJob) plan(ctx context.Context) error {
 		reportBytes(o.Progress, "plan", j.res.LogBytes, 0)
 		if f.Pos.LSN == o.ToLSN {
 			reached = true
-			return errEnough
+			return errStop
 		}
 		return nil
 	})
@@ -236,18 +236,18 @@ func (j *restoreJob) checkFolder(ctx context.Context) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("list the archive: %w", err)
+		return fmt.Errorf("list archive: %w", err)
 	}
 	if slices.ContainsFunc(entries, func(e Entry) bool { return isArchived(e.Name) }) {
 		return nil // it ends before the backup
 	}
 	for _, e := range entries {
-		if !e.Folder || strings.HasPrefix(e.Name, formerPrefix) {
+		if !e.Folder || strings.HasPrefix(e.Name, previousPrefix) {
 			continue
 		}
 		inside, err := j.o.Archive.List(ctx, e.Name)
 		if err == nil && slices.ContainsFunc(inside, func(e Entry) bool { return isArchived(e.Name) }) {
-			return fmt.Errorf("%w: there is no archive in %s, but one in %s: name that", ErrTarget,
+			return fmt.Errorf("%w: no archive in %s, but one in %s: use that", ErrTarget,
 				j.o.Archive.Path(""), j.o.Archive.Path(e.Name))
 		}
 	}
@@ -259,23 +259,23 @@ func (j *restoreJob) checkReach(last lsn.Position, gap uint64, reached bool) err
 	if reached {
 		return nil
 	}
-	have := fmt.Sprintf("backup and archive reach up to record %d (%s)", j.res.End.LSN,
+	have := fmt.Sprintf("backup and archive end with record %d (%s)", j.res.End.LSN,
 		j.res.EndTime.Format(time.RFC3339Nano))
 	if gap != 0 {
-		return fmt.Errorf("%w: %s, and the archive goes on with record %d; take a backup made after that, or restore "+
+		return fmt.Errorf("%w: %s, and the archive continues with record %d; make a backup after that, or restore "+
 			"to record %d",
 			ErrArchiveGap, have, gap, j.res.End.LSN)
 	}
-	const when = "the node archives what is new every wal.archive-interval (15 s by default) and when it is told: " +
+	const when = "the node archives new records every wal.archive-interval (15 s by default) and on " +
 		"lockstep store flush-archive"
 	switch {
 	case j.o.ToLSN != 0:
-		return fmt.Errorf("%w: %s, and the records %d to %d are missing. If the pair has them, they will be in the "+
+		return fmt.Errorf("%w: %s, and records %d to %d are missing. If the pair has them, they will be in the "+
 			"archive soon: %s. "+
-			"Or restore to record %d to get all that is there", ErrTarget, have, last.LSN+1, j.o.ToLSN, when, last.LSN)
+			"Or restore to record %d to get everything available", ErrTarget, have, last.LSN+1, j.o.ToLSN, when, last.LSN)
 	case !j.o.ToTime.IsZero():
-		return fmt.Errorf("%w: %s, and nothing after that tells that this is all up to %s. If it is, because nothing "+
-			"was committed since, leave the time out, or restore to record %d; otherwise what is missing will be in "+
+		return fmt.Errorf("%w: %s, and no later record proves that this is complete up to %s. If it is, because nothing "+
+			"was committed since, omit the time, or restore to record %d; otherwise the missing records will be in "+
 			"the archive soon: %s",
 			ErrTarget, have, j.o.ToTime.Format(time.RFC3339Nano), last.LSN, when)
 	default:
@@ -294,7 +294,7 @@ func (j *restoreJob) fill(ctx context.Context, t *store.RestoreTarget) error {
 	}
 	file, err := page.Open(j.o.FS, datadir.PageFile(j.dir), page.Options{ReadOnly: true})
 	if err != nil {
-		return fmt.Errorf("check what was restored: %w", err)
+		return fmt.Errorf("check restored store: %w", err)
 	}
 	var found checkpoint.Report
 	err = checkpoint.ReadFile(file, func(c *checkpoint.Checkpoint) (err error) {
@@ -302,7 +302,7 @@ func (j *restoreJob) fill(ctx context.Context, t *store.RestoreTarget) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("check what was restored: %w", err)
+		return fmt.Errorf("check restored store: %w", err)
 	}
 	return reportError(j.o.Place.Path(j.set), &j.res.Manifest, &found)
 }
@@ -342,7 +342,7 @@ func (j *restoreJob) writePages(ctx context.Context, t *store.RestoreTarget) (er
 	case err != nil:
 		return err
 	case imp == nil:
-		return fmt.Errorf("%w: %s holds no checkpoint", ErrDamagedSet, packName)
+		return fmt.Errorf("%w: %s has no checkpoint", ErrCorrupt, packName)
 	}
 	return imp.Finish()
 }
@@ -356,18 +356,18 @@ func (j *restoreJob) writeLog(ctx context.Context, t *store.RestoreTarget) (err 
 		Sync:          wal.SyncAlways, SealAfter: -1, KeepBytes: math.MaxInt64, Start: j.res.Manifest.Position,
 	})
 	if err != nil {
-		return fmt.Errorf("make the log: %w", err)
+		return fmt.Errorf("create log: %w", err)
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
 	w := logWriter{log: log, end: j.res.Manifest.Position}
 	var done uint64
 	last, _, err := walkArchive(ctx, j.log(), j.res.Manifest.Position, func(f wal.Frame, raw []byte) error {
 		if f.Pos.LSN > j.res.End.LSN {
-			return errEnough
+			return errStop
 		}
 		done += uint64(len(raw))
 		reportBytes(j.o.Progress, "log", done, j.res.LogBytes)
-		if err := wait(ctx, j.limit, min(len(raw), pieceBytes)); err != nil {
+		if err := wait(ctx, j.limit, min(len(raw), chunkBytes)); err != nil {
 			return err
 		}
 		return w.add(f.Pos, raw)
@@ -376,7 +376,7 @@ func (j *restoreJob) writeLog(ctx context.Context, t *store.RestoreTarget) (err 
 		err = w.flush()
 	}
 	if err == nil && last != j.res.End {
-		err = fmt.Errorf("%w: it ended with %v when it was looked at, and ends with %v now", ErrArchiveDamaged,
+		err = fmt.Errorf("%w: it ended with %v when it was checked, and now ends with %v", ErrArchiveCorrupt,
 			j.res.End, last)
 	}
 	if err != nil {
@@ -384,7 +384,7 @@ func (j *restoreJob) writeLog(ctx context.Context, t *store.RestoreTarget) (err 
 	}
 	log.NoteCommitted(last.LSN) // the archive contains only committed records
 	if err := log.Sync(); err != nil {
-		return fmt.Errorf("sync the log: %w", err)
+		return fmt.Errorf("sync log: %w", err)
 	}
 	return nil
 }
@@ -411,7 +411,7 @@ func (w *logWriter) flush() error {
 		return nil
 	}
 	if err := w.log.Append(w.buf, w.end); err != nil {
-		return fmt.Errorf("write the log: %w", err)
+		return fmt.Errorf("write log: %w", err)
 	}
 	w.unsynced += len(w.buf)
 	w.buf = w.buf[:0]
@@ -420,7 +420,7 @@ func (w *logWriter) flush() error {
 	}
 	w.unsynced = 0
 	if err := w.log.Sync(); err != nil {
-		return fmt.Errorf("sync the log: %w", err)
+		return fmt.Errorf("sync log: %w", err)
 	}
 	return nil
 }

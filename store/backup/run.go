@@ -64,13 +64,13 @@ type Options struct {
 
 func (o Options) withDefaults() (Options, error) {
 	if o.Path == "" && o.Place == nil {
-		return o, errors.New("backup: no path given")
+		return o, errors.New("backup: no path configured")
 	}
 	if o.Verify && o.Seal != nil {
-		return o, errors.New("backup: what is encrypted cannot be read back here")
+		return o, errors.New("backup: encrypted backups cannot be verified here")
 	}
 	if o.KeepGenerations < 0 || o.BytesPerSecond < 0 {
-		return o, fmt.Errorf("backup: %d generations at %d bytes per second make no sense", o.KeepGenerations,
+		return o, fmt.Errorf("backup: invalid options: %d generations, %d bytes per second", o.KeepGenerations,
 			o.BytesPerSecond)
 	}
 	if o.Place == nil {
@@ -90,16 +90,16 @@ func newLimiter(bytesPerSecond int64) *rate.Limiter {
 	if bytesPerSecond <= 0 {
 		return nil
 	}
-	return rate.NewLimiter(rate.Limit(bytesPerSecond), pieceBytes)
+	return rate.NewLimiter(rate.Limit(bytesPerSecond), chunkBytes)
 }
 
-// wait takes n bytes, at most pieceBytes, from the limiter.
+// wait takes n bytes, at most chunkBytes, from the limiter.
 func wait(ctx context.Context, l *rate.Limiter, n int) error {
 	if l == nil {
 		return nil
 	}
 	if err := l.WaitN(ctx, n); err != nil {
-		return fmt.Errorf("wait for the rate limit: %w", err)
+		return fmt.Errorf("wait for rate limit: %w", err)
 	}
 	return nil
 }
@@ -109,7 +109,7 @@ func wait(ctx context.Context, l *rate.Limiter, n int) error {
 // Run fails.
 //
 // A failed Run leaves no backup and removes no generation. Only the removal of old generations may fail after the
-// backup was made: then both the backup and an error are returned. Errors: ErrBusy, ErrNoSpace, page.ErrDamaged if a
+// backup was made: then both the backup and an error are returned. Errors: ErrBusy, ErrNoSpace, page.ErrCorrupt if a
 // page of the store is corrupt, the context's.
 func Run(ctx context.Context, s *store.Store, o Options) (Set, error) {
 	o, err := o.withDefaults()
@@ -130,7 +130,7 @@ func Run(ctx context.Context, s *store.Store, o Options) (Set, error) {
 		return Set{}, err
 	}
 	if err := prune(ctx, o, set.Manifest); err != nil {
-		return set, fmt.Errorf("the backup %s is good; removing old generations failed: %w", set.Name, err)
+		return set, fmt.Errorf("backup %s is complete; removing old generations failed: %w", set.Name, err)
 	}
 	return set, nil
 }
@@ -156,16 +156,16 @@ func (j *job) run(ctx context.Context) (Set, error) {
 	if err := j.describe(ctx, snap); err != nil {
 		return Set{}, err
 	}
-	if err := needSpace(ctx, j.o.Place, snap.Header.DataBytes+spareBytes); err != nil {
+	if err := checkSpace(ctx, j.o.Place, snap.Header.DataBytes+spareBytes); err != nil {
 		return Set{}, err
 	}
 	mark, err := json.Marshal(begun{NodeID: j.m.NodeID, Begun: j.m.Created, Software: j.m.Software})
 	if err != nil {
 		return Set{}, fmt.Errorf("backup: %w", err)
 	}
-	marker := inFolder(partialPrefix+j.m.Name, begunName)
+	marker := inFolder(partialPrefix+j.m.Name, partialMarkerName)
 	if err := putObject(ctx, j.o.Place, marker, mark); err != nil {
-		return Set{}, fmt.Errorf("begin the backup: %w", err)
+		return Set{}, fmt.Errorf("begin backup: %w", err)
 	}
 	if err := j.write(ctx, snap); err != nil {
 		j.clean(ctx)
@@ -188,8 +188,8 @@ func (j *job) clean(ctx context.Context) {
 	}
 }
 
-// needSpace returns ErrNoSpace with the required and the available bytes.
-func needSpace(ctx context.Context, place Objects, bytes uint64) error {
+// checkSpace returns ErrNoSpace with the required and the available bytes.
+func checkSpace(ctx context.Context, place Objects, bytes uint64) error {
 	available, err := place.Available(ctx)
 	if err != nil {
 		return fmt.Errorf("backup: %w", err)
@@ -203,7 +203,7 @@ func needSpace(ctx context.Context, place Objects, bytes uint64) error {
 
 // describe sets the fields of the manifest except for the files.
 func (j *job) describe(ctx context.Context, snap *store.Snapshot) error {
-	_, raw, err := snap.ReadNext(0, pieceBytes)
+	_, raw, err := snap.ReadNext(0, chunkBytes)
 	if err != nil {
 		return fmt.Errorf("backup: %w", err)
 	}
@@ -227,7 +227,7 @@ func (j *job) describe(ctx context.Context, snap *store.Snapshot) error {
 	}
 	entries, err := j.o.Place.List(ctx, "")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("look for a name for the backup: %w", err)
+		return fmt.Errorf("choose backup name: %w", err)
 	}
 	for again := 0; ; again++ {
 		j.m.Name = setName(j.m.Created, h.Position.LSN, h.PageSize, again)
@@ -278,7 +278,7 @@ func (j *job) write(ctx context.Context, snap *store.Snapshot) error {
 		}
 	}
 	if err := putObject(ctx, j.o.Place, inFolder(j.m.Name, manifestName), raw); err != nil {
-		return fmt.Errorf("write the manifest of the backup: %w", err)
+		return fmt.Errorf("write backup manifest: %w", err)
 	}
 	return nil
 }
@@ -290,7 +290,7 @@ func (j *job) writePack(ctx context.Context, snap *store.Snapshot) (FileSum, err
 		name = sealedPackName
 	}
 	var stored FileSum
-	o := PutOptions{AboutBytes: packAbout(snap.Header.DataBytes, j.m.PageSize), Paced: paced}
+	o := PutOptions{AboutBytes: estimatePackBytes(snap.Header.DataBytes, j.m.PageSize), Paced: paced}
 	err := j.o.Place.Put(ctx, inFolder(j.m.Name, name), o, func(to io.Writer) error {
 		write := func(to io.Writer) (FileSum, error) {
 			w := newPack(to, j.m.PageSize, paced)
@@ -312,7 +312,7 @@ func (j *job) writePack(ctx context.Context, snap *store.Snapshot) (FileSum, err
 		return err
 	})
 	if err != nil {
-		return FileSum{}, fmt.Errorf("write the backup: %w", err)
+		return FileSum{}, fmt.Errorf("write backup: %w", err)
 	}
 	return stored, nil
 }
@@ -354,7 +354,7 @@ func (s *summing) fileSum(name string) FileSum {
 // copy packs the snapshot and verifies the pages.
 func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) error {
 	stream := page.NewRunStream(j.m.PageSize)
-	piece := pieceBytes
+	piece := chunkBytes
 	if j.pace != nil {
 		piece = pacedBytes // or one page
 	}
@@ -372,7 +372,7 @@ func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) err
 		}
 		if at >= page.DataOffset {
 			if err := stream.Write(page.NoAt(int64(at), j.m.PageSize), data); err != nil {
-				return damagedSource(err)
+				return corruptSource(err)
 			}
 		}
 		if err := w.add(at, data); err != nil {
@@ -386,12 +386,12 @@ func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) err
 		}
 	}
 	if err := stream.End(); err != nil {
-		return damagedSource(err)
+		return corruptSource(err)
 	}
 	return nil
 }
 
-func damagedSource(err error) error {
-	return fmt.Errorf("backup: the store itself is damaged, no backup was made and no older one was removed; let "+
+func corruptSource(err error) error {
+	return fmt.Errorf("backup: the store itself is corrupt; no backup was made and no older one removed; let "+
 		"this node fetch the store from its peer, or back up the peer: %w", err)
 }

@@ -43,7 +43,7 @@ type VerifyReport struct {
 }
 
 // Verify reads a backup: the manifest must be valid, the files must match it, and the content of the pages must pass
-// store.Check. It changes nothing. nil means that the backup can be restored. Errors: ErrIncomplete, ErrDamagedSet
+// store.Check. It changes nothing. nil means that the backup can be restored. Errors: ErrIncomplete, ErrCorrupt
 // with the problem, ErrNewerVersion, ErrEncrypted, ErrIdentity, ErrRemote, the context's.
 func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, error) {
 	place, set := o.Place, dir
@@ -82,10 +82,10 @@ func verify(ctx context.Context, place Objects, set string, m *Manifest, o Verif
 // reportError converts the problems of a check report into an error.
 func reportError(dir string, m *Manifest, found *checkpoint.Report) error {
 	if n := len(found.Problems); n > 0 {
-		return fmt.Errorf("%w: %s: %d problems, the first: %s", ErrDamagedSet, dir, n, found.Problems[0])
+		return fmt.Errorf("%w: %s: %d problems, first: %s", ErrCorrupt, dir, n, found.Problems[0])
 	}
 	if found.Messages != m.Messages {
-		return fmt.Errorf("%w: %s: there are %d messages, the manifest says %d", ErrDamagedSet, dir, found.Messages,
+		return fmt.Errorf("%w: %s: %d messages, the manifest has %d", ErrCorrupt, dir, found.Messages,
 			m.Messages)
 	}
 	return nil
@@ -124,7 +124,7 @@ func verifyPack(
 		return nil
 	})
 	if err == nil && (len(extents) == 0 && meta.PageSize == 0 || bytes != m.DataBytes) {
-		err = r.damaged("it has %d bytes of pages, the manifest says %d", bytes, m.DataBytes)
+		err = r.damaged("%d bytes of pages, the manifest has %d", bytes, m.DataBytes)
 	}
 	return meta, extents, err
 }
@@ -133,12 +133,12 @@ func verifyPack(
 func decodeMeta(raw []byte, m *Manifest) (page.Meta, error) {
 	meta, err := page.DecodeMeta(raw)
 	if err != nil {
-		return meta, fmt.Errorf("%w: %s: %w", ErrDamagedSet, packName, err)
+		return meta, fmt.Errorf("%w: %s: %w", ErrCorrupt, packName, err)
 	}
 	if meta.Position != m.Position || meta.PageSize != m.PageSize || uint64(meta.FileBytes()) != m.FileBytes ||
 		meta.Checkpoint != m.Checkpoint {
-		return meta, fmt.Errorf("%w: %s holds checkpoint %d at %v with pages of %d bytes, the manifest says %d at %v with %d",
-			ErrDamagedSet, packName, meta.Checkpoint, meta.Position, meta.PageSize, m.Checkpoint, m.Position,
+		return meta, fmt.Errorf("%w: %s holds checkpoint %d at %v with pages of %d bytes, the manifest has %d at %v with %d",
+			ErrCorrupt, packName, meta.Checkpoint, meta.Position, meta.PageSize, m.Checkpoint, m.Position,
 			m.PageSize)
 	}
 	return meta, nil

@@ -71,7 +71,7 @@ func (c *checker) walk(ctx context.Context) error {
 		return c.p.pace.Did(ctx, int(run.Pages)*c.p.file.PageSize())
 	})
 	if ctx.Err() != nil {
-		return fmt.Errorf("check the tree: %w", ctx.Err())
+		return fmt.Errorf("check tree: %w", ctx.Err())
 	}
 	if err != nil {
 		c.problem("tree: %v", err)
@@ -105,7 +105,7 @@ func (c *checker) mark(run page.Run, what string) {
 	for i := range page.No(run.Pages) {
 		switch no := run.First + i; {
 		case uint64(no) > c.p.meta.Pages:
-			c.problem("page %d (%s) lies beyond the end of the file", no, what)
+			c.problem("page %d (%s) is beyond the end of the file", no, what)
 		case !c.seen.add(no):
 			c.problem("page %d (%s) is referenced twice", no, what)
 		}
@@ -126,11 +126,11 @@ func (c *checker) run(e *index.Entry, payload []byte, err error) error {
 	}
 	q := c.state.Queue(e.Queue)
 	if q == nil {
-		c.problem("page %d belongs to queue %d, which is not there", e.Run.First, e.Queue)
+		c.problem("page %d belongs to missing queue %d", e.Run.First, e.Queue)
 		return nil
 	}
 	if q.AllDead(e.First, e.Span) {
-		c.problem("page %d holds sequences %d to %d of queue %d, which no subscription wants any more", e.Run.First,
+		c.problem("page %d holds sequences %d to %d of queue %d, which no subscription needs", e.Run.First,
 			e.First,
 			e.Last(), e.Queue)
 	}
@@ -140,7 +140,7 @@ func (c *checker) run(e *index.Entry, payload []byte, err error) error {
 		return nil
 	}
 	if r.Queue != e.Queue || r.First != e.First || uint64(r.Left) != e.Count {
-		c.problem("page %d does not hold what the index says (queue %d, sequence %d, %d messages)", e.Run.First,
+		c.problem("page %d does not match the index (queue %d, sequence %d, %d messages)", e.Run.First,
 			e.Queue, e.First, e.Count)
 		return nil
 	}
@@ -154,7 +154,7 @@ func (c *checker) run(e *index.Entry, payload []byte, err error) error {
 			break
 		}
 		if want := q.NextAlive(c.next); want < seq {
-			c.problem("queue %d: sequence %d is wanted and not stored", e.Queue, want)
+			c.problem("queue %d: sequence %d is missing", e.Queue, want)
 		}
 		if _, err := txn.DecodeMessage(record); err != nil {
 			c.problem("queue %d, sequence %d: %v", e.Queue, seq, err)
@@ -181,7 +181,7 @@ func (c *checker) endQueue() {
 // missing reports a needed message at or after from that was not found.
 func (c *checker) missing(q *queue.Queue, from uint64) {
 	if want := q.NextAlive(from); want < q.NextSequence() {
-		c.problem("queue %d: sequence %d is wanted and not stored", q.ID(), want)
+		c.problem("queue %d: sequence %d is missing", q.ID(), want)
 	}
 }
 
@@ -210,11 +210,11 @@ func (c *checker) compareFree(ctx context.Context) error {
 		case refd && !inUse:
 			c.problem("page %d is in use and marked free", no)
 		case !refd && inUse:
-			c.problem("page %d is marked in use and nothing refers to it", no)
+			c.problem("page %d is marked in use and not referenced", no)
 		}
 		if no%(1<<14) == 0 {
 			if err := c.p.pace.Did(ctx, 0); err != nil {
-				return fmt.Errorf("compare with the free-page map: %w", err)
+				return fmt.Errorf("compare with free-page map: %w", err)
 			}
 		}
 	}

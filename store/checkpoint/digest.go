@@ -64,7 +64,7 @@ func (c *Checkpoint) Digest(ctx context.Context) (Digest, error) {
 func hashRun(h hash.Hash, state *queue.State, e *index.Entry, payload []byte) (n uint64, err error) {
 	q := state.Queue(e.Queue)
 	if q == nil {
-		return 0, fmt.Errorf("%w: page %d belongs to queue %d, which is not there", index.ErrDataLoss, e.Run.First,
+		return 0, fmt.Errorf("%w: page %d belongs to missing queue %d", index.ErrDataLoss, e.Run.First,
 			e.Queue)
 	}
 	r, err := index.NewRunReader(payload)

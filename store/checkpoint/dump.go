@@ -53,7 +53,7 @@ type MessageDump struct {
 func (c *Checkpoint) DumpPage(no page.No) (PageDump, error) {
 	file := c.file
 	if no == 0 || uint64(no) > c.meta.Pages {
-		return PageDump{}, fmt.Errorf("there is no page %d: the file has pages 1 to %d", no, c.meta.Pages)
+		return PageDump{}, fmt.Errorf("page %d not found: the file has pages 1 to %d", no, c.meta.Pages)
 	}
 	head := make([]byte, file.PageSize())
 	if err := file.ReadPages(no, head); err != nil {
@@ -61,11 +61,11 @@ func (c *Checkpoint) DumpPage(no page.No) (PageDump, error) {
 	}
 	h, err := page.PeekRun(head)
 	if err != nil {
-		return PageDump{}, fmt.Errorf("page %d: %w; it may be free, or lie in the middle of a run", no, err)
+		return PageDump{}, fmt.Errorf("page %d: %w; it may be free, or inside an extent", no, err)
 	}
 	if h.Run.First != no {
-		return PageDump{}, fmt.Errorf("page %d says that it is page %d: it lies in the middle of a run, or its write "+
-			"went astray", no, h.Run.First)
+		return PageDump{}, fmt.Errorf("page %d has page number %d: it is inside an extent, or its write "+
+			"was misdirected", no, h.Run.First)
 	}
 	d := PageDump{Run: h.Run}
 	if d.Kind, d.Payload, err = file.ReadRun(h.Run, nil); err != nil {
@@ -102,14 +102,14 @@ func (c *Checkpoint) WriteTree(ctx context.Context, w io.Writer) error {
 	it := c.view.Scan(nil, nil)
 	for it.Next() {
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("walk the tree: %w", err)
+			return fmt.Errorf("walk tree: %w", err)
 		}
 		if _, err := fmt.Fprintf(w, "%q\t%x\n", it.Key(), it.Value()); err != nil {
-			return fmt.Errorf("write the tree: %w", err)
+			return fmt.Errorf("write tree: %w", err)
 		}
 	}
 	if err := it.Err(); err != nil {
-		return fmt.Errorf("walk the tree: %w", err)
+		return fmt.Errorf("walk tree: %w", err)
 	}
 	return nil
 }

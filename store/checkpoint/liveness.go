@@ -67,7 +67,7 @@ func (a *AliveSet) Has(seq uint64) bool {
 // Of sets a to the live messages of an extent. It returns ErrDataLoss if the index entry is invalid.
 func (l *Liveness) Of(e *index.Entry, a *AliveSet) error {
 	if e.Span > queue.MaxRunSpan {
-		return fmt.Errorf("%w: queue %d, sequence %d: a run of %d sequences", index.ErrDataLoss, e.Queue, e.First,
+		return fmt.Errorf("%w: queue %d, sequence %d: a range of %d sequences", index.ErrDataLoss, e.Queue, e.First,
 			e.Span)
 	}
 	clear(a.bits[:(e.Span+63)/64])
@@ -76,7 +76,7 @@ func (l *Liveness) Of(e *index.Entry, a *AliveSet) error {
 	defer l.lock.Unlock()
 	q := l.state.Queue(e.Queue)
 	if q == nil {
-		return fmt.Errorf("%w: page %d belongs to queue %d, which is not there", index.ErrDataLoss, e.Run.First,
+		return fmt.Errorf("%w: page %d belongs to missing queue %d", index.ErrDataLoss, e.Run.First,
 			e.Queue)
 	}
 	end := min(e.First+e.Span, q.NextSequence())

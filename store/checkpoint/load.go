@@ -27,7 +27,7 @@ func LoadState(v *tree.View, meta page.Meta) (*queue.State, error) {
 			}
 		}
 		if err := it.Err(); err != nil {
-			return nil, fmt.Errorf("read the checkpoint: %w", err)
+			return nil, fmt.Errorf("read checkpoint: %w", err)
 		}
 	}
 	state, err := l.Finish(meta.Position.LSN)

@@ -27,12 +27,12 @@ func (c *Checkpoint) OwnRuns(ctx context.Context, fn func(runs []page.Run, bitma
 		return c.pace.Did(ctx, int(run.Pages)*c.file.PageSize())
 	})
 	if err != nil {
-		return fmt.Errorf("walk the index: %w", err)
+		return fmt.Errorf("walk index: %w", err)
 	}
 	fn(batch, false)
 	own, err := c.file.OwnRuns(c.pin)
 	if err != nil {
-		return fmt.Errorf("read the map of used pages: %w", err)
+		return fmt.Errorf("read free-page map: %w", err)
 	}
 	fn(own, true)
 	return nil

@@ -26,18 +26,18 @@ const (
 	progressEvery = 100 * time.Millisecond
 	// The clock is read after this many calls of Meter.Did or this many bytes, so that throttled work is also reported
 	// in time.
-	ticksPerLook = 64
-	bytesPerLook = 32 << 10
+	clockCheckTicks = 64
+	clockCheckBytes = 32 << 10
 )
 
 // Meter reports progress from the goroutine that does the work.
 type Meter struct {
-	report  func(Progress) // may be nil
-	now     Progress
-	started time.Time
-	last    time.Time
-	ticks   int
-	unseen  uint64 // bytes since the clock was read
+	report         func(Progress) // may be nil
+	now            Progress
+	started        time.Time
+	last           time.Time
+	ticks          int
+	uncheckedBytes uint64 // bytes since the clock was read
 }
 
 // NewMeter returns a meter that calls report, which may be nil.
@@ -64,11 +64,11 @@ func (m *Meter) Did(pages, messages, bytes uint64) {
 	m.now.Messages += messages
 	m.now.Bytes += bytes
 	m.ticks++
-	m.unseen += bytes
-	if m.report == nil || m.ticks < ticksPerLook && m.unseen < bytesPerLook {
+	m.uncheckedBytes += bytes
+	if m.report == nil || m.ticks < clockCheckTicks && m.uncheckedBytes < clockCheckBytes {
 		return
 	}
-	m.ticks, m.unseen = 0, 0
+	m.ticks, m.uncheckedBytes = 0, 0
 	if t := time.Now(); t.Sub(m.last) >= progressEvery {
 		m.send(t)
 	}

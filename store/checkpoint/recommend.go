@@ -35,18 +35,18 @@ func (r *ScanResult) recommend() {
 	keep := best == nil || best.FileBytes+current.FileBytes/100 >= current.FileBytes || best.FileBytes > r.FileBytes
 	switch {
 	case !keep:
-		r.choose(best, fmt.Sprintf("a resize to %d makes page.db %s, with the present page size a compact makes it %s",
+		r.choose(best, fmt.Sprintf("a resize to %d shrinks page.db to %s, a compact with the present page size to %s",
 			best.PageSize, units.Bytes(best.FileBytes), units.Bytes(current.FileBytes)))
 	case r.PageSize > r.MaxPageSize:
-		r.choose(current, fmt.Sprintf("the present page size is kept, although it is above the limit of %d: %s; "+
-			"lockstep store resize --page-size does it all the same", r.MaxPageSize, current.against(smallest)))
+		r.choose(current, fmt.Sprintf("the present page size is kept, although it exceeds the limit of %d: %s; "+
+			"to resize anyway: lockstep store resize --page-size", r.MaxPageSize, current.against(smallest)))
 	case smallest != nil && smallest.FileBytes+current.FileBytes/100 < current.FileBytes:
 		r.choose(current, "the present page size is kept: "+current.against(smallest))
 	default:
-		r.choose(current, "nothing is gained by another page size")
+		r.choose(current, "another page size has no advantage")
 	}
 	if c := r.candidate(r.Recommended); c == current && r.GainBytes > int64(r.FileBytes/100) {
-		r.Note += fmt.Sprintf("; a compact makes page.db %s instead of %s", units.Bytes(c.FileBytes),
+		r.Note += fmt.Sprintf("; a compact shrinks page.db to %s from %s", units.Bytes(c.FileBytes),
 			units.Bytes(r.FileBytes))
 	}
 }
@@ -64,7 +64,7 @@ func (r *ScanResult) recommendEmpty(current *Candidate) {
 			largest = c
 		}
 	}
-	r.choose(largest, "no messages are stored, and the present page size is above the limit")
+	r.choose(largest, "no messages are stored, and the present page size exceeds the limit")
 }
 
 func (r *ScanResult) candidate(pageSize int) *Candidate {
@@ -79,7 +79,7 @@ func (r *ScanResult) choose(c *Candidate, why string) {
 
 // against describes the cost of another page size.
 func (c *Candidate) against(other *Candidate) string {
-	return fmt.Sprintf("the smallest page.db that is allowed, with %d, has %s and is read with %d reads, and with %d it "+
+	return fmt.Sprintf("the smallest allowed page.db, with %d, has %s and requires %d reads, and with %d it "+
 		"has %s and %d reads",
 		other.PageSize, units.Bytes(other.FileBytes), other.Runs, c.PageSize, units.Bytes(c.FileBytes), c.Runs)
 }

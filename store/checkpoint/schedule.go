@@ -25,7 +25,7 @@ func (c *checker) schedule(ctx context.Context) error {
 			return nil
 		}
 		if e.Sequence == 0 || e.Sequence >= q.NextSequence() {
-			c.problem("schedule: sequence %d of queue %d is not there yet", e.Sequence, e.Queue)
+			c.problem("schedule: sequence %d of queue %d is not published yet", e.Sequence, e.Queue)
 			return nil
 		}
 		if e.Kind == txn.DueDeliver && q.Delayed(e.Sequence) {

@@ -96,14 +96,14 @@ func (c *Checkpoint) CopyTree(ctx context.Context, from, to []byte, put func(key
 	it := c.view.Scan(from, to)
 	for it.Next() {
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("copy the tree: %w", err)
+			return fmt.Errorf("copy tree: %w", err)
 		}
 		if err := put(it.Key(), it.Value()); err != nil {
-			return fmt.Errorf("copy the tree: %w", err)
+			return fmt.Errorf("copy tree: %w", err)
 		}
 	}
 	if err := it.Err(); err != nil {
-		return fmt.Errorf("copy the tree: %w", err)
+		return fmt.Errorf("copy tree: %w", err)
 	}
 	return nil
 }
@@ -137,7 +137,7 @@ func (v *survey) count(e *index.Entry, payload []byte, err error) error {
 			return v.message(e, seq, size)
 		})
 		if err == nil && found != v.alive.n {
-			err = fmt.Errorf("%w: %d messages are wanted and %d are there", index.ErrDataLoss, v.alive.n, found)
+			err = fmt.Errorf("%w: expected %d messages, found %d", index.ErrDataLoss, v.alive.n, found)
 		}
 	}
 	if err != nil {

@@ -109,22 +109,22 @@ func (c *Checkpoint) Runs(
 		for i := range part.runs {
 			r := &part.runs[i]
 			if err := ctx.Err(); err != nil {
-				return fmt.Errorf("walk the store: %w", err)
+				return fmt.Errorf("walk store: %w", err)
 			}
 			if err := fn(&r.entry, r.payload, r.err); err != nil {
 				return err
 			}
 			if err := c.pace.Did(ctx, len(r.payload)+index.KeyBytes); err != nil {
-				return fmt.Errorf("walk the store: %w", err)
+				return fmt.Errorf("walk store: %w", err)
 			}
 		}
 		if part.err != nil {
-			return fmt.Errorf("walk the store: %w", part.err)
+			return fmt.Errorf("walk store: %w", part.err)
 		}
 		empty <- part
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("walk the store: %w", err)
+		return fmt.Errorf("walk store: %w", err)
 	}
 	return nil
 }

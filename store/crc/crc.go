@@ -19,8 +19,8 @@ import (
 // polynomial is Castagnoli's, with x^0 in the highest bit.
 const polynomial = crc32.Castagnoli
 
-// Worth is the size in bytes from which combining checksums is faster than computing one.
-const Worth = 4 << 10
+// MinReuseBytes is the size in bytes from which combining checksums is faster than computing one.
+const MinReuseBytes = 4 << 10
 
 var table = crc32.MakeTable(crc32.Castagnoli) //nolint:gochecknoglobals // read only
 
@@ -37,9 +37,9 @@ func Update(sum uint32, b []byte) uint32 {
 // checksum of the n bytes alone.
 func Join(first, second uint32, n int) uint32 { return shift(first, n) ^ second }
 
-// Behind returns the checksum of only the last n bytes: whole is the checksum of all bytes, first that of the bytes
+// Suffix returns the checksum of only the last n bytes: whole is the checksum of all bytes, first that of the bytes
 // before them.
-func Behind(whole, first uint32, n int) uint32 { return shift(first, n) ^ whole }
+func Suffix(whole, first uint32, n int) uint32 { return shift(first, n) ^ whole }
 
 // powers[k][d] is x to the power of 8 * d * 256^k, modulo the polynomial.
 //

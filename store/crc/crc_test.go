@@ -25,7 +25,7 @@ func TestJoin(t *testing.T) {
 			want := crc32.Checksum(whole, crc32.MakeTable(crc32.Castagnoli))
 			require.Equal(t, want, Of(whole))
 			require.Equal(t, want, Join(Of(one), Of(two), n), "%d and %d", m, n)
-			require.Equal(t, Of(two), Behind(want, Of(one), n), "%d and %d", m, n)
+			require.Equal(t, Of(two), Suffix(want, Of(one), n), "%d and %d", m, n)
 			start := r.Uint32() // of a checksum that is continued and mixed with other numbers
 			require.Equal(t, Update(start, two), Join(start, Of(two), n), "%d", n)
 		}
@@ -45,7 +45,7 @@ func TestJoinVeryLong(t *testing.T) {
 		want = Update(want, zeros)
 	}
 	require.Equal(t, want, Join(Of(head), long, 1<<30))
-	require.Equal(t, long, Behind(want, Of(head), 1<<30))
+	require.Equal(t, long, Suffix(want, Of(head), 1<<30))
 }
 
 func BenchmarkJoin(b *testing.B) {

@@ -55,7 +55,7 @@ func Lock(fsys vfs.FS, dir string) (io.Closer, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%w: %s: %w", ErrNone, dir, err)
 	case err != nil:
-		return nil, fmt.Errorf("lock the data directory %s: %w", dir, err)
+		return nil, fmt.Errorf("lock data directory %s: %w", dir, err)
 	}
 	return lock, nil
 }

@@ -41,26 +41,26 @@ func Names() []string {
 		Quarantined{},
 		LogFailed{},
 		SlowSync{},
-		LogTailCut{},
+		LogTailTruncated{},
 		SegmentNotPrepared{},
 		RecordUnreadable{},
-		LogLost{},
+		LogMissing{},
 		LogBehind{},
-		RewriteBegun{},
+		RewriteStarted{},
 		RewriteDone{},
 		RewriteCanceled{},
 		RewriteRecovered{},
-		RewriteDamaged{},
+		RewriteCorrupt{},
 		OldFileDropped{},
 		OldFileNotClosed{},
 		Shrunk{},
-		PageDamaged{},
+		PageCorrupt{},
 		PageRepaired{},
-		MessagesDamaged{},
-		IndexDamaged{},
-		LogDamaged{},
-		LogGivenUp{},
-		SnapshotDamaged{},
+		MessagesCorrupt{},
+		IndexCorrupt{},
+		LogCorrupt{},
+		LogDiscarded{},
+		SnapshotCorrupt{},
 	}
 	names := make([]string, len(all))
 	for i, e := range all {
@@ -102,8 +102,8 @@ type (
 	LogFailed struct{ Err error }
 	// SlowSync is reported when a sync of the log was slow.
 	SlowSync struct{ Took time.Duration }
-	// LogTailCut is reported when the log ended with writes that were never synced.
-	LogTailCut struct {
+	// LogTailTruncated is reported when the log ended with writes that were never synced.
+	LogTailTruncated struct {
 		Segment       string
 		Offset, Bytes int64
 		End           lsn.Position
@@ -115,16 +115,16 @@ type (
 		LSN uint64
 		Err error
 	}
-	// LogLost is reported when the checkpoint's log is missing.
-	LogLost struct{ Checkpoint lsn.Position }
+	// LogMissing is reported when the checkpoint's log is missing.
+	LogMissing struct{ Checkpoint lsn.Position }
 	// LogBehind is reported when the log ends before the checkpoint.
 	LogBehind struct{ LogEnd, Checkpoint lsn.Position }
 )
 
 // Events of the maintenance of page.db.
 type (
-	// RewriteBegun is reported when a rewrite starts to copy.
-	RewriteBegun struct {
+	// RewriteStarted is reported when a rewrite starts to copy.
+	RewriteStarted struct {
 		Reason                 string
 		FromPageSize, PageSize int
 		Messages, Bytes        uint64
@@ -140,8 +140,8 @@ type (
 	// RewriteRecovered is reported at a start after an interrupted rewrite. It was finished from the file From, or
 	// undone if From is empty.
 	RewriteRecovered struct{ From string }
-	// RewriteDamaged is reported at a start when the new file of a rewrite is corrupt, and the old one is used.
-	RewriteDamaged struct{ Err error }
+	// RewriteCorrupt is reported at a start when the new file of a rewrite is corrupt, and the old one is used.
+	RewriteCorrupt struct{ Err error }
 	// OldFileDropped is reported when page.db_old was removed to free space for a rewrite.
 	OldFileDropped struct{ Bytes uint64 }
 	// OldFileNotClosed is reported when the file that a rewrite replaced could not be closed.
@@ -152,28 +152,28 @@ type (
 
 // Events of corruption and repair.
 type (
-	// PageDamaged is reported when the scrub found a corrupt page, which is rewritten from memory.
-	PageDamaged struct{ Err error }
+	// PageCorrupt is reported when the scrub found a corrupt page, which is rewritten from memory.
+	PageCorrupt struct{ Err error }
 	// PageRepaired is reported when a corrupt page was rewritten with the other node's messages.
 	PageRepaired struct {
 		Queue, First, Last uint64
 		Messages           int
 		Was                error
 	}
-	// MessagesDamaged is reported for newly detected corrupt messages.
-	MessagesDamaged struct {
+	// MessagesCorrupt is reported for newly detected corrupt messages.
+	MessagesCorrupt struct {
 		Queue, First, Last uint64
 		Messages           int
 		Err                error
 	}
-	// IndexDamaged is reported when data other than messages is corrupt. A copy of the other node's store repairs it.
-	IndexDamaged struct{ Err error }
-	// LogDamaged is reported when the scrub found a corrupt position in the log.
-	LogDamaged struct{ Err error }
-	// LogGivenUp is reported when the log up to a corrupt record was discarded. A checkpoint contains its content.
-	LogGivenUp struct{ UpTo uint64 }
-	// SnapshotDamaged is reported when a snapshot is sent with a corrupt page.
-	SnapshotDamaged struct {
+	// IndexCorrupt is reported when data other than messages is corrupt. A copy of the other node's store repairs it.
+	IndexCorrupt struct{ Err error }
+	// LogCorrupt is reported when the scrub found a corrupt position in the log.
+	LogCorrupt struct{ Err error }
+	// LogDiscarded is reported when the log up to a corrupt record was discarded. A checkpoint contains its content.
+	LogDiscarded struct{ UpTo uint64 }
+	// SnapshotCorrupt is reported when a snapshot is sent with a corrupt page.
+	SnapshotCorrupt struct {
 		ID  string
 		Err error
 	}

@@ -38,8 +38,8 @@ func TestLog(t *testing.T) {
 	core, logs := observer.New(zap.DebugLevel)
 	tell := Log(zap.New(core))
 	tell(DiskHasSpace{})
-	tell(LogGivenUp{UpTo: 7})
-	Discard(LogGivenUp{UpTo: 8})
+	tell(LogDiscarded{UpTo: 7})
+	Discard(LogDiscarded{UpTo: 8})
 	require.Equal(t, 2, logs.Len())
 	require.Equal(t, map[string]any{"up_to_lsn": uint64(7)}, logs.All()[1].ContextMap())
 }

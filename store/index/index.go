@@ -64,9 +64,9 @@ func (e *Entry) AppendValue(dst []byte) []byte {
 }
 
 // ErrDataLoss is returned if a stored message cannot be read because its page is corrupt.
-var ErrDataLoss = errors.New("stored message is damaged")
+var ErrDataLoss = errors.New("stored message is corrupt")
 
-var errIndexEntry = errors.New("index entry does not decode")
+var errIndexEntry = errors.New("invalid index entry")
 
 // Decode decodes an entry from its key and value.
 func Decode(key, value []byte) (Entry, error) {
@@ -155,7 +155,7 @@ type RunReader struct {
 // NewRunReader decodes the header of a payload, which must not change while it is read.
 func NewRunReader(payload []byte) (RunReader, error) {
 	if len(payload) < RunHeaderBytes {
-		return RunReader{}, fmt.Errorf("%w: run of %d bytes is too short", ErrDataLoss, len(payload))
+		return RunReader{}, fmt.Errorf("%w: extent of %d bytes is too short", ErrDataLoss, len(payload))
 	}
 	return RunReader{
 		Queue: binary.LittleEndian.Uint64(payload),

@@ -103,7 +103,7 @@ func (b *Builder) End(buf []byte, kind Kind) (Run, error) {
 	}
 	run := Run{First: b.next, Pages: PagesFor(b.o.PageSize, payload), Born: b.o.Checkpoint}
 	if run.Pages > MaxRunPages || uint64(run.End()) > b.geo.maxPages() {
-		return Run{}, fmt.Errorf("build page file %s: %w: run %v", b.path, ErrFull, run)
+		return Run{}, fmt.Errorf("build page file %s: %w: extent %v", b.path, ErrFull, run)
 	}
 	end := start + int(run.Pages)*b.o.PageSize
 	used := len(buf)
@@ -165,7 +165,7 @@ func (b *Builder) complete(m Meta) error {
 		return b.explain("sync", err)
 	}
 	if err := b.file.Truncate(m.FileBytes()); err != nil {
-		return b.explain("set its length", err)
+		return b.explain("set length", err)
 	}
 	if err := b.file.Sync(); err != nil { // before the meta slots, which refer to these pages
 		return b.explain("sync", err)
@@ -179,7 +179,7 @@ func (b *Builder) complete(m Meta) error {
 		return b.explain("close", err)
 	}
 	if err := b.fsys.SyncDir(filepath.Dir(b.path)); err != nil {
-		return b.explain("make its name durable", err)
+		return b.explain("sync directory entry", err)
 	}
 	return nil
 }
@@ -267,7 +267,7 @@ func (s *backgroundSync) wrote(n int, end int64) error {
 	s.bytes = 0
 	s.running.Go(func() {
 		if s.err = s.file.SyncRange(s.dropped, end-s.dropped); s.err == nil {
-			dropCache(s.file, stretch{s.dropped, end})
+			dropCache(s.file, byteRange{s.dropped, end})
 			s.dropped = end
 		}
 	})

@@ -13,17 +13,17 @@ import (
 // takes memory from other uses. The memory must also be allocated first. If the host of a virtual machine reclaims
 // idle memory, a write to a new cache page takes about twenty times as long as to a recently freed one.
 
-// stretch is a byte range of the file.
-type stretch struct{ from, to int64 }
+// byteRange is a byte range of the file.
+type byteRange struct{ from, to int64 }
 
-// maxStretches bounds the number of recorded writes; further ones stay in the page cache.
-const maxStretches = 1 << 16
+// maxByteRanges bounds the number of recorded writes; further ones stay in the page cache.
+const maxByteRanges = 1 << 16
 
 // written records a write since the last checkpoint began. The caller must hold mu.
-func (f *File) written(s stretch) {
+func (f *File) written(s byteRange) {
 	if n := len(f.fresh); n > 0 && f.fresh[n-1].to == s.from {
 		f.fresh[n-1].to = s.to
-	} else if n < maxStretches {
+	} else if n < maxByteRanges {
 		f.fresh = append(f.fresh, s)
 	}
 }
@@ -35,12 +35,12 @@ func (f *File) UseCache(use vfs.CacheUse) {
 	f.drops.Store(use == vfs.AvoidCache)
 }
 
-// dropFresh evicts the durable writes of a checkpoint from the page cache.
-func (f *File) dropFresh(fresh []stretch) {
+// evictFresh evicts the durable writes of a checkpoint from the page cache.
+func (f *File) evictFresh(fresh []byteRange) {
 	if !f.drops.Load() {
 		return
 	}
-	slices.SortFunc(fresh, func(a, b stretch) int { return int(min(max(a.from-b.from, -1), 1)) })
+	slices.SortFunc(fresh, func(a, b byteRange) int { return int(min(max(a.from-b.from, -1), 1)) })
 	for i := 0; i < len(fresh); {
 		s := fresh[i]
 		for i++; i < len(fresh) && fresh[i].from <= s.to; i++ {
@@ -51,7 +51,7 @@ func (f *File) dropFresh(fresh []stretch) {
 }
 
 // dropCache evicts a range of a file from the page cache.
-func dropCache(file vfs.File, s stretch) {
+func dropCache(file vfs.File, s byteRange) {
 	if c, ok := file.(vfs.Cached); ok {
 		c.DropCache(s.from, s.to-s.from)
 	}
@@ -59,7 +59,7 @@ func dropCache(file vfs.File, s stretch) {
 
 // writeBehind starts writeback of a range that will be synced later. A sync with little left to write delays the log's
 // syncs on the same disk less.
-func writeBehind(file vfs.File, s stretch) {
+func writeBehind(file vfs.File, s byteRange) {
 	if c, ok := file.(vfs.Cached); ok {
 		c.WriteBehind(s.from, s.to-s.from)
 	}

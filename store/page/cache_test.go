@@ -17,7 +17,7 @@ type cacheFS struct {
 	vfs.FS
 
 	mu      sync.Mutex
-	dropped []stretch
+	dropped []byteRange
 	begun   int64 // in bytes
 }
 
@@ -27,7 +27,7 @@ func (c *cacheFS) OpenFile(name string, flag int, perm fs.FileMode) (vfs.File, e
 }
 
 // took returns the ranges dropped since the last call.
-func (c *cacheFS) took() []stretch {
+func (c *cacheFS) took() []byteRange {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	d := c.dropped
@@ -58,11 +58,11 @@ func (c cacheFile) ReadUncached(p []byte, offset int64) (int, error) { return c.
 func (c cacheFile) DropCache(offset, length int64) {
 	c.fs.mu.Lock()
 	defer c.fs.mu.Unlock()
-	c.fs.dropped = append(c.fs.dropped, stretch{offset, offset + length})
+	c.fs.dropped = append(c.fs.dropped, byteRange{offset, offset + length})
 }
 
 // covers reports whether an extent is inside one of the ranges.
-func covers(in []stretch, f *File, run Run) bool {
+func covers(in []byteRange, f *File, run Run) bool {
 	for _, s := range in {
 		if s.from <= f.geo.offset(run.First) && f.geo.offset(run.End()) <= s.to {
 			return true

@@ -66,11 +66,11 @@ func (c *PendingCheckpoint) Finish() (Meta, error) {
 	if err := f.writeSlot(1-p.slot, p.meta); err != nil {
 		return Meta{}, fmt.Errorf("checkpoint: %w", err)
 	}
-	f.dropFresh(p.fresh)
+	f.evictFresh(p.fresh)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.older, f.durable, f.slot = f.durable.Checkpoint, p.meta, 1-p.slot
-	f.sweepLocked()
+	f.releaseFreedLocked()
 	return p.meta, nil
 }
 
@@ -81,7 +81,7 @@ type plan struct {
 	writes []write
 	chunks []int // bitmap chunks to write
 	leaves []int
-	fresh  []stretch // written for this checkpoint
+	fresh  []byteRange // written for this checkpoint
 }
 
 // write is a single write of consecutive pages.

@@ -175,11 +175,11 @@ func TestLyingSync(t *testing.T) {
 		fault.SetHook(nil)
 		f, err := Open(mem.CrashClone(w.rng), pageFile, Options{})
 		if err != nil {
-			require.ErrorIs(t, err, ErrDamaged)
+			require.ErrorIs(t, err, ErrCorrupt)
 		} else {
 			at, err := w.verify(f)
 			if err != nil {
-				require.ErrorIs(t, err, ErrDamaged)
+				require.ErrorIs(t, err, ErrCorrupt)
 			} else if at == w.steps-1 {
 				older++
 			}

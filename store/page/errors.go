@@ -14,8 +14,8 @@ var (
 	// ErrNewerVersion is returned if a page file was written by a newer version of the program, in an unsupported
 	// format.
 	ErrNewerVersion = errors.New("page file has a newer format")
-	// ErrDamaged is returned if data does not read back as it was written: see DamagedError.
-	ErrDamaged = errors.New("page file is damaged")
+	// ErrCorrupt is returned if data does not read back as it was written: see CorruptError.
+	ErrCorrupt = errors.New("page file is corrupt")
 	// ErrPageSize is returned if a page size is not a multiple of 2048 between 2048 and 1 MiB.
 	ErrPageSize = errors.New("page size must be a multiple of 2048, at most 1048576")
 )
@@ -33,11 +33,11 @@ var (
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("page file is closed")
 	// ErrMisuse is returned if a caller violates the rules of this package, which is a bug in the caller.
-	ErrMisuse = errors.New("page file is used wrongly")
+	ErrMisuse = errors.New("invalid use of the page file")
 )
 
-// DamagedError describes corruption in a page file. It matches ErrDamaged with errors.Is.
-type DamagedError struct {
+// CorruptError describes corruption in a page file. It matches ErrCorrupt with errors.Is.
+type CorruptError struct {
 	// Path of the file; empty if only bytes were decoded.
 	Path string
 	// Page is the first page of the extent, or 0 for the header and the meta slots.
@@ -49,7 +49,7 @@ type DamagedError struct {
 }
 
 // Error returns the position and the reason.
-func (e *DamagedError) Error() string {
+func (e *CorruptError) Error() string {
 	where := fmt.Sprintf("offset %d", e.Offset)
 	if e.Page != 0 {
 		where = fmt.Sprintf("page %d at offset %d", e.Page, e.Offset)
@@ -57,15 +57,15 @@ func (e *DamagedError) Error() string {
 	if e.Path != "" {
 		where = e.Path + ", " + where
 	}
-	return fmt.Sprintf("%s (%s): %s", ErrDamaged.Error(), where, e.Reason)
+	return fmt.Sprintf("%s (%s): %s", ErrCorrupt.Error(), where, e.Reason)
 }
 
-// Is reports whether target is ErrDamaged.
-func (e *DamagedError) Is(target error) bool { return target == ErrDamaged }
+// Is reports whether target is ErrCorrupt.
+func (e *CorruptError) Is(target error) bool { return target == ErrCorrupt }
 
-// damagedAt sets the position of a DamagedError.
-func damagedAt(err error, path string, page No, offset int64) error {
-	var d *DamagedError
+// corruptAt sets the position of a CorruptError.
+func corruptAt(err error, path string, page No, offset int64) error {
+	var d *CorruptError
 	if !errors.As(err, &d) {
 		return err
 	}

@@ -25,13 +25,13 @@ type File struct {
 	readOnly bool
 	recovery Recovery
 
-	building atomic.Uint64 // number of the checkpoint that Alloc and Free belong to
-	pages    atomic.Uint64 // number of pages: references must not exceed it
-	readers  readers
-	failure  atomic.Pointer[error]
-	closed   atomic.Bool
-	onDamage atomic.Pointer[func(No, error)]
-	drops    atomic.Bool // see UseCache
+	building     atomic.Uint64 // number of the checkpoint that Alloc and Free belong to
+	pages        atomic.Uint64 // number of pages: references must not exceed it
+	readers      readers
+	failure      atomic.Pointer[error]
+	closed       atomic.Bool
+	onCorruption atomic.Pointer[func(No, error)]
+	drops        atomic.Bool // see UseCache
 
 	checkpointing sync.Mutex // held during a whole Checkpoint; acquired before mu
 	// writing is held during writes: cached writes and direct writes (vfs.Bypass) must not overlap. It is acquired
@@ -42,11 +42,11 @@ type File struct {
 	mu      sync.Mutex // guards all fields below
 	space   *space
 	pending pendingPages
-	grown   uint64    // pages added since the file was opened or shrunk
-	durable Meta      // the last durable checkpoint
-	slot    int       // meta slot of the last durable checkpoint
-	older   uint64    // number of the checkpoint in the other slot; 0: none
-	fresh   []stretch // written since the last checkpoint began
+	grown   uint64      // pages added since the file was opened or shrunk
+	durable Meta        // the last durable checkpoint
+	slot    int         // meta slot of the last durable checkpoint
+	older   uint64      // number of the checkpoint in the other slot; 0: none
+	fresh   []byteRange // written since the last checkpoint began
 }
 
 // CreateOptions are the options of Create.
@@ -93,7 +93,7 @@ func Create(fsys vfs.FS, path string, o CreateOptions) (*File, error) {
 		return nil, fmt.Errorf("create page file %s: %w", path, err)
 	}
 	if err := fsys.SyncDir(filepath.Dir(path)); err != nil {
-		return nil, fmt.Errorf("create page file %s: make its name durable: %w", path, err)
+		return nil, fmt.Errorf("create page file %s: sync directory entry: %w", path, err)
 	}
 	return Open(fsys, path, Options{})
 }
@@ -125,7 +125,7 @@ func writeIdentity(file vfs.File, meta Meta) error {
 }
 
 // Open opens a page file at its last durable checkpoint. Its duration depends on the size of the bitmap: 1 byte per 8
-// pages of the file. It returns ErrNotPageFile, ErrNewerVersion, ErrDamaged or an error of the filesystem.
+// pages of the file. It returns ErrNotPageFile, ErrNewerVersion, ErrCorrupt or an error of the filesystem.
 //
 // Unless read-only, it writes one meta slot: a new checkpoint with the same content (see the package comment).
 func Open(fsys vfs.FS, path string, o Options) (*File, error) {
@@ -164,12 +164,12 @@ func (f *File) readIdentity() error {
 	var errs [2]error
 	for slot := range metas {
 		metas[slot], errs[slot] = f.readSlot(slot)
-		if errs[slot] != nil && !errors.Is(errs[slot], ErrDamaged) {
+		if errs[slot] != nil && !errors.Is(errs[slot], ErrCorrupt) {
 			return errs[slot] // an I/O error or a newer version: do not fall back to an older checkpoint
 		}
 	}
 	if errs[0] != nil && errs[1] != nil {
-		return fmt.Errorf("no checkpoint can be read: %w; %w", errs[0], errs[1])
+		return fmt.Errorf("no readable checkpoint: %w; %w", errs[0], errs[1])
 	}
 	if errs[0] != nil || (errs[1] == nil && metas[1].Checkpoint > metas[0].Checkpoint) {
 		f.slot = 1
@@ -183,9 +183,9 @@ func (f *File) readIdentity() error {
 		return fmt.Errorf("open page file %s: %w", f.path, err)
 	}
 	if size < f.durable.FileBytes() {
-		return &DamagedError{
+		return &CorruptError{
 			Path: f.path, Offset: size,
-			Reason: fmt.Sprintf("the file ends here; checkpoint %d has %d bytes", f.durable.Checkpoint,
+			Reason: fmt.Sprintf("file is truncated; checkpoint %d has %d bytes", f.durable.Checkpoint,
 				f.durable.FileBytes()),
 		}
 	}
@@ -199,7 +199,7 @@ func (f *File) readSlot(slot int) (Meta, error) {
 	}
 	m, err := DecodeMeta(b)
 	if err == nil && (m.PageSize != f.geo.pageSize || m.StoreID != f.storeID) {
-		err = &DamagedError{Reason: "the meta slot belongs to another page file"}
+		err = &CorruptError{Reason: "meta slot belongs to another page file"}
 	}
 	if err != nil {
 		return Meta{}, f.explain(err, 0, slotOffset(slot))
@@ -216,7 +216,7 @@ func (f *File) begin() error {
 	meta := f.durable
 	meta.Checkpoint++
 	if err := f.writeSlot(1-f.slot, meta); err != nil {
-		return fmt.Errorf("begin at checkpoint %d: %w", meta.Checkpoint, err)
+		return fmt.Errorf("open checkpoint %d: %w", meta.Checkpoint, err)
 	}
 	f.slot, f.older, f.durable = 1-f.slot, f.durable.Checkpoint, meta
 	f.building.Store(meta.Checkpoint + 1)
@@ -241,7 +241,7 @@ func (f *File) loadSpace() error {
 		}
 	}
 	if f.space.live != f.durable.UsedPages {
-		return &DamagedError{
+		return &CorruptError{
 			Path: f.path, Offset: slotOffset(f.slot),
 			Reason: fmt.Sprintf("checkpoint %d has %d pages in use, its bitmap has %d", f.durable.Checkpoint,
 				f.durable.UsedPages, f.space.live),
@@ -298,8 +298,8 @@ func (f *File) writable() error {
 
 // explain adds the position to a decoder's error.
 func (f *File) explain(err error, page No, offset int64) error {
-	if errors.Is(err, ErrDamaged) {
-		return damagedAt(err, f.path, page, offset)
+	if errors.Is(err, ErrCorrupt) {
+		return corruptAt(err, f.path, page, offset)
 	}
 	return fmt.Errorf("%s: %w", f.path, err)
 }
@@ -337,7 +337,7 @@ func (f *File) Meta() Meta {
 func (f *File) SizeBytes() (uint64, error) {
 	n, err := f.file.SizeBytes()
 	if err != nil {
-		return 0, fmt.Errorf("look at the size of %s: %w", f.path, err)
+		return 0, fmt.Errorf("stat %s: %w", f.path, err)
 	}
 	return uint64(n), nil
 }

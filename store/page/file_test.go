@@ -100,21 +100,21 @@ func TestThreeErrors(t *testing.T) {
 		{"zeros", func(b []byte) []byte { return make([]byte, len(b)) }, ErrNotPageFile},
 		{"magic", func(b []byte) []byte { b[0] ^= 1; return b }, ErrNotPageFile},
 		{"newer", reseal, ErrNewerVersion},
-		{"version flipped", func(b []byte) []byte { b[12] ^= 2; return b }, ErrDamaged},
-		{"page size flipped", func(b []byte) []byte { b[17] ^= 8; return b }, ErrDamaged},
-		{"store id flipped", func(b []byte) []byte { b[30] ^= 8; return b }, ErrDamaged},
-		{"cut in the header", func(b []byte) []byte { return b[:20] }, ErrDamaged},
-		{"cut before the slots", func(b []byte) []byte { return b[:headerBytes] }, ErrDamaged},
-		{"cut in the pages", func(b []byte) []byte { return b[:len(b)-1] }, ErrDamaged},
+		{"version flipped", func(b []byte) []byte { b[12] ^= 2; return b }, ErrCorrupt},
+		{"page size flipped", func(b []byte) []byte { b[17] ^= 8; return b }, ErrCorrupt},
+		{"store id flipped", func(b []byte) []byte { b[30] ^= 8; return b }, ErrCorrupt},
+		{"cut in the header", func(b []byte) []byte { return b[:20] }, ErrCorrupt},
+		{"cut before the slots", func(b []byte) []byte { return b[:headerBytes] }, ErrCorrupt},
+		{"cut in the pages", func(b []byte) []byte { return b[:len(b)-1] }, ErrCorrupt},
 		{"both slots", func(b []byte) []byte {
 			b[slotOffset(0)+50] ^= 1
 			b[slotOffset(1)+50] ^= 1
 			return b
-		}, ErrDamaged},
+		}, ErrCorrupt},
 		{"other store's slots", func(b []byte) []byte {
 			h := encodeHeader(header{pageSize: 2048, storeID: [16]byte{9}})
 			return append(h, b[headerBytes:]...)
-		}, ErrDamaged},
+		}, ErrCorrupt},
 		{"sound", func(b []byte) []byte { return b }, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) { require.ErrorIs(t, open(t, tt.change), tt.want) })
@@ -157,7 +157,7 @@ func TestOtherSlot(t *testing.T) {
 		at, err := w.verify(f)
 		require.NoError(t, err)
 		require.Equal(t, w.steps-1, at)
-		require.ErrorIs(t, f.Recovery().Other, ErrDamaged)
+		require.ErrorIs(t, f.Recovery().Other, ErrCorrupt)
 		require.NoError(t, f.Close())
 		f, err = Open(mem, pageFile, Options{})
 		require.NoError(t, err)

@@ -66,17 +66,17 @@ type header struct {
 	storeID  [16]byte
 }
 
-// notPages describes the start of a file without a header.
-func notPages(b []byte) string {
+// describeForeign describes the start of a file without a header.
+func describeForeign(b []byte) string {
 	switch {
 	case len(b) == 0:
-		return "it is empty"
+		return "empty file"
 	case len(b) < len(headerMagic):
-		return fmt.Sprintf("it has %d bytes", len(b))
+		return fmt.Sprintf("file of %d bytes", len(b))
 	case len(bytes.Trim(b, "\x00")) == 0:
-		return "it begins with zeros"
+		return "file starts with zeros"
 	default:
-		return fmt.Sprintf("it begins with %q", b[:len(headerMagic)])
+		return fmt.Sprintf("file starts with %q", b[:len(headerMagic)])
 	}
 }
 
@@ -94,26 +94,26 @@ func putHeaderSum(b []byte) {
 	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b[12:headerFields], castagnoli))
 }
 
-// decodeHeader returns ErrNotPageFile, ErrNewerVersion or a DamagedError.
+// decodeHeader returns ErrNotPageFile, ErrNewerVersion or a CorruptError.
 func decodeHeader(b []byte) (header, error) {
 	if len(b) < len(headerMagic) || string(b[:len(headerMagic)]) != headerMagic {
-		return header{}, fmt.Errorf("%w: %s", ErrNotPageFile, notPages(b))
+		return header{}, fmt.Errorf("%w: %s", ErrNotPageFile, describeForeign(b))
 	}
 	if len(b) < headerFields {
-		return header{}, &DamagedError{Reason: "the file ends within its header"}
+		return header{}, &CorruptError{Reason: "truncated file header"}
 	}
 	if got := crc32.Checksum(b[12:headerFields], castagnoli); got != binary.LittleEndian.Uint32(b[8:]) {
-		return header{}, &DamagedError{Reason: "the checksum of the file header does not match"}
+		return header{}, &CorruptError{Reason: "file header checksum mismatch"}
 	}
 	if v := binary.LittleEndian.Uint32(b[12:]); v != FormatVersion {
-		return header{}, fmt.Errorf("%w: it is version %d, this program knows version %d; use a newer program",
+		return header{}, fmt.Errorf("%w: version %d, this program supports version %d; use a newer program",
 			ErrNewerVersion, v,
 			FormatVersion)
 	}
 	h := header{pageSize: int(binary.LittleEndian.Uint32(b[16:]))}
 	copy(h.storeID[:], b[24:40])
 	if err := CheckPageSize(h.pageSize); err != nil {
-		return header{}, &DamagedError{Reason: err.Error()}
+		return header{}, &CorruptError{Reason: err.Error()}
 	}
 	return h, nil
 }

@@ -71,7 +71,7 @@ func FuzzRun(f *testing.F) {
 		run := Run{First: No(first), Pages: pages, Born: born}
 		kind, payload, err := DecodeRun(b, 2048, run)
 		if err != nil {
-			require.ErrorIs(t, err, ErrDamaged)
+			require.ErrorIs(t, err, ErrCorrupt)
 			return
 		}
 		h, err := PeekRun(b)
@@ -100,11 +100,11 @@ func FuzzBitmap(f *testing.F) {
 		if words, err := decodeChunk(b, geo, pages); err == nil {
 			require.LessOrEqual(t, countBits(words), pages)
 		} else {
-			require.ErrorIs(t, err, ErrDamaged)
+			require.ErrorIs(t, err, ErrCorrupt)
 		}
 		refs, err := decodeLeaf(b, int(count)%128, 20_000)
 		if err != nil {
-			require.ErrorIs(t, err, ErrDamaged)
+			require.ErrorIs(t, err, ErrCorrupt)
 			return
 		}
 		for _, r := range refs {

@@ -41,10 +41,10 @@ type Importer struct {
 // would block the syncs of a log on the same disk.
 const importWindow = 4 << 20
 
-// errImportOver is returned after Finish or Abort.
-var errImportOver = errors.New("the import is over")
+// errImportFinished is returned after Finish or Abort.
+var errImportFinished = errors.New("import has finished")
 
-// NewImporter starts an import into path and truncates an existing file. It returns ErrDamaged or ErrNewerVersion if
+// NewImporter starts an import into path and truncates an existing file. It returns ErrCorrupt or ErrNewerVersion if
 // the description is invalid, and ErrFull if there is not enough space for the whole file.
 func NewImporter(fsys vfs.FS, path string, o ImportOptions) (*Importer, error) {
 	meta, err := DecodeMeta(o.Meta)
@@ -52,8 +52,8 @@ func NewImporter(fsys vfs.FS, path string, o ImportOptions) (*Importer, error) {
 		return nil, fmt.Errorf("import page file: %w", err)
 	}
 	if (o.PageSize != 0 && o.PageSize != meta.PageSize) || (o.FileBytes != 0 && o.FileBytes != meta.FileBytes()) {
-		return nil, fmt.Errorf("import page file: %w", &DamagedError{Reason: fmt.Sprintf(
-			"%d bytes with pages of %d are announced, the checkpoint has %d with pages of %d", o.FileBytes, o.PageSize,
+		return nil, fmt.Errorf("import page file: %w", &CorruptError{Reason: fmt.Sprintf(
+			"announced %d bytes with pages of %d, the checkpoint has %d with pages of %d", o.FileBytes, o.PageSize,
 			meta.FileBytes(), meta.PageSize)})
 	}
 	meta.StoreID = o.StoreID
@@ -79,10 +79,10 @@ func (im *Importer) WriteAt(offset int64, data []byte) error {
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	if im.file == nil {
-		return fmt.Errorf("import page file: %w", errImportOver)
+		return fmt.Errorf("import page file: %w", errImportFinished)
 	}
 	if offset < DataOffset || offset > im.meta.FileBytes() || int64(len(data)) > im.meta.FileBytes()-offset {
-		return fmt.Errorf("import page file: %w: %d bytes at offset %d, the pages lie from %d to %d", ErrMisuse,
+		return fmt.Errorf("import page file: %w: %d bytes at offset %d, pages span %d to %d", ErrMisuse,
 			len(data), offset, DataOffset,
 			im.meta.FileBytes())
 	}
@@ -105,7 +105,7 @@ func (im *Importer) wrote(offset, length int64) error {
 	if err := im.file.SyncRange(im.from, im.to-im.from); err != nil {
 		return fmt.Errorf("import page file: %w: %w", ErrFailed, err) // INV-7
 	}
-	dropCache(im.file, stretch{im.from, im.to}) // the file is not read before it is complete
+	dropCache(im.file, byteRange{im.from, im.to}) // the file is not read before it is complete
 	im.from, im.to = 0, 0
 	return nil
 }
@@ -116,7 +116,7 @@ func (im *Importer) Finish() error {
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	if im.file == nil {
-		return fmt.Errorf("import page file: %w", errImportOver)
+		return fmt.Errorf("import page file: %w", errImportFinished)
 	}
 	file := im.file
 	im.file = nil

@@ -102,11 +102,11 @@ func TestImportRefuses(t *testing.T) {
 	meta := pin.Meta().Encode()
 
 	_, err := NewImporter(target, importFile, ImportOptions{Meta: meta, PageSize: 4096})
-	require.ErrorIs(t, err, ErrDamaged)
+	require.ErrorIs(t, err, ErrCorrupt)
 	_, err = NewImporter(target, importFile, ImportOptions{Meta: meta, FileBytes: 1})
-	require.ErrorIs(t, err, ErrDamaged)
+	require.ErrorIs(t, err, ErrCorrupt)
 	_, err = NewImporter(target, importFile, ImportOptions{Meta: meta[:len(meta)-1]})
-	require.ErrorIs(t, err, ErrDamaged)
+	require.ErrorIs(t, err, ErrCorrupt)
 	_, err = target.Stat(importFile)
 	require.ErrorIs(t, err, fs.ErrNotExist, "nothing was begun")
 
@@ -115,7 +115,7 @@ func TestImportRefuses(t *testing.T) {
 	for _, offset := range []int64{-1, 0, slotOffset(0), DataOffset - 1, pin.Meta().FileBytes() - 1, 1 << 62} {
 		require.ErrorIs(t, im.WriteAt(offset, []byte("xy")), ErrMisuse)
 	}
-	require.ErrorIs(t, im.Finish(), ErrDamaged, "the bitmap has not come")
+	require.ErrorIs(t, im.Finish(), ErrCorrupt, "the bitmap has not come")
 	_, err = Open(target, importFile, Options{})
 	require.ErrorIs(t, err, ErrNotPageFile)
 
@@ -147,7 +147,7 @@ func TestCrashInImport(t *testing.T) {
 		f, err := Open(crash.fs, importFile, Options{})
 		if err != nil {
 			require.NotEqual(t, "the end", crash.op)
-			require.True(t, errIsAny(err, ErrNotPageFile, ErrDamaged, fs.ErrNotExist), "%v", err)
+			require.True(t, errIsAny(err, ErrNotPageFile, ErrCorrupt, fs.ErrNotExist), "%v", err)
 			continue
 		}
 		whole++

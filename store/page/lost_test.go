@@ -55,7 +55,7 @@ func TestBitFlips(t *testing.T) {
 			offset, mask := OffsetOf(run.First, 2048)+int64(at), byte(1)<<w.rng.Intn(8)
 			flip(t, mem, offset, mask)
 			_, _, err := w.f.ReadRun(run, nil)
-			requireDamagedAt(t, err, run.First)
+			requireCorruptAt(t, err, run.First)
 			flip(t, mem, offset, mask)
 		}
 		_, _, err = w.f.ReadRun(run, nil)
@@ -65,21 +65,21 @@ func TestBitFlips(t *testing.T) {
 	for _, run := range own { // a file with a corrupt bitmap opens only for reading
 		flip(t, mem, OffsetOf(run.First, 2048)+40, 4)
 		_, err := Open(mem, pageFile, Options{})
-		requireDamagedAt(t, err, run.First)
+		requireCorruptAt(t, err, run.First)
 		f, err := Open(mem, pageFile, Options{ReadOnly: true})
 		require.NoError(t, err)
 		at, err := w.verify(f)
-		requireDamagedAt(t, err, run.First)
+		requireCorruptAt(t, err, run.First)
 		require.Equal(t, w.steps, at)
 		require.NoError(t, f.Close())
 		flip(t, mem, OffsetOf(run.First, 2048)+40, 4)
 	}
 }
 
-func requireDamagedAt(t *testing.T, err error, page No) {
+func requireCorruptAt(t *testing.T, err error, page No) {
 	t.Helper()
-	require.ErrorIs(t, err, ErrDamaged)
-	var d *DamagedError
+	require.ErrorIs(t, err, ErrCorrupt)
+	var d *CorruptError
 	require.ErrorAs(t, err, &d)
 	require.Equal(t, page, d.Page)
 	require.Equal(t, OffsetOf(page, 2048), d.Offset)
@@ -110,7 +110,7 @@ func TestLostAndMisdirectedWrites(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, w.f.WriteRun(run, KindPacked, []byte("new")))
 		_, _, err = w.f.ReadRun(run, nil)
-		require.ErrorIs(t, err, ErrDamaged)
+		require.ErrorIs(t, err, ErrCorrupt)
 		if _, _, err := w.f.ReadRun(Run{First: run.First, Pages: 1}, nil); err == nil {
 			stale++ // without Born an older extent is accepted as the new one
 		}
@@ -132,10 +132,10 @@ func TestLostAndMisdirectedWrites(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, file.Close())
 	_, _, err = w.f.ReadRun(Run{First: b.First, Pages: 1}, nil)
-	require.ErrorContains(t, err, "wrong place")
-	requireDamagedAt(t, err, b.First)
+	require.ErrorContains(t, err, "misdirected write")
+	requireCorruptAt(t, err, b.First)
 	_, _, err = w.f.ReadRun(Run{First: 1 << 40, Pages: 1}, nil)
-	require.ErrorIs(t, err, ErrDamaged)
+	require.ErrorIs(t, err, ErrCorrupt)
 	require.NoError(t, w.f.Close())
 }
 
@@ -173,7 +173,7 @@ func TestLostAfterCrash(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, f.WriteRun(run, KindPacked, []byte("after the crash")))
 		_, _, err = f.ReadRun(run, nil)
-		require.ErrorIs(t, err, ErrDamaged)
+		require.ErrorIs(t, err, ErrCorrupt)
 	}
 	require.NoError(t, f.Close())
 	require.NoError(t, w.f.Close())

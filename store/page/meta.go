@@ -109,24 +109,24 @@ func (m Meta) Encode() []byte {
 }
 
 // DecodeMeta decodes the result of Encode and ignores the bytes after it. It returns ErrNewerVersion or a
-// DamagedError.
+// CorruptError.
 func DecodeMeta(b []byte) (Meta, error) {
 	damaged := func(format string, args ...any) (Meta, error) {
-		return Meta{}, &DamagedError{Reason: "meta slot: " + fmt.Sprintf(format, args...)}
+		return Meta{}, &CorruptError{Reason: "meta slot: " + fmt.Sprintf(format, args...)}
 	}
 	if len(b) < metaFields || string(b[:len(metaMagic)]) != metaMagic {
-		return damaged("it was never written")
+		return damaged("never written")
 	}
 	length := binary.LittleEndian.Uint32(b[12:])
 	if length < metaFields || length > slotBytes || int(length) > len(b) {
-		return damaged("length %d is impossible", length)
+		return damaged("invalid length %d", length)
 	}
 	b = b[:length]
 	if got := crc32.Checksum(b[12:], castagnoli); got != binary.LittleEndian.Uint32(b[8:]) {
-		return damaged("the checksum does not match")
+		return damaged("checksum mismatch")
 	}
 	if v := binary.LittleEndian.Uint32(b[16:]); v != FormatVersion {
-		return Meta{}, fmt.Errorf("%w: meta slot of version %d, this program knows version %d", ErrNewerVersion, v,
+		return Meta{}, fmt.Errorf("%w: meta slot of version %d, this program supports version %d", ErrNewerVersion, v,
 			FormatVersion)
 	}
 	m := Meta{
@@ -174,17 +174,17 @@ func (m *Meta) implausible() string {
 	case m.Checkpoint == 0:
 		return "checkpoint number 0"
 	case m.Pages > g.maxPages():
-		return fmt.Sprintf("%d pages are more than the format allows", m.Pages)
+		return fmt.Sprintf("%d pages exceed the limit of the format", m.Pages)
 	case uint64(len(m.leaves)) != g.leavesFor(m.Pages):
 		return fmt.Sprintf("%d directory pages for %d pages", len(m.leaves), m.Pages)
 	case m.UsedPages > m.Pages:
 		return fmt.Sprintf("%d of %d pages used", m.UsedPages, m.Pages)
 	case m.Root != Run{} && !m.Root.within(m.Pages):
-		return fmt.Sprintf("root %v is outside of the file", m.Root)
+		return fmt.Sprintf("root %v is outside the file", m.Root)
 	}
 	for _, l := range m.leaves {
 		if l != (ref{}) && !l.run().within(m.Pages) {
-			return fmt.Sprintf("directory page %d is outside of the file", l.page)
+			return fmt.Sprintf("directory page %d is outside the file", l.page)
 		}
 	}
 	return ""

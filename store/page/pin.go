@@ -142,7 +142,7 @@ func (b *bitmapReader) chunk(chunk int) ([]uint64, ref, error) {
 func (b *bitmapReader) read(at ref, want Kind) ([]byte, error) {
 	kind, payload, err := b.f.ReadRun(at.run(), nil)
 	if err == nil && kind != want {
-		err = b.f.explain(&DamagedError{Reason: "a " + kind.String() + " where a " + want.String() + " is expected"},
+		err = b.f.explain(&CorruptError{Reason: "found a " + kind.String() + ", expected a " + want.String()},
 			at.page,
 			b.f.geo.offset(at.page))
 	}

@@ -60,7 +60,7 @@ func (f *File) heldByReaders(pages uint64) []uint64 {
 	if f.space == nil || pages == 0 {
 		return nil
 	}
-	f.sweepLocked()
+	f.releaseFreedLocked()
 	counts := make([]uint64, (f.space.pages+pages-1)/pages)
 	for _, h := range f.pending.held {
 		for at, end := h.at, h.at+h.n; at < end; {

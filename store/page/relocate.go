@@ -46,16 +46,16 @@ func (f *File) ReadHead() (damage, err error) {
 		return nil, err
 	}
 	if !bytes.Equal(have, want) {
-		damage = &DamagedError{Path: f.path, Reason: "the header is not what was written"}
+		damage = &CorruptError{Path: f.path, Reason: "header differs from what was written"}
 		if err := f.write(want, 0); err != nil {
-			return damage, f.fail(fmt.Errorf("write the header anew: %w", err))
+			return damage, f.fail(fmt.Errorf("rewrite header: %w", err))
 		}
 		if err := f.sync(); err != nil {
 			return damage, err
 		}
 	}
 	for slot := range 2 {
-		if _, err := f.readSlot(slot); errors.Is(err, ErrDamaged) {
+		if _, err := f.readSlot(slot); errors.Is(err, ErrCorrupt) {
 			damage = err
 		} else if err != nil {
 			return damage, err

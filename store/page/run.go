@@ -102,7 +102,7 @@ func PagesFor(pageSize, payloadBytes int) uint32 {
 // if the extent was not returned by Alloc: neither must reach the disk.
 func AppendRun(dst []byte, pageSize int, run Run, kind Kind, payload []byte) ([]byte, error) {
 	if run.First == 0 || run.Born == 0 || !kind.known() || PagesFor(pageSize, len(payload)) > run.Pages {
-		return dst, fmt.Errorf("%w: %d bytes of kind %v for run %v of checkpoint %d, with pages of %d bytes", ErrMisuse,
+		return dst, fmt.Errorf("%w: %d bytes of kind %v for extent %v of checkpoint %d, with pages of %d bytes", ErrMisuse,
 			len(payload), kind,
 			run, run.Born, pageSize)
 	}
@@ -147,7 +147,7 @@ type RunHeader struct {
 // PeekRun decodes an extent's header without verifying the checksum, which requires the whole extent.
 func PeekRun(b []byte) (RunHeader, error) {
 	if len(b) < RunHeaderBytes {
-		return RunHeader{}, &DamagedError{Reason: "shorter than a run's header"}
+		return RunHeader{}, &CorruptError{Reason: "shorter than an extent header"}
 	}
 	h := RunHeader{
 		Kind:         Kind(b[4]),
@@ -159,39 +159,39 @@ func PeekRun(b []byte) (RunHeader, error) {
 		},
 	}
 	if !h.Kind.known() || b[5] != 0 || b[6] != 0 || b[7] != 0 {
-		return h, &DamagedError{Page: h.Run.First, Reason: "no run begins here"}
+		return h, &CorruptError{Page: h.Run.First, Reason: "no extent starts here"}
 	}
 	return h, nil
 }
 
 // DecodeRun verifies the bytes of an extent and returns its kind and payload, which aliases b. The error is a
-// DamagedError.
+// CorruptError.
 func DecodeRun(b []byte, pageSize int, run Run) (Kind, []byte, error) {
 	damaged := func(format string, args ...any) (Kind, []byte, error) {
-		return 0, nil, &DamagedError{Page: run.First, Reason: fmt.Sprintf(format, args...)}
+		return 0, nil, &CorruptError{Page: run.First, Reason: fmt.Sprintf(format, args...)}
 	}
 	if len(b) < RunHeaderBytes || uint64(len(b)) < uint64(run.Pages)*uint64(pageSize) {
 		return damaged("%d bytes are too few for %d pages", len(b), run.Pages)
 	}
 	h, err := PeekRun(b)
 	if err != nil {
-		return damaged("no run begins here")
+		return damaged("no extent starts here")
 	}
 	if h.PayloadBytes > len(b)-RunHeaderBytes {
-		return damaged("payload of %d bytes in a run of %d pages", h.PayloadBytes, run.Pages)
+		return damaged("payload of %d bytes in an extent of %d pages", h.PayloadBytes, run.Pages)
 	}
 	if got := crc.Of(b[4 : RunHeaderBytes+h.PayloadBytes]); got != binary.LittleEndian.Uint32(b) {
-		return damaged("the checksum does not match")
+		return damaged("checksum mismatch")
 	}
 	switch {
 	case h.Run.First != run.First:
-		return damaged("it holds page %d: a write went to the wrong place", h.Run.First)
+		return damaged("it has page number %d: misdirected write", h.Run.First)
 	case h.Run.Pages != run.Pages:
-		return damaged("the run has %d pages, %d were expected: a write was lost", h.Run.Pages, run.Pages)
+		return damaged("extent of %d pages, expected %d: lost write", h.Run.Pages, run.Pages)
 	case run.Born != 0 && h.Run.Born != run.Born:
-		return damaged("it is of checkpoint %d, %d was expected: a write was lost", h.Run.Born, run.Born)
+		return damaged("checkpoint %d, expected %d: lost write", h.Run.Born, run.Born)
 	case PagesFor(pageSize, h.PayloadBytes) > run.Pages:
-		return damaged("payload of %d bytes in a run of %d pages", h.PayloadBytes, run.Pages)
+		return damaged("payload of %d bytes in an extent of %d pages", h.PayloadBytes, run.Pages)
 	}
 	return h.Kind, b[RunHeaderBytes : RunHeaderBytes+h.PayloadBytes : RunHeaderBytes+h.PayloadBytes], nil
 }

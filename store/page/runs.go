@@ -37,7 +37,7 @@ func (f *File) AllocRuns(pages []uint32) ([]Run, error) {
 	var total uint64
 	for _, n := range pages {
 		if n == 0 || n > MaxRunPages {
-			return nil, fmt.Errorf("%w: a run of %d pages", ErrMisuse, n)
+			return nil, fmt.Errorf("%w: an extent of %d pages", ErrMisuse, n)
 		}
 		total += uint64(n)
 	}
@@ -77,7 +77,7 @@ func (f *File) allocLocked(dst []Run, pages []uint32, total uint64) ([]Run, erro
 		return dst, nil
 	}
 	if len(pages) == 1 {
-		return dst, fmt.Errorf("%w: no %d neighbouring pages", ErrFull, total) // unreachable: makeRoom succeeded
+		return dst, fmt.Errorf("%w: no %d contiguous pages", ErrFull, total) // unreachable: makeRoom succeeded
 	}
 	half := len(pages) / 2
 	var first uint64
@@ -94,7 +94,7 @@ func (f *File) allocLocked(dst []Run, pages []uint32, total uint64) ([]Run, erro
 // makeRoom ensures that find succeeds: it reclaims pages released by readers, or grows the file.
 func (f *File) makeRoom(pages uint64) error {
 	if f.readers.left.Load() {
-		f.sweepLocked()
+		f.releaseFreedLocked()
 		if at, ok := f.space.find(pages); ok {
 			f.space.cursor = at
 			return nil
@@ -123,7 +123,7 @@ func (f *File) makeRoom(pages uint64) error {
 func (f *File) growLocked(pages uint64) error {
 	err := f.file.Allocate(f.geo.offset(No(f.space.pages+1)), int64(pages)*int64(f.geo.pageSize))
 	if err != nil {
-		err = fmt.Errorf("enlarge %s by %d pages: %w", f.path, pages, err)
+		err = fmt.Errorf("extend %s by %d pages: %w", f.path, pages, err)
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG) {
 			err = fmt.Errorf("%w: %w", ErrFull, err)
 		}
@@ -154,16 +154,16 @@ func (f *File) freeLocked(run Run) {
 	at, n := uint64(run.First)-1, uint64(run.Pages)
 	if !run.within(f.space.pages) || !f.space.isLive(at, n) {
 		// the next call returns the error
-		_ = f.fail(fmt.Errorf("%w: run %v is freed, but not all of it is in use", ErrMisuse, run))
+		_ = f.fail(fmt.Errorf("%w: free of extent %v, which is not entirely in use", ErrMisuse, run))
 		return
 	}
 	f.space.drop(at, n)
 	f.pending.add(freed{at: at, n: n, born: run.Born, epoch: f.building.Load()})
 }
 
-// sweepLocked makes pages reusable that no reader can read.
-func (f *File) sweepLocked() {
-	f.pending.sweep(f.older, f.readers.blocked(), func(q freed) { f.space.release(q.at, q.n) })
+// releaseFreedLocked makes pages reusable that no reader can read.
+func (f *File) releaseFreedLocked() {
+	f.pending.releaseFreed(f.older, f.readers.blocked(), func(q freed) { f.space.release(q.at, q.n) })
 }
 
 // Encode appends the bytes of an extent to dst, for WriteRuns. It returns ErrMisuse if the payload does not fit.
@@ -180,7 +180,7 @@ func (f *File) WriteRuns(first No, buf []byte) error { return f.writeRuns(first,
 // first buffer contains the header.
 func (f *File) WritePieces(run Run, pieces ...[]byte) error {
 	if size := sizeOf(pieces); size != int(run.Pages)*f.geo.pageSize {
-		return fmt.Errorf("%w: run %v is to be written with %d bytes", ErrMisuse, run, size)
+		return fmt.Errorf("%w: extent %v written with %d bytes", ErrMisuse, run, size)
 	}
 	return f.writeRuns(run.First, pieces...)
 }
@@ -199,7 +199,7 @@ func (f *File) writeRuns(first No, pieces ...[]byte) error {
 		return fmt.Errorf("write %d bytes at page %d of %s: %w", size, first, f.path, err)
 	}
 	if size >= writeBytes {
-		writeBehind(f.file, stretch{at, at + int64(size)})
+		writeBehind(f.file, byteRange{at, at + int64(size)})
 	}
 	return nil
 }
@@ -224,19 +224,19 @@ func (f *File) writePages(offset int64, pieces ...[]byte) error {
 func (f *File) checkWrite(first No, buf []byte, sizeBytes int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	whole := stretch{f.geo.offset(first), f.geo.offset(first) + int64(sizeBytes)}
+	whole := byteRange{f.geo.offset(first), f.geo.offset(first) + int64(sizeBytes)}
 	for len(buf) > 0 {
 		h, err := PeekRun(buf)
 		if err != nil {
-			return fmt.Errorf("%w: page %d is to be written without a run's header: %w", ErrMisuse, first, err)
+			return fmt.Errorf("%w: write to page %d without an extent header: %w", ErrMisuse, first, err)
 		}
 		size := uint64(h.Run.Pages) * uint64(f.geo.pageSize)
 		if h.Run.First != first || size == 0 || size > uint64(sizeBytes) {
-			return fmt.Errorf("%w: run %v is to be written to page %d with %d bytes", ErrMisuse, h.Run, first, sizeBytes)
+			return fmt.Errorf("%w: write of extent %v to page %d with %d bytes", ErrMisuse, h.Run, first, sizeBytes)
 		}
 		if h.Run.Born <= f.durable.Checkpoint || h.Run.Born > f.building.Load() || !h.Run.within(f.space.pages) ||
 			!f.space.isLive(uint64(first)-1, uint64(h.Run.Pages)) {
-			return fmt.Errorf("%w: run %v of checkpoint %d is to be written, but it is not newly allocated", ErrMisuse,
+			return fmt.Errorf("%w: write of extent %v of checkpoint %d, which is not newly allocated", ErrMisuse,
 				h.Run, h.Run.Born)
 		}
 		first, buf, sizeBytes = h.Run.End(), buf[min(size, uint64(len(buf))):], sizeBytes-int(size)
@@ -255,10 +255,10 @@ func (f *File) WriteRun(run Run, kind Kind, payload []byte) error {
 }
 
 // ReadRun reads and verifies an extent. It uses buf if it is large enough; payload aliases it. It returns a
-// DamagedError if the pages do not contain this extent, ErrClosed, or an error of the filesystem.
+// CorruptError if the pages do not contain this extent, ErrClosed, or an error of the filesystem.
 func (f *File) ReadRun(run Run, buf []byte) (kind Kind, payload []byte, err error) {
 	if !run.within(f.pages.Load()) {
-		return 0, nil, f.explain(&DamagedError{Reason: "a reference to a run outside of the file"}, run.First,
+		return 0, nil, f.explain(&CorruptError{Reason: "reference to an extent outside the file"}, run.First,
 			f.geo.offset(run.First))
 	}
 	size := int(run.Pages) * f.geo.pageSize
@@ -287,20 +287,20 @@ func (f *File) readPages(first No, buf []byte, read func([]byte, int64) (int, er
 		return nil
 	}
 	if err == nil || errors.Is(err, io.EOF) {
-		return &DamagedError{
+		return &CorruptError{
 			Path: f.path, Page: first, Offset: f.geo.offset(first),
-			Reason: "the file ends before the end of the run",
+			Reason: "file is truncated within the extent",
 		}
 	}
 	return fmt.Errorf("read %d bytes at page %d of %s: %w", len(buf), first, f.path, err)
 }
 
-// DecodeRun verifies the bytes of an extent read by ReadPages; payload aliases b. It returns a DamagedError.
+// DecodeRun verifies the bytes of an extent read by ReadPages; payload aliases b. It returns a CorruptError.
 func (f *File) DecodeRun(run Run, b []byte) (kind Kind, payload []byte, err error) {
 	kind, payload, err = DecodeRun(b, f.geo.pageSize, run)
 	if err != nil {
 		err = f.explain(err, run.First, f.geo.offset(run.First))
-		if fn := f.onDamage.Load(); fn != nil {
+		if fn := f.onCorruption.Load(); fn != nil {
 			(*fn)(run.First, err)
 		}
 		return 0, nil, err
@@ -308,9 +308,9 @@ func (f *File) DecodeRun(run Run, b []byte) (kind Kind, payload []byte, err erro
 	return kind, payload, nil
 }
 
-// OnDamage sets a function that is called, from any goroutine, when a read finds a corrupt extent. fn must return
+// OnCorruption sets a function that is called, from any goroutine, when a read finds a corrupt extent. fn must return
 // quickly.
-func (f *File) OnDamage(fn func(first No, err error)) { f.onDamage.Store(&fn) }
+func (f *File) OnCorruption(fn func(first No, err error)) { f.onCorruption.Store(&fn) }
 
 // Stats are the page counts of a file.
 type Stats struct {

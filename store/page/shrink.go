@@ -47,7 +47,7 @@ func (f *File) FreeTail() uint64 {
 	if f.space == nil {
 		return 0
 	}
-	f.sweepLocked()
+	f.releaseFreedLocked()
 	return f.space.pages - f.space.end()
 }
 
@@ -83,7 +83,7 @@ func (f *File) Trim() (int64, error) {
 func (f *File) trimSpace() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.sweepLocked()
+	f.releaseFreedLocked()
 	end := f.space.end()
 	if free := end - f.space.busy; free < trimSpare {
 		end = min(end+trimSpare-free, f.space.pages)

@@ -205,7 +205,7 @@ func (s *space) leafPayload(dst []byte, index int) []byte {
 // decodeLeaf decodes a directory page with the given number of chunks in a file with the given number of pages.
 func decodeLeaf(payload []byte, chunks int, pages uint64) ([]ref, error) {
 	if len(payload) != chunks*16 {
-		return nil, &DamagedError{Reason: fmt.Sprintf("bitmap directory of %d bytes, %d were expected", len(payload),
+		return nil, &CorruptError{Reason: fmt.Sprintf("bitmap directory of %d bytes, expected %d", len(payload),
 			chunks*16)}
 	}
 	refs := make([]ref, chunks)
@@ -215,7 +215,7 @@ func decodeLeaf(payload []byte, chunks int, pages uint64) ([]ref, error) {
 			born: binary.LittleEndian.Uint64(payload[16*i+8:]),
 		}
 		if r != (ref{}) && !r.run().within(pages) {
-			return nil, &DamagedError{Reason: fmt.Sprintf("bitmap directory refers to page %d, outside of the file",
+			return nil, &CorruptError{Reason: fmt.Sprintf("bitmap directory refers to page %d, outside the file",
 				r.page)}
 		}
 		refs[i] = r
@@ -226,7 +226,7 @@ func decodeLeaf(payload []byte, chunks int, pages uint64) ([]ref, error) {
 // decodeChunk decodes a bitmap page; pages is the number of its bits for existing pages.
 func decodeChunk(payload []byte, geo geometry, pages uint64) ([]uint64, error) {
 	if uint64(len(payload))*8 != geo.chunkPages() {
-		return nil, &DamagedError{Reason: fmt.Sprintf("bitmap of %d bytes, %d were expected", len(payload),
+		return nil, &CorruptError{Reason: fmt.Sprintf("bitmap of %d bytes, expected %d", len(payload),
 			geo.chunkPages()/8)}
 	}
 	words := make([]uint64, len(payload)/8)
@@ -234,7 +234,7 @@ func decodeChunk(payload []byte, geo geometry, pages uint64) ([]uint64, error) {
 		words[i] = binary.LittleEndian.Uint64(payload[8*i:])
 	}
 	if !noneSet(words, pages, geo.chunkPages()-pages) {
-		return nil, &DamagedError{Reason: "the bitmap has pages behind the end of the file"}
+		return nil, &CorruptError{Reason: "bitmap has pages beyond the end of the file"}
 	}
 	return words, nil
 }

@@ -23,10 +23,10 @@ type RunStream struct {
 // NewRunStream returns a stream before its first page.
 func NewRunStream(pageSize int) *RunStream { return &RunStream{pageSize: pageSize} }
 
-// Write verifies whole pages; the first one has the number first. The error is a DamagedError.
+// Write verifies whole pages; the first one has the number first. The error is a CorruptError.
 func (s *RunStream) Write(first No, pages []byte) error {
 	if len(pages)%s.pageSize != 0 {
-		return fmt.Errorf("%w: %d bytes are no whole pages of %d", ErrMisuse, len(pages), s.pageSize)
+		return fmt.Errorf("%w: %d bytes are not a multiple of the page size %d", ErrMisuse, len(pages), s.pageSize)
 	}
 	for len(pages) > 0 {
 		if s.left == 0 {
@@ -34,7 +34,7 @@ func (s *RunStream) Write(first No, pages []byte) error {
 				return err
 			}
 		} else if first != s.next {
-			return s.damaged(s.first, "the run goes on at page %d, which is not in use", s.next)
+			return s.damaged(s.first, "extent continues at page %d, which is not in use", s.next)
 		}
 		n := min(s.left, uint32(len(pages)/s.pageSize))
 		piece := pages[:int(n)*s.pageSize]
@@ -50,7 +50,7 @@ func (s *RunStream) Write(first No, pages []byte) error {
 		s.next = first
 		pages = pages[len(piece):]
 		if s.left == 0 && s.crc != s.want {
-			return s.damaged(s.first, "the checksum does not match")
+			return s.damaged(s.first, "checksum mismatch")
 		}
 	}
 	return nil
@@ -61,11 +61,11 @@ func (s *RunStream) begin(first No, pages []byte) error {
 	h, err := PeekRun(pages)
 	switch {
 	case err != nil:
-		return s.damaged(first, "no run begins here")
+		return s.damaged(first, "no extent starts here")
 	case h.Run.First != first:
-		return s.damaged(first, "it holds page %d: a write went to the wrong place", h.Run.First)
+		return s.damaged(first, "it has page number %d: misdirected write", h.Run.First)
 	case h.Run.Pages == 0 || h.Run.Pages > MaxRunPages || PagesFor(s.pageSize, h.PayloadBytes) > h.Run.Pages:
-		return s.damaged(first, "payload of %d bytes in a run of %d pages", h.PayloadBytes, h.Run.Pages)
+		return s.damaged(first, "payload of %d bytes in an extent of %d pages", h.PayloadBytes, h.Run.Pages)
 	}
 	s.first, s.next, s.left = first, first, h.Run.Pages
 	s.rest, s.crc, s.want = RunHeaderBytes+h.PayloadBytes, 0, binary.LittleEndian.Uint32(pages)
@@ -75,11 +75,11 @@ func (s *RunStream) begin(first No, pages []byte) error {
 // End returns an error if the last extent is incomplete.
 func (s *RunStream) End() error {
 	if s.left > 0 {
-		return s.damaged(s.first, "the run lacks its last %d pages", s.left)
+		return s.damaged(s.first, "extent lacks its last %d pages", s.left)
 	}
 	return nil
 }
 
 func (s *RunStream) damaged(at No, format string, args ...any) error {
-	return &DamagedError{Page: at, Offset: OffsetOf(at, s.pageSize), Reason: fmt.Sprintf(format, args...)}
+	return &CorruptError{Page: at, Offset: OffsetOf(at, s.pageSize), Reason: fmt.Sprintf(format, args...)}
 }

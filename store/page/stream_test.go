@@ -55,19 +55,19 @@ func TestRunStream(t *testing.T) {
 			h, err := PeekRun(buf)
 			require.NoError(t, err)
 			for at := range RunHeaderBytes + min(h.PayloadBytes, 64) {
-				require.ErrorIs(t, streamRuns(t, rng, w.f, at), ErrDamaged, "byte %d", at)
+				require.ErrorIs(t, streamRuns(t, rng, w.f, at), ErrCorrupt, "byte %d", at)
 			}
 			break
 		}
 		pin.Release()
 	}
 	s := NewRunStream(2048)
-	require.ErrorIs(t, s.Write(1, make([]byte, 2048)), ErrDamaged, "zeros are no run")
+	require.ErrorIs(t, s.Write(1, make([]byte, 2048)), ErrCorrupt, "zeros are no run")
 	require.ErrorIs(t, s.Write(1, make([]byte, 100)), ErrMisuse)
 	run, err := AppendRun(nil, 2048, Run{First: 3, Pages: 2, Born: 1}, KindLarge, make([]byte, 3000))
 	require.NoError(t, err)
-	require.ErrorIs(t, s.Write(4, run), ErrDamaged, "written to another place")
+	require.ErrorIs(t, s.Write(4, run), ErrCorrupt, "written to another place")
 	require.NoError(t, s.Write(3, run[:2048]))
-	require.ErrorIs(t, s.End(), ErrDamaged, "half of it")
-	require.ErrorIs(t, s.Write(5, run[2048:]), ErrDamaged, "a page between is free")
+	require.ErrorIs(t, s.End(), ErrCorrupt, "half of it")
+	require.ErrorIs(t, s.Write(5, run[2048:]), ErrCorrupt, "a page between is free")
 }

@@ -174,7 +174,7 @@ func (l *Loader) access(k, v *cursor) {
 	v.version()
 	if len(k.b) == 0 {
 		if t.version = v.uvarint(math.MaxUint64); v.err == nil && t.version == 0 {
-			v.fail("a table of rights that was never changed")
+			v.fail("access table without a change")
 		}
 		return
 	}
@@ -184,7 +184,7 @@ func (l *Loader) access(k, v *cursor) {
 	v.b = nil
 	if name.name == "" || len(name.name) > txn.MaxAccessNameBytes || len(value) > txn.MaxAccessValueBytes ||
 		t.entries[name] != nil || len(t.entries) >= MaxAccess {
-		k.fail("an entry of the table of rights that is impossible or there already")
+		k.fail("invalid or duplicate access table entry")
 		return
 	}
 	if t.entries == nil {
@@ -195,6 +195,6 @@ func (l *Loader) access(k, v *cursor) {
 
 func (t *accessTable) check(bad func(string, ...any)) {
 	if t.version == 0 && len(t.entries) > 0 {
-		bad("the table of rights has %d entries and was never changed", len(t.entries))
+		bad("access table has %d entries and was never changed", len(t.entries))
 	}
 }

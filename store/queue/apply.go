@@ -274,7 +274,7 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 	for i := range s.reader.Ops() {
 		o, err := s.reader.Next()
 		if err != nil {
-			panic(fmt.Sprintf("queue: operation %d of record %d was sound a moment ago: %v", i, r.LSN, err))
+			panic(fmt.Sprintf("queue: operation %d of record %d was valid before: %v", i, r.LSN, err))
 		}
 		if s.sums.Reset(); o.Code == txn.OpPublish {
 			s.reader.SumRecords(o, &s.sums)
@@ -476,10 +476,10 @@ func (s *State) purge(q *Queue, id uint32) (changed uint64) {
 }
 
 func (s *State) createQueue(o *txn.Op) uint64 {
-	q := &Queue{id: s.nextQueue, name: string(o.Name), nextSeq: 1, nextSub: 1, handedOut: 1, extras: &noExtras}
+	q := &Queue{id: s.nextQueue, name: string(o.Name), nextSeq: 1, nextSub: 1, collected: 1, extras: &noExtras}
 	s.setConfig(q, o.Config)
 	if o.Config.Priorities != 0 {
-		q.own().lanes = newLaneSet()
+		q.own().lanes = newPriorityIndex()
 	}
 	s.nextQueue++
 	q.tail.first = 1
@@ -522,7 +522,7 @@ func (s *State) deleteQueue(q *Queue) {
 		s.countDeadLetters(id, -1)
 	}
 	s.countForwards(q, -1)
-	s.listSwept(q, false)
+	s.updateExpiring(q, false)
 	delete(s.temporary, q.id)
 	s.listTTL(q, 0)
 	s.queues.remove(q)

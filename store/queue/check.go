@@ -17,21 +17,21 @@ func (s *State) Check() []string {
 	for q := range s.Queues {
 		q.check(bad)
 		if s.checkConfig(q, q.config) != txn.OK {
-			bad("queue %d %.40q: its dead letters go to queue %d, which is not there or leads back", q.id, q.name,
+			bad("queue %d %.40q: its dead-letter queue %d is missing or leads back", q.id, q.name,
 				q.config.DeadLetter)
 		}
 		for _, sub := range q.subs {
 			if s.checkDeadLetter(q, sub.deadLetter()) != txn.OK {
-				bad("queue %d %.40q: dead letters of subscription %d go to queue %d, which is not there or leads back", q.id,
+				bad("queue %d %.40q: subscription %d has dead-letter queue %d, which is missing or leads back", q.id,
 					q.name, sub.id, sub.deadLetter())
 			}
 		}
 		if q.config.Retains() != (q.retention() != nil) {
-			bad("queue %d %.40q: it has a retention and nothing that keeps its messages, or the reverse", q.id, q.name)
+			bad("queue %d %.40q: its retention and its retention position do not match", q.id, q.name)
 		}
 		s.checkForwards(q, bad)
 		if (q.config.TemporaryGrace != 0) != (s.temporary[q.id] == q) {
-			bad("queue %d %.40q: it is temporary and not in the list of those, or the reverse", q.id, q.name)
+			bad("queue %d %.40q: it is temporary and not in the list of temporary queues, or the reverse", q.id, q.name)
 		}
 		messages += q.messages
 		bytes += q.bytes
@@ -68,25 +68,25 @@ func (q *Queue) check(report func(string, ...any)) {
 			alive := published(chunk, w, q.nextSeq) &^ q.ackedByAll(nil, chunk, w)
 			counted := c.group(w)
 			if uint64(ones(alive)) != counted.alive() {
-				bad("%d messages from %d on are alive, %d are counted", ones(alive), wordFirst(chunk, w),
+				bad("%d messages from %d on are alive, counted %d", ones(alive), wordFirst(chunk, w),
 					counted.alive())
 			}
 			if e := c.sizesOf(w); e != nil && (!q.keepsSizes() || e.alive() != alive || e.sum() != counted.bytes()) {
-				bad("the sizes of the messages from %d on are not those of the messages alive", wordFirst(chunk, w))
+				bad("sizes of the messages from %d on do not match the alive messages", wordFirst(chunk, w))
 			}
 			n += int(counted.alive())
 			bytes += counted.bytes()
 		}
 		if n != int(c.n) || n == 0 {
-			bad("chunk %d has %d messages, %d are counted", chunk, n, c.n)
+			bad("chunk %d has %d messages, counted %d", chunk, n, c.n)
 		}
 		messages += uint64(n)
 	}
 	if messages != q.messages || bytes != q.bytes {
-		bad("it holds %d messages of %d bytes, its record says %d of %d", messages, bytes, q.messages, q.bytes)
+		bad("holds %d messages of %d bytes, its record has %d of %d", messages, bytes, q.messages, q.bytes)
 	}
 	if len(q.subs) == 0 && q.messages > 0 {
-		bad("it holds messages that no subscription needs")
+		bad("holds messages that no subscription needs")
 	}
 	for _, sub := range q.subs {
 		sub.check(bad)
@@ -113,21 +113,21 @@ func (s *Sub) check(bad func(string, ...any)) {
 		n := 0
 		for w, v := range slot.c.words {
 			if v&^published(chunk, w, s.q.nextSeq) != 0 {
-				bad("subscription %d has acknowledged what was not published", s.id)
+				bad("subscription %d has acknowledged unpublished messages", s.id)
 			}
 			n += ones(v)
 		}
 		if n != slot.c.n || n == 0 || n == ChunkSize {
-			bad("subscription %d has %d acknowledgements in chunk %d, %d are counted", s.id, n, chunk, slot.c.n)
+			bad("subscription %d has %d acknowledgements in chunk %d, counted %d", s.id, n, chunk, slot.c.n)
 		}
 		above += uint64(n)
 	}
 	if above != s.acks.above || s.acks.floor > s.q.nextSeq || above > s.q.nextSeq-s.acks.floor {
-		bad("subscription %d has %d acknowledgements above its floor %d, %d are counted", s.id, above, s.acks.floor,
+		bad("subscription %d has %d acknowledgements above its floor %d, counted %d", s.id, above, s.acks.floor,
 			s.acks.above)
 	}
 	if s.acks.floor < s.q.nextSeq && s.acks.has(s.acks.floor) {
-		bad("the floor %d of subscription %d is acknowledged", s.acks.floor, s.id)
+		bad("floor %d of subscription %d is acknowledged", s.acks.floor, s.id)
 	}
 	for chunk, c := range s.counts.all {
 		for _, e := range c.entries {
@@ -141,7 +141,7 @@ func (s *Sub) check(bad func(string, ...any)) {
 func (q *Queue) checkTail(bad func(string, ...any)) {
 	t := &q.tail
 	if t.n > 0 && t.first+uint64(t.n) != q.nextSeq {
-		bad("its messages in memory are %d to %d, the next one is %d", t.first, t.first+uint64(t.n)-1, q.nextSeq)
+		bad("messages in memory are %d to %d, the next one is %d", t.first, t.first+uint64(t.n)-1, q.nextSeq)
 	}
 	bytes := int64(0)
 	for i := range t.n {
@@ -155,9 +155,9 @@ func (q *Queue) checkTail(bad func(string, ...any)) {
 		}
 	}
 	if bytes != t.bytes {
-		bad("%d bytes are in memory, %d are counted", bytes, t.bytes)
+		bad("%d bytes are in memory, counted %d", bytes, t.bytes)
 	}
-	for seq := q.NextAlive(q.handedOut); seq < q.nextSeq; seq = q.NextAlive(seq + 1) {
+	for seq := q.NextAlive(q.collected); seq < q.nextSeq; seq = q.NextAlive(seq + 1) {
 		if _, ok := q.TailRecord(seq); !ok {
 			bad("message %d is neither in memory nor in pages", seq)
 			break
@@ -180,6 +180,6 @@ func (ps *producers) check(bad func(string, ...any)) {
 		}
 	}
 	if n != len(ps.byID) || ops != ps.totalOps {
-		bad("%d producers with %d results, %d with %d are counted", n, ops, len(ps.byID), ps.totalOps)
+		bad("%d producers with %d results, counted %d with %d", n, ops, len(ps.byID), ps.totalOps)
 	}
 }

@@ -75,7 +75,7 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 		b.TailBytes += q.tail.share(maxTailBytes-b.TailBytes, func(first uint64, records [][]byte, sums []uint32) {
 			b.Tails = append(b.Tails, TailRun{Queue: q.id, First: first, Records: records, sums: sums})
 		})
-		q.handedOut = max(q.handedOut, q.tail.shared)
+		q.collected = max(q.collected, q.tail.shared)
 	}
 	if !everything {
 		return b
@@ -126,7 +126,7 @@ func (s *State) Flushed(queue, upTo uint64) {
 	if q == nil || q.tail.n == 0 {
 		return
 	}
-	upTo = min(upTo, q.handedOut-1)
+	upTo = min(upTo, q.collected-1)
 	before := q.tail.bytes
 	for q.tail.n > 0 && q.tail.first <= upTo {
 		q.tail.pop()

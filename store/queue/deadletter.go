@@ -23,7 +23,7 @@ func (s *State) setConfig(q *Queue, c txn.Config) {
 	}
 	s.countDeadLetters(c.DeadLetter, 1)
 	s.listTTL(q, c.TTL)
-	s.listSwept(q, c.Retains() || c.Overflow == txn.OverflowDeadLetterHead)
+	s.updateExpiring(q, c.Retains() || c.Overflow == txn.OverflowDeadLetterHead)
 	s.noteTemporary(q)
 }
 

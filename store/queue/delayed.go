@@ -226,7 +226,7 @@ func (l *Loader) delays(k, v *cursor) {
 	chunk := k.be64()
 	n := v.uvarint(ChunkSize)
 	if n == 0 {
-		v.fail("a chunk without delayed messages")
+		v.fail("chunk without delayed messages")
 		return
 	}
 	if q.delayed == nil {
@@ -254,7 +254,7 @@ func (l *Loader) delays(k, v *cursor) {
 		}
 	}
 	if v.err == nil && found != int(n) {
-		v.fail("delayed messages out of order, or another number of them")
+		v.fail("delayed messages out of order, or wrong count")
 	}
 }
 
@@ -267,15 +267,15 @@ func (q *Queue) checkDelayed(bad func(string, ...any)) {
 			v := c.word(w)
 			in += ones(v)
 			if v&^published(chunk, w, q.nextSeq) != 0 || v&q.deadWord(chunk, w) != 0 {
-				bad("messages from %d on are delayed that are not there", wordFirst(chunk, w))
+				bad("delayed messages from %d on are missing", wordFirst(chunk, w))
 			}
 		}
 		if in != c.n || in == 0 {
-			bad("chunk %d has %d delayed messages, %d are counted", chunk, in, c.n)
+			bad("chunk %d has %d delayed messages, counted %d", chunk, in, c.n)
 		}
 		n += uint64(in)
 	}
 	if n != q.DelayedMessages() {
-		bad("%d messages are delayed, %d are counted", n, q.DelayedMessages())
+		bad("%d messages are delayed, counted %d", n, q.DelayedMessages())
 	}
 }

@@ -63,7 +63,7 @@ func (s *State) checkSetForwards(q *Queue, o *txn.Op) txn.Code {
 func (s *State) setForwards(q *Queue, o *txn.Op) {
 	rules, err := txn.DecodeForwards(o.Raw)
 	if err != nil {
-		panic("queue: forwards that were sound a moment ago: " + err.Error())
+		panic("queue: forwards were valid before: " + err.Error())
 	}
 	s.putForwards(q, rules)
 	q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
@@ -114,7 +114,7 @@ func (s *State) checkForward(o *txn.Op) txn.Code {
 	return txn.OK
 }
 
-var errNotPublished = errors.New("a forward of a message that is not in the publish before it")
+var errNotPublished = errors.New("forward of a message that is not in the preceding publish")
 
 // forwarded visits the messages of the publish that a forward selects.
 func (p *publishedBefore) forwarded(o *txn.Op, visit func(index int, rec []byte)) error {
@@ -157,7 +157,7 @@ func (s *State) forward(q *Queue, o *txn.Op) {
 		}
 	})
 	if err != nil {
-		panic("queue: a forward that was sound a moment ago: " + err.Error())
+		panic("queue: forward was valid before: " + err.Error())
 	}
 }
 
@@ -190,7 +190,7 @@ func (l *Loader) forwards(k, v *cursor) {
 	v.version()
 	rules, err := txn.DecodeForwards(v.b)
 	if v.b = nil; err != nil || len(rules) == 0 {
-		v.fail("forwards that cannot be: %v", err)
+		v.fail("invalid forwards: %v", err)
 		return
 	}
 	q.own().forwards = &forwards{rules: rules, stored: true}
@@ -200,7 +200,7 @@ func (l *Loader) forwards(k, v *cursor) {
 func (s *State) checkForwards(q *Queue, bad func(format string, args ...any)) {
 	for _, r := range q.Forwards() {
 		if target := s.queues.get(r.Target); target == nil || target == q || len(target.Forwards()) > 0 {
-			bad("queue %d %.40q forwards to queue %d, which is not there or forwards itself", q.id, q.name, r.Target)
+			bad("queue %d %.40q forwards to queue %d, which is missing or forwards itself", q.id, q.name, r.Target)
 		}
 	}
 }

@@ -30,21 +30,21 @@ import (
 //	z                            the version of the access table
 //	z kind(1) name               an entry of the access table
 const (
-	keyAcks     = 'a'
-	keySizes    = 'b'
-	keyCounts   = 'd'
-	keyForwards = 'f'
-	keyDelayed  = 'h'
-	keyIndex    = 'i'
-	keyMeta     = 'k'
-	keyLanes    = 'l'
-	keyState    = 'm'
-	keyProducer = 'p'
-	keyQueue    = 'q'
-	keySub      = 's'
-	keySchedule = 't'
-	keyPrepared = 'x'
-	keyAccess   = 'z'
+	keyAcks       = 'a'
+	keySizes      = 'b'
+	keyCounts     = 'd'
+	keyForwards   = 'f'
+	keyDelayed    = 'h'
+	keyIndex      = 'i'
+	keyMeta       = 'k'
+	keyPriorities = 'l'
+	keyState      = 'm'
+	keyProducer   = 'p'
+	keyQueue      = 'q'
+	keySub        = 's'
+	keySchedule   = 't'
+	keyPrepared   = 'x'
+	keyAccess     = 'z'
 )
 
 // valueVersion is the first byte of the values of k, m, p, q, s and z, and of x except for parts.
@@ -59,7 +59,7 @@ type KeyRange struct{ From, To []byte }
 // QueueKeys returns the key ranges of a queue that must be removed with it. The keys of package store's page index and
 // of the schedule index are not included.
 func QueueKeys(id uint64) []KeyRange {
-	kinds := []byte{keyAcks, keySizes, keyCounts, keyForwards, keyDelayed, keyLanes, keyQueue, keySub}
+	kinds := []byte{keyAcks, keySizes, keyCounts, keyForwards, keyDelayed, keyPriorities, keyQueue, keySub}
 	ranges := make([]KeyRange, len(kinds))
 	for i, k := range kinds {
 		ranges[i] = KeyRange{From: queueKey(nil, k, id), To: queueKey(nil, k, id+1)}
@@ -232,7 +232,7 @@ func (c *cursor) fail(format string, args ...any) {
 
 func (c *cursor) take(n uint64) []byte {
 	if n > uint64(len(c.b)) {
-		c.fail("it ends too early")
+		c.fail("truncated")
 		return nil
 	}
 	v := c.b[:n]
@@ -272,7 +272,7 @@ func (c *cursor) be32() uint32 {
 func (c *cursor) uvarint(limit uint64) uint64 {
 	v, n := binary.Uvarint(c.b)
 	if n <= 0 || v > limit {
-		c.fail("a number that is cut off or too large")
+		c.fail("truncated or oversized number")
 		return 0
 	}
 	c.b = c.b[n:]
@@ -282,7 +282,7 @@ func (c *cursor) uvarint(limit uint64) uint64 {
 func (c *cursor) varint() int64 {
 	v, n := binary.Varint(c.b)
 	if n <= 0 {
-		c.fail("a number that is cut off or too large")
+		c.fail("truncated or oversized number")
 		return 0
 	}
 	c.b = c.b[n:]
@@ -297,6 +297,6 @@ func (c *cursor) version() {
 
 func (c *cursor) end() {
 	if len(c.b) > 0 {
-		c.fail("%d bytes too many", len(c.b))
+		c.fail("%d trailing bytes", len(c.b))
 	}
 }

@@ -56,7 +56,7 @@ func TestNextOfAPriorityIsFoundAtOnce(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, with)
-	require.Len(t, s.Queue(1).lanes.byLane[9], 1, "a search of priority 9 visits one chunk of half a million messages")
+	require.Len(t, s.Queue(1).lanes.byPriority[9], 1, "a search of priority 9 visits one chunk of half a million messages")
 	require.Empty(t, s.Check())
 	// When the messages are dead, their priorities are removed.
 	apply(func(b *txn.Builder) { b.Purge(1, 0) })

@@ -41,11 +41,11 @@ const (
 
 // limits are the limits that tests can lower.
 type limits struct {
-	queues, meta, access               int
-	released, taken                    int
-	prepared, preparedBytes, outcomes  int
-	producers, producerOps, totalOps   int
-	producerWindow, forgottenThreshold int
+	queues, meta, access              int
+	released, taken                   int
+	prepared, preparedBytes, outcomes int
+	producers, producerOps, totalOps  int
+	producerWindow, evictionThreshold int
 }
 
 func defaultLimits() limits {
@@ -53,6 +53,6 @@ func defaultLimits() limits {
 		queues: MaxQueues, meta: MaxMeta, access: MaxAccess, released: MaxReleased, taken: MaxTaken,
 		prepared: MaxPrepared, preparedBytes: MaxPreparedBytes, outcomes: PreparedOutcomes,
 		producers: MaxProducers, producerOps: maxProducerOps, totalOps: maxProducersOps,
-		producerWindow: ProducerWindow, forgottenThreshold: ProducerWindow,
+		producerWindow: ProducerWindow, evictionThreshold: ProducerWindow,
 	}
 }

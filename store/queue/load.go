@@ -59,7 +59,7 @@ func (l *Loader) Put(key, value []byte) error {
 		l.meta(&k, &v)
 	case keyAccess:
 		l.access(&k, &v)
-	case keyLanes:
+	case keyPriorities:
 		l.lanes(&k, &v)
 	case keyState:
 		l.state(&v)
@@ -72,7 +72,7 @@ func (l *Loader) Put(key, value []byte) error {
 	case keyPrepared:
 		l.prepared(&k, &v)
 	default:
-		k.fail("a key of the unknown kind %q", kind)
+		k.fail("unknown kind of key %q", kind)
 	}
 	k.end()
 	v.end()
@@ -88,7 +88,7 @@ func (l *Loader) Finish(applied uint64) (*State, error) {
 	s := l.s
 	s.applied = applied
 	if l.count > 0 && !l.hasMain {
-		return nil, fmt.Errorf("%w: the record of the state as a whole is missing", ErrCorrupt)
+		return nil, fmt.Errorf("%w: state record missing", ErrCorrupt)
 	}
 	queues := make([]*Queue, 0, len(l.byQueue))
 	for _, q := range l.byQueue {
@@ -117,9 +117,9 @@ func (l *Loader) finishQueue(q *Queue) error {
 	s := l.s
 	switch {
 	case !q.loaded:
-		return fmt.Errorf("%w: its record is missing", ErrCorrupt)
+		return fmt.Errorf("%w: record missing", ErrCorrupt)
 	case q.id >= s.nextQueue:
-		return fmt.Errorf("%w: its number was not yet given out", ErrCorrupt)
+		return fmt.Errorf("%w: number not assigned yet", ErrCorrupt)
 	case s.byName[q.name] != nil:
 		return fmt.Errorf("%w: another queue has the same name", ErrCorrupt)
 	}
@@ -127,20 +127,20 @@ func (l *Loader) finishQueue(q *Queue) error {
 	for _, sub := range q.subs {
 		if !sub.loaded || sub.id >= q.nextSub && sub.id != txn.RetentionSub || sub.acks.floor > q.nextSeq ||
 			sub.start > sub.acks.floor {
-			return fmt.Errorf("%w: the record of subscription %d is missing or impossible", ErrCorrupt, sub.id)
+			return fmt.Errorf("%w: record of subscription %d is missing or invalid", ErrCorrupt, sub.id)
 		}
 		if !sub.place(l.maxChunks) {
-			return fmt.Errorf("%w: subscription %d has acknowledged what was not published", ErrCorrupt, sub.id)
+			return fmt.Errorf("%w: subscription %d has acknowledged unpublished messages", ErrCorrupt, sub.id)
 		}
 	}
 	q.subs = slices.Clip(q.subs)
 	if !q.placeSizes(l.maxChunks) {
-		return fmt.Errorf("%w: messages are counted that cannot be there", ErrCorrupt)
+		return fmt.Errorf("%w: more messages are counted than possible", ErrCorrupt)
 	}
-	if !q.finishLanes() {
-		return fmt.Errorf("%w: it has the priorities of messages that it delivers in order", ErrCorrupt)
+	if !q.finishPriorities() {
+		return fmt.Errorf("%w: it has priorities for messages that it delivers in order", ErrCorrupt)
 	}
-	q.handedOut, q.tail.first = q.nextSeq, q.nextSeq
+	q.collected, q.tail.first = q.nextSeq, q.nextSeq
 	s.messages += q.messages
 	s.bytes += q.bytes
 	s.addQueue(q)
@@ -209,11 +209,11 @@ func (l *Loader) queue(k, v *cursor) {
 		x := q.own()
 		x.dropped, x.expired = v.uvarint(math.MaxUint64), v.uvarint(math.MaxUint64)
 		if x.dropped|x.expired == 0 {
-			v.fail("counts of nothing")
+			v.fail("zero counts")
 		}
 	}
 	if v.err == nil && (q.nextSeq == 0 || q.nextSub == 0 || txn.CheckName(q.name) != nil) {
-		v.fail("an impossible number or name")
+		v.fail("invalid number or name")
 	}
 	q.loaded = true
 }
@@ -234,7 +234,7 @@ func (l *Loader) sub(k, v *cursor) {
 		badName = txn.CheckName(name) != nil
 	}
 	if v.err == nil && (sub.acks.floor == 0 || badName) {
-		v.fail("an impossible number or name")
+		v.fail("invalid number or name")
 	}
 	if v.err != nil {
 		return
@@ -243,7 +243,7 @@ func (l *Loader) sub(k, v *cursor) {
 	if hasOptions {
 		options, v.err = txn.DecodeSubscriptionOptions(v.b)
 		if v.b = nil; v.err == nil && options == (txn.SubscriptionOptions{}) {
-			v.fail("a subscription with options that has none")
+			v.fail("missing subscription options")
 		}
 	}
 	sub.setOptions(name, options)
@@ -266,7 +266,7 @@ func (l *Loader) acks(k, v *cursor) {
 			slot.c.n += ones(slot.c.words[w])
 		}
 		if v.err == nil && (slot.c.n == 0 || slot.c.n == ChunkSize) {
-			v.fail("a chunk of acknowledgements that should have another form")
+			v.fail("invalid form of an acknowledgement chunk")
 		}
 		a.above += uint64(slot.c.n)
 	}
@@ -320,7 +320,7 @@ func (l *Loader) sizes(k, v *cursor) {
 		g, alive := c.at(w), v.u8()
 		exact := alive&exactSizes != 0
 		if alive &^= exactSizes; alive > 64 {
-			v.fail("more messages than there can be")
+			v.fail("too many messages")
 		}
 		switch {
 		case exact:
@@ -334,7 +334,7 @@ func (l *Loader) sizes(k, v *cursor) {
 		last = w
 	}
 	if v.err == nil && (c.group(first).alive() == 0 || c.group(last).alive() == 0) {
-		v.fail("a chunk of sizes that should have another form")
+		v.fail("invalid form of a size chunk")
 	}
 	q.sizes.slots, q.leave().sizes = append(q.sizes.slots, sizeSlot{c: c, stored: true}), append(q.leave().sizes, chunk)
 }
@@ -343,12 +343,12 @@ func (l *Loader) sizes(k, v *cursor) {
 func (c *cursor) groupSizes(e *groupSizes, n int) (bytes uint64) {
 	alive := c.u64()
 	if ones(alive) != n || n == 0 {
-		c.fail("sizes of other messages than those of the group")
+		c.fail("sizes do not match the messages of the group")
 	}
 	for ; alive != 0; alive &= alive - 1 {
 		size := c.uvarint(txn.MaxRecordBytes)
 		if size == 0 {
-			c.fail("a message without a size")
+			c.fail("message without a size")
 			return 0
 		}
 		e.set(trailingZeros(alive), size)
@@ -403,7 +403,7 @@ func (l *Loader) counts(k, v *cursor) {
 		c.entries = append(c.entries, e)
 	}
 	if n == 0 {
-		v.fail("a chunk without delivery counts")
+		v.fail("chunk without delivery counts")
 	}
 }
 
@@ -415,10 +415,10 @@ func (l *Loader) producer(k, v *cursor) {
 	p.floor = v.uvarint(math.MaxUint64)
 	p.usedLSN = v.uvarint(math.MaxUint64)
 	n := v.uvarint(ProducerWindow)
-	kept := keptResult{sequence: p.floor}
+	kept := cachedResult{sequence: p.floor}
 	for range n {
 		step := v.uvarint(math.MaxUint64)
-		next := keptResult{sequence: kept.sequence + step, lsn: kept.lsn + uint64(v.varint())}
+		next := cachedResult{sequence: kept.sequence + step, lsn: kept.lsn + uint64(v.varint())}
 		if v.err == nil && next.sequence <= kept.sequence {
 			v.fail("results out of order")
 		}
@@ -431,14 +431,14 @@ func (l *Loader) producer(k, v *cursor) {
 		kept = next
 	}
 	if p.id == "" || len(p.id) > txn.MaxProducerIDBytes || l.s.producers.byID[p.id] != nil {
-		v.fail("a producer's id that is impossible or there already")
+		v.fail("invalid or duplicate producer id")
 		return
 	}
 	l.s.producers.byID[p.id] = p
 	l.s.producers.totalOps += p.ops
 }
 
-func (c *cursor) result(k *keptResult) {
+func (c *cursor) result(k *cachedResult) {
 	k.code = txn.Code(c.u8())
 	if k.code != txn.OK {
 		k.op = int16(c.uvarint(txn.MaxOps)) - 1
@@ -447,7 +447,7 @@ func (c *cursor) result(k *keptResult) {
 	k.op = -1
 	n := c.uvarint(txn.MaxOps)
 	if n > uint64(len(c.b)) {
-		c.fail("more results than there are bytes")
+		c.fail("more results than bytes")
 		return
 	}
 	ops := make([]txn.OpResult, n)
@@ -458,7 +458,7 @@ func (c *cursor) result(k *keptResult) {
 	}
 	switch n {
 	case 0:
-		c.fail("a transaction without results")
+		c.fail("transaction without results")
 	case 1:
 		k.one = ops[0]
 	default:
@@ -481,7 +481,7 @@ func (ps *producers) finish() error {
 		case hasResults && ps.oldestWithResults == nil:
 			ps.oldestWithResults = p
 		case !hasResults && ps.oldestWithResults != nil:
-			return fmt.Errorf("%w: producer %.40x has lost its results before older ones did", ErrCorrupt, p.id)
+			return fmt.Errorf("%w: producer %.40x lost its results before older ones did", ErrCorrupt, p.id)
 		}
 	}
 	return nil
@@ -516,7 +516,7 @@ func (s *State) All(yield func(key, value []byte) bool) {
 		}
 		if q.lanes != nil {
 			for chunk, c := range q.lanes.chunks {
-				add(lanesKey(nil, q.id, chunk), c.appendValue)
+				add(prioritiesKey(nil, q.id, chunk), c.appendValue)
 			}
 		}
 		for _, sub := range q.subs {

@@ -129,7 +129,7 @@ func (l *Loader) meta(k, v *cursor) {
 	m := &l.s.meta
 	if key == "" || len(key) > txn.MaxMetaKeyBytes || len(value) > txn.MaxMetaValueBytes || m.byKey[key] != nil ||
 		len(m.byKey) >= MaxMeta {
-		k.fail("an entry that is impossible or there already")
+		k.fail("invalid or duplicate entry")
 		return
 	}
 	m.byKey[key] = &metaEntry{value: value, stored: true}

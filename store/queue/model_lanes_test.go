@@ -18,20 +18,20 @@ func (m *model) somePriority(q *modelQueue) *uint8 {
 		return nil
 	}
 	if m.rng.IntN(20) > 0 {
-		return new(uint8(q.id+q.next/500) % Lanes)
+		return new(uint8(q.id+q.next/500) % PriorityLevels)
 	}
-	return new(uint8(m.rng.IntN(Lanes)))
+	return new(uint8(m.rng.IntN(PriorityLevels)))
 }
 
-// checkLanes compares the search by priority with the messages.
-func (q *modelQueue) checkLanes(t *testing.T, ws *modelSub, s *Sub) {
+// checkPriorities compares the search by priority with the messages.
+func (q *modelQueue) checkPriorities(t *testing.T, ws *modelSub, s *Sub) {
 	t.Helper()
 	require.Equal(t, q.config.Priorities == 1, s.Queue().Prioritized())
 	if !s.Queue().Prioritized() {
 		return
 	}
 	found := 0
-	for lane := range uint8(Lanes) {
+	for lane := range uint8(PriorityLevels) {
 		for seq := s.NextUnackedIn(lane, 1); seq < q.next; seq = s.NextUnackedIn(lane, seq+1) {
 			found++
 			_, needed := ws.needs[seq]

@@ -506,7 +506,7 @@ func (m *model) check(t *testing.T, r *replica) {
 		want.checkBytes(t, q)
 		for _, ws := range want.subs {
 			ws.check(t, q.SubByName(ws.name), want.next)
-			want.checkLanes(t, ws, q.SubByName(ws.name))
+			want.checkPriorities(t, ws, q.SubByName(ws.name))
 		}
 		if floor, ok := q.Retained(); want.hidden != nil || ok {
 			require.True(t, ok)

@@ -273,7 +273,7 @@ func (s *State) changePrepared(o *txn.Op, lsn uint64, counted bool, r *txn.OpRes
 	out := &Outcome{
 		XID: p.xid, Number: lsn, TimeMS: timeMS, Committed: o.Code == txn.OpCommitPrepared, By: o.By,
 	}
-	s.letGo(p)
+	s.releasePrepared(p)
 	if out.Committed || mutate.Off("INV-16-a-rollback-publishes") {
 		s.commitPrepared(p, timeMS, counted, r)
 	} else {
@@ -323,8 +323,8 @@ func (s *State) hold(p *Prepared) {
 	}
 }
 
-// letGo releases the reservations of hold.
-func (s *State) letGo(p *Prepared) {
+// releasePrepared releases the reservations of hold.
+func (s *State) releasePrepared(p *Prepared) {
 	ps := s.prepared
 	if !mutate.Off("INV-16-a-commit-is-applied-twice") {
 		delete(ps.byXID, p.xid)
@@ -363,13 +363,13 @@ func (s *State) letGo(p *Prepared) {
 // publish time.
 func (s *State) commitPrepared(p *Prepared, timeMS int64, counted bool, r *txn.OpResult) {
 	var inner txn.Reader
-	if err := txn.Inner(&inner, txn.Stamped(p.payload, timeMS)); err != nil {
-		panic(fmt.Sprintf("queue: transaction %d was sound when it was prepared: %v", p.number, err))
+	if err := txn.Inner(&inner, txn.WithTimestamp(p.payload, timeMS)); err != nil {
+		panic(fmt.Sprintf("queue: transaction %d was valid when it was prepared: %v", p.number, err))
 	}
 	for range inner.Ops() {
 		o, err := inner.Next()
 		if err != nil {
-			panic(fmt.Sprintf("queue: transaction %d was sound when it was prepared: %v", p.number, err))
+			panic(fmt.Sprintf("queue: transaction %d was valid when it was prepared: %v", p.number, err))
 		}
 		if o.Code == txn.OpForward {
 			s.forward(s.queues.get(o.Queue), o)

@@ -115,7 +115,7 @@ type loading struct {
 func (l *Loader) prepared(k, v *cursor) {
 	kind, number := k.u8(), k.be64()
 	if k.err == nil && number == 0 {
-		k.fail("a prepared transaction of record 0")
+		k.fail("prepared transaction of record 0")
 	}
 	switch kind {
 	case keyPreparedHead:
@@ -137,13 +137,13 @@ func (l *Loader) prepared(k, v *cursor) {
 		o.Committed, o.By = committed == 1, txn.Decider(v.u8())
 		ps := l.s.set()
 		if v.err == nil && (committed > 1 || o.By > txn.ByTimeout || ps.decided[o.XID] != nil) {
-			v.fail("an outcome that is impossible or there already")
+			v.fail("invalid or duplicate outcome")
 			return
 		}
 		ps.outcomes = append(ps.outcomes, o)
 		ps.decided[o.XID] = o
 	default:
-		k.fail("a prepared transaction's key of the unknown kind %q", kind)
+		k.fail("prepared transaction: unknown kind of key %q", kind)
 	}
 }
 
@@ -173,7 +173,7 @@ func (l *Loader) finishPrepared() error {
 		}
 		if !ld.headed || uint64(len(p.payload)) != ld.length ||
 			crc32.Checksum(p.payload, l.s.crc) != ld.sum {
-			return fmt.Errorf("%w: transaction %.40q, prepared by record %d, is not complete", ErrCorrupt, p.xid, number)
+			return fmt.Errorf("%w: transaction %.40q, prepared by record %d, is incomplete", ErrCorrupt, p.xid, number)
 		}
 		if err := l.s.checkLoaded(p); err != nil {
 			return err
@@ -195,14 +195,14 @@ func (s *State) checkLoaded(p *Prepared) error {
 		return bad(err.Error())
 	}
 	if s.Prepared(p.xid) != nil || s.Outcome(p.xid) != nil {
-		return bad("another one has its name")
+		return bad("duplicate name")
 	}
 	taken := 0
 	for o := range p.Ops {
 		q := s.queues.get(o.Queue)
 		switch {
 		case q == nil:
-			return bad("its queue is not there")
+			return bad("queue not found")
 		case o.Code == txn.OpPublish:
 			if err := o.CheckRecords(); err != nil {
 				return bad(err.Error())
@@ -211,7 +211,7 @@ func (s *State) checkLoaded(p *Prepared) error {
 		}
 		sub := q.Sub(o.Sub)
 		if sub == nil {
-			return bad("its subscription is not there")
+			return bad("subscription not found")
 		}
 		// A message may have been acknowledged in the meantime.
 		if code := s.checkTake(o, sub, &taken); code != txn.OK && code != txn.ErrAlreadyAcknowledged {
@@ -231,7 +231,7 @@ func (ps *preparedSet) check(s *State, bad func(string, ...any)) {
 	size := 0
 	for xid, p := range ps.byXID {
 		if size += len(p.payload); xid != p.xid || ps.decided[xid] != nil {
-			bad("transaction %.40q is prepared, and decided or another one as well", xid)
+			bad("transaction %.40q is prepared, and also decided or a duplicate", xid)
 		}
 		for o := range p.Ops {
 			h := holds[o.Queue]
@@ -239,12 +239,12 @@ func (ps *preparedSet) check(s *State, bad func(string, ...any)) {
 			q := s.queues.get(o.Queue)
 			switch {
 			case q == nil:
-				bad("transaction %.40q names queue %d, which is not there", xid, o.Queue)
+				bad("transaction %.40q refers to missing queue %d", xid, o.Queue)
 			case o.Code == txn.OpPublish:
 				h.messages += uint64(o.Count)
 				h.bytes += uint64(len(o.Raw))
 			case q.Sub(o.Sub) == nil:
-				bad("transaction %.40q names subscription %d of queue %d, which is not there", xid, o.Sub, o.Queue)
+				bad("transaction %.40q refers to missing subscription %d of queue %d", xid, o.Sub, o.Queue)
 			default:
 				for r := range o.Ranges {
 					for seq := r.First; seq <= r.Last; seq++ {
@@ -266,7 +266,7 @@ func (ps *preparedSet) check(s *State, bad func(string, ...any)) {
 		have[id] = *h
 	}
 	if size != ps.bytes || !maps.Equal(holds, have) {
-		bad("prepared transactions have %d bytes and hold %v, %d and %v are counted", size, holds, ps.bytes, have)
+		bad("prepared transactions have %d bytes and hold %v, counted %d and %v", size, holds, ps.bytes, have)
 	}
 	var total, acks uint64
 	for _, n := range reserved {
@@ -298,7 +298,7 @@ func (c *cursor) u32() uint32 {
 func (c *cursor) xid() string {
 	xid := string(bytes.Clone(c.take(c.uvarint(txn.MaxXIDBytes))))
 	if c.err == nil && txn.CheckXID(xid) != nil {
-		c.fail("an impossible xid")
+		c.fail("invalid xid")
 	}
 	return xid
 }

@@ -32,7 +32,7 @@ type producer struct {
 	epoch        uint32
 	floor        uint64
 	usedLSN      uint64 // LSN of its last use
-	results      []keptResult
+	results      []cachedResult
 	head         int // results before it are removed
 	ops          int // operation results in results
 	newer, older *producer
@@ -41,8 +41,8 @@ type producer struct {
 	dropped      bool
 }
 
-// keptResult is a compact txn.Result. Results are ordered by sequence.
-type keptResult struct {
+// cachedResult is a compact txn.Result. Results are ordered by sequence.
+type cachedResult struct {
 	sequence uint64
 	lsn      uint64
 	code     txn.Code
@@ -53,9 +53,9 @@ type keptResult struct {
 	more        []txn.OpResult // used instead of one for several results
 }
 
-func (k *keptResult) ops() int { return max(1, len(k.more)) }
+func (k *cachedResult) ops() int { return max(1, len(k.more)) }
 
-func (k *keptResult) result() txn.Result {
+func (k *cachedResult) result() txn.Result {
 	r := txn.Result{LSN: k.lsn, Duplicate: true, Code: k.code, Op: int(k.op), Ops: k.more}
 	if k.code == txn.OK && k.more == nil {
 		r.Ops = []txn.OpResult{k.one}
@@ -63,7 +63,7 @@ func (k *keptResult) result() txn.Result {
 	return r
 }
 
-func (p *producer) window() []keptResult { return p.results[p.head:] }
+func (p *producer) window() []cachedResult { return p.results[p.head:] }
 
 // find returns the position of a sequence in the window.
 func (p *producer) find(sequence uint64) (int, bool) {
@@ -71,7 +71,7 @@ func (p *producer) find(sequence uint64) (int, bool) {
 	if n := len(w); n == 0 || w[n-1].sequence < sequence {
 		return n, false // the usual case
 	}
-	return slices.BinarySearchFunc(w, sequence, func(k keptResult, s uint64) int {
+	return slices.BinarySearchFunc(w, sequence, func(k cachedResult, s uint64) int {
 		switch {
 		case k.sequence < s:
 			return -1
@@ -83,10 +83,10 @@ func (p *producer) find(sequence uint64) (int, bool) {
 }
 
 // lookup decides on a transaction of producer p: apply it (OK and no result), return an earlier result, or reject it.
-func (ps *producers) lookup(p txn.Producer) (known *producer, prior *keptResult, code txn.Code) {
+func (ps *producers) lookup(p txn.Producer) (known *producer, prior *cachedResult, code txn.Code) {
 	known = ps.byID[string(p.ID)]
 	switch {
-	case known == nil && ps.forgotten > 0 && p.Sequence > uint64(ps.limits.forgottenThreshold):
+	case known == nil && ps.forgotten > 0 && p.Sequence > uint64(ps.limits.evictionThreshold):
 		// The producer may be a forgotten one. The first sequences of a new producer are accepted: some of its
 		// transactions may have been rejected before they reached the log, so its first logged one need not be number
 		// 1.
@@ -105,7 +105,7 @@ func (ps *producers) lookup(p txn.Producer) (known *producer, prior *keptResult,
 }
 
 // admit is lookup for Apply. It changes only the order of use.
-func (ps *producers) admit(lsn uint64, p txn.Producer) (prior *keptResult, code txn.Code) {
+func (ps *producers) admit(lsn uint64, p txn.Producer) (prior *cachedResult, code txn.Code) {
 	known, prior, code := ps.lookup(p)
 	if prior != nil {
 		ps.touch(known, lsn)
@@ -125,7 +125,7 @@ func (ps *producers) record(p txn.Producer, r *txn.Result, fingerprint uint32) {
 		ps.strip(known)
 		known.epoch, known.floor = p.Epoch, 0
 	}
-	kept := keptResult{sequence: p.Sequence, lsn: r.LSN, code: r.Code, op: int16(r.Op), fingerprint: fingerprint}
+	kept := cachedResult{sequence: p.Sequence, lsn: r.LSN, code: r.Code, op: int16(r.Op), fingerprint: fingerprint}
 	switch {
 	case len(r.Ops) == 1:
 		kept.one = r.Ops[0]
@@ -137,7 +137,7 @@ func (ps *producers) record(p txn.Producer, r *txn.Result, fingerprint uint32) {
 	ps.bound(known)
 }
 
-func (ps *producers) insert(p *producer, k keptResult) {
+func (ps *producers) insert(p *producer, k cachedResult) {
 	if len(p.results) == cap(p.results) && p.head > 0 {
 		n := copy(p.results, p.window())
 		clear(p.results[n:])
@@ -152,7 +152,7 @@ func (ps *producers) insert(p *producer, k keptResult) {
 		p.floor = first.sequence
 		p.ops -= first.ops()
 		ps.totalOps -= first.ops()
-		*first = keptResult{}
+		*first = cachedResult{}
 		p.head++
 	}
 }

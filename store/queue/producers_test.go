@@ -44,7 +44,7 @@ func TestRetryIsAnsweredWithTheOriginalResult(t *testing.T) { // INV-10
 		for sequence, want := range map[uint64]txn.Result{1: first, 2: several, 9: refused} {
 			before := d.s.Queue(1).NextSequence()
 			want.Duplicate = true
-			prior, ok, code := d.s.Prior(*origin("p", 0, sequence))
+			prior, ok, code := d.s.CachedResult(*origin("p", 0, sequence))
 			require.True(t, ok)
 			require.Equal(t, txn.OK, code)
 			require.Equal(t, want, prior)
@@ -53,7 +53,7 @@ func TestRetryIsAnsweredWithTheOriginalResult(t *testing.T) { // INV-10
 		}
 		d.reload()
 	}
-	_, ok, code := d.s.Prior(*origin("p", 0, 3))
+	_, ok, code := d.s.CachedResult(*origin("p", 0, 3))
 	require.False(t, ok)
 	require.Equal(t, txn.OK, code)
 	r := d.apply(origin("p", 0, 3), one)
@@ -66,7 +66,7 @@ func TestEpochs(t *testing.T) {
 	d.queue("q", txn.Config{}, "a")
 	require.False(t, d.apply(origin("p", 1, 1), one).Duplicate)
 	require.False(t, d.apply(origin("p", 2, 1), one).Duplicate, "a new epoch begins anew")
-	_, _, code := d.s.Prior(*origin("p", 1, 5))
+	_, _, code := d.s.CachedResult(*origin("p", 1, 5))
 	require.Equal(t, txn.ErrFenced, code)
 	for _, sequence := range []uint64{1, 2, 3} {
 		r := d.apply(origin("p", 1, sequence), one)
@@ -106,7 +106,7 @@ func TestWindow(t *testing.T) {
 // small returns limits that a test can reach.
 func small() limits {
 	l := defaultLimits()
-	l.producers, l.producerOps, l.totalOps, l.producerWindow, l.forgottenThreshold = 4, 6, 12, 3, 3
+	l.producers, l.producerOps, l.totalOps, l.producerWindow, l.evictionThreshold = 4, 6, 12, 3, 3
 	return l
 }
 
@@ -165,7 +165,7 @@ func TestOldProducersLoseResultsAndAreForgotten(t *testing.T) {
 	d.reload()
 	r := use("p2", 5)
 	require.ErrorIs(t, r.Err(), txn.ErrProducerForgotten, "too old to know is an error, not a guess")
-	_, _, code := d.s.Prior(*origin("p2", 0, 5))
+	_, _, code := d.s.CachedResult(*origin("p2", 0, 5))
 	require.Equal(t, txn.ErrProducerForgotten, code)
 	require.NoError(t, new(use("new", 1)).Err(), "a new producer is let in")
 	require.Empty(t, d.s.Check())
@@ -176,20 +176,20 @@ func TestRetryOfAForgottenProducer(t *testing.T) { // INV-10
 	d := newDriver(t)
 	d.s.setLimits(small())
 	d.queue("q", txn.Config{}, "a")
-	_, _, code := d.s.PriorOfRetry(*origin("early", 0, 1))
+	_, _, code := d.s.CachedResultOfRetry(*origin("early", 0, 1))
 	require.Equal(t, txn.OK, code, "no producer was forgotten: the first attempt did not come")
 	for i := range 5 {
 		require.NoError(t, new(d.apply(origin(fmt.Sprintf("p%d", i), 0, 1), one)).Err())
 	}
-	_, ok, code := d.s.Prior(*origin("p0", 0, 1))
+	_, ok, code := d.s.CachedResult(*origin("p0", 0, 1))
 	require.False(t, ok)
 	require.Equal(t, txn.OK, code, "it could be a new one")
-	_, _, code = d.s.PriorOfRetry(*origin("p0", 0, 1))
+	_, _, code = d.s.CachedResultOfRetry(*origin("p0", 0, 1))
 	require.Equal(t, txn.ErrProducerForgotten, code, "let in as a new one")
-	prior, ok, _ := d.s.PriorOfRetry(*origin("p4", 0, 1))
+	prior, ok, _ := d.s.CachedResultOfRetry(*origin("p4", 0, 1))
 	require.True(t, ok)
 	require.True(t, prior.Duplicate)
-	_, ok, code = d.s.PriorOfRetry(*origin("p4", 0, 2))
+	_, ok, code = d.s.CachedResultOfRetry(*origin("p4", 0, 2))
 	require.False(t, ok)
 	require.Equal(t, txn.OK, code, "a producer that is known has lost nothing")
 }

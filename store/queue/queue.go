@@ -21,7 +21,7 @@ type Queue struct {
 	sizes    sizeSet
 	tail     tail
 
-	handedOut uint64   // lower sequences were collected, or in pages at the start
+	collected uint64   // lower sequences were collected, or in pages at the start
 	leaving   *leaving // nil if empty
 	*extras            // &noExtras if empty
 
@@ -40,9 +40,9 @@ type Queue struct {
 
 // extras are the properties that few queues have.
 type extras struct {
-	forwards *forwards // nil if empty
-	lanes    *laneSet  // nil without priorities
-	delayed  *delaySet // nil if empty
+	forwards *forwards      // nil if empty
+	lanes    *priorityIndex // nil without priorities
+	delayed  *delaySet      // nil if empty
 	// Total messages discarded: dropped counts dead letters without a dead-letter queue, per subscription. expired
 	// counts expired messages that were not moved to a dead-letter queue.
 	dropped, expired uint64
@@ -340,7 +340,7 @@ func (s *State) markDead(q *Queue, chunk uint64, w int, mask uint64) {
 	}
 	first := wordFirst(chunk, w)
 	c := q.sizes.chunk(chunk)
-	if first+uint64(trailingZeros(mask)) < q.handedOut {
+	if first+uint64(trailingZeros(mask)) < q.collected {
 		c.died |= 1 << w
 	}
 	died := c.died != 0

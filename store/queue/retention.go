@@ -70,8 +70,8 @@ func (s *State) trim(q *Queue, o *txn.Op) (changed uint64) {
 	return s.ack(sub, sub.acks.floor, o.Sequence-1)
 }
 
-// listSwept records whether the active must check the queue periodically.
-func (s *State) listSwept(q *Queue, wanted bool) {
+// updateExpiring records whether the active must check the queue periodically.
+func (s *State) updateExpiring(q *Queue, wanted bool) {
 	if !wanted {
 		delete(s.swept, q.id)
 		return
@@ -82,8 +82,8 @@ func (s *State) listSwept(q *Queue, wanted bool) {
 	s.swept[q.id] = struct{}{}
 }
 
-// Swept returns the numbers of the queues with a retention or txn.OverflowDeadLetterHead, in rising order.
-func (s *State) Swept() []uint64 { return slices.Sorted(maps.Keys(s.swept)) }
+// Expiring returns the numbers of the queues with a retention or txn.OverflowDeadLetterHead, in rising order.
+func (s *State) Expiring() []uint64 { return slices.Sorted(maps.Keys(s.swept)) }
 
 // RetainFrom returns the first sequence to keep so that at most the given messages and bytes are retained; 0 means no
 // limit. It returns Retained's floor if they are within the limits. Its cost depends on the messages to remove and

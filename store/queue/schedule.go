@@ -52,12 +52,12 @@ func ScheduleKey(dst []byte, e txn.Due) []byte {
 func ParseScheduleKey(key []byte) (e txn.Due, err error) {
 	c := cursor{b: key}
 	if c.u8() != keySchedule {
-		c.fail("a key of another kind")
+		c.fail("wrong kind of key")
 	}
 	e.TimeMS, e.Queue, e.Sequence = int64(c.be64()), c.be64(), c.be64()
 	e.Kind = txn.DueKind(c.u8())
 	if c.end(); c.err == nil && (e.TimeMS < 0 || e.Kind != txn.DueDeliver && e.Kind != txn.DueExpire) {
-		c.fail("an entry of the schedule that cannot be")
+		c.fail("invalid schedule entry")
 	}
 	return e, c.err
 }

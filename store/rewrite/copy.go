@@ -83,7 +83,7 @@ type copier struct {
 	pace  *throttle.Pacer
 
 	messages, bytes, dropped uint64
-	sinceLook                uint64 // bytes since the last check of the free space
+	uncheckedBytes           uint64 // bytes since the last check of the free space
 }
 
 // copyAll copies everything and returns the new root.
@@ -111,7 +111,7 @@ func (c *copier) copyAll(ctx context.Context) (page.Run, error) {
 		return page.Run{}, err
 	}
 	if want := c.live.Messages(); c.messages != want {
-		return page.Run{}, fmt.Errorf("%w: %d messages are wanted, %d are stored; page.db is as it was",
+		return page.Run{}, fmt.Errorf("%w: expected %d messages, found %d; page.db is unchanged",
 			index.ErrDataLoss,
 			want, c.messages)
 	}
@@ -120,7 +120,7 @@ func (c *copier) copyAll(ctx context.Context) (page.Run, error) {
 	}
 	root, err := c.index.Bulk.Finish()
 	if err != nil {
-		return page.Run{}, fmt.Errorf("write the tree: %w", err)
+		return page.Run{}, fmt.Errorf("write tree: %w", err)
 	}
 	return root, nil
 }
@@ -131,13 +131,13 @@ func (c *copier) run(e *index.Entry, payload []byte, err error) error {
 		err = c.live.Of(e, &c.alive)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: queue %d, sequences %d to %d: %w; page.db is as it was", index.ErrDataLoss, e.Queue,
+		return fmt.Errorf("%w: queue %d, sequences %d to %d: %w; page.db is unchanged", index.ErrDataLoss, e.Queue,
 			e.First,
 			e.Last(), err)
 	}
 	r, err := index.NewRunReader(payload)
 	if err == nil && (r.Queue != e.Queue || r.First != e.First || uint64(r.Left) != e.Count) {
-		err = fmt.Errorf("%w: page %d does not hold what the index says", index.ErrDataLoss, e.Run.First)
+		err = fmt.Errorf("%w: page %d does not match the index", index.ErrDataLoss, e.Run.First)
 	}
 	var messages, bytes uint64
 	for err == nil {
@@ -156,7 +156,7 @@ func (c *copier) run(e *index.Entry, payload []byte, err error) error {
 		err = c.message(e.Queue, seq, record)
 	}
 	if err == nil && messages != c.alive.Count() {
-		err = fmt.Errorf("%w: queue %d, sequences %d to %d: %d messages are wanted, %d are there; page.db is as it was",
+		err = fmt.Errorf("%w: queue %d, sequences %d to %d: expected %d messages, found %d; page.db is unchanged",
 			index.ErrDataLoss, e.Queue, e.First, e.Last(), c.alive.Count(), messages)
 	}
 	if err != nil {
@@ -170,16 +170,16 @@ func (c *copier) run(e *index.Entry, payload []byte, err error) error {
 
 // look stops the rewrite if it is about to use the space reserved for the log.
 func (c *copier) look(bytes uint64) error {
-	if c.sinceLook += bytes; c.sinceLook < spaceEveryBytes {
+	if c.uncheckedBytes += bytes; c.uncheckedBytes < spaceEveryBytes {
 		return nil
 	}
-	c.sinceLook = 0
+	c.uncheckedBytes = 0
 	if err := c.rw.e.Usable(); err != nil {
 		return err
 	}
 	usage, err := c.rw.fs.Usage(c.rw.m.o.Dir)
 	if err != nil {
-		return fmt.Errorf("look at the free space: %w", err)
+		return fmt.Errorf("get free space: %w", err)
 	}
 	if reserve := c.rw.o.ReserveBytes / 2; usage.AvailableBytes < reserve { // the new file is already allocated
 		return &SpaceError{ReserveBytes: reserve, AvailableBytes: usage.AvailableBytes}
@@ -217,7 +217,7 @@ func (c *copier) endRun() error {
 	e := c.Entry(run)
 	c.Count = 0
 	if err := c.index.Put(e); err != nil {
-		return fmt.Errorf("write the index: %w", err)
+		return fmt.Errorf("write index: %w", err)
 	}
 	return nil
 }

@@ -21,10 +21,10 @@ import (
 // Errors of maintenance: scan, rewrite, shrink.
 var (
 	// ErrMaintenance is returned if a rewrite or a shrink is requested while one is running; see MaintenanceError.
-	ErrMaintenance = errors.New("maintenance of the page file is under way")
+	ErrMaintenance = errors.New("page file maintenance is running")
 	// ErrCanceled is returned by a rewrite or a shrink that was canceled before it changed anything: its context
 	// ended, or the store was closed or replaced by its peer's. The error wraps the error of the context.
-	ErrCanceled = errors.New("canceled; page.db is as it was")
+	ErrCanceled = errors.New("canceled; page.db is unchanged")
 	// ErrNoSpace is returned if a rewrite does not fit on the disk; see SpaceError.
 	ErrNoSpace = errors.New("not enough free space")
 )
@@ -57,10 +57,10 @@ type SpaceError struct {
 // Error returns a description with the figures.
 func (e *SpaceError) Error() string {
 	if e.NeedBytes == 0 {
-		return fmt.Sprintf("%v: %s must stay free for the log, and %s are available; free some space, or consume "+
+		return fmt.Sprintf("%v: the log requires %s of free space, and %s are available; free some space, or consume "+
 			"messages first", ErrNoSpace, units.Bytes(e.ReserveBytes), units.Bytes(e.AvailableBytes))
 	}
-	return fmt.Sprintf("%v: the new page file takes %s, %s more must stay free for the log, and %s are available; free "+
+	return fmt.Sprintf("%v: the new page file requires %s, the log %s more, and %s are available; free "+
 		"some space, or consume messages first", ErrNoSpace, units.Bytes(e.NeedBytes), units.Bytes(e.ReserveBytes),
 		units.Bytes(e.AvailableBytes))
 }
@@ -201,7 +201,7 @@ func (m *Maintenance) DropOld() (uint64, error) {
 	}
 	_, u, err := m.begin(context.Background(), "drop-old")
 	if err != nil {
-		return 0, fmt.Errorf("drop page.db_old: %w", err)
+		return 0, fmt.Errorf("remove page.db_old: %w", err)
 	}
 	defer m.end(u)
 	return dropOld(m.o.FS, m.o.Dir)

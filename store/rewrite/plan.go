@@ -121,16 +121,16 @@ func planWith(
 func diskFigures(fsys vfs.FS, dir string) (file, old, available uint64, err error) {
 	info, err := fsys.Stat(datadir.PageFile(dir))
 	if err != nil {
-		return 0, 0, 0, fmt.Errorf("look at page.db: %w", err)
+		return 0, 0, 0, fmt.Errorf("stat page.db: %w", err)
 	}
 	if was, err := fsys.Stat(filepath.Join(dir, datadir.OldFileName)); err == nil {
 		old = uint64(was.SizeBytes)
 	} else if !errors.Is(err, fs.ErrNotExist) {
-		return 0, 0, 0, fmt.Errorf("look at page.db_old: %w", err)
+		return 0, 0, 0, fmt.Errorf("stat page.db_old: %w", err)
 	}
 	usage, err := fsys.Usage(dir)
 	if err != nil {
-		return 0, 0, 0, fmt.Errorf("look at the free space: %w", err)
+		return 0, 0, 0, fmt.Errorf("get free space: %w", err)
 	}
 	return uint64(info.SizeBytes), old, usage.AvailableBytes, nil
 }
@@ -147,7 +147,7 @@ func DropOldDir(fsys vfs.FS, dir string) (_ uint64, err error) {
 		}
 	}()
 	if _, err := fsys.Stat(datadir.PageFile(dir)); err != nil {
-		return 0, fmt.Errorf("page.db_old is kept, for there is no page.db: %w", err)
+		return 0, fmt.Errorf("keep page.db_old, because page.db is missing: %w", err)
 	}
 	return dropOld(fsys, dir)
 }
@@ -159,13 +159,13 @@ func dropOld(fsys vfs.FS, dir string) (uint64, error) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("drop page.db_old: %w", err)
+		return 0, fmt.Errorf("remove page.db_old: %w", err)
 	}
 	if err := vfs.RemoveLarge(fsys, name); err != nil {
-		return 0, fmt.Errorf("drop page.db_old: %w", err)
+		return 0, fmt.Errorf("remove page.db_old: %w", err)
 	}
 	if err := fsys.SyncDir(dir); err != nil {
-		return 0, fmt.Errorf("drop page.db_old: %w", err)
+		return 0, fmt.Errorf("remove page.db_old: %w", err)
 	}
 	return uint64(info.SizeBytes), nil
 }

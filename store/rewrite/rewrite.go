@@ -237,7 +237,7 @@ func (rw *rewrite) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("rewrite: %w", err)
 	}
-	rw.events(events.RewriteBegun{
+	rw.events(events.RewriteStarted{
 		Reason: rw.o.Reason, FromPageSize: plan.FromPageSize, PageSize: plan.PageSize, Messages: plan.Messages,
 		Bytes: plan.NeedBytes,
 	})
@@ -250,7 +250,7 @@ func (rw *rewrite) run(ctx context.Context) error {
 	if err := rw.verify(ctx, meta); err != nil {
 		return fmt.Errorf("rewrite: %w", err)
 	}
-	if err := rw.dropFormer(ctx); err != nil {
+	if err := rw.removePreviousOld(ctx); err != nil {
 		return fmt.Errorf("rewrite: %w", err)
 	}
 	if err := rw.e.Swap(rw.file, rw.rename); err != nil {
@@ -294,7 +294,7 @@ func (rw *rewrite) begin(ctx context.Context) error {
 func (rw *rewrite) plan(ctx context.Context) (Plan, error) {
 	live := rw.e.Live()
 	if at, want := live.Applied(), rw.from.Meta().Position.LSN; at != want {
-		return Plan{}, fmt.Errorf("the checkpoint stands at LSN %d, the store at %d", want, at)
+		return Plan{}, fmt.Errorf("checkpoint is at LSN %d, the store at %d", want, at)
 	}
 	plan, err := planWith(ctx, rw.from, live, rw.meter, rw.fs, rw.m.o.Dir, rw.o)
 	if err != nil {
@@ -305,22 +305,22 @@ func (rw *rewrite) plan(ctx context.Context) (Plan, error) {
 	if plan.NeedBytes+plan.ReserveBytes > plan.AvailableBytes && plan.Err() == nil {
 		rw.events(events.OldFileDropped{Bytes: plan.OldFileBytes})
 		if err := vfs.RemoveLarge(rw.fs, rw.path(datadir.OldFileName)); err != nil {
-			return plan, fmt.Errorf("drop page.db_old: %w", err)
+			return plan, fmt.Errorf("remove page.db_old: %w", err)
 		}
 	}
 	err = plan.Err()
 	return plan, err
 }
 
-// dropFormer removes the page.db_old of an earlier rewrite gradually. The rename would remove it in one step and block
+// removePreviousOld removes the page.db_old of an earlier rewrite gradually. The rename would remove it in one step and block
 // all other work on page.db.
-func (rw *rewrite) dropFormer(ctx context.Context) error {
+func (rw *rewrite) removePreviousOld(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	err := vfs.RemoveLarge(rw.fs, rw.path(datadir.OldFileName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("drop the former page.db_old: %w", err)
+		return fmt.Errorf("remove the previous page.db_old: %w", err)
 	}
 	return nil
 }
@@ -332,15 +332,15 @@ func (rw *rewrite) verify(ctx context.Context, meta page.Meta) error {
 	}
 	file, err := page.Open(rw.fs, rw.path(datadir.NewFileName), page.Options{})
 	if err != nil {
-		return fmt.Errorf("open the new file: %w", err)
+		return fmt.Errorf("open new file: %w", err)
 	}
 	state, err := checkpoint.LoadState(tree.New(file, meta.Root, tree.Options{}).View(), meta)
 	err = errors.Join(err, file.Close())
 	if err != nil {
-		return fmt.Errorf("look at the new file: %w", err)
+		return fmt.Errorf("stat new file: %w", err)
 	}
 	if live := rw.e.Live(); !live.Holds(state) {
-		return fmt.Errorf("%w: the new file does not hold what it should", index.ErrDataLoss)
+		return fmt.Errorf("%w: contents of the new file do not match", index.ErrDataLoss)
 	}
 	return nil
 }
@@ -363,14 +363,14 @@ func (rw *rewrite) rename() (bool, error) {
 		return false, ErrCanceled
 	}
 	dir, final := rw.m.o.Dir, func(err error) (bool, error) {
-		return false, rw.e.Fail(fmt.Errorf("put the new page.db in place: %w", err))
+		return false, rw.e.Fail(fmt.Errorf("install the new page.db: %w", err))
 	}
 	now, next, old := rw.path(datadir.PageFileName), rw.path(datadir.NewFileName), rw.path(datadir.OldFileName)
 	if err := rw.fs.Rename(now, old); err != nil {
 		if _, serr := rw.fs.Stat(now); serr != nil {
 			return final(errors.Join(err, serr))
 		}
-		return false, fmt.Errorf("keep the old page.db: %w", err)
+		return false, fmt.Errorf("keep old page.db: %w", err)
 	}
 	if err := rw.fs.SyncDir(dir); err != nil {
 		return final(err)
@@ -382,7 +382,7 @@ func (rw *rewrite) rename() (bool, error) {
 		if uerr := rw.fs.SyncDir(dir); uerr != nil {
 			return final(errors.Join(err, uerr))
 		}
-		return false, fmt.Errorf("put the new page.db in place: %w", err)
+		return false, fmt.Errorf("install the new page.db: %w", err)
 	}
 	if err := rw.fs.SyncDir(dir); err != nil {
 		return final(err)
@@ -391,23 +391,23 @@ func (rw *rewrite) rename() (bool, error) {
 }
 
 // Recover completes or undoes a rewrite interrupted by a crash, before page.db is opened.
-func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, tell func(events.Event)) error {
+func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, report func(events.Event)) error {
 	now, next := datadir.PageFile(dir), filepath.Join(dir, datadir.NewFileName)
 	if _, err := fsys.Stat(next); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	} else if err != nil {
-		return fmt.Errorf("look for an interrupted rewrite: %w", err)
+		return fmt.Errorf("check for an interrupted rewrite: %w", err)
 	}
 	_, err := fsys.Stat(now)
 	switch {
 	case err == nil:
-		tell(events.RewriteRecovered{})
+		report(events.RewriteRecovered{})
 		if err := fsys.Remove(next); err != nil {
 			return fmt.Errorf("remove an interrupted rewrite: %w", err)
 		}
 		return nil
 	case !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("look at page.db: %w", err)
+		return fmt.Errorf("stat page.db: %w", err)
 	}
 	// It was complete before page.db was renamed. If it is corrupt, the old file is equivalent.
 	from := next
@@ -416,7 +416,7 @@ func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, tell func(events.Event)
 		if oerr := validPageFile(fsys, old, storeID); oerr != nil {
 			return fmt.Errorf("finish an interrupted rewrite: %w; %w", err, oerr)
 		}
-		tell(events.RewriteDamaged{Err: err})
+		report(events.RewriteCorrupt{Err: err})
 		from = old
 	}
 	if err := fsys.Rename(from, now); err != nil {
@@ -425,7 +425,7 @@ func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, tell func(events.Event)
 	if err := fsys.SyncDir(dir); err != nil {
 		return fmt.Errorf("finish an interrupted rewrite: %w", err)
 	}
-	tell(events.RewriteRecovered{From: filepath.Base(from)})
+	report(events.RewriteRecovered{From: filepath.Base(from)})
 	return nil
 }
 

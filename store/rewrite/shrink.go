@@ -121,7 +121,7 @@ func (m *Maintenance) shrinkFailed(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%w: %w", ErrCanceled, err)
-	case errors.Is(err, page.ErrFull), errors.Is(err, syscall.ENOSPC), errors.Is(err, page.ErrDamaged),
+	case errors.Is(err, page.ErrFull), errors.Is(err, syscall.ENOSPC), errors.Is(err, page.ErrCorrupt),
 		m.e.Usable() != nil:
 		return err
 	}

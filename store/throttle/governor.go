@@ -14,8 +14,8 @@ const (
 	windowTime    = 50 * time.Millisecond
 	windowCommits = 16
 	windowLongest = time.Second
-	// newsAge is the maximum age of a commit time reported by the active. Without commits the active reports none.
-	newsAge = 3 * time.Second
+	// reportMaxAge is the maximum age of a commit time reported by the active. Without commits the active reports none.
+	reportMaxAge = 3 * time.Second
 	// quietAfter is the delay after the last work before commits count as undisturbed.
 	quietAfter = 500 * time.Millisecond
 	// workedLately is the maximum time since the last work for which a window of commits counts as disturbed.
@@ -27,15 +27,15 @@ const (
 	quietWeight = 16
 	workWeight  = 64
 
-	// Commits may take tolerated percent of the baseline, or toleratedLeast longer; the larger limit applies.
-	tolerated      = 150
-	toleratedLeast = 200 * time.Microsecond
-	// fullShare is the whole time, in thousandths. Work always gets at least leastShare, so that it finishes.
-	fullShare  = 1000
-	leastShare = 50
-	// unknownShare is the fraction for work on a node that was just started and may not have received a commit time
+	// Commits may take tolerated percent of the baseline, or minTolerated longer; the larger limit applies.
+	tolerated    = 150
+	minTolerated = 200 * time.Microsecond
+	// fullFraction is the whole time, in thousandths. Work always gets at least minFraction, so that it finishes.
+	fullFraction = 1000
+	minFraction  = 50
+	// unknownFraction is the fraction for work on a node that was just started and may not have received a commit time
 	// yet.
-	unknownShare = 125
+	unknownFraction = 125
 )
 
 // Governor adapts the speed of a node's background work to the commit latency. Work runs at full speed while there are
@@ -47,20 +47,20 @@ const (
 type Governor struct {
 	counts [slots]atomic.Uint32 // commits of this node by latency, over all windows
 
-	mu     sync.Mutex    // guards the fields below
-	before [slots]uint32 // counts at the start of the window
-	began  time.Time     // start of the window
-	latest time.Duration // latency of the last window; 0: no commit
-	fresh  bool          // CommitTime has not returned latest yet
-	toldAt time.Time     // time at which the active reported latest; zero: this node measures
+	mu         sync.Mutex    // guards the fields below
+	before     [slots]uint32 // counts at the start of the window
+	began      time.Time     // start of the window
+	latest     time.Duration // latency of the last window; 0: no commit
+	fresh      bool          // CommitTime has not returned latest yet
+	reportedAt time.Time     // time at which the active reported latest; zero: this node measures
 
-	baseline time.Duration
-	windows  int       // number of windows in baseline, up to learned
-	share    int       // fraction for work, in thousandths
-	steady   int       // limit for doubling the fraction: its value after the last cut
-	reason   Reason    // reason of share
-	worked   time.Time // end of the last work, or of its pause
-	made     time.Time // creation time
+	baseline  time.Duration
+	windows   int       // number of windows in baseline, up to learned
+	share     int       // fraction for work, in thousandths
+	steady    int       // limit for doubling the fraction: its value after the last cut
+	reason    Reason    // reason of share
+	worked    time.Time // end of the last work, or of its pause
+	createdAt time.Time // creation time
 }
 
 // Reason is the reason for the current fraction of the time.
@@ -99,7 +99,9 @@ type Status struct {
 }
 
 // NewGovernor returns a Governor without any commit data.
-func NewGovernor() *Governor { return &Governor{share: fullShare, steady: fullShare, made: time.Now()} }
+func NewGovernor() *Governor {
+	return &Governor{share: fullFraction, steady: fullFraction, createdAt: time.Now()}
+}
 
 const (
 	// A slot is an eighth of a power of two wide, starting at 1 µs.
@@ -136,23 +138,23 @@ func (g *Governor) CommitTime() time.Duration {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.look(time.Now())
-	if !g.fresh || !g.toldAt.IsZero() {
+	g.evaluate(time.Now())
+	if !g.fresh || !g.reportedAt.IsZero() {
 		return 0
 	}
 	g.fresh = false
 	return g.latest
 }
 
-// Told records the CommitTime of the active.
-func (g *Governor) Told(d time.Duration) {
+// Report records the CommitTime of the active.
+func (g *Governor) Report(d time.Duration) {
 	if g == nil || d <= 0 {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
-	g.toldAt = now
+	g.reportedAt = now
 	g.windowEnded(now, d)
 }
 
@@ -164,18 +166,18 @@ func (g *Governor) Status() Status {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
-	st := Status{Share: float64(g.share) / fullShare, Reason: g.reason, Latest: g.latest, Baseline: g.baseline}
+	st := Status{Share: float64(g.share) / fullFraction, Reason: g.reason, Latest: g.latest, Baseline: g.baseline}
 	if now.Sub(g.worked) >= quietAfter {
 		st.Share, st.Reason = 1, NoWork
 	}
-	if !g.toldAt.IsZero() && now.Sub(g.toldAt) >= newsAge {
+	if !g.reportedAt.IsZero() && now.Sub(g.reportedAt) >= reportMaxAge {
 		st.Latest = 0 // the reported commit time is outdated
 	}
 	return st
 }
 
-// look ends the window if it is due. The caller must hold mu.
-func (g *Governor) look(now time.Time) {
+// evaluate ends the window if it is due. The caller must hold mu.
+func (g *Governor) evaluate(now time.Time) {
 	age := now.Sub(g.began)
 	if age < windowTime {
 		return
@@ -187,10 +189,10 @@ func (g *Governor) look(now time.Time) {
 		total += counts[i] - g.before[i]
 	}
 	switch {
-	case total == 0 && !g.toldAt.IsZero() && now.Sub(g.toldAt) < newsAge:
+	case total == 0 && !g.reportedAt.IsZero() && now.Sub(g.reportedAt) < reportMaxAge:
 		return // the other node is active
 	case total == 0 && age >= windowLongest:
-		g.toldAt, g.latest, g.began = time.Time{}, 0, now
+		g.reportedAt, g.latest, g.began = time.Time{}, 0, now
 		return
 	case total < windowCommits && age < windowLongest:
 		return
@@ -203,7 +205,7 @@ func (g *Governor) look(now time.Time) {
 		}
 		above -= n
 	}
-	g.before, g.began, g.toldAt = counts, now, time.Time{}
+	g.before, g.began, g.reportedAt = counts, now, time.Time{}
 	g.windowEnded(now, slotEnd(slot))
 }
 
@@ -213,13 +215,13 @@ func (g *Governor) windowEnded(now time.Time, took time.Duration) {
 	working := now.Sub(g.worked) < quietAfter
 	weight := time.Duration(quietWeight)
 	switch {
-	case g.windows < learned && working && g.share > leastShare:
-		g.share, g.reason = leastShare, Unknown
+	case g.windows < learned && working && g.share > minFraction:
+		g.share, g.reason = minFraction, Unknown
 		return // other work disturbed the commits of this window: they are not a baseline
 	case g.windows < learned: // the mean of the first windows
 		weight = time.Duration(g.windows + 1)
 		g.windows++
-	case working && g.share > leastShare && took >= g.baseline:
+	case working && g.share > minFraction && took >= g.baseline:
 		weight = 0 // the work may be the cause
 	case working:
 		weight = workWeight
@@ -230,51 +232,51 @@ func (g *Governor) windowEnded(now time.Time, took time.Duration) {
 	if now.Sub(g.worked) >= workedLately {
 		return // the window does not depend on the current fraction
 	}
-	limit := max(g.baseline*tolerated/100, g.baseline+toleratedLeast)
+	limit := max(g.baseline*tolerated/100, g.baseline+minTolerated)
 	switch {
 	case g.windows < learned:
-		g.share, g.reason = leastShare, Unknown
+		g.share, g.reason = minFraction, Unknown
 	case took > limit:
 		cut := min(max(int(limit*100/took), 50), 90)
-		g.share, g.reason = max(leastShare, g.share*cut/100), SlowCommits
+		g.share, g.reason = max(minFraction, g.share*cut/100), SlowCommits
 		g.steady = g.share
 	default:
-		g.rise()
+		g.increase()
 	}
 }
 
-// rise increases the fraction after a window with tolerable latency. Below steady it doubles the fraction, at most up
+// increase increases the fraction after a window with tolerable latency. Below steady it doubles the fraction, at most up
 // to steady; above, it increases it by an eighth. The caller must hold mu.
-func (g *Governor) rise() {
-	step := max(g.share/8, leastShare/2)
+func (g *Governor) increase() {
+	step := max(g.share/8, minFraction/2)
 	if g.share < g.steady {
 		step = max(step, min(g.share, g.steady-g.share))
 	}
-	g.share, g.reason = min(fullShare, g.share+step), Rising
-	if g.share == fullShare {
-		g.steady, g.reason = fullShare, Undisturbed
+	g.share, g.reason = min(fullFraction, g.share+step), Rising
+	if g.share == fullFraction {
+		g.steady, g.reason = fullFraction, Undisturbed
 	}
 }
 
-// shareOf returns the current fraction of the time for work, in thousandths.
-func (g *Governor) shareOf(now time.Time) int {
+// fractionAt returns the current fraction of the time for work, in thousandths.
+func (g *Governor) fractionAt(now time.Time) int {
 	if g == nil {
-		return fullShare
+		return fullFraction
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	begins := now.Sub(g.worked) >= quietAfter
-	g.look(now)
+	g.evaluate(now)
 	if now.After(g.worked) {
 		g.worked = now
 	}
 	switch {
-	case g.latest == 0 && g.windows == 0 && now.Sub(g.made) < windowLongest:
-		g.share, g.reason = unknownShare, Unknown // a standby must connect to receive the commit time
-	case g.latest == 0 || !g.toldAt.IsZero() && now.Sub(g.toldAt) >= newsAge:
-		g.share, g.reason = fullShare, NoCommits
+	case g.latest == 0 && g.windows == 0 && now.Sub(g.createdAt) < windowLongest:
+		g.share, g.reason = unknownFraction, Unknown // a standby must connect to receive the commit time
+	case g.latest == 0 || !g.reportedAt.IsZero() && now.Sub(g.reportedAt) >= reportMaxAge:
+		g.share, g.reason = fullFraction, NoCommits
 	case begins:
-		g.share, g.reason = leastShare, Rising
+		g.share, g.reason = minFraction, Rising
 		if g.windows < learned {
 			g.reason = Unknown
 		}
@@ -282,8 +284,8 @@ func (g *Governor) shareOf(now time.Time) int {
 	return g.share
 }
 
-// pauses records the end of a pause: the work is still running, and does not restart with the smallest fraction.
-func (g *Governor) pauses(until time.Time) {
+// recordPause records the end of a pause: the work is still running, and does not restart with the smallest fraction.
+func (g *Governor) recordPause(until time.Time) {
 	if g == nil {
 		return
 	}

@@ -45,7 +45,7 @@ func (n *node) commits(count int, working bool) {
 		n.g.Committed(took)
 		work(500 * time.Microsecond)
 		if d := n.g.CommitTime(); n.tell != nil {
-			n.tell.Told(d)
+			n.tell.Report(d)
 		}
 	}
 }
@@ -149,7 +149,7 @@ func TestGovernorLimits(t *testing.T) {
 		require.Equal(t, 8*time.Second, time.Since(began))
 		var none *Governor
 		none.Committed(time.Second)
-		none.Told(time.Second)
+		none.Report(time.Second)
 		require.Zero(t, none.CommitTime())
 		require.True(t, New(Limits{Governor: none}).Unhindered())
 	})
@@ -230,12 +230,12 @@ func TestGovernorOfStandbyThatStarts(t *testing.T) {
 		require.Equal(t, Unknown, g.Status().Reason)
 		work(200 * time.Millisecond)
 		p.Unhindered()
-		g.Told(20 * time.Millisecond)
+		g.Report(20 * time.Millisecond)
 		require.InDelta(t, 0.05, g.Status().Share, 0.001)
 		require.Zero(t, g.Status().Baseline)
 		for range learned {
 			p.Unhindered()
-			g.Told(time.Millisecond)
+			g.Report(time.Millisecond)
 		}
 		require.Equal(t, time.Millisecond, g.Status().Baseline)
 
@@ -253,13 +253,13 @@ func TestGovernorLongPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGovernor()
 		for range learned {
-			g.Told(time.Millisecond)
+			g.Report(time.Millisecond)
 		}
 		p := New(Limits{Governor: g})
 		p.Unhindered()
-		g.Told(time.Millisecond)
+		g.Report(time.Millisecond)
 		work(300 * time.Millisecond)
-		require.NoError(t, p.rest(t.Context())) // pauses for longest
+		require.NoError(t, p.rest(t.Context())) // recordPause for longest
 		require.Greater(t, g.Status().Share, 0.09)
 		p.Unhindered()
 		require.Greater(t, g.Status().Share, 0.09)

@@ -11,7 +11,7 @@ import (
 )
 
 // ErrOrder is returned if the keys passed to a Bulk do not rise.
-var ErrOrder = errors.New("tree: keys must rise")
+var ErrOrder = errors.New("tree: keys are not in ascending order")
 
 // NodeWriter writes the nodes of a tree that is built in key order; *page.Builder implements it.
 type NodeWriter interface {
@@ -162,7 +162,7 @@ func (b *Bulk) Finish() (page.Run, error) {
 	if b.err != nil {
 		return page.Run{}, b.err
 	}
-	b.err = ErrEditOver
+	b.err = ErrEditFinished
 	for i := 0; i < len(b.levels); i++ {
 		l := b.levels[i]
 		if i == len(b.levels)-1 {

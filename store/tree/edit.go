@@ -47,15 +47,15 @@ func (t *Tree) Edit() *Edit {
 }
 
 // Commit publishes the version: later Views see it. Nothing is written; a crash before the next Flush and checkpoint
-// loses the version. After a failed call it publishes nothing and returns ErrEditOver with that error: a partial edit
+// loses the version. After a failed call it publishes nothing and returns ErrEditFinished with that error: a partial edit
 // must not be visible.
 func (e *Edit) Commit() error {
 	if e.over {
-		return ErrEditOver
+		return ErrEditFinished
 	}
 	defer e.Discard()
 	if e.err != nil {
-		return fmt.Errorf("%w: a call failed: %w", ErrEditOver, e.err)
+		return fmt.Errorf("%w: a call failed: %w", ErrEditFinished, e.err)
 	}
 	root := e.root
 	e.t.dirty.Add(e.added(root) - e.dropped)
@@ -87,7 +87,7 @@ func (e *Edit) added(k childRef) int64 {
 // begin returns an error if the edit cannot be changed.
 func (e *Edit) begin() error {
 	if e.over {
-		return ErrEditOver
+		return ErrEditFinished
 	}
 	if e.err != nil {
 		return e.err

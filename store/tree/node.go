@@ -226,13 +226,13 @@ func (n *node) appendTo(dst []byte, childRun func(*node) page.Run) []byte {
 	return dst
 }
 
-// decodeNode decodes a node, which aliases b. The error is a page.DamagedError without a position.
+// decodeNode decodes a node, which aliases b. The error is a page.CorruptError without a position.
 func decodeNode(b []byte) (*node, error) {
 	damaged := func(format string, args ...any) (*node, error) {
-		return nil, &page.DamagedError{Reason: "tree node: " + fmt.Sprintf(format, args...)}
+		return nil, &page.CorruptError{Reason: "tree node: " + fmt.Sprintf(format, args...)}
 	}
 	if len(b) < nodeHeaderBytes || b[0] > maxLevel || b[1] != 0 {
-		return damaged("no header")
+		return damaged("missing header")
 	}
 	prefixLen, count := int(binary.LittleEndian.Uint16(b[2:])), int(binary.LittleEndian.Uint32(b[4:]))
 	rest := b[nodeHeaderBytes:]
@@ -261,7 +261,7 @@ func decodeNode(b []byte) (*node, error) {
 			return damaged("entry %d: key", i)
 		}
 		if i > 0 && bytes.Compare(before, suffix) >= 0 { // the prefix is the same
-			return damaged("entry %d: keys do not ascend", i)
+			return damaged("entry %d: keys not in ascending order", i)
 		}
 		before = suffix
 		key := suffix
@@ -277,7 +277,7 @@ func decodeNode(b []byte) (*node, error) {
 		n.raw += n.entrySize(i)
 	}
 	if len(rest) != 0 {
-		return damaged("%d bytes too many", len(rest))
+		return damaged("%d trailing bytes", len(rest))
 	}
 	return n, nil
 }

@@ -35,7 +35,7 @@ func TestNodeRoundTrip(t *testing.T) {
 		require.Equal(t, b, got.appendTo(nil, nil))
 		for cut := range b {
 			_, err := decodeNode(b[:cut])
-			require.ErrorIs(t, err, page.ErrDamaged, "cut at %d", cut)
+			require.ErrorIs(t, err, page.ErrCorrupt, "cut at %d", cut)
 		}
 	}
 }
@@ -48,7 +48,7 @@ func FuzzNode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		n, err := decodeNode(b)
 		if err != nil {
-			require.ErrorIs(t, err, page.ErrDamaged)
+			require.ErrorIs(t, err, page.ErrCorrupt)
 			return
 		}
 		again, err := decodeNode(n.appendTo(nil, nil))

@@ -14,10 +14,10 @@ import (
 var (
 	// ErrTooLarge is returned if a key is longer than MaxKeyBytes or a value longer than MaxValueBytes.
 	ErrTooLarge = errors.New("tree: key or value is too large")
-	// ErrEditOver is returned if an Edit is used after Commit or Discard, or committed after a failed call.
-	ErrEditOver = errors.New("tree: the edit is over")
+	// ErrEditFinished is returned if an Edit is used after Commit or Discard, or committed after a failed call.
+	ErrEditFinished = errors.New("tree: edit has finished")
 	// ErrChanged is returned by an Iterator over an Edit that was changed after the iterator was created.
-	ErrChanged = errors.New("tree: the edit was changed during a scan")
+	ErrChanged = errors.New("tree: edit was changed during a scan")
 )
 
 // Pager stores nodes; *page.File implements it.
@@ -109,9 +109,9 @@ func (t *Tree) load(k childRef, level int, keep bool) (*node, error) {
 		}
 	}
 	if level >= 0 && int(n.level) != level {
-		return nil, &page.DamagedError{
+		return nil, &page.CorruptError{
 			Page:   k.run.First,
-			Reason: fmt.Sprintf("tree node of level %d where %d is expected", n.level, level),
+			Reason: fmt.Sprintf("tree node of level %d, expected %d", n.level, level),
 		}
 	}
 	return n, nil
@@ -123,10 +123,10 @@ func (t *Tree) read(run page.Run) (*node, error) {
 		return nil, fmt.Errorf("read tree node: %w", err)
 	}
 	if kind != page.KindNode {
-		return nil, &page.DamagedError{Page: run.First, Reason: fmt.Sprintf("%v where a tree node is expected", kind)}
+		return nil, &page.CorruptError{Page: run.First, Reason: fmt.Sprintf("found %v, expected a tree node", kind)}
 	}
 	n, err := decodeNode(payload)
-	var damage *page.DamagedError
+	var damage *page.CorruptError
 	if errors.As(err, &damage) {
 		damage.Page, damage.Offset = run.First, page.OffsetOf(run.First, t.pager.PageSize())
 	}

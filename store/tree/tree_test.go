@@ -352,8 +352,8 @@ func TestLimitsAndMisuse(t *testing.T) {
 	require.ErrorIs(t, it.Err(), ErrChanged)
 	require.NoError(t, e.Commit())
 	e.Discard()
-	require.ErrorIs(t, e.Commit(), ErrEditOver)
-	require.ErrorIs(t, e.Put(nil, nil), ErrEditOver)
+	require.ErrorIs(t, e.Commit(), ErrEditFinished)
+	require.ErrorIs(t, e.Put(nil, nil), ErrEditFinished)
 	checkpoint(t, f, tr)
 	v, ok, err := New(f, f.Meta().Root, Options{}).View().Get(make([]byte, MaxKeyBytes))
 	require.NoError(t, err)
@@ -422,14 +422,14 @@ func TestFailures(t *testing.T) {
 	requireSame(t, m, tr.View(), nil, nil)
 
 	e := tr.Edit()
-	p.read = page.ErrDamaged
-	require.ErrorIs(t, e.DeleteRange([]byte("000100"), []byte("000600")), page.ErrDamaged)
-	require.ErrorIs(t, e.Commit(), page.ErrDamaged)
+	p.read = page.ErrCorrupt
+	require.ErrorIs(t, e.DeleteRange([]byte("000100"), []byte("000600")), page.ErrCorrupt)
+	require.ErrorIs(t, e.Commit(), page.ErrCorrupt)
 	it := tr.View().Scan(nil, nil)
 	require.False(t, it.Next())
-	require.ErrorIs(t, it.Err(), page.ErrDamaged)
+	require.ErrorIs(t, it.Err(), page.ErrCorrupt)
 	_, _, err := tr.View().Get([]byte("000100"))
-	require.ErrorIs(t, err, page.ErrDamaged)
+	require.ErrorIs(t, err, page.ErrCorrupt)
 	p.read = nil
 	requireSame(t, m, tr.View(), nil, nil)
 	checkpoint(t, f, tr)

@@ -11,9 +11,9 @@ import (
 
 // reader reads one version of the tree.
 type reader struct {
-	t    *Tree
-	root childRef
-	once bool // leaves are not added to the cache
+	t       *Tree
+	root    childRef
+	noCache bool // leaves are not added to the cache
 }
 
 // View is an immutable version of the tree. It is safe for concurrent use.
@@ -21,17 +21,17 @@ type View struct{ reader }
 
 // Once returns a view of the same version for a single pass over a large part of the tree: its leaves are not cached,
 // so they do not evict other nodes.
-func (v *View) Once() *View { return &View{reader{t: v.t, root: v.root, once: true}} }
+func (v *View) Once() *View { return &View{reader{t: v.t, root: v.root, noCache: true}} }
 
 // load returns the node of k. level is its expected level, or negative if unknown.
 func (r *reader) load(k childRef, level int) (*node, error) {
-	if r.once && level == 0 {
+	if r.noCache && level == 0 {
 		return r.t.load(k, 0, false)
 	}
 	return r.t.load(k, level, true)
 }
 
-// Get returns the value of key. The error is that of a page read: page.ErrDamaged, or an error of the file.
+// Get returns the value of key. The error is that of a page read: page.ErrCorrupt, or an error of the file.
 func (r *reader) Get(key []byte) (value []byte, ok bool, err error) {
 	if r.root.isZero() {
 		return nil, false, nil
@@ -280,7 +280,7 @@ func (v *View) walkRuns(k childRef, level int, fn func(run page.Run, level int) 
 	return nil
 }
 
-// Verify reads every node and returns the first violation of the tree's invariants as a page.DamagedError.
+// Verify reads every node and returns the first violation of the tree's invariants as a page.CorruptError.
 func (v *View) Verify() error {
 	if v.root.isZero() {
 		return nil
@@ -299,23 +299,23 @@ func (v *View) verify(k childRef, level int, lo, hi []byte) error {
 		return err
 	}
 	damaged := func(format string, args ...any) error {
-		return &page.DamagedError{Page: k.run.First, Reason: fmt.Sprintf("tree node: "+format, args...)}
+		return &page.CorruptError{Page: k.run.First, Reason: fmt.Sprintf("tree node: "+format, args...)}
 	}
 	if len(n.keys) == 0 {
-		return damaged("it is empty")
+		return damaged("empty node")
 	}
 	raw := 0
 	for i, key := range n.keys {
 		raw += n.entrySize(i)
 		if i > 0 && bytes.Compare(n.keys[i-1], key) >= 0 {
-			return damaged("keys do not ascend at %d", i)
+			return damaged("keys not in ascending order at %d", i)
 		}
 		if (lo != nil && bytes.Compare(key, lo) < 0) || (hi != nil && bytes.Compare(key, hi) >= 0) {
 			return damaged("key %x is not in [%x, %x)", key, lo, hi)
 		}
 	}
 	if raw != n.raw {
-		return damaged("its size is %d and said to be %d", raw, n.raw)
+		return damaged("size is %d, recorded as %d", raw, n.raw)
 	}
 	for i := range n.children {
 		from, to := n.bounds(i, lo, hi)

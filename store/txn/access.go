@@ -41,16 +41,16 @@ func (c *AccessChange) compare(o *AccessChange) int {
 // the last change, or 0 for an unchanged table. Each entry may occur once; an empty list changes only the version.
 // asked is a checksum of the client's request, which identifies retries (Op.Fingerprint): the active derives the
 // changes from the request and the current table.
-func (b *Builder) ChangeAccess(expected uint64, asked uint32, changes []AccessChange) {
+func (b *Builder) ChangeAccess(expected uint64, requested uint32, changes []AccessChange) {
 	if len(changes) > MaxAccessChanges {
-		b.fail(fmt.Errorf("%w: %d changes of the access table, the limit is %d", ErrTooLarge, len(changes),
+		b.fail(fmt.Errorf("%w: %d changes of the access table, limit %d", ErrTooLarge, len(changes),
 			MaxAccessChanges))
 	}
 	changes = slices.Clone(changes)
 	slices.SortFunc(changes, func(x, y AccessChange) int { return x.compare(&y) })
 	b.begin(OpAccess)
 	b.buf = binary.AppendUvarint(b.buf, expected)
-	b.buf = binary.LittleEndian.AppendUint32(b.buf, asked)
+	b.buf = binary.LittleEndian.AppendUint32(b.buf, requested)
 	b.buf = binary.AppendUvarint(b.buf, uint64(len(changes)))
 	for i := range changes {
 		c := &changes[i]
@@ -58,7 +58,7 @@ func (b *Builder) ChangeAccess(expected uint64, asked uint32, changes []AccessCh
 			b.fail(err)
 		}
 		if i > 0 && changes[i-1].compare(c) == 0 {
-			b.fail(fmt.Errorf("%w: the entry %q of the access table is changed twice", ErrMalformed, c.Name))
+			b.fail(fmt.Errorf("%w: duplicate change of access table entry %q", ErrMalformed, c.Name))
 		}
 		b.buf = append(b.buf, c.Kind)
 		b.buf = append(binary.AppendUvarint(b.buf, uint64(len(c.Name))), c.Name...)
@@ -74,11 +74,11 @@ func (b *Builder) ChangeAccess(expected uint64, asked uint32, changes []AccessCh
 
 func (c *AccessChange) check() error {
 	if len(c.Name) == 0 || len(c.Name) > MaxAccessNameBytes {
-		return fmt.Errorf("%w: a name of %d bytes in the access table, 1 to %d are possible", ErrInvalidName,
+		return fmt.Errorf("%w: access table name of %d bytes, must have 1 to %d", ErrInvalidName,
 			len(c.Name), MaxAccessNameBytes)
 	}
 	if len(c.Value) > MaxAccessValueBytes {
-		return fmt.Errorf("%w: an entry of the access table of %d bytes, the limit is %d", ErrTooLarge, len(c.Value),
+		return fmt.Errorf("%w: access table entry of %d bytes, limit %d", ErrTooLarge, len(c.Value),
 			MaxAccessValueBytes)
 	}
 	return nil
@@ -93,7 +93,7 @@ func (o *Op) decodeAccess(d *decoder) {
 	for i := range o.Count {
 		c := d.accessChange()
 		if d.err == nil && (len(c.Name) == 0 || i > 0 && last.compare(&c) >= 0) {
-			d.fail("an entry of the access table without a name, or out of order")
+			d.fail("access table entry without a name, or out of order")
 		}
 		if d.err != nil {
 			return

@@ -127,7 +127,7 @@ func SortValues(values []TypedProperty) {
 func (a *Attributes) check(props []Property) error {
 	for i, text := range a.texts() {
 		if len(text) > MaxAttributeBytes {
-			return fmt.Errorf("%w: %s has %d bytes, the limit is %d", ErrTooLarge, AttributeMessageID+Attribute(i),
+			return fmt.Errorf("%w: %s has %d bytes, limit %d", ErrTooLarge, AttributeMessageID+Attribute(i),
 				len(text), MaxAttributeBytes)
 		}
 	}
@@ -137,17 +137,17 @@ func (a *Attributes) check(props []Property) error {
 	for i := range a.Values {
 		p := &a.Values[i]
 		if len(p.Key) == 0 || len(p.Key) > MaxPropertyKeyBytes {
-			return fmt.Errorf("%w: a property key has %d bytes, 1 to %d are possible", ErrInvalidName, len(p.Key),
+			return fmt.Errorf("%w: property key of %d bytes, must have 1 to %d", ErrInvalidName, len(p.Key),
 				MaxPropertyKeyBytes)
 		}
 		if p.Value.Kind < ValueBool || p.Value.Kind > ValueBytes || p.Value.Kind == ValueBool && p.Value.Bits > 1 {
-			return fmt.Errorf("%w: property %.40q has no value of a known type", ErrInvalidMessage, p.Key)
+			return fmt.Errorf("%w: property %.40q has an unknown value type", ErrInvalidMessage, p.Key)
 		}
 		if i > 0 && a.Values[i-1].Key >= p.Key {
-			return fmt.Errorf("%w: property %.40q is there twice, or out of order", ErrInvalidMessage, p.Key)
+			return fmt.Errorf("%w: property %.40q is a duplicate, or out of order", ErrInvalidMessage, p.Key)
 		}
 		if slices.ContainsFunc(props, func(text Property) bool { return text.Key == p.Key }) {
-			return fmt.Errorf("%w: property %.40q is there as a text and as a value", ErrInvalidMessage, p.Key)
+			return fmt.Errorf("%w: property %.40q is set both as text and as a typed value", ErrInvalidMessage, p.Key)
 		}
 	}
 	if a.DeadLetter != nil {
@@ -156,7 +156,7 @@ func (a *Attributes) check(props []Property) error {
 		}
 	}
 	if n := a.bytes() - a.DeadLetter.bytes(); n > MaxAttributesBytes {
-		return fmt.Errorf("%w: the attributes and typed properties have %d bytes, the limit is %d", ErrTooLarge, n,
+		return fmt.Errorf("%w: attributes and typed properties have %d bytes, limit %d", ErrTooLarge, n,
 			MaxAttributesBytes)
 	}
 	return nil
@@ -165,11 +165,11 @@ func (a *Attributes) check(props []Property) error {
 // checkNumbers is check for the numeric attributes.
 func (a *Attributes) checkNumbers() error {
 	if a.Priority != nil && *a.Priority > MaxPriority {
-		return fmt.Errorf("%w: the priority is %d, 0 to %d are possible", ErrInvalidMessage, *a.Priority, MaxPriority)
+		return fmt.Errorf("%w: priority %d, must be 0 to %d", ErrInvalidMessage, *a.Priority, MaxPriority)
 	}
 	for tag, ms := range a.times {
 		if ms < 0 || ms > MaxTimeMS {
-			return fmt.Errorf("%w: %s is %d, 1 to %d ms since 1970 are possible", ErrInvalidMessage, tag, ms, int64(MaxTimeMS))
+			return fmt.Errorf("%w: %s is %d, must be 1 to %d ms since 1970", ErrInvalidMessage, tag, ms, int64(MaxTimeMS))
 		}
 	}
 	return nil
@@ -310,7 +310,7 @@ func (a *Attributes) appendValues(dst []byte) []byte {
 func (d *decoder) attributes() (block, values, dead []byte) {
 	block = d.bytes(MaxAttributesBytes + maxDeadLetterBytes)
 	if d.err == nil && len(block) == 0 {
-		d.fail("a block of attributes without any")
+		d.fail("empty attribute block")
 	}
 	in := decoder{b: block}
 	for last := Attribute(0); in.err == nil && len(in.b) > 0; {
@@ -320,15 +320,15 @@ func (d *decoder) attributes() (block, values, dead []byte) {
 			in.fail("attributes out of order")
 		case tag >= AttributeMessageID && tag <= lastText:
 			if len(in.bytes(MaxAttributeBytes)) == 0 {
-				in.fail("an attribute without a text")
+				in.fail("attribute without a text")
 			}
 		case tag == AttributePriority:
 			if v := in.bytes(1); len(v) != 1 || v[0] > MaxPriority {
-				in.fail("an impossible priority")
+				in.fail("invalid priority")
 			}
 		case tag == AttributeExpiresAt, tag == AttributeDeliverAt:
 			if timeOf(in.bytes(binary.MaxVarintLen64)) == 0 {
-				in.fail("an impossible time")
+				in.fail("invalid time")
 			}
 		case tag == AttributeValues:
 			values = in.bytes(MaxAttributesBytes)
@@ -366,7 +366,7 @@ func (d *decoder) checkValues(b []byte) {
 		last = key
 	}
 	if in.err == nil && len(in.b) > 0 {
-		in.fail("bytes after the values")
+		in.fail("trailing bytes after the values")
 	}
 	if d.err == nil {
 		d.err = in.err
@@ -380,7 +380,7 @@ func (d *decoder) value() (key []byte, v Value) {
 	case ValueBool:
 		v.Bits = uint64(d.u8())
 		if v.Bits > 1 {
-			d.fail("a bool that is neither")
+			d.fail("invalid bool")
 		}
 	case ValueBytes:
 		v.Bytes = d.bytes(MaxAttributesBytes)
@@ -388,7 +388,7 @@ func (d *decoder) value() (key []byte, v Value) {
 		v.Bits = d.u64()
 	default:
 		if d.err == nil {
-			d.err = fmt.Errorf("%w: a property of type %d", ErrNewerVersion, uint8(v.Kind))
+			d.err = fmt.Errorf("%w: property of type %d", ErrNewerVersion, uint8(v.Kind))
 		}
 	}
 	return key, v

@@ -71,11 +71,11 @@ func (b *Builder) Begin(dst []byte, timeMS int64, producer *Producer) {
 // CheckProducer verifies that p is within the limits. The error wraps ErrMalformed.
 func CheckProducer(p Producer) error {
 	if len(p.ID) == 0 || len(p.ID) > MaxProducerIDBytes {
-		return fmt.Errorf("%w: a producer id of %d bytes, 1 to %d are possible", ErrMalformed, len(p.ID),
+		return fmt.Errorf("%w: producer id of %d bytes, must have 1 to %d", ErrMalformed, len(p.ID),
 			MaxProducerIDBytes)
 	}
 	if p.Sequence == 0 {
-		return fmt.Errorf("%w: a producer's sequence begins at 1", ErrMalformed)
+		return fmt.Errorf("%w: producer sequences start at 1", ErrMalformed)
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (b *Builder) DeleteQueue(queue uint64, ifEmpty bool) {
 // nothing.
 func (b *Builder) DeleteTemporary(queue, grace uint64) {
 	if grace == 0 || grace > MaxTime {
-		b.fail(fmt.Errorf("%w: a queue with a grace of %d ms is not temporary", ErrMalformed, grace))
+		b.fail(fmt.Errorf("%w: queue with a grace of %d ms is not temporary", ErrMalformed, grace))
 	}
 	b.begin(OpDeleteQueue)
 	b.buf = binary.AppendUvarint(b.buf, queue)
@@ -159,7 +159,7 @@ func (b *Builder) CreateSubscription(queue uint64, name string, start Start) {
 // CreateSubscription.
 func (b *Builder) CreateSubscriptionWith(queue uint64, name string, start Start, o SubscriptionOptions) {
 	if start == StartSequence {
-		b.fail(fmt.Errorf("%w: a start at a sequence without one", ErrMalformed))
+		b.fail(fmt.Errorf("%w: start at a sequence without a sequence", ErrMalformed))
 	}
 	b.createSubscription(queue, name, start, 0, o)
 }
@@ -192,7 +192,7 @@ func (b *Builder) createSubscription(queue uint64, name string, start Start, seq
 
 func (b *Builder) checkSequence(sequence uint64) {
 	if sequence == 0 {
-		b.fail(fmt.Errorf("%w: sequences begin at 1", ErrMalformed))
+		b.fail(fmt.Errorf("%w: sequences start at 1", ErrMalformed))
 	}
 }
 
@@ -268,7 +268,7 @@ func (b *Builder) Record(rec []byte) {
 // needPublish fails unless a publish is open. All other operations are closed by the call that opens them.
 func (b *Builder) needPublish() {
 	if b.op < 0 {
-		b.fail(fmt.Errorf("%w: a message outside of a publish", ErrMalformed))
+		b.fail(fmt.Errorf("%w: message outside a publish", ErrMalformed))
 	}
 }
 
@@ -310,7 +310,7 @@ func (b *Builder) Release(queue uint64, sub uint32, ranges ...Range) {
 
 func (b *Builder) ranges(code OpCode, queue uint64, sub uint32, ranges []Range) {
 	if len(ranges) == 0 || len(ranges) > MaxRanges {
-		b.fail(fmt.Errorf("%w: %d ranges in one operation, 1 to %d are possible", ErrTooLarge, len(ranges), MaxRanges))
+		b.fail(fmt.Errorf("%w: %d ranges in one operation, must have 1 to %d", ErrTooLarge, len(ranges), MaxRanges))
 	}
 	b.begin(code)
 	b.buf = binary.AppendUvarint(b.buf, queue)
@@ -319,7 +319,7 @@ func (b *Builder) ranges(code OpCode, queue uint64, sub uint32, ranges []Range) 
 	last := uint64(0)
 	for _, r := range ranges {
 		if r.First == 0 || r.Last < r.First {
-			b.fail(fmt.Errorf("%w: the range %d to %d", ErrMalformed, r.First, r.Last))
+			b.fail(fmt.Errorf("%w: invalid range %d to %d", ErrMalformed, r.First, r.Last))
 		}
 		// The distance wraps around, so the ranges can be in any order.
 		b.buf = binary.AppendVarint(b.buf, int64(r.First-last))
@@ -332,7 +332,7 @@ func (b *Builder) ranges(code OpCode, queue uint64, sub uint32, ranges []Range) 
 // Seek moves a subscription to a sequence.
 func (b *Builder) Seek(queue uint64, sub uint32, sequence uint64) {
 	if sub == RetentionSub {
-		b.fail(fmt.Errorf("%w: a retention is moved by Trim", ErrMalformed))
+		b.fail(fmt.Errorf("%w: Trim moves retentions", ErrMalformed))
 	}
 	b.seek(queue, sub, sequence)
 	b.end()
@@ -359,7 +359,7 @@ func (b *Builder) seek(queue uint64, sub uint32, sequence uint64) {
 func (b *Builder) PutMeta(key string, value []byte) {
 	b.checkMetaKey(key)
 	if len(value) > MaxMetaValueBytes {
-		b.fail(fmt.Errorf("%w: an entry of %d bytes, the limit is %d", ErrTooLarge, len(value), MaxMetaValueBytes))
+		b.fail(fmt.Errorf("%w: entry of %d bytes, limit %d", ErrTooLarge, len(value), MaxMetaValueBytes))
 	}
 	b.begin(OpPutMeta)
 	b.buf = appendString(b.buf, key)
@@ -377,7 +377,7 @@ func (b *Builder) DeleteMeta(key string) {
 
 func (b *Builder) checkMetaKey(key string) {
 	if len(key) == 0 || len(key) > MaxMetaKeyBytes {
-		b.fail(fmt.Errorf("%w: a key of %d bytes, 1 to %d are possible", ErrInvalidName, len(key), MaxMetaKeyBytes))
+		b.fail(fmt.Errorf("%w: key of %d bytes, must have 1 to %d", ErrInvalidName, len(key), MaxMetaKeyBytes))
 	}
 }
 
@@ -405,11 +405,11 @@ func (b *Builder) Finish() ([]byte, error) {
 func (b *Builder) check() {
 	switch {
 	case b.op >= 0:
-		b.fail(fmt.Errorf("%w: a publish was not ended", ErrMalformed))
+		b.fail(fmt.Errorf("%w: unfinished publish", ErrMalformed))
 	case b.ops == 0:
 		b.fail(fmt.Errorf("%w: no operation", ErrMalformed))
 	case b.ops > MaxOps:
-		b.fail(fmt.Errorf("%w: %d operations, the limit is %d", ErrTooLarge, b.ops, MaxOps))
+		b.fail(fmt.Errorf("%w: %d operations, limit %d", ErrTooLarge, b.ops, MaxOps))
 	case b.alone && b.ops > 1:
 		b.fail(ErrMixed)
 	case b.Bytes() > MaxTransactionBytes:
@@ -418,7 +418,7 @@ func (b *Builder) check() {
 }
 
 func errTooLarge() error {
-	return fmt.Errorf("%w: the transaction has more than %d bytes", ErrTooLarge, MaxTransactionBytes)
+	return fmt.Errorf("%w: transaction exceeds %d bytes", ErrTooLarge, MaxTransactionBytes)
 }
 
 // Fail makes Finish return err, unless there was an earlier error.
@@ -432,7 +432,7 @@ func (b *Builder) fail(err error) {
 
 func (b *Builder) begin(code OpCode) {
 	if b.op >= 0 {
-		b.fail(fmt.Errorf("%w: a publish was not ended", ErrMalformed))
+		b.fail(fmt.Errorf("%w: unfinished publish", ErrMalformed))
 	}
 	b.alone = b.alone || code.Alone()
 	b.op, b.before = len(b.buf), b.referred

@@ -104,57 +104,57 @@ func (c Code) Error() string { //nolint:funlen // a table
 	}
 	switch c { //nolint:exhaustive // the others are in ofPrepared
 	case ErrMalformed:
-		return "malformed transaction: the bytes do not follow the format"
+		return "malformed transaction"
 	case ErrNewerVersion:
 		return "transaction of a newer version: this node cannot apply it; upgrade it"
 	case ErrInvalidName:
 		return "invalid name"
 	case ErrMixed:
-		return "a change of a queue or subscription must be the only operation of its transaction"
+		return "a queue or subscription change must be the only operation of its transaction"
 	case ErrTooLarge:
 		return "too large"
 	case ErrQueueExists:
-		return "a queue of that name exists"
+		return "queue exists"
 	case ErrQueueNotFound:
-		return "no such queue"
+		return "queue not found"
 	case ErrQueueNotEmpty:
-		return "the queue still holds messages"
+		return "queue still holds messages"
 	case ErrQueueFull:
-		return "the queue is full: consume from it, or raise its limits"
+		return "queue is full: consume from it, or raise its limits"
 	case ErrTooManyQueues:
 		return "too many queues: delete some first"
 	case ErrQueueInUse:
-		return "the queue is the dead-letter queue of another one, or messages are forwarded to it: change that one first"
+		return "queue is the dead-letter queue or a forward target of another queue: change that one first"
 	case ErrDeadLetterCycle:
-		return "dead letters of the queue would come back to it: name a queue whose own dead letters go elsewhere"
+		return "dead-letter cycle: use a queue whose own dead letters go elsewhere"
 	case ErrSubscriptionExists:
-		return "a subscription of that name exists in the queue"
+		return "subscription exists in the queue"
 	case ErrSubscriptionNotFound:
-		return "no such subscription"
+		return "subscription not found"
 	case ErrTooManySubscriptions:
 		return "too many subscriptions in this queue: delete some first"
 	case ErrBeyondEnd:
-		return "a sequence was named that is not published yet"
+		return "sequence is not published yet"
 	case ErrTooManyReleased:
 		return "too many messages released in one transaction: use several"
 	case ErrFenced:
-		return "the producer was fenced: a higher epoch of the same id is in use; open a new producer"
+		return "producer was fenced: a higher epoch of the same id is in use; open a new producer"
 	case ErrTooOld:
-		return "the producer's sequence is older than the results that are kept: its outcome is not known any more"
+		return "producer sequence is older than the retained results: its outcome is no longer known"
 	case ErrProducerForgotten:
-		return "the producer is not known any more: the outcome of what it sent cannot be told; open a new producer"
+		return "producer has expired: the outcome of its requests is unknown; open a new producer"
 	case ErrNoDeadLetter:
-		return "overflow dead-letter-head needs a dead-letter queue: name one, or take another overflow first"
+		return "overflow dead-letter-head requires a dead-letter queue: set one, or use another overflow"
 	case ErrPrioritiesFixed:
-		return "whether a queue has priorities is decided when it is made: make another one and move the messages"
+		return "priorities can only be set at creation: create another queue and move the messages"
 	case ErrForwardChain:
-		return "a queue that messages are forwarded to cannot forward them itself: forward to each queue from the first one"
+		return "a forward target cannot forward itself: forward to each queue from the first one"
 	case ErrForwardTwice:
-		return "two forwards name the same queue: join their filters with ||"
+		return "two forwards have the same target queue: join their filters with ||"
 	case ErrTooManyMeta:
 		return "too many entries (settings, jobs): delete some first"
 	case ErrAccessChanged:
-		return "the rules were changed by another request at the same time: nothing was changed by this one; try again"
+		return "rules were changed concurrently: nothing was changed; try again"
 	case ErrTooManyAccess:
 		return "too many rules, roles, tokens and quotas: remove some first, or use globs and groups"
 	}

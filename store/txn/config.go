@@ -205,7 +205,7 @@ func DecodeConfig(b []byte) (c Config, rest []byte, err error) {
 	d := decoder{b: b}
 	c, mask := d.config()
 	if mask != PlainFields {
-		d.fail("a configuration with a mask")
+		d.fail("configuration with a mask")
 	}
 	return c, d.b, d.err
 }
@@ -227,15 +227,15 @@ func (d *decoder) config() (c Config, mask ConfigMask) {
 		switch {
 		case field < len(configFields):
 			if v > configFields[field].most {
-				d.fail("a queue's configuration that is impossible")
+				d.fail("invalid queue configuration")
 			}
 			*configFields[field].of(&c) = v
 		case v != 0 && d.err == nil:
-			d.err = fmt.Errorf("%w: field %d of a queue's configuration", ErrNewerVersion, field)
+			d.err = fmt.Errorf("%w: field %d of a queue configuration", ErrNewerVersion, field)
 		}
 	}
 	if mask&^AllFields != 0 && d.err == nil {
-		d.err = fmt.Errorf("%w: a change of fields %#x of a queue's configuration", ErrNewerVersion, mask&^AllFields)
+		d.err = fmt.Errorf("%w: change of fields %#x of a queue configuration", ErrNewerVersion, mask&^AllFields)
 	}
 	return c, mask
 }

@@ -42,7 +42,7 @@ const maxDeadLetterBytes = 600
 func (l *DeadLetter) check() error {
 	if len(l.Queue) == 0 || len(l.Queue) > MaxNameBytes || len(l.Subscription) == 0 ||
 		len(l.Subscription) > MaxNameBytes || l.Sequence == 0 || l.Reason == 0 {
-		return fmt.Errorf("%w: a dead letter without an origin or a reason", ErrInvalidMessage)
+		return fmt.Errorf("%w: dead letter without an origin or a reason", ErrInvalidMessage)
 	}
 	return nil
 }
@@ -79,7 +79,7 @@ func (d *decoder) deadLetter() (queue, sub []byte, l DeadLetter) {
 	queue, sub = d.bytes(MaxNameBytes), d.bytes(MaxNameBytes)
 	if d.err == nil && (l.Reason == 0 || l.Sequence == 0 || deliveries>>32 != 0 || len(queue) == 0 || len(sub) == 0 ||
 		len(d.b) > 0) {
-		d.fail("an impossible dead letter")
+		d.fail("invalid dead letter")
 	}
 	return queue, sub, l
 }
@@ -142,7 +142,7 @@ func (b *Builder) Move(sequence uint64, rec []byte) {
 	case b.err != nil:
 		return
 	case sequence <= b.last:
-		b.fail(fmt.Errorf("%w: sequences to be moved must rise", ErrMalformed))
+		b.fail(fmt.Errorf("%w: sequences to move must ascend", ErrMalformed))
 		return
 	case len(b.buf)-b.start+len(rec) > MaxTransactionBytes-16:
 		b.fail(errTooLarge())
@@ -185,7 +185,7 @@ func (o *Op) CheckMoves() (bytes int, err error) {
 	for range o.Count {
 		sequence := last + d.uvarint()
 		if d.err == nil && sequence <= last {
-			d.fail("sequences that do not rise")
+			d.fail("sequences not in ascending order")
 		}
 		last = sequence
 		if o.Target == NoQueue || d.err != nil {
@@ -198,7 +198,7 @@ func (o *Op) CheckMoves() (bytes int, err error) {
 		}
 	}
 	if d.err == nil && len(d.b) > 0 {
-		d.fail("bytes after the last message")
+		d.fail("trailing bytes after the last message")
 	}
 	return bytes, d.err
 }

@@ -49,14 +49,14 @@ const MaxDue = 10_000
 // so a retry changes nothing.
 func (b *Builder) Due(entries ...Due) {
 	if len(entries) == 0 || len(entries) > MaxDue {
-		b.fail(fmt.Errorf("%w: %d entries that are due, 1 to %d are possible", ErrTooLarge, len(entries), MaxDue))
+		b.fail(fmt.Errorf("%w: %d due entries, must be 1 to %d", ErrTooLarge, len(entries), MaxDue))
 	}
 	b.begin(OpDue)
 	b.buf = binary.AppendUvarint(b.buf, uint64(len(entries)))
 	var last Due
 	for _, e := range entries {
 		if !e.valid() {
-			b.fail(fmt.Errorf("%w: an impossible entry that is due, %+v", ErrMalformed, e))
+			b.fail(fmt.Errorf("%w: invalid due entry, %+v", ErrMalformed, e))
 		}
 		b.buf = binary.AppendVarint(b.buf, e.TimeMS-last.TimeMS)
 		b.buf = binary.AppendVarint(b.buf, int64(e.Queue-last.Queue))
@@ -96,13 +96,13 @@ func (d *decoder) due(e *Due) {
 func (o *Op) dues(d *decoder) {
 	o.Count = d.count(MaxDue)
 	if o.Count == 0 {
-		d.fail("nothing that is due")
+		d.fail("no due entries")
 	}
 	o.Raw = d.b
 	var e Due
 	for range o.Count {
 		if d.due(&e); d.err == nil && !e.valid() {
-			d.fail("an impossible entry that is due")
+			d.fail("invalid due entry")
 		}
 	}
 	o.Raw = o.Raw[:len(o.Raw)-len(d.b)]

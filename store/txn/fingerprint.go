@@ -48,8 +48,8 @@ func (o *Op) FingerprintWith(sum uint32, table *crc32.Table, known *RecordSums) 
 	if o.Code == OpForward {
 		return sum
 	}
-	asked := o.Mask &^ FieldExactBytes
-	for _, v := range [...]uint64{uint64(o.Code), uint64(o.Start), o.Target ^ o.Temporary, uint64(asked)} {
+	requested := o.Mask &^ FieldExactBytes
+	for _, v := range [...]uint64{uint64(o.Code), uint64(o.Start), o.Target ^ o.Temporary, uint64(requested)} {
 		sum = sum*fingerprintPrime ^ uint32(v) ^ uint32(v>>32)
 	}
 	if o.Code == OpCreateQueue || o.Code == OpAlterQueue {
@@ -103,7 +103,7 @@ func fingerprintRecord(sum uint32, table *crc32.Table, rec []byte, known uint32)
 	}
 	sum = sum*fingerprintPrime ^ uint32(size)<<8 ^ uint32(flags)
 	if known != 0 {
-		return crc.Join(sum, crc.Behind(known, crc.Of(rec[:recordHeaderBytes]), len(rest)), len(rest))
+		return crc.Join(sum, crc.Suffix(known, crc.Of(rec[:recordHeaderBytes]), len(rest)), len(rest))
 	}
 	tally.Summed(len(rest))
 	return crc32.Update(sum, table, rest)

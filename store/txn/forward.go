@@ -44,7 +44,7 @@ func DecodeForwards(b []byte) ([]Forward, error) {
 	d := decoder{b: b}
 	forwards := d.forwards()
 	if d.err == nil && len(d.b) > 0 {
-		d.fail("bytes after the forwards")
+		d.fail("trailing bytes after the forwards")
 	}
 	return forwards, d.err
 }
@@ -68,7 +68,7 @@ func (d *decoder) forwards() []Forward {
 		f.Move = flags&flagMove != 0
 		f.Filter = string(d.bytes(MaxFilterBytes))
 		if d.err == nil && f.Target == NoQueue {
-			d.fail("a forward to no queue")
+			d.fail("forward without a queue")
 		}
 	}
 	if d.err != nil {
@@ -80,7 +80,7 @@ func (d *decoder) forwards() []Forward {
 // SetForwards replaces the forwards of a queue; an empty list removes them.
 func (b *Builder) SetForwards(queue uint64, forwards []Forward) {
 	if len(forwards) > MaxForwards {
-		b.fail(fmt.Errorf("%w: %d forwards, the limit is %d", ErrTooLarge, len(forwards), MaxForwards))
+		b.fail(fmt.Errorf("%w: %d forwards, limit %d", ErrTooLarge, len(forwards), MaxForwards))
 	}
 	b.begin(OpSetForwards)
 	b.buf = appendForwards(binary.AppendUvarint(b.buf, queue), forwards)
@@ -98,7 +98,7 @@ func (b *Builder) Forward(queue, target uint64, move bool, indexes []int) {
 	next := 0
 	for _, i := range indexes {
 		if i < next {
-			b.fail(fmt.Errorf("%w: the messages of a forward must rise", ErrMalformed))
+			b.fail(fmt.Errorf("%w: messages of a forward must ascend", ErrMalformed))
 		}
 		b.buf = binary.AppendUvarint(b.buf, uint64(i-next))
 		next = i + 1
@@ -120,7 +120,7 @@ func (o *Op) decodeForward(d *decoder) {
 		next += uint64(d.count(MaxPublishMessages)) + 1
 	}
 	if d.err == nil && next > MaxPublishMessages {
-		d.fail("a forward of a message that cannot be there")
+		d.fail("forward of an invalid message")
 	}
 }
 

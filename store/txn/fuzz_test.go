@@ -204,7 +204,7 @@ func copyInner(payload []byte) bool {
 	if Inner(&r, payload) != nil || !copyTxn(&r, &b, payload) {
 		return false
 	}
-	stamped := Stamped(payload, 12_345)
+	stamped := WithTimestamp(payload, 12_345)
 	if len(stamped) != len(payload) || Inner(&again, stamped) != nil {
 		panic("a stamped transaction is another one")
 	}

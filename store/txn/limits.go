@@ -69,16 +69,16 @@ const (
 func CheckName(name string) error {
 	switch {
 	case name == "":
-		return fmt.Errorf("%w: it is empty", ErrInvalidName)
+		return fmt.Errorf("%w: empty", ErrInvalidName)
 	case len(name) > MaxNameBytes:
-		return fmt.Errorf("%w: %d bytes long, the limit is %d", ErrInvalidName, len(name), MaxNameBytes)
+		return fmt.Errorf("%w: %d bytes, limit %d", ErrInvalidName, len(name), MaxNameBytes)
 	case !isAlphanumeric(name[0]):
-		return fmt.Errorf("%w: %.40q does not begin with a letter or digit", ErrInvalidName, name)
+		return fmt.Errorf("%w: %.40q does not start with a letter or digit", ErrInvalidName, name)
 	}
 	for i := 1; i < len(name); i++ {
 		c := name[i]
 		if !isAlphanumeric(c) && c != '.' && c != '_' && c != '/' && c != '-' {
-			return fmt.Errorf("%w: %.40q has %q in it; only A-Z a-z 0-9 . _ / - are possible", ErrInvalidName, name, c)
+			return fmt.Errorf("%w: %.40q contains %q; only A-Z a-z 0-9 . _ / - are allowed", ErrInvalidName, name, c)
 		}
 	}
 	return nil

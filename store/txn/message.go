@@ -53,7 +53,7 @@ var ErrInvalidMessage = errors.New("invalid message")
 // (a key) or ErrInvalidMessage.
 func CheckMessage(a *Attributes, props []Property, body []byte) error {
 	if len(body) > MaxBodyBytes {
-		return fmt.Errorf("%w: the body has %d bytes, the limit is %d", ErrTooLarge, len(body), MaxBodyBytes)
+		return fmt.Errorf("%w: body has %d bytes, limit %d", ErrTooLarge, len(body), MaxBodyBytes)
 	}
 	if !a.Empty() {
 		if err := a.check(props); err != nil {
@@ -65,12 +65,12 @@ func CheckMessage(a *Attributes, props []Property, body []byte) error {
 	}
 	for i := range props {
 		if n := len(props[i].Key); n == 0 || n > MaxPropertyKeyBytes {
-			return fmt.Errorf("%w: a property key has %d bytes, 1 to %d are possible", ErrInvalidName, n,
+			return fmt.Errorf("%w: property key of %d bytes, must have 1 to %d", ErrInvalidName, n,
 				MaxPropertyKeyBytes)
 		}
 	}
 	if n := propertiesBytes(props); n > MaxPropertiesBytes {
-		return fmt.Errorf("%w: the properties have %d bytes, the limit is %d", ErrTooLarge, n, MaxPropertiesBytes)
+		return fmt.Errorf("%w: properties have %d bytes, limit %d", ErrTooLarge, n, MaxPropertiesBytes)
 	}
 	return nil
 }
@@ -144,17 +144,17 @@ func NextRecord(b []byte) (rec, rest []byte, err error) {
 	}
 	size := uint64(binary.LittleEndian.Uint32(b))
 	if size < recordHeaderBytes-sizeFieldBytes || size > MaxRecordBytes-sizeFieldBytes {
-		return nil, nil, fmt.Errorf("%w: impossible message size %d", ErrMalformed, size)
+		return nil, nil, fmt.Errorf("%w: invalid message size %d", ErrMalformed, size)
 	}
 	end := sizeFieldBytes + size
 	if end > uint64(len(b)) {
-		return nil, nil, fmt.Errorf("%w: a message of %d bytes, but %d are left", ErrMalformed, end, len(b))
+		return nil, nil, fmt.Errorf("%w: message of %d bytes, %d remain", ErrMalformed, end, len(b))
 	}
 	switch flags := b[sizeFieldBytes]; {
 	case flags&^(flagProperties|flagAttributes) != 0:
 		return nil, nil, fmt.Errorf("%w: message flags %#x", ErrNewerVersion, flags)
 	case flags == 0 && size > recordHeaderBytes-sizeFieldBytes+MaxBodyBytes:
-		return nil, nil, fmt.Errorf("%w: a body of %d bytes", ErrMalformed, size)
+		return nil, nil, fmt.Errorf("%w: body of %d bytes", ErrMalformed, size)
 	}
 	return b[:end:end], b[end:], nil
 }
@@ -187,7 +187,7 @@ func (m *Message) Decode(rec []byte) error {
 		return err
 	}
 	if len(rest) != 0 {
-		return fmt.Errorf("%w: %d bytes follow the message", ErrMalformed, len(rest))
+		return fmt.Errorf("%w: %d trailing bytes after the message", ErrMalformed, len(rest))
 	}
 	m.TimestampMS = int64(binary.LittleEndian.Uint64(rec[sizeFieldBytes+1:]))
 	m.Body = rec[recordHeaderBytes:]
@@ -217,12 +217,12 @@ func (m *Message) properties(d *decoder) {
 	pairs := d.b
 	for range m.count {
 		if n := len(d.bytes(MaxPropertyKeyBytes)); n == 0 {
-			d.fail("a property without a key")
+			d.fail("property without a key")
 		}
 		d.bytes(MaxPropertiesBytes)
 	}
 	if d.err == nil && before-len(d.b) > MaxPropertiesBytes {
-		d.fail("properties longer than the limit")
+		d.fail("properties exceed the limit")
 	}
 	if d.err == nil {
 		m.props = pairs[:len(pairs)-len(d.b)]
@@ -285,7 +285,7 @@ func (d *decoder) fail(what string) {
 
 func (d *decoder) u8() byte {
 	if len(d.b) < 1 {
-		d.fail("it ends too early")
+		d.fail("truncated")
 		return 0
 	}
 	v := d.b[0]
@@ -295,7 +295,7 @@ func (d *decoder) u8() byte {
 
 func (d *decoder) u32() uint32 {
 	if len(d.b) < 4 {
-		d.fail("it ends too early")
+		d.fail("truncated")
 		return 0
 	}
 	v := binary.LittleEndian.Uint32(d.b)
@@ -305,7 +305,7 @@ func (d *decoder) u32() uint32 {
 
 func (d *decoder) u64() uint64 {
 	if len(d.b) < 8 {
-		d.fail("it ends too early")
+		d.fail("truncated")
 		return 0
 	}
 	v := binary.LittleEndian.Uint64(d.b)
@@ -316,7 +316,7 @@ func (d *decoder) u64() uint64 {
 func (d *decoder) uvarint() uint64 {
 	v, n := binary.Uvarint(d.b)
 	if n <= 0 {
-		d.fail("a number that is cut off or too large")
+		d.fail("truncated or oversized number")
 		return 0
 	}
 	d.b = d.b[n:]
@@ -326,7 +326,7 @@ func (d *decoder) uvarint() uint64 {
 func (d *decoder) varint() int64 {
 	v, n := binary.Varint(d.b)
 	if n <= 0 {
-		d.fail("a number that is cut off or too large")
+		d.fail("truncated or oversized number")
 		return 0
 	}
 	d.b = d.b[n:]
@@ -337,7 +337,7 @@ func (d *decoder) varint() int64 {
 func (d *decoder) count(limit int) int {
 	v := d.uvarint()
 	if v > uint64(limit) {
-		d.fail("a count above its limit")
+		d.fail("count exceeds its limit")
 		return 0
 	}
 	return int(v)
@@ -347,7 +347,7 @@ func (d *decoder) count(limit int) int {
 func (d *decoder) bytes(limit int) []byte {
 	n := d.uvarint()
 	if n > uint64(limit) || n > uint64(len(d.b)) || n > math.MaxInt32 {
-		d.fail("a length above its limit or beyond the end")
+		d.fail("length exceeds its limit or the input")
 		return nil
 	}
 	v := d.b[:n:n]

@@ -33,15 +33,15 @@ func (d Decider) Heuristic() bool { return d != ByCoordinator }
 func CheckXID(xid string) error {
 	switch {
 	case xid == "":
-		return fmt.Errorf("%w: the xid is empty", ErrInvalidName)
+		return fmt.Errorf("%w: xid is empty", ErrInvalidName)
 	case len(xid) > MaxXIDBytes:
-		return fmt.Errorf("%w: the xid has %d bytes, the limit is %d", ErrInvalidName, len(xid), MaxXIDBytes)
+		return fmt.Errorf("%w: xid has %d bytes, limit %d", ErrInvalidName, len(xid), MaxXIDBytes)
 	case !utf8.ValidString(xid):
-		return fmt.Errorf("%w: the xid is not UTF-8", ErrInvalidName)
+		return fmt.Errorf("%w: xid is not UTF-8", ErrInvalidName)
 	}
 	for _, r := range xid {
 		if !unicode.IsPrint(r) {
-			return fmt.Errorf("%w: the xid has a character in it that cannot be printed, %U", ErrInvalidName, r)
+			return fmt.Errorf("%w: xid contains an unprintable character, %U", ErrInvalidName, r)
 		}
 	}
 	return nil
@@ -58,7 +58,7 @@ func (b *Builder) Take(queue uint64, sub uint32, ranges ...Range) {
 func (b *Builder) Prepare(xid string, inner []byte) {
 	b.checkXID(xid)
 	if len(inner) > MaxPreparedBytes {
-		b.fail(fmt.Errorf("%w: a transaction of %d bytes to be prepared, the limit is %d", ErrTooLarge, len(inner),
+		b.fail(fmt.Errorf("%w: transaction to prepare has %d bytes, limit %d", ErrTooLarge, len(inner),
 			MaxPreparedBytes))
 	}
 	b.begin(OpPrepare)
@@ -109,7 +109,7 @@ func (o *Op) decodePrepared(d *decoder) {
 	o.Name = d.xid()
 	if o.Code == OpPrepare {
 		if len(d.b) > MaxPreparedBytes {
-			d.fail("a prepared transaction that is larger than its limit")
+			d.fail("prepared transaction exceeds its limit")
 		}
 		o.Raw, d.b = d.b, nil
 		return
@@ -117,7 +117,7 @@ func (o *Op) decodePrepared(d *decoder) {
 	o.By = Decider(d.u8())
 	o.Number = d.uvarint()
 	if o.By > ByTimeout {
-		d.fail("a decider that is not known")
+		d.fail("unknown decider")
 	}
 }
 
@@ -128,7 +128,7 @@ func Inner(r *Reader, payload []byte) error {
 		return err
 	}
 	if _, ok := r.Producer(); ok {
-		return fmt.Errorf("%w: a prepared transaction with a producer of its own", ErrMalformed)
+		return fmt.Errorf("%w: prepared transaction with its own producer", ErrMalformed)
 	}
 	for {
 		op, err := r.Next()
@@ -145,9 +145,9 @@ func Inner(r *Reader, payload []byte) error {
 	}
 }
 
-// Stamped returns a copy of a prepared transaction in which all messages have another publish time. Inner and
+// WithTimestamp returns a copy of a prepared transaction in which all messages have another publish time. Inner and
 // CheckRecords must have accepted the transaction.
-func Stamped(payload []byte, timestampMS int64) []byte {
+func WithTimestamp(payload []byte, timestampMS int64) []byte {
 	out := slices.Clone(payload)
 	var r Reader
 	if Inner(&r, out) != nil {
@@ -188,29 +188,29 @@ func (c Code) ofPrepared() string {
 	case OK:
 		return "no error"
 	case ErrAlreadyAcknowledged:
-		return "a message was acknowledged before: it was processed elsewhere; drop what was made of it"
+		return "message was already acknowledged by another client; discard the results of its processing"
 	case ErrReserved:
-		return "a message is held by a prepared transaction: it is processed elsewhere; `lockstep txn list` shows them"
+		return "message is held by a prepared transaction of another client; `lockstep txn list` shows them"
 	case ErrXIDInUse:
-		return "a transaction of that xid is prepared, or was decided lately: take a new xid for each transaction"
+		return "xid is prepared, or was decided recently: use a new xid for each transaction"
 	case ErrXIDNotFound:
-		return "no transaction of that xid is prepared, and none is remembered: it was never prepared, or decided " +
-			"long ago"
+		return "transaction not found: never prepared, or decided too long " +
+			"ago"
 	case ErrTooManyPrepared:
 		return "too many prepared transactions, or too many bytes in them: decide some first; `lockstep txn list` " +
 			"shows them"
 	case ErrCommitted:
-		return "the transaction was committed: it cannot be rolled back any more"
+		return "transaction was committed: it can no longer be rolled back"
 	case ErrRolledBack:
-		return "the transaction was rolled back: it cannot be committed any more"
+		return "transaction was rolled back: it can no longer be committed"
 	case ErrHeuristicCommit:
-		return "an operator has committed the transaction: it cannot be rolled back any more; undo elsewhere what " +
-			"was rolled back there, or make good for it here"
+		return "an operator has committed the transaction: it can no longer be rolled back; commit it in the other " +
+			"systems that rolled it back, or compensate for it here"
 	case ErrHeuristicRollback:
-		return "an operator, or the time-out txn.prepared-timeout, has rolled the transaction back: it cannot be " +
-			"committed any more; undo what was committed elsewhere, or do it again here"
+		return "an operator, or the timeout txn.prepared-timeout, has rolled the transaction back: it can no longer be " +
+			"committed; undo it in the other systems, or repeat it here"
 	case ErrPreparedInUse:
-		return "a prepared transaction still needs it: have it committed or rolled back first; `lockstep txn list` " +
+		return "in use by a prepared transaction: commit it or roll it back first; `lockstep txn list` " +
 			"shows it"
 	}
 	return ""

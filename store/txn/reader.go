@@ -26,7 +26,7 @@ type Reader struct {
 func (r *Reader) Reset(payload []byte) error {
 	*r = Reader{payload: payload}
 	if len(payload) > MaxTransactionBytes {
-		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrMalformed, len(payload), MaxTransactionBytes)
+		return fmt.Errorf("%w: %d bytes, limit %d", ErrMalformed, len(payload), MaxTransactionBytes)
 	}
 	d := decoder{b: payload}
 	version, flags := d.u8(), d.u8()
@@ -42,7 +42,7 @@ func (r *Reader) Reset(payload []byte) error {
 		d.producer(&r.producer)
 	}
 	if d.err == nil && (r.ops == 0 || r.ops > MaxOps) {
-		d.fail("a number of operations that is impossible")
+		d.fail("invalid number of operations")
 	}
 	if d.err != nil {
 		return d.err
@@ -55,14 +55,14 @@ func (r *Reader) Reset(payload []byte) error {
 func (d *decoder) producer(p *Producer) {
 	n := int(d.u8())
 	if n == 0 || n > MaxProducerIDBytes || n > len(d.b) {
-		d.fail("a producer id of an impossible length")
+		d.fail("invalid length of a producer id")
 		return
 	}
 	p.ID = d.b[:n:n]
 	d.b = d.b[n:]
 	p.Epoch, p.Sequence = d.u32(), d.u64()
 	if p.Sequence == 0 {
-		d.fail("a producer's sequence of 0")
+		d.fail("producer sequence of 0")
 	}
 }
 
@@ -84,14 +84,14 @@ func (r *Reader) Producer() (Producer, bool) { return r.producer, r.producer.ID 
 func (r *Reader) Next() (*Op, error) {
 	if r.left == 0 {
 		if len(r.rest) != 0 {
-			return nil, fmt.Errorf("%w: %d bytes after the last operation", ErrMalformed, len(r.rest))
+			return nil, fmt.Errorf("%w: %d trailing bytes after the last operation", ErrMalformed, len(r.rest))
 		}
 		return nil, io.EOF
 	}
 	d := decoder{b: r.rest}
 	code, n := OpCode(d.u8()), uint64(d.u32())
 	if d.err == nil && n > uint64(len(d.b)) {
-		d.fail("an operation that is longer than what is left")
+		d.fail("operation exceeds the input")
 	}
 	if d.err != nil {
 		return nil, d.err
@@ -157,7 +157,7 @@ func (o *Op) decode(b []byte) error {
 		o.Name = d.name()
 		o.Config, o.Mask = d.config()
 		if o.Mask != PlainFields {
-			d.fail("a new queue with a mask")
+			d.fail("new queue with a mask")
 		}
 		o.names(&d)
 	case OpAlterQueue:
@@ -204,7 +204,7 @@ func (o *Op) decode(b []byte) error {
 		return fmt.Errorf("%w: operation code %d", ErrNewerVersion, uint8(o.Code))
 	}
 	if len(d.b) != 0 {
-		d.fail("bytes after its end")
+		d.fail("trailing bytes")
 	}
 	return d.err
 }
@@ -212,7 +212,7 @@ func (o *Op) decode(b []byte) error {
 func (o *Op) putMeta(d *decoder) {
 	o.Name = d.metaKey()
 	if len(d.b) > MaxMetaValueBytes {
-		d.fail("an entry that is longer than its limit")
+		d.fail("entry exceeds its limit")
 	}
 	o.Raw, d.b = d.b, nil
 }
@@ -224,7 +224,7 @@ func (o *Op) deleteQueue(d *decoder) {
 	}
 	d.u8()
 	if o.Temporary = d.uvarint(); o.Temporary == 0 || o.Temporary > MaxTime {
-		d.fail("a grace that is impossible")
+		d.fail("invalid grace")
 	}
 }
 
@@ -238,7 +238,7 @@ func (o *Op) createSubscription(d *decoder) {
 	o.Raw, d.b = d.b, nil
 	options, err := DecodeSubscriptionOptions(o.Raw)
 	if d.err = err; err == nil && options == (SubscriptionOptions{}) {
-		d.fail("a subscription with options that has none")
+		d.fail("missing subscription options")
 	}
 }
 
@@ -268,14 +268,14 @@ func (o *Op) start(d *decoder) {
 	case StartSequence:
 		o.Sequence = d.sequence()
 	default:
-		d.fail("a start position that is not known")
+		d.fail("unknown start position")
 	}
 }
 
 func (d *decoder) sequence() uint64 {
 	v := d.uvarint()
 	if v == 0 {
-		d.fail("a sequence of 0")
+		d.fail("sequence of 0")
 	}
 	return v
 }
@@ -284,7 +284,7 @@ func (d *decoder) sequence() uint64 {
 func (o *Op) messages(d *decoder) {
 	o.Count = int(d.u32())
 	if o.Count == 0 || o.Count > MaxPublishMessages {
-		d.fail("a number of messages that is impossible")
+		d.fail("invalid number of messages")
 	}
 	o.Raw, d.b = d.b, nil
 }
@@ -308,7 +308,7 @@ func (o *Op) ranges(d *decoder) {
 	for range o.Count {
 		r := d.rng(last)
 		if r.First == 0 || r.Last < r.First {
-			d.fail("an impossible range")
+			d.fail("invalid range")
 		}
 		last = r.Last
 	}
@@ -374,7 +374,7 @@ func (o *Op) CheckRecords() error {
 		rest = next
 	}
 	if len(rest) != 0 {
-		return fmt.Errorf("%w: %d bytes after the last message", ErrMalformed, len(rest))
+		return fmt.Errorf("%w: %d trailing bytes after the last message", ErrMalformed, len(rest))
 	}
 	return nil
 }
@@ -397,7 +397,7 @@ func (d *decoder) name() []byte {
 func (d *decoder) metaKey() []byte {
 	key := d.bytes(MaxMetaKeyBytes)
 	if d.err == nil && len(key) == 0 {
-		d.fail("an entry without a key")
+		d.fail("entry without a key")
 	}
 	return key
 }
@@ -405,7 +405,7 @@ func (d *decoder) metaKey() []byte {
 func (d *decoder) sub() uint32 {
 	v := d.uvarint()
 	if v > 1<<32-1 {
-		d.fail("a subscription's number that is impossible")
+		d.fail("invalid subscription number")
 		return 0
 	}
 	return uint32(v)
@@ -414,7 +414,7 @@ func (d *decoder) sub() uint32 {
 func (d *decoder) flag() bool {
 	v := d.u8()
 	if v > 1 {
-		d.fail("a flag that is neither 0 nor 1")
+		d.fail("invalid flag")
 	}
 	return v == 1
 }

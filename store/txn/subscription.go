@@ -53,10 +53,10 @@ func DecodeSubscriptionOptions(b []byte) (o SubscriptionOptions, err error) {
 		tag := d.u8()
 		switch {
 		case tag <= last:
-			d.fail("options of a subscription out of order")
+			d.fail("subscription options out of order")
 		case tag == optionFilter:
 			if o.Filter = string(d.bytes(MaxFilterBytes)); o.Filter == "" {
-				d.fail("an empty filter")
+				d.fail("empty filter")
 			}
 		case tag == optionPolicy:
 			in := decoder{b: d.bytes(MaxFilterBytes), err: d.err}
@@ -77,7 +77,7 @@ func (d *decoder) policy(o *SubscriptionOptions) {
 	case d.err != nil:
 		return
 	case o.Own == 0:
-		d.fail("an empty policy")
+		d.fail("empty policy")
 	case o.Own&^PolicyFields != 0:
 		d.err = fmt.Errorf("%w: fields %#x of a subscription", ErrNewerVersion, o.Own&^PolicyFields)
 		return
@@ -88,26 +88,26 @@ func (d *decoder) policy(o *SubscriptionOptions) {
 		}
 		v := d.uvarint()
 		if v > f.most {
-			d.fail("a subscription's policy that is impossible")
+			d.fail("invalid subscription policy")
 		}
 		*f.of(&o.Policy) = v
 	}
 	if d.err == nil && len(d.b) > 0 {
-		d.fail("bytes after a policy")
+		d.fail("trailing bytes after a policy")
 	}
 }
 
 // checkOptions fails the transaction for options that DecodeSubscriptionOptions rejects.
 func (b *Builder) checkOptions(o *SubscriptionOptions) {
 	if len(o.Filter) > MaxFilterBytes {
-		b.fail(fmt.Errorf("%w: a filter of %d bytes, the limit is %d", ErrTooLarge, len(o.Filter), MaxFilterBytes))
+		b.fail(fmt.Errorf("%w: filter of %d bytes, limit %d", ErrTooLarge, len(o.Filter), MaxFilterBytes))
 	}
 	if o.Own&^PolicyFields != 0 || o.Policy != (Config{}).With(o.Policy, o.Own) {
-		b.fail(fmt.Errorf("%w: a subscription with a field that is its queue's", ErrMalformed))
+		b.fail(fmt.Errorf("%w: subscription with a field that belongs to its queue", ErrMalformed))
 	}
 	for i, f := range configFields {
 		if v := *f.of(&o.Policy); v > f.most {
-			b.fail(fmt.Errorf("%w: field %d of a subscription is %d, the limit is %d", ErrMalformed, i, v, f.most))
+			b.fail(fmt.Errorf("%w: field %d of a subscription is %d, limit %d", ErrMalformed, i, v, f.most))
 		}
 	}
 }
@@ -154,7 +154,7 @@ func (b *Builder) AlterSubscription(queue uint64, sub uint32, c SubscriptionChan
 func (c *SubscriptionChange) check() error {
 	if c.Fields&^PolicyFields != 0 || c.Options.Own&^c.Fields != 0 || !c.Filter && c.Options.Filter != "" ||
 		!c.Filter && c.Fields == 0 {
-		return fmt.Errorf("%w: a change of a subscription that changes nothing, or what it does not name", ErrMalformed)
+		return fmt.Errorf("%w: empty subscription change, or unknown fields", ErrMalformed)
 	}
 	return nil
 }
@@ -176,7 +176,7 @@ func (o *Op) subscriptionChange() (c SubscriptionChange, err error) {
 		return c, d.err
 	}
 	if flags&^alterFilter != 0 || c.Fields&^PolicyFields != 0 {
-		return c, fmt.Errorf("%w: a change of a subscription", ErrNewerVersion)
+		return c, fmt.Errorf("%w: change of a subscription", ErrNewerVersion)
 	}
 	if c.Options, err = DecodeSubscriptionOptions(d.b); err != nil {
 		return c, err

@@ -42,12 +42,12 @@ func (s *RecordSums) Record(i int) uint32 {
 // be empty. For a single message it derives it from the payload's checksum without reading the message. For several it
 // makes one pass. The operation must be the last one returned by Next, and CheckRecords must have accepted it.
 func (r *Reader) SumRecords(o *Op, sums *RecordSums) {
-	if len(o.Raw) < crc.Worth*o.Count {
+	if len(o.Raw) < crc.MinReuseBytes*o.Count {
 		return
 	}
 	if o.Count == 1 && r.sum.Known && r.left == 0 && len(r.rest) == 0 { // the record is at the end of the payload
 		before := r.payload[:len(r.payload)-len(o.Raw)]
-		sums.all = crc.Behind(r.sum.Sum, crc.Of(before), len(o.Raw))
+		sums.all = crc.Suffix(r.sum.Sum, crc.Of(before), len(o.Raw))
 		sums.each = append(sums.each, sums.all)
 		return
 	}

@@ -16,8 +16,8 @@ const (
 	UseCache CacheUse = iota
 	// AvoidCache writes with direct I/O.
 	AvoidCache
-	// FasterWay uses the faster of the two.
-	FasterWay
+	// FasterPath uses the faster of the two.
+	FasterPath
 )
 
 const (
@@ -72,19 +72,19 @@ func (b *Bypass) Write(f File, offset int64, bufs ...[]byte) (int, error) {
 	}
 	use := CacheUse(b.use.Load())
 	now := time.Now()
-	if use == UseCache || use == FasterWay && !b.goesPast(now) {
+	if use == UseCache || use == FasterPath && !b.isDirect(now) {
 		n, err := f.WriteVec(offset, bufs...)
 		b.through.took(total, time.Since(now))
 		return n, err
 	}
-	n, err := b.writePast(f, c, offset, total, bufs)
+	n, err := b.writeDirect(f, c, offset, total, bufs)
 	b.past.took(total, time.Since(now))
 	return n, err
 }
 
-// goesPast reports whether to use direct I/O: if it was faster recently, or if it is time to measure it again. The
+// isDirect reports whether to use direct I/O: if it was faster recently, or if it is time to measure it again. The
 // cost of a retried way is reset.
-func (b *Bypass) goesPast(now time.Time) bool {
+func (b *Bypass) isDirect(now time.Time) bool {
 	if b.past == 0 || b.through == 0 {
 		return b.past == 0
 	}
@@ -101,8 +101,8 @@ func (b *Bypass) goesPast(now time.Time) bool {
 	return !past
 }
 
-// writePast writes whole blocks with direct I/O, and the parts before and after them through the page cache.
-func (b *Bypass) writePast(f File, c Cached, offset int64, total int, bufs [][]byte) (int, error) {
+// writeDirect writes whole blocks with direct I/O, and the parts before and after them through the page cache.
+func (b *Bypass) writeDirect(f File, c Cached, offset int64, total int, bufs [][]byte) (int, error) {
 	v := vector{bufs: bufs}
 	done := 0
 	write := func(p []byte, to func(p []byte, offset int64) (int, error)) error {

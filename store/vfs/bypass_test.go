@@ -18,8 +18,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// pastFile is a file in memory that records direct writes.
-type pastFile struct {
+// directFile is a file in memory that records direct writes.
+type directFile struct {
 	vfs.File
 	t    *testing.T
 	past []int // lengths of direct writes
@@ -28,7 +28,7 @@ type pastFile struct {
 	fails               error
 }
 
-func (f *pastFile) WriteUncached(p []byte, offset int64) (int, error) {
+func (f *directFile) WriteUncached(p []byte, offset int64) (int, error) {
 	require.Zero(f.t, offset%vfs.UncachedAlign)
 	require.Zero(f.t, len(p)%vfs.UncachedAlign)
 	require.NotEmpty(f.t, p)
@@ -42,31 +42,31 @@ func (f *pastFile) WriteUncached(p []byte, offset int64) (int, error) {
 }
 
 // WriteVec is a write through the page cache.
-func (f *pastFile) WriteVec(offset int64, bufs ...[]byte) (int, error) {
+func (f *directFile) WriteVec(offset int64, bufs ...[]byte) (int, error) {
 	time.Sleep(f.takesThrough) //nolint:forbidigo // as above
 	return f.File.WriteVec(offset, bufs...)
 }
 
-func (f *pastFile) WriteBehind(int64, int64)                         {}
-func (f *pastFile) DropCache(int64, int64)                           {}
-func (f *pastFile) CachedBytes(int64, int64) (int64, bool)           { return 0, false }
-func (f *pastFile) ReadExactly(p []byte, at int64) (int, error)      { return f.ReadAt(p, at) }
-func (f *pastFile) ReadUncached(p []byte, offset int64) (int, error) { return f.ReadAt(p, offset) }
+func (f *directFile) WriteBehind(int64, int64)                         {}
+func (f *directFile) DropCache(int64, int64)                           {}
+func (f *directFile) CachedBytes(int64, int64) (int64, bool)           { return 0, false }
+func (f *directFile) ReadExactly(p []byte, at int64) (int, error)      { return f.ReadAt(p, at) }
+func (f *directFile) ReadUncached(p []byte, offset int64) (int, error) { return f.ReadAt(p, offset) }
 
-func newPastFile(t *testing.T) *pastFile {
+func newDirectFile(t *testing.T) *directFile {
 	t.Helper()
 	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("d", 0o700))
 	f, err := mem.OpenFile("d/f", os.O_RDWR|os.O_CREATE, 0o600)
 	require.NoError(t, err)
-	return &pastFile{File: f, t: t}
+	return &directFile{File: f, t: t}
 }
 
 // For any offsets and buffers, the file contains the written data, and nearly all of it was written with direct I/O.
 func TestBypassWrites(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
-	f := newPastFile(t)
+	f := newDirectFile(t)
 	var b vfs.Bypass
 	b.Use(vfs.AvoidCache)
 	want := make([]byte, 16<<20)
@@ -116,7 +116,7 @@ func TestBypassWrites(t *testing.T) {
 // Aligned data is not copied.
 func TestBypassCopiesNothingAligned(t *testing.T) {
 	t.Parallel()
-	f := newPastFile(t)
+	f := newDirectFile(t)
 	var b vfs.Bypass
 	b.Use(vfs.AvoidCache)
 	_, err := b.Write(f, 2048, vfs.AlignedBlock(3<<20))
@@ -127,10 +127,10 @@ func TestBypassCopiesNothingAligned(t *testing.T) {
 
 func TestBypassUse(t *testing.T) {
 	t.Parallel()
-	for use, want := range map[vfs.CacheUse]bool{vfs.UseCache: false, vfs.AvoidCache: true, vfs.FasterWay: true} {
+	for use, want := range map[vfs.CacheUse]bool{vfs.UseCache: false, vfs.AvoidCache: true, vfs.FasterPath: true} {
 		t.Run(fmt.Sprint(use), func(t *testing.T) {
 			t.Parallel()
-			f := newPastFile(t)
+			f := newDirectFile(t)
 			var b vfs.Bypass
 			b.Use(use)
 			_, err := b.Write(f, 0, make([]byte, vfs.BypassBytes))
@@ -147,9 +147,9 @@ func TestBypassUse(t *testing.T) {
 func TestBypassTakesTheFasterWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := newPastFile(t)
+		f := newDirectFile(t)
 		var b vfs.Bypass
-		b.Use(vfs.FasterWay)
+		b.Use(vfs.FasterPath)
 		block := vfs.AlignedBlock(vfs.BypassBytes)
 		past := func(count int) int {
 			f.past = nil
@@ -175,7 +175,7 @@ func TestBypassTakesTheFasterWay(t *testing.T) {
 
 func TestBypassFails(t *testing.T) {
 	t.Parallel()
-	f := newPastFile(t)
+	f := newDirectFile(t)
 	f.fails = os.ErrDeadlineExceeded
 	var b vfs.Bypass
 	b.Use(vfs.AvoidCache)

@@ -17,7 +17,7 @@ func OS() FS { return noFS{} }
 
 type noFS struct{}
 
-var errNoFS = fmt.Errorf("there is no store on %s: run the node on Linux or another Unix", runtime.GOOS)
+var errNoFS = fmt.Errorf("no store on %s: run the node on Linux or another Unix", runtime.GOOS)
 
 func (noFS) OpenFile(string, int, fs.FileMode) (File, error) { return nil, errNoFS }
 

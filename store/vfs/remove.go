@@ -24,7 +24,7 @@ func RemoveLarge(fsys FS, name string) error {
 		return fmt.Errorf("remove %s: %w", name, err)
 	}
 	if !info.IsDir && info.SizeBytes > removeStepBytes {
-		if err := cutShort(fsys, name, info.SizeBytes); err != nil {
+		if err := shrinkBeforeRemove(fsys, name, info.SizeBytes); err != nil {
 			return fmt.Errorf("remove %s: %w", name, err)
 		}
 	}
@@ -34,8 +34,8 @@ func RemoveLarge(fsys FS, name string) error {
 	return nil
 }
 
-// cutShort truncates the file in steps until it is small.
-func cutShort(fsys FS, name string, size int64) (err error) {
+// shrinkBeforeRemove truncates the file in steps until it is small.
+func shrinkBeforeRemove(fsys FS, name string, size int64) (err error) {
 	f, err := fsys.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {
 		return err

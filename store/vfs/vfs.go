@@ -27,7 +27,7 @@ import (
 )
 
 // ErrLocked is returned by FS.Lock when the lock is held by another holder.
-var ErrLocked = errors.New("the lock is held by another process")
+var ErrLocked = errors.New("lock is held by another process")
 
 // FS is a filesystem. All methods are safe for concurrent use. Errors satisfy errors.Is with fs.ErrNotExist,
 // fs.ErrExist, fs.ErrClosed and the syscall errors (such as syscall.ENOSPC) where these apply.
@@ -150,7 +150,7 @@ func ReadFile(fsys FS, name string, limitBytes int64) ([]byte, error) {
 		return nil, err
 	}
 	if size > limitBytes {
-		return nil, fmt.Errorf("%s has %d bytes, at most %d were expected: it is not the file it should be", name, size,
+		return nil, fmt.Errorf("%s has %d bytes, expected at most %d", name, size,
 			limitBytes)
 	}
 	data := make([]byte, size)

@@ -32,12 +32,12 @@ func (l *Log) Append(frames []byte, end lsn.Position) error {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrNotContiguous, err)
 	case len(frames) == 0 || info.last != end:
-		return fmt.Errorf("%w: %d bytes after %s end with %s and should end with %s", ErrNotContiguous, len(frames),
+		return fmt.Errorf("%w: %d bytes after %s end with %s, expected %s", ErrNotContiguous, len(frames),
 			l.end, info.last, end)
 	case info.maxPayload > l.o.MaxFrameBytes:
-		return fmt.Errorf("%w: it has %d bytes, the limit is %d", ErrTooLarge, info.maxPayload, l.o.MaxFrameBytes)
+		return fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, info.maxPayload, l.o.MaxFrameBytes)
 	case len(frames) > math.MaxUint32-frameAlign:
-		return fmt.Errorf("%w: a block of %d bytes", ErrTooLarge, len(frames))
+		return fmt.Errorf("%w: block of %d bytes", ErrTooLarge, len(frames))
 	}
 	seg, err := l.room(int64(len(frames)))
 	if err != nil {
@@ -59,7 +59,7 @@ func (l *Log) room(frameBytes int64) (*segment, error) {
 	seg := l.segs[len(l.segs)-1]
 	// A seal must always fit behind the block. A block larger than a segment gets its own segment, which grows. (A
 	// segment without records cannot be left behind: the next one would have the same name.)
-	fits := seg.end+blockHeaderBytes+frameBytes+blockHeaderBytes <= seg.sizeBytes && seg.first > l.givenUp ||
+	fits := seg.end+blockHeaderBytes+frameBytes+blockHeaderBytes <= seg.sizeBytes && seg.first > l.discarded ||
 		seg.empty()
 	l.mu.RUnlock()
 	if fits {
@@ -77,7 +77,7 @@ func (l *Log) roll() (*segment, error) {
 		if errors.Is(err, ErrNoSpace) {
 			return nil, err
 		}
-		return nil, l.fail("making a segment", err)
+		return nil, l.fail("creating a segment", err)
 	}
 	seg := &segment{
 		first: l.end.LSN + 1, prev: l.end, last: l.end, file: spare.file, sizeBytes: spare.sizeBytes,

@@ -62,7 +62,7 @@ func (h *blockHeader) setFlags(flags uint32) {
 	}
 }
 
-var errNoBlock = errors.New("there is no block here")
+var errNoBlock = errors.New("no block at this position")
 
 // segmentSeed returns the initial value of the checksums of all block headers in a segment.
 func segmentSeed(logID [16]byte, first uint64) uint32 {

@@ -138,16 +138,16 @@ func endHeader(buf []byte, start int, prev lsn.Position, term uint64, kind Kind)
 // next LSN, the same or a higher term, and the checksum chain. It returns the rest of b after the frame. It allocates
 // nothing.
 func DecodeFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) {
-	h, size, err := wholeFrame(b)
+	h, size, err := completeFrame(b)
 	if err != nil {
 		return Frame{}, nil, err
 	}
 	if got := frameChecksum(b, h.length); got != h.pos.Chain {
-		return Frame{}, nil, fmt.Errorf("%w: its checksum is %08x and should be %08x", ErrBadFrame, got, h.pos.Chain)
+		return Frame{}, nil, fmt.Errorf("%w: checksum is %08x, expected %08x", ErrBadFrame, got, h.pos.Chain)
 	}
 	for _, pad := range b[FrameHeaderBytes+h.length : size] {
 		if pad != 0 {
-			return Frame{}, nil, fmt.Errorf("%w: its padding is not zero", ErrBadFrame)
+			return Frame{}, nil, fmt.Errorf("%w: padding is not zero", ErrBadFrame)
 		}
 	}
 	return h.follow(b, size, prev)
@@ -156,18 +156,18 @@ func DecodeFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) 
 // NextFrame is DecodeFrame for a frame that is known to be valid: created by this process, or verified since it was
 // read or received. It verifies that the frame follows prev, but not its payload.
 func NextFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) {
-	h, size, err := wholeFrame(b)
+	h, size, err := completeFrame(b)
 	if err != nil {
 		return Frame{}, nil, err
 	}
 	return h.follow(b, size, prev)
 }
 
-// wholeFrame decodes the header of a frame that is completely in b, and returns the frame's size.
-func wholeFrame(b []byte) (h frameHead, size int, err error) {
+// completeFrame decodes the header of a frame that is completely in b, and returns the frame's size.
+func completeFrame(b []byte) (h frameHead, size int, err error) {
 	h, size, err = frameHeader(b)
 	if err == nil && len(b) < size {
-		err = fmt.Errorf("%w: it has %d bytes, %d are there", ErrShortFrame, size, len(b))
+		err = fmt.Errorf("%w: %d bytes, %d available", ErrShortFrame, size, len(b))
 	}
 	return h, size, err
 }
@@ -193,11 +193,11 @@ type frameHead struct {
 // frameHeader decodes the header, verifying only the length, and returns the size of the whole frame.
 func frameHeader(b []byte) (frameHead, int, error) {
 	if len(b) < FrameHeaderBytes {
-		return frameHead{}, 0, fmt.Errorf("%w: %d bytes are less than a header", ErrShortFrame, len(b))
+		return frameHead{}, 0, fmt.Errorf("%w: %d bytes are shorter than a header", ErrShortFrame, len(b))
 	}
 	length := binary.LittleEndian.Uint32(b[frameLength:])
 	if length > MaxPayloadBytes {
-		return frameHead{}, 0, fmt.Errorf("%w: a length of %d bytes is beyond the limit", ErrBadFrame, length)
+		return frameHead{}, 0, fmt.Errorf("%w: length of %d bytes exceeds the limit", ErrBadFrame, length)
 	}
 	h := frameHead{
 		pos: lsn.Position{
@@ -226,7 +226,7 @@ func headChecksum(b []byte) uint32 {
 // frame's checksum without reading the payload. The frame must be complete and known to be valid.
 func PayloadChecksum(b []byte) uint32 {
 	whole, length := binary.LittleEndian.Uint32(b[frameCRC:]), binary.LittleEndian.Uint32(b[frameLength:])
-	return crc.Behind(whole, headChecksum(b), int(length))
+	return crc.Suffix(whole, headChecksum(b), int(length))
 }
 
 // checksum continues a CRC-32C.

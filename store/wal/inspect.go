@@ -59,8 +59,8 @@ type Report struct {
 	Segments []SegmentInfo
 	// End is the last readable record, counted from the first one without a gap.
 	End lsn.Position
-	// InterruptedCut reports that Open would first complete a TruncateAfter or Reset.
-	InterruptedCut bool
+	// InterruptedTruncate reports that Open would first complete a TruncateAfter or Reset.
+	InterruptedTruncate bool
 	// Problem is the error with which Open would fail, or nil. A torn tail is not a problem.
 	Problem error
 }
@@ -76,8 +76,8 @@ func Inspect(fsys vfs.FS, dir string, visit func(Item) error) (Report, error) {
 	}
 	haveID := false
 	for _, name := range names {
-		if name == cutFile {
-			report.InterruptedCut = true
+		if name == truncateFile {
+			report.InterruptedTruncate = true
 		}
 		if _, ok := parseName(name, segmentSuffix); !ok {
 			continue
@@ -91,7 +91,7 @@ func Inspect(fsys vfs.FS, dir string, visit func(Item) error) (Report, error) {
 		}
 		report.Segments = append(report.Segments, info)
 	}
-	report.judge()
+	report.evaluate()
 	return report, nil
 }
 
@@ -177,8 +177,8 @@ func visitBlock(item Item, frames []byte, visit func(Item) error) error {
 	return nil
 }
 
-// judge determines the result that Open would have.
-func (r *Report) judge() {
+// evaluate determines the result that Open would have.
+func (r *Report) evaluate() {
 	if len(r.Segments) == 0 {
 		return
 	}
@@ -186,7 +186,7 @@ func (r *Report) judge() {
 	if first.Last.IsZero() && first.Stop != nil && first.UsedBytes == 0 {
 		r.Problem = first.Stop
 		if errors.Is(first.Stop, errNoSegmentHeader) {
-			r.Problem = &DamagedError{Segment: first.Name, LSN: first.First, Err: first.Stop}
+			r.Problem = &CorruptError{Segment: first.Name, LSN: first.First, Err: first.Stop}
 		}
 		return
 	}
@@ -203,7 +203,7 @@ func (r *Report) judge() {
 	if proof <= r.End.LSN {
 		return
 	}
-	d := &DamagedError{
+	d := &CorruptError{
 		Segment: stop.Name, Offset: stop.StopOffset, LSN: stop.StopLSN, DurableLSN: proof,
 		Err: stop.Stop,
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 func TestInspect(t *testing.T) {
-	image, o, end := buildDamage(t)
+	image, o, end := buildCorruption(t)
 	before := copyFS(t, image, testDir)
 	fault := faultfs.New(image)
 	fault.SetHook(func(op faultfs.Op) error {
@@ -52,7 +52,7 @@ func TestInspect(t *testing.T) {
 // Inspect and Open agree on whether and where a log is corrupt, and Inspect returns the readable records after the
 // corruption.
 func TestInspectAgreesWithOpen(t *testing.T) {
-	image, o, end := buildDamage(t)
+	image, o, end := buildCorruption(t)
 	segs := listSegments(t, image)
 	for _, first := range segs {
 		info, err := InspectFile(image, segmentPath(first), nil)
@@ -75,7 +75,7 @@ func TestInspectAgreesWithOpen(t *testing.T) {
 				require.NoError(t, l.Close())
 				continue
 			}
-			var want, got *DamagedError
+			var want, got *CorruptError
 			require.ErrorAs(t, err, &want)
 			require.ErrorAs(t, report.Problem, &got, "segment %d, offset %d", first, offset)
 			require.Equal(t, want.LSN, got.LSN)

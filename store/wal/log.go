@@ -51,14 +51,14 @@ type Log struct {
 	// header.
 	committed, markedCommit uint64
 	// the last position of each finished term, oldest first; none is before the first segment's prev
-	termEnds []lsn.Position
-	dirty    []*segment       // segments with unsynced blocks, oldest first
-	dirtyDir bool             // a segment was renamed and the directory is not yet synced
-	holds    map[*Hold]uint64 // the lowest record that each hold keeps
-	released uint64           // the highest LSN passed to Release
-	givenUp  uint64           // the highest LSN passed to GiveUp
-	cuts     uint64           // number of cuts, for detection by readers
-	closed   bool
+	termEnds  []lsn.Position
+	dirty     []*segment       // segments with unsynced blocks, oldest first
+	dirtyDir  bool             // a segment was renamed and the directory is not yet synced
+	holds     map[*Hold]uint64 // the lowest record that each hold keeps
+	released  uint64           // the highest LSN passed to Release
+	discarded uint64           // the highest LSN passed to Discard
+	cuts      uint64           // number of cuts, for detection by readers
+	closed    bool
 
 	failure  atomic.Pointer[error]
 	failed   chan struct{} // closed when failure is set
@@ -74,7 +74,7 @@ type Log struct {
 	wakeKeeper  chan struct{} // signals possible work for seal or sync
 	keeping     atomic.Bool   // the keeper's timer is running
 	wakeTrim    chan struct{}
-	pressed     atomic.Bool   // see SetPressed
+	lowSpace    atomic.Bool   // see SetLowSpace
 	wakeHeaders chan struct{} // a segment was started that no Sync makes durable soon
 	wakePrepare chan struct{}
 	workers     sync.WaitGroup
@@ -107,8 +107,8 @@ type Recovery struct {
 	TornSegment string
 	TornOffset  int64
 	TornBytes   int64
-	// FinishedCut reports that an interrupted TruncateAfter or Reset was completed.
-	FinishedCut bool
+	// FinishedTruncate reports that an interrupted TruncateAfter or Reset was completed.
+	FinishedTruncate bool
 	// Duration is the duration of Open.
 	Duration time.Duration
 }
@@ -126,7 +126,7 @@ func (l *Log) Stats() Stats {
 }
 
 // Open opens the log in a directory, or creates it. It completes an interrupted cut, reads to the end of the log,
-// cuts a torn tail, and makes all found records durable. It returns a *DamagedError for a corrupt middle. The caller
+// cuts a torn tail, and makes all found records durable. It returns a *CorruptError for a corrupt middle. The caller
 // must Close the result.
 func Open(options Options) (*Log, error) {
 	o, err := options.withDefaults()
@@ -152,7 +152,7 @@ func Open(options Options) (*Log, error) {
 	l.recovery.Duration = time.Since(began)
 	l.past.Use(o.Cache)
 	if l.recovery.Torn {
-		o.Events(events.LogTailCut{
+		o.Events(events.LogTailTruncated{
 			Segment: l.recovery.TornSegment, Offset: l.recovery.TornOffset, Bytes: l.recovery.TornBytes, End: l.end,
 		})
 	}
@@ -281,13 +281,13 @@ func (l *Log) keep() {
 		case <-l.wakeHeaders:
 			_ = l.syncHeaders() // the error is sticky, and reported here
 		case <-l.wakeKeeper:
-			if l.keepEvery() > 0 && l.keeping.CompareAndSwap(false, true) {
-				timer.Reset(l.keepEvery())
+			if l.keeperInterval() > 0 && l.keeping.CompareAndSwap(false, true) {
+				timer.Reset(l.keeperInterval())
 			}
 		case <-timer.C:
 			end := l.End().LSN
 			if l.tick(end == seen) {
-				timer.Reset(l.keepEvery())
+				timer.Reset(l.keeperInterval())
 			} else if l.keeping.Store(false); l.failure.Load() == nil && l.wantsSeal() { // its signal was not sent
 				wake(l.wakeKeeper)
 			}
@@ -303,7 +303,7 @@ func (l *Log) wakeKeeperLater() {
 	}
 }
 
-func (l *Log) keepEvery() time.Duration {
+func (l *Log) keeperInterval() time.Duration {
 	if l.o.Sync == SyncInterval {
 		return l.o.SyncInterval
 	}
@@ -442,7 +442,7 @@ func (l *Log) PositionOf(record uint64) (lsn.Position, bool) {
 			return f.Pos, true
 		}
 	}
-	if errors.Is(err, ErrDamaged) {
+	if errors.Is(err, ErrCorrupt) {
 		l.o.Events(events.RecordUnreadable{LSN: record, Err: err})
 	}
 	return lsn.Position{}, false

@@ -45,7 +45,7 @@ func ParseSyncMode(name string) (SyncMode, error) {
 			return m, nil
 		}
 	}
-	return 0, fmt.Errorf("%w: %q is not a sync mode; it must be always, interval or off", ErrOptions, name)
+	return 0, fmt.Errorf("%w: invalid sync mode %q; it must be always, interval or off", ErrOptions, name)
 }
 
 // Defaults of Options.
@@ -105,7 +105,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.SegmentBytes = DefaultSegmentBytes
 	}
 	if o.SegmentBytes < minSegmentBytes || o.SegmentBytes > maxSegmentBytes {
-		return o, fmt.Errorf("%w: a segment of %d bytes; it must be between %d and %d", ErrOptions, o.SegmentBytes,
+		return o, fmt.Errorf("%w: segment of %d bytes; it must be between %d and %d", ErrOptions, o.SegmentBytes,
 			minSegmentBytes,
 			int64(maxSegmentBytes))
 	}

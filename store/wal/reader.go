@@ -69,9 +69,9 @@ func (l *Log) newReader(record uint64) (*Reader, error) {
 	at := len(l.segs) - 1
 	switch {
 	case record < l.segs[0].first:
-		return nil, fmt.Errorf("%w: record %d was asked for, the oldest is %d", ErrTrimmed, record, l.segs[0].first)
+		return nil, fmt.Errorf("%w: requested record %d, the oldest is %d", ErrTrimmed, record, l.segs[0].first)
 	case record > l.end.LSN+1:
-		return nil, fmt.Errorf("%w: record %d was asked for, the last is %d", ErrNotInLog, record, l.end.LSN)
+		return nil, fmt.Errorf("%w: requested record %d, the last is %d", ErrNotInLog, record, l.end.LSN)
 	case record == l.end.LSN+1:
 		r.prev, r.anchored, r.offset = l.end, true, l.segs[at].end
 	}
@@ -93,7 +93,7 @@ func (l *Log) ensureIndexed(seg *segment) error {
 	}
 	found, err := scanIndex(seg)
 	if err == nil && found.last != expected {
-		err = &DamagedError{
+		err = &CorruptError{
 			Segment: seg.path, Offset: found.badOffset, LSN: found.badLSN, DurableLSN: expected.LSN,
 			Err: found.err,
 		}
@@ -102,7 +102,7 @@ func (l *Log) ensureIndexed(seg *segment) error {
 		l.mu.RLock()
 		defer l.mu.RUnlock()
 		if seg.trimmed { // and possibly overwritten
-			return fmt.Errorf("%w: it was trimmed while record %d was looked for", ErrTrimmed, seg.first)
+			return fmt.Errorf("%w: trimmed during the search for record %d", ErrTrimmed, seg.first)
 		}
 		return err
 	}
@@ -122,7 +122,7 @@ func (l *Log) usableForReading() error {
 }
 
 // Next returns the next record, verified. io.EOF means that no further record exists yet; Next may be called again
-// later. The payload is valid until the next call. ErrTrimmed, ErrCut and a *DamagedError end the reader.
+// later. The payload is valid until the next call. ErrTrimmed, ErrTruncated and a *CorruptError end the reader.
 func (r *Reader) Next() (Frame, error) {
 	f, _, err := r.next()
 	return f, err
@@ -177,7 +177,7 @@ func (r *Reader) next() (Frame, []byte, error) {
 		return Frame{}, nil, err
 	}
 	if int64(size) > r.left {
-		return Frame{}, nil, r.bad(fmt.Errorf("%w: it is longer than its block", ErrBadFrame))
+		return Frame{}, nil, r.bad(fmt.Errorf("%w: longer than its block", ErrBadFrame))
 	}
 	b, err := r.window.at(r.offset, size, r.limit)
 	if err != nil {
@@ -254,9 +254,9 @@ func (r *Reader) gone() error {
 	case r.l.closed:
 		return ErrClosed
 	case r.cuts != r.l.cuts:
-		return ErrCut
+		return ErrTruncated
 	case r.seg.trimmed:
-		return fmt.Errorf("%w: it was trimmed while record %d was read", ErrTrimmed, r.prev.LSN+1)
+		return fmt.Errorf("%w: trimmed while record %d was read", ErrTrimmed, r.prev.LSN+1)
 	}
 	return nil
 }
@@ -268,7 +268,7 @@ func (r *Reader) bad(err error) error {
 	if gone := r.gone(); gone != nil {
 		return gone
 	}
-	return &DamagedError{
+	return &CorruptError{
 		Segment: r.seg.path, Offset: r.offset, LSN: r.prev.LSN + 1, DurableLSN: r.l.synced.LSN,
 		Err: err,
 	}

@@ -17,7 +17,7 @@ func (l *Log) load() error {
 	if err := l.makeDir(); err != nil {
 		return err
 	}
-	if err := l.finishCut(); err != nil {
+	if err := l.finishTruncate(); err != nil {
 		return err
 	}
 	names, err := l.o.FS.ReadDir(l.o.Dir)
@@ -40,20 +40,20 @@ func (l *Log) load() error {
 	if err := r.run(); err != nil {
 		return err
 	}
-	return l.makeFoundDurable(r.marked)
+	return l.syncRecovered(r.marked)
 }
 
 func (l *Log) makeDir() error {
 	if _, err := l.o.FS.Stat(l.o.Dir); err == nil {
 		return nil
 	} else if !isMissing(err) {
-		return fmt.Errorf("looking for the log directory: %w", err)
+		return fmt.Errorf("checking for the log directory: %w", err)
 	}
 	if err := l.o.FS.MkdirAll(l.o.Dir, 0o700); err != nil {
 		return fmt.Errorf("creating the log directory: %w", err)
 	}
 	if err := l.o.FS.SyncDir(filepath.Dir(l.o.Dir)); err != nil {
-		return fmt.Errorf("syncing the directory above the log: %w", err)
+		return fmt.Errorf("syncing the parent of the log directory: %w", err)
 	}
 	return nil
 }
@@ -137,7 +137,7 @@ func (r *recovering) run() error {
 	header, err := r.header(0)
 	if err != nil {
 		if errors.Is(err, errNoSegmentHeader) {
-			return &DamagedError{Segment: r.segs[0].path, LSN: r.segs[0].first, Err: err}
+			return &CorruptError{Segment: r.segs[0].path, LSN: r.segs[0].first, Err: err}
 		}
 		return err
 	}
@@ -291,8 +291,8 @@ func (r *recovering) decide(at int) error {
 }
 
 // damage describes the position and cause of a stop.
-func (r *recovering) damage(at int, proof uint64) *DamagedError {
-	d := &DamagedError{
+func (r *recovering) damage(at int, proof uint64) *CorruptError {
+	d := &CorruptError{
 		Segment: r.segs[at].path, Offset: r.stop.badOffset, LSN: r.stop.badLSN, DurableLSN: proof,
 		Err: r.stop.err,
 	}
@@ -314,29 +314,29 @@ func (r *recovering) cut(at int) error {
 		// Do not keep it as a spare: a later segment may begin with the same LSN, and the old blocks would appear to
 		// belong to it.
 		if err := errors.Join(r.segs[i].file.Close(), l.o.FS.Remove(r.segs[i].path)); err != nil {
-			return fmt.Errorf("removing what is behind the end of the log: %w", err)
+			return fmt.Errorf("removing data after the end of the log: %w", err)
 		}
 		r.segs = r.segs[:i]
 		l.segs = r.segs
 	}
 	if to := r.stop.offset + l.recovery.TornBytes; to > r.stop.offset {
 		if err := zeroRange(seg.file, r.stop.offset, to); err != nil {
-			return fmt.Errorf("cutting the torn tail of the log: %w", err)
+			return fmt.Errorf("truncating the torn tail of the log: %w", err)
 		}
 	}
 	return nil
 }
 
-// makeFoundDurable makes all found records durable. Records not covered by a durable LSN may be in the page cache
+// syncRecovered makes all found records durable. Records not covered by a durable LSN may be in the page cache
 // only, and after a failed fsync the system may even consider them synced. They are therefore rewritten and synced.
-func (l *Log) makeFoundDurable(marked uint64) error {
+func (l *Log) syncRecovered(marked uint64) error {
 	for _, seg := range l.segs {
 		if !seg.indexed {
 			continue
 		}
 		if l.o.Sync != SyncOff && seg.last.LSN > marked {
 			if err := l.rewrite(seg, marked+1); err != nil {
-				return fmt.Errorf("writing the end of the log once more: %w", err)
+				return fmt.Errorf("rewriting the end of the log: %w", err)
 			}
 		}
 		if err := seg.file.Sync(); err != nil {

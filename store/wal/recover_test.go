@@ -67,8 +67,8 @@ func TestTornTail(t *testing.T) {
 	}
 }
 
-// buildDamage returns a sealed log of several segments.
-func buildDamage(t *testing.T) (image *memfs.FS, o Options, end lsn.Position) {
+// buildCorruption returns a sealed log of several segments.
+func buildCorruption(t *testing.T) (image *memfs.FS, o Options, end lsn.Position) {
 	t.Helper()
 	mem := newMem(t)
 	o = testOptions(mem)
@@ -86,7 +86,7 @@ func buildDamage(t *testing.T) (image *memfs.FS, o Options, end lsn.Position) {
 
 // A flipped bit anywhere in a durable, sealed log is always rejected, and nothing is changed.
 func TestDamagedMiddle(t *testing.T) {
-	image, o, end := buildDamage(t)
+	image, o, end := buildCorruption(t)
 	segs := listSegments(t, image)
 	for i, first := range segs {
 		info, err := InspectFile(image, segmentPath(first), nil)
@@ -107,10 +107,10 @@ func TestDamagedMiddle(t *testing.T) {
 				require.NoError(t, l.Close())
 				continue
 			}
-			var d *DamagedError
+			var d *CorruptError
 			require.ErrorAs(t, err, &d, "segment %d, offset %d", first, offset)
-			require.ErrorIs(t, err, ErrDamaged)
-			require.Contains(t, err.Error(), "Nothing was cut")
+			require.ErrorIs(t, err, ErrCorrupt)
+			require.Contains(t, err.Error(), "Nothing was truncated")
 			require.Equal(t, segmentPath(first), d.Segment)
 			require.LessOrEqual(t, d.Offset, offset)
 			require.Greater(t, d.Offset+300+2*FrameHeaderBytes+blockHeaderBytes, offset)
@@ -128,20 +128,20 @@ func TestDamagedMiddle(t *testing.T) {
 
 // Zeroed sectors and missing segments are reported as corruption.
 func TestDamagedByMissingPieces(t *testing.T) {
-	image, o, _ := buildDamage(t)
+	image, o, _ := buildCorruption(t)
 	segs := listSegments(t, image)
 	for _, first := range segs {
 		damaged := copyFS(t, image, testDir)
 		overwrite(t, damaged, segmentPath(first), segmentDataStart, make([]byte, 512))
 		o.FS = damaged
 		_, err := Open(o)
-		require.ErrorIs(t, err, ErrDamaged)
+		require.ErrorIs(t, err, ErrCorrupt)
 	}
 	damaged := copyFS(t, image, testDir)
 	require.NoError(t, damaged.Remove(segmentPath(segs[1])))
 	o.FS = damaged
 	_, err := Open(o)
-	var d *DamagedError
+	var d *CorruptError
 	require.ErrorAs(t, err, &d)
 	require.Equal(t, segs[1], d.LSN)
 	require.Equal(t, segmentPath(segs[0]), d.Segment)
@@ -170,7 +170,7 @@ func TestLastRecordsWithoutProof(t *testing.T) {
 	flip(t, sealed, segmentPath(1), before+60, 0)
 	o.FS = sealed
 	_, err := Open(o)
-	require.ErrorIs(t, err, ErrDamaged)
+	require.ErrorIs(t, err, ErrCorrupt)
 }
 
 // Old content of a recycled segment file is neither read nor considered proof of corruption.
@@ -221,8 +221,8 @@ func TestSegmentsPublishedAsMessages(t *testing.T) {
 	require.NoError(t, err)
 
 	end, at := l.End(), l.segs[0].end
-	evil := image[segmentDataStart:at]
-	frames, pos := AppendFrame(nil, end, 1, KindTxn, evil)
+	corrupted := image[segmentDataStart:at]
+	frames, pos := AppendFrame(nil, end, 1, KindTxn, corrupted)
 	require.NoError(t, l.Append(frames, pos))
 	torn := copyFS(t, mem, testDir)
 	overwrite(t, torn, segmentPath(1), at+blockHeaderBytes+8, []byte{1, 2, 3})
@@ -233,7 +233,7 @@ func TestSegmentsPublishedAsMessages(t *testing.T) {
 }
 
 func TestOpenRefusesForeignAndNewerSegments(t *testing.T) {
-	image, o, _ := buildDamage(t)
+	image, o, _ := buildCorruption(t)
 	other := o
 	other.FS, other.LogID = image, [16]byte{9}
 	_, err := Open(other)
@@ -248,14 +248,14 @@ func TestOpenRefusesForeignAndNewerSegments(t *testing.T) {
 	o.FS = newer
 	_, err = Open(o)
 	require.ErrorIs(t, err, ErrNewerVersion)
-	require.NotErrorIs(t, err, ErrDamaged)
+	require.NotErrorIs(t, err, ErrCorrupt)
 
 	// A segment with another segment's name.
 	renamed := copyFS(t, image, testDir)
 	require.NoError(t, renamed.Rename(segmentPath(1), segmentPath(2)))
 	o.FS = renamed
 	_, err = Open(o)
-	require.ErrorIs(t, err, ErrDamaged)
+	require.ErrorIs(t, err, ErrCorrupt)
 }
 
 func putChecksum(header []byte) {
@@ -324,16 +324,16 @@ func TestVerifyFrom(t *testing.T) {
 			_, err = r.Next()
 		}
 	}
-	require.ErrorIs(t, err, ErrDamaged)
+	require.ErrorIs(t, err, ErrCorrupt)
 	require.NoError(t, l.Close())
 	o.VerifyFrom = 0
 	_, err = Open(o)
-	require.ErrorIs(t, err, ErrDamaged)
+	require.ErrorIs(t, err, ErrCorrupt)
 }
 
 // A disk read error is not corruption, and nothing may be cut because of it.
 func TestReadErrorsAreNotDamage(t *testing.T) {
-	image, o, end := buildDamage(t)
+	image, o, end := buildCorruption(t)
 	errDisk := errors.New("disk")
 	fault := faultfs.New(image)
 	o.FS = fault
@@ -355,7 +355,7 @@ func TestReadErrorsAreNotDamage(t *testing.T) {
 			break
 		}
 		require.ErrorIs(t, err, errDisk, "read %d", n)
-		require.NotErrorIs(t, err, ErrDamaged)
+		require.NotErrorIs(t, err, ErrCorrupt)
 	}
 	fault.SetHook(nil)
 	l := mustOpen(t, o)

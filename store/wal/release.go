@@ -58,19 +58,19 @@ func (l *Log) Released() uint64 {
 	return l.released
 }
 
-// SetPressed sets whether space is short. While it is, released records are not kept for Options.KeepBytes.
-func (l *Log) SetPressed(pressed bool) {
-	if l.pressed.Swap(pressed) != pressed {
+// SetLowSpace sets whether space is short. While it is, released records are not kept for Options.KeepBytes.
+func (l *Log) SetLowSpace(lowSpace bool) {
+	if l.lowSpace.Swap(lowSpace) != lowSpace {
 		wake(l.wakeTrim)
 	}
 }
 
-// GiveUp records that readers cannot use the records up to upTo, because one of them is corrupt. Released records
+// Discard records that readers cannot use the records up to upTo, because one of them is corrupt. Released records
 // among them are not kept for Options.KeepBytes. They are removed together with their whole segment; the current
 // segment ends with the next Append.
-func (l *Log) GiveUp(upTo uint64) {
+func (l *Log) Discard(upTo uint64) {
 	l.mu.Lock()
-	l.givenUp = max(l.givenUp, upTo)
+	l.discarded = max(l.discarded, upTo)
 	l.mu.Unlock()
 	l.trim()
 }
@@ -115,7 +115,7 @@ func (l *Log) mayTrim() bool {
 	if l.segs[0].last.LSN > free {
 		return false
 	}
-	if l.segs[0].first <= l.givenUp || l.pressed.Load() {
+	if l.segs[0].first <= l.discarded || l.lowSpace.Load() {
 		return true
 	}
 	var rest int64

@@ -288,7 +288,7 @@ func TestPressedLogKeepsNothing(t *testing.T) {
 	for range 400 {
 		mustAppend(t, l, 1, 1, 500)
 	}
-	l.SetPressed(true)
+	l.SetLowSpace(true)
 	l.Release(400)
 	require.Less(t, l.Bytes(), 2*o.SegmentBytes)
 	requireRecords(t, l, 500)

@@ -103,7 +103,7 @@ func IsLogFile(name string) bool {
 			return true
 		}
 	}
-	return name == cutFile || name == cutFile+".tmp"
+	return name == truncateFile || name == truncateFile+".tmp"
 }
 
 // parseName returns the number in a file name with the suffix.
@@ -122,7 +122,7 @@ type segmentHeader struct {
 	prev  lsn.Position
 }
 
-var errNoSegmentHeader = errors.New("the segment header is not readable")
+var errNoSegmentHeader = errors.New("segment header is unreadable")
 
 func (h segmentHeader) encode() []byte {
 	b := make([]byte, segmentHeaderBytes)
@@ -144,7 +144,7 @@ func decodeSegmentHeader(b []byte) (segmentHeader, error) {
 		return segmentHeader{}, errNoSegmentHeader
 	}
 	if version := binary.LittleEndian.Uint32(b[8:]); version != segmentVersion {
-		return segmentHeader{}, fmt.Errorf("%w: format %d, this program knows format %d; use the newer program",
+		return segmentHeader{}, fmt.Errorf("%w: format %d, this program supports format %d; use the newer program",
 			ErrNewerVersion, version, segmentVersion)
 	}
 	h := segmentHeader{

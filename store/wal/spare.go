@@ -191,7 +191,7 @@ func (s *spares) make(sizeBytes int64, stop <-chan struct{}) (spareFile, error) 
 func (s *spares) spaceError(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		if usage, usageErr := s.fs.Usage(s.dir); usageErr == nil && usage.NoInodes {
-			return fmt.Errorf("%w: the filesystem has no free inode (df -i): delete files, or make it with more: %w",
+			return fmt.Errorf("%w: filesystem has no free inode (df -i): delete files, or create it with more: %w",
 				ErrNoSpace, err)
 		}
 		return fmt.Errorf("%w: %w", ErrNoSpace, err)

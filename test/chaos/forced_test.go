@@ -180,7 +180,7 @@ func requireKept(t *testing.T, n *cluster.Node, after uint64, want []string) {
 	require.Len(t, files, 1)
 	log, err := os.ReadFile(n.LogFile())
 	require.NoError(t, err)
-	require.Contains(t, string(log), "NOT PART OF THE PAIR ANY MORE")
+	require.Contains(t, string(log), "NO LONGER PART OF THE PAIR")
 	require.Contains(t, string(log), filepath.Base(files[0]))
 	out, err := command(t, "store", "dump-log", files[0], "--messages", "-o", "json")
 	require.NoError(t, err, out)

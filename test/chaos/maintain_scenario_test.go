@@ -352,7 +352,7 @@ func (r *rolling) corruptPage(t *testing.T, w *cluster.Workload) {
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size})
 	require.NoError(t, err)
 	r.done(t, plan, size)
-	require.True(t, said(t, standby, "a damaged page was repaired", since))
+	require.True(t, said(t, standby, "repaired a corrupt page", since))
 	acked(t, w)
 }
 

@@ -86,7 +86,7 @@ func rebuildAfter(t *testing.T, restored, alone bool) {
 
 	require.NoError(t, p.StopEtcd())
 	require.NoError(t, os.RemoveAll(etcdDir))
-	reason := "no record of the pair"
+	reason := "no cluster record"
 	if restored {
 		require.NoError(t, os.CopyFS(etcdDir, os.DirFS(oldCopy)))
 		reason = "older than this node's own"
@@ -227,7 +227,7 @@ func TestRebuildRecordWithoutNewerPeer(t *testing.T) {
 	out, err = command(t, "--addr", rebuilder.Address, "status")
 	require.NoError(t, err)
 	require.Contains(t, out, "FORCED: node "+rebuilder.Name)
-	require.Contains(t, out, "adopted without asking the other node")
+	require.Contains(t, out, "rebuilt the cluster record without asking the other node")
 	publish(t, c, "after", 10)
 
 	require.NoError(t, more.Start())

@@ -290,7 +290,7 @@ func TestCorruptIndexUnderLoad(t *testing.T) {
 		require.Eventually(t, func() bool {
 			flipIndex(t, victim)
 			_, err := scrub(t, victim)
-			return err != nil || said(t, victim, "the store has to be replaced", since)
+			return err != nil || said(t, victim, "the store must be replaced", since)
 		}, bound, 20*time.Millisecond, "round %d", round)
 		require.Eventually(t, func() bool { return said(t, victim, "snapshot installed", since) }, bound,
 			20*time.Millisecond, "round %d", round)
@@ -339,7 +339,7 @@ func TestCorruptAtStart(t *testing.T) {
 		corruption(active)
 		require.NoError(t, active.Start())
 		inSync(t, p)
-		require.True(t, said(t, active, "set aside", since) || said(t, active, "has to be replaced", since))
+		require.True(t, said(t, active, "quarantined", since) || said(t, active, "must be replaced", since))
 		require.Empty(t, compare(t, p, true).GetContentError())
 	}
 	verify(t, p, w)

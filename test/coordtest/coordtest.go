@@ -24,8 +24,8 @@ import (
 // bound limits all waits.
 const bound = time.Minute
 
-// outageTry limits attempts during an outage of the coordinator.
-const outageTry = time.Second
+// outageTimeout limits attempts during an outage of the coordinator.
+const outageTimeout = time.Second
 
 // Fixture is a fresh coordinator without a record.
 type Fixture struct {
@@ -74,8 +74,8 @@ func runIn(
 		{"WatchSlowReader", testWatchSlowReader},
 		{"Announce", testAnnounce},
 		{"Outage", testOutage},
-		{"Twins", testTwins},
-		{"TwinThatWasKilled", testTwinThatWasKilled},
+		{"Twins", testDuplicates},
+		{"TwinThatWasKilled", testKilledDuplicate},
 		{"Mark", testMark},
 		{"MarkConcurrent", testMarkConcurrent},
 		{"MarkOutage", testMarkOutage},
@@ -115,7 +115,7 @@ func testMissing(t *testing.T, f Fixture) {
 	c := connect(t, f)
 	_, _, err := c.Load(timed(t))
 	require.ErrorIs(t, err, failover.ErrNoRecord)
-	Await(t, c, "it is missing", func(o failover.Observation) bool {
+	Await(t, c, "missing", func(o failover.Observation) bool {
 		return o.Missing && o.Record == nil &&
 			o.Reachable
 	})
@@ -147,7 +147,7 @@ func testCreateOnce(t *testing.T, f Fixture) {
 	won := -1
 	for i, err := range errs {
 		if err == nil {
-			require.Equal(t, -1, won, "two have created the record")
+			require.Equal(t, -1, won, "record was created twice")
 			won = i
 			continue
 		}
@@ -273,7 +273,7 @@ func testWatch(t *testing.T, f Fixture) {
 				return false
 			}
 		}
-	}, bound, time.Millisecond, "the channel is closed when ctx ends")
+	}, bound, time.Millisecond, "channel is closed when ctx ends")
 }
 
 func testWatchSlowReader(t *testing.T, f Fixture) {
@@ -294,12 +294,12 @@ func testWatchSlowReader(t *testing.T, f Fixture) {
 		if o.Record == nil {
 			continue
 		}
-		require.GreaterOrEqual(t, o.Record.Config, last, "the watch went back")
+		require.GreaterOrEqual(t, o.Record.Config, last, "watch went backwards")
 		if last = o.Record.Config; last == rec.Config {
 			return
 		}
 	}
-	require.FailNow(t, "the newest record was not observed", "last config %d of %d", last, rec.Config)
+	require.FailNow(t, "newest record was not observed", "last config %d of %d", last, rec.Config)
 }
 
 func testAnnounce(t *testing.T, f Fixture) {
@@ -315,7 +315,7 @@ func testAnnounce(t *testing.T, f Fixture) {
 		return ok
 	})
 	require.Equal(t, []failover.Live{live}, o.Live)
-	require.Zero(t, o.LeaseUntil, "a lease belongs to the one who announced itself")
+	require.Zero(t, o.LeaseUntil, "Announce changed the lease of another process")
 	o = Await(t, a, "a lease that has not expired", func(o failover.Observation) bool {
 		if f.Exact && !o.LeaseUntil.IsZero() {
 			require.Positive(t, time.Until(o.LeaseUntil))
@@ -323,14 +323,14 @@ func testAnnounce(t *testing.T, f Fixture) {
 		return time.Until(o.LeaseUntil) > 0
 	})
 	first := o.LeaseUntil
-	Await(t, a, "a renewed lease", func(o failover.Observation) bool { return o.LeaseUntil.After(first) })
+	Await(t, a, "renewed lease", func(o failover.Observation) bool { return o.LeaseUntil.After(first) })
 
 	cancel()
 	select {
 	case err := <-done:
 		require.NoError(t, err)
 	case <-time.After(bound):
-		require.FailNow(t, "Announce did not end with its context")
+		require.FailNow(t, "Announce did not return when its context was canceled")
 	}
 	Await(t, b, "no liveness key", func(o failover.Observation) bool { return len(o.Live) == 0 && o.LiveKnown })
 }
@@ -372,7 +372,7 @@ func testOutage(t *testing.T, f Fixture) {
 		_, err = b.Swap(ctx, at, next)
 		return err == nil
 	}, bound, 20*time.Millisecond)
-	Await(t, a, "a change after the outage",
+	Await(t, a, "change after the outage",
 		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "after" })
 	Await(t, b, "the liveness key", func(o failover.Observation) bool { return len(o.Live) == 1 })
 	cancel()

@@ -23,7 +23,7 @@ func StartEtcd(t *testing.T, dir, address string) *embedded.Server {
 	require.Eventually(t, func() bool {
 		s, err = embedded.Start(t.Context(), embedded.Options{Dir: dir, Address: address, UnsafeNoFsync: true})
 		return !errors.Is(err, syscall.EADDRINUSE)
-	}, bound, 50*time.Millisecond, "the port %s stays in use", address)
+	}, bound, 50*time.Millisecond, "port %s stays in use", address)
 	require.NoError(t, err)
 	return s
 }

@@ -38,10 +38,10 @@ func raiseMark(ctx context.Context, t *testing.T, c failover.Coordinator, from f
 		if before == from {
 			return next
 		}
-		require.Equal(t, next, before, "neither what was there before nor the mark itself")
+		require.Equal(t, next, before, "neither the previous mark nor the written one")
 		from = next
 	}
-	require.FailNow(t, "no write of a mark tells what was there before")
+	require.FailNow(t, "no write of a mark returned the previous one")
 	return failover.Mark{}
 }
 
@@ -85,16 +85,16 @@ func testMark(t *testing.T, f Fixture) {
 	}
 	require.Equal(t, high, before)
 	requireMark(ctx, t, a, forced)
-	require.Equal(t, forced, writeMark(ctx, t, a, high), "what another connection has written since")
+	require.Equal(t, forced, writeMark(ctx, t, a, high), "written since by another connection")
 	requireMark(ctx, t, b, forced)
 
 	got, at, err := b.Load(ctx)
 	require.NoError(t, err)
 	require.Equal(t, rec, got)
-	require.Equal(t, rev, at, "a mark has changed the record's revision")
+	require.Equal(t, rev, at, "a mark changed the record's revision")
 	rec.Config, rec.OpID = 2, "op2"
 	_, err = Swap(ctx, a, rev, rec)
-	require.NoError(t, err, "a mark has changed the record's revision")
+	require.NoError(t, err, "a mark changed the record's revision")
 	requireMark(ctx, t, a, forced)
 }
 
@@ -146,7 +146,7 @@ func testMarkOutage(t *testing.T, f Fixture) {
 
 	f.Stop(t)
 	Await(t, b, "not reachable", func(o failover.Observation) bool { return !o.Reachable })
-	short, cancel := context.WithTimeout(t.Context(), outageTry)
+	short, cancel := context.WithTimeout(t.Context(), outageTimeout)
 	defer cancel()
 	_, err = a.WriteMark(short, failover.Mark{By: 1, Term: 1, LSN: 8})
 	require.Error(t, err)
@@ -160,7 +160,7 @@ func testMarkOutage(t *testing.T, f Fixture) {
 		got, err = b.LoadMark(ctx)
 	}
 	require.NoError(t, err)
-	require.False(t, got.Less(mark), "the mark %v was forgotten: %v", mark, got)
+	require.False(t, got.Less(mark), "mark %v was lost: %v", mark, got)
 	writeMark(ctx, t, b, failover.Mark{By: 1, Term: 1, LSN: 9})
 	requireMark(ctx, t, a, failover.Mark{By: 1, Term: 1, LSN: 9})
 }

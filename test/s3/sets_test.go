@@ -66,7 +66,7 @@ func TestEncrypted(t *testing.T) {
 		for want, with := range map[error]backup.Unsealer{backup.ErrEncrypted: nil, backup.ErrIdentity: wrong} {
 			_, err = backup.Restore(t.Context(), set.Name, target, backup.RestoreOptions{Place: open("sets"), Unseal: with})
 			require.ErrorIs(t, err, want)
-			require.ErrorContains(t, err, "it takes the identity of one of")
+			require.ErrorContains(t, err, "requires the identity of one of")
 			require.ErrorContains(t, err, id.Recipient().String())
 			require.NotContains(t, err.Error(), "AGE-SECRET")
 			_, err = os.Stat(target)

@@ -226,7 +226,7 @@ const (
 	waitedOtherStore = "expects another store on this node"
 	waitedActive     = "only the active holds everything"
 	waitedTakeover   = "waiting for the other node to take over"
-	waitedRollback   = "was put back"
+	waitedRollback   = "was rolled back"
 	waitedCopy       = "two processes with one identity"
 	superseded       = "superseded"
 )

@@ -38,7 +38,7 @@ func TestLossIsNoticed(t *testing.T) {
 					noticed++
 				case err != nil:
 					require.ErrorContains(t, err, "not recovered")
-					require.Regexp(t, "was put back|may have lost", err.Error(), "the reason is reported to operators")
+					require.Regexp(t, "was rolled back|may have lost", err.Error(), "the reason is reported to operators")
 					refused++
 				}
 			})

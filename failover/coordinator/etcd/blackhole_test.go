@@ -72,5 +72,5 @@ func TestBlackholedEndpoint(t *testing.T) {
 		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == rec.OpID && o.Reachable })
 	t.Logf("the watch had it after another %v", time.Since(began).Round(time.Millisecond))
 	until := coordtest.Await(t, c, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
-	coordtest.Await(t, c, "a renewed lease", func(o failover.Observation) bool { return o.LeaseUntil.After(until) })
+	coordtest.Await(t, c, "renewed lease", func(o failover.Observation) bool { return o.LeaseUntil.After(until) })
 }

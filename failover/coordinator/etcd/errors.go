@@ -35,34 +35,34 @@ func cause(err error) string {
 	}
 	switch typed := rpctypes.Error(err); {
 	case errors.Is(typed, rpctypes.ErrNoSpace):
-		return "etcd is out of space (alarm NOSPACE) and takes no writes: compact and defragment it, or raise its " +
+		return "etcd is out of space (alarm NOSPACE) and rejects writes: compact and defragment it, or raise its " +
 			"quota, then disarm the alarm"
 	case errors.Is(typed, rpctypes.ErrPermissionDenied):
 		return "etcd denies access to the pair's keys: grant the user of coordinator.etcd.username read and write " +
 			"permission for coordinator.etcd.prefix"
 	case errors.Is(typed, rpctypes.ErrUserEmpty):
-		return "etcd wants a user: set coordinator.etcd.username and password"
+		return "etcd requires a user: set coordinator.etcd.username and password"
 	case errors.Is(typed, rpctypes.ErrAuthFailed):
-		return "etcd does not accept the user or password: check coordinator.etcd.username and password"
+		return "etcd rejects the user or password: check coordinator.etcd.username and password"
 	}
 	// Handshake errors are only available as text.
 	text := err.Error()
 	for _, t := range []struct{ has, means string }{
 		{
 			"certificate signed by unknown authority",
-			"etcd's certificate was not issued by the authority in coordinator.etcd.tls.ca",
+			"etcd's certificate was not issued by the CA in coordinator.etcd.tls.ca",
 		},
-		{"certificate is valid for", "etcd's certificate is for another name than the one in " +
+		{"certificate is valid for", "etcd's certificate is for a different name than the one in " +
 			"coordinator.etcd.endpoints"},
-		{"cannot validate certificate for", "etcd's certificate does not name the address in " +
+		{"cannot validate certificate for", "etcd's certificate does not contain the address in " +
 			"coordinator.etcd.endpoints"},
 		{"certificate has expired", "a certificate has expired or is not valid yet: check etcd's, and this machine's clock"},
-		{"tls: unknown certificate authority", "etcd does not trust the authority of the certificate in " +
+		{"tls: unknown certificate authority", "etcd does not trust the CA of the certificate in " +
 			"coordinator.etcd.tls.cert"},
-		{"tls: bad certificate", "etcd does not accept the certificate in coordinator.etcd.tls.cert"},
-		{"tls: certificate required", "etcd wants a certificate of its clients: set coordinator.etcd.tls.cert and key"},
+		{"tls: bad certificate", "etcd rejects the certificate in coordinator.etcd.tls.cert"},
+		{"tls: certificate required", "etcd requires a client certificate: set coordinator.etcd.tls.cert and key"},
 		{"first record does not look like a TLS handshake", "etcd does not use TLS, but coordinator.etcd.tls is set"},
-		{"error reading server preface", "etcd closes the connection at once: it may want TLS (coordinator.etcd.tls)"},
+		{"error reading server preface", "etcd closes the connection immediately: it may require TLS (coordinator.etcd.tls)"},
 	} {
 		if strings.Contains(text, t.has) {
 			return t.means
@@ -71,8 +71,8 @@ func cause(err error) string {
 	return ""
 }
 
-// listen records the cause of failed requests, if an operator can fix it.
-func listen(last *atomic.Value) grpc.UnaryClientInterceptor {
+// recordErrors records the cause of failed requests, if an operator can fix it.
+func recordErrors(last *atomic.Value) grpc.UnaryClientInterceptor {
 	return func(
 		ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 		opts ...grpc.CallOption,

@@ -72,16 +72,16 @@ type Coordinator struct {
 	seen  *latest.Value[failover.Observation]
 	marks marks
 	// The fields below are guarded by the lock of seen and only used within Update.
-	runs  map[string]dupdetect.Entry // announced processes, by key
-	news  map[string]dupdetect.Entry // newest process of each node, by key
-	twins dupdetect.Tracker
+	runs       map[string]dupdetect.Entry // announced processes, by key
+	newest     map[string]dupdetect.Entry // newest process of each node, by key
+	duplicates dupdetect.Tracker
 	// unknown is signalled if a process under this node's ID may not be aware of this one.
 	unknown chan struct{}
 	// history is that of all responses so far; replaced is signalled after a response of another history.
 	history  history
 	replaced chan struct{}
-	// lastCause is the cause of the last failed request: a string.
-	lastCause *atomic.Value
+	// lastError is the cause of the last failed request: a string.
+	lastError *atomic.Value
 
 	stop context.CancelFunc
 	wg   sync.WaitGroup
@@ -108,7 +108,7 @@ func Open(o Options) (*Coordinator, error) {
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
 	}
-	lastCause := new(atomic.Value)
+	lastError := new(atomic.Value)
 	client, err := newClient(o, clientv3.Config{
 		Endpoints: o.Endpoints, TLS: o.TLS,
 		DialTimeout: o.RequestTimeout,
@@ -118,7 +118,7 @@ func Open(o Options) (*Coordinator, error) {
 		// One try per endpoint and one more; further retries are up to the machine. (Without any connection a request
 		// waits for its timeout.)
 		MaxUnaryRetries: uint(len(o.Endpoints) + 1),
-		DialOptions:     dialOptions(&o, lastCause),
+		DialOptions:     dialOptions(&o, lastError),
 		Logger:          o.Logger.Named("etcd-client").WithOptions(zap.IncreaseLevel(zap.ErrorLevel)),
 	})
 	if err != nil {
@@ -128,16 +128,16 @@ func Open(o Options) (*Coordinator, error) {
 	c := &Coordinator{
 		client: client, log: o.Logger, record: o.Prefix + "/record", mark: o.Prefix + "/mark",
 		livedir: o.Prefix + "/live/",
-		rundir:  o.Prefix + "/run/", opts: o, runs: make(map[string]dupdetect.Entry), news: make(map[string]dupdetect.Entry),
+		rundir:  o.Prefix + "/run/", opts: o, runs: make(map[string]dupdetect.Entry), newest: make(map[string]dupdetect.Entry),
 		unknown: make(chan struct{}, 1), replaced: make(chan struct{}, 1),
-		seen: latest.New(failover.Observation{}), stop: stop, lastCause: lastCause,
+		seen: latest.New(failover.Observation{}), stop: stop, lastError: lastError,
 	}
 	c.wg.Go(func() { c.watch(ctx) })
 	return c, nil
 }
 
 // dialOptions returns additional options for etcd's client, which take precedence.
-func dialOptions(o *Options, lastCause *atomic.Value) []grpc.DialOption {
+func dialOptions(o *Options, lastError *atomic.Value) []grpc.DialOption {
 	options := []grpc.DialOption{
 		// gRPC's default backoff grows to two minutes, which would delay role changes after etcd has returned.
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -148,7 +148,7 @@ func dialOptions(o *Options, lastCause *atomic.Value) []grpc.DialOption {
 			MinConnectTimeout: o.RequestTimeout,
 		}),
 		// The client waits for a connection and then only returns a timeout, so the interceptor records the cause.
-		grpc.WithChainUnaryInterceptor(listen(lastCause)),
+		grpc.WithChainUnaryInterceptor(recordErrors(lastError)),
 	}
 	plain := func(endpoint string) bool { return strings.HasPrefix(endpoint, "http://") }
 	if o.Credentials != nil && !slices.ContainsFunc(o.Endpoints, plain) {
@@ -186,7 +186,7 @@ func (c *Coordinator) Ping(ctx context.Context) error {
 	if what == "" {
 		what = "check that it runs, and the addresses, TLS and user in the configuration"
 	}
-	return fmt.Errorf("etcd at %s does not answer: %w: %s", strings.Join(c.opts.Endpoints, ", "), err, what)
+	return fmt.Errorf("etcd at %s does not respond: %w: %s", strings.Join(c.opts.Endpoints, ", "), err, what)
 }
 
 // get reads keys linearizably from the first endpoint that responds.
@@ -196,7 +196,7 @@ func (c *Coordinator) get(ctx context.Context, key string, opts ...clientv3.OpOp
 		return c.client.Get(ctx, key, opts...)
 	})
 	if err == nil {
-		c.heed(resp.Header, before)
+		c.checkRevision(resp.Header, before)
 	}
 	return resp, err
 }
@@ -204,26 +204,26 @@ func (c *Coordinator) get(ctx context.Context, key string, opts ...clientv3.OpOp
 // txn writes through the first endpoint that responds. doubt is that of hedged.
 func (c *Coordinator) txn(
 	ctx context.Context, request func(clientv3.Txn) clientv3.Txn,
-) (resp *clientv3.TxnResponse, doubt bool, err error) {
+) (resp *clientv3.TxnResponse, outcomeUnknown bool, err error) {
 	before := c.history.revision()
-	resp, doubt, err = hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.TxnResponse, error) {
+	resp, outcomeUnknown, err = hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		return request(c.client.Txn(ctx)).Commit()
 	})
 	if err == nil {
-		c.heed(resp.Header, before)
+		c.checkRevision(resp.Header, before)
 	}
-	return resp, doubt, err
+	return resp, outcomeUnknown, err
 }
 
 // attempts returns the number of attempts of one request: one per connection, and more at larger intervals, since
 // requests sent during a leader election get no response.
-func (c *Coordinator) attempts() int { return len(c.opts.Endpoints) + laterAttempts }
+func (c *Coordinator) attempts() int { return len(c.opts.Endpoints) + hedgedAttempts }
 
 // why describes an error or its cause.
 func (c *Coordinator) why(err error) string {
 	what := cause(err)
 	if what == "" {
-		what, _ = c.lastCause.Load().(string)
+		what, _ = c.lastError.Load().(string)
 	}
 	return what
 }
@@ -232,10 +232,10 @@ func (c *Coordinator) why(err error) string {
 func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revision, error) {
 	resp, err := c.get(ctx, c.record) // linearizable by default
 	if err != nil {
-		c.unreached(err)
-		return failover.Record{}, 0, fmt.Errorf("load the pair's record: %w: %w", failover.ErrUnreachable, err)
+		c.reportUnreachable(err)
+		return failover.Record{}, 0, fmt.Errorf("load cluster record: %w: %w", failover.ErrUnreachable, err)
 	}
-	c.reached()
+	c.reportReachable()
 	if len(resp.Kvs) == 0 {
 		return failover.Record{}, 0, fmt.Errorf("key %s: %w", c.record, failover.ErrNoRecord)
 	}
@@ -252,20 +252,20 @@ func (c *Coordinator) Swap(
 ) (failover.Revision, error) {
 	value, err := next.Encode()
 	if err != nil {
-		return 0, fmt.Errorf("swap the pair's record: %w", err)
+		return 0, fmt.Errorf("swap cluster record: %w", err)
 	}
 	// The same swap may be sent to several endpoints: only one attempt can be applied, and it is identified by its
 	// OpID.
-	resp, doubt, err := c.txn(ctx, func(t clientv3.Txn) clientv3.Txn {
+	resp, outcomeUnknown, err := c.txn(ctx, func(t clientv3.Txn) clientv3.Txn {
 		// Revision 0: the key does not exist.
 		return t.If(clientv3.Compare(clientv3.ModRevision(c.record), "=", int64(expect))).
 			Then(clientv3.OpPut(c.record, string(value))).
 			Else(clientv3.OpGet(c.record))
 	})
 	if err != nil {
-		return c.swapFailed(ctx, expect, next, doubt, err)
+		return c.swapFailed(ctx, expect, next, outcomeUnknown, err)
 	}
-	c.reached()
+	c.reportReachable()
 	if resp.Succeeded {
 		return failover.Revision(resp.Header.Revision), nil
 	}
@@ -275,23 +275,23 @@ func (c *Coordinator) Swap(
 			return failover.Revision(kvs[0].ModRevision), nil
 		}
 	}
-	if doubt {
+	if outcomeUnknown {
 		// Another attempt may have been applied, and overwritten since.
-		return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrUnknownOutcome)
+		return 0, fmt.Errorf("swap cluster record at revision %d: %w", expect, failover.ErrUnknownOutcome)
 	}
-	return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrConflict)
+	return 0, fmt.Errorf("swap cluster record at revision %d: %w", expect, failover.ErrConflict)
 }
 
 // swapFailed determines the outcome after an error. doubt: some attempt got no response.
 func (c *Coordinator) swapFailed(
-	ctx context.Context, expect failover.Revision, next failover.Record, doubt bool, err error,
+	ctx context.Context, expect failover.Revision, next failover.Record, outcomeUnknown bool, err error,
 ) (failover.Revision, error) {
 	switch {
-	case doubt || !refuses(err):
+	case outcomeUnknown || !refuses(err):
 		// The request may have arrived, or may still arrive (INV-8).
-		return 0, fmt.Errorf("swap the pair's record: %w: %w", failover.ErrUnknownOutcome, err)
+		return 0, fmt.Errorf("swap cluster record: %w: %w", failover.ErrUnknownOutcome, err)
 	case !errors.Is(err, rpctypes.ErrNoSpace):
-		return 0, fmt.Errorf("swap the pair's record: %w: %s: %w", failover.ErrRefused, cause(err), err)
+		return 0, fmt.Errorf("swap cluster record: %w: %s: %w", failover.ErrRefused, cause(err), err)
 	}
 	// The write that reaches the quota is applied and answered with this error; later ones are not applied. Since
 	// etcd has responded, the write is no longer in flight, and a read determines the outcome.
@@ -300,11 +300,11 @@ func (c *Coordinator) swapFailed(
 	case lerr == nil && now.OpID == next.OpID:
 		return rev, nil
 	case lerr == nil && rev == expect, errors.Is(lerr, failover.ErrNoRecord) && expect == 0:
-		return 0, fmt.Errorf("swap the pair's record: %w: %s: %w", failover.ErrRefused, cause(err), err)
+		return 0, fmt.Errorf("swap cluster record: %w: %s: %w", failover.ErrRefused, cause(err), err)
 	case lerr == nil || errors.Is(lerr, failover.ErrNoRecord):
-		return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrConflict)
+		return 0, fmt.Errorf("swap cluster record at revision %d: %w", expect, failover.ErrConflict)
 	default:
-		return 0, fmt.Errorf("swap the pair's record: %w: %w: %w", failover.ErrUnknownOutcome, err, lerr)
+		return 0, fmt.Errorf("swap cluster record: %w: %w: %w", failover.ErrUnknownOutcome, err, lerr)
 	}
 }
 
@@ -324,34 +324,34 @@ func (c *Coordinator) Close() error {
 	return nil
 }
 
-// reached records a response of etcd, and logs a change.
-func (c *Coordinator) reached() {
-	c.lastCause.Store("")
-	c.reach(true, "")
+// reportReachable records a response of etcd, and logs a change.
+func (c *Coordinator) reportReachable() {
+	c.lastError.Store("")
+	c.setReachable(true, "")
 }
 
-// unreached records a missing response of etcd.
-func (c *Coordinator) unreached(err error) {
+// reportUnreachable records a missing response of etcd.
+func (c *Coordinator) reportUnreachable(err error) {
 	if errors.Is(err, context.Canceled) {
 		return // this client canceled the request
 	}
-	c.reach(false, c.why(err))
+	c.setReachable(false, c.why(err))
 }
 
-func (c *Coordinator) reach(ok bool, trouble string) {
+func (c *Coordinator) setReachable(ok bool, problem string) {
 	changed := false
 	c.seen.Update(func(o *failover.Observation) bool {
 		changed = o.Reachable != ok
-		news := changed || o.Trouble != trouble
-		o.Reachable, o.Trouble = ok, trouble
-		return news
+		newest := changed || o.Problem != problem
+		o.Reachable, o.Problem = ok, problem
+		return newest
 	})
 	switch {
 	case changed && ok:
-		c.log.Info("etcd answers", zap.Strings("endpoints", c.opts.Endpoints))
+		c.log.Info("etcd responds", zap.Strings("endpoints", c.opts.Endpoints))
 	case changed:
-		c.log.Warn("etcd does not answer; role changes are frozen until it does",
+		c.log.Warn("etcd does not respond; role changes are frozen until it does",
 			zap.Strings("endpoints", c.opts.Endpoints),
-			zap.String("cause", trouble))
+			zap.String("cause", problem))
 	}
 }

@@ -137,7 +137,7 @@ func TestUnreachable(t *testing.T) {
 	defer func() { require.NoError(t, c.Close()) }()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	require.ErrorContains(t, c.Ping(ctx), "127.0.0.1:1 does not answer")
+	require.ErrorContains(t, c.Ping(ctx), "127.0.0.1:1 does not respond")
 	_, _, err = c.Load(ctx)
 	require.ErrorIs(t, err, failover.ErrUnreachable)
 }
@@ -212,11 +212,11 @@ func TestTwinOfOlderRelease(t *testing.T) {
 	_, err = raw.Put(t.Context(), "/p/live/"+live.Node.ID.String(), string(value), clientv3.WithLease(lease.ID))
 	require.NoError(t, err)
 	coordtest.Await(t, c, "the twin", func(o failover.Observation) bool {
-		return o.Twin != nil && o.Twin.Live == old &&
-			!o.Twin.Stale
+		return o.Duplicate != nil && o.Duplicate.Live == old &&
+			!o.Duplicate.Stale
 	})
 	coordtest.Await(t, c, "its own key again", func(o failover.Observation) bool {
 		l, ok := o.LiveNode(live.Node.ID)
-		return o.Twin == nil && ok && l == live
+		return o.Duplicate == nil && ok && l == live
 	})
 }

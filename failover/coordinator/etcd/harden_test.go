@@ -98,7 +98,7 @@ func TestTLS(t *testing.T) {
 	ca, other := certs.New(t, "ours"), certs.New(t, "theirs")
 	_, certFile, keyFile := ca.Issue(t, "server")
 	clientCert, _, _ := ca.Issue(t, "client")
-	strange, _, _ := other.Issue(t, "stranger")
+	foreign, _, _ := other.Issue(t, "stranger")
 	e := members(t, 1, secure(ca.File, certFile, keyFile))[0]
 	at := func(scheme string, cfg *tls.Config) etcd.Options {
 		return etcd.Options{Endpoints: []string{scheme + endpoint(e)}, TLS: cfg}
@@ -117,13 +117,13 @@ func TestTLS(t *testing.T) {
 	}{
 		"wrong authority": {
 			at("https://", clientTLS(other, &clientCert)),
-			"was not issued by the authority in coordinator.etcd.tls.ca",
+			"was not issued by the CA in coordinator.etcd.tls.ca",
 		},
 		"no client certificate": {
 			at("https://", clientTLS(ca, nil)),
-			"etcd wants a certificate of its clients: set coordinator.etcd.tls.cert",
+			"etcd requires a client certificate: set coordinator.etcd.tls.cert",
 		},
-		"wrong certificate": {at("https://", clientTLS(ca, &strange)), "coordinator.etcd.tls.cert"},
+		"wrong certificate": {at("https://", clientTLS(ca, &foreign)), "coordinator.etcd.tls.cert"},
 		"no TLS":            {at("", nil), "coordinator.etcd.tls"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestTLS(t *testing.T) {
 			}, bound, time.Millisecond)
 			coordtest.Await(t, c, "the reason in the status", func(o failover.Observation) bool {
 				return !o.Reachable &&
-					strings.Contains(o.Trouble, tt.want)
+					strings.Contains(o.Problem, tt.want)
 			})
 		})
 	}
@@ -189,7 +189,7 @@ func TestUserAndTokenExpiry(t *testing.T) {
 		change func(*etcd.Options)
 		want   string
 	}{
-		"wrong password": {func(o *etcd.Options) { o.Password = "wrong" }, "does not accept the user or password"},
+		"wrong password": {func(o *etcd.Options) { o.Password = "wrong" }, "rejects the user or password"},
 		"no user":        {func(o *etcd.Options) { o.Username, o.Password = "", "" }, "set coordinator.etcd.username"},
 		"other prefix":   {func(o *etcd.Options) { o.Prefix = "/q" }, "etcd denies access to the pair's keys"},
 	} {
@@ -199,7 +199,7 @@ func TestUserAndTokenExpiry(t *testing.T) {
 			c := open(t, o)
 			require.ErrorContains(t, c.Ping(ctx), tt.want)
 			coordtest.Await(t, c, "the reason in the status",
-				func(o failover.Observation) bool { return strings.Contains(o.Trouble, tt.want) })
+				func(o failover.Observation) bool { return strings.Contains(o.Problem, tt.want) })
 			_, err := c.Swap(ctx, 0, coordtest.SampleRecord("x"))
 			require.Error(t, err)
 			require.NotErrorIs(t, err, failover.ErrConflict)

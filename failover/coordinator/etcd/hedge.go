@@ -11,8 +11,8 @@ const (
 	// hedgeDelay is the time without a response after which the next attempt of a request starts. The client uses its
 	// connections in turn, so the next attempt uses another one. A healthy etcd responds within a few milliseconds.
 	hedgeDelay = 100 * time.Millisecond
-	// laterAttempts is the number of attempts beyond one per endpoint, with doubling delays.
-	laterAttempts = 4
+	// hedgedAttempts is the number of attempts beyond one per endpoint, with doubling delays.
+	hedgedAttempts = 4
 )
 
 // attempt is the outcome of one attempt.
@@ -27,7 +27,7 @@ type attempt[T any] struct {
 // failed without a response of etcd. All attempts have ended when it returns.
 func hedged[T any](
 	ctx context.Context, attempts int, call func(context.Context) (T, error),
-) (value T, doubt bool, err error) {
+) (value T, outcomeUnknown bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	results := make(chan attempt[T], attempts)
 	begun, ended := 0, 0
@@ -49,7 +49,7 @@ func hedged[T any](
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	later := func() {
-		if begun > attempts-laterAttempts {
+		if begun > attempts-hedgedAttempts {
 			delay *= 2
 		}
 		timer.Reset(delay)
@@ -61,15 +61,15 @@ func hedged[T any](
 			ended++
 			switch {
 			case r.err == nil || refuses(r.err):
-				return r.value, doubt || ended < begun, r.err
+				return r.value, outcomeUnknown || ended < begun, r.err
 			case begun < attempts && ctx.Err() == nil:
-				doubt, last = true, telling(last, r.err)
+				outcomeUnknown, last = true, moreSpecific(last, r.err)
 				begin()
 				later()
 			case ended == begun:
-				return r.value, true, telling(last, r.err)
+				return r.value, true, moreSpecific(last, r.err)
 			default:
-				doubt, last = true, telling(last, r.err)
+				outcomeUnknown, last = true, moreSpecific(last, r.err)
 			}
 		case <-timer.C:
 			if begun < attempts {
@@ -80,8 +80,8 @@ func hedged[T any](
 	}
 }
 
-// telling returns the newer error, unless only the older one has a known cause.
-func telling(older, newer error) error {
+// moreSpecific returns the newer error, unless only the older one has a known cause.
+func moreSpecific(older, newer error) error {
 	if cause(newer) == "" && cause(older) != "" {
 		return older
 	}

@@ -38,11 +38,11 @@ func (e *endpoints) call(ctx context.Context) (int, error) {
 func TestHedged(t *testing.T) {
 	const silent = -1
 	for _, tt := range []struct {
-		name   string
-		delays []time.Duration
-		took   time.Duration
-		calls  int
-		doubt  bool
+		name           string
+		delays         []time.Duration
+		took           time.Duration
+		calls          int
+		outcomeUnknown bool
 	}{
 		{"in time", []time.Duration{hedgeDelay - 1}, hedgeDelay - 1, 1, false},
 		{"late", []time.Duration{hedgeDelay + 1}, hedgeDelay + 1, 2, true},
@@ -53,11 +53,11 @@ func TestHedged(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := &endpoints{delays: tt.delays}
 				began := time.Now()
-				_, doubt, err := hedged(t.Context(), len(tt.delays)+laterAttempts, e.call)
+				_, outcomeUnknown, err := hedged(t.Context(), len(tt.delays)+hedgedAttempts, e.call)
 				require.NoError(t, err)
 				require.Equal(t, tt.took, time.Since(began))
 				require.EqualValues(t, tt.calls, e.calls.Load())
-				require.Equal(t, tt.doubt, doubt)
+				require.Equal(t, tt.outcomeUnknown, outcomeUnknown)
 			})
 		})
 	}

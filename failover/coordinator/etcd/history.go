@@ -36,9 +36,9 @@ func (h *history) isOther(header *etcdserverpb.ResponseHeader, before int64) boo
 	return other
 }
 
-// heed lists the keys again if a response shows that etcd was restored or replaced, because a proxy may keep the
+// checkRevision lists the keys again if a response shows that etcd was restored or replaced, because a proxy may keep the
 // watch.
-func (c *Coordinator) heed(header *etcdserverpb.ResponseHeader, before int64) {
+func (c *Coordinator) checkRevision(header *etcdserverpb.ResponseHeader, before int64) {
 	if c.history.isOther(header, before) {
 		select {
 		case c.replaced <- struct{}{}:

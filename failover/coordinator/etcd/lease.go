@@ -24,7 +24,7 @@ import (
 const retryDelay = 250 * time.Millisecond
 
 // errLeaseGone is returned if the lease has expired.
-var errLeaseGone = errors.New("the lease has ended")
+var errLeaseGone = errors.New("lease has expired")
 
 // Announce implements failover.Coordinator. Lease renewal also detects outages of etcd.
 func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
@@ -55,15 +55,15 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 		switch {
 		case err == nil:
 			unknown = false
-			c.reached()
+			c.reportReachable()
 		case errors.Is(err, errLeaseGone):
 			id, wait = clientv3.NoLease, 0
 		case ctx.Err() != nil:
 		case errors.Is(rpctypes.Error(err), rpctypes.ErrNoSpace):
 			// The grant of a new lease failed, but etcd responds. The liveness key is only a hint, and not required.
-			c.reach(true, cause(err))
+			c.setReachable(true, cause(err))
 		default:
-			c.unreached(err)
+			c.reportUnreachable(err)
 			c.log.Debug("etcd lease", zap.Error(err))
 			wait = retryDelay
 		}
@@ -95,8 +95,8 @@ type announced struct {
 // track changes the process announced by this connection.
 func (c *Coordinator) track(change func(*dupdetect.Tracker)) {
 	c.seen.Update(func(o *failover.Observation) bool {
-		change(&c.twins)
-		c.lookForTwin(o)
+		change(&c.duplicates)
+		c.findDuplicate(o)
 		return true
 	})
 }

@@ -38,7 +38,7 @@ func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.
 			return k.now, nil
 		default: // the cached mark is not lower, but etcd may have been restored since
 			if err := c.readMark(ctx); err != nil {
-				return failover.Mark{}, fmt.Errorf("write the pair's mark: %w", err)
+				return failover.Mark{}, fmt.Errorf("write high-water mark: %w", err)
 			}
 		}
 	}
@@ -50,7 +50,7 @@ func (c *Coordinator) raiseMark(ctx context.Context, m failover.Mark) (bool, err
 	k := &c.marks
 	value, err := json.Marshal(m)
 	if err != nil {
-		return false, fmt.Errorf("write the pair's mark: %w", err)
+		return false, fmt.Errorf("write high-water mark: %w", err)
 	}
 	// It may be sent to several endpoints. An attempt that arrives after a higher mark was written fails its
 	// condition.
@@ -60,14 +60,14 @@ func (c *Coordinator) raiseMark(ctx context.Context, m failover.Mark) (bool, err
 			Else(clientv3.OpGet(c.mark))
 	})
 	if err != nil {
-		return false, fmt.Errorf("write the pair's mark: %w: %w", failover.ErrUnknownOutcome, err)
+		return false, fmt.Errorf("write high-water mark: %w: %w", failover.ErrUnknownOutcome, err)
 	}
-	c.reached()
+	c.reportReachable()
 	if resp.Succeeded {
 		k.rev, k.now = resp.Header.Revision, m
 		return true, nil
 	}
-	return false, c.noteMark(resp.Responses[0].GetResponseRange().GetKvs())
+	return false, c.recordMark(resp.Responses[0].GetResponseRange().GetKvs())
 }
 
 // LoadMark implements failover.Coordinator.
@@ -76,7 +76,7 @@ func (c *Coordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := c.readMark(ctx); err != nil {
-		return failover.Mark{}, fmt.Errorf("load the pair's mark: %w", err)
+		return failover.Mark{}, fmt.Errorf("load high-water mark: %w", err)
 	}
 	return k.now, nil
 }
@@ -85,15 +85,15 @@ func (c *Coordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
 func (c *Coordinator) readMark(ctx context.Context) error {
 	resp, err := c.get(ctx, c.mark)
 	if err != nil {
-		c.unreached(err)
+		c.reportUnreachable(err)
 		return fmt.Errorf("%w: %w", failover.ErrUnreachable, err)
 	}
-	c.reached()
-	return c.noteMark(resp.Kvs)
+	c.reportReachable()
+	return c.recordMark(resp.Kvs)
 }
 
-// noteMark caches the value of the mark's key. Called with c.marks.mu held.
-func (c *Coordinator) noteMark(kvs []*mvccpb.KeyValue) error {
+// recordMark caches the value of the mark's key. Called with c.marks.mu held.
+func (c *Coordinator) recordMark(kvs []*mvccpb.KeyValue) error {
 	k := &c.marks
 	k.rev, k.now = 0, failover.Mark{}
 	if len(kvs) == 0 {

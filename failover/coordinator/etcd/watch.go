@@ -41,7 +41,7 @@ var (
 func (c *Coordinator) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := c.watchOnce(ctx)
-		c.log.Debug("etcd watch starts again", zap.Error(err))
+		c.log.Debug("etcd watch restarts", zap.Error(err))
 		select {
 		case <-ctx.Done():
 		case <-time.After(relistDelay):
@@ -83,20 +83,20 @@ func (c *Coordinator) list(ctx context.Context) (*etcdserverpb.ResponseHeader, e
 	resp, err := c.get(limited, c.opts.Prefix+"/", clientv3.WithPrefix())
 	if err != nil {
 		if ctx.Err() == nil {
-			c.unreached(err)
+			c.reportUnreachable(err)
 		}
 		return nil, fmt.Errorf("list: %w", err)
 	}
-	c.reached()
+	c.reportReachable()
 	c.seen.Update(func(o *failover.Observation) bool {
 		o.Record, o.Revision, o.RecordErr, o.Missing = nil, 0, nil, true
 		o.Live, o.LiveKnown = nil, true
 		clear(c.runs)
-		clear(c.news)
+		clear(c.newest)
 		for _, kv := range resp.Kvs {
 			c.put(o, kv)
 		}
-		c.lookForTwin(o)
+		c.findDuplicate(o)
 		return true
 	})
 	return resp.Header, nil
@@ -128,7 +128,7 @@ func (c *Coordinator) openWatch(
 		return nil, fmt.Errorf("watch: %w", err)
 	}
 	if resp.Canceled {
-		return nil, fmt.Errorf("watch: etcd refuses it: %s", resp.CancelReason)
+		return nil, fmt.Errorf("watch: rejected by etcd: %s", resp.CancelReason)
 	}
 	return stream, nil
 }
@@ -195,7 +195,7 @@ func (c *Coordinator) follows(resp *etcdserverpb.WatchResponse, listed *etcdserv
 	h := resp.Header
 	switch {
 	case resp.Canceled:
-		return fmt.Errorf("watch: etcd ended it: %s", resp.CancelReason)
+		return fmt.Errorf("watch: canceled by etcd: %s", resp.CancelReason)
 	case h.GetClusterId() != listed.GetClusterId():
 		return errReplaced
 	case len(resp.Events) == 0 && h.GetRevision() < listed.GetRevision():
@@ -222,22 +222,22 @@ func (c *Coordinator) apply(events []*mvccpb.Event) {
 				c.put(o, ev.Kv)
 			}
 		}
-		c.lookForTwin(o)
+		c.findDuplicate(o)
 		return true
 	})
 }
 
-// lookForTwin updates the duplicate process announced under this node's ID. Called with the lock of c.seen held.
-func (c *Coordinator) lookForTwin(o *failover.Observation) {
+// findDuplicate updates the duplicate process announced under this node's ID. Called with the lock of c.seen held.
+func (c *Coordinator) findDuplicate(o *failover.Observation) {
 	all := slices.Collect(maps.Values(c.runs))
-	for _, l := range c.news {
+	for _, l := range c.newest {
 		// A process of 0.1.0 has no process key, and is only seen while it is the newest.
 		if !slices.ContainsFunc(all, func(e dupdetect.Entry) bool { return e.Live == l.Live }) {
 			all = append(all, l)
 		}
 	}
-	o.Twin = c.twins.See(0, all)
-	if c.twins.Unknown(all) {
+	o.Duplicate = c.duplicates.See(0, all)
+	if c.duplicates.Unknown(all) {
 		select {
 		case c.unknown <- struct{}{}:
 		default:
@@ -263,7 +263,7 @@ func (c *Coordinator) put(o *failover.Observation, kv *mvccpb.KeyValue) {
 		if err != nil || json.Unmarshal(kv.Value, &l) != nil || l.Node.ID != id {
 			return // an unreadable hint is ignored
 		}
-		c.news[key] = dupdetect.Entry{Live: l, Seq: kv.ModRevision}
+		c.newest[key] = dupdetect.Entry{Live: l, Seq: kv.ModRevision}
 		lives := withoutNode(o.Live, id)
 		lives = append(lives, l)
 		slices.SortFunc(lives, func(a, b failover.Live) int { return bytes.Compare(a.Node.ID[:], b.Node.ID[:]) })
@@ -286,7 +286,7 @@ func (c *Coordinator) remove(o *failover.Observation, kv *mvccpb.KeyValue) {
 		return
 	}
 	delete(c.runs, key)
-	delete(c.news, key)
+	delete(c.newest, key)
 	if id, err := uuid.Parse(strings.TrimPrefix(key, c.livedir)); err == nil {
 		o.Live = withoutNode(o.Live, id)
 	}

@@ -22,7 +22,7 @@ import (
 func TestTwinBetweenTwoAnnouncements(t *testing.T) {
 	c := open(t, etcd.Options{Endpoints: []string{"127.0.0.1:1"}, Prefix: "/p", RequestTimeout: time.Minute})
 	node := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "h:1"}
-	own, twin := failover.Live{Node: node, Process: "own"}, failover.Live{Node: node, Process: "twin"}
+	own, duplicate := failover.Live{Node: node, Process: "own"}, failover.Live{Node: node, Process: "twin"}
 	put := func(live failover.Live, created, modified int64) *clientv3.Event {
 		value, err := json.Marshal(live)
 		require.NoError(t, err)
@@ -32,11 +32,11 @@ func TestTwinBetweenTwoAnnouncements(t *testing.T) {
 		}}
 	}
 	seen := func() failover.Observation {
-		return coordtest.Await(t, c, "a twin", func(o failover.Observation) bool { return o.Twin != nil })
+		return coordtest.Await(t, c, "a duplicate process", func(o failover.Observation) bool { return o.Duplicate != nil })
 	}
 	c.Begin(own)
-	c.Apply([]*clientv3.Event{put(twin, 5, 5)})
-	require.True(t, seen().Twin.Stale, "it may have been killed before this process began")
-	c.Apply([]*clientv3.Event{put(own, 10, 10), put(twin, 5, 11), put(own, 10, 12)})
-	require.Equal(t, failover.Twin{Live: twin}, *seen().Twin)
+	c.Apply([]*clientv3.Event{put(duplicate, 5, 5)})
+	require.True(t, seen().Duplicate.Stale, "it may have been killed before this process began")
+	c.Apply([]*clientv3.Event{put(own, 10, 10), put(duplicate, 5, 11), put(own, 10, 12)})
+	require.Equal(t, failover.Duplicate{Live: duplicate}, *seen().Duplicate)
 }

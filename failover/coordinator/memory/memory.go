@@ -82,7 +82,7 @@ func (s *Server) Connect() *Coordinator {
 	defer s.mu.Unlock()
 	c := &Coordinator{s: s, seen: latest.New(failover.Observation{}), closed: make(chan struct{})}
 	s.conns = append(s.conns, c)
-	s.tell()
+	s.notify()
 	return c
 }
 
@@ -91,7 +91,7 @@ func (s *Server) SetDown(down bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.down = down
-	s.tell()
+	s.notify()
 }
 
 // Forget deletes the record and the mark, to simulate a loss of the coordinator's data.
@@ -100,7 +100,7 @@ func (s *Server) Forget() {
 	defer s.mu.Unlock()
 	s.record, s.mark = nil, failover.Mark{}
 	s.rev++
-	s.tell()
+	s.notify()
 }
 
 // Image is a snapshot of a coordinator's state.
@@ -122,11 +122,11 @@ func (s *Server) PutBack(i Image) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.record, s.rev, s.mark = i.record, i.rev, i.mark
-	s.tell()
+	s.notify()
 }
 
-// tell updates the observation of each connection. Called with s.mu held.
-func (s *Server) tell() {
+// notify updates the observation of each connection. Called with s.mu held.
+func (s *Server) notify() {
 	lives, all := s.lives()
 	for _, c := range s.conns {
 		c.seen.Update(func(o *failover.Observation) bool {
@@ -135,7 +135,7 @@ func (s *Server) tell() {
 				return true
 			}
 			o.Record, o.Revision, o.Missing = s.record, s.rev, s.record == nil
-			o.Live, o.LiveKnown, o.Twin = lives, true, c.twins.See(0, all)
+			o.Live, o.LiveKnown, o.Duplicate = lives, true, c.duplicates.See(0, all)
 			return true
 		})
 	}
@@ -166,10 +166,10 @@ type Coordinator struct {
 	closed chan struct{}
 
 	// The fields below are guarded by s.mu.
-	twins     dupdetect.Tracker
-	cut       bool
-	loseReply bool
-	isClosed  bool
+	duplicates dupdetect.Tracker
+	cut        bool
+	loseReply  bool
+	isClosed   bool
 }
 
 var _ failover.Coordinator = (*Coordinator)(nil)
@@ -179,7 +179,7 @@ func (c *Coordinator) SetReachable(reachable bool) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	c.cut = !reachable
-	c.s.tell()
+	c.s.notify()
 }
 
 // LoseNextReply makes the next Swap return ErrUnknownOutcome although it was applied.
@@ -234,7 +234,7 @@ func (c *Coordinator) Swap(
 	}
 	c.s.rev++
 	c.s.record = &next
-	c.s.tell()
+	c.s.notify()
 	if c.loseReply {
 		c.loseReply = false
 		return 0, failover.ErrUnknownOutcome
@@ -247,7 +247,7 @@ func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	if ctx.Err() != nil || !c.up() {
-		return failover.Mark{}, fmt.Errorf("write the pair's mark: %w", failover.ErrUnknownOutcome)
+		return failover.Mark{}, fmt.Errorf("write high-water mark: %w", failover.ErrUnknownOutcome)
 	}
 	before := c.s.mark
 	if before.Less(m) {
@@ -261,7 +261,7 @@ func (c *Coordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	if ctx.Err() != nil || !c.up() {
-		return failover.Mark{}, fmt.Errorf("load the pair's mark: %w", failover.ErrUnreachable)
+		return failover.Mark{}, fmt.Errorf("load high-water mark: %w", failover.ErrUnreachable)
 	}
 	return c.s.mark, nil
 }
@@ -274,12 +274,12 @@ func (c *Coordinator) Watch(ctx context.Context) <-chan failover.Observation {
 // Announce implements failover.Coordinator.
 func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	if strings.TrimSpace(live.Process) == "" {
-		return errors.New("announce: a process id is needed")
+		return errors.New("announce: process id is empty")
 	}
 	tick := time.NewTicker(c.s.ttl / 3)
 	defer tick.Stop()
-	c.track(func(t *dupdetect.Tracker) { t.Begin(live) })
-	defer c.track((*dupdetect.Tracker).End)
+	c.updateDuplicates(func(t *dupdetect.Tracker) { t.Begin(live) })
+	defer c.updateDuplicates((*dupdetect.Tracker).End)
 	for {
 		c.renew(live)
 		select {
@@ -287,7 +287,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 			c.withdraw(live)
 			return nil
 		case <-c.closed:
-			return errors.New("announce: the coordinator's connection was closed")
+			return errors.New("announce: coordinator connection was closed")
 		case <-tick.C:
 		}
 	}
@@ -318,8 +318,8 @@ func (c *Coordinator) renew(live failover.Live) {
 		o.LeaseUntil = until
 		return true
 	})
-	if !ok || old.live != live || c.seen.Get().Twin != nil {
-		s.tell()
+	if !ok || old.live != live || c.seen.Get().Duplicate != nil {
+		s.notify()
 	}
 }
 
@@ -329,16 +329,16 @@ func (s *Server) expire(who process) {
 	defer s.mu.Unlock()
 	if l, ok := s.live[who]; ok && !time.Now().Before(l.until) {
 		delete(s.live, who)
-		s.tell()
+		s.notify()
 	}
 }
 
-// track changes the process announced by this connection.
-func (c *Coordinator) track(change func(*dupdetect.Tracker)) {
+// updateDuplicates changes the process announced by this connection.
+func (c *Coordinator) updateDuplicates(change func(*dupdetect.Tracker)) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	change(&c.twins)
-	c.s.tell()
+	change(&c.duplicates)
+	c.s.notify()
 }
 
 func (c *Coordinator) withdraw(live failover.Live) {
@@ -348,7 +348,7 @@ func (c *Coordinator) withdraw(live failover.Live) {
 	if l, ok := c.s.live[who]; ok && c.up() {
 		l.timer.Stop()
 		delete(c.s.live, who)
-		c.s.tell()
+		c.s.notify()
 	}
 }
 

@@ -36,12 +36,12 @@ type Admin struct {
 	why   error      // why the last search found no leader
 }
 
-var _ guide = (*Admin)(nil)
+var _ leaderFinder = (*Admin)(nil)
 
 // NewAdmin returns an Admin. It does not wait for connections.
 func NewAdmin(o AdminOptions) (*Admin, error) {
 	if len(o.Voters) == 0 {
-		return nil, errors.New("raft: no voter to ask, host:port")
+		return nil, errors.New("raft: no voter address (host:port)")
 	}
 	for _, v := range o.Voters {
 		if err := checkAddress(v); err != nil {
@@ -93,7 +93,7 @@ func (a *Admin) Status(ctx context.Context, address string) (Status, error) {
 	defer cancel()
 	h, err := a.peers.at(address).hello(ctx)
 	if err != nil {
-		return Status{}, fmt.Errorf("the voter at %s does not answer: %w", address, err)
+		return Status{}, fmt.Errorf("voter at %s does not respond: %w", address, err)
 	}
 	return h.Status, nil
 }
@@ -104,8 +104,8 @@ func (a *Admin) Close() error {
 	return nil
 }
 
-// whoLeads implements guide by querying every known voter.
-func (a *Admin) whoLeads(ctx context.Context) (service, string) {
+// findLeader implements guide by querying every known voter.
+func (a *Admin) findLeader(ctx context.Context) (service, string) {
 	a.mu.Lock()
 	known := slices.Clone(a.known)
 	a.mu.Unlock()

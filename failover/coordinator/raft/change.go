@@ -40,7 +40,7 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	var incoming hello
 	if c.Add != "" {
 		var err error
-		if incoming, err = v.joining(ctx, c.Add); err != nil {
+		if incoming, err = v.checkJoining(ctx, c.Add); err != nil {
 			return Member{}, err
 		}
 		m, member := v.find(incoming.Status.ID)
@@ -60,8 +60,8 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	return v.add(incoming.Status.ID, c.Add)
 }
 
-// joining queries the identity of a voter to be added. It retries, because the voter may have just been started.
-func (v *Voter) joining(ctx context.Context, address string) (hello, error) {
+// checkJoining queries the identity of a voter to be added. It retries, because the voter may have just been started.
+func (v *Voter) checkJoining(ctx context.Context, address string) (hello, error) {
 	if err := checkAddress(address); err != nil {
 		return hello{}, fmt.Errorf("%w: %w", ErrMembership, err)
 	}
@@ -77,16 +77,16 @@ func (v *Voter) joining(ctx context.Context, address string) (hello, error) {
 	})
 	switch {
 	case err != nil:
-		return hello{}, fmt.Errorf("%w: the voter at %s does not answer; start it first: %w", ErrMembership, address,
+		return hello{}, fmt.Errorf("%w: voter at %s does not respond; start it first: %w", ErrMembership, address,
 			err)
 	case h.Status.Address != address:
-		return hello{}, fmt.Errorf("%w: the voter at %s calls itself %s: use that address, or correct its "+
+		return hello{}, fmt.Errorf("%w: voter at %s has the address %s configured: use that address, or correct its "+
 			"configuration", ErrMembership, address, h.Status.Address)
 	}
 	if _, member := v.find(h.Status.ID); !member && !h.Empty {
-		return hello{}, fmt.Errorf("%w: the voter at %s (%s) holds the state of a cluster that it is not, or no "+
-			"more, a member of here; stop it, move its "+
-			"directory away, and start it anew", ErrMembership, address, h.Status.ID)
+		return hello{}, fmt.Errorf("%w: voter at %s (%s) holds the state of a cluster in which it is not, or no "+
+			"longer, a member; stop it, move its "+
+			"directory away, and restart it", ErrMembership, address, h.Status.ID)
 	}
 	return h, nil
 }
@@ -112,31 +112,31 @@ func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 	case m.ID == incoming:
 		return nil // it stays, with another address
 	}
-	if err := v.awaitSurvivors(ctx, m.ID, c.Add != ""); err != nil {
+	if err := v.awaitRemainingQuorum(ctx, m.ID, c.Add != ""); err != nil {
 		return err
 	}
 	if m.ID == v.disk.id {
 		// Another voter must remove this one.
 		err := wait(ctx, v.raft.LeadershipTransfer())
-		v.log.Info("this voter hands over the voters' log, to be removed", zap.Error(err))
+		v.log.Info("transferring leadership before the removal of this voter", zap.Error(err))
 		return errNotLeader
 	}
 	if err := v.committed(v.raft.RemoveServer(hraft.ServerID(m.ID), 0, changeLimit)); err != nil {
 		return err
 	}
-	v.log.Warn("a voter was removed", zap.String("id", m.ID), zap.String("address", m.Address))
+	v.log.Warn("voter removed", zap.String("id", m.ID), zap.String("address", m.Address))
 	return nil
 }
 
 // errTooFew is returned if too few of the remaining voters respond.
-var errTooFew = errors.New("that is no majority")
+var errTooFew = errors.New("that is not a majority")
 
-// awaitSurvivors retries survives for voters that have not responded yet: this voter may have just been elected.
-func (v *Voter) awaitSurvivors(ctx context.Context, without string, replaced bool) error {
+// awaitRemainingQuorum retries survives for voters that have not responded yet: this voter may have just been elected.
+func (v *Voter) awaitRemainingQuorum(ctx context.Context, without string, replaced bool) error {
 	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
 	defer cancel()
 	return retry(ctx, func() (again bool, err error) {
-		err = v.survives(without, replaced)
+		err = v.checkRemainingQuorum(without, replaced)
 		return errors.Is(err, errTooFew), err
 	})
 }
@@ -161,8 +161,8 @@ func retry(ctx context.Context, try func() (again bool, err error)) error {
 	}
 }
 
-// survives checks that the cluster keeps a majority without a member.
-func (v *Voter) survives(without string, replaced bool) error {
+// checkRemainingQuorum checks that the cluster keeps a majority without a member.
+func (v *Voter) checkRemainingQuorum(without string, replaced bool) error {
 	rest, well := 0, 0
 	for _, s := range v.servers() {
 		if string(s.ID) == without || s.Suffrage != hraft.Voter {
@@ -175,10 +175,10 @@ func (v *Voter) survives(without string, replaced bool) error {
 	}
 	switch {
 	case rest < minVoters && !replaced:
-		return fmt.Errorf("%w: %d voters would be left, and a pair needs at least %d: replace the voter instead",
+		return fmt.Errorf("%w: %d voters would remain, and a pair needs at least %d: replace the voter instead",
 			ErrMembership, rest, minVoters)
 	case well < rest/2+1:
-		return fmt.Errorf("%w: of the %d voters that would be left only %d answer, and %w", ErrMembership, rest, well,
+		return fmt.Errorf("%w: of the %d remaining voters only %d respond, and %w", ErrMembership, rest, well,
 			errTooFew)
 	}
 	return nil
@@ -190,7 +190,7 @@ func (v *Voter) add(id, address string) (Member, error) {
 	known := slices.ContainsFunc(servers, func(s hraft.Server) bool { return string(s.ID) == id })
 	for _, s := range servers {
 		if string(s.Address) == address && string(s.ID) != id {
-			return Member{}, fmt.Errorf("%w: there is another voter (%s) known at %s: replace that one (lockstep "+
+			return Member{}, fmt.Errorf("%w: another voter (%s) is known at %s: replace that one (lockstep "+
 				"pair replace)", ErrMembership, s.ID, address)
 		}
 	}
@@ -202,7 +202,7 @@ func (v *Voter) add(id, address string) (Member, error) {
 		changeLimit)); err != nil {
 		return Member{}, err
 	}
-	v.log.Warn("a voter was added", zap.String("id", id), zap.String("address", address))
+	v.log.Warn("voter added", zap.String("id", id), zap.String("address", address))
 	m, ok := v.find(id)
 	if !ok {
 		return Member{}, errNotLeader // another leader has changed the members since
@@ -219,7 +219,7 @@ func (v *Voter) committed(f hraft.IndexFuture) error {
 		errors.Is(err, hraft.ErrEnqueueTimeout):
 		return fmt.Errorf("%w: %w", errNotLeader, err)
 	default:
-		return fmt.Errorf("%w: %w: ask for the members, and repeat it if need be", errUncertain, err)
+		return fmt.Errorf("%w: %w: list the members, and retry if needed", errUncertain, err)
 	}
 }
 
@@ -246,24 +246,24 @@ func (v *Voter) Replace(ctx context.Context, idOrAddress, newAddress string) (Me
 	return askChange(ctx, v, change{Remove: idOrAddress, Add: newAddress})
 }
 
-func askMembers(ctx context.Context, g guide, limit time.Duration) (out []Member, err error) {
+func askMembers(ctx context.Context, g leaderFinder, limit time.Duration) (out []Member, err error) {
 	_, err = atLeader(ctx, g, limit, func(ctx context.Context, s service) (err error) {
 		out, err = s.members(ctx)
 		return err
 	})
-	return out, unanswered(err)
+	return out, timeoutError(err)
 }
 
-func askChange(ctx context.Context, g guide, c change) (out Member, err error) {
+func askChange(ctx context.Context, g leaderFinder, c change) (out Member, err error) {
 	_, err = atLeader(ctx, g, changeLimit+time.Second, func(ctx context.Context, s service) (err error) {
 		out, err = s.changeMembers(ctx, c)
 		return err
 	})
-	return out, unanswered(err)
+	return out, timeoutError(err)
 }
 
-// unanswered wraps errors that are not a voter's response in ErrNoQuorum.
-func unanswered(err error) error {
+// timeoutError wraps errors that are not a voter's response in ErrNoQuorum.
+func timeoutError(err error) error {
 	if err == nil || final(err) || errors.Is(err, ErrNoQuorum) {
 		return err
 	}

@@ -290,11 +290,11 @@ func (c *cluster) connect(name string) *raft.Coordinator {
 	return k
 }
 
-// awaitTrouble waits until a voter reports this problem.
-func (c *cluster) awaitTrouble(name, text string) {
+// awaitProblem waits until a voter reports this problem.
+func (c *cluster) awaitProblem(name, text string) {
 	c.t.Helper()
-	if !awaitTrue(func() bool { return contains(c.voters[name].Status().Trouble, text) }) {
-		require.Contains(c.t, c.voters[name].Status().Trouble, text)
+	if !awaitTrue(func() bool { return contains(c.voters[name].Status().Problem, text) }) {
+		require.Contains(c.t, c.voters[name].Status().Problem, text)
 	}
 }
 

@@ -15,16 +15,16 @@ func TestSilentVoterIsWaitedForOnce(t *testing.T) {
 	began := time.Now()
 	members, known := []string{"b:1", "w:1"}, map[string]hello{}
 	v := &Voter{opts: Options{RequestTimeout: time.Second}, heard: make(map[string]heard)}
-	require.False(t, v.heardEnough(members, known, began.Add(10*time.Second)), "no member has answered")
+	require.False(t, v.hasEnoughHellos(members, known, began.Add(10*time.Second)), "no member has answered")
 
 	began = began.Add(10 * time.Second)
 	known["b:1"] = hello{}
 	v.heard["b:1"] = heard{asked: began, at: began.Add(5 * time.Millisecond)}
-	require.False(t, v.heardEnough(members, known, began.Add(999*time.Millisecond)), "it may answer")
-	require.True(t, v.heardEnough(members, known, began.Add(time.Second)))
+	require.False(t, v.hasEnoughHellos(members, known, began.Add(999*time.Millisecond)), "it may answer")
+	require.True(t, v.hasEnoughHellos(members, known, began.Add(time.Second)))
 
 	v.answered = time.Time{}
 	known["w:1"] = hello{}
 	v.heard["w:1"] = v.heard["b:1"]
-	require.True(t, v.heardEnough(members, known, began.Add(5*time.Millisecond)), "all have answered")
+	require.True(t, v.hasEnoughHellos(members, known, began.Add(5*time.Millisecond)), "all have answered")
 }

@@ -31,8 +31,8 @@ type Coordinator struct {
 	owns bool // Close closes the voter too
 	log  *zap.Logger
 	seen *latest.Value[failover.Observation]
-	// twins is guarded by the lock of seen and only used within Update.
-	twins dupdetect.Tracker
+	// duplicates is guarded by the lock of seen and only used within Update.
+	duplicates dupdetect.Tracker
 
 	began  time.Time
 	seenAt atomic.Int64 // time of the leader's last message, in nanoseconds since began
@@ -87,7 +87,7 @@ func (c *Coordinator) bound(ctx context.Context) (context.Context, context.Cance
 	return ctx, sync.OnceFunc(func() { close(done); cancel(context.Canceled) })
 }
 
-var errClosed = errors.New("the coordinator's connection was closed")
+var errClosed = errors.New("coordinator connection was closed")
 
 // Ping waits until a majority of the voters responds; it returns nil with or without a record.
 func (c *Coordinator) Ping(ctx context.Context) error {
@@ -95,7 +95,7 @@ func (c *Coordinator) Ping(ctx context.Context) error {
 	if !errors.Is(err, failover.ErrUnreachable) {
 		return nil // an unusable record is a response, too
 	}
-	if t := c.v.Status().Trouble; t != "" {
+	if t := c.v.Status().Problem; t != "" {
 		return fmt.Errorf("%w: %s", err, t)
 	}
 	return err
@@ -105,7 +105,7 @@ func (c *Coordinator) Ping(ctx context.Context) error {
 func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revision, error) {
 	got, err := c.load(ctx)
 	if err != nil {
-		return failover.Record{}, 0, fmt.Errorf("load the pair's record: %w: %w", failover.ErrUnreachable, err)
+		return failover.Record{}, 0, fmt.Errorf("load cluster record: %w: %w", failover.ErrUnreachable, err)
 	}
 	if got.Record == nil {
 		return failover.Record{}, 0, fmt.Errorf("the voters at %s: %w", strings.Join(c.v.opts.Voters, ", "),
@@ -113,7 +113,7 @@ func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revis
 	}
 	rec, err := failover.DecodeRecord(got.Record)
 	if err != nil {
-		return failover.Record{}, 0, fmt.Errorf("load the pair's record: %w", err)
+		return failover.Record{}, 0, fmt.Errorf("load cluster record: %w", err)
 	}
 	return rec, failover.Revision(got.Revision), nil
 }
@@ -136,29 +136,29 @@ func (c *Coordinator) Swap(
 ) (failover.Revision, error) {
 	value, err := next.Encode()
 	if err != nil {
-		return 0, fmt.Errorf("swap the pair's record: %w", err)
+		return 0, fmt.Errorf("swap cluster record: %w", err)
 	}
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
 	var rev int64
 	// The same swap may be sent to several leaders: only one of the entries can be applied, and it is identified by
 	// its OpID.
-	inDoubt, err := atLeader(ctx, c.v, c.v.opts.RequestTimeout, func(ctx context.Context, s service) (err error) {
+	outcomeUnknown, err := atLeader(ctx, c.v, c.v.opts.RequestTimeout, func(ctx context.Context, s service) (err error) {
 		rev, err = s.swap(ctx, command{Expect: int64(expect), OpID: next.OpID, Record: value})
 		return err
 	})
 	switch {
 	case err == nil:
 		return failover.Revision(rev), nil
-	case !inDoubt && errors.Is(err, failover.ErrConflict):
-		return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrConflict)
-	case !inDoubt && errors.Is(err, failover.ErrRefused):
-		return 0, fmt.Errorf("swap the pair's record: %w", err)
+	case !outcomeUnknown && errors.Is(err, failover.ErrConflict):
+		return 0, fmt.Errorf("swap cluster record at revision %d: %w", expect, failover.ErrConflict)
+	case !outcomeUnknown && errors.Is(err, failover.ErrRefused):
+		return 0, fmt.Errorf("swap cluster record: %w", err)
 	case final(err):
 		// An earlier try may have been applied, and overwritten since.
-		return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrUnknownOutcome)
+		return 0, fmt.Errorf("swap cluster record at revision %d: %w", expect, failover.ErrUnknownOutcome)
 	default:
-		return 0, fmt.Errorf("swap the pair's record: %w: %w", failover.ErrUnknownOutcome, err) // INV-8
+		return 0, fmt.Errorf("swap cluster record: %w: %w", failover.ErrUnknownOutcome, err) // INV-8
 	}
 }
 
@@ -172,7 +172,7 @@ func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (before fa
 		return err
 	})
 	if err != nil {
-		return failover.Mark{}, fmt.Errorf("write the pair's mark: %w", err)
+		return failover.Mark{}, fmt.Errorf("write high-water mark: %w", err)
 	}
 	return before, nil
 }
@@ -181,7 +181,7 @@ func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (before fa
 func (c *Coordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
 	got, err := c.load(ctx)
 	if err != nil {
-		return failover.Mark{}, fmt.Errorf("load the pair's mark: %w: %w", failover.ErrUnreachable, err)
+		return failover.Mark{}, fmt.Errorf("load high-water mark: %w: %w", failover.ErrUnreachable, err)
 	}
 	return got.mark(), nil
 }
@@ -195,14 +195,14 @@ func (c *Coordinator) Watch(ctx context.Context) <-chan failover.Observation {
 func (c *Coordinator) follow() {
 	ctx, cancel := c.bound(context.Background())
 	defer cancel()
-	for pause := againMin; ctx.Err() == nil; pause = min(2*pause, againMax) {
-		s, address := c.v.whoLeads(ctx)
+	for pause := retryDelayMin; ctx.Err() == nil; pause = min(2*pause, retryDelayMax) {
+		s, address := c.v.findLeader(ctx)
 		if s != nil {
 			seen := c.seenAt.Load()
 			err := c.watchAt(ctx, s, address)
-			c.log.Debug("raft watch starts again", zap.Error(err))
+			c.log.Debug("raft watch restarts", zap.Error(err))
 			if c.seenAt.Load() != seen {
-				pause = againMin
+				pause = retryDelayMin
 			}
 		}
 		aside, end := context.WithTimeout(ctx, pause)
@@ -219,7 +219,7 @@ func (c *Coordinator) watchAt(ctx context.Context, s service, address string) er
 		defer cancel()
 		silent := time.AfterFunc(limit, cancel)
 		defer silent.Stop()
-		return s.watch(ctx, func(now sight) {
+		return s.watch(ctx, func(now watchMessage) {
 			silent.Reset(limit)
 			c.seenAt.Store(int64(time.Since(c.began)))
 			c.saw(now)
@@ -239,19 +239,19 @@ func (c *Coordinator) watchSilence() {
 			return
 		case <-tick.C:
 			if time.Since(c.began)-time.Duration(c.seenAt.Load()) > limit {
-				c.unreached()
+				c.reportUnreachable()
 			}
 		}
 	}
 }
 
 // saw processes a message of the leader.
-func (c *Coordinator) saw(now sight) {
+func (c *Coordinator) saw(now watchMessage) {
 	back := false
 	c.seen.Update(func(o *failover.Observation) bool {
 		next := *o
 		next.Reachable = true
-		next.Trouble, next.Notices = c.v.Status().Trouble, c.v.noticed()
+		next.Problem, next.Conditions = c.v.Status().Problem, c.v.currentConditions()
 		if !o.Reachable {
 			back = true
 		}
@@ -261,7 +261,7 @@ func (c *Coordinator) saw(now sight) {
 			next.Missing, next.RecordErr = false, nil
 			rec, err := failover.DecodeRecord(now.Record)
 			if err != nil {
-				next.RecordErr = fmt.Errorf("the record in the voters' log: %w", err)
+				next.RecordErr = fmt.Errorf("record in the raft log: %w", err)
 			} else {
 				next.Record, next.Revision = &rec, failover.Revision(now.Revision)
 			}
@@ -272,15 +272,15 @@ func (c *Coordinator) saw(now sight) {
 		default: // a new leader: a node not yet seen by it still counts as live
 			next.Live = merge(o.Live, now.Live)
 		}
-		if now.Settled || c.twins.Any(now.Runs) { // a new leader may not have seen the duplicate process yet
-			next.Twin = c.twins.See(now.Reign, now.Runs)
+		if now.Settled || c.duplicates.Any(now.Runs) { // a new leader may not have seen the duplicate process yet
+			next.Duplicate = c.duplicates.See(now.LeaderEpoch, now.Runs)
 		}
 		news := differs(*o, next)
 		*o = next
 		return news
 	})
 	if back {
-		c.log.Info("the voters answer", zap.Strings("voters", c.v.opts.Voters))
+		c.log.Info("voters respond", zap.Strings("voters", c.v.opts.Voters))
 	}
 }
 
@@ -295,47 +295,47 @@ func merge(older, newer []failover.Live) []failover.Live {
 
 // differs reports whether b has changed.
 func differs(a, b failover.Observation) bool {
-	return a.Reachable != b.Reachable || a.Trouble != b.Trouble || !slices.Equal(a.Notices, b.Notices) ||
+	return a.Reachable != b.Reachable || a.Problem != b.Problem || !slices.Equal(a.Conditions, b.Conditions) ||
 		a.Revision != b.Revision || a.Missing != b.Missing ||
 		(a.Record == nil) != (b.Record == nil) || (a.RecordErr == nil) != (b.RecordErr == nil) ||
 		a.LiveKnown != b.LiveKnown ||
-		!slices.Equal(a.Live, b.Live) || (a.Twin == nil) != (b.Twin == nil) || a.Twin != nil && *a.Twin != *b.Twin
+		!slices.Equal(a.Live, b.Live) || (a.Duplicate == nil) != (b.Duplicate == nil) || a.Duplicate != nil && *a.Duplicate != *b.Duplicate
 }
 
-// unreached records that no voter has responded for too long.
-func (c *Coordinator) unreached() {
-	trouble, notices := c.v.Status().Trouble, c.v.noticed()
+// reportUnreachable records that no voter has responded for too long.
+func (c *Coordinator) reportUnreachable() {
+	problem, conditions := c.v.Status().Problem, c.v.currentConditions()
 	was := false
 	c.seen.Update(func(o *failover.Observation) bool {
 		was = o.Reachable
-		news := o.Reachable || o.Trouble != trouble || !slices.Equal(o.Notices, notices)
-		o.Reachable, o.Trouble, o.Notices = false, trouble, notices
+		news := o.Reachable || o.Problem != problem || !slices.Equal(o.Conditions, conditions)
+		o.Reachable, o.Problem, o.Conditions = false, problem, conditions
 		return news
 	})
 	if was {
-		c.log.Warn("the voters do not answer; role changes are frozen until two of the three do",
+		c.log.Warn("voters do not respond; role changes are frozen until two of the three do",
 			zap.Strings("voters", c.v.opts.Voters),
-			zap.String("cause", trouble))
+			zap.String("cause", problem))
 	}
 }
 
 // Announce implements failover.Coordinator.
 func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	if strings.TrimSpace(live.Process) == "" {
-		return errors.New("announce: a process id is needed")
+		return errors.New("announce: process id is empty")
 	}
 	actx, cancel := c.bound(ctx)
 	defer cancel()
-	c.seen.Update(func(*failover.Observation) bool { c.twins.Begin(live); return false }) // used with the next sight
+	c.seen.Update(func(*failover.Observation) bool { c.duplicates.Begin(live); return false }) // used with the next sight
 	defer c.seen.Update(func(o *failover.Observation) bool {
-		c.twins.End()
-		o.Twin = nil
+		c.duplicates.End()
+		o.Duplicate = nil
 		return true
 	})
 	for actx.Err() == nil {
 		pause, from := c.v.opts.LeaseTTL/3, ""
 		sent := time.Now()
-		s, address := c.v.whoLeads(actx)
+		s, address := c.v.findLeader(actx)
 		if s == nil {
 			pause = renewPause
 		} else {

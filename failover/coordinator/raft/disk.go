@@ -38,10 +38,10 @@ type disk struct {
 	reads chan struct{} // one slot for each running read
 }
 
-// readPatience limits a read; at most readsAtOnce reads wait for a stalled disk.
+// readTimeout limits a read; at most concurrentReads reads wait for a stalled disk.
 const (
-	readPatience = 500 * time.Millisecond
-	readsAtOnce  = 16
+	readTimeout     = 500 * time.Millisecond
+	concurrentReads = 16
 )
 
 // reading runs f, which reads the disk, and returns errDiskStalled on a timeout. A read may have to wait for a write,
@@ -63,12 +63,12 @@ func reading[T any](d *disk, f func() (T, error)) (out T, err error) {
 		a.out, a.err = f()
 		done <- a
 	}()
-	patience := time.NewTimer(readPatience)
-	defer patience.Stop()
+	timer := time.NewTimer(readTimeout)
+	defer timer.Stop()
 	select {
 	case a := <-done:
 		return a.out, a.err
-	case <-patience.C:
+	case <-timer.C:
 		return out, errDiskStalled
 	}
 }
@@ -76,7 +76,7 @@ func reading[T any](d *disk, f func() (T, error)) (out T, err error) {
 // openDisk opens and locks the directory.
 func openDisk(dir string, noSync bool, log raftLog) (*disk, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("raft: the voter's directory: %w", err)
+		return nil, fmt.Errorf("raft: voter directory: %w", err)
 	}
 	snaps, err := hraft.NewFileSnapshotStoreWithLogger(dir, snapshotsKept, log)
 	if err != nil {
@@ -85,13 +85,13 @@ func openDisk(dir string, noSync bool, log raftLog) (*disk, error) {
 	path := filepath.Join(dir, logFile)
 	store, err := openBoltStore(path, noSync)
 	if errors.Is(err, bolterrors.ErrTimeout) {
-		return nil, fmt.Errorf("raft: %s: %w: stop that one first", dir, ErrInUse)
+		return nil, fmt.Errorf("raft: %s: %w: stop that process first", dir, ErrInUse)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("raft: open %s: %w: if it is damaged, move the directory away and replace this voter "+
+		return nil, fmt.Errorf("raft: open %s: %w: if it is corrupt, move the directory away and replace this voter "+
 			"(lockstep pair replace)", path, err)
 	}
-	d := &disk{dir: dir, store: store, snaps: snaps, reads: make(chan struct{}, readsAtOnce)}
+	d := &disk{dir: dir, store: store, snaps: snaps, reads: make(chan struct{}, concurrentReads)}
 	if err := d.check(); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
@@ -102,7 +102,7 @@ func openDisk(dir string, noSync bool, log raftLog) (*disk, error) {
 func (d *disk) check() error {
 	id, err := d.store.Get([]byte(idKey))
 	if err != nil && !errors.Is(err, errKeyNotFound) {
-		return fmt.Errorf("raft: read the voter's id in %s: %w", d.dir, err)
+		return fmt.Errorf("raft: read voter id in %s: %w", d.dir, err)
 	}
 	d.id = string(id)
 	list, err := d.snaps.List()
@@ -111,15 +111,15 @@ func (d *disk) check() error {
 	}
 	first, err := d.store.FirstIndex()
 	if err != nil {
-		return fmt.Errorf("raft: the log in %s: %w", d.dir, err)
+		return fmt.Errorf("raft: log in %s: %w", d.dir, err)
 	}
-	const hint = ": part of the directory is lost; move it away, start with an empty one, and replace this voter " +
+	const hint = ": part of the directory is missing; move it away, start with an empty one, and replace this voter " +
 		"(lockstep pair replace)"
 	switch {
 	case d.id == "" && (len(list) > 0 || first > 0):
-		return fmt.Errorf("raft: %s has a log or snapshots but no voter's id%s", d.dir, hint)
+		return fmt.Errorf("raft: %s has a log or snapshots but no voter id%s", d.dir, hint)
 	case first > 1 && len(list) == 0:
-		return fmt.Errorf("raft: the log in %s begins at %d and the snapshot of what was before is gone%s", d.dir,
+		return fmt.Errorf("raft: log in %s begins at %d and the snapshot before it is missing%s", d.dir,
 			first, hint)
 	}
 	return nil
@@ -148,7 +148,7 @@ func (d *disk) lastIndex() (uint64, error) {
 	}
 	last, err := d.store.LastIndex()
 	if err != nil {
-		return 0, fmt.Errorf("raft: the log in %s: %w", d.dir, err)
+		return 0, fmt.Errorf("raft: log in %s: %w", d.dir, err)
 	}
 	for _, s := range list {
 		last = max(last, s.Index)
@@ -160,7 +160,7 @@ func (d *disk) lastIndex() (uint64, error) {
 func (d *disk) identify(kind Kind) error {
 	if d.id != "" {
 		if have := kindOf(d.id); have != kind {
-			return fmt.Errorf("raft: the directory %s is the one of a %s, and this is to be a %s", d.dir, have, kind)
+			return fmt.Errorf("raft: directory %s belongs to a %s, this process is a %s", d.dir, have, kind)
 		}
 		return nil
 	}
@@ -171,7 +171,7 @@ func (d *disk) identify(kind Kind) error {
 func (d *disk) rename(kind Kind) error {
 	id := newID(kind)
 	if err := d.store.Set([]byte(idKey), []byte(id)); err != nil {
-		return fmt.Errorf("raft: write the voter's id to %s: %w", d.dir, err)
+		return fmt.Errorf("raft: write voter id to %s: %w", d.dir, err)
 	}
 	d.id = id
 	return nil
@@ -205,8 +205,8 @@ func kindOf(id string) Kind {
 // never is the election timeout of a voter that does not take part yet.
 const never = 1000 * time.Hour
 
-// patient prevents elections until endConsulting.
-func patient(c *hraft.Config) *hraft.Config {
+// withLongTimeouts prevents elections until endVerification.
+func withLongTimeouts(c *hraft.Config) *hraft.Config {
 	c.HeartbeatTimeout, c.ElectionTimeout = never, never
 	return c
 }

@@ -23,18 +23,18 @@ func (o Options) Older() Options {
 	return o
 }
 
-// Greeted returns this voter's response to another one that knows of its vote in a term.
-func (v *Voter) Greeted(from string, votedTerm uint64) error {
-	return v.admit(kindRaft, handshake{From: from, To: v.disk.id, Seen: &sighting{Voted: votedTerm}})
+// HandshakeFrom returns this voter's response to another one that knows of its vote in a term.
+func (v *Voter) HandshakeFrom(from string, votedTerm uint64) error {
+	return v.admit(kindRaft, handshake{From: from, To: v.disk.id, Seen: &peerProgress{Voted: votedTerm}})
 }
 
-// GreetedBy returns this voter's response to another one with an empty disk.
-func (v *Voter) GreetedBy(from string) error {
+// HandshakeBy returns this voter's response to another one with an empty disk.
+func (v *Voter) HandshakeBy(from string) error {
 	return v.admit(kindRaft, handshake{From: from, To: v.disk.id, Have: &diskState{}})
 }
 
-// KnownToHave returns the last entry that this voter knows another one to have acknowledged.
-func (v *Voter) KnownToHave(id string) (uint64, error) {
+// RecordedProgress returns the last entry that this voter knows another one to have acknowledged.
+func (v *Voter) RecordedProgress(id string) (uint64, error) {
 	s, err := v.seen.of(id)
 	return s.Acked, err
 }

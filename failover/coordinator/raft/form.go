@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	pollOften  = 100 * time.Millisecond
-	pollSeldom = time.Second
-	// goneAfter is the time without a response after which a voter is not just restarting.
-	goneAfter = 10 * time.Second
-	// troubleAfter is the time that a problem must last before it is logged.
-	troubleAfter = 2 * time.Second
+	fastPollInterval = 100 * time.Millisecond
+	slowPollInterval = time.Second
+	// unreachableAfter is the time without a response after which a voter is not just restarting.
+	unreachableAfter = 10 * time.Second
+	// problemDelay is the time that a problem must last before it is logged.
+	problemDelay = 2 * time.Second
 	// adoptAfter is the number of election timeouts without a leader after which a voter queries the others for one.
 	adoptAfter = 4
 )
@@ -39,7 +39,7 @@ type hello struct {
 	// Stalled is true while its disk is stalled.
 	Stalled bool `json:"stalled"`
 	// Seen is its knowledge of the other voters, by ID.
-	Seen map[string]sighting `json:"seen,omitempty"`
+	Seen map[string]peerProgress `json:"seen,omitempty"`
 	// Features of its release beyond 0.1.0.
 	Features []string `json:"features,omitempty"`
 }
@@ -68,15 +68,15 @@ func (v *Voter) hello() (hello, error) {
 // why this voter is in none, and to check the health of the witness.
 func (v *Voter) pollOthers(ctx context.Context) {
 	for {
-		v.considerPutBack(nil)
+		v.checkRollback(nil)
 		v.ask(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		v.consider()
-		wait := pollSeldom
+		wait := slowPollInterval
 		if v.leaders.Get().address == "" || v.leading.Load() != nil && v.opts.Kind == KindNode {
-			wait = pollOften
+			wait = fastPollInterval
 		}
 		select {
 		case <-ctx.Done():
@@ -97,7 +97,7 @@ func (v *Voter) ask(ctx context.Context) {
 		wg.Go(func() {
 			h, err := v.peers.at(address).hello(ctx)
 			if err != nil {
-				v.unheard(address, err)
+				v.recordSilence(address, err)
 				return
 			}
 			v.mu.Lock()
@@ -105,31 +105,31 @@ func (v *Voter) ask(ctx context.Context) {
 			v.heard[address] = heard{hello: h, asked: began, at: time.Now()}
 			delete(v.silent, address)
 			v.mu.Unlock()
-			v.gossip(h)
+			v.recordProgress(h)
 			if !known {
-				v.log.Info("a voter answers", zap.String("address", address), zap.String("id", h.Status.ID))
+				v.log.Info("voter responds", zap.String("address", address), zap.String("id", h.Status.ID))
 			}
 		})
 	}
 	wg.Wait()
 }
 
-// unheard deletes a voter's last hello: each health check needs a fresh response.
-func (v *Voter) unheard(address string, err error) {
+// recordSilence deletes a voter's last hello: each health check needs a fresh response.
+func (v *Voter) recordSilence(address string, err error) {
 	v.mu.Lock()
 	_, known := v.heard[address]
 	delete(v.heard, address)
-	mute := v.silent[address]
-	if mute.since.IsZero() {
-		mute.since = time.Now()
+	silentPeer := v.silent[address]
+	if silentPeer.since.IsZero() {
+		silentPeer.since = time.Now()
 	}
-	mute.cause = cause(err)
-	v.silent[address] = mute
+	silentPeer.cause = cause(err)
+	v.silent[address] = silentPeer
 	v.mu.Unlock()
 	if known {
-		v.log.Info("a voter does not answer", zap.String("address", address), zap.Error(err))
+		v.log.Info("voter does not respond", zap.String("address", address), zap.Error(err))
 	} else {
-		v.log.Debug("a voter does not answer", zap.String("address", address), zap.Error(err))
+		v.log.Debug("voter does not respond", zap.String("address", address), zap.Error(err))
 	}
 }
 
@@ -154,23 +154,23 @@ func (v *Voter) consider() {
 	silent, fenced := maps.Clone(v.silent), v.fenced != ""
 	leaderless := time.Since(v.lastLed) > adoptAfter*v.opts.ElectionTimeout // longer than an election takes
 	v.mu.Unlock()
-	if v.considerPutBack(known) {
+	if v.checkRollback(known) {
 		fenced = true
 	}
-	v.endConsulting(known)
+	v.endVerification(known)
 	own := v.Status()
 	if by, ok := superseded(own, known); ok && !fenced {
-		v.fence(FencedRecovered, fmt.Sprintf("a lost quorum was recovered by force at %s, without this voter: it "+
-			"takes no part any more. Move its directory "+
-			"%s away, start it anew, and make it a member (lockstep pair add)", by, v.opts.Dir))
+		v.fence(FencedRecovered, fmt.Sprintf("quorum recovery was forced at %s, without this voter: it "+
+			"no longer takes part. Move its directory "+
+			"%s away, restart it, and make it a member (lockstep pair add)", by, v.opts.Dir))
 		fenced = true
 	}
 	gone := own.LeaderID != own.ID && removed(own, known) || len(own.Voters) > 0 && !lists(own, own.ID)
-	v.notice(v.review(own, known, silent))
-	outsider := fenced || gone || !own.Member
+	v.notice(v.evaluateConditions(own, known, silent))
+	nonMember := fenced || gone || !own.Member
 	switch {
-	case !outsider:
-		v.setTrouble(v.memberTrouble(own, known, silent))
+	case !nonMember:
+		v.setProblem(v.memberProblem(own, known, silent))
 		if !leaderless {
 			return
 		}
@@ -179,10 +179,10 @@ func (v *Voter) consider() {
 		return
 	case fenced:
 	case gone:
-		v.setTrouble(fmt.Sprintf("this voter (%s) was removed from the cluster: stop it, or move its directory %s "+
-			"away, start it anew and make it a member (lockstep pair add %s)", own.ID, v.opts.Dir, own.Address))
+		v.setProblem(fmt.Sprintf("this voter (%s) was removed from the cluster: stop it, or move its directory %s "+
+			"away, restart it and make it a member (lockstep pair add %s)", own.ID, v.opts.Dir, own.Address))
 	default:
-		v.setTrouble(v.whyWaiting(own, known, silent))
+		v.setProblem(v.waitReason(own, known, silent))
 	}
 	v.adoptLeader(known)
 }
@@ -217,9 +217,9 @@ func superseded(own Status, known map[string]hello) (string, bool) {
 // fence removes this voter from its cluster, which continues elsewhere.
 func (v *Voter) fence(why fencing, text string) {
 	v.mu.Lock()
-	v.fenced, v.consulting = why, false
+	v.fenced, v.verifying = why, false
 	v.mu.Unlock()
-	v.setTrouble(text)
+	v.setProblem(text)
 	if err := v.raft.Shutdown().Error(); err != nil {
 		v.log.Warn("raft: stop", zap.Error(err))
 	}
@@ -253,10 +253,10 @@ func (v *Voter) form(known map[string]hello) {
 		})
 	}
 	if err := v.raft.BootstrapCluster(hraft.Configuration{Servers: servers}).Error(); err != nil {
-		v.setTrouble("the cluster of the three voters cannot be formed: " + err.Error())
+		v.setProblem("cannot form the cluster of the three voters: " + err.Error())
 		return
 	}
-	v.log.Info("the three voters form a cluster", zap.Strings("voters", v.opts.Voters))
+	v.log.Info("the three voters have formed a cluster", zap.Strings("voters", v.opts.Voters))
 }
 
 // adoptLeader finds the leader for a voter that raft does not inform. Either it has no vote, or it cannot reach the
@@ -283,8 +283,8 @@ func (v *Voter) adoptLeader(known map[string]hello) {
 	v.setLeader(found)
 }
 
-// whyWaiting returns the reason why a voter without a vote has none.
-func (v *Voter) whyWaiting(own Status, known map[string]hello, silent map[string]silence) string {
+// waitReason returns the reason why a voter without a vote has none.
+func (v *Voter) waitReason(own Status, known map[string]hello, silent map[string]silence) string {
 	for _, h := range known {
 		if !h.Status.Member {
 			continue
@@ -294,8 +294,8 @@ func (v *Voter) whyWaiting(own Status, known map[string]hello, silent map[string
 		}
 		for _, m := range h.Status.Voters {
 			if m.Address == own.Address && m.ID != own.ID {
-				return fmt.Sprintf("this voter (%s) is new, and the cluster knows another one at its address (%s): "+
-					"the disk was lost or replaced. It has no vote until it takes the place of the old one: %s", own.ID, m.ID,
+				return fmt.Sprintf("this voter (%s) is new, and the cluster has another one at its address (%s): "+
+					"the disk was lost or replaced. It has no vote until it replaces the old one: %s", own.ID, m.ID,
 					v.replaceCommand(m.ID, own.Address))
 			}
 		}
@@ -306,43 +306,43 @@ func (v *Voter) whyWaiting(own Status, known map[string]hello, silent map[string
 		switch {
 		case address == own.Address:
 		case !ok && silent[address].cause != "":
-			return fmt.Sprintf("the cluster has not been formed: the voter at %s cannot be talked to: %s", address,
+			return fmt.Sprintf("cluster not formed: cannot connect to the voter at %s: %s", address,
 				silent[address].cause)
 		case !ok:
-			return fmt.Sprintf("the cluster has not been formed: the voter at %s does not answer", address)
+			return fmt.Sprintf("cluster not formed: the voter at %s does not respond", address)
 		case !slices.Equal(h.Configured, v.opts.Voters):
-			return fmt.Sprintf("the cluster has not been formed: the voter at %s is configured with other voters: "+
+			return fmt.Sprintf("cluster not formed: the voter at %s is configured with other voters: "+
 				"%v, here: %v", address, h.Configured, v.opts.Voters)
 		case h.Status.Address != address:
-			return fmt.Sprintf("the cluster has not been formed: the voter at %s calls itself %s", address,
+			return fmt.Sprintf("cluster not formed: the voter at %s has the address %s configured", address,
 				h.Status.Address)
 		case !h.Empty:
-			return fmt.Sprintf("the cluster has not been formed: the voter at %s has the state of an older one, and "+
-				"this voter is not in it", address)
+			return fmt.Sprintf("cluster not formed: the voter at %s has the state of an older cluster, of which "+
+				"this voter is not a member", address)
 		}
 	}
 	return ""
 }
 
-// memberTrouble returns a problem of the cluster as seen by a member.
-func (v *Voter) memberTrouble(own Status, known map[string]hello, silent map[string]silence) string {
+// memberProblem returns a problem of the cluster as seen by a member.
+func (v *Voter) memberProblem(own Status, known map[string]hello, silent map[string]silence) string {
 	for _, address := range slices.Sorted(maps.Keys(known)) {
 		if h := known[address]; h.ElectionTimeout != v.opts.ElectionTimeout {
-			return fmt.Sprintf("the voter at %s has an election timeout of %s, here it is %s: make them the same, or "+
-				"elections take long",
+			return fmt.Sprintf("voter at %s has an election timeout of %s, here it is %s: use the same value, or "+
+				"elections are slow",
 				address, h.ElectionTimeout, v.opts.ElectionTimeout)
 		}
 	}
-	if text := v.othersPutBack(own, known); text != "" {
+	if text := v.rolledBackPeers(own, known); text != "" {
 		return text
 	}
 	var gone []string
 	for _, m := range own.Voters {
-		mute, ok := silent[m.Address]
+		silentPeer, ok := silent[m.Address]
 		switch {
-		case ok && mute.cause != "":
-			return fmt.Sprintf("the voter at %s cannot be talked to: %s", m.Address, mute.cause)
-		case ok && time.Since(mute.since) > goneAfter:
+		case ok && silentPeer.cause != "":
+			return fmt.Sprintf("cannot connect to the voter at %s: %s", m.Address, silentPeer.cause)
+		case ok && time.Since(silentPeer.since) > unreachableAfter:
 			gone = append(gone, m.Address)
 		}
 	}
@@ -350,22 +350,22 @@ func (v *Voter) memberTrouble(own Status, known map[string]hello, silent map[str
 	case len(gone) == 0:
 		return ""
 	case len(gone) < (len(own.Voters)+1)/2:
-		return fmt.Sprintf("the voter at %s does not answer: start it, or replace it if it is gone for good "+
-			"(lockstep pair replace); without another one no role can change", strings.Join(gone, " and "))
+		return fmt.Sprintf("voter at %s does not respond: start it, or replace it if it is permanently lost "+
+			"(lockstep pair replace); if another voter fails, role changes stop", strings.Join(gone, " and "))
 	default:
-		return fmt.Sprintf("the voters at %s do not answer, and without a majority no role can change: start them; "+
-			"if they are gone for good, see the manual on a lost quorum", strings.Join(gone, " and "))
+		return fmt.Sprintf("voters at %s do not respond, and without a majority role changes stop: start them; "+
+			"if they are permanently lost, see the manual on a lost quorum", strings.Join(gone, " and "))
 	}
 }
 
-// setTrouble records a problem that an operator can fix. It is logged only when it persists, because starting three
+// setProblem records a problem that an operator can fix. It is logged only when it persists, because starting three
 // processes one after the other causes transient problems.
-func (v *Voter) setTrouble(text string) {
+func (v *Voter) setProblem(text string) {
 	v.mu.Lock()
-	if v.trouble != text {
-		v.trouble, v.troubled = text, time.Now()
+	if v.problem != text {
+		v.problem, v.problemSince = text, time.Now()
 	}
-	lasts := time.Since(v.troubled) >= troubleAfter
+	lasts := time.Since(v.problemSince) >= problemDelay
 	last := v.logged
 	if text == "" || lasts {
 		v.logged = text
@@ -373,8 +373,8 @@ func (v *Voter) setTrouble(text string) {
 	v.mu.Unlock()
 	switch {
 	case text == "" && last != "":
-		v.log.Info("this voter is well again")
+		v.log.Info("voter has recovered")
 	case text != "" && lasts && text != last:
-		v.log.Warn("this voter needs attention", zap.String("trouble", text))
+		v.log.Warn("voter needs attention", zap.String("trouble", text))
 	}
 }

@@ -80,7 +80,7 @@ func newFSM() *fsm { return &fsm{now: latest.New(state{})} }
 func (f *fsm) Apply(entry *hraft.Log) any {
 	var c command
 	if err := json.Unmarshal(entry.Data, &c); err != nil {
-		return swapped{err: fmt.Errorf("log entry %d cannot be read: %w", entry.Index, err)}
+		return swapped{err: fmt.Errorf("read log entry %d: %w", entry.Index, err)}
 	}
 	switch {
 	case len(c.Record) == 0 && c.Mark != nil:
@@ -135,14 +135,14 @@ func (f *fsm) Restore(from io.ReadCloser) error {
 	defer from.Close()
 	raw, err := io.ReadAll(io.LimitReader(from, maxStateBytes+1))
 	if err != nil {
-		return fmt.Errorf("read the snapshot of the pair's record: %w", err)
+		return fmt.Errorf("read cluster record snapshot: %w", err)
 	}
 	if len(raw) > maxStateBytes {
-		return errors.New("the snapshot of the pair's record is too large to be one")
+		return errors.New("cluster record snapshot is too large")
 	}
 	var s state
 	if err := json.Unmarshal(raw, &s); err != nil {
-		return fmt.Errorf("the snapshot of the pair's record cannot be read: %w", err)
+		return fmt.Errorf("decode cluster record snapshot: %w", err)
 	}
 	f.now.Update(func(now *state) bool { *now = s; return true })
 	return nil
@@ -158,7 +158,7 @@ func (s snapshot) Persist(sink hraft.SnapshotSink) error {
 		_, err = sink.Write(raw)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("write the snapshot of the pair's record: %w", err), sink.Cancel())
+		return errors.Join(fmt.Errorf("write cluster record snapshot: %w", err), sink.Cancel())
 	}
 	return sink.Close() //nolint:wrapcheck // the sink names the file
 }

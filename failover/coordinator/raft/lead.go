@@ -26,7 +26,7 @@ const (
 
 // errNotLeader is returned if a voter is not the leader, not ready yet, or no longer the leader: the request had no
 // effect.
-var errNotLeader = errors.New("this voter does not lead")
+var errNotLeader = errors.New("this voter is not the leader")
 
 // leadership is one leadership period of this voter in raft. It is independent of the active node.
 type leadership struct {
@@ -52,8 +52,8 @@ type run struct {
 	until       time.Time
 }
 
-// takeTurns follows raft's leadership notifications.
-func (v *Voter) takeTurns(ctx context.Context) {
+// followLeadership follows raft's leadership notifications.
+func (v *Voter) followLeadership(ctx context.Context) {
 	var done chan struct{}
 	end := func() {
 		if l := v.leading.Swap(nil); l != nil {
@@ -101,7 +101,7 @@ func (v *Voter) lead(ctx context.Context, l *leadership) {
 		}
 	}
 	close(l.ready)
-	tick := time.NewTicker(min(pollOften, v.opts.LeaseTTL/8))
+	tick := time.NewTicker(min(fastPollInterval, v.opts.LeaseTTL/8))
 	defer tick.Stop()
 	for {
 		v.expire(l)
@@ -190,7 +190,7 @@ func (v *Voter) preferWitness(ctx context.Context, l *leadership) {
 	if v.opts.Kind == KindWitness {
 		return
 	}
-	to, ok := v.wellWitness()
+	to, ok := v.healthyWitness()
 	if !ok {
 		return
 	}
@@ -208,7 +208,7 @@ func (v *Voter) preferWitness(ctx context.Context, l *leadership) {
 		return
 	}
 	if err := wait(ctx, v.raft.LeadershipTransferToServer(to.ID, to.Address)); err != nil {
-		v.log.Debug("the witness does not take over the voters' log", zap.Error(err))
+		v.log.Debug("witness does not take over leadership", zap.Error(err))
 		return
 	}
 	select { // whether or not the witness became leader, this voter no longer is
@@ -218,8 +218,8 @@ func (v *Voter) preferWitness(ctx context.Context, l *leadership) {
 	}
 }
 
-// wellWitness returns a witness that responds to raft and to polls, and has the log.
-func (v *Voter) wellWitness() (hraft.Server, bool) {
+// healthyWitness returns a witness that responds to raft and to polls, and has the log.
+func (v *Voter) healthyWitness() (hraft.Server, bool) {
 	for _, s := range v.servers() {
 		id := string(s.ID)
 		if kindOf(id) != KindWitness || s.Suffrage != hraft.Voter ||
@@ -229,7 +229,7 @@ func (v *Voter) wellWitness() (hraft.Server, bool) {
 		v.mu.Lock()
 		h, ok := v.heard[string(s.Address)]
 		v.mu.Unlock()
-		if ok && h.hello.Status.ID == id && !h.hello.Stalled && time.Since(h.at) < pollSeldom+v.opts.RequestTimeout &&
+		if ok && h.hello.Status.ID == id && !h.hello.Stalled && time.Since(h.at) < slowPollInterval+v.opts.RequestTimeout &&
 			h.hello.Status.LastIndex+snapshotSlack >= v.raft.LastIndex() {
 			return s, true
 		}

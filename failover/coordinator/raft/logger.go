@@ -12,8 +12,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// quietFor is the minimum time between two warnings with the same message of the raft library.
-const quietFor = time.Minute
+// logInterval is the minimum time between two warnings with the same message of the raft library.
+const logInterval = time.Minute
 
 // raftLog forwards the raft library's log to zap. The library logs every unanswered heartbeat, and each step of an
 // election. These become debug messages, because this package logs leader changes separately. Library errors become
@@ -38,7 +38,7 @@ func newRaftLog(log *zap.Logger) raftLog {
 // Log implements hclog.Logger.
 func (l raftLog) Log(level hclog.Level, msg string, args ...any) {
 	to := zapcore.DebugLevel
-	if level >= hclog.Error && !aboutPeer(msg) {
+	if level >= hclog.Error && !isPeerMessage(msg) {
 		to = zapcore.WarnLevel
 	}
 	if to > zapcore.DebugLevel && !l.due(msg) {
@@ -49,8 +49,8 @@ func (l raftLog) Log(level hclog.Level, msg string, args ...any) {
 	}
 }
 
-// aboutPeer reports whether a message only means that another voter does not respond.
-func aboutPeer(msg string) bool {
+// isPeerMessage reports whether a message only means that another voter does not respond.
+func isPeerMessage(msg string) bool {
 	for _, prefix := range []string{
 		"failed to heartbeat", "failed to appendEntries", "failed to make request", "failed to pipeline",
 		"failed to start pipeline",
@@ -67,7 +67,7 @@ func aboutPeer(msg string) bool {
 func (l raftLog) due(msg string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if time.Since(l.last[msg]) < quietFor && !l.last[msg].IsZero() {
+	if time.Since(l.last[msg]) < logInterval && !l.last[msg].IsZero() {
 		return false
 	}
 	l.last[msg] = time.Now()

@@ -79,7 +79,7 @@ func TestMarkWaitsForOldVoters(t *testing.T) {
 	require.True(t, awaitTrue(func() bool {
 		_, err = k.WriteMark(timed(t), failover.Mark{By: 1, Term: 1, LSN: 5})
 		require.Error(t, err)
-		return errors.Is(err, failover.ErrRefused) && contains(err.Error(), nodeB+" is of an older release")
+		return errors.Is(err, failover.ErrRefused) && contains(err.Error(), nodeB+" has an older release")
 	}), "%v", err)
 	got, err := k.LoadMark(timed(t))
 	require.NoError(t, err)

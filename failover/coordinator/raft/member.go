@@ -11,15 +11,15 @@ import (
 var (
 	// ErrNoQuorum is returned if no leader was found in time: two of three voters must be running and reach each
 	// other.
-	ErrNoQuorum = errors.New("the voters have no leader: two of the three have to be up and to reach each other")
+	ErrNoQuorum = errors.New("voters have no leader: two of the three must be up and reach each other")
 	// ErrNotMember is returned if an ID or address does not belong to a member.
-	ErrNotMember = errors.New("no voter of the cluster has this id or address")
+	ErrNotMember = errors.New("voter id or address not found in the cluster")
 	// ErrInUse is returned if the directory of a voter is in use by a running process.
-	ErrInUse = errors.New("the voter's directory is in use by another process")
+	ErrInUse = errors.New("voter directory is in use by another process")
 	// ErrNoState is returned by Recover if the directory has no state to recover from.
-	ErrNoState = errors.New("the directory holds no state of a voter that was in a cluster")
+	ErrNoState = errors.New("directory has no state of a cluster member")
 	// ErrMembership is returned if a membership change is rejected; nothing was changed.
-	ErrMembership = errors.New("the members were not changed")
+	ErrMembership = errors.New("members were not changed")
 )
 
 // fencing is the reason why a voter no longer takes part.
@@ -27,8 +27,8 @@ type fencing string
 
 // Reasons in Status.Fenced.
 const (
-	// FencedPutBack: the voter's disk was restored to an older state. The voter must be replaced.
-	FencedPutBack = "put-back"
+	// FencedRolledBack: the voter's disk was restored to an older state. The voter must be replaced.
+	FencedRolledBack = "put-back"
 	// FencedRecovered: a lost quorum was recovered by force without this voter.
 	FencedRecovered = "recovered"
 )
@@ -67,13 +67,13 @@ type Status struct {
 	Voters []Member `json:"voters"`
 	// Term is its raft term.
 	Term uint64 `json:"term"`
-	// Fenced is the reason why it no longer takes part: FencedPutBack, FencedRecovered; empty if it does.
+	// Fenced is the reason why it no longer takes part: FencedRolledBack, FencedRecovered; empty if it does.
 	Fenced string `json:"fenced,omitempty"`
 	// LastIndex of its log, and its applied index.
 	LastIndex    uint64 `json:"last_index"`
 	AppliedIndex uint64 `json:"applied_index"`
 	// Recoveries is the number of forced recoveries of this cluster.
 	Recoveries uint64 `json:"recoveries"`
-	// Trouble describes a problem that an operator can fix; empty if none.
-	Trouble string `json:"trouble"`
+	// Problem describes a problem that an operator can fix; empty if none.
+	Problem string `json:"trouble"`
 }

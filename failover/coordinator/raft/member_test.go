@@ -22,11 +22,11 @@ func TestFormsOnlyWhole(t *testing.T) {
 	c := newCluster(t, nil)
 	c.start(nodeA)
 	c.start(nodeB)
-	c.awaitTrouble(nodeA, "the voter at w.test:1 does not answer")
+	c.awaitProblem(nodeA, "the voter at w.test:1 does not respond")
 	require.Empty(t, c.voters[nodeA].Status().Voters)
 	c.start(witness)
 	c.awaitLeader(witness)
-	require.Eventually(t, func() bool { return c.voters[nodeA].Status().Trouble == "" }, bound, time.Millisecond)
+	require.Eventually(t, func() bool { return c.voters[nodeA].Status().Problem == "" }, bound, time.Millisecond)
 	require.Eventually(t, func() bool {
 		members, err := c.voters[nodeB].Members(timed(t))
 		require.NoError(t, err)
@@ -55,11 +55,11 @@ func TestDifferentConfigurations(t *testing.T) {
 	for _, name := range names() {
 		c.start(name)
 	}
-	c.awaitTrouble(nodeA, "is configured with other voters")
+	c.awaitProblem(nodeA, "is configured with other voters")
 	c.stop(nodeB)
 	c.tune = nil
 	c.start(nodeB)
-	c.awaitTrouble(nodeB, "make them the same")
+	c.awaitProblem(nodeB, "use the same value")
 }
 
 // A voter that returns with an empty disk has no vote until an operator adds it, and never forms a second cluster.
@@ -75,7 +75,7 @@ func TestWipedVoter(t *testing.T) {
 	c.wipe(nodeA)
 	fresh := c.start(nodeA)
 	require.NotEqual(t, old, fresh.ID())
-	c.awaitTrouble(nodeA, "lockstep pair replace "+old+" "+nodeA)
+	c.awaitProblem(nodeA, "lockstep pair replace "+old+" "+nodeA)
 	require.False(t, fresh.Status().Member)
 
 	// Its node can still use the coordinator.
@@ -101,7 +101,7 @@ func TestWipedVoter(t *testing.T) {
 	require.Equal(t, fresh.ID(), m.ID)
 	_, err = fresh.Replace(timed(t), old, nodeA)
 	require.NoError(t, err, "it can be repeated")
-	require.Eventually(t, func() bool { s := fresh.Status(); return s.Member && s.Trouble == "" }, bound,
+	require.Eventually(t, func() bool { s := fresh.Status(); return s.Member && s.Problem == "" }, bound,
 		time.Millisecond)
 	c.stop(witness)
 	rec.Config, rec.OpID = 2, "op2"
@@ -155,8 +155,8 @@ func TestTwoWiped(t *testing.T) {
 	for _, name := range names() {
 		c.start(name)
 	}
-	c.awaitTrouble(nodeA, "lockstep pair replace")
-	c.awaitTrouble(witness, "lockstep pair replace")
+	c.awaitProblem(nodeA, "lockstep pair replace")
+	c.awaitProblem(witness, "lockstep pair replace")
 	require.Empty(t, c.voters[nodeA].Status().Voters)
 	require.Empty(t, c.voters[witness].Status().Voters)
 	require.Empty(t, c.voters[nodeB].Status().LeaderID)
@@ -197,7 +197,7 @@ func TestReplaceWitness(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, spare, m.Address)
 	require.Equal(t, raft.KindWitness, m.Kind)
-	c.awaitTrouble(witness, "was removed from the cluster")
+	c.awaitProblem(witness, "was removed from the cluster")
 	c.stop(witness)
 	c.awaitLeader(spare)
 	members, err := admin.Members(timed(t))
@@ -226,7 +226,7 @@ func TestRemoveAndAdd(t *testing.T) {
 	c.stop(witness)
 	c.wipe(witness)
 	c.start(witness)
-	c.awaitTrouble(witness, "lockstep pair add "+witness)
+	c.awaitProblem(witness, "lockstep pair add "+witness)
 	_, err = a.Add(timed(t), witness)
 	require.NoError(t, err)
 	c.awaitLeader(witness)
@@ -271,8 +271,8 @@ func TestRecover(t *testing.T) {
 	// They were not lost: they detect that they are excluded, regardless of their disks.
 	c.start(nodeA)
 	c.start(witness)
-	c.awaitTrouble(nodeA, "recovered by force")
-	c.awaitTrouble(witness, "recovered by force")
+	c.awaitProblem(nodeA, "quorum recovery was forced")
+	c.awaitProblem(witness, "quorum recovery was forced")
 	for _, name := range []string{nodeA, witness} {
 		c.stop(name)
 		c.wipe(name)

@@ -121,12 +121,12 @@ func (o Options) withDefaults() (Options, error) {
 	case o.Dir == "":
 		return o, errors.New("raft: no directory for the voter's vote and log")
 	case o.Listen == "":
-		return o, errors.New("raft: no address to listen on, host:port")
+		return o, errors.New("raft: no listen address (host:port)")
 	case o.Kind != KindNode && o.Kind != KindWitness:
-		return o, fmt.Errorf("raft: kind %q; there are %q and %q", o.Kind, KindNode, KindWitness)
+		return o, fmt.Errorf("raft: invalid kind %q; it must be %q or %q", o.Kind, KindNode, KindWitness)
 	}
 	if err := checkAddress(o.Advertise); err != nil {
-		return o, fmt.Errorf("raft: the address for the other voters: %w", err)
+		return o, fmt.Errorf("raft: advertised address: %w", err)
 	}
 	voters, err := checkVoters(o.Voters)
 	if err != nil {
@@ -134,7 +134,7 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	o.Voters = voters
 	if !slices.Contains(o.Voters, o.Advertise) {
-		return o, fmt.Errorf("raft: this voter's own address %s is not among the voters %s", o.Advertise,
+		return o, fmt.Errorf("raft: address of this voter %s is not among the voters %s", o.Advertise,
 			strings.Join(o.Voters, ", "))
 	}
 	return o, nil
@@ -149,7 +149,7 @@ func checkVoters(voters []string) ([]string, error) {
 	}
 	voters = slices.Sorted(slices.Values(voters))
 	if len(voters) != voterCount || len(slices.Compact(slices.Clone(voters))) != voterCount {
-		return nil, fmt.Errorf("raft: %d voters (%s); name three different ones: the two nodes and the witness",
+		return nil, fmt.Errorf("raft: %d voters (%s); configure three different ones: the two nodes and the witness",
 			len(voters), strings.Join(voters, ", "))
 	}
 	return voters, nil
@@ -159,10 +159,10 @@ func checkVoters(voters []string) ([]string, error) {
 func checkAddress(address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return fmt.Errorf("%w: write host:port", err)
+		return fmt.Errorf("%w: must be host:port", err)
 	}
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() || port == "" || port == "0" {
-		return fmt.Errorf("%q cannot be dialled: name a host and a port", address)
+		return fmt.Errorf("%q cannot be dialed: a host and a port are required", address)
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func Recover(o RecoverOptions) (_ Recovery, err error) {
 	}
 	before, err := hraft.GetConfiguration(conf, newFSM(), d.store, d.store, d.snaps, trans)
 	if err != nil {
-		return Recovery{}, fmt.Errorf("recover %s: the members are not known (%s): %w", o.Dir, addr, err)
+		return Recovery{}, fmt.Errorf("recover %s: members are not known (%s): %w", o.Dir, addr, err)
 	}
 	rec := Recovery{
 		Time: time.Now().UTC(), By: o.By, Reason: o.Reason, OldID: d.id, Address: o.Address,
@@ -94,7 +94,7 @@ func Recover(o RecoverOptions) (_ Recovery, err error) {
 		}
 	}
 	if err := checkAddress(rec.Address); err != nil {
-		return Recovery{}, fmt.Errorf("recover %s: this voter was no member, so its address has to be named: %w", o.Dir,
+		return Recovery{}, fmt.Errorf("recover %s: this voter was not a member, so its address is required: %w", o.Dir,
 			err)
 	}
 	if err := d.recover(&rec, rlog, o.Logger); err != nil {
@@ -134,9 +134,9 @@ func (d *disk) recover(rec *Recovery, rlog raftLog, log *zap.Logger) error {
 		return fmt.Errorf("recover %s: %w", d.dir, err)
 	}
 	if err := os.WriteFile(rec.Marker, append(raw, '\n'), 0o600); err != nil {
-		return fmt.Errorf("recover %s: the voter is recovered, but the marker could not be written: %w", d.dir, err)
+		return fmt.Errorf("recover %s: voter is recovered, but writing the marker failed: %w", d.dir, err)
 	}
-	log.Warn("a lost quorum was recovered by force: this voter is the only member of the cluster",
+	log.Warn("forced quorum recovery: this voter is the only member of the cluster",
 		zap.Any("recovery", rec))
 	return nil
 }

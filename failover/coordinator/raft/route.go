@@ -13,29 +13,29 @@ import (
 )
 
 const (
-	againMin = 5 * time.Millisecond
-	againMax = 50 * time.Millisecond
+	retryDelayMin = 5 * time.Millisecond
+	retryDelayMax = 50 * time.Millisecond
 )
 
-// guide finds the leader.
-type guide interface {
-	// whoLeads returns the leader's service and its address; nil if none is known.
-	whoLeads(ctx context.Context) (service, string)
+// leaderFinder finds the leader.
+type leaderFinder interface {
+	// findLeader returns the leader's service and its address; nil if none is known.
+	findLeader(ctx context.Context) (service, string)
 	// moved waits until the leader has another address than from, or ctx ends.
 	moved(ctx context.Context, from string)
 }
 
-var _ guide = (*Voter)(nil)
+var _ leaderFinder = (*Voter)(nil)
 
-// whoLeads implements guide.
-func (v *Voter) whoLeads(context.Context) (service, string) {
+// findLeader implements guide.
+func (v *Voter) findLeader(context.Context) (service, string) {
 	switch l := v.leaders.Get(); {
 	case l.address == "":
 		return nil, ""
 	case l.id == v.disk.id:
 		return v, l.contact()
 	case l.via != "":
-		return &remote{peers: v.peers, address: l.via, handOn: true}, l.via
+		return &remote{peers: v.peers, address: l.via, forward: true}, l.via
 	default:
 		return v.peers.at(l.address), l.address
 	}
@@ -53,33 +53,33 @@ func (v *Voter) moved(ctx context.Context, from string) {
 }
 
 // atLeader calls do at the current leader, and retries until it succeeds or is rejected, or ctx ends. A try ends when
-// another leader is known, or after `limit` (0: no limit). inDoubt: some try got no response and may have been
+// another leader is known, or after `limit` (0: no limit). outcomeUnknown: some try got no response and may have been
 // applied.
 func atLeader(
-	ctx context.Context, g guide, limit time.Duration, do func(context.Context, service) error,
-) (inDoubt bool, err error) {
+	ctx context.Context, g leaderFinder, limit time.Duration, do func(context.Context, service) error,
+) (outcomeUnknown bool, err error) {
 	last := ErrNoQuorum
-	for pause := againMin; ctx.Err() == nil; pause = min(2*pause, againMax) {
-		s, address := g.whoLeads(ctx)
+	for pause := retryDelayMin; ctx.Err() == nil; pause = min(2*pause, retryDelayMax) {
+		s, address := g.findLeader(ctx)
 		if s == nil {
 			last = ErrNoQuorum
 		} else {
 			err := once(ctx, g, limit, address, func(ctx context.Context) error { return do(ctx, s) })
 			if err == nil || final(err) {
-				return inDoubt, err
+				return outcomeUnknown, err
 			}
-			inDoubt = inDoubt || !undone(err)
+			outcomeUnknown = outcomeUnknown || !notApplied(err)
 			last = err
 		}
 		aside, cancel := context.WithTimeout(ctx, pause)
 		g.moved(aside, address)
 		cancel()
 	}
-	return inDoubt, fmt.Errorf("%w (%w)", context.Cause(ctx), last)
+	return outcomeUnknown, fmt.Errorf("%w (%w)", context.Cause(ctx), last)
 }
 
 // once makes one try.
-func once(ctx context.Context, g guide, limit time.Duration, address string, do func(context.Context) error) error {
+func once(ctx context.Context, g leaderFinder, limit time.Duration, address string, do func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	if limit > 0 {
 		defer time.AfterFunc(limit, cancel).Stop()
@@ -103,8 +103,8 @@ func final(err error) bool {
 		errors.Is(err, ErrMembership) || errors.Is(err, ErrNotMember)
 }
 
-// undone reports whether the request certainly had no effect: no voter was reached, or one that is not the leader.
-func undone(err error) bool {
+// notApplied reports whether the request certainly had no effect: no voter was reached, or one that is not the leader.
+func notApplied(err error) bool {
 	var op *net.OpError
 	return errors.Is(err, errNotLeader) || errors.Is(err, errRefused) || errors.As(err, &op) && op.Op == "dial"
 }

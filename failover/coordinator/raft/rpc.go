@@ -31,8 +31,8 @@ const (
 	pathMembers  = "/v1/members"
 	pathChange   = "/v1/change"
 
-	// headerHandOn asks a voter that is not the leader to forward the request to the leader.
-	headerHandOn = "Lockstep-Hand-On"
+	// headerForward asks a voter that is not the leader to forward the request to the leader.
+	headerForward = "Lockstep-Hand-On"
 
 	maxBody     = 256 << 10
 	idleServer  = 2 * time.Minute
@@ -130,7 +130,7 @@ func (a *api) close() {
 // forwarded once.
 func (v *Voter) serving(r *http.Request) service {
 	l := v.leaders.Get()
-	if r.Header.Get(headerHandOn) == "" || l.address == "" || l.via != "" || l.id == v.disk.id {
+	if r.Header.Get(headerForward) == "" || l.address == "" || l.via != "" || l.id == v.disk.id {
 		return v
 	}
 	return v.peers.at(l.address)
@@ -143,7 +143,7 @@ func handle[Req, Resp any](
 	mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
 		var req Req
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&req); err != nil {
-			fail(w, fmt.Errorf("the request cannot be read: %w", err))
+			fail(w, fmt.Errorf("read request: %w", err))
 			return
 		}
 		resp, err := do(r.Context(), v.serving(r), req)
@@ -176,7 +176,7 @@ func failureOf(err error) failure {
 func streamWatch(w http.ResponseWriter, r *http.Request, s service) {
 	flush := http.NewResponseController(w)
 	sent := false
-	err := s.watch(r.Context(), func(now sight) {
+	err := s.watch(r.Context(), func(now watchMessage) {
 		sent = true
 		if json.NewEncoder(w).Encode(now) == nil {
 			_ = flush.Flush()
@@ -210,7 +210,7 @@ func (p *peers) at(address string) *remote { return &remote{peers: p, address: a
 type remote struct {
 	peers   *peers
 	address string
-	handOn  bool // the voter must forward requests to the leader
+	forward bool // the voter must forward requests to the leader
 }
 
 var _ service = (*remote)(nil)
@@ -231,8 +231,8 @@ func (r *remote) post(ctx context.Context, path string, req any) (*http.Response
 		// was restarted.
 		hr.Header["Idempotency-Key"] = nil // not sent; see http.Transport
 	}
-	if r.handOn {
-		hr.Header.Set(headerHandOn, "1")
+	if r.forward {
+		hr.Header.Set(headerForward, "1")
 	}
 	resp, err := r.peers.client.Do(hr) //nolint:gosec // G704: only voters say who is a voter
 	if err != nil {
@@ -245,7 +245,7 @@ func (r *remote) post(ctx context.Context, path string, req any) (*http.Response
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusNotFound {
-		return nil, fmt.Errorf("%w: the voter at %s is of an older release and does not know %s: upgrade it",
+		return nil, fmt.Errorf("%w: voter at %s has an older release and does not support %s: upgrade it",
 			failover.ErrRefused, r.address, path)
 	}
 	var f failure
@@ -264,7 +264,7 @@ func call[Resp any](ctx context.Context, r *remote, path string, req any) (Resp,
 	}
 	defer resp.Body.Close()
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxStateBytes)).Decode(&out); err != nil {
-		return out, fmt.Errorf("%s at %s: the answer cannot be read: %w", path, r.address, err)
+		return out, fmt.Errorf("%s at %s: read response: %w", path, r.address, err)
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxBody)) // so that the connection can be reused
 	return out, nil
@@ -303,7 +303,7 @@ func (r *remote) changeMembers(ctx context.Context, c change) (Member, error) {
 	return call[Member](ctx, r, pathChange, c)
 }
 
-func (r *remote) watch(ctx context.Context, see func(sight)) error {
+func (r *remote) watch(ctx context.Context, see func(watchMessage)) error {
 	resp, err := r.post(ctx, pathWatch, struct{}{})
 	if err != nil {
 		return err
@@ -311,7 +311,7 @@ func (r *remote) watch(ctx context.Context, see func(sight)) error {
 	defer resp.Body.Close()
 	dec := json.NewDecoder(resp.Body)
 	for {
-		var s sight
+		var s watchMessage
 		if err := dec.Decode(&s); err != nil {
 			return fmt.Errorf("watch at %s: %w", r.address, err)
 		}

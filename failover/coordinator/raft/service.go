@@ -17,7 +17,7 @@ import (
 )
 
 // errUncertain is returned if the outcome of a request is unknown.
-var errUncertain = errors.New("no word on whether it was done")
+var errUncertain = errors.New("no confirmation that it was done")
 
 // service is the leader's interface for all voters. The leader's own process calls it directly, the others through
 // the API. errNotLeader means that nothing was done and another voter must be asked.
@@ -27,20 +27,20 @@ type service interface {
 	mark(ctx context.Context, m failover.Mark) (before failover.Mark, err error)
 	renew(ctx context.Context, l failover.Live) (time.Duration, error)
 	withdraw(ctx context.Context, l failover.Live) error
-	watch(ctx context.Context, see func(sight)) error
+	watch(ctx context.Context, see func(watchMessage)) error
 	members(ctx context.Context) ([]Member, error)
 	changeMembers(ctx context.Context, c change) (Member, error)
 }
 
-// sight is one message of a watch.
-type sight struct {
+// watchMessage is one message of a watch.
+type watchMessage struct {
 	Revision int64           `json:"revision"`
 	Record   json.RawMessage `json:"record,omitempty"` // nil: no record
 	Live     []failover.Live `json:"live"`
 	// Runs are all announced processes; nil from a leader of 0.1.0. Reign is the leadership period in which their
 	// sequence numbers are comparable.
-	Runs  []dupdetect.Entry `json:"runs"`
-	Reign uint64            `json:"reign"`
+	Runs        []dupdetect.Entry `json:"runs"`
+	LeaderEpoch uint64            `json:"reign"`
 	// Settled is false while a new leader may not have seen every live process.
 	Settled bool `json:"settled"`
 }
@@ -136,10 +136,10 @@ func (v *Voter) allKnow(feature string) error {
 		h, ok := v.heard[string(s.Address)]
 		switch {
 		case !ok || h.hello.Status.ID != string(s.ID):
-			return fmt.Errorf("%w: the voter at %s has not said yet what its release knows", failover.ErrRefused,
+			return fmt.Errorf("%w: voter at %s has not announced its features yet", failover.ErrRefused,
 				s.Address)
 		case !slices.Contains(h.hello.Features, feature):
-			return fmt.Errorf("%w: the voter at %s is of an older release: upgrade it", failover.ErrRefused, s.Address)
+			return fmt.Errorf("%w: voter at %s has an older release: upgrade it", failover.ErrRefused, s.Address)
 		}
 	}
 	return nil
@@ -163,7 +163,7 @@ func (v *Voter) apply(ctx context.Context, c command) (swapped, error) {
 	out, ok := f.Response().(swapped)
 	switch {
 	case !ok:
-		return swapped{}, fmt.Errorf("%w: raft answered %T", errUncertain, f.Response())
+		return swapped{}, fmt.Errorf("%w: unexpected raft response %T", errUncertain, f.Response())
 	case out.err != nil:
 		return swapped{}, fmt.Errorf("%w: %w", failover.ErrRefused, out.err)
 	default:
@@ -203,7 +203,7 @@ func (v *Voter) withdraw(ctx context.Context, live failover.Live) error {
 
 // watch implements service. It ends with errNotLeader at the end of the leadership period. Sights are repeated as
 // heartbeats.
-func (v *Voter) watch(ctx context.Context, see func(sight)) error {
+func (v *Voter) watch(ctx context.Context, see func(watchMessage)) error {
 	l, err := v.confirmed(ctx)
 	if err != nil {
 		return err
@@ -215,8 +215,8 @@ func (v *Voter) watch(ctx context.Context, see func(sight)) error {
 	defer alive.Stop()
 	for {
 		s, live := v.fsm.now.Get(), l.live.Get()
-		see(sight{
-			Revision: s.at(), Record: s.Record, Live: live.lives(), Runs: live.entries(), Reign: l.term,
+		see(watchMessage{
+			Revision: s.at(), Record: s.Record, Live: live.lives(), Runs: live.entries(), LeaderEpoch: l.term,
 			Settled: live.settled,
 		})
 		select {

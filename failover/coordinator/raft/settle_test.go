@@ -35,7 +35,7 @@ func TestSettle(t *testing.T) {
 	<-begun
 	settled := make(chan struct{})
 	go func() {
-		to.settle()
+		to.awaitHeartbeats()
 		close(settled)
 	}()
 	select {

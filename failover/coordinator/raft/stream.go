@@ -35,11 +35,11 @@ const (
 
 const (
 	textUsesTLS  = "this voter does not use TLS, the other side does"
-	textNotVoter = "no answer that a voter would give"
+	textNotVoter = "unexpected response, not from a voter"
 )
 
 // errRefused is returned if the voter at an address has rejected the connection.
-var errRefused = errors.New("the voter refuses the connection")
+var errRefused = errors.New("voter rejects the connection")
 
 // handshake is the content of a hello.
 type handshake struct {
@@ -47,24 +47,24 @@ type handshake struct {
 	To   string `json:"to,omitempty"` // empty: any voter at that address
 	// Have is the disk state of the connecting voter, and Seen its knowledge of the other one; for raft connections.
 	// A voter of 0.1.0 neither sends nor checks them.
-	Have *diskState `json:"have,omitempty"`
-	Seen *sighting  `json:"seen,omitempty"`
+	Have *diskState    `json:"have,omitempty"`
+	Seen *peerProgress `json:"seen,omitempty"`
 }
 
 // dialer connects to voters.
 type dialer struct {
 	from string
-	// about sets Have and Seen; nil without raft connections.
-	about func(*handshake) error
-	tls   *TLS // may be nil
-	dial  func(ctx context.Context, address string) (net.Conn, error)
+	// describe sets Have and Seen; nil without raft connections.
+	describe func(*handshake) error
+	tls      *TLS // may be nil
+	dial     func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // connect dials, starts TLS and sends the hello. On return the other side has accepted.
 func (d *dialer) connect(ctx context.Context, kind byte, to, address string) (_ net.Conn, err error) {
 	raw, err := d.dial(ctx, address)
 	if err != nil {
-		return nil, fmt.Errorf("connect to the voter at %s: %w", address, err)
+		return nil, fmt.Errorf("connect to voter at %s: %w", address, err)
 	}
 	// This runs in another goroutine, so it must not use conn, which changes below.
 	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
@@ -80,48 +80,48 @@ func (d *dialer) connect(ctx context.Context, kind byte, to, address string) (_ 
 	if d.tls != nil {
 		secure := tls.Client(raw, d.tls.client(address))
 		if err := secure.HandshakeContext(ctx); err != nil {
-			return nil, explained(address, err)
+			return nil, describeDialError(address, err)
 		}
 		conn = secure
 	}
 	g := handshake{From: d.from, To: to}
 	if kind == kindRaft {
-		if err := d.about(&g); err != nil {
+		if err := d.describe(&g); err != nil {
 			return nil, err
 		}
 	}
 	if err := sendHandshake(conn, kind, g); err != nil {
-		return nil, explained(address, err)
+		return nil, describeDialError(address, err)
 	}
 	return conn, nil
 }
 
-// explained adds the address and, if known, the remedy.
-func explained(address string, err error) error {
+// describeDialError adds the address and, if known, the remedy.
+func describeDialError(address string, err error) error {
 	if what := cause(err); what != "" {
-		return fmt.Errorf("connect to the voter at %s: %s: %w", address, what, err)
+		return fmt.Errorf("connect to voter at %s: %s: %w", address, what, err)
 	}
-	return fmt.Errorf("connect to the voter at %s: %w", address, err)
+	return fmt.Errorf("connect to voter at %s: %w", address, err)
 }
 
 // sendHandshake sends the hello and reads the response.
 func sendHandshake(conn net.Conn, kind byte, g handshake) error {
 	body, err := json.Marshal(g)
 	if err != nil {
-		return fmt.Errorf("greet: %w", err)
+		return fmt.Errorf("hello: %w", err)
 	}
 	hello := append([]byte(magic), kind)
 	hello = binary.BigEndian.AppendUint16(hello, uint16(len(body)))
 	if _, err := conn.Write(append(hello, body...)); err != nil {
-		return fmt.Errorf("greet: %w", err)
+		return fmt.Errorf("hello: %w", err)
 	}
 	var head [3]byte
 	if _, err := io.ReadFull(conn, head[:]); err != nil {
-		return fmt.Errorf("greet: %w", err)
+		return fmt.Errorf("hello: %w", err)
 	}
 	n := binary.BigEndian.Uint16(head[1:])
 	if head[0] > 1 || n > maxHello {
-		return fmt.Errorf("greet: %s", textNotVoter)
+		return fmt.Errorf("hello: %s", textNotVoter)
 	}
 	text := make([]byte, n)
 	if _, err := io.ReadFull(conn, text); err != nil {
@@ -145,10 +145,10 @@ type port struct {
 	slots     chan struct{}
 	wg        sync.WaitGroup
 
-	mu     sync.Mutex // guards the fields below
-	conns  map[net.Conn]struct{}
-	closed bool
-	told   time.Time // time of the last logged rejection
+	mu       sync.Mutex // guards the fields below
+	conns    map[net.Conn]struct{}
+	closed   bool
+	loggedAt time.Time // time of the last logged rejection
 }
 
 // newPort takes ownership of the listener. voters returns the addresses of all known voters. admit returns an error
@@ -199,21 +199,21 @@ func (p *port) receive(conn net.Conn) error {
 	}
 	var head [len(magic) + 3]byte
 	if _, err := io.ReadFull(conn, head[:1]); err != nil {
-		return fmt.Errorf("greeting: %w", err)
+		return fmt.Errorf("hello response: %w", err)
 	}
 	if p.tls == nil && head[0] == 0x16 { // first byte of a TLS connection
 		return answer(conn, errors.New(textUsesTLS))
 	}
 	if _, err := io.ReadFull(conn, head[1:]); err != nil {
-		return fmt.Errorf("greeting: %w", err)
+		return fmt.Errorf("hello response: %w", err)
 	}
 	n := binary.BigEndian.Uint16(head[len(magic)+1:])
 	if string(head[:len(magic)]) != magic || n > maxHello {
-		return errors.New("greeting: this is no voter")
+		return errors.New("hello: not a voter")
 	}
 	body := make([]byte, n)
 	if _, err := io.ReadFull(conn, body); err != nil {
-		return fmt.Errorf("greeting: %w", err)
+		return fmt.Errorf("hello response: %w", err)
 	}
 	var g handshake
 	if err := json.Unmarshal(body, &g); err != nil {
@@ -222,7 +222,7 @@ func (p *port) receive(conn net.Conn) error {
 	kind := head[len(magic)]
 	box := map[byte]*inbox{kindRaft: p.raft, kindAPI: p.api}[kind]
 	if box == nil {
-		return answer(conn, fmt.Errorf("connections of kind %q are not known here", kind))
+		return answer(conn, fmt.Errorf("unknown connection kind %q", kind))
 	}
 	if err := p.known(conn); err != nil {
 		return answer(conn, err)
@@ -243,11 +243,11 @@ func (p *port) known(conn net.Conn) error {
 	if !ok {
 		return nil
 	}
-	shown := secure.ConnectionState().PeerCertificates
-	if len(shown) == 0 {
-		return errStranger
+	certificates := secure.ConnectionState().PeerCertificates
+	if len(certificates) == 0 {
+		return errNonPeer
 	}
-	return p.tls.accept(shown[0], p.addresses())
+	return p.tls.accept(certificates[0], p.addresses())
 }
 
 // answer ends the handshake; it returns `refusal`, or a write error.
@@ -268,13 +268,13 @@ func answer(conn net.Conn, refusal error) error {
 // refused logs the reason of a closed connection, rate-limited.
 func (p *port) refused(from net.Addr, err error) {
 	p.mu.Lock()
-	due := !p.closed && time.Since(p.told) > quietFor && !errors.Is(err, io.EOF) && !errors.Is(err, errConsulting)
+	due := !p.closed && time.Since(p.loggedAt) > logInterval && !errors.Is(err, io.EOF) && !errors.Is(err, errVerifying)
 	if due {
-		p.told = time.Now()
+		p.loggedAt = time.Now()
 	}
 	p.mu.Unlock()
 	if due {
-		p.log.Warn("a connection to this voter was refused; the next minute's are not logged",
+		p.log.Warn("rejected a connection to this voter; further ones are not logged for a minute",
 			zap.Stringer("from", from),
 			zap.String("cause", cause(err)), zap.Error(err))
 	}

@@ -13,13 +13,13 @@ import (
 	"strings"
 )
 
-// errStranger is returned for a certificate that does not belong to a voter.
-var errStranger = errors.New("the certificate is none of a voter of this pair")
+// errNonPeer is returned for a certificate that does not belong to a voter.
+var errNonPeer = errors.New("certificate does not belong to a voter of this pair")
 
 // check rejects an incomplete configuration.
 func (t *TLS) check() error {
 	if t != nil && (t.Receive == nil || t.Dial == nil) {
-		return errors.New("raft: tls: configurations for both ends of a connection are needed")
+		return errors.New("raft: tls: configurations for both ends of a connection are required")
 	}
 	return nil
 }
@@ -44,8 +44,8 @@ func (t *TLS) accept(cert *x509.Certificate, addresses []string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%w: it carries none of the names %s. Connect with a voter's certificate, or add its name to "+
-		"coordinator.raft.tls.names of all voters", errStranger, strings.Join(names, ", "))
+	return fmt.Errorf("%w: it has none of the names %s. Connect with a voter's certificate, or add its name to "+
+		"coordinator.raft.tls.names of all voters", errNonPeer, strings.Join(names, ", "))
 }
 
 // client returns the configuration for a connection to this address.
@@ -71,17 +71,17 @@ func cause(err error) string {
 	}
 	text := err.Error()
 	for _, t := range []struct{ has, means string }{
-		{"certificate signed by unknown authority", "its certificate was not issued by the authority in tls.ca"},
-		{"certificate is valid for", "its certificate is for another name than the one in the voter's address"},
-		{"cannot validate certificate for", "its certificate does not name the host in the voter's address"},
+		{"certificate signed by unknown authority", "its certificate was not issued by the CA in tls.ca"},
+		{"certificate is valid for", "its certificate is for a different name than the one in the voter's address"},
+		{"cannot validate certificate for", "its certificate does not contain the host in the voter's address"},
 		{"certificate has expired", "a certificate has expired or is not valid yet: check both voters' certificates " +
 			"and clocks"},
-		{"tls: unknown certificate authority", "it does not trust the authority of the certificate in tls.cert"},
-		{"tls: bad certificate", "it does not accept the certificate in tls.cert"},
-		{"tls: certificate required", "it wants a certificate: set tls.cert and tls.key"},
-		{"first record does not look like a TLS handshake", "one of the two uses TLS and the other does not"},
-		{textUsesTLS, "one of the two uses TLS and the other does not"},
-		{textNotVoter, "something else than a voter of this version listens there"},
+		{"tls: unknown certificate authority", "it does not trust the CA of the certificate in tls.cert"},
+		{"tls: bad certificate", "it rejects the certificate in tls.cert"},
+		{"tls: certificate required", "it requires a certificate: set tls.cert and tls.key"},
+		{"first record does not look like a TLS handshake", "one side uses TLS and the other does not"},
+		{textUsesTLS, "one side uses TLS and the other does not"},
+		{textNotVoter, "the listener is not a voter of this version"},
 	} {
 		if strings.Contains(text, t.has) {
 			return t.means

@@ -53,20 +53,20 @@ func TestTLS(t *testing.T) {
 		text string
 		tune func(*raft.Options)
 	}{
-		{"for another name than the one in", func(o *raft.Options) { o.TLS = issue(t, ours, "elsewhere:1") }},
+		{"for a different name than the one in", func(o *raft.Options) { o.TLS = issue(t, ours, "elsewhere:1") }},
 		{"uses TLS and the other does not", func(o *raft.Options) { o.TLS = nil }},
-		{"issued by the authority in tls.ca", func(o *raft.Options) { o.TLS = issue(t, others, o.Advertise) }},
+		{"issued by the CA in tls.ca", func(o *raft.Options) { o.TLS = issue(t, others, o.Advertise) }},
 	} {
 		c.stop(nodeB)
 		c.tune = bad.tune
 		c.start(nodeB)
-		c.awaitTrouble(nodeA, bad.text)
-		require.Contains(t, c.voters[nodeA].Status().Trouble, nodeB)
+		c.awaitProblem(nodeA, bad.text)
+		require.Contains(t, c.voters[nodeA].Status().Problem, nodeB)
 		rec := coordtest.SampleRecord(bad.text)
 		rev, err = a.Swap(timed(t), rev, rec)
 		require.NoError(t, err)
 	}
-	c.awaitTrouble(nodeB, "cannot be talked to")
+	c.awaitProblem(nodeB, "cannot connect to")
 
 	admin, err := raft.NewAdmin(raft.AdminOptions{
 		Voters: []string{nodeA}, TLS: issue(t, others, nodeA),
@@ -138,9 +138,9 @@ func TestTLSOfAStranger(t *testing.T) {
 		_, err = admin.Status(timed(t), voter)
 		return err
 	}
-	stranger, operator := issue(t, ours, "client.test:1"), issue(t, ours, "operator.test:1")
-	err := ask(stranger, nodeB)
-	require.ErrorContains(t, err, "none of a voter of this pair")
+	nonPeer, operator := issue(t, ours, "client.test:1"), issue(t, ours, "operator.test:1")
+	err := ask(nonPeer, nodeB)
+	require.ErrorContains(t, err, "does not belong to a voter of this pair")
 	require.ErrorContains(t, err, "coordinator.raft.tls.names")
 	require.NoError(t, ask(issue(t, ours, nodeB), nodeB), "a voter's certificate is good for an operator, too")
 	require.NoError(t, ask(operator, nodeA), "it is named there")
@@ -160,14 +160,14 @@ func TestTLSNeedsBothEnds(t *testing.T) {
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	for text, tune := range map[string]func(*raft.Options){
-		"no directory":            func(o *raft.Options) { o.Dir = "" },
-		"no address to listen on": func(o *raft.Options) { o.Listen = "" },
-		"name three different":    func(o *raft.Options) { o.Voters = o.Voters[:2] },
-		"cannot be dialled":       func(o *raft.Options) { o.Advertise = "0.0.0.0:7" },
-		"is not among the voters": func(o *raft.Options) { o.Advertise = "z.test:1" },
-		"kind":                    func(o *raft.Options) { o.Kind = "judge" },
-		"listen for the other":    func(o *raft.Options) { o.Listen = "256.0.0.1:1" },
-		"the voter's directory":   func(o *raft.Options) { o.Dir = "/dev/null/x" },
+		"no directory":              func(o *raft.Options) { o.Dir = "" },
+		"no listen address":         func(o *raft.Options) { o.Listen = "" },
+		"configure three different": func(o *raft.Options) { o.Voters = o.Voters[:2] },
+		"cannot be dialed":          func(o *raft.Options) { o.Advertise = "0.0.0.0:7" },
+		"is not among the voters":   func(o *raft.Options) { o.Advertise = "z.test:1" },
+		"kind":                      func(o *raft.Options) { o.Kind = "judge" },
+		"listen for the other":      func(o *raft.Options) { o.Listen = "256.0.0.1:1" },
+		"voter directory":           func(o *raft.Options) { o.Dir = "/dev/null/x" },
 	} {
 		c := newCluster(t, tune)
 		_, err := raft.Start(c.options(nodeA))
@@ -181,7 +181,7 @@ func TestOptions(t *testing.T) {
 	c.stop(nodeA)
 	o.Kind = raft.KindWitness
 	_, err = raft.Start(o)
-	require.ErrorContains(t, err, "is the one of a node")
+	require.ErrorContains(t, err, "belongs to a node")
 }
 
 // A directory with missing files is accepted neither as a new one nor as the old one.
@@ -197,7 +197,7 @@ func TestHalfADirectory(t *testing.T) {
 	require.NotEmpty(t, done.ID)
 	require.NoError(t, os.Remove(filepath.Join(dir, "raft.db")))
 	_, err = raft.Start(c.options(nodeA))
-	require.ErrorContains(t, err, "no voter's id")
+	require.ErrorContains(t, err, "no voter id")
 }
 
 // Foreign connections to the port are harmless.

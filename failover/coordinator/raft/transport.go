@@ -21,7 +21,7 @@ const (
 )
 
 // errDiskStalled is returned instead of a heartbeat while this voter's disk is stalled.
-var errDiskStalled = errors.New("the disk under the voter's log does not answer")
+var errDiskStalled = errors.New("disk of the raft log does not respond")
 
 // transport is raft's transport with four changes. It names the intended voter (see handshake). It retries
 // continuously while a voter is unreachable, because the library would wait up to ten seconds, in which a returned
@@ -30,16 +30,16 @@ var errDiskStalled = errors.New("the disk under the voter's log does not answer"
 type transport struct {
 	*hraft.NetworkTransport
 
-	seen    *sightings
+	seen    *progressStore
 	inbound chan hraft.RPC
 	wg      sync.WaitGroup
 
 	// reports whether this voter still leads in the term, and id is one of its followers
-	leads   func(term uint64, id hraft.ServerID) bool
-	stalled func() bool
-	closed  chan struct{}
-	once    sync.Once
-	beats   sync.RWMutex // read-locked while a heartbeat is being handled
+	leads      func(term uint64, id hraft.ServerID) bool
+	stalled    func() bool
+	closed     chan struct{}
+	once       sync.Once
+	heartbeats sync.RWMutex // read-locked while a heartbeat is being handled
 
 	mu      sync.Mutex // guards the fields below
 	contact map[hraft.ServerID]time.Time
@@ -52,7 +52,7 @@ var (
 )
 
 // newTransport serves raft on the port and dials with d.
-func newTransport(p *port, d *dialer, seen *sightings, limit time.Duration, log raftLog) *transport {
+func newTransport(p *port, d *dialer, seen *progressStore, limit time.Duration, log raftLog) *transport {
 	t := &transport{
 		NetworkTransport: hraft.NewNetworkTransportWithConfig(&hraft.NetworkTransportConfig{
 			Stream: streamLayer{inbox: p.raft, d: d}, MaxPool: 2, Timeout: limit, Logger: log,
@@ -97,7 +97,7 @@ func (t *transport) note(rpc hraft.RPC) error {
 			return t.seen.led(r.Term, string(r.ID))
 		}
 	case *hraft.RequestVoteRequest:
-		return t.seen.saw(string(r.ID), sighting{Term: r.Term}, lazily)
+		return t.seen.saw(string(r.ID), peerProgress{Term: r.Term}, urgencyLow)
 	}
 	return nil
 }
@@ -118,17 +118,17 @@ func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) {
 		return
 	}
 	t.NetworkTransport.SetHeartbeatHandler(func(rpc hraft.RPC) {
-		t.beats.RLock()
-		defer t.beats.RUnlock()
+		t.heartbeats.RLock()
+		defer t.heartbeats.RUnlock()
 		handle(rpc)
 	})
 }
 
-// settle waits for heartbeats in progress. The library handles them in goroutines that its Shutdown does not wait
+// awaitHeartbeats waits for heartbeats in progress. The library handles them in goroutines that its Shutdown does not wait
 // for, and panics in one of them if it can no longer write the term. After Shutdown it starts no others.
-func (t *transport) settle() {
-	t.beats.Lock()
-	t.beats.Unlock() //nolint:staticcheck,gocritic // only to wait
+func (t *transport) awaitHeartbeats() {
+	t.heartbeats.Lock()
+	t.heartbeats.Unlock() //nolint:staticcheck,gocritic // only to wait
 }
 
 // lastContact returns the time of a voter's last response to this leader.
@@ -169,10 +169,10 @@ func (t *transport) AppendEntries(
 // answered records a follower's promise.
 func (t *transport) answered(id string, args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
 	if !resp.Success || len(args.Entries) == 0 {
-		return t.seen.saw(id, sighting{Term: resp.Term}, lazily)
+		return t.seen.saw(id, peerProgress{Term: resp.Term}, urgencyLow)
 	}
-	acked := sighting{Term: args.Term, AckTerm: args.Term, Acked: args.PrevLogEntry + uint64(len(args.Entries))}
-	return t.seen.saw(id, acked, shortly)
+	acked := peerProgress{Term: args.Term, AckTerm: args.Term, Acked: args.PrevLogEntry + uint64(len(args.Entries))}
+	return t.seen.saw(id, acked, urgencyNormal)
 }
 
 // RequestVote implements raft.Transport.
@@ -183,9 +183,9 @@ func (t *transport) RequestVote(
 		return err
 	}
 	if resp.Granted {
-		return t.seen.saw(string(id), sighting{Term: args.Term, Voted: args.Term}, atOnce)
+		return t.seen.saw(string(id), peerProgress{Term: args.Term, Voted: args.Term}, urgencyImmediate)
 	}
-	return t.seen.saw(string(id), sighting{Term: resp.Term}, lazily)
+	return t.seen.saw(string(id), peerProgress{Term: resp.Term}, urgencyLow)
 }
 
 // RequestPreVote implements raft.WithPreVote.

@@ -50,7 +50,7 @@ type Voter struct {
 	disk   *disk
 	fsm    *fsm
 	logs   *watchedLog
-	seen   *sightings
+	seen   *progressStore
 	port   *port
 	trans  *transport
 	raft   *hraft.Raft
@@ -62,20 +62,20 @@ type Voter struct {
 	leading atomic.Pointer[leadership]
 	notify  chan bool // raft: this voter gained or lost the leadership
 
-	mu         sync.Mutex // guards the fields below
-	trouble    string
-	troubled   time.Time          // since when
-	logged     string             // the last logged trouble
-	heard      map[string]heard   // last hellos of the other voters, by address
-	silent     map[string]silence // voters that do not respond, by address
-	fenced     fencing            // why this voter no longer takes part
-	consulting bool               // this voter has just started, and collects hellos before it takes part
-	answered   time.Time          // start of the first round with a response
-	notices    []failover.Notice  // conditions of the voters for the operator; never changed in place
-	suspect    string             // progress lost here according to a connecting voter; empty: none
-	adopts     bool               // raft does not know the leader, so the other voters' hellos are used
-	lastLed    time.Time          // when raft last had a leader
-	transfer   struct {           // of raft's leadership to the witness
+	mu            sync.Mutex // guards the fields below
+	problem       string
+	problemSince  time.Time            // since when
+	logged        string               // the last logged trouble
+	heard         map[string]heard     // last hellos of the other voters, by address
+	silent        map[string]silence   // voters that do not respond, by address
+	fenced        fencing              // why this voter no longer takes part
+	verifying     bool                 // this voter has just started, and collects hellos before it takes part
+	answered      time.Time            // start of the first round with a response
+	conditions    []failover.Condition // conditions of the voters for the operator; never changed in place
+	suspectedLoss string               // progress lost here according to a connecting voter; empty: none
+	adopts        bool                 // raft does not know the leader, so the other voters' hellos are used
+	lastLed       time.Time            // when raft last had a leader
+	transfer      struct {             // of raft's leadership to the witness
 		last  time.Time
 		pause time.Duration
 	}
@@ -123,7 +123,7 @@ func Start(o Options) (_ *Voter, err error) {
 	if err := d.identify(o.Kind); err != nil {
 		return nil, err
 	}
-	seen, err := openSightings(d)
+	seen, err := openProgress(d)
 	if err != nil {
 		return nil, err
 	}
@@ -138,21 +138,21 @@ func Start(o Options) (_ *Voter, err error) {
 	v := &Voter{
 		opts: o, log: o.Logger, disk: d, fsm: newFSM(), logs: watchLog(d.store), change: make(chan struct{}, 1),
 		leaders: latest.New(leader{}), notify: make(chan bool, 16), heard: make(map[string]heard),
-		silent: make(map[string]silence), lastLed: time.Now(), seen: seen, consulting: true, suspect: why,
+		silent: make(map[string]silence), lastLed: time.Now(), seen: seen, verifying: true, suspectedLoss: why,
 		look: make(chan struct{}, 1), rlog: rlog, probe: stopwatch{began: time.Now()},
 	}
-	dial := &dialer{from: d.id, tls: o.TLS, dial: o.Dial, about: v.fillHandshake}
+	dial := &dialer{from: d.id, tls: o.TLS, dial: o.Dial, describe: v.fillHandshake}
 	v.peers = newPeers(dial)
 	v.port = newPort(ln, o.TLS, v.addresses, o.Advertise, 2*o.RequestTimeout, v.admit, o.Logger)
 	v.trans = newTransport(v.port, dial, seen, o.RequestTimeout, rlog)
 	v.trans.leads, v.trans.stalled = v.leads, v.stalled
-	rc := patient(raftConfig(d.id, o.ElectionTimeout, rlog))
+	rc := withLongTimeouts(raftConfig(d.id, o.ElectionTimeout, rlog))
 	rc.NotifyCh = v.notify
 	r, err := hraft.NewRaft(rc, v.fsm, v.logs, d.store, d.snaps, v.trans)
 	if err != nil {
 		_ = v.trans.Close()
 		v.port.Close()
-		return nil, fmt.Errorf("raft: start with %s: %w: if it is damaged, move it away and replace this voter "+
+		return nil, fmt.Errorf("raft: start with %s: %w: if it is corrupt, move it away and replace this voter "+
 			"(lockstep pair replace)", o.Dir, err)
 	}
 	v.run(r)
@@ -173,12 +173,12 @@ func (v *Voter) run(r *hraft.Raft) {
 		return ok
 	}))
 	v.wg.Go(func() { v.followLeader(ctx, changes) })
-	v.wg.Go(func() { v.takeTurns(ctx) })
+	v.wg.Go(func() { v.followLeadership(ctx) })
 	v.wg.Go(func() { v.pollOthers(ctx) })
 	v.wg.Go(func() { v.probeDisk(ctx) })
 	v.wg.Go(func() {
 		v.seen.run(ctx, func(err error) {
-			v.log.Error("what is known of the other voters cannot be written",
+			v.log.Error("cannot write recorded peer progress",
 				zap.Error(err))
 		})
 	})
@@ -252,7 +252,7 @@ func (v *Voter) probeDisk(ctx context.Context) {
 		err := v.disk.probe()
 		v.probe.stop()
 		if err != nil && ctx.Err() == nil {
-			v.log.Error("the disk under the voter's log cannot be written", zap.Error(err))
+			v.log.Error("cannot write the disk of the raft log", zap.Error(err))
 		}
 	}
 }
@@ -260,17 +260,17 @@ func (v *Voter) probeDisk(ctx context.Context) {
 // admit checks that a connection is meant for this voter, and that it may be accepted.
 func (v *Voter) admit(kind byte, g handshake) error {
 	v.mu.Lock()
-	fenced, consulting := v.fenced, v.consulting
+	fenced, verifying := v.fenced, v.verifying
 	v.mu.Unlock()
 	switch {
 	case kind != kindRaft:
 		return nil
 	case fenced != "":
-		return fmt.Errorf("this voter takes no part any more: %s", fenced)
+		return fmt.Errorf("voter no longer takes part: %s", fenced)
 	case g.To != v.disk.id:
-		return fmt.Errorf("the voter here is %s, not %s: its directory was lost or replaced", v.disk.id, g.To)
-	case consulting:
-		return errConsulting
+		return fmt.Errorf("local voter is %s, not %s: its directory was lost or replaced", v.disk.id, g.To)
+	case verifying:
+		return errVerifying
 	}
 	return v.checkHandshake(g)
 }
@@ -293,7 +293,7 @@ func (v *Voter) Status() Status {
 		s.Voters = append(s.Voters, m)
 	}
 	v.mu.Lock()
-	s.Trouble = v.trouble
+	s.Problem = v.problem
 	s.Fenced = string(v.fenced)
 	s.Member = s.Member && v.fenced == ""
 	v.mu.Unlock()
@@ -318,7 +318,7 @@ func (v *Voter) member(s hraft.Server) Member {
 func (v *Voter) Close() error {
 	v.stop()
 	err := v.raft.Shutdown().Error()
-	v.trans.settle()
+	v.trans.awaitHeartbeats()
 	_ = v.trans.Close()
 	v.port.Close()
 	v.api.close()
@@ -337,7 +337,7 @@ func (v *Voter) followLeader(ctx context.Context, changes <-chan hraft.Observati
 	defer tick.Stop()
 	for {
 		addr, id := v.raft.LeaderWithID()
-		v.sawLeader(leader{id: string(id), address: string(addr)})
+		v.leaderChanged(leader{id: string(id), address: string(addr)})
 		select {
 		case <-ctx.Done():
 			return
@@ -347,8 +347,8 @@ func (v *Voter) followLeader(ctx context.Context, changes <-chan hraft.Observati
 	}
 }
 
-// sawLeader records the leader known to raft.
-func (v *Voter) sawLeader(now leader) {
+// leaderChanged records the leader known to raft.
+func (v *Voter) leaderChanged(now leader) {
 	v.mu.Lock()
 	if now.address != "" {
 		v.lastLed, v.adopts = time.Now(), false
@@ -368,9 +368,9 @@ func (v *Voter) setLeader(now leader) {
 		return before != now
 	})
 	if before != now && now.id != "" {
-		v.log.Info("the voters have a leader", zap.String("leader", now.id), zap.String("address", now.address),
+		v.log.Info("voters have a leader", zap.String("leader", now.id), zap.String("address", now.address),
 			zap.String("via", now.via))
 	} else if before != now {
-		v.log.Info("the voters have no leader at the moment", zap.String("was", before.id))
+		v.log.Info("voters currently have no leader", zap.String("was", before.id))
 	}
 }

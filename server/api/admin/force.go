@@ -122,7 +122,7 @@ func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (
 		return nil, fmt.Errorf("%w: %w", failover.ErrForce, err)
 	}
 	rec := found.Record
-	kept := failover.SurelyKept(rec, stats.Durable, stats.Applied.LSN)
+	kept := failover.GuaranteedLSN(rec, stats.Durable, stats.Applied.LSN)
 	p := &pb.ForceFailoverResponse{
 		PairId: rec.PairID.String(), NodeId: id.NodeID.String(), NodeName: st.Pair.Self.Name, Config: rec.Config,
 		Term:   rec.Term,

@@ -120,7 +120,7 @@ func (a *Service) leftBehind(archive string) []*pb.UnusedFile {
 		a.o.Logger.Debug("quarantined stores cannot be listed", zap.Error(err))
 	}
 	if archive != "" {
-		formerPeers, err := backup.Formers(vfs.OS(), archive)
+		formerPeers, err := backup.PreviousArchives(vfs.OS(), archive)
 		if err != nil {
 			a.o.Logger.Debug("log archive cannot be listed", zap.Error(err))
 		}

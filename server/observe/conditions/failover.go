@@ -25,16 +25,16 @@ func FromFailover(st failover.Status) []Report {
 	node(st.Refused != nil, RecordRejected, text(st.Refused))
 	node(!st.CoordinatorReachable, CoordinatorLost, "the coordinator is "+st.Coordinator)
 	node(st.CoordinatorRefuses != "", CoordinatorErrors, st.CoordinatorRefuses)
-	node(st.MayHaveLost && st.PutBack == "", PossibleDataLoss, "")
-	node(st.PutBack != "", StoreRolledBack, st.PutBack)
+	node(st.MayHaveLost && st.RolledBack == "", PossibleDataLoss, "")
+	node(st.RolledBack != "", StoreRolledBack, st.RolledBack)
 	node(st.Superseded, Superseded, st.Reason)
-	if t := st.Twin; t != nil {
+	if t := st.Duplicate; t != nil {
 		node(true, DuplicateProcess, "the other process is at "+cmp.Or(t.Node.Address, "an unknown address"))
 	}
 	if st.Ahead != "" {
 		out = append(out, Report{Kind: HistoriesDiverged, Details: st.Ahead})
 	}
-	for _, n := range st.Notices {
+	for _, n := range st.Conditions {
 		r := Report{Kind: Kind(n.Kind), Details: n.Details, Since: n.Since}
 		if d := Find(r.Kind); d != nil && d.Scope == OfNode {
 			r.Node = self

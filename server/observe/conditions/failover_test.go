@@ -39,9 +39,9 @@ func TestFromFailover(t *testing.T) {
 		conditions.CoordinatorLost:   func(st *failover.Status) { st.CoordinatorReachable = false },
 		conditions.CoordinatorErrors: func(st *failover.Status) { st.CoordinatorRefuses = "why" },
 		conditions.PossibleDataLoss:  func(st *failover.Status) { st.MayHaveLost = true },
-		conditions.StoreRolledBack:   func(st *failover.Status) { st.MayHaveLost, st.PutBack = true, "why" },
+		conditions.StoreRolledBack:   func(st *failover.Status) { st.MayHaveLost, st.RolledBack = true, "why" },
 		conditions.Superseded:        func(st *failover.Status) { st.Superseded = true },
-		conditions.DuplicateProcess:  func(st *failover.Status) { st.Twin = &failover.Live{Process: "p"} },
+		conditions.DuplicateProcess:  func(st *failover.Status) { st.Duplicate = &failover.Live{Process: "p"} },
 		conditions.HistoriesDiverged: func(st *failover.Status) { st.Ahead = "why" },
 		conditions.Paused: func(st *failover.Status) {
 			st.Record.Paused = &failover.Pause{
@@ -61,7 +61,7 @@ func TestFromFailover(t *testing.T) {
 			st.Live = []failover.Live{{Node: failover.NodeInfo{ID: uuid.New(), Name: "c", Address: "c:1"}}}
 		},
 		conditions.VoterMissing: func(st *failover.Status) {
-			st.Notices = []failover.Notice{{Kind: failover.NoticeVoterMissing, Details: "why", Since: since}}
+			st.Conditions = []failover.Condition{{Kind: failover.ConditionVoterMissing, Details: "why", Since: since}}
 		},
 	} {
 		st := healthy()
@@ -81,9 +81,9 @@ func TestFromFailover(t *testing.T) {
 // The names of failover notices are kinds of conditions.
 func TestNoticesAreKinds(t *testing.T) {
 	for _, name := range []string{
-		failover.NoticeSuperseded, failover.NoticeTwoProcesses, failover.NoticeStorePutBack,
-		failover.NoticeHistoriesDiverged,
-		failover.NoticeVoterMissing, failover.NoticeVoterBehind, failover.NoticeVoterPutBack, failover.NoticeVoterWiped,
+		failover.ConditionSuperseded, failover.ConditionDuplicateProcess, failover.ConditionStoreRolledBack,
+		failover.ConditionHistoriesDiverged,
+		failover.ConditionVoterMissing, failover.ConditionVoterBehind, failover.ConditionVoterRolledBack, failover.ConditionVoterWiped,
 	} {
 		require.NotNil(t, conditions.Find(conditions.Kind(name)), name)
 	}

@@ -132,7 +132,7 @@ func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time
 
 // final reports whether an error is permanent.
 func final(err error) bool {
-	return errors.Is(err, rewrite.ErrNoSpace) || errors.Is(err, index.ErrDataLoss) || errors.Is(err, page.ErrDamaged) ||
+	return errors.Is(err, rewrite.ErrNoSpace) || errors.Is(err, index.ErrDataLoss) || errors.Is(err, page.ErrCorrupt) ||
 		errors.Is(err, ErrSetting)
 }
 

@@ -47,7 +47,7 @@ type VerifyReport struct {
 
 // VerifyBackup reads a backup of this node and reports whether it can be restored, and up to which time with this
 // node's archive. Online. A backup that cannot be restored is no error. Errors mean that the check failed:
-// ErrNoBackupPath, ErrBusy, backup.ErrNoSet, backup.ErrEncrypted, backup.ErrRemote, the context's.
+// ErrNoBackupPath, ErrBusy, backup.ErrNotFound, backup.ErrEncrypted, backup.ErrRemote, the context's.
 func (m *Manager) VerifyBackup(
 	ctx context.Context, req VerifyRequest, progress func(checkpoint.Progress),
 ) (VerifyReport, error) {

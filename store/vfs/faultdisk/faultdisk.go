@@ -38,7 +38,7 @@ const (
 )
 
 // ErrState is returned for an invalid State.
-var ErrState = errors.New("faultdisk: not a state of the disk")
+var ErrState = errors.New("faultdisk: unknown disk state")
 
 // State is the behavior of the disk. The zero value is a disk without faults.
 type State struct {
@@ -95,7 +95,7 @@ func (r Rule) errno() (error, error) { // the first one is a value
 	case "ENOSPC":
 		return syscall.ENOSPC, nil
 	default:
-		return nil, fmt.Errorf("%w: error %q is none of EIO and ENOSPC", ErrState, r.Error)
+		return nil, fmt.Errorf("%w: error %q must be EIO or ENOSPC", ErrState, r.Error)
 	}
 }
 
@@ -153,7 +153,7 @@ func (d *Disk) Hits() []uint64 {
 // before is the hook of the fault filesystem.
 func (d *Disk) before(op faultfs.Op) error {
 	for {
-		err, delay, stall := d.strike(op)
+		err, delay, stall := d.apply(op)
 		if delay > 0 {
 			<-time.After(delay)
 		}
@@ -164,8 +164,8 @@ func (d *Disk) before(op faultfs.Op) error {
 	}
 }
 
-// strike returns the fault for an operation. After a stall it must be called again.
-func (d *Disk) strike(op faultfs.Op) (err error, delay time.Duration, stall <-chan struct{}) { //nolint:revive,staticcheck // a value
+// apply returns the fault for an operation. After a stall it must be called again.
+func (d *Disk) apply(op faultfs.Op) (err error, delay time.Duration, stall <-chan struct{}) { //nolint:revive,staticcheck // a value
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for i, r := range d.now.Rules {

@@ -345,7 +345,7 @@ func (m *FS) Usage(dir string) (vfs.Usage, error) {
 func (m *FS) String() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return fmt.Sprintf("mem: %d of %d bytes used, %d changes of names not synced", m.usedBytes, m.capacityBytes,
+	return fmt.Sprintf("mem: %d of %d bytes used, %d name changes not synced", m.usedBytes, m.capacityBytes,
 		len(m.pending))
 }
 

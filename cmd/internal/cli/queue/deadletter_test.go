@@ -41,9 +41,9 @@ func TestDeadLetterConfig(t *testing.T) {
 		{"1 to 1000000", []string{"queue", "alter", "orders", "--max-deliveries", "1000001"}},
 		{"nothing", []string{"queue", "alter", "orders", "--dead-letter", "nothing"}},
 		{"nothing", []string{"queue", "create", "other", "--dead-letter", "nothing"}},
-		{"come back", []string{"queue", "alter", "orders", "--dead-letter", "orders"}},
-		{"come back", []string{"queue", "alter", "dead", "--dead-letter", "orders"}},
-		{"dead-letter queue of another", []string{"queue", "delete", "dead"}},
+		{"dead-letter cycle", []string{"queue", "alter", "orders", "--dead-letter", "orders"}},
+		{"dead-letter cycle", []string{"queue", "alter", "dead", "--dead-letter", "orders"}},
+		{"is the dead-letter queue", []string{"queue", "delete", "dead"}},
 	} {
 		_, stderr, code := c.Run("", refused.args...)
 		require.Equal(t, cli.ExitError, code, "%v: %s", refused.args, stderr)

@@ -48,7 +48,7 @@ func TestSeek(t *testing.T) {
 		{"to", cli.ExitUsage, nil},
 		{"in the future", cli.ExitError, []string{"--to", "2226-01-01T00:00:00Z"}},
 		{"next sequence of the queue is 3", cli.ExitError, []string{"--to", "9"}},
-		{"no such subscription", cli.ExitError, []string{"--to", "1", "--subscription", "other"}},
+		{"subscription not found", cli.ExitError, []string{"--to", "1", "--subscription", "other"}},
 	} {
 		_, stderr, code := c.Run("", append([]string{"queue", "seek", "events"}, refused.args...)...)
 		require.Equal(t, refused.code, code, "%v: %s", refused.args, stderr)

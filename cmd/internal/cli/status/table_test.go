@@ -19,7 +19,7 @@ import (
 func TestStatusFits(t *testing.T) {
 	reason := "two processes with one identity: this node runs at 127.0.0.1:17420 already, or did when this process " +
 		"started, which takes no part until it is started again. If this data directory is a copy, do not start it: " +
-		"a second node begins with an empty one"
+		"a second node starts with an empty one"
 	failure := "status: " + strings.Repeat("x", 150)
 	active := pairstatus.Node{
 		Name: "a", Address: "node-a.example.com:7420", Role: "active", InSync: true, Term: 12,
@@ -69,7 +69,7 @@ func TestCutNote(t *testing.T) {
 		room       int
 	}{
 		{"short", "short", 5},
-		{"waiting for the coordinator: it cannot be reached", "waiting for the coordinator…", 30},
+		{"waiting for the coordinator: it is unreachable", "waiting for the coordinator…", 30},
 		{"one two three", "one two…", 10},
 		{strings.Repeat("ä", 20), strings.Repeat("ä", 9) + "…", 10},
 	} {

@@ -204,7 +204,7 @@ func localBackups(ctx context.Context, env *cli.Env, path string, f *listFlags) 
 		list = append(list, j)
 	}
 	if f.set != "" && len(list) == 0 {
-		return fmt.Errorf("%w: %q is not in %s", backup.ErrNoSet, f.set, path)
+		return fmt.Errorf("%w: %q is not in %s", backup.ErrNotFound, f.set, path)
 	}
 	return endSets(env, path, list, broken)
 }

@@ -331,7 +331,7 @@ func printSegments(env *cli.Env, r wal.Report) error {
 	}
 	err := env.Print.Object(map[string]any{
 		"log_id": fmt.Sprintf("%x", r.LogID), "segments": segments, "end": output.NewPosition(r.End),
-		"interrupted_cut": r.InterruptedCut, "problem": problem,
+		"interrupted_cut": r.InterruptedTruncate, "problem": problem,
 	})
 	if err != nil {
 		return err

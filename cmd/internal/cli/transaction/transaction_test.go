@@ -40,7 +40,7 @@ func TestTxn(t *testing.T) {
 	require.Contains(t, stderr, "an operator has committed")
 	_, stderr, code = c.Run("", "txn", "rollback", "nothing", "--yes")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "no transaction of that xid")
+	require.Contains(t, stderr, "transaction not found")
 	require.Equal(t, "order/1", c.Lines("browse", "orders")[0]["body"])
 	require.Contains(t, c.OK("txn", "list"), "no prepared transactions")
 	decided, err := conn.CommitPrepared(t.Context(), "order/1")

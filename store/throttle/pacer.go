@@ -20,10 +20,10 @@ const (
 	slice = 2 * time.Millisecond
 	// longest is the maximum pause, also after a slow disk operation of several seconds.
 	longest = time.Second
-	// burstTime is the burst of a rate limit, as a time; burstLeast and burstMost limit it in bytes.
-	burstTime  = 100 * time.Millisecond
-	burstLeast = 4 << 10
-	burstMost  = 1 << 20
+	// burstTime is the burst of a rate limit, as a time; minBurst and maxBurst limit it in bytes.
+	burstTime = 100 * time.Millisecond
+	minBurst  = 4 << 10
+	maxBurst  = 1 << 20
 )
 
 // Limits of background work. The zero value has none.
@@ -66,7 +66,7 @@ func New(l Limits) *Pacer {
 	}
 	p := &Pacer{percent: max(l.Percent, 0), since: time.Now(), governor: l.Governor}
 	if l.BytesPerSecond > 0 {
-		burst := min(max(int64(float64(l.BytesPerSecond)*burstTime.Seconds()), burstLeast), burstMost)
+		burst := min(max(int64(float64(l.BytesPerSecond)*burstTime.Seconds()), minBurst), maxBurst)
 		p.bytes = rate.NewLimiter(rate.Limit(l.BytesPerSecond), int(burst))
 	}
 	return p
@@ -105,7 +105,7 @@ func (p *Pacer) Unhindered() bool {
 	if p == nil {
 		return true
 	}
-	return p.percent == 0 && p.governor.shareOf(time.Now()) == fullShare
+	return p.percent == 0 && p.governor.fractionAt(time.Now()) == fullFraction
 }
 
 // rest pauses in proportion to the time worked.
@@ -120,13 +120,13 @@ func (p *Pacer) rest(ctx context.Context) error {
 	if worked < slice {
 		return nil
 	}
-	share := p.governor.shareOf(now)
+	share := p.governor.fractionAt(now)
 	if p.percent > 0 {
-		share = min(share, p.percent*fullShare/100)
+		share = min(share, p.percent*fullFraction/100)
 	}
-	if share < fullShare {
-		pause := min(worked*time.Duration(fullShare-share)/time.Duration(share), longest)
-		p.governor.pauses(now.Add(pause))
+	if share < fullFraction {
+		pause := min(worked*time.Duration(fullFraction-share)/time.Duration(share), longest)
+		p.governor.recordPause(now.Add(pause))
 		timer := time.NewTimer(pause)
 		defer timer.Stop()
 		select {

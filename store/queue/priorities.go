@@ -10,41 +10,43 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Lanes is the number of priorities. A lane contains the queue's messages of one priority.
-const Lanes = txn.MaxPriority + 1
+// PriorityLevels is the number of priorities. A lane contains the queue's messages of one priority.
+const PriorityLevels = txn.MaxPriority + 1
 
-// laneSet stores the priorities of the messages of a queue with priorities (txn.Config.Priorities): for each chunk
+// priorityIndex stores the priorities of the messages of a queue with priorities (txn.Config.Priorities): for each chunk
 // with live messages, which lanes occur in it and at which sequences. Bits of dead messages are undefined.
 //
 // A chunk with one lane takes about 100 bytes; any other chunk takes 512 bytes more per lane. This is at most 1.25
 // bytes per message, while the chunk has a live message.
-type laneSet struct {
-	chunks map[uint64]*laneChunk
-	// byLane has, for each lane, a sorted list of its chunks. Finding the next chunk takes O(log n), regardless of
+type priorityIndex struct {
+	chunks map[uint64]*priorityChunk
+	// byPriority has, for each lane, a sorted list of its chunks. Finding the next chunk takes O(log n), regardless of
 	// preceding messages in other lanes.
-	byLane [Lanes][]uint64
-	dirty  []uint64 // chunks changed or dropped since the last Collect
-	gone   []uint64 // stored chunks that were dropped since the last Collect
+	byPriority [PriorityLevels][]uint64
+	dirty      []uint64 // chunks changed or dropped since the last Collect
+	gone       []uint64 // stored chunks that were dropped since the last Collect
 }
 
-type laneChunk struct {
-	mask   uint16        // bitmap of the lanes that occur
-	of     [Lanes]*words // nil: the lane does not occur, or is the only one
+type priorityChunk struct {
+	mask   uint16                 // bitmap of the lanes that occur
+	of     [PriorityLevels]*words // nil: the lane does not occur, or is the only one
 	dirty  bool
 	stored bool
 }
 
-func newLaneSet() *laneSet { return &laneSet{chunks: make(map[uint64]*laneChunk)} }
+func newPriorityIndex() *priorityIndex {
+	return &priorityIndex{chunks: make(map[uint64]*priorityChunk)}
+}
 
 // only reports whether the chunk has at most one lane.
-func (c *laneChunk) only() bool { return c.mask&(c.mask-1) == 0 }
+func (c *priorityChunk) only() bool { return c.mask&(c.mask-1) == 0 }
 
 // add records the lane of a published message.
-func (z *laneSet) add(seq uint64, lane uint8) {
+func (z *priorityIndex) add(seq uint64, lane uint8) {
 	chunk := seq >> chunkBits
 	c := z.chunks[chunk]
 	if c == nil {
-		c = new(laneChunk)
+		c = new(priorityChunk)
 		z.chunks[chunk] = c
 	}
 	if c.mask == 1<<lane {
@@ -62,7 +64,7 @@ func (z *laneSet) add(seq uint64, lane uint8) {
 			c.of[lane] = new(words)
 		}
 		c.mask |= 1 << lane
-		z.byLane[lane] = append(z.byLane[lane], chunk)
+		z.byPriority[lane] = append(z.byPriority[lane], chunk)
 	}
 	if at := c.of[lane]; at != nil {
 		at[int(seq&chunkMask)>>6] |= 1 << (seq & 63)
@@ -74,13 +76,13 @@ func (z *laneSet) add(seq uint64, lane uint8) {
 }
 
 // drop removes a chunk without live messages.
-func (z *laneSet) drop(chunk uint64) {
+func (z *priorityIndex) drop(chunk uint64) {
 	c := z.chunks[chunk]
 	if c == nil {
 		return
 	}
 	for mask := c.mask; mask != 0; mask &= mask - 1 {
-		list := &z.byLane[bits.TrailingZeros16(mask)]
+		list := &z.byPriority[bits.TrailingZeros16(mask)]
 		if i, ok := slices.BinarySearch(*list, chunk); ok {
 			*list = slices.Delete(*list, i, i+1)
 		}
@@ -92,7 +94,7 @@ func (z *laneSet) drop(chunk uint64) {
 }
 
 // word returns the messages of a lane in word w of the chunk.
-func (c *laneChunk) word(lane uint8, w int) uint64 {
+func (c *priorityChunk) word(lane uint8, w int) uint64 {
 	switch {
 	case c.mask>>lane&1 == 0:
 		return 0
@@ -127,7 +129,7 @@ func (q *Queue) Priority(seq uint64) uint8 {
 func (s *Sub) NextUnackedIn(lane uint8, from uint64) uint64 {
 	z, next := s.q.lanes, s.q.nextSeq
 	from = max(from, s.acks.floor)
-	list := z.byLane[lane]
+	list := z.byPriority[lane]
 	i, _ := slices.BinarySearch(list, from>>chunkBits)
 	for _, chunk := range list[i:] {
 		if chunk < from>>chunkBits {
@@ -162,7 +164,7 @@ func (s *Sub) wanted(chunk uint64, w int) uint64 {
 }
 
 // appendValue encodes the lanes of the chunk and, if there are several, their bitmaps.
-func (c *laneChunk) appendValue(dst []byte) []byte {
+func (c *priorityChunk) appendValue(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint16(dst, c.mask)
 	for _, at := range c.of {
 		if at == nil {
@@ -175,8 +177,8 @@ func (c *laneChunk) appendValue(dst []byte) []byte {
 	return dst
 }
 
-func lanesKey(dst []byte, q, chunk uint64) []byte {
-	return binary.BigEndian.AppendUint64(queueKey(dst, keyLanes, q), chunk)
+func prioritiesKey(dst []byte, q, chunk uint64) []byte {
+	return binary.BigEndian.AppendUint64(queueKey(dst, keyPriorities, q), chunk)
 }
 
 func (c *collector) lanes(queues []*Queue) {
@@ -187,13 +189,13 @@ func (c *collector) lanes(queues []*Queue) {
 		}
 		for _, chunk := range z.gone {
 			if z.chunks[chunk] == nil { // it may have been created again
-				c.batch.Deletes = append(c.batch.Deletes, lanesKey(nil, q.id, chunk))
+				c.batch.Deletes = append(c.batch.Deletes, prioritiesKey(nil, q.id, chunk))
 			}
 		}
 		slices.Sort(z.dirty)
 		for _, chunk := range z.dirty {
 			if lc := z.chunks[chunk]; lc != nil && lc.dirty {
-				c.put(lanesKey(c.key(), q.id, chunk), lc.appendValue)
+				c.put(prioritiesKey(c.key(), q.id, chunk), lc.appendValue)
 				lc.dirty, lc.stored = false, true
 			}
 		}
@@ -205,16 +207,16 @@ func (l *Loader) lanes(k, v *cursor) {
 	q := l.getQueue(k)
 	chunk := k.be64()
 	if q.lanes == nil {
-		q.own().lanes = newLaneSet()
+		q.own().lanes = newPriorityIndex()
 	}
-	c := &laneChunk{stored: true, mask: uint16(v.u8())}
+	c := &priorityChunk{stored: true, mask: uint16(v.u8())}
 	c.mask |= uint16(v.u8()) << 8
-	if v.err == nil && (c.mask == 0 || c.mask >= 1<<Lanes || q.lanes.chunks[chunk] != nil) {
-		v.fail("impossible priorities")
+	if v.err == nil && (c.mask == 0 || c.mask >= 1<<PriorityLevels || q.lanes.chunks[chunk] != nil) {
+		v.fail("invalid priorities")
 	}
 	for mask := c.mask; v.err == nil && mask != 0; mask &= mask - 1 {
 		lane := bits.TrailingZeros16(mask)
-		q.lanes.byLane[lane] = append(q.lanes.byLane[lane], chunk)
+		q.lanes.byPriority[lane] = append(q.lanes.byPriority[lane], chunk)
 		if c.only() {
 			break
 		}
@@ -227,29 +229,29 @@ func (l *Loader) lanes(k, v *cursor) {
 	q.lanes.chunks[chunk] = c
 }
 
-// finishLanes sorts the loaded lists. It returns false if the queue has lanes but no priorities.
-func (q *Queue) finishLanes() bool {
+// finishPriorities sorts the loaded lists. It returns false if the queue has lanes but no priorities.
+func (q *Queue) finishPriorities() bool {
 	if q.config.Priorities == 0 {
 		return q.lanes == nil
 	}
 	if q.lanes == nil {
-		q.own().lanes = newLaneSet()
+		q.own().lanes = newPriorityIndex()
 	}
-	for _, list := range q.lanes.byLane {
+	for _, list := range q.lanes.byPriority {
 		slices.Sort(list)
 	}
 	return true
 }
 
 // check verifies that the lanes match the live messages.
-func (z *laneSet) check(q *Queue, bad func(string, ...any)) {
+func (z *priorityIndex) check(q *Queue, bad func(string, ...any)) {
 	for i := range q.sizes.slots {
 		if chunk := q.sizes.base + uint64(i); (q.sizes.slots[i].c == nil) != (z.chunks[chunk] == nil) {
 			bad("chunk %d has messages: %v, priorities: %v", chunk, q.sizes.slots[i].c != nil, z.chunks[chunk] != nil)
 		}
 	}
 	listed := 0
-	for lane, list := range z.byLane {
+	for lane, list := range z.byPriority {
 		listed += len(list)
 		for i, chunk := range list {
 			if c := z.chunks[chunk]; c == nil || c.mask>>lane&1 == 0 || i > 0 && list[i-1] >= chunk {
@@ -264,7 +266,7 @@ func (z *laneSet) check(q *Queue, bad func(string, ...any)) {
 		}
 		for w := range chunkWords {
 			all, twice := uint64(0), uint64(0)
-			for lane := range uint8(Lanes) {
+			for lane := range uint8(PriorityLevels) {
 				v := c.word(lane, w)
 				twice |= all & v
 				all |= v
@@ -275,6 +277,6 @@ func (z *laneSet) check(q *Queue, bad func(string, ...any)) {
 		}
 	}
 	if listed != 0 {
-		bad("%d chunks too many are listed for their priorities", listed)
+		bad("%d extra chunks are listed for their priorities", listed)
 	}
 }

@@ -21,35 +21,35 @@ type meeting struct {
 	peer  Peer
 }
 
-// twinDelay is the delay between two queries of another process with this node's identity.
-const twinDelay = time.Second
+// duplicateCheckDelay is the delay between two queries of another process with this node's identity.
+const duplicateCheckDelay = time.Second
 
-// introduce announces this node when no other process is known to run under its identity.
-func (m *machine) introduce() {
+// startHandshake announces this node when no other process is known to run under its identity.
+func (m *machine) startHandshake() {
 	r := &m.run
 	if r.announced || !m.liveKnown {
 		return
 	}
 	if r.copyOf == "" {
-		r.twin = m.findTwin()
+		r.duplicate = m.findDuplicate()
 	}
-	if (r.twin != Live{}) {
+	if (r.duplicate != Live{}) {
 		r.markKnown = false // it may commit in the meantime
 	}
 	switch {
-	case r.twin == Live{}:
+	case r.duplicate == Live{}:
 		r.announced = true
 		m.do(Announce{})
-	case r.askedTwin || m.now < r.twinAt:
+	case r.checkingDuplicate || m.now < r.duplicateCheckAt:
 	default:
-		r.askedTwin, r.asked = true, r.twin
-		m.do(Meet{Address: r.twin.Node.Address})
+		r.checkingDuplicate, r.asked = true, r.duplicate
+		m.do(Meet{Address: r.duplicate.Node.Address})
 	}
 }
 
-// findTwin returns another process that is announced as this node and may still run. A process at this node's own
+// findDuplicate returns another process that is announced as this node and may still run. A process at this node's own
 // address has terminated, because this process has its port.
-func (s *State) findTwin() Live {
+func (s *State) findDuplicate() Live {
 	for _, l := range s.live {
 		if l.Node.ID == s.self.ID && l.Process != "" && l.Process != s.process && l.Process != s.run.gone &&
 			l.Node.Address != s.self.Address {
@@ -62,18 +62,18 @@ func (s *State) findTwin() Live {
 // met processes the response of another process.
 func (m *machine) met(e Met) {
 	r := &m.run
-	if asked := r.asked; r.askedTwin && e.Address == asked.Node.Address {
-		r.askedTwin, r.asked, r.twinAt = false, Live{}, m.now+twinDelay
+	if asked := r.asked; r.checkingDuplicate && e.Address == asked.Node.Address {
+		r.checkingDuplicate, r.asked, r.duplicateCheckAt = false, Live{}, m.now+duplicateCheckDelay
 		switch {
 		case r.copyOf != "": // queried again so that it is aware of this process
-			r.twinAt = m.now + twinMemory/2
+			r.duplicateCheckAt = m.now + duplicateRetention/2
 		// that process, or a later one from the same directory
 		case e.Err == nil && e.Peer.Node == m.self.ID && e.Peer.Process != m.process:
 			if r.claimed {
 				return // its lease has expired since: the record decides
 			}
-			r.twin = asked
-			m.foundCopy()
+			r.duplicate = asked
+			m.reportDuplicate()
 		case e.Err == nil || e.Gone:
 			r.gone = asked.Process
 		default: // wait for its lease
@@ -88,11 +88,11 @@ func (m *machine) met(e Met) {
 	}
 }
 
-// metOther reports whether a node that was active before its start may take the role again. It may if the other
+// peerResponded reports whether a node that was active before its start may take the role again. It may if the other
 // in-sync member has reported its log end, or does not respond. The node with the longer log continues, so that
 // records acknowledged by both survive if one was restored from an older copy (INV-13). The member is queried at
 // least once, even if the coordinator was slow to provide its address.
-func (m *machine) metOther() bool {
+func (m *machine) peerResponded() bool {
 	other, ok := m.rec.Other(m.self.ID)
 	if !ok || m.meeting.known || mutate.Off("INV-13-role-without-a-comparison") {
 		return true
@@ -109,7 +109,7 @@ func (m *machine) metOther() bool {
 // active reports commits beyond the end of its log, it was restored from an older copy and must not take over.
 func (m *machine) compareCommitted() {
 	l := m.follow.lacks
-	if l.Config == 0 || l.Config != m.rec.Config || m.run.putBack != "" ||
+	if l.Config == 0 || l.Config != m.rec.Config || m.run.rolledBack != "" ||
 		mutate.Off("INV-13-standby-ignores-what-it-lacks") {
 		return
 	}
@@ -119,12 +119,12 @@ func (m *machine) compareCommitted() {
 			why = fmt.Sprintf("its log has LSN %d in common with the active, but the two had committed up to LSN %d",
 				l.Common, l.Committed)
 		}
-		m.foundPutBack(why + ": it is an older image of itself")
+		m.reportRollback(why + ": its data directory was restored from an older copy")
 	}
 }
 
-// otherHasMore reports whether the other in-sync member has the longer log.
-func (s *State) otherHasMore() (Member, bool) {
+// peerIsAhead reports whether the other in-sync member has the longer log.
+func (s *State) peerIsAhead() (Member, bool) {
 	other, ok := s.rec.Other(s.self.ID)
 	p := s.meeting.peer
 	if !ok || !s.meeting.known || p.Node != other.Node || p.Store != other.Store {
@@ -134,29 +134,29 @@ func (s *State) otherHasMore() (Member, bool) {
 	return other, p.End.Term > own.Term || p.End.Term == own.Term && p.End.LSN > own.LSN
 }
 
-// giveTo hands the role to the member that has more records. This node leaves the in-sync set and follows it.
-func (m *machine) giveTo(other Member) {
+// transferRole hands the role to the member that has more records. This node leaves the in-sync set and follows it.
+func (m *machine) transferRole(other Member) {
 	next := m.rec
 	next.Active, next.Term, next.Switchover = other.Node, m.rec.Term+1, nil
 	next.InSync = []Member{other}
-	m.why = "the other node has records that this one lacks, so it gets the role"
+	m.why = "the other node has records that this one lacks, so it becomes active"
 	m.propose(next)
 }
 
-// twinMemory is the time for which a process that called under this node's identity is considered running.
-const twinMemory = 10 * time.Second
+// duplicateRetention is the time for which a process that called under this node's identity is considered running.
+const duplicateRetention = 10 * time.Second
 
-// twin returns another process with this node's identity, for the status.
-func (s *State) twin() *Live {
+// duplicate returns another process with this node's identity, for the status.
+func (s *State) duplicate() *Live {
 	r := &s.run
 	switch {
 	case r.copyOf != "":
-		t := r.twin
+		t := r.duplicate
 		return &t
 	case r.beside != Live{}:
 		t := r.beside
 		return &t
-	case r.reported != Live{} && s.now < r.reportedAt+twinMemory:
+	case r.reported != Live{} && s.now < r.reportedAt+duplicateRetention:
 		t := r.reported
 		return &t
 	default:
@@ -165,8 +165,9 @@ func (s *State) twin() *Live {
 }
 
 // behindReason is the status of a node with committed records that the active lacks.
-const behindReason = "nothing of this node's is cut, and the active does not serve while it knows of that: one of " +
-	"the two was put back to an older image, and an operator has to say which of them goes on " +
+const behindReason = "no records of this node are truncated, and the active does not serve while it knows about " +
+	"this: one of " +
+	"the two was restored from an older copy, and an operator must decide which of them continues " +
 	"(docs/explanation/failover.md, \"When histories differ\")"
 
 // ahead describes diverged histories, of which neither contains the other, if this node has detected them; otherwise

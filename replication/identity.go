@@ -9,8 +9,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Introduction identifies a process of a pair to another one, with its log end.
-type Introduction struct {
+// ProcessIdentity identifies a process of a pair to another one, with its log end.
+type ProcessIdentity struct {
 	// Pair, Node and Store are the process's IDs. Process distinguishes processes of one node.
 	Pair, Node, Store uuid.UUID
 	Process           string
@@ -22,9 +22,9 @@ type Introduction struct {
 }
 
 // Self returns the introduction of a process.
-func Self(s *store.Store, process, address string) Introduction {
+func Self(s *store.Store, process, address string) ProcessIdentity {
 	id := s.Identity()
-	i := Introduction{Pair: id.PairID, Node: id.NodeID, Store: id.StoreID, Process: process, Address: address}
+	i := ProcessIdentity{Pair: id.PairID, Node: id.NodeID, Store: id.StoreID, Process: process, Address: address}
 	if !id.MayHaveLost {
 		i.End = s.End()
 	}
@@ -34,7 +34,7 @@ func Self(s *store.Store, process, address string) Introduction {
 // Reception responds to introductions of other processes. The zero value rejects all.
 type Reception struct {
 	// Self returns this process's introduction.
-	Self func() Introduction
+	Self func() ProcessIdentity
 	// Met is called for each answered introduction; it must not block.
-	Met func(Introduction)
+	Met func(ProcessIdentity)
 }

@@ -7,22 +7,22 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Prior returns the result that Apply would return for producer p without evaluating the transaction: the result
+// CachedResult returns the result that Apply would return for producer p without evaluating the transaction: the result
 // applied under the same sequence, or the code of a rejection. With neither, the transaction would be applied. Prior
 // changes nothing, so a server can answer a retry whose queue is deleted or full (INV-10).
-func (s *State) Prior(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
+func (s *State) CachedResult(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
 	_, kept, code := s.producers.lookup(p)
-	return priorOf(kept, code)
+	return cachedResultOf(kept, code)
 }
 
-// PriorOfRetry is Prior for a transaction that the producer has sent before. An unknown producer is then not new: it
+// CachedResultOfRetry is Prior for a transaction that the producer has sent before. An unknown producer is then not new: it
 // may have been forgotten together with the result. Apply cannot detect this and would apply a low sequence again.
-func (s *State) PriorOfRetry(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
+func (s *State) CachedResultOfRetry(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
 	known, kept, code := s.producers.lookup(p)
 	if known == nil && s.producers.forgotten > 0 && !mutate.Off("INV-10-retry-of-a-forgotten-producer-is-let-in") {
 		code = txn.ErrProducerForgotten
 	}
-	return priorOf(kept, code)
+	return cachedResultOf(kept, code)
 }
 
 // Fingerprint returns txn.Op.Fingerprint over the operations of the transaction whose result Prior returns, or 0 if
@@ -34,7 +34,7 @@ func (s *State) Fingerprint(p txn.Producer) uint32 {
 	return 0
 }
 
-func priorOf(kept *keptResult, code txn.Code) (prior txn.Result, ok bool, refused txn.Code) {
+func cachedResultOf(kept *cachedResult, code txn.Code) (prior txn.Result, ok bool, refused txn.Code) {
 	if kept == nil {
 		return txn.Result{}, false, code
 	}

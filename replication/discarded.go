@@ -15,18 +15,18 @@ import (
 // records that the pair no longer has. An unapplied tail is truncated, which saves it to a file. An applied tail is
 // saved to the same kind of file before a snapshot replaces it.
 
-// Void identifies the records discarded by a forced failover: those after LSN After, in a log that ends before Term.
+// DiscardedRange identifies the records discarded by a forced failover: those after LSN After, in a log that ends before Term.
 // The zero value means none.
-type Void struct{ Term, After uint64 }
+type DiscardedRange struct{ Term, After uint64 }
 
 // holds reports whether a log that ends at end has discarded records.
-func (v Void) holds(end lsn.Position) bool { return end.Term < v.Term && end.LSN > v.After }
+func (v DiscardedRange) holds(end lsn.Position) bool { return end.Term < v.Term && end.LSN > v.After }
 
-// sayVoid logs the file that keeps the discarded records.
-func (f *Follower) sayVoid(from uint64, end lsn.Position, kept store.CutReport) {
-	f.log.Warn("RECORDS OF THIS NODE ARE NOT PART OF THE PAIR ANY MORE: the other node became active without them, "+
+// reportDiscarded logs the file that keeps the discarded records.
+func (f *Follower) reportDiscarded(from uint64, end lsn.Position, kept store.CutReport) {
+	f.log.Warn("RECORDS OF THIS NODE ARE NO LONGER PART OF THE PAIR: the other node became active without them, "+
 		"and some may have been "+
-		"acknowledged. They are kept in a file; lockstep store dump-log shows them", zap.Uint64("from", from),
+		"acknowledged. They are saved to a file; lockstep store dump-log shows them", zap.Uint64("from", from),
 		zap.Stringer("up_to", end),
 		zap.Int("records", kept.Records), zap.String("kept_in", kept.File))
 }
@@ -43,12 +43,12 @@ func (f *Follower) diverged(common lsn.Position) {
 	f.parted = &common.LSN
 }
 
-// keepVoid saves the records that the active lacks before a snapshot replaces them.
-func (f *Follower) keepVoid() error {
+// saveDiscarded saves the records that the active lacks before a snapshot replaces them.
+func (f *Follower) saveDiscarded() error {
 	end := f.o.Store.End()
 	after, void := end.LSN, false
-	if f.o.Void.holds(end) {
-		after, void = f.o.Void.After, true
+	if f.o.DiscardedRange.holds(end) {
+		after, void = f.o.DiscardedRange.After, true
 	}
 	if f.parted != nil && *f.parted < end.LSN {
 		after, void = *f.parted, true // the active knows the exact record
@@ -58,10 +58,10 @@ func (f *Follower) keepVoid() error {
 	}
 	kept, first, err := f.o.Store.KeepTail(after)
 	if err != nil {
-		return fmt.Errorf("%w: keep the records that the active does not have: %w", errStore, err)
+		return fmt.Errorf("%w: save the records that the active does not have: %w", errStore, err)
 	}
 	f.parted = nil
-	f.sayVoid(after+1, end, kept)
+	f.reportDiscarded(after+1, end, kept)
 	if kept.Records == 0 || first > after+1 {
 		f.log.Warn("the log did not reach back to the first of them: messages of the others are in page.db_old, "+
 			"until a rewrite or drop-old removes that",
@@ -70,8 +70,8 @@ func (f *Follower) keepVoid() error {
 	return nil
 }
 
-// noteCommit records the commit LSN received from the active.
-func (f *Follower) noteCommit(lsn uint64) {
+// recordCommit records the commit LSN received from the active.
+func (f *Follower) recordCommit(lsn uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.status.ActiveCommitLSN = max(f.status.ActiveCommitLSN, lsn)

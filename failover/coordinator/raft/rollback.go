@@ -13,8 +13,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// errConsulting is returned to a connecting voter while this one is waiting for the hellos of the others.
-var errConsulting = errors.New("this voter has just started, and asks the others whether its disk is what it was")
+// errVerifying is returned to a connecting voter while this one is waiting for the hellos of the others.
+var errVerifying = errors.New("voter has just started and is checking with its peers that its disk was not " +
+	"rolled back")
 
 // fillHandshake sets this voter's disk state, and its knowledge of the receiver.
 func (v *Voter) fillHandshake(g *handshake) error {
@@ -42,10 +43,10 @@ func (v *Voter) checkHandshake(g handshake) error {
 		}
 		if missing := g.Seen.lacks(have); missing != "" {
 			v.mu.Lock()
-			v.suspect = missing
+			v.suspectedLoss = missing
 			v.mu.Unlock()
 			v.pollNow()
-			return fmt.Errorf("the disk of this voter was put back: %s", missing)
+			return fmt.Errorf("disk of this voter was rolled back: %s", missing)
 		}
 	}
 	if g.Have != nil {
@@ -54,7 +55,7 @@ func (v *Voter) checkHandshake(g handshake) error {
 			return err
 		}
 		if missing := seen.lacks(*g.Have); missing != "" {
-			return fmt.Errorf("the disk of the voter that connects was put back: %s", missing)
+			return fmt.Errorf("disk of the connecting voter was rolled back: %s", missing)
 		}
 	}
 	return nil
@@ -68,21 +69,21 @@ func (v *Voter) pollNow() {
 	}
 }
 
-// considerPutBack reports whether this voter's disk is older than others know it to be, and fences the voter in that
+// checkRollback reports whether this voter's disk is older than others know it to be, and fences the voter in that
 // case.
-func (v *Voter) considerPutBack(known map[string]hello) bool {
+func (v *Voter) checkRollback(known map[string]hello) bool {
 	v.mu.Lock()
-	missing, fenced := v.suspect, v.fenced
+	missing, fenced := v.suspectedLoss, v.fenced
 	v.mu.Unlock()
 	if fenced != "" {
 		return true
 	}
 	have, err := v.disk.state()
 	if errors.Is(err, errDiskStalled) {
-		return false // notices report it
+		return false // conditions report it
 	}
 	if err != nil {
-		v.log.Error("this voter's disk cannot be read", zap.Error(err))
+		v.log.Error("cannot read the disk of this voter", zap.Error(err))
 		return false
 	}
 	for _, h := range known {
@@ -94,23 +95,24 @@ func (v *Voter) considerPutBack(known map[string]hello) bool {
 		return false
 	}
 	// The voters that know it may not be running at the next start.
-	if err := v.disk.notePutBack(missing); err != nil {
-		v.log.Error("it could not be noted that this voter's disk was put back", zap.Error(err))
+	if err := v.disk.recordRollback(missing); err != nil {
+		v.log.Error("cannot record that the disk of this voter was rolled back", zap.Error(err))
 	}
-	text := fmt.Sprintf("the disk of this voter (%s) was put back to an older state: %s. Its votes and its log count "+
-		"no more, and it takes no part until it is replaced: stop it, move its directory %s away, start it anew, "+
+	text := fmt.Sprintf("disk of this voter (%s) was restored from an older copy: %s. Its votes and its log no "+
+		"longer count, "+
+		"and it takes no part until it is replaced: stop it, move its directory %s away, restart it, "+
 		"and: %s",
 		v.disk.id, missing, v.opts.Dir, v.replaceCommand(v.disk.id, v.opts.Advertise))
-	v.log.Error("this voter takes no part any more", zap.String("cause", text))
-	v.fence(FencedPutBack, text)
+	v.log.Error("voter no longer takes part", zap.String("cause", text))
+	v.fence(FencedRolledBack, text)
 	return true
 }
 
-// othersPutBack describes other members with a restored disk; empty if none.
-func (v *Voter) othersPutBack(own Status, known map[string]hello) string {
+// rolledBackPeers describes other members with a restored disk; empty if none.
+func (v *Voter) rolledBackPeers(own Status, known map[string]hello) string {
 	var back []Member
 	for _, m := range own.Voters {
-		if h, ok := known[m.Address]; ok && h.Status.ID == m.ID && h.Status.Fenced == FencedPutBack {
+		if h, ok := known[m.Address]; ok && h.Status.ID == m.ID && h.Status.Fenced == FencedRolledBack {
 			back = append(back, m)
 		}
 	}
@@ -119,29 +121,29 @@ func (v *Voter) othersPutBack(own Status, known map[string]hello) string {
 		return ""
 	case len(back) < (len(own.Voters)+1)/2:
 		m := back[0]
-		return fmt.Sprintf("the disk of the voter at %s was put back to an older state, and it takes no part: stop "+
-			"it, move its raft directory away (of a node: 'raft' in the data directory, and nothing else of that), "+
-			"start it anew, and: %s", m.Address, v.replaceCommand(m.ID, m.Address))
+		return fmt.Sprintf("disk of the voter at %s was restored from an older copy, and it takes no part: stop "+
+			"it, move its raft directory away (of a node: only 'raft' in the data directory), "+
+			"restart it, and: %s", m.Address, v.replaceCommand(m.ID, m.Address))
 	default:
 		var at []string
 		for _, m := range back {
 			at = append(at, m.Address)
 		}
-		return fmt.Sprintf("the disks of the voters at %s were put back to an older state, and without a majority no "+
-			"role can change. What this voter (%s) has is newer: make it the only one (lockstep pair "+
-			"recover-quorum), and add the others anew",
+		return fmt.Sprintf("disks of the voters at %s were restored from older copies, and without a majority role changes "+
+			"stop. This voter (%s) has newer data: make it the only one (lockstep pair "+
+			"recover-quorum), and add the others again",
 			strings.Join(at, " and "), own.Address)
 	}
 }
 
-// endConsulting ends the start phase in which this voter only polls. It has enough hellos when each other member has
+// endVerification ends the start phase in which this voter only polls. It has enough hellos when each other member has
 // responded or, if one of them does not respond, one has and a timeout has passed. One is required, because alone the
 // voter could not do anything. A voter with better knowledge that did not respond rejects this one when they connect
 // (see checkHandshake).
-func (v *Voter) endConsulting(known map[string]hello) {
+func (v *Voter) endVerification(known map[string]hello) {
 	members := v.otherMembers()
 	v.mu.Lock()
-	waits := v.consulting && v.fenced == "" && v.heardEnough(members, known, time.Now())
+	waits := v.verifying && v.fenced == "" && v.hasEnoughHellos(members, known, time.Now())
 	v.mu.Unlock()
 	if !waits {
 		return
@@ -152,18 +154,18 @@ func (v *Voter) endConsulting(known map[string]hello) {
 		HeartbeatTimeout: c.HeartbeatTimeout, ElectionTimeout: c.ElectionTimeout,
 	})
 	if err != nil {
-		v.log.Error("this voter cannot stand for elections", zap.Error(err))
+		v.log.Error("voter cannot stand for election", zap.Error(err))
 		return
 	}
 	v.mu.Lock()
-	v.consulting = false // only now: a leader could ask it to stand for election
+	v.verifying = false // only now: a leader could ask it to stand for election
 	v.mu.Unlock()
 }
 
-// heardEnough reports whether all other members have responded, or one of them and the others had enough time. That
+// hasEnoughHellos reports whether all other members have responded, or one of them and the others had enough time. That
 // time counts from the beginning of the round in which the first one responded, so a silent one is waited for only
 // once, for the duration of a request. mu is held.
-func (v *Voter) heardEnough(members []string, known map[string]hello, now time.Time) bool {
+func (v *Voter) hasEnoughHellos(members []string, known map[string]hello, now time.Time) bool {
 	heard := 0
 	for _, address := range members {
 		if _, ok := known[address]; ok {
@@ -191,13 +193,13 @@ func (v *Voter) otherMembers() []string {
 	return out
 }
 
-// gossip records another voter's progress and its knowledge of the others.
-func (v *Voter) gossip(h hello) {
-	err := v.seen.saw(h.Status.ID, sighting{Term: h.Status.Term}, lazily)
+// recordProgress records another voter's progress and its knowledge of the others.
+func (v *Voter) recordProgress(h hello) {
+	err := v.seen.saw(h.Status.ID, peerProgress{Term: h.Status.Term}, urgencyLow)
 	for id, s := range h.Seen {
-		err = errors.Join(err, v.seen.saw(id, s, lazily))
+		err = errors.Join(err, v.seen.saw(id, s, urgencyLow))
 	}
 	if err = errors.Join(err, v.seen.flush(v.servers())); err != nil {
-		v.log.Warn("what is known of the other voters", zap.Error(err))
+		v.log.Warn("recorded peer progress", zap.Error(err))
 	}
 }

@@ -77,7 +77,7 @@ func TestLacks(t *testing.T) {
 			effect[MarkLoss](t, effects)
 			effect[StopFollower](t, effects)
 			require.Equal(t, []Member{memberOf(1)}, effect[SwapRecord](t, effects).Next.InSync)
-			require.Contains(t, r.s.Reason(), "put back")
+			require.Contains(t, r.s.Reason(), "older copy")
 		})
 	}
 }
@@ -117,10 +117,10 @@ func TestTwin(t *testing.T) {
 		r, _ := begin(t, stale)
 		effects := r.step(Met{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
 		requireNo[SwapRecord](t, effects)
-		require.Contains(t, r.s.Reason(), "two processes with one identity")
-		require.Equal(t, stale, *r.s.twin())
+		require.Contains(t, r.s.Reason(), "duplicate node identity")
+		require.Equal(t, stale, *r.s.duplicate())
 		requireNo[SwapRecord](t, r.observe(true))
-		require.Equal(t, []Effect{Meet{Address: "a:2"}}, r.after(twinMemory), "so that the other one can tell, too")
+		require.Equal(t, []Effect{Meet{Address: "a:2"}}, r.after(duplicateRetention), "so that the other one can tell, too")
 		r.step(Met{Address: "a:2", Gone: true, Err: ErrGone})
 		require.Equal(t, []Effect{Meet{Address: "a:2"}}, r.after(time.Hour), "what that one acknowledged is not here")
 	})
@@ -130,7 +130,7 @@ func TestTwin(t *testing.T) {
 			Address: "a:2",
 			Peer:    Peer{Node: testNodes[0].ID, Process: "the next"},
 		})))
-		require.Contains(t, r.s.Reason(), "two processes with one identity")
+		require.Contains(t, r.s.Reason(), "duplicate node identity")
 	})
 	t.Run("does not answer: its lease tells", func(t *testing.T) {
 		r, _ := begin(t, stale)
@@ -143,13 +143,13 @@ func TestTwin(t *testing.T) {
 	})
 	t.Run("the one that runs hears of it", func(t *testing.T) {
 		r := activePair(t, Settings{})
-		r.step(TwinReported{Live: stale})
-		require.Equal(t, stale, *r.s.twin())
-		r.after(twinMemory)
-		require.Nil(t, r.s.twin())
-		r.step(Observed{Observation: Observation{Reachable: true, Twin: &Twin{Live: stale, Stale: true}}})
-		require.Nil(t, r.s.twin(), "perhaps a run before this one, which was killed")
-		r.step(Observed{Observation: Observation{Reachable: true, Twin: &Twin{Live: stale}}})
-		require.Equal(t, stale, *r.s.twin())
+		r.step(DuplicateReported{Live: stale})
+		require.Equal(t, stale, *r.s.duplicate())
+		r.after(duplicateRetention)
+		require.Nil(t, r.s.duplicate())
+		r.step(Observed{Observation: Observation{Reachable: true, Duplicate: &Duplicate{Live: stale, Stale: true}}})
+		require.Nil(t, r.s.duplicate(), "perhaps a run before this one, which was killed")
+		r.step(Observed{Observation: Observation{Reachable: true, Duplicate: &Duplicate{Live: stale}}})
+		require.Equal(t, stale, *r.s.duplicate())
 	})
 }

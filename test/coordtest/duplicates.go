@@ -32,7 +32,7 @@ func announce(t *testing.T, c failover.Coordinator, live failover.Live) func() {
 				t.Logf("Announce: %v", err) // the connection was closed
 			}
 		case <-time.After(bound):
-			t.Error("Announce did not end with its context")
+			t.Error("Announce did not return when its context was canceled")
 		}
 	}
 	t.Cleanup(end)
@@ -41,12 +41,12 @@ func announce(t *testing.T, c failover.Coordinator, live failover.Live) func() {
 
 // is reports whether the observed duplicate is this process, and running.
 func is(o failover.Observation, want failover.Live) bool {
-	return o.Twin != nil && o.Twin.Live == want && !o.Twin.Stale
+	return o.Duplicate != nil && o.Duplicate.Live == want && !o.Duplicate.Stale
 }
 
-// testTwins verifies that two processes of one node see each other while both are running, and that others see the
+// testDuplicates verifies that two processes of one node see each other while both are running, and that others see the
 // node once.
-func testTwins(t *testing.T, f Fixture) {
+func testDuplicates(t *testing.T, f Fixture) {
 	a, b, other, reader := connect(t, f), connect(t, f), connect(t, f), connect(t, f)
 	node := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "h:1"}
 	first, second := failover.Live{Node: node, Process: "p1"}, failover.Live{Node: node, Process: "p2"}
@@ -56,7 +56,7 @@ func testTwins(t *testing.T, f Fixture) {
 		return len(o.Live) == 2 &&
 			!o.LeaseUntil.IsZero()
 	})
-	require.Nil(t, o.Twin)
+	require.Nil(t, o.Duplicate)
 
 	// The copy is started, stopped, and started again.
 	for range 2 {
@@ -68,34 +68,34 @@ func testTwins(t *testing.T, f Fixture) {
 			return ok && l == second && (f.Exact || len(o.Live) == 2)
 		})
 		require.Len(t, o.Live, 2)
-		require.Nil(t, o.Twin)
+		require.Nil(t, o.Duplicate)
 		require.Nil(t, Await(t, reader, "the nodes",
-			func(o failover.Observation) bool { return len(o.Live) == 2 }).Twin)
+			func(o failover.Observation) bool { return len(o.Live) == 2 }).Duplicate)
 		until := Await(t, a, "a lease", func(o failover.Observation) bool { return is(o, second) }).LeaseUntil
-		Await(t, a, "a lease that goes on", func(o failover.Observation) bool {
+		Await(t, a, "lease that is renewed", func(o failover.Observation) bool {
 			return o.LeaseUntil.After(until) &&
 				is(o, second)
 		})
 
 		end()
-		Await(t, a, "no twin", func(o failover.Observation) bool { return o.Twin == nil })
-		require.Nil(t, Await(t, b, "nothing", func(failover.Observation) bool { return true }).Twin)
-		Await(t, other, "the process that is left", func(o failover.Observation) bool {
+		Await(t, a, "no duplicate", func(o failover.Observation) bool { return o.Duplicate == nil })
+		require.Nil(t, Await(t, b, "nothing", func(failover.Observation) bool { return true }).Duplicate)
+		Await(t, other, "remaining process", func(o failover.Observation) bool {
 			l, ok := o.LiveNode(node.ID)
 			return ok && l == first
 		})
 	}
 }
 
-// testTwinThatWasKilled verifies that the key of a killed process is observed but not considered a running process.
-func testTwinThatWasKilled(t *testing.T, f Fixture) {
+// testKilledDuplicate verifies that the key of a killed process is observed but not considered a running process.
+func testKilledDuplicate(t *testing.T, f Fixture) {
 	node := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "h:1"}
 	dead, live := failover.Live{Node: node, Process: "p2"}, failover.Live{Node: node, Process: "p1"}
 	reader := connect(t, f)
 	for attempt := 0; ; attempt++ {
 		killed := f.Connect(t)
 		end := announce(t, killed, dead)
-		Await(t, reader, "the first process", func(o failover.Observation) bool {
+		Await(t, reader, "first process", func(o failover.Observation) bool {
 			l,
 				ok := o.LiveNode(node.ID)
 			return ok && l == dead
@@ -109,22 +109,22 @@ func testTwinThatWasKilled(t *testing.T, f Fixture) {
 		end = announce(t, c, live)
 		left := false
 		for o := range seen {
-			if o.Twin != nil {
-				require.Equal(t, dead, o.Twin.Live)
-				require.True(t, o.Twin.Stale, "a dead process is taken for a twin that runs")
+			if o.Duplicate != nil {
+				require.Equal(t, dead, o.Duplicate.Live)
+				require.True(t, o.Duplicate.Stale, "a dead process is reported as a running duplicate")
 				left = true
 			}
-			if l, ok := o.LiveNode(node.ID); ok && l == live && o.Twin == nil {
+			if l, ok := o.LiveNode(node.ID); ok && l == live && o.Duplicate == nil {
 				break
 			}
 		}
-		require.NoError(t, ctx.Err(), "what the dead process has left behind is still there")
+		require.NoError(t, ctx.Err(), "keys of a dead process remain")
 		cancel()
 		end()
 		if left {
 			return
 		}
 		// its lease may expire earlier on a slow machine
-		require.Less(t, attempt, 10, "what a dead process has left behind was never seen")
+		require.Less(t, attempt, 10, "keys of a dead process were never observed")
 	}
 }

@@ -35,29 +35,29 @@ import (
 // election.)
 
 const (
-	// soon is the delay of writing acknowledged entries: the acks of two followers share one write.
-	soon = 50 * time.Millisecond
-	// gossipEvery is the flush interval of progress that was reported by others, or that is no promise.
-	gossipEvery = 5 * time.Second
+	// flushDelay is the delay of writing acknowledged entries: the acks of two followers share one write.
+	flushDelay = 50 * time.Millisecond
+	// flushInterval is the flush interval of progress that was reported by others, or that is no promise.
+	flushInterval = 5 * time.Second
 )
 
 // urgency of a write.
 type urgency uint8
 
 const (
-	lazily  urgency = iota // within gossipEvery
-	shortly                // within soon
-	atOnce                 // before return
+	urgencyLow       urgency = iota // within flushInterval
+	urgencyNormal                   // within soon
+	urgencyImmediate                // before return
 )
 
 // Keys next to raft's own, in the same file.
 const (
-	sightingsKey = "lockstep-sightings"
-	putBackKey   = "lockstep-put-back"
+	progressKey = "lockstep-sightings"
+	rollbackKey = "lockstep-put-back"
 )
 
-// sighting is the highest known progress of a voter.
-type sighting struct {
+// peerProgress is the highest known progress of a voter.
+type peerProgress struct {
 	// Term of the voter.
 	Term uint64 `json:"term,omitempty"`
 	// Voted is the term of its last known vote.
@@ -69,7 +69,7 @@ type sighting struct {
 }
 
 // with returns the maximum of both, field by field.
-func (s sighting) with(o sighting) sighting {
+func (s peerProgress) with(o peerProgress) peerProgress {
 	s.Term, s.Voted = max(s.Term, o.Term), max(s.Voted, o.Voted)
 	if o.AckTerm > s.AckTerm || o.AckTerm == s.AckTerm && o.Acked > s.Acked {
 		s.AckTerm, s.Acked = o.AckTerm, o.Acked
@@ -85,10 +85,10 @@ type diskState struct {
 }
 
 // lacks describes the progress that a voter with this disk state has lost; empty if none.
-func (s sighting) lacks(have diskState) string {
+func (s peerProgress) lacks(have diskState) string {
 	switch {
 	case s.Voted > have.Voted:
-		return fmt.Sprintf("it has voted in term %d, and its disk says %d", s.Voted, have.Voted)
+		return fmt.Sprintf("it voted in term %d, and its disk has term %d", s.Voted, have.Voted)
 	case s.AckTerm > have.Term:
 		return fmt.Sprintf("it had entries of term %d, and its disk is in term %d", s.AckTerm, have.Term)
 	case s.AckTerm == have.Term && s.Acked > have.Last:
@@ -119,30 +119,30 @@ func (d *disk) readState() (diskState, error) {
 func (d *disk) lastEntry() (entry hraft.Log, err error) {
 	last, err := d.store.LastIndex()
 	if err != nil {
-		return hraft.Log{}, fmt.Errorf("raft: the log in %s: %w", d.dir, err)
+		return hraft.Log{}, fmt.Errorf("raft: log in %s: %w", d.dir, err)
 	}
 	if last > 0 {
 		err = d.store.GetLog(last, &entry)
 	}
 	if err != nil && !errors.Is(err, hraft.ErrLogNotFound) {
-		return hraft.Log{}, fmt.Errorf("raft: entry %d of the log in %s: %w", last, d.dir, err)
+		return hraft.Log{}, fmt.Errorf("raft: entry %d of log in %s: %w", last, d.dir, err)
 	}
 	return entry, nil
 }
 
 // putBack returns the persisted reason why this voter no longer takes part; empty if it does.
 func (d *disk) putBack() (string, error) {
-	why, err := d.store.Get([]byte(putBackKey))
+	why, err := d.store.Get([]byte(rollbackKey))
 	if err != nil && !errors.Is(err, errKeyNotFound) {
-		return "", fmt.Errorf("raft: read %s in %s: %w", putBackKey, d.dir, err)
+		return "", fmt.Errorf("raft: read %s in %s: %w", rollbackKey, d.dir, err)
 	}
 	return string(why), nil
 }
 
-// notePutBack persists that reason for the next start, when the voters that know it may not be running.
-func (d *disk) notePutBack(why string) error {
-	if err := d.store.Set([]byte(putBackKey), []byte(why)); err != nil {
-		return fmt.Errorf("raft: write %s to %s: %w", putBackKey, d.dir, err)
+// recordRollback persists that reason for the next start, when the voters that know it may not be running.
+func (d *disk) recordRollback(why string) error {
+	if err := d.store.Set([]byte(rollbackKey), []byte(why)); err != nil {
+		return fmt.Errorf("raft: write %s to %s: %w", rollbackKey, d.dir, err)
 	}
 	return nil
 }
@@ -150,15 +150,15 @@ func (d *disk) notePutBack(why string) error {
 // kept is the persisted knowledge.
 type kept struct {
 	// Seen is the progress of the other voters, by ID.
-	Seen map[string]sighting `json:"seen"`
+	Seen map[string]peerProgress `json:"seen"`
 	// LedBy is the leader of LedTerm, the newest one that has sent entries. It has at least this voter's entries of
 	// that term.
 	LedTerm uint64 `json:"led_term"`
 	LedBy   string `json:"led_by"`
 }
 
-// sightings is this voter's knowledge of the others.
-type sightings struct {
+// progressStore is this voter's knowledge of the others.
+type progressStore struct {
 	disk *disk
 	due  chan struct{} // one slot: a write is due soon
 
@@ -172,10 +172,10 @@ type sightings struct {
 	written time.Time // time of the last write
 }
 
-// openSightings reads the persisted knowledge.
-func openSightings(d *disk) (*sightings, error) {
-	s := &sightings{disk: d, due: make(chan struct{}, 1), known: kept{Seen: make(map[string]sighting)}}
-	raw, err := d.store.Get([]byte(sightingsKey))
+// openProgress reads the persisted knowledge.
+func openProgress(d *disk) (*progressStore, error) {
+	s := &progressStore{disk: d, due: make(chan struct{}, 1), known: kept{Seen: make(map[string]peerProgress)}}
+	raw, err := d.store.Get([]byte(progressKey))
 	if errors.Is(err, errKeyNotFound) {
 		return s, nil
 	}
@@ -183,27 +183,27 @@ func openSightings(d *disk) (*sightings, error) {
 		err = json.Unmarshal(raw, &s.known)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("raft: read %s in %s: %w: if it is damaged, move the directory away and replace this "+
+		return nil, fmt.Errorf("raft: read %s in %s: %w: if it is corrupt, move the directory away and replace this "+
 			"voter (lockstep pair replace)",
-			sightingsKey, d.dir, err)
+			progressKey, d.dir, err)
 	}
 	if s.known.Seen == nil {
-		s.known.Seen = make(map[string]sighting)
+		s.known.Seen = make(map[string]peerProgress)
 	}
 	s.ledTerm = s.known.LedTerm
 	return s, nil
 }
 
 // saw records a voter's progress.
-func (s *sightings) saw(id string, what sighting, when urgency) error {
+func (s *progressStore) saw(id string, what peerProgress, when urgency) error {
 	if id == "" || id == s.disk.id {
 		return nil
 	}
 	switch lacks := s.note(id, what); {
 	case !lacks:
-	case when == atOnce:
+	case when == urgencyImmediate:
 		return s.sync()
-	case when == shortly:
+	case when == urgencyNormal:
 		select {
 		case s.due <- struct{}{}:
 		default:
@@ -213,7 +213,7 @@ func (s *sightings) saw(id string, what sighting, when urgency) error {
 }
 
 // note records progress in memory, and reports whether the disk is outdated.
-func (s *sightings) note(id string, what sighting) bool {
+func (s *progressStore) note(id string, what peerProgress) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if next := s.known.Seen[id].with(what); next != s.known.Seen[id] {
@@ -224,7 +224,7 @@ func (s *sightings) note(id string, what sighting) bool {
 }
 
 // run writes due changes, until ctx ends.
-func (s *sightings) run(ctx context.Context, failed func(error)) {
+func (s *progressStore) run(ctx context.Context, failed func(error)) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -234,7 +234,7 @@ func (s *sightings) run(ctx context.Context, failed func(error)) {
 		select {
 		case <-ctx.Done(): // Voter.Close writes it
 			return
-		case <-time.After(soon):
+		case <-time.After(flushDelay):
 		}
 		if err := s.sync(); err != nil {
 			failed(err)
@@ -243,7 +243,7 @@ func (s *sightings) run(ctx context.Context, failed func(error)) {
 }
 
 // sync writes pending changes. After it returns nil, the disk has everything recorded before the call.
-func (s *sightings) sync() error {
+func (s *progressStore) sync() error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	s.mu.Lock()
@@ -255,10 +255,10 @@ func (s *sightings) sync() error {
 	raw, err := json.Marshal(s.known)
 	s.mu.Unlock()
 	if err == nil {
-		err = s.disk.store.Set([]byte(sightingsKey), raw)
+		err = s.disk.store.Set([]byte(progressKey), raw)
 	}
 	if err != nil {
-		return fmt.Errorf("raft: write %s to %s: %w", sightingsKey, s.disk.dir, err)
+		return fmt.Errorf("raft: write %s to %s: %w", progressKey, s.disk.dir, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -267,7 +267,7 @@ func (s *sightings) sync() error {
 }
 
 // led durably records the leader of a term before this voter writes its entries.
-func (s *sightings) led(term uint64, id string) error {
+func (s *progressStore) led(term uint64, id string) error {
 	s.mu.Lock()
 	durable := term <= s.ledTerm
 	if term > s.known.LedTerm {
@@ -282,14 +282,14 @@ func (s *sightings) led(term uint64, id string) error {
 }
 
 // flush writes low-urgency changes at the flush interval, and deletes former members.
-func (s *sightings) flush(members []hraft.Server) error {
+func (s *progressStore) flush(members []hraft.Server) error {
 	s.mu.Lock()
-	if s.changes == s.stored || time.Since(s.written) < gossipEvery {
+	if s.changes == s.stored || time.Since(s.written) < flushInterval {
 		s.mu.Unlock()
 		return nil
 	}
 	if len(members) > 0 {
-		maps.DeleteFunc(s.known.Seen, func(id string, _ sighting) bool {
+		maps.DeleteFunc(s.known.Seen, func(id string, _ peerProgress) bool {
 			return !slices.ContainsFunc(members, func(m hraft.Server) bool { return string(m.ID) == id })
 		})
 		s.changes++
@@ -299,7 +299,7 @@ func (s *sightings) flush(members []hraft.Server) error {
 }
 
 // all returns the progress of every voter.
-func (s *sightings) all() (map[string]sighting, error) {
+func (s *progressStore) all() (map[string]peerProgress, error) {
 	s.mu.Lock()
 	all := kept{Seen: maps.Clone(s.known.Seen), LedTerm: s.known.LedTerm, LedBy: s.known.LedBy}
 	s.mu.Unlock()
@@ -311,7 +311,7 @@ func (s *sightings) all() (map[string]sighting, error) {
 	if err != nil {
 		return nil, err
 	}
-	leader := sighting{Term: all.LedTerm, Voted: all.LedTerm}
+	leader := peerProgress{Term: all.LedTerm, Voted: all.LedTerm}
 	if entry.Term == all.LedTerm {
 		leader.AckTerm, leader.Acked = entry.Term, entry.Index
 	}
@@ -320,7 +320,7 @@ func (s *sightings) all() (map[string]sighting, error) {
 }
 
 // of returns the progress of one voter.
-func (s *sightings) of(id string) (sighting, error) {
+func (s *progressStore) of(id string) (peerProgress, error) {
 	all, err := s.all()
 	return all[id], err
 }

@@ -12,7 +12,7 @@ import (
 // Distinguishes lost progress from regular changes.
 func TestSightingLacks(t *testing.T) {
 	t.Parallel()
-	seen := sighting{Term: 5, Voted: 4, AckTerm: 5, Acked: 10}
+	seen := peerProgress{Term: 5, Voted: 4, AckTerm: 5, Acked: 10}
 	for name, tt := range map[string]struct {
 		have diskState
 		want string
@@ -21,7 +21,7 @@ func TestSightingLacks(t *testing.T) {
 		"further":                    {diskState{Term: 6, Voted: 6, Last: 12}, ""},
 		"cut by a leader after that": {diskState{Term: 6, Voted: 4, Last: 8}, ""},
 		"term":                       {diskState{Term: 4, Voted: 4, Last: 10}, "it had entries of term 5"},
-		"vote":                       {diskState{Term: 5, Voted: 3, Last: 10}, "it has voted in term 4"},
+		"vote":                       {diskState{Term: 5, Voted: 3, Last: 10}, "it voted in term 4"},
 		"log":                        {diskState{Term: 5, Voted: 5, Last: 9}, "it had the log up to 10"},
 	} {
 		if got := seen.lacks(tt.have); tt.want == "" {
@@ -30,31 +30,31 @@ func TestSightingLacks(t *testing.T) {
 			require.Contains(t, got, tt.want, name)
 		}
 	}
-	require.Empty(t, sighting{}.lacks(diskState{}), "a voter of 0.1.0 tells nothing")
-	require.Empty(t, sighting{Term: 6, Voted: 4, AckTerm: 5, Acked: 10}.lacks(diskState{Term: 5, Voted: 4, Last: 10}),
+	require.Empty(t, peerProgress{}.lacks(diskState{}), "a voter of 0.1.0 tells nothing")
+	require.Empty(t, peerProgress{Term: 6, Voted: 4, AckTerm: 5, Acked: 10}.lacks(diskState{Term: 5, Voted: 4, Last: 10}),
 		"a heartbeat of the leader that it stood against has set the term back: it was in it, and promised nothing")
-	require.Equal(t, sighting{Term: 7, Voted: 4, AckTerm: 6, Acked: 3},
-		seen.with(sighting{Term: 7, Voted: 2, AckTerm: 6, Acked: 3}))
-	require.Equal(t, seen, seen.with(sighting{AckTerm: 4, Acked: 99}))
+	require.Equal(t, peerProgress{Term: 7, Voted: 4, AckTerm: 6, Acked: 3},
+		seen.with(peerProgress{Term: 7, Voted: 2, AckTerm: 6, Acked: 3}))
+	require.Equal(t, seen, seen.with(peerProgress{AckTerm: 4, Acked: 99}))
 }
 
 // A promise is on disk before it counts.
 func TestSightingsAreKept(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	open := func() (*disk, *sightings) {
+	open := func() (*disk, *progressStore) {
 		d, err := openDisk(dir, true, newRaftLog(zap.NewNop()))
 		require.NoError(t, err)
 		require.NoError(t, d.identify(KindNode))
-		s, err := openSightings(d)
+		s, err := openProgress(d)
 		require.NoError(t, err)
 		return d, s
 	}
 	d, s := open()
-	promised := sighting{Term: 3, Voted: 3, AckTerm: 3, Acked: 7}
-	require.NoError(t, s.saw("a", promised, atOnce))
-	require.NoError(t, s.saw("b", sighting{Term: 9}, lazily))
-	require.NoError(t, s.saw(d.id, sighting{Term: 99}, atOnce), "of itself it knows best")
+	promised := peerProgress{Term: 3, Voted: 3, AckTerm: 3, Acked: 7}
+	require.NoError(t, s.saw("a", promised, urgencyImmediate))
+	require.NoError(t, s.saw("b", peerProgress{Term: 9}, urgencyLow))
+	require.NoError(t, s.saw(d.id, peerProgress{Term: 99}, urgencyImmediate), "of itself it knows best")
 	require.NoError(t, s.led(3, "a"))
 	require.NoError(t, s.led(2, "b"))
 	require.NoError(t, d.close())
@@ -63,8 +63,8 @@ func TestSightingsAreKept(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, promised, all["a"])
 	require.NotContains(t, all, d.id)
-	require.NoError(t, d.store.Set([]byte(sightingsKey), []byte("{")))
-	_, err = openSightings(d)
+	require.NoError(t, d.store.Set([]byte(progressKey), []byte("{")))
+	_, err = openProgress(d)
 	require.ErrorContains(t, err, "lockstep pair replace")
 	require.NoError(t, d.close())
 }

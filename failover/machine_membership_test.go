@@ -33,27 +33,27 @@ func TestWhatAWaitingNodeSays(t *testing.T) {
 	}{
 		"third of a healthy pair": {
 			third, recordWith(0, 0, 1), live(a, b, third), LostRejected,
-			[]string{"two nodes already", "a (a:1)", "b (b:1)"},
+			[]string{"already has its two nodes", "a (a:1)", "b (b:1)"},
 			false,
 		},
 		"third of a pair that is down": {
 			third, recordWith(0, 0, 1), live(third), LostRefused,
-			[]string{"one of them has to come back"},
+			[]string{"one of them must return"},
 			false,
 		},
 		"third while the active is new": {
 			third, recordWith(0, 0, 1), live(b, third), LostSilence,
-			[]string{"one of them has to come back"},
+			[]string{"one of them must return"},
 			false,
 		},
 		"active refuses": {
 			a, recordWith(1, 1), live(a, b), LostRejected,
-			[]string{"refuses this node"},
+			[]string{"rejects this node"},
 			false,
 		},
 		"network to the active": {
 			a, recordWith(1, 1), live(a, b), LostSilence,
-			[]string{"look at the network"},
+			[]string{"check the network"},
 			false,
 		},
 		"active lost": {
@@ -68,7 +68,7 @@ func TestWhatAWaitingNodeSays(t *testing.T) {
 		},
 		"wiped, the only one": {
 			inPlaceOfB, recordWith(1, 1), live(a, inPlaceOfB), LostRejected,
-			[]string{"Bring that directory back", "a (a:1)", "never here"},
+			[]string{"Restore that directory", "a (a:1)", "never here"},
 			true,
 		},
 		"wiped, with the other one": {

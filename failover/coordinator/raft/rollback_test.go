@@ -39,7 +39,7 @@ func (c *cluster) putBack(name, image string) {
 // awaitFenced waits until a voter has detected that its disk was restored.
 func (c *cluster) awaitFenced(name string) {
 	c.t.Helper()
-	require.True(c.t, awaitTrue(func() bool { return c.voters[name].Status().Fenced == raft.FencedPutBack }),
+	require.True(c.t, awaitTrue(func() bool { return c.voters[name].Status().Fenced == raft.FencedRolledBack }),
 		"%s takes part with a disk that was put back: %+v", name, c.voters[name].Status())
 	require.False(c.t, c.voters[name].Status().Member)
 }
@@ -53,7 +53,7 @@ func (c *cluster) awaitSame() {
 		for _, v := range c.voters {
 			s := v.Status()
 			last[s.LastIndex] = true
-			if !c.isKnownToHave(s.ID, s.LastIndex) {
+			if !c.hasRecordedProgress(s.ID, s.LastIndex) {
 				return false
 			}
 		}
@@ -61,11 +61,11 @@ func (c *cluster) awaitSame() {
 	}), "the voters' logs differ")
 }
 
-// isKnownToHave reports whether some voter knows that the one with this ID has an entry.
-func (c *cluster) isKnownToHave(id string, index uint64) bool {
+// hasRecordedProgress reports whether some voter knows that the one with this ID has an entry.
+func (c *cluster) hasRecordedProgress(id string, index uint64) bool {
 	c.t.Helper()
 	for _, v := range c.voters {
-		known, err := v.KnownToHave(id)
+		known, err := v.RecordedProgress(id)
 		require.NoError(c.t, err)
 		if known >= index && v.ID() != id {
 			return true
@@ -74,21 +74,21 @@ func (c *cluster) isKnownToHave(id string, index uint64) bool {
 	return false
 }
 
-// awaitNotice waits until a node receives a notice about a voter.
-func (c *cluster) awaitNotice(at, kind, about string) {
+// awaitCondition waits until a node receives a notice about a voter.
+func (c *cluster) awaitCondition(at, kind, describe string) {
 	c.t.Helper()
 	k := c.voters[at].Connect()
 	defer k.Close()
-	var last []failover.Notice
+	var last []failover.Condition
 	for o := range k.Watch(timed(c.t)) {
-		last = o.Notices
+		last = o.Conditions
 		for _, n := range last {
-			if n.Kind == kind && strings.Contains(n.Details, about) {
+			if n.Kind == kind && strings.Contains(n.Details, describe) {
 				return
 			}
 		}
 	}
-	require.Fail(c.t, "not noticed", "%s about %s at %s: %+v", kind, about, at, last)
+	require.Fail(c.t, "not noticed", "%s about %s at %s: %+v", kind, describe, at, last)
 }
 
 // A node receives notices about a missing voter and about one with a lost disk, and none when all are healthy.
@@ -97,23 +97,23 @@ func TestNotices(t *testing.T) {
 	c := startCluster(t)
 	k := c.connect(nodeA)
 	for o := range k.Watch(timed(t)) {
-		if o.Reachable && o.LiveKnown && len(o.Notices) == 0 {
+		if o.Reachable && o.LiveKnown && len(o.Conditions) == 0 {
 			break
 		}
 	}
 	c.stop(witness)
-	c.awaitNotice(nodeA, failover.NoticeVoterMissing, witness)
+	c.awaitCondition(nodeA, failover.ConditionVoterMissing, witness)
 	c.stop(nodeB) // without a majority
-	c.awaitNotice(nodeA, failover.NoticeVoterMissing, nodeB)
+	c.awaitCondition(nodeA, failover.ConditionVoterMissing, nodeB)
 	c.start(nodeB)
 	c.wipe(witness)
 	fresh := c.start(witness)
-	c.awaitNotice(nodeA, failover.NoticeVoterWiped, "lockstep pair replace")
-	c.awaitNotice(witness, failover.NoticeVoterWiped, fresh.ID())
+	c.awaitCondition(nodeA, failover.ConditionVoterWiped, "lockstep pair replace")
+	c.awaitCondition(witness, failover.ConditionVoterWiped, fresh.ID())
 	_, err := c.voters[nodeA].Replace(timed(t), witness, witness)
 	require.NoError(t, err)
 	for o := range k.Watch(timed(t)) {
-		if o.Reachable && len(o.Notices) == 0 {
+		if o.Reachable && len(o.Conditions) == 0 {
 			return
 		}
 	}
@@ -154,11 +154,11 @@ func TestPutBackVoter(t *testing.T) {
 			v := c.start(name)
 			require.Equal(t, id, v.ID())
 			c.awaitFenced(name)
-			c.awaitTrouble(name, "was put back to an older state")
-			require.Contains(t, v.Status().Trouble, "lockstep pair replace "+id+" "+name)
-			c.awaitTrouble(other, "the disk of the voter at "+name+" was put back")
+			c.awaitProblem(name, "was restored from an older copy")
+			require.Contains(t, v.Status().Problem, "lockstep pair replace "+id+" "+name)
+			c.awaitProblem(other, "disk of the voter at "+name+" was restored")
 			for _, at := range []string{name, other} {
-				c.awaitNotice(at, failover.NoticeVoterPutBack, name)
+				c.awaitCondition(at, failover.ConditionVoterRolledBack, name)
 			}
 
 			// Its node can still use the coordinator.
@@ -181,7 +181,7 @@ func TestPutBackVoter(t *testing.T) {
 			_, _, err = reader.Load(short)
 			require.ErrorIs(t, err, failover.ErrUnreachable)
 			require.NotEqual(t, "Leader", c.voters[other].Status().State)
-			require.Equal(t, raft.FencedPutBack, v.Status().Fenced)
+			require.Equal(t, raft.FencedRolledBack, v.Status().Fenced)
 			c.start(third)
 
 			c.stop(name)
@@ -189,7 +189,7 @@ func TestPutBackVoter(t *testing.T) {
 			fresh := c.start(name)
 			_, err = c.voters[other].Replace(timed(t), id, name)
 			require.NoError(t, err)
-			require.True(t, awaitTrue(func() bool { s := fresh.Status(); return s.Member && s.Trouble == "" }), "%+v",
+			require.True(t, awaitTrue(func() bool { s := fresh.Status(); return s.Member && s.Problem == "" }), "%+v",
 				fresh.Status())
 		})
 	}
@@ -283,7 +283,7 @@ func TestTwoPutBack(t *testing.T) {
 	for name := range images {
 		c.awaitFenced(name)
 	}
-	c.awaitTrouble(witness, "lockstep pair recover-quorum")
+	c.awaitProblem(witness, "lockstep pair recover-quorum")
 	require.True(t, awaitTrue(func() bool { return c.voters[witness].Status().State != "Leader" }))
 
 	dir := c.options(witness).Dir
@@ -354,11 +354,11 @@ func TestGreetingFindsPutBack(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
 	a, b := c.voters[nodeA], c.voters[nodeB]
-	require.NoError(t, a.Greeted(b.ID(), 0))
-	require.ErrorContains(t, a.Greeted(b.ID(), 1000), "the disk of this voter was put back")
+	require.NoError(t, a.HandshakeFrom(b.ID(), 0))
+	require.ErrorContains(t, a.HandshakeFrom(b.ID(), 1000), "disk of this voter was rolled back")
 	c.awaitFenced(nodeA)
-	require.ErrorContains(t, a.Greeted(b.ID(), 0), "takes no part any more")
+	require.ErrorContains(t, a.HandshakeFrom(b.ID(), 0), "no longer takes part")
 	// And vice versa: b knows the former progress of a, from a or, a moment later, from the leader.
-	require.Eventually(t, func() bool { return b.GreetedBy(a.ID()) != nil }, time.Minute, 5*time.Millisecond)
-	require.ErrorContains(t, b.GreetedBy(a.ID()), "the disk of the voter that connects was put back")
+	require.Eventually(t, func() bool { return b.HandshakeBy(a.ID()) != nil }, time.Minute, 5*time.Millisecond)
+	require.ErrorContains(t, b.HandshakeBy(a.ID()), "disk of the connecting voter was rolled back")
 }

@@ -14,66 +14,70 @@ import (
 // waiting describes the event that a node waits for that is not in sync and not connected.
 func (s *State) waiting() string {
 	if gone, ok := s.replaced(); ok {
-		return s.waitingInPlaceOf(gone)
+		return s.replacedReason(gone)
 	}
-	first, second, two := s.pairOfOthers()
+	first, second, two := s.foreignPair()
 	_, activeLives := Observation{Live: s.live}.LiveNode(s.rec.Active)
 	there, taken := s.nodeAtActiveAddress()
 	switch {
 	case two && s.isLive(first.ID) && s.isLive(second.ID):
-		return fmt.Sprintf("the pair has its two nodes already, %s and %s, and this is a third one: stop it, or give it a "+
-			"coordinator.etcd.prefix of its own. If it is to take the place of one of them, stop that one first",
+		return fmt.Sprintf("the pair already has its two nodes, %s and %s, and this is a third one: stop it, or give it "+
+			"its own "+
+			"coordinator.etcd.prefix. If it should replace one of them, stop that one first",
 			describeShort(first), describeShort(second))
 	case two:
-		return fmt.Sprintf("the pair's two nodes are %s and %s, and both hold everything: one of them has to come back. "+
+		return fmt.Sprintf("the pair's nodes are %s and %s, and both hold everything: one of them must return. "+
 			"This node joins when the other one has left", describeShort(first), describeShort(second))
 	case s.follow.cause == LostBehind:
 		return behindReason
 	case s.follow.cause == LostNoRoom:
-		return "it goes on by itself when there is room on this node's disk again (disk.low-watermark)"
+		return "it resumes automatically when this node's disk has space again (disk.low-watermark)"
 	case activeLives && s.follow.cause == LostRejected:
-		return "the active is there and refuses this node: its log and this node's say why. This node tries again by itself"
+		return "the active is running and rejects this node: see both nodes' logs for the reason. This node retries " +
+			"automatically"
 	case activeLives:
-		return "the coordinator says that the active is there: look at the network between the two nodes. Nothing " +
-			"has to be forced"
+		return "according to the coordinator the active is running: check the network between the two nodes. A forced " +
+			"failover " +
+			"is not needed"
 	case taken:
-		return fmt.Sprintf("another node, %s, runs where the active was: the active's data directory was wiped or "+
+		return fmt.Sprintf("another node, %s, runs in place of the active: the active's data directory was wiped or "+
 			"replaced, and "+
-			"only that held everything. Bring it back. If it is lost for good, stop the new node; then lockstep "+
-			"failover --dry-run says what would be lost by going on with this one", describeShort(there))
+			"only that held everything. Restore it. If it is permanently lost, stop the new node; then lockstep "+
+			"failover --dry-run shows what would be lost by continuing with this one", describeShort(there))
 	default:
-		return "only the active holds everything, so it has to come back; if it is lost for good, lockstep failover " +
-			"--dry-run says what would be lost by going on without it"
+		return "only the active holds everything, so it must return; if it is permanently lost, lockstep failover " +
+			"--dry-run shows what would be lost by continuing without it"
 	}
 }
 
-// waitingInPlaceOf describes the options for a node without data that runs at the address of a node that was in sync.
-func (s *State) waitingInPlaceOf(gone NodeInfo) string {
-	what := fmt.Sprintf("the record names another node, %s, in sync at this node's address: its data directory was "+
+// replacedReason describes the options for a node without data that runs at the address of a node that was in sync.
+func (s *State) replacedReason(gone NodeInfo) string {
+	what := fmt.Sprintf("the cluster record has another node, %s, in sync at this node's address: its data directory was "+
 		"wiped or replaced",
 		gone.ID)
 	if m, ok := s.rec.Other(gone.ID); ok {
 		other, _ := describeNode(s.rec, s.live, m.Node)
 		other.ID = m.Node
-		return what + fmt.Sprintf(". Node %s holds everything, too: when it is there this node joins by itself",
+		return what + fmt.Sprintf(". Node %s holds everything, too: when it is running, this node joins automatically",
 			describeShort(other))
 	}
-	what += ", and no other node held everything. Bring that directory back"
+	what += ", and no other node held everything. Restore that directory"
 	known := slices.Clone(s.rec.Nodes)
 	for _, l := range s.live {
 		known = append(known, l.Node)
 	}
 	for _, n := range known {
 		if n.ID != gone.ID && n.ID != s.self.ID {
-			return what + fmt.Sprintf(". If it is lost for good, stop this node, and go on with what node %s holds: "+
-				"lockstep failover there, never here, where nothing is", describeShort(n))
+			return what + fmt.Sprintf(". If it is permanently lost, stop this node, and continue with the records that "+
+				"node %s holds: "+
+				"lockstep failover there, never here, where the store is empty", describeShort(n))
 		}
 	}
 	return what + ", or restore a backup"
 }
 
-// pairOfOthers returns the two nodes in sync, if this node is not one of them.
-func (s *State) pairOfOthers() (first, second NodeInfo, ok bool) {
+// foreignPair returns the two nodes in sync, if this node is not one of them.
+func (s *State) foreignPair() (first, second NodeInfo, ok bool) {
 	if _, listed := s.rec.Member(s.self.ID); listed || len(s.rec.InSync) < 2 {
 		return first, second, false
 	}
@@ -142,8 +146,8 @@ func (s *State) thirdReason() string {
 	if !ok {
 		return ""
 	}
-	return fmt.Sprintf("the pair has its two nodes already, and a third one, %s, announces itself: it is refused. Stop "+
-		"it if it runs, or give it a coordinator.etcd.prefix of its own", describeShort(n))
+	return fmt.Sprintf("the pair already has its two nodes, and a third one, %s, announces itself: it is rejected. Stop "+
+		"it if it runs, or give it its own coordinator.etcd.prefix", describeShort(n))
 }
 
 // describeShort returns the name and address of a node, for display.

@@ -37,16 +37,16 @@ import (
 // removed blocks (INV-13). (A release before INV-13 wrote 0, and omits the seal.) op 2 resets: everything is removed
 // and the log starts again after the new end.
 const (
-	cutFile    = "cut.intent"
-	cutMagic   = "LSLOGCUT"
-	cutVersion = 1
-	cutBytes   = 124
+	truncateFile    = "cut.intent"
+	truncateMagic   = "LSLOGCUT"
+	truncateVersion = 1
+	truncateBytes   = 124
 
-	cutTail  = 1
-	cutReset = 2
+	truncateTail  = 1
+	truncateReset = 2
 )
 
-type cutIntent struct {
+type truncateIntent struct {
 	op               uint32
 	logID            [16]byte
 	end              lsn.Position
@@ -57,10 +57,10 @@ type cutIntent struct {
 	header           [blockHeaderBytes]byte
 }
 
-func (c *cutIntent) encode() []byte {
-	b := make([]byte, cutBytes)
-	copy(b, cutMagic)
-	binary.LittleEndian.PutUint32(b[8:], cutVersion)
+func (c *truncateIntent) encode() []byte {
+	b := make([]byte, truncateBytes)
+	copy(b, truncateMagic)
+	binary.LittleEndian.PutUint32(b[8:], truncateVersion)
 	binary.LittleEndian.PutUint32(b[12:], c.op)
 	copy(b[16:], c.logID[:])
 	binary.LittleEndian.PutUint64(b[32:], c.end.Term)
@@ -77,13 +77,13 @@ func (c *cutIntent) encode() []byte {
 }
 
 // sealAt makes the cut write a seal, for the records up to committed.
-func (c *cutIntent) sealAt(committed uint64) {
+func (c *truncateIntent) sealAt(committed uint64) {
 	if behind := c.end.LSN - committed; committed > 0 && behind < maxCommitBehind {
 		c.seal = uint32(behind) + 1
 	}
 }
 
-func (c *cutIntent) writeSeal(f vfs.File) error {
+func (c *truncateIntent) writeSeal(f vfs.File) error {
 	if c.seal == 0 {
 		return nil
 	}
@@ -97,17 +97,17 @@ func (c *cutIntent) writeSeal(f vfs.File) error {
 	return err
 }
 
-var errBadIntent = errors.New("the intent of a cut is not readable")
+var errBadIntent = errors.New("truncation intent is unreadable")
 
-func decodeCutIntent(b []byte) (*cutIntent, error) {
-	if len(b) != cutBytes || string(b[:8]) != cutMagic || checksum(0, b[:120]) != binary.LittleEndian.Uint32(b[120:]) {
+func decodeTruncateIntent(b []byte) (*truncateIntent, error) {
+	if len(b) != truncateBytes || string(b[:8]) != truncateMagic || checksum(0, b[:120]) != binary.LittleEndian.Uint32(b[120:]) {
 		return nil, errBadIntent
 	}
-	if version := binary.LittleEndian.Uint32(b[8:]); version != cutVersion {
-		return nil, fmt.Errorf("%w: an interrupted cut of format %d, this program knows format %d", ErrNewerVersion,
-			version, cutVersion)
+	if version := binary.LittleEndian.Uint32(b[8:]); version != truncateVersion {
+		return nil, fmt.Errorf("%w: interrupted truncation of format %d, this program supports format %d", ErrNewerVersion,
+			version, truncateVersion)
 	}
-	c := &cutIntent{
+	c := &truncateIntent{
 		op:    binary.LittleEndian.Uint32(b[12:]),
 		logID: [16]byte(b[16:32]),
 		end: lsn.Position{
@@ -122,7 +122,7 @@ func decodeCutIntent(b []byte) (*cutIntent, error) {
 		headerAt: int64(binary.LittleEndian.Uint64(b[80:])),
 		header:   [blockHeaderBytes]byte(b[88:120]),
 	}
-	known := (c.op == cutTail || c.op == cutReset) && uint64(c.seal) <= c.end.LSN
+	known := (c.op == truncateTail || c.op == truncateReset) && uint64(c.seal) <= c.end.LSN
 	if !known || c.zeroFrom < 0 || c.zeroTo < c.zeroFrom || c.zeroTo > 2*maxSegmentBytes || c.headerAt < 0 ||
 		c.headerAt > c.zeroFrom {
 		return nil, errBadIntent
@@ -130,30 +130,30 @@ func decodeCutIntent(b []byte) (*cutIntent, error) {
 	return c, nil
 }
 
-// finishCut completes a cut that a crash interrupted.
-func (l *Log) finishCut() error {
-	path := filepath.Join(l.o.Dir, cutFile)
-	b, err := vfs.ReadFile(l.o.FS, path, cutBytes)
+// finishTruncate completes a cut that a crash interrupted.
+func (l *Log) finishTruncate() error {
+	path := filepath.Join(l.o.Dir, truncateFile)
+	b, err := vfs.ReadFile(l.o.FS, path, truncateBytes)
 	if isMissing(err) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("reading an interrupted cut of the log: %w", err)
+		return fmt.Errorf("reading an interrupted truncation of the log: %w", err)
 	}
-	c, err := decodeCutIntent(b)
+	c, err := decodeTruncateIntent(b)
 	switch {
 	case errors.Is(err, errBadIntent):
-		return &DamagedError{Segment: path, Err: err}
+		return &CorruptError{Segment: path, Err: err}
 	case err != nil:
 		return err
 	case c.logID != l.o.LogID:
 		return fmt.Errorf("%w: %s. Were the files of two nodes mixed?", ErrOtherLog, path)
 	}
-	if err := l.redoCut(c); err != nil {
-		return fmt.Errorf("finishing an interrupted cut of the log: %w", err)
+	if err := l.redoTruncate(c); err != nil {
+		return fmt.Errorf("finishing an interrupted truncation of the log: %w", err)
 	}
-	l.recovery.FinishedCut = true
-	if c.op == cutReset {
+	l.recovery.FinishedTruncate = true
+	if c.op == truncateReset {
 		if err := l.begin(c.end); err != nil {
 			return err
 		}
@@ -162,11 +162,11 @@ func (l *Log) finishCut() error {
 		}
 		l.segs = nil
 	}
-	return l.forgetCut()
+	return l.removeIntent()
 }
 
-// redoCut executes an intent. Steps that are already done are repeated safely.
-func (l *Log) redoCut(c *cutIntent) error {
+// redoTruncate executes an intent. Steps that are already done are repeated safely.
+func (l *Log) redoTruncate(c *truncateIntent) error {
 	names, err := l.o.FS.ReadDir(l.o.Dir)
 	if err != nil {
 		return err
@@ -174,7 +174,7 @@ func (l *Log) redoCut(c *cutIntent) error {
 	for _, name := range slices.Backward(names) {
 		first, isSegment := parseName(name, segmentSuffix)
 		_, isSpare := parseName(name, spareSuffix)
-		if isSegment && (c.op == cutReset || first > c.segment) || isSpare {
+		if isSegment && (c.op == truncateReset || first > c.segment) || isSpare {
 			// Remove the spares too: they contain blocks with LSNs that the log may use again.
 			if err := l.o.FS.Remove(filepath.Join(l.o.Dir, name)); err != nil {
 				return err
@@ -184,7 +184,7 @@ func (l *Log) redoCut(c *cutIntent) error {
 	if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
 		return err
 	}
-	if c.op == cutReset {
+	if c.op == truncateReset {
 		return nil
 	}
 	f, err := l.openFile(filepath.Join(l.o.Dir, segmentName(c.segment)), os.O_RDWR)
@@ -206,21 +206,21 @@ func (l *Log) redoCut(c *cutIntent) error {
 	return errors.Join(err, f.Close())
 }
 
-func (l *Log) forgetCut() error {
-	if err := l.o.FS.Remove(filepath.Join(l.o.Dir, cutFile)); err != nil {
-		return fmt.Errorf("removing the intent of a finished cut: %w", err)
+func (l *Log) removeIntent() error {
+	if err := l.o.FS.Remove(filepath.Join(l.o.Dir, truncateFile)); err != nil {
+		return fmt.Errorf("removing the intent of a finished truncation: %w", err)
 	}
 	if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
-		return fmt.Errorf("syncing the log directory after a cut: %w", err)
+		return fmt.Errorf("syncing the log directory after a truncation: %w", err)
 	}
 	return nil
 }
 
 // TruncateAfter removes all records after pos, which must be in the log (or directly before its first record). It
-// returns their number. If keepIn is not empty, they are copied to a file of that name, which InspectFile reads. The
-// copy, the cut and pos are durable when it returns, in every sync mode. Open readers get ErrCut. ErrTrimmed and
+// returns their number. If saveDir is not empty, they are copied to a file of that name, which InspectFile reads. The
+// copy, the cut and pos are durable when it returns, in every sync mode. Open readers get ErrTruncated. ErrTrimmed and
 // ErrNotInLog leave the log unchanged; after any other error it may have failed.
-func (l *Log) TruncateAfter(pos lsn.Position, keepIn string) (cutRecords int, err error) {
+func (l *Log) TruncateAfter(pos lsn.Position, saveDir string) (truncatedRecords int, err error) {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
 	l.writeMu.Lock()
@@ -228,48 +228,48 @@ func (l *Log) TruncateAfter(pos lsn.Position, keepIn string) (cutRecords int, er
 	if err := l.usable(); err != nil {
 		return 0, err
 	}
-	if err := l.checkCut(pos); err != nil {
+	if err := l.checkTruncate(pos); err != nil {
 		return 0, err
 	}
 	// The remaining records may not be synced yet.
 	if err := l.syncDirty(); err != nil || pos == l.end {
 		return 0, err
 	}
-	if keepIn != "" {
-		if err := l.keepRecords(pos, keepIn); err != nil {
-			return 0, fmt.Errorf("keeping the tail of the log aside in %s: %w", keepIn, err)
+	if saveDir != "" {
+		if err := l.saveRecords(pos, saveDir); err != nil {
+			return 0, fmt.Errorf("saving the tail of the log to %s: %w", saveDir, err)
 		}
 	}
-	intent, at, err := l.planCut(pos)
+	intent, at, err := l.planTruncate(pos)
 	if err != nil {
 		return 0, err
 	}
 	intent.sealAt(min(l.Committed(), pos.LSN))
-	cutRecords = int(l.end.LSN - pos.LSN)
+	truncatedRecords = int(l.end.LSN - pos.LSN)
 	l.syncMu.Lock()
 	defer l.syncMu.Unlock()
-	if err := l.doCut(intent); err != nil {
-		return 0, l.fail("cutting the log", err)
+	if err := l.applyTruncate(intent); err != nil {
+		return 0, l.fail("truncating the log", err)
 	}
-	l.afterCut(intent, at)
-	return cutRecords, nil
+	l.afterTruncate(intent, at)
+	return truncatedRecords, nil
 }
 
-func (l *Log) checkCut(pos lsn.Position) error {
+func (l *Log) checkTruncate(pos lsn.Position) error {
 	l.mu.RLock()
 	before := l.segs[0].prev.LSN
 	l.mu.RUnlock()
 	if pos.LSN < before {
-		return fmt.Errorf("%w: it holds what follows record %d and cannot be cut after %s", ErrTrimmed, before, pos)
+		return fmt.Errorf("%w: it holds records after %d and cannot be truncated after %s", ErrTrimmed, before, pos)
 	}
 	if at, ok := l.PositionOf(pos.LSN); !ok || at != pos {
-		return fmt.Errorf("%w: %s; the log has %s there and ends with %s", ErrNotInLog, pos, at, l.end)
+		return fmt.Errorf("%w: %s; the log has %s at that position and ends with %s", ErrNotInLog, pos, at, l.end)
 	}
 	return nil
 }
 
-// planCut determines the new end of the log, and also returns the index of its segment. writeMu is held.
-func (l *Log) planCut(pos lsn.Position) (*cutIntent, int, error) {
+// planTruncate determines the new end of the log, and also returns the index of its segment. writeMu is held.
+func (l *Log) planTruncate(pos lsn.Position) (*truncateIntent, int, error) {
 	l.mu.RLock()
 	at := len(l.segs) - 1
 	for at > 0 && l.segs[at].first > pos.LSN {
@@ -280,8 +280,8 @@ func (l *Log) planCut(pos lsn.Position) (*cutIntent, int, error) {
 	if err := l.ensureIndexed(seg); err != nil {
 		return nil, 0, err
 	}
-	c := &cutIntent{
-		op: cutTail, logID: l.o.LogID, end: pos, segment: seg.first, zeroFrom: segmentDataStart,
+	c := &truncateIntent{
+		op: truncateTail, logID: l.o.LogID, end: pos, segment: seg.first, zeroFrom: segmentDataStart,
 		zeroTo: seg.end,
 	}
 	if pos.LSN < seg.first {
@@ -320,9 +320,9 @@ func (l *Log) planCut(pos lsn.Position) (*cutIntent, int, error) {
 	return c, at, nil
 }
 
-// doCut makes the intent durable, executes it, and removes it.
-func (l *Log) doCut(c *cutIntent) error {
-	if err := vfs.WriteFileAtomic(l.o.FS, filepath.Join(l.o.Dir, cutFile), c.encode()); err != nil {
+// applyTruncate makes the intent durable, executes it, and removes it.
+func (l *Log) applyTruncate(c *truncateIntent) error {
+	if err := vfs.WriteFileAtomic(l.o.FS, filepath.Join(l.o.Dir, truncateFile), c.encode()); err != nil {
 		return err
 	}
 	l.spares.makeMu.Lock() // no spare may be created during their removal
@@ -330,19 +330,19 @@ func (l *Log) doCut(c *cutIntent) error {
 	if err := l.spares.drop(); err != nil {
 		return err
 	}
-	if err := l.redoCut(c); err != nil {
+	if err := l.redoTruncate(c); err != nil {
 		return err
 	}
-	if c.op == cutReset {
+	if c.op == truncateReset {
 		if err := l.begin(c.end); err != nil {
 			return err
 		}
 	}
-	return l.forgetCut()
+	return l.removeIntent()
 }
 
-// afterCut updates the state in memory to match the disk. writeMu and syncMu are held.
-func (l *Log) afterCut(c *cutIntent, at int) {
+// afterTruncate updates the state in memory to match the disk. writeMu and syncMu are held.
+func (l *Log) afterTruncate(c *truncateIntent, at int) {
 	pos, end := c.end, c.zeroFrom
 	l.mu.Lock()
 	removed := slices.Clone(l.segs[at+1:])
@@ -360,7 +360,7 @@ func (l *Log) afterCut(c *cutIntent, at int) {
 	}
 	l.termEnds = slices.DeleteFunc(l.termEnds, func(p lsn.Position) bool { return p.LSN >= pos.LSN })
 	l.dirty, l.dirtyDir = nil, false
-	l.givenUp = min(l.givenUp, pos.LSN)
+	l.discarded = min(l.discarded, pos.LSN)
 	l.released = min(l.released, pos.LSN) // new records with these numbers are not in a checkpoint
 	l.cuts++
 	l.mu.Unlock()
@@ -370,10 +370,10 @@ func (l *Log) afterCut(c *cutIntent, at int) {
 	wake(l.wakePrepare)
 }
 
-// KeepTail copies the records after LSN after to a file of that name, if they are still in the log. InspectFile reads
-// the file. KeepTail returns the position before the first of them, and their number. Without records it creates no
+// SaveTail copies the records after LSN after to a file of that name, if they are still in the log. InspectFile reads
+// the file. SaveTail returns the position before the first of them, and their number. Without records it creates no
 // file. The file is durable when it returns; the log is not changed.
-func (l *Log) KeepTail(after uint64, path string) (before lsn.Position, records int, err error) {
+func (l *Log) SaveTail(after uint64, path string) (before lsn.Position, records int, err error) {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
 	l.writeMu.Lock()
@@ -389,17 +389,17 @@ func (l *Log) KeepTail(after uint64, path string) (before lsn.Position, records 
 	}
 	before, ok := l.PositionOf(after)
 	if !ok {
-		return before, 0, fmt.Errorf("keeping the tail of the log aside: %w: record %d cannot be read", ErrDamaged,
+		return before, 0, fmt.Errorf("saving the tail of the log: %w: record %d cannot be read", ErrCorrupt,
 			after)
 	}
-	if err := l.keepRecords(before, path); err != nil {
-		return before, 0, fmt.Errorf("keeping the tail of the log aside in %s: %w", path, err)
+	if err := l.saveRecords(before, path); err != nil {
+		return before, 0, fmt.Errorf("saving the tail of the log to %s: %w", path, err)
 	}
 	return before, int(end.LSN - before.LSN), nil
 }
 
-// keepRecords copies the records after pos to a separate file. writeMu is held.
-func (l *Log) keepRecords(pos lsn.Position, path string) error {
+// saveRecords copies the records after pos to a separate file. writeMu is held.
+func (l *Log) saveRecords(pos lsn.Position, path string) error {
 	f, err := l.openFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
 	if err != nil {
 		return err
@@ -442,7 +442,7 @@ func (l *Log) copyTail(pos lsn.Position, f vfs.File) error {
 }
 
 // Reset removes all records and makes the log continue after start, as required after the installation of a snapshot.
-// It is durable when it returns. Open readers get ErrCut; holds have no effect from then on.
+// It is durable when it returns. Open readers get ErrTruncated; holds have no effect from then on.
 func (l *Log) Reset(start lsn.Position) error {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
@@ -456,12 +456,12 @@ func (l *Log) Reset(start lsn.Position) error {
 	l.mu.RLock()
 	old := slices.Clone(l.segs)
 	l.mu.RUnlock()
-	if err := l.doCut(&cutIntent{op: cutReset, logID: l.o.LogID, end: start}); err != nil {
+	if err := l.applyTruncate(&truncateIntent{op: truncateReset, logID: l.o.LogID, end: start}); err != nil {
 		return l.fail("resetting the log", err)
 	}
 	l.mu.Lock()
 	l.cuts++
-	l.released, l.givenUp = 0, 0
+	l.released, l.discarded = 0, 0
 	clear(l.holds)
 	l.mu.Unlock()
 	for _, s := range old {

@@ -16,7 +16,7 @@ import (
 
 // TruncateAfter works after each record, including within a block and in an earlier segment.
 func TestTruncateAfterEveryRecord(t *testing.T) {
-	image, o, end := buildDamage(t)
+	image, o, end := buildCorruption(t)
 	for record := uint64(0); record <= end.LSN; record++ {
 		mem := copyFS(t, image, testDir)
 		o.FS = mem
@@ -123,7 +123,7 @@ func TestReset(t *testing.T) {
 	start := lsn.Position{Term: 2, LSN: 42, Chain: 4711}
 	require.NoError(t, l.Reset(start))
 	_, err = r.Next()
-	require.ErrorIs(t, err, ErrCut)
+	require.ErrorIs(t, err, ErrTruncated)
 	require.Equal(t, start, l.End())
 	require.Equal(t, start, l.Durable())
 	require.Equal(t, []lsn.Position{start}, l.TermEnds())
@@ -146,7 +146,7 @@ func TestReset(t *testing.T) {
 
 // A crash at any operation of a cut or reset leaves the log before or after it, without corruption.
 func TestCutAcrossCrashes(t *testing.T) {
-	image, o, end := buildDamage(t)
+	image, o, end := buildCorruption(t)
 	start := lsn.Position{Term: 9, LSN: 5, Chain: 9}
 	for _, reset := range []bool{false, true} {
 		for _, record := range []uint64{0, 3, 4, 13, end.LSN - 1} {
@@ -173,7 +173,7 @@ func TestCutAcrossCrashes(t *testing.T) {
 					crashed, err := Open(o)
 					require.NoError(t, err)
 					require.Contains(t, []lsn.Position{end, after}, crashed.End(), describe(after))
-					if crashed.Recovery().FinishedCut {
+					if crashed.Recovery().FinishedTruncate {
 						finished++
 						require.Equal(t, after, crashed.End())
 					}
@@ -198,45 +198,45 @@ func TestCutAcrossCrashes(t *testing.T) {
 }
 
 func TestDamagedCutIntent(t *testing.T) {
-	c := &cutIntent{
-		op: cutTail, logID: [16]byte{1, 2, 3}, end: lsn.Position{Term: 1, LSN: 2, Chain: 3}, segment: 1, zeroFrom: 5000,
+	c := &truncateIntent{
+		op: truncateTail, logID: [16]byte{1, 2, 3}, end: lsn.Position{Term: 1, LSN: 2, Chain: 3}, segment: 1, zeroFrom: 5000,
 		zeroTo:   6000,
 		headerAt: 4096, header: [blockHeaderBytes]byte{1},
 	}
 	b := c.encode()
-	got, err := decodeCutIntent(b)
+	got, err := decodeTruncateIntent(b)
 	require.NoError(t, err)
 	require.Equal(t, c, got)
 	for bit := range len(b) * 8 {
 		b[bit/8] ^= 1 << (bit % 8)
-		_, err := decodeCutIntent(b)
+		_, err := decodeTruncateIntent(b)
 		require.Error(t, err)
 		b[bit/8] ^= 1 << (bit % 8)
 	}
-	mem, o, _ := buildDamage(t)
+	mem, o, _ := buildCorruption(t)
 	b[20] ^= 1
-	require.NoError(t, vfs.WriteFileAtomic(mem, testDir+"/"+cutFile, b))
+	require.NoError(t, vfs.WriteFileAtomic(mem, testDir+"/"+truncateFile, b))
 	o.FS = mem
 	_, err = Open(o)
-	require.ErrorIs(t, err, ErrDamaged)
+	require.ErrorIs(t, err, ErrCorrupt)
 }
 
-func FuzzDecodeCutIntent(f *testing.F) {
-	f.Add((&cutIntent{op: cutReset}).encode())
+func FuzzDecodeTruncateIntent(f *testing.F) {
+	f.Add((&truncateIntent{op: truncateReset}).encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) == cutBytes {
+		if len(b) == truncateBytes {
 			crc := checksum(0, b[:120])
 			b[120], b[121], b[122], b[123] = byte(crc), byte(crc>>8), byte(crc>>16), byte(crc>>24)
 		}
-		if c, err := decodeCutIntent(b); err == nil {
-			again, err := decodeCutIntent(c.encode())
+		if c, err := decodeTruncateIntent(b); err == nil {
+			again, err := decodeTruncateIntent(c.encode())
 			require.NoError(t, err)
 			require.Equal(t, c, again)
 		}
 	})
 }
 
-// KeepTail copies the records after each position that are still in the log, and does not change the log.
+// SaveTail copies the records after each position that are still in the log, and does not change the log.
 func TestKeepTail(t *testing.T) {
 	mem := newMem(t)
 	l := mustOpen(t, testOptions(mem))
@@ -248,7 +248,7 @@ func TestKeepTail(t *testing.T) {
 	first := l.First()
 	require.Greater(t, first, uint64(10))
 	for after := first - 5; after <= end.LSN+1; after++ {
-		before, n, err := l.KeepTail(after, "kept.seg")
+		before, n, err := l.SaveTail(after, "kept.seg")
 		require.NoError(t, err)
 		require.Equal(t, end, l.End())
 		from := max(after, first-1)

@@ -18,8 +18,10 @@ func TestTracker(t *testing.T) {
 		return Entry{Live: failover.Live{Node: node, Process: process}, Seq: seq}
 	}
 	elsewhere := Entry{Live: failover.Live{Node: failover.NodeInfo{ID: uuid.New()}, Process: "x"}, Seq: 99}
-	stale := func(process string) *failover.Twin { return &failover.Twin{Live: at(process, 0).Live, Stale: true} }
-	alive := func(process string) *failover.Twin { return &failover.Twin{Live: at(process, 0).Live} }
+	stale := func(process string) *failover.Duplicate {
+		return &failover.Duplicate{Live: at(process, 0).Live, Stale: true}
+	}
+	alive := func(process string) *failover.Duplicate { return &failover.Duplicate{Live: at(process, 0).Live} }
 
 	var tr Tracker
 	require.Nil(t, tr.See(0, []Entry{at("p", 1)}), "no process has announced itself here")
@@ -27,7 +29,7 @@ func TestTracker(t *testing.T) {
 	for i, step := range []struct {
 		epoch uint64
 		seen  []Entry
-		want  *failover.Twin
+		want  *failover.Duplicate
 	}{
 		{0, []Entry{elsewhere}, nil},
 		{0, []Entry{at("p", 5)}, stale("p")},               // before this process was seen

@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/memory"
 )
 
-// putBackPair returns an in-sync pair whose coordinator is restored to a state before the standby was in sync.
-func putBackPair(t *testing.T) (*pair, *memory.Server) {
+// rolledBackPair returns an in-sync pair whose coordinator is restored to a state before the standby was in sync.
+func rolledBackPair(t *testing.T) (*pair, *memory.Server) {
 	t.Helper()
 	p, s := memoryPair(t)
 	p.hub.marks = true
@@ -35,8 +35,8 @@ func putBackPair(t *testing.T) (*pair, *memory.Server) {
 	return p, s
 }
 
-// adoptAfterPutBack restarts both nodes: they wait, and continue when one of them has adopted the record (INV-9).
-func adoptAfterPutBack(t *testing.T, p *pair, by int) {
+// adoptAfterRollback restarts both nodes: they wait, and continue when one of them has adopted the record (INV-9).
+func adoptAfterRollback(t *testing.T, p *pair, by int) {
 	t.Helper()
 	for i, n := range p.nodes {
 		n.end()
@@ -64,11 +64,11 @@ func adoptAfterPutBack(t *testing.T, p *pair, by int) {
 // acknowledges. Without the standby it blocks, because the coordinator's record differs from the pair's state, and no
 // node may be removed from in_sync based on it.
 func TestCoordinatorPutBackStandbyDies(t *testing.T) {
-	synctest.Test(t, testCoordinatorPutBackStandbyDies)
+	synctest.Test(t, testCoordinatorRolledBackStandbyDies)
 }
 
-func testCoordinatorPutBackStandbyDies(t *testing.T) {
-	p, s := putBackPair(t)
+func testCoordinatorRolledBackStandbyDies(t *testing.T) {
+	p, s := rolledBackPair(t)
 	c := s.Connect()
 	defer c.Close()
 	before, _, err := c.Load(t.Context())
@@ -82,16 +82,16 @@ func testCoordinatorPutBackStandbyDies(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before, after, "the record that was put back was built on")
 	p.start(1, failover.Settings{})
-	adoptAfterPutBack(t, p, 0)
+	adoptAfterRollback(t, p, 0)
 }
 
 // INV-9: when the active dies, the standby does not take over with a record older than the one it has obeyed.
 func TestCoordinatorPutBackActiveDies(t *testing.T) {
-	synctest.Test(t, testCoordinatorPutBackActiveDies)
+	synctest.Test(t, testCoordinatorRolledBackActiveDies)
 }
 
-func testCoordinatorPutBackActiveDies(t *testing.T) {
-	p, s := putBackPair(t)
+func testCoordinatorRolledBackActiveDies(t *testing.T) {
+	p, s := rolledBackPair(t)
 	c := s.Connect()
 	defer c.Close()
 	before, _, err := c.Load(t.Context())
@@ -104,14 +104,16 @@ func testCoordinatorPutBackActiveDies(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before, after, "the record that was put back was built on")
 	p.start(0, failover.Settings{})
-	adoptAfterPutBack(t, p, 1)
+	adoptAfterRollback(t, p, 1)
 }
 
 // The active writes its mark again after the coordinator was restored: later commits are marked as before.
-func TestMarkAfterCoordinatorPutBack(t *testing.T) { synctest.Test(t, testMarkAfterCoordinatorPutBack) }
+func TestMarkAfterCoordinatorPutBack(t *testing.T) {
+	synctest.Test(t, testMarkAfterCoordinatorRollback)
+}
 
-func testMarkAfterCoordinatorPutBack(t *testing.T) {
-	p, s := putBackPair(t)
+func testMarkAfterCoordinatorRollback(t *testing.T) {
+	p, s := rolledBackPair(t)
 	c := s.Connect()
 	defer c.Close()
 	p.hub.mu.Lock()

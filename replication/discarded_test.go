@@ -33,12 +33,12 @@ func forced(a, b *node) (after uint64) {
 	return after
 }
 
-// followVoid makes the node the standby of one that was forced to be active with term 2. This node's records after an
+// followDiscarded makes the node the standby of one that was forced to be active with term 2. This node's records after an
 // LSN are discarded.
-func (n *node) followVoid(active *node, after uint64) {
+func (n *node) followDiscarded(active *node, after uint64) {
 	f := replication.StartFollower(replication.FollowerOptions{
 		Store: n.store, Dialer: n.w.dialer(), Address: active.address, Events: n.event, Tuning: n.tuning,
-		Void: replication.Void{Term: 2, After: after},
+		DiscardedRange: replication.DiscardedRange{Term: 2, After: after},
 	})
 	n.mu.Lock()
 	n.follower = f
@@ -47,7 +47,7 @@ func (n *node) followVoid(active *node, after uint64) {
 
 // returns makes a follow b, with the forced failover known to it.
 func (n *node) returns(active *node, after uint64) {
-	n.followVoid(active, after)
+	n.followDiscarded(active, after)
 	require.Eventually(n.w.t, func() bool { return n.store.Applied() == active.store.Applied() }, patience,
 		time.Millisecond)
 	requireEqual(n, active)
@@ -88,10 +88,10 @@ func (n *node) kept() (first, last uint64, bodies int) {
 // A node that applied records discarded by a forced failover needs a snapshot. The tail of its log is saved before
 // the snapshot replaces it.
 func TestVoidTailIsKeptBeforeASnapshot(t *testing.T) {
-	synctest.Test(t, testVoidTailIsKeptBeforeASnapshot)
+	synctest.Test(t, testDiscardedTailIsSavedBeforeASnapshot)
 }
 
-func testVoidTailIsKeptBeforeASnapshot(t *testing.T) {
+func testDiscardedTailIsSavedBeforeASnapshot(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	after := forced(a, b)
@@ -106,9 +106,9 @@ func testVoidTailIsKeptBeforeASnapshot(t *testing.T) {
 }
 
 // After a restart without applying them, the discarded records are truncated and saved.
-func TestVoidTailIsKeptByACut(t *testing.T) { synctest.Test(t, testVoidTailIsKeptByACut) }
+func TestVoidTailIsKeptByACut(t *testing.T) { synctest.Test(t, testDiscardedTailIsSavedByATruncation) }
 
-func testVoidTailIsKeptByACut(t *testing.T) {
+func testDiscardedTailIsSavedByATruncation(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	after := forced(a, b)

@@ -14,17 +14,17 @@ import (
 
 // Meet exchanges introductions with the process at the other end and returns that process's. Releases before 0.2.0 do
 // not implement the call.
-func (c *grpcConn) Meet(ctx context.Context, me Introduction) (Introduction, error) {
-	r, err := c.client.Handshake(ctx, &lockstepv1.HandshakeRequest{From: toIntroduction(me)})
+func (c *grpcConn) Meet(ctx context.Context, me ProcessIdentity) (ProcessIdentity, error) {
+	r, err := c.client.Handshake(ctx, &lockstepv1.HandshakeRequest{From: toProcessIdentity(me)})
 	if err != nil {
-		return Introduction{}, fromStatus(err)
+		return ProcessIdentity{}, fromStatus(err)
 	}
-	return fromIntroduction(r.GetBy())
+	return fromProcessIdentity(r.GetBy())
 }
 
 // Handshake responds to another process of the pair, in any role.
 func (s *server) Handshake(_ context.Context, req *lockstepv1.HandshakeRequest) (*lockstepv1.HandshakeResponse, error) {
-	from, err := fromIntroduction(req.GetFrom())
+	from, err := fromProcessIdentity(req.GetFrom())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -37,10 +37,10 @@ func (s *server) Handshake(_ context.Context, req *lockstepv1.HandshakeRequest) 
 			from.Pair, me.Pair))
 	}
 	s.reception.Met(from)
-	return &lockstepv1.HandshakeResponse{By: toIntroduction(me)}, nil
+	return &lockstepv1.HandshakeResponse{By: toProcessIdentity(me)}, nil
 }
 
-func toIntroduction(i Introduction) *lockstepv1.ProcessIdentity {
+func toProcessIdentity(i ProcessIdentity) *lockstepv1.ProcessIdentity {
 	return &lockstepv1.ProcessIdentity{
 		PairId: i.Pair.String(), NodeId: i.Node.String(), StoreId: i.Store.String(), Process: i.Process,
 		Address: i.Address,
@@ -51,10 +51,10 @@ func toIntroduction(i Introduction) *lockstepv1.ProcessIdentity {
 // maxProcessBytes limits the process name and the address of a peer.
 const maxProcessBytes = 256
 
-func fromIntroduction(p *lockstepv1.ProcessIdentity) (Introduction, error) {
-	i := Introduction{Process: p.GetProcess(), Address: p.GetAddress(), End: fromPosition(p.GetLogEnd())}
+func fromProcessIdentity(p *lockstepv1.ProcessIdentity) (ProcessIdentity, error) {
+	i := ProcessIdentity{Process: p.GetProcess(), Address: p.GetAddress(), End: fromPosition(p.GetLogEnd())}
 	if len(i.Process) > maxProcessBytes || len(i.Address) > maxProcessBytes {
-		return i, fmt.Errorf("%w: an introduction with a name or address of more than %d bytes", ErrProtocol,
+		return i, fmt.Errorf("%w: hello with a name or address of more than %d bytes", ErrProtocol,
 			maxProcessBytes)
 	}
 	var perr, nerr, serr error
@@ -62,7 +62,7 @@ func fromIntroduction(p *lockstepv1.ProcessIdentity) (Introduction, error) {
 	i.Node, nerr = uuid.Parse(p.GetNodeId())
 	i.Store, serr = uuid.Parse(p.GetStoreId())
 	if err := errors.Join(perr, nerr, serr); err != nil {
-		return i, fmt.Errorf("%w: introduction: %w", ErrProtocol, err)
+		return i, fmt.Errorf("%w: hello: %w", ErrProtocol, err)
 	}
 	return i, nil
 }

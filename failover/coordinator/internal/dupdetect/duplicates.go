@@ -48,7 +48,7 @@ func (t *Tracker) Any(all []Entry) bool { return slices.ContainsFunc(all, t.othe
 
 // See returns the duplicate process among all current announcements; nil if none. An epoch identifies one source of
 // sequence numbers.
-func (t *Tracker) See(epoch uint64, all []Entry) *failover.Twin {
+func (t *Tracker) See(epoch uint64, all []Entry) *failover.Duplicate {
 	if !t.on {
 		return nil
 	}
@@ -56,7 +56,7 @@ func (t *Tracker) See(epoch uint64, all []Entry) *failover.Twin {
 		t.epoch, t.first = epoch, 0
 	}
 	there := make(map[string]bool)
-	var twins []failover.Twin
+	var duplicates []failover.Duplicate
 	for _, e := range all {
 		if t.first == 0 && e.Live.Node.ID == t.own.Node.ID && e.Live.Process == t.own.Process {
 			t.first = cmp.Or(e.First, e.Seq)
@@ -70,7 +70,7 @@ func (t *Tracker) See(epoch uint64, all []Entry) *failover.Twin {
 		if t.first != 0 && e.Seq > t.first {
 			t.proven[e.Live.Process] = true
 		}
-		twins = append(twins, failover.Twin{Live: e.Live, Stale: !t.proven[e.Live.Process]})
+		duplicates = append(duplicates, failover.Duplicate{Live: e.Live, Stale: !t.proven[e.Live.Process]})
 	}
 	for p := range t.proven {
 		if !there[p] {
@@ -82,17 +82,17 @@ func (t *Tracker) See(epoch uint64, all []Entry) *failover.Twin {
 			delete(t.known, p)
 		}
 	}
-	if len(twins) == 0 {
+	if len(duplicates) == 0 {
 		return nil
 	}
 	// A running one takes precedence; among several the choice is stable.
-	twin := slices.MinFunc(twins, func(a, b failover.Twin) int {
+	duplicate := slices.MinFunc(duplicates, func(a, b failover.Duplicate) int {
 		if a.Stale != b.Stale {
 			return map[bool]int{false: -1, true: 1}[a.Stale]
 		}
 		return cmp.Compare(a.Process, b.Process)
 	})
-	return &twin
+	return &duplicate
 }
 
 // Unknown reports whether there are other processes that it has not reported yet. Those may not be aware of this

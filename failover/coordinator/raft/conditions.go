@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package raft
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/lockstep-mq/lockstep/failover"
+)
+
+// currentConditions returns the current notices about the cluster's voters.
+func (v *Voter) currentConditions() []failover.Condition {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.conditions
+}
+
+// notice stores the notices. Unchanged notices keep the same slice.
+func (v *Voter) notice(now []failover.Condition) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !slices.Equal(v.conditions, now) {
+		v.conditions = now
+	}
+}
+
+// replaceCommand returns the command that replaces a voter by a new one at the same address. With TLS it includes
+// this voter's files, so that it works on this machine as printed.
+func (v *Voter) replaceCommand(id, address string) string {
+	text := "lockstep pair replace " + id + " " + address
+	if t := v.opts.TLS; t != nil && t.CA != "" {
+		text += fmt.Sprintf(" --voters %s --raft-ca %s --raft-cert %s --raft-key %s", strings.Join(v.opts.Voters, ","),
+			t.CA, t.Cert, t.Key)
+	}
+	return text
+}
+
+// evaluateConditions checks each voter. The texts are stable, because they are part of the node's status.
+func (v *Voter) evaluateConditions(own Status, known map[string]hello, silent map[string]silence) []failover.Condition {
+	var out []failover.Condition
+	add := func(kind, format string, args ...any) {
+		out = append(out, failover.Condition{Kind: kind, Details: fmt.Sprintf(format, args...)})
+	}
+	if own.Fenced == FencedRolledBack {
+		add(failover.ConditionVoterRolledBack, "%s", own.Problem)
+	}
+	if m, ok := predecessor(own, known); ok {
+		add(failover.ConditionVoterWiped, "cluster has the voter at %s as %s, but it is %s: %s",
+			m.Address, m.ID, own.ID, v.replaceCommand(m.ID, m.Address))
+	}
+	for _, m := range own.Voters {
+		h, heard := known[m.Address]
+		silentPeer, isSilent := silent[m.Address]
+		switch {
+		case m.ID == own.ID:
+			switch {
+			case v.diskSilent():
+				add(failover.ConditionVoterBehind, "disk of the local voter (%s) does not respond", m.Address)
+			case own.Fenced == "" && lagsPeers(own, known):
+				add(failover.ConditionVoterBehind, "local voter (%s) lacks log entries that other voters have",
+					m.Address)
+			}
+		case !heard && isSilent:
+			n := failover.Condition{
+				Kind:    failover.ConditionVoterMissing,
+				Details: fmt.Sprintf("%s's voter at %s does not respond", m.Kind, m.Address), Since: silentPeer.since,
+			}
+			if silentPeer.cause != "" {
+				n.Details += ": " + silentPeer.cause
+			}
+			out = append(out, n)
+		case !heard:
+		case h.Status.ID != m.ID:
+			add(failover.ConditionVoterWiped, "cluster has the voter at %s as %s, but it is %s: %s",
+				m.Address, m.ID, h.Status.ID, v.replaceCommand(m.ID, m.Address))
+		case h.Status.Fenced == FencedRolledBack:
+			add(failover.ConditionVoterRolledBack, "disk of the voter at %s was restored from an older copy: stop it, "+
+				"move its raft directory away (of a node: only 'raft' in the data directory), "+
+				"restart it, and: %s",
+				m.Address, v.replaceCommand(m.ID, m.Address))
+		case h.Stalled:
+			add(failover.ConditionVoterBehind, "disk of the voter at %s does not respond", m.Address)
+		case h.Status.LastIndex+snapshotSlack < own.LastIndex:
+			add(failover.ConditionVoterBehind, "voter at %s lacks log entries", m.Address)
+		}
+	}
+	return out
+}
+
+// predecessor returns the member that others know at this voter's address, if it is another one.
+func predecessor(own Status, known map[string]hello) (Member, bool) {
+	for _, h := range known {
+		if !h.Status.Member {
+			continue
+		}
+		for _, m := range h.Status.Voters {
+			if m.Address == own.Address && m.ID != own.ID {
+				return m, true
+			}
+		}
+	}
+	return Member{}, false
+}
+
+// lagsPeers reports whether some member has much more of the log.
+func lagsPeers(own Status, known map[string]hello) bool {
+	for _, h := range known {
+		if h.Status.Member && lists(own, h.Status.ID) && own.LastIndex+snapshotSlack < h.Status.LastIndex {
+			return true
+		}
+	}
+	return false
+}
