@@ -79,7 +79,9 @@ func (s *boltStore) GetLog(index uint64, entry *hraft.Log) error {
 
 // logFormat returns the encoding of log entries.
 func logFormat() *codec.MsgpackHandle {
-	return &codec.MsgpackHandle{BasicHandle: codec.BasicHandle{TimeNotBuiltin: true}}
+	h := new(codec.MsgpackHandle)
+	h.TimeNotBuiltin = true
+	return h
 }
 
 // StoreLog stores one log entry.
