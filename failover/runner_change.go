@@ -84,7 +84,7 @@ func (r *Runner) change(ctx context.Context, fn func(*Record) (changed bool, err
 	for {
 		rec, rev, err := r.opts.Coordinator.Load(ctx)
 		if err != nil {
-			return err //nolint:wrapcheck // the caller does
+			return err
 		}
 		changed := false
 		if rec.OpID != op {
@@ -102,10 +102,10 @@ func (r *Runner) change(ctx context.Context, fn func(*Record) (changed bool, err
 			r.follows(ctx, rec.Config)
 			return nil
 		case ctx.Err() != nil:
-			return err //nolint:wrapcheck // the caller does
+			return err
 		case errors.Is(err, ErrConflict), errors.Is(err, ErrUnknownOutcome): // the next read resolves it
 		default:
-			return err //nolint:wrapcheck // the caller does
+			return err
 		}
 		select {
 		case <-time.After(changeRetry):

@@ -134,9 +134,9 @@ type conn struct {
 	n          *memNetwork
 	l          *memListener
 	address    string
-	local      context.Context //nolint:containedctx // a connection's end is its context
+	local      context.Context
 	closeLocal context.CancelFunc
-	remote     context.Context //nolint:containedctx // as above
+	remote     context.Context
 	kill       context.CancelFunc
 }
 
@@ -153,8 +153,6 @@ func (c *conn) Close() error {
 
 // serve runs one call of the service in a goroutine and completes gone when it has returned. ctx belongs to the
 // calling end. The call does not inherit it, because it runs at the other end.
-//
-//nolint:contextcheck // therefore
 func (c *conn) serve(ctx context.Context, call func(ctx context.Context) error) (gone *ending) {
 	gone = &ending{done: make(chan struct{})}
 	remote, cancel := context.WithCancel(c.remote)
@@ -231,7 +229,7 @@ func (c *conn) Replicate(ctx context.Context) (replication.ActiveStream, error) 
 // stream is the calling end.
 type stream struct {
 	c    *conn
-	ctx  context.Context //nolint:containedctx // a stream's end is its context
+	ctx  context.Context
 	up   chan *replication.StandbyMessage
 	down chan *replication.ActiveMessage
 	gone *ending
@@ -258,7 +256,7 @@ func (s *stream) Recv() (*replication.ActiveMessage, error) { return recv(s.c, s
 // serverStream is the service's end.
 type serverStream struct {
 	s   *stream
-	ctx context.Context //nolint:containedctx // a stream's end is its context
+	ctx context.Context
 }
 
 // Send copies the message and its records.
@@ -318,7 +316,7 @@ func (c *conn) FetchSnapshot(ctx context.Context, req replication.SnapshotReques
 // snapshotStream is the calling end.
 type snapshotStream struct {
 	c      *conn
-	ctx    context.Context //nolint:containedctx // a stream's end is its context
+	ctx    context.Context
 	chunks chan *replication.SnapshotChunk
 	gone   *ending
 }

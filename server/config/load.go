@@ -349,14 +349,16 @@ func (y *layer) group(file, prefix string, group *yaml.Node) {
 	for i := 0; i+1 < len(group.Content); i += 2 {
 		name, value := group.Content[i], group.Content[i+1]
 		as, place := prefix+name.Value, fmt.Sprintf("%s:%d", file, name.Line)
-		if key, ok := y.loader.keys[as]; ok {
+		key, known := y.loader.keys[as]
+		switch {
+		case known:
 			y.value(key, as, place, value)
-		} else if as == removedGroup {
+		case as == removedGroup:
 			y.loader.config.Warnings = append(y.loader.config.Warnings,
 				fmt.Sprintf("%s: %s was removed and is ignored", place, as))
-		} else if y.loader.isGroup(as) {
+		case y.loader.isGroup(as):
 			y.group(file, as+".", value)
-		} else {
+		default:
 			text := fmt.Sprintf("%s: %s is not a setting", place, as)
 			n := y.loader.nearest(as)
 			if value.Kind == yaml.MappingNode {

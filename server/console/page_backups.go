@@ -84,27 +84,14 @@ func loadBackups(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-func doBackup(ctx context.Context, v *View) (Done, error) {
-	if _, err := v.maintenance(ctx); err != nil {
-		return Done{}, err
-	}
-	err := v.begin(ctx, task{Title: "Backup", Node: v.nodeName(ctx), Link: "/backups"}, func(
-		ctx context.Context, v *View, tell func(*pb.Progress),
+func doBackup(ctx context.Context, v *View) (Done, error) { err := v.beginOnNode(ctx, task{Title: "Backup", Link: "/backups"}, func(
+		ctx context.Context, m pb.MaintenanceServiceClient, tell func(*pb.Progress),
 	) (string, error) {
-		m, err := v.maintenance(ctx)
-		if err != nil {
-			return "", err
-		}
 		in, err := m.Backup(ctx, &pb.BackupRequest{FullSpeed: v.Get("full_speed") != ""})
 		if err != nil {
 			return "", err
-		}
-		var set *pb.SaveSet
-		err = stream(in, func(r *pb.BackupResponse) bool {
-			tell(r.GetProgress())
-			set = r.GetSet()
-			return set != nil
-		})
+		} set,
+		err : = result(in, tell,( *pb.BackupResponse).GetSet)
 		if err != nil {
 			return "", err
 		}
@@ -119,30 +106,18 @@ type notRestorable struct{ problem string }
 func (e *notRestorable) Error() string { return e.problem }
 
 func doCheckSet(ctx context.Context, v *View) (Done, error) {
-	if _, err := v.maintenance(ctx); err != nil {
-		return Done{}, err
-	}
 	set := v.Get("set")
 	title := "Check of backup " + set
 	if set == "" {
 		title = "Check of the newest backup"
 	}
-	label := task{Title: title, Node: v.nodeName(ctx), Link: "/backups", Set: set}
-	err := v.begin(ctx, label, func(ctx context.Context, v *View, tell func(*pb.Progress)) (string, error) {
-		m, err := v.maintenance(ctx)
-		if err != nil {
-			return "", err
-		}
+	label := v.beginOnNode(ctx, task{Title: title, Link: "/backups", Set: set}
+	err := v.begin(ctx, label, func(ctx context.Context, m pb.MaintenanceServiceClient, tell func(*pb.Progress),) (string, error) {
 		in, err := m.VerifyBackup(ctx, &pb.VerifyBackupRequest{Name: set, FullSpeed: v.Get("full_speed") != ""})
 		if err != nil {
 			return "", err
-		}
-		var r *pb.VerifyBackupResult
-		err = stream(in, func(resp *pb.VerifyBackupResponse) bool {
-			tell(resp.GetProgress())
-			r = resp.GetResult()
-			return r != nil
-		})
+		} r,
+		err : = result(in, tell,( *pb.VerifyBackupResponse).GetResult)
 		switch {
 		case err != nil:
 			return "", err

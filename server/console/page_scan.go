@@ -53,10 +53,7 @@ func loadScan(ctx context.Context, v *View) (any, error) {
 	}
 	node, _ := n.(*nodeView)
 	d := &scanView{Node: node}
-	err = stream(in, func(r *pb.ScanResponse) bool {
-		d.Result = r.GetResult()
-		return d.Result != nil
-	})
+	d.Result, err = result(in, func(*pb.Progress) {}, (*pb.ScanResponse).GetResult)
 	if err != nil {
 		return nil, err
 	}

@@ -232,36 +232,23 @@ func (v *View) nodeName(ctx context.Context) string {
 }
 
 func doScan(ctx context.Context, v *View) (Done, error) {
-	if _, err := v.maintenance(ctx); err != nil {
-		return Done{}, err
-	}
-	node := v.Get("node")
-	to, err := withQuery("/scan", "node", node)
+	to, err := withQuery("/scan", "node", v.Get("node"))
 	if err != nil {
 		return Done{}, err
 	}
-	err = v.begin(ctx, task{Title: "Scan", Node: v.nodeName(ctx), Link: to}, func(
-		ctx context.Context, v *View, tell func(*pb.Progress),
+	err = v.beginOnNode(ctx, task{Title: "Scan", Link: to}, func(
+		ctx context.Context, m pb.MaintenanceServiceClient, tell func(*pb.Progress),
 	) (string, error) {
-		m, err := v.maintenance(ctx)
-		if err != nil {
-			return "", err
-		}
 		in, err := m.Scan(ctx, &pb.ScanRequest{FullSpeed: v.Get("full_speed") != ""})
 		if err != nil {
 			return "", err
 		}
-		var result *pb.ScanResult
-		err = stream(in, func(r *pb.ScanResponse) bool {
-			tell(r.GetProgress())
-			result = r.GetResult()
-			return result != nil
-		})
+		r, err := result(in, tell, (*pb.ScanResponse).GetResult)
 		if err != nil {
 			return "", err
 		}
-		return fmt.Sprintf("%s messages; the best page size is %s.", formatNumber(result.GetMessages()),
-			formatBytes(result.GetRecommended())), nil
+		return fmt.Sprintf("%s messages; the best page size is %s.", formatNumber(r.GetMessages()),
+			formatBytes(r.GetRecommended())), nil
 	})
 	return Done{Message: "Scan started.", Goto: "/store"}, err
 }
@@ -290,16 +277,9 @@ func loadShrink(ctx context.Context, v *View) (any, error) {
 }
 
 func doShrink(ctx context.Context, v *View) (Done, error) {
-	if _, err := v.maintenance(ctx); err != nil {
-		return Done{}, err
-	}
-	err := v.begin(ctx, task{Title: "Shrink", Node: v.nodeName(ctx)}, func(
-		ctx context.Context, v *View, _ func(*pb.Progress),
+	err := v.beginOnNode(ctx, task{Title: "Shrink"}, func(
+		ctx context.Context, m pb.MaintenanceServiceClient, _ func(*pb.Progress),
 	) (string, error) {
-		m, err := v.maintenance(ctx)
-		if err != nil {
-			return "", err
-		}
 		r, err := m.Shrink(ctx, &pb.ShrinkRequest{})
 		if err != nil {
 			return "", err

@@ -157,15 +157,42 @@ func (v *View) begin(ctx context.Context, label task, do operation) error { //no
 	return nil
 }
 
-// stream reads the responses of an operation until the last one.
-func stream[R any](in interface{ Recv() (*R, error) }, each func(*R) (last bool)) error {
+// beginOnNode is begin for an operation of the node that the form names.
+func (v *View) beginOnNode(
+	ctx context.Context, what task,
+	do func(ctx context.Context, m pb.MaintenanceServiceClient, tell func(*pb.Progress)) (string, error),
+) error {
+	if _, err := v.maintenance(ctx); err != nil {
+		return err
+	}
+	what.Node = v.nodeName(ctx)
+	return v.begin(ctx, what, func(ctx context.Context, v *View, tell func(*pb.Progress)) (string, error) {
+		m, err := v.maintenance(ctx)
+		if err != nil {
+			return "", err
+		}
+		return do(ctx, m, tell)
+	})
+}
+
+// progressed is the pointer to a response with progress.
+type progressed[R any] interface {
+	*R
+	GetProgress() *pb.Progress
+}
+
+// result reads the responses of an operation until the one with its result.
+func result[R any, P progressed[R], T any](
+	in interface{ Recv() (*R, error) }, tell func(*pb.Progress), get func(P) *T,
+) (*T, error) {
 	for {
 		r, err := in.Recv()
 		if err != nil {
-			return fmt.Errorf("read response: %w", err)
+			return nil, fmt.Errorf("read response: %w", err)
 		}
-		if each(r) {
-			return nil
+		tell(P(r).GetProgress())
+		if out := get(r); out != nil {
+			return out, nil
 		}
 	}
 }

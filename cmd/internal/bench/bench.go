@@ -2,8 +2,8 @@
 
 // Package bench measures Lockstep: rates, latencies and resource usage.
 //
-// result.go defines the results, and meter.go reads process usage. publish.go, consume.go and failover.go load a running
-// node or pair through the client.
+// result.go defines the results, and meter.go reads process usage. publish.go, consume.go and failover.go load a
+// running node or pair through the client.
 package bench
 
 import (

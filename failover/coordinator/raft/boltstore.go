@@ -12,17 +12,18 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-var (
-	logsBucket = []byte("logs")
-	confBucket = []byte("conf")
+// Names of the buckets.
+const (
+	logsBucket = "logs"
+	confBucket = "conf"
 )
 
 // errKeyNotFound has the text that hashicorp/raft compares with.
 var errKeyNotFound = errors.New("not found")
 
 // boltStore is the log and the stable store of hashicorp/raft in a bbolt file. The file has the format of
-// github.com/hashicorp/raft-boltdb/v2, which releases until 0.1.0 used: keys are big-endian, log entries are MessagePack
-// with times as of time.Time.MarshalBinary.
+// github.com/hashicorp/raft-boltdb/v2, which releases until 0.1.0 used: keys are big-endian, log entries are
+// MessagePack with times as of time.Time.MarshalBinary.
 type boltStore struct{ db *bbolt.DB }
 
 func openBoltStore(path string, noSync bool) (*boltStore, error) {
@@ -33,8 +34,8 @@ func openBoltStore(path string, noSync bool) (*boltStore, error) {
 		return nil, err //nolint:wrapcheck // the caller adds the path
 	}
 	err = db.Update(func(tx *bbolt.Tx) error {
-		_, err := tx.CreateBucketIfNotExists(logsBucket)
-		_, cerr := tx.CreateBucketIfNotExists(confBucket)
+		_, err := tx.CreateBucketIfNotExists([]byte(logsBucket))
+		_, cerr := tx.CreateBucketIfNotExists([]byte(confBucket))
 		return errors.Join(err, cerr)
 	})
 	if err != nil {
@@ -54,7 +55,7 @@ func (s *boltStore) LastIndex() (uint64, error) { return s.index((*bbolt.Cursor)
 
 func (s *boltStore) index(seek func(*bbolt.Cursor) (key, value []byte)) (index uint64, err error) {
 	err = s.db.View(func(tx *bbolt.Tx) error {
-		if key, _ := seek(tx.Bucket(logsBucket).Cursor()); key != nil {
+		if key, _ := seek(tx.Bucket([]byte(logsBucket)).Cursor()); key != nil {
 			index = binary.BigEndian.Uint64(key)
 		}
 		return nil
@@ -65,19 +66,23 @@ func (s *boltStore) index(seek func(*bbolt.Cursor) (key, value []byte)) (index u
 // GetLog reads a log entry. It returns ErrLogNotFound of hashicorp/raft if the index has none.
 func (s *boltStore) GetLog(index uint64, entry *hraft.Log) error {
 	return s.db.View(func(tx *bbolt.Tx) error { //nolint:wrapcheck // the caller adds the path
-		value := tx.Bucket(logsBucket).Get(key(index))
+		value := tx.Bucket([]byte(logsBucket)).Get(key(index))
 		if value == nil {
 			return hraft.ErrLogNotFound
 		}
-		if err := codec.NewDecoderBytes(value, logFormat).Decode(entry); err != nil {
+		if err := codec.NewDecoderBytes(value, logFormat()).Decode(entry); err != nil {
 			return fmt.Errorf("log entry %d: %w", index, err)
 		}
 		return nil
 	})
 }
 
-// logFormat is the encoding of log entries.
-var logFormat = &codec.MsgpackHandle{BasicHandle: codec.BasicHandle{TimeNotBuiltin: true}}
+// logFormat returns the encoding of log entries.
+func logFormat() *codec.MsgpackHandle {
+	h := new(codec.MsgpackHandle)
+	h.TimeNotBuiltin = true
+	return h
+}
 
 // StoreLog stores one log entry.
 func (s *boltStore) StoreLog(entry *hraft.Log) error { return s.StoreLogs([]*hraft.Log{entry}) }
@@ -87,10 +92,10 @@ func (s *boltStore) StoreLogs(entries []*hraft.Log) error {
 	return s.db.Update(func(tx *bbolt.Tx) error { //nolint:wrapcheck // raft adds nothing
 		for _, entry := range entries {
 			var value []byte
-			if err := codec.NewEncoderBytes(&value, logFormat).Encode(entry); err != nil {
+			if err := codec.NewEncoderBytes(&value, logFormat()).Encode(entry); err != nil {
 				return fmt.Errorf("log entry %d: %w", entry.Index, err)
 			}
-			if err := tx.Bucket(logsBucket).Put(key(entry.Index), value); err != nil {
+			if err := tx.Bucket([]byte(logsBucket)).Put(key(entry.Index), value); err != nil {
 				return fmt.Errorf("log entry %d: %w", entry.Index, err)
 			}
 		}
@@ -101,7 +106,7 @@ func (s *boltStore) StoreLogs(entries []*hraft.Log) error {
 // DeleteRange deletes the log entries from first to last.
 func (s *boltStore) DeleteRange(first, last uint64) error {
 	return s.db.Update(func(tx *bbolt.Tx) error { //nolint:wrapcheck // raft adds nothing
-		c := tx.Bucket(logsBucket).Cursor()
+		c := tx.Bucket([]byte(logsBucket)).Cursor()
 		for k, _ := c.Seek(key(first)); k != nil && binary.BigEndian.Uint64(k) <= last; k, _ = c.Next() {
 			if err := c.Delete(); err != nil {
 				return fmt.Errorf("delete log entries: %w", err)
@@ -114,14 +119,14 @@ func (s *boltStore) DeleteRange(first, last uint64) error {
 // Set stores a value.
 func (s *boltStore) Set(key, value []byte) error {
 	return s.db.Update(func(tx *bbolt.Tx) error { //nolint:wrapcheck // the caller adds the path
-		return tx.Bucket(confBucket).Put(key, value) //nolint:wrapcheck // the caller adds the path
+		return tx.Bucket([]byte(confBucket)).Put(key, value)
 	})
 }
 
 // Get returns a value, or errKeyNotFound.
 func (s *boltStore) Get(key []byte) (value []byte, err error) {
 	err = s.db.View(func(tx *bbolt.Tx) error {
-		stored := tx.Bucket(confBucket).Get(key)
+		stored := tx.Bucket([]byte(confBucket)).Get(key)
 		if stored == nil {
 			return errKeyNotFound
 		}
