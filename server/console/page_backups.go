@@ -84,14 +84,15 @@ func loadBackups(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-func doBackup(ctx context.Context, v *View) (Done, error) { err := v.beginOnNode(ctx, task{Title: "Backup", Link: "/backups"}, func(
+func doBackup(ctx context.Context, v *View) (Done, error) {
+	err := v.beginOnNode(ctx, task{Title: "Backup", Link: "/backups"}, func(
 		ctx context.Context, m pb.MaintenanceServiceClient, tell func(*pb.Progress),
 	) (string, error) {
 		in, err := m.Backup(ctx, &pb.BackupRequest{FullSpeed: v.Get("full_speed") != ""})
 		if err != nil {
 			return "", err
-		} set,
-		err : = result(in, tell,( *pb.BackupResponse).GetSet)
+		}
+		set, err := result(in, tell, (*pb.BackupResponse).GetSet)
 		if err != nil {
 			return "", err
 		}
@@ -111,13 +112,14 @@ func doCheckSet(ctx context.Context, v *View) (Done, error) {
 	if set == "" {
 		title = "Check of the newest backup"
 	}
-	label := v.beginOnNode(ctx, task{Title: title, Link: "/backups", Set: set}
-	err := v.begin(ctx, label, func(ctx context.Context, m pb.MaintenanceServiceClient, tell func(*pb.Progress),) (string, error) {
+	err := v.beginOnNode(ctx, task{Title: title, Link: "/backups", Set: set}, func(
+		ctx context.Context, m pb.MaintenanceServiceClient, tell func(*pb.Progress),
+	) (string, error) {
 		in, err := m.VerifyBackup(ctx, &pb.VerifyBackupRequest{Name: set, FullSpeed: v.Get("full_speed") != ""})
 		if err != nil {
 			return "", err
-		} r,
-		err : = result(in, tell,( *pb.VerifyBackupResponse).GetResult)
+		}
+		r, err := result(in, tell, (*pb.VerifyBackupResponse).GetResult)
 		switch {
 		case err != nil:
 			return "", err
