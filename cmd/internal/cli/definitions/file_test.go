@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
+	"github.com/lockstep-mq/lockstep/cmd/internal/queueconfig"
 )
 
 // everything is a queue with all fields set.
@@ -60,7 +61,7 @@ func TestNamesOfFields(t *testing.T) {
 		"MaxMessages": "max_messages", "TTL": "ttl", "DeadLetterExpired": "dead_letter_expired", "Delay": "delay",
 		"MaxTTL": "max_ttl", "TTLMax": "ttl_max",
 	} {
-		require.Equal(t, want, snakeCase(name))
+		require.Equal(t, want, queueconfig.SnakeCase(name))
 	}
 }
 
