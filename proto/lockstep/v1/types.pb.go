@@ -1896,7 +1896,7 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x12\x12\n" +
 	"\x04flag\x18\x03 \x01(\tR\x04flag\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\bR\x05bytes\x12\x14\n" +
-	"\x05fixed\x18\x05 \x01(\bR\x05fixed\"\xc7\x12\n" +
+	"\x05fixed\x18\x05 \x01(\bR\x05fixed\"\xcd\x12\n" +
 	"\vQueueConfig\x12c\n" +
 	"\fmax_messages\x18\x01 \x01(\x04B@\x82\xf9#<\n" +
 	"(maximum number of messages; 0: unlimited\x12\x10Maximum messagesR\vmaxMessages\x12]\n" +
@@ -1936,7 +1936,7 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\x13dead_letter_expired\x18\x10 \x01(\bBu\x82\xf9#q\n" +
 	"Amove expired messages to --dead-letter instead of discarding them\x12,Expired messages go to the dead-letter queueR\x11deadLetterExpired\x12\xbe\x01\n" +
 	"\x0ftemporary_grace\x18\x11 \x01(\v2\x19.google.protobuf.DurationBz\x82\xf9#v\n" +
-	"Idelete the queue after this time without consumers, such as 30s; 0: never\x12\x1eDelete without consumers after\x1a\ttemporaryR\x0etemporaryGrace\"\xaa\x02\n" +
+	"Idelete the queue after this time without consumers, such as 30s; 0: never\x12\x1eDelete without consumers after\x1a\ttemporaryR\x0etemporaryGraceJ\x04\b\x12\x10\x13\"\xaa\x02\n" +
 	"\fSubscription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x18\n" +

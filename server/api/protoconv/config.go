@@ -19,29 +19,23 @@ import (
 const hundredths = 100
 
 // configFields are the fields of pb.QueueConfig. The field with the number n has the bit n-1 of a txn.ConfigMask.
-var configFields = func() []protoreflect.FieldDescriptor { //nolint:gochecknoglobals // a constant
-	fields := (&pb.QueueConfig{}).ProtoReflect().Descriptor().Fields()
-	list := make([]protoreflect.FieldDescriptor, fields.Len())
-	for i := range list {
-		list[i] = fields.ByNumber(protoreflect.FieldNumber(i + 1))
-	}
-	return list
-}()
+var configFields = (&pb.QueueConfig{}).ProtoReflect().Descriptor().Fields() //nolint:gochecknoglobals // a constant
 
-// ConfigFields returns the names of the fields of pb.QueueConfig, in the order of their bits in a txn.ConfigMask.
-func ConfigFields() []string {
-	names := make([]string, len(configFields))
-	for i, f := range configFields {
-		names[i] = string(f.Name())
+// ConfigField returns the bit of a field of pb.QueueConfig, or 0 if it does not exist.
+func ConfigField(name string) txn.ConfigMask {
+	f := configFields.ByName(protoreflect.Name(name))
+	if f == nil {
+		return 0
 	}
-	return names
+	return 1 << (f.Number() - 1)
 }
 
 // Config converts a queue's configuration except its dead-letter queue: only the store has its number. The error wraps
 // ErrInvalid and names the field.
 func Config(in *pb.QueueConfig) (c txn.Config, err error) {
 	from := in.ProtoReflect()
-	for i, f := range configFields {
+	for i := range configFields.Len() {
+		f := configFields.Get(i)
 		if f.Kind() == protoreflect.StringKind {
 			continue // dead_letter
 		}
@@ -49,7 +43,7 @@ func Config(in *pb.QueueConfig) (c txn.Config, err error) {
 		if err != nil {
 			return c, err
 		}
-		to, most := c.Field(i)
+		to, most := c.Field(int(f.Number()) - 1)
 		if v > most {
 			return c, fmt.Errorf("%w: %s is %d, maximum is %d; 0 means no limit", apierror.ErrInvalid, f.Name(), v, most)
 		}
@@ -93,8 +87,9 @@ func configValue(f protoreflect.FieldDescriptor, v protoreflect.Value) (uint64, 
 func ConfigToProto(c *txn.Config, deadLetter string) *pb.QueueConfig {
 	out := &pb.QueueConfig{DeadLetter: deadLetter}
 	to := out.ProtoReflect()
-	for i, f := range configFields {
-		v, _ := c.Field(i)
+	for i := range configFields.Len() {
+		f := configFields.Get(i)
+		v, _ := c.Field(int(f.Number()) - 1)
 		if *v == 0 {
 			continue
 		}
