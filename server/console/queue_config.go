@@ -4,10 +4,14 @@ package console
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -23,65 +27,60 @@ type configField struct {
 	New                      bool     // can be set only at creation
 }
 
-// overflows is the values of QueueConfig.overflow by name.
-var overflows = []string{"reject", "drop-head", "dead-letter-head"} //nolint:gochecknoglobals // a constant
+// configOption is a field of pb.QueueConfig with its options in types.proto.
+type configOption struct {
+	*pb.QueueOption
+
+	field protoreflect.FieldDescriptor
+}
+
+// configOptions lists the fields of a queue configuration.
+func configOptions() (list []configOption) {
+	fields := (&pb.QueueConfig{}).ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		option, _ := proto.GetExtension(fields.Get(i).Options(), pb.E_QueueOption).(*pb.QueueOption)
+		list = append(list, configOption{option, fields.Get(i)})
+	}
+	return list
+}
+
+// choices returns the names of the values of an enum, without the first, which has the meaning of the second.
+func (o configOption) choices() (names []string) {
+	if o.field.Enum() == nil {
+		return nil
+	}
+	values := o.field.Enum().Values()
+	for i := 1; i < values.Len(); i++ {
+		name := strings.TrimPrefix(string(values.Get(i).Name()), strings.ToUpper(string(o.field.Name()))+"_")
+		names = append(names, strings.ReplaceAll(strings.ToLower(name), "_", "-"))
+	}
+	return names
+}
 
 // configFields returns the form fields for a configuration.
-func configFields(c *pb.QueueConfig) []configField {
-	count := func(n uint64) string {
-		if n == 0 {
-			return ""
+func configFields(c *pb.QueueConfig) (list []configField) {
+	from := c.ProtoReflect()
+	for _, o := range configOptions() {
+		f := configField{
+			Name: string(o.field.Name()), Label: o.GetLabel(), Hint: o.GetUsage(), Options: o.choices(), New: o.GetFixed(),
 		}
-		return strconv.FormatUint(n, 10)
-	}
-	duration := func(d *durationpb.Duration) string {
-		if d.AsDuration() == 0 {
-			return ""
+		switch v := from.Get(o.field); o.field.Kind() {
+		case protoreflect.BoolKind:
+			f.Check, f.Checked, f.Hint = true, v.Bool(), ""
+		case protoreflect.EnumKind:
+			f.Value = f.Options[min(max(int(v.Enum())-1, 0), len(f.Options)-1)]
+		case protoreflect.MessageKind:
+			if d, is := v.Message().Interface().(*durationpb.Duration); is && d.AsDuration() != 0 {
+				f.Value = d.AsDuration().String()
+			}
+		default:
+			if from.Has(o.field) {
+				f.Value = v.String()
+			}
 		}
-		return d.AsDuration().String()
+		list = append(list, f)
 	}
-	multiplier := ""
-	if m := c.GetRedeliveryMultiplier(); m != 0 {
-		multiplier = strconv.FormatFloat(m, 'f', -1, 64)
-	}
-	overflow := max(int(c.GetOverflow())-1, 0)
-	return []configField{
-		{Name: "max_messages", Label: "Maximum messages", Hint: "empty: no limit", Value: count(c.GetMaxMessages())},
-		{Name: "max_bytes", Label: "Maximum bytes", Hint: "such as 10GiB; empty: no limit", Value: count(c.GetMaxBytes())},
-		{Name: "overflow", Label: "Overflow", Value: overflows[min(overflow, len(overflows)-1)], Options: overflows},
-		{Name: "ttl", Label: "Messages expire after", Hint: "such as 24h; empty: never", Value: duration(c.GetTtl())},
-		{Name: "delay", Label: "Deliver after", Hint: "such as 30s; empty: immediately", Value: duration(c.GetDelay())},
-		{
-			Name: "max_deliveries", Label: "Maximum deliveries", Hint: "empty: no limit",
-			Value: count(uint64(c.GetMaxDeliveries())),
-		},
-		{Name: "dead_letter", Label: "Dead-letter queue", Hint: "empty: discard", Value: c.GetDeadLetter()},
-		{
-			Name: "redelivery_delay", Label: "Redeliver after", Hint: "empty: immediately",
-			Value: duration(c.GetRedeliveryDelay()),
-		},
-		{Name: "redelivery_multiplier", Label: "… multiplied on each redelivery", Hint: "1 to 1000", Value: multiplier},
-		{
-			Name: "redelivery_max_delay", Label: "… at most", Hint: "empty: no limit",
-			Value: duration(c.GetRedeliveryMaxDelay()),
-		},
-		{Name: "retention_age", Label: "Retain for", Hint: "such as 7d", Value: duration(c.GetRetentionAge())},
-		{Name: "retention_bytes", Label: "Retain bytes", Hint: "such as 1GiB", Value: count(c.GetRetentionBytes())},
-		{Name: "retention_messages", Label: "Retain messages", Value: count(c.GetRetentionMessages())},
-		{
-			Name: "temporary_grace", Label: "Delete without consumers after", Hint: "empty: never",
-			Value: duration(c.GetTemporaryGrace()),
-		},
-		{Name: "exclusive", Label: "One active consumer for each subscription", Check: true, Checked: c.GetExclusive()},
-		{
-			Name: "dead_letter_expired", Label: "Expired messages go to the dead-letter queue", Check: true,
-			Checked: c.GetDeadLetterExpired(),
-		},
-		{
-			Name: "priorities", Label: "Higher priorities first (cannot be changed later)", Check: true, New: true,
-			Checked: c.GetPriorities(),
-		},
-	}
+	return list
 }
 
 // formReader parses the fields of a form and keeps the first error.
@@ -150,31 +149,48 @@ func parseBytes(text string) (uint64, error) {
 // readConfig parses the form of a configuration. Fields that can be set only at creation are read only if isNew.
 func readConfig(v *View, c *pb.QueueConfig, isNew bool) error {
 	r := formReader{v: v}
-	c.MaxMessages, c.MaxBytes = r.number("max_messages", 1<<62), r.size("max_bytes")
-	c.Ttl, c.Delay = r.duration("ttl"), r.duration("delay")
-	c.MaxDeliveries = uint32(r.number("max_deliveries", 1_000_000))
-	c.DeadLetter = strings.TrimSpace(v.Get("dead_letter"))
-	c.RedeliveryDelay, c.RedeliveryMaxDelay = r.duration("redelivery_delay"), r.duration("redelivery_max_delay")
-	c.RedeliveryMultiplier = 0
-	if text := strings.TrimSpace(v.Get("redelivery_multiplier")); text != "" {
-		m, err := strconv.ParseFloat(text, 64)
-		if err != nil {
-			r.fail("redelivery_multiplier", text, "expected a number from 1 to 1000")
+	to := c.ProtoReflect()
+	for _, o := range configOptions() {
+		if o.GetFixed() && !isNew {
+			continue
 		}
-		c.RedeliveryMultiplier = m
-	}
-	c.RetentionAge, c.RetentionBytes = r.duration("retention_age"), r.size("retention_bytes")
-	c.RetentionMessages = r.number("retention_messages", 1<<62)
-	c.TemporaryGrace = r.duration("temporary_grace")
-	c.Exclusive, c.DeadLetterExpired = v.Get("exclusive") != "", v.Get("dead_letter_expired") != ""
-	c.Overflow = pb.Overflow_OVERFLOW_UNSPECIFIED
-	for i, name := range overflows {
-		if v.Get("overflow") == name && i > 0 {
-			c.Overflow = pb.Overflow(i + 1)
+		if value := r.value(&o); value.IsValid() {
+			to.Set(o.field, value)
+		} else {
+			to.Clear(o.field)
 		}
-	}
-	if isNew {
-		c.Priorities = v.Get("priorities") != ""
 	}
 	return r.err
+}
+
+// value parses a field of a configuration. The value is invalid if the field is empty.
+func (r *formReader) value(o *configOption) (v protoreflect.Value) {
+	name := string(o.field.Name())
+	text := strings.TrimSpace(r.v.Get(name))
+	if text == "" {
+		return v
+	}
+	switch o.field.Kind() {
+	case protoreflect.BoolKind:
+		return protoreflect.ValueOfBool(true)
+	case protoreflect.StringKind:
+		return protoreflect.ValueOfString(text)
+	case protoreflect.MessageKind:
+		return protoreflect.ValueOfMessage(r.duration(name).ProtoReflect())
+	case protoreflect.EnumKind:
+		return protoreflect.ValueOfEnum(protoreflect.EnumNumber(max(slices.Index(o.choices(), text), 0) + 1))
+	case protoreflect.DoubleKind:
+		m, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			r.fail(name, text, "expected a number")
+		}
+		return protoreflect.ValueOfFloat64(m)
+	case protoreflect.Uint32Kind:
+		return protoreflect.ValueOfUint32(uint32(r.number(name, math.MaxUint32)))
+	default:
+		if o.GetBytes() {
+			return protoreflect.ValueOfUint64(r.size(name))
+		}
+		return protoreflect.ValueOfUint64(r.number(name, 1<<62))
+	}
 }

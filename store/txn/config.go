@@ -129,6 +129,12 @@ var configFields = [...]configField{ //nolint:gochecknoglobals // a table
 
 const noLimit = 1<<64 - 1
 
+// Field returns the field with a number, in the order of the bits of a ConfigMask, and its maximum.
+func (c *Config) Field(number int) (value *uint64, most uint64) {
+	f := &configFields[number]
+	return f.of(c), f.most
+}
+
 // With returns the configuration with the fields in mask replaced by those of o.
 func (c Config) With(o Config, mask ConfigMask) Config {
 	for i, f := range configFields {

@@ -13,6 +13,7 @@ package lockstepv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	descriptorpb "google.golang.org/protobuf/types/descriptorpb"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
@@ -722,6 +723,88 @@ func (x *SequenceRange) GetLast() uint64 {
 	return 0
 }
 
+// QueueOption describes a field of QueueConfig for the command line, the console and the documentation.
+type QueueOption struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Help text of the flag, a noun or verb phrase.
+	Usage string `protobuf:"bytes,1,opt,name=usage,proto3" json:"usage,omitempty"`
+	// Label in the console.
+	Label string `protobuf:"bytes,2,opt,name=label,proto3" json:"label,omitempty"`
+	// Name of the flag; if empty, the name of the field with dashes.
+	Flag string `protobuf:"bytes,3,opt,name=flag,proto3" json:"flag,omitempty"`
+	// The value is a number of bytes.
+	Bytes bool `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// The value cannot be changed after the creation of the queue.
+	Fixed         bool `protobuf:"varint,5,opt,name=fixed,proto3" json:"fixed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueueOption) Reset() {
+	*x = QueueOption{}
+	mi := &file_lockstep_v1_types_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueOption) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueOption) ProtoMessage() {}
+
+func (x *QueueOption) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_types_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueOption.ProtoReflect.Descriptor instead.
+func (*QueueOption) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *QueueOption) GetUsage() string {
+	if x != nil {
+		return x.Usage
+	}
+	return ""
+}
+
+func (x *QueueOption) GetLabel() string {
+	if x != nil {
+		return x.Label
+	}
+	return ""
+}
+
+func (x *QueueOption) GetFlag() string {
+	if x != nil {
+		return x.Flag
+	}
+	return ""
+}
+
+func (x *QueueOption) GetBytes() bool {
+	if x != nil {
+		return x.Bytes
+	}
+	return false
+}
+
+func (x *QueueOption) GetFixed() bool {
+	if x != nil {
+		return x.Fixed
+	}
+	return false
+}
+
 // QueueConfig is the configuration of a queue.
 type QueueConfig struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -783,7 +866,7 @@ type QueueConfig struct {
 
 func (x *QueueConfig) Reset() {
 	*x = QueueConfig{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[5]
+	mi := &file_lockstep_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -795,7 +878,7 @@ func (x *QueueConfig) String() string {
 func (*QueueConfig) ProtoMessage() {}
 
 func (x *QueueConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[5]
+	mi := &file_lockstep_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -808,7 +891,7 @@ func (x *QueueConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConfig.ProtoReflect.Descriptor instead.
 func (*QueueConfig) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *QueueConfig) GetMaxMessages() uint64 {
@@ -957,7 +1040,7 @@ type Subscription struct {
 
 func (x *Subscription) Reset() {
 	*x = Subscription{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[6]
+	mi := &file_lockstep_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -969,7 +1052,7 @@ func (x *Subscription) String() string {
 func (*Subscription) ProtoMessage() {}
 
 func (x *Subscription) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[6]
+	mi := &file_lockstep_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -982,7 +1065,7 @@ func (x *Subscription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subscription.ProtoReflect.Descriptor instead.
 func (*Subscription) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Subscription) GetName() string {
@@ -1065,7 +1148,7 @@ type RedeliveryPolicy struct {
 
 func (x *RedeliveryPolicy) Reset() {
 	*x = RedeliveryPolicy{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[7]
+	mi := &file_lockstep_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1077,7 +1160,7 @@ func (x *RedeliveryPolicy) String() string {
 func (*RedeliveryPolicy) ProtoMessage() {}
 
 func (x *RedeliveryPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[7]
+	mi := &file_lockstep_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1090,7 +1173,7 @@ func (x *RedeliveryPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedeliveryPolicy.ProtoReflect.Descriptor instead.
 func (*RedeliveryPolicy) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RedeliveryPolicy) GetMaxDeliveries() uint32 {
@@ -1141,7 +1224,7 @@ type ActiveConsumer struct {
 
 func (x *ActiveConsumer) Reset() {
 	*x = ActiveConsumer{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[8]
+	mi := &file_lockstep_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1153,7 +1236,7 @@ func (x *ActiveConsumer) String() string {
 func (*ActiveConsumer) ProtoMessage() {}
 
 func (x *ActiveConsumer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[8]
+	mi := &file_lockstep_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1166,7 +1249,7 @@ func (x *ActiveConsumer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActiveConsumer.ProtoReflect.Descriptor instead.
 func (*ActiveConsumer) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ActiveConsumer) GetAddress() string {
@@ -1219,7 +1302,7 @@ type Queue struct {
 
 func (x *Queue) Reset() {
 	*x = Queue{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[9]
+	mi := &file_lockstep_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1231,7 +1314,7 @@ func (x *Queue) String() string {
 func (*Queue) ProtoMessage() {}
 
 func (x *Queue) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[9]
+	mi := &file_lockstep_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1244,7 +1327,7 @@ func (x *Queue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Queue.ProtoReflect.Descriptor instead.
 func (*Queue) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Queue) GetName() string {
@@ -1359,7 +1442,7 @@ type QueueActivity struct {
 
 func (x *QueueActivity) Reset() {
 	*x = QueueActivity{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[10]
+	mi := &file_lockstep_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1454,7 @@ func (x *QueueActivity) String() string {
 func (*QueueActivity) ProtoMessage() {}
 
 func (x *QueueActivity) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[10]
+	mi := &file_lockstep_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1467,7 @@ func (x *QueueActivity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueActivity.ProtoReflect.Descriptor instead.
 func (*QueueActivity) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *QueueActivity) GetPublishedPerSecond() float64 {
@@ -1466,7 +1549,7 @@ type Producer struct {
 
 func (x *Producer) Reset() {
 	*x = Producer{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[11]
+	mi := &file_lockstep_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1478,7 +1561,7 @@ func (x *Producer) String() string {
 func (*Producer) ProtoMessage() {}
 
 func (x *Producer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[11]
+	mi := &file_lockstep_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1491,7 +1574,7 @@ func (x *Producer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Producer.ProtoReflect.Descriptor instead.
 func (*Producer) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Producer) GetId() string {
@@ -1537,7 +1620,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[12]
+	mi := &file_lockstep_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1549,7 +1632,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[12]
+	mi := &file_lockstep_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1562,7 +1645,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Position) GetTerm() uint64 {
@@ -1603,7 +1686,7 @@ type NotActive struct {
 
 func (x *NotActive) Reset() {
 	*x = NotActive{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[13]
+	mi := &file_lockstep_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1615,7 +1698,7 @@ func (x *NotActive) String() string {
 func (*NotActive) ProtoMessage() {}
 
 func (x *NotActive) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[13]
+	mi := &file_lockstep_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1628,7 +1711,7 @@ func (x *NotActive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotActive.ProtoReflect.Descriptor instead.
 func (*NotActive) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *NotActive) GetActiveAddress() string {
@@ -1679,7 +1762,7 @@ type Forward struct {
 
 func (x *Forward) Reset() {
 	*x = Forward{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[14]
+	mi := &file_lockstep_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1691,7 +1774,7 @@ func (x *Forward) String() string {
 func (*Forward) ProtoMessage() {}
 
 func (x *Forward) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[14]
+	mi := &file_lockstep_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1704,7 +1787,7 @@ func (x *Forward) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forward.ProtoReflect.Descriptor instead.
 func (*Forward) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Forward) GetTo() string {
@@ -1728,11 +1811,30 @@ func (x *Forward) GetFilter() string {
 	return ""
 }
 
+var file_lockstep_v1_types_proto_extTypes = []protoimpl.ExtensionInfo{
+	{
+		ExtendedType:  (*descriptorpb.FieldOptions)(nil),
+		ExtensionType: (*QueueOption)(nil),
+		Field:         73616,
+		Name:          "lockstep.v1.queue_option",
+		Tag:           "bytes,73616,opt,name=queue_option",
+		Filename:      "lockstep/v1/types.proto",
+	},
+}
+
+// Extension fields to descriptorpb.FieldOptions.
+var (
+	// Options of a field of QueueConfig. The number is arbitrary: a process must not have two extensions with the same one.
+	//
+	// optional lockstep.v1.QueueOption queue_option = 73616;
+	E_QueueOption = &file_lockstep_v1_types_proto_extTypes[0]
+)
+
 var File_lockstep_v1_types_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x17lockstep/v1/types.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8e\x06\n" +
+	"\x17lockstep/v1/types.proto\x12\vlockstep.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8e\x06\n" +
 	"\aMessage\x12\x12\n" +
 	"\x04body\x18\x01 \x01(\fR\x04body\x12D\n" +
 	"\n" +
@@ -1788,29 +1890,53 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\bmoved_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\amovedAt\"9\n" +
 	"\rSequenceRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x12\n" +
-	"\x04last\x18\x02 \x01(\x04R\x04last\"\xb8\x06\n" +
-	"\vQueueConfig\x12!\n" +
-	"\fmax_messages\x18\x01 \x01(\x04R\vmaxMessages\x12\x1b\n" +
-	"\tmax_bytes\x18\x02 \x01(\x04R\bmaxBytes\x12%\n" +
-	"\x0emax_deliveries\x18\x03 \x01(\rR\rmaxDeliveries\x12\x1f\n" +
-	"\vdead_letter\x18\x04 \x01(\tR\n" +
-	"deadLetter\x12+\n" +
-	"\x03ttl\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12/\n" +
-	"\x05delay\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x05delay\x12D\n" +
-	"\x10redelivery_delay\x18\a \x01(\v2\x19.google.protobuf.DurationR\x0fredeliveryDelay\x123\n" +
-	"\x15redelivery_multiplier\x18\b \x01(\x01R\x14redeliveryMultiplier\x12K\n" +
-	"\x14redelivery_max_delay\x18\t \x01(\v2\x19.google.protobuf.DurationR\x12redeliveryMaxDelay\x12>\n" +
+	"\x04last\x18\x02 \x01(\x04R\x04last\"y\n" +
+	"\vQueueOption\x12\x14\n" +
+	"\x05usage\x18\x01 \x01(\tR\x05usage\x12\x14\n" +
+	"\x05label\x18\x02 \x01(\tR\x05label\x12\x12\n" +
+	"\x04flag\x18\x03 \x01(\tR\x04flag\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\bR\x05bytes\x12\x14\n" +
+	"\x05fixed\x18\x05 \x01(\bR\x05fixed\"\xcd\x12\n" +
+	"\vQueueConfig\x12c\n" +
+	"\fmax_messages\x18\x01 \x01(\x04B@\x82\xf9#<\n" +
+	"(maximum number of messages; 0: unlimited\x12\x10Maximum messagesR\vmaxMessages\x12]\n" +
+	"\tmax_bytes\x18\x02 \x01(\x04B@\x82\xf9#<\n" +
+	")maximum size, such as 64MiB; 0: unlimited\x12\rMaximum bytes \x01R\bmaxBytes\x12\x88\x01\n" +
+	"\x0emax_deliveries\x18\x03 \x01(\rBa\x82\xf9#]\n" +
+	"Gdeliveries before a message is dead-lettered or discarded; 0: unlimited\x12\x12Maximum deliveriesR\rmaxDeliveries\x12m\n" +
+	"\vdead_letter\x18\x04 \x01(\tBL\x82\xf9#H\n" +
+	"3dead-letter queue; if empty, messages are discarded\x12\x11Dead-letter queueR\n" +
+	"deadLetter\x12\x80\x01\n" +
+	"\x03ttl\x18\x05 \x01(\v2\x19.google.protobuf.DurationBS\x82\xf9#O\n" +
+	"6message time to live, such as 30s or 24h; 0: unlimited\x12\x15Messages expire afterR\x03ttl\x12q\n" +
+	"\x05delay\x18\x06 \x01(\v2\x19.google.protobuf.DurationB@\x82\xf9#<\n" +
+	"+default delivery delay of messages; 0: none\x12\rDeliver afterR\x05delay\x12\x92\x01\n" +
+	"\x10redelivery_delay\x18\a \x01(\v2\x19.google.protobuf.DurationBL\x82\xf9#H\n" +
+	"5delay before a nacked message is redelivered; 0: none\x12\x0fRedeliver afterR\x0fredeliveryDelay\x12\xa8\x01\n" +
+	"\x15redelivery_multiplier\x18\b \x01(\x01Bs\x82\xf9#o\n" +
+	"Mmultiplier of --redelivery-delay for each redelivery: 1 to 1000; 0: same as 1\x12\x1eMultiplier of redelivery delayR\x14redeliveryMultiplier\x12\x93\x01\n" +
+	"\x14redelivery_max_delay\x18\t \x01(\v2\x19.google.protobuf.DurationBF\x82\xf9#B\n" +
+	"&maximum redelivery delay; 0: unlimited\x12\x18Maximum redelivery delayR\x12redeliveryMaxDelay\x12\x91\x01\n" +
 	"\rretention_age\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\fretentionAge\x12'\n" +
-	"\x0fretention_bytes\x18\v \x01(\x04R\x0eretentionBytes\x12-\n" +
-	"\x12retention_messages\x18\f \x01(\x04R\x11retentionMessages\x121\n" +
-	"\boverflow\x18\r \x01(\x0e2\x15.lockstep.v1.OverflowR\boverflow\x12\x1e\n" +
+	" \x01(\v2\x19.google.protobuf.DurationBQ\x82\xf9#M\n" +
+	"?retention time of acknowledged messages; 0: no retention by age\x12\n" +
+	"Retain forR\fretentionAge\x12\x8e\x01\n" +
+	"\x0fretention_bytes\x18\v \x01(\x04Be\x82\xf9#a\n" +
+	"Oretention size of acknowledged messages, such as 10GiB; 0: no retention by size\x12\fRetain bytes \x01R\x0eretentionBytes\x12\x89\x01\n" +
+	"\x12retention_messages\x18\f \x01(\x04BZ\x82\xf9#V\n" +
+	"Cnumber of acknowledged messages to retain; 0: no retention by count\x12\x0fRetain messagesR\x11retentionMessages\x12\x8e\x01\n" +
+	"\boverflow\x18\r \x01(\x0e2\x15.lockstep.v1.OverflowB[\x82\xf9#W\n" +
+	"Kaction for a publish to a full queue: reject, drop-head or dead-letter-head\x12\bOverflowR\boverflow\x12\x7f\n" +
 	"\n" +
-	"priorities\x18\x0e \x01(\bR\n" +
-	"priorities\x12\x1c\n" +
-	"\texclusive\x18\x0f \x01(\bR\texclusive\x12.\n" +
-	"\x13dead_letter_expired\x18\x10 \x01(\bR\x11deadLetterExpired\x12B\n" +
-	"\x0ftemporary_grace\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x0etemporaryGrace\"\xaa\x02\n" +
+	"priorities\x18\x0e \x01(\bB_\x82\xf9#[\n" +
+	">deliver messages with higher priority first; fixed at creation\x12\x17Higher priorities first(\x01R\n" +
+	"priorities\x12\x81\x01\n" +
+	"\texclusive\x18\x0f \x01(\bBc\x82\xf9#_\n" +
+	"2deliver to one consumer per subscription at a time\x12)One active consumer for each subscriptionR\texclusive\x12\xa5\x01\n" +
+	"\x13dead_letter_expired\x18\x10 \x01(\bBu\x82\xf9#q\n" +
+	"Amove expired messages to --dead-letter instead of discarding them\x12,Expired messages go to the dead-letter queueR\x11deadLetterExpired\x12\xbe\x01\n" +
+	"\x0ftemporary_grace\x18\x11 \x01(\v2\x19.google.protobuf.DurationBz\x82\xf9#v\n" +
+	"Idelete the queue after this time without consumers, such as 30s; 0: never\x12\x1eDelete without consumers after\x1a\ttemporaryR\x0etemporaryGraceJ\x04\b\x12\x10\x13\"\xaa\x02\n" +
 	"\fSubscription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x18\n" +
@@ -1892,7 +2018,8 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\rStartPosition\x12\x1e\n" +
 	"\x1aSTART_POSITION_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15START_POSITION_LATEST\x10\x01\x12\x1b\n" +
-	"\x17START_POSITION_EARLIEST\x10\x02B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
+	"\x17START_POSITION_EARLIEST\x10\x02:\\\n" +
+	"\fqueue_option\x12\x1d.google.protobuf.FieldOptions\x18\x90\xbf\x04 \x01(\v2\x18.lockstep.v1.QueueOptionR\vqueueOptionB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
 	file_lockstep_v1_types_proto_rawDescOnce sync.Once
@@ -1907,66 +2034,70 @@ func file_lockstep_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lockstep_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_lockstep_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_lockstep_v1_types_proto_goTypes = []any{
-	(DeadLetterReason)(0),         // 0: lockstep.v1.DeadLetterReason
-	(Overflow)(0),                 // 1: lockstep.v1.Overflow
-	(StartPosition)(0),            // 2: lockstep.v1.StartPosition
-	(*Message)(nil),               // 3: lockstep.v1.Message
-	(*PropertyValue)(nil),         // 4: lockstep.v1.PropertyValue
-	(*StoredMessage)(nil),         // 5: lockstep.v1.StoredMessage
-	(*DeadLetter)(nil),            // 6: lockstep.v1.DeadLetter
-	(*SequenceRange)(nil),         // 7: lockstep.v1.SequenceRange
-	(*QueueConfig)(nil),           // 8: lockstep.v1.QueueConfig
-	(*Subscription)(nil),          // 9: lockstep.v1.Subscription
-	(*RedeliveryPolicy)(nil),      // 10: lockstep.v1.RedeliveryPolicy
-	(*ActiveConsumer)(nil),        // 11: lockstep.v1.ActiveConsumer
-	(*Queue)(nil),                 // 12: lockstep.v1.Queue
-	(*QueueActivity)(nil),         // 13: lockstep.v1.QueueActivity
-	(*Producer)(nil),              // 14: lockstep.v1.Producer
-	(*Position)(nil),              // 15: lockstep.v1.Position
-	(*NotActive)(nil),             // 16: lockstep.v1.NotActive
-	(*Forward)(nil),               // 17: lockstep.v1.Forward
-	nil,                           // 18: lockstep.v1.Message.PropertiesEntry
-	nil,                           // 19: lockstep.v1.Message.TypedPropertiesEntry
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
+	(DeadLetterReason)(0),             // 0: lockstep.v1.DeadLetterReason
+	(Overflow)(0),                     // 1: lockstep.v1.Overflow
+	(StartPosition)(0),                // 2: lockstep.v1.StartPosition
+	(*Message)(nil),                   // 3: lockstep.v1.Message
+	(*PropertyValue)(nil),             // 4: lockstep.v1.PropertyValue
+	(*StoredMessage)(nil),             // 5: lockstep.v1.StoredMessage
+	(*DeadLetter)(nil),                // 6: lockstep.v1.DeadLetter
+	(*SequenceRange)(nil),             // 7: lockstep.v1.SequenceRange
+	(*QueueOption)(nil),               // 8: lockstep.v1.QueueOption
+	(*QueueConfig)(nil),               // 9: lockstep.v1.QueueConfig
+	(*Subscription)(nil),              // 10: lockstep.v1.Subscription
+	(*RedeliveryPolicy)(nil),          // 11: lockstep.v1.RedeliveryPolicy
+	(*ActiveConsumer)(nil),            // 12: lockstep.v1.ActiveConsumer
+	(*Queue)(nil),                     // 13: lockstep.v1.Queue
+	(*QueueActivity)(nil),             // 14: lockstep.v1.QueueActivity
+	(*Producer)(nil),                  // 15: lockstep.v1.Producer
+	(*Position)(nil),                  // 16: lockstep.v1.Position
+	(*NotActive)(nil),                 // 17: lockstep.v1.NotActive
+	(*Forward)(nil),                   // 18: lockstep.v1.Forward
+	nil,                               // 19: lockstep.v1.Message.PropertiesEntry
+	nil,                               // 20: lockstep.v1.Message.TypedPropertiesEntry
+	(*timestamppb.Timestamp)(nil),     // 21: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 22: google.protobuf.Duration
+	(*descriptorpb.FieldOptions)(nil), // 23: google.protobuf.FieldOptions
 }
 var file_lockstep_v1_types_proto_depIdxs = []int32{
-	18, // 0: lockstep.v1.Message.properties:type_name -> lockstep.v1.Message.PropertiesEntry
-	20, // 1: lockstep.v1.Message.expires_at:type_name -> google.protobuf.Timestamp
-	21, // 2: lockstep.v1.Message.ttl:type_name -> google.protobuf.Duration
-	20, // 3: lockstep.v1.Message.deliver_at:type_name -> google.protobuf.Timestamp
-	21, // 4: lockstep.v1.Message.delay:type_name -> google.protobuf.Duration
-	19, // 5: lockstep.v1.Message.typed_properties:type_name -> lockstep.v1.Message.TypedPropertiesEntry
-	20, // 6: lockstep.v1.StoredMessage.published_at:type_name -> google.protobuf.Timestamp
+	19, // 0: lockstep.v1.Message.properties:type_name -> lockstep.v1.Message.PropertiesEntry
+	21, // 1: lockstep.v1.Message.expires_at:type_name -> google.protobuf.Timestamp
+	22, // 2: lockstep.v1.Message.ttl:type_name -> google.protobuf.Duration
+	21, // 3: lockstep.v1.Message.deliver_at:type_name -> google.protobuf.Timestamp
+	22, // 4: lockstep.v1.Message.delay:type_name -> google.protobuf.Duration
+	20, // 5: lockstep.v1.Message.typed_properties:type_name -> lockstep.v1.Message.TypedPropertiesEntry
+	21, // 6: lockstep.v1.StoredMessage.published_at:type_name -> google.protobuf.Timestamp
 	3,  // 7: lockstep.v1.StoredMessage.message:type_name -> lockstep.v1.Message
 	6,  // 8: lockstep.v1.StoredMessage.dead_letter:type_name -> lockstep.v1.DeadLetter
 	0,  // 9: lockstep.v1.DeadLetter.reason:type_name -> lockstep.v1.DeadLetterReason
-	20, // 10: lockstep.v1.DeadLetter.moved_at:type_name -> google.protobuf.Timestamp
-	21, // 11: lockstep.v1.QueueConfig.ttl:type_name -> google.protobuf.Duration
-	21, // 12: lockstep.v1.QueueConfig.delay:type_name -> google.protobuf.Duration
-	21, // 13: lockstep.v1.QueueConfig.redelivery_delay:type_name -> google.protobuf.Duration
-	21, // 14: lockstep.v1.QueueConfig.redelivery_max_delay:type_name -> google.protobuf.Duration
-	21, // 15: lockstep.v1.QueueConfig.retention_age:type_name -> google.protobuf.Duration
+	21, // 10: lockstep.v1.DeadLetter.moved_at:type_name -> google.protobuf.Timestamp
+	22, // 11: lockstep.v1.QueueConfig.ttl:type_name -> google.protobuf.Duration
+	22, // 12: lockstep.v1.QueueConfig.delay:type_name -> google.protobuf.Duration
+	22, // 13: lockstep.v1.QueueConfig.redelivery_delay:type_name -> google.protobuf.Duration
+	22, // 14: lockstep.v1.QueueConfig.redelivery_max_delay:type_name -> google.protobuf.Duration
+	22, // 15: lockstep.v1.QueueConfig.retention_age:type_name -> google.protobuf.Duration
 	1,  // 16: lockstep.v1.QueueConfig.overflow:type_name -> lockstep.v1.Overflow
-	21, // 17: lockstep.v1.QueueConfig.temporary_grace:type_name -> google.protobuf.Duration
-	10, // 18: lockstep.v1.Subscription.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	11, // 19: lockstep.v1.Subscription.active_consumer:type_name -> lockstep.v1.ActiveConsumer
-	21, // 20: lockstep.v1.RedeliveryPolicy.redelivery_delay:type_name -> google.protobuf.Duration
-	21, // 21: lockstep.v1.RedeliveryPolicy.redelivery_max_delay:type_name -> google.protobuf.Duration
-	20, // 22: lockstep.v1.ActiveConsumer.since:type_name -> google.protobuf.Timestamp
-	8,  // 23: lockstep.v1.Queue.config:type_name -> lockstep.v1.QueueConfig
-	9,  // 24: lockstep.v1.Queue.subscriptions:type_name -> lockstep.v1.Subscription
-	17, // 25: lockstep.v1.Queue.forwards:type_name -> lockstep.v1.Forward
-	13, // 26: lockstep.v1.Queue.activity:type_name -> lockstep.v1.QueueActivity
-	20, // 27: lockstep.v1.QueueActivity.oldest_at:type_name -> google.protobuf.Timestamp
-	21, // 28: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
+	22, // 17: lockstep.v1.QueueConfig.temporary_grace:type_name -> google.protobuf.Duration
+	11, // 18: lockstep.v1.Subscription.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	12, // 19: lockstep.v1.Subscription.active_consumer:type_name -> lockstep.v1.ActiveConsumer
+	22, // 20: lockstep.v1.RedeliveryPolicy.redelivery_delay:type_name -> google.protobuf.Duration
+	22, // 21: lockstep.v1.RedeliveryPolicy.redelivery_max_delay:type_name -> google.protobuf.Duration
+	21, // 22: lockstep.v1.ActiveConsumer.since:type_name -> google.protobuf.Timestamp
+	9,  // 23: lockstep.v1.Queue.config:type_name -> lockstep.v1.QueueConfig
+	10, // 24: lockstep.v1.Queue.subscriptions:type_name -> lockstep.v1.Subscription
+	18, // 25: lockstep.v1.Queue.forwards:type_name -> lockstep.v1.Forward
+	14, // 26: lockstep.v1.Queue.activity:type_name -> lockstep.v1.QueueActivity
+	21, // 27: lockstep.v1.QueueActivity.oldest_at:type_name -> google.protobuf.Timestamp
+	22, // 28: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
 	4,  // 29: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
-	30, // [30:30] is the sub-list for method output_type
-	30, // [30:30] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
+	23, // 30: lockstep.v1.queue_option:extendee -> google.protobuf.FieldOptions
+	8,  // 31: lockstep.v1.queue_option:type_name -> lockstep.v1.QueueOption
+	32, // [32:32] is the sub-list for method output_type
+	32, // [32:32] is the sub-list for method input_type
+	31, // [31:32] is the sub-list for extension type_name
+	30, // [30:31] is the sub-list for extension extendee
 	0,  // [0:30] is the sub-list for field type_name
 }
 
@@ -1982,22 +2113,23 @@ func file_lockstep_v1_types_proto_init() {
 		(*PropertyValue_DoubleValue)(nil),
 		(*PropertyValue_BytesValue)(nil),
 	}
-	file_lockstep_v1_types_proto_msgTypes[7].OneofWrappers = []any{}
-	file_lockstep_v1_types_proto_msgTypes[10].OneofWrappers = []any{}
+	file_lockstep_v1_types_proto_msgTypes[8].OneofWrappers = []any{}
+	file_lockstep_v1_types_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_types_proto_rawDesc), len(file_lockstep_v1_types_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   17,
-			NumExtensions: 0,
+			NumMessages:   18,
+			NumExtensions: 1,
 			NumServices:   0,
 		},
 		GoTypes:           file_lockstep_v1_types_proto_goTypes,
 		DependencyIndexes: file_lockstep_v1_types_proto_depIdxs,
 		EnumInfos:         file_lockstep_v1_types_proto_enumTypes,
 		MessageInfos:      file_lockstep_v1_types_proto_msgTypes,
+		ExtensionInfos:    file_lockstep_v1_types_proto_extTypes,
 	}.Build()
 	File_lockstep_v1_types_proto = out.File
 	file_lockstep_v1_types_proto_goTypes = nil

@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -17,83 +18,98 @@ import (
 // hundredths is the resolution of redelivery_multiplier.
 const hundredths = 100
 
-// ConfigFields returns the names of the fields of pb.QueueConfig, in the order of their bits in a txn.ConfigMask.
-func ConfigFields() []string {
-	return []string{
-		"max_messages", "max_bytes", "max_deliveries", "dead_letter", "ttl", "delay", "redelivery_delay",
-		"redelivery_multiplier", "redelivery_max_delay", "retention_age", "retention_bytes", "retention_messages", "overflow",
-		"priorities", "exclusive", "dead_letter_expired", "temporary_grace",
+// configFields are the fields of pb.QueueConfig. The field with the number n has the bit n-1 of a txn.ConfigMask.
+var configFields = (&pb.QueueConfig{}).ProtoReflect().Descriptor().Fields() //nolint:gochecknoglobals // a constant
+
+// ConfigField returns the bit of a field of pb.QueueConfig, or 0 if it does not exist.
+func ConfigField(name string) txn.ConfigMask {
+	f := configFields.ByName(protoreflect.Name(name))
+	if f == nil {
+		return 0
 	}
+	return 1 << (f.Number() - 1)
 }
 
 // Config converts a queue's configuration except its dead-letter queue: only the store has its number. The error wraps
 // ErrInvalid and names the field.
 func Config(in *pb.QueueConfig) (c txn.Config, err error) {
-	c = txn.Config{
-		MaxMessages: in.GetMaxMessages(), MaxBytes: in.GetMaxBytes(), MaxDeliveries: uint64(in.GetMaxDeliveries()),
-		RetentionBytes: in.GetRetentionBytes(), RetentionMessages: in.GetRetentionMessages(),
-		Priorities: number(in.GetPriorities()), Exclusive: number(in.GetExclusive()),
-		DeadLetterExpired: number(in.GetDeadLetterExpired()),
-	}
-	if c.MaxDeliveries > txn.MaxDeliveries {
-		return c, fmt.Errorf("%w: max_deliveries is %d, maximum is %d; 0 means no limit", apierror.ErrInvalid,
-			c.MaxDeliveries, txn.MaxDeliveries)
-	}
-	for _, d := range []struct {
-		name string
-		from *durationpb.Duration
-		to   *uint64
-	}{
-		{"ttl", in.GetTtl(), &c.TTL},
-		{"delay", in.GetDelay(), &c.Delay},
-		{"redelivery_delay", in.GetRedeliveryDelay(), &c.RedeliveryDelay},
-		{"redelivery_max_delay", in.GetRedeliveryMaxDelay(), &c.RedeliveryMaxDelay},
-		{"retention_age", in.GetRetentionAge(), &c.RetentionAge},
-		{"temporary_grace", in.GetTemporaryGrace(), &c.TemporaryGrace},
-	} {
-		if *d.to, err = Millis(d.name, d.from); err != nil {
+	from := in.ProtoReflect()
+	for i := range configFields.Len() {
+		f := configFields.Get(i)
+		if f.Kind() == protoreflect.StringKind {
+			continue // dead_letter
+		}
+		v, err := configValue(f, from.Get(f))
+		if err != nil {
 			return c, err
 		}
-	}
-	if m := in.GetRedeliveryMultiplier(); m != 0 {
-		if !(m >= 1 && m <= txn.MaxMultiplier/hundredths) { // also rejects NaN
-			return c, fmt.Errorf("%w: redelivery_multiplier is %v, must be 1 to %d, or 0 for 1", apierror.ErrInvalid,
-				m, txn.MaxMultiplier/hundredths)
+		to, most := c.Field(int(f.Number()) - 1)
+		if v > most {
+			return c, fmt.Errorf("%w: %s is %d, maximum is %d; 0 means no limit", apierror.ErrInvalid, f.Name(), v, most)
 		}
-		c.RedeliveryMultiplier = uint64(math.Round(m * hundredths))
-	}
-	switch o := in.GetOverflow(); o {
-	case pb.Overflow_OVERFLOW_UNSPECIFIED, pb.Overflow_OVERFLOW_REJECT:
-	case pb.Overflow_OVERFLOW_DROP_HEAD, pb.Overflow_OVERFLOW_DEAD_LETTER_HEAD:
-		c.Overflow = uint64(o) - uint64(pb.Overflow_OVERFLOW_REJECT)
-	default:
-		return c, fmt.Errorf("%w: unknown overflow %d", apierror.ErrInvalid, o)
+		*to = v
 	}
 	return c, nil
 }
 
-// ConfigToProto converts a queue's configuration; deadLetter is the name of its dead-letter queue.
-func ConfigToProto(c *txn.Config, deadLetter string) *pb.QueueConfig {
-	out := &pb.QueueConfig{
-		MaxMessages: c.MaxMessages, MaxBytes: c.MaxBytes, MaxDeliveries: uint32(c.MaxDeliveries), DeadLetter: deadLetter,
-		RetentionBytes: c.RetentionBytes, RetentionMessages: c.RetentionMessages, Priorities: c.Priorities != 0,
-		Exclusive: c.Exclusive != 0, DeadLetterExpired: c.DeadLetterExpired != 0, Ttl: duration(c.TTL),
-		Delay: duration(c.Delay), RedeliveryDelay: duration(c.RedeliveryDelay),
-		RedeliveryMultiplier: float64(c.RedeliveryMultiplier) / hundredths,
-		RedeliveryMaxDelay:   duration(c.RedeliveryMaxDelay), RetentionAge: duration(c.RetentionAge),
-		TemporaryGrace: duration(c.TemporaryGrace),
+// configValue converts the value of one field.
+func configValue(f protoreflect.FieldDescriptor, v protoreflect.Value) (uint64, error) {
+	switch f.Kind() {
+	case protoreflect.BoolKind:
+		if v.Bool() {
+			return 1, nil
+		}
+		return 0, nil
+	case protoreflect.MessageKind:
+		d, _ := v.Message().Interface().(*durationpb.Duration)
+		if !v.Message().IsValid() { // not set
+			d = nil
+		}
+		return Millis(string(f.Name()), d)
+	case protoreflect.DoubleKind:
+		m := v.Float()
+		if m != 0 && !(m >= 1 && m <= txn.MaxMultiplier/hundredths) { // also rejects NaN
+			return 0, fmt.Errorf("%w: %s is %v, must be 1 to %d, or 0 for 1", apierror.ErrInvalid, f.Name(), m,
+				txn.MaxMultiplier/hundredths)
+		}
+		return uint64(math.Round(m * hundredths)), nil
+	case protoreflect.EnumKind: // UNSPECIFIED has the meaning of 1, which is stored as 0
+		if f.Enum().Values().ByNumber(v.Enum()) == nil {
+			return 0, fmt.Errorf("%w: unknown %s %d", apierror.ErrInvalid, f.Name(), v.Enum())
+		}
+		return uint64(max(v.Enum()-1, 0)), nil
+	default:
+		return v.Uint(), nil
 	}
-	if c.Overflow != txn.OverflowReject {
-		out.Overflow = pb.Overflow(c.Overflow) + pb.Overflow_OVERFLOW_REJECT
-	}
-	return out
 }
 
-func number(b bool) uint64 {
-	if b {
-		return 1
+// ConfigToProto converts a queue's configuration; deadLetter is the name of its dead-letter queue.
+func ConfigToProto(c *txn.Config, deadLetter string) *pb.QueueConfig {
+	out := &pb.QueueConfig{DeadLetter: deadLetter}
+	to := out.ProtoReflect()
+	for i := range configFields.Len() {
+		f := configFields.Get(i)
+		v, _ := c.Field(int(f.Number()) - 1)
+		if *v == 0 {
+			continue
+		}
+		switch f.Kind() {
+		case protoreflect.StringKind: // dead_letter
+		case protoreflect.BoolKind:
+			to.Set(f, protoreflect.ValueOfBool(true))
+		case protoreflect.MessageKind:
+			to.Set(f, protoreflect.ValueOfMessage(duration(*v).ProtoReflect()))
+		case protoreflect.DoubleKind:
+			to.Set(f, protoreflect.ValueOfFloat64(float64(*v)/hundredths))
+		case protoreflect.EnumKind:
+			to.Set(f, protoreflect.ValueOfEnum(protoreflect.EnumNumber(*v)+1))
+		case protoreflect.Uint32Kind:
+			to.Set(f, protoreflect.ValueOfUint32(uint32(*v)))
+		default:
+			to.Set(f, protoreflect.ValueOfUint64(*v))
+		}
 	}
-	return 0
+	return out
 }
 
 // duration converts milliseconds; 0 is omitted.

@@ -4,6 +4,8 @@ package protoconv
 
 import (
 	"math"
+	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,14 +22,17 @@ import (
 // Each field of a configuration is converted in both directions, and has its own bit in the mask.
 func TestConfigFields(t *testing.T) {
 	fields := (&pb.QueueConfig{}).ProtoReflect().Descriptor().Fields()
-	require.Len(t, ConfigFields(), fields.Len())
-	for i, name := range ConfigFields() {
+	require.Zero(t, ConfigField("no_such_field"))
+	for i := range fields.Len() {
+		name := string(fields.Get(i).Name())
+		stored := reflect.TypeFor[txn.Config]().Field(int(fields.Get(i).Number()) - 1).Name
+		require.Equal(t, strings.ReplaceAll(name, "_", ""), strings.ToLower(stored))
 		in := &pb.QueueConfig{}
 		set(t, in, name)
 		c, err := Config(in)
 		require.NoError(t, err, name)
 		if name != "dead_letter" {
-			require.Equal(t, txn.ConfigMask(1)<<i, c.Fields(), name)
+			require.Equal(t, ConfigField(name), c.Fields(), name)
 		}
 		require.True(t, proto.Equal(in, ConfigToProto(&c, in.GetDeadLetter())), "%s: %v", name, in)
 	}

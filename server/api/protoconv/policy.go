@@ -76,7 +76,6 @@ func ownDuration(d *durationpb.Duration) *durationpb.Duration {
 
 // SubscriptionMask converts the names of the fields of a subscription to be changed. The error wraps ErrInvalid.
 func SubscriptionMask(in *fieldmaskpb.FieldMask) (filter bool, fields txn.ConfigMask, err error) {
-	names := ConfigFields()
 	for _, path := range in.GetPaths() {
 		known := false
 		switch path {
@@ -87,12 +86,9 @@ func SubscriptionMask(in *fieldmaskpb.FieldMask) (filter bool, fields txn.Config
 		case policyPath:
 			fields, known = txn.PolicyFields, true
 		}
-		for i, name := range names {
-			field := txn.ConfigMask(1) << i
-			if txn.PolicyFields&field != 0 && path == policyPath+"."+name {
-				fields |= field
-				known = true
-			}
+		if name, is := strings.CutPrefix(path, policyPath+"."); is && ConfigField(name)&txn.PolicyFields != 0 {
+			fields |= ConfigField(name)
+			known = true
 		}
 		if !known {
 			return false, 0, fmt.Errorf("%w: update_mask: %.100q cannot be altered; must be \"filter\", "+

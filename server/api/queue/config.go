@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
@@ -73,14 +72,13 @@ func configMask(in *fieldmaskpb.FieldMask) (mask txn.ConfigMask, err error) {
 	if len(in.GetPaths()) == 0 {
 		return txn.PlainFields, nil
 	}
-	names := protoconv.ConfigFields()
 	for _, name := range in.GetPaths() {
-		at := slices.Index(names, name)
+		field := protoconv.ConfigField(name)
 		switch {
 		case name == "*":
 			mask |= txn.AllFields
-		case at >= 0:
-			mask |= 1 << at
+		case field != 0:
+			mask |= field
 		default:
 			return 0, fmt.Errorf("%w: update_mask: unknown QueueConfig field %.100q", apierror.ErrInvalid, name)
 		}

@@ -16,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/queueconfig"
 )
 
 // version of the file format.
@@ -46,9 +47,9 @@ func (s *subscription) options() client.SubscriptionOptions {
 // setOwn sets the overridden fields.
 func (s *subscription) setOwn(fields []string) {
 	s.own = ""
-	for _, f := range policyFields() {
-		if slices.Contains(fields, f.name) {
-			s.own += f.name + " "
+	for _, f := range queueconfig.PolicyFields() {
+		if slices.Contains(fields, f.Name) {
+			s.own += f.Name + " "
 		}
 	}
 }
@@ -101,9 +102,9 @@ type object []entry
 // object returns the values that differ from those of a new queue.
 func (q *queue) object() object {
 	o := object{{"name", q.name}}
-	for _, f := range configFields() {
-		if v := f.get(&q.config); v != nil {
-			o = append(o, entry{f.name, v})
+	for _, f := range queueconfig.Fields() {
+		if v := f.Get(&q.config); v != nil {
+			o = append(o, entry{f.Name, v})
 		}
 	}
 	if !isDefault(q.subscriptions) {
@@ -113,9 +114,9 @@ func (q *queue) object() object {
 			if s.filter != "" {
 				sub = append(sub, entry{"filter", s.filter})
 			}
-			for _, f := range policyFields() {
-				if s.has(f.name) {
-					sub = append(sub, entry{f.name, f.own(&s.policy)})
+			for _, f := range queueconfig.PolicyFields() {
+				if s.has(f.Name) {
+					sub = append(sub, entry{f.Name, f.Own(&s.policy)})
 				}
 			}
 			list = append(list, sub)
@@ -278,7 +279,7 @@ func (d *decoder) document(n *yaml.Node) (queues []queue) {
 
 func (d *decoder) queue(n *yaml.Node) queue {
 	q := queue{subscriptions: []subscription{{name: client.DefaultSubscription}}}
-	fields := configFields()
+	fields := queueconfig.Fields()
 	d.mapping(n, "a queue", func(key string, v *yaml.Node) bool {
 		switch key {
 		case "name":
@@ -288,11 +289,11 @@ func (d *decoder) queue(n *yaml.Node) queue {
 		case "forwards":
 			q.forwards = d.forwards(v)
 		default:
-			at := slices.IndexFunc(fields, func(f configField) bool { return f.name == key })
+			at := slices.IndexFunc(fields, func(f queueconfig.Field) bool { return f.Name == key })
 			if at < 0 {
 				return false
 			}
-			if err := fields[at].set(&q.config, d.scalar(v)); err != nil {
+			if err := fields[at].Set(&q.config, d.scalar(v)); err != nil {
 				d.fail(v, "%v", err)
 			}
 		}
@@ -321,13 +322,13 @@ func (d *decoder) subscriptions(n *yaml.Node) []subscription {
 				case "filter":
 					s.filter = d.scalar(v)
 				default:
-					fields := policyFields()
-					at := slices.IndexFunc(fields, func(f configField) bool { return f.name == key })
+					fields := queueconfig.PolicyFields()
+					at := slices.IndexFunc(fields, func(f queueconfig.Field) bool { return f.Name == key })
 					if at < 0 {
 						return false
 					}
 					own = append(own, key)
-					if err := fields[at].set(&s.policy, d.scalar(v)); err != nil {
+					if err := fields[at].Set(&s.policy, d.scalar(v)); err != nil {
 						d.fail(v, "%v", err)
 					}
 				}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/queueconfig"
 	"github.com/lockstep-mq/lockstep/test/golden"
 )
 
@@ -60,7 +61,7 @@ func TestNamesOfFields(t *testing.T) {
 		"MaxMessages": "max_messages", "TTL": "ttl", "DeadLetterExpired": "dead_letter_expired", "Delay": "delay",
 		"MaxTTL": "max_ttl", "TTLMax": "ttl_max",
 	} {
-		require.Equal(t, want, snakeCase(name))
+		require.Equal(t, want, queueconfig.SnakeCase(name))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/queueconfig"
 )
 
 // Kinds of steps, in the output for programs.
@@ -180,9 +181,9 @@ func (q *queue) deadLetters() []string {
 
 func (p *plan) create(want queue) {
 	s := step{Action: createQueue, Queue: want.name, want: want}
-	for _, f := range configFields() {
-		if f.get(&want.config) != nil {
-			s.Changes = append(s.Changes, change{f.name, "-", f.text(&want.config)})
+	for _, f := range queueconfig.Fields() {
+		if f.Get(&want.config) != nil {
+			s.Changes = append(s.Changes, change{f.Name, "-", f.Text(&want.config)})
 		}
 	}
 	if !isDefault(want.subscriptions) {
@@ -218,15 +219,15 @@ func subscriptionChanges(from, to *subscription) (changes []change) {
 	if from.filter != to.filter {
 		changes = append(changes, change{"filter", cmp.Or(from.filter, "-"), cmp.Or(to.filter, "-")})
 	}
-	for _, f := range policyFields() {
+	for _, f := range queueconfig.PolicyFields() {
 		text := func(s *subscription) string {
-			if !s.has(f.name) {
+			if !s.has(f.Name) {
 				return "-"
 			}
-			return cmp.Or(fmt.Sprint(f.own(&s.policy)), `""`)
+			return cmp.Or(fmt.Sprint(f.Own(&s.policy)), `""`)
 		}
 		if a, b := text(from), text(to); a != b {
-			changes = append(changes, change{f.name, a, b})
+			changes = append(changes, change{f.Name, a, b})
 		}
 	}
 	return changes
@@ -234,17 +235,17 @@ func subscriptionChanges(from, to *subscription) (changes []change) {
 
 func (p *plan) alter(want, have queue) {
 	s := step{Action: alterQueue, Queue: want.name, want: want}
-	for _, f := range configFields() {
-		from, to := f.text(&have.config), f.text(&want.config)
+	for _, f := range queueconfig.Fields() {
+		from, to := f.Text(&have.config), f.Text(&want.config)
 		if from == to {
 			continue
 		}
-		if f.name == "priorities" {
+		if f.Name == "priorities" {
 			p.conflicts = append(p.conflicts, fmt.Sprintf(
 				"queue %s: priorities cannot be changed after creation: create another queue", want.name))
 			continue
 		}
-		s.Changes = append(s.Changes, change{f.name, from, to})
+		s.Changes = append(s.Changes, change{f.Name, from, to})
 	}
 	if len(s.Changes) > 0 {
 		p.steps = append(p.steps, s)
@@ -311,9 +312,9 @@ func forwardChanges(from, to []client.Forward) (changes []change) {
 func (s *step) alterSubscription(ctx context.Context, c *client.Client) error {
 	o := s.sub.options()
 	label := client.SubscriptionChange{Redelivery: o.Redelivery}
-	for _, f := range policyFields() {
-		if !s.sub.has(f.name) {
-			label.Inherit = append(label.Inherit, f.name)
+	for _, f := range queueconfig.PolicyFields() {
+		if !s.sub.has(f.Name) {
+			label.Inherit = append(label.Inherit, f.Name)
 		}
 	}
 	if slices.ContainsFunc(s.Changes, func(c change) bool { return c.Field == "filter" }) {

@@ -4,6 +4,7 @@ package queue
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -12,242 +13,164 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
-	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/cmd/internal/queueconfig"
 )
 
-// behaviour is the configuration of a queue except its limits and dead letters, for programs.
-type behaviour struct {
-	TTL                  string  `json:"ttl,omitempty"`
-	Delay                string  `json:"delay,omitempty"`
-	RedeliveryDelay      string  `json:"redelivery_delay,omitempty"`
-	RedeliveryMultiplier float64 `json:"redelivery_multiplier,omitempty"`
-	RedeliveryMaxDelay   string  `json:"redelivery_max_delay,omitempty"`
-	RetentionAge         string  `json:"retention_age,omitempty"`
-	RetentionBytes       uint64  `json:"retention_bytes,omitempty"`
-	RetentionMessages    uint64  `json:"retention_messages,omitempty"`
-	Overflow             string  `json:"overflow,omitempty"`
-	Priorities           bool    `json:"priorities,omitempty"`
-	Exclusive            bool    `json:"exclusive,omitempty"`
-	DeadLetterExpired    bool    `json:"dead_letter_expired,omitempty"`
-	TemporaryGrace       string  `json:"temporary_grace,omitempty"`
+// configJSON returns the configuration for programs. Values of a new queue are omitted, except the limits.
+func configJSON(c *client.QueueConfig) map[string]any {
+	out := make(map[string]any)
+	for _, f := range queueconfig.Fields() {
+		value := f.Value(c)
+		if value.IsZero() && f.Name != "max_messages" && f.Name != "max_bytes" {
+			continue
+		}
+		switch typed := value.Interface().(type) {
+		case time.Duration:
+			out[f.Name] = output.Span(typed)
+		case fmt.Stringer:
+			out[f.Name] = typed.String()
+		default:
+			out[f.Name] = typed
+		}
+	}
+	return out
 }
 
-func newBehaviour(c client.QueueConfig) behaviour {
-	b := behaviour{
-		TTL: output.Span(c.TTL), Delay: output.Span(c.Delay), RedeliveryDelay: output.Span(c.RedeliveryDelay),
-		RedeliveryMultiplier: c.RedeliveryMultiplier, RedeliveryMaxDelay: output.Span(c.RedeliveryMaxDelay),
-		RetentionAge: output.Span(c.RetentionAge), RetentionBytes: c.RetentionBytes, RetentionMessages: c.RetentionMessages,
-		Priorities: c.Priorities, Exclusive: c.Exclusive, DeadLetterExpired: c.DeadLetterExpired,
-		TemporaryGrace: output.Span(c.TemporaryGrace),
-	}
-	if c.Overflow != client.OverflowReject {
-		b.Overflow = c.Overflow.String()
-	}
-	return b
-}
-
-// pairs returns the settings for display.
-func (b behaviour) pairs() (pairs [][2]string) {
+// configPairs returns the settings for display, except limits and dead letters.
+func configPairs(c *client.QueueConfig) (pairs [][2]string) {
 	add := func(name, text string) {
 		if text != "" {
 			pairs = append(pairs, [2]string{name, text})
 		}
 	}
-	add("Messages expire", after(b.TTL))
-	if b.DeadLetterExpired {
-		add("Expired messages", "are moved with the dead letters")
-	}
-	add("Delivered", after(b.Delay))
-	if b.RedeliveryDelay != "" {
-		text := after(b.RedeliveryDelay)
-		if b.RedeliveryMultiplier > 1 {
-			text += fmt.Sprintf(", multiplied by %g for each redelivery", b.RedeliveryMultiplier)
+	for _, f := range queueconfig.Fields() {
+		switch f.Name {
+		case "max_messages", "max_bytes", "max_deliveries", "dead_letter", "redelivery_multiplier", "redelivery_max_delay",
+			"retention_bytes", "retention_messages":
+		case "ttl":
+			add("Messages expire", after(c.TTL))
+		case "delay":
+			add("Delivered", after(c.Delay))
+		case "redelivery_delay":
+			add("Redelivered", redelivery(c))
+		case "retention_age":
+			add("Kept", retention(c))
+		case "temporary_grace":
+			if c.TemporaryGrace != 0 {
+				add("Temporary", "deleted after no consumer for "+output.Span(c.TemporaryGrace))
+			}
+		default:
+			if value := f.Get(c); value == true {
+				add(f.Label(), "yes")
+			} else if value != nil {
+				add(f.Label(), fmt.Sprint(value))
+			}
 		}
-		if b.RedeliveryMaxDelay != "" {
-			text += ", at most " + b.RedeliveryMaxDelay
-		}
-		add("Redelivered", text)
-	}
-	add("Kept", b.retention())
-	add("When full", b.Overflow)
-	if b.Priorities {
-		add("Priorities", "higher ones are delivered first")
-	}
-	if b.Exclusive {
-		add("Exclusive", "one consumer per subscription at a time")
-	}
-	if b.TemporaryGrace != "" {
-		add("Temporary", "deleted after no consumer for "+b.TemporaryGrace)
 	}
 	return pairs
 }
 
-func after(d string) string {
-	if d == "" {
+func after(d time.Duration) string {
+	if d == 0 {
 		return ""
 	}
-	return "after " + d
+	return "after " + output.Span(d)
+}
+
+func redelivery(c *client.QueueConfig) string {
+	text := after(c.RedeliveryDelay)
+	if text == "" {
+		return ""
+	}
+	if c.RedeliveryMultiplier > 1 {
+		text += fmt.Sprintf(", multiplied by %g for each redelivery", c.RedeliveryMultiplier)
+	}
+	if c.RedeliveryMaxDelay != 0 {
+		text += ", at most " + output.Span(c.RedeliveryMaxDelay)
+	}
+	return text
 }
 
 // retention describes how long acknowledged messages are retained.
-func (b behaviour) retention() string {
+func retention(c *client.QueueConfig) string {
 	var until []string
-	if b.RetentionAge != "" {
-		until = append(until, "for "+b.RetentionAge)
+	if c.RetentionAge > 0 {
+		until = append(until, "for "+output.Span(c.RetentionAge))
 	}
-	if b.RetentionBytes > 0 {
-		until = append(until, "up to "+output.Bytes(b.RetentionBytes))
+	if c.RetentionBytes > 0 {
+		until = append(until, "up to "+output.Bytes(c.RetentionBytes))
 	}
-	if b.RetentionMessages > 0 {
-		until = append(until, "up to "+output.Plural(b.RetentionMessages, "message"))
+	if c.RetentionMessages > 0 {
+		until = append(until, "up to "+output.Plural(c.RetentionMessages, "message"))
 	}
 	return strings.Join(until, ", ")
 }
 
-// configFlags are the flags of a queue's configuration.
-type configFlags struct {
-	config                             client.QueueConfig
-	maxBytes, retentionBytes, overflow string
-}
-
-// configFlag is a configuration flag: how it is registered, and how its value is applied to a configuration.
-type configFlag struct {
-	name     string
-	register func(cmd *cobra.Command, f *configFlags)
-	copy     func(to, from *client.QueueConfig)
-}
+// configFlags are the flags of a queue's configuration, with the given values.
+type configFlags struct{ config client.QueueConfig }
 
 func configFlagNames() []string {
 	var names []string
-	for _, flag := range allConfigFlags() {
-		names = append(names, flag.name)
+	for _, f := range queueconfig.Fields() {
+		names = append(names, f.Flag())
 	}
 	return names
 }
 
-func durationFlag(name, usage string, of func(c *client.QueueConfig) *time.Duration) configFlag {
-	return configFlag{
-		name, func(cmd *cobra.Command, f *configFlags) { cmd.Flags().DurationVar(of(&f.config), name, 0, usage) },
-		func(to, from *client.QueueConfig) { *of(to) = *of(from) },
-	}
+// configFlag implements pflag.Value for a field of a configuration.
+type configFlag struct {
+	field  queueconfig.Field
+	config *client.QueueConfig
 }
 
-func boolFlag(name, usage string, of func(c *client.QueueConfig) *bool) configFlag {
-	return configFlag{
-		name, func(cmd *cobra.Command, f *configFlags) { cmd.Flags().BoolVar(of(&f.config), name, false, usage) },
-		func(to, from *client.QueueConfig) { *of(to) = *of(from) },
+// Set implements pflag.Value.
+func (v configFlag) Set(text string) error { return v.field.Set(v.config, text) }
+
+// String implements pflag.Value. It returns "" for a zero without a name.
+func (v configFlag) String() string {
+	if v.config == nil {
+		return ""
 	}
+	switch value := v.field.Value(v.config).Interface().(type) {
+	case time.Duration:
+		return output.Span(value)
+	case fmt.Stringer:
+		return value.String()
+	}
+	if value := v.field.Get(v.config); value != nil {
+		return fmt.Sprint(value)
+	}
+	return ""
 }
 
-func countFlag(name, usage string, of func(c *client.QueueConfig) *uint64) configFlag {
-	return configFlag{
-		name, func(cmd *cobra.Command, f *configFlags) { cmd.Flags().Uint64Var(of(&f.config), name, 0, usage) },
-		func(to, from *client.QueueConfig) { *of(to) = *of(from) },
+// Type implements pflag.Value: the name of the value in help texts.
+func (v configFlag) Type() string {
+	switch v.field.Value(v.config).Interface().(type) {
+	case time.Duration:
+		return "duration"
+	case fmt.Stringer:
+		return "string"
 	}
-}
-
-func textFlag(
-	name, usage, otherwise string, text func(f *configFlags) *string, copyTo func(to, from *client.QueueConfig),
-) configFlag {
-	return configFlag{
-		name, func(cmd *cobra.Command, f *configFlags) { cmd.Flags().StringVar(text(f), name, otherwise, usage) }, copyTo,
+	if v.field.IsSize() {
+		return "size"
 	}
-}
-
-func allConfigFlags() []configFlag {
-	return append(limitFlags(), behaviourFlags()...)
-}
-
-// limitFlags returns the flags for limits and overflow.
-func limitFlags() []configFlag {
-	return []configFlag{
-		countFlag("max-messages", "maximum number of messages; 0: unlimited",
-			func(c *client.QueueConfig) *uint64 { return &c.MaxMessages }),
-		textFlag("max-bytes", "maximum size, such as 64MiB; 0: unlimited", "0",
-			func(f *configFlags) *string { return &f.maxBytes },
-			func(to, from *client.QueueConfig) { to.MaxBytes = from.MaxBytes }),
-		textFlag("overflow", "action for a publish to a full queue: reject, drop-head or dead-letter-head",
-			client.OverflowReject.String(), func(f *configFlags) *string { return &f.overflow },
-			func(to, from *client.QueueConfig) { to.Overflow = from.Overflow }),
-		{
-			"max-deliveries", func(cmd *cobra.Command, f *configFlags) {
-				cmd.Flags().Uint32Var(&f.config.MaxDeliveries, "max-deliveries", 0,
-					"deliveries before a message is dead-lettered or discarded; 0: unlimited")
-			}, func(to, from *client.QueueConfig) { to.MaxDeliveries = from.MaxDeliveries },
-		},
-		textFlag("dead-letter",
-			"dead-letter queue; if empty, messages are discarded", "",
-			func(f *configFlags) *string { return &f.config.DeadLetter },
-			func(to, from *client.QueueConfig) { to.DeadLetter = from.DeadLetter }),
-		durationFlag("retention-age", "retention time of acknowledged messages; 0: no retention by age",
-			func(c *client.QueueConfig) *time.Duration { return &c.RetentionAge }),
-		textFlag("retention-bytes", "retention size of acknowledged messages, such as 10GiB; 0: no retention by size", "0",
-			func(f *configFlags) *string { return &f.retentionBytes },
-			func(to, from *client.QueueConfig) { to.RetentionBytes = from.RetentionBytes }),
-		countFlag("retention-messages", "number of acknowledged messages to retain; 0: no retention by count",
-			func(c *client.QueueConfig) *uint64 { return &c.RetentionMessages }),
-	}
-}
-
-// behaviourFlags returns the flags for the time and the consumers of deliveries.
-func behaviourFlags() []configFlag {
-	return []configFlag{
-		durationFlag("ttl", "message time to live, such as 30s or 24h; 0: unlimited",
-			func(c *client.QueueConfig) *time.Duration { return &c.TTL }),
-		boolFlag("dead-letter-expired", "move expired messages to --dead-letter instead of discarding them",
-			func(c *client.QueueConfig) *bool { return &c.DeadLetterExpired }),
-		durationFlag("delay", "default delivery delay of messages; 0: none",
-			func(c *client.QueueConfig) *time.Duration { return &c.Delay }),
-		durationFlag("redelivery-delay", "delay before a nacked message is redelivered; 0: none",
-			func(c *client.QueueConfig) *time.Duration { return &c.RedeliveryDelay }),
-		{
-			"redelivery-multiplier", func(cmd *cobra.Command, f *configFlags) {
-				cmd.Flags().Float64Var(&f.config.RedeliveryMultiplier, "redelivery-multiplier", 0,
-					"multiplier of --redelivery-delay for each redelivery: 1 to 1000; 0: same as 1")
-			}, func(to, from *client.QueueConfig) { to.RedeliveryMultiplier = from.RedeliveryMultiplier },
-		},
-		durationFlag("redelivery-max-delay", "maximum redelivery delay; 0: unlimited",
-			func(c *client.QueueConfig) *time.Duration { return &c.RedeliveryMaxDelay }),
-		boolFlag("priorities", "deliver messages with higher priority first; fixed at creation",
-			func(c *client.QueueConfig) *bool { return &c.Priorities }),
-		boolFlag("exclusive", "deliver to one consumer per subscription at a time",
-			func(c *client.QueueConfig) *bool { return &c.Exclusive }),
-		durationFlag("temporary", "delete the queue after this time without consumers, such as 30s; 0: never",
-			func(c *client.QueueConfig) *time.Duration { return &c.TemporaryGrace }),
-	}
+	return strings.TrimRight(v.field.Value(v.config).Kind().String(), "0123456789")
 }
 
 func (f *configFlags) register(cmd *cobra.Command) {
-	for _, flag := range allConfigFlags() {
-		flag.register(cmd, f)
-	}
-}
-
-// parse returns the configuration given by the flags; the other fields are zero.
-func (f *configFlags) parse() (*client.QueueConfig, error) {
-	c := f.config
-	for _, size := range []struct {
-		flag, text string
-		to         *uint64
-	}{{"max-bytes", f.maxBytes, &c.MaxBytes}, {"retention-bytes", f.retentionBytes, &c.RetentionBytes}} {
-		v, err := config.ParseSize(size.text)
-		if err != nil {
-			return nil, cli.Usage("--%s: %v", size.flag, err)
+	for _, field := range queueconfig.Fields() {
+		flag := cmd.Flags().VarPF(configFlag{field, &f.config}, field.Flag(), "", field.Usage())
+		if field.Value(&f.config).Kind() == reflect.Bool {
+			flag.NoOptDefVal = "true"
 		}
-		*size.to = uint64(v)
 	}
-	var err error
-	if c.Overflow, err = client.ParseOverflow(f.overflow); err != nil {
-		return nil, cli.Usage("--overflow: %v", err)
-	}
-	return &c, nil
 }
 
 // change applies the given flags to c.
-func (f *configFlags) change(cmd *cobra.Command, given, c *client.QueueConfig) {
-	for _, flag := range allConfigFlags() {
-		if cmd.Flags().Changed(flag.name) {
-			flag.copy(c, given)
+func (f *configFlags) change(cmd *cobra.Command, c *client.QueueConfig) {
+	for _, field := range queueconfig.Fields() {
+		if cmd.Flags().Changed(field.Flag()) {
+			field.Value(c).Set(field.Value(&f.config))
 		}
 	}
 }
@@ -277,7 +200,7 @@ func showQueue(env *cli.Env, q client.Queue) error {
 			limit(uint64(q.Config.MaxDeliveries), output.Count(q.Config.MaxDeliveries)))},
 		{"Dead letters", deadLetters},
 	}
-	pairs = append(pairs, newBehaviour(q.Config).pairs()...)
+	pairs = append(pairs, configPairs(&q.Config)...)
 	for _, f := range q.Forwards {
 		pairs = append(pairs, [2]string{"Forwards", describeForward(f)})
 	}

@@ -5,6 +5,7 @@ package queue
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -32,16 +33,11 @@ func Command(env *cli.Env) *cobra.Command {
 
 // queueState is a queue, for programs.
 type queueState struct {
-	Name          string `json:"name"`
-	ID            uint64 `json:"id"`
-	Messages      uint64 `json:"messages"`
-	Bytes         uint64 `json:"bytes"`
-	NextSequence  uint64 `json:"next_sequence"`
-	MaxMessages   uint64 `json:"max_messages"`
-	MaxBytes      uint64 `json:"max_bytes"`
-	MaxDeliveries uint32 `json:"max_deliveries,omitempty"`
-	DeadLetter    string `json:"dead_letter,omitempty"`
-	behaviour
+	Name          string              `json:"name"`
+	ID            uint64              `json:"id"`
+	Messages      uint64              `json:"messages"`
+	Bytes         uint64              `json:"bytes"`
+	NextSequence  uint64              `json:"next_sequence"`
 	Delayed       uint64              `json:"delayed,omitempty"`
 	Dropped       uint64              `json:"dropped,omitempty"`
 	Expired       uint64              `json:"expired,omitempty"`
@@ -49,6 +45,22 @@ type queueState struct {
 	Subscriptions []subscriptionState `json:"subscriptions"`
 	Digest        string              `json:"digest"`
 	Activity      *activityState      `json:"activity,omitempty"`
+
+	config client.QueueConfig
+}
+
+// MarshalJSON adds the fields of the configuration to those of the queue.
+func (q queueState) MarshalJSON() ([]byte, error) {
+	type plain queueState
+	state, err := json.Marshal(plain(q))
+	if err != nil {
+		return nil, err
+	}
+	config, err := json.Marshal(configJSON(&q.config))
+	if err != nil {
+		return nil, err
+	}
+	return append(append(state[:len(state)-1], ','), config[1:]...), nil
 }
 
 // subscriptionState is a subscription, for programs.
@@ -86,8 +98,7 @@ func newSubscriptionState(s client.Subscription) subscriptionState {
 func newQueueState(q client.Queue) queueState {
 	j := queueState{
 		Name: q.Name, ID: q.ID, Messages: q.Messages, Bytes: q.Bytes, NextSequence: q.NextSequence,
-		MaxMessages: q.Config.MaxMessages, MaxBytes: q.Config.MaxBytes, MaxDeliveries: q.Config.MaxDeliveries,
-		DeadLetter: q.Config.DeadLetter, behaviour: newBehaviour(q.Config), Forwards: forwardStates(q),
+		Forwards: forwardStates(q), config: q.Config,
 		Delayed: q.Delayed, Dropped: q.Dropped, Expired: q.Expired,
 		Digest: fmt.Sprintf("%016x", q.Digest), Subscriptions: []subscriptionState{},
 		Activity: newActivityState(q.Activity),
@@ -112,11 +123,7 @@ func createCommand(env *cli.Env) *cobra.Command {
   lockstep queue create events --topic --retention-age 168h --retention-bytes 10GiB`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			config, err := given.parse()
-			if err != nil {
-				return err
-			}
-			given.change(cmd, config, &o.Config)
+			given.change(cmd, &o.Config)
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				q, created, err := c.CreateQueue(ctx, args[0], o)
 				if err != nil {
@@ -198,16 +205,12 @@ setting off, add =false to its flag; 0 and "" restore the default of a new queue
   lockstep queue alter orders --retention-age 168h --exclusive=false`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			config, err := given.parse()
-			if err != nil {
-				return err
-			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				q, err := c.GetQueue(ctx, args[0])
 				if err != nil {
 					return err
 				}
-				given.change(cmd, config, &q.Config)
+				given.change(cmd, &q.Config)
 				if q, err = c.AlterQueue(ctx, args[0], q.Config); err != nil {
 					return err
 				}

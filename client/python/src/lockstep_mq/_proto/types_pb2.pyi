@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import datetime
 
+from google.protobuf import descriptor_pb2 as _descriptor_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -44,6 +45,8 @@ OVERFLOW_DEAD_LETTER_HEAD: Overflow
 START_POSITION_UNSPECIFIED: StartPosition
 START_POSITION_LATEST: StartPosition
 START_POSITION_EARLIEST: StartPosition
+QUEUE_OPTION_FIELD_NUMBER: _ClassVar[int]
+queue_option: _descriptor.FieldDescriptor
 
 class Message(_message.Message):
     __slots__ = ("body", "properties", "message_id", "correlation_id", "reply_to", "content_type", "subject", "group", "priority", "expires_at", "ttl", "deliver_at", "delay", "typed_properties")
@@ -140,6 +143,20 @@ class SequenceRange(_message.Message):
     first: int
     last: int
     def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
+
+class QueueOption(_message.Message):
+    __slots__ = ("usage", "label", "flag", "bytes", "fixed")
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    FLAG_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    FIXED_FIELD_NUMBER: _ClassVar[int]
+    usage: str
+    label: str
+    flag: str
+    bytes: bool
+    fixed: bool
+    def __init__(self, usage: _Optional[str] = ..., label: _Optional[str] = ..., flag: _Optional[str] = ..., bytes: bool = ..., fixed: bool = ...) -> None: ...
 
 class QueueConfig(_message.Message):
     __slots__ = ("max_messages", "max_bytes", "max_deliveries", "dead_letter", "ttl", "delay", "redelivery_delay", "redelivery_multiplier", "redelivery_max_delay", "retention_age", "retention_bytes", "retention_messages", "overflow", "priorities", "exclusive", "dead_letter_expired", "temporary_grace")
