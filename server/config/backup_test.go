@@ -17,7 +17,7 @@ func TestPlacesOfBackups(t *testing.T) {
 		"--backup-path=s3://b":                              "invalid bucket name",
 		"--backup-path=s3://UPPER/x":                        "invalid bucket name",
 		"--backup-path=s3://bucket/a//b":                    `a part of its prefix is ""`,
-		"--backup-path=s3://bucket/../b":                    `a part of its prefix is ".."`,
+		"--backup-path=s3://bucket/../b":                    `invalid prefix element ".."`,
 		"--backup-path=s3://PLANTED:PLANTED@bucket/x":       "contains an @",
 		"--backup-path=s3://bucket/x?region=eu":             "endpoint and region are settings",
 		"--backup-path=ftp://bucket/x":                      "begins with ftp://",
