@@ -129,7 +129,6 @@ func (c *Config) check(k *checker) {
 	c.checkReach(k)
 	c.checkAuth(k)
 	c.checkCoordinator(k)
-	c.checkStore(k)
 	c.checkMaintenance(k)
 	c.checkLimits(k)
 }
@@ -302,9 +301,6 @@ func isWindow(text string) bool {
 	_, ferr := time.Parse("15:04", from)
 	_, terr := time.Parse("15:04", to)
 	return ok && ferr == nil && terr == nil && from != to && len(from) == 5 && len(to) == 5
-}
-
-func (c *Config) checkStore(k *checker) {
 }
 
 func (c *Config) checkLimits(k *checker) {
