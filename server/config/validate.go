@@ -128,8 +128,7 @@ func (c *Config) check(k *checker) {
 	c.checkReach(k)
 	c.checkAuth(k)
 	c.checkCoordinator(k)
-	c.checkStore(k)
-	c.checkMaintenance(k)
+	c.checkBackup(k)
 	c.checkLimits(k)
 }
 
@@ -264,10 +263,6 @@ func (c *Config) checkEndpoint(k *checker, endpoint string) {
 	}
 }
 
-func (c *Config) checkMaintenance(k *checker) {
-	c.checkBackup(k)
-}
-
 // checkBackup checks the locations of backups and the archive.
 func (c *Config) checkBackup(k *checker) {
 	for key, path := range map[string]string{"backup.path": c.Backup.Path, "wal.archive": c.WAL.Archive} {
@@ -290,9 +285,6 @@ func (c *Config) checkBackup(k *checker) {
 	if s3.SessionTokenFile != "" && s3.AccessKeyFile == "" {
 		k.fail("backup.s3.session-token-file", "requires backup.s3.access-key-file and backup.s3.secret-key-file")
 	}
-}
-
-func (c *Config) checkStore(k *checker) {
 }
 
 func (c *Config) checkLimits(k *checker) {

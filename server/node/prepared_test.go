@@ -117,7 +117,7 @@ func testPreparedLimits(t *testing.T) {
 		"release": {"x", []*pb.Operation{{Kind: &pb.Operation_Release{Release: &pb.ReleaseOperation{
 			Queue: "q", Ranges: span(2, 2),
 		}}}}, codes.InvalidArgument, "cannot release"},
-		"no queue":       {"x", []*pb.Operation{publishOp("r", "x")}, codes.NotFound, "no such queue"},
+		"no queue":       {"x", []*pb.Operation{publishOp("r", "x")}, codes.NotFound, "queue not found"},
 		"full":           {"x", []*pb.Operation{publishOp("small", "2", "3")}, codes.ResourceExhausted, "full"},
 		"reserved":       {"x", []*pb.Operation{ackOp("q", 1, 1)}, codes.Aborted, "held by a prepared transaction"},
 		"beyond the end": {"x", []*pb.Operation{ackOp("q", 4, 4)}, codes.InvalidArgument, "not published yet"},

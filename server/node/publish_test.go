@@ -92,7 +92,7 @@ func testPublishRefusals(t *testing.T) {
 				Properties:      map[string]string{"k": "v"},
 				TypedProperties: map[string]*pb.PropertyValue{"k": {Kind: &pb.PropertyValue_BoolValue{}}},
 			}}},
-			apierror.ErrInvalid, `property "k" is there as a text and as a value`,
+			apierror.ErrInvalid, `property "k" is set both as text and as a typed value`,
 		},
 		"producer id": {
 			&pb.PublishRequest{Queue: "q", Messages: batch("x"), Producer: &pb.Producer{Sequence: 1}},

@@ -92,7 +92,7 @@ func TestBadConfig(t *testing.T) {
 // Invalid messages are refused with the name of the field and the valid values.
 func TestBadMessage(t *testing.T) {
 	for want, m := range map[string]*pb.Message{
-		"priority is 10, 0 to 9 are possible":          {Priority: new(uint32(10))},
+		"priority 10, must be 0 to 9":                  {Priority: new(uint32(10))},
 		"set expires_at or ttl, not both":              {ExpiresAt: timestamppb.Now(), Ttl: durationpb.New(1e9)},
 		"set deliver_at or delay, not both":            {DeliverAt: timestamppb.Now(), Delay: durationpb.New(1e9)},
 		"ttl is 0s, must be at least 1 ms":             {Ttl: &durationpb.Duration{}},
