@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -361,7 +362,7 @@ func testNobodyThere(t *testing.T) {
 	c := p.client(client.Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	_, err := c.GetQueue(ctx, "q")
+	_, err := admin.New(c).GetQueue(ctx, "q")
 	require.ErrorIs(t, err, client.ErrUnavailable)
 	require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
 	require.ErrorContains(t, err, p.addrs[0])

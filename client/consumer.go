@@ -13,6 +13,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
+// DefaultSubscription is the subscription of a queue that was created without naming one.
+const DefaultSubscription = "default"
+
 // ConsumerOptions configures a [Consumer]. The zero value consumes DefaultSubscription.
 type ConsumerOptions struct {
 	// Subscription to consume; if empty, DefaultSubscription.

@@ -24,17 +24,16 @@
 //   - [Client.Begin] starts a transaction: publishes and acknowledgements over any number of queues, committed
 //     atomically.
 //   - [Client.Browse] reads messages without consuming them.
-//   - Methods of Client manage queues, subscriptions, access rules, settings, the rolling plan and jobs.
-//   - [Client.Node] addresses one node. Methods of [Node] report its status and scan, rewrite, shrink and back up its
-//     page file.
+//
+// Package client/admin manages queues, subscriptions, access rules, settings, maintenance and nodes.
 //
 // # Errors
 //
 // Use errors.Is with the Err variables of this package. The error text includes the address of the node that responded.
 //
 // An error without [ErrOutcomeUnknown] means that nothing was committed, and that the failed attempt never will be.
-// With ErrOutcomeUnknown the request may have been committed. Retry the same [Txn], [Delivery.AckSync] or [Request]:
-// the retry is idempotent. A second call of Publish stores a second message.
+// With ErrOutcomeUnknown the request may have been committed. Retry the same [Txn] or [Delivery.AckSync]: the retry
+// is idempotent. A second call of Publish stores a second message.
 //
 // The context of a call limits how long the client searches for an active node.
 //

@@ -64,8 +64,8 @@ func (id *identity) take(l *lane) {
 	l.next++
 }
 
-// inDoubt reports whether the request may have been committed without a response of a node.
-func (id *identity) inDoubt() bool { return id.doubt.unknown }
+// InDoubt reports whether the request may have been committed without a response of a node.
+func (id *identity) InDoubt() bool { return id.doubt.unknown }
 
 // doAs is do for a request that changes state. fn receives the producer identity to send.
 func (c *Client) doAs(
@@ -79,14 +79,14 @@ func (c *Client) doAs(
 	}
 	err := c.attemptsAs(ctx, op, id, fn)
 	var e *Error
-	if errors.As(err, &e) && e.forgotten() && (!id.inDoubt() || mutate.Off("INV-10-forgotten-in-doubt-begins-anew")) {
+	if errors.As(err, &e) && e.forgotten() && (!id.InDoubt() || mutate.Off("INV-10-forgotten-in-doubt-begins-anew")) {
 		// The lane was idle for too long. Nothing was committed, so the request may use another identity. A new lane is used,
 		// since the idle lanes may have been evicted as well.
 		*id = identity{}
 		id.take(newLane())
 		err = c.attemptsAs(ctx, op, id, fn)
 	}
-	if id.inDoubt() {
+	if id.InDoubt() {
 		if errors.Is(err, ErrOutcomeLost) {
 			id.lost = err
 		}
@@ -105,7 +105,7 @@ func (c *Client) attemptsAs(
 		id.take(c.takeLane())
 	}
 	return c.do(ctx, op, &id.doubt, func(ctx context.Context, cc *grpc.ClientConn) error {
-		return fn(ctx, cc, &pb.Producer{Id: id.lane.id, Epoch: 1, Sequence: id.sequence, Retry: id.inDoubt()})
+		return fn(ctx, cc, &pb.Producer{Id: id.lane.id, Epoch: 1, Sequence: id.sequence, Retry: id.InDoubt()})
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
 )
@@ -57,7 +58,7 @@ func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 
-	if _, _, err := c.CreateQueue(ctx, "orders", client.CreateQueueOptions{IfNotExists: true}); err != nil {
+	if _, _, err := admin.New(c).CreateQueue(ctx, "orders", admin.CreateQueueOptions{IfNotExists: true}); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -93,7 +94,7 @@ func ExampleProducer_PublishAsync() {
 	defer done()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if _, _, err := c.CreateQueue(ctx, "events", client.CreateQueueOptions{}); err != nil {
+	if _, _, err := admin.New(c).CreateQueue(ctx, "events", admin.CreateQueueOptions{}); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -129,7 +130,7 @@ func ExampleMessage() {
 	defer done()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if _, _, err := c.CreateQueue(ctx, "orders", client.CreateQueueOptions{}); err != nil {
+	if _, _, err := admin.New(c).CreateQueue(ctx, "orders", admin.CreateQueueOptions{}); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -163,7 +164,7 @@ func ExampleConsumer_Transact() {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	for _, queue := range []string{"orders", "invoices"} {
-		if _, _, err := c.CreateQueue(ctx, queue, client.CreateQueueOptions{}); err != nil {
+		if _, _, err := admin.New(c).CreateQueue(ctx, queue, admin.CreateQueueOptions{}); err != nil {
 			fmt.Println(err)
 			return
 		}
@@ -192,7 +193,7 @@ func ExampleConsumer_Transact() {
 	for m, err := range c.Browse(ctx, "invoices", client.BrowseOptions{}) {
 		fmt.Printf("%s %v\n", m.Body, err)
 	}
-	q, err := c.GetQueue(ctx, "orders")
+	q, err := admin.New(c).GetQueue(ctx, "orders")
 	fmt.Println(q.Messages, "left", err)
 	// Output:
 	// enough
@@ -206,7 +207,7 @@ func ExampleTxn_Prepare() {
 	defer done()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if _, _, err := c.CreateQueue(ctx, "shipped", client.CreateQueueOptions{}); err != nil {
+	if _, _, err := admin.New(c).CreateQueue(ctx, "shipped", admin.CreateQueueOptions{}); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -215,7 +216,7 @@ func ExampleTxn_Prepare() {
 		fmt.Println(err)
 		return
 	}
-	q, err := c.GetQueue(ctx, "shipped")
+	q, err := admin.New(c).GetQueue(ctx, "shipped")
 	fmt.Println(q.Messages, "messages", err)
 	for p, err := range c.ListPrepared(ctx) { // recovery of the coordinator
 		fmt.Println(p.XID, p.Queues, err)
@@ -224,7 +225,7 @@ func ExampleTxn_Prepare() {
 	}
 	_, err = c.RollbackPrepared(ctx, "order/4711")
 	fmt.Println(errors.Is(err, client.ErrDecided))
-	q, err = c.GetQueue(ctx, "shipped")
+	q, err = admin.New(c).GetQueue(ctx, "shipped")
 	fmt.Println(q.Messages, "messages", err)
 	// Output:
 	// 0 messages <nil>
@@ -241,7 +242,7 @@ func ExampleClient_Begin() {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	for _, queue := range []string{"in", "out"} {
-		if _, _, err := c.CreateQueue(ctx, queue, client.CreateQueueOptions{}); err != nil {
+		if _, _, err := admin.New(c).CreateQueue(ctx, queue, admin.CreateQueueOptions{}); err != nil {
 			fmt.Println(err)
 			return
 		}
@@ -270,7 +271,7 @@ func ExampleClient_Begin() {
 	for m, err := range c.Browse(ctx, "out", client.BrowseOptions{}) {
 		fmt.Printf("%s %v\n", m.Body, err)
 	}
-	q, err := c.GetQueue(ctx, "in")
+	q, err := admin.New(c).GetQueue(ctx, "in")
 	fmt.Println(q.Messages, "left", err)
 	// Output:
 	// acknowledged 1
@@ -279,12 +280,12 @@ func ExampleClient_Begin() {
 }
 
 // A queue with two subscriptions stores the message once, and both receive it.
-func ExampleClient_CreateSubscription() {
+func Example_subscriptions() {
 	c, done := openExample()
 	defer done()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	_, _, err := c.CreateQueue(ctx, "prices", client.CreateQueueOptions{Subscriptions: []string{"billing"}})
+	_, _, err := admin.New(c).CreateQueue(ctx, "prices", admin.CreateQueueOptions{Subscriptions: []string{"billing"}})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -293,7 +294,8 @@ func ExampleClient_CreateSubscription() {
 		fmt.Println(err)
 		return
 	}
-	if _, _, err := c.CreateSubscription(ctx, "prices", "audit", client.StartEarliest, false); err != nil {
+	o := admin.SubscriptionOptions{Start: admin.StartEarliest}
+	if _, _, err := admin.New(c).CreateSubscription(ctx, "prices", "audit", o); err != nil {
 		fmt.Println(err)
 		return
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
 var exploreDepth = flag.Int("explore-depth", 3, "TestExplore: how many attempts of the client something may happen to")
@@ -101,9 +102,9 @@ func operations() []operation {
 		{
 			name: "PurgeQueue", answers: answered, parts: func(w *world) []int { return []int{w.purged} },
 			begin: func(_ context.Context, c *client.Client) (func(context.Context) error, error) {
-				var r client.Request
+				var r admin.Request
 				return func(ctx context.Context) error {
-					_, err := c.PurgeQueue(ctx, "q", "", &r)
+					_, err := admin.New(c).As(&r).PurgeQueue(ctx, "q", "")
 					return err
 				}, nil
 			},

@@ -38,7 +38,7 @@ func (t *Txn) Prepare(ctx context.Context, xid string) error {
 		})
 	t.xid = ""
 	if err != nil {
-		if t.identity.inDoubt() {
+		if t.identity.InDoubt() {
 			t.xid = xid
 		}
 		return err
@@ -59,20 +59,10 @@ type Decided struct {
 // [ErrDecided] if the coordinator rolled it back; [ErrHeuristic] if an operator or the timeout rolled it back. After
 // [ErrUnavailable] with [ErrOutcomeUnknown] it must be called again.
 func (c *Client) CommitPrepared(ctx context.Context, xid string) (Decided, error) {
-	return c.commitPrepared(ctx, xid, false)
-}
-
-// HeuristicCommitPrepared is [Client.CommitPrepared] by an operator instead of the coordinator. The coordinator is
-// notified of it in the response to its own decision.
-func (c *Client) HeuristicCommitPrepared(ctx context.Context, xid string) (Decided, error) {
-	return c.commitPrepared(ctx, xid, true)
-}
-
-func (c *Client) commitPrepared(ctx context.Context, xid string, heuristic bool) (Decided, error) {
 	var resp *pb.CommitPreparedResponse
 	err := c.decide(ctx, "commit the prepared transaction "+xid,
 		func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-			resp, err = queues(cc).CommitPrepared(ctx, &pb.CommitPreparedRequest{Xid: xid, Heuristic: heuristic})
+			resp, err = queues(cc).CommitPrepared(ctx, &pb.CommitPreparedRequest{Xid: xid})
 			return err
 		})
 	return Decided{Heuristic: resp.GetHeuristic()}, err
@@ -81,20 +71,10 @@ func (c *Client) commitPrepared(ctx context.Context, xid string, heuristic bool)
 // RollbackPrepared rolls back a prepared transaction: nothing is published, and the messages that it would have
 // acknowledged are redelivered. It is idempotent. The errors correspond to those of [Client.CommitPrepared].
 func (c *Client) RollbackPrepared(ctx context.Context, xid string) (Decided, error) {
-	return c.rollbackPrepared(ctx, xid, false)
-}
-
-// HeuristicRollbackPrepared is [Client.RollbackPrepared] by an operator instead of the coordinator. The coordinator is
-// notified of it in the response to its own decision.
-func (c *Client) HeuristicRollbackPrepared(ctx context.Context, xid string) (Decided, error) {
-	return c.rollbackPrepared(ctx, xid, true)
-}
-
-func (c *Client) rollbackPrepared(ctx context.Context, xid string, heuristic bool) (Decided, error) {
 	var resp *pb.RollbackPreparedResponse
 	err := c.decide(ctx, "roll the prepared transaction "+xid+" back",
 		func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-			resp, err = queues(cc).RollbackPrepared(ctx, &pb.RollbackPreparedRequest{Xid: xid, Heuristic: heuristic})
+			resp, err = queues(cc).RollbackPrepared(ctx, &pb.RollbackPreparedRequest{Xid: xid})
 			return err
 		})
 	return Decided{Heuristic: resp.GetHeuristic()}, err

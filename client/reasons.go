@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/proto/reason"
 )
@@ -37,7 +38,7 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 		pb.ErrorReason_ERROR_REASON_XID_IN_USE, pb.ErrorReason_ERROR_REASON_TOKEN_EXISTS:
 		return true, ErrAlreadyExists
 	case pb.ErrorReason_ERROR_REASON_QUEUE_NOT_EMPTY:
-		return true, ErrNotEmpty
+		return true, link.ErrNotEmpty
 	case pb.ErrorReason_ERROR_REASON_QUEUE_IN_USE:
 		return true, ErrRefused
 	case pb.ErrorReason_ERROR_REASON_QUEUE_FULL, pb.ErrorReason_ERROR_REASON_DISK_LOW,
@@ -63,7 +64,7 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 	case pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED, pb.ErrorReason_ERROR_REASON_TOKEN_EXPIRED:
 		return true, ErrUnauthenticated
 	case pb.ErrorReason_ERROR_REASON_ACCESS_NOT_FOUND:
-		return true, ErrNoRule
+		return true, link.ErrNoRule
 	case pb.ErrorReason_ERROR_REASON_QUOTA:
 		return true, ErrLimit
 	case pb.ErrorReason_ERROR_REASON_XID_NOT_FOUND:
@@ -96,21 +97,21 @@ func operatorKindOf(r pb.ErrorReason) (known bool, kind error) {
 	case pb.ErrorReason_ERROR_REASON_MAINTENANCE_BUSY, pb.ErrorReason_ERROR_REASON_PAGE_FILE_BUSY,
 		pb.ErrorReason_ERROR_REASON_BACKUP_BUSY, pb.ErrorReason_ERROR_REASON_PLAN_RUNNING,
 		pb.ErrorReason_ERROR_REASON_JOB_RUNNING:
-		return true, ErrBusy
+		return true, link.ErrBusy
 	case pb.ErrorReason_ERROR_REASON_ROLE_CHANGED:
-		return true, ErrRoleChanged
+		return true, link.ErrRoleChanged
 	case pb.ErrorReason_ERROR_REASON_REWRITE_CANCELED:
-		return true, ErrCanceled
+		return true, link.ErrCanceled
 	case pb.ErrorReason_ERROR_REASON_NO_SPACE, pb.ErrorReason_ERROR_REASON_BACKUP_NO_SPACE:
-		return true, ErrNoSpace
+		return true, link.ErrNoSpace
 	case pb.ErrorReason_ERROR_REASON_PLAN_NOT_FOUND:
-		return true, ErrNoPlan
+		return true, link.ErrNoPlan
 	case pb.ErrorReason_ERROR_REASON_JOB_NOT_FOUND:
-		return true, ErrNoJob
+		return true, link.ErrNoJob
 	case pb.ErrorReason_ERROR_REASON_BACKUP_NOT_FOUND:
-		return true, ErrBackupNotFound
+		return true, link.ErrBackupNotFound
 	case pb.ErrorReason_ERROR_REASON_CONNECTION_NOT_FOUND:
-		return true, ErrNoConnection
+		return true, link.ErrNoConnection
 	case pb.ErrorReason_ERROR_REASON_ROLE, pb.ErrorReason_ERROR_REASON_NO_BACKUP_PATH,
 		pb.ErrorReason_ERROR_REASON_NO_ARCHIVE, pb.ErrorReason_ERROR_REASON_NO_RECOMMENDATION,
 		pb.ErrorReason_ERROR_REASON_OBJECT_STORE, pb.ErrorReason_ERROR_REASON_BACKUP_ENCRYPTED,

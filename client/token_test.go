@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
 // door authenticates calls by their token.
@@ -144,7 +145,7 @@ func TestWrongTokenIsFinal(t *testing.T) {
 			_, err = c.Publish(ctx, "q", client.Message{Body: []byte("x")})
 			require.ErrorIs(t, err, client.ErrUnauthenticated)
 			require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
-			_, err = c.DeleteQueue(ctx, "q", false)
+			_, err = admin.New(c).DeleteQueue(ctx, "q", false)
 			require.ErrorIs(t, err, client.ErrUnauthenticated)
 			consumer, err := c.Consume(ctx, "q", client.ConsumerOptions{})
 			if err == nil {

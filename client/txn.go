@@ -114,7 +114,7 @@ func (t *Txn) ranges(ds []*Delivery) (queue, sub string, ranges []*pb.SequenceRa
 // add adds an operation, unless a Commit is in doubt: the operation would be sent under the sequence of another
 // transaction and receive its result.
 func (t *Txn) add(op *pb.Operation) bool {
-	if (t.identity.inDoubt() || t.committed) && !mutate.Off("INV-10-operations-are-added-in-doubt") {
+	if (t.identity.InDoubt() || t.committed) && !mutate.Off("INV-10-operations-are-added-in-doubt") {
 		t.late = fmt.Errorf("%w: an operation was added after Commit, and is not part of the transaction; Commit "+
 			"asks for what was sent before, another transaction takes what is new", ErrInvalid)
 		return false
@@ -125,7 +125,7 @@ func (t *Txn) add(op *pb.Operation) bool {
 
 // fail records an invalid operation. An operation that is too late to be added has no effect.
 func (t *Txn) fail(err error) {
-	if t.err == nil && !t.identity.inDoubt() {
+	if t.err == nil && !t.identity.InDoubt() {
 		t.err = err
 	}
 }

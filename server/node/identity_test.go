@@ -27,6 +27,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/test/certs"
@@ -139,12 +140,12 @@ func testTokensOfThePair(t *testing.T) {
 	for name, ends := range map[string]time.Time{
 		"good": {}, "to be revoked": {}, "ends": time.Now().Add(1500 * time.Millisecond),
 	} {
-		tokens[name] = client.NewToken()
+		tokens[name] = admin.NewToken()
 		info := &pb.AccessToken{Name: strings.ReplaceAll(name, " ", "-"), Principal: "robot", Groups: []string{"machines"}}
 		if !ends.IsZero() {
 			info.ExpiresAt = timestamppb.New(ends)
 		}
-		_, err := everyone.CreateToken(ctx, tokens[name], info)
+		_, err := admin.New(everyone).CreateToken(ctx, tokens[name], info)
 		require.NoError(t, err)
 	}
 	robot, err := client.Open(ctx, client.Options{
@@ -152,7 +153,7 @@ func testTokensOfThePair(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, robot.Close()) }()
-	who, err := robot.WhoAmI(ctx)
+	who, err := admin.New(robot).WhoAmI(ctx)
 	require.NoError(t, err)
 	require.Equal(t, "robot", who.GetPrincipal())
 	require.Equal(t, []string{"machines"}, who.GetGroups())
@@ -166,7 +167,7 @@ func testTokensOfThePair(t *testing.T) {
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.NoError(t, err)
-	require.NoError(t, everyone.RevokeToken(ctx, "to-be-revoked", false))
+	require.NoError(t, admin.New(everyone).RevokeToken(ctx, "to-be-revoked", false))
 	revoked := time.Now()
 	for err == nil {
 		_, err = stream.Recv()
@@ -186,7 +187,7 @@ func testTokensOfThePair(t *testing.T) {
 	}
 	a.stop()
 	b.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-	who, err = robot.WhoAmI(ctx)
+	who, err = admin.New(robot).WhoAmI(ctx)
 	require.NoError(t, err)
 	require.Equal(t, "robot", who.GetPrincipal())
 }

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/test/certs"
@@ -70,23 +71,23 @@ func TestReflection(t *testing.T) {
 	defer func() { require.NoError(t, open.Close()) }()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	who, err := open.WhoAmI(ctx)
+	who, err := admin.New(open).WhoAmI(ctx)
 	require.NoError(t, err)
 	require.Equal(t, "operator", who.GetPrincipal())
-	_, err = open.Grant(ctx, &pb.AccessRule{
+	_, err = admin.New(open).Grant(ctx, &pb.AccessRule{
 		Principal: "operator", Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_OPERATE},
 	}, false)
 	require.NoError(t, err)
 	for _, principal := range []string{"alice", "robot"} {
-		_, err = open.Grant(ctx, &pb.AccessRule{
+		_, err = admin.New(open).Grant(ctx, &pb.AccessRule{
 			Principal: principal, Queue: "q", Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_PUBLISH},
 		}, false)
 		require.NoError(t, err)
 	}
-	token := client.NewToken()
-	_, err = open.CreateToken(ctx, token, &pb.AccessToken{Name: "robot", Principal: "robot"})
+	token := admin.NewToken()
+	_, err = admin.New(open).CreateToken(ctx, token, &pb.AccessToken{Name: "robot", Principal: "robot"})
 	require.NoError(t, err)
-	_, _, err = open.CreateQueue(ctx, "q", client.CreateQueueOptions{})
+	_, _, err = admin.New(open).CreateQueue(ctx, "q", admin.CreateQueueOptions{})
 	require.Error(t, err, "operate is no right on queues")
 
 	jwt := i.Token("alice", nil)

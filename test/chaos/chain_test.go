@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
@@ -54,7 +55,7 @@ func TestChain(t *testing.T) {
 	}
 	inSync(t, p)
 	require.Eventually(t, func() bool {
-		q, err := c.GetQueue(limited(t), "in")
+		q, err := admin.New(c).GetQueue(limited(t), "in")
 		return err == nil && q.Messages == 0
 	}, bound, 20*time.Millisecond)
 	stop()

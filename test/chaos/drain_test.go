@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
@@ -242,7 +243,7 @@ func TestDrain(t *testing.T) {
 			})
 			k, err := p.NewClient(t.Context())
 			require.NoError(t, err)
-			_, _, err = k.CreateQueue(limited(t), drainQueue, client.CreateQueueOptions{})
+			_, _, err = admin.New(k).CreateQueue(limited(t), drainQueue, admin.CreateQueueOptions{})
 			require.NoError(t, err)
 			require.NoError(t, k.Close())
 			c := startCustomers(t, func(ctx context.Context) (*client.Client, error) { return p.NewClient(ctx) })

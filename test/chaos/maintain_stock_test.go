@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
@@ -53,7 +54,7 @@ func fillStock(t *testing.T, p *cluster.Pair, bytes int, seed uint64) *stock {
 	for i := range stockSubs {
 		subs = append(subs, fmt.Sprintf("sub-%d", i))
 	}
-	_, _, err = c.CreateQueue(limited(t), stockQueue, client.CreateQueueOptions{Subscriptions: subs})
+	_, _, err = admin.New(c).CreateQueue(limited(t), stockQueue, admin.CreateQueueOptions{Subscriptions: subs})
 	require.NoError(t, err)
 	producer, err := c.NewProducer(limited(t), client.ProducerOptions{})
 	require.NoError(t, err)

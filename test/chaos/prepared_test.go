@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
@@ -79,7 +80,7 @@ func TestTwoPhase(t *testing.T) {
 	for began := time.Now(); ; {
 		co.life(t.Context(), nil)
 		co.recover(c) // interrupted at the end of that life
-		q, err := c.GetQueue(limited(t), "in")
+		q, err := admin.New(c).GetQueue(limited(t), "in")
 		require.NoError(t, err)
 		if q.Messages == 0 {
 			break

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/client/tracing"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
@@ -149,7 +150,7 @@ func TestTrace(t *testing.T) {
 	active, standby, err := p.WaitInSync(ctx)
 	require.NoError(t, err)
 	cl, provider := tracedClient(t, p, c)
-	_, _, err = cl.CreateQueue(ctx, "traced", client.CreateQueueOptions{})
+	_, _, err = admin.New(cl).CreateQueue(ctx, "traced", admin.CreateQueueOptions{})
 	require.NoError(t, err)
 
 	// An application without a Tracer, while tracing.sample is 0.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
@@ -20,8 +21,8 @@ func preparedKind() featureKind {
 	p := new(coordinator)
 	return featureKind{
 		name: "prepared", into: "in",
-		queues: map[string]client.CreateQueueOptions{
-			"in": subscribed(client.QueueConfig{}, SubWork), "out": subscribed(client.QueueConfig{}, SubAudit),
+		queues: map[string]admin.CreateQueueOptions{
+			"in": subscribed(admin.QueueConfig{}, SubWork), "out": subscribed(admin.QueueConfig{}, SubAudit),
 		},
 		message: func(*feature) client.Message { return client.Message{} },
 		act:     func(f *feature) { p.transfer(context.Background(), f, f.rng.IntN(4) == 0) },
@@ -186,7 +187,7 @@ func (p *coordinator) receive(parent context.Context, f *feature) *client.Delive
 func (p *coordinator) settle(ctx context.Context, f *feature) error {
 	for {
 		p.transfer(ctx, f, false)
-		q, err := f.client.GetQueue(ctx, f.queue("in"))
+		q, err := admin.New(f.client).GetQueue(ctx, f.queue("in"))
 		if err == nil && q.Messages == 0 && len(p.open) == 0 {
 			break
 		}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
@@ -133,8 +134,8 @@ func StartWorkload(ctx context.Context, p Target, o WorkloadOptions) (_ *Workloa
 	}()
 	for i := range w.opts.Queues {
 		w.queues = append(w.queues, fmt.Sprintf("%s%d", w.opts.Prefix, i))
-		queue := client.CreateQueueOptions{Subscriptions: []string{SubRaw, SubClient, SubShared, SubAudit}}
-		if _, _, err := w.client.CreateQueue(ctx, w.queues[i], queue); err != nil {
+		queue := admin.CreateQueueOptions{Subscriptions: []string{SubRaw, SubClient, SubShared, SubAudit}}
+		if _, _, err := admin.New(w.client).CreateQueue(ctx, w.queues[i], queue); err != nil {
 			return nil, fmt.Errorf("workload: %w", err)
 		}
 	}
@@ -392,7 +393,7 @@ func (w *Workload) Finish(ctx context.Context) error {
 // drain waits until both consumers of a queue have acknowledged everything.
 func (w *Workload) drain(ctx context.Context, queue string) error {
 	for {
-		q, err := w.client.GetQueue(ctx, queue)
+		q, err := admin.New(w.client).GetQueue(ctx, queue)
 		if err != nil {
 			return fmt.Errorf("drain: %w", err)
 		}
@@ -409,7 +410,7 @@ func (w *Workload) drain(ctx context.Context, queue string) error {
 	return nil
 }
 
-func backlog(q client.Queue) uint64 {
+func backlog(q admin.Queue) uint64 {
 	var n uint64
 	for _, s := range q.Subscriptions {
 		if s.Name != SubAudit {
@@ -461,7 +462,7 @@ func (w *Workload) Cleanup(ctx context.Context) error {
 		queues = append(queues, w.apps.queues()...)
 	}
 	for _, q := range queues {
-		_, err := w.client.DeleteQueue(ctx, q, false)
+		_, err := admin.New(w.client).DeleteQueue(ctx, q, false)
 		errs = append(errs, err)
 	}
 	if w.apps != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
@@ -150,7 +151,7 @@ func TestMemoryOfLargeMessagesOnAPair(t *testing.T) {
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
-	_, _, err = open().CreateQueue(t.Context(), "q", client.CreateQueueOptions{})
+	_, _, err = admin.New(open()).CreateQueue(t.Context(), "q", admin.CreateQueueOptions{})
 	require.NoError(t, err)
 	var clients sync.WaitGroup
 	for range publishers {
@@ -185,7 +186,7 @@ func servedAndClient(t *testing.T, budgetBytes int) (*served, *client.Client) {
 	c, err := client.Open(t.Context(), client.Options{Addresses: []string{p.address}})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
-	_, _, err = c.CreateQueue(t.Context(), "q", client.CreateQueueOptions{})
+	_, _, err = admin.New(c).CreateQueue(t.Context(), "q", admin.CreateQueueOptions{})
 	require.NoError(t, err)
 	return p, c
 }

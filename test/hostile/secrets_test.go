@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/lockstep-mq/lockstep/client"
+	clientadmin "github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
@@ -151,9 +152,9 @@ func message(more string) client.Message {
 // flows publishes and consumes messages, validly and invalidly.
 func flows(ctx context.Context, t *testing.T, k *client.Client, active *cluster.Node, note func(error)) {
 	t.Helper()
-	_, _, err := k.CreateQueue(ctx, "dead", client.CreateQueueOptions{})
+	_, _, err := clientadmin.New(k).CreateQueue(ctx, "dead", clientadmin.CreateQueueOptions{})
 	require.NoError(t, err)
-	_, _, err = k.CreateQueue(ctx, "q", client.CreateQueueOptions{Config: client.QueueConfig{
+	_, _, err = clientadmin.New(k).CreateQueue(ctx, "q", clientadmin.CreateQueueOptions{Config: clientadmin.QueueConfig{
 		DeadLetter: "dead", MaxDeliveries: 2, MaxMessages: 20,
 	}})
 	require.NoError(t, err)
@@ -192,7 +193,7 @@ func flows(ctx context.Context, t *testing.T, k *client.Client, active *cluster.
 		note(err)
 		break
 	}
-	_, err = k.ReplayDeadLetters(ctx, "dead", client.ReplayOptions{})
+	_, err = clientadmin.New(k).ReplayDeadLetters(ctx, "dead", clientadmin.ReplayOptions{})
 	note(err)
 	// A raw gRPC client: invalid requests, and a token without an issuer.
 	shown := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+plantedToken)

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/test/certs"
 	"github.com/lockstep-mq/lockstep/test/harness"
@@ -136,7 +137,7 @@ func (w *bucketWorld) publish() *publisher {
 	w.t.Helper()
 	c, err := client.Open(w.t.Context(), client.Options{Addresses: w.pair.Addresses()})
 	require.NoError(w.t, err)
-	_, _, err = c.CreateQueue(w.t.Context(), "orders", client.CreateQueueOptions{})
+	_, _, err = admin.New(c).CreateQueue(w.t.Context(), "orders", admin.CreateQueueOptions{})
 	require.NoError(w.t, err)
 	ctx, stop := context.WithCancel(w.t.Context())
 	p := &publisher{stop: stop, acked: make(chan int, 1)}

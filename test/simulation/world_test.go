@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
@@ -257,7 +258,7 @@ func (w *world) waitInSync(ctx context.Context) error {
 func (w *world) waitUpkept(ctx context.Context) error {
 	return w.wait(ctx, "the end of a plan", func(s [2]*pb.GetStatusResponse) bool {
 		for _, n := range s {
-			if n == nil || n.GetMaintenance() != nil || n.GetPlan() != nil && !client.PlanEnded(n.GetPlan()) {
+			if n == nil || n.GetMaintenance() != nil || n.GetPlan() != nil && !admin.PlanEnded(n.GetPlan()) {
 				return false
 			}
 		}

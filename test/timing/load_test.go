@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
 const (
@@ -41,7 +42,7 @@ func (p *pair) load() *load {
 	p.t.Helper()
 	l := &load{p: p, queue: "load", answers: map[string][]answer{}}
 	c := p.client()
-	_, _, err := c.CreateQueue(p.t.Context(), l.queue, client.CreateQueueOptions{})
+	_, _, err := admin.New(c).CreateQueue(p.t.Context(), l.queue, admin.CreateQueueOptions{})
 	require.NoError(p.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup

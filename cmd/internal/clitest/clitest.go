@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/commands"
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
@@ -147,7 +148,7 @@ func FillForScan(t *testing.T, c CLI, messages int) {
 	cl, err := client.Open(t.Context(), client.Options{Addresses: strings.Split(c.Addr, ",")})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, cl.Close()) }()
-	_, _, err = cl.CreateQueue(t.Context(), "orders", client.CreateQueueOptions{})
+	_, _, err = admin.New(cl).CreateQueue(t.Context(), "orders", admin.CreateQueueOptions{})
 	require.NoError(t, err)
 	p, err := cl.NewProducer(t.Context(), client.ProducerOptions{})
 	require.NoError(t, err)

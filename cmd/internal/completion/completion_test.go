@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 	"github.com/lockstep-mq/lockstep/cmd/internal/commands"
@@ -163,7 +164,7 @@ func TestManyQueues(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, cl.Close()) }()
 	for i := range 250 {
-		_, _, err := cl.CreateQueue(t.Context(), fmt.Sprintf("queue-%03d", i), client.CreateQueueOptions{})
+		_, _, err := admin.New(cl).CreateQueue(t.Context(), fmt.Sprintf("queue-%03d", i), admin.CreateQueueOptions{})
 		require.NoError(t, err)
 	}
 	require.Len(t, complete(t, c, "publish", ""), 200)

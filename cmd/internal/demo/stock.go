@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
 // stockQueues are filled before the resize, and read after it.
@@ -70,7 +71,7 @@ func (s *stock) fill(ctx context.Context, c *client.Client, total int64) error {
 
 func (s *stock) fillQueue(ctx context.Context, c *client.Client, queue int, total int64) error {
 	name := stockName(queue)
-	if _, _, err := c.CreateQueue(ctx, name, client.CreateQueueOptions{}); err != nil {
+	if _, _, err := admin.New(c).CreateQueue(ctx, name, admin.CreateQueueOptions{}); err != nil {
 		return err
 	}
 	p, err := c.NewProducer(ctx, client.ProducerOptions{MaxPendingBytes: 16 << 20})

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
@@ -117,7 +118,7 @@ func (in *inspector) askPeer(ctx context.Context, address string) Finding {
 		return Finding{Verdict: NotChecked, Means: err.Error()}
 	}
 	defer func() { _ = c.Close() }()
-	n, err := c.Node(address)
+	n, err := admin.New(c).Node(address)
 	if err != nil {
 		return Finding{Verdict: Problem, Measured: err.Error(), Means: "not a valid address", Do: "correct --peer"}
 	}

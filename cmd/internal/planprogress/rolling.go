@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -41,7 +42,7 @@ func Look(ctx context.Context, c *client.Client, addresses []string) Snapshot {
 	var wg sync.WaitGroup
 	for i, address := range addresses {
 		wg.Go(func() {
-			n, err := c.Node(address)
+			n, err := admin.New(c).Node(address)
 			if err != nil {
 				return
 			}
@@ -177,7 +178,7 @@ func (v *View) updateNode(address string, st *pb.GetStatusResponse, p *pb.Plan) 
 			Phase: pr.GetPhase(), Done: pr.GetDoneBytes(), Total: pr.GetTotalBytes(),
 			Left: pr.GetEta().AsDuration(),
 		})
-	case client.PlanEnded(p):
+	case admin.PlanEnded(p):
 		v.show.End(bar, "not rewritten, pages of %s", output.Bytes(uint64(st.GetStore().GetPageSize())))
 	case p.GetNode() == id && p.GetState() == pb.PlanState_PLAN_STATE_CATCHING_UP:
 		v.show.End(bar, "rewritten, applies records received during the rewrite")
@@ -193,7 +194,7 @@ func (v *View) restarting(bar *progress.Bar, id string, st *pb.GetStatusResponse
 		v.show.End(bar, "does not respond")
 	case slices.Contains(p.GetDoneNodes(), id):
 		v.show.End(bar, "%s, restarted, version %s", Role(st), st.GetVersion())
-	case client.PlanEnded(p):
+	case admin.PlanEnded(p):
 		v.show.End(bar, "%s, not restarted", Role(st))
 	case p.GetNode() == id:
 		v.show.End(bar, "%s, restarts", Role(st))

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
 func main() {
@@ -148,14 +149,14 @@ func (a *adapter) begin(ctx context.Context, r *request) (later, error) {
 		return func() (any, error) {
 			ctx, cancel := r.within(ctx)
 			defer cancel()
-			q, err := c.GetQueue(ctx, r.Queue)
+			q, err := admin.New(c).GetQueue(ctx, r.Queue)
 			return map[string]uint64{"messages_stored": q.Messages, "next_sequence": q.NextSequence}, err
 		}, nil
 	case "queue_delete":
 		return func() (any, error) {
 			ctx, cancel := r.within(ctx)
 			defer cancel()
-			n, err := c.DeleteQueue(ctx, r.Queue, false)
+			n, err := admin.New(c).DeleteQueue(ctx, r.Queue, false)
 			return map[string]uint64{"messages_stored": n}, err
 		}, nil
 	case "browse":
@@ -267,9 +268,9 @@ func receipt(r client.Receipt, err error) (any, error) {
 func create(ctx context.Context, c *client.Client, r *request) (any, error) {
 	ctx, cancel := r.within(ctx)
 	defer cancel()
-	_, created, err := c.CreateQueue(ctx, r.Queue, client.CreateQueueOptions{
+	_, created, err := admin.New(c).CreateQueue(ctx, r.Queue, admin.CreateQueueOptions{
 		Subscriptions: r.Subscriptions, IfNotExists: r.IfNotExists,
-		Config: client.QueueConfig{
+		Config: admin.QueueConfig{
 			Priorities: r.Config.Priorities, MaxDeliveries: r.Config.MaxDeliveries, DeadLetter: r.Config.DeadLetter,
 			MaxMessages: r.Config.MaxMessages,
 		},

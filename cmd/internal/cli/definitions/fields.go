@@ -13,7 +13,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/store/units"
@@ -31,7 +31,7 @@ type configField struct {
 
 // configFields returns all fields in their order.
 func configFields() []configField {
-	t := reflect.TypeFor[client.QueueConfig]()
+	t := reflect.TypeFor[admin.QueueConfig]()
 	fields := make([]configField, t.NumField())
 	for i := range fields {
 		fields[i] = configField{name: snakeCase(t.Field(i).Name), index: i}
@@ -42,12 +42,12 @@ func configFields() []configField {
 // policyFields returns the fields that a subscription can override.
 func policyFields() []configField {
 	return slices.DeleteFunc(configFields(), func(f configField) bool {
-		return !slices.Contains(client.PolicyFields(), f.name)
+		return !slices.Contains(admin.PolicyFields(), f.name)
 	})
 }
 
 // own is get for a field that a subscription overrides. It also returns the value of a new queue.
-func (f configField) own(c *client.QueueConfig) any {
+func (f configField) own(c *admin.QueueConfig) any {
 	if v := f.get(c); v != nil {
 		return v
 	}
@@ -71,7 +71,7 @@ func snakeCase(name string) string {
 	return b.String()
 }
 
-func (f configField) of(c *client.QueueConfig) reflect.Value {
+func (f configField) of(c *admin.QueueConfig) reflect.Value {
 	return reflect.ValueOf(c).Elem().Field(f.index)
 }
 
@@ -80,7 +80,7 @@ func (f configField) isSize() bool { return strings.HasSuffix(f.name, "_bytes") 
 
 // get returns the value as written to the file: a string, an unsigned number, a number or a bool. For the value of a
 // new queue it returns nil.
-func (f configField) get(c *client.QueueConfig) any {
+func (f configField) get(c *admin.QueueConfig) any {
 	v := f.of(c)
 	if v.IsZero() {
 		return nil
@@ -103,7 +103,7 @@ func (f configField) get(c *client.QueueConfig) any {
 }
 
 // text returns the value for display.
-func (f configField) text(c *client.QueueConfig) string {
+func (f configField) text(c *admin.QueueConfig) string {
 	if v := f.get(c); v != nil {
 		return fmt.Sprint(v)
 	}
@@ -114,7 +114,7 @@ func (f configField) text(c *client.QueueConfig) string {
 var errValue = errors.New("not possible")
 
 // set parses a value in the format of get.
-func (f configField) set(c *client.QueueConfig, text string) error {
+func (f configField) set(c *admin.QueueConfig, text string) error {
 	v := f.of(c)
 	switch v.Interface().(type) {
 	case time.Duration:
@@ -124,8 +124,8 @@ func (f configField) set(c *client.QueueConfig, text string) error {
 		}
 		v.SetInt(int64(d))
 		return nil
-	case client.Overflow:
-		o, err := client.ParseOverflow(text)
+	case admin.Overflow:
+		o, err := admin.ParseOverflow(text)
 		if err != nil {
 			return err
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
@@ -54,7 +55,7 @@ how many, and how to check.`,
 			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				if create {
 					ctx, cancel := context.WithTimeout(ctx, env.Timeout)
-					_, _, err := c.CreateQueue(ctx, args[0], client.CreateQueueOptions{IfNotExists: true})
+					_, _, err := admin.New(c).CreateQueue(ctx, args[0], admin.CreateQueueOptions{IfNotExists: true})
 					cancel()
 					if err != nil {
 						return err
@@ -300,7 +301,7 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 func (p *publisher) storesNothing(ctx context.Context, c *client.Client) bool {
 	ctx, cancel := context.WithTimeout(ctx, p.env.Timeout)
 	defer cancel()
-	q, err := c.GetQueue(ctx, p.queue)
+	q, err := admin.New(c).GetQueue(ctx, p.queue)
 	if err != nil {
 		return false
 	}

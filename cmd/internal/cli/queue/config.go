@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/server/config"
@@ -32,7 +32,7 @@ type behaviour struct {
 	TemporaryGrace       string  `json:"temporary_grace,omitempty"`
 }
 
-func newBehaviour(c client.QueueConfig) behaviour {
+func newBehaviour(c admin.QueueConfig) behaviour {
 	b := behaviour{
 		TTL: output.Span(c.TTL), Delay: output.Span(c.Delay), RedeliveryDelay: output.Span(c.RedeliveryDelay),
 		RedeliveryMultiplier: c.RedeliveryMultiplier, RedeliveryMaxDelay: output.Span(c.RedeliveryMaxDelay),
@@ -40,7 +40,7 @@ func newBehaviour(c client.QueueConfig) behaviour {
 		Priorities: c.Priorities, Exclusive: c.Exclusive, DeadLetterExpired: c.DeadLetterExpired,
 		TemporaryGrace: output.Span(c.TemporaryGrace),
 	}
-	if c.Overflow != client.OverflowReject {
+	if c.Overflow != admin.OverflowReject {
 		b.Overflow = c.Overflow.String()
 	}
 	return b
@@ -106,7 +106,7 @@ func (b behaviour) retention() string {
 
 // configFlags are the flags of a queue's configuration.
 type configFlags struct {
-	config                             client.QueueConfig
+	config                             admin.QueueConfig
 	maxBytes, retentionBytes, overflow string
 }
 
@@ -114,7 +114,7 @@ type configFlags struct {
 type configFlag struct {
 	name     string
 	register func(cmd *cobra.Command, f *configFlags)
-	copy     func(to, from *client.QueueConfig)
+	copy     func(to, from *admin.QueueConfig)
 }
 
 func configFlagNames() []string {
@@ -125,29 +125,29 @@ func configFlagNames() []string {
 	return names
 }
 
-func durationFlag(name, usage string, of func(c *client.QueueConfig) *time.Duration) configFlag {
+func durationFlag(name, usage string, of func(c *admin.QueueConfig) *time.Duration) configFlag {
 	return configFlag{
 		name, func(cmd *cobra.Command, f *configFlags) { cmd.Flags().DurationVar(of(&f.config), name, 0, usage) },
-		func(to, from *client.QueueConfig) { *of(to) = *of(from) },
+		func(to, from *admin.QueueConfig) { *of(to) = *of(from) },
 	}
 }
 
-func boolFlag(name, usage string, of func(c *client.QueueConfig) *bool) configFlag {
+func boolFlag(name, usage string, of func(c *admin.QueueConfig) *bool) configFlag {
 	return configFlag{
 		name, func(cmd *cobra.Command, f *configFlags) { cmd.Flags().BoolVar(of(&f.config), name, false, usage) },
-		func(to, from *client.QueueConfig) { *of(to) = *of(from) },
+		func(to, from *admin.QueueConfig) { *of(to) = *of(from) },
 	}
 }
 
-func countFlag(name, usage string, of func(c *client.QueueConfig) *uint64) configFlag {
+func countFlag(name, usage string, of func(c *admin.QueueConfig) *uint64) configFlag {
 	return configFlag{
 		name, func(cmd *cobra.Command, f *configFlags) { cmd.Flags().Uint64Var(of(&f.config), name, 0, usage) },
-		func(to, from *client.QueueConfig) { *of(to) = *of(from) },
+		func(to, from *admin.QueueConfig) { *of(to) = *of(from) },
 	}
 }
 
 func textFlag(
-	name, usage, otherwise string, text func(f *configFlags) *string, copyTo func(to, from *client.QueueConfig),
+	name, usage, otherwise string, text func(f *configFlags) *string, copyTo func(to, from *admin.QueueConfig),
 ) configFlag {
 	return configFlag{
 		name, func(cmd *cobra.Command, f *configFlags) { cmd.Flags().StringVar(text(f), name, otherwise, usage) }, copyTo,
@@ -162,30 +162,30 @@ func allConfigFlags() []configFlag {
 func limitFlags() []configFlag {
 	return []configFlag{
 		countFlag("max-messages", "maximum number of messages; 0: unlimited",
-			func(c *client.QueueConfig) *uint64 { return &c.MaxMessages }),
+			func(c *admin.QueueConfig) *uint64 { return &c.MaxMessages }),
 		textFlag("max-bytes", "maximum size, such as 64MiB; 0: unlimited", "0",
 			func(f *configFlags) *string { return &f.maxBytes },
-			func(to, from *client.QueueConfig) { to.MaxBytes = from.MaxBytes }),
+			func(to, from *admin.QueueConfig) { to.MaxBytes = from.MaxBytes }),
 		textFlag("overflow", "action for a publish to a full queue: reject, drop-head or dead-letter-head",
-			client.OverflowReject.String(), func(f *configFlags) *string { return &f.overflow },
-			func(to, from *client.QueueConfig) { to.Overflow = from.Overflow }),
+			admin.OverflowReject.String(), func(f *configFlags) *string { return &f.overflow },
+			func(to, from *admin.QueueConfig) { to.Overflow = from.Overflow }),
 		{
 			"max-deliveries", func(cmd *cobra.Command, f *configFlags) {
 				cmd.Flags().Uint32Var(&f.config.MaxDeliveries, "max-deliveries", 0,
 					"deliveries before a message is dead-lettered or discarded; 0: unlimited")
-			}, func(to, from *client.QueueConfig) { to.MaxDeliveries = from.MaxDeliveries },
+			}, func(to, from *admin.QueueConfig) { to.MaxDeliveries = from.MaxDeliveries },
 		},
 		textFlag("dead-letter",
 			"dead-letter queue; if empty, messages are discarded", "",
 			func(f *configFlags) *string { return &f.config.DeadLetter },
-			func(to, from *client.QueueConfig) { to.DeadLetter = from.DeadLetter }),
+			func(to, from *admin.QueueConfig) { to.DeadLetter = from.DeadLetter }),
 		durationFlag("retention-age", "retention time of acknowledged messages; 0: no retention by age",
-			func(c *client.QueueConfig) *time.Duration { return &c.RetentionAge }),
+			func(c *admin.QueueConfig) *time.Duration { return &c.RetentionAge }),
 		textFlag("retention-bytes", "retention size of acknowledged messages, such as 10GiB; 0: no retention by size", "0",
 			func(f *configFlags) *string { return &f.retentionBytes },
-			func(to, from *client.QueueConfig) { to.RetentionBytes = from.RetentionBytes }),
+			func(to, from *admin.QueueConfig) { to.RetentionBytes = from.RetentionBytes }),
 		countFlag("retention-messages", "number of acknowledged messages to retain; 0: no retention by count",
-			func(c *client.QueueConfig) *uint64 { return &c.RetentionMessages }),
+			func(c *admin.QueueConfig) *uint64 { return &c.RetentionMessages }),
 	}
 }
 
@@ -193,27 +193,27 @@ func limitFlags() []configFlag {
 func behaviourFlags() []configFlag {
 	return []configFlag{
 		durationFlag("ttl", "message time to live, such as 30s or 24h; 0: unlimited",
-			func(c *client.QueueConfig) *time.Duration { return &c.TTL }),
+			func(c *admin.QueueConfig) *time.Duration { return &c.TTL }),
 		boolFlag("dead-letter-expired", "move expired messages to --dead-letter instead of discarding them",
-			func(c *client.QueueConfig) *bool { return &c.DeadLetterExpired }),
+			func(c *admin.QueueConfig) *bool { return &c.DeadLetterExpired }),
 		durationFlag("delay", "default delivery delay of messages; 0: none",
-			func(c *client.QueueConfig) *time.Duration { return &c.Delay }),
+			func(c *admin.QueueConfig) *time.Duration { return &c.Delay }),
 		durationFlag("redelivery-delay", "delay before a nacked message is redelivered; 0: none",
-			func(c *client.QueueConfig) *time.Duration { return &c.RedeliveryDelay }),
+			func(c *admin.QueueConfig) *time.Duration { return &c.RedeliveryDelay }),
 		{
 			"redelivery-multiplier", func(cmd *cobra.Command, f *configFlags) {
 				cmd.Flags().Float64Var(&f.config.RedeliveryMultiplier, "redelivery-multiplier", 0,
 					"multiplier of --redelivery-delay for each redelivery: 1 to 1000; 0: same as 1")
-			}, func(to, from *client.QueueConfig) { to.RedeliveryMultiplier = from.RedeliveryMultiplier },
+			}, func(to, from *admin.QueueConfig) { to.RedeliveryMultiplier = from.RedeliveryMultiplier },
 		},
 		durationFlag("redelivery-max-delay", "maximum redelivery delay; 0: unlimited",
-			func(c *client.QueueConfig) *time.Duration { return &c.RedeliveryMaxDelay }),
+			func(c *admin.QueueConfig) *time.Duration { return &c.RedeliveryMaxDelay }),
 		boolFlag("priorities", "deliver messages with higher priority first; fixed at creation",
-			func(c *client.QueueConfig) *bool { return &c.Priorities }),
+			func(c *admin.QueueConfig) *bool { return &c.Priorities }),
 		boolFlag("exclusive", "deliver to one consumer per subscription at a time",
-			func(c *client.QueueConfig) *bool { return &c.Exclusive }),
+			func(c *admin.QueueConfig) *bool { return &c.Exclusive }),
 		durationFlag("temporary", "delete the queue after this time without consumers, such as 30s; 0: never",
-			func(c *client.QueueConfig) *time.Duration { return &c.TemporaryGrace }),
+			func(c *admin.QueueConfig) *time.Duration { return &c.TemporaryGrace }),
 	}
 }
 
@@ -224,7 +224,7 @@ func (f *configFlags) register(cmd *cobra.Command) {
 }
 
 // parse returns the configuration given by the flags; the other fields are zero.
-func (f *configFlags) parse() (*client.QueueConfig, error) {
+func (f *configFlags) parse() (*admin.QueueConfig, error) {
 	c := f.config
 	for _, size := range []struct {
 		flag, text string
@@ -237,14 +237,14 @@ func (f *configFlags) parse() (*client.QueueConfig, error) {
 		*size.to = uint64(v)
 	}
 	var err error
-	if c.Overflow, err = client.ParseOverflow(f.overflow); err != nil {
+	if c.Overflow, err = admin.ParseOverflow(f.overflow); err != nil {
 		return nil, cli.Usage("--overflow: %v", err)
 	}
 	return &c, nil
 }
 
 // change applies the given flags to c.
-func (f *configFlags) change(cmd *cobra.Command, given, c *client.QueueConfig) {
+func (f *configFlags) change(cmd *cobra.Command, given, c *admin.QueueConfig) {
 	for _, flag := range allConfigFlags() {
 		if cmd.Flags().Changed(flag.name) {
 			flag.copy(c, given)
@@ -253,7 +253,7 @@ func (f *configFlags) change(cmd *cobra.Command, given, c *client.QueueConfig) {
 }
 
 // showQueue prints all details of one queue.
-func showQueue(env *cli.Env, q client.Queue) error {
+func showQueue(env *cli.Env, q admin.Queue) error {
 	if err := env.Print.Object(newQueueState(q)); err != nil {
 		return err
 	}

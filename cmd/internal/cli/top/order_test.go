@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
@@ -21,7 +22,7 @@ func TestManyQueues(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, cl.Close()) }()
 	for i := range 450 {
-		_, _, err := cl.CreateQueue(t.Context(), fmt.Sprintf("queue-%03d", i), client.CreateQueueOptions{})
+		_, _, err := admin.New(cl).CreateQueue(t.Context(), fmt.Sprintf("queue-%03d", i), admin.CreateQueueOptions{})
 		require.NoError(t, err)
 	}
 	c.OK("publish", "queue-123", "one")

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
@@ -159,9 +160,9 @@ func decide(ctx context.Context, env *cli.Env, yes bool, xid string, commit bool
 		return err
 	}
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
-		call := c.HeuristicRollbackPrepared
+		call := admin.New(c).HeuristicRollbackPrepared
 		if commit {
-			call = c.HeuristicCommitPrepared
+			call = admin.New(c).HeuristicCommitPrepared
 		}
 		if _, err := call(ctx, xid); err != nil {
 			return err

@@ -18,6 +18,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/lockstep-mq/lockstep/client"
+	clientadmin "github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/datadir"
@@ -174,7 +175,7 @@ func (r *pageSizeRun) start(ctx context.Context) (ms float64, err error) {
 // finish writes dirty data to the disk, and sets the cost and the file sizes.
 func (r *pageSizeRun) finish(ctx context.Context, out *bench.Result, m *bench.Meter) error {
 	for _, n := range r.t.Pair.Nodes {
-		admin, err := r.t.Client.Node(n.Address)
+		admin, err := clientadmin.New(r.t.Client).Node(n.Address)
 		if err != nil {
 			return err
 		}
@@ -313,7 +314,7 @@ func (r *pageSizeRun) scan(ctx context.Context) (size int, note string, err erro
 	if len(r.t.Pair.Nodes) > 1 {
 		node = r.t.Pair.Other(node)
 	}
-	admin, err := r.t.Client.Node(node.Address)
+	admin, err := clientadmin.New(r.t.Client).Node(node.Address)
 	if err != nil {
 		return 0, "", err
 	}
@@ -338,7 +339,7 @@ func (r *pageSizeRun) rewritePair(ctx context.Context, size int) ([]rewritten, e
 		if err != nil {
 			return nil, err
 		}
-		standby, err := r.t.Client.Node(r.t.Pair.Other(active).Address)
+		standby, err := clientadmin.New(r.t.Client).Node(r.t.Pair.Other(active).Address)
 		if err != nil {
 			return nil, err
 		}
@@ -353,7 +354,7 @@ func (r *pageSizeRun) rewritePair(ctx context.Context, size int) ([]rewritten, e
 		if i > 0 {
 			break
 		}
-		a, err := r.t.Client.Node(active.Address)
+		a, err := clientadmin.New(r.t.Client).Node(active.Address)
 		if err != nil {
 			return nil, err
 		}
@@ -372,7 +373,7 @@ func (r *pageSizeRun) rewriteStandalone(ctx context.Context, size int) (rewritte
 	n := r.t.Pair.Nodes[0]
 	req := &pb.UpdateSettingsRequest{}
 	yes := true
-	s, err := r.t.Client.MaintenanceSettings(ctx)
+	s, err := clientadmin.New(r.t.Client).MaintenanceSettings(ctx)
 	if err != nil {
 		return rewritten{}, err
 	}
@@ -385,7 +386,7 @@ func (r *pageSizeRun) rewriteStandalone(ctx context.Context, size int) (rewritte
 		return rewritten{}, fmt.Errorf("a standalone node resizes to the recommended size, %d, and not to %d: use "+
 			"--pair", s.GetPageSizeRecommended(), size)
 	}
-	if _, err := r.t.Client.UpdateMaintenanceSettings(ctx, req); err != nil {
+	if _, err := clientadmin.New(r.t.Client).UpdateMaintenanceSettings(ctx, req); err != nil {
 		return rewritten{}, err
 	}
 	if err := n.Stop(); err != nil {
