@@ -103,25 +103,18 @@ func ExampleProducer_PublishAsync() {
 		fmt.Println(err)
 		return
 	}
-	acknowledged := 0 // only the producer's goroutine writes it before Flush returns
+	var last *client.Pending
 	for i := range 10_000 {
 		m := client.Message{Body: fmt.Appendf(nil, "event %d", i), Properties: map[string]string{"source": "example"}}
-		err := producer.PublishAsync(ctx, "events", m, func(_ client.Receipt, err error) {
-			if err == nil {
-				acknowledged++
-			}
-		})
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
+		last = producer.PublishAsync(ctx, "events", m)
 	}
-	if err := producer.Flush(ctx); err != nil {
+	if err := producer.Flush(ctx); err != nil { // the errors of all publishes
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(acknowledged, "acknowledged")
-	// Output: 10000 acknowledged
+	receipt, err := last.Wait(ctx)
+	fmt.Println("stored up to sequence", receipt.Sequence, err)
+	// Output: stored up to sequence 10000 <nil>
 }
 
 // A message has a content type and a reply address; its properties can be numbers.

@@ -65,13 +65,9 @@ func operations() []operation {
 			begin: func(ctx context.Context, c *client.Client) (func(context.Context) error, error) {
 				p, err := c.NewProducer(ctx, client.ProducerOptions{})
 				return func(ctx context.Context) error {
-					answer := make(chan error, 1)
-					if err := p.PublishAsync(ctx, "q", message("a"),
-						func(_ client.Receipt, err error) { answer <- err }); err != nil {
-						return err
-					}
-					_ = p.Flush(ctx) // the callback receives the result
-					return errors.Join(p.Close(), <-answer)
+					pending := p.PublishAsync(ctx, "q", message("a"))
+					_ = p.Flush(ctx)
+					return errors.Join(p.Close(), pending.Err())
 				}, err
 			},
 		},

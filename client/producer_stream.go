@@ -255,7 +255,7 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 	first := *p.pending.at(0)
 	switch {
 	case messages > 0:
-		if !p.fits(messages+first.count, bytes+first.bytes) {
+		if !p.fits(messages+int(first.count), bytes+first.bytes) {
 			return nil
 		}
 	case p.bursts >= eagerBursts && p.count < p.opts.BatchMessages && p.bytes < p.opts.BatchBytes:
@@ -277,14 +277,14 @@ func (p *Producer) fits(messages, bytes int) bool {
 func (p *Producer) form(besideMessages, besideBytes int) *request {
 	first := p.pending.pop()
 	first.taken = true
-	entries, messages, bytes := []*entry{first}, first.count, first.bytes
+	entries, messages, bytes := []*Pending{first}, int(first.count), first.bytes
 	alone := p.isSingle(first.queue)
 	for p.dropWithdrawn(); p.pending.len() > 0 && !alone; p.dropWithdrawn() {
 		e := *p.pending.at(0)
-		if e.queue != first.queue || !p.fits(besideMessages+messages+e.count, besideBytes+bytes+e.bytes) {
+		if e.queue != first.queue || !p.fits(besideMessages+messages+int(e.count), besideBytes+bytes+e.bytes) {
 			break
 		}
-		messages += e.count
+		messages += int(e.count)
 		bytes += e.bytes
 		e.taken = true
 		entries = append(entries, p.pending.pop())

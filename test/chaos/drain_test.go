@@ -100,16 +100,14 @@ func (c *customers) pipeline(ctx context.Context, k *client.Client) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		err := p.PublishAsync(ctx, drainQueue, client.Message{Body: make([]byte, 512)}, func(_ client.Receipt, err error) {
-			if err != nil {
+		pending := p.PublishAsync(ctx, drainQueue, client.Message{Body: make([]byte, 512)})
+		go func() {
+			if _, err := pending.Wait(ctx); err != nil {
 				c.failed(ctx, who, err)
 				return
 			}
 			c.acked(who)
-		})
-		if err != nil {
-			c.failed(ctx, who, err)
-		}
+		}()
 		<-tick.C
 	}
 }

@@ -258,6 +258,7 @@ type producer struct {
 	pipeline *client.Producer
 	rng      *rand.Rand
 	room     chan struct{} // one token for each message in flight
+	answers  sync.WaitGroup
 }
 
 func (w *Workload) newProducer(ctx context.Context, id uint32) (*producer, error) {
@@ -311,14 +312,13 @@ func (p *producer) send(ctx context.Context, id historycheck.ID) <-chan struct{}
 		<-p.room
 		close(done)
 	}
-	err := p.pipeline.PublishAsync(ctx, record.Queue, m, finish)
-	switch {
-	case err != nil && ctx.Err() != nil: // not sent: publishing ends
+	pending := p.pipeline.PublishAsync(ctx, record.Queue, m)
+	if err := pending.Err(); err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) { // not sent: publishing ends
 		<-p.room
 		close(done)
-	case err != nil:
-		finish(client.Receipt{}, fmt.Errorf("%w: %w", errNotSent, err))
+		return done
 	}
+	p.answers.Go(func() { finish(pending.Wait(context.WithoutCancel(ctx))) })
 	return done
 }
 
@@ -334,17 +334,12 @@ func (p *producer) size() int {
 	}
 }
 
-// errNotSent marks a publish that never left the client.
-var errNotSent = errors.New("not sent")
-
 // outcome maps an error of a publish to its outcome. Only errors that guarantee that nothing was stored count as
 // rejections.
 func outcome(err error) historycheck.Outcome {
 	switch {
 	case err == nil:
 		return historycheck.Acked
-	case errors.Is(err, errNotSent):
-		return historycheck.Refused
 	case errors.Is(err, client.ErrOutcomeUnknown):
 		return historycheck.Unknown
 	case errors.Is(err, client.ErrLimit), errors.Is(err, client.ErrQueueNotFound), errors.Is(err, client.ErrInvalid),
@@ -362,9 +357,10 @@ func (w *Workload) Finish(ctx context.Context) error {
 	w.stopPublishing()
 	w.publishing.Wait()
 	for _, p := range w.producers {
-		if err := p.pipeline.Flush(ctx); err != nil {
+		if err := p.pipeline.Flush(ctx); err != nil && ctx.Err() != nil {
 			return fmt.Errorf("producer %d has messages without an answer: %w", p.id, err)
 		}
+		p.answers.Wait() // the errors of publishes are in the history
 	}
 	if err := w.stopOthers(ctx); err != nil {
 		return err

@@ -91,12 +91,11 @@ func (l *load) pipeline(ctx context.Context, c *client.Client) {
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		asked := time.Now()
-		err := p.PublishAsync(ctx, l.queue, client.Message{Body: make([]byte, 512)}, func(_ client.Receipt, err error) {
+		pending := p.PublishAsync(ctx, l.queue, client.Message{Body: make([]byte, 512)})
+		go func() {
+			_, err := pending.Wait(ctx)
 			l.done(ctx, pipelined, asked, err)
-		})
-		if err != nil {
-			l.done(ctx, pipelined, asked, err)
-		}
+		}()
 		<-tick.C
 	}
 }

