@@ -151,7 +151,7 @@ func ExampleMessage() {
 }
 
 // Messages are consumed and their results published exactly once, even if a message is delivered several times.
-func ExampleConsumer_Transact() {
+func ExampleTxn() {
 	c, done := openExample()
 	defer done()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -173,15 +173,13 @@ func ExampleConsumer_Transact() {
 		fmt.Println(err)
 		return
 	}
-	enough := errors.New("enough")
-	n := 0
-	err = consumer.Transact(ctx, func(_ context.Context, t *client.Transaction, d *client.Delivery) error {
-		if n++; n == 2 {
-			return enough // the second message is requeued, and Transact returns
-		}
-		t.Publish("invoices", client.Message{Body: append([]byte("invoice for "), d.Body...)})
-		return nil
-	})
+	working, stop := context.WithCancel(ctx)
+	err = consumer.Run(working, func(ctx context.Context, d *client.Delivery) error {
+		defer stop() // after the first message
+		invoice := client.Message{Body: append([]byte("invoice for "), d.Body...)}
+		_, err := c.Begin().Take(d).Publish("invoices", invoice).Commit(ctx)
+		return err
+	}, 1)
 	fmt.Println(err)
 	for m, err := range c.Browse(ctx, "invoices", client.BrowseOptions{}) {
 		fmt.Printf("%s %v\n", m.Body, err)
@@ -189,7 +187,7 @@ func ExampleConsumer_Transact() {
 	q, err := admin.New(c).GetQueue(ctx, "orders")
 	fmt.Println(q.Messages, "left", err)
 	// Output:
-	// enough
+	// <nil>
 	// invoice for coffee <nil>
 	// 1 left <nil>
 }

@@ -17,7 +17,7 @@ import (
 // Prepare executes the first phase of a two-phase commit. The transaction is validated and made durable on every
 // in-sync node, but it is invisible to consumers until [Client.CommitPrepared] or [Client.RollbackPrepared]. xid
 // identifies it: 1 to 128 bytes of printable UTF-8, unique for each transaction. Messages that it acknowledges are not
-// delivered in the meantime; they are acknowledged on the condition described in [Transaction]. A prepared transaction
+// delivered in the meantime; they are acknowledged on the condition of [Txn.Take]. A prepared transaction
 // may publish and acknowledge up to 16 MiB and 262,144 messages.
 //
 // After an error without [ErrOutcomeUnknown], nothing was prepared. Errors: those of [Txn.Commit]; [ErrProcessed];

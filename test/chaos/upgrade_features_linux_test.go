@@ -100,7 +100,7 @@ func novelties() []novelty {
 			defer func() { require.NoError(t, c.Close()) }()
 			d, err := c.Receive(limited(t))
 			require.NoError(t, err)
-			_, err = k.Transaction(d).Commit(limited(t))
+			_, err = k.Begin().Take(d).Commit(limited(t))
 			if err != nil {
 				require.NoError(t, d.AckSync(limited(t))) // leaves the queue empty
 			}

@@ -188,7 +188,7 @@ func (f *feature) consumeOnce(ctx context.Context, queue, sub string) error {
 			return fmt.Errorf("feature %s: %w", f.name, err)
 		}
 		f.delivered(queue, sub, d.Body)
-		d.Ack()
+		_ = d.Ack() // an error means that it is redelivered
 	}
 }
 

@@ -91,13 +91,13 @@ func (p *coordinator) transfer(parent context.Context, f *feature, rollBack bool
 	case errors.Is(err, client.ErrProcessed):
 		return // by an earlier transaction
 	case err != nil:
-		d.Nack()
+		_ = d.Nack()
 		return
 	}
 	p.open = append(p.open, u)
 	p.decideOpen(ctx, f)
 	if !u.commit {
-		d.Nack() // in case it was not prepared
+		_ = d.Nack() // in case it was not prepared
 	}
 }
 

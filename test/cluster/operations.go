@@ -324,7 +324,7 @@ func (a *application) commit(d *client.Delivery) {
 	})
 	a.record(&o, parts...)
 	if d != nil && o.Outcome != historycheck.Acked {
-		d.Nack()
+		_ = d.Nack()
 	}
 }
 

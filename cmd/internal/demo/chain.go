@@ -201,7 +201,7 @@ func (c *chain) workOnce(ctx context.Context, cl *client.Client) (err error) {
 		if err != nil {
 			return err
 		}
-		t := cl.Transaction(d).Publish(chainOut, client.Message{Body: d.Body})
+		t := cl.Begin().Take(d).Publish(chainOut, client.Message{Body: d.Body})
 		c.processed.Add(1)
 		_, err = t.Commit(life)
 		switch {

@@ -128,7 +128,9 @@ func (w *workload) consume(ctx context.Context) error {
 			if err := w.ledger.deliver(d.Stored); err != nil {
 				return err
 			}
-			d.Ack()
+			if err := d.Ack(); err != nil {
+				return err
+			}
 			open = append(open, d.Sequence)
 		}
 		if len(open) >= confirmEvery || idle && len(open) > 0 {

@@ -138,9 +138,10 @@ func request(
 			if err := printMessage(env, d.Queue(), d.Stored, true, format); err != nil {
 				return err
 			}
-			d.Ack()
-			return nil
+			return d.Ack()
 		}
-		d.Ack()
+		if err := d.Ack(); err != nil {
+			return err
+		}
 	}
 }

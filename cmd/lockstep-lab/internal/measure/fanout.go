@@ -292,7 +292,9 @@ func (f *fanout) turn(ctx, limited context.Context, sub int, waits [2]*hdrhistog
 			phase = 1
 		}
 		bench.Record(waits[phase], time.Since(start))
-		d.Ack()
+		if err := d.Ack(); err != nil {
+			return err
+		}
 		f.delivered[sub].Add(1)
 		if f.left.Add(-1) == 0 {
 			f.over()
