@@ -33,7 +33,7 @@ func soon(t *testing.T) context.Context {
 
 func TestOptionsAreChecked(t *testing.T) {
 	for _, addrs := range [][]string{nil, {"nohost"}, {":1"}, {"a:1", "a:1"}, {"a:1", "b:"}} {
-		_, err := client.Open(t.Context(), client.Options{Addresses: addrs})
+		_, err := client.OpenWith(t.Context(), client.Options{Addresses: addrs})
 		require.ErrorIs(t, err, client.ErrInvalid, addrs)
 	}
 }
@@ -397,7 +397,7 @@ func TestCloseFailsWhatIsUnderWay(t *testing.T) { synctest.Test(t, testCloseFail
 func testCloseFailsWhatIsUnderWay(t *testing.T) {
 	p := newFakePair(t)
 	p.setRole(0, pb.Role_ROLE_STANDBY)
-	c, err := client.Open(t.Context(), client.Options{
+	c, err := client.OpenWith(t.Context(), client.Options{
 		Addresses: p.addrs, DialOptions: []grpc.DialOption{p.dialer()},
 	})
 	require.NoError(t, err)

@@ -6,7 +6,7 @@
 // switchovers. Publishes are idempotent: every request carries a producer ID and a sequence. A retry returns the
 // original result, so a message is neither lost nor duplicated.
 //
-//	c, err := client.Open(ctx, client.Options{Addresses: []string{"node-a:7420", "node-b:7420"}})
+//	c, err := client.OpenWith(ctx, client.Options{Addresses: []string{"node-a:7420", "node-b:7420"}})
 //	if err != nil {
 //		return err
 //	}

@@ -337,7 +337,7 @@ func TestRequest(t *testing.T) { synctest.Test(t, testRequest) }
 
 func testRequest(t *testing.T) {
 	w := newWorld(false, []move{cut, gone})
-	c, err := client.Open(t.Context(), client.Options{Addresses: []string{"node:1"}, DialOptions: w.options()})
+	c, err := client.OpenWith(t.Context(), client.Options{Addresses: []string{"node:1"}, DialOptions: w.options()})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
 	var r admin.Request

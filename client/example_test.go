@@ -39,7 +39,7 @@ func openExample() (c *client.Client, done func()) {
 	case err := <-ended:
 		panic(err)
 	}
-	if c, err = client.Open(ctx, client.Options{Addresses: []string{address}}); err != nil {
+	if c, err = client.OpenWith(ctx, client.Options{Addresses: []string{address}}); err != nil {
 		panic(err)
 	}
 	return c, func() {
@@ -53,7 +53,7 @@ func openExample() (c *client.Client, done func()) {
 
 // Publish a message and consume it.
 func Example() {
-	c, done := openExample() // client.Open(ctx, client.Options{Addresses: []string{"node-a:7420", "node-b:7420"}})
+	c, done := openExample() // client.OpenWith(ctx, client.Options{Addresses: []string{"node-a:7420", "node-b:7420"}})
 	defer done()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()

@@ -181,7 +181,7 @@ func explore(t *testing.T, op operation, script []move, calls int, early bool, f
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(early, append([]move(nil), script...))
-		c, err := client.Open(t.Context(), client.Options{Addresses: []string{"node:1"}, DialOptions: w.options()})
+		c, err := client.OpenWith(t.Context(), client.Options{Addresses: []string{"node:1"}, DialOptions: w.options()})
 		require.NoError(t, err)
 		ctx, cancel := w.call(t.Context())
 		call, err := op.begin(ctx, c)

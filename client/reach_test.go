@@ -74,7 +74,7 @@ func TestFailFast(t *testing.T) {
 		"unknown authority": {secure, &tls.Config{MinVersion: tls.VersionTLS13}, "unknown authority"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cl, err := client.Open(t.Context(), client.Options{
+			cl, err := client.OpenWith(t.Context(), client.Options{
 				Addresses: []string{c.address}, TLS: c.tls,
 				FailFast: true,
 			})
@@ -106,7 +106,7 @@ func testSilentNode(t *testing.T) {
 			}
 		}
 	}()
-	c, err := client.Open(t.Context(), client.Options{
+	c, err := client.OpenWith(t.Context(), client.Options{
 		Addresses: []string{"silent:1"}, FailFast: true, ProbeInterval: 50 * time.Millisecond,
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(network.NewProcess("client").Dial)},
 	})
@@ -157,7 +157,7 @@ func TestKnocksLessOften(t *testing.T) {
 			s := grpc.NewServer(grpc.Creds(credentials.NewTLS(strict)))
 			go func() { _ = s.Serve(port) }()
 			t.Cleanup(s.Stop)
-			c, err := client.Open(t.Context(), client.Options{
+			c, err := client.OpenWith(t.Context(), client.Options{
 				Addresses: []string{"node:1"}, TLS: trusted(ca),
 				DialOptions: []grpc.DialOption{grpc.WithContextDialer(network.NewProcess("client").Dial)},
 			})

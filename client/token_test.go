@@ -302,7 +302,7 @@ func TestTokenOptions(t *testing.T) {
 			if tt.o.Addresses == nil {
 				tt.o.Addresses = []string{"127.0.0.1:1"}
 			}
-			c, err := client.Open(t.Context(), tt.o)
+			c, err := client.OpenWith(t.Context(), tt.o)
 			if tt.want == "" {
 				require.NoError(t, err)
 				require.NoError(t, c.Close())

@@ -131,7 +131,7 @@ func testTokensOfThePair(t *testing.T) {
 	a.waitFor(pb.Role_ROLE_ACTIVE)
 	b.waitFor(pb.Role_ROLE_STANDBY)
 	addresses := []string{a.ready.Address, b.ready.Address}
-	everyone, err := client.Open(t.Context(), client.Options{Addresses: addresses, DialOptions: clientOptions(t)})
+	everyone, err := client.OpenWith(t.Context(), client.Options{Addresses: addresses, DialOptions: clientOptions(t)})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, everyone.Close()) }()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -148,7 +148,7 @@ func testTokensOfThePair(t *testing.T) {
 		_, err := admin.New(everyone).CreateToken(ctx, tokens[name], info)
 		require.NoError(t, err)
 	}
-	robot, err := client.Open(ctx, client.Options{
+	robot, err := client.OpenWith(ctx, client.Options{
 		Addresses: addresses, Token: tokens["good"], DialOptions: clientOptions(t),
 	})
 	require.NoError(t, err)
@@ -294,7 +294,7 @@ func testClientRenewsItsToken(t *testing.T) {
 	a.createQueue("q")
 
 	var tokens atomic.Int64
-	c, err := client.Open(t.Context(), client.Options{
+	c, err := client.OpenWith(t.Context(), client.Options{
 		Addresses: []string{a.ready.Address, b.ready.Address}, DialOptions: clientOptions(t),
 		TokenSource: func(context.Context) (string, time.Time, error) {
 			tokens.Add(1)

@@ -63,7 +63,7 @@ func TestReflection(t *testing.T) {
 	n := start(t, c)
 	// The helpers of this package send no credentials, so this test waits itself.
 	cert, certFile, keyFile := ca.Issue(t, "operator")
-	open, err := client.Open(t.Context(), client.Options{
+	open, err := client.OpenWith(t.Context(), client.Options{
 		Addresses: []string{n.ready.Address},
 		TLS:       &tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13},
 	})

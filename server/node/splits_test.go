@@ -15,7 +15,7 @@ import (
 // producer creates a producer that sends the publishes made before it connects in one request.
 func (n *testNode) producer() (*client.Producer, func()) {
 	n.t.Helper()
-	c, err := client.Open(n.t.Context(), client.Options{
+	c, err := client.OpenWith(n.t.Context(), client.Options{
 		Addresses: []string{n.ready.Address}, MaxMessageBytes: 80 << 20,
 	})
 	require.NoError(n.t, err)

@@ -320,7 +320,7 @@ func serving(t *testing.T, n *harness.Node) {
 func TestDrainStandalone(t *testing.T) {
 	p, n := standalone(t, nil)
 	c := startCustomers(t, func(ctx context.Context) (*client.Client, error) {
-		return client.Open(ctx, client.Options{Addresses: p.Addresses()})
+		return client.OpenWith(ctx, client.Options{Addresses: p.Addresses()})
 	})
 	for range roundsOr(t, 3) {
 		c.waitUntilAll(time.Now(), 20)

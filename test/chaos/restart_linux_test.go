@@ -121,7 +121,7 @@ func TestRestartKilled(t *testing.T) {
 // maintenanceClient returns a client for plans.
 func maintenanceClient(t *testing.T, p *cluster.Pair) *client.Client {
 	t.Helper()
-	c, err := client.Open(t.Context(), client.Options{Addresses: p.Addresses()})
+	c, err := client.OpenWith(t.Context(), client.Options{Addresses: p.Addresses()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c

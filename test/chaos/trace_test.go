@@ -129,7 +129,7 @@ func tracedClient(t *testing.T, p *cluster.Pair, c *collector) (*client.Client, 
 	require.NoError(t, err)
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter), sdktrace.WithSampler(sdktrace.AlwaysSample()))
 	t.Cleanup(func() { _ = provider.Shutdown(context.WithoutCancel(t.Context())) })
-	cl, err := client.Open(t.Context(), client.Options{
+	cl, err := client.OpenWith(t.Context(), client.Options{
 		Addresses: []string{p.A.Address, p.B.Address}, Tracer: tracing.New(provider, tracing.Options{}),
 	})
 	require.NoError(t, err)

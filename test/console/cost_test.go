@@ -57,7 +57,7 @@ func TestConsoleCost(t *testing.T) {
 	close(names)
 	making.Wait()
 
-	c, err := client.Open(t.Context(), client.Options{Addresses: w.pair.Addresses()})
+	c, err := client.OpenWith(t.Context(), client.Options{Addresses: w.pair.Addresses()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	var published atomic.Uint64

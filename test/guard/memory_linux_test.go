@@ -145,7 +145,7 @@ func TestMemoryOfLargeMessagesOnAPair(t *testing.T) {
 	active, standby, err := p.WaitInSync(t.Context())
 	require.NoError(t, err)
 	open := func() *client.Client {
-		c, err := client.Open(t.Context(), client.Options{Addresses: p.Addresses()})
+		c, err := client.OpenWith(t.Context(), client.Options{Addresses: p.Addresses()})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = c.Close() })
 		return c
@@ -182,7 +182,7 @@ func servedAndClient(t *testing.T, budgetBytes int) (*served, *client.Client) {
 		t.Skip("takes ten seconds or more")
 	}
 	p := serve(t, budgetBytes)
-	c, err := client.Open(t.Context(), client.Options{Addresses: []string{p.address}})
+	c, err := client.OpenWith(t.Context(), client.Options{Addresses: []string{p.address}})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	_, _, err = admin.New(c).CreateQueue(t.Context(), "q", admin.CreateQueueOptions{})

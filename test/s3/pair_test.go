@@ -135,7 +135,7 @@ type publisher struct {
 
 func (w *bucketWorld) publish() *publisher {
 	w.t.Helper()
-	c, err := client.Open(w.t.Context(), client.Options{Addresses: w.pair.Addresses()})
+	c, err := client.OpenWith(w.t.Context(), client.Options{Addresses: w.pair.Addresses()})
 	require.NoError(w.t, err)
 	_, _, err = admin.New(c).CreateQueue(w.t.Context(), "orders", admin.CreateQueueOptions{})
 	require.NoError(w.t, err)
@@ -260,7 +260,7 @@ func (s *server) waitForMark() {
 // holds checks that all messages up to a number exist, in order, each once.
 func (w *bucketWorld) holds(acked int) {
 	w.t.Helper()
-	c, err := client.Open(w.t.Context(), client.Options{Addresses: w.pair.Addresses()})
+	c, err := client.OpenWith(w.t.Context(), client.Options{Addresses: w.pair.Addresses()})
 	require.NoError(w.t, err)
 	defer func() { require.NoError(w.t, c.Close()) }()
 	n := 0

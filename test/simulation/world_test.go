@@ -172,7 +172,7 @@ func (w *world) note(format string, args ...any) {
 
 // NewClient implements cluster.Target.
 func (w *world) NewClient(ctx context.Context, more ...grpc.DialOption) (*client.Client, error) {
-	return client.Open(ctx, client.Options{
+	return client.OpenWith(ctx, client.Options{
 		Addresses: w.Addresses(),
 		DialOptions: append(more,
 			grpc.WithContextDialer(w.clients.Dial),
@@ -182,7 +182,7 @@ func (w *world) NewClient(ctx context.Context, more ...grpc.DialOption) (*client
 
 // NewClientOf implements cluster.Target.
 func (w *world) NewClientOf(ctx context.Context, address string) (*client.Client, error) {
-	return client.Open(ctx, client.Options{
+	return client.OpenWith(ctx, client.Options{
 		Addresses: []string{address},
 		DialOptions: []grpc.DialOption{
 			grpc.WithContextDialer(func(ctx context.Context, to string) (net.Conn, error) {

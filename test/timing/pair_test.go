@@ -205,7 +205,7 @@ func (p *pair) client() *client.Client {
 
 // NewClient implements cluster.Target.
 func (p *pair) NewClient(ctx context.Context, more ...grpc.DialOption) (*client.Client, error) {
-	return client.Open(ctx, client.Options{
+	return client.OpenWith(ctx, client.Options{
 		Addresses: p.Addresses(), DialOptions: slices.Concat(more, p.w.ClientOptions()),
 	})
 }
@@ -218,7 +218,7 @@ func (p *pair) NewClientOf(ctx context.Context, address string) (*client.Client,
 		}
 		return p.w.Dial(ctx, to)
 	}
-	return client.Open(ctx, client.Options{
+	return client.OpenWith(ctx, client.Options{
 		Addresses: []string{address}, DialOptions: []grpc.DialOption{grpc.WithContextDialer(dial)},
 	})
 }

@@ -98,7 +98,7 @@ func (env *Env) With(ctx context.Context, connection Connection, fn func(context
 		return err
 	}
 	o.FailFast = !env.patient
-	c, err := client.Open(ctx, o)
+	c, err := client.OpenWith(ctx, o)
 	if errors.Is(err, client.ErrInvalid) {
 		return fmt.Errorf("%w: --addr, --tls, --token: %w", ErrUsage, err)
 	}

@@ -145,7 +145,7 @@ func (c CLI) Answering(typed string, args ...string) (stdout, stderr string, cod
 // FillForScan fills a queue with messages for which pages of 2 KiB are unsuitable.
 func FillForScan(t *testing.T, c CLI, messages int) {
 	t.Helper()
-	cl, err := client.Open(t.Context(), client.Options{Addresses: strings.Split(c.Addr, ",")})
+	cl, err := client.OpenWith(t.Context(), client.Options{Addresses: strings.Split(c.Addr, ",")})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, cl.Close()) }()
 	_, _, err = admin.New(cl).CreateQueue(t.Context(), "orders", admin.CreateQueueOptions{})

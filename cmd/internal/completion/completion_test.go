@@ -160,7 +160,7 @@ func TestSilence(t *testing.T) {
 // The number of names is limited.
 func TestManyQueues(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
-	cl, err := client.Open(t.Context(), client.Options{Addresses: []string{c.Addr}})
+	cl, err := client.OpenWith(t.Context(), client.Options{Addresses: []string{c.Addr}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, cl.Close()) }()
 	for i := range 250 {

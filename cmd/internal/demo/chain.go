@@ -110,7 +110,7 @@ func Chain(ctx context.Context, o ChainOptions) (_ ChainVerdict, err error) {
 }
 
 func (c *chain) newClient(ctx context.Context) (*client.Client, error) {
-	return client.Open(ctx, client.Options{Addresses: c.pair.Addresses()})
+	return client.OpenWith(ctx, client.Options{Addresses: c.pair.Addresses()})
 }
 
 // line returns the progress for the screen.

@@ -172,7 +172,7 @@ func Run(ctx context.Context, o Options) (_ Verdict, err error) {
 
 // openClient opens a client whose streams are recorded in the history.
 func (r *run) openClient(ctx context.Context) (*client.Client, error) {
-	return client.Open(ctx, client.Options{
+	return client.OpenWith(ctx, client.Options{
 		Addresses:   r.pair.Addresses(),
 		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(r.ledger.history.WatchStreams)},
 	})

@@ -110,7 +110,7 @@ func (in *inspector) peerAddress() (address, name string) {
 // askPeer requests the status of one node, with this node's certificate.
 func (in *inspector) askPeer(ctx context.Context, address string) Finding {
 	files := in.cfg.TLS.Files()
-	c, err := client.Open(ctx, client.Options{
+	c, err := client.OpenWith(ctx, client.Options{
 		Addresses: []string{address}, FailFast: true,
 		TLSFiles: client.TLSFiles{CA: files.CA, Cert: files.Cert, Key: files.Key},
 	})

@@ -193,7 +193,7 @@ func (r *request) within(ctx context.Context) (context.Context, context.CancelFu
 }
 
 func (a *adapter) open(ctx context.Context, r *request) (later, error) {
-	c, err := client.Open(ctx, client.Options{
+	c, err := client.OpenWith(ctx, client.Options{
 		Addresses: r.Addresses, Token: r.Token, FixedAddresses: r.FixedAddresses,
 		TLSFiles: client.TLSFiles{CA: r.CA, Cert: r.Cert, Key: r.Key},
 	})

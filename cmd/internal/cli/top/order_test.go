@@ -18,7 +18,7 @@ import (
 // The active sorts and filters, and only a window of the queues is requested.
 func TestManyQueues(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
-	cl, err := client.Open(t.Context(), client.Options{Addresses: []string{c.Addr}})
+	cl, err := client.OpenWith(t.Context(), client.Options{Addresses: []string{c.Addr}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, cl.Close()) }()
 	for i := range 450 {

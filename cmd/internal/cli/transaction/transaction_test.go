@@ -18,7 +18,7 @@ func TestTxn(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "orders")
 	require.Contains(t, c.OK("txn", "list"), "no prepared transactions")
-	conn, err := client.Open(t.Context(), client.Options{Addresses: strings.Split(c.Addr, ",")})
+	conn, err := client.OpenWith(t.Context(), client.Options{Addresses: strings.Split(c.Addr, ",")})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, conn.Close()) }()
 	for _, xid := range []string{"order/1", "order/2"} {
