@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
 // run sends pending requests on successive streams until ctx ends.
@@ -74,8 +73,7 @@ func (p *Producer) unsubmitted(s *pb.Submitted) (n int) {
 	}
 	for n < p.sent {
 		r := *p.inFlight.at(p.sent - 1 - n)
-		if r.sequence <= s.GetThrough() ||
-			r.repeated && !mutate.Off("INV-10-doubt-ends-with-the-stream") {
+		if r.sequence <= s.GetThrough() || r.repeated {
 			break
 		}
 		n++
@@ -377,7 +375,7 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 // many others are active. Since all requests of an unknown producer are rejected, none of those in flight was
 // committed, unless the oldest was sent before and may have been committed then. The caller holds mu.
 func (p *Producer) renew() bool {
-	if p.opts.ID != "" || (*p.inFlight.at(0)).repeated && !mutate.Off("INV-10-producer-begins-anew-in-doubt") {
+	if p.opts.ID != "" || (*p.inFlight.at(0)).repeated {
 		return false
 	}
 	p.id, p.next = uuid.NewString(), 1

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
 // Txn is a transaction: it collects operations over any number of queues and commits them atomically. It is not safe for
@@ -129,7 +128,7 @@ func (t *Txn) ranges(ds []*Delivery) (queue, sub string, ranges []*pb.SequenceRa
 // add adds an operation, unless a Commit is in doubt: the operation would be sent under the sequence of another
 // transaction and receive its result.
 func (t *Txn) add(op *pb.Operation) bool {
-	if (t.identity.InDoubt() || t.ended) && !mutate.Off("INV-10-operations-are-added-in-doubt") {
+	if t.identity.InDoubt() || t.ended {
 		t.late = fmt.Errorf("%w: an operation was added after Commit, and is not part of the transaction; Commit "+
 			"asks for what was sent before, another transaction takes what is new", ErrInvalid)
 		return false
