@@ -6,19 +6,35 @@
 // switchovers. Publishes are idempotent: every request carries a producer ID and a sequence. A retry returns the
 // original result, so a message is neither lost nor duplicated.
 //
-//	c, err := client.OpenWith(ctx, client.Options{Addresses: []string{"node-a:7420", "node-b:7420"}})
+//	c, err := client.Open(ctx, "lockstep://node-a:7420,node-b:7420")
 //	if err != nil {
 //		return err
 //	}
 //	defer c.Close()
 //	receipt, err := c.Publish(ctx, "orders", client.Message{Body: []byte("hello")})
 //
+// Consume: a nil result of the handler acknowledges the message, an error requeues it, [Reject] dead-letters it.
+//
+//	consumer, err := c.Consume(ctx, "orders", client.ConsumerOptions{})
+//	if err != nil {
+//		return err
+//	}
+//	defer consumer.Close()
+//	err = consumer.Run(ctx, func(ctx context.Context, d *client.Delivery) error {
+//		return process(d.Body)
+//	}, 4)
+//
+// Publish the result of a message and acknowledge it in one transaction, exactly once:
+//
+//	_, err = c.Begin().Take(d).Publish("invoices", invoice).Commit(ctx)
+//
 // The main operations are:
 //
 //   - [Client.Publish] stores a message and returns after the commit: the message is durable on every in-sync node.
-//   - [Client.NewProducer] creates a separate publish pipeline. [Producer.PublishAsync] does not wait for the commit;
-//     it calls a function after the commit.
-//   - [Client.Consume] attaches to a subscription with prefetch. Messages are acknowledged in any order, asynchronously
+//   - [Client.NewProducer] creates a separate publish pipeline. [Producer.PublishAsync] returns a
+//     [Pending] without waiting for the commit, and [Producer.Flush] waits for all of them.
+//   - [Client.Consume] attaches to a subscription with prefetch. [Consumer.Run] calls a handler for each message;
+//     [Consumer.Receive] and [Consumer.All] return messages, which are acknowledged in any order, asynchronously
 //     with [Delivery.Ack] or synchronously with [Delivery.AckSync]. After a failover the consumer reattaches. It does
 //     not redeliver messages that the application still holds or has acknowledged.
 //   - [Client.Begin] starts a transaction: publishes and acknowledgements over any number of queues, committed
