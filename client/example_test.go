@@ -139,7 +139,7 @@ func ExampleTxn_Commit() {
 	var c *client.Client
 	t := c.Begin().Publish("orders", client.Message{Body: []byte("one coffee")})
 	for {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		_, err := t.Commit(ctx)
 		cancel()
 		if !errors.Is(err, client.ErrOutcomeUnknown) || errors.Is(err, client.ErrOutcomeLost) {

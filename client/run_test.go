@@ -25,7 +25,7 @@ func testRunAnswers(t *testing.T) {
 	fill(t, c, 5)
 	co, err := c.Consume(soon(t), "q", client.ConsumerOptions{})
 	require.NoError(t, err)
-	failed := errors.New("as the test says")
+	failed := errors.New("failure of the test")
 	var mu sync.Mutex
 	deliveries := map[uint64]int{}
 	ctx, stop := context.WithCancel(soon(t))

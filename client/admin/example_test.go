@@ -46,7 +46,7 @@ func ExampleRequest() {
 	var adm *admin.Client
 	var r admin.Request
 	for {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		purged, err := adm.As(&r).PurgeQueue(ctx, "orders", "")
 		cancel()
 		if !errors.Is(err, client.ErrOutcomeUnknown) || errors.Is(err, client.ErrOutcomeLost) {
