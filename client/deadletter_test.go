@@ -172,23 +172,9 @@ func testStoredDeadLetter(t *testing.T) {
 	d, err = co.Receive(soon(t))
 	require.NoError(t, err)
 	require.Equal(t, &client.DeadLetter{
-		Queue: "orders", Subscription: "billing", Sequence: 17, Reason: client.DeadLetterMaxDeliveries, Deliveries: 5,
+		Queue: "orders", Subscription: "billing", Sequence: 17, Reason: "max-deliveries", Deliveries: 5,
 		MovedAt: moved,
 	}, d.DeadLetter)
-}
-
-// Each reason of the API has a name, and so has a reason of a later release.
-func TestDeadLetterReasons(t *testing.T) {
-	names := map[client.DeadLetterReason]string{
-		client.DeadLetterMaxDeliveries: "max-deliveries", client.DeadLetterRejected: "rejected",
-		client.DeadLetterExpired: "expired", client.DeadLetterOverflow: "overflow",
-	}
-	require.Len(t, names, len(pb.DeadLetterReason_name)-1, "all but UNSPECIFIED")
-	for reason, name := range names {
-		require.Equal(t, name, reason.String())
-		require.Contains(t, pb.DeadLetterReason_name, int32(reason))
-	}
-	require.Equal(t, "reason-1000", client.DeadLetterReason(1000).String())
 }
 
 // AlterQueue sends the whole configuration with the mask "*". Invalid configurations are not sent.

@@ -55,13 +55,6 @@ var (
 	// ErrProcessed is returned when a message of a transaction was already acknowledged or is held by a prepared
 	// transaction: it was processed elsewhere. The transaction stored nothing.
 	ErrProcessed = errors.New("a message was processed elsewhere")
-	// ErrNoTransaction is returned when no transaction with that XID is prepared or remembered.
-	ErrNoTransaction = errors.New("no such prepared transaction")
-	// ErrDecided is returned when the coordinator already decided the prepared transaction the other way.
-	ErrDecided = errors.New("the transaction was decided otherwise")
-	// ErrHeuristic is returned when an operator or the timeout txn.prepared-timeout already decided the prepared
-	// transaction the other way. The error text has the details.
-	ErrHeuristic = errors.New("the transaction was decided otherwise, without its coordinator")
 	// ErrDataLoss is returned when stored data is corrupt.
 	ErrDataLoss = errors.New("stored data is damaged")
 	// ErrInternal is returned when a node failed with an unexpected error, or does not implement the request.

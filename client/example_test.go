@@ -6,10 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
 // The examples need a pair, so most of them are not run. Package test/goclient runs similar programs.
@@ -20,18 +20,21 @@ func Example() {
 	defer cancel()
 	c, err := client.Open(ctx, "lockstep://node-a:7420,node-b:7420")
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer c.Close()
 	receipt, err := c.Publish(ctx, "orders", client.Message{Body: []byte("one coffee")})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	fmt.Println("stored on every in-sync node, sequence", receipt.Sequence)
 
 	consumer, err := c.Consume(ctx, "orders", client.ConsumerOptions{})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer consumer.Close()
 	err = consumer.Run(ctx, func(_ context.Context, d *client.Delivery) error {
@@ -39,7 +42,8 @@ func Example() {
 		return nil // acknowledges the message
 	}, 4)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 }
 
@@ -59,7 +63,8 @@ func ExampleMessage() {
 		CorrelationID: "basket-17", ReplyTo: "answers", Values: map[string]any{"total": 3.2, "paid": true},
 	})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 }
 
@@ -69,7 +74,8 @@ func ExampleProducer_PublishAsync() {
 	var c *client.Client
 	producer, err := c.NewProducer(ctx, client.ProducerOptions{})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer producer.Close()
 	var last *client.Pending
@@ -77,7 +83,8 @@ func ExampleProducer_PublishAsync() {
 		last = producer.PublishAsync(ctx, "events", client.Message{Body: fmt.Appendf(nil, "event %d", i)})
 	}
 	if err := producer.Flush(ctx); err != nil { // the errors of all publishes
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	receipt, err := last.Wait(ctx)
 	fmt.Println("stored up to sequence", receipt.Sequence, err)
@@ -97,7 +104,8 @@ func ExampleConsumer_Run() {
 		return err
 	}, 16)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 }
 
@@ -107,15 +115,17 @@ func ExampleConsumer_All() {
 	var consumer *client.Consumer
 	for d, err := range consumer.All(ctx) {
 		if err != nil {
-			log.Fatal(err)
+			fmt.Println(err)
+			return
 		}
 		fmt.Printf("%s\n", d.Body)
 		if err := d.Ack(); err != nil { // asynchronous; Flush waits for the confirmations
-			log.Print(err)
+			fmt.Println(err)
 		}
 	}
 	if err := consumer.Flush(context.WithoutCancel(ctx)); err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 }
 
@@ -130,7 +140,8 @@ func ExampleTxn() {
 		return err // after client.ErrProcessed, another consumer has processed the message
 	}, 4)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 }
 
@@ -155,12 +166,14 @@ func ExampleTxn_Prepare() {
 	var c *client.Client
 	t := c.Begin().Publish("shipped", client.Message{Body: []byte("order 4711")})
 	if err := t.Prepare(ctx, "order/4711"); err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
-	if _, err := c.CommitPrepared(ctx, "order/4711"); err != nil { // retried until it succeeds
-		log.Fatal(err)
+	if _, err := admin.New(c).CommitPrepared(ctx, "order/4711"); err != nil { // retried until it succeeds
+		fmt.Println(err)
+		return
 	}
-	for p, err := range c.ListPrepared(ctx) { // recovery of the coordinator
+	for p, err := range admin.New(c).ListPrepared(ctx) { // recovery of the coordinator
 		fmt.Println(p.XID, p.Queues, err)
 	}
 }

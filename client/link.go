@@ -12,7 +12,7 @@ import (
 )
 
 func init() {
-	link.Of = func(c any) link.Conns { return conns{c.(*Client)} } //nolint:forcetypeassert,errcheck // see link.Of
+	link.Of = func(c any) link.Conns { return conns{c.(*Client)} }
 }
 
 // conns gives client/admin access to a Client.

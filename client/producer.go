@@ -189,8 +189,8 @@ func (p *Producer) PublishBatch(ctx context.Context, queue string, ms []Message)
 }
 
 // PublishAsync sends one message without waiting for the response. Messages are stored in the order of the calls. Each
-// is retried until it is answered or the producer is closed. ctx limits only how long PublishAsync waits for free memory
-// (MaxPendingBytes). An error of the call itself, such as [ErrInvalid], is also reported by the result.
+// is retried until it is answered or the producer is closed. ctx limits only how long PublishAsync waits for free
+// memory (MaxPendingBytes). An error of the call itself, such as [ErrInvalid], is also reported by the result.
 //
 // The result is in the returned Pending. To publish a series of messages, call [Producer.Flush] at its end, which
 // returns the errors of all of them.

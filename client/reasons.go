@@ -68,11 +68,11 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 	case pb.ErrorReason_ERROR_REASON_QUOTA:
 		return true, ErrLimit
 	case pb.ErrorReason_ERROR_REASON_XID_NOT_FOUND:
-		return true, ErrNoTransaction
+		return true, link.ErrNoTransaction
 	case pb.ErrorReason_ERROR_REASON_XID_DECIDED:
-		return true, ErrDecided
+		return true, link.ErrDecided
 	case pb.ErrorReason_ERROR_REASON_HEURISTIC_COMMIT, pb.ErrorReason_ERROR_REASON_HEURISTIC_ROLLBACK:
-		return true, ErrHeuristic
+		return true, link.ErrHeuristic
 	case pb.ErrorReason_ERROR_REASON_DENIED, pb.ErrorReason_ERROR_REASON_NOT_PEER:
 		return true, ErrDenied
 	case pb.ErrorReason_ERROR_REASON_SEQUENCE_REUSED:

@@ -31,8 +31,8 @@ func (r *rejection) Error() string {
 func (r *rejection) Unwrap() error { return r.reason }
 
 // Run receives messages and calls handle for each, in up to concurrency goroutines, until ctx ends or the consumer is
-// closed. It returns after all handlers have returned: nil, or an error of [Consumer.Receive]. Answers are asynchronous;
-// [Consumer.Close] sends the pending ones, and [Consumer.Flush] waits for their confirmation.
+// closed. It returns after all handlers have returned: nil, or an error of [Consumer.Receive]. Answers are
+// asynchronous; [Consumer.Close] sends the pending ones, and [Consumer.Flush] waits for their confirmation.
 //
 // Errors of the handler do not end Run. A message that always fails is redelivered until QueueConfig.MaxDeliveries is
 // reached.
@@ -49,7 +49,7 @@ func (co *Consumer) Run(ctx context.Context, handle Handler, concurrency int) er
 			return nil
 		})
 	}
-	return workers.Wait() //nolint:wrapcheck // an error of Receive
+	return workers.Wait()
 }
 
 // settle answers the delivery with the result of a Handler. An error of the answer means that the message was answered

@@ -13,8 +13,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Txn is a transaction: it collects operations over any number of queues and commits them atomically. It is not safe for
-// concurrent use.
+// Txn is a transaction: it collects operations over any number of queues and commits them atomically. It is not safe
+// for concurrent use.
 //
 // With [Txn.Take], the results of each message are published exactly once, even if the message is delivered several
 // times or to several consumers. This holds after a failover, after the loss of a consumer, and after a Commit with an
@@ -152,8 +152,8 @@ func (t *Txn) fail(err error) {
 // can never be determined: every later Commit returns the same error without sending anything. Operations added while
 // the outcome is unknown are not part of the transaction: the next Commit reports this once and sends nothing.
 //
-// [ErrProcessed] means that a message of Take was processed elsewhere: nothing was stored, and the transaction is rolled
-// back. Acknowledged messages are not redelivered. After any other error, call Commit again or Rollback.
+// [ErrProcessed] means that a message of Take was processed elsewhere: nothing was stored, and the transaction is
+// rolled back. Acknowledged messages are not redelivered. After any other error, call Commit again or Rollback.
 //
 // Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrProcessed], [ErrLimit], [ErrInvalid], [ErrOutcomeLost],
 // [ErrUnavailable].
@@ -187,8 +187,8 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 
 // Rollback discards the transaction and requeues its deliveries: unacknowledged messages are redelivered with a higher
 // DeliveryCount. It has no effect after a successful Commit or Prepare. It is also safe after [ErrOutcomeUnknown]: if
-// the Commit took effect, the messages are acknowledged and not redelivered. If they are processed again first, only one
-// of the two transactions succeeds.
+// the Commit took effect, the messages are acknowledged and not redelivered. If they are processed again first, only
+// one of the two transactions succeeds.
 func (t *Txn) Rollback() {
 	if t.ended {
 		return

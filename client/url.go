@@ -62,7 +62,8 @@ func ParseURL(rawURL string) (Options, error) {
 	if err != nil {
 		return o, fmt.Errorf("%w: parameters of the URL: %w", ErrInvalid, err)
 	}
-	return o, o.setParameters(values)
+	err = o.setParameters(values)
+	return o, err
 }
 
 // setParameters sets the options that the parameters of a URL name.
@@ -122,14 +123,18 @@ func flag(to *bool) func(string) error {
 
 func duration(to *time.Duration) func(string) error {
 	return func(s string) (err error) {
-		*to, err = time.ParseDuration(s)
-		return err
+		if *to, err = time.ParseDuration(s); err != nil {
+			return errors.New("duration expected, such as 500ms")
+		}
+		return nil
 	}
 }
 
 func number(to *int) func(string) error {
 	return func(s string) (err error) {
-		*to, err = strconv.Atoi(s)
-		return err
+		if *to, err = strconv.Atoi(s); err != nil {
+			return errors.New("number expected")
+		}
+		return nil
 	}
 }

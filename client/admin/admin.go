@@ -58,6 +58,13 @@ var (
 	ErrNoConnection = link.ErrNoConnection
 	// ErrNoJob is returned when the job does not exist.
 	ErrNoJob = link.ErrNoJob
+	// ErrNoTransaction is returned when no transaction with that XID is prepared or remembered.
+	ErrNoTransaction = link.ErrNoTransaction
+	// ErrDecided is returned when the coordinator already decided the prepared transaction the other way.
+	ErrDecided = link.ErrDecided
+	// ErrHeuristic is returned when an operator or the timeout txn.prepared-timeout already decided the prepared
+	// transaction the other way. The error text has the details.
+	ErrHeuristic = link.ErrHeuristic
 	// ErrNoPlan is returned when no plan that could be canceled is running.
 	ErrNoPlan = link.ErrNoPlan
 )

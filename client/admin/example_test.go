@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
@@ -19,23 +18,27 @@ func Example() {
 	defer cancel()
 	c, err := client.Open(ctx, "lockstep://node-a:7420,node-b:7420")
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer c.Close()
 	adm := admin.New(c)
 	if _, _, err := adm.CreateQueue(ctx, "dead", admin.CreateQueueOptions{IfNotExists: true}); err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	_, created, err := adm.CreateQueue(ctx, "orders", admin.CreateQueueOptions{
 		Config: admin.QueueConfig{MaxDeliveries: 5, DeadLetter: "dead"}, IfNotExists: true,
 	})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	fmt.Println("created:", created)
 	for q, err := range adm.Queues(ctx, "") {
 		if err != nil {
-			log.Fatal(err)
+			fmt.Println(err)
+			return
 		}
 		fmt.Println(q.Name, q.Messages)
 	}
@@ -61,7 +64,8 @@ func ExampleNode_Status() {
 	var adm *admin.Client
 	node, err := adm.Node("node-a:7420")
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	status, err := node.Status(context.Background())
 	fmt.Println(status.GetRole(), err)

@@ -165,14 +165,14 @@ func (co *coordinator) one(ctx context.Context, c *client.Client, d *client.Deli
 	switch {
 	case dice == nil || dice.IntN(10) > 2:
 		co.decide(xid)
-		_, err = c.CommitPrepared(ctx, xid)
+		_, err = admin.New(c).CommitPrepared(ctx, xid)
 	case dice.IntN(3) == 0:
 		return errCrash // undecided
 	case dice.IntN(2) == 0:
 		co.decide(xid)
 		return errCrash // decided, but not sent to a node
 	default:
-		_, err = c.RollbackPrepared(ctx, xid)
+		_, err = admin.New(c).RollbackPrepared(ctx, xid)
 	}
 	return err
 }
@@ -182,11 +182,11 @@ func (co *coordinator) recover(c *client.Client) {
 	co.t.Helper()
 	co.mu.Lock()
 	defer co.mu.Unlock()
-	for p, err := range c.ListPrepared(limited(co.t)) {
+	for p, err := range admin.New(c).ListPrepared(limited(co.t)) {
 		require.NoError(co.t, err)
-		decide := c.RollbackPrepared
+		decide := admin.New(c).RollbackPrepared
 		if co.committed[p.XID] {
-			decide = c.CommitPrepared
+			decide = admin.New(c).CommitPrepared
 		}
 		for range 2 { // a retry has no effect
 			_, err = decide(limited(co.t), p.XID)
@@ -194,7 +194,7 @@ func (co *coordinator) recover(c *client.Client) {
 		}
 	}
 	for xid := range co.committed {
-		_, err := c.CommitPrepared(limited(co.t), xid)
+		_, err := admin.New(c).CommitPrepared(limited(co.t), xid)
 		require.NoError(co.t, err, "%s was committed, and is remembered", xid)
 	}
 }

@@ -88,7 +88,7 @@ func novelties() []novelty {
 		{"a prepared transaction", func(t *testing.T, k *client.Client) error {
 			err := k.Begin().Publish(describedQueue, client.Message{}).Prepare(limited(t), "xid-1")
 			if err == nil {
-				_, err = k.RollbackPrepared(limited(t), "xid-1")
+				_, err = admin.New(k).RollbackPrepared(limited(t), "xid-1")
 			}
 			return err
 		}},

@@ -35,7 +35,7 @@ func preparedKind() featureKind {
 			for id := range f.sent {
 				f.once("the queue behind", id, out[id])
 			}
-			for t, err := range f.client.ListPrepared(ctx) {
+			for t, err := range admin.New(f.client).ListPrepared(ctx) {
 				if err != nil {
 					return fmt.Errorf("feature %s: %w", f.name, err)
 				}
@@ -131,9 +131,9 @@ func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool
 		}
 		u.doubt = nil
 	}
-	send := f.client.RollbackPrepared
+	send := admin.New(f.client).RollbackPrepared
 	if u.commit {
-		send = f.client.CommitPrepared
+		send = admin.New(f.client).CommitPrepared
 	}
 	decided, err := send(ctx, u.xid)
 	switch {
@@ -150,7 +150,7 @@ func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool
 
 // listed reports whether a transaction is prepared and waits for its decision.
 func listed(ctx context.Context, f *feature, xid string) (bool, error) {
-	for t, err := range f.client.ListPrepared(ctx) {
+	for t, err := range admin.New(f.client).ListPrepared(ctx) {
 		if err != nil {
 			return false, fmt.Errorf("look for %s: %w", xid, err)
 		}

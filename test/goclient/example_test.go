@@ -209,13 +209,13 @@ func Example_prepare() {
 	}
 	q, err := admin.New(c).GetQueue(ctx, "shipped")
 	fmt.Println(q.Messages, "messages", err)
-	for p, err := range c.ListPrepared(ctx) { // recovery of the coordinator
+	for p, err := range admin.New(c).ListPrepared(ctx) { // recovery of the coordinator
 		fmt.Println(p.XID, p.Queues, err)
-		_, err = c.CommitPrepared(ctx, p.XID)
+		_, err = admin.New(c).CommitPrepared(ctx, p.XID)
 		fmt.Println(err)
 	}
-	_, err = c.RollbackPrepared(ctx, "order/4711")
-	fmt.Println(errors.Is(err, client.ErrDecided))
+	_, err = admin.New(c).RollbackPrepared(ctx, "order/4711")
+	fmt.Println(errors.Is(err, admin.ErrDecided))
 	q, err = admin.New(c).GetQueue(ctx, "shipped")
 	fmt.Println(q.Messages, "messages", err)
 	// Output:

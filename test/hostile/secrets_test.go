@@ -172,7 +172,7 @@ func flows(ctx context.Context, t *testing.T, k *client.Client, active *cluster.
 	_, err = k.Begin().Publish("q", message("txn")).Commit(ctx)
 	note(err)
 	note(k.Begin().Publish("dead", message("prepared")).Prepare(ctx, "x1"))
-	_, err = k.CommitPrepared(ctx, "x1")
+	_, err = clientadmin.New(k).CommitPrepared(ctx, "x1")
 	note(err)
 	co, err := k.Consume(ctx, "q", client.ConsumerOptions{})
 	require.NoError(t, err)

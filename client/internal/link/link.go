@@ -69,5 +69,8 @@ var (
 	ErrBackupNotFound = errors.New("backup not found")
 	ErrNoConnection   = errors.New("no such connection")
 	ErrNoJob          = errors.New("no such job")
+	ErrNoTransaction  = errors.New("no such prepared transaction")
+	ErrDecided        = errors.New("the transaction was decided otherwise")
+	ErrHeuristic      = errors.New("the transaction was decided otherwise, without its coordinator")
 	ErrNoPlan         = errors.New("no plan is under way")
 )

@@ -59,7 +59,7 @@ func hint(err error) string {
 		return "lockstep queue list, to list queues; lockstep queue create, to create one"
 	case errors.Is(err, admin.ErrNotEmpty):
 		return "lockstep queue show, to inspect the queue; lockstep queue purge, to delete its messages"
-	case errors.Is(err, client.ErrNoTransaction):
+	case errors.Is(err, admin.ErrNoTransaction):
 		return "lockstep txn list, to list prepared transactions"
 	case errors.Is(err, datadir.ErrInUse):
 		return "lockstep status, to show the running node"

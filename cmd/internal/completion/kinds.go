@@ -107,7 +107,7 @@ func nodeNames(ctx context.Context, a *asked) ([]string, error) {
 }
 
 func transactions(ctx context.Context, a *asked) (all []string, err error) {
-	for t, err := range a.client.ListPrepared(ctx) {
+	for t, err := range admin.New(a.client).ListPrepared(ctx) {
 		if err != nil {
 			return all, err
 		}

@@ -49,7 +49,7 @@ type preparedQueue struct {
 	Acks      uint64 `json:"acks"`
 }
 
-func newPrepared(p client.PreparedTransaction, now time.Time) prepared {
+func newPrepared(p admin.PreparedTransaction, now time.Time) prepared {
 	j := prepared{
 		XID: p.XID, LSN: p.LSN, PreparedAt: p.PreparedAt.UTC(), Bytes: p.Bytes, Queues: []preparedQueue{},
 		AgeSeconds: max(0, now.Sub(p.PreparedAt).Seconds()),
@@ -87,7 +87,7 @@ lockstep txn rollback.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				list, rows := []prepared{}, [][]any{}
-				for p, err := range c.ListPrepared(ctx) {
+				for p, err := range admin.New(c).ListPrepared(ctx) {
 					if err != nil {
 						return err
 					}

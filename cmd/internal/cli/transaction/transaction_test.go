@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
@@ -43,9 +44,9 @@ func TestTxn(t *testing.T) {
 	require.Contains(t, stderr, "no transaction of that xid")
 	require.Equal(t, "order/1", c.Lines("browse", "orders")[0]["body"])
 	require.Contains(t, c.OK("txn", "list"), "no prepared transactions")
-	decided, err := conn.CommitPrepared(t.Context(), "order/1")
+	decided, err := admin.New(conn).CommitPrepared(t.Context(), "order/1")
 	require.NoError(t, err)
 	require.True(t, decided.Heuristic, "the coordinator is told")
-	_, err = conn.CommitPrepared(t.Context(), "order/2")
-	require.ErrorIs(t, err, client.ErrHeuristic)
+	_, err = admin.New(conn).CommitPrepared(t.Context(), "order/2")
+	require.ErrorIs(t, err, admin.ErrHeuristic)
 }
