@@ -279,7 +279,8 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 		return nil
 	})
 	close(order)
-	if err = producer.Flush(ctx); ctx.Err() != nil {
+	err = producer.Flush(ctx)
+	if ctx.Err() != nil {
 		giveUp()
 	}
 	answers.Wait()
